@@ -1,0 +1,59 @@
+# Every target sets itself up: nothing but make and Python >= 3.11 is needed.
+#   make demo          a tour that ends with a picture
+#   make test          the tests (make test-slow: the long ones)
+#   make lint types    what CI checks besides
+# Another interpreter or environment: make test PYTHON=python3.13 VENV=/tmp/venv
+
+PYTHON ?= python3
+VENV ?= .venv
+WORKERS ?= 2
+BIN := $(VENV)/bin
+
+# One stamp for each set of extras, inside the environment: it goes when the environment goes.
+EXTRAS_demo := cli,plot,sklearn
+EXTRAS_test := test
+installed = $(VENV)/.installed-$(1)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test test-slow lint types format clean
+
+help:
+	@sed -n '2,5s/^# *//p' Makefile
+
+demo: $(call installed,demo)
+	$(BIN)/python examples/demo.py
+
+test: $(call installed,test)
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
+
+test-slow: $(call installed,test)
+	$(BIN)/python -m pytest -q -m slow
+
+lint: $(call installed,test)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(call installed,test)
+	$(BIN)/basedpyright --pythonpath $(BIN)/python
+
+format: $(call installed,test)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf build dist demo-output .jax-cache .pytest_cache .ruff_cache .hypothesis
+	find jaxsvm tests -name __pycache__ -type d -exec rm -rf {} +
+	rm -f $(VENV)/.installed-*
+
+$(VENV)/.installed-%: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[$(EXTRAS_$*)]"
+	@touch $@
+
+# A venv that failed half-way would look finished to the next call, so it is removed.
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "jaxsvm needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1 | head -n 1)." >&2; \
+	  echo "Name another one: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+	  echo "'$(PYTHON) -m venv' failed; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }

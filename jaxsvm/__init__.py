@@ -1,0 +1,55 @@
+"""jaxsvm: support vector machines that compile, vectorise, differentiate and prove their own answers.
+
+A kernel makes a Gram operator, a Gram operator and labels make a problem, a solver turns a problem into a fit that
+carries its own proof of quality:
+
+    gram = jaxsvm.gram(RBF(gamma=0.1), x)
+    problem = jaxsvm.svm_problem(gram, y, C=1.0)
+    fit = jaxsvm.fit(problem, jaxsvm.FrankWolfe(tol=1e-4))
+"""
+
+from jaxsvm import datasets, kernels
+from jaxsvm.ball import Ball, ball, is_coreset
+from jaxsvm.errors import ConvergenceError, ConvergenceWarning, DataError, InputError
+from jaxsvm.gram import gram
+from jaxsvm.loop import fit
+from jaxsvm.model import Model, compact, decision_function, load_model, predict
+from jaxsvm.path import Path, solve_path
+from jaxsvm.problem import meb_problem, svm_problem
+from jaxsvm.result import Certificate, Fit, Status, check
+from jaxsvm.solvers.core_vector_machine import CoreVectorMachine
+from jaxsvm.solvers.frank_wolfe import FrankWolfe
+from jaxsvm.transform import polished, sampled
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Ball",
+    "Certificate",
+    "ConvergenceError",
+    "ConvergenceWarning",
+    "CoreVectorMachine",
+    "DataError",
+    "Fit",
+    "FrankWolfe",
+    "InputError",
+    "Model",
+    "Path",
+    "Status",
+    "ball",
+    "check",
+    "compact",
+    "datasets",
+    "decision_function",
+    "fit",
+    "gram",
+    "is_coreset",
+    "kernels",
+    "load_model",
+    "meb_problem",
+    "polished",
+    "predict",
+    "sampled",
+    "solve_path",
+    "svm_problem",
+]

@@ -1,0 +1,384 @@
+"""The only loop: chunk of steps -> look -> refresh -> certify -> decide, in two drivers with one body.
+
+A *round* takes chunks of `check_every` steps until certification is due (the running value of the stop rule says it
+holds, `s` has drifted for long enough, nothing moves, or the step cap is met); then it recomputes `s` from scratch,
+certifies, and decides. Nothing is decided on running values.
+
+The compiled driver nests two `while_loop`s for that: under `vmap` a `lax.cond` would recompute `s`, a whole
+matrix-vector product, in every chunk. The host driver calls the same round, cut into bursts of chunks, so that Ctrl-C,
+`max_seconds` and callbacks have their turn between bursts. `fit` uses the host driver for concrete arrays and the
+compiled one under tracing; both walk through the same iterates.
+"""
+
+import time
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxsvm.errors import ConvergenceWarning, InputError, is_concrete
+from jaxsvm.result import Certificate, Fit, Status, StatusCode, advice
+
+STOP_RULES = ("squared_hinge", "relative_fw", "paper")
+PATIENCE = 3
+"""Certifications in a row without progress before a fit is STALLED."""
+CLAIM = 0.9
+"""The running value must be this far below the threshold before a certification is worth its product."""
+BURST_SECONDS = 0.25
+"""How long the host driver lets compiled code run before it looks up."""
+
+
+class Progress(NamedTuple):
+    """What the drivers carry.
+
+    Attributes:
+        state: The solver's state.
+        alpha: The best certified point, `(n,)`.
+        margins: Its margins (`problem.margins`), from scratch, `(n,)`.
+        R: Its `alpha . s`, `()`.
+        certificate: Its certificate.
+        status: Status code, int32 `()`.
+        excess: Running value of the stop rule over its threshold, `()`: at most 1 where it claims to hold.
+        refreshed: Step of the last certification, int32 `()`.
+        polished: Step of the last polish, int32 `()`.
+        lowest: The lowest certified `R` so far, `()`.
+        stale: Certifications in a row without progress, int32 `()`.
+        idle: Whether the last chunk left `R` where it was, `()`.
+    """
+
+    state: Any
+    alpha: Float[Array, " n"]
+    margins: Float[Array, " n"]
+    R: Float[Array, ""]
+    certificate: Certificate
+    status: Int[Array, ""]
+    excess: Float[Array, ""]
+    refreshed: Int[Array, ""]
+    polished: Int[Array, ""]
+    lowest: Float[Array, ""]
+    stale: Int[Array, ""]
+    idle: Bool[Array, ""]
+
+
+def fit(
+    problem: Any,
+    solver: Any,
+    *,
+    key: Array | None = None,
+    init: Any = None,
+    max_seconds: float | None = None,
+    callback: Callable[[Fit], Any] | None = None,
+) -> Fit:
+    """Solve a problem.
+
+    Args:
+        problem: From `svm_problem` or `meb_problem`.
+        solver: A solver's configuration, such as `FrankWolfe(variant="smo", tol=1e-4)`.
+        key: A random key for solvers that draw; None takes key 0, so that a call repeats.
+        init: Where to start: a `Fit` to go on from (the same problem at another C, say), or weights `(n,)`.
+        max_seconds: Stop after about this many seconds, at the end of a chunk, with status INTERRUPTED.
+        callback: Called with the best certified `Fit` after every chunk; returning True stops, with status INTERRUPTED.
+
+    Returns:
+        The best certified point as a `Fit`. Ctrl-C returns it too, with status INTERRUPTED; pass it as `init` to resume.
+
+    Raises:
+        InputError: On arguments that cannot be used. A fit that does not converge warns, and its status says so.
+    """
+    if getattr(solver, "stop", STOP_RULES[0]) not in STOP_RULES:
+        raise InputError(f"stop is {solver.stop!r}: one of {', '.join(STOP_RULES)} is needed.")
+    if is_concrete(solver) and not float(solver.tol) > 0:
+        raise InputError(f"tol is {float(solver.tol)}: a positive relative gap is needed.")
+    key = jax.random.key(0) if key is None else key
+    init = init.alpha if isinstance(init, Fit) else init
+    if is_concrete(problem, solver, key, init):
+        return drive(problem, solver, key, init, max_seconds, callback)
+    if max_seconds is not None or callback is not None:
+        raise InputError("max_seconds and callback need concrete arrays: call `fit` outside jit and vmap.")
+    return fit_compiled(problem, solver, key, init)
+
+
+def fit_compiled(problem: Any, solver: Any, key: Array, init: Any = None) -> Fit:
+    """The compiled driver: `fit` for use inside `jit`, `vmap` and `scan`.
+
+    Args:
+        problem: As for `fit`.
+        solver: As for `fit`.
+        key: A random key.
+        init: Weights `(n,)`, or a pair of weights and margins (which spares a matrix-vector product), or None.
+
+    Returns:
+        The best certified point.
+    """
+    progress = begin(problem, solver, key, init)
+    progress = lax.while_loop(
+        lambda progress: progress.status == Status.RUNNING,
+        lambda progress: certify(problem, solver, advance(problem, solver, progress)),
+        progress,
+    )
+    return finish(problem, solver, progress)
+
+
+def begin(problem: Any, solver: Any, key: Array, init: Any = None) -> Progress:
+    """Progress at the start point, with its certificate on the solver's own numbers."""
+    state = solver.init(problem, key, init)
+    alpha, s = solver.dual_point(problem, state)
+    certificate = problem.certificate(alpha, s)
+    infinite = jnp.asarray(jnp.inf, s.dtype)
+    return Progress(
+        state=state,
+        alpha=alpha,
+        margins=problem.margins(alpha, s),
+        R=alpha @ s,
+        certificate=certificate,
+        status=jnp.where(problem.feasible, Status.RUNNING, Status.INFEASIBLE).astype(jnp.int32),
+        excess=infinite,
+        refreshed=jnp.zeros((), jnp.int32),
+        polished=jnp.zeros((), jnp.int32),
+        lowest=infinite,
+        stale=jnp.zeros((), jnp.int32),
+        idle=jnp.asarray(False),
+    )
+
+
+def advance(problem: Any, solver: Any, progress: Progress, chunks: Any = None) -> Progress:
+    """Take chunks of steps until certification is due (or `chunks` of them are done)."""
+
+    def waiting(progress: Progress) -> Array:
+        return (progress.status == Status.RUNNING) & ~due(solver, progress)
+
+    def chunk(progress: Progress) -> Progress:
+        state = lax.fori_loop(0, solver.check_every, lambda _, state: solver.step(problem, state), progress.state)
+        return look(problem, solver, progress, state)
+
+    def room(progress: Progress) -> Array:
+        return steps_taken(progress) + solver.check_every <= solver.max_steps
+
+    done, progress = lax.while_loop(
+        lambda carry: waiting(carry[1]) & room(carry[1]) & (True if chunks is None else carry[0] < chunks),
+        lambda carry: (carry[0] + 1, chunk(carry[1])),
+        (jnp.zeros((), jnp.int32), progress),
+    )
+    # The last chunk may be shorter: the cap is exact. Single steps, and only there: under vmap each would copy its carry.
+    short = waiting(progress) & ~room(progress)
+    state = lax.while_loop(
+        lambda state: short & (state.counters.steps < solver.max_steps),
+        lambda state: solver.step(problem, state),
+        progress.state,
+    )
+    del done
+    return look(problem, solver, progress, state)
+
+
+def look(problem: Any, solver: Any, progress: Progress, state: Any) -> Progress:
+    """Progress with a new state, its running excess, and whether it moved at all."""
+    moved = state.counters.steps > progress.state.counters.steps
+    idle = jnp.where(moved, state.R == progress.state.R, progress.idle)
+    return progress._replace(state=state, excess=solver_excess(problem, solver, state), idle=idle)
+
+
+def due(solver: Any, progress: Progress) -> Array:
+    """Whether it is time to recompute and certify."""
+    since = steps_taken(progress) - progress.refreshed
+    claims = (progress.excess <= CLAIM) & (since > 0)
+    broken = ~jnp.isfinite(progress.state.R)
+    last = steps_taken(progress) >= solver.max_steps
+    indefinite = progress.state.indefinite
+    return claims | broken | last | indefinite | progress.idle | (since >= refresh_interval(solver, progress.alpha.shape[-1]))
+
+
+def certify(problem: Any, solver: Any, progress: Progress) -> Progress:
+    """Recompute what drifts, polish where that was earned, certify, keep the better point, and decide."""
+    state = solver.refresh(problem, progress.state)
+    state, polished = _polish(problem, solver, progress, state)
+    alpha, s = solver.dual_point(problem, state)
+    R = alpha @ s
+    certificate = problem.certificate(alpha, s)
+    excess = stop_excess(problem, solver, alpha, s, R)
+    finite = jnp.isfinite(R) & jnp.all(jnp.isfinite(s))
+    better = finite & ~(certificate.relative_gap > progress.certificate.relative_gap)
+    better = better | finite & (excess <= 1)
+
+    # Progress is a lower R by more than rounding, or a gap that still shrinks.
+    rounding = 4 * jnp.finfo(s.dtype).eps * jnp.abs(R)
+    advanced = (R < progress.lowest - rounding) | (
+        certificate.relative_gap < 0.99 * progress.certificate.relative_gap
+    )
+    stale = jnp.where(advanced, 0, progress.stale + 1)
+    status = jnp.asarray(Status.RUNNING, jnp.int32)
+    for condition, code in (  # the first that holds decides
+        (progress.status != Status.RUNNING, progress.status),
+        (~finite, Status.NOT_FINITE),
+        (state.indefinite, Status.NOT_PSD),
+        (excess <= 1, Status.CONVERGED),
+        (_gave_up(solver, progress), Status.STALLED),
+        (steps_taken(progress) >= solver.max_steps, Status.MAX_STEPS),
+        (stale >= PATIENCE, Status.STALLED),
+    ):
+        status = jnp.where((status == Status.RUNNING) & condition, code, status)
+
+    def keep(new: Any, old: Any) -> Any:
+        return jax.tree.map(lambda a, b: jnp.where(better, a, b), new, old)
+
+    return progress._replace(
+        state=state,
+        alpha=keep(alpha, progress.alpha),
+        margins=keep(problem.margins(alpha, s), progress.margins),
+        R=keep(R, progress.R),
+        certificate=keep(certificate, progress.certificate),
+        status=status,
+        excess=excess,
+        refreshed=steps_taken(progress),
+        polished=polished,
+        lowest=jnp.where(finite, jnp.minimum(progress.lowest, R), progress.lowest),
+        stale=stale,
+        idle=jnp.asarray(False),
+    )
+
+
+def _polish(problem: Any, solver: Any, progress: Progress, state: Any) -> tuple[Any, Array]:
+    """A polished state, where the solver has a polish and its steps since the last one have earned it."""
+    interval = solver.polish_interval(progress.alpha.shape[-1]) if hasattr(solver, "polish_interval") else None
+    if interval is None:
+        return state, progress.polished
+    earned = steps_taken(progress) - progress.polished >= interval
+
+    def polish(carry: tuple[Array, Any]) -> tuple[Array, Any]:
+        return jnp.asarray(False), solver.polish(problem, carry[1])
+
+    # A loop of one turn at the most: under vmap a cond would polish every lane every time.
+    _, state = lax.while_loop(lambda carry: carry[0], polish, (earned, state))
+    return state, jnp.where(earned, steps_taken(progress), progress.polished)
+
+
+def _gave_up(solver: Any, progress: Progress) -> Array:
+    """A sampled solver without a final check ends where its samples saw no violator, borne out or not."""
+    return jnp.asarray(getattr(solver, "final_check", "full") == "none") & (progress.excess <= CLAIM)
+
+
+def finish(problem: Any, solver: Any, progress: Progress) -> Fit:
+    """The best certified point as a `Fit`."""
+    del solver
+    coefficients, bias = problem.primal_point(progress.alpha, progress.R)
+    return Fit(
+        alpha=progress.alpha,
+        dual_coef=coefficients,
+        bias=bias,
+        R=progress.R,
+        margins=progress.margins,
+        certificate=progress.certificate,
+        status=StatusCode(progress.status),
+        counters=progress.state.counters,
+    )
+
+
+def stop_excess(problem: Any, solver: Any, alpha: Array, s: Array, R: Array) -> Float[Array, ""]:
+    """The stop rule's value over its threshold (spec 2.6): at most 1 where the rule holds."""
+    tol = solver.tol
+    if solver.stop == "squared_hinge":
+        return problem.certificate(alpha, s).relative_gap / tol
+    lowest = s.min() if problem.mask is None else jnp.where(problem.mask, s, jnp.inf).min()
+    G = 2 * (R - lowest)
+    if solver.stop == "relative_fw":
+        return G / (tol * jnp.abs(R))
+    # Written as on the right of spec 2.6, never as a ratio of radii: in float32 that ratio is one ulp wide.
+    return G / ((2 * tol + tol**2) * (problem.diameter_squared - R))
+
+
+def solver_excess(problem: Any, solver: Any, state: Any) -> Float[Array, ""]:
+    """The running value: on a full solver's own `s`, or what a sampled solver has seen."""
+    if hasattr(solver, "running_excess"):
+        return solver.running_excess(problem, state)
+    alpha, s = solver.dual_point(problem, state)
+    return stop_excess(problem, solver, alpha, s, state.R)
+
+
+def refresh_interval(solver: Any, n: int) -> int:
+    """Steps between refreshes at the most: a refresh is a matrix-vector product, as dear as thousands of steps."""
+    return max(4000, n) if solver.refresh_every is None else solver.refresh_every
+
+
+def steps_taken(progress: Progress) -> Int[Array, ""]:
+    """Steps taken so far."""
+    return progress.state.counters.steps
+
+
+_begin = jax.jit(begin)
+_finish = jax.jit(finish)
+
+
+@jax.jit
+def _burst(problem: Any, solver: Any, progress: Progress, chunks: Any) -> Progress:
+    """A round cut short after `chunks` chunks; it certifies only where that is due."""
+    progress = advance(problem, solver, progress, chunks)
+    return lax.cond(due(solver, progress), partial(certify, problem, solver), lambda progress: progress, progress)
+
+
+_certify = jax.jit(certify)
+
+
+def drive(
+    problem: Any,
+    solver: Any,
+    key: Array,
+    init: Any = None,
+    max_seconds: float | None = None,
+    callback: Callable[[Fit], Any] | None = None,
+) -> Fit:
+    """The host driver: bursts of chunks, and between them the clock, the callback and Ctrl-C.
+
+    Args:
+        problem: As for `fit`.
+        solver: As for `fit`.
+        key: A random key.
+        init: Weights `(n,)`, or a pair of weights and margins (which spares a matrix-vector product), or None.
+        max_seconds: As for `fit`.
+        callback: As for `fit`.
+
+    Returns:
+        The best certified point; anything but CONVERGED is warned of.
+    """
+    started = time.monotonic()
+    progress = _begin(problem, solver, key, init)
+    chunks, stopped = 1, False
+    try:
+        while int(progress.status) == Status.RUNNING:
+            before = time.monotonic()
+            progress = jax.block_until_ready(_burst(problem, solver, progress, chunks))
+            took = time.monotonic() - before
+            if callback is not None:
+                stopped = callback(_finish(problem, solver, progress)) is True
+            elif took < BURST_SECONDS / 2:  # with a callback every burst is one chunk
+                chunks = min(2 * chunks, 2**20)
+            elif took > 2 * BURST_SECONDS:
+                chunks = max(chunks // 2, 1)
+            if stopped or max_seconds is not None and time.monotonic() - started > max_seconds:
+                stopped = int(progress.status) == Status.RUNNING
+                break
+    except KeyboardInterrupt:
+        stopped = int(progress.status) == Status.RUNNING
+    if stopped:
+        progress = _certify(problem, solver, progress)
+        if int(progress.status) == Status.RUNNING:
+            progress = progress._replace(status=jnp.asarray(Status.INTERRUPTED, jnp.int32))
+    fitted = _finish(problem, solver, progress)
+    _warn(fitted, solver)
+    return fitted
+
+
+def _warn(fitted: Fit, solver: Any) -> None:
+    status = Status(int(fitted.status))
+    if status != Status.CONVERGED:
+        warnings.warn(
+            f"{type(solver).__name__} ended as {status.name} after {int(fitted.steps)} steps with a relative gap of "
+            f"{float(fitted.certificate.relative_gap):.3g} (tol {float(solver.tol):.3g}). {advice(status)}",
+            ConvergenceWarning,
+            stacklevel=4,
+        )
+
+

@@ -1,0 +1,167 @@
+"""Prediction: decision values and labels, from a fit or from a model cut down to its support, in blocks of rows."""
+
+import dataclasses
+import json
+import os
+from typing import Any, overload
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from jaxsvm.errors import DataError, InputError, is_concrete
+from jaxsvm.result import Certificate, Fit
+
+FORMAT = "jaxsvm-model-1"
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """A decision function on its own: what remains of a fit for prediction. A pytree; build it with `compact`.
+
+    Attributes:
+        basis: Functions of a point: kernels at the support, or features.
+        coef: Their coefficients in primal scale, `(q,)`.
+        bias: The constant, `()`.
+        R: The scale of the paper's `h`, `()`.
+        certificate: That of the fit.
+        scaling: What was done to the features before training, to be done to new ones too, or None.
+        classes: The labels of the negative and the positive side, as NumPy scalars' text or numbers; static.
+    """
+
+    basis: Any
+    coef: Float[Array, " q"]
+    bias: Float[Array, ""]
+    R: Float[Array, ""]
+    certificate: Certificate
+    scaling: Any = None
+    classes: tuple[Any, Any] = dataclasses.field(default=(-1, 1), metadata={"static": True})
+
+    def save(self, path: Any) -> None:
+        """Write the model to one `.npz` file that holds arrays and JSON only: safe to load from anywhere.
+
+        Raises:
+            InputError: Where the kernel is a user's function, which no file can hold.
+            OSError: Where the path cannot be written.
+        """
+        from jaxsvm.gram import basis_to_arrays  # only files need it
+
+        description, arrays = basis_to_arrays(self.basis)
+        header = {"format": FORMAT, "basis": description, "classes": list(self.classes)}
+        arrays = {f"basis/{name}": np.asarray(value) for name, value in arrays.items()}
+        arrays |= {"coef": np.asarray(self.coef), "bias": np.asarray(self.bias), "R": np.asarray(self.R)}
+        arrays |= {f"certificate/{name}": np.asarray(value) for name, value in self.certificate._asdict().items()}
+        if self.scaling is not None:
+            arrays |= {"scaling/offset": np.asarray(self.scaling.offset), "scaling/factor": np.asarray(self.scaling.factor)}
+        with open(path, "wb") as file:
+            np.savez_compressed(file, header=np.asarray(json.dumps(header)), **arrays)
+
+
+def load_model(path: Any) -> Model:
+    """Read what `Model.save` wrote. Nothing in the file is ever executed.
+
+    Raises:
+        DataError: Where the file is missing, cut short, or no model.
+    """
+    from jaxsvm.datasets import Scaling
+    from jaxsvm.gram import basis_from_arrays
+
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+        header = json.loads(str(arrays.pop("header")))
+        if header["format"] != FORMAT:
+            raise DataError(f"{os.fspath(path)}: the format is {header['format']!r}, this version reads {FORMAT!r}.")
+        part = {name.removeprefix("basis/"): value for name, value in arrays.items() if name.startswith("basis/")}
+        scaled = "scaling/offset" in arrays
+        return Model(
+            basis=basis_from_arrays(header["basis"], part),
+            coef=jnp.asarray(arrays["coef"]),
+            bias=jnp.asarray(arrays["bias"]),
+            R=jnp.asarray(arrays["R"]),
+            certificate=Certificate(*(jnp.asarray(arrays[f"certificate/{name}"]) for name in Certificate._fields)),
+            scaling=Scaling(jnp.asarray(arrays["scaling/offset"]), jnp.asarray(arrays["scaling/factor"])) if scaled else None,
+            classes=tuple(header["classes"]),
+        )
+    except FileNotFoundError:
+        raise DataError(f"{os.fspath(path)}: there is no such file.") from None
+    except DataError:
+        raise
+    except Exception as error:  # a damaged archive shows itself in many ways: EOF, CRC, a missing key
+        raise DataError(
+            f"{os.fspath(path)}: not a whole jaxsvm model ({type(error).__name__}: {error}); it may have been cut short. "
+            "Save the model again."
+        ) from error
+
+
+def compact(fit: Fit, problem: Any, *, scaling: Any = None, classes: tuple[Any, Any] = (-1, 1)) -> Model:
+    """Cut a fit down to its support.
+
+    Args:
+        fit: A single fit (of a path, take `path[i]`) with concrete values, since the support's size is a shape.
+        problem: The problem that it solves.
+        scaling: What was done to the features before training (`jaxsvm.datasets.Scaling`), or None.
+        classes: The labels of the negative and the positive side.
+
+    Returns:
+        The model: `decision_function(model, x_new)`.
+
+    Raises:
+        InputError: Under tracing, or for a fit with lanes.
+    """
+    if not is_concrete(fit, problem):
+        raise InputError("fit is being traced: the support's size is not known yet; call `compact` outside jit.")
+    if fit.alpha.ndim != 1:
+        raise InputError(f"fit has lanes (alpha of shape {fit.alpha.shape}): compact one of them, such as path[0].")
+    basis, coefficients = problem.gram.expansion(fit.dual_coef, jnp.asarray(fit.support))
+    return Model(basis, coefficients, fit.bias, fit.R, fit.certificate, scaling, classes)
+
+
+@overload
+def decision_function(model: Model, x_new: Any, /, *, calibrated: bool = True) -> Float[Array, " m"]: ...
+@overload
+def decision_function(fit: Fit, problem: Any, x_new: Any, /, *, calibrated: bool = True) -> Float[Array, " m"]: ...
+
+
+def decision_function(*arguments: Any, calibrated: bool = True) -> Float[Array, " m"]:
+    """Decision values of new points: `decision_function(model, x_new)` or `decision_function(fit, problem, x_new)`.
+
+    Args:
+        *arguments: A model, or a fit and its problem; then the points `(m, d)`, dense or CSR. For a precomputed kernel,
+            the kernel values between new points and all training samples, `(m, n)`.
+        calibrated: Whether values are in primal scale, margin 1 (spec 1.4); False gives the paper's `h`, which is R times
+            as large.
+
+    Returns:
+        Values `(m,)`, positive on the side of +1. Rows are taken in blocks: a million of them need no m x n memory.
+
+    Raises:
+        InputError: On arguments that do not fit together.
+    """
+    if len(arguments) == 2 and isinstance(arguments[0], Model):
+        model, x_new = arguments
+        x_new = x_new if model.scaling is None else model.scaling(x_new)
+    elif len(arguments) == 3 and isinstance(arguments[0], Fit):
+        fit, problem, x_new = arguments
+        basis, coefficients = problem.gram.expansion(fit.dual_coef)
+        model = Model(basis, coefficients, fit.bias, fit.R, fit.certificate)
+    else:
+        kinds = ", ".join(type(argument).__name__ for argument in arguments)
+        raise InputError(f"arguments are ({kinds}): (model, x_new) or (fit, problem, x_new) is needed.")
+    values = model.basis.apply(x_new, model.coef) + model.bias
+    return values if calibrated else values * model.R
+
+
+def predict(*arguments: Any) -> Any:
+    """Labels of new points: `predict(model, x_new)` or `predict(fit, problem, x_new)`; as `decision_function`.
+
+    Returns:
+        The model's classes, a NumPy array `(m,)`; for a fit, -1 and +1 as an array of its dtype. A value of 0 counts as positive.
+    """
+    values = decision_function(*arguments)
+    positive: Bool[Array, " m"] = values >= 0
+    if isinstance(arguments[0], Model) and arguments[0].classes != (-1, 1):
+        return np.asarray(arguments[0].classes)[np.asarray(positive).astype(int)]
+    return jnp.where(positive, 1, -1).astype(values.dtype)

@@ -1,0 +1,402 @@
+"""Problems: a Gram operator and labels become `min alpha' Kt alpha` over the simplex, with a certificate.
+
+Two of them share what the solvers see (`SimplexProblem`):
+
+`SquaredHingeProblem` is the squared-hinge SVM with a regularised bias or none (spec 1.1, 1.2, 1.4),
+
+    min 1/2 (|w|^2 + b^2) + 1/2 sum_i C_i max(0, 1 - y_i h(x_i))^2,      h(x) = w . phi(x) + b,   C_i = C weight_i
+
+whose dual is `min R(alpha) = alpha' Kt alpha` on the simplex, `Kt_ij = y_i y_j (K_ij + 1) + delta_ij / C_i`;
+its optimal value is `1 / (2 R*)` and `beta = alpha / R` are the usual dual variables.
+
+`BallProblem` is the minimum enclosing ball of the feature points themselves: `max sum_i alpha_i K_ii -
+alpha' K alpha`. On the simplex that is the same as `min alpha' Q alpha` with `Q_ij = K_ij - (K_ii + K_jj) / 2
+= -|z_i - z_j|^2 / 2`, so the same steps solve it, with `R = -radius^2`. (Where the diagonal of `Kt` is constant the
+SVM is a ball as well, spec 1.6; where it is not, the two differ, and only `s` may select vertices.)
+"""
+
+import dataclasses
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxsvm.errors import InputError, is_concrete, require_finite
+from jaxsvm.result import Certificate
+
+ROUNDING = 0.125
+"""The error of an entry of `s = Kt alpha` computed from scratch, in units of eps * max_i D_i (spec 6.3 measures 0.06 to
+0.25). It widens the certificate, so that below the dtype's floor nothing is called certified."""
+
+
+class SimplexProblem(Protocol):
+    """What a simplex solver sees: `min alpha' Kt alpha` over `alpha >= 0, sum alpha = 1`, by columns of `Kt`."""
+
+    @property
+    def diagonal(self) -> Float[Array, " n"]:
+        """`D_i = Kt_ii`."""
+        ...
+
+    @property
+    def mask(self) -> Bool[Array, " n"] | None:
+        """Which samples take part; None where all do."""
+        ...
+
+    def column(self, i: Int[Array, ""]) -> Float[Array, " n"]:
+        """`Kt[:, i]`."""
+        ...
+
+    def block(self, rows: Int[Array, " t"], columns: Int[Array, " u"]) -> Float[Array, "t u"]:
+        """`Kt[rows, columns]`."""
+        ...
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class SquaredHingeProblem:
+    """The squared-hinge SVM on the simplex. Build it with `svm_problem`.
+
+    Attributes:
+        gram: The kernel matrix of the samples, as an operator.
+        y: Signs, `(n,)`.
+        C: The penalty, `()`.
+        ridge: `1 / C_i`, `(n,)`; 0 for an absent sample.
+        diagonal: `D_i = k(x_i, x_i) + 1 + 1 / C_i`, `(n,)`.
+        mask: Samples of positive weight, `(n,)`; None where no weights were given.
+        feasible: Whether the values make a problem, `()`: known late under tracing.
+        offset: 1.0 with a regularised bias, 0.0 without; static.
+    """
+
+    gram: Any
+    y: Float[Array, " n"]
+    C: Float[Array, ""]
+    ridge: Float[Array, " n"]
+    diagonal: Float[Array, " n"]
+    mask: Bool[Array, " n"] | None
+    feasible: Bool[Array, ""]
+    offset: float = dataclasses.field(metadata={"static": True})
+
+    @property
+    def n(self) -> int:
+        """How many samples."""
+        return self.y.shape[-1]
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of the solver's vectors."""
+        return self.y.dtype
+
+    @property
+    def diameter_squared(self) -> Float[Array, ""]:
+        """`Delta^2 = max_i D_i`, the scale of the published stop rule."""
+        return self.diagonal.max()
+
+    def column(self, i: Int[Array, ""]) -> Float[Array, " n"]:
+        """`Kt[:, i]`, n kernel evaluations."""
+        signed = (self.y * self.y[i]) * (self.gram.row(i) + self.offset)
+        return signed + jnp.where(jnp.arange(self.n) == i, self.ridge, 0)
+
+    def columns(self, indices: Int[Array, " t"]) -> Float[Array, "t n"]:
+        """`Kt[indices, :]`."""
+        signed = self.y[indices][:, None] * self.y * (self.gram.rows(indices) + self.offset)
+        return signed.at[jnp.arange(indices.shape[0]), indices].add(self.ridge[indices])
+
+    def block(self, rows: Int[Array, " t"], columns: Int[Array, " u"]) -> Float[Array, "t u"]:
+        """`Kt[rows, columns]`; an index that stands in both gets its ridge."""
+        signs = self.y[rows][:, None] * self.y[columns]
+        same = rows[:, None] == columns
+        return signs * (self.gram.block(rows, columns) + self.offset) + jnp.where(same, self.ridge[rows][:, None], 0)
+
+    def matvec(self, alpha: Float[Array, " n"]) -> Float[Array, " n"]:
+        """`s = Kt alpha` from scratch, at the price of the columns of the support."""
+        signed = self.y * alpha
+        return self.y * (self.gram.support_matvec(signed) + self.offset * signed.sum()) + self.ridge * alpha
+
+    def margins(self, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Float[Array, " n"]:
+        """`y_i h(x_i) = s_i - alpha_i / C_i`: what does not depend on C."""
+        return s - self.ridge * alpha
+
+    def gradient(self, alpha: Float[Array, " n"], margins: Float[Array, " n"]) -> Float[Array, " n"]:
+        """`s` from `margins` of the same alpha, whatever C they were computed at: a warm start without a product."""
+        return margins + self.ridge * alpha
+
+    def certificate(self, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Certificate:
+        """The squared-hinge certificate (spec 1.5), for `alpha` on the simplex and `s = Kt alpha`.
+
+        `relative_gap = sum_i C_i t_i / R` with `u_i = R - s_i`, `v_i = alpha_i / C_i`, and `t_i = u_i (u_i + 2 v_i)`
+        where `u_i + v_i > 0`, else `-v_i^2`. Errors of `s` cancel in it to first order; what they leave to second
+        order is added as an allowance.
+        """
+        R = alpha @ s
+        u, v = R - s, self.ridge * alpha
+        slack = u + v
+        present = self.ridge > 0
+        C = jnp.where(present, 1 / jnp.where(present, self.ridge, 1), 0)
+        t = jnp.where(slack > 0, u * (slack + v), -v * v)
+        eps = jnp.finfo(s.dtype).eps
+        error = ROUNDING * eps * self.diameter_squared
+        allowance = jnp.where(slack > -error, error * (2 * jnp.abs(u) + error), 0)
+        positive = R > 0
+        scale = jnp.where(positive, R, 1)
+        relative_gap = (C @ (t + allowance)) / scale + 8 * eps
+        dual = 1 / (2 * scale)
+        return Certificate(
+            primal=jnp.where(positive, dual * (1 + relative_gap), jnp.inf),
+            dual=jnp.where(positive, dual, -jnp.inf),
+            relative_gap=jnp.where(positive, jnp.maximum(relative_gap, 0), jnp.inf),
+        )
+
+    def primal_point(self, alpha: Float[Array, " n"], R: Float[Array, ""]) -> tuple[Float[Array, " n"], Float[Array, ""]]:
+        """Coefficients and bias of the calibrated decision function `h / R`, for `alpha' Kt alpha = R`."""
+        coefficients = self.y * alpha / R
+        return coefficients, self.offset * coefficients.sum()
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class BallProblem:
+    """The minimum enclosing ball of the feature points. Build it with `meb_problem`.
+
+    Attributes:
+        gram: The kernel matrix of the points, as an operator.
+        squares: `K_ii`, `(n,)`.
+        mask: Points of positive weight, `(n,)`; None where all count.
+        feasible: Whether the values make a problem, `()`.
+    """
+
+    gram: Any
+    squares: Float[Array, " n"]
+    mask: Bool[Array, " n"] | None
+    feasible: Bool[Array, ""]
+
+    @property
+    def n(self) -> int:
+        """How many points."""
+        return self.squares.shape[-1]
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of the solver's vectors."""
+        return self.squares.dtype
+
+    @property
+    def y(self) -> Float[Array, " n"]:
+        """One class (a ball has none)."""
+        return jnp.ones_like(self.squares)
+
+    @property
+    def diagonal(self) -> Float[Array, " n"]:
+        """`Q_ii = 0`."""
+        return jnp.zeros_like(self.squares)
+
+    @property
+    def diameter_squared(self) -> Float[Array, ""]:
+        """0: `Delta^2 - R` is the squared radius, as the published stop rule wants it."""
+        return jnp.zeros((), self.dtype)
+
+    def column(self, i: Int[Array, ""]) -> Float[Array, " n"]:
+        """`Q[:, i] = K[:, i] - (K_ii + K_ll) / 2`."""
+        return self.gram.row(i) - (self.squares + self.squares[i]) / 2
+
+    def columns(self, indices: Int[Array, " t"]) -> Float[Array, "t n"]:
+        """`Q[indices, :]`."""
+        return self.gram.rows(indices) - (self.squares + self.squares[indices][:, None]) / 2
+
+    def block(self, rows: Int[Array, " t"], columns: Int[Array, " u"]) -> Float[Array, "t u"]:
+        """`Q[rows, columns]`."""
+        return self.gram.block(rows, columns) - (self.squares[rows][:, None] + self.squares[columns]) / 2
+
+    def matvec(self, alpha: Float[Array, " n"]) -> Float[Array, " n"]:
+        """`s = Q alpha` from scratch, for alpha on the simplex."""
+        return self.gram.support_matvec(alpha) - (self.squares * alpha.sum() + self.squares @ alpha) / 2
+
+    def margins(self, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Float[Array, " n"]:
+        """`s` itself: a ball has no ridge."""
+        del alpha
+        return s
+
+    def gradient(self, alpha: Float[Array, " n"], margins: Float[Array, " n"]) -> Float[Array, " n"]:
+        """`s` from what `margins` returned."""
+        del alpha
+        return margins
+
+    def squared_distances(self, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Float[Array, " n"]:
+        """`|z_i - c|^2` of the points from the centre `c = sum_i alpha_i z_i`."""
+        return jnp.maximum(alpha @ s - 2 * s, 0)
+
+    def certificate(self, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Certificate:
+        """Squared radii: of a ball that covers all points (primal), and a lower bound for any such ball (dual)."""
+        distances = self.squared_distances(alpha, s)
+        if self.mask is not None:
+            distances = jnp.where(self.mask, distances, 0)
+        rounding = 4 * jnp.finfo(s.dtype).eps * self.squares.max()
+        primal, dual = distances.max() + rounding, -(alpha @ s)
+        points_differ = primal > 4 * rounding
+        gap = jnp.maximum(primal - dual, 0) / jnp.where(dual > 0, dual, 1)
+        gap = jnp.where(dual > 0, gap, jnp.inf)
+        return Certificate(primal, dual, jnp.where(points_differ, gap, 0).astype(s.dtype))
+
+    def primal_point(self, alpha: Float[Array, " n"], R: Float[Array, ""]) -> tuple[Float[Array, " n"], Float[Array, ""]]:
+        """The centre's coefficients, `c = sum_i alpha_i phi(x_i)`; no bias."""
+        del R
+        return alpha, jnp.zeros((), self.dtype)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Restricted:
+    """A problem seen through some of its vertices: columns of length m, computed on demand.
+
+    An index may stand in several places: the matrix is still positive semidefinite, and the mass of the places adds.
+
+    Attributes:
+        problem: The whole problem.
+        indices: Its vertices that are seen, `(m,)`.
+        mask: Places that may be stepped toward, `(m,)`.
+    """
+
+    problem: Any
+    indices: Int[Array, " m"]
+    mask: Bool[Array, " m"] | None
+
+    @property
+    def diagonal(self) -> Float[Array, " m"]:
+        """`D` of the places."""
+        return self.problem.diagonal[self.indices]
+
+    @property
+    def diameter_squared(self) -> Float[Array, ""]:
+        """`Delta^2` of the whole problem."""
+        return self.problem.diameter_squared
+
+    def column(self, i: Int[Array, ""]) -> Float[Array, " m"]:
+        """`Kt[indices, indices[i]]`, m kernel evaluations."""
+        return self.problem.block(self.indices[i][None], self.indices)[0]
+
+    def block(self, rows: Int[Array, " t"], columns: Int[Array, " u"]) -> Float[Array, "t u"]:
+        """`Kt` between places."""
+        return self.problem.block(self.indices[rows], self.indices[columns])
+
+
+def svm_problem(
+    gram: Any, y: Any, C: Any, *, bias: str = "regularized", sample_weight: Any = None
+) -> SquaredHingeProblem:
+    """The squared-hinge SVM of labelled samples.
+
+    Args:
+        gram: The Gram operator of the n samples, from `jaxsvm.gram`.
+        y: Labels in {-1, +1}, `(n,)`.
+        C: The penalty of a squared slack, positive, `()`. scikit-learn's `LinearSVC(loss="squared_hinge")` calls the
+            same problem `C / 2`.
+        bias: "regularized" (the constant is one more feature of value 1) or "none".
+        sample_weight: Non-negative weights, `(n,)`: `C_i = C w_i`. Weight 0 is absence, weight 2 duplication.
+
+    Returns:
+        The problem; a pytree.
+
+    Raises:
+        InputError: On concrete values that make no problem; under tracing the fit's status is INFEASIBLE instead.
+    """
+    if bias not in ("regularized", "none"):
+        raise InputError(f'bias is {bias!r}: the squared-hinge problem has "regularized" or "none".')
+    dtype = _vector_dtype(gram)
+    signs = _signs(y, gram.n, dtype)
+    penalty = _positive_scalar("C", C, dtype)
+    weight, mask, feasible = _weights(sample_weight, gram.n, dtype)
+    if is_concrete(signs, weight):
+        _require_both_classes(signs, weight)
+    if weight is None:
+        ridge = jnp.broadcast_to(1 / penalty, (gram.n,))
+        present = jnp.ones((gram.n,), bool)
+    else:
+        present = weight > 0
+        ridge = jnp.where(present, 1 / (penalty * jnp.where(present, weight, 1)), 0)
+    offset = 1.0 if bias == "regularized" else 0.0
+    valid_signs = jnp.all(jnp.abs(signs) == 1) & jnp.any(present & (signs > 0)) & jnp.any(present & (signs < 0))
+    return SquaredHingeProblem(
+        gram=gram,
+        y=signs,
+        C=penalty,
+        ridge=ridge,
+        diagonal=gram.diag().astype(dtype) + offset + ridge,
+        mask=mask,
+        feasible=feasible & valid_signs & (penalty > 0) & jnp.isfinite(penalty),
+        offset=offset,
+    )
+
+
+def meb_problem(gram: Any, *, sample_weight: Any = None) -> BallProblem:
+    """The minimum enclosing ball of points in the kernel's feature space.
+
+    Args:
+        gram: The Gram operator of the n points, from `jaxsvm.gram`.
+        sample_weight: Non-negative, `(n,)`: points of weight 0 are absent; a ball knows no other weights.
+
+    Returns:
+        The problem; `fit.certificate.primal` and `.dual` of its fit are squared radii from above and below,
+        `fit.dual_coef` the centre's coefficients. See `jaxsvm.ball` for the ball itself.
+
+    Raises:
+        InputError: On concrete weights that are negative, not finite or all zero.
+    """
+    dtype = _vector_dtype(gram)
+    _, mask, feasible = _weights(sample_weight, gram.n, dtype)
+    return BallProblem(gram=gram, squares=gram.diag().astype(dtype), mask=mask, feasible=feasible)
+
+
+def _vector_dtype(gram: Any) -> Any:
+    """The dtype of the data; the Gram entries' own where the points are no numbers (precomputed)."""
+    return gram.x.dtype if jnp.issubdtype(gram.x.dtype, jnp.floating) else gram.dtype
+
+
+def _signs(y: Any, n: int, dtype: Any) -> Float[Array, " n"]:
+    if jnp.shape(y) != (n,):
+        raise InputError(f"y has shape {jnp.shape(y)}: one label for each of the {n} samples is needed, shape ({n},).")
+    if is_concrete(y):
+        values = np.unique(np.asarray(y))
+        if values.dtype.kind not in "iufb" or not np.isin(values.astype(float), (-1.0, 1.0)).all():
+            shown = ", ".join(map(str, values[:5].tolist()))
+            raise InputError(
+                f"y holds the values {shown}{', ...' if len(values) > 5 else ''}: -1 and +1 are needed; "
+                "`jaxsvm.datasets.two_classes` makes them of any two labels."
+            )
+    return jnp.asarray(y, dtype)
+
+
+def _require_both_classes(signs: Array, weight: Array | None) -> None:
+    values = np.asarray(signs)
+    present = values if weight is None else values[np.asarray(weight) > 0]
+    for sign in (-1, 1):
+        if not (present == sign).any():
+            raise InputError(
+                f"y has no sample of class {sign:+d}{'' if weight is None else ' with a positive weight'}: "
+                "two classes are needed to separate them."
+            )
+
+
+def _positive_scalar(name: str, value: Any, dtype: Any) -> Float[Array, ""]:
+    if jnp.shape(value) != ():
+        raise InputError(f"{name} has shape {jnp.shape(value)}: one number is needed (use `solve_path` for many).")
+    if is_concrete(value) and not (np.isfinite(float(value)) and float(value) > 0):
+        raise InputError(f"{name} is {float(value)}: a positive finite number is needed.")
+    return jnp.asarray(value, dtype)
+
+
+def _weights(sample_weight: Any, n: int, dtype: Any) -> tuple[Array | None, Array | None, Array]:
+    """Weights, mask and whether they are usable; None and None where no weights were given."""
+    if sample_weight is None:
+        return None, None, jnp.asarray(True)
+    if jnp.shape(sample_weight) != (n,):
+        raise InputError(f"sample_weight has shape {jnp.shape(sample_weight)}: ({n},) is needed, one a sample.")
+    require_finite("sample_weight", sample_weight)
+    if is_concrete(sample_weight):
+        values = np.asarray(sample_weight)
+        if (values < 0).any():
+            raise InputError(f"sample_weight has {int((values < 0).sum())} negative value(s): weights are >= 0.")
+        if not (values > 0).any():
+            raise InputError("sample_weight is zero everywhere: at least one sample must count.")
+    weight = jnp.asarray(sample_weight, dtype)
+    feasible = jnp.all(weight >= 0) & jnp.any(weight > 0) & jnp.all(jnp.isfinite(weight))
+    return weight, weight > 0, feasible

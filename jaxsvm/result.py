@@ -1,0 +1,214 @@
+"""What a solver hands back: the answer, its proof of quality, and how it ended."""
+
+import dataclasses
+import enum
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from jaxsvm.errors import ConvergenceError
+
+
+class Status(enum.IntEnum):
+    """How a fit ended. Compiled code carries the integer, one a lane; `Fit.status.name` reads it on the host."""
+
+    RUNNING = 0
+    """Not ended: seen only by callbacks."""
+    CONVERGED = 1
+    """The stop rule holds on values that were recomputed from scratch."""
+    STALLED = 2
+    """Nothing moves any more and the rule does not hold: the floor of the dtype, or a sampled stop that a full
+    check did not confirm. The certificate says how far it came."""
+    MAX_STEPS = 3
+    """The step cap came first."""
+    NOT_FINITE = 4
+    """NaN or infinity appeared; the last finite certified point is returned."""
+    NOT_PSD = 5
+    """A direction of negative curvature showed: the kernel is not positive semidefinite."""
+    INFEASIBLE = 6
+    """The problem has no answer: C <= 0, one class only, no positive weight (seen under tracing only; concrete
+    values raise `InputError`)."""
+    INTERRUPTED = 7
+    """Ctrl-C, a callback or `max_seconds`; the last certified point is returned and can be resumed."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
+class StatusCode:
+    """The status of a fit, or of each lane: an integer array that reads as `Status` on the host.
+
+    Attributes:
+        code: int32, `()` or one a lane `(k,)`.
+    """
+
+    code: Int[Array, "..."]
+
+    @property
+    def name(self) -> Any:
+        """The name on the host: a string, or an array of strings for lanes."""
+        names = np.vectorize(lambda code: Status(code).name, otypes=[object])(np.asarray(self.code))
+        return str(names) if names.ndim == 0 else names
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The lanes' shape."""
+        return jnp.shape(self.code)
+
+    def __getitem__(self, lane: Any) -> "StatusCode":
+        return StatusCode(self.code[lane])
+
+    def __len__(self) -> int:
+        return len(self.code)
+
+    def __eq__(self, other: object) -> Any:
+        return self.code == (other.code if isinstance(other, StatusCode) else other)
+
+    def __ne__(self, other: object) -> Any:
+        return self.code != (other.code if isinstance(other, StatusCode) else other)
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]  # an array by nature
+
+    def __int__(self) -> int:
+        return int(self.code)
+
+    def __index__(self) -> int:
+        return int(self.code)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.code, dtype=dtype, copy=copy)
+
+    def __jax_array__(self) -> Array:
+        return self.code
+
+    def __repr__(self) -> str:
+        return f"StatusCode({self.code})" if isinstance(self.code, jax.core.Tracer) else f"Status.{self.name}"
+
+
+class Certificate(NamedTuple):
+    """A proof of quality: `dual <= optimum <= primal`.
+
+    Attributes:
+        primal: The objective at the primal point, `()`.
+        dual: The objective at the dual point, `()`.
+        relative_gap: `primal / dual - 1`, `()`, computed without that cancellation and with an allowance for the
+            rounding of the dtype; infinite where `dual <= 0`.
+    """
+
+    primal: Float[Array, "..."]
+    dual: Float[Array, "..."]
+    relative_gap: Float[Array, "..."]
+
+
+class Counters(NamedTuple):
+    """What a solver did.
+
+    Attributes:
+        steps: Steps taken, int32 `()`.
+        toward: Steps toward a vertex (pair steps count here), int32 `()`.
+        away: Steps away from a vertex, int32 `()`.
+        drops: Steps that set a weight to exactly 0, int32 `()`.
+        evaluations: Kernel evaluations asked for, in two limbs `(high, low)` of 2**20, int32 `(2,)`, since 32 bits do
+            not hold them; read them with `Fit.kernel_evaluations`.
+    """
+
+    steps: Int[Array, "..."]
+    toward: Int[Array, "..."]
+    away: Int[Array, "..."]
+    drops: Int[Array, "..."]
+    evaluations: Int[Array, "... 2"]
+
+    @staticmethod
+    def zero() -> "Counters":
+        """All counters at 0."""
+        nothing = jnp.zeros((), jnp.int32)
+        return Counters(nothing, nothing, nothing, nothing, jnp.zeros((2,), jnp.int32))
+
+    def evaluated(self, count: Any) -> "Counters":
+        """These counters with `count` (below 2**30) kernel evaluations more."""
+        low = self.evaluations[1] + jnp.asarray(count, jnp.int32)
+        limbs = jnp.stack([self.evaluations[0] + (low >> 20), low & (2**20 - 1)])
+        return self._replace(evaluations=limbs)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Fit:
+    """A solved problem that carries its own proof of quality. A pytree; under `vmap` every field has lanes first.
+
+    Attributes:
+        alpha: The problem's own dual variable, here on the simplex, `(n,)`.
+        dual_coef: Coefficients of the decision function in primal scale, `(n,)`:
+            `K(x_new, x) @ dual_coef + bias` is calibrated (margin 1).
+        bias: The constant of the decision function, primal scale, `()`.
+        R: `alpha' Kt alpha`, `()`: the scale between the paper's `h` and the calibrated decision function.
+        margins: `y_i h(x_i)` in the scale of the paper's `h`, from scratch, `(n,)`.
+        certificate: Primal, dual and relative gap.
+        status: How it ended, an integer code; `.name` on the host.
+        counters: Steps by kind and kernel evaluations.
+    """
+
+    alpha: Float[Array, "... n"]
+    dual_coef: Float[Array, "... n"]
+    bias: Float[Array, "..."]
+    R: Float[Array, "..."]
+    margins: Float[Array, "... n"]
+    certificate: Certificate
+    status: StatusCode
+    counters: Counters
+
+    @property
+    def steps(self) -> Int[Array, "..."]:
+        """Steps taken."""
+        return self.counters.steps
+
+    @property
+    def kernel_evaluations(self) -> Any:
+        """Kernel evaluations asked for, on the host: an int, or an int64 array for lanes."""
+        limbs = np.asarray(self.counters.evaluations, dtype=np.int64)
+        total = limbs[..., 0] * 2**20 + limbs[..., 1]
+        return int(total) if total.ndim == 0 else total
+
+    @property
+    def support(self) -> Any:
+        """Indices of the samples with a positive weight, on the host, for a single fit."""
+        return np.flatnonzero(np.asarray(self.alpha) > 0)
+
+
+def check(fit: Any) -> Any:
+    """Raise unless every lane is certified; return the fit, so that calls chain.
+
+    Args:
+        fit: A `Fit` (or a path of fits) with concrete values.
+
+    Raises:
+        ConvergenceError: Where a status is not CONVERGED; the message names the lanes, how they ended and how far
+            they came.
+    """
+    codes = np.atleast_1d(np.asarray(fit.status.code))
+    gaps = np.atleast_1d(np.asarray(fit.certificate.relative_gap))
+    failed = np.flatnonzero(codes != Status.CONVERGED)
+    if len(failed):
+        raise ConvergenceError(
+            "; ".join(
+                f"{f'lane {lane}: ' if len(codes) > 1 else ''}{Status(codes[lane]).name}, relative gap {gaps[lane]:.3g}"
+                for lane in failed[:8]
+            )
+            + (f" and {len(failed) - 8} more" if len(failed) > 8 else "")
+            + f". {advice(Status(codes[failed[0]]))}"
+        )
+    return fit
+
+
+def advice(status: Status) -> str:
+    """What a user can do about a status."""
+    return {
+        Status.STALLED: "The dtype's floor is reached: use float64, a larger tol or a smaller C, or Gram entries of more precision.",
+        Status.MAX_STEPS: "Raise max_steps, pass this fit as `init` to go on, or loosen tol.",
+        Status.NOT_FINITE: "Look for overflow in the kernel (unscaled features, a high degree) and scale the data.",
+        Status.NOT_PSD: "Choose a positive semidefinite kernel: the sigmoid is one for few parameters only.",
+        Status.INFEASIBLE: "C must be positive, weights non-negative and both classes present.",
+        Status.INTERRUPTED: "Pass this fit as `init` to go on.",
+    }.get(status, "")

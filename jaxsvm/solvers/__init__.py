@@ -1,0 +1,1 @@
+"""Solvers: one file an algorithm, named after it."""

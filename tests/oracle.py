@@ -1,0 +1,745 @@
+"""Float64 ground truth for the test suite: NumPy and SciPy only, never JAX, never ``jaxsvm``.
+
+Everything here follows the definitions of the specification (``frank-wolfe.md``, sections 1, 2, 4.5) and not
+the shortcuts that the library uses, so that an agreement of the two means something.
+
+Conventions
+-----------
+``K (n, n)`` kernel matrix, ``y (n,)`` in {-1, +1}, ``C > 0``, ``weight (n,) >= 0`` or None.  A sample has the
+cost ``C_i = C * weight_i``; weight 0 means that the sample is absent.  ``bias=True`` adds one to the kernel
+(regularised bias), ``bias=False`` leaves it as it is.
+
+    Kt   = y y' * (K + bias) + diag(1 / C_i)                             on samples with weight > 0
+    dual: R* = min alpha' Kt alpha  over the simplex                     (spec 1.2)
+    hinge: P* = min 1/2 (|w|^2 + b^2) + sum_i C_i/2 max(0, 1 - y_i h_i)^2 = 1 / (2 R*)   (spec 1.4)
+
+``dual_coef = y * alpha / R`` is on the scale of the squared-hinge problem (margins at 1):
+``h = K @ dual_coef + bias``.  Scalar certificates and residuals are accumulated in ``numpy.longdouble`` (80 bit
+on x86; where it is plain double the oracle still works, with a higher floor).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+from scipy.spatial.distance import cdist
+from scipy.stats import f as f_distribution
+from scipy.stats import rankdata
+
+LONG = np.longdouble
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Kernels
+# ----------------------------------------------------------------------------------------------------------------------
+
+
+def linear(x, z):
+    """``x . z``."""
+    return np.asarray(x, np.float64) @ np.asarray(z, np.float64).T
+
+
+def rbf(x, z, gamma=1.0):
+    """``exp(-gamma |x - z|^2)``, distances from differences (no expansion, hence no cancellation)."""
+    return np.exp(-gamma * cdist(np.asarray(x, np.float64), np.asarray(z, np.float64), "sqeuclidean"))
+
+
+def poly(x, z, degree=3, gamma=1.0, coef0=0.0):
+    """``(gamma x . z + coef0) ** degree``."""
+    return (gamma * linear(x, z) + coef0) ** degree
+
+
+def laplacian(x, z, gamma=1.0):
+    """``exp(-gamma |x - z|_1)``."""
+    return np.exp(-gamma * cdist(np.asarray(x, np.float64), np.asarray(z, np.float64), "cityblock"))
+
+
+def sigmoid(x, z, gamma=1.0, coef0=0.0):
+    """``tanh(gamma x . z + coef0)``; not positive semidefinite in general."""
+    return np.tanh(gamma * linear(x, z) + coef0)
+
+
+KERNELS = {"linear": linear, "rbf": rbf, "poly": poly, "laplacian": laplacian, "sigmoid": sigmoid}
+
+
+def kernel_matrix(name, x, z=None, **params):
+    """Kernel matrix by name; exactly symmetric when ``z`` is omitted."""
+    if z is not None:
+        return KERNELS[name](x, z, **params)
+    k = KERNELS[name](x, x, **params)
+    return (k + k.T) / 2
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Exact solution of the squared-hinge simplex dual
+# ----------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Exact solution; arrays have one entry a sample, exact zeros off the support and at weight 0."""
+
+    alpha: np.ndarray  # (n,) on the simplex
+    R: float  # alpha' Kt alpha, the minimum R*
+    optimum: float  # 1 / (2 R*): optimal value of the squared-hinge problem
+    dual_coef: np.ndarray  # (n,) y alpha / R
+    bias: float  # sum(dual_coef), or 0.0 without bias
+    support: np.ndarray  # indices with alpha > 0, ascending
+    relative_gap: float  # achieved P/D - 1 of exactly these (rounded) numbers, in extended precision
+    iterations: int  # linear systems solved
+
+    def decision(self, k):
+        """``h`` on the rows of ``k (q, n)``; margins are at +-1."""
+        return k @ self.dual_coef + self.bias
+
+
+def costs(y, C, weight=None):
+    """``C_i = C w_i`` as an (n,) array."""
+    y = np.asarray(y, np.float64)
+    return C * (np.ones_like(y) if weight is None else np.asarray(weight, np.float64))
+
+
+def signed_kernel(K, y, bias=True):
+    """``B = y y' (K + 1)`` (``y y' K`` without bias): the part of ``Kt`` that does not depend on C."""
+    y = np.asarray(y, np.float64)
+    return np.outer(y, y) * (np.asarray(K, np.float64) + (1.0 if bias else 0.0))
+
+
+def kt_matrix(K, y, C, weight=None, bias=True):
+    """``Kt`` of spec 1.2.  Samples of weight 0 get an infinite diagonal, which keeps them out of every step."""
+    with np.errstate(divide="ignore"):
+        return signed_kernel(K, y, bias) + np.diag(1.0 / costs(y, C, weight))
+
+
+def _long_cholesky_solve(a, b):
+    """Solve ``a x = b`` by a Cholesky factorisation in extended precision; LinAlgError if not positive definite."""
+    a, n = a.astype(LONG), len(b)
+    x = b.astype(LONG)
+    for k in range(n):
+        if not a[k, k] > 0:
+            raise np.linalg.LinAlgError("not positive definite")
+        a[k:, k] /= np.sqrt(a[k, k])
+        col = a[k + 1 :, k]
+        a[k + 1 :, k + 1 :] -= col[:, None] * col[None, :]
+        x[k] /= a[k, k]
+        x[k + 1 :] -= x[k] * col
+    for k in range(n - 1, -1, -1):
+        x[k] = (x[k] - a[k + 1 :, k] @ x[k + 1 :]) / a[k, k]
+    return x
+
+
+class _Dual:
+    """``max 1'beta - 1/2 beta' Kt beta, beta >= 0`` with ``Kt = B + diag(1/c)``; all vectors in extended precision."""
+
+    def __init__(self, B, c):
+        self.n, self.c, self.B = len(c), c.astype(LONG), B
+        self.long_B = B.astype(LONG)
+        self.solves = 0
+
+    def solve(self, mask):
+        """``Kt_SS beta_S = 1``, zero elsewhere, with extended-precision iterative refinement."""
+        self.solves += 1
+        idx = np.flatnonzero(mask)
+        beta = np.zeros(self.n, LONG)
+        if len(idx) == 0:
+            return beta
+        kt = self.B[np.ix_(idx, idx)]
+        kt[np.diag_indices(len(idx))] += (1 / self.c[idx]).astype(np.float64)
+        long_kt = self.long_B[np.ix_(idx, idx)]
+        long_kt[np.diag_indices(len(idx))] += 1 / self.c[idx]
+        try:
+            factor = cho_factor(kt, lower=True)
+        except np.linalg.LinAlgError:
+            beta[idx] = _long_cholesky_solve(long_kt, np.ones(len(idx)))
+            return beta
+        x = cho_solve(factor, np.ones(len(idx)))
+        floor = float(np.finfo(LONG).eps * (np.abs(kt) @ np.abs(x)).max())  # rounding of the residual itself
+        best, norm = x, np.inf
+        for _ in range(12):
+            residual = 1 - long_kt @ x
+            new = float(np.abs(residual).max())
+            stalled = not new < norm / 2
+            if new < norm:
+                best, norm = x, new
+            if stalled or norm <= 4 * floor:
+                break
+            x = x + cho_solve(factor, residual.astype(np.float64))
+        if norm > max(1e-14, 100 * floor):  # condition number beyond double precision
+            best = _long_cholesky_solve(long_kt, np.ones(len(idx)))
+        beta[idx] = best
+        return beta
+
+    def margins(self, beta):
+        """``(B beta)_i = y_i h(x_i)``."""
+        idx = np.flatnonzero(beta)
+        return self.long_B[:, idx] @ beta[idx]
+
+    def gap(self, beta, h):
+        """``P/D - 1`` from the definitions at the best multiple of ``beta >= 0``, with ``h = margins(beta)``."""
+        total = beta.sum()
+        if not total > 0:
+            return np.inf
+        scale = total / (beta @ h + (beta**2 / self.c).sum())
+        beta, h = scale * beta, scale * h
+        primal = beta @ h / 2 + (self.c / 2 * np.maximum(0, 1 - h) ** 2).sum()
+        dual = beta.sum() - (beta @ h + (beta**2 / self.c).sum()) / 2
+        return float(primal / dual - 1)
+
+
+def _line_search(beta, slack, direction, slack_change, c):
+    """Exact minimiser ``t`` of the convex piecewise quadratic primal along ``beta + t direction``."""
+    h, dh = 1 - slack, -slack_change
+    linear_part, quadratic = direction @ h, direction @ dh
+
+    def slope(t):
+        return linear_part + t * quadratic - (c * np.maximum(0, slack + t * slack_change) * dh).sum()
+
+    moving = slack_change != 0
+    t = -slack[moving] / slack_change[moving]
+    t = np.sort(t[t > 0])
+    low, high = 0, len(t)  # first breakpoint with a non-negative slope
+    while low < high:
+        mid = (low + high) // 2
+        low, high = (mid + 1, high) if slope(t[mid]) < 0 else (low, mid)
+    left = t[low - 1] if low else LONG(0)
+    right = t[low] if low < len(t) else left + 1
+    s_left, s_right = slope(left), slope(right)
+    if not s_right > s_left:
+        return left
+    return left - s_left * (right - left) / (s_right - s_left)
+
+
+def _newton(dual, max_iterations=100):
+    """Semismooth Newton on the primal (Mangasarian; Keerthi and DeCoste), exact line search: finite, monotone."""
+    c = dual.c
+    beta, slack = np.zeros(dual.n, LONG), np.ones(dual.n, LONG)
+    best, best_gap = beta, np.inf
+    for _ in range(max_iterations):
+        active = slack > 0
+        target = dual.solve(active)
+        h = dual.margins(target)
+        target_slack = np.where(active, target / c, 1 - h)  # on S the equation is exact: no cancellation
+        if (target >= 0).all() and (gap := dual.gap(target, h)) < best_gap:
+            best, best_gap = target, gap
+        if np.array_equal(target_slack > 0, active):
+            break
+        if best_gap < 1e-17:
+            break
+        t = _line_search(beta, slack, target - beta, target_slack - slack, c)
+        if not t > 0:
+            break
+        beta, slack = beta + t * (target - beta), slack + t * (target_slack - slack)
+    return best, best_gap
+
+
+def _active_set(solve, residual, beta, tolerance, max_iterations):
+    """Lawson-Hanson on ``max 1'beta - 1/2 beta' Kt beta, beta >= 0``: strictly monotone, so it cannot cycle."""
+    passive = beta > 0
+    beta = beta.copy()
+    first = True
+    for _ in range(max_iterations):
+        while passive.any():
+            target = solve(passive)
+            blocking = passive & (target <= 0)
+            if not blocking.any():
+                beta = target
+                break
+            ratios = beta[blocking] / (beta[blocking] - target[blocking])
+            beta = beta + ratios.min() * (target - beta)
+            hit = np.flatnonzero(blocking)[ratios <= ratios.min()]
+            beta[hit] = 0
+            passive[hit] = False
+        violation = np.where(passive, -np.inf, residual(beta))
+        worst = int(np.argmax(violation))
+        if violation[worst] <= tolerance and not first:
+            break
+        first = False
+        if violation[worst] > tolerance:
+            passive[worst] = True
+        else:
+            break
+    return beta
+
+
+def solve_svm(K, y, C, weight=None, bias=True):
+    """Exact solution of spec 1.2 / 1.4 with costs ``C_i = C weight_i``.
+
+    Args:
+        K: (n, n) symmetric positive semidefinite.  y: (n,) in {-1, +1}.  C: positive.
+        weight: (n,) non-negative, not all zero; zero removes the sample.
+        bias: whether the bias is in the model (always regularised).
+
+    Returns:
+        ``Solution`` with a relative duality gap below 1e-10 (in practice below 1e-12).
+
+    Raises:
+        ValueError: bad input, or ``Kt`` not positive definite (an indefinite kernel).
+        AssertionError: the gap was not reached; the message carries it.
+    """
+    K, y = np.asarray(K, np.float64), np.asarray(y, np.float64)
+    n = len(y)
+    if K.shape != (n, n) or not np.isfinite(K).all() or not set(np.unique(y)) <= {-1.0, 1.0} or not C > 0:
+        raise ValueError("K must be finite (n, n), y in {-1, +1}, C > 0")
+    c = costs(y, C, weight)
+    keep = np.flatnonzero(c > 0)
+    if len(keep) == 0 or (c < 0).any():
+        raise ValueError("weights must be non-negative and not all zero")
+    B = signed_kernel(K, y, bias)[np.ix_(keep, keep)]
+    dual = _Dual(B, c[keep])
+    try:
+        beta, gap = _newton(dual)
+        if not gap < 1e-13:
+            fallback = _active_set(dual.solve, lambda b: 1 - dual.margins(b) - b / dual.c, beta, 1e-15, 4 * n + 20)
+            if dual.gap(fallback, dual.margins(fallback)) < gap:
+                beta = fallback
+    except np.linalg.LinAlgError as error:
+        raise ValueError("Kt is not positive definite: indefinite kernel, or 1/C below the rounding of K") from error
+    total = beta.sum()
+    alpha, coef = np.zeros(n), np.zeros(n)
+    alpha[keep] = (beta / total).astype(np.float64)
+    coef[keep] = y[keep] * beta.astype(np.float64)
+    gap = relative_gap_direct(K, y, C, alpha, weight, bias)
+    assert gap < 1e-10, f"oracle reached a relative gap of {gap:.1e} only"
+    b = float((y[keep] * beta).sum()) if bias else 0.0
+    support = np.flatnonzero(alpha > 0)
+    return Solution(alpha, float(1 / total), float(total / 2), coef, b, support, gap, dual.solves)
+
+
+def simplex_minimum(Kt, start=None, max_iterations=None):
+    """``argmin alpha' Kt alpha`` over the simplex for any positive definite ``Kt`` (Lawson-Hanson); returns (alpha, R).
+
+    Shares no iteration with ``solve_svm``.  ``start`` is a feasible warm start.
+    """
+    Kt = np.asarray(Kt, np.float64)
+    n = len(Kt)
+
+    def solve(passive):
+        idx = np.flatnonzero(passive)
+        beta, a = np.zeros(n), Kt[np.ix_(idx, idx)]
+        factor = cho_factor(a, lower=True)
+        x = cho_solve(factor, np.ones(len(idx)))
+        beta[idx] = x + cho_solve(factor, 1 - a @ x)
+        return beta
+
+    def residual(beta):
+        return 1 - Kt @ beta
+
+    beta = np.zeros(n)
+    if start is not None:
+        beta = np.asarray(start, np.float64) / (start @ Kt @ start)
+    beta = _active_set(solve, residual, beta, 1e-12, max_iterations or 6 * n + 20)
+    return beta / beta.sum(), float(1 / beta.sum())
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Minimum enclosing ball
+# ----------------------------------------------------------------------------------------------------------------------
+
+
+def meb_gap(K, alpha):
+    """``(max_i |z_i - c|^2 - Phi(alpha), Phi(alpha))``: upper and lower bound of the squared radius, difference first.
+
+    ``Phi = sum alpha_i K_ii - alpha' K alpha <= r*^2 <= max_i |z_i - c|^2``.
+    """
+    k = np.asarray(K).astype(LONG)
+    a = np.asarray(alpha).astype(LONG)
+    s = k @ a
+    distance = np.diag(k) - 2 * s + a @ s
+    phi = a @ np.diag(k) - a @ s
+    return float(distance.max() - phi), float(phi)
+
+
+def _simplex_qp(H, d, iterations=60):
+    """Mehrotra interior point for ``min 1/2 a'Ha - d'a`` on the simplex, H positive semidefinite."""
+    n = len(d)
+    a, z = np.full(n, 1.0 / n), np.full(n, 1.0)
+    mu = float(np.min(H @ a - d)) - 1.0
+    z = H @ a - d - mu  # positive, dual feasible
+    for _ in range(iterations):
+        rd = H @ a - d - mu - z
+        rp = a.sum() - 1.0
+        tau = a @ z / n
+        if tau < 1e-18 * (1 + abs(d).max()) and abs(rp) < 1e-15:
+            break
+        try:
+            factor = cho_factor(H + np.diag(z / a), lower=True)
+        except np.linalg.LinAlgError:
+            break
+        ones = cho_solve(factor, np.ones(n))
+
+        def direction(comp, rd=rd, rp=rp, factor=factor, ones=ones, a=a, z=z):
+            base = cho_solve(factor, -rd - comp / a)
+            dmu = (-rp - base.sum()) / ones.sum()
+            da = base + dmu * ones
+            return da, dmu, -(comp + z * da) / a
+
+        def longest(v, dv):
+            negative = dv < 0
+            return min(1.0, (-v[negative] / dv[negative]).min()) if negative.any() else 1.0
+
+        da, _, dz = direction(a * z)
+        affine = (a + longest(a, da) * da) @ (z + longest(z, dz) * dz) / n
+        da, dmu, dz = direction(a * z + da * dz - (affine / tau) ** 3 * tau)
+        step_a, step_z = 0.9995 * longest(a, da), 0.9995 * longest(z, dz)
+        step = min(step_a, step_z)
+        new = a + step * da, mu + step * dmu, z + step * dz
+        if not (np.isfinite(new[0]).all() and (new[0] > 0).all() and (new[2] > 0).all()):
+            break
+        a, mu, z = new
+    return a / a.sum(), z
+
+
+def solve_meb(K):
+    """Exact minimum enclosing ball of the feature points of a positive semidefinite (possibly singular) ``K``.
+
+    Returns ``(alpha, radius_squared)``; the centre is ``sum alpha_i z_i``.  ``alpha`` need not be unique, the centre
+    and the radius are.  The bounds of ``meb_gap`` are asserted to meet within 1e-10 of the data's squared spread.
+    """
+    K = np.asarray(K, np.float64)
+    n = len(K)
+    mean = K.astype(LONG).mean(1)
+    k = (K - mean[:, None] - mean[None, :] + mean.mean()).astype(np.float64)  # the ball is translation invariant
+    spread = float(np.diag(k).max())
+    if n == 1 or spread <= 1e-15 * np.abs(K).max():
+        return np.eye(n)[0], 0.0
+    k /= spread
+    d = np.diag(k).copy()
+    a, z = _simplex_qp(2 * k, d)
+    best, (best_gap, _) = a, meb_gap(k, a)
+    for cut in (1e-4, 1e-2, 1.0):  # polish: the equality-constrained optimum on the identified face
+        idx = np.flatnonzero(a > cut * z)
+        for _ in range(len(idx)):
+            m = len(idx)
+            system = np.zeros((m + 1, m + 1))
+            system[:m, :m], system[:m, m], system[m, :m] = 2 * k[np.ix_(idx, idx)], 1.0, 1.0
+            x = np.linalg.lstsq(system, np.append(d[idx], 1.0), rcond=1e-13)[0][:m]
+            if (x >= 0).all():
+                candidate = np.zeros(n)
+                candidate[idx] = x / x.sum()
+                gap, _ = meb_gap(k, candidate)
+                if gap < max(best_gap, 1e-14):  # prefer the sparse answer at equal quality
+                    best, best_gap = candidate, gap
+                break
+            idx = idx[x > 0]
+    gap, radius_squared = meb_gap(k, best)
+    assert gap < 1e-10, f"enclosing ball: gap {gap:.1e} of the squared spread"
+    return best, radius_squared * spread
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Certificates, from the definitions
+# ----------------------------------------------------------------------------------------------------------------------
+
+
+def svm_primal(K, y, C, dual_coef, bias=0.0, weight=None):
+    """``1/2 (w.w + b^2) + sum C_i/2 max(0, 1 - y_i h_i)^2`` for ``h = K dual_coef + bias``."""
+    k, y, v = np.asarray(K).astype(LONG), np.asarray(y).astype(LONG), np.asarray(dual_coef).astype(LONG)
+    kv = k @ v
+    hinge = np.maximum(0, 1 - y * (kv + LONG(bias)))
+    return float((v @ kv + LONG(bias) ** 2) / 2 + (costs(y, C, weight).astype(LONG) / 2 * hinge**2).sum())
+
+
+def svm_dual(K, y, C, dual_coef, weight=None, bias=True):
+    """``sum beta - 1/2 beta' Kt beta`` with ``beta = y dual_coef``; -inf where ``beta`` is infeasible."""
+    y = np.asarray(y, np.float64)
+    beta = (y * np.asarray(dual_coef)).astype(LONG)
+    c = costs(y, C, weight)
+    if (beta < 0).any() or (beta[c == 0] != 0).any():
+        return -np.inf
+    on = c > 0
+    B = signed_kernel(K, y, bias).astype(LONG)
+    return float(beta.sum() - (beta @ B @ beta + (beta[on] ** 2 / c[on]).sum()) / 2)
+
+
+def simplex_objective(K, y, C, alpha, weight=None, bias=True):
+    """``R(alpha) = alpha' Kt alpha`` in extended precision."""
+    y = np.asarray(y, np.float64)
+    a, c = np.asarray(alpha).astype(LONG), costs(y, C, weight)
+    on = c > 0
+    return float(a @ signed_kernel(K, y, bias).astype(LONG) @ a + (a[on] ** 2 / c[on]).sum())
+
+
+def relative_gap_direct(K, y, C, alpha, weight=None, bias=True):
+    """``P/D - 1`` of spec 1.5: primal at ``alpha / R`` over the dual value ``1 / (2R)``, by their definitions."""
+    y = np.asarray(y, np.float64)
+    a, c = np.asarray(alpha).astype(LONG), costs(y, C, weight)
+    on = c > 0
+    c = c.astype(LONG)
+    ba = signed_kernel(K, y, bias).astype(LONG) @ a
+    R = a @ ba + (a[on] ** 2 / c[on]).sum()
+    primal = a @ ba / R**2 / 2 + (c / 2 * np.maximum(0, 1 - ba / R) ** 2).sum()
+    return float(primal * 2 * R - 1)
+
+
+def decision_radius(diagonal, relative_gap, optimum, bias=True):
+    """Largest possible ``|h(x) - h*(x)|`` (calibrated, h/R) at a certified relative gap; ``diagonal = k(x, x)``.
+
+    The primal is 1-strongly convex in ``(w, b)``: ``1/2 |w - w*|^2 <= P(w) - P* <= relative_gap * P*``, and a decision
+    value moves by at most ``|w - w*| sqrt(k(x, x) + 1)``.
+    """
+    return np.sqrt(2 * max(relative_gap, 0.0) * optimum * (np.asarray(diagonal) + (1.0 if bias else 0.0)))
+
+
+def fw_gap(Kt, alpha):
+    """``G = max_v (alpha - v)' grad R(alpha) = 2 (R - min_i s_i)``, in extended precision."""
+    a = np.asarray(alpha).astype(LONG)
+    absent = np.isinf(np.diag(Kt))
+    s = np.where(absent, 0, Kt).astype(LONG) @ a
+    return float(2 * (a @ s - s[~absent].min()))
+
+
+def margin_primal(K, y, C, alpha, weight=None, bias=True):
+    """Primal value of spec 1.1 at the recovered ``w, b``, ``xi = alpha / C_i`` and the largest feasible ``rho``."""
+    y = np.asarray(y, np.float64)
+    a, c = np.asarray(alpha).astype(LONG), costs(y, C, weight).astype(LONG)
+    on = c > 0
+    h = signed_kernel(K, y, bias).astype(LONG) @ a  # y_i h(x_i)
+    xi = a[on] / c[on]
+    return float((a @ h + (c[on] * xi**2).sum()) / 2 - (h[on] + xi).min())
+
+
+def diam2(Kt):
+    """``max_il |z_i - z_l|^2``."""
+    d = np.diag(Kt)
+    return float((d[:, None] + d[None, :] - 2 * Kt).max())
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Reference iterations (spec 2.1 to 2.5)
+# ----------------------------------------------------------------------------------------------------------------------
+
+
+class Step(NamedTuple):
+    """State after one step, and how it was made; the first seven fields are the promised tuple."""
+
+    alpha: np.ndarray
+    s: np.ndarray
+    R: float
+    i: int  # toward vertex, -1 if unused by the step
+    j: int  # away vertex, -1 if unused by the step
+    lam: float
+    kind: str  # "toward", "away", "drop" (an away step at its bound), "pair", "swap" (a pair step at its bound)
+    gap: float  # G_plus before the step
+    slope: float  # G of the direction taken: dR/dlam = -slope at 0
+    q: float  # squared length of the direction taken
+    clipped: bool  # lam at its upper bound
+
+
+def _seed(Kt, alpha0):
+    alpha = np.array(alpha0, np.float64)
+    s = Kt @ alpha
+    return alpha, s, float(alpha @ s)
+
+
+def two_point_start(D, a, column):
+    """Spec 2.7 from vertex ``a`` with ``column = Kt[:, a]``."""
+    alpha = np.zeros(len(D))
+    b = int(np.argmax(D[a] + D - 2 * column))
+    alpha[a] += 0.5
+    alpha[b] += 0.5
+    return alpha
+
+
+def reference_steps(Kt, alpha0, variant, k, recompute=False) -> Iterator[Step]:
+    """Canonical FW, MFW, pairwise and second-order pair steps, full search, lowest index on ties.
+
+    Args:
+        Kt: (n, n) positive definite.  alpha0: feasible start.  variant: "fw", "mfw", "pfw" or "smo".
+        k: number of steps; ends earlier where no direction of descent is left.
+        recompute: take ``s`` and ``R`` from their definitions at every step instead of their updates.
+    """
+    if variant not in ("fw", "mfw", "pfw", "smo"):
+        raise ValueError(variant)
+    D = np.diag(Kt)
+    alpha, s, R = _seed(Kt, alpha0)
+    for _ in range(k):
+        active = alpha > 0
+        i = int(np.argmin(s))
+        j = int(np.argmax(np.where(active, s, -np.inf)))
+        g_plus, g_minus = 2 * (R - s[i]), 2 * (s[j] - R)
+        q_i, q_j = D[i] - 2 * s[i] + R, D[j] - 2 * s[j] + R
+        gap = g_plus
+        if variant in ("pfw", "smo"):
+            if variant == "smo":
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    gain = (s - s[i]) ** 2 / (D[i] + D - 2 * Kt[:, i])
+                gain = np.where(active & (s > s[i]), gain, -np.inf)
+                j = int(np.argmax(gain))
+            if not s[j] > s[i]:
+                return
+            slope, q = 2 * (s[j] - s[i]), D[i] + D[j] - 2 * Kt[i, j]
+            lam, bound = slope / (2 * q), alpha[j]
+            clipped = bool(lam >= bound)
+            lam = bound if clipped else lam
+            alpha = alpha.copy()
+            alpha[i] += lam
+            alpha[j] = 0.0 if clipped else alpha[j] - lam
+            s = s + lam * (Kt[:, i] - Kt[:, j])
+            kind = "swap" if clipped else "pair"
+        elif variant == "fw" or g_plus >= g_minus:
+            if not (g_plus > 0 and q_i > 0):
+                return
+            slope, q = g_plus, q_i
+            lam = g_plus / (2 * q_i)
+            clipped = bool(lam >= 1)
+            lam = min(lam, 1.0)
+            alpha = (1 - lam) * alpha
+            alpha[i] += lam
+            s = (1 - lam) * s + lam * Kt[:, i]
+            kind, j = "toward", -1
+        else:
+            slope, q = g_minus, q_j
+            lam, bound = g_minus / (2 * q_j), alpha[j] / (1 - alpha[j])
+            clipped = bool(lam >= bound)
+            lam = bound if clipped else lam
+            alpha_j = alpha[j]
+            alpha = (1 + lam) * alpha
+            alpha[j] = 0.0 if clipped else (1 + lam) * alpha_j - lam
+            s = (1 + lam) * s - lam * Kt[:, j]
+            kind, i = ("drop" if clipped else "away"), -1
+        R = R - lam * slope + lam**2 * q
+        if recompute:
+            s = Kt @ alpha
+            R = float(alpha @ s)
+        yield Step(alpha, s, float(R), i, j, float(lam), kind, float(gap), float(slope), float(q), clipped)
+
+
+def published_steps(Kt, alpha0, variant, k, printed_sign=False) -> Iterator[Step]:
+    """FW and MFW by the published constant-diagonal formulas (spec 2.2), the squared radius by its update formula.
+
+    ``printed_sign=True`` uses the misprinted radius update after an away step (spec 5.1).
+    ``Step.R`` is ``Delta^2 - r^2`` with the radius of the formula.
+    """
+    D = np.diag(Kt)
+    if np.ptp(D) > 1e-12 * D.max():
+        raise ValueError("the published formulas need a constant diagonal")
+    if variant not in ("fw", "mfw"):
+        raise ValueError(variant)
+    delta2 = D[0]
+    alpha, s, R = _seed(Kt, alpha0)
+    r2 = delta2 - R
+    for _ in range(k):
+        gamma2 = delta2 + (delta2 - r2) - 2 * s
+        i = int(np.argmin(s))
+        j = int(np.argmax(np.where(alpha > 0, s, -np.inf)))
+        delta_plus, delta_minus = gamma2[i] / r2 - 1, 1 - gamma2[j] / r2
+        gap = delta_plus * r2
+        if variant == "fw" or delta_plus >= delta_minus:
+            lam = (1 - r2 / gamma2[i]) / 2
+            if not lam > 0:
+                return
+            slope, q, clipped = gap, gamma2[i], False
+            alpha = (1 - lam) * alpha
+            alpha[i] += lam
+            s = (1 - lam) * s + lam * Kt[:, i]
+            r2 = r2 * (1 + delta_plus**2 / (4 * (1 + delta_plus)))
+            kind, j = "toward", -1
+        else:
+            lam, bound = delta_minus / (2 * (1 - delta_minus)), alpha[j] / (1 - alpha[j])
+            slope, q, clipped = delta_minus * r2, gamma2[j], bool(lam >= bound)
+            lam = min(lam, bound)
+            alpha_j = alpha[j]
+            alpha = (1 + lam) * alpha
+            alpha[j] = 0.0 if clipped else (1 + lam) * alpha_j - lam
+            s = (1 + lam) * s - lam * Kt[:, j]
+            sign = delta_minus - 1 if printed_sign else 1 - delta_minus
+            r2 = (1 + lam) * r2 - lam * (1 + lam) * sign * r2
+            kind, i = ("drop" if clipped else "away"), -1
+        yield Step(alpha, s, float(delta2 - r2), i, j, float(lam), kind, float(gap), float(slope), float(q), clipped)
+
+
+class OuterStep(NamedTuple):
+    """One accepted vertex of the core vector machine, and the exact optimum on the enlarged core set."""
+
+    alpha: np.ndarray
+    s: np.ndarray
+    R: float
+    i: int  # the vertex added
+    core: tuple[int, ...]  # core set after the step
+    gap: float  # G before the step
+
+
+def cvm_steps(Kt, start, eps, max_steps=10_000) -> Iterator[OuterStep]:
+    """Core vector machine (spec 2.3, Badoiu-Clarkson) with an exact inner solve, from the core set ``start``.
+
+    The first item is the optimum on ``start`` (with ``i = -1``); it ends under the paper's rule
+    ``G <= (2 eps + eps^2) (Delta^2 - R)`` with ``Delta^2 = max D``, or after ``max_steps`` vertices.
+    """
+    n, delta2 = len(Kt), float(np.diag(Kt).max())
+    core = list(dict.fromkeys(int(p) for p in start))
+    alpha, i, gap = np.zeros(n), -1, np.inf
+    alpha[core] = 1 / len(core)
+    for _ in range(max_steps + 1):
+        idx = np.array(core)
+        inner, R = simplex_minimum(Kt[np.ix_(idx, idx)], alpha[idx])
+        alpha = np.zeros(n)
+        alpha[idx] = inner
+        s = Kt @ alpha
+        yield OuterStep(alpha, s, R, i, tuple(core), gap)
+        i = int(np.argmin(s))
+        gap = 2 * (R - s[i])
+        if gap <= (2 * eps + eps**2) * (delta2 - R):
+            return
+        if i in core:
+            raise AssertionError("the inner solve was not exact")
+        core.append(i)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Statistics of spec 4.5
+# ----------------------------------------------------------------------------------------------------------------------
+
+
+class Wilcoxon(NamedTuple):
+    """Signed rank sums and the exact p-value."""
+
+    statistic: float  # min(plus, minus)
+    plus: float  # rank sum of the positive differences a - b
+    minus: float
+    p: float
+    zeros: int
+
+
+def wilcoxon(a, b, alternative="two-sided", decimals=10) -> Wilcoxon:
+    """Exact Wilcoxon signed-rank test, Pratt's treatment of zeros, mid-ranks on ties.
+
+    The p-value is exact and conditional on the ranks: the distribution over all sign patterns, by convolution.
+    ``alternative="less"`` means that ``a`` tends to be smaller than ``b``.  Differences are rounded to ``decimals``
+    so that ties of the printed table are ties.
+    """
+    difference = np.round(np.asarray(a, np.float64) - np.asarray(b, np.float64), decimals)
+    ranks = np.round(2 * rankdata(np.abs(difference))).astype(int)  # twice the mid-rank: integers
+    plus, minus = int(ranks[difference > 0].sum()), int(ranks[difference < 0].sum())
+    distribution = np.ones(1)
+    for rank in ranks[difference != 0]:
+        shifted = np.zeros(len(distribution) + rank)
+        shifted[: len(distribution)] += distribution / 2
+        shifted[rank:] += distribution / 2
+        distribution = shifted
+    lower, upper = float(distribution[: plus + 1].sum()), float(distribution[plus:].sum())
+    p = {"less": lower, "greater": upper, "two-sided": min(1.0, 2 * min(lower, upper))}[alternative]
+    return Wilcoxon(min(plus, minus) / 2, plus / 2, minus / 2, p, int((difference == 0).sum()))
+
+
+class Friedman(NamedTuple):
+    """Average ranks (1 = smallest value), chi-square, Iman-Davenport F and its upper tail."""
+
+    ranks: np.ndarray
+    chi2: float
+    F: float
+    p: float
+
+
+def friedman(table, tie_correction=False) -> Friedman:
+    """Friedman test with the Iman-Davenport statistic on ``table (N data sets, k methods)``."""
+    table = np.asarray(table, np.float64)
+    N, k = table.shape
+    ranks = np.apply_along_axis(rankdata, 1, table)
+    mean = ranks.mean(0)
+    chi2 = 12 * N / (k * (k + 1)) * ((mean - (k + 1) / 2) ** 2).sum()
+    if tie_correction:
+        counts = [np.unique(row, return_counts=True)[1] for row in table]
+        chi2 /= 1 - sum((c**3 - c).sum() for c in counts) / (N * (k**3 - k))
+    F = (N - 1) * chi2 / (N * (k - 1) - chi2)
+    return Friedman(mean, float(chi2), float(F), float(f_distribution.sf(F, k - 1, (k - 1) * (N - 1))))
