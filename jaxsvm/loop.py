@@ -214,7 +214,7 @@ def certify(problem: Any, solver: Any, progress: Progress) -> Progress:
     for condition, code in (  # the first that holds decides
         (progress.status != Status.RUNNING, progress.status),
         (~finite, Status.NOT_FINITE),
-        (state.indefinite, Status.NOT_PSD),
+        (state.indefinite | problem.indefinite(R), Status.NOT_PSD),
         (excess <= 1, Status.CONVERGED),
         (_gave_up(solver, progress), Status.STALLED),
         (steps_taken(progress) >= solver.max_steps, Status.MAX_STEPS),

@@ -148,6 +148,10 @@ class SquaredHingeProblem:
             relative_gap=jnp.where(positive, jnp.maximum(relative_gap, 0), jnp.inf),
         )
 
+    def indefinite(self, R: Float[Array, ""]) -> Bool[Array, ""]:
+        """Whether `R = alpha' Kt alpha` is negative by more than rounding: Kt is not positive semidefinite."""
+        return R < -32 * jnp.finfo(R.dtype).eps * jnp.abs(self.diagonal).max()
+
     def primal_point(self, alpha: Float[Array, " n"], R: Float[Array, ""]) -> tuple[Float[Array, " n"], Float[Array, ""]]:
         """Coefficients and bias of the calibrated decision function `h / R`, for `alpha' Kt alpha = R`."""
         coefficients = self.y * alpha / R
@@ -237,6 +241,10 @@ class BallProblem:
         gap = jnp.maximum(primal - dual, 0) / jnp.where(dual > 0, dual, 1)
         gap = jnp.where(dual > 0, gap, jnp.inf)
         return Certificate(primal, dual, jnp.where(points_differ, gap, 0).astype(s.dtype))
+
+    def indefinite(self, R: Float[Array, ""]) -> Bool[Array, ""]:
+        """Whether the squared radius `-R` is negative by more than rounding."""
+        return R > 32 * jnp.finfo(R.dtype).eps * jnp.abs(self.squares).max()
 
     def primal_point(self, alpha: Float[Array, " n"], R: Float[Array, ""]) -> tuple[Float[Array, " n"], Float[Array, ""]]:
         """The centre's coefficients, `c = sum_i alpha_i phi(x_i)`; no bias."""

@@ -162,7 +162,7 @@ def _vertex_step(problem: Any, state: State, may_go_away: bool) -> State:
         s=scale * s + (sign * lam) * problem.column(p),
         R=R - lam * gap + lam**2 * q,
         gap=jnp.where(toward, gap, state.gap),
-        indefinite=state.indefinite | _negative(q, D_p + jnp.abs(R)) | (R < 0) & (problem.diameter_squared > 0),
+        indefinite=state.indefinite | _negative(q, D_p + jnp.abs(R)),
         counters=_count(state.counters, toward, dropped, s.shape[0]),
     )
 
