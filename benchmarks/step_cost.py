@@ -19,7 +19,7 @@ from jax import lax
 
 import jaxsvm
 from jaxsvm.kernels import RBF
-from jaxsvm.loop import refresh_interval
+from jaxsvm.loop import UNROLL, refresh_interval, run_steps
 
 STEPS = 5000
 
@@ -39,12 +39,12 @@ def yardstick(v, i, K):
         i = i * 1103515245 + 12345  # a new row a turn, at no cost
         return v * (1 - 0.01) + 0.01 * lax.dynamic_slice(K, ((i >> 8) % n, 0), (1, n))[0], i
 
-    return lax.fori_loop(0, STEPS, body, (v, i))
+    return lax.fori_loop(0, STEPS, body, (v, i), unroll=UNROLL)
 
 
 @jax.jit
 def stepping(problem, solver, state):
-    return lax.fori_loop(0, STEPS, lambda _, state: solver.step(problem, state), state)
+    return run_steps(problem, solver, state, STEPS)
 
 
 def measure(n, rounds, seed=0):

@@ -1,42 +1,275 @@
-"""Stopgap gram (a fuller version follows)."""
+"""Gram operators: the kernel matrix of a data set, by rows, blocks and products, stored or not.
+
+`gram(kernel, x)` chooses: `DenseGram` stores all n x n values where they fit a stated memory budget, `TiledGram` computes rows
+on demand in O(n d) memory, `LowRankGram` (`jaxsvm.low_rank`) works on features. All three are pytrees with the same methods, and
+differentiable with respect to kernel parameters and data.
+"""
+
 import dataclasses
 from typing import Any
-import jax, jax.numpy as jnp
-from jax import lax
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Basis:
-    kernel: Any
-    x: Any
-    def apply(self, x_new, coef):
-        if type(self.kernel).__name__ == "Precomputed": return x_new[:, self.x] @ coef
-        return self.kernel.matrix(x_new, self.x) @ coef
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from jaxsvm.basis import KernelBasis
+from jaxsvm.errors import InputError, is_concrete
+from jaxsvm.kernels import Kernel, Precomputed, as_kernel
+from jaxsvm.low_rank import LowRankGram, low_rank_gram
+from jaxsvm.sparse import CSR, as_points, dense_rows
+
+MEMORY = 4 * 2**30
+"""Default budget of a stored kernel matrix in bytes: n = 32,768 in float32."""
+BUILD_TILE = 256
+ROW_TILE = 128
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class DenseGram:
-    kernel: Any
+    """All kernel values, stored.
+
+    Attributes:
+        kernel: The kernel.
+        x: The points, `(n, d)` dense or CSR, less `shift`; for `Precomputed` their indices, `(n,)`.
+        shift: What was subtracted from the points, `(d,)`: their mean for a stationary kernel, else 0.
+        K: `k(x_i, x_j)`, `(n, n)`.
+    """
+
+    kernel: Kernel
     x: Any
-    K: Any
-    @property
-    def n(self): return self.K.shape[-1]
-    @property
-    def dtype(self): return self.K.dtype
-    def row(self, i): return lax.dynamic_index_in_dim(self.K, i, keepdims=False)
-    def rows(self, i): return self.K[i]
-    def block(self, i, j): return self.K[i[:, None], j]
-    def diag(self): return jnp.diagonal(self.K)
-    def matvec(self, v): return self.K @ v
-    def support_matvec(self, v): return self.K @ v
-    def expansion(self, coef, support=None):
-        if support is None: return Basis(self.kernel, self.x), coef
-        return Basis(self.kernel, self.x[support]), coef[support]
+    shift: Float[Array, " d"]
+    K: Float[Array, "n n"]
 
-@jax.jit
-def _build(kernel, x): return kernel.matrix(x, x)
+    @property
+    def n(self) -> int:
+        """How many points."""
+        return self.K.shape[-1]
 
-def gram(kernel, x, tile=None, rank=None, **_):
-    x = jnp.asarray(x)
-    if type(kernel).__name__ == "Precomputed": return DenseGram(kernel, jnp.arange(x.shape[0]), x)
-    return DenseGram(kernel, x, _build(kernel, x))
+    @property
+    def dtype(self) -> Any:
+        """Of the kernel values."""
+        return self.K.dtype
+
+    def row(self, i: Int[Array, ""]) -> Float[Array, " n"]:
+        """`K[i]`."""
+        return lax.dynamic_index_in_dim(self.K, i, keepdims=False)
+
+    def rows(self, index: Int[Array, " t"]) -> Float[Array, "t n"]:
+        """`K[index]`."""
+        return self.K[index]
+
+    def block(self, rows: Int[Array, " t"], columns: Int[Array, " u"]) -> Float[Array, "t u"]:
+        """`K[rows, columns]`."""
+        return self.K[rows[:, None], columns]
+
+    def diag(self) -> Float[Array, " n"]:
+        """`K_ii`."""
+        return jnp.diagonal(self.K)
+
+    def matvec(self, v: Float[Array, "n *k"]) -> Float[Array, "n *k"]:
+        """`K @ v`, in the wider of the two dtypes."""
+        if self.K.dtype == v.dtype:
+            return jnp.matmul(self.K, v, precision=lax.Precision.HIGHEST)
+        return _by_row_tiles(self.n, ROW_TILE, lambda index: _wide_product(self.rows(index), v))
+
+    def support_matvec(self, v: Float[Array, " n"]) -> Float[Array, " n"]:
+        """`K @ v` at the price of the rows where v is not 0: for solvers, not for derivatives."""
+        return _support_matvec(self, v, ROW_TILE)
+
+    def expansion(self, coef: Float[Array, " n"], support: Any = None) -> tuple[KernelBasis, Float[Array, " q"]]:
+        """Basis functions and coefficients of `sum_j coef_j k(x_j, .)`, of the points in `support` only where given."""
+        return _expansion(self, coef, support)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class TiledGram:
+    """Kernel values on demand: O(n d) memory, and O(n tile) while a product runs, its derivatives included.
+
+    Attributes:
+        kernel: The kernel.
+        x: The points, `(n, d)` dense or CSR, less `shift`.
+        shift: What was subtracted from the points, `(d,)`.
+        tile: Rows of the matrix held at a time; static.
+        dtype: Of the kernel values; static.
+    """
+
+    kernel: Kernel
+    x: Any
+    shift: Float[Array, " d"]
+    tile: int = dataclasses.field(metadata={"static": True})
+    dtype: Any = dataclasses.field(metadata={"static": True})
+
+    @property
+    def n(self) -> int:
+        """How many points."""
+        return self.x.shape[0]
+
+    def row(self, i: Int[Array, ""]) -> Float[Array, " n"]:
+        """`K[i]`, n kernel evaluations."""
+        return self.rows(i[None])[0]
+
+    def rows(self, index: Int[Array, " t"]) -> Float[Array, "t n"]:
+        """`K[index]`."""
+        if not isinstance(self.x, CSR):
+            return self._values(self.x[index], self.x)
+        picked = self.x.rows(index)  # the other side by tiles as well: x is never dense as a whole
+        return _by_row_tiles(self.n, self.tile, lambda tile: self._values(self.x.rows(tile), picked)).T
+
+    def block(self, rows: Int[Array, " t"], columns: Int[Array, " u"]) -> Float[Array, "t u"]:
+        """`K[rows, columns]`, t u kernel evaluations."""
+        return self._values(dense_rows(self.x, rows), dense_rows(self.x, columns))
+
+    def diag(self) -> Float[Array, " n"]:
+        """`K_ii`."""
+        if not isinstance(self.x, CSR):
+            return self.kernel.diag(self.x).astype(self.dtype)
+        return _by_row_tiles(self.n, self.tile, lambda tile: self.kernel.diag(self.x.rows(tile)).astype(self.dtype))
+
+    def matvec(self, v: Float[Array, "n *k"]) -> Float[Array, "n *k"]:
+        """`K @ v`, a tile of rows at a time. Derivatives recompute the tiles instead of holding them."""
+        product = jax.checkpoint(lambda index: _wide_product(self.rows(index), v))
+        return _by_row_tiles(self.n, self.tile, product)
+
+    def support_matvec(self, v: Float[Array, " n"]) -> Float[Array, " n"]:
+        """`K @ v` at the price of the rows where v is not 0: for solvers, not for derivatives."""
+        return _support_matvec(self, v, min(self.tile, ROW_TILE))
+
+    def expansion(self, coef: Float[Array, " n"], support: Any = None) -> tuple[KernelBasis, Float[Array, " q"]]:
+        """Basis functions and coefficients of `sum_j coef_j k(x_j, .)`, of the points in `support` only where given."""
+        return _expansion(self, coef, support)
+
+    def _values(self, x: Array, z: Array) -> Array:
+        return self.kernel.matrix(x, z, centred=self.kernel.stationary and not isinstance(self.x, CSR)).astype(self.dtype)
+
+
+Gram = DenseGram | TiledGram | LowRankGram
+
+
+def gram(
+    kernel: Any,
+    x: Any,
+    tile: int | None = None,
+    rank: int | None = None,
+    *,
+    dtype: Any = None,
+    memory: int = MEMORY,
+    method: str = "nystroem",
+    landmarks: str = "pivoted",
+    key: Array | None = None,
+) -> Any:
+    """The Gram operator of a data set.
+
+    Args:
+        kernel: A kernel of `jaxsvm.kernels`, or a function of two points.
+        x: The points, `(n, d)`: NumPy or JAX array, SciPy CSR; for `Precomputed()` the kernel matrix `(n, n)`.
+        tile: Rows at a time: makes a `TiledGram`, whatever the size.
+        rank: Features: makes a `LowRankGram`.
+        dtype: Of the kernel values; None: that of the data. float32 values with float64 data keep solver vectors in float64.
+        memory: Budget in bytes for stored kernel values; a `TiledGram` where n x n of them need more.
+        method: "nystroem" or "fourier", with `rank`.
+        landmarks: "pivoted" (greedy, by pivoted Cholesky) or "random", with "nystroem".
+        key: A random key for what is random; None takes key 0.
+
+    Returns:
+        `DenseGram`, `TiledGram` or `LowRankGram`.
+
+    Raises:
+        InputError: On bad points, an asymmetric precomputed matrix, or values out of range.
+    """
+    kernel = as_kernel(kernel)
+    if isinstance(kernel, Precomputed):
+        return _precomputed(kernel, x, dtype)
+    for name, value in (("tile", tile), ("rank", rank)):
+        if value is not None and value < 1:
+            raise InputError(f"{name} is {value}: a positive integer is needed.")
+    points = as_points(x)
+    dtype = points.dtype if dtype is None else jnp.dtype(dtype)
+    if rank is not None:
+        return low_rank_gram(kernel, points, min(rank, points.shape[0]) if method == "nystroem" else rank, method, landmarks, dtype, key)
+    points, shift = _centre(kernel, points)
+    n = points.shape[0]
+    if tile is None and n * n * dtype.itemsize <= memory:
+        return DenseGram(kernel, points, shift, _dense_values(kernel, points, dtype))
+    return TiledGram(kernel, points, shift, min(tile or BUILD_TILE, n), dtype)
+
+
+def _centre(kernel: Kernel, points: Any) -> tuple[Any, Float[Array, " d"]]:
+    """Points near the origin where only differences count: that spares digits. Sparse points stay as they are."""
+    zero = jnp.zeros((points.shape[1],), points.dtype)
+    if not kernel.stationary or isinstance(points, CSR):
+        return points, zero
+    shift = points.mean(axis=0)
+    return points - shift, shift
+
+
+def _precomputed(kernel: Precomputed, x: Any, dtype: Any) -> DenseGram:
+    K = as_points(x, dtype)
+    if isinstance(K, CSR) or K.shape[0] != K.shape[1]:
+        raise InputError(f"x has shape {K.shape}: a precomputed kernel needs a dense square matrix (n, n).")
+    if is_concrete(K):
+        scale = float(jnp.abs(K).max())
+        worst = float(jnp.abs(K - K.T).max())
+        if worst > 1e3 * jnp.finfo(K.dtype).eps * scale:
+            raise InputError(f"x is a kernel matrix with |K - K'| up to {worst:.3g}: it must be symmetric.")
+    return DenseGram(kernel, jnp.arange(K.shape[0], dtype=jnp.int32), jnp.zeros((0,), K.dtype), K)
+
+
+@jax.jit(static_argnames="dtype")
+def _dense_values(kernel: Kernel, points: Any, dtype: Any) -> Float[Array, "n n"]:
+    """All kernel values, by tiles of rows: the tile stays in cache between product and exponential."""
+    tiled = TiledGram(kernel, points, jnp.zeros((points.shape[1],), points.dtype), min(BUILD_TILE, points.shape[0]), dtype)
+    K = _by_row_tiles(tiled.n, tiled.tile, jax.checkpoint(tiled.rows))
+    diagonal = jnp.arange(tiled.n)
+    return K.at[diagonal, diagonal].set(tiled.diag())  # exact where the expansion of a distance is not
+
+
+def _by_row_tiles(n: int, tile: int, rows: Any) -> Array:
+    """`rows(index)` for all indices, `tile` at a time, put together along the first axis."""
+    tile = min(tile, n)
+    whole = n // tile
+    head = lax.map(rows, jnp.arange(whole * tile, dtype=jnp.int32).reshape(whole, tile))
+    head = head.reshape(whole * tile, *head.shape[2:])
+    if n % tile == 0:
+        return head
+    return jnp.concatenate([head, rows(jnp.arange(whole * tile, n, dtype=jnp.int32))])
+
+
+def _wide_product(K: Array, v: Array) -> Array:
+    """`K @ v` in the wider dtype of the two."""
+    dtype = jnp.result_type(K.dtype, v.dtype)
+    return jnp.matmul(K.astype(dtype), v.astype(dtype), precision=lax.Precision.HIGHEST)
+
+
+def _support_matvec(gram: Any, v: Float[Array, " n"], tile: int) -> Float[Array, " n"]:
+    """`K @ v` from the rows (K is symmetric) of the support of v, a tile at a time; the number of tiles is traced."""
+    n, tile = gram.n, min(tile, gram.n)
+    active = v != 0
+    count = active.sum(dtype=jnp.int32)
+    # Positions of the support, first: a running count scatters each index to its place.
+    place = jnp.where(active, jnp.cumsum(active, dtype=jnp.int32) - 1, n)
+    order = jnp.zeros((n + tile,), jnp.int32).at[place].set(jnp.arange(n, dtype=jnp.int32), mode="drop")
+    dtype = jnp.result_type(gram.dtype, v.dtype)
+
+    def add(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        k, total = carry
+        index = lax.dynamic_slice(order, (k * tile,), (tile,))
+        inside = k * tile + jnp.arange(tile, dtype=jnp.int32) < count
+        weights = jnp.where(inside, v[index], 0).astype(dtype)
+        product = jnp.matmul(weights, gram.rows(index).astype(dtype), precision=lax.Precision.HIGHEST)
+        return k + 1, total + product
+
+    start = (jnp.zeros((), jnp.int32), jnp.zeros((n,), dtype))
+    return lax.while_loop(lambda carry: carry[0] * tile < count, add, start)[1]
+
+
+def _expansion(gram: Any, coef: Array, support: Any) -> tuple[KernelBasis, Array]:
+    if support is None:
+        return KernelBasis(gram.kernel, gram.x, gram.shift), coef
+    if isinstance(gram.x, CSR):
+        index = np.asarray(support)
+        return KernelBasis(gram.kernel, gram.x.take(index), gram.shift), coef[support]
+    return KernelBasis(gram.kernel, gram.x[support], gram.shift), coef[support]

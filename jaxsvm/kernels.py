@@ -1,29 +1,428 @@
-"""Stopgap kernels (a fuller version follows)."""
+"""Kernels: functions of two points that are pytrees, so that their parameters are traced and differentiated.
+
+`kernel(x, z)` takes two points, `kernel.matrix(X, Z)` two sets of them. `+`, `*` and scaling by a number compose:
+`RBF(0.1) + 0.5 * Linear()`. Any function of two points becomes a kernel with `Function(f)`.
+"""
+
 import dataclasses
 from typing import Any
-import jax, jax.numpy as jnp
-P = jax.lax.Precision.HIGHEST
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxsvm.errors import InputError, is_concrete
+
+PRECISION = jax.lax.Precision.HIGHEST
+"""Explicit, since GPUs and TPUs multiply in lower precision by default."""
+
+
+class Kernel:
+    """What kernels share: one point against one other, and composition. Parameters are fields of the subclasses."""
+
+    stationary = False
+    """Whether the kernel depends on `x - z` only: then points may be centred first, which spares digits."""
+
+    def __call__(self, x: Float[Array, " d"], z: Float[Array, " d"]) -> Float[Array, ""]:
+        """`k(x, z)` of two points `(d,)`."""
+        return self.matrix(jnp.asarray(x)[None], jnp.asarray(z)[None])[0, 0]
+
+    def matrix(self, x: Float[Array, "n d"], z: Float[Array, "m d"], *, centred: bool = False) -> Float[Array, "n m"]:
+        """`k` of every pair, `(n, m)`; `centred` says that the caller has moved the points near the origin already."""
+        raise TypeError(f"{type(self).__name__} defines no matrix")
+
+    def diag(self, x: Float[Array, "n d"]) -> Float[Array, " n"]:
+        """`k(x_i, x_i)`, `(n,)`."""
+        return jax.vmap(self.__call__)(x, x)
+
+    def __add__(self, other: Any) -> "Kernel":
+        return Sum(self, as_kernel(other))
+
+    def __mul__(self, other: Any) -> "Kernel":
+        return Product(self, other) if isinstance(other, Kernel) else Scaled(self, other)
+
+    def __rmul__(self, other: Any) -> "Kernel":
+        return Scaled(self, other)
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Linear:
-    @property
-    def stationary(self): return False
-    def matrix(self, x, z, *, centred=False): return jnp.matmul(x, z.T, precision=P)
-    def diag(self, x): return (x * x).sum(1)
+class Linear(Kernel):
+    """`x . z`."""
+
+    def matrix(self, x: Array, z: Array, *, centred: bool = False) -> Array:
+        """`(n, m)`."""
+        del centred
+        return _inner(x, z)
+
+    def diag(self, x: Array) -> Array:
+        """`(n,)`."""
+        return (x * x).sum(axis=1)
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class RBF:
+class RBF(Kernel):
+    """`exp(-sum_k gamma_k (x_k - z_k)^2)`.
+
+    Attributes:
+        gamma: Positive, `()`, or one a feature `(d,)` (automatic relevance determination).
+    """
+
     gamma: Any
-    @property
-    def stationary(self): return True
-    def matrix(self, x, z, *, centred=False):
-        sq = (x * x).sum(1)[:, None] + (z * z).sum(1) - 2 * jnp.matmul(x, z.T, precision=P)
-        return jnp.exp(-self.gamma * jnp.maximum(sq, 0))
-    def diag(self, x): return jnp.ones(x.shape[0], x.dtype)
+    stationary = True
+
+    def __post_init__(self) -> None:
+        _require_positive("gamma", self.gamma)
+
+    def matrix(self, x: Array, z: Array, *, centred: bool = False) -> Array:
+        """`(n, m)`, by `|x|^2 + |z|^2 - 2 x.z` of centred points, clipped at 0."""
+        if not centred:
+            middle = z.mean(axis=0)
+            x, z = x - middle, z - middle
+        if jnp.ndim(self.gamma):  # weights go into the points, so that a matrix product is left
+            root = jnp.sqrt(jnp.asarray(self.gamma, x.dtype))
+            return jnp.exp(-_squared_distances(x * root, z * root))
+        return jnp.exp(-jnp.asarray(self.gamma, x.dtype) * _squared_distances(x, z))
+
+    def diag(self, x: Array) -> Array:
+        """Ones, `(n,)`."""
+        return jnp.ones(x.shape[0], x.dtype)
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Precomputed:
-    pass
+class Laplacian(Kernel):
+    """`exp(-sum_k gamma_k |x_k - z_k|)`.
+
+    Attributes:
+        gamma: Positive, `()` or `(d,)`.
+    """
+
+    gamma: Any
+    stationary = True
+
+    def __post_init__(self) -> None:
+        _require_positive("gamma", self.gamma)
+
+    def matrix(self, x: Array, z: Array, *, centred: bool = False) -> Array:
+        """`(n, m)`, a feature at a time: no `(n, m, d)` array is formed."""
+        del centred  # plain differences lose nothing
+        gamma = jnp.broadcast_to(jnp.asarray(self.gamma, x.dtype), (x.shape[1],))
+
+        @jax.checkpoint  # a derivative recomputes the differences instead of holding d matrices
+        def add(total: Array, feature: tuple[Array, Array, Array]) -> tuple[Array, None]:
+            x_k, z_k, gamma_k = feature
+            return total + gamma_k * jnp.abs(x_k[:, None] - z_k), None
+
+        zero = jnp.zeros((x.shape[0], z.shape[0]), x.dtype)
+        distance, _ = jax.lax.scan(add, zero, (x.T, z.T, gamma))
+        return jnp.exp(-distance)
+
+    def diag(self, x: Array) -> Array:
+        """Ones, `(n,)`."""
+        return jnp.ones(x.shape[0], x.dtype)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Polynomial(Kernel):
+    """`(gamma x . z + coef0) ** degree`; homogeneous where `coef0` is 0.
+
+    Attributes:
+        degree: A positive integer; static.
+        gamma: Scale of the inner product, `()`.
+        coef0: Constant, >= 0, `()`.
+    """
+
+    degree: int = dataclasses.field(default=3, metadata={"static": True})
+    gamma: Any = 1.0
+    coef0: Any = 1.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.degree, int | np.integer) or self.degree < 1:
+            raise InputError(f"degree is {self.degree!r}: a positive integer is needed.")
+        _require_positive("gamma", self.gamma)
+
+    def matrix(self, x: Array, z: Array, *, centred: bool = False) -> Array:
+        """`(n, m)`."""
+        del centred
+        return (jnp.asarray(self.gamma, x.dtype) * _inner(x, z) + jnp.asarray(self.coef0, x.dtype)) ** self.degree
+
+    def diag(self, x: Array) -> Array:
+        """`(n,)`."""
+        squares = (x * x).sum(axis=1)
+        return (jnp.asarray(self.gamma, x.dtype) * squares + jnp.asarray(self.coef0, x.dtype)) ** self.degree
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Sigmoid(Kernel):
+    """`tanh(gamma x . z + coef0)`: positive semidefinite for few parameters only; a fit says NOT_PSD where it shows.
+
+    Attributes:
+        gamma: Scale of the inner product, `()`.
+        coef0: Constant, `()`.
+    """
+
+    gamma: Any = 1.0
+    coef0: Any = 0.0
+
+    def matrix(self, x: Array, z: Array, *, centred: bool = False) -> Array:
+        """`(n, m)`."""
+        del centred
+        return jnp.tanh(jnp.asarray(self.gamma, x.dtype) * _inner(x, z) + jnp.asarray(self.coef0, x.dtype))
+
+    def diag(self, x: Array) -> Array:
+        """`(n,)`."""
+        squares = (x * x).sum(axis=1)
+        return jnp.tanh(jnp.asarray(self.gamma, x.dtype) * squares + jnp.asarray(self.coef0, x.dtype))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Precomputed(Kernel):
+    """Kernel values computed elsewhere: `gram(Precomputed(), K)`.
+
+    Training points are their own indices; new points are rows of kernel values against all training points.
+    """
+
+    def matrix(self, x: Array, z: Array, *, centred: bool = False) -> Array:
+        """`x[:, z]` for rows of kernel values `x (m, n)` and indices `z (q,)`."""
+        del centred
+        return x[:, z]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Function(Kernel):
+    """Any function of two points.
+
+    Attributes:
+        function: `f(x, z) -> ()` of two points `(d,)`. The arguments of a `jax.tree_util.Partial` are differentiable.
+    """
+
+    function: Any
+
+    def __post_init__(self) -> None:
+        if callable(self.function) and not isinstance(self.function, jax.tree_util.Partial):
+            object.__setattr__(self, "function", jax.tree_util.Partial(self.function))
+
+    def __call__(self, x: Array, z: Array) -> Array:
+        """The function itself."""
+        return self.function(x, z)
+
+    def matrix(self, x: Array, z: Array, *, centred: bool = False) -> Array:
+        """`(n, m)`."""
+        del centred
+        return jax.vmap(lambda a: jax.vmap(lambda b: self.function(a, b))(z))(x)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Sum(Kernel):
+    """`first + second`."""
+
+    first: Kernel
+    second: Kernel
+
+    @property
+    def stationary(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Where both are."""
+        return self.first.stationary and self.second.stationary
+
+    def matrix(self, x: Array, z: Array, *, centred: bool = False) -> Array:
+        """`(n, m)`."""
+        return self.first.matrix(x, z, centred=centred) + self.second.matrix(x, z, centred=centred)
+
+    def diag(self, x: Array) -> Array:
+        """`(n,)`."""
+        return self.first.diag(x) + self.second.diag(x)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Product(Kernel):
+    """`first * second`, element by element."""
+
+    first: Kernel
+    second: Kernel
+
+    @property
+    def stationary(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Where both are."""
+        return self.first.stationary and self.second.stationary
+
+    def matrix(self, x: Array, z: Array, *, centred: bool = False) -> Array:
+        """`(n, m)`."""
+        return self.first.matrix(x, z, centred=centred) * self.second.matrix(x, z, centred=centred)
+
+    def diag(self, x: Array) -> Array:
+        """`(n,)`."""
+        return self.first.diag(x) * self.second.diag(x)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Scaled(Kernel):
+    """`factor * kernel`, factor > 0."""
+
+    kernel: Kernel
+    factor: Any
+
+    def __post_init__(self) -> None:
+        _require_positive("factor", self.factor)
+
+    @property
+    def stationary(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """As the kernel's."""
+        return self.kernel.stationary
+
+    def matrix(self, x: Array, z: Array, *, centred: bool = False) -> Array:
+        """`(n, m)`."""
+        return jnp.asarray(self.factor, x.dtype) * self.kernel.matrix(x, z, centred=centred)
+
+    def diag(self, x: Array) -> Array:
+        """`(n,)`."""
+        return jnp.asarray(self.factor, x.dtype) * self.kernel.diag(x)
+
+
+def as_kernel(kernel: Any) -> Kernel:
+    """A kernel as it is, or a function of two points as `Function`.
+
+    Raises:
+        InputError: On anything else.
+    """
+    if isinstance(kernel, Kernel):
+        return kernel
+    if callable(kernel):
+        return Function(kernel)
+    raise InputError(f"kernel is {kernel!r}: a kernel of jaxsvm.kernels or a function of two points is needed.")
+
+
+# --- choosing gamma ----------------------------------------------------------------------------------------------------
+
+
+def gamma_scale(x: Any) -> float:
+    """scikit-learn's "scale": `1 / (d var(x))`, the variance over all entries, absent ones of a sparse matrix too."""
+    n, d = x.shape
+    total, squares = _moments(x)
+    variance = squares.sum() / (n * d) - (total.sum() / (n * d)) ** 2
+    return 1 / (d * _spread(variance))
+
+
+def gamma_paper(x: Any) -> float:
+    """The paper's `exp(-|x - z|^2 / (2 sigma^2))`, sigma^2 the average squared distance: `1 / (4 trace(Cov))`, O(n d)."""
+    total, squares = _moments(x)
+    n = x.shape[0]
+    average = 2 * (squares / n - (total / n) ** 2).sum()
+    return 1 / (2 * _spread(average))
+
+
+def gamma_median(x: Any, sample: int = 1000, seed: int = 0) -> float:
+    """`1 / median |x - z|^2` over the pairs of a random sample of rows."""
+    n = x.shape[0]
+    picked = np.sort(np.random.default_rng(seed).permutation(n)[:sample])
+    rows = x[picked] if not hasattr(x, "rows") else x.rows(jnp.asarray(picked))
+    rows = np.asarray(rows.toarray() if hasattr(rows, "toarray") else rows, np.float64)
+    rows = rows - rows.mean(axis=0)
+    squares = (rows**2).sum(axis=1)
+    distances = np.maximum(squares[:, None] + squares - 2 * rows @ rows.T, 0)
+    return 1 / _spread(np.median(distances[np.triu_indices(len(rows), 1)]) if len(rows) > 1 else 0.0)
+
+
+def resolve_gamma(value: Any, x: Any) -> float:
+    """A number from "scale", "median", "paper" or a number (as text too).
+
+    Raises:
+        InputError: On other words, and numbers that are not positive.
+    """
+    rules = {"scale": gamma_scale, "median": gamma_median, "paper": gamma_paper}
+    if isinstance(value, str) and value in rules:
+        return float(rules[value](x))
+    try:
+        gamma = float(value)
+    except (TypeError, ValueError):
+        raise InputError(f"gamma is {value!r}: {', '.join(rules)} or a positive number is needed.") from None
+    _require_positive("gamma", gamma)
+    return gamma
+
+
+def _moments(x: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Sums of the columns of x and of its squares, in float64."""
+    if hasattr(x, "indptr"):
+        data, columns = np.asarray(x.data, np.float64), np.asarray(x.indices)
+        d = x.shape[1]
+        return np.bincount(columns, data, d)[:d], np.bincount(columns, data**2, d)[:d]
+    array = np.asarray(x)
+    return array.sum(axis=0, dtype=np.float64), np.einsum("ij,ij->j", array, array, dtype=np.float64)
+
+
+def _spread(value: Any) -> float:
+    """The spread itself; 1 where all points are equal, so that gamma stays finite."""
+    return float(value) if value > 0 else 1.0
+
+
+# --- describing a kernel in a file -------------------------------------------------------------------------------------
+
+_SIMPLE = {cls.__name__: cls for cls in (Linear, RBF, Laplacian, Polynomial, Sigmoid, Precomputed)}
+_COMPOSED = {cls.__name__: cls for cls in (Sum, Product, Scaled)}
+
+
+def kernel_to_dict(kernel: Kernel) -> dict[str, Any]:
+    """A description in JSON's types.
+
+    Raises:
+        InputError: For a user's function, which no file can hold.
+    """
+    name = type(kernel).__name__
+    if name not in _SIMPLE and name not in _COMPOSED:
+        raise InputError(f"kernel {name} cannot be written to a file: save the fit's arrays and rebuild the kernel in code.")
+    fields = {}
+    for field in dataclasses.fields(kernel):  # pyright: ignore[reportArgumentType]  # every kernel is a dataclass
+        value = getattr(kernel, field.name)
+        fields[field.name] = kernel_to_dict(value) if isinstance(value, Kernel) else np.asarray(value).tolist()
+    return {"kernel": name, **fields}
+
+
+def kernel_from_dict(description: dict[str, Any]) -> Kernel:
+    """What `kernel_to_dict` described.
+
+    Raises:
+        InputError: On a name that no kernel has.
+    """
+    fields = dict(description)
+    name = fields.pop("kernel", None)
+    cls = (_SIMPLE | _COMPOSED).get(name)
+    if cls is None:
+        raise InputError(f"kernel is {name!r}: one of {', '.join(_SIMPLE | _COMPOSED)} is needed.")
+    return cls(**{key: _field_from_json(value) for key, value in fields.items()})
+
+
+def _field_from_json(value: Any) -> Any:
+    if isinstance(value, dict):
+        return kernel_from_dict(value)
+    return jnp.asarray(value) if isinstance(value, list) else value
+
+
+# --- shared pieces -----------------------------------------------------------------------------------------------------
+
+
+def _inner(x: Array, z: Array) -> Array:
+    return jnp.matmul(x, z.T, precision=PRECISION)
+
+
+def _squared_distances(x: Array, z: Array) -> Array:
+    """Clipped at 0 by a `where`, so that the derivative at coinciding points is that of the expansion."""
+    expanded = (x * x).sum(axis=1)[:, None] + (z * z).sum(axis=1) - 2 * _inner(x, z)
+    return jnp.where(expanded >= 0, expanded, 0)
+
+
+def _require_positive(name: str, value: Any) -> None:
+    if value is None or isinstance(value, str):
+        raise InputError(f"{name} is {value!r}: a positive number is needed (`resolve_gamma` turns words into one).")
+    if isinstance(value, float | int | np.ndarray | np.generic | jax.Array) and is_concrete(value):
+        values = np.asarray(value)
+        if not (np.isfinite(values).all() and (values > 0).all()):
+            raise InputError(f"{name} is {value}: positive and finite is needed.")

@@ -29,6 +29,8 @@ PATIENCE = 3
 """Certifications in a row without progress before a fit is STALLED."""
 CLAIM = 0.9
 """The running value must be this far below the threshold before a certification is worth its product."""
+UNROLL = 5
+"""Steps a turn of the inner loop: 5 took a quarter off a step at n = 5,000, and 0.2 s more to compile."""
 BURST_SECONDS = 0.25
 """How long the host driver lets compiled code run before it looks up."""
 
@@ -153,7 +155,7 @@ def advance(problem: Any, solver: Any, progress: Progress, chunks: Any = None) -
         return (progress.status == Status.RUNNING) & ~due(solver, progress)
 
     def chunk(progress: Progress) -> Progress:
-        state = lax.fori_loop(0, solver.check_every, lambda _, state: solver.step(problem, state), progress.state)
+        state = run_steps(problem, solver, progress.state, solver.check_every)
         return look(problem, solver, progress, state)
 
     def room(progress: Progress) -> Array:
@@ -173,6 +175,11 @@ def advance(problem: Any, solver: Any, progress: Progress, chunks: Any = None) -
     )
     del done
     return look(problem, solver, progress, state)
+
+
+def run_steps(problem: Any, solver: Any, state: Any, steps: int) -> Any:
+    """`steps` (static) steps, a few of them a turn: XLA copies vectors between turns, which costs a quarter of a step."""
+    return lax.fori_loop(0, steps, lambda _, state: solver.step(problem, state), state, unroll=min(UNROLL, steps))
 
 
 def look(problem: Any, solver: Any, progress: Progress, state: Any) -> Progress:

@@ -46,7 +46,7 @@ class Model:
             InputError: Where the kernel is a user's function, which no file can hold.
             OSError: Where the path cannot be written.
         """
-        from jaxsvm.gram import basis_to_arrays  # only files need it
+        from jaxsvm.basis import basis_to_arrays  # only files need it
 
         description, arrays = basis_to_arrays(self.basis)
         header = {"format": FORMAT, "basis": description, "classes": list(self.classes)}
@@ -66,7 +66,7 @@ def load_model(path: Any) -> Model:
         DataError: Where the file is missing, cut short, or no model.
     """
     from jaxsvm.datasets import Scaling
-    from jaxsvm.gram import basis_from_arrays
+    from jaxsvm.basis import basis_from_arrays
 
     try:
         with np.load(path, allow_pickle=False) as stored:

@@ -1,0 +1,141 @@
+"""One call for all formats: what the file is, whether it can be opened, and who reads it."""
+
+import bz2
+import dataclasses
+import gzip
+import os
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxsvm.datasets.refusal import AGAIN
+from jaxsvm.datasets.tables import read_npz, read_parquet
+from jaxsvm.datasets.text import read_csv, read_svmlight
+from jaxsvm.errors import DataError, InputError
+
+FORMATS = {
+    "svmlight": (".svm", ".svmlight", ".libsvm", ".txt"),
+    "csv": (".csv", ".tsv"),
+    "npz": (".npz",),
+    "parquet": (".parquet", ".pq"),
+}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Dataset:
+    """Points and labels as a file holds them.
+
+    Attributes:
+        x: Points `(n, d)`: a float NumPy array, or a SciPy CSR array (svmlight, sparse npz).
+        y: Labels `(n,)` as they are in the file: integers, floats, booleans or strings; `two_classes` makes signs.
+        feature_names: The `d` column names, or None where the file has none.
+        source: The path that was read.
+    """
+
+    x: Any
+    y: np.ndarray
+    feature_names: tuple[str, ...] | None
+    source: str
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    label: str | int | None = None,
+    dtype: Any = None,
+    part: str = "train",
+    features: int | None = None,
+    header: bool | None = None,
+    format: str | None = None,
+) -> Dataset:
+    """Read a data set.
+
+    Args:
+        path: A file: svmlight (`.svm`, `.svmlight`, `.libsvm`, `.txt`), CSV (`.csv`, `.tsv`; separated by comma,
+            semicolon or tab), npz (keys `X` or `X_data`, `X_indices`, `X_indptr`, `X_shape`, and `y`) or Parquet
+            (`.parquet`, `.pq`). The text formats may be compressed (`.gz`, `.bz2`).
+        label: Where the labels are: a column's name or index in CSV and Parquet (the last one by default), a key in npz
+            (`y` by default, `yt` for the test part).
+        dtype: Floating dtype of `x`; None keeps what the file holds: float64 for text, the smallest float that holds
+            the column types otherwise (at least float32).
+        part: "train", or "test" for the arrays `Xt`, `yt` of an npz file.
+        features: Number of feature columns that there must be; None counts them. A svmlight file may have fewer, as
+            a test file that lacks the last ones has.
+        header: Whether the first line of a CSV file holds names. None finds out: it does if no field of it is a number.
+        format: "svmlight", "csv", "npz" or "parquet", for a file whose name does not tell.
+
+    Returns:
+        The data set. svmlight columns count from 1, or from 0 where the index 0 occurs in the file.
+
+    Raises:
+        DataError: Where the file is missing, unreadable, cut short or holds something else: the message names the file,
+            the line where there is one, what was found and what to do.
+        InputError: On arguments that do not fit, or where the package that reads the format is not installed.
+    """
+    name = os.fspath(path)
+    _check_arguments(name, part, dtype, format)
+    kind, compression = _format_of(name, format)
+    if part != "train" and kind != "npz":
+        raise InputError(f"part is {part!r}: only npz files have parts; give the test file's own path.")
+    if label is not None and kind == "svmlight":
+        raise InputError(f"label is {label!r}: svmlight lines start with their label; leave it out.")
+    content = _decompressed(name, compression)
+    if not content.strip():
+        raise DataError(f"{name}: the file is empty: it has no samples.")
+    if kind == "svmlight":
+        x, y, names = read_svmlight(name, content, features)
+    elif kind == "csv":
+        x, y, names = read_csv(name, content, label, header)
+    elif kind == "npz":
+        x, y, names = read_npz(name, content, label, part)
+    else:
+        x, y, names = read_parquet(name, content, label)
+    if features is not None and x.shape[1] != features:
+        raise DataError(f"{name}: has {x.shape[1]} feature columns; features={features} was given.")
+    x = x.astype(np.result_type(x.dtype, np.float32) if dtype is None else dtype, copy=False)
+    return Dataset(x, y, names, name)
+
+
+def _check_arguments(name: str, part: str, dtype: Any, format: str | None) -> None:
+    if part not in ("train", "test"):
+        raise InputError(f'part is {part!r}: "train" or "test" is needed.')
+    if format is not None and format not in FORMATS:
+        raise InputError(f"format is {format!r}: one of {', '.join(FORMATS)} is needed.")
+    if dtype is not None and not jnp.issubdtype(jnp.dtype(dtype), jnp.floating):
+        raise InputError(f"dtype is {jnp.dtype(dtype).name}: a floating one such as float32 is needed.")
+    if os.path.isdir(name):
+        raise DataError(f"{name}: this is a directory; name one file in it.")
+    if not os.path.exists(name):
+        raise DataError(f"{name}: there is no such file (looked from {os.getcwd()}).")
+
+
+def _format_of(name: str, format: str | None) -> tuple[str, str]:
+    """Format and compression ("", ".gz" or ".bz2") by the ends of the name."""
+    stem = Path(name.lower())
+    compression = stem.suffix if stem.suffix in (".gz", ".bz2") else ""
+    suffix = stem.with_suffix("").suffix if compression else stem.suffix
+    if format is not None:
+        return format, compression
+    for kind, suffixes in FORMATS.items():
+        if suffix in suffixes:
+            return kind, compression
+    known = ", ".join(suffix for suffixes in FORMATS.values() for suffix in suffixes)
+    raise DataError(
+        f"{name}: the format of {suffix!r} files is not known; known are {known}, also with .gz or .bz2. "
+        'Rename the file, or say what it is: load(path, format="svmlight").'
+    )
+
+
+def _decompressed(name: str, compression: str) -> bytes:
+    try:
+        raw = Path(name).read_bytes()
+    except OSError as error:
+        raise DataError(f"{name}: cannot be read: {error.strerror or error}.") from error
+    if not compression or not raw:
+        return raw
+    try:
+        return gzip.decompress(raw) if compression == ".gz" else bz2.decompress(raw)
+    except Exception as error:  # EOF, CRC, a bad header: damage shows itself in many ways
+        raise DataError(f"{name}: not a whole {compression} file ({error}){AGAIN}") from error

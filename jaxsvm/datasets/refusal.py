@@ -1,0 +1,71 @@
+"""How a file is refused: the file, the line, what was found, what to do."""
+
+import importlib
+from typing import Any, NoReturn
+
+from jaxsvm.errors import DataError, InputError
+
+AGAIN = "; it may have been cut short: fetch or write it again."
+SHOWN = 40  # characters of a bad token that a message repeats
+
+
+def need(module: str, package: str, purpose: str) -> Any:
+    """Import an optional dependency, or say how to install it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise InputError(
+            f"reading {purpose} files needs {package}, which is not installed: pip install 'jaxsvm[cli]'"
+        ) from error
+
+
+def decoded(name: str, content: bytes, expected: str) -> str:
+    """The text of a file; a byte that is none is refused with its line."""
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise DataError(
+            f"{name}, line {line}: byte {content[error.start]:#04x} is no UTF-8 text; {expected} is needed."
+        ) from error
+
+
+def shown(token: str) -> str:
+    """A piece of a file as a message repeats it."""
+    return repr(token if len(token) <= SHOWN else token[:SHOWN] + "...")
+
+
+def refuse_line(name: str, line: int, found: str, expected: str, *, cut: bool = False) -> NoReturn:
+    """Raise for one line; `cut` where it is the last one and has no end."""
+    hint = " It is the last line and does not end in a newline: the file may have been cut short." if cut else ""
+    raise DataError(f"{name}, line {line}: {found}; {expected}.{hint}")
+
+
+def as_number(token: str) -> float | None:
+    """The number that a token spells, or None; Python's `1_000` is no number in a file."""
+    if "_" in token:
+        return None
+    try:
+        return float(token)
+    except ValueError:
+        return None
+
+
+def label_column(name: str, names: list[str] | None, width: int, label: str | int | None) -> int:
+    """The label's column as an index from 0."""
+    if width < 2:
+        raise DataError(
+            f"{name}: there is one column only; features and a label are needed (in CSV with , ; or tab between)."
+        )
+    if isinstance(label, str):
+        if names is None:
+            raise InputError(f"label is {label!r}, and {name} has no header: give the column's index.")
+        if names.count(label) != 1:
+            found = "no column" if label not in names else f"{names.count(label)} columns"
+            shown = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
+            raise InputError(f"label is {label!r}: {name} has {found} of that name; it has {shown}.")
+        return names.index(label)
+    column = width - 1 if label is None else label
+    if not -width <= column < width:
+        raise InputError(f"label is {label}: {name} has {width} columns, so an index from 0 to {width - 1} is needed.")
+    return column % width

@@ -1,0 +1,149 @@
+"""Columns to one scale: learnt once, applied to every later set of points."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxsvm.errors import InputError, is_concrete, require_finite
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
+class Scaling:
+    """`(x - offset) * factor`, column by column: learnt from the training points, done to all later ones. A pytree.
+
+    Sparse points (SciPy or `jaxsvm` CSR) are scaled and never shifted, since a shift would fill them: the constructors
+    give them an offset of zero.
+
+    Attributes:
+        offset: `(d,)`.
+        factor: `(d,)`; 1 for a constant column.
+    """
+
+    offset: Float[Array, " d"]
+    factor: Float[Array, " d"]
+
+    @classmethod
+    def standardise(cls, x: Any) -> "Scaling":
+        """Mean 0 and standard deviation 1 (over n); sparse columns keep their mean.
+
+        Args:
+            x: Points `(n, d)`: anything array-like, or CSR. NumPy and sparse points are summed in float64.
+
+        Raises:
+            InputError: On points that are not `(n, d)` or not finite.
+        """
+        x = _points(x)
+        if _is_sparse(x):
+            deviation, constant = _sparse_deviation(x)
+            return cls(*_offset_and_factor(np.zeros_like(deviation), deviation, constant, x.dtype))
+        xp, accumulator = _namespace(x)
+        mean = xp.mean(x, axis=0, dtype=accumulator)
+        deviation = xp.std(x, axis=0, dtype=accumulator)
+        return cls(*_offset_and_factor(mean, deviation, xp.max(x, axis=0) == xp.min(x, axis=0), x.dtype))
+
+    @classmethod
+    def min_max(cls, x: Any) -> "Scaling":
+        """Columns to [0, 1]; sparse columns are divided by their largest absolute value, which gives [-1, 1].
+
+        Args:
+            x: Points `(n, d)`: anything array-like, or CSR.
+
+        Raises:
+            InputError: On points that are not `(n, d)` or not finite.
+        """
+        x = _points(x)
+        if _is_sparse(x):
+            largest = np.zeros(x.shape[1])
+            np.maximum.at(largest, np.asarray(x.indices), np.abs(np.asarray(x.data, float)))
+            return cls(*_offset_and_factor(np.zeros_like(largest), largest, largest == 0, x.dtype))
+        xp, _ = _namespace(x)
+        low, high = xp.min(x, axis=0), xp.max(x, axis=0)
+        return cls(*_offset_and_factor(low, high - low, high == low, x.dtype))
+
+    def __call__(self, x: Any) -> Any:
+        """Scale points `(m, d)`; NumPy and SciPy in, the same out; may be traced for dense `x`.
+
+        Raises:
+            InputError: On another number of columns, or sparse points where the offset is not zero.
+        """
+        x = _points(x, check=False)
+        d = self.offset.shape[0]
+        if x.shape[1] != d:
+            raise InputError(
+                f"x has {x.shape[1]} columns: {d} are needed, as in the points that the scaling was made from."
+            )
+        offset, factor = self.offset, self.factor
+        if not isinstance(_stored(x), jax.Array) and is_concrete(offset, factor):
+            offset, factor = np.asarray(offset), np.asarray(factor)  # NumPy and SciPy stay what they are
+        offset, factor = offset.astype(x.dtype), factor.astype(x.dtype)
+        if not _is_sparse(x):
+            return (x - offset) * factor
+        if is_concrete(self.offset) and np.asarray(self.offset).any():
+            raise InputError(
+                "x is sparse and the scaling shifts its columns, which would fill it: make the scaling "
+                "from sparse points, or pass dense ones."
+            )
+        data = x.data * factor[x.indices]
+        if hasattr(x, "tocsr"):
+            return type(x)((data, x.indices, x.indptr), shape=x.shape)
+        return dataclasses.replace(x, data=data)  # jaxsvm's own CSR
+
+
+def _is_sparse(x: Any) -> bool:
+    return hasattr(x, "indptr")
+
+
+def _stored(x: Any) -> Any:
+    """The numbers that `x` holds."""
+    return x.data if _is_sparse(x) else x
+
+
+def _namespace(x: Any) -> tuple[Any, Any]:
+    """Where to compute, and in what: NumPy sums down columns one by one, so float32 would lose digits."""
+    return (jnp, x.dtype) if isinstance(x, jax.Array) else (np, np.float64)
+
+
+def _points(x: Any, check: bool = True) -> Any:
+    """Points as they came, but floating and `(n, d)`."""
+    if hasattr(x, "tocsr"):
+        x = x.tocsr()
+        if not x.has_canonical_format:
+            x = x.copy()
+            x.sum_duplicates()
+    elif not (_is_sparse(x) or isinstance(x, jax.Array)):
+        x = np.asarray(x)
+    if len(x.shape) != 2 or (check and 0 in x.shape):
+        raise InputError(f"x has shape {x.shape}: points (n, d) are needed.")
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        if x.dtype.kind not in "biu":
+            raise InputError(f"x is of type {x.dtype}: numbers are needed.")
+        x = x.astype(np.result_type(x.dtype, np.float32))
+    if check:
+        require_finite("x", _stored(x))
+    return x
+
+
+def _sparse_deviation(x: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Standard deviation about the mean, and whether it is constant, of every column; zeros not stored count too."""
+    n, d = x.shape
+    indices, data = np.asarray(x.indices), np.asarray(x.data, float)
+    mean = np.bincount(indices, data, d) / n
+    stored = np.bincount(indices, minlength=d)
+    variance = (np.bincount(indices, (data - mean[indices]) ** 2, d) + (n - stored) * mean**2) / n
+    low, high = np.where(stored < n, 0.0, np.inf), np.where(stored < n, 0.0, -np.inf)
+    np.minimum.at(low, indices, data)
+    np.maximum.at(high, indices, data)
+    return np.sqrt(variance), low == high
+
+
+def _offset_and_factor(offset: Any, spread: Any, constant: Any, dtype: Any) -> tuple[Array, Array]:
+    """Offset and 1 / spread in JAX's dtype for `dtype`; 1 where there is no spread, or none that can be inverted."""
+    dtype = jax.dtypes.canonicalize_dtype(dtype)
+    offset, spread = jnp.asarray(offset, dtype), jnp.asarray(spread, dtype)
+    usable = ~jnp.asarray(constant) & (spread > jnp.finfo(dtype).tiny)
+    return offset, jnp.where(usable, 1 / jnp.where(usable, spread, 1), 1)

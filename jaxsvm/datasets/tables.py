@@ -1,0 +1,127 @@
+"""Readers of arrays and columns: npz and Parquet."""
+
+import io
+import zipfile
+from typing import Any
+
+import numpy as np
+
+from jaxsvm.datasets.refusal import AGAIN, label_column, need
+from jaxsvm.errors import DataError, InputError, require_finite
+
+
+def read_npz(name: str, content: bytes, label: str | int | None, part: str) -> tuple[Any, np.ndarray, None]:
+    """Points, dense or CSR, and labels, of the training or the test part.
+
+    Raises:
+        DataError: Where keys are missing, shapes do not agree, or the file is damaged.
+    """
+    key_x, key_y = ("X", "y") if part == "train" else ("Xt", "yt")
+    if isinstance(label, int):
+        raise InputError(f"label is {label}: in an npz file it is a key, such as 'y'.")
+    key_y = key_y if label is None else label
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as stored:
+            arrays = {key: stored[key] for key in stored.files if key in (key_y, key_x) or key.startswith(f"{key_x}_")}
+            keys = ", ".join(stored.files)
+    except Exception as error:  # EOF, CRC, a bad header: damage shows itself in many ways
+        if "allow_pickle" in str(error) and zipfile.is_zipfile(io.BytesIO(content)):
+            raise DataError(f"{name}: holds pickled objects, which are never loaded; save numeric arrays.") from error
+        raise DataError(f"{name}: not a whole npz file ({error}){AGAIN}") from error
+    if key_y not in arrays:
+        raise DataError(f"{name}: has no labels {key_y!r}; its keys are {keys}.")
+    y = arrays[key_y]
+    if key_x in arrays:
+        x = arrays[key_x]
+    elif all(f"{key_x}_{field}" in arrays for field in ("data", "indices", "indptr", "shape")):
+        x = _csr_of_arrays(
+            name, {field: arrays[f"{key_x}_{field}"] for field in ("data", "indices", "indptr", "shape")}
+        )
+    else:
+        wanted = f"{key_x}, or {key_x}_data, {key_x}_indices, {key_x}_indptr and {key_x}_shape"
+        raise DataError(f"{name}: has no points: {wanted} are needed; its keys are {keys}.")
+    if x.ndim != 2 or y.shape != x.shape[:1] or not x.shape[0] or not x.shape[1]:
+        raise DataError(
+            f"{name}: {key_x} has shape {x.shape} and {key_y} {y.shape}; (n, d) and (n,) are needed, n, d >= 1."
+        )
+    if x.dtype.kind not in "biuf" or y.dtype.kind not in "biufUS":
+        raise DataError(
+            f"{name}: {key_x} is {x.dtype} and {key_y} {y.dtype}; numbers, and numbers or strings, are needed."
+        )
+    _refuse_not_finite(name, key_x, x.data if hasattr(x, "indptr") else x)
+    _refuse_not_finite(name, key_y, y)
+    return x, _wide_labels(y), None
+
+
+def _csr_of_arrays(name: str, fields: dict[str, np.ndarray]) -> Any:
+    sparse = need("scipy.sparse", "scipy", "sparse npz")
+    try:
+        indices, indptr = fields["indices"].astype(np.int32), fields["indptr"].astype(np.int32)
+        x = sparse.csr_array((fields["data"], indices, indptr), shape=tuple(fields["shape"].tolist()))
+        x.check_format(full_check=True)
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{name}: the CSR arrays do not fit together ({error}); write them again.") from error
+    x.sum_duplicates()
+    return x
+
+
+def _wide_labels(y: np.ndarray) -> np.ndarray:
+    """Small integers become int64, so that arithmetic on labels cannot overflow; bytes become text."""
+    if y.dtype.kind in "iu":
+        return y.astype(np.int64)
+    return y.astype(str) if y.dtype.kind == "S" else y
+
+
+def _refuse_not_finite(name: str, key: str, values: np.ndarray) -> None:
+    try:
+        require_finite(key, values)
+    except InputError as error:
+        raise DataError(f"{name}: {error}") from error
+
+
+def read_parquet(name: str, content: bytes, label: str | int | None) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
+    """Dense points, labels, and the names of the columns.
+
+    Raises:
+        DataError: Where a column holds no numbers or a missing one, or the file is damaged.
+    """
+    pa = need("pyarrow", "pyarrow", "Parquet")
+    parquet = need("pyarrow.parquet", "pyarrow", "Parquet")
+    try:
+        table = parquet.read_table(io.BytesIO(content))
+    except Exception as error:  # as above
+        raise DataError(f"{name}: not a whole Parquet file ({str(error).strip()}){AGAIN}") from error
+    if not table.num_rows:
+        raise DataError(f"{name}: the table has no rows: it has no samples.")
+    if "__index_level_0__" in table.column_names:
+        raise DataError(f"{name}: holds the index of a pandas table as a column; write it with index=False.")
+    column = label_column(name, table.column_names, table.num_columns, label)
+    columns = [_parquet_column(name, pa, table, i, i == column) for i in range(table.num_columns)]
+    y = columns.pop(column)
+    x = np.empty((table.num_rows, len(columns)), np.result_type(np.float32, *(values.dtype for values in columns)))
+    for j, values in enumerate(columns):
+        x[:, j] = values
+    return x, _wide_labels(y), tuple(key for i, key in enumerate(table.column_names) if i != column)
+
+
+def _parquet_column(name: str, pa: Any, table: Any, i: int, is_label: bool) -> np.ndarray:
+    values, where = table.column(i), f"column {i} ({table.column_names[i]})"
+    if values.null_count:
+        row = values.is_null().to_numpy().argmax()
+        raise DataError(f"{name}, row {row} (from 0): {where} is missing; remove or impute it first.")
+    if pa.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    if pa.types.is_decimal(values.type):
+        values = values.cast(pa.float64())
+    kind = values.type
+    numeric = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    if is_label and (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        return np.asarray(values.to_pylist(), dtype=str)
+    if not numeric:
+        allowed = "numbers, booleans or strings" if is_label else "numbers or booleans (encode it, or leave it out)"
+        raise DataError(f"{name}: {where} is of type {kind}; {allowed} are needed.")
+    array = values.to_numpy()
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        row = int((~np.isfinite(array)).argmax())
+        raise DataError(f"{name}, row {row} (from 0): {where} is {array[row]}; remove or impute it first.")
+    return array

@@ -1,0 +1,174 @@
+"""A Gram operator of r features, `K ~ Z Z'`: Nystroem landmarks, or random Fourier features.
+
+Sources: Williams and Seeger 2001 and Fine and Scheinberg 2001 (pivoted Cholesky) for Nystroem; Rahimi and Recht 2007 for
+Fourier features. The operator is exactly the kernel `phi(x) . phi(z)` of its features: fits on it are certified for that kernel.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from jaxsvm import selection
+from jaxsvm.basis import FourierBasis, NystroemBasis
+from jaxsvm.errors import InputError
+from jaxsvm.kernels import RBF, Kernel, Laplacian
+from jaxsvm.sparse import CSR, dense_rows
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class LowRankGram:
+    """`K = Z Z'` for features `Z = phi(x)`.
+
+    Attributes:
+        kernel: The kernel that is approximated.
+        x: The points, `(n, d)` dense or CSR.
+        features: The feature map, a basis.
+        Z: The features of the points, `(n, r)`.
+    """
+
+    kernel: Kernel
+    x: Any
+    features: Any
+    Z: Float[Array, "n r"]
+
+    @property
+    def n(self) -> int:
+        """How many points."""
+        return self.Z.shape[0]
+
+    @property
+    def dtype(self) -> Any:
+        """Of the kernel values."""
+        return self.Z.dtype
+
+    @property
+    def shift(self) -> Float[Array, " d"]:
+        """What the feature map subtracts from points."""
+        return self.features.shift
+
+    def row(self, i: Int[Array, ""]) -> Float[Array, " n"]:
+        """`K[i]`, O(n r)."""
+        return _product(self.Z, lax.dynamic_index_in_dim(self.Z, i, keepdims=False))
+
+    def rows(self, index: Int[Array, " t"]) -> Float[Array, "t n"]:
+        """`K[index]`."""
+        return _product(self.Z[index], self.Z.T)
+
+    def block(self, rows: Int[Array, " t"], columns: Int[Array, " u"]) -> Float[Array, "t u"]:
+        """`K[rows, columns]`."""
+        return _product(self.Z[rows], self.Z[columns].T)
+
+    def diag(self) -> Float[Array, " n"]:
+        """`K_ii`."""
+        return (self.Z * self.Z).sum(axis=1)
+
+    def matvec(self, v: Float[Array, "n *k"]) -> Float[Array, "n *k"]:
+        """`K @ v`, O(n r)."""
+        return _product(self.Z, _product(self.Z.T, v))
+
+    def support_matvec(self, v: Float[Array, " n"]) -> Float[Array, " n"]:
+        """`K @ v`, O(n r) whatever the support."""
+        return self.matvec(v)
+
+    def expansion(self, coef: Float[Array, " n"], support: Any = None) -> tuple[Any, Float[Array, " r"]]:
+        """The features and the weight vector `Z' coef`."""
+        del support  # the weight vector holds it
+        return self.features, _product(self.Z.T, coef)
+
+
+def low_rank_gram(
+    kernel: Kernel, x: Any, rank: int, method: str, landmarks: str, dtype: Any, key: Array | None
+) -> LowRankGram:
+    """See `jaxsvm.gram`.
+
+    Raises:
+        InputError: On an unknown method, or one that the kernel has no features for.
+    """
+    key = jax.random.key(0) if key is None else key
+    if method == "nystroem":
+        if landmarks not in ("pivoted", "random"):
+            raise InputError(f'landmarks is {landmarks!r}: "pivoted" or "random" is needed.')
+        features = _nystroem(kernel, x, rank, landmarks == "pivoted", dtype, key)
+    elif method == "fourier":
+        features = _fourier(kernel, x, rank, dtype, key)
+    else:
+        raise InputError(f'method is {method!r}: "nystroem" or "fourier" is needed.')
+    return LowRankGram(kernel, x, features, _feature_rows(features, x, dtype))
+
+
+def _nystroem(kernel: Kernel, x: Any, rank: int, pivoted: bool, dtype: Any, key: Array) -> NystroemBasis:
+    d = x.shape[1]
+    shift = jnp.zeros((d,), x.dtype) if isinstance(x, CSR) or not kernel.stationary else x.mean(axis=0)
+    index = _pivots(kernel, x, shift, rank) if pivoted else jax.random.permutation(key, x.shape[0])[:rank]
+    chosen = dense_rows(x, index) - shift
+    values = kernel.matrix(chosen, chosen, centred=kernel.stationary)
+    # The inverse square root, with directions below the rounding of the largest left out.
+    spectrum, vectors = jnp.linalg.eigh(values)
+    floor = spectrum.max() * jnp.finfo(values.dtype).eps * rank
+    scale = jnp.where(spectrum > floor, 1 / jnp.sqrt(jnp.where(spectrum > floor, spectrum, 1)), 0)
+    return NystroemBasis(kernel, chosen, shift, (vectors * scale).astype(dtype))
+
+
+def _pivots(kernel: Kernel, x: Any, shift: Array, rank: int) -> Int[Array, " rank"]:
+    """Greedy landmarks: each is the point that the ones before it leave worst explained (pivoted Cholesky)."""
+    n = x.shape[0]
+    everything = jnp.arange(n, dtype=jnp.int32)
+
+    def row(i: Array) -> Array:
+        point = dense_rows(x, i[None]) - shift
+        if not isinstance(x, CSR):
+            return kernel.matrix(point, x - shift, centred=kernel.stationary)[0]
+        tile = min(256, n)
+        starts = jnp.minimum(jnp.arange(0, n, tile, dtype=jnp.int32), n - tile)
+        values = lax.map(lambda a: kernel.matrix(x.rows(a + everything[:tile]), point)[:, 0], starts)
+        return jnp.zeros((n,), values.dtype).at[starts[:, None] + everything[:tile]].set(values)
+
+    if isinstance(x, CSR):
+        rest = lax.map(lambda i: kernel.diag(x.rows(i[None]))[0], everything)
+    else:
+        rest = kernel.diag(x - shift)
+    rest = jax.lax.stop_gradient(rest)
+
+    def choose(k: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        rest, factor, index = carry
+        _, i = selection.argmax(rest)
+        column = row(i) - factor.T @ factor[:, i]
+        pivot = rest[i]
+        column = jnp.where(pivot > 0, column / jnp.sqrt(jnp.where(pivot > 0, pivot, 1)), 0)
+        rest = jnp.maximum(rest - column**2, 0).at[i].set(-jnp.inf)  # each point once
+        return rest, factor.at[k].set(column), index.at[k].set(i)
+
+    start = (rest, jnp.zeros((rank, n), rest.dtype), jnp.zeros((rank,), jnp.int32))
+    return lax.fori_loop(0, rank, choose, start)[2]
+
+
+def _fourier(kernel: Kernel, x: Any, rank: int, dtype: Any, key: Array) -> FourierBasis:
+    d = x.shape[1]
+    noise_key, phase_key = jax.random.split(key)
+    if isinstance(kernel, RBF):
+        scale = jnp.sqrt(2 * jnp.broadcast_to(jnp.asarray(kernel.gamma, dtype), (d,)))
+        noise = jax.random.normal(noise_key, (d, rank), dtype)
+    elif isinstance(kernel, Laplacian):
+        scale = jnp.broadcast_to(jnp.asarray(kernel.gamma, dtype), (d,))
+        noise = jax.random.cauchy(noise_key, (d, rank), dtype)
+    else:
+        raise InputError(f"kernel is {type(kernel).__name__}: random Fourier features exist for RBF and Laplacian here.")
+    phases = jax.random.uniform(phase_key, (rank,), dtype, 0, 2 * jnp.pi)
+    shift = jnp.zeros((d,), x.dtype) if isinstance(x, CSR) else x.mean(axis=0)
+    return FourierBasis(scale[:, None] * noise, phases, shift)
+
+
+def _feature_rows(features: Any, x: Any, dtype: Any) -> Float[Array, "n r"]:
+    if not isinstance(x, CSR):
+        return features(x).astype(dtype)
+    return lax.map(lambda i: features(x.rows(i[None]))[0], jnp.arange(x.shape[0], dtype=jnp.int32), batch_size=256).astype(dtype)
+
+
+def _product(a: Array, b: Array) -> Array:
+    dtype = jnp.result_type(a.dtype, b.dtype)
+    return jnp.matmul(a.astype(dtype), b.astype(dtype), precision=lax.Precision.HIGHEST)

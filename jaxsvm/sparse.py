@@ -1,0 +1,138 @@
+"""Sparse rows: a CSR matrix whose rows become dense a block at a time, never all at once."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from jaxsvm.errors import InputError, is_concrete, require_finite
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class CSR:
+    """Compressed sparse rows, `(n, d)`. A pytree; build it with `CSR.from_scipy` or `as_points`.
+
+    Attributes:
+        data: The entries, `(nnz,)`.
+        indices: Their columns, `(nnz,)` int32.
+        indptr: Where each row begins, `(n + 1,)` int32.
+        d: Columns; static.
+        width: The most entries in a row; static.
+    """
+
+    data: Float[Array, " nnz"]
+    indices: Int[Array, " nnz"]
+    indptr: Int[Array, " n+1"]
+    d: int = dataclasses.field(metadata={"static": True})
+    width: int = dataclasses.field(metadata={"static": True})
+
+    @staticmethod
+    def from_scipy(matrix: Any, dtype: Any = None) -> "CSR":
+        """From any SciPy sparse matrix; duplicates are summed."""
+        rows = matrix.tocsr()
+        rows.sum_duplicates()
+        dtype = _floating(rows.dtype) if dtype is None else dtype
+        width = int(np.diff(rows.indptr).max(initial=0))
+        data = rows.data if rows.nnz else np.zeros(1)  # a gather needs one entry to look at
+        indices = rows.indices if rows.nnz else np.zeros(1)
+        return CSR(
+            jnp.asarray(data, dtype),
+            jnp.asarray(indices, jnp.int32),
+            jnp.asarray(rows.indptr, jnp.int32),
+            int(rows.shape[1]),
+            max(width, 1),
+        )
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """`(n, d)`."""
+        return self.indptr.shape[0] - 1, self.d
+
+    @property
+    def ndim(self) -> int:
+        """2."""
+        return 2
+
+    @property
+    def dtype(self) -> Any:
+        """Of the entries."""
+        return self.data.dtype
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def take(self, index: np.ndarray) -> "CSR":
+        """Some rows, still sparse; on the host."""
+        start, stop = np.asarray(self.indptr)[index], np.asarray(self.indptr)[index + 1]
+        lengths = stop - start
+        places = np.repeat(start - np.append(0, np.cumsum(lengths)[:-1]), lengths) + np.arange(lengths.sum())
+        places = places if len(places) else np.zeros(1, int)
+        indptr = np.append(0, np.cumsum(lengths))
+        return CSR(self.data[places], self.indices[places], jnp.asarray(indptr, jnp.int32), self.d, self.width)
+
+    def rows(self, index: Int[Array, " t"]) -> Float[Array, "t d"]:
+        """Dense rows."""
+        start, stop = self.indptr[index], self.indptr[index + 1]
+        place = start[:, None] + jnp.arange(self.width, dtype=start.dtype)
+        inside = place < stop[:, None]
+        place = jnp.where(inside, place, 0)
+        values = jnp.where(inside, self.data[place], 0)
+        columns = jnp.where(inside, self.indices[place], 0)
+        t = index.shape[0]
+        return jnp.zeros((t, self.d), self.dtype).at[jnp.arange(t)[:, None], columns].add(values)
+
+
+Points = Float[Array, "n d"] | CSR
+
+
+def as_points(x: Any, dtype: Any = None, name: str = "x") -> Any:
+    """Points as an array `(n, d)` of floats, or as `CSR`.
+
+    Args:
+        x: A list, NumPy or JAX array, SciPy sparse matrix, `jax.experimental.sparse.BCSR`, or `CSR`.
+        dtype: The dtype wanted; None keeps that of floats and turns integers into the default float.
+        name: What the caller calls it.
+
+    Raises:
+        InputError: On other shapes, an empty set, NaN or infinity.
+    """
+    if hasattr(x, "tocsr"):
+        points: Any = CSR.from_scipy(x, dtype)
+        require_finite(name, points.data)
+    elif isinstance(x, CSR):
+        points = x if dtype is None else dataclasses.replace(x, data=x.data.astype(dtype))
+        require_finite(name, points.data)
+    elif all(hasattr(x, part) for part in ("data", "indices", "indptr", "shape")) and not hasattr(x, "ravel"):
+        if not is_concrete(x):
+            raise InputError(f"{name} is a traced BCSR: its longest row is not known; convert it to CSR outside jit.")
+        width = int(np.diff(np.asarray(x.indptr)).max(initial=0))
+        data = jnp.asarray(x.data, _floating(x.data.dtype) if dtype is None else dtype)
+        points = CSR(data, jnp.asarray(x.indices, jnp.int32), jnp.asarray(x.indptr, jnp.int32), x.shape[1], max(width, 1))
+        require_finite(name, points.data)
+    else:
+        array = x if hasattr(x, "dtype") else np.asarray(x)
+        if array.dtype.kind not in "fiub" and not jnp.issubdtype(array.dtype, jnp.floating):
+            raise InputError(f"{name} has dtype {array.dtype}: numbers are needed.")
+        require_finite(name, array)
+        points = jnp.asarray(array, _floating(array.dtype) if dtype is None else dtype)
+    if points.ndim != 2:
+        raise InputError(
+            f"{name} has shape {points.shape}: (n, d) is needed; one feature is x[:, None], one sample x[None, :]."
+        )
+    if points.shape[0] == 0 or points.shape[1] == 0:
+        raise InputError(f"{name} is empty, shape {points.shape}: at least one sample with one feature is needed.")
+    return points
+
+
+def _floating(dtype: Any) -> Any:
+    """The dtype itself where it is floating, else JAX's default float."""
+    return dtype if jnp.issubdtype(dtype, jnp.floating) else jnp.zeros(()).dtype
+
+
+def dense_rows(x: Any, index: Int[Array, " t"]) -> Float[Array, "t d"]:
+    """Rows of dense or sparse points."""
+    return x.rows(index) if isinstance(x, CSR) else x[index]

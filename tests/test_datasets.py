@@ -1,0 +1,550 @@
+import bz2
+import gzip
+import io
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import scipy.sparse
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from sklearn.datasets import dump_svmlight_file
+from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, StandardScaler
+
+from jaxsvm.datasets import Scaling, load, two_classes, two_gaussians
+from jaxsvm.errors import DataError, InputError
+from jaxsvm.sparse import CSR
+
+many = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+numbers = st.floats(-1e6, 1e6, allow_nan=False, width=64)
+points = hnp.arrays(np.float64, st.tuples(st.integers(1, 8), st.integers(1, 5)), elements=numbers)
+
+
+def labels_for(x):
+    return np.where(np.arange(len(x)) % 2 == 0, -1, 1)
+
+
+def write(tmp_path, name, content):
+    path = tmp_path / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def npz(**arrays):
+    file = io.BytesIO()
+    np.savez_compressed(file, **arrays)
+    return file.getvalue()
+
+
+def parquet(columns):
+    file = io.BytesIO()
+    pa.parquet.write_table(pa.table(columns), file)
+    return file.getvalue()
+
+
+# ------------------------------------------------------------------------------------------------- round trips
+
+
+@many
+@given(x=points, zero_based=st.booleans(), suffix=st.sampled_from([".svm", ".libsvm.gz", ".txt.bz2"]))
+def test_svmlight_round_trip(tmp_path, x, zero_based, suffix):
+    x[0, 0] = 1.5  # fixes which index is the first
+    file = io.BytesIO()
+    dump_svmlight_file(x, labels_for(x), file, zero_based=zero_based)
+    packed = {".svm": bytes, ".libsvm.gz": gzip.compress, ".txt.bz2": bz2.compress}[suffix](file.getvalue())
+    data = load(write(tmp_path, "points" + suffix, packed), features=x.shape[1])
+    assert scipy.sparse.issparse(data.x) and data.x.format == "csr" and data.x.dtype == np.float64
+    np.testing.assert_allclose(data.x.toarray(), x, rtol=1e-15)  # sklearn writes 16 digits
+    assert data.y.dtype == np.int64 and data.y.tolist() == labels_for(x).tolist()
+    assert data.feature_names is None
+
+
+@many
+@given(x=points, header=st.booleans(), column=st.integers(0, 5), delimiter=st.sampled_from(",;\t"))
+def test_csv_round_trip(tmp_path, x, header, column, delimiter):
+    column = min(column, x.shape[1])
+    names = [f"f{i}" for i in range(x.shape[1])]
+    rows = [[repr(value) for value in row] for row in x.tolist()]
+    for row, label in zip(rows, labels_for(x).tolist(), strict=True):
+        row.insert(column, f"{label:+d}")
+    head = names.copy()
+    head.insert(column, "outcome")
+    text = "\n".join(delimiter.join(row) for row in ([head] if header else []) + rows) + "\n"
+    data = load(write(tmp_path, "points.csv", text), label="outcome" if header else column)
+    np.testing.assert_array_equal(data.x, x)
+    np.testing.assert_array_equal(data.y, labels_for(x))
+    assert data.feature_names == (tuple(names) if header else None)
+
+
+@many
+@given(x=points, sparse=st.booleans(), part=st.sampled_from(["train", "test"]))
+def test_npz_round_trip(tmp_path, x, sparse, part):
+    key, y = ("X", "y") if part == "train" else ("Xt", "yt")
+    rows = scipy.sparse.csr_array(x)
+    fields = {f"{key}_{field}": getattr(rows, field) for field in ("data", "indices", "indptr", "shape")}
+    arrays = (fields if sparse else {key: x}) | {y: labels_for(x).astype(np.int8)}
+    data = load(write(tmp_path, "points.npz", npz(**arrays)), part=part)
+    np.testing.assert_array_equal(data.x.toarray() if sparse else data.x, x)
+    assert scipy.sparse.issparse(data.x) == sparse
+    assert data.y.dtype == np.int64
+    np.testing.assert_array_equal(data.y, labels_for(x))
+
+
+@many
+@given(x=points, strings=st.booleans())
+def test_parquet_round_trip(tmp_path, x, strings):
+    y = np.where(labels_for(x) > 0, "yes", "no") if strings else labels_for(x)
+    columns = {f"f{i}": x[:, i] for i in range(x.shape[1])} | {"y": y}
+    data = load(write(tmp_path, "points.parquet", parquet(columns)))
+    np.testing.assert_array_equal(data.x, x)
+    assert data.y.tolist() == y.tolist()
+    assert data.feature_names == tuple(f"f{i}" for i in range(x.shape[1]))
+
+
+# ------------------------------------------------------------------------------------------------- what files hold
+
+
+def test_svmlight_details(tmp_path):
+    path = write(tmp_path, "a9a", "\ufeff# a comment\n+1 qid:3 2:0.5  4:1 # more\r\n\n-1\n+1 1:0 3:2.5")
+    data = load(path, format="svmlight")
+    np.testing.assert_array_equal(data.x.toarray(), [[0, 0.5, 0, 1], [0, 0, 0, 0], [0, 0, 2.5, 0]])
+    assert data.y.tolist() == [1, -1, 1] and data.source == str(path)
+    assert load(path, format="svmlight", features=7).x.shape == (3, 7)
+    halves = load(write(tmp_path, "halves.svm", "0.5 0:1\n1.5 1:1\n"))
+    assert halves.y.tolist() == [0.5, 1.5] and halves.x.toarray().tolist() == [[1, 0], [0, 1]]
+
+
+def test_csv_details(tmp_path):
+    # What the fast reader refuses (a plus, spaces) the patient one reads; blank lines and a BOM mean nothing.
+    data = load(write(tmp_path, "a.csv", "\ufeffwidth, height, kind\n\n +1.5, 2, small cat\n3, 4e-1,dog\n   \n"))
+    np.testing.assert_array_equal(data.x, [[1.5, 2], [3, 0.4]])
+    assert data.y.tolist() == ["small cat", "dog"] and data.feature_names == ("width", "height")
+    first = load(write(tmp_path, "b.csv", "1,2.5,3\n0,4,5\n"), label=0, dtype=np.float32)
+    assert first.x.tolist() == [[2.5, 3], [4, 5]] and first.x.dtype == np.float32 and first.y.tolist() == [1, 0]
+    assert load(write(tmp_path, "c.csv", "0,1,2\n5,6,7\n"), header=True).y.tolist() == [7]
+    assert load(write(tmp_path, "d.csv", "1,2\n3,4.5\n")).y.tolist() == [2, 4.5]
+    assert load(write(tmp_path, "e.tsv.gz", gzip.compress(b"1\t2\n3\t4\n"))).x.tolist() == [[1], [3]]
+    later = "1,0\n" * 300_000 + "2.5,1\n"  # a float after a megabyte of whole numbers
+    assert load(write(tmp_path, "f.csv", later)).x[-1, 0] == 2.5
+
+
+def test_small_types_get_the_smallest_float(tmp_path):
+    for dtype, expected in ((np.uint8, np.float32), (np.int16, np.float32), (np.int32, np.float64), (bool, np.float32)):
+        path = write(tmp_path, "a.npz", npz(X=np.eye(2).astype(dtype), y=np.asarray([0, 1], np.int8)))
+        assert load(path).x.dtype == expected
+    assert load(path, dtype=np.float64).x.dtype == np.float64
+    columns = {
+        "a": np.asarray([1, 2], np.uint8),
+        "b": pa.array([True, False]),
+        "y": pa.array(["u", "v"]).dictionary_encode(),
+    }
+    data = load(write(tmp_path, "a.parquet", parquet(columns)))
+    assert data.x.tolist() == [[1, 1], [2, 0]] and data.x.dtype == np.float32 and data.y.tolist() == ["u", "v"]
+
+
+def test_published_sets(shared, tmp_path):
+    for name, shape, positives in (("heart", (270, 13), 120), ("adult", (32561, 123), 7841)):
+        arrays = shared(name)
+        data = load(write(tmp_path, f"{name}.npz", npz(**arrays)))
+        signs, classes = two_classes(data.y)
+        assert data.x.shape == shape and (signs > 0).sum() == positives and classes.tolist() == [-1, 1]
+    assert load(tmp_path / "adult.npz", part="test").x.shape == (16281, 123)
+
+
+# ------------------------------------------------------------------------------------------------- bad files
+
+
+BAD_LINES = [
+    ("a.svm", "+1 1:2\n+1 1:2 3\n", 2, "'3'"),
+    ("a.svm", "+1 1:2\n-1 1:3 2:", 2, "cut short"),
+    ("a.svm", "+1 1:2\n-1 1:3 2", 2, "cut short"),
+    ("a.svm", "+1 1:2\n-1 1:x\n", 2, "'1:x'"),
+    ("a.svm", "+1 1:2\n\n# note\nyes 1:1\n", 4, "'yes'"),
+    ("a.svm", "+1 1:2\n1,2 1:1\n", 2, "'1,2'"),
+    ("a.svm", "+1 2:2 1:1\n", 1, "ascend"),
+    ("a.svm", "+1 2:2 2:1\n", 1, "ascend"),
+    ("a.svm", "+1 -2:2\n", 1, "'-2:2'"),
+    ("a.svm", "+1 1:2\n+1 1:nan\n", 2, "not finite"),
+    ("a.svm", "+1 1:2\n+1 1:inf\n", 2, "not finite"),
+    ("a.svm", "+1 1:2\nnan 1:1\n", 2, "'nan'"),
+    ("a.svm", "+1 99999999999:2\n", 1, "99999999999"),
+    ("a.svm", "+1 99999999999999999999999:2\n", 1, "indices go to"),
+    ("a.svm", b"+1 1:2\n-1 1:\xff\n", 2, "0xff"),
+    ("a.txt", "1,2,3\n4,5,6\n", 1, "'1,2,3'"),
+    ("a.csv", "a,b,y\n1,2,0\n1,0\n", 3, "2 fields"),
+    ("a.csv", "1,2,0\n1,2,0,4\n", 2, "4 fields"),
+    ("a.csv", "1,2,0\n3,4,1\n5,", 3, "cut short"),
+    ("a.csv", "a,b,y\n1,2,0\n1,,0\n", 3, "column 1 (b) is missing"),
+    ("a.csv", "1,2,0\n?,2,0\n", 2, "column 0 is missing"),
+    ("a.csv", "1,2,0\nNaN,2,0\n", 2, "column 0 is missing"),
+    ("a.csv", "1,NA,0\n1,2,0\n", 1, "column 1 is missing"),
+    ("a.csv", "1,2,0\n1,oops,0\n", 2, "'oops'"),
+    ("a.csv", "1,2,0\n1,inf,0\n", 2, "'inf'"),
+    ("a.csv", "1,2,0\n1,1_0,0\n", 2, "'1_0'"),
+    ("a.csv", "1,2,0\n1,2,\n", 2, "label (column 2) is missing"),
+    ("a.csv", "1,2,0\n1,2,nan\n", 2, "label (column 2) is missing"),
+    ("a.csv", "1,oops,0\n1,2,0\n", 1, "header=True"),
+    ("a.csv", ",a,y\n0,1,1\n", 1, "index=False"),
+    ("a.csv", b"1,2,0\n\xff,2,0\n", 2, "0xff"),
+    ("a.csv", 'a,y\n1,0\n"' + "x" * 200_000, 3, "quotation"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "line", "found"), BAD_LINES)
+def test_a_bad_line_is_named(tmp_path, name, content, line, found):
+    path = write(tmp_path, name, content)
+    with pytest.raises(DataError) as caught:
+        load(path)
+    message = str(caught.value)
+    assert message.startswith(f"{path}, line {line}:") and found in message
+    assert len(message) < len(str(path)) + 300
+
+
+def random_points(n=200, d=5):
+    x = np.random.default_rng(0).normal(size=(n, d))
+    return x, labels_for(x)
+
+
+@pytest.mark.parametrize("name", ["a.svm.gz", "a.csv.bz2", "a.npz", "a.parquet"])
+@pytest.mark.parametrize("kept", [0.02, 0.5, 0.9, "all but one"])
+def test_a_file_cut_short(tmp_path, name, kept):
+    x, y = random_points()
+    text = "".join(",".join(map(str, [*row, label])) + "\n" for row, label in zip(x, y, strict=True)).encode()
+    svm = io.BytesIO()
+    dump_svmlight_file(x, y, svm)
+    whole = {
+        "a.svm.gz": gzip.compress(svm.getvalue()),
+        "a.csv.bz2": bz2.compress(text),
+        "a.npz": npz(X=x, y=y),
+        "a.parquet": parquet({"a": x[:, 0], "y": y}),
+    }[name]
+    assert load(write(tmp_path, name, whole)).x.shape[0] == 200
+    size = len(whole) - 1 if kept == "all but one" else int(len(whole) * kept)
+    with pytest.raises(DataError, match="cut short") as caught:
+        load(write(tmp_path, name, whole[:size]))
+    assert str(tmp_path / name) in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["a.npz", "a.parquet", "a.svm.gz"])
+def test_a_damaged_byte(tmp_path, name):
+    x, y = random_points()
+    whole = {
+        "a.npz": npz(X=x, y=y),
+        "a.parquet": parquet({"a": x[:, 0], "y": y}),
+        "a.svm.gz": gzip.compress(b"+1 1:2\n-1 2:3\n" * 50),
+    }[name]
+    broken = bytearray(whole)
+    broken[10 if name.endswith("gz") else -6] ^= 0xFF
+    with pytest.raises(DataError):
+        load(write(tmp_path, name, bytes(broken)))
+
+
+@pytest.mark.parametrize("name", ["a.svm", "a.csv", "a.npz", "a.parquet", "a.svm.gz", "a.csv.bz2"])
+@pytest.mark.parametrize("content", [b"", b" \n \n"])
+def test_an_empty_file(tmp_path, name, content):
+    if content and name.endswith(("gz", "bz2")):
+        content = (gzip if name.endswith("gz") else bz2).compress(content)
+    with pytest.raises(DataError, match="no samples"):
+        load(write(tmp_path, name, content))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("a.svm", "# only\n# comments\n"), ("a.csv", "a,b,y\n"), ("a.csv", '""\n')]
+)
+def test_a_file_without_samples(tmp_path, name, content):
+    with pytest.raises(DataError, match="no samples|one column"):
+        load(write(tmp_path, name, content))
+
+
+def test_no_file_no_format_no_access(tmp_path):
+    with pytest.raises(DataError, match="no such file"):
+        load(tmp_path / "absent.csv")
+    with pytest.raises(DataError, match="is a directory"):
+        load(tmp_path)
+    with pytest.raises(DataError, match=r"'\.xlsx' files is not known.*\.parquet"):
+        load(write(tmp_path, "a.xlsx", "x"))
+    with pytest.raises(DataError, match="format="):
+        load(write(tmp_path, "a9a", "x"))
+    with pytest.raises(DataError, match="one column"):
+        load(write(tmp_path, "one.csv", "1\n2\n"))
+    with pytest.raises(DataError, match="no line has a feature"):
+        load(write(tmp_path, "labels.svm", "1\n-1\n"))
+    with pytest.raises(DataError, match=r"line 2: the feature index is 3; features=2"):
+        load(write(tmp_path, "wide.svm", "1 1:1\n-1 3:1\n"), features=2)
+    with pytest.raises(DataError, match=r"has 2 feature columns; features=3"):
+        load(write(tmp_path, "narrow.csv", "1,2,1\n"), features=3)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "found"),
+    [
+        ({"Z": np.eye(2)}, "no labels 'y'; its keys are Z"),
+        ({"y": np.ones(2)}, "has no points"),
+        ({"X": np.eye(2), "y": np.ones(3)}, r"shape \(2, 2\) and y \(3,\)"),
+        ({"X": np.ones(2), "y": np.ones(2)}, r"shape \(2,\)"),
+        ({"X": np.asarray([["a"], ["b"]]), "y": np.ones(2)}, "numbers"),
+        ({"X": np.asarray([[1], [np.nan]]), "y": np.ones(2)}, r"first at index \(1, 0\)"),
+        ({"X": np.eye(2), "y": np.asarray([1, np.nan])}, "y has 1"),
+        ({"X": np.asarray([[1], [None]], dtype=object), "y": np.ones(2)}, "pickled"),
+        (
+            {
+                "X_data": np.ones(2),
+                "X_indices": np.asarray([0, 9]),
+                "X_indptr": np.arange(3),
+                "X_shape": (2, 2),
+                "y": np.ones(2),
+            },
+            "do not fit together",
+        ),
+    ],
+)
+def test_bad_arrays(tmp_path, arrays, found):
+    with pytest.raises(DataError, match=found):
+        load(write(tmp_path, "a.npz", npz(**arrays)))
+
+
+def test_an_array_alone_is_no_archive(tmp_path):
+    np.save(tmp_path / "a.npy", np.eye(2))
+    with pytest.raises(DataError, match="not a whole npz"):
+        load(tmp_path / "a.npy", format="npz")
+
+
+@pytest.mark.parametrize(
+    ("columns", "found"),
+    [
+        ({"a": pa.array([1.0, None]), "y": [0, 1]}, r"row 1 \(from 0\): column 0 \(a\) is missing"),
+        ({"a": [1.0, float("nan")], "y": [0, 1]}, r"row 1 \(from 0\): column 0 \(a\) is nan"),
+        ({"a": ["u", "v"], "y": [0, 1]}, r"column 0 \(a\) is of type string"),
+        ({"a": [[1], [2]], "y": [0, 1]}, "is of type list"),
+        ({"a": [1, 2], "y": pa.array([0, None])}, r"row 1 \(from 0\): column 1 \(y\) is missing"),
+        ({"y": [0, 1]}, "one column"),
+        ({"a": pa.array([], pa.float64()), "y": pa.array([], pa.int8())}, "no samples"),
+        ({"a": [1, 2], "y": [0, 1], "__index_level_0__": [0, 1]}, "index=False"),
+    ],
+)
+def test_bad_tables(tmp_path, columns, found):
+    with pytest.raises(DataError, match=found):
+        load(write(tmp_path, "a.parquet", parquet(columns)))
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "found"),
+    [
+        ("a.csv", {"label": "z"}, "no column of that name; it has a, a, y"),
+        ("a.csv", {"label": "a"}, "2 columns of that name"),
+        ("a.csv", {"label": 3}, "index from 0 to 2"),
+        ("a.csv", {"label": -4}, "index from 0 to 2"),
+        ("a.csv", {"label": "y", "header": False}, "no header"),
+        ("a.csv", {"part": "test"}, "only npz"),
+        ("a.csv", {"part": "valid"}, '"train" or "test"'),
+        ("a.csv", {"format": "arff"}, "svmlight, csv, npz, parquet"),
+        ("a.csv", {"dtype": np.int32}, "int32: a floating one"),
+        ("a.svm", {"label": 0}, "start with their label"),
+        ("a.npz", {"label": 0}, "it is a key"),
+    ],
+)
+def test_bad_arguments(tmp_path, name, arguments, found):
+    with pytest.raises(InputError, match=found):
+        load(write(tmp_path, name, "a,a,y\n1,2,0\n"), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "content"),
+    [
+        ("sklearn.datasets", "a.svm", b"1 1:1\n"),
+        ("pyarrow.csv", "a.csv", b"1,2\n"),
+        ("pyarrow.parquet", "a.parquet", parquet({"a": [1], "y": [2]})),
+    ],
+)
+def test_a_missing_package_is_named(tmp_path, monkeypatch, module, name, content):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(InputError, match=r"pip install 'jaxsvm\[cli\]'"):
+        load(write(tmp_path, name, content))
+
+
+# ------------------------------------------------------------------------------------------------- labels
+
+
+@pytest.mark.parametrize(
+    ("y", "classes"),
+    [
+        ([1, 0, 1], [0, 1]),
+        (np.asarray([7, -7, 7], np.int8), [-7, 7]),
+        ([2.5, 1.5, 2.5], [1.5, 2.5]),
+        ([True, False, True], [False, True]),
+        (["yes", "no", "yes"], ["no", "yes"]),
+        (np.asarray(["yes", "no", "yes"], dtype=object), ["no", "yes"]),
+        (jnp.asarray([1, 0, 1]), [0, 1]),
+    ],
+)
+def test_two_classes_sorts_any_labels(y, classes):
+    signs, found = two_classes(y)
+    assert signs.tolist() == [1, -1, 1] and signs.dtype == np.float64
+    assert found.tolist() == classes and found.shape == (2,)
+
+
+@pytest.mark.parametrize(
+    ("y", "positive", "signs", "classes"),
+    [
+        ([1, 0, 1], 0, [-1, 1, -1], [1, 0]),
+        (["b", "a"], "a", [-1, 1], ["b", "a"]),
+        ([3, 8, 5, 8], 8, [-1, 1, -1, 1], ["not 8", "8"]),
+        ([3, 8, 5, 8], "8", [-1, 1, -1, 1], ["not 8", "8"]),
+        ([1.0, 2.0], "1", [1, -1], [2.0, 1.0]),
+        ([True, False], "False", [-1, 1], [True, False]),
+        (["3", "8"], 3, [1, -1], ["8", "3"]),
+    ],
+)
+def test_one_class_against_the_rest(y, positive, signs, classes):
+    found, names = two_classes(y, positive=positive)
+    assert found.tolist() == signs and names.tolist() == classes
+
+
+@pytest.mark.parametrize(
+    ("y", "positive", "found"),
+    [
+        ([1, 1], None, "one class only, 1"),
+        ([1, 1], 1, "one class only, 1"),
+        ([1, 2, 3], None, r"3 classes \(1, 2, 3\).*positive=3"),
+        ([1, 2, 3], 4, "no such label; it has 1, 2, 3"),
+        ([1.0, np.nan, 2.0], None, "first at index 1"),
+        ([1.0, np.inf], None, "first at index 1"),
+        (["a", None], None, "first at index 1"),
+        (["a", float("nan")], None, "first at index 1"),
+        (np.asarray(["a", float("nan")], dtype=object), None, "first at index 1"),
+        (np.asarray(["a", 1], dtype=object), None, "no order"),
+        ([[1], [2]], None, r"shape \(2, 1\)"),
+        ([], None, r"shape \(0,\)"),
+        (np.asarray([1 + 2j, 3]), None, "complex"),
+    ],
+)
+def test_labels_that_are_no_two_classes(y, positive, found):
+    with pytest.raises(InputError, match=found):
+        two_classes(y, positive=positive)
+
+
+def test_labels_under_tracing_are_refused():
+    with pytest.raises(InputError, match="outside jit"):
+        jax.jit(lambda y: two_classes(y)[0])(jnp.asarray([0, 1]))
+
+
+# ------------------------------------------------------------------------------------------------- scaling
+
+
+# Spread-out columns: scikit-learn calls columns constant that vary by rounding alone, we take them at their word.
+steps = hnp.arrays(np.float64, st.tuples(st.integers(2, 12), st.integers(1, 4)), elements=st.integers(-1000, 1000))
+
+
+@many
+@given(x=steps)
+def test_scaling_agrees_with_scikit_learn(x):
+    np.testing.assert_allclose(Scaling.standardise(x)(x), StandardScaler().fit_transform(x), atol=1e-12)
+    np.testing.assert_allclose(Scaling.min_max(x)(x), MinMaxScaler().fit_transform(x), atol=1e-12)
+    rows = scipy.sparse.csr_array(x)
+    for ours, theirs in (
+        (Scaling.standardise(rows), StandardScaler(with_mean=False)),
+        (Scaling.min_max(rows), MaxAbsScaler()),
+    ):
+        scaled = ours(rows)
+        assert scipy.sparse.issparse(scaled) and scaled.format == "csr" and not np.asarray(ours.offset).any()
+        np.testing.assert_allclose(scaled.toarray(), theirs.fit_transform(rows).toarray(), atol=1e-9)
+        np.testing.assert_allclose(ours(x), scaled.toarray(), atol=1e-12)  # dense points fit too
+
+
+@pytest.mark.parametrize("constructor", [Scaling.standardise, Scaling.min_max])
+@pytest.mark.parametrize("kind", [np.asarray, jnp.asarray, scipy.sparse.csr_array, scipy.sparse.csc_matrix])
+def test_constant_columns_keep_their_factor(constructor, kind):
+    x = np.asarray([[0.1, 0, 1e-310], [0.1, 0, 0], [0.1, 0, 0]])  # the last column's spread has no inverse
+    scaling = constructor(kind(x))
+    if "spars" in type(kind(x)).__module__ and constructor == Scaling.min_max:
+        np.testing.assert_allclose(scaling.factor, [10, 1, 1])  # the largest absolute value, not the spread
+    else:
+        np.testing.assert_array_equal(scaling.factor, [1, 1, 1])
+    assert np.isfinite(scaling(x)).all()
+
+
+def test_scaling_keeps_type_and_dtype():
+    x = np.random.default_rng(0).normal(3, 2, (50, 3)).astype(np.float32)
+    scaling = Scaling.standardise(x)
+    assert isinstance(scaling(x), np.ndarray) and scaling(x).dtype == np.float32
+    assert isinstance(scaling(jnp.asarray(x)), jax.Array) and scaling(jnp.asarray(x)).dtype == jnp.float32
+    bytes_in = Scaling.min_max(np.asarray([[0], [255]], np.uint8))(np.asarray([[51]], np.uint8))
+    assert bytes_in.dtype == np.float32 and np.isclose(bytes_in[0, 0], 0.2)
+    for kind in (scipy.sparse.csr_array, scipy.sparse.csr_matrix):
+        rows = kind(x)
+        kept = rows.copy()
+        assert type(Scaling.standardise(rows)(rows)) is kind
+        assert (rows != kept).nnz == 0  # the caller's points are untouched
+
+
+def test_scaling_is_a_pytree_and_compiles():
+    x = jnp.asarray(np.random.default_rng(0).normal(3, 2, (50, 3)))
+    scaling = Scaling.standardise(x)
+    np.testing.assert_allclose(jax.jit(lambda scaling, x: scaling(x))(scaling, x), scaling(x), rtol=1e-12)
+    np.testing.assert_allclose(jax.jit(lambda x: Scaling.standardise(x)(x))(x), scaling(x), rtol=1e-9)
+    np.testing.assert_allclose(jax.jit(lambda x: Scaling.min_max(x)(x).max(axis=0))(x), 1, rtol=1e-12)
+    assert [leaf.shape for leaf in jax.tree.leaves(scaling)] == [(3,), (3,)]
+    slope = jax.grad(lambda x: scaling(x).sum())(x)
+    np.testing.assert_allclose(slope, np.broadcast_to(scaling.factor, x.shape), rtol=1e-12)
+
+
+def test_float32_columns_far_from_zero_are_centred():
+    x = (1e4 + np.random.default_rng(0).normal(size=(200_000, 1))).astype(np.float32)
+    scaled = Scaling.standardise(x)(x).astype(np.float64)
+    assert abs(scaled.mean()) < 1e-3 and abs(scaled.std() - 1) < 1e-3
+
+
+def test_our_own_sparse_rows_scale_as_scipys_do():
+    x = np.random.default_rng(0).poisson(0.5, (30, 4)).astype(float)
+    rows = CSR.from_scipy(scipy.sparse.csr_array(x))
+    for constructor in (Scaling.standardise, Scaling.min_max):
+        scaling, expected = constructor(rows), constructor(scipy.sparse.csr_array(x))
+        np.testing.assert_allclose(scaling.factor, expected.factor, rtol=1e-12)
+        scaled = jax.jit(lambda scaling, rows: scaling(rows))(scaling, rows)
+        assert isinstance(scaled, CSR)
+        np.testing.assert_allclose(scaled.rows(jnp.arange(30)), x * np.asarray(expected.factor), rtol=1e-12)
+
+
+def test_sparse_duplicates_are_summed_first():
+    doubled = scipy.sparse.csr_array((np.asarray([1.0, 1.0, 4.0]), [0, 0, 0], [0, 2, 3]), shape=(2, 1))
+    np.testing.assert_allclose(Scaling.min_max(doubled)(doubled).toarray(), [[0.5], [1]])
+    np.testing.assert_allclose(Scaling.standardise(doubled).factor, [1.0])
+
+
+def test_scaling_refuses():
+    x = np.eye(3)
+    with pytest.raises(InputError, match="2 columns: 3 are needed"):
+        Scaling.standardise(x)(np.ones((4, 2)))
+    with pytest.raises(InputError, match="fill it"):
+        Scaling.standardise(x)(scipy.sparse.csr_array(x))
+    with pytest.raises(InputError, match=r"shape \(3,\)"):
+        Scaling.standardise(np.ones(3))
+    with pytest.raises(InputError, match=r"shape \(0, 3\)"):
+        Scaling.min_max(np.ones((0, 3)))
+    with pytest.raises(InputError, match="first at index"):
+        Scaling.standardise(np.asarray([[1.0, np.nan]]))
+    with pytest.raises(InputError, match="first at index"):
+        Scaling.min_max(scipy.sparse.csr_array([[1.0, np.inf]]))
+    with pytest.raises(InputError, match="numbers are needed"):
+        Scaling.standardise(np.asarray([["a"]]))
+
+
+# ------------------------------------------------------------------------------------------------- points
+
+
+def test_two_gaussians_have_the_promised_error():
+    x, y = jax.jit(two_gaussians, static_argnums=(1, 2))(jax.random.key(0), 20_001, 4, separation=3.0)
+    assert x.shape == (20_001, 4) and (y < 0).sum() == 10_000 and (y > 0).sum() == 10_001
+    error = float(((x.sum(axis=1) > 0) != (y > 0)).mean())
+    assert abs(error - 0.0668) < 0.006  # Phi(-1.5), three standard errors
+    assert float(jnp.abs(jnp.diff(y)).sum()) > 10_000  # in random order
+    small, signs = two_gaussians(jax.random.key(1), 2, 1, dtype=jnp.float32)
+    assert small.dtype == signs.dtype == jnp.float32 and sorted(signs.tolist()) == [-1, 1]
+    for n, d in ((1, 2), (2, 0)):
+        with pytest.raises(InputError, match="n >= 2 and d >= 1"):
+            two_gaussians(jax.random.key(0), n, d)
