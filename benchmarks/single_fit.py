@@ -3,7 +3,8 @@
 Usage: python benchmarks/single_fit.py [--n 10000] [--C 1 10 100] [--tol 1e-3] [--rounds 3] [--json FILE]
 
 The problems differ (squared hinge with regularised bias here, hinge with free bias there); test accuracy is printed to
-show that neither is the easier one. Every fit's gap is judged again in float64, from the definitions, outside the solver.
+show that neither is the easier one. Every fit's gap is judged again in float64, from the definitions, outside the
+solver.
 """
 
 import argparse
@@ -38,7 +39,14 @@ def judge(x, y, C, alpha, gamma, rows=1000):
     v = y[support] * alpha[support]
     h = np.concatenate(
         [
-            (np.exp(-gamma * np.maximum(squares[i : i + rows, None] + squares[support] - 2 * x[i : i + rows] @ x[support].T, 0)) + 1) @ v
+            (
+                np.exp(
+                    -gamma
+                    * np.maximum(squares[i : i + rows, None] + squares[support] - 2 * x[i : i + rows] @ x[support].T, 0)
+                )
+                + 1
+            )
+            @ v
             for i in range(0, len(x), rows)
         ]
     )
@@ -91,8 +99,9 @@ def main():
         }  # fmt: skip
         rows.append(row)
         print(
-            f"C = {C:g}: {took:.2f} s ({row['status']}, {row['steps']} steps; first call {row['compile_seconds']:.2f} s more, for compilation), "
-            f"SVC {theirs:.2f} s: x{row['svc_over_ours']:.1f}; gap {row['certified_gap']:.2e} certified, {row['float64_gap']:.2e} in float64; "
+            f"C = {C:g}: {took:.2f} s ({row['status']}, {row['steps']} steps; first call "
+            f"{row['compile_seconds']:.2f} s more, for compilation), SVC {theirs:.2f} s: x{row['svc_over_ours']:.1f}; "
+            f"gap {row['certified_gap']:.2e} certified, {row['float64_gap']:.2e} in float64; "
             f"test accuracy {accuracy:.4f}, SVC {row['svc_accuracy']:.4f}",
             flush=True,
         )

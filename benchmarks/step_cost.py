@@ -3,8 +3,9 @@
 Usage: python benchmarks/step_cost.py [--sizes 5000 10000] [--rounds 7] [--json FILE]
 
 The yardstick reads one pseudo-random row of K a turn, as a solver does. Rounds go through all bodies in turn, and the
-ratio of a body is taken within its round, so that a slow spell of the machine falls on both; the median is printed, with
-the extremes. The refresh, a whole matrix-vector product, is measured too and counted in at the driver's interval.
+ratio of a body is taken within its round, so that a slow spell of the machine falls on both; the median is printed,
+with the extremes. The refresh, a whole matrix-vector product, is measured too and counted in at the driver's
+interval.
 """
 
 import argparse

@@ -32,7 +32,7 @@ class KernelBasis:
 
     @property
     def size(self) -> int:
-        """q."""
+        """Q."""
         return self.x.shape[0]
 
     def __call__(self, x_new: Float[Array, "m d"]) -> Float[Array, "m q"]:
@@ -73,7 +73,7 @@ class NystroemBasis:
 
     @property
     def size(self) -> int:
-        """r."""
+        """R."""
         return self.whitening.shape[1]
 
     def __call__(self, x_new: Float[Array, "m d"]) -> Float[Array, "m r"]:
@@ -103,7 +103,7 @@ class FourierBasis:
 
     @property
     def size(self) -> int:
-        """r."""
+        """R."""
         return self.phases.shape[0]
 
     def __call__(self, x_new: Float[Array, "m d"]) -> Float[Array, "m r"]:
@@ -154,7 +154,8 @@ def _blocks(basis: Any, points: Any, coef: Array, size: int) -> Array:
     return jnp.concatenate([head, value(jnp.arange(whole * size, m, dtype=jnp.int32))])
 
 
-# --- in a file ---------------------------------------------------------------------------------------------------------
+# --- in a file
+# ---------------------------------------------------------------------------------------------------------
 
 
 def basis_to_arrays(basis: Any) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -8,6 +8,7 @@ looked at when they are concrete: under `jax.jit` and its relatives the same fau
 from typing import Any
 
 import jax
+import jax.core
 import numpy as np
 
 

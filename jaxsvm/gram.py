@@ -1,8 +1,9 @@
 """Gram operators: the kernel matrix of a data set, by rows, blocks and products, stored or not.
 
-`gram(kernel, x)` chooses: `DenseGram` stores all n x n values where they fit a stated memory budget, `TiledGram` computes rows
-on demand in O(n d) memory, `LowRankGram` (`jaxsvm.low_rank`) works on features. All three are pytrees with the same methods, and
-differentiable with respect to kernel parameters and data.
+`gram(kernel, x)` chooses: `DenseGram` stores all n x n values where they fit a stated memory budget, `TiledGram`
+computes rows on demand in O(n d) memory, `LowRankGram` (`jaxsvm.low_rank`) works on features. All three are pytrees
+with the same
+methods, and differentiable with respect to kernel parameters and data.
 """
 
 import dataclasses
@@ -22,7 +23,7 @@ from jaxsvm.sparse import CSR, as_points, dense_rows
 
 MEMORY = 4 * 2**30
 """Default budget of a stored kernel matrix in bytes: n = 32,768 in float32."""
-BUILD_TILE = 256
+BUILD_TILE = 128
 ROW_TILE = 128
 
 
@@ -143,7 +144,9 @@ class TiledGram:
         return _expansion(self, coef, support)
 
     def _values(self, x: Array, z: Array) -> Array:
-        return self.kernel.matrix(x, z, centred=self.kernel.stationary and not isinstance(self.x, CSR)).astype(self.dtype)
+        return self.kernel.matrix(x, z, centred=self.kernel.stationary and not isinstance(self.x, CSR)).astype(
+            self.dtype
+        )
 
 
 Gram = DenseGram | TiledGram | LowRankGram
@@ -168,7 +171,8 @@ def gram(
         x: The points, `(n, d)`: NumPy or JAX array, SciPy CSR; for `Precomputed()` the kernel matrix `(n, n)`.
         tile: Rows at a time: makes a `TiledGram`, whatever the size.
         rank: Features: makes a `LowRankGram`.
-        dtype: Of the kernel values; None: that of the data. float32 values with float64 data keep solver vectors in float64.
+        dtype: Of the kernel values; None: that of the data. float32 values with float64 data keep solver vectors in
+            float64.
         memory: Budget in bytes for stored kernel values; a `TiledGram` where n x n of them need more.
         method: "nystroem" or "fourier", with `rank`.
         landmarks: "pivoted" (greedy, by pivoted Cholesky) or "random", with "nystroem".
@@ -189,7 +193,9 @@ def gram(
     points = as_points(x)
     dtype = points.dtype if dtype is None else jnp.dtype(dtype)
     if rank is not None:
-        return low_rank_gram(kernel, points, min(rank, points.shape[0]) if method == "nystroem" else rank, method, landmarks, dtype, key)
+        return low_rank_gram(
+            kernel, points, min(rank, points.shape[0]) if method == "nystroem" else rank, method, landmarks, dtype, key
+        )
     points, shift = _centre(kernel, points)
     n = points.shape[0]
     if tile is None and n * n * dtype.itemsize <= memory:
@@ -220,11 +226,21 @@ def _precomputed(kernel: Precomputed, x: Any, dtype: Any) -> DenseGram:
 
 @jax.jit(static_argnames="dtype")
 def _dense_values(kernel: Kernel, points: Any, dtype: Any) -> Float[Array, "n n"]:
-    """All kernel values, by tiles of rows: the tile stays in cache between product and exponential."""
-    tiled = TiledGram(kernel, points, jnp.zeros((points.shape[1],), points.dtype), min(BUILD_TILE, points.shape[0]), dtype)
-    K = _by_row_tiles(tiled.n, tiled.tile, jax.checkpoint(tiled.rows))
-    diagonal = jnp.arange(tiled.n)
-    return K.at[diagonal, diagonal].set(tiled.diag())  # exact where the expansion of a distance is not
+    """All kernel values, by tiles of rows into one buffer: a tile stays in cache between product and exponential."""
+    n = points.shape[0]
+    tile = min(BUILD_TILE, n)
+    tiled = TiledGram(kernel, points, jnp.zeros((points.shape[1],), points.dtype), tile, dtype)
+    diagonal, columns = tiled.diag(), jnp.arange(n, dtype=jnp.int32)
+
+    def fill(k: Array, K: Array) -> Array:
+        start = jnp.minimum(k * tile, n - tile)  # the last tile overlaps its neighbour
+        index = start + jnp.arange(tile, dtype=jnp.int32)
+        # The diagonal is exact where the expansion of a distance is not.
+        values = jnp.where(index[:, None] == columns, diagonal[index][:, None], rows(index))
+        return lax.dynamic_update_slice(K, values, (start, jnp.zeros_like(start)))
+
+    rows = jax.checkpoint(tiled.rows)
+    return lax.fori_loop(0, -(-n // tile), fill, jnp.zeros((n, n), dtype))
 
 
 def _by_row_tiles(n: int, tile: int, rows: Any) -> Array:

@@ -301,7 +301,8 @@ def as_kernel(kernel: Any) -> Kernel:
     raise InputError(f"kernel is {kernel!r}: a kernel of jaxsvm.kernels or a function of two points is needed.")
 
 
-# --- choosing gamma ----------------------------------------------------------------------------------------------------
+# --- choosing gamma
+# ----------------------------------------------------------------------------------------------------
 
 
 def gamma_scale(x: Any) -> float:
@@ -313,7 +314,7 @@ def gamma_scale(x: Any) -> float:
 
 
 def gamma_paper(x: Any) -> float:
-    """The paper's `exp(-|x - z|^2 / (2 sigma^2))`, sigma^2 the average squared distance: `1 / (4 trace(Cov))`, O(n d)."""
+    """The paper's `exp(-|x - z|^2 / (2 sigma^2))`, sigma^2 the average squared distance, `2 trace(Cov)`. O(n d)."""
     total, squares = _moments(x)
     n = x.shape[0]
     average = 2 * (squares / n - (total / n) ** 2).sum()
@@ -364,7 +365,8 @@ def _spread(value: Any) -> float:
     return float(value) if value > 0 else 1.0
 
 
-# --- describing a kernel in a file -------------------------------------------------------------------------------------
+# --- describing a kernel in a file
+# -------------------------------------------------------------------------------------
 
 _SIMPLE = {cls.__name__: cls for cls in (Linear, RBF, Laplacian, Polynomial, Sigmoid, Precomputed)}
 _COMPOSED = {cls.__name__: cls for cls in (Sum, Product, Scaled)}
@@ -378,7 +380,9 @@ def kernel_to_dict(kernel: Kernel) -> dict[str, Any]:
     """
     name = type(kernel).__name__
     if name not in _SIMPLE and name not in _COMPOSED:
-        raise InputError(f"kernel {name} cannot be written to a file: save the fit's arrays and rebuild the kernel in code.")
+        raise InputError(
+            f"kernel {name} cannot be written to a file: save the fit's arrays and rebuild the kernel in code."
+        )
     fields = {}
     for field in dataclasses.fields(kernel):  # pyright: ignore[reportArgumentType]  # every kernel is a dataclass
         value = getattr(kernel, field.name)
@@ -406,7 +410,8 @@ def _field_from_json(value: Any) -> Any:
     return jnp.asarray(value) if isinstance(value, list) else value
 
 
-# --- shared pieces -----------------------------------------------------------------------------------------------------
+# --- shared pieces
+# -----------------------------------------------------------------------------------------------------
 
 
 def _inner(x: Array, z: Array) -> Array:

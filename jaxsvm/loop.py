@@ -87,7 +87,8 @@ def fit(
         callback: Called with the best certified `Fit` after every chunk; returning True stops, with status INTERRUPTED.
 
     Returns:
-        The best certified point as a `Fit`. Ctrl-C returns it too, with status INTERRUPTED; pass it as `init` to resume.
+        The best certified point as a `Fit`. Ctrl-C returns it too, with status INTERRUPTED; pass it as `init` to
+        resume.
 
     Raises:
         InputError: On arguments that cannot be used. A fit that does not converge warns, and its status says so.
@@ -166,7 +167,8 @@ def advance(problem: Any, solver: Any, progress: Progress, chunks: Any = None) -
         lambda carry: (carry[0] + 1, chunk(carry[1])),
         (jnp.zeros((), jnp.int32), progress),
     )
-    # The last chunk may be shorter: the cap is exact. Single steps, and only there: under vmap each would copy its carry.
+    # The last chunk may be shorter: the cap is exact. Single steps, and only there: under vmap each would copy
+    # its carry.
     short = waiting(progress) & ~room(progress)
     state = lax.while_loop(
         lambda state: short & (state.counters.steps < solver.max_steps),
@@ -178,7 +180,7 @@ def advance(problem: Any, solver: Any, progress: Progress, chunks: Any = None) -
 
 
 def run_steps(problem: Any, solver: Any, state: Any, steps: int) -> Any:
-    """`steps` (static) steps, a few of them a turn: XLA copies vectors between turns, which costs a quarter of a step."""
+    """`steps` (static) steps, a few a turn: between turns XLA copies vectors, which costs a quarter of a step."""
     return lax.fori_loop(0, steps, lambda _, state: solver.step(problem, state), state, unroll=min(UNROLL, steps))
 
 
@@ -196,7 +198,14 @@ def due(solver: Any, progress: Progress) -> Array:
     broken = ~jnp.isfinite(progress.state.R)
     last = steps_taken(progress) >= solver.max_steps
     indefinite = progress.state.indefinite
-    return claims | broken | last | indefinite | progress.idle | (since >= refresh_interval(solver, progress.alpha.shape[-1]))
+    return (
+        claims
+        | broken
+        | last
+        | indefinite
+        | progress.idle
+        | (since >= refresh_interval(solver, progress.alpha.shape[-1]))
+    )
 
 
 def certify(problem: Any, solver: Any, progress: Progress) -> Progress:
@@ -213,9 +222,7 @@ def certify(problem: Any, solver: Any, progress: Progress) -> Progress:
 
     # Progress is a lower R by more than rounding, or a gap that still shrinks.
     rounding = 4 * jnp.finfo(s.dtype).eps * jnp.abs(R)
-    advanced = (R < progress.lowest - rounding) | (
-        certificate.relative_gap < 0.99 * progress.certificate.relative_gap
-    )
+    advanced = (progress.lowest - rounding > R) | (certificate.relative_gap < 0.99 * progress.certificate.relative_gap)
     stale = jnp.where(advanced, 0, progress.stale + 1)
     status = jnp.asarray(Status.RUNNING, jnp.int32)
     for condition, code in (  # the first that holds decides
@@ -387,5 +394,3 @@ def _warn(fitted: Fit, solver: Any) -> None:
             ConvergenceWarning,
             stacklevel=4,
         )
-
-

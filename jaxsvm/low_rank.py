@@ -1,7 +1,9 @@
 """A Gram operator of r features, `K ~ Z Z'`: Nystroem landmarks, or random Fourier features.
 
-Sources: Williams and Seeger 2001 and Fine and Scheinberg 2001 (pivoted Cholesky) for Nystroem; Rahimi and Recht 2007 for
-Fourier features. The operator is exactly the kernel `phi(x) . phi(z)` of its features: fits on it are certified for that kernel.
+Sources: Williams and Seeger 2001 and Fine and Scheinberg 2001 (pivoted Cholesky) for Nystroem; Rahimi and Recht 2007
+    for
+Fourier features. The operator is exactly the kernel `phi(x) . phi(z)` of its features: fits on it are certified for
+that kernel.
 """
 
 import dataclasses
@@ -157,7 +159,9 @@ def _fourier(kernel: Kernel, x: Any, rank: int, dtype: Any, key: Array) -> Fouri
         scale = jnp.broadcast_to(jnp.asarray(kernel.gamma, dtype), (d,))
         noise = jax.random.cauchy(noise_key, (d, rank), dtype)
     else:
-        raise InputError(f"kernel is {type(kernel).__name__}: random Fourier features exist for RBF and Laplacian here.")
+        raise InputError(
+            f"kernel is {type(kernel).__name__}: random Fourier features exist for RBF and Laplacian here."
+        )
     phases = jax.random.uniform(phase_key, (rank,), dtype, 0, 2 * jnp.pi)
     shift = jnp.zeros((d,), x.dtype) if isinstance(x, CSR) else x.mean(axis=0)
     return FourierBasis(scale[:, None] * noise, phases, shift)
@@ -166,7 +170,9 @@ def _fourier(kernel: Kernel, x: Any, rank: int, dtype: Any, key: Array) -> Fouri
 def _feature_rows(features: Any, x: Any, dtype: Any) -> Float[Array, "n r"]:
     if not isinstance(x, CSR):
         return features(x).astype(dtype)
-    return lax.map(lambda i: features(x.rows(i[None]))[0], jnp.arange(x.shape[0], dtype=jnp.int32), batch_size=256).astype(dtype)
+    return lax.map(
+        lambda i: features(x.rows(i[None]))[0], jnp.arange(x.shape[0], dtype=jnp.int32), batch_size=256
+    ).astype(dtype)
 
 
 def _product(a: Array, b: Array) -> Array:

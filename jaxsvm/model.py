@@ -54,9 +54,12 @@ class Model:
         arrays |= {"coef": np.asarray(self.coef), "bias": np.asarray(self.bias), "R": np.asarray(self.R)}
         arrays |= {f"certificate/{name}": np.asarray(value) for name, value in self.certificate._asdict().items()}
         if self.scaling is not None:
-            arrays |= {"scaling/offset": np.asarray(self.scaling.offset), "scaling/factor": np.asarray(self.scaling.factor)}
+            arrays |= {
+                "scaling/offset": np.asarray(self.scaling.offset),
+                "scaling/factor": np.asarray(self.scaling.factor),
+            }
         with open(path, "wb") as file:
-            np.savez_compressed(file, header=np.asarray(json.dumps(header)), **arrays)
+            np.savez_compressed(file, **(arrays | {"header": np.asarray(json.dumps(header))}))  # pyright: ignore[reportArgumentType]
 
 
 def load_model(path: Any) -> Model:
@@ -65,8 +68,8 @@ def load_model(path: Any) -> Model:
     Raises:
         DataError: Where the file is missing, cut short, or no model.
     """
-    from jaxsvm.datasets import Scaling
     from jaxsvm.basis import basis_from_arrays
+    from jaxsvm.datasets import Scaling
 
     try:
         with np.load(path, allow_pickle=False) as stored:
@@ -82,7 +85,9 @@ def load_model(path: Any) -> Model:
             bias=jnp.asarray(arrays["bias"]),
             R=jnp.asarray(arrays["R"]),
             certificate=Certificate(*(jnp.asarray(arrays[f"certificate/{name}"]) for name in Certificate._fields)),
-            scaling=Scaling(jnp.asarray(arrays["scaling/offset"]), jnp.asarray(arrays["scaling/factor"])) if scaled else None,
+            scaling=Scaling(jnp.asarray(arrays["scaling/offset"]), jnp.asarray(arrays["scaling/factor"]))
+            if scaled
+            else None,
             classes=tuple(header["classes"]),
         )
     except FileNotFoundError:
@@ -91,8 +96,8 @@ def load_model(path: Any) -> Model:
         raise
     except Exception as error:  # a damaged archive shows itself in many ways: EOF, CRC, a missing key
         raise DataError(
-            f"{os.fspath(path)}: not a whole jaxsvm model ({type(error).__name__}: {error}); it may have been cut short. "
-            "Save the model again."
+            f"{os.fspath(path)}: not a whole jaxsvm model ({type(error).__name__}: {error}); it may have been "
+            "cut short. Save the model again."
         ) from error
 
 
@@ -131,8 +136,8 @@ def decision_function(*arguments: Any, calibrated: bool = True) -> Float[Array, 
     Args:
         *arguments: A model, or a fit and its problem; then the points `(m, d)`, dense or CSR. For a precomputed kernel,
             the kernel values between new points and all training samples, `(m, n)`.
-        calibrated: Whether values are in primal scale, margin 1 (spec 1.4); False gives the paper's `h`, which is R times
-            as large.
+        calibrated: Whether values are in primal scale, margin 1 (spec 1.4); False gives the paper's `h`, which is R
+            times as large.
 
     Returns:
         Values `(m,)`, positive on the side of +1. Rows are taken in blocks: a million of them need no m x n memory.
@@ -158,7 +163,8 @@ def predict(*arguments: Any) -> Any:
     """Labels of new points: `predict(model, x_new)` or `predict(fit, problem, x_new)`; as `decision_function`.
 
     Returns:
-        The model's classes, a NumPy array `(m,)`; for a fit, -1 and +1 as an array of its dtype. A value of 0 counts as positive.
+        The model's classes, a NumPy array `(m,)`; for a fit, -1 and +1 as an array of its dtype. A value of 0 counts
+        as positive.
     """
     values = decision_function(*arguments)
     positive: Bool[Array, " m"] = values >= 0

@@ -105,8 +105,8 @@ def solve_path(
     """
     if screen is not None:
         raise InputError(f"screen is {screen!r}: safe screening is not part of this version; leave it None.")
-    if jnp.ndim(Cs) != 1 or jnp.shape(Cs)[0] == 0:
-        raise InputError(f"Cs has shape {jnp.shape(Cs)}: a list of values, shape (k,) with k >= 1, is needed.")
+    if np.ndim(Cs) != 1 or np.shape(Cs)[0] == 0:
+        raise InputError(f"Cs has shape {np.shape(Cs)}: a list of values, shape (k,) with k >= 1, is needed.")
     if lanes is not None and lanes < 1:
         raise InputError(f"lanes is {lanes}: at least 1 is needed.")
     require_finite("Cs", Cs)

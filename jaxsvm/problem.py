@@ -150,9 +150,11 @@ class SquaredHingeProblem:
 
     def indefinite(self, R: Float[Array, ""]) -> Bool[Array, ""]:
         """Whether `R = alpha' Kt alpha` is negative by more than rounding: Kt is not positive semidefinite."""
-        return R < -32 * jnp.finfo(R.dtype).eps * jnp.abs(self.diagonal).max()
+        return -32 * jnp.finfo(R.dtype).eps * jnp.abs(self.diagonal).max() > R
 
-    def primal_point(self, alpha: Float[Array, " n"], R: Float[Array, ""]) -> tuple[Float[Array, " n"], Float[Array, ""]]:
+    def primal_point(
+        self, alpha: Float[Array, " n"], R: Float[Array, ""]
+    ) -> tuple[Float[Array, " n"], Float[Array, ""]]:
         """Coefficients and bias of the calibrated decision function `h / R`, for `alpha' Kt alpha = R`."""
         coefficients = self.y * alpha / R
         return coefficients, self.offset * coefficients.sum()
@@ -244,9 +246,11 @@ class BallProblem:
 
     def indefinite(self, R: Float[Array, ""]) -> Bool[Array, ""]:
         """Whether the squared radius `-R` is negative by more than rounding."""
-        return R > 32 * jnp.finfo(R.dtype).eps * jnp.abs(self.squares).max()
+        return 32 * jnp.finfo(R.dtype).eps * jnp.abs(self.squares).max() < R
 
-    def primal_point(self, alpha: Float[Array, " n"], R: Float[Array, ""]) -> tuple[Float[Array, " n"], Float[Array, ""]]:
+    def primal_point(
+        self, alpha: Float[Array, " n"], R: Float[Array, ""]
+    ) -> tuple[Float[Array, " n"], Float[Array, ""]]:
         """The centre's coefficients, `c = sum_i alpha_i phi(x_i)`; no bias."""
         del R
         return alpha, jnp.zeros((), self.dtype)
@@ -360,8 +364,8 @@ def _vector_dtype(gram: Any) -> Any:
 
 
 def _signs(y: Any, n: int, dtype: Any) -> Float[Array, " n"]:
-    if jnp.shape(y) != (n,):
-        raise InputError(f"y has shape {jnp.shape(y)}: one label for each of the {n} samples is needed, shape ({n},).")
+    if np.shape(y) != (n,):
+        raise InputError(f"y has shape {np.shape(y)}: one label for each of the {n} samples is needed, shape ({n},).")
     if is_concrete(y):
         values = np.unique(np.asarray(y))
         if values.dtype.kind not in "iufb" or not np.isin(values.astype(float), (-1.0, 1.0)).all():
@@ -385,8 +389,8 @@ def _require_both_classes(signs: Array, weight: Array | None) -> None:
 
 
 def _positive_scalar(name: str, value: Any, dtype: Any) -> Float[Array, ""]:
-    if jnp.shape(value) != ():
-        raise InputError(f"{name} has shape {jnp.shape(value)}: one number is needed (use `solve_path` for many).")
+    if np.shape(value) != ():
+        raise InputError(f"{name} has shape {np.shape(value)}: one number is needed (use `solve_path` for many).")
     if is_concrete(value) and not (np.isfinite(float(value)) and float(value) > 0):
         raise InputError(f"{name} is {float(value)}: a positive finite number is needed.")
     return jnp.asarray(value, dtype)
@@ -396,8 +400,8 @@ def _weights(sample_weight: Any, n: int, dtype: Any) -> tuple[Array | None, Arra
     """Weights, mask and whether they are usable; None and None where no weights were given."""
     if sample_weight is None:
         return None, None, jnp.asarray(True)
-    if jnp.shape(sample_weight) != (n,):
-        raise InputError(f"sample_weight has shape {jnp.shape(sample_weight)}: ({n},) is needed, one a sample.")
+    if np.shape(sample_weight) != (n,):
+        raise InputError(f"sample_weight has shape {np.shape(sample_weight)}: ({n},) is needed, one a sample.")
     require_finite("sample_weight", sample_weight)
     if is_concrete(sample_weight):
         values = np.asarray(sample_weight)

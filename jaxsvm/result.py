@@ -5,6 +5,7 @@ import enum
 from typing import Any, NamedTuple
 
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -205,7 +206,7 @@ def check(fit: Any) -> Any:
 def advice(status: Status) -> str:
     """What a user can do about a status."""
     return {
-        Status.STALLED: "The dtype's floor is reached: use float64, a larger tol or a smaller C, or Gram entries of more precision.",
+        Status.STALLED: "The dtype's floor is reached: use float64 data, a larger tol, a smaller C or scaled features.",
         Status.MAX_STEPS: "Raise max_steps, pass this fit as `init` to go on, or loosen tol.",
         Status.NOT_FINITE: "Look for overflow in the kernel (unscaled features, a high degree) and scale the data.",
         Status.NOT_PSD: "Choose a positive semidefinite kernel: the sigmoid is one for few parameters only.",

@@ -111,7 +111,9 @@ def as_points(x: Any, dtype: Any = None, name: str = "x") -> Any:
             raise InputError(f"{name} is a traced BCSR: its longest row is not known; convert it to CSR outside jit.")
         width = int(np.diff(np.asarray(x.indptr)).max(initial=0))
         data = jnp.asarray(x.data, _floating(x.data.dtype) if dtype is None else dtype)
-        points = CSR(data, jnp.asarray(x.indices, jnp.int32), jnp.asarray(x.indptr, jnp.int32), x.shape[1], max(width, 1))
+        points = CSR(
+            data, jnp.asarray(x.indices, jnp.int32), jnp.asarray(x.indptr, jnp.int32), x.shape[1], max(width, 1)
+        )
         require_finite(name, points.data)
     else:
         array = x if hasattr(x, "dtype") else np.asarray(x)

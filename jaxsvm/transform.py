@@ -23,8 +23,9 @@ def sampled(
 ) -> "Sampled":
     """Search the next vertex among `r` random ones: the paper's "probabilistic speedup" (spec 2.8, 2.9).
 
-    A step costs at most `r q + q` kernel evaluations for q active samples, and no work of order n. It stops where `tries`
-    samples in a row hold no violator of the stop rule. **That can be far too early** (spec 2.8: with 10 % of violators
+    A step costs at most `r q + q` kernel evaluations for q active samples, and no work of order n. It stops where
+    `tries` samples in a row hold no violator of the stop rule. **That can be far too early** (spec 2.8: with 10 % of
+    violators
     left): hence the full check, which is the default; with "none" the fit ends there, as published, with the
     certificate of the point it returns, and with status CONVERGED only where that certificate bears it out.
 
@@ -87,7 +88,7 @@ class Polished:
 
     def polish(self, problem: Any, state: Any) -> Any:
         """Conjugate gradients on the support of a state that was just refreshed."""
-        alpha, s = polish(problem, *self.solver.dual_point(problem, state), self.products)
+        alpha, s = polish(problem, *self.solver.dual_point(problem, state), products=self.products)
         return self.solver.place(problem, state, alpha, s)
 
 
@@ -129,10 +130,9 @@ class Sampled:
 
     def init(self, problem: Any, key: Array | None = None, init: Any = None) -> "SampledState":
         """The solver's start, in a buffer."""
-        key = jax.random.key(0) if key is None else key
-        start_key, key = jax.random.split(key)
+        start_key, run_key = jax.random.split(jax.random.key(0) if key is None else key)
         whole = self.solver.init(problem, start_key, init)
-        return self._fill(problem, whole.alpha, whole.s, whole.counters, key)
+        return self._fill(problem, whole.alpha, whole.s, whole.counters, run_key)
 
     def step(self, problem: Any, state: "SampledState") -> "SampledState":
         """Draw a sample; where it holds a violator, let the solver step on buffer and sample."""

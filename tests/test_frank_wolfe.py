@@ -1,4 +1,4 @@
-"""Properties T1 to T19 of the Frank-Wolfe specification (section 3), on the solver's own steps, and its corrected formulas."""
+"""Properties T1 to T19 of the Frank-Wolfe specification (section 3), and its corrected formulas."""
 
 import functools
 
@@ -214,7 +214,7 @@ def test_T11_T14_paper_rule_on_a_ball():
 
 
 def test_T13_core_vector_machine():
-    """With exact inner solves r^2 rises at every insertion, the inserted vertex is new, and few insertions are needed."""
+    """With exact inner solves r^2 rises at every insertion, the inserted vertex is new, and few are needed."""
     x, _ = classification(n=60)
     K = oracle.kernel_matrix("rbf", x, gamma=0.5)
     problem, eps = jaxsvm.meb_problem(jaxsvm.gram(Precomputed(), K)), 1e-3
@@ -265,8 +265,8 @@ def test_T15_linear_convergence_of_away_steps():
 @pytest.mark.parametrize("kernel", ["rbf", "linear", "poly"])
 def test_T16_solution(variant, kernel):
     y, _, problem, exact = example(kernel)
-    # Spec 3 asks 1e-4 at a gap of 1e-8; strong convexity gives |dh| <= sqrt(2 gap P (k + 1)), 2e-4 here: hence 1e-9.
-    fit = jaxsvm.check(jaxsvm.fit(problem, FrankWolfe(variant=variant, tol=1e-9)))
+    # Spec 3 asks 1e-4 at a gap of 1e-8; strong convexity gives |dh| <= sqrt(2 gap P (k + 1)), 2e-4 here: hence 1e-10.
+    fit = jaxsvm.check(jaxsvm.fit(problem, FrankWolfe(variant=variant, tol=1e-10)))
     K = np.asarray(problem.gram.K)
     h = np.asarray(jaxsvm.decision_function(fit, problem, K))
     truth = exact.decision(K)
@@ -290,8 +290,8 @@ def test_T17_R_of_C():
     R = np.asarray(path.fits.R)
     assert (np.diff(R) <= 1e-10).all()
     Cs = np.asarray(path.Cs)
-    assert (R >= 1 / (Cs * len(y)) - 1e-10).all()
-    assert (R <= 2 + 1 / Cs + 1e-10).all()
+    assert (1 / (Cs * len(y)) - 1e-10 <= R).all()
+    assert (2 + 1 / Cs + 1e-10 >= R).all()
 
 
 def test_T18_invariances():
@@ -328,7 +328,7 @@ def test_T19_published_formulas_where_the_diagonal_is_constant(variant):
 
 
 def test_published_step_is_wrong_where_the_diagonal_varies():
-    """Spec 5.2: the true distance may not select vertices, nor Delta^2 stand for D_i; the canonical step still converges."""
+    """Spec 5.2: the true distance may not select vertices, nor Delta^2 stand for D_i; the canonical step converges."""
     y, Kt, problem, exact = example("poly", 1.0)
     fit = jaxsvm.check(jaxsvm.fit(problem, FrankWolfe(variant="away", tol=1e-6, max_steps=400_000)))
     assert float(fit.R) / exact.R - 1 <= 1e-6
@@ -386,4 +386,5 @@ def test_named_hard_cases():
         gap = float(fit.certificate.relative_gap)
         assert fit.status.name in ("CONVERGED", "MAX_STEPS", "STALLED"), case.name
         assert (fit.status.name == "CONVERGED") == (gap <= 1e-3), case.name
-        assert float(fit.R) / exact.R - 1 <= gap + 1e-9, case.name
+        R = float(oracle.simplex_objective(case.K, case.y, case.C, np.asarray(fit.alpha)))
+        assert gap + 1e-9 >= R / exact.R - 1, case.name

@@ -1,7 +1,7 @@
 """The acceptance test: on 200 random problems every solver's gap bounds its true error, and `smo` ends within tol.
 
-The truth is an independent float64 QP solution (`oracle.solve_svm`). A third of the problems run by default, all of them with
-`-m slow`.
+The truth is an independent float64 QP solution (`oracle.solve_svm`). A third of the problems run by default, all of
+them with `-m slow`.
 """
 
 import functools

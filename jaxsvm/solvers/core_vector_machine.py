@@ -32,8 +32,8 @@ class CoreVectorMachine:
     Attributes:
         tol: What the stop rule is held against, > 0.
         max_steps: Cap on steps, inner and outer together, >= 0.
-        inner_tol: The core counts as solved where its Frank-Wolfe gap is at most `inner_tol (Delta^2 - R)`, > 0; it halves
-            on demand (LIBCVM's 1e-3).
+        inner_tol: The core counts as solved where its Frank-Wolfe gap is at most `inner_tol (Delta^2 - R)`, > 0; it
+            halves on demand (LIBCVM's 1e-3).
         stop: As for `FrankWolfe`; "paper" is the published rule; static.
         start: As for `FrankWolfe`; static.
         draw: Size of the random draw; static.

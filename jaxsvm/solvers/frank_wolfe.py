@@ -3,8 +3,8 @@
 Source: Frandi, Nanculef, Gasparo, Lodi, Sartori, "Training Support Vector Machines Using Frank-Wolfe Optimization
 Methods" (FW: `classic`; MFW, Algorithm 3: `away`); Lacoste-Julien and Jaggi 2015 (`pairwise`); Fan, Chen and Lin 2005
 for the second-order choice of a pair (`smo`). The whole solver is three objects: `alpha`, `s = Kt alpha`, and
-`R = alpha . s`. A step toward a vertex or away from one costs one column of `Kt` (n kernel evaluations), a pair step two,
-and all of them a few passes over vectors of length n.
+`R = alpha . s`. A step toward a vertex or away from one costs one column of `Kt` (n kernel evaluations), a pair step
+two, and all of them a few passes over vectors of length n.
 
 Rates: `classic` O(1/k); the others converge linearly, since R is strongly convex with modulus 2/C (spec 7).
 
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
 from jaxsvm import selection
 from jaxsvm.errors import InputError
@@ -37,7 +37,8 @@ class FrankWolfe:
     """Configuration of the Frank-Wolfe family.
 
     Attributes:
-        variant: "smo" (second-order pairs, the default exact solver), "pairwise", "away" (MFW) or "classic" (FW); static.
+        variant: "smo" (second-order pairs, the default exact solver), "pairwise", "away" (MFW) or "classic" (FW);
+            static.
         tol: What the stop rule is held against; for the default rule a relative duality gap, > 0.
         max_steps: The step cap, >= 0.
         stop: "squared_hinge" (the certified relative gap of the problem), "relative_fw" (`G <= tol R`) or "paper"
@@ -45,10 +46,12 @@ class FrankWolfe:
         start: "random" (the ball of a balanced random draw), "two-point" or "uniform"; static.
         draw: Size of the random draw, >= 2; static.
         check_every: Steps a chunk, between looks at the running stop rule; static.
-        refresh_every: Steps after which `s` is recomputed from scratch at the latest; None: 4,000, or n where that is more, for pair steps
-            and 2,000 for the steps that rescale (spec 6.3); static.
-        polish_products: "smo" only: matrix-vector products of a polish (`jaxsvm.solvers.polish`), which the driver grants once
-            the pair steps have spent as many kernel evaluations: easy problems never see one, ill-conditioned ones end; 0: none; static.
+        refresh_every: Steps after which `s` is recomputed from scratch at the latest; None: 4,000, or n where that is
+            more, for pair steps and 2,000 for the steps that rescale (spec 6.3); static.
+        polish_products: "smo" only: matrix-vector products of a polish (`jaxsvm.solvers.polish`), which the driver
+            grants once the pair steps have spent as many kernel evaluations: easy problems never see one, ill-
+            conditioned ones
+            end; 0: none; static.
     """
 
     variant: str = dataclasses.field(default="smo", metadata={"static": True})
@@ -168,7 +171,7 @@ def _vertex_step(problem: Any, state: State, may_go_away: bool) -> State:
 
 
 def pair_step(problem: Any, state: Any, second_order: bool) -> Any:
-    """Move mass from an active vertex j to the best vertex i (spec 2.1 pairwise; 2.3 for the second-order choice of j)."""
+    """Move mass from an active vertex j to the best vertex i (spec 2.1; 2.3 for the second-order choice of j)."""
     alpha, s, R = state.alpha, state.s, state.R
     s_i, i = selection.argmin(s if problem.mask is None else jnp.where(problem.mask, s, jnp.inf))
     column_i, D_i = problem.column(i), selection.entry(problem.diagonal, i)

@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
@@ -37,8 +38,8 @@ def start(
     counters = Counters.zero()
     if init is not None:
         alpha, margins = init if isinstance(init, tuple) else (init, None)
-        if jnp.shape(alpha) != (problem.n,):
-            raise InputError(f"init has weights of shape {jnp.shape(alpha)}: ({problem.n},) is needed.")
+        if np.shape(alpha) != (problem.n,):
+            raise InputError(f"init has weights of shape {np.shape(alpha)}: ({problem.n},) is needed.")
         alpha = _onto_simplex(problem, jnp.asarray(alpha, problem.dtype))
         return alpha, problem.matvec(alpha) if margins is None else problem.gradient(alpha, margins), counters
     key = jax.random.key(0) if key is None else key
@@ -73,9 +74,7 @@ def _two_point(problem: Any, key: Array, counters: Counters) -> tuple[Array, Arr
     return alpha, (column_a + problem.column(b)) / 2, counters.evaluated(2 * problem.n)
 
 
-def _random_draw(
-    problem: Any, key: Array, draw: int, pairs: Any, counters: Counters
-) -> tuple[Array, Array, Counters]:
+def _random_draw(problem: Any, key: Array, draw: int, pairs: Any, counters: Counters) -> tuple[Array, Array, Counters]:
     """The solution on a few samples drawn evenly from the classes, by pair steps."""
     indices, valid = selection.balanced_draw(key, problem.y, _eligible(problem), draw)
     few = Restricted(problem, indices, valid)
