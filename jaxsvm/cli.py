@@ -35,9 +35,8 @@ from jaxsvm.result import Fit, Status, advice
 try:
     import rich.progress
     import typer
-    from rich.box import SIMPLE
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 except ImportError as error:
     raise SystemExit(f"jaxsvm: error: the command needs {error.name}: pip install 'jaxsvm[cli]'") from error
 
@@ -159,9 +158,9 @@ def fit(
                 problem, configured, key=jax.random.key(seed), max_seconds=max_seconds, callback=callback
             )
         seconds = time.monotonic() - started
-        model = compact(fitted, problem, scaling=job.scaling, classes=job.classes)
-        row = _row(C, fitted, _accuracy(model, job), seconds)
-        _save(out, model.save)
+        interrupts.armed = False
+        _save(out, compact(fitted, problem, scaling=job.scaling, classes=job.classes).save)
+        row = _row(C, fitted, _accuracy(fitted, problem, job), seconds)
     _report(as_json, {"command": "fit", **job.description(), "solver": solver, "tol": tol, **row, "out": out})
     _finish([fitted], interrupts.seen)
 
@@ -208,24 +207,23 @@ def path(
     with jax.enable_x64(dtype == "float64"), _Interrupts() as interrupts:
         job = _prepare(data, label, positive, test_fraction, scale, seed, dtype, kernel, gamma, degree, coef0)
         started = time.monotonic()
-        fits, seconds = _solve_path(job, Cs, _solver(solver, tol, max_steps), seed, max_seconds)
+        fits, seconds = _solve_path(job, Cs, _solver(solver, tol, max_steps), seed, max_seconds, interrupts)
         total = time.monotonic() - started
+        interrupts.armed = False
         if not fits:
             raise KeyboardInterrupt
-        models = {place: _model(job, fitted, Cs[place]) for place, fitted in fits.items()}
-        rows = {place: _row(Cs[place], fits[place], _accuracy(models[place], job), seconds[place]) for place in fits}
+        problems = {place: jaxsvm.svm_problem(job.gram, job.signs, Cs[place]) for place in fits}
+        scores = {place: _accuracy(fits[place], problems[place], job) for place in fits}
+        rows = {place: _row(Cs[place], fits[place], scores[place], seconds[place]) for place in sorted(fits)}
         chosen = _choose(rows, fits) if saved is None and job.test is not None else saved
-        if out is not None and chosen not in models:
-            _complain(f"the value of --save-C, {save_C}, was not reached: no model is written.")
-        elif out is not None and chosen is not None:
-            _save(out, models[chosen].save)
-        written = out if chosen in models else None
+        if chosen is not None and chosen not in fits:
+            _complain(f"C = {Cs[chosen]:g} was not reached{'' if out is None else ': no model is written'}.")
+            chosen = out = None
+        if out is not None and chosen is not None:
+            _save(out, compact(fits[chosen], problems[chosen], scaling=job.scaling, classes=job.classes).save)
     report = {"command": "path", **job.description(), "solver": solver, "tol": tol}
-    report |= {
-        "path": [rows[place] for place in sorted(rows)],
-        "not_reached": [c for i, c in enumerate(Cs) if i not in fits],
-    }
-    report |= {"chosen_C": None if chosen is None else Cs[chosen], "seconds": total, "out": written}
+    report |= {"path": list(rows.values()), "not_reached": [C for place, C in enumerate(Cs) if place not in fits]}
+    report |= {"chosen_C": None if chosen is None else Cs[chosen], "seconds": total, "out": out}
     _report(as_json, report)
     _finish(list(fits.values()), interrupts.seen, complete=len(fits) == len(Cs))
 
@@ -278,7 +276,7 @@ def info(
             "python": sys.version.split()[0],
             "backend": jax.default_backend(),
             "devices": [str(device) for device in jax.devices()],
-            "compilation_cache": jax.config.jax_compilation_cache_dir,
+            "compilation_cache": getattr(jax.config, "jax_compilation_cache_dir", None),
         }
     elif _is_model(file):
         with jax.enable_x64(True):
@@ -319,7 +317,7 @@ class _Job:
     source: str
     gram: Any
     signs: np.ndarray
-    test: tuple[Any, np.ndarray] | None  # points as they were read, and signs
+    test: tuple[Any, np.ndarray] | None  # points, scaled, and signs
     scaling: Scaling | None
     classes: tuple[Any, Any]
     kernel: kernels.Kernel
@@ -352,7 +350,9 @@ def _prepare(
     scaling = constructors[scale](x) if scale in constructors else None
     scaled = x if scaling is None else scaling(x)
     chosen = _kernel(kernel, gamma, degree, coef0, scaled)
-    held_out = None if test is None else (dataset.x[test], signs[test])
+    held_out = None
+    if test is not None:
+        held_out = (dataset.x[test] if scaling is None else scaling(dataset.x[test]), signs[test])
     n, d = x.shape
     gram = jaxsvm.gram(chosen, scaled)
     return _Job(data, gram, signs[train], held_out, scaling, tuple(classes.tolist()), chosen, (n, d), scale)
@@ -398,7 +398,7 @@ class _OutOfTime(Exception):
 
 
 def _solve_path(
-    job: _Job, Cs: list[float], solver: Any, seed: int, max_seconds: float | None
+    job: _Job, Cs: list[float], solver: Any, seed: int, max_seconds: float | None, interrupts: "_Interrupts"
 ) -> tuple[dict[int, Fit], dict[int, float]]:
     """Fits and seconds of the values that were reached: all, but for Ctrl-C and --max-seconds."""
     fits: dict[int, Fit] = {}
@@ -412,7 +412,7 @@ def _solve_path(
             now = time.monotonic()
             fits[place], seconds[place], last = fitted, now - last, now
             bar.update(task, advance=1, note=f"C {Cs[place]:.4g}, gap {float(fitted.certificate.relative_gap):.2g}")
-            if fitted.status == Status.INTERRUPTED:
+            if interrupts.seen:
                 raise KeyboardInterrupt
             if max_seconds is not None and now - started > max_seconds:
                 raise _OutOfTime
@@ -421,15 +421,12 @@ def _solve_path(
     return fits, seconds
 
 
-def _model(job: _Job, fitted: Fit, C: float) -> Model:
-    return compact(fitted, jaxsvm.svm_problem(job.gram, job.signs, C), scaling=job.scaling, classes=job.classes)
-
-
-def _accuracy(model: Model, job: _Job) -> float | None:
+def _accuracy(fitted: Fit, problem: Any, job: _Job) -> float | None:
+    """On the test samples, from the whole fit: a model's size changes with C, and would compile for every one."""
     if job.test is None:
         return None
     x, signs = job.test
-    return float(np.mean((np.asarray(decision_function(model, x)) >= 0) == (signs > 0)))
+    return float(np.mean((np.asarray(decision_function(fitted, problem, x)) >= 0) == (signs > 0)))
 
 
 def _choose(rows: dict[int, dict[str, Any]], fits: dict[int, Fit]) -> int:
@@ -549,8 +546,13 @@ def _save(out: str | None, write: Callable[[str], Any]) -> None:
 # --- predicting and describing -----------------------------------------------------------------------------------
 
 
-def _features(model: Model) -> int:
-    return model.basis.shift.shape[0]
+def _features(model: Model) -> int | None:
+    """How many columns new points must have, where the model knows it."""
+    if isinstance(getattr(model.basis, "kernel", None), kernels.Precomputed):
+        return None
+    known = [model.scaling.offset] if model.scaling is not None else []
+    known += [model.basis.shift] if hasattr(model.basis, "shift") else []
+    return known[0].shape[0] if known else None
 
 
 def _truth(y: np.ndarray, classes: tuple[Any, Any]) -> np.ndarray | None:
@@ -585,7 +587,7 @@ def _describe_model(file: str, model: Model) -> dict[str, Any]:
         "classes": list(model.classes),
         "d": _features(model),
         "support": int(model.coef.shape[0]),
-        "kernel": kernels.kernel_to_dict(model.basis.kernel),
+        "kernel": kernels.kernel_to_dict(model.basis.kernel) if hasattr(model.basis, "kernel") else None,
         "dtype": str(model.coef.dtype),
         "scaled": model.scaling is not None,
         **certificate,
@@ -640,7 +642,8 @@ def _report(as_json: bool, report: dict[str, Any]) -> None:
     if "path" in report:
         formats = {"C": ".4g", "status": "", "relative_gap": ".1e", "primal": ".5g", "steps": "", "support": ""}
         formats |= {"test_accuracy": ".4f", "seconds": ".2g"}
-        table = Table(*(name.replace("_", " ") for name in formats), box=SIMPLE)
+        short = {"relative_gap": "gap", "test_accuracy": "accuracy"}
+        table = Table(*(Column(short.get(name, name), justify="right", no_wrap=True) for name in formats), box=None)
         for row in report["path"]:
             cells = ("" if row[name] is None else format(row[name], style) for name, style in formats.items())
             table.add_row(*cells, style=None if row["certified"] else "red")
@@ -723,9 +726,13 @@ def _gap_bar(tol: float) -> Iterator[Callable[[Fit], None] | None]:
 
 
 class _Interrupts:
-    """Remembers whether Ctrl-C came, since the library turns it into a status that `max_seconds` has too."""
+    """Remembers whether Ctrl-C came, since the library turns it into a status that `max_seconds` has too.
+
+    Disarmed, it only remembers: what was computed is saved before the command leaves.
+    """
 
     seen = False
+    armed = True
 
     def __enter__(self) -> "_Interrupts":
         self.before = None
@@ -740,7 +747,8 @@ class _Interrupts:
     def _note(self, number: int, frame: Any) -> None:
         del number, frame
         self.seen = True
-        raise KeyboardInterrupt
+        if self.armed:
+            raise KeyboardInterrupt
 
 
 def _use_cache() -> None:
@@ -748,7 +756,7 @@ def _use_cache() -> None:
     wanted = os.environ.get("JAXSVM_CACHE")
     if wanted is not None and wanted.lower() in ("", "0", "off", "no", "none"):
         return
-    if wanted is None and jax.config.jax_compilation_cache_dir:
+    if wanted is None and getattr(jax.config, "jax_compilation_cache_dir", None):
         return  # JAX's own setting
     directory = Path(wanted) if wanted is not None else _cache_home() / "jaxsvm" / "xla"
     try:

@@ -141,13 +141,12 @@ def _vertex_step(problem: Any, state: State, may_go_away: bool) -> State:
     samples that lie below R or are active, so one search finds vertex and direction.
     """
     alpha, s, R = state.alpha, state.s, state.R
-    below = s < R if problem.mask is None else problem.mask & (s < R)
+    candidates = s < R if problem.mask is None else problem.mask & (s < R)
     if may_go_away:
-        _, p = selection.argmax(jnp.where(below | (alpha > 0), jnp.abs(s - R), -jnp.inf))
-    else:
-        _, p = selection.argmin(s if problem.mask is None else jnp.where(problem.mask, s, jnp.inf))
+        candidates = candidates | (alpha > 0)
+    _, p = selection.argmax(jnp.where(candidates, jnp.abs(s - R), -jnp.inf))
     s_p, alpha_p = selection.entry(s, p), selection.entry(alpha, p)
-    toward = (s_p <= R) | (not may_go_away)
+    toward = s_p <= R
     sign = jnp.where(toward, 1, -1).astype(s.dtype)
 
     gap = 2 * sign * (R - s_p)

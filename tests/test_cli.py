@@ -1,0 +1,365 @@
+"""The command: reports, exit codes, refusals, models that come back, Ctrl-C, the cache."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import jaxsvm
+from jaxsvm import cli
+from jaxsvm.datasets import Scaling, load
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+
+
+def refusal(*arguments):
+    """The one line that a refusal says."""
+    result = invoke(*arguments)
+    assert result.exit_code == 2, result.output
+    assert isinstance(result.exception, SystemExit)
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1 and result.stderr.startswith("jaxsvm: error: ")
+    return result.stderr
+
+
+@pytest.fixture(scope="module")
+def points():
+    rng = np.random.default_rng(0)
+    x = np.concatenate([rng.normal(-1, 1, (40, 3)), rng.normal(1, 1, (40, 3))]) * [1, 10, 100]
+    return x, np.repeat(["no", "yes"], 40)
+
+
+@pytest.fixture(scope="module")
+def data(points, tmp_path_factory):
+    """A CSV file of 80 points with labels "no" and "yes"."""
+    file = tmp_path_factory.mktemp("data") / "points.csv"
+    lines = [",".join([*map(repr, row.tolist()), label]) for row, label in zip(*points, strict=True)]
+    file.write_text("a,b,c,answer\n" + "\n".join(lines) + "\n")
+    return file
+
+
+@pytest.fixture(scope="module")
+def model(data, tmp_path_factory):
+    file = tmp_path_factory.mktemp("model") / "model.npz"
+    result = invoke("fit", data, "--scale", "standardise", "--C", "2", "--gamma", "0.5", "--out", file)
+    assert result.exit_code == 0, result.output
+    return file
+
+
+def test_fit_reports_a_certificate(data):
+    result = invoke("fit", data, "--scale", "min-max", "--test-fraction", 0.25, "--json")
+    assert result.exit_code == 0
+    report = json.loads(result.stdout)
+    assert report["status"] == "CONVERGED" and report["certified"] is True
+    assert 0 <= report["relative_gap"] <= report["tol"] == 1e-4
+    assert report["dual"] <= report["primal"]
+    assert (report["n"], report["n_test"], report["d"]) == (60, 20, 3)
+    assert report["classes"] == ["no", "yes"]
+    assert 0.5 < report["test_accuracy"] <= 1
+    assert report["kernel"]["kernel"] == "RBF" and report["out"] is None
+
+
+def test_the_table_says_the_same(data):
+    result = invoke("fit", data, "--scale", "standardise")
+    assert result.exit_code == 0 and "CONVERGED" in result.stdout and "relative gap" in result.stdout
+    assert result.stderr == ""
+
+
+@pytest.mark.parametrize("solver", ["pairwise", "away", "classic", "cvm"])
+def test_solvers(data, solver):
+    result = invoke("fit", data, "--scale", "standardise", "--solver", solver, "--tol", 1e-2, "--json")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["relative_gap"] <= 1e-2
+
+
+@pytest.mark.parametrize(
+    ("kernel", "options"),
+    [
+        ("linear", []),
+        ("polynomial", ["--degree", 2, "--coef0", 0.5]),
+        ("laplacian", ["--gamma", "median"]),
+        ("sigmoid", ["--gamma", 0.01, "--coef0", 0]),
+    ],
+)
+def test_kernels(data, kernel, options):
+    result = invoke("fit", data, "--kernel", kernel, "--scale", "standardise", "--json", *options)
+    report = json.loads(result.stdout)
+    assert report["kernel"]["kernel"].lower() == kernel
+    assert result.exit_code == (0 if report["certified"] else 1)
+    assert kernel == "sigmoid" or report["certified"]
+
+
+def test_predict_agrees_with_the_library(points, data, model, tmp_path):
+    x, y = points
+    scaling = Scaling.standardise(x)
+    gram = jaxsvm.gram(jaxsvm.kernels.RBF(0.5), scaling(x))
+    problem = jaxsvm.svm_problem(gram, np.where(y == "yes", 1.0, -1.0), 2.0)
+    expected = jaxsvm.decision_function(jaxsvm.fit(problem, jaxsvm.FrankWolfe()), problem, scaling(x))
+
+    result = invoke("predict", model, data, "--json")
+    assert result.exit_code == 0
+    report = json.loads(result.stdout)
+    np.testing.assert_allclose(report["decision"], expected, rtol=1e-9, atol=1e-9)
+    loaded = jaxsvm.load_model(model)
+    labels = jaxsvm.predict(loaded, load(data).x).tolist()
+    assert report["labels"] == labels
+    assert report["accuracy"] == np.mean(np.asarray(labels) == y)
+
+    plain = invoke("predict", model, data)
+    assert plain.stdout.split() == labels and "accuracy" in plain.stderr
+    written = tmp_path / "labels.csv"
+    assert invoke("predict", model, data, "--out", written).exit_code == 0
+    rows = written.read_text().splitlines()
+    assert rows[0] == "label,decision" and [row.split(",")[0] for row in rows[1:]] == labels
+
+
+def test_float32(data, tmp_path):
+    out = tmp_path / "model.npz"
+    assert invoke("fit", data, "--scale", "standardise", "--dtype", "float32", "--out", out).exit_code == 0
+    assert jaxsvm.load_model(out).coef.dtype == np.float32
+    assert invoke("predict", out, data).exit_code == 0
+
+
+def test_one_class_against_the_rest(tmp_path):
+    rng = np.random.default_rng(1)
+    y = np.repeat([3, 5, 8], 20)
+    file, out = tmp_path / "three.npz", tmp_path / "model.npz"
+    np.savez(file, X=rng.normal(size=(60, 2)) + 3 * (y == 8)[:, None], y=y)
+    assert "3 classes" in refusal("fit", file)
+    assert "positive" in refusal("fit", file, "--positive", 4)
+    assert invoke("fit", file, "--positive", 8, "--out", out).exit_code == 0
+    report = json.loads(invoke("predict", out, file, "--json").stdout)
+    assert set(report["labels"]) == {"8", "not 8"} and report["accuracy"] > 0.9
+
+
+def test_path(data, tmp_path):
+    out = tmp_path / "best.npz"
+    arguments = ["path", data, "--scale", "standardise", "--n-c", 4, "--test-fraction", 0.25]
+    result = invoke(*arguments, "--out", out, "--json")
+    assert result.exit_code == 0
+    report = json.loads(result.stdout)
+    np.testing.assert_allclose([row["C"] for row in report["path"]], np.geomspace(1e-2, 1e3, 4))
+    assert all(row["certified"] and row["relative_gap"] <= 1e-4 for row in report["path"])
+    best = max(row["test_accuracy"] for row in report["path"])
+    chosen = next(row for row in report["path"] if row["C"] == report["chosen_C"])
+    assert chosen["test_accuracy"] == best and report["not_reached"] == []
+    assert len(jaxsvm.load_model(out).coef) == chosen["support"]
+    assert "CONVERGED" in invoke(*arguments).stdout
+
+
+def test_path_of_listed_values(data, tmp_path):
+    out = tmp_path / "model.npz"
+    result = invoke("path", data, "--scale", "standardise", "--C", "10,0.1,1", "--save-C", 1, "--out", out, "--json")
+    report = json.loads(result.stdout)
+    assert [row["C"] for row in report["path"]] == [10, 0.1, 1] and report["chosen_C"] == 1
+    assert len(jaxsvm.load_model(out).coef) == report["path"][2]["support"]
+
+
+@pytest.mark.parametrize("option", [("--max-steps", 0), ("--max-seconds", 0, "--tol", 1e-13)])
+def test_what_is_not_certified_is_written_and_says_so(data, tmp_path, option):
+    out = tmp_path / "model.npz"
+    result = invoke("fit", data, *option, "--out", out, "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["certified"] is False
+    assert "not certified" in result.stderr
+    assert jaxsvm.load_model(out).coef.size > 0
+
+
+def test_path_that_runs_out_of_time(data):
+    result = invoke("path", data, "--n-c", 3, "--max-seconds", 0, "--json")
+    assert result.exit_code == 1
+    report = json.loads(result.stdout)
+    assert len(report["path"]) == 1 and len(report["not_reached"]) == 2
+
+
+def test_ctrl_c_saves_the_last_certified_point(data, tmp_path, monkeypatch):
+    out = tmp_path / "model.npz"
+    real = jaxsvm.fit
+
+    def interrupted(problem, solver, **options):
+        options["callback"] = lambda fitted: signal.raise_signal(signal.SIGINT)
+        return real(problem, solver, **options)
+
+    monkeypatch.setattr(jaxsvm, "fit", interrupted)
+    result = invoke("fit", data, "--tol", 1e-13, "--solver", "classic", "--out", out, "--json")
+    assert result.exit_code == 130
+    report = json.loads(result.stdout)
+    assert report["status"] == "INTERRUPTED" and np.isfinite(report["relative_gap"])
+    assert len(jaxsvm.load_model(out).coef) == report["support"]
+
+
+def test_ctrl_c_keeps_the_values_of_a_path_that_were_reached(data, tmp_path, monkeypatch):
+    out = tmp_path / "model.npz"
+    real = jaxsvm.solve_path
+
+    def interrupted(*arguments, callback, **options):
+        def took(place, fitted):
+            callback(place, fitted)
+            if place == 1:
+                signal.raise_signal(signal.SIGINT)
+
+        return real(*arguments, callback=took, **options)
+
+    monkeypatch.setattr(jaxsvm, "solve_path", interrupted)
+    result = invoke("path", data, "--C", "0.1,1,10", "--test-fraction", 0.25, "--out", out, "--json")
+    assert result.exit_code == 130
+    report = json.loads(result.stdout)
+    assert [row["C"] for row in report["path"]] == [0.1, 1] and report["not_reached"] == [10]
+    assert jaxsvm.load_model(out).coef.size > 0
+
+
+def test_info(data, model):
+    report = json.loads(invoke("info", "--json").stdout)
+    assert report["jaxsvm"] == jaxsvm.__version__ and report["devices"]
+    report = json.loads(invoke("info", data, "--json").stdout)
+    assert (report["n"], report["d"], report["labels"]) == (80, 3, {"no": 40, "yes": 40})
+    report = json.loads(invoke("info", model, "--json").stdout)
+    assert report["classes"] == ["no", "yes"] and report["scaled"] and report["relative_gap"] <= 1e-4
+    assert "standardise" not in invoke("info", data).stdout
+
+
+def test_version():
+    assert invoke("--version").stdout == f"jaxsvm {jaxsvm.__version__}\n"
+
+
+def test_bad_files(data, model, tmp_path):
+    assert "missing.csv" in refusal("fit", tmp_path / "missing.csv")
+    whole = model.read_bytes()
+    cut = tmp_path / "cut.npz"
+    cut.write_bytes(whole[: len(whole) // 2])
+    assert "cut.npz" in refusal("fit", cut)
+    assert "cut.npz" in refusal("predict", cut, data)
+    assert "cut.npz" in refusal("info", cut)
+    broken = tmp_path / "broken.csv"
+    broken.write_text("1.0,2.0,0\nnan,2.0,1\n")
+    assert "broken.csv, line 2" in refusal("fit", broken)
+    broken.write_text("1.0,2.0,0\n1.0,2.0\n")
+    assert "broken.csv, line 2" in refusal("path", broken)
+    lone = tmp_path / "lone.csv"
+    lone.write_text("1.0,2.0,0\n3.0,2.0,0\n")
+    assert "one class" in refusal("fit", lone)
+    other = tmp_path / "data.xyz"
+    other.write_text("1,2,3\n")
+    assert "data.xyz" in refusal("fit", other) and "'.xyz'" in refusal("info", other)
+    wide = tmp_path / "wide.csv"
+    wide.write_text("1,2,3,4,0\n1,2,3,5,1\n")
+    assert "wide.csv" in refusal("predict", model, wide)
+
+
+@pytest.mark.parametrize(
+    ("named", "arguments"),
+    [
+        ("--kernel", ["--kernel", "cubic"]),
+        ("--solver", ["--solver", "newton"]),
+        ("--scale", ["--scale", "log"]),
+        ("--dtype", ["--dtype", "float16"]),
+        ("gamma", ["--gamma", "wide"]),
+        ("gamma", ["--gamma", "-1"]),
+        ("gamma", ["--gamma", "inf"]),
+        ("degree", ["--kernel", "polynomial", "--degree", "0"]),
+        ("--C", ["--C", "-1"]),
+        ("--C", ["--C", "nan"]),
+        ("--tol", ["--tol", "0"]),
+        ("--test-fraction", ["--test-fraction", "1"]),
+        ("--test-fraction", ["--test-fraction", "0.001"]),
+        ("--max-steps", ["--max-steps", "-1"]),
+        ("--max-seconds", ["--max-seconds", "-1"]),
+        ("--seed", ["--seed", "-1"]),
+        ("label", ["--label", "none"]),
+        ("positive", ["--positive", "maybe"]),
+    ],
+)
+def test_bad_options(data, named, arguments):
+    assert named in refusal("fit", data, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("named", "arguments"),
+    [
+        ("--C ", ["--C", "1,two"]),
+        ("--C ", ["--C", "1,-2"]),
+        ("--C-min", ["--C-min", "0"]),
+        ("--C-min", ["--C-min", "10", "--C-max", "1"]),
+        ("--n-c", ["--n-c", "0"]),
+        ("--save-C", ["--C", "1,2", "--save-C", "3"]),
+        ("--out", ["--out", "model.npz"]),  # which value's?
+    ],
+)
+def test_bad_options_of_a_path(data, named, arguments):
+    assert named in refusal("path", data, *arguments)
+
+
+@pytest.mark.parametrize("option", ["--C", "--tol", "--seed"])
+def test_what_is_no_number_at_all(data, option):
+    result = invoke("fit", data, option, "abc")
+    assert result.exit_code == 2 and option in result.stderr and "Traceback" not in result.stderr
+
+
+def test_out_is_checked_before_the_work(data, model, tmp_path):
+    missing = tmp_path / "missing.csv"  # were the data read first, the message would name it
+    assert "--out" in refusal("fit", missing, "--out", tmp_path / "nowhere" / "model.npz")
+    assert "--out" in refusal("path", missing, "--C", 1, "--out", tmp_path)
+    assert "--out" in refusal("predict", model, missing, "--out", data / "below-a-file.csv")
+    before = data.read_bytes()
+    assert "--out" in refusal("fit", data, "--out", data)
+    assert data.read_bytes() == before
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_failed_write_leaves_the_old_file(data, model, monkeypatch):
+    def full(self, path):
+        Path(path).write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    before = model.read_bytes()
+    monkeypatch.setattr(jaxsvm.Model, "save", full)
+    assert "No space left" in refusal("fit", data, "--out", model)
+    assert model.read_bytes() == before
+    assert os.listdir(model.parent) == [model.name]
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"JAXSVM_CACHE": "{}/mine"}, "{}/mine"),
+        ({"XDG_CACHE_HOME": "{}"}, "{}/jaxsvm/xla"),
+        ({"JAXSVM_CACHE": "off"}, None),
+    ],
+)
+def test_cache(monkeypatch, tmp_path, environment, expected):
+    settings = {}
+    for name in ("JAXSVM_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value.format(tmp_path))
+    before = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", None)
+    try:
+        monkeypatch.setattr(jax.config, "update", settings.__setitem__)
+        cli._use_cache()
+    finally:
+        monkeypatch.undo()
+        jax.config.update("jax_compilation_cache_dir", before)
+    assert settings.get("jax_compilation_cache_dir") == (None if expected is None else expected.format(tmp_path))
+
+
+def test_as_a_process(data, tmp_path):
+    command = [sys.executable, "-m", "jaxsvm.cli", "fit", str(data), "--scale", "standardise", "--json"]
+    environment = os.environ | {"JAXSVM_CACHE": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["certified"] and done.stderr == ""
+    assert any((tmp_path / "cache").iterdir())

@@ -1,0 +1,347 @@
+"""Kernels against NumPy differences in float64, composition, derivatives, choosing gamma, descriptions, refusals."""
+
+import functools
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.sparse
+from oracle import laplacian, linear, poly, rbf, sigmoid
+from scipy.spatial.distance import pdist
+
+from jaxsvm.errors import InputError
+from jaxsvm.kernels import (
+    RBF,
+    Function,
+    Kernel,
+    Laplacian,
+    Linear,
+    Polynomial,
+    Precomputed,
+    Sigmoid,
+    as_kernel,
+    gamma_median,
+    gamma_paper,
+    gamma_scale,
+    kernel_from_dict,
+    kernel_to_dict,
+    resolve_gamma,
+)
+
+ARD = np.array([0.3, 0.02, 1.1, 0.5])
+
+
+def weighted(width, x, z):
+    """`width / (width + |x - z|^2)`: a user's function; NumPy and JAX both run it."""
+    return width / (width + ((x - z) ** 2).sum())
+
+
+def pairs(function, x, z):
+    return np.array([[function(a, b) for b in z] for a in x])
+
+
+TRUTH = {
+    "linear": (Linear(), linear),
+    "rbf": (RBF(0.4), functools.partial(rbf, gamma=0.4)),
+    "ard": (RBF(ARD), lambda x, z: rbf(x * np.sqrt(ARD), z * np.sqrt(ARD))),
+    "polynomial": (Polynomial(3, 0.2, 1.5), functools.partial(poly, degree=3, gamma=0.2, coef0=1.5)),
+    "homogeneous": (Polynomial(2, 0.5, 0.0), functools.partial(poly, degree=2, gamma=0.5, coef0=0.0)),
+    "laplacian": (Laplacian(0.3), functools.partial(laplacian, gamma=0.3)),
+    "laplacian_ard": (Laplacian(ARD), lambda x, z: laplacian(x * ARD, z * ARD)),
+    "sigmoid": (Sigmoid(0.1, -0.5), functools.partial(sigmoid, gamma=0.1, coef0=-0.5)),
+    "function": (
+        Function(jax.tree_util.Partial(weighted, 2.0)),
+        functools.partial(pairs, lambda a, b: weighted(2.0, a, b)),
+    ),
+    "sum": (RBF(0.4) + 0.5 * Linear(), lambda x, z: rbf(x, z, 0.4) + 0.5 * linear(x, z)),
+    "product": (RBF(0.4) * Linear(), lambda x, z: rbf(x, z, 0.4) * linear(x, z)),
+    "nested": (
+        2.0 * (RBF(0.4) + Laplacian(0.3)) * RBF(0.1),
+        lambda x, z: 2 * (rbf(x, z, 0.4) + laplacian(x, z, 0.3)) * rbf(x, z, 0.1),
+    ),
+}
+STATIONARY = {"rbf", "ard", "laplacian", "laplacian_ard", "nested"}
+
+
+@pytest.fixture(scope="module")
+def points():
+    rng = np.random.default_rng(0)
+    x, z = rng.normal(size=(9, 4)), rng.normal(size=(6, 4))
+    x[3] = x[2]  # duplicates within x, and between the two sets
+    z[1] = x[5]
+    return x, z
+
+
+# --- values
+
+
+@pytest.mark.parametrize("name", TRUTH)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-13), (np.float32, 3e-6)])
+def test_matrix_diag_and_two_points_equal_the_formula(points, name, dtype, tolerance):
+    kernel, truth = TRUTH[name]
+    x, z = (jnp.asarray(p, dtype) for p in points)
+    want = truth(np.asarray(x, np.float64), np.asarray(z, np.float64))
+    got = kernel.matrix(x, z)
+    assert got.dtype == dtype and got.shape == (9, 6)
+    np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance * np.abs(want).max())
+    one = kernel(x[4], z[2])
+    assert one.shape == () and one.dtype == dtype
+    np.testing.assert_allclose(one, want[4, 2], rtol=tolerance, atol=tolerance * np.abs(want).max())
+    diagonal = np.diagonal(truth(np.asarray(x, np.float64), np.asarray(x, np.float64)))
+    np.testing.assert_allclose(kernel.diag(x), diagonal, rtol=tolerance, atol=tolerance)
+    assert kernel.diag(x).dtype == dtype
+    assert bool(kernel.stationary) == (name in STATIONARY)
+
+
+@pytest.mark.parametrize("kernel", [RBF(0.5), RBF(ARD), Laplacian(2.0)])
+def test_stationary_diag_is_exactly_one(points, kernel):
+    x = jnp.asarray(points[0] + 1e4, jnp.float32)
+    assert (kernel.diag(x) == 1).all()
+
+
+def test_integer_points_are_not_rounded_parameters():
+    """A parameter cast to the integer dtype of the points would become 0."""
+    x = jnp.array([[1, 2], [0, 3], [5, 1]])
+    for kernel, truth in (
+        (RBF(0.5), functools.partial(rbf, gamma=0.5)),
+        (Laplacian(0.5), functools.partial(laplacian, gamma=0.5)),
+        (Polynomial(2, 0.5, 0.5), functools.partial(poly, degree=2, gamma=0.5, coef0=0.5)),
+        (Sigmoid(0.1, 0.5), functools.partial(sigmoid, gamma=0.1, coef0=0.5)),
+        (0.5 * Linear(), lambda x, z: 0.5 * linear(x, z)),
+    ):
+        want = truth(np.asarray(x), np.asarray(x))
+        np.testing.assert_allclose(kernel.matrix(x, x), want, rtol=1e-12)
+        np.testing.assert_allclose(kernel.diag(x), np.diagonal(want), rtol=1e-12)
+        np.testing.assert_allclose(kernel(x[0], x[1]), want[0, 1], rtol=1e-12)
+
+
+def test_centring_saves_far_points_in_float32():
+    """Offset 1e4: |x|^2 is 4e8 and its rounding 30, while distances are about 8."""
+    rng = np.random.default_rng(1)
+    x = jnp.asarray(1e4 + rng.normal(size=(40, 4)), jnp.float32)
+    truth = rbf(np.asarray(x, np.float64), np.asarray(x, np.float64), 0.2)
+    np.testing.assert_allclose(RBF(0.2).matrix(x, x), truth, atol=3e-6)
+    np.testing.assert_allclose(
+        (RBF(0.2) + RBF(0.1)).matrix(x, x[:7])[:, 3], (RBF(0.2) + RBF(0.1)).matrix(x, x)[:, 3], atol=3e-6
+    )
+    spoilt = RBF(0.2).matrix(x, x, centred=True)  # the flag means what it says: it does not centre again
+    assert float(jnp.abs(spoilt - truth).max()) > 0.1
+
+
+def test_rbf_never_exceeds_one():
+    rng = np.random.default_rng(2)
+    x = jnp.asarray(rng.normal(size=(60, 30)) * 50, jnp.float32)
+    K = RBF(10.0).matrix(x, x)
+    assert float(K.max()) <= 1 and float(K.min()) >= 0
+
+
+# --- derivatives
+
+
+@pytest.mark.parametrize("name", [n for n in TRUTH if not n.startswith("laplacian") and n != "nested"])
+def test_two_derivatives_at_coinciding_points(points, name):
+    kernel, _ = TRUTH[name]
+    x = jnp.asarray(points[0][2])
+    step = 1e-4
+
+    def along(t, direction):
+        return kernel(x + t * direction, x)
+
+    hessian = jax.hessian(lambda a: kernel(a, x))(x)
+    slope = jax.grad(lambda a: kernel(a, x))(x)
+    for direction in jnp.eye(4)[:2]:
+        plus, here, minus = along(step, direction), along(0.0, direction), along(-step, direction)
+        np.testing.assert_allclose(slope @ direction, (plus - minus) / (2 * step), rtol=1e-5, atol=1e-6)
+        want = (plus - 2 * here + minus) / step**2
+        np.testing.assert_allclose(direction @ hessian @ direction, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_hessian_of_a_matrix_survives_the_clip(dtype):
+    """Where the expansion of |x - x|^2 rounds below zero the derivative is still that of the distance."""
+    x = jnp.asarray(np.random.default_rng(3).normal(size=(12, 5)) * 3, dtype)
+
+    def diagonal_curvature(i):
+        return jax.hessian(lambda a: RBF(0.5).matrix(x.at[i].set(a), x, centred=True)[i, i])(x[i])
+
+    curvature = jax.vmap(diagonal_curvature)(jnp.arange(12))
+    tolerance = 1e-3 if dtype == np.float32 else 1e-10
+    np.testing.assert_allclose(curvature, np.broadcast_to(-np.eye(5), (12, 5, 5)), atol=tolerance)
+
+
+@pytest.mark.parametrize("name", ["rbf", "ard", "laplacian", "sum"])
+def test_matrix_derivatives_are_finite_with_duplicates_and_right_in_gamma(points, name):
+    kernel, truth = TRUTH[name]
+    x, z = map(jnp.asarray, points)
+    weights = jnp.asarray(np.random.default_rng(4).normal(size=(9, 6)))
+
+    def value(kernel, x):
+        return (kernel.matrix(x, z) * weights).sum()
+
+    by_kernel, by_x = jax.grad(value, argnums=(0, 1))(kernel, x)
+    assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves((by_kernel, by_x)))
+    direction = jax.tree.map(jnp.ones_like, kernel)
+    step = 1e-6
+    moved = [jax.tree.map(lambda p, s=s: p + s * step, kernel) for s in (1, -1)]
+    slope = (value(moved[0], x) - value(moved[1], x)) / (2 * step)
+    got = sum(jnp.vdot(a, b) for a, b in zip(jax.tree.leaves(by_kernel), jax.tree.leaves(direction), strict=True))
+    np.testing.assert_allclose(got, slope, rtol=1e-6)
+    assert truth is not None
+
+
+def test_a_partial_function_is_differentiable_in_its_arguments(points):
+    x = jnp.asarray(points[0])
+
+    def value(width):
+        return Function(jax.tree_util.Partial(weighted, width)).matrix(x, x).sum()
+
+    slope = (value(2.0 + 1e-6) - value(2.0 - 1e-6)) / 2e-6
+    np.testing.assert_allclose(jax.grad(value)(2.0), slope, rtol=1e-7)
+
+
+def test_jit_and_vmap_over_parameters(points):
+    x, z = map(jnp.asarray, points)
+    traces = []
+
+    @jax.jit
+    def values(kernels):
+        traces.append(1)
+        return jax.vmap(lambda kernel: kernel.matrix(x, z))(kernels)
+
+    for gammas in (np.array([0.1, 0.4, 2.0]), np.array([0.2, 0.3, 5.0])):
+        got = values(RBF(jnp.asarray(gammas)) + 0.5 * jax.vmap(lambda _: Linear())(jnp.zeros(3)))  # by value: one trace
+        want = [rbf(x, z, g) + 0.5 * linear(x, z) for g in gammas]
+        np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12)
+    assert len(traces) == 1
+
+
+def test_scaling_by_any_number(points):
+    x = jnp.asarray(points[0])
+    want = 0.5 * linear(points[0], points[0])
+    for factor in (0.5, np.float64(0.5), np.float32(0.5), jnp.asarray(0.5), np.array(0.5)):
+        for kernel in (Linear() * factor, factor * Linear()):
+            assert isinstance(kernel, Kernel)
+            np.testing.assert_allclose(kernel.matrix(x, x), want, rtol=1e-12)
+    np.testing.assert_allclose(jax.jit(lambda c: (c * Linear()).matrix(x, x))(0.5), want, rtol=1e-12)
+
+
+def test_functions_compose_with_kernels(points):
+    x = jnp.asarray(points[0])
+    user = functools.partial(weighted, 2.0)
+    truth = pairs(user, points[0], points[0])
+    np.testing.assert_allclose((Linear() + user).matrix(x, x), linear(x, x) + truth, rtol=1e-12)
+    np.testing.assert_allclose((Linear() * user).matrix(x, x), linear(x, x) * truth, rtol=1e-12)
+    assert as_kernel(user).matrix(x, x).shape == (9, 9)
+
+
+# --- choosing gamma
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e4])
+def test_gamma_rules_against_their_definitions(offset):
+    x = np.random.default_rng(5).normal(size=(50, 3)) * [1, 2, 3] + offset
+    squared = pdist(x, "sqeuclidean")
+    # The average is over ordered pairs, a pattern and itself included: 2 trace(Cov).
+    average = 2 * squared.sum() / 50**2
+    for points in (x, jnp.asarray(x)):
+        np.testing.assert_allclose(gamma_scale(points), 1 / (3 * x.var()), rtol=1e-6)
+        np.testing.assert_allclose(gamma_paper(points), 1 / (2 * average), rtol=1e-6)
+        np.testing.assert_allclose(gamma_median(points), 1 / np.median(squared), rtol=1e-9)
+
+
+def test_gamma_rules_on_sparse_points_are_those_of_dense_ones():
+    matrix = scipy.sparse.random(40, 6, 0.3, "csr", random_state=6)
+    from jaxsvm.sparse import CSR
+
+    for rule in ("scale", "paper", "median"):
+        want = resolve_gamma(rule, matrix.toarray())
+        np.testing.assert_allclose(resolve_gamma(rule, matrix), want, rtol=1e-10)
+        np.testing.assert_allclose(resolve_gamma(rule, CSR.from_scipy(matrix)), want, rtol=1e-10)
+
+
+def test_gamma_stays_finite_on_equal_points_and_one_point():
+    for x in (np.ones((5, 2)), np.ones((1, 2))):
+        for rule in ("scale", "paper", "median"):
+            assert resolve_gamma(rule, x) > 0 and np.isfinite(resolve_gamma(rule, x))
+
+
+def test_resolve_gamma_takes_numbers_as_numbers_and_text():
+    assert resolve_gamma(0.25, None) == 0.25
+    assert resolve_gamma("0.25", None) == 0.25
+    assert resolve_gamma(np.float32(0.25), None) == 0.25
+    for bad in ("auto", None, 0.0, -1.0, np.nan, np.inf, "nan", [0.1, 0.2]):
+        with pytest.raises(InputError, match="^gamma is"):
+            resolve_gamma(bad, np.ones((2, 2)))
+
+
+# --- in a file
+
+
+@pytest.mark.parametrize("name", [n for n in TRUTH if n != "function"])
+def test_description_survives_json(points, name):
+    kernel, _ = TRUTH[name]
+    x, z = map(jnp.asarray, points)
+    back = kernel_from_dict(json.loads(json.dumps(kernel_to_dict(kernel))))
+    assert type(back) is type(kernel)
+    np.testing.assert_array_equal(back.matrix(x, z), kernel.matrix(x, z))
+
+
+def test_description_of_traced_like_parameters_and_precomputed():
+    assert isinstance(kernel_from_dict(kernel_to_dict(Precomputed())), Precomputed)
+    described = json.loads(json.dumps(kernel_to_dict(RBF(jnp.float32(0.1)))))
+    assert np.float32(kernel_from_dict(described).gamma) == np.float32(0.1)  # pyright: ignore
+
+
+def test_a_function_cannot_be_described():
+    for kernel in (Function(weighted), Linear() + Function(weighted)):
+        with pytest.raises(InputError, match="^kernel Function"):
+            kernel_to_dict(kernel)
+    with pytest.raises(InputError, match="^kernel is 'Cubic'"):
+        kernel_from_dict({"kernel": "Cubic"})
+
+
+# --- refusals
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: RBF(0.0), "gamma"),
+        (lambda: RBF(-1.0), "gamma"),
+        (lambda: RBF(np.nan), "gamma"),
+        (lambda: RBF(None), "gamma"),
+        (lambda: RBF("scale"), "gamma"),
+        (lambda: RBF(np.array([0.1, -0.1])), "gamma"),
+        (lambda: RBF(jnp.array([0.1, np.inf])), "gamma"),
+        (lambda: Laplacian(0), "gamma"),
+        (lambda: Polynomial(0), "degree"),
+        (lambda: Polynomial(2.5), "degree"),  # pyright: ignore
+        (lambda: Polynomial(2, gamma=-1.0), "gamma"),
+        (lambda: Linear() * -0.5, "factor"),
+        (lambda: 0 * Linear(), "factor"),
+        (lambda: as_kernel("rbf"), "kernel"),
+        (lambda: Linear() + 3, "kernel"),
+        (lambda: RBF(np.array([0.1, 0.2, 0.3])).matrix(jnp.ones((2, 4)), jnp.ones((2, 4))), "gamma"),
+        (lambda: Laplacian(np.array([0.1, 0.2, 0.3])).matrix(jnp.ones((2, 4)), jnp.ones((2, 4))), "gamma"),
+    ],
+)
+def test_bad_parameters_are_refused_by_name(make, name):
+    with pytest.raises(InputError, match=f"^{name} "):
+        make()
+
+
+@pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])
+def test_lowers_for_every_platform_in_float32(platform):
+    """Every kernel in one program, with float32 only."""
+    kernels = [kernel for kernel, _ in TRUTH.values()]
+    kernels = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), kernels)
+    x = jax.ShapeDtypeStruct((9, 4), jnp.float32)
+
+    def everything(kernels, x):
+        return sum(kernel.matrix(x, x).sum() + kernel.diag(x).sum() for kernel in kernels)
+
+    exported = jax.export.export(jax.jit(everything), platforms=[platform])(kernels, x)
+    assert exported.platforms == (platform,)
+    assert "f64" not in exported.mlir_module()
