@@ -383,6 +383,8 @@ def _kernel(name: str, gamma: str, degree: int, coef0: float | None, x: Any) -> 
         return kernels.RBF(width)
     if name == "laplacian":
         return kernels.Laplacian(width)
+    if coef0 is not None and not math.isfinite(coef0):
+        raise InputError(f"--coef0 is {coef0}: a finite number is needed.")
     constant = {"coef0": coef0} if coef0 is not None else {}
     return kernels.Polynomial(degree, width, **constant) if name == "polynomial" else kernels.Sigmoid(width, **constant)
 
@@ -652,7 +654,7 @@ def _report(as_json: bool, report: dict[str, Any]) -> None:
 
 def _shown(value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{name} {_shown(part)}" for name, part in value.items())
+        return ", ".join(_shown(part) if name == "kernel" else f"{name} {_shown(part)}" for name, part in value.items())
     if isinstance(value, list):
         return ", ".join(map(_shown, value))
     return f"{value:.5g}" if isinstance(value, float) else "" if value is None else str(value)

@@ -13,9 +13,36 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxsvm.errors import InputError, is_concrete
+from jaxsvm.sparse import floating
 
 PRECISION = jax.lax.Precision.HIGHEST
 """Explicit, since GPUs and TPUs multiply in lower precision by default."""
+
+
+def _pytree(cls: Any) -> Any:
+    """Register a frozen dataclass as a pytree that is rebuilt without `__post_init__`.
+
+    A gradient with respect to a kernel is a kernel as well, and its "gamma" may well be negative.
+    """
+    fields = dataclasses.fields(cls)  # pyright: ignore[reportArgumentType]
+    data = [field.name for field in fields if not field.metadata.get("static")]
+    static = [field.name for field in fields if field.metadata.get("static")]
+
+    def flatten(kernel: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        return tuple(getattr(kernel, name) for name in data), tuple(getattr(kernel, name) for name in static)
+
+    def flatten_with_keys(kernel: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        values, aux = flatten(kernel)
+        return tuple((jax.tree_util.GetAttrKey(name), value) for name, value in zip(data, values, strict=True)), aux
+
+    def unflatten(aux: tuple[Any, ...], values: Any) -> Any:
+        kernel = object.__new__(cls)
+        for name, value in (*zip(data, values, strict=True), *zip(static, aux, strict=True)):
+            object.__setattr__(kernel, name, value)
+        return kernel
+
+    jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
+    return cls
 
 
 class Kernel:
@@ -40,13 +67,13 @@ class Kernel:
         return Sum(self, as_kernel(other))
 
     def __mul__(self, other: Any) -> "Kernel":
-        return Product(self, other) if isinstance(other, Kernel) else Scaled(self, other)
+        return Product(self, as_kernel(other)) if callable(other) else Scaled(self, other)
 
     def __rmul__(self, other: Any) -> "Kernel":
         return Scaled(self, other)
 
 
-@jax.tree_util.register_dataclass
+@_pytree
 @dataclasses.dataclass(frozen=True)
 class Linear(Kernel):
     """`x . z`."""
@@ -61,7 +88,7 @@ class Linear(Kernel):
         return (x * x).sum(axis=1)
 
 
-@jax.tree_util.register_dataclass
+@_pytree
 @dataclasses.dataclass(frozen=True)
 class RBF(Kernel):
     """`exp(-sum_k gamma_k (x_k - z_k)^2)`.
@@ -82,16 +109,16 @@ class RBF(Kernel):
             middle = z.mean(axis=0)
             x, z = x - middle, z - middle
         if jnp.ndim(self.gamma):  # weights go into the points, so that a matrix product is left
-            root = jnp.sqrt(jnp.asarray(self.gamma, x.dtype))
+            root = jnp.sqrt(_per_feature(self.gamma, x))
             return jnp.exp(-_squared_distances(x * root, z * root))
-        return jnp.exp(-jnp.asarray(self.gamma, x.dtype) * _squared_distances(x, z))
+        return jnp.exp(-_parameter(self.gamma, x) * _squared_distances(x, z))
 
     def diag(self, x: Array) -> Array:
         """Ones, `(n,)`."""
-        return jnp.ones(x.shape[0], x.dtype)
+        return jnp.ones(x.shape[0], floating(x.dtype))
 
 
-@jax.tree_util.register_dataclass
+@_pytree
 @dataclasses.dataclass(frozen=True)
 class Laplacian(Kernel):
     """`exp(-sum_k gamma_k |x_k - z_k|)`.
@@ -109,23 +136,23 @@ class Laplacian(Kernel):
     def matrix(self, x: Array, z: Array, *, centred: bool = False) -> Array:
         """`(n, m)`, a feature at a time: no `(n, m, d)` array is formed."""
         del centred  # plain differences lose nothing
-        gamma = jnp.broadcast_to(jnp.asarray(self.gamma, x.dtype), (x.shape[1],))
+        gamma = _per_feature(self.gamma, x)
 
         @jax.checkpoint  # a derivative recomputes the differences instead of holding d matrices
         def add(total: Array, feature: tuple[Array, Array, Array]) -> tuple[Array, None]:
             x_k, z_k, gamma_k = feature
             return total + gamma_k * jnp.abs(x_k[:, None] - z_k), None
 
-        zero = jnp.zeros((x.shape[0], z.shape[0]), x.dtype)
+        zero = jnp.zeros((x.shape[0], z.shape[0]), gamma.dtype)
         distance, _ = jax.lax.scan(add, zero, (x.T, z.T, gamma))
         return jnp.exp(-distance)
 
     def diag(self, x: Array) -> Array:
         """Ones, `(n,)`."""
-        return jnp.ones(x.shape[0], x.dtype)
+        return jnp.ones(x.shape[0], floating(x.dtype))
 
 
-@jax.tree_util.register_dataclass
+@_pytree
 @dataclasses.dataclass(frozen=True)
 class Polynomial(Kernel):
     """`(gamma x . z + coef0) ** degree`; homogeneous where `coef0` is 0.
@@ -148,15 +175,15 @@ class Polynomial(Kernel):
     def matrix(self, x: Array, z: Array, *, centred: bool = False) -> Array:
         """`(n, m)`."""
         del centred
-        return (jnp.asarray(self.gamma, x.dtype) * _inner(x, z) + jnp.asarray(self.coef0, x.dtype)) ** self.degree
+        return (_parameter(self.gamma, x) * _inner(x, z) + _parameter(self.coef0, x)) ** self.degree
 
     def diag(self, x: Array) -> Array:
         """`(n,)`."""
         squares = (x * x).sum(axis=1)
-        return (jnp.asarray(self.gamma, x.dtype) * squares + jnp.asarray(self.coef0, x.dtype)) ** self.degree
+        return (_parameter(self.gamma, x) * squares + _parameter(self.coef0, x)) ** self.degree
 
 
-@jax.tree_util.register_dataclass
+@_pytree
 @dataclasses.dataclass(frozen=True)
 class Sigmoid(Kernel):
     """`tanh(gamma x . z + coef0)`: positive semidefinite for few parameters only; a fit says NOT_PSD where it shows.
@@ -172,15 +199,15 @@ class Sigmoid(Kernel):
     def matrix(self, x: Array, z: Array, *, centred: bool = False) -> Array:
         """`(n, m)`."""
         del centred
-        return jnp.tanh(jnp.asarray(self.gamma, x.dtype) * _inner(x, z) + jnp.asarray(self.coef0, x.dtype))
+        return jnp.tanh(_parameter(self.gamma, x) * _inner(x, z) + _parameter(self.coef0, x))
 
     def diag(self, x: Array) -> Array:
         """`(n,)`."""
         squares = (x * x).sum(axis=1)
-        return jnp.tanh(jnp.asarray(self.gamma, x.dtype) * squares + jnp.asarray(self.coef0, x.dtype))
+        return jnp.tanh(_parameter(self.gamma, x) * squares + _parameter(self.coef0, x))
 
 
-@jax.tree_util.register_dataclass
+@_pytree
 @dataclasses.dataclass(frozen=True)
 class Precomputed(Kernel):
     """Kernel values computed elsewhere: `gram(Precomputed(), K)`.
@@ -194,7 +221,7 @@ class Precomputed(Kernel):
         return x[:, z]
 
 
-@jax.tree_util.register_dataclass
+@_pytree
 @dataclasses.dataclass(frozen=True)
 class Function(Kernel):
     """Any function of two points.
@@ -219,7 +246,7 @@ class Function(Kernel):
         return jax.vmap(lambda a: jax.vmap(lambda b: self.function(a, b))(z))(x)
 
 
-@jax.tree_util.register_dataclass
+@_pytree
 @dataclasses.dataclass(frozen=True)
 class Sum(Kernel):
     """`first + second`."""
@@ -241,7 +268,7 @@ class Sum(Kernel):
         return self.first.diag(x) + self.second.diag(x)
 
 
-@jax.tree_util.register_dataclass
+@_pytree
 @dataclasses.dataclass(frozen=True)
 class Product(Kernel):
     """`first * second`, element by element."""
@@ -263,12 +290,12 @@ class Product(Kernel):
         return self.first.diag(x) * self.second.diag(x)
 
 
-@jax.tree_util.register_dataclass
+@_pytree
 @dataclasses.dataclass(frozen=True)
 class Scaled(Kernel):
-    """`factor * kernel`, factor > 0."""
+    """`factor * base`, factor > 0."""
 
-    kernel: Kernel
+    base: Kernel
     factor: Any
 
     def __post_init__(self) -> None:
@@ -276,16 +303,16 @@ class Scaled(Kernel):
 
     @property
     def stationary(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """As the kernel's."""
-        return self.kernel.stationary
+        """As the base's."""
+        return self.base.stationary
 
     def matrix(self, x: Array, z: Array, *, centred: bool = False) -> Array:
         """`(n, m)`."""
-        return jnp.asarray(self.factor, x.dtype) * self.kernel.matrix(x, z, centred=centred)
+        return _parameter(self.factor, x) * self.base.matrix(x, z, centred=centred)
 
     def diag(self, x: Array) -> Array:
         """`(n,)`."""
-        return jnp.asarray(self.factor, x.dtype) * self.kernel.diag(x)
+        return _parameter(self.factor, x) * self.base.diag(x)
 
 
 def as_kernel(kernel: Any) -> Kernel:
@@ -414,14 +441,26 @@ def _field_from_json(value: Any) -> Any:
 # -----------------------------------------------------------------------------------------------------
 
 
+def _parameter(value: Any, x: Array) -> Array:
+    """A parameter in the dtype of the points; beside integer points it stays a float."""
+    return jnp.asarray(value, floating(x.dtype))
+
+
+def _per_feature(gamma: Any, x: Array) -> Array:
+    values, d = _parameter(gamma, x), x.shape[1]
+    if values.shape not in ((), (1,), (d,)):
+        raise InputError(f"gamma has shape {values.shape}: one number, or one a feature ({d},), is needed.")
+    return jnp.broadcast_to(values, (d,))
+
+
 def _inner(x: Array, z: Array) -> Array:
     return jnp.matmul(x, z.T, precision=PRECISION)
 
 
 def _squared_distances(x: Array, z: Array) -> Array:
-    """Clipped at 0 by a `where`, so that the derivative at coinciding points is that of the expansion."""
+    """Clipped at 0 in value only: both derivatives stay those of the expansion, which has no kink to clip."""
     expanded = (x * x).sum(axis=1)[:, None] + (z * z).sum(axis=1) - 2 * _inner(x, z)
-    return jnp.where(expanded >= 0, expanded, 0)
+    return expanded + jax.lax.stop_gradient(jnp.maximum(-expanded, 0))
 
 
 def _require_positive(name: str, value: Any) -> None:

@@ -34,13 +34,17 @@ class CSR:
     def from_scipy(matrix: Any, dtype: Any = None) -> "CSR":
         """From any SciPy sparse matrix; duplicates are summed."""
         rows = matrix.tocsr()
-        rows.sum_duplicates()
-        dtype = _floating(rows.dtype) if dtype is None else dtype
+        if not rows.has_canonical_format:
+            rows = rows.copy()  # `tocsr` of a CSR matrix is the caller's own
+            rows.sum_duplicates()
+        dtype = floating(rows.dtype) if dtype is None else dtype
         width = int(np.diff(rows.indptr).max(initial=0))
         data = rows.data if rows.nnz else np.zeros(1)  # a gather needs one entry to look at
         indices = rows.indices if rows.nnz else np.zeros(1)
+        with np.errstate(over="ignore"):  # `as_points` says it
+            entries = jnp.asarray(data, dtype)
         return CSR(
-            jnp.asarray(data, dtype),
+            entries,
             jnp.asarray(indices, jnp.int32),
             jnp.asarray(rows.indptr, jnp.int32),
             int(rows.shape[1]),
@@ -101,6 +105,7 @@ def as_points(x: Any, dtype: Any = None, name: str = "x") -> Any:
         InputError: On other shapes, an empty set, NaN or infinity.
     """
     if hasattr(x, "tocsr"):
+        _require_numbers(name, x.dtype)
         points: Any = CSR.from_scipy(x, dtype)
         require_finite(name, points.data)
     elif isinstance(x, CSR):
@@ -110,17 +115,22 @@ def as_points(x: Any, dtype: Any = None, name: str = "x") -> Any:
         if not is_concrete(x):
             raise InputError(f"{name} is a traced BCSR: its longest row is not known; convert it to CSR outside jit.")
         width = int(np.diff(np.asarray(x.indptr)).max(initial=0))
-        data = jnp.asarray(x.data, _floating(x.data.dtype) if dtype is None else dtype)
+        data = jnp.asarray(x.data, floating(x.data.dtype) if dtype is None else dtype)
         points = CSR(
             data, jnp.asarray(x.indices, jnp.int32), jnp.asarray(x.indptr, jnp.int32), x.shape[1], max(width, 1)
         )
         require_finite(name, points.data)
     else:
-        array = x if hasattr(x, "dtype") else np.asarray(x)
-        if array.dtype.kind not in "fiub" and not jnp.issubdtype(array.dtype, jnp.floating):
-            raise InputError(f"{name} has dtype {array.dtype}: numbers are needed.")
+        try:
+            array = x if hasattr(x, "dtype") else np.asarray(x)
+        except ValueError:
+            raise InputError(f"{name} has rows of different lengths: (n, d) is needed.") from None
+        _require_numbers(name, array.dtype)
         require_finite(name, array)
-        points = jnp.asarray(array, _floating(array.dtype) if dtype is None else dtype)
+        with np.errstate(over="ignore"):  # said below
+            points = jnp.asarray(array, floating(array.dtype) if dtype is None else dtype)
+        if points.dtype.itemsize < array.dtype.itemsize:  # what was finite may be too large for fewer bits
+            require_finite(name, points)
     if points.ndim != 2:
         raise InputError(
             f"{name} has shape {points.shape}: (n, d) is needed; one feature is x[:, None], one sample x[None, :]."
@@ -130,7 +140,12 @@ def as_points(x: Any, dtype: Any = None, name: str = "x") -> Any:
     return points
 
 
-def _floating(dtype: Any) -> Any:
+def _require_numbers(name: str, dtype: Any) -> None:
+    if dtype.kind not in "fiub" and not jnp.issubdtype(dtype, jnp.floating):
+        raise InputError(f"{name} has dtype {dtype}: real numbers are needed.")
+
+
+def floating(dtype: Any) -> Any:
     """The dtype itself where it is floating, else JAX's default float."""
     return dtype if jnp.issubdtype(dtype, jnp.floating) else jnp.zeros(()).dtype
 

@@ -268,6 +268,7 @@ def test_bad_files(data, model, tmp_path):
         ("gamma", ["--gamma", "-1"]),
         ("gamma", ["--gamma", "inf"]),
         ("degree", ["--kernel", "polynomial", "--degree", "0"]),
+        ("--coef0", ["--kernel", "polynomial", "--coef0", "nan"]),
         ("--C", ["--C", "-1"]),
         ("--C", ["--C", "nan"]),
         ("--tol", ["--tol", "0"]),

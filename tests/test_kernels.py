@@ -206,14 +206,13 @@ def test_jit_and_vmap_over_parameters(points):
     traces = []
 
     @jax.jit
-    def values(kernels):
+    def values(gammas):
         traces.append(1)
-        return jax.vmap(lambda kernel: kernel.matrix(x, z))(kernels)
+        return jax.vmap(lambda gamma: (RBF(gamma) + 0.5 * Linear()).matrix(x, z))(gammas)
 
     for gammas in (np.array([0.1, 0.4, 2.0]), np.array([0.2, 0.3, 5.0])):
-        got = values(RBF(jnp.asarray(gammas)) + 0.5 * jax.vmap(lambda _: Linear())(jnp.zeros(3)))  # by value: one trace
         want = [rbf(x, z, g) + 0.5 * linear(x, z) for g in gammas]
-        np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(values(gammas), want, rtol=1e-12, atol=1e-12)
     assert len(traces) == 1
 
 
@@ -292,6 +291,13 @@ def test_description_of_traced_like_parameters_and_precomputed():
     assert isinstance(kernel_from_dict(kernel_to_dict(Precomputed())), Precomputed)
     described = json.loads(json.dumps(kernel_to_dict(RBF(jnp.float32(0.1)))))
     assert np.float32(kernel_from_dict(described).gamma) == np.float32(0.1)  # pyright: ignore
+
+
+def test_a_gradient_is_a_kernel_though_no_valid_one():
+    slope = jax.grad(lambda kernel: -kernel.gamma.sum())(RBF(jnp.array([0.1, 0.2])))
+    assert isinstance(slope, RBF) and (slope.gamma == -1).all()
+    paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(2.0 * RBF(0.1))]
+    assert paths == [".base.gamma", ".factor"]
 
 
 def test_a_function_cannot_be_described():

@@ -1,0 +1,154 @@
+"""CSR points against SciPy, and what counts as points at all."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.sparse
+from jax.experimental import sparse as jax_sparse
+
+from jaxsvm.errors import InputError
+from jaxsvm.sparse import CSR, as_points, dense_rows
+
+
+@pytest.fixture(scope="module")
+def matrix():
+    """12 x 7 with an empty first, middle and last row, and a full one."""
+    rng = np.random.default_rng(0)
+    dense = rng.normal(size=(12, 7)) * (rng.random((12, 7)) < 0.3)
+    dense[[0, 5, 11]] = 0
+    dense[3] = rng.normal(size=7)
+    return scipy.sparse.csr_matrix(dense)
+
+
+def test_rows_are_those_of_scipy(matrix):
+    points = CSR.from_scipy(matrix)
+    assert points.shape == (12, 7) and len(points) == 12 and points.ndim == 2 and points.dtype == jnp.float64
+    assert points.width == 7 and points.indices.dtype == jnp.int32 and points.indptr.dtype == jnp.int32
+    index = jnp.array([3, 0, 11, 3, 7, 5])
+    np.testing.assert_array_equal(points.rows(index), matrix.toarray()[np.asarray(index)])
+    np.testing.assert_array_equal(jax.jit(CSR.rows)(points, index), matrix.toarray()[np.asarray(index)])
+    np.testing.assert_array_equal(dense_rows(points, index), dense_rows(jnp.asarray(matrix.toarray()), index))
+    assert len(jax.tree.leaves(points)) == 3
+
+
+def test_every_sparse_format_and_both_dtypes(matrix):
+    for form in ("csr", "csc", "coo", "lil", "dok", "bsr"):
+        points = as_points(matrix.asformat(form))
+        np.testing.assert_array_equal(points.rows(jnp.arange(12)), matrix.toarray())
+    narrow = as_points(scipy.sparse.csr_array(matrix), np.float32)
+    assert narrow.dtype == jnp.float32
+    np.testing.assert_array_equal(narrow.rows(jnp.arange(12)), matrix.toarray().astype(np.float32))
+    assert as_points(matrix.astype(np.float32)).dtype == jnp.float32
+    assert as_points((matrix != 0).astype(np.int8)).dtype == jnp.zeros(()).dtype
+
+
+def test_duplicates_are_summed_and_the_callers_matrix_is_left_alone():
+    given = scipy.sparse.csr_matrix((np.array([1.0, 2.0, 5.0]), np.array([1, 1, 0]), np.array([0, 2, 3])), shape=(2, 3))
+    points = as_points(given)
+    np.testing.assert_array_equal(points.rows(jnp.arange(2)), [[0, 3, 0], [5, 0, 0]])
+    assert given.nnz == 3  # still with its duplicates
+    np.testing.assert_array_equal(given.data, [1, 2, 5])
+
+
+def test_unsorted_columns():
+    given = scipy.sparse.csr_matrix((np.array([1.0, 2.0, 3.0]), np.array([2, 0, 1]), np.array([0, 3])), shape=(1, 3))
+    np.testing.assert_array_equal(as_points(given).rows(jnp.array([0])), [[2, 3, 1]])
+
+
+def test_points_copy_what_the_caller_may_change_later(matrix):
+    given = matrix.copy()
+    points = as_points(given)
+    given.data[:] = 99
+    np.testing.assert_array_equal(points.rows(jnp.arange(12)), matrix.toarray())
+
+
+def test_no_entries_at_all():
+    points = as_points(scipy.sparse.csr_matrix((3, 4)))
+    np.testing.assert_array_equal(points.rows(jnp.arange(3)), np.zeros((3, 4)))
+    np.testing.assert_array_equal(points.take(np.array([2, 0])).rows(jnp.arange(2)), np.zeros((2, 4)))
+
+
+def test_take_keeps_rows_sparse(matrix):
+    points = as_points(matrix)
+    for index in ([3, 0, 3, 10], [5, 11], [7]):
+        some = points.take(np.array(index))
+        assert isinstance(some, CSR) and some.shape == (len(index), 7)
+        np.testing.assert_array_equal(some.rows(jnp.arange(len(index))), matrix.toarray()[index])
+
+
+def test_bcsr_and_csr_pass(matrix):
+    points = as_points(matrix)
+    assert as_points(points) is points
+    assert as_points(points, jnp.float32).dtype == jnp.float32
+    bcsr = jax_sparse.BCSR.from_scipy_sparse(matrix)
+    np.testing.assert_array_equal(as_points(bcsr).rows(jnp.arange(12)), matrix.toarray())
+    inside = jax.jit(lambda points: as_points(points).rows(jnp.arange(2)))(points)
+    np.testing.assert_array_equal(inside, matrix.toarray()[:2])
+
+
+def test_rows_are_differentiable_in_the_entries(matrix):
+    points = as_points(matrix)
+    weights = jnp.asarray(np.random.default_rng(1).normal(size=(12, 7)))
+
+    def value(data):
+        changed = CSR(data, points.indices, points.indptr, points.d, points.width)
+        return (changed.rows(jnp.arange(12)) * weights).sum()
+
+    rows, columns = matrix.nonzero()
+    np.testing.assert_allclose(jax.grad(value)(points.data), weights[rows, columns])
+
+
+# --- dense points
+
+
+def test_dense_points_keep_floats_and_turn_integers_into_floats():
+    for given, dtype in (
+        ([[1, 2], [3, 4]], jnp.zeros(()).dtype),
+        ([[1.5, 2], [3, 4]], jnp.zeros(()).dtype),
+        (np.ones((2, 2), np.int8), jnp.zeros(()).dtype),
+        (np.ones((2, 2), bool), jnp.zeros(()).dtype),
+        (np.ones((2, 2), np.float32), jnp.float32),
+        (np.ones((2, 2), np.float16), jnp.float16),
+        (jnp.ones((2, 2), jnp.bfloat16), jnp.bfloat16),
+        (jnp.ones((2, 2), jnp.float64), jnp.float64),
+        (np.asfortranarray(np.ones((2, 2))), jnp.float64),
+    ):
+        points = as_points(given)
+        assert isinstance(points, jax.Array) and points.dtype == dtype and points.shape == (2, 2)
+    assert as_points(np.ones((2, 2)), np.float32).dtype == jnp.float32
+    assert jax.jit(as_points)(jnp.array([[jnp.nan]])).shape == (1, 1)  # values are unknown: no refusal
+
+
+BAD = {
+    "one axis": ([1.0, 2.0], "shape"),
+    "no axis": (3.0, "shape"),
+    "three axes": (np.ones((2, 2, 2)), "shape"),
+    "no rows": (np.ones((0, 3)), "empty"),
+    "no columns": (np.ones((3, 0)), "empty"),
+    "nan": ([[1.0, np.nan]], "NaN"),
+    "infinity": (np.array([[1.0], [np.inf]]), "infinite"),
+    "jax nan": (jnp.array([[jnp.nan]]), "NaN"),
+    "words": ([["a", "b"]], "dtype"),
+    "objects": (np.array([[1, None]], object), "dtype"),
+    "complex": (np.ones((2, 2), complex), "dtype"),
+    "ragged": ([[1.0, 2.0], [3.0]], "rows"),
+    "nothing": (None, "dtype"),
+    "sparse nan": (scipy.sparse.csr_matrix([[0.0, np.nan]]), "NaN"),
+    "sparse complex": (scipy.sparse.csr_matrix([[0.0, 1j]]), "dtype"),
+    "sparse empty": (scipy.sparse.csr_matrix((0, 3)), "empty"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_points_are_refused_by_name(name):
+    given, said = BAD[name]
+    for argument in ("x", "x_new"):
+        with pytest.raises(InputError, match=rf"^{argument} .*{said}"):
+            as_points(given, None, argument)
+
+
+@pytest.mark.parametrize("given", [np.array([[1e300]]), scipy.sparse.csr_matrix([[1e300]])])
+def test_a_value_too_large_for_the_dtype_is_refused(given):
+    with pytest.raises(InputError, match="^x has 1 value"):
+        as_points(given, np.float32)
