@@ -1,0 +1,531 @@
+"""Gram operators against NumPy in float64: values, products, expansions, derivatives and their memory, low rank, refusals."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.sparse
+from oracle import laplacian, linear, poly, rbf
+
+from jaxsvm.errors import InputError
+from jaxsvm.gram import DenseGram, TiledGram, gram
+from jaxsvm.kernels import RBF, Function, Laplacian, Linear, Polynomial, Precomputed
+from jaxsvm.low_rank import LowRankGram
+from jaxsvm.sparse import as_points
+
+N, D, TILE = 23, 4, 7  # n is no multiple of the tile
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(N, D)) * (RNG.random((N, D)) < 0.7)
+X[5] = X[4]  # a duplicate
+X[9] = 0  # an empty row
+NEW = RNG.normal(size=(11, D))
+V = RNG.normal(size=N)
+V3 = RNG.normal(size=(N, 3))
+SPARSE_V = np.where(np.arange(N) % 3 == 0, V, 0)
+
+TRUTH = {
+    "rbf": (RBF(0.4), functools.partial(rbf, gamma=0.4)),
+    "linear": (Linear(), linear),
+    "polynomial": (Polynomial(2, 0.5, 1.0), functools.partial(poly, degree=2, gamma=0.5, coef0=1.0)),
+    "laplacian": (Laplacian(0.3), functools.partial(laplacian, gamma=0.3)),
+    "sum": (RBF(0.4) + 0.5 * Linear(), lambda x, z: rbf(x, z, 0.4) + 0.5 * linear(x, z)),
+}
+STORAGE = {
+    "dense": {},
+    "tiled": {"tile": TILE},
+}
+
+
+def make(kernel, storage, sparse=False, dtype=np.float64, x=X):
+    points = scipy.sparse.csr_matrix(x.astype(dtype)) if sparse else x.astype(dtype)
+    return gram(kernel, points, **STORAGE[storage])
+
+
+# --- values and products
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("storage", STORAGE)
+@pytest.mark.parametrize("name", TRUTH)
+def test_every_method_against_numpy(name, storage, sparse):
+    kernel, truth = TRUTH[name]
+    K = truth(X, X)
+    operator = make(kernel, storage, sparse)
+    assert isinstance(operator, DenseGram if storage == "dense" else TiledGram)
+    assert operator.n == N and operator.dtype == jnp.float64
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-11, atol=1e-12)
+
+    @jax.jit
+    def everything(operator, i, index):
+        return (
+            operator.row(i),
+            operator.rows(index),
+            operator.block(index, jnp.array([2, 5])),
+            operator.diag(),
+            operator.matvec(V),
+            operator.matvec(V3),
+            operator.support_matvec(SPARSE_V),
+            operator.support_matvec(V),
+            operator.support_matvec(jnp.zeros(N)),
+        )
+
+    index = jnp.array([22, 0, 4, 4, 9])
+    got = everything(operator, jnp.int32(4), index)
+    rows = np.asarray(index)
+    wants = (K[4], K[rows], K[rows][:, [2, 5]], np.diag(K), K @ V, K @ V3, K @ SPARSE_V, K @ V, np.zeros(N))
+    for value, want in zip(got, wants, strict=True):
+        assert value.shape == want.shape and value.dtype == jnp.float64
+        close(value, want)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("storage", STORAGE)
+def test_float32_and_python_indices(storage, sparse):
+    operator = make(RBF(0.4), storage, sparse, np.float32)
+    K = rbf(X.astype(np.float32), X.astype(np.float32), 0.4)
+    assert operator.dtype == jnp.float32
+    np.testing.assert_allclose(operator.row(3), K[3], atol=1e-6)
+    np.testing.assert_allclose(operator.row(np.int64(3)), K[3], atol=1e-6)
+    np.testing.assert_allclose(operator.rows(np.array([3, 1])), K[[3, 1]], atol=1e-6)
+    np.testing.assert_allclose(operator.block(np.array([3, 1]), np.array([0])), K[[3, 1]][:, [0]], atol=1e-6)
+    product = operator.matvec(jnp.asarray(V, jnp.float32))
+    assert product.dtype == jnp.float32
+    np.testing.assert_allclose(product, K @ V, atol=1e-5)
+
+
+@pytest.mark.parametrize("storage", STORAGE)
+def test_expansion_is_the_decision_function(storage):
+    for name in ("rbf", "linear"):
+        kernel, truth = TRUTH[name]
+        coef, support = jnp.asarray(SPARSE_V), np.flatnonzero(SPARSE_V)
+        want = truth(NEW, X) @ SPARSE_V
+        for sparse in (False, True):
+            operator = make(kernel, storage, sparse)
+            for chosen in (None, support):
+                basis, weights = operator.expansion(coef, chosen)
+                assert weights.shape == ((N,) if chosen is None else (len(support),)) and basis.size == len(weights)
+                np.testing.assert_allclose(basis(jnp.asarray(NEW)) @ weights, want, rtol=1e-11, atol=1e-12)
+                for block in (None, 4, 100):
+                    np.testing.assert_allclose(basis.apply(NEW, weights, block), want, rtol=1e-11, atol=1e-12)
+                got = basis.apply(scipy.sparse.csr_matrix(NEW), weights, 4)
+                np.testing.assert_allclose(got, want, rtol=1e-11, atol=1e-12)
+    with pytest.raises(InputError, match="^x_new has 3 features: 4"):
+        basis.apply(NEW[:, :3], weights)
+
+
+def test_a_large_sparse_basis_stays_a_small_program():
+    """Tiles of basis functions are a loop: unrolled, 100,000 support vectors would compile for minutes."""
+
+    def size(q):
+        matrix = scipy.sparse.random(q, 3, 0.5, "csr", random_state=0)
+        basis, _ = gram(RBF(0.4), matrix, tile=8).expansion(jnp.zeros(q))
+        return len(jax.jit(basis.__call__).lower(jnp.ones((2, 3))).as_text())
+
+    assert size(9000) < 1.5 * size(3000)
+
+
+def test_many_sparse_basis_functions():
+    x = scipy.sparse.random(2500, 3, 0.5, "csr", random_state=1)
+    coef = np.random.default_rng(1).normal(size=2500)
+    basis, weights = gram(RBF(0.4), x, tile=64).expansion(jnp.asarray(coef))
+    np.testing.assert_allclose(basis.apply(NEW[:, :3], weights), rbf(NEW[:, :3], x.toarray(), 0.4) @ coef, rtol=1e-10)
+
+
+@pytest.mark.parametrize("tile", [1, 7, 23, 100])
+def test_any_tile_and_one_point(tile):
+    x = jnp.asarray(X)
+    np.testing.assert_allclose(gram(RBF(0.4), x, tile=tile).matvec(V), rbf(X, X, 0.4) @ V, rtol=1e-11)
+    for one in (gram(RBF(0.4), x[:1], tile=tile), gram(RBF(0.4), x[:1]), gram(RBF(0.4), x[:1], rank=tile)):
+        assert one.n == 1
+        np.testing.assert_allclose(one.row(0), [1])
+        np.testing.assert_allclose(one.matvec(jnp.ones(1)), [1])
+        np.testing.assert_allclose(one.support_matvec(jnp.ones(1)), [1])
+        np.testing.assert_allclose(one.diag(), [1])
+
+
+def test_memory_budget_decides():
+    assert isinstance(gram(RBF(0.4), X, memory=8 * N * N), DenseGram)
+    assert isinstance(gram(RBF(0.4), X, memory=8 * N * N - 1), TiledGram)
+    assert isinstance(gram(RBF(0.4), X, memory=8 * N * N - 1, dtype=np.float32), DenseGram)
+    assert isinstance(gram(RBF(0.4), X, tile=TILE, memory=2**40), TiledGram)
+
+
+def test_a_users_function():
+    def cauchy(x, z):
+        return 1 / (1 + ((x - z) ** 2).sum())
+
+    want = 1 / (1 + ((X[:, None] - X) ** 2).sum(-1))
+    for kernel in (cauchy, Function(cauchy)):
+        for tile in (None, TILE):
+            np.testing.assert_allclose(gram(kernel, X, tile=tile).matvec(V), want @ V, rtol=1e-11)
+
+
+@pytest.mark.parametrize("storage", STORAGE)
+def test_float32_values_with_float64_vectors(storage):
+    """The product is exact for the rounded values: it is accumulated in float64."""
+    operator = gram(RBF(0.4), X, dtype=np.float32, **STORAGE[storage])
+    assert operator.dtype == jnp.float32 and operator.x.dtype == jnp.float64
+    K = np.asarray(operator.rows(jnp.arange(N)), np.float64)
+    for product, want in (
+        (operator.matvec(jnp.asarray(V)), K @ V),
+        (operator.matvec(jnp.asarray(V3)), K @ V3),
+        (operator.support_matvec(jnp.asarray(SPARSE_V)), K @ SPARSE_V),
+    ):
+        assert product.dtype == jnp.float64
+        # The diagonal of rows on demand may round otherwise in another program: one unit of float32.
+        np.testing.assert_allclose(product, want, rtol=1e-13 if storage == "dense" else 1e-6)
+
+
+# --- hard data
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("offset", [0.0, 1e4])
+def test_offsets_in_float32(offset, sparse):
+    rng = np.random.default_rng(1)
+    x = (rng.normal(size=(60, D)) + offset).astype(np.float32)
+    x[7] = x[8]
+    new = (rng.normal(size=(9, D)) + offset).astype(np.float32)
+    v = rng.normal(size=60).astype(np.float32)
+    given = scipy.sparse.csr_matrix(x) if sparse else x
+    for kernel, truth in (
+        (RBF(0.2), functools.partial(rbf, gamma=0.2)),
+        (Laplacian(0.2), functools.partial(laplacian, gamma=0.2)),
+    ):
+        K = truth(x, x)
+        for options in ({}, {"tile": 16}):
+            operator = gram(kernel, given, **options)
+            np.testing.assert_allclose(operator.rows(jnp.arange(60)), K, atol=3e-6)
+            np.testing.assert_allclose(operator.matvec(v), K @ v, atol=1e-4)
+            basis, weights = operator.expansion(jnp.asarray(v))
+            np.testing.assert_allclose(basis.apply(new, weights), truth(new, x) @ v, atol=1e-4)
+            assert (np.asarray(operator.diag()) == 1).all()
+        low = gram(kernel, given, rank=60)
+        np.testing.assert_allclose(low.rows(jnp.arange(60)), K, atol=5e-4)
+    fourier = gram(RBF(0.2), given, rank=3000, method="fourier")
+    np.testing.assert_allclose(fourier.rows(jnp.arange(60)), rbf(x, x, 0.2), atol=0.12)
+
+
+def test_shift_and_points_belong_together():
+    for operator in (gram(RBF(0.4), X), gram(RBF(0.4), X, tile=TILE), gram(RBF(0.4), X, rank=5)):
+        np.testing.assert_allclose(operator.x + operator.shift, X, atol=1e-14)
+        np.testing.assert_allclose(operator.shift, X.mean(axis=0), atol=1e-14)
+    assert not np.asarray(gram(Linear(), X).shift).any()
+
+
+def test_dense_diagonal_is_exact_and_the_matrix_symmetric():
+    x = (np.random.default_rng(2).normal(size=(300, 20)) * 30).astype(np.float32)
+    operator = gram(RBF(1e-3), x)
+    assert (np.asarray(operator.diag()) == 1).all()
+    np.testing.assert_allclose(operator.K, operator.K.T, atol=2e-6)
+    np.testing.assert_allclose(operator.K, rbf(x, x, 1e-3), atol=5e-6)
+
+
+# --- precomputed
+
+
+def test_precomputed():
+    K = rbf(X, X, 0.4)
+    operator = gram(Precomputed(), K, tile=TILE)
+    assert isinstance(operator, DenseGram)
+    np.testing.assert_array_equal(operator.K, K)
+    np.testing.assert_allclose(operator.matvec(V), K @ V, rtol=1e-12)
+    cross, support = rbf(NEW, X, 0.4), np.flatnonzero(SPARSE_V)
+    for chosen in (None, support):
+        basis, weights = operator.expansion(jnp.asarray(SPARSE_V), chosen)
+        np.testing.assert_allclose(basis.apply(cross, weights, 4), cross @ SPARSE_V, rtol=1e-11)
+    with pytest.raises(InputError, match="^x_new has 5 "):  # an index out of range would be clamped
+        basis.apply(cross[:, :5], weights)
+    assert gram(Precomputed(), K, dtype=np.float32).dtype == jnp.float32
+    assert gram(Precomputed(), np.array([[2.0]])).n == 1
+    rounded = K + 1e-15 * np.random.default_rng(3).normal(size=K.shape)
+    assert gram(Precomputed(), rounded).n == N  # rounding is no asymmetry
+
+
+# --- derivatives
+
+
+@pytest.mark.parametrize(
+    "kernel", [RBF(jnp.asarray(0.4)), RBF(jnp.array([0.3, 0.02, 1.1, 0.5])) + 0.5 * Polynomial(2, 0.5, 1.0)]
+)
+def test_tiled_derivatives_equal_dense_ones(kernel):
+    """With respect to parameters, points and vector; forward and reverse; duplicates included."""
+    weights = jnp.asarray(RNG.normal(size=N))
+
+    def value(kernel, x, v, tile):
+        return gram(kernel, x, tile=tile).matvec(v) @ weights
+
+    def direct(kernel, x, v):
+        return kernel.matrix(x, x) @ v @ weights
+
+    arguments = (kernel, jnp.asarray(X), jnp.asarray(V))
+    tangents = jax.tree.map(
+        lambda p: jnp.cos(jnp.arange(jnp.size(p), dtype=jnp.float64)).reshape(jnp.shape(p)), arguments
+    )
+    want = jax.jit(jax.grad(direct, argnums=(0, 1, 2)))(*arguments)
+    slope = sum(jnp.vdot(a, b) for a, b in zip(jax.tree.leaves(want), jax.tree.leaves(tangents), strict=True))
+    for tile in (None, TILE):
+        function = functools.partial(value, tile=tile)
+        got = jax.jit(jax.grad(function, argnums=(0, 1, 2)))(*arguments)
+        for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-11)
+        _, forward = jax.jit(lambda a, t, f=function: jax.jvp(f, a, t))(arguments, tangents)
+        np.testing.assert_allclose(forward, slope, rtol=1e-10)
+
+
+def test_sparse_tiled_derivatives_equal_dense_ones():
+    weights = jnp.asarray(RNG.normal(size=N))
+    points = as_points(scipy.sparse.csr_matrix(X))
+
+    def value(gamma, x, tile):
+        return gram(RBF(gamma), x, tile=tile).matvec(jnp.asarray(V)) @ weights
+
+    want = jax.grad(value)(0.4, jnp.asarray(X), None)
+    np.testing.assert_allclose(jax.grad(value)(0.4, points, TILE), want, rtol=1e-10)
+    np.testing.assert_allclose(jax.grad(value)(0.4, points, None), want, rtol=1e-10)
+
+
+@pytest.mark.parametrize("columns", [None, 2])
+def test_tiled_derivatives_never_hold_the_matrix(columns):
+    n, d, tile = 4096, 3, 64
+    x = jax.ShapeDtypeStruct((n, d), jnp.float32)
+    v = jax.ShapeDtypeStruct((n,) if columns is None else (n, columns), jnp.float32)
+    scalar = jax.ShapeDtypeStruct((), jnp.float32)
+
+    def value(gamma, x, v):
+        return (gram(RBF(gamma), x, tile=tile).matvec(v) ** 2).sum()
+
+    programs = {
+        "forward": jax.jit(lambda g, x, v: jax.jvp(value, (g, x, v), (g, x, v))),
+        "reverse": jax.jit(jax.value_and_grad(value, argnums=(0, 1, 2))),
+    }
+    whole = n * n * 4
+    for name, program in programs.items():
+        analysis = program.lower(scalar, x, v).compile().memory_analysis()
+        assert analysis.temp_size_in_bytes < whole / 8, (name, analysis.temp_size_in_bytes)
+        assert analysis.temp_size_in_bytes < 8 * n * tile * 4, (name, analysis.temp_size_in_bytes)
+    dense = jax.jit(lambda g, x, v: gram(RBF(g), x).matvec(v)).lower(scalar, x, v).compile().memory_analysis()
+    assert dense.temp_size_in_bytes >= whole  # the measure sees a stored matrix
+
+
+def test_sparse_products_never_hold_the_dense_points():
+    n, d = 2000, 5000
+    points = as_points(scipy.sparse.random(n, d, 2e-3, "csr", random_state=0, dtype=np.float32))
+    operator = gram(Linear(), points, tile=16)
+    program = jax.jit(lambda operator, v: operator.matvec(v))
+    used = program.lower(operator, jnp.zeros(n, jnp.float32)).compile().memory_analysis().temp_size_in_bytes
+    assert used < n * d * 4 / 8, used
+
+
+# --- transformations
+
+
+@pytest.mark.parametrize("storage", STORAGE)
+def test_jit_and_vmap_over_gamma_compile_once(storage):
+    traces = []
+
+    @jax.jit
+    def products(gammas, v):
+        traces.append(1)
+
+        def one(gamma):
+            operator = gram(RBF(gamma), X, **STORAGE[storage])
+            return operator.matvec(v), operator.support_matvec(v), operator.row(jnp.int32(3)), operator.diag()
+
+        return jax.vmap(one)(gammas)
+
+    for gammas in (np.array([0.1, 0.7]), np.array([0.2, 3.0])):
+        product, of_support, row, diagonal = products(gammas, jnp.asarray(SPARSE_V))
+        for k, gamma in enumerate(gammas):
+            K = rbf(X, X, gamma)
+            np.testing.assert_allclose(product[k], K @ SPARSE_V, rtol=1e-10)
+            np.testing.assert_allclose(of_support[k], K @ SPARSE_V, rtol=1e-10)
+            np.testing.assert_allclose(row[k], K[3], rtol=1e-10)
+            np.testing.assert_allclose(diagonal[k], 1, rtol=1e-14)
+    assert len(traces) == 1
+
+
+def test_support_products_under_vmap_over_vectors():
+    lanes = jnp.stack([jnp.asarray(SPARSE_V), jnp.asarray(V), jnp.zeros(N)])
+    operator = gram(RBF(0.4), X, tile=3)
+    got = jax.jit(jax.vmap(operator.support_matvec))(lanes)
+    np.testing.assert_allclose(got, np.asarray(lanes) @ rbf(X, X, 0.4), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])
+def test_lowers_for_every_platform_in_float32(platform):
+    x = jax.ShapeDtypeStruct((N, D), jnp.float32)
+    v = jax.ShapeDtypeStruct((N,), jnp.float32)
+    scalar = jax.ShapeDtypeStruct((), jnp.float32)
+    points = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), as_points(scipy.sparse.csr_matrix(X), np.float32)
+    )
+
+    def everything(gamma, x, points, v):
+        operators = [gram(RBF(gamma), x), gram(RBF(gamma), x, tile=TILE), gram(RBF(gamma), points, tile=TILE)]
+        operators += [gram(RBF(gamma), x, rank=5), gram(RBF(gamma), x, rank=5, method="fourier")]
+        index = jnp.arange(3, dtype=jnp.int32)
+        return [
+            (o.matvec(v), o.support_matvec(v), o.row(index[1]), o.rows(index), o.block(index, index), o.diag())
+            for o in operators
+        ]
+
+    exported = jax.export.export(jax.jit(everything), platforms=[platform])(scalar, x, points, v)
+    assert "f64" not in exported.mlir_module()
+
+
+def test_float32_data_stays_float32_where_x64_is_off():
+    with jax.enable_x64(False):
+        operator = gram(RBF(0.4), X.astype(np.float32), tile=TILE, dtype=np.float64)  # what cannot be had
+        assert operator.dtype == jnp.float32 and operator.row(0).dtype == jnp.float32
+        assert gram(RBF(0.4), X).dtype == jnp.float32
+
+
+# --- low rank
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("landmarks", ["pivoted", "random"])
+def test_nystroem_of_full_rank_is_exact(landmarks, sparse):
+    K = rbf(X, X, 0.4)
+    operator = gram(RBF(0.4), scipy.sparse.csr_matrix(X) if sparse else X, rank=N, landmarks=landmarks)
+    assert isinstance(operator, LowRankGram) and operator.n == N and operator.dtype == jnp.float64
+    index = jnp.arange(N)
+    for got, want in (
+        (operator.rows(index), K),
+        (operator.row(3), K[3]),
+        (operator.block(index[:3], index[4:6]), K[:3, 4:6]),
+        (operator.diag(), np.diag(K)),
+        (operator.matvec(V), K @ V),
+        (operator.matvec(V3), K @ V3),
+        (operator.support_matvec(SPARSE_V), K @ SPARSE_V),
+    ):
+        np.testing.assert_allclose(got, want, rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("method", ["nystroem", "fourier"])
+def test_a_low_rank_operator_is_the_kernel_of_its_features(method):
+    operator = gram(RBF(0.4), X, rank=6, method=method, key=jax.random.key(3))
+    Z = np.asarray(operator.Z)
+    assert Z.shape == (N, 6)
+    np.testing.assert_allclose(operator.matvec(V), Z @ Z.T @ V, rtol=1e-10)
+    np.testing.assert_allclose(operator.diag(), (Z**2).sum(1), rtol=1e-12)
+    basis, weights = operator.expansion(jnp.asarray(V))
+    assert weights.shape == (6,)
+    np.testing.assert_allclose(basis.apply(X, weights), Z @ Z.T @ V, rtol=1e-9)  # training points are new points too
+    np.testing.assert_allclose(basis.apply(NEW, weights, 4), basis(jnp.asarray(NEW)) @ weights, rtol=1e-9)
+    np.testing.assert_allclose(basis.apply(scipy.sparse.csr_matrix(NEW), weights), basis.apply(NEW, weights), rtol=1e-9)
+
+
+def test_pivoted_landmarks_are_the_greedy_ones_and_distinct():
+    """Against pivoted Cholesky in NumPy; where the rank is exhausted no point comes twice."""
+    K = rbf(X, X, 0.4)
+    rest, columns, want = np.diag(K).copy(), [], []
+    for _ in range(8):
+        i = int(rest.argmax())
+        want.append(i)
+        column = K[i] - sum(c * c[i] for c in columns)
+        columns.append(column / np.sqrt(rest[i]))
+        rest = rest - columns[-1] ** 2
+    landmarks = np.asarray(gram(RBF(0.4), X, rank=8).features.x + X.mean(0))
+    np.testing.assert_allclose(landmarks, X[want], atol=1e-12)
+    exhausted = gram(Linear(), RNG.normal(size=(12, 2)), rank=9)
+    assert len(np.unique(np.asarray(exhausted.features.x), axis=0)) == 9
+
+
+def test_linear_kernel_of_low_rank_is_exact():
+    for dtype, tolerance in ((np.float64, 1e-10), (np.float32, 1e-4)):
+        x = np.random.default_rng(4).normal(size=(40, 3)).astype(dtype)
+        operator = gram(Linear(), x, rank=8)
+        np.testing.assert_allclose(operator.rows(jnp.arange(40)), x @ x.T, atol=tolerance)
+        assert operator.dtype == dtype
+
+
+def test_more_landmarks_approximate_better():
+    x = np.random.default_rng(5).normal(size=(120, 3))
+    K = rbf(x, x, 0.2)
+    for landmarks in ("pivoted", "random"):
+        errors = []
+        for rank in (5, 20, 60):
+            operator = gram(RBF(0.2), x, rank=rank, landmarks=landmarks, key=jax.random.key(1))
+            errors.append(np.abs(np.asarray(operator.rows(jnp.arange(120))) - K).max())
+        assert errors[0] > 5 * errors[1] > 25 * errors[2], errors
+
+
+@pytest.mark.parametrize(
+    ("kernel", "truth"),
+    [
+        (RBF(0.3), functools.partial(rbf, gamma=0.3)),
+        (RBF(np.array([0.1, 0.5, 0.3, 0.2])), lambda x, z: rbf(*(p * np.sqrt([0.1, 0.5, 0.3, 0.2]) for p in (x, z)))),
+        (Laplacian(0.3), functools.partial(laplacian, gamma=0.3)),
+        (
+            Laplacian(np.array([0.1, 0.5, 0.3, 0.2])),
+            lambda x, z: laplacian(*(p * np.array([0.1, 0.5, 0.3, 0.2]) for p in (x, z))),
+        ),
+    ],
+)
+def test_fourier_features_converge(kernel, truth):
+    """The error of r features has standard deviation at most 1 / sqrt(r): five of them, and a fall with r."""
+    K, errors = truth(X, X), []
+    for rank in (100, 10_000):
+        operator = gram(kernel, X, rank=rank, method="fourier", key=jax.random.key(2))
+        error = np.asarray(operator.rows(jnp.arange(N))) - K
+        assert np.abs(error).max() < 5 / np.sqrt(rank)
+        errors.append(np.sqrt((error**2).mean()))
+    assert errors[1] < errors[0] / 5, errors
+
+
+def test_the_key_decides_what_is_random():
+    def features(seed, **options):
+        return np.asarray(gram(RBF(0.4), X, rank=6, key=jax.random.key(seed), **options).Z)
+
+    for options in ({"method": "fourier"}, {"landmarks": "random"}):
+        np.testing.assert_array_equal(features(1, **options), features(1, **options))
+        assert not np.array_equal(features(1, **options), features(2, **options))
+
+
+def test_low_rank_derivatives_in_gamma():
+    for options in ({"landmarks": "random"}, {"method": "fourier"}):
+
+        def value(gamma, options=options):
+            return gram(RBF(gamma), X[10:], rank=5, **options).matvec(jnp.asarray(V[10:])) @ V[10:]
+
+        slope = (value(0.4 + 1e-5) - value(0.4 - 1e-5)) / 2e-5
+        np.testing.assert_allclose(jax.grad(value)(0.4), slope, rtol=1e-6)
+
+
+def test_low_rank_of_duplicates_and_equal_points_is_finite():
+    for x in (np.ones((6, 2)), np.repeat(X[:3], 4, axis=0)):
+        operator = gram(RBF(0.4), x, rank=6)
+        np.testing.assert_allclose(operator.rows(jnp.arange(len(x))), rbf(x, x, 0.4), atol=1e-7)
+
+
+# --- refusals
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "said"),
+    [
+        ((RBF(0.4), X), {"tile": 0}, "tile is 0"),
+        ((RBF(0.4), X), {"tile": 2.5}, "tile is 2.5"),
+        ((RBF(0.4), X), {"tile": "auto"}, "tile is 'auto'"),
+        ((RBF(0.4), X), {"rank": -3}, "rank is -3"),
+        ((RBF(0.4), X), {"rank": 3, "method": "magic"}, "method is 'magic'"),
+        ((RBF(0.4), X), {"rank": 3, "landmarks": "best"}, "landmarks is 'best'"),
+        ((Linear(), X), {"rank": 3, "method": "fourier"}, "kernel is Linear"),
+        ((RBF(0.4), X), {"dtype": np.int32}, "dtype is int32"),
+        (("rbf", X), {}, "kernel is 'rbf'"),
+        ((RBF(0.4), X[0]), {}, "x has shape"),
+        ((RBF(0.4), X[:0]), {}, "x is empty"),
+        ((RBF(0.4), [[np.nan, 1.0]]), {}, "x has 1 value"),
+        ((RBF(np.array([0.1, 0.2])), X), {}, "gamma has shape"),
+        ((Precomputed(), X), {}, "x has shape"),
+        ((Precomputed(), np.triu(np.ones((3, 3)))), {}, "x is a kernel matrix"),
+        ((Precomputed(), scipy.sparse.eye(3, format="csr")), {}, "x has shape|x is sparse"),
+    ],
+)
+def test_bad_inputs_are_refused_by_name(arguments, options, said):
+    with pytest.raises(InputError, match=f"^({said})"):
+        gram(*arguments, **options)
