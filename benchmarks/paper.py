@@ -28,7 +28,7 @@ import jaxsvm
 from jaxsvm.kernels import RBF, gamma_paper
 
 DATA = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data"
-SETS = ["a1a", "a2a", "a3a", "a4a", "a6a", "a7a", "a8a", "w1a", "usps", "reuters", "letter", "a9a", "mnist", "ijcnn1", "w8a"]
+SETS = ["a1a", "a2a", "a3a", "a4a", "w1a", "usps", "reuters", "letter", "a6a", "a7a", "a8a", "a9a", "mnist", "ijcnn1", "w8a"]
 METHODS = ["FW", "MFW", "CVM", "smo"]
 VARIANTS = {"FW": "classic", "MFW": "away", "smo": "smo"}
 MNIST_ROWS = 20_000
@@ -106,7 +106,7 @@ def configure(method, regime, cap):
         if method == "CVM"
         else jaxsvm.FrankWolfe(variant=VARIANTS[method], **options)
     )
-    return jaxsvm.sampled(solver, r=59, tries=7, final_check="none", capacity=2048) if regime == "A" else solver
+    return jaxsvm.sampled(solver, r=59, tries=7, final_check="none", capacity=8192) if regime == "A" else solver
 
 
 def one_run(problem, method, regime, cap, max_seconds, x_test, y_test):

@@ -8,11 +8,13 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from jaxsvm.errors import InputError
+from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.kernels import Kernel, Precomputed, kernel_from_dict, kernel_to_dict
-from jaxsvm.sparse import CSR, as_points, dense_rows
+from jaxsvm.sparse import CSR, as_points, by_row_tiles, dense_rows
 
 BLOCK_BYTES = 32 * 2**20
+BASIS_TILE = 1024
+"""Sparse basis points made dense at a time."""
 
 
 @jax.tree_util.register_dataclass
@@ -40,18 +42,22 @@ class KernelBasis:
         if isinstance(self.kernel, Precomputed):
             return self.kernel.matrix(x_new, self.x)
         if isinstance(self.x, CSR):
-            tile = max(1, min(self.size, 1024))
-            pieces = [
-                self.kernel.matrix(x_new, self.x.rows(jnp.arange(start, min(start + tile, self.size))))
-                for start in range(0, self.size, tile)
-            ]
-            return jnp.concatenate(pieces, axis=1)
+            x = self.x
+            return by_row_tiles(self.size, BASIS_TILE, lambda tile: self.kernel.matrix(x_new, x.rows(tile)).T).T
         return self.kernel.matrix(x_new - self.shift, self.x, centred=self.kernel.stationary)
 
     def apply(self, x_new: Any, coef: Float[Array, " q"], block: int | None = None) -> Float[Array, " m"]:
         """`basis(x_new) @ coef`, `(m,)`, in blocks of rows."""
-        columns = None if isinstance(self.kernel, Precomputed) else self.x.shape[1]
-        return apply_in_blocks(self, x_new, coef, columns, block)
+        if not isinstance(self.kernel, Precomputed):
+            return apply_in_blocks(self, x_new, coef, self.x.shape[1], block)
+        points = as_points(x_new, None, "x_new")
+        if is_concrete(self.x) and self.size and points.shape[1] <= (last := int(self.x.max())):
+            # A gather would take the last column for every one that is missing.
+            raise InputError(
+                f"x_new has {points.shape[1]} columns of kernel values, and training sample {last} is needed: "
+                "one column for every training sample."
+            )
+        return apply_in_blocks(self, points, coef, None, block)
 
 
 @jax.tree_util.register_dataclass

@@ -19,7 +19,7 @@ from jaxsvm.basis import KernelBasis
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.kernels import Kernel, Precomputed, as_kernel
 from jaxsvm.low_rank import LowRankGram, low_rank_gram
-from jaxsvm.sparse import CSR, as_points, dense_rows
+from jaxsvm.sparse import CSR, as_points, by_row_tiles, dense_rows, floating
 
 MEMORY = 4 * 2**30
 """Default budget of a stored kernel matrix in bytes: n = 32,768 in float32."""
@@ -74,7 +74,7 @@ class DenseGram:
         """`K @ v`, in the wider of the two dtypes."""
         if self.K.dtype == v.dtype:
             return jnp.matmul(self.K, v, precision=lax.Precision.HIGHEST)
-        return _by_row_tiles(self.n, ROW_TILE, lambda index: _wide_product(self.rows(index), v))
+        return by_row_tiles(self.n, ROW_TILE, lambda index: _wide_product(self.rows(index), v))
 
     def support_matvec(self, v: Float[Array, " n"]) -> Float[Array, " n"]:
         """`K @ v`: gathering the rows of the support costs more than reading all of K in order, down to 1 row in 4."""
@@ -96,6 +96,7 @@ class TiledGram:
         shift: What was subtracted from the points, `(d,)`.
         tile: Rows of the matrix held at a time; static.
         dtype: Of the kernel values; static.
+        squares: `|x_i|^2`, `(n,)`, for dense points of a stationary kernel; else None.
     """
 
     kernel: Kernel
@@ -103,6 +104,7 @@ class TiledGram:
     shift: Float[Array, " d"]
     tile: int = dataclasses.field(metadata={"static": True})
     dtype: Any = dataclasses.field(metadata={"static": True})
+    squares: Float[Array, " n"] | None = None
 
     @property
     def n(self) -> int:
@@ -110,15 +112,18 @@ class TiledGram:
         return self.x.shape[0]
 
     def row(self, i: Int[Array, ""]) -> Float[Array, " n"]:
-        """`K[i]`, n kernel evaluations."""
-        return self.rows(i[None])[0]
+        """`K[i]`, n kernel evaluations: one pass over the points."""
+        if self.squares is not None:
+            point = lax.dynamic_index_in_dim(self.x, i, keepdims=False)
+            return self.kernel.row(point, self.x, self.squares).astype(self.dtype)
+        return self.rows(jnp.asarray(i)[None])[0]
 
     def rows(self, index: Int[Array, " t"]) -> Float[Array, "t n"]:
         """`K[index]`."""
         if not isinstance(self.x, CSR):
             return self._values(self.x[index], self.x)
         picked = self.x.rows(index)  # the other side by tiles as well: x is never dense as a whole
-        return _by_row_tiles(self.n, self.tile, lambda tile: self._values(self.x.rows(tile), picked)).T
+        return by_row_tiles(self.n, self.tile, lambda tile: self._values(self.x.rows(tile), picked)).T
 
     def block(self, rows: Int[Array, " t"], columns: Int[Array, " u"]) -> Float[Array, "t u"]:
         """`K[rows, columns]`, t u kernel evaluations."""
@@ -128,12 +133,12 @@ class TiledGram:
         """`K_ii`."""
         if not isinstance(self.x, CSR):
             return self.kernel.diag(self.x).astype(self.dtype)
-        return _by_row_tiles(self.n, self.tile, lambda tile: self.kernel.diag(self.x.rows(tile)).astype(self.dtype))
+        return by_row_tiles(self.n, self.tile, lambda tile: self.kernel.diag(self.x.rows(tile)).astype(self.dtype))
 
     def matvec(self, v: Float[Array, "n *k"]) -> Float[Array, "n *k"]:
         """`K @ v`, a tile of rows at a time. Derivatives recompute the tiles instead of holding them."""
         product = jax.checkpoint(lambda index: _wide_product(self.rows(index), v))
-        return _by_row_tiles(self.n, self.tile, product)
+        return by_row_tiles(self.n, self.tile, product)
 
     def support_matvec(self, v: Float[Array, " n"]) -> Float[Array, " n"]:
         """`K @ v` at the price of the rows where v is not 0: for solvers, not for derivatives."""
@@ -188,10 +193,10 @@ def gram(
     if isinstance(kernel, Precomputed):
         return _precomputed(kernel, x, dtype)
     for name, value in (("tile", tile), ("rank", rank)):
-        if value is not None and value < 1:
-            raise InputError(f"{name} is {value}: a positive integer is needed.")
+        if value is not None and (not isinstance(value, int | np.integer) or value < 1):
+            raise InputError(f"{name} is {value!r}: a positive integer is needed.")
     points = as_points(x)
-    dtype = points.dtype if dtype is None else jnp.dtype(dtype)
+    dtype = points.dtype if dtype is None else _value_dtype(dtype)
     if rank is not None:
         return low_rank_gram(
             kernel, points, min(rank, points.shape[0]) if method == "nystroem" else rank, method, landmarks, dtype, key
@@ -200,7 +205,14 @@ def gram(
     n = points.shape[0]
     if tile is None and n * n * dtype.itemsize <= memory:
         return DenseGram(kernel, points, shift, _dense_values(kernel, points, dtype))
-    return TiledGram(kernel, points, shift, min(tile or BUILD_TILE, n), dtype)
+    squares = (points * points).sum(axis=1) if kernel.stationary and not isinstance(points, CSR) else None
+    return TiledGram(kernel, points, shift, min(tile or BUILD_TILE, n), dtype, squares)
+
+
+def _value_dtype(dtype: Any) -> Any:
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise InputError(f"dtype is {jnp.dtype(dtype)}: a floating one is needed for kernel values.")
+    return floating(dtype)
 
 
 def _centre(kernel: Kernel, points: Any) -> tuple[Any, Float[Array, " d"]]:
@@ -213,7 +225,7 @@ def _centre(kernel: Kernel, points: Any) -> tuple[Any, Float[Array, " d"]]:
 
 
 def _precomputed(kernel: Precomputed, x: Any, dtype: Any) -> DenseGram:
-    K = as_points(x, dtype)
+    K = as_points(x, None if dtype is None else _value_dtype(dtype))
     if isinstance(K, CSR) or K.shape[0] != K.shape[1]:
         raise InputError(f"x has shape {K.shape}: a precomputed kernel needs a dense square matrix (n, n).")
     if is_concrete(K):
@@ -243,17 +255,6 @@ def _dense_values(kernel: Kernel, points: Any, dtype: Any) -> Float[Array, "n n"
     return lax.fori_loop(0, -(-n // tile), fill, jnp.zeros((n, n), dtype))
 
 
-def _by_row_tiles(n: int, tile: int, rows: Any) -> Array:
-    """`rows(index)` for all indices, `tile` at a time, put together along the first axis."""
-    tile = min(tile, n)
-    whole = n // tile
-    head = lax.map(rows, jnp.arange(whole * tile, dtype=jnp.int32).reshape(whole, tile))
-    head = head.reshape(whole * tile, *head.shape[2:])
-    if n % tile == 0:
-        return head
-    return jnp.concatenate([head, rows(jnp.arange(whole * tile, n, dtype=jnp.int32))])
-
-
 def _wide_product(K: Array, v: Array) -> Array:
     """`K @ v` in the wider dtype of the two."""
     dtype = jnp.result_type(K.dtype, v.dtype)
@@ -262,7 +263,7 @@ def _wide_product(K: Array, v: Array) -> Array:
 
 def _support_matvec(gram: Any, v: Float[Array, " n"], tile: int) -> Float[Array, " n"]:
     """`K @ v` from the rows (K is symmetric) of the support of v, a tile at a time; the number of tiles is traced."""
-    n, tile = gram.n, min(tile, gram.n)
+    n, tile, v = gram.n, min(tile, gram.n), jnp.asarray(v)
     active = v != 0
     count = active.sum(dtype=jnp.int32)
     # Positions of the support, first: a running count scatters each index to its place.

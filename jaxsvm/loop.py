@@ -208,10 +208,11 @@ def due(solver: Any, progress: Progress) -> Array:
     )
 
 
-def certify(problem: Any, solver: Any, progress: Progress) -> Progress:
+def certify(problem: Any, solver: Any, progress: Progress, may_polish: bool = True) -> Progress:
     """Recompute what drifts, polish where that was earned, certify, keep the better point, and decide."""
-    state = solver.refresh(problem, progress.state)
-    state, polished = _polish(problem, solver, progress, state)
+    state, polished = solver.refresh(problem, progress.state), progress.polished
+    if may_polish and _polish_interval(solver, progress) is not None:
+        state, polished = _polish(problem, solver, progress, state)
     alpha, s = solver.dual_point(problem, state)
     R = alpha @ s
     certificate = problem.certificate(alpha, s)
@@ -256,11 +257,8 @@ def certify(problem: Any, solver: Any, progress: Progress) -> Progress:
 
 
 def _polish(problem: Any, solver: Any, progress: Progress, state: Any) -> tuple[Any, Array]:
-    """A polished state, where the solver has a polish and its steps since the last one have earned it."""
-    interval = solver.polish_interval(progress.alpha.shape[-1]) if hasattr(solver, "polish_interval") else None
-    if interval is None:
-        return state, progress.polished
-    earned = steps_taken(progress) - progress.polished >= interval
+    """A polished state, where the steps since the last polish have earned one."""
+    earned = _earned_polish(solver, progress)
 
     def polish(carry: tuple[Array, Any]) -> tuple[Array, Any]:
         return jnp.asarray(False), solver.polish(problem, carry[1])
@@ -268,6 +266,18 @@ def _polish(problem: Any, solver: Any, progress: Progress, state: Any) -> tuple[
     # A loop of one turn at the most: under vmap a cond would polish every lane every time.
     _, state = lax.while_loop(lambda carry: carry[0], polish, (earned, state))
     return state, jnp.where(earned, steps_taken(progress), progress.polished)
+
+
+def _polish_interval(solver: Any, progress: Progress) -> int | None:
+    """Steps that earn a polish; None where the solver has none."""
+    return solver.polish_interval(progress.alpha.shape[-1]) if hasattr(solver, "polish_interval") else None
+
+
+def _earned_polish(solver: Any, progress: Progress) -> Array:
+    interval = _polish_interval(solver, progress)
+    if interval is None:
+        return jnp.asarray(False)
+    return steps_taken(progress) - progress.polished >= interval
 
 
 def _gave_up(solver: Any, progress: Progress) -> Array:
@@ -327,13 +337,20 @@ _finish = jax.jit(finish)
 
 
 @jax.jit
-def _burst(problem: Any, solver: Any, progress: Progress, chunks: Any) -> Progress:
-    """A round cut short after `chunks` chunks; it certifies only where that is due."""
+def _burst(problem: Any, solver: Any, progress: Progress, chunks: Any) -> tuple[Progress, Array]:
+    """A round cut short after `chunks` chunks, and whether a certification with a polish is due.
+
+    It certifies by itself where that is due without one: a polish is half of the compile time, and most fits see none.
+    """
     progress = advance(problem, solver, progress, chunks)
-    return lax.cond(due(solver, progress), partial(certify, problem, solver), lambda progress: progress, progress)
+    time_to = due(solver, progress)
+    earned = _earned_polish(solver, progress)
+    plain = partial(certify, problem, solver, may_polish=False)
+    return lax.cond(time_to & ~earned, plain, lambda progress: progress, progress), time_to & earned
 
 
 _certify = jax.jit(certify)
+_certify_plainly = jax.jit(partial(certify, may_polish=False))
 
 
 def drive(
@@ -363,7 +380,10 @@ def drive(
     try:
         while int(progress.status) == Status.RUNNING:
             before = time.monotonic()
-            progress = jax.block_until_ready(_burst(problem, solver, progress, chunks))
+            progress, polish_due = _burst(problem, solver, progress, chunks)
+            if bool(polish_due):
+                progress = _certify(problem, solver, progress)
+            jax.block_until_ready(progress)
             took = time.monotonic() - before
             if callback is not None:
                 stopped = callback(_finish(problem, solver, progress)) is True
@@ -377,7 +397,7 @@ def drive(
     except KeyboardInterrupt:
         stopped = int(progress.status) == Status.RUNNING
     if stopped:
-        progress = _certify(problem, solver, progress)
+        progress = _certify_plainly(problem, solver, progress)
         if int(progress.status) == Status.RUNNING:
             progress = progress._replace(status=jnp.asarray(Status.INTERRUPTED, jnp.int32))
     fitted = _finish(problem, solver, progress)

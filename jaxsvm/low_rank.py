@@ -1,8 +1,7 @@
 """A Gram operator of r features, `K ~ Z Z'`: Nystroem landmarks, or random Fourier features.
 
 Sources: Williams and Seeger 2001 and Fine and Scheinberg 2001 (pivoted Cholesky) for Nystroem; Rahimi and Recht 2007
-    for
-Fourier features. The operator is exactly the kernel `phi(x) . phi(z)` of its features: fits on it are certified for
+for Fourier features. The operator is exactly the kernel `phi(x) . phi(z)` of its features: fits on it are certified for
 that kernel.
 """
 
@@ -18,7 +17,10 @@ from jaxsvm import selection
 from jaxsvm.basis import FourierBasis, NystroemBasis
 from jaxsvm.errors import InputError
 from jaxsvm.kernels import RBF, Kernel, Laplacian
-from jaxsvm.sparse import CSR, dense_rows
+from jaxsvm.sparse import CSR, by_row_tiles, dense_rows
+
+TILE = 256
+"""Rows that become features, or dense, at a time."""
 
 
 @jax.tree_util.register_dataclass
@@ -28,7 +30,7 @@ class LowRankGram:
 
     Attributes:
         kernel: The kernel that is approximated.
-        x: The points, `(n, d)` dense or CSR.
+        x: The points, `(n, d)` dense, less `shift`, or CSR, as they came.
         features: The feature map, a basis.
         Z: The features of the points, `(n, r)`.
     """
@@ -50,8 +52,8 @@ class LowRankGram:
 
     @property
     def shift(self) -> Float[Array, " d"]:
-        """What the feature map subtracts from points."""
-        return self.features.shift
+        """What was subtracted from the points; the feature map subtracts its own from sparse ones, once dense."""
+        return jnp.zeros_like(self.features.shift) if isinstance(self.x, CSR) else self.features.shift
 
     def row(self, i: Int[Array, ""]) -> Float[Array, " n"]:
         """`K[i]`, O(n r)."""
@@ -100,12 +102,19 @@ def low_rank_gram(
         features = _fourier(kernel, x, rank, dtype, key)
     else:
         raise InputError(f'method is {method!r}: "nystroem" or "fourier" is needed.')
-    return LowRankGram(kernel, x, features, _feature_rows(features, x, dtype))
+    Z = by_row_tiles(x.shape[0], TILE, lambda index: features(dense_rows(x, index)).astype(dtype))
+    return LowRankGram(kernel, x if isinstance(x, CSR) else x - features.shift, features, Z)
+
+
+def _middle(x: Any) -> Float[Array, " d"]:
+    """The mean of the points; of sparse ones too, whose rows are dense by the time that they are shifted."""
+    if not isinstance(x, CSR):
+        return x.mean(axis=0)
+    return jnp.zeros((x.d,), x.dtype).at[x.indices].add(x.data / x.shape[0])
 
 
 def _nystroem(kernel: Kernel, x: Any, rank: int, pivoted: bool, dtype: Any, key: Array) -> NystroemBasis:
-    d = x.shape[1]
-    shift = jnp.zeros((d,), x.dtype) if isinstance(x, CSR) or not kernel.stationary else x.mean(axis=0)
+    shift = _middle(x) if kernel.stationary else jnp.zeros((x.shape[1],), x.dtype)
     index = _pivots(kernel, x, shift, rank) if pivoted else jax.random.permutation(key, x.shape[0])[:rank]
     chosen = dense_rows(x, index) - shift
     values = kernel.matrix(chosen, chosen, centred=kernel.stationary)
@@ -118,31 +127,28 @@ def _nystroem(kernel: Kernel, x: Any, rank: int, pivoted: bool, dtype: Any, key:
 
 def _pivots(kernel: Kernel, x: Any, shift: Array, rank: int) -> Int[Array, " rank"]:
     """Greedy landmarks: each is the point that the ones before it leave worst explained (pivoted Cholesky)."""
+    kernel, x, shift = lax.stop_gradient((kernel, x, shift))  # indices have no derivative
     n = x.shape[0]
-    everything = jnp.arange(n, dtype=jnp.int32)
 
     def row(i: Array) -> Array:
         point = dense_rows(x, i[None]) - shift
         if not isinstance(x, CSR):
             return kernel.matrix(point, x - shift, centred=kernel.stationary)[0]
-        tile = min(256, n)
-        starts = jnp.minimum(jnp.arange(0, n, tile, dtype=jnp.int32), n - tile)
-        values = lax.map(lambda a: kernel.matrix(x.rows(a + everything[:tile]), point)[:, 0], starts)
-        return jnp.zeros((n,), values.dtype).at[starts[:, None] + everything[:tile]].set(values)
 
-    if isinstance(x, CSR):
-        rest = lax.map(lambda i: kernel.diag(x.rows(i[None]))[0], everything)
-    else:
-        rest = kernel.diag(x - shift)
-    rest = jax.lax.stop_gradient(rest)
+        def tile(index: Array) -> Array:
+            return kernel.matrix(x.rows(index) - shift, point, centred=kernel.stationary)[:, 0]
+
+        return by_row_tiles(n, TILE, tile)
+
+    rest = by_row_tiles(n, TILE, lambda index: kernel.diag(dense_rows(x, index) - shift))
 
     def choose(k: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         rest, factor, index = carry
         _, i = selection.argmax(rest)
-        column = row(i) - factor.T @ factor[:, i]
+        column = row(i) - _product(factor[:, i], factor)
         pivot = rest[i]
         column = jnp.where(pivot > 0, column / jnp.sqrt(jnp.where(pivot > 0, pivot, 1)), 0)
-        rest = jnp.maximum(rest - column**2, 0).at[i].set(-jnp.inf)  # each point once
+        rest = jnp.where(rest >= 0, jnp.maximum(rest - column**2, 0), -jnp.inf).at[i].set(-jnp.inf)  # each point once
         return rest, factor.at[k].set(column), index.at[k].set(i)
 
     start = (rest, jnp.zeros((rank, n), rest.dtype), jnp.zeros((rank,), jnp.int32))
@@ -163,16 +169,7 @@ def _fourier(kernel: Kernel, x: Any, rank: int, dtype: Any, key: Array) -> Fouri
             f"kernel is {type(kernel).__name__}: random Fourier features exist for RBF and Laplacian here."
         )
     phases = jax.random.uniform(phase_key, (rank,), dtype, 0, 2 * jnp.pi)
-    shift = jnp.zeros((d,), x.dtype) if isinstance(x, CSR) else x.mean(axis=0)
-    return FourierBasis(scale[:, None] * noise, phases, shift)
-
-
-def _feature_rows(features: Any, x: Any, dtype: Any) -> Float[Array, "n r"]:
-    if not isinstance(x, CSR):
-        return features(x).astype(dtype)
-    return lax.map(
-        lambda i: features(x.rows(i[None]))[0], jnp.arange(x.shape[0], dtype=jnp.int32), batch_size=256
-    ).astype(dtype)
+    return FourierBasis(scale[:, None] * noise, phases, _middle(x))
 
 
 def _product(a: Array, b: Array) -> Array:

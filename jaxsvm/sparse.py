@@ -1,6 +1,7 @@
 """Sparse rows: a CSR matrix whose rows become dense a block at a time, never all at once."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -42,11 +43,11 @@ class CSR:
         data = rows.data if rows.nnz else np.zeros(1)  # a gather needs one entry to look at
         indices = rows.indices if rows.nnz else np.zeros(1)
         with np.errstate(over="ignore"):  # `as_points` says it
-            entries = jnp.asarray(data, dtype)
+            entries = jnp.array(data, dtype)  # a copy: `asarray` may share the caller's memory
         return CSR(
             entries,
-            jnp.asarray(indices, jnp.int32),
-            jnp.asarray(rows.indptr, jnp.int32),
+            jnp.array(indices, jnp.int32),
+            jnp.array(rows.indptr, jnp.int32),
             int(rows.shape[1]),
             max(width, 1),
         )
@@ -128,7 +129,9 @@ def as_points(x: Any, dtype: Any = None, name: str = "x") -> Any:
         _require_numbers(name, array.dtype)
         require_finite(name, array)
         with np.errstate(over="ignore"):  # said below
-            points = jnp.asarray(array, floating(array.dtype) if dtype is None else dtype)
+            # NumPy's memory is copied: `asarray` may share it, and the caller may change it later.
+            shared = isinstance(array, jax.Array)
+            points = jnp.array(array, floating(array.dtype) if dtype is None else dtype, copy=not shared)
         if points.dtype.itemsize < array.dtype.itemsize:  # what was finite may be too large for fewer bits
             require_finite(name, points)
     if points.ndim != 2:
@@ -146,10 +149,21 @@ def _require_numbers(name: str, dtype: Any) -> None:
 
 
 def floating(dtype: Any) -> Any:
-    """The dtype itself where it is floating, else JAX's default float."""
-    return dtype if jnp.issubdtype(dtype, jnp.floating) else jnp.zeros(()).dtype
+    """The dtype itself where it is floating, else JAX's default float; float32 for float64 where x64 is off."""
+    return jax.dtypes.canonicalize_dtype(dtype if jnp.issubdtype(dtype, jnp.floating) else float)
 
 
 def dense_rows(x: Any, index: Int[Array, " t"]) -> Float[Array, "t d"]:
     """Rows of dense or sparse points."""
     return x.rows(index) if isinstance(x, CSR) else x[index]
+
+
+def by_row_tiles(n: int, tile: int, rows: Callable[[Array], Array]) -> Array:
+    """`rows(index)` for all indices, `tile` at a time, put together along the first axis."""
+    tile = min(tile, n)
+    whole = n // tile
+    head = jax.lax.map(rows, jnp.arange(whole * tile, dtype=jnp.int32).reshape(whole, tile))
+    head = head.reshape(whole * tile, *head.shape[2:])
+    if n % tile == 0:
+        return head
+    return jnp.concatenate([head, rows(jnp.arange(whole * tile, n, dtype=jnp.int32))])

@@ -57,10 +57,16 @@ def test_unsorted_columns():
 
 
 def test_points_copy_what_the_caller_may_change_later(matrix):
+    """JAX shares aligned NumPy memory on a CPU: every alignment is tried."""
     given = matrix.copy()
     points = as_points(given)
     given.data[:] = 99
     np.testing.assert_array_equal(points.rows(jnp.arange(12)), matrix.toarray())
+    for start in range(8):
+        dense = np.zeros(8 + 64)[start : start + 64].reshape(8, 8)
+        points = as_points(dense)
+        dense[:] = 99
+        assert not np.asarray(points).any()
 
 
 def test_no_entries_at_all():
