@@ -54,7 +54,7 @@ def judge(x, y, alpha, C, gamma, work=np.inf):
     alpha = alpha / alpha.sum()
     y = np.asarray(y, np.float64)
     support = np.flatnonzero(alpha)
-    few = np.count_nonzero(alpha)
+    few = len(support)
     per_entry = min(x.shape[1], 100 if hasattr(x, "toarray") else x.shape[1])
     whole = float(x.shape[0]) * few * (per_entry + 20) <= work
     if not whole and float(few) * few * (per_entry + 20) > work:

@@ -106,7 +106,7 @@ def choose_C(x, y, gamma):
     scores, fit = {}, None
     for C in PENALTIES:
         problem = jaxsvm.svm_problem(gram, y[fit_rows], C)
-        fit = jaxsvm.fit(problem, jaxsvm.FrankWolfe(tol=1e-2, check_every=50), init=fit, max_seconds=2)
+        fit = jaxsvm.fit(problem, jaxsvm.FrankWolfe(tol=1e-2, max_steps=20_000, check_every=50), init=fit)
         scores[C] = error_rate(others, y[held], points, y[fit_rows], np.asarray(fit.alpha), gamma)
     return min(PENALTIES, key=lambda C: (scores[C], C)), scores
 
