@@ -9,13 +9,13 @@ carries its own proof of quality:
 """
 
 from jaxsvm import datasets, kernels
-from jaxsvm.ball import Ball, ball, is_coreset
+from jaxsvm.ball import Ball, ball, is_coreset, meb_problem
 from jaxsvm.errors import ConvergenceError, ConvergenceWarning, DataError, InputError
 from jaxsvm.gram import gram
 from jaxsvm.loop import fit
 from jaxsvm.model import Model, compact, decision_function, load_model, predict
 from jaxsvm.path import Path, solve_path
-from jaxsvm.problem import meb_problem, svm_problem
+from jaxsvm.problem import svm_problem
 from jaxsvm.result import Certificate, Fit, Status, check
 from jaxsvm.solvers.core_vector_machine import CoreVectorMachine
 from jaxsvm.solvers.frank_wolfe import FrankWolfe

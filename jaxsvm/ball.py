@@ -1,4 +1,10 @@
-"""The minimum enclosing ball of any data set: centre, radius and coreset, from a fit of `meb_problem`."""
+"""The minimum enclosing ball of any data set: its problem, and centre, radius and coreset from a fit.
+
+`BallProblem` is the minimum enclosing ball of the feature points themselves: `max sum_i alpha_i K_ii -
+alpha' K alpha`. On the simplex that is the same as `min alpha' Q alpha` with `Q_ij = K_ij - (K_ii + K_jj) / 2
+= -|z_i - z_j|^2 / 2`, so the same steps solve it, with `R = -radius^2`. (Where the diagonal of `Kt` is constant the
+SVM is a ball as well, spec 1.6; where it is not, the two differ, and only `s` may select vertices.)
+"""
 
 import dataclasses
 from typing import Any
@@ -6,11 +12,128 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import InputError
-from jaxsvm.problem import BallProblem
-from jaxsvm.result import Fit
+from jaxsvm.loop import fit as solve
+from jaxsvm.problem import checked_weights, vector_dtype
+from jaxsvm.result import Certificate, Fit
+from jaxsvm.solvers.frank_wolfe import FrankWolfe
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class BallProblem:
+    """The minimum enclosing ball of the feature points. Build it with `meb_problem`.
+
+    Attributes:
+        gram: The kernel matrix of the points, as an operator.
+        squares: `K_ii`, `(n,)`.
+        mask: Points of positive weight, `(n,)`; None where all count.
+        feasible: Whether the values make a problem, `()`.
+    """
+
+    gram: Any
+    squares: Float[Array, " n"]
+    mask: Bool[Array, " n"] | None
+    feasible: Bool[Array, ""]
+
+    @property
+    def n(self) -> int:
+        """How many points."""
+        return self.squares.shape[-1]
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of the solver's vectors."""
+        return self.squares.dtype
+
+    @property
+    def y(self) -> Float[Array, " n"]:
+        """One class (a ball has none)."""
+        return jnp.ones_like(self.squares)
+
+    @property
+    def diagonal(self) -> Float[Array, " n"]:
+        """`Q_ii = 0`."""
+        return jnp.zeros_like(self.squares)
+
+    @property
+    def diameter_squared(self) -> Float[Array, ""]:
+        """0: `Delta^2 - R` is the squared radius, as the published stop rule wants it."""
+        return jnp.zeros((), self.dtype)
+
+    def column(self, i: Int[Array, ""]) -> Float[Array, " n"]:
+        """`Q[:, i] = K[:, i] - (K_ii + K_ll) / 2`."""
+        return self.gram.row(i) - (self.squares + self.squares[i]) / 2
+
+    def columns(self, indices: Int[Array, " t"]) -> Float[Array, "t n"]:
+        """`Q[indices, :]`."""
+        return self.gram.rows(indices) - (self.squares + self.squares[indices][:, None]) / 2
+
+    def block(self, rows: Int[Array, " t"], columns: Int[Array, " u"]) -> Float[Array, "t u"]:
+        """`Q[rows, columns]`."""
+        return self.gram.block(rows, columns) - (self.squares[rows][:, None] + self.squares[columns]) / 2
+
+    def matvec(self, alpha: Float[Array, " n"]) -> Float[Array, " n"]:
+        """`s = Q alpha` from scratch, for alpha on the simplex."""
+        return self.gram.support_matvec(alpha) - (self.squares * alpha.sum() + self.squares @ alpha) / 2
+
+    def margins(self, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Float[Array, " n"]:
+        """`s` itself: a ball has no ridge."""
+        del alpha
+        return s
+
+    def gradient(self, alpha: Float[Array, " n"], margins: Float[Array, " n"]) -> Float[Array, " n"]:
+        """`s` from what `margins` returned."""
+        del alpha
+        return margins
+
+    def squared_distances(self, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Float[Array, " n"]:
+        """`|z_i - c|^2` of the points from the centre `c = sum_i alpha_i z_i`."""
+        return jnp.maximum(alpha @ s - 2 * s, 0)
+
+    def certificate(self, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Certificate:
+        """Squared radii: of a ball that covers all points (primal), and a lower bound for any such ball (dual)."""
+        distances = self.squared_distances(alpha, s)
+        if self.mask is not None:
+            distances = jnp.where(self.mask, distances, 0)
+        rounding = 4 * jnp.finfo(s.dtype).eps * self.squares.max()
+        primal, dual = distances.max() + rounding, -(alpha @ s)
+        points_differ = primal > 4 * rounding
+        gap = jnp.maximum(primal - dual, 0) / jnp.where(dual > 0, dual, 1)
+        gap = jnp.where(dual > 0, gap, jnp.inf)
+        return Certificate(primal, dual, jnp.where(points_differ, gap, 0).astype(s.dtype))
+
+    def indefinite(self, R: Float[Array, ""]) -> Bool[Array, ""]:
+        """Whether the squared radius `-R` is negative by more than rounding."""
+        return 32 * jnp.finfo(R.dtype).eps * jnp.abs(self.squares).max() < R
+
+    def primal_point(
+        self, alpha: Float[Array, " n"], R: Float[Array, ""]
+    ) -> tuple[Float[Array, " n"], Float[Array, ""]]:
+        """The centre's coefficients, `c = sum_i alpha_i phi(x_i)`; no bias."""
+        del R
+        return alpha, jnp.zeros((), self.dtype)
+
+
+def meb_problem(gram: Any, *, sample_weight: Any = None) -> BallProblem:
+    """The minimum enclosing ball of points in the kernel's feature space.
+
+    Args:
+        gram: The Gram operator of the n points, from `jaxsvm.gram`.
+        sample_weight: Non-negative, `(n,)`: points of weight 0 are absent; a ball knows no other weights.
+
+    Returns:
+        The problem; `fit.certificate.primal` and `.dual` of its fit are squared radii from above and below,
+        `fit.dual_coef` the centre's coefficients. See `jaxsvm.ball` for the ball itself.
+
+    Raises:
+        InputError: On concrete weights that are negative, not finite or all zero.
+    """
+    dtype = vector_dtype(gram)
+    _, mask, feasible = checked_weights(sample_weight, gram.n, dtype)
+    return BallProblem(gram=gram, squares=gram.diag().astype(dtype), mask=mask, feasible=feasible)
 
 
 @jax.tree_util.register_dataclass
@@ -77,15 +200,12 @@ def is_coreset(problem: BallProblem, subset: Any, eps: float, *, tol: float = 1e
     Raises:
         InputError: On an empty subset, or eps <= 0.
     """
-    from jaxsvm.loop import fit
-    from jaxsvm.solvers.frank_wolfe import FrankWolfe
-
     indices = np.unique(np.asarray(subset, dtype=int))
     if indices.size == 0 or not eps > 0:
         raise InputError(f"subset has {indices.size} indices and eps is {eps}: at least one, and eps > 0, are needed.")
     mask = jnp.zeros((problem.n,), bool).at[indices].set(True)
     inside = dataclasses.replace(problem, mask=mask)
-    found = fit(inside, FrankWolfe(tol=tol) if solver is None else solver)
+    found = solve(inside, FrankWolfe(tol=tol) if solver is None else solver)
     distances = problem.squared_distances(found.alpha, found.margins)
     if problem.mask is not None:
         distances = jnp.where(problem.mask, distances, 0)

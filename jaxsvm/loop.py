@@ -23,8 +23,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import ConvergenceWarning, InputError, is_concrete
 from jaxsvm.result import Certificate, Fit, Status, StatusCode, advice
+from jaxsvm.stopping import STOP_RULES, solver_excess, stop_excess
 
-STOP_RULES = ("squared_hinge", "relative_fw", "paper")
 PATIENCE = 3
 """Certifications in a row without progress before a fit is STALLED."""
 CLAIM = 0.9
@@ -299,27 +299,6 @@ def finish(problem: Any, solver: Any, progress: Progress) -> Fit:
         status=StatusCode(progress.status),
         counters=progress.state.counters,
     )
-
-
-def stop_excess(problem: Any, solver: Any, alpha: Array, s: Array, R: Array) -> Float[Array, ""]:
-    """The stop rule's value over its threshold (spec 2.6): at most 1 where the rule holds."""
-    tol = solver.tol
-    if solver.stop == "squared_hinge":
-        return problem.certificate(alpha, s).relative_gap / tol
-    lowest = s.min() if problem.mask is None else jnp.where(problem.mask, s, jnp.inf).min()
-    G = 2 * (R - lowest)
-    if solver.stop == "relative_fw":
-        return G / (tol * jnp.abs(R))
-    # Written as on the right of spec 2.6, never as a ratio of radii: in float32 that ratio is one ulp wide.
-    return G / ((2 * tol + tol**2) * (problem.diameter_squared - R))
-
-
-def solver_excess(problem: Any, solver: Any, state: Any) -> Float[Array, ""]:
-    """The running value: on a full solver's own `s`, or what a sampled solver has seen."""
-    if hasattr(solver, "running_excess"):
-        return solver.running_excess(problem, state)
-    alpha, s = solver.dual_point(problem, state)
-    return stop_excess(problem, solver, alpha, s, state.R)
 
 
 def refresh_interval(solver: Any, n: int) -> int:

@@ -1,6 +1,4 @@
-"""Problems: a Gram operator and labels become `min alpha' Kt alpha` over the simplex, with a certificate.
-
-Two of them share what the solvers see (`SimplexProblem`):
+"""The problem: a Gram operator and labels become `min alpha' Kt alpha` over the simplex, with a certificate.
 
 `SquaredHingeProblem` is the squared-hinge SVM with a regularised bias or none (spec 1.1, 1.2, 1.4),
 
@@ -9,10 +7,7 @@ Two of them share what the solvers see (`SimplexProblem`):
 whose dual is `min R(alpha) = alpha' Kt alpha` on the simplex, `Kt_ij = y_i y_j (K_ij + 1) + delta_ij / C_i`;
 its optimal value is `1 / (2 R*)` and `beta = alpha / R` are the usual dual variables.
 
-`BallProblem` is the minimum enclosing ball of the feature points themselves: `max sum_i alpha_i K_ii -
-alpha' K alpha`. On the simplex that is the same as `min alpha' Q alpha` with `Q_ij = K_ij - (K_ii + K_jj) / 2
-= -|z_i - z_j|^2 / 2`, so the same steps solve it, with `R = -radius^2`. (Where the diagonal of `Kt` is constant the
-SVM is a ball as well, spec 1.6; where it is not, the two differ, and only `s` may select vertices.)
+The minimum enclosing ball of any points (`jaxsvm.ball`) is another problem of the same kind.
 """
 
 import dataclasses
@@ -162,102 +157,6 @@ class SquaredHingeProblem:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class BallProblem:
-    """The minimum enclosing ball of the feature points. Build it with `meb_problem`.
-
-    Attributes:
-        gram: The kernel matrix of the points, as an operator.
-        squares: `K_ii`, `(n,)`.
-        mask: Points of positive weight, `(n,)`; None where all count.
-        feasible: Whether the values make a problem, `()`.
-    """
-
-    gram: Any
-    squares: Float[Array, " n"]
-    mask: Bool[Array, " n"] | None
-    feasible: Bool[Array, ""]
-
-    @property
-    def n(self) -> int:
-        """How many points."""
-        return self.squares.shape[-1]
-
-    @property
-    def dtype(self) -> Any:
-        """The dtype of the solver's vectors."""
-        return self.squares.dtype
-
-    @property
-    def y(self) -> Float[Array, " n"]:
-        """One class (a ball has none)."""
-        return jnp.ones_like(self.squares)
-
-    @property
-    def diagonal(self) -> Float[Array, " n"]:
-        """`Q_ii = 0`."""
-        return jnp.zeros_like(self.squares)
-
-    @property
-    def diameter_squared(self) -> Float[Array, ""]:
-        """0: `Delta^2 - R` is the squared radius, as the published stop rule wants it."""
-        return jnp.zeros((), self.dtype)
-
-    def column(self, i: Int[Array, ""]) -> Float[Array, " n"]:
-        """`Q[:, i] = K[:, i] - (K_ii + K_ll) / 2`."""
-        return self.gram.row(i) - (self.squares + self.squares[i]) / 2
-
-    def columns(self, indices: Int[Array, " t"]) -> Float[Array, "t n"]:
-        """`Q[indices, :]`."""
-        return self.gram.rows(indices) - (self.squares + self.squares[indices][:, None]) / 2
-
-    def block(self, rows: Int[Array, " t"], columns: Int[Array, " u"]) -> Float[Array, "t u"]:
-        """`Q[rows, columns]`."""
-        return self.gram.block(rows, columns) - (self.squares[rows][:, None] + self.squares[columns]) / 2
-
-    def matvec(self, alpha: Float[Array, " n"]) -> Float[Array, " n"]:
-        """`s = Q alpha` from scratch, for alpha on the simplex."""
-        return self.gram.support_matvec(alpha) - (self.squares * alpha.sum() + self.squares @ alpha) / 2
-
-    def margins(self, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Float[Array, " n"]:
-        """`s` itself: a ball has no ridge."""
-        del alpha
-        return s
-
-    def gradient(self, alpha: Float[Array, " n"], margins: Float[Array, " n"]) -> Float[Array, " n"]:
-        """`s` from what `margins` returned."""
-        del alpha
-        return margins
-
-    def squared_distances(self, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Float[Array, " n"]:
-        """`|z_i - c|^2` of the points from the centre `c = sum_i alpha_i z_i`."""
-        return jnp.maximum(alpha @ s - 2 * s, 0)
-
-    def certificate(self, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Certificate:
-        """Squared radii: of a ball that covers all points (primal), and a lower bound for any such ball (dual)."""
-        distances = self.squared_distances(alpha, s)
-        if self.mask is not None:
-            distances = jnp.where(self.mask, distances, 0)
-        rounding = 4 * jnp.finfo(s.dtype).eps * self.squares.max()
-        primal, dual = distances.max() + rounding, -(alpha @ s)
-        points_differ = primal > 4 * rounding
-        gap = jnp.maximum(primal - dual, 0) / jnp.where(dual > 0, dual, 1)
-        gap = jnp.where(dual > 0, gap, jnp.inf)
-        return Certificate(primal, dual, jnp.where(points_differ, gap, 0).astype(s.dtype))
-
-    def indefinite(self, R: Float[Array, ""]) -> Bool[Array, ""]:
-        """Whether the squared radius `-R` is negative by more than rounding."""
-        return 32 * jnp.finfo(R.dtype).eps * jnp.abs(self.squares).max() < R
-
-    def primal_point(
-        self, alpha: Float[Array, " n"], R: Float[Array, ""]
-    ) -> tuple[Float[Array, " n"], Float[Array, ""]]:
-        """The centre's coefficients, `c = sum_i alpha_i phi(x_i)`; no bias."""
-        del R
-        return alpha, jnp.zeros((), self.dtype)
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
 class Restricted:
     """A problem seen through some of its vertices: columns of length m, computed on demand.
 
@@ -313,10 +212,10 @@ def svm_problem(
     """
     if bias not in ("regularized", "none"):
         raise InputError(f'bias is {bias!r}: the squared-hinge problem has "regularized" or "none".')
-    dtype = _vector_dtype(gram)
+    dtype = vector_dtype(gram)
     signs = _signs(y, gram.n, dtype)
     penalty = _positive_scalar("C", C, dtype)
-    weight, mask, feasible = _weights(sample_weight, gram.n, dtype)
+    weight, mask, feasible = checked_weights(sample_weight, gram.n, dtype)
     if is_concrete(signs, weight):
         _require_both_classes(signs, weight)
     if weight is None:
@@ -339,26 +238,7 @@ def svm_problem(
     )
 
 
-def meb_problem(gram: Any, *, sample_weight: Any = None) -> BallProblem:
-    """The minimum enclosing ball of points in the kernel's feature space.
-
-    Args:
-        gram: The Gram operator of the n points, from `jaxsvm.gram`.
-        sample_weight: Non-negative, `(n,)`: points of weight 0 are absent; a ball knows no other weights.
-
-    Returns:
-        The problem; `fit.certificate.primal` and `.dual` of its fit are squared radii from above and below,
-        `fit.dual_coef` the centre's coefficients. See `jaxsvm.ball` for the ball itself.
-
-    Raises:
-        InputError: On concrete weights that are negative, not finite or all zero.
-    """
-    dtype = _vector_dtype(gram)
-    _, mask, feasible = _weights(sample_weight, gram.n, dtype)
-    return BallProblem(gram=gram, squares=gram.diag().astype(dtype), mask=mask, feasible=feasible)
-
-
-def _vector_dtype(gram: Any) -> Any:
+def vector_dtype(gram: Any) -> Any:
     """The dtype of the data; the Gram entries' own where the points are no numbers (precomputed)."""
     return gram.x.dtype if jnp.issubdtype(gram.x.dtype, jnp.floating) else gram.dtype
 
@@ -396,7 +276,7 @@ def _positive_scalar(name: str, value: Any, dtype: Any) -> Float[Array, ""]:
     return jnp.asarray(value, dtype)
 
 
-def _weights(sample_weight: Any, n: int, dtype: Any) -> tuple[Array | None, Array | None, Array]:
+def checked_weights(sample_weight: Any, n: int, dtype: Any) -> tuple[Array | None, Array | None, Array]:
     """Weights, mask and whether they are usable; None and None where no weights were given."""
     if sample_weight is None:
         return None, None, jnp.asarray(True)

@@ -1,0 +1,30 @@
+"""Stop rules: a value over its threshold, at most 1 where the rule holds (spec 2.6). The driver loop decides by them."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+STOP_RULES = ("squared_hinge", "relative_fw", "paper")
+"""The certified relative gap of the problem (the default); `G <= tol R`; `G <= (2 tol + tol^2)(Delta^2 - R)`."""
+
+
+def stop_excess(problem: Any, solver: Any, alpha: Array, s: Array, R: Array) -> Float[Array, ""]:
+    """The stop rule's value over its threshold (spec 2.6): at most 1 where the rule holds."""
+    tol = solver.tol
+    if solver.stop == "squared_hinge":
+        return problem.certificate(alpha, s).relative_gap / tol
+    lowest = s.min() if problem.mask is None else jnp.where(problem.mask, s, jnp.inf).min()
+    G = 2 * (R - lowest)
+    if solver.stop == "relative_fw":
+        return G / (tol * jnp.abs(R))
+    # Written as on the right of spec 2.6, never as a ratio of radii: in float32 that ratio is one ulp wide.
+    return G / ((2 * tol + tol**2) * (problem.diameter_squared - R))
+
+
+def solver_excess(problem: Any, solver: Any, state: Any) -> Float[Array, ""]:
+    """The running value: on a full solver's own `s`, or what a sampled solver has seen."""
+    if hasattr(solver, "running_excess"):
+        return solver.running_excess(problem, state)
+    alpha, s = solver.dual_point(problem, state)
+    return stop_excess(problem, solver, alpha, s, state.R)
