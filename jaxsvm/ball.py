@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxsvm.errors import InputError
+from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.loop import fit as solve
 from jaxsvm.problem import checked_weights, vector_dtype
 from jaxsvm.result import Certificate, Fit
@@ -139,7 +139,7 @@ def meb_problem(gram: Any, *, sample_weight: Any = None) -> BallProblem:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Ball:
-    """A ball in feature space around the points of a `BallProblem`.
+    """A ball in feature space around the points of a problem.
 
     Attributes:
         weights: The centre is `sum_i weights_i phi(x_i)`, `(n,)`.
@@ -163,32 +163,35 @@ class Ball:
         return self.weights @ x
 
 
-def ball(fit: Fit, problem: BallProblem) -> Ball:
+def ball(fit: Fit, problem: Any) -> Ball:
     """The ball of a fit.
 
     Args:
         fit: A fit of `problem`.
-        problem: From `meb_problem`.
+        problem: From `meb_problem`; or from `svm_problem` where the diagonal of `Kt` is constant (RBF without weights,
+            say): then the SVM is the ball of the points `(y_i phi(x_i), y_i, e_i / sqrt(C))` (spec 1.6).
 
     Returns:
         The ball, with its radius from above and from below.
 
     Raises:
-        InputError: Where the problem is another one.
+        InputError: For an SVM with a diagonal that varies: its solution is no ball.
     """
-    if not isinstance(problem, BallProblem):
-        raise InputError(f"problem is a {type(problem).__name__}: `ball` reads a fit of `meb_problem`.")
-    squared_norm = fit.R + problem.squares @ fit.alpha
-    certificate = fit.certificate
-    lower = jnp.sqrt(jnp.maximum(certificate.dual, 0))
-    return Ball(fit.alpha, jnp.sqrt(jnp.maximum(certificate.primal, 0)), lower, squared_norm)
+    if isinstance(problem, BallProblem):
+        squared_norm = fit.R + problem.squares @ fit.alpha
+    else:
+        _require_constant_diagonal(problem)
+        squared_norm = fit.R
+    upper = _furthest(problem, fit.alpha, problem.gradient(fit.alpha, fit.margins))
+    lower = jnp.maximum(problem.diameter_squared - fit.R, 0)
+    return Ball(fit.alpha, jnp.sqrt(upper), jnp.sqrt(lower), squared_norm)
 
 
-def is_coreset(problem: BallProblem, subset: Any, eps: float, *, tol: float = 1e-6, solver: Any = None) -> bool:
+def is_coreset(problem: Any, subset: Any, eps: float, *, tol: float = 1e-6, solver: Any = None) -> bool:
     """Whether the ball of a subset, inflated to `(1 + eps)` times its radius, covers every point (spec 1.6).
 
     Args:
-        problem: From `meb_problem`.
+        problem: As for `ball`.
         subset: Indices of the subset, `(q,)`.
         eps: The inflation, > 0.
         tol: To which relative gap the subset's ball is computed.
@@ -203,10 +206,29 @@ def is_coreset(problem: BallProblem, subset: Any, eps: float, *, tol: float = 1e
     indices = np.unique(np.asarray(subset, dtype=int))
     if indices.size == 0 or not eps > 0:
         raise InputError(f"subset has {indices.size} indices and eps is {eps}: at least one, and eps > 0, are needed.")
+    if not isinstance(problem, BallProblem):
+        _require_constant_diagonal(problem)
     mask = jnp.zeros((problem.n,), bool).at[indices].set(True)
     inside = dataclasses.replace(problem, mask=mask)
     found = solve(inside, FrankWolfe(tol=tol) if solver is None else solver)
-    distances = problem.squared_distances(found.alpha, found.margins)
-    if problem.mask is not None:
-        distances = jnp.where(problem.mask, distances, 0)
-    return bool(jnp.sqrt(distances.max()) <= (1 + eps) * jnp.sqrt(jnp.maximum(found.certificate.dual, 0)))
+    reach = _furthest(problem, found.alpha, inside.gradient(found.alpha, found.margins))
+    lower = jnp.maximum(inside.diameter_squared - found.R, 0)
+    return bool(jnp.sqrt(reach) <= (1 + eps) * jnp.sqrt(lower))
+
+
+def _furthest(problem: Any, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Float[Array, ""]:
+    """The largest squared distance of a point that takes part from the centre."""
+    distances = problem.squared_distances(alpha, s)
+    return (distances if problem.mask is None else jnp.where(problem.mask, distances, 0)).max()
+
+
+def _require_constant_diagonal(problem: Any) -> None:
+    if not is_concrete(problem):
+        return
+    diagonal = problem.diagonal if problem.mask is None else problem.diagonal[jnp.flatnonzero(problem.mask)]
+    spread = float(diagonal.max() - diagonal.min())
+    if spread > 1e2 * float(jnp.finfo(diagonal.dtype).eps * diagonal.max()):
+        raise InputError(
+            f"problem has diagonal entries that differ by {spread:.3g}: an SVM is a ball only where k(x, x) + 1 / C_i "
+            "is constant (spec 1.6), as for the RBF kernel without weights."
+        )

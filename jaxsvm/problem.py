@@ -143,6 +143,10 @@ class SquaredHingeProblem:
             relative_gap=jnp.where(positive, jnp.maximum(relative_gap, 0), jnp.inf),
         )
 
+    def squared_distances(self, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Float[Array, " n"]:
+        """`D_i - 2 s_i + R`: of the points `z_i` with `z_i . z_j = Kt_ij` from the centre `sum_i alpha_i z_i`."""
+        return jnp.maximum(self.diagonal - 2 * s + alpha @ s, 0)
+
     def indefinite(self, R: Float[Array, ""]) -> Bool[Array, ""]:
         """Whether `R = alpha' Kt alpha` is negative by more than rounding: Kt is not positive semidefinite."""
         return -32 * jnp.finfo(R.dtype).eps * jnp.abs(self.diagonal).max() > R

@@ -1,4 +1,4 @@
-"""Stop rules: a value over its threshold, at most 1 where the rule holds (spec 2.6). The driver loop decides by them."""
+"""Stop rules: a value over its threshold, at most 1 where the rule holds (spec 2.6). The driver decides by them."""
 
 from typing import Any
 

@@ -13,7 +13,7 @@ import pytest
 
 import jaxsvm
 from jaxsvm import CoreVectorMachine, FrankWolfe, Status, polished, sampled
-from jaxsvm.kernels import RBF, Precomputed
+from jaxsvm.kernels import RBF, Polynomial, Precomputed
 from jaxsvm.loop import fit_compiled
 
 SOLVERS = {
@@ -144,11 +144,11 @@ def _with_steps(solver, steps):
 @every_solver
 def test_values_do_not_recompile(name):
     solver = SOLVERS[name]
-    traces = []
+    chex.clear_trace_counter()
 
     @jax.jit
+    @chex.assert_max_traces(n=1)
     def solve(gamma, C, tol_scale):
-        traces.append(1)
         import dataclasses
 
         inner = solver
@@ -160,7 +160,6 @@ def test_values_do_not_recompile(name):
 
     for gamma, C, scale in ((0.5, 1.0, 1.0), (0.3, 4.0, 2.0), (1.0, 0.1, 3.0)):
         assert solve(gamma, C, scale) <= 5e-2 * scale
-    assert len(traces) == 1
 
 
 def test_host_driver_compiles_once_for_all_values():
@@ -459,3 +458,74 @@ def test_ball_of_one_point_and_of_duplicates():
         fit = jaxsvm.fit(jaxsvm.meb_problem(jaxsvm.gram(RBF(gamma=1.0), x)), FrankWolfe())
         assert fit.status.name == "CONVERGED"
         assert float(jaxsvm.ball(fit, jaxsvm.meb_problem(jaxsvm.gram(RBF(gamma=1.0), x))).radius) < 1e-6
+
+
+def test_an_svm_with_constant_diagonal_is_a_ball():
+    """Spec 1.6: z_i . z_j = Kt_ij, r*^2 = Delta^2 - R*, and the support is a coreset."""
+    here = problem()
+    fit = jaxsvm.check(jaxsvm.fit(here, FrankWolfe(tol=1e-10)))
+    found = jaxsvm.ball(fit, here)
+    radius_squared = 2 + 1 / 2.0 - exact().R
+    assert float(found.lower_radius) == pytest.approx(np.sqrt(radius_squared), rel=1e-9)
+    assert float(found.radius) == pytest.approx(np.sqrt(radius_squared), rel=1e-6)
+    truth = oracle.solve_meb(oracle.kt_matrix(np.asarray(gram().K), data()[1], 2.0))[1]
+    assert truth == pytest.approx(radius_squared, rel=1e-9)
+    assert jaxsvm.is_coreset(here, found.coreset, 1e-3)
+    assert not jaxsvm.is_coreset(here, found.coreset[:3], 1e-3)
+    varying = jaxsvm.svm_problem(jaxsvm.gram(Polynomial(2), data()[0]), data()[1], 2.0)
+    with pytest.raises(jaxsvm.InputError, match="diagonal"):
+        jaxsvm.ball(jaxsvm.fit(varying, FrankWolfe(tol=1e-2)), varying)
+
+
+# --- stop rules, chex variants, and lowering of the rest ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(("stop", "tol"), [("relative_fw", 1e-2), ("paper", 1e-4), ("squared_hinge", 1e-4)])
+def test_stop_rules_hold_where_they_say_so(stop, tol):
+    here = problem(20.0)
+    fit = jaxsvm.check(jaxsvm.fit(here, FrankWolfe(stop=stop, tol=tol)))
+    Kt = oracle.kt_matrix(np.asarray(gram().K), data()[1], 20.0)
+    alpha = np.asarray(fit.alpha)
+    R, G = alpha @ Kt @ alpha, float(oracle.fw_gap(Kt, alpha))
+    if stop == "relative_fw":
+        assert tol * R * (1 + 1e-9) >= G
+    elif stop == "paper":
+        assert (2 * tol + tol**2) * (Kt.diagonal().max() - R) * (1 + 1e-9) >= G
+    else:
+        assert float(oracle.relative_gap_direct(np.asarray(gram().K), data()[1], 20.0, alpha)) <= tol
+
+
+class TestVariants(chex.TestCase):
+    """`step` and `refresh` are pure: the same with and without jit."""
+
+    @chex.variants(with_jit=True, without_jit=True)
+    def test_steps(self):
+        here = problem()
+        for solver in (FrankWolfe(variant="away"), FrankWolfe(variant="smo"), CoreVectorMachine()):
+            state = solver.init(here, jax.random.key(0))
+            step = self.variant(lambda state, solver=solver: solver.refresh(here, solver.step(here, state)))
+            for _ in range(3):
+                state = step(state)
+            Kt = oracle.kt_matrix(np.asarray(gram().K), data()[1], 2.0)
+            np.testing.assert_allclose(state.s, Kt @ np.asarray(state.alpha), atol=1e-12)
+
+
+@pytest.mark.parametrize("what", ["path", "ball", "tiled", "low rank"])
+def test_the_rest_lowers_for_every_platform(what):
+    def compute(x, y, C):
+        if what == "ball":
+            here = jaxsvm.meb_problem(jaxsvm.gram(RBF(gamma=0.5), x))
+            return jaxsvm.ball(jaxsvm.fit(here, FrankWolfe()), here).radius
+        options = {"tiled": {"tile": 16}, "low rank": {"rank": 8}}.get(what, {})
+        here = jaxsvm.gram(RBF(gamma=0.5), x, **options)
+        path = jaxsvm.solve_path(here, y, jnp.stack([C, 2 * C, 4 * C]), tol=1e-3, lanes=2)
+        return path.alphas, path.certificate.relative_gap
+
+    with jax.enable_x64(False):
+        arguments = (
+            jax.ShapeDtypeStruct((40, 2), "float32"),
+            jax.ShapeDtypeStruct((40,), "float32"),
+            jax.ShapeDtypeStruct((), "float32"),
+        )
+        exported = jax.export.export(jax.jit(compute), platforms=["cpu", "cuda", "tpu"])(*arguments)
+    assert exported.platforms == ("cpu", "cuda", "tpu")
