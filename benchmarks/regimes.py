@@ -163,7 +163,7 @@ def timed(problem, method, regime, cap, max_seconds, init=None):
         fit = jaxsvm.fit(problem, configure(method, regime, cap), key=jax.random.key(0), init=init, max_seconds=limit)
         return jax.block_until_ready(fit), time.perf_counter() - start, time.process_time() - used
 
-    warm = run(60, 1e-9)[1]
+    warm = run(1000, 1e-9)[1]
     fit, *seconds = run(cap, max_seconds)
     polished = method == "smo" and regime != "A" and int(fit.counters.steps) >= 20 * problem.n
     if polished and fit.status.name != "INTERRUPTED" and regime != "ref":  # its polish compiled within the run
@@ -216,7 +216,7 @@ def run_set(name, options, rows, save):
         alpha = np.asarray(fit.alpha)
         judged = judge(x, y, alpha, C, gamma, JUDGE_WORK)
         R = float(fit.R) if judged["R"] is None else judged["R"]
-        if best is None or R < best[0]:
+        if best is None or best[0] > R:
             best = (R, alpha)
         row = {
             **common, "regime": regime, "method": method, "max_seconds": limit, "steps": int(fit.counters.steps),

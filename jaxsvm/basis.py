@@ -14,7 +14,7 @@ from jaxsvm.sparse import CSR, as_points, by_row_tiles, dense_rows
 
 BLOCK_BYTES = 32 * 2**20
 BASIS_TILE = 1024
-"""Sparse basis points made dense at a time."""
+"""Sparse basis points made dense at a time, at most; fewer where they are wide."""
 
 
 @jax.tree_util.register_dataclass
@@ -43,7 +43,8 @@ class KernelBasis:
             return self.kernel.matrix(x_new, self.x)
         if isinstance(self.x, CSR):
             x = self.x
-            return by_row_tiles(self.size, BASIS_TILE, lambda tile: self.kernel.matrix(x_new, x.rows(tile)).T).T
+            tile = max(1, min(BASIS_TILE, BLOCK_BYTES // (8 * x.d)))
+            return by_row_tiles(self.size, tile, lambda index: self.kernel.matrix(x_new, x.rows(index)).T).T
         return self.kernel.matrix(x_new - self.shift, self.x, centred=self.kernel.stationary)
 
     def apply(self, x_new: Any, coef: Float[Array, " q"], block: int | None = None) -> Float[Array, " m"]:
@@ -132,7 +133,7 @@ def apply_in_blocks(
         x_new: Points `(m, d)`, dense or sparse.
         coef: Coefficients, `(q,)`.
         columns: What d must be; None where the basis takes what comes.
-        block: Rows at a time; None: as many as make 32 MiB of values.
+        block: Rows at a time; None: as many as make 32 MiB of values, or of points where these are wider.
 
     Raises:
         InputError: On points of another width, or bad values.
@@ -141,7 +142,8 @@ def apply_in_blocks(
     if columns is not None and points.shape[1] != columns:
         raise InputError(f"x_new has {points.shape[1]} features: {columns} are needed, as in training.")
     m = points.shape[0]
-    size = max(1, min(m, BLOCK_BYTES // (8 * max(basis.size, 1)))) if block is None else max(1, min(block, m))
+    width = max(basis.size, points.shape[1])  # rows that are dense for a while, and their values
+    size = max(1, min(m, BLOCK_BYTES // (8 * width) if block is None else block))
     return _blocks(basis, points, coef, size)
 
 

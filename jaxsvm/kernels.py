@@ -76,8 +76,8 @@ class Kernel:
     def __mul__(self, other: Any) -> "Kernel":
         return Product(self, as_kernel(other)) if callable(other) else Scaled(self, other)
 
-    def __rmul__(self, other: Any) -> "Kernel":
-        return Scaled(self, other)
+    __radd__ = __add__
+    __rmul__ = __mul__
 
 
 @_pytree
@@ -184,7 +184,11 @@ class Polynomial(Kernel):
     def __post_init__(self) -> None:
         if not isinstance(self.degree, int | np.integer) or self.degree < 1:
             raise InputError(f"degree is {self.degree!r}: a positive integer is needed.")
+        _require_number("gamma", self.gamma)
         _require_positive("gamma", self.gamma)
+        _require_number("coef0", self.coef0)
+        if is_concrete(self.coef0) and np.any(np.asarray(self.coef0) < 0):
+            raise InputError(f"coef0 is {self.coef0}: >= 0 is needed.")
 
     def matrix(self, x: Array, z: Array, *, centred: bool = False) -> Array:
         """`(n, m)`."""
@@ -209,6 +213,10 @@ class Sigmoid(Kernel):
 
     gamma: Any = 1.0
     coef0: Any = 0.0
+
+    def __post_init__(self) -> None:
+        _require_number("gamma", self.gamma)
+        _require_number("coef0", self.coef0)
 
     def matrix(self, x: Array, z: Array, *, centred: bool = False) -> Array:
         """`(n, m)`."""
@@ -321,6 +329,7 @@ class Scaled(Kernel):
     factor: Any
 
     def __post_init__(self) -> None:
+        _require_number("factor", self.factor)
         _require_positive("factor", self.factor)
 
     @property
@@ -360,22 +369,19 @@ def as_kernel(kernel: Any) -> Kernel:
 
 def gamma_scale(x: Any) -> float:
     """scikit-learn's "scale": `1 / (d var(x))`, the variance over all entries, absent ones of a sparse matrix too."""
-    n, d = x.shape
-    total, squares = _moments(x)
-    variance = squares.sum() / (n * d) - (total.sum() / (n * d)) ** 2
-    return 1 / (d * _spread(variance))
+    means, variances = _moments(x)
+    return 1 / (len(means) * _spread(variances.mean() + (means - means[0]).var()))
 
 
 def gamma_paper(x: Any) -> float:
     """The paper's `exp(-|x - z|^2 / (2 sigma^2))`, sigma^2 the average squared distance, `2 trace(Cov)`. O(n d)."""
-    total, squares = _moments(x)
-    n = x.shape[0]
-    average = 2 * (squares / n - (total / n) ** 2).sum()
-    return 1 / (2 * _spread(average))
+    _, variances = _moments(x)
+    return 1 / (4 * _spread(variances.sum()))
 
 
 def gamma_median(x: Any, sample: int = 1000, seed: int = 0) -> float:
     """`1 / median |x - z|^2` over the pairs of a random sample of rows."""
+    x = _host_points(x)
     n = x.shape[0]
     picked = np.sort(np.random.default_rng(seed).permutation(n)[:sample])
     rows = x[picked] if not hasattr(x, "rows") else x.rows(jnp.asarray(picked))
@@ -403,14 +409,32 @@ def resolve_gamma(value: Any, x: Any) -> float:
     return gamma
 
 
+def _host_points(x: Any) -> Any:
+    """Lists as an array, SciPy's sparse formats as CSR without duplicates; what else has rows as it is."""
+    if hasattr(x, "tocsr"):
+        rows = x.tocsr()
+        if not rows.has_canonical_format:
+            rows = rows.copy()  # `tocsr` of a CSR matrix is the caller's own
+            rows.sum_duplicates()
+        return rows
+    return x if hasattr(x, "shape") else np.asarray(x)
+
+
 def _moments(x: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Sums of the columns of x and of its squares, in float64."""
+    """Means and variances of the columns of x, in float64."""
+    x = _host_points(x)
+    n, d = x.shape
     if hasattr(x, "indptr"):
         data, columns = np.asarray(x.data, np.float64), np.asarray(x.indices)
-        d = x.shape[1]
-        return np.bincount(columns, data, d)[:d], np.bincount(columns, data**2, d)[:d]
-    array = np.asarray(x)
-    return array.sum(axis=0, dtype=np.float64), np.einsum("ij,ij->j", array, array, dtype=np.float64)
+        means = np.bincount(columns, data, d)[:d] / n
+        return means, np.maximum(np.bincount(columns, data**2, d)[:d] / n - means**2, 0)
+    array, total, squares = np.asarray(x), np.zeros(d), np.zeros(d)
+    pivot = array[0].astype(np.float64)  # differences from one of the points: an offset costs no digits
+    for start in range(0, n, 4096):  # no float64 copy of all points
+        rows = array[start : start + 4096] - pivot
+        total += rows.sum(axis=0)
+        squares += np.einsum("ij,ij->j", rows, rows)
+    return pivot + total / n, np.maximum(squares / n - (total / n) ** 2, 0)
 
 
 def _spread(value: Any) -> float:
@@ -492,10 +516,19 @@ def _clip(expanded: Array) -> Array:
     return expanded + jax.lax.stop_gradient(jnp.maximum(-expanded, 0))
 
 
+def _require_number(name: str, value: Any) -> None:
+    """One finite number: an array would be broadcast over pairs of points without a word."""
+    if value is None or isinstance(value, str) or jnp.ndim(value):
+        found = f"has shape {jnp.shape(value)}" if not (value is None or isinstance(value, str)) else f"is {value!r}"
+        raise InputError(f"{name} {found}: one number is needed.")
+    if is_concrete(value) and not np.isfinite(np.asarray(value, np.float64)):
+        raise InputError(f"{name} is {value}: a finite number is needed.")
+
+
 def _require_positive(name: str, value: Any) -> None:
     if value is None or isinstance(value, str):
         raise InputError(f"{name} is {value!r}: a positive number is needed (`resolve_gamma` turns words into one).")
-    if isinstance(value, float | int | np.ndarray | np.generic | jax.Array) and is_concrete(value):
+    if isinstance(value, float | int | list | tuple | np.ndarray | np.generic | jax.Array) and is_concrete(value):
         values = np.asarray(value)
         if not (np.isfinite(values).all() and (values > 0).all()):
             raise InputError(f"{name} is {value}: positive and finite is needed.")

@@ -43,13 +43,17 @@ class Model:
         """Write the model to one `.npz` file that holds arrays and JSON only: safe to load from anywhere.
 
         Raises:
-            InputError: Where the kernel is a user's function, which no file can hold.
+            InputError: Where the kernel is a user's function, or labels are objects, which no file can hold.
             OSError: Where the path cannot be written.
         """
         from jaxsvm.basis import basis_to_arrays  # only files need it
 
         description, arrays = basis_to_arrays(self.basis)
-        header = {"format": FORMAT, "basis": description, "classes": list(self.classes)}
+        classes = [label.item() if isinstance(label, np.generic) else label for label in self.classes]
+        try:
+            header = json.dumps({"format": FORMAT, "basis": description, "classes": classes})
+        except TypeError:
+            raise InputError(f"classes are {self.classes}: a file holds numbers and text only.") from None
         arrays = {f"basis/{name}": np.asarray(value) for name, value in arrays.items()}
         arrays |= {"coef": np.asarray(self.coef), "bias": np.asarray(self.bias), "R": np.asarray(self.R)}
         arrays |= {f"certificate/{name}": np.asarray(value) for name, value in self.certificate._asdict().items()}
@@ -59,7 +63,7 @@ class Model:
                 "scaling/factor": np.asarray(self.scaling.factor),
             }
         with open(path, "wb") as file:
-            np.savez_compressed(file, **(arrays | {"header": np.asarray(json.dumps(header))}))  # pyright: ignore[reportArgumentType]
+            np.savez_compressed(file, **(arrays | {"header": np.asarray(header)}))  # pyright: ignore[reportArgumentType]
 
 
 def load_model(path: Any) -> Model:
@@ -118,8 +122,7 @@ def compact(fit: Fit, problem: Any, *, scaling: Any = None, classes: tuple[Any, 
     """
     if not is_concrete(fit, problem):
         raise InputError("fit is being traced: the support's size is not known yet; call `compact` outside jit.")
-    if fit.alpha.ndim != 1:
-        raise InputError(f"fit has lanes (alpha of shape {fit.alpha.shape}): compact one of them, such as path[0].")
+    _require_one(fit)
     basis, coefficients = problem.gram.expansion(fit.dual_coef, jnp.asarray(fit.support))
     return Model(basis, coefficients, fit.bias, fit.R, fit.certificate, scaling, classes)
 
@@ -150,6 +153,7 @@ def decision_function(*arguments: Any, calibrated: bool = True) -> Float[Array, 
         x_new = x_new if model.scaling is None else model.scaling(x_new)
     elif len(arguments) == 3 and isinstance(arguments[0], Fit):
         fit, problem, x_new = arguments
+        _require_one(fit)
         basis, coefficients = problem.gram.expansion(fit.dual_coef)
         model = Model(basis, coefficients, fit.bias, fit.R, fit.certificate)
     else:
@@ -157,6 +161,11 @@ def decision_function(*arguments: Any, calibrated: bool = True) -> Float[Array, 
         raise InputError(f"arguments are ({kinds}): (model, x_new) or (fit, problem, x_new) is needed.")
     values = model.basis.apply(x_new, model.coef) + model.bias
     return values if calibrated else values * model.R
+
+
+def _require_one(fit: Fit) -> None:
+    if fit.alpha.ndim != 1:
+        raise InputError(f"fit has lanes (alpha of shape {fit.alpha.shape}): take one of them, such as path[0].")
 
 
 def predict(*arguments: Any) -> Any:

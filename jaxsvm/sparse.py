@@ -107,6 +107,7 @@ def as_points(x: Any, dtype: Any = None, name: str = "x") -> Any:
     """
     if hasattr(x, "tocsr"):
         _require_numbers(name, x.dtype)
+        _require_two_axes(name, x.shape)  # SciPy's sparse arrays may have one
         points: Any = CSR.from_scipy(x, dtype)
         require_finite(name, points.data)
     elif isinstance(x, CSR):
@@ -115,17 +116,24 @@ def as_points(x: Any, dtype: Any = None, name: str = "x") -> Any:
     elif all(hasattr(x, part) for part in ("data", "indices", "indptr", "shape")) and not hasattr(x, "ravel"):
         if not is_concrete(x):
             raise InputError(f"{name} is a traced BCSR: its longest row is not known; convert it to CSR outside jit.")
+        _require_numbers(name, x.data.dtype)
+        _require_two_axes(name, x.shape)
+        if x.data.ndim != 1:
+            raise InputError(f"{name} is a BCSR with dense or batch axes: entries (nse,) of a matrix are needed.")
         width = int(np.diff(np.asarray(x.indptr)).max(initial=0))
         data = jnp.asarray(x.data, floating(x.data.dtype) if dtype is None else dtype)
-        points = CSR(
-            data, jnp.asarray(x.indices, jnp.int32), jnp.asarray(x.indptr, jnp.int32), x.shape[1], max(width, 1)
-        )
+        indices = jnp.asarray(x.indices, jnp.int32)
+        if not len(data):  # a gather needs one entry to look at
+            data, indices = jnp.zeros(1, data.dtype), jnp.zeros(1, jnp.int32)
+        points = CSR(data, indices, jnp.asarray(x.indptr, jnp.int32), x.shape[1], max(width, 1))
         require_finite(name, points.data)
     else:
         try:
             array = x if hasattr(x, "dtype") else np.asarray(x)
         except ValueError:
             raise InputError(f"{name} has rows of different lengths: (n, d) is needed.") from None
+        if hasattr(x, "todense"):
+            raise InputError(f"{name} is a {type(x).__name__}: of sparse formats SciPy's, BCSR and CSR are taken.")
         _require_numbers(name, array.dtype)
         require_finite(name, array)
         with np.errstate(over="ignore"):  # said below
@@ -134,13 +142,17 @@ def as_points(x: Any, dtype: Any = None, name: str = "x") -> Any:
             points = jnp.array(array, floating(array.dtype) if dtype is None else dtype, copy=not shared)
         if points.dtype.itemsize < array.dtype.itemsize:  # what was finite may be too large for fewer bits
             require_finite(name, points)
-    if points.ndim != 2:
-        raise InputError(
-            f"{name} has shape {points.shape}: (n, d) is needed; one feature is x[:, None], one sample x[None, :]."
-        )
+    _require_two_axes(name, points.shape)
     if points.shape[0] == 0 or points.shape[1] == 0:
         raise InputError(f"{name} is empty, shape {points.shape}: at least one sample with one feature is needed.")
     return points
+
+
+def _require_two_axes(name: str, shape: tuple[int, ...]) -> None:
+    if len(shape) != 2:
+        raise InputError(
+            f"{name} has shape {shape}: (n, d) is needed; one feature is x[:, None], one sample x[None, :]."
+        )
 
 
 def _require_numbers(name: str, dtype: Any) -> None:
@@ -160,7 +172,7 @@ def dense_rows(x: Any, index: Int[Array, " t"]) -> Float[Array, "t d"]:
 
 def by_row_tiles(n: int, tile: int, rows: Callable[[Array], Array]) -> Array:
     """`rows(index)` for all indices, `tile` at a time, put together along the first axis."""
-    tile = min(tile, n)
+    tile = max(1, min(tile, n))
     whole = n // tile
     head = jax.lax.map(rows, jnp.arange(whole * tile, dtype=jnp.int32).reshape(whole, tile))
     head = head.reshape(whole * tile, *head.shape[2:])

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 from typer.testing import CliRunner
 
@@ -124,6 +126,50 @@ def test_predict_agrees_with_the_library(points, data, model, tmp_path):
     assert rows[0] == "label,decision" and [row.split(",")[0] for row in rows[1:]] == labels
 
 
+def unlabelled_file(directory, kind, x):
+    file = directory / f"new.{kind}"
+    if kind == "npz":
+        np.savez(file, X=x)
+    elif kind == "parquet":
+        pa.parquet.write_table(pa.table({f"f{j}": column for j, column in enumerate(x.T)}), file)
+    elif kind == "svm":  # its labels are of neither class
+        lines = (" ".join(["7", *(f"{j}:{value!r}" for j, value in enumerate(row, 1))]) for row in x.tolist())
+        file.write_text("\n".join(lines) + "\n")
+    else:
+        file.write_text("\n".join(",".join(map(repr, row)) for row in x.tolist()) + "\n")
+    return file
+
+
+@pytest.mark.parametrize("kind", ["csv", "npz", "parquet", "svm"])
+@pytest.mark.parametrize("said", [True, False])
+def test_predict_without_labels(points, data, model, tmp_path, kind, said):
+    if kind == "svm":  # sparse points cannot be shifted, so the model must not do it
+        model = tmp_path / "unscaled.npz"
+        assert invoke("fit", data, "--out", model).exit_code == 0
+    expected = json.loads(invoke("predict", model, data, "--json").stdout)
+    file = unlabelled_file(tmp_path, kind, points[0])
+    options = ["--unlabelled"] if said else []
+    result = invoke("predict", model, file, *options)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.split() == expected["labels"]
+    unsaid = "accuracy unknown (DATA has other" if kind == "svm" else "no labels: DATA has the model's 3 columns only"
+    assert result.stderr.count("\n") == 1 and ("accuracy" in result.stderr) == (kind == "svm" and not said)
+    assert (unsaid in result.stderr) != said
+    report = json.loads(invoke("predict", model, file, "--json", *options).stdout)
+    assert report["accuracy"] is None
+    np.testing.assert_allclose(report["decision"], expected["decision"], rtol=1e-9)
+
+
+def test_predict_takes_labels_for_what_they_are(points, data, model, tmp_path):
+    named = tmp_path / "named.csv"
+    named.write_text("a,b,c\n" + unlabelled_file(tmp_path, "csv", points[0]).read_text())
+    assert "no labels" in invoke("predict", model, named).stderr
+    assert "2 feature columns" in refusal("predict", model, named, "--label", "c")  # a label that is named is one
+    assert "--unlabelled" in refusal("predict", model, named, "--unlabelled", "--label", "c")
+    assert refusal("predict", model, data, "--unlabelled")  # the words of its last column are no numbers
+    assert "no labels 'y'" in refusal("fit", unlabelled_file(tmp_path, "npz", points[0]))
+
+
 def test_float32(data, tmp_path):
     out = tmp_path / "model.npz"
     assert invoke("fit", data, "--scale", "standardise", "--dtype", "float32", "--out", out).exit_code == 0
@@ -155,7 +201,8 @@ def test_path(data, tmp_path):
     chosen = next(row for row in report["path"] if row["C"] == report["chosen_C"])
     assert chosen["test_accuracy"] == best and report["not_reached"] == []
     assert len(jaxsvm.load_model(out).coef) == chosen["support"]
-    assert "CONVERGED" in invoke(*arguments).stdout
+    plain = " ".join(invoke(*arguments).stdout.split())
+    assert "CONVERGED" in plain and "is optimistic" in plain and "is optimistic" in report["note"]
 
 
 def test_path_of_listed_values(data, tmp_path):
@@ -164,6 +211,8 @@ def test_path_of_listed_values(data, tmp_path):
     report = json.loads(result.stdout)
     assert [row["C"] for row in report["path"]] == [10, 0.1, 1] and report["chosen_C"] == 1
     assert len(jaxsvm.load_model(out).coef) == report["path"][2]["support"]
+    result = invoke("path", data, "--C", "0.1,1", "--test-fraction", 0.25, "--save-C", 1, "--json")
+    assert json.loads(result.stdout)["note"] is None  # the accuracy has chosen nothing
 
 
 @pytest.mark.parametrize("option", [("--max-steps", 0), ("--max-seconds", 0, "--tol", 1e-13)])
@@ -268,6 +317,11 @@ def test_bad_files(data, model, tmp_path):
         ("gamma", ["--gamma", "-1"]),
         ("gamma", ["--gamma", "inf"]),
         ("degree", ["--kernel", "polynomial", "--degree", "0"]),
+        ("--gamma", ["--kernel", "linear", "--gamma", "wide"]),
+        ("--gamma", ["--kernel", "linear", "--gamma", "scale"]),
+        ("--degree", ["--degree", "3"]),
+        ("--degree", ["--kernel", "sigmoid", "--degree", "2"]),
+        ("--coef0", ["--kernel", "laplacian", "--coef0", "0"]),
         ("--coef0", ["--kernel", "polynomial", "--coef0", "nan"]),
         ("--C", ["--C", "-1"]),
         ("--C", ["--C", "nan"]),
@@ -293,6 +347,7 @@ def test_bad_options(data, named, arguments):
         ("--C-min", ["--C-min", "0"]),
         ("--C-min", ["--C-min", "10", "--C-max", "1"]),
         ("--n-c", ["--n-c", "0"]),
+        ("--gamma", ["--kernel", "linear", "--gamma", "1"]),
         ("--save-C", ["--C", "1,2", "--save-C", "3"]),
         ("--out", ["--out", "model.npz"]),  # which value's?
     ],
@@ -348,7 +403,7 @@ def test_cache(monkeypatch, tmp_path, environment, expected):
     jax.config.update("jax_compilation_cache_dir", None)
     try:
         monkeypatch.setattr(jax.config, "update", settings.__setitem__)
-        cli._use_cache()
+        cli.use_cache()
     finally:
         monkeypatch.undo()
         jax.config.update("jax_compilation_cache_dir", before)

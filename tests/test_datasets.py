@@ -133,6 +133,51 @@ def test_csv_details(tmp_path):
     assert load(write(tmp_path, "f.csv", later)).x[-1, 0] == 2.5
 
 
+UNLABELLED = {
+    "a.csv": b"1,2.5\n3,4\n",
+    "b.csv": b"u;v\n1;2.5\n+3; 4\n",  # for the patient reader
+    "a.npz": npz(X=np.asarray([[1, 2.5], [3, 4]])),
+    "b.npz": npz(X_data=np.asarray([1, 2.5, 3, 4]), X_indices=[0, 1, 0, 1], X_indptr=[0, 2, 4], X_shape=[2, 2]),
+    "a.parquet": parquet({"u": [1.0, 3.0], "v": [2.5, 4.0]}),
+}
+
+
+@pytest.mark.parametrize("name", UNLABELLED)
+def test_points_without_labels(tmp_path, name):
+    path = write(tmp_path, name, UNLABELLED[name])
+    for arguments in ({"label": False}, {"label": False, "features": 2}, {"label_optional": True, "features": 2}):
+        data = load(path, **arguments)
+        x = data.x.toarray() if scipy.sparse.issparse(data.x) else data.x
+        assert x.tolist() == [[1, 2.5], [3, 4]] and data.y is None
+        assert data.feature_names == (("u", "v") if name in ("b.csv", "a.parquet") else None)
+    with pytest.raises(DataError, match=r"no labels 'y'|has 1 feature columns; features=2"):
+        load(path, features=2)
+    with pytest.raises(DataError, match="feature"):
+        load(path, label=False, features=3)
+    with pytest.raises(InputError, match="label is True"):
+        load(path, label=True)
+
+
+def test_labels_that_are_there_or_dropped(tmp_path):
+    table = write(tmp_path, "a.csv", "1,2,0\n3,4,1\n")
+    assert load(table, label_optional=True, features=2).y.tolist() == [0, 1]
+    assert load(table, label=False).x.shape == (2, 3)
+    assert load(write(tmp_path, "one.csv", "1\n2\n"), label=False).x.tolist() == [[1], [2]]
+    arrays = write(tmp_path, "a.npz", npz(X=np.eye(2), y=[0, 1]))
+    assert load(arrays, label_optional=True).y.tolist() == [0, 1] and load(arrays, label=False).y is None
+    with pytest.raises(DataError, match="no labels 'z'"):  # a key that is named must be there
+        load(arrays, label="z", label_optional=True)
+    lines = write(tmp_path, "a.svm", "1 1:2\n-1 2:3\n")
+    assert load(lines, label_optional=True, features=2).y.tolist() == [1, -1]
+    assert load(lines, label=False).y is None and load(lines, label=False).x.shape == (2, 2)
+    with pytest.raises(DataError, match="'1:2'"):  # a line without its label
+        load(write(tmp_path, "b.svm", "1:2\n2:3\n"), label=False)
+    with pytest.raises(DataError, match="no column"):
+        load(write(tmp_path, "none.csv", '""\n'), label=False)
+    with pytest.raises(DataError, match=r"line 2: column 1 is missing"):
+        load(write(tmp_path, "gap.csv", "1,2\n3,\n"), label=False)
+
+
 def test_small_types_get_the_smallest_float(tmp_path):
     for dtype, expected in ((np.uint8, np.float32), (np.int16, np.float32), (np.int32, np.float64), (bool, np.float32)):
         path = write(tmp_path, "a.npz", npz(X=np.eye(2).astype(dtype), y=np.asarray([0, 1], np.int8)))

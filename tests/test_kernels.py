@@ -232,6 +232,8 @@ def test_functions_compose_with_kernels(points):
     truth = pairs(user, points[0], points[0])
     np.testing.assert_allclose((Linear() + user).matrix(x, x), linear(x, x) + truth, rtol=1e-12)
     np.testing.assert_allclose((Linear() * user).matrix(x, x), linear(x, x) * truth, rtol=1e-12)
+    np.testing.assert_allclose((user + Linear()).matrix(x, x), linear(x, x) + truth, rtol=1e-12)
+    np.testing.assert_allclose((user * Linear()).matrix(x, x), linear(x, x) * truth, rtol=1e-12)
     assert as_kernel(user).matrix(x, x).shape == (9, 9)
 
 
@@ -260,10 +262,33 @@ def test_gamma_rules_on_sparse_points_are_those_of_dense_ones():
         np.testing.assert_allclose(resolve_gamma(rule, CSR.from_scipy(matrix)), want, rtol=1e-10)
 
 
+@pytest.mark.parametrize("offset", [0.0, 1e9])
+def test_gamma_scale_is_that_of_scikit_learn(offset):
+    """With an offset as large as that of seconds since 1970, and in blocks of rows."""
+    from sklearn.svm import SVC
+
+    x = np.random.default_rng(6).normal(size=(5000, 2)) * [1, 3] + offset
+    theirs = SVC(gamma="scale").fit(x[:40], np.arange(40) % 2)._gamma
+    np.testing.assert_allclose(gamma_scale(x[:40]), theirs, rtol=1e-6)
+    np.testing.assert_allclose(gamma_scale(x), 1 / (2 * x.var()), rtol=1e-6)
+    np.testing.assert_allclose(gamma_paper(x), 1 / (4 * x.var(axis=0).sum()), rtol=1e-6)
+
+
+def test_gamma_rules_on_any_sparse_format_and_lists():
+    matrix = scipy.sparse.random(40, 6, 0.3, "csr", random_state=6)
+    twice = scipy.sparse.csr_matrix((np.array([1.0, 2.0, 5.0]), np.array([1, 1, 0]), np.array([0, 2, 3])), shape=(2, 3))
+    for rule in ("scale", "paper", "median"):
+        want = resolve_gamma(rule, matrix.toarray())
+        for other in (matrix.tocsc(), matrix.tocoo(), matrix.toarray().tolist()):
+            np.testing.assert_allclose(resolve_gamma(rule, other), want, rtol=1e-10)
+        np.testing.assert_allclose(resolve_gamma(rule, twice), resolve_gamma(rule, twice.toarray()), rtol=1e-12)
+    assert twice.nnz == 3  # the caller's own keeps its duplicates
+
+
 def test_gamma_stays_finite_on_equal_points_and_one_point():
-    for x in (np.ones((5, 2)), np.ones((1, 2))):
+    for x in (np.ones((5, 2)), np.ones((1, 2)), np.full((7, 3), 0.1)):
         for rule in ("scale", "paper", "median"):
-            assert resolve_gamma(rule, x) > 0 and np.isfinite(resolve_gamma(rule, x))
+            assert 0 < resolve_gamma(rule, x) <= 1
 
 
 def test_resolve_gamma_takes_numbers_as_numbers_and_text():
@@ -327,6 +352,14 @@ def test_a_function_cannot_be_described():
         (lambda: Polynomial(2, gamma=-1.0), "gamma"),
         (lambda: Linear() * -0.5, "factor"),
         (lambda: 0 * Linear(), "factor"),
+        (lambda: Linear() * np.ones(3), "factor"),  # would scale columns
+        (lambda: "twice" * Linear(), "factor"),
+        (lambda: RBF([0.1, -0.1]), "gamma"),
+        (lambda: Polynomial(2, gamma=np.ones(4)), "gamma"),
+        (lambda: Polynomial(2, coef0=-1.0), "coef0"),
+        (lambda: Polynomial(2, coef0=np.nan), "coef0"),
+        (lambda: Sigmoid(np.nan), "gamma"),
+        (lambda: Sigmoid(1.0, np.ones(2)), "coef0"),
         (lambda: as_kernel("rbf"), "kernel"),
         (lambda: Linear() + 3, "kernel"),
         (lambda: RBF(np.array([0.1, 0.2, 0.3])).matrix(jnp.ones((2, 4)), jnp.ones((2, 4))), "gamma"),

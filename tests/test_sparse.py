@@ -93,6 +93,11 @@ def test_bcsr_and_csr_pass(matrix):
     np.testing.assert_array_equal(inside, matrix.toarray()[:2])
 
 
+def test_bcsr_without_entries():
+    points = as_points(jax_sparse.BCSR.fromdense(jnp.zeros((3, 4))))
+    np.testing.assert_array_equal(points.rows(jnp.arange(3)), np.zeros((3, 4)))
+
+
 def test_rows_are_differentiable_in_the_entries(matrix):
     points = as_points(matrix)
     weights = jnp.asarray(np.random.default_rng(1).normal(size=(12, 7)))
@@ -142,6 +147,11 @@ BAD = {
     "nothing": (None, "dtype"),
     "sparse nan": (scipy.sparse.csr_matrix([[0.0, np.nan]]), "NaN"),
     "sparse complex": (scipy.sparse.csr_matrix([[0.0, 1j]]), "dtype"),
+    "sparse one axis": (scipy.sparse.csr_array(np.eye(3))[0], "shape"),
+    "bcsr of three axes": (jax_sparse.BCSR.fromdense(jnp.ones((2, 3, 4)), n_batch=1), "shape"),
+    "bcsr complex": (jax_sparse.BCSR.fromdense(jnp.ones((2, 3), complex)), "dtype"),
+    "bcsr nan": (jax_sparse.BCSR.fromdense(jnp.full((2, 3), jnp.nan)), "NaN"),
+    "bcoo": (jax_sparse.BCOO.fromdense(jnp.ones((2, 3))), "BCOO"),
     "sparse empty": (scipy.sparse.csr_matrix((0, 3)), "empty"),
 }
 

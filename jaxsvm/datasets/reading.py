@@ -5,7 +5,7 @@ import dataclasses
 import gzip
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
@@ -29,13 +29,14 @@ class Dataset:
 
     Attributes:
         x: Points `(n, d)`: a float NumPy array, or a SciPy CSR array (svmlight, sparse npz).
-        y: Labels `(n,)` as they are in the file: integers, floats, booleans or strings; `two_classes` makes signs.
+        y: Labels `(n,)` as they are in the file: integers, floats, booleans or strings; `two_classes` makes signs. None
+            where the points have no labels.
         feature_names: The `d` column names, or None where the file has none.
         source: The path that was read.
     """
 
     x: Any
-    y: np.ndarray
+    y: np.ndarray | None
     feature_names: tuple[str, ...] | None
     source: str
 
@@ -43,7 +44,8 @@ class Dataset:
 def load(
     path: str | os.PathLike[str],
     *,
-    label: str | int | None = None,
+    label: str | int | Literal[False] | None = None,
+    label_optional: bool = False,
     dtype: Any = None,
     part: str = "train",
     features: int | None = None,
@@ -57,7 +59,10 @@ def load(
             semicolon or tab), npz (keys `X` or `X_data`, `X_indices`, `X_indptr`, `X_shape`, and `y`) or Parquet
             (`.parquet`, `.pq`). The text formats may be compressed (`.gz`, `.bz2`).
         label: Where the labels are: a column's name or index in CSV and Parquet (the last one by default), a key in npz
-            (`y` by default, `yt` for the test part).
+            (`y` by default, `yt` for the test part). False: there are none, every column is a feature and `y` is None;
+            svmlight lines start with a label always, which False drops.
+        label_optional: Whether labels may be absent, where `label` is None: a CSV or Parquet file of exactly `features`
+            columns, or an npz file without the key of the labels, is then read as with `label=False`.
         dtype: Floating dtype of `x`; None keeps what the file holds: float64 for text, the smallest float that holds
             the column types otherwise (at least float32).
         part: "train", or "test" for the arrays `Xt`, `yt` of an npz file.
@@ -75,30 +80,35 @@ def load(
         InputError: On arguments that do not fit, or where the package that reads the format is not installed.
     """
     name = os.fspath(path)
-    _check_arguments(name, part, dtype, format)
+    _check_arguments(name, label, part, dtype, format)
     kind, compression = _format_of(name, format)
     if part != "train" and kind != "npz":
         raise InputError(f"part is {part!r}: only npz files have parts; give the test file's own path.")
-    if label is not None and kind == "svmlight":
+    if label is not None and label is not False and kind == "svmlight":
         raise InputError(f"label is {label!r}: svmlight lines start with their label; leave it out.")
     content = _decompressed(name, compression)
     if not content.strip():
         raise DataError(f"{name}: the file is empty: it has no samples.")
+    optional = label_optional and label is None
+    bare = features if optional else None  # how many columns a table without labels has
     if kind == "svmlight":
         x, y, names = read_svmlight(name, content, features)
+        y = None if label is False else y
     elif kind == "csv":
-        x, y, names = read_csv(name, content, label, header)
+        x, y, names = read_csv(name, content, label, header, bare)
     elif kind == "npz":
-        x, y, names = read_npz(name, content, label, part)
+        x, y, names = read_npz(name, content, label, part, optional)
     else:
-        x, y, names = read_parquet(name, content, label)
+        x, y, names = read_parquet(name, content, label, bare)
     if features is not None and x.shape[1] != features:
         raise DataError(f"{name}: has {x.shape[1]} feature columns; features={features} was given.")
     x = x.astype(np.result_type(x.dtype, np.float32) if dtype is None else dtype, copy=False)
     return Dataset(x, y, names, name)
 
 
-def _check_arguments(name: str, part: str, dtype: Any, format: str | None) -> None:
+def _check_arguments(name: str, label: Any, part: str, dtype: Any, format: str | None) -> None:
+    if label is True:
+        raise InputError("label is True: a column's name or index, an npz key, None or False (no labels) is needed.")
     if part not in ("train", "test"):
         raise InputError(f'part is {part!r}: "train" or "test" is needed.')
     if format is not None and format not in FORMATS:

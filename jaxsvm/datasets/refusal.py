@@ -51,8 +51,12 @@ def as_number(token: str) -> float | None:
         return None
 
 
-def label_column(name: str, names: list[str] | None, width: int, label: str | int | None) -> int:
-    """The label's column as an index from 0."""
+def label_column(name: str, names: list[str] | None, width: int, label: str | int | None) -> int | None:
+    """The label's column as an index from 0; None where `label` is False: there is none."""
+    if label is False:
+        if width < 1:
+            raise DataError(f"{name}: there is no column: it has no samples.")
+        return None
     if width < 2:
         raise DataError(
             f"{name}: there is one column only; features and a label are needed (in CSV with , ; or tab between)."

@@ -10,16 +10,20 @@ from jaxsvm.datasets.refusal import AGAIN, label_column, need
 from jaxsvm.errors import DataError, InputError, require_finite
 
 
-def read_npz(name: str, content: bytes, label: str | int | None, part: str) -> tuple[Any, np.ndarray, None]:
+def read_npz(
+    name: str, content: bytes, label: str | int | None, part: str, optional: bool
+) -> tuple[Any, np.ndarray | None, None]:
     """Points, dense or CSR, and labels, of the training or the test part.
+
+    `label=False` reads points alone, and so does `optional` where the labels' key is not there.
 
     Raises:
         DataError: Where keys are missing, shapes do not agree, or the file is damaged.
     """
     key_x, key_y = ("X", "y") if part == "train" else ("Xt", "yt")
-    if isinstance(label, int):
+    if isinstance(label, int) and label is not False:
         raise InputError(f"label is {label}: in an npz file it is a key, such as 'y'.")
-    key_y = key_y if label is None else label
+    key_y = label if isinstance(label, str) else key_y
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as stored:
             arrays = {key: stored[key] for key in stored.files if key in (key_y, key_x) or key.startswith(f"{key_x}_")}
@@ -28,9 +32,9 @@ def read_npz(name: str, content: bytes, label: str | int | None, part: str) -> t
         if "allow_pickle" in str(error) and zipfile.is_zipfile(io.BytesIO(content)):
             raise DataError(f"{name}: holds pickled objects, which are never loaded; save numeric arrays.") from error
         raise DataError(f"{name}: not a whole npz file ({error}){AGAIN}") from error
-    if key_y not in arrays:
+    labelled = label is not False and (key_y in arrays or not optional)
+    if labelled and key_y not in arrays:
         raise DataError(f"{name}: has no labels {key_y!r}; its keys are {keys}.")
-    y = arrays[key_y]
     if key_x in arrays:
         x = arrays[key_x]
     elif all(f"{key_x}_{field}" in arrays for field in ("data", "indices", "indptr", "shape")):
@@ -40,15 +44,16 @@ def read_npz(name: str, content: bytes, label: str | int | None, part: str) -> t
     else:
         wanted = f"{key_x}, or {key_x}_data, {key_x}_indices, {key_x}_indptr and {key_x}_shape"
         raise DataError(f"{name}: has no points: {wanted} are needed; its keys are {keys}.")
-    if x.ndim != 2 or y.shape != x.shape[:1] or not x.shape[0] or not x.shape[1]:
-        raise DataError(
-            f"{name}: {key_x} has shape {x.shape} and {key_y} {y.shape}; (n, d) and (n,) are needed, n, d >= 1."
-        )
-    if x.dtype.kind not in "biuf" or y.dtype.kind not in "biufUS":
-        raise DataError(
-            f"{name}: {key_x} is {x.dtype} and {key_y} {y.dtype}; numbers, and numbers or strings, are needed."
-        )
+    y = arrays[key_y] if labelled else None
+    if x.ndim != 2 or not x.shape[0] or not x.shape[1] or (y is not None and y.shape != x.shape[:1]):
+        found = "" if y is None else f" and {key_y} {y.shape}"
+        raise DataError(f"{name}: {key_x} has shape {x.shape}{found}; (n, d) and (n,) are needed, n, d >= 1.")
+    if x.dtype.kind not in "biuf" or (y is not None and y.dtype.kind not in "biufUS"):
+        found = "" if y is None else f" and {key_y} {y.dtype}"
+        raise DataError(f"{name}: {key_x} is {x.dtype}{found}; numbers, and numbers or strings, are needed.")
     _refuse_not_finite(name, key_x, x.data if hasattr(x, "indptr") else x)
+    if y is None:
+        return x, None, None
     _refuse_not_finite(name, key_y, y)
     return x, _wide_labels(y), None
 
@@ -79,8 +84,10 @@ def _refuse_not_finite(name: str, key: str, values: np.ndarray) -> None:
         raise DataError(f"{name}: {error}") from error
 
 
-def read_parquet(name: str, content: bytes, label: str | int | None) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
-    """Dense points, labels, and the names of the columns.
+def read_parquet(
+    name: str, content: bytes, label: str | int | None, bare: int | None
+) -> tuple[np.ndarray, np.ndarray | None, tuple[str, ...]]:
+    """Dense points, labels, and the names of the columns; no labels where `label` is False or there are `bare` columns.
 
     Raises:
         DataError: Where a column holds no numbers or a missing one, or the file is damaged.
@@ -95,13 +102,14 @@ def read_parquet(name: str, content: bytes, label: str | int | None) -> tuple[np
         raise DataError(f"{name}: the table has no rows: it has no samples.")
     if "__index_level_0__" in table.column_names:
         raise DataError(f"{name}: holds the index of a pandas table as a column; write it with index=False.")
+    label = False if table.num_columns == bare else label
     column = label_column(name, table.column_names, table.num_columns, label)
     columns = [_parquet_column(name, pa, table, i, i == column) for i in range(table.num_columns)]
-    y = columns.pop(column)
+    y = None if column is None else _wide_labels(columns.pop(column))
     x = np.empty((table.num_rows, len(columns)), np.result_type(np.float32, *(values.dtype for values in columns)))
     for j, values in enumerate(columns):
         x[:, j] = values
-    return x, _wide_labels(y), tuple(key for i, key in enumerate(table.column_names) if i != column)
+    return x, y, tuple(key for i, key in enumerate(table.column_names) if i != column)
 
 
 def _parquet_column(name: str, pa: Any, table: Any, i: int, is_label: bool) -> np.ndarray:

@@ -92,9 +92,11 @@ def _check_feature(name: str, line: int, token: str, last: int, cut: bool) -> in
 
 
 def read_csv(
-    name: str, content: bytes, label: str | int | None, header: bool | None
-) -> tuple[np.ndarray, np.ndarray, tuple[str, ...] | None]:
+    name: str, content: bytes, label: str | int | None, header: bool | None, bare: int | None
+) -> tuple[np.ndarray, np.ndarray | None, tuple[str, ...] | None]:
     """Dense points, labels, and the names of the columns where the file has a header.
+
+    There are no labels where `label` is False, or where there are just `bare` columns.
 
     Raises:
         DataError: Where a line has too few or too many fields, or a field is missing or no number.
@@ -105,6 +107,7 @@ def read_csv(
     first_line = next((line for line in io.StringIO(text) if line.strip()), "")
     delimiter = max(",;\t", key=first_line.count)
     line, first = next(_csv_rows(name, text, delimiter), (1, []))
+    label = False if first and len(first) == bare else label
     named = _has_header(name, line, first, label) if header is None else header
     column = label_column(name, first if named else None, len(first), label)
     if named and "" in first:
@@ -124,17 +127,18 @@ def read_csv(
                 null_values=[""],
             ),
         )
-        x = np.empty((table.num_rows, len(keys) - 1))
-        for j, key in enumerate(key for i, key in enumerate(keys) if i != column):
+        features = [key for i, key in enumerate(keys) if i != column]
+        x = np.empty((table.num_rows, len(features)))
+        for j, key in enumerate(features):
             x[:, j] = table.column(key).to_numpy()
-        labels = [value.strip() for value in table.column(column).to_pylist()]
+        labels = [] if column is None else [value.strip() for value in table.column(column).to_pylist()]
         if not np.isfinite(x).all() or {"", "nan"} & {label.lower() for label in set(labels)}:
             raise ValueError("missing values")  # the slow reader says where
     except (pa.ArrowInvalid, ValueError):
         x, labels = _read_csv_slowly(name, text, delimiter, column, first if named else None)
     if not len(x):
         raise DataError(f"{name}: there is no line below the header: it has no samples.")
-    return x, _typed_labels(labels), names
+    return x, None if column is None else _typed_labels(labels), names
 
 
 def _csv_rows(name: str, text: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
@@ -152,10 +156,10 @@ def _csv_rows(name: str, text: str, delimiter: str) -> Iterator[tuple[int, list[
 def _has_header(name: str, line: int, first: list[str], label: str | int | None) -> bool:
     if isinstance(label, str):
         return True
-    column = len(first) - 1 if label is None else label
+    column = None if label is False else (len(first) - 1 if label is None else label) % max(len(first), 1)
     if all(as_number(field) is None for field in first):
         return True
-    features = [field for i, field in enumerate(first) if i != column % len(first)]
+    features = [field for i, field in enumerate(first) if i != column]
     words = [field for field in features if as_number(field) is None and field.lower() not in MISSING]
     if words:
         expected = "say header=True if the line names the columns"
@@ -164,7 +168,7 @@ def _has_header(name: str, line: int, first: list[str], label: str | int | None)
 
 
 def _read_csv_slowly(
-    name: str, text: str, delimiter: str, column: int, names: list[str] | None
+    name: str, text: str, delimiter: str, column: int | None, names: list[str] | None
 ) -> tuple[np.ndarray, list[str]]:
     """What the fast reader refused: numbers that only it cannot read, or the error that says where."""
     rows = _csv_rows(name, text, delimiter)
@@ -179,14 +183,16 @@ def _read_csv_slowly(
         width = width or len(fields)
         if len(fields) != width:
             refuse_line(name, line, f"found {len(fields)} fields", f"{width} are needed, as in the first line", cut=cut)
-        labels.append(fields.pop(column))
-        if labels[-1].lower() in ("", "nan"):
-            refuse_line(name, line, f"the label (column {column}) is missing", "remove the line or fill it in", cut=cut)
+        if column is not None:
+            labels.append(fields.pop(column))
+            if labels[-1].lower() in ("", "nan"):
+                found = f"the label (column {column}) is missing"
+                refuse_line(name, line, found, "remove the line or fill it in", cut=cut)
         numbers = [as_number(field) for field in fields]
         for j, (number, field) in enumerate(zip(numbers, fields, strict=True)):
             if number is not None and math.isfinite(number):
                 continue
-            at = j + (j >= column)
+            at = j + (column is not None and j >= column)
             where = f"column {at}" + (f" ({names[at]})" if names is not None else "")
             if field.lower() in MISSING:
                 refuse_line(name, line, f"{where} is missing ({shown(field)})", "remove or impute it first", cut=cut)

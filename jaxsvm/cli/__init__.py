@@ -1,0 +1,23 @@
+"""The command `jaxsvm`: fit, path, predict and info, thin over the library.
+
+Reports go to stdout (`--json`: one JSON object and nothing else), progress and errors to stderr. Exit codes: 0
+certified, 1 finished but not certified (a model is still written), 2 input that cannot be used, 130 after Ctrl-C (the
+last certified point is saved first).
+"""
+
+try:
+    import rich  # noqa: F401
+    import typer  # noqa: F401
+except ImportError as error:
+    raise SystemExit(f"jaxsvm: error: the command needs {error.name}: pip install 'jaxsvm[cli]'") from error
+
+from jaxsvm.cli.commands import app
+from jaxsvm.cli.system import use_cache
+
+__all__ = ["app", "main"]
+
+
+def main() -> None:
+    """The entry point: a persistent compilation cache, then the command."""
+    use_cache()
+    app()

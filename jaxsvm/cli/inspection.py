@@ -1,0 +1,75 @@
+"""What is in a model or a data set: for info, and for predict to set one beside the other."""
+
+from typing import Any
+
+import numpy as np
+
+from jaxsvm import kernels
+from jaxsvm.model import Model
+
+
+def features_of(model: Model) -> int | None:
+    """How many columns new points must have, where the model knows it."""
+    if isinstance(getattr(model.basis, "kernel", None), kernels.Precomputed):
+        return None
+    known = [model.scaling.offset] if model.scaling is not None else []
+    known += [model.basis.shift] if hasattr(model.basis, "shift") else []
+    return known[0].shape[0] if known else None
+
+
+def truth_of(y: np.ndarray, classes: tuple[Any, Any]) -> np.ndarray | None:
+    """Which labels are the positive class's; None where some are of neither class."""
+    positive = np.asarray([_same(label, classes[1]) for label in y.tolist()])
+    if classes[0] == f"not {classes[1]}":
+        return positive
+    negative = np.asarray([_same(label, classes[0]) for label in y.tolist()])
+    return positive if (positive | negative).all() else None
+
+
+def _same(label: Any, other: Any) -> bool:
+    """Whether two labels agree, as numbers or as text: files differ in how they write 1."""
+    try:
+        return float(label) == float(other)
+    except ValueError:
+        return str(label) == str(other)
+
+
+def is_model(file: str) -> bool:
+    """Whether the file is one that `Model.save` wrote, by its looks."""
+    try:
+        with np.load(file, allow_pickle=False) as stored:
+            return "header" in stored.files
+    except Exception:  # whatever else it is, `load` says what is wrong with it
+        return False
+
+
+def describe_model(file: str, model: Model) -> dict[str, Any]:
+    """What a model holds, for the report."""
+    certificate = {name: float(value) for name, value in model.certificate._asdict().items()}
+    return {
+        "model": file,
+        "classes": list(model.classes),
+        "d": features_of(model),
+        "support": int(model.coef.shape[0]),
+        "kernel": kernels.kernel_to_dict(model.basis.kernel) if hasattr(model.basis, "kernel") else None,
+        "dtype": str(model.coef.dtype),
+        "scaled": model.scaling is not None,
+        **certificate,
+    }
+
+
+def describe_data(file: str, dataset: Any) -> dict[str, Any]:
+    """What a data set holds, for the report."""
+    present, counts = np.unique(dataset.y, return_counts=True)
+    n, d = dataset.x.shape
+    sparse = hasattr(dataset.x, "indptr")
+    return {
+        "data": file,
+        "n": n,
+        "d": d,
+        "sparse": sparse,
+        "density": float((dataset.x.nnz if sparse else np.count_nonzero(dataset.x)) / (n * d)),
+        "dtype": str(dataset.x.dtype),
+        "labels": {str(name): int(count) for name, count in zip(present.tolist()[:20], counts[:20], strict=True)},
+        "n_labels": len(present),
+    }

@@ -1,0 +1,139 @@
+"""The options that commands share, and the checks of what was given for them."""
+
+import math
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from jaxsvm.errors import InputError
+
+KERNEL_OPTIONS = {
+    "linear": (),
+    "rbf": ("gamma",),
+    "polynomial": ("gamma", "degree", "coef0"),
+    "laplacian": ("gamma",),
+    "sigmoid": ("gamma", "coef0"),
+}
+"""The kernels, and the options that each of them uses."""
+
+KERNELS = tuple(KERNEL_OPTIONS)
+SOLVERS = ("smo", "pairwise", "away", "classic", "cvm")
+SCALINGS = ("none", "standardise", "min-max")
+DTYPES = ("float32", "float64")
+
+
+Data = Annotated[str, typer.Argument(metavar="DATA", help="A svmlight, CSV, npz or Parquet file.", show_default=False)]
+Kernel = Annotated[str, typer.Option("--kernel", metavar="|".join(KERNELS), help="The kernel.")]
+Gamma = Annotated[
+    str | None,
+    typer.Option(
+        "--gamma",
+        metavar="scale|median|paper|NUMBER",
+        help="The kernel's width (scale by default); linear has none.",
+        show_default=False,
+    ),
+]
+Degree = Annotated[
+    int | None, typer.Option("--degree", help="Of the polynomial kernel (3 by default).", show_default=False)
+]
+Coef0 = Annotated[
+    float | None, typer.Option("--coef0", help="Of polynomial (1 by default) and sigmoid (0).", show_default=False)
+]
+Tol = Annotated[float, typer.Option("--tol", help="The relative duality gap to be certified.")]
+Solver = Annotated[str, typer.Option("--solver", metavar="|".join(SOLVERS), help="The solver.")]
+MaxSteps = Annotated[int, typer.Option("--max-steps", help="Cap on the steps of one fit.")]
+MaxSeconds = Annotated[
+    float | None, typer.Option("--max-seconds", help="Stop after about so many seconds.", show_default=False)
+]
+TestFraction = Annotated[
+    float, typer.Option("--test-fraction", help="Share of the samples held out (stratified) to measure accuracy.")
+]
+Scale = Annotated[
+    str, typer.Option("--scale", metavar="|".join(SCALINGS), help="What to do to columns; kept in the model.")
+]
+Positive = Annotated[
+    str | None, typer.Option("--positive", help="The label that is +1, against all others.", show_default=False)
+]
+Label = Annotated[
+    str | None, typer.Option("--label", help="Column (name or index) or npz key of the labels.", show_default=False)
+]
+Seed = Annotated[int, typer.Option("--seed", help="Of the split and of the solver's draws.")]
+Dtype = Annotated[str, typer.Option("--dtype", metavar="|".join(DTYPES), help="What to compute in.")]
+ModelOut = Annotated[
+    str | None, typer.Option("--out", metavar="FILE", help="Where to write the model (.npz).", show_default=False)
+]
+Json = Annotated[bool, typer.Option("--json", help="Report as JSON on stdout, and nothing else there.")]
+
+
+def check_common(
+    kernel: str, solver: str, scale: str, dtype: str, tol: float, test_fraction: float, max_steps: int,
+    max_seconds: float | None, seed: int,
+) -> None:  # fmt: skip
+    """Refuse values that fit and path cannot use."""
+    choices = (("--kernel", kernel, KERNELS), ("--solver", solver, SOLVERS), ("--scale", scale, SCALINGS))
+    for option, value, allowed in (*choices, ("--dtype", dtype, DTYPES)):
+        if value not in allowed:
+            raise InputError(f"{option} is {value!r}: one of {', '.join(allowed)} is needed.")
+    if not (math.isfinite(tol) and tol > 0):
+        raise InputError(f"--tol is {tol}: a positive relative gap is needed.")
+    if not 0 <= test_fraction < 1:
+        raise InputError(f"--test-fraction is {test_fraction}: at least 0 and less than 1 is needed.")
+    if not 0 <= max_steps < 2**31:
+        raise InputError(f"--max-steps is {max_steps}: from 0 to {2**31 - 1} is needed.")
+    if max_seconds is not None and not max_seconds >= 0:
+        raise InputError(f"--max-seconds is {max_seconds}: at least 0 is needed.")
+    if not 0 <= seed < 2**32:
+        raise InputError(f"--seed is {seed}: from 0 to {2**32 - 1} is needed.")
+
+
+def check_kernel_options(kernel: str, **given: object) -> None:
+    """Refuse an option that was given (is not None) and that the kernel does not use."""
+    for name, value in given.items():
+        if value is not None and name not in KERNEL_OPTIONS[kernel]:
+            used = ", ".join(f"--{option}" for option in KERNEL_OPTIONS[kernel]) or "none"
+            raise InputError(
+                f"--{name} is {value}: the {kernel} kernel does not use it (it uses {used}); leave it out."
+            )
+
+
+def penalties(listed: str | None, least: float, greatest: float, count: int) -> list[float]:
+    """The values of C, listed or from the logarithmic grid."""
+    if listed is not None:
+        try:
+            Cs = [float(text) for text in listed.split(",")]
+        except ValueError:
+            raise InputError(f"--C is {listed!r}: numbers with commas between are needed, such as 0.1,1,10.") from None
+        if not all(math.isfinite(C) and C > 0 for C in Cs):
+            raise InputError(f"--C is {listed!r}: every value must be positive.")
+        return Cs
+    for option, value in (("--C-min", least), ("--C-max", greatest)):
+        if not (math.isfinite(value) and value > 0):
+            raise InputError(f"{option} is {value}: a positive number is needed.")
+    if least > greatest:
+        raise InputError(f"--C-min is {least}: it must not exceed --C-max, {greatest}.")
+    if count < 1:
+        raise InputError(f"--n-c is {count}: at least 1 is needed.")
+    return np.geomspace(least, greatest, count).tolist()
+
+
+def place_to_save(Cs: list[float], save_C: float | None, out: str | None, test_fraction: float) -> int | None:
+    """Which value's model is to be written; None where test accuracy will say."""
+    if save_C is not None:
+        near = [place for place, C in enumerate(Cs) if math.isclose(C, save_C, rel_tol=1e-3)]
+        if not near:
+            raise InputError(f"--save-C is {save_C}: it is none of the values, {', '.join(f'{C:.6g}' for C in Cs)}.")
+        return near[0]
+    if len(Cs) == 1:
+        return 0
+    if out is not None and test_fraction == 0:
+        raise InputError("--out writes one model: say which with --save-C, or hold out samples with --test-fraction.")
+    return None
+
+
+def label_of(label: str | None) -> str | int | None:
+    """A column's index where the text is an integer."""
+    try:
+        return None if label is None else int(label)
+    except ValueError:
+        return label

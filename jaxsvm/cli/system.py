@@ -1,0 +1,111 @@
+"""What the command asks of the system: files written whole or not at all, Ctrl-C, a place for compiled programs."""
+
+import os
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jaxsvm.errors import InputError
+
+
+def check_writable(out: str | None, *inputs: str) -> None:
+    """Refuse, before any work, a path that could not be written, or that would overwrite an input."""
+    if out is None:
+        return
+    if os.path.isdir(out):
+        raise InputError(f"--out is {out!r}: this is a directory; name a file in it.")
+    if os.path.exists(out):
+        if any(os.path.exists(name) and os.path.samefile(out, name) for name in inputs):
+            raise InputError(f"--out is {out!r}: this is an input file, which would be lost; choose another name.")
+        if not os.access(out, os.W_OK):
+            raise InputError(f"--out is {out!r}: the file cannot be written.")
+        if not os.path.isfile(out):
+            return  # a device or a pipe
+    try:
+        with tempfile.TemporaryFile(dir=os.path.dirname(os.path.realpath(out))):
+            pass
+    except OSError as error:
+        raise InputError(f"--out is {out!r}: its directory cannot be written to: {error.strerror or error}.") from None
+
+
+def save(out: str | None, write: Callable[[str], Any]) -> None:
+    """Write whole or not at all: to a neighbour first, which then takes the name."""
+    if out is None:
+        return
+    target = os.path.realpath(out)
+    try:
+        if os.path.exists(target) and not os.path.isfile(target):
+            write(target)
+            return
+        handle, neighbour = tempfile.mkstemp(dir=os.path.dirname(target), prefix=f".{os.path.basename(target)}.")
+        os.close(handle)
+        try:
+            write(neighbour)
+            mask = os.umask(0)
+            os.umask(mask)
+            os.chmod(neighbour, 0o666 & ~mask)  # mkstemp's are for the owner alone
+            os.replace(neighbour, target)
+        except BaseException:
+            os.unlink(neighbour)
+            raise
+    except OSError as error:
+        raise InputError(f"--out is {out!r}: cannot be written: {error.strerror or error}.") from error
+
+
+class Interrupts:
+    """Remembers whether Ctrl-C came, since the library turns it into a status that `max_seconds` has too.
+
+    Disarmed, it only remembers: what was computed is saved before the command leaves.
+    """
+
+    seen = False
+    armed = True
+
+    def __enter__(self) -> "Interrupts":
+        self.before = None
+        if threading.current_thread() is threading.main_thread():
+            self.before = signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self.before is not None:
+            signal.signal(signal.SIGINT, self.before)
+
+    def _note(self, number: int, frame: Any) -> None:
+        del number, frame
+        self.seen = True
+        if self.armed:
+            raise KeyboardInterrupt
+
+
+def use_cache() -> None:
+    """Keep compiled programs between calls: `JAXSVM_CACHE` is another directory for them, or "off"."""
+    wanted = os.environ.get("JAXSVM_CACHE")
+    if wanted is not None and wanted.lower() in ("", "0", "off", "no", "none"):
+        return
+    if wanted is None and getattr(jax.config, "jax_compilation_cache_dir", None):
+        return  # JAX's own setting
+    directory = Path(wanted) if wanted is not None else _cache_home() / "jaxsvm" / "xla"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return  # a home that cannot be written to costs time, not the answer
+    jax.config.update("jax_compilation_cache_dir", str(directory))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def _cache_home() -> Path:
+    if os.environ.get("XDG_CACHE_HOME"):
+        return Path(os.environ["XDG_CACHE_HOME"])
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", str(Path.home() / "AppData" / "Local")))
+    return Path.home() / ".cache"

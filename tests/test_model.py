@@ -1,0 +1,407 @@
+"""Prediction and models in files: agreement with NumPy, round trips, damage, memory, derivatives."""
+
+import dataclasses
+import functools
+import json
+import pickle
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.sparse
+from jax.experimental import sparse as jax_sparse
+from oracle import laplacian, linear, poly, rbf, sigmoid
+
+import jaxsvm
+from jaxsvm import DataError, FrankWolfe, InputError
+from jaxsvm.datasets import Scaling
+from jaxsvm.kernels import RBF, Function, Laplacian, Linear, Polynomial, Precomputed, Sigmoid
+
+N, D = 30, 3
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(N, D)) * (RNG.random((N, D)) < 0.8)
+X[4] = X[3]
+X[9] = 0  # an empty row
+Y = np.where(X[:, 0] + X[:, 1] ** 2 > 0.5, 1.0, -1.0)
+NEW = RNG.normal(size=(13, D)) * (RNG.random((13, D)) < 0.8)
+NEW[6] = 0
+SOLVER = FrankWolfe(tol=1e-2)
+ARD = np.array([0.3, 0.05, 1.1])
+
+KERNELS = {
+    "linear": (Linear(), linear),
+    "rbf": (RBF(0.4), functools.partial(rbf, gamma=0.4)),
+    "ard": (RBF(ARD), lambda x, z: rbf(x * np.sqrt(ARD), z * np.sqrt(ARD))),
+    "laplacian": (Laplacian(0.3), functools.partial(laplacian, gamma=0.3)),
+    "polynomial": (Polynomial(2, 0.5, 1.0), functools.partial(poly, degree=2, gamma=0.5, coef0=1.0)),
+    "sigmoid": (Sigmoid(0.01, 0.1), functools.partial(sigmoid, gamma=0.01, coef0=0.1)),
+    "composed": (
+        2.0 * (RBF(0.4) + Laplacian(0.3)) * RBF(0.1) + 0.5 * Linear(),
+        lambda x, z: 2 * (rbf(x, z, 0.4) + laplacian(x, z, 0.3)) * rbf(x, z, 0.1) + 0.5 * linear(x, z),
+    ),
+}
+
+
+@functools.cache
+def fit_of(dtype):
+    return jaxsvm.fit(jaxsvm.svm_problem(jaxsvm.gram(RBF(0.4), X.astype(dtype)), Y, 2.0), SOLVER)
+
+
+@functools.cache
+def fitted(name="rbf", sparse=False, dtype="float64", **options):
+    """One fit's coefficients on any Gram operator: prediction does not ask where they come from."""
+    kernel = KERNELS[name][0] if isinstance(name, str) else name
+    x = X.astype(dtype)
+    operator = jaxsvm.gram(kernel, scipy.sparse.csr_matrix(x) if sparse else x, **options)
+    return fit_of(dtype), jaxsvm.svm_problem(operator, Y, 2.0)
+
+
+BASES = {
+    **{name: {"name": name} for name in KERNELS if name != "sigmoid"},
+    "float32": {"name": "rbf", "dtype": "float32"},
+    "tiled": {"name": "rbf", "tile": 7},
+    "csr": {"name": "rbf", "sparse": True},
+    "csr linear": {"name": "linear", "sparse": True, "tile": 7},
+    "nystroem": {"name": "rbf", "rank": 6},
+    "nystroem csr": {"name": "composed", "rank": 6, "sparse": True},
+    "fourier": {"name": "rbf", "rank": 20, "method": "fourier"},
+    "fourier csr": {"name": "laplacian", "rank": 20, "method": "fourier", "sparse": True},
+}
+
+
+# --- values
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_fit_model_and_numpy_agree_on_dense_and_sparse_points(name):
+    options = BASES[name]
+    fit, problem = fitted(**options)
+    model = jaxsvm.compact(fit, problem)
+    tolerance = 1e-4 if options.get("dtype") == "float32" else 1e-10
+    if "rank" in options:
+        features = np.asarray(problem.gram.features(jnp.asarray(NEW)))
+        want = features @ np.asarray(problem.gram.Z).T @ np.asarray(fit.dual_coef) + float(fit.bias)
+    else:
+        want = KERNELS[options["name"]][1](NEW, X) @ np.asarray(fit.dual_coef, float) + float(fit.bias)
+        assert model.coef.shape == (int((np.asarray(fit.alpha) > 0).sum()),)
+    np.testing.assert_allclose(jaxsvm.decision_function(model, NEW), want, atol=tolerance)
+    np.testing.assert_allclose(jaxsvm.decision_function(fit, problem, NEW), want, atol=tolerance)
+    np.testing.assert_allclose(jaxsvm.decision_function(model, scipy.sparse.csr_matrix(NEW)), want, atol=tolerance)
+    paper = jaxsvm.decision_function(model, NEW, calibrated=False)
+    np.testing.assert_allclose(paper, want * float(fit.R), atol=tolerance)
+
+
+def test_every_kind_of_new_points():
+    fit, problem = fitted()
+    model = jaxsvm.compact(fit, problem)
+    want = jaxsvm.decision_function(model, NEW)
+    scipy_points = scipy.sparse.csr_matrix(NEW)
+    for x_new in (
+        NEW.tolist(),
+        jnp.asarray(NEW),
+        np.asfortranarray(NEW),
+        scipy.sparse.csc_array(NEW),
+        jax_sparse.BCSR.from_scipy_sparse(scipy_points),
+        jaxsvm.sparse.CSR.from_scipy(scipy_points),
+    ):
+        for arguments in ((model, x_new), (fit, problem, x_new)):
+            np.testing.assert_allclose(jaxsvm.decision_function(*arguments), want, atol=1e-12)
+
+
+def test_one_new_point_and_blocks_that_do_not_divide():
+    fit, problem = fitted()
+    basis, coef = problem.gram.expansion(fit.dual_coef)
+    want = rbf(NEW, X, 0.4) @ np.asarray(fit.dual_coef)
+    for block in (1, 5, 13, 14):
+        np.testing.assert_allclose(basis.apply(NEW, coef, block), want, atol=1e-12)
+    np.testing.assert_allclose(basis.apply(NEW[:1], coef), want[:1], atol=1e-12)
+
+
+def test_predict_gives_labels_and_zero_is_positive():
+    fit, problem = fitted()
+    want = np.where(np.asarray(jaxsvm.decision_function(fit, problem, NEW)) >= 0, 1, -1)
+    for arguments in ((fit, problem, NEW), (jaxsvm.compact(fit, problem), NEW)):
+        labels = jaxsvm.predict(*arguments)
+        np.testing.assert_array_equal(labels, want)
+        assert labels.dtype == jnp.float64
+    for classes in (("no", "yes"), (0, 1), (3.5, 7.0), (np.int64(3), np.int64(5))):
+        labels = jaxsvm.predict(jaxsvm.compact(fit, problem, classes=classes), NEW)
+        assert labels.tolist() == [classes[int(value > 0)] for value in want]
+    model = jaxsvm.compact(fit, problem)
+    nothing = dataclasses.replace(model, coef=0 * model.coef, bias=jnp.zeros(()))
+    assert (np.asarray(jaxsvm.predict(nothing, NEW)) == 1).all()
+
+
+def test_scaling_is_done_to_new_points():
+    fit, problem = fitted()
+    raw = 3 * NEW + 2
+    scaling = Scaling(jnp.full(D, 2.0), jnp.full(D, 1 / 3))
+    model = jaxsvm.compact(fit, problem, scaling=scaling)
+    np.testing.assert_allclose(
+        jaxsvm.decision_function(model, raw), jaxsvm.decision_function(fit, problem, NEW), atol=1e-12
+    )
+
+
+def test_far_points_in_float32(tmp_path):
+    """Offset 1e4: the shift of training is taken off new points too, in a model and after a file."""
+    far = (X + 1e4).astype(np.float32)
+    fit, problem = fit_of("float32"), jaxsvm.svm_problem(jaxsvm.gram(RBF(0.4), far), Y, 2.0)
+    new = (NEW + 1e4).astype(np.float32)
+    want = rbf(new, far, 0.4) @ np.asarray(fit.dual_coef, float) + float(fit.bias)
+    model = jaxsvm.compact(fit, problem)
+    model.save(tmp_path / "model.npz")
+    for same in (model, jaxsvm.load_model(tmp_path / "model.npz")):
+        np.testing.assert_allclose(jaxsvm.decision_function(same, new), want, atol=1e-4)
+
+
+def test_precomputed_takes_rows_of_kernel_values():
+    K, cross = rbf(X, X, 0.4), rbf(NEW, X, 0.4)
+    fit, problem = fit_of("float64"), jaxsvm.svm_problem(jaxsvm.gram(Precomputed(), K), Y, 2.0)
+    want = cross @ np.asarray(fit.dual_coef) + float(fit.bias)
+    model = jaxsvm.compact(fit, problem)
+    np.testing.assert_allclose(jaxsvm.decision_function(fit, problem, cross), want, atol=1e-12)
+    np.testing.assert_allclose(jaxsvm.decision_function(model, cross), want, atol=1e-12)
+    with pytest.raises(InputError, match="^x_new has 3 columns"):
+        jaxsvm.decision_function(model, cross[:, :3])
+    with pytest.raises(InputError, match="^x is a kernel matrix"):
+        jaxsvm.gram(Precomputed(), K + np.triu(np.ones_like(K), 1))
+
+
+# --- transformations
+
+
+@pytest.mark.parametrize("name", ["rbf", "csr", "nystroem", "fourier"])
+def test_gradient_in_new_points(name):
+    fit, problem = fitted(**BASES[name])
+
+    @jax.jit
+    def value(x_new):
+        return jaxsvm.decision_function(fit, problem, x_new)
+
+    direction = np.cos(np.arange(NEW.size)).reshape(NEW.shape)
+    slopes = jax.jit(jax.grad(lambda x: value(x).sum()))(jnp.asarray(NEW))
+    step = 1e-6
+    want = (value(NEW + step * direction) - value(NEW - step * direction)) / (2 * step)
+    np.testing.assert_allclose((slopes * direction).sum(axis=1), want, rtol=1e-6, atol=1e-8)
+
+
+def test_model_is_a_pytree_for_jit_and_vmap():
+    fit, problem = fitted()
+    model = jaxsvm.compact(fit, problem)
+    want = jaxsvm.decision_function(model, NEW)
+    np.testing.assert_allclose(jax.jit(jaxsvm.decision_function)(model, jnp.asarray(NEW)), want, atol=1e-12)
+    lanes = jax.vmap(lambda x: jaxsvm.decision_function(model, x))(jnp.asarray(NEW[:12]).reshape(3, 4, D))
+    np.testing.assert_allclose(lanes.reshape(-1), want[:12], atol=1e-12)
+    assert jaxsvm.predict(model, NEW).shape == (13,)
+
+
+def test_a_million_rows_need_no_matrix():
+    """m x q values would be 8 GB; the program needs blocks of 32 MiB and the answer."""
+    m, q = 1_000_000, 1000
+    spec = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
+    basis, _ = jaxsvm.gram(RBF(0.4), np.ones((q, 2)), tile=8).expansion(jnp.zeros(q))
+    basis = jax.tree.map(lambda leaf: spec(leaf.shape), basis)
+    program = jax.jit(lambda basis, x, coef: basis.apply(x, coef))
+    used = program.lower(basis, spec((m, 2)), spec((q,))).compile().memory_analysis().temp_size_in_bytes
+    assert used < m * q * 4 / 20, used
+    slope = jax.jit(jax.grad(lambda x, basis, coef: basis.apply(x, coef).sum()))
+    used = slope.lower(spec((m, 2)), basis, spec((q,))).compile().memory_analysis().temp_size_in_bytes
+    assert used < m * q * 4 / 20, used
+
+
+@pytest.mark.parametrize("sparse_basis", [False, True])
+def test_wide_sparse_rows_are_not_made_dense_all_at_once(sparse_basis):
+    """Few support vectors, many columns: a block counts the columns as well. All rows dense would be 1.6 GB."""
+    m, d = 10_000, 20_000
+    rng = np.random.default_rng(2)
+    columns = rng.integers(0, d, m)
+    x_new = scipy.sparse.csr_matrix((np.ones(m, np.float32), (np.arange(m), columns)), shape=(m, d))
+    x = x_new[:4] if sparse_basis else x_new[:4].toarray()
+    basis, coef = jaxsvm.gram(Linear(), x, tile=2).expansion(jnp.ones(4, jnp.float32))
+    points = jaxsvm.sparse.as_points(x_new)
+    program = jax.jit(lambda basis, points, coef: basis.apply(points, coef))
+    used = program.lower(basis, points, coef).compile().memory_analysis().temp_size_in_bytes
+    assert used < m * d * 4 / 4, used
+
+
+@pytest.mark.parametrize("name", ["rbf", "csr", "nystroem", "fourier"])
+def test_prediction_lowers_for_every_platform(name):
+    fit, problem = fitted(**(BASES[name] | {"dtype": "float32"}))
+    model = jaxsvm.compact(fit, problem)
+    shapes = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), leaf.dtype if hasattr(leaf, "dtype") else jnp.float32), model
+    )
+    exported = jax.export.export(jax.jit(jaxsvm.decision_function), platforms=["cpu", "cuda", "tpu"])(
+        shapes, jax.ShapeDtypeStruct((13, D), jnp.float32)
+    )
+    assert exported.platforms == ("cpu", "cuda", "tpu")
+    assert exported.out_avals[0].dtype == jnp.float32
+
+
+# --- files
+
+
+@pytest.mark.parametrize("name", [*BASES, "precomputed"])
+def test_models_survive_a_file(name, tmp_path):
+    if name == "precomputed":
+        problem = jaxsvm.svm_problem(jaxsvm.gram(Precomputed(), rbf(X, X, 0.4)), Y, 2.0)
+        fit, new = fit_of("float64"), rbf(NEW, X, 0.4)
+    else:
+        (fit, problem), new = fitted(**BASES[name]), NEW
+    scaling = Scaling(jnp.full(new.shape[1], 0.1), jnp.full(new.shape[1], 1.5)) if "csr" not in name else None
+    model = jaxsvm.compact(fit, problem, scaling=scaling, classes=("no", "yes"))
+    model.save(tmp_path / "model.npz")
+    back = jaxsvm.load_model(tmp_path / "model.npz")
+    assert type(back.basis) is type(model.basis) and back.classes == ("no", "yes")
+    for a, b in zip(back.certificate, model.certificate, strict=True):
+        assert a == b and a.dtype == b.dtype
+    assert back.coef.dtype == model.coef.dtype and back.R == model.R and back.bias == model.bias
+    for calibrated in (True, False):
+        np.testing.assert_array_equal(
+            jaxsvm.decision_function(back, new, calibrated=calibrated),
+            jaxsvm.decision_function(model, new, calibrated=calibrated),
+        )
+    np.testing.assert_array_equal(jaxsvm.predict(back, new), jaxsvm.predict(model, new))
+
+
+@pytest.mark.parametrize(
+    "classes",
+    [(0, 1), (-1, 1), (1.5, 2.5), tuple(np.unique([3, 5])), tuple(np.unique(["a", "b"])), (np.False_, np.True_)],
+)
+def test_any_labels_survive_a_file(classes, tmp_path):
+    fit, problem = fitted()
+    model = jaxsvm.compact(fit, problem, classes=classes)
+    model.save(str(tmp_path / "model.npz"))
+    back = jaxsvm.load_model(str(tmp_path / "model.npz"))
+    assert back.classes == classes
+    assert jaxsvm.predict(back, NEW).tolist() == jaxsvm.predict(model, NEW).tolist()
+
+
+def test_what_no_file_can_hold_is_refused_and_leaves_no_file(tmp_path):
+    fit, problem = fitted(Function(lambda x, z: 1 / (1 + ((x - z) ** 2).sum())))
+    path = tmp_path / "model.npz"
+    with pytest.raises(InputError, match="^kernel Function"):
+        jaxsvm.compact(fit, problem).save(path)
+    with pytest.raises(InputError, match="^classes"):
+        jaxsvm.compact(*fitted(), classes=(object(), 1)).save(path)
+    assert not path.exists()
+
+
+@pytest.fixture
+def saved(tmp_path):
+    path = tmp_path / "model.npz"
+    jaxsvm.compact(*fitted()).save(path)
+    return path
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9, 0.999])
+def test_a_cut_file_is_refused(saved, share):
+    whole = saved.read_bytes()
+    saved.write_bytes(whole[: int(share * len(whole))])
+    with pytest.raises(DataError, match=r"model\.npz: not a whole jaxsvm model"):
+        jaxsvm.load_model(saved)
+
+
+def test_a_damaged_byte_is_refused(saved):
+    whole = bytearray(saved.read_bytes())
+    whole[len(whole) // 3] ^= 0xFF
+    saved.write_bytes(bytes(whole))
+    with pytest.raises(DataError, match=r"model\.npz"):
+        jaxsvm.load_model(saved)
+
+
+class Bomb:
+    """Would make a file of its own when unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+def test_pickles_are_never_executed(tmp_path, saved):
+    mark, path = tmp_path / "executed", tmp_path / "evil.npz"
+    path.write_bytes(pickle.dumps(Bomb(mark)))
+    with pytest.raises(DataError, match=r"evil\.npz"):
+        jaxsvm.load_model(path)
+    with np.load(saved) as stored:
+        arrays = dict(stored)
+    for name in ("header", "coef"):  # a pickle as one array of an archive
+        np.savez(path, **(arrays | {name: np.array([Bomb(mark)], object)}), allow_pickle=True)  # pyright: ignore
+        with pytest.raises(DataError, match=r"evil\.npz"):
+            jaxsvm.load_model(path)
+    assert not mark.exists()
+
+
+def test_other_files_are_refused(tmp_path, saved):
+    with pytest.raises(DataError, match=r"absent\.npz: there is no such file"):
+        jaxsvm.load_model(tmp_path / "absent.npz")
+    other = tmp_path / "other.npz"
+    np.savez(other, x=np.ones(3))
+    with pytest.raises(DataError, match=r"other\.npz: not a whole jaxsvm model"):
+        jaxsvm.load_model(other)
+    with open(other, "wb") as file:
+        np.save(file, np.ones(3))
+    with pytest.raises(DataError, match=r"other\.npz: not a whole jaxsvm model"):
+        jaxsvm.load_model(other)
+    with np.load(saved) as stored:
+        arrays = dict(stored)
+    header = json.loads(str(arrays["header"]))
+    for change, said in (({"format": "jaxsvm-model-99"}, "jaxsvm-model-99"), ({"basis": {"type": "kernel"}}, "whole")):
+        np.savez(other, **(arrays | {"header": np.asarray(json.dumps(header | change))}))
+        with pytest.raises(DataError, match=said):
+            jaxsvm.load_model(other)
+    header["basis"]["kernel"] = {"kernel": "Cubic"}
+    np.savez(other, **(arrays | {"header": np.asarray(json.dumps(header))}))
+    with pytest.raises(DataError, match="Cubic"):
+        jaxsvm.load_model(other)
+
+
+# --- refusals
+
+
+def lanes_of(fit, count):
+    return jax.tree.map(lambda leaf: jnp.stack([leaf] * count), fit)
+
+
+@pytest.mark.parametrize("count", [2, N])
+def test_a_fit_with_lanes_is_refused(count):
+    fit, problem = fitted()
+    for call in (
+        lambda: jaxsvm.compact(lanes_of(fit, count), problem),
+        lambda: jaxsvm.decision_function(lanes_of(fit, count), problem, NEW),
+    ):
+        with pytest.raises(InputError, match="^fit has lanes"):
+            call()
+
+
+def test_bad_arguments_are_refused_by_name():
+    fit, problem = fitted()
+    model = jaxsvm.compact(fit, problem)
+    for arguments in ((), (model,), (fit, NEW), (problem, fit, NEW), (model, problem, NEW)):
+        with pytest.raises(InputError, match="^arguments are"):
+            jaxsvm.decision_function(*arguments)
+    for x_new, said in (
+        (NEW[:, :2], "x_new has 2 features: 3"),
+        (NEW[0], "x_new has shape"),
+        (NEW[:0], "x_new is empty"),
+        (np.full((2, D), np.nan), "x_new has 6 value"),
+        (scipy.sparse.csr_matrix(NEW[:, :2]), "x_new has 2 features: 3"),
+        (scipy.sparse.csr_array(NEW)[1], "x_new has shape"),
+        ([["a", "b", "c"]], "x_new has dtype"),
+    ):
+        with pytest.raises(InputError, match=f"^{said}"):
+            jaxsvm.decision_function(model, x_new)
+    with pytest.raises(InputError, match="^fit is being traced"):
+        jax.jit(lambda fit: jaxsvm.compact(fit, problem).coef)(fit)
+
+
+def test_an_empty_support_predicts_the_bias():
+    """A fit that never began has no support: compacting it gives a model all the same."""
+    for sparse in (False, True):
+        fit, problem = fitted(sparse=sparse)
+        nothing = jax.tree.map(jnp.zeros_like, fit)
+        model = jaxsvm.compact(nothing, problem)
+        np.testing.assert_array_equal(jaxsvm.decision_function(model, NEW), np.zeros(13))
