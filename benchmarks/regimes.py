@@ -1,17 +1,18 @@
-"""The Frank-Wolfe paper's methods in three regimes (spec 4.6): sampled stop as published, full search, equal certified gap.
+"""The Frank-Wolfe paper's methods in three regimes (spec 4.6): sampled stop, full search, equal certified gap.
 
-Usage: python benchmarks/regimes.py [--sets a1a usps ...] [--max-seconds S] [--cap N] [--json FILE] [--rows N] [--table-only]
+Usage: python benchmarks/regimes.py [--sets a1a usps ...] [--max-seconds S] [--cap N] [--json FILE] [--table-only]
 
 Methods: MFW (`away`), FW (`classic`), CVM (`CoreVectorMachine`) and `smo` (second-order pairs). Regimes:
   A  sampled vertex search and stop: r = 59, 7 tries, no final check, eps = 1e-6 in the paper's rule, as published;
   B  full vertex search, the paper's rule, eps = 1e-6;
   C  full vertex search, certified relative gap of 1e-2.
-RBF, gamma = 1 / (2 sigma^2) with sigma^2 the average squared distance between training patterns (the literal reading); random
-balanced start of 20. The paper does not publish its C: here C in {1, 4, 16, 64, 256, 1024, 4096}, the smallest with the lowest
-error of a 30 % validation split of at most 2,000 training rows, solved by `smo` to a gap of 1e-2. A warm-up of a few steps keeps
-compilation out of the times; the Gram (shared by all runs of a set) is timed apart. R and gap are judged in float64
-(`objective.py`); R* is the lowest judged R of all runs of the set and of a long `smo` run from the best of them (gap 1e-6 asked).
-Absent data are skipped with a reason. The json is written as rows come; rows that it holds are not run again.
+RBF, gamma = 1 / (2 sigma^2) with sigma^2 the average squared distance between training patterns (the literal
+reading); random balanced start of 20. The paper does not publish its C: here C in {1, 4, 16, 64, 256, 1024, 4096},
+the smallest with the lowest error of a 30 % validation split of at most 2,000 training rows, solved by `smo` to a gap
+of 1e-2. A warm-up of a few steps keeps compilation out of the times; the Gram (shared by all runs of a set) is timed
+apart. R and gap are judged in float64 (`objective.py`); R* is the lowest judged R of all runs of the set and of a
+long `smo` run from the best of them (gap 1e-6 asked). Absent data are skipped with a reason. The json is written as
+rows come; rows that it holds are not run again.
 """
 
 import argparse
@@ -156,7 +157,7 @@ def configure(method, regime, cap):
 
 
 def timed(problem, method, regime, cap, max_seconds, init=None):
-    """A fit, its seconds, its processor seconds, and the warm-up's: one chunk, cut short, so that this path compiles too."""
+    """A fit, its seconds, its processor seconds, and the warm-up's: one chunk, so that all is compiled."""
 
     def run(cap, limit):
         start, used = time.perf_counter(), time.process_time()
@@ -250,7 +251,8 @@ def line(row, lowest):
     cells = [
         row["set"], row["n"], f"{row['C']:g}", row["regime"], row["method"], get("steps", "-"),
         number(get("seconds"), ".2f"), number(get("cpu_seconds"), ".2f"), f"{get('support', '-')}{full}",
-        number(None if get("error") is None else 100 * row["error"], ".2f"), f"{100 * row['majority_error']:.2f}", ratio,
+        number(None if get("error") is None else 100 * row["error"], ".2f"), f"{100 * row['majority_error']:.2f}",
+        ratio,
         number(get("gap"), ".2g"), number(get("gap_judged"), ".2g"), row["status"] + late,
     ]  # fmt: skip
     return "| " + " | ".join(map(str, cells)) + " |"

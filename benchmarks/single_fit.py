@@ -2,8 +2,8 @@
 
 Usage: python benchmarks/single_fit.py [--n 10000] [--C 1 10 100] [--tol 1e-3] [--rounds 3] [--json FILE]
 
-The problems differ (squared hinge with regularised bias here, hinge with free bias there); test accuracy is printed to
-show that neither is the easier one. Every fit's gap is judged again in float64, from the definitions, outside the
+The problems differ (squared hinge with regularised bias here, hinge with free bias there); test accuracy is printed
+to show that neither is the easier one. Every fit's gap is judged again in float64, from the definitions, outside the
 solver.
 """
 

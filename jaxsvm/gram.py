@@ -2,8 +2,7 @@
 
 `gram(kernel, x)` chooses: `DenseGram` stores all n x n values where they fit a stated memory budget, `TiledGram`
 computes rows on demand in O(n d) memory, `LowRankGram` (`jaxsvm.low_rank`) works on features. All three are pytrees
-with the same
-methods, and differentiable with respect to kernel parameters and data.
+with the same methods, and differentiable with respect to kernel parameters and data.
 """
 
 import dataclasses

@@ -5,9 +5,9 @@ holds, `s` has drifted for long enough, nothing moves, or the step cap is met); 
 certifies, and decides. Nothing is decided on running values.
 
 The compiled driver nests two `while_loop`s for that: under `vmap` a `lax.cond` would recompute `s`, a whole
-matrix-vector product, in every chunk. The host driver calls the same round, cut into bursts of chunks, so that Ctrl-C,
-`max_seconds` and callbacks have their turn between bursts. `fit` uses the host driver for concrete arrays and the
-compiled one under tracing; both walk through the same iterates.
+matrix-vector product, in every chunk. The host driver calls the same round, cut into bursts of chunks, so that
+Ctrl-C, `max_seconds` and callbacks have their turn between bursts. `fit` uses the host driver for concrete arrays and
+the compiled one under tracing; both walk through the same iterates.
 """
 
 import time

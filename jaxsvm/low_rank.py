@@ -1,8 +1,8 @@
 """A Gram operator of r features, `K ~ Z Z'`: Nystroem landmarks, or random Fourier features.
 
 Sources: Williams and Seeger 2001 and Fine and Scheinberg 2001 (pivoted Cholesky) for Nystroem; Rahimi and Recht 2007
-for Fourier features. The operator is exactly the kernel `phi(x) . phi(z)` of its features: fits on it are certified for
-that kernel.
+for Fourier features. The operator is exactly the kernel `phi(x) . phi(z)` of its features: fits on it are certified
+for that kernel.
 """
 
 import dataclasses

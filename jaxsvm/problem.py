@@ -22,9 +22,9 @@ from jaxsvm.errors import InputError, is_concrete, require_finite
 from jaxsvm.result import Certificate
 
 ROUNDING = 0.125
-"""The error of an entry `s_i` computed from scratch, in units of `eps sqrt(D_i) sum_j alpha_j sqrt(D_j)`, which is eps D
-for a constant diagonal (spec 6.3 measures 0.06 to 0.25 of that). It widens the certificate, so that below the dtype's floor
-nothing is called certified."""
+"""The error of an entry `s_i` computed from scratch, in units of `eps sqrt(D_i) sum_j alpha_j sqrt(D_j)`, which is
+eps D for a constant diagonal (spec 6.3 measures 0.06 to 0.25 of that). It widens the certificate, so that below the
+dtype's floor nothing is called certified."""
 
 
 class SimplexProblem(Protocol):

@@ -25,9 +25,8 @@ def sampled(
 
     A step costs at most `r q + q` kernel evaluations for q active samples, and no work of order n. It stops where
     `tries` samples in a row hold no violator of the stop rule. **That can be far too early** (spec 2.8: with 10 % of
-    violators
-    left): hence the full check, which is the default; with "none" the fit ends there, as published, with the
-    certificate of the point it returns, and with status CONVERGED only where that certificate bears it out.
+    violators left): hence the full check, which is the default; with "none" the fit ends there, as published, with
+    the certificate of the point it returns, and with status CONVERGED only where that certificate bears it out.
 
     Args:
         solver: A Frank-Wolfe or Core Vector Machine configuration.

@@ -1,10 +1,10 @@
 """Frank-Wolfe and its relatives on the simplex: `min R(alpha) = alpha' Kt alpha`.
 
 Source: Frandi, Nanculef, Gasparo, Lodi, Sartori, "Training Support Vector Machines Using Frank-Wolfe Optimization
-Methods" (FW: `classic`; MFW, Algorithm 3: `away`); Lacoste-Julien and Jaggi 2015 (`pairwise`); Fan, Chen and Lin 2005
-for the second-order choice of a pair (`smo`). The whole solver is three objects: `alpha`, `s = Kt alpha`, and
-`R = alpha . s`. A step toward a vertex or away from one costs one column of `Kt` (n kernel evaluations), a pair step
-two, and all of them a few passes over vectors of length n.
+Methods" (FW: `classic`; MFW: `away`); Lacoste-Julien and Jaggi 2015 (`pairwise`); Fan, Chen and Lin 2005
+for the second-order choice of a pair (`smo`). The whole solver is three objects: `alpha`, `s = Kt alpha`, and `R =
+alpha . s`. A step toward a vertex or away from one costs one column of `Kt` (n kernel evaluations), a pair step two,
+and all of them a few passes over vectors of length n.
 
 Rates: `classic` O(1/k); the others converge linearly, since R is strongly convex with modulus 2/C (spec 7).
 
@@ -47,11 +47,11 @@ class FrankWolfe:
         draw: Size of the random draw, >= 2; static.
         check_every: Steps a chunk, between looks at the running stop rule; static.
         refresh_every: Steps after which `s` is recomputed from scratch at the latest; None: 4,000, or n where that is
-            more, for pair steps and 2,000 for the steps that rescale (spec 6.3); static.
+            more. (In float32 the running gap of steps that rescale drifts sooner, spec 6.3: nothing is decided on it.)
+            Static.
         polish_products: "smo" only: matrix-vector products of a polish (`jaxsvm.solvers.polish`), which the driver
-            grants once the pair steps have spent as many kernel evaluations: easy problems never see one, ill-
-            conditioned ones
-            end; 0: none; static.
+            grants once the pair steps have spent as many kernel evaluations: easy problems never see one,
+            ill-conditioned ones end; 0: none; static.
     """
 
     variant: str = dataclasses.field(default="smo", metadata={"static": True})

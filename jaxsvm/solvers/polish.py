@@ -1,12 +1,10 @@
 """The last decades of the gap, where first-order steps crawl: descent on the support, and Newton where n is moderate.
 
 Pair steps descend slowly where the problem is ill-conditioned (a linear or polynomial kernel at large C). On a fixed
-support R is a
-quadratic: conjugate gradients in `sum p = 0` go to its minimum; a step that would turn a weight negative ends where
-    the weight
-is 0, drops it, and starts the directions afresh (Polyak 1969; Nocedal and Wright, section 16.7). Where a matrix of n
-x n is affordable, semismooth Newton on the primal with an exact line search is finite and needs no condition number
-(Mangasarian 2002; Keerthi and DeCoste 2005).
+support R is a quadratic: conjugate gradients in `sum p = 0` go to its minimum; a step that would turn a weight
+negative ends where the weight is 0, drops it, and starts the directions afresh (Polyak 1969; Nocedal and Wright,
+section 16.7). Where a matrix of n x n is affordable, semismooth Newton on the primal with an exact line search is
+finite and needs no condition number (Mangasarian 2002; Keerthi and DeCoste 2005).
 """
 
 from typing import Any
