@@ -316,20 +316,20 @@ _finish = jax.jit(finish)
 
 
 @jax.jit
-def _burst(problem: Any, solver: Any, progress: Progress, chunks: Any) -> tuple[Progress, Array]:
+def _burst(problem: Any, solver: Any, progress: Progress, chunks: Any, last: Any) -> tuple[Progress, Array]:
     """A round cut short after `chunks` chunks, and whether a certification with a polish is due.
 
-    It certifies by itself where that is due without one: a polish is half of the compile time, and most fits see none.
+    It certifies by itself where that is due without one, or where this burst is the last: a polish is half of the
+    compile time, and most fits see none.
     """
     progress = advance(problem, solver, progress, chunks)
     time_to = due(solver, progress)
-    earned = _earned_polish(solver, progress)
+    polish_due = time_to & _earned_polish(solver, progress) & ~jnp.asarray(last)
     plain = partial(certify, problem, solver, may_polish=False)
-    return lax.cond(time_to & ~earned, plain, lambda progress: progress, progress), time_to & earned
+    return lax.cond((time_to | last) & ~polish_due, plain, lambda progress: progress, progress), polish_due
 
 
 _certify = jax.jit(certify)
-_certify_plainly = jax.jit(partial(certify, may_polish=False))
 
 
 def drive(
@@ -359,7 +359,7 @@ def drive(
     try:
         while int(progress.status) == Status.RUNNING:
             before = time.monotonic()
-            progress, polish_due = _burst(problem, solver, progress, chunks)
+            progress, polish_due = _burst(problem, solver, progress, chunks, False)
             if bool(polish_due):
                 progress = _certify(problem, solver, progress)
             jax.block_until_ready(progress)
@@ -376,7 +376,7 @@ def drive(
     except KeyboardInterrupt:
         stopped = int(progress.status) == Status.RUNNING
     if stopped:
-        progress = _certify_plainly(problem, solver, progress)
+        progress, _ = _burst(problem, solver, progress, 0, True)
         if int(progress.status) == Status.RUNNING:
             progress = progress._replace(status=jnp.asarray(Status.INTERRUPTED, jnp.int32))
     fitted = _finish(problem, solver, progress)

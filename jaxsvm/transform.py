@@ -12,10 +12,14 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxsvm import selection
 from jaxsvm.errors import InputError
 from jaxsvm.problem import Restricted
 from jaxsvm.result import Counters
 from jaxsvm.solvers.polish import polish
+
+BUFFER_TILE = 256
+"""Places of the buffer that a sample is evaluated against at a time."""
 
 
 def sampled(
@@ -145,7 +149,7 @@ class Sampled:
         wanted = self.solver.wants_vertex(problem, inner)
         s_drawn = lax.cond(
             wanted,
-            lambda: problem.block(drawn, state.indices) @ weights,
+            lambda: _drawn_gradient(problem, drawn, state.indices, weights),
             lambda: jnp.full((self.r,), jnp.inf, weights.dtype),
         )
         active = weights > 0
@@ -180,11 +184,11 @@ class Sampled:
         alpha = self._spread(problem, state)
         s = problem.matvec(alpha)
         buffer = self._fill(problem, alpha, s, state.counters, state.key)
-        _, best = jax.lax.top_k(-(s if problem.mask is None else jnp.where(problem.mask, s, jnp.inf)), 1)
+        _, best = selection.argmin(s if problem.mask is None else jnp.where(problem.mask, s, jnp.inf))
         inner = buffer.inner._replace(gap=state.inner.gap, indefinite=state.inner.indefinite)
         # A refresh that the samples asked for and that ends nothing: they must see more next time.
         claim = jnp.where(state.misses >= self.tries, state.claim / 2, state.claim)
-        return buffer._replace(inner=inner, hint=best[0].astype(jnp.int32), claim=claim)
+        return buffer._replace(inner=inner, hint=best, claim=claim)
 
     def place(self, problem: Any, state: "SampledState", alpha: Array, s: Array) -> "SampledState":
         """The state moved to another point `alpha` with `s = Kt alpha`."""
@@ -254,13 +258,13 @@ class Sampled:
     def _settle(self, inner: Any, view: Restricted, size: int) -> tuple[Any, Int[Array, " q"]]:
         """Move the mass that a step put on a sampled place into the buffer: to its vertex, or to a free place."""
         weights, sample = inner.alpha[:size], inner.alpha[size:]
-        amount, place = lax.top_k(sample, 1)
-        amount, place = amount[0], place[0] + size
+        amount, place = selection.argmax(sample)
+        place = place + size
         vertex = view.indices[place]
-        _, known = lax.top_k(((view.indices[:size] == vertex) & (weights > 0)).astype(jnp.int32), 1)
-        _, free = lax.top_k((weights == 0).astype(jnp.int32), 1)
-        is_known = (view.indices[known[0]] == vertex) & (weights[known[0]] > 0)
-        target = jnp.where(amount > 0, jnp.where(is_known, known[0], free[0]), size)  # size: nowhere
+        _, known = selection.argmax(((view.indices[:size] == vertex) & (weights > 0)).astype(weights.dtype))
+        _, free = selection.argmax((weights == 0).astype(weights.dtype))
+        is_known = (view.indices[known] == vertex) & (weights[known] > 0)
+        target = jnp.where(amount > 0, jnp.where(is_known, known, free), size)  # size: nowhere
 
         def settle(leaf: Any) -> Any:
             if jnp.shape(leaf) != jnp.shape(inner.alpha):
@@ -269,10 +273,32 @@ class Sampled:
             return moved.at[size:].set(jnp.zeros((), leaf.dtype))
 
         settled = jax.tree.map(settle, inner)
-        old = jnp.where(is_known, weights[known[0]], 0)
+        old = jnp.where(is_known, weights[known], 0)
         total = weights.at[target].set(old + amount, mode="drop")
         settled = settled._replace(alpha=settled.alpha.at[:size].set(total))
         return settled, view.indices[:size].at[target].set(vertex, mode="drop")
+
+
+def _drawn_gradient(
+    problem: Any, drawn: Int[Array, " r"], indices: Int[Array, " q"], weights: Float[Array, " q"]
+) -> Float[Array, " r"]:
+    """`s` of the drawn samples: `Kt[drawn, indices] @ weights`, at the price of the places in use, not of all.
+
+    New vertices take the first free place, so what is in use lies at the front: tiles of it, as many as that needs.
+    """
+    size = weights.shape[0]
+    tile, places = min(BUFFER_TILE, size), jnp.arange(size, dtype=jnp.int32)
+    used = jnp.where(weights > 0, places + 1, 0).max()
+
+    def add(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        k, total = carry
+        start = jnp.minimum(k * tile, size - tile)  # the last tile overlaps its neighbour, whose part counts once
+        fresh = start + jnp.arange(tile, dtype=jnp.int32) >= k * tile
+        part = jnp.where(fresh, lax.dynamic_slice(weights, (start,), (tile,)), 0)
+        return k + 1, total + problem.block(drawn, lax.dynamic_slice(indices, (start,), (tile,))) @ part
+
+    start = (jnp.zeros((), jnp.int32), jnp.zeros(drawn.shape, weights.dtype))
+    return lax.while_loop(lambda carry: carry[0] * tile < used, add, start)[1]
 
 
 class SampledState(NamedTuple):
