@@ -12,6 +12,7 @@ from oracle import laplacian, linear, poly, rbf, sigmoid
 from scipy.spatial.distance import pdist
 
 from jaxsvm.errors import InputError
+from jaxsvm.gamma import gamma_median, gamma_paper, gamma_scale, resolve_gamma
 from jaxsvm.kernels import (
     RBF,
     Function,
@@ -22,12 +23,8 @@ from jaxsvm.kernels import (
     Precomputed,
     Sigmoid,
     as_kernel,
-    gamma_median,
-    gamma_paper,
-    gamma_scale,
     kernel_from_dict,
     kernel_to_dict,
-    resolve_gamma,
 )
 
 ARD = np.array([0.3, 0.02, 1.1, 0.5])

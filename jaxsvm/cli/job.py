@@ -16,6 +16,7 @@ from jaxsvm.cli.progress import progress_bar
 from jaxsvm.cli.system import Interrupts
 from jaxsvm.datasets import Scaling, load, two_classes
 from jaxsvm.errors import InputError
+from jaxsvm.gamma import resolve_gamma
 from jaxsvm.model import decision_function
 from jaxsvm.result import Fit, Status
 
@@ -87,7 +88,7 @@ def _split(signs: np.ndarray, fraction: float, seed: int) -> tuple[np.ndarray, n
 def _kernel(name: str, gamma: str | None, degree: int | None, coef0: float | None, x: Any) -> kernels.Kernel:
     if name == "linear":
         return kernels.Linear()
-    width = kernels.resolve_gamma("scale" if gamma is None else gamma, x)
+    width = resolve_gamma("scale" if gamma is None else gamma, x)
     if not math.isfinite(width):
         raise InputError(f"gamma is {gamma!r}: a finite number is needed.")
     if name == "rbf":
