@@ -210,6 +210,8 @@ def is_coreset(problem: Any, subset: Any, eps: float, *, tol: float = 1e-6, solv
         _require_constant_diagonal(problem)
     mask = jnp.zeros((problem.n,), bool).at[indices].set(True)
     inside = dataclasses.replace(problem, mask=mask)
+    if not isinstance(problem, BallProblem):  # an SVM's certificate counts whoever has a penalty
+        inside = dataclasses.replace(inside, ridge=jnp.where(mask, problem.ridge, 0))
     found = solve(inside, FrankWolfe(tol=tol) if solver is None else solver)
     reach = _furthest(problem, found.alpha, inside.gradient(found.alpha, found.margins))
     lower = jnp.maximum(inside.diameter_squared - found.R, 0)
