@@ -19,6 +19,7 @@ from jaxsvm.problem import svm_problem
 from jaxsvm.result import Certificate, Fit, Status, check
 from jaxsvm.solvers.core_vector_machine import CoreVectorMachine
 from jaxsvm.solvers.frank_wolfe import FrankWolfe
+from jaxsvm.solvers.newton import Newton
 from jaxsvm.transform import polished, sampled
 
 __version__ = "0.1.0"
@@ -34,6 +35,7 @@ __all__ = [
     "FrankWolfe",
     "InputError",
     "Model",
+    "Newton",
     "Path",
     "Status",
     "ball",

@@ -7,6 +7,10 @@
 whose dual is `min R(alpha) = alpha' Kt alpha` on the simplex, `Kt_ij = y_i y_j (K_ij + 1) + delta_ij / C_i`;
 its optimal value is `1 / (2 R*)` and `beta = alpha / R` are the usual dual variables.
 
+A free bias is not regularised: `Kt_ij = y_i y_j K_ij + delta_ij / C_i`, and alpha keeps `y . alpha = 0`. Then `s = Kt
+alpha + b y`, with the b that makes the primal smallest, stands for `Kt alpha` everywhere: `alpha . s = R` as before,
+and so the certificate holds word for word.
+
 The minimum enclosing ball of any points (`jaxsvm.ball`) is another problem of the same kind.
 """
 
@@ -19,6 +23,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import InputError, is_concrete, require_finite
+from jaxsvm.line_search import best_bias
 from jaxsvm.result import Certificate
 
 ROUNDING = 0.125
@@ -63,6 +68,7 @@ class SquaredHingeProblem:
         mask: Samples of positive weight, `(n,)`; None where no weights were given.
         feasible: Whether the values make a problem, `()`: known late under tracing.
         offset: 1.0 with a regularised bias, 0.0 without; static.
+        free_bias: Whether there is an unregularised bias, so that `y . alpha = 0`; static.
     """
 
     gram: Any
@@ -73,6 +79,7 @@ class SquaredHingeProblem:
     mask: Bool[Array, " n"] | None
     feasible: Bool[Array, ""]
     offset: float = dataclasses.field(metadata={"static": True})
+    free_bias: bool = dataclasses.field(default=False, metadata={"static": True})
 
     @property
     def n(self) -> int:
@@ -83,6 +90,12 @@ class SquaredHingeProblem:
     def dtype(self) -> Any:
         """The dtype of the solver's vectors."""
         return self.y.dtype
+
+    @property
+    def costs(self) -> Float[Array, " n"]:
+        """`C_i`; 0 for an absent sample."""
+        present = self.ridge > 0
+        return jnp.where(present, 1 / jnp.where(present, self.ridge, 1), 0)
 
     @property
     def diameter_squared(self) -> Float[Array, ""]:
@@ -106,9 +119,34 @@ class SquaredHingeProblem:
         return signs * (self.gram.block(rows, columns) + self.offset) + jnp.where(same, self.ridge[rows][:, None], 0)
 
     def matvec(self, alpha: Float[Array, " n"]) -> Float[Array, " n"]:
-        """`s = Kt alpha` from scratch, at the price of the columns of the support."""
+        """`s = Kt alpha` (with a free bias `+ b y`) from scratch, at the price of the columns of the support."""
         signed = self.y * alpha
-        return self.y * (self.gram.support_matvec(signed) + self.offset * signed.sum()) + self.ridge * alpha
+        margins = self.y * (self.gram.support_matvec(signed) + self.offset * signed.sum())
+        return self.with_bias(alpha, margins) + self.ridge * alpha
+
+    def with_bias(self, alpha: Float[Array, " n"], margins: Float[Array, " n"]) -> Float[Array, " n"]:
+        """Margins of alpha with the best free bias added; as they are where the bias is not free."""
+        if not self.free_bias:
+            return margins
+        R = alpha @ (margins + self.ridge * alpha)
+        return margins + self.y * best_bias(margins, self.y, self.costs, R)
+
+    def feasible_point(self, beta: Float[Array, " n"]) -> Float[Array, " n"]:
+        """`beta` clipped at 0 and scaled onto the simplex (half of it a class with a free bias).
+
+        A class, or the whole, of which nothing is left gets equal weights.
+        """
+        present = self.ridge > 0
+        beta = jnp.where(present, jnp.maximum(beta, 0), 0)
+
+        def share(members: Array) -> Array:
+            part = jnp.where(members, beta, 0)
+            part = jnp.where(part.sum() > 0, part, (members & present).astype(beta.dtype))
+            return part / part.sum()
+
+        if not self.free_bias:
+            return share(present)
+        return (share(self.y > 0) + share(self.y < 0)) / 2
 
     def margins(self, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Float[Array, " n"]:
         """`y_i h(x_i) = s_i - alpha_i / C_i`: what does not depend on C."""
@@ -128,8 +166,7 @@ class SquaredHingeProblem:
         R = alpha @ s
         u, v = R - s, self.ridge * alpha
         slack = u + v
-        present = self.ridge > 0
-        C = jnp.where(present, 1 / jnp.where(present, self.ridge, 1), 0)
+        C = self.costs
         t = jnp.where(slack > 0, u * (slack + v), -v * v)
         eps = jnp.finfo(s.dtype).eps
         # |Kt_ij| <= sqrt(D_i D_j): what a term of s_i can amount to, and so its rounding.
@@ -159,7 +196,10 @@ class SquaredHingeProblem:
     ) -> tuple[Float[Array, " n"], Float[Array, ""]]:
         """Coefficients and bias of the calibrated decision function `h / R`, for `alpha' Kt alpha = R`."""
         coefficients = self.y * alpha / R
-        return coefficients, self.offset * coefficients.sum()
+        if not self.free_bias:
+            return coefficients, self.offset * coefficients.sum()
+        margins = self.y * self.gram.support_matvec(self.y * alpha)
+        return coefficients, best_bias(margins, self.y, self.costs, R) / R
 
 
 @jax.tree_util.register_dataclass
@@ -208,7 +248,8 @@ def svm_problem(
         y: Labels in {-1, +1}, `(n,)`.
         C: The penalty of a squared slack, positive, `()`. scikit-learn's `LinearSVC(loss="squared_hinge")` calls the
             same problem `C / 2`.
-        bias: "regularized" (the constant is one more feature of value 1) or "none".
+        bias: "regularized" (the constant is one more feature of value 1), "none", or "free" (not regularised; for
+            `Newton`).
         sample_weight: Non-negative weights, `(n,)`: `C_i = C w_i`. Weight 0 is absence, weight 2 duplication.
 
     Returns:
@@ -217,8 +258,8 @@ def svm_problem(
     Raises:
         InputError: On concrete values that make no problem; under tracing the fit's status is INFEASIBLE instead.
     """
-    if bias not in ("regularized", "none"):
-        raise InputError(f'bias is {bias!r}: the squared-hinge problem has "regularized" or "none".')
+    if bias not in ("regularized", "none", "free"):
+        raise InputError(f'bias is {bias!r}: the squared-hinge problem has "regularized", "none" or "free".')
     dtype = vector_dtype(gram)
     signs = _signs(y, gram.n, dtype)
     penalty = _positive_scalar("C", C, dtype)
@@ -242,6 +283,7 @@ def svm_problem(
         mask=mask,
         feasible=feasible & valid_signs & (penalty > 0) & jnp.isfinite(penalty),
         offset=offset,
+        free_bias=bias == "free",
     )
 
 

@@ -371,7 +371,7 @@ def test_statuses_read_on_the_host():
         ({"sample_weight": np.zeros(60)}, "zero everywhere"),
         ({"sample_weight": np.full(60, np.nan)}, "NaN"),
         ({"sample_weight": np.ones(3)}, "sample_weight has shape"),
-        ({"bias": "free"}, "bias is 'free'"),
+        ({"bias": "loose"}, "bias is 'loose'"),
     ],
 )
 def test_bad_problems_are_refused(change, message):

@@ -34,7 +34,12 @@ def start(
 
     Returns:
         `alpha (n,)`, `s = Kt alpha (n,)` and counters that hold the kernel evaluations spent.
+
+    Raises:
+        InputError: On a free bias, an unknown start, or weights of another length.
     """
+    if getattr(problem, "free_bias", False):
+        raise InputError("the problem has a free bias, which simplex steps cannot keep: use `Newton`.")
     counters = Counters.zero()
     if init is not None:
         alpha, margins = init if isinstance(init, tuple) else (init, None)

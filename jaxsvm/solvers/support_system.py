@@ -1,0 +1,204 @@
+"""The system on the support, `(B_SS + diag(1 / C_S)) beta_S = 1`, bordered by `y_S . beta_S = 0` with a free bias.
+
+By Cholesky, in the smallest bucket of a power of two that holds the support; or by conjugate gradients on the scaled
+system `I + C^1/2 B C^1/2` with a Nystroem preconditioner (Frangella, Tropp, Udell 2023), a product with the kernel
+matrix an iteration; under `vmap` the products of all lanes are one matrix product.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float
+
+from jaxsvm.problem import SquaredHingeProblem
+
+SMALLEST = 256
+LANDMARKS = 128
+"""Samples of the support that the preconditioner is made of."""
+CG_STEPS = 500
+ROWS_A_STEP = 128
+"""A step of conjugate gradients on a system of m costs about as much as this many of the m columns of its factor: a
+product is bound by memory, a factor is not."""
+
+
+def solve_support(
+    problem: SquaredHingeProblem,
+    active: Bool[Array, " n"],
+    guess: Float[Array, " n"],
+    gap: Float[Array, ""],
+    method: str,
+    factor_limit: int,
+) -> tuple[Float[Array, " n"], Float[Array, ""], Bool[Array, ""], Bool[Array, ""]]:
+    """The Newton point of an active set.
+
+    Args:
+        problem: The problem.
+        active: The active set S, `(n,)`.
+        guess: Coefficients that conjugate gradients start from, `(n,)`.
+        gap: The relative gap now: conjugate gradients solve as well as it deserves.
+        method: "auto", "cholesky" or "cg"; static.
+        factor_limit: The largest support that "auto" factors; static.
+
+    Returns:
+        `beta (n,)`, zero off S; the free bias (0 without); whether the matrix was positive definite; whether its
+        entries were finite.
+    """
+    n, count = problem.n, active.sum(dtype=jnp.int32)
+    yes = jnp.asarray(True)
+    found = (jnp.zeros((n,), problem.dtype), jnp.zeros((), problem.dtype), yes, yes)
+    if method == "cg":
+        return _conjugate_gradients(problem, active, guess, gap)
+    sizes = _buckets(n if method == "cholesky" else min(n, factor_limit))
+    iterate = count > sizes[-1]
+    if method == "auto" and n > factor_limit:  # smaller systems are factored sooner than their condition is known
+        iterate = iterate | (_steps_expected(problem, count) * ROWS_A_STEP < count)
+    below = -1
+    for size in sizes:
+        here = (count > below) & (count <= size) & ~iterate
+        found = _once(here, lambda size=size: _factor(problem, active, size), found)
+        below = size
+    if sizes[-1] < n:
+        found = _once(iterate, lambda: _conjugate_gradients(problem, active, guess, gap), found)
+    return found
+
+
+def solve_small_support(
+    problem: SquaredHingeProblem, active: Bool[Array, " n"], beta: Float[Array, " n"]
+) -> Float[Array, " n"]:
+    """The Newton point of an active set of at most 256 samples, where it is feasible; else `beta`."""
+    size = min(SMALLEST, problem.n)
+    otherwise = (beta, jnp.zeros((), beta.dtype), jnp.asarray(True), jnp.asarray(True))
+    here = active.sum(dtype=jnp.int32) <= size
+    found, _, healthy, _ = _once(here, lambda: _factor(problem, active, size), otherwise)
+    return jnp.where(healthy & jnp.all(found >= 0), found, beta)
+
+
+def _once(condition: Array, compute: Any, otherwise: Any) -> Any:
+    """`compute()` under a condition: a loop of one turn at the most, since under vmap a `cond` would run always."""
+    return lax.while_loop(lambda carry: carry[0], lambda _: (jnp.asarray(False), compute()), (condition, otherwise))[1]
+
+
+def _buckets(limit: int) -> list[int]:
+    """Powers of two from 256 on, and the limit."""
+    sizes, size = [], SMALLEST
+    while size < limit:
+        sizes.append(size)
+        size *= 2
+    return [*sizes, limit]
+
+
+def _steps_expected(problem: SquaredHingeProblem, count: Array) -> Array:
+    """Conjugate gradient steps to about ten digits without a preconditioner, from a bound of the condition number."""
+    condition = 1 + problem.costs.max() * problem.diagonal.max() * count
+    return 12 * jnp.sqrt(condition)
+
+
+def _factor(problem: SquaredHingeProblem, active: Bool[Array, " n"], size: int) -> tuple[Array, Array, Array, Array]:
+    """By Cholesky, with one step of refinement; `size` (static) places."""
+    index = jnp.nonzero(active, size=size, fill_value=0)[0]
+    valid = jnp.arange(size) < active.sum(dtype=jnp.int32)
+    block = jnp.where(valid[:, None] & valid, problem.block(index, index), 0)
+    matrix = block + jnp.diag(jnp.where(valid, 0, 1).astype(block.dtype))
+    # What rounding may take from the smallest eigenvalue: a ridge below it would make the factor fail.
+    eps = jnp.finfo(block.dtype).eps
+    floor = 2 * eps * jnp.sqrt(jnp.asarray(size, block.dtype)) * jnp.diagonal(block).max()
+    factor = jax.scipy.linalg.cho_factor(matrix + floor * jnp.eye(size, dtype=block.dtype), lower=True)
+    rhs = valid.astype(block.dtype)[:, None]
+    if problem.free_bias:
+        rhs = jnp.concatenate([rhs, jnp.where(valid, problem.y[index], 0)[:, None]], axis=1)
+    found = jax.scipy.linalg.cho_solve(factor, rhs)
+    residual = rhs - jnp.matmul(matrix, found, precision=lax.Precision.HIGHEST)
+    found = found + jax.scipy.linalg.cho_solve(factor, residual)
+    beta, bias = _border(problem, found, rhs)
+    healthy = jnp.all(jnp.isfinite(found))
+    whole = jnp.zeros((problem.n,), beta.dtype).at[index].add(jnp.where(valid, beta, 0))
+    return whole, bias, healthy, jnp.all(jnp.isfinite(block))
+
+
+def _border(problem: SquaredHingeProblem, found: Array, rhs: Array) -> tuple[Array, Array]:
+    """`beta` and bias of the bordered system, from solutions for 1 and for y."""
+    if not problem.free_bias:
+        return found[:, 0], jnp.zeros((), found.dtype)
+    signs = rhs[:, 1]
+    below = signs @ found[:, 1]
+    bias = jnp.where(below > 0, (signs @ found[:, 0]) / jnp.where(below > 0, below, 1), 0)
+    return found[:, 0] - bias * found[:, 1], bias
+
+
+def _conjugate_gradients(
+    problem: SquaredHingeProblem, active: Bool[Array, " n"], guess: Float[Array, " n"], gap: Float[Array, ""]
+) -> tuple[Array, Array, Array, Array]:
+    """By preconditioned conjugate gradients on `z = C^-1/2 beta`, from `guess`."""
+    root = jnp.where(active, jnp.sqrt(problem.costs), 0)
+    signs = root * problem.y
+
+    def apply(z: Array) -> Array:
+        v = signs * z
+        return z + signs * (problem.gram.support_matvec(v) + problem.offset * v.sum())
+
+    precondition = _nystroem(problem, active, root)
+    # The dual point is off by C times the residual, relative to z and not to the right-hand side; and the gap is about
+    # the condition number times the square of that.
+    tol = jnp.clip(1e-4 * jnp.sqrt(gap), max(1e-11, 4 * float(jnp.finfo(root.dtype).eps)), 1e-6)
+    start = jnp.where(active, guess, 0) / jnp.where(root > 0, root, 1)
+
+    def solve(rhs: Array, z: Array) -> tuple[Array, Array]:
+        r = rhs - apply(z)
+        q = precondition(r)
+
+        def step(carry: tuple[Array, ...]) -> tuple[Array, ...]:
+            k, z, r, p, rq, definite = carry
+            Ap = apply(p)
+            curvature = p @ Ap
+            t = rq / jnp.where(curvature > 0, curvature, 1)
+            z, r = z + t * p, r - t * Ap
+            q = precondition(r)
+            rq_next = r @ q
+            p = q + rq_next / jnp.where(rq > 0, rq, 1) * p
+            return k + 1, z, r, p, rq_next, definite & ~(curvature < 0)
+
+        def going(carry: tuple[Array, ...]) -> Array:
+            k, z, r, _, _, definite = carry
+            return (k < CG_STEPS) & (r @ r > tol**2 * (z @ z)) & definite
+
+        first = (jnp.zeros((), jnp.int32), z, r, q, r @ q, jnp.asarray(True))
+        _, z, _, _, _, definite = lax.while_loop(going, step, first)
+        return z, definite
+
+    ones, definite = solve(root, start)
+    found, rhs = ones[:, None], root[:, None]
+    if problem.free_bias:
+        constant, also = solve(signs, jnp.zeros_like(root))
+        found, rhs = jnp.stack([ones, constant], axis=1), jnp.stack([root, signs], axis=1)
+        definite = definite & also
+    z, bias = _border(problem, found, rhs)
+    beta = root * z
+    return beta, bias, definite, jnp.all(jnp.isfinite(beta))
+
+
+def _nystroem(problem: SquaredHingeProblem, active: Bool[Array, " n"], root: Float[Array, " n"]) -> Any:
+    """`r -> P^-1 r` for `P ~ I + C^1/2 B_SS C^1/2`, from evenly spaced samples of the support."""
+    n, count = problem.n, active.sum(dtype=jnp.int32)
+    landmarks = min(LANDMARKS, n)
+    ranks = (jnp.arange(landmarks, dtype=jnp.int32) * count) // landmarks + 1
+    index = jnp.clip(jnp.searchsorted(jnp.cumsum(active, dtype=jnp.int32), ranks), 0, n - 1)
+    columns = problem.gram.rows(index).astype(root.dtype) + problem.offset
+    sketch = (root * problem.y)[index][:, None] * columns * (root * problem.y)
+    inner = sketch[:, index]
+    jitter = 4 * landmarks * jnp.finfo(root.dtype).eps * jnp.trace(inner)
+    factor = jnp.linalg.cholesky(inner + jitter * jnp.eye(landmarks, dtype=inner.dtype))
+    L = jax.scipy.linalg.solve_triangular(factor, sketch, lower=True)  # (landmarks, n): L' L ~ C^1/2 B C^1/2
+    values, vectors = jnp.linalg.eigh(jnp.matmul(L, L.T, precision=lax.Precision.HIGHEST))
+    values = jnp.maximum(values, 0)
+    usable = values > jnp.finfo(values.dtype).eps * landmarks * values.max()
+    scaled = jnp.where(usable, 1 / jnp.sqrt(jnp.where(usable, values, 1)), 0)
+    U = jnp.matmul((vectors * scaled).T, L, precision=lax.Precision.HIGHEST)  # rows: orthonormal eigenvectors
+    smallest = jnp.where(usable, values, jnp.inf).min()
+    gain = jnp.where(usable, (smallest + 1) / (values + 1) - 1, 0)
+
+    def precondition(r: Array) -> Array:
+        return r + (gain * (U @ r)) @ U
+
+    return precondition

@@ -1,0 +1,326 @@
+"""Newton against the oracle: kernel space, feature space, free bias, every method, the hard cases."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+from cases import hard_cases, weighted_problems
+from scipy.optimize import minimize
+from sklearn.svm import SVC
+from tolerances import ACCEPTED_GAP, FLOAT32_GAP
+
+import jaxsvm
+from jaxsvm import FrankWolfe, Newton
+from jaxsvm.kernels import RBF, Linear, Polynomial, Precomputed
+from jaxsvm.loop import fit_compiled
+
+SOLVER = Newton(tol=ACCEPTED_GAP)
+KERNELS = {"linear": Linear, "rbf": RBF, "poly": Polynomial}
+
+
+@functools.cache
+def data(n=160, d=4, separable=False):
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(n, d))
+    score = x[:, 0] + 0.5 * x[:, 1] ** 2 - 0.6
+    x, score = (x[abs(score) > 0.3], score[abs(score) > 0.3]) if separable else (x, score)
+    y = np.where(score > 0, 1.0, -1.0)
+    return x, y if separable else np.where(rng.random(n) < 0.1, -y, y)
+
+
+def bounded(fit, optimum, rel=1e-7):
+    """The certificate holds, and holds the optimum."""
+    assert fit.status.name == "CONVERGED"
+    assert float(fit.certificate.dual) <= optimum * (1 + rel)
+    assert float(fit.certificate.primal) >= optimum * (1 - rel)
+    assert float(fit.certificate.relative_gap) <= ACCEPTED_GAP
+
+
+# --- kernel space ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("separable", [False, True])
+def test_reaches_the_gap_for_every_C(name, separable):
+    x, y = data(separable=separable)
+    params = {"linear": {}, "rbf": {"gamma": 0.5}, "poly": {"degree": 2, "gamma": 1.0, "coef0": 1.0}}[name]
+    K = oracle.kernel_matrix(name, x, **params)
+    gram = jaxsvm.gram(Precomputed(), K)
+    for C in (1e-2, 1e2, 1e6):
+        fit = jaxsvm.fit(jaxsvm.svm_problem(gram, y, C), SOLVER)
+        bounded(fit, oracle.solve_svm(K, y, C).optimum)
+        direct = float(oracle.relative_gap_direct(K, y, C, np.asarray(fit.alpha)))
+        assert direct <= ACCEPTED_GAP
+
+
+@pytest.mark.parametrize("case", [case for case in hard_cases() if case.n < 1000], ids=lambda case: case.name)
+def test_hard_cases(case):
+    truth = oracle.solve_svm(case.K, case.y, case.C)
+    gram = jaxsvm.gram(KERNELS[case.kernel](**case.params), case.x)
+    bounded(jaxsvm.fit(jaxsvm.svm_problem(gram, case.y, case.C), SOLVER), truth.optimum)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [case for case in hard_cases() if case.n >= 1000], ids=lambda case: case.name)
+def test_hard_cases_of_a_thousand(case):
+    test_hard_cases(case)
+
+
+def test_one_to_a_thousand():
+    case = next(case for case in hard_cases() if case.name == "imbalance-1-to-1000-rbf")
+    fit = jaxsvm.fit(jaxsvm.svm_problem(jaxsvm.gram(RBF(**case.params), case.x), case.y, case.C), SOLVER)
+    assert fit.status.name == "CONVERGED"
+    assert float(oracle.relative_gap_direct(case.K, case.y, case.C, np.asarray(fit.alpha))) <= ACCEPTED_GAP
+
+
+def test_weights_and_masks():
+    for case in weighted_problems(4):
+        truth = oracle.solve_svm(case.K, case.y, case.C, weight=case.weight)
+        problem = jaxsvm.svm_problem(jaxsvm.gram(Precomputed(), case.K), case.y, case.C, sample_weight=case.weight)
+        fit = jaxsvm.fit(problem, SOLVER)
+        bounded(fit, truth.optimum)
+        assert (np.asarray(fit.alpha)[case.weight == 0] == 0).all()
+
+
+def test_large_n_starts_on_a_part_and_ends_on_the_whole():
+    x, y = data(1100)
+    K = oracle.kernel_matrix("rbf", x, gamma=0.5)
+    fit = jaxsvm.check(jaxsvm.fit(jaxsvm.svm_problem(jaxsvm.gram(RBF(gamma=0.5), x), y, 100.0), SOLVER))
+    assert float(oracle.relative_gap_direct(K, y, 100.0, np.asarray(fit.alpha))) <= ACCEPTED_GAP
+
+
+@pytest.mark.parametrize("bias", ["regularized", "free"])
+@pytest.mark.parametrize("C", [0.1, 1e3])
+def test_conjugate_gradients_agree_with_the_factor(bias, C):
+    x, y = data()
+    problem = jaxsvm.svm_problem(jaxsvm.gram(RBF(gamma=0.5), x, tile=64), y, C, bias=bias)
+    exact = jaxsvm.fit(problem, Newton(tol=1e-8, method="cholesky"))
+    for solver in (Newton(tol=1e-8, method="cg"), Newton(tol=1e-8, factor_limit=40)):
+        fit = jaxsvm.fit(problem, solver)
+        assert fit.status.name == "CONVERGED"
+        np.testing.assert_allclose(fit.margins / fit.R, exact.margins / exact.R, atol=1e-3)
+        assert float(fit.certificate.dual) == pytest.approx(float(exact.certificate.dual), rel=1e-7)
+
+
+def test_takes_a_first_order_fit_to_the_floor():
+    x, y = data()
+    problem = jaxsvm.svm_problem(jaxsvm.gram(RBF(gamma=0.5), x), y, 1e3)
+    rough = jaxsvm.fit(problem, FrankWolfe(tol=1e-2))
+    for init in (rough, rough.alpha, (rough.alpha, rough.margins)):
+        fit = jaxsvm.fit(problem, Newton(tol=1e-12), init=init)
+        assert fit.status.name == "CONVERGED"
+        assert int(fit.steps) <= 12
+
+
+# --- compiled --------------------------------------------------------------------------------------------------------
+
+
+def test_vmap_over_C_and_over_masks_equals_single_fits():
+    x, y = data()
+    gram, Cs = jaxsvm.gram(RBF(gamma=0.5), x), jnp.array([0.1, 10.0, 1e4, -1.0])
+    lanes = jax.jit(jax.vmap(lambda C: jaxsvm.fit(jaxsvm.svm_problem(gram, y, C), SOLVER)))(Cs)
+    assert list(lanes.status.name) == ["CONVERGED"] * 3 + ["INFEASIBLE"]
+    for lane, C in enumerate(Cs[:3]):
+        single = jaxsvm.fit(jaxsvm.svm_problem(gram, y, C), SOLVER)
+        np.testing.assert_allclose(lanes.alpha[lane], single.alpha, atol=1e-10)
+    weights = jnp.asarray((np.arange(160) % 3 != np.arange(3)[:, None]).astype(float))
+    folds = jax.jit(
+        jax.vmap(lambda weight: jaxsvm.fit(jaxsvm.svm_problem(gram, y, 10.0, sample_weight=weight), SOLVER))
+    )(weights)
+    for lane, weight in enumerate(np.asarray(weights)):
+        single = jaxsvm.fit(jaxsvm.svm_problem(gram, y, 10.0, sample_weight=weight), SOLVER)
+        np.testing.assert_allclose(folds.alpha[lane], single.alpha, atol=1e-10)
+
+
+def test_scan_and_values_do_not_recompile():
+    x, y = data()
+    gram, traces = jaxsvm.gram(RBF(gamma=0.5), x), []
+
+    @jax.jit
+    def solve(Cs, tol):
+        traces.append(1)
+
+        def one(alpha, C):
+            fit = fit_compiled(jaxsvm.svm_problem(gram, y, C), Newton(tol=tol), jax.random.key(0), alpha)
+            return fit.alpha, fit.certificate.relative_gap
+
+        return jax.lax.scan(one, jnp.ones(160) / 160, Cs)[1]
+
+    assert (solve(jnp.array([0.1, 1.0, 10.0]), 1e-8) <= 1e-8).all()
+    assert (solve(jnp.array([2.0, 1e5, 1e-2]), 1e-6) <= 1e-6).all()
+    assert len(traces) == 1
+
+
+@pytest.mark.parametrize("kernel", ["rbf", "linear"])
+@pytest.mark.parametrize("bias", ["regularized", "free"])
+def test_lowers_for_every_platform(kernel, bias):
+    def solve(x, y, C):
+        problem = jaxsvm.svm_problem(jaxsvm.gram({"rbf": RBF(0.5), "linear": Linear()}[kernel], x), y, C, bias=bias)
+        return fit_compiled(problem, Newton(tol=1e-4), jax.random.key(0)).certificate.relative_gap
+
+    with jax.enable_x64(False):
+        shapes = [jax.ShapeDtypeStruct(shape, "float32") for shape in ((40, 2), (40,), ())]
+        exported = jax.export.export(jax.jit(solve), platforms=["cpu", "cuda", "tpu"])(*shapes)
+    assert exported.platforms == ("cpu", "cuda", "tpu")
+
+
+def test_float32_says_where_its_floor_is():
+    x, y = data()
+    for kernel in (RBF(gamma=0.5), Linear()):
+        gram = jaxsvm.gram(kernel, x.astype(np.float32))
+        fit = jaxsvm.fit(jaxsvm.svm_problem(gram, y, 10.0), Newton(tol=FLOAT32_GAP))
+        assert fit.status.name == "CONVERGED"
+        assert fit.alpha.dtype == jnp.float32
+        with pytest.warns(jaxsvm.ConvergenceWarning, match="STALLED"):
+            fit = jaxsvm.fit(jaxsvm.svm_problem(gram, y, 10.0), Newton(tol=1e-12))
+        assert FLOAT32_GAP >= float(fit.certificate.relative_gap) > 1e-12
+
+
+def test_not_finite_not_psd_and_the_step_cap():
+    x, y = data()
+    K = oracle.kernel_matrix("rbf", x, gamma=0.5)
+    broken = K.copy()
+    broken[7, 9] = np.nan
+    run = jax.jit(lambda K: jaxsvm.fit(jaxsvm.svm_problem(jaxsvm.gram(Precomputed(), K), y, 1.0), SOLVER))
+    assert run(broken).status.name == "NOT_FINITE"
+    indefinite = run(K - 3 * np.eye(len(y)))
+    assert indefinite.status.name == "NOT_PSD"
+    assert np.isfinite(np.asarray(indefinite.alpha)).all()
+    with pytest.warns(jaxsvm.ConvergenceWarning, match="MAX_STEPS"):
+        problem = jaxsvm.svm_problem(jaxsvm.gram(Precomputed(), K), y, 1e5)
+        fit = jaxsvm.fit(problem, Newton(tol=1e-10, max_steps=2))
+    assert int(fit.steps) == 2
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda x, y: Newton(method="fast"), "method"),
+        (lambda x, y: Newton(factor_limit=0), "factor_limit"),
+        (
+            lambda x, y: jaxsvm.fit(jaxsvm.svm_problem(jaxsvm.gram(RBF(1.0), x), y, 1.0), Newton(method="lbfgs")),
+            "lbfgs",
+        ),
+        (lambda x, y: jaxsvm.fit(jaxsvm.svm_problem(jaxsvm.gram(RBF(1.0), x), y, 1.0), Newton(), init=y[:3]), "init"),
+        (lambda x, y: jaxsvm.fit(jaxsvm.svm_problem(jaxsvm.gram(Linear(), x), y, 1.0), Newton(), init=y[:3]), "init"),
+        (lambda x, y: jaxsvm.fit(jaxsvm.meb_problem(jaxsvm.gram(RBF(1.0), x)), Newton()), "squared-hinge"),
+        (lambda x, y: jaxsvm.fit(free_problem(x, y), FrankWolfe()), "free bias"),
+        (lambda x, y: jaxsvm.fit(free_problem(x, y), jaxsvm.CoreVectorMachine()), "free bias"),
+        (lambda x, y: jaxsvm.fit(free_problem(x, y), jaxsvm.sampled(FrankWolfe())), "free bias"),
+    ],
+)
+def test_refuses(make, message):
+    with pytest.raises(jaxsvm.InputError, match=message):
+        make(*data())
+
+
+# --- feature space -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["cholesky", "cg", "lbfgs"])
+@pytest.mark.parametrize("bias", ["regularized", "none", "free"])
+def test_feature_space_equals_kernel_space(method, bias):
+    x, y = data()
+    weight = np.random.default_rng(0).integers(0, 3, len(y)).astype(float)
+    K = jaxsvm.gram(Precomputed(), x @ x.T)
+    exact = jaxsvm.check(jaxsvm.fit(jaxsvm.svm_problem(K, y, 0.3, bias=bias, sample_weight=weight), SOLVER))
+    problem = jaxsvm.svm_problem(jaxsvm.gram(Linear(), x, tile=64), y, 0.3, bias=bias, sample_weight=weight)
+    fit = jaxsvm.check(jaxsvm.fit(problem, Newton(tol=1e-9, method=method)))
+    assert float(fit.certificate.primal) == pytest.approx(float(exact.certificate.primal), rel=1e-8)
+    assert float(fit.bias) == pytest.approx(float(exact.bias), abs=1e-4)
+    np.testing.assert_allclose(x.T @ fit.dual_coef, x.T @ exact.dual_coef, atol=1e-4)
+
+
+def test_sparse_and_low_rank():
+    sparse = pytest.importorskip("scipy.sparse")
+    x, y = data()
+    x = np.where(abs(x) > 0.7, x, 0)
+    truth = oracle.solve_svm(x @ x.T, y, 2.0)
+    for method in ("auto", "cg", "lbfgs"):
+        problem = jaxsvm.svm_problem(jaxsvm.gram(Linear(), sparse.csr_matrix(x), tile=64), y, 2.0)
+        bounded(jaxsvm.fit(problem, Newton(tol=1e-8, method=method)), truth.optimum)
+    gram = jaxsvm.gram(RBF(gamma=0.5), x, rank=20)
+    truth = oracle.solve_svm(np.asarray(gram.Z @ gram.Z.T), y, 1e3)
+    bounded(jaxsvm.fit(jaxsvm.svm_problem(gram, y, 1e3), SOLVER), truth.optimum)
+
+
+def test_many_rows_start_on_some_and_take_part_of_the_hessian():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(40_000, 5))
+    y = np.where(x @ rng.normal(size=5) + rng.normal(size=len(x)) > 0, 1.0, -1.0)
+    problem = jaxsvm.svm_problem(jaxsvm.gram(Linear(), x, tile=64), y, 1.0)
+    fit = jaxsvm.fit(problem, SOLVER)
+    assert fit.status.name == "CONVERGED"
+    w, b = x.T @ np.asarray(fit.dual_coef), float(fit.bias)
+    hinge = np.maximum(0, 1 - y * (x @ w + b))
+    assert (w @ w + b * b + hinge @ hinge) / 2 == pytest.approx(float(fit.certificate.primal), rel=1e-9)
+    warm = jaxsvm.fit(jaxsvm.svm_problem(problem.gram, y, 1.1), SOLVER, init=fit)
+    assert warm.status.name == "CONVERGED"
+    lanes = jax.vmap(lambda C: jaxsvm.fit(jaxsvm.svm_problem(problem.gram, y, C), SOLVER))(jnp.array([1.0, 0.01]))
+    assert float(lanes.certificate.primal[0]) == pytest.approx(float(fit.certificate.primal), rel=1e-8)
+
+
+# --- free bias ---------------------------------------------------------------------------------------------------
+
+
+def free_problem(x, y, C=2.0, **options):
+    return jaxsvm.svm_problem(jaxsvm.gram(RBF(gamma=0.5), x), y, C, bias="free", **options)
+
+
+@pytest.mark.parametrize("C", [0.1, 2.0, 100.0])
+def test_free_bias_is_libsvm_on_the_padded_kernel(C):
+    """SVC has a free bias, and a hard margin on K + I/C is the squared hinge."""
+    x, y = data()
+    K = oracle.kernel_matrix("rbf", x, gamma=0.5)
+    fit = jaxsvm.check(jaxsvm.fit(free_problem(x, y, C), Newton(tol=1e-10)))
+    peer = SVC(kernel="precomputed", C=1e12, tol=1e-8).fit(K + np.eye(len(y)) / C, y)
+    coefficients = np.zeros(len(y))
+    coefficients[peer.support_] = peer.dual_coef_[0]
+    assert float(fit.bias) == pytest.approx(float(peer.intercept_[0]), abs=1e-5)
+    np.testing.assert_allclose(fit.dual_coef, coefficients, rtol=1e-3, atol=1e-4)
+    assert abs(float(np.asarray(fit.dual_coef).sum())) < 1e-10
+
+
+def test_free_bias_against_scipy_and_its_certificate():
+    x, y = data()
+    weight = np.random.default_rng(1).integers(0, 3, len(y)).astype(float)
+
+    def primal(v):
+        slack = np.maximum(0, 1 - y * (x @ v[:-1] + v[-1]))
+        pull = 2.0 * weight * slack * y
+        return v[:-1] @ v[:-1] / 2 + (weight * slack) @ slack, np.append(v[:-1] - x.T @ pull, -pull.sum())
+
+    best = minimize(primal, np.zeros(5), jac=True, method="BFGS", options={"gtol": 1e-9})
+    for kernel in (Linear(), Polynomial(degree=1, gamma=1.0, coef0=0.0)):  # in feature and in kernel space
+        gram = jaxsvm.gram(kernel, x)
+        problem = jaxsvm.svm_problem(gram, y, 2.0, bias="free", sample_weight=weight)
+        fit = jaxsvm.check(jaxsvm.fit(problem, SOLVER))
+        assert float(fit.certificate.primal) == pytest.approx(best.fun, rel=1e-8)
+        v = np.append(x.T @ np.asarray(fit.dual_coef), float(fit.bias))
+        assert primal(v)[0] == pytest.approx(float(fit.certificate.primal), rel=1e-9)
+        np.testing.assert_allclose(v, best.x, atol=1e-4)
+    # Far from the optimum the bounds hold as well: the point has the best bias, and y . alpha = 0.
+    alpha = problem.feasible_point(jnp.asarray(np.random.default_rng(2).random(160)))
+    assert abs(float(alpha @ problem.y)) < 1e-15
+    certificate = problem.certificate(alpha, problem.matvec(alpha))
+    assert float(certificate.dual) <= best.fun <= float(certificate.primal)
+    coefficients, bias = problem.primal_point(alpha, alpha @ problem.matvec(alpha))
+    at = primal(np.append(x.T @ np.asarray(coefficients), float(bias)))[0]
+    assert at == pytest.approx(float(certificate.primal), rel=1e-9)
+
+
+def test_free_bias_of_shifted_and_of_imbalanced_data():
+    x, y = data()
+    far = jaxsvm.fit(jaxsvm.svm_problem(jaxsvm.gram(Linear(), x + 30.0), y, 1.0, bias="free"), SOLVER)
+    near = jaxsvm.fit(jaxsvm.svm_problem(jaxsvm.gram(Linear(), x), y, 1.0, bias="free"), SOLVER)
+    assert far.status.name == near.status.name == "CONVERGED"
+    assert float(far.certificate.primal) == pytest.approx(float(near.certificate.primal), rel=1e-7)
+    rare = np.where(np.arange(160) < 1, 1.0, -1.0)
+    for C in (1e-2, 1e4):
+        fit = jaxsvm.fit(free_problem(x, rare, C), SOLVER)
+        assert fit.status.name == "CONVERGED"
+    pair = jaxsvm.fit(free_problem(x[:2], np.array([1.0, -1.0])), SOLVER)
+    assert float(pair.bias) == pytest.approx(0, abs=1e-12)
