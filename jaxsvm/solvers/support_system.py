@@ -141,7 +141,7 @@ def _conjugate_gradients(
     precondition = _nystroem(problem, active, root)
     # The dual point is off by C times the residual, relative to z and not to the right-hand side; and the gap is about
     # the condition number times the square of that.
-    tol = jnp.clip(1e-4 * jnp.sqrt(gap), max(1e-11, 4 * float(jnp.finfo(root.dtype).eps)), 1e-6)
+    tol = jnp.clip(1e-5 * jnp.sqrt(gap), max(1e-12, 4 * float(jnp.finfo(root.dtype).eps)), 1e-7)
     start = jnp.where(active, guess, 0) / jnp.where(root > 0, root, 1)
 
     def solve(rhs: Array, z: Array) -> tuple[Array, Array]:
