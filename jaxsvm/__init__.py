@@ -8,7 +8,7 @@ carries its own proof of quality:
     fit = jaxsvm.fit(problem, jaxsvm.FrankWolfe(tol=1e-4))
 """
 
-from jaxsvm import datasets, kernels
+from jaxsvm import datasets, implicit, kernels
 from jaxsvm.ball import Ball, ball, is_coreset, meb_problem
 from jaxsvm.errors import ConvergenceError, ConvergenceWarning, DataError, InputError
 from jaxsvm.gram import gram
@@ -45,6 +45,7 @@ __all__ = [
     "decision_function",
     "fit",
     "gram",
+    "implicit",
     "is_coreset",
     "kernels",
     "load_model",

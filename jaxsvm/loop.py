@@ -23,6 +23,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import ConvergenceWarning, InputError, is_concrete
 from jaxsvm.result import Certificate, Fit, Status, StatusCode, advice
+from jaxsvm.sensitivity import differentiable
 from jaxsvm.stopping import STOP_RULES, solver_excess, stop_excess
 
 PATIENCE = 3
@@ -101,6 +102,9 @@ def fit(
     init = init.alpha if isinstance(init, Fit) else init
     if is_concrete(problem, solver, key, init):
         return drive(problem, solver, key, init, max_seconds, callback)
+    still = lax.stop_gradient((problem, solver, key, init))
+    if is_concrete(still):  # traced for a derivative and nothing else, which rests on the solution, not on the steps
+        return differentiable(problem, drive(*still, max_seconds, callback))
     if max_seconds is not None or callback is not None:
         raise InputError("max_seconds and callback need concrete arrays: call `fit` outside jit and vmap.")
     return fit_compiled(problem, solver, key, init)
@@ -116,15 +120,16 @@ def fit_compiled(problem: Any, solver: Any, key: Array, init: Any = None) -> Fit
         init: Weights `(n,)`, or a pair of weights and margins (which spares a matrix-vector product), or None.
 
     Returns:
-        The best certified point.
+        The best certified point, differentiable with respect to the problem (`jaxsvm.sensitivity`).
     """
-    progress = begin(problem, solver, key, init)
+    still, solver, key, init = lax.stop_gradient((problem, solver, key, init))
+    progress = begin(still, solver, key, init)
     progress = lax.while_loop(
         lambda progress: progress.status == Status.RUNNING,
-        lambda progress: certify(problem, solver, advance(problem, solver, progress)),
+        lambda progress: certify(still, solver, advance(still, solver, progress)),
         progress,
     )
-    return finish(problem, solver, progress)
+    return differentiable(problem, finish(still, solver, progress))
 
 
 def begin(problem: Any, solver: Any, key: Array, init: Any = None) -> Progress:

@@ -1,0 +1,144 @@
+"""Derivatives of a solution: with respect to C, sample weights, kernel parameters, points and precomputed Gram entries.
+
+`jax.grad`, `jax.jvp` and all that is made of them go through `jaxsvm.fit` itself. This module is for those who already
+have a fit, want its derivatives to rounding, or want to know where there are none:
+
+    fit = implicit.solution(problem)                       # solved and differentiable, to every order
+    fit = implicit.solution(problem, support=known_fit)    # one linear system, no solver
+    value = implicit.value(problem, known_fit)             # the optimal value; its gradient needs no system
+    kinks = implicit.one_sided(problem, fit)               # samples where the two one-sided derivatives differ
+
+Labels have no derivative. A sample of weight 0 is absent, and stays so for derivatives.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Bool, Float
+
+from jaxsvm import sensitivity
+from jaxsvm.errors import InputError, is_concrete
+from jaxsvm.loop import fit as solve
+from jaxsvm.problem import SquaredHingeProblem
+from jaxsvm.result import Counters, Fit, Status, StatusCode
+from jaxsvm.solvers.newton import Newton
+
+TIGHT = {"float64": 1e-12, "float32": 1e-5}
+"""The relative gap that `solution` asks of its own solver: close to the floor of the dtype."""
+
+
+def solution(problem: Any, support: Any = None, *, solver: Any = None, method: str = "auto") -> Fit:
+    """The exact solution on a support, differentiable to every order in both modes.
+
+    Args:
+        problem: From `svm_problem`.
+        support: Which samples carry weight: a mask `(n,)` of bool, or a `Fit` of this problem (its samples inside the
+            margin); None solves the problem first, without derivatives.
+        solver: What solves it where `support` is None; None takes Newton, to the floor of the dtype.
+        method: How the linear system is solved: "cholesky" (a matrix of the support's size), "cg" (products with the
+            kernel matrix only: O(n tile) memory for a tiled Gram), or "auto".
+
+    Returns:
+        The solution of `Kt_SS beta_S = 1` as a `Fit` with its certificate. Its status is CONVERGED where the
+        certificate bears the support out (a relative gap of at most 1e-6, in float32 1e-3), else STALLED: then S is not
+        the support of a solution.
+
+    Raises:
+        InputError: On another kind of problem, or a support that is none.
+    """
+    _require_squared_hinge(problem)
+    if support is None:
+        still = lax.stop_gradient(problem)
+        support = solve(still, Newton(tol=TIGHT[jnp.dtype(problem.dtype).name]) if solver is None else solver)
+    if isinstance(support, Fit):
+        support = sensitivity.active_set(problem, support.margins, support.R)
+    mask = lax.stop_gradient(_checked_mask(support, problem.n)) & (problem.ridge > 0)
+    sizes, method = _plan(problem, mask, method)
+    return _as_fit(problem, sensitivity.on_support(problem, mask, sizes=sizes, method=method))
+
+
+def value(problem: Any, fit: Fit) -> Float[Array, ""]:
+    """The optimal value `1 / (2 R)`, by the envelope theorem: its gradient is one product, no linear system.
+
+    Args:
+        problem: From `svm_problem`, traced for derivatives.
+        fit: A fit of it, to a tight gap: the error of the value is the square of that of the fit, that of its gradient
+            is of the first order. It may be computed outside of the differentiated function: the second derivative
+            takes the motion of the solution into account all the same.
+
+    Returns:
+        The value, `()`: the dual objective of the fit.
+
+    Raises:
+        InputError: On another kind of problem.
+    """
+    _require_squared_hinge(problem)
+    return sensitivity.optimal_value(problem, fit)
+
+
+def one_sided(problem: Any, fit: Fit, tol: Any = 1e-6) -> Bool[Array, " n"]:
+    """Samples at a kink: on the margin without weight, where an arbitrarily small move lets them in or not.
+
+    Args:
+        problem: From `svm_problem`.
+        fit: A fit of it, certified to well below `tol` squared.
+        tol: How close to 1 a margin `y_i f(x_i)` counts as on it, > 0.
+
+    Returns:
+        A mask, `(n,)`. Where any is true, the derivative is that of one side: the side on which these samples stay as
+        they are.
+    """
+    present = problem.ridge > 0
+    return lax.stop_gradient(present & (jnp.abs(fit.margins / fit.R - 1) <= tol))
+
+
+def _require_squared_hinge(problem: Any) -> None:
+    if not isinstance(problem, SquaredHingeProblem):
+        raise InputError(f"problem is a {type(problem).__name__}: one from `svm_problem` is needed.")
+
+
+def _checked_mask(support: Any, n: int) -> Bool[Array, " n"]:
+    mask = jnp.asarray(support)
+    if mask.shape != (n,) or mask.dtype != bool:
+        raise InputError(
+            f"support has shape {mask.shape} and dtype {mask.dtype}: a mask ({n},) of bool is needed, such as "
+            "`fit.alpha > 0`, or a fit."
+        )
+    if is_concrete(mask) and not np.asarray(mask).any():
+        raise InputError("support is empty: a solution has at least one support vector.")
+    return mask
+
+
+def _plan(problem: SquaredHingeProblem, mask: Array, method: str) -> tuple[tuple[int, ...], str]:
+    if method not in ("auto", "cholesky", "cg"):
+        raise InputError(f'method is {method!r}: "auto", "cholesky" or "cg" is needed.')
+    if method == "cg":
+        return (), "nystroem"
+    if method == "cholesky":
+        return sensitivity.factor_sizes(problem.n, mask), "cholesky"
+    return sensitivity.plan(problem, mask)
+
+
+def _as_fit(problem: SquaredHingeProblem, values: sensitivity.Values) -> Fit:
+    """The values as a fit, with the certificate of the point on the simplex that they are."""
+    still, point = lax.stop_gradient((problem, values))
+    alpha = jnp.maximum(point.alpha, 0)
+    alpha = alpha / alpha.sum()
+    s = still.gradient(alpha, point.margins)
+    certificate = still.certificate(alpha, s)
+    # Of a point that had to be clipped the margins are not those of alpha: then no certificate at all.
+    rounding = 64 * jnp.finfo(alpha.dtype).eps
+    feasible = jnp.all(point.alpha >= -rounding * jnp.abs(point.alpha).max())
+    gap = jnp.where(feasible, certificate.relative_gap, jnp.inf)
+    good = gap <= jnp.finfo(alpha.dtype).eps ** (3 / 8)
+    code = jnp.where(good, Status.CONVERGED, Status.STALLED)
+    code = jnp.where(jnp.isfinite(point.R), code, Status.NOT_FINITE).astype(jnp.int32)
+    dual = 1 / (2 * values.R)
+    return Fit(
+        **values._asdict(),
+        certificate=certificate._replace(primal=dual * (1 + gap), dual=dual, relative_gap=gap),
+        status=StatusCode(code),
+        counters=Counters.zero(),
+    )
