@@ -2,13 +2,13 @@
 
     python benchmarks/linear.py [--runs 5] [--rows 200000] [--only dense|adult]
 
-One objective for all, judged in float64 NumPy from the weight vector that each hands back:
-`(|w|^2 + b^2) / 2 + C/2 sum_i max(0, 1 - y_i (w . x_i + b))^2`; the optimum is a Newton solution in NumPy. The constant
-is a column of value 1 that is regularised like the others; liblinear's C is half of ours; cyanure's lambda is 1 / (n C).
-Each method is asked for a falling sequence of its own tolerances (SciPy: a rising number of iterations), and its time
-is that of the first that meets the target: the median of warm runs. Our time is that of `jaxsvm.fit` as a user calls it,
-certificate included; compile time stands beside it. "fit" is the point of the dual (its gap is certified, which is
-harder); ratio is the time over ours.
+One objective for all, judged in float64 NumPy from the weight vector that each hands back: `(|w|^2 + b^2) / 2 + C/2
+sum_i max(0, 1 - y_i (w . x_i + b))^2`; the optimum is a Newton solution in NumPy. The constant is a column of value 1
+that is regularised like the others; liblinear's C is half of ours; cyanure's lambda is 1 / (n C). Each method is asked
+for a falling sequence of its own tolerances (SciPy: a rising number of iterations), and its time is that of the first
+that meets the target: the median of warm runs. Ours is the time of `jaxsvm.fit` as a user calls it, certificate
+included, judged at the weight vector of its dual point; the first call, compilation included, stands beside it. Ratios
+are to Newton(auto) of the same dtype (float64 for liblinear).
 """
 
 import argparse
@@ -153,7 +153,7 @@ def lbfgs(x, y, C, dtype):
 
 
 def time_to_targets(make, judge, runs):
-    """For each target: median seconds, suboptimality and a note of the first setting that meets it; and the first call."""
+    """For each target: median seconds, suboptimality and a note of the first setting that meets it; the first call."""
     solve, settings = make()
     started = time.perf_counter()
     solve(settings[0])
