@@ -21,6 +21,7 @@ from jaxsvm.solvers.core_vector_machine import CoreVectorMachine
 from jaxsvm.solvers.frank_wolfe import FrankWolfe
 from jaxsvm.solvers.newton import Newton
 from jaxsvm.transform import polished, sampled
+from jaxsvm.tune import Tuned, tune
 
 __version__ = "0.1.0"
 
@@ -38,6 +39,7 @@ __all__ = [
     "Newton",
     "Path",
     "Status",
+    "Tuned",
     "ball",
     "check",
     "compact",
@@ -55,4 +57,5 @@ __all__ = [
     "sampled",
     "solve_path",
     "svm_problem",
+    "tune",
 ]

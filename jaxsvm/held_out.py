@@ -1,0 +1,127 @@
+"""The loss of held-out decision values as one compiled function of C and the kernel's parameters, with its gradient.
+
+The data are arguments of that function: parameters, data and tolerances of the same shapes never compile it again. (Nor
+should data be closed over on the CPU: XLA's fusion there gave wrong products of constants, jaxlib 0.10.2, float32.)
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float
+
+from jaxsvm.errors import InputError
+from jaxsvm.gram import gram
+from jaxsvm.kernels import Kernel
+from jaxsvm.loop import fit
+from jaxsvm.model import decision_function
+from jaxsvm.problem import svm_problem
+from jaxsvm.result import Status
+
+
+def smoothed_hinge(margins: Float[Array, " m"]) -> Float[Array, " m"]:
+    """0 from margin 1 on, `(1 - m)^2 / 2` down to margin 0, and a line from there (Rennie and Srebro 2005)."""
+    slack = jnp.maximum(1 - margins, 0)
+    return jnp.where(slack < 1, slack**2 / 2, slack - 0.5)
+
+
+def logistic(margins: Float[Array, " m"]) -> Float[Array, " m"]:
+    """`log(1 + exp(-m))`."""
+    return jax.nn.softplus(-margins)
+
+
+LOSSES = {"smoothed_hinge": smoothed_hinge, "logistic": logistic}
+
+
+class HeldOut(NamedTuple):
+    """What is the same at every step: points, labels, what is held out, kernel leaves that stay, the solver."""
+
+    x: Any
+    y: Array
+    held_out: Any  # (x, y) of other points, or None
+    folds: Any  # (k, n) weights of the training samples, or None
+    leaves: tuple[Any, ...]
+    solver: Any
+
+
+class Objective(NamedTuple):
+    """The static part of an evaluation: how parameters become a kernel, and the loss."""
+
+    treedef: Any
+    tuned: tuple[bool, ...]
+    loss: Callable[[Array], Array]
+
+    def kernel(self, logs: tuple[Array, ...], leaves: tuple[Any, ...]) -> Kernel:
+        """The kernel of these logs; leaves that are not tuned stay."""
+        rest = iter(logs)
+        filled = [jnp.exp(next(rest)) if tuned else leaf for tuned, leaf in zip(self.tuned, leaves, strict=True)]
+        return jax.tree.unflatten(self.treedef, filled)
+
+
+class Outcome(NamedTuple):
+    """What an evaluation tells beside the loss: the next start, and how the fits ended."""
+
+    alpha: Array
+    error: Array
+    status: Array
+    relative_gap: Array
+
+
+@partial(jax.jit, static_argnames="objective")
+def evaluate(parameters: Any, alpha: Array, data: HeldOut, objective: Objective) -> Any:
+    """`((loss, outcome), gradient)` at `parameters = (log C, logs of the kernel's)`."""
+    return jax.value_and_grad(_loss, has_aux=True)(parameters, alpha, data, objective)
+
+
+def _loss(parameters: Any, alpha: Array, data: HeldOut, objective: Objective) -> tuple[Array, Outcome]:
+    log_C, logs = parameters
+    here, C = gram(objective.kernel(logs, data.leaves), data.x), jnp.exp(log_C)
+    if data.folds is None:
+        problem = svm_problem(here, data.y, C)
+        fitted = fit(problem, data.solver, init=alpha)
+        x_new, y_new = data.held_out
+        margins = y_new * decision_function(fitted, problem, x_new)
+        error = (margins < 0).mean()
+        return objective.loss(margins).mean(), Outcome(
+            fitted.alpha, error, fitted.status.code, fitted.certificate.relative_gap
+        )
+
+    def one_fold(fold: tuple[Array, Array]) -> tuple[Array, Outcome]:
+        weight, start = fold
+        fitted = fit(svm_problem(here, data.y, C, sample_weight=weight), data.solver, init=start)
+        margins, absent = fitted.margins / fitted.R, weight == 0  # an absent sample has its margin all the same
+        error = jnp.where(absent, margins < 0, False).sum() / weight.shape[0]
+        values = jnp.where(absent, objective.loss(margins), 0).sum() / weight.shape[0]
+        return values, Outcome(fitted.alpha, error, fitted.status.code, fitted.certificate.relative_gap)
+
+    # One after the other: lanes would all run to the end of the slowest.
+    values, outcome = lax.map(one_fold, (data.folds, alpha))
+    bad = jnp.argmax(outcome.status != Status.CONVERGED)
+    return values.sum(), outcome._replace(
+        error=outcome.error.sum(), status=outcome.status[bad], relative_gap=outcome.relative_gap.max()
+    )
+
+
+def training_weights(y: np.ndarray, folds: Any) -> np.ndarray:
+    """1 where a sample trains and 0 where it is held out, `(k, n)`."""
+    n = len(y)
+    if np.ndim(folds) == 0:
+        if not 2 <= int(folds) <= n:
+            raise InputError(f"folds is {folds}: from 2 to {n} are possible.")
+        place = np.empty(n, int)
+        for sign in (-1, 1):  # every class in turn: stratified
+            here = np.random.default_rng(0).permutation(np.flatnonzero(y == sign))
+            place[here] = np.arange(len(here)) % int(folds)
+    else:
+        place = np.asarray(folds)
+        if place.shape != (n,) or place.dtype.kind not in "iu":
+            raise InputError(f"folds has shape {place.shape} and dtype {place.dtype}: {n} integers are needed.")
+    weights = (place != np.unique(place)[:, None]).astype(float)
+    for sign in (-1, 1):
+        if not (weights[:, y == sign] > 0).any(axis=1).all():
+            raise InputError(f"folds: one of them leaves no sample of class {sign:+d} to train on; take fewer folds.")
+    return weights
