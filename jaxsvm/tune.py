@@ -162,7 +162,7 @@ class _Search:
         weight = jnp.ones_like(data.y) if data.folds is None else data.folds
         self.alpha = weight / weight.sum(axis=-1, keepdims=True)
         self.history: list[Record] = []
-        self.best, self.best_parameters, self.best_alpha, self.failures = -1, parameters, self.alpha, 0
+        self.best, self.best_parameters, self.best_fit, self.failures = -1, parameters, None, 0
 
     def step(self) -> Record:
         """Evaluate, remember, move."""
@@ -173,11 +173,11 @@ class _Search:
             self.failures += 1  # halfway back to the last point that had a derivative
             self.parameters = jax.tree.map(lambda bad, good: (bad + good) / 2, self.parameters, self.good)
             return record
-        self.failures, self.good, self.alpha = 0, self.parameters, outcome.alpha
+        self.failures, self.good, self.alpha = 0, self.parameters, outcome.fit.alpha
         certified = record.status == Status.CONVERGED
         if certified and (self.best < 0 or record.loss < self.history[self.best].loss):
             self.best, self.best_parameters = len(self.history) - 1, self.parameters
-            self.best_alpha = outcome.alpha
+            self.best_fit = outcome.fit
         moved, self.opt_state = self.update(gradient, self.opt_state, self.parameters, self.low, self.high)
         self.parameters = moved
         return record
@@ -190,14 +190,15 @@ def _moved(optimizer: Any, gradient: Any, state: Any, parameters: Any, low: Any,
 
 def _record(objective: Objective, data: HeldOut, parameters: Any, value: Any, outcome: Any, gradient: Any) -> Record:
     kernel = jax.tree.map(np.asarray, objective.kernel(parameters[1], data.leaves))
+    codes = np.atleast_1d(outcome.fit.status.code)
     norm = np.sqrt(sum(float((np.asarray(leaf, np.float64) ** 2).sum()) for leaf in jax.tree.leaves(gradient)))
     return Record(
         loss=float(value),
         error=float(outcome.error),
         C=float(jnp.exp(parameters[0])),
         kernel=kernel,
-        relative_gap=float(outcome.relative_gap),
-        status=Status(int(outcome.status)),
+        relative_gap=float(np.max(outcome.fit.certificate.relative_gap)),
+        status=Status(codes[np.argmax(codes != Status.CONVERGED)]),
         gradient_norm=float(norm),
     )
 
@@ -220,8 +221,9 @@ def _finish(search: _Search, data: HeldOut, objective: Objective, stopped: str) 
     log_C, logs = search.best_parameters
     kernel, best = objective.kernel(logs, data.leaves), search.history[search.best]
     problem = svm_problem(gram(kernel, data.x), data.y, jnp.exp(log_C))
-    start = search.best_alpha if data.folds is None else search.best_alpha.mean(axis=0)
-    fitted = fit(problem, data.solver, init=start)
+    fitted: Any = search.best_fit
+    if data.folds is not None:  # all samples together have not been fitted yet
+        fitted = fit(problem, data.solver, init=fitted.alpha.mean(axis=0))
     return Tuned(kernel, best.C, problem, fitted, best.loss, search.best, tuple(search.history), stopped)
 
 
