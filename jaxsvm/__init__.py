@@ -10,6 +10,7 @@ carries its own proof of quality:
 
 from jaxsvm import datasets, implicit, kernels
 from jaxsvm.ball import Ball, ball, is_coreset, meb_problem
+from jaxsvm.cross_validation import C_grid, CrossValidation, cross_validate
 from jaxsvm.errors import ConvergenceError, ConvergenceWarning, DataError, InputError
 from jaxsvm.gram import gram
 from jaxsvm.loop import fit
@@ -27,10 +28,12 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Ball",
+    "C_grid",
     "Certificate",
     "ConvergenceError",
     "ConvergenceWarning",
     "CoreVectorMachine",
+    "CrossValidation",
     "DataError",
     "Fit",
     "FrankWolfe",
@@ -43,6 +46,7 @@ __all__ = [
     "ball",
     "check",
     "compact",
+    "cross_validate",
     "datasets",
     "decision_function",
     "fit",

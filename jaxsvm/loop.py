@@ -51,7 +51,7 @@ class Progress(NamedTuple):
         polished: Step of the last polish, int32 `()`.
         lowest: The lowest certified `R` so far, `()`.
         stale: Certifications in a row without progress, int32 `()`.
-        idle: Whether the last chunk left `R` where it was, `()`.
+        idle: Whether the last chunk left `R` and `excess` where they were, `()`.
     """
 
     state: Any
@@ -192,8 +192,10 @@ def run_steps(problem: Any, solver: Any, state: Any, steps: int) -> Any:
 def look(problem: Any, solver: Any, progress: Progress, state: Any) -> Progress:
     """Progress with a new state, its running excess, and whether it moved at all."""
     moved = state.counters.steps > progress.state.counters.steps
-    idle = jnp.where(moved, state.R == progress.state.R, progress.idle)
-    return progress._replace(state=state, excess=solver_excess(problem, solver, state), idle=idle)
+    excess = solver_excess(problem, solver, state)
+    # R alone would not tell: near the end its decrease is below its rounding, while alpha and s still move.
+    still = (state.R == progress.state.R) & (excess == progress.excess)
+    return progress._replace(state=state, excess=excess, idle=jnp.where(moved, still, progress.idle))
 
 
 def due(solver: Any, progress: Progress) -> Array:
@@ -344,6 +346,7 @@ def drive(
     init: Any = None,
     max_seconds: float | None = None,
     callback: Callable[[Fit], Any] | None = None,
+    warn: bool = True,
 ) -> Fit:
     """The host driver: bursts of chunks, and between them the clock, the callback and Ctrl-C.
 
@@ -354,9 +357,10 @@ def drive(
         init: Weights `(n,)`, or a pair of weights and margins (which spares a matrix-vector product), or None.
         max_seconds: As for `fit`.
         callback: As for `fit`.
+        warn: Whether to warn of anything but CONVERGED.
 
     Returns:
-        The best certified point; anything but CONVERGED is warned of.
+        The best certified point.
     """
     started = time.monotonic()
     progress = _begin(problem, solver, key, init)
@@ -385,7 +389,8 @@ def drive(
         if int(progress.status) == Status.RUNNING:
             progress = progress._replace(status=jnp.asarray(Status.INTERRUPTED, jnp.int32))
     fitted = _finish(problem, solver, progress)
-    _warn(fitted, solver)
+    if warn:
+        _warn(fitted, solver)
     return fitted
 
 

@@ -287,6 +287,19 @@ def svm_problem(
     )
 
 
+def at_penalty(problem: SquaredHingeProblem, C: Any) -> SquaredHingeProblem:
+    """The same problem at another C: the ridge alone changes."""
+    penalty, ridge, diagonal = _rescaled(problem.C, problem.ridge, problem.diagonal, C)
+    return dataclasses.replace(problem, C=penalty, ridge=ridge, diagonal=diagonal)
+
+
+@jax.jit
+def _rescaled(C: Array, ridge: Array, diagonal: Array, new: Any) -> tuple[Array, Array, Array]:
+    penalty = jnp.asarray(new, C.dtype)
+    scaled = ridge * (C / penalty)
+    return penalty, scaled, diagonal - ridge + scaled
+
+
 def vector_dtype(gram: Any) -> Any:
     """The dtype of the data; the Gram entries' own where the points are no numbers (precomputed)."""
     return gram.x.dtype if jnp.issubdtype(gram.x.dtype, jnp.floating) else gram.dtype

@@ -1,0 +1,263 @@
+"""Cross-validation over folds x C in one computation, and a grid of C from the data.
+
+A fold is the same problem with its held-out samples absent (weight 0): one Gram operator serves all folds, and the
+margins of the held-out samples come with the certificate of each fit.
+"""
+
+import dataclasses
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxsvm.errors import ConvergenceWarning, InputError, is_concrete
+from jaxsvm.loop import drive
+from jaxsvm.path import checked_values, solve_together
+from jaxsvm.problem import svm_problem
+from jaxsvm.result import Certificate, Fit, StatusCode
+from jaxsvm.solvers.frank_wolfe import FrankWolfe
+
+SCORES = ("accuracy", "balanced_accuracy", "squared_hinge")
+
+
+@dataclasses.dataclass(frozen=True)
+class CrossValidation:
+    """Scores of k values of C on every fold, each fit certified.
+
+    Attributes:
+        Cs: The values, in the order asked, `(k,)`.
+        scores: Score of each fold at each value, `(folds, k)`; larger is better.
+        mean: Mean over folds, `(k,)`.
+        standard_error: Of that mean, `(k,)`.
+        C: The value of the best mean; the smallest of equals.
+        C_one_standard_error: The smallest value whose mean lies within one standard error of the best.
+        folds: The fold in which each sample is held out, `(n,)`; -1: never.
+        fits: The fits, leading axes `(folds, k)`.
+    """
+
+    Cs: Float[np.ndarray, " k"]
+    scores: Float[np.ndarray, "folds k"]
+    mean: Float[np.ndarray, " k"]
+    standard_error: Float[np.ndarray, " k"]
+    C: float
+    C_one_standard_error: float
+    folds: Int[np.ndarray, " n"]
+    fits: Fit
+
+    @property
+    def certificate(self) -> Certificate:
+        """Certificates, `(folds, k)` in each field."""
+        return self.fits.certificate
+
+    @property
+    def status(self) -> StatusCode:
+        """Status codes, `(folds, k)`."""
+        return self.fits.status
+
+
+def cross_validate(
+    gram: Any,
+    y: Any,
+    Cs: Any,
+    folds: Any = 5,
+    groups: Any = None,
+    *,
+    problem: Callable[..., Any] = svm_problem,
+    sample_weight: Any = None,
+    score: str = "accuracy",
+    tol: Any = 1e-3,
+    seed: int = 0,
+    key: Array | None = None,
+) -> CrossValidation:
+    """Score values of C on held-out folds.
+
+    Args:
+        gram: The Gram operator of the n samples, from `jaxsvm.gram`.
+        y: Labels in {-1, +1}, `(n,)`.
+        Cs: Values of C, `(k,)`, in any order.
+        folds: How many folds (stratified by class, or by group where groups are given), or the fold of each sample
+            `(n,)` with -1 for "never held out", or pairs of train and test indices as scikit-learn's splitters yield.
+        groups: Group of each sample, `(n,)`: samples of a group are held out together.
+        problem: What makes the problem of one value: `problem(gram, y, C, sample_weight=...)`.
+        sample_weight: Weights, `(n,)`, of fits and scores.
+        score: "accuracy", "balanced_accuracy" (the mean over classes) or "squared_hinge" (the loss, negated).
+        tol: The relative duality gap that each fit is certified to.
+        seed: Of the shuffle that deals samples to folds.
+        key: A random key for the solver.
+
+    Returns:
+        Scores, standard errors, the chosen values, and all fits with their certificates.
+
+    Raises:
+        InputError: On arguments that cannot be used.
+    """
+    if not is_concrete(gram, y, Cs, sample_weight):
+        raise InputError("cross_validate needs concrete arrays: call it outside jit and vmap.")
+    values = np.asarray(checked_values(Cs), float)
+    if score not in SCORES:
+        raise InputError(f"score is {score!r}: one of {', '.join(SCORES)} is needed.")
+    labels = np.asarray(y)
+    problem(gram, y, values[0], sample_weight=sample_weight)  # bad labels and weights raise here
+    held_out = fold_masks(labels, folds, groups, seed)
+    weights = np.ones(len(labels)) if sample_weight is None else np.asarray(sample_weight, float)
+    for number, mask in enumerate(held_out):
+        _require_classes(labels, weights, mask, number)
+    trains = [np.where(mask, 0.0, weights) for mask in held_out]
+
+    def build(number: int) -> Callable[[Any], Any]:
+        return lambda C: problem(gram, y, C, sample_weight=trains[number])
+
+    fits = solve_together([build(number) for number in range(len(held_out))], values, tol=tol, key=key)
+    scores = np.stack([_scores(fit, mask, labels, weights, score) for fit, mask in zip(fits, held_out, strict=True)])
+    mean = scores.mean(axis=0)
+    error = scores.std(axis=0, ddof=1) / np.sqrt(len(scores)) if len(scores) > 1 else np.zeros_like(mean)
+    best = min(range(len(values)), key=lambda i: (-mean[i], values[i]))
+    within = [C for C, m in zip(values, mean, strict=True) if m >= mean[best] - error[best]]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *fits)
+    _warn_of_unfinished(stacked)
+    number_of = np.full(len(labels), -1)
+    for number, mask in enumerate(held_out):
+        number_of[mask] = number
+    return CrossValidation(values, scores, mean, error, float(values[best]), float(min(within)), number_of, stacked)
+
+
+def fold_masks(labels: np.ndarray, folds: Any, groups: Any, seed: int) -> list[Bool[np.ndarray, " n"]]:
+    """Which samples each fold holds out; see `cross_validate`."""
+    n = len(labels)
+    if isinstance(folds, int | np.integer):
+        if not 2 <= folds <= n:
+            raise InputError(f"folds is {folds}: from 2 to the number of samples, {n}, is needed.")
+        try:
+            from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
+        except ImportError as missing:
+            raise InputError(
+                f"folds is {folds}: dealing samples to folds needs scikit-learn (pip install jaxsvm[sklearn]); or pass "
+                "the fold of each sample."
+            ) from missing
+        if groups is not None and np.shape(groups) != (n,):
+            raise InputError(f"groups has shape {np.shape(groups)}: ({n},) is needed, one a sample.")
+        splitter = StratifiedKFold if groups is None else StratifiedGroupKFold
+        deal = splitter(int(folds), shuffle=True, random_state=seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # a class smaller than the folds: told below, for each fold
+            try:
+                pairs = list(deal.split(np.zeros(n), labels, groups))
+            except ValueError as refused:
+                raise InputError(f"folds is {folds}: {refused}") from refused
+    elif groups is not None:
+        raise InputError("groups goes with a number of folds: these folds are given sample by sample.")
+    elif np.ndim(folds) == 1 and np.shape(folds) == (n,) and np.asarray(folds).dtype.kind in "iu":
+        numbers = np.asarray(folds)
+        return [numbers == number for number in np.unique(numbers[numbers >= 0])]
+    else:
+        pairs = [pair for pair in folds if len(pair) == 2]
+        if not pairs:
+            raise InputError(
+                f"folds: a number, the fold of each of the {n} samples, or pairs (train, test) are needed."
+            )
+        for train, test in pairs:
+            if np.intersect1d(train, test).size or len(np.union1d(train, test)) != n:
+                raise InputError("folds: each pair (train, test) must hold every sample once, in one of the two.")
+    masks = []
+    for _, test in pairs:
+        mask = np.zeros(n, bool)
+        mask[np.asarray(test)] = True
+        masks.append(mask)
+    return masks
+
+
+def _require_classes(labels: np.ndarray, weights: np.ndarray, mask: np.ndarray, number: int) -> None:
+    for part, name in ((~mask & (weights > 0), "left to train on"), (mask & (weights > 0), "held out")):
+        missing = [sign for sign in (-1, 1) if not (labels[part] == sign).any()]
+        if not part.any() or (missing and name == "left to train on"):
+            raise InputError(
+                f"folds: fold {number} has no sample{'' if not part.any() else f' of class {missing[0]:+d}'} {name}: "
+                "use fewer folds, or other groups."
+            )
+
+
+def _scores(fit: Fit, mask: np.ndarray, labels: np.ndarray, weights: np.ndarray, score: str) -> np.ndarray:
+    """One score a value of C, from margins of the held-out samples in primal scale, `(k,)`."""
+    held = mask & (weights > 0)
+    margins = np.asarray(fit.margins / fit.R[:, None], float)[:, held]
+    w, sign = weights[held], labels[held]
+    if score == "squared_hinge":
+        return -(w * np.maximum(0, 1 - margins) ** 2).sum(axis=1) / w.sum()
+    right = margins > 0
+    if score == "accuracy":
+        return (w * right).sum(axis=1) / w.sum()
+    classes = [sign == value for value in (-1, 1) if (sign == value).any()]
+    return np.mean([(w[c] * right[:, c]).sum(axis=1) / w[c].sum() for c in classes], axis=0)
+
+
+def _warn_of_unfinished(fits: Fit) -> None:
+    codes = np.asarray(fits.status.code)
+    if (codes != 1).any():
+        fold, place = (int(axis[0]) for axis in np.nonzero(codes != 1))
+        warnings.warn(
+            f"{int((codes != 1).sum())} of {codes.size} fits are not certified; fold {fold} at value {place} ended as "
+            f"{fits.status[fold, place].name}: `check(result.fits[fold])` tells more.",
+            ConvergenceWarning,
+            stacklevel=3,
+        )
+
+
+def C_grid(  # noqa: N802 (C is the field's name)
+    gram: Any,
+    y: Any,
+    n: int = 64,
+    *,
+    problem: Callable[..., Any] = svm_problem,
+    sample_weight: Any = None,
+    change: float = 0.02,
+    largest: float = 1e6,
+) -> Float[np.ndarray, " n"]:
+    """A grid of C from the data: from "every sample is a support vector" to "nothing changes any more".
+
+    Below `1 / max_i (B 1)_i` (B the signed kernel matrix) every margin of the solution `beta ~ C (1 - C B 1)` is under
+    1: that is the lower end. The upper end is the first `C` of a decimal scale from which ten times more
+    changes the margins by less than `change`.
+
+    Args:
+        gram: The Gram operator of the samples, from `jaxsvm.gram`.
+        y: Labels in {-1, +1}, one a sample.
+        n: How many values, >= 1.
+        problem: What makes the problem of one value: `problem(gram, y, C, sample_weight=...)`.
+        sample_weight: Weights, one a sample.
+        change: Relative change of the margins (root mean square) that counts as nothing, > 0.
+        largest: The upper end at the most, in units of the lower end and at least ten of it.
+
+    Returns:
+        Increasing values, evenly spaced in log C, `(n,)`.
+
+    Raises:
+        InputError: On arguments that cannot be used.
+    """
+    if not isinstance(n, int | np.integer) or n < 1:
+        raise InputError(f"n is {n!r}: the number of values, at least 1, is needed.")
+    if not is_concrete(gram, y, sample_weight):
+        raise InputError("C_grid needs concrete arrays: call it outside jit and vmap.")
+    if not (change > 0 and largest >= 10):
+        raise InputError(f"change is {change} and largest {largest}: change > 0 and largest >= 10 are needed.")
+
+    def at(C: float) -> Any:
+        return problem(gram, y, C, sample_weight=sample_weight)
+
+    first = at(1.0)
+    weights = jnp.where(first.ridge > 0, 1 / jnp.where(first.ridge > 0, first.ridge, 1), 0)
+    pull = np.asarray(first.matvec(weights) - first.ridge * weights)
+    low = float(1 / max(pull.max() * float(weights.max()), float(first.diagonal.max()), np.finfo(float).tiny))
+    solver, key = FrankWolfe(tol=1e-2), jax.random.key(0)
+    high, before, warm = low, None, None
+    while high < low * largest:
+        fit = drive(at(high), solver, key, warm, warn=False)
+        warm, margins = (fit.alpha, fit.margins), np.asarray(fit.margins / fit.R, float)
+        if before is not None and np.linalg.norm(margins - before) <= change * np.linalg.norm(margins):
+            high /= 10
+            break
+        high, before = high * 10, margins
+    return np.geomspace(low, max(high, 10 * low), n) if n > 1 else np.array([np.sqrt(low * max(high, 10 * low))])

@@ -1,0 +1,210 @@
+"""Hard values of C: chains of pair steps on cut-out problems, anchors first, what lies between beside them."""
+
+import os
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxsvm.loop import drive
+from jaxsvm.problem import SquaredHingeProblem
+from jaxsvm.refinement.cut import Cut, exchanged, leaves, smaller
+from jaxsvm.refinement.ladder import (
+    RESERVE,
+    Ladder,
+    Lanes,
+    Point,
+    anchors,
+    assess,
+    backend,
+    mean_point,
+    middles,
+    picked,
+    restricted,
+)
+from jaxsvm.result import Fit, Status
+from jaxsvm.solvers.block_newton import BlockNewton, product
+from jaxsvm.solvers.frank_wolfe import FrankWolfe
+
+RESERVE_OF_PARENTS = 0.6
+"""Share of `tol` that values above `FREE` are held to: the gap of a mean is at least the mean of the gaps."""
+
+RESERVE_OF_MEANS = 0.95
+"""The same for the mean of two points, which takes no steps where it is within."""
+
+FARTHEST = 2.0
+"""How far beyond two points their line is followed, in units of their distance."""
+
+
+def climb_by_pairs(ladders: list[Ladder], solver: BlockNewton, key: Array) -> bool:
+    """Solve what the lanes left: anchors in increasing order, and beside them, in threads, what lies between.
+
+    Threads and not lanes on a CPU: a pair step keeps one core busy, whatever its width, and JAX lets go of Python while
+    it runs. What starts from what does not depend on the threads, so that a call repeats to the bit.
+
+    Returns:
+        Whether Ctrl-C came.
+    """
+    stop = threading.Event()
+    with ThreadPoolExecutor(_threads()) as pool:
+        jobs: list[Future[None]] = []
+        try:
+            for ladder in ladders:
+                jobs += _climb_anchors(ladder, solver, key, pool, stop)
+            for job in jobs:
+                job.result()
+        except BaseException:
+            stop.set()
+            raise
+    return stop.is_set()
+
+
+def _threads() -> int:
+    return len(os.sched_getaffinity(0)) if backend() == "cpu" and hasattr(os, "sched_getaffinity") else 1
+
+
+def _climb_anchors(
+    ladder: Ladder, solver: BlockNewton, key: Array, pool: ThreadPoolExecutor, stop: threading.Event
+) -> list[Any]:
+    """Solve the anchors of a ladder, on cuts that shrink where that is worth the copy; jobs for what lies between."""
+    left = [place for place in range(len(ladder.logs)) if place not in ladder.points]
+    if not left:
+        return []
+    solved = sorted(place for place in ladder.points if place < left[0])
+    chain = [*solved[-1:], *left]
+    whole, jobs = ladder.problems[0], []
+    cut = Cut(np.arange(whole.n), whole.gram)
+    for place in (chain[index] for index in anchors(ladder.logs[chain])):
+        if solved:
+            cut = smaller(ladder, solved[-1], cut)
+        start = _ahead(ladder, solved, place)
+        while place not in ladder.points or leaves(ladder.points[place], cut):
+            if place in ladder.points:
+                start = ladder.points[place][:2]
+                cut = exchanged(ladder, ladder.points.pop(place), cut)
+            point = _solved(ladder, place, start, cut, solver, key)
+            if point is None:
+                stop.set()
+                return jobs
+            problem = ladder.problems[place]
+            ladder.points[place] = point._replace(f=_margins(problem.gram, problem.offset, problem.y, point.x))
+        between = [other for other in chain if solved and solved[-1] <= other <= place]
+        if len(between) > 2:
+            jobs.append(pool.submit(_fill, ladder, between, cut, solver, key, stop))
+        if place not in solved:
+            solved.append(place)
+    return jobs
+
+
+def _ahead(ladder: Ladder, solved: list[int], place: int) -> tuple[Array, Array | None] | None:
+    """Where an anchor starts: on the line through two solved values below it.
+
+    Returns:
+        Coefficients, and margins where they are known: not where the line left the feasible set. None: nowhere.
+    """
+    if not solved:
+        if place >= ladder.uniform:
+            return None
+        present = ladder.problems[place].ridge > 0
+        return present.astype(ladder.problems[place].dtype), None
+    x, f = ladder.points[solved[-1]][:2]
+    jump = ladder.times[place] - ladder.times[solved[-1]]
+    near = [other for other in solved[:-1] if jump <= FARTHEST * (ladder.times[solved[-1]] - ladder.times[other])]
+    if not near:
+        return x, f
+    before = ladder.points[near[-1]]
+    return jnp.maximum(mean_point(before.x, before.f, x, f, ladder.between(near[-1], solved[-1], place))[0], 0), None
+
+
+def _fill(
+    ladder: Ladder, places: list[int], cut: "Cut", solver: BlockNewton, key: Array, stop: threading.Event
+) -> None:
+    """Solve the places between the first and the last, level by level.
+
+    All means of a level are certified on the cut by one product; only those that are not within `tol` take steps.
+    """
+    samples = jnp.asarray(cut.samples, jnp.int32)
+    for level in middles([0, len(places) - 1]):
+        tasks = [(places[middle], places[a], places[b]) for middle, a, b in level]
+        for first in range(0, len(tasks), solver.lanes):
+            group = tasks[first : first + solver.lanes]
+            means = [_between(ladder, *task) for task in group]
+            gaps = _gaps_on_cut(ladder, [task[0] for task in group], means, samples, cut, solver)
+            for (place, _, _), mean, gap in zip(group, means, gaps, strict=True):
+                good = gap <= RESERVE_OF_MEANS * solver.tol
+                point = mean if good or stop.is_set() else _solved(ladder, place, mean[:2], cut, solver, key)
+                if point is None or stop.is_set():
+                    stop.set()
+                    return
+                ladder.points[place] = point
+
+
+def _between(ladder: Ladder, place: int, left: int, right: int) -> Point:
+    a, b = ladder.points[left], ladder.points[right]
+    x, f = mean_point(a.x, a.f, b.x, b.f, ladder.between(left, right, place))
+    return Point(x, f, 0, 0)
+
+
+def _gaps_on_cut(
+    ladder: Ladder, places: list[int], points: list[Point], samples: Array, cut: "Cut", solver: BlockNewton
+) -> np.ndarray:
+    """Relative gaps of points on the cut, `lanes` of them to a product."""
+    fill = [0] * (solver.lanes - len(points)) + list(range(len(points)))  # one compiled width for all
+    problems = [ladder.problems[places[lane]] for lane in fill]
+    gaps = _assess_points(
+        restricted(problems[0], samples, cut.gram),
+        samples,
+        [problem.y for problem in problems],
+        [problem.ridge for problem in problems],
+        [points[lane].x for lane in fill],
+    )
+    return np.asarray(gaps)[solver.lanes - len(points) :]
+
+
+@jax.jit
+def _assess_points(template: SquaredHingeProblem, samples: Array, *columns: Any) -> Float[Array, " L"]:
+    y, ridge, x = (jnp.stack([column[samples] for column in part], axis=1) for part in columns)
+    return assess(template, Lanes(y, ridge, x, x))[2]
+
+
+def _solved(
+    ladder: Ladder, place: int, start: tuple[Array, Array | None] | None, cut: Cut, solver: BlockNewton, key: Array
+) -> Point | None:
+    """The point of a place by pair steps on the cut; margins outside are those of the start. None after Ctrl-C."""
+    whole = ladder.problems[place]
+    share = RESERVE_OF_PARENTS if place >= len(ladder.logs) - ladder.free else RESERVE
+    pairs = FrankWolfe(tol=share * solver.tol)
+    if start is None or len(cut.samples) == whole.n:
+        fit = drive(whole, pairs, key, None if start is None else _simplex(*start), warn=False)
+        x, f = fit.alpha / fit.R, fit.margins / fit.R
+    else:
+        samples = jnp.asarray(cut.samples, jnp.int32)
+        fit = drive(restricted(whole, samples, cut.gram), pairs, key, _simplex(*picked(start, samples)), warn=False)
+        x, f = _scattered(start[0] if start[1] is None else start[1], samples, fit)
+    if int(fit.status) == Status.INTERRUPTED:
+        return None
+    return Point(x, f, int(fit.steps), fit.kernel_evaluations)
+
+
+@jax.jit(static_argnums=1)
+def _margins(gram: Any, offset: float, y: Array, x: Array) -> Array:
+    """Margins of one point from scratch."""
+    return product(gram, offset, y[:, None], x[:, None])[:, 0]
+
+
+@jax.jit
+def _scattered(f: Array, samples: Array, fit: Fit) -> tuple[Array, Array]:
+    """A fit on a cut as a point of the whole problem."""
+    x = jnp.zeros_like(f).at[samples].set(fit.alpha / fit.R)
+    return x, f.at[samples].set(fit.margins / fit.R)
+
+
+@jax.jit
+def _simplex(x: Array, f: Array | None) -> Any:
+    """Weights on the simplex, with their margins where those are known."""
+    total = x.sum()
+    return x / total if f is None else (x / total, f / total)

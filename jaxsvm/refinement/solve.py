@@ -1,0 +1,133 @@
+"""All ladders of a grid: lanes, chains, and the certificates of every value."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from jaxsvm.loop import drive
+from jaxsvm.low_rank import LowRankGram
+from jaxsvm.problem import SquaredHingeProblem
+from jaxsvm.refinement.ladder import Ladder, Point, backend, in_lane
+from jaxsvm.refinement.lanes import climb_by_lanes
+from jaxsvm.refinement.pairs import climb_by_pairs
+from jaxsvm.result import Counters, Fit, Status, StatusCode
+from jaxsvm.solvers.block_newton import BlockNewton, product
+from jaxsvm.solvers.frank_wolfe import FrankWolfe
+
+FULL = 2
+"""On a CPU they are, where they fill all lanes so many times over: half-empty products are slower than pair steps."""
+
+
+def solve_ladders(
+    ladders: list[Ladder],
+    solver: BlockNewton,
+    key: Array,
+    done: Callable[[int, int, Fit], Any] | None = None,
+) -> list[Fit]:
+    """Solve all ladders, which have their values of C in common.
+
+    Args:
+        ladders: The ladders, all on one Gram operator.
+        solver: Tolerance and lanes.
+        key: A random key.
+        done: Called with ladder, place and fit of each value.
+
+    Returns:
+        Fits by ladder, a leading axis for its places. After Ctrl-C those that were not reached are INTERRUPTED at the
+        nearest point found.
+    """
+    interrupted = False
+    easy = sum(ladder.easy for ladder in ladders)
+    try:
+        if backend() != "cpu" or easy >= FULL * solver.lanes or isinstance(ladders[0].problems[0].gram, LowRankGram):
+            climb_by_lanes(ladders, solver, key)
+        interrupted = climb_by_pairs(ladders, solver, key)
+    except KeyboardInterrupt:
+        interrupted = True
+    return _certified(ladders, solver, key, interrupted, done)
+
+
+def _certified(ladders: list[Ladder], solver: BlockNewton, key: Array, interrupted: bool, done: Any) -> list[Fit]:
+    """Certify every point on the whole problem, `lanes` of them to a product; finish what is not within `tol`."""
+    template = ladders[0].problems[0]
+    tasks = [(number, place) for number, ladder in enumerate(ladders) for place in range(len(ladder.logs))]
+    width = min(solver.lanes, len(tasks))
+    groups = []
+    for first in range(0, len(tasks), width):
+        group = [tasks[min(first + lane, len(tasks) - 1)] for lane in range(width)]  # the last one fills up
+        problems = [ladders[number].problems[place] for number, place in group]
+        points = [_nearest(ladders[number], place) for number, place in group]
+        columns = ([problem.y for problem in problems], [problem.ridge for problem in problems])
+        penalties = jnp.stack([problem.C for problem in problems])
+        vectors = (*columns, [point.x for point in points])
+        groups.append(_finish(template, *vectors, penalties, _counters(points), solver.tol))
+    fits = jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[: len(tasks)], *groups)
+    for lane in np.flatnonzero(np.asarray(fits.status.code) != Status.CONVERGED).tolist():
+        number, place = tasks[lane]
+        if interrupted:
+            fit = dataclasses.replace(
+                _taken(fits, lane), status=StatusCode(jnp.asarray(int(Status.INTERRUPTED), jnp.int32))
+            )
+        else:
+            start = (fits.alpha[lane], fits.margins[lane])
+            fit = drive(ladders[number].problems[place], FrankWolfe(tol=solver.tol), key, start)
+            interrupted = int(fit.status) == Status.INTERRUPTED
+        fits = jax.tree.map(lambda leaf, new, lane=lane: leaf.at[lane].set(new), fits, fit)
+    if done is not None:
+        for lane, (number, place) in enumerate(tasks):
+            done(number, place, _taken(fits, lane))
+    k = len(ladders[0].logs)
+    return [jax.tree.map(lambda leaf, i=i: leaf[i * k : (i + 1) * k], fits) for i in range(len(ladders))]
+
+
+def _taken(fits: Fit, lane: int) -> Fit:
+    return jax.tree.map(lambda leaf: leaf[lane], fits)
+
+
+def _nearest(ladder: Ladder, place: int) -> Point:
+    """The point of a place, or of the nearest place that has one; all samples alike where none has."""
+    found = min(ladder.points, key=lambda other: abs(other - place), default=None)
+    if found is None:
+        return Point((ladder.problems[0].ridge > 0).astype(ladder.problems[0].dtype), jnp.zeros(()), 0, 0)
+    return ladder.points[found]
+
+
+def _counters(points: list[Point]) -> Counters:
+    steps = jnp.asarray([point.steps for point in points], jnp.int32)
+    none = jnp.zeros_like(steps)
+    limbs = jnp.asarray([divmod(point.evaluations, 2**20) for point in points], jnp.int32)
+    return Counters(steps=steps, toward=steps, away=none, drops=none, evaluations=limbs)
+
+
+@jax.jit
+def _finish(
+    template: SquaredHingeProblem,
+    signs: list[Array],
+    ridges: list[Array],
+    points: list[Array],
+    C: Array,
+    counters: Counters,
+    tol: Any,
+) -> Fit:
+    """Fits of dual points, lanes first, their margins from scratch."""
+    y, ridge, x = (jnp.stack(columns, axis=1) for columns in (signs, ridges, points))
+    alphas = jnp.where(ridge > 0, x, 0)
+    alphas = alphas / alphas.sum(axis=0)
+    products = product(template.gram, template.offset, y, alphas)
+
+    def one(y: Array, ridge: Array, C: Array, alpha: Array, margins: Array, counters: Counters) -> Fit:
+        problem = dataclasses.replace(in_lane(template, y, ridge), C=C)
+        s = margins + ridge * alpha
+        R = alpha @ s
+        certificate = problem.certificate(alpha, s)
+        coefficients, bias = problem.primal_point(alpha, R)
+        converged = certificate.relative_gap <= tol
+        status = StatusCode(jnp.where(converged, Status.CONVERGED, Status.STALLED).astype(jnp.int32))
+        return Fit(alpha, coefficients, bias, R, margins, certificate, status, counters)
+
+    return jax.vmap(one, in_axes=(1, 1, 0, 1, 1, 0))(y, ridge, C, alphas, products, counters)
