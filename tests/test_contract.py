@@ -422,11 +422,13 @@ def test_path_in_any_order_with_repeats(lanes):
 
 def test_traced_path_agrees_with_the_host():
     Cs = jnp.array([4.0, 0.5, 1.0])
-    host = jaxsvm.solve_path(gram(), data()[1], Cs, tol=1e-4)
+    chain = jaxsvm.solve_path(gram(), data()[1], Cs, solver=jaxsvm.FrankWolfe(tol=1e-4))
+    refined = jaxsvm.solve_path(gram(), data()[1], Cs, tol=1e-4)
     traced = jax.jit(lambda Cs: jaxsvm.solve_path(gram(), data()[1], Cs, tol=1e-4))(Cs)
-    np.testing.assert_allclose(host.alphas, traced.alphas, atol=1e-9)
-    assert (np.asarray(host.steps) == np.asarray(traced.steps)).all()
-    assert list(traced.status.name) == ["CONVERGED"] * 3
+    np.testing.assert_allclose(chain.alphas, traced.alphas, atol=1e-9)
+    assert (np.asarray(chain.steps) == np.asarray(traced.steps)).all()
+    assert list(traced.status.name) == list(refined.status.name) == ["CONVERGED"] * 3
+    np.testing.assert_allclose(refined.certificate.dual, traced.certificate.dual, rtol=1e-4)
 
 
 # --- the ball
