@@ -15,11 +15,11 @@ from jaxsvm.refinement.ladder import Ladder, Point
 MARGIN = 0.1
 """A sample whose margin exceeds 1 by more is left out of the cut-out problem (and checked at the end)."""
 
-CUT = 512
-"""Sizes of cut-out problems are multiples of this, so that few are compiled."""
-
-WORTH = 0.6
-"""A cut-out problem must be smaller than this share of the one before it."""
+SHARE = 0.6
+"""Each size of a cut-out problem is this share of the next larger one: a few sizes for all values, gammas and folds, so
+that few programs are compiled."""
+SMALLEST = 1024
+"""No cut is smaller: below, a step costs what it costs to start its kernels."""
 
 
 class Cut(NamedTuple):
@@ -31,30 +31,35 @@ class Cut(NamedTuple):
 
 def leaves(point: Point, cut: Cut) -> bool:
     """Whether samples outside the cut are support of this point."""
-    support = np.array(point.f < 1)
+    support = np.asarray(point.f) < 1  # an array of its own
     support[cut.samples] = False
     return bool(support.any())
 
 
-def _size(point: Point, cut: Cut) -> int:
-    """How many samples a cut at this point keeps."""
-    kept = int(((point.f < 1 + MARGIN) | (point.x > 0)).sum())
-    return min(-(-kept // CUT) * CUT, len(cut.samples))
+def sizes(n: int) -> list[int]:
+    """Sizes of cut-out problems of n samples, decreasing; n itself first."""
+    found = [n]
+    while (smaller := int(np.ceil(SHARE * found[-1] / 128)) * 128) >= SMALLEST and smaller < found[-1]:
+        found.append(smaller)
+    return found
 
 
 def smaller(ladder: Ladder, place: int, cut: Cut) -> Cut:
-    """A smaller cut around a solved value, where that is worth the copy."""
+    """A smaller cut around a solved value, where what can be support fits one."""
     whole, point = ladder.problems[place], ladder.points[place]
-    size = _size(point, cut)
-    if size > WORTH * len(cut.samples) or size**2 * jnp.dtype(whole.gram.dtype).itemsize > MEMORY:
+    kept = int(((np.asarray(point.f) < 1 + MARGIN) | (np.asarray(point.x) > 0)).sum())
+    size = min(size for size in sizes(whole.n) if size >= kept)
+    if size >= len(cut.samples) or size**2 * jnp.dtype(whole.gram.dtype).itemsize > MEMORY:
         return cut
     return _cut_around(whole, point, size)
 
 
 def exchanged(ladder: Ladder, point: Point, cut: Cut) -> Cut:
-    """A cut of the same size around a point that showed support outside (or a larger one, where all are support)."""
-    kept = int(((point.f < 1) | (point.x > 0)).sum())
-    return _cut_around(ladder.problems[0], point, max(len(cut.samples), min(-(-kept // CUT) * CUT, len(point.f))))
+    """A cut of the same size around a point that showed support outside; a larger one where all of it is support."""
+    whole = ladder.problems[0]
+    kept = int(((np.asarray(point.f) < 1) | (np.asarray(point.x) > 0)).sum())
+    size = max(len(cut.samples), min(size for size in sizes(whole.n) if size >= kept))
+    return Cut(np.arange(whole.n), whole.gram) if size == whole.n else _cut_around(whole, point, size)
 
 
 def _cut_around(whole: SquaredHingeProblem, point: Point, size: int) -> Cut:
@@ -63,7 +68,8 @@ def _cut_around(whole: SquaredHingeProblem, point: Point, size: int) -> Cut:
     order = np.argsort(np.where(np.asarray(whole.ridge) > 0, margins, np.inf), kind="stable")
     samples = np.sort(order[:size])
     K = _cut_values(whole.gram, jnp.asarray(samples, jnp.int32))
-    return Cut(samples, DenseGram(Precomputed(), jnp.arange(size, dtype=jnp.int32), jnp.zeros((0,), K.dtype), K))
+    points = jnp.asarray(np.arange(size, dtype=np.int32))
+    return Cut(samples, DenseGram(Precomputed(), points, jnp.asarray(np.zeros((0,), K.dtype)), K))
 
 
 @jax.jit

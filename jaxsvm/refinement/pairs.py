@@ -23,10 +23,9 @@ from jaxsvm.refinement.ladder import (
     backend,
     mean_point,
     middles,
-    picked,
     restricted,
 )
-from jaxsvm.result import Fit, Status
+from jaxsvm.result import Status
 from jaxsvm.solvers.block_newton import BlockNewton, product
 from jaxsvm.solvers.frank_wolfe import FrankWolfe
 
@@ -91,7 +90,8 @@ def _climb_anchors(
                 stop.set()
                 return jobs
             problem = ladder.problems[place]
-            ladder.points[place] = point._replace(f=_margins(problem.gram, problem.offset, problem.y, point.x))
+            x, f = _margins(problem.gram, problem.offset, problem.y, point.x)
+            ladder.points[place] = point._replace(x=x, f=f)
         between = [other for other in chain if solved and solved[-1] <= other <= place]
         if len(between) > 2:
             jobs.append(pool.submit(_fill, ladder, between, cut, solver, key, stop))
@@ -100,24 +100,22 @@ def _climb_anchors(
     return jobs
 
 
-def _ahead(ladder: Ladder, solved: list[int], place: int) -> tuple[Array, Array | None] | None:
-    """Where an anchor starts: on the line through two solved values below it.
-
-    Returns:
-        Coefficients, and margins where they are known: not where the line left the feasible set. None: nowhere.
-    """
+def _ahead(ladder: Ladder, solved: list[int], place: int) -> tuple[Array, Array] | None:
+    """Where an anchor starts: on the line through two solved values below it; None: nowhere."""
+    problem = ladder.problems[place]
     if not solved:
         if place >= ladder.uniform:
             return None
-        present = ladder.problems[place].ridge > 0
-        return present.astype(ladder.problems[place].dtype), None
+        alike = np.asarray(np.asarray(problem.ridge) > 0, problem.dtype)
+        return _margins(problem.gram, problem.offset, problem.y, alike)
     x, f = ladder.points[solved[-1]][:2]
     jump = ladder.times[place] - ladder.times[solved[-1]]
     near = [other for other in solved[:-1] if jump <= FARTHEST * (ladder.times[solved[-1]] - ladder.times[other])]
     if not near:
         return x, f
     before = ladder.points[near[-1]]
-    return jnp.maximum(mean_point(before.x, before.f, x, f, ladder.between(near[-1], solved[-1], place))[0], 0), None
+    ahead, _ = mean_point(before.x, before.f, x, f, ladder.between(near[-1], solved[-1], place))
+    return _margins(problem.gram, problem.offset, problem.y, ahead)
 
 
 def _fill(
@@ -127,7 +125,7 @@ def _fill(
 
     All means of a level are certified on the cut by one product; only those that are not within `tol` take steps.
     """
-    samples = jnp.asarray(cut.samples, jnp.int32)
+    samples = jnp.asarray(np.asarray(cut.samples, np.int32))
     for level in middles([0, len(places) - 1]):
         tasks = [(places[middle], places[a], places[b]) for middle, a, b in level]
         for first in range(0, len(tasks), solver.lanes):
@@ -172,39 +170,46 @@ def _assess_points(template: SquaredHingeProblem, samples: Array, *columns: Any)
 
 
 def _solved(
-    ladder: Ladder, place: int, start: tuple[Array, Array | None] | None, cut: Cut, solver: BlockNewton, key: Array
+    ladder: Ladder, place: int, start: tuple[Array, Array] | None, cut: Cut, solver: BlockNewton, key: Array
 ) -> Point | None:
     """The point of a place by pair steps on the cut; margins outside are those of the start. None after Ctrl-C."""
     whole = ladder.problems[place]
     share = RESERVE_OF_PARENTS if place >= len(ladder.logs) - ladder.free else RESERVE
     pairs = FrankWolfe(tol=share * solver.tol)
-    if start is None or len(cut.samples) == whole.n:
-        fit = drive(whole, pairs, key, None if start is None else _simplex(*start), warn=False)
-        x, f = fit.alpha / fit.R, fit.margins / fit.R
+    if start is None:
+        fit = drive(whole, pairs, key, warn=False)
+        x, f = _primal(fit.alpha, fit.margins, fit.R)
     else:
-        samples = jnp.asarray(cut.samples, jnp.int32)
-        fit = drive(restricted(whole, samples, cut.gram), pairs, key, _simplex(*picked(start, samples)), warn=False)
-        x, f = _scattered(start[0] if start[1] is None else start[1], samples, fit)
+        samples = jnp.asarray(np.asarray(cut.samples, np.int32))
+        part = whole if len(cut.samples) == whole.n else restricted(whole, samples, cut.gram)
+        fit = drive(part, pairs, key, _on_cut(*start, samples), warn=False)
+        x, f = _scattered(start[1], samples, fit.alpha, fit.margins, fit.R)
     if int(fit.status) == Status.INTERRUPTED:
         return None
     return Point(x, f, int(fit.steps), fit.kernel_evaluations)
 
 
 @jax.jit(static_argnums=1)
-def _margins(gram: Any, offset: float, y: Array, x: Array) -> Array:
-    """Margins of one point from scratch."""
-    return product(gram, offset, y[:, None], x[:, None])[:, 0]
+def _margins(gram: Any, offset: float, y: Array, x: Array) -> tuple[Array, Array]:
+    """A point without what is negative, and its margins from scratch."""
+    x = jnp.maximum(x, 0)
+    return x, product(gram, offset, y[:, None], x[:, None])[:, 0]
 
 
 @jax.jit
-def _scattered(f: Array, samples: Array, fit: Fit) -> tuple[Array, Array]:
+def _on_cut(x: Array, f: Array, samples: Array) -> tuple[Array, Array]:
+    """The part of a point on a cut, as weights on the simplex and their margins."""
+    x, f = x[samples], f[samples]
+    return x / x.sum(), f / x.sum()
+
+
+@jax.jit
+def _primal(alpha: Array, margins: Array, R: Array) -> tuple[Array, Array]:
+    return alpha / R, margins / R
+
+
+@jax.jit
+def _scattered(f: Array, samples: Array, alpha: Array, margins: Array, R: Array) -> tuple[Array, Array]:
     """A fit on a cut as a point of the whole problem."""
-    x = jnp.zeros_like(f).at[samples].set(fit.alpha / fit.R)
-    return x, f.at[samples].set(fit.margins / fit.R)
-
-
-@jax.jit
-def _simplex(x: Array, f: Array | None) -> Any:
-    """Weights on the simplex, with their margins where those are known."""
-    total = x.sum()
-    return x / total if f is None else (x / total, f / total)
+    x = jnp.zeros_like(f).at[samples].set(alpha / R)
+    return x, f.at[samples].set(margins / R)
