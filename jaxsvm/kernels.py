@@ -117,7 +117,10 @@ class RBF(Kernel):
             x, z = x - middle, z - middle
         if jnp.ndim(self.gamma):  # weights go into the points, so that a matrix product is left
             root = jnp.sqrt(_per_feature(self.gamma, x))
-            return jnp.exp(-_squared_distances(x * root, z * root))
+            # The barrier keeps XLA on a CPU (jaxlib 0.10.2) from a fusion that returns wrong numbers for float32
+            # points that a jitted function closes over.
+            x, z = jax.lax.optimization_barrier((x * root, z * root))
+            return jnp.exp(-_squared_distances(x, z))
         return jnp.exp(-_parameter(self.gamma, x) * _squared_distances(x, z))
 
     def row(self, point: Array, x: Array, squares: Array) -> Array:

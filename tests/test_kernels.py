@@ -381,3 +381,15 @@ def test_lowers_for_every_platform_in_float32(platform):
     exported = jax.export.export(jax.jit(everything), platforms=[platform])(kernels, x)
     assert exported.platforms == (platform,)
     assert "f64" not in exported.mlir_module()
+
+
+def test_length_scales_of_points_that_a_jitted_function_closes_over():
+    """jaxlib 0.10.2 fuses this product of constants on a CPU into wrong numbers, unless it is kept from it."""
+    random = np.random.default_rng(0)
+    x, z = (random.normal(size=(rows, 50)).astype(np.float32) for rows in (200, 300))
+    gamma = (0.05 * random.uniform(size=50)).astype(np.float32)
+    closed = jax.jit(lambda gamma: RBF(gamma=gamma).matrix(jnp.asarray(x), jnp.asarray(z)))
+    expected = np.exp(-(((x[:, None] - z) ** 2) * gamma).sum(axis=-1))
+    np.testing.assert_allclose(closed(jnp.asarray(gamma)), expected, atol=1e-5)
+    slopes = jax.jacobian(lambda gamma: closed(gamma).sum())(jnp.asarray(gamma))
+    np.testing.assert_allclose(slopes, -(expected[..., None] * (x[:, None] - z) ** 2).sum(axis=(0, 1)), rtol=1e-3)
