@@ -78,7 +78,7 @@ def peer(name, x, y, C, gamma, tol):
         start = time.perf_counter()
         model = SVC(C=C, kernel="rbf", gamma=gamma, tol=tol).fit(points, labels)
         took = time.perf_counter() - start
-        return took, np.asarray(model.support_).ravel().astype(int), np.asarray(model.dual_coef_)
+        return took, np.asarray(model.support_vectors_idx).ravel().astype(int), np.asarray(model.dual_coef)
     if name == "libsvm_squared":
         from sklearn.svm import SVC
 

@@ -167,6 +167,8 @@ def solve_together(
     Returns:
         For each problem its fits, a leading axis of k, in the order of `Cs`.
     """
+    if is_concrete(tol) and not float(tol) > 0:
+        raise InputError(f"tol is {float(tol)}: a positive relative gap is needed.")
     key = jax.random.key(0) if key is None else key
     values, places = np.unique(Cs, return_inverse=True)
     lowest = [build(values[0]) for build in builders]
@@ -189,7 +191,7 @@ def _rungs(build: Callable[[Any], Any], first: SquaredHingeProblem, values: np.n
     """The problems of all values: scaled from the first where its maker scales with C, else made one by one."""
     last = build(values[-1])
     scaled = at_penalty(first, values[-1])
-    if not np.allclose(scaled.ridge, last.ridge, rtol=1e-4) or not np.allclose(scaled.diagonal, last.diagonal):
+    if not np.allclose(scaled.ridge, last.ridge, rtol=1e-4, atol=0) or not np.allclose(scaled.diagonal, last.diagonal):
         return [build(C) for C in values]
     return [first, *(at_penalty(first, C) for C in values[1:-1]), last][: len(values)]
 

@@ -29,9 +29,9 @@ class Cut(NamedTuple):
     gram: Any
 
 
-def leaves(point: Point, cut: Cut) -> bool:
-    """Whether samples outside the cut are support of this point."""
-    support = np.asarray(point.f) < 1  # an array of its own
+def leaves(whole: SquaredHingeProblem, point: Point, cut: Cut) -> bool:
+    """Whether samples outside the cut are support of this point. Absent ones never are."""
+    support = (np.asarray(point.f) < 1) & (np.asarray(whole.ridge) > 0)
     support[cut.samples] = False
     return bool(support.any())
 
@@ -47,7 +47,7 @@ def sizes(n: int) -> list[int]:
 def smaller(ladder: Ladder, place: int, cut: Cut) -> Cut:
     """A smaller cut around a solved value, where what can be support fits one."""
     whole, point = ladder.problems[place], ladder.points[place]
-    kept = int(((np.asarray(point.f) < 1 + MARGIN) | (np.asarray(point.x) > 0)).sum())
+    kept = _kept(whole, point, MARGIN)
     size = min(size for size in sizes(whole.n) if size >= kept)
     if size >= len(cut.samples) or size**2 * jnp.dtype(whole.gram.dtype).itemsize > MEMORY:
         return cut
@@ -57,9 +57,15 @@ def smaller(ladder: Ladder, place: int, cut: Cut) -> Cut:
 def exchanged(ladder: Ladder, point: Point, cut: Cut) -> Cut:
     """A cut of the same size around a point that showed support outside; a larger one where all of it is support."""
     whole = ladder.problems[0]
-    kept = int(((np.asarray(point.f) < 1) | (np.asarray(point.x) > 0)).sum())
+    kept = _kept(whole, point, 0.0)
     size = max(len(cut.samples), min(size for size in sizes(whole.n) if size >= kept))
     return Cut(np.arange(whole.n), whole.gram) if size == whole.n else _cut_around(whole, point, size)
+
+
+def _kept(whole: SquaredHingeProblem, point: Point, margin: float) -> int:
+    """How many samples are support, or within a margin of it."""
+    near = (np.asarray(point.f) < 1 + margin) | (np.asarray(point.x) > 0)
+    return int((near & (np.asarray(whole.ridge) > 0)).sum())
 
 
 def _cut_around(whole: SquaredHingeProblem, point: Point, size: int) -> Cut:

@@ -78,7 +78,8 @@ class Ladder:
 
     def between(self, a: int, b: int, place: int) -> float:
         """Where a place lies between two others on the path: 0 at a, 1 at b, beyond 1 above both."""
-        return float((self.times[place] - self.times[a]) / (self.times[b] - self.times[a]))
+        length = self.times[b] - self.times[a]  # 0 for values so large that the path stands still
+        return float((self.times[place] - self.times[a]) / length) if length > 0 else 0.5
 
 
 def anchors(logs: np.ndarray) -> list[int]:

@@ -2,6 +2,7 @@
 
 import os
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -66,6 +67,18 @@ def _threads() -> int:
     return len(os.sched_getaffinity(0)) if backend() == "cpu" and hasattr(os, "sched_getaffinity") else 1
 
 
+def _with_settings(function: Callable[..., None]) -> Callable[..., None]:
+    """The function with this thread's settings of JAX, which other threads do not see."""
+    config: Any = jax.config
+    x64, device, precision = config.jax_enable_x64, config.jax_default_device, config.jax_default_matmul_precision
+
+    def call(*arguments: Any) -> None:
+        with jax.enable_x64(x64), jax.default_device(device), jax.default_matmul_precision(precision):
+            function(*arguments)
+
+    return call
+
+
 def _climb_anchors(
     ladder: Ladder, solver: BlockNewton, key: Array, pool: ThreadPoolExecutor, stop: threading.Event
 ) -> list[Any]:
@@ -75,13 +88,13 @@ def _climb_anchors(
         return []
     solved = sorted(place for place in ladder.points if place < left[0])
     chain = [*solved[-1:], *left]
-    whole, jobs = ladder.problems[0], []
+    whole, jobs, fill = ladder.problems[0], [], _with_settings(_fill)
     cut = Cut(np.arange(whole.n), whole.gram)
     for place in (chain[index] for index in anchors(ladder.logs[chain])):
         if solved:
             cut = smaller(ladder, solved[-1], cut)
         start = _ahead(ladder, solved, place)
-        while place not in ladder.points or leaves(ladder.points[place], cut):
+        while place not in ladder.points or leaves(whole, ladder.points[place], cut):
             if place in ladder.points:
                 start = ladder.points[place][:2]
                 cut = exchanged(ladder, ladder.points.pop(place), cut)
@@ -94,7 +107,7 @@ def _climb_anchors(
             ladder.points[place] = point._replace(x=x, f=f)
         between = [other for other in chain if solved and solved[-1] <= other <= place]
         if len(between) > 2:
-            jobs.append(pool.submit(_fill, ladder, between, cut, solver, key, stop))
+            jobs.append(pool.submit(fill, ladder, between, cut, solver, key, stop))
         if place not in solved:
             solved.append(place)
     return jobs

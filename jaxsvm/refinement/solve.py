@@ -78,9 +78,12 @@ def _certified(ladders: list[Ladder], solver: BlockNewton, key: Array, interrupt
             fit = drive(ladders[number].problems[place], FrankWolfe(tol=solver.tol), key, start)
             interrupted = int(fit.status) == Status.INTERRUPTED
         fits = jax.tree.map(lambda leaf, new, lane=lane: leaf.at[lane].set(new), fits, fit)
-    if done is not None:
-        for lane, (number, place) in enumerate(tasks):
-            done(number, place, _taken(fits, lane))
+    try:
+        if done is not None:
+            for lane, (number, place) in enumerate(tasks):
+                done(number, place, _taken(fits, lane))
+    except KeyboardInterrupt:  # everything is found by now: the callbacks alone end
+        pass
     k = len(ladders[0].logs)
     return [jax.tree.map(lambda leaf, i=i: leaf[i * k : (i + 1) * k], fits) for i in range(len(ladders))]
 

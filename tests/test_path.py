@@ -1,0 +1,926 @@
+"""Paths: every value certified, whatever the order, the kernel, the weights, the Gram operator and the interruption."""
+
+import contextlib
+import functools
+import threading
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+from jax.experimental.compilation_cache import compilation_cache
+
+import jaxsvm
+from jaxsvm import FrankWolfe, Status, loop
+from jaxsvm.kernels import RBF, Linear, Polynomial, Precomputed, Sigmoid
+from jaxsvm.path import solve_together
+from jaxsvm.refinement import Ladder, cut, ladder, lanes, pairs, solve, solve_ladders
+from jaxsvm.solvers import block_newton
+from jaxsvm.solvers.block_newton import BlockNewton, newton_round, preconditioner
+
+N = 100  # the one size of most tests: few shapes, so few compilations
+GRID = np.geomspace(1e-3, 1e3, 13)
+NONE = functools.partial(jaxsvm.svm_problem, bias="none")
+FREE = functools.partial(jaxsvm.svm_problem, bias="free")
+
+
+@functools.cache
+def data(n=N, d=2, noise=0.1):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(n, d))
+    y = np.where(x[:, 0] + x[:, 1] ** 2 > 0.7, 1.0, -1.0)
+    return x, np.where(rng.random(n) < noise, -y, y)
+
+
+@functools.cache
+def gram(dtype="float64", n=N, noise=0.1):
+    return jaxsvm.gram(RBF(gamma=0.5), data(n, noise=noise)[0].astype(dtype))
+
+
+def kernel_of(here):
+    """The kernel values that the operator stands for, in float64."""
+    return np.asarray(here.matvec(jnp.eye(here.n, dtype=here.dtype)), np.float64)
+
+
+def judge(path, Cs, K, y, tol, weight=None, bias=True, truth=True):
+    """Every value is CONVERGED, is a point of its own problem, and its certificate bounds the true errors."""
+    assert list(path.status.name) == ["CONVERGED"] * len(Cs)
+    np.testing.assert_allclose(path.Cs, Cs, rtol=1e-6)
+    eps = float(jnp.finfo(path.alphas.dtype).eps)
+    for C, fit in zip(np.asarray(Cs, float).tolist(), path, strict=True):
+        # R is a sum of terms that cancel, of the size of the kernel's diagonal.
+        slack = eps * (100 + 8 * (K.diagonal().max() + 1) * float(fit.certificate.dual))
+        alpha, gap = np.asarray(fit.alpha, np.float64), float(fit.certificate.relative_gap)
+        assert 0 <= gap <= tol
+        assert alpha.min() >= 0
+        assert alpha.sum() == pytest.approx(1, abs=slack)
+        if weight is not None:
+            assert (alpha[np.asarray(weight) == 0] == 0).all()
+        exact_alpha = alpha / alpha.sum()
+        # Alone the rounding of what the certificate was computed from may stand between the two gaps.
+        assert oracle.relative_gap_direct(K, y, C, exact_alpha, weight, bias) <= gap * (1 + slack) + slack
+        np.testing.assert_allclose(np.asarray(fit.dual_coef), y * alpha / float(fit.R), rtol=slack, atol=0)
+        expected = float(np.asarray(fit.dual_coef, np.float64).sum()) if bias else 0.0
+        assert float(fit.bias) == pytest.approx(expected, abs=slack * (1 + float(np.abs(fit.dual_coef).sum())))
+        R = oracle.simplex_objective(K, y, C, exact_alpha, weight, bias)
+        assert float(fit.certificate.dual) == pytest.approx(1 / (2 * R), rel=slack)
+        if truth:
+            optimum = oracle.solve_svm(K, y, C, weight, bias).optimum
+            assert float(fit.certificate.dual) <= optimum * (1 + slack)
+            assert float(fit.certificate.primal) >= optimum * (1 - slack)
+
+
+@contextlib.contextmanager
+def compilations():
+    """Names a list that grows by one for each program that any thread compiles (or takes from the disk)."""
+    seen = []
+
+    def listen(event, duration, **_):
+        if event == "/jax/core/compile/backend_compile_duration":
+            seen.append(duration)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield seen
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+
+
+@pytest.fixture
+def solves(monkeypatch):
+    """The problems that go to the host driver: `(n, C)` each, and how each ended."""
+    seen = []
+
+    def drive(problem, *arguments, **options):
+        fit = loop.drive(problem, *arguments, **options)
+        seen.append((problem.n, float(problem.C), fit.status.name))
+        return fit
+
+    monkeypatch.setattr(pairs, "drive", drive)
+    monkeypatch.setattr(solve, "drive", drive)
+    return seen
+
+
+@pytest.fixture
+def cuts(monkeypatch):
+    """Cuts at small n: how many became smaller, and how many exchanged samples; more than 40 exchanges are a fault."""
+    seen = {"smaller": [], "exchanged": []}
+    monkeypatch.setattr(cut, "sizes", lambda n: [n, 64, 48])
+
+    def smaller(ladder, place, before):
+        after = cut.smaller(ladder, place, before)
+        if after is not before:
+            seen["smaller"].append(len(after.samples))
+        return after
+
+    def exchanged(*arguments):
+        after = cut.exchanged(*arguments)
+        seen["exchanged"].append(len(after.samples))
+        if len(seen["exchanged"]) > 40:
+            raise AssertionError(f"samples are exchanged without end, in cuts of {seen['exchanged'][-5:]}")
+        return after
+
+    monkeypatch.setattr(pairs, "smaller", smaller)
+    monkeypatch.setattr(pairs, "exchanged", exchanged)
+    return seen
+
+
+# --- certified against the oracle
+# -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("dtype", "tol", "n"), [("float64", 1e-4, N), ("float64", 1e-8, N), ("float32", 1e-4, N)])
+def test_every_value_is_certified_and_near_the_truth(dtype, tol, n):
+    path = jaxsvm.solve_path(gram(dtype, n), data(n)[1], GRID, tol=tol)
+    judge(path, GRID, kernel_of(gram(dtype, n)), data(n)[1], tol)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("n", [60, 300])
+def test_other_sizes(dtype, n):
+    path = jaxsvm.solve_path(gram(dtype, n), data(n)[1], GRID[::2], tol=1e-4)
+    judge(path, GRID[::2], kernel_of(gram(dtype, n)), data(n)[1], 1e-4)
+
+
+def test_means_need_no_steps_of_their_own(solves):
+    """A fine grid costs little more than a coarse one: most values are the mean of two others."""
+    fine = np.geomspace(10.0, 1e3, 257)
+    path = jaxsvm.check(jaxsvm.solve_path(gram(), data()[1], fine, tol=1e-4))
+    assert len(solves) < 128
+    assert (np.asarray(path.steps) == 0).sum() > 128
+    assert float(path.certificate.relative_gap.max()) <= 1e-4
+
+
+def test_a_call_repeats_to_the_bit():
+    first, second = (jaxsvm.solve_path(gram(), data()[1], np.geomspace(0.1, 300, 30), tol=1e-5) for _ in range(2))
+    for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+# --- cuts
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_cuts_shrink_and_the_answers_hold(cuts, dtype):
+    y = data(noise=0.02)[1]
+    here = gram(dtype, noise=0.02)
+    path = jaxsvm.solve_path(here, y, GRID, tol=1e-4)
+    assert cuts["smaller"]
+    assert min(cuts["smaller"]) <= 64
+    judge(path, GRID, kernel_of(here), y, 1e-4)
+
+
+def test_samples_left_out_come_back(cuts, monkeypatch):
+    """Without a margin a cut holds the support alone, of a smaller C: what enters later has to be exchanged for."""
+    monkeypatch.setattr(cut, "MARGIN", 0.0)
+    monkeypatch.setattr(cut, "sizes", lambda n: [n, 64, 48, 24])
+    x, y = data(noise=0.02)
+    Cs, here = [0.1, 10.0, 1e3], jaxsvm.gram(Polynomial(degree=3), x)
+    path = jaxsvm.solve_path(here, y, Cs, tol=1e-6)
+    assert cuts["smaller"][-1] == 24
+    assert cuts["exchanged"][0] == 64
+    assert max(cuts["exchanged"][1:]) == 48  # what is support after the exchange does not fit 24
+    judge(path, Cs, kernel_of(here), y, 1e-6)
+
+
+@pytest.mark.parametrize("operator", ["tiled", "low rank", "weighted"])
+def test_cuts_of_other_operators_and_weights(cuts, monkeypatch, operator):
+    monkeypatch.setattr(solve, "climb_by_lanes", lambda *_: None)
+    x, y = data(noise=0.02)
+    options = {"tiled": {"tile": 32}, "low rank": {"rank": 60}}.get(operator, {})
+    here = jaxsvm.gram(RBF(gamma=0.5), x, **options)
+    weight = np.where(np.arange(N) % 5 == 0, 0.0, 1 + np.arange(N) % 3) if operator == "weighted" else None
+    path = jaxsvm.solve_path(here, y, GRID, tol=1e-5, sample_weight=weight)
+    assert cuts["smaller"]
+    judge(path, GRID, kernel_of(here), y, 1e-5, weight)
+
+
+def test_absent_samples_never_count_as_support(cuts):
+    """Absent samples may lie inside the margin for good: no exchange brings them in."""
+    x, y = data(noise=0.02)
+    rng = np.random.default_rng(5)
+    weight = np.where(rng.random(N) < 0.4, 0.0, 1.0)
+    flipped = np.where(weight == 0, -y, y)  # an absent sample on the wrong side has a margin below 1
+    path = jaxsvm.solve_path(gram(noise=0.02), flipped, GRID, tol=1e-4, sample_weight=weight)
+    assert cuts["smaller"]
+    judge(path, GRID, kernel_of(gram(noise=0.02)), flipped, 1e-4, weight)
+
+
+def test_cuts_at_the_floor_of_the_dtype_end(cuts, monkeypatch):
+    """A value that stalls on its cut ends there, and the others hold."""
+    monkeypatch.setattr(cut, "MARGIN", -0.8)
+    Cs, y = np.array([1.0, 10.0, 1e7, 1e8]), data(noise=0.02)[1]
+    with pytest.warns(jaxsvm.ConvergenceWarning):
+        path = jaxsvm.solve_path(gram("float32", noise=0.02), y, Cs, tol=1e-5)
+    assert cuts["smaller"]
+    assert list(path.status.name[:2]) == ["CONVERGED"] * 2
+    assert path.status.name[3] == "STALLED"
+    assert float(path.certificate.relative_gap[3]) > 1e-5
+
+
+@pytest.mark.slow
+def test_cuts_happen_by_themselves(solves):
+    """With few support vectors a cut is made at n = 1,800 with nothing patched."""
+    y = data(1800, noise=0.02)[1]
+    Cs = np.geomspace(1e-2, 1e2, 9)  # at C = 1e3 float32 has its floor at 1.6e-4
+    for dtype in ("float64", "float32"):
+        solves.clear()
+        here = gram(dtype, 1800, 0.02)
+        path = jaxsvm.solve_path(here, y, Cs, tol=1e-4)
+        assert {n for n, _, _ in solves} == set(cut.sizes(1800))
+        assert set(path.status.name) == {"CONVERGED"}
+        judge(jax.tree.map(lambda leaf: leaf[::4], path), Cs[::4], kernel_of(here), y, 1e-4, truth=False)
+
+
+def test_a_cut_is_the_problem_of_its_samples():
+    """Support first, absent samples last; kernel values and vectors are those of the samples."""
+    x, y = data()
+    weight = np.where(np.arange(N) % 4 == 0, 0.0, 1.0)
+    rng = np.random.default_rng(2)
+    margins = rng.uniform(0.2, 3.0, N)
+    coefficients = np.where((margins < 1) & (weight > 0), 1.0, 0.0)
+    point = ladder.Point(jnp.asarray(coefficients), jnp.asarray(margins), 0, 0)
+    for options in ({}, {"tile": 32}, {"rank": 60}):
+        here = jaxsvm.gram(RBF(gamma=0.5), x, **options)
+        whole = jaxsvm.svm_problem(here, y, 2.0, sample_weight=weight)
+        found = cut._cut_around(whole, point, 40)
+        assert len(set(found.samples.tolist())) == 40
+        assert set(np.flatnonzero(coefficients)) <= set(found.samples.tolist())
+        assert (weight[found.samples] > 0).all()
+        inside = margins[found.samples].max()
+        left = np.setdiff1d(np.flatnonzero(weight > 0), found.samples)
+        assert len(left) > 0
+        assert margins[left].min() >= inside
+        small = ladder.restricted(whole, jnp.asarray(found.samples, jnp.int32), found.gram)
+        indices = jnp.arange(40)
+        expected = whole.block(jnp.asarray(found.samples), jnp.asarray(found.samples))
+        np.testing.assert_allclose(small.block(indices, indices), expected, rtol=1e-12)
+        np.testing.assert_array_equal(small.y, y[found.samples])
+
+
+# --- agreement with single fits, chains and the traced form
+# ---------------------------------------------------------------------
+
+
+def test_agrees_with_single_fits_chains_and_the_traced_form():
+    tol, Cs = 1e-5, jnp.asarray(GRID)
+    y = data()[1]
+    path = jaxsvm.solve_path(gram(), y, Cs, tol=tol)
+    chain = jaxsvm.solve_path(gram(), y, Cs, solver=FrankWolfe(tol=tol))
+    traced = jax.jit(lambda Cs: jaxsvm.solve_path(gram(), y, Cs, tol=tol))(Cs)
+    for other in (chain, traced):
+        assert set(other.status.name) == {"CONVERGED"}
+        assert (np.asarray(other.steps) != np.asarray(path.steps)).any()  # another route
+        # Both primal values lie in [optimum, optimum (1 + tol)].
+        np.testing.assert_allclose(path.certificate.primal, other.certificate.primal, rtol=tol)
+        np.testing.assert_allclose(path.certificate.dual, other.certificate.dual, rtol=tol)
+    for C, fit in zip(GRID, path, strict=True):
+        single = jaxsvm.fit(jaxsvm.svm_problem(gram(), y, C), FrankWolfe(tol=tol))
+        assert float(single.certificate.primal) == pytest.approx(float(fit.certificate.primal), rel=tol)
+        radius = 2 * oracle.decision_radius(1.0, tol, float(fit.certificate.primal))
+        h, g = (np.asarray(f.margins / f.R) for f in (fit, single))
+        assert np.abs(h - g).max() <= radius
+
+
+def test_vmap_over_kernels_of_the_traced_form():
+    x, y = data()
+    gammas, Cs = jnp.array([0.2, 0.5, 1.5]), jnp.array([10.0, 0.1, 1.0])
+
+    def solve(gamma):
+        return jaxsvm.solve_path(jaxsvm.gram(RBF(gamma=gamma), jnp.asarray(x)), y, Cs, tol=1e-5)
+
+    lanes = jax.vmap(solve)(gammas)
+    assert lanes.status.shape == (3, 3)
+    assert (np.asarray(lanes.status) == Status.CONVERGED).all()
+    for i, gamma in enumerate(gammas.tolist()):
+        judge(jax.tree.map(lambda leaf, i=i: leaf[i], lanes), Cs, oracle.rbf(x, x, gamma=gamma), y, 1e-5)
+        host = solve(gamma)
+        np.testing.assert_allclose(lanes.certificate.primal[i], host.certificate.primal, rtol=1e-5)
+
+
+def test_two_chains_side_by_side_agree():
+    path = jaxsvm.solve_path(gram(), data()[1], GRID, tol=1e-5, lanes=2)
+    judge(path, GRID, kernel_of(gram()), data()[1], 1e-5)
+
+
+# --- any list of values
+
+
+@pytest.mark.parametrize("Cs", [[8.0, 0.1, 2.0, 8.0, 0.5], [3.0], [5.0, 5.0, 5.0], [1e3, 1e-3], [2.0, 1.0]])
+def test_any_order_repeats_and_single_values(Cs):
+    path = jaxsvm.solve_path(gram(), data()[1], Cs, tol=1e-6)
+    judge(path, Cs, kernel_of(gram()), data()[1], 1e-6)
+    assert len(path) == len(Cs)
+    for i, j in zip(*np.nonzero(np.equal.outer(Cs, Cs)), strict=True):
+        np.testing.assert_array_equal(path.alphas[i], path.alphas[j])
+
+
+def test_lists_arrays_and_integers_are_the_same_values():
+    first = jaxsvm.solve_path(gram(), data()[1], [1, 10])
+    for Cs in (np.array([1, 10]), jnp.array([1.0, 10.0]), (1.0, 10.0), np.float32([1, 10])):
+        np.testing.assert_array_equal(first.alphas, jaxsvm.solve_path(gram(), data()[1], Cs).alphas)
+    assert first.Cs.dtype == jnp.float64
+
+
+def test_extreme_values_in_float64():
+    Cs = [1.0, 1e8, 1e-6, 1e4, 1e-4]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        path = jaxsvm.solve_path(gram(), data()[1], Cs, tol=1e-4)
+    judge(path, Cs, kernel_of(gram()), data()[1], 1e-4)
+
+
+def test_values_beyond_the_dtype_of_the_places_stay_finite():
+    """Where C is so large that the places on the path fall together, nothing becomes NaN."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        warnings.simplefilter("ignore", jaxsvm.ConvergenceWarning)
+        path = jaxsvm.solve_path(gram(), data()[1], [1.0, 1e18, 2e18, 3e18], tol=1e-2)
+    assert np.isfinite(path.alphas).all()
+    assert path.status.name[0] == "CONVERGED"
+
+
+def test_a_value_that_stalls_leaves_the_others_alone():
+    Cs, y = [1e8, 1.0, 1e3, 10.0, 0.01], data()[1]
+    with pytest.warns(jaxsvm.ConvergenceWarning, match="STALLED"):
+        path = jaxsvm.solve_path(gram("float32"), y, Cs, tol=1e-4)
+    assert path.status.name[0] == "STALLED"
+    assert float(path.certificate.relative_gap[0]) > 1e-4
+    rest = jax.tree.map(lambda leaf: leaf[1:], path)
+    judge(rest, Cs[1:], kernel_of(gram("float32")), y, 1e-4)
+    with pytest.raises(jaxsvm.ConvergenceError, match="lane 0: STALLED"):
+        jaxsvm.check(path)
+
+
+def test_an_indefinite_kernel_is_named_and_small_values_hold():
+    here, Cs = jaxsvm.gram(Sigmoid(gamma=2.0, coef0=-1.0), data()[0]), [0.01, 100.0, 0.001]
+    with pytest.warns(jaxsvm.ConvergenceWarning, match="NOT_PSD"):
+        path = jaxsvm.solve_path(here, data()[1], Cs)
+    assert list(path.status.name) == ["CONVERGED", "NOT_PSD", "CONVERGED"]
+
+
+# --- data
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_weights_zeros_included(dtype):
+    rng = np.random.default_rng(1)
+    weight = np.where(rng.random(N) < 0.2, 0.0, rng.uniform(0.05, 3.0, N)).astype(dtype)
+    y = data()[1]
+    path = jaxsvm.solve_path(gram(dtype), y, GRID, tol=1e-4, sample_weight=weight)
+    judge(path, GRID, kernel_of(gram(dtype)), y, 1e-4, weight)
+
+
+def test_a_sample_of_weight_zero_is_absent():
+    """The same answers as without it, and as with its double where it weighs two."""
+    x, y = data()
+    keep = np.arange(N) % 5 != 0
+    weight = np.where(keep, np.where(np.arange(N) % 3 == 0, 2.0, 1.0), 0.0)
+    path = jaxsvm.solve_path(gram(), y, GRID, tol=1e-8, sample_weight=weight)
+    times = np.repeat(np.arange(N), weight.astype(int))
+    alone = jaxsvm.solve_path(jaxsvm.gram(RBF(gamma=0.5), x[times]), y[times], GRID, tol=1e-8)
+    np.testing.assert_allclose(path.certificate.primal, alone.certificate.primal, rtol=2e-8)
+    np.testing.assert_allclose(path.fits.bias, alone.fits.bias, atol=1e-2)
+
+
+def test_imbalance_of_one_to_a_hundred():
+    rng = np.random.default_rng(3)
+    y = np.where(np.arange(N) == 0, 1.0, -1.0)
+    x = rng.normal(size=(N, 2)) + 1.5 * (y > 0)[:, None]
+    here = jaxsvm.gram(RBF(gamma=0.5), x)
+    path = jaxsvm.solve_path(here, y, GRID, tol=1e-6)
+    judge(path, GRID, kernel_of(here), y, 1e-6)
+
+
+@pytest.mark.parametrize("labels", ["same", "opposite"])
+def test_duplicates(labels):
+    x, y = (array[: N // 2] for array in data())
+    x, y = np.repeat(x, 2, axis=0), np.repeat(y, 2) if labels == "same" else np.tile([1.0, -1.0], N // 2)
+    here = jaxsvm.gram(RBF(gamma=0.5), x)
+    path = jaxsvm.solve_path(here, y, GRID, tol=1e-4)
+    judge(path, GRID, kernel_of(here), y, 1e-4)
+
+
+def test_two_samples():
+    x, y = np.array([[0.0, 1.0], [1.0, -0.5]]), np.array([1.0, -1.0])
+    here = jaxsvm.gram(Linear(), x)
+    path = jaxsvm.solve_path(here, y, GRID, tol=1e-8)
+    judge(path, GRID, x @ x.T, y, 1e-8)
+
+
+@pytest.mark.parametrize("kernel", ["linear", "polynomial"])
+@pytest.mark.parametrize("scale", [1.0, 30.0])
+def test_kernels_without_a_constant_diagonal(kernel, scale):
+    x, y = data()
+    x = scale * x
+    made = Linear() if kernel == "linear" else Polynomial(degree=2, gamma=1.0, coef0=1.0)
+    Cs = np.geomspace(1e-3, 1e2, 9) / (scale**2 if kernel == "linear" else scale**4)
+    here = jaxsvm.gram(made, x)
+    path = jaxsvm.solve_path(here, y, Cs, tol=1e-5)
+    judge(path, Cs, kernel_of(here), y, 1e-5)
+
+
+@pytest.mark.parametrize("operator", ["tiled", "nystroem", "fourier", "many features", "precomputed", "mixed"])
+def test_every_gram_operator(operator):
+    x, y = data()
+    here = {
+        "tiled": lambda: jaxsvm.gram(RBF(gamma=0.5), x, tile=32),
+        "nystroem": lambda: jaxsvm.gram(RBF(gamma=0.5), x, rank=20),
+        "fourier": lambda: jaxsvm.gram(RBF(gamma=0.5), x, rank=64, method="fourier"),
+        "many features": lambda: jaxsvm.gram(RBF(gamma=0.5), x, rank=300, method="fourier"),
+        "precomputed": lambda: jaxsvm.gram(Precomputed(), kernel_of(gram())),
+        "mixed": lambda: jaxsvm.gram(RBF(gamma=0.5), x, dtype="float32"),
+    }[operator]()
+    path = jaxsvm.solve_path(here, y, GRID, tol=1e-4)
+    K = kernel_of(here)
+    if operator == "mixed":  # solver vectors in float64, kernel values and products in float32
+        assert path.alphas.dtype == jnp.float64
+        assert set(path.status.name) == {"CONVERGED"}
+        for C, fit in zip(GRID, path, strict=True):
+            gap = oracle.relative_gap_direct(K, y, C, np.asarray(fit.alpha))
+            assert gap <= 1.1e-4
+        return
+    judge(path, GRID, K, y, 1e-4)
+
+
+@pytest.mark.parametrize("operator", ["dense", "low rank"])
+def test_no_bias(operator):
+    x, y = data()
+    here = gram() if operator == "dense" else jaxsvm.gram(RBF(gamma=0.5), x, rank=20)
+    path = jaxsvm.solve_path(here, y, GRID, tol=1e-5, problem=NONE)
+    judge(path, GRID, kernel_of(here), y, 1e-5, bias=False)
+
+
+def _free_gap(K, y, C, fit):
+    """P/D - 1 of the free-bias problem, by definition, at the fit's own decision function and dual point."""
+    coefficients = np.asarray(fit.dual_coef)
+    beta = y * coefficients
+    assert beta.min() >= 0
+    assert abs(coefficients.sum()) <= 1e-9 * beta.sum()
+    decision, norm = K @ coefficients, coefficients @ K @ coefficients
+    primal = norm / 2 + C / 2 * (np.maximum(0, 1 - y * (decision + float(fit.bias))) ** 2).sum()
+    dual = beta.sum() - (norm + (beta**2).sum() / C) / 2
+    return primal / dual - 1
+
+
+def test_free_bias_takes_another_route():
+    Cs, y = [10.0, 0.1, 1.0], data()[1]
+    path = jaxsvm.solve_path(gram(), y, Cs, tol=1e-6, problem=FREE)
+    assert list(path.status.name) == ["CONVERGED"] * 3
+    for C, fit in zip(Cs, path, strict=True):
+        assert -1e-12 <= _free_gap(kernel_of(gram()), y, C, fit) <= 1e-6
+    cold = jaxsvm.fit(FREE(gram(), y, 10.0), jaxsvm.Newton(tol=1e-6))
+    assert float(path[0].certificate.primal) == pytest.approx(float(cold.certificate.primal), rel=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e8])
+def test_a_problem_that_does_not_scale_with_C_is_made_for_each_value(scale):
+    """`problem` may do with C what it likes: here its square root is the penalty."""
+
+    def root(gram, y, C, sample_weight=None):
+        return jaxsvm.svm_problem(gram, y, scale * np.sqrt(C), sample_weight=sample_weight)
+
+    Cs, y = np.array([1.0, 4.0, 100.0]), data()[1]
+    path = jaxsvm.solve_path(gram(), y, Cs, tol=1e-4, problem=root)
+    direct = jaxsvm.solve_path(gram(), y, scale * np.sqrt(Cs), tol=1e-4)
+    np.testing.assert_allclose(path.certificate.primal, direct.certificate.primal, rtol=1e-4)
+
+
+def test_several_problems_on_one_gram():
+    """Folds, as weights, and classes, as signs, share the schedule; each is judged by itself."""
+    y, Cs = data()[1], np.geomspace(0.01, 100, 9)
+    folds = [np.where(np.arange(N) % 3 == i, 0.0, 1.0) for i in range(3)]
+    signs = np.where(data()[0][:, 1] > 0, 1.0, -1.0)
+    builders = [functools.partial(jaxsvm.svm_problem, gram(), y, sample_weight=fold) for fold in folds]
+    found = solve_together(builders, Cs, tol=1e-5)
+    for fold, fits in zip(folds, found, strict=True):
+        judge(jaxsvm.path.Path(Cs, fits), Cs, kernel_of(gram()), y, 1e-5, fold)
+    classes = [functools.partial(jaxsvm.svm_problem, gram(), labels) for labels in (y, signs)]
+    for labels, fits in zip((y, signs), solve_together(classes, Cs, tol=1e-5), strict=True):
+        judge(jaxsvm.path.Path(Cs, fits), Cs, kernel_of(gram()), labels, 1e-5)
+
+
+# --- refusals
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: jaxsvm.solve_path(gram(), data()[1], 1.0), "Cs"),
+        (lambda: jaxsvm.solve_path(gram(), data()[1], [[1.0]]), "Cs"),
+        (lambda: jaxsvm.solve_path(gram(), data()[1], [1.0, np.nan]), "Cs"),
+        (lambda: jaxsvm.solve_path(gram(), data()[1], [0.0, 1.0]), "positive"),
+        (lambda: jaxsvm.solve_path(gram(), data()[1], [1.0], lanes=0), "lanes"),
+        (lambda: jaxsvm.solve_path(gram(), np.ones(N), [1.0]), "class"),
+        (lambda: jaxsvm.solve_path(gram(), data()[1][:-1], [1.0]), "shape"),
+        (lambda: jaxsvm.solve_path(gram(), data()[1], [1.0], sample_weight=-np.ones(N)), "negative"),
+        (lambda: jaxsvm.solve_path(gram(), data()[1], [1.0, 2.0], tol=0.0), "tol"),
+        (lambda: jaxsvm.solve_path(gram(), data()[1], [1.0, 2.0], tol=-1.0), "tol"),
+        (lambda: jaxsvm.solve_path(gram(), data()[1], [1.0, 2.0], tol=np.nan), "tol"),
+        (lambda: jaxsvm.solve_path(gram(), data()[1], [1.0, 2.0], lanes=2, callback=print), "callback"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(make, message):
+    with pytest.raises(jaxsvm.InputError, match=message):
+        make()
+
+
+# --- callbacks and Ctrl-C
+
+
+@pytest.mark.parametrize("problem", [jaxsvm.svm_problem, FREE])
+def test_the_callback_gets_every_place_once(problem):
+    Cs, seen = [0.3, 0.1, 0.2, 0.1, 0.5], {}
+
+    def callback(place, fit):
+        assert place not in seen
+        seen[place] = fit
+
+    path = jaxsvm.check(jaxsvm.solve_path(gram(), data()[1], Cs, callback=callback, problem=problem))
+    assert sorted(seen) == [0, 1, 2, 3, 4]
+    for place, fit in seen.items():
+        np.testing.assert_array_equal(fit.alpha, path.alphas[place])
+        assert fit.certificate.relative_gap == path.certificate.relative_gap[place]
+        assert fit.status.name == "CONVERGED"
+
+
+def test_a_fault_in_the_callback_is_raised():
+    def callback(place, fit):
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        jaxsvm.solve_path(gram(), data()[1], [1.0, 2.0], callback=callback)
+
+
+def _interrupted(**options):
+    """A path that survives Ctrl-C: what was reached is CONVERGED, the rest INTERRUPTED, all of it certified."""
+    Cs = np.geomspace(1e-2, 1e3, 24)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", jaxsvm.ConvergenceWarning)
+            path = jaxsvm.solve_path(gram(), data()[1], Cs, tol=1e-6, **options)
+    except KeyboardInterrupt:
+        pytest.fail("Ctrl-C came through")
+    gaps = np.asarray(path.certificate.relative_gap)
+    assert np.isfinite(gaps).all()
+    np.testing.assert_array_equal(np.asarray(path.status) == Status.CONVERGED, gaps <= 1e-6)
+    assert set(path.status.name) <= {"CONVERGED", "INTERRUPTED"}
+    K = kernel_of(gram())
+    for C, fit, gap in zip(Cs, path, gaps, strict=True):
+        assert oracle.relative_gap_direct(K, data()[1], C, np.asarray(fit.alpha)) <= float(gap) * (1 + 1e-9) + 1e-9
+    return path
+
+
+@pytest.mark.parametrize("how", ["raised", "returned"])
+@pytest.mark.parametrize("call", [1, 3, 5])
+def test_ctrl_c_keeps_what_was_found(monkeypatch, call, how):
+    """The driver that is running when Ctrl-C comes ends as INTERRUPTED; between drivers the exception is seen."""
+    seen = []
+
+    def drive(problem, solver, *arguments, **options):
+        seen.append(threading.current_thread() is threading.main_thread())  # where Python delivers Ctrl-C
+        stop = seen[-1] and sum(seen) == call
+        if stop and how == "raised":
+            raise KeyboardInterrupt
+        if stop:
+            options["max_seconds"] = 0.0
+            solver = FrankWolfe(tol=1e-15)
+        return loop.drive(problem, solver, *arguments, **options)
+
+    monkeypatch.setattr(pairs, "drive", drive)
+    monkeypatch.setattr(solve, "drive", drive)
+    path = _interrupted()
+    assert "INTERRUPTED" in path.status.name
+    assert sum(seen) == call  # nothing new is begun
+    if call > 1:
+        assert "CONVERGED" in path.status.name
+
+
+def test_ctrl_c_in_the_lanes(monkeypatch):
+    def climb(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(solve, "climb_by_lanes", climb)
+    monkeypatch.setattr(solve, "FULL", 0)
+    assert set(_interrupted().status.name) == {"INTERRUPTED"}
+
+
+def test_a_real_ctrl_c(monkeypatch):
+    """SIGINT while pair steps run: no exception, and no value without a certificate."""
+    import _thread
+
+    timer = threading.Timer(0.3, _thread.interrupt_main)
+
+    def drive(problem, solver, *arguments, **options):
+        if not timer.ident:
+            timer.start()
+        # In float64 the floor is far below 1e-6: a driver that cannot end by itself.
+        endless = FrankWolfe(variant="classic", tol=1e-14, max_steps=2**30)
+        return loop.drive(problem, endless, *arguments, **options)
+
+    monkeypatch.setattr(pairs, "drive", drive)
+    path = _interrupted()
+    assert "INTERRUPTED" in path.status.name
+
+
+def test_ctrl_c_in_a_callback():
+    """All values are found when callbacks are called: the path comes back whole."""
+    seen = []
+
+    def callback(place, fit):
+        seen.append(place)
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+
+    assert set(_interrupted(callback=callback).status.name) == {"CONVERGED"}
+
+
+# --- compilation
+
+
+def test_a_second_path_compiles_nothing():
+    """Values of C, gamma, tol and weights are traced: another path of as many values runs the same programs."""
+    x, y = data()
+    rng = np.random.default_rng(0)
+
+    def run(gamma, low, high, tol, weight):
+        here = jaxsvm.gram(RBF(gamma=gamma), x)
+        return jaxsvm.solve_path(here, y, np.geomspace(low, high, 20), tol=tol, sample_weight=weight)
+
+    for weight in (None, rng.uniform(0.5, 2.0, N)):
+        run(0.5, 1e-2, 1e2, 1e-4, weight)
+        run(1.0, 1e-1, 1e4, 1e-6, weight)  # takes every branch: a polish, a value finished on the whole
+        with compilations() as seen:
+            path = run(0.7, 2e-2, 3e3, 3e-5, None if weight is None else 2 * weight)
+        assert set(path.status.name) == {"CONVERGED"}
+        assert len(seen) == 0
+
+
+PROGRAMS = [loop._begin, loop._burst, loop._certify, loop._finish]
+PROGRAMS += [
+    value
+    for module in (cut, ladder, lanes, pairs, solve)
+    for name, value in vars(module).items()
+    if hasattr(value, "_cache_size") and value.__module__ == module.__name__
+]
+
+
+def test_sixty_four_values_compile_few_programs():
+    n = 90  # a size of its own
+    x, y = data(n)
+    here = jaxsvm.gram(RBF(gamma=0.5), x)
+    before = [program._cache_size() for program in PROGRAMS]
+    jaxsvm.check(jaxsvm.solve_path(here, y, np.geomspace(1e-3, 1e3, 64)))
+    grown = [program._cache_size() - count for program, count in zip(PROGRAMS, before, strict=True)]
+    assert loop._burst._cache_size() > 0
+    assert sum(grown[:4]) <= 6  # the driver: from nothing, from weights, from weights and margins
+    assert sum(grown) <= 14  # and the small ones
+    assert max(grown) <= 3
+
+
+@pytest.mark.slow
+def test_sixty_four_values_compile_few_programs_that_take_time():
+    """At most 8 programs take more than 100 ms to compile (50 ms where nothing else runs), with nothing on the disk."""
+    n = 91
+    x, y = data(n)
+    here = jaxsvm.gram(RBF(gamma=0.5), x)
+    enabled = jax.config.jax_enable_compilation_cache
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()  # which remembers whether it is used
+    try:
+        with compilations() as seen:
+            jaxsvm.check(jaxsvm.solve_path(here, y, np.geomspace(1e-3, 1e3, 64)))
+    finally:
+        jax.config.update("jax_enable_compilation_cache", enabled)
+        compilation_cache.reset_cache()
+    assert 0 < sum(duration > 0.1 for duration in seen) <= 8
+
+
+def test_settings_of_the_calling_thread_hold_in_all_threads():
+    """`jax.enable_x64` as a context is a thread's own: those of the schedule must not compute in another dtype."""
+    Cs = np.geomspace(0.01, 1e3, 20)
+    expected = jaxsvm.solve_path(gram(), data()[1], Cs, tol=1e-6)
+    jax.config.update("jax_enable_x64", False)
+    try:
+        with jax.enable_x64(True):
+            path = jaxsvm.solve_path(gram(), data()[1], Cs, tol=1e-6)
+    finally:
+        jax.config.update("jax_enable_x64", True)
+    assert path.alphas.dtype == jnp.float64
+    judge(path, Cs, kernel_of(gram()), data()[1], 1e-6)
+    np.testing.assert_array_equal(path.alphas, expected.alphas)
+
+
+# --- lanes of the block method
+# -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_easy_values_run_as_lanes(monkeypatch, solves, dtype):
+    monkeypatch.setattr(solve, "FULL", 0)
+    Cs, y = np.geomspace(1e-4, 0.3, 12), data()[1]
+    path = jaxsvm.solve_path(gram(dtype), y, Cs, tol=1e-4)
+    assert not solves
+    judge(path, Cs, kernel_of(gram(dtype)), y, 1e-4)
+    assert (np.asarray(path.steps) <= BlockNewton().max_rounds).all()
+
+
+def test_lanes_and_pairs_share_a_path(monkeypatch, solves):
+    monkeypatch.setattr(solve, "FULL", 0)
+    path = jaxsvm.solve_path(gram(), data()[1], GRID, tol=1e-5)
+    judge(path, GRID, kernel_of(gram()), data()[1], 1e-5)
+    assert {C for _, C, _ in solves}
+    assert min(C for _, C, _ in solves) > ladder.EASY
+
+
+def test_many_easy_values_take_the_lanes_by_themselves(solves):
+    Cs = np.geomspace(1e-3, 0.3, 40)
+    path = jaxsvm.check(jaxsvm.solve_path(gram(), data()[1], Cs))
+    assert not solves
+    assert float(path.certificate.relative_gap.max()) <= 1e-4
+
+
+def test_what_the_lanes_do_not_end_goes_to_the_pairs(monkeypatch, solves):
+    monkeypatch.setattr(solve, "FULL", 0)
+    monkeypatch.setattr(ladder, "EASY", 1e4)
+    Cs, y = np.geomspace(1e-3, 1e3, 7), data()[1]
+    rungs = Ladder([jaxsvm.svm_problem(gram(), y, C) for C in Cs], Cs)
+    assert rungs.easy == 7
+    (fits,) = solve_ladders([rungs], BlockNewton(tol=1e-6, max_rounds=1), jax.random.key(0))
+    left = {C for _, C, _ in solves}
+    assert 0 < len(left) < 7
+    judge(jaxsvm.path.Path(Cs, fits), Cs, kernel_of(gram()), y, 1e-6)
+
+
+def _lanes(Cs, dtype="float64", weights=None):
+    """Arguments of `newton_round` from nothing: a lane a value of C."""
+    y = jnp.asarray(data()[1], dtype)[:, None]
+    weight = np.ones((N, len(Cs))) if weights is None else weights
+    with np.errstate(divide="ignore"):
+        ridge = np.where(np.asarray(Cs) * weight > 0, 1 / (np.asarray(Cs) * weight), 0)
+    nothing = jnp.zeros((N, len(Cs)), dtype)
+    return y, jnp.asarray(ridge, dtype), nothing, nothing
+
+
+@jax.jit
+def _round(here, P, y, ridge, c, f, solver):
+    return newton_round(here, 1.0, P, y, ridge, c, f, solver)
+
+
+def _primal(y, ridge, c):
+    """P of each lane, by its definition, in float64."""
+    B = oracle.signed_kernel(kernel_of(gram()), np.asarray(y)[:, 0])
+    c, ridge = np.asarray(c, np.float64), np.asarray(ridge, np.float64)
+    f = B @ c
+    C = np.where(ridge > 0, 1 / np.where(ridge > 0, ridge, 1), 0)
+    return ((c * f) + C * np.maximum(0, 1 - f) ** 2).sum(0) / 2
+
+
+LANES = [0.01, 0.3, 10.0, 1e3, 0.0]  # the last one is idle
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_a_round_never_raises_the_primal(dtype):
+    solver = BlockNewton(tol=1e-6, rank=40)
+    P = preconditioner(gram(dtype), 1.0, 40, jax.random.key(1))
+    y, ridge, c, f = _lanes(LANES, dtype)
+    before = first = _primal(y, ridge, c)
+    # Below NOISE roundings of P a step is not held to it: the support is left to settle.
+    slack = 1e-9 if dtype == "float64" else 2 * block_newton.NOISE * float(jnp.finfo(dtype).eps)
+    for _ in range(8):
+        c, f, products = _round(gram(dtype), P, y, ridge, c, f, solver)
+        after = _primal(y, ridge, c)
+        assert (after <= before * (1 + slack)).all()
+        assert 1 <= int(products) <= solver.max_products + 1
+        before = after
+    assert (after[:3] < 0.99 * first[:3]).all()
+    assert np.isfinite(c).all()
+    assert np.isfinite(f).all()
+    np.testing.assert_array_equal(c[:, -1], 0)  # the idle lane never moves
+    B = oracle.signed_kernel(kernel_of(gram(dtype)), data()[1])
+    np.testing.assert_allclose(f, B @ np.asarray(c), atol=1e-9 if dtype == "float64" else 1e-2)
+
+
+def test_rounds_end_at_the_solution_of_small_values():
+    solver = BlockNewton(tol=1e-10, rank=40)
+    P = preconditioner(gram(), 1.0, 40, jax.random.key(1))
+    y, ridge, c, f = _lanes(LANES[:2])
+    for _ in range(6):
+        c, f, _ = _round(gram(), P, y, ridge, c, f, solver)
+    found = block_newton.dual_point(gram(), 1.0, y, ridge, c)
+    assert found.x.min() >= 0
+    for lane, C in enumerate(LANES[:2]):
+        x = np.asarray(found.x[:, lane])
+        assert oracle.relative_gap_direct(kernel_of(gram()), data()[1], C, x / x.sum()) < 1e-9
+
+
+def test_the_solution_is_a_fixed_point():
+    P = preconditioner(gram(), 1.0, 40, jax.random.key(1))
+    y, ridge, _, _ = _lanes(LANES[:4])
+    K = kernel_of(gram())
+    exact = np.stack([data()[1] * oracle.solve_svm(K, data()[1], C).dual_coef for C in LANES[:4]], axis=1)
+    B = oracle.signed_kernel(K, data()[1])
+    c, f, _ = _round(gram(), P, y, ridge, jnp.asarray(exact), jnp.asarray(B @ exact), BlockNewton(tol=1e-8, rank=40))
+    np.testing.assert_allclose(c, exact, atol=1e-7 * exact.max())
+    np.testing.assert_allclose(f, B @ exact, atol=1e-7)
+
+
+def test_absent_samples_stay_at_zero_in_a_lane():
+    rng = np.random.default_rng(4)
+    weights = np.where(rng.random((N, 3)) < 0.3, 0.0, 1.0)
+    P = preconditioner(gram(), 1.0, 40, jax.random.key(1))
+    y, ridge, c, f = _lanes([0.01, 0.1, 0.3], weights=weights)
+    for _ in range(5):
+        c, f, _ = _round(gram(), P, y, ridge, c, f, BlockNewton(tol=1e-8, rank=40))
+    assert (np.asarray(c)[weights == 0] == 0).all()
+    for lane, C in enumerate([0.01, 0.1, 0.3]):
+        optimum = oracle.solve_svm(kernel_of(gram()), data()[1], C, weights[:, lane]).optimum
+        assert _primal(y, ridge, c)[lane] == pytest.approx(optimum, rel=1e-7)
+
+
+@pytest.mark.parametrize("offset", [1.0, 0.0])
+def test_preconditioner_of_a_dense_gram(offset):
+    K = kernel_of(gram())
+    P = preconditioner(gram(), offset, 40, jax.random.key(2))
+    assert P.Z.shape == (N, 41)
+    error = K + offset - np.asarray(P.Z @ P.Z.T)
+    rest = np.asarray(P.rest)
+    assert rest.min() >= 0
+    np.testing.assert_allclose(np.diag(error), rest, atol=1e-8)
+    # What Nystroem leaves is positive semidefinite, and here small.
+    assert (np.abs(error) <= np.sqrt(np.outer(rest, rest)) + 1e-8).all()
+    assert 0 < rest.mean() < 0.01
+    whole = preconditioner(gram(), offset, N, jax.random.key(2))
+    np.testing.assert_allclose(whole.Z @ whole.Z.T, K + offset, atol=1e-7)
+
+
+@pytest.mark.parametrize("offset", [1.0, 0.0])
+def test_preconditioner_of_a_low_rank_gram_is_exact(offset):
+    here = jaxsvm.gram(RBF(gamma=0.5), data()[0], rank=20)
+    P = preconditioner(here, offset, 128, jax.random.key(0))
+    np.testing.assert_allclose(P.Z @ P.Z.T, kernel_of(here) + offset, atol=1e-12)
+    np.testing.assert_array_equal(P.rest, 0)
+
+
+# --- the order in which values are solved
+# ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_anchors_are_no_further_apart_than_need_be(seed):
+    rng = np.random.default_rng(seed)
+    logs = np.sort(rng.uniform(-5, 5, rng.integers(2, 70)))
+    places = ladder.anchors(logs)
+    assert places[0] == 0
+    assert places[-1] == len(logs) - 1
+    assert (np.diff(places) > 0).all()
+    reach = np.log(ladder.ANCHOR_RATIO) + 1e-8
+    for a, b in zip(places, places[1:], strict=False):
+        assert b == a + 1 or logs[b] - logs[a] <= reach
+        assert b == len(logs) - 1 or logs[b + 1] - logs[a] > reach - 2e-8  # the furthest within reach
+
+
+def test_anchors_of_few_values():
+    assert ladder.anchors(np.array([])) == []
+    assert ladder.anchors(np.array([1.0])) == [0]
+    assert ladder.anchors(np.log([1.0, 1e6])) == [0, 1]
+    assert ladder.anchors(np.log([1.0, 5.0, 25.0])) == [0, 1, 2]
+    assert ladder.anchors(np.log([1.0, 2.0, 5.0, 25.0])) == [0, 2, 3]
+
+
+@pytest.mark.parametrize("places", [[], [0], [0, 1], [0, 7, 8, 30], [0, 63]])
+def test_middles_reach_every_place_once_and_parents_first(places):
+    known, seen = set(places), []
+    for level in ladder.middles(places):
+        assert level
+        for middle, a, b in level:
+            assert a < middle < b
+            assert {a, b} <= known
+            seen.append(middle)
+        known |= {middle for middle, _, _ in level}
+    assert len(seen) == len(set(seen))
+    assert sorted([*places, *seen]) == list(range(places[-1] + 1 if places else 0))
+
+
+def test_tasks_of_the_lanes_have_parents_before_children():
+    Cs = np.geomspace(1e-4, 0.3, 40)
+    rungs = [Ladder([jaxsvm.svm_problem(gram(), data()[1], Cs[0])], Cs) for _ in range(2)]
+    assert rungs[0].easy == len(Cs)
+    known = set()
+    for number, place, parents in lanes._easy_tasks(rungs):
+        assert (number, place) not in known
+        assert {(number, parent) for parent in parents} <= known
+        known.add((number, place))
+    assert known == {(number, place) for number in range(2) for place in range(40)}
+
+
+def test_places_lie_between_their_neighbours():
+    rungs = Ladder([jaxsvm.svm_problem(gram(), data()[1], GRID[0])], GRID)
+    assert rungs.between(2, 6, 2) == 0
+    assert rungs.between(2, 6, 6) == 1
+    assert 0 < rungs.between(2, 6, 3) < rungs.between(2, 6, 4) < 1
+    assert rungs.between(2, 6, 7) > 1
+    assert (np.diff(rungs.times) > 0).all()
