@@ -36,25 +36,24 @@ def hinge_minimum(
         enough: A derivative of this size will do; 0 goes to the exact piece.
     """
 
-    def derivatives(t: Array) -> tuple[Array, Array]:
+    def derivatives(t: Array) -> tuple[Array, Array, Array]:
         here = slack + t * change
         pull = C * change
-        return (
-            linear + quadratic * t + (pull * jnp.maximum(here, 0)).sum(),
-            quadratic + jnp.where(here > 0, pull * change, 0).sum(),
-        )
+        terms = pull * jnp.maximum(here, 0)
+        slope = linear + quadratic * t + terms.sum()
+        rounding = 4 * jnp.finfo(slack.dtype).eps * (jnp.abs(linear) + jnp.abs(quadratic * t) + jnp.abs(terms).sum())
+        return slope, quadratic + jnp.where(here > 0, pull * change, 0).sum(), rounding
 
     def improve(carry: tuple[Array, ...]) -> tuple[Array, ...]:
-        k, low, high, t, before, _ = carry
-        slope, curvature = derivatives(t)
+        k, low, high, t, _ = carry
+        slope, curvature, rounding = derivatives(t)
         low, high = jnp.where(slope <= 0, t, low), jnp.where(slope > 0, t, high)
         step = slope / jnp.where(curvature > 0, curvature, 1)
         inside = (curvature > 0) & (t - step >= low) & (t - step <= high)
-        # The same curvature after a Newton step is the same piece, whose root this is.
-        done = (jnp.abs(slope) <= enough) | (curvature == before) | (slope == 0) | ~jnp.isfinite(slope)
+        # Not where the curvature stays as it was: with equal costs two pieces can have the same.
+        done = (jnp.abs(slope) <= jnp.maximum(enough, rounding)) | ~jnp.isfinite(slope)
         t_next = jnp.where(inside, t - step, (low + high) / 2)
-        known = jnp.where(inside, curvature, -1)
-        return k + 1, low, high, jnp.where(done, t, t_next), known, done
+        return k + 1, low, high, jnp.where(done, t, t_next), done
 
     low, high = (jnp.asarray(end, slack.dtype) for end in bracket)
     first = (
@@ -62,7 +61,6 @@ def hinge_minimum(
         low,
         high,
         jnp.asarray(start, slack.dtype),
-        -jnp.ones_like(low),
         slack[0] > jnp.inf,
     )
     return lax.while_loop(lambda carry: ~carry[-1] & (carry[0] < EVALUATIONS), improve, first)[3]

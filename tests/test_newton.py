@@ -15,6 +15,7 @@ from tolerances import ACCEPTED_GAP, FLOAT32_GAP
 import jaxsvm
 from jaxsvm import FrankWolfe, Newton
 from jaxsvm.kernels import RBF, Linear, Polynomial, Precomputed
+from jaxsvm.line_search import best_bias
 from jaxsvm.loop import fit_compiled
 
 SOLVER = Newton(tol=ACCEPTED_GAP)
@@ -324,3 +325,16 @@ def test_free_bias_of_shifted_and_of_imbalanced_data():
         assert fit.status.name == "CONVERGED"
     pair = jaxsvm.fit(free_problem(x[:2], np.array([1.0, -1.0])), SOLVER)
     assert float(pair.bias) == pytest.approx(0, abs=1e-12)
+
+
+def test_the_best_bias_is_best_where_pieces_share_their_curvature():
+    """With equal costs two pieces of the objective can have one curvature: the search must not take them for one."""
+    random = np.random.default_rng(0)
+    for _ in range(20):
+        margins, y = random.normal(size=60), np.where(random.random(60) < 0.5, 1.0, -1.0)
+        b = float(best_bias(jnp.asarray(margins), jnp.asarray(y), jnp.full(60, 10.0), 1.0))
+
+        def loss(b, margins=margins, y=y):
+            return (np.maximum(0, 1 - margins - y * b) ** 2).sum()
+
+        assert loss(b) <= min(loss(b + step) for step in np.linspace(-0.5, 0.5, 201)) + 1e-12
