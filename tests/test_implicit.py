@@ -62,7 +62,15 @@ CASES = {
     "linear features": (lambda x: svm(Linear(), 30.0, x=x, rank=D), data()[0]),
     "Nystroem": (lambda gamma: svm(RBF(gamma), rank=10), 0.5),
 }
-every_case = pytest.mark.parametrize("name", CASES)
+OFTEN = ("C", "C, free bias", "weights", "a width a feature", "points, tiled", "Gram entries")
+"""Tested always; the others with the slow tests: each compiles programs of its own."""
+
+
+def often(names):
+    return [name if name in OFTEN else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
+every_case = pytest.mark.parametrize("name", often(CASES))
 
 
 @functools.cache
@@ -150,7 +158,7 @@ def test_derivatives_agree_with_differences_of_the_oracle(name):
 THROUGH_FIT = ["C", "weights", "a width a feature", "points, tiled", "Gram entries", "Nystroem"]
 
 
-@pytest.mark.parametrize("name", THROUGH_FIT)
+@pytest.mark.parametrize("name", ["C", *often(THROUGH_FIT[2:]), pytest.param("weights", marks=pytest.mark.slow)])
 def test_derivatives_go_through_fit(name):
     build, theta = CASES[name]
 
@@ -208,7 +216,7 @@ def test_gradients_in_lanes_and_in_a_users_jit():
     np.testing.assert_allclose(lanes, [gradient(C) for C in Cs], rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["C", "points, tiled", "Nystroem"])
+@pytest.mark.parametrize("name", often(["C", "points, tiled", "Nystroem"]))
 def test_float32(name):
     build, theta = CASES[name]
     x = data()[0].astype(np.float32)
