@@ -30,6 +30,8 @@ PATIENCE = 3
 """Certifications in a row without progress before a fit is STALLED."""
 CLAIM = 0.9
 """The running value must be this far below the threshold before a certification is worth its product."""
+STILL = 1000
+"""Steps after which an R that stands still is looked into, though alpha may move below its rounding."""
 UNROLL = 5
 """Steps a turn of the inner loop: 5 took a quarter off a step at n = 5,000, and 0.2 s more to compile."""
 BURST_SECONDS = 0.25
@@ -51,7 +53,7 @@ class Progress(NamedTuple):
         polished: Step of the last polish, int32 `()`.
         lowest: The lowest certified `R` so far, `()`.
         stale: Certifications in a row without progress, int32 `()`.
-        idle: Whether the last chunk left `R` and `excess` where they were, `()`.
+        idle: Whether the last chunk left `R` where it was, and `excess` too or for long, `()`.
     """
 
     state: Any
@@ -194,7 +196,8 @@ def look(problem: Any, solver: Any, progress: Progress, state: Any) -> Progress:
     moved = state.counters.steps > progress.state.counters.steps
     excess = solver_excess(problem, solver, state)
     # R alone would not tell: near the end its decrease is below its rounding, while alpha and s still move.
-    still = (state.R == progress.state.R) & (excess == progress.excess)
+    long = state.counters.steps - progress.refreshed >= STILL
+    still = (state.R == progress.state.R) & ((excess == progress.excess) | long)
     return progress._replace(state=state, excess=excess, idle=jnp.where(moved, still, progress.idle))
 
 
