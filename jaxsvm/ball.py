@@ -105,6 +105,17 @@ class BallProblem:
         gap = jnp.where(dual > 0, gap, jnp.inf)
         return Certificate(primal, dual, jnp.where(points_differ, gap, 0).astype(s.dtype))
 
+    def objective(self, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Float[Array, ""]:
+        """`R = alpha . s`, which solvers make smaller."""
+        return alpha @ s
+
+    def answer(
+        self, alpha: Float[Array, " n"], margins: Float[Array, " n"], R: Float[Array, ""]
+    ) -> tuple[Array, Array, Array, Array]:
+        """What a `Fit` holds: dual variables, coefficients and bias of the decision function, and its scale."""
+        del margins
+        return alpha, *self.primal_point(alpha, R), R
+
     def indefinite(self, R: Float[Array, ""]) -> Bool[Array, ""]:
         """Whether the squared radius `-R` is negative by more than rounding."""
         return 32 * jnp.finfo(R.dtype).eps * jnp.abs(self.squares).max() < R

@@ -43,9 +43,9 @@ class Progress(NamedTuple):
 
     Attributes:
         state: The solver's state.
-        alpha: The best certified point, `(n,)`.
+        alpha: The best certified point, `(n,)`; two rows for problems whose points have them.
         margins: Its margins (`problem.margins`), from scratch, `(n,)`.
-        R: Its `alpha . s`, `()`.
+        R: Its objective (`problem.objective`, which solvers make smaller), `()`.
         certificate: Its certificate.
         status: Status code, int32 `()`.
         excess: Running value of the stop rule over its threshold, `()`: at most 1 where it claims to hold.
@@ -57,7 +57,7 @@ class Progress(NamedTuple):
     """
 
     state: Any
-    alpha: Float[Array, " n"]
+    alpha: Float[Array, "*two n"]
     margins: Float[Array, " n"]
     R: Float[Array, ""]
     certificate: Certificate
@@ -82,7 +82,7 @@ def fit(
     """Solve a problem.
 
     Args:
-        problem: From `svm_problem` or `meb_problem`.
+        problem: From `svm_problem`, `hinge_problem`, `slack_problem`, `box_problem` or `meb_problem`.
         solver: A solver's configuration, such as `FrankWolfe(variant="smo", tol=1e-4)`.
         key: A random key for solvers that draw; None takes key 0, so that a call repeats.
         init: Where to start: a `Fit` to go on from (the same problem at another C, say), or weights `(n,)`.
@@ -144,7 +144,7 @@ def begin(problem: Any, solver: Any, key: Array, init: Any = None) -> Progress:
         state=state,
         alpha=alpha,
         margins=problem.margins(alpha, s),
-        R=alpha @ s,
+        R=problem.objective(alpha, s),
         certificate=certificate,
         status=jnp.where(problem.feasible, Status.RUNNING, Status.INFEASIBLE).astype(jnp.int32),
         excess=infinite,
@@ -224,7 +224,7 @@ def certify(problem: Any, solver: Any, progress: Progress, may_polish: bool = Tr
     if may_polish and _polish_interval(solver, progress) is not None:
         state, polished = _polish(problem, solver, progress, state)
     alpha, s = solver.dual_point(problem, state)
-    R = alpha @ s
+    R = problem.objective(alpha, s)
     certificate = problem.certificate(alpha, s)
     excess = stop_excess(problem, solver, alpha, s, R)
     finite = jnp.isfinite(R) & jnp.all(jnp.isfinite(s))
@@ -243,7 +243,7 @@ def certify(problem: Any, solver: Any, progress: Progress, may_polish: bool = Tr
         (excess <= 1, Status.CONVERGED),
         (_gave_up(solver, progress), Status.STALLED),
         (steps_taken(progress) >= solver.max_steps, Status.MAX_STEPS),
-        (stale >= PATIENCE, Status.STALLED),
+        (stale >= getattr(solver, "patience", PATIENCE), Status.STALLED),
     ):
         status = jnp.where((status == Status.RUNNING) & condition, code, status)
 
@@ -268,7 +268,7 @@ def certify(problem: Any, solver: Any, progress: Progress, may_polish: bool = Tr
 
 def _polish(problem: Any, solver: Any, progress: Progress, state: Any) -> tuple[Any, Array]:
     """A polished state, where the steps since the last polish have earned one."""
-    earned = _earned_polish(solver, progress)
+    earned = earned_polish(solver, progress)
 
     def polish(carry: tuple[Array, Any]) -> tuple[Array, Any]:
         return jnp.asarray(False), solver.polish(problem, carry[1])
@@ -283,7 +283,8 @@ def _polish_interval(solver: Any, progress: Progress) -> int | None:
     return solver.polish_interval(progress.alpha.shape[-1]) if hasattr(solver, "polish_interval") else None
 
 
-def _earned_polish(solver: Any, progress: Progress) -> Array:
+def earned_polish(solver: Any, progress: Progress) -> Array:
+    """Whether the steps since the last polish have spent as much as a polish costs."""
     interval = _polish_interval(solver, progress)
     if interval is None:
         return jnp.asarray(False)
@@ -298,12 +299,12 @@ def _gave_up(solver: Any, progress: Progress) -> Array:
 def finish(problem: Any, solver: Any, progress: Progress) -> Fit:
     """The best certified point as a `Fit`."""
     del solver
-    coefficients, bias = problem.primal_point(progress.alpha, progress.R)
+    alpha, coefficients, bias, R = problem.answer(progress.alpha, progress.margins, progress.R)
     return Fit(
-        alpha=progress.alpha,
+        alpha=alpha,
         dual_coef=coefficients,
         bias=bias,
-        R=progress.R,
+        R=R,
         margins=progress.margins,
         certificate=progress.certificate,
         status=StatusCode(progress.status),
@@ -334,7 +335,7 @@ def _burst(problem: Any, solver: Any, progress: Progress, chunks: Any, last: Any
     """
     progress = advance(problem, solver, progress, chunks)
     time_to = due(solver, progress)
-    polish_due = time_to & _earned_polish(solver, progress) & ~jnp.asarray(last)
+    polish_due = time_to & earned_polish(solver, progress) & ~jnp.asarray(last)
     plain = partial(certify, problem, solver, may_polish=False)
     return lax.cond((time_to | last) & ~polish_due, plain, lambda progress: progress, progress), polish_due
 
@@ -393,11 +394,12 @@ def drive(
             progress = progress._replace(status=jnp.asarray(Status.INTERRUPTED, jnp.int32))
     fitted = _finish(problem, solver, progress)
     if warn:
-        _warn(fitted, solver)
+        warn_unless_converged(fitted, solver)
     return fitted
 
 
-def _warn(fitted: Fit, solver: Any) -> None:
+def warn_unless_converged(fitted: Fit, solver: Any) -> None:
+    """Warn of a fit that ended in any other way."""
     status = Status(int(fitted.status))
     if status != Status.CONVERGED:
         warnings.warn(

@@ -1,26 +1,25 @@
 """A regularisation path: one problem at many values of C, each answer certified.
 
 One Gram operator serves all values, since C stands only in the ridge `1 / C_i` of `Kt`. By default they are solved
-coarse to fine (`jaxsvm.refinement`). With a solver of the user's choice, or under tracing, they are warm chains: each
-value from the solution of the one before, where alpha stays feasible and `s` moves by `alpha (1/C' - 1/C)`, so that no
-matrix-vector product is needed (spec 6.2).
+coarse to fine (`jaxsvm.refinement`). With a solver of the user's choice, or under tracing, they are warm chains
+(`jaxsvm.chains`). The same Gram operator serves several labellings (one-versus-rest) and weightings (folds), too.
 """
 
 import dataclasses
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jaxtyping import Array, Float
 
+from jaxsvm.chains import chain_on_host, chains_in_lanes, chains_traced
 from jaxsvm.errors import InputError, is_concrete, require_finite
-from jaxsvm.loop import drive, fit_compiled
 from jaxsvm.problem import SquaredHingeProblem, at_penalty, svm_problem
 from jaxsvm.refinement import Ladder, solve_ladders
-from jaxsvm.result import Certificate, Fit, Status, StatusCode
+from jaxsvm.result import Certificate, Fit, StatusCode
 from jaxsvm.solvers.block_newton import BlockNewton
 from jaxsvm.solvers.frank_wolfe import FrankWolfe
 from jaxsvm.solvers.newton import Newton
@@ -31,16 +30,19 @@ from jaxsvm.solvers.newton import Newton
 class Path:
     """Fits at k values of C, in the order in which they were asked for. A pytree.
 
+    `path[i]` is the fit at value i, or, where several problems were solved, the path of problem i.
+
     Attributes:
         Cs: The values, `(k,)`.
-        fits: A `Fit` whose every field has the k lanes first.
+        fits: A `Fit` whose every field has the k lanes first; before them an axis for Grams and one for problems,
+            where several of these were given.
     """
 
     Cs: Float[Array, " k"]
     fits: Fit
 
     @property
-    def alphas(self) -> Float[Array, "k n"]:
+    def alphas(self) -> Float[Array, "*problems k n"]:
         """Dual variables, a row a value of C."""
         return self.fits.alpha
 
@@ -62,12 +64,15 @@ class Path:
     def __len__(self) -> int:
         return self.fits.alpha.shape[0]
 
-    def __getitem__(self, i: int) -> Fit:
+    def __getitem__(self, i: int) -> "Fit | Path":
+        several = self.fits.alpha.ndim > 2
         if not -len(self) <= i < len(self):
-            raise IndexError(f"the path has {len(self)} values of C: there is no number {i}")
-        return jax.tree.map(lambda leaf: leaf[i], self.fits)
+            parts = "problems" if several else "values of C"
+            raise IndexError(f"the path has {len(self)} {parts}: there is no number {i}")
+        fits = jax.tree.map(lambda leaf: leaf[i], self.fits)
+        return Path(Cs=self.Cs, fits=fits) if several else fits
 
-    def __iter__(self) -> Iterator[Fit]:
+    def __iter__(self) -> "Iterator[Fit | Path]":
         return (self[i] for i in range(len(self)))
 
 
@@ -85,25 +90,26 @@ def solve_path(
     key: Array | None = None,
     callback: Callable[[int, Fit], Any] | None = None,
 ) -> Path:
-    """Solve a problem at many values of C.
+    """Solve a problem, or several on one Gram operator, at many values of C.
 
     Args:
-        gram: The Gram operator of the n samples, from `jaxsvm.gram`.
-        y: Labels in {-1, +1}, `(n,)`.
+        gram: The Gram operator of the n samples, from `jaxsvm.gram`; or a list of g of them (kernel parameters, say).
+        y: Labels in {-1, +1}, `(n,)`; or `(m, n)`, a row a problem (one class against the rest, say).
         Cs: Values of C, `(k,)`, in any order, repeated or not.
         problem: What makes the problem of one value: `problem(gram, y, C, sample_weight=...)`.
         solver: A solver's configuration, for warm chains; None: coarse to fine (warm chains of second-order pairs
             under tracing, or where `lanes` are given).
         tol: The relative duality gap that each answer is certified to; a solver that is given keeps its own.
-        sample_weight: Weights, `(n,)`, or None.
+        sample_weight: Weights, `(n,)`, or `(m, n)`, a row a problem (folds: 0 for what is held out), or None.
         screen: Reserved for safe screening: None.
-        lanes: How many warm chains run side by side in one compiled computation, each through its share of the values;
-            None: one chain.
+        lanes: How many values are solved side by side in one compiled computation: lanes of warm chains, which load
+            the next value when they end (under tracing they are fixed, each with its share); None: one chain.
         key: A random key for solvers that draw.
-        callback: Called after each value with its place in `Cs` and its fit (concrete arrays and one chain only).
+        callback: Called after each value with its place in `Cs` and its fit (concrete arrays, one problem only).
 
     Returns:
-        The path, in the order of `Cs`. A value that fails says so in its status and leaves the others untouched.
+        The path, in the order of `Cs`: fits with axes `(k,)`, `(m, k)` for several problems, with g before them for
+        several Grams. A value that fails says so in its status and leaves the others untouched.
 
     Raises:
         InputError: On arguments that cannot be used.
@@ -113,23 +119,57 @@ def solve_path(
     checked_values(Cs)
     if lanes is not None and lanes < 1:
         raise InputError(f"lanes is {lanes}: at least 1 is needed.")
-    chosen, key = solver, jax.random.key(0) if key is None else key
-    solver = FrankWolfe(variant="smo", tol=tol) if solver is None else solver
+    signs, weights, several = _problems(y, sample_weight)
+    if callback is not None and (several or isinstance(gram, list | tuple)):
+        raise InputError("callback needs one problem on one Gram: solve them one after another.")
+    if isinstance(gram, list | tuple):
+        options = {"problem": problem, "solver": solver, "tol": tol, "lanes": lanes, "key": key}
+        paths = [solve_path(one, y, Cs, sample_weight=sample_weight, **options) for one in gram]
+        if not paths:
+            raise InputError("gram is an empty list: at least one Gram operator is needed.")
+        return Path(Cs=paths[0].Cs, fits=_stacked([path.fits for path in paths]))
+    key = jax.random.key(0) if key is None else key
 
-    def build(C: Any) -> Any:
-        return problem(gram, y, C, sample_weight=sample_weight)
+    def builder(y: Any, weight: Any) -> Callable[[Any], Any]:
+        return lambda C: problem(gram, y, C, sample_weight=weight)
 
-    concrete = is_concrete(gram, y, Cs, solver, sample_weight, key)
-    if concrete and chosen is None and lanes is None:
-        (fits,) = solve_together([build], np.asarray(Cs), tol=tol, key=key, callback=callback)
-        return Path(Cs=jnp.asarray(Cs, fits.alpha.dtype), fits=fits)
-    if concrete and lanes in (None, 1):
-        return _chain_on_host(build, solver, np.asarray(Cs), key, callback)
-    if callback is not None:
-        raise InputError("callback needs concrete arrays and one chain: leave lanes at None, outside jit and vmap.")
-    if concrete:  # bad values raise here, not inside the compiled chains
-        build(np.asarray(Cs)[0])
-    return _chains_compiled(build, solver, jnp.asarray(Cs, build(Cs[0]).dtype), key, lanes or 1)
+    builders = [builder(*pair) for pair in zip(signs, weights, strict=True)]
+    if not is_concrete(gram, y, Cs, solver, sample_weight, key):
+        if callback is not None:
+            raise InputError("callback needs concrete arrays: call `solve_path` outside jit and vmap.")
+        solver = FrankWolfe(variant="smo", tol=tol) if solver is None else solver
+        values = jnp.asarray(Cs, builders[0](Cs[0]).dtype)
+        fits = [chains_traced(build, solver, values, key, lanes or 1) for build in builders]
+    elif solver is None and lanes is None:
+        fits = solve_together(builders, np.asarray(Cs), tol=tol, key=key, callback=callback)
+    else:
+        solver = FrankWolfe(variant="smo", tol=tol) if solver is None else solver
+        chains = chain_on_host if lanes in (None, 1) else partial(chains_in_lanes, lanes=lanes)
+        fits = [chains(build, solver, np.asarray(Cs), key, found=callback) for build in builders]
+    together = _stacked(fits) if several else fits[0]
+    return Path(Cs=jnp.asarray(Cs, together.alpha.dtype), fits=together)
+
+
+def _stacked(fits: list[Fit]) -> Fit:
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *fits)
+
+
+def _problems(y: Any, sample_weight: Any) -> tuple[list[Any], list[Any], bool]:
+    """Labels and weights of each problem, and whether there are several."""
+    counts = {
+        name: np.shape(rows)[0] for name, rows in (("y", y), ("sample_weight", sample_weight)) if np.ndim(rows) == 2
+    }
+    if not counts:
+        return [y], [sample_weight], False
+    if len(set(counts.values())) > 1 or 0 in counts.values():
+        found = " and ".join(f"{name} has {count}" for name, count in counts.items())
+        raise InputError(f"{found} rows: as many rows as there are problems are needed, at least one.")
+    m = next(iter(counts.values()))
+    return (
+        (list(y) if "y" in counts else [y] * m),
+        (list(sample_weight) if "sample_weight" in counts else [sample_weight] * m),
+        True,
+    )
 
 
 def checked_values(Cs: Any) -> Any:
@@ -175,7 +215,7 @@ def solve_together(
     if any(not isinstance(first, SquaredHingeProblem) or first.free_bias for first in lowest):
         free = any(getattr(first, "free_bias", False) for first in lowest)
         solver = Newton(tol=tol) if free else FrankWolfe(variant="smo", tol=tol)
-        return [_chain_on_host(build, solver, Cs, key, callback).fits for build in builders]
+        return [chain_on_host(build, solver, Cs, key, callback) for build in builders]
 
     def done(_: int, place: int, fitted: Fit) -> None:
         if callback is not None:
@@ -194,45 +234,3 @@ def _rungs(build: Callable[[Any], Any], first: SquaredHingeProblem, values: np.n
     if not np.allclose(scaled.ridge, last.ridge, rtol=1e-4, atol=0) or not np.allclose(scaled.diagonal, last.diagonal):
         return [build(C) for C in values]
     return [first, *(at_penalty(first, C) for C in values[1:-1]), last][: len(values)]
-
-
-def _chain_on_host(build: Any, solver: Any, Cs: np.ndarray, key: Array, callback: Any) -> Path:
-    """One warm chain under the host driver. After Ctrl-C the values left get one chunk each, so that all have a fit."""
-    order = np.argsort(Cs, kind="stable")
-    fits: dict[int, Fit] = {}
-    warm, seconds = None, None
-    for place in order.tolist():
-        fitted = drive(build(Cs[place]), solver, key, warm, seconds)
-        fits[place] = fitted
-        seconds = 0.0 if fitted.status == Status.INTERRUPTED else None
-        warm = (fitted.alpha, fitted.margins)
-        if callback is not None:
-            callback(place, fitted)
-    ordered = [fits[place] for place in range(len(Cs))]
-    lanes = jax.tree.map(lambda *leaves: jnp.stack(leaves), *ordered)
-    return Path(Cs=jnp.asarray(Cs, lanes.alpha.dtype), fits=lanes)
-
-
-def _chains_compiled(build: Any, solver: Any, Cs: Float[Array, " k"], key: Array, lanes: int) -> Path:
-    """Warm chains as lanes of one computation; each runs through neighbouring values in increasing order."""
-    k = Cs.shape[0]
-    lanes = min(lanes, k)
-    length = -(-k // lanes)
-    order = jnp.argsort(Cs)
-    # Every chain is `length` long: the last one repeats its last value, which costs one certification.
-    places = jnp.minimum(jnp.arange(lanes * length), k - 1).reshape(lanes, length)
-
-    def chain(values: Float[Array, " length"]) -> Fit:
-        first = fit_compiled(build(values[0]), solver, key)
-
-        def link(warm: Any, C: Any) -> Any:
-            fitted = fit_compiled(build(C), solver, key, warm)
-            return (fitted.alpha, fitted.margins), fitted
-
-        _, rest = lax.scan(link, (first.alpha, first.margins), values[1:])
-        return jax.tree.map(lambda head, tail: jnp.concatenate([head[None], tail]), first, rest)
-
-    chained = jax.vmap(chain)(Cs[order][places])
-    flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:k], chained)
-    inverse = jnp.argsort(order)
-    return Path(Cs=Cs, fits=jax.tree.map(lambda leaf: leaf[inverse], flat))

@@ -187,6 +187,17 @@ class SquaredHingeProblem:
         """`D_i - 2 s_i + R`: of the points `z_i` with `z_i . z_j = Kt_ij` from the centre `sum_i alpha_i z_i`."""
         return jnp.maximum(self.diagonal - 2 * s + alpha @ s, 0)
 
+    def objective(self, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Float[Array, ""]:
+        """`R = alpha . s`, which solvers make smaller."""
+        return alpha @ s
+
+    def answer(
+        self, alpha: Float[Array, " n"], margins: Float[Array, " n"], R: Float[Array, ""]
+    ) -> tuple[Array, Array, Array, Array]:
+        """What a `Fit` holds: dual variables, coefficients and bias of the decision function, and its scale."""
+        del margins
+        return alpha, *self.primal_point(alpha, R), R
+
     def indefinite(self, R: Float[Array, ""]) -> Bool[Array, ""]:
         """Whether `R = alpha' Kt alpha` is negative by more than rounding: Kt is not positive semidefinite."""
         return -32 * jnp.finfo(R.dtype).eps * jnp.abs(self.diagonal).max() > R
@@ -261,11 +272,11 @@ def svm_problem(
     if bias not in ("regularized", "none", "free"):
         raise InputError(f'bias is {bias!r}: the squared-hinge problem has "regularized", "none" or "free".')
     dtype = vector_dtype(gram)
-    signs = _signs(y, gram.n, dtype)
-    penalty = _positive_scalar("C", C, dtype)
+    signs = checked_signs(y, gram.n, dtype)
+    penalty = positive_scalar("C", C, dtype)
     weight, mask, feasible = checked_weights(sample_weight, gram.n, dtype)
     if is_concrete(signs, weight):
-        _require_both_classes(signs, weight)
+        require_both_classes(signs, weight)
     if weight is None:
         ridge = jnp.broadcast_to(1 / penalty, (gram.n,))
         present = jnp.ones((gram.n,), bool)
@@ -305,7 +316,8 @@ def vector_dtype(gram: Any) -> Any:
     return gram.x.dtype if jnp.issubdtype(gram.x.dtype, jnp.floating) else gram.dtype
 
 
-def _signs(y: Any, n: int, dtype: Any) -> Float[Array, " n"]:
+def checked_signs(y: Any, n: int, dtype: Any) -> Float[Array, " n"]:
+    """Labels as signs; anything but -1 and +1 is refused."""
     if np.shape(y) != (n,):
         raise InputError(f"y has shape {np.shape(y)}: one label for each of the {n} samples is needed, shape ({n},).")
     if is_concrete(y):
@@ -319,7 +331,8 @@ def _signs(y: Any, n: int, dtype: Any) -> Float[Array, " n"]:
     return jnp.asarray(y, dtype)
 
 
-def _require_both_classes(signs: Array, weight: Array | None) -> None:
+def require_both_classes(signs: Array, weight: Array | None) -> None:
+    """Raise unless both classes have a sample of positive weight."""
     values = np.asarray(signs)
     present = values if weight is None else values[np.asarray(weight) > 0]
     for sign in (-1, 1):
@@ -330,7 +343,8 @@ def _require_both_classes(signs: Array, weight: Array | None) -> None:
             )
 
 
-def _positive_scalar(name: str, value: Any, dtype: Any) -> Float[Array, ""]:
+def positive_scalar(name: str, value: Any, dtype: Any) -> Float[Array, ""]:
+    """One positive finite number; anything else is refused."""
     if np.shape(value) != ():
         raise InputError(f"{name} has shape {np.shape(value)}: one number is needed (use `solve_path` for many).")
     if is_concrete(value) and not (np.isfinite(float(value)) and float(value) > 0):

@@ -188,14 +188,19 @@ def check(fit: Any) -> Any:
         ConvergenceError: Where a status is not CONVERGED; the message names the lanes, how they ended and how far
             they came.
     """
-    codes = np.atleast_1d(np.asarray(fit.status.code))
-    gaps = np.atleast_1d(np.asarray(fit.certificate.relative_gap))
+    shape = np.shape(fit.status.code)
+    codes, gaps = np.ravel(np.asarray(fit.status.code)), np.ravel(np.asarray(fit.certificate.relative_gap))
     failed = np.flatnonzero(codes != Status.CONVERGED)
+
+    def name(lane: int) -> str:
+        if len(shape) < 2:
+            return f"lane {lane}: " if len(codes) > 1 else ""
+        return f"lane ({', '.join(str(int(i)) for i in np.unravel_index(lane, shape))}): "
+
     if len(failed):
         raise ConvergenceError(
             "; ".join(
-                f"{f'lane {lane}: ' if len(codes) > 1 else ''}{Status(codes[lane]).name}, relative gap {gaps[lane]:.3g}"
-                for lane in failed[:8]
+                f"{name(lane)}{Status(codes[lane]).name}, relative gap {gaps[lane]:.3g}" for lane in failed[:8].tolist()
             )
             + (f" and {len(failed) - 8} more" if len(failed) > 8 else "")
             + f". {advice(Status(codes[failed[0]]))}"

@@ -12,11 +12,12 @@ STOP_RULES = ("squared_hinge", "relative_fw", "paper")
 def stop_excess(problem: Any, solver: Any, alpha: Array, s: Array, R: Array) -> Float[Array, ""]:
     """The stop rule's value over its threshold (spec 2.6): at most 1 where the rule holds."""
     tol = solver.tol
-    if solver.stop == "squared_hinge":
+    rule = getattr(solver, "stop", STOP_RULES[0])
+    if rule == "squared_hinge":
         return problem.certificate(alpha, s).relative_gap / tol
     lowest = s.min() if problem.mask is None else jnp.where(problem.mask, s, jnp.inf).min()
     G = 2 * (R - lowest)
-    if solver.stop == "relative_fw":
+    if rule == "relative_fw":
         return G / (tol * jnp.abs(R))
     # Written as on the right of spec 2.6, never as a ratio of radii: in float32 that ratio is one ulp wide.
     return G / ((2 * tol + tol**2) * (problem.diameter_squared - R))

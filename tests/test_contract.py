@@ -30,7 +30,11 @@ SOLVERS = {
     "polished sampled away": polished(sampled(FrankWolfe(variant="away", tol=1e-2))),
     "newton": Newton(tol=1e-6),
 }
-every_solver = pytest.mark.parametrize("name", SOLVERS)
+NESTED = ("sampled smo", "sampled core vectors", "polished classic", "polished sampled away")
+"""What is made of solvers that are in the list by themselves: with the slow tests, since each compiles all anew."""
+every_solver = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in NESTED else name for name in SOLVERS]
+)
 
 
 @functools.cache
@@ -198,7 +202,7 @@ def test_lowers_for_every_platform(name, dtype):
 # -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["away", "smo", "core vectors", "sampled smo"])
+@pytest.mark.parametrize("name", ["smo", "core vectors", pytest.param("sampled smo", marks=pytest.mark.slow)])
 def test_weight_zero_is_absence_and_weight_two_duplication(name):
     x, y = data()
     rng = np.random.default_rng(1)
@@ -407,7 +411,7 @@ def test_bad_configurations_are_refused(make, message):
 # --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("lanes", [None, 2])
+@pytest.mark.parametrize("lanes", [None, pytest.param(2, marks=pytest.mark.slow)])
 def test_path_in_any_order_with_repeats(lanes):
     Cs = np.array([8.0, 0.1, 2.0, 8.0, 0.5])
     path = jaxsvm.solve_path(gram(), data()[1], Cs, tol=1e-6, lanes=lanes)
@@ -435,7 +439,7 @@ def test_traced_path_agrees_with_the_host():
 # ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [name for name in SOLVERS if name != "newton"])  # which is for SVMs
+@pytest.mark.parametrize("name", [name for name in SOLVERS if name != "newton" and name not in NESTED])  # for SVMs
 def test_ball_of_points(name):
     x, _ = data()
     from jaxsvm.kernels import Linear

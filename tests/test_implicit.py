@@ -189,14 +189,17 @@ def rbf_loss(log_parameters, solver=None):
 WHERE = np.log([30.0, 0.5])
 
 
-def test_second_derivatives_in_mixed_modes():
+@pytest.mark.parametrize(
+    ("outer", "inner"), [(jax.jacfwd, jax.jacrev), pytest.param(jax.jacrev, jax.jacfwd, marks=pytest.mark.slow)]
+)
+def test_second_derivatives_in_mixed_modes(outer, inner):
     """Against differences of gradients, which the tests above hold against the oracle."""
     gradient = jax.jit(jax.grad(rbf_loss))
     expected = np.stack([(gradient(WHERE + e) - gradient(WHERE - e)) / (2 * STEP) for e in STEP * np.eye(2)])
-    for outer, inner in ((jax.jacfwd, jax.jacrev), (jax.jacrev, jax.jacfwd)):
-        np.testing.assert_allclose(jax.jit(outer(inner(rbf_loss)))(WHERE), expected, rtol=CLOSE, atol=1e-7)
+    np.testing.assert_allclose(jax.jit(outer(inner(rbf_loss)))(WHERE), expected, rtol=CLOSE, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_hessian_through_fit():
     expected = jax.jit(jax.hessian(rbf_loss))(WHERE)
     found = jax.jit(jax.hessian(functools.partial(rbf_loss, solver=FrankWolfe(tol=1e-9))))(WHERE)
@@ -307,7 +310,7 @@ def test_the_derivative_of_a_tiled_gram_takes_little_memory():
 # --- values and kinks ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("outside", [True, False])
+@pytest.mark.parametrize("outside", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_the_optimal_value_and_its_derivatives(outside):
     known = implicit.solution(svm(RBF(0.5), 30.0))
 

@@ -98,8 +98,15 @@ def test_large_n_starts_on_a_part_and_ends_on_the_whole():
     assert float(oracle.relative_gap_direct(K, y, 100.0, np.asarray(fit.alpha))) <= ACCEPTED_GAP
 
 
-@pytest.mark.parametrize("bias", ["regularized", "free"])
-@pytest.mark.parametrize("C", [0.1, 1e3])
+@pytest.mark.parametrize(
+    ("C", "bias"),
+    [
+        (0.1, "free"),
+        (1e3, "regularized"),
+        pytest.param(0.1, "regularized", marks=pytest.mark.slow),
+        pytest.param(1e3, "free", marks=pytest.mark.slow),
+    ],
+)
 def test_conjugate_gradients_agree_with_the_factor(bias, C):
     x, y = data()
     problem = jaxsvm.svm_problem(jaxsvm.gram(RBF(gamma=0.5), x, tile=64), y, C, bias=bias)
@@ -240,14 +247,18 @@ def test_feature_space_equals_kernel_space(method, bias):
     np.testing.assert_allclose(x.T @ fit.dual_coef, x.T @ exact.dual_coef, atol=1e-4)
 
 
-def test_sparse_and_low_rank():
+@pytest.mark.parametrize("method", a_third(["auto", "cg", "lbfgs"]))
+def test_sparse(method):
     sparse = pytest.importorskip("scipy.sparse")
     x, y = data()
     x = np.where(abs(x) > 0.7, x, 0)
     truth = oracle.solve_svm(x @ x.T, y, 2.0)
-    for method in ("auto", "cg", "lbfgs"):
-        problem = jaxsvm.svm_problem(jaxsvm.gram(Linear(), sparse.csr_matrix(x), tile=64), y, 2.0)
-        bounded(jaxsvm.fit(problem, Newton(tol=1e-8, method=method)), truth.optimum)
+    problem = jaxsvm.svm_problem(jaxsvm.gram(Linear(), sparse.csr_matrix(x), tile=64), y, 2.0)
+    bounded(jaxsvm.fit(problem, Newton(tol=1e-8, method=method)), truth.optimum)
+
+
+def test_low_rank():
+    x, y = data()
     gram = jaxsvm.gram(RBF(gamma=0.5), x, rank=20)
     truth = oracle.solve_svm(np.asarray(gram.Z @ gram.Z.T), y, 1e3)
     bounded(jaxsvm.fit(jaxsvm.svm_problem(gram, y, 1e3), SOLVER), truth.optimum)
@@ -265,8 +276,6 @@ def test_many_rows_start_on_some_and_take_part_of_the_hessian():
     assert (w @ w + b * b + hinge @ hinge) / 2 == pytest.approx(float(fit.certificate.primal), rel=1e-9)
     warm = jaxsvm.fit(jaxsvm.svm_problem(problem.gram, y, 1.1), SOLVER, init=fit)
     assert warm.status.name == "CONVERGED"
-    lanes = jax.vmap(lambda C: jaxsvm.fit(jaxsvm.svm_problem(problem.gram, y, C), SOLVER))(jnp.array([1.0, 0.01]))
-    assert float(lanes.certificate.primal[0]) == pytest.approx(float(fit.certificate.primal), rel=1e-8)
 
 
 # --- free bias ---------------------------------------------------------------------------------------------------

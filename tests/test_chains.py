@@ -1,0 +1,172 @@
+"""Warm chains in lanes: loaded, moved together, interrupted; several problems on one Gram operator."""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+from test_path import GRID, N, compilations, data, gram, judge, kernel_of
+
+import jaxsvm
+from jaxsvm import FrankWolfe, Status, chains
+from jaxsvm.kernels import RBF
+
+SOLVER = FrankWolfe(tol=1e-5)
+
+
+@pytest.fixture
+def widths(monkeypatch):
+    """How many lanes each round had."""
+    seen = []
+    advance = chains._advance  # noqa: SLF001 (what a round costs is what these tests are about)
+
+    def counted(shared, own, solver, progress, shape):
+        seen.append(progress.status.shape[0])
+        return advance(shared, own, solver, progress, shape)
+
+    monkeypatch.setattr(chains, "_advance", counted)
+    return seen
+
+
+@pytest.mark.parametrize("lanes", [2, 5, 50])
+def test_lanes_answer_for_every_value(widths, lanes):
+    Cs = np.concatenate([GRID[::-1], GRID[:2]])
+    found = {}
+    path = jaxsvm.solve_path(gram(), data()[1], Cs, solver=SOLVER, lanes=lanes, callback=found.__setitem__)
+    judge(path, Cs, kernel_of(gram()), data()[1], 1e-5)
+    assert sorted(found) == list(range(len(Cs)))
+    for place, fit in found.items():
+        np.testing.assert_array_equal(fit.alpha, path.alphas[place])
+    assert max(widths) == widths[0] == min(lanes, len(Cs))
+
+
+def test_lanes_with_nothing_left_are_left_out(widths):
+    """One value is far harder than the others: in the end it runs alone, and widths fall in powers of two."""
+    path = jaxsvm.solve_path(gram(), data()[1], [0.01, 0.02, 0.03, 0.04, 1e6], solver=SOLVER, lanes=5)
+    assert set(path.status.name) == {"CONVERGED"}
+    assert widths[0] == 5
+    assert widths[-1] == 1
+    assert set(widths[1:]) <= {5, 4, 2, 1}
+    assert sorted(widths, reverse=True) == widths
+
+
+def test_lanes_share_the_gram_operator():
+    shape = chains._Shape.of(*(jaxsvm.svm_problem(gram(), data()[1], C) for C in (1.0, 2.0)))  # noqa: SLF001
+    problem = jaxsvm.svm_problem(gram(), data()[1], 3.0)
+    assert any(leaf is problem.gram.K for leaf in shape.shared(problem))
+    assert max(leaf.size for leaf in shape.own(problem)) == N
+    chex_leaves = jax.tree.leaves(shape.join(shape.shared(problem), shape.own(problem)))
+    assert all(a is b for a, b in zip(chex_leaves, jax.tree.leaves(problem), strict=True))
+
+
+def test_a_lane_that_stalls_leaves_the_others_alone():
+    Cs, y = [1e8, 1.0, 1e3, 10.0, 0.01], data()[1]
+    with pytest.warns(jaxsvm.ConvergenceWarning, match="STALLED"):
+        path = jaxsvm.solve_path(gram("float32"), y, Cs, tol=1e-4, lanes=3)
+    assert list(path.status.name) == ["STALLED"] + ["CONVERGED"] * 4
+    rest = jax.tree.map(lambda leaf: leaf[1:], path)
+    judge(rest, Cs[1:], kernel_of(gram("float32")), y, 1e-4)
+
+
+def test_other_values_compile_nothing():
+    options = {"tol": 1e-5, "lanes": 4}
+    jaxsvm.solve_path(gram(), data()[1], GRID, **options)
+    with compilations() as seen:
+        jaxsvm.solve_path(gram(), data()[1], GRID * 1.01, **options)
+    assert not seen
+
+
+@pytest.mark.parametrize("call", [0, 1, 3])
+def test_ctrl_c_keeps_what_was_found(monkeypatch, call):
+    calls, advance = [], chains._advance  # noqa: SLF001
+
+    def pressed(*arguments):
+        if len(calls) == call:
+            raise KeyboardInterrupt
+        calls.append(None)
+        return advance(*arguments)
+
+    monkeypatch.setattr(chains, "_advance", pressed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", jaxsvm.ConvergenceWarning)
+        path = jaxsvm.solve_path(gram(), data()[1], GRID, tol=1e-6, lanes=3)
+    gaps, K = np.asarray(path.certificate.relative_gap), kernel_of(gram())
+    assert "INTERRUPTED" in set(path.status.name)
+    assert set(path.status.name) <= {"CONVERGED", "INTERRUPTED"}
+    assert (np.asarray(path.status) == Status.CONVERGED).sum() == (gaps <= 1e-6).sum()
+    for C, fit, gap in zip(GRID, path, gaps, strict=True):
+        assert oracle.relative_gap_direct(K, data()[1], C, np.asarray(fit.alpha)) <= float(gap) * (1 + 1e-9) + 1e-9
+
+
+# --- several problems on one Gram operator
+# -------------------------------------------------------------------------------------
+
+
+def three_classes():
+    x, _ = data()
+    classes = np.digitize(x[:, 0], [-0.5, 0.5])
+    return np.stack([np.where(classes == k, 1.0, -1.0) for k in range(3)])
+
+
+@pytest.mark.parametrize("options", [{}, {"solver": SOLVER}, {"lanes": 2}], ids=["refined", "chain", "lanes"])
+def test_one_class_against_the_rest(options):
+    signs, Cs = three_classes(), [10.0, 0.1, 1.0]
+    path = jaxsvm.solve_path(gram(), signs, Cs, tol=1e-5, **options)
+    assert path.alphas.shape == (3, 3, N)
+    assert len(path) == 3
+    for y, one in zip(signs, path, strict=True):
+        judge(one, Cs, kernel_of(gram()), y, 1e-5)
+    jaxsvm.check(path)
+
+
+def test_several_problems_under_tracing():
+    signs, Cs = jnp.asarray(three_classes()), jnp.asarray([10.0, 0.1, 1.0])
+    path = jax.jit(lambda Cs: jaxsvm.solve_path(gram(), signs, Cs, tol=1e-5))(Cs)
+    assert path.alphas.shape == (3, 3, N)
+    for y, one in zip(three_classes(), path, strict=True):
+        judge(one, Cs, kernel_of(gram()), y, 1e-5)
+
+
+def test_folds_as_weights_and_kernels_as_a_list():
+    x, y = data()
+    weights = np.ones((2, N))
+    weights[0, ::2] = weights[1, 1::2] = 0
+    grams = [jaxsvm.gram(RBF(gamma=gamma), x) for gamma in (0.2, 0.5, 1.5)]
+    path = jaxsvm.solve_path(grams, y, [1.0, 10.0], tol=1e-5, sample_weight=weights)
+    assert path.alphas.shape == (3, 2, 2, N)
+    for here, of_gram in zip(grams, path, strict=True):
+        for weight, one in zip(weights, of_gram, strict=True):
+            judge(one, [1.0, 10.0], kernel_of(here), y, 1e-5, weight=weight)
+
+
+def test_check_names_the_lane_of_a_problem():
+    signs = three_classes()
+    with pytest.warns(jaxsvm.ConvergenceWarning):
+        path = jaxsvm.solve_path(gram("float32"), signs[:2], [1.0, 1e12], tol=1e-4)
+    with pytest.raises(jaxsvm.ConvergenceError, match=r"lane \(0, 1\): STALLED"):
+        jaxsvm.check(path)
+
+
+@pytest.mark.parametrize(
+    ("call", "word"),
+    [
+        (lambda: jaxsvm.solve_path(gram(), three_classes(), [1.0], callback=print), "one problem"),
+        (lambda: jaxsvm.solve_path([gram()], data()[1], [1.0], callback=print), "one problem"),
+        (lambda: jaxsvm.solve_path([], data()[1], [1.0]), "empty"),
+        (lambda: jaxsvm.solve_path(gram(), three_classes(), [1.0], sample_weight=np.ones((2, N))), "rows"),
+        (lambda: jaxsvm.solve_path(gram(), np.ones((0, N)), [1.0]), "rows"),
+        (lambda: jaxsvm.solve_path(gram(), three_classes()[:, :-1], [1.0]), "shape"),
+    ],
+)
+def test_bad_lists_of_problems_are_refused(call, word):
+    with pytest.raises(jaxsvm.InputError, match=word):
+        call()
+
+
+def test_a_path_of_problems_has_an_end():
+    path = jaxsvm.solve_path(gram(), three_classes(), [1.0, 2.0], tol=1e-3)
+    assert path[-1].alphas.shape == (2, N)
+    with pytest.raises(IndexError, match="3 problems"):
+        path[3]
