@@ -8,21 +8,26 @@ carries its own proof of quality:
     fit = jaxsvm.fit(problem, jaxsvm.FrankWolfe(tol=1e-4))
 """
 
-from jaxsvm import datasets, implicit, kernels
+from jaxsvm import datasets, implicit, kernels, slack
 from jaxsvm.ball import Ball, ball, is_coreset, meb_problem
 from jaxsvm.cross_validation import C_grid, CrossValidation, cross_validate
 from jaxsvm.errors import ConvergenceError, ConvergenceWarning, DataError, InputError
 from jaxsvm.gram import gram
+from jaxsvm.hinge import box_problem, hinge_problem
 from jaxsvm.loop import fit
 from jaxsvm.model import Model, compact, decision_function, load_model, predict
 from jaxsvm.path import Path, solve_path
 from jaxsvm.problem import svm_problem
 from jaxsvm.result import Certificate, Fit, Status, check
+from jaxsvm.slack import slack_problem
 from jaxsvm.solvers.core_vector_machine import CoreVectorMachine
 from jaxsvm.solvers.frank_wolfe import FrankWolfe
 from jaxsvm.solvers.newton import Newton
+from jaxsvm.solvers.sequential_minimal_optimization import SMO
+from jaxsvm.solvers.stochastic_batch_perceptron import StochasticBatchPerceptron
 from jaxsvm.transform import polished, sampled
 from jaxsvm.tune import Tuned, tune
+from jaxsvm.water_level import water_level, water_level_with_bias
 
 __version__ = "0.1.0"
 
@@ -41,9 +46,12 @@ __all__ = [
     "Model",
     "Newton",
     "Path",
+    "SMO",
     "Status",
+    "StochasticBatchPerceptron",
     "Tuned",
     "ball",
+    "box_problem",
     "check",
     "compact",
     "cross_validate",
@@ -51,6 +59,7 @@ __all__ = [
     "decision_function",
     "fit",
     "gram",
+    "hinge_problem",
     "implicit",
     "is_coreset",
     "kernels",
@@ -59,7 +68,11 @@ __all__ = [
     "polished",
     "predict",
     "sampled",
+    "slack",
+    "slack_problem",
     "solve_path",
     "svm_problem",
     "tune",
+    "water_level",
+    "water_level_with_bias",
 ]

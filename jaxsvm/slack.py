@@ -1,0 +1,243 @@
+"""The slack-constrained hinge SVM: the best worst margin of a unit vector, for a budget of slack.
+
+    max  min_i (y_i <w, phi_i> + xi_i)    over  |w| <= 1,  xi >= 0,  mean slack sum_i weight_i xi_i <= n nu
+
+(Hazan, Koren, Srebro 2011; Cotter, Shalev-Shwartz, Srebro 2012). Its objective is the water level of the responses
+(`jaxsvm.water_level`), its dual `min_p sqrt(p'Qp) + n nu max_i p_i` over the simplex: every p bounds the optimum from
+above, which is the certificate. `w / level` solves the hinge problem with the C that `equivalent_C` tells (spec 1.5).
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxsvm.errors import InputError, is_concrete
+from jaxsvm.hinge import BoxProblem
+from jaxsvm.problem import ROUNDING, checked_signs, checked_weights, require_both_classes, vector_dtype
+from jaxsvm.result import Certificate, Fit
+from jaxsvm.water_level import WaterLevel, water_level, water_level_with_bias
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class SlackProblem:
+    """The slack-constrained hinge SVM. Build it with `slack_problem`.
+
+    A *point* of it has two rows, `(2, n)`: coefficients a of `w = sum_i a_i y_i phi_i` with `|w| <= 1`, and a
+    distribution p, the dual variable.
+
+    Attributes:
+        gram: The kernel matrix of the samples, as an operator.
+        y: Signs, `(n,)`.
+        nu: The mean slack allowed, in units of margin, `()`.
+        weight: Sample weights, `(n,)`; 0 for an absent sample.
+        diagonal: `Q_ii`, `(n,)`.
+        mask: Samples of positive weight, `(n,)`; None where no weights were given.
+        feasible: Whether the values make a problem, `()`: known late under tracing.
+        offset: 1.0 with a regularised bias, 0.0 without; static.
+        free_bias: Whether there is an unregularised bias, so that p has half of its mass in each class; static.
+    """
+
+    gram: Any
+    y: Float[Array, " n"]
+    nu: Float[Array, ""]
+    weight: Float[Array, " n"]
+    diagonal: Float[Array, " n"]
+    mask: Bool[Array, " n"] | None
+    feasible: Bool[Array, ""]
+    offset: float = dataclasses.field(metadata={"static": True})
+    free_bias: bool = dataclasses.field(metadata={"static": True})
+
+    @property
+    def n(self) -> int:
+        """How many samples."""
+        return self.y.shape[-1]
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of the solver's vectors."""
+        return self.y.dtype
+
+    @property
+    def volume(self) -> Float[Array, ""]:
+        """`V = n nu`, with the sum of the weights for n."""
+        return self.nu * self.weight.sum()
+
+    @property
+    def radius(self) -> Float[Array, ""]:
+        """`r = max_i |phi_i|`: how fast the level can change with w."""
+        return jnp.sqrt(jnp.where(self.weight > 0, self.diagonal, 0).max())
+
+    def columns(self, indices: Int[Array, " t"]) -> Float[Array, "t n"]:
+        """`Q[indices, :]`."""
+        return self.y[indices][:, None] * self.y * (self.gram.rows(indices) + self.offset)
+
+    def matvec(self, point: Float[Array, "k n"]) -> Float[Array, "k n"]:
+        """`Q` times each row, from scratch."""
+        signed = (self.y * point).T
+        return self.y * (self.gram.matvec(signed) + self.offset * signed.sum(axis=0)).T
+
+    def level(self, c: Float[Array, " n"], method: str | None = None) -> WaterLevel:
+        """The water level of responses c, with the best bias where there is a free one.
+
+        Args:
+            c: Responses `y_i <w, phi_i>`, `(n,)`.
+            method: As `jaxsvm.water_level` has it; None: without sorting.
+        """
+        if self.free_bias:
+            return water_level_with_bias(c, self.y, self.volume, weight=self.weight, method=method or "sort")
+        return water_level(c, self.volume, weight=self.weight, method=method or "newton")
+
+    def feasible_point(self, p: Float[Array, " n"]) -> Float[Array, " n"]:
+        """The distribution p on the simplex; half of it in each class with a free bias."""
+        p = jnp.where(self.weight > 0, jnp.maximum(p, 0), 0)
+
+        def share(members: Array) -> Array:
+            part = jnp.where(members, p, 0)
+            part = jnp.where(part.sum() > 0, part, jnp.where(members, self.weight, 0))
+            return part / part.sum()
+
+        if not self.free_bias:
+            return share(self.weight > 0)
+        return (share((self.y > 0) & (self.weight > 0)) + share((self.y < 0) & (self.weight > 0))) / 2
+
+    def margins(self, point: Float[Array, "two n"], s: Float[Array, "two n"]) -> Float[Array, " n"]:
+        """`y_i (<w, phi_i> + b)`, in the scale of the unit vector."""
+        del point
+        return s[0] + self.y * self.level(s[0]).bias
+
+    def objective(self, point: Float[Array, "two n"], s: Float[Array, "two n"]) -> Float[Array, ""]:
+        """Minus the level of w."""
+        del point
+        return -self.level(s[0]).level
+
+    def certificate(self, point: Float[Array, "two n"], s: Float[Array, "two n"]) -> Certificate:
+        """`sqrt(p'Qp) + V max_i p_i / weight_i` (primal: above the optimum) and the level of w (dual: below it)."""
+        eps, size = jnp.finfo(s.dtype).eps, jnp.sqrt(jnp.maximum(self.diagonal, 0))
+        a, p = point
+        error = ROUNDING * eps * size.max() * (jnp.abs(point) @ size)
+        length = jnp.sqrt(jnp.maximum(a @ s[0] + error[0] * jnp.abs(a).sum(), 0))
+        below = self.level(s[0] / jnp.maximum(length, 1)).level - error[0]
+        highest = jnp.where(self.weight > 0, p / jnp.where(self.weight > 0, self.weight, 1), 0).max()
+        above = jnp.sqrt(jnp.maximum(p @ s[1], 0) + error[1]) + self.volume * highest
+        above = above + 4 * eps * (jnp.abs(above) + self.radius)
+        positive = below > 0
+        gap = jnp.where(positive, jnp.maximum(above - below, 0) / jnp.where(positive, below, 1), jnp.inf)
+        return Certificate(primal=above, dual=below, relative_gap=gap.astype(s.dtype))
+
+    def indefinite(self, objective: Float[Array, ""]) -> Bool[Array, ""]:
+        """Never known from the level."""
+        return jnp.zeros_like(objective, bool)
+
+    def answer(
+        self, point: Float[Array, "two n"], margins: Float[Array, " n"], objective: Float[Array, ""]
+    ) -> tuple[Array, Array, Array, Array]:
+        """p, coefficients and bias of `w / level`, and the level; of w itself where the level is not positive.
+
+        To divide by a level below 0 would turn every prediction round (spec 1.4).
+        """
+        level = -objective
+        scale = jnp.where(level > 0, level, 1)
+        coefficients = self.y * point[0] / scale
+        bias = self.offset * coefficients.sum()
+        if self.free_bias:
+            bias = bias + (self.y * (margins - self.matvec(point[:1])[0])).mean() / scale
+        return point[1], coefficients, bias, scale
+
+
+def slack_problem(gram: Any, y: Any, nu: Any, *, bias: str = "regularized", sample_weight: Any = None) -> SlackProblem:
+    """The slack-constrained hinge SVM of labelled samples.
+
+    Args:
+        gram: The Gram operator of the n samples, from `jaxsvm.gram`.
+        y: Labels in {-1, +1}, `(n,)`.
+        nu: The mean slack of a unit vector, not negative, `()`: not the nu of nu-SVM (`nu_svm_parameter`). Values above
+            `max_i sqrt(k(x_i, x_i))` change nothing any more.
+        bias: "regularized" (the constant is one more feature of value 1), "none", or "free" (not part of the unit
+            vector).
+        sample_weight: Non-negative weights, `(n,)`. Weight 0 is absence, weight 2 duplication.
+
+    Returns:
+        The problem; a pytree. Of its fits `certificate.dual` is the level reached, `certificate.primal` a bound that no
+        w exceeds; `alpha` is p, and `dual_coef` and `bias` are those of `w / level`, whose margin is 1.
+
+    Raises:
+        InputError: On concrete values that make no problem; under tracing the fit's status is INFEASIBLE instead.
+    """
+    if bias not in ("regularized", "none", "free"):
+        raise InputError(f'bias is {bias!r}: the slack problem has "regularized", "none" or "free".')
+    dtype = vector_dtype(gram)
+    signs = checked_signs(y, gram.n, dtype)
+    if np.shape(nu) != ():
+        raise InputError(f"nu has shape {np.shape(nu)}: one number is needed (use `solve_path` for many).")
+    if is_concrete(nu) and not (np.isfinite(float(nu)) and float(nu) >= 0):
+        raise InputError(f"nu is {float(nu)}: a finite number, not negative, is needed.")
+    nu = jnp.asarray(nu, dtype)
+    weight, mask, feasible = checked_weights(sample_weight, gram.n, dtype)
+    if is_concrete(signs, weight):
+        require_both_classes(signs, weight)
+    weight = jnp.ones((gram.n,), dtype) if weight is None else weight
+    valid = jnp.all(jnp.abs(signs) == 1)
+    for sign in (1, -1):
+        valid = valid & jnp.any((weight > 0) & (signs * sign > 0))
+    offset = 1.0 if bias == "regularized" else 0.0
+    return SlackProblem(
+        gram=gram,
+        y=signs,
+        nu=nu,
+        weight=weight,
+        diagonal=gram.diag().astype(dtype) + offset,
+        mask=mask,
+        feasible=feasible & valid & (nu >= 0) & jnp.isfinite(nu),
+        offset=offset,
+        free_bias=bias == "free",
+    )
+
+
+def equivalent_nu(problem: BoxProblem, fit: Fit) -> Float[Array, ""]:
+    """The nu whose slack problem has the same solution as a hinge problem: its mean loss over `|w|` (spec 1.5).
+
+    Args:
+        problem: From `hinge_problem`.
+        fit: A fit of it.
+
+    Returns:
+        nu, `()`. The optimal level of that slack problem is `1 / |w|`.
+    """
+    loss = problem.upper @ jnp.maximum(0, 1 - fit.margins) / problem.upper.sum()
+    return loss / jnp.sqrt(squared_norm(problem, fit))
+
+
+def equivalent_C(problem: SlackProblem, fit: Fit) -> Float[Array, ""]:  # noqa: N802 (C is the field's name)
+    """The C whose hinge problem has the same solution: `1 / C = level^2 / q - n nu level`, `q = max_i p_i` (spec 1.5).
+
+    Args:
+        problem: From `slack_problem`.
+        fit: A fit of it, well converged: the formula rests on p.
+
+    Returns:
+        C, `()`; infinite where the inexact p says so.
+    """
+    level, q = fit.certificate.dual, _highest(problem, fit.alpha)
+    inverse = level**2 / q - problem.volume * level
+    return jnp.where(inverse > 0, 1 / jnp.where(inverse > 0, inverse, 1), jnp.inf)
+
+
+def nu_svm_parameter(problem: SlackProblem, fit: Fit) -> Float[Array, ""]:
+    """The nu of nu-SVM (scikit-learn's `NuSVC`) with the same decision function: `1 / (n max_i p_i)` (spec 1.5)."""
+    return 1 / (problem.weight.sum() * _highest(problem, fit.alpha))
+
+
+def squared_norm(problem: BoxProblem, fit: Fit) -> Float[Array, ""]:
+    """`|w|^2` of a hinge fit, a free bias left out, `()`."""
+    a = problem.y * fit.dual_coef
+    s = fit.margins if problem.c is None else problem.matvec(a)
+    return a @ s
+
+
+def _highest(problem: SlackProblem, p: Float[Array, " n"]) -> Float[Array, ""]:
+    return jnp.where(problem.weight > 0, p / jnp.where(problem.weight > 0, problem.weight, 1), 0).max()
