@@ -17,12 +17,16 @@ from jaxtyping import Array, Float
 
 from jaxsvm.chains import chain_on_host, chains_in_lanes, chains_traced
 from jaxsvm.errors import InputError, is_concrete, require_finite
+from jaxsvm.hinge import BoxProblem
 from jaxsvm.problem import SquaredHingeProblem, at_penalty, svm_problem
 from jaxsvm.refinement import Ladder, solve_ladders
 from jaxsvm.result import Certificate, Fit, StatusCode
+from jaxsvm.slack import SlackProblem
 from jaxsvm.solvers.block_newton import BlockNewton
 from jaxsvm.solvers.frank_wolfe import FrankWolfe
 from jaxsvm.solvers.newton import Newton
+from jaxsvm.solvers.sequential_minimal_optimization import SMO
+from jaxsvm.solvers.stochastic_batch_perceptron import StochasticBatchPerceptron
 
 
 @jax.tree_util.register_dataclass
@@ -96,9 +100,10 @@ def solve_path(
         gram: The Gram operator of the n samples, from `jaxsvm.gram`; or a list of g of them (kernel parameters, say).
         y: Labels in {-1, +1}, `(n,)`; or `(m, n)`, a row a problem (one class against the rest, say).
         Cs: Values of C, `(k,)`, in any order, repeated or not.
-        problem: What makes the problem of one value: `problem(gram, y, C, sample_weight=...)`.
-        solver: A solver's configuration, for warm chains; None: coarse to fine (warm chains of second-order pairs
-            under tracing, or where `lanes` are given).
+        problem: What makes the problem of one value: `problem(gram, y, C, sample_weight=...)`: `svm_problem`,
+            `hinge_problem`, or `slack_problem` with values of nu in place of C.
+        solver: A solver's configuration, for warm chains; None: coarse to fine for the squared hinge, else (and under
+            tracing, or where `lanes` are given) warm chains of the exact solver of the problem.
         tol: The relative duality gap that each answer is certified to; a solver that is given keeps its own.
         sample_weight: Weights, `(n,)`, or `(m, n)`, a row a problem (folds: 0 for what is held out), or None.
         screen: Reserved for safe screening: None.
@@ -137,17 +142,27 @@ def solve_path(
     if not is_concrete(gram, y, Cs, solver, sample_weight, key):
         if callback is not None:
             raise InputError("callback needs concrete arrays: call `solve_path` outside jit and vmap.")
-        solver = FrankWolfe(variant="smo", tol=tol) if solver is None else solver
-        values = jnp.asarray(Cs, builders[0](Cs[0]).dtype)
+        first = builders[0](Cs[0])
+        solver = exact_solver(first, tol) if solver is None else solver
+        values = jnp.asarray(Cs, first.dtype)
         fits = [chains_traced(build, solver, values, key, lanes or 1) for build in builders]
     elif solver is None and lanes is None:
         fits = solve_together(builders, np.asarray(Cs), tol=tol, key=key, callback=callback)
     else:
-        solver = FrankWolfe(variant="smo", tol=tol) if solver is None else solver
+        solver = exact_solver(builders[0](np.asarray(Cs)[0]), tol) if solver is None else solver
         chains = chain_on_host if lanes in (None, 1) else partial(chains_in_lanes, lanes=lanes)
         fits = [chains(build, solver, np.asarray(Cs), key, found=callback) for build in builders]
     together = _stacked(fits) if several else fits[0]
     return Path(Cs=jnp.asarray(Cs, together.alpha.dtype), fits=together)
+
+
+def exact_solver(problem: Any, tol: Any) -> Any:
+    """The solver that certifies a problem of this kind to any gap: what a path takes where none is named."""
+    if isinstance(problem, BoxProblem):
+        return SMO(tol=tol)
+    if isinstance(problem, SlackProblem):
+        return StochasticBatchPerceptron(steps=1_000_000, batch=None, tol=tol, average="linear")
+    return Newton(tol=tol) if getattr(problem, "free_bias", False) else FrankWolfe(variant="smo", tol=tol)
 
 
 def _stacked(fits: list[Fit]) -> Fit:
@@ -213,9 +228,8 @@ def solve_together(
     values, places = np.unique(Cs, return_inverse=True)
     lowest = [build(values[0]) for build in builders]
     if any(not isinstance(first, SquaredHingeProblem) or first.free_bias for first in lowest):
-        free = any(getattr(first, "free_bias", False) for first in lowest)
-        solver = Newton(tol=tol) if free else FrankWolfe(variant="smo", tol=tol)
-        return [chain_on_host(build, solver, Cs, key, callback) for build in builders]
+        chains = zip(builders, lowest, strict=True)
+        return [chain_on_host(build, exact_solver(first, tol), Cs, key, callback) for build, first in chains]
 
     def done(_: int, place: int, fitted: Fit) -> None:
         if callback is not None:
