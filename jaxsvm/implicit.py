@@ -11,6 +11,7 @@ have a fit, want its derivatives to rounding, or want to know where there are no
 Labels have no derivative. A sample of weight 0 is absent, and stays so for derivatives.
 """
 
+import dataclasses
 from typing import Any
 
 import jax.numpy as jnp
@@ -18,36 +19,44 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from jaxsvm import sensitivity
+from jaxsvm import box_sensitivity, sensitivity
 from jaxsvm.errors import InputError, is_concrete
+from jaxsvm.hinge import BoxProblem
 from jaxsvm.loop import fit as solve
 from jaxsvm.problem import SquaredHingeProblem
-from jaxsvm.result import Counters, Fit, Status, StatusCode
+from jaxsvm.result import Certificate, Counters, Fit, Status, StatusCode
 from jaxsvm.solvers.newton import Newton
+from jaxsvm.solvers.sequential_minimal_optimization import SMO
+from jaxsvm.support_equations import factor_sizes, plan
 
 TIGHT = {"float64": 1e-12, "float32": 1e-5}
 """The relative gap that `solution` asks of its own solver: close to the floor of the dtype."""
+BOX_TIGHT = {"float64": 1e-9, "float32": 1e-4}
+"""The same of SMO, which meets bounds exactly long before: what is free solves the system in the end."""
 
 
 def solution(problem: Any, support: Any = None, *, solver: Any = None, method: str = "auto") -> Fit:
     """The exact solution on a support, differentiable to every order in both modes.
 
     Args:
-        problem: From `svm_problem`.
+        problem: From `svm_problem`, `hinge_problem` or `box_problem`.
         support: Which samples carry weight: a mask `(n,)` of bool, or a `Fit` of this problem (its samples inside the
-            margin); None solves the problem first, without derivatives.
-        solver: What solves it where `support` is None; None takes Newton, to the floor of the dtype.
+            margin); None solves the problem first, without derivatives. For a box problem a `Fit` only: it tells free
+            samples from those at their bound.
+        solver: What solves it where `support` is None; None takes Newton, to the floor of the dtype (SMO for a box).
         method: How the linear system is solved: "cholesky" (a matrix of the support's size), "cg" (products with the
             kernel matrix only: O(n tile) memory for a tiled Gram), or "auto".
 
     Returns:
-        The solution of `Kt_SS beta_S = 1` as a `Fit` with its certificate. Its status is CONVERGED where the
-        certificate bears the support out (a relative gap of at most 1e-6, in float32 1e-3), else STALLED: then S is not
-        the support of a solution.
+        The solution of `Kt_SS beta_S = 1` (of `jaxsvm.box_sensitivity` for a box) as a `Fit` with its certificate. Its
+        status is CONVERGED where the certificate bears the support out (a relative gap of at most 1e-6, in float32
+        1e-3), else STALLED: then S is not the support of a solution.
 
     Raises:
         InputError: On another kind of problem, or a support that is none.
     """
+    if isinstance(problem, BoxProblem):
+        return _box_solution(problem, support, solver, method)
     _require_squared_hinge(problem)
     if support is None:
         still = lax.stop_gradient(problem)
@@ -74,7 +83,8 @@ def value(problem: Any, fit: Fit) -> Float[Array, ""]:
     Raises:
         InputError: On another kind of problem.
     """
-    _require_squared_hinge(problem)
+    if not isinstance(problem, BoxProblem):
+        _require_squared_hinge(problem)
     return sensitivity.optimal_value(problem, fit)
 
 
@@ -90,13 +100,50 @@ def one_sided(problem: Any, fit: Fit, tol: Any = 1e-6) -> Bool[Array, " n"]:
         A mask, `(n,)`. Where any is true, the derivative is that of one side: the side on which these samples stay as
         they are.
     """
+    if isinstance(problem, BoxProblem):
+        return box_sensitivity.kinks(problem, fit, tol)
     present = problem.ridge > 0
     return lax.stop_gradient(present & (jnp.abs(fit.margins / fit.R - 1) <= tol))
 
 
+def _box_solution(problem: BoxProblem, support: Any, solver: Any, method: str) -> Fit:
+    if support is None:
+        still = lax.stop_gradient(problem)
+        support = solve(still, SMO(tol=BOX_TIGHT[jnp.dtype(problem.dtype).name]) if solver is None else solver)
+    if not isinstance(support, Fit):
+        raise InputError(f"support is a {type(support).__name__}: for a box problem a fit of it is needed, or None.")
+    sets = box_sensitivity.sets_of(problem, support.alpha)
+    sizes, chosen = box_sensitivity.plan(problem, sets.free)
+    if method != "auto":
+        sizes, chosen = _plan(problem, sets.free, method)
+    values = sensitivity.on_sets(problem, sets, sizes=sizes, method=chosen)
+    still, point = lax.stop_gradient((problem, values))
+    a = jnp.clip(point.alpha, 0, still.upper)
+    certificate = still.certificate(a, still.matvec(a))
+    rounding = 1024 * jnp.finfo(a.dtype).eps * still.upper.max()
+    feasible = jnp.all(jnp.abs(a - point.alpha) <= rounding)
+    gap = jnp.where(feasible, certificate.relative_gap, jnp.inf)
+    value = sensitivity.optimal_value(problem, dataclasses.replace(support, **values._asdict()))
+    return Fit(
+        **values._asdict(),
+        certificate=Certificate(primal=value + (certificate.primal - certificate.dual), dual=value, relative_gap=gap),
+        status=_judged(gap, point.bias),
+        counters=Counters.zero(),
+    )
+
+
+def _judged(gap: Array, number: Array) -> StatusCode:
+    """CONVERGED where the gap bears the support out."""
+    code = jnp.where(gap <= jnp.finfo(gap.dtype).eps ** (3 / 8), Status.CONVERGED, Status.STALLED)
+    return StatusCode(jnp.where(jnp.isfinite(number), code, Status.NOT_FINITE).astype(jnp.int32))
+
+
 def _require_squared_hinge(problem: Any) -> None:
     if not isinstance(problem, SquaredHingeProblem):
-        raise InputError(f"problem is a {type(problem).__name__}: one from `svm_problem` is needed.")
+        raise InputError(
+            f"problem is a {type(problem).__name__}: one from `svm_problem`, `hinge_problem` or `box_problem` is "
+            "needed."
+        )
 
 
 def _checked_mask(support: Any, n: int) -> Bool[Array, " n"]:
@@ -111,14 +158,14 @@ def _checked_mask(support: Any, n: int) -> Bool[Array, " n"]:
     return mask
 
 
-def _plan(problem: SquaredHingeProblem, mask: Array, method: str) -> tuple[tuple[int, ...], str]:
+def _plan(problem: Any, mask: Array, method: str) -> tuple[tuple[int, ...], str]:
     if method not in ("auto", "cholesky", "cg"):
         raise InputError(f'method is {method!r}: "auto", "cholesky" or "cg" is needed.')
     if method == "cg":
         return (), "nystroem"
     if method == "cholesky":
-        return sensitivity.factor_sizes(problem.n, mask), "cholesky"
-    return sensitivity.plan(problem, mask)
+        return factor_sizes(problem.n, mask), "cholesky"
+    return plan(problem, mask)
 
 
 def _as_fit(problem: SquaredHingeProblem, values: sensitivity.Values) -> Fit:
@@ -132,13 +179,10 @@ def _as_fit(problem: SquaredHingeProblem, values: sensitivity.Values) -> Fit:
     rounding = 64 * jnp.finfo(alpha.dtype).eps
     feasible = jnp.all(point.alpha >= -rounding * jnp.abs(point.alpha).max())
     gap = jnp.where(feasible, certificate.relative_gap, jnp.inf)
-    good = gap <= jnp.finfo(alpha.dtype).eps ** (3 / 8)
-    code = jnp.where(good, Status.CONVERGED, Status.STALLED)
-    code = jnp.where(jnp.isfinite(point.R), code, Status.NOT_FINITE).astype(jnp.int32)
     dual = 1 / (2 * values.R)
     return Fit(
         **values._asdict(),
         certificate=certificate._replace(primal=dual * (1 + gap), dual=dual, relative_gap=gap),
-        status=StatusCode(code),
+        status=_judged(gap, point.R),
         counters=Counters.zero(),
     )

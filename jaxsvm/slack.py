@@ -21,6 +21,9 @@ from jaxsvm.problem import ROUNDING, checked_signs, checked_weights, require_bot
 from jaxsvm.result import Certificate, Fit
 from jaxsvm.water_level import WaterLevel, water_level, water_level_with_bias
 
+SORTED = 2048
+"""Up to here two sorts are faster than the bisection of a bias: 20 ms against 4 at n = 32,561, 0.3 each at 2,048."""
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -86,10 +89,11 @@ class SlackProblem:
 
         Args:
             c: Responses `y_i <w, phi_i>`, `(n,)`.
-            method: As `jaxsvm.water_level` has it; None: without sorting.
+            method: As `jaxsvm.water_level` has it; None: without sorting where that is faster.
         """
         if self.free_bias:
-            return water_level_with_bias(c, self.y, self.volume, weight=self.weight, method=method or "sort")
+            method = method or ("sort" if self.n <= SORTED else "bisection")
+            return water_level_with_bias(c, self.y, self.volume, weight=self.weight, method=method)
         return water_level(c, self.volume, weight=self.weight, method=method or "newton")
 
     def feasible_point(self, p: Float[Array, " n"]) -> Float[Array, " n"]:

@@ -19,6 +19,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from jaxsvm.errors import InputError, is_concrete
+from jaxsvm.problem import checked_signs, require_both_classes
 
 METHODS = ("sort", "newton", "bisection")
 NEWTON_PASSES = 100
@@ -85,9 +86,9 @@ def water_level_with_bias(c: Any, y: Any, volume: Any, *, weight: Any = None, me
     if method not in ("sort", "bisection"):
         raise InputError(f"method is {method!r}: sort or bisection is needed for two basins.")
     c, w, volume = _checked(c, volume, weight)
-    y = jnp.asarray(y, c.dtype)
-    if y.shape != c.shape:
-        raise InputError(f"y has shape {y.shape}: {c.shape} is needed, one a response.")
+    y = checked_signs(y, c.shape[0], c.dtype)
+    if is_concrete(y, weight):
+        require_both_classes(y, None if weight is None else w)
     return _two_basins(c, y, volume, w) if method == "sort" else _two_basins_by_bisection(c, y, volume, w)
 
 
@@ -101,6 +102,11 @@ def _checked(c: Any, volume: Any, weight: Any) -> tuple[Array, Array, Array]:
         raise InputError(f"weight has shape {w.shape}: {c.shape} is needed, one a response.")
     if np.shape(volume) != ():
         raise InputError(f"volume has shape {np.shape(volume)}: one number is needed.")
+    if weight is not None and is_concrete(weight):
+        if not (np.asarray(weight) >= 0).all():
+            raise InputError(f"weight holds {float(np.min(weight))}: widths must not be negative.")
+        if not (np.asarray(weight) > 0).any():
+            raise InputError("weight is zero everywhere: at least one response must count.")
     if is_concrete(volume) and not float(volume) >= 0:
         raise InputError(f"volume is {float(volume)}: it must not be negative.")
     return c, w, jnp.asarray(volume, c.dtype)
@@ -120,22 +126,27 @@ def _by_sorting(rest: Array, w: Array, volume: Array) -> tuple[Array, Array]:
 
 def _by_newton(rest: Array, w: Array, volume: Array) -> tuple[Array, Array]:
     """Newton's method from the right on a convex piecewise linear function: monotone, ends on the right piece."""
-    finite = jnp.where(w > 0, rest, 0)
+    start = (volume + jnp.where(w > 0, w * rest, 0).sum()) / w.sum()
+    level = _fallen(rest, w, volume, start)
+    return level, _covered(rest, w, level)
+
+
+def _fallen(heights: Array, w: Array, volume: Array, start: Array) -> Array:
+    """The level by Newton's method from any start above the lowest height: one pass lands on the right of the root."""
 
     def fill(g: Array) -> Array:
-        covered = (rest < g) & (w > 0)
+        covered = (heights < g) & (w > 0)
         mass = jnp.where(covered, w, 0).sum()
-        return jnp.where(mass > 0, (volume + jnp.where(covered, w * finite, 0).sum()) / jnp.where(mass > 0, mass, 1), 0)
+        level = (volume + jnp.where(covered, w * heights, 0).sum()) / jnp.where(mass > 0, mass, 1)
+        return jnp.where(mass > 0, level, g)
 
     def fall(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         k, _, g = carry
         return k + 1, g, fill(g)
 
-    start = (volume + (w * finite).sum()) / w.sum()
-    first = (jnp.zeros((), jnp.int32), jnp.full_like(start, jnp.inf), start)
+    first = (jnp.zeros((), jnp.int32), jnp.full_like(start, jnp.inf), fill(start))
     _, above, g = lax.while_loop(lambda carry: (carry[2] < carry[1]) & (carry[0] < NEWTON_PASSES), fall, first)
-    level = jnp.minimum(above, g)
-    return level, _covered(rest, w, level)
+    return jnp.minimum(above, g)
 
 
 def _by_bisection(rest: Array, w: Array, volume: Array) -> tuple[Array, Array]:
@@ -225,26 +236,63 @@ class _Basin(NamedTuple):
 
 def _two_basins_by_bisection(c: Array, y: Array, volume: Array, w: Array) -> WaterLevel:
     """The level for a given bias is concave in it: its slope is the mass covered in one class less the other's."""
+    present = w > 0
+    heights = jnp.where(present, c, jnp.inf)
+    lowest, lowest_n = (jnp.where(y * sign > 0, heights, jnp.inf).min() for sign in (1, -1))
+    middle = (lowest_n - lowest) / 2
+    floor = (lowest + lowest_n) / 2  # the lowest heights of both classes at `middle`, which all else is relative to
+    rest = jnp.where(present, c + y * middle - floor, 0)
+    spread = volume / jnp.where(present, w, jnp.inf).min()  # no level stands further above the lowest sample
 
-    def at(b: Array) -> tuple[Array, Array, Array]:
-        found = water_level(c + y * b, volume, weight=w, method="newton")
-        return found.level, found.p, y @ found.p
+    def at(b: Array, guess: Array) -> tuple[Array, Array]:
+        here = rest + y * b
+        low = -jnp.abs(b)
+        level = _fallen(here, w, volume, jnp.where(guess > low, guess, low + spread))
+        return level, y @ jnp.where(here <= level, w, 0)
 
-    lowest = [jnp.where((y * sign > 0) & (w > 0), c, jnp.inf).min() for sign in (1, -1)]
-    spread = volume / jnp.where(w > 0, w, jnp.inf).min()  # no level stands further above the lowest sample
-    middle = (lowest[1] - lowest[0]) / 2
-
-    def halve(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
-        low, high = ends
+    def halve(_: Any, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        low, high, guess = carry
         b = (low + high) / 2
-        rising = at(b)[2] > 0
-        return jnp.where(rising, b, low), jnp.where(rising, high, b)
+        level, slope = at(b, guess)
+        return jnp.where(slope > 0, b, low), jnp.where(slope > 0, high, b), level
 
-    steps = HALVINGS[jnp.dtype(c.dtype).name]
-    low, high = lax.fori_loop(0, steps, halve, (middle - spread, middle + spread))
+    eps, steps = jnp.finfo(c.dtype).eps, HALVINGS[jnp.dtype(c.dtype).name]
+    low, high, guess = lax.fori_loop(0, steps, halve, (-spread, spread, spread))
     b = (low + high) / 2
-    # At the best b the masses differ only by samples that stand at the level: p is a mixture of both sides' p.
-    (level, left, more), (other, right, less) = at(low), at(high)
-    mix = jnp.where(more - less > 0, -less / jnp.where(more - less > 0, more - less, 1), 0.5)
-    p = mix * left + (1 - mix) * right
-    return WaterLevel(jnp.maximum(level, other), p, b)
+    level, _ = at(b, guess)
+    rounding = 16 * eps * (jnp.abs(rest) + jnp.abs(b) + jnp.abs(level)) + 4 * spread * 2.0**-steps
+    p, room = _balanced(rest + y * b - level, rounding, y, w)
+    return WaterLevel(floor + level, p, middle + b + room)
+
+
+def _balanced(over: Array, rounding: Array, y: Array, w: Array) -> tuple[Array, Array]:
+    """At a best bias: p, and how far the middle of the best biases is.
+
+    Each class has covered what is below the level, and of what stands at it so much that both have covered one mass.
+    While that is all or nothing, the classes can be moved against each other without a change of the level.
+
+    Args:
+        over: How far each sample stands above the level, `(n,)`.
+        rounding: What of that may be rounding, `(n,)`.
+        y: Signs, `(n,)`.
+        w: Widths, `(n,)`.
+    """
+    sides = [(y * sign > 0) & (w > 0) for sign in (1, -1)]
+    # No class is dry at a best bias, whatever rounding says.
+    touched = [over <= jnp.maximum(rounding, jnp.where(side, over, jnp.inf).min()) for side in sides]
+    under = [side & (over < -rounding) for side in sides]
+    level_with = [side & touch & ~below for side, touch, below in zip(sides, touched, under, strict=True)]
+    sure, partly = ([jnp.where(part, w, 0).sum() for part in parts] for parts in (under, level_with))
+    least = jnp.maximum(*sure)
+    mass = jnp.where(least > 0, least, jnp.minimum(*(s + t for s, t in zip(sure, partly, strict=True))))
+    slack = 64 * jnp.finfo(w.dtype).eps * w.sum()
+    halves, tops, nexts = [], [], []
+    for side, below, at, full, extra in zip(sides, under, level_with, sure, partly, strict=True):
+        share = jnp.clip((mass - full) / jnp.where(extra > 0, extra, 1), 0, 1)
+        half = jnp.where(below, w, jnp.where(at, share * w, 0))
+        halves.append(half / half.sum() / 2)
+        some, rest = mass - full > slack, full + extra - mass > slack
+        tops.append(-jnp.where(below | (at & some), over, -jnp.inf).max())
+        nexts.append(jnp.where(side & ~below & ~(at & ~rest), over, jnp.inf).min())
+    right, left = jnp.minimum(tops[0], nexts[1]), jnp.minimum(nexts[0], tops[1])
+    return halves[0] + halves[1], (jnp.maximum(right, 0) - jnp.maximum(left, 0)) / 2

@@ -1,0 +1,156 @@
+"""Derivatives of hinge solutions: free samples move, bounded ones stay at their bound."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxsvm
+from jaxsvm import SMO, implicit
+from jaxsvm.kernels import RBF, Linear, Precomputed
+
+STEP = 1e-5
+CLOSE = 1e-5
+U = np.random.default_rng(1).normal(size=60)
+
+
+@functools.cache
+def data(n=60):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(n, 2))
+    y = np.where(x[:, 0] + x[:, 1] ** 2 > 0.7, 1.0, -1.0)
+    return x, np.where(rng.random(n) < 0.1, -y, y)
+
+
+def by_C_and_gamma(theta, bias):
+    return jaxsvm.hinge_problem(jaxsvm.gram(RBF(gamma=theta[1]), data()[0]), data()[1], theta[0], bias=bias)
+
+
+def by_weights(theta, bias):
+    return jaxsvm.hinge_problem(jaxsvm.gram(RBF(0.5), data()[0]), data()[1], 2.0, bias=bias, sample_weight=theta)
+
+
+def by_points(theta, bias):
+    return jaxsvm.hinge_problem(jaxsvm.gram(RBF(0.5), theta, tile=32), data()[1], 2.0, bias=bias)
+
+
+def by_entries(theta, bias):
+    return jaxsvm.hinge_problem(jaxsvm.gram(Precomputed(), (theta + theta.T) / 2), data()[1], 2.0, bias=bias)
+
+
+CASES = {
+    "C and gamma": (by_C_and_gamma, np.array([3.0, 0.5])),
+    "weights": (by_weights, np.linspace(0.5, 1.5, 60)),
+    "points": (by_points, data()[0]),
+    "kernel entries": (by_entries, np.exp(-0.5 * ((data()[0][:, None] - data()[0]) ** 2).sum(-1))),
+}
+
+
+def loss(fit):
+    return jnp.tanh(fit.margins @ U / 5) + fit.bias + fit.dual_coef @ U / 50
+
+
+@pytest.mark.parametrize("bias", ["free", pytest.param("regularized", marks=pytest.mark.slow), "none"])
+@pytest.mark.parametrize("name", CASES)
+def test_both_modes_agree_with_differences_of_fits(name, bias):
+    build, theta = CASES[name]
+    rng = np.random.default_rng(2)
+    u = rng.normal(size=theta.shape)
+    u = u / np.linalg.norm(u)
+
+    def solved(theta):
+        return loss(jaxsvm.fit(build(theta, bias), SMO(tol=1e-13, max_steps=100_000)))
+
+    def exact(theta):
+        return loss(implicit.solution(build(theta, bias)))
+
+    with_differences = float(exact(theta + STEP * u) - exact(theta - STEP * u)) / (2 * STEP)
+    direct = float(solved(theta + STEP * u) - solved(theta - STEP * u)) / (2 * STEP)
+    assert direct == pytest.approx(with_differences, rel=1e-3, abs=1e-6)  # a fit to 1e-13 is off by its root
+    for function in (solved, exact):
+        forward = float(jax.jvp(function, (theta,), (u,))[1])
+        assert forward == pytest.approx(with_differences, rel=CLOSE, abs=1e-8)
+        assert float(np.vdot(jax.grad(function)(theta), u)) == pytest.approx(forward, rel=1e-7, abs=1e-10)
+
+
+def test_second_derivatives():
+    def value(theta):
+        return loss(implicit.solution(by_C_and_gamma(theta, "free")))
+
+    at = CASES["C and gamma"][1]
+    gradient = jax.jit(jax.grad(value))
+    expected = [(gradient(at + e) - gradient(at - e)) / (2 * STEP) for e in STEP * np.eye(2)]
+    np.testing.assert_allclose(jax.jit(jax.hessian(value))(at), expected, rtol=CLOSE, atol=1e-7)
+
+
+def test_the_optimal_value_by_the_envelope_theorem():
+    def value(theta, bias):
+        return jaxsvm.fit(by_C_and_gamma(theta, bias), SMO(tol=1e-12)).certificate.dual
+
+    at = CASES["C and gamma"][1]
+    for bias in ("free", "none"):
+        expected = [(value(at + e, bias) - value(at - e, bias)) / (2 * STEP) for e in STEP * np.eye(2)]
+        np.testing.assert_allclose(jax.grad(value)(at, bias), expected, rtol=CLOSE)
+
+
+def test_lanes_and_jit():
+    def gradient(C):
+        return jax.grad(lambda C: loss(jaxsvm.fit(by_C_and_gamma(jnp.stack([C, 0.5]), "free"), SMO(tol=1e-10))))(C)
+
+    Cs = jnp.array([0.5, 3.0])
+    np.testing.assert_allclose(jax.jit(jax.vmap(gradient))(Cs), [gradient(C) for C in Cs], rtol=1e-5)
+
+
+def test_the_equality_of_a_box_moves_too():
+    """A one-class machine: its right-hand side and its bounds are parameters as well."""
+    gram = jaxsvm.gram(RBF(0.5), data()[0])
+
+    def value(theta):
+        problem = jaxsvm.box_problem(gram, np.zeros(60), theta[0], c=np.ones(60), e=theta[1])
+        return implicit.solution(problem).margins @ U
+
+    at = np.array([0.1, 1.5])
+    expected = [(value(at + e) - value(at - e)) / (2 * STEP) for e in STEP * np.eye(2)]
+    np.testing.assert_allclose(jax.grad(value)(at), expected, rtol=CLOSE)
+
+
+def test_a_kink_is_flagged():
+    """A sample just outside the margin, moved onto it: it would be free for the least move."""
+    problem = by_C_and_gamma(np.array([3.0, 0.5]), "none")
+    fit = jaxsvm.fit(problem, SMO(tol=1e-12))
+    assert not implicit.one_sided(problem, fit, 1e-9).any()
+    distance = np.abs(np.asarray(fit.margins) - 1) + np.where(np.asarray(fit.alpha) % 3.0 > 1e-9, np.inf, 0)
+    flagged = np.flatnonzero(implicit.one_sided(problem, fit, distance.min() * 1.01))
+    assert flagged.tolist() == [int(distance.argmin())]
+
+
+def test_another_support_is_no_solution():
+    one, other = (by_C_and_gamma(np.array([C, 0.5]), "none") for C in (3.0, 0.05))
+    wrong = implicit.solution(one, jaxsvm.fit(other, SMO(tol=1e-9)))
+    assert wrong.status.name in ("STALLED", "NOT_FINITE")
+    assert not wrong.certificate.relative_gap <= 1e-6
+    with pytest.raises(jaxsvm.InputError, match="fit of it"):
+        implicit.solution(one, np.ones(60, bool))
+
+
+def test_linear_kernel_with_more_free_samples_than_features_is_nan_or_right():
+    """Without a ridge the system of a linear kernel may be singular: then NaN, never a wrong number."""
+    x, y = data()
+
+    def value(C):
+        fit = jaxsvm.fit(jaxsvm.hinge_problem(jaxsvm.gram(Linear(), x), y, C, bias="none"), SMO(tol=1e-12))
+        return fit.margins @ U
+
+    found, expected = float(jax.grad(value)(2.0)), float(value(2.0 + 1e-4) - value(2.0 - 1e-4)) / 2e-4
+    assert np.isnan(found) or found == pytest.approx(expected, rel=1e-3, abs=1e-6)
+
+
+def test_slack_problems_have_none():
+    def value(nu):
+        problem = jaxsvm.slack_problem(jaxsvm.gram(RBF(0.5), data()[0]), data()[1], nu)
+        return jaxsvm.fit(problem, jaxsvm.StochasticBatchPerceptron(steps=100, tol=1e6)).margins.sum()
+
+    with pytest.raises(jaxsvm.InputError, match="derivatives"):
+        jax.grad(value)(0.1)
