@@ -263,7 +263,7 @@ def box_problem(gram: Any, q: Any, upper: Any, *, y: Any = None, c: Any = None, 
         q: The linear term, `(n,)`.
         upper: Upper bounds, `(n,)` or `()`, finite, not negative.
         y: Signs, `(n,)`; None: all +1.
-        c: Coefficients of an equality constraint, `(n,)`; None: there is none.
+        c: Coefficients of an equality constraint, `(n,)`, none of them 0; None: there is none.
         e: Its right-hand side, `()`.
 
     Returns:
@@ -288,6 +288,10 @@ def box_problem(gram: Any, q: Any, upper: Any, *, y: Any = None, c: Any = None, 
     coefficients = None if c is None else jnp.broadcast_to(jnp.asarray(c, dtype), (n,))
     e, feasible = jnp.asarray(e, dtype), jnp.all(upper >= 0)
     if coefficients is not None:
+        usable = jnp.all((coefficients != 0) | (upper == 0))  # pairs move along 1 / c
+        if is_concrete(usable) and not bool(usable):
+            raise InputError("c holds 0: every point in the box (upper > 0) takes part in the equality constraint.")
+        feasible = feasible & usable
         terms = coefficients * upper
         least, most = jnp.minimum(terms, 0).sum(), jnp.maximum(terms, 0).sum()
         slack = 8 * jnp.finfo(dtype).eps * jnp.abs(terms).sum()

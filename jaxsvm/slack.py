@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import InputError, is_concrete
@@ -75,9 +76,13 @@ class SlackProblem:
         """`r = max_i |phi_i|`: how fast the level can change with w."""
         return jnp.sqrt(jnp.where(self.weight > 0, self.diagonal, 0).max())
 
-    def columns(self, indices: Int[Array, " t"]) -> Float[Array, "t n"]:
-        """`Q[indices, :]`."""
-        return self.y[indices][:, None] * self.y * (self.gram.rows(indices) + self.offset)
+    def combination(self, indices: Int[Array, " t"], weights: Float[Array, " t"]) -> Float[Array, " n"]:
+        """`sum_k weights_k Q[indices_k, :]`, t n kernel evaluations."""
+        signed = weights * self.y[indices]
+        rows = self.gram.rows(indices)
+        dtype = jnp.result_type(rows.dtype, signed.dtype)
+        values = jnp.matmul(signed.astype(dtype), rows.astype(dtype), precision=lax.Precision.HIGHEST)
+        return self.y * (values + self.offset * signed.sum()).astype(self.dtype)
 
     def matvec(self, point: Float[Array, "k n"]) -> Float[Array, "k n"]:
         """`Q` times each row, from scratch."""
@@ -129,7 +134,7 @@ class SlackProblem:
         highest = jnp.where(self.weight > 0, p / jnp.where(self.weight > 0, self.weight, 1), 0).max()
         above = jnp.sqrt(jnp.maximum(p @ s[1], 0) + error[1]) + self.volume * highest
         above = above + 4 * eps * (jnp.abs(above) + self.radius)
-        positive = below > 0
+        positive = (below > 0) & jnp.any(a > 0)  # w = 0 has the level nu, but no point with a w may lose against that
         gap = jnp.where(positive, jnp.maximum(above - below, 0) / jnp.where(positive, below, 1), jnp.inf)
         return Certificate(primal=above, dual=below, relative_gap=gap.astype(s.dtype))
 

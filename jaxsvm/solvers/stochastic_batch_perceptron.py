@@ -22,6 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsvm.errors import InputError
 from jaxsvm.result import Counters
 from jaxsvm.slack import SlackProblem
+from jaxsvm.water_level import METHODS
 
 AVERAGES = ("uniform", "linear", "last")
 NEVER = 2**30
@@ -36,6 +37,8 @@ class StochasticBatchPerceptron:
         steps: The step cap, >= 0: the paper's T.
         batch: Rows a step, >= 1 (even where the bias is free: then half of each class); None: the exact supergradient,
             deterministic. Static.
+        fill: Whether the lowest responses fill up a batch that is larger than the rank set (a small nu leaves one
+            sample a class): their rows cost what repeated ones would, and p is nearly as good. Static.
         tol: The relative gap that ends it sooner, > 0.
         average: What it returns: "uniform" (the mean of the iterates, the paper's), "linear" (later iterates count
             more) or "last"; static.
@@ -47,6 +50,7 @@ class StochasticBatchPerceptron:
 
     steps: Any = 10_000
     batch: int | None = dataclasses.field(default=1, metadata={"static": True})
+    fill: bool = dataclasses.field(default=False, metadata={"static": True})
     tol: Any = 1e-3
     average: str = dataclasses.field(default="uniform", metadata={"static": True})
     burn_in: Any = 0
@@ -61,6 +65,8 @@ class StochasticBatchPerceptron:
             raise InputError(f"batch is {self.batch}: at least 1 is needed, or None for the exact supergradient.")
         if self.average not in AVERAGES:
             raise InputError(f"average is {self.average!r}: one of {', '.join(AVERAGES)} is needed.")
+        if self.method not in (None, *METHODS):
+            raise InputError(f"method is {self.method!r}: one of {', '.join(METHODS)} is needed, or None.")
 
     @property
     def max_steps(self) -> Any:
@@ -93,13 +99,16 @@ class StochasticBatchPerceptron:
         t = state.counters.steps + 1
         eta = 1 / (problem.radius * jnp.sqrt(t.astype(problem.dtype)))
         water = problem.level(state.c, self.method)
+        if self.fill and self.batch is not None:
+            water = water._replace(p=_filled(problem, state.c, water.p, self.batch))
         key, draw_key = jax.random.split(state.key)
         if self.batch is None:
             g, row, rows = water.p, problem.matvec(water.p[None])[0], (water.p > 0).sum(dtype=jnp.int32)
         else:
             index = draw(draw_key, water.p, self.batch, problem.y if problem.free_bias else None)
             g = jnp.zeros_like(state.a).at[index].add(1 / self.batch)
-            row, rows = problem.columns(index).mean(axis=0), _distinct(index)
+            row = problem.combination(index, jnp.full((self.batch,), 1 / self.batch, problem.dtype))
+            rows = _distinct(index)
         r2 = state.r2 + 2 * eta * (g @ state.c) + eta**2 * (g @ row)
         scale = jnp.where(r2 > 1, lax.rsqrt(jnp.where(r2 > 1, r2, 1)), 1)
         a, c = scale * (state.a + eta * g), scale * (state.c + eta * row)
@@ -187,9 +196,9 @@ class State(NamedTuple):
 def draw(key: Array, p: Float[Array, " n"], size: int, y: Float[Array, " n"] | None = None) -> Int[Array, " size"]:
     """Draws from p: one is drawn as ever, several systematically, a step of `1 / size` of the mass apart.
 
-    Each draw by itself is one from p, and the mean over them has less noise than that of independent draws. With signs
-    y the classes stand one after the other: p with half of its mass in each then gives each half of an even number of
-    draws. (Without that the classes' difference walks at random, and w with it along whatever all samples share.)
+    Their mean is p in expectation, with less noise than that of independent draws. With signs y the classes stand one
+    after the other: p with half of its mass in each then gives each half of an even number of draws. (Without that the
+    classes' difference walks at random, and w with it along whatever all samples share.)
 
     Args:
         key: A random key.
@@ -200,8 +209,19 @@ def draw(key: Array, p: Float[Array, " n"], size: int, y: Float[Array, " n"] | N
     parts = [p] if y is None else [jnp.where(y > 0, p, 0), jnp.where(y > 0, 0, p)]
     total = jnp.cumsum(jnp.concatenate(parts))
     at = (jnp.arange(size) + jax.random.uniform(key, (), p.dtype)) / size * total[-1]
-    index = jnp.searchsorted(total, at.astype(p.dtype), side="right") % p.shape[0]
+    index = jnp.minimum(jnp.searchsorted(total, at.astype(p.dtype), side="right"), len(total) - 1) % p.shape[0]
     return jnp.where(p[index] > 0, index, jnp.argmax(p)).astype(jnp.int32)
+
+
+def _filled(problem: SlackProblem, c: Float[Array, " n"], p: Float[Array, " n"], size: int) -> Float[Array, " n"]:
+    """The same p, or one uniform on the `size` lowest responses (half a class with a free bias) where p has fewer."""
+    heights = jnp.where(problem.weight > 0, c, jnp.inf)
+    classes = [problem.y > 0, problem.y < 0] if problem.free_bias else [problem.weight > 0]
+    each, lowest = max(min(size, problem.n) // len(classes), 1), jnp.zeros_like(p)
+    for members in classes:
+        _, index = lax.top_k(-jnp.where(members, heights, jnp.inf), each)
+        lowest = lowest.at[index].add(jnp.where(members, problem.weight, 0)[index])
+    return jnp.where((p > 0).sum() < size, problem.feasible_point(lowest), p)
 
 
 def rows_computed(counters: Counters, rows: Int[Array, ""], n: int) -> Counters:
