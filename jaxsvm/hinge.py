@@ -21,9 +21,13 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import InputError, is_concrete, require_finite
+from jaxsvm.gram import DenseGram
+from jaxsvm.kernels import Precomputed
 from jaxsvm.problem import ROUNDING, checked_signs, checked_weights, positive_scalar, require_both_classes, vector_dtype
 from jaxsvm.result import Certificate
 
+ALLOWED = 4
+"""The allowance for rounding in standard deviations of its sum."""
 PROJECTION_STEPS = 64
 """Bisections of a multiplier: more than a float64 bracket has bits to lose."""
 
@@ -185,8 +189,10 @@ class BoxProblem:
             primal = point[0] @ w_s / 2 + b * self.e + self.upper @ jnp.maximum(0, r + error)
             gap = primal - dual + eps * 8 * (jnp.abs(primal) + jnp.abs(a) @ jnp.abs(self.q) + jnp.abs(a @ a_s))
         else:
-            gap = (self.upper - a) @ jnp.maximum(0, r + error) + a @ jnp.maximum(0, error - r)
-            gap = gap + jnp.abs(b) * self._rounding(a)
+            gap = (self.upper - a) @ jnp.maximum(0, r) + a @ jnp.maximum(0, -r)
+            # Errors of different samples are independent and add up by squares; far from the kink they change nothing.
+            weight = jnp.where(r > -error, self.upper - a, 0) + jnp.where(r < error, a, 0)
+            gap = gap + ALLOWED * jnp.linalg.norm(weight * error) + jnp.abs(b) * self._rounding(a)
         scale = jnp.where(dual == 0, 1, jnp.abs(dual))
         relative_gap = jnp.where(dual == 0, jnp.inf, jnp.maximum(gap, 0) / scale + 8 * eps)
         return Certificate(primal=dual + gap, dual=dual, relative_gap=relative_gap)
@@ -311,3 +317,41 @@ def box_problem(gram: Any, q: Any, upper: Any, *, y: Any = None, c: Any = None, 
         feasible=feasible,
         offset=0.0,
     )
+
+
+def reduced(problem: BoxProblem, a: Any, s: Any, samples: Int[Array, " m"]) -> BoxProblem:
+    """The problem of some samples while all others stay where they are: a box problem again.
+
+    `q_S - Q_SR a_R` for q and `e - c_R' a_R` for e; its Gram operator is a stored `K_SS`, m^2 values.
+
+    Args:
+        problem: The whole problem.
+        a: A point of it, `(n,)`.
+        s: Its `Qa`, `(n,)`.
+        samples: S, distinct indices, `(m,)`.
+
+    Returns:
+        The reduced problem. With a solution of it put into a, the objectives differ by what R contributes alone.
+    """
+    values, parts = _picked(problem, jnp.asarray(a), samples)
+    points = jnp.arange(samples.shape[0], dtype=jnp.int32)
+    gram = DenseGram(
+        Precomputed(), points, jnp.zeros((0,), values.dtype), values
+    )  # out of the jit, which would copy it
+    part = dataclasses.replace(problem, gram=gram, **parts)
+    inside = jnp.asarray(a)[samples]
+    return dataclasses.replace(part, q=part.q - jnp.asarray(s)[samples] + part.matvec(inside))
+
+
+@jax.jit
+def _picked(problem: BoxProblem, a: Array, samples: Array) -> tuple[Array, dict[str, Any]]:
+    """Kernel values between the samples, and what the reduced problem takes from the whole one."""
+    gram = problem.gram
+    values = gram.rows(samples)[:, samples] if isinstance(gram, DenseGram) else gram.block(samples, samples)
+    e, c = problem.e, None
+    if problem.c is not None:
+        c = problem.c[samples]
+        e = e - (problem.c @ a - c @ a[samples])
+    vectors = {name: getattr(problem, name)[samples] for name in ("y", "q", "upper", "diagonal")}
+    mask = None if problem.mask is None else problem.mask[samples]
+    return values, {**vectors, "c": c, "e": e, "mask": mask}

@@ -102,11 +102,12 @@ def fit(
         raise InputError(f"tol is {float(solver.tol)}: a positive relative gap is needed.")
     key = jax.random.key(0) if key is None else key
     init = init.alpha if isinstance(init, Fit) else init
+    host = getattr(solver, "driver", drive)  # a solver may put turns of its own around the one below
     if is_concrete(problem, solver, key, init):
-        return drive(problem, solver, key, init, max_seconds, callback)
+        return host(problem, solver, key, init, max_seconds, callback)
     still = lax.stop_gradient((problem, solver, key, init))
     if is_concrete(still):  # traced for a derivative and nothing else, which rests on the solution, not on the steps
-        return differentiable(problem, drive(*still, max_seconds, callback))
+        return differentiable(problem, host(*still, max_seconds, callback))
     if max_seconds is not None or callback is not None:
         raise InputError("max_seconds and callback need concrete arrays: call `fit` outside jit and vmap.")
     return fit_compiled(problem, solver, key, init)

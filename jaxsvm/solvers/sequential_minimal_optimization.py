@@ -20,7 +20,9 @@ from jaxtyping import Array, Bool, Float
 from jaxsvm import selection
 from jaxsvm.errors import InputError
 from jaxsvm.hinge import BoxProblem
+from jaxsvm.loop import drive
 from jaxsvm.result import Counters
+from jaxsvm.solvers.shrinking import drive_shrunk
 
 TAU = 1e-12
 """LIBSVM's floor of a curvature."""
@@ -34,8 +36,8 @@ class SMO:
     Attributes:
         tol: The relative duality gap that ends it, > 0.
         variables: How many a step moves: 2, or 1 (where there is no equality constraint); static.
-        shrinking: Whether the host driver leaves out samples that sit at a bound (`jaxsvm.shrinking`), and looks at
-            them again before it ends; the same answers, sooner for large n. Static.
+        shrinking: Whether the host driver leaves out samples that sit at a bound (`jaxsvm.solvers.shrinking`), and
+            looks at them again before it ends; the same answers, sooner for large n. Static.
         max_steps: The step cap, >= 0.
         check_every: Steps a chunk, between looks at the running gap; static.
         refresh_every: Steps after which `s` is recomputed at the latest; None: 4,000, or n where that is more. Static.
@@ -48,9 +50,16 @@ class SMO:
     check_every: int = dataclasses.field(default=250, metadata={"static": True})
     refresh_every: int | None = dataclasses.field(default=None, metadata={"static": True})
 
+    patience = 20  # the gap of a pair's steps goes up and down: in float32 three looks without progress are no floor
+
     def __post_init__(self) -> None:
         if self.variables not in (1, 2):
             raise InputError(f"variables is {self.variables}: 1 or 2 is needed.")
+
+    @property
+    def driver(self) -> Any:
+        """The host driver: with shrinking, turns on reduced problems (under tracing there is none)."""
+        return drive_shrunk if self.shrinking else drive
 
     def init(self, problem: BoxProblem, key: Array | None = None, init: Any = None) -> "State":
         """The state at a = 0 (or the feasible point nearest to it), or at `init`: weights, or weights and margins."""
