@@ -11,6 +11,7 @@ import json
 import pathlib
 import statistics
 import time
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -41,22 +42,24 @@ def main():
         start = time.perf_counter()
         jax.block_until_ready((one(problem, keys[0]), lanes(problem, keys)))
         first_call = time.perf_counter() - start
-        times = {"one": [], "separate": [], "lanes": []}
+        runs = {
+            "one": partial(one, problem, keys[0]),
+            "lanes": partial(lanes, problem, keys),
+            "separate": partial(lambda one, problem: [one(problem, key) for key in keys], one, problem),
+        }
+        times = {label: [] for label in runs}
         for _ in range(options.rounds):
-            for label, run in (
-                ("one", lambda: one(problem, keys[0])),
-                ("lanes", lambda: lanes(problem, keys)),
-                ("separate", lambda: [one(problem, key) for key in keys]),
-            ):
+            for label, run in runs.items():
                 start = time.perf_counter()
                 jax.block_until_ready(run())
                 times[label].append(time.perf_counter() - start)
         median = {label: statistics.median(values) for label, values in times.items()}
         rows.append({"rows": name, "first_call": first_call, **median})
+        of_one, of_all = (median["lanes"] / median[label] for label in ("one", "separate"))
         print(
-            f"n = {options.n}, batch {options.batch}, {options.steps} steps, rows {name}: one seed {median['one']:.2f} s, "
-            f"{options.seeds} as lanes {median['lanes']:.2f} s (x{median['lanes'] / median['one']:.2f} of one, "
-            f"x{median['lanes'] / median['separate']:.2f} of {options.seeds} runs); first calls {first_call:.1f} s"
+            f"n = {options.n}, batch {options.batch}, {options.steps} steps, rows {name}: "
+            f"one seed {median['one']:.2f} s, {options.seeds} as lanes {median['lanes']:.2f} s "
+            f"(x{of_one:.2f} of one, x{of_all:.2f} of {options.seeds} runs); first calls {first_call:.1f} s"
         )
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1))

@@ -1,0 +1,283 @@
+"""The slack-constrained hinge SVM: certificates, and what it is to the C-SVM and the nu-SVM (spec 1.3 to 1.6, 3.2)."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle_hinge as truth
+import pytest
+from sklearn.svm import SVC, NuSVC
+
+import jaxsvm
+from jaxsvm import Status, StochasticBatchPerceptron, hinge_problem, slack_problem
+from jaxsvm.kernels import Precomputed
+from jaxsvm.loop import begin, finish
+from jaxsvm.slack import equivalent_C, equivalent_nu, nu_svm_parameter, squared_norm
+
+BIASES = ("none", "regularized", "free")
+NUS = (0.01, 0.08, 0.4, 1.5)
+every_bias = pytest.mark.parametrize("bias", BIASES)
+N = 60
+
+
+@functools.cache
+def data(n=N):
+    return truth.noisy(n)
+
+
+@functools.cache
+def exact(nu, bias="none", weighted=False):
+    _, y, K = data()
+    return truth.slack_solution(K, y, nu, bias, weights() if weighted else None)
+
+
+@functools.cache
+def weights():
+    weight = np.random.default_rng(1).integers(0, 3, N).astype(float)
+    weight[:2] = 1.5
+    return weight
+
+
+@functools.partial(jax.jit, static_argnames="bias")
+def started(K, y, nu, weight, p, bias):
+    """The fit that stands where p puts it, without a step: no more than a certificate. And its problem."""
+    problem = slack_problem(jaxsvm.gram(Precomputed(), K), y, nu, bias=bias, sample_weight=weight)
+    solver = StochasticBatchPerceptron(batch=None)
+    return finish(problem, solver, begin(problem, solver, jax.random.key(0), p)), problem
+
+
+def at_optimum(nu, bias="none", weighted=False):
+    _, y, K = data()
+    weight = weights() if weighted else np.ones(N)
+    return started(K, y, nu, weight, exact(nu, bias, weighted).p, bias)
+
+
+# --- certificates
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@every_bias
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_optimal_p_is_certified_as_optimal(bias, weighted):
+    """The unit vector along `sum p_i y_i phi_i` and p meet at f*: both bounds are exact; weights count as in spec."""
+    for nu in NUS:
+        fit, _ = at_optimum(nu, bias, weighted)
+        wanted = exact(nu, bias, weighted)
+        assert float(fit.certificate.dual) <= wanted.level * (1 + 1e-12)
+        assert float(fit.certificate.primal) >= wanted.level * (1 - 1e-12)
+        # At nu = 0.01 the optimum is a point where p is ill determined: the oracle's rounding is what remains.
+        assert float(fit.certificate.relative_gap) <= 1e-9
+        assert float(fit.bias) * wanted.level == pytest.approx(wanted.bias, abs=1e-7)
+        np.testing.assert_allclose(np.asarray(fit.dual_coef) * wanted.level, data()[1] * wanted.a, atol=1e-7)
+
+
+def test_11_every_p_bounds_the_optimum():
+    """Item 11, with and without a free bias (where p has half of its mass in each class), for random p and sparse p."""
+    _, y, K = data()
+    rng = np.random.default_rng(2)
+    p = np.concatenate([rng.dirichlet(np.full(N, scale), 10) for scale in (0.02, 0.3, 30.0)])
+    nu = 0.2
+    for bias in ("none", "free"):
+        for given in p:
+            fit, _ = started(K, y, nu, np.ones(N), given, bias)
+            share = np.asarray(fit.alpha)
+            assert float(fit.certificate.dual) <= exact(nu, bias).level <= float(fit.certificate.primal)
+            assert share.sum() == pytest.approx(1, rel=1e-14)
+            assert bias == "none" or abs(y @ share) <= 1e-14
+            bound = truth.slack_bound(K, y, nu, share, bias)
+            assert float(fit.certificate.primal) == pytest.approx(bound, rel=1e-10)
+
+
+def test_certificate_holds_for_a_vector_that_is_too_long():
+    _, y, K = data()
+    problem = slack_problem(jaxsvm.gram(Precomputed(), K), y, 0.2, bias="none")
+    wanted = exact(0.2)
+    point = jnp.stack([3 * wanted.a, wanted.p])
+    certificate = jax.jit(lambda point: problem.certificate(point, problem.matvec(point)))(point)
+    assert float(certificate.primal) >= wanted.level * (1 - 1e-12)
+    assert float(certificate.dual) == pytest.approx(wanted.level, rel=1e-9)
+
+
+# --- item 10: the correspondence of spec 1.5
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("nu", NUS)
+@pytest.mark.parametrize("bias", ["none", "regularized"])
+def test_10_level_is_the_inverse_norm_and_p_tells_lambda(nu, bias):
+    """`f* = 1 / |w*|` to 1e-6 and lambda from the exact p to 1e-4, against a solver of the dual of S_nu by itself."""
+    _, y, K = data()
+    level, p = truth.slack_dual(K, y, nu, bias)
+    through_C = exact(nu, bias)
+    assert level == pytest.approx(through_C.level, rel=1e-6)
+    inverse = level**2 / (N * p.max()) - nu * level
+    assert inverse == pytest.approx(1 / (N * through_C.C), rel=1e-4)
+    long = level * np.sqrt(p @ truth.signed(K, y, bias) @ p) / (N * p.max())  # the second form of spec 1.5
+    assert long == pytest.approx(1 / (N * through_C.C), rel=1e-4)
+
+
+@every_bias
+@pytest.mark.parametrize("weighted", [False, True])
+def test_10_equivalent_C_and_nu_are_inverse_to_each_other(bias, weighted):
+    _, y, K = data()
+    weight = weights() if weighted else np.ones(N)
+    for nu in NUS:
+        fit, problem = at_optimum(nu, bias, weighted)
+        C = float(equivalent_C(problem, fit))
+        assert abs(C / exact(nu, bias, weighted).C - 1) <= 1e-4
+        solution = truth.hinge_solution(K, y, C, bias, weight)
+        assert solution.nu == pytest.approx(nu, rel=1e-4)
+        hinge = hinge_problem(jaxsvm.gram(Precomputed(), K), y, C, bias=bias, sample_weight=weight)
+        hinge_fit = _fit_of(hinge, solution)
+        assert float(jnp.sqrt(squared_norm(hinge, hinge_fit))) == pytest.approx(solution.norm, rel=1e-9)
+        assert float(equivalent_nu(hinge, hinge_fit)) == pytest.approx(solution.nu, rel=1e-9)
+
+
+def _fit_of(problem, solution):
+    """A `Fit` that holds the oracle's solution."""
+    nothing = jnp.zeros(())
+    return jaxsvm.Fit(
+        alpha=jnp.asarray(solution.a),
+        dual_coef=problem.y * solution.a,
+        bias=jnp.asarray(solution.bias),
+        R=nothing,
+        margins=jnp.asarray(solution.margins),
+        certificate=jaxsvm.Certificate(jnp.asarray(solution.primal), jnp.asarray(solution.dual), nothing),
+        status=None,  # pyright: ignore[reportArgumentType]  # nobody looks at it here
+        counters=None,  # pyright: ignore[reportArgumentType]
+    )
+
+
+@pytest.mark.parametrize("nu", [0.08, 0.2])  # from 0.3 on nu_s is the largest there is, where NuSVC gives up
+def test_10_same_decision_function_as_svc_and_nu_svc(nu):
+    """With a free bias: `SVC(C=equivalent_C)` and `NuSVC(nu=nu_svm_parameter)`, to what their tolerance gives."""
+    _, y, K = data()
+    fit, problem = at_optimum(nu, "free")
+    ours = K @ np.asarray(fit.dual_coef) + float(fit.bias)
+    nu_s = float(nu_svm_parameter(problem, fit))
+    assert nu_s == pytest.approx(1 / (N * exact(nu, "free").p.max()), rel=1e-12)
+    peers = (
+        SVC(C=float(equivalent_C(problem, fit)), kernel="precomputed", tol=1e-10),
+        NuSVC(nu=nu_s, kernel="precomputed", tol=1e-10),
+    )
+    for peer in peers:
+        np.testing.assert_allclose(peer.fit(K, y).decision_function(K), ours, atol=1e-6)
+
+
+def test_an_inexact_p_may_tell_no_C():
+    _, y, K = data()
+    fit, problem = started(K, y, 0.4, np.ones(N), np.eye(N)[0], "none")
+    assert float(equivalent_C(problem, fit)) == float("inf")
+
+
+# --- items 13 and 15: the optimum as a function
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_15_optimum_as_a_function_of_nu():
+    """Concave, increasing, at least nu, with a slope of `n q` between 1 and n; and the closed form for large nu."""
+    _, y, K = data()
+    nus = np.concatenate([[1e-4, 1e-3], np.linspace(0.01, 1.6, 25)])
+    solved = [truth.slack_dual(K, y, nu) for nu in nus]
+    levels = np.array([level for level, _ in solved])
+    slopes = N * np.array([p.max() for _, p in solved])
+    assert (levels >= nus).all()
+    between = np.diff(levels) / np.diff(nus)
+    assert (between >= 1 - 1e-9).all()
+    assert (between <= N).all()
+    assert (np.diff(between) <= 1e-9).all()
+    assert (between <= slopes[:-1] + 1e-7).all()  # the envelope: df*/dnu = n q
+    assert (between >= slopes[1:] - 1e-7).all()
+    mean = np.sqrt(y @ K @ y) / N
+    threshold = (y * (K @ y)).max() / N / mean - mean
+    assert threshold < 1.6
+    for nu in (threshold * (1 + 1e-6), 1.6, 7.0):
+        # One exact step from 0 ends at the class means' direction: nothing is left to do.
+        fit, _ = started(K, y, nu, np.ones(N), np.full(N, 1 / N), "none")
+        assert float(fit.certificate.dual) == pytest.approx(mean + nu, rel=1e-12)
+        assert float(fit.certificate.primal) == pytest.approx(mean + nu, rel=1e-12)
+
+
+@pytest.mark.parametrize("bias", ["none", "free"])
+def test_13_duplicating_every_point_changes_nothing(bias):
+    _, y, K = data()
+    x2, nu = np.tile(np.arange(N), 2), 0.2
+    fit, _ = started(K[np.ix_(x2, x2)], y[x2], nu, np.ones(2 * N), exact(nu, bias).p[x2], bias)
+    for bound in fit.certificate[:2]:
+        assert float(bound) == pytest.approx(exact(nu, bias).level, rel=1e-9)
+
+
+@every_bias
+def test_weight_two_is_duplication_and_weight_zero_absence(bias):
+    _, y, K = data()
+    weight = weights().copy()
+    weight[:2] = 1.0
+    times = weight.astype(int)
+    place = np.repeat(np.arange(N), times)
+    longer = truth.slack_solution(K[np.ix_(place, place)], y[place], 0.2, bias)
+    p = np.bincount(place, longer.p, N)
+    fit, problem = started(K, y, 0.2, weight, p, bias)
+    assert float(problem.volume) == pytest.approx(0.2 * len(place))
+    for bound in fit.certificate[:2]:
+        assert float(bound) == pytest.approx(longer.level, rel=1e-9)
+    assert (np.asarray(fit.dual_coef)[weight == 0] == 0).all()
+
+
+# --- the problem itself
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_feasible_point_repairs_whatever_it_is_given():
+    _, y, K = data()
+    for bias in ("none", "free"):
+        problem = slack_problem(jaxsvm.gram(Precomputed(), K), y, 0.2, bias=bias, sample_weight=weights())
+        for given in (np.zeros(N), -np.ones(N), np.eye(N)[3], np.where(y > 0, 1.0, 0.0), np.ones(N)):
+            p = np.asarray(problem.feasible_point(jnp.asarray(given)))
+            assert (p >= 0).all()
+            assert p.sum() == pytest.approx(1, rel=1e-14)
+            assert (p[weights() == 0] == 0).all()
+            assert bias == "none" or abs(y @ p) <= 1e-14
+
+
+def test_traced_faults_become_a_status():
+    _, y, K = data()
+
+    @jax.jit
+    def status(y, nu, weight):
+        problem = slack_problem(jaxsvm.gram(Precomputed(), K), y, nu, bias="free", sample_weight=weight)
+        return begin(problem, StochasticBatchPerceptron(batch=None), jax.random.key(0)).status
+
+    ones = np.ones(N)
+    assert status(y, 0.5, ones) == Status.RUNNING
+    assert status(y, -0.5, ones) == Status.INFEASIBLE
+    assert status(y, np.nan, ones) == Status.INFEASIBLE
+    assert status(y, np.inf, ones) == Status.INFEASIBLE
+    assert status(ones, 0.5, ones) == Status.INFEASIBLE
+    assert status(2 * y, 0.5, ones) == Status.INFEASIBLE
+    assert status(y, 0.5, -ones) == Status.INFEASIBLE
+    assert status(y, 0.5, (y > 0) * 1.0) == Status.INFEASIBLE
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"nu": -0.1}, "nu is -0.1"),
+        ({"nu": float("nan")}, "nu is nan"),
+        ({"nu": float("inf")}, "nu is inf"),
+        ({"nu": [0.1, 0.2]}, "nu has shape"),
+        ({"y": np.ones(N)}, "y has no sample of class -1"),
+        ({"y": np.arange(N)}, "y holds the values"),
+        ({"y": np.ones(N - 1)}, "y has shape"),
+        ({"sample_weight": -np.ones(N)}, "sample_weight has 60 negative"),
+        ({"sample_weight": np.zeros(N)}, "sample_weight is zero everywhere"),
+        ({"sample_weight": np.full(N, np.nan)}, "sample_weight has 60 value"),
+        ({"sample_weight": np.ones(3)}, "sample_weight has shape"),
+        ({"bias": "loose"}, "bias is 'loose'"),
+    ],
+)
+def test_bad_problems_are_refused(change, message):
+    _, y, K = data()
+    arguments = {"y": y, "nu": 0.1} | change
+    with pytest.raises(jaxsvm.InputError, match=message):
+        slack_problem(jaxsvm.gram(Precomputed(), K), arguments.pop("y"), arguments.pop("nu"), **arguments)

@@ -1,0 +1,526 @@
+"""The Stochastic Batch Perceptron, item by item of spec 3.2, against `oracle_hinge` and a NumPy recursion."""
+
+import dataclasses
+import functools
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle_hinge as truth
+import pytest
+from jax import lax
+
+import jaxsvm
+from jaxsvm import StochasticBatchPerceptron, slack_problem
+from jaxsvm.kernels import RBF, Linear, Precomputed
+from jaxsvm.loop import fit_compiled
+from jaxsvm.result import Counters
+from jaxsvm.slack import equivalent_C
+from jaxsvm.solvers.stochastic_batch_perceptron import draw, rows_computed
+
+N, NU, LANES = 60, 0.08, 30
+SINGLE = StochasticBatchPerceptron()
+BATCH = StochasticBatchPerceptron(batch=8)
+EXACT = StochasticBatchPerceptron(batch=None)
+FREE = StochasticBatchPerceptron(batch=8, average="linear")
+
+
+@functools.cache
+def data(n=N):
+    return truth.noisy(n)
+
+
+@functools.cache
+def exact(nu=NU, bias="none"):
+    _, y, K = data()
+    return truth.slack_solution(K, y, nu, bias)
+
+
+def problem(nu=NU, bias="none", K=None, y=None, **options):
+    _, signs, kernel = data()
+    gram = jaxsvm.gram(Precomputed(), kernel if K is None else K)
+    return slack_problem(gram, signs if y is None else y, nu, bias=bias, **options)
+
+
+@functools.partial(jax.jit, static_argnames=("bias",))
+def _run(K, y, nus, keys, solver, bias):
+    def one(nu, key):
+        here = slack_problem(jaxsvm.gram(Precomputed(), K), y, nu, bias=bias)
+        state = solver.init(here, key)
+        state = lax.fori_loop(0, solver.steps, lambda _, state: solver.step(here, state), state)
+        return state, here.level(state.mean.c)
+
+    return jax.vmap(one)(nus, keys)
+
+
+def run(solver, steps, nu=NU, bias="none", K=None, y=None, seed=0, lanes=LANES):
+    """States after so many steps, and the levels of their means, as lanes of seeds (and of nu): one compilation."""
+    _, signs, kernel = data()
+    keys = jax.random.split(jax.random.key(seed), lanes)
+    nus = jnp.broadcast_to(jnp.asarray(nu, jnp.result_type(float) if K is None else K.dtype), (lanes,))
+    arguments = (kernel if K is None else K, signs if y is None else y, nus, keys)
+    solver = dataclasses.replace(solver, steps=jnp.asarray(steps))
+    return jax.tree.map(_on_host, _run(*arguments, solver, bias))
+
+
+def _on_host(leaf):
+    return leaf if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else np.asarray(leaf)
+
+
+# --- items 5 and 19: draws
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def away_from_the_surface(bias="none"):
+    """A state after 100 steps that stands well inside the ball, where the projection does nothing: a step is linear."""
+    here, inside = problem(bias=bias), 0.5 * exact().a
+    state = BATCH.init(here, jax.random.key(0))
+    counters = Counters.zero()._replace(steps=jnp.asarray(100, jnp.int32))
+    c = here.matvec(jnp.asarray(inside)[None])[0]
+    return state._replace(a=jnp.asarray(inside), c=c, r2=inside @ c, counters=counters), here
+
+
+@pytest.mark.parametrize("size", [1, 8])
+@pytest.mark.parametrize("classes", [False, True])
+def test_5_draws_are_unbiased(size, classes):
+    """The mean of `Q[:, j]` over m draws is `Qp` to 5 r^2 / sqrt(m); what has no mass is never drawn.
+
+    With classes of equal mass half of the draws of a mini-batch falls in each.
+    """
+    state, here = away_from_the_surface("free" if classes else "none")
+    p, y, m = np.asarray(here.level(state.c).p), data()[1], 200_000
+    keys = jax.random.split(jax.random.key(1), m // size)
+    given = jnp.asarray(p), size, jnp.asarray(y) if classes else None
+    index = np.asarray(jax.jit(jax.vmap(lambda key: draw(key, *given)))(keys))
+    Q = truth.signed(data()[2], y)
+    assert 1 < (p > 0).sum() < N
+    share = np.bincount(index.ravel(), minlength=N) / m
+    assert (share[p == 0] == 0).all()
+    assert np.abs(Q @ share - Q @ p).max() <= 5 * float(here.radius) ** 2 / np.sqrt(m)
+    if classes and size > 1:
+        assert (y[index].sum(axis=1) == 0).all()
+
+
+def test_draws_stay_in_the_support_at_its_ends():
+    for p in (np.eye(5)[0], np.eye(5)[4], np.array([0, 0.5, 0, 0.5, 0]), np.array([0, 1e-30, 0, 0, 0])):
+        index = np.asarray(draw(jax.random.key(2), jnp.asarray(p), 1000))
+        assert set(index.tolist()) == set(np.flatnonzero(p).tolist())
+
+
+@pytest.mark.parametrize("bias", ["none", "free"])
+def test_19_mean_of_mini_batch_steps_is_the_exact_step(bias):
+    state, here = away_from_the_surface(bias)
+    m = 4000
+    many = jax.vmap(lambda key: BATCH.step(here, state._replace(key=key)))(jax.random.split(jax.random.key(3), m))
+    one = EXACT.step(here, state)
+    eta = 1 / (float(here.radius) * np.sqrt(101))
+    p = np.asarray(here.level(state.c).p)
+    assert float(one.r2) < 1
+    assert (np.asarray(many.r2) < 1).all()
+    np.testing.assert_allclose(one.a, state.a + eta * p, atol=1e-15)
+    noise = 5 * eta / np.sqrt(8 * m)
+    assert np.abs(np.asarray(many.a).mean(axis=0) - one.a).max() <= noise * np.sqrt(p.max())
+    assert np.abs(np.asarray(many.c).mean(axis=0) - one.c).max() <= noise * float(here.radius) ** 2
+
+
+@pytest.mark.parametrize("nu", [0.0, 0.02])
+def test_19_squared_norm_with_duplicates_in_the_batch(nu):
+    """At nu = 0 the rank set holds one sample, which a batch of 8 draws 8 times."""
+    state, _ = run(BATCH, 50, nu)
+    np.testing.assert_allclose(state.r2, (state.a * state.c).sum(axis=1), atol=1e-12)
+    Q = truth.signed(data()[2], data()[1])
+    np.testing.assert_allclose(state.c, state.a @ Q, atol=1e-12 * np.sqrt(50))
+
+
+# --- item 6: the state
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def assert_consistent(state, Q, tolerance, steps):
+    assert np.abs(state.c - state.a @ Q).max() <= tolerance * np.sqrt(steps)
+    assert np.abs(state.r2 - (state.a * state.c).sum(axis=1)).max() <= tolerance
+    assert np.abs(state.mean.c - state.mean.a @ Q).max() <= tolerance * np.sqrt(steps)
+    assert (state.r2 <= 1).all()
+    for part in (state.a, state.mean.a, state.mean.p):
+        assert (part >= 0).all()
+    np.testing.assert_allclose(state.mean.p.sum(axis=1), 1, atol=tolerance * np.sqrt(steps))
+    assert (state.counters.steps == steps).all()
+    assert not state.indefinite.any()
+
+
+@pytest.mark.parametrize("solver", [SINGLE, BATCH, EXACT], ids=["single", "batch", "exact"])
+def test_6_state_is_consistent(solver):
+    state, _ = run(solver, 3000)
+    Q = truth.signed(data()[2], data()[1])
+    assert_consistent(state, Q, 1e-12, 3000)
+    if solver is EXACT:  # then what stands for Qp is that
+        np.testing.assert_allclose(state.mean.row, state.mean.p @ Q, atol=1e-12)
+
+
+@pytest.mark.parametrize("steps", [5000, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_6_state_is_consistent_in_float32(steps):
+    _, y, K = data()
+    state, _ = run(SINGLE, steps, K=K.astype(np.float32), y=y.astype(np.float32), lanes=2)
+    assert state.a.dtype == state.c.dtype == state.mean.p.dtype == np.float32
+    state = jax.tree.map(lambda v: v.astype(np.float64) if v.dtype == np.float32 else v, state)
+    Q = truth.signed(K.astype(np.float32), y)
+    assert np.abs(state.c - state.a @ Q).max() <= 1e-5
+    assert np.abs(state.r2 - (state.a * state.c).sum(axis=1)).max() <= 1e-5
+    assert np.abs(state.mean.c - state.mean.a @ Q).max() <= 1e-5
+    assert (state.r2 <= 1).all()
+    assert (state.a >= 0).all()
+
+
+# --- items 7 and 8: what w / level is worth
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("steps", [30, 300, 3000])
+def test_7_8_loss_of_the_scaled_vector_and_lemma_2_1(steps):
+    """`Lhat(w / level) = nu / level`; and Lemma 2.1 for u = the optimum of a C-SVM, half of it and twice it."""
+    _, y, K = data()
+    Q = truth.signed(K, y)
+    w = truth.hinge_solution(K, y, 1.0)
+    scales = np.array([1.0, 0.5, 2.0])
+    norms = scales * w.norm
+    losses = np.array([np.maximum(0, 1 - scale * w.margins).mean() for scale in scales])
+    nus = losses / norms
+    best = np.array([exact(nu).level for nu in nus])
+    which = np.arange(LANES) % 3
+    state, water = run(SINGLE, steps, nus[which])
+    norm, loss, nu = norms[which], losses[which], nus[which]
+
+    level = water.level
+    positive = level > 0
+    assert positive.any()
+    found = np.maximum(0, 1 - state.mean.c / np.where(positive, level, 1)[:, None]).mean(axis=1)
+    np.testing.assert_allclose(found[positive], (nu / level)[positive], rtol=1e-12)
+
+    missing = best[which] - level
+    assert missing.min() >= -1e-7  # item 9: nothing is better than the optimum
+    useful = missing * norm < 1
+    assert useful.any()
+    assert (level[useful] > 0).all()
+    factor = 1 / (1 - missing * norm)[useful]
+    length = np.sqrt(((state.mean.a @ Q) * state.mean.a).sum(axis=1)) / level
+    assert (length[useful] <= norm[useful] * factor + 1e-6).all()
+    assert (found[useful] <= loss[useful] * factor + 1e-6).all()
+
+
+# --- items 9 and 11: convergence
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def gaps(bias="none"):
+    """Mean over 30 seeds of f* - f(mean), for T = 10, 100, 1000, 10000; every one at least -1e-7."""
+    solver = SINGLE if bias == "none" else FREE
+    found = []
+    for steps in (10, 100, 1000, 10_000):
+        _, water = run(solver, steps, bias=bias)
+        missing = exact(NU, bias).level - water.level
+        assert missing.min() >= -1e-7
+        found.append(missing.mean())
+    return np.array(found)
+
+
+def test_9_mean_gap_is_below_its_bound_and_falls():
+    steps = np.array([10, 100, 1000, 10_000])
+    assert (gaps() <= 3 * 1.0 / np.sqrt(steps)).all()  # r = 1
+    assert np.polyfit(np.log(steps[1:]), np.log(gaps()[1:]), 1)[0] <= -0.4
+
+
+@pytest.mark.slow
+def test_9_with_a_free_bias_too():
+    """The bias is no part of the unit vector; the bound of the specification is for the mean, without one."""
+    steps = np.array([10, 100, 1000, 10_000])
+    assert (gaps("free") <= 3 * 1.0 / np.sqrt(steps)).all()
+    assert np.polyfit(np.log(steps[1:]), np.log(gaps("free")[1:]), 1)[0] <= -0.4
+
+
+def test_11_gap_of_the_mean_p_falls_to_zero():
+    """`U(pbar) - f(mean) <= 3 r / sqrt(T)` for exact supergradients, and what it encloses is the optimum."""
+    _, y, K = data()
+    for steps in (10, 100, 1000, 10_000):
+        state, water = run(EXACT, steps, lanes=LANES)
+        above = truth.slack_bound(K, y, NU, state.mean.p[0])
+        assert water.level[0] <= exact().level * (1 + 1e-12)
+        assert above >= exact().level * (1 - 1e-12)
+        assert above - water.level[0] <= 3 / np.sqrt(steps)
+    assert above - water.level[0] <= 1e-3 * above
+
+
+# --- items 12 and 13: symmetries
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("solver", [SINGLE, BATCH], ids=["single", "batch"])
+def test_12_scaling_by_a_power_of_two_is_exact(solver):
+    """`(K, nu) -> (s^2 K, s nu)`: alpha / s, level * s, to the last bit with the same key."""
+    _, _, K = data()
+    state, water = run(solver, 300)
+    for s in (4.0, 0.125):
+        scaled, scaled_water = run(solver, 300, s * NU, K=s * s * K)
+        assert (scaled.a == state.a / s).all()
+        assert (scaled.mean.a == state.mean.a / s).all()
+        assert (scaled.c == state.c * s).all()
+        assert (scaled.r2 == state.r2).all()
+        assert (scaled_water.level == water.level * s).all()
+
+
+@pytest.mark.parametrize(
+    ("solver", "bias"), [(SINGLE, "none"), pytest.param(FREE, "free", marks=pytest.mark.slow)], ids=["none", "free"]
+)
+def test_13_swapping_the_classes_changes_signs_alone(solver, bias):
+    _, y, _ = data()
+    state, water = run(solver, 300, bias=bias)
+    other, other_water = run(solver, 300, bias=bias, y=-y)
+    np.testing.assert_allclose(other.mean.a, state.mean.a, atol=1e-12)
+    np.testing.assert_allclose(other.mean.c, state.mean.c, atol=1e-12)
+    np.testing.assert_allclose(other_water.bias, -water.bias, atol=1e-12)
+    if bias == "none":
+        assert (other.a == state.a).all()
+
+
+def test_13_duplicating_every_point_changes_no_exact_step():
+    _, y, K = data()
+    twice = np.tile(np.arange(N), 2)
+    state, water = run(EXACT, 200)
+    doubled, doubled_water = run(EXACT, 200, K=K[np.ix_(twice, twice)], y=y[twice])
+    np.testing.assert_allclose(doubled.mean.c, state.mean.c[:, twice], atol=1e-12)
+    np.testing.assert_allclose(doubled.mean.a, state.mean.a[:, twice] / 2, atol=1e-12)
+    np.testing.assert_allclose(doubled_water.level, water.level, atol=1e-12)
+
+
+# --- item 14: the algorithm itself
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("average", ["uniform", "linear", "last"])
+def test_14_kernel_steps_are_the_vector_recursion(average):
+    """Algorithm 1 in w-space by NumPy, with the same draws: iterates and means to 1e-10; with `burn_in`."""
+    x, y, _ = data()
+    here = slack_problem(jaxsvm.gram(Linear(), x), y, 0.3, bias="none")
+    solver = StochasticBatchPerceptron(batch=2, average=average, burn_in=20)
+    steps, key = 150, jax.random.key(5)
+
+    @jax.jit
+    def uniforms(key):
+        def one(key, _):
+            key, draw_key = jax.random.split(key)
+            return key, jax.random.uniform(draw_key, (), jnp.float64)
+
+        return lax.scan(one, key, None, length=steps)[1]
+
+    state = solver.init(here, key)
+    state = jax.jit(lambda s: lax.fori_loop(0, steps, lambda _, s: solver.step(here, s), s))(state)
+
+    z, w, mean, total = y[:, None] * x, np.zeros(2), np.zeros(2), 0.0
+    radius = np.linalg.norm(x, axis=1).max()
+    for t, at in enumerate(np.asarray(uniforms(key)), start=1):
+        c = z @ w
+        set_of_ranks = c <= truth.level_by_newton(c, N * 0.3)
+        mass = np.cumsum(set_of_ranks / set_of_ranks.sum())
+        index = np.searchsorted(mass, (np.arange(2) + at) / 2 * mass[-1], side="right")
+        w = w + z[index].mean(axis=0) / (radius * np.sqrt(t))
+        w = w / max(1, np.linalg.norm(w))
+        share = {"uniform": 1.0, "linear": max(t - 20.0, 0), "last": 1.0}[average]
+        if t > 20:
+            mean, total = (w, 1.0) if average == "last" else (mean + share * w, total + share)
+    np.testing.assert_allclose(np.asarray(state.a) @ z, w, atol=1e-10)
+    np.testing.assert_allclose(np.asarray(state.mean.a) @ z, mean / total, atol=1e-10)
+    np.testing.assert_allclose(state.mean.c, z @ mean / total, atol=1e-10)
+
+
+# --- item 20: counters
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_20_evaluations_are_counted_exactly():
+    for steps in (1, 137):
+        single, _ = run(SINGLE, steps)
+        assert (_evaluations(single.counters) == N * steps).all()
+        batch, _ = run(BATCH, steps, 0.0)  # one sample in the rank set but at the start, where all tie: one row
+        assert (_evaluations(batch.counters) <= N * (8 * steps)).all()
+        assert (_evaluations(batch.counters) >= N * steps).all()
+    whole, _ = run(EXACT, 1)
+    assert (_evaluations(whole.counters) == N * N).all()  # at w = 0 all responses tie
+
+
+def _evaluations(counters):
+    return counters.evaluations[:, 0].astype(int) * 2**20 + counters.evaluations[:, 1]
+
+
+@pytest.mark.parametrize("rows", [1, 1023, 1024, 60_000, 522_910])
+def test_20_products_beyond_32_bits_are_counted(rows):
+    n = 522_910
+    count = jax.jit(lambda rows: rows_computed(Counters.zero(), rows, n), static_argnums=())
+    limbs = np.asarray(count(jnp.asarray(rows, jnp.int32)).evaluations, dtype=np.int64)
+    assert limbs[0] * 2**20 + limbs[1] == rows * n
+
+
+# --- fits
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@functools.partial(jax.jit, static_argnames="bias")
+def solve(nu, solver, bias="none"):
+    return fit_compiled(problem(nu, bias), solver, jax.random.key(0))
+
+
+def test_fit_is_certified_and_the_same_compiled():
+    """Exact supergradients by the host driver, and compiled for several nu; the bounds hold the optimum."""
+    solver = dataclasses.replace(EXACT, tol=2e-2)
+    fits = {nu: solve(nu, solver) for nu in (0.02, NU, 0.4)}
+    host = jaxsvm.check(jaxsvm.fit(problem(), solver))
+    for nu, fit in fits.items():
+        assert fit.status.name == "CONVERGED"
+        assert float(fit.certificate.dual) <= exact(nu).level <= float(fit.certificate.primal)
+        assert float(fit.certificate.relative_gap) <= 2e-2
+    assert int(host.steps) == int(fits[NU].steps)
+    np.testing.assert_allclose(host.alpha, fits[NU].alpha, atol=1e-12)
+    np.testing.assert_allclose(host.dual_coef, fits[NU].dual_coef, atol=1e-12)
+    # Item 7 on what a user gets, and a C of the right order, as far as p converged.
+    _, y, K = data()
+    loss = np.maximum(0, 1 - y * (K @ np.asarray(host.dual_coef) + float(host.bias))).mean()
+    assert loss == pytest.approx(NU / float(host.certificate.dual), rel=1e-10)
+    assert float(equivalent_C(problem(), host)) == pytest.approx(exact().C, rel=1.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bias", ["none", "free"])
+def test_lanes_of_nu_are_single_fits(bias):
+    nus, solver = jnp.array([0.02, NU, -1.0, 0.4]), dataclasses.replace(EXACT, tol=2e-2)
+    lanes = jax.vmap(lambda nu: solve(nu, solver, bias))(nus)
+    assert list(lanes.status.name) == ["CONVERGED", "CONVERGED", "INFEASIBLE", "CONVERGED"]
+    for lane in (0, 1, 3):
+        fit = solve(nus[lane], solver, bias)
+        assert int(fit.steps) == int(lanes.steps[lane])
+        np.testing.assert_allclose(lanes.dual_coef[lane], fit.dual_coef, atol=1e-9)
+
+
+def test_single_draws_end_certified_or_at_the_cap_and_resume():
+    solver = StochasticBatchPerceptron(steps=500, tol=1e-3)
+    with pytest.warns(jaxsvm.ConvergenceWarning, match="MAX_STEPS"):
+        fit = jaxsvm.fit(problem(), solver, key=jax.random.key(1))
+    assert int(fit.steps) == 500
+    assert fit.kernel_evaluations == 500 * N
+    assert float(fit.certificate.dual) <= exact().level <= float(fit.certificate.primal)
+    loose = jaxsvm.fit(problem(), dataclasses.replace(solver, tol=0.5, steps=100_000), init=fit)
+    assert loose.status.name == "CONVERGED"
+    certificate = loose.certificate
+    assert float(certificate.relative_gap) <= 0.5
+    assert float(certificate.dual) <= exact().level <= float(certificate.primal)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bias", ["none", "regularized", "free"])
+@pytest.mark.parametrize("batch", [1, 8, None])
+@pytest.mark.parametrize("average", ["uniform", "linear", "last"])
+def test_every_configuration_converges(bias, batch, average):
+    if average == "last" and batch == 1:
+        return  # the last iterate of single draws is a cloud of its own width
+    tol = 0.05 if batch is None else 0.2
+    solver = StochasticBatchPerceptron(batch=batch, average=average, tol=tol, steps=300_000, burn_in=10)
+    fit = jaxsvm.check(jaxsvm.fit(problem(bias=bias), solver))
+    wanted = exact(NU, bias)
+    assert float(fit.certificate.dual) <= wanted.level <= float(fit.certificate.primal)
+    _, y, K = data()
+    margins = y * (K @ np.asarray(fit.dual_coef) + float(fit.bias))
+    assert np.maximum(0, 1 - margins).mean() == pytest.approx(NU / float(fit.certificate.dual), rel=1e-8)
+    assert fit.kernel_evaluations > 0
+
+
+@pytest.mark.slow
+def test_a_free_bias_converges_to_that_of_the_c_svm():
+    """Spec 5.19: exact supergradients find b; 0.1216 for 0.122 was seen."""
+    fit = jaxsvm.fit(problem(bias="free"), dataclasses.replace(EXACT, tol=2e-3, steps=200_000))
+    svm = truth.hinge_solution(*data()[2:0:-1], exact(NU, "free").C, "free")
+    assert float(fit.bias) == pytest.approx(svm.bias, abs=2e-2)
+
+
+def test_a_level_below_zero_is_reported_and_never_divided_by():
+    """Spec 1.4 and 4.4: at small nu the level is negative for a while; to divide by it would flip predictions."""
+    solver = dataclasses.replace(SINGLE, steps=5)
+    with pytest.warns(jaxsvm.ConvergenceWarning, match="MAX_STEPS"):
+        fit = jaxsvm.fit(problem(1e-4), solver)
+    assert float(fit.certificate.dual) < 0
+    assert float(fit.certificate.relative_gap) == float("inf")
+    _, y, K = data()
+    assert (y * np.asarray(fit.dual_coef) >= 0).all()
+    coefficients = y * np.asarray(fit.dual_coef)
+    assert coefficients @ truth.signed(K, y) @ coefficients <= 1 + 1e-12  # w itself, not w / level
+    assert float(fit.R) == 1.0
+
+
+def test_no_slack_on_inseparable_samples_ends_without_a_claim():
+    """nu = 0 (spec 6.6): f* = 0 at w = 0, which no relative gap certifies."""
+    x, y, _ = data()
+    here = slack_problem(jaxsvm.gram(Linear(), np.concatenate([x, x])), np.concatenate([y, -y]), 0.0, bias="none")
+    with pytest.warns(jaxsvm.ConvergenceWarning):
+        fit = jaxsvm.fit(here, StochasticBatchPerceptron(batch=None, steps=200))
+    assert fit.status.name in ("MAX_STEPS", "STALLED")
+    assert float(fit.certificate.dual) <= 0 <= float(fit.certificate.primal)
+    assert np.isfinite(np.asarray(fit.dual_coef)).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bias", ["none", "free"])
+def test_filled_batches_are_certified_too(bias):
+    """At a small nu the rank set is smaller than a batch: what fills it up is no supergradient, yet bounds hold."""
+    solver = StochasticBatchPerceptron(batch=8, fill=True, steps=2000, tol=0.3)
+    for nu in (0.005, NU):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", jaxsvm.ConvergenceWarning)  # how far it comes is not the point
+            fit = jaxsvm.fit(problem(nu, bias), solver)
+        assert float(fit.certificate.dual) <= exact(nu, bias).level <= float(fit.certificate.primal)
+        assert float(fit.alpha.sum()) == pytest.approx(1, rel=1e-12)
+        assert bias == "none" or abs(float(data()[1] @ np.asarray(fit.alpha))) <= 1e-12
+        assert float(fit.certificate.relative_gap) < 1.5
+
+
+@pytest.mark.slow
+def test_weights_are_duplicates():
+    _, y, K = data()
+    weight = np.random.default_rng(1).integers(0, 3, N).astype(float)
+    solver = dataclasses.replace(EXACT, tol=1e-2)
+    for bias in ("none", "free"):
+        wanted = truth.slack_solution(K, y, NU, bias, weight)
+        fit = jaxsvm.check(jaxsvm.fit(problem(bias=bias, sample_weight=weight), solver))
+        assert float(fit.certificate.dual) <= wanted.level <= float(fit.certificate.primal)
+        assert (np.asarray(fit.dual_coef)[weight == 0] == 0).all()
+        assert (np.asarray(fit.alpha)[weight == 0] == 0).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"tile": 16}, {"rank": N}], ids=["stored", "tiled", "low rank"])
+def test_every_gram_gives_the_same_steps(options):
+    x, y, K = data()
+    here = slack_problem(jaxsvm.gram(RBF(gamma=0.5), x, **options), y, NU, bias="none")
+    solver = StochasticBatchPerceptron(batch=8, steps=200, tol=1e-6)
+    with pytest.warns(jaxsvm.ConvergenceWarning):
+        fit, wanted = jaxsvm.fit(here, solver), jaxsvm.fit(problem(), solver)
+    np.testing.assert_allclose(fit.dual_coef, wanted.dual_coef, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: StochasticBatchPerceptron(batch=0), "batch is 0"),
+        (lambda: StochasticBatchPerceptron(average="median"), "average is 'median'"),
+        (lambda: StochasticBatchPerceptron(method="guess"), "method is 'guess'"),
+        (lambda: jaxsvm.fit(problem(), StochasticBatchPerceptron(tol=0.0)), "tol is 0"),
+        (lambda: jaxsvm.fit(problem(), StochasticBatchPerceptron(), init=np.ones(3)), "init has weights of shape"),
+        (
+            lambda: jaxsvm.fit(
+                jaxsvm.svm_problem(jaxsvm.gram(Precomputed(), data()[2]), data()[1], 1.0), StochasticBatchPerceptron()
+            ),
+            "StochasticBatchPerceptron is for slack problems",
+        ),
+    ],
+)
+def test_bad_configurations_are_refused(make, message):
+    with pytest.raises(jaxsvm.InputError, match=message):
+        make()

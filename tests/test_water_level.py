@@ -1,0 +1,302 @@
+"""Water levels against a linear programme (items 1 to 4 of spec 3.2, and 6.6)."""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle_hinge as truth
+import pytest
+
+import jaxsvm
+from jaxsvm import water_level, water_level_with_bias
+from jaxsvm.water_level import METHODS
+
+BIAS_METHODS = ("sort", "bisection")
+N = 12
+every_method = pytest.mark.parametrize("method", METHODS)
+every_bias_method = pytest.mark.parametrize("method", BIAS_METHODS)
+
+
+class Floors(NamedTuple):
+    """Floors `c (k, n)` with signs, weights and volumes, and their levels by linear programming."""
+
+    c: np.ndarray
+    y: np.ndarray
+    w: np.ndarray
+    volume: np.ndarray
+    level: np.ndarray
+    level_with_bias: np.ndarray
+
+
+@functools.cache
+def floors(weighted=False, count=200):
+    """Random floors: ties, constant ones, no volume and huge ones, one sample in a class; or weights with zeros."""
+    rng = np.random.default_rng(int(weighted))
+    c = rng.normal(size=(count, N)) * 10.0 ** rng.integers(-2, 3, (count, 1)) + rng.choice([0, 5, -100], (count, 1))
+    c[::4] = rng.integers(-1, 3, c[::4].shape)  # ties
+    c[::15] = rng.normal(size=(len(c[::15]), 1))  # constant
+    volume = rng.choice([0.0, 1e-6, 0.1, 1.0, 4.0, 30.0, 1e4], count)
+    y = np.where(np.arange(N) < rng.integers(1, N, (count, 1)), 1.0, -1.0)
+    w = np.ones((count, N))
+    if weighted:
+        w = np.where(rng.random((count, N)) < 0.5, rng.integers(0, 4, (count, N)), rng.uniform(0.1, 2, (count, N)))
+        w[:, [0, -1]] = 1.0  # a sample of each class
+    rows = list(zip(c, y, w, volume, strict=True))
+    level = np.array([truth.level_by_lp(c, v, weight=w)[0] for c, _, w, v in rows])
+    with_bias = np.array([truth.level_by_lp(c, v, y, w)[0] for c, y, w, v in rows])
+    return Floors(c, y, w, volume, level, with_bias)
+
+
+@functools.cache
+def compiled(method, bias=False):
+    """Lanes of `(c, y, volume, weight)`."""
+
+    def one(c, y, volume, weight):
+        if bias:
+            return water_level_with_bias(c, y, volume, weight=weight, method=method)
+        return water_level(c, volume, weight=weight, method=method)
+
+    return jax.jit(jax.vmap(one))
+
+
+def found(method, floors, bias=False):
+    return jax.tree.map(np.asarray, compiled(method, bias)(floors.c, floors.y, floors.volume, floors.w))
+
+
+def relative(a, b):
+    return np.abs(np.asarray(a) - b) / np.maximum(1, np.abs(b))
+
+
+def assert_valid(water, floors, bias=False):
+    """Items 2 and 3: the volume is spent; p proves the level from above."""
+    c, scale = floors.c + floors.y * water.bias[:, None], 1 + np.abs(floors.c).max(axis=1)
+    spent = np.where(floors.w > 0, floors.w * np.maximum(0, water.level[:, None] - c), 0).sum(axis=1)
+    # The specification's 1e-10 (1 + V), for heights of the order 1: a rounding of a height counts n times.
+    assert (np.abs(spent - floors.volume) <= 1e-10 * (1 + floors.volume) + 1e-14 * N * scale).all()
+    p = water.p
+    assert (p >= 0).all()
+    assert (p[floors.w == 0] == 0).all()
+    np.testing.assert_allclose(p.sum(axis=1), 1, atol=1e-14)
+    highest = (p / np.where(floors.w > 0, floors.w, 1)).max(axis=1)
+    bound = (p * floors.c).sum(axis=1) + floors.volume * highest
+    assert relative(bound, water.level).max() <= 1e-10
+    if bias:
+        assert np.abs((p * floors.y).sum(axis=1)).max() <= 1e-12
+
+
+# --- item 1: the level
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@every_method
+@pytest.mark.parametrize("weighted", [False, True])
+def test_1_2_3_level_is_that_of_the_linear_programme(method, weighted):
+    here = floors(weighted)
+    water = found(method, here)
+    assert relative(water.level, here.level).max() <= 1e-9
+    assert (water.bias == 0).all()
+    assert_valid(water, here)
+
+
+def test_1_reference_routines_agree_with_the_linear_programme():
+    """(i) to (iv) of spec 2.2 as host code, (iv) being the paper's Algorithm 2, corrected; golden values."""
+    here = floors()
+    routines = (
+        lambda c, volume: truth.level_by_sorting(c, volume)[0],
+        truth.level_by_newton,
+        truth.level_by_bisection,
+        truth.level_by_dividing,
+    )
+    for routine in routines:
+        levels = [routine(c, volume) for c, volume in zip(here.c, here.volume, strict=True)]
+        assert relative(levels, here.level).max() <= 1e-9
+        assert routine(np.array([3.0, 1.0, 2.0]), 1.5) == pytest.approx(2.25, rel=1e-15)
+        assert routine(np.array([-0.5]), 2.0) == pytest.approx(1.5, rel=1e-15)
+    assert truth.level_by_sorting([3.0, 1.0, 2.0], 1.5) == (2.25, 2)
+
+
+@every_method
+def test_1_golden_values_and_one_sample(method):
+    level = jax.jit(functools.partial(water_level, method=method))
+    golden = level(jnp.array([3.0, 1.0, 2.0]), 1.5)
+    assert float(golden.level) == pytest.approx(2.25, rel=1e-15)
+    np.testing.assert_allclose(golden.p, [0, 0.5, 0.5], atol=1e-15)
+    for volume in (0.0, 1e-9, 2.0, 1e9):
+        one = level(jnp.array([-0.5]), volume)
+        assert float(one.level) == pytest.approx(volume - 0.5, rel=1e-15)
+        assert float(one.p[0]) == 1.0
+
+
+@every_bias_method
+@pytest.mark.parametrize("weighted", [False, True])
+def test_1_2_3_level_with_bias_is_that_of_the_linear_programme(method, weighted):
+    here = floors(weighted)
+    water = found(method, here, bias=True)
+    assert relative(water.level, here.level_with_bias).max() <= 1e-9
+    assert_valid(water, here, bias=True)
+    # Item 2: the same level at c + y b; and one number of covered samples (mass) that suits both classes.
+    shifted = here._replace(c=here.c + here.y * water.bias[:, None])
+    assert relative(found("sort", shifted).level, water.level).max() <= 1e-10
+    height = shifted.c - water.level[:, None]
+    rounding = 1e-9 * (1 + np.abs(here.c).max(axis=1, keepdims=True))
+    below, covered = (here.w * (height < -rounding), here.w * (height <= rounding))
+    least = np.maximum(*((below * (here.y == sign)).sum(axis=1) for sign in (1, -1)))
+    most = np.minimum(*((covered * (here.y == sign)).sum(axis=1) for sign in (1, -1)))
+    assert (least <= most + 1e-12).all()
+
+
+def test_1_reference_routines_with_bias_agree_with_the_linear_programme():
+    """The closed form of spec 2.3, and the paper's Algorithm 3, corrected; both take the middle of the biases."""
+    here = floors()
+    water = found("sort", here, bias=True)
+    for lane, (c, y, volume) in enumerate(zip(here.c, here.y, here.volume, strict=True)):
+        closed, divided = truth.level_with_bias_closed(c, y, volume), truth.level_with_bias_by_dividing(c, y, volume)
+        scale = 1 + np.abs(c).max() + volume
+        assert abs(closed[0] - here.level_with_bias[lane]) <= 1e-9 * scale
+        assert divided == pytest.approx(closed[:2], abs=1e-11 * scale)
+        assert float(water.bias[lane]) == pytest.approx(closed[1], abs=1e-11 * scale)
+
+
+@every_bias_method
+def test_1_golden_values_with_bias(method):
+    level = jax.jit(functools.partial(water_level_with_bias, method=method))
+    y, c = jnp.array([1.0, 1.0, -1.0, -1.0]), jnp.array([0.0, 1.0, -1.0, 2.0])
+    for volume, expected, bias in ((1.0, 0.0, -0.5), (2.0, 0.5, 0.0)):
+        water = level(c, y, volume)
+        assert float(water.level) == pytest.approx(expected, abs=1e-15)
+        assert float(water.bias) == pytest.approx(bias, abs=1e-15)
+        np.testing.assert_allclose(water.p, [0.5, 0, 0.5, 0], atol=1e-15)
+    # No volume: the worst sample of each class.
+    np.testing.assert_allclose(level(c, y, 0.0).p, [0.5, 0, 0.5, 0], atol=1e-15)
+    assert float(level(c, y, 0.0).level) == -0.5
+
+
+@every_bias_method
+def test_every_method_takes_the_middle_of_the_best_biases(method):
+    here = floors()
+    water = found(method, here, bias=True)
+    closed = [truth.level_with_bias_closed(*row)[1] for row in zip(here.c, here.y, here.volume, strict=True)]
+    scale = 1 + np.abs(here.c).max(axis=1) + here.volume
+    assert (np.abs(water.bias - closed) / scale).max() <= 1e-9
+
+
+@every_method
+def test_weight_two_is_duplication_and_weight_zero_absence(method):
+    rng = np.random.default_rng(5)
+    c, y, volume = rng.normal(size=(20, N)), np.tile([1.0, -1.0], (20, N // 2)), rng.uniform(0, 5, 20)
+    w = np.repeat(rng.permuted(np.tile([0.0, 1.0, 2.0], (20, N // 6)), axis=1), 2, axis=1)  # sums to n in both classes
+    times = w.astype(int)
+    longer = [np.stack([np.repeat(v, t) for v, t in zip(values, times, strict=True)]) for values in (c, y)]
+    for bias in (False, True) if method in BIAS_METHODS else (False,):
+        run = compiled(method, bias)
+        weighted, repeated = run(c, y, volume, w), run(*longer, volume, np.ones((20, N)))
+        np.testing.assert_allclose(weighted.level, repeated.level, atol=1e-13)
+        np.testing.assert_allclose(weighted.bias, repeated.bias, atol=1e-12)
+        shares = np.stack([np.repeat(p / t.clip(1), t) for p, t in zip(weighted.p, times, strict=True)])
+        # Where k is not unique p is not either: what it proves is the same.
+        bound = (shares * longer[0]).sum(axis=1) + volume * shares.max(axis=1)
+        np.testing.assert_allclose(bound, repeated.level, atol=1e-12)
+
+
+# --- item 4: concave, with p as supergradient, and Lipschitz
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("method", "bias"), [(m, False) for m in METHODS] + [(m, True) for m in BIAS_METHODS])
+def test_4_p_is_a_supergradient_and_the_level_is_lipschitz(method, bias):
+    here, rng = floors(), np.random.default_rng(2)
+    near = here._replace(c=here.c + rng.normal(size=here.c.shape) * 10.0 ** rng.integers(-8, 2, (len(here.c), 1)))
+    first, second = found(method, here, bias), found(method, near, bias)
+    rise = (first.p * (near.c - here.c)).sum(axis=1)
+    scale = 1 + np.abs(here.c).max(axis=1) + here.volume
+    assert ((second.level - first.level - rise) / scale).max() <= 1e-10
+    between = found(method, here._replace(c=(here.c + near.c) / 2), bias)
+    assert (((first.level + second.level) / 2 - between.level) / scale).max() <= 1e-10
+
+    # Responses c = Z w: |f(w) - f(w')| <= r |w - w'|, r the longest row; a bias moves with them.
+    z = rng.normal(size=(N, 3))
+    radius = np.linalg.norm(z, axis=1).max()
+    w, other = rng.normal(size=(2, len(here.c), 3))
+    levels = [found(method, here._replace(c=v @ z.T), bias).level for v in (w, other)]
+    assert (np.abs(levels[0] - levels[1]) <= radius * np.linalg.norm(w - other, axis=1) + 1e-10 * scale).all()
+
+
+# --- spec 6.6 and transformations
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("method", "bias"), [(m, False) for m in METHODS] + [(m, True) for m in BIAS_METHODS])
+@pytest.mark.parametrize("lowest", [0.0, -0.7])
+def test_a_tiny_volume_is_not_lost_in_float32(method, bias, lowest):
+    """Spec 6.6: V = 4e-6 beside responses of the order 1; unshifted sums are 2 % off."""
+    rng = np.random.default_rng(3)
+    near = np.array([0, 2.0**-20, 2.0**-18, 0.5])  # above the lowest of each class: exact in float32
+    c = np.concatenate([near, near, rng.uniform(0.5, 1, N - 8)])[None] + np.float32(lowest)
+    y = np.where(np.arange(N) % 8 < 4, 1.0, -1.0)[None]
+    c32, volume = c.astype(np.float32), np.float32(4e-6)
+    exact = Floors(c32.astype(float), y, np.ones((1, N)), np.array([float(volume)]), np.zeros(1), np.zeros(1))
+    wanted = found("sort", exact, bias)
+    water = compiled(method, bias)(c32, y.astype(np.float32), volume[None], np.ones((1, N), np.float32))
+    assert water.level.dtype == water.p.dtype == water.bias.dtype == jnp.float32
+    # The level itself has a float32's last place; what lies above the lowest is right to more than that where c_min = 0
+    error = abs(float(water.level[0]) - float(wanted.level[0]))
+    assert error <= max(np.spacing(np.float32(abs(wanted.level[0]))), 1e-6 * float(volume))
+    np.testing.assert_allclose(water.p, wanted.p, atol=1e-6)
+
+
+@pytest.mark.parametrize(("method", "bias"), [(m, False) for m in METHODS] + [(m, True) for m in BIAS_METHODS])
+def test_lanes_are_single_levels_and_no_weights_are_ones(method, bias):
+    here = floors()
+    lanes = found(method, here, bias)
+
+    def one(c, y, volume):
+        if bias:
+            return water_level_with_bias(c, y, volume, method=method)
+        return water_level(c, volume, method=method)
+
+    single = jax.jit(one)
+    for lane in (0, 1, 15, 33):
+        water = single(here.c[lane], here.y[lane], here.volume[lane])
+        for name in water._fields:
+            np.testing.assert_allclose(getattr(water, name), getattr(lanes, name)[lane], rtol=1e-13, atol=1e-14)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [1000, 60_000])
+def test_large_floors_agree_between_the_methods(n):
+    rng = np.random.default_rng(7)
+    c, y = rng.normal(size=n), np.where(rng.random(n) < 0.3, 1.0, -1.0)
+    for volume in (0.0, 1e-3 * n, n, 100.0 * n):
+        wanted = truth.level_by_dividing(c, volume)
+        for method in METHODS:
+            assert float(water_level(c, volume, method=method).level) == pytest.approx(wanted, rel=1e-11, abs=1e-11)
+        closed = truth.level_with_bias_closed(c, y, volume)
+        for method in BIAS_METHODS:
+            water = water_level_with_bias(c, y, volume, method=method)
+            assert float(water.level) == pytest.approx(closed[0], rel=1e-11, abs=1e-11)
+            assert abs(float(y @ np.asarray(water.p))) <= 1e-12
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: water_level([1.0, 2.0], -1.0), "volume is -1.0"),
+        (lambda: water_level([1.0, 2.0], float("nan")), "volume is nan"),
+        (lambda: water_level([1.0, 2.0], [1.0, 2.0]), "volume has shape"),
+        (lambda: water_level([], 1.0), "c has shape"),
+        (lambda: water_level([[1.0]], 1.0), "c has shape"),
+        (lambda: water_level([1.0, 2.0], 1.0, weight=[1.0]), "weight has shape"),
+        (lambda: water_level([1.0, 2.0], 1.0, weight=[1.0, -1.0]), "weight holds -1.0"),
+        (lambda: water_level([1.0, 2.0], 1.0, weight=[0.0, 0.0]), "weight is zero everywhere"),
+        (lambda: water_level([1.0, 2.0], 1.0, method="guess"), "method is 'guess'"),
+        (lambda: water_level_with_bias([1.0, 2.0], [1.0, -1.0], 1.0, method="newton"), "method is 'newton'"),
+        (lambda: water_level_with_bias([1.0, 2.0], [1.0], 1.0), "y has shape"),
+        (lambda: water_level_with_bias([1.0, 2.0], [1.0, 1.0], 1.0), "y has no sample of class -1"),
+        (lambda: water_level_with_bias([1.0, 2.0], [1.0, 0.5], 1.0), "y holds"),
+    ],
+)
+def test_bad_floors_are_refused(make, message):
+    with pytest.raises(jaxsvm.InputError, match=message):
+        make()
