@@ -20,9 +20,13 @@ from jaxsvm.path import Path, solve_path
 from jaxsvm.problem import svm_problem
 from jaxsvm.result import Certificate, Fit, Status, check
 from jaxsvm.slack import slack_problem
+from jaxsvm.solvers.ball_sgd import BallSGD
 from jaxsvm.solvers.core_vector_machine import CoreVectorMachine
+from jaxsvm.solvers.dual_coordinate_ascent import SDCA
 from jaxsvm.solvers.frank_wolfe import FrankWolfe
 from jaxsvm.solvers.newton import Newton
+from jaxsvm.solvers.pegasos import Pegasos
+from jaxsvm.solvers.perceptron import Perceptron
 from jaxsvm.solvers.sequential_minimal_optimization import SMO
 from jaxsvm.solvers.stochastic_batch_perceptron import StochasticBatchPerceptron
 from jaxsvm.transform import polished, sampled
@@ -33,6 +37,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Ball",
+    "BallSGD",
     "C_grid",
     "Certificate",
     "ConvergenceError",
@@ -46,6 +51,9 @@ __all__ = [
     "Model",
     "Newton",
     "Path",
+    "Pegasos",
+    "Perceptron",
+    "SDCA",
     "SMO",
     "Status",
     "StochasticBatchPerceptron",

@@ -26,8 +26,12 @@ SHARE = 0.5
 SMALLEST = 512
 LOOK = 500
 """Steps on the whole problem between reduced ones: enough to see what has to come back."""
-FRUITLESS = 2
-"""Turns in a row that leave the gap as it was, after which the whole problem is left to the one driver."""
+TENTH = 0.1
+"""A reduced problem is solved until this much of the gap is left."""
+VISITS = 4
+"""Steps on a reduced problem, in units of its size, before the whole is looked at again."""
+FRUITLESS = 3
+"""Reduced problems in a row that leave the gap as it was, after which the whole problem is left to the one driver."""
 
 
 def drive_shrunk(
@@ -70,19 +74,20 @@ def drive_shrunk(
             )
         if whole.status != Status.MAX_STEPS or int(spent.steps) >= int(plain.max_steps):
             break
-        gap = float(whole.certificate.relative_gap)
-        fruitless, least = (0 if gap < 0.9 * least else fruitless + 1), min(gap, least)
         a, s = whole.alpha, problem.matvec(whole.alpha)
         samples = _worth_keeping(problem, a, s) if fruitless < FRUITLESS else None
-        look = LOOK if samples is not None else plain.max_steps
+        look = plain.max_steps if fruitless >= FRUITLESS else LOOK if samples is not None else 2 * look
         if samples is not None:
             index = jnp.asarray(samples, jnp.int32)
             part = reduced(problem, a, s, index)
-            tol = _share_of(plain.tol, problem, part, a, s, index)
-            cap = jnp.asarray(plain.max_steps) - spent.steps
+            gap = float(whole.certificate.relative_gap)
+            target = jnp.maximum(jnp.asarray(plain.tol) / 2, TENTH * min(gap, 1.0))  # who is kept will change
+            tol = _share_of(target, problem, part, a, s, index)
+            cap = jnp.minimum(jnp.asarray(plain.max_steps) - spent.steps, VISITS * len(samples))
             inner = drive(part, dataclasses.replace(plain, tol=tol, max_steps=cap), key, a[index], left(), warn=False)
             spent = _sum(spent, inner.counters)
             a = a.at[index].set(inner.alpha)
+            fruitless, least = (0 if gap < 0.9 * least else fruitless + 1), min(gap, least)
         init = a
     if warn:
         warn_unless_converged(whole, solver)
@@ -121,11 +126,11 @@ def _sizes(n: int) -> list[int]:
 
 
 def _share_of(tol: Any, problem: BoxProblem, part: BoxProblem, a: Array, s: Array, index: Array) -> Array:
-    """The relative gap of the reduced problem that is half of `tol` on the whole: their objectives differ in scale."""
+    """The relative gap of the reduced problem that is `tol` on the whole: their objectives differ in scale."""
     whole = -problem.objective(a, s)
     here = a[index] @ (part.q - part.matvec(a[index]) / 2)
     ratio = jnp.abs(whole) / jnp.maximum(jnp.abs(here), jnp.finfo(a.dtype).tiny)
-    return jnp.clip(jnp.asarray(tol, a.dtype) * ratio / 2, 16 * jnp.finfo(a.dtype).eps, 0.5)
+    return jnp.clip(jnp.asarray(tol, a.dtype) * ratio, 16 * jnp.finfo(a.dtype).eps, 0.5)
 
 
 def _sum(first: Counters, second: Counters) -> Counters:

@@ -344,16 +344,6 @@ def burn_in(solver: Any) -> Any:
     return solver.steps // 2 if solver.average == "suffix" else 0
 
 
-def gentle_offset(mean_square: Any, lam: Any, batch: Any) -> Float[Array, ""]:
-    """Steps of `1 / (lam t)` to leave out so that the first has size `batch / (8 mean_i |phi_i|^2)`.
-
-    For lam of about 1 / n the first n / batch steps of the paper are so large that w must be found anew after them:
-    covtype (n = 4,858) is 50 % off after 5 passes of `1 / (lam t)` and 0.3 % with this (batch 64, C = 1). Best first
-    steps measured there and on a9a, for batches of 4 to 256: half of this to its double.
-    """
-    return 8 * mean_square / (lam * batch)
-
-
 def require_positive(name: str, value: Any, zero: bool = False) -> None:
     """Refuse a number that is not positive (or, with `zero`, negative), where it is known."""
     if is_concrete(value) and not (np.ndim(value) > 0 or value > 0 or zero and value == 0):
