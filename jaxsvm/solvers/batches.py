@@ -81,7 +81,7 @@ def next_batch(
     problem: BoxProblem, draws: Draws, batch: int, order: str
 ) -> tuple[Draws, Int[Array, " batch"], Float[Array, " batch"]]:
     """The next batch, and the factor of each sample's loss that makes its mean unbiased, over `batch`."""
-    if order == "random" and problem.mask is not None:  # weights: drawn in proportion
+    if order == "random" and problem.mask is not None:  # weights: in proportion, systematically
         key, draw_key = jax.random.split(draws.key)
         return draws._replace(key=key), draw(draw_key, problem.upper, batch), _full(problem, batch, 1 / batch)
     draws, index = draws.following(problem.n, batch, order)
