@@ -102,8 +102,8 @@ def _worth_keeping(problem: BoxProblem, a: Array, s: Array) -> np.ndarray | None
     bias = problem.best_bias(s)
     c = np.zeros(problem.n) if problem.c is None else np.asarray(problem.c)
     rest = np.asarray(problem.q - s, float) - float(bias) * c
-    a, upper = np.asarray(a), np.asarray(problem.upper)
-    present, empty, full = upper > 0, a <= 0, a >= upper
+    values, upper = np.asarray(a), np.asarray(problem.upper)
+    present, empty, full = upper > 0, values <= 0, values >= upper
     # How far a sample is from being content: free ones want 0, empty ones at most 0, full ones at least 0.
     wrong = np.where(empty, np.maximum(rest, 0), np.where(full, np.maximum(-rest, 0), np.abs(rest)))
     worst = wrong[present].max(initial=0)
