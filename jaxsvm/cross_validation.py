@@ -15,11 +15,11 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import ConvergenceWarning, InputError, is_concrete
+from jaxsvm.hinge import BoxProblem
 from jaxsvm.loop import drive
-from jaxsvm.path import checked_values, solve_together
-from jaxsvm.problem import svm_problem
+from jaxsvm.path import checked_values, exact_solver, solve_together
+from jaxsvm.problem import SquaredHingeProblem, svm_problem
 from jaxsvm.result import Certificate, Fit, StatusCode
-from jaxsvm.solvers.frank_wolfe import FrankWolfe
 
 SCORES = ("accuracy", "balanced_accuracy", "squared_hinge")
 
@@ -248,10 +248,15 @@ def C_grid(  # noqa: N802 (C is the field's name)
         return problem(gram, y, C, sample_weight=sample_weight)
 
     first = at(1.0)
-    weights = jnp.where(first.ridge > 0, 1 / jnp.where(first.ridge > 0, first.ridge, 1), 0)
-    pull = np.asarray(first.matvec(weights) - first.ridge * weights)
+    if not isinstance(first, SquaredHingeProblem | BoxProblem):
+        raise InputError(
+            f"problem makes a {type(first).__name__}: a grid of C is for `svm_problem` or `hinge_problem`."
+        )
+    squared = isinstance(first, SquaredHingeProblem)
+    weights = first.costs if squared else first.upper
+    pull = np.asarray(first.matvec(weights) - (first.ridge * weights if squared else 0))
     low = float(1 / max(pull.max() * float(weights.max()), float(first.diagonal.max()), np.finfo(float).tiny))
-    solver, key = FrankWolfe(tol=1e-2), jax.random.key(0)
+    solver, key = exact_solver(first, 1e-2), jax.random.key(0)
     high, before, warm = low, None, None
     while high < low * largest:
         fit = drive(at(high), solver, key, warm, warn=False)

@@ -353,3 +353,16 @@ def test_random_fourier_features_make_a_linear_hinge_problem():
     fit = jaxsvm.check(jaxsvm.fit(jaxsvm.hinge_problem(low, y, 1.0, bias="free"), SMO(tol=1e-4)))
     exact = jaxsvm.fit(jaxsvm.hinge_problem(jaxsvm.gram(RBF(0.5), x), y, 1.0, bias="free"), SMO(tol=1e-4))
     assert float(fit.certificate.primal) == pytest.approx(float(exact.certificate.primal), rel=0.1)
+
+
+def test_cross_validation_and_a_grid_for_hinge_problems():
+    make = functools.partial(jaxsvm.hinge_problem, bias="none")
+    grid = jaxsvm.C_grid(GRAMS["float64"], data()[1], 5, problem=make)
+    assert (np.diff(grid) > 0).all()
+    low = jaxsvm.fit(make(GRAMS["float64"], data()[1], grid[0] * 0.99), SMO(tol=1e-9))
+    assert (low.margins <= 1 + 1e-6).all()
+    chosen = jaxsvm.cross_validate(GRAMS["float64"], data()[1], grid, 3, problem=make)
+    assert (np.asarray(chosen.status) == Status.CONVERGED).all()
+    assert 0.6 < chosen.mean.max() <= 1
+    with pytest.raises(jaxsvm.InputError, match="SlackProblem"):
+        jaxsvm.C_grid(GRAMS["float64"], data()[1], 5, problem=jaxsvm.slack_problem)
