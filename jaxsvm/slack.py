@@ -207,6 +207,16 @@ def slack_problem(gram: Any, y: Any, nu: Any, *, bias: str = "regularized", samp
     )
 
 
+def lambda_of_C(C: Any, n: Any) -> Any:  # noqa: N802 (C is the field's name)
+    """`lambda = 1 / (n C)` of `lambda/2 |w|^2 + mean loss` (Pegasos), for n samples (or a sum of weights of n)."""
+    return 1 / (n * C)
+
+
+def C_of_lambda(lam: Any, n: Any) -> Any:  # noqa: N802
+    """`C = 1 / (n lambda)`."""
+    return 1 / (n * lam)
+
+
 def equivalent_nu(problem: BoxProblem, fit: Fit) -> Float[Array, ""]:
     """The nu whose slack problem has the same solution as a hinge problem: its mean loss over `|w|` (spec 1.5).
 
@@ -239,6 +249,16 @@ def equivalent_C(problem: SlackProblem, fit: Fit) -> Float[Array, ""]:  # noqa: 
 def nu_svm_parameter(problem: SlackProblem, fit: Fit) -> Float[Array, ""]:
     """The nu of nu-SVM (scikit-learn's `NuSVC`) with the same decision function: `1 / (n max_i p_i)` (spec 1.5)."""
     return 1 / (problem.weight.sum() * _highest(problem, fit.alpha))
+
+
+def distinct_evaluations(fit: Fit) -> Any:
+    """Kernel values of distinct rows that a run computed, on the host: n for each sample that w is made of.
+
+    `fit.kernel_evaluations` is the nominal count, repeated rows included (spec 2.6). An int, or an array for lanes.
+    """
+    coefficients = np.asarray(fit.dual_coef)
+    total = np.count_nonzero(coefficients, axis=-1).astype(np.int64) * coefficients.shape[-1]
+    return int(total) if total.ndim == 0 else total
 
 
 def squared_norm(problem: BoxProblem, fit: Fit) -> Float[Array, ""]:

@@ -281,3 +281,21 @@ def test_bad_problems_are_refused(change, message):
     arguments = {"y": y, "nu": 0.1} | change
     with pytest.raises(jaxsvm.InputError, match=message):
         slack_problem(jaxsvm.gram(Precomputed(), K), arguments.pop("y"), arguments.pop("nu"), **arguments)
+
+
+def test_lambda_and_C_are_each_others_map():
+    assert jaxsvm.slack.lambda_of_C(2.0, 50) == pytest.approx(0.01)
+    assert jaxsvm.slack.C_of_lambda(jaxsvm.slack.lambda_of_C(2.0, 50), 50) == pytest.approx(2.0)
+
+
+def test_distinct_rows_are_at_most_all_and_nominal_ones_are_more():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(60, 2)), np.where(np.arange(60) % 2 == 0, 1.0, -1.0)
+    problem = jaxsvm.slack_problem(jaxsvm.gram(jaxsvm.kernels.RBF(0.5), x), y, 0.1, bias="none")
+    with pytest.warns(jaxsvm.ConvergenceWarning):
+        few, many = (
+            jaxsvm.fit(problem, jaxsvm.StochasticBatchPerceptron(steps=steps, batch=1, tol=1e-9)) for steps in (5, 500)
+        )
+    assert few.kernel_evaluations == 5 * 60
+    assert jaxsvm.slack.distinct_evaluations(few) <= 5 * 60
+    assert jaxsvm.slack.distinct_evaluations(many) <= 60 * 60 < many.kernel_evaluations == 500 * 60
