@@ -30,7 +30,14 @@ SOLVERS = {
     "polished sampled away": polished(sampled(FrankWolfe(variant="away", tol=1e-2))),
     "newton": Newton(tol=1e-6),
 }
-NESTED = ("sampled smo", "sampled core vectors", "polished classic", "polished sampled away")
+NESTED = (
+    "sampled away",
+    "sampled smo",
+    "sampled core vectors",
+    "polished classic",
+    "polished core vectors",
+    "polished sampled away",
+)
 """What is made of solvers that are in the list by themselves: with the slow tests, since each compiles all anew."""
 every_solver = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow) if name in NESTED else name for name in SOLVERS]

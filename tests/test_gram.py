@@ -210,7 +210,7 @@ def test_float32_values_with_float64_vectors(storage):
 # --- hard data
 
 
-@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("sparse", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_far_points_in_float32(sparse):
     rng = np.random.default_rng(1)
     x = (rng.normal(size=(60, D)) + 1e4).astype(np.float32)

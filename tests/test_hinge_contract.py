@@ -29,6 +29,7 @@ SOLVERS = {
     "sbp, exact": SBP(steps=300, batch=None, tol=1e-6),
 }
 RARE = ("sdca, random", "smo, single", "sbp, exact", "ball sgd")
+"""With the slow tests: each compiles all anew."""
 every_solver = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow) if name in RARE else name for name in SOLVERS]
 )
@@ -98,7 +99,7 @@ def test_float32_stays_float32(name):
     assert fit.certificate.primal >= low * (1 - 1e-5)
 
 
-@every_solver
+@pytest.mark.parametrize("name", ["smo", "sdca", "pegasos", "sbp"])
 def test_weight_zero_is_absence(name):
     weight = np.where(np.arange(N) % 3 == 0, 0.0, 1.0)
     fit = jaxsvm.fit(problem(name, sample_weight=weight), SOLVERS[name])
@@ -334,6 +335,7 @@ def test_paths_of_hinge_problems():
             assert float(fit.certificate.primal) == pytest.approx(float(alone.certificate.primal), rel=2e-6)
 
 
+@pytest.mark.slow
 def test_paths_over_nu_and_seeds():
     nus, keys = jnp.array([0.05, 0.2]), jax.random.split(jax.random.key(0), 3)
     solver = SBP(steps=300, batch=8, tol=1e-9)

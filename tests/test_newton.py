@@ -91,6 +91,7 @@ def test_weights_and_masks():
         assert (np.asarray(fit.alpha)[case.weight == 0] == 0).all()
 
 
+@pytest.mark.slow
 def test_large_n_starts_on_a_part_and_ends_on_the_whole():
     x, y = data(1100)
     K = oracle.kernel_matrix("rbf", x, gamma=0.5)
@@ -101,8 +102,8 @@ def test_large_n_starts_on_a_part_and_ends_on_the_whole():
 @pytest.mark.parametrize(
     ("C", "bias"),
     [
-        (0.1, "free"),
         (1e3, "regularized"),
+        pytest.param(0.1, "free", marks=pytest.mark.slow),
         pytest.param(0.1, "regularized", marks=pytest.mark.slow),
         pytest.param(1e3, "free", marks=pytest.mark.slow),
     ],
@@ -264,6 +265,7 @@ def test_low_rank():
     bounded(jaxsvm.fit(jaxsvm.svm_problem(gram, y, 1e3), SOLVER), truth.optimum)
 
 
+@pytest.mark.slow
 def test_many_rows_start_on_some_and_take_part_of_the_hessian():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(40_000, 5))

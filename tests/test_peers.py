@@ -29,13 +29,13 @@ def both(x, y, C, weight=None, tol=1e-12):
 
 def test_coefficients_on_random_problems():
     compared = 0
-    for index in range(0, 64, 4):  # the linear ones
+    for index in range(0, 32, 4):  # the linear ones
         case = cases.random_problem(index)
         ours, theirs, converged = both(case.x, case.y, case.C)
         if converged:
             compared += 1
             np.testing.assert_allclose(ours, theirs, atol=1e-5 * max(1, np.abs(theirs).max()), err_msg=case.name)
-    assert compared >= 12
+    assert compared >= 6
 
 
 @pytest.mark.parametrize("C", [0.01, 1.0, 100.0])

@@ -64,8 +64,7 @@ def check_one(index, name, dtype):
     return status
 
 
-@pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32], ids=["float64", "float32"])
-@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.parametrize(("name", "dtype"), [("smo", jnp.float32), *((name, jnp.float64) for name in SOLVERS)], ids=str)
 def test_gap_bounds_the_true_error(name, dtype):
     for index in range(0, 200, 11 if name in OFTEN else 33):  # 11 meets every kernel, size and dimension
         check_one(index, name, dtype)

@@ -84,6 +84,7 @@ def test_the_gradient_is_that_of_the_loss():
             assert float(found) == pytest.approx(float(difference), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_folds():
     x, y, _ = data()
     seen = []
