@@ -219,9 +219,13 @@ def _value_dtype(dtype: Any) -> Any:
 
 def _centre(kernel: Kernel, points: Any) -> tuple[Any, Float[Array, " d"]]:
     """Points near the origin where only differences count: that spares digits. Sparse points stay as they are."""
-    zero = jnp.zeros((points.shape[1],), points.dtype)
     if not kernel.stationary or isinstance(points, CSR):
-        return points, zero
+        return points, jnp.zeros((points.shape[1],), points.dtype)
+    return _less_mean(points)
+
+
+@jax.jit
+def _less_mean(points: Array) -> tuple[Array, Array]:
     shift = points.mean(axis=0)
     return points - shift, shift
 

@@ -243,22 +243,33 @@ def hinge_problem(gram: Any, y: Any, C: Any, *, bias: str = "regularized", sampl
     weight, mask, feasible = checked_weights(sample_weight, gram.n, dtype)
     if is_concrete(signs, weight):
         require_both_classes(signs, weight)
-    upper = penalty * (jnp.ones((gram.n,), dtype) if weight is None else weight)
-    present = upper > 0
-    valid = jnp.all(jnp.abs(signs) == 1) & jnp.any(present & (signs > 0)) & jnp.any(present & (signs < 0))
     offset = 1.0 if bias == "regularized" else 0.0
+    ones, upper, diagonal, feasible = _assembled(gram, signs, penalty, weight, offset, feasible)
     return BoxProblem(
         gram=gram,
         y=signs,
-        q=jnp.ones((gram.n,), dtype),
+        q=ones,
         upper=upper,
         c=signs if bias == "free" else None,
-        e=jnp.zeros((), dtype),
-        diagonal=gram.diag().astype(dtype) + offset,
+        e=jnp.asarray(0, dtype),
+        diagonal=diagonal,
         mask=mask,
-        feasible=feasible & valid & (penalty > 0) & jnp.isfinite(penalty),
+        feasible=feasible,
         offset=offset,
     )
+
+
+@jax.jit
+def _assembled(
+    gram: Any, y: Array, C: Array, weight: Array | None, offset: Any, usable: Any
+) -> tuple[Array, Array, Array, Array]:
+    """Linear term, upper bounds, diagonal, and whether the values make a problem, in one program."""
+    ones = jnp.ones_like(y)
+    upper = C * (ones if weight is None else weight)
+    present = upper > 0
+    classes = jnp.any(present & (y > 0)) & jnp.any(present & (y < 0))
+    usable = usable & jnp.all(jnp.abs(y) == 1) & classes & (C > 0) & jnp.isfinite(C)
+    return ones, upper, gram.diag().astype(y.dtype) + offset, usable
 
 
 def box_problem(gram: Any, q: Any, upper: Any, *, y: Any = None, c: Any = None, e: Any = 0.0) -> BoxProblem:

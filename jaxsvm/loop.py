@@ -33,7 +33,8 @@ CLAIM = 0.9
 STILL = 1000
 """Steps after which an R that stands still is looked into, though alpha may move below its rounding."""
 UNROLL = 5
-"""Steps a turn of the inner loop: 5 took a quarter off a step at n = 5,000, and 0.2 s more to compile."""
+"""Steps a turn of the inner loop: 5 took a quarter off a step at n = 5,000, and 0.2 s more to compile. Solvers of heavy
+steps have an `unroll` of their own."""
 BURST_SECONDS = 0.25
 """How long the host driver lets compiled code run before it looks up."""
 
@@ -189,7 +190,8 @@ def advance(problem: Any, solver: Any, progress: Progress, chunks: Any = None) -
 
 def run_steps(problem: Any, solver: Any, state: Any, steps: int) -> Any:
     """`steps` (static) steps, a few a turn: between turns XLA copies vectors, which costs a quarter of a step."""
-    return lax.fori_loop(0, steps, lambda _, state: solver.step(problem, state), state, unroll=min(UNROLL, steps))
+    unroll = min(getattr(solver, "unroll", UNROLL), steps)
+    return lax.fori_loop(0, steps, lambda _, state: solver.step(problem, state), state, unroll=unroll)
 
 
 def look(problem: Any, solver: Any, progress: Progress, state: Any) -> Progress:

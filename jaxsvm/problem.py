@@ -277,25 +277,31 @@ def svm_problem(
     weight, mask, feasible = checked_weights(sample_weight, gram.n, dtype)
     if is_concrete(signs, weight):
         require_both_classes(signs, weight)
-    if weight is None:
-        ridge = jnp.broadcast_to(1 / penalty, (gram.n,))
-        present = jnp.ones((gram.n,), bool)
-    else:
-        present = weight > 0
-        ridge = jnp.where(present, 1 / (penalty * jnp.where(present, weight, 1)), 0)
     offset = 1.0 if bias == "regularized" else 0.0
-    valid_signs = jnp.all(jnp.abs(signs) == 1) & jnp.any(present & (signs > 0)) & jnp.any(present & (signs < 0))
+    ridge, diagonal, feasible = _assembled(gram, signs, penalty, weight, offset, feasible)
     return SquaredHingeProblem(
         gram=gram,
         y=signs,
         C=penalty,
         ridge=ridge,
-        diagonal=gram.diag().astype(dtype) + offset + ridge,
+        diagonal=diagonal,
         mask=mask,
-        feasible=feasible & valid_signs & (penalty > 0) & jnp.isfinite(penalty),
+        feasible=feasible,
         offset=offset,
         free_bias=bias == "free",
     )
+
+
+@jax.jit
+def _assembled(
+    gram: Any, y: Array, C: Array, weight: Array | None, offset: Any, usable: Any
+) -> tuple[Array, Array, Array]:
+    """Ridge, diagonal, and whether the values make a problem: one program, where single operations would be ten."""
+    present = jnp.ones_like(y, bool) if weight is None else weight > 0
+    ridge = jnp.where(present, 1 / (C * (1 if weight is None else jnp.where(present, weight, 1))), 0)
+    diagonal = gram.diag().astype(y.dtype) + offset + ridge
+    classes = jnp.any(present & (y > 0)) & jnp.any(present & (y < 0))
+    return ridge, diagonal, usable & jnp.all(jnp.abs(y) == 1) & classes & (C > 0) & jnp.isfinite(C)
 
 
 def at_penalty(problem: SquaredHingeProblem, C: Any) -> SquaredHingeProblem:
@@ -366,5 +372,9 @@ def checked_weights(sample_weight: Any, n: int, dtype: Any) -> tuple[Array | Non
         if not (values > 0).any():
             raise InputError("sample_weight is zero everywhere: at least one sample must count.")
     weight = jnp.asarray(sample_weight, dtype)
-    feasible = jnp.all(weight >= 0) & jnp.any(weight > 0) & jnp.all(jnp.isfinite(weight))
-    return weight, weight > 0, feasible
+    return weight, *_usable(weight)
+
+
+@jax.jit
+def _usable(weight: Array) -> tuple[Array, Array]:
+    return weight > 0, jnp.all(weight >= 0) & jnp.any(weight > 0) & jnp.all(jnp.isfinite(weight))

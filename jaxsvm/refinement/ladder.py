@@ -67,7 +67,7 @@ class Ladder:
         self.points: dict[int, Point] = {}
         first = problems[0]
         ridge = np.asarray(first.ridge)
-        kernel = float((first.diagonal - first.ridge).mean()) - first.offset
+        kernel = float((np.asarray(first.diagonal) - ridge).mean()) - first.offset
         penalty = float((1 / ridge[ridge > 0]).mean() / Cs[0])
         scaled = Cs * penalty * max(kernel, 1e-30)
         self.times = np.log(scaled / (scaled + TURN))

@@ -63,10 +63,10 @@ def _certified(ladders: list[Ladder], solver: BlockNewton, key: Array, interrupt
         problems = [ladders[number].problems[place] for number, place in group]
         points = [_nearest(ladders[number], place) for number, place in group]
         columns = ([problem.y for problem in problems], [problem.ridge for problem in problems])
-        penalties = jnp.stack([problem.C for problem in problems])
+        penalties = np.stack([np.asarray(problem.C) for problem in problems])
         vectors = (*columns, [point.x for point in points])
         groups.append(_finish(template, *vectors, penalties, _counters(points), solver.tol))
-    fits = jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[: len(tasks)], *groups)
+    fits = _joined(groups, len(tasks))
     for lane in np.flatnonzero(np.asarray(fits.status.code) != Status.CONVERGED).tolist():
         number, place = tasks[lane]
         if interrupted:
@@ -85,7 +85,19 @@ def _certified(ladders: list[Ladder], solver: BlockNewton, key: Array, interrupt
     except KeyboardInterrupt:  # everything is found by now: the callbacks alone end
         pass
     k = len(ladders[0].logs)
-    return [jax.tree.map(lambda leaf, i=i: leaf[i * k : (i + 1) * k], fits) for i in range(len(ladders))]
+    return [fits] if len(ladders) == 1 else list(_by_ladder(fits, k))
+
+
+@jax.jit(static_argnums=1)
+def _joined(groups: list[Fit], count: int) -> Fit:
+    """Groups of fits as one; what filled the last group up is left out."""
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[:count], *groups)
+
+
+@jax.jit(static_argnums=1)
+def _by_ladder(fits: Fit, k: int) -> list[Fit]:
+    count = fits.alpha.shape[0] // k
+    return [jax.tree.map(lambda leaf, i=i: leaf[i * k : (i + 1) * k], fits) for i in range(count)]
 
 
 def _taken(fits: Fit, lane: int) -> Fit:
@@ -101,9 +113,9 @@ def _nearest(ladder: Ladder, place: int) -> Point:
 
 
 def _counters(points: list[Point]) -> Counters:
-    steps = jnp.asarray([point.steps for point in points], jnp.int32)
-    none = jnp.zeros_like(steps)
-    limbs = jnp.asarray([divmod(point.evaluations, 2**20) for point in points], jnp.int32)
+    steps = jnp.asarray(np.asarray([point.steps for point in points], np.int32))
+    none = jnp.asarray(np.zeros(len(points), np.int32))
+    limbs = jnp.asarray(np.asarray([divmod(point.evaluations, 2**20) for point in points], np.int32))
     return Counters(steps=steps, toward=steps, away=none, drops=none, evaluations=limbs)
 
 

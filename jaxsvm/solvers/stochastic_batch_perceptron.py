@@ -59,6 +59,7 @@ class StochasticBatchPerceptron:
 
     refresh_every = NEVER  # a product is as dear as the whole run: only to certify
     patience = NEVER  # a noisy gap that does not shrink for a while is no floor
+    unroll = 1  # a step's rows outweigh what lies between turns, and each copy takes 0.3 s to compile
 
     def __post_init__(self) -> None:
         if self.batch is not None and self.batch < 1:
