@@ -189,22 +189,30 @@ def slack_problem(gram: Any, y: Any, nu: Any, *, bias: str = "regularized", samp
     weight, mask, feasible = checked_weights(sample_weight, gram.n, dtype)
     if is_concrete(signs, weight):
         require_both_classes(signs, weight)
-    weight = jnp.ones((gram.n,), dtype) if weight is None else weight
-    valid = jnp.all(jnp.abs(signs) == 1)
-    for sign in (1, -1):
-        valid = valid & jnp.any((weight > 0) & (signs * sign > 0))
     offset = 1.0 if bias == "regularized" else 0.0
+    weight, diagonal, feasible = _assembled(gram, signs, nu, weight, offset, feasible)
     return SlackProblem(
         gram=gram,
         y=signs,
         nu=nu,
         weight=weight,
-        diagonal=gram.diag().astype(dtype) + offset,
+        diagonal=diagonal,
         mask=mask,
-        feasible=feasible & valid & (nu >= 0) & jnp.isfinite(nu),
+        feasible=feasible,
         offset=offset,
         free_bias=bias == "free",
     )
+
+
+@jax.jit
+def _assembled(
+    gram: Any, y: Array, nu: Array, weight: Array | None, offset: Any, usable: Any
+) -> tuple[Array, Array, Array]:
+    """Weights, diagonal, and whether the values make a problem, in one program."""
+    weight = jnp.ones_like(y) if weight is None else weight
+    classes = jnp.any((weight > 0) & (y > 0)) & jnp.any((weight > 0) & (y < 0))
+    usable = usable & jnp.all(jnp.abs(y) == 1) & classes & (nu >= 0) & jnp.isfinite(nu)
+    return weight, gram.diag().astype(y.dtype) + offset, usable
 
 
 def lambda_of_C(C: Any, n: Any) -> Any:  # noqa: N802 (C is the field's name)
