@@ -24,6 +24,7 @@ from jaxsvm.solvers.ball_sgd import BallSGD
 from jaxsvm.solvers.core_vector_machine import CoreVectorMachine
 from jaxsvm.solvers.dual_coordinate_ascent import SDCA
 from jaxsvm.solvers.frank_wolfe import FrankWolfe
+from jaxsvm.solvers.interior_point import InteriorPoint
 from jaxsvm.solvers.newton import Newton
 from jaxsvm.solvers.pegasos import Pegasos
 from jaxsvm.solvers.perceptron import Perceptron
@@ -48,6 +49,7 @@ __all__ = [
     "Fit",
     "FrankWolfe",
     "InputError",
+    "InteriorPoint",
     "Model",
     "Newton",
     "Path",

@@ -189,7 +189,7 @@ def _advance(shared: Any, own: Any, solver: Any, progress: Any, shape: _Shape) -
     def one(own: Any, progress: Any) -> tuple[Any, Array, Array]:
         progress = advance(shape.join(shared, own), solver, progress, CHUNKS)
         wanted = (progress.status == Status.RUNNING) & due(solver, progress)
-        return progress, wanted, earned_polish(solver, progress)
+        return progress, wanted, earned_polish(shape.join(shared, own), solver, progress)
 
     return jax.vmap(one)(own, progress)
 

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxsvm.basis import KernelBasis
 from jaxsvm.errors import InputError, is_concrete
-from jaxsvm.kernels import Kernel, Precomputed, as_kernel
+from jaxsvm.kernels import Kernel, Linear, Precomputed, as_kernel
 from jaxsvm.low_rank import LowRankGram, low_rank_gram
 from jaxsvm.sparse import CSR, as_points, by_row_tiles, dense_rows, floating
 
@@ -138,12 +138,19 @@ class TiledGram:
         return by_row_tiles(self.n, self.tile, lambda tile: self.kernel.diag(self.x.rows(tile)).astype(self.dtype))
 
     def matvec(self, v: Float[Array, "n *k"]) -> Float[Array, "n *k"]:
-        """`K @ v`, a tile of rows at a time. Derivatives recompute the tiles instead of holding them."""
+        """`K @ v`, a tile of rows at a time. Derivatives recompute the tiles instead of holding them.
+
+        A linear kernel needs none: `X (X' v)`, O(n d).
+        """
+        if isinstance(self.kernel, Linear):
+            return _linear_product(self.x, v, jnp.result_type(self.dtype, v.dtype))
         product = jax.checkpoint(lambda index: _wide_product(self.rows(index), v))
         return by_row_tiles(self.n, self.tile, product)
 
     def support_matvec(self, v: Float[Array, " n"]) -> Float[Array, " n"]:
         """`K @ v` at the price of the rows where v is not 0: for solvers, not for derivatives."""
+        if isinstance(self.kernel, Linear):
+            return self.matvec(v)
         return _support_matvec(self, v, min(self.tile, ROW_TILE))
 
     def expansion(self, coef: Float[Array, " n"], support: Any = None) -> tuple[KernelBasis, Float[Array, " q"]]:
@@ -265,6 +272,16 @@ def _wide_product(K: Array, v: Array) -> Array:
     """`K @ v` in the wider dtype of the two."""
     dtype = jnp.result_type(K.dtype, v.dtype)
     return jnp.matmul(K.astype(dtype), v.astype(dtype), precision=lax.Precision.HIGHEST)
+
+
+def _linear_product(x: Any, v: Array, dtype: Any) -> Array:
+    """`X (X' v)`."""
+    v = v.astype(dtype)
+    if isinstance(x, CSR):
+        return x.dot(x.transposed_dot(v)).astype(dtype)
+    x = x.astype(dtype)
+    inner = jnp.matmul(x.T, v, precision=lax.Precision.HIGHEST)
+    return jnp.matmul(x, inner, precision=lax.Precision.HIGHEST)
 
 
 def _support_matvec(gram: Any, v: Float[Array, " n"], tile: int) -> Float[Array, " n"]:

@@ -127,15 +127,24 @@ class BoxProblem:
         return jnp.where(met, a, self.on_equality(at((low + high) / 2)))
 
     def on_equality(self, a: Float[Array, " n"]) -> Float[Array, " n"]:
-        """A point that rounding took off the equality, put back by scaling the heavier side down: zeros stay zeros."""
+        """A point that rounding took off the equality, put back by scaling the heavier side down.
+
+        Of it the samples inside the box alone where they suffice: bounds stay bounds, which is what derivatives go by.
+        """
         if self.c is None:
             return a
         terms = self.c * a
-        plus, minus = jnp.maximum(terms, 0).sum(), jnp.maximum(-terms, 0).sum()
-        too_much = plus - minus - self.e
-        positive = jnp.where(too_much > 0, 1 - too_much / jnp.where(plus > 0, plus, 1), 1)
-        negative = jnp.where(too_much < 0, 1 + too_much / jnp.where(minus > 0, minus, 1), 1)
-        return a * jnp.clip(jnp.where(terms > 0, positive, negative), 0, 1)
+        too_much = terms.sum() - self.e
+        heavier = terms * jnp.sign(too_much) > 0
+        inside = heavier & (a < self.upper)
+
+        def mass(members: Array) -> Array:
+            return jnp.where(members, jnp.abs(terms), 0).sum()
+
+        moved = jnp.where(mass(inside) > jnp.abs(too_much), inside, heavier)
+        total = mass(moved)
+        share = 1 - jnp.abs(too_much) / jnp.where(total > 0, total, 1)
+        return jnp.where(moved, a * jnp.clip(share, 0, 1), a)
 
     def best_bias(self, s: Float[Array, " n"]) -> Float[Array, ""]:
         """The b that makes the primal smallest for margins s (without b): the middle where a whole interval does."""

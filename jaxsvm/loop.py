@@ -224,7 +224,7 @@ def due(solver: Any, progress: Progress) -> Array:
 def certify(problem: Any, solver: Any, progress: Progress, may_polish: bool = True) -> Progress:
     """Recompute what drifts, polish where that was earned, certify, keep the better point, and decide."""
     state, polished = solver.refresh(problem, progress.state), progress.polished
-    if may_polish and _polish_interval(solver, progress) is not None:
+    if may_polish and _polish_interval(problem, solver) is not None:
         state, polished = _polish(problem, solver, progress, state)
     alpha, s = solver.dual_point(problem, state)
     R = problem.objective(alpha, s)
@@ -271,7 +271,7 @@ def certify(problem: Any, solver: Any, progress: Progress, may_polish: bool = Tr
 
 def _polish(problem: Any, solver: Any, progress: Progress, state: Any) -> tuple[Any, Array]:
     """A polished state, where the steps since the last polish have earned one."""
-    earned = earned_polish(solver, progress)
+    earned = earned_polish(problem, solver, progress)
 
     def polish(carry: tuple[Array, Any]) -> tuple[Array, Any]:
         return jnp.asarray(False), solver.polish(problem, carry[1])
@@ -281,14 +281,14 @@ def _polish(problem: Any, solver: Any, progress: Progress, state: Any) -> tuple[
     return state, jnp.where(earned, steps_taken(progress), progress.polished)
 
 
-def _polish_interval(solver: Any, progress: Progress) -> int | None:
+def _polish_interval(problem: Any, solver: Any) -> int | None:
     """Steps that earn a polish; None where the solver has none."""
-    return solver.polish_interval(progress.alpha.shape[-1]) if hasattr(solver, "polish_interval") else None
+    return solver.polish_interval(problem) if hasattr(solver, "polish_interval") else None
 
 
-def earned_polish(solver: Any, progress: Progress) -> Array:
+def earned_polish(problem: Any, solver: Any, progress: Progress) -> Array:
     """Whether the steps since the last polish have spent as much as a polish costs."""
-    interval = _polish_interval(solver, progress)
+    interval = _polish_interval(problem, solver)
     if interval is None:
         return jnp.asarray(False)
     return steps_taken(progress) - progress.polished >= interval
@@ -338,7 +338,7 @@ def _burst(problem: Any, solver: Any, progress: Progress, chunks: Any, last: Any
     """
     progress = advance(problem, solver, progress, chunks)
     time_to = due(solver, progress)
-    polish_due = time_to & earned_polish(solver, progress) & ~jnp.asarray(last)
+    polish_due = time_to & earned_polish(problem, solver, progress) & ~jnp.asarray(last)
     plain = partial(certify, problem, solver, may_polish=False)
     return lax.cond((time_to | last) & ~polish_due, plain, lambda progress: progress, progress), polish_due
 

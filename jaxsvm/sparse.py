@@ -79,6 +79,21 @@ class CSR:
         indptr = np.append(0, np.cumsum(lengths))
         return CSR(self.data[places], self.indices[places], jnp.asarray(indptr, jnp.int32), self.d, self.width)
 
+    def dot(self, w: Float[Array, "d *k"]) -> Float[Array, "n *k"]:
+        """`X w`, O(entries k)."""
+        data = self.data if w.ndim == 1 else self.data[:, None]
+        return jax.ops.segment_sum(data * w[self.indices], self._row_of_entry(), len(self), indices_are_sorted=True)
+
+    def transposed_dot(self, v: Float[Array, "n *k"]) -> Float[Array, "d *k"]:
+        """`X' v`, O(entries k)."""
+        data = self.data if v.ndim == 1 else self.data[:, None]
+        terms = (data * v[self._row_of_entry()]).astype(v.dtype)
+        return jnp.zeros((self.d, *v.shape[1:]), v.dtype).at[self.indices].add(terms)
+
+    def _row_of_entry(self) -> Int[Array, " nnz"]:
+        rows = jnp.arange(len(self), dtype=jnp.int32)
+        return jnp.repeat(rows, jnp.diff(self.indptr), total_repeat_length=self.data.shape[0])
+
     def rows(self, index: Int[Array, " t"]) -> Float[Array, "t d"]:
         """Dense rows."""
         start, stop = self.indptr[index], self.indptr[index + 1]

@@ -11,7 +11,7 @@ import pytest
 from test_path import compilations
 
 import jaxsvm
-from jaxsvm import SDCA, SMO, BallSGD, Pegasos, Perceptron, Status
+from jaxsvm import SDCA, SMO, BallSGD, InteriorPoint, Pegasos, Perceptron, Status
 from jaxsvm import StochasticBatchPerceptron as SBP
 from jaxsvm.hinge import reduced
 from jaxsvm.kernels import RBF
@@ -19,6 +19,7 @@ from jaxsvm.solvers import shrinking
 
 N = 60
 EXACT = {"smo": SMO(tol=1e-6), "smo, single": SMO(tol=1e-4, variables=1), "sdca": SDCA(tol=1e-4)}
+EXACT["interior point"] = InteriorPoint(tol=1e-8)
 SOLVERS = {
     **EXACT,
     "sdca, random": SDCA(order="random", tol=1e-4),

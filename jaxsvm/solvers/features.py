@@ -22,7 +22,6 @@ from jaxtyping import Array, Bool, Float
 from jaxsvm.kernels import Linear
 from jaxsvm.line_search import hinge_minimum
 from jaxsvm.low_rank import LowRankGram
-from jaxsvm.problem import SquaredHingeProblem
 from jaxsvm.sparse import CSR, dense_rows
 
 TILE = 2048
@@ -37,7 +36,7 @@ SLOPE_LEFT = 1e-2
 """A line search ends where this much of the first derivative is left."""
 
 
-def feature_matrix(problem: SquaredHingeProblem) -> Any:
+def feature_matrix(problem: Any) -> Any:
     """`X (n, d)` with `K = X X'`, dense or CSR, where there is one with d < n; else None."""
     gram = problem.gram
     if isinstance(gram, LowRankGram):
@@ -80,22 +79,12 @@ class Primal:
 
     def product(self, w: Float[Array, " size"]) -> Float[Array, " n"]:
         """`X w`, the constant included."""
-        weights = w[: self.x.shape[1]]
-        if isinstance(self.x, CSR):
-            values = jax.ops.segment_sum(
-                self.x.data * weights[self.x.indices], _row_of_entry(self.x), len(self.x), indices_are_sorted=True
-            )
-        else:
-            values = jnp.matmul(self.x.astype(w.dtype), weights, precision=lax.Precision.HIGHEST)
+        values = product(self.x, w[: self.x.shape[1]])
         return values + w[-1] if self.constant else values
 
     def transposed(self, v: Float[Array, " n"]) -> Float[Array, " size"]:
         """`X' v`, the constant included."""
-        if isinstance(self.x, CSR):
-            entries = (self.x.data * v[_row_of_entry(self.x)]).astype(v.dtype)
-            sums = jnp.zeros((self.x.d,), v.dtype).at[self.x.indices].add(entries)
-        else:
-            sums = lax.platform_dependent(self.x.astype(v.dtype), v, cpu=_column_sums, default=_vector_product)
+        sums = transposed_product(self.x, v)
         return jnp.append(sums, v.sum()) if self.constant else sums
 
     @property
@@ -292,6 +281,18 @@ def subsample_start(primal: Primal) -> Float[Array, " size"]:
     return lax.while_loop(lambda carry: ~carry[2] & (carry[0] < START_STEPS), step, start)[1].w
 
 
+def product(x: Any, w: Float[Array, " d"]) -> Float[Array, " n"]:
+    """`X w`, dense or CSR."""
+    return x.dot(w) if isinstance(x, CSR) else jnp.matmul(x.astype(w.dtype), w, precision=lax.Precision.HIGHEST)
+
+
+def transposed_product(x: Any, v: Float[Array, " n"]) -> Float[Array, " d"]:
+    """`X' v`, dense or CSR."""
+    if isinstance(x, CSR):
+        return x.transposed_dot(v)
+    return lax.platform_dependent(x.astype(v.dtype), v, cpu=_column_sums, default=_vector_product)
+
+
 def _column_sums(x: Float[Array, "n d"], v: Float[Array, " n"]) -> Float[Array, " d"]:
     """`x' v`: on the CPU twice as fast as the product, and 14 times as exact in float32 at n = 200,000."""
     return (x * v[:, None]).sum(axis=0)
@@ -311,11 +312,6 @@ def _squares(primal: Primal, D: Float[Array, " n"]) -> Float[Array, " size"]:
     x = primal.x
     squared = dataclasses.replace(x, data=x.data**2) if isinstance(x, CSR) else x**2
     return dataclasses.replace(primal, x=squared).transposed(D)
-
-
-def _row_of_entry(x: CSR) -> Array:
-    """The row of each stored entry, `(nnz,)`."""
-    return jnp.repeat(jnp.arange(len(x), dtype=jnp.int32), jnp.diff(x.indptr), total_repeat_length=x.data.shape[0])
 
 
 def _coprime(count: int) -> int:

@@ -95,9 +95,9 @@ class FrankWolfe:
         s = problem.matvec(alpha)
         return state._replace(alpha=alpha, s=s, R=alpha @ s)
 
-    def polish_interval(self, n: int) -> int | None:
+    def polish_interval(self, problem: Any) -> int | None:
         """Steps that earn a polish: as many kernel evaluations as it costs."""
-        return max(self.polish_products * n // 2, 1) if self.variant == "smo" and self.polish_products else None
+        return max(self.polish_products * problem.n // 2, 1) if self.variant == "smo" and self.polish_products else None
 
     def polish(self, problem: Any, state: "State") -> "State":
         """Conjugate gradients on the support of a state that was just refreshed."""

@@ -22,6 +22,7 @@ from jaxsvm.errors import InputError
 from jaxsvm.hinge import BoxProblem
 from jaxsvm.loop import drive
 from jaxsvm.result import Counters
+from jaxsvm.solvers.interior_point import polish_steps, solved
 from jaxsvm.solvers.shrinking import drive_shrunk
 
 TAU = 1e-12
@@ -82,6 +83,20 @@ class SMO:
         a = problem.on_equality(jnp.clip(state.a, 0, problem.upper))
         s = problem.matvec(a)
         return state._replace(a=a, s=s, R=problem.objective(a, s))
+
+    def polish_interval(self, problem: BoxProblem) -> int | None:
+        """Steps that earn a polish (`jaxsvm.solvers.interior_point`); None where there is none to be had."""
+        return polish_steps(problem)
+
+    def polish(self, problem: BoxProblem, state: "State") -> "State":
+        """The state at the interior point method's solution, where that is better."""
+        a = solved(problem, jnp.maximum(0.01 * self.tol, 4 * jnp.finfo(problem.dtype).eps))
+        s = problem.matvec(a)
+        R = problem.objective(a, s)
+        better = R < state.R
+        return state._replace(
+            a=jnp.where(better, a, state.a), s=jnp.where(better, s, state.s), R=jnp.where(better, R, state.R)
+        )
 
     def dual_point(self, problem: BoxProblem, state: "State") -> tuple[Float[Array, " n"], Float[Array, " n"]]:
         """`a` and its `s = Qa`."""

@@ -1,0 +1,179 @@
+"""The interior point method: the problems on which pair steps crawl, and kernels of few features."""
+
+import functools
+
+import cases
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle_hinge as truth
+import pytest
+import scipy.sparse
+from sklearn.svm import SVC
+
+import jaxsvm
+from jaxsvm import SMO, InteriorPoint, box_problem, hinge_problem
+from jaxsvm.kernels import RBF, Linear, Precomputed
+from jaxsvm.loop import fit_compiled
+from jaxsvm.solvers.barrier_systems import DIRECT_SIZE
+
+BIASES = ("none", "regularized", "free")
+MANY = DIRECT_SIZE + 52
+"""Samples whose systems are solved in the space of their features; no multiple of a tile."""
+
+
+@functools.cache
+def many(d=5):
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(MANY, d)) * np.geomspace(1, 3, d)
+    score = x @ rng.normal(size=d) + 0.3
+    return x, np.where(score + rng.normal(size=MANY) > 0, 1.0, -1.0)
+
+
+def judged(x, y, fit, C, bias="none", weight=None):
+    """Primal and dual values of a linear SVM from the definitions, in w-space; the bounds of the certificate."""
+    U = C * (np.ones(len(y)) if weight is None else weight)
+    a, coefficients = np.asarray(fit.alpha, float), np.asarray(fit.dual_coef, float)
+    assert (a >= 0).all()
+    assert (a <= U * (1 + 1e-12)).all()
+    w, b = x.T @ coefficients, float(fit.bias)
+    square = w @ w + (b * b if bias == "regularized" else 0.0)
+    primal = square / 2 + U @ np.maximum(0, 1 - y * (x @ w + b))
+    of_a = x.T @ (y * a)
+    dual = a.sum() - (of_a @ of_a + ((y @ a) ** 2 if bias == "regularized" else 0.0)) / 2
+    assert bias != "free" or abs(y @ a) <= 1e-10 * a.sum()
+    return primal, dual
+
+
+@pytest.mark.parametrize("bias", BIASES)
+@pytest.mark.parametrize("name", ["C1e6-noisy-linear", "C1e6-noisy-poly", "C1e6-separable-rbf", "collinear-noisy-poly"])
+def test_hard_cases(name, bias):
+    """What SMO's steps do not end: overlapping classes on a singular kernel at C = 1e6."""
+    case = cases.hard_case(name)
+    fit = jaxsvm.check(jaxsvm.fit(hinge_problem(jaxsvm.gram(Precomputed(), case.K), case.y, case.C, bias=bias), IP))
+    wanted = truth.hinge_solution(case.K, case.y, case.C, bias, accuracy=1e-6)
+    assert float(fit.certificate.dual) <= wanted.primal * (1 + 1e-9)
+    assert float(fit.certificate.primal) >= wanted.dual * (1 - 1e-9)
+    assert float(fit.certificate.dual) == pytest.approx(wanted.optimum, rel=2e-6)
+    assert int(fit.steps) <= 60
+
+
+IP = InteriorPoint(tol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bias", BIASES)
+@pytest.mark.parametrize("case", cases.hard_cases(), ids=lambda case: case.name)
+def test_all_hard_cases(case, bias):
+    fit = jaxsvm.fit(hinge_problem(jaxsvm.gram(Precomputed(), case.K), case.y, case.C, bias=bias), IP)
+    assert fit.status.name == "CONVERGED"
+    primal, dual = float(fit.certificate.primal), float(fit.certificate.dual)
+    a = np.asarray(fit.alpha)
+    assert truth.hinge_dual(case.K, case.y, a, bias) == pytest.approx(dual, rel=1e-6)
+    assert primal >= dual
+
+
+@pytest.mark.parametrize("bias", ["free", "regularized"])
+def test_smo_earns_a_polish(bias):
+    """On the host and compiled, alike; the steps alone would end as MAX_STEPS at a gap above 1."""
+    case = cases.hard_case("C1e6-noisy-linear")
+    problem = hinge_problem(jaxsvm.gram(Precomputed(), case.K), case.y, case.C, bias=bias)
+    for run in (jaxsvm.fit, jax.jit(lambda problem, solver: fit_compiled(problem, solver, jax.random.key(0)))):
+        fit = jaxsvm.check(run(problem, SMO(tol=1e-6, max_steps=200_000)))
+        wanted = truth.hinge_solution(case.K, case.y, case.C, bias, accuracy=1e-6)
+        assert float(fit.certificate.dual) == pytest.approx(wanted.optimum, rel=2e-6)
+
+
+@pytest.mark.parametrize("bias", BIASES)
+def test_few_features(bias):
+    """Any n, certified, and the same whatever holds the features: dense, sparse, a low-rank Gram; weights too."""
+    x, y = many()
+    weight = np.random.default_rng(5).integers(0, 3, MANY).astype(float)
+    for C, weights in ((0.1, None), (100.0, weight), (1e6, None)):
+        grams = [jaxsvm.gram(Linear(), x, tile=128)]
+        if C == 100.0:
+            grams += [jaxsvm.gram(Linear(), scipy.sparse.csr_matrix(x)), jaxsvm.gram(Linear(), x, rank=5)]
+        values = []
+        for gram in grams:
+            fit = jaxsvm.check(jaxsvm.fit(hinge_problem(gram, y, C, bias=bias, sample_weight=weights), IP))
+            primal, dual = judged(x, y, fit, C, bias, weights)
+            assert primal - dual <= 1e-6 * dual * (1 + 1e-3)
+            assert float(fit.certificate.dual) == pytest.approx(dual, rel=1e-8)
+            values.append(dual)
+            if weights is not None:
+                assert (np.asarray(fit.alpha)[weights == 0] == 0).all()
+        assert max(values) - min(values) <= 1e-6 * max(values)
+
+
+def test_few_features_agree_with_scikit_learn():
+    x, y = many()
+    fit = jaxsvm.fit(hinge_problem(jaxsvm.gram(Linear(), x), y, 0.05, bias="free"), InteriorPoint(tol=1e-9))
+    peer = SVC(kernel="linear", C=0.05, tol=1e-6).fit(x, y)
+    np.testing.assert_allclose(x.T @ np.asarray(fit.dual_coef), peer.coef_[0], atol=1e-4)
+    assert float(fit.bias) == pytest.approx(peer.intercept_[0], abs=1e-4)
+
+
+def test_a_box_with_any_equality():
+    """`c` neither y nor 1, `e` not 0, `q` not 1: in feature space, against the matrix form on the same samples."""
+    x, y = many()
+    rng = np.random.default_rng(6)
+    q, U, c = rng.normal(size=MANY), rng.uniform(0.1, 2, MANY), rng.uniform(0.5, 2, MANY) * y
+    e = 0.3 * c @ U / 2
+    fit = jaxsvm.check(jaxsvm.fit(box_problem(jaxsvm.gram(Linear(), x), q, U, y=y, c=c, e=e), IP))
+    a = np.asarray(fit.alpha)
+    assert c @ a == pytest.approx(e, rel=1e-9)
+    few = slice(0, 300)
+    small = box_problem(jaxsvm.gram(Linear(), x[few]), q[few], U[few], y=y[few], c=c[few], e=1.0)
+    fit = jaxsvm.check(jaxsvm.fit(small, InteriorPoint(tol=1e-8)))
+    Q = np.outer(y[few], y[few]) * (x[few] @ x[few].T)
+    wanted = truth.box_solution(Q, q[few], U[few], c[few], 1.0)
+    assert float(fit.certificate.dual) == pytest.approx(wanted.optimum, rel=1e-7)
+
+
+def test_traced_lanes_and_derivatives():
+    """`vmap` over C, and `grad` through `fit` against central differences."""
+    rng = np.random.default_rng(8)
+    x = rng.normal(size=(40, 2))
+    y = np.where(x[:, 0] + 0.5 * rng.normal(size=40) > 0, 1.0, -1.0)
+    gram = jaxsvm.gram(RBF(0.7), x)
+
+    def margins(C):
+        return jaxsvm.fit(hinge_problem(gram, y, C, bias="free"), InteriorPoint(tol=1e-10)).margins
+
+    Cs = jnp.array([0.3, 3.0, 30.0])
+    lanes = jax.jit(jax.vmap(margins))(Cs)
+    for i, C in enumerate(Cs):
+        np.testing.assert_allclose(lanes[i], margins(C), atol=1e-6)
+    step = 1e-5
+    difference = (margins(3.0 + step) - margins(3.0 - step)) / (2 * step)
+    np.testing.assert_allclose(jax.jacfwd(margins)(3.0), difference, atol=1e-4)
+    np.testing.assert_allclose(jax.jacrev(margins)(3.0), difference, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning")
+@pytest.mark.parametrize("C", [1.0, 1e6])
+def test_float32_is_certified_or_says_so(C):
+    x, y = many()
+    fit = jaxsvm.fit(hinge_problem(jaxsvm.gram(Linear(), x.astype(np.float32)), y, C), InteriorPoint(tol=1e-4))
+    assert fit.alpha.dtype == jnp.float32
+    assert fit.status.name == ("CONVERGED" if C == 1.0 else "STALLED")
+    primal, dual = judged(x.astype(np.float32).astype(float), y, fit, C, "regularized")
+    assert (primal - dual) / abs(dual) <= float(fit.certificate.relative_gap) * 1.01 + 1e-6
+
+
+def test_what_it_cannot_do_is_said():
+    x, y = many()
+    with pytest.raises(jaxsvm.InputError, match="2048 at most"):
+        jaxsvm.fit(hinge_problem(jaxsvm.gram(RBF(1.0), x, tile=64), y, 1.0), InteriorPoint())
+    with pytest.raises(jaxsvm.InputError, match="hinge problems"):
+        jaxsvm.fit(jaxsvm.svm_problem(jaxsvm.gram(Linear(), x[:50]), y[:50], 1.0), InteriorPoint())
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_products_of_a_tiled_linear_gram_need_no_tiles(sparse):
+    x, _ = many()
+    x = x[:300] * (np.random.default_rng(1).random((300, x.shape[1])) < 0.4)
+    gram = jaxsvm.gram(Linear(), scipy.sparse.csr_matrix(x) if sparse else x, tile=32)
+    v = np.random.default_rng(2).normal(size=(300, 3))
+    np.testing.assert_allclose(gram.matvec(v), x @ (x.T @ v), atol=1e-10)
+    np.testing.assert_allclose(gram.support_matvec(v[:, 0]), x @ (x.T @ v[:, 0]), atol=1e-10)
