@@ -22,8 +22,10 @@ from jaxsvm.problem import SquaredHingeProblem, at_penalty, svm_problem
 from jaxsvm.refinement import Ladder, solve_ladders
 from jaxsvm.result import Certificate, Fit, StatusCode
 from jaxsvm.slack import SlackProblem
+from jaxsvm.solvers.barrier_systems import few_features
 from jaxsvm.solvers.block_newton import BlockNewton
 from jaxsvm.solvers.frank_wolfe import FrankWolfe
+from jaxsvm.solvers.interior_point import InteriorPoint
 from jaxsvm.solvers.newton import Newton
 from jaxsvm.solvers.sequential_minimal_optimization import SMO
 from jaxsvm.solvers.stochastic_batch_perceptron import StochasticBatchPerceptron
@@ -158,8 +160,9 @@ def solve_path(
 
 def exact_solver(problem: Any, tol: Any) -> Any:
     """The solver that certifies a problem of this kind to any gap: what a path takes where none is named."""
-    if isinstance(problem, BoxProblem):
-        return SMO(tol=tol)
+    if isinstance(problem, BoxProblem):  # in float32 systems lose what steps keep
+        few = few_features(problem) is not None and problem.dtype == jnp.float64
+        return InteriorPoint(tol=tol) if few else SMO(tol=tol)
     if isinstance(problem, SlackProblem):
         return StochasticBatchPerceptron(steps=1_000_000, batch=None, tol=tol, average="linear")
     return Newton(tol=tol) if getattr(problem, "free_bias", False) else FrankWolfe(variant="smo", tol=tol)
