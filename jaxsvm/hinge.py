@@ -23,7 +23,15 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsvm.errors import InputError, is_concrete, require_finite
 from jaxsvm.gram import DenseGram
 from jaxsvm.kernels import Precomputed
-from jaxsvm.problem import ROUNDING, checked_signs, checked_weights, positive_scalar, require_both_classes, vector_dtype
+from jaxsvm.problem import (
+    ROUNDING,
+    checked_signs,
+    checked_weights,
+    positive_scalar,
+    require_both_classes,
+    two_classes,
+    vector_dtype,
+)
 from jaxsvm.result import Certificate
 
 ALLOWED = 4
@@ -275,9 +283,7 @@ def _assembled(
     """Linear term, upper bounds, diagonal, and whether the values make a problem, in one program."""
     ones = jnp.ones_like(y)
     upper = C * (ones if weight is None else weight)
-    present = upper > 0
-    classes = jnp.any(present & (y > 0)) & jnp.any(present & (y < 0))
-    usable = usable & jnp.all(jnp.abs(y) == 1) & classes & (C > 0) & jnp.isfinite(C)
+    usable = usable & two_classes(y, upper > 0) & (C > 0) & jnp.isfinite(C)
     return ones, upper, gram.diag().astype(y.dtype) + offset, usable
 
 

@@ -300,8 +300,12 @@ def _assembled(
     present = jnp.ones_like(y, bool) if weight is None else weight > 0
     ridge = jnp.where(present, 1 / (C * (1 if weight is None else jnp.where(present, weight, 1))), 0)
     diagonal = gram.diag().astype(y.dtype) + offset + ridge
-    classes = jnp.any(present & (y > 0)) & jnp.any(present & (y < 0))
-    return ridge, diagonal, usable & jnp.all(jnp.abs(y) == 1) & classes & (C > 0) & jnp.isfinite(C)
+    return ridge, diagonal, usable & two_classes(y, present) & (C > 0) & jnp.isfinite(C)
+
+
+def two_classes(y: Float[Array, " n"], present: Bool[Array, " n"]) -> Bool[Array, ""]:
+    """Whether all labels are signs and each has a sample that is present: `require_both_classes`, under tracing."""
+    return jnp.all(jnp.abs(y) == 1) & jnp.any(present & (y > 0)) & jnp.any(present & (y < 0))
 
 
 def at_penalty(problem: SquaredHingeProblem, C: Any) -> SquaredHingeProblem:

@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.hinge import BoxProblem
-from jaxsvm.problem import ROUNDING, checked_signs, checked_weights, require_both_classes, vector_dtype
+from jaxsvm.problem import ROUNDING, checked_signs, checked_weights, require_both_classes, two_classes, vector_dtype
 from jaxsvm.result import Certificate, Fit
 from jaxsvm.water_level import WaterLevel, water_level, water_level_with_bias
 
@@ -210,8 +210,7 @@ def _assembled(
 ) -> tuple[Array, Array, Array]:
     """Weights, diagonal, and whether the values make a problem, in one program."""
     weight = jnp.ones_like(y) if weight is None else weight
-    classes = jnp.any((weight > 0) & (y > 0)) & jnp.any((weight > 0) & (y < 0))
-    usable = usable & jnp.all(jnp.abs(y) == 1) & classes & (nu >= 0) & jnp.isfinite(nu)
+    usable = usable & two_classes(y, weight > 0) & (nu >= 0) & jnp.isfinite(nu)
     return weight, gram.diag().astype(y.dtype) + offset, usable
 
 
