@@ -57,16 +57,22 @@ def on_sets(problem: BoxProblem, sets: Sets, *, sizes: tuple[int, ...], method: 
         signed = y * v
         return y * (problem.gram.matvec(signed) + problem.offset * signed.sum())
 
-    solve = solver(problem, sets.free, sizes, method)
     fixed = jnp.where(sets.bound, problem.upper, 0)
     right = jnp.where(sets.free, problem.q - product(fixed), 0)
-    a = jnp.where(sets.free, solve(right), 0)
-    multiplier = jnp.zeros((), a.dtype)
-    if problem.c is not None:
-        c = lax.stop_gradient(problem.c)
+    multiplier = jnp.zeros_like(problem.e)
+    if problem.c is None:
+        a = jnp.where(sets.free, solver(problem, sets.free, sizes, method)(right), 0)
+    else:
+        c, e = lax.stop_gradient(problem.c), problem.e - problem.c @ fixed
+        # A linear kernel has d + 1 free samples and rank d: `Q_FF` is singular, with the equality the system is not.
+        # `rho c c'` more changes what multiplies c by `rho e`, and nothing else.
+        size, squares = (jnp.where(sets.free, part, 0).sum() for part in (problem.diagonal, c * c))
+        rho = lax.stop_gradient(size / jnp.where(squares > 0, squares, 1))
+        solve = solver(problem, sets.free, sizes, method, jnp.sqrt(rho) * c)
+        a = jnp.where(sets.free, solve(right), 0)
         along = jnp.where(sets.free, solve(jnp.where(sets.free, c, 0)), 0)
-        multiplier = (c @ a - (problem.e - c @ fixed)) / (c @ along)
-        a = a - multiplier * along
+        step = (c @ a - e) / (c @ along)
+        a, multiplier = a - step * along, step + rho * e
     a = a + fixed
     coefficients = y * a
     margins = product(a)

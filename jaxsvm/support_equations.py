@@ -51,13 +51,16 @@ def factor_sizes(n: int, support: Any) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def solver(problem: Any, support: Bool[Array, " n"], sizes: tuple[int, ...], method: str) -> Apply:
-    """`b -> x` with `Kt_SS x_S = b_S`, and `x = b` off S; differentiable in b and in the problem."""
+def solver(
+    problem: Any, support: Bool[Array, " n"], sizes: tuple[int, ...], method: str, u: Float[Array, " n"] | None = None
+) -> Apply:
+    """`b -> x` with `(Kt + u u')_SS x_S = b_S`, and `x = b` off S; differentiable in b and in the problem, not in u."""
     y, ridge = lax.stop_gradient(problem.y), _ridge(problem)
+    u = jnp.zeros_like(y) if u is None else jnp.where(support, lax.stop_gradient(u), 0)
 
     def matvec(v: Array) -> Array:
         signed = jnp.where(support, y * v, 0)
-        inside = y * (problem.gram.matvec(signed) + problem.offset * signed.sum()) + ridge * v
+        inside = y * (problem.gram.matvec(signed) + problem.offset * signed.sum()) + ridge * v + u * (u @ v)
         return jnp.where(support, inside, v)
 
     still = lax.stop_gradient(problem)
@@ -65,10 +68,12 @@ def solver(problem: Any, support: Bool[Array, " n"], sizes: tuple[int, ...], met
     def product(v: Array) -> Array:  # the same, at the price of the support; it is never differentiated
         signed = jnp.where(support, y * v, 0)
         inside = y * (still.gram.support_matvec(signed) + still.offset * signed.sum()) + lax.stop_gradient(ridge) * v
-        return jnp.where(support, inside, v)
+        return jnp.where(support, inside + u * (u @ v), v)
 
     precondition = (
-        _factor(still, support, sizes) if method == "cholesky" else _woodbury(still, support, method == "features")
+        _factor(still, support, sizes, u)
+        if method == "cholesky"
+        else _woodbury(still, support, method == "features", u)
     )
     steps = CG_STEPS if method == "nystroem" else REFINEMENTS
 
@@ -111,15 +116,15 @@ def conjugate_gradients(product: Apply, precondition: Apply, b: Float[Array, " n
     return jnp.where(solved | (scale == 0), x, jnp.nan)
 
 
-def _factor(problem: Any, support: Bool[Array, " n"], sizes: tuple[int, ...]) -> Apply:
-    """Solves with a Cholesky factor of `Kt_SS`, in the smallest of the sizes that holds S."""
+def _factor(problem: Any, support: Bool[Array, " n"], sizes: tuple[int, ...], u: Float[Array, " n"]) -> Apply:
+    """Solves with a Cholesky factor of `(Kt + u u')_SS`, in the smallest of the sizes that holds S."""
     largest, count = sizes[-1], support.sum(dtype=jnp.int32)
     index = jnp.nonzero(support, size=largest, fill_value=0)[0]
     valid = jnp.arange(largest) < count
     L, below = jnp.eye(largest, dtype=problem.dtype), -1
     for size in sizes:
         here = (count > below) & (count <= size)
-        compute = partial(_padded_factor, problem, index[:size], valid[:size])
+        compute = partial(_padded_factor, problem, index[:size], valid[:size], u)
         L, below = _once(here, compute, L), size
 
     def precondition(r: Array) -> Array:
@@ -129,11 +134,12 @@ def _factor(problem: Any, support: Bool[Array, " n"], sizes: tuple[int, ...]) ->
     return precondition
 
 
-def _padded_factor(problem: Any, index: Array, valid: Array, L: Array) -> Array:
+def _padded_factor(problem: Any, index: Array, valid: Array, u: Array, L: Array) -> Array:
     size = index.shape[0]
     values = problem.gram.block(index, index).astype(problem.dtype) + problem.offset
     signs = jnp.where(valid, problem.y[index], 0)
-    values = signs[:, None] * values * signs
+    extra = jnp.where(valid, u[index], 0)
+    values = signs[:, None] * values * signs + extra[:, None] * extra
     # What rounding may take from the smallest eigenvalue; the refinement takes the shift out again.
     floor = 2 * jnp.finfo(values.dtype).eps * jnp.sqrt(jnp.asarray(size, values.dtype)) * jnp.diagonal(values).max()
     values = values + jnp.diag(jnp.where(valid, _ridge(problem)[index] + floor, 1))
@@ -146,12 +152,13 @@ def _once(condition: Array, compute: Any, value: Array) -> Array:
     return lax.while_loop(lambda carry: carry[0], turn, (condition, value))[1]
 
 
-def _woodbury(problem: Any, support: Bool[Array, " n"], exact: bool) -> Apply:
+def _woodbury(problem: Any, support: Bool[Array, " n"], exact: bool, u: Float[Array, " n"]) -> Apply:
     """`(D + F F')^-1` on S, for features F of `Kt` and the rest D of its diagonal."""
     F = problem.gram.Z.astype(problem.dtype) if exact else _nystroem(problem, support)
     rest = 0 if exact else jnp.maximum(problem.gram.diag() - (F * F).sum(axis=1), 0)
     constant = jnp.full((problem.n, 1), problem.offset**0.5, F.dtype)
     F = jnp.where(support, problem.y, 0)[:, None] * jnp.concatenate([F, constant], axis=1)
+    F = jnp.concatenate([F, u[:, None]], axis=1)
     D = jnp.where(support, _ridge(problem) + rest, 1)
     scaled = F / D[:, None]
     inner = jnp.eye(F.shape[1], dtype=F.dtype) + jnp.matmul(F.T, scaled, precision=lax.Precision.HIGHEST)

@@ -150,6 +150,23 @@ def test_linear_kernel_with_more_free_samples_than_features_is_nan_or_right():
     assert np.isnan(found) or found == pytest.approx(expected, rel=1e-3, abs=1e-6)
 
 
+def test_linear_kernel_with_a_free_bias():
+    """d + 1 free samples on a kernel of rank d: `Q_FF` is singular, the system with the equality is not."""
+    x, y = data()
+    move = np.random.default_rng(4).normal(size=x.shape)
+
+    def values(t):
+        problem = jaxsvm.hinge_problem(jaxsvm.gram(Linear(), x + t * move), y, 2.0, bias="free")
+        fit = jaxsvm.fit(problem, jaxsvm.InteriorPoint(tol=1e-12))
+        return jnp.append(fit.margins, fit.bias)
+
+    free = jaxsvm.fit(jaxsvm.hinge_problem(jaxsvm.gram(Linear(), x), y, 2.0, bias="free"), SMO(tol=1e-10)).alpha
+    assert ((free > 0) & (free < 2.0)).sum() == x.shape[1] + 1
+    expected = (values(1e-6) - values(-1e-6)) / 2e-6
+    np.testing.assert_allclose(jax.jacfwd(values)(0.0), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(jax.jacrev(values)(0.0), expected, rtol=1e-4, atol=1e-5)
+
+
 def test_slack_problems_have_none():
     def value(nu):
         problem = jaxsvm.slack_problem(jaxsvm.gram(RBF(0.5), data()[0]), data()[1], nu)
