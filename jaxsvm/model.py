@@ -151,7 +151,7 @@ def decision_function(*arguments: Any, calibrated: bool = True) -> Float[Array, 
     if len(arguments) == 2 and isinstance(arguments[0], Model):
         model, x_new = arguments
         x_new = x_new if model.scaling is None else model.scaling(x_new)
-    elif len(arguments) == 3 and isinstance(arguments[0], Fit):
+    elif len(arguments) == 3 and isinstance(arguments[0], Fit) and hasattr(arguments[1], "gram"):
         fit, problem, x_new = arguments
         _require_one(fit)
         basis, coefficients = problem.gram.expansion(fit.dual_coef)

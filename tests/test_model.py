@@ -380,7 +380,7 @@ def test_a_fit_with_lanes_is_refused(count):
 def test_bad_arguments_are_refused_by_name():
     fit, problem = fitted()
     model = jaxsvm.compact(fit, problem)
-    for arguments in ((), (model,), (fit, NEW), (problem, fit, NEW), (model, problem, NEW)):
+    for arguments in ((), (model,), (fit, NEW), (problem, fit, NEW), (model, problem, NEW), (fit, problem.gram, NEW)):
         with pytest.raises(InputError, match="^arguments are"):
             jaxsvm.decision_function(*arguments)
     for x_new, said in (
