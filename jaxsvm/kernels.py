@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.sparse import floating
@@ -65,10 +65,10 @@ class Kernel:
         """`k(x_i, x_i)`, `(n,)`."""
         return jax.vmap(self.__call__)(x, x)
 
-    def row(self, point: Float[Array, " d"], x: Float[Array, "n d"], squares: Float[Array, " n"]) -> Float[Array, " n"]:
-        """`k(point, x_j)` of a stationary kernel, `(n,)`, for centred points whose `|x_j|^2` are at hand."""
+    def rows(self, index: Int[Array, " t"], x: Float[Array, "n d"], squares: Float[Array, " n"]) -> Float[Array, "t n"]:
+        """`matrix(x[index], x)` of a stationary kernel for centred points whose `|x_j|^2` are at hand."""
         del squares
-        return self.matrix(point[None], x, centred=True)[0]
+        return self.matrix(x[index], x, centred=True)
 
     def __add__(self, other: Any) -> "Kernel":
         return Sum(self, as_kernel(other))
@@ -123,11 +123,12 @@ class RBF(Kernel):
             return jnp.exp(-_squared_distances(x, z))
         return jnp.exp(-_parameter(self.gamma, x) * _squared_distances(x, z))
 
-    def row(self, point: Array, x: Array, squares: Array) -> Array:
+    def rows(self, index: Array, x: Array, squares: Array) -> Array:
         """One pass over x, where `matrix` takes a second one for `|x_j|^2` (2.2 times as fast at n = 100,000)."""
         if jnp.ndim(self.gamma):
-            return super().row(point, x, squares)
-        expanded = squares + (point * point).sum() - 2 * jnp.matmul(x, point, precision=PRECISION)
+            return super().rows(index, x, squares)
+        # In this order lanes of `vmap` are one wide product, which is twice as fast.
+        expanded = squares[index][:, None] + squares - 2 * jnp.matmul(x[index], x.T, precision=PRECISION)
         return jnp.exp(-_parameter(self.gamma, x) * _clip(expanded))
 
     def diag(self, x: Array) -> Array:
@@ -288,9 +289,9 @@ class Sum(Kernel):
         """`(n, m)`."""
         return self.first.matrix(x, z, centred=centred) + self.second.matrix(x, z, centred=centred)
 
-    def row(self, point: Array, x: Array, squares: Array) -> Array:
-        """`(n,)`."""
-        return self.first.row(point, x, squares) + self.second.row(point, x, squares)
+    def rows(self, index: Array, x: Array, squares: Array) -> Array:
+        """`(t, n)`."""
+        return self.first.rows(index, x, squares) + self.second.rows(index, x, squares)
 
     def diag(self, x: Array) -> Array:
         """`(n,)`."""
@@ -314,9 +315,9 @@ class Product(Kernel):
         """`(n, m)`."""
         return self.first.matrix(x, z, centred=centred) * self.second.matrix(x, z, centred=centred)
 
-    def row(self, point: Array, x: Array, squares: Array) -> Array:
-        """`(n,)`."""
-        return self.first.row(point, x, squares) * self.second.row(point, x, squares)
+    def rows(self, index: Array, x: Array, squares: Array) -> Array:
+        """`(t, n)`."""
+        return self.first.rows(index, x, squares) * self.second.rows(index, x, squares)
 
     def diag(self, x: Array) -> Array:
         """`(n,)`."""
@@ -344,9 +345,9 @@ class Scaled(Kernel):
         """`(n, m)`."""
         return _parameter(self.factor, x) * self.base.matrix(x, z, centred=centred)
 
-    def row(self, point: Array, x: Array, squares: Array) -> Array:
-        """`(n,)`."""
-        return _parameter(self.factor, x) * self.base.row(point, x, squares)
+    def rows(self, index: Array, x: Array, squares: Array) -> Array:
+        """`(t, n)`."""
+        return _parameter(self.factor, x) * self.base.rows(index, x, squares)
 
     def diag(self, x: Array) -> Array:
         """`(n,)`."""

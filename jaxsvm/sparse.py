@@ -81,11 +81,13 @@ class CSR:
 
     def dot(self, w: Float[Array, "d *k"]) -> Float[Array, "n *k"]:
         """`X w`, O(entries k)."""
+        w = jnp.asarray(w)
         data = self.data if w.ndim == 1 else self.data[:, None]
         return jax.ops.segment_sum(data * w[self.indices], self._row_of_entry(), len(self), indices_are_sorted=True)
 
     def transposed_dot(self, v: Float[Array, "n *k"]) -> Float[Array, "d *k"]:
         """`X' v`, O(entries k)."""
+        v = jnp.asarray(v)
         data = self.data if v.ndim == 1 else self.data[:, None]
         terms = (data * v[self._row_of_entry()]).astype(v.dtype)
         return jnp.zeros((self.d, *v.shape[1:]), v.dtype).at[self.indices].add(terms)
