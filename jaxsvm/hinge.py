@@ -135,24 +135,25 @@ class BoxProblem:
         return jnp.where(met, a, self.on_equality(at((low + high) / 2)))
 
     def on_equality(self, a: Float[Array, " n"]) -> Float[Array, " n"]:
-        """A point that rounding took off the equality, put back by scaling the heavier side down.
+        """A point that rounding took off the equality, put back: each sample goes the same share of its room.
 
-        Of it the samples inside the box alone where they suffice: bounds stay bounds, which is what derivatives go by.
+        Those inside the box alone where they suffice: bounds stay bounds, which is what derivatives go by.
         """
         if self.c is None:
             return a
-        terms = self.c * a
-        too_much = terms.sum() - self.e
-        heavier = terms * jnp.sign(too_much) > 0
-        inside = heavier & (a < self.upper)
+        too_much = self.c @ a - self.e
+        target = jnp.where(self.c * too_much > 0, 0, self.upper)
+        room = jnp.abs(self.c * (target - a))
+        inside = (a > 0) & (a < self.upper)
 
-        def mass(members: Array) -> Array:
-            return jnp.where(members, jnp.abs(terms), 0).sum()
+        def sum_of(members: Array) -> Array:
+            return jnp.where(members, room, 0).sum()
 
-        moved = jnp.where(mass(inside) > jnp.abs(too_much), inside, heavier)
-        total = mass(moved)
-        share = 1 - jnp.abs(too_much) / jnp.where(total > 0, total, 1)
-        return jnp.where(moved, a * jnp.clip(share, 0, 1), a)
+        moved = jnp.where(sum_of(inside) > jnp.abs(too_much), inside, self.present)
+        total = sum_of(moved)
+        off = jnp.abs(too_much) > self._rounding(a)
+        share = jnp.where(off, jnp.clip(jnp.abs(too_much) / jnp.where(total > 0, total, 1), 0, 1), 0)
+        return jnp.where(moved, a + share * (target - a), a)
 
     def best_bias(self, s: Float[Array, " n"]) -> Float[Array, ""]:
         """The b that makes the primal smallest for margins s (without b): the middle where a whole interval does."""

@@ -130,6 +130,17 @@ def test_a_box_with_any_equality():
     assert float(fit.certificate.dual) == pytest.approx(wanted.optimum, rel=1e-7)
 
 
+def test_a_one_class_machine():
+    """q = 0: the multipliers alone have a scale."""
+    x = many()[0][:100]
+    one = box_problem(jaxsvm.gram(RBF(0.1), x), np.zeros(100), np.ones(100), c=np.ones(100), e=30.0)
+    fit = jaxsvm.check(jaxsvm.fit(one, InteriorPoint(tol=1e-8)))
+    assert float(np.sum(fit.alpha)) == pytest.approx(30.0, rel=1e-12)
+    wanted = jaxsvm.check(jaxsvm.fit(one, SMO(tol=1e-8)))
+    assert float(fit.certificate.dual) == pytest.approx(float(wanted.certificate.dual), rel=1e-7)
+    np.testing.assert_allclose(fit.alpha, wanted.alpha, atol=1e-3)
+
+
 def test_derivatives():
     """Through `fit`, in both modes, against central differences: bounds are met exactly, so that the sets are right."""
     rng = np.random.default_rng(8)

@@ -204,6 +204,7 @@ def advance(problem: BoxProblem, x: Iterate) -> tuple[Iterate, Float[Array, ""]]
 def at_bounds(problem: BoxProblem, x: Iterate) -> Float[Array, " n"]:
     """A point with what is clearly at a bound put there, and absent samples at 0."""
     size, pull = _present(problem, x.a).max(), jnp.abs(_present(problem, problem.q)).max()
+    pull = jnp.where(pull > 0, pull, _present(problem, jnp.maximum(x.z, x.w)).max())  # q = 0: one-class machines
     a = jnp.where(x.a / size < CLEAR * x.z / pull, 0, x.a)
     a = jnp.where(x.t / size < CLEAR * x.w / pull, problem.upper, a)
     return _present(problem, jnp.clip(a, 0, problem.upper))
