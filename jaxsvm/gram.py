@@ -18,7 +18,7 @@ from jaxsvm.basis import KernelBasis
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.kernels import Kernel, Linear, Precomputed, as_kernel
 from jaxsvm.low_rank import LowRankGram, low_rank_gram
-from jaxsvm.sparse import CSR, as_points, by_row_tiles, dense_rows, floating
+from jaxsvm.sparse import CSR, as_points, by_row_tiles, dense_rows, floating, product, transposed_product
 
 MEMORY = 4 * 2**30
 """Default budget of a stored kernel matrix in bytes: n = 32,768 in float32."""
@@ -139,9 +139,10 @@ class TiledGram:
         A linear kernel needs none: `X (X' v)`, O(n d).
         """
         if isinstance(self.kernel, Linear):
-            return _linear_product(self.x, v, jnp.result_type(self.dtype, v.dtype))
-        product = jax.checkpoint(lambda index: _wide_product(self.rows(index), v))
-        return by_row_tiles(self.n, self.tile, product)
+            wide = v.astype(jnp.result_type(self.dtype, v.dtype))
+            return product(self.x, transposed_product(self.x, wide))
+        of_tile = jax.checkpoint(lambda index: _wide_product(self.rows(index), v))
+        return by_row_tiles(self.n, self.tile, of_tile)
 
     def support_matvec(self, v: Float[Array, " n"]) -> Float[Array, " n"]:
         """`K @ v` at the price of the rows where v is not 0: for solvers, not for derivatives."""
@@ -268,16 +269,6 @@ def _wide_product(K: Array, v: Array) -> Array:
     """`K @ v` in the wider dtype of the two."""
     dtype = jnp.result_type(K.dtype, v.dtype)
     return jnp.matmul(K.astype(dtype), v.astype(dtype), precision=lax.Precision.HIGHEST)
-
-
-def _linear_product(x: Any, v: Array, dtype: Any) -> Array:
-    """`X (X' v)`."""
-    v = v.astype(dtype)
-    if isinstance(x, CSR):
-        return x.dot(x.transposed_dot(v)).astype(dtype)
-    x = x.astype(dtype)
-    inner = jnp.matmul(x.T, v, precision=lax.Precision.HIGHEST)
-    return jnp.matmul(x, inner, precision=lax.Precision.HIGHEST)
 
 
 def _support_matvec(gram: Any, v: Float[Array, " n"], tile: int) -> Float[Array, " n"]:

@@ -187,6 +187,30 @@ def dense_rows(x: Any, index: Int[Array, " t"]) -> Float[Array, "t d"]:
     return x.rows(index) if isinstance(x, CSR) else x[index]
 
 
+def product(x: Any, w: Float[Array, "d *k"]) -> Float[Array, "n *k"]:
+    """`X w` of dense or sparse points."""
+    return x.dot(w) if isinstance(x, CSR) else jnp.matmul(x.astype(w.dtype), w, precision=jax.lax.Precision.HIGHEST)
+
+
+def transposed_product(x: Any, v: Float[Array, "n *k"]) -> Float[Array, "d *k"]:
+    """`X' v` of dense or sparse points."""
+    if isinstance(x, CSR):
+        return x.transposed_dot(v)
+    x = x.astype(v.dtype)
+    if v.ndim > 1:
+        return jnp.matmul(x.T, v, precision=jax.lax.Precision.HIGHEST)
+    return jax.lax.platform_dependent(x, v, cpu=_column_sums, default=_vector_product)
+
+
+def _column_sums(x: Float[Array, "n d"], v: Float[Array, " n"]) -> Float[Array, " d"]:
+    """`x' v`: on the CPU twice as fast as the product, and 14 times as exact in float32 at n = 200,000."""
+    return (x * v[:, None]).sum(axis=0)
+
+
+def _vector_product(x: Float[Array, "n d"], v: Float[Array, " n"]) -> Float[Array, " d"]:
+    return jnp.matmul(v, x, precision=jax.lax.Precision.HIGHEST)
+
+
 def by_row_tiles(n: int, tile: int, rows: Callable[[Array], Array]) -> Array:
     """`rows(index)` for all indices, `tile` at a time, put together along the first axis."""
     tile = max(1, min(tile, n))

@@ -16,14 +16,12 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from jaxsvm.hinge import BoxProblem
-from jaxsvm.solvers.features import feature_matrix, product, transposed_product
-from jaxsvm.sparse import CSR
+from jaxsvm.solvers.features import TILE, feature_matrix, weighted_squares
+from jaxsvm.sparse import product, transposed_product
 
 DIRECT_SIZE = 2048
 """Up to this n an n x n matrix may be held and factored (32 MiB in float64, 0.1 s a system)."""
 MOST_FEATURES = 2048
-TILE = 2048
-"""Rows of H at a time: 2,048 x 50 in float64 stay in a core's cache."""
 
 Solve = Callable[[Array], tuple[Array, Array, Array]]
 """From r to `da`, `dv`, and how the margins change."""
@@ -139,7 +137,9 @@ class FeatureSystem:
 
     def factored(self, D: Float[Array, " n"], a: Float[Array, " n"], v: Float[Array, " dp"]) -> Solve:
         """The solver of systems with this diagonal, at this point."""
-        core = self._curvature(1 / D) + jnp.diag(self.penalty)
+        weight = jnp.where(self.y != 0, 1 / D, 0)  # signs cancel
+        tiles = -(-len(self.y) // min(TILE, len(self.y)))
+        core = weighted_squares(self.x, self.more, weight, tiles) + jnp.diag(self.penalty)
         scale = lax.rsqrt(jnp.diagonal(core))
         factor = jnp.linalg.cholesky(scale[:, None] * core * scale)
         rest = self.penalty * v + self.e
@@ -155,24 +155,6 @@ class FeatureSystem:
     def _transposed(self, u: Array) -> Array:
         signed = self.y * u
         return jnp.concatenate([transposed_product(self.x, signed), self.more.T @ signed])
-
-    def _curvature(self, weight: Array) -> Array:
-        """`H' diag(weight) H`, a tile of rows at a time: signs cancel."""
-        n, tile = weight.shape[0], min(TILE, weight.shape[0])
-        weight = jnp.where(self.y != 0, weight, 0)
-
-        def add(k: Array, total: Array) -> Array:
-            start = jnp.minimum(k * tile, n - tile)  # the last tile overlaps its neighbour: a row counts once
-            index = start + jnp.arange(tile, dtype=jnp.int32)
-            rows = self.x.rows(index) if isinstance(self.x, CSR) else lax.dynamic_slice_in_dim(self.x, start, tile)
-            rows = jnp.concatenate(
-                [rows.astype(weight.dtype), lax.dynamic_slice_in_dim(self.more, start, tile)], axis=1
-            )
-            here = jnp.where(index >= k * tile, lax.dynamic_slice_in_dim(weight, start, tile), 0)
-            return total + _dot((rows * here[:, None]).T, rows)
-
-        size = len(self.penalty)
-        return lax.fori_loop(0, -(-n // tile), add, jnp.zeros((size, size), weight.dtype))
 
 
 def _dot(A: Array, b: Array) -> Array:
