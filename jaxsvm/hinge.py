@@ -20,22 +20,28 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxsvm import selection
 from jaxsvm.errors import InputError, is_concrete, require_finite
 from jaxsvm.gram import DenseGram
 from jaxsvm.kernels import Precomputed
+from jaxsvm.precision import rounded, rounding
 from jaxsvm.problem import (
-    ROUNDING,
     checked_signs,
     checked_weights,
     positive_scalar,
     require_both_classes,
     two_classes,
     vector_dtype,
+    with_signs,
 )
-from jaxsvm.result import Certificate
+from jaxsvm.result import Answer, Certificate
 
 ALLOWED = 4
 """The allowance for rounding in standard deviations of its sum."""
+LONGEST = 0.01
+"""By how much `longer` may lengthen w."""
+LENGTHS = (0.0, 1.0, 1.5, 2.0, 3.0)
+"""What is tried, in units of the best length before coefficients are rounded again."""
 PROJECTION_STEPS = 64
 """Bisections of a multiplier: more than a float64 bracket has bits to lose."""
 
@@ -94,15 +100,15 @@ class BoxProblem:
 
     def column(self, i: Int[Array, ""]) -> Float[Array, " n"]:
         """`Q[:, i]`, n kernel evaluations."""
-        return (self.y * self.y[i]) * (self.gram.row(i) + self.offset)
+        return with_signs(self.y * self.y[i], self.gram.row(i), self.offset)
 
     def columns(self, indices: Int[Array, " t"]) -> Float[Array, "t n"]:
         """`Q[indices, :]`."""
-        return self.y[indices][:, None] * self.y * (self.gram.rows(indices) + self.offset)
+        return with_signs(self.y[indices][:, None] * self.y, self.gram.rows(indices), self.offset)
 
     def block(self, rows: Int[Array, " t"], columns: Int[Array, " u"]) -> Float[Array, "t u"]:
         """`Q[rows, columns]`."""
-        return self.y[rows][:, None] * self.y[columns] * (self.gram.block(rows, columns) + self.offset)
+        return with_signs(self.y[rows][:, None] * self.y[columns], self.gram.block(rows, columns), self.offset)
 
     def matvec(self, point: Float[Array, "*two n"]) -> Float[Array, "*two n"]:
         """`s = Qa` from scratch, of each row of a point."""
@@ -188,7 +194,7 @@ class BoxProblem:
         return a @ (s / 2 - self.q)
 
     def certificate(self, point: Float[Array, "*two n"], s: Float[Array, "*two n"], bias: Any = None) -> Certificate:
-        """The duality gap over `|D|`, with an allowance for the rounding of s.
+        """The duality gap over `|D|` as if s were exact: solvers look at it; what is decided rests on `certified`.
 
         Args:
             point: A point, see the class.
@@ -197,39 +203,107 @@ class BoxProblem:
         """
         w_s, a, a_s = (s[0], point[1], s[1]) if point.ndim == 2 else (s, point, s)
         b = self.best_bias(w_s) if bias is None else bias
-        eps, size = jnp.finfo(a.dtype).eps, jnp.sqrt(jnp.maximum(self.diagonal, 0))
-        w = point[0] if point.ndim == 2 else a
-        error = ROUNDING * eps * size * (jnp.abs(w) @ size)
-        shift = 0 if self.c is None else b * self.c
-        r = self.q - w_s - shift
+        r = self.q - w_s - (0 if self.c is None else b * self.c)
         dual = a @ (self.q - a_s / 2)
         if point.ndim == 2:
-            primal = point[0] @ w_s / 2 + b * self.e + self.upper @ jnp.maximum(0, r + error)
-            gap = primal - dual + eps * 8 * (jnp.abs(primal) + jnp.abs(a) @ jnp.abs(self.q) + jnp.abs(a @ a_s))
+            gap = point[0] @ w_s / 2 + b * self.e + self.upper @ jnp.maximum(0, r) - dual
         else:
             gap = (self.upper - a) @ jnp.maximum(0, r) + a @ jnp.maximum(0, -r)
-            # Errors of different samples are independent and add up by squares; far from the kink they change nothing.
-            weight = jnp.where(r > -error, self.upper - a, 0) + jnp.where(r < error, a, 0)
-            gap = gap + ALLOWED * jnp.linalg.norm(weight * error) + jnp.abs(b) * self._rounding(a)
         scale = jnp.where(dual == 0, 1, jnp.abs(dual))
-        relative_gap = jnp.where(dual == 0, jnp.inf, jnp.maximum(gap, 0) / scale + 8 * eps)
+        relative_gap = jnp.where(dual == 0, jnp.inf, jnp.maximum(gap, 0) / scale)
         return Certificate(primal=dual + gap, dual=dual, relative_gap=relative_gap)
+
+    def certified(self, point: Float[Array, "*two n"], s: Float[Array, "*two n"], dtype: Any) -> Answer:
+        """A point as it is returned, certified.
+
+        With `r = q - s - b c` for the b that is returned, the gap is `sum_i (U_i - a_i) max(0, r_i) + a_i max(0,
+        -r_i)`, and what a rounded bias and an equality that rounding misses add to it.
+
+        Args:
+            point: A point, numbers of `dtype`, see the class.
+            s: `Q` times each row from scratch, in twice the precision.
+            dtype: Of the numbers that are returned.
+        """
+        w, a, w_s, a_s = (*point, *s) if point.ndim == 2 else (point, point, s, s)
+        constant = self.offset * (self.y @ w)
+        best = constant if self.c is None else self.best_bias(w_s)
+        bias = rounded(best, dtype)
+        off = bias - best  # 0 but for rounding; the best one of an equality is the one that counts
+        shift = self.y * off if self.c is None else bias * self.c
+        r = self.q - w_s - shift
+        missed = jnp.zeros_like(bias) if self.c is None else jnp.abs(bias * (self.c @ a - self.e))
+        size = jnp.sqrt(jnp.maximum(self.diagonal, 0))
+        eps = rounding(self.n, s.dtype)
+        error = eps * (size * (jnp.abs(w) @ size) + jnp.abs(self.q) + jnp.abs(shift))
+        dual = a @ (self.q - a_s / 2)
+        if point.ndim == 2:
+            of_bias = bias * self.e if self.c is not None else self.offset * (off * constant + off**2 / 2)
+            primal = w @ w_s / 2 + of_bias + self.upper @ jnp.maximum(0, r)
+            sizes = (
+                jnp.abs(w) @ jnp.abs(w_s)
+                + self.upper @ jnp.maximum(0, r)
+                + jnp.abs(a) @ (jnp.abs(self.q) + jnp.abs(a_s))
+            )
+            gap = primal - dual + missed + 8 * eps * sizes
+            weight = jnp.where(r > -error, self.upper, 0) + jnp.abs(w) + a
+            error = jnp.maximum(error, eps * size * (a @ size))
+        else:
+            gap = (self.upper - a) @ jnp.maximum(0, r) + a @ jnp.maximum(0, -r) + 2 * missed + off**2 / 2
+            # Far from the kink errors change nothing.
+            weight = jnp.where(r > -error, self.upper - a, 0) + jnp.where(r < error, a, 0)
+        # Errors of different samples are independent and add up by squares.
+        gap = gap + ALLOWED * jnp.linalg.norm(weight * error)
+        usable = jnp.isfinite(dual) & (dual != 0)
+        scale = jnp.where(usable, jnp.abs(dual), 1)
+        relative_gap = jnp.where(usable, jnp.maximum(gap, 0) / scale + 8 * jnp.finfo(s.dtype).eps, jnp.inf)
+        return Answer(
+            alpha=a,
+            dual_coef=self.y * w,
+            bias=bias if self.c is not None or self.offset else jnp.zeros_like(bias),
+            R=jnp.ones((), a.dtype),
+            margins=w_s + shift,
+            certificate=Certificate(primal=dual + gap, dual=dual, relative_gap=relative_gap),
+        )
+
+    def longer(self, a: Float[Array, " n"], s: Float[Array, " n"], dtype: Any) -> tuple[Array, Array]:
+        """A point whose w is `(1 + t) w(a)`, with the t that makes its primal smallest, and its products.
+
+        Rounding the coefficients of a solution moves every margin at the kink, to both sides; a slack there costs U, a
+        margin too large only a. A w that is longer by as much as the margins are off pays for none of them.
+
+        Args:
+            a: A dual point, numbers of `dtype`.
+            s: Its `Qa`, in twice the precision.
+            dtype: Of the numbers that are returned.
+        """
+        f = s if self.c is None else s + self.best_bias(s) * self.c
+        squared_norm = a @ s
+
+        def slope(t: Array) -> Array:
+            return (1 + t) * squared_norm - jnp.where(self.q - (1 + t) * f > 0, self.upper * f, 0).sum()
+
+        def halve(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+            low, high = ends
+            middle = (low + high) / 2
+            falls = slope(middle) < 0
+            return jnp.where(falls, middle, low), jnp.where(falls, high, middle)
+
+        nothing = jnp.zeros_like(squared_norm)
+        _, t = lax.fori_loop(0, PROJECTION_STEPS, halve, (nothing, nothing + LONGEST))
+        candidates = rounded((1 + t * jnp.asarray(LENGTHS, a.dtype)[:, None]) * a, dtype)  # rounding moves them anew
+        products = self.matvec(candidates)
+        shifts = jax.vmap(self.best_bias)(products)
+
+        def primal(w: Array, w_s: Array, b: Array) -> Array:
+            r = self.q - w_s - (0 if self.c is None else b * self.c)
+            return w @ w_s / 2 + b * self.e + self.upper @ jnp.maximum(0, r)
+
+        best = selection.lowest(jax.vmap(primal)(candidates, products, shifts))
+        return jnp.stack([candidates[best], a]), jnp.stack([products[best], s])
 
     def indefinite(self, objective: Float[Array, ""]) -> Bool[Array, ""]:
         """Never known from the objective: the box bounds it for any kernel."""
         return jnp.zeros_like(objective, bool)
-
-    def answer(
-        self, point: Float[Array, "*two n"], margins: Float[Array, " n"], objective: Float[Array, ""]
-    ) -> tuple[Array, Array, Array, Array]:
-        """Dual variables, coefficients and bias of the decision function, and its scale, which is 1."""
-        del objective
-        w, a = (point[0], point[1]) if point.ndim == 2 else (point, point)
-        coefficients = self.y * w
-        bias = self.offset * coefficients.sum()
-        if self.c is not None:
-            bias = bias + self.c @ (margins - self.matvec(w)) / (self.c @ self.c)  # margins = s + b c
-        return a, coefficients, bias, jnp.ones((), w.dtype)
 
     def _rounding(self, a: Float[Array, " n"]) -> Float[Array, ""]:
         """What `c'a - e` may amount to by rounding alone."""

@@ -22,12 +22,15 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import ConvergenceWarning, InputError, is_concrete
-from jaxsvm.result import Certificate, Fit, Status, StatusCode, advice
+from jaxsvm.precision import in_double, like, widened
+from jaxsvm.result import Answer, Fit, Status, StatusCode, advice
 from jaxsvm.sensitivity import differentiable
 from jaxsvm.stopping import STOP_RULES, solver_excess, stop_excess
 
 PATIENCE = 3
 """Certifications in a row without progress before a fit is STALLED."""
+DOUBT = 8
+"""A claim that no certificate bore out costs `n / DOUBT` steps of waiting, each time that many more."""
 CLAIM = 0.9
 """The running value must be this far below the threshold before a certification is worth its product."""
 STILL = 1000
@@ -44,30 +47,26 @@ class Progress(NamedTuple):
 
     Attributes:
         state: The solver's state.
-        alpha: The best certified point, `(n,)`; two rows for problems whose points have them.
-        margins: Its margins (`problem.margins`), from scratch, `(n,)`.
-        R: Its objective (`problem.objective`, which solvers make smaller), `()`.
-        certificate: Its certificate.
+        answer: The best certified point, in the numbers that a caller gets.
         status: Status code, int32 `()`.
         excess: Running value of the stop rule over its threshold, `()`: at most 1 where it claims to hold.
         refreshed: Step of the last certification, int32 `()`.
         polished: Step of the last polish, int32 `()`.
         lowest: The lowest certified `R` so far, `()`.
         stale: Certifications in a row without progress, int32 `()`.
+        misses: Certifications in a row that did not bear out what the running value claimed, int32 `()`.
         idle: Whether the last chunk left `R` where it was, and `excess` too or for long, `()`.
     """
 
     state: Any
-    alpha: Float[Array, "*two n"]
-    margins: Float[Array, " n"]
-    R: Float[Array, ""]
-    certificate: Certificate
+    answer: Answer
     status: Int[Array, ""]
     excess: Float[Array, ""]
     refreshed: Int[Array, ""]
     polished: Int[Array, ""]
     lowest: Float[Array, ""]
     stale: Int[Array, ""]
+    misses: Int[Array, ""]
     idle: Bool[Array, ""]
 
 
@@ -137,23 +136,22 @@ def fit_compiled(problem: Any, solver: Any, key: Array, init: Any = None) -> Fit
 
 
 def begin(problem: Any, solver: Any, key: Array, init: Any = None) -> Progress:
-    """Progress at the start point, with its certificate on the solver's own numbers."""
+    """Progress at the start point, which is not certified yet."""
     state = solver.init(problem, key, init)
-    alpha, s = solver.dual_point(problem, state)
-    certificate = problem.certificate(alpha, s)
-    infinite = jnp.asarray(jnp.inf, s.dtype)
+    point, s = solver.dual_point(problem, state)
+    answer = problem.certified(point, s, problem.dtype)
+    infinite = jnp.asarray(jnp.inf, problem.dtype)
+    answer = answer._replace(certificate=answer.certificate._replace(relative_gap=infinite))
     return Progress(
         state=state,
-        alpha=alpha,
-        margins=problem.margins(alpha, s),
-        R=problem.objective(alpha, s),
-        certificate=certificate,
+        answer=jax.tree.map(lambda leaf: leaf.astype(problem.dtype), answer),
         status=jnp.where(problem.feasible, Status.RUNNING, Status.INFEASIBLE).astype(jnp.int32),
         excess=infinite,
         refreshed=jnp.zeros((), jnp.int32),
         polished=jnp.zeros((), jnp.int32),
         lowest=infinite,
         stale=jnp.zeros((), jnp.int32),
+        misses=jnp.zeros((), jnp.int32),
         idle=jnp.asarray(False),
     )
 
@@ -207,78 +205,94 @@ def look(problem: Any, solver: Any, progress: Progress, state: Any) -> Progress:
 def due(solver: Any, progress: Progress) -> Array:
     """Whether it is time to recompute and certify."""
     since = steps_taken(progress) - progress.refreshed
-    claims = (progress.excess <= CLAIM) & (since > 0)
+    n = progress.answer.alpha.shape[-1]
+    # What was claimed in vain is not believed again before steps have cost as much as a certificate.
+    claims = (progress.excess <= CLAIM) & (since > progress.misses * (n // DOUBT))
     broken = ~jnp.isfinite(progress.state.R)
     last = steps_taken(progress) >= solver.max_steps
     indefinite = progress.state.indefinite
-    return (
-        claims
-        | broken
-        | last
-        | indefinite
-        | progress.idle
-        | (since >= refresh_interval(solver, progress.alpha.shape[-1]))
-    )
+    return claims | broken | last | indefinite | progress.idle | (since >= refresh_interval(solver, n))
 
 
 def certify(problem: Any, solver: Any, progress: Progress, may_polish: bool = True) -> Progress:
     """Recompute what drifts, polish where that was earned, certify, keep the better point, and decide."""
-    state, polished = solver.refresh(problem, progress.state), progress.polished
-    if may_polish and _polish_interval(problem, solver) is not None:
-        state, polished = _polish(problem, solver, progress, state)
-    alpha, s = solver.dual_point(problem, state)
-    R = problem.objective(alpha, s)
-    certificate = problem.certificate(alpha, s)
-    excess = stop_excess(problem, solver, alpha, s, R)
-    finite = jnp.isfinite(R) & jnp.all(jnp.isfinite(s))
-    better = finite & ~(certificate.relative_gap > progress.certificate.relative_gap)
-    better = better | finite & (excess <= 1)
+    assess = in_double(partial(_assessed, may_polish=may_polish and _polish_interval(problem, solver) is not None))
+    earned = earned_polish(problem, solver, progress)
+    stuck = (progress.stale > 0) | (steps_taken(progress) >= solver.max_steps)
+    state, answer, excess, R, sound, indefinite = assess(problem, solver, progress.state, earned, stuck)
+    gap, best = answer.certificate.relative_gap, progress.answer.certificate.relative_gap
+    better = sound & (~(gap > best) | (excess <= 1))
 
     # Progress is a lower R by more than rounding, or a gap that still shrinks.
-    rounding = 4 * jnp.finfo(s.dtype).eps * jnp.abs(R)
-    advanced = (progress.lowest - rounding > R) | (certificate.relative_gap < 0.99 * progress.certificate.relative_gap)
+    rounding = 4 * jnp.finfo(R.dtype).eps * jnp.abs(R)
+    advanced = (progress.lowest - rounding > R) | (gap < 0.99 * best)
     stale = jnp.where(advanced, 0, progress.stale + 1)
     status = jnp.asarray(Status.RUNNING, jnp.int32)
     for condition, code in (  # the first that holds decides
         (progress.status != Status.RUNNING, progress.status),
-        (~finite, Status.NOT_FINITE),
-        (state.indefinite | problem.indefinite(R), Status.NOT_PSD),
+        (~sound, Status.NOT_FINITE),
+        (indefinite, Status.NOT_PSD),
         (excess <= 1, Status.CONVERGED),
         (_gave_up(solver, progress), Status.STALLED),
         (steps_taken(progress) >= solver.max_steps, Status.MAX_STEPS),
         (stale >= getattr(solver, "patience", PATIENCE), Status.STALLED),
     ):
         status = jnp.where((status == Status.RUNNING) & condition, code, status)
-
-    def keep(new: Any, old: Any) -> Any:
-        return jax.tree.map(lambda a, b: jnp.where(better, a, b), new, old)
-
     return progress._replace(
         state=state,
-        alpha=keep(alpha, progress.alpha),
-        margins=keep(problem.margins(alpha, s), progress.margins),
-        R=keep(R, progress.R),
-        certificate=keep(certificate, progress.certificate),
+        answer=jax.tree.map(lambda new, old: jnp.where(better, new, old), answer, progress.answer),
         status=status,
         excess=excess,
         refreshed=steps_taken(progress),
-        polished=polished,
-        lowest=jnp.where(finite, jnp.minimum(progress.lowest, R), progress.lowest),
+        polished=jnp.where(earned & may_polish, steps_taken(progress), progress.polished),
+        lowest=jnp.where(sound, jnp.minimum(progress.lowest, R), progress.lowest),
         stale=stale,
+        misses=jnp.where(progress.excess <= CLAIM, progress.misses + 1, 0),
         idle=jnp.asarray(False),
     )
 
 
-def _polish(problem: Any, solver: Any, progress: Progress, state: Any) -> tuple[Any, Array]:
-    """A polished state, where the steps since the last polish have earned one."""
-    earned = earned_polish(problem, solver, progress)
+def _assessed(problem: Any, solver: Any, state: Any, earned: Array, stuck: Array, may_polish: bool) -> tuple[Any, ...]:
+    """The state from scratch, polished where that was earned, and what it is worth; all of it in twice the precision.
+
+    Returns:
+        The state, the answer, the stop rule's excess, the objective, whether all is finite, and whether the kernel
+        showed a negative curvature.
+    """
+    wide = widened(problem)
+    fresh = solver.refresh(wide, state)
 
     def polish(carry: tuple[Array, Any]) -> tuple[Array, Any]:
-        return jnp.asarray(False), solver.polish(problem, carry[1])
+        polished = like(solver.polish(wide, carry[1]), state)
+        return jnp.asarray(False), like(solver.refresh(wide, polished), fresh)
 
-    # A loop of one turn at the most: under vmap a cond would polish every lane every time.
-    _, state = lax.while_loop(lambda carry: carry[0], polish, (earned, state))
-    return state, jnp.where(earned, steps_taken(progress), progress.polished)
+    if may_polish:  # a loop of one turn at the most: under vmap a cond would polish every lane every time
+        _, fresh = lax.while_loop(lambda carry: carry[0], polish, (earned, fresh))
+    point, s = solver.dual_point(wide, fresh)
+    R = wide.objective(point, s)
+    answer = wide.certified(point, s, problem.dtype)
+    excess = stop_excess(wide, solver, point, s, answer.certificate)
+    if hasattr(wide, "longer") and point.ndim == 1 and wide.dtype != problem.dtype:
+        answer, excess = _lengthened(wide, solver, point, s, problem.dtype, stuck, answer, excess)
+    sound = jnp.isfinite(R) & jnp.all(jnp.isfinite(s))
+    indefinite = fresh.indefinite | wide.indefinite(R)
+    narrow = jax.tree.map(lambda leaf: leaf.astype(problem.dtype), (answer, excess, R))
+    return like(fresh, state), *narrow, sound, indefinite
+
+
+def _lengthened(
+    wide: Any, solver: Any, point: Array, s: Array, dtype: Any, stuck: Array, answer: Answer, excess: Array
+) -> tuple[Answer, Array]:
+    """Where steps no longer help and the coefficients' dtype is what is left of the gap: a w beside the dual point."""
+
+    def lengthen(_: Any) -> tuple[Array, Answer, Array]:
+        beside = wide.certified(*wide.longer(point, s, dtype), dtype)
+        return jnp.asarray(False), beside, stop_excess(wide, solver, point, s, beside.certificate)
+
+    wanted = stuck & (excess > 1) & (answer.certificate.relative_gap < 0.5)
+    _, beside, there = lax.while_loop(lambda carry: carry[0], lengthen, (wanted, answer, excess))
+    better = there < excess
+    return jax.tree.map(lambda new, old: jnp.where(better, new, old), (beside, there), (answer, excess))
 
 
 def _polish_interval(problem: Any, solver: Any) -> int | None:
@@ -301,18 +315,8 @@ def _gave_up(solver: Any, progress: Progress) -> Array:
 
 def finish(problem: Any, solver: Any, progress: Progress) -> Fit:
     """The best certified point as a `Fit`."""
-    del solver
-    alpha, coefficients, bias, R = problem.answer(progress.alpha, progress.margins, progress.R)
-    return Fit(
-        alpha=alpha,
-        dual_coef=coefficients,
-        bias=bias,
-        R=R,
-        margins=progress.margins,
-        certificate=progress.certificate,
-        status=StatusCode(progress.status),
-        counters=progress.state.counters,
-    )
+    del problem, solver
+    return Fit(**progress.answer._asdict(), status=StatusCode(progress.status), counters=progress.state.counters)
 
 
 def refresh_interval(solver: Any, n: int) -> int:

@@ -75,6 +75,11 @@ class LowRankGram:
         """`K @ v`, O(n r)."""
         return _product(self.Z, _product(self.Z.T, v))
 
+    def widened(self, dtype: Any) -> "LowRankGram":
+        """The operator for decisions in a wider dtype: itself, whose products follow the vector."""
+        del dtype
+        return self
+
     def support_matvec(self, v: Float[Array, " n"]) -> Float[Array, " n"]:
         """`K @ v`, O(n r) whatever the support."""
         return self.matvec(v)

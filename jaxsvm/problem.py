@@ -24,12 +24,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import InputError, is_concrete, require_finite
 from jaxsvm.line_search import best_bias
-from jaxsvm.result import Certificate
-
-ROUNDING = 0.125
-"""The error of an entry `s_i` computed from scratch, in units of `eps sqrt(D_i) sum_j alpha_j sqrt(D_j)`, which is
-eps D for a constant diagonal (spec 6.3 measures 0.06 to 0.25 of that). It widens the certificate, so that below the
-dtype's floor nothing is called certified."""
+from jaxsvm.precision import rounded, rounding
+from jaxsvm.result import Answer, Certificate
 
 
 class SimplexProblem(Protocol):
@@ -104,19 +100,20 @@ class SquaredHingeProblem:
 
     def column(self, i: Int[Array, ""]) -> Float[Array, " n"]:
         """`Kt[:, i]`, n kernel evaluations."""
-        signed = (self.y * self.y[i]) * (self.gram.row(i) + self.offset)
+        signed = with_signs(self.y * self.y[i], self.gram.row(i), self.offset)
         return signed + jnp.where(jnp.arange(self.n) == i, self.ridge, 0)
 
     def columns(self, indices: Int[Array, " t"]) -> Float[Array, "t n"]:
         """`Kt[indices, :]`."""
-        signed = self.y[indices][:, None] * self.y * (self.gram.rows(indices) + self.offset)
+        signed = with_signs(self.y[indices][:, None] * self.y, self.gram.rows(indices), self.offset)
         return signed.at[jnp.arange(indices.shape[0]), indices].add(self.ridge[indices])
 
     def block(self, rows: Int[Array, " t"], columns: Int[Array, " u"]) -> Float[Array, "t u"]:
         """`Kt[rows, columns]`; an index that stands in both gets its ridge."""
         signs = self.y[rows][:, None] * self.y[columns]
         same = rows[:, None] == columns
-        return signs * (self.gram.block(rows, columns) + self.offset) + jnp.where(same, self.ridge[rows][:, None], 0)
+        signed = with_signs(signs, self.gram.block(rows, columns), self.offset)
+        return signed + jnp.where(same, self.ridge[rows][:, None], 0)
 
     def matvec(self, alpha: Float[Array, " n"]) -> Float[Array, " n"]:
         """`s = Kt alpha` (with a free bias `+ b y`) from scratch, at the price of the columns of the support."""
@@ -152,30 +149,31 @@ class SquaredHingeProblem:
         """`y_i h(x_i) = s_i - alpha_i / C_i`: what does not depend on C."""
         return s - self.ridge * alpha
 
+    def returned(self, alpha: Float[Array, " n"], R: Float[Array, ""]) -> Float[Array, " n"]:
+        """Coefficients in primal scale, in the dtype of alpha, for an alpha with `alpha' Kt alpha = R`, about."""
+        R = R.astype(alpha.dtype)
+        return alpha / jnp.where((R > 0) & jnp.isfinite(1 / R), R, 1)
+
     def gradient(self, alpha: Float[Array, " n"], margins: Float[Array, " n"]) -> Float[Array, " n"]:
         """`s` from `margins` of the same alpha, whatever C they were computed at: a warm start without a product."""
         return margins + self.ridge * alpha
 
     def certificate(self, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Certificate:
-        """The squared-hinge certificate (spec 1.5), for `alpha` on the simplex and `s = Kt alpha`.
+        """The squared-hinge certificate (spec 1.5) as if `s = Kt alpha` were exact, for a dual point in any scale.
 
         `relative_gap = sum_i C_i t_i / R` with `u_i = R - s_i`, `v_i = alpha_i / C_i`, and `t_i = u_i (u_i + 2 v_i)`
-        where `u_i + v_i > 0`, else `-v_i^2`. Errors of `s` cancel in it to first order; what they leave to second
-        order is added as an allowance.
+        where `u_i + v_i > 0`, else `-v_i^2`. Errors of `s` cancel in it to first order. Solvers look at it on the way;
+        what is decided rests on `certified`.
         """
+        total = alpha.sum()
+        alpha, s = alpha / total, s / total
         R = alpha @ s
         u, v = R - s, self.ridge * alpha
         slack = u + v
-        C = self.costs
         t = jnp.where(slack > 0, u * (slack + v), -v * v)
-        eps = jnp.finfo(s.dtype).eps
-        # |Kt_ij| <= sqrt(D_i D_j): what a term of s_i can amount to, and so its rounding.
-        size = jnp.sqrt(jnp.maximum(self.diagonal, 0))
-        error = ROUNDING * eps * size * (alpha @ size)
-        allowance = jnp.where(slack > -error, error * (2 * jnp.abs(u) + error), 0)
         positive = R > 0
         scale = jnp.where(positive, R, 1)
-        relative_gap = (C @ (t + allowance)) / scale + 8 * eps
+        relative_gap = (self.costs @ t) / scale
         dual = 1 / (2 * scale)
         return Certificate(
             primal=jnp.where(positive, dual * (1 + relative_gap), jnp.inf),
@@ -183,34 +181,71 @@ class SquaredHingeProblem:
             relative_gap=jnp.where(positive, jnp.maximum(relative_gap, 0), jnp.inf),
         )
 
+    def certified(self, beta: Float[Array, " n"], s: Float[Array, " n"], dtype: Any) -> Answer:
+        """A point as it is returned, certified.
+
+        Args:
+            beta: Coefficients in primal scale (`alpha / R`), not negative, numbers of `dtype`, `(n,)`. A dual point in
+                any scale; in any but the best one the primal is a little larger.
+            s: `Kt beta` from scratch, in twice the precision, `(n,)`.
+            dtype: Of the numbers that are returned.
+
+        Returns:
+            The answer: `dual_coef` is `y beta` as it stands, `alpha` is beta over its sum, rounded.
+        """
+        C, y, total = self.costs, self.y, beta.sum()
+        margins = s - self.ridge * beta
+        if self.free_bias:
+            margins = y * self.gram.support_matvec(y * beta)
+        constant = self.offset * (y @ beta)
+        best = best_bias(margins, y, C, 1.0) if self.free_bias else constant
+        bias = rounded(best, dtype)
+        returned = margins + y * (bias - constant)
+        exact = margins + y * (best - constant) + self.ridge * beta
+        slack, squared_norm = 1 - returned, beta @ margins - constant * (y @ beta)
+        primal = (squared_norm + self.offset * bias**2 + C @ jnp.maximum(slack, 0) ** 2) / 2
+        Q = beta @ (margins + self.ridge * beta)
+        usable = (Q > 0) & (total > 0)
+        scale = jnp.where(usable, Q, 1)
+        dual = total**2 / (2 * scale)
+
+        # Errors of the products: to second order, since primal and dual move together to first.
+        size = jnp.sqrt(jnp.maximum(self.diagonal, 0))
+        error = rounding(self.n, s.dtype) * size * (beta @ size)
+        allowance = jnp.where(slack > -error, C * error * (2 * jnp.abs(1 - exact) + error), 0).sum() / 2
+        if self.free_bias:  # beta may be off y . beta = 0 by rounding
+            allowance = allowance + 2 * jnp.abs(best * (y @ beta))
+        # Of the rounding of alpha: its R is no larger than Q (1 + share) / total^2.
+        eps = jnp.finfo(dtype).eps if jnp.finfo(dtype).bits < jnp.finfo(s.dtype).bits else 0.0
+        share = (
+            eps * (beta @ jnp.abs(exact - Q / jnp.where(usable, total, 1))) + (eps / 2 * (beta @ size)) ** 2
+        ) / scale
+        relative_gap = ((primal + allowance) / dual) * (1 + share) - 1 + 8 * jnp.finfo(s.dtype).eps
+        R = Q / jnp.where(usable, total, 1) ** 2
+        return Answer(
+            alpha=beta / jnp.where(total > 0, total, 1),
+            dual_coef=y * beta,
+            bias=bias,
+            R=R,
+            margins=R * returned,
+            certificate=Certificate(
+                primal=jnp.where(usable, primal, jnp.inf),
+                dual=jnp.where(usable, dual, -jnp.inf),
+                relative_gap=jnp.where(usable, jnp.maximum(relative_gap, 0), jnp.inf),
+            ),
+        )
+
     def squared_distances(self, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Float[Array, " n"]:
         """`D_i - 2 s_i + R`: of the points `z_i` with `z_i . z_j = Kt_ij` from the centre `sum_i alpha_i z_i`."""
         return jnp.maximum(self.diagonal - 2 * s + alpha @ s, 0)
 
     def objective(self, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Float[Array, ""]:
-        """`R = alpha . s`, which solvers make smaller."""
-        return alpha @ s
-
-    def answer(
-        self, alpha: Float[Array, " n"], margins: Float[Array, " n"], R: Float[Array, ""]
-    ) -> tuple[Array, Array, Array, Array]:
-        """What a `Fit` holds: dual variables, coefficients and bias of the decision function, and its scale."""
-        del margins
-        return alpha, *self.primal_point(alpha, R), R
+        """`R = alpha . s` of alpha on the simplex, which solvers make smaller; from a dual point in any scale."""
+        return (alpha @ s) / alpha.sum() ** 2
 
     def indefinite(self, R: Float[Array, ""]) -> Bool[Array, ""]:
         """Whether `R = alpha' Kt alpha` is negative by more than rounding: Kt is not positive semidefinite."""
         return -32 * jnp.finfo(R.dtype).eps * jnp.abs(self.diagonal).max() > R
-
-    def primal_point(
-        self, alpha: Float[Array, " n"], R: Float[Array, ""]
-    ) -> tuple[Float[Array, " n"], Float[Array, ""]]:
-        """Coefficients and bias of the calibrated decision function `h / R`, for `alpha' Kt alpha = R`."""
-        coefficients = self.y * alpha / R
-        if not self.free_bias:
-            return coefficients, self.offset * coefficients.sum()
-        margins = self.y * self.gram.support_matvec(self.y * alpha)
-        return coefficients, best_bias(margins, self.y, self.costs, R) / R
 
 
 @jax.tree_util.register_dataclass
@@ -301,6 +336,11 @@ def _assembled(
     ridge = jnp.where(present, 1 / (C * (1 if weight is None else jnp.where(present, weight, 1))), 0)
     diagonal = gram.diag().astype(y.dtype) + offset + ridge
     return ridge, diagonal, usable & two_classes(y, present) & (C > 0) & jnp.isfinite(C)
+
+
+def with_signs(signs: Array, K: Array, offset: float) -> Array:
+    """`signs (K + offset)` in the wider of the two dtypes: in the narrower one the sum would be rounded."""
+    return signs * (K.astype(jnp.result_type(K.dtype, signs.dtype)) + offset)
 
 
 def two_classes(y: Float[Array, " n"], present: Bool[Array, " n"]) -> Bool[Array, ""]:

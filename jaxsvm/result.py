@@ -103,6 +103,26 @@ class Certificate(NamedTuple):
     relative_gap: Float[Array, "..."]
 
 
+class Answer(NamedTuple):
+    """A point in the numbers that a caller gets, and the proof of just these numbers.
+
+    Attributes:
+        alpha: As in a `Fit`.
+        dual_coef: As in a `Fit`.
+        bias: As in a `Fit`.
+        R: As in a `Fit`.
+        margins: As in a `Fit`.
+        certificate: Of `dual_coef` and `bias` (primal) and of `alpha` (dual), an allowance for rounding included.
+    """
+
+    alpha: Float[Array, "... n"]
+    dual_coef: Float[Array, "... n"]
+    bias: Float[Array, "..."]
+    R: Float[Array, "..."]
+    margins: Float[Array, "... n"]
+    certificate: Certificate
+
+
 class Counters(NamedTuple):
     """What a solver did.
 

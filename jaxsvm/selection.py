@@ -67,8 +67,17 @@ def balanced_draw(
     return indices.astype(jnp.int32), valid
 
 
+def lowest(values: Float[Array, " n"]) -> Int[Array, ""]:
+    """The lowest index of the smallest value, for short vectors: by equality.
+
+    `jnp.argmin` of float64 values does not compile in a function whose caller has x64 off (`jaxsvm.precision`).
+    """
+    places = jnp.arange(values.shape[0], dtype=jnp.int32)
+    return jnp.minimum(jnp.where(values == values.min(), places, values.shape[0]).min(), values.shape[0] - 1)
+
+
 def _argmin_native(values: Float[Array, " n"]) -> tuple[Float[Array, ""], Int[Array, ""]]:
-    index = jnp.argmin(values).astype(jnp.int32)
+    index = lowest(values) if values.dtype == jnp.float64 else jnp.argmin(values).astype(jnp.int32)
     return entry(values, index), index
 
 
@@ -78,10 +87,10 @@ def _argmin_in_blocks(values: Float[Array, " n"]) -> tuple[Float[Array, ""], Int
     if n <= block:
         return _argmin_native(values)
     whole = n // block
-    lowest = values[: whole * block].reshape(whole, block).min(axis=1)
+    minima = values[: whole * block].reshape(whole, block).min(axis=1)
     if n % block:  # the tail is one block more; the slice below overlaps its neighbour instead of padding
-        lowest = jnp.append(lowest, values[whole * block :].min())
-    start = jnp.minimum(jnp.argmin(lowest).astype(jnp.int32) * block, n - block)
+        minima = jnp.append(minima, values[whole * block :].min())
+    start = jnp.minimum(_argmin_native(minima)[1] * block, n - block)
     value, index = _argmin_native(lax.dynamic_slice(values, (start,), (block,)))
     return value, start + index
 

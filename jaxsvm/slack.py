@@ -18,8 +18,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.hinge import BoxProblem
-from jaxsvm.problem import ROUNDING, checked_signs, checked_weights, require_both_classes, two_classes, vector_dtype
-from jaxsvm.result import Certificate, Fit
+from jaxsvm.precision import rounded, rounding
+from jaxsvm.problem import checked_signs, checked_weights, require_both_classes, two_classes, vector_dtype
+from jaxsvm.result import Answer, Certificate, Fit
 from jaxsvm.water_level import WaterLevel, water_level, water_level_with_bias
 
 SORTED = 2048
@@ -125,37 +126,69 @@ class SlackProblem:
         return -self.level(s[0]).level
 
     def certificate(self, point: Float[Array, "two n"], s: Float[Array, "two n"]) -> Certificate:
-        """`sqrt(p'Qp) + V max_i p_i / weight_i` (primal: above the optimum) and the level of w (dual: below it)."""
-        eps, size = jnp.finfo(s.dtype).eps, jnp.sqrt(jnp.maximum(self.diagonal, 0))
+        """`sqrt(p'Qp) + V max_i p_i / weight_i` (primal: above the optimum) and the level of w (dual: below it).
+
+        As if s were exact: solvers look at it; what is decided rests on `certified`.
+        """
         a, p = point
-        error = ROUNDING * eps * size.max() * (jnp.abs(point) @ size)
+        length = jnp.sqrt(jnp.maximum(a @ s[0], 0))
+        below = self.level(s[0] / jnp.maximum(length, 1)).level
+        return self._bounds(point, below, jnp.sqrt(jnp.maximum(p @ s[1], 0)))
+
+    def certified(self, point: Float[Array, "two n"], s: Float[Array, "two n"], dtype: Any) -> Answer:
+        """A point as it is returned, certified: `w / level`, and p.
+
+        The level is that of the unit vector along w with the bias that is returned, less what rounding `w / level` to
+        `dtype` may take from it.
+
+        Args:
+            point: Coefficients a of w and p, numbers of `dtype`.
+            s: `Q` times both, from scratch, in twice the precision.
+            dtype: Of the numbers that are returned.
+        """
+        a, p = point
+        size, eps = jnp.sqrt(jnp.maximum(self.diagonal, 0)), rounding(self.n, s.dtype)
+        error = eps * size.max() * (jnp.abs(point) @ size)  # of an entry of s, in each row
         length = jnp.sqrt(jnp.maximum(a @ s[0] + error[0] * jnp.abs(a).sum(), 0))
-        below = self.level(s[0] / jnp.maximum(length, 1)).level - error[0]
+        length = jnp.maximum(length, 1)
+        c = s[0] / length  # of a vector of the unit ball
+        water = self.level(c)
+        scale = jnp.where(water.level > 0, water.level, 1) * length
+        coefficients = rounded(self.y * a / scale, dtype)
+        constant = self.offset * coefficients.sum()
+        best = water.bias * length / scale if self.free_bias else constant
+        bias = rounded(best, dtype)
+        # What w / level is off by, back in units of the unit vector.
+        narrow = jnp.finfo(dtype).eps / 2 if jnp.finfo(dtype).bits < jnp.finfo(s.dtype).bits else 0.0
+        off = narrow * (size.max() * (jnp.abs(a) @ size) + jnp.abs(best) * scale) / length
+        below = water.level - error[0] / length - off
+        above = jnp.sqrt(jnp.maximum(p @ s[1], 0) + error[1])
+        certificate = self._bounds(point, below, above * (1 + 4 * narrow) + 4 * eps * self.radius, 4 * narrow)
+        if self.free_bias:  # p may miss the equality by rounding
+            missed = jnp.abs(self.y @ p) * (jnp.abs(water.bias) + self.radius)
+            gap = certificate.relative_gap + missed / jnp.where(below > 0, below, 1)
+            certificate = certificate._replace(primal=certificate.primal + missed, relative_gap=gap)
+        return Answer(
+            alpha=p,
+            dual_coef=coefficients,
+            bias=bias,
+            R=scale / length,
+            margins=c + self.y * (bias * scale / length if self.free_bias else 0),
+            certificate=certificate,
+        )
+
+    def _bounds(self, point: Float[Array, "two n"], below: Array, length: Array, share: float = 0.0) -> Certificate:
+        """The certificate of a level and of `sqrt(p'Qp)`, where p is known to `share` of itself."""
+        a, p = point
         highest = jnp.where(self.weight > 0, p / jnp.where(self.weight > 0, self.weight, 1), 0).max()
-        above = jnp.sqrt(jnp.maximum(p @ s[1], 0) + error[1]) + self.volume * highest
-        above = above + 4 * eps * (jnp.abs(above) + self.radius)
+        above = length + self.volume * highest * (1 + share)
         positive = (below > 0) & jnp.any(a > 0)  # w = 0 has the level nu, but no point with a w may lose against that
         gap = jnp.where(positive, jnp.maximum(above - below, 0) / jnp.where(positive, below, 1), jnp.inf)
-        return Certificate(primal=above, dual=below, relative_gap=gap.astype(s.dtype))
+        return Certificate(primal=above, dual=below, relative_gap=gap)
 
     def indefinite(self, objective: Float[Array, ""]) -> Bool[Array, ""]:
         """Never known from the level."""
         return jnp.zeros_like(objective, bool)
-
-    def answer(
-        self, point: Float[Array, "two n"], margins: Float[Array, " n"], objective: Float[Array, ""]
-    ) -> tuple[Array, Array, Array, Array]:
-        """p, coefficients and bias of `w / level`, and the level; of w itself where the level is not positive.
-
-        To divide by a level below 0 would turn every prediction round (spec 1.4).
-        """
-        level = -objective
-        scale = jnp.where(level > 0, level, 1)
-        coefficients = self.y * point[0] / scale
-        bias = self.offset * coefficients.sum()
-        if self.free_bias:
-            bias = bias + (self.y * (margins - self.matvec(point[:1])[0])).mean() / scale
-        return point[1], coefficients, bias, scale
 
 
 def slack_problem(gram: Any, y: Any, nu: Any, *, bias: str = "regularized", sample_weight: Any = None) -> SlackProblem:

@@ -108,6 +108,9 @@ class CSR:
         return jnp.zeros((t, self.d), self.dtype).at[jnp.arange(t)[:, None], columns].add(values)
 
 
+WIDE_TILE = 2048
+"""Dense rows at a time in a product of a wider dtype."""
+
 Points = Float[Array, "n d"] | CSR
 
 
@@ -188,8 +191,16 @@ def dense_rows(x: Any, index: Int[Array, " t"]) -> Float[Array, "t d"]:
 
 
 def product(x: Any, w: Float[Array, "d *k"]) -> Float[Array, "n *k"]:
-    """`X w` of dense or sparse points."""
-    return x.dot(w) if isinstance(x, CSR) else jnp.matmul(x.astype(w.dtype), w, precision=jax.lax.Precision.HIGHEST)
+    """`X w` of dense or sparse points; dense ones of a narrower dtype are widened some rows at a time."""
+    if isinstance(x, CSR):
+        return x.dot(w)
+
+    def of_rows(rows: Array) -> Array:
+        return jnp.matmul(rows.astype(w.dtype), w, precision=jax.lax.Precision.HIGHEST)
+
+    if x.dtype == w.dtype:
+        return of_rows(x)
+    return by_row_tiles(x.shape[0], WIDE_TILE, lambda index: of_rows(x[index]))
 
 
 def transposed_product(x: Any, v: Float[Array, "n *k"]) -> Float[Array, "d *k"]:

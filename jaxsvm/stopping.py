@@ -5,16 +5,29 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxsvm.result import Certificate
+
 STOP_RULES = ("squared_hinge", "relative_fw", "paper")
 """The certified relative gap of the problem (the default); `G <= tol R`; `G <= (2 tol + tol^2)(Delta^2 - R)`."""
 
 
-def stop_excess(problem: Any, solver: Any, alpha: Array, s: Array, R: Array) -> Float[Array, ""]:
-    """The stop rule's value over its threshold (spec 2.6): at most 1 where the rule holds."""
+def stop_excess(problem: Any, solver: Any, point: Array, s: Array, certificate: Certificate) -> Float[Array, ""]:
+    """The stop rule's value over its threshold (spec 2.6): at most 1 where the rule holds.
+
+    Args:
+        problem: The problem.
+        solver: The solver, for its `tol` and `stop`.
+        point: A dual point; of a simplex problem in any scale.
+        s: Its products.
+        certificate: Of the point.
+    """
     tol = solver.tol
     rule = getattr(solver, "stop", STOP_RULES[0])
     if rule == "squared_hinge":
-        return problem.certificate(alpha, s).relative_gap / tol
+        return certificate.relative_gap / tol
+    total = point.sum()
+    alpha, s = point / total, s / total
+    R = alpha @ s
     lowest = s.min() if problem.mask is None else jnp.where(problem.mask, s, jnp.inf).min()
     G = 2 * (R - lowest)
     if rule == "relative_fw":
@@ -27,5 +40,5 @@ def solver_excess(problem: Any, solver: Any, state: Any) -> Float[Array, ""]:
     """The running value: on a full solver's own `s`, or what a sampled solver has seen."""
     if hasattr(solver, "running_excess"):
         return solver.running_excess(problem, state)
-    alpha, s = solver.dual_point(problem, state)
-    return stop_excess(problem, solver, alpha, s, state.R)
+    point, s = solver.dual_point(problem, state)
+    return stop_excess(problem, solver, point, s, problem.certificate(point, s))

@@ -16,6 +16,7 @@ from jaxsvm import selection
 from jaxsvm.errors import InputError
 from jaxsvm.problem import Restricted
 from jaxsvm.result import Counters
+from jaxsvm.solvers.frank_wolfe import simplex_point
 from jaxsvm.solvers.polish import polish
 
 BUFFER_TILE = 256
@@ -91,7 +92,9 @@ class Polished:
 
     def polish(self, problem: Any, state: Any) -> Any:
         """Conjugate gradients on the support of a state that was just refreshed."""
-        alpha, s = polish(problem, *self.solver.dual_point(problem, state), products=self.products)
+        point, s = self.solver.dual_point(problem, state)
+        total = point.sum()
+        alpha, s = polish(problem, point / total, s / total, products=self.products)
         return self.solver.place(problem, state, alpha, s)
 
 
@@ -181,9 +184,10 @@ class Sampled:
 
     def refresh(self, problem: Any, state: "SampledState") -> "SampledState":
         """The full pass: alpha and `s` of all samples; its best vertex is the first of the next sample."""
-        alpha = self._spread(problem, state)
-        s = problem.matvec(alpha)
-        buffer = self._fill(problem, alpha, s, state.counters, state.key)
+        point = simplex_point(problem, self._spread(problem, state), state.R)
+        s = point["s"]
+        buffer = self._fill(problem, point["alpha"], s, state.counters, state.key)
+        buffer = buffer._replace(inner=buffer.inner._replace(scale=point["scale"]))
         _, best = selection.argmin(s if problem.mask is None else jnp.where(problem.mask, s, jnp.inf))
         inner = buffer.inner._replace(gap=state.inner.gap, indefinite=state.inner.indefinite)
         # A refresh that the samples asked for and that ends nothing: they must see more next time.
@@ -196,9 +200,9 @@ class Sampled:
         return buffer._replace(hint=state.hint, claim=state.claim)
 
     def dual_point(self, problem: Any, state: "SampledState") -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-        """`alpha` of all samples and `s = Kt alpha`, as of the last `refresh`."""
+        """What a caller would get: `alpha` times the scale of the last refresh, of all samples, and its `s`."""
         del problem
-        return state.alpha, state.s
+        return state.inner.scale * state.alpha, state.inner.scale * state.s
 
     def running_excess(self, problem: Any, state: "SampledState") -> Float[Array, ""]:
         """0 once `tries` samples in a row held no violator."""

@@ -18,6 +18,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
+from jaxsvm import selection
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.problem import checked_signs, require_both_classes
 
@@ -119,7 +120,7 @@ def _by_sorting(rest: Array, w: Array, volume: Array) -> tuple[Array, Array]:
     mass = jnp.cumsum(widths)
     filled = jnp.cumsum(jnp.where(widths > 0, widths * heights, 0))
     levels = jnp.where(widths > 0, (filled + volume) / jnp.where(mass > 0, mass, 1), jnp.inf)
-    k = jnp.argmin(levels)
+    k = selection.lowest(levels)
     p = jnp.where(jnp.arange(rest.shape[0]) <= k, widths, 0) / mass[k]
     return levels[k], jnp.zeros_like(p).at[order].set(p)
 
@@ -187,7 +188,7 @@ def _two_basins(c: Array, y: Array, volume: Array, w: Array) -> WaterLevel:
     masses = jnp.minimum(jnp.where(usable, candidates, most), most)
     shift = sum(side.lowest for side in sides)  # the sums are relative to the lowest height of their class
     doubled = (volume + sum(side.sum_up_to(masses) for side in sides)) / masses
-    best = jnp.argmin(jnp.where(usable, doubled, jnp.inf))
+    best = selection.lowest(jnp.where(usable, doubled, jnp.inf))
     m, twice = masses[best], doubled[best] + shift
 
     (top, after), (top_n, after_n) = (side.around(m) for side in sides)

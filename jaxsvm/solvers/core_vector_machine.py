@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxsvm import selection
 from jaxsvm.result import Counters
-from jaxsvm.solvers.frank_wolfe import FrankWolfe, pair_step
+from jaxsvm.solvers.frank_wolfe import FrankWolfe, pair_step, simplex_point
 from jaxsvm.solvers.start import start
 
 
@@ -57,9 +57,9 @@ class CoreVectorMachine:
 
     def at(self, alpha: Float[Array, " n"], s: Float[Array, " n"], counters: Counters) -> "State":
         """The state at a given point `alpha` with `s = Kt alpha`."""
-        infinite = jnp.asarray(jnp.inf, s.dtype)
+        infinite, R = jnp.asarray(jnp.inf, s.dtype), alpha @ s
         inner_tol = jnp.asarray(self.inner_tol, s.dtype)
-        return State(alpha, s, alpha @ s, infinite, jnp.asarray(False), counters, alpha > 0, inner_tol)
+        return State(alpha, s, R, infinite, jnp.asarray(False), counters, jnp.ones_like(R), alpha > 0, inner_tol)
 
     def wants_vertex(self, problem: Any, state: "State") -> Bool[Array, ""]:
         """Whether the core is solved, so that the next step looks outside it."""
@@ -81,7 +81,7 @@ class CoreVectorMachine:
 
     def refresh(self, problem: Any, state: "State") -> "State":
         """Put alpha back on the simplex and recompute `s` and `R`."""
-        return FrankWolfe().refresh(problem, state)  # pyright: ignore[reportArgumentType, reportReturnType]
+        return state._replace(**simplex_point(problem, state.alpha, state.R))
 
     def place(self, problem: Any, state: "State", alpha: Float[Array, " n"], s: Float[Array, " n"]) -> "State":
         """The state moved to another point `alpha` with `s = Kt alpha`."""
@@ -89,9 +89,9 @@ class CoreVectorMachine:
         return state._replace(alpha=alpha, s=s, R=alpha @ s)
 
     def dual_point(self, problem: Any, state: "State") -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-        """`alpha` on the simplex and its `s = Kt alpha`."""
+        """What a caller would get, `alpha` times the scale of the last refresh, and its `s`."""
         del problem
-        return state.alpha, state.s
+        return state.scale * state.alpha, state.scale * state.s
 
 
 class State(NamedTuple):
@@ -104,6 +104,7 @@ class State(NamedTuple):
         gap: The Frank-Wolfe gap among the candidates of the last step, `()`.
         indefinite: Whether a negative curvature showed, `()`.
         counters: Steps by kind and kernel evaluations.
+        scale: Coefficients over alpha at the last refresh, `()`.
         core: Members of the core set, `(n,)`; it only grows.
         inner_tol: The inner tolerance now, `()`.
     """
@@ -114,5 +115,6 @@ class State(NamedTuple):
     gap: Float[Array, ""]
     indefinite: Bool[Array, ""]
     counters: Counters
+    scale: Float[Array, ""]
     core: Bool[Array, " n"]
     inner_tol: Float[Array, ""]

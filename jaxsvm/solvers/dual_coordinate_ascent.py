@@ -83,8 +83,9 @@ class SDCA:
 
     def refresh(self, problem: BoxProblem, state: "State") -> "State":
         """Recompute `s` and `R` from scratch."""
-        s = problem.matvec(state.a)
-        return state._replace(s=s, R=problem.objective(state.a, s))
+        a = state.a.astype(problem.dtype)
+        s = problem.matvec(a)
+        return state._replace(a=a, s=s, R=problem.objective(a, s))
 
     def dual_point(self, problem: BoxProblem, state: "State") -> tuple[Float[Array, " n"], Float[Array, " n"]]:
         """`a` and its `s = Qa`."""

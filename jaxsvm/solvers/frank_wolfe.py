@@ -75,7 +75,8 @@ class FrankWolfe:
 
     def at(self, alpha: Float[Array, " n"], s: Float[Array, " n"], counters: Counters) -> "State":
         """The state at a given point `alpha` with `s = Kt alpha`."""
-        return State(alpha, s, alpha @ s, jnp.asarray(jnp.inf, s.dtype), jnp.asarray(False), counters)
+        R = alpha @ s
+        return State(alpha, s, R, jnp.asarray(jnp.inf, s.dtype), jnp.asarray(False), counters, jnp.ones_like(R))
 
     def wants_vertex(self, problem: Any, state: "State") -> Bool[Array, ""]:
         """Whether the next step looks for a vertex among all samples: always."""
@@ -90,10 +91,7 @@ class FrankWolfe:
 
     def refresh(self, problem: Any, state: "State") -> "State":
         """Put alpha back on the simplex and recompute `s` and `R`: what rounding made drift."""
-        alpha = jnp.maximum(state.alpha, 0)
-        alpha = alpha / alpha.sum()
-        s = problem.matvec(alpha)
-        return state._replace(alpha=alpha, s=s, R=alpha @ s)
+        return state._replace(**simplex_point(problem, state.alpha, state.R))
 
     def polish_interval(self, problem: Any) -> int | None:
         """Steps that earn a polish: as many kernel evaluations as it costs."""
@@ -109,9 +107,21 @@ class FrankWolfe:
         return state._replace(alpha=alpha, s=s, R=alpha @ s)
 
     def dual_point(self, problem: Any, state: "State") -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-        """`alpha` on the simplex and its `s = Kt alpha`."""
+        """What a caller would get, `alpha` times the scale of the last refresh, and its `s`."""
         del problem
-        return state.alpha, state.s
+        return state.scale * state.alpha, state.scale * state.s
+
+
+def simplex_point(problem: Any, alpha: Float[Array, " n"], R: Float[Array, ""]) -> dict[str, Array]:
+    """alpha, s, R and scale of a state, from scratch: alpha is moved to where `scale alpha` are numbers of its dtype.
+
+    Those are the coefficients that a caller gets (`problem.returned`), whatever precision the problem has by now.
+    """
+    given = problem.returned(jnp.maximum(alpha, 0), R)
+    wide = given.astype(problem.dtype)
+    total = wide.sum()
+    s = problem.matvec(wide / total)
+    return {"alpha": wide / total, "s": s, "R": (wide / total) @ s, "scale": total}
 
 
 class State(NamedTuple):
@@ -124,6 +134,7 @@ class State(NamedTuple):
         gap: `G = 2 (R - min_i s_i)` before the last step, `()`; infinite at the start.
         indefinite: Whether a negative curvature showed, `()`: the kernel is not positive semidefinite.
         counters: Steps by kind and kernel evaluations.
+        scale: Coefficients over alpha at the last refresh, `()`.
     """
 
     alpha: Float[Array, " n"]
@@ -132,6 +143,7 @@ class State(NamedTuple):
     gap: Float[Array, ""]
     indefinite: Bool[Array, ""]
     counters: Counters
+    scale: Float[Array, ""]
 
 
 def _vertex_step(problem: Any, state: State, may_go_away: bool) -> State:
@@ -166,6 +178,7 @@ def _vertex_step(problem: Any, state: State, may_go_away: bool) -> State:
         gap=jnp.where(toward, gap, state.gap),
         indefinite=state.indefinite | _negative(q, D_p + jnp.abs(R)),
         counters=_count(state.counters, toward, dropped, s.shape[0]),
+        scale=state.scale,
     )
 
 

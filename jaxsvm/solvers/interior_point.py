@@ -22,6 +22,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxsvm.errors import InputError
 from jaxsvm.hinge import BoxProblem
+from jaxsvm.precision import in_double, like, rounded, widened
 from jaxsvm.result import Counters
 from jaxsvm.solvers.barrier_systems import DIRECT_SIZE, MOST_FEATURES, affordable, barrier_system, few_features
 
@@ -77,8 +78,8 @@ class InteriorPoint:
         return State(x, a, s, problem.objective(a, s), unknown, jnp.asarray(False), Counters.zero())
 
     def step(self, problem: BoxProblem, state: "State") -> "State":
-        """One system: a predicted step, and the corrected one."""
-        x, left = advance(problem, state.x)
+        """One system: a predicted step, and the corrected one; in twice the precision, which is what systems lose."""
+        x, left = _advance_in_double(problem, state.x)
         counters = state.counters
         counters = counters._replace(steps=counters.steps + 1, toward=counters.toward + 1)
         evaluations = problem.n**2 if few_features(problem) is None else 0
@@ -86,7 +87,8 @@ class InteriorPoint:
 
     def refresh(self, problem: BoxProblem, state: "State") -> "State":
         """The feasible point beside the iterate, and its `s` and objective from scratch."""
-        a = problem.on_equality(at_bounds(problem, state.x))
+        x = jax.tree.map(lambda part: part.astype(problem.dtype), state.x)
+        a = rounded(problem.on_equality(at_bounds(problem, x)), state.a.dtype)
         s = problem.matvec(a)
         return state._replace(a=a, s=s, R=problem.objective(a, s))
 
@@ -199,6 +201,13 @@ def advance(problem: BoxProblem, x: Iterate) -> tuple[Iterate, Float[Array, ""]]
     x = jax.tree.map(lambda fresh, old: jnp.where(sound, fresh, old), new, x)
     value = jnp.abs(_present(problem, x.a) @ ((m + jnp.where(sound, step, 0) * dm) / 2 - q))
     return x, count * mean_product(x) / jnp.maximum(value, jnp.finfo(value.dtype).tiny)
+
+
+@in_double
+def _advance_in_double(problem: BoxProblem, x: Iterate) -> tuple[Iterate, Float[Array, ""]]:
+    wide = widened(problem)
+    there, left = advance(wide, jax.tree.map(lambda part: part.astype(wide.dtype), x))
+    return like(there, x), left.astype(problem.dtype)
 
 
 def at_bounds(problem: BoxProblem, x: Iterate) -> Float[Array, " n"]:

@@ -24,6 +24,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsvm import selection
 from jaxsvm.errors import InputError
 from jaxsvm.line_search import best_bias, hinge_minimum
+from jaxsvm.precision import in_double, like, rounded, widened
 from jaxsvm.problem import SquaredHingeProblem
 from jaxsvm.result import Counters
 from jaxsvm.solvers import features
@@ -79,22 +80,30 @@ class Newton:
         return _kernel_start(problem, key, init)
 
     def step(self, problem: Any, state: "State") -> "State":
-        """One Newton (or L-BFGS) step."""
-        primal = self._primal(problem)
-        if primal is not None:
-            return _feature_step(problem, primal, state, self._feature_method(primal))
-        return _kernel_step(problem, state, self.method, self.factor_limit)
+        """One Newton (or L-BFGS) step, in twice the precision: a system in that of float32 data loses its digits."""
+        return _step_in_double(self, problem, state)
 
     def refresh(self, problem: Any, state: "State") -> "State":
         """The dual point of the slack as it is now, and its `s` from scratch."""
         primal = self._primal(problem)
         if primal is None:
-            return state  # every step ends with just that
-        here = state.point
-        slack = jnp.where(primal.C > 0, 1 - primal.y * primal.product(here.w), 0)
-        alpha, s = _feature_dual(problem, primal, slack)
-        counters = state.counters.evaluated(3 * problem.n)
-        return state._replace(point=here._replace(slack=slack), alpha=alpha, s=s, counters=counters)
+            alpha, product = state.alpha.astype(problem.dtype), problem.matvec
+            alpha, s = alpha / alpha.sum(), state.s.astype(problem.dtype) / alpha.sum()
+        else:
+            here = _whole(state, problem.dtype).point
+            slack = jnp.where(primal.C > 0, 1 - primal.y * primal.product(here.w), 0)
+            alpha, s = _feature_dual(problem, primal, slack)
+            counters = state.counters.evaluated(3 * problem.n)
+            here = here._replace(slack=slack)
+            state = state._replace(point=here, counters=counters, rest=_rest(here, state.point))
+
+            def product(alpha: Array) -> Array:
+                return _feature_product(problem, primal, alpha)[1]
+
+        # The coefficients that a caller gets, numbers of the data's dtype.
+        beta = rounded(problem.returned(alpha, alpha @ s), state.alpha.dtype)
+        total = beta.sum()
+        return state._replace(alpha=beta, s=total * product(beta / total))
 
     def running_excess(self, problem: Any, state: "State") -> Float[Array, ""]:
         """What the certificate would say about the state, over `tol`."""
@@ -102,7 +111,7 @@ class Newton:
         return state.gap / jnp.asarray(self.tol, state.gap.dtype)
 
     def dual_point(self, problem: Any, state: "State") -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-        """`alpha` on the simplex and its `s = Kt alpha`, of the last refresh in feature space."""
+        """The dual point in some scale and its `s = Kt alpha`, as of the last refresh."""
         del problem
         return state.alpha, state.s
 
@@ -130,6 +139,7 @@ class State(NamedTuple):
         indefinite: Whether a system was not positive definite, `()`.
         counters: Steps and kernel evaluations.
         effort: Kernel space: samples that take part; feature space: Hessian tiles; int32 `()`.
+        rest: What the data's dtype could not hold of the point, which is known to twice its precision.
         memory: Kernel space: the rank of each sample in the order of taking part, `(n,)`, or None where all do at once;
             feature space: the pairs of L-BFGS.
     """
@@ -143,6 +153,7 @@ class State(NamedTuple):
     counters: Counters
     effort: Int[Array, ""]
     memory: Any
+    rest: Any
 
 
 class KernelPoint(NamedTuple):
@@ -173,7 +184,8 @@ def _kernel_start(problem: SquaredHingeProblem, key: Array | None, init: Any) ->
         memory, effort = jnp.zeros((n,), jnp.int32).at[order].set(jnp.arange(n, dtype=jnp.int32)), WHOLE // 2
     R = _kernel_value(problem.costs, point)
     counters = Counters.zero().evaluated(2 * n)
-    return State(point, alpha, s, R, infinite, jnp.asarray(False), counters, jnp.asarray(effort, jnp.int32), memory)
+    effort, rest = jnp.asarray(effort, jnp.int32), jax.tree.map(jnp.zeros_like, point)
+    return State(point, alpha, s, R, infinite, jnp.asarray(False), counters, effort, memory, rest)
 
 
 def _given(problem: SquaredHingeProblem, init: Any) -> tuple[Array, Array, Array]:
@@ -281,6 +293,7 @@ def _feature_start(problem: SquaredHingeProblem, primal: features.Primal, init: 
         counters=Counters.zero().evaluated(4 * problem.n),
         effort=jnp.asarray(primal.tiles if tiles is None else tiles, jnp.int32),
         memory=features.no_history(primal),
+        rest=jax.tree.map(jnp.zeros_like, point),
     )
 
 
@@ -330,6 +343,31 @@ def _feature_step(problem: SquaredHingeProblem, primal: features.Primal, state: 
         counters=_count(state.counters, problem.n, jnp.asarray(3, jnp.int32)),
         effort=effort,
         memory=memory,
+    )
+
+
+@in_double
+def _step_in_double(solver: Newton, problem: SquaredHingeProblem, state: State) -> State:
+    wide = widened(problem)
+    here = _whole(state, wide.dtype)
+    primal = solver._primal(wide)
+    if primal is not None:
+        there = _feature_step(wide, primal, here, solver._feature_method(primal))
+    else:
+        there = _kernel_step(wide, here, solver.method, solver.factor_limit)
+    return like(there._replace(rest=_rest(there.point, state.point)), state)
+
+
+def _whole(state: State, dtype: Any) -> State:
+    """The state in a wider dtype, its point with what rounding took from it."""
+    wide = jax.tree.map(lambda leaf: leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, state)
+    return wide._replace(point=jax.tree.map(jnp.add, wide.point, wide.rest))
+
+
+def _rest(point: Any, kept: Any) -> Any:
+    """What the dtypes of `kept` cannot hold of a point (nothing of an infinite gap)."""
+    return jax.tree.map(
+        lambda new, old: jnp.where(jnp.isfinite(new), new - new.astype(old.dtype).astype(new.dtype), 0), point, kept
     )
 
 

@@ -20,6 +20,7 @@ from jaxtyping import Array, Bool, Float
 from jaxsvm import selection
 from jaxsvm.errors import InputError
 from jaxsvm.hinge import BoxProblem
+from jaxsvm.precision import rounded
 from jaxsvm.result import Counters
 from jaxsvm.solvers.dual_coordinate_ascent import ORDERS, Visits, visited
 from jaxsvm.solvers.sequential_minimal_optimization import require_box
@@ -110,15 +111,16 @@ class Perceptron:
 
     def refresh(self, problem: BoxProblem, state: "State") -> "State":
         """Recompute the responses from scratch."""
-        s, kept_s = problem.matvec(jnp.stack([state.h, state.kept_h]))
+        s, kept_s = problem.matvec(jnp.stack([state.h, state.kept_h]).astype(problem.dtype))
         return state._replace(s=s, kept_s=kept_s)
 
     def dual_point(self, problem: BoxProblem, state: "State") -> tuple[Float[Array, "two n"], Float[Array, "two n"]]:
         """The best multiple of w, and the same coefficients within the box, with `Q` times both."""
         times = best_multiple(problem, state.kept_s, state.kept_h @ state.kept_s)
-        a = jnp.clip(times * state.kept_h, 0, problem.upper)
-        # Outside of certificates nobody needs the product of the second row: the driver asks only when it certifies.
-        return jnp.stack([times * state.kept_h, a]), jnp.stack([times * state.kept_s, problem.matvec(a)])
+        w = rounded(times * state.kept_h, state.h.dtype)
+        point = jnp.stack([w, jnp.clip(w, 0, problem.upper)])
+        # Outside of certificates nobody needs the products: the driver asks only when it certifies.
+        return point, problem.matvec(point)
 
     def running_excess(self, problem: BoxProblem, state: "State") -> Float[Array, ""]:
         """Infinite: it ends with its steps."""

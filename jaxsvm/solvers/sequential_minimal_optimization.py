@@ -21,6 +21,7 @@ from jaxsvm import selection
 from jaxsvm.errors import InputError
 from jaxsvm.hinge import BoxProblem
 from jaxsvm.loop import drive
+from jaxsvm.precision import rounded
 from jaxsvm.result import Counters
 from jaxsvm.solvers.interior_point import polish_steps, solved
 from jaxsvm.solvers.shrinking import drive_shrunk
@@ -80,7 +81,8 @@ class SMO:
 
     def refresh(self, problem: BoxProblem, state: "State") -> "State":
         """Put `a` back on the constraints and recompute `s` and `R`: what rounding made drift."""
-        a = problem.on_equality(jnp.clip(state.a, 0, problem.upper))
+        a = problem.on_equality(jnp.clip(state.a.astype(problem.dtype), 0, problem.upper))
+        a = rounded(a, state.a.dtype)
         s = problem.matvec(a)
         return state._replace(a=a, s=s, R=problem.objective(a, s))
 

@@ -20,6 +20,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import InputError
+from jaxsvm.precision import rounded
 from jaxsvm.result import Counters
 from jaxsvm.slack import SlackProblem
 from jaxsvm.water_level import METHODS
@@ -127,7 +128,8 @@ class StochasticBatchPerceptron:
 
     def refresh(self, problem: SlackProblem, state: "State") -> "State":
         """Responses of iterate, mean and p from scratch; after a claim that ended nothing the next must claim more."""
-        a, p = jnp.maximum(state.mean.a, 0), problem.feasible_point(state.mean.p)
+        a, p = jnp.maximum(state.mean.a, 0), problem.feasible_point(state.mean.p.astype(problem.dtype))
+        a, p = a.astype(problem.dtype), rounded(p, state.mean.p.dtype)
         c, mean_c, row = problem.matvec(jnp.stack([state.a, a, p]))
         mean = Mean(a, mean_c, p, row)
         return state._replace(c=c, r2=jnp.maximum(state.a @ c, 0), mean=mean, claim=2 * state.claim)

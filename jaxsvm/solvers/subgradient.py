@@ -24,6 +24,7 @@ from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.hinge import BoxProblem
 from jaxsvm.kernels import Linear
 from jaxsvm.low_rank import LowRankGram
+from jaxsvm.precision import rounded
 from jaxsvm.result import Counters
 from jaxsvm.solvers.batches import Draws, next_batch, sparse_add, sparse_margins
 from jaxsvm.solvers.features import Primal
@@ -303,6 +304,7 @@ def step(problem: BoxProblem, solver: Any, state: State) -> State:
 
 def refresh(problem: BoxProblem, solver: Any, state: State) -> State:
     """The point of the certificate from scratch; scales multiplied out, responses and `|v|^2` recomputed."""
+    dtype = state.ledger.columns.dtype
     ledger = state.ledger.multiplied_out()
     h, mean, violated, visits = ledger.columns.T
     since = state.counters.steps - burn_in(solver)
@@ -321,11 +323,12 @@ def refresh(problem: BoxProblem, solver: Any, state: State) -> State:
     (a_s,) = products(problem, a[None])
     curvature = a @ a_s
     times = jnp.clip(problem.q @ a / jnp.where(curvature > 0, curvature, 1), 0, 1)
+    a = rounded(times * a, dtype)  # within the box, whose bounds are numbers of that dtype
     return state._replace(
         at=at,
         ledger=ledger,
-        point=jnp.stack([w, times * a]),
-        products=jnp.stack([s, times * a_s]),
+        point=jnp.stack([w, a]),
+        products=jnp.stack([s, products(problem, a[None])[0]]),
         certified=state.counters.steps,
     )
 
