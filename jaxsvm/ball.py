@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.loop import fit as solve
 from jaxsvm.problem import checked_weights, vector_dtype
-from jaxsvm.result import Certificate, Fit
+from jaxsvm.result import Answer, Certificate, Fit
 from jaxsvm.solvers.frank_wolfe import FrankWolfe
 
 
@@ -104,6 +104,29 @@ class BallProblem:
         gap = jnp.maximum(primal - dual, 0) / jnp.where(dual > 0, dual, 1)
         gap = jnp.where(dual > 0, gap, jnp.inf)
         return Certificate(primal, dual, jnp.where(points_differ, gap, 0).astype(s.dtype))
+
+    def returned(self, alpha: Float[Array, " n"], R: Float[Array, ""]) -> Float[Array, " n"]:
+        """The centre's coefficients: alpha itself."""
+        del R
+        return alpha / alpha.sum()
+
+    def certified(self, alpha: Float[Array, " n"], s: Float[Array, " n"], dtype: Any) -> Answer:
+        """The centre as it is returned, certified.
+
+        Args:
+            alpha: Coefficients, numbers of `dtype`, `(n,)`.
+            s: `Q alpha` from scratch, in twice the precision, `(n,)`.
+            dtype: Of the numbers that are returned.
+        """
+        del dtype
+        return Answer(
+            alpha=alpha,
+            dual_coef=alpha,
+            bias=jnp.zeros((), alpha.dtype),
+            R=self.objective(alpha, s),
+            margins=s,
+            certificate=self.certificate(alpha, s),
+        )
 
     def objective(self, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Float[Array, ""]:
         """`R = alpha . s`, which solvers make smaller."""

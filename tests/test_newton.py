@@ -324,9 +324,10 @@ def test_free_bias_against_scipy_and_its_certificate():
     assert abs(float(alpha @ problem.y)) < 1e-15
     certificate = problem.certificate(alpha, problem.matvec(alpha))
     assert float(certificate.dual) <= best.fun <= float(certificate.primal)
-    coefficients, bias = problem.primal_point(alpha, alpha @ problem.matvec(alpha))
-    at = primal(np.append(x.T @ np.asarray(coefficients), float(bias)))[0]
-    assert at == pytest.approx(float(certificate.primal), rel=1e-9)
+    R = alpha @ problem.matvec(alpha)
+    answer = problem.certified(alpha / R, problem.matvec(alpha) / R, problem.dtype)
+    at = primal(np.append(x.T @ np.asarray(answer.dual_coef), float(answer.bias)))[0]
+    assert at == pytest.approx(float(answer.certificate.primal), rel=1e-9) == float(certificate.primal)
 
 
 def test_free_bias_of_shifted_and_of_imbalanced_data():

@@ -11,11 +11,12 @@ from jaxtyping import Array
 
 from jaxsvm.loop import drive
 from jaxsvm.low_rank import LowRankGram
+from jaxsvm.precision import in_double, widened
 from jaxsvm.problem import SquaredHingeProblem
 from jaxsvm.refinement.ladder import Ladder, Point, backend, in_lane
 from jaxsvm.refinement.lanes import climb_by_lanes
 from jaxsvm.refinement.pairs import climb_by_pairs
-from jaxsvm.result import Counters, Fit, Status, StatusCode
+from jaxsvm.result import Answer, Counters, Fit, Status, StatusCode
 from jaxsvm.solvers.block_newton import BlockNewton, product
 from jaxsvm.solvers.frank_wolfe import FrankWolfe
 
@@ -129,20 +130,24 @@ def _finish(
     counters: Counters,
     tol: Any,
 ) -> Fit:
-    """Fits of dual points, lanes first, their margins from scratch."""
-    y, ridge, x = (jnp.stack(columns, axis=1) for columns in (signs, ridges, points))
-    alphas = jnp.where(ridge > 0, x, 0)
-    alphas = alphas / alphas.sum(axis=0)
-    products = product(template.gram, template.offset, y, alphas)
+    """Fits of dual points, lanes first, certified from scratch."""
+    vectors = tuple(jnp.stack(columns, axis=1) for columns in (signs, ridges, points))
+    answers = in_double(_answers)(template, *vectors, C)
+    converged = answers.certificate.relative_gap <= tol
+    status = StatusCode(jnp.where(converged, Status.CONVERGED, Status.STALLED).astype(jnp.int32))
+    return Fit(**answers._asdict(), status=status, counters=counters)
 
-    def one(y: Array, ridge: Array, C: Array, alpha: Array, margins: Array, counters: Counters) -> Fit:
-        problem = dataclasses.replace(in_lane(template, y, ridge), C=C)
-        s = margins + ridge * alpha
-        R = alpha @ s
-        certificate = problem.certificate(alpha, s)
-        coefficients, bias = problem.primal_point(alpha, R)
-        converged = certificate.relative_gap <= tol
-        status = StatusCode(jnp.where(converged, Status.CONVERGED, Status.STALLED).astype(jnp.int32))
-        return Fit(alpha, coefficients, bias, R, margins, certificate, status, counters)
 
-    return jax.vmap(one, in_axes=(1, 1, 0, 1, 1, 0))(y, ridge, C, alphas, products, counters)
+def _answers(template: SquaredHingeProblem, y: Array, ridge: Array, x: Array, C: Array) -> Answer:
+    """Points as they are returned, in twice the precision; the products of all lanes are one."""
+    wide = widened(template)
+    y, ridge, x = (column.astype(wide.dtype) for column in (y, ridge, x))
+    x = jnp.where(ridge > 0, jnp.maximum(x, 0), 0)
+    margins = product(wide.gram, wide.offset, y, x)
+
+    def one(y: Array, ridge: Array, C: Array, beta: Array, margins: Array) -> Answer:
+        problem = dataclasses.replace(in_lane(wide, y, ridge), C=C)
+        return problem.certified(beta, margins + ridge * beta, template.dtype)
+
+    answers = jax.vmap(one, in_axes=(1, 1, 0, 1, 1))(y, ridge, C, x, margins)
+    return jax.tree.map(lambda leaf: leaf.astype(template.dtype), answers)
