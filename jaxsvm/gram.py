@@ -292,15 +292,7 @@ def _from_points(gram: Any, dtype: Any) -> Any:
 
 def _wide_matvec(K: Array, v: Array) -> Array:
     """`K @ v` for v of a wider dtype, some rows at a time: never a wide copy of K."""
-    n, tile = K.shape[0], min(WIDE_TILE, K.shape[0])
-    dtype = jnp.result_type(K.dtype, v.dtype)
-
-    def fill(k: Array, out: Array) -> Array:
-        start = jnp.minimum(k * tile, n - tile)  # the last tile overlaps its neighbour
-        part = _wide_product(lax.dynamic_slice_in_dim(K, start, tile), v)
-        return lax.dynamic_update_slice_in_dim(out, part, start, 0)
-
-    return lax.fori_loop(0, -(-n // tile), fill, jnp.zeros((n, *v.shape[1:]), dtype))
+    return by_row_tiles(K.shape[0], WIDE_TILE, lambda index: _wide_product(K[index], v))
 
 
 def _wide_product(K: Array, v: Array) -> Array:

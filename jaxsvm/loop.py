@@ -136,12 +136,13 @@ def fit_compiled(problem: Any, solver: Any, key: Array, init: Any = None) -> Fit
 
 
 def begin(problem: Any, solver: Any, key: Array, init: Any = None) -> Progress:
-    """Progress at the start point, which is not certified yet."""
+    """Progress at the start point, on the solver's own numbers: in a narrow dtype they certify nothing."""
     state = solver.init(problem, key, init)
     point, s = solver.dual_point(problem, state)
     answer = problem.certified(point, s, problem.dtype)
     infinite = jnp.asarray(jnp.inf, problem.dtype)
-    answer = answer._replace(certificate=answer.certificate._replace(relative_gap=infinite))
+    if jnp.finfo(problem.dtype).bits < 64:
+        answer = answer._replace(certificate=answer.certificate._replace(relative_gap=infinite))
     return Progress(
         state=state,
         answer=jax.tree.map(lambda leaf: leaf.astype(problem.dtype), answer),

@@ -59,7 +59,9 @@ class CoreVectorMachine:
         """The state at a given point `alpha` with `s = Kt alpha`."""
         infinite, R = jnp.asarray(jnp.inf, s.dtype), alpha @ s
         inner_tol = jnp.asarray(self.inner_tol, s.dtype)
-        return State(alpha, s, R, infinite, jnp.asarray(False), counters, jnp.ones_like(R), alpha > 0, inner_tol)
+        return State(
+            alpha, s, R, infinite, jnp.asarray(False), counters, 1 / jnp.where(R > 0, R, 1), alpha > 0, inner_tol
+        )
 
     def wants_vertex(self, problem: Any, state: "State") -> Bool[Array, ""]:
         """Whether the core is solved, so that the next step looks outside it."""

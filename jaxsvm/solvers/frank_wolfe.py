@@ -75,8 +75,8 @@ class FrankWolfe:
 
     def at(self, alpha: Float[Array, " n"], s: Float[Array, " n"], counters: Counters) -> "State":
         """The state at a given point `alpha` with `s = Kt alpha`."""
-        R = alpha @ s
-        return State(alpha, s, R, jnp.asarray(jnp.inf, s.dtype), jnp.asarray(False), counters, jnp.ones_like(R))
+        R, infinite = alpha @ s, jnp.asarray(jnp.inf, s.dtype)
+        return State(alpha, s, R, infinite, jnp.asarray(False), counters, 1 / jnp.where(R > 0, R, 1))
 
     def wants_vertex(self, problem: Any, state: "State") -> Bool[Array, ""]:
         """Whether the next step looks for a vertex among all samples: always."""
