@@ -10,8 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from jaxsvm.basis import KernelBasis
 from jaxsvm.errors import DataError, InputError, is_concrete
 from jaxsvm.result import Certificate, Fit
+from jaxsvm.sparse import CSR
 
 FORMAT = "jaxsvm-model-1"
 
@@ -106,10 +108,13 @@ def load_model(path: Any) -> Model:
 
 
 def compact(fit: Fit, problem: Any, *, scaling: Any = None, classes: tuple[Any, Any] = (-1, 1)) -> Model:
-    """Cut a fit down to its support.
+    """Cut a fit down to the samples whose `dual_coef` is not 0, on the host: no size compiles anything.
+
+    These need not be the samples with a positive `alpha`: Pegasos and the perceptron with `init=` have coefficients
+    beside their duals. A low-rank Gram keeps its features, whatever the support.
 
     Args:
-        fit: A single fit (of a path, take `path[i]`) with concrete values, since the support's size is a shape.
+        fit: A single fit (of a path, take `path[i]`) with concrete values, since the model's size is a shape.
         problem: The problem that it solves.
         scaling: What was done to the features before training (`jaxsvm.datasets.Scaling`), or None.
         classes: The labels of the negative and the positive side.
@@ -123,8 +128,19 @@ def compact(fit: Fit, problem: Any, *, scaling: Any = None, classes: tuple[Any, 
     if not is_concrete(fit, problem):
         raise InputError("fit is being traced: the support's size is not known yet; call `compact` outside jit.")
     _require_one(fit)
-    basis, coefficients = problem.gram.expansion(fit.dual_coef, jnp.asarray(fit.support))
-    return Model(basis, coefficients, fit.bias, fit.R, fit.certificate, scaling, classes)
+    basis, coef = _without_zeros(*problem.gram.expansion(fit.dual_coef))
+    return Model(basis, coef, fit.bias, fit.R, fit.certificate, scaling, classes)
+
+
+def _without_zeros(basis: Any, coef: Array) -> tuple[Any, Array]:
+    """The kernels at samples whose coefficient is not 0, gathered by NumPy: JAX would compile it for every size."""
+    if not isinstance(basis, KernelBasis):  # features: the coefficients are a weight vector
+        return basis, coef
+    values = np.asarray(coef)
+    kept = np.flatnonzero(values)
+    with jax.enable_x64(True):  # placed in the dtype that they have
+        x = basis.x.take(kept) if isinstance(basis.x, CSR) else jax.device_put(np.asarray(basis.x)[kept])
+        return dataclasses.replace(basis, x=x), jax.device_put(values[kept])
 
 
 @overload

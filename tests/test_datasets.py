@@ -520,6 +520,8 @@ def test_scaling_keeps_type_and_dtype():
     assert isinstance(scaling(jnp.asarray(x)), jax.Array) and scaling(jnp.asarray(x)).dtype == jnp.float32
     bytes_in = Scaling.min_max(np.asarray([[0], [255]], np.uint8))(np.asarray([[51]], np.uint8))
     assert bytes_in.dtype == np.float32 and np.isclose(bytes_in[0, 0], 0.2)
+    for short in (x.astype(np.float16), jnp.asarray(x, jnp.bfloat16), x.astype(jnp.bfloat16)):
+        assert Scaling.standardise(short)(short).dtype == np.float32  # one rule: see jaxsvm.sparse.floating
     for kind in (scipy.sparse.csr_array, scipy.sparse.csr_matrix):
         rows = kind(x)
         kept = rows.copy()
