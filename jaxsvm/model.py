@@ -8,7 +8,7 @@ from typing import Any, overload
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from jaxsvm.basis import KernelBasis
 from jaxsvm.errors import DataError, InputError, is_concrete
@@ -179,6 +179,16 @@ def decision_function(*arguments: Any, calibrated: bool = True) -> Float[Array, 
     return values if calibrated else values * model.R
 
 
+def is_positive(values: Any) -> Any:
+    """Which decision values predict +1: from 0 on. The one rule, of predictions and of every score."""
+    return values >= 0
+
+
+def is_right(margins: Any, y: Any) -> Any:
+    """Which margins `y f(x)` are on the right side by that rule: 0 is right for +1 and wrong for -1."""
+    return (margins > 0) | ((margins == 0) & (y > 0))
+
+
 def _require_one(fit: Fit) -> None:
     if fit.alpha.ndim != 1:
         raise InputError(f"fit has lanes (alpha of shape {fit.alpha.shape}): take one of them, such as path[0].")
@@ -192,7 +202,7 @@ def predict(*arguments: Any) -> Any:
         as positive.
     """
     values = decision_function(*arguments)
-    positive: Bool[Array, " m"] = values >= 0
+    positive = is_positive(values)
     if isinstance(arguments[0], Model) and arguments[0].classes != (-1, 1):
         return np.asarray(arguments[0].classes)[np.asarray(positive).astype(int)]
     return jnp.where(positive, 1, -1).astype(values.dtype)
