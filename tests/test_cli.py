@@ -131,7 +131,7 @@ def unlabelled_file(directory, kind, x):
     if kind == "npz":
         np.savez(file, X=x)
     elif kind == "parquet":
-        pa.parquet.write_table(pa.table({f"f{j}": column for j, column in enumerate(x.T)}), file)
+        pa.parquet.write_table(pa.table(dict(zip("abc", x.T, strict=True))), file)
     elif kind == "svm":  # its labels are of neither class
         lines = (" ".join(["7", *(f"{j}:{value!r}" for j, value in enumerate(row, 1))]) for row in x.tolist())
         file.write_text("\n".join(lines) + "\n")
@@ -164,7 +164,7 @@ def test_predict_takes_labels_for_what_they_are(points, data, model, tmp_path):
     named = tmp_path / "named.csv"
     named.write_text("a,b,c\n" + unlabelled_file(tmp_path, "csv", points[0]).read_text())
     assert "no labels" in invoke("predict", model, named).stderr
-    assert "2 feature columns" in refusal("predict", model, named, "--label", "c")  # a label that is named is one
+    assert "lacks the column 'c'" in refusal("predict", model, named, "--label", "c")  # a label that is named is one
     assert "--unlabelled" in refusal("predict", model, named, "--unlabelled", "--label", "c")
     assert refusal("predict", model, data, "--unlabelled")  # the words of its last column are no numbers
     assert "no labels 'y'" in refusal("fit", unlabelled_file(tmp_path, "npz", points[0]))
