@@ -14,7 +14,7 @@ import typer
 
 import jaxsvm
 from jaxsvm.cli.inspection import describe_data, describe_model, features_of, is_model, truth_of
-from jaxsvm.cli.job import accuracy_of, choose, prepare, solve_path, solver_of
+from jaxsvm.cli.job import Job, accuracy_of, choose, prepare, solve_path, solver_of
 from jaxsvm.cli.options import (
     Coef0,
     Data,
@@ -137,7 +137,7 @@ def fit(
             )
         seconds = time.monotonic() - started
         interrupts.armed = False
-        save(out, job.model_of(fitted, problem).save)
+        out = _saved(out, job, fitted, problem)
         row = row_of(C, fitted, accuracy_of(fitted, problem, job), seconds)
     show(as_json, {"command": "fit", **job.description(), "solver": solver, "tol": tol, **row, "out": out})
     finish([fitted], interrupts.seen)
@@ -202,14 +202,23 @@ def path(
         if chosen is not None and chosen not in fits:
             complain(f"C = {Cs[chosen]:g} was not reached{'' if out is None else ': no model is written'}.")
             chosen = out = None
-        if out is not None and chosen is not None:
-            save(out, job.model_of(fits[chosen], problems[chosen]).save)
+        if chosen is not None:
+            out = _saved(out, job, fits[chosen], problems[chosen])
     report = {"command": "path", **job.description(), "solver": solver, "tol": tol}
     report |= {"path": list(rows.values()), "not_reached": [C for place, C in enumerate(Cs) if place not in fits]}
     report |= {"chosen_C": None if chosen is None else Cs[chosen], "seconds": total, "out": out}
     report |= {"note": OPTIMISTIC if by_accuracy and len(fits) > 1 else None}
     show(as_json, report)
     finish(list(fits.values()), interrupts.seen, complete=len(fits) == len(Cs))
+
+
+def _saved(out: str | None, job: Job, fitted: jaxsvm.Fit, problem: Any) -> str | None:
+    """Write the model, and say where; None where none is asked for, or there is none to write."""
+    if out is not None and not np.isfinite(fitted.dual_coef).all():
+        complain("its coefficients are not finite: no model is written.")
+        return None
+    save(out, lambda target: job.model_of(fitted, problem).save(target))
+    return out
 
 
 @_command

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Column, Table
@@ -37,7 +38,7 @@ def row_of(C: float, fitted: Fit, accuracy: float | None, seconds: float) -> dic
         "relative_gap": float(fitted.certificate.relative_gap),
         "steps": int(fitted.steps),
         "kernel_evaluations": fitted.kernel_evaluations,
-        "support": len(fitted.support),
+        "support": int(np.count_nonzero(fitted.dual_coef)),
         "test_accuracy": accuracy,
         "seconds": seconds,
     }
