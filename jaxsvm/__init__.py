@@ -15,7 +15,8 @@ from jaxsvm.errors import ConvergenceError, ConvergenceWarning, DataError, Input
 from jaxsvm.gram import gram
 from jaxsvm.hinge import box_problem, hinge_problem
 from jaxsvm.loop import fit
-from jaxsvm.model import Model, compact, decision_function, load_model, predict
+from jaxsvm.model import Model, compact, decision_function, predict
+from jaxsvm.model_file import load_model
 from jaxsvm.path import Path, solve_path
 from jaxsvm.problem import svm_problem
 from jaxsvm.result import Certificate, Fit, Status, check

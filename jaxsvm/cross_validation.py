@@ -1,7 +1,8 @@
 """Cross-validation over folds x C in one computation, and a grid of C from the data.
 
 A fold is the same problem with its held-out samples absent (weight 0): one Gram operator serves all folds, and the
-margins of the held-out samples come with the certificate of each fit.
+margins of the held-out samples come with the certificate of each fit. Nystroem Grams are the exception: no landmark may
+be a held-out sample, so that each fold has a Gram of its own.
 """
 
 import dataclasses
@@ -12,11 +13,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from jaxsvm.errors import ConvergenceWarning, InputError, is_concrete
+from jaxsvm.folds import Fold, fold_masks
 from jaxsvm.hinge import BoxProblem
 from jaxsvm.loop import drive
+from jaxsvm.low_rank import LowRankGram, landmarks_among
+from jaxsvm.model import is_right
 from jaxsvm.path import checked_values, exact_solver, solve_together
 from jaxsvm.problem import SquaredHingeProblem, svm_problem
 from jaxsvm.result import Certificate, Fit, StatusCode
@@ -35,7 +39,7 @@ class CrossValidation:
         standard_error: Of that mean, `(k,)`.
         C: The value of the best mean; the smallest of equals.
         C_one_standard_error: The smallest value whose mean lies within one standard error of the best.
-        folds: The fold in which each sample is held out, `(n,)`; -1: never.
+        folds: The fold in which each sample is held out, `(n,)`; the last of several; -1: never.
         fits: The fits, leading axes `(folds, k)`.
     """
 
@@ -76,12 +80,15 @@ def cross_validate(
     """Score values of C on held-out folds.
 
     Args:
-        gram: The Gram operator of the n samples, from `jaxsvm.gram`.
+        gram: The Gram operator of the n samples, from `jaxsvm.gram`. The landmarks of a Nystroem Gram are chosen anew
+            in each fold, by the same rule, among the samples that train there.
         y: Labels in {-1, +1}, `(n,)`.
         Cs: Values of C, `(k,)`, in any order.
-        folds: How many folds (stratified by class, or by group where groups are given), or the fold of each sample
-            `(n,)` with -1 for "never held out", or pairs of train and test indices as scikit-learn's splitters yield.
-        groups: Group of each sample, `(n,)`: samples of a group are held out together.
+        folds: How many folds (stratified by class, or by group where groups are given); or a splitter of scikit-learn
+            (any object with `split(X, y, groups)`); or pairs `(train, test)` in a list, tuple or generator, each part
+            indices of samples or a boolean mask; or the fold of each sample, `(n,)` integers with -1 for "never held
+            out". A sample in neither part of a pair does not count in that fold.
+        groups: Group of each sample, `(n,)`: samples of a group are held out together. For a number or a splitter.
         problem: What makes the problem of one value: `problem(gram, y, C, sample_weight=...)`.
         sample_weight: Weights, `(n,)`, of fits and scores.
         score: "accuracy", "balanced_accuracy" (the mean over classes) or "squared_hinge" (the loss, negated).
@@ -95,24 +102,30 @@ def cross_validate(
     Raises:
         InputError: On arguments that cannot be used.
     """
-    if not is_concrete(gram, y, Cs, sample_weight):
+    if not is_concrete(gram, y, Cs, sample_weight, folds, groups):
         raise InputError("cross_validate needs concrete arrays: call it outside jit and vmap.")
     values = np.asarray(checked_values(Cs), float)
     if score not in SCORES:
         raise InputError(f"score is {score!r}: one of {', '.join(SCORES)} is needed.")
     labels = np.asarray(y)
     problem(gram, y, values[0], sample_weight=sample_weight)  # bad labels and weights raise here
-    held_out = fold_masks(labels, folds, groups, seed)
+    dealt = fold_masks(labels, folds, groups, seed)
     weights = np.ones(len(labels)) if sample_weight is None else np.asarray(sample_weight, float)
-    for number, mask in enumerate(held_out):
-        _require_classes(labels, weights, mask, number)
-    trains = [np.where(mask, 0.0, weights) for mask in held_out]
+    for number, fold in enumerate(dealt):
+        _require_classes(labels, weights, fold, number)
+    trains = [np.where(fold.train, weights, 0.0) for fold in dealt]
 
-    def build(number: int) -> Callable[[Any], Any]:
-        return lambda C: problem(gram, y, C, sample_weight=trains[number])
+    def build(gram: Any, train: np.ndarray) -> Callable[[Any], Any]:
+        return lambda C: problem(gram, y, C, sample_weight=train)
 
-    fits = solve_together([build(number) for number in range(len(held_out))], values, tol=tol, key=key)
-    scores = np.stack([_scores(fit, mask, labels, weights, score) for fit, mask in zip(fits, held_out, strict=True)])
+    if isinstance(gram, LowRankGram) and gram.landmarks is not None:
+        keys = jax.random.split(jax.random.key(seed), len(trains))
+        grams = (landmarks_among(gram, train > 0, drawn) for train, drawn in zip(trains, keys, strict=True))
+        pairs = zip(grams, trains, strict=True)
+        fits = [solve_together([build(*pair)], values, tol=tol, key=key)[0] for pair in pairs]
+    else:
+        fits = solve_together([build(gram, train) for train in trains], values, tol=tol, key=key)
+    scores = np.stack([_scores(fit, fold.test, labels, weights, score) for fit, fold in zip(fits, dealt, strict=True)])
     mean = scores.mean(axis=0)
     error = scores.std(axis=0, ddof=1) / np.sqrt(len(scores)) if len(scores) > 1 else np.zeros_like(mean)
     best = min(range(len(values)), key=lambda i: (-mean[i], values[i]))
@@ -120,58 +133,13 @@ def cross_validate(
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *fits)
     _warn_of_unfinished(stacked)
     number_of = np.full(len(labels), -1)
-    for number, mask in enumerate(held_out):
-        number_of[mask] = number
+    for number, fold in enumerate(dealt):
+        number_of[fold.test] = number
     return CrossValidation(values, scores, mean, error, float(values[best]), float(min(within)), number_of, stacked)
 
 
-def fold_masks(labels: np.ndarray, folds: Any, groups: Any, seed: int) -> list[Bool[np.ndarray, " n"]]:
-    """Which samples each fold holds out; see `cross_validate`."""
-    n = len(labels)
-    if isinstance(folds, int | np.integer):
-        if not 2 <= folds <= n:
-            raise InputError(f"folds is {folds}: from 2 to the number of samples, {n}, is needed.")
-        try:
-            from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
-        except ImportError as missing:
-            raise InputError(
-                f"folds is {folds}: dealing samples to folds needs scikit-learn (pip install jaxsvm[sklearn]); or pass "
-                "the fold of each sample."
-            ) from missing
-        if groups is not None and np.shape(groups) != (n,):
-            raise InputError(f"groups has shape {np.shape(groups)}: ({n},) is needed, one a sample.")
-        splitter = StratifiedKFold if groups is None else StratifiedGroupKFold
-        deal = splitter(int(folds), shuffle=True, random_state=seed)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # a class smaller than the folds: told below, for each fold
-            try:
-                pairs = list(deal.split(np.zeros(n), labels, groups))
-            except ValueError as refused:
-                raise InputError(f"folds is {folds}: {refused}") from refused
-    elif groups is not None:
-        raise InputError("groups goes with a number of folds: these folds are given sample by sample.")
-    elif np.ndim(folds) == 1 and np.shape(folds) == (n,) and np.asarray(folds).dtype.kind in "iu":
-        numbers = np.asarray(folds)
-        return [numbers == number for number in np.unique(numbers[numbers >= 0])]
-    else:
-        pairs = [pair for pair in folds if len(pair) == 2]
-        if not pairs:
-            raise InputError(
-                f"folds: a number, the fold of each of the {n} samples, or pairs (train, test) are needed."
-            )
-        for train, test in pairs:
-            if np.intersect1d(train, test).size or len(np.union1d(train, test)) != n:
-                raise InputError("folds: each pair (train, test) must hold every sample once, in one of the two.")
-    masks = []
-    for _, test in pairs:
-        mask = np.zeros(n, bool)
-        mask[np.asarray(test)] = True
-        masks.append(mask)
-    return masks
-
-
-def _require_classes(labels: np.ndarray, weights: np.ndarray, mask: np.ndarray, number: int) -> None:
-    for part, name in ((~mask & (weights > 0), "left to train on"), (mask & (weights > 0), "held out")):
+def _require_classes(labels: np.ndarray, weights: np.ndarray, fold: Fold, number: int) -> None:
+    for part, name in ((fold.train & (weights > 0), "left to train on"), (fold.test & (weights > 0), "held out")):
         missing = [sign for sign in (-1, 1) if not (labels[part] == sign).any()]
         if not part.any() or (missing and name == "left to train on"):
             raise InputError(
@@ -187,7 +155,7 @@ def _scores(fit: Fit, mask: np.ndarray, labels: np.ndarray, weights: np.ndarray,
     w, sign = weights[held], labels[held]
     if score == "squared_hinge":
         return -(w * np.maximum(0, 1 - margins) ** 2).sum(axis=1) / w.sum()
-    right = margins > 0
+    right = is_right(margins, sign)
     if score == "accuracy":
         return (w * right).sum(axis=1) / w.sum()
     classes = [sign == value for value in (-1, 1) if (sign == value).any()]

@@ -15,10 +15,11 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from jaxsvm.errors import InputError
+from jaxsvm.folds import fold_masks
 from jaxsvm.gram import gram
 from jaxsvm.kernels import Kernel
 from jaxsvm.loop import fit
-from jaxsvm.model import decision_function
+from jaxsvm.model import decision_function, is_right
 from jaxsvm.problem import svm_problem
 from jaxsvm.result import Fit
 
@@ -43,7 +44,7 @@ class HeldOut(NamedTuple):
     x: Any
     y: Array
     held_out: Any  # (x, y) of other points, or None
-    folds: Any  # (k, n) weights of the training samples, or None
+    folds: Any  # (k, n) weights of those that train, and of those held out, or None
     leaves: tuple[Any, ...]
     solver: Any
 
@@ -88,37 +89,29 @@ def _loss(parameters: Any, alpha: Array, data: HeldOut, objective: Objective) ->
         fitted = fit(problem, data.solver, init=alpha)
         x_new, y_new = data.held_out
         margins = y_new * decision_function(fitted, problem, x_new)
-        return objective.loss(margins).mean(), Outcome(fitted, (margins < 0).mean())
+        return objective.loss(margins).mean(), Outcome(fitted, (~is_right(margins, y_new)).mean())
+    count = data.folds[1].sum()
 
-    def one_fold(fold: tuple[Array, Array]) -> tuple[Array, Outcome]:
-        weight, start = fold
-        fitted = fit(svm_problem(here, data.y, C, sample_weight=weight), data.solver, init=start)
-        margins, absent = fitted.margins / fitted.R, weight == 0  # an absent sample has its margin all the same
-        error = jnp.where(absent, margins < 0, False).sum() / weight.shape[0]
-        values = jnp.where(absent, objective.loss(margins), 0).sum() / weight.shape[0]
+    def one_fold(fold: tuple[Array, Array, Array]) -> tuple[Array, Outcome]:
+        train, test, start = fold
+        fitted = fit(svm_problem(here, data.y, C, sample_weight=train), data.solver, init=start)
+        margins = fitted.margins / fitted.R  # an absent sample has its margin all the same
+        error = jnp.where(test > 0, ~is_right(margins, data.y), False).sum() / count
+        values = jnp.where(test > 0, objective.loss(margins), 0).sum() / count
         return values, Outcome(fitted, error)
 
     # One after the other: lanes would all run to the end of the slowest.
-    values, outcome = lax.map(one_fold, (data.folds, alpha))
+    values, outcome = lax.map(one_fold, (*data.folds, alpha))
     return values.sum(), outcome._replace(error=outcome.error.sum())
 
 
-def training_weights(y: np.ndarray, folds: Any) -> np.ndarray:
-    """1 where a sample trains and 0 where it is held out, `(k, n)`."""
-    n = len(y)
-    if np.ndim(folds) == 0:
-        if not 2 <= int(folds) <= n:
-            raise InputError(f"folds is {folds}: from 2 to {n} are possible.")
-        place = np.empty(n, int)
-        for sign in (-1, 1):  # every class in turn: stratified
-            here = np.random.default_rng(0).permutation(np.flatnonzero(y == sign))
-            place[here] = np.arange(len(here)) % int(folds)
-    else:
-        place = np.asarray(folds)
-        if place.shape != (n,) or place.dtype.kind not in "iu":
-            raise InputError(f"folds has shape {place.shape} and dtype {place.dtype}: {n} integers are needed.")
-    weights = (place != np.unique(place)[:, None]).astype(float)
+def fold_weights(y: np.ndarray, folds: Any) -> tuple[np.ndarray, np.ndarray]:
+    """1 where a sample trains, and 1 where it is held out, `(k, n)` each; folds are what `fold_masks` takes."""
+    dealt = fold_masks(y, folds)
+    train, test = (np.stack(masks) for masks in zip(*dealt, strict=True))
     for sign in (-1, 1):
-        if not (weights[:, y == sign] > 0).any(axis=1).all():
+        if not train[:, y == sign].any(axis=1).all():
             raise InputError(f"folds: one of them leaves no sample of class {sign:+d} to train on; take fewer folds.")
-    return weights
+    if not test.any(axis=1).all():
+        raise InputError("folds: one of them holds no sample out.")
+    return train.astype(float), test.astype(float)

@@ -10,8 +10,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm import selection
 from jaxsvm.basis import FourierBasis, NystroemBasis
@@ -33,12 +34,14 @@ class LowRankGram:
         x: The points, `(n, d)` dense, less `shift`, or CSR, as they came.
         features: The feature map, a basis.
         Z: The features of the points, `(n, r)`.
+        landmarks: How they were chosen among the points, "pivoted" or "random"; None: the features have none. Static.
     """
 
     kernel: Kernel
     x: Any
     features: Any
     Z: Float[Array, "n r"]
+    landmarks: str | None = dataclasses.field(default=None, metadata={"static": True})
 
     @property
     def n(self) -> int:
@@ -108,7 +111,36 @@ def low_rank_gram(
     else:
         raise InputError(f'method is {method!r}: "nystroem" or "fourier" is needed.')
     Z = by_row_tiles(x.shape[0], TILE, lambda index: features(dense_rows(x, index)).astype(dtype))
-    return LowRankGram(kernel, x if isinstance(x, CSR) else x - features.shift, features, Z)
+    points = x if isinstance(x, CSR) else x - features.shift
+    return LowRankGram(kernel, points, features, Z, landmarks if method == "nystroem" else None)
+
+
+def landmarks_among(gram: LowRankGram, allowed: Bool[np.ndarray, " n"], key: Array) -> LowRankGram:
+    """The same approximation with its landmarks chosen anew, among some of the points only.
+
+    In cross-validation these are the training samples of a fold: what is held out chooses no features.
+
+    Args:
+        gram: A Nystroem Gram operator.
+        allowed: Which points may be landmarks, `(n,)`; fewer than the rank lower it.
+        key: A random key, for landmarks that are drawn.
+    """
+    rank = min(gram.features.x.shape[0], int(np.sum(allowed)))
+    return _landmarks_among(gram, jnp.asarray(allowed), key, rank)
+
+
+@jax.jit(static_argnames="rank")
+def _landmarks_among(gram: LowRankGram, allowed: Array, key: Array, rank: int) -> LowRankGram:
+    kernel, x, shift = gram.kernel, gram.x, gram.features.shift
+    left = shift if isinstance(x, CSR) else jnp.zeros_like(shift)  # what the stored points still have
+    if gram.landmarks == "pivoted":
+        index = _pivots(kernel, x, left, rank, allowed)
+    else:
+        draws = jax.random.uniform(key, allowed.shape)
+        index = jnp.argsort(jnp.where(allowed, draws, 2))[:rank]
+    features = _at_landmarks(kernel, dense_rows(x, index) - left, left, gram.dtype)
+    Z = by_row_tiles(gram.n, TILE, lambda index: features(dense_rows(x, index)).astype(gram.dtype))
+    return dataclasses.replace(gram, features=dataclasses.replace(features, shift=shift), Z=Z)
 
 
 def _middle(x: Any) -> Float[Array, " d"]:
@@ -121,17 +153,23 @@ def _middle(x: Any) -> Float[Array, " d"]:
 def _nystroem(kernel: Kernel, x: Any, rank: int, pivoted: bool, dtype: Any, key: Array) -> NystroemBasis:
     shift = _middle(x) if kernel.stationary else jnp.zeros((x.shape[1],), x.dtype)
     index = _pivots(kernel, x, shift, rank) if pivoted else jax.random.permutation(key, x.shape[0])[:rank]
-    chosen = dense_rows(x, index) - shift
+    return _at_landmarks(kernel, dense_rows(x, index) - shift, shift, dtype)
+
+
+def _at_landmarks(kernel: Kernel, chosen: Float[Array, "q d"], shift: Float[Array, " d"], dtype: Any) -> NystroemBasis:
     values = kernel.matrix(chosen, chosen, centred=kernel.stationary)
     # The inverse square root, with directions below the rounding of the largest left out.
     spectrum, vectors = jnp.linalg.eigh(values)
-    floor = spectrum.max() * jnp.finfo(values.dtype).eps * rank
+    floor = spectrum.max() * jnp.finfo(values.dtype).eps * len(chosen)
     scale = jnp.where(spectrum > floor, 1 / jnp.sqrt(jnp.where(spectrum > floor, spectrum, 1)), 0)
     return NystroemBasis(kernel, chosen, shift, (vectors * scale).astype(dtype))
 
 
-def _pivots(kernel: Kernel, x: Any, shift: Array, rank: int) -> Int[Array, " rank"]:
-    """Greedy landmarks: each is the point that the ones before it leave worst explained (pivoted Cholesky)."""
+def _pivots(kernel: Kernel, x: Any, shift: Array, rank: int, allowed: Any = True) -> Int[Array, " rank"]:
+    """Greedy landmarks: each is the point that the ones before it leave worst explained (pivoted Cholesky).
+
+    Only points that are `allowed` may be one; there must be `rank` of them at least.
+    """
     kernel, x, shift = lax.stop_gradient((kernel, x, shift))  # indices have no derivative
     n = x.shape[0]
 
@@ -156,6 +194,7 @@ def _pivots(kernel: Kernel, x: Any, shift: Array, rank: int) -> Int[Array, " ran
         rest = jnp.where(rest >= 0, jnp.maximum(rest - column**2, 0), -jnp.inf).at[i].set(-jnp.inf)  # each point once
         return rest, factor.at[k].set(column), index.at[k].set(i)
 
+    rest = jnp.where(allowed, rest, -jnp.inf)
     start = (rest, jnp.zeros((rank, n), rest.dtype), jnp.zeros((rank,), jnp.int32))
     return lax.fori_loop(0, rank, choose, start)[2]
 

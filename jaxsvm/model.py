@@ -1,19 +1,17 @@
 """Prediction: decision values and labels, from a fit or from a model cut down to its support, in blocks of rows."""
 
 import dataclasses
-import json
-import os
 from typing import Any, overload
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
-from jaxsvm.errors import DataError, InputError, is_concrete
+from jaxsvm.basis import KernelBasis
+from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.result import Certificate, Fit
-
-FORMAT = "jaxsvm-model-1"
+from jaxsvm.sparse import CSR
 
 
 @jax.tree_util.register_dataclass
@@ -29,6 +27,8 @@ class Model:
         certificate: That of the fit.
         scaling: What was done to the features before training, to be done to new ones too, or None.
         classes: The labels of the negative and the positive side, as NumPy scalars' text or numbers; static.
+        layout: How the training file held its columns (`jaxsvm.datasets.Layout`), for files of new points, or None;
+            static.
     """
 
     basis: Any
@@ -38,81 +38,41 @@ class Model:
     certificate: Certificate
     scaling: Any = None
     classes: tuple[Any, Any] = dataclasses.field(default=(-1, 1), metadata={"static": True})
+    layout: Any = dataclasses.field(default=None, metadata={"static": True})
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """The names of the columns, in the order that new points must have; None where they are not known."""
+        return None if self.layout is None else self.layout.columns
 
     def save(self, path: Any) -> None:
         """Write the model to one `.npz` file that holds arrays and JSON only: safe to load from anywhere.
 
         Raises:
-            InputError: Where the kernel is a user's function, or labels are objects, which no file can hold.
+            InputError: Where the kernel is a user's function, or labels are objects, which no file can hold, or
+                where coefficients are not finite.
             OSError: Where the path cannot be written.
         """
-        from jaxsvm.basis import basis_to_arrays  # only files need it
+        from jaxsvm.model_file import save_model  # which knows this class
 
-        description, arrays = basis_to_arrays(self.basis)
-        classes = [label.item() if isinstance(label, np.generic) else label for label in self.classes]
-        try:
-            header = json.dumps({"format": FORMAT, "basis": description, "classes": classes})
-        except TypeError:
-            raise InputError(f"classes are {self.classes}: a file holds numbers and text only.") from None
-        arrays = {f"basis/{name}": np.asarray(value) for name, value in arrays.items()}
-        arrays |= {"coef": np.asarray(self.coef), "bias": np.asarray(self.bias), "R": np.asarray(self.R)}
-        arrays |= {f"certificate/{name}": np.asarray(value) for name, value in self.certificate._asdict().items()}
-        if self.scaling is not None:
-            arrays |= {
-                "scaling/offset": np.asarray(self.scaling.offset),
-                "scaling/factor": np.asarray(self.scaling.factor),
-            }
-        with open(path, "wb") as file:
-            np.savez_compressed(file, **(arrays | {"header": np.asarray(header)}))  # pyright: ignore[reportArgumentType]
+        save_model(self, path)
 
 
-def load_model(path: Any) -> Model:
-    """Read what `Model.save` wrote. Nothing in the file is ever executed.
+def compact(
+    fit: Fit, problem: Any, *, scaling: Any = None, classes: tuple[Any, Any] = (-1, 1), layout: Any = None
+) -> Model:
+    """Cut a fit down to the samples whose `dual_coef` is not 0, on the host: no size compiles anything.
 
-    Raises:
-        DataError: Where the file is missing, cut short, or no model.
-    """
-    from jaxsvm.basis import basis_from_arrays
-    from jaxsvm.datasets import Scaling
-
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in stored.files}
-        header = json.loads(str(arrays.pop("header")))
-        if header["format"] != FORMAT:
-            raise DataError(f"{os.fspath(path)}: the format is {header['format']!r}, this version reads {FORMAT!r}.")
-        part = {name.removeprefix("basis/"): value for name, value in arrays.items() if name.startswith("basis/")}
-        scaled = "scaling/offset" in arrays
-        return Model(
-            basis=basis_from_arrays(header["basis"], part),
-            coef=jnp.asarray(arrays["coef"]),
-            bias=jnp.asarray(arrays["bias"]),
-            R=jnp.asarray(arrays["R"]),
-            certificate=Certificate(*(jnp.asarray(arrays[f"certificate/{name}"]) for name in Certificate._fields)),
-            scaling=Scaling(jnp.asarray(arrays["scaling/offset"]), jnp.asarray(arrays["scaling/factor"]))
-            if scaled
-            else None,
-            classes=tuple(header["classes"]),
-        )
-    except FileNotFoundError:
-        raise DataError(f"{os.fspath(path)}: there is no such file.") from None
-    except DataError:
-        raise
-    except Exception as error:  # a damaged archive shows itself in many ways: EOF, CRC, a missing key
-        raise DataError(
-            f"{os.fspath(path)}: not a whole jaxsvm model ({type(error).__name__}: {error}); it may have been "
-            "cut short. Save the model again."
-        ) from error
-
-
-def compact(fit: Fit, problem: Any, *, scaling: Any = None, classes: tuple[Any, Any] = (-1, 1)) -> Model:
-    """Cut a fit down to its support.
+    These need not be the samples with a positive `alpha`: Pegasos and the perceptron with `init=` have coefficients
+    beside their duals. A low-rank Gram keeps its features, whatever the support.
 
     Args:
-        fit: A single fit (of a path, take `path[i]`) with concrete values, since the support's size is a shape.
+        fit: A single fit (of a path, take `path[i]`) with concrete values, since the model's size is a shape.
         problem: The problem that it solves.
         scaling: What was done to the features before training (`jaxsvm.datasets.Scaling`), or None.
         classes: The labels of the negative and the positive side.
+        layout: How the training file held its columns (`dataset.layout`), for `load(new_file, like=model.layout)`; or
+            None. `Layout(columns=(...))` says names alone.
 
     Returns:
         The model: `decision_function(model, x_new)`.
@@ -123,8 +83,19 @@ def compact(fit: Fit, problem: Any, *, scaling: Any = None, classes: tuple[Any, 
     if not is_concrete(fit, problem):
         raise InputError("fit is being traced: the support's size is not known yet; call `compact` outside jit.")
     _require_one(fit)
-    basis, coefficients = problem.gram.expansion(fit.dual_coef, jnp.asarray(fit.support))
-    return Model(basis, coefficients, fit.bias, fit.R, fit.certificate, scaling, classes)
+    basis, coef = _without_zeros(*problem.gram.expansion(fit.dual_coef))
+    return Model(basis, coef, fit.bias, fit.R, fit.certificate, scaling, classes, layout)
+
+
+def _without_zeros(basis: Any, coef: Array) -> tuple[Any, Array]:
+    """The kernels at samples whose coefficient is not 0, gathered by NumPy: JAX would compile it for every size."""
+    if not isinstance(basis, KernelBasis):  # features: the coefficients are a weight vector
+        return basis, coef
+    values = np.asarray(coef)
+    kept = np.flatnonzero(values)
+    with jax.enable_x64(True):  # placed in the dtype that they have
+        x = basis.x.take(kept) if isinstance(basis.x, CSR) else jax.device_put(np.asarray(basis.x)[kept])
+        return dataclasses.replace(basis, x=x), jax.device_put(values[kept])
 
 
 @overload
@@ -163,6 +134,16 @@ def decision_function(*arguments: Any, calibrated: bool = True) -> Float[Array, 
     return values if calibrated else values * model.R
 
 
+def is_positive(values: Any) -> Any:
+    """Which decision values predict +1: from 0 on. The one rule, of predictions and of every score."""
+    return values >= 0
+
+
+def is_right(margins: Any, y: Any) -> Any:
+    """Which margins `y f(x)` are on the right side by that rule: 0 is right for +1 and wrong for -1."""
+    return (margins > 0) | ((margins == 0) & (y > 0))
+
+
 def _require_one(fit: Fit) -> None:
     if fit.alpha.ndim != 1:
         raise InputError(f"fit has lanes (alpha of shape {fit.alpha.shape}): take one of them, such as path[0].")
@@ -176,7 +157,7 @@ def predict(*arguments: Any) -> Any:
         as positive.
     """
     values = decision_function(*arguments)
-    positive: Bool[Array, " m"] = values >= 0
+    positive = is_positive(values)
     if isinstance(arguments[0], Model) and arguments[0].classes != (-1, 1):
         return np.asarray(arguments[0].classes)[np.asarray(positive).astype(int)]
     return jnp.where(positive, 1, -1).astype(values.dtype)

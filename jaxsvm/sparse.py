@@ -11,6 +11,8 @@ from jaxtyping import Array, Float, Int
 
 from jaxsvm.errors import InputError, is_concrete, require_finite
 
+MAX_INT32 = 2**31 - 1
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -76,8 +78,12 @@ class CSR:
         lengths = stop - start
         places = np.repeat(start - np.append(0, np.cumsum(lengths)[:-1]), lengths) + np.arange(lengths.sum())
         places = places if len(places) else np.zeros(1, int)
-        indptr = np.append(0, np.cumsum(lengths))
-        return CSR(self.data[places], self.indices[places], jnp.asarray(indptr, jnp.int32), self.d, self.width)
+        indptr = np.append(0, np.cumsum(lengths)).astype(np.int32)
+        # Placed, with no operation of JAX, which would compile every size.
+        data, indices, indptr = jax.device_put(
+            (np.asarray(self.data)[places], np.asarray(self.indices)[places], indptr)
+        )
+        return CSR(data, indices, indptr, self.d, self.width)
 
     def dot(self, w: Float[Array, "d *k"]) -> Float[Array, "n *k"]:
         """`X w`, O(entries k)."""
@@ -119,25 +125,30 @@ def as_points(x: Any, dtype: Any = None, name: str = "x") -> Any:
 
     Args:
         x: A list, NumPy or JAX array, SciPy sparse matrix, `jax.experimental.sparse.BCSR`, or `CSR`.
-        dtype: The dtype wanted; None keeps that of floats and turns integers into the default float.
+        dtype: The dtype wanted; None keeps float32 and float64, promotes shorter floats to float32, and turns integers
+            into the default float (see `floating`, which holds for a dtype that is named too).
         name: What the caller calls it.
 
     Raises:
-        InputError: On other shapes, an empty set, NaN or infinity.
+        InputError: On other shapes, an empty set, NaN or infinity, columns or entries that int32 cannot count.
     """
+    dtype = None if dtype is None else floating(dtype)
     if hasattr(x, "tocsr"):
         _require_numbers(name, x.dtype)
         _require_two_axes(name, x.shape)  # SciPy's sparse arrays may have one
+        _require_countable(name, x.shape, x.nnz)
         points: Any = CSR.from_scipy(x, dtype)
         require_finite(name, points.data)
     elif isinstance(x, CSR):
+        dtype = floating(x.dtype) if dtype is None and x.dtype.itemsize < 4 else dtype
         points = x if dtype is None else dataclasses.replace(x, data=x.data.astype(dtype))
         require_finite(name, points.data)
-    elif all(hasattr(x, part) for part in ("data", "indices", "indptr", "shape")) and not hasattr(x, "ravel"):
+    elif not isinstance(x, np.ndarray) and _is_bcsr(x):
         if not is_concrete(x):
             raise InputError(f"{name} is a traced BCSR: its longest row is not known; convert it to CSR outside jit.")
         _require_numbers(name, x.data.dtype)
         _require_two_axes(name, x.shape)
+        _require_countable(name, x.shape, x.data.shape[0])
         if x.data.ndim != 1:
             raise InputError(f"{name} is a BCSR with dense or batch axes: entries (nse,) of a matrix are needed.")
         width = int(np.diff(np.asarray(x.indptr)).max(initial=0))
@@ -155,6 +166,8 @@ def as_points(x: Any, dtype: Any = None, name: str = "x") -> Any:
         if hasattr(x, "todense"):
             raise InputError(f"{name} is a {type(x).__name__}: of sparse formats SciPy's, BCSR and CSR are taken.")
         _require_numbers(name, array.dtype)
+        if jnp.issubdtype(array.dtype, jnp.floating) and array.dtype.itemsize not in (4, 8):
+            array = array.astype(floating(array.dtype))  # NumPy does not look for NaN in short floats of JAX's own
         require_finite(name, array)
         with np.errstate(over="ignore"):  # said below
             # NumPy's memory is copied: `asarray` may share it, and the caller may change it later.
@@ -175,14 +188,31 @@ def _require_two_axes(name: str, shape: tuple[int, ...]) -> None:
         )
 
 
+def _is_bcsr(x: Any) -> bool:
+    return all(hasattr(x, part) for part in ("data", "indices", "indptr", "shape")) and not hasattr(x, "ravel")
+
+
+def _require_countable(name: str, shape: tuple[int, ...], entries: int) -> None:
+    """Columns and entries are counted in int32: larger numbers would wrap."""
+    for what, count in (("columns", shape[1]), ("entries", entries)):
+        if count > MAX_INT32:
+            raise InputError(f"{name} has {count} {what}: up to {MAX_INT32} can be counted (int32).")
+
+
 def _require_numbers(name: str, dtype: Any) -> None:
     if dtype.kind not in "fiub" and not jnp.issubdtype(dtype, jnp.floating):
         raise InputError(f"{name} has dtype {dtype}: real numbers are needed.")
 
 
 def floating(dtype: Any) -> Any:
-    """The dtype itself where it is floating, else JAX's default float; float32 for float64 where x64 is off."""
-    return jax.dtypes.canonicalize_dtype(dtype if jnp.issubdtype(dtype, jnp.floating) else float)
+    """What to compute in: float32 at least, float64 for float64 (where x64 is on); JAX's default float for integers.
+
+    Shorter floats (float16, bfloat16, 8 bits) are promoted to float32, which holds each of their values: sums and
+    certificates in 8 or 11 bits prove nothing. Longer ones become float64.
+    """
+    if not jnp.issubdtype(dtype, jnp.floating):
+        return jax.dtypes.canonicalize_dtype(float)
+    return jax.dtypes.canonicalize_dtype(np.float32 if jnp.dtype(dtype).itemsize <= 4 else np.float64)
 
 
 def dense_rows(x: Any, index: Int[Array, " t"]) -> Float[Array, "t d"]:

@@ -23,7 +23,7 @@ from jaxtyping import Array
 
 from jaxsvm.errors import ConvergenceWarning, InputError, require_finite
 from jaxsvm.gram import gram
-from jaxsvm.held_out import LOSSES, HeldOut, Objective, evaluate, training_weights
+from jaxsvm.held_out import LOSSES, HeldOut, Objective, evaluate, fold_weights
 from jaxsvm.kernels import Kernel, as_kernel
 from jaxsvm.loop import fit
 from jaxsvm.problem import svm_problem
@@ -108,7 +108,7 @@ def tune(
         y: Labels in {-1, +1}, `(n,)`.
         C: Where to start, positive.
         validation: Held-out points and labels `((m, d), (m,))`; this or `folds`.
-        folds: How many stratified folds, or the fold of every sample, integers `(n,)`.
+        folds: How many stratified folds, or any other form that `cross_validate` takes.
         loss: "smoothed_hinge", "logistic", or a function of the margins `y_i f(x_i)`, `(m,) -> (m,)`.
         optimizer: Of optax; None takes `optax.adam(0.1)`.
         steps: Evaluations at the most, >= 1.
@@ -159,7 +159,7 @@ class _Search:
         self.low, self.high = (jax.tree.map(lambda p, b=b: p + float(np.log(b)), parameters) for b in bounds)
         self.opt_state = optimizer.init(parameters)
         self.update = jax.jit(partial(_moved, optimizer))
-        weight = jnp.ones_like(data.y) if data.folds is None else data.folds
+        weight = jnp.ones_like(data.y) if data.folds is None else data.folds[0]
         self.alpha = weight / weight.sum(axis=-1, keepdims=True)
         self.history: list[Record] = []
         self.best, self.best_parameters, self.best_fit, self.failures = -1, parameters, None, 0
@@ -262,7 +262,7 @@ def _prepare(
         if y_new.shape != x_new.shape[:1] or not np.isin(np.asarray(y_new), (-1, 1)).all():
             raise InputError(f"validation has labels of shape {y_new.shape}: one of -1 or +1 a point is needed.")
         held_out = (x_new, y_new)
-    masks = None if folds is None else jnp.asarray(training_weights(np.asarray(y), folds), dtype)
+    masks = None if folds is None else tuple(jnp.asarray(m, dtype) for m in fold_weights(np.asarray(y), folds))
     logs = tuple(jnp.log(leaf) for leaf, chosen in zip(leaves, tuned, strict=True) if chosen)
     data = HeldOut(
         x=points,

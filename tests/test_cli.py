@@ -1,5 +1,6 @@
 """The command: reports, exit codes, refusals, models that come back, Ctrl-C, the cache."""
 
+import csv
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ from typer.testing import CliRunner
 
 import jaxsvm
 from jaxsvm import cli
+from jaxsvm.cli import system
 from jaxsvm.datasets import Scaling, load
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -131,7 +133,7 @@ def unlabelled_file(directory, kind, x):
     if kind == "npz":
         np.savez(file, X=x)
     elif kind == "parquet":
-        pa.parquet.write_table(pa.table({f"f{j}": column for j, column in enumerate(x.T)}), file)
+        pa.parquet.write_table(pa.table(dict(zip("abc", x.T, strict=True))), file)
     elif kind == "svm":  # its labels are of neither class
         lines = (" ".join(["7", *(f"{j}:{value!r}" for j, value in enumerate(row, 1))]) for row in x.tolist())
         file.write_text("\n".join(lines) + "\n")
@@ -164,10 +166,122 @@ def test_predict_takes_labels_for_what_they_are(points, data, model, tmp_path):
     named = tmp_path / "named.csv"
     named.write_text("a,b,c\n" + unlabelled_file(tmp_path, "csv", points[0]).read_text())
     assert "no labels" in invoke("predict", model, named).stderr
-    assert "2 feature columns" in refusal("predict", model, named, "--label", "c")  # a label that is named is one
+    assert "lacks the column 'c'" in refusal("predict", model, named, "--label", "c")  # a label that is named is one
     assert "--unlabelled" in refusal("predict", model, named, "--unlabelled", "--label", "c")
     assert refusal("predict", model, data, "--unlabelled")  # the words of its last column are no numbers
     assert "no labels 'y'" in refusal("fit", unlabelled_file(tmp_path, "npz", points[0]))
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_predict_puts_columns_in_order(points, model, tmp_path, kind):
+    """Columns in another order, the labels where they are not last: an accuracy of 0.05, without a word."""
+    x, y = points
+    file = tmp_path / f"new.{kind}"
+    columns = {"c": x[:, 2], "answer": y, "a": x[:, 0], "b": x[:, 1]}
+    if kind == "parquet":
+        pa.parquet.write_table(pa.table(columns), file)
+    else:
+        rows = zip(*columns.values(), strict=True)
+        file.write_text("\n".join([",".join(columns), *(",".join(map(str, row)) for row in rows)]) + "\n")
+    report = json.loads(invoke("predict", model, file, "--json").stdout)
+    assert report["accuracy"] > 0.9 and len(report["notes"]) == 2
+    plain = invoke("predict", model, file)
+    assert "columns are put in the order" in plain.stderr and "labels are in column 'answer'" in plain.stderr
+    assert "has the column 'answer'" in refusal("predict", model, file, "--unlabelled")
+    few = named_file(tmp_path, "c,answer", x[:, 2:], y)
+    assert "lacks the columns 'a', 'b'" in refusal("predict", model, few)
+    info = json.loads(invoke("info", model, "--json").stdout)
+    assert info["columns"] == ["a", "b", "c"] and info["label"] == "answer" and info["index_base"] is None
+
+
+def named_file(directory, header, x, y):
+    file = directory / "few.csv"
+    lines = [",".join([*map(repr, row), label]) for row, label in zip(x.tolist(), y, strict=True)]
+    file.write_text("\n".join([header, *lines]) + "\n")
+    return file
+
+
+@pytest.mark.parametrize("header", ["answer,a,b,c\n", ""])
+def test_predict_without_label_on_a_file_trained_with_it(points, tmp_path, header):
+    x, y = points
+    file, out = tmp_path / "first.csv", tmp_path / "model.npz"
+    rows = zip(np.where(y == "yes", 1, 0).tolist(), x.tolist(), strict=True)
+    file.write_text(header + "".join(",".join(map(repr, [label, *row])) + "\n" for label, row in rows))
+    label = "answer" if header else "0"
+    assert invoke("fit", file, "--label", label, "--scale", "standardise", "--out", out).exit_code == 0
+    said = json.loads(invoke("predict", out, file, "--label", label, "--json").stdout)
+    unsaid = json.loads(invoke("predict", out, file, "--json").stdout)
+    assert unsaid["accuracy"] == said["accuracy"] > 0.9 and unsaid["decision"] == said["decision"]
+    assert "labels are in column" in unsaid["notes"][0] and said["notes"] == []
+
+
+def test_labels_with_commas_are_quoted(points, tmp_path):
+    x, y = points
+    file, out, written = tmp_path / "train.csv", tmp_path / "model.npz", tmp_path / "labels.csv"
+    names = np.where(y == "yes", '"cat, ""small"""', "d\u00f6g")
+    lines = (",".join([*map(repr, row), label]) for row, label in zip(x.tolist(), names, strict=True))
+    file.write_text("a,b,c,kind\n" + "\n".join(lines) + "\n", encoding="utf-8")
+    assert invoke("fit", file, "--scale", "standardise", "--out", out).exit_code == 0
+    report = json.loads(invoke("predict", out, file, "--json").stdout)
+    assert set(report["labels"]) == {'cat, "small"', "d\u00f6g"}
+    assert invoke("predict", out, file, "--out", written).exit_code == 0
+    with open(written, encoding="utf-8", newline="") as stored:
+        rows = list(csv.reader(stored, strict=True))
+    assert rows == [
+        ["label", "decision"],
+        *([a, repr(b)] for a, b in zip(report["labels"], report["decision"], strict=True)),
+    ]
+    assert load(written, label="label").y.tolist() == report["labels"]
+
+
+def svmlight_file(path, x, y, base):
+    rows = ([f"{j}:{value!r}" for j, value in enumerate(row, base) if value] for row in x.tolist())
+    path.write_text("".join(" ".join([label, *row]) + "\n" for label, row in zip(y, rows, strict=True)))
+    return path
+
+
+def test_a_svmlight_file_whose_indices_start_elsewhere(tmp_path):
+    """0.96 became 0.50."""
+    rng = np.random.default_rng(0)
+    x, signs = rng.normal(size=(60, 4)), np.repeat(["1", "-1"], 30)
+    x[:, 1] += np.where(signs == "1", 3, -3)
+    train, model = svmlight_file(tmp_path / "train.svm", x, signs, 0), tmp_path / "model.npz"
+    assert invoke("fit", train, "--kernel", "linear", "--out", model).exit_code == 0
+    assert json.loads(invoke("info", model, "--json").stdout)["index_base"] == 0
+    x[:, [0, 3]] = 0  # neither end says where the indices start
+    lacking = svmlight_file(tmp_path / "lacking.svm", x, signs, 0)
+    report = json.loads(invoke("predict", model, lacking, "--json").stdout)
+    assert report["accuracy"] > 0.95 and "count from 0, as in the training file" in report["notes"][0]
+    one = svmlight_file(tmp_path / "one.svm", x, signs, 1)
+    assert (
+        json.loads(invoke("predict", model, one, "--index-base", 1, "--json").stdout)["decision"] == report["decision"]
+    )
+    other = tmp_path / "other.npz"
+    assert invoke("fit", svmlight_file(tmp_path / "again.svm", x, signs, 1), "--out", other).exit_code == 0
+    assert "--index-base 0" in refusal("predict", other, train)
+    assert "--index-base is '2'" in refusal("fit", train, "--index-base", 2)
+    assert "the index 0 occurs" in refusal("path", train, "--C", 1, "--index-base", 1)
+    assert json.loads(invoke("info", one, "--index-base", 0, "--json").stdout)["d"] == 4
+
+
+def test_too_many_columns_are_refused_before_they_take_the_memory(data, tmp_path, monkeypatch):
+    """Four lines with the index 2^31 - 2 died of memory."""
+    file = tmp_path / "wide.svm"
+    file.write_text(f"1 1:1\n-1 2:1\n1 1:2 {2**31 - 2}:1\n-1 2:3\n")
+    for command in (["fit", file], ["path", file, "--C", 1]):
+        said = refusal(*command)
+        assert "4 samples and 2147483646 columns, of which 3 occur" in said and "Number the columns" in said
+    file.write_text("1 1:1\n-1 2000:1\n" * 10)
+    assert invoke("fit", file).exit_code == 0
+    monkeypatch.setattr(system, "memory", lambda: 10**5)
+    assert "2000 columns" in refusal("fit", file)
+    monkeypatch.setattr(system, "memory", lambda: None)
+    assert invoke("fit", file).exit_code == 0
+    assert invoke("fit", data).exit_code == 0  # dense points are in memory already
+
+
+def test_memory_of_this_machine():
+    assert 2**28 < system.memory() < 2**50
 
 
 def test_float32(data, tmp_path):
@@ -223,6 +337,16 @@ def test_what_is_not_certified_is_written_and_says_so(data, tmp_path, option):
     assert json.loads(result.stdout)["certified"] is False
     assert "not certified" in result.stderr
     assert jaxsvm.load_model(out).coef.size > 0
+
+
+def test_coefficients_that_are_not_finite_make_no_model(data, tmp_path):
+    out = tmp_path / "model.npz"
+    for command in (["fit"], ["path", "--C", "1"]):
+        arguments = [*command, data, "--kernel", "polynomial", "--degree", 50, "--dtype", "float32"]
+        result = invoke(*arguments, "--out", out, "--json")
+        assert result.exit_code == 1
+        assert json.loads(result.stdout)["out"] is None and "no model is written" in result.stderr
+        assert not out.exists()
 
 
 def test_path_that_runs_out_of_time(data):
@@ -383,6 +507,67 @@ def test_a_failed_write_leaves_the_old_file(data, model, monkeypatch):
     assert "No space left" in refusal("fit", data, "--out", model)
     assert model.read_bytes() == before
     assert os.listdir(model.parent) == [model.name]
+
+
+def process(*arguments, encoding="utf-8", closed=False, **options):
+    """The command as a process of its own, whose stdout is what the system gives it."""
+    environment = os.environ | {"JAXSVM_CACHE": "off", "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": encoding}
+    command = [sys.executable, "-m", "jaxsvm.cli", *map(str, arguments)]
+    command = ["sh", "-c", 'exec "$@" >&-', "sh", *command] if closed else command
+    return subprocess.run(
+        command, stderr=subprocess.PIPE, text=True, env=environment, check=False, timeout=120, **options
+    )
+
+
+def one_line(done):
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("jaxsvm: error: ") and done.stderr.count("\n") == 1, done.stderr
+    return done.stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the system has no /dev/full")
+@pytest.mark.parametrize("arguments", [["info"], ["info", "--json"], ["predict"], ["predict", "--json"]])
+def test_a_report_that_cannot_be_written_is_an_error(data, model, arguments):
+    files = [model, data] if arguments[0] == "predict" else []
+    with open("/dev/full", "w") as full:
+        assert "No space left" in one_line(process(*arguments, *files, stdout=full))
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes and closed descriptors are POSIX's")
+@pytest.mark.parametrize("arguments", [["info"], ["info", "--json"]])
+def test_a_report_without_a_reader_is_an_error(arguments):
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        assert "Broken pipe" in one_line(process(*arguments, stdout=writer))
+    finally:
+        os.close(writer)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes and closed descriptors are POSIX's")
+def test_a_closed_stdout_is_told_before_the_work(tmp_path):
+    missing = tmp_path / "missing.csv"  # were the data read first, the message would name it
+    assert "stdout is closed" in one_line(process("fit", missing, closed=True))
+
+
+def test_an_encoding_that_lacks_a_character_is_an_error(points, tmp_path):
+    x, y = points
+    file, out = (
+        named_file(tmp_path, "a,b,c,kind", x, np.where(y == "yes", "j\u00e4", "n\u00f6")),
+        tmp_path / "model.npz",
+    )
+    assert invoke("fit", file, "--out", out).exit_code == 0
+    with open(os.devnull, "w") as nothing:
+        assert "ascii" in one_line(process("predict", out, file, encoding="ascii", stdout=nothing))
+        assert (
+            process("predict", out, file, "--out", tmp_path / "l.csv", encoding="ascii", stdout=nothing).returncode == 0
+        )
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the system has no /dev/full")
+def test_an_out_that_is_full_is_an_error(data, model):
+    assert "No space left" in refusal("fit", data, "--out", "/dev/full")
+    assert "No space left" in refusal("predict", model, data, "--out", "/dev/full")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as hnp
 from sklearn.datasets import dump_svmlight_file
 from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, StandardScaler
 
-from jaxsvm.datasets import Scaling, load, two_classes, two_gaussians
+from jaxsvm.datasets import Layout, Scaling, load, two_classes, two_gaussians
 from jaxsvm.errors import DataError, InputError
 from jaxsvm.sparse import CSR
 
@@ -201,6 +201,138 @@ def test_published_sets(shared, tmp_path):
     assert load(tmp_path / "adult.npz", part="test").x.shape == (16281, 123)
 
 
+def test_sound_quotes(tmp_path):
+    text = '"a, b","c ""d"""," y"\n"1",2.5,"small, cat"\n3,"4" ,"dog ""x"""\n5,6,""""\n'
+    data = load(write(tmp_path, "a.csv", text))
+    assert data.x.tolist() == [[1, 2.5], [3, 4], [5, 6]] and data.y.tolist() == ["small, cat", 'dog "x"', '"']
+    assert data.feature_names == ("a, b", 'c "d"')
+
+
+# ------------------------------------------------------------------------------------------------- like another file
+
+
+def table(kind, columns):
+    if kind == "parquet":
+        return parquet(columns)
+    rows = zip(*columns.values(), strict=True)
+    return "\n".join([",".join(columns), *(",".join(map(str, row)) for row in rows)]) + "\n"
+
+
+TRAINING = {"u": [1.0, 2.0], "answer": ["no", "yes"], "v": [3.0, 4.0], "w": [5.0, 6.0]}
+WANTED = [[1, 3, 5], [2, 4, 6]]
+
+
+def like_training(tmp_path, kind="csv"):
+    data = load(write(tmp_path, f"train.{kind}", table(kind, TRAINING)), label="answer")
+    assert data.layout == Layout(("u", "v", "w"), "answer") and data.notes == ()
+    return data.layout
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize("order", ["u answer v w", "answer w v u", "w u answer v", "v w u answer"])
+def test_columns_in_another_order_are_put_in_order(tmp_path, kind, order):
+    """As they came they gave an accuracy of 0.05."""
+    layout = like_training(tmp_path, kind)
+    names = order.split()
+    path = write(tmp_path, f"new.{kind}", table(kind, {name: TRAINING[name] for name in names}))
+    for options in ({}, {"label_optional": True}, {"label": "answer"}, {"label": names.index("answer")}):
+        data = load(path, like=layout, features=3, **options)
+        assert data.x.tolist() == WANTED and data.y.tolist() == ["no", "yes"]
+        assert data.feature_names == ("u", "v", "w") and data.layout == layout
+        moved = [name for name in names if name != "answer"] != ["u", "v", "w"]
+        assert any("order of the training file" in note for note in data.notes) == moved
+        found = "label" not in options and names[-1] != "answer"
+        assert any("labels are in column 'answer'" in note for note in data.notes) == found
+    bare = write(tmp_path, f"bare.{kind}", table(kind, {name: TRAINING[name] for name in names if name != "answer"}))
+    for options in ({"label_optional": True, "features": 3}, {"label": False}):
+        data = load(bare, like=layout, **options)
+        assert data.x.tolist() == WANTED and data.y is None
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize(
+    ("names", "options", "said"),
+    [
+        ("u v answer", {}, "lacks the column 'w', which the training file had"),
+        ("u v", {}, "lacks the column 'w'"),
+        ("u v z", {}, "lacks the column 'w', which the training file had; has the column 'z', which .* had not"),
+        ("u v w z", {}, "has the column 'z', which the training file had not; name the column of the labels"),
+        ("u v w z answer", {}, "has the column 'z'"),
+        ("u v w answer", {"label": False}, "has the column 'answer', which the training file had not"),
+        ("u v w answer", {"label": "u"}, "lacks the column 'u'.* has the column 'answer'"),
+        ("u v w", {"label_optional": False}, "has the features of the training file and no other column"),
+    ],
+)
+def test_missing_and_other_columns_are_named(tmp_path, kind, names, options, said):
+    layout = like_training(tmp_path, kind)
+    path = write(tmp_path, f"new.{kind}", table(kind, {name: TRAINING.get(name, [7.0, 8.0]) for name in names.split()}))
+    with pytest.raises(DataError, match=f"new.{kind}: {said}"):
+        load(path, like=layout, **({"label_optional": True, "features": 3} | options))
+
+
+def test_columns_without_names(tmp_path):
+    first = write(tmp_path, "first.csv", "no,1,3\nyes,2,4\n")
+    layout = load(first, label=0).layout
+    assert layout == Layout(None, 0)
+    for content in ("yes,5,6\n", "answer,u,v\nyes,5,6\n"):  # the label is where it was
+        data = load(write(tmp_path, "new.csv", content), like=layout, label_optional=True, features=2)
+        assert data.x.tolist() == [[5, 6]] and data.y.tolist() == ["yes"] and "column" in data.notes[0]
+    bare = load(write(tmp_path, "bare.csv", "5,6\n"), like=layout, label_optional=True, features=2)
+    assert bare.x.tolist() == [[5, 6]] and bare.y is None
+    named = like_training(tmp_path)
+    plain = load(write(tmp_path, "plain.csv", "1,3,5\n"), like=named, label_optional=True, features=3)
+    assert plain.x.tolist() == [[1, 3, 5]] and plain.y is None
+    with pytest.raises(DataError, match="no header, and the training file had its labels in 'answer'"):
+        load(write(tmp_path, "plain.csv", "1,0,3,5\n"), like=named, label_optional=True, features=3)
+    assert load(tmp_path / "plain.csv", like=named, label=1, features=3).x.tolist() == [[1, 3, 5]]
+
+
+def test_columns_that_share_a_name(tmp_path):
+    layout = load(write(tmp_path, "a.csv", "a,a,b,y\n1,2,3,0\n")).layout
+    assert load(tmp_path / "a.csv", like=layout).x.tolist() == [[1, 2, 3]]
+    with pytest.raises(DataError, match="some share a name"):
+        load(write(tmp_path, "b.csv", "b,a,a,y\n1,2,3,0\n"), like=layout)
+    with pytest.raises(DataError, match="has the column 'b' more than once"):
+        load(write(tmp_path, "c.csv", "a,b,b,y\n1,2,3,0\n"), like=layout)
+
+
+def test_keys_of_npz_are_remembered_where_they_were_asked_for(tmp_path):
+    path = write(tmp_path, "a.npz", npz(X=np.eye(2), y=[0, 1], target=[5, 6], Xt=np.eye(2), yt=[2, 3]))
+    assert load(path).layout == Layout()
+    layout = load(path, label="target").layout
+    assert layout.label == "target"
+    assert load(path, like=layout, label_optional=True).y.tolist() == [5, 6]
+    assert load(path, like=layout, label="y").y.tolist() == [0, 1]
+    assert load(path, like=layout, part="test").y.tolist() == [2, 3]
+    assert load(write(tmp_path, "b.npz", npz(X=np.eye(2), y=[0, 1])), like=layout).y.tolist() == [0, 1]
+
+
+def test_where_svmlight_indices_start(tmp_path):
+    """A test file read from elsewhere than the training file: 0.96 became 0.50."""
+    zero = write(tmp_path, "zero.svm", "1 0:1 2:3\n-1 1:2\n")
+    one = write(tmp_path, "one.svm", "1 1:1 3:3\n-1 2:2\n")
+    lacking = write(tmp_path, "lacking.svm", "1 2:3\n-1 1:2\n")  # of zero's points, the first feature is always 0
+    assert load(zero).layout == Layout(index_base=0) and load(one).layout == Layout(index_base=1)
+    np.testing.assert_array_equal(load(zero).x.toarray(), load(one).x.toarray())
+    # As in training, although no index is 0 here: shifted by one before.
+    data = load(lacking, features=3, like=load(zero).layout)
+    assert data.x.toarray().tolist() == [[0, 0, 3], [0, 2, 0]] and "count from 0" in data.notes[0]
+    assert load(lacking, features=3, like=load(zero).layout, zero_based=True).notes == ()
+    assert load(lacking, features=3, zero_based=True).layout.index_base == 0
+    assert load(lacking, features=3).x.toarray().tolist() == [[0, 3, 0], [2, 0, 0]]
+    assert load(one, zero_based=True).x.shape == (2, 4)
+    # Certainly elsewhere: refused, and stated otherwise read.
+    with pytest.raises(DataError, match=r"zero\.svm: its indices count from 0 .*--index-base 0"):
+        load(zero, features=3, like=load(one).layout)
+    assert load(zero, features=3, like=load(one).layout, zero_based=True).x.shape == (2, 3)
+    with pytest.raises(DataError, match="the index 0 occurs"):
+        load(zero, zero_based=False)
+    with pytest.raises(DataError, match=r"line 1: the feature index is 3, and indices count from 0; features=3"):
+        load(one, features=3, like=load(zero).layout)
+    with pytest.raises(InputError, match="only svmlight files"):
+        load(write(tmp_path, "a.csv", "1,2\n"), zero_based=True)
+
+
 # ------------------------------------------------------------------------------------------------- bad files
 
 
@@ -237,6 +369,13 @@ BAD_LINES = [
     ("a.csv", ",a,y\n0,1,1\n", 1, "index=False"),
     ("a.csv", b"1,2,0\n\xff,2,0\n", 2, "0xff"),
     ("a.csv", 'a,y\n1,0\n"' + "x" * 200_000, 3, "quotation"),
+    # A stray quotation mark lost the lines up to the next one, without a word.
+    ("a.csv", 'a,y\n1,no\n2,"yes\n3,no\n4,no\n5,yes"\n6,no\n', 3, "a stray quotation mark in '2,\"yes'"),
+    ("a.csv", 'a,y\r\n1,"0\r\n2,1\r\n3,0"\r\n', 2, "stray"),
+    ("a.csv", '"a,y\n1,0\n2,1\n', 1, "stray"),
+    ("a.csv", 'a,y\n1,no"\n2,yes\n', 2, "stray"),
+    ("a.csv", 'a,y\n1,"no" way\n2,yes\n', 2, "stray"),
+    ("a.csv", 'a;y\n1;"no\n2;yes\n', 2, "stray"),
 ]
 
 
@@ -345,6 +484,22 @@ def test_no_file_no_format_no_access(tmp_path):
                 "y": np.ones(2),
             },
             "do not fit together",
+        ),
+        *(
+            (
+                {"X_data": np.ones(2), "X_indices": np.asarray([0, 1]), "X_indptr": np.arange(3), "X_shape": (2, 2)}
+                | {"y": np.ones(2)}
+                | wrong,
+                f"do not fit together .{said}",
+            )
+            for wrong, said in (
+                ({"X_indices": np.asarray([0, 2**32 + 1])}, "indices go from 0 to 4294967297: from 0 to 1 is possible"),
+                ({"X_indptr": np.asarray([0, 1, 2**32 + 2])}, "indptr go from 0 to 4294967298: from 0 to 2"),
+                ({"X_indices": np.asarray([0, -1])}, "indices go from -1"),
+                ({"X_indices": np.asarray([0.0, 1.0])}, "indices are float64"),
+                ({"X_shape": (2, 2**31 + 1)}, "indices may go to 2147483648"),
+                ({"X_shape": (2,)}, ""),
+            )
         ),
     ],
 )
@@ -520,6 +675,8 @@ def test_scaling_keeps_type_and_dtype():
     assert isinstance(scaling(jnp.asarray(x)), jax.Array) and scaling(jnp.asarray(x)).dtype == jnp.float32
     bytes_in = Scaling.min_max(np.asarray([[0], [255]], np.uint8))(np.asarray([[51]], np.uint8))
     assert bytes_in.dtype == np.float32 and np.isclose(bytes_in[0, 0], 0.2)
+    for short in (x.astype(np.float16), jnp.asarray(x, jnp.bfloat16), x.astype(jnp.bfloat16)):
+        assert Scaling.standardise(short)(short).dtype == np.float32  # one rule: see jaxsvm.sparse.floating
     for kind in (scipy.sparse.csr_array, scipy.sparse.csr_matrix):
         rows = kind(x)
         kept = rows.copy()

@@ -1,9 +1,13 @@
 """Prediction and models in files: agreement with NumPy, round trips, damage, memory, derivatives."""
 
+import contextlib
 import dataclasses
 import functools
+import io
 import json
 import pickle
+import tracemalloc
+import zipfile
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +19,7 @@ from oracle import laplacian, linear, poly, rbf, sigmoid
 
 import jaxsvm
 from jaxsvm import DataError, FrankWolfe, InputError
-from jaxsvm.datasets import Scaling
+from jaxsvm.datasets import Layout, Scaling
 from jaxsvm.kernels import RBF, Function, Laplacian, Linear, Polynomial, Precomputed, Sigmoid
 
 N, D = 30, 3
@@ -68,6 +72,22 @@ BASES = {
     "fourier": {"name": "rbf", "rank": 20, "method": "fourier"},
     "fourier csr": {"name": "laplacian", "rank": 20, "method": "fourier", "sparse": True},
 }
+
+
+@contextlib.contextmanager
+def compilations():
+    """Names a list that grows by one for each program that is compiled, or taken from the disk."""
+    seen = []
+
+    def listen(event, duration, **_):
+        if event == "/jax/core/compile/backend_compile_duration":
+            seen.append(duration)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield seen
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
 
 
 # --- values
@@ -166,6 +186,46 @@ def test_precomputed_takes_rows_of_kernel_values():
         jaxsvm.decision_function(model, cross[:, :3])
     with pytest.raises(InputError, match="^x is a kernel matrix"):
         jaxsvm.gram(Precomputed(), K + np.triu(np.ones_like(K), 1))
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_model_keeps_every_coefficient_that_is_not_zero(sparse):
+    """Pegasos with `init=` has coefficients where alpha is 0: as a model its accuracy fell from 0.98 to 0.69."""
+    x = X.astype("float64")
+    operator = jaxsvm.gram(RBF(0.4), scipy.sparse.csr_matrix(x) if sparse else x)
+    problem = jaxsvm.hinge_problem(operator, Y, 2.0)
+    start = jnp.asarray(Y * np.linspace(0.5, 1.5, N))
+    with pytest.warns(jaxsvm.ConvergenceWarning):
+        fit = jaxsvm.fit(problem, jaxsvm.Pegasos(steps=3, batch=1, average="last"), init=start)
+    kept = np.flatnonzero(np.asarray(fit.dual_coef))
+    assert len(np.setdiff1d(kept, fit.support)) > 0  # else this test tests nothing
+    model = jaxsvm.compact(fit, problem)
+    assert model.coef.shape == kept.shape
+    np.testing.assert_allclose(
+        jaxsvm.decision_function(model, NEW), jaxsvm.decision_function(fit, problem, NEW), atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("name", ["rbf", "csr", "tiled", "nystroem", "precomputed"])
+def test_no_size_of_a_model_compiles_anything(name):
+    """60 fits of one shape compiled 259 programs: gathers are NumPy's."""
+    kernel = Precomputed() if name == "precomputed" else None
+    fit, problem = fitted(**BASES[name]) if kernel is None else fitted()
+    if kernel is not None:
+        problem = jaxsvm.svm_problem(jaxsvm.gram(kernel, rbf(X, X, 0.4)), Y, 2.0)
+    fits = [dataclasses.replace(fit, dual_coef=fit.dual_coef.at[:k].set(0)) for k in range(1, 9)]
+    jaxsvm.compact(fit, problem)
+    with compilations() as seen:
+        models = [jaxsvm.compact(fit, problem) for fit in fits]
+    assert not seen
+    assert name == "nystroem" or len({model.coef.shape for model in models}) > 2
+
+
+def test_a_model_keeps_its_dtype_where_x64_is_off():
+    fit, problem = fitted()
+    with jax.enable_x64(False):
+        model = jaxsvm.compact(fit, problem)
+    assert model.coef.dtype == model.basis.x.dtype == jnp.float64
 
 
 # --- transformations
@@ -357,6 +417,237 @@ def test_other_files_are_refused(tmp_path, saved):
     np.savez(other, **(arrays | {"header": np.asarray(json.dumps(header))}))
     with pytest.raises(DataError, match="Cubic"):
         jaxsvm.load_model(other)
+
+
+def parts_of(path):
+    with np.load(path) as stored:
+        arrays = dict(stored)
+    return json.loads(str(arrays.pop("header"))), arrays
+
+
+def written(path, header, arrays, **options):
+    np.savez_compressed(path, header=np.asarray(json.dumps(header)), **arrays, **options)
+    return path
+
+
+def changed(name, change):
+    def apply(header, arrays):
+        arrays[name] = change(arrays[name])
+
+    return apply
+
+
+def at(place, value):
+    def change(array):
+        array = array.copy()
+        array[place] = value
+        return array
+
+    return change
+
+
+def told(key, value):
+    """Change one entry of the header, by its path."""
+
+    def apply(header, arrays):
+        *way, last = key.split("/")
+        for step in way:
+            header = header[step]
+        header[last] = value
+
+    return apply
+
+
+def without(name):
+    return lambda header, arrays: arrays.pop(name)
+
+
+FAULTS = {
+    "nan coefficient": ("rbf", changed("coef", at(0, np.nan)), "coef has 1 value.* NaN"),
+    "infinite bias": ("rbf", changed("bias", lambda b: b + np.inf), "bias has 1 value"),
+    "nan support": ("rbf", changed("basis/x", at((0, 0), np.nan)), "basis/x has 1 value"),
+    "complex coefficients": ("rbf", changed("coef", lambda c: c + 1j), "coef is complex128"),
+    "words": ("rbf", changed("coef", lambda c: c.astype(str)), "coef is <U"),
+    "integers": ("rbf", changed("coef", lambda c: c.astype(int)), "coef is int64: floats"),
+    "long floats": ("rbf", changed("coef", lambda c: c.astype(np.longdouble)), "coef is float128"),
+    "too few coefficients": (
+        "rbf",
+        changed("coef", lambda c: c[1:]),
+        r"basis/x has shape \(\d+, 3\), and \(\d+, 3\)",
+    ),
+    "coefficients in a table": ("rbf", changed("coef", lambda c: c[None]), r"coef has shape \(1, "),
+    "a long bias": ("rbf", changed("bias", lambda b: np.zeros(2)), r"bias has shape \(2,\), and \(\) is"),
+    "another shift": ("rbf", changed("basis/shift", lambda b: b[1:]), r"basis/shift has shape \(2,\), and \(3\)"),
+    "another scaling": ("rbf", changed("scaling/factor", lambda b: b[1:]), r"scaling/factor has shape \(2,\)"),
+    "half a scaling": ("rbf", without("scaling/factor"), "it has no scaling/factor"),
+    "the other half": ("rbf", without("scaling/offset"), "'scaling/factor' is no part"),
+    "no certificate": ("rbf", without("certificate/dual"), "it has no certificate/dual"),
+    "whitening": ("nystroem", changed("basis/whitening", lambda w: w[:-1]), r"basis/whitening has shape \(5, 6\)"),
+    "phases": ("fourier", changed("basis/phases", lambda p: p[:-1]), r"basis/phases has shape \(19,\)"),
+    "index too large": ("csr", changed("basis/indices", at(0, 3)), "basis/indices go from 0 to 3: from 0 to 2"),
+    "index below 0": ("csr", changed("basis/indices", at(0, -1)), "basis/indices go from -1"),
+    "index that wraps": (
+        "csr",
+        changed("basis/indices", lambda i: i.astype(np.int64) + 2**32),
+        "basis/indices go from",
+    ),
+    "float indices": ("csr", changed("basis/indices", lambda i: i.astype(float)), "basis/indices is float64: integers"),
+    "rows that descend": ("csr", changed("basis/indptr", at(2, 0)), "basis/indptr does not ascend"),
+    "rows beyond": ("csr", changed("basis/indptr", lambda i: i + 1), "basis/indptr does not ascend"),
+    "a row too few": ("csr", changed("basis/indptr", lambda i: i[:-1]), "basis/indptr has shape"),
+    "too wide rows": ("csr", told("basis/sparse/width", 1), "a row of the basis has 3 entries; 1"),
+    "wider than wide": ("csr", told("basis/sparse/width", 9), "9 entries in a row of 3"),
+    "no columns": ("csr", told("basis/sparse/d", 0), "d = 0"),
+    "columns in words": ("csr", told("basis/sparse/d", "3"), "d = '3'"),
+    "negative sample": ("precomputed", changed("basis/x", at(0, -1)), "basis/x go from -1"),
+    "far sample": ("precomputed", changed("basis/x", lambda i: i.astype(np.int64) + 2**32), "basis/x go from"),
+    "unknown basis": ("rbf", told("basis/type", "spline"), "the basis is .*one of type kernel"),
+    "no basis": ("rbf", told("basis", None), "the basis is None"),
+    "more in the basis": ("rbf", told("basis/more", 1), "the basis holds"),
+    "unknown kernel": ("rbf", told("basis/kernel/kernel", "Cubic"), "the kernel is 'Cubic': one of Linear, RBF"),
+    "no kernel": ("rbf", told("basis/kernel", 3), "the kernel is '3'"),
+    "kernel as parameter": ("rbf", told("basis/kernel/gamma", {"kernel": "Linear"}), "gamma of RBF is {"),
+    "negative gamma": ("rbf", told("basis/kernel/gamma", -1.0), "gamma is -1.0: positive"),
+    "gamma of nothing": ("rbf", told("basis/kernel/gamma", None), "gamma of RBF is None"),
+    "infinite gamma": ("rbf", told("basis/kernel/gamma", float("inf")), "gamma of RBF is inf"),
+    "gamma of another width": ("rbf", told("basis/kernel/gamma", [1.0, 2.0]), r"gamma of RBF is \[1.0, 2.0\]"),
+    "two parameters": ("rbf", told("basis/kernel/degree", 2), "the kernel RBF holds"),
+    "broken degree": ("polynomial", told("basis/kernel/degree", 1.5), "degree is 1.5"),
+    "sum of numbers": ("composed", told("basis/kernel/first", 3), "the kernel is '3'"),
+    "precomputed within": ("composed", told("basis/kernel/second", {"kernel": "Precomputed"}), "'Precomputed': one of"),
+    "precomputed features": ("nystroem", told("basis/kernel", {"kernel": "Precomputed"}), "'Precomputed': one of"),
+    "one class": ("rbf", told("classes", ["a"]), r"the classes are \['a'\]"),
+    "same classes": ("rbf", told("classes", [1, 1.0]), "two different labels"),
+    "classes of lists": ("rbf", told("classes", [[1], [2]]), "two different labels"),
+    "nan class": ("rbf", told("classes", [float("nan"), 1]), "two different labels"),
+    "more in the header": ("rbf", told("more", 1), "the header holds"),
+    "unknown format": ("rbf", told("format", "jaxsvm-model-99"), "jaxsvm-model-99"),
+    "columns too few": ("rbf", told("layout", {"columns": ["a"], "label": None, "index_base": None}), "1 columns have"),
+    "columns of numbers": (
+        "rbf",
+        told("layout", {"columns": [1, 2, 3], "label": None, "index_base": None}),
+        "columns are",
+    ),
+    "a base of 7": ("rbf", told("layout", {"columns": None, "label": None, "index_base": 7}), "count from 7"),
+}
+
+
+@functools.cache
+def sound_file(name, directory):
+    path = directory / f"{name.replace(' ', '_')}.npz"
+    fit, problem = fitted(**BASES[name]) if name != "precomputed" else fitted()
+    if name == "precomputed":
+        problem = jaxsvm.svm_problem(jaxsvm.gram(Precomputed(), rbf(X, X, 0.4)), Y, 2.0)
+    scaling = Scaling(jnp.zeros(D), jnp.ones(D)) if name == "rbf" else None
+    jaxsvm.compact(fit, problem, scaling=scaling, classes=("no", "yes")).save(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    return functools.partial(sound_file, directory=tmp_path_factory.mktemp("sound"))
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_file_is_looked_at_whole(name, sound, tmp_path):
+    kind, fault, said = FAULTS[name]
+    header, arrays = parts_of(sound(kind))
+    jaxsvm.load_model(written(tmp_path / "model.npz", header, arrays))  # the fault alone is the fault
+    fault(header, arrays)
+    with pytest.raises(DataError, match=rf"model\.npz: not a whole jaxsvm model: .*{said}") as refused:
+        jaxsvm.load_model(written(tmp_path / "model.npz", header, arrays))
+    assert len(str(refused.value)) < len(str(tmp_path)) + 300
+
+
+def test_members_nobody_asked_for_and_bombs_are_refused_unread(sound, tmp_path):
+    """A 3 MB file took 3 GiB."""
+    header, arrays = parts_of(sound("rbf"))
+    path = tmp_path / "model.npz"
+    with pytest.raises(DataError, match=r"the member 'junk\.npy' is no part"):
+        jaxsvm.load_model(written(path, header, arrays, junk=np.zeros(3)))
+    with pytest.raises(DataError, match=r"the member 'basis/phases' is no part of a model of this kind"):
+        jaxsvm.load_model(written(path, header, arrays | {"basis/phases": np.zeros(3)}))
+    with zipfile.ZipFile(written(path, header, arrays), "a") as archive:
+        archive.writestr("notes.txt", b"")
+    with pytest.raises(DataError, match=r"the member 'notes\.txt' is no part"):
+        jaxsvm.load_model(path)
+    with pytest.warns(UserWarning, match="Duplicate"), zipfile.ZipFile(written(path, header, arrays), "a") as archive:
+        archive.writestr("coef.npy", b"")
+    with pytest.raises(DataError, match="the member 'coef' is there 2 times"):
+        jaxsvm.load_model(path)
+    with zipfile.ZipFile(
+        written(path, header, {name: arrays[name] for name in arrays if name != "coef"}), "a"
+    ) as zipped:
+        content = io.BytesIO()
+        np.save(content, arrays["coef"])
+        zipped.writestr("coef.npy", content.getvalue(), zipfile.ZIP_LZMA)
+    with pytest.raises(DataError, match="packed in another way"):
+        jaxsvm.load_model(path)
+    q = 40_000_000 // D  # 320 MB of zeros in a file of 0.3 MB
+    wide = arrays | {"basis/x": np.zeros((q, D)), "coef": np.zeros(q)}
+    written(path, header, wide)
+    tracemalloc.start()
+    with pytest.raises(DataError, match=r"would take 426,\d+,\d+ bytes, and 268,435,456 are allowed.*memory=426"):
+        jaxsvm.load_model(path)
+    assert tracemalloc.get_traced_memory()[1] < 2**20
+    tracemalloc.stop()
+
+
+def test_a_member_is_what_its_size_says(sound, tmp_path):
+    header, arrays = parts_of(sound("rbf"))
+    path, content = tmp_path / "model.npz", io.BytesIO()
+    np.lib.format.write_array_header_1_0(content, {"descr": "<f8", "fortran_order": False, "shape": (2**40,)})
+    with zipfile.ZipFile(written(path, header, {k: v for k, v in arrays.items() if k != "coef"}), "a") as archive:
+        archive.writestr("coef.npy", content.getvalue())
+    with pytest.raises(DataError, match="coef is of shape .* which is not what its size says"):
+        jaxsvm.load_model(path)
+
+
+def test_memory_may_be_granted_and_regular_models_load(tmp_path):
+    """What `save` writes can be loaded, however well it would pack."""
+    fit, problem = fitted()
+    q = 2_000_000
+    basis = dataclasses.replace(jaxsvm.compact(fit, problem).basis, x=jnp.zeros((q, 15)), shift=jnp.zeros(15))
+    model = dataclasses.replace(jaxsvm.compact(fit, problem), basis=basis, coef=jnp.ones(q))  # 256 MB of zeros and ones
+    path = tmp_path / "model.npz"
+    model.save(path)
+    assert jaxsvm.load_model(path).coef.shape == (q,)
+    small = tmp_path / "small.npz"
+    jaxsvm.compact(fit, problem).save(small)
+    with pytest.raises(DataError, match="1,000 are allowed"):
+        jaxsvm.load_model(small, memory=1000)
+    assert jaxsvm.load_model(small, memory=10**6).classes == (-1, 1)
+
+
+def test_models_of_version_1_still_load(sound, tmp_path):
+    header, arrays = parts_of(sound("rbf"))
+    assert header["format"] == "jaxsvm-model-2"
+    header["format"] = "jaxsvm-model-1"
+    del header["layout"]
+    back = jaxsvm.load_model(written(tmp_path / "model.npz", header, arrays))
+    assert back.layout is None and back.columns is None
+    np.testing.assert_array_equal(back.coef, jaxsvm.load_model(sound("rbf")).coef)
+
+
+def test_names_of_columns_survive_a_file(tmp_path):
+    layout = Layout(("size, of it", "\u00e4", ""), "answer", None)
+    model = jaxsvm.compact(*fitted(), layout=layout)
+    assert model.columns == layout.columns and hash(jax.tree.structure(model)) is not None
+    model.save(tmp_path / "model.npz")
+    assert jaxsvm.load_model(tmp_path / "model.npz").layout == layout
+
+
+def test_a_model_that_no_file_may_hold_is_not_saved(tmp_path):
+    model = jaxsvm.compact(*fitted())
+    path = tmp_path / "model.npz"
+    for change, said in (
+        ({"coef": model.coef.at[0].set(jnp.nan)}, "coef has 1 value"),
+        ({"layout": Layout(("a",))}, "1 columns have names"),
+        ({"classes": (1, 1)}, "two different labels"),
+    ):
+        with pytest.raises(InputError, match=f"the model cannot be saved: .*{said}"):
+            dataclasses.replace(model, **change).save(path)
+    assert not path.exists()
 
 
 # --- refusals

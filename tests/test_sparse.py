@@ -8,6 +8,8 @@ import scipy.sparse
 from jax.experimental import sparse as jax_sparse
 
 from jaxsvm.errors import InputError
+from jaxsvm.gram import gram
+from jaxsvm.kernels import RBF
 from jaxsvm.sparse import CSR, as_points, dense_rows
 
 
@@ -120,8 +122,7 @@ def test_dense_points_keep_floats_and_turn_integers_into_floats():
         (np.ones((2, 2), np.int8), jnp.zeros(()).dtype),
         (np.ones((2, 2), bool), jnp.zeros(()).dtype),
         (np.ones((2, 2), np.float32), jnp.float32),
-        (np.ones((2, 2), np.float16), jnp.float16),
-        (jnp.ones((2, 2), jnp.bfloat16), jnp.bfloat16),
+        (np.ones((2, 2), np.longdouble), jnp.float64),
         (jnp.ones((2, 2), jnp.float64), jnp.float64),
         (np.asfortranarray(np.ones((2, 2))), jnp.float64),
     ):
@@ -129,6 +130,50 @@ def test_dense_points_keep_floats_and_turn_integers_into_floats():
         assert isinstance(points, jax.Array) and points.dtype == dtype and points.shape == (2, 2)
     assert as_points(np.ones((2, 2)), np.float32).dtype == jnp.float32
     assert jax.jit(as_points)(jnp.array([[jnp.nan]])).shape == (1, 1)  # values are unknown: no refusal
+
+
+SHORT = {"float16": jnp.float16, "bfloat16": jnp.bfloat16, "8 bits": jnp.float8_e5m2}
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_short_floats_are_promoted_to_float32(name, matrix):
+    """One rule for points, kernel values and a dtype that is named."""
+    short, values = SHORT[name], np.array([[1.0, 2.0], [0.5, 0.0]])
+    rows = as_points(matrix)
+    given = [values.astype(short), jnp.asarray(values, short), jax_sparse.BCSR.fromdense(jnp.asarray(values, short))]
+    for x in [*given, CSR(rows.data.astype(short), rows.indices, rows.indptr, rows.d, rows.width)]:
+        assert as_points(x).dtype == jnp.float32
+    for x in given:
+        points = as_points(x)
+        np.testing.assert_array_equal(points.rows(jnp.arange(2)) if isinstance(points, CSR) else points, values)
+    assert as_points(values, short).dtype == jnp.float32
+    assert jax.eval_shape(as_points, jax.ShapeDtypeStruct((2, 2), short)).dtype == jnp.float32
+    for x in (values.astype(short), values):
+        for options in ({"dtype": short}, {"dtype": short, "tile": 1}, {"dtype": short, "rank": 2}):
+            assert gram(RBF(0.5), x, **options).dtype == jnp.float32
+    nothing = values.copy()
+    nothing[0, 1] = np.nan
+    for array in (nothing.astype(short), jnp.asarray(nothing, short)):
+        with pytest.raises(InputError, match="NaN"):
+            as_points(array)
+
+
+class Huge:
+    """A sparse matrix too large for int32, without the memory."""
+
+    dtype = np.dtype(float)
+
+    def __init__(self, columns, nnz):
+        self.shape, self.nnz = (2, columns), nnz
+
+    def tocsr(self):
+        raise AssertionError("refused before it is converted")
+
+
+@pytest.mark.parametrize(("columns", "nnz", "said"), [(2**31, 1, "columns"), (5, 2**31, "entries")])
+def test_what_int32_cannot_count_is_refused_before_it_wraps(columns, nnz, said):
+    with pytest.raises(InputError, match=f"^x has {2**31} {said}"):
+        as_points(Huge(columns, nnz))
 
 
 BAD = {

@@ -67,12 +67,12 @@ def test_a_step_that_is_too_long_is_not_the_answer():
 def test_the_gradient_is_that_of_the_loss():
     """Against central differences of the same function with a tight inner solver."""
     x, y, validation = data()
-    folds = held_out.training_weights(y, 3)
+    folds = tuple(map(jnp.asarray, held_out.fold_weights(y, 3)))
     objective = held_out.Objective(jax.tree.structure(RBF(1.0)), (True,), held_out.logistic)
     at = (jnp.asarray(0.7), (jnp.asarray(-1.0),))
-    for masks, held in ((None, tuple(map(jnp.asarray, validation))), (jnp.asarray(folds), None)):
+    for masks, held in ((None, tuple(map(jnp.asarray, validation))), (folds, None)):
         given = held_out.HeldOut(jnp.asarray(x), jnp.asarray(y), held, masks, (0.5,), Newton(tol=1e-11))
-        alpha = jnp.ones_like(given.y) / N if masks is None else masks / masks.sum(axis=1, keepdims=True)
+        alpha = jnp.ones_like(given.y) / N if masks is None else masks[0] / masks[0].sum(axis=1, keepdims=True)
 
         def value(parameters, alpha=alpha, given=given):
             return held_out.evaluate(parameters, alpha, given, objective)

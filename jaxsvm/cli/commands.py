@@ -6,7 +6,6 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated, Any
 
 import jax
@@ -15,13 +14,14 @@ import typer
 
 import jaxsvm
 from jaxsvm.cli.inspection import describe_data, describe_model, features_of, is_model, truth_of
-from jaxsvm.cli.job import accuracy_of, choose, prepare, solve_path, solver_of
+from jaxsvm.cli.job import Job, accuracy_of, choose, prepare, solve_path, solver_of
 from jaxsvm.cli.options import (
     Coef0,
     Data,
     Degree,
     Dtype,
     Gamma,
+    IndexBase,
     Json,
     Kernel,
     Label,
@@ -39,13 +39,26 @@ from jaxsvm.cli.options import (
     label_of,
     penalties,
     place_to_save,
+    zero_based,
 )
 from jaxsvm.cli.progress import gap_bar
-from jaxsvm.cli.report import BAD_INPUT, INTERRUPTED, complain, finish, print_json, row_of, show
+from jaxsvm.cli.report import (
+    BAD_INPUT,
+    INTERRUPTED,
+    complain,
+    finish,
+    print_json,
+    print_lines,
+    require_stdout,
+    row_of,
+    show,
+    write_predictions,
+)
 from jaxsvm.cli.system import Interrupts, check_writable, save
 from jaxsvm.datasets import load
 from jaxsvm.errors import ConvergenceWarning, InputError
-from jaxsvm.model import compact, decision_function, load_model
+from jaxsvm.model import decision_function, is_positive
+from jaxsvm.model_file import load_model
 
 app = typer.Typer(
     name="jaxsvm",
@@ -70,6 +83,7 @@ def _command(function: Callable[..., None]) -> Callable[..., None]:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)  # the report says the status
+                require_stdout()
                 function(*args, **kwargs)
         except InputError as error:
             complain(str(error))
@@ -98,6 +112,7 @@ def fit(
     scale: Scale = "none",
     positive: Positive = None,
     label: Label = None,
+    index_base: IndexBase = "auto",
     seed: Seed = 0,
     dtype: Dtype = "float64",
     out: ModelOut = None,
@@ -110,7 +125,9 @@ def fit(
         raise InputError(f"--C is {C}: a positive number is needed.")
     check_writable(out, data)
     with jax.enable_x64(dtype == "float64"), Interrupts() as interrupts:
-        job = prepare(data, label, positive, test_fraction, scale, seed, dtype, kernel, gamma, degree, coef0)
+        job = prepare(
+            data, label, index_base, positive, test_fraction, scale, seed, dtype, kernel, gamma, degree, coef0
+        )
         configured = solver_of(solver, tol, max_steps)
         problem = jaxsvm.svm_problem(job.gram, job.signs, C)
         started = time.monotonic()
@@ -120,7 +137,7 @@ def fit(
             )
         seconds = time.monotonic() - started
         interrupts.armed = False
-        save(out, compact(fitted, problem, scaling=job.scaling, classes=job.classes).save)
+        out = _saved(out, job, fitted, problem)
         row = row_of(C, fitted, accuracy_of(fitted, problem, job), seconds)
     show(as_json, {"command": "fit", **job.description(), "solver": solver, "tol": tol, **row, "out": out})
     finish([fitted], interrupts.seen)
@@ -155,6 +172,7 @@ def path(
     scale: Scale = "none",
     positive: Positive = None,
     label: Label = None,
+    index_base: IndexBase = "auto",
     seed: Seed = 0,
     dtype: Dtype = "float64",
     out: ModelOut = None,
@@ -167,7 +185,9 @@ def path(
     saved = place_to_save(Cs, save_C, out, test_fraction)
     check_writable(out, data)
     with jax.enable_x64(dtype == "float64"), Interrupts() as interrupts:
-        job = prepare(data, label, positive, test_fraction, scale, seed, dtype, kernel, gamma, degree, coef0)
+        job = prepare(
+            data, label, index_base, positive, test_fraction, scale, seed, dtype, kernel, gamma, degree, coef0
+        )
         started = time.monotonic()
         fits, seconds = solve_path(job, Cs, solver_of(solver, tol, max_steps), seed, max_seconds, interrupts)
         total = time.monotonic() - started
@@ -182,14 +202,23 @@ def path(
         if chosen is not None and chosen not in fits:
             complain(f"C = {Cs[chosen]:g} was not reached{'' if out is None else ': no model is written'}.")
             chosen = out = None
-        if out is not None and chosen is not None:
-            save(out, compact(fits[chosen], problems[chosen], scaling=job.scaling, classes=job.classes).save)
+        if chosen is not None:
+            out = _saved(out, job, fits[chosen], problems[chosen])
     report = {"command": "path", **job.description(), "solver": solver, "tol": tol}
     report |= {"path": list(rows.values()), "not_reached": [C for place, C in enumerate(Cs) if place not in fits]}
     report |= {"chosen_C": None if chosen is None else Cs[chosen], "seconds": total, "out": out}
     report |= {"note": OPTIMISTIC if by_accuracy and len(fits) > 1 else None}
     show(as_json, report)
     finish(list(fits.values()), interrupts.seen, complete=len(fits) == len(Cs))
+
+
+def _saved(out: str | None, job: Job, fitted: jaxsvm.Fit, problem: Any) -> str | None:
+    """Write the model, and say where; None where none is asked for, or there is none to write."""
+    if out is not None and not np.isfinite(fitted.dual_coef).all():
+        complain("its coefficients are not finite: no model is written.")
+        return None
+    save(out, lambda target: job.model_of(fitted, problem).save(target))
+    return out
 
 
 @_command
@@ -200,6 +229,7 @@ def predict(
     unlabelled: Annotated[
         bool, typer.Option("--unlabelled", help="DATA has no labels: every column is a feature.")
     ] = False,
+    index_base: IndexBase = "auto",
     part: Annotated[str, typer.Option("--part", metavar="train|test", help="Which part of an npz file.")] = "train",
     out: Annotated[
         str | None,
@@ -209,8 +239,10 @@ def predict(
 ) -> None:
     """Predict labels of new points, one a line; the labels in DATA, where it has them, give the accuracy.
 
-    A table with just the model's number of columns, or an npz file without y, has none. The labels that start the lines
-    of a svmlight file are not looked at with --unlabelled.
+    Columns with names are put in the order of the training file; missing and other ones are refused. The labels are
+    looked for in the column where the training file had them. A table with just the model's columns, or an npz file
+    without y, has none. The labels that start the lines of a svmlight file are not looked at with --unlabelled; its
+    indices count from where those of the training file did.
     """
     if unlabelled and label is not None:
         raise InputError(f"--label is {label!r}, and --unlabelled says that there are no labels: give one of the two.")
@@ -224,33 +256,34 @@ def predict(
             part=part,
             features=features_of(loaded),
             dtype=loaded.coef.dtype,
+            zero_based=zero_based(index_base),
+            like=loaded.layout,
         )
         values = np.asarray(decision_function(loaded, dataset.x))
         labels = np.asarray(jaxsvm.predict(loaded, dataset.x)).tolist()
     truth = None if dataset.y is None else truth_of(dataset.y, loaded.classes)
-    accuracy = None if truth is None else float(np.mean((values >= 0) == truth))
-    if out is not None:
-        lines = ["label,decision", *(f"{name},{value!r}" for name, value in zip(labels, values.tolist(), strict=True))]
-        save(out, lambda target: Path(target).write_text("\n".join(lines) + "\n"))
+    accuracy = None if truth is None else float(np.mean(is_positive(values) == truth))
+    save(out, lambda target: write_predictions(target, labels, values.tolist()))
     if as_json:
         report = {"command": "predict", "model": model, "data": data, "n": len(labels), "accuracy": accuracy}
-        print_json(report | {"labels": labels, "decision": values.tolist(), "out": out})
+        print_json(report | {"labels": labels, "decision": values.tolist(), "notes": list(dataset.notes), "out": out})
         return
     if out is None:
-        sys.stdout.write("".join(f"{name}\n" for name in labels))
+        print_lines(labels)
     if accuracy is not None:
         known = f", accuracy {accuracy:.4f}"
     elif dataset.y is not None:
         known = ", accuracy unknown (DATA has other labels)"
     else:
         known = "" if unlabelled else f", no labels: DATA has the model's {dataset.x.shape[1]} columns only"
-    typer.echo(f"{len(labels)} points{known}", err=True)
+    typer.echo("\n".join([f"{len(labels)} points{known}", *dataset.notes]), err=True)
 
 
 @_command
 def info(
     file: Annotated[str | None, typer.Argument(metavar="[MODEL|DATA]", help="A model or a data set.")] = None,
     label: Label = None,
+    index_base: IndexBase = "auto",
     as_json: Json = False,
 ) -> None:
     """What is in a model or a data set, or what this installation runs on."""
@@ -267,7 +300,7 @@ def info(
         with jax.enable_x64(True):
             report = describe_model(file, load_model(file))
     else:
-        report = describe_data(file, load(file, label=label_of(label)))
+        report = describe_data(file, load(file, label=label_of(label), zero_based=zero_based(index_base)))
     show(as_json, {"command": "info", **report})
 
 

@@ -54,6 +54,9 @@ def describe_model(file: str, model: Model) -> dict[str, Any]:
         "kernel": kernels.kernel_to_dict(model.basis.kernel) if hasattr(model.basis, "kernel") else None,
         "dtype": str(model.coef.dtype),
         "scaled": model.scaling is not None,
+        "columns": None if model.columns is None else list(model.columns),
+        "label": None if model.layout is None else model.layout.label,
+        "index_base": None if model.layout is None else model.layout.index_base,
         **certificate,
     }
 

@@ -11,13 +11,13 @@ import numpy as np
 
 import jaxsvm
 from jaxsvm import kernels
-from jaxsvm.cli.options import label_of
+from jaxsvm.cli.options import label_of, zero_based
 from jaxsvm.cli.progress import progress_bar
-from jaxsvm.cli.system import Interrupts
-from jaxsvm.datasets import Scaling, load, two_classes
+from jaxsvm.cli.system import Interrupts, require_memory
+from jaxsvm.datasets import Layout, Scaling, load, two_classes
 from jaxsvm.errors import InputError
 from jaxsvm.gamma import resolve_gamma
-from jaxsvm.model import decision_function
+from jaxsvm.model import Model, compact, decision_function, is_positive
 from jaxsvm.result import Fit, Status
 
 
@@ -34,6 +34,11 @@ class Job:
     kernel: kernels.Kernel
     shape: tuple[int, int]
     scale: str
+    layout: Layout
+
+    def model_of(self, fitted: Fit, problem: Any) -> Model:
+        """A fit as a model that knows what was done to the columns, and how the file held them."""
+        return compact(fitted, problem, scaling=self.scaling, classes=self.classes, layout=self.layout)
 
     def description(self) -> dict[str, Any]:
         """For the report."""
@@ -49,11 +54,12 @@ class Job:
 
 
 def prepare(
-    data: str, label: str | None, positive: str | None, test_fraction: float, scale: str, seed: int, dtype: str,
-    kernel: str, gamma: str | None, degree: int | None, coef0: float | None,
+    data: str, label: str | None, index_base: str, positive: str | None, test_fraction: float, scale: str, seed: int,
+    dtype: str, kernel: str, gamma: str | None, degree: int | None, coef0: float | None,
 ) -> Job:  # fmt: skip
     """Read, split and scale the data, and make its kernel matrix."""
-    dataset = load(data, label=label_of(label), dtype=dtype)
+    dataset = load(data, label=label_of(label), dtype=dtype, zero_based=zero_based(index_base))
+    require_memory(data, dataset.x)
     signs, classes = two_classes(dataset.y, positive)
     signs = signs.astype(dtype)
     train, test = _split(signs, test_fraction, seed)
@@ -67,7 +73,8 @@ def prepare(
         held_out = (dataset.x[test] if scaling is None else scaling(dataset.x[test]), signs[test])
     n, d = x.shape
     gram = jaxsvm.gram(chosen, scaled)
-    return Job(data, gram, signs[train], held_out, scaling, tuple(classes.tolist()), chosen, (n, d), scale)
+    classes = tuple(classes.tolist())
+    return Job(data, gram, signs[train], held_out, scaling, classes, chosen, (n, d), scale, dataset.layout)
 
 
 def _split(signs: np.ndarray, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray | None]:
@@ -143,7 +150,7 @@ def accuracy_of(fitted: Fit, problem: Any, job: Job) -> float | None:
     if job.test is None:
         return None
     x, signs = job.test
-    return float(np.mean((np.asarray(decision_function(fitted, problem, x)) >= 0) == (signs > 0)))
+    return float(np.mean(is_positive(np.asarray(decision_function(fitted, problem, x))) == (signs > 0)))
 
 
 def choose(rows: dict[int, dict[str, Any]], fits: dict[int, Fit]) -> int:

@@ -58,6 +58,9 @@ Positive = Annotated[
 Label = Annotated[
     str | None, typer.Option("--label", help="Column (name or index) or npz key of the labels.", show_default=False)
 ]
+IndexBase = Annotated[
+    str, typer.Option("--index-base", metavar="0|1|auto", help="What the indices of a svmlight file count from.")
+]
 Seed = Annotated[int, typer.Option("--seed", help="Of the split and of the solver's draws.")]
 Dtype = Annotated[str, typer.Option("--dtype", metavar="|".join(DTYPES), help="What to compute in.")]
 ModelOut = Annotated[
@@ -137,3 +140,11 @@ def label_of(label: str | None) -> str | int | None:
         return None if label is None else int(label)
     except ValueError:
         return label
+
+
+def zero_based(index_base: str) -> bool | None:
+    """Whether indices count from 0, as `load` is told; None: find out."""
+    known = {"0": True, "1": False, "auto": None}
+    if index_base not in known:
+        raise InputError(f"--index-base is {index_base!r}: one of {', '.join(known)} is needed.")
+    return known[index_base]

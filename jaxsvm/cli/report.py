@@ -1,14 +1,21 @@
 """Reports: a table or JSON on stdout, one line for what went wrong on stderr, and the exit code."""
 
+import contextlib
+import csv
+import errno
 import json
 import math
+import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Column, Table
 
+from jaxsvm.errors import InputError
 from jaxsvm.result import Fit, Status, advice
 
 CERTIFIED, NOT_CERTIFIED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
@@ -31,7 +38,7 @@ def row_of(C: float, fitted: Fit, accuracy: float | None, seconds: float) -> dic
         "relative_gap": float(fitted.certificate.relative_gap),
         "steps": int(fitted.steps),
         "kernel_evaluations": fitted.kernel_evaluations,
-        "support": len(fitted.support),
+        "support": int(np.count_nonzero(fitted.dual_coef)),
         "test_accuracy": accuracy,
         "seconds": seconds,
     }
@@ -42,7 +49,12 @@ def show(as_json: bool, report: dict[str, Any]) -> None:
     if as_json:
         print_json(report)
         return
-    console = Console(soft_wrap=True)
+    with reporting():
+        _print_table(report)
+
+
+def _print_table(report: dict[str, Any]) -> None:
+    console = _Console(soft_wrap=True)
     facts = Table(show_header=False, box=None)
     for name, value in report.items():
         if name not in ("path", "note") and value is not None and value != []:
@@ -65,14 +77,65 @@ def _shown(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(_shown(part) if name == "kernel" else f"{name} {_shown(part)}" for name, part in value.items())
     if isinstance(value, list):
-        return ", ".join(map(_shown, value))
+        return ", ".join(map(_shown, value[:20])) + (f", ... ({len(value)})" if len(value) > 20 else "")
     return f"{value:.5g}" if isinstance(value, float) else "" if value is None else str(value)
 
 
 def print_json(report: dict[str, Any]) -> None:
     """One JSON object on stdout."""
-    json.dump(_strict(report), sys.stdout, indent=2, allow_nan=False)
-    sys.stdout.write("\n")
+    with reporting():
+        json.dump(_strict(report), sys.stdout, indent=2, allow_nan=False)
+        sys.stdout.write("\n")
+
+
+def print_lines(lines: list[Any]) -> None:
+    """One a line on stdout."""
+    with reporting():
+        sys.stdout.write("".join(f"{line}\n" for line in lines))
+
+
+def write_predictions(path: str, labels: list[Any], values: list[float]) -> None:
+    """`label,decision` as CSV: a label that holds a comma is quoted."""
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(("label", "decision"))
+        writer.writerows((label, repr(value)) for label, value in zip(labels, values, strict=True))
+
+
+def require_stdout() -> None:
+    """Refuse to work for a report that has nowhere to go."""
+    if sys.stdout is None:
+        raise InputError("the report cannot be written: stdout is closed.")
+
+
+@contextlib.contextmanager
+def reporting() -> Iterator[None]:
+    """A report that stdout does not take is an error in words.
+
+    Raises:
+        InputError: Where stdout is closed or full, or its encoding lacks a character.
+    """
+    require_stdout()
+    try:
+        yield
+        sys.stdout.flush()
+    except UnicodeEncodeError as error:
+        missing = error.object[error.start]
+        raise InputError(
+            f"the report cannot be written: stdout takes {error.encoding}, which has no {missing!a}; set "
+            "PYTHONIOENCODING=utf-8."
+        ) from None
+    except OSError as error:
+        with contextlib.suppress(OSError, ValueError):  # else Python writes the rest when it leaves, and fails again
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise InputError(f"the report cannot be written to stdout: {error.strerror or error}.") from None
+
+
+class _Console(Console):
+    """A console whose reader has gone is a failure like any other."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
 def _strict(value: Any) -> Any:

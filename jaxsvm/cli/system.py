@@ -1,5 +1,6 @@
 """What the command asks of the system: files written whole or not at all, Ctrl-C, a place for compiled programs."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -10,8 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from jaxsvm.errors import InputError
+from jaxsvm.gram import BUILD_TILE
+
+VECTORS = 4
+"""Numbers a column, beside the rows: the shift, the spread, the scaling."""
 
 
 def check_writable(out: str | None, *inputs: str) -> None:
@@ -56,6 +62,36 @@ def save(out: str | None, write: Callable[[str], Any]) -> None:
             raise
     except OSError as error:
         raise InputError(f"--out is {out!r}: cannot be written: {error.strerror or error}.") from error
+
+
+def require_memory(name: str, x: Any) -> None:
+    """Refuse sparse points so wide that the rows which are made dense, a block at a time, would not fit this machine.
+
+    Raises:
+        InputError: With what they take, and what to do.
+    """
+    if not hasattr(x, "indptr"):
+        return
+    n, d = x.shape
+    needed, there = (2 * min(n, BUILD_TILE) + VECTORS) * d * x.dtype.itemsize, memory()
+    if there is not None and needed > there / 2:
+        used = len(np.unique(x.indices))
+        raise InputError(
+            f"{name}: has {n} samples and {d} columns, of which {used} occur: blocks of dense rows would take "
+            f"{needed / 2**30:.3g} GiB, and this machine has {there / 2**30:.3g}. Number the columns that occur from 1 "
+            "without gaps (indices must be the columns' numbers, not hashes or identifiers), or hash them to fewer."
+        )
+
+
+def memory() -> int | None:
+    """Bytes that this machine has, or that this process may use; None where that is not known."""
+    known = []
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        known.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):  # "max": no limit
+            known.append(int(Path(file).read_text()))
+    return min(known, default=None)
 
 
 class Interrupts:

@@ -5,8 +5,9 @@ line, slowly, so that the error can name the line. Nothing is dropped, filled in
 """
 
 from jaxsvm.datasets.labels import two_classes
+from jaxsvm.datasets.layout import Layout
 from jaxsvm.datasets.reading import Dataset, load
 from jaxsvm.datasets.scaling import Scaling
 from jaxsvm.datasets.synthetic import two_gaussians
 
-__all__ = ["Dataset", "Scaling", "load", "two_classes", "two_gaussians"]
+__all__ = ["Dataset", "Layout", "Scaling", "load", "two_classes", "two_gaussians"]

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import jax.numpy as jnp
 import numpy as np
 
+from jaxsvm.datasets.layout import Layout, Wanted
 from jaxsvm.datasets.refusal import AGAIN
 from jaxsvm.datasets.tables import read_npz, read_parquet
 from jaxsvm.datasets.text import read_csv, read_svmlight
@@ -33,12 +34,17 @@ class Dataset:
             where the points have no labels.
         feature_names: The `d` column names, or None where the file has none.
         source: The path that was read.
+        layout: How the file holds its columns: `compact(..., layout=...)` remembers it, `load(..., like=...)` holds
+            another file to it.
+        notes: What was decided that one may want to know, in words.
     """
 
     x: Any
     y: np.ndarray | None
     feature_names: tuple[str, ...] | None
     source: str
+    layout: Layout = Layout()
+    notes: tuple[str, ...] = ()
 
 
 def load(
@@ -51,6 +57,8 @@ def load(
     features: int | None = None,
     header: bool | None = None,
     format: str | None = None,
+    zero_based: bool | None = None,
+    like: Layout | None = None,
 ) -> Dataset:
     """Read a data set.
 
@@ -70,9 +78,13 @@ def load(
             a test file that lacks the last ones has.
         header: Whether the first line of a CSV file holds names. None finds out: it does if no field of it is a number.
         format: "svmlight", "csv", "npz" or "parquet", for a file whose name does not tell.
+        zero_based: Whether the indices of a svmlight file count from 0. None: as in the training file, where `like` is
+            given; else from 0 where the index 0 occurs in the file, and from 1 where it does not.
+        like: The layout of the training file (`dataset.layout`, `model.layout`). Columns that have names are put in its
+            order; missing and other ones are refused. The labels are looked for where they were there.
 
     Returns:
-        The data set. svmlight columns count from 1, or from 0 where the index 0 occurs in the file.
+        The data set.
 
     Raises:
         DataError: Where the file is missing, unreadable, cut short or holds something else: the message names the file,
@@ -84,26 +96,27 @@ def load(
     kind, compression = _format_of(name, format)
     if part != "train" and kind != "npz":
         raise InputError(f"part is {part!r}: only npz files have parts; give the test file's own path.")
+    if zero_based is not None and kind != "svmlight":
+        raise InputError(f"zero_based is {zero_based}: only svmlight files have indices to count.")
     if label is not None and label is not False and kind == "svmlight":
         raise InputError(f"label is {label!r}: svmlight lines start with their label; leave it out.")
     content = _decompressed(name, compression)
     if not content.strip():
         raise DataError(f"{name}: the file is empty: it has no samples.")
-    optional = label_optional and label is None
-    bare = features if optional else None  # how many columns a table without labels has
+    wanted = Wanted(label, label_optional and label is None, features, Layout() if like is None else like)
     if kind == "svmlight":
-        x, y, names = read_svmlight(name, content, features)
-        y = None if label is False else y
+        read = read_svmlight(name, content, wanted, None if zero_based is None else int(not zero_based))
     elif kind == "csv":
-        x, y, names = read_csv(name, content, label, header, bare)
+        read = read_csv(name, content, wanted, header)
     elif kind == "npz":
-        x, y, names = read_npz(name, content, label, part, optional)
+        read = read_npz(name, content, wanted, part)
     else:
-        x, y, names = read_parquet(name, content, label, bare)
+        read = read_parquet(name, content, wanted)
+    x = read.x
     if features is not None and x.shape[1] != features:
         raise DataError(f"{name}: has {x.shape[1]} feature columns; features={features} was given.")
     x = x.astype(np.result_type(x.dtype, np.float32) if dtype is None else dtype, copy=False)
-    return Dataset(x, y, names, name)
+    return Dataset(x, read.y, read.layout.columns, name, read.layout, read.notes)
 
 
 def _check_arguments(name: str, label: Any, part: str, dtype: Any, format: str | None) -> None:

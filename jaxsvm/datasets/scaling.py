@@ -88,10 +88,7 @@ class Scaling:
                 "x is sparse and the scaling shifts its columns, which would fill it: make the scaling "
                 "from sparse points, or pass dense ones."
             )
-        data = x.data * factor[x.indices]
-        if hasattr(x, "tocsr"):
-            return type(x)((data, x.indices, x.indptr), shape=x.shape)
-        return dataclasses.replace(x, data=data)  # jaxsvm's own CSR
+        return _with_stored(x, x.data * factor[x.indices])
 
 
 def _is_sparse(x: Any) -> bool:
@@ -103,13 +100,22 @@ def _stored(x: Any) -> Any:
     return x.data if _is_sparse(x) else x
 
 
+def _with_stored(x: Any, data: Any) -> Any:
+    """The points with these numbers."""
+    if not _is_sparse(x):
+        return data
+    if hasattr(x, "tocsr"):
+        return type(x)((data, x.indices, x.indptr), shape=x.shape)
+    return dataclasses.replace(x, data=data)  # jaxsvm's own CSR
+
+
 def _namespace(x: Any) -> tuple[Any, Any]:
     """Where to compute, and in what: NumPy sums down columns one by one, so float32 would lose digits."""
     return (jnp, x.dtype) if isinstance(x, jax.Array) else (np, np.float64)
 
 
 def _points(x: Any, check: bool = True) -> Any:
-    """Points as they came, but floating and `(n, d)`."""
+    """Points as they came, but floating (float32 at least) and `(n, d)`."""
     if hasattr(x, "tocsr"):
         x = x.tocsr()
         if not x.has_canonical_format:
@@ -123,6 +129,8 @@ def _points(x: Any, check: bool = True) -> Any:
         if x.dtype.kind not in "biu":
             raise InputError(f"x is of type {x.dtype}: numbers are needed.")
         x = x.astype(np.result_type(x.dtype, np.float32))
+    elif x.dtype.itemsize < 4:
+        x = _with_stored(x, _stored(x).astype(np.float32))
     if check:
         require_finite("x", _stored(x))
     return x

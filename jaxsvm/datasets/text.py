@@ -5,10 +5,11 @@ import io
 import math
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
+from jaxsvm.datasets.layout import Layout, Read, Wanted
 from jaxsvm.datasets.refusal import as_number, decoded, label_column, need, refuse_line, shown
 from jaxsvm.errors import DataError
 
@@ -17,11 +18,18 @@ MISSING = ("", "?", "na", "n/a", "nan", "null", "none")  # what files write for 
 MAX_INDEX = 2**31 - 1  # columns are int32 everywhere
 
 
-def read_svmlight(name: str, content: bytes, features: int | None) -> tuple[Any, np.ndarray, None]:
-    """Points as a SciPy CSR array, labels, and no names.
+def read_svmlight(name: str, content: bytes, wanted: Wanted, base: int | None) -> Read:
+    """Points as a SciPy CSR array, and labels, which `label=False` drops.
+
+    Args:
+        name: The file's name.
+        content: The file.
+        wanted: What is asked for.
+        base: What indices count from, 0 or 1; None: as in the training file, or 0 where the index 0 occurs and else 1.
 
     Raises:
-        DataError: Where a line is not `label index:value ...`.
+        DataError: Where a line is not `label index:value ...`, or where indices count from elsewhere than those of the
+            training file.
     """
     reader = need("sklearn.datasets", "scikit-learn", "svmlight")
     sparse = need("scipy.sparse", "scipy", "svmlight")
@@ -29,20 +37,46 @@ def read_svmlight(name: str, content: bytes, features: int | None) -> tuple[Any,
     if not any(line.split(b"#")[0].strip() for line in io.BytesIO(content)):
         raise DataError(f"{name}: the file holds comments only: it has no samples.")
     try:
-        x, y = reader.load_svmlight_file(io.BytesIO(content), n_features=features)[:2]
-        if not (np.isfinite(x.data).all() and np.isfinite(y).all()) or x.shape[1] > MAX_INDEX:
+        x, y = reader.load_svmlight_file(io.BytesIO(content), zero_based=True)[:2]
+        lowest = int(x.indices.min()) if x.nnz else None
+        base, notes = _index_base(name, lowest, base, wanted.like.index_base)
+        d = max(x.shape[1] - base, 0)
+        if not (np.isfinite(x.data).all() and np.isfinite(y).all()) or d > min(wanted.features or d, MAX_INDEX):
             raise ValueError("values that are not finite, or an index that is too large")
     except (ValueError, OverflowError) as error:
-        _locate_svmlight(name, content, features)
+        if isinstance(error, DataError):
+            raise
+        _locate_svmlight(name, content, wanted.features, base)
         raise DataError(f"{name}: not a svmlight file: {error}.") from error
-    if x.nnz == 0 and features is None:
+    if x.nnz == 0 and wanted.features is None:
         raise DataError(f"{name}: no line has a feature; svmlight lines look like '+1 3:0.5 7:1'.")
-    x = sparse.csr_array(x)
+    x = sparse.csr_array((x.data, x.indices - base, x.indptr), shape=(x.shape[0], wanted.features or d))
     x.eliminate_zeros()
-    return x, (y.astype(np.int64) if (y == np.rint(y)).all() and np.abs(y).max() < 2**53 else y), None
+    y = None if wanted.label is False else y.astype(np.int64) if (y == np.rint(y)).all() and abs(y).max() < 2**53 else y
+    return Read(x, y, Layout(index_base=base), notes)
 
 
-def _locate_svmlight(name: str, content: bytes, features: int | None) -> None:
+def _index_base(name: str, lowest: int | None, base: int | None, training: int | None) -> tuple[int, tuple[str, ...]]:
+    """What the indices count from, and what is to be said of it."""
+    if base == 1 and lowest == 0:
+        raise DataError(
+            f"{name}: the index 0 occurs, so its indices count from 0: leave zero_based=False (--index-base 1) out."
+        )
+    if base is not None:
+        return base, ()
+    if training == 1 and lowest == 0:
+        raise DataError(
+            f"{name}: its indices count from 0 (the index 0 occurs), those of the training file were taken to count "
+            "from 1. If so, say zero_based=True (--index-base 0) here; if both count from 0, fit again with it."
+        )
+    if training is None:
+        return (0 if lowest == 0 else 1), ()
+    guessed = training == 0 and lowest not in (0, None)
+    note = "indices are taken to count from 0, as in the training file, though no index is 0 here (--index-base 1 else)"
+    return training, (note,) if guessed else ()
+
+
+def _locate_svmlight(name: str, content: bytes, features: int | None, base: int | None) -> None:
     """Raise for the first line that is no svmlight; return where there is none."""
     text = decoded(name, content, "a text file of lines such as '+1 3:0.5 7:1'")
     lines = text.split("\n")
@@ -64,11 +98,10 @@ def _locate_svmlight(name: str, content: bytes, features: int | None) -> None:
             smallest = min(smallest, last)
             if last > largest:
                 largest, where = last, number
-    columns = largest + (smallest == 0)  # an index 0 anywhere makes the file count from 0
-    if features is not None and columns > features:
-        refuse_line(
-            name, where, f"the feature index is {largest}", f"features={features} was given, raise it or drop it"
-        )
+    base = (smallest > 0) if base is None else base  # an index 0 anywhere makes the file count from 0
+    if features is not None and largest + 1 - base > features:
+        found = f"the feature index is {largest}" + ("" if base else ", and indices count from 0")
+        refuse_line(name, where, found, f"features={features} was given, raise it or drop it")
 
 
 def _check_feature(name: str, line: int, token: str, last: int, cut: bool) -> int:
@@ -91,37 +124,58 @@ def _check_feature(name: str, line: int, token: str, last: int, cut: bool) -> in
     return int(index)
 
 
-def read_csv(
-    name: str, content: bytes, label: str | int | None, header: bool | None, bare: int | None
-) -> tuple[np.ndarray, np.ndarray | None, tuple[str, ...] | None]:
+def read_csv(name: str, content: bytes, wanted: Wanted, header: bool | None) -> Read:
     """Dense points, labels, and the names of the columns where the file has a header.
 
-    There are no labels where `label` is False, or where there are just `bare` columns.
-
     Raises:
-        DataError: Where a line has too few or too many fields, or a field is missing or no number.
+        DataError: Where a line has too few or too many fields, a field is missing or no number, a quotation mark stands
+            where it must not, or the columns are not those of the training file.
     """
-    pa_csv = need("pyarrow.csv", "pyarrow", "CSV")
-    pa = need("pyarrow", "pyarrow", "CSV")
     text = decoded(name, content, "a text file of numbers and separators")
     first_line = next((line for line in io.StringIO(text) if line.strip()), "")
     delimiter = max(",;\t", key=first_line.count)
+    _refuse_stray_quotes(name, text, delimiter)
     line, first = next(_csv_rows(name, text, delimiter), (1, []))
-    label = False if first and len(first) == bare else label
-    named = _has_header(name, line, first, label) if header is None else header
-    column = label_column(name, first if named else None, len(first), label)
+    named = _has_header(name, line, first, wanted.place(len(first))) if header is None else header
+    head = _Head(delimiter, line if named else 0, len(first), first if named else None, 16 * len(first_line))
+    column = label_column(name, head.names, len(first), wanted.label_in(name, head.names, len(first)))
     if named and "" in first:
         expected = "name it, or leave it out if it is the index that pandas writes (to_csv(index=False))"
         refuse_line(name, line, f"column {first.index('')} of the header has no name", expected)
     names = tuple(field for i, field in enumerate(first) if i != column) if named else None
-    keys = [str(i) for i in range(len(first))]  # our own: a file may name two columns alike
+    order = wanted.order(name, names)
+    x, labels = _csv_values(name, content, text, head, column)
+    if not len(x):
+        raise DataError(f"{name}: there is no line below the header: it has no samples.")
+    key = None if column is None else first[column] if named else column
+    notes = wanted.notes(key, column == len(first) - 1, order is not None)
+    if order is not None:
+        x, names = x[:, order], wanted.like.columns
+    return Read(x, None if column is None else _typed_labels(labels), Layout(names, key), notes)
+
+
+class _Head(NamedTuple):
+    """What the first line tells."""
+
+    delimiter: str
+    skipped: int  # lines, the header's among them
+    width: int
+    names: list[str] | None
+    block: int  # bytes that hold a line for sure
+
+
+def _csv_values(name: str, content: bytes, text: str, head: _Head, column: int | None) -> tuple[np.ndarray, list[str]]:
+    """Features and labels: by the fast reader, or by the slow one where that refuses."""
+    pa_csv = need("pyarrow.csv", "pyarrow", "CSV")
+    pa = need("pyarrow", "pyarrow", "CSV")
+    keys = [str(i) for i in range(head.width)]  # our own: a file may name two columns alike
     try:
         table = pa_csv.read_csv(
             io.BytesIO(content.removeprefix(BOM)),
             read_options=pa_csv.ReadOptions(
-                column_names=keys, skip_rows=line if named else 0, block_size=max(1 << 20, 16 * len(first_line))
+                column_names=keys, skip_rows=head.skipped, block_size=max(1 << 20, head.block)
             ),
-            parse_options=pa_csv.ParseOptions(delimiter=delimiter),
+            parse_options=pa_csv.ParseOptions(delimiter=head.delimiter),
             convert_options=pa_csv.ConvertOptions(
                 column_types={key: pa.string() if i == column else pa.float64() for i, key in enumerate(keys)},
                 null_values=[""],
@@ -135,10 +189,22 @@ def read_csv(
         if not np.isfinite(x).all() or {"", "nan"} & {label.lower() for label in set(labels)}:
             raise ValueError("missing values")  # the slow reader says where
     except (pa.ArrowInvalid, ValueError):
-        x, labels = _read_csv_slowly(name, text, delimiter, column, first if named else None)
-    if not len(x):
-        raise DataError(f"{name}: there is no line below the header: it has no samples.")
-    return x, None if column is None else _typed_labels(labels), names
+        return _read_csv_slowly(name, text, head.delimiter, column, head.names)
+    return x, labels
+
+
+def _refuse_stray_quotes(name: str, text: str, delimiter: str) -> None:
+    """A mark left open swallows the lines up to the next one: fields are quoted whole, in one line, or not at all."""
+    if '"' not in text:
+        return
+    field = f'(?:"[^"]*(?:""[^"]*)*" *|[^"{delimiter}]*)'
+    sound = re.compile(f"{field}(?:{delimiter}{field})*")
+    for number, line in enumerate(io.StringIO(text, newline=None), 1):
+        content = line.rstrip("\n")
+        if '"' in content and not sound.fullmatch(content):
+            stray = content[max(0, content.index('"') - 10) :]
+            expected = 'a quotation mark opens a field and closes it in the same line, as in "small, cat"'
+            refuse_line(name, number, f"a stray quotation mark in {shown(stray)}", expected)
 
 
 def _csv_rows(name: str, text: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
@@ -156,7 +222,7 @@ def _csv_rows(name: str, text: str, delimiter: str) -> Iterator[tuple[int, list[
 def _has_header(name: str, line: int, first: list[str], label: str | int | None) -> bool:
     if isinstance(label, str):
         return True
-    column = None if label is False else (len(first) - 1 if label is None else label) % max(len(first), 1)
+    column = None if label is False else (len(first) - 1 if label is None else int(label)) % max(len(first), 1)
     if all(as_number(field) is None for field in first):
         return True
     features = [field for i, field in enumerate(first) if i != column]

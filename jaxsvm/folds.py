@@ -1,0 +1,186 @@
+"""Folds as people give them, as masks: a number, a splitter, pairs of parts, the fold of each sample.
+
+The one dealer of `cross_validate` and `tune`.
+"""
+
+import warnings
+from collections.abc import Iterable, Mapping, Set
+from numbers import Integral
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from jaxsvm.errors import InputError
+
+FORMS = (
+    "a number of folds, a splitter of scikit-learn, pairs (train, test) of indices or boolean masks, or the fold of "
+    "each sample are needed"
+)
+
+
+class Fold(NamedTuple):
+    """Who trains and who is held out; a sample may do neither.
+
+    Attributes:
+        train: `(n,)`.
+        test: `(n,)`, disjoint from it.
+    """
+
+    train: Bool[np.ndarray, " n"]
+    test: Bool[np.ndarray, " n"]
+
+
+def fold_masks(labels: np.ndarray, folds: Any, groups: Any = None, seed: int = 0) -> list[Fold]:
+    """The folds.
+
+    Args:
+        labels: Labels, `(n,)`: a number of folds is dealt class by class.
+        folds: How many; or an object with `split(X, y, groups)`, as scikit-learn's splitters are; or pairs
+            `(train, test)` in any iterable, each part the indices of samples (array, list, range) or a boolean mask
+            `(n,)`; or the fold of each sample, n integers, with -1 for "never held out".
+        groups: Group of each sample, `(n,)`, for a number of folds or a splitter: groups are held out together.
+        seed: Of the shuffle that deals a number of folds.
+
+    Raises:
+        InputError: On anything else.
+    """
+    n = len(labels)
+    if groups is not None and np.shape(groups) != (n,):
+        raise InputError(f"groups has shape {np.shape(groups)}: ({n},) is needed, one a sample.")
+    count = _count(folds)
+    numbers = _fold_numbers(folds, n) if count is None else None
+    splits = count is None and numbers is None and hasattr(folds, "split") and not isinstance(folds, str | bytes)
+    if groups is not None and count is None and not splits:
+        raise InputError("groups goes with a number of folds or a splitter: these folds are given sample by sample.")
+    if count is not None and groups is None:
+        numbers = _dealt(labels, count, seed)
+    if numbers is not None:
+        found = [Fold(numbers != number, numbers == number) for number in np.unique(numbers[numbers >= 0])]
+    elif count is not None:
+        found = _of_pairs(_split(_grouped(count, n, seed), labels, groups), n)
+    else:
+        found = _of_pairs(_split(folds, labels, groups) if splits else folds, n)
+    if not found:
+        raise InputError(f"folds holds no fold (a generator can be used once only): {FORMS}.")
+    return found
+
+
+def _count(folds: Any) -> int | None:
+    """The number of folds, where that is what was given; True is none."""
+    if hasattr(folds, "dtype") and np.ndim(folds) == 0 and np.asarray(folds).dtype.kind in "iu":
+        return int(folds)
+    return int(folds) if isinstance(folds, Integral) and not isinstance(folds, bool) else None
+
+
+def _fold_numbers(folds: Any, n: int) -> Int[np.ndarray, " n"] | None:
+    """The fold of each sample, where that is what was given: one axis of numbers."""
+    if isinstance(folds, list | tuple | range):
+        if not len(folds) or not all(isinstance(number, Integral) for number in folds):
+            return None
+    elif not hasattr(folds, "__array__"):
+        return None
+    numbers = np.asarray(folds)
+    if numbers.ndim != 1 or numbers.dtype.kind == "O":  # pairs, perhaps
+        return None
+    if numbers.shape != (n,) or numbers.dtype.kind not in "iu":
+        raise InputError(
+            f"folds has {len(numbers)} values of type {numbers.dtype}: folds of samples are {n} integers; {FORMS}."
+        )
+    return numbers.astype(np.int64)
+
+
+def _dealt(labels: np.ndarray, count: int, seed: int) -> Int[np.ndarray, " n"]:
+    """The fold of each sample, stratified: the very folds of scikit-learn's `StratifiedKFold(shuffle=True)`."""
+    n = len(labels)
+    if not 2 <= count <= n:
+        raise InputError(f"folds is {count}: from 2 to the number of samples, {n}, is needed.")
+    _, first, codes = np.unique(labels, return_index=True, return_inverse=True)
+    codes = np.argsort(np.argsort(first))[codes]  # classes in the order in which they occur
+    ordered, random, numbers = np.sort(codes), np.random.RandomState(seed), np.empty(n, np.int64)
+    for code in range(len(first)):
+        sizes = [int((ordered[fold::count] == code).sum()) for fold in range(count)]
+        dealt = np.repeat(np.arange(count), sizes)
+        random.shuffle(dealt)
+        numbers[codes == code] = dealt
+    return numbers
+
+
+def _grouped(count: int, n: int, seed: int) -> Any:
+    if not 2 <= count <= n:
+        raise InputError(f"folds is {count}: from 2 to the number of samples, {n}, is needed.")
+    try:
+        from sklearn.model_selection import StratifiedGroupKFold
+    except ImportError as missing:
+        raise InputError(
+            f"folds is {count}: dealing groups to folds needs scikit-learn (pip install jaxsvm[sklearn]); or pass the "
+            "fold of each sample."
+        ) from missing
+    return StratifiedGroupKFold(count, shuffle=True, random_state=seed)
+
+
+def _split(splitter: Any, labels: np.ndarray, groups: Any) -> list[Any]:
+    """What a splitter yields."""
+    if isinstance(splitter, type):
+        raise InputError(f"folds is the class {splitter.__name__}: make a splitter of it, {splitter.__name__}(...).")
+    arguments = (np.zeros((len(labels), 1)), labels) + (() if groups is None else (groups,))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The least populated class", UserWarning)  # what matters of it is checked
+        try:
+            return list(splitter.split(*arguments))
+        except (ValueError, TypeError) as refused:
+            raise InputError(f"folds: {type(splitter).__name__} cannot split these samples: {refused}") from refused
+
+
+def _of_pairs(pairs: Any, n: int) -> list[Fold]:
+    scalar = hasattr(pairs, "dtype") and np.ndim(pairs) == 0  # an array, and yet nothing to iterate over
+    if scalar or isinstance(pairs, str | bytes | Mapping | Set) or not isinstance(pairs, Iterable):
+        raise InputError(f"folds is {_short(pairs)}: {FORMS}.")
+    return [_of_pair(pair, n, number) for number, pair in enumerate(pairs)]
+
+
+def _of_pair(pair: Any, n: int, number: int) -> Fold:
+    sized = isinstance(pair, list | tuple) or hasattr(pair, "__array__") and np.ndim(pair) > 0
+    if not sized or len(pair) != 2:
+        raise InputError(
+            f"folds: fold {number} is {_short(pair)}: a pair (train, test) is needed; a single pair stands in a list, "
+            "[(train, test)]."
+        )
+    train, test = (
+        _mask(part, n, f"folds: fold {number}, {name} part,")
+        for part, name in zip(pair, ("train", "test"), strict=True)
+    )
+    if (both := np.flatnonzero(train & test)).size:
+        raise InputError(f"folds: fold {number} has sample {both[0]} in both parts: it trains or it is held out.")
+    return Fold(train, test)
+
+
+def _mask(part: Any, n: int, where: str) -> Bool[np.ndarray, " n"]:
+    """One part of a pair as a mask."""
+    try:
+        array = np.asarray(part)
+    except ValueError:  # rows of different lengths
+        array = np.asarray(None)
+    if array.ndim == 1 and array.dtype == bool:
+        if len(array) != n:
+            raise InputError(f"{where} is a mask of {len(array)}: {n} are needed, one a sample.")
+        return array.copy()
+    if array.ndim == 1 and not len(array):
+        return np.zeros(n, bool)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise InputError(f"{where} is {_short(part)}: indices of samples, or a boolean mask of {n}, are needed.")
+    if (outside := array[(array < 0) | (array >= n)]).size:
+        raise InputError(f"{where} names sample {outside[0]}: from 0 to {n - 1} there are.")
+    counts = np.bincount(array, minlength=n)
+    if counts.max() > 1:
+        raise InputError(f"{where} names sample {counts.argmax()} twice: give it a sample_weight instead.")
+    return counts > 0
+
+
+def _short(value: Any) -> str:
+    """What was found, in a few words."""
+    if hasattr(value, "dtype"):
+        return f"an array of shape {np.shape(value)} and type {value.dtype}"
+    text = repr(value)
+    size = f" of {len(value)}" if hasattr(value, "__len__") else ""
+    return text if len(text) <= 60 else f"a {type(value).__name__}{size}"
