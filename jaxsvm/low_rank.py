@@ -15,9 +15,10 @@ from jaxtyping import Array, Float, Int
 
 from jaxsvm import selection
 from jaxsvm.basis import FourierBasis, NystroemBasis
-from jaxsvm.errors import InputError
+from jaxsvm.distances import place
+from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.kernels import RBF, Kernel, Laplacian
-from jaxsvm.sparse import CSR, by_row_tiles, dense_rows
+from jaxsvm.sparse import CSR, by_row_tiles, dense_rows, transposed_product
 
 TILE = 256
 """Rows that become features, or dense, at a time."""
@@ -110,22 +111,23 @@ def _middle(x: Any) -> Float[Array, " d"]:
     """The mean of the points; of sparse ones too, whose rows are dense by the time that they are shifted."""
     if not isinstance(x, CSR):
         return x.mean(axis=0)
-    return jnp.zeros((x.d,), x.dtype).at[x.indices].add(x.data / x.shape[0])
+    return transposed_product(x, jnp.full((x.shape[0],), 1 / x.shape[0], x.dtype))
 
 
 def _nystroem(kernel: Kernel, x: Any, rank: int, pivoted: bool, dtype: Any, key: Array) -> NystroemBasis:
-    shift = _middle(x) if kernel.stationary else jnp.zeros((x.shape[1],), x.dtype)
-    index = _pivots(kernel, x, shift, rank) if pivoted else jax.random.permutation(key, x.shape[0])[:rank]
+    _, shift, near, _ = place(kernel, x)
+    near = bool(near) if is_concrete(near) else False
+    index = _pivots(kernel, x, shift, rank, near) if pivoted else jax.random.permutation(key, x.shape[0])[:rank]
     chosen = dense_rows(x, index) - shift
-    values = kernel.matrix(chosen, chosen, centred=kernel.stationary)
+    values = kernel.matrix(chosen, chosen, near=near)
     # The inverse square root, with directions below the rounding of the largest left out.
     spectrum, vectors = jnp.linalg.eigh(values)
     floor = spectrum.max() * jnp.finfo(values.dtype).eps * rank
     scale = jnp.where(spectrum > floor, 1 / jnp.sqrt(jnp.where(spectrum > floor, spectrum, 1)), 0)
-    return NystroemBasis(kernel, chosen, shift, (vectors * scale).astype(dtype))
+    return NystroemBasis(kernel, chosen, shift, (vectors * scale).astype(dtype), near)
 
 
-def _pivots(kernel: Kernel, x: Any, shift: Array, rank: int) -> Int[Array, " rank"]:
+def _pivots(kernel: Kernel, x: Any, shift: Array, rank: int, near: bool) -> Int[Array, " rank"]:
     """Greedy landmarks: each is the point that the ones before it leave worst explained (pivoted Cholesky)."""
     kernel, x, shift = lax.stop_gradient((kernel, x, shift))  # indices have no derivative
     n = x.shape[0]
@@ -133,10 +135,10 @@ def _pivots(kernel: Kernel, x: Any, shift: Array, rank: int) -> Int[Array, " ran
     def row(i: Array) -> Array:
         point = dense_rows(x, i[None]) - shift
         if not isinstance(x, CSR):
-            return kernel.matrix(point, x - shift, centred=kernel.stationary)[0]
+            return kernel.matrix(point, x - shift, near=near)[0]
 
         def tile(index: Array) -> Array:
-            return kernel.matrix(x.rows(index) - shift, point, centred=kernel.stationary)[:, 0]
+            return kernel.matrix(x.rows(index) - shift, point, near=near)[:, 0]
 
         return by_row_tiles(n, TILE, tile)
 

@@ -123,7 +123,7 @@ def test_centring_saves_far_points_in_float32():
     np.testing.assert_allclose(
         (RBF(0.2) + RBF(0.1)).matrix(x, x[:7])[:, 3], (RBF(0.2) + RBF(0.1)).matrix(x, x)[:, 3], atol=3e-6
     )
-    spoilt = RBF(0.2).matrix(x, x, centred=True)  # the flag means what it says: it does not centre again
+    spoilt = RBF(0.2).matrix(x, x, near=True)  # the flag means what it says: nobody looks again
     assert float(jnp.abs(spoilt - truth).max()) > 0.1
 
 
@@ -155,13 +155,14 @@ def test_two_derivatives_at_coinciding_points(points, name):
         np.testing.assert_allclose(direction @ hessian @ direction, want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("near", [True, False])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_hessian_of_a_matrix_survives_the_clip(dtype):
+def test_hessian_of_a_matrix_survives_the_clip(dtype, near):
     """Where the expansion of |x - x|^2 rounds below zero the derivative is still that of the distance."""
     x = jnp.asarray(np.random.default_rng(3).normal(size=(12, 5)) * 3, dtype)
 
     def diagonal_curvature(i):
-        return jax.hessian(lambda a: RBF(0.5).matrix(x.at[i].set(a), x, centred=True)[i, i])(x[i])
+        return jax.hessian(lambda a: RBF(0.5).matrix(x.at[i].set(a), x, near=near)[i, i])(x[i])
 
     curvature = jax.vmap(diagonal_curvature)(jnp.arange(12))
     tolerance = 1e-3 if dtype == np.float32 else 1e-10
