@@ -16,6 +16,7 @@ of its *place*, which is a large part of a small distance.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.custom_batching import custom_vmap
+from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm.sparse import CSR, transposed_product
@@ -91,6 +93,12 @@ def by_differences(
         if m < n:
             return by_differences(z, x, weights, size).T
         return lax.map(lambda point: (weights * size(point - z)).sum(axis=1), x)
+    return _by_blocks(x, z, weights, size)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(3,))
+def _by_blocks(x: Array, z: Array, weights: Array, size: Callable[[Array], Array]) -> Array:
+    """`FEATURES` of them in one pass over the distances."""
     one_weight = not jnp.ndim(weights)
     width = min(FEATURES, x.shape[1])
 
@@ -98,7 +106,6 @@ def by_differences(
         padded = jnp.pad(values, ((0, 0), (0, -values.shape[1] % width)))
         return padded.T.reshape(-1, width, values.shape[0])
 
-    @jax.checkpoint  # a derivative recomputes the differences instead of holding d matrices
     def add(total: Array, features: tuple[Array, Array, Array | None]) -> tuple[Array, None]:
         x_k, z_k, w_k = features
         terms = [size(x_k[k][:, None] - z_k[k]) for k in range(width)]
@@ -109,8 +116,37 @@ def by_differences(
         return total + terms[0], None
 
     weight_blocks = None if one_weight else blocks(weights[None])[..., 0]
-    total, _ = lax.scan(add, jnp.zeros((n, m), x.dtype), (blocks(x), blocks(z), weight_blocks))
+    zero = jnp.zeros((x.shape[0], z.shape[0]), x.dtype)
+    total, _ = lax.scan(add, zero, (blocks(x), blocks(z), weight_blocks))
     return weights * total if one_weight else total
+
+
+def _one_by_one(x: Array, z: Array, weights: Array, size: Callable[[Array], Array]) -> Array:
+    """One feature after another: as a derivative's form, which holds no more than a few blocks of distances."""
+
+    @jax.checkpoint  # the differences are computed again, not held
+    def add(total: Array, feature: tuple[Array, Array, Array]) -> tuple[Array, None]:
+        x_k, z_k, w_k = feature
+        return total + w_k * size(x_k[:, None] - z_k), None
+
+    zero = jnp.zeros((x.shape[0], z.shape[0]), x.dtype)
+    return lax.scan(add, zero, (x.T, z.T, jnp.broadcast_to(weights, x.shape[1:])))[0]
+
+
+def _derivative_by_features(size: Any, primals: tuple[Array, ...], tangents: tuple[Any, ...]) -> tuple[Array, Array]:
+    moving = [k for k, tangent in enumerate(tangents) if not isinstance(tangent, SymbolicZero)]
+
+    def of_moving(*values: Array) -> Array:
+        arguments = list(primals)
+        for k, value in zip(moving, values, strict=True):
+            arguments[k] = value
+        return _one_by_one(*arguments, size)
+
+    _, slope = jax.jvp(of_moving, tuple(primals[k] for k in moving), tuple(tangents[k] for k in moving))
+    return _by_blocks(*primals, size), slope
+
+
+_by_blocks.defjvp(_derivative_by_features, symbolic_zeros=True)
 
 
 def _expansion(x: Array, z: Array, weights: Array, squares: tuple[Array, Array] | None) -> tuple[Array, Array]:

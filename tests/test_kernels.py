@@ -127,6 +127,35 @@ def test_centring_saves_far_points_in_float32():
     assert float(jnp.abs(spoilt - truth).max()) > 0.1
 
 
+@pytest.mark.parametrize("shape", [(1, 1), (1, 30), (30, 1), (7, 30), (30, 40)])
+@pytest.mark.parametrize("d", [1, 4, 5, 16, 33])
+def test_distances_are_worth_a_few_units_of_rounding(shape, d):
+    """At scale 1e3 the expansion of a distance of 1 is off by 0.1; whatever the shape, and in both dtypes."""
+    rng = np.random.default_rng(12)
+    for dtype in (np.float32, np.float64):
+        x, z = (1e3 * rng.normal(size=(rows, d)) for rows in shape)
+        common = min(shape)
+        x[:common] = z[:common] + rng.normal(size=(common, d)) / np.sqrt(d)
+        x, z = x.astype(dtype), z.astype(dtype)
+        eps = np.finfo(dtype).eps
+        for kernel, exponent in (
+            (RBF(0.5), 0.5 * ((x[:, None].astype(np.longdouble) - z) ** 2).sum(-1)),
+            (Laplacian(0.5), 0.5 * np.abs(x[:, None].astype(np.longdouble) - z).sum(-1)),
+            (RBF(np.full(d, 0.5)), 0.5 * ((x[:, None].astype(np.longdouble) - z) ** 2).sum(-1)),
+        ):
+            want = np.exp(-exponent)
+            error = np.abs(np.asarray(kernel.matrix(jnp.asarray(x), jnp.asarray(z)), np.longdouble) - want)
+            assert (error <= 4 * eps * (1 + exponent) * want + np.finfo(dtype).tiny).all()
+
+
+def test_squares_that_overflow_lose_no_neighbours():
+    x = jnp.asarray(np.array([[3e19] * 6, [3e19] * 6, [-3e19] * 6, [0] * 6]), jnp.float32)
+    for kernel in (RBF(1.0), RBF(np.ones(6))):
+        want = np.eye(4)
+        want[0, 1] = want[1, 0] = 1
+        np.testing.assert_array_equal(kernel.matrix(x, x), want)
+
+
 def test_rbf_never_exceeds_one():
     rng = np.random.default_rng(2)
     x = jnp.asarray(rng.normal(size=(60, 30)) * 50, jnp.float32)
