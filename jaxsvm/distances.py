@@ -137,10 +137,8 @@ def _derivative_by_features(size: Any, primals: tuple[Array, ...], tangents: tup
     moving = [k for k, tangent in enumerate(tangents) if not isinstance(tangent, SymbolicZero)]
 
     def of_moving(*values: Array) -> Array:
-        arguments = list(primals)
-        for k, value in zip(moving, values, strict=True):
-            arguments[k] = value
-        return _one_by_one(*arguments, size)
+        x, z, weights = (dict(zip(moving, values, strict=True)).get(k, primal) for k, primal in enumerate(primals))
+        return _one_by_one(x, z, weights, size)
 
     _, slope = jax.jvp(of_moving, tuple(primals[k] for k in moving), tuple(tangents[k] for k in moving))
     return _by_blocks(*primals, size), slope
@@ -213,10 +211,10 @@ def place(kernel: Any, x: Any) -> tuple[Any, Float[Array, " d"], Bool[Array, ""]
 
 @jax.jit
 def _moved(kernel: Any, x: Any) -> tuple[Any, Array, Array, Array]:
-    middle = lax.stop_gradient(_middle(x))  # no distance depends on it
+    mean = lax.stop_gradient(middle(x))  # no distance depends on it
     far = _furthest(kernel, x)
-    near = _furthest(kernel, less(x, middle)) <= NEAR
-    shift = jnp.where(near | _exact_columns(lax.stop_gradient(x), middle), middle, 0)
+    near = _furthest(kernel, less(x, mean)) <= NEAR
+    shift = jnp.where(near | _exact_columns(lax.stop_gradient(x), mean), mean, 0)
     moved = less(x, shift)
     return moved, shift, near | (_furthest(kernel, moved) <= NEAR), far
 
@@ -233,7 +231,7 @@ def _furthest(kernel: Any, x: Any) -> Float[Array, ""]:
     return lax.stop_gradient(kernel.reach(x)).max()
 
 
-def _middle(x: Any) -> Float[Array, " d"]:
+def middle(x: Any) -> Float[Array, " d"]:
     """The mean of each column, the value itself of a constant one; of CSR points 0 where an entry is absent."""
     if not isinstance(x, CSR):
         return jnp.clip(x.mean(axis=0), x.min(axis=0), x.max(axis=0))

@@ -232,7 +232,7 @@ def gram(
         _warn_of_collapse(float(far), points.dtype)
     n = points.shape[0]
     if tile is None and n * n * dtype.itemsize <= memory:
-        return DenseGram(kernel, points, shift, _dense_values(kernel, points, dtype, near), near)
+        return DenseGram(kernel, points, shift, dense_values(kernel, points, dtype, near), near)
     squares = (points * points).sum(axis=1) if kernel.stationary and not isinstance(points, CSR) else None
     return TiledGram(kernel, points, shift, min(tile or BUILD_TILE, n), dtype, squares, near)
 
@@ -270,7 +270,7 @@ def _precomputed(kernel: Precomputed, x: Any, dtype: Any) -> DenseGram:
 
 
 @jax.jit(static_argnames=("dtype", "near"))
-def _dense_values(kernel: Kernel, points: Any, dtype: Any, near: bool) -> Float[Array, "n n"]:
+def dense_values(kernel: Kernel, points: Any, dtype: Any, near: bool) -> Float[Array, "n n"]:
     """All kernel values, by tiles of rows into one buffer: a tile stays in cache between product and exponential."""
     n = points.shape[0]
     tile = min(BUILD_TILE, n)

@@ -192,9 +192,9 @@ def _require_two_axes(name: str, shape: tuple[int, ...]) -> None:
 
 def _require_distinct_entries(name: str, x: Any) -> None:
     """An entry that comes twice would count twice in some sums and once in others."""
-    lengths = np.diff(np.asarray(x.indptr))
-    entries = np.asarray(x.indices)[: lengths.sum()].astype(np.int64)
-    place = np.repeat(np.arange(len(lengths)), lengths) * x.shape[1] + entries
+    indptr = np.asarray(x.indptr, np.int64)
+    rows = np.repeat(np.arange(len(indptr) - 1), indptr[1:] - indptr[:-1])
+    place = rows * x.shape[1] + np.asarray(x.indices)[: len(rows)]
     if len(np.unique(place)) < len(place):
         raise InputError(f"{name} is a BCSR with entries that come twice: `sum_duplicates()` makes them one.")
 
