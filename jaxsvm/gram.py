@@ -139,7 +139,7 @@ class TiledGram:
             return self._values(picked, self.x, index[:, None] == columns, squares)
         # The other side by tiles as well: x is never dense as a whole.
         return by_row_tiles(
-            self.n, self.tile, lambda tile: self._values(picked, self.x.rows(tile), index[:, None] == tile).T
+            self.n, self.tile, lambda tile: self._values(self.x.rows(tile), picked, tile[:, None] == index)
         ).T
 
     def block(self, rows: Int[Array, " t"], columns: Int[Array, " u"]) -> Float[Array, "t u"]:
