@@ -11,7 +11,7 @@ carries its own proof of quality:
 from jaxsvm import datasets, implicit, kernels, slack
 from jaxsvm.ball import Ball, ball, is_coreset, meb_problem
 from jaxsvm.cross_validation import C_grid, CrossValidation, cross_validate
-from jaxsvm.errors import ConvergenceError, ConvergenceWarning, DataError, InputError
+from jaxsvm.errors import ConvergenceError, ConvergenceWarning, DataError, InputError, PrecisionWarning
 from jaxsvm.gram import gram
 from jaxsvm.hinge import box_problem, hinge_problem
 from jaxsvm.loop import fit
@@ -56,6 +56,7 @@ __all__ = [
     "Path",
     "Pegasos",
     "Perceptron",
+    "PrecisionWarning",
     "SDCA",
     "SMO",
     "Status",

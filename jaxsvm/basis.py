@@ -26,11 +26,14 @@ class KernelBasis:
         kernel: The kernel.
         x: The points, less `shift`, `(q, d)` dense or CSR; for `Precomputed` indices of training samples, `(q,)`.
         shift: What to subtract from new points, `(d,)`.
+        near: Whether the points are known to be near the origin, as `jaxsvm.distances.place` found. New points need not
+            be: one that is far away is far from all of them, and its distance keeps its digits. Static.
     """
 
     kernel: Kernel
     x: Any
     shift: Float[Array, " d"]
+    near: bool = dataclasses.field(default=False, metadata={"static": True})
 
     @property
     def size(self) -> int:
@@ -42,10 +45,13 @@ class KernelBasis:
         if isinstance(self.kernel, Precomputed):
             return self.kernel.matrix(x_new, self.x)
         if isinstance(self.x, CSR):
-            x = self.x
+            x, x_new = self.x, x_new - self.shift
             tile = max(1, min(BASIS_TILE, BLOCK_BYTES // (8 * x.d)))
-            return by_row_tiles(self.size, tile, lambda index: self.kernel.matrix(x_new, x.rows(index)).T).T
-        return self.kernel.matrix(x_new - self.shift, self.x, centred=self.kernel.stationary)
+            return by_row_tiles(self.size, tile, lambda index: self._values(x_new, x.rows(index)).T).T
+        return self._values(x_new - self.shift, self.x)
+
+    def _values(self, x_new: Array, x: Array) -> Array:
+        return self.kernel.matrix(x_new, x, near=self.near)
 
     def apply(self, x_new: Any, coef: Float[Array, " q"], block: int | None = None) -> Float[Array, " m"]:
         """`basis(x_new) @ coef`, `(m,)`, in blocks of rows."""
@@ -71,12 +77,14 @@ class NystroemBasis:
         x: The landmarks, less `shift`, `(q, d)`.
         shift: What to subtract from new points, `(d,)`.
         whitening: `(q, r)`.
+        near: As in `KernelBasis`.
     """
 
     kernel: Kernel
     x: Float[Array, "q d"]
     shift: Float[Array, " d"]
     whitening: Float[Array, "q r"]
+    near: bool = dataclasses.field(default=False, metadata={"static": True})
 
     @property
     def size(self) -> int:
@@ -85,7 +93,7 @@ class NystroemBasis:
 
     def __call__(self, x_new: Float[Array, "m d"]) -> Float[Array, "m r"]:
         """Features of dense points, `(m, r)`."""
-        values = self.kernel.matrix(x_new - self.shift, self.x, centred=self.kernel.stationary)
+        values = self.kernel.matrix(x_new - self.shift, self.x, near=self.near)
         return jnp.matmul(values.astype(self.whitening.dtype), self.whitening, precision=lax.Precision.HIGHEST)
 
     def apply(self, x_new: Any, coef: Float[Array, " r"], block: int | None = None) -> Float[Array, " m"]:
@@ -174,7 +182,7 @@ def basis_to_arrays(basis: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """
     if isinstance(basis, FourierBasis):
         return {"type": "fourier"}, {"frequencies": basis.frequencies, "phases": basis.phases, "shift": basis.shift}
-    description = {"type": "kernel", "kernel": kernel_to_dict(basis.kernel)}
+    description: dict[str, Any] = {"type": "kernel", "kernel": kernel_to_dict(basis.kernel), "near": basis.near}
     arrays = {"shift": basis.shift}
     if isinstance(basis, NystroemBasis):
         description["type"] = "nystroem"
@@ -193,10 +201,11 @@ def basis_from_arrays(description: dict[str, Any], arrays: dict[str, Any]) -> An
     if description["type"] == "fourier":
         return FourierBasis(values["frequencies"], values["phases"], values["shift"])
     kernel = kernel_from_dict(description["kernel"])
+    near = bool(description.get("near", False))  # files of earlier versions do not know
     if "sparse" in description:
         x: Any = CSR(values["data"], values["indices"], values["indptr"], **description["sparse"])
     else:
         x = values["x"]
     if description["type"] == "nystroem":
-        return NystroemBasis(kernel, x, values["shift"], values["whitening"])
-    return KernelBasis(kernel, x, values["shift"])
+        return NystroemBasis(kernel, x, values["shift"], values["whitening"], near)
+    return KernelBasis(kernel, x, values["shift"], near)

@@ -28,6 +28,10 @@ class ConvergenceWarning(UserWarning):
     """Given by the host driver when a fit ends without the certificate that was asked for."""
 
 
+class PrecisionWarning(UserWarning):
+    """Given where numbers were rounded so coarsely that what is computed of them says little: it names the cure."""
+
+
 def is_concrete(*trees: Any) -> bool:
     """Whether every leaf holds a value that Python may look at (no leaf is being traced)."""
     return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(trees))

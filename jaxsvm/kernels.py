@@ -10,13 +10,11 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float
 
+from jaxsvm.distances import PRECISION, by_differences, squared_distances
 from jaxsvm.errors import InputError, is_concrete
-from jaxsvm.sparse import floating
-
-PRECISION = jax.lax.Precision.HIGHEST
-"""Explicit, since GPUs and TPUs multiply in lower precision by default."""
+from jaxsvm.sparse import CSR, floating, product
 
 _Cls = TypeVar("_Cls")
 
@@ -51,24 +49,40 @@ class Kernel:
     """What kernels share: one point against one other, and composition. Parameters are fields of the subclasses."""
 
     stationary = False
-    """Whether the kernel depends on `x - z` only: then points may be centred first, which spares digits."""
+    """Whether the kernel depends on `x - z` only: then points may be moved first, which spares digits."""
 
     def __call__(self, x: Float[Array, " d"], z: Float[Array, " d"]) -> Float[Array, ""]:
         """`k(x, z)` of two points `(d,)`."""
         return self.matrix(jnp.asarray(x)[None], jnp.asarray(z)[None])[0, 0]
 
-    def matrix(self, x: Float[Array, "n d"], z: Float[Array, "m d"], *, centred: bool = False) -> Float[Array, "n m"]:
-        """`k` of every pair, `(n, m)`; `centred` says that the caller has moved the points near the origin already."""
+    def matrix(
+        self,
+        x: Float[Array, "n d"],
+        z: Float[Array, "m d"],
+        *,
+        near: bool = False,
+        same: Bool[Array, "n m"] | None = None,
+        squares: tuple[Float[Array, " n"], Float[Array, " m"]] | None = None,
+    ) -> Float[Array, "n m"]:
+        """`k` of every pair, `(n, m)`.
+
+        Args:
+            x: Points.
+            z: Other points.
+            near: That the points are near the origin, as `jaxsvm.distances.place` found: then distances are expanded
+                without a look at what that costs; static.
+            same: Pairs that are one point, whose values the caller takes from `diag`.
+            squares: `|x_i|^2` and `|z_j|^2`, where the caller has them.
+        """
         raise TypeError(f"{type(self).__name__} defines no matrix")
+
+    def reach(self, x: Any) -> Float[Array, " n"]:
+        """How far points, dense or CSR, lie from the origin in widths of the kernel, `(n,)`; 0 where it has none."""
+        return jnp.zeros((x.shape[0],), x.dtype)
 
     def diag(self, x: Float[Array, "n d"]) -> Float[Array, " n"]:
         """`k(x_i, x_i)`, `(n,)`."""
         return jax.vmap(self.__call__)(x, x)
-
-    def rows(self, index: Int[Array, " t"], x: Float[Array, "n d"], squares: Float[Array, " n"]) -> Float[Array, "t n"]:
-        """`matrix(x[index], x)` of a stationary kernel for centred points whose `|x_j|^2` are at hand."""
-        del squares
-        return self.matrix(x[index], x, centred=True)
 
     def __add__(self, other: Any) -> "Kernel":
         return Sum(self, as_kernel(other))
@@ -85,9 +99,9 @@ class Kernel:
 class Linear(Kernel):
     """`x . z`."""
 
-    def matrix(self, x: Array, z: Array, *, centred: bool = False) -> Array:
+    def matrix(self, x: Array, z: Array, **how: Any) -> Array:
         """`(n, m)`."""
-        del centred
+        del how
         return _inner(x, z)
 
     def diag(self, x: Array) -> Array:
@@ -110,26 +124,13 @@ class RBF(Kernel):
     def __post_init__(self) -> None:
         _require_positive("gamma", self.gamma)
 
-    def matrix(self, x: Array, z: Array, *, centred: bool = False) -> Array:
-        """`(n, m)`, by `|x|^2 + |z|^2 - 2 x.z` of centred points, clipped at 0."""
-        if not centred:
-            middle = z.mean(axis=0)
-            x, z = x - middle, z - middle
-        if jnp.ndim(self.gamma):  # weights go into the points, so that a matrix product is left
-            root = jnp.sqrt(_per_feature(self.gamma, x))
-            # The barrier keeps XLA on a CPU (jaxlib 0.10.2) from a fusion that returns wrong numbers for float32
-            # points that a jitted function closes over.
-            x, z = jax.lax.optimization_barrier((x * root, z * root))
-            return jnp.exp(-_squared_distances(x, z))
-        return jnp.exp(-_parameter(self.gamma, x) * _squared_distances(x, z))
+    def matrix(self, x: Array, z: Array, **how: Any) -> Array:
+        """`(n, m)`; see `jaxsvm.distances` for what the entries are worth."""
+        return jnp.exp(-squared_distances(_floats(x), _floats(z), _weights(self.gamma, x), **how))
 
-    def rows(self, index: Array, x: Array, squares: Array) -> Array:
-        """One pass over x, where `matrix` takes a second one for `|x_j|^2` (2.2 times as fast at n = 100,000)."""
-        if jnp.ndim(self.gamma):
-            return super().rows(index, x, squares)
-        # In this order lanes of `vmap` are one wide product, which is twice as fast.
-        expanded = squares[index][:, None] + squares - 2 * jnp.matmul(x[index], x.T, precision=PRECISION)
-        return jnp.exp(-_parameter(self.gamma, x) * _clip(expanded))
+    def reach(self, x: Any) -> Array:
+        """`sqrt(sum_k gamma_k x_k^2)`, `(n,)`."""
+        return jnp.sqrt(_feature_sums(x, jnp.square, _per_feature(self.gamma, x)))
 
     def diag(self, x: Array) -> Array:
         """Ones, `(n,)`."""
@@ -151,19 +152,14 @@ class Laplacian(Kernel):
     def __post_init__(self) -> None:
         _require_positive("gamma", self.gamma)
 
-    def matrix(self, x: Array, z: Array, *, centred: bool = False) -> Array:
-        """`(n, m)`, a feature at a time: no `(n, m, d)` array is formed."""
-        del centred  # plain differences lose nothing
-        gamma = _per_feature(self.gamma, x)
+    def matrix(self, x: Array, z: Array, **how: Any) -> Array:
+        """`(n, m)`, by differences."""
+        del how
+        return jnp.exp(-by_differences(_floats(x), _floats(z), _weights(self.gamma, x), jnp.abs))
 
-        @jax.checkpoint  # a derivative recomputes the differences instead of holding d matrices
-        def add(total: Array, feature: tuple[Array, Array, Array]) -> tuple[Array, None]:
-            x_k, z_k, gamma_k = feature
-            return total + gamma_k * jnp.abs(x_k[:, None] - z_k), None
-
-        zero = jnp.zeros((x.shape[0], z.shape[0]), gamma.dtype)
-        distance, _ = jax.lax.scan(add, zero, (x.T, z.T, gamma))
-        return jnp.exp(-distance)
+    def reach(self, x: Any) -> Array:
+        """`sum_k gamma_k |x_k|`, `(n,)`."""
+        return _feature_sums(x, jnp.abs, _per_feature(self.gamma, x))
 
     def diag(self, x: Array) -> Array:
         """Ones, `(n,)`."""
@@ -194,9 +190,9 @@ class Polynomial(Kernel):
         if is_concrete(self.coef0) and np.any(np.asarray(self.coef0) < 0):
             raise InputError(f"coef0 is {self.coef0}: >= 0 is needed.")
 
-    def matrix(self, x: Array, z: Array, *, centred: bool = False) -> Array:
+    def matrix(self, x: Array, z: Array, **how: Any) -> Array:
         """`(n, m)`."""
-        del centred
+        del how
         return (_parameter(self.gamma, x) * _inner(x, z) + _parameter(self.coef0, x)) ** self.degree
 
     def diag(self, x: Array) -> Array:
@@ -222,9 +218,9 @@ class Sigmoid(Kernel):
         _require_number("gamma", self.gamma)
         _require_number("coef0", self.coef0)
 
-    def matrix(self, x: Array, z: Array, *, centred: bool = False) -> Array:
+    def matrix(self, x: Array, z: Array, **how: Any) -> Array:
         """`(n, m)`."""
-        del centred
+        del how
         return jnp.tanh(_parameter(self.gamma, x) * _inner(x, z) + _parameter(self.coef0, x))
 
     def diag(self, x: Array) -> Array:
@@ -241,9 +237,9 @@ class Precomputed(Kernel):
     Training points are their own indices; new points are rows of kernel values against all training points.
     """
 
-    def matrix(self, x: Array, z: Array, *, centred: bool = False) -> Array:
+    def matrix(self, x: Array, z: Array, **how: Any) -> Array:
         """`x[:, z]` for rows of kernel values `x (m, n)` and indices `z (q,)`."""
-        del centred
+        del how
         return x[:, z]
 
 
@@ -266,9 +262,9 @@ class Function(Kernel):
         """The function itself."""
         return self.function(x, z)
 
-    def matrix(self, x: Array, z: Array, *, centred: bool = False) -> Array:
+    def matrix(self, x: Array, z: Array, **how: Any) -> Array:
         """`(n, m)`."""
-        del centred
+        del how
         return jax.vmap(lambda a: jax.vmap(lambda b: self.function(a, b))(z))(x)
 
 
@@ -285,13 +281,13 @@ class Sum(Kernel):
         """Where both are."""
         return self.first.stationary and self.second.stationary
 
-    def matrix(self, x: Array, z: Array, *, centred: bool = False) -> Array:
+    def matrix(self, x: Array, z: Array, **how: Any) -> Array:
         """`(n, m)`."""
-        return self.first.matrix(x, z, centred=centred) + self.second.matrix(x, z, centred=centred)
+        return self.first.matrix(x, z, **how) + self.second.matrix(x, z, **how)
 
-    def rows(self, index: Array, x: Array, squares: Array) -> Array:
-        """`(t, n)`."""
-        return self.first.rows(index, x, squares) + self.second.rows(index, x, squares)
+    def reach(self, x: Any) -> Array:
+        """The larger of both."""
+        return jnp.maximum(self.first.reach(x), self.second.reach(x))
 
     def diag(self, x: Array) -> Array:
         """`(n,)`."""
@@ -311,13 +307,13 @@ class Product(Kernel):
         """Where both are."""
         return self.first.stationary and self.second.stationary
 
-    def matrix(self, x: Array, z: Array, *, centred: bool = False) -> Array:
+    def matrix(self, x: Array, z: Array, **how: Any) -> Array:
         """`(n, m)`."""
-        return self.first.matrix(x, z, centred=centred) * self.second.matrix(x, z, centred=centred)
+        return self.first.matrix(x, z, **how) * self.second.matrix(x, z, **how)
 
-    def rows(self, index: Array, x: Array, squares: Array) -> Array:
-        """`(t, n)`."""
-        return self.first.rows(index, x, squares) * self.second.rows(index, x, squares)
+    def reach(self, x: Any) -> Array:
+        """The larger of both."""
+        return jnp.maximum(self.first.reach(x), self.second.reach(x))
 
     def diag(self, x: Array) -> Array:
         """`(n,)`."""
@@ -341,13 +337,13 @@ class Scaled(Kernel):
         """As the base's."""
         return self.base.stationary
 
-    def matrix(self, x: Array, z: Array, *, centred: bool = False) -> Array:
+    def matrix(self, x: Array, z: Array, **how: Any) -> Array:
         """`(n, m)`."""
-        return _parameter(self.factor, x) * self.base.matrix(x, z, centred=centred)
+        return _parameter(self.factor, x) * self.base.matrix(x, z, **how)
 
-    def rows(self, index: Array, x: Array, squares: Array) -> Array:
-        """`(t, n)`."""
-        return _parameter(self.factor, x) * self.base.rows(index, x, squares)
+    def reach(self, x: Any) -> Array:
+        """The base's."""
+        return self.base.reach(x)
 
     def diag(self, x: Array) -> Array:
         """`(n,)`."""
@@ -426,17 +422,23 @@ def _per_feature(gamma: Any, x: Array) -> Array:
     return jnp.broadcast_to(values, (d,))
 
 
+def _weights(gamma: Any, x: Array) -> Array:
+    """One number, or one a feature."""
+    return _per_feature(gamma, x) if jnp.ndim(gamma) else _parameter(gamma, x)
+
+
 def _inner(x: Array, z: Array) -> Array:
     return jnp.matmul(x, z.T, precision=PRECISION)
 
 
-def _squared_distances(x: Array, z: Array) -> Array:
-    return _clip((x * x).sum(axis=1)[:, None] + (z * z).sum(axis=1) - 2 * _inner(x, z))
+def _floats(x: Array) -> Array:
+    return x.astype(floating(x.dtype))
 
 
-def _clip(expanded: Array) -> Array:
-    """Clipped at 0 in value only: both derivatives stay those of the expansion, which has no kink to clip."""
-    return expanded + jax.lax.stop_gradient(jnp.maximum(-expanded, 0))
+def _feature_sums(x: Any, size: Any, weights: Float[Array, " d"]) -> Float[Array, " n"]:
+    """`sum_k weights_k size(x_k)` of each row."""
+    sizes = dataclasses.replace(x, data=size(x.data)) if isinstance(x, CSR) else size(x)
+    return product(sizes, weights)
 
 
 def _require_number(name: str, value: Any) -> None:

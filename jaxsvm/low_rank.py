@@ -16,9 +16,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm import selection
 from jaxsvm.basis import FourierBasis, NystroemBasis
-from jaxsvm.errors import InputError
+from jaxsvm.distances import place
+from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.kernels import RBF, Kernel, Laplacian
-from jaxsvm.sparse import CSR, by_row_tiles, dense_rows
+from jaxsvm.sparse import CSR, by_row_tiles, dense_rows, transposed_product
 
 TILE = 256
 """Rows that become features, or dense, at a time."""
@@ -134,11 +135,11 @@ def _landmarks_among(gram: LowRankGram, allowed: Array, key: Array, rank: int) -
     kernel, x, shift = gram.kernel, gram.x, gram.features.shift
     left = shift if isinstance(x, CSR) else jnp.zeros_like(shift)  # what the stored points still have
     if gram.landmarks == "pivoted":
-        index = _pivots(kernel, x, left, rank, allowed)
+        index = _pivots(kernel, x, left, rank, gram.features.near, allowed)
     else:
         draws = jax.random.uniform(key, allowed.shape)
         index = jnp.argsort(jnp.where(allowed, draws, 2))[:rank]
-    features = _at_landmarks(kernel, dense_rows(x, index) - left, left, gram.dtype)
+    features = _at_landmarks(kernel, dense_rows(x, index) - left, left, gram.dtype, gram.features.near)
     Z = by_row_tiles(gram.n, TILE, lambda index: features(dense_rows(x, index)).astype(gram.dtype))
     return dataclasses.replace(gram, features=dataclasses.replace(features, shift=shift), Z=Z)
 
@@ -147,25 +148,28 @@ def _middle(x: Any) -> Float[Array, " d"]:
     """The mean of the points; of sparse ones too, whose rows are dense by the time that they are shifted."""
     if not isinstance(x, CSR):
         return x.mean(axis=0)
-    return jnp.zeros((x.d,), x.dtype).at[x.indices].add(x.data / x.shape[0])
+    return transposed_product(x, jnp.full((x.shape[0],), 1 / x.shape[0], x.dtype))
 
 
 def _nystroem(kernel: Kernel, x: Any, rank: int, pivoted: bool, dtype: Any, key: Array) -> NystroemBasis:
-    shift = _middle(x) if kernel.stationary else jnp.zeros((x.shape[1],), x.dtype)
-    index = _pivots(kernel, x, shift, rank) if pivoted else jax.random.permutation(key, x.shape[0])[:rank]
-    return _at_landmarks(kernel, dense_rows(x, index) - shift, shift, dtype)
+    _, shift, near, _ = place(kernel, x)
+    near = bool(near) if is_concrete(near) else False
+    index = _pivots(kernel, x, shift, rank, near) if pivoted else jax.random.permutation(key, x.shape[0])[:rank]
+    return _at_landmarks(kernel, dense_rows(x, index) - shift, shift, dtype, near)
 
 
-def _at_landmarks(kernel: Kernel, chosen: Float[Array, "q d"], shift: Float[Array, " d"], dtype: Any) -> NystroemBasis:
-    values = kernel.matrix(chosen, chosen, centred=kernel.stationary)
+def _at_landmarks(
+    kernel: Kernel, chosen: Float[Array, "q d"], shift: Float[Array, " d"], dtype: Any, near: bool
+) -> NystroemBasis:
+    values = kernel.matrix(chosen, chosen, near=near)
     # The inverse square root, with directions below the rounding of the largest left out.
     spectrum, vectors = jnp.linalg.eigh(values)
     floor = spectrum.max() * jnp.finfo(values.dtype).eps * len(chosen)
     scale = jnp.where(spectrum > floor, 1 / jnp.sqrt(jnp.where(spectrum > floor, spectrum, 1)), 0)
-    return NystroemBasis(kernel, chosen, shift, (vectors * scale).astype(dtype))
+    return NystroemBasis(kernel, chosen, shift, (vectors * scale).astype(dtype), near)
 
 
-def _pivots(kernel: Kernel, x: Any, shift: Array, rank: int, allowed: Any = True) -> Int[Array, " rank"]:
+def _pivots(kernel: Kernel, x: Any, shift: Array, rank: int, near: bool, allowed: Any = True) -> Int[Array, " rank"]:
     """Greedy landmarks: each is the point that the ones before it leave worst explained (pivoted Cholesky).
 
     Only points that are `allowed` may be one; there must be `rank` of them at least.
@@ -176,10 +180,10 @@ def _pivots(kernel: Kernel, x: Any, shift: Array, rank: int, allowed: Any = True
     def row(i: Array) -> Array:
         point = dense_rows(x, i[None]) - shift
         if not isinstance(x, CSR):
-            return kernel.matrix(point, x - shift, centred=kernel.stationary)[0]
+            return kernel.matrix(point, x - shift, near=near)[0]
 
         def tile(index: Array) -> Array:
-            return kernel.matrix(x.rows(index) - shift, point, centred=kernel.stationary)[:, 0]
+            return kernel.matrix(x.rows(index) - shift, point, near=near)[:, 0]
 
         return by_row_tiles(n, TILE, tile)
 

@@ -65,11 +65,11 @@ def widened(problem: Any) -> Any:
     """A problem whose vectors are in float64; its Gram operator stays as it is stored, but for what costs nothing."""
     wide = double(problem.dtype)
     changed = {
-        field.name: jax.tree.map(lambda leaf: _cast(leaf, wide), getattr(problem, field.name))
+        field.name: _wide_part(getattr(problem, field.name), wide)
         for field in dataclasses.fields(problem)
-        if field.name != "gram" and not field.metadata.get("static")
+        if not field.metadata.get("static")
     }
-    return dataclasses.replace(problem, gram=problem.gram.widened(wide), **changed)
+    return dataclasses.replace(problem, **changed)
 
 
 def like(tree: _T, old: Any) -> _T:
@@ -90,10 +90,17 @@ def rounding(n: int, dtype: Any) -> float:
     return float(jnp.finfo(dtype).eps) * (1 + n**0.5 / 64)
 
 
+def _wide_part(part: Any, dtype: Any) -> Any:
+    """A Gram operator knows what it is in a wider dtype; vectors are cast."""
+    if hasattr(part, "widened"):
+        return part.widened(dtype)
+    return jax.tree.map(lambda leaf: _cast(leaf, dtype), part)
+
+
 def _cast(leaf: Any, dtype: Any) -> Any:
     return leaf.astype(dtype) if jnp.issubdtype(jnp.result_type(leaf), jnp.floating) else leaf
 
 
 def _as(new: Any, before: Any) -> Any:
-    same = jax.dtypes.issubdtype(jnp.result_type(before), jax.dtypes.prng_key)
+    same = jnp.issubdtype(jnp.result_type(before), jax.dtypes.prng_key)
     return new if same else jnp.asarray(new).astype(jnp.result_type(before))

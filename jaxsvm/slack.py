@@ -177,7 +177,7 @@ class SlackProblem:
             certificate=certificate,
         )
 
-    def _bounds(self, point: Float[Array, "two n"], below: Array, length: Array, share: float = 0.0) -> Certificate:
+    def _bounds(self, point: Float[Array, "two n"], below: Array, length: Array, share: Any = 0.0) -> Certificate:
         """The certificate of a level and of `sqrt(p'Qp)`, where p is known to `share` of itself."""
         a, p = point
         highest = jnp.where(self.weight > 0, p / jnp.where(self.weight > 0, self.weight, 1), 0).max()

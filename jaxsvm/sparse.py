@@ -1,6 +1,7 @@
 """Sparse rows: a CSR matrix whose rows become dense a block at a time, never all at once."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,11 @@ from jaxtyping import Array, Float, Int
 from jaxsvm.errors import InputError, is_concrete, require_finite
 
 MAX_INT32 = 2**31 - 1
+PARTIAL_SUMS = 2**20
+"""Partial sums of a product over rows that are held at a time (8 for each column at least)."""
+MOST_BLOCKS = 1024
+LEAST_ROWS = 64
+"""Rows whose sum is as good one after another."""
 
 
 @jax.tree_util.register_dataclass
@@ -92,11 +98,21 @@ class CSR:
         return jax.ops.segment_sum(data * w[self.indices], self._row_of_entry(), len(self), indices_are_sorted=True)
 
     def transposed_dot(self, v: Float[Array, "n *k"]) -> Float[Array, "d *k"]:
-        """`X' v`, O(entries k)."""
+        """`X' v`, O(entries k): sums of blocks of rows, added in pairs, since one long sum loses digits.
+
+        In float32 a sum of 1,000,000 positive terms, one after another, is off by 3e-4; in 1,024 blocks by 1e-7.
+        """
         v = jnp.asarray(v)
+        n, width = len(self), self.d * math.prod(v.shape[1:])
+        blocks = min(max(PARTIAL_SUMS // width, 8), MOST_BLOCKS, -(-n // LEAST_ROWS))
         data = self.data if v.ndim == 1 else self.data[:, None]
-        terms = (data * v[self._row_of_entry()]).astype(v.dtype)
-        return jnp.zeros((self.d, *v.shape[1:]), v.dtype).at[self.indices].add(terms)
+        row = self._row_of_entry()
+        terms = (data * v[row]).astype(v.dtype)
+        sums = jnp.zeros((blocks, self.d, *v.shape[1:]), v.dtype).at[row // -(-n // blocks), self.indices].add(terms)
+        while len(sums) > 1:
+            half = len(sums) // 2
+            sums = jnp.concatenate([sums[:half] + sums[half : 2 * half], sums[2 * half :]])
+        return sums[0]
 
     def _row_of_entry(self) -> Int[Array, " nnz"]:
         rows = jnp.arange(len(self), dtype=jnp.int32)
@@ -156,6 +172,7 @@ def as_points(x: Any, dtype: Any = None, name: str = "x") -> Any:
         indices = jnp.asarray(x.indices, jnp.int32)
         if not len(data):  # a gather needs one entry to look at
             data, indices = jnp.zeros(1, data.dtype), jnp.zeros(1, jnp.int32)
+        _require_distinct_entries(name, x)
         points = CSR(data, indices, jnp.asarray(x.indptr, jnp.int32), x.shape[1], max(width, 1))
         require_finite(name, points.data)
     else:
@@ -197,6 +214,15 @@ def _require_countable(name: str, shape: tuple[int, ...], entries: int) -> None:
     for what, count in (("columns", shape[1]), ("entries", entries)):
         if count > MAX_INT32:
             raise InputError(f"{name} has {count} {what}: up to {MAX_INT32} can be counted (int32).")
+
+
+def _require_distinct_entries(name: str, x: Any) -> None:
+    """An entry that comes twice would count twice in some sums and once in others."""
+    indptr = np.asarray(x.indptr, np.int64)
+    rows = np.repeat(np.arange(len(indptr) - 1), indptr[1:] - indptr[:-1])
+    place = rows * x.shape[1] + np.asarray(x.indices)[: len(rows)]
+    if len(np.unique(place)) < len(place):
+        raise InputError(f"{name} is a BCSR with entries that come twice: `sum_duplicates()` makes them one.")
 
 
 def _require_numbers(name: str, dtype: Any) -> None:

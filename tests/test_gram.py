@@ -2,6 +2,7 @@
 
 import functools
 import re
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ import pytest
 import scipy.sparse
 from oracle import laplacian, linear, poly, rbf
 
-from jaxsvm.errors import InputError
+from jaxsvm.errors import InputError, PrecisionWarning
 from jaxsvm.gram import DenseGram, TiledGram, gram
 from jaxsvm.kernels import RBF, Function, Laplacian, Linear, Polynomial, Precomputed
 from jaxsvm.low_rank import LowRankGram
@@ -249,6 +250,140 @@ def test_dense_diagonal_is_exact_and_the_matrix_symmetric():
     assert (np.asarray(operator.diag()) == 1).all()
     np.testing.assert_allclose(operator.K, operator.K.T, atol=2e-6)
     np.testing.assert_allclose(operator.K, rbf(x, x, 1e-3), atol=5e-6)
+
+
+ARD = np.array([0.3, 0.02, 1.1, 0.5, 0.9, 0.1], np.float32)
+HARD_KERNELS = {
+    "rbf": (RBF(0.5), functools.partial(rbf, gamma=0.5)),
+    "ard": (RBF(ARD), lambda x, z: np.exp(-((np.asarray(x, float)[:, None] - z) ** 2 * ARD.astype(float)).sum(-1))),
+    "laplacian": (Laplacian(0.5), functools.partial(laplacian, gamma=0.5)),
+    "composed": (
+        2.0 * (RBF(0.5) + Laplacian(0.5)) * RBF(0.25),
+        lambda x, z: 2 * (rbf(x, z, 0.5) + laplacian(x, z, 0.5)) * rbf(x, z, 0.25),
+    ),
+    "with a constant": (
+        RBF(0.5) + Function(lambda x, z: 0.25 + 0 * x[0] * z[0]),
+        lambda x, z: rbf(x, z, 0.5) + 0.25,
+    ),
+}
+
+
+def near_duplicates(scale, offset, dtype, d=6):
+    """Points all over the place, half of which have a neighbour within a kernel's width."""
+    rng = np.random.default_rng(6)
+    x = offset + scale * rng.normal(size=(20, d))
+    return np.concatenate([x, x + rng.normal(size=(20, d)) / d]).astype(dtype)
+
+
+PLACES = [(1e3, 0, np.float32), (1, 2e3, np.float32), (1e3, 1e5, np.float64), (1, 1e8, np.float64)]
+
+
+@jax.jit
+def rows_block_and_prediction(operator, x):
+    index = jnp.arange(operator.n)
+    basis, _ = operator.expansion(jnp.zeros(operator.n))
+    return operator.rows(index), operator.block(index, index), basis(x), operator.diag()
+
+
+@pytest.mark.filterwarnings("ignore::jaxsvm.errors.PrecisionWarning")
+@pytest.mark.parametrize(
+    ("kernel", "sparse"), [*((name, False) for name in HARD_KERNELS), ("rbf", True), ("with a constant", True)]
+)
+def test_near_duplicates_keep_their_digits_wherever_they_lie(kernel, sparse):
+    """Entries were off by 0.009 at a scale of 1e2 and 0.38 at 1e3, and CSR points were not centred."""
+    kernel, truth = HARD_KERNELS[kernel]
+    for scale, offset, dtype in PLACES:
+        x = near_duplicates(scale, offset, dtype)
+        want = truth(x, x)
+        for options in STORAGE.values():
+            operator = gram(kernel, scipy.sparse.csr_matrix(x) if sparse else x, **options)
+            rows, block, prediction, diagonal = rows_block_and_prediction(operator, x)
+            for values in (rows, block, prediction):
+                np.testing.assert_allclose(values, want, atol=4e-6 if dtype == np.float32 else 1e-14)
+            np.testing.assert_array_equal(np.diag(rows), diagonal)
+            np.testing.assert_array_equal(np.diag(block), diagonal)
+
+
+@pytest.mark.filterwarnings("ignore::jaxsvm.errors.PrecisionWarning")
+@pytest.mark.parametrize("storage", STORAGE)
+def test_the_diagonal_is_one_in_every_product(storage):
+    """In tiles K_ii was 0.37 at a scale of 1e3."""
+    for scale in (1, 1e3):
+        x = near_duplicates(scale, 0, np.float32)
+        operator = gram(RBF(ARD), x, **STORAGE[storage])
+        index = jnp.arange(len(x))
+        for values in (operator.rows(index), operator.block(index, index), operator.matvec(jnp.eye(40, dtype=x.dtype))):
+            assert (np.diag(values) == 1).all()
+        assert operator.row(3)[3] == 1
+
+
+@pytest.mark.parametrize("storage", STORAGE)
+def test_a_gram_made_under_tracing_is_worth_as_much(storage):
+    """Where the bound is not known before the program runs, the program looks; lanes of `vmap` look together."""
+    x = jnp.asarray(near_duplicates(1e3, 0, np.float32))
+    gammas = jnp.asarray([0.5, 0.1], jnp.float32)
+
+    def values(gamma, x):
+        return gram(RBF(gamma), x, **STORAGE[storage]).rows(jnp.arange(40))
+
+    for k, gamma in enumerate(gammas):
+        want = rbf(x, x, float(gamma))
+        np.testing.assert_allclose(jax.jit(values)(gamma, x), want, atol=1e-6)
+        np.testing.assert_allclose(jax.vmap(values, (0, None))(gammas, x)[k], want, atol=1e-6)
+    assert "cond[" in str(jax.make_jaxpr(jax.vmap(values, (0, None)))(gammas, x))  # no choice between two products
+
+
+@pytest.mark.parametrize("kernel", ["rbf", "ard", "laplacian"])
+def test_derivatives_of_near_duplicates(kernel):
+    """Against the same in float64 near the origin."""
+    kernel, _ = HARD_KERNELS[kernel]
+    kernel = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), kernel)
+    x = jnp.asarray(near_duplicates(4, 4096, np.float32))
+    weights = jnp.asarray(np.random.default_rng(7).normal(size=(40, 40)))
+
+    def value(kernel, x, tile):
+        return (gram(kernel, x, tile=tile).rows(jnp.arange(40)) * weights.astype(x.dtype)).sum()
+
+    exact = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), (kernel, x - 4096))
+    want = jax.grad(value, argnums=(0, 1))(*exact, None)
+    for tile in (None, 16):
+        got = jax.jit(jax.grad(value, argnums=(0, 1)), static_argnums=2)(kernel, x, tile)
+        for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+            np.testing.assert_allclose(a, b, atol=2e-5 * float(jnp.abs(b).max()))
+
+
+def test_standardised_data_take_the_fast_path_and_spread_data_do_not():
+    rng = np.random.default_rng(8)
+    for d in (2, 50, 1000):
+        x = rng.normal(size=(200, d)).astype(np.float32)
+        for operator in (gram(RBF(1 / d), x), gram(RBF(1 / d), x + 1, tile=64), gram(RBF(1 / d), x, rank=5)):
+            basis, _ = operator.expansion(jnp.zeros(200, jnp.float32))
+            assert basis.near
+    assert not gram(RBF(1.0), near_duplicates(1e2, 0, np.float32)).near
+    assert gram(RBF(0.01), near_duplicates(1, 1e4, np.float32)).near  # moved
+
+
+def test_no_shift_that_would_move_points_against_each_other():
+    x = near_duplicates(1e3, 0, np.float32)
+    x[:, 1] = 3.5  # what has no spread goes to 0 whatever its mean rounds to
+    for given in (x, scipy.sparse.csr_matrix(x)):
+        operator = gram(RBF(0.5), given)
+        np.testing.assert_array_equal(operator.shift, [0, 3.5, 0, 0, 0, 0])
+    sparse = scipy.sparse.csr_matrix(np.where(np.arange(6) == 1, 0, x - x[0]))  # the first row is empty
+    assert not np.asarray(gram(RBF(0.5), sparse).shift).any()
+
+
+def test_points_that_their_dtype_cannot_tell_apart_are_said():
+    x = np.random.default_rng(9).normal(size=(30, 3))
+    with pytest.warns(PrecisionWarning, match="^x lies up to .* widths of the kernel away.*[Ss]tandardise"):
+        gram(RBF(1.0), (x + 1e7).astype(np.float32))
+    with pytest.warns(PrecisionWarning, match="Scaling.standardise"):
+        gram(Laplacian(1.0) + RBF(0.1), scipy.sparse.csr_matrix((x + 1e7).astype(np.float32)), tile=8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gram(RBF(1.0), x + 1e7)
+        gram(RBF(1.0), (x + 2e3).astype(np.float32))
+        gram(Linear(), (x + 1e7).astype(np.float32))
 
 
 # --- precomputed

@@ -123,8 +123,37 @@ def test_centring_saves_far_points_in_float32():
     np.testing.assert_allclose(
         (RBF(0.2) + RBF(0.1)).matrix(x, x[:7])[:, 3], (RBF(0.2) + RBF(0.1)).matrix(x, x)[:, 3], atol=3e-6
     )
-    spoilt = RBF(0.2).matrix(x, x, centred=True)  # the flag means what it says: it does not centre again
+    spoilt = RBF(0.2).matrix(x, x, near=True)  # the flag means what it says: nobody looks again
     assert float(jnp.abs(spoilt - truth).max()) > 0.1
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 30), (30, 1), (7, 30), (30, 40)])
+@pytest.mark.parametrize("d", [1, 4, 5, 16, 33])
+def test_distances_are_worth_a_few_units_of_rounding(shape, d):
+    """At scale 1e3 the expansion of a distance of 1 is off by 0.1; whatever the shape, and in both dtypes."""
+    rng = np.random.default_rng(12)
+    for dtype in (np.float32, np.float64):
+        x, z = (1e3 * rng.normal(size=(rows, d)) for rows in shape)
+        common = min(shape)
+        x[:common] = z[:common] + rng.normal(size=(common, d)) / np.sqrt(d)
+        x, z = x.astype(dtype), z.astype(dtype)
+        eps = np.finfo(dtype).eps
+        for kernel, exponent in (
+            (RBF(0.5), 0.5 * ((x[:, None].astype(np.longdouble) - z) ** 2).sum(-1)),
+            (Laplacian(0.5), 0.5 * np.abs(x[:, None].astype(np.longdouble) - z).sum(-1)),
+            (RBF(np.full(d, 0.5)), 0.5 * ((x[:, None].astype(np.longdouble) - z) ** 2).sum(-1)),
+        ):
+            want = np.exp(-exponent)
+            error = np.abs(np.asarray(kernel.matrix(jnp.asarray(x), jnp.asarray(z)), np.longdouble) - want)
+            assert (error <= 4 * eps * (1 + exponent) * want + np.finfo(dtype).tiny).all()
+
+
+def test_squares_that_overflow_lose_no_neighbours():
+    x = jnp.asarray(np.array([[3e19] * 6, [3e19] * 6, [-3e19] * 6, [0] * 6]), jnp.float32)
+    for kernel in (RBF(1.0), RBF(np.ones(6))):
+        want = np.eye(4)
+        want[0, 1] = want[1, 0] = 1
+        np.testing.assert_array_equal(kernel.matrix(x, x), want)
 
 
 def test_rbf_never_exceeds_one():
@@ -155,13 +184,14 @@ def test_two_derivatives_at_coinciding_points(points, name):
         np.testing.assert_allclose(direction @ hessian @ direction, want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("near", [True, False])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_hessian_of_a_matrix_survives_the_clip(dtype):
+def test_hessian_of_a_matrix_survives_the_clip(dtype, near):
     """Where the expansion of |x - x|^2 rounds below zero the derivative is still that of the distance."""
     x = jnp.asarray(np.random.default_rng(3).normal(size=(12, 5)) * 3, dtype)
 
     def diagonal_curvature(i):
-        return jax.hessian(lambda a: RBF(0.5).matrix(x.at[i].set(a), x, centred=True)[i, i])(x[i])
+        return jax.hessian(lambda a: RBF(0.5).matrix(x.at[i].set(a), x, near=near)[i, i])(x[i])
 
     curvature = jax.vmap(diagonal_curvature)(jnp.arange(12))
     tolerance = 1e-3 if dtype == np.float32 else 1e-10

@@ -175,6 +175,30 @@ def test_far_points_in_float32(tmp_path):
         np.testing.assert_allclose(jaxsvm.decision_function(same, new), want, atol=1e-4)
 
 
+@pytest.mark.parametrize("sparse", [False, True])
+def test_prediction_rounds_as_training_does(sparse, tmp_path):
+    """With neighbours at a scale of 1e3 and C = 1e3, 15 of 40 training labels turned."""
+    rng = np.random.default_rng(5)
+    x = 1e3 * rng.normal(size=(20, 6))
+    x = np.concatenate([x, x + 0.3 * rng.normal(size=(20, 6))]).astype(np.float32)
+    y = np.where(np.arange(40) < 20, 1.0, -1.0)
+    for options in ({}, {"tile": 16}):
+        problem = jaxsvm.svm_problem(
+            jaxsvm.gram(RBF(0.5), scipy.sparse.csr_matrix(x) if sparse else x, **options), y, 1e3
+        )
+        fit = jaxsvm.fit(problem, FrankWolfe(tol=1e-3))
+        model = jaxsvm.compact(fit, problem)
+        model.save(tmp_path / "model.npz")
+        want = y * np.asarray(fit.margins) / float(fit.R)  # y h(x) before division by R
+        for values in (
+            jaxsvm.decision_function(fit, problem, x),
+            jaxsvm.decision_function(model, x),
+            jaxsvm.decision_function(jaxsvm.load_model(tmp_path / "model.npz"), x[::-1])[::-1],
+        ):
+            np.testing.assert_allclose(values, want, atol=2e-6 * np.abs(fit.dual_coef).sum())
+            assert (np.sign(values) == y).all()
+
+
 def test_precomputed_takes_rows_of_kernel_values():
     K, cross = rbf(X, X, 0.4), rbf(NEW, X, 0.4)
     fit, problem = fit_of("float64"), jaxsvm.svm_problem(jaxsvm.gram(Precomputed(), K), Y, 2.0)

@@ -213,3 +213,36 @@ def test_bad_points_are_refused_by_name(name):
 def test_a_value_too_large_for_the_dtype_is_refused(given):
     with pytest.raises(InputError, match="^x has 1 value"):
         as_points(given, np.float32)
+
+
+# --- sums over samples
+
+
+def test_a_sum_over_many_rows_keeps_float32s_digits():
+    """Rows of one sign make one long sum of 300,000 positive terms: it was off by 1e-4, and a certificate with it."""
+    n = 300_000
+    x = np.abs(np.random.default_rng(2).normal(size=(n, 1))).astype(np.float32)
+    points = as_points(scipy.sparse.csr_matrix(x))
+    v = np.ones(n, np.float32)
+    want = x.astype(np.float64).sum(axis=0)
+    np.testing.assert_allclose(points.transposed_dot(v), want, rtol=5e-7)
+    np.testing.assert_allclose(jax.jit(CSR.transposed_dot)(points, np.stack([v, -v], 1)), [[want[0], -want[0]]], 5e-7)
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (64, 3), (65, 2), (1000, 5)])
+def test_products_in_blocks_are_those_of_scipy(shape):
+    n, d = shape
+    matrix = scipy.sparse.random(n, d, 0.4, "csr", random_state=3)
+    points = as_points(matrix)
+    random = np.random.default_rng(4)
+    v, w, lanes = random.normal(size=n), random.normal(size=d), random.normal(size=(3, n))
+    np.testing.assert_allclose(points.transposed_dot(v), matrix.T @ v, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(points.transposed_dot(lanes.T), matrix.T @ lanes.T, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(jax.vmap(points.transposed_dot)(lanes), lanes @ matrix, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(jax.grad(lambda v: points.transposed_dot(v) @ w)(v), matrix @ w, rtol=1e-12, atol=1e-12)
+
+
+def test_a_bcsr_whose_entries_come_twice_is_refused():
+    twice = jax_sparse.BCSR((jnp.ones(3), jnp.array([1, 1, 0]), jnp.array([0, 2, 3])), shape=(2, 3))
+    with pytest.raises(InputError, match="^x is a BCSR with entries that come twice"):
+        as_points(twice)
