@@ -111,6 +111,8 @@ class Counters(NamedTuple):
         toward: Steps toward a vertex (pair steps count here), int32 `()`.
         away: Steps away from a vertex, int32 `()`.
         drops: Steps that set a weight to exactly 0, int32 `()`.
+        unpolished: Steps since the last polish, those of the fits that this one went on from included, int32 `()`: they
+            earn the next one, of a fit that goes on from this one (`init=`).
         evaluations: Kernel evaluations asked for, in two limbs `(high, low)` of 2**20, int32 `(2,)`, since 32 bits do
             not hold them; read them with `Fit.kernel_evaluations`.
     """
@@ -119,13 +121,14 @@ class Counters(NamedTuple):
     toward: Int[Array, "..."]
     away: Int[Array, "..."]
     drops: Int[Array, "..."]
+    unpolished: Int[Array, "..."]
     evaluations: Int[Array, "... 2"]
 
     @staticmethod
     def zero() -> "Counters":
         """All counters at 0."""
         nothing = jnp.zeros((), jnp.int32)
-        return Counters(nothing, nothing, nothing, nothing, jnp.zeros((2,), jnp.int32))
+        return Counters(nothing, nothing, nothing, nothing, nothing, jnp.zeros((2,), jnp.int32))
 
     def evaluated(self, count: Any) -> "Counters":
         """These counters with `count` (below 2**30) kernel evaluations more."""

@@ -16,7 +16,7 @@ from jaxsvm import selection
 from jaxsvm.errors import InputError
 from jaxsvm.problem import Restricted
 from jaxsvm.result import Counters
-from jaxsvm.solvers.polish import polish
+from jaxsvm.solvers import polish
 
 BUFFER_TILE = 256
 """Places of the buffer that a sample is evaluated against at a time."""
@@ -91,8 +91,21 @@ class Polished:
 
     def polish(self, problem: Any, state: Any) -> Any:
         """Conjugate gradients on the support of a state that was just refreshed."""
-        alpha, s = polish(problem, *self.solver.dual_point(problem, state), products=self.products)
+        alpha, s = polish.polish(problem, *self.solver.dual_point(problem, state), products=self.products)
         return self.solver.place(problem, state, alpha, s)
+
+    def polish_begin(self, problem: Any, state: Any) -> Any:
+        """A polish in pieces, for the host driver: before the first."""
+        return polish.begin(problem, *self.solver.dual_point(problem, state), products=self.products)
+
+    def polish_step(self, problem: Any, carry: Any) -> Any:
+        """One piece further."""
+        return polish.further(problem, carry, self.products)
+
+    def polish_end(self, problem: Any, state: Any, carry: Any) -> Any:
+        """The state where the polish ended, which began at `state`."""
+        alpha, s = self.solver.dual_point(problem, state)
+        return self.solver.place(problem, state, *polish.end(problem, alpha, s, carry))
 
 
 @jax.tree_util.register_dataclass

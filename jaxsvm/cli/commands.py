@@ -169,7 +169,7 @@ def path(
     with jax.enable_x64(dtype == "float64"), Interrupts() as interrupts:
         job = prepare(data, label, positive, test_fraction, scale, seed, dtype, kernel, gamma, degree, coef0)
         started = time.monotonic()
-        fits, seconds = solve_path(job, Cs, solver_of(solver, tol, max_steps), seed, max_seconds, interrupts)
+        fits, seconds = solve_path(job, Cs, solver_of(solver, tol, max_steps), seed, max_seconds)
         total = time.monotonic() - started
         interrupts.armed = False
         if not fits:

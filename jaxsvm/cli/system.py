@@ -12,6 +12,7 @@ from typing import Any
 import jax
 
 from jaxsvm.errors import InputError
+from jaxsvm.interruption import Interruption
 
 
 def check_writable(out: str | None, *inputs: str) -> None:
@@ -58,30 +59,29 @@ def save(out: str | None, write: Callable[[str], Any]) -> None:
         raise InputError(f"--out is {out!r}: cannot be written: {error.strerror or error}.") from error
 
 
-class Interrupts:
-    """Remembers whether Ctrl-C came, since the library turns it into a status that `max_seconds` has too.
+class Interrupts(Interruption):
+    """Ctrl-C for a whole command: the library's drivers look at it, and what is done between them ends at once.
 
     Disarmed, it only remembers: what was computed is saved before the command leaves.
     """
 
-    seen = False
     armed = True
 
     def __enter__(self) -> "Interrupts":
         self.before = None
         if threading.current_thread() is threading.main_thread():
-            self.before = signal.signal(signal.SIGINT, self._note)
+            self.before = signal.signal(signal.SIGINT, self.arrived)
         return self
 
     def __exit__(self, *exception: object) -> None:
         if self.before is not None:
             signal.signal(signal.SIGINT, self.before)
 
-    def _note(self, number: int, frame: Any) -> None:
-        del number, frame
-        self.seen = True
+    def arrived(self, *signal_and_frame: object) -> None:
+        """The signal's handler."""
         if self.armed:
-            raise KeyboardInterrupt
+            super().arrived(*signal_and_frame)
+        self.seen = True
 
 
 def use_cache() -> None:
