@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from jaxsvm.errors import InputError, is_concrete
@@ -72,6 +73,36 @@ def require_seconds(max_seconds: Any) -> None:
     """
     if max_seconds is not None and not (_is_number(max_seconds) and float(max_seconds) >= 0):
         raise InputError(f"max_seconds is {_shown(max_seconds)}: at least 0 seconds are needed, or None for no limit.")
+
+
+def require_costs(C: Any, weight: Any, dtype: Any) -> None:
+    """Refuse costs `C w_i` that the dtype holds neither as they are nor as `1 / (C w_i)`; traced ones pass.
+
+    An infinite cost would have the ridge 0, which marks an absent sample, and so would a weight that turns into 0.
+
+    Raises:
+        InputError: Naming the first sample, its cost and the range.
+    """
+    if not is_concrete(C, weight):
+        return
+    least = float(np.finfo(dtype).tiny)
+    weights = np.asarray(1.0 if weight is None else weight, np.float64)
+    with np.errstate(over="ignore"):
+        costs = np.where(weights > 0, float(C) * weights, 1.0)
+    wrong = (weights > 0) & ~((costs >= least) & (costs <= 1 / least) & (weights >= least))
+    if wrong.any():
+        at = int(np.flatnonzero(wrong)[0])
+        where = "C is" if weight is None else f"C times sample_weight[{at}] (weight {float(weights.flat[at]):.3g}) is"
+        raise InputError(
+            f"{where} {float(costs.flat[at]):.3g}: {np.dtype(dtype).name} holds costs and weights from {least:.3g} to "
+            f"{1 / least:.3g}; weights of 0 leave samples out."
+        )
+
+
+def costs_hold(costs: Any, present: Any) -> Any:
+    """`require_costs` under tracing: whether the costs of all samples that are present can be held, `()`."""
+    least = jnp.finfo(costs.dtype).tiny
+    return jnp.all(jnp.where(present, (costs >= least) & (costs <= 1 / least), True))
 
 
 def _require_rule(name: str, value: Any) -> None:

@@ -168,3 +168,41 @@ def test_shrinking_in_a_path_is_honoured_or_refused(monkeypatch):
 def test_lanes_are_counted(lanes):
     with pytest.raises(jaxsvm.InputError, match="lanes is"):
         path(FrankWolfe(), lanes=lanes)
+
+
+# --- costs ---
+
+
+@pytest.mark.parametrize("make", [jaxsvm.svm_problem, jaxsvm.hinge_problem])
+@pytest.mark.parametrize(
+    ("dtype", "C", "weight"),
+    [
+        ("float32", 1e39, None),
+        ("float32", 1e38, None),  # its ridge is subnormal, which XLA takes for 0: absent
+        ("float32", 1e30, 1e10),
+        ("float32", 1e-30, 1e-10),
+        ("float32", 1e20, 1e-50),  # the product is fine, and the weight is 0
+        ("float64", 1e200, 1e200),
+        ("float64", 1e-200, 1e-200),
+    ],
+)
+def test_costs_that_the_dtype_cannot_hold_are_refused(make, dtype, C, weight):
+    """The weight of one sample: that one would be absent, in silence."""
+    _, y = data()
+    gram = jaxsvm.gram(RBF(0.5), np.asarray(data()[0].x, dtype))
+    weights = None
+    if weight is not None:
+        weights = np.full(N, 1 / C)
+        weights[3] = weight
+    with pytest.raises(jaxsvm.InputError, match=r"C .*is .*: float(32|64) holds costs"):
+        make(gram, y, C, sample_weight=weights)
+    if weight != 1e-50:  # which is 0 before anybody can ask
+        assert not jax.jit(lambda C, weights: make(gram, y, C, sample_weight=weights).feasible)(C, weights)
+
+
+def test_large_and_small_costs_that_are_held_pass():
+    gram, y = data()
+    for C, weight in ((1e30, 1e-30), (1e-8, 1e8), (1e8, 1.0)):
+        problem = jaxsvm.svm_problem(gram, y, C, sample_weight=np.full(N, weight))
+        assert bool(problem.feasible)
+        np.testing.assert_allclose(problem.costs, C * weight)
