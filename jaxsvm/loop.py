@@ -90,13 +90,15 @@ def fit(
         problem: From `svm_problem`, `hinge_problem`, `slack_problem`, `box_problem` or `meb_problem`.
         solver: A solver's configuration, such as `FrankWolfe(variant="smo", tol=1e-4)`.
         key: A random key for solvers that draw; None takes key 0, so that a call repeats.
-        init: Where to start: a `Fit` to go on from (the same problem at another C, say), or weights `(n,)`.
+        init: Where to start: a `Fit` to go on from (the same problem at another C, say), or weights `(n,)`. Steps of an
+            unfinished fit (MAX_STEPS, INTERRUPTED) count toward the next polish, so that pieces take no more of them
+            than one run; the steps and counters of the answer are those of the piece.
         max_seconds: Stop after about this many seconds, at the end of a chunk, with status INTERRUPTED.
         callback: Called with the best certified `Fit` after every chunk; returning True stops, with status INTERRUPTED.
 
     Returns:
-        The best certified point as a `Fit`. Ctrl-C returns it too, with status INTERRUPTED; pass it as `init` to
-        resume.
+        The best certified point as a `Fit`. Ctrl-C, or a KeyboardInterrupt of the callback, returns it too, with status
+        INTERRUPTED, at the end of a chunk of steps; pass it as `init` to resume. A second Ctrl-C raises.
 
     Raises:
         InputError: On arguments that cannot be used. A fit that does not converge warns, and its status says so.

@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 MOST_MAPS = 20_000
-"""Memory maps of the process above which programs are cleared."""
+"""Memory maps above those that are left by clearing (they are the user's, and single operations') that are too many."""
+LAST_MAPS = 50_000
+"""Maps of the process that are too many in any case."""
 MOST_PROGRAMS = 400
 """The same where maps cannot be counted: programs of this library."""
 LOOK = 20
@@ -33,6 +35,7 @@ class _Book:
         self.lock = threading.Lock()
         self.drivers = 0
         self.programs = 0
+        self.left = 0  # maps that clearing did not take
         self.modules = 0
         self.functions: list[Any] = []
 
@@ -62,10 +65,11 @@ def _tidy() -> None:
         _book.programs = min(programs, _book.programs)
         return
     _book.programs = programs
-    if maps() > MOST_MAPS if _MAPS.exists() else programs > MOST_PROGRAMS:
+    known = _MAPS.exists()
+    if maps() > min(_book.left + MOST_MAPS, LAST_MAPS) if known else programs > MOST_PROGRAMS:
         for function in functions:
             function.clear_cache()
-        _book.programs = 0
+        _book.programs, _book.left = 0, maps() if known else 0
 
 
 def compiled_functions() -> list[Any]:

@@ -22,7 +22,7 @@ def solve(n):
 @pytest.fixture
 def crowded(monkeypatch):
     """Every look at the programs finds too many of them."""
-    monkeypatch.setattr(programs, "MOST_MAPS", 0)
+    monkeypatch.setattr(programs, "LAST_MAPS", 0)
     monkeypatch.setattr(programs, "MOST_PROGRAMS", 0)
     monkeypatch.setattr(programs, "LOOK", 1)
     monkeypatch.setattr(programs._book, "programs", 0)  # noqa: SLF001 (the count is what these tests are about)
