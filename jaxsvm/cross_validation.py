@@ -33,7 +33,7 @@ class CrossValidation:
         scores: Score of each fold at each value, `(folds, k)`; larger is better; NaN where Ctrl-C left it out.
         mean: Mean over folds, `(k,)`; NaN where one of them is.
         standard_error: Of that mean, `(k,)`.
-        C: The value of the best mean; the smallest of equals.
+        C: The value of the best mean; the smallest of equals; NaN where Ctrl-C left no value that every fold reached.
         C_one_standard_error: The smallest value whose mean lies within one standard error of the best.
         folds: The fold in which each sample is held out, `(n,)`; -1: never.
         fits: The fits, leading axes `(folds, k)`.
@@ -95,7 +95,6 @@ def cross_validate(
 
     Raises:
         InputError: On arguments that cannot be used.
-        KeyboardInterrupt: On Ctrl-C before any value was reached by every fold.
     """
     if not is_concrete(gram, y, Cs, sample_weight):
         raise InputError("cross_validate needs concrete arrays: call it outside jit and vmap.")
@@ -114,22 +113,20 @@ def cross_validate(
         return lambda C: problem(gram, y, C, sample_weight=trains[number])
 
     builders = [build(number) for number in range(len(held_out))]
-    with watching() as stop:
-        fits = solve_together(builders, values, tol=tol, key=key, stop=stop)
+    fits = solve_together(builders, values, tol=tol, key=key)
     scores = np.stack([_scores(fit, mask, labels, weights, score) for fit, mask in zip(fits, held_out, strict=True)])
     mean = scores.mean(axis=0)
     error = scores.std(axis=0, ddof=1) / np.sqrt(len(scores)) if len(scores) > 1 else np.zeros_like(mean)
     scored = [i for i in range(len(values)) if np.isfinite(mean[i])]
-    if not scored and stop.seen:  # there is nothing to choose from
-        raise KeyboardInterrupt
-    best = min(scored, key=lambda i: (-mean[i], values[i]))
-    within = [values[i] for i in scored if mean[i] >= mean[best] - error[best]]
+    best = min(scored, key=lambda i: (-mean[i], values[i]), default=None)
+    within = [values[i] for i in scored if best is not None and mean[i] >= mean[best] - error[best]]
+    chosen = (float("nan"), float("nan")) if best is None else (float(values[best]), float(min(within)))
     stacked = on_host_stacked(fits)
     _warn_of_unfinished(stacked)
     number_of = np.full(len(labels), -1)
     for number, mask in enumerate(held_out):
         number_of[mask] = number
-    return CrossValidation(values, scores, mean, error, float(values[best]), float(min(within)), number_of, stacked)
+    return CrossValidation(values, scores, mean, error, *chosen, number_of, stacked)
 
 
 def fold_masks(labels: np.ndarray, folds: Any, groups: Any, seed: int) -> list[Bool[np.ndarray, " n"]]:

@@ -272,6 +272,29 @@ def test_an_interruption_within_the_last_burst_is_not_forgotten(monkeypatch):
     assert path.status.name.tolist() == ["CONVERGED", "INTERRUPTED", "INTERRUPTED"]
 
 
+def test_folds_keep_what_was_certified(monkeypatch):
+    """Nothing was reached by every fold: there is no choice, and what one fold has is there."""
+    from jaxsvm import loop
+
+    burst, calls = loop._burst, []
+
+    def pressed(*arguments):
+        calls.append(arguments)
+        if len(calls) == 12:
+            signal.raise_signal(signal.SIGINT)
+        return burst(*arguments)
+
+    monkeypatch.setattr(loop, "_burst", pressed)
+    problem, Cs = jaxsvm.hinge_problem, [0.1, 1.0, 1e3]
+    with pytest.warns(jaxsvm.ConvergenceWarning):
+        result = jaxsvm.cross_validate(interrupted.GRAM, interrupted.Y, Cs, 3, problem=problem, tol=1e-8)
+    assert np.isnan(result.C)
+    assert np.isnan(result.mean).all()
+    assert result.status.name[0, 0] == "CONVERGED"
+    assert set(result.status.name[2]) == {"INTERRUPTED"}
+    np.testing.assert_array_equal(np.isfinite(result.scores), np.isfinite(result.certificate.relative_gap))
+
+
 def test_what_has_no_half_answer_raises(monkeypatch):
     from jaxsvm import loop
 
