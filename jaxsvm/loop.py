@@ -103,12 +103,11 @@ def fit(
     Raises:
         InputError: On arguments that cannot be used. A fit that does not converge warns, and its status says so.
     """
-    require_usable(solver)
-    require_seconds(max_seconds)
     key = jax.random.key(0) if key is None else key
     host = getattr(solver, "driver", drive)  # a solver may put turns of its own around the one below
     if is_concrete(problem, solver, key, init):
         return host(problem, solver, key, init, max_seconds, callback)
+    require_usable(solver)
     still = lax.stop_gradient((problem, solver, key, init))
     if is_concrete(still):  # traced for a derivative and nothing else, which rests on the solution, not on the steps
         return differentiable(problem, host(*still, max_seconds, callback))
@@ -331,7 +330,11 @@ def steps_taken(progress: Progress) -> Int[Array, ""]:
 
 
 _begin = jax.jit(begin)
-_finish = jax.jit(finish)
+
+
+@jax.jit
+def _finish(problem: Any, solver: Any, progress: Progress) -> Fit:
+    return _with_credit(finish(problem, solver, progress), progress)
 
 
 @jax.jit
@@ -380,7 +383,7 @@ def drive(
     require_seconds(max_seconds)
     with watching(stop) as stop:
         progress = _driven(problem, solver, key, init, max_seconds, callback, stop)
-        fitted = _with_credit(_finish(problem, solver, progress), progress)
+        fitted = _finish(problem, solver, progress)
         if warn:
             warn_unless_converged(fitted, solver)
     return fitted
@@ -477,8 +480,7 @@ def _credited(problem: Any, solver: Any, progress: Progress, init: Any) -> Progr
 
 def _with_credit(fitted: Fit, progress: Progress) -> Fit:
     """The fit with the steps since its last polish, for whoever goes on from it."""
-    steps, polished = _on_host((steps_taken(progress), progress.polished))
-    counters = fitted.counters._replace(unpolished=jnp.asarray(steps - polished, jnp.int32))
+    counters = fitted.counters._replace(unpolished=steps_taken(progress) - progress.polished)
     return dataclasses.replace(fitted, counters=counters)
 
 

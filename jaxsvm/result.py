@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxsvm.errors import ConvergenceError
+from jaxsvm.errors import ConvergenceError, is_concrete
 
 
 class Status(enum.IntEnum):
@@ -65,10 +65,14 @@ class StatusCode:
         return len(self.code)
 
     def __eq__(self, other: object) -> Any:
-        return self.code == (other.code if isinstance(other, StatusCode) else other)
+        return self._comparable() == (other._comparable() if isinstance(other, StatusCode) else other)
 
     def __ne__(self, other: object) -> Any:
-        return self.code != (other.code if isinstance(other, StatusCode) else other)
+        return self._comparable() != (other._comparable() if isinstance(other, StatusCode) else other)
+
+    def _comparable(self) -> Any:
+        """NumPy's where it is concrete: JAX would compile the comparison."""
+        return np.asarray(self.code) if is_concrete(self.code) else self.code
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]  # an array by nature
 

@@ -16,6 +16,8 @@ from jaxsvm.stopping import STOP_RULES
 LARGEST = 2**31 - 1
 """Steps are counted in int32."""
 
+_ABSENT = object()
+
 
 def require_usable(solver: Any) -> None:
     """Refuse a configuration that no driver can run: each field that the solver has, and those of a solver inside it.
@@ -24,7 +26,8 @@ def require_usable(solver: Any) -> None:
         InputError: Naming the field, what was found and what is needed.
     """
     for name, require in RULES.items():
-        if hasattr(solver, name) and is_concrete(value := getattr(solver, name)):
+        value = getattr(solver, name, _ABSENT)
+        if value is not _ABSENT and (isinstance(value, int | float | str) or is_concrete(value)):
             require(name, value)
     if hasattr(solver, "solver"):  # of a transformation
         require_usable(solver.solver)
@@ -59,8 +62,7 @@ def require_whole(name: str, value: Any, least: int) -> None:
     Raises:
         InputError: Naming it.
     """
-    kind = np.asarray(value).dtype.kind  # Python's integers beyond 64 bits are objects
-    whole = np.ndim(value) == 0 and (kind in "iu" or kind == "O" and isinstance(value, int))
+    whole = type(value) is int or np.ndim(value) == 0 and np.asarray(value).dtype.kind in "iu"
     if not (whole and least <= int(value) <= LARGEST):
         raise InputError(f"{name} is {_shown(value)}: an integer from {least} to {LARGEST} is needed.")
 
@@ -136,7 +138,7 @@ RULES: dict[str, Callable[[str, Any], None]] = {
 
 
 def _is_number(value: Any) -> bool:
-    return np.ndim(value) == 0 and np.asarray(value).dtype.kind in "iuf"
+    return type(value) in (int, float) or np.ndim(value) == 0 and np.asarray(value).dtype.kind in "iuf"
 
 
 def _shown(value: Any) -> str:

@@ -63,23 +63,25 @@ def _certified(ladders: list[Ladder], solver: BlockNewton, key: Array, done: Any
     """Certify every point on the whole problem, `lanes` of them to a product; finish what is not within `tol`."""
     every = [(number, place) for number, ladder in enumerate(ladders) for place in range(len(ladder.logs))]
     tasks = [(number, place) for number, place in every if not stop.seen or place in ladders[number].points]
+    if not tasks:
+        return [on_host_stacked([nothing(problem) for problem in ladder.problems]) for ladder in ladders]
     width = min(solver.lanes, len(every))
-    found: dict[tuple[int, int], Fit] = {}
+    groups = []
     for first in range(0, len(tasks), width):
         group = [tasks[min(first + lane, len(tasks) - 1)] for lane in range(width)]  # the last one fills up
-        fits = jax.tree.map(np.asarray, _certified_group(ladders, group, solver))
-        found |= {task: jax.tree.map(lambda leaf, lane=lane: leaf[lane], fits) for lane, task in enumerate(group)}
-    for number, place in tasks:
-        fit = found[number, place]
-        if fit.status != Status.CONVERGED:
-            found[number, place] = _finished(ladders[number].problems[place], solver, key, fit, stop)
+        groups.append(_certified_group(ladders, group, solver))
+    fits = jax.tree.map(lambda *leaves: np.concatenate(leaves)[: len(tasks)], *groups)
+    for lane in np.flatnonzero(fits.status.code != Status.CONVERGED).tolist():
+        number, place = tasks[lane]
+        fit = _finished(ladders[number].problems[place], solver, key, _taken(fits, lane), stop)
+        jax.tree.map(lambda leaf, new, lane=lane: leaf.__setitem__(lane, new), fits, fit)
     try:
         if done is not None:
-            for task in tasks:
-                done(*task, jax.tree.map(jnp.asarray, found[task]))
+            for lane, task in enumerate(tasks):
+                done(*task, jax.tree.map(jnp.asarray, _taken(fits, lane)))
     except KeyboardInterrupt:  # everything is found by now: the callbacks alone end
         stop.note()
-    return [_in_order(found, number, ladder) for number, ladder in enumerate(ladders)]
+    return [_of_ladder(fits, tasks, number, ladder) for number, ladder in enumerate(ladders)]
 
 
 def _finished(problem: SquaredHingeProblem, solver: BlockNewton, key: Array, fit: Fit, stop: Interruption) -> Fit:
@@ -89,17 +91,24 @@ def _finished(problem: SquaredHingeProblem, solver: BlockNewton, key: Array, fit
     return dataclasses.replace(fit, status=interrupted())
 
 
-def _in_order(found: dict[tuple[int, int], Fit], number: int, ladder: Ladder) -> Fit:
+def _of_ladder(fits: Fit, tasks: list[tuple[int, int]], number: int, ladder: Ladder) -> Fit:
     """The fits of a ladder; a value that was not reached stands at the nearest that was."""
-    known = [place for place in range(len(ladder.logs)) if (number, place) in found]
+    lanes = {place: lane for lane, (other, place) in enumerate(tasks) if other == number}
+    if len(lanes) == len(ladder.logs):
+        first = lanes[0]
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf[first : first + len(lanes)]), fits)
 
     def at(place: int) -> Fit:
-        nearest = min(known, key=lambda other: abs(other - place), default=None)
+        nearest = min(lanes, key=lambda other: abs(other - place), default=None)
         if nearest is None:
             return nothing(ladder.problems[place])
-        return found[number, place] if nearest == place else unreached(found[number, nearest])
+        return _taken(fits, lanes[nearest]) if nearest == place else unreached(_taken(fits, lanes[nearest]))
 
     return on_host_stacked([at(place) for place in range(len(ladder.logs))])
+
+
+def _taken(fits: Fit, lane: int) -> Fit:
+    return jax.tree.map(lambda leaf: leaf[lane], fits)
 
 
 def _certified_group(ladders: list[Ladder], group: list[tuple[int, int]], solver: BlockNewton) -> Fit:
