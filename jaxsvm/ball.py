@@ -21,6 +21,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsvm.distances import less, middle
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.gram import DenseGram, dense_values
+from jaxsvm.interruption import watching
 from jaxsvm.kernels import Kernel, Linear, Scaled, Sum
 from jaxsvm.loop import fit as solve
 from jaxsvm.low_rank import LowRankGram
@@ -329,7 +330,10 @@ def is_coreset(problem: Any, subset: Any, eps: float, *, tol: float = 1e-6, solv
         inside = dataclasses.replace(inside, coincide=_coincide(problem.points, problem.squares, mask))
     else:  # an SVM's certificate counts whoever has a penalty
         inside = dataclasses.replace(inside, ridge=jnp.where(mask, problem.ridge, 0))
-    found = solve(inside, FrankWolfe(tol=tol) if solver is None else solver)
+    with watching() as stop:
+        found = solve(inside, FrankWolfe(tol=tol) if solver is None else solver)
+    if stop.seen:  # there is no answer, and False would be one
+        raise KeyboardInterrupt
     reach = _furthest(problem, found.alpha, inside.gradient(found.alpha, found.margins))
     lower = jnp.maximum(inside.diameter_squared - found.R, 0)
     return bool(jnp.sqrt(reach) <= (1 + eps) * jnp.sqrt(lower))

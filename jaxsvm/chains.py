@@ -15,8 +15,21 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-from jaxsvm.loop import advance, begin, certify, drive, due, earned_polish, finish, fit_compiled, warn_unless_converged
+from jaxsvm.interruption import Interruption, nothing, on_host_stacked, unreached, watching
+from jaxsvm.loop import (
+    advance,
+    begin,
+    certify,
+    drive,
+    due,
+    earned_polish,
+    finish,
+    fit_compiled,
+    polish_in_pieces,
+    warn_unless_converged,
+)
 from jaxsvm.result import Fit, Status
+from jaxsvm.validation import require_one_chain, require_usable
 
 CHUNKS = 4
 """Chunks of steps between two looks at the lanes: a lane that is done waits for the others as long as that."""
@@ -25,7 +38,9 @@ Build = Callable[[Any], Any]
 Found = Callable[[int, Fit], Any] | None
 
 
-def chain_on_host(build: Build, solver: Any, Cs: np.ndarray, key: Array, found: Found = None) -> Fit:
+def chain_on_host(
+    build: Build, solver: Any, Cs: np.ndarray, key: Array, found: Found = None, stop: Interruption | None = None
+) -> Fit:
     """One warm chain in increasing order of C.
 
     Args:
@@ -34,23 +49,37 @@ def chain_on_host(build: Build, solver: Any, Cs: np.ndarray, key: Array, found: 
         Cs: The values, `(k,)`, in any order.
         key: A random key.
         found: Called with place and fit of each value.
+        stop: What ends it, and whoever called for it; None: Ctrl-C alone.
 
     Returns:
-        The fits, a leading axis of k, in the order of `Cs`. After Ctrl-C the values left get one chunk of steps each.
+        The fits, a leading axis of k, in the order of `Cs`. After Ctrl-C the value that was running keeps its last
+        certified point, and those left are INTERRUPTED, with no certificate, at the point of the nearest one.
     """
     fits: dict[int, Fit] = {}
-    warm, seconds = None, None
-    for place in np.argsort(Cs, kind="stable").tolist():
-        fitted = drive(build(Cs[place]), solver, key, warm, seconds)
-        fits[place] = fitted
-        seconds = 0.0 if fitted.status == Status.INTERRUPTED else None
-        warm = (fitted.alpha, fitted.margins)
-        if found is not None:
-            found(place, fitted)
-    return _in_order(fits)
+    host, warm = getattr(solver, "driver", drive), None
+    with watching(stop) as stop:
+        for place in np.argsort(Cs, kind="stable").tolist():
+            if stop.seen:
+                break
+            try:
+                fits[place] = fitted = host(build(Cs[place]), solver, key, warm, stop=stop)
+                warm = (fitted.alpha, fitted.margins)
+                if found is not None:
+                    found(place, fitted)
+            except KeyboardInterrupt:  # of a callback, or a handler of the user's own
+                stop.note()
+        return _in_order(fits, Cs, build)
 
 
-def chains_in_lanes(build: Build, solver: Any, Cs: np.ndarray, key: Array, lanes: int, found: Found = None) -> Fit:
+def chains_in_lanes(
+    build: Build,
+    solver: Any,
+    Cs: np.ndarray,
+    key: Array,
+    lanes: int,
+    found: Found = None,
+    stop: Interruption | None = None,
+) -> Fit:
     """As many values at a time as there are lanes, each lane from the nearest value that is solved.
 
     A lane that ends loads its next value (its own share of the grid first, then another's); when none is left, lanes
@@ -63,10 +92,24 @@ def chains_in_lanes(build: Build, solver: Any, Cs: np.ndarray, key: Array, lanes
         key: As for `chain_on_host`.
         lanes: How many, >= 1.
         found: As for `chain_on_host`.
+        stop: As for `chain_on_host`.
 
     Returns:
-        As `chain_on_host`; after Ctrl-C the values left keep the point they would have started from.
+        As `chain_on_host`.
     """
+    require_usable(solver)
+    require_one_chain(solver, "lanes")
+    fits: dict[int, Fit] = {}
+    with watching(stop) as stop:
+        if not stop.seen:
+            _run_lanes(build, solver, Cs, key, lanes, found, stop, fits)
+        return _in_order(fits, Cs, build)
+
+
+def _run_lanes(
+    build: Build, solver: Any, Cs: np.ndarray, key: Array, lanes: int, found: Found, stop: Interruption, fits: Any
+) -> None:
+    """Fill `fits`; after Ctrl-C with what was begun, at its last certified point."""
     lanes = min(lanes, len(Cs))
     shares = [part.tolist() for part in np.array_split(np.argsort(Cs, kind="stable"), lanes)]
     places = [share.pop(0) for share in shares]
@@ -75,12 +118,11 @@ def chains_in_lanes(build: Build, solver: Any, Cs: np.ndarray, key: Array, lanes
     own = _stack([shape.own(problem) for problem in problems])
     shared = shape.shared(problems[0])
     progress = _stack([_begin(problem, solver, key, None) for problem in problems])
-    fits: dict[int, Fit] = {}
 
     def settle(lane: int) -> None:
-        fits[places[lane]] = fitted = _finish(build(Cs[places[lane]]), solver, _lane(progress, lane))
+        fits[places[lane]] = fitted = _finish(build(Cs[places[lane]]), solver, _lane(progress, np.int32(lane)))
         warn_unless_converged(fitted, solver)
-        if found is not None:
+        if found is not None and not stop.seen:
             found(places[lane], fitted)
 
     def start(place: int) -> tuple[Any, Any]:
@@ -89,11 +131,17 @@ def chains_in_lanes(build: Build, solver: Any, Cs: np.ndarray, key: Array, lanes
         return problem, _begin(problem, solver, key, (fits[nearest].alpha, fits[nearest].margins))
 
     running = set(range(lanes))
-    try:
-        while running:
+    while running and not stop.seen:
+        try:
             progress, wanted, earned = _advance(shared, own, solver, progress, shape)
-            if np.asarray(wanted).any():
-                progress = _certify(shared, own, solver, progress, shape, bool(np.asarray(earned & wanted).any()))
+            polishes = np.asarray(wanted) & np.asarray(earned)
+            for lane in np.flatnonzero(polishes).tolist() if hasattr(solver, "polish_begin") else ():
+                one = _lane(progress, np.int32(lane))
+                one = polish_in_pieces(build(Cs[places[lane]]), solver, one, lambda: stop.seen)
+                progress = progress if one is None else _load(progress, one, np.int32(lane))
+            if np.asarray(wanted).any() and not stop.seen:
+                whole = bool(polishes.any()) and not hasattr(solver, "polish_begin")
+                progress = _certify(shared, own, solver, progress, shape, whole)
             codes = np.asarray(progress.status)
             for lane in [lane for lane in sorted(running) if codes[lane] != Status.RUNNING]:
                 settle(lane)
@@ -104,24 +152,22 @@ def chains_in_lanes(build: Build, solver: Any, Cs: np.ndarray, key: Array, lanes
                 place = share.pop(0 if share is shares[lane] else -1)
                 problem, fresh = start(place)
                 own, progress = _load(own, shape.own(problem), lane), _load(progress, fresh, lane)
-                places[lane] = place  # last, so that Ctrl-C never meets a value with another one's progress
+                places[lane] = place  # last: an interruption never meets a value with another one's progress
             width = 1 << max(len(running) - 1, 0).bit_length()
             if running and width <= len(places) // 2:
                 kept = (sorted(running) + [lane for lane in range(len(places)) if lane not in running])[:width]
                 places = [places[lane] for lane in kept]
                 own, progress = _gather(own, np.asarray(kept)), _gather(progress, np.asarray(kept))
                 shares, running = [[] for _ in kept], set(range(len(running)))
-    except KeyboardInterrupt:
-        interrupted = jnp.asarray(int(Status.INTERRUPTED), jnp.int32)
-        codes = progress.status
-        progress = progress._replace(status=jnp.where(codes == Status.RUNNING, interrupted, codes))
+        except KeyboardInterrupt:  # of a callback, or a handler of the user's own
+            stop.note()
+    if running:
+        codes = np.asarray(progress.status)
+        codes = np.where(codes == Status.RUNNING, np.int32(Status.INTERRUPTED), codes)
+        progress = progress._replace(status=jnp.asarray(codes, jnp.int32))
         for lane in sorted(running):
             if places[lane] not in fits:
                 settle(lane)
-        for place in [place for place in range(len(Cs)) if place not in fits]:
-            problem, fresh = start(place)
-            fits[place] = _finish(problem, solver, fresh._replace(status=interrupted))
-    return _in_order(fits)
 
 
 def chains_traced(build: Build, solver: Any, Cs: Float[Array, " k"], key: Array, lanes: int) -> Fit:
@@ -137,6 +183,7 @@ def chains_traced(build: Build, solver: Any, Cs: Float[Array, " k"], key: Array,
     Returns:
         As `chain_on_host`.
     """
+    require_one_chain(solver, "a path under tracing")
     k = Cs.shape[0]
     lanes = min(lanes, k)
     length = -(-k // lanes)
@@ -220,13 +267,24 @@ _begin = jax.jit(begin)
 _finish = jax.jit(finish)
 
 
-def _lane(lanes: Any, lane: int) -> Any:
+@jax.jit
+def _lane(lanes: Any, lane: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf[lane], lanes)
 
 
+@jax.jit
 def _stack(items: list[Any]) -> Any:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *items)
 
 
-def _in_order(fits: dict[int, Fit]) -> Fit:
-    return _stack([fits[place] for place in range(len(fits))])
+def _in_order(fits: dict[int, Fit], Cs: np.ndarray, build: Build) -> Fit:
+    """Fits of all values in the order of `Cs`: those that were not reached stand at the nearest that was.
+
+    Stacked by NumPy: nothing is compiled for it.
+    """
+    logs, known = np.log(np.asarray(Cs, float)), dict(fits)
+    for place in range(len(Cs)):
+        if place not in fits:
+            nearest = min(fits, key=lambda other: abs(logs[place] - logs[other]), default=None)
+            known[place] = nothing(build(Cs[place])) if nearest is None else unreached(fits[nearest])
+    return on_host_stacked([known[place] for place in range(len(Cs))])

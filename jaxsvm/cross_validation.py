@@ -11,13 +11,13 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxsvm.errors import ConvergenceWarning, InputError, is_concrete
 from jaxsvm.folds import Fold, fold_masks
 from jaxsvm.hinge import BoxProblem
+from jaxsvm.interruption import on_host_stacked, watching
 from jaxsvm.loop import drive
 from jaxsvm.low_rank import LowRankGram, landmarks_among
 from jaxsvm.model import is_right
@@ -34,10 +34,10 @@ class CrossValidation:
 
     Attributes:
         Cs: The values, in the order asked, `(k,)`.
-        scores: Score of each fold at each value, `(folds, k)`; larger is better.
-        mean: Mean over folds, `(k,)`.
+        scores: Score of each fold at each value, `(folds, k)`; larger is better; NaN where Ctrl-C left it out.
+        mean: Mean over folds, `(k,)`; NaN where one of them is.
         standard_error: Of that mean, `(k,)`.
-        C: The value of the best mean; the smallest of equals.
+        C: The value of the best mean; the smallest of equals; NaN where Ctrl-C left no value that every fold reached.
         C_one_standard_error: The smallest value whose mean lies within one standard error of the best.
         folds: The fold in which each sample is held out, `(n,)`; the last of several; -1: never.
         fits: The fits, leading axes `(folds, k)`.
@@ -97,7 +97,8 @@ def cross_validate(
         key: A random key for the solver.
 
     Returns:
-        Scores, standard errors, the chosen values, and all fits with their certificates.
+        Scores, standard errors, the chosen values, and all fits with their certificates. After Ctrl-C the choice is
+        among the values that every fold reached.
 
     Raises:
         InputError: On arguments that cannot be used.
@@ -122,20 +123,23 @@ def cross_validate(
         keys = jax.random.split(jax.random.key(seed), len(trains))
         grams = (landmarks_among(gram, train > 0, drawn) for train, drawn in zip(trains, keys, strict=True))
         pairs = zip(grams, trains, strict=True)
-        fits = [solve_together([build(*pair)], values, tol=tol, key=key)[0] for pair in pairs]
+        with watching() as stop:
+            fits = [solve_together([build(*pair)], values, tol=tol, key=key, stop=stop)[0] for pair in pairs]
     else:
         fits = solve_together([build(gram, train) for train in trains], values, tol=tol, key=key)
     scores = np.stack([_scores(fit, fold.test, labels, weights, score) for fit, fold in zip(fits, dealt, strict=True)])
     mean = scores.mean(axis=0)
     error = scores.std(axis=0, ddof=1) / np.sqrt(len(scores)) if len(scores) > 1 else np.zeros_like(mean)
-    best = min(range(len(values)), key=lambda i: (-mean[i], values[i]))
-    within = [C for C, m in zip(values, mean, strict=True) if m >= mean[best] - error[best]]
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *fits)
+    scored = [i for i in range(len(values)) if np.isfinite(mean[i])]
+    best = min(scored, key=lambda i: (-mean[i], values[i]), default=None)
+    within = [values[i] for i in scored if best is not None and mean[i] >= mean[best] - error[best]]
+    chosen = (float("nan"), float("nan")) if best is None else (float(values[best]), float(min(within)))
+    stacked = on_host_stacked(fits)
     _warn_of_unfinished(stacked)
     number_of = np.full(len(labels), -1)
     for number, fold in enumerate(dealt):
         number_of[fold.test] = number
-    return CrossValidation(values, scores, mean, error, float(values[best]), float(min(within)), number_of, stacked)
+    return CrossValidation(values, scores, mean, error, *chosen, number_of, stacked)
 
 
 def _require_classes(labels: np.ndarray, weights: np.ndarray, fold: Fold, number: int) -> None:
@@ -151,11 +155,12 @@ def _require_classes(labels: np.ndarray, weights: np.ndarray, fold: Fold, number
 def _scores(fit: Fit, mask: np.ndarray, labels: np.ndarray, weights: np.ndarray, score: str) -> np.ndarray:
     """One score a value of C, from margins of the held-out samples in primal scale, `(k,)`."""
     held = mask & (weights > 0)
-    margins = np.asarray(fit.margins / fit.R[:, None], float)[:, held]
+    margins = (np.asarray(fit.margins, float) / np.asarray(fit.R, float)[:, None])[:, held]
+    margins[np.isinf(np.asarray(fit.certificate.relative_gap))] = np.nan  # not reached: at another value's point
     w, sign = weights[held], labels[held]
     if score == "squared_hinge":
         return -(w * np.maximum(0, 1 - margins) ** 2).sum(axis=1) / w.sum()
-    right = is_right(margins, sign)
+    right = np.where(np.isnan(margins), np.nan, is_right(margins, sign))
     if score == "accuracy":
         return (w * right).sum(axis=1) / w.sum()
     classes = [sign == value for value in (-1, 1) if (sign == value).any()]
@@ -204,6 +209,7 @@ def C_grid(  # noqa: N802 (C is the field's name)
 
     Raises:
         InputError: On arguments that cannot be used.
+        KeyboardInterrupt: On Ctrl-C: half of a grid is none.
     """
     if not isinstance(n, int | np.integer) or n < 1:
         raise InputError(f"n is {n!r}: the number of values, at least 1, is needed.")
@@ -226,11 +232,14 @@ def C_grid(  # noqa: N802 (C is the field's name)
     low = float(1 / max(pull.max() * float(weights.max()), float(first.diagonal.max()), np.finfo(float).tiny))
     solver, key = exact_solver(first, 1e-2), jax.random.key(0)
     high, before, warm = low, None, None
-    while high < low * largest:
-        fit = drive(at(high), solver, key, warm, warn=False)
-        warm, margins = (fit.alpha, fit.margins), np.asarray(fit.margins / fit.R, float)
-        if before is not None and np.linalg.norm(margins - before) <= change * np.linalg.norm(margins):
-            high /= 10
-            break
-        high, before = high * 10, margins
+    with watching() as stop:
+        while high < low * largest:
+            fit = drive(at(high), solver, key, warm, warn=False, stop=stop)
+            if stop.seen:  # a grid that ends early would not say so
+                raise KeyboardInterrupt
+            warm, margins = (fit.alpha, fit.margins), np.asarray(fit.margins, float) / float(fit.R)
+            if before is not None and np.linalg.norm(margins - before) <= change * np.linalg.norm(margins):
+                high /= 10
+                break
+            high, before = high * 10, margins
     return np.geomspace(low, max(high, 10 * low), n) if n > 1 else np.array([np.sqrt(low * max(high, 10 * low))])

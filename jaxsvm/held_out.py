@@ -17,11 +17,13 @@ from jaxtyping import Array, Float
 from jaxsvm.errors import InputError
 from jaxsvm.folds import fold_masks
 from jaxsvm.gram import gram
+from jaxsvm.interruption import Interruption, on_host_stacked, watching
 from jaxsvm.kernels import Kernel
-from jaxsvm.loop import fit
+from jaxsvm.loop import drive
 from jaxsvm.model import decision_function, is_right
 from jaxsvm.problem import svm_problem
 from jaxsvm.result import Fit
+from jaxsvm.sensitivity import differentiable
 
 
 def smoothed_hinge(margins: Float[Array, " m"]) -> Float[Array, " m"]:
@@ -75,33 +77,54 @@ class Outcome(NamedTuple):
     error: Float[Array, ""]
 
 
+def evaluate(
+    parameters: Any, alpha: Array, data: HeldOut, objective: Objective, stop: Interruption | None = None
+) -> Any:
+    """`((loss, outcome), gradient)` at `parameters = (log C, logs of the kernel's)`; None where Ctrl-C ended a fit.
+
+    The fits are the host driver's, which hears Ctrl-C; the rest is one compiled function of them.
+    """
+    log_C, logs = parameters
+    here, C = gram(objective.kernel(logs, data.leaves), data.x), jnp.exp(log_C)
+    fits = []
+    with watching(stop) as stop:
+        weights = [None] if data.folds is None else [np.asarray(train) for train in data.folds[0]]
+        starts = [alpha] if data.folds is None else np.asarray(alpha)
+        for weight, start in zip(weights, starts, strict=True):
+            problem = svm_problem(here, data.y, C, sample_weight=weight)
+            fits.append(drive(problem, data.solver, jax.random.key(0), start, warn=False, stop=stop))
+            if stop.seen:
+                return None
+    return measured(parameters, fits[0] if data.folds is None else on_host_stacked(fits), data, objective)
+
+
 @partial(jax.jit, static_argnames="objective")
-def evaluate(parameters: Any, alpha: Array, data: HeldOut, objective: Objective) -> Any:
-    """`((loss, outcome), gradient)` at `parameters = (log C, logs of the kernel's)`."""
-    return jax.value_and_grad(_loss, has_aux=True)(parameters, alpha, data, objective)
+def measured(parameters: Any, fits: Fit, data: HeldOut, objective: Objective) -> Any:
+    """`evaluate` from the fits on; with folds they are lanes."""
+    return jax.value_and_grad(_loss, has_aux=True)(parameters, fits, data, objective)
 
 
-def _loss(parameters: Any, alpha: Array, data: HeldOut, objective: Objective) -> tuple[Array, Outcome]:
+def _loss(parameters: Any, fits: Fit, data: HeldOut, objective: Objective) -> tuple[Array, Outcome]:
     log_C, logs = parameters
     here, C = gram(objective.kernel(logs, data.leaves), data.x), jnp.exp(log_C)
     if data.folds is None:
         problem = svm_problem(here, data.y, C)
-        fitted = fit(problem, data.solver, init=alpha)
+        fitted = differentiable(problem, fits)
         x_new, y_new = data.held_out
         margins = y_new * decision_function(fitted, problem, x_new)
         return objective.loss(margins).mean(), Outcome(fitted, (~is_right(margins, y_new)).mean())
     count = data.folds[1].sum()
 
-    def one_fold(fold: tuple[Array, Array, Array]) -> tuple[Array, Outcome]:
-        train, test, start = fold
-        fitted = fit(svm_problem(here, data.y, C, sample_weight=train), data.solver, init=start)
+    def one_fold(fold: tuple[Array, Array, Fit]) -> tuple[Array, Outcome]:
+        train, test, found = fold
+        fitted = differentiable(svm_problem(here, data.y, C, sample_weight=train), found)
         margins = fitted.margins / fitted.R  # an absent sample has its margin all the same
         error = jnp.where(test > 0, ~is_right(margins, data.y), False).sum() / count
         values = jnp.where(test > 0, objective.loss(margins), 0).sum() / count
         return values, Outcome(fitted, error)
 
-    # One after the other: lanes would all run to the end of the slowest.
-    values, outcome = lax.map(one_fold, (*data.folds, alpha))
+    # One after the other: lanes would all hold the matrices of their derivatives.
+    values, outcome = lax.map(one_fold, (*data.folds, fits))
     return values.sum(), outcome._replace(error=outcome.error.sum())
 
 

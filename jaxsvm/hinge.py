@@ -35,6 +35,7 @@ from jaxsvm.problem import (
     with_signs,
 )
 from jaxsvm.result import Answer, Certificate
+from jaxsvm.validation import costs_hold, require_costs
 
 ALLOWED = 4
 """The allowance for rounding in standard deviations of its sum."""
@@ -335,6 +336,7 @@ def hinge_problem(gram: Any, y: Any, C: Any, *, bias: str = "regularized", sampl
     weight, mask, feasible = checked_weights(sample_weight, gram.n, dtype)
     if is_concrete(signs, weight):
         require_both_classes(signs, weight)
+    require_costs(C, sample_weight, dtype)
     offset = 1.0 if bias == "regularized" else 0.0
     ones, upper, diagonal, feasible = _assembled(gram, signs, penalty, weight, offset, feasible)
     return BoxProblem(
@@ -358,7 +360,9 @@ def _assembled(
     """Linear term, upper bounds, diagonal, and whether the values make a problem, in one program."""
     ones = jnp.ones_like(y)
     upper = C * (ones if weight is None else weight)
-    usable = usable & two_classes(y, upper > 0) & (C > 0) & jnp.isfinite(C)
+    usable = (
+        usable & two_classes(y, upper > 0) & (C > 0) & costs_hold(upper, ones > 0 if weight is None else weight > 0)
+    )
     return ones, upper, gram.diag().astype(y.dtype) + offset, usable
 
 

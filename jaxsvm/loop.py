@@ -10,6 +10,7 @@ Ctrl-C, `max_seconds` and callbacks have their turn between bursts. `fit` uses t
 the compiled one under tracing; both walk through the same iterates.
 """
 
+import dataclasses
 import time
 import warnings
 from collections.abc import Callable
@@ -18,14 +19,17 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import ConvergenceWarning, InputError, is_concrete
+from jaxsvm.interruption import Interruption, watching
 from jaxsvm.precision import in_double, like, widened
 from jaxsvm.result import Answer, Fit, Status, StatusCode, advice
 from jaxsvm.sensitivity import differentiable
-from jaxsvm.stopping import STOP_RULES, solver_excess, stop_excess
+from jaxsvm.stopping import solver_excess, stop_excess
+from jaxsvm.validation import require_seconds, require_usable
 
 PATIENCE = 3
 """Certifications in a row without progress before a fit is STALLED."""
@@ -85,26 +89,24 @@ def fit(
         problem: From `svm_problem`, `hinge_problem`, `slack_problem`, `box_problem` or `meb_problem`.
         solver: A solver's configuration, such as `FrankWolfe(variant="smo", tol=1e-4)`.
         key: A random key for solvers that draw; None takes key 0, so that a call repeats.
-        init: Where to start: a `Fit` to go on from (the same problem at another C, say), or weights `(n,)`.
+        init: Where to start: a `Fit` to go on from (the same problem at another C, say), or weights `(n,)`. Steps of an
+            unfinished fit (MAX_STEPS, INTERRUPTED) count toward the next polish, so that pieces take no more of them
+            than one run; the steps and counters of the answer are those of the piece.
         max_seconds: Stop after about this many seconds, at the end of a chunk, with status INTERRUPTED.
         callback: Called with the best certified `Fit` after every chunk; returning True stops, with status INTERRUPTED.
 
     Returns:
-        The best certified point as a `Fit`. Ctrl-C returns it too, with status INTERRUPTED; pass it as `init` to
-        resume.
+        The best certified point as a `Fit`. Ctrl-C, or a KeyboardInterrupt of the callback, returns it too, with status
+        INTERRUPTED, at the end of a chunk of steps; pass it as `init` to resume. A second Ctrl-C raises.
 
     Raises:
         InputError: On arguments that cannot be used. A fit that does not converge warns, and its status says so.
     """
-    if getattr(solver, "stop", STOP_RULES[0]) not in STOP_RULES:
-        raise InputError(f"stop is {solver.stop!r}: one of {', '.join(STOP_RULES)} is needed.")
-    if is_concrete(solver) and not float(solver.tol) > 0:
-        raise InputError(f"tol is {float(solver.tol)}: a positive relative gap is needed.")
     key = jax.random.key(0) if key is None else key
-    init = init.alpha if isinstance(init, Fit) else init
     host = getattr(solver, "driver", drive)  # a solver may put turns of its own around the one below
     if is_concrete(problem, solver, key, init):
         return host(problem, solver, key, init, max_seconds, callback)
+    require_usable(solver)
     still = lax.stop_gradient((problem, solver, key, init))
     if is_concrete(still):  # traced for a derivative and nothing else, which rests on the solution, not on the steps
         return differentiable(problem, host(*still, max_seconds, callback))
@@ -120,19 +122,21 @@ def fit_compiled(problem: Any, solver: Any, key: Array, init: Any = None) -> Fit
         problem: As for `fit`.
         solver: As for `fit`.
         key: A random key.
-        init: Weights `(n,)`, or a pair of weights and margins (which spares a matrix-vector product), or None.
+        init: A `Fit` to go on from; weights `(n,)`; a pair of weights and margins (which spares a matrix-vector
+            product); or None.
 
     Returns:
         The best certified point, differentiable with respect to the problem (`jaxsvm.sensitivity`).
     """
+    require_usable(solver)
     still, solver, key, init = lax.stop_gradient((problem, solver, key, init))
-    progress = begin(still, solver, key, init)
+    progress = _credited(still, solver, begin(still, solver, key, _start(init)), init)
     progress = lax.while_loop(
         lambda progress: progress.status == Status.RUNNING,
         lambda progress: certify(still, solver, advance(still, solver, progress)),
         progress,
     )
-    return differentiable(problem, finish(still, solver, progress))
+    return differentiable(problem, _with_credit(finish(still, solver, progress), progress))
 
 
 def begin(problem: Any, solver: Any, key: Array, init: Any = None) -> Progress:
@@ -331,7 +335,11 @@ def steps_taken(progress: Progress) -> Int[Array, ""]:
 
 
 _begin = jax.jit(begin)
-_finish = jax.jit(finish)
+
+
+@jax.jit
+def _finish(problem: Any, solver: Any, progress: Progress) -> Fit:
+    return _with_credit(finish(problem, solver, progress), progress)
 
 
 @jax.jit
@@ -359,6 +367,7 @@ def drive(
     max_seconds: float | None = None,
     callback: Callable[[Fit], Any] | None = None,
     warn: bool = True,
+    stop: Interruption | None = None,
 ) -> Fit:
     """The host driver: bursts of chunks, and between them the clock, the callback and Ctrl-C.
 
@@ -366,44 +375,126 @@ def drive(
         problem: As for `fit`.
         solver: As for `fit`.
         key: A random key.
-        init: Weights `(n,)`, or a pair of weights and margins (which spares a matrix-vector product), or None.
+        init: As for `fit_compiled`.
         max_seconds: As for `fit`.
         callback: As for `fit`.
         warn: Whether to warn of anything but CONVERGED.
+        stop: What whoever calls for several fits looks at between them; None: nobody does.
 
     Returns:
         The best certified point.
     """
-    started = time.monotonic()
-    progress = _begin(problem, solver, key, init)
-    chunks, stopped = 1, False
-    try:
-        while int(progress.status) == Status.RUNNING:
+    require_usable(solver)
+    require_seconds(max_seconds)
+    with watching(stop) as stop:
+        progress = _driven(problem, solver, key, init, max_seconds, callback, stop)
+        fitted = _finish(problem, solver, progress)
+        if warn:
+            warn_unless_converged(fitted, solver)
+    return fitted
+
+
+def _driven(
+    problem: Any, solver: Any, key: Array, init: Any, max_seconds: Any, callback: Any, stop: Interruption
+) -> Progress:
+    """Progress at its end, or where it was told to stop."""
+    started, chunks, told, begun = time.monotonic(), 1, False, False
+    progress = _credited(problem, solver, _begin(problem, solver, key, _start(init)), init)
+    running = int(progress.status) == Status.RUNNING and not stop.seen
+
+    def late() -> bool:
+        return max_seconds is not None and time.monotonic() - started > max_seconds
+
+    while running:
+        try:
             before = time.monotonic()
             progress, polish_due = _burst(problem, solver, progress, chunks, False)
-            if bool(polish_due):
+            begun = True
+            if bool(polish_due) and not hasattr(solver, "polish_begin"):
                 progress = _certify(problem, solver, progress)
+            elif bool(polish_due):
+                polished = polish_in_pieces(problem, solver, progress, lambda: stop.seen or late())
+                progress, _ = (progress, None) if polished is None else _burst(problem, solver, polished, 0, True)
             jax.block_until_ready(progress)
             took = time.monotonic() - before
             if callback is not None:
-                stopped = callback(_finish(problem, solver, progress)) is True
+                told = callback(_finish(problem, solver, progress)) is True
             elif took < BURST_SECONDS / 2:  # with a callback every burst is one chunk
                 chunks = min(2 * chunks, 2**20)
             elif took > 2 * BURST_SECONDS:
                 chunks = max(chunks // 2, 1)
-            if stopped or max_seconds is not None and time.monotonic() - started > max_seconds:
-                stopped = int(progress.status) == Status.RUNNING
-                break
-    except KeyboardInterrupt:
-        stopped = int(progress.status) == Status.RUNNING
-    if stopped:
+        except KeyboardInterrupt:  # of a callback, or a handler of the user's own
+            stop.note()
+        running = int(progress.status) == Status.RUNNING and not (told or stop.seen or late())
+    if int(progress.status) != Status.RUNNING:
+        return progress
+    if begun:  # else even that is not compiled, perhaps: the start point has its certificate
         progress, _ = _burst(problem, solver, progress, 0, True)
-        if int(progress.status) == Status.RUNNING:
-            progress = progress._replace(status=jnp.asarray(Status.INTERRUPTED, jnp.int32))
-    fitted = _finish(problem, solver, progress)
-    if warn:
-        warn_unless_converged(fitted, solver)
-    return fitted
+    interrupted = jnp.asarray(np.int32(Status.INTERRUPTED))
+    return progress._replace(status=interrupted) if int(progress.status) == Status.RUNNING else progress
+
+
+def polish_in_pieces(problem: Any, solver: Any, progress: Progress, told: Callable[[], bool]) -> Progress | None:
+    """Progress with a polished state, whose certificate is due; None where it was told to stop in between.
+
+    A polish can take many times `BURST_SECONDS`: on the host one compiled piece of it at a time.
+    """
+    with jax.enable_x64(True):  # between pieces a polish is in twice the precision as well
+        fresh, carry = _polish_begin(problem, solver, progress.state)
+        while bool(carry.going) and not told():
+            carry = _polish_step(problem, solver, carry)
+        if bool(carry.going):
+            return None
+        state = _polish_end(problem, solver, progress.state, fresh, carry)
+    return progress._replace(state=state, polished=steps_taken(progress))
+
+
+@jax.jit
+def _polish_begin(problem: Any, solver: Any, state: Any) -> tuple[Any, Any]:
+    wide = widened(problem)
+    fresh = solver.refresh(wide, state)
+    return fresh, solver.polish_begin(wide, fresh)
+
+
+@jax.jit
+def _polish_step(problem: Any, solver: Any, carry: Any) -> Any:
+    return solver.polish_step(widened(problem), carry)
+
+
+@jax.jit
+def _polish_end(problem: Any, solver: Any, state: Any, fresh: Any, carry: Any) -> Any:
+    return like(solver.polish_end(widened(problem), fresh, carry), state)
+
+
+def _start(init: Any) -> Any:
+    """Where a solver is to start: of a fit its weights alone."""
+    return init.alpha if isinstance(init, Fit) else init
+
+
+def _credited(problem: Any, solver: Any, progress: Progress, init: Any) -> Progress:
+    """Progress that goes on from an unfinished fit has the steps to its credit that the fit took since its last polish.
+
+    Else a fit in pieces, each shorter than what earns a polish, would never see one. What is earned is due at once.
+    """
+    interval = _polish_interval(problem, solver)
+    if not isinstance(init, Fit) or interval is None:
+        return progress
+    code, steps = _on_host((init.status.code, init.counters.unpolished))
+    steps = steps * ((code == Status.MAX_STEPS) | (code == Status.INTERRUPTED))
+    return progress._replace(
+        polished=jnp.asarray(-steps, jnp.int32), idle=jnp.asarray((steps >= interval) & (steps > 0))
+    )
+
+
+def _with_credit(fitted: Fit, progress: Progress) -> Fit:
+    """The fit with the steps since its last polish, for whoever goes on from it."""
+    counters = fitted.counters._replace(unpolished=steps_taken(progress) - progress.polished)
+    return dataclasses.replace(fitted, counters=counters)
+
+
+def _on_host(values: Any) -> Any:
+    """As NumPy's where they are concrete: single operations of JAX are compiled one by one."""
+    return jax.tree.map(np.asarray, values) if is_concrete(values) else values
 
 
 def warn_unless_converged(fitted: Fit, solver: Any) -> None:

@@ -18,6 +18,7 @@ from jaxtyping import Array, Float
 from jaxsvm.chains import chain_on_host, chains_in_lanes, chains_traced
 from jaxsvm.errors import InputError, is_concrete, require_finite
 from jaxsvm.hinge import BoxProblem
+from jaxsvm.interruption import Interruption, on_host_stacked, watching
 from jaxsvm.problem import SquaredHingeProblem, at_penalty, svm_problem
 from jaxsvm.refinement import Ladder, solve_ladders
 from jaxsvm.result import Certificate, Fit, StatusCode
@@ -29,6 +30,7 @@ from jaxsvm.solvers.interior_point import InteriorPoint
 from jaxsvm.solvers.newton import Newton
 from jaxsvm.solvers.sequential_minimal_optimization import SMO
 from jaxsvm.solvers.stochastic_batch_perceptron import StochasticBatchPerceptron
+from jaxsvm.validation import require_usable, require_whole
 
 
 @jax.tree_util.register_dataclass
@@ -116,24 +118,48 @@ def solve_path(
 
     Returns:
         The path, in the order of `Cs`: fits with axes `(k,)`, `(m, k)` for several problems, with g before them for
-        several Grams. A value that fails says so in its status and leaves the others untouched.
+        several Grams. A value that fails says so in its status and leaves the others untouched. Ctrl-C returns the path
+        too: what was certified by then, the value that was running at its last certified point, and the rest
+        INTERRUPTED with an infinite gap, at the point of the nearest value, from which `init=` goes on.
 
     Raises:
         InputError: On arguments that cannot be used.
     """
+    options = {"problem": problem, "solver": solver, "tol": tol, "sample_weight": sample_weight, "screen": screen}
+    return _path(gram, y, Cs, lanes=lanes, key=key, callback=callback, **options)
+
+
+def _path(
+    gram: Any,
+    y: Any,
+    Cs: Any,
+    *,
+    problem: Callable[..., Any],
+    solver: Any,
+    tol: Any,
+    sample_weight: Any,
+    lanes: int | None,
+    key: Array | None,
+    screen: Any = None,
+    callback: Callable[[int, Fit], Any] | None = None,
+    stop: Interruption | None = None,
+) -> Path:
+    """`solve_path`, which ends when whoever called for several paths does."""
     if screen is not None:
         raise InputError(f"screen is {screen!r}: safe screening is not part of this version; leave it None.")
     checked_values(Cs)
-    if lanes is not None and lanes < 1:
-        raise InputError(f"lanes is {lanes}: at least 1 is needed.")
+    require_usable(BlockNewton(tol=tol) if solver is None else solver)
+    if lanes is not None:
+        require_whole("lanes", lanes, 1)
     signs, weights, several = _problems(y, sample_weight)
     if callback is not None and (several or isinstance(gram, list | tuple)):
         raise InputError("callback needs one problem on one Gram: solve them one after another.")
     if isinstance(gram, list | tuple):
         options = {"problem": problem, "solver": solver, "tol": tol, "lanes": lanes, "key": key}
-        paths = [solve_path(one, y, Cs, sample_weight=sample_weight, **options) for one in gram]
-        if not paths:
+        if not gram:
             raise InputError("gram is an empty list: at least one Gram operator is needed.")
+        with watching(stop) as stop:
+            paths = [_path(one, y, Cs, sample_weight=sample_weight, stop=stop, **options) for one in gram]
         return Path(Cs=paths[0].Cs, fits=_stacked([path.fits for path in paths]))
     key = jax.random.key(0) if key is None else key
 
@@ -149,11 +175,12 @@ def solve_path(
         values = jnp.asarray(Cs, first.dtype)
         fits = [chains_traced(build, solver, values, key, lanes or 1) for build in builders]
     elif solver is None and lanes is None:
-        fits = solve_together(builders, np.asarray(Cs), tol=tol, key=key, callback=callback)
+        fits = solve_together(builders, np.asarray(Cs), tol=tol, key=key, callback=callback, stop=stop)
     else:
         solver = exact_solver(builders[0](np.asarray(Cs)[0]), tol) if solver is None else solver
         chains = chain_on_host if lanes in (None, 1) else partial(chains_in_lanes, lanes=lanes)
-        fits = [chains(build, solver, np.asarray(Cs), key, found=callback) for build in builders]
+        with watching(stop) as stop:
+            fits = [chains(build, solver, np.asarray(Cs), key, found=callback, stop=stop) for build in builders]
     together = _stacked(fits) if several else fits[0]
     return Path(Cs=jnp.asarray(Cs, together.alpha.dtype), fits=together)
 
@@ -168,8 +195,9 @@ def exact_solver(problem: Any, tol: Any) -> Any:
     return Newton(tol=tol) if getattr(problem, "free_bias", False) else FrankWolfe(variant="smo", tol=tol)
 
 
-@jax.jit
 def _stacked(fits: list[Fit]) -> Fit:
+    if is_concrete(fits):
+        return on_host_stacked(fits)
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *fits)
 
 
@@ -212,6 +240,7 @@ def solve_together(
     tol: Any = 1e-4,
     key: Array | None = None,
     callback: Callable[[int, Fit], Any] | None = None,
+    stop: Interruption | None = None,
 ) -> list[Fit]:
     """Solve several problems on one Gram operator (folds, classes) at the same values of C, coarse to fine.
 
@@ -222,18 +251,19 @@ def solve_together(
         tol: The relative duality gap that each answer is certified to.
         key: A random key.
         callback: Called with place and fit of each value, as for `solve_path`.
+        stop: What ends it, and whoever called for it; None: Ctrl-C alone.
 
     Returns:
         For each problem its fits, a leading axis of k, in the order of `Cs`.
     """
-    if is_concrete(tol) and not float(tol) > 0:
-        raise InputError(f"tol is {float(tol)}: a positive relative gap is needed.")
+    require_usable(BlockNewton(tol=tol))
     key = jax.random.key(0) if key is None else key
     values, places = np.unique(Cs, return_inverse=True)
     lowest = [build(values[0]) for build in builders]
     if any(not isinstance(first, SquaredHingeProblem) or first.free_bias for first in lowest):
         chains = zip(builders, lowest, strict=True)
-        return [chain_on_host(build, exact_solver(first, tol), Cs, key, callback) for build, first in chains]
+        with watching(stop) as stop:
+            return [chain_on_host(build, exact_solver(first, tol), Cs, key, callback, stop) for build, first in chains]
 
     def found(_: int, place: int, fitted: Fit) -> None:
         assert callback is not None
@@ -241,15 +271,10 @@ def solve_together(
             callback(index, fitted)
 
     ladders = [Ladder(_rungs(build, first, values), values) for build, first in zip(builders, lowest, strict=True)]
-    solved = solve_ladders(ladders, BlockNewton(tol=tol), key, found if callback is not None else None)
+    solved = solve_ladders(ladders, BlockNewton(tol=tol), key, found if callback is not None else None, stop)
     if len(values) == len(Cs) and (places[1:] > places[:-1]).all():  # asked for in increasing order: nothing moves
         return solved
-    return [_in_order(fits, places.astype(np.int32)) for fits in solved]
-
-
-@jax.jit
-def _in_order(fits: Fit, places: Array) -> Fit:
-    return jax.tree.map(lambda leaf: leaf[places], fits)
+    return [jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[places]), fits) for fits in solved]
 
 
 def _rungs(build: Callable[[Any], Any], first: SquaredHingeProblem, values: np.ndarray) -> list[SquaredHingeProblem]:

@@ -26,6 +26,7 @@ from jaxsvm.errors import InputError, is_concrete, require_finite
 from jaxsvm.line_search import best_bias
 from jaxsvm.precision import rounded, rounding
 from jaxsvm.result import Answer, Certificate
+from jaxsvm.validation import costs_hold, require_costs
 
 
 class SimplexProblem(Protocol):
@@ -312,6 +313,7 @@ def svm_problem(
     weight, mask, feasible = checked_weights(sample_weight, gram.n, dtype)
     if is_concrete(signs, weight):
         require_both_classes(signs, weight)
+    require_costs(C, sample_weight, dtype)
     offset = 1.0 if bias == "regularized" else 0.0
     ridge, diagonal, feasible = _assembled(gram, signs, penalty, weight, offset, feasible)
     return SquaredHingeProblem(
@@ -333,9 +335,10 @@ def _assembled(
 ) -> tuple[Array, Array, Array]:
     """Ridge, diagonal, and whether the values make a problem: one program, where single operations would be ten."""
     present = jnp.ones_like(y, bool) if weight is None else weight > 0
-    ridge = jnp.where(present, 1 / (C * (1 if weight is None else jnp.where(present, weight, 1))), 0)
+    costs = C * jnp.where(present, 1 if weight is None else weight, 1)
+    ridge = jnp.where(present, 1 / costs, 0)
     diagonal = gram.diag().astype(y.dtype) + offset + ridge
-    return ridge, diagonal, usable & two_classes(y, present) & (C > 0) & jnp.isfinite(C)
+    return ridge, diagonal, usable & two_classes(y, present) & (C > 0) & costs_hold(costs, present)
 
 
 def with_signs(signs: Array, K: Array, offset: float) -> Array:

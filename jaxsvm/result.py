@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxsvm.errors import ConvergenceError
+from jaxsvm.errors import ConvergenceError, is_concrete
 
 
 class Status(enum.IntEnum):
@@ -65,10 +65,14 @@ class StatusCode:
         return len(self.code)
 
     def __eq__(self, other: object) -> Any:
-        return self.code == (other.code if isinstance(other, StatusCode) else other)
+        return self._comparable() == (other._comparable() if isinstance(other, StatusCode) else other)
 
     def __ne__(self, other: object) -> Any:
-        return self.code != (other.code if isinstance(other, StatusCode) else other)
+        return self._comparable() != (other._comparable() if isinstance(other, StatusCode) else other)
+
+    def _comparable(self) -> Any:
+        """NumPy's where it is concrete: JAX would compile the comparison."""
+        return np.asarray(self.code) if is_concrete(self.code) else self.code
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]  # an array by nature
 
@@ -131,6 +135,8 @@ class Counters(NamedTuple):
         toward: Steps toward a vertex (pair steps count here), int32 `()`.
         away: Steps away from a vertex, int32 `()`.
         drops: Steps that set a weight to exactly 0, int32 `()`.
+        unpolished: Steps since the last polish, those of the fits that this one went on from included, int32 `()`: they
+            earn the next one, of a fit that goes on from this one (`init=`).
         evaluations: Kernel evaluations asked for, in two limbs `(high, low)` of 2**20, int32 `(2,)`, since 32 bits do
             not hold them; read them with `Fit.kernel_evaluations`.
     """
@@ -139,13 +145,14 @@ class Counters(NamedTuple):
     toward: Int[Array, "..."]
     away: Int[Array, "..."]
     drops: Int[Array, "..."]
+    unpolished: Int[Array, "..."]
     evaluations: Int[Array, "... 2"]
 
     @staticmethod
     def zero() -> "Counters":
         """All counters at 0."""
         nothing = jnp.zeros((), jnp.int32)
-        return Counters(nothing, nothing, nothing, nothing, jnp.zeros((2,), jnp.int32))
+        return Counters(nothing, nothing, nothing, nothing, nothing, jnp.zeros((2,), jnp.int32))
 
     def evaluated(self, count: Any) -> "Counters":
         """These counters with `count` (below 2**30) kernel evaluations more."""

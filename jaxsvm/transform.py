@@ -16,8 +16,8 @@ from jaxsvm import selection
 from jaxsvm.errors import InputError
 from jaxsvm.problem import Restricted
 from jaxsvm.result import Counters
+from jaxsvm.solvers import polish
 from jaxsvm.solvers.frank_wolfe import simplex_point
-from jaxsvm.solvers.polish import polish
 
 BUFFER_TILE = 256
 """Places of the buffer that a sample is evaluated against at a time."""
@@ -92,10 +92,24 @@ class Polished:
 
     def polish(self, problem: Any, state: Any) -> Any:
         """Conjugate gradients on the support of a state that was just refreshed."""
-        point, s = self.solver.dual_point(problem, state)
-        total = point.sum()
-        alpha, s = polish(problem, point / total, s / total, products=self.products)
+        alpha, s = polish.polish(problem, *self._on_simplex(problem, state), products=self.products)
         return self.solver.place(problem, state, alpha, s)
+
+    def polish_begin(self, problem: Any, state: Any) -> Any:
+        """A polish in pieces, for the host driver: before the first."""
+        return polish.begin(problem, *self._on_simplex(problem, state), products=self.products)
+
+    def polish_step(self, problem: Any, carry: Any) -> Any:
+        """One piece further."""
+        return polish.further(problem, carry, self.products)
+
+    def polish_end(self, problem: Any, state: Any, carry: Any) -> Any:
+        """The state where the polish ended, which began at `state`."""
+        return self.solver.place(problem, state, *polish.end(problem, *self._on_simplex(problem, state), carry))
+
+    def _on_simplex(self, problem: Any, state: Any) -> tuple[Array, Array]:
+        point, s = self.solver.dual_point(problem, state)
+        return point / point.sum(), s / point.sum()
 
 
 @jax.tree_util.register_dataclass

@@ -24,12 +24,14 @@ from jaxtyping import Array
 from jaxsvm.errors import ConvergenceWarning, InputError, require_finite
 from jaxsvm.gram import gram
 from jaxsvm.held_out import LOSSES, HeldOut, Objective, evaluate, fold_weights
+from jaxsvm.interruption import Interruption, nothing, watching
 from jaxsvm.kernels import Kernel, as_kernel
 from jaxsvm.loop import fit
 from jaxsvm.problem import svm_problem
 from jaxsvm.result import Fit, Status
 from jaxsvm.solvers.frank_wolfe import FrankWolfe
 from jaxsvm.sparse import as_points
+from jaxsvm.validation import require_whole
 
 FAILURES = 3
 """Evaluations in a row without a number before tuning gives up."""
@@ -120,10 +122,12 @@ def tune(
         callback: Called with each record; returning True stops.
 
     Returns:
-        The best certified point, not the last. Evaluations that failed are in the history, with their status.
+        The best certified point, not the last. Evaluations that failed are in the history, with their status. Ctrl-C
+        returns the best so far; with folds, its fit of all samples is then still to be done (INTERRUPTED).
 
     Raises:
         InputError: On arguments that cannot be used, or where no evaluation was certified.
+        KeyboardInterrupt: On Ctrl-C before any was.
     """
     _check(C, validation, folds, loss, steps, patience, bounds)
     kernel, points = as_kernel(kernel), as_points(x)
@@ -131,12 +135,15 @@ def tune(
     optimizer = optax.adam(0.1) if optimizer is None else optimizer
     search = _Search(objective, data, optimizer, parameters, bounds)
     stopped = "steps"
-    with _bar(steps, progress) as draw:
+    with _bar(steps, progress) as draw, watching() as stop:
         try:
             for _ in range(steps):
-                record = search.step()
+                record = search.step(stop)
+                if record is None:
+                    stopped = "interrupted"
+                    break
                 draw(search)
-                if callback is not None and callback(record) is True:
+                if callback is not None and callback(record) is True or stop.seen:
                     stopped = "interrupted"
                 elif search.failures >= FAILURES:
                     stopped = "failed"
@@ -145,9 +152,10 @@ def tune(
                 else:
                     continue
                 break
-        except KeyboardInterrupt:
+        except KeyboardInterrupt:  # of a callback, or a handler of the user's own
+            stop.note()
             stopped = "interrupted"
-    return _finish(search, data, objective, stopped)
+        return _finish(search, data, objective, stopped, stop)
 
 
 class _Search:
@@ -164,9 +172,12 @@ class _Search:
         self.history: list[Record] = []
         self.best, self.best_parameters, self.best_fit, self.failures = -1, parameters, None, 0
 
-    def step(self) -> Record:
-        """Evaluate, remember, move."""
-        (value, outcome), gradient = evaluate(self.parameters, self.alpha, self.data, self.objective)
+    def step(self, stop: Interruption) -> Record | None:
+        """Evaluate, remember, move; None where Ctrl-C came in between."""
+        found = evaluate(self.parameters, self.alpha, self.data, self.objective, stop)
+        if found is None:
+            return None
+        (value, outcome), gradient = found
         record = _record(self.objective, self.data, self.parameters, value, outcome, gradient)
         self.history.append(record)
         if not (np.isfinite(record.loss) and np.isfinite(record.gradient_norm)):
@@ -203,9 +214,11 @@ def _record(objective: Objective, data: HeldOut, parameters: Any, value: Any, ou
     )
 
 
-def _finish(search: _Search, data: HeldOut, objective: Objective, stopped: str) -> Tuned:
+def _finish(search: _Search, data: HeldOut, objective: Objective, stopped: str, stop: Interruption) -> Tuned:
     failed = [r for r in search.history if r.status != Status.CONVERGED or not np.isfinite(r.loss)]
     ended = f"the last as {failed[-1].status.name} with loss {failed[-1].loss:.3g}" if failed else ""
+    if search.best < 0 and stop.seen:
+        raise KeyboardInterrupt
     if search.best < 0:
         raise InputError(
             f"kernel and C: none of {len(search.history)} evaluations was certified{': ' if failed else ''}{ended}. "
@@ -223,7 +236,11 @@ def _finish(search: _Search, data: HeldOut, objective: Objective, stopped: str) 
     problem = svm_problem(gram(kernel, data.x), data.y, jnp.exp(log_C))
     fitted: Any = search.best_fit
     if data.folds is not None:  # all samples together have not been fitted yet
-        fitted = fit(problem, data.solver, init=fitted.alpha.mean(axis=0))
+        mean = jnp.asarray(np.asarray(fitted.alpha).mean(axis=0))
+        if stop.seen:
+            fitted = jax.tree.map(jnp.asarray, dataclasses.replace(nothing(problem), alpha=mean))
+        else:
+            fitted = fit(problem, data.solver, init=mean)
     return Tuned(kernel, best.C, problem, fitted, best.loss, search.best, tuple(search.history), stopped)
 
 
@@ -237,8 +254,7 @@ def _check(C: Any, validation: Any, folds: Any, loss: Any, steps: Any, patience:
     if not callable(loss) and loss not in LOSSES:
         raise InputError(f"loss is {loss!r}: one of {', '.join(LOSSES)}, or a function of margins, is needed.")
     for name, number in (("steps", steps), ("patience", patience)):
-        if number < 1:
-            raise InputError(f"{name} is {number}: at least 1 is needed.")
+        require_whole(name, number, 1)
     if np.ndim(C) or not (np.isfinite(C) and C > 0):
         raise InputError(f"C is {C}: one positive finite number is needed to start from.")
     if not (len(bounds) == 2 and 0 < bounds[0] <= 1 <= bounds[1] and np.isfinite(bounds[1])):

@@ -96,7 +96,7 @@ def test_ctrl_c_keeps_what_was_found(monkeypatch, call):
     assert "INTERRUPTED" in set(path.status.name)
     assert set(path.status.name) <= {"CONVERGED", "INTERRUPTED"}
     assert (np.asarray(path.status) == Status.CONVERGED).sum() == (gaps <= 1e-6).sum()
-    for C, fit, gap in zip(GRID, path, gaps, strict=True):
+    for C, fit, gap in [(C, fit, gap) for C, fit, gap in zip(GRID, path, gaps, strict=True) if np.isfinite(gap)]:
         assert oracle.relative_gap_direct(K, data()[1], C, np.asarray(fit.alpha)) <= float(gap) * (1 + 1e-9) + 1e-9
 
 

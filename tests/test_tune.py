@@ -100,9 +100,9 @@ def test_folds():
 def test_a_second_tuning_of_the_same_shapes_compiles_nothing():
     x, y, validation = data()
     tune(RBF(0.2), x, y, 1.0, validation=validation, steps=2)
-    before = held_out.evaluate._cache_size()
+    before = held_out.measured._cache_size()
     tune(RBF(0.9), x + 1, y, 7.0, validation=validation, steps=2, solver=FrankWolfe(tol=1e-5), bounds=(0.1, 10))
-    assert held_out.evaluate._cache_size() == before
+    assert held_out.measured._cache_size() == before
 
 
 def test_parameters_stay_within_bounds_and_zeros_stay():

@@ -189,7 +189,7 @@ def path(
             data, label, index_base, positive, test_fraction, scale, seed, dtype, kernel, gamma, degree, coef0
         )
         started = time.monotonic()
-        fits, seconds = solve_path(job, Cs, solver_of(solver, tol, max_steps), seed, max_seconds, interrupts)
+        fits, seconds = solve_path(job, Cs, solver_of(solver, tol, max_steps), seed, max_seconds)
         total = time.monotonic() - started
         interrupts.armed = False
         if not fits:

@@ -13,7 +13,7 @@ import jaxsvm
 from jaxsvm import kernels
 from jaxsvm.cli.options import label_of, zero_based
 from jaxsvm.cli.progress import progress_bar
-from jaxsvm.cli.system import Interrupts, require_memory
+from jaxsvm.cli.system import require_memory
 from jaxsvm.datasets import Layout, Scaling, load, two_classes
 from jaxsvm.errors import InputError
 from jaxsvm.gamma import resolve_gamma
@@ -122,7 +122,7 @@ class _OutOfTime(Exception):
 
 
 def solve_path(
-    job: Job, Cs: list[float], solver: Any, seed: int, max_seconds: float | None, interrupts: Interrupts
+    job: Job, Cs: list[float], solver: Any, seed: int, max_seconds: float | None
 ) -> tuple[dict[int, Fit], dict[int, float]]:
     """Fits and seconds of the values that were reached: all, but for Ctrl-C and --max-seconds."""
     fits: dict[int, Fit] = {}
@@ -136,8 +136,6 @@ def solve_path(
             now = time.monotonic()
             fits[place], seconds[place], last = fitted, now - last, now
             bar.update(task, advance=1, note=f"C {Cs[place]:.4g}, gap {float(fitted.certificate.relative_gap):.2g}")
-            if interrupts.seen:
-                raise KeyboardInterrupt
             if max_seconds is not None and now - started > max_seconds:
                 raise _OutOfTime
 

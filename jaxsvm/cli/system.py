@@ -15,6 +15,7 @@ import numpy as np
 
 from jaxsvm.errors import InputError
 from jaxsvm.gram import BUILD_TILE
+from jaxsvm.interruption import Interruption
 
 VECTORS = 4
 """Numbers a column, beside the rows: the shift, the spread, the scaling."""
@@ -94,30 +95,29 @@ def memory() -> int | None:
     return min(known, default=None)
 
 
-class Interrupts:
-    """Remembers whether Ctrl-C came, since the library turns it into a status that `max_seconds` has too.
+class Interrupts(Interruption):
+    """Ctrl-C for a whole command: the library's drivers look at it, and what is done between them ends at once.
 
     Disarmed, it only remembers: what was computed is saved before the command leaves.
     """
 
-    seen = False
     armed = True
 
     def __enter__(self) -> "Interrupts":
         self.before = None
         if threading.current_thread() is threading.main_thread():
-            self.before = signal.signal(signal.SIGINT, self._note)
+            self.before = signal.signal(signal.SIGINT, self.arrived)
         return self
 
     def __exit__(self, *exception: object) -> None:
         if self.before is not None:
             signal.signal(signal.SIGINT, self.before)
 
-    def _note(self, number: int, frame: Any) -> None:
-        del number, frame
-        self.seen = True
+    def arrived(self, *signal_and_frame: object) -> None:
+        """The signal's handler."""
         if self.armed:
-            raise KeyboardInterrupt
+            super().arrived(*signal_and_frame)
+        self.seen = True
 
 
 def use_cache() -> None:

@@ -7,12 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
+from jaxsvm.interruption import Interruption
 from jaxsvm.refinement.ladder import RESERVE, Ladder, Lanes, Point, anchors, assess, mean_point, middles
 from jaxsvm.solvers.block_newton import BlockNewton, newton_round, preconditioner
 
 
-def climb_by_lanes(ladders: list[Ladder], solver: BlockNewton, key: Array) -> None:
-    """Solve the easy values of all ladders; what does not end in `max_rounds` is left to the pair steps."""
+def climb_by_lanes(ladders: list[Ladder], solver: BlockNewton, key: Array, stop: Interruption) -> None:
+    """Solve the easy values of all ladders, until `stop`; what does not end in `max_rounds` is left to pair steps."""
     waiting = _easy_tasks(ladders)
     if not waiting:
         return
@@ -27,7 +28,7 @@ def climb_by_lanes(ladders: list[Ladder], solver: BlockNewton, key: Array) -> No
     rounds, products = np.zeros(width, int), np.zeros(width, int)
     failed: set[tuple[int, int]] = set()
     tol = RESERVE * solver.tol
-    while True:
+    while not stop.seen:
         loaded = False
         for lane in range(width):
             if inside[lane] is None:

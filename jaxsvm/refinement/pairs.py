@@ -1,7 +1,6 @@
 """Hard values of C: chains of pair steps on cut-out problems, anchors first, what lies between beside them."""
 
 import os
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -11,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxsvm.interruption import Interruption
 from jaxsvm.loop import drive
 from jaxsvm.problem import SquaredHingeProblem
 from jaxsvm.refinement.cut import Cut, exchanged, leaves, smaller
@@ -40,27 +40,26 @@ FARTHEST = 2.0
 """How far beyond two points their line is followed, in units of their distance."""
 
 
-def climb_by_pairs(ladders: list[Ladder], solver: BlockNewton, key: Array) -> bool:
+def climb_by_pairs(ladders: list[Ladder], solver: BlockNewton, key: Array, stop: Interruption) -> None:
     """Solve what the lanes left: anchors in increasing order, and beside them, in threads, what lies between.
 
     Threads and not lanes on a CPU: a pair step keeps one core busy, whatever its width, and JAX lets go of Python while
     it runs. What starts from what does not depend on the threads, so that a call repeats to the bit.
 
-    Returns:
-        Whether Ctrl-C came.
+    Ctrl-C comes to the main thread alone: the others look at `stop`, as each of their drivers does.
     """
-    stop = threading.Event()
     with ThreadPoolExecutor(_threads()) as pool:
         jobs: list[Future[None]] = []
         try:
             for ladder in ladders:
-                jobs += _climb_anchors(ladder, solver, key, pool, stop)
+                _climb_anchors(ladder, solver, key, pool, stop, jobs)
             for job in jobs:
                 job.result()
+        except KeyboardInterrupt:
+            stop.note()
         except BaseException:
-            stop.set()
+            stop.seen = True  # of use to nobody any more: the others end
             raise
-    return stop.is_set()
 
 
 def _threads() -> int:
@@ -80,17 +79,24 @@ def _with_settings(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _climb_anchors(
-    ladder: Ladder, solver: BlockNewton, key: Array, pool: ThreadPoolExecutor, stop: threading.Event
-) -> list[Any]:
+    ladder: Ladder,
+    solver: BlockNewton,
+    key: Array,
+    pool: ThreadPoolExecutor,
+    stop: Interruption,
+    jobs: list[Future[None]],
+) -> None:
     """Solve the anchors of a ladder, on cuts that shrink where that is worth the copy; jobs for what lies between."""
     left = [place for place in range(len(ladder.logs)) if place not in ladder.points]
     if not left:
-        return []
+        return
     solved = sorted(place for place in ladder.points if place < left[0])
     chain = [*solved[-1:], *left]
-    whole, jobs, fill = ladder.problems[0], [], _with_settings(_fill)
+    whole, fill = ladder.problems[0], _with_settings(_fill)
     cut = Cut(np.arange(whole.n), whole.gram)
     for place in (chain[index] for index in anchors(ladder.logs[chain])):
+        if stop.seen:
+            return
         if solved:
             cut = smaller(ladder, solved[-1], cut)
         start = _ahead(ladder, solved, place)
@@ -98,10 +104,9 @@ def _climb_anchors(
             if place in ladder.points:
                 start = ladder.points[place][:2]
                 cut = exchanged(ladder, ladder.points.pop(place), cut)
-            point = _solved(ladder, place, start, cut, solver, key)
+            point = None if stop.seen else _solved(ladder, place, start, cut, solver, key, stop)
             if point is None:
-                stop.set()
-                return jobs
+                return
             problem = ladder.problems[place]
             x, f = _margins(problem.gram, problem.offset, problem.y, point.x)
             ladder.points[place] = point._replace(x=x, f=f)
@@ -110,7 +115,6 @@ def _climb_anchors(
             jobs.append(pool.submit(fill, ladder, between, cut, solver, key, stop))
         if place not in solved:
             solved.append(place)
-    return jobs
 
 
 def _ahead(ladder: Ladder, solved: list[int], place: int) -> tuple[Array, Array] | None:
@@ -131,9 +135,7 @@ def _ahead(ladder: Ladder, solved: list[int], place: int) -> tuple[Array, Array]
     return _margins(problem.gram, problem.offset, problem.y, ahead)
 
 
-def _fill(
-    ladder: Ladder, places: list[int], cut: "Cut", solver: BlockNewton, key: Array, stop: threading.Event
-) -> None:
+def _fill(ladder: Ladder, places: list[int], cut: "Cut", solver: BlockNewton, key: Array, stop: Interruption) -> None:
     """Solve the places between the first and the last, level by level.
 
     All means of a level are certified on the cut by one product; only those that are not within `tol` take steps.
@@ -142,14 +144,15 @@ def _fill(
     for level in middles([0, len(places) - 1]):
         tasks = [(places[middle], places[a], places[b]) for middle, a, b in level]
         for first in range(0, len(tasks), solver.lanes):
+            if stop.seen:
+                return
             group = tasks[first : first + solver.lanes]
             means = [_between(ladder, *task) for task in group]
             gaps = _gaps_on_cut(ladder, [task[0] for task in group], means, samples, cut, solver)
             for (place, _, _), mean, gap in zip(group, means, gaps, strict=True):
                 good = gap <= RESERVE_OF_MEANS * solver.tol
-                point = mean if good or stop.is_set() else _solved(ladder, place, mean[:2], cut, solver, key)
-                if point is None or stop.is_set():
-                    stop.set()
+                point = mean if good else _solved(ladder, place, mean[:2], cut, solver, key, stop)
+                if point is None:
                     return
                 ladder.points[place] = point
 
@@ -183,19 +186,25 @@ def _assess_points(template: SquaredHingeProblem, samples: Array, *columns: Any)
 
 
 def _solved(
-    ladder: Ladder, place: int, start: tuple[Array, Array] | None, cut: Cut, solver: BlockNewton, key: Array
+    ladder: Ladder,
+    place: int,
+    start: tuple[Array, Array] | None,
+    cut: Cut,
+    solver: BlockNewton,
+    key: Array,
+    stop: Interruption,
 ) -> Point | None:
     """The point of a place by pair steps on the cut; margins outside are those of the start. None after Ctrl-C."""
     whole = ladder.problems[place]
     share = RESERVE_OF_PARENTS if place >= len(ladder.logs) - ladder.free else RESERVE
     pairs = FrankWolfe(tol=share * solver.tol)
     if start is None:
-        fit = drive(whole, pairs, key, warn=False)
+        fit = drive(whole, pairs, key, warn=False, stop=stop)
         x, f = _primal(fit.alpha, fit.margins, fit.R)
     else:
         samples = jnp.asarray(np.asarray(cut.samples, np.int32))
         part = whole if len(cut.samples) == whole.n else restricted(whole, samples, cut.gram)
-        fit = drive(part, pairs, key, _on_cut(*start, samples), warn=False)
+        fit = drive(part, pairs, key, _on_cut(*start, samples), warn=False, stop=stop)
         x, f = _scattered(start[1], samples, fit.alpha, fit.margins, fit.R)
     if int(fit.status) == Status.INTERRUPTED:
         return None

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from jaxsvm.interruption import Interruption, interrupted, nothing, on_host_stacked, unreached, watching
 from jaxsvm.loop import drive
 from jaxsvm.low_rank import LowRankGram
 from jaxsvm.precision import in_double, widened
@@ -29,6 +30,7 @@ def solve_ladders(
     solver: BlockNewton,
     key: Array,
     done: Callable[[int, int, Fit], Any] | None = None,
+    stop: Interruption | None = None,
 ) -> list[Fit]:
     """Solve all ladders, which have their values of C in common.
 
@@ -37,72 +39,86 @@ def solve_ladders(
         solver: Tolerance and lanes.
         key: A random key.
         done: Called with ladder, place and fit of each value.
+        stop: What ends it, and whoever called for it; None: Ctrl-C alone.
 
     Returns:
-        Fits by ladder, a leading axis for its places. After Ctrl-C those that were not reached are INTERRUPTED at the
-        nearest point found.
+        Fits by ladder, a leading axis for its places. After Ctrl-C what was found is certified, which takes a few
+        products; values that were not reached are INTERRUPTED, with no certificate, at the nearest point.
     """
-    interrupted = False
-    easy = sum(ladder.easy for ladder in ladders)
-    try:
-        if backend() != "cpu" or easy >= FULL * solver.lanes or isinstance(ladders[0].problems[0].gram, LowRankGram):
-            climb_by_lanes(ladders, solver, key)
-        interrupted = climb_by_pairs(ladders, solver, key)
-    except KeyboardInterrupt:
-        interrupted = True
-    return _certified(ladders, solver, key, interrupted, done)
+    with watching(stop) as stop:
+        easy = sum(ladder.easy for ladder in ladders)
+        try:
+            if (
+                backend() != "cpu"
+                or easy >= FULL * solver.lanes
+                or isinstance(ladders[0].problems[0].gram, LowRankGram)
+            ):
+                climb_by_lanes(ladders, solver, key, stop)
+            climb_by_pairs(ladders, solver, key, stop)
+        except KeyboardInterrupt:  # of a handler of the user's own
+            stop.note()
+        return _certified(ladders, solver, key, done, stop)
 
 
-def _certified(ladders: list[Ladder], solver: BlockNewton, key: Array, interrupted: bool, done: Any) -> list[Fit]:
+def _certified(ladders: list[Ladder], solver: BlockNewton, key: Array, done: Any, stop: Interruption) -> list[Fit]:
     """Certify every point on the whole problem, `lanes` of them to a product; finish what is not within `tol`."""
-    template = ladders[0].problems[0]
-    tasks = [(number, place) for number, ladder in enumerate(ladders) for place in range(len(ladder.logs))]
-    width = min(solver.lanes, len(tasks))
+    every = [(number, place) for number, ladder in enumerate(ladders) for place in range(len(ladder.logs))]
+    tasks = [(number, place) for number, place in every if not stop.seen or place in ladders[number].points]
+    if not tasks:
+        return [on_host_stacked([nothing(problem) for problem in ladder.problems]) for ladder in ladders]
+    width = min(solver.lanes, len(every))
     groups = []
     for first in range(0, len(tasks), width):
         group = [tasks[min(first + lane, len(tasks) - 1)] for lane in range(width)]  # the last one fills up
-        problems = [ladders[number].problems[place] for number, place in group]
-        points = [_nearest(ladders[number], place) for number, place in group]
-        columns = ([problem.y for problem in problems], [problem.ridge for problem in problems])
-        penalties = np.stack([np.asarray(problem.C) for problem in problems])
-        vectors = (*columns, [point.x for point in points])
-        groups.append(_finish(template, *vectors, penalties, _counters(points), solver.tol))
-    fits = _joined(groups, len(tasks))
-    for lane in np.flatnonzero(np.asarray(fits.status.code) != Status.CONVERGED).tolist():
+        groups.append(_certified_group(ladders, group, solver))
+    fits = jax.tree.map(lambda *leaves: np.concatenate(leaves)[: len(tasks)], *groups)
+    for lane in np.flatnonzero(fits.status.code != Status.CONVERGED).tolist():
         number, place = tasks[lane]
-        if interrupted:
-            fit = dataclasses.replace(
-                _taken(fits, lane), status=StatusCode(jnp.asarray(int(Status.INTERRUPTED), jnp.int32))
-            )
-        else:
-            start = (fits.alpha[lane], fits.margins[lane])
-            fit = drive(ladders[number].problems[place], FrankWolfe(tol=solver.tol), key, start)
-            interrupted = int(fit.status) == Status.INTERRUPTED
-        fits = jax.tree.map(lambda leaf, new, lane=lane: leaf.at[lane].set(new), fits, fit)
+        fit = _finished(ladders[number].problems[place], solver, key, _taken(fits, lane), stop)
+        jax.tree.map(lambda leaf, new, lane=lane: leaf.__setitem__(lane, new), fits, fit)
     try:
         if done is not None:
-            for lane, (number, place) in enumerate(tasks):
-                done(number, place, _taken(fits, lane))
+            for lane, task in enumerate(tasks):
+                done(*task, jax.tree.map(jnp.asarray, _taken(fits, lane)))
     except KeyboardInterrupt:  # everything is found by now: the callbacks alone end
-        pass
-    k = len(ladders[0].logs)
-    return [fits] if len(ladders) == 1 else list(_by_ladder(fits, k))
+        stop.note()
+    return [_of_ladder(fits, tasks, number, ladder) for number, ladder in enumerate(ladders)]
 
 
-@jax.jit(static_argnums=1)
-def _joined(groups: list[Fit], count: int) -> Fit:
-    """Groups of fits as one; what filled the last group up is left out."""
-    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[:count], *groups)
+def _finished(problem: SquaredHingeProblem, solver: BlockNewton, key: Array, fit: Fit, stop: Interruption) -> Fit:
+    """A fit that is not within `tol` taken there, on the whole problem; after Ctrl-C as it is."""
+    if not stop.seen:
+        return drive(problem, FrankWolfe(tol=solver.tol), key, (fit.alpha, fit.margins), stop=stop)
+    return dataclasses.replace(fit, status=interrupted())
 
 
-@jax.jit(static_argnums=1)
-def _by_ladder(fits: Fit, k: int) -> list[Fit]:
-    count = fits.alpha.shape[0] // k
-    return [jax.tree.map(lambda leaf, i=i: leaf[i * k : (i + 1) * k], fits) for i in range(count)]
+def _of_ladder(fits: Fit, tasks: list[tuple[int, int]], number: int, ladder: Ladder) -> Fit:
+    """The fits of a ladder; a value that was not reached stands at the nearest that was."""
+    lanes = {place: lane for lane, (other, place) in enumerate(tasks) if other == number}
+    if len(lanes) == len(ladder.logs):
+        first = lanes[0]
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf[first : first + len(lanes)]), fits)
+
+    def at(place: int) -> Fit:
+        nearest = min(lanes, key=lambda other: abs(other - place), default=None)
+        if nearest is None:
+            return nothing(ladder.problems[place])
+        return _taken(fits, lanes[nearest]) if nearest == place else unreached(_taken(fits, lanes[nearest]))
+
+    return on_host_stacked([at(place) for place in range(len(ladder.logs))])
 
 
 def _taken(fits: Fit, lane: int) -> Fit:
     return jax.tree.map(lambda leaf: leaf[lane], fits)
+
+
+def _certified_group(ladders: list[Ladder], group: list[tuple[int, int]], solver: BlockNewton) -> Fit:
+    problems = [ladders[number].problems[place] for number, place in group]
+    points = [_nearest(ladders[number], place) for number, place in group]
+    columns = ([problem.y for problem in problems], [problem.ridge for problem in problems])
+    penalties = np.stack([np.asarray(problem.C) for problem in problems])
+    vectors = (*columns, [point.x for point in points])
+    return _finish(ladders[0].problems[0], *vectors, penalties, _counters(points), solver.tol)
 
 
 def _nearest(ladder: Ladder, place: int) -> Point:
@@ -117,7 +133,7 @@ def _counters(points: list[Point]) -> Counters:
     steps = jnp.asarray(np.asarray([point.steps for point in points], np.int32))
     none = jnp.asarray(np.zeros(len(points), np.int32))
     limbs = jnp.asarray(np.asarray([divmod(point.evaluations, 2**20) for point in points], np.int32))
-    return Counters(steps=steps, toward=steps, away=none, drops=none, evaluations=limbs)
+    return Counters(steps=steps, toward=steps, away=none, drops=none, unpolished=none, evaluations=limbs)
 
 
 @jax.jit

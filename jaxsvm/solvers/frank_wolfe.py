@@ -23,7 +23,7 @@ from jaxtyping import Array, Bool, Float
 from jaxsvm import selection
 from jaxsvm.errors import InputError
 from jaxsvm.result import Counters
-from jaxsvm.solvers.polish import polish
+from jaxsvm.solvers import polish
 from jaxsvm.solvers.start import start
 
 VARIANTS = ("classic", "away", "pairwise", "smo")
@@ -99,7 +99,19 @@ class FrankWolfe:
 
     def polish(self, problem: Any, state: "State") -> "State":
         """Conjugate gradients on the support of a state that was just refreshed."""
-        return self.place(problem, state, *polish(problem, state.alpha, state.s, self.polish_products))
+        return self.place(problem, state, *polish.polish(problem, state.alpha, state.s, self.polish_products))
+
+    def polish_begin(self, problem: Any, state: "State") -> Any:
+        """A polish in pieces, for the host driver: before the first."""
+        return polish.begin(problem, state.alpha, state.s, self.polish_products)
+
+    def polish_step(self, problem: Any, carry: Any) -> Any:
+        """One piece further."""
+        return polish.further(problem, carry, self.polish_products)
+
+    def polish_end(self, problem: Any, state: "State", carry: Any) -> "State":
+        """The state where the polish ended, which began at `state`."""
+        return self.place(problem, state, *polish.end(problem, state.alpha, state.s, carry))
 
     def place(self, problem: Any, state: "State", alpha: Float[Array, " n"], s: Float[Array, " n"]) -> "State":
         """The state moved to another point `alpha` with `s = Kt alpha`."""
@@ -225,5 +237,6 @@ def _count(counters: Counters, toward: Array, dropped: Array, evaluations: int) 
         toward=counters.toward + toward.astype(jnp.int32),
         away=counters.away + (~toward).astype(jnp.int32),
         drops=counters.drops + dropped.astype(jnp.int32),
+        unpolished=counters.unpolished,
         evaluations=counters.evaluations,
     ).evaluated(evaluations)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import InputError
 from jaxsvm.hinge import BoxProblem
@@ -28,6 +28,7 @@ from jaxsvm.solvers.barrier_systems import DIRECT_SIZE, MOST_FEATURES, affordabl
 
 BACK_OFF = 0.995
 """Share of the way to the nearest bound."""
+POLISH_ROUNDS = 60
 CLEAR = 1e-6
 """A variable this much nearer to its bound than its multiplier is to 0, each in its own scale, is at the bound."""
 
@@ -151,21 +152,40 @@ def polish_steps(problem: BoxProblem) -> int | None:
     return max(50_000, problem.n**3 // 20_000) if features is None else max(20_000, 20 * features.shape[1])
 
 
-def solved(problem: BoxProblem, tol: Any, max_steps: int = 60) -> Float[Array, " n"]:
-    """A feasible point near the solution of an `affordable` problem, from scratch, `(n,)`."""
+class Going(NamedTuple):
+    """Where `solved` stands: the iterate, the sum of its products over the objective, rounds, whether it goes on."""
+
+    x: Iterate
+    left: Float[Array, ""]
+    rounds: Int[Array, ""]
+    going: Bool[Array, ""]
+
+
+def solved(problem: BoxProblem, tol: Any) -> Float[Array, " n"]:
+    """A feasible point near the solution of an `affordable` problem, from scratch, `(n,)`.
+
+    The host driver takes it in pieces: `begin`, `further` for as long as it is going, `end`.
+    """
+    start = begin(problem, tol)
+    return end(problem, lax.while_loop(lambda at: at.going, lambda at: further(problem, at, tol), start))
+
+
+def begin(problem: BoxProblem, tol: Any) -> Going:
+    """`solved` before its first piece."""
     first = InteriorPoint(tol).init(problem)
+    return Going(first.x, first.left, jnp.zeros((), jnp.int32), first.left > tol)
 
-    def going(carry: tuple[Array, Iterate, Array, Array]) -> Array:
-        k, _, left, moved = carry
-        return (k < max_steps) & (left > tol) & moved
 
-    def step(carry: tuple[Array, Iterate, Array, Array]) -> tuple[Array, Iterate, Array, Array]:
-        k, x, _, _ = carry
-        new, left = advance(problem, x)
-        return k + 1, new, left, jnp.any(new.a != x.a)
+def further(problem: BoxProblem, at: Going, tol: Any) -> Going:
+    """One system further."""
+    x, left = advance(problem, at.x)
+    rounds, moved = at.rounds + 1, jnp.any(x.a != at.x.a)
+    return Going(x, left, rounds, (rounds < POLISH_ROUNDS) & (left > tol) & moved)
 
-    carry = (jnp.zeros((), jnp.int32), first.x, first.left, jnp.asarray(True))
-    return problem.on_equality(at_bounds(problem, lax.while_loop(going, step, carry)[1]))
+
+def end(problem: BoxProblem, at: Going) -> Float[Array, " n"]:
+    """The feasible point beside the iterate."""
+    return problem.on_equality(at_bounds(problem, at.x))
 
 
 def advance(problem: BoxProblem, x: Iterate) -> tuple[Iterate, Float[Array, ""]]:

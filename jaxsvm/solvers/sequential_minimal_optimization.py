@@ -23,7 +23,7 @@ from jaxsvm.hinge import BoxProblem
 from jaxsvm.loop import drive
 from jaxsvm.precision import rounded
 from jaxsvm.result import Counters
-from jaxsvm.solvers.interior_point import polish_steps, solved
+from jaxsvm.solvers import interior_point
 from jaxsvm.solvers.shrinking import drive_shrunk
 
 TAU = 1e-12
@@ -88,11 +88,29 @@ class SMO:
 
     def polish_interval(self, problem: BoxProblem) -> int | None:
         """Steps that earn a polish (`jaxsvm.solvers.interior_point`); None where there is none to be had."""
-        return polish_steps(problem)
+        return interior_point.polish_steps(problem)
 
     def polish(self, problem: BoxProblem, state: "State") -> "State":
         """The state at the interior point method's solution, where that is better."""
-        a = solved(problem, jnp.maximum(0.01 * self.tol, 4 * jnp.finfo(problem.dtype).eps))
+        return self._better(problem, state, interior_point.solved(problem, self._polish_tol(problem)))
+
+    def polish_begin(self, problem: BoxProblem, state: "State") -> Any:
+        """A polish in pieces, for the host driver: before the first."""
+        del state
+        return interior_point.begin(problem, self._polish_tol(problem))
+
+    def polish_step(self, problem: BoxProblem, carry: Any) -> Any:
+        """One piece further."""
+        return interior_point.further(problem, carry, self._polish_tol(problem))
+
+    def polish_end(self, problem: BoxProblem, state: "State", carry: Any) -> "State":
+        """The state where the polish ended, where that is better than `state`."""
+        return self._better(problem, state, interior_point.end(problem, carry))
+
+    def _polish_tol(self, problem: BoxProblem) -> Any:
+        return jnp.maximum(0.01 * self.tol, 4 * jnp.finfo(problem.dtype).eps)
+
+    def _better(self, problem: BoxProblem, state: "State", a: Array) -> "State":
         s = problem.matvec(a)
         R = problem.objective(a, s)
         better = R < state.R

@@ -18,8 +18,10 @@ from jaxtyping import Array
 
 from jaxsvm.gram import MEMORY
 from jaxsvm.hinge import BoxProblem, reduced
+from jaxsvm.interruption import Interruption, interrupted, watching
 from jaxsvm.loop import drive, warn_unless_converged
-from jaxsvm.result import Counters, Fit, Status
+from jaxsvm.result import Counters, Fit, Status, StatusCode
+from jaxsvm.validation import require_seconds, require_usable
 
 SHARE = 0.5
 """Each size of a reduced problem is half of the next larger one, down to `SMALLEST`."""
@@ -42,6 +44,7 @@ def drive_shrunk(
     max_seconds: float | None = None,
     callback: Callable[[Fit], Any] | None = None,
     warn: bool = True,
+    stop: Interruption | None = None,
 ) -> Fit:
     """`jaxsvm.loop.drive` with shrinking: the whole problem and reduced ones in turns, until the whole is certified.
 
@@ -53,10 +56,23 @@ def drive_shrunk(
         max_seconds: As for `jaxsvm.fit`.
         callback: Called after each turn on the whole problem.
         warn: Whether to warn of anything but CONVERGED.
+        stop: As for `jaxsvm.loop.drive`.
 
     Returns:
         The best certified point of the whole problem, with the steps of all turns.
     """
+    require_usable(solver)
+    require_seconds(max_seconds)
+    with watching(stop) as stop:
+        whole = _in_turns(problem, solver, key, init, max_seconds, callback, stop)
+        if warn:
+            warn_unless_converged(whole, solver)
+    return whole
+
+
+def _in_turns(
+    problem: BoxProblem, solver: Any, key: Array, init: Any, max_seconds: Any, callback: Any, stop: Interruption
+) -> Fit:
     plain, started = dataclasses.replace(solver, shrinking=False), time.monotonic()
     spent, look, least, fruitless = Counters.zero(), LOOK, np.inf, 0
 
@@ -65,13 +81,11 @@ def drive_shrunk(
 
     while True:
         cap = jnp.minimum(jnp.asarray(plain.max_steps) - spent.steps, look)
-        whole = drive(problem, dataclasses.replace(plain, max_steps=cap), key, init, left(), warn=False)
+        whole = drive(problem, dataclasses.replace(plain, max_steps=cap), key, init, left(), warn=False, stop=stop)
         spent = _sum(spent, whole.counters)
         whole = dataclasses.replace(whole, counters=spent)
-        if callback is not None and callback(whole) is True and whole.status == Status.MAX_STEPS:
-            whole = dataclasses.replace(
-                whole, status=type(whole.status)(jnp.asarray(int(Status.INTERRUPTED), jnp.int32))
-            )
+        if (_told(callback, whole, stop) or stop.seen) and whole.status == Status.MAX_STEPS:
+            whole = _interrupted(whole)
         if whole.status != Status.MAX_STEPS or int(spent.steps) >= int(plain.max_steps):
             break
         a, s = whole.alpha, problem.matvec(whole.alpha)
@@ -84,14 +98,28 @@ def drive_shrunk(
             target = jnp.maximum(jnp.asarray(plain.tol) / 2, TENTH * min(gap, 1.0))  # who is kept will change
             tol = _share_of(target, problem, part, a, s, index)
             cap = jnp.minimum(jnp.asarray(plain.max_steps) - spent.steps, VISITS * len(samples))
-            inner = drive(part, dataclasses.replace(plain, tol=tol, max_steps=cap), key, a[index], left(), warn=False)
+            inner = dataclasses.replace(plain, tol=tol, max_steps=cap)
+            inner = drive(part, inner, key, a[index], left(), warn=False, stop=stop)
             spent = _sum(spent, inner.counters)
+            if stop.seen:  # what the reduced problem came to has no certificate on the whole
+                return _interrupted(whole)
             a = a.at[index].set(inner.alpha)
             fruitless, least = (0 if gap < 0.9 * least else fruitless + 1), min(gap, least)
         init = a
-    if warn:
-        warn_unless_converged(whole, solver)
     return whole
+
+
+def _interrupted(whole: Fit) -> Fit:
+    return dataclasses.replace(whole, status=StatusCode(jnp.asarray(interrupted().code)))
+
+
+def _told(callback: Callable[[Fit], Any] | None, whole: Fit, stop: Interruption) -> bool:
+    """Whether the callback told it to stop; a KeyboardInterrupt of its own is noted."""
+    try:
+        return callback is not None and callback(whole) is True
+    except KeyboardInterrupt:
+        stop.note()
+        return True
 
 
 def _worth_keeping(problem: BoxProblem, a: Array, s: Array) -> np.ndarray | None:

@@ -1,0 +1,109 @@
+"""Ctrl-C as a flag that drivers look at: nothing is torn in the middle, and nothing that was certified is lost.
+
+Python raises KeyboardInterrupt between any two instructions of the main thread: in the middle of JAX, in a destructor
+(where it is swallowed), just after the fit it was meant for. While a driver runs, the first Ctrl-C is therefore a flag,
+which it looks at between bursts, and which is still there for whoever would begin the next fit; the second one raises,
+as ever. A handler of the user's own is left in place: a KeyboardInterrupt that it raises, or a callback, counts alike.
+"""
+
+import dataclasses
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxsvm.programs import running
+from jaxsvm.result import Certificate, Counters, Fit, Status, StatusCode
+
+
+class Interruption:
+    """Whether Ctrl-C came. One for all drivers of a call, and for their threads, which get no signals themselves.
+
+    Attributes:
+        seen: Whether it came: whoever sees it begins nothing new.
+        drivers: How many drivers look at it; where none does, the first Ctrl-C raises.
+    """
+
+    def __init__(self) -> None:
+        self.seen = False
+        self.drivers = 0
+
+    def arrived(self, *signal_and_frame: Any) -> None:
+        """The signal's handler."""
+        del signal_and_frame
+        first, self.seen = not self.seen, True
+        if not (first and self.drivers):
+            raise KeyboardInterrupt
+
+    def note(self) -> None:
+        """Keep a KeyboardInterrupt that was caught as the flag; a second one goes on to the user."""
+        if self.seen:
+            raise KeyboardInterrupt
+        self.seen = True
+
+
+@contextmanager
+def watching(stop: Interruption | None = None) -> Iterator[Interruption]:
+    """The `Interruption` of whoever is inside already, or a new one, which Python's own handler makes way for.
+
+    Every host driver is inside one; programs are not let go meanwhile.
+
+    Args:
+        stop: What the caller looks at; None: the one in place, on the main thread, or a new one.
+    """
+    on_main = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGINT) if on_main else None
+    owner = getattr(before, "__self__", None)
+    stop = stop if stop is not None else owner if isinstance(owner, Interruption) else Interruption()
+    installed = before is signal.default_int_handler
+    stop.drivers += 1
+    try:
+        if installed:
+            signal.signal(signal.SIGINT, stop.arrived)
+        with running():
+            yield stop
+    finally:
+        stop.drivers -= 1
+        if installed:
+            signal.signal(signal.SIGINT, before)
+
+
+def unreached(nearest: Fit) -> Fit:
+    """What stands for a value that was not reached: the point of another one, to go on from, and no certificate.
+
+    Its leaves are NumPy arrays: after Ctrl-C nothing is compiled.
+    """
+    infinite: Any = np.full_like(np.asarray(nearest.certificate.relative_gap), np.inf)
+    return dataclasses.replace(
+        jax.tree.map(np.asarray, nearest),
+        certificate=Certificate(infinite, -infinite, infinite),
+        status=interrupted(),
+        counters=jax.tree.map(lambda leaf: np.zeros_like(np.asarray(leaf)), nearest.counters),
+    )
+
+
+def nothing(problem: Any) -> Fit:
+    """What stands for a value where no other was reached either: the decision function 0, to start afresh from."""
+    zero: Any = np.zeros((), problem.dtype)
+    zeros: Any = np.zeros((problem.n,), problem.dtype)
+    none: Any = np.zeros((), np.int32)
+    limbs: Any = np.zeros((2,), np.int32)
+    counters = Counters(none, none, none, none, none, limbs)
+    certificate = Certificate(zero, zero, zero)
+    return unreached(Fit(zeros, zeros, zero, np.ones_like(zero), zeros, certificate, interrupted(), counters))
+
+
+def interrupted() -> StatusCode:
+    """The status, on the host."""
+    code: Any = np.asarray(np.int32(Status.INTERRUPTED))
+    return StatusCode(code)
+
+
+def on_host_stacked(fits: list[Fit]) -> Fit:
+    """Fits with a leading axis, stacked by NumPy: nothing is compiled."""
+    return jax.tree.map(lambda *leaves: jnp.asarray(np.stack([np.asarray(leaf) for leaf in leaves])), *fits)

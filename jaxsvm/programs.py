@@ -1,0 +1,87 @@
+"""Compiled programs are let go before they crowd a process out of memory maps.
+
+A fit of another n compiles all of its programs anew: some 400 memory maps and 37 MiB that JAX keeps for good. Linux
+grants a process 65,530 maps, and XLA crashes without a word where one more is refused. Host drivers are therefore
+inside `running()`: where the outermost one ends, and maps are many, this library's own programs are cleared (those of
+the user stay). Shapes in use are then compiled once more, which tens of new shapes must come before: whoever has few
+never sees it.
+
+The count of drivers and of programs is the only state of this library outside its values.
+"""
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+MOST_MAPS = 20_000
+"""Memory maps above those that are left by clearing (they are the user's, and single operations') that are too many."""
+LAST_MAPS = 50_000
+"""Maps of the process that are too many in any case."""
+MOST_PROGRAMS = 400
+"""The same where maps cannot be counted: programs of this library."""
+LOOK = 20
+"""New programs between two looks at the maps: reading them takes milliseconds."""
+
+_MAPS = Path("/proc/self/maps")
+
+
+class _Book:
+    """Drivers that run, in all threads, programs there were at the last look, and where they are kept."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.drivers = 0
+        self.programs = 0
+        self.left = 0  # maps that clearing did not take
+        self.modules = 0
+        self.functions: list[Any] = []
+
+
+_book = _Book()
+
+
+@contextmanager
+def running() -> Iterator[None]:
+    """Inside, no program is cleared; where the outermost ends, all are if there are too many."""
+    with _book.lock:
+        _book.drivers += 1
+    try:
+        yield
+    finally:
+        with _book.lock:
+            _book.drivers -= 1
+            if _book.drivers == 0:
+                _tidy()
+
+
+def _tidy() -> None:
+    """Clear where there are too many programs; no driver runs, and none can begin meanwhile."""
+    functions = compiled_functions()
+    programs = sum(function._cache_size() for function in functions)  # noqa: SLF001 (JAX has no other name for it)
+    if programs < _book.programs + LOOK:
+        _book.programs = min(programs, _book.programs)
+        return
+    _book.programs = programs
+    known = _MAPS.exists()
+    if maps() > min(_book.left + MOST_MAPS, LAST_MAPS) if known else programs > MOST_PROGRAMS:
+        for function in functions:
+            function.clear_cache()
+        _book.programs, _book.left = 0, maps() if known else 0
+
+
+def compiled_functions() -> list[Any]:
+    """The jitted functions of this library's modules; looked for again only where Python has imported something."""
+    if len(sys.modules) != _book.modules:
+        _book.modules = len(sys.modules)
+        modules = [module for name, module in list(sys.modules.items()) if name.split(".")[0] == __package__]
+        found = [f for module in modules for f in vars(module).values() if hasattr(f, "clear_cache")]
+        _book.functions = list({id(f): f for f in found}.values())
+    return _book.functions
+
+
+def maps() -> int:
+    """Memory maps of this process."""
+    return _MAPS.read_bytes().count(b"\n")

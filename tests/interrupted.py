@@ -1,0 +1,156 @@
+"""A process to be interrupted: `python interrupted.py KIND` runs one kind of long call again and again.
+
+It warms up, so that no compilation is measured, says `ready SECONDS` (how long the call takes), and then, for each line
+on stdin, begins the call (`begin`), and says how it ended: a line of JSON. Nothing in it knows when the signal comes.
+"""
+
+import json
+import signal
+import sys
+import time
+import warnings
+
+import numpy as np
+
+import jaxsvm
+from jaxsvm import SMO, FrankWolfe, Newton
+from jaxsvm.kernels import RBF
+from jaxsvm.refinement import solve
+
+N = 200
+CS = np.geomspace(1e-2, 1e4, 24)
+ENDLESS = FrankWolfe(variant="classic", tol=1e-14, max_steps=2**30)
+PAIRS = FrankWolfe(tol=1e-9)
+
+
+def data():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(N, 3))
+    y = np.where(x[:, 0] + x[:, 1] ** 2 > 0.7, 1.0, -1.0)
+    return x, np.where(rng.random(N) < 0.1, -y, y)
+
+
+X, Y = data()
+GRAM = jaxsvm.gram(RBF(0.5), X)
+
+
+def judged(fits, problems, tol, found=()):
+    """What must hold of fits: (status, gap) are honest, and what was certified while it ran still is."""
+    pairs = list(zip(fits, problems, strict=True))
+    codes = [str(fit.status.name) for fit, _ in pairs]
+    assert set(codes) <= {"CONVERGED", "INTERRUPTED"}, codes
+    for fit, problem in pairs:
+        gap, alpha = float(fit.certificate.relative_gap), np.asarray(fit.alpha)
+        assert (fit.status.name == "CONVERGED") == (gap <= tol), (codes, gap)
+        assert np.isfinite(alpha).all()
+        if np.isfinite(gap):
+            scratch = problem.certificate(alpha, problem.matvec(alpha)).relative_gap
+            assert float(scratch) <= gap * (1 + 1e-6) + 1e-10, (float(scratch), gap)
+    for place, before in found:
+        assert before.status != jaxsvm.Status.CONVERGED or codes[place] == "CONVERGED", (place, codes)
+        if codes[place] == "CONVERGED":
+            np.testing.assert_array_equal(pairs[place][0].alpha, before.alpha)
+    return codes
+
+
+def one_fit(solver, make):
+    problem = make(GRAM, Y, 1e4)
+    seen = []
+    fit = jaxsvm.fit(
+        problem, solver, callback=lambda fit: seen.append(float(fit.certificate.relative_gap)), max_seconds=4
+    )
+    assert float(fit.certificate.relative_gap) <= min(seen, default=np.inf)
+    return judged([fit], [problem], float(solver.tol))
+
+
+def path(make=jaxsvm.svm_problem, **options):
+    found = []
+    tol = float(options["solver"].tol) if "solver" in options else options["tol"]
+    fits = jaxsvm.solve_path(GRAM, Y, CS, problem=make, callback=lambda *pair: found.append(pair), **options)
+    return judged(fits, [make(GRAM, Y, C) for C in CS], tol, found)
+
+
+def refined():
+    """Coarse to fine: what its ladders found is certified, whatever they were interrupted in."""
+    reached, certified = [], solve._certified
+
+    def counted(ladders, *rest):
+        reached.append(sum(len(ladder.points) for ladder in ladders))
+        return certified(ladders, *rest)
+
+    solve._certified = counted
+    try:
+        fits = jaxsvm.solve_path(GRAM, Y, CS, tol=1e-9)
+    finally:
+        solve._certified = certified
+    assert np.isfinite(fits.certificate.relative_gap).sum() == reached[0]
+    return judged(fits, [jaxsvm.svm_problem(GRAM, Y, C) for C in CS], 1e-9)
+
+
+def folds(make):
+    result = jaxsvm.cross_validate(GRAM, Y, CS, 3, problem=make, tol=1e-8)
+    reached = np.isfinite(result.certificate.relative_gap)
+    np.testing.assert_array_equal(np.isfinite(result.scores), reached)
+    whole = reached.all(axis=0)
+    np.testing.assert_array_equal(np.isfinite(result.mean), whole)
+    assert result.C in result.Cs[whole] if whole.any() else np.isnan(result.C)
+    return [str(name) for name in np.ravel(result.status.name)]
+
+
+def tuned():
+    records, started = [], time.monotonic()
+
+    def callback(record):
+        records.append(record)
+        return time.monotonic() - started > 4
+
+    half = N // 2
+    found = jaxsvm.tune(
+        RBF(np.full(3, 0.2)), X[:half], Y[:half], 10.0, validation=(X[half:], Y[half:]), steps=10**5, patience=10**5,
+        solver=FrankWolfe(tol=1e-6), callback=callback,
+    )  # fmt: skip
+    assert len(found.history) - len(records) in (0, 1)
+    assert found.loss == min(record.loss for record in found.history if record.status == jaxsvm.Status.CONVERGED)
+    return [str(found.fit.status.name), found.stopped]
+
+
+KINDS = {
+    "fit": lambda: one_fit(ENDLESS, jaxsvm.svm_problem),
+    "hinge fit": lambda: one_fit(SMO(tol=1e-7), jaxsvm.hinge_problem),
+    "shrinking fit": lambda: one_fit(SMO(tol=1e-7, shrinking=True), jaxsvm.hinge_problem),
+    "path": refined,
+    "chain": lambda: path(solver=PAIRS),
+    "lanes": lambda: path(solver=PAIRS, lanes=4),
+    "newton chain": lambda: path(solver=Newton(tol=1e-10)),
+    "folds": lambda: folds(jaxsvm.svm_problem),
+    "hinge folds": lambda: folds(jaxsvm.hinge_problem),
+    "tune": tuned,
+}
+
+
+def say(*words):
+    print(*words, flush=True)
+
+
+def main():
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    warnings.simplefilter("ignore")
+    call = KINDS[sys.argv[1]]
+    for _ in range(2):  # the second time nothing is compiled
+        started = time.monotonic()
+        call()
+    say("ready", time.monotonic() - started)
+    while True:
+        late = False
+        try:
+            if not sys.stdin.readline():
+                return
+            say("begin")
+            outcome = call()
+        except KeyboardInterrupt:
+            outcome, late = None, True  # before or after the call; or the call had nothing to return
+        say(json.dumps({"ended": time.time(), "outcome": outcome, "raised": late}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,313 @@
+"""Real SIGINTs at random moments: every long call ends within a second, and nothing that was certified is lost.
+
+The calls, and what is checked of their answers, are those of `interrupted.py`, which runs in a process of its own.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import interrupted
+import numpy as np
+import pytest
+
+import jaxsvm
+from jaxsvm.interruption import Interruption, watching
+
+HERE = Path(__file__).resolve().parent
+SECONDS = float(os.environ.get("JAXSVM_TEST_SECONDS", "1"))
+"""How long a call may go on after the signal, on a machine that is not busy otherwise."""
+LENIENT = 10.0
+"""The same in the default suite, which shares its cores: a call that is not interrupted goes on for longer."""
+
+ENVIRONMENT = os.environ | {
+    "PYTHONPATH": os.pathsep.join([str(HERE.parent), str(HERE)]),
+    "JAX_ENABLE_X64": "1",
+    "JAX_COMPILATION_CACHE_DIR": os.environ.get("JAXSVM_TEST_CACHE", str(HERE.parent / ".jax-cache")),
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+}
+
+COMMAND = """
+import signal, sys
+from jaxsvm import loop
+burst = loop._burst
+def first(*arguments):
+    result = burst(*arguments)
+    print("begin", file=sys.stderr, flush=True)
+    loop._burst = burst
+    return result
+loop._burst = first
+from jaxsvm.cli import main
+main()
+"""
+
+
+class Worker:
+    """A process of `interrupted.py`, warmed up."""
+
+    def __init__(self, kind):
+        command = [sys.executable, str(HERE / "interrupted.py"), kind]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
+        self.process = subprocess.Popen(command, env=ENVIRONMENT, **pipes)
+        self.seconds = float(self.line().split()[1])
+
+    def line(self):
+        line = self.process.stdout.readline()
+        assert line, f"the process ended with {self.process.wait()}"
+        return line
+
+    def trial(self, share):
+        """Seconds from the signal to the end, and the outcome; None where the call had ended before."""
+        self.process.stdin.write("\n")
+        assert self.line() == "begin\n"
+        time.sleep(share * self.seconds)
+        sent = time.time()
+        self.process.send_signal(signal.SIGINT)
+        report = json.loads(self.line())
+        if report["ended"] < sent:  # then the signal met the process as it waits for the next line
+            assert json.loads(self.line())["raised"]
+            return None
+        return report["ended"] - sent, report["outcome"]
+
+    def close(self):
+        self.process.stdin.close()
+        assert self.process.wait(60) == 0
+
+
+def trials(kind, count, limit):
+    """Signals at random moments of one kind of call; how long each took to end."""
+    worker, rng, took, missed = Worker(kind), random.Random(kind), [], 0
+    while len(took) < count:
+        found = worker.trial(rng.uniform(0.02, 0.7))
+        if found is None:
+            missed += 1
+            assert missed < 3 * count
+            continue
+        took.append(found[0])
+        print(f"{kind}: {found[0]:.2f} s of {worker.seconds:.1f}, {found[1]}")
+    worker.close()
+    assert max(took) < limit, took
+    return took
+
+
+@pytest.mark.parametrize("kind", ["fit", "chain"])
+def test_ctrl_c(kind):
+    trials(kind, 2, LENIENT)
+
+
+FIFTY = {
+    "fit": 7, "hinge fit": 4, "shrinking fit": 4, "path": 6, "chain": 6, "lanes": 5, "newton chain": 3, "folds": 5,
+    "hinge folds": 2, "tune": 4,
+}  # fmt: skip
+"""With four of the command line."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", FIFTY)
+def test_fifty_of_them(kind):
+    trials(kind, FIFTY[kind], SECONDS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["fit", "path"])
+def test_ctrl_c_on_the_command_line(tmp_path, command):
+    """The model and the report are there, and the exit code says what came in between."""
+    table = tmp_path / "data.csv"
+    np.savetxt(table, np.column_stack([interrupted.X, interrupted.Y]), delimiter=",", header="a,b,c,y", comments="")
+    options = ["--solver", "classic", "--tol", "1e-13", "--max-steps", str(2**31 - 1), "--json", "--out"]
+    options += [str(tmp_path / "model.npz")] + (["--C", "1e-4,1,100", "--save-C", "1e-4"] if command == "path" else [])
+    environment = ENVIRONMENT | {"JAXSVM_CACHE": str(tmp_path.parent / "programs")}
+    took = []
+    for attempt in range(3):  # the first compiles; its answer counts, its time does not
+        arguments = [sys.executable, "-c", COMMAND, command, str(table), *options]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        process = subprocess.Popen(arguments, env=environment, **pipes)
+        assert process.stderr.readline() == "begin\n"
+        time.sleep(random.Random(attempt).uniform(0.3, 2.0))
+        sent = time.time()
+        process.send_signal(signal.SIGINT)
+        out, error = process.communicate(timeout=120)
+        assert process.returncode == 130, error
+        report = json.loads(out)
+        rows = report["path"] if command == "path" else [report]
+        assert {row["status"] for row in rows} <= {"CONVERGED", "INTERRUPTED"}
+        assert all(np.isfinite(row["relative_gap"]) for row in rows)
+        assert jaxsvm.load_model(tmp_path / "model.npz").coef.size > 0
+        took.append(time.time() - sent)
+    print(f"command {command}: {took}")
+    assert max(took[1:]) < SECONDS + 0.5, took  # and Python's own exit
+
+
+# --- the flag itself ---
+
+
+def test_the_first_is_a_flag_and_the_second_raises():
+    before = signal.getsignal(signal.SIGINT)
+    with watching() as stop, watching() as inner:
+        assert inner is stop
+        signal.raise_signal(signal.SIGINT)
+        assert stop.seen
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_handler_of_the_users_own_stays():
+    calls = []
+    before = signal.signal(signal.SIGINT, lambda *_: calls.append(1))
+    try:
+        with watching() as stop:
+            signal.raise_signal(signal.SIGINT)
+        assert calls == [1]
+        assert not stop.seen
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_other_threads_have_one_of_their_own():
+    found = []
+    with watching() as stop:
+        thread = threading.Thread(target=lambda: found.append(watching().__enter__()))
+        thread.start()
+        thread.join()
+        assert found[0] is not stop
+        with watching(stop) as given:
+            assert given is stop
+    found[0].drivers -= 1
+
+
+def test_a_second_exception_goes_on_to_the_user():
+    stop = Interruption()
+    stop.note()
+    with pytest.raises(KeyboardInterrupt):
+        stop.note()
+
+
+CALLS = {
+    "fit": lambda callback: jaxsvm.fit(
+        jaxsvm.svm_problem(interrupted.GRAM, interrupted.Y, 1.0), interrupted.PAIRS, callback=callback
+    ),
+    "shrinking fit": lambda callback: jaxsvm.fit(
+        jaxsvm.hinge_problem(interrupted.GRAM, interrupted.Y, 1.0), jaxsvm.SMO(shrinking=True), callback=callback
+    ),
+    "chain": lambda callback: jaxsvm.solve_path(
+        interrupted.GRAM, interrupted.Y, [0.1, 1.0, 10.0], solver=interrupted.PAIRS, callback=callback
+    ),
+    "lanes": lambda callback: jaxsvm.solve_path(
+        interrupted.GRAM, interrupted.Y, [0.1, 1.0, 10.0], solver=interrupted.PAIRS, lanes=2, callback=callback
+    ),
+    "path": lambda callback: jaxsvm.solve_path(
+        interrupted.GRAM, interrupted.Y, [0.1, 1.0, 10.0], tol=1e-3, callback=callback
+    ),
+    "tune": lambda callback: jaxsvm.tune(
+        jaxsvm.kernels.RBF(0.5), interrupted.X, interrupted.Y, folds=2, steps=5, callback=callback
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", CALLS)
+@pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning")
+def test_a_callback_that_raises_ends_every_driver_alike(kind):
+    calls = []
+
+    def callback(*found):
+        calls.append(found)
+        raise KeyboardInterrupt
+
+    result = CALLS[kind](callback)
+    assert len(calls) == 1
+    if kind == "tune":
+        assert result.stopped == "interrupted"
+        assert len(result.history) == 1
+        assert result.fit.status.name == "INTERRUPTED"  # that of all samples was not begun
+        return
+    statuses = np.ravel(result.status.name).tolist()
+    if kind == "path":  # everything is found before the first callback
+        assert set(statuses) == {"CONVERGED"}
+    elif kind in ("chain", "lanes"):
+        gaps = np.asarray(result.certificate.relative_gap)
+        assert statuses.count("CONVERGED") >= 1
+        assert "INTERRUPTED" in statuses
+        np.testing.assert_array_equal(np.asarray(statuses) == "CONVERGED", gaps <= interrupted.PAIRS.tol)
+    else:
+        assert statuses in (["INTERRUPTED"], ["CONVERGED"])
+
+
+def test_an_interruption_as_a_fit_ends_is_not_forgotten():
+    """The fit is done, and its path is not: the next value is not begun (it was, in 2 of 8 trials)."""
+    seen = []
+
+    def callback(place, fit):
+        seen.append(place)
+        signal.raise_signal(signal.SIGINT)  # between two fits
+
+    path = jaxsvm.solve_path(
+        interrupted.GRAM, interrupted.Y, [0.1, 1.0, 10.0], solver=interrupted.PAIRS, callback=callback
+    )
+    assert seen == [0]
+    assert path.status.name.tolist() == ["CONVERGED", "INTERRUPTED", "INTERRUPTED"]
+    assert np.isinf(path.certificate.relative_gap[1:]).all()
+    np.testing.assert_array_equal(path.alphas[1], path.alphas[0])  # from where to go on
+
+
+def test_an_interruption_within_the_last_burst_is_not_forgotten(monkeypatch):
+    from jaxsvm import loop
+
+    burst = loop._burst
+
+    def pressed(*arguments):
+        result = burst(*arguments)
+        if int(result[0].status) == jaxsvm.Status.CONVERGED:
+            signal.raise_signal(signal.SIGINT)
+        return result
+
+    monkeypatch.setattr(loop, "_burst", pressed)
+    path = jaxsvm.solve_path(interrupted.GRAM, interrupted.Y, [0.1, 1.0, 10.0], solver=interrupted.PAIRS)
+    assert path.status.name.tolist() == ["CONVERGED", "INTERRUPTED", "INTERRUPTED"]
+
+
+def test_folds_keep_what_was_certified(monkeypatch):
+    """Nothing was reached by every fold: there is no choice, and what one fold has is there."""
+    from jaxsvm import loop
+
+    burst, calls = loop._burst, []
+
+    def pressed(*arguments):
+        calls.append(arguments)
+        if len(calls) == 12:
+            signal.raise_signal(signal.SIGINT)
+        return burst(*arguments)
+
+    monkeypatch.setattr(loop, "_burst", pressed)
+    problem, Cs = jaxsvm.hinge_problem, [0.1, 1.0, 1e3]
+    with pytest.warns(jaxsvm.ConvergenceWarning):
+        result = jaxsvm.cross_validate(interrupted.GRAM, interrupted.Y, Cs, 3, problem=problem, tol=1e-8)
+    assert np.isnan(result.C)
+    assert np.isnan(result.mean).all()
+    assert result.status.name[0, 0] == "CONVERGED"
+    assert set(result.status.name[2]) == {"INTERRUPTED"}
+    np.testing.assert_array_equal(np.isfinite(result.scores), np.isfinite(result.certificate.relative_gap))
+
+
+def test_what_has_no_half_answer_raises(monkeypatch):
+    from jaxsvm import loop
+
+    burst = loop._burst
+
+    def pressed(*arguments):
+        signal.raise_signal(signal.SIGINT)
+        return burst(*arguments)
+
+    monkeypatch.setattr(loop, "_burst", pressed)
+    with pytest.raises(KeyboardInterrupt):
+        jaxsvm.C_grid(interrupted.GRAM, interrupted.Y, 4)
+    with pytest.raises(KeyboardInterrupt):
+        jaxsvm.is_coreset(jaxsvm.meb_problem(interrupted.GRAM), [0, 1, 2], 0.1)
+    with pytest.raises(KeyboardInterrupt):
+        jaxsvm.tune(jaxsvm.kernels.RBF(0.5), interrupted.X, interrupted.Y, folds=2, steps=5)

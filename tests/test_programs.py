@@ -1,0 +1,76 @@
+"""Programs are let go where they are many, and only then; never under a driver that runs."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import jaxsvm
+from jaxsvm import programs
+from jaxsvm.interruption import watching
+from jaxsvm.kernels import RBF
+from jaxsvm.loop import _burst
+
+
+def solve(n):
+    rng = np.random.default_rng(n)
+    x = rng.normal(size=(n, 2))
+    problem = jaxsvm.svm_problem(jaxsvm.gram(RBF(0.5), x), np.where(x[:, 0] > 0, 1.0, -1.0), 1.0)
+    return jaxsvm.fit(problem, jaxsvm.FrankWolfe(tol=1e-2))
+
+
+@pytest.fixture(autouse=True)
+def looked_for_again(monkeypatch):
+    """Other tests put functions of their own in the place of compiled ones, perhaps just when these were looked for."""
+    monkeypatch.setattr(programs._book, "modules", 0)
+
+
+@pytest.fixture
+def crowded(monkeypatch):
+    """Every look at the programs finds too many of them."""
+    monkeypatch.setattr(programs, "LAST_MAPS", 0)
+    monkeypatch.setattr(programs, "MOST_PROGRAMS", 0)
+    monkeypatch.setattr(programs, "LOOK", 1)
+    monkeypatch.setattr(programs._book, "programs", 0)  # noqa: SLF001 (the count is what these tests are about)
+
+
+@pytest.mark.parametrize("counted", [True, False], ids=["maps", "programs"])
+def test_too_many_programs_are_let_go(crowded, monkeypatch, tmp_path, counted):
+    if not counted:
+        monkeypatch.setattr(programs, "_MAPS", tmp_path / "absent")
+    with watching():
+        first = solve(20)
+        assert _burst._cache_size() > 0
+    assert _burst._cache_size() == 0
+    np.testing.assert_array_equal(solve(20).alpha, first.alpha)  # compiled once more, the same answer
+
+
+def test_few_programs_stay():
+    solve(20)
+    before = _burst._cache_size()
+    assert before > 0
+    solve(20)
+    assert _burst._cache_size() == before
+
+
+def test_nothing_is_cleared_while_another_thread_runs_a_driver(crowded):
+    begun, end = threading.Event(), threading.Event()
+
+    def other():
+        with watching():
+            begun.set()
+            assert end.wait(60)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    assert begun.wait(60)
+    solve(20)
+    assert _burst._cache_size() > 0
+    end.set()
+    thread.join()
+    assert _burst._cache_size() == 0  # by whoever ended last
+
+
+def test_every_program_of_the_library_is_known():
+    names = {function.__name__ for function in programs.compiled_functions()}
+    assert {"begin", "_finish", "_burst", "_blocks", "_dense_values", "measured", "_advance"} <= names

@@ -1,0 +1,208 @@
+"""Every driver refuses the same numbers in the same words, before it compiles anything."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxsvm
+from jaxsvm import (
+    SDCA,
+    SMO,
+    BallSGD,
+    CoreVectorMachine,
+    FrankWolfe,
+    InteriorPoint,
+    Newton,
+    Pegasos,
+    Perceptron,
+    StochasticBatchPerceptron,
+    polished,
+    sampled,
+)
+from jaxsvm.kernels import RBF
+
+N = 24
+CS = np.array([0.5, 1.0, 2.0])
+
+
+@functools.cache
+def data():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(N, 2))
+    return jaxsvm.gram(RBF(0.5), x), np.where(x[:, 0] > 0, 1.0, -1.0)
+
+
+def problem_of(solver):
+    """What makes a problem that the solver is for."""
+    inner = solver
+    while hasattr(inner, "solver"):
+        inner = inner.solver
+    if isinstance(inner, StochasticBatchPerceptron):
+        return jaxsvm.slack_problem
+    return jaxsvm.svm_problem if isinstance(inner, FrankWolfe | Newton | CoreVectorMachine) else jaxsvm.hinge_problem
+
+
+def fitted(solver):
+    gram, y = data()
+    return jaxsvm.fit(problem_of(solver)(gram, y, 0.5), solver)
+
+
+def path(solver, **options):
+    gram, y = data()
+    return jaxsvm.solve_path(gram, y, CS, problem=problem_of(solver), solver=solver, **options)
+
+
+def traced(solver):
+    gram, y = data()
+    return jax.jit(lambda C: jaxsvm.fit(problem_of(solver)(gram, y, C), solver).R)(0.5)
+
+
+def traced_path(solver):
+    gram, y = data()
+    run = jax.jit(lambda Cs: jaxsvm.solve_path(gram, y, Cs, problem=problem_of(solver), solver=solver).fits.R)
+    return run(jnp.asarray(CS))
+
+
+DRIVERS = {
+    "fit": fitted,
+    "chain": path,
+    "lanes": functools.partial(path, lanes=2),
+    "jit": traced,
+    "path in jit": traced_path,
+}
+every_driver = pytest.mark.parametrize("drive", DRIVERS.values(), ids=DRIVERS)
+
+
+@every_driver
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: FrankWolfe(stop="typo"), "stop is 'typo': one of"),
+        (lambda: polished(FrankWolfe(stop="typo")), "stop is 'typo': one of"),
+        (lambda: sampled(FrankWolfe(tol=np.inf)), "tol is inf"),
+        (lambda: FrankWolfe(tol=np.nan), "tol is nan: one positive finite number"),
+        (lambda: FrankWolfe(tol=-1.0), "tol is -1.0"),
+        (lambda: FrankWolfe(tol="small"), "tol is 'small'"),
+        (lambda: FrankWolfe(tol=np.ones(3)), "tol is an array of shape"),
+        (lambda: FrankWolfe(check_every=0), "check_every is 0: an integer from 1"),
+        (lambda: FrankWolfe(refresh_every=0), "refresh_every is 0: an integer from 1"),
+        (lambda: FrankWolfe(draw=0), "draw is 0: an integer from 2"),
+        (lambda: CoreVectorMachine(draw=1), "draw is 1: an integer from 2"),
+        (lambda: CoreVectorMachine(inner_tol=0.0), "inner_tol is 0.0"),
+        (lambda: FrankWolfe(max_steps=3_000_000_000), "max_steps is 3000000000: an integer from 0 to 2147483647"),
+        (lambda: FrankWolfe(max_steps=10**30), "max_steps is 1000"),
+        (lambda: FrankWolfe(max_steps=-1), "max_steps is -1"),
+        (lambda: FrankWolfe(max_steps=np.nan), "max_steps is nan"),
+        (lambda: Newton(max_steps=1.5), "max_steps is 1.5"),
+        (lambda: SMO(max_steps=None), "max_steps is None"),
+        (lambda: SMO(check_every=True), "check_every is True"),
+        (lambda: SDCA(tol=0.0), "tol is 0.0"),
+        (lambda: InteriorPoint(max_steps=3e9), "max_steps is 3000000000.0"),
+        (lambda: Pegasos(steps=3_000_000_000), "steps is 3000000000"),
+        (lambda: BallSGD(1.0, steps=0.5), "steps is 0.5"),
+        (lambda: BallSGD(np.inf), "radius is inf"),
+        (lambda: Perceptron(steps=-5), "steps is -5"),
+        (lambda: StochasticBatchPerceptron(steps=2**31), "steps is 2147483648"),
+        (lambda: StochasticBatchPerceptron(check_every=0), "check_every is 0"),
+    ],
+)
+def test_a_solver_nobody_can_run_is_refused(drive, make, message):
+    with pytest.raises(jaxsvm.InputError, match=message):
+        drive(make())
+
+
+@every_driver
+def test_traced_numbers_pass(drive):
+    """They have no value yet, and a driver must not ask for one."""
+    if drive in (traced, traced_path):
+        jax.eval_shape(lambda tol: drive(FrankWolfe(tol=tol)), 1e-2)
+    assert drive(FrankWolfe(tol=jnp.asarray(1e-2), max_steps=np.int64(1000))) is not None
+
+
+@pytest.mark.parametrize("seconds", [np.nan, -1.0, "soon", [1.0, 2.0]])
+@pytest.mark.parametrize("solver", [FrankWolfe(), SMO(shrinking=True)])
+def test_a_time_limit_is_a_number_of_seconds(seconds, solver):
+    gram, y = data()
+    with pytest.raises(jaxsvm.InputError, match="max_seconds is .* at least 0 seconds"):
+        jaxsvm.fit(problem_of(solver)(gram, y, 1.0), solver, max_seconds=seconds)
+    assert jaxsvm.fit(jaxsvm.svm_problem(gram, y, 1.0), FrankWolfe(), max_seconds=np.inf).status.name == "CONVERGED"
+
+
+@pytest.mark.parametrize("tol", [0.0, np.inf, np.nan])
+def test_a_tolerance_is_a_positive_number_everywhere(tol):
+    gram, y = data()
+    for call in (
+        lambda: jaxsvm.solve_path(gram, y, CS, tol=tol),
+        lambda: jaxsvm.solve_path(gram, y, CS, tol=tol, lanes=2),
+        lambda: jaxsvm.cross_validate(gram, y, CS, folds=2, tol=tol),
+        lambda: jaxsvm.cross_validate(gram, y, CS, folds=2, tol=tol, problem=jaxsvm.hinge_problem),
+        lambda: jaxsvm.is_coreset(jaxsvm.meb_problem(gram), [0, 1], 0.1, tol=tol),
+        lambda: jaxsvm.tune(RBF(0.5), gram.x, y, folds=2, steps=1, solver=FrankWolfe(tol=tol)),
+    ):
+        with pytest.raises(jaxsvm.InputError, match=f"tol is {tol}"):
+            call()
+
+
+def test_shrinking_in_a_path_is_honoured_or_refused(monkeypatch):
+    from jaxsvm.solvers import sequential_minimal_optimization as module
+
+    seen, drive_shrunk = [], module.drive_shrunk
+
+    def counted(*arguments, **options):
+        seen.append(arguments)
+        return drive_shrunk(*arguments, **options)
+
+    monkeypatch.setattr(module, "drive_shrunk", counted)
+    solved = path(SMO(shrinking=True))
+    assert len(seen) == len(CS)
+    assert set(solved.status.name) == {"CONVERGED"}
+    for run in (functools.partial(path, lanes=2), traced_path):
+        with pytest.raises(jaxsvm.InputError, match="shrinking is True"):
+            run(SMO(shrinking=True))
+
+
+@pytest.mark.parametrize("lanes", [0, 1.5, np.nan])
+def test_lanes_are_counted(lanes):
+    with pytest.raises(jaxsvm.InputError, match="lanes is"):
+        path(FrankWolfe(), lanes=lanes)
+
+
+# --- costs ---
+
+
+@pytest.mark.parametrize("make", [jaxsvm.svm_problem, jaxsvm.hinge_problem])
+@pytest.mark.parametrize(
+    ("dtype", "C", "weight"),
+    [
+        ("float32", 1e39, None),
+        ("float32", 1e38, None),  # its ridge is subnormal, which XLA takes for 0: absent
+        ("float32", 1e30, 1e10),
+        ("float32", 1e-30, 1e-10),
+        ("float32", 1e20, 1e-50),  # the product is fine, and the weight is 0
+        ("float64", 1e200, 1e200),
+        ("float64", 1e-200, 1e-200),
+    ],
+)
+def test_costs_that_the_dtype_cannot_hold_are_refused(make, dtype, C, weight):
+    """The weight of one sample: that one would be absent, in silence."""
+    _, y = data()
+    gram = jaxsvm.gram(RBF(0.5), np.asarray(data()[0].x, dtype))
+    weights = None
+    if weight is not None:
+        weights = np.full(N, 1 / C)
+        weights[3] = weight
+    with pytest.raises(jaxsvm.InputError, match=r"C .*is .*: float(32|64) holds costs"):
+        make(gram, y, C, sample_weight=weights)
+    if weight != 1e-50:  # which is 0 before anybody can ask
+        assert not jax.jit(lambda C, weights: make(gram, y, C, sample_weight=weights).feasible)(C, weights)
+
+
+def test_large_and_small_costs_that_are_held_pass():
+    gram, y = data()
+    for C, weight in ((1e30, 1e-30), (1e-8, 1e8), (1e8, 1.0)):
+        problem = jaxsvm.svm_problem(gram, y, C, sample_weight=np.full(N, weight))
+        assert bool(problem.feasible)
+        np.testing.assert_allclose(problem.costs, C * weight)
