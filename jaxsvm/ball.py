@@ -79,6 +79,21 @@ class BallProblem:
         return jnp.ones_like(self.squares)
 
     @property
+    def present(self) -> Bool[Array, " n"]:
+        """Points that count, `(n,)`."""
+        return jnp.ones((self.n,), bool) if self.mask is None else self.mask
+
+    @property
+    def equality(self) -> Float[Array, " n"]:
+        """Differences of points on the simplex sum to 0: a matrix may be negative otherwise, and no ball sees it."""
+        return self.y
+
+    @property
+    def offset(self) -> float:
+        """0: there is no bias."""
+        return 0.0
+
+    @property
     def diagonal(self) -> Float[Array, " n"]:
         """`Q_ii = 0`."""
         return jnp.zeros_like(self.squares)

@@ -85,6 +85,11 @@ class DenseGram:
             return jnp.matmul(self.K, v, precision=lax.Precision.HIGHEST)
         return _wide_matvec(self.K, v)
 
+    @property
+    def definite(self) -> bool:
+        """Whether the matrix is positive semidefinite by its kernel."""
+        return self.kernel.definite
+
     def widened(self, dtype: Any) -> "DenseGram | TiledGram":
         """The operator for decisions in a wider dtype: a linear kernel from its points, others as they are stored."""
         return _from_points(self, dtype)
@@ -172,6 +177,11 @@ class TiledGram:
             return product(self.x, transposed_product(self.x, wide))
         of_tile = jax.checkpoint(lambda index: _wide_product(self.rows(index), v))
         return by_row_tiles(self.n, self.tile, of_tile)
+
+    @property
+    def definite(self) -> bool:
+        """Whether the matrix is positive semidefinite by its kernel."""
+        return self.kernel.definite
 
     def widened(self, dtype: Any) -> "DenseGram | TiledGram":
         """The operator for decisions in a wider dtype: a linear kernel in that dtype, others as they are computed."""

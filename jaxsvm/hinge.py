@@ -95,6 +95,11 @@ class BoxProblem:
         return self.c is not None
 
     @property
+    def equality(self) -> Float[Array, " n"] | None:
+        """Coefficients of the equality that dual points keep, `(n,)`, or None."""
+        return self.c
+
+    @property
     def present(self) -> Bool[Array, " n"]:
         """Samples that take part, `(n,)`."""
         return self.upper > 0

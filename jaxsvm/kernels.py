@@ -51,6 +51,9 @@ class Kernel:
     stationary = False
     """Whether the kernel depends on `x - z` only: then points may be moved first, which spares digits."""
 
+    definite = False
+    """Whether every matrix of the kernel is positive semidefinite, by what kind of function it is."""
+
     def __call__(self, x: Float[Array, " d"], z: Float[Array, " d"]) -> Float[Array, ""]:
         """`k(x, z)` of two points `(d,)`."""
         return self.matrix(jnp.asarray(x)[None], jnp.asarray(z)[None])[0, 0]
@@ -99,6 +102,8 @@ class Kernel:
 class Linear(Kernel):
     """`x . z`."""
 
+    definite = True
+
     def matrix(self, x: Array, z: Array, **how: Any) -> Array:
         """`(n, m)`."""
         del how
@@ -120,6 +125,8 @@ class RBF(Kernel):
 
     gamma: Any
     stationary = True
+
+    definite = True
 
     def __post_init__(self) -> None:
         _require_positive("gamma", self.gamma)
@@ -148,6 +155,8 @@ class Laplacian(Kernel):
 
     gamma: Any
     stationary = True
+
+    definite = True
 
     def __post_init__(self) -> None:
         _require_positive("gamma", self.gamma)
@@ -180,6 +189,8 @@ class Polynomial(Kernel):
     degree: int = dataclasses.field(default=3, metadata={"static": True})
     gamma: Any = 1.0
     coef0: Any = 1.0
+
+    definite = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.degree, int | np.integer) or self.degree < 1:
@@ -277,6 +288,11 @@ class Sum(Kernel):
     second: Kernel
 
     @property
+    def definite(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Where both are."""
+        return self.first.definite and self.second.definite
+
+    @property
     def stationary(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Where both are."""
         return self.first.stationary and self.second.stationary
@@ -301,6 +317,11 @@ class Product(Kernel):
 
     first: Kernel
     second: Kernel
+
+    @property
+    def definite(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Where both are."""
+        return self.first.definite and self.second.definite
 
     @property
     def stationary(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -331,6 +352,11 @@ class Scaled(Kernel):
     def __post_init__(self) -> None:
         _require_number("factor", self.factor)
         _require_positive("factor", self.factor)
+
+    @property
+    def definite(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """As the base."""
+        return self.base.definite
 
     @property
     def stationary(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]

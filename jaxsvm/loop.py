@@ -23,6 +23,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxsvm.definiteness import negative_curvature
 from jaxsvm.errors import ConvergenceWarning, InputError, is_concrete
 from jaxsvm.interruption import Interruption, watching
 from jaxsvm.precision import in_double, like, widened
@@ -281,8 +282,16 @@ def _assessed(problem: Any, solver: Any, state: Any, earned: Array, stuck: Array
         answer, excess = _lengthened(wide, solver, point, s, problem.dtype, stuck, answer, excess)
     sound = jnp.isfinite(R) & jnp.all(jnp.isfinite(s))
     indefinite = fresh.indefinite | wide.indefinite(R)
+    if not wide.gram.definite:
+        indefinite = indefinite | _once(sound & (excess <= 1), lambda: negative_curvature(wide))
     narrow = jax.tree.map(lambda leaf: leaf.astype(problem.dtype), (answer, excess, R))
     return like(fresh, state), *narrow, sound, indefinite
+
+
+def _once(condition: Array, compute: Callable[[], Array]) -> Array:
+    """`condition & compute()`, computed where the condition holds: under vmap a cond would compute it every time."""
+    start = (condition, jnp.asarray(False))
+    return lax.while_loop(lambda carry: carry[0], lambda _: (jnp.asarray(False), compute()), start)[1]
 
 
 def _lengthened(

@@ -79,6 +79,11 @@ class LowRankGram:
         """`K @ v`, O(n r)."""
         return _product(self.Z, _product(self.Z.T, v))
 
+    @property
+    def definite(self) -> bool:
+        """`Z Z'` is positive semidefinite."""
+        return True
+
     def widened(self, dtype: Any) -> "LowRankGram":
         """The operator for decisions in a wider dtype: itself, whose products follow the vector."""
         del dtype

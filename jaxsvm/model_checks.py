@@ -110,7 +110,10 @@ def _require_header(header: Any) -> tuple[str, dict[str, int]]:
     if kind not in ("kernel", "nystroem", "fourier"):
         raise InputError(f"the basis is {str(basis)[:80]}: one of type kernel, nystroem or fourier is needed.")
     needed = {"type"} if kind == "fourier" else {"type", "kernel"}
-    _require_keys("the basis", basis, needed, {"sparse"} if kind == "kernel" else set())
+    allowed = {"kernel": {"sparse", "near"}, "nystroem": {"near"}, "fourier": set()}
+    _require_keys("the basis", basis, needed, allowed[kind])
+    if not isinstance(basis.get("near", False), bool):
+        raise InputError(f"the basis has near = {basis['near']!r}: true or false is needed.")
     if "sparse" in basis:
         return "sparse", {"0": 0, "d": _sparse_columns(basis["sparse"])}
     kernel = basis.get("kernel")

@@ -89,6 +89,16 @@ class SquaredHingeProblem:
         return self.y.dtype
 
     @property
+    def present(self) -> Bool[Array, " n"]:
+        """Samples that take part, `(n,)`."""
+        return self.ridge > 0
+
+    @property
+    def equality(self) -> Float[Array, " n"] | None:
+        """Coefficients of the equality that dual points keep, `(n,)`, or None."""
+        return self.y if self.free_bias else None
+
+    @property
     def costs(self) -> Float[Array, " n"]:
         """`C_i`; 0 for an absent sample."""
         present = self.ridge > 0

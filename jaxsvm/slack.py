@@ -68,6 +68,16 @@ class SlackProblem:
         return self.y.dtype
 
     @property
+    def present(self) -> Bool[Array, " n"]:
+        """Samples that take part, `(n,)`."""
+        return self.weight > 0
+
+    @property
+    def equality(self) -> Float[Array, " n"] | None:
+        """Coefficients of the equality that dual points keep, `(n,)`, or None."""
+        return self.y if self.free_bias else None
+
+    @property
     def volume(self) -> Float[Array, ""]:
         """`V = n nu`, with the sum of the weights for n."""
         return self.nu * self.weight.sum()

@@ -127,9 +127,13 @@ def _by_sorting(rest: Array, w: Array, volume: Array) -> tuple[Array, Array]:
 
 def _by_newton(rest: Array, w: Array, volume: Array) -> tuple[Array, Array]:
     """Newton's method from the right on a convex piecewise linear function: monotone, ends on the right piece."""
-    start = (volume + jnp.where(w > 0, w * rest, 0).sum()) / w.sum()
-    level = _fallen(rest, w, volume, start)
+    level = _fallen(rest, w, volume, _average(rest, w, volume))
     return level, _covered(rest, w, level)
+
+
+def _average(rest: Array, w: Array, volume: Array) -> Array:
+    """The level if all samples were covered: never below the level."""
+    return (volume + jnp.where(w > 0, w * rest, 0).sum()) / w.sum()
 
 
 def _fallen(heights: Array, w: Array, volume: Array, start: Array) -> Array:
@@ -161,7 +165,8 @@ def _by_bisection(rest: Array, w: Array, volume: Array) -> tuple[Array, Array]:
         return jnp.where(over, low, middle), jnp.where(over, middle, high)
 
     steps = HALVINGS[jnp.dtype(rest.dtype).name]
-    _, high = lax.fori_loop(0, steps, halve, (jnp.zeros_like(volume), volume / lowest_width))
+    highest = jnp.minimum(volume / lowest_width, _average(rest, w, volume))
+    _, high = lax.fori_loop(0, steps, halve, (jnp.zeros_like(volume), highest))
     covered = (rest < high) & (w > 0)
     mass = jnp.where(covered, w, 0).sum()
     level = (volume + jnp.where(covered, w * rest, 0).sum()) / jnp.where(mass > 0, mass, 1)
@@ -237,13 +242,14 @@ class _Basin(NamedTuple):
 
 def _two_basins_by_bisection(c: Array, y: Array, volume: Array, w: Array) -> WaterLevel:
     """The level for a given bias is concave in it: its slope is the mass covered in one class less the other's."""
-    present = w > 0
+    present, sides = w > 0, [jnp.where(y * sign > 0, w, 0) for sign in (1, -1)]
     heights = jnp.where(present, c, jnp.inf)
     lowest, lowest_n = (jnp.where(y * sign > 0, heights, jnp.inf).min() for sign in (1, -1))
     middle = (lowest_n - lowest) / 2
     floor = (lowest + lowest_n) / 2  # the lowest heights of both classes at `middle`, which all else is relative to
     rest = jnp.where(present, c + y * middle - floor, 0)
-    spread = volume / jnp.where(present, w, jnp.inf).min()  # no level stands further above the lowest sample
+    # No best bias is further from the middle than the level of all the water in one class.
+    spread = jnp.maximum(*(_fallen(rest, side, volume, _average(rest, side, volume)) for side in sides))
 
     def at(b: Array, guess: Array) -> tuple[Array, Array]:
         here = rest + y * b

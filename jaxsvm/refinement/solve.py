@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from jaxsvm.definiteness import negative_curvature
 from jaxsvm.interruption import Interruption, interrupted, nothing, on_host_stacked, unreached, watching
 from jaxsvm.loop import drive
 from jaxsvm.low_rank import LowRankGram
@@ -72,6 +73,11 @@ def _certified(ladders: list[Ladder], solver: BlockNewton, key: Array, done: Any
         group = [tasks[min(first + lane, len(tasks) - 1)] for lane in range(width)]  # the last one fills up
         groups.append(_certified_group(ladders, group, solver))
     fits = jax.tree.map(lambda *leaves: np.concatenate(leaves)[: len(tasks)], *groups)
+    whole = ladders[0].problems[0]
+    if not whole.gram.definite and bool(_indefinite(whole)):  # a gap proves nothing there
+        codes = np.full_like(fits.status.code, Status.NOT_PSD)
+        fits = dataclasses.replace(fits, status=StatusCode(codes))
+        return [_of_ladder(fits, tasks, number, ladder) for number, ladder in enumerate(ladders)]
     for lane in np.flatnonzero(fits.status.code != Status.CONVERGED).tolist():
         number, place = tasks[lane]
         fit = _finished(ladders[number].problems[place], solver, key, _taken(fits, lane), stop)
@@ -83,6 +89,11 @@ def _certified(ladders: list[Ladder], solver: BlockNewton, key: Array, done: Any
     except KeyboardInterrupt:  # everything is found by now: the callbacks alone end
         stop.note()
     return [_of_ladder(fits, tasks, number, ladder) for number, ladder in enumerate(ladders)]
+
+
+@jax.jit
+def _indefinite(problem: SquaredHingeProblem) -> Array:
+    return in_double(lambda problem: negative_curvature(widened(problem)))(problem)
 
 
 def _finished(problem: SquaredHingeProblem, solver: BlockNewton, key: Array, fit: Fit, stop: Interruption) -> Fit:
