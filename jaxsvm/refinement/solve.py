@@ -11,7 +11,7 @@ from jaxtyping import Array
 
 from jaxsvm.definiteness import negative_curvature
 from jaxsvm.interruption import Interruption, interrupted, nothing, on_host_stacked, unreached, watching
-from jaxsvm.loop import drive
+from jaxsvm.loop import drive, warn_unless_converged
 from jaxsvm.low_rank import LowRankGram
 from jaxsvm.precision import in_double, widened
 from jaxsvm.problem import SquaredHingeProblem
@@ -77,6 +77,7 @@ def _certified(ladders: list[Ladder], solver: BlockNewton, key: Array, done: Any
     if not whole.gram.definite and bool(_indefinite(whole)):  # a gap proves nothing there
         codes = np.full_like(fits.status.code, Status.NOT_PSD)
         fits = dataclasses.replace(fits, status=StatusCode(codes))
+        warn_unless_converged(_taken(fits, 0), FrankWolfe(tol=solver.tol))
         return [_of_ladder(fits, tasks, number, ladder) for number, ladder in enumerate(ladders)]
     for lane in np.flatnonzero(fits.status.code != Status.CONVERGED).tolist():
         number, place = tasks[lane]
@@ -128,7 +129,7 @@ def _certified_group(ladders: list[Ladder], group: list[tuple[int, int]], solver
     points = [_nearest(ladders[number], place) for number, place in group]
     columns = ([problem.y for problem in problems], [problem.ridge for problem in problems])
     penalties = np.stack([np.asarray(problem.C) for problem in problems])
-    vectors = (*columns, [point.x for point in points])
+    vectors = (*columns, [point.x for point in points], [point.f for point in points])
     return _finish(ladders[0].problems[0], *vectors, penalties, _counters(points), solver.tol)
 
 
@@ -136,7 +137,8 @@ def _nearest(ladder: Ladder, place: int) -> Point:
     """The point of a place, or of the nearest place that has one; all samples alike where none has."""
     found = min(ladder.points, key=lambda other: abs(other - place), default=None)
     if found is None:
-        return Point((ladder.problems[0].ridge > 0).astype(ladder.problems[0].dtype), jnp.zeros(()), 0, 0)
+        alike = (ladder.problems[0].ridge > 0).astype(ladder.problems[0].dtype)
+        return Point(alike, jnp.zeros_like(alike), 0, 0)
     return ladder.points[found]
 
 
@@ -153,13 +155,18 @@ def _finish(
     signs: list[Array],
     ridges: list[Array],
     points: list[Array],
+    margins: list[Array],
     C: Array,
     counters: Counters,
     tol: Any,
 ) -> Fit:
     """Fits of dual points, lanes first, certified from scratch."""
-    vectors = tuple(jnp.stack(columns, axis=1) for columns in (signs, ridges, points))
-    answers = in_double(_answers)(template, *vectors, C)
+    y, ridge, x, f = (jnp.stack(columns, axis=1) for columns in (signs, ridges, points, margins))
+    x = jnp.where(ridge > 0, jnp.maximum(x, 0), 0)
+    # In primal scale, about: a dual point may have any, the decision function that is returned has this one.
+    square = (x * (f + ridge * x)).sum(axis=0)
+    x = x * jnp.where(square > 0, x.sum(axis=0) / jnp.where(square > 0, square, 1), 1)
+    answers = in_double(_answers)(template, y, ridge, x, C)
     converged = answers.certificate.relative_gap <= tol
     status = StatusCode(jnp.where(converged, Status.CONVERGED, Status.STALLED).astype(jnp.int32))
     return Fit(**answers._asdict(), status=status, counters=counters)
@@ -169,7 +176,6 @@ def _answers(template: SquaredHingeProblem, y: Array, ridge: Array, x: Array, C:
     """Points as they are returned, in twice the precision; the products of all lanes are one."""
     wide = widened(template)
     y, ridge, x = (column.astype(wide.dtype) for column in (y, ridge, x))
-    x = jnp.where(ridge > 0, jnp.maximum(x, 0), 0)
     margins = product(wide.gram, wide.offset, y, x)
 
     def one(y: Array, ridge: Array, C: Array, beta: Array, margins: Array) -> Answer:
