@@ -77,7 +77,9 @@ def lowest(values: Float[Array, " n"]) -> Int[Array, ""]:
 
 
 def _argmin_native(values: Float[Array, " n"]) -> tuple[Float[Array, ""], Int[Array, ""]]:
-    index = lowest(values) if values.dtype == jnp.float64 else jnp.argmin(values).astype(jnp.int32)
+    if values.dtype == jnp.float64:
+        return values.min(), lowest(values)
+    index = jnp.argmin(values).astype(jnp.int32)
     return entry(values, index), index
 
 

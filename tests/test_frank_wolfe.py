@@ -373,7 +373,7 @@ def test_random_start_draws_a_rare_class():
 def test_begin_certifies_the_start():
     y, _, problem, exact = example()
     progress = begin(problem, FrankWolfe(), jax.random.key(0))
-    assert float(progress.certificate.dual) <= exact.optimum <= float(progress.certificate.primal)
+    assert float(progress.answer.certificate.dual) <= exact.optimum <= float(progress.answer.certificate.primal)
 
 
 def test_named_hard_cases():
