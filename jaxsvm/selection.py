@@ -73,7 +73,8 @@ def lowest(values: Float[Array, " n"]) -> Int[Array, ""]:
     `jnp.argmin` of float64 values does not compile in a function whose caller has x64 off (`jaxsvm.precision`).
     """
     places = jnp.arange(values.shape[0], dtype=jnp.int32)
-    return jnp.minimum(jnp.where(values == values.min(), places, values.shape[0]).min(), values.shape[0] - 1)
+    found = (values == values.min()) | jnp.isnan(values)  # a NaN is the minimum, and in its own place
+    return jnp.where(found, places, values.shape[0] - 1).min()
 
 
 def _argmin_native(values: Float[Array, " n"]) -> tuple[Float[Array, ""], Int[Array, ""]]:
