@@ -1,0 +1,559 @@
+"""The judge of adversarial fits: NumPy's long double, and not a line of jaxsvm.
+
+What a fit says is held against the numbers that it returns (`alpha`, `dual_coef`, `bias`) and the numbers that its
+problem stores: labels, penalties, and kernel values. The latter stand on *grounds*:
+
+* `stored`: the matrix K as it is stored;
+* `points`: the kernel of the stored points, every entry in long double; features of low rank and linear kernels are
+  products of stored numbers, too.
+
+A library may certify on either, so a gap counts by the ground that is kinder to it. Where kernel entries are computed
+(all but precomputed ones and products of features), they must be worth something as well: the gap on the kernel of the
+points may exceed the tolerance only by what rounding of the *entries* can do (`Ground.error`, `Value.worth`).
+
+What entries are worth is a bound, and depends on who rounded them. Entries that are *stored* are the problem's own
+numbers: a certificate of a returned point can be as exact as one likes, and what is granted is how far the optimum
+itself would move if each entry were rounded otherwise (`a' |dQ| a`). Entries that are computed *on the way* (tiles, or
+the true kernel beside a stored one) move the loss of the returned point, too, most where samples sit at the kink.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import numpy as np
+
+LONG = np.longdouble
+OWN = 64 * np.finfo(LONG).eps
+"""The judge's own rounding, in units of the terms that it adds."""
+TINY = 1e-12
+"""A gap of this size is no gap: what float64 may add up to where it certifies float64 data."""
+MARGIN = 1.1
+"""A certificate may be this much off."""
+CLEARLY = 1e3
+"""An eigenvalue below `-CLEARLY eps n max |K|` is no rounding."""
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Kernels: ("linear",), ("rbf", gamma), ("laplacian", gamma), ("poly", degree, gamma, coef0), ("sigmoid", gamma, coef0),
+# ("sum", a, b), ("product", a, b), ("scaled", factor, a)
+# ----------------------------------------------------------------------------------------------------------------------
+
+
+class Entries(NamedTuple):
+    """Kernel values, and a bound of what computing them in a dtype may change, both `(n, n)`."""
+
+    K: np.ndarray
+    error: np.ndarray
+
+
+def kernel_entries(spec: tuple, x: np.ndarray, dtype: Any) -> Entries:
+    """All kernel values of points, in long double, and what they are worth in `dtype`.
+
+    A careful computation knows an inner product to `(d + 4) u sum_k |x_k z_k|`, and a *distance* to `(d + 16) u` of
+    itself, however far the points are from the origin (u is half of eps). Parameters are those of the points' dtype.
+
+    Args:
+        spec: The kernel.
+        x: The points, `(n, d)`, numbers of their own dtype.
+        dtype: Of the kernel values.
+    """
+    u, d, points = unit(dtype), x.shape[1], x.astype(LONG)
+
+    def parameter(value: float) -> np.longdouble:
+        return LONG(np.asarray(value, x.dtype))
+
+    name = spec[0]
+    if name in ("sum", "product"):
+        (A, a), (B, b) = kernel_entries(spec[1], x, dtype), kernel_entries(spec[2], x, dtype)
+        if name == "sum":
+            return Entries(A + B, a + b + u * abs(A + B))
+        return Entries(A * B, abs(A) * b + abs(B) * a + a * b + u * abs(A * B))
+    if name == "scaled":
+        A, a = kernel_entries(spec[2], x, dtype)
+        factor = parameter(spec[1])
+        return Entries(factor * A, factor * a + u * abs(factor * A))
+    if name in ("rbf", "laplacian"):
+        t = parameter(spec[1]) * distances(points, squared=name == "rbf")
+        K = np.exp(-t)
+        return Entries(K, K * ((d + 16) * u * t + 4 * u) + np.finfo(dtype).tiny)
+    inner, error = points @ points.T, (d + 4) * u * (abs(points) @ abs(points.T))
+    if name == "linear":
+        return Entries(inner, error)
+    gamma, coef0 = (parameter(value) for value in spec[-2:])
+    t, error = gamma * inner + coef0, gamma * error + 2 * u * (abs(gamma * inner) + abs(coef0))
+    if name == "sigmoid":
+        return Entries(np.tanh(t), error + 4 * u)
+    degree = spec[1]
+    return Entries(t**degree, (abs(t) + error) ** degree - abs(t) ** degree + 2 * degree * u * abs(t) ** degree)
+
+
+def distances(x: np.ndarray, *, squared: bool) -> np.ndarray:
+    """`sum_k (x_k - z_k)^2`, or of absolute values, by differences."""
+    total = np.zeros((len(x), len(x)), x.dtype)
+    for column in x.T:
+        difference = column[:, None] - column
+        total += difference**2 if squared else abs(difference)
+    return total
+
+
+def unit(dtype: Any) -> float:
+    """Half of eps: the rounding of one number."""
+    return float(np.finfo(dtype).eps) / 2
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Grounds
+# ----------------------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Ground:
+    """Kernel values that a fit may be judged on: a matrix, or features F with `K = F F'`.
+
+    Attributes:
+        name: "stored" or "points".
+        K: Values, `(n, n)` long double; None with features.
+        features: `(n, r)`; None with a matrix.
+        error: What an entry may be off, `(n, n)`; None: nothing.
+        moves: Whether that error is one of the numbers that a fit was computed with, so that even a fixed point's loss
+            moves with it; else entries are exact as they are stored, and only their optimum is not known better.
+    """
+
+    name: str
+    K: np.ndarray | None = None
+    features: np.ndarray | None = None
+    error: np.ndarray | None = None
+    moves: bool = False
+
+    def times(self, v: np.ndarray) -> np.ndarray:
+        """`K v`."""
+        if self.features is None:
+            return self.K @ v
+        # Sums of columns, pairwise: a product of long doubles is added up one by one.
+        inner = np.array([(column * v).sum() for column in self.features.T])
+        return sum(column * weight for column, weight in zip(self.features.T, inner, strict=True))
+
+    def size_times(self, v: np.ndarray) -> np.ndarray:
+        """`|K| |v|`, or a bound of it: what the judge's own rounding is a part of."""
+        if self.features is None:
+            return abs(self.K) @ abs(v)
+        return Ground("", features=abs(self.features)).times(abs(v))
+
+    def error_times(self, v: np.ndarray) -> np.ndarray:
+        """`error |v|`: what the entries' errors do to `K v`."""
+        return np.zeros(len(v), LONG) if self.error is None else self.error @ abs(v)
+
+    def diagonal(self) -> np.ndarray:
+        """`K_ii`."""
+        return np.diagonal(self.K) if self.features is None else (self.features**2).sum(axis=1)
+
+    def matrix(self) -> np.ndarray:
+        """K in float64."""
+        return np.asarray(self.K if self.features is None else self.features @ self.features.T, np.float64)
+
+
+def stored_ground(K: np.ndarray) -> Ground:
+    """A matrix as it is stored: each entry may have been rounded once."""
+    return Ground("stored", K=K.astype(LONG), error=unit(K.dtype) * abs(K).astype(LONG))
+
+
+def feature_ground(features: np.ndarray) -> Ground:
+    """Products of stored numbers."""
+    return Ground("points", features=features.astype(LONG))
+
+
+def points_ground(spec: tuple, x: np.ndarray, dtype: Any) -> Ground:
+    """The kernel of stored points; entries are computed in `dtype`."""
+    entries = kernel_entries(spec, x, dtype)
+    return Ground("points", K=entries.K, error=entries.error, moves=True)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What is judged
+# ----------------------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """A problem as it is stored.
+
+    Attributes:
+        kind: "squared" (hinge), "box" (the hinge, too), "slack" or "ball".
+        accept: Grounds one of which must bear the fit out.
+        require: Grounds one of which must, too; empty: nothing more is asked for.
+        dtype: Of the solver's vectors.
+        y: Signs, `(n,)`.
+        costs: `C_i`, `U_i`, or the weights of a slack problem, `(n,)`; 0 is absence.
+        offset: 1 with a regularised bias, else 0.
+        c: Coefficients of the equality constraint, `(n,)`: y with a free bias; None: there is none.
+        q: Linear term of a box problem, `(n,)`.
+        e: Right-hand side of the equality.
+        nu: Of a slack problem.
+    """
+
+    kind: str
+    accept: list[Ground]
+    require: list[Ground]
+    dtype: Any
+    y: np.ndarray
+    costs: np.ndarray
+    offset: float = 0.0
+    c: np.ndarray | None = None
+    q: np.ndarray | None = None
+    e: float = 0.0
+    nu: float = 0.0
+
+    @property
+    def present(self) -> np.ndarray:
+        """Samples that take part, `(n,)`."""
+        return self.costs > 0
+
+
+class Statement(NamedTuple):
+    """What a fit says, in NumPy."""
+
+    status: str
+    tol: float
+    gap: float  # certificate.relative_gap
+    primal: float
+    dual: float
+    alpha: np.ndarray
+    dual_coef: np.ndarray
+    bias: float
+    radius: float | None = None  # a ball's
+    lower_radius: float | None = None
+
+
+class Value(NamedTuple):
+    """A fit on one ground.
+
+    `upper` and `lower` enclose the optimum; `gap` is relative to the one that the library divides by, `worth` what the
+    errors of the entries can do to it.
+    """
+
+    upper: float
+    lower: float
+    gap: float
+    worth: float
+
+
+class Verdict(NamedTuple):
+    """What is true: `lie` and `understated` say what is wrong, and are empty where nothing is."""
+
+    lie: str
+    understated: str
+    gap: float
+    worth: float
+
+
+HONEST_FAILURES = ("INFEASIBLE", "NOT_FINITE", "NOT_PSD")
+
+
+def judge(facts: Facts, said: Statement) -> Verdict:
+    """Whether a fit lies (CONVERGED, and it is not), and whether its gap says less than is true.
+
+    Args:
+        facts: The problem.
+        said: The fit.
+    """
+    with np.errstate(all="ignore"):
+        return _judge(facts, said)
+
+
+def _judge(facts: Facts, said: Statement) -> Verdict:
+    if said.status in HONEST_FAILURES:
+        return Verdict("", "", np.nan, np.nan)
+    numbers = (said.alpha, said.dual_coef, said.bias)
+    if not all(np.isfinite(value).all() for value in numbers):
+        return Verdict("numbers that are not finite" if said.status == "CONVERGED" else "", "", np.nan, np.nan)
+    accepted, lie, understated = kindest(facts, said, facts.accept), "", ""
+    demands = [(accepted, "")]
+    if facts.require:
+        demands.append((kindest(facts, said, facts.require), " on the kernel of the points"))
+    for value, where in demands:
+        said_and_true = f"judged gap {value.gap:.3g}{where}, said {said.gap:.3g}, entries worth {value.worth:.1g}"
+        if said.status == "CONVERGED" and _excess(value.gap) > MARGIN * said.tol + value.worth + TINY:
+            lie = lie or f"{said_and_true}, tol {said.tol:.3g}"
+        if _excess(value.gap) > MARGIN * said.gap + value.worth + TINY:
+            understated = understated or said_and_true
+        understated = understated or unbracketed(facts, said, value, where)
+    if said.status == "CONVERGED":
+        lie = lie or indefinite(facts, said) or uncovered(facts, said)
+    return Verdict(lie, understated, float(accepted.gap), float(accepted.worth))
+
+
+def _excess(gap: float) -> float:
+    return np.inf if np.isnan(gap) else float(gap)
+
+
+def unbracketed(facts: Facts, said: Statement, value: Value, where: str) -> str:
+    """Says which value of a certificate is on the wrong side of the optimum; empty where none is."""
+    slack = abs(value.lower) * (value.worth + 0.1 * said.tol + 32 * unit(facts.dtype)) + TINY * abs(value.lower)
+    if said.dual > value.upper + slack:
+        return f"certificate.dual is {said.dual:.8g}, and the optimum at most {value.upper:.8g}{where}"
+    if said.primal < value.lower - slack:
+        return f"certificate.primal is {said.primal:.8g}, and the optimum at least {value.lower:.8g}{where}"
+    return ""
+
+
+def kindest(facts: Facts, said: Statement, grounds: list[Ground]) -> Value:
+    """A fit on that one of some grounds that bears it out best."""
+    return min((value_of(facts, said, ground) for ground in grounds), key=lambda v: _excess(v.gap - v.worth))
+
+
+def value_of(facts: Facts, said: Statement, ground: Ground) -> Value:
+    """Primal and dual value of a fit on one ground."""
+    of = {"squared": _squared, "box": _box, "slack": _slack, "ball": _ball}[facts.kind]
+    return of(facts, said, ground)
+
+
+class Primal(NamedTuple):
+    """A returned w: its coefficients, the margins of all samples, and `|w|^2` (with a bias that is regularised).
+
+    `error` is what the entries' errors can do to a margin, `own` what the judge's rounding can.
+    """
+
+    coef: np.ndarray
+    margins: np.ndarray
+    norm: np.longdouble
+    error: np.ndarray
+    own: np.ndarray
+
+
+def primal_of(facts: Facts, said: Statement, ground: Ground) -> Primal:
+    """The w and b that were returned."""
+    coef, bias = said.dual_coef.astype(LONG), LONG(said.bias)
+    of_coef = ground.times(coef)
+    margins = facts.y * of_coef + (facts.y if facts.c is None else facts.c) * bias
+    own = OWN * (ground.size_times(coef) + abs(bias))
+    return Primal(coef, margins, coef @ of_coef + facts.offset * bias**2, ground.error_times(coef), own)
+
+
+def worth_of_loss(
+    primal: Primal, ground: Ground, slack: np.ndarray, costs: np.ndarray, multipliers: np.ndarray, power: int
+) -> np.longdouble:
+    """How much `sum_i costs_i max(0, slack_i)^power / power + |w|^2 / 2` may rise by the errors of entries.
+
+    Where stored entries are exact as they are, the loss of a fixed point does not move at all; what is granted is how
+    far the optimum would move if they were rounded otherwise, which is what its multipliers say.
+    """
+
+    def rise(off: np.ndarray) -> np.longdouble:
+        return costs @ (np.maximum(0, slack + off) ** power - np.maximum(0, slack) ** power) / power
+
+    moved = rise(primal.own + primal.error) if ground.moves else rise(primal.own) + multipliers @ primal.error
+    return moved + abs(primal.coef) @ (primal.error + primal.own) / 2
+
+
+def _squared(facts: Facts, said: Statement, ground: Ground) -> Value:
+    """`1/2 |w|^2 + 1/2 sum_i C_i max(0, 1 - margin_i)^2`, and `1 / (2 R)` of alpha on the simplex."""
+    y, C, here = facts.y, facts.costs, facts.present
+    point = primal_of(facts, said, ground)
+    slack = 1 - point.margins
+    loss = C @ np.maximum(0, slack) ** 2 / 2
+    primal = point.norm / 2 + loss
+    alpha = on_simplex(facts, said.alpha)
+    if alpha is None:
+        return Value(primal, -np.inf, np.inf, 0.0)
+    signed = y * alpha
+    R = signed @ ground.times(signed) + facts.offset * signed.sum() ** 2 + (alpha[here] ** 2 / C[here]).sum()
+    if not R > 0:
+        return Value(primal, np.inf, np.inf, 0.0)
+    dual = 1 / (2 * R)
+    moved_R = signed @ ground.error_times(signed) + OWN * (abs(signed) @ ground.size_times(signed))
+    moved = worth_of_loss(point, ground, slack, C, alpha / R, 2)
+    return Value(primal, dual, primal / dual - 1, _relative(moved, dual) + moved_R / R + _penalties(facts, loss, dual))
+
+
+def on_simplex(facts: Facts, alpha: np.ndarray) -> np.ndarray | None:
+    """Weights scaled onto the simplex, half of them in each class with a free bias; None where nothing is left."""
+    weights = np.where(facts.present, np.maximum(alpha.astype(LONG), 0), 0)
+    parts = [facts.present] if facts.c is None else [facts.y > 0, facts.y < 0]
+    totals = [weights[part].sum() for part in parts]
+    if not all(total > 0 for total in totals):
+        return None
+    for part, total in zip(parts, totals, strict=True):
+        weights[part] /= total * len(parts)
+    return weights
+
+
+def _box(facts: Facts, said: Statement, ground: Ground) -> Value:
+    """`1/2 |w|^2 + b e + sum_i U_i max(0, q_i - margin_i)`, and `q'a - a'Qa / 2`.
+
+    a is clipped into the box; what is left of `c'a - e` costs as much as its multiplier says.
+    """
+    y, U, q = facts.y, facts.costs, facts.q
+    point = primal_of(facts, said, ground)
+    slack = q - point.margins
+    loss = U @ np.maximum(0, slack)
+    primal = point.norm / 2 + loss + LONG(said.bias) * LONG(facts.e)
+    a = np.clip(said.alpha.astype(LONG), 0, U)
+    signed = y * a
+    Qa = y * ground.times(signed) + facts.offset * y * signed.sum()
+    dual = q @ a - a @ Qa / 2
+    if facts.c is not None:
+        dual -= abs(LONG(said.bias)) * abs(facts.c @ a - LONG(facts.e))
+    moved = worth_of_loss(point, ground, slack, U, a, 1)
+    moved += abs(signed) @ ground.error_times(signed) / 2 + OWN * (abs(signed) @ ground.size_times(signed))
+    gap = (primal - dual) / abs(dual) if dual != 0 else LONG(np.inf)
+    return Value(primal, dual, gap, _relative(moved, dual) + _penalties(facts, loss, dual))
+
+
+def _relative(change: Any, scale: Any) -> float:
+    return float(change / abs(scale)) if scale != 0 else 0.0
+
+
+def _penalties(facts: Facts, loss: Any, dual: Any) -> float:
+    """`C_i = C w_i` is rounded twice."""
+    return 4 * unit(facts.dtype) * (1 + _relative(loss, dual))
+
+
+def _slack(facts: Facts, said: Statement, ground: Ground) -> Value:
+    """The level of the unit vector along w, and `sqrt(p'Qp) + V max_i p_i / weight_i`.
+
+    With the bias that was returned, and the length of w (at most 1) that is best for it.
+    """
+    y, here = facts.y, facts.present
+    volume = LONG(facts.nu) * facts.costs.sum()
+    point = primal_of(facts, said, ground)
+    p = on_simplex(facts, said.alpha)
+    if p is None:
+        return Value(np.inf, -np.inf, np.inf, 0.0)
+    longest = 1 / np.sqrt(point.norm) if point.norm > 0 else LONG(0)  # w = 0 has a level as well: the mean slack
+    lower = highest_level(point.margins[here], facts.costs[here], volume, longest)
+    signed = y * p
+    square = signed @ ground.times(signed) + facts.offset * signed.sum() ** 2
+    off = signed @ ground.error_times(signed) + OWN * (abs(signed) @ ground.size_times(signed))
+    root = np.sqrt(max(square, 0))
+    cap = volume * (p[here] / facts.costs[here]).max()
+    upper = root + cap
+    if not lower > 0:
+        return Value(upper, lower, np.inf, 0.0)
+    error = point.error + point.own
+    moved = (np.sqrt(max(square, 0) + off) - root) + longest * error[here].max() + 8 * unit(facts.dtype) * cap
+    moved += longest**2 * lower * (abs(point.coef) @ error) / 2
+    return Value(upper, lower, upper / lower - 1, _relative(moved, lower))
+
+
+def highest_level(margins: np.ndarray, weight: np.ndarray, volume: Any, longest: Any) -> np.longdouble:
+    """The highest water level over `t margins` for `0 <= t <= longest`: concave in t."""
+    order = np.argsort(margins)
+    area, heights = np.cumsum(weight[order]), np.cumsum((weight * margins)[order])
+
+    def level(t: Any) -> np.longdouble:
+        return ((t * heights + volume) / area).min()
+
+    low, high = LONG(0), longest
+    for _ in range(100):
+        first, second = low + (high - low) / 3, high - (high - low) / 3
+        low, high = (first, high) if level(first) < level(second) else (low, second)
+    return max(level(longest), level((low + high) / 2))
+
+
+def _ball(facts: Facts, said: Statement, ground: Ground) -> Value:
+    """The largest squared distance of a point from the centre, and the mean one: no ball is smaller than that."""
+    here, weights = facts.present, on_simplex(facts, said.alpha)
+    if weights is None:
+        return Value(np.inf, -np.inf, np.inf, 0.0)
+    squared, rounding = squared_distances(ground, weights)
+    upper, lower = squared[here].max(), weights @ squared
+    worth = 2 * rounding[here].max()
+    if ground.error is not None:
+        of_weights, of_points = ground.error_times(weights), np.diagonal(ground.error)
+        each = of_points + 2 * of_weights + weights @ of_weights
+        worth += 2 * each[here].max() if ground.moves else weights @ of_points + weights @ of_weights
+    if upper <= rounding[here].max():  # all points are one
+        return Value(LONG(0), LONG(0), 0.0, 0.0)
+    gap = upper / lower - 1 if lower > 0 else LONG(np.inf)
+    return Value(upper, lower, gap, _relative(worth, lower))
+
+
+def squared_distances(ground: Ground, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of all points from their weighted mean, and the judge's own rounding of them."""
+    if ground.features is not None:
+        near = ground.features - ground.features[0]  # a ball moves with its points: digits are not spent on an offset
+        centre = np.array([weights @ column for column in near.T])
+        return ((near - centre) ** 2).sum(axis=1), OWN * ((abs(near) + abs(centre)) ** 2).sum(axis=1)
+    of_weights, size = ground.times(weights), ground.size_times(weights)
+    squared = ground.diagonal() - 2 * of_weights + weights @ of_weights
+    return squared, OWN * (abs(ground.diagonal()) + 2 * size + weights @ size)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What else makes a lie of CONVERGED
+# ----------------------------------------------------------------------------------------------------------------------
+
+
+def indefinite(facts: Facts, said: Statement) -> str:
+    """Says that the dual is not concave, and what better point was found; empty where it is concave up to rounding."""
+    ground = facts.accept[0]
+    if ground.features is not None:
+        return ""
+    here, offset = facts.present, 0.0 if facts.kind == "ball" else facts.offset
+    K = ground.matrix()[np.ix_(here, here)] + offset
+    y = facts.y[here].astype(np.float64)
+    Q, normals = K * np.outer(y, y), None if facts.c is None else facts.c[here].astype(np.float64)
+    if facts.kind == "ball":
+        Q, normals = K, np.ones(len(y))
+    rounding = CLEARLY * float(np.finfo(facts.dtype).eps) * len(y) * abs(K).max()
+    if facts.kind == "squared":
+        ridge = (1 / facts.costs[here]).astype(np.float64)
+        Q = Q + np.diag(ridge)
+        rounding += CLEARLY * np.finfo(np.float64).eps * len(y) * ridge.max()
+    lowest = np.linalg.eigvalsh(_along(Q, normals)).min() if len(y) > 1 or normals is None else 0.0
+    if not lowest < -rounding:
+        return ""
+    best = better_dual(facts, said, Q) if facts.kind == "box" and facts.c is None else None
+    found = "" if best is None else f", a feasible point has the dual {best:.6g}, said {said.dual:.6g}"
+    return f"an indefinite kernel (eigenvalue {lowest:.3g}, rounding {rounding:.1g}){found}"
+
+
+def _along(Q: np.ndarray, normal: np.ndarray | None) -> np.ndarray:
+    """Q on the null space of an equality."""
+    if normal is None:
+        return Q
+    basis = np.linalg.svd(normal[None], full_matrices=True)[2][1:]
+    return basis @ Q @ basis.T
+
+
+def better_dual(facts: Facts, said: Statement, Q: np.ndarray, starts: int = 8, sweeps: int = 30) -> float | None:
+    """A clearly larger dual value in the box, by coordinate ascent from the ends of directions of negative curvature.
+
+    None where none was found, or where there are too many samples to look.
+    """
+    here = facts.present
+    q, U = facts.q[here].astype(np.float64), facts.costs[here].astype(np.float64)
+    if len(q) > 64:
+        return None
+    a = np.clip(said.alpha[here].astype(np.float64), 0, U)
+    directions = np.linalg.eigh(Q)[1][:, :starts].T
+    points = [np.clip(a + sign * 1e3 * U.max() * v, 0, U) for v in directions for sign in (1, -1)]
+    best = max(_ascended(Q, q, U, point, sweeps) for point in points)
+    dual = q @ a - a @ Q @ a / 2
+    return best if best > dual + MARGIN * said.tol * abs(dual) else None
+
+
+def _ascended(Q: np.ndarray, q: np.ndarray, U: np.ndarray, a: np.ndarray, sweeps: int) -> float:
+    """The dual value after coordinate ascent: each variable in turn goes to the best place in its range."""
+    for _ in range(sweeps):
+        for i in range(len(a)):
+            slope = q[i] - Q[i] @ a + Q[i, i] * a[i]  # at a_i = 0
+            ends = np.array([0.0, U[i], np.clip(slope / Q[i, i], 0, U[i]) if Q[i, i] > 0 else 0.0])
+            a[i] = ends[np.argmax(slope * ends - Q[i, i] * ends**2 / 2)]
+    return float(q @ a - a @ Q @ a / 2)
+
+
+def uncovered(facts: Facts, said: Statement) -> str:
+    """Says which radius of a ball is wrong; empty where none is."""
+    if facts.kind != "ball" or said.radius is None:
+        return ""
+    values = [value_of(facts, said, ground) for ground in facts.accept]
+    value = min(values, key=lambda v: abs(float(v.upper) - said.primal))
+    slack = 1 + 32 * unit(facts.dtype) + value.worth + 0.1 * said.tol
+    for name, claimed in (("radius", said.radius**2), ("certificate.primal", said.primal)):
+        if claimed * slack < value.upper:
+            return f"{name}: squared radius {claimed:.6g} covers nothing beyond it, {float(value.upper):.6g} is needed"
+    for name, claimed in (("lower_radius", said.lower_radius**2), ("certificate.dual", said.dual)):
+        if claimed > slack * value.upper:
+            return f"{name}: squared radius {claimed:.6g} is said to be the least, {float(value.upper):.6g} is enough"
+    return ""
