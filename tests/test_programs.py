@@ -2,6 +2,8 @@
 
 import threading
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -43,6 +45,22 @@ def test_too_many_programs_are_let_go(crowded, monkeypatch, tmp_path, counted):
         assert _burst._cache_size() > 0
     assert _burst._cache_size() == 0
     np.testing.assert_array_equal(solve(20).alpha, first.alpha)  # compiled once more, the same answer
+
+
+def test_programs_of_the_user_stay(crowded):
+    traced = []
+
+    @jax.jit
+    def mine(x):
+        traced.append(x.shape)
+        return jnp.where(x > 0, jnp.sin(x), x).sum()
+
+    mine(jnp.ones(7))
+    with watching():
+        solve(20)
+    assert _burst._cache_size() == 0
+    mine(jnp.ones(7))
+    assert traced == [(7,)]
 
 
 def test_few_programs_stay():
