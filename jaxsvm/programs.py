@@ -9,10 +9,11 @@ never sees it.
 The count of drivers and of programs is the only state of this library outside its values.
 """
 
+import contextlib
+import ctypes
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ class _Book:
 _book = _Book()
 
 
-@contextmanager
+@contextlib.contextmanager
 def running() -> Iterator[None]:
     """Inside, no program is cleared; where the outermost ends, all are if there are too many."""
     with _book.lock:
@@ -69,7 +70,26 @@ def _tidy() -> None:
     if maps() > min(_book.left + MOST_MAPS, LAST_MAPS) if known else programs > MOST_PROGRAMS:
         for function in functions:
             function.clear_cache()
+        _forget_traces()
+        _give_back()
         _book.programs, _book.left = 0, maps() if known else 0
+
+
+def _forget_traces() -> None:
+    """JAX keeps what it traced of its own functions for every shape, without a limit: 10 MiB a size.
+
+    Programs that are compiled, the user's too, do not need it. There is no public name for that alone.
+    """
+    with contextlib.suppress(ImportError, AttributeError):
+        from jax._src.interpreters.partial_eval import trace_to_jaxpr
+
+        trace_to_jaxpr.cache_clear()
+
+
+def _give_back() -> None:
+    """Memory that is free goes back to the system, where its C library can be asked to (glibc)."""
+    with contextlib.suppress(OSError, AttributeError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def compiled_functions() -> list[Any]:

@@ -2,6 +2,8 @@
 
 import threading
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -45,6 +47,22 @@ def test_too_many_programs_are_let_go(crowded, monkeypatch, tmp_path, counted):
     np.testing.assert_array_equal(solve(20).alpha, first.alpha)  # compiled once more, the same answer
 
 
+def test_programs_of_the_user_stay(crowded):
+    traced = []
+
+    @jax.jit
+    def mine(x):
+        traced.append(x.shape)
+        return jnp.where(x > 0, jnp.sin(x), x).sum()
+
+    mine(jnp.ones(7))
+    with watching():
+        solve(20)
+    assert _burst._cache_size() == 0
+    mine(jnp.ones(7))
+    assert traced == [(7,)]
+
+
 def test_few_programs_stay():
     solve(20)
     before = _burst._cache_size()
@@ -73,4 +91,4 @@ def test_nothing_is_cleared_while_another_thread_runs_a_driver(crowded):
 
 def test_every_program_of_the_library_is_known():
     names = {function.__name__ for function in programs.compiled_functions()}
-    assert {"begin", "_finish", "_burst", "_blocks", "_dense_values", "measured", "_advance"} <= names
+    assert {"begin", "_finish", "_burst", "_blocks", "dense_values", "measured", "_advance"} <= names
