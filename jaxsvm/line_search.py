@@ -49,7 +49,8 @@ def hinge_minimum(
         slope, curvature, rounding = derivatives(t)
         low, high = jnp.where(slope <= 0, t, low), jnp.where(slope > 0, t, high)
         step = slope / jnp.where(curvature > 0, curvature, 1)
-        inside = (curvature > 0) & (t - step >= low) & (t - step <= high)
+        # Strictly: from one end to the other and back the bracket would never shrink.
+        inside = (curvature > 0) & (t - step > low) & (t - step < high)
         # Not where the curvature stays as it was: with equal costs two pieces can have the same.
         done = (jnp.abs(slope) <= jnp.maximum(enough, rounding)) | ~jnp.isfinite(slope)
         t_next = jnp.where(inside, t - step, (low + high) / 2)

@@ -15,7 +15,7 @@ from tolerances import ACCEPTED_GAP, FLOAT32_GAP
 import jaxsvm
 from jaxsvm import FrankWolfe, Newton
 from jaxsvm.kernels import RBF, Linear, Polynomial, Precomputed
-from jaxsvm.line_search import best_bias
+from jaxsvm.line_search import best_bias, hinge_minimum
 from jaxsvm.loop import fit_compiled
 
 SOLVER = Newton(tol=ACCEPTED_GAP)
@@ -355,3 +355,21 @@ def test_the_best_bias_is_best_where_pieces_share_their_curvature():
             return (np.maximum(0, 1 - margins - y * b) ** 2).sum()
 
         assert loss(b) <= min(loss(b + step) for step in np.linspace(-0.5, 0.5, 201)) + 1e-12
+
+
+def test_a_line_search_never_goes_from_end_to_end():
+    """One sample of the rarer class: from either end a Newton step lands on the other one; the minimum is between."""
+    slack = jnp.zeros(5000).at[0].set(2.0)
+    change = jnp.full(5000, 2.0).at[0].set(-2.0)
+    t = float(hinge_minimum(slack, change, jnp.ones(5000), 0.0, 0.0, (0.0, 1.0), 1.0))
+    assert t == pytest.approx(1 / 5000, rel=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_one_sample_of_the_rarer_class_comes_into_a_growing_part(dtype):
+    """With a free bias all others have no slack at all before it does."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(1100, 3)).astype(dtype), -np.ones(1100)
+    y[0] = 1.0
+    fit = jaxsvm.fit(jaxsvm.svm_problem(jaxsvm.gram(RBF(0.2), x), y, 1.0, bias="free"), Newton(tol=1e-3))
+    assert fit.status.name == "CONVERGED"

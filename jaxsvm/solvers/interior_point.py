@@ -191,7 +191,8 @@ def end(problem: BoxProblem, at: Going) -> Float[Array, " n"]:
 def advance(problem: BoxProblem, x: Iterate) -> tuple[Iterate, Float[Array, ""]]:
     """One step, and the sum of the products `a z` and `t w` after it, over the objective.
 
-    A step that rounding has spoilt is not taken.
+    A step that rounding has spoilt is not taken, nor one where all that is left of the products is rounding: a
+    variable that has lost its digits to the other ones of its system drives the iterate away again.
     """
     present, q, system = problem.present, _present(problem, problem.q), barrier_system(problem)
     count = 2 * present.sum()
@@ -217,7 +218,9 @@ def advance(problem: BoxProblem, x: Iterate) -> tuple[Iterate, Float[Array, ""]]
     step = jnp.minimum(1, BACK_OFF * _reach(present, x, d))
     new = _moved(x, d, step)
     new = Iterate(*(jnp.where(present, part, 1) for part in new[:-1]), v=new.v)
+    value = jnp.abs(_present(problem, x.a) @ (m / 2 - q))
     sound = jnp.all(jnp.stack([jnp.all(jnp.isfinite(part)) for part in new]))
+    sound = sound & (count * mu > jnp.finfo(value.dtype).eps * value)
     x = jax.tree.map(lambda fresh, old: jnp.where(sound, fresh, old), new, x)
     value = jnp.abs(_present(problem, x.a) @ ((m + jnp.where(sound, step, 0) * dm) / 2 - q))
     return x, count * mean_product(x) / jnp.maximum(value, jnp.finfo(value.dtype).tiny)
