@@ -367,9 +367,8 @@ def test_a_line_search_never_goes_from_end_to_end():
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_one_sample_of_the_rarer_class_comes_into_a_growing_part(dtype):
-    """With a free bias all others have no slack at all before it does."""
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(1100, 3)).astype(dtype), -np.ones(1100)
-    y[0] = 1.0
+    """With a free bias all others have no slack at all before it does: here it comes last."""
+    x, y = np.random.default_rng(0).normal(size=(1100, 3)).astype(dtype), -np.ones(1100)
+    y[int(jax.random.permutation(jax.random.key(0), 1100)[-1])] = 1.0
     fit = jaxsvm.fit(jaxsvm.svm_problem(jaxsvm.gram(RBF(0.2), x), y, 1.0, bias="free"), Newton(tol=1e-3))
     assert fit.status.name == "CONVERGED"
