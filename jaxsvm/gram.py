@@ -94,6 +94,11 @@ class DenseGram:
         """The operator for decisions in a wider dtype: a linear kernel from its points, others as they are stored."""
         return _from_points(self, dtype)
 
+    @property
+    def feature_rows(self) -> Any:
+        """`X (n, d)`, dense, with `K = X X'`, where that is at hand; else None."""
+        return self.x if isinstance(self.kernel, Linear) and not isinstance(self.x, CSR) else None
+
     def support_matvec(self, v: Float[Array, " n"]) -> Float[Array, " n"]:
         """`K @ v`: gathering the rows of the support costs more than reading all of K in order, down to 1 row in 4."""
         return self.matvec(v)
@@ -139,7 +144,7 @@ class TiledGram:
         """`K[index]`."""
         picked = dense_rows(self.x, index)
         # One entry a row is written once more: a choice by index in every place takes a fifth of the time.
-        diagonal = self.kernel.diag(picked).astype(self.dtype)
+        diagonal = self._diagonal(picked)
         return self._off_diagonal(index, picked).at[jnp.arange(len(index)), index].set(diagonal)
 
     def _off_diagonal(self, index: Int[Array, " t"], picked: Float[Array, "t d"]) -> Float[Array, "t n"]:
@@ -158,14 +163,13 @@ class TiledGram:
         """`K[rows, columns]`, t u kernel evaluations."""
         picked, same = dense_rows(self.x, rows), rows[:, None] == columns
         values = self._values(picked, dense_rows(self.x, columns), same)
-        return jnp.where(same, self.kernel.diag(picked).astype(self.dtype)[:, None], values)
+        return jnp.where(same, self._diagonal(picked)[:, None], values)
 
     def diag(self) -> Float[Array, " n"]:
         """`K_ii`."""
         if not isinstance(self.x, CSR):
-            x = self.x.astype(self.dtype) if isinstance(self.kernel, Linear) else self.x
-            return self.kernel.diag(x).astype(self.dtype)
-        return by_row_tiles(self.n, self.tile, lambda tile: self.kernel.diag(self.x.rows(tile)).astype(self.dtype))
+            return self._diagonal(self.x)
+        return by_row_tiles(self.n, self.tile, lambda tile: self._diagonal(self.x.rows(tile)))
 
     def matvec(self, v: Float[Array, "n *k"]) -> Float[Array, "n *k"]:
         """`K @ v`, a tile of rows at a time. Derivatives recompute the tiles instead of holding them.
@@ -187,6 +191,11 @@ class TiledGram:
         """The operator for decisions in a wider dtype: a linear kernel in that dtype, others as they are computed."""
         return _from_points(self, dtype)
 
+    @property
+    def feature_rows(self) -> Any:
+        """`X (n, d)`, dense, with `K = X X'`, where that is at hand; else None."""
+        return self.x if isinstance(self.kernel, Linear) and not isinstance(self.x, CSR) else None
+
     def support_matvec(self, v: Float[Array, " n"]) -> Float[Array, " n"]:
         """`K @ v` at the price of the rows where v is not 0: for solvers, not for derivatives."""
         if isinstance(self.kernel, Linear):
@@ -196,6 +205,11 @@ class TiledGram:
     def expansion(self, coef: Float[Array, " n"], support: Any = None) -> tuple[KernelBasis, Float[Array, " q"]]:
         """Basis functions and coefficients of `sum_j coef_j k(x_j, .)`, of the points in `support` only where given."""
         return _expansion(self, coef, support)
+
+    def _diagonal(self, x: Array) -> Array:
+        """`k(x_i, x_i)`; a linear kernel's in the operator's dtype, as its other entries."""
+        x = x.astype(self.dtype) if isinstance(self.kernel, Linear) else x
+        return self.kernel.diag(x).astype(self.dtype)
 
     def _values(self, x: Array, z: Array, same: Array, squares: Any = None) -> Array:
         if isinstance(self.kernel, Linear):

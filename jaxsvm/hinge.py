@@ -20,7 +20,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxsvm import selection
+from jaxsvm.corrections import beside
 from jaxsvm.errors import InputError, is_concrete, require_finite
 from jaxsvm.gram import DenseGram
 from jaxsvm.kernels import Precomputed
@@ -39,10 +39,6 @@ from jaxsvm.validation import costs_hold, require_costs
 
 ALLOWED = 4
 """The allowance for rounding in standard deviations of its sum."""
-LONGEST = 0.01
-"""By how much `longer` may lengthen w."""
-LENGTHS = (0.0, 1.0, 1.5, 2.0, 3.0)
-"""What is tried, in units of the best length before coefficients are rounded again."""
 PROJECTION_STEPS = 64
 """Bisections of a multiplier: more than a float64 bracket has bits to lose."""
 
@@ -271,41 +267,9 @@ class BoxProblem:
             certificate=Certificate(primal=dual + gap, dual=dual, relative_gap=relative_gap),
         )
 
-    def longer(self, a: Float[Array, " n"], s: Float[Array, " n"], dtype: Any) -> tuple[Array, Array]:
-        """A point whose w is `(1 + t) w(a)`, with the t that makes its primal smallest, and its products.
-
-        Rounding the coefficients of a solution moves every margin at the kink, to both sides; a slack there costs U, a
-        margin too large only a. A w that is longer by as much as the margins are off pays for none of them.
-
-        Args:
-            a: A dual point, numbers of `dtype`.
-            s: Its `Qa`, in twice the precision.
-            dtype: Of the numbers that are returned.
-        """
-        f = s if self.c is None else s + self.best_bias(s) * self.c
-        squared_norm = a @ s
-
-        def slope(t: Array) -> Array:
-            return (1 + t) * squared_norm - jnp.where(self.q - (1 + t) * f > 0, self.upper * f, 0).sum()
-
-        def halve(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
-            low, high = ends
-            middle = (low + high) / 2
-            falls = slope(middle) < 0
-            return jnp.where(falls, middle, low), jnp.where(falls, high, middle)
-
-        nothing = jnp.zeros_like(squared_norm)
-        _, t = lax.fori_loop(0, PROJECTION_STEPS, halve, (nothing, nothing + LONGEST))
-        candidates = rounded((1 + t * jnp.asarray(LENGTHS, a.dtype)[:, None]) * a, dtype)  # rounding moves them anew
-        products = self.matvec(candidates)
-        shifts = jax.vmap(self.best_bias)(products)
-
-        def primal(w: Array, w_s: Array, b: Array) -> Array:
-            r = self.q - w_s - (0 if self.c is None else b * self.c)
-            return w @ w_s / 2 + b * self.e + self.upper @ jnp.maximum(0, r)
-
-        best = selection.lowest(jax.vmap(primal)(candidates, products, shifts))
-        return jnp.stack([candidates[best], a]), jnp.stack([products[best], s])
+    def beside(self, a: Float[Array, " n"], s: Float[Array, " n"], dtype: Any) -> tuple[Array, Array]:
+        """A point with a w of a smaller primal beside this dual point (`jaxsvm.corrections`), and its products."""
+        return beside(self, a, s, dtype)
 
     def indefinite(self, objective: Float[Array, ""]) -> Bool[Array, ""]:
         """Never known from the objective: the box bounds it for any kernel."""

@@ -280,8 +280,8 @@ def _assessed(problem: Any, solver: Any, state: Any, earned: Array, stuck: Array
     R = wide.objective(point, s)
     answer = wide.certified(point, s, problem.dtype)
     excess = stop_excess(wide, solver, point, s, answer.certificate)
-    if hasattr(wide, "longer") and point.ndim == 1 and wide.dtype != problem.dtype:
-        answer, excess = _lengthened(wide, solver, point, s, problem.dtype, stuck, answer, excess)
+    if hasattr(wide, "beside") and point.ndim == 1 and wide.dtype != problem.dtype:
+        answer, excess = _put_beside(wide, solver, point, s, problem.dtype, stuck, answer, excess)
     sound = jnp.isfinite(R) & jnp.all(jnp.isfinite(s))
     indefinite = fresh.indefinite | wide.indefinite(R)
     if not wide.gram.definite:
@@ -296,17 +296,17 @@ def _once(condition: Array, compute: Callable[[], Array]) -> Array:
     return lax.while_loop(lambda carry: carry[0], lambda _: (jnp.asarray(False), compute()), start)[1]
 
 
-def _lengthened(
+def _put_beside(
     wide: Any, solver: Any, point: Array, s: Array, dtype: Any, stuck: Array, answer: Answer, excess: Array
 ) -> tuple[Answer, Array]:
     """Where steps no longer help and the coefficients' dtype is what is left of the gap: a w beside the dual point."""
 
-    def lengthen(_: Any) -> tuple[Array, Answer, Array]:
-        beside = wide.certified(*wide.longer(point, s, dtype), dtype)
+    def put(_: Any) -> tuple[Array, Answer, Array]:
+        beside = wide.certified(*wide.beside(point, s, dtype), dtype)
         return jnp.asarray(False), beside, stop_excess(wide, solver, point, s, beside.certificate)
 
     wanted = stuck & (excess > 1) & (answer.certificate.relative_gap < 0.5)
-    _, beside, there = lax.while_loop(lambda carry: carry[0], lengthen, (wanted, answer, excess))
+    _, beside, there = lax.while_loop(lambda carry: carry[0], put, (wanted, answer, excess))
     better = there < excess
     return jax.tree.map(lambda new, old: jnp.where(better, new, old), (beside, there), (answer, excess))
 

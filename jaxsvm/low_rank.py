@@ -89,6 +89,11 @@ class LowRankGram:
         del dtype
         return self
 
+    @property
+    def feature_rows(self) -> Float[Array, "n r"]:
+        """`Z`, dense, with `K = Z Z'`."""
+        return self.Z
+
     def support_matvec(self, v: Float[Array, " n"]) -> Float[Array, " n"]:
         """`K @ v`, O(n r) whatever the support."""
         return self.matvec(v)

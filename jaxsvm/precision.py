@@ -82,6 +82,16 @@ def rounded(x: Array, dtype: Any) -> Array:
     return x.astype(dtype).astype(x.dtype)
 
 
+def whole(kept: _T, rest: _T, dtype: Any) -> _T:
+    """Numbers known to twice the precision of their dtype, in a wider one: what is kept, and its `remainder`."""
+    return jax.tree.map(lambda a, b: _cast(a, dtype) + _cast(b, dtype), kept, rest)
+
+
+def remainder(values: _T, kept: Any) -> _T:
+    """What the dtypes of `kept` cannot hold of values (nothing of an infinite one)."""
+    return jax.tree.map(lambda new, old: jnp.where(jnp.isfinite(new), new - rounded(new, old.dtype), 0), values, kept)
+
+
 def rounding(n: int, dtype: Any) -> float:
     """What a product of n terms may be off by, in units of the sum of their sizes: a dot product's partial sums.
 

@@ -157,13 +157,12 @@ def test_derivatives():
     np.testing.assert_allclose(jax.jacrev(margins)(3.0), difference, atol=1e-4)
 
 
-@pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning")
 @pytest.mark.parametrize("C", [1.0, 1e6])
-def test_float32_is_certified_or_says_so(C):
+def test_float32_is_certified(C):
     x, y = many()
     fit = jaxsvm.fit(hinge_problem(jaxsvm.gram(Linear(), x.astype(np.float32)), y, C), InteriorPoint(tol=1e-4))
     assert fit.alpha.dtype == jnp.float32
-    assert fit.status.name == ("CONVERGED" if C == 1.0 else "STALLED")
+    assert fit.status.name == "CONVERGED"
     primal, dual = judged(x.astype(np.float32).astype(float), y, fit, C, "regularized")
     assert (primal - dual) / abs(dual) <= float(fit.certificate.relative_gap) * 1.01 + 1e-6
 

@@ -101,6 +101,37 @@ def test_a_hinge_fit_goes_as_far_as_its_numbers_allow(C):
     assert judged(gram.K, y, C, fit) <= 1.1e-3
 
 
+@pytest.mark.parametrize("bias", ["free", "regularized"])
+@pytest.mark.parametrize("solver", [jaxsvm.InteriorPoint(tol=1e-5), jaxsvm.SMO(tol=1e-5)], ids=["interior point", "smo"])
+def test_a_linear_hinge_fit_takes_back_what_rounding_did(solver, bias):
+    """Coefficients of 1e4 in float32 are off by 5e-4: d samples that are no support carry the difference."""
+    x, y = clouds(90, 6)
+    with jax.enable_x64(False):
+        fit = jaxsvm.fit(jaxsvm.hinge_problem(jaxsvm.gram(Linear(), x), y, 1e4, bias=bias), solver)
+    assert fit.status.name == "CONVERGED"
+    wide, a, b = x.astype(float), np.asarray(fit.alpha, float), float(fit.bias)
+    w, v = wide.T @ np.asarray(fit.dual_coef, float), wide.T @ (y * a)
+    constant, of_a = (b * b, (y @ a) ** 2) if bias == "regularized" else (0.0, 0.0)
+    primal = (w @ w + constant) / 2 + 1e4 * np.maximum(0, 1 - y * (wide @ w + b)).sum()
+    dual = a.sum() - (v @ v + of_a) / 2
+    assert bias == "regularized" or abs(y @ a * b) <= 1e-7 * dual
+    assert (primal - dual) / dual <= 1.1e-5
+    assert ((np.asarray(fit.dual_coef) != 0) & (a == 0)).sum() <= 7
+
+
+def test_products_and_entries_of_a_widened_linear_kernel_are_one_matrix():
+    """Its diagonal too: one in float32 beside entries in float64 is no positive semidefinite matrix."""
+    x, _ = clouds(30, 4)
+    with jax.enable_x64(False):
+        gram = jaxsvm.gram(Linear(), x)
+    every, wide = np.arange(30), x.astype(float) @ x.astype(float).T
+    for held in (gram, jaxsvm.gram(Linear(), x, tile=8)):
+        exact = held.widened(jnp.dtype(float))
+        for K in (exact.block(every, every), exact.rows(every), exact.matvec(jnp.eye(30))):
+            np.testing.assert_allclose(K, wide, rtol=1e-14, atol=1e-14)
+        np.testing.assert_allclose(exact.diag(), np.diag(wide), rtol=1e-14)
+
+
 def test_lanes_in_a_compiled_function_are_certified_alike():
     x, y = clouds(40, 3)
     with jax.enable_x64(False):

@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import InputError
 from jaxsvm.hinge import BoxProblem
-from jaxsvm.precision import in_double, like, rounded, widened
+from jaxsvm.precision import in_double, like, remainder, rounded, whole, widened
 from jaxsvm.result import Counters
 from jaxsvm.solvers.barrier_systems import DIRECT_SIZE, MOST_FEATURES, affordable, barrier_system, few_features
 
@@ -76,19 +76,20 @@ class InteriorPoint:
         a = problem.feasible_point(middle)
         s = problem.matvec(a)
         unknown = jnp.asarray(jnp.inf, U.dtype)
-        return State(x, a, s, problem.objective(a, s), unknown, jnp.asarray(False), Counters.zero())
+        rest = jax.tree.map(jnp.zeros_like, x)
+        return State(x, rest, a, s, problem.objective(a, s), unknown, jnp.asarray(False), Counters.zero())
 
     def step(self, problem: BoxProblem, state: "State") -> "State":
         """One system: a predicted step, and the corrected one; in twice the precision, which is what systems lose."""
-        x, left = _advance_in_double(problem, state.x)
+        x, rest, left = _advance_in_double(problem, state.x, state.rest)
         counters = state.counters
         counters = counters._replace(steps=counters.steps + 1, toward=counters.toward + 1)
         evaluations = problem.n**2 if few_features(problem) is None else 0
-        return state._replace(x=x, left=left, counters=counters.evaluated(evaluations))
+        return state._replace(x=x, rest=rest, left=left, counters=counters.evaluated(evaluations))
 
     def refresh(self, problem: BoxProblem, state: "State") -> "State":
         """The feasible point beside the iterate, and its `s` and objective from scratch."""
-        x = jax.tree.map(lambda part: part.astype(problem.dtype), state.x)
+        x = whole(state.x, state.rest, problem.dtype)
         a = rounded(problem.on_equality(at_bounds(problem, x)), state.a.dtype)
         s = problem.matvec(a)
         return state._replace(a=a, s=s, R=problem.objective(a, s))
@@ -109,6 +110,7 @@ class State(NamedTuple):
 
     Attributes:
         x: The iterate.
+        rest: What the data's dtype could not hold of it: it is known to twice its precision.
         a: The last feasible point, `(n,)`.
         s: Its `Qa`, `(n,)`.
         R: Its `-D(a)`, `()`.
@@ -118,6 +120,7 @@ class State(NamedTuple):
     """
 
     x: "Iterate"
+    rest: "Iterate"
     a: Float[Array, " n"]
     s: Float[Array, " n"]
     R: Float[Array, ""]
@@ -227,10 +230,10 @@ def advance(problem: BoxProblem, x: Iterate) -> tuple[Iterate, Float[Array, ""]]
 
 
 @in_double
-def _advance_in_double(problem: BoxProblem, x: Iterate) -> tuple[Iterate, Float[Array, ""]]:
+def _advance_in_double(problem: BoxProblem, x: Iterate, rest: Iterate) -> tuple[Iterate, Iterate, Float[Array, ""]]:
     wide = widened(problem)
-    there, left = advance(wide, jax.tree.map(lambda part: part.astype(wide.dtype), x))
-    return like(there, x), left.astype(problem.dtype)
+    there, left = advance(wide, whole(x, rest, wide.dtype))
+    return like(there, x), like(remainder(there, x), rest), left.astype(problem.dtype)
 
 
 def at_bounds(problem: BoxProblem, x: Iterate) -> Float[Array, " n"]:

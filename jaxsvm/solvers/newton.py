@@ -24,7 +24,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsvm import selection
 from jaxsvm.errors import InputError
 from jaxsvm.line_search import best_bias, hinge_minimum
-from jaxsvm.precision import in_double, like, rounded, widened
+from jaxsvm.precision import in_double, like, remainder, rounded, whole, widened
 from jaxsvm.problem import SquaredHingeProblem
 from jaxsvm.result import Counters
 from jaxsvm.solvers import features
@@ -95,7 +95,7 @@ class Newton:
             alpha, s = _feature_dual(problem, primal, slack)
             counters = state.counters.evaluated(3 * problem.n)
             here = here._replace(slack=slack)
-            state = state._replace(point=here, counters=counters, rest=_rest(here, state.point))
+            state = state._replace(point=here, counters=counters, rest=remainder(here, state.point))
 
             def product(alpha: Array) -> Array:
                 return _feature_product(problem, primal, alpha)[1]
@@ -355,20 +355,13 @@ def _step_in_double(solver: Newton, problem: SquaredHingeProblem, state: State) 
         there = _feature_step(wide, primal, here, solver._feature_method(primal))
     else:
         there = _kernel_step(wide, here, solver.method, solver.factor_limit)
-    return like(there._replace(rest=_rest(there.point, state.point)), state)
+    return like(there._replace(rest=remainder(there.point, state.point)), state)
 
 
 def _whole(state: State, dtype: Any) -> State:
     """The state in a wider dtype, its point with what rounding took from it."""
     wide = jax.tree.map(lambda leaf: leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, state)
-    return wide._replace(point=jax.tree.map(jnp.add, wide.point, wide.rest))
-
-
-def _rest(point: Any, kept: Any) -> Any:
-    """What the dtypes of `kept` cannot hold of a point (nothing of an infinite gap)."""
-    return jax.tree.map(
-        lambda new, old: jnp.where(jnp.isfinite(new), new - new.astype(old.dtype).astype(new.dtype), 0), point, kept
-    )
+    return wide._replace(point=whole(state.point, state.rest, dtype))
 
 
 def _count(counters: Counters, n: int, columns: Int[Array, ""]) -> Counters:
