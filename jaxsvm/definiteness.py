@@ -71,7 +71,8 @@ def _by_lanczos(problem: Any, present: Array, u: Any, eps: float, largest: Array
         fresh = jnp.where(norm > 0, w / jnp.where(norm > 0, norm, 1), 0)
         return V.at[k + 1].set(fresh, mode="drop"), W
 
-    first = inside(jax.random.normal(jax.random.key(0), (problem.n,), problem.dtype))
+    # In float32: 64 random bits cannot be had where the x64 flag is off, whatever is on around the call.
+    first = inside(jax.random.normal(jax.random.key(0), (problem.n,), jnp.float32).astype(problem.dtype))
     V = jnp.zeros((PRODUCTS, problem.n), problem.dtype).at[0].set(first / jnp.linalg.norm(first))
     V, W = lax.fori_loop(0, PRODUCTS, step, (V, jnp.zeros_like(V)))
     T = V @ W.T

@@ -45,6 +45,7 @@ class DenseGram:
             digits (`jaxsvm.distances.place`); else 0.
         K: `k(x_i, x_j)`, `(n, n)`.
         near: Whether the points are known to be near the origin, so that distances may be expanded; static.
+        vouched: Whether the matrix is known to be positive semidefinite though its kernel is not: `part_of`; static.
     """
 
     kernel: Kernel
@@ -52,6 +53,7 @@ class DenseGram:
     shift: Float[Array, " d"]
     K: Float[Array, "n n"]
     near: bool = dataclasses.field(default=False, metadata={"static": True})
+    vouched: bool = dataclasses.field(default=False, metadata={"static": True})
 
     @property
     def n(self) -> int:
@@ -87,8 +89,8 @@ class DenseGram:
 
     @property
     def definite(self) -> bool:
-        """Whether the matrix is positive semidefinite by its kernel."""
-        return self.kernel.definite
+        """Whether the matrix is positive semidefinite by its kernel, or by the one that it is a part of."""
+        return self.vouched or self.kernel.definite
 
     def widened(self, dtype: Any) -> "DenseGram | TiledGram":
         """The operator for decisions in a wider dtype: a linear kernel from its points, others as they are stored."""
@@ -326,6 +328,12 @@ def dense_values(kernel: Kernel, points: Any, dtype: Any, near: bool) -> Float[A
 
     K = lax.fori_loop(0, -(-n // tile), fill, jnp.zeros((n, n), dtype))
     return K.at[jnp.arange(n), jnp.arange(n)].set(tiled.diag())
+
+
+def part_of(gram: Any, K: Float[Array, "m m"]) -> DenseGram:
+    """The operator of kernel values between some of the points of another one, `(m, m)`."""
+    places = np.arange(K.shape[0], dtype=np.int32)
+    return DenseGram(Precomputed(), jnp.asarray(places), jnp.asarray(np.zeros((0,), K.dtype)), K, vouched=gram.definite)
 
 
 def _from_points(gram: Any, dtype: Any) -> Any:

@@ -22,8 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.corrections import beside
 from jaxsvm.errors import InputError, is_concrete, require_finite
-from jaxsvm.gram import DenseGram
-from jaxsvm.kernels import Precomputed
+from jaxsvm.gram import DenseGram, part_of
 from jaxsvm.precision import rounded, rounding
 from jaxsvm.problem import (
     checked_signs,
@@ -408,11 +407,7 @@ def reduced(problem: BoxProblem, a: Any, s: Any, samples: Int[Array, " m"]) -> B
         The reduced problem. With a solution of it put into a, the objectives differ by what R contributes alone.
     """
     values, parts = _picked(problem, jnp.asarray(a), samples)
-    points = jnp.arange(samples.shape[0], dtype=jnp.int32)
-    gram = DenseGram(
-        Precomputed(), points, jnp.zeros((0,), values.dtype), values
-    )  # out of the jit, which would copy it
-    part = dataclasses.replace(problem, gram=gram, **parts)
+    part = dataclasses.replace(problem, gram=part_of(problem.gram, values), **parts)  # out of the jit: it would copy
     inside = jnp.asarray(a)[samples]
     return dataclasses.replace(part, q=part.q - jnp.asarray(s)[samples] + part.matvec(inside))
 

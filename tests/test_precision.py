@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import jaxsvm
+from jaxsvm.gram import part_of
 from jaxsvm.kernels import RBF, Linear, Precomputed, Sigmoid
 from jaxsvm.precision import in_double, like
 
@@ -154,6 +155,21 @@ def test_an_indefinite_matrix_is_never_converged(solver):
     problem = jaxsvm.hinge_problem(jaxsvm.gram(Precomputed(), INDEFINITE), [1, 1, -1, -1], 1.0, bias="none")
     with pytest.warns(jaxsvm.ConvergenceWarning, match="NOT_PSD"):
         assert jaxsvm.fit(problem, solver).status.name == "NOT_PSD"
+
+
+def test_a_large_matrix_that_nobody_vouches_for_is_looked_into_with_x64_off():
+    """Lanczos products in float64 with the flag off; parts of a kernel's own matrix are vouched for."""
+    x, y = clouds(2100, 4)
+    with jax.enable_x64(False):
+        whole = jaxsvm.gram(RBF(0.2), x)
+        given = jaxsvm.gram(Precomputed(), whole.K)
+        assert part_of(whole, whole.K[:50, :50]).definite
+        assert not part_of(given, whole.K[:50, :50]).definite
+        fit = jaxsvm.fit(jaxsvm.svm_problem(given, y, 1.0), jaxsvm.FrankWolfe(tol=1e-2))
+        assert fit.status.name == "CONVERGED"
+        turned = jaxsvm.gram(Precomputed(), whole.K - 300 * np.outer(y, y) / len(y))
+        with pytest.warns(jaxsvm.ConvergenceWarning, match="NOT_PSD"):
+            jaxsvm.fit(jaxsvm.hinge_problem(turned, y, 1e-3), jaxsvm.SMO(tol=0.5))
 
 
 def test_a_path_over_an_indefinite_kernel_is_not_converged():

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxsvm.gram import MEMORY, DenseGram
-from jaxsvm.kernels import Precomputed
+from jaxsvm.gram import MEMORY, DenseGram, part_of
 from jaxsvm.problem import SquaredHingeProblem
 from jaxsvm.refinement.ladder import Ladder, Point
 
@@ -74,8 +73,7 @@ def _cut_around(whole: SquaredHingeProblem, point: Point, size: int) -> Cut:
     order = np.argsort(np.where(np.asarray(whole.ridge) > 0, margins, np.inf), kind="stable")
     samples = np.sort(order[:size])
     K = _cut_values(whole.gram, jnp.asarray(samples, jnp.int32))
-    points = jnp.asarray(np.arange(size, dtype=np.int32))
-    return Cut(samples, DenseGram(Precomputed(), points, jnp.asarray(np.zeros((0,), K.dtype)), K))
+    return Cut(samples, part_of(whole.gram, K))
 
 
 @jax.jit
