@@ -199,12 +199,12 @@ def _solved(
     share = RESERVE_OF_PARENTS if place >= len(ladder.logs) - ladder.free else RESERVE
     pairs = FrankWolfe(tol=share * solver.tol)
     if start is None:
-        fit = drive(whole, pairs, key, warn=False, stop=stop)
+        fit = drive(whole, pairs, key, warn=False, stop=stop, provisional=True)
         x, f = _primal(fit.alpha, fit.margins, fit.R)
     else:
         samples = jnp.asarray(np.asarray(cut.samples, np.int32))
         part = whole if len(cut.samples) == whole.n else restricted(whole, samples, cut.gram)
-        fit = drive(part, pairs, key, _on_cut(*start, samples), warn=False, stop=stop)
+        fit = drive(part, pairs, key, _on_cut(*start, samples), warn=False, stop=stop, provisional=True)
         x, f = _scattered(start[1], samples, fit.alpha, fit.margins, fit.R)
     if int(fit.status) == Status.INTERRUPTED:
         return None
