@@ -28,8 +28,10 @@ from jaxsvm.low_rank import LowRankGram
 from jaxsvm.problem import checked_weights, vector_dtype
 from jaxsvm.result import Answer, Certificate, Fit
 from jaxsvm.solvers.frank_wolfe import FrankWolfe
-from jaxsvm.sparse import CSR
+from jaxsvm.sparse import CSR, by_row_tiles, dense_rows
 
+ROWS = 1024
+"""Rows that are compared at a time."""
 ROUNDING = 8
 """The error of a squared distance from the centre, or of the squared radius, in units of `eps max_i K_ii`. Measured in
 float32 for n = 1,000, d = 2, 30 and 300, three kernels, centres of 1 to 1,000 points: 1 to 3."""
@@ -248,11 +250,23 @@ def _largest(x: Any) -> Float[Array, ""]:
 
 @jax.jit
 def _coincide(gram: Any, squares: Float[Array, " n"], mask: Bool[Array, " n"] | None) -> Bool[Array, ""]:
-    """Whether all points that count have the very kernel values of the first of them."""
+    """Whether all points that count are the first of them: its very kernel values, and its features where it has any.
+
+    Kernel values alone do not tell: those of an RBF kernel round to 1 before points are one.
+    """
     first = jnp.zeros((), jnp.int32) if mask is None else jnp.argmax(mask).astype(jnp.int32)
     row = gram.row(first).astype(squares.dtype)
-    same = (row == squares) & (squares == squares[first]) & (row[first] == squares[first])
+    same = (row == squares) & (squares == squares[first]) & (row[first] == squares[first]) & _one_point(gram, first)
     return (same if mask is None else same | ~mask).all()
+
+
+def _one_point(gram: Any, first: Int[Array, ""]) -> Bool[Array, " n"]:
+    """Which points have the features of the first; all of a precomputed kernel, which shows none."""
+    x = gram.Z if isinstance(gram, LowRankGram) else gram.x
+    if x.ndim == 1:
+        return jnp.ones(x.shape, bool)
+    point = dense_rows(x, first[None])
+    return by_row_tiles(gram.n, ROWS, lambda index: jnp.all(dense_rows(x, index) == point, axis=1))
 
 
 def _present(values: Float[Array, " n"], mask: Bool[Array, " n"] | None) -> Float[Array, " n"]:

@@ -123,8 +123,8 @@ def _pivots(H: Float[Array, "n p"]) -> tuple[Int[Array, " p"], Any]:
     squares = (H * H).sum(axis=1)
     floor = jnp.finfo(H.dtype).eps * H.shape[1] * squares.max()
 
-    def choose(k: Array, carry: tuple[Array, ...]) -> tuple[Array, ...]:
-        rest, directions, index, usable = carry
+    def choose(carry: tuple[Array, Array], k: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+        rest, directions = carry
         left, i = selection.argmax(rest)
         row = H[i] - directions.T @ (directions @ H[i])
         row = row - directions.T @ (directions @ row)  # twice is enough
@@ -132,9 +132,8 @@ def _pivots(H: Float[Array, "n p"]) -> tuple[Int[Array, " p"], Any]:
         counts = left > floor
         direction = jnp.where(counts, row / jnp.where(size > 0, size, 1), 0)
         rest = jnp.maximum(rest - (H @ direction) ** 2, 0).at[i].set(-1)
-        return rest, directions.at[k].set(direction), index.at[k].set(i), usable.at[k].set(counts)
+        return (rest, directions.at[k].set(direction)), (i, counts)
 
     p = H.shape[1]
-    start = (squares, jnp.zeros((p, p), H.dtype), jnp.zeros((p,), jnp.int32), jnp.zeros((p,), bool))
-    _, _, index, usable = lax.fori_loop(0, p, choose, start)
-    return index, usable
+    start = (squares, jnp.zeros((p, p), H.dtype))
+    return lax.scan(choose, start, jnp.arange(p, dtype=jnp.int32))[1]

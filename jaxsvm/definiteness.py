@@ -61,7 +61,7 @@ def _by_lanczos(problem: Any, present: Array, u: Any, eps: float, largest: Array
         signed = problem.y * inside(v)
         return inside(problem.y * (problem.gram.matvec(signed) + problem.offset * signed.sum()))
 
-    def step(k: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+    def step(carry: tuple[Array, Array], k: Array) -> tuple[tuple[Array, Array], None]:
         V, W = carry
         w = apply(V[k])
         W = W.at[k].set(w)
@@ -69,12 +69,12 @@ def _by_lanczos(problem: Any, present: Array, u: Any, eps: float, largest: Array
             w = w - V.T @ (V @ w)
         norm = jnp.linalg.norm(w)
         fresh = jnp.where(norm > 0, w / jnp.where(norm > 0, norm, 1), 0)
-        return V.at[k + 1].set(fresh, mode="drop"), W
+        return (V.at[k + 1].set(fresh, mode="drop"), W), None
 
     # In float32: 64 random bits cannot be had where the x64 flag is off, whatever is on around the call.
     first = inside(jax.random.normal(jax.random.key(0), (problem.n,), jnp.float32).astype(problem.dtype))
     V = jnp.zeros((PRODUCTS, problem.n), problem.dtype).at[0].set(first / jnp.linalg.norm(first))
-    V, W = lax.fori_loop(0, PRODUCTS, step, (V, jnp.zeros_like(V)))
+    (V, W), _ = lax.scan(step, (V, jnp.zeros_like(V)), jnp.arange(PRODUCTS, dtype=jnp.int32))
     T = V @ W.T
     shift = ROUNDING * eps * problem.n * largest
     factor = jnp.linalg.cholesky((T + T.T) / 2 + shift * jnp.eye(PRODUCTS, dtype=T.dtype))

@@ -350,13 +350,14 @@ def _from_points(gram: Any, dtype: Any) -> Any:
 def _wide_matvec(K: Array, v: Array) -> Array:
     """`K @ v` for v of a wider dtype, some rows at a time: never a wide copy of K."""
     n, tile = K.shape[0], min(WIDE_TILE, K.shape[0])
+    whole = n // tile * tile
 
-    def fill(k: Array, product: Array) -> Array:
-        start = jnp.minimum(k * tile, n - tile)  # the last tile overlaps its neighbour
-        rows = lax.dynamic_slice_in_dim(K, start, tile)
-        return lax.dynamic_update_slice_in_dim(product, _wide_product(rows, v), start, 0)
+    def of_rows(start: Array) -> Array:
+        return _wide_product(lax.dynamic_slice_in_dim(K, start, tile), v)
 
-    return lax.fori_loop(0, -(-n // tile), fill, jnp.zeros(v.shape, jnp.result_type(K.dtype, v.dtype)))
+    # Indices of 32 bits: inside `in_double` Python's are of 64, and lanes of a loop are traced with the caller's flag.
+    head = lax.map(of_rows, jnp.arange(0, whole, tile, dtype=jnp.int32)).reshape(whole, *v.shape[1:])
+    return head if whole == n else jnp.concatenate([head, _wide_product(K[whole:], v)])
 
 
 def _wide_product(K: Array, v: Array) -> Array:

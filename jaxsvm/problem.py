@@ -220,7 +220,8 @@ class SquaredHingeProblem:
         scale = jnp.where(usable, Q, 1)
         dual = total**2 / (2 * scale)
 
-        # Errors of the products: to second order, since primal and dual move together to first.
+        # Errors of the products: to second order, since primal and dual move together to first. What they may amount
+        # to in Q itself counts where beta' K beta cancels: then the dual's Q is anything.
         size = jnp.sqrt(jnp.maximum(self.diagonal, 0))
         error = rounding(self.n, s.dtype) * size * (beta @ size)
         allowance = jnp.where(slack > -error, C * error * (2 * jnp.abs(1 - exact) + error), 0).sum() / 2
@@ -231,7 +232,8 @@ class SquaredHingeProblem:
         share = (
             eps * (beta @ jnp.abs(exact - Q / jnp.where(usable, total, 1))) + (eps / 2 * (beta @ size)) ** 2
         ) / scale
-        relative_gap = ((primal + allowance) / dual) * (1 + share) - 1 + 8 * jnp.finfo(s.dtype).eps
+        doubt = rounding(self.n, s.dtype) * (beta @ size) ** 2 / scale
+        relative_gap = ((primal + allowance) / dual) * (1 + share) - 1 + doubt**2 + 8 * jnp.finfo(s.dtype).eps
         R = Q / jnp.where(usable, total, 1) ** 2
         return Answer(
             alpha=beta / jnp.where(total > 0, total, 1),
@@ -241,7 +243,7 @@ class SquaredHingeProblem:
             margins=R * returned,
             certificate=Certificate(
                 primal=jnp.where(usable, primal, jnp.inf),
-                dual=jnp.where(usable, dual, -jnp.inf),
+                dual=jnp.where(usable, dual / (1 + doubt), -jnp.inf),
                 relative_gap=jnp.where(usable, jnp.maximum(relative_gap, 0), jnp.inf),
             ),
         )

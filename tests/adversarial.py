@@ -7,6 +7,7 @@ tolerance) is drawn anew for each number. Problems of one form are run one after
     python tests/adversarial.py --count 10000 --seed 0 --jobs 1        a table, and every lie with its number
     python tests/adversarial.py --only 17 --seed 0                     one problem, in words
     python tests/adversarial.py --no-x64 ...                           float32 alone, with JAX's default of 32 bits
+    python tests/adversarial.py --dtype float64 ...                    the others alone: what --no-x64 leaves out
     python tests/adversarial.py --large                                a few problems of 1e5 and 1e6 samples
 """
 
@@ -553,7 +554,8 @@ def grounds_of(trial: Trial, gram: Any) -> tuple[list[Ground], list[Ground]]:
         return [features] if form.kind == "ball" else [*stored, features], []  # a ball is one of centred points
     points = [judge.points_ground(trial.spec, trial.x, form.values)]
     if np.any(np.asarray(getattr(gram, "shift", 0.0))):  # centred points are rounded, too
-        points.append(judge.points_ground(trial.spec, np.asarray(gram.x), form.values))
+        moved = gram.x.rows(np.arange(form.n)) if form.sparse else gram.x
+        points.append(judge.points_ground(trial.spec, np.asarray(moved), form.values))
     if not stored:
         return points, []
     return [*stored, *(dataclasses.replace(ground, moves=False) for ground in points)], points
@@ -714,15 +716,18 @@ def run(trial: Trial) -> list[Outcome]:
     return [outcome(said.status, judge.judge(facts, said)) for facts, said in told]
 
 
-def run_numbers(numbers: Iterable[int], seed: int, x64: bool, log: Path | None = None) -> list[Outcome]:
-    """Run problems by number, form by form; float64 ones only where that is on.
+def run_numbers(
+    numbers: Iterable[int], seed: int, x64: bool, log: Path | None = None, dtype: str = ""
+) -> list[Outcome]:
+    """Run problems by number, form by form: float64 ones only where that is on, and those of a dtype where one is said.
 
     What stands in the log is not run again; what is run is written to it at once.
     """
     outcomes, known = [], {} if log is None else read_log(log)
     for number in sorted(numbers, key=lambda number: (number % FORMS, number)):
         form = form_of(number % FORMS, seed)
-        if not x64 and "float64" in (form.dtype, form.values):
+        wide = "float64" in (form.dtype, form.values)
+        if (wide and not x64) or dtype == ("float32" if wide else "float64"):
             continue
         trial = trial_of(number, seed)
         found = known.get(trial.name)
@@ -812,13 +817,13 @@ def prepare(x64: bool) -> None:
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
-def run_many(count: int, seed: int, x64: bool, jobs: int, log: Path | None = None) -> list[Outcome]:
+def run_many(count: int, seed: int, x64: bool, jobs: int, log: Path | None = None, dtype: str = "") -> list[Outcome]:
     """Problems 0 to `count`; several processes share the forms."""
     if jobs == 1:
-        return run_numbers(range(count), seed, x64, log)
+        return run_numbers(range(count), seed, x64, log, dtype)
     shares = [[number for number in range(count) if number % FORMS % jobs == job] for job in range(jobs)]
     with ProcessPoolExecutor(jobs, get_context("spawn"), prepare, (x64,)) as pool:
-        parts = [pool.submit(run_numbers, share, seed, x64, log) for share in shares]
+        parts = [pool.submit(run_numbers, share, seed, x64, log, dtype) for share in shares]
         return [outcome for part in parts for outcome in part.result()]
 
 
@@ -831,6 +836,7 @@ def main() -> int:
     parser.add_argument("--only", type=int, nargs="+", help="numbers of single problems")
     parser.add_argument("--large", action="store_true", help="a few problems of 1e5 and 1e6 samples instead")
     parser.add_argument("--no-x64", action="store_true", help="float32 problems with JAX's 64 bits off")
+    parser.add_argument("--dtype", default="", choices=("float32", "float64"), help="only problems of that dtype")
     parser.add_argument("--log", type=Path, help="a file of outcomes, one line a problem: a run goes on where it ended")
     options = parser.parse_args()
     x64 = not options.no_x64
@@ -844,7 +850,7 @@ def main() -> int:
     elif options.only:
         outcomes = run_numbers(options.only, options.seed, x64)
     else:
-        outcomes = run_many(options.count, options.seed, x64, options.jobs, options.log)
+        outcomes = run_many(options.count, options.seed, x64, options.jobs, options.log, options.dtype)
     if options.only or options.large:
         for outcome in outcomes:
             print(f"{outcome.words}\n    {outcome.status} after {outcome.seconds:.1f} s: {outcome.verdict}")

@@ -86,6 +86,18 @@ def test_what_rounding_hides_is_not_certified(kernel):
     assert fit.status.name != "CONVERGED" or float(fit.certificate.relative_gap) >= reach / radius_squared(x) - 1
 
 
+def test_points_that_differ_where_all_kernel_values_are_one_have_no_known_radius():
+    """Adversarial problem 1141: RBF values round to 1 before points are one."""
+    x = np.full((6, 20), 74.0, np.float32)
+    x[3:] = np.nextafter(np.float32(74.0), np.float32(80.0))
+    for options in ({}, {"tile": 4}):
+        gram = jaxsvm.gram(RBF(1.0), x, **options)
+        assert (np.asarray(gram.rows(np.arange(6))) == 1).all()
+        with pytest.warns(jaxsvm.ConvergenceWarning):
+            fit = jaxsvm.fit(jaxsvm.meb_problem(gram), FrankWolfe(tol=1e-3, max_steps=1000))
+        assert fit.status.name != "CONVERGED" and not float(fit.certificate.relative_gap) < 1
+
+
 def test_points_that_are_one_have_a_radius_of_zero():
     for x in (np.full((1, 3), 0.1), np.full((5, 3), 0.1), np.full((5, 3), 1e8 + 0.1)):
         for kernel in (Linear(), RBF(1.0), Polynomial(2), Linear() + RBF(0.5)):

@@ -103,7 +103,9 @@ def test_a_hinge_fit_goes_as_far_as_its_numbers_allow(C):
 
 
 @pytest.mark.parametrize("bias", ["free", "regularized"])
-@pytest.mark.parametrize("solver", [jaxsvm.InteriorPoint(tol=1e-5), jaxsvm.SMO(tol=1e-5)], ids=["interior point", "smo"])
+@pytest.mark.parametrize(
+    "solver", [jaxsvm.InteriorPoint(tol=1e-5), jaxsvm.SMO(tol=1e-5)], ids=["interior point", "smo"]
+)
 def test_a_linear_hinge_fit_takes_back_what_rounding_did(solver, bias):
     """Coefficients of 1e4 in float32 are off by 5e-4: d samples that are no support carry the difference."""
     x, y = clouds(90, 6)
@@ -131,6 +133,17 @@ def test_products_and_entries_of_a_widened_linear_kernel_are_one_matrix():
         for K in (exact.block(every, every), exact.rows(every), exact.matvec(jnp.eye(30))):
             np.testing.assert_allclose(K, wide, rtol=1e-14, atol=1e-14)
         np.testing.assert_allclose(exact.diag(), np.diag(wide), rtol=1e-14)
+
+
+def test_a_dual_value_whose_quadratic_form_cancels_is_not_believed():
+    """Adversarial problem 3541: three points in one place, a kernel of 8e7, C = 7e7: the dual was a third too large."""
+    x = np.full((3, 1), 8926.82114289)
+    x[1] += 2e-12
+    problem = jaxsvm.svm_problem(jaxsvm.gram(RBF(2.4) + Linear(), x, tile=2), [-1, -1, 1], 6.742e7)
+    alpha = jnp.array([0.5, 0.0, 0.5])
+    said = problem.certified(alpha, problem.matvec(alpha), jnp.dtype(float)).certificate
+    assert float(said.relative_gap) > 0.1
+    assert float(said.dual) <= float(problem.C) * 1.5
 
 
 def test_lanes_in_a_compiled_function_are_certified_alike():

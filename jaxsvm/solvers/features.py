@@ -273,18 +273,20 @@ def weighted_squares(
     """`H' diag(weight) H` for `H = (X, more)`, of `tiles` (traced) tiles of rows, `stride` apart in a circle."""
     n, tile = weight.shape[0], min(TILE, weight.shape[0])
 
-    def add(k: Array, total: Array) -> Array:
-        k = (k * stride) % -(-n // tile)
+    def add(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        turn, total = carry
+        k = (turn * stride) % -(-n // tile)
         start = jnp.minimum(k * tile, n - tile)
         index = start + jnp.arange(tile, dtype=jnp.int32)
         rows = x.rows(index) if isinstance(x, CSR) else lax.dynamic_slice_in_dim(x, start, tile)
         rows = jnp.concatenate([rows.astype(weight.dtype), lax.dynamic_slice_in_dim(more, start, tile)], axis=1)
         # The last tile overlaps its neighbour: a row counts once.
         here = jnp.where(index >= k * tile, lax.dynamic_slice_in_dim(weight, start, tile), 0)
-        return total + jnp.matmul((rows * here[:, None]).T, rows, precision=lax.Precision.HIGHEST)
+        return turn + 1, total + jnp.matmul((rows * here[:, None]).T, rows, precision=lax.Precision.HIGHEST)
 
     size = x.shape[1] + more.shape[1]
-    return lax.fori_loop(0, tiles, add, jnp.zeros((size, size), weight.dtype))
+    start = (jnp.zeros((), jnp.int32), jnp.zeros((size, size), weight.dtype))
+    return lax.while_loop(lambda carry: carry[0] < tiles, add, start)[1]
 
 
 def _gap(there: Iterate, curved: Float[Array, " size"]) -> Float[Array, ""]:
