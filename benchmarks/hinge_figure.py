@@ -22,7 +22,7 @@ from sbp_time import SHARED, load
 
 import jaxsvm
 from jaxsvm.kernels import RBF
-from jaxsvm.slack import equivalent_nu, squared_norm
+from jaxsvm.problems.slack import equivalent_nu, squared_norm
 
 RESULTS = pathlib.Path(__file__).parent / "results"
 SETS = {"reuters": ("reuters_moneyfx", 1.0, None), "adult": ("adult", 1 / 20, None), "mnist": ("mnist", 1 / 50, 20_000)}

@@ -8,19 +8,22 @@ carries its own proof of quality:
     fit = jaxsvm.fit(problem, jaxsvm.FrankWolfe(tol=1e-4))
 """
 
-from jaxsvm import datasets, implicit, kernels, slack
+from jaxsvm import datasets, implicit, kernels
 from jaxsvm.ball import Ball, ball, is_coreset, meb_problem
-from jaxsvm.cross_validation import C_grid, CrossValidation, cross_validate
 from jaxsvm.errors import ConvergenceError, ConvergenceWarning, DataError, InputError, PrecisionWarning
-from jaxsvm.gram import gram
-from jaxsvm.hinge import box_problem, hinge_problem
+from jaxsvm.gram.operators import gram
 from jaxsvm.loop import fit
 from jaxsvm.model import Model, compact, decision_function, predict
 from jaxsvm.model_file import load_model
-from jaxsvm.path import Path, solve_path
-from jaxsvm.problem import svm_problem
+from jaxsvm.model_selection.cross_validation import C_grid, CrossValidation, cross_validate
+from jaxsvm.model_selection.tune import Tuned, tune
+from jaxsvm.path.solve import Path, solve_path
+from jaxsvm.problems import slack
+from jaxsvm.problems.box import box_problem, hinge_problem
+from jaxsvm.problems.slack import slack_problem
+from jaxsvm.problems.squared_hinge import svm_problem
+from jaxsvm.problems.water_level import water_level, water_level_with_bias
 from jaxsvm.result import Certificate, Fit, Status, check
-from jaxsvm.slack import slack_problem
 from jaxsvm.solvers.ball_sgd import BallSGD
 from jaxsvm.solvers.core_vector_machine import CoreVectorMachine
 from jaxsvm.solvers.dual_coordinate_ascent import SDCA
@@ -31,9 +34,7 @@ from jaxsvm.solvers.pegasos import Pegasos
 from jaxsvm.solvers.perceptron import Perceptron
 from jaxsvm.solvers.sequential_minimal_optimization import SMO
 from jaxsvm.solvers.stochastic_batch_perceptron import StochasticBatchPerceptron
-from jaxsvm.transform import polished, sampled
-from jaxsvm.tune import Tuned, tune
-from jaxsvm.water_level import water_level, water_level_with_bias
+from jaxsvm.transforms.wrappers import polished, sampled
 
 __version__ = "0.1.0"
 

@@ -18,17 +18,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxsvm.distances import less, middle
 from jaxsvm.errors import InputError, is_concrete
-from jaxsvm.gram import DenseGram, dense_values
+from jaxsvm.gram.low_rank import LowRankGram
+from jaxsvm.gram.operators import DenseGram, dense_values
 from jaxsvm.interruption import watching
 from jaxsvm.kernels import Kernel, Linear, Scaled, Sum
 from jaxsvm.loop import fit as solve
-from jaxsvm.low_rank import LowRankGram
-from jaxsvm.problem import checked_weights, vector_dtype
+from jaxsvm.numerics.distances import less, middle
+from jaxsvm.points import CSR, by_row_tiles, dense_rows
+from jaxsvm.problems.squared_hinge import checked_weights, vector_dtype
 from jaxsvm.result import Answer, Certificate, Fit
 from jaxsvm.solvers.frank_wolfe import FrankWolfe
-from jaxsvm.sparse import CSR, by_row_tiles, dense_rows
 
 ROWS = 1024
 """Rows that are compared at a time."""

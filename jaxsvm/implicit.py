@@ -19,15 +19,15 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from jaxsvm import box_sensitivity, sensitivity
+from jaxsvm.derivatives import box, rule
+from jaxsvm.derivatives.support_equations import factor_sizes, plan
 from jaxsvm.errors import InputError, is_concrete
-from jaxsvm.hinge import BoxProblem
 from jaxsvm.loop import fit as solve
-from jaxsvm.problem import SquaredHingeProblem
+from jaxsvm.problems.box import BoxProblem
+from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.result import Certificate, Counters, Fit, Status, StatusCode
 from jaxsvm.solvers.newton import Newton
 from jaxsvm.solvers.sequential_minimal_optimization import SMO
-from jaxsvm.support_equations import factor_sizes, plan
 
 TIGHT = {"float64": 1e-12, "float32": 1e-5}
 """The relative gap that `solution` asks of its own solver: close to the floor of the dtype."""
@@ -48,7 +48,7 @@ def solution(problem: Any, support: Any = None, *, solver: Any = None, method: s
             kernel matrix only: O(n tile) memory for a tiled Gram), or "auto".
 
     Returns:
-        The solution of `Kt_SS beta_S = 1` (of `jaxsvm.box_sensitivity` for a box) as a `Fit` with its certificate. Its
+        The solution of `Kt_SS beta_S = 1` (of `jaxsvm.derivatives.box` for a box) as a `Fit` with its certificate. Its
         status is CONVERGED where the certificate bears the support out (a relative gap of at most 1e-6, in float32
         1e-3), else STALLED: then S is not the support of a solution.
 
@@ -62,10 +62,10 @@ def solution(problem: Any, support: Any = None, *, solver: Any = None, method: s
         still = lax.stop_gradient(problem)
         support = solve(still, Newton(tol=TIGHT[jnp.dtype(problem.dtype).name]) if solver is None else solver)
     if isinstance(support, Fit):
-        support = sensitivity.active_set(problem, support.margins, support.R)
+        support = rule.active_set(problem, support.margins, support.R)
     mask = lax.stop_gradient(_checked_mask(support, problem.n)) & (problem.ridge > 0)
     sizes, method = _plan(problem, mask, method)
-    return _as_fit(problem, sensitivity.on_support(problem, mask, sizes=sizes, method=method))
+    return _as_fit(problem, rule.on_support(problem, mask, sizes=sizes, method=method))
 
 
 def value(problem: Any, fit: Fit) -> Float[Array, ""]:
@@ -85,7 +85,7 @@ def value(problem: Any, fit: Fit) -> Float[Array, ""]:
     """
     if not isinstance(problem, BoxProblem):
         _require_squared_hinge(problem)
-    return sensitivity.optimal_value(problem, fit)
+    return rule.optimal_value(problem, fit)
 
 
 def one_sided(problem: Any, fit: Fit, tol: Any = 1e-6) -> Bool[Array, " n"]:
@@ -101,7 +101,7 @@ def one_sided(problem: Any, fit: Fit, tol: Any = 1e-6) -> Bool[Array, " n"]:
         they are.
     """
     if isinstance(problem, BoxProblem):
-        return box_sensitivity.kinks(problem, fit, tol)
+        return box.kinks(problem, fit, tol)
     present = problem.ridge > 0
     return lax.stop_gradient(present & (jnp.abs(fit.margins / fit.R - 1) <= tol))
 
@@ -112,18 +112,18 @@ def _box_solution(problem: BoxProblem, support: Any, solver: Any, method: str) -
         support = solve(still, SMO(tol=BOX_TIGHT[jnp.dtype(problem.dtype).name]) if solver is None else solver)
     if not isinstance(support, Fit):
         raise InputError(f"support is a {type(support).__name__}: for a box problem a fit of it is needed, or None.")
-    sets = box_sensitivity.sets_of(problem, support.alpha)
-    sizes, chosen = box_sensitivity.plan(problem, sets.free)
+    sets = box.sets_of(problem, support.alpha)
+    sizes, chosen = box.plan(problem, sets.free)
     if method != "auto":
         sizes, chosen = _plan(problem, sets.free, method)
-    values = sensitivity.on_sets(problem, sets, sizes=sizes, method=chosen)
+    values = rule.on_sets(problem, sets, sizes=sizes, method=chosen)
     still, point = lax.stop_gradient((problem, values))
     a = jnp.clip(point.alpha, 0, still.upper)
     certificate = still.certificate(a, still.matvec(a))
     rounding = 1024 * jnp.finfo(a.dtype).eps * still.upper.max()
     feasible = jnp.all(jnp.abs(a - point.alpha) <= rounding)
     gap = jnp.where(feasible, certificate.relative_gap, jnp.inf)
-    value = sensitivity.optimal_value(problem, dataclasses.replace(support, **values._asdict()))
+    value = rule.optimal_value(problem, dataclasses.replace(support, **values._asdict()))
     return Fit(
         **values._asdict(),
         certificate=Certificate(primal=value + (certificate.primal - certificate.dual), dual=value, relative_gap=gap),
@@ -168,7 +168,7 @@ def _plan(problem: Any, mask: Array, method: str) -> tuple[tuple[int, ...], str]
     return plan(problem, mask)
 
 
-def _as_fit(problem: SquaredHingeProblem, values: sensitivity.Values) -> Fit:
+def _as_fit(problem: SquaredHingeProblem, values: rule.Values) -> Fit:
     """The values as a fit, with the certificate of the point on the simplex that they are."""
     still, point = lax.stop_gradient((problem, values))
     alpha = jnp.maximum(point.alpha, 0)

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from jaxsvm.distances import PRECISION, by_differences, squared_distances
 from jaxsvm.errors import InputError, is_concrete
-from jaxsvm.sparse import CSR, floating, product
+from jaxsvm.numerics.distances import PRECISION, by_differences, squared_distances
+from jaxsvm.points import CSR, floating, product
 
 _Cls = TypeVar("_Cls")
 
@@ -72,8 +72,8 @@ class Kernel:
         Args:
             x: Points.
             z: Other points.
-            near: That the points are near the origin, as `jaxsvm.distances.place` found: then distances are expanded
-                without a look at what that costs; static.
+            near: That the points are near the origin, as `jaxsvm.numerics.distances.place` found: then distances are
+                expanded without a look at what that costs; static.
             same: Pairs that are one point, whose values the caller takes from `diag`.
             squares: `|x_i|^2` and `|z_j|^2`, where the caller has them.
         """
@@ -132,7 +132,7 @@ class RBF(Kernel):
         _require_positive("gamma", self.gamma)
 
     def matrix(self, x: Array, z: Array, **how: Any) -> Array:
-        """`(n, m)`; see `jaxsvm.distances` for what the entries are worth."""
+        """`(n, m)`; see `jaxsvm.numerics.distances` for what the entries are worth."""
         return jnp.exp(-squared_distances(_floats(x), _floats(z), _weights(self.gamma, x), **how))
 
     def reach(self, x: Any) -> Array:

@@ -23,12 +23,12 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxsvm.definiteness import negative_curvature
+from jaxsvm.derivatives.rule import differentiable
 from jaxsvm.errors import ConvergenceWarning, InputError, is_concrete
 from jaxsvm.interruption import Interruption, watching
-from jaxsvm.precision import in_double, like, widened
+from jaxsvm.numerics.precision import in_double, like, widened
+from jaxsvm.problems.definiteness import negative_curvature
 from jaxsvm.result import Answer, Fit, Status, StatusCode, advice
-from jaxsvm.sensitivity import differentiable
 from jaxsvm.stopping import solver_excess, stop_excess
 from jaxsvm.validation import require_seconds, require_usable
 
@@ -127,7 +127,7 @@ def fit_compiled(problem: Any, solver: Any, key: Array, init: Any = None) -> Fit
             product); or None.
 
     Returns:
-        The best certified point, differentiable with respect to the problem (`jaxsvm.sensitivity`).
+        The best certified point, differentiable with respect to the problem (`jaxsvm.derivatives.rule`).
     """
     require_usable(solver)
     still, solver, key, init = lax.stop_gradient((problem, solver, key, init))

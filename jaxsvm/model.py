@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxsvm.basis import KernelBasis
 from jaxsvm.errors import InputError, is_concrete
+from jaxsvm.gram.basis import KernelBasis
+from jaxsvm.points import CSR
 from jaxsvm.result import Certificate, Fit
-from jaxsvm.sparse import CSR
 
 
 @jax.tree_util.register_dataclass

@@ -10,8 +10,8 @@ import numpy as np
 
 from jaxsvm.errors import InputError, require_finite
 from jaxsvm.kernels import kernel_from_dict
+from jaxsvm.points import MAX_INT32
 from jaxsvm.result import Certificate
-from jaxsvm.sparse import MAX_INT32
 
 FORMAT = "jaxsvm-model-2"
 FORMATS = ("jaxsvm-model-1", FORMAT)

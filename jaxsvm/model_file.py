@@ -15,9 +15,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxsvm.basis import basis_from_arrays, basis_to_arrays
 from jaxsvm.datasets import Layout, Scaling
 from jaxsvm.errors import DataError, InputError
+from jaxsvm.gram.basis import basis_from_arrays, basis_to_arrays
 from jaxsvm.model import Model
 from jaxsvm.model_checks import FORMAT, MEMBERS, Declared, require_sound, require_values
 from jaxsvm.result import Certificate

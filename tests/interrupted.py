@@ -15,7 +15,7 @@ import numpy as np
 import jaxsvm
 from jaxsvm import SMO, FrankWolfe, Newton
 from jaxsvm.kernels import RBF
-from jaxsvm.refinement import solve
+from jaxsvm.path import coarse_to_fine
 
 N = 200
 CS = np.geomspace(1e-2, 1e4, 24)
@@ -71,18 +71,18 @@ def path(make=jaxsvm.svm_problem, **options):
 
 
 def refined():
-    """Coarse to fine: what its ladders found is certified, whatever they were interrupted in."""
-    reached, certified = [], solve._certified
+    """Coarse to fine: what its grids found is certified, whatever they were interrupted in."""
+    reached, certified = [], coarse_to_fine._certified
 
-    def counted(ladders, *rest):
-        reached.append(sum(len(ladder.points) for ladder in ladders))
-        return certified(ladders, *rest)
+    def counted(grids, *rest):
+        reached.append(sum(len(grid.points) for grid in grids))
+        return certified(grids, *rest)
 
-    solve._certified = counted
+    coarse_to_fine._certified = counted
     try:
         fits = jaxsvm.solve_path(GRAM, Y, CS, tol=1e-9)
     finally:
-        solve._certified = certified
+        coarse_to_fine._certified = certified
     assert np.isfinite(fits.certificate.relative_gap).sum() == reached[0]
     return judged(fits, [jaxsvm.svm_problem(GRAM, Y, C) for C in CS], 1e-9)
 

@@ -407,8 +407,8 @@ def solve_meb(K):
     d = np.diag(k).copy()
     a, z = _simplex_qp(2 * k, d)
     best, (best_gap, _) = a, meb_gap(k, a)
-    for cut in (1e-4, 1e-2, 1.0):  # polish: the equality-constrained optimum on the identified face
-        idx = np.flatnonzero(a > cut * z)
+    for working_set in (1e-4, 1e-2, 1.0):  # polish: the equality-constrained optimum on the identified face
+        idx = np.flatnonzero(a > working_set * z)
         for _ in range(len(idx)):
             m = len(idx)
             system = np.zeros((m + 1, m + 1))

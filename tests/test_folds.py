@@ -18,10 +18,10 @@ from sklearn.model_selection import (
 
 import jaxsvm
 from jaxsvm import InputError, held_out
-from jaxsvm.folds import fold_masks
+from jaxsvm.gram.low_rank import landmarks_among
 from jaxsvm.kernels import RBF, Polynomial, Precomputed
-from jaxsvm.low_rank import landmarks_among
 from jaxsvm.model import is_right
+from jaxsvm.model_selection.folds import fold_masks
 
 N = 12
 Y = np.where(np.arange(N) % 3 == 0, 1.0, -1.0)

@@ -12,10 +12,10 @@ import scipy.sparse
 from oracle import laplacian, linear, poly, rbf
 
 from jaxsvm.errors import InputError, PrecisionWarning
-from jaxsvm.gram import DenseGram, TiledGram, gram
+from jaxsvm.gram.low_rank import LowRankGram
+from jaxsvm.gram.operators import DenseGram, TiledGram, gram
 from jaxsvm.kernels import RBF, Function, Laplacian, Linear, Polynomial, Precomputed
-from jaxsvm.low_rank import LowRankGram
-from jaxsvm.sparse import as_points
+from jaxsvm.points import as_points
 
 N, D, TILE = 23, 4, 7  # n is no multiple of the tile
 RNG = np.random.default_rng(0)

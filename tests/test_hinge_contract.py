@@ -13,8 +13,8 @@ from test_path import compilations
 import jaxsvm
 from jaxsvm import SDCA, SMO, BallSGD, InteriorPoint, Pegasos, Perceptron, Status
 from jaxsvm import StochasticBatchPerceptron as SBP
-from jaxsvm.hinge import reduced
 from jaxsvm.kernels import RBF
+from jaxsvm.problems.box import reduced
 from jaxsvm.solvers import shrinking
 
 N = 60

@@ -281,7 +281,7 @@ def test_gamma_rules_against_their_definitions(offset):
 
 def test_gamma_rules_on_sparse_points_are_those_of_dense_ones():
     matrix = scipy.sparse.random(40, 6, 0.3, "csr", random_state=6)
-    from jaxsvm.sparse import CSR
+    from jaxsvm.points import CSR
 
     for rule in ("scale", "paper", "median"):
         want = resolve_gamma(rule, matrix.toarray())

@@ -15,8 +15,8 @@ from tolerances import ACCEPTED_GAP, FLOAT32_GAP
 import jaxsvm
 from jaxsvm import FrankWolfe, Newton
 from jaxsvm.kernels import RBF, Linear, Polynomial, Precomputed
-from jaxsvm.line_search import best_bias, hinge_minimum
 from jaxsvm.loop import fit_compiled
+from jaxsvm.numerics.line_search import best_bias, hinge_minimum
 
 SOLVER = Newton(tol=ACCEPTED_GAP)
 KERNELS = {"linear": Linear, "rbf": RBF, "poly": Polynomial}

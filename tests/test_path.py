@@ -15,10 +15,11 @@ from jax.experimental.compilation_cache import compilation_cache
 import jaxsvm
 from jaxsvm import FrankWolfe, Status, loop
 from jaxsvm.kernels import RBF, Linear, Polynomial, Precomputed, Sigmoid
-from jaxsvm.path import solve_together
-from jaxsvm.refinement import Ladder, cut, ladder, lanes, pairs, solve, solve_ladders
-from jaxsvm.solvers import block_newton
-from jaxsvm.solvers.block_newton import BlockNewton, newton_round, preconditioner
+from jaxsvm.path import block_newton, coarse_to_fine, grid, lanes, pairs, working_set
+from jaxsvm.path.block_newton import BlockNewton, newton_round, preconditioner
+from jaxsvm.path.coarse_to_fine import solve_grids
+from jaxsvm.path.grid import Grid
+from jaxsvm.path.solve import solve_together
 
 N = 100  # the one size of most tests: few shapes, so few compilations
 GRID = np.geomspace(1e-3, 1e3, 13)
@@ -99,27 +100,27 @@ def solves(monkeypatch):
         return fit
 
     monkeypatch.setattr(pairs, "drive", drive)
-    monkeypatch.setattr(solve, "drive", drive)
+    monkeypatch.setattr(coarse_to_fine, "drive", drive)
     return seen
 
 
 @pytest.fixture
-def cuts(monkeypatch):
+def working_sets(monkeypatch):
     """Cuts at small n: how many became smaller, and how many exchanged samples; more than 40 exchanges are a fault."""
     seen = {"smaller": [], "exchanged": []}
-    monkeypatch.setattr(cut, "sizes", lambda n: [n, 64, 48])
+    monkeypatch.setattr(working_set, "sizes", lambda n: [n, 64, 48])
 
-    def smaller(ladder, place, before):
-        after = cut.smaller(ladder, place, before)
+    def smaller(grid, place, before):
+        after = working_set.smaller(grid, place, before)
         if after is not before:
             seen["smaller"].append(len(after.samples))
         return after
 
     def exchanged(*arguments):
-        after = cut.exchanged(*arguments)
+        after = working_set.exchanged(*arguments)
         seen["exchanged"].append(len(after.samples))
         if len(seen["exchanged"]) > 40:
-            raise AssertionError(f"samples are exchanged without end, in cuts of {seen['exchanged'][-5:]}")
+            raise AssertionError(f"samples are exchanged without end, in working sets of {seen['exchanged'][-5:]}")
         return after
 
     monkeypatch.setattr(pairs, "smaller", smaller)
@@ -160,62 +161,62 @@ def test_a_call_repeats_to_the_bit():
         np.testing.assert_array_equal(a, b)
 
 
-# --- cuts
+# --- working sets
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_cuts_shrink_and_the_answers_hold(cuts, dtype):
+def test_cuts_shrink_and_the_answers_hold(working_sets, dtype):
     y = data(noise=0.02)[1]
     here = gram(dtype, noise=0.02)
     path = jaxsvm.solve_path(here, y, GRID, tol=1e-4)
-    assert cuts["smaller"]
-    assert min(cuts["smaller"]) <= 64
+    assert working_sets["smaller"]
+    assert min(working_sets["smaller"]) <= 64
     judge(path, GRID, kernel_of(here), y, 1e-4)
 
 
-def test_samples_left_out_come_back(cuts, monkeypatch):
-    """Without a margin a cut holds the support alone, of a smaller C: what enters later has to be exchanged for."""
-    monkeypatch.setattr(cut, "MARGIN", 0.0)
-    monkeypatch.setattr(cut, "sizes", lambda n: [n, 64, 48, 24])
+def test_samples_left_out_come_back(working_sets, monkeypatch):
+    """Without a margin a working set holds the support alone, of a smaller C: what enters later is exchanged for."""
+    monkeypatch.setattr(working_set, "MARGIN", 0.0)
+    monkeypatch.setattr(working_set, "sizes", lambda n: [n, 64, 48, 24])
     x, y = data(noise=0.02)
     Cs, here = [0.1, 10.0, 1e3], jaxsvm.gram(Polynomial(degree=3), x)
     path = jaxsvm.solve_path(here, y, Cs, tol=1e-6)
-    assert cuts["smaller"][-1] == 24
-    assert cuts["exchanged"][0] == 64
-    assert max(cuts["exchanged"][1:]) == 48  # what is support after the exchange does not fit 24
+    assert working_sets["smaller"][-1] == 24
+    assert working_sets["exchanged"][0] == 64
+    assert max(working_sets["exchanged"][1:]) == 48  # what is support after the exchange does not fit 24
     judge(path, Cs, kernel_of(here), y, 1e-6)
 
 
 @pytest.mark.parametrize("operator", ["tiled", "low rank", "weighted"])
-def test_cuts_of_other_operators_and_weights(cuts, monkeypatch, operator):
-    monkeypatch.setattr(solve, "climb_by_lanes", lambda *_: None)
+def test_cuts_of_other_operators_and_weights(working_sets, monkeypatch, operator):
+    monkeypatch.setattr(coarse_to_fine, "solve_by_lanes", lambda *_: None)
     x, y = data(noise=0.02)
     options = {"tiled": {"tile": 32}, "low rank": {"rank": 60}}.get(operator, {})
     here = jaxsvm.gram(RBF(gamma=0.5), x, **options)
     weight = np.where(np.arange(N) % 5 == 0, 0.0, 1 + np.arange(N) % 3) if operator == "weighted" else None
     path = jaxsvm.solve_path(here, y, GRID, tol=1e-5, sample_weight=weight)
-    assert cuts["smaller"]
+    assert working_sets["smaller"]
     judge(path, GRID, kernel_of(here), y, 1e-5, weight)
 
 
-def test_absent_samples_never_count_as_support(cuts):
+def test_absent_samples_never_count_as_support(working_sets):
     """Absent samples may lie inside the margin for good: no exchange brings them in."""
     x, y = data(noise=0.02)
     rng = np.random.default_rng(5)
     weight = np.where(rng.random(N) < 0.4, 0.0, 1.0)
     flipped = np.where(weight == 0, -y, y)  # an absent sample on the wrong side has a margin below 1
     path = jaxsvm.solve_path(gram(noise=0.02), flipped, GRID, tol=1e-4, sample_weight=weight)
-    assert cuts["smaller"]
+    assert working_sets["smaller"]
     judge(path, GRID, kernel_of(gram(noise=0.02)), flipped, 1e-4, weight)
 
 
 @pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning")
-def test_cuts_at_the_floor_of_the_dtype_end(cuts, monkeypatch):
-    """A value that stalls on its cut ends there, and says so, and the others hold."""
-    monkeypatch.setattr(cut, "MARGIN", -0.8)
+def test_cuts_at_the_floor_of_the_dtype_end(working_sets, monkeypatch):
+    """A value that stalls on its working_set ends there, and says so, and the others hold."""
+    monkeypatch.setattr(working_set, "MARGIN", -0.8)
     Cs, y = np.array([1.0, 10.0, 1e7, 1e8]), data(noise=0.02)[1]
     path = jaxsvm.solve_path(gram("float32", noise=0.02), y, Cs, tol=1e-5)
-    assert cuts["smaller"]
+    assert working_sets["smaller"]
     assert list(path.status.name[:2]) == ["CONVERGED"] * 2
     assert set(path.status.name[2:]) <= {"CONVERGED", "STALLED"}
     assert ((np.asarray(path.certificate.relative_gap) > 1e-5) == (path.status.name == "STALLED")).all()
@@ -223,14 +224,14 @@ def test_cuts_at_the_floor_of_the_dtype_end(cuts, monkeypatch):
 
 @pytest.mark.slow
 def test_cuts_happen_by_themselves(solves):
-    """With few support vectors a cut is made at n = 1,800 with nothing patched."""
+    """With few support vectors a working_set is made at n = 1,800 with nothing patched."""
     y = data(1800, noise=0.02)[1]
     Cs = np.geomspace(1e-2, 1e2, 9)  # at C = 1e3 float32 has its floor at 1.6e-4
     for dtype in ("float64", "float32"):
         solves.clear()
         here = gram(dtype, 1800, 0.02)
         path = jaxsvm.solve_path(here, y, Cs, tol=1e-4)
-        assert {n for n, _, _ in solves} == set(cut.sizes(1800))
+        assert {n for n, _, _ in solves} == set(working_set.sizes(1800))
         assert set(path.status.name) == {"CONVERGED"}
         judge(jax.tree.map(lambda leaf: leaf[::4], path), Cs[::4], kernel_of(here), y, 1e-4, truth=False)
 
@@ -242,11 +243,11 @@ def test_a_cut_is_the_problem_of_its_samples():
     rng = np.random.default_rng(2)
     margins = rng.uniform(0.2, 3.0, N)
     coefficients = np.where((margins < 1) & (weight > 0), 1.0, 0.0)
-    point = ladder.Point(jnp.asarray(coefficients), jnp.asarray(margins), 0, 0)
+    point = grid.Point(jnp.asarray(coefficients), jnp.asarray(margins), 0, 0)
     for options in ({}, {"tile": 32}, {"rank": 60}):
         here = jaxsvm.gram(RBF(gamma=0.5), x, **options)
         whole = jaxsvm.svm_problem(here, y, 2.0, sample_weight=weight)
-        found = cut._cut_around(whole, point, 40)
+        found = working_set._working_set_around(whole, point, 40)
         assert len(set(found.samples.tolist())) == 40
         assert set(np.flatnonzero(coefficients)) <= set(found.samples.tolist())
         assert (weight[found.samples] > 0).all()
@@ -254,7 +255,7 @@ def test_a_cut_is_the_problem_of_its_samples():
         left = np.setdiff1d(np.flatnonzero(weight > 0), found.samples)
         assert len(left) > 0
         assert margins[left].min() >= inside
-        small = ladder.restricted(whole, jnp.asarray(found.samples, jnp.int32), found.gram)
+        small = grid.restricted(whole, jnp.asarray(found.samples, jnp.int32), found.gram)
         indices = jnp.arange(40)
         expected = whole.block(jnp.asarray(found.samples), jnp.asarray(found.samples))
         np.testing.assert_allclose(small.block(indices, indices), expected, rtol=1e-12)
@@ -592,7 +593,7 @@ def test_ctrl_c_keeps_what_was_found(monkeypatch, call, how):
         return loop.drive(problem, solver, *arguments, stop=stop, **options)
 
     monkeypatch.setattr(pairs, "drive", drive)
-    monkeypatch.setattr(solve, "drive", drive)
+    monkeypatch.setattr(coarse_to_fine, "drive", drive)
     path = _interrupted()
     assert "INTERRUPTED" in path.status.name
     assert sum(seen) == call  # nothing new is begun
@@ -604,8 +605,8 @@ def test_ctrl_c_in_the_lanes(monkeypatch):
     def climb(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(solve, "climb_by_lanes", climb)
-    monkeypatch.setattr(solve, "FULL", 0)
+    monkeypatch.setattr(coarse_to_fine, "solve_by_lanes", climb)
+    monkeypatch.setattr(coarse_to_fine, "FULL", 0)
     assert set(_interrupted().status.name) == {"INTERRUPTED"}
 
 
@@ -663,7 +664,7 @@ def test_a_second_path_compiles_nothing():
 PROGRAMS = [loop._begin, loop._burst, loop._certify, loop._finish]
 PROGRAMS += [
     value
-    for module in (cut, ladder, lanes, pairs, solve)
+    for module in (working_set, grid, lanes, pairs, coarse_to_fine)
     for name, value in vars(module).items()
     if hasattr(value, "_cache_size") and value.__module__ == module.__name__
 ]
@@ -721,7 +722,7 @@ def test_settings_of_the_calling_thread_hold_in_all_threads():
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_easy_values_run_as_lanes(monkeypatch, solves, dtype):
-    monkeypatch.setattr(solve, "FULL", 0)
+    monkeypatch.setattr(coarse_to_fine, "FULL", 0)
     Cs, y = np.geomspace(1e-4, 0.3, 12), data()[1]
     path = jaxsvm.solve_path(gram(dtype), y, Cs, tol=1e-4)
     assert not solves
@@ -730,11 +731,11 @@ def test_easy_values_run_as_lanes(monkeypatch, solves, dtype):
 
 
 def test_lanes_and_pairs_share_a_path(monkeypatch, solves):
-    monkeypatch.setattr(solve, "FULL", 0)
+    monkeypatch.setattr(coarse_to_fine, "FULL", 0)
     path = jaxsvm.solve_path(gram(), data()[1], GRID, tol=1e-5)
     judge(path, GRID, kernel_of(gram()), data()[1], 1e-5)
     assert {C for _, C, _ in solves}
-    assert min(C for _, C, _ in solves) > ladder.EASY
+    assert min(C for _, C, _ in solves) > grid.EASY
 
 
 def test_many_easy_values_take_the_lanes_by_themselves(solves):
@@ -745,12 +746,12 @@ def test_many_easy_values_take_the_lanes_by_themselves(solves):
 
 
 def test_what_the_lanes_do_not_end_goes_to_the_pairs(monkeypatch, solves):
-    monkeypatch.setattr(solve, "FULL", 0)
-    monkeypatch.setattr(ladder, "EASY", 1e4)
+    monkeypatch.setattr(coarse_to_fine, "FULL", 0)
+    monkeypatch.setattr(grid, "EASY", 1e4)
     Cs, y = np.geomspace(1e-3, 1e3, 7), data()[1]
-    rungs = Ladder([jaxsvm.svm_problem(gram(), y, C) for C in Cs], Cs)
-    assert rungs.easy == 7
-    (fits,) = solve_ladders([rungs], BlockNewton(tol=1e-6, max_rounds=1), jax.random.key(0))
+    values = Grid([jaxsvm.svm_problem(gram(), y, C) for C in Cs], Cs)
+    assert values.easy == 7
+    (fits,) = solve_grids([values], BlockNewton(tol=1e-6, max_rounds=1), jax.random.key(0))
     left = {C for _, C, _ in solves}
     assert 0 < len(left) < 7
     judge(jaxsvm.path.Path(Cs, fits), Cs, kernel_of(gram()), y, 1e-6)
@@ -874,28 +875,28 @@ def test_preconditioner_of_a_low_rank_gram_is_exact(offset):
 def test_anchors_are_no_further_apart_than_need_be(seed):
     rng = np.random.default_rng(seed)
     logs = np.sort(rng.uniform(-5, 5, rng.integers(2, 70)))
-    places = ladder.anchors(logs)
+    places = grid.anchors(logs)
     assert places[0] == 0
     assert places[-1] == len(logs) - 1
     assert (np.diff(places) > 0).all()
-    reach = np.log(ladder.ANCHOR_RATIO) + 1e-8
+    reach = np.log(grid.ANCHOR_RATIO) + 1e-8
     for a, b in zip(places, places[1:], strict=False):
         assert b == a + 1 or logs[b] - logs[a] <= reach
         assert b == len(logs) - 1 or logs[b + 1] - logs[a] > reach - 2e-8  # the furthest within reach
 
 
 def test_anchors_of_few_values():
-    assert ladder.anchors(np.array([])) == []
-    assert ladder.anchors(np.array([1.0])) == [0]
-    assert ladder.anchors(np.log([1.0, 1e6])) == [0, 1]
-    assert ladder.anchors(np.log([1.0, 5.0, 25.0])) == [0, 1, 2]
-    assert ladder.anchors(np.log([1.0, 2.0, 5.0, 25.0])) == [0, 2, 3]
+    assert grid.anchors(np.array([])) == []
+    assert grid.anchors(np.array([1.0])) == [0]
+    assert grid.anchors(np.log([1.0, 1e6])) == [0, 1]
+    assert grid.anchors(np.log([1.0, 5.0, 25.0])) == [0, 1, 2]
+    assert grid.anchors(np.log([1.0, 2.0, 5.0, 25.0])) == [0, 2, 3]
 
 
 @pytest.mark.parametrize("places", [[], [0], [0, 1], [0, 7, 8, 30], [0, 63]])
 def test_middles_reach_every_place_once_and_parents_first(places):
     known, seen = set(places), []
-    for level in ladder.middles(places):
+    for level in grid.middles(places):
         assert level
         for middle, a, b in level:
             assert a < middle < b
@@ -908,10 +909,10 @@ def test_middles_reach_every_place_once_and_parents_first(places):
 
 def test_tasks_of_the_lanes_have_parents_before_children():
     Cs = np.geomspace(1e-4, 0.3, 40)
-    rungs = [Ladder([jaxsvm.svm_problem(gram(), data()[1], Cs[0])], Cs) for _ in range(2)]
-    assert rungs[0].easy == len(Cs)
+    values = [Grid([jaxsvm.svm_problem(gram(), data()[1], Cs[0])], Cs) for _ in range(2)]
+    assert values[0].easy == len(Cs)
     known = set()
-    for number, place, parents in lanes._easy_tasks(rungs):
+    for number, place, parents in lanes._easy_tasks(values):
         assert (number, place) not in known
         assert {(number, parent) for parent in parents} <= known
         known.add((number, place))
@@ -919,9 +920,9 @@ def test_tasks_of_the_lanes_have_parents_before_children():
 
 
 def test_places_lie_between_their_neighbours():
-    rungs = Ladder([jaxsvm.svm_problem(gram(), data()[1], GRID[0])], GRID)
-    assert rungs.between(2, 6, 2) == 0
-    assert rungs.between(2, 6, 6) == 1
-    assert 0 < rungs.between(2, 6, 3) < rungs.between(2, 6, 4) < 1
-    assert rungs.between(2, 6, 7) > 1
-    assert (np.diff(rungs.times) > 0).all()
+    values = Grid([jaxsvm.svm_problem(gram(), data()[1], GRID[0])], GRID)
+    assert values.between(2, 6, 2) == 0
+    assert values.between(2, 6, 6) == 1
+    assert 0 < values.between(2, 6, 3) < values.between(2, 6, 4) < 1
+    assert values.between(2, 6, 7) > 1
+    assert (np.diff(values.times) > 0).all()

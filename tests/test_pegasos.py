@@ -76,10 +76,10 @@ def walk(here, solver, steps=STEPS, key=None):
 
     def one(state, _):
         state = solver.step(here, state)
-        return state, state.ledger.iterate
+        return state, state.sums.iterate
 
     state, coefficients = jax.lax.scan(one, start, None, length=steps)
-    return coefficients, state.ledger.mean, state
+    return coefficients, state.sums.mean, state
 
 
 def as_vector(coefficients):
@@ -107,7 +107,7 @@ def test_count_form_is_the_vector_recursion(kind, projection):
         np.testing.assert_allclose(state.at.w, w[-1], atol=1e-12 * scale)
     else:
         v = y * (x @ w[-1]) if kind == "kernel" else w[-1]
-        np.testing.assert_allclose(state.ledger.s * state.at.v, v, atol=1e-12 * max(scale, np.abs(v).max()))
+        np.testing.assert_allclose(state.sums.s * state.at.v, v, atol=1e-12 * max(scale, np.abs(v).max()))
 
 
 @pytest.mark.parametrize("average", ["linear", "suffix", "last"])
@@ -273,7 +273,7 @@ def test_a_start_is_kept_unless_the_first_step_erases_it():
     for offset, kept in ((1e4, True), (0.0, False)):
         solver = Pegasos(batch=BATCH, offset=offset)
         state = solver.refresh(problem(), solver.step(problem(), solver.init(problem(), init=exact.alpha)))
-        near = np.allclose(as_vector(state.ledger.iterate), as_vector(exact.alpha), rtol=0.1, atol=0.02)
+        near = np.allclose(as_vector(state.sums.iterate), as_vector(exact.alpha), rtol=0.1, atol=0.02)
         assert near == kept
 
 

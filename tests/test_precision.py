@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import jaxsvm
-from jaxsvm.gram import part_of
+from jaxsvm.gram.operators import part_of
 from jaxsvm.kernels import RBF, Linear, Precomputed, Sigmoid
-from jaxsvm.precision import in_double, like
+from jaxsvm.numerics.precision import in_double, like
 
 INDEFINITE = np.array([[1, 2, -1, 0.5], [2, 1, 2, -2], [-1, 2, 2, 2.5], [0.5, -2, 2.5, 2]])
 

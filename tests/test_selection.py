@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsvm import selection
+from jaxsvm.numerics import selection
 
 SIZES = [1, 2, 63, 64, 65, 127, 128, 129, 200, 255, 256, 257, 258, 300, 5000, 10_007]
 SEARCHES = {

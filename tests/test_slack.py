@@ -13,7 +13,7 @@ import jaxsvm
 from jaxsvm import Status, StochasticBatchPerceptron, hinge_problem, slack_problem
 from jaxsvm.kernels import Precomputed
 from jaxsvm.loop import begin, finish
-from jaxsvm.slack import equivalent_C, equivalent_nu, nu_svm_parameter, squared_norm
+from jaxsvm.problems.slack import equivalent_C, equivalent_nu, nu_svm_parameter, squared_norm
 
 BIASES = ("none", "regularized", "free")
 NUS = (0.01, 0.08, 0.4, 1.5)

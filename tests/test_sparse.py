@@ -8,9 +8,9 @@ import scipy.sparse
 from jax.experimental import sparse as jax_sparse
 
 from jaxsvm.errors import InputError
-from jaxsvm.gram import gram
+from jaxsvm.gram.operators import gram
 from jaxsvm.kernels import RBF
-from jaxsvm.sparse import CSR, as_points, dense_rows
+from jaxsvm.points import CSR, as_points, dense_rows
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,8 @@ import jaxsvm
 from jaxsvm import StochasticBatchPerceptron, slack_problem
 from jaxsvm.kernels import RBF, Linear, Precomputed
 from jaxsvm.loop import fit_compiled
+from jaxsvm.problems.slack import equivalent_C
 from jaxsvm.result import Counters
-from jaxsvm.slack import equivalent_C
 from jaxsvm.solvers.stochastic_batch_perceptron import draw, rows_computed
 
 N, NU, LANES = 60, 0.08, 30

@@ -11,7 +11,7 @@ import pytest
 import jaxsvm
 from jaxsvm import FrankWolfe, Newton, Status, held_out
 from jaxsvm.kernels import RBF, Polynomial, Precomputed
-from jaxsvm.tune import tune
+from jaxsvm.model_selection.tune import tune
 
 N, M, D = 120, 80, 8
 

@@ -11,7 +11,7 @@ import pytest
 
 import jaxsvm
 from jaxsvm import water_level, water_level_with_bias
-from jaxsvm.water_level import METHODS
+from jaxsvm.problems.water_level import METHODS
 
 BIAS_METHODS = ("sort", "bisection")
 N = 12

@@ -9,7 +9,7 @@ import numpy as np
 from jaxsvm.datasets.layout import Layout, Read, Wanted
 from jaxsvm.datasets.refusal import AGAIN, label_column, need
 from jaxsvm.errors import DataError, InputError, require_finite
-from jaxsvm.sparse import MAX_INT32
+from jaxsvm.points import MAX_INT32
 
 
 def read_npz(name: str, content: bytes, wanted: Wanted, part: str) -> Read:

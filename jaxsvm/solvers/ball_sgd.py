@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
-from jaxsvm.hinge import BoxProblem
+from jaxsvm.problems.box import BoxProblem
 from jaxsvm.solvers import subgradient
 from jaxsvm.solvers.pegasos import project_onto_ball
 from jaxsvm.solvers.subgradient import Rule, State

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from jaxsvm.hinge import BoxProblem
+from jaxsvm.points import product, transposed_product
+from jaxsvm.problems.box import BoxProblem
 from jaxsvm.solvers.features import TILE, feature_matrix, weighted_squares
-from jaxsvm.sparse import product, transposed_product
 
 DIRECT_SIZE = 2048
 """Up to this n an n x n matrix may be held and factored (32 MiB in float64, 0.1 s a system)."""

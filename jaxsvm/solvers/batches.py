@@ -16,9 +16,9 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from jaxsvm.hinge import BoxProblem
+from jaxsvm.points import CSR
+from jaxsvm.problems.box import BoxProblem
 from jaxsvm.solvers.stochastic_batch_perceptron import draw
-from jaxsvm.sparse import CSR
 
 STRIDES = 1024
 CHUNK = 128

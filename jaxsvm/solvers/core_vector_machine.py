@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxsvm import selection
+from jaxsvm.numerics import selection
 from jaxsvm.result import Counters
 from jaxsvm.solvers.frank_wolfe import FrankWolfe, pair_step, simplex_point
 from jaxsvm.solvers.start import start

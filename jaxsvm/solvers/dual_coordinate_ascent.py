@@ -16,9 +16,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxsvm import selection
 from jaxsvm.errors import InputError
-from jaxsvm.hinge import BoxProblem
+from jaxsvm.numerics import selection
+from jaxsvm.problems.box import BoxProblem
 from jaxsvm.result import Counters
 from jaxsvm.solvers.sequential_minimal_optimization import require_box, starting_point
 

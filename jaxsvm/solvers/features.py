@@ -19,10 +19,10 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
+from jaxsvm.gram.low_rank import LowRankGram
 from jaxsvm.kernels import Linear
-from jaxsvm.line_search import hinge_minimum
-from jaxsvm.low_rank import LowRankGram
-from jaxsvm.sparse import CSR, dense_rows, product, transposed_product
+from jaxsvm.numerics.line_search import hinge_minimum
+from jaxsvm.points import CSR, dense_rows, product, transposed_product
 
 TILE = 2048
 """Rows of a Hessian tile: 2,048 x 50 in float64 stay in a core's cache."""

@@ -20,8 +20,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxsvm import selection
 from jaxsvm.errors import InputError
+from jaxsvm.numerics import selection
 from jaxsvm.result import Counters
 from jaxsvm.solvers import polish
 from jaxsvm.solvers.start import start

@@ -21,8 +21,8 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import InputError
-from jaxsvm.hinge import BoxProblem
-from jaxsvm.precision import in_double, like, remainder, rounded, whole, widened
+from jaxsvm.numerics.precision import in_double, like, remainder, rounded, whole, widened
+from jaxsvm.problems.box import BoxProblem
 from jaxsvm.result import Counters
 from jaxsvm.solvers.barrier_systems import DIRECT_SIZE, MOST_FEATURES, affordable, barrier_system, few_features
 

@@ -21,11 +21,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxsvm import selection
 from jaxsvm.errors import InputError
-from jaxsvm.line_search import best_bias, hinge_minimum
-from jaxsvm.precision import in_double, like, remainder, rounded, whole, widened
-from jaxsvm.problem import SquaredHingeProblem
+from jaxsvm.numerics import selection
+from jaxsvm.numerics.line_search import best_bias, hinge_minimum
+from jaxsvm.numerics.precision import in_double, like, remainder, rounded, whole, widened
+from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.result import Counters
 from jaxsvm.solvers import features
 from jaxsvm.solvers.support_system import solve_small_support, solve_support

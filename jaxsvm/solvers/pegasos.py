@@ -13,9 +13,9 @@ batch) for CSR points; n kernel values for each violated sample otherwise, none 
 Where we depart: steps are smaller than the paper's `1 / (lam t)`, which are useless for the first 1 / lam samples (see
 `gentle`; `offset=0.0` is the paper's schedule); samples come in a fresh order each pass (with replacement:
 `order="random"`); the default average weighs iterates by t; a dual point made of how often each sample was violated
-certifies the answer (`jaxsvm.solvers.ledger`), which the paper has none for. On dense linear problems the update is an
-optax chain of the pieces below, which any optax loop can use by themselves (sparse and kernel problems take the same
-steps in a scaled form, `jaxsvm.solvers.subgradient`):
+certifies the answer (`jaxsvm.solvers.running_sums`), which the paper has none for. On dense linear problems the update
+is an optax chain of the pieces below, which any optax loop can use by themselves (sparse and kernel problems take the
+same steps in a scaled form, `jaxsvm.solvers.subgradient`):
 
     transform = optax.chain(pegasos_transform(lam), project_onto_ball(lam**-0.5), average_iterates("linear"))
     gradient = jax.grad(lambda w: optax.losses.hinge_loss(x_batch @ w, y_batch).mean())
@@ -37,12 +37,12 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from jaxsvm.errors import InputError
-from jaxsvm.hinge import BoxProblem
+from jaxsvm.points import CSR
+from jaxsvm.problems.box import BoxProblem
 from jaxsvm.solvers import subgradient
 from jaxsvm.solvers.features import Primal
-from jaxsvm.solvers.ledger import weight_of
+from jaxsvm.solvers.running_sums import weight_of
 from jaxsvm.solvers.subgradient import Rule, State
-from jaxsvm.sparse import CSR
 
 # --- optax transformations -------------------------------------------------------------------------------------------
 

@@ -17,10 +17,10 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from jaxsvm import selection
 from jaxsvm.errors import InputError
-from jaxsvm.hinge import BoxProblem
-from jaxsvm.precision import rounded
+from jaxsvm.numerics import selection
+from jaxsvm.numerics.precision import rounded
+from jaxsvm.problems.box import BoxProblem
 from jaxsvm.result import Counters
 from jaxsvm.solvers.dual_coordinate_ascent import ORDERS, Visits, visited
 from jaxsvm.solvers.sequential_minimal_optimization import require_box

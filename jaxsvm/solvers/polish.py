@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxsvm.problem import SquaredHingeProblem
+from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 
 DIRECT_SIZE = 2048
 """Up to this n a polish may hold an n x n matrix (32 MiB in float64) and factor it."""

@@ -17,11 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from jaxsvm import selection
 from jaxsvm.errors import InputError
-from jaxsvm.hinge import BoxProblem
 from jaxsvm.loop import drive
-from jaxsvm.precision import rounded
+from jaxsvm.numerics import selection
+from jaxsvm.numerics.precision import rounded
+from jaxsvm.problems.box import BoxProblem
 from jaxsvm.result import Counters
 from jaxsvm.solvers import interior_point
 from jaxsvm.solvers.shrinking import drive_shrunk

@@ -2,8 +2,8 @@
 
 Source: Joachims 1999; Fan, Chen and Lin 2005 (LIBSVM). A sample at 0 or U whose margin lies beyond the largest
 violation of the optimality conditions has nothing to do for a while. What is left is a box problem of its own
-(`jaxsvm.hinge.reduced`) with a stored kernel matrix, of one of few sizes, so that few programs are compiled. The end is
-decided on the whole problem, by the one driver.
+(`jaxsvm.problems.box.reduced`) with a stored kernel matrix, of one of few sizes, so that few programs are compiled. The
+end is decided on the whole problem, by the one driver.
 """
 
 import dataclasses
@@ -16,10 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxsvm.gram import MEMORY
-from jaxsvm.hinge import BoxProblem, reduced
+from jaxsvm.gram.operators import MEMORY
 from jaxsvm.interruption import Interruption, interrupted, watching
 from jaxsvm.loop import drive, warn_unless_converged
+from jaxsvm.problems.box import BoxProblem, reduced
 from jaxsvm.result import Counters, Fit, Status, StatusCode
 from jaxsvm.validation import require_seconds, require_usable
 

@@ -8,9 +8,9 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-from jaxsvm import selection
 from jaxsvm.errors import InputError
-from jaxsvm.problem import Restricted
+from jaxsvm.numerics import selection
+from jaxsvm.problems.squared_hinge import Restricted
 from jaxsvm.result import Counters
 
 STARTS = ("random", "two-point", "uniform")

@@ -20,10 +20,10 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import InputError
-from jaxsvm.precision import rounded
+from jaxsvm.numerics.precision import rounded
+from jaxsvm.problems.slack import SlackProblem
+from jaxsvm.problems.water_level import METHODS
 from jaxsvm.result import Counters
-from jaxsvm.slack import SlackProblem
-from jaxsvm.water_level import METHODS
 
 AVERAGES = ("uniform", "linear", "last")
 NEVER = 2**30
@@ -44,8 +44,8 @@ class StochasticBatchPerceptron:
         average: What it returns: "uniform" (the mean of the iterates, the paper's), "linear" (later iterates count
             more) or "last"; static.
         burn_in: Steps that are left out of the mean: the paper's `T_0`, >= 0.
-        method: How the water level is found, see `jaxsvm.water_level`; None: without sorting where that is exact;
-            static.
+        method: How the water level is found, see `jaxsvm.problems.water_level`; None: without sorting where that is
+            exact; static.
         check_every: Steps a chunk, between looks at the running gap; static.
     """
 

@@ -6,8 +6,8 @@ where the batch's `sum_j g_j ...` is minus a subgradient of `Lhat(w) = sum_i U_i
 in expectation. Three spaces hold the iterate: dense features w itself, moved by an optax chain; CSR features
 `w = s v`, so that shrinking costs O(1) and a step O(entries of the batch); kernels its coefficients and all responses.
 
-The ledger (`jaxsvm.solvers.ledger`) counts what each sample contributed, from which come the coefficients of the answer
-and a dual point that certifies it.
+The sums (`jaxsvm.solvers.running_sums`) counts what each sample contributed, from which come the coefficients of the
+answer and a dual point that certifies it.
 """
 
 from collections.abc import Callable
@@ -21,17 +21,17 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import InputError, is_concrete
-from jaxsvm.hinge import BoxProblem
+from jaxsvm.gram.low_rank import LowRankGram
 from jaxsvm.kernels import Linear
-from jaxsvm.low_rank import LowRankGram
-from jaxsvm.precision import rounded
+from jaxsvm.numerics.precision import rounded
+from jaxsvm.points import CSR
+from jaxsvm.problems.box import BoxProblem
 from jaxsvm.result import Counters
 from jaxsvm.solvers.batches import Draws, next_batch, sparse_add, sparse_margins
 from jaxsvm.solvers.features import Primal
-from jaxsvm.solvers.ledger import Ledger
+from jaxsvm.solvers.running_sums import RunningSums
 from jaxsvm.solvers.sequential_minimal_optimization import require_box
 from jaxsvm.solvers.stochastic_batch_perceptron import rows_computed
-from jaxsvm.sparse import CSR
 
 ORDERS = ("permuted", "random")
 AVERAGES = ("linear", "uniform", "suffix", "last")
@@ -70,7 +70,7 @@ class Dense(NamedTuple):
 
 
 class Scaled(NamedTuple):
-    """CSR features or a kernel: `w = s v` with the ledger's s.
+    """CSR features or a kernel: `w = s v` with the sums's s.
 
     Attributes:
         v: v itself, `(size,)`, of features; the responses `Q h`, `(n,)`, of a kernel.
@@ -142,25 +142,25 @@ def _margins(problem: BoxProblem, at: Dense | Scaled, index: Int[Array, " b"]) -
 
 
 def _move_dense(
-    problem: BoxProblem, rule: Rule, at: Dense, ledger: Ledger, move: Move, rows: Float[Array, "b d"]
+    problem: BoxProblem, rule: Rule, at: Dense, sums: RunningSums, move: Move, rows: Float[Array, "b d"]
 ) -> tuple[Dense, Any, Any]:
-    """The optax chain's step on w; the scale and gain that do the same to the ledger."""
+    """The optax chain's step on w; the scale and gain that do the same to the sums."""
     signed = problem.y[move.batch] * move.g
     descent = jnp.matmul(signed, rows, precision=lax.Precision.HIGHEST)
     gradient = -jnp.append(descent, signed.sum()) if problem.offset == 1 else -descent
     moved: Any = rule.transform.update(gradient, at.chain, at.w)
     updates, chain = moved
     w = jnp.asarray(optax.apply_updates(at.w, updates))
-    s, gain = _scale(rule, ledger, move.taken)
+    s, gain = _scale(rule, sums, move.taken)
     factor = 1 if rule.radius is None else chain[-1].factor
     return Dense(w, chain), s * factor, gain
 
 
 def _move_scaled(
-    problem: BoxProblem, rule: Rule, at: Scaled, ledger: Ledger, move: Move, before: Float[Array, " b"]
+    problem: BoxProblem, rule: Rule, at: Scaled, sums: RunningSums, move: Move, before: Float[Array, " b"]
 ) -> tuple[Scaled, Any, Any]:
     """The same step in the scaled form: `s <- (1 - eta lam) s`, `v += (eta / s) sum_j g_j y_j phi_j`."""
-    features, (s, gain) = features_of(problem), _scale(rule, ledger, move.taken)
+    features, (s, gain) = features_of(problem), _scale(rule, sums, move.taken)
     dh = gain * move.g
     if features is None:
         # Rows are computed where a sample of the batch is violated; a rejected draw costs nothing.
@@ -181,14 +181,14 @@ def _move_scaled(
     return Scaled(v, r2), s * jnp.minimum(1, rule.radius / jnp.where(length > 0, length, 1)), gain
 
 
-def _scale(rule: Rule, ledger: Ledger, count: Int[Array, ""]) -> tuple[Array, Array]:
+def _scale(rule: Rule, sums: RunningSums, count: Int[Array, ""]) -> tuple[Array, Array]:
     """The scale before the projection, and the gain that makes `eta g` of it."""
-    dtype = ledger.s.dtype
+    dtype = sums.s.dtype
     eta = jnp.asarray(rule.schedule(count), dtype)
     shrink = 1 - eta * rule.lam
     # Step 1 of Pegasos erases w_1, which is 0 (`start` sees to it): any scale will do. Later none may vanish.
     erases = jnp.abs(shrink) <= 8 * jnp.finfo(dtype).eps
-    s = jnp.where(erases, jnp.where(count == 0, 1, jnp.finfo(dtype).eps), shrink) * ledger.s
+    s = jnp.where(erases, jnp.where(count == 0, 1, jnp.finfo(dtype).eps), shrink) * sums.s
     return s, eta / s
 
 
@@ -201,7 +201,7 @@ class State(NamedTuple):
     Attributes:
         draws: The order of the samples.
         at: The iterate.
-        ledger: Coefficients of iterate and average, violated visits.
+        sums: Coefficients of iterate and average, violated visits.
         point: Of the last certification: coefficients of the answer's w, and a feasible dual point, `(2, n)`.
         products: `Q` times both, from scratch, `(2, n)`.
         certified: Steps taken then, int32 `()`.
@@ -213,7 +213,7 @@ class State(NamedTuple):
 
     draws: Draws
     at: Any
-    ledger: Ledger
+    sums: RunningSums
     point: Float[Array, "two n"]
     products: Float[Array, "two n"]
     certified: Int[Array, ""]
@@ -264,7 +264,7 @@ def start(problem: BoxProblem, solver: Any, key: Array | None, init: Any) -> Sta
     return State(
         draws=Draws.begin(key),
         at=at,
-        ledger=Ledger.begin(h),
+        sums=RunningSums.begin(h),
         point=nothing,
         products=nothing,
         certified=jnp.zeros((), jnp.int32),
@@ -277,18 +277,18 @@ def start(problem: BoxProblem, solver: Any, key: Array | None, init: Any) -> Sta
 def step(problem: BoxProblem, solver: Any, state: State) -> State:
     """Draw a batch, look at its margins, average, shrink, move along what is violated, project."""
     rule, count = solver.rule(problem), state.counters.steps
-    at, ledger = _in_range(state.at, state.ledger)
+    at, sums = _in_range(state.at, state.sums)
     draws, index, share = next_batch(problem, state.draws, solver.batch, solver.order)
     inner, rows = _margins(problem, at, index)
-    margins = inner if isinstance(at, Dense) else ledger.s * inner
+    margins = inner if isinstance(at, Dense) else sums.s * inner
     slack = problem.q[index] - margins
     violated = slack > 0
     move = Move(index, violated, jnp.where(violated, share, 0), count)
-    ledger = ledger.averaged(count + 1 - burn_in(solver), solver.average)
+    sums = sums.averaged(count + 1 - burn_in(solver), solver.average)
     if isinstance(at, Dense):
-        at, s, gain = _move_dense(problem, rule, at, ledger, move, rows)
+        at, s, gain = _move_dense(problem, rule, at, sums, move, rows)
     else:
-        at, s, gain = _move_scaled(problem, rule, at, ledger, move, inner)
+        at, s, gain = _move_scaled(problem, rule, at, sums, move, inner)
     loss = share @ jnp.maximum(slack, 0)
     with_features = features_of(problem) is not None
     rows_taken = jnp.asarray(solver.batch, jnp.int32) if with_features else violated.sum(dtype=jnp.int32)
@@ -296,7 +296,7 @@ def step(problem: BoxProblem, solver: Any, state: State) -> State:
     return state._replace(
         draws=draws,
         at=at,
-        ledger=ledger.moved(index, move.g, gain, violated, count + 1)._replace(s=s),
+        sums=sums.moved(index, move.g, gain, violated, count + 1)._replace(s=s),
         R=state.R + (loss - state.R) / (count + 1).astype(loss.dtype),
         counters=counters._replace(toward=state.counters.toward + jnp.any(violated)),
     )
@@ -304,9 +304,9 @@ def step(problem: BoxProblem, solver: Any, state: State) -> State:
 
 def refresh(problem: BoxProblem, solver: Any, state: State) -> State:
     """The point of the certificate from scratch; scales multiplied out, responses and `|v|^2` recomputed."""
-    dtype = state.ledger.columns.dtype
-    ledger = state.ledger.multiplied_out()
-    h, mean, violated, visits = ledger.columns.T
+    dtype = state.sums.columns.dtype
+    sums = state.sums.multiplied_out()
+    h, mean, violated, visits = sums.columns.T
     since = state.counters.steps - burn_in(solver)
     w = h if solver.average == "last" else jnp.where(since < 1, h, mean)
     # Samples that were never visited: as the answer finds them.
@@ -316,7 +316,7 @@ def refresh(problem: BoxProblem, solver: Any, state: State) -> State:
     else:
         (s,), at = products(problem, w[None]), state.at
         if isinstance(at, Scaled):
-            v = state.ledger.s * at.v
+            v = state.sums.s * at.v
             at = Scaled(v, v @ v)
     share = jnp.where(visits > 0, violated / jnp.where(visits > 0, visits, 1), s < problem.q)
     a = jnp.clip(share, 0, 1) * problem.upper
@@ -326,7 +326,7 @@ def refresh(problem: BoxProblem, solver: Any, state: State) -> State:
     a = rounded(times * a, dtype)  # within the box, whose bounds are numbers of that dtype
     return state._replace(
         at=at,
-        ledger=ledger,
+        sums=sums,
         point=jnp.stack([w, a]),
         products=jnp.stack([s, products(problem, a[None])[0]]),
         certified=state.counters.steps,
@@ -353,20 +353,20 @@ def require_positive(name: str, value: Any, zero: bool = False) -> None:
         raise InputError(f"{name} is {value}: a {'number not below 0' if zero else 'positive number'} is needed.")
 
 
-def _in_range(at: Any, ledger: Ledger) -> tuple[Any, Ledger]:
+def _in_range(at: Any, sums: RunningSums) -> tuple[Any, RunningSums]:
     """Scales that shrank to almost nothing, or so fast that `p h + q u` cancels, multiplied out.
 
     Steps of `1 / (lam t)` never come to that between two certificates; other schedules may.
     """
 
-    def multiply(carry: tuple[Array, Any, Ledger]) -> tuple[Array, Any, Ledger]:
-        _, at, ledger = carry
+    def multiply(carry: tuple[Array, Any, RunningSums]) -> tuple[Array, Any, RunningSums]:
+        _, at, sums = carry
         if isinstance(at, Scaled):
-            at = Scaled(ledger.s * at.v, ledger.s**2 * at.r2)
-        return jnp.asarray(False), at, ledger.multiplied_out()
+            at = Scaled(sums.s * at.v, sums.s**2 * at.r2)
+        return jnp.asarray(False), at, sums.multiplied_out()
 
-    size = jnp.abs(ledger.s)
-    small = (size < TINY) | (ledger.q < TINY) | (jnp.abs(ledger.p) > CANCELS * size)
+    size = jnp.abs(sums.s)
+    small = (size < TINY) | (sums.q < TINY) | (jnp.abs(sums.p) > CANCELS * size)
     # A loop of one turn at most: under vmap a cond would do it in every step.
-    _, at, ledger = lax.while_loop(lambda carry: carry[0], multiply, (small, at, ledger))
-    return at, ledger
+    _, at, sums = lax.while_loop(lambda carry: carry[0], multiply, (small, at, sums))
+    return at, sums

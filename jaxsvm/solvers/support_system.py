@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from jaxsvm.problem import SquaredHingeProblem
+from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 
 SMALLEST = 256
 LANDMARKS = 128

@@ -1,0 +1,1 @@
+"""Derivatives of a solution: the rule, and what each problem contributes to it."""

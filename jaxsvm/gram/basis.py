@@ -1,0 +1,212 @@
+"""Basis functions of a decision function: kernels at the training points, or the features of a low-rank Gram."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+from jaxsvm.errors import InputError, is_concrete
+from jaxsvm.kernels import Kernel, Precomputed, kernel_from_dict, kernel_to_dict
+from jaxsvm.points import CSR, as_points, by_row_tiles, dense_rows
+
+BLOCK_BYTES = 32 * 2**20
+BASIS_TILE = 1024
+"""Sparse basis points made dense at a time, at most; fewer where they are wide."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class KernelBasis:
+    """`x_new -> k(x_new, x_j)` for q points.
+
+    Attributes:
+        kernel: The kernel.
+        x: The points, less `shift`, `(q, d)` dense or CSR; for `Precomputed` indices of training samples, `(q,)`.
+        shift: What to subtract from new points, `(d,)`.
+        near: Whether the points are known to be near the origin, as `jaxsvm.numerics.distances.place` found. New points
+        need not
+            be: one that is far away is far from all of them, and its distance keeps its digits. Static.
+    """
+
+    kernel: Kernel
+    x: Any
+    shift: Float[Array, " d"]
+    near: bool = dataclasses.field(default=False, metadata={"static": True})
+
+    @property
+    def size(self) -> int:
+        """Q."""
+        return self.x.shape[0]
+
+    def __call__(self, x_new: Float[Array, "m d"]) -> Float[Array, "m q"]:
+        """All values, `(m, q)`, of dense new points."""
+        if isinstance(self.kernel, Precomputed):
+            return self.kernel.matrix(x_new, self.x)
+        if isinstance(self.x, CSR):
+            x, x_new = self.x, x_new - self.shift
+            tile = max(1, min(BASIS_TILE, BLOCK_BYTES // (8 * x.d)))
+            return by_row_tiles(self.size, tile, lambda index: self._values(x_new, x.rows(index)).T).T
+        return self._values(x_new - self.shift, self.x)
+
+    def _values(self, x_new: Array, x: Array) -> Array:
+        return self.kernel.matrix(x_new, x, near=self.near)
+
+    def apply(self, x_new: Any, coef: Float[Array, " q"], block: int | None = None) -> Float[Array, " m"]:
+        """`basis(x_new) @ coef`, `(m,)`, in blocks of rows."""
+        if not isinstance(self.kernel, Precomputed):
+            return apply_in_blocks(self, x_new, coef, self.x.shape[1], block)
+        points = as_points(x_new, None, "x_new")
+        if is_concrete(self.x) and self.size and points.shape[1] <= (last := int(self.x.max())):
+            # A gather would take the last column for every one that is missing.
+            raise InputError(
+                f"x_new has {points.shape[1]} columns of kernel values, and training sample {last} is needed: "
+                "one column for every training sample."
+            )
+        return apply_in_blocks(self, points, coef, None, block)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class NystroemBasis:
+    """Nystroem features `k(x_new, landmarks) @ whitening`.
+
+    Attributes:
+        kernel: The kernel.
+        x: The landmarks, less `shift`, `(q, d)`.
+        shift: What to subtract from new points, `(d,)`.
+        whitening: `(q, r)`.
+        near: As in `KernelBasis`.
+    """
+
+    kernel: Kernel
+    x: Float[Array, "q d"]
+    shift: Float[Array, " d"]
+    whitening: Float[Array, "q r"]
+    near: bool = dataclasses.field(default=False, metadata={"static": True})
+
+    @property
+    def size(self) -> int:
+        """R."""
+        return self.whitening.shape[1]
+
+    def __call__(self, x_new: Float[Array, "m d"]) -> Float[Array, "m r"]:
+        """Features of dense points, `(m, r)`."""
+        values = self.kernel.matrix(x_new - self.shift, self.x, near=self.near)
+        return jnp.matmul(values.astype(self.whitening.dtype), self.whitening, precision=lax.Precision.HIGHEST)
+
+    def apply(self, x_new: Any, coef: Float[Array, " r"], block: int | None = None) -> Float[Array, " m"]:
+        """`basis(x_new) @ coef`, `(m,)`, in blocks of rows."""
+        return apply_in_blocks(self, x_new, coef, self.x.shape[1], block)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class FourierBasis:
+    """Random Fourier features `sqrt(2 / r) cos(x_new @ frequencies + phases)`.
+
+    Attributes:
+        frequencies: `(d, r)`.
+        phases: `(r,)`.
+        shift: What to subtract from new points, `(d,)`.
+    """
+
+    frequencies: Float[Array, "d r"]
+    phases: Float[Array, " r"]
+    shift: Float[Array, " d"]
+
+    @property
+    def size(self) -> int:
+        """R."""
+        return self.phases.shape[0]
+
+    def __call__(self, x_new: Float[Array, "m d"]) -> Float[Array, "m r"]:
+        """Features of dense points, `(m, r)`."""
+        angles = jnp.matmul(x_new - self.shift, self.frequencies, precision=lax.Precision.HIGHEST) + self.phases
+        return jnp.sqrt(jnp.asarray(2 / self.size, angles.dtype)) * jnp.cos(angles)
+
+    def apply(self, x_new: Any, coef: Float[Array, " r"], block: int | None = None) -> Float[Array, " m"]:
+        """`basis(x_new) @ coef`, `(m,)`, in blocks of rows."""
+        return apply_in_blocks(self, x_new, coef, self.frequencies.shape[0], block)
+
+
+def apply_in_blocks(
+    basis: Any, x_new: Any, coef: Float[Array, " q"], columns: int | None, block: int | None
+) -> Float[Array, " m"]:
+    """`basis(x_new) @ coef` for a block of rows at a time: a million rows never need m x q memory.
+
+    Args:
+        basis: Any basis.
+        x_new: Points `(m, d)`, dense or sparse.
+        coef: Coefficients, `(q,)`.
+        columns: What d must be; None where the basis takes what comes.
+        block: Rows at a time; None: as many as make 32 MiB of values, or of points where these are wider.
+
+    Raises:
+        InputError: On points of another width, or bad values.
+    """
+    points = as_points(x_new, None, "x_new")
+    if columns is not None and points.shape[1] != columns:
+        raise InputError(f"x_new has {points.shape[1]} features: {columns} are needed, as in training.")
+    m = points.shape[0]
+    width = max(basis.size, points.shape[1])  # rows that are dense for a while, and their values
+    size = max(1, min(m, BLOCK_BYTES // (8 * width) if block is None else block))
+    return _blocks(basis, points, coef, size)
+
+
+@jax.jit(static_argnames="size")
+def _blocks(basis: Any, points: Any, coef: Array, size: int) -> Array:
+    def value(index: Array) -> Array:
+        features = basis(dense_rows(points, index))
+        dtype = jnp.result_type(features.dtype, coef.dtype)
+        return jnp.matmul(features.astype(dtype), coef.astype(dtype), precision=lax.Precision.HIGHEST)
+
+    m = points.shape[0]
+    whole = m // size
+    head = lax.map(jax.checkpoint(value), jnp.arange(whole * size, dtype=jnp.int32).reshape(whole, size)).reshape(-1)
+    if m % size == 0:
+        return head
+    return jnp.concatenate([head, value(jnp.arange(whole * size, m, dtype=jnp.int32))])
+
+
+# --- in a file
+# ---------------------------------------------------------------------------------------------------------
+
+
+def basis_to_arrays(basis: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A basis as a description in JSON's types and named arrays.
+
+    Raises:
+        InputError: Where the kernel is a user's function.
+    """
+    if isinstance(basis, FourierBasis):
+        return {"type": "fourier"}, {"frequencies": basis.frequencies, "phases": basis.phases, "shift": basis.shift}
+    description: dict[str, Any] = {"type": "kernel", "kernel": kernel_to_dict(basis.kernel), "near": basis.near}
+    arrays = {"shift": basis.shift}
+    if isinstance(basis, NystroemBasis):
+        description["type"] = "nystroem"
+        arrays["whitening"] = basis.whitening
+    if isinstance(basis.x, CSR):
+        description["sparse"] = {"d": basis.x.d, "width": basis.x.width}
+        arrays |= {"data": basis.x.data, "indices": basis.x.indices, "indptr": basis.x.indptr}
+    else:
+        arrays["x"] = basis.x
+    return description, arrays
+
+
+def basis_from_arrays(description: dict[str, Any], arrays: dict[str, Any]) -> Any:
+    """What `basis_to_arrays` described."""
+    values = {name: jnp.asarray(value) for name, value in arrays.items()}
+    if description["type"] == "fourier":
+        return FourierBasis(values["frequencies"], values["phases"], values["shift"])
+    kernel = kernel_from_dict(description["kernel"])
+    near = bool(description.get("near", False))  # files of earlier versions do not know
+    if "sparse" in description:
+        x: Any = CSR(values["data"], values["indices"], values["indptr"], **description["sparse"])
+    else:
+        x = values["x"]
+    if description["type"] == "nystroem":
+        return NystroemBasis(kernel, x, values["shift"], values["whitening"], near)
+    return KernelBasis(kernel, x, values["shift"], near)

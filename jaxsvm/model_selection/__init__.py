@@ -1,0 +1,1 @@
+"""Model selection: cross-validation, folds, a grid of C from the data, gradients of a held-out loss."""

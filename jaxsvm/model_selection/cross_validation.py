@@ -1,0 +1,245 @@
+"""Cross-validation over folds x C in one computation, and a grid of C from the data.
+
+A fold is the same problem with its held-out samples absent (weight 0): one Gram operator serves all folds, and the
+margins of the held-out samples come with the certificate of each fit. Nystroem Grams are the exception: no landmark may
+be a held-out sample, so that each fold has a Gram of its own.
+"""
+
+import dataclasses
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from jaxsvm.errors import ConvergenceWarning, InputError, is_concrete
+from jaxsvm.gram.low_rank import LowRankGram, landmarks_among
+from jaxsvm.interruption import on_host_stacked, watching
+from jaxsvm.loop import drive
+from jaxsvm.model import is_right
+from jaxsvm.model_selection.folds import Fold, fold_masks
+from jaxsvm.path.solve import checked_values, exact_solver, solve_together
+from jaxsvm.problems.box import BoxProblem
+from jaxsvm.problems.squared_hinge import SquaredHingeProblem, svm_problem
+from jaxsvm.result import Certificate, Fit, StatusCode
+
+SCORES = ("accuracy", "balanced_accuracy", "squared_hinge")
+
+
+@dataclasses.dataclass(frozen=True)
+class CrossValidation:
+    """Scores of k values of C on every fold, each fit certified.
+
+    Attributes:
+        Cs: The values, in the order asked, `(k,)`.
+        scores: Score of each fold at each value, `(folds, k)`; larger is better; NaN where Ctrl-C left it out.
+        mean: Mean over folds, `(k,)`; NaN where one of them is.
+        standard_error: Of that mean, `(k,)`.
+        C: The value of the best mean; the smallest of equals; NaN where Ctrl-C left no value that every fold reached.
+        C_one_standard_error: The smallest value whose mean lies within one standard error of the best.
+        folds: The fold in which each sample is held out, `(n,)`; the last of several; -1: never.
+        fits: The fits, leading axes `(folds, k)`.
+    """
+
+    Cs: Float[np.ndarray, " k"]
+    scores: Float[np.ndarray, "folds k"]
+    mean: Float[np.ndarray, " k"]
+    standard_error: Float[np.ndarray, " k"]
+    C: float
+    C_one_standard_error: float
+    folds: Int[np.ndarray, " n"]
+    fits: Fit
+
+    @property
+    def certificate(self) -> Certificate:
+        """Certificates, `(folds, k)` in each field."""
+        return self.fits.certificate
+
+    @property
+    def status(self) -> StatusCode:
+        """Status codes, `(folds, k)`."""
+        return self.fits.status
+
+
+def cross_validate(
+    gram: Any,
+    y: Any,
+    Cs: Any,
+    folds: Any = 5,
+    groups: Any = None,
+    *,
+    problem: Callable[..., Any] = svm_problem,
+    sample_weight: Any = None,
+    score: str = "accuracy",
+    tol: Any = 1e-3,
+    seed: int = 0,
+    key: Array | None = None,
+) -> CrossValidation:
+    """Score values of C on held-out folds.
+
+    Args:
+        gram: The Gram operator of the n samples, from `jaxsvm.gram`. The landmarks of a Nystroem Gram are chosen anew
+            in each fold, by the same rule, among the samples that train there.
+        y: Labels in {-1, +1}, `(n,)`.
+        Cs: Values of C, `(k,)`, in any order.
+        folds: How many folds (stratified by class, or by group where groups are given); or a splitter of scikit-learn
+            (any object with `split(X, y, groups)`); or pairs `(train, test)` in a list, tuple or generator, each part
+            indices of samples or a boolean mask; or the fold of each sample, `(n,)` integers with -1 for "never held
+            out". A sample in neither part of a pair does not count in that fold.
+        groups: Group of each sample, `(n,)`: samples of a group are held out together. For a number or a splitter.
+        problem: What makes the problem of one value: `problem(gram, y, C, sample_weight=...)`.
+        sample_weight: Weights, `(n,)`, of fits and scores.
+        score: "accuracy", "balanced_accuracy" (the mean over classes) or "squared_hinge" (the loss, negated).
+        tol: The relative duality gap that each fit is certified to.
+        seed: Of the shuffle that deals samples to folds.
+        key: A random key for the solver.
+
+    Returns:
+        Scores, standard errors, the chosen values, and all fits with their certificates. After Ctrl-C the choice is
+        among the values that every fold reached.
+
+    Raises:
+        InputError: On arguments that cannot be used.
+    """
+    if not is_concrete(gram, y, Cs, sample_weight, folds, groups):
+        raise InputError("cross_validate needs concrete arrays: call it outside jit and vmap.")
+    values = np.asarray(checked_values(Cs), float)
+    if score not in SCORES:
+        raise InputError(f"score is {score!r}: one of {', '.join(SCORES)} is needed.")
+    labels = np.asarray(y)
+    problem(gram, y, values[0], sample_weight=sample_weight)  # bad labels and weights raise here
+    dealt = fold_masks(labels, folds, groups, seed)
+    weights = np.ones(len(labels)) if sample_weight is None else np.asarray(sample_weight, float)
+    for number, fold in enumerate(dealt):
+        _require_classes(labels, weights, fold, number)
+    trains = [np.where(fold.train, weights, 0.0) for fold in dealt]
+
+    def build(gram: Any, train: np.ndarray) -> Callable[[Any], Any]:
+        return lambda C: problem(gram, y, C, sample_weight=train)
+
+    if isinstance(gram, LowRankGram) and gram.landmarks is not None:
+        keys = jax.random.split(jax.random.key(seed), len(trains))
+        grams = (landmarks_among(gram, train > 0, drawn) for train, drawn in zip(trains, keys, strict=True))
+        pairs = zip(grams, trains, strict=True)
+        with watching() as stop:
+            fits = [solve_together([build(*pair)], values, tol=tol, key=key, stop=stop)[0] for pair in pairs]
+    else:
+        fits = solve_together([build(gram, train) for train in trains], values, tol=tol, key=key)
+    scores = np.stack([_scores(fit, fold.test, labels, weights, score) for fit, fold in zip(fits, dealt, strict=True)])
+    mean = scores.mean(axis=0)
+    error = scores.std(axis=0, ddof=1) / np.sqrt(len(scores)) if len(scores) > 1 else np.zeros_like(mean)
+    scored = [i for i in range(len(values)) if np.isfinite(mean[i])]
+    best = min(scored, key=lambda i: (-mean[i], values[i]), default=None)
+    within = [values[i] for i in scored if best is not None and mean[i] >= mean[best] - error[best]]
+    chosen = (float("nan"), float("nan")) if best is None else (float(values[best]), float(min(within)))
+    stacked = on_host_stacked(fits)
+    _warn_of_unfinished(stacked)
+    number_of = np.full(len(labels), -1)
+    for number, fold in enumerate(dealt):
+        number_of[fold.test] = number
+    return CrossValidation(values, scores, mean, error, *chosen, number_of, stacked)
+
+
+def _require_classes(labels: np.ndarray, weights: np.ndarray, fold: Fold, number: int) -> None:
+    for part, name in ((fold.train & (weights > 0), "left to train on"), (fold.test & (weights > 0), "held out")):
+        missing = [sign for sign in (-1, 1) if not (labels[part] == sign).any()]
+        if not part.any() or (missing and name == "left to train on"):
+            raise InputError(
+                f"folds: fold {number} has no sample{'' if not part.any() else f' of class {missing[0]:+d}'} {name}: "
+                "use fewer folds, or other groups."
+            )
+
+
+def _scores(fit: Fit, mask: np.ndarray, labels: np.ndarray, weights: np.ndarray, score: str) -> np.ndarray:
+    """One score a value of C, from margins of the held-out samples in primal scale, `(k,)`."""
+    held = mask & (weights > 0)
+    margins = (np.asarray(fit.margins, float) / np.asarray(fit.R, float)[:, None])[:, held]
+    margins[np.isinf(np.asarray(fit.certificate.relative_gap))] = np.nan  # not reached: at another value's point
+    w, sign = weights[held], labels[held]
+    if score == "squared_hinge":
+        return -(w * np.maximum(0, 1 - margins) ** 2).sum(axis=1) / w.sum()
+    right = np.where(np.isnan(margins), np.nan, is_right(margins, sign))
+    if score == "accuracy":
+        return (w * right).sum(axis=1) / w.sum()
+    classes = [sign == value for value in (-1, 1) if (sign == value).any()]
+    return np.mean([(w[c] * right[:, c]).sum(axis=1) / w[c].sum() for c in classes], axis=0)
+
+
+def _warn_of_unfinished(fits: Fit) -> None:
+    codes = np.asarray(fits.status.code)
+    if (codes != 1).any():
+        fold, place = (int(axis[0]) for axis in np.nonzero(codes != 1))
+        warnings.warn(
+            f"{int((codes != 1).sum())} of {codes.size} fits are not certified; fold {fold} at value {place} ended as "
+            f"{fits.status[fold, place].name}: `check(result.fits[fold])` tells more.",
+            ConvergenceWarning,
+            stacklevel=3,
+        )
+
+
+def C_grid(  # noqa: N802 (C is the field's name)
+    gram: Any,
+    y: Any,
+    n: int = 64,
+    *,
+    problem: Callable[..., Any] = svm_problem,
+    sample_weight: Any = None,
+    change: float = 0.02,
+    largest: float = 1e6,
+) -> Float[np.ndarray, " n"]:
+    """A grid of C from the data: from "every sample is a support vector" to "nothing changes any more".
+
+    Below `1 / max_i (B 1)_i` (B the signed kernel matrix) every margin of the solution `beta ~ C (1 - C B 1)` is under
+    1: that is the lower end. The upper end is the first `C` of a decimal scale from which ten times more
+    changes the margins by less than `change`.
+
+    Args:
+        gram: The Gram operator of the samples, from `jaxsvm.gram`.
+        y: Labels in {-1, +1}, one a sample.
+        n: How many values, >= 1.
+        problem: What makes the problem of one value: `problem(gram, y, C, sample_weight=...)`.
+        sample_weight: Weights, one a sample.
+        change: Relative change of the margins (root mean square) that counts as nothing, > 0.
+        largest: The upper end at the most, in units of the lower end and at least ten of it.
+
+    Returns:
+        Increasing values, evenly spaced in log C, `(n,)`.
+
+    Raises:
+        InputError: On arguments that cannot be used.
+        KeyboardInterrupt: On Ctrl-C: half of a grid is none.
+    """
+    if not isinstance(n, int | np.integer) or n < 1:
+        raise InputError(f"n is {n!r}: the number of values, at least 1, is needed.")
+    if not is_concrete(gram, y, sample_weight):
+        raise InputError("C_grid needs concrete arrays: call it outside jit and vmap.")
+    if not (change > 0 and largest >= 10):
+        raise InputError(f"change is {change} and largest {largest}: change > 0 and largest >= 10 are needed.")
+
+    def at(C: float) -> Any:
+        return problem(gram, y, C, sample_weight=sample_weight)
+
+    first = at(1.0)
+    if not isinstance(first, SquaredHingeProblem | BoxProblem):
+        raise InputError(
+            f"problem makes a {type(first).__name__}: a grid of C is for `svm_problem` or `hinge_problem`."
+        )
+    squared = isinstance(first, SquaredHingeProblem)
+    weights = first.costs if squared else first.upper
+    pull = np.asarray(first.matvec(weights) - (first.ridge * weights if squared else 0))
+    low = float(1 / max(pull.max() * float(weights.max()), float(first.diagonal.max()), np.finfo(float).tiny))
+    solver, key = exact_solver(first, 1e-2), jax.random.key(0)
+    high, before, warm = low, None, None
+    with watching() as stop:
+        while high < low * largest:
+            fit = drive(at(high), solver, key, warm, warn=False, stop=stop)
+            if stop.seen:  # a grid that ends early would not say so
+                raise KeyboardInterrupt
+            warm, margins = (fit.alpha, fit.margins), np.asarray(fit.margins, float) / float(fit.R)
+            if before is not None and np.linalg.norm(margins - before) <= change * np.linalg.norm(margins):
+                high /= 10
+                break
+            high, before = high * 10, margins
+    return np.geomspace(low, max(high, 10 * low), n) if n > 1 else np.array([np.sqrt(low * max(high, 10 * low))])

@@ -1,0 +1,140 @@
+"""The loss of held-out decision values as one compiled function of C and the kernel's parameters, with its gradient.
+
+The data are arguments of that function: parameters, data and tolerances of the same shapes never compile it again. (Nor
+should data be closed over on the CPU: XLA's fusion there gave wrong products of constants, jaxlib 0.10.2, float32.)
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float
+
+from jaxsvm.derivatives.rule import differentiable
+from jaxsvm.errors import InputError
+from jaxsvm.gram.operators import gram
+from jaxsvm.interruption import Interruption, on_host_stacked, watching
+from jaxsvm.kernels import Kernel
+from jaxsvm.loop import drive
+from jaxsvm.model import decision_function, is_right
+from jaxsvm.model_selection.folds import fold_masks
+from jaxsvm.problems.squared_hinge import svm_problem
+from jaxsvm.result import Fit
+
+
+def smoothed_hinge(margins: Float[Array, " m"]) -> Float[Array, " m"]:
+    """0 from margin 1 on, `(1 - m)^2 / 2` down to margin 0, and a line from there (Rennie and Srebro 2005)."""
+    slack = jnp.maximum(1 - margins, 0)
+    return jnp.where(slack < 1, slack**2 / 2, slack - 0.5)
+
+
+def logistic(margins: Float[Array, " m"]) -> Float[Array, " m"]:
+    """`log(1 + exp(-m))`."""
+    return jax.nn.softplus(-margins)
+
+
+LOSSES = {"smoothed_hinge": smoothed_hinge, "logistic": logistic}
+
+
+class HeldOut(NamedTuple):
+    """What is the same at every step: points, labels, what is held out, kernel leaves that stay, the solver."""
+
+    x: Any
+    y: Array
+    held_out: Any  # (x, y) of other points, or None
+    folds: Any  # (k, n) weights of those that train, and of those held out, or None
+    leaves: tuple[Any, ...]
+    solver: Any
+
+
+class Objective(NamedTuple):
+    """The static part of an evaluation: how parameters become a kernel, and the loss."""
+
+    treedef: Any
+    tuned: tuple[bool, ...]
+    loss: Callable[[Array], Array]
+
+    def kernel(self, logs: tuple[Array, ...], leaves: tuple[Any, ...]) -> Kernel:
+        """The kernel of these logs; leaves that are not tuned stay."""
+        rest = iter(logs)
+        filled = [jnp.exp(next(rest)) if tuned else leaf for tuned, leaf in zip(self.tuned, leaves, strict=True)]
+        return jax.tree.unflatten(self.treedef, filled)
+
+
+class Outcome(NamedTuple):
+    """What an evaluation tells beside the loss.
+
+    Attributes:
+        fit: The fit; with folds lanes, `(k, ...)`.
+        error: The fraction of held-out samples on the wrong side, `()`.
+    """
+
+    fit: Fit
+    error: Float[Array, ""]
+
+
+def evaluate(
+    parameters: Any, alpha: Array, data: HeldOut, objective: Objective, stop: Interruption | None = None
+) -> Any:
+    """`((loss, outcome), gradient)` at `parameters = (log C, logs of the kernel's)`; None where Ctrl-C ended a fit.
+
+    The fits are the host driver's, which hears Ctrl-C; the rest is one compiled function of them.
+    """
+    log_C, logs = parameters
+    here, C = gram(objective.kernel(logs, data.leaves), data.x), jnp.exp(log_C)
+    fits = []
+    with watching(stop) as stop:
+        weights = [None] if data.folds is None else [np.asarray(train) for train in data.folds[0]]
+        starts = [alpha] if data.folds is None else np.asarray(alpha)
+        for weight, start in zip(weights, starts, strict=True):
+            problem = svm_problem(here, data.y, C, sample_weight=weight)
+            fits.append(drive(problem, data.solver, jax.random.key(0), start, warn=False, stop=stop))
+            if stop.seen:
+                return None
+    return measured(parameters, fits[0] if data.folds is None else on_host_stacked(fits), data, objective)
+
+
+@partial(jax.jit, static_argnames="objective")
+def measured(parameters: Any, fits: Fit, data: HeldOut, objective: Objective) -> Any:
+    """`evaluate` from the fits on; with folds they are lanes."""
+    return jax.value_and_grad(_loss, has_aux=True)(parameters, fits, data, objective)
+
+
+def _loss(parameters: Any, fits: Fit, data: HeldOut, objective: Objective) -> tuple[Array, Outcome]:
+    log_C, logs = parameters
+    here, C = gram(objective.kernel(logs, data.leaves), data.x), jnp.exp(log_C)
+    if data.folds is None:
+        problem = svm_problem(here, data.y, C)
+        fitted = differentiable(problem, fits)
+        x_new, y_new = data.held_out
+        margins = y_new * decision_function(fitted, problem, x_new)
+        return objective.loss(margins).mean(), Outcome(fitted, (~is_right(margins, y_new)).mean())
+    count = data.folds[1].sum()
+
+    def one_fold(fold: tuple[Array, Array, Fit]) -> tuple[Array, Outcome]:
+        train, test, found = fold
+        fitted = differentiable(svm_problem(here, data.y, C, sample_weight=train), found)
+        margins = fitted.margins / fitted.R  # an absent sample has its margin all the same
+        error = jnp.where(test > 0, ~is_right(margins, data.y), False).sum() / count
+        values = jnp.where(test > 0, objective.loss(margins), 0).sum() / count
+        return values, Outcome(fitted, error)
+
+    # One after the other: lanes would all hold the matrices of their derivatives.
+    values, outcome = lax.map(one_fold, (*data.folds, fits))
+    return values.sum(), outcome._replace(error=outcome.error.sum())
+
+
+def fold_weights(y: np.ndarray, folds: Any) -> tuple[np.ndarray, np.ndarray]:
+    """1 where a sample trains, and 1 where it is held out, `(k, n)` each; folds are what `fold_masks` takes."""
+    dealt = fold_masks(y, folds)
+    train, test = (np.stack(masks) for masks in zip(*dealt, strict=True))
+    for sign in (-1, 1):
+        if not train[:, y == sign].any(axis=1).all():
+            raise InputError(f"folds: one of them leaves no sample of class {sign:+d} to train on; take fewer folds.")
+    if not test.any(axis=1).all():
+        raise InputError("folds: one of them holds no sample out.")
+    return train.astype(float), test.astype(float)

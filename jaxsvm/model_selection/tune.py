@@ -1,0 +1,318 @@
+"""Tuning by gradients: C and every kernel parameter, against the loss of held-out decision values.
+
+The loss is a smooth function of the decision values, these of the solution, and the solution of the parameters
+(`jaxsvm.derivatives.rule`): fifty length scales cost what one costs (Chapelle, Vapnik, Bousquet, Mukherjee 2002;
+Keerthi, Sindhwani, Chapelle 2007). Parameters are positive and move on a log scale; a fit starts from the one before.
+
+The loss itself is `jaxsvm.model_selection.objective`: one compiled function for all steps.
+"""
+
+import contextlib
+import dataclasses
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array
+
+from jaxsvm.errors import ConvergenceWarning, InputError, require_finite
+from jaxsvm.gram.operators import gram
+from jaxsvm.interruption import Interruption, nothing, watching
+from jaxsvm.kernels import Kernel, as_kernel
+from jaxsvm.loop import fit
+from jaxsvm.model_selection.objective import LOSSES, HeldOut, Objective, evaluate, fold_weights
+from jaxsvm.points import as_points
+from jaxsvm.problems.squared_hinge import svm_problem
+from jaxsvm.result import Fit, Status
+from jaxsvm.solvers.frank_wolfe import FrankWolfe
+from jaxsvm.validation import require_whole
+
+FAILURES = 3
+"""Evaluations in a row without a number before tuning gives up."""
+
+
+class Record(NamedTuple):
+    """One evaluation, on the host.
+
+    Attributes:
+        loss: The validation loss; NaN where there is none.
+        error: The fraction of held-out samples on the wrong side.
+        C: The penalty.
+        kernel: The kernel, its parameters as NumPy arrays.
+        relative_gap: The certified gap; with folds the largest.
+        status: How the fit ended; with folds the first that is not CONVERGED.
+        gradient_norm: Of the gradient with respect to the logs.
+    """
+
+    loss: float
+    error: float
+    C: float
+    kernel: Kernel
+    relative_gap: float
+    status: Status
+    gradient_norm: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuned:
+    """What `tune` found.
+
+    Attributes:
+        kernel: The kernel of the best certified evaluation.
+        C: Its penalty.
+        problem: The problem of all training samples at these, for `decision_function(fit, problem, x_new)`.
+        fit: The fit of that problem.
+        loss: The validation loss of the best evaluation.
+        best: Its place in `history`.
+        history: Every evaluation, in order.
+        stopped: Why it ended: "steps", "patience", "failed" (no number in 3 evaluations in a row), "interrupted".
+    """
+
+    kernel: Kernel
+    C: float
+    problem: Any
+    fit: Fit
+    loss: float
+    best: int
+    history: tuple[Record, ...]
+    stopped: str
+
+
+def tune(
+    kernel: Any,
+    x: Any,
+    y: Any,
+    C: float = 1.0,
+    *,
+    validation: tuple[Any, Any] | None = None,
+    folds: Any = None,
+    loss: str | Callable[[Array], Array] = "smoothed_hinge",
+    optimizer: optax.GradientTransformation | None = None,
+    steps: int = 100,
+    patience: int = 20,
+    bounds: tuple[float, float] = (1e-4, 1e4),
+    solver: Any = None,
+    progress: bool | None = None,
+    callback: Callable[[Record], Any] | None = None,
+) -> Tuned:
+    """Minimise a validation loss over log C and the logs of all positive kernel parameters.
+
+    Args:
+        kernel: Where to start; `RBF(gamma)` with a gamma `(d,)` tunes a length scale a feature. Parameters that are 0
+            or negative stay as they are.
+        x: Training points `(n, d)`, dense or CSR.
+        y: Labels in {-1, +1}, `(n,)`.
+        C: Where to start, positive.
+        validation: Held-out points and labels `((m, d), (m,))`; this or `folds`.
+        folds: How many stratified folds, or any other form that `cross_validate` takes.
+        loss: "smoothed_hinge", "logistic", or a function of the margins `y_i f(x_i)`, `(m,) -> (m,)`.
+        optimizer: Of optax; None takes `optax.adam(0.1)`.
+        steps: Evaluations at the most, >= 1.
+        patience: Evaluations without a better certified loss before it stops.
+        bounds: Factors of its start that every parameter stays between.
+        solver: The inner solver; None takes second-order pairs to a relative gap of 1e-4. Tighter ones cost little:
+            each fit starts from the last.
+        progress: Whether to draw a bar; None: where rich is installed and stderr is a terminal.
+        callback: Called with each record; returning True stops.
+
+    Returns:
+        The best certified point, not the last. Evaluations that failed are in the history, with their status. Ctrl-C
+        returns the best so far; with folds, its fit of all samples is then still to be done (INTERRUPTED).
+
+    Raises:
+        InputError: On arguments that cannot be used, or where no evaluation was certified.
+        KeyboardInterrupt: On Ctrl-C before any was.
+    """
+    _check(C, validation, folds, loss, steps, patience, bounds)
+    kernel, points = as_kernel(kernel), as_points(x)
+    data, objective, parameters = _prepare(kernel, points, y, C, validation, folds, loss, solver)
+    optimizer = optax.adam(0.1) if optimizer is None else optimizer
+    search = _Search(objective, data, optimizer, parameters, bounds)
+    stopped = "steps"
+    with _bar(steps, progress) as draw, watching() as stop:
+        try:
+            for _ in range(steps):
+                record = search.step(stop)
+                if record is None:
+                    stopped = "interrupted"
+                    break
+                draw(search)
+                if callback is not None and callback(record) is True or stop.seen:
+                    stopped = "interrupted"
+                elif search.failures >= FAILURES:
+                    stopped = "failed"
+                elif len(search.history) - 1 - max(search.best, 0) >= patience:
+                    stopped = "patience"
+                else:
+                    continue
+                break
+        except KeyboardInterrupt:  # of a callback, or a handler of the user's own
+            stop.note()
+            stopped = "interrupted"
+        return _finish(search, data, objective, stopped, stop)
+
+
+class _Search:
+    """The walk of the optimiser, on the host."""
+
+    def __init__(self, objective: Objective, data: HeldOut, optimizer: Any, parameters: Any, bounds: Any) -> None:
+        self.objective, self.data = objective, data
+        self.parameters, self.good = parameters, parameters
+        self.low, self.high = (jax.tree.map(lambda p, b=b: p + float(np.log(b)), parameters) for b in bounds)
+        self.opt_state = optimizer.init(parameters)
+        self.update = jax.jit(partial(_moved, optimizer))
+        weight = jnp.ones_like(data.y) if data.folds is None else data.folds[0]
+        self.alpha = weight / weight.sum(axis=-1, keepdims=True)
+        self.history: list[Record] = []
+        self.best, self.best_parameters, self.best_fit, self.failures = -1, parameters, None, 0
+
+    def step(self, stop: Interruption) -> Record | None:
+        """Evaluate, remember, move; None where Ctrl-C came in between."""
+        found = evaluate(self.parameters, self.alpha, self.data, self.objective, stop)
+        if found is None:
+            return None
+        (value, outcome), gradient = found
+        record = _record(self.objective, self.data, self.parameters, value, outcome, gradient)
+        self.history.append(record)
+        if not (np.isfinite(record.loss) and np.isfinite(record.gradient_norm)):
+            self.failures += 1  # halfway back to the last point that had a derivative
+            self.parameters = jax.tree.map(lambda bad, good: (bad + good) / 2, self.parameters, self.good)
+            return record
+        self.failures, self.good, self.alpha = 0, self.parameters, outcome.fit.alpha
+        certified = record.status == Status.CONVERGED
+        if certified and (self.best < 0 or record.loss < self.history[self.best].loss):
+            self.best, self.best_parameters = len(self.history) - 1, self.parameters
+            self.best_fit = outcome.fit
+        moved, self.opt_state = self.update(gradient, self.opt_state, self.parameters, self.low, self.high)
+        self.parameters = moved
+        return record
+
+
+def _moved(optimizer: Any, gradient: Any, state: Any, parameters: Any, low: Any, high: Any) -> tuple[Any, Any]:
+    updates, state = optimizer.update(gradient, state, parameters)
+    return jax.tree.map(jnp.clip, optax.apply_updates(parameters, updates), low, high), state
+
+
+def _record(objective: Objective, data: HeldOut, parameters: Any, value: Any, outcome: Any, gradient: Any) -> Record:
+    kernel = jax.tree.map(np.asarray, objective.kernel(parameters[1], data.leaves))
+    codes = np.atleast_1d(outcome.fit.status.code)
+    norm = np.sqrt(sum(float((np.asarray(leaf, np.float64) ** 2).sum()) for leaf in jax.tree.leaves(gradient)))
+    return Record(
+        loss=float(value),
+        error=float(outcome.error),
+        C=float(jnp.exp(parameters[0])),
+        kernel=kernel,
+        relative_gap=float(np.max(outcome.fit.certificate.relative_gap)),
+        status=Status(codes[np.argmax(codes != Status.CONVERGED)]),
+        gradient_norm=float(norm),
+    )
+
+
+def _finish(search: _Search, data: HeldOut, objective: Objective, stopped: str, stop: Interruption) -> Tuned:
+    failed = [r for r in search.history if r.status != Status.CONVERGED or not np.isfinite(r.loss)]
+    ended = f"the last as {failed[-1].status.name} with loss {failed[-1].loss:.3g}" if failed else ""
+    if search.best < 0 and stop.seen:
+        raise KeyboardInterrupt
+    if search.best < 0:
+        raise InputError(
+            f"kernel and C: none of {len(search.history)} evaluations was certified{': ' if failed else ''}{ended}. "
+            "Start from a smaller C, scale the features, or pass a solver with more steps or a larger tol."
+        )
+    if failed:
+        warnings.warn(
+            f"{len(failed)} of {len(search.history)} evaluations failed, {ended}: see `history`. The answer is one of "
+            "those that were certified.",
+            ConvergenceWarning,
+            stacklevel=3,
+        )
+    log_C, logs = search.best_parameters
+    kernel, best = objective.kernel(logs, data.leaves), search.history[search.best]
+    problem = svm_problem(gram(kernel, data.x), data.y, jnp.exp(log_C))
+    fitted: Any = search.best_fit
+    if data.folds is not None:  # all samples together have not been fitted yet
+        mean = jnp.asarray(np.asarray(fitted.alpha).mean(axis=0))
+        if stop.seen:
+            fitted = jax.tree.map(jnp.asarray, dataclasses.replace(nothing(problem), alpha=mean))
+        else:
+            fitted = fit(problem, data.solver, init=mean)
+    return Tuned(kernel, best.C, problem, fitted, best.loss, search.best, tuple(search.history), stopped)
+
+
+# --- arguments -------------------------------------------------------------------------------------------------------
+
+
+def _check(C: Any, validation: Any, folds: Any, loss: Any, steps: Any, patience: Any, bounds: Any) -> None:
+    if (validation is None) == (folds is None):
+        found = "both" if folds is not None else "neither"
+        raise InputError(f"validation and folds: {found} given; one of them is needed to measure the loss on.")
+    if not callable(loss) and loss not in LOSSES:
+        raise InputError(f"loss is {loss!r}: one of {', '.join(LOSSES)}, or a function of margins, is needed.")
+    for name, number in (("steps", steps), ("patience", patience)):
+        require_whole(name, number, 1)
+    if np.ndim(C) or not (np.isfinite(C) and C > 0):
+        raise InputError(f"C is {C}: one positive finite number is needed to start from.")
+    if not (len(bounds) == 2 and 0 < bounds[0] <= 1 <= bounds[1] and np.isfinite(bounds[1])):
+        raise InputError(f"bounds are {bounds}: two factors of the start, 0 < low <= 1 <= high, are needed.")
+
+
+def _prepare(
+    kernel: Kernel, points: Any, y: Any, C: Any, validation: Any, folds: Any, loss: Any, solver: Any
+) -> tuple[HeldOut, Objective, Any]:
+    leaves, treedef = jax.tree.flatten(kernel)
+    dtype = points.dtype
+    leaves = [jnp.asarray(leaf, dtype) if np.asarray(leaf).dtype.kind in "iuf" else leaf for leaf in leaves]
+    tuned = tuple(bool(np.asarray(leaf).dtype.kind == "f" and (np.asarray(leaf) > 0).all()) for leaf in leaves)
+    n = points.shape[0]
+    if np.shape(y) != (n,) or not np.isin(np.asarray(y), (-1, 1)).all():
+        raise InputError(f"y has shape {np.shape(y)}: one label of -1 or +1 for each of the {n} points is needed.")
+    held_out = None
+    if validation is not None:
+        x_new, y_new = as_points(validation[0], dtype, "validation[0]"), jnp.asarray(validation[1], dtype)
+        require_finite("validation[1]", y_new)
+        if y_new.shape != x_new.shape[:1] or not np.isin(np.asarray(y_new), (-1, 1)).all():
+            raise InputError(f"validation has labels of shape {y_new.shape}: one of -1 or +1 a point is needed.")
+        held_out = (x_new, y_new)
+    masks = None if folds is None else tuple(jnp.asarray(m, dtype) for m in fold_weights(np.asarray(y), folds))
+    logs = tuple(jnp.log(leaf) for leaf, chosen in zip(leaves, tuned, strict=True) if chosen)
+    data = HeldOut(
+        x=points,
+        y=jnp.asarray(y, dtype),
+        held_out=held_out,
+        folds=masks,
+        leaves=tuple(leaves),
+        solver=FrankWolfe(variant="smo", tol=1e-4) if solver is None else solver,
+    )
+    function: Any = loss if callable(loss) else LOSSES[loss]
+    return data, Objective(treedef, tuned, function), (jnp.log(jnp.asarray(C, dtype)), logs)
+
+
+# --- the bar ---------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _bar(steps: int, progress: bool | None) -> Iterator[Callable[[_Search], None]]:
+    """A function that draws where the search stands; nothing without rich or a terminal."""
+    wanted = sys.stderr.isatty() if progress is None else progress
+    try:
+        if not wanted:
+            raise ImportError
+        from rich.console import Console
+        from rich.progress import Progress
+    except ImportError:
+        yield lambda search: None
+        return
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("tune", total=steps)
+
+        def draw(search: _Search) -> None:
+            last = search.history[-1]
+            best = search.history[search.best].loss if search.best >= 0 else float("nan")
+            bar.update(task, advance=1, description=f"tune: loss {last.loss:.4g}, best {best:.4g}, C {last.C:.3g}")
+
+        yield draw

@@ -1,0 +1,1 @@
+"""Leaf algorithms without an SVM noun in them."""

@@ -1,0 +1,240 @@
+"""Hard values of C: chains of pair steps on working sets, anchors first, what lies between beside them."""
+
+import os
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxsvm.interruption import Interruption
+from jaxsvm.loop import drive
+from jaxsvm.path.block_newton import BlockNewton, product
+from jaxsvm.path.grid import (
+    RESERVE,
+    Grid,
+    Lanes,
+    Point,
+    anchors,
+    assess,
+    backend,
+    mean_point,
+    middles,
+    restricted,
+)
+from jaxsvm.path.working_set import WorkingSet, exchanged, leaves, smaller
+from jaxsvm.problems.squared_hinge import SquaredHingeProblem
+from jaxsvm.result import Status
+from jaxsvm.solvers.frank_wolfe import FrankWolfe
+
+RESERVE_OF_PARENTS = 0.6
+"""Share of `tol` that values above `FREE` are held to: the gap of a mean is at least the mean of the gaps."""
+
+RESERVE_OF_MEANS = 0.95
+"""The same for the mean of two points, which takes no steps where it is within."""
+
+FARTHEST = 2.0
+"""How far beyond two points their line is followed, in units of their distance."""
+
+
+def solve_by_pairs(grids: list[Grid], solver: BlockNewton, key: Array, stop: Interruption) -> None:
+    """Solve what the lanes left: anchors in increasing order, and beside them, in threads, what lies between.
+
+    Threads and not lanes on a CPU: a pair step keeps one core busy, whatever its width, and JAX lets go of Python while
+    it runs. What starts from what does not depend on the threads, so that a call repeats to the bit.
+
+    Ctrl-C comes to the main thread alone: the others look at `stop`, as each of their drivers does.
+    """
+    with ThreadPoolExecutor(_threads()) as pool:
+        jobs: list[Future[None]] = []
+        try:
+            for grid in grids:
+                _solve_anchors(grid, solver, key, pool, stop, jobs)
+            for job in jobs:
+                job.result()
+        except KeyboardInterrupt:
+            stop.note()
+        except BaseException:
+            stop.seen = True  # of use to nobody any more: the others end
+            raise
+
+
+def _threads() -> int:
+    return len(os.sched_getaffinity(0)) if backend() == "cpu" and hasattr(os, "sched_getaffinity") else 1
+
+
+def _with_settings(function: Callable[..., None]) -> Callable[..., None]:
+    """The function with this thread's settings of JAX, which other threads do not see."""
+    config: Any = jax.config
+    x64, device, precision = config.jax_enable_x64, config.jax_default_device, config.jax_default_matmul_precision
+
+    def call(*arguments: Any) -> None:
+        with jax.enable_x64(x64), jax.default_device(device), jax.default_matmul_precision(precision):
+            function(*arguments)
+
+    return call
+
+
+def _solve_anchors(
+    grid: Grid,
+    solver: BlockNewton,
+    key: Array,
+    pool: ThreadPoolExecutor,
+    stop: Interruption,
+    jobs: list[Future[None]],
+) -> None:
+    """Solve the anchors on working sets that shrink where that is worth the copy; jobs for what lies between."""
+    left = [place for place in range(len(grid.logs)) if place not in grid.points]
+    if not left:
+        return
+    solved = sorted(place for place in grid.points if place < left[0])
+    chain = [*solved[-1:], *left]
+    whole, fill = grid.problems[0], _with_settings(_fill)
+    working_set = WorkingSet(np.arange(whole.n), whole.gram)
+    for place in (chain[index] for index in anchors(grid.logs[chain])):
+        if stop.seen:
+            return
+        if solved:
+            working_set = smaller(grid, solved[-1], working_set)
+        start = _ahead(grid, solved, place)
+        while place not in grid.points or leaves(whole, grid.points[place], working_set):
+            if place in grid.points:
+                start = grid.points[place][:2]
+                working_set = exchanged(grid, grid.points.pop(place), working_set)
+            point = None if stop.seen else _solved(grid, place, start, working_set, solver, key, stop)
+            if point is None:
+                return
+            problem = grid.problems[place]
+            x, f = _margins(problem.gram, problem.offset, problem.y, point.x)
+            grid.points[place] = point._replace(x=x, f=f)
+        between = [other for other in chain if solved and solved[-1] <= other <= place]
+        if len(between) > 2:
+            jobs.append(pool.submit(fill, grid, between, working_set, solver, key, stop))
+        if place not in solved:
+            solved.append(place)
+
+
+def _ahead(grid: Grid, solved: list[int], place: int) -> tuple[Array, Array] | None:
+    """Where an anchor starts: on the line through two solved values below it; None: nowhere."""
+    problem = grid.problems[place]
+    if not solved:
+        if place >= grid.uniform:
+            return None
+        alike = np.asarray(np.asarray(problem.ridge) > 0, problem.dtype)
+        return _margins(problem.gram, problem.offset, problem.y, alike)
+    x, f = grid.points[solved[-1]][:2]
+    jump = grid.times[place] - grid.times[solved[-1]]
+    near = [other for other in solved[:-1] if jump <= FARTHEST * (grid.times[solved[-1]] - grid.times[other])]
+    if not near:
+        return x, f
+    before = grid.points[near[-1]]
+    ahead, _ = mean_point(before.x, before.f, x, f, grid.between(near[-1], solved[-1], place))
+    return _margins(problem.gram, problem.offset, problem.y, ahead)
+
+
+def _fill(
+    grid: Grid, places: list[int], working_set: "WorkingSet", solver: BlockNewton, key: Array, stop: Interruption
+) -> None:
+    """Solve the places between the first and the last, level by level.
+
+    All means of a level are certified on the working_set by one product; only those that are not within `tol` take
+    steps.
+    """
+    samples = jnp.asarray(np.asarray(working_set.samples, np.int32))
+    for level in middles([0, len(places) - 1]):
+        tasks = [(places[middle], places[a], places[b]) for middle, a, b in level]
+        for first in range(0, len(tasks), solver.lanes):
+            if stop.seen:
+                return
+            group = tasks[first : first + solver.lanes]
+            means = [_between(grid, *task) for task in group]
+            gaps = _gaps_on_working_set(grid, [task[0] for task in group], means, samples, working_set, solver)
+            for (place, _, _), mean, gap in zip(group, means, gaps, strict=True):
+                good = gap <= RESERVE_OF_MEANS * solver.tol
+                point = mean if good else _solved(grid, place, mean[:2], working_set, solver, key, stop)
+                if point is None:
+                    return
+                grid.points[place] = point
+
+
+def _between(grid: Grid, place: int, left: int, right: int) -> Point:
+    a, b = grid.points[left], grid.points[right]
+    x, f = mean_point(a.x, a.f, b.x, b.f, grid.between(left, right, place))
+    return Point(x, f, 0, 0)
+
+
+def _gaps_on_working_set(
+    grid: Grid, places: list[int], points: list[Point], samples: Array, working_set: "WorkingSet", solver: BlockNewton
+) -> np.ndarray:
+    """Relative gaps of points on the working set, `lanes` of them to a product."""
+    fill = [0] * (solver.lanes - len(points)) + list(range(len(points)))  # one compiled width for all
+    problems = [grid.problems[places[lane]] for lane in fill]
+    gaps = _assess_points(
+        restricted(problems[0], samples, working_set.gram),
+        samples,
+        [problem.y for problem in problems],
+        [problem.ridge for problem in problems],
+        [points[lane].x for lane in fill],
+    )
+    return np.asarray(gaps)[solver.lanes - len(points) :]
+
+
+@jax.jit
+def _assess_points(template: SquaredHingeProblem, samples: Array, *columns: Any) -> Float[Array, " L"]:
+    y, ridge, x = (jnp.stack([column[samples] for column in part], axis=1) for part in columns)
+    return assess(template, Lanes(y, ridge, x, x))[2]
+
+
+def _solved(
+    grid: Grid,
+    place: int,
+    start: tuple[Array, Array] | None,
+    working_set: WorkingSet,
+    solver: BlockNewton,
+    key: Array,
+    stop: Interruption,
+) -> Point | None:
+    """The point of a place by pair steps; margins outside its working set are the start's. None after Ctrl-C."""
+    whole = grid.problems[place]
+    share = RESERVE_OF_PARENTS if place >= len(grid.logs) - grid.free else RESERVE
+    pairs = FrankWolfe(tol=share * solver.tol)
+    if start is None:
+        fit = drive(whole, pairs, key, warn=False, stop=stop, provisional=True)
+        x, f = _primal(fit.alpha, fit.margins, fit.R)
+    else:
+        samples = jnp.asarray(np.asarray(working_set.samples, np.int32))
+        part = whole if len(working_set.samples) == whole.n else restricted(whole, samples, working_set.gram)
+        fit = drive(part, pairs, key, _on_working_set(*start, samples), warn=False, stop=stop, provisional=True)
+        x, f = _scattered(start[1], samples, fit.alpha, fit.margins, fit.R)
+    if int(fit.status) == Status.INTERRUPTED:
+        return None
+    return Point(x, f, int(fit.steps), fit.kernel_evaluations)
+
+
+@jax.jit(static_argnums=1)
+def _margins(gram: Any, offset: float, y: Array, x: Array) -> tuple[Array, Array]:
+    """A point without what is negative, and its margins from scratch."""
+    x = jnp.maximum(x, 0)
+    return x, product(gram, offset, y[:, None], x[:, None])[:, 0]
+
+
+@jax.jit
+def _on_working_set(x: Array, f: Array, samples: Array) -> tuple[Array, Array]:
+    """The part of a point on a working set, as weights on the simplex and their margins."""
+    x, f = x[samples], f[samples]
+    return x / x.sum(), f / x.sum()
+
+
+@jax.jit
+def _primal(alpha: Array, margins: Array, R: Array) -> tuple[Array, Array]:
+    return alpha / R, margins / R
+
+
+@jax.jit
+def _scattered(f: Array, samples: Array, alpha: Array, margins: Array, R: Array) -> tuple[Array, Array]:
+    """A fit on a working set as a point of the whole problem."""
+    x = jnp.zeros_like(f).at[samples].set(alpha / R)
+    return x, f.at[samples].set(margins / R)

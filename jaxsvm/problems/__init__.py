@@ -1,0 +1,1 @@
+"""Problems: what a Gram operator and labels make, each with its certificate."""

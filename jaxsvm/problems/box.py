@@ -1,0 +1,426 @@
+"""Hinge problems: the box dual in the general form that a reduced problem, SVR or a one-class machine needs too.
+
+    max  q'a - 1/2 a'Qa    over  0 <= a_i <= U_i,  optionally  c'a = e,        Q_ij = y_i y_j (K_ij + offset)
+
+is the dual of `min 1/2 |w|^2 + b e + sum_i U_i max(0, q_i - y_i <w, phi_i> - b c_i)`; `q = 1` and `U_i = C weight_i`
+make it the hinge SVM (spec of the stochastic batch perceptron, 1.2: `lambda = 1 / (n C)`), and `c = y`, `e = 0` its
+unregularised bias. With `s = Qa` and `r = q - s - b c` the gap is a sum of terms none of which is negative,
+
+    P - D = sum_i (U_i - a_i) max(0, r_i) + a_i max(0, -r_i),
+
+which is how it is computed: without cancellation, for any b.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxsvm.errors import InputError, is_concrete, require_finite
+from jaxsvm.gram.operators import DenseGram, part_of
+from jaxsvm.numerics.precision import rounded, rounding
+from jaxsvm.problems.corrections import beside
+from jaxsvm.problems.squared_hinge import (
+    checked_signs,
+    checked_weights,
+    positive_scalar,
+    require_both_classes,
+    two_classes,
+    vector_dtype,
+    with_signs,
+)
+from jaxsvm.result import Answer, Certificate
+from jaxsvm.validation import costs_hold, require_costs
+
+ALLOWED = 4
+"""The allowance for rounding in standard deviations of its sum."""
+PROJECTION_STEPS = 64
+"""Bisections of a multiplier: more than a float64 bracket has bits to lose."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class BoxProblem:
+    """A hinge SVM, or any problem of its form. Build it with `hinge_problem` or `box_problem`.
+
+    A *point* of it is `a`, `(n,)`, feasible; or two rows, `(2, n)`: coefficients of a w of the primal, whatever they
+    are, and a feasible `a`, for solvers whose w is not made of their dual variables.
+
+    Attributes:
+        gram: The kernel matrix of the samples, as an operator.
+        y: Signs, `(n,)`.
+        q: The linear term, `(n,)`: 1 for an SVM.
+        upper: U, `(n,)`, not negative; 0 for an absent sample.
+        c: The equality constraint's coefficients, `(n,)`; None where there is none.
+        e: Its right-hand side, `()`.
+        diagonal: `Q_ii`, `(n,)`.
+        mask: Samples of positive weight, `(n,)`; None where no weights were given.
+        feasible: Whether the values make a problem, `()`: known late under tracing.
+        offset: 1.0 with a regularised bias, 0.0 without; static.
+    """
+
+    gram: Any
+    y: Float[Array, " n"]
+    q: Float[Array, " n"]
+    upper: Float[Array, " n"]
+    c: Float[Array, " n"] | None
+    e: Float[Array, ""]
+    diagonal: Float[Array, " n"]
+    mask: Bool[Array, " n"] | None
+    feasible: Bool[Array, ""]
+    offset: float = dataclasses.field(metadata={"static": True})
+
+    @property
+    def n(self) -> int:
+        """How many samples."""
+        return self.y.shape[-1]
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of the solver's vectors."""
+        return self.y.dtype
+
+    @property
+    def free_bias(self) -> bool:
+        """Whether there is an equality constraint, whose multiplier b is an unregularised bias."""
+        return self.c is not None
+
+    @property
+    def equality(self) -> Float[Array, " n"] | None:
+        """Coefficients of the equality that dual points keep, `(n,)`, or None."""
+        return self.c
+
+    @property
+    def present(self) -> Bool[Array, " n"]:
+        """Samples that take part, `(n,)`."""
+        return self.upper > 0
+
+    def column(self, i: Int[Array, ""]) -> Float[Array, " n"]:
+        """`Q[:, i]`, n kernel evaluations."""
+        return with_signs(self.y * self.y[i], self.gram.row(i), self.offset)
+
+    def columns(self, indices: Int[Array, " t"]) -> Float[Array, "t n"]:
+        """`Q[indices, :]`."""
+        return with_signs(self.y[indices][:, None] * self.y, self.gram.rows(indices), self.offset)
+
+    def block(self, rows: Int[Array, " t"], columns: Int[Array, " u"]) -> Float[Array, "t u"]:
+        """`Q[rows, columns]`."""
+        return with_signs(self.y[rows][:, None] * self.y[columns], self.gram.block(rows, columns), self.offset)
+
+    def matvec(self, point: Float[Array, "*two n"]) -> Float[Array, "*two n"]:
+        """`s = Qa` from scratch, of each row of a point."""
+        if point.ndim == 2:
+            signed = (self.y * point).T
+            return self.y * (self.gram.matvec(signed) + self.offset * signed.sum(axis=0)).T
+        signed = self.y * point
+        return self.y * (self.gram.support_matvec(signed) + self.offset * signed.sum())
+
+    def feasible_point(self, a: Float[Array, " n"]) -> Float[Array, " n"]:
+        """The nearest feasible point: `clip(a - t c, 0, U)` with the multiplier t that meets the equality."""
+        if self.c is None:
+            return jnp.clip(a, 0, self.upper)
+        a, c = jnp.clip(a, 0, self.upper), self.c
+
+        def at(t: Array) -> Array:
+            return jnp.clip(a - t * c, 0, self.upper)
+
+        # Beyond these ends every sample is at the bound that c pulls it to.
+        reach = (jnp.maximum(a, self.upper - a) / jnp.where(c == 0, 1, jnp.abs(c))).max()
+
+        def halve(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+            low, high = ends
+            middle = (low + high) / 2
+            above = c @ at(middle) > self.e
+            return jnp.where(above, middle, low), jnp.where(above, high, middle)
+
+        low, high = lax.fori_loop(0, PROJECTION_STEPS, halve, (-reach, reach))
+        met = jnp.abs(c @ a - self.e) <= self._rounding(a)
+        return jnp.where(met, a, self.on_equality(at((low + high) / 2)))
+
+    def on_equality(self, a: Float[Array, " n"]) -> Float[Array, " n"]:
+        """A point that rounding took off the equality, put back: each sample goes the same share of its room.
+
+        Those inside the box alone where they suffice: bounds stay bounds, which is what derivatives go by.
+        """
+        if self.c is None:
+            return a
+        too_much = self.c @ a - self.e
+        target = jnp.where(self.c * too_much > 0, 0, self.upper)
+        room = jnp.abs(self.c * (target - a))
+        inside = (a > 0) & (a < self.upper)
+
+        def sum_of(members: Array) -> Array:
+            return jnp.where(members, room, 0).sum()
+
+        moved = jnp.where(sum_of(inside) > jnp.abs(too_much), inside, self.present)
+        total = sum_of(moved)
+        off = jnp.abs(too_much) > self._rounding(a)
+        share = jnp.where(off, jnp.clip(jnp.abs(too_much) / jnp.where(total > 0, total, 1), 0, 1), 0)
+        return jnp.where(moved, a + share * (target - a), a)
+
+    def best_bias(self, s: Float[Array, " n"]) -> Float[Array, ""]:
+        """The b that makes the primal smallest for margins s (without b): the middle where a whole interval does."""
+        if self.c is None:
+            return jnp.zeros((), s.dtype)
+        weight = self.upper * jnp.abs(self.c)
+        breaks = (self.q - s) / jnp.where(self.c == 0, 1, self.c)
+        order = jnp.argsort(jnp.where(weight > 0, breaks, jnp.inf))
+        sorted_breaks, steps = breaks[order], weight[order]
+        # The slope right of each break; at -infinity every sample with c > 0 has slack.
+        slope = self.e - jnp.where(self.c > 0, weight, 0).sum() + jnp.cumsum(steps)
+        rounding = 8 * jnp.finfo(s.dtype).eps * steps.sum()
+        below, present = (slope < -rounding), steps > 0
+        first = jnp.minimum(below.sum(), jnp.maximum(present.sum() - 1, 0))
+        flat = (jnp.abs(slope[first]) <= rounding) & (first + 1 < present.sum())
+        last = jnp.where(flat, jnp.minimum(first + 1, s.shape[0] - 1), first)
+        return (sorted_breaks[first] + sorted_breaks[last]) / 2
+
+    def margins(self, point: Float[Array, "*two n"], s: Float[Array, "*two n"]) -> Float[Array, " n"]:
+        """`y_i f(x_i)` of the primal's w with its best bias (for `c = y`)."""
+        del point
+        s = s[0] if s.ndim == 2 else s
+        return s if self.c is None else s + self.best_bias(s) * self.c
+
+    def gradient(self, a: Float[Array, " n"], margins: Float[Array, " n"]) -> Float[Array, " n"]:
+        """`s = Qa` from `margins` of the same a, whatever U they were computed at; with a bias, from scratch."""
+        return margins if self.c is None else self.matvec(a)
+
+    def objective(self, point: Float[Array, "*two n"], s: Float[Array, "*two n"]) -> Float[Array, ""]:
+        """`-D`, which solvers of the dual make smaller."""
+        a, s = (point[-1], s[-1]) if point.ndim == 2 else (point, s)
+        return a @ (s / 2 - self.q)
+
+    def certificate(self, point: Float[Array, "*two n"], s: Float[Array, "*two n"], bias: Any = None) -> Certificate:
+        """The duality gap over `|D|` as if s were exact: solvers look at it; what is decided rests on `certified`.
+
+        Args:
+            point: A point, see the class.
+            s: `Q` times each row.
+            bias: The b to take; None: the best one.
+        """
+        w_s, a, a_s = (s[0], point[1], s[1]) if point.ndim == 2 else (s, point, s)
+        b = self.best_bias(w_s) if bias is None else bias
+        r = self.q - w_s - (0 if self.c is None else b * self.c)
+        dual = a @ (self.q - a_s / 2)
+        if point.ndim == 2:
+            gap = point[0] @ w_s / 2 + b * self.e + self.upper @ jnp.maximum(0, r) - dual
+        else:
+            gap = (self.upper - a) @ jnp.maximum(0, r) + a @ jnp.maximum(0, -r)
+        scale = jnp.where(dual == 0, 1, jnp.abs(dual))
+        relative_gap = jnp.where(dual == 0, jnp.inf, jnp.maximum(gap, 0) / scale)
+        return Certificate(primal=dual + gap, dual=dual, relative_gap=relative_gap)
+
+    def certified(self, point: Float[Array, "*two n"], s: Float[Array, "*two n"], dtype: Any) -> Answer:
+        """A point as it is returned, certified.
+
+        With `r = q - s - b c` for the b that is returned, the gap is `sum_i (U_i - a_i) max(0, r_i) + a_i max(0,
+        -r_i)`, and what a rounded bias and an equality that rounding misses add to it.
+
+        Args:
+            point: A point, numbers of `dtype`, see the class.
+            s: `Q` times each row from scratch, in twice the precision.
+            dtype: Of the numbers that are returned.
+        """
+        w, a, w_s, a_s = (*point, *s) if point.ndim == 2 else (point, point, s, s)
+        constant = self.offset * (self.y @ w)
+        best = constant if self.c is None else self.best_bias(w_s)
+        bias = rounded(best, dtype)
+        off = bias - best  # 0 but for rounding; the best one of an equality is the one that counts
+        shift = self.y * off if self.c is None else bias * self.c
+        r = self.q - w_s - shift
+        missed = jnp.zeros_like(bias) if self.c is None else jnp.abs(bias * (self.c @ a - self.e))
+        size = jnp.sqrt(jnp.maximum(self.diagonal, 0))
+        eps = rounding(self.n, s.dtype)
+        error = eps * (size * (jnp.abs(w) @ size) + jnp.abs(self.q) + jnp.abs(shift))
+        dual = a @ (self.q - a_s / 2)
+        if point.ndim == 2:
+            of_bias = bias * self.e if self.c is not None else self.offset * (off * constant + off**2 / 2)
+            primal = w @ w_s / 2 + of_bias + self.upper @ jnp.maximum(0, r)
+            sizes = (
+                jnp.abs(w) @ jnp.abs(w_s)
+                + self.upper @ jnp.maximum(0, r)
+                + jnp.abs(a) @ (jnp.abs(self.q) + jnp.abs(a_s))
+            )
+            gap = primal - dual + missed + 8 * eps * sizes
+            weight = jnp.where(r > -error, self.upper, 0) + jnp.abs(w) + a
+            error = jnp.maximum(error, eps * size * (a @ size))
+        else:
+            gap = (self.upper - a) @ jnp.maximum(0, r) + a @ jnp.maximum(0, -r) + 2 * missed + off**2 / 2
+            # Far from the kink errors change nothing.
+            weight = jnp.where(r > -error, self.upper - a, 0) + jnp.where(r < error, a, 0)
+        # Errors of different samples are independent and add up by squares.
+        gap = gap + ALLOWED * jnp.linalg.norm(weight * error)
+        usable = jnp.isfinite(dual) & (dual != 0)
+        scale = jnp.where(usable, jnp.abs(dual), 1)
+        relative_gap = jnp.where(usable, jnp.maximum(gap, 0) / scale + 8 * jnp.finfo(s.dtype).eps, jnp.inf)
+        return Answer(
+            alpha=a,
+            dual_coef=self.y * w,
+            bias=bias if self.c is not None or self.offset else jnp.zeros_like(bias),
+            R=jnp.ones((), a.dtype),
+            margins=w_s + shift,
+            certificate=Certificate(primal=dual + gap, dual=dual, relative_gap=relative_gap),
+        )
+
+    def beside(self, a: Float[Array, " n"], s: Float[Array, " n"], dtype: Any) -> tuple[Array, Array]:
+        """A point with a w of a smaller primal beside this dual one, and its products (`corrections.py`)."""
+        return beside(self, a, s, dtype)
+
+    def indefinite(self, objective: Float[Array, ""]) -> Bool[Array, ""]:
+        """Never known from the objective: the box bounds it for any kernel."""
+        return jnp.zeros_like(objective, bool)
+
+    def _rounding(self, a: Float[Array, " n"]) -> Float[Array, ""]:
+        """What `c'a - e` may amount to by rounding alone."""
+        c = jnp.zeros_like(a) if self.c is None else self.c
+        return 4 * jnp.finfo(a.dtype).eps * (jnp.abs(c) @ jnp.abs(a) + jnp.abs(self.e))
+
+
+def hinge_problem(gram: Any, y: Any, C: Any, *, bias: str = "regularized", sample_weight: Any = None) -> BoxProblem:
+    """The hinge SVM of labelled samples: `min 1/2 |w|^2 + sum_i C_i max(0, 1 - y_i f(x_i))`.
+
+    Args:
+        gram: The Gram operator of the n samples, from `jaxsvm.gram`.
+        y: Labels in {-1, +1}, `(n,)`.
+        C: The penalty of a unit of slack, positive, `()`: scikit-learn's `SVC(C=C)` with `bias="free"`;
+            `lambda = 1 / (n C)` of Pegasos.
+        bias: "regularized" (the constant is one more feature of value 1), "none", or "free" (not regularised).
+        sample_weight: Non-negative weights, `(n,)`: `C_i = C w_i`. Weight 0 is absence, weight 2 duplication.
+
+    Returns:
+        The problem; a pytree. Its certificate is in the scale of this objective.
+
+    Raises:
+        InputError: On concrete values that make no problem; under tracing the fit's status is INFEASIBLE instead.
+    """
+    if bias not in ("regularized", "none", "free"):
+        raise InputError(f'bias is {bias!r}: the hinge problem has "regularized", "none" or "free".')
+    dtype = vector_dtype(gram)
+    signs, penalty = checked_signs(y, gram.n, dtype), positive_scalar("C", C, dtype)
+    weight, mask, feasible = checked_weights(sample_weight, gram.n, dtype)
+    if is_concrete(signs, weight):
+        require_both_classes(signs, weight)
+    require_costs(C, sample_weight, dtype)
+    offset = 1.0 if bias == "regularized" else 0.0
+    ones, upper, diagonal, feasible = _assembled(gram, signs, penalty, weight, offset, feasible)
+    return BoxProblem(
+        gram=gram,
+        y=signs,
+        q=ones,
+        upper=upper,
+        c=signs if bias == "free" else None,
+        e=jnp.asarray(0, dtype),
+        diagonal=diagonal,
+        mask=mask,
+        feasible=feasible,
+        offset=offset,
+    )
+
+
+@jax.jit
+def _assembled(
+    gram: Any, y: Array, C: Array, weight: Array | None, offset: Any, usable: Any
+) -> tuple[Array, Array, Array, Array]:
+    """Linear term, upper bounds, diagonal, and whether the values make a problem, in one program."""
+    ones = jnp.ones_like(y)
+    upper = C * (ones if weight is None else weight)
+    usable = (
+        usable & two_classes(y, upper > 0) & (C > 0) & costs_hold(upper, ones > 0 if weight is None else weight > 0)
+    )
+    return ones, upper, gram.diag().astype(y.dtype) + offset, usable
+
+
+def box_problem(gram: Any, q: Any, upper: Any, *, y: Any = None, c: Any = None, e: Any = 0.0) -> BoxProblem:
+    """`max q'a - 1/2 a'Qa` over `0 <= a <= U`, optionally `c'a = e`, with `Q = K`, or `Q_ij = y_i y_j K_ij`.
+
+    Args:
+        gram: The Gram operator of n points.
+        q: The linear term, `(n,)`.
+        upper: Upper bounds, `(n,)` or `()`, finite, not negative.
+        y: Signs, `(n,)`; None: all +1.
+        c: Coefficients of an equality constraint, `(n,)`, none of them 0; None: there is none.
+        e: Its right-hand side, `()`.
+
+    Returns:
+        The problem; its fit's `alpha` is a, `certificate.dual` the objective reached, `certificate.primal` a bound.
+
+    Raises:
+        InputError: On concrete values that make no problem; under tracing the fit's status is INFEASIBLE instead.
+    """
+    dtype, n = vector_dtype(gram), gram.n
+    vectors = {"q": q, "upper": upper, "y": 1.0 if y is None else y, "c": 0.0 if c is None else c}
+    for name, value in vectors.items():
+        if np.shape(value) not in ((), (n,)) or (name == "q" and np.shape(value) == ()):
+            raise InputError(f"{name} has shape {np.shape(value)}: ({n},) is needed, one a point.")
+        require_finite(name, value)
+    if y is not None:
+        y = checked_signs(y, n, dtype)
+    if is_concrete(upper) and (np.asarray(upper) < 0).any():
+        raise InputError(f"upper holds {float(np.min(upper))}: bounds must not be negative.")
+    if c is None and is_concrete(e) and float(e) != 0:
+        raise InputError(f"e is {float(e)} without c: an equality constraint has coefficients c.")
+    upper = jnp.broadcast_to(jnp.asarray(upper, dtype), (n,))
+    coefficients = None if c is None else jnp.broadcast_to(jnp.asarray(c, dtype), (n,))
+    e, feasible = jnp.asarray(e, dtype), jnp.all(upper >= 0)
+    if coefficients is not None:
+        usable = jnp.all((coefficients != 0) | (upper == 0))  # pairs move along 1 / c
+        if is_concrete(usable) and not bool(usable):
+            raise InputError("c holds 0: every point in the box (upper > 0) takes part in the equality constraint.")
+        feasible = feasible & usable
+        terms = coefficients * upper
+        least, most = jnp.minimum(terms, 0).sum(), jnp.maximum(terms, 0).sum()
+        slack = 8 * jnp.finfo(dtype).eps * jnp.abs(terms).sum()
+        reachable = (e >= least - slack) & (e <= most + slack)
+        if is_concrete(reachable) and not bool(reachable):
+            raise InputError(f"e is {float(e)}: c'a lies between {float(least):.6g} and {float(most):.6g} in this box.")
+        feasible = feasible & reachable
+    return BoxProblem(
+        gram=gram,
+        y=jnp.ones((n,), dtype) if y is None else y,
+        q=jnp.asarray(q, dtype),
+        upper=upper,
+        c=coefficients,
+        e=e,
+        diagonal=gram.diag().astype(dtype),
+        mask=None,
+        feasible=feasible,
+        offset=0.0,
+    )
+
+
+def reduced(problem: BoxProblem, a: Any, s: Any, samples: Int[Array, " m"]) -> BoxProblem:
+    """The problem of some samples while all others stay where they are: a box problem again.
+
+    `q_S - Q_SR a_R` for q and `e - c_R' a_R` for e; its Gram operator is a stored `K_SS`, m^2 values.
+
+    Args:
+        problem: The whole problem.
+        a: A point of it, `(n,)`.
+        s: Its `Qa`, `(n,)`.
+        samples: S, distinct indices, `(m,)`.
+
+    Returns:
+        The reduced problem. With a solution of it put into a, the objectives differ by what R contributes alone.
+    """
+    values, parts = _picked(problem, jnp.asarray(a), samples)
+    part = dataclasses.replace(problem, gram=part_of(problem.gram, values), **parts)  # out of the jit: it would copy
+    inside = jnp.asarray(a)[samples]
+    return dataclasses.replace(part, q=part.q - jnp.asarray(s)[samples] + part.matvec(inside))
+
+
+@jax.jit
+def _picked(problem: BoxProblem, a: Array, samples: Array) -> tuple[Array, dict[str, Any]]:
+    """Kernel values between the samples, and what the reduced problem takes from the whole one."""
+    gram = problem.gram
+    values = gram.rows(samples)[:, samples] if isinstance(gram, DenseGram) else gram.block(samples, samples)
+    e, c = problem.e, None
+    if problem.c is not None:
+        c = problem.c[samples]
+        e = e - (problem.c @ a - c @ a[samples])
+    vectors = {name: getattr(problem, name)[samples] for name in ("y", "q", "upper", "diagonal")}
+    mask = None if problem.mask is None else problem.mask[samples]
+    return values, {**vectors, "c": c, "e": e, "mask": mask}

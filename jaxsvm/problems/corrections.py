@@ -1,0 +1,139 @@
+"""Where the coefficients' dtype is what is left of a hinge fit's gap: a w beside the dual point that it does not touch.
+
+Rounding the coefficients of a solution moves every margin at the kink, to both sides; a slack there costs U, a margin
+too large only a. Two ways to a better w, certified beside the same dual point:
+
+* A w that is longer by as much as the margins are off pays for none of them (any kernel).
+* Where the kernel has d < n features, d samples that are no support take back what rounding did: their coefficients
+  are as small as the errors, and hence exact enough (a dense linear kernel, a low-rank Gram).
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from jaxsvm.numerics import selection
+from jaxsvm.numerics.precision import rounded
+
+LONGEST = 0.01
+"""By how much w may be lengthened."""
+LENGTHS = (0.0, 1.0, 1.5, 2.0, 3.0)
+"""What is tried, in units of the best length before coefficients are rounded again."""
+MOST_FEATURES = 512
+"""Features whose systems are solved for a correction."""
+BISECTIONS = 64
+"""More than a float64 bracket has bits to lose."""
+REFINEMENTS = 3
+
+
+def beside(problem: Any, a: Float[Array, " n"], s: Float[Array, " n"], dtype: Any) -> tuple[Array, Array]:
+    """A point whose w is near that of a dual point, of a smaller primal, and its products.
+
+    Args:
+        problem: A `BoxProblem` in twice the precision.
+        a: A dual point of it, numbers of `dtype`, `(n,)`.
+        s: Its `Qa`, `(n,)`.
+        dtype: Of the numbers that are returned.
+
+    Returns:
+        The two rows of a point (see `BoxProblem`), coefficients of w and the dual point, `(2, n)`; and `Q` times each.
+    """
+    candidates = _lengthened(problem, a, s, dtype)
+    x = problem.gram.feature_rows
+    if x is not None and x.shape[1] < min(problem.n, MOST_FEATURES):
+        whole = corrected(problem, x, a, s, dtype)
+        candidates = jnp.concatenate([candidates, _lengthened(problem, whole, problem.matvec(whole), dtype)])
+    products = problem.matvec(candidates)
+    shifts = jax.vmap(problem.best_bias)(products)
+
+    def primal(w: Array, w_s: Array, b: Array) -> Array:
+        r = problem.q - w_s - (0 if problem.c is None else b * problem.c)
+        return w @ w_s / 2 + b * problem.e + problem.upper @ jnp.maximum(0, r)
+
+    best = selection.lowest(jax.vmap(primal)(candidates, products, shifts))
+    return jnp.stack([candidates[best], a]), jnp.stack([products[best], s])
+
+
+def _lengthened(problem: Any, w: Float[Array, " n"], s: Float[Array, " n"], dtype: Any) -> Float[Array, "k n"]:
+    """`(1 + t) w` for a few t around the one that makes the primal smallest: rounding moves them anew."""
+    f = s if problem.c is None else s + problem.best_bias(s) * problem.c
+    squared_norm = w @ s
+
+    def slope(t: Array) -> Array:
+        return (1 + t) * squared_norm - jnp.where(problem.q - (1 + t) * f > 0, problem.upper * f, 0).sum()
+
+    def halve(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = ends
+        middle = (low + high) / 2
+        falls = slope(middle) < 0
+        return jnp.where(falls, middle, low), jnp.where(falls, high, middle)
+
+    nothing = jnp.zeros_like(squared_norm)
+    _, t = lax.fori_loop(0, BISECTIONS, halve, (nothing, nothing + LONGEST))
+    return rounded((1 + t * jnp.asarray(LENGTHS, w.dtype)[:, None]) * w, dtype)
+
+
+def corrected(
+    problem: Any, x: Float[Array, "n d"], a: Float[Array, " n"], s: Float[Array, " n"], dtype: Any
+) -> Float[Array, " n"]:
+    """Coefficients of a w at which samples inside their box have the margins that they have at a solution.
+
+    The least change of w (and of a free bias) that does it, in the space of the features, is a combination of d
+    samples of the set `a = 0`, chosen by pivots.
+
+    Args:
+        problem: The problem.
+        x: `X` with `K = X X'`.
+        a: A dual point, `(n,)`.
+        s: Its `Qa`, `(n,)`.
+        dtype: Of the numbers that are returned.
+    """
+    y = jnp.where(problem.present, problem.y, 0).astype(s.dtype)
+    H = jnp.concatenate([x.astype(s.dtype), jnp.full((problem.n, 1), problem.offset)], axis=1) * y[:, None]
+    shift = 0 if problem.c is None else problem.best_bias(s) * problem.c
+    wanted = problem.q - s - shift
+    inside = (a > 0) & (a < problem.upper)
+    columns = H if problem.c is None else jnp.concatenate([H, problem.c[:, None]], axis=1)
+    change = _least_squares(jnp.where(inside[:, None], columns, 0), jnp.where(inside, wanted, 0))[: H.shape[1]]
+    index, usable = _pivots(jnp.where((a == 0)[:, None], H, 0))
+    share = _least_squares(jnp.where(usable[:, None], H[index], 0).T, change)
+    return rounded(a.at[index].add(jnp.where(usable, share, 0)), dtype)
+
+
+def _least_squares(A: Float[Array, "n p"], b: Float[Array, " n"]) -> Float[Array, " p"]:
+    """The least x of those that make `|A x - b|` smallest, about: normal equations of scaled columns, refined."""
+    sizes = jnp.linalg.norm(A, axis=0)
+    scale = jnp.where(sizes > 0, 1 / jnp.where(sizes > 0, sizes, 1), 0)
+    scaled = A * scale
+    ridge = 8 * A.shape[1] * jnp.finfo(A.dtype).eps
+    normal = jnp.matmul(scaled.T, scaled, precision=lax.Precision.HIGHEST)
+    factor = jax.scipy.linalg.cho_factor(normal + ridge * jnp.eye(A.shape[1], dtype=A.dtype), lower=True)
+
+    def refine(_: Any, x: Array) -> Array:
+        return x + jax.scipy.linalg.cho_solve(factor, scaled.T @ (b - scaled @ x))
+
+    return scale * lax.fori_loop(0, REFINEMENTS, refine, jnp.zeros_like(scale))
+
+
+def _pivots(H: Float[Array, "n p"]) -> tuple[Int[Array, " p"], Any]:
+    """As many rows as there are columns, each the one that those before it explain worst; and which of them count."""
+    squares = (H * H).sum(axis=1)
+    floor = jnp.finfo(H.dtype).eps * H.shape[1] * squares.max()
+
+    def choose(carry: tuple[Array, Array], k: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+        rest, directions = carry
+        left, i = selection.argmax(rest)
+        row = H[i] - directions.T @ (directions @ H[i])
+        row = row - directions.T @ (directions @ row)  # twice is enough
+        size = jnp.linalg.norm(row)
+        counts = left > floor
+        direction = jnp.where(counts, row / jnp.where(size > 0, size, 1), 0)
+        rest = jnp.maximum(rest - (H @ direction) ** 2, 0).at[i].set(-1)
+        return (rest, directions.at[k].set(direction)), (i, counts)
+
+    p = H.shape[1]
+    start = (squares, jnp.zeros((p, p), H.dtype))
+    return lax.scan(choose, start, jnp.arange(p, dtype=jnp.int32))[1]

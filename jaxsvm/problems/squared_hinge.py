@@ -1,0 +1,439 @@
+"""The problem: a Gram operator and labels become `min alpha' Kt alpha` over the simplex, with a certificate.
+
+`SquaredHingeProblem` is the squared-hinge SVM with a regularised bias or none (spec 1.1, 1.2, 1.4),
+
+    min 1/2 (|w|^2 + b^2) + 1/2 sum_i C_i max(0, 1 - y_i h(x_i))^2,      h(x) = w . phi(x) + b,   C_i = C weight_i
+
+whose dual is `min R(alpha) = alpha' Kt alpha` on the simplex, `Kt_ij = y_i y_j (K_ij + 1) + delta_ij / C_i`;
+its optimal value is `1 / (2 R*)` and `beta = alpha / R` are the usual dual variables.
+
+A free bias is not regularised: `Kt_ij = y_i y_j K_ij + delta_ij / C_i`, and alpha keeps `y . alpha = 0`. Then `s = Kt
+alpha + b y`, with the b that makes the primal smallest, stands for `Kt alpha` everywhere: `alpha . s = R` as before,
+and so the certificate holds word for word.
+
+The minimum enclosing ball of any points (`jaxsvm.ball`) is another problem of the same kind.
+"""
+
+import dataclasses
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxsvm.errors import InputError, is_concrete, require_finite
+from jaxsvm.numerics.line_search import best_bias
+from jaxsvm.numerics.precision import rounded, rounding
+from jaxsvm.result import Answer, Certificate
+from jaxsvm.validation import costs_hold, require_costs
+
+
+class SimplexProblem(Protocol):
+    """What a simplex solver sees: `min alpha' Kt alpha` over `alpha >= 0, sum alpha = 1`, by columns of `Kt`."""
+
+    @property
+    def diagonal(self) -> Float[Array, " n"]:
+        """`D_i = Kt_ii`."""
+        ...
+
+    @property
+    def mask(self) -> Bool[Array, " n"] | None:
+        """Which samples take part; None where all do."""
+        ...
+
+    def column(self, i: Int[Array, ""]) -> Float[Array, " n"]:
+        """`Kt[:, i]`."""
+        ...
+
+    def block(self, rows: Int[Array, " t"], columns: Int[Array, " u"]) -> Float[Array, "t u"]:
+        """`Kt[rows, columns]`."""
+        ...
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class SquaredHingeProblem:
+    """The squared-hinge SVM on the simplex. Build it with `svm_problem`.
+
+    Attributes:
+        gram: The kernel matrix of the samples, as an operator.
+        y: Signs, `(n,)`.
+        C: The penalty, `()`.
+        ridge: `1 / C_i`, `(n,)`; 0 for an absent sample.
+        diagonal: `D_i = k(x_i, x_i) + 1 + 1 / C_i`, `(n,)`.
+        mask: Samples of positive weight, `(n,)`; None where no weights were given.
+        feasible: Whether the values make a problem, `()`: known late under tracing.
+        offset: 1.0 with a regularised bias, 0.0 without; static.
+        free_bias: Whether there is an unregularised bias, so that `y . alpha = 0`; static.
+    """
+
+    gram: Any
+    y: Float[Array, " n"]
+    C: Float[Array, ""]
+    ridge: Float[Array, " n"]
+    diagonal: Float[Array, " n"]
+    mask: Bool[Array, " n"] | None
+    feasible: Bool[Array, ""]
+    offset: float = dataclasses.field(metadata={"static": True})
+    free_bias: bool = dataclasses.field(default=False, metadata={"static": True})
+
+    @property
+    def n(self) -> int:
+        """How many samples."""
+        return self.y.shape[-1]
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of the solver's vectors."""
+        return self.y.dtype
+
+    @property
+    def present(self) -> Bool[Array, " n"]:
+        """Samples that take part, `(n,)`."""
+        return self.ridge > 0
+
+    @property
+    def equality(self) -> Float[Array, " n"] | None:
+        """Coefficients of the equality that dual points keep, `(n,)`, or None."""
+        return self.y if self.free_bias else None
+
+    @property
+    def costs(self) -> Float[Array, " n"]:
+        """`C_i`; 0 for an absent sample."""
+        present = self.ridge > 0
+        return jnp.where(present, 1 / jnp.where(present, self.ridge, 1), 0)
+
+    @property
+    def diameter_squared(self) -> Float[Array, ""]:
+        """`Delta^2 = max_i D_i`, the scale of the published stop rule."""
+        return self.diagonal.max()
+
+    def column(self, i: Int[Array, ""]) -> Float[Array, " n"]:
+        """`Kt[:, i]`, n kernel evaluations."""
+        signed = with_signs(self.y * self.y[i], self.gram.row(i), self.offset)
+        return signed + jnp.where(jnp.arange(self.n) == i, self.ridge, 0)
+
+    def columns(self, indices: Int[Array, " t"]) -> Float[Array, "t n"]:
+        """`Kt[indices, :]`."""
+        signed = with_signs(self.y[indices][:, None] * self.y, self.gram.rows(indices), self.offset)
+        return signed.at[jnp.arange(indices.shape[0]), indices].add(self.ridge[indices])
+
+    def block(self, rows: Int[Array, " t"], columns: Int[Array, " u"]) -> Float[Array, "t u"]:
+        """`Kt[rows, columns]`; an index that stands in both gets its ridge."""
+        signs = self.y[rows][:, None] * self.y[columns]
+        same = rows[:, None] == columns
+        signed = with_signs(signs, self.gram.block(rows, columns), self.offset)
+        return signed + jnp.where(same, self.ridge[rows][:, None], 0)
+
+    def matvec(self, alpha: Float[Array, " n"]) -> Float[Array, " n"]:
+        """`s = Kt alpha` (with a free bias `+ b y`) from scratch, at the price of the columns of the support."""
+        signed = self.y * alpha
+        margins = self.y * (self.gram.support_matvec(signed) + self.offset * signed.sum())
+        return self.with_bias(alpha, margins) + self.ridge * alpha
+
+    def with_bias(self, alpha: Float[Array, " n"], margins: Float[Array, " n"]) -> Float[Array, " n"]:
+        """Margins of alpha with the best free bias added; as they are where the bias is not free."""
+        if not self.free_bias:
+            return margins
+        R = alpha @ (margins + self.ridge * alpha)
+        return margins + self.y * best_bias(margins, self.y, self.costs, R)
+
+    def feasible_point(self, beta: Float[Array, " n"]) -> Float[Array, " n"]:
+        """`beta` clipped at 0 and scaled onto the simplex (half of it a class with a free bias).
+
+        A class, or the whole, of which nothing is left gets equal weights.
+        """
+        present = self.ridge > 0
+        beta = jnp.where(present, jnp.maximum(beta, 0), 0)
+
+        def share(members: Array) -> Array:
+            part = jnp.where(members, beta, 0)
+            part = jnp.where(part.sum() > 0, part, (members & present).astype(beta.dtype))
+            return part / part.sum()
+
+        if not self.free_bias:
+            return share(present)
+        return (share(self.y > 0) + share(self.y < 0)) / 2
+
+    def margins(self, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Float[Array, " n"]:
+        """`y_i h(x_i) = s_i - alpha_i / C_i`: what does not depend on C."""
+        return s - self.ridge * alpha
+
+    def returned(self, alpha: Float[Array, " n"], R: Float[Array, ""]) -> Float[Array, " n"]:
+        """Coefficients in primal scale, in the dtype of alpha, for an alpha with `alpha' Kt alpha = R`, about."""
+        R = R.astype(alpha.dtype)
+        return alpha / jnp.where((R > 0) & jnp.isfinite(1 / R), R, 1)
+
+    def gradient(self, alpha: Float[Array, " n"], margins: Float[Array, " n"]) -> Float[Array, " n"]:
+        """`s` from `margins` of the same alpha, whatever C they were computed at: a warm start without a product."""
+        return margins + self.ridge * alpha
+
+    def certificate(self, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Certificate:
+        """The squared-hinge certificate (spec 1.5) as if `s = Kt alpha` were exact, for a dual point in any scale.
+
+        `relative_gap = sum_i C_i t_i / R` with `u_i = R - s_i`, `v_i = alpha_i / C_i`, and `t_i = u_i (u_i + 2 v_i)`
+        where `u_i + v_i > 0`, else `-v_i^2`. Errors of `s` cancel in it to first order. Solvers look at it on the way;
+        what is decided rests on `certified`.
+        """
+        total = alpha.sum()
+        alpha, s = alpha / total, s / total
+        R = alpha @ s
+        u, v = R - s, self.ridge * alpha
+        slack = u + v
+        t = jnp.where(slack > 0, u * (slack + v), -v * v)
+        positive = R > 0
+        scale = jnp.where(positive, R, 1)
+        relative_gap = (self.costs @ t) / scale
+        dual = 1 / (2 * scale)
+        return Certificate(
+            primal=jnp.where(positive, dual * (1 + relative_gap), jnp.inf),
+            dual=jnp.where(positive, dual, -jnp.inf),
+            relative_gap=jnp.where(positive, jnp.maximum(relative_gap, 0), jnp.inf),
+        )
+
+    def certified(self, beta: Float[Array, " n"], s: Float[Array, " n"], dtype: Any) -> Answer:
+        """A point as it is returned, certified.
+
+        Args:
+            beta: Coefficients in primal scale (`alpha / R`), not negative, numbers of `dtype`, `(n,)`. A dual point in
+                any scale; in any but the best one the primal is a little larger.
+            s: `Kt beta` from scratch, in twice the precision, `(n,)`.
+            dtype: Of the numbers that are returned.
+
+        Returns:
+            The answer: `dual_coef` is `y beta` as it stands, `alpha` is beta over its sum, rounded.
+        """
+        C, y, total = self.costs, self.y, beta.sum()
+        margins = s - self.ridge * beta
+        if self.free_bias:
+            margins = y * self.gram.support_matvec(y * beta)
+        constant = self.offset * (y @ beta)
+        best = best_bias(margins, y, C, 1.0) if self.free_bias else constant
+        bias = rounded(best, dtype)
+        returned = margins + y * (bias - constant)
+        exact = margins + y * (best - constant) + self.ridge * beta
+        slack, squared_norm = 1 - returned, beta @ margins - constant * (y @ beta)
+        primal = (squared_norm + self.offset * bias**2 + C @ jnp.maximum(slack, 0) ** 2) / 2
+        Q = beta @ (margins + self.ridge * beta)
+        usable = (Q > 0) & (total > 0)
+        scale = jnp.where(usable, Q, 1)
+        dual = total**2 / (2 * scale)
+
+        # Errors of the products: to second order, since primal and dual move together to first. What they may amount
+        # to in Q itself counts where beta' K beta cancels: then the dual's Q is anything.
+        size = jnp.sqrt(jnp.maximum(self.diagonal, 0))
+        error = rounding(self.n, s.dtype) * size * (beta @ size)
+        allowance = jnp.where(slack > -error, C * error * (2 * jnp.abs(1 - exact) + error), 0).sum() / 2
+        if self.free_bias:  # beta may be off y . beta = 0 by rounding
+            allowance = allowance + 2 * jnp.abs(best * (y @ beta))
+        # Of the rounding of alpha: its R is no larger than Q (1 + share) / total^2.
+        eps = jnp.finfo(dtype).eps if jnp.finfo(dtype).bits < jnp.finfo(s.dtype).bits else 0.0
+        share = (
+            eps * (beta @ jnp.abs(exact - Q / jnp.where(usable, total, 1))) + (eps / 2 * (beta @ size)) ** 2
+        ) / scale
+        doubt = rounding(self.n, s.dtype) * (beta @ size) ** 2 / scale
+        relative_gap = ((primal + allowance) / dual) * (1 + share) - 1 + doubt**2 + 8 * jnp.finfo(s.dtype).eps
+        R = Q / jnp.where(usable, total, 1) ** 2
+        return Answer(
+            alpha=beta / jnp.where(total > 0, total, 1),
+            dual_coef=y * beta,
+            bias=bias,
+            R=R,
+            margins=R * returned,
+            certificate=Certificate(
+                primal=jnp.where(usable, primal, jnp.inf),
+                dual=jnp.where(usable, dual / (1 + doubt), -jnp.inf),
+                relative_gap=jnp.where(usable, jnp.maximum(relative_gap, 0), jnp.inf),
+            ),
+        )
+
+    def squared_distances(self, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Float[Array, " n"]:
+        """`D_i - 2 s_i + R`: of the points `z_i` with `z_i . z_j = Kt_ij` from the centre `sum_i alpha_i z_i`."""
+        return jnp.maximum(self.diagonal - 2 * s + alpha @ s, 0)
+
+    def objective(self, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Float[Array, ""]:
+        """`R = alpha . s` of alpha on the simplex, which solvers make smaller; from a dual point in any scale."""
+        return (alpha @ s) / alpha.sum() ** 2
+
+    def indefinite(self, R: Float[Array, ""]) -> Bool[Array, ""]:
+        """Whether `R = alpha' Kt alpha` is negative by more than rounding: Kt is not positive semidefinite."""
+        return -32 * jnp.finfo(R.dtype).eps * jnp.abs(self.diagonal).max() > R
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Restricted:
+    """A problem seen through some of its vertices: columns of length m, computed on demand.
+
+    An index may stand in several places: the matrix is still positive semidefinite, and the mass of the places adds.
+
+    Attributes:
+        problem: The whole problem.
+        indices: Its vertices that are seen, `(m,)`.
+        mask: Places that may be stepped toward, `(m,)`.
+    """
+
+    problem: Any
+    indices: Int[Array, " m"]
+    mask: Bool[Array, " m"] | None
+
+    @property
+    def diagonal(self) -> Float[Array, " m"]:
+        """`D` of the places."""
+        return self.problem.diagonal[self.indices]
+
+    @property
+    def diameter_squared(self) -> Float[Array, ""]:
+        """`Delta^2` of the whole problem."""
+        return self.problem.diameter_squared
+
+    def column(self, i: Int[Array, ""]) -> Float[Array, " m"]:
+        """`Kt[indices, indices[i]]`, m kernel evaluations."""
+        return self.problem.block(self.indices[i][None], self.indices)[0]
+
+    def block(self, rows: Int[Array, " t"], columns: Int[Array, " u"]) -> Float[Array, "t u"]:
+        """`Kt` between places."""
+        return self.problem.block(self.indices[rows], self.indices[columns])
+
+
+def svm_problem(
+    gram: Any, y: Any, C: Any, *, bias: str = "regularized", sample_weight: Any = None
+) -> SquaredHingeProblem:
+    """The squared-hinge SVM of labelled samples.
+
+    Args:
+        gram: The Gram operator of the n samples, from `jaxsvm.gram`.
+        y: Labels in {-1, +1}, `(n,)`.
+        C: The penalty of a squared slack, positive, `()`. scikit-learn's `LinearSVC(loss="squared_hinge")` calls the
+            same problem `C / 2`.
+        bias: "regularized" (the constant is one more feature of value 1), "none", or "free" (not regularised; for
+            `Newton`).
+        sample_weight: Non-negative weights, `(n,)`: `C_i = C w_i`. Weight 0 is absence, weight 2 duplication.
+
+    Returns:
+        The problem; a pytree.
+
+    Raises:
+        InputError: On concrete values that make no problem; under tracing the fit's status is INFEASIBLE instead.
+    """
+    if bias not in ("regularized", "none", "free"):
+        raise InputError(f'bias is {bias!r}: the squared-hinge problem has "regularized", "none" or "free".')
+    dtype = vector_dtype(gram)
+    signs = checked_signs(y, gram.n, dtype)
+    penalty = positive_scalar("C", C, dtype)
+    weight, mask, feasible = checked_weights(sample_weight, gram.n, dtype)
+    if is_concrete(signs, weight):
+        require_both_classes(signs, weight)
+    require_costs(C, sample_weight, dtype)
+    offset = 1.0 if bias == "regularized" else 0.0
+    ridge, diagonal, feasible = _assembled(gram, signs, penalty, weight, offset, feasible)
+    return SquaredHingeProblem(
+        gram=gram,
+        y=signs,
+        C=penalty,
+        ridge=ridge,
+        diagonal=diagonal,
+        mask=mask,
+        feasible=feasible,
+        offset=offset,
+        free_bias=bias == "free",
+    )
+
+
+@jax.jit
+def _assembled(
+    gram: Any, y: Array, C: Array, weight: Array | None, offset: Any, usable: Any
+) -> tuple[Array, Array, Array]:
+    """Ridge, diagonal, and whether the values make a problem: one program, where single operations would be ten."""
+    present = jnp.ones_like(y, bool) if weight is None else weight > 0
+    costs = C * jnp.where(present, 1 if weight is None else weight, 1)
+    ridge = jnp.where(present, 1 / costs, 0)
+    diagonal = gram.diag().astype(y.dtype) + offset + ridge
+    return ridge, diagonal, usable & two_classes(y, present) & (C > 0) & costs_hold(costs, present)
+
+
+def with_signs(signs: Array, K: Array, offset: float) -> Array:
+    """`signs (K + offset)` in the wider of the two dtypes: in the narrower one the sum would be rounded."""
+    return signs * (K.astype(jnp.result_type(K.dtype, signs.dtype)) + offset)
+
+
+def two_classes(y: Float[Array, " n"], present: Bool[Array, " n"]) -> Bool[Array, ""]:
+    """Whether all labels are signs and each has a sample that is present: `require_both_classes`, under tracing."""
+    return jnp.all(jnp.abs(y) == 1) & jnp.any(present & (y > 0)) & jnp.any(present & (y < 0))
+
+
+def at_penalty(problem: SquaredHingeProblem, C: Any) -> SquaredHingeProblem:
+    """The same problem at another C: the ridge alone changes."""
+    penalty, ridge, diagonal = _rescaled(problem.C, problem.ridge, problem.diagonal, C)
+    return dataclasses.replace(problem, C=penalty, ridge=ridge, diagonal=diagonal)
+
+
+@jax.jit
+def _rescaled(C: Array, ridge: Array, diagonal: Array, new: Any) -> tuple[Array, Array, Array]:
+    penalty = jnp.asarray(new, C.dtype)
+    scaled = ridge * (C / penalty)
+    return penalty, scaled, diagonal - ridge + scaled
+
+
+def vector_dtype(gram: Any) -> Any:
+    """The dtype of the data; the Gram entries' own where the points are no numbers (precomputed)."""
+    return gram.x.dtype if jnp.issubdtype(gram.x.dtype, jnp.floating) else gram.dtype
+
+
+def checked_signs(y: Any, n: int, dtype: Any) -> Float[Array, " n"]:
+    """Labels as signs; anything but -1 and +1 is refused."""
+    if np.shape(y) != (n,):
+        raise InputError(f"y has shape {np.shape(y)}: one label for each of the {n} samples is needed, shape ({n},).")
+    if is_concrete(y):
+        values = np.unique(np.asarray(y))
+        if values.dtype.kind not in "iufb" or not np.isin(values.astype(float), (-1.0, 1.0)).all():
+            shown = ", ".join(map(str, values[:5].tolist()))
+            raise InputError(
+                f"y holds the values {shown}{', ...' if len(values) > 5 else ''}: -1 and +1 are needed; "
+                "`jaxsvm.datasets.two_classes` makes them of any two labels."
+            )
+    return jnp.asarray(y, dtype)
+
+
+def require_both_classes(signs: Array, weight: Array | None) -> None:
+    """Raise unless both classes have a sample of positive weight."""
+    values = np.asarray(signs)
+    present = values if weight is None else values[np.asarray(weight) > 0]
+    for sign in (-1, 1):
+        if not (present == sign).any():
+            raise InputError(
+                f"y has no sample of class {sign:+d}{'' if weight is None else ' with a positive weight'}: "
+                "two classes are needed to separate them."
+            )
+
+
+def positive_scalar(name: str, value: Any, dtype: Any) -> Float[Array, ""]:
+    """One positive finite number; anything else is refused."""
+    if np.shape(value) != ():
+        raise InputError(f"{name} has shape {np.shape(value)}: one number is needed (use `solve_path` for many).")
+    if is_concrete(value) and not (np.isfinite(float(value)) and float(value) > 0):
+        raise InputError(f"{name} is {float(value)}: a positive finite number is needed.")
+    return jnp.asarray(value, dtype)
+
+
+def checked_weights(sample_weight: Any, n: int, dtype: Any) -> tuple[Array | None, Array | None, Array]:
+    """Weights, mask and whether they are usable; None and None where no weights were given."""
+    if sample_weight is None:
+        return None, None, jnp.asarray(True)
+    if np.shape(sample_weight) != (n,):
+        raise InputError(f"sample_weight has shape {np.shape(sample_weight)}: ({n},) is needed, one a sample.")
+    require_finite("sample_weight", sample_weight)
+    if is_concrete(sample_weight):
+        values = np.asarray(sample_weight)
+        if (values < 0).any():
+            raise InputError(f"sample_weight has {int((values < 0).sum())} negative value(s): weights are >= 0.")
+        if not (values > 0).any():
+            raise InputError("sample_weight is zero everywhere: at least one sample must count.")
+    weight = jnp.asarray(sample_weight, dtype)
+    return weight, *_usable(weight)
+
+
+@jax.jit
+def _usable(weight: Array) -> tuple[Array, Array]:
+    return weight > 0, jnp.all(weight >= 0) & jnp.any(weight > 0) & jnp.all(jnp.isfinite(weight))

@@ -1,0 +1,75 @@
+"""What each sample contributed to an iterate and to the average of all iterates, at O(batch) a step whatever n.
+
+Coefficients are held as `s h`, so that shrinking costs O(1), and those of the average as `p h + q u` (the two-vector
+trick of Xu 2011). Beside them stand the visits to each sample, and those that found it violated, later ones counting
+more: `a_i = U_i violated_i / visits_i` is the dual point, within the box by itself. Clipping the counts of violations
+(`h_i` in units of U) instead was 3 to 35 times farther from the optimum after 100 passes, since the first visits find
+everything violated (n = 400, C = 0.1 and 10).
+"""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+
+class RunningSums(NamedTuple):
+    """What each sample contributed to the iterate and to the average.
+
+    Attributes:
+        columns: h, u, violated visits, visits (later ones count more), `(n, 4)`.
+        s: The iterate has coefficients `s h`, `()`.
+        p: The average has coefficients `p h + q u`, `()`.
+        q: See p, `()`.
+    """
+
+    columns: Float[Array, "n 4"]
+    s: Float[Array, ""]
+    p: Float[Array, ""]
+    q: Float[Array, ""]
+
+    @staticmethod
+    def begin(h: Float[Array, " n"]) -> "RunningSums":
+        """At an iterate of these coefficients."""
+        one = jnp.ones((), h.dtype)
+        columns = jnp.zeros((h.shape[0], 4), h.dtype).at[:, 0].set(h)
+        return RunningSums(columns, one, 0 * one, one)
+
+    @property
+    def iterate(self) -> Float[Array, " n"]:
+        """Coefficients of w."""
+        return self.s * self.columns[:, 0]
+
+    @property
+    def mean(self) -> Float[Array, " n"]:
+        """Coefficients of the average."""
+        return self.p * self.columns[:, 0] + self.q * self.columns[:, 1]
+
+    def averaged(self, since: Int[Array, ""], average: str) -> "RunningSums":
+        """The average with this iterate in it, the `since`-th that counts."""
+        if average == "last":
+            return self
+        rho = weight_of(since, average, self.s.dtype)
+        first = since <= 1
+        p = jnp.where(since < 1, 0, jnp.where(first, self.s, (1 - rho) * self.p + rho * self.s))
+        return self._replace(p=p, q=jnp.where(first, 1, (1 - rho) * self.q))
+
+    def moved(
+        self, index: Int[Array, " b"], g: Float[Array, " b"], gain: Any, violated: Bool[Array, " b"], t: Any
+    ) -> "RunningSums":
+        """After `h_j += gain g_j` on the batch; the average stays what it was."""
+        dh = gain * g
+        t = jnp.asarray(t, g.dtype)
+        change = jnp.stack([dh, -(self.p / self.q) * dh, t * violated, jnp.broadcast_to(t, g.shape)], axis=1)
+        return self._replace(columns=self.columns.at[index].add(change, mode="promise_in_bounds"))
+
+    def multiplied_out(self) -> "RunningSums":
+        """The same iterate and average with scales 1, 0, 1."""
+        columns = self.columns.at[:, 0].set(self.iterate).at[:, 1].set(self.mean)
+        return RunningSums(columns, jnp.ones_like(self.s), jnp.zeros_like(self.p), jnp.ones_like(self.q))
+
+
+def weight_of(since: Any, average: str, dtype: Any) -> Float[Array, ""]:
+    """The share of the `since`-th iterate (from 1) in the running average."""
+    since = jnp.maximum(since, 1).astype(dtype)
+    return 2 / (since + 1) if average == "linear" else 1 / since

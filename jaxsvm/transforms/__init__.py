@@ -1,0 +1,1 @@
+"""Transformations of a solver into a solver."""
