@@ -148,7 +148,7 @@ def make_gram(x, gamma):
 def configure(method, regime, cap):
     """The solver of a method in a regime."""
     certified = {"C": 1e-2, "ref": 1e-6}.get(regime)
-    options = {"tol": certified or 1e-6, "stop": "squared_hinge" if certified else "paper", "max_steps": cap}
+    options = {"tol": certified or 1e-6, "stop": "certified_gap" if certified else "paper", "max_steps": cap}
     options |= {"check_every": 50, "start": "random", "draw": 20}
     if method == "CVM":
         solver = jaxsvm.CoreVectorMachine(**options)

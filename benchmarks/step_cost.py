@@ -20,7 +20,8 @@ from jax import lax
 
 import jaxsvm
 from jaxsvm.kernels import RBF
-from jaxsvm.loop import UNROLL, refresh_interval, run_steps
+from jaxsvm.loop import refresh_interval, run_steps
+from jaxsvm.solvers.contract import Solver
 
 STEPS = 5000
 
@@ -40,7 +41,7 @@ def yardstick(v, i, K):
         i = i * 1103515245 + 12345  # a new row a turn, at no cost
         return v * (1 - 0.01) + 0.01 * lax.dynamic_slice(K, ((i >> 8) % n, 0), (1, n))[0], i
 
-    return lax.fori_loop(0, STEPS, body, (v, i), unroll=UNROLL)
+    return lax.fori_loop(0, STEPS, body, (v, i), unroll=Solver.unroll)
 
 
 @jax.jit

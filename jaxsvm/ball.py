@@ -53,6 +53,9 @@ class BallProblem:
         feasible: Whether the values make a problem, `()`.
     """
 
+    kind = "ball"
+    free_bias = False
+
     gram: Any
     moved: Any
     squares: Float[Array, " n"]

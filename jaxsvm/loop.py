@@ -29,20 +29,16 @@ from jaxsvm.interruption import Interruption, watching
 from jaxsvm.numerics.precision import in_double, like, widened
 from jaxsvm.problems.definiteness import negative_curvature
 from jaxsvm.result import Answer, Fit, Status, StatusCode, advice
-from jaxsvm.stopping import solver_excess, stop_excess
+from jaxsvm.solvers.contract import require_solves
+from jaxsvm.stopping import stop_excess
 from jaxsvm.validation import require_seconds, require_usable
 
-PATIENCE = 3
-"""Certifications in a row without progress before a fit is STALLED."""
 DOUBT = 8
 """A claim that no certificate bore out costs `n / DOUBT` steps of waiting, each time that many more."""
 CLAIM = 0.9
 """The running value must be this far below the threshold before a certification is worth its product."""
 STILL = 1000
 """Steps after which an R that stands still is looked into, though alpha may move below its rounding."""
-UNROLL = 5
-"""Steps a turn of the inner loop: 5 took a quarter off a step at n = 5,000, and 0.2 s more to compile. Solvers of heavy
-steps have an `unroll` of their own."""
 BURST_SECONDS = 0.25
 """How long the host driver lets compiled code run before it looks up."""
 
@@ -104,7 +100,7 @@ def fit(
         InputError: On arguments that cannot be used. A fit that does not converge warns, and its status says so.
     """
     key = jax.random.key(0) if key is None else key
-    host = getattr(solver, "driver", drive)  # a solver may put turns of its own around the one below
+    host = solver.driver or drive
     if is_concrete(problem, solver, key, init):
         return host(problem, solver, key, init, max_seconds, callback)
     require_usable(solver)
@@ -142,6 +138,7 @@ def fit_compiled(problem: Any, solver: Any, key: Array, init: Any = None) -> Fit
 
 def begin(problem: Any, solver: Any, key: Array, init: Any = None) -> Progress:
     """Progress at the start point, on the solver's own numbers: in a narrow dtype they certify nothing."""
+    require_solves(solver, problem)
     state = solver.init(problem, key, init)
     point, s = solver.dual_point(problem, state)
     answer = problem.certified(point, s, problem.dtype)
@@ -194,14 +191,14 @@ def advance(problem: Any, solver: Any, progress: Progress, chunks: Any = None) -
 
 def run_steps(problem: Any, solver: Any, state: Any, steps: int) -> Any:
     """`steps` (static) steps, a few a turn: between turns XLA copies vectors, which costs a quarter of a step."""
-    unroll = min(getattr(solver, "unroll", UNROLL), steps)
+    unroll = min(solver.unroll, steps)
     return lax.fori_loop(0, steps, lambda _, state: solver.step(problem, state), state, unroll=unroll)
 
 
 def look(problem: Any, solver: Any, progress: Progress, state: Any) -> Progress:
     """Progress with a new state, its running excess, and whether it moved at all."""
     moved = state.counters.steps > progress.state.counters.steps
-    excess = solver_excess(problem, solver, state)
+    excess = solver.running_excess(problem, state)
     # R alone would not tell: near the end its decrease is below its rounding, while alpha and s still move.
     long = state.counters.steps - progress.refreshed >= STILL
     still = (state.R == progress.state.R) & ((excess == progress.excess) | long)
@@ -250,7 +247,7 @@ def certify(
         (excess <= 1, Status.CONVERGED),
         (_gave_up(solver, progress), Status.STALLED),
         (steps_taken(progress) >= solver.max_steps, Status.MAX_STEPS),
-        (stale >= getattr(solver, "patience", PATIENCE), Status.STALLED),
+        (stale >= solver.patience, Status.STALLED),
     ):
         status = jnp.where((status == Status.RUNNING) & condition, code, status)
     return progress._replace(
@@ -326,7 +323,7 @@ def _put_beside(
 
 def _polish_interval(problem: Any, solver: Any) -> int | None:
     """Steps that earn a polish; None where the solver has none."""
-    return solver.polish_interval(problem) if hasattr(solver, "polish_interval") else None
+    return solver.polish_interval(problem)
 
 
 def earned_polish(problem: Any, solver: Any, progress: Progress) -> Array:
@@ -339,7 +336,7 @@ def earned_polish(problem: Any, solver: Any, progress: Progress) -> Array:
 
 def _gave_up(solver: Any, progress: Progress) -> Array:
     """A sampled solver without a final check ends where its samples saw no violator, borne out or not."""
-    return jnp.asarray(getattr(solver, "final_check", "full") == "none") & (progress.excess <= CLAIM)
+    return jnp.asarray(solver.final_check == "none") & (progress.excess <= CLAIM)
 
 
 def finish(problem: Any, solver: Any, progress: Progress) -> Fit:
@@ -380,9 +377,6 @@ def _burst(
     polish_due = time_to & earned_polish(problem, solver, progress) & ~jnp.asarray(last)
     plain = partial(certify, problem, solver, may_polish=False, provisional=provisional)
     return lax.cond((time_to | last) & ~polish_due, plain, lambda progress: progress, progress), polish_due
-
-
-_certify = jax.jit(certify)
 
 
 def drive(
@@ -446,9 +440,7 @@ def _driven(
             before = time.monotonic()
             progress, polish_due = _burst(problem, solver, progress, chunks, False, provisional)
             begun = True
-            if bool(polish_due) and not hasattr(solver, "polish_begin"):
-                progress = _certify(problem, solver, progress)
-            elif bool(polish_due):
+            if bool(polish_due):
                 polished = polish_in_pieces(problem, solver, progress, lambda: stop.seen or late())
                 progress, _ = (progress, None) if polished is None else _burst(problem, solver, polished, 0, True)
             jax.block_until_ready(progress)

@@ -7,7 +7,8 @@ from jaxtyping import Array, Float
 
 from jaxsvm.result import Certificate
 
-STOP_RULES = ("squared_hinge", "relative_fw", "paper")
+CERTIFIED_GAP = "certified_gap"
+STOP_RULES = (CERTIFIED_GAP, "relative_fw", "paper")
 """The certified relative gap of the problem (the default); `G <= tol R`; `G <= (2 tol + tol^2)(Delta^2 - R)`."""
 
 
@@ -22,8 +23,8 @@ def stop_excess(problem: Any, solver: Any, point: Array, s: Array, certificate: 
         certificate: Of the point.
     """
     tol = solver.tol
-    rule = getattr(solver, "stop", STOP_RULES[0])
-    if rule == "squared_hinge":
+    rule = solver.stop
+    if rule == CERTIFIED_GAP:
         return certificate.relative_gap / tol
     total = point.sum()
     alpha, s = point / total, s / total
@@ -34,11 +35,3 @@ def stop_excess(problem: Any, solver: Any, point: Array, s: Array, certificate: 
         return G / (tol * jnp.abs(R))
     # Written as on the right of spec 2.6, never as a ratio of radii: in float32 that ratio is one ulp wide.
     return G / ((2 * tol + tol**2) * (problem.diameter_squared - R))
-
-
-def solver_excess(problem: Any, solver: Any, state: Any) -> Float[Array, ""]:
-    """The running value: on a full solver's own `s`, or what a sampled solver has seen."""
-    if hasattr(solver, "running_excess"):
-        return solver.running_excess(problem, state)
-    point, s = solver.dual_point(problem, state)
-    return stop_excess(problem, solver, point, s, problem.certificate(point, s))

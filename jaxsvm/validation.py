@@ -39,7 +39,7 @@ def require_one_chain(solver: Any, where: str) -> None:
     Raises:
         InputError: On shrinking.
     """
-    if getattr(solver, "shrinking", False):
+    if solver.shrinking:
         raise InputError(
             f"shrinking is True: {where} cannot shrink; take shrinking=False, or one chain of concrete values (no "
             "lanes, outside jit)."

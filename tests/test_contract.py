@@ -494,7 +494,7 @@ def test_an_svm_with_constant_diagonal_is_a_ball():
 # --- stop rules, chex variants, and lowering of the rest ---------------------------------------------------------
 
 
-@pytest.mark.parametrize(("stop", "tol"), [("relative_fw", 1e-2), ("paper", 1e-4), ("squared_hinge", 1e-4)])
+@pytest.mark.parametrize(("stop", "tol"), [("relative_fw", 1e-2), ("paper", 1e-4), ("certified_gap", 1e-4)])
 def test_stop_rules_hold_where_they_say_so(stop, tol):
     here = problem(20.0)
     fit = jaxsvm.check(jaxsvm.fit(here, FrankWolfe(stop=stop, tol=tol)))

@@ -56,7 +56,7 @@ def chain_on_host(
         certified point, and those left are INTERRUPTED, with no certificate, at the point of the nearest one.
     """
     fits: dict[int, Fit] = {}
-    host, warm = getattr(solver, "driver", drive), None
+    host, warm = solver.driver or drive, None
     with watching(stop) as stop:
         for place in np.argsort(Cs, kind="stable").tolist():
             if stop.seen:
@@ -135,13 +135,12 @@ def _run_lanes(
         try:
             progress, wanted, earned = _advance(shared, own, solver, progress, shape)
             polishes = np.asarray(wanted) & np.asarray(earned)
-            for lane in np.flatnonzero(polishes).tolist() if hasattr(solver, "polish_begin") else ():
+            for lane in np.flatnonzero(polishes).tolist():
                 one = _lane(progress, np.int32(lane))
                 one = polish_in_pieces(build(Cs[places[lane]]), solver, one, lambda: stop.seen)
                 progress = progress if one is None else _load(progress, one, np.int32(lane))
             if np.asarray(wanted).any() and not stop.seen:
-                whole = bool(polishes.any()) and not hasattr(solver, "polish_begin")
-                progress = _certify(shared, own, solver, progress, shape, whole)
+                progress = _certify(shared, own, solver, progress, shape)
             codes = np.asarray(progress.status)
             for lane in [lane for lane in sorted(running) if codes[lane] != Status.RUNNING]:
                 settle(lane)
@@ -241,13 +240,13 @@ def _advance(shared: Any, own: Any, solver: Any, progress: Any, shape: _Shape) -
     return jax.vmap(one)(own, progress)
 
 
-@partial(jax.jit, static_argnames=("shape", "may_polish"))
-def _certify(shared: Any, own: Any, solver: Any, progress: Any, shape: _Shape, may_polish: bool) -> Any:
+@partial(jax.jit, static_argnames=("shape",))
+def _certify(shared: Any, own: Any, solver: Any, progress: Any, shape: _Shape) -> Any:
     """Certificates for the lanes that wait for one; the products of all lanes are one."""
 
     def one(own: Any, progress: Any) -> Any:
         wanted = (progress.status == Status.RUNNING) & due(solver, progress)
-        certified = certify(shape.join(shared, own), solver, progress, may_polish)
+        certified = certify(shape.join(shared, own), solver, progress, may_polish=False)
         return jax.tree.map(lambda new, old: jnp.where(wanted, new, old), certified, progress)
 
     return jax.vmap(one)(own, progress)

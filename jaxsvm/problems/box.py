@@ -63,6 +63,8 @@ class BoxProblem:
         offset: 1.0 with a regularised bias, 0.0 without; static.
     """
 
+    kind = "box"
+
     gram: Any
     y: Float[Array, " n"]
     q: Float[Array, " n"]

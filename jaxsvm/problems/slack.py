@@ -54,6 +54,8 @@ class SlackProblem:
         free_bias: Whether there is an unregularised bias, so that p has half of its mass in each class; static.
     """
 
+    kind = "slack"
+
     gram: Any
     y: Float[Array, " n"]
     nu: Float[Array, ""]

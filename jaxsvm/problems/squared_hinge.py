@@ -68,6 +68,8 @@ class SquaredHingeProblem:
         free_bias: Whether there is an unregularised bias, so that `y . alpha = 0`; static.
     """
 
+    kind = "squared hinge"
+
     gram: Any
     y: Float[Array, " n"]
     C: Float[Array, ""]

@@ -23,13 +23,14 @@ from jaxtyping import Array, Float
 
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.solvers import subgradient
+from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.pegasos import project_onto_ball
 from jaxsvm.solvers.subgradient import Rule, State
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class BallSGD:
+class BallSGD(Solver):
     """Configuration of SGD over a ball.
 
     Attributes:
@@ -43,6 +44,8 @@ class BallSGD:
         check_every: Steps a chunk of the driver; static.
         refresh_every: Steps between certificates; None: about five passes, later a fifth of the steps taken. Static.
     """
+
+    solves = ("box",)
 
     radius: Any
     steps: Any = 10_000

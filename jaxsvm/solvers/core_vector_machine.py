@@ -21,13 +21,14 @@ from jaxtyping import Array, Bool, Float
 
 from jaxsvm.numerics import selection
 from jaxsvm.result import Counters
+from jaxsvm.solvers.contract import SIMPLEX, Solver
 from jaxsvm.solvers.frank_wolfe import FrankWolfe, pair_step, simplex_point
 from jaxsvm.solvers.start import start
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class CoreVectorMachine:
+class CoreVectorMachine(Solver):
     """Configuration of the Core Vector Machine.
 
     Attributes:
@@ -42,10 +43,12 @@ class CoreVectorMachine:
         refresh_every: As for `FrankWolfe`; static.
     """
 
+    solves = SIMPLEX
+
     tol: Any = 1e-4
     max_steps: Any = 1_000_000
     inner_tol: Any = 1e-3
-    stop: str = dataclasses.field(default="squared_hinge", metadata={"static": True})
+    stop: str = dataclasses.field(default="certified_gap", metadata={"static": True})
     start: str = dataclasses.field(default="random", metadata={"static": True})
     draw: int = dataclasses.field(default=20, metadata={"static": True})
     check_every: int = dataclasses.field(default=250, metadata={"static": True})

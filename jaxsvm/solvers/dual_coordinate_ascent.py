@@ -20,7 +20,8 @@ from jaxsvm.errors import InputError
 from jaxsvm.numerics import selection
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.result import Counters
-from jaxsvm.solvers.sequential_minimal_optimization import require_box, starting_point
+from jaxsvm.solvers.contract import Solver
+from jaxsvm.solvers.sequential_minimal_optimization import starting_point
 
 ORDERS = ("random", "permuted")
 CURVATURE_FLOOR = 1e-12
@@ -28,7 +29,7 @@ CURVATURE_FLOOR = 1e-12
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class SDCA:
+class SDCA(Solver):
     """Configuration of stochastic dual coordinate ascent.
 
     Attributes:
@@ -38,6 +39,8 @@ class SDCA:
         check_every: Steps a chunk, between looks at the running gap; static.
         refresh_every: Steps after which `s` is recomputed at the latest; None: 4,000, or n where that is more. Static.
     """
+
+    solves = ("box",)
 
     order: str = dataclasses.field(default="permuted", metadata={"static": True})
     tol: Any = 1e-3
@@ -53,7 +56,6 @@ class SDCA:
 
     def init(self, problem: BoxProblem, key: Array | None = None, init: Any = None) -> "State":
         """The state at a = 0, or at `init`: weights `(n,)`, or weights and margins."""
-        require_box(problem, self)
         if problem.free_bias:
             raise InputError(
                 "the problem has a free bias, an equality that single variables cannot keep: use `SMO`, or bias="

@@ -24,6 +24,7 @@ from jaxsvm.errors import InputError
 from jaxsvm.numerics import selection
 from jaxsvm.result import Counters
 from jaxsvm.solvers import polish
+from jaxsvm.solvers.contract import SIMPLEX, Solver
 from jaxsvm.solvers.start import start
 
 VARIANTS = ("classic", "away", "pairwise", "smo")
@@ -33,7 +34,7 @@ CURVATURE_FLOOR = 32
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class FrankWolfe:
+class FrankWolfe(Solver):
     """Configuration of the Frank-Wolfe family.
 
     Attributes:
@@ -41,7 +42,7 @@ class FrankWolfe:
             static.
         tol: What the stop rule is held against; for the default rule a relative duality gap, > 0.
         max_steps: The step cap, >= 0.
-        stop: "squared_hinge" (the certified relative gap of the problem), "relative_fw" (`G <= tol R`) or "paper"
+        stop: "certified_gap" (the certified relative gap of the problem), "relative_fw" (`G <= tol R`) or "paper"
             (`G <= (2 tol + tol^2)(Delta^2 - R)`); static.
         start: "random" (the ball of a balanced random draw), "two-point" or "uniform"; static.
         draw: Size of the random draw, >= 2; static.
@@ -54,10 +55,12 @@ class FrankWolfe:
             ill-conditioned ones end; 0: none; static.
     """
 
+    solves = SIMPLEX
+
     variant: str = dataclasses.field(default="smo", metadata={"static": True})
     tol: Any = 1e-4
     max_steps: Any = 1_000_000
-    stop: str = dataclasses.field(default="squared_hinge", metadata={"static": True})
+    stop: str = dataclasses.field(default="certified_gap", metadata={"static": True})
     start: str = dataclasses.field(default="random", metadata={"static": True})
     draw: int = dataclasses.field(default=20, metadata={"static": True})
     check_every: int = dataclasses.field(default=250, metadata={"static": True})

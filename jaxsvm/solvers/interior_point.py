@@ -25,6 +25,7 @@ from jaxsvm.numerics.precision import in_double, like, remainder, rounded, whole
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.result import Counters
 from jaxsvm.solvers.barrier_systems import DIRECT_SIZE, MOST_FEATURES, affordable, barrier_system, few_features
+from jaxsvm.solvers.contract import Solver
 
 BACK_OFF = 0.995
 """Share of the way to the nearest bound."""
@@ -35,7 +36,7 @@ CLEAR = 1e-6
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class InteriorPoint:
+class InteriorPoint(Solver):
     """Configuration of the interior point method.
 
     For hinge and box problems of at most 2,048 samples, or of any number where the kernel has few features: a linear
@@ -47,6 +48,8 @@ class InteriorPoint:
         max_steps: The step cap, >= 0; 15 to 40 are usual.
     """
 
+    solves = ("box",)
+
     tol: Any = 1e-4
     max_steps: Any = 100
 
@@ -57,11 +60,6 @@ class InteriorPoint:
     def init(self, problem: BoxProblem, key: Array | None = None, init: Any = None) -> "State":
         """The middle of the box."""
         del key, init
-        if not isinstance(problem, BoxProblem):
-            raise InputError(
-                f"InteriorPoint is for hinge problems (`hinge_problem`, `box_problem`), not for a "
-                f"{type(problem).__name__}."
-            )
         if not affordable(problem):
             raise InputError(
                 f"the problem has {problem.n} samples: InteriorPoint takes {DIRECT_SIZE} at most, or a kernel of at "

@@ -28,6 +28,7 @@ from jaxsvm.numerics.precision import in_double, like, remainder, rounded, whole
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.result import Counters
 from jaxsvm.solvers import features
+from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.support_system import solve_small_support, solve_support
 
 METHODS = ("auto", "cholesky", "cg", "lbfgs")
@@ -39,7 +40,7 @@ LARGE_D = 2000
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Newton:
+class Newton(Solver):
     """Configuration of semismooth Newton. For squared-hinge problems of any bias.
 
     Attributes:
@@ -54,11 +55,13 @@ class Newton:
         refresh_every: As for `FrankWolfe`; static.
     """
 
+    solves = ("squared hinge",)
+
     tol: Any = 1e-8
     max_steps: Any = 1000
     method: str = dataclasses.field(default="auto", metadata={"static": True})
     factor_limit: int = dataclasses.field(default=4096, metadata={"static": True})
-    stop: str = dataclasses.field(default="squared_hinge", metadata={"static": True})
+    stop: str = dataclasses.field(default="certified_gap", metadata={"static": True})
     check_every: int = dataclasses.field(default=1, metadata={"static": True})
     refresh_every: int | None = dataclasses.field(default=None, metadata={"static": True})
 
@@ -70,8 +73,6 @@ class Newton:
 
     def init(self, problem: Any, key: Array | None = None, init: Any = None) -> "State":
         """A state at `beta = 0`, or at `init`: weights `(n,)`, or weights and their margins."""
-        if not isinstance(problem, SquaredHingeProblem):
-            raise InputError(f"the problem is a {type(problem).__name__}: Newton solves squared-hinge problems only.")
         primal = self._primal(problem)
         if primal is not None:
             return _feature_start(problem, primal, init)

@@ -40,6 +40,7 @@ from jaxsvm.errors import InputError
 from jaxsvm.points import CSR
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.solvers import subgradient
+from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.features import Primal
 from jaxsvm.solvers.running_sums import weight_of
 from jaxsvm.solvers.subgradient import Rule, State
@@ -190,7 +191,7 @@ def first_step(mean_square: Any, batch: Any) -> Float[Array, ""]:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Pegasos:
+class Pegasos(Solver):
     """Configuration of Pegasos.
 
     Attributes:
@@ -208,6 +209,8 @@ class Pegasos:
         check_every: Steps a chunk of the driver; static.
         refresh_every: Steps between certificates; None: about five passes, later a fifth of the steps taken. Static.
     """
+
+    solves = ("box",)
 
     steps: Any = 10_000
     batch: int = dataclasses.field(default=16, metadata={"static": True})

@@ -22,8 +22,8 @@ from jaxsvm.numerics import selection
 from jaxsvm.numerics.precision import rounded
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.result import Counters
+from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.dual_coordinate_ascent import ORDERS, Visits, visited
-from jaxsvm.solvers.sequential_minimal_optimization import require_box
 
 OUTPUTS = ("last", "average", "random")
 NEVER = 2**30
@@ -32,7 +32,7 @@ HALVINGS = 60
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Perceptron:
+class Perceptron(Solver):
     """Configuration of the Perceptron.
 
     Attributes:
@@ -44,6 +44,8 @@ class Perceptron:
         tol: The relative gap that would end it sooner, > 0.
         check_every: Steps a chunk; static.
     """
+
+    solves = ("box",)
 
     steps: Any
     margin: Any = 0.0
@@ -68,7 +70,6 @@ class Perceptron:
 
     def init(self, problem: BoxProblem, key: Array | None = None, init: Any = None) -> "State":
         """The state at w = 0, or at the counts `init`, `(n,)`."""
-        require_box(problem, self)
         if problem.free_bias:
             raise InputError(
                 'the problem has a free bias: the Perceptron learns a constant feature, bias="regularized".'

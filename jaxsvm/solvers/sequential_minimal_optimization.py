@@ -24,6 +24,7 @@ from jaxsvm.numerics.precision import rounded
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.result import Counters
 from jaxsvm.solvers import interior_point
+from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.shrinking import drive_shrunk
 
 TAU = 1e-12
@@ -32,7 +33,7 @@ TAU = 1e-12
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class SMO:
+class SMO(Solver):
     """Configuration of sequential minimal optimisation.
 
     Attributes:
@@ -44,6 +45,8 @@ class SMO:
         check_every: Steps a chunk, between looks at the running gap; static.
         refresh_every: Steps after which `s` is recomputed at the latest; None: 4,000, or n where that is more. Static.
     """
+
+    solves = ("box",)
 
     tol: Any = 1e-4
     variables: int = dataclasses.field(default=2, metadata={"static": True})
@@ -66,7 +69,6 @@ class SMO:
     def init(self, problem: BoxProblem, key: Array | None = None, init: Any = None) -> "State":
         """The state at a = 0 (or the feasible point nearest to it), or at `init`: weights, or weights and margins."""
         del key
-        require_box(problem, self)
         if problem.free_bias and self.variables == 1:
             raise InputError("variables is 1: a free bias is an equality constraint, which needs pairs; leave it at 2.")
         a = starting_point(problem, init)
@@ -148,19 +150,6 @@ class State(NamedTuple):
     R: Float[Array, ""]
     indefinite: Bool[Array, ""]
     counters: Counters
-
-
-def require_box(problem: Any, solver: Any) -> None:
-    """Raise on another kind of problem.
-
-    Raises:
-        InputError: Where the problem is not from `hinge_problem` or `box_problem`.
-    """
-    if not isinstance(problem, BoxProblem):
-        raise InputError(
-            f"{type(solver).__name__} is for hinge problems (`hinge_problem`, `box_problem`), not for a "
-            f"{type(problem).__name__}."
-        )
 
 
 def starting_point(problem: BoxProblem, init: Any) -> Float[Array, " n"]:

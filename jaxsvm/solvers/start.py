@@ -38,12 +38,7 @@ def start(
     Raises:
         InputError: On a free bias, an unknown start, or weights of another length.
     """
-    if not hasattr(problem, "squared_distances"):
-        raise InputError(
-            f"{type(pairs).__name__} is for simplex problems (`svm_problem`, `meb_problem`), not for a "
-            f"{type(problem).__name__}: use `SMO` for hinge problems, `StochasticBatchPerceptron` for slack problems."
-        )
-    if getattr(problem, "free_bias", False):
+    if problem.free_bias:
         raise InputError("the problem has a free bias, which simplex steps cannot keep: use `Newton`.")
     counters = Counters.zero()
     if init is not None:

@@ -24,6 +24,7 @@ from jaxsvm.numerics.precision import rounded
 from jaxsvm.problems.slack import SlackProblem
 from jaxsvm.problems.water_level import METHODS
 from jaxsvm.result import Counters
+from jaxsvm.solvers.contract import Solver
 
 AVERAGES = ("uniform", "linear", "last")
 NEVER = 2**30
@@ -31,7 +32,7 @@ NEVER = 2**30
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class StochasticBatchPerceptron:
+class StochasticBatchPerceptron(Solver):
     """Configuration of the Stochastic Batch Perceptron.
 
     Attributes:
@@ -48,6 +49,8 @@ class StochasticBatchPerceptron:
             exact; static.
         check_every: Steps a chunk, between looks at the running gap; static.
     """
+
+    solves = ("slack",)
 
     steps: Any = 10_000
     batch: int | None = dataclasses.field(default=1, metadata={"static": True})
@@ -77,10 +80,6 @@ class StochasticBatchPerceptron:
 
     def init(self, problem: SlackProblem, key: Array | None = None, init: Any = None) -> "State":
         """The state at w = 0; or, from `init`, the p of another fit, the unit vector along `sum_i p_i y_i phi_i`."""
-        if not isinstance(problem, SlackProblem):
-            raise InputError(
-                f"StochasticBatchPerceptron is for slack problems (`slack_problem`), not a {type(problem).__name__}."
-            )
         nothing, one = jnp.zeros((problem.n,), problem.dtype), jnp.ones((), problem.dtype)
         p, a, c, r2 = problem.feasible_point(nothing), nothing, nothing, 0 * one
         row = jnp.full_like(c, problem.radius**2)  # p'Qp is at most that: a bound, until something better is known

@@ -30,7 +30,6 @@ from jaxsvm.result import Counters
 from jaxsvm.solvers.batches import Draws, next_batch, sparse_add, sparse_margins
 from jaxsvm.solvers.features import Primal
 from jaxsvm.solvers.running_sums import RunningSums
-from jaxsvm.solvers.sequential_minimal_optimization import require_box
 from jaxsvm.solvers.stochastic_batch_perceptron import rows_computed
 
 ORDERS = ("permuted", "random")
@@ -242,7 +241,6 @@ def require_options(solver: Any) -> None:
 
 def start(problem: BoxProblem, solver: Any, key: Array | None, init: Any) -> State:
     """The state at w = 0, or at the coefficients `init`."""
-    require_box(problem, solver)
     if problem.free_bias:
         raise InputError(
             f"the problem has a free bias, which {type(solver).__name__} does not learn: take bias="

@@ -17,6 +17,7 @@ from jaxsvm.numerics import selection
 from jaxsvm.problems.squared_hinge import Restricted
 from jaxsvm.result import Counters
 from jaxsvm.solvers import polish
+from jaxsvm.solvers.contract import SIMPLEX, Solver
 from jaxsvm.solvers.frank_wolfe import simplex_point
 
 BUFFER_TILE = 256
@@ -114,7 +115,7 @@ class Polished:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Sampled:
+class Sampled(Solver):
     """Configuration of the sampled vertex search; build it with `sampled`."""
 
     solver: Any
@@ -122,6 +123,8 @@ class Sampled:
     tries: int = dataclasses.field(metadata={"static": True})
     final_check: str = dataclasses.field(metadata={"static": True})
     capacity: int | None = dataclasses.field(metadata={"static": True})
+
+    solves = SIMPLEX
 
     @property
     def tol(self) -> Any:
@@ -259,7 +262,7 @@ class Sampled:
         G = 2 * (R - s_drawn.min())
         if self.solver.stop == "paper":
             return G / ((2 * tol + tol**2) * (problem.diameter_squared - R))
-        if self.solver.stop == "relative_fw" or not hasattr(problem, "ridge"):
+        if self.solver.stop == "relative_fw" or problem.kind == "ball":
             return G / (tol * jnp.abs(R))
         # The certificate's sum (spec 1.5), exact on the buffer and estimated by the sample for the inactive rest.
         weights, s = inner.alpha[: indices.shape[0]], inner.s[: indices.shape[0]]

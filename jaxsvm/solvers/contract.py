@@ -1,0 +1,111 @@
+"""What the drivers ask of a solver: the required members as a protocol, the optional ones with their defaults.
+
+A solver is a frozen dataclass, registered as a pytree, that derives from `Solver`; what is not traced of its fields is
+marked static. It joins the suite of `tests/test_contract.py` (or `tests/test_hinge_contract.py`) by one line of its
+list.
+"""
+
+from typing import Any, ClassVar, Protocol
+
+from jaxtyping import Array, Float
+
+from jaxsvm.errors import InputError
+from jaxsvm.stopping import CERTIFIED_GAP, stop_excess
+
+PROBLEMS = {
+    "squared hinge": "squared-hinge problems (`svm_problem`)",
+    "ball": "enclosing balls (`meb_problem`)",
+    "box": "hinge problems (`hinge_problem`, `box_problem`)",
+    "slack": "slack problems (`slack_problem`)",
+}
+"""Kinds of problems, in words."""
+SIMPLEX = ("squared hinge", "ball")
+"""Kinds whose dual points lie on the simplex."""
+
+
+class Steps(Protocol):
+    """What every solver has.
+
+    Attributes:
+        tol: What the stop rule is held to, > 0.
+        max_steps: The step cap, >= 0; exact.
+        check_every: Steps a chunk, between looks at the running excess; static. 1: a step is as dear as a certificate.
+        refresh_every: Steps between certificates at the most; None: 4,000, or n where that is more; static.
+    """
+
+    tol: Any
+    max_steps: Any
+    check_every: int
+    refresh_every: int | None
+
+    def init(self, problem: Any, key: Array | None = None, init: Any = None) -> Any:
+        """A state to start from: fresh, or at weights `(n,)`, or at a pair of weights and their margins.
+
+        Every state has `R` (what descends, `()`), `indefinite` (whether a negative curvature showed, `()`), `counters`.
+        """
+        ...
+
+    def step(self, problem: Any, state: Any) -> Any:
+        """One step further: no stopping, no printing."""
+        ...
+
+    def refresh(self, problem: Any, state: Any) -> Any:
+        """The state with what drifts recomputed from scratch, in the precision of the problem that is given."""
+        ...
+
+    def dual_point(self, problem: Any, state: Any) -> tuple[Array, Array]:
+        """A point that `problem.certified` takes, of numbers that a caller can be given, and its products."""
+        ...
+
+
+class Solver:
+    """What a solver may have besides `Steps`, with the defaults.
+
+    Attributes:
+        solves: Kinds of problems it is for: keys of `PROBLEMS`.
+        stop: Its stop rule (`jaxsvm.stopping`).
+        unroll: Steps a turn of the inner loop: 5 took a quarter off a light step at n = 5,000, and 0.2 s more to
+            compile; 1 for heavy ones.
+        patience: Certificates in a row without progress before a fit is STALLED.
+        final_check: "none" where the running excess may end a fit that no certificate bears out.
+        driver: Its own host driver, turns around `jaxsvm.loop.drive`; None: that one.
+        shrinking: Whether that driver leaves out samples, which lanes and traced paths cannot.
+    """
+
+    solves: ClassVar[tuple[str, ...]]
+    stop = CERTIFIED_GAP
+    unroll = 5
+    patience = 3
+    final_check = "full"
+    driver: Any = None
+    shrinking = False
+
+    def running_excess(self: Any, problem: Any, state: Any) -> Float[Array, ""]:
+        """What the stop rule would say of the state as it is, over its threshold: at most 1 claims that it holds."""
+        point, s = self.dual_point(problem, state)
+        return stop_excess(problem, self, point, s, problem.certificate(point, s))
+
+    def polish_interval(self, problem: Any) -> int | None:
+        """Steps that earn a polish; None: the solver has none.
+
+        With one come `polish(problem, state)`, and in pieces for the host driver `polish_begin(problem, state)`, a
+        carry with `going`, `polish_step(problem, carry)` and `polish_end(problem, state, carry)`, a state.
+        """
+        del problem
+        return None
+
+
+def require_solves(solver: Any, problem: Any) -> None:
+    """Refuse a problem of a kind that the solver is not for.
+
+    Raises:
+        InputError: Naming both, and who solves it.
+    """
+    if problem.kind in solver.solves:
+        return
+    meant = " and ".join(PROBLEMS[kind] for kind in solver.solves)
+    others = {"squared hinge": "`FrankWolfe`", "ball": "`FrankWolfe`", "box": "`SMO`"}
+    raise InputError(
+        f"{type(solver).__name__} is for {meant}, not for a {type(problem).__name__}: use "
+        f"{others.get(problem.kind, '`StochasticBatchPerceptron`')}."
+    )
