@@ -54,6 +54,7 @@ class BallProblem:
     """
 
     kind = "ball"
+    corrects = False
     free_bias = False
 
     gram: Any

@@ -26,6 +26,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsvm.derivatives.rule import differentiable
 from jaxsvm.errors import ConvergenceWarning, InputError, is_concrete
 from jaxsvm.interruption import Interruption, watching
+from jaxsvm.numerics.once import once
 from jaxsvm.numerics.precision import in_double, like, widened
 from jaxsvm.problems.definiteness import negative_curvature
 from jaxsvm.result import Answer, Fit, Status, StatusCode, advice
@@ -278,32 +279,25 @@ def _assessed(
     wide = problem if provisional else widened(problem)
     fresh = solver.refresh(wide, state)
 
-    def polish(carry: tuple[Array, Any]) -> tuple[Array, Any]:
-        polished = like(solver.polish(wide, carry[1]), state)
-        return jnp.asarray(False), like(solver.refresh(wide, polished), fresh)
+    def polish(fresh: Any) -> Any:
+        return like(solver.refresh(wide, like(solver.polish(wide, fresh), state)), fresh)
 
-    if may_polish:  # a loop of one turn at the most: under vmap a cond would polish every lane every time
-        _, fresh = lax.while_loop(lambda carry: carry[0], polish, (earned, fresh))
+    if may_polish:
+        fresh = once(earned, polish, fresh)
     point, s = solver.dual_point(wide, fresh)
     R = wide.objective(point, s)
     answer = wide.certified(point, s, problem.dtype)
     if provisional:
         answer = answer._replace(certificate=wide.certificate(point, s))
     excess = stop_excess(wide, solver, point, s, answer.certificate)
-    if hasattr(wide, "beside") and point.ndim == 1 and wide.dtype != problem.dtype:
+    if wide.corrects and point.ndim == 1 and wide.dtype != problem.dtype:
         answer, excess = _put_beside(wide, solver, point, s, problem.dtype, stuck, answer, excess)
     sound = jnp.isfinite(R) & jnp.all(jnp.isfinite(s))
     indefinite = fresh.indefinite | wide.indefinite(R)
     if not wide.gram.definite:
-        indefinite = indefinite | _once(sound & (excess <= 1), lambda: negative_curvature(wide))
+        indefinite = once(sound & (excess <= 1), lambda found: found | negative_curvature(wide), indefinite)
     narrow = jax.tree.map(lambda leaf: leaf.astype(problem.dtype), (answer, excess, R))
     return like(fresh, state), *narrow, sound, indefinite
-
-
-def _once(condition: Array, compute: Callable[[], Array]) -> Array:
-    """`condition & compute()`, computed where the condition holds: under vmap a cond would compute it every time."""
-    start = (condition, jnp.asarray(False))
-    return lax.while_loop(lambda carry: carry[0], lambda _: (jnp.asarray(False), compute()), start)[1]
 
 
 def _put_beside(
@@ -311,12 +305,12 @@ def _put_beside(
 ) -> tuple[Answer, Array]:
     """Where steps no longer help and the coefficients' dtype is what is left of the gap: a w beside the dual point."""
 
-    def put(_: Any) -> tuple[Array, Answer, Array]:
+    def put(_: Any) -> tuple[Answer, Array]:
         beside = wide.certified(*wide.beside(point, s, dtype), dtype)
-        return jnp.asarray(False), beside, stop_excess(wide, solver, point, s, beside.certificate)
+        return beside, stop_excess(wide, solver, point, s, beside.certificate)
 
     wanted = stuck & (excess > 1) & (answer.certificate.relative_gap < 0.5)
-    _, beside, there = lax.while_loop(lambda carry: carry[0], put, (wanted, answer, excess))
+    beside, there = once(wanted, put, (answer, excess))
     better = there < excess
     return jax.tree.map(lambda new, old: jnp.where(better, new, old), (beside, there), (answer, excess))
 
@@ -346,7 +340,7 @@ def finish(problem: Any, solver: Any, progress: Progress) -> Fit:
 
 
 def refresh_interval(solver: Any, n: int) -> int:
-    """Steps between refreshes at the most: a refresh is a matrix-vector product, as dear as thousands of steps."""
+    """Steps between refreshes at the most: a refresh is a product, which costs thousands of steps."""
     return max(4000, n) if solver.refresh_every is None else solver.refresh_every
 
 

@@ -135,7 +135,7 @@ def _require_squared_hinge(problem: Any) -> None:
 def active_set(problem: SquaredHingeProblem, margins: Float[Array, " n"], R: Float[Array, ""]) -> Bool[Array, " n"]:
     """Samples inside the margin, `(n,)`: where alpha > 0 at the solution, and closer to that set than alpha before it.
 
-    A first-order solver leaves crumbs of alpha on samples that have long left the support. An empty set, which no
+    A first-order solver leaves a little alpha on samples that have long left the support. An empty set, which no
     solution has, is all samples instead: through an empty one a NaN would go backward as 0.
     """
     inside = (problem.ridge > 0) & (margins < R)

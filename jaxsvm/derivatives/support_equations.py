@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float
 from jaxsvm.errors import is_concrete
 from jaxsvm.gram.low_rank import LowRankGram
 from jaxsvm.gram.operators import DenseGram
+from jaxsvm.numerics.once import once
 
 FACTOR_LIMIT = 4096
 """The largest support whose matrix is factored: 128 MiB in float64."""
@@ -125,7 +126,7 @@ def _factor(problem: Any, support: Bool[Array, " n"], sizes: tuple[int, ...], u:
     for size in sizes:
         here = (count > below) & (count <= size)
         compute = partial(_padded_factor, problem, index[:size], valid[:size], u)
-        L, below = _once(here, compute, L), size
+        L, below = once(here, compute, L), size
 
     def precondition(r: Array) -> Array:
         found = jax.scipy.linalg.cho_solve((L, True), jnp.where(valid, r[index], 0))
@@ -144,12 +145,6 @@ def _padded_factor(problem: Any, index: Array, valid: Array, u: Array, L: Array)
     floor = 2 * jnp.finfo(values.dtype).eps * jnp.sqrt(jnp.asarray(size, values.dtype)) * jnp.diagonal(values).max()
     values = values + jnp.diag(jnp.where(valid, _ridge(problem)[index] + floor, 1))
     return lax.dynamic_update_slice(L, jnp.linalg.cholesky(values), (0, 0))
-
-
-def _once(condition: Array, compute: Any, value: Array) -> Array:
-    """`compute(value)` under a condition: a loop of one turn at most, since under vmap a `cond` would always run."""
-    turn = lambda carry: (jnp.asarray(False), compute(carry[1]))  # noqa: E731
-    return lax.while_loop(lambda carry: carry[0], turn, (condition, value))[1]
 
 
 def _woodbury(problem: Any, support: Bool[Array, " n"], exact: bool, u: Float[Array, " n"]) -> Apply:

@@ -5,7 +5,7 @@ Two forms of `sum_k w_k (x_k - z_k)^2`:
 - the expansion `|x|^2 + |z|^2 - 2 x.z`, one matrix product. Its error is a rounding of `|x|^2 + |z|^2`, so it is worth
   something where these are not much larger than the distance, which is a matter of the origin and of the pair;
 - differences, feature by feature, whose error is a rounding of the distance wherever the points lie: twice to four
-  times as dear on a CPU (n = 10,000, 50 and 784 features), and a transposed copy of the points.
+  times as long on a CPU (n = 10,000, 50 and 784 features), and a transposed copy of the points.
 
 `near` points (all within `NEAR` widths of the origin) take the expansion without another look. Others take it as well,
 but what it returns is judged pair by pair, and a block in which one pair has lost its digits is computed again by

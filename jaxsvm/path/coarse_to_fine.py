@@ -141,11 +141,11 @@ def _certified_group(grids: list[Grid], group: list[tuple[int, int]], solver: Bl
 
 
 def _nearest(grid: Grid, place: int) -> Point:
-    """The point of a place, or of the nearest place that has one; all samples alike where none has."""
+    """The point of a place, or of the nearest place that has one; equal weights where none has."""
     found = min(grid.points, key=lambda other: abs(other - place), default=None)
     if found is None:
-        alike = (grid.problems[0].ridge > 0).astype(grid.problems[0].dtype)
-        return Point(alike, jnp.zeros_like(alike), 0, 0)
+        equal = (grid.problems[0].ridge > 0).astype(grid.problems[0].dtype)
+        return Point(equal, jnp.zeros_like(equal), 0, 0)
     return grid.points[found]
 
 

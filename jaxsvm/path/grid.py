@@ -20,7 +20,7 @@ EASY = 0.35
 """Up to this `C mean(K_ii)` values can be lanes of the block Newton method, which is sure there."""
 
 UNIFORM = 0.3
-"""Up to this `C mean(K_ii)` pair steps that start from nothing start with all samples alike: half of the steps."""
+"""Up to this `C mean(K_ii)` pair steps that start from nothing start with equal weights: half of the steps."""
 
 TURN = 10.0
 """Where `C mean(K_ii)` exceeds this, a solution moves with 1/C, below with log C: the path is nearly straight in
@@ -57,7 +57,7 @@ class Grid:
         times: Where they lie on the path (`TURN`), `(k,)`.
         easy: How many of them go to the block method.
         free: How many, from the top, need steps at anchors alone.
-        uniform: How many of them may start with all samples alike.
+        uniform: How many of them may start with equal weights.
         points: Dual points that were found, by place; those of hard values on the whole problem too.
     """
 

@@ -25,7 +25,7 @@ from jaxsvm.path.grid import (
     middles,
     restricted,
 )
-from jaxsvm.path.working_set import WorkingSet, exchanged, leaves, smaller
+from jaxsvm.path.working_set import WorkingSet, exchanged, smaller, support_outside
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.result import Status
 from jaxsvm.solvers.frank_wolfe import FrankWolfe
@@ -100,7 +100,7 @@ def _solve_anchors(
         if solved:
             working_set = smaller(grid, solved[-1], working_set)
         start = _ahead(grid, solved, place)
-        while place not in grid.points or leaves(whole, grid.points[place], working_set):
+        while place not in grid.points or support_outside(whole, grid.points[place], working_set):
             if place in grid.points:
                 start = grid.points[place][:2]
                 working_set = exchanged(grid, grid.points.pop(place), working_set)
@@ -123,8 +123,8 @@ def _ahead(grid: Grid, solved: list[int], place: int) -> tuple[Array, Array] | N
     if not solved:
         if place >= grid.uniform:
             return None
-        alike = np.asarray(np.asarray(problem.ridge) > 0, problem.dtype)
-        return _margins(problem.gram, problem.offset, problem.y, alike)
+        equal = np.asarray(np.asarray(problem.ridge) > 0, problem.dtype)
+        return _margins(problem.gram, problem.offset, problem.y, equal)
     x, f = grid.points[solved[-1]][:2]
     jump = grid.times[place] - grid.times[solved[-1]]
     near = [other for other in solved[:-1] if jump <= FARTHEST * (grid.times[solved[-1]] - grid.times[other])]

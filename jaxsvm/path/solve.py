@@ -194,7 +194,7 @@ def exact_solver(problem: Any, tol: Any) -> Any:
         return InteriorPoint(tol=tol) if few else SMO(tol=tol)
     if isinstance(problem, SlackProblem):
         return StochasticBatchPerceptron(steps=1_000_000, batch=None, tol=tol, average="linear")
-    return Newton(tol=tol) if getattr(problem, "free_bias", False) else FrankWolfe(variant="smo", tol=tol)
+    return Newton(tol=tol) if problem.free_bias else FrankWolfe(variant="smo", tol=tol)
 
 
 def _stacked(fits: list[Fit]) -> Fit:

@@ -28,7 +28,7 @@ class WorkingSet(NamedTuple):
     gram: Any
 
 
-def leaves(whole: SquaredHingeProblem, point: Point, working_set: WorkingSet) -> bool:
+def support_outside(whole: SquaredHingeProblem, point: Point, working_set: WorkingSet) -> bool:
     """Whether samples outside the working set are support of this point. Absent ones never are."""
     support = (np.asarray(point.f) < 1) & (np.asarray(whole.ridge) > 0)
     support[working_set.samples] = False

@@ -64,6 +64,7 @@ class BoxProblem:
     """
 
     kind = "box"
+    corrects = True
 
     gram: Any
     y: Float[Array, " n"]

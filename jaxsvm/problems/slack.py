@@ -55,6 +55,7 @@ class SlackProblem:
     """
 
     kind = "slack"
+    corrects = False
 
     gram: Any
     y: Float[Array, " n"]

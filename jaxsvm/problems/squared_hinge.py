@@ -15,7 +15,7 @@ The minimum enclosing ball of any points (`jaxsvm.ball`) is another problem of t
 """
 
 import dataclasses
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,28 +27,6 @@ from jaxsvm.numerics.line_search import best_bias
 from jaxsvm.numerics.precision import rounded, rounding
 from jaxsvm.result import Answer, Certificate
 from jaxsvm.validation import costs_hold, require_costs
-
-
-class SimplexProblem(Protocol):
-    """What a simplex solver sees: `min alpha' Kt alpha` over `alpha >= 0, sum alpha = 1`, by columns of `Kt`."""
-
-    @property
-    def diagonal(self) -> Float[Array, " n"]:
-        """`D_i = Kt_ii`."""
-        ...
-
-    @property
-    def mask(self) -> Bool[Array, " n"] | None:
-        """Which samples take part; None where all do."""
-        ...
-
-    def column(self, i: Int[Array, ""]) -> Float[Array, " n"]:
-        """`Kt[:, i]`."""
-        ...
-
-    def block(self, rows: Int[Array, " t"], columns: Int[Array, " u"]) -> Float[Array, "t u"]:
-        """`Kt[rows, columns]`."""
-        ...
 
 
 @jax.tree_util.register_dataclass
@@ -69,6 +47,7 @@ class SquaredHingeProblem:
     """
 
     kind = "squared hinge"
+    corrects = False
 
     gram: Any
     y: Float[Array, " n"]

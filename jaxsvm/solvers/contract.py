@@ -29,7 +29,7 @@ class Steps(Protocol):
     Attributes:
         tol: What the stop rule is held to, > 0.
         max_steps: The step cap, >= 0; exact.
-        check_every: Steps a chunk, between looks at the running excess; static. 1: a step is as dear as a certificate.
+        check_every: Steps a chunk, between looks at the running excess; static. 1: a step costs a certificate.
         refresh_every: Steps between certificates at the most; None: 4,000, or n where that is more; static.
     """
 

@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import InputError
 from jaxsvm.numerics import selection
+from jaxsvm.numerics.once import once
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.result import Counters
 from jaxsvm.solvers.contract import Solver
@@ -118,12 +119,11 @@ class Visits(NamedTuple):
             key, draw_key = jax.random.split(self.key)
             return self._replace(key=key), jax.random.randint(draw_key, (), 0, n, jnp.int32)
 
-        def shuffled(carry: tuple[Array, Visits]) -> tuple[Array, Visits]:
-            key, draw_key = jax.random.split(carry[1].key)
-            return jnp.asarray(False), Visits(key, jax.random.permutation(draw_key, carry[1].permutation))
+        def shuffled(visits: Visits) -> Visits:
+            key, draw_key = jax.random.split(visits.key)
+            return Visits(key, jax.random.permutation(draw_key, visits.permutation))
 
-        # A loop of one turn at most: under vmap a cond would shuffle at every step.
-        _, visits = lax.while_loop(lambda carry: carry[0], shuffled, (t % n == 0, self))
+        visits = once(t % n == 0, shuffled, self)
         return visits, lax.dynamic_index_in_dim(visits.permutation, t % n, keepdims=False)
 
 

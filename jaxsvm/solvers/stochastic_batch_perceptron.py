@@ -61,7 +61,7 @@ class StochasticBatchPerceptron(Solver):
     method: str | None = dataclasses.field(default=None, metadata={"static": True})
     check_every: int = dataclasses.field(default=100, metadata={"static": True})
 
-    refresh_every = NEVER  # a product is as dear as the whole run: only to certify
+    refresh_every = NEVER  # a product costs as much as the whole run: only to certify
     patience = NEVER  # a noisy gap that does not shrink for a while is no floor
     unroll = 1  # a step's rows outweigh what lies between turns, and each copy takes 0.3 s to compile
 

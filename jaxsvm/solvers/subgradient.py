@@ -23,6 +23,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.gram.low_rank import LowRankGram
 from jaxsvm.kernels import Linear
+from jaxsvm.numerics.once import once
 from jaxsvm.numerics.precision import rounded
 from jaxsvm.points import CSR
 from jaxsvm.problems.box import BoxProblem
@@ -357,14 +358,12 @@ def _in_range(at: Any, sums: RunningSums) -> tuple[Any, RunningSums]:
     Steps of `1 / (lam t)` never come to that between two certificates; other schedules may.
     """
 
-    def multiply(carry: tuple[Array, Any, RunningSums]) -> tuple[Array, Any, RunningSums]:
-        _, at, sums = carry
+    def multiply(carry: tuple[Any, RunningSums]) -> tuple[Any, RunningSums]:
+        at, sums = carry
         if isinstance(at, Scaled):
             at = Scaled(sums.s * at.v, sums.s**2 * at.r2)
-        return jnp.asarray(False), at, sums.multiplied_out()
+        return at, sums.multiplied_out()
 
     size = jnp.abs(sums.s)
     small = (size < TINY) | (sums.q < TINY) | (jnp.abs(sums.p) > CANCELS * size)
-    # A loop of one turn at most: under vmap a cond would do it in every step.
-    _, at, sums = lax.while_loop(lambda carry: carry[0], multiply, (small, at, sums))
-    return at, sums
+    return once(small, multiply, (at, sums))

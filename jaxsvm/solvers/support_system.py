@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
+from jaxsvm.numerics.once import once
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 
 SMALLEST = 256
@@ -57,10 +58,10 @@ def solve_support(
     below = -1
     for size in sizes:
         here = (count > below) & (count <= size) & ~iterate
-        found = _once(here, lambda size=size: _factor(problem, active, size), found)
+        found = once(here, lambda _, size=size: _factor(problem, active, size), found)
         below = size
     if sizes[-1] < n:
-        found = _once(iterate, lambda: _conjugate_gradients(problem, active, guess, gap), found)
+        found = once(iterate, lambda _: _conjugate_gradients(problem, active, guess, gap), found)
     return found
 
 
@@ -71,13 +72,8 @@ def solve_small_support(
     size = min(SMALLEST, problem.n)
     otherwise = (beta, jnp.zeros((), beta.dtype), jnp.asarray(True), jnp.asarray(True))
     here = active.sum(dtype=jnp.int32) <= size
-    found, _, healthy, _ = _once(here, lambda: _factor(problem, active, size), otherwise)
+    found, _, healthy, _ = once(here, lambda _: _factor(problem, active, size), otherwise)
     return jnp.where(healthy & jnp.all(found >= 0), found, beta)
-
-
-def _once(condition: Array, compute: Any, otherwise: Any) -> Any:
-    """`compute()` under a condition: a loop of one turn at the most, since under vmap a `cond` would run always."""
-    return lax.while_loop(lambda carry: carry[0], lambda _: (jnp.asarray(False), compute()), (condition, otherwise))[1]
 
 
 def _buckets(limit: int) -> list[int]:

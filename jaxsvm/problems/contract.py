@@ -1,0 +1,105 @@
+"""What drivers and solvers ask of a problem, in one place: the members of all, and of those whose points are a simplex.
+
+A problem is a frozen dataclass, registered as a pytree, whose vectors all have one dtype; `jaxsvm.numerics.precision`
+widens them for what decides.
+"""
+
+from typing import Any, Protocol
+
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxsvm.result import Answer, Certificate
+
+
+class Problem(Protocol):
+    """What every problem has.
+
+    Attributes:
+        kind: Which solvers are for it: a key of `jaxsvm.solvers.contract.PROBLEMS`.
+        corrects: Whether it has `beside`: a w of a smaller primal beside a dual point, where rounding is its floor.
+        free_bias: Whether there is an unregularised bias.
+        gram: The Gram operator of its n samples.
+        feasible: Whether the values make a problem, `()`: known late under tracing.
+        diagonal: `Q_ii` (`Kt_ii`), `(n,)`.
+        mask: Samples that take part, `(n,)`; None where all do.
+    """
+
+    kind: str
+    corrects: bool
+    free_bias: Any
+    gram: Any
+    feasible: Any
+    diagonal: Any
+    mask: Any
+
+    @property
+    def n(self) -> int:
+        """How many samples."""
+        ...
+
+    @property
+    def dtype(self) -> Any:
+        """Of its vectors."""
+        ...
+
+    @property
+    def present(self) -> Bool[Array, " n"]:
+        """Samples that take part."""
+        ...
+
+    @property
+    def equality(self) -> Float[Array, " n"] | None:
+        """Coefficients of an equality that dual points keep, or None."""
+        ...
+
+    def matvec(self, point: Array) -> Array:
+        """The products of a point, from scratch."""
+        ...
+
+    def feasible_point(self, point: Float[Array, " n"]) -> Float[Array, " n"]:
+        """A feasible dual point near any vector."""
+        ...
+
+    def margins(self, point: Array, s: Array) -> Float[Array, " n"]:
+        """What of the products does not depend on C: a warm start at another C gets them back by `gradient`."""
+        ...
+
+    def gradient(self, point: Array, margins: Float[Array, " n"]) -> Array:
+        """The products of a point from its `margins`, whatever C they were computed at."""
+        ...
+
+    def objective(self, point: Array, s: Array) -> Float[Array, ""]:
+        """What solvers make smaller."""
+        ...
+
+    def certificate(self, point: Array, s: Array) -> Certificate:
+        """Primal, dual and relative gap as if the products were exact: looked at on the way."""
+        ...
+
+    def certified(self, point: Array, s: Array, dtype: Any) -> Answer:
+        """A point as it is returned, in numbers of `dtype`, with a certificate that rounding cannot make false."""
+        ...
+
+    def indefinite(self, objective: Float[Array, ""]) -> Bool[Array, ""]:
+        """Whether the objective alone shows that the kernel is not positive semidefinite."""
+        ...
+
+
+class SimplexProblem(Protocol):
+    """What a step of a simplex solver sees of it, or of a part of it: columns of `Kt`.
+
+    Attributes:
+        diagonal: `D_i = Kt_ii`, `(n,)`.
+        mask: Which samples take part; None where all do.
+    """
+
+    diagonal: Any
+    mask: Any
+
+    def column(self, i: Int[Array, ""]) -> Float[Array, " n"]:
+        """`Kt[:, i]`."""
+        ...
+
+    def block(self, rows: Int[Array, " t"], columns: Int[Array, " u"]) -> Float[Array, "t u"]:
+        """`Kt[rows, columns]`."""
+        ...
