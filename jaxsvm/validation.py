@@ -1,4 +1,4 @@
-"""What every driver asks of a solver's numbers and of a time limit before it begins: one place, so that all ask the same.
+"""What every driver asks of a solver's numbers and of a time limit before it begins: one place, the same for all.
 
 Fits, chains, lanes and what calls them go through `require_usable`; traced values pass, since they have none yet.
 """
