@@ -204,7 +204,7 @@ def meb_problem(gram: Any, *, sample_weight: Any = None) -> BallProblem:
     """
     dtype = vector_dtype(gram)
     _, mask, feasible = checked_weights(sample_weight, gram.n, dtype)
-    moved = _moved(gram)
+    moved = _moved(gram, mask)
     points = gram if moved is None else moved
     squares = points.diag().astype(dtype)
     return BallProblem(
@@ -212,23 +212,28 @@ def meb_problem(gram: Any, *, sample_weight: Any = None) -> BallProblem:
         moved=moved,
         squares=squares,
         mask=mask,
-        coincide=_coincide(points, squares, mask),
+        coincide=_coincide(gram, points, squares, mask),
         feasible=feasible,
     )
 
 
-def _moved(gram: Any) -> Any:
-    """The Gram operator of the points less their mean; None where that changes distances, or would be no better."""
+def _moved(gram: Any, mask: Bool[Array, " n"] | None) -> Any:
+    """The Gram operator of the points less the mean of those that count.
+
+    None where that changes distances, or would be no better.
+    """
     if isinstance(gram, LowRankGram):
-        return dataclasses.replace(gram, Z=gram.Z - middle(gram.Z))
+        return dataclasses.replace(gram, Z=gram.Z - middle(gram.Z, mask))
     if gram.kernel.stationary or not _moves_freely(gram.kernel):
         return None
     if isinstance(gram.x, CSR) and not is_concrete(gram.x):
         return None
-    shift = middle(gram.x)
+    shift = middle(gram.x, mask)
     points = less(gram.x, shift)
-    if is_concrete(points) and float(_largest(gram.x)) < WORTH_MOVING * float(_largest(points)):
-        return None
+    if is_concrete(points, mask):
+        before, after = (float(_largest(x, mask)) for x in (gram.x, points))
+        if before < WORTH_MOVING * after:
+            return None
     # What was near the origin need not be near the mean.
     here = dataclasses.replace(gram, x=points, shift=gram.shift + shift, near=False)
     if isinstance(gram, DenseGram):
@@ -245,21 +250,21 @@ def _moves_freely(kernel: Kernel) -> bool:
     return kernel.stationary or isinstance(kernel, Linear)
 
 
-def _largest(x: Any) -> Float[Array, ""]:
-    """The largest `|x_i|^2`."""
+def _largest(x: Any, mask: Bool[Array, " n"] | None) -> Float[Array, ""]:
+    """The largest `|x_i|^2` of those that count."""
     if isinstance(x, CSR):
-        return dataclasses.replace(x, data=x.data**2).dot(jnp.ones((x.d,), x.dtype)).max()
-    return (x * x).sum(axis=1).max()
+        return _present(dataclasses.replace(x, data=x.data**2).dot(jnp.ones((x.d,), x.dtype)), mask).max()
+    return _present((x * x).sum(axis=1), mask).max()
 
 
 @jax.jit
-def _coincide(gram: Any, squares: Float[Array, " n"], mask: Bool[Array, " n"] | None) -> Bool[Array, ""]:
+def _coincide(gram: Any, points: Any, squares: Float[Array, " n"], mask: Bool[Array, " n"] | None) -> Bool[Array, ""]:
     """Whether all points that count are the first of them: its very kernel values, and its features where it has any.
 
     Kernel values alone do not tell: those of an RBF kernel round to 1 before points are one.
     """
     first = jnp.zeros((), jnp.int32) if mask is None else jnp.argmax(mask).astype(jnp.int32)
-    row = gram.row(first).astype(squares.dtype)
+    row = points.row(first).astype(squares.dtype)
     same = (row == squares) & (squares == squares[first]) & (row[first] == squares[first]) & _one_point(gram, first)
     return (same if mask is None else same | ~mask).all()
 
@@ -360,7 +365,7 @@ def is_coreset(problem: Any, subset: Any, eps: float, *, tol: float = 1e-6, solv
     mask = jnp.zeros((problem.n,), bool).at[indices].set(True)
     inside = dataclasses.replace(problem, mask=mask)
     if isinstance(problem, BallProblem):
-        inside = dataclasses.replace(inside, coincide=_coincide(problem.points, problem.squares, mask))
+        inside = dataclasses.replace(inside, coincide=_coincide(problem.gram, problem.points, problem.squares, mask))
     else:  # an SVM's certificate counts whoever has a penalty
         inside = dataclasses.replace(inside, ridge=jnp.where(mask, problem.ridge, 0))
     with watching() as stop:

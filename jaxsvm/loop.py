@@ -309,7 +309,7 @@ def _put_beside(
         beside = wide.certified(*wide.beside(point, s, dtype), dtype)
         return beside, stop_excess(wide, solver, point, s, beside.certificate)
 
-    wanted = stuck & (excess > 1) & (answer.certificate.relative_gap < 0.5)
+    wanted = stuck & (excess > 1)
     beside, there = once(wanted, put, (answer, excess))
     better = there < excess
     return jax.tree.map(lambda new, old: jnp.where(better, new, old), (beside, there), (answer, excess))

@@ -95,7 +95,7 @@ class CSR:
         """`X w`, O(entries k)."""
         w = jnp.asarray(w)
         data = self.data if w.ndim == 1 else self.data[:, None]
-        return jax.ops.segment_sum(data * w[self.indices], self._row_of_entry(), len(self), indices_are_sorted=True)
+        return jax.ops.segment_sum(data * w[self.indices], self.row_of_entry(), len(self), indices_are_sorted=True)
 
     def transposed_dot(self, v: Float[Array, "n *k"]) -> Float[Array, "d *k"]:
         """`X' v`, O(entries k): sums of blocks of rows, added in pairs, since one long sum loses digits.
@@ -106,7 +106,7 @@ class CSR:
         n, width = len(self), self.d * math.prod(v.shape[1:])
         blocks = min(max(PARTIAL_SUMS // width, 8), MOST_BLOCKS, -(-n // LEAST_ROWS))
         data = self.data if v.ndim == 1 else self.data[:, None]
-        row = self._row_of_entry()
+        row = self.row_of_entry()
         terms = (data * v[row]).astype(v.dtype)
         sums = jnp.zeros((blocks, self.d, *v.shape[1:]), v.dtype).at[row // -(-n // blocks), self.indices].add(terms)
         while len(sums) > 1:
@@ -114,7 +114,8 @@ class CSR:
             sums = jnp.concatenate([sums[:half] + sums[half : 2 * half], sums[2 * half :]])
         return sums[0]
 
-    def _row_of_entry(self) -> Int[Array, " nnz"]:
+    def row_of_entry(self) -> Int[Array, " nnz"]:
+        """Which row each stored entry is in."""
         rows = jnp.arange(len(self), dtype=jnp.int32)
         return jnp.repeat(rows, jnp.diff(self.indptr), total_repeat_length=self.data.shape[0])
 

@@ -98,6 +98,20 @@ def test_points_that_differ_where_all_kernel_values_are_one_have_no_known_radius
         assert fit.status.name != "CONVERGED" and not float(fit.certificate.relative_gap) < 1
 
 
+@pytest.mark.parametrize("rows", [[[1e4, 0], [1, 0], [1.0001, 0]], [[1e8, 0], [0, 0], [1e-3, 0]]])
+@pytest.mark.parametrize("held", ["dense", "CSR", "rank"])
+def test_absent_points_move_nothing(rows, held):
+    """The mean of a far point that is absent rounded those that count into one: a certified radius of 0."""
+    x = np.asarray(rows, np.float32)
+    points, options = (scipy.sparse.csr_matrix(x) if held == "CSR" else x), ({"rank": 2} if held == "rank" else {})
+    problem = jaxsvm.meb_problem(jaxsvm.gram(Linear(), points, **options), sample_weight=[0, 1, 1])
+    fit = jaxsvm.fit(problem, FrankWolfe(tol=1e-3))
+    radius = np.linalg.norm(x[1].astype(float) - x[2]) / 2
+    assert fit.status.name != "NOT_PSD"
+    assert float(jaxsvm.ball(fit, problem).radius) >= radius * (1 - 1e-3)
+    assert fit.status.name == "CONVERGED" or held != "dense"
+
+
 def test_points_that_are_one_have_a_radius_of_zero():
     for x in (np.full((1, 3), 0.1), np.full((5, 3), 0.1), np.full((5, 3), 1e8 + 0.1)):
         for kernel in (Linear(), RBF(1.0), Polynomial(2), Linear() + RBF(0.5)):

@@ -122,6 +122,29 @@ def test_a_linear_hinge_fit_takes_back_what_rounding_did(solver, bias):
     assert ((np.asarray(fit.dual_coef) != 0) & (a == 0)).sum() <= 7
 
 
+@pytest.mark.parametrize("rank", [None, 4])
+@pytest.mark.parametrize(("offset", "C"), [(0.0, 1e6), (10.0, 1e5)])
+def test_decision_values_are_those_that_were_certified(offset, C, rank):
+    """Large coefficients cancel: summed in float32 half of the labels were wrong, of a fit that had converged."""
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(60, 4)).astype(np.float32)
+    y = np.where(x[:, 0] + rng.normal(size=60) > 0, 1.0, -1.0)
+    x = x + np.float32(offset)
+    with jax.enable_x64(False):
+        problem = jaxsvm.hinge_problem(jaxsvm.gram(Linear(), x, rank=rank), y, C, bias="free")
+        fit = jaxsvm.fit(problem, jaxsvm.InteriorPoint(tol=1e-5))
+        model = jaxsvm.compact(fit, problem)
+        found = [jaxsvm.decision_function(fit, problem, x), jaxsvm.decision_function(model, x)]
+        slope = jax.grad(lambda point: jaxsvm.decision_function(model, point[None])[0])(jnp.asarray(x[0]))
+        again = jaxsvm.fit(problem, jaxsvm.InteriorPoint(tol=1e-5), init=fit)
+    assert fit.status.name == again.status.name == "CONVERGED"
+    for values in found:
+        np.testing.assert_allclose(values, y * np.asarray(fit.margins), atol=1e-4 if rank is None else 1e-2)
+        assert values.dtype == np.float32
+    if rank is None:
+        np.testing.assert_allclose(slope, x.astype(float).T @ np.asarray(fit.dual_coef, float), rtol=1e-5)
+
+
 def test_products_and_entries_of_a_widened_linear_kernel_are_one_matrix():
     """Its diagonal too: one in float32 beside entries in float64 is no positive semidefinite matrix."""
     x, _ = clouds(30, 4)

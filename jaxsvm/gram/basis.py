@@ -1,6 +1,7 @@
 """Basis functions of a decision function: kernels at the training points, or the features of a low-rank Gram."""
 
 import dataclasses
+from functools import partial
 from typing import Any
 
 import jax
@@ -9,8 +10,9 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from jaxsvm.errors import InputError, is_concrete
-from jaxsvm.kernels import Kernel, Precomputed, kernel_from_dict, kernel_to_dict
-from jaxsvm.points import CSR, as_points, by_row_tiles, dense_rows
+from jaxsvm.kernels import Kernel, Linear, Precomputed, kernel_from_dict, kernel_to_dict
+from jaxsvm.numerics.precision import precisely
+from jaxsvm.points import CSR, as_points, by_row_tiles, dense_rows, product, transposed_product
 
 BLOCK_BYTES = 32 * 2**20
 BASIS_TILE = 1024
@@ -27,8 +29,7 @@ class KernelBasis:
         x: The points, less `shift`, `(q, d)` dense or CSR; for `Precomputed` indices of training samples, `(q,)`.
         shift: What to subtract from new points, `(d,)`.
         near: Whether the points are known to be near the origin, as `jaxsvm.numerics.distances.place` found. New points
-        need not
-            be: one that is far away is far from all of them, and its distance keeps its digits. Static.
+            need not be: one that is far away is far from all of them, and its distance keeps its digits. Static.
     """
 
     kernel: Kernel
@@ -153,11 +154,19 @@ def apply_in_blocks(
     m = points.shape[0]
     width = max(basis.size, points.shape[1])  # rows that are dense for a while, and their values
     size = max(1, min(m, BLOCK_BYTES // (8 * width) if block is None else block))
-    return _blocks(basis, points, coef, size)
+    return _values(basis, points, coef, size)
 
 
 @jax.jit(static_argnames="size")
-def _blocks(basis: Any, points: Any, coef: Array, size: int) -> Array:
+def _values(basis: Any, points: Any, coef: Array, size: int) -> Array:
+    """In twice the precision of the coefficients, as they are certified: large ones cancel."""
+    if isinstance(basis, KernelBasis) and isinstance(basis.kernel, Linear):
+        w = precisely(lambda coef, x: transposed_product(x, coef))(coef, basis.x)
+        return product(points, w.astype(jnp.result_type(w.dtype, points.dtype)))
+    return precisely(partial(_blocks, size=size))(coef, basis, points)
+
+
+def _blocks(coef: Array, basis: Any, points: Any, size: int) -> Array:
     def value(index: Array) -> Array:
         features = basis(dense_rows(points, index))
         dtype = jnp.result_type(features.dtype, coef.dtype)

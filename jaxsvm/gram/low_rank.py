@@ -19,6 +19,7 @@ from jaxsvm.gram.basis import FourierBasis, NystroemBasis
 from jaxsvm.kernels import RBF, Kernel, Laplacian
 from jaxsvm.numerics import selection
 from jaxsvm.numerics.distances import place
+from jaxsvm.numerics.precision import precisely
 from jaxsvm.points import CSR, by_row_tiles, dense_rows, transposed_product
 
 TILE = 256
@@ -36,6 +37,7 @@ class LowRankGram:
         features: The feature map, a basis.
         Z: The features of the points, `(n, r)`.
         landmarks: How they were chosen among the points, "pivoted" or "random"; None: the features have none. Static.
+        values: The dtype of kernel values, where it is wider than that of the features; static.
     """
 
     kernel: Kernel
@@ -43,6 +45,7 @@ class LowRankGram:
     features: Any
     Z: Float[Array, "n r"]
     landmarks: str | None = dataclasses.field(default=None, metadata={"static": True})
+    values: Any = dataclasses.field(default=None, metadata={"static": True})
 
     @property
     def n(self) -> int:
@@ -52,7 +55,7 @@ class LowRankGram:
     @property
     def dtype(self) -> Any:
         """Of the kernel values."""
-        return self.Z.dtype
+        return self.Z.dtype if self.values is None else self.values
 
     @property
     def shift(self) -> Float[Array, " d"]:
@@ -61,19 +64,20 @@ class LowRankGram:
 
     def row(self, i: Int[Array, ""]) -> Float[Array, " n"]:
         """`K[i]`, O(n r)."""
-        return _product(self.Z, lax.dynamic_index_in_dim(self.Z, i, keepdims=False))
+        return _product(self.Z, lax.dynamic_index_in_dim(self.Z, i, keepdims=False).astype(self.dtype))
 
     def rows(self, index: Int[Array, " t"]) -> Float[Array, "t n"]:
         """`K[index]`."""
-        return _product(self.Z[index], self.Z.T)
+        return _product(self.Z[index].astype(self.dtype), self.Z.T)
 
     def block(self, rows: Int[Array, " t"], columns: Int[Array, " u"]) -> Float[Array, "t u"]:
         """`K[rows, columns]`."""
-        return _product(self.Z[rows], self.Z[columns].T)
+        return _product(self.Z[rows].astype(self.dtype), self.Z[columns].T)
 
     def diag(self) -> Float[Array, " n"]:
         """`K_ii`."""
-        return (self.Z * self.Z).sum(axis=1)
+        Z = self.Z.astype(self.dtype)
+        return (Z * Z).sum(axis=1)
 
     def matvec(self, v: Float[Array, "n *k"]) -> Float[Array, "n *k"]:
         """`K @ v`, O(n r)."""
@@ -85,9 +89,11 @@ class LowRankGram:
         return True
 
     def widened(self, dtype: Any) -> "LowRankGram":
-        """The operator for decisions in a wider dtype: itself, whose products follow the vector."""
-        del dtype
-        return self
+        """The operator for decisions in a wider dtype: products follow the vector, and entries are of that dtype.
+
+        Entries in the narrower one are no longer quite positive semidefinite, which systems with them show.
+        """
+        return dataclasses.replace(self, values=jnp.dtype(dtype))
 
     @property
     def feature_rows(self) -> Float[Array, "n r"]:
@@ -101,7 +107,7 @@ class LowRankGram:
     def expansion(self, coef: Float[Array, " n"], support: Any = None) -> tuple[Any, Float[Array, " r"]]:
         """The features and the weight vector `Z' coef`."""
         del support  # the weight vector holds it
-        return self.features, _product(self.Z.T, coef)
+        return self.features, precisely(_weights)(coef, self.Z)
 
 
 def low_rank_gram(
@@ -228,6 +234,10 @@ def _fourier(kernel: Kernel, x: Any, rank: int, dtype: Any, key: Array) -> Fouri
         )
     phases = jax.random.uniform(phase_key, (rank,), dtype, 0, 2 * jnp.pi)
     return FourierBasis(scale[:, None] * noise, phases, _middle(x))
+
+
+def _weights(coef: Array, Z: Array) -> Array:
+    return _product(Z.T, coef)
 
 
 def _product(a: Array, b: Array) -> Array:

@@ -231,16 +231,26 @@ def _furthest(kernel: Any, x: Any) -> Float[Array, ""]:
     return lax.stop_gradient(kernel.reach(x)).max()
 
 
-def middle(x: Any) -> Float[Array, " d"]:
-    """The mean of each column, the value itself of a constant one; of CSR points 0 where an entry is absent."""
-    if not isinstance(x, CSR):
-        return jnp.clip(x.mean(axis=0), x.min(axis=0), x.max(axis=0))
+def middle(x: Any, mask: Bool[Array, " n"] | None = None) -> Float[Array, " d"]:
+    """The mean of each column, the value itself of a constant one; of CSR points 0 where an entry is absent.
+
+    Args:
+        x: Points, `(n, d)`, dense or CSR.
+        mask: Which of them count, at least one; None: all.
+    """
     n, d = x.shape
-    empty = jnp.zeros((d,), x.dtype)
-    counts = jnp.zeros((d,), jnp.int32).at[x.indices].add(1)
-    low, high = (empty + jnp.inf).at[x.indices].min(x.data), (empty - jnp.inf).at[x.indices].max(x.data)
-    mean = transposed_product(x, jnp.full((n,), 1 / n, x.dtype))
-    return jnp.where(counts == n, jnp.clip(mean, low, high), 0)
+    counted = jnp.ones((n,), bool) if mask is None else mask
+    weight = counted.astype(x.dtype) / counted.sum().astype(x.dtype)
+    if not isinstance(x, CSR):
+        low, high = (jnp.where(counted[:, None], x, end) for end in (jnp.inf, -jnp.inf))
+        mean = x.mean(axis=0) if mask is None else transposed_product(x, weight)
+        return jnp.clip(mean, low.min(axis=0), high.max(axis=0))
+    empty, there = jnp.zeros((d,), x.dtype), counted[x.row_of_entry()]
+    counts = jnp.zeros((d,), jnp.int32).at[x.indices].add(there.astype(jnp.int32))
+    low = (empty + jnp.inf).at[x.indices].min(jnp.where(there, x.data, jnp.inf))
+    high = (empty - jnp.inf).at[x.indices].max(jnp.where(there, x.data, -jnp.inf))
+    mean = transposed_product(x, weight)
+    return jnp.where(counts == counted.sum(), jnp.clip(mean, low, high), 0)
 
 
 def _exact_columns(x: Any, shift: Float[Array, " d"]) -> Bool[Array, " d"]:

@@ -56,6 +56,31 @@ def _of_leaves(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def precisely(function: Callable[..., Array]) -> Callable[..., Array]:
+    """A function of a vector (and more) whose value is computed from the vector in twice the precision.
+
+    Args:
+        function: Whose result follows the dtype of its first argument, a vector.
+
+    Returns:
+        The function; its result is rounded to the dtype that it had, its derivatives are the plain function's.
+    """
+
+    @jax.custom_jvp
+    def call(vector: Array, *rest: Any) -> Array:
+        dtype = jax.eval_shape(function, vector, *rest).dtype
+        if jnp.finfo(vector.dtype).bits >= 64:
+            return function(vector, *rest)
+        wide = in_double(lambda vector, *rest: function(vector.astype(double(vector.dtype)), *rest).astype(dtype))
+        return wide(vector, *rest)
+
+    @call.defjvp
+    def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
+        return call(*primals), jax.jvp(function, primals, tangents)[1]
+
+    return call
+
+
 def double(dtype: Any) -> Any:
     """Twice the precision of a dtype, where the backend has it. To be asked inside `in_double`."""
     return jnp.dtype(dtype) if jax.default_backend() == "tpu" else jnp.dtype(jnp.float64)
