@@ -22,9 +22,6 @@ from judge import LONG, Facts, Statement
 
 import jaxsvm
 
-# All of it is slow until the library passes the default sample on a quiet machine: not run since it was merged.
-pytestmark = pytest.mark.slow
-
 COUNT = int(os.environ.get("JAXSVM_ADVERSARIAL_COUNT", "10000"))
 SEED = int(os.environ.get("JAXSVM_ADVERSARIAL_SEED", "0"))
 JOBS = int(os.environ.get("JAXSVM_ADVERSARIAL_JOBS", "1"))

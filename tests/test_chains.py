@@ -10,8 +10,9 @@ import pytest
 from test_path import GRID, N, compilations, data, gram, judge, kernel_of
 
 import jaxsvm
-from jaxsvm import FrankWolfe, Status, chains
+from jaxsvm import FrankWolfe, Status
 from jaxsvm.kernels import RBF
+from jaxsvm.path import chains
 
 SOLVER = FrankWolfe(tol=1e-5)
 

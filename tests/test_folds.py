@@ -17,10 +17,11 @@ from sklearn.model_selection import (
 )
 
 import jaxsvm
-from jaxsvm import InputError, held_out
+from jaxsvm import InputError
 from jaxsvm.gram.low_rank import landmarks_among
 from jaxsvm.kernels import RBF, Polynomial, Precomputed
 from jaxsvm.model import is_right
+from jaxsvm.model_selection import objective
 from jaxsvm.model_selection.folds import fold_masks
 
 N = 12
@@ -198,14 +199,14 @@ def test_tune_deals_as_cross_validation_does():
     _, y = points()
     pairs = list(StratifiedKFold(4, shuffle=True, random_state=0).split(y, y))
     for folds in (4, pairs, iter(pairs), StratifiedKFold(4, shuffle=True, random_state=0)):
-        train, test = held_out.fold_weights(y, folds)
+        train, test = objective.fold_weights(y, folds)
         for k, (inside, outside) in enumerate(pairs):
             np.testing.assert_array_equal(np.flatnonzero(train[k]), inside)
             np.testing.assert_array_equal(np.flatnonzero(test[k]), outside)
     with pytest.raises(InputError, match="no sample of class"):
-        held_out.fold_weights(y, (y > 0).astype(int))
+        objective.fold_weights(y, (y > 0).astype(int))
     with pytest.raises(InputError, match="holds no sample out"):
-        held_out.fold_weights(y, [(np.arange(40), [])])
+        objective.fold_weights(y, [(np.arange(40), [])])
 
 
 @pytest.mark.parametrize("sparse", [False, True])
