@@ -30,9 +30,8 @@ from jaxsvm.numerics.once import once
 from jaxsvm.numerics.precision import in_double, like, widened
 from jaxsvm.problems.definiteness import negative_curvature
 from jaxsvm.result import Answer, Fit, Status, StatusCode, advice
-from jaxsvm.solvers.contract import require_solves
 from jaxsvm.stopping import stop_excess
-from jaxsvm.validation import require_seconds, require_usable
+from jaxsvm.validation import require_seconds, require_solves, require_usable
 
 DOUBT = 8
 """A claim that no certificate bore out costs `n / DOUBT` steps of waiting, each time that many more."""

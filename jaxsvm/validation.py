@@ -16,6 +16,14 @@ from jaxsvm.stopping import STOP_RULES
 LARGEST = 2**31 - 1
 """Steps are counted in int32."""
 
+PROBLEMS = {
+    "squared hinge": "squared-hinge problems (`svm_problem`)",
+    "ball": "enclosing balls (`meb_problem`)",
+    "box": "hinge problems (`hinge_problem`, `box_problem`)",
+    "slack": "slack problems (`slack_problem`)",
+}
+"""Kinds of problems, in words."""
+
 _ABSENT = object()
 
 
@@ -31,6 +39,22 @@ def require_usable(solver: Any) -> None:
             require(name, value)
     if hasattr(solver, "solver"):  # of a transformation
         require_usable(solver.solver)
+
+
+def require_solves(solver: Any, problem: Any) -> None:
+    """Refuse a problem of a kind that the solver is not for.
+
+    Raises:
+        InputError: Naming both, and who solves it.
+    """
+    if problem.kind in solver.solves:
+        return
+    meant = " and ".join(PROBLEMS[kind] for kind in solver.solves)
+    others = {"squared hinge": "`FrankWolfe`", "ball": "`FrankWolfe`", "box": "`SMO`"}
+    raise InputError(
+        f"{type(solver).__name__} is for {meant}, not for a {type(problem).__name__}: use "
+        f"{others.get(problem.kind, '`StochasticBatchPerceptron`')}."
+    )
 
 
 def require_one_chain(solver: Any, where: str) -> None:

@@ -15,7 +15,7 @@ class Problem(Protocol):
     """What every problem has.
 
     Attributes:
-        kind: Which solvers are for it: a key of `jaxsvm.solvers.contract.PROBLEMS`.
+        kind: Which solvers are for it: a key of `jaxsvm.validation.PROBLEMS`.
         corrects: Whether it has `beside`: a w of a smaller primal beside a dual point, where rounding is its floor.
         free_bias: Whether there is an unregularised bias.
         gram: The Gram operator of its n samples.

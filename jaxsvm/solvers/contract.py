@@ -9,16 +9,8 @@ from typing import Any, ClassVar, Protocol
 
 from jaxtyping import Array, Float
 
-from jaxsvm.errors import InputError
 from jaxsvm.stopping import CERTIFIED_GAP, stop_excess
 
-PROBLEMS = {
-    "squared hinge": "squared-hinge problems (`svm_problem`)",
-    "ball": "enclosing balls (`meb_problem`)",
-    "box": "hinge problems (`hinge_problem`, `box_problem`)",
-    "slack": "slack problems (`slack_problem`)",
-}
-"""Kinds of problems, in words."""
 SIMPLEX = ("squared hinge", "ball")
 """Kinds whose dual points lie on the simplex."""
 
@@ -62,7 +54,7 @@ class Solver:
     """What a solver may have besides `Steps`, with the defaults.
 
     Attributes:
-        solves: Kinds of problems it is for: keys of `PROBLEMS`.
+        solves: Kinds of problems it is for: keys of `jaxsvm.validation.PROBLEMS`.
         stop: Its stop rule (`jaxsvm.stopping`).
         unroll: Steps a turn of the inner loop: 5 took a quarter off a light step at n = 5,000, and 0.2 s more to
             compile; 1 for heavy ones.
@@ -93,19 +85,3 @@ class Solver:
         """
         del problem
         return None
-
-
-def require_solves(solver: Any, problem: Any) -> None:
-    """Refuse a problem of a kind that the solver is not for.
-
-    Raises:
-        InputError: Naming both, and who solves it.
-    """
-    if problem.kind in solver.solves:
-        return
-    meant = " and ".join(PROBLEMS[kind] for kind in solver.solves)
-    others = {"squared hinge": "`FrankWolfe`", "ball": "`FrankWolfe`", "box": "`SMO`"}
-    raise InputError(
-        f"{type(solver).__name__} is for {meant}, not for a {type(problem).__name__}: use "
-        f"{others.get(problem.kind, '`StochasticBatchPerceptron`')}."
-    )
