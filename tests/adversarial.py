@@ -654,9 +654,24 @@ def fits_of(trial: Trial, svm: Any) -> tuple[Any, list[tuple[Facts, Statement]]]
         fits = svm.cross_validate(gram, trial.y, Cs, folds, **common).fits
         whole = np.ones(form.n) if trial.weight is None else trial.weight
         weights = [np.where(folds == fold, 0, whole) for fold in np.unique(folds) for _ in Cs]
-        Cs = np.tile(Cs, len(np.unique(folds)))
+        places, Cs = len(Cs), np.tile(Cs, len(np.unique(folds)))
+        if form.held == "rank":
+            grounds = [ground for ground in grounds_of_folds(gram, weights[::places]) for _ in range(places)]
+            told = [facts_of(trial, *of_fit) for of_fit in zip(grounds, Cs, weights, strict=True)]
+            return fits, list(zip(told, statements_of(fits, trial.tol, svm), strict=True))
     told = [facts_of(trial, grounds, C, weight) for C, weight in zip(Cs, weights, strict=True)]
     return fits, list(zip(told, statements_of(fits, trial.tol, svm), strict=True))
+
+
+def grounds_of_folds(gram: Any, weights: list[np.ndarray]) -> list[tuple[list[Ground], list[Ground]]]:
+    """What the fits of each fold may be judged on: landmarks are chosen anew, among the samples that train in it."""
+    import jax
+
+    from jaxsvm.gram.low_rank import landmarks_among
+
+    keys = jax.random.split(jax.random.key(0), len(weights))
+    chosen = (landmarks_among(gram, weight > 0, key) for weight, key in zip(weights, keys, strict=True))
+    return [([judge.feature_ground(np.asarray(fold.Z))], []) for fold in chosen]
 
 
 @functools.cache

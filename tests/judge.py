@@ -487,7 +487,7 @@ def squared_distances(ground: Ground, weights: np.ndarray) -> tuple[np.ndarray, 
 def indefinite(facts: Facts, said: Statement) -> str:
     """Says that the dual is not concave, and what better point was found; empty where it is concave up to rounding."""
     ground = facts.accept[0]
-    if ground.features is not None:
+    if any(accepted.features is not None for accepted in facts.accept):  # a linear kernel is taken from its points
         return ""
     here, offset = facts.present, 0.0 if facts.kind == "ball" else facts.offset
     K = ground.matrix()[np.ix_(here, here)] + offset
