@@ -14,6 +14,7 @@ Labels have no derivative. A sample of weight 0 is absent, and stays so for deri
 import dataclasses
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -23,6 +24,7 @@ from jaxsvm.derivatives import box, rule
 from jaxsvm.derivatives.support_equations import factor_sizes, plan
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.loop import fit as solve
+from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.result import Certificate, Counters, Fit, Status, StatusCode
@@ -119,7 +121,7 @@ def _box_solution(problem: BoxProblem, support: Any, solver: Any, method: str) -
     values = rule.on_sets(problem, sets, sizes=sizes, method=chosen)
     still, point = lax.stop_gradient((problem, values))
     a = jnp.clip(point.alpha, 0, still.upper)
-    certificate = still.certificate(a, still.matvec(a))
+    certificate = _box_certificate(still, a, point.bias)
     rounding = 1024 * jnp.finfo(a.dtype).eps * still.upper.max()
     feasible = jnp.all(jnp.abs(a - point.alpha) <= rounding)
     gap = jnp.where(feasible, certificate.relative_gap, jnp.inf)
@@ -130,6 +132,32 @@ def _box_solution(problem: BoxProblem, support: Any, solver: Any, method: str) -
         status=_judged(gap, point.bias),
         counters=Counters.zero(),
     )
+
+
+@in_double
+def _certificate(problem: SquaredHingeProblem, beta: Float[Array, " n"]) -> Certificate:
+    wide = widened(problem)
+    point = beta.astype(wide.dtype)
+    found = wide.certified(point, wide.matvec(point), problem.dtype).certificate
+    return jax.tree.map(lambda leaf: leaf.astype(problem.dtype), found)
+
+
+@in_double
+def _box_certificate(problem: BoxProblem, a: Float[Array, " n"], bias: Float[Array, ""]) -> Certificate:
+    """Of the bias that is returned: the system's, not the best one."""
+    wide = widened(problem)
+    point, b = a.astype(wide.dtype), bias.astype(wide.dtype)
+    s = wide.matvec(point)
+    found = wide.certified(point, s, problem.dtype).certificate
+    constant = wide.offset * (wide.y @ point)
+    without = s - wide.y * constant
+    direction = wide.c if wide.free_bias else wide.offset * wide.y
+    slack = jnp.maximum(0, wide.q - without - b * direction)
+    missed = jnp.abs(b * (wide.c @ point - wide.e)) if wide.free_bias else 0.0
+    primal = (point @ without + wide.offset * b**2) / 2 + b * wide.e + wide.upper @ slack + missed
+    gap = jnp.maximum(found.relative_gap, (primal - found.dual) / jnp.abs(found.dual))
+    found = Certificate(primal=jnp.maximum(primal, found.primal), dual=found.dual, relative_gap=gap)
+    return jax.tree.map(lambda leaf: leaf.astype(problem.dtype), found)
 
 
 def _judged(gap: Array, number: Array) -> StatusCode:
@@ -171,12 +199,9 @@ def _plan(problem: Any, mask: Array, method: str) -> tuple[tuple[int, ...], str]
 def _as_fit(problem: SquaredHingeProblem, values: rule.Values) -> Fit:
     """The values as a fit, with the certificate of the point on the simplex that they are."""
     still, point = lax.stop_gradient((problem, values))
-    alpha = jnp.maximum(point.alpha, 0)
-    alpha = alpha / alpha.sum()
-    s = still.gradient(alpha, point.margins)
-    certificate = still.certificate(alpha, s)
-    # Of a point that had to be clipped the margins are not those of alpha: then no certificate at all.
-    rounding = 64 * jnp.finfo(alpha.dtype).eps
+    certificate = _certificate(still, jnp.maximum(point.alpha, 0) / point.R)
+    # A point that had to be clipped is not the one that is returned: then no certificate at all.
+    rounding = 64 * jnp.finfo(point.alpha.dtype).eps
     feasible = jnp.all(point.alpha >= -rounding * jnp.abs(point.alpha).max())
     gap = jnp.where(feasible, certificate.relative_gap, jnp.inf)
     dual = 1 / (2 * values.R)

@@ -145,6 +145,22 @@ def test_decision_values_are_those_that_were_certified(offset, C, rank):
         np.testing.assert_allclose(slope, x.astype(float).T @ np.asarray(fit.dual_coef, float), rtol=1e-5)
 
 
+@pytest.mark.parametrize("C", [1.0, 1e4])
+@pytest.mark.parametrize("bias", ["free", "regularized"])
+def test_a_solution_on_its_support_is_certified_as_it_is_returned(bias, C):
+    """`implicit.solution` in float32: with the bias that the system gave, not the best one."""
+    x, y = clouds(60, 3)
+    with jax.enable_x64(False):
+        gram = jaxsvm.gram(RBF(0.3), x)
+        found = jaxsvm.implicit.solution(jaxsvm.hinge_problem(gram, y, C, bias=bias))
+    K, a, b = np.asarray(gram.K, float), np.clip(np.asarray(found.alpha, float), 0, C), float(found.bias)
+    coef, offset = np.asarray(found.dual_coef, float), float(bias == "regularized")
+    primal = (coef @ K @ coef + offset * b * b) / 2 + C * np.maximum(0, 1 - y * (K @ coef + b)).sum()
+    dual = a.sum() - ((y * a) @ K @ (y * a) + offset * (y @ a) ** 2) / 2
+    assert float(found.certificate.relative_gap) >= 0.95 * (primal - dual) / dual - 1e-6
+    assert (found.status.name == "CONVERGED") == (C == 1.0)
+
+
 def test_products_and_entries_of_a_widened_linear_kernel_are_one_matrix():
     """Its diagonal too: one in float32 beside entries in float64 is no positive semidefinite matrix."""
     x, _ = clouds(30, 4)
