@@ -294,7 +294,11 @@ def _assessed(
     sound = jnp.isfinite(R) & jnp.all(jnp.isfinite(s))
     indefinite = fresh.indefinite | wide.indefinite(R)
     if not wide.gram.definite:
-        indefinite = once(sound & (excess <= 1), lambda found: found | negative_curvature(wide), indefinite)
+        indefinite = once(
+            sound & (excess <= 1),
+            lambda found: found | negative_curvature(wide, everywhere=point.ndim == 2),
+            indefinite,
+        )
     narrow = jax.tree.map(lambda leaf: leaf.astype(problem.dtype), (answer, excess, R))
     return like(fresh, state), *narrow, sound, indefinite
 

@@ -209,6 +209,14 @@ def test_an_indefinite_matrix_is_never_converged(solver):
         assert jaxsvm.fit(problem, solver).status.name == "NOT_PSD"
 
 
+def test_an_indefinite_matrix_is_none_for_a_slack_budget_either():
+    """Adversarial problem 999: p keeps an equality along which all is well, w does not: a bound above the optimum."""
+    K = np.array([[0.92, -0.89], [-0.89, 0.745]])
+    problem = jaxsvm.slack_problem(jaxsvm.gram(Precomputed(), K), [-1, 1], 0.27, bias="free")
+    with pytest.warns(jaxsvm.ConvergenceWarning, match="NOT_PSD"):
+        jaxsvm.fit(problem, jaxsvm.StochasticBatchPerceptron(steps=2000, batch=2, tol=1e-4))
+
+
 def test_a_large_matrix_that_nobody_vouches_for_is_looked_into_with_x64_off():
     """Lanczos products in float64 with the flag off; parts of a kernel's own matrix are vouched for."""
     x, y = clouds(2100, 4)

@@ -21,7 +21,7 @@ ROUNDING = 16
 """An eigenvalue of `-ROUNDING eps n max|K|`, with the eps of the entries, may be rounding."""
 
 
-def negative_curvature(problem: Any) -> Bool[Array, ""]:
+def negative_curvature(problem: Any, everywhere: bool = False) -> Bool[Array, ""]:
     """Whether the problem's matrix, without its ridge, has a clearly negative eigenvalue where its points can move.
 
     Points move among the samples that are present and, with an equality, along it. A matrix beyond 2,048 samples may
@@ -29,8 +29,9 @@ def negative_curvature(problem: Any) -> Bool[Array, ""]:
 
     Args:
         problem: Any problem, its vectors in the precision that is to be computed in.
+        everywhere: Whether to look off the equality as well, where a w beside the dual point need not be; static.
     """
-    present, u = problem.present, problem.equality
+    present, u = problem.present, None if everywhere else problem.equality
     u = None if u is None else jnp.where(present, u, 0) / jnp.linalg.norm(jnp.where(present, u, 0))
     eps = float(jnp.finfo(problem.gram.dtype).eps)
     largest = jnp.where(present, jnp.abs(problem.gram.diag() + problem.offset), 0).max().astype(problem.dtype)

@@ -83,9 +83,9 @@ class SlackProblem:
         return self.weight > 0
 
     @property
-    def equality(self) -> Float[Array, " n"] | None:
-        """Coefficients of the equality that dual points keep, `(n,)`, or None."""
-        return self.y if self.free_bias else None
+    def equality(self) -> None:
+        """None: that of p, with a free bias, does not hold the coefficients of w."""
+        return None
 
     @property
     def volume(self) -> Float[Array, ""]:
