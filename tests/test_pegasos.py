@@ -33,9 +33,10 @@ def data(dtype="float64"):
 @functools.cache
 def gram(kind, dtype="float64"):
     x, _ = data(dtype)
-    if kind == "kernel":
-        return jaxsvm.gram(Precomputed(), x @ x.T)
-    return jaxsvm.gram(Linear(), scipy.sparse.csr_matrix(x) if kind == "csr" else x, tile=16)
+    with jax.ensure_compile_time_eval():  # whoever asks first may be traced, and what is cached then would be a tracer
+        if kind == "kernel":
+            return jaxsvm.gram(Precomputed(), x @ x.T)
+        return jaxsvm.gram(Linear(), scipy.sparse.csr_matrix(x) if kind == "csr" else x, tile=16)
 
 
 def problem(kind="dense", C=C, dtype="float64", bias="none", **options):
@@ -51,8 +52,10 @@ def optimum(bias="none", C=C):
 def indices(order="permuted", batch=BATCH, steps=STEPS):
     """The batches that solvers with key 0 see, `(steps, batch)`."""
 
+    here = problem()  # outside of the trace: what is cached in it would be a tracer
+
     def draw(draws, _):
-        return batches.next_batch(problem(), draws, batch, order)[:2]
+        return batches.next_batch(here, draws, batch, order)[:2]
 
     return np.asarray(jax.lax.scan(draw, batches.Draws.begin(jax.random.key(0)), None, length=steps)[1])
 
