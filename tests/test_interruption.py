@@ -84,10 +84,11 @@ def trials(kind, count, limit):
     """Signals at random moments of one kind of call; how long each took to end."""
     worker, rng, took, missed = Worker(kind), random.Random(kind), [], 0
     while len(took) < count:
-        found = worker.trial(rng.uniform(0.02, 0.7))
+        # A call may take less time than when it was measured, beside others: then the signal comes sooner.
+        found = worker.trial(rng.uniform(0.02, 0.7) / (1 + missed))
         if found is None:
             missed += 1
-            assert missed < 3 * count
+            assert missed < 10 * count
             continue
         took.append(found[0])
         print(f"{kind}: {found[0]:.2f} s of {worker.seconds:.1f}, {found[1]}")
