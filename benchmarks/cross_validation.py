@@ -22,7 +22,7 @@ from jaxsvm.kernels import RBF
 def ours(x, y, gamma, Cs, folds, tol):
     start = time.perf_counter()
     gram = jaxsvm.gram(RBF(gamma=gamma), x)
-    result = jaxsvm.cross_validate(gram, y, Cs, folds, tol=tol)
+    result = jaxsvm.cross_validate(jaxsvm.svm_problem(gram, y), Cs, folds, tol=tol)
     return time.perf_counter() - start, result
 
 

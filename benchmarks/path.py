@@ -59,7 +59,7 @@ def spread(Cs, count):
 def ours(x, y, gamma, Cs, tol):
     start = time.perf_counter()
     gram = jaxsvm.gram(RBF(gamma=gamma), x)
-    path = jax.block_until_ready(jaxsvm.solve_path(gram, y, Cs, tol=tol))
+    path = jax.block_until_ready(jaxsvm.solve_path(jaxsvm.svm_problem(gram, y), Cs, tol=tol))
     return time.perf_counter() - start, path
 
 
@@ -120,7 +120,7 @@ def growth(options):
         for count in counts:
             Cs = np.logspace(-2, 3, count) if count > 1 else np.array([1.0])
             start = time.perf_counter()
-            path = jax.block_until_ready(jaxsvm.solve_path(gram, y, Cs, tol=options.tol))
+            path = jax.block_until_ready(jaxsvm.solve_path(jaxsvm.svm_problem(gram, y), Cs, tol=options.tol))
             if attempt:
                 times[count].append(time.perf_counter() - start)
             assert float(path.certificate.relative_gap.max()) <= options.tol

@@ -140,7 +140,7 @@ def walk(gram: Any, y: Any, Cs: Any, tol: float) -> tuple[jaxsvm.Path, list[floa
         now = time.perf_counter()
         seconds[place], last = now - last, now
 
-    path = jaxsvm.solve_path(gram, y, Cs, tol=tol, callback=took)
+    path = jaxsvm.solve_path(jaxsvm.svm_problem(gram, y), Cs, tol=tol, callback=took)
     return path, seconds
 
 

@@ -26,7 +26,7 @@ from jaxsvm.kernels import Kernel, Linear, Scaled, Sum
 from jaxsvm.loop import fit as solve
 from jaxsvm.numerics.distances import less, middle
 from jaxsvm.points import CSR, by_row_tiles, dense_rows
-from jaxsvm.problems.squared_hinge import checked_weights, vector_dtype
+from jaxsvm.problems.arguments import checked_weights, vector_dtype
 from jaxsvm.result import Answer, Certificate, Fit
 from jaxsvm.solvers.frank_wolfe import FrankWolfe
 
@@ -55,6 +55,8 @@ class BallProblem:
 
     kind = "ball"
     corrects = False
+    parameter = None
+    restricts = False
     free_bias = False
 
     gram: Any
@@ -108,6 +110,21 @@ class BallProblem:
     def diameter_squared(self) -> Float[Array, ""]:
         """0: `Delta^2 - R` is the squared radius, as the published stop rule wants it."""
         return jnp.zeros((), self.dtype)
+
+    def weighted(self, sample_weight: Any) -> "BallProblem":
+        """The ball of the points of positive weight, `(n,)`, among those that count."""
+        _, mask, feasible = checked_weights(sample_weight, self.n, self.dtype)
+        mask = self.present if mask is None else self.present & mask
+        return dataclasses.replace(
+            self,
+            mask=mask,
+            coincide=_coincide(self.gram, self.points, self.squares, mask),
+            feasible=self.feasible & feasible & jnp.any(mask),
+        )
+
+    def on(self, gram: Any) -> "BallProblem":
+        """The ball of the same points under another Gram operator."""
+        return meb_problem(gram, sample_weight=None if self.mask is None else self.mask.astype(self.dtype))
 
     def column(self, i: Int[Array, ""]) -> Float[Array, " n"]:
         """`Q[:, i] = K[:, i] - (K_ii + K_ll) / 2`."""
@@ -326,8 +343,8 @@ def ball(fit: Fit, problem: Any) -> Ball:
     Raises:
         InputError: For an SVM with a diagonal that varies: its solution is no ball.
     """
-    s = problem.gradient(fit.alpha, fit.margins)
     if isinstance(problem, BallProblem):
+        s = fit.margins
         upper, lower, _ = problem.certificate(fit.alpha, s)
         if problem.moved is None:
             squared_norm = fit.R + problem.squares @ fit.alpha
@@ -336,6 +353,7 @@ def ball(fit: Fit, problem: Any) -> Ball:
     else:
         _require_constant_diagonal(problem)
         squared_norm = fit.R
+        s = fit.R * problem.gradient(fit.alpha / fit.R, fit.margins)
         upper = _furthest(problem, fit.alpha, s)
         lower = jnp.maximum(problem.diameter_squared - fit.R, 0)
     return Ball(fit.alpha, jnp.sqrt(upper), jnp.sqrt(lower), squared_norm)
@@ -362,17 +380,12 @@ def is_coreset(problem: Any, subset: Any, eps: float, *, tol: float = 1e-6, solv
         raise InputError(f"subset has {indices.size} indices and eps is {eps}: at least one, and eps > 0, are needed.")
     if not isinstance(problem, BallProblem):
         _require_constant_diagonal(problem)
-    mask = jnp.zeros((problem.n,), bool).at[indices].set(True)
-    inside = dataclasses.replace(problem, mask=mask)
-    if isinstance(problem, BallProblem):
-        inside = dataclasses.replace(inside, coincide=_coincide(problem.gram, problem.points, problem.squares, mask))
-    else:  # an SVM's certificate counts whoever has a penalty
-        inside = dataclasses.replace(inside, ridge=jnp.where(mask, problem.ridge, 0))
+    inside = problem.weighted(np.isin(np.arange(problem.n), indices).astype(float))
     with watching() as stop:
         found = solve(inside, FrankWolfe(tol=tol) if solver is None else solver)
     if stop.seen:  # there is no answer, and False would be one
         raise KeyboardInterrupt
-    reach = _furthest(problem, found.alpha, inside.gradient(found.alpha, found.margins))
+    reach = _furthest(problem, found.alpha, inside.matvec(found.alpha))
     lower = jnp.maximum(inside.diameter_squared - found.R, 0)
     return bool(jnp.sqrt(reach) <= (1 + eps) * jnp.sqrt(lower))
 

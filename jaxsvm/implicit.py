@@ -64,7 +64,7 @@ def solution(problem: Any, support: Any = None, *, solver: Any = None, method: s
         still = lax.stop_gradient(problem)
         support = solve(still, Newton(tol=TIGHT[jnp.dtype(problem.dtype).name]) if solver is None else solver)
     if isinstance(support, Fit):
-        support = rule.active_set(problem, support.margins, support.R)
+        support = rule.active_set(problem, support.margins)
     mask = lax.stop_gradient(_checked_mask(support, problem.n)) & (problem.ridge > 0)
     sizes, method = _plan(problem, mask, method)
     return _as_fit(problem, rule.on_support(problem, mask, sizes=sizes, method=method))
@@ -105,7 +105,7 @@ def one_sided(problem: Any, fit: Fit, tol: Any = 1e-6) -> Bool[Array, " n"]:
     if isinstance(problem, BoxProblem):
         return box.kinks(problem, fit, tol)
     present = problem.ridge > 0
-    return lax.stop_gradient(present & (jnp.abs(fit.margins / fit.R - 1) <= tol))
+    return lax.stop_gradient(present & (jnp.abs(fit.margins - 1) <= tol))
 
 
 def _box_solution(problem: BoxProblem, support: Any, solver: Any, method: str) -> Fit:

@@ -7,8 +7,10 @@ as ever. A handler of the user's own is left in place: a KeyboardInterrupt that 
 """
 
 import dataclasses
+import math
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -25,26 +27,42 @@ class Interruption:
     """Whether Ctrl-C came. One for all drivers of a call, and for their threads, which get no signals themselves.
 
     Attributes:
-        seen: Whether it came: whoever sees it begins nothing new.
         drivers: How many drivers look at it; where none does, the first Ctrl-C raises.
     """
 
     def __init__(self) -> None:
-        self.seen = False
+        self.came = False
         self.drivers = 0
+        self.deadline = math.inf
+
+    @property
+    def seen(self) -> bool:
+        """Whether it came, or the time is up: whoever sees it begins nothing new."""
+        return self.came or time.monotonic() > self.deadline
+
+    @contextmanager
+    def within(self, seconds: float | None) -> Iterator[None]:
+        """A time limit for whatever runs inside, as if Ctrl-C came then; None: no other than there was."""
+        before = self.deadline
+        if seconds is not None:
+            self.deadline = min(before, time.monotonic() + seconds)
+        try:
+            yield
+        finally:
+            self.deadline = before
 
     def arrived(self, *signal_and_frame: Any) -> None:
         """The signal's handler."""
         del signal_and_frame
-        first, self.seen = not self.seen, True
+        first, self.came = not self.came, True
         if not (first and self.drivers):
             raise KeyboardInterrupt
 
     def note(self) -> None:
         """Keep a KeyboardInterrupt that was caught as the flag; a second one goes on to the user."""
-        if self.seen:
+        if self.came:
             raise KeyboardInterrupt
-        self.seen = True
+        self.came = True
 
 
 @contextmanager

@@ -100,13 +100,12 @@ def fit(
         InputError: On arguments that cannot be used. A fit that does not converge warns, and its status says so.
     """
     key = jax.random.key(0) if key is None else key
-    host = solver.driver or drive
     if is_concrete(problem, solver, key, init):
-        return host(problem, solver, key, init, max_seconds, callback)
+        return drive(problem, solver, key, init, max_seconds, callback)
     require_usable(solver)
     still = lax.stop_gradient((problem, solver, key, init))
     if is_concrete(still):  # traced for a derivative and nothing else, which rests on the solution, not on the steps
-        return differentiable(problem, host(*still, max_seconds, callback))
+        return differentiable(problem, drive(*still, max_seconds, callback))
     if max_seconds is not None or callback is not None:
         raise InputError("max_seconds and callback need concrete arrays: call `fit` outside jit and vmap.")
     return fit_compiled(problem, solver, key, init)
@@ -119,8 +118,7 @@ def fit_compiled(problem: Any, solver: Any, key: Array, init: Any = None) -> Fit
         problem: As for `fit`.
         solver: As for `fit`.
         key: A random key.
-        init: A `Fit` to go on from; weights `(n,)`; a pair of weights and margins (which spares a matrix-vector
-            product); or None.
+        init: A `Fit` to go on from; weights `(n,)`; a `Start` (which spares a matrix-vector product); or None.
 
     Returns:
         The best certified point, differentiable with respect to the problem (`jaxsvm.derivatives.rule`).

@@ -172,7 +172,7 @@ class Fit:
             `K(x_new, x) @ dual_coef + bias` is calibrated (margin 1).
         bias: The constant of the decision function, primal scale, `()`.
         R: `alpha' Kt alpha`, `()`: the scale between the paper's `h` and the calibrated decision function.
-        margins: `y_i h(x_i)` in the scale of the paper's `h`, from scratch, `(n,)`.
+        margins: `y_i f(x_i)` of the decision function that is returned, from scratch, `(n,)`; of a ball `Q alpha`.
         certificate: Primal, dual and relative gap.
         status: How it ended, an integer code; `.name` on the host.
         counters: Steps by kind and kernel evaluations.

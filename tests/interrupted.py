@@ -66,7 +66,7 @@ def one_fit(solver, make):
 def path(make=jaxsvm.svm_problem, **options):
     found = []
     tol = float(options["solver"].tol) if "solver" in options else options["tol"]
-    fits = jaxsvm.solve_path(GRAM, Y, CS, problem=make, callback=lambda *pair: found.append(pair), **options)
+    fits = jaxsvm.solve_path(make(GRAM, Y), CS, callback=lambda *pair: found.append(pair), **options)
     return judged(fits, [make(GRAM, Y, C) for C in CS], tol, found)
 
 
@@ -80,7 +80,7 @@ def refined():
 
     coarse_to_fine._certified = counted
     try:
-        fits = jaxsvm.solve_path(GRAM, Y, CS, tol=1e-9)
+        fits = jaxsvm.solve_path(jaxsvm.svm_problem(GRAM, Y), CS, tol=1e-9)
     finally:
         coarse_to_fine._certified = certified
     assert np.isfinite(fits.certificate.relative_gap).sum() == reached[0]
@@ -88,7 +88,7 @@ def refined():
 
 
 def folds(make):
-    result = jaxsvm.cross_validate(GRAM, Y, CS, 3, problem=make, tol=1e-8)
+    result = jaxsvm.cross_validate(make(GRAM, Y), CS, 3, tol=1e-8)
     reached = np.isfinite(result.certificate.relative_gap)
     np.testing.assert_array_equal(np.isfinite(result.scores), reached)
     whole = reached.all(axis=0)
@@ -117,7 +117,6 @@ def tuned():
 KINDS = {
     "fit": lambda: one_fit(ENDLESS, jaxsvm.svm_problem),
     "hinge fit": lambda: one_fit(SMO(tol=1e-7), jaxsvm.hinge_problem),
-    "shrinking fit": lambda: one_fit(SMO(tol=1e-7, shrinking=True), jaxsvm.hinge_problem),
     "path": refined,
     "chain": lambda: path(solver=PAIRS),
     "lanes": lambda: path(solver=PAIRS, lanes=4),

@@ -1,5 +1,6 @@
 """Warm chains in lanes: loaded, moved together, interrupted; several problems on one Gram operator."""
 
+import functools
 import warnings
 
 import jax
@@ -13,6 +14,7 @@ import jaxsvm
 from jaxsvm import FrankWolfe, Status
 from jaxsvm.kernels import RBF
 from jaxsvm.path import chains
+from jaxsvm.path.reduction import Kept, NearMargin
 
 SOLVER = FrankWolfe(tol=1e-5)
 
@@ -35,7 +37,9 @@ def widths(monkeypatch):
 def test_lanes_answer_for_every_value(widths, lanes):
     Cs = np.concatenate([GRID[::-1], GRID[:2]])
     found = {}
-    path = jaxsvm.solve_path(gram(), data()[1], Cs, solver=SOLVER, lanes=lanes, callback=found.__setitem__)
+    path = jaxsvm.solve_path(
+        jaxsvm.svm_problem(gram(), data()[1]), Cs, solver=SOLVER, lanes=lanes, callback=found.__setitem__
+    )
     judge(path, Cs, kernel_of(gram()), data()[1], 1e-5)
     assert sorted(found) == list(range(len(Cs)))
     for place, fit in found.items():
@@ -45,7 +49,9 @@ def test_lanes_answer_for_every_value(widths, lanes):
 
 def test_lanes_with_nothing_left_are_left_out(widths):
     """One value is far harder than the others: in the end it runs alone, and widths fall in powers of two."""
-    path = jaxsvm.solve_path(gram(), data()[1], [0.01, 0.02, 0.03, 0.04, 1e6], solver=SOLVER, lanes=5)
+    path = jaxsvm.solve_path(
+        jaxsvm.svm_problem(gram(), data()[1]), [0.01, 0.02, 0.03, 0.04, 1e6], solver=SOLVER, lanes=5
+    )
     assert set(path.status.name) == {"CONVERGED"}
     assert widths[0] == 5
     assert widths[-1] == 1
@@ -65,7 +71,7 @@ def test_lanes_share_the_gram_operator():
 def test_a_lane_that_stalls_leaves_the_others_alone():
     Cs, y = [1e8, 1.0, 1e3, 10.0, 0.01], data()[1]
     with pytest.warns(jaxsvm.ConvergenceWarning, match="STALLED"):
-        path = jaxsvm.solve_path(gram("float32"), y, Cs, tol=1e-4, lanes=3)
+        path = jaxsvm.solve_path(jaxsvm.svm_problem(gram("float32"), y), Cs, tol=1e-4, lanes=3)
     assert list(path.status.name) == ["STALLED"] + ["CONVERGED"] * 4
     rest = jax.tree.map(lambda leaf: leaf[1:], path)
     judge(rest, Cs[1:], kernel_of(gram("float32")), y, 1e-4)
@@ -73,9 +79,9 @@ def test_a_lane_that_stalls_leaves_the_others_alone():
 
 def test_other_values_compile_nothing():
     options = {"tol": 1e-5, "lanes": 4}
-    jaxsvm.solve_path(gram(), data()[1], GRID, **options)
+    jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), GRID, **options)
     with compilations() as seen:
-        jaxsvm.solve_path(gram(), data()[1], GRID * 1.01, **options)
+        jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), GRID * 1.01, **options)
     assert not seen
 
 
@@ -92,7 +98,7 @@ def test_ctrl_c_keeps_what_was_found(monkeypatch, call):
     monkeypatch.setattr(chains, "_advance", pressed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", jaxsvm.ConvergenceWarning)
-        path = jaxsvm.solve_path(gram(), data()[1], GRID, tol=1e-6, lanes=3)
+        path = jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), GRID, tol=1e-6, lanes=3)
     gaps, K = np.asarray(path.certificate.relative_gap), kernel_of(gram())
     assert "INTERRUPTED" in set(path.status.name)
     assert set(path.status.name) <= {"CONVERGED", "INTERRUPTED"}
@@ -111,10 +117,15 @@ def three_classes():
     return np.stack([np.where(classes == k, 1.0, -1.0) for k in range(3)])
 
 
+def of_classes(n=N):
+    here = jaxsvm.gram(RBF(gamma=0.5), data()[0][:n])
+    return [jaxsvm.svm_problem(here, y[:n]) for y in three_classes()]
+
+
 @pytest.mark.parametrize("options", [{}, {"solver": SOLVER}, {"lanes": 2}], ids=["refined", "chain", "lanes"])
 def test_one_class_against_the_rest(options):
     signs, Cs = three_classes(), [10.0, 0.1, 1.0]
-    path = jaxsvm.solve_path(gram(), signs, Cs, tol=1e-5, **options)
+    path = jaxsvm.solve_path([jaxsvm.svm_problem(gram(), y) for y in signs], Cs, tol=1e-5, **options)
     assert path.alphas.shape == (3, 3, N)
     assert len(path) == 3
     for y, one in zip(signs, path, strict=True):
@@ -125,7 +136,8 @@ def test_one_class_against_the_rest(options):
 @pytest.mark.slow
 def test_several_problems_under_tracing():
     signs, Cs = jnp.asarray(three_classes()), jnp.asarray([10.0, 0.1, 1.0])
-    path = jax.jit(lambda Cs: jaxsvm.solve_path(gram(), signs, Cs, tol=1e-5))(Cs)
+    problems = [jaxsvm.svm_problem(gram(), y) for y in signs]
+    path = jax.jit(lambda Cs: jaxsvm.solve_path(problems, Cs, tol=1e-5))(Cs)
     assert path.alphas.shape == (3, 3, N)
     for y, one in zip(three_classes(), path, strict=True):
         judge(one, Cs, kernel_of(gram()), y, 1e-5)
@@ -136,17 +148,19 @@ def test_folds_as_weights_and_kernels_as_a_list():
     weights = np.ones((2, N))
     weights[0, ::2] = weights[1, 1::2] = 0
     grams = [jaxsvm.gram(RBF(gamma=gamma), x) for gamma in (0.2, 0.5, 1.5)]
-    path = jaxsvm.solve_path(grams, y, [1.0, 10.0], tol=1e-5, sample_weight=weights)
-    assert path.alphas.shape == (3, 2, 2, N)
-    for here, of_gram in zip(grams, path, strict=True):
-        for weight, one in zip(weights, of_gram, strict=True):
-            judge(one, [1.0, 10.0], kernel_of(here), y, 1e-5, weight=weight)
+    pairs = [(here, weight) for here in grams for weight in weights]
+    problems = [jaxsvm.svm_problem(here, y).weighted(weight) for here, weight in pairs]
+    path = jaxsvm.solve_path(problems, [1.0, 10.0], tol=1e-5)
+    assert path.alphas.shape == (6, 2, N)
+    for (here, weight), one in zip(pairs, path, strict=True):
+        judge(one, [1.0, 10.0], kernel_of(here), y, 1e-5, weight=weight)
 
 
 def test_check_names_the_lane_of_a_problem():
     signs = three_classes()
     with pytest.warns(jaxsvm.ConvergenceWarning):
-        path = jaxsvm.solve_path(gram("float32"), signs[:2], [1.0, 1e12], tol=1e-4)
+        problems = [jaxsvm.svm_problem(gram("float32"), y) for y in signs[:2]]
+        path = jaxsvm.solve_path(problems, [1.0, 1e12], tol=1e-4)
     with pytest.raises(jaxsvm.ConvergenceError, match=r"lane \(0, 1\): STALLED"):
         jaxsvm.check(path)
 
@@ -154,12 +168,12 @@ def test_check_names_the_lane_of_a_problem():
 @pytest.mark.parametrize(
     ("call", "word"),
     [
-        (lambda: jaxsvm.solve_path(gram(), three_classes(), [1.0], callback=print), "one problem"),
-        (lambda: jaxsvm.solve_path([gram()], data()[1], [1.0], callback=print), "one problem"),
-        (lambda: jaxsvm.solve_path([], data()[1], [1.0]), "empty"),
-        (lambda: jaxsvm.solve_path(gram(), three_classes(), [1.0], sample_weight=np.ones((2, N))), "rows"),
-        (lambda: jaxsvm.solve_path(gram(), np.ones((0, N)), [1.0]), "rows"),
-        (lambda: jaxsvm.solve_path(gram(), three_classes()[:, :-1], [1.0]), "shape"),
+        (lambda: jaxsvm.solve_path(of_classes(), [1.0], callback=print), "one problem"),
+        (lambda: jaxsvm.solve_path([], [1.0]), "empty"),
+        (lambda: jaxsvm.solve_path([jaxsvm.meb_problem(gram())], [1.0]), "no C"),
+        (lambda: jaxsvm.solve_path([*of_classes(), of_classes(40)[0]], [1.0]), "numbers of samples"),
+        (lambda: jaxsvm.solve_path(of_classes(), [1.0], reduction=NearMargin(), lanes=2), "lanes"),
+        (lambda: jaxsvm.solve_path(jaxsvm.slack_problem(gram(), data()[1], 0.1), [1.0], reduction=NearMargin()), "red"),
     ],
 )
 def test_bad_lists_of_problems_are_refused(call, word):
@@ -168,7 +182,45 @@ def test_bad_lists_of_problems_are_refused(call, word):
 
 
 def test_a_path_of_problems_has_an_end():
-    path = jaxsvm.solve_path(gram(), three_classes(), [1.0, 2.0], tol=1e-3)
+    path = jaxsvm.solve_path(of_classes(), [1.0, 2.0], tol=1e-3)
     assert path[-1].alphas.shape == (2, N)
     with pytest.raises(IndexError, match="3 problems"):
         path[3]
+
+
+# --- reductions
+# -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [jaxsvm.svm_problem, functools.partial(jaxsvm.hinge_problem, bias="free")])
+@pytest.mark.parametrize("distance", [0.5, 0.0], ids=["near", "wrong"])
+def test_a_reduction_saves_nothing_of_the_truth(monkeypatch, make, distance):
+    """Right or wrong, every answer is certified on the whole problem."""
+    x, y = data(700)
+    y = np.where(x[:, 0] + 0.3 * x[:, 1] > 0, 1.0, -1.0)
+    problem, Cs = make(jaxsvm.gram(RBF(gamma=0.5), x), y), [1.0, 3.0, 10.0]
+    sizes, drive = [], chains.drive
+
+    def counted(problem, *arguments, **options):
+        sizes.append(problem.n)
+        return drive(problem, *arguments, **options)
+
+    monkeypatch.setattr(chains, "drive", counted)
+    path = jaxsvm.check(jaxsvm.solve_path(problem, Cs, tol=1e-5, reduction=NearMargin(distance)))
+    assert min(sizes) < 700
+    assert sizes.count(700) == len(Cs)
+    plain = jaxsvm.solve_path(problem, Cs, tol=1e-5)
+    np.testing.assert_allclose(path.certificate.primal, plain.certificate.primal, rtol=2e-5)
+
+
+def test_a_reduction_sees_both_problems_and_the_fit_between():
+    seen = []
+
+    def nothing(old, fit, new):
+        seen.append((float(old.C), float(fit.certificate.relative_gap), float(new.C)))
+        return Kept(jnp.ones((N,), bool), jnp.zeros((N,)))
+
+    problem = jaxsvm.svm_problem(gram(), data()[1])
+    jaxsvm.check(jaxsvm.solve_path(problem, [10.0, 0.1, 1.0], tol=1e-4, reduction=nothing))
+    assert [(old, new) for old, _, new in seen] == [(0.1, 1.0), (1.0, 10.0)]
+    assert all(gap <= 1e-4 for _, gap, _ in seen)

@@ -404,9 +404,9 @@ def test_bad_problems_are_refused(change, message):
         (lambda: jaxsvm.fit(problem(), FrankWolfe(stop="soon")), "stop"),
         (lambda: jaxsvm.fit(problem(), FrankWolfe(start="nowhere")), "start"),
         (lambda: jaxsvm.fit(problem(), FrankWolfe(), init=np.ones(3)), "init"),
-        (lambda: jaxsvm.solve_path(gram(), data()[1], []), "Cs"),
-        (lambda: jaxsvm.solve_path(gram(), data()[1], [1.0, -1.0]), "positive"),
-        (lambda: jaxsvm.solve_path(gram(), data()[1], [1.0], screen="gap"), "screen"),
+        (lambda: jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), []), "Cs"),
+        (lambda: jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), [1.0, -1.0]), "positive"),
+        (lambda: jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), [1.0], screen="gap"), "screen"),
     ],
 )
 def test_bad_configurations_are_refused(make, message):
@@ -421,7 +421,7 @@ def test_bad_configurations_are_refused(make, message):
 @pytest.mark.parametrize("lanes", [None, pytest.param(2, marks=pytest.mark.slow)])
 def test_path_in_any_order_with_repeats(lanes):
     Cs = np.array([8.0, 0.1, 2.0, 8.0, 0.5])
-    path = jaxsvm.solve_path(gram(), data()[1], Cs, tol=1e-6, lanes=lanes)
+    path = jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), Cs, tol=1e-6, lanes=lanes)
     jaxsvm.check(path)
     assert path.alphas.shape == (5, 60)
     np.testing.assert_allclose(path.Cs, Cs)
@@ -433,9 +433,9 @@ def test_path_in_any_order_with_repeats(lanes):
 
 def test_traced_path_agrees_with_the_host():
     Cs = jnp.array([4.0, 0.5, 1.0])
-    chain = jaxsvm.solve_path(gram(), data()[1], Cs, solver=jaxsvm.FrankWolfe(tol=1e-4))
-    refined = jaxsvm.solve_path(gram(), data()[1], Cs, tol=1e-4)
-    traced = jax.jit(lambda Cs: jaxsvm.solve_path(gram(), data()[1], Cs, tol=1e-4))(Cs)
+    chain = jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), Cs, solver=jaxsvm.FrankWolfe(tol=1e-4))
+    refined = jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), Cs, tol=1e-4)
+    traced = jax.jit(lambda Cs: jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), Cs, tol=1e-4))(Cs)
     np.testing.assert_allclose(chain.alphas, traced.alphas, atol=2e-6)  # rounding alone, which some steps amplify
     assert (np.asarray(chain.steps) == np.asarray(traced.steps)).all()
     assert list(traced.status.name) == list(refined.status.name) == ["CONVERGED"] * 3
@@ -532,7 +532,7 @@ def test_the_rest_lowers_for_every_platform(what):
             return jaxsvm.ball(jaxsvm.fit(here, FrankWolfe()), here).radius
         options = {"tiled": {"tile": 16}, "low rank": {"rank": 8}}.get(what, {})
         here = jaxsvm.gram(RBF(gamma=0.5), x, **options)
-        path = jaxsvm.solve_path(here, y, jnp.stack([C, 2 * C, 4 * C]), tol=1e-3, lanes=2)
+        path = jaxsvm.solve_path(jaxsvm.svm_problem(here, y), jnp.stack([C, 2 * C, 4 * C]), tol=1e-3, lanes=2)
         return path.alphas, path.certificate.relative_gap
 
     with jax.enable_x64(False):

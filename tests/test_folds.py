@@ -175,9 +175,9 @@ def test_cross_validation_takes_them_all():
     x, y = points()
     gram, Cs = jaxsvm.gram(RBF(0.5), x), [0.3, 3.0]
     pairs = list(StratifiedKFold(4, shuffle=True, random_state=0).split(x, y))
-    want = jaxsvm.cross_validate(gram, y, Cs, 4)
+    want = jaxsvm.cross_validate(jaxsvm.svm_problem(gram, y), Cs, 4)
     for folds in (pairs, tuple(pairs), StratifiedKFold(4, shuffle=True, random_state=0), want.folds.tolist()):
-        found = jaxsvm.cross_validate(gram, y, Cs, folds)
+        found = jaxsvm.cross_validate(jaxsvm.svm_problem(gram, y), Cs, folds)
         np.testing.assert_array_equal(found.folds, want.folds)
         np.testing.assert_array_equal(found.scores, want.scores)
     for fit, (train, test) in zip((want.fits.alpha[k, 1] for k in range(4)), pairs, strict=True):
@@ -187,7 +187,7 @@ def test_cross_validation_takes_them_all():
 def test_a_sample_in_neither_part_takes_no_part():
     x, y = points()
     gram, (train, test, _) = jaxsvm.gram(RBF(0.5), x), np.array_split(np.arange(40), 3)
-    found = jaxsvm.cross_validate(gram, y, [1.0], [(train, test)], tol=1e-6)
+    found = jaxsvm.cross_validate(jaxsvm.svm_problem(gram, y), [1.0], [(train, test)], tol=1e-6)
     alone = jaxsvm.svm_problem(jaxsvm.gram(RBF(0.5), x[train]), y[train], 1.0)
     fit = jaxsvm.fit(alone, jaxsvm.FrankWolfe(tol=1e-6))
     assert found.scores[0, 0] == (np.asarray(jaxsvm.predict(fit, alone, x[test])) == y[test]).mean()
@@ -219,7 +219,11 @@ def test_landmarks_come_from_the_training_part(kernel, sparse):
     x[test[0]] = 30.0  # of all points the first that pivots would choose
     form = scipy.sparse.csr_matrix if sparse else np.asarray
     found = jaxsvm.cross_validate(
-        jaxsvm.gram(kernel, form(x), rank=6), y, [1.0], [(train, test)], score="squared_hinge", tol=1e-8
+        jaxsvm.svm_problem(jaxsvm.gram(kernel, form(x), rank=6), y),
+        [1.0],
+        [(train, test)],
+        score="squared_hinge",
+        tol=1e-8,
     )
     alone = jaxsvm.svm_problem(jaxsvm.gram(kernel, form(x[train]), rank=6), y[train], 1.0)
     values = jaxsvm.decision_function(jaxsvm.fit(alone, jaxsvm.FrankWolfe(tol=1e-8)), alone, form(x[test]))
@@ -252,11 +256,8 @@ def test_zero_is_positive_in_every_score():
     gram = jaxsvm.gram(Precomputed(), np.eye(8))
     folds = [(np.array([0, 1, 6]), np.array([2, 3, 4, 7]))]
 
-    def problem(gram, y, C, sample_weight=None):
-        return jaxsvm.svm_problem(gram, y, C, sample_weight=sample_weight, bias="none")
-
     for score, want in (("accuracy", 0.75), ("balanced_accuracy", 0.5)):
-        assert jaxsvm.cross_validate(gram, y, [1.0], folds, problem=problem, score=score).scores == want
+        assert jaxsvm.cross_validate(jaxsvm.svm_problem(gram, y, bias="none"), [1.0], folds, score=score).scores == want
 
 
 @pytest.mark.parametrize("xp", [np, jnp])
@@ -278,4 +279,4 @@ def test_folds_under_tracing_are_refused():
     x, y = points()
     gram = jaxsvm.gram(RBF(0.5), x)
     with pytest.raises(InputError, match="outside jit"):
-        jax.jit(lambda folds: jaxsvm.cross_validate(gram, y, [1.0], folds).mean)(jnp.arange(40) % 3)
+        jax.jit(lambda folds: jaxsvm.cross_validate(jaxsvm.svm_problem(gram, y), [1.0], folds).mean)(jnp.arange(40) % 3)

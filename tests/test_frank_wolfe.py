@@ -286,7 +286,7 @@ def y_h(fit, y, K):
 
 def test_T17_R_of_C():
     y, _, problem, _ = example()
-    path = jaxsvm.solve_path(problem.gram, y, [0.01, 0.1, 1.0, 10.0, 100.0], tol=1e-10)
+    path = jaxsvm.solve_path(jaxsvm.svm_problem(problem.gram, y), [0.01, 0.1, 1.0, 10.0, 100.0], tol=1e-10)
     R = np.asarray(path.fits.R)
     assert (np.diff(R) <= 1e-10).all()
     Cs = np.asarray(path.Cs)

@@ -103,7 +103,7 @@ def test_ctrl_c(kind):
 
 
 FIFTY = {
-    "fit": 7, "hinge fit": 4, "shrinking fit": 4, "path": 6, "chain": 6, "lanes": 5, "newton chain": 3, "folds": 5,
+    "fit": 7, "hinge fit": 8, "path": 6, "chain": 6, "lanes": 5, "newton chain": 3, "folds": 5,
     "hinge folds": 2, "tune": 4,
 }  # fmt: skip
 """With four of the command line."""
@@ -194,17 +194,21 @@ CALLS = {
     "fit": lambda callback: jaxsvm.fit(
         jaxsvm.svm_problem(interrupted.GRAM, interrupted.Y, 1.0), interrupted.PAIRS, callback=callback
     ),
-    "shrinking fit": lambda callback: jaxsvm.fit(
-        jaxsvm.hinge_problem(interrupted.GRAM, interrupted.Y, 1.0), jaxsvm.SMO(shrinking=True), callback=callback
-    ),
     "chain": lambda callback: jaxsvm.solve_path(
-        interrupted.GRAM, interrupted.Y, [0.1, 1.0, 10.0], solver=interrupted.PAIRS, callback=callback
+        jaxsvm.svm_problem(interrupted.GRAM, interrupted.Y),
+        [0.1, 1.0, 10.0],
+        solver=interrupted.PAIRS,
+        callback=callback,
     ),
     "lanes": lambda callback: jaxsvm.solve_path(
-        interrupted.GRAM, interrupted.Y, [0.1, 1.0, 10.0], solver=interrupted.PAIRS, lanes=2, callback=callback
+        jaxsvm.svm_problem(interrupted.GRAM, interrupted.Y),
+        [0.1, 1.0, 10.0],
+        solver=interrupted.PAIRS,
+        lanes=2,
+        callback=callback,
     ),
     "path": lambda callback: jaxsvm.solve_path(
-        interrupted.GRAM, interrupted.Y, [0.1, 1.0, 10.0], tol=1e-3, callback=callback
+        jaxsvm.svm_problem(interrupted.GRAM, interrupted.Y), [0.1, 1.0, 10.0], tol=1e-3, callback=callback
     ),
     "tune": lambda callback: jaxsvm.tune(
         jaxsvm.kernels.RBF(0.5), interrupted.X, interrupted.Y, folds=2, steps=5, callback=callback
@@ -249,7 +253,10 @@ def test_an_interruption_as_a_fit_ends_is_not_forgotten():
         signal.raise_signal(signal.SIGINT)  # between two fits
 
     path = jaxsvm.solve_path(
-        interrupted.GRAM, interrupted.Y, [0.1, 1.0, 10.0], solver=interrupted.PAIRS, callback=callback
+        jaxsvm.svm_problem(interrupted.GRAM, interrupted.Y),
+        [0.1, 1.0, 10.0],
+        solver=interrupted.PAIRS,
+        callback=callback,
     )
     assert seen == [0]
     assert path.status.name.tolist() == ["CONVERGED", "INTERRUPTED", "INTERRUPTED"]
@@ -269,7 +276,9 @@ def test_an_interruption_within_the_last_burst_is_not_forgotten(monkeypatch):
         return result
 
     monkeypatch.setattr(loop, "_burst", pressed)
-    path = jaxsvm.solve_path(interrupted.GRAM, interrupted.Y, [0.1, 1.0, 10.0], solver=interrupted.PAIRS)
+    path = jaxsvm.solve_path(
+        jaxsvm.svm_problem(interrupted.GRAM, interrupted.Y), [0.1, 1.0, 10.0], solver=interrupted.PAIRS
+    )
     assert path.status.name.tolist() == ["CONVERGED", "INTERRUPTED", "INTERRUPTED"]
 
 
@@ -288,7 +297,7 @@ def test_folds_keep_what_was_certified(monkeypatch):
     monkeypatch.setattr(loop, "_burst", pressed)
     problem, Cs = jaxsvm.hinge_problem, [0.1, 1.0, 1e3]
     with pytest.warns(jaxsvm.ConvergenceWarning):
-        result = jaxsvm.cross_validate(interrupted.GRAM, interrupted.Y, Cs, 3, problem=problem, tol=1e-8)
+        result = jaxsvm.cross_validate(problem(interrupted.GRAM, interrupted.Y), Cs, 3, tol=1e-8)
     assert np.isnan(result.C)
     assert np.isnan(result.mean).all()
     assert result.status.name[0, 0] == "CONVERGED"
@@ -307,7 +316,7 @@ def test_what_has_no_half_answer_raises(monkeypatch):
 
     monkeypatch.setattr(loop, "_burst", pressed)
     with pytest.raises(KeyboardInterrupt):
-        jaxsvm.C_grid(interrupted.GRAM, interrupted.Y, 4)
+        jaxsvm.C_grid(jaxsvm.svm_problem(interrupted.GRAM, interrupted.Y), 4)
     with pytest.raises(KeyboardInterrupt):
         jaxsvm.is_coreset(jaxsvm.meb_problem(interrupted.GRAM), [0, 1, 2], 0.1)
     with pytest.raises(KeyboardInterrupt):

@@ -189,7 +189,7 @@ def test_prediction_rounds_as_training_does(sparse, tmp_path):
         fit = jaxsvm.fit(problem, FrankWolfe(tol=1e-3))
         model = jaxsvm.compact(fit, problem)
         model.save(tmp_path / "model.npz")
-        want = y * np.asarray(fit.margins) / float(fit.R)  # y h(x) before division by R
+        want = y * np.asarray(fit.margins)
         for values in (
             jaxsvm.decision_function(fit, problem, x),
             jaxsvm.decision_function(model, x),

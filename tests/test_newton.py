@@ -115,7 +115,7 @@ def test_conjugate_gradients_agree_with_the_factor(bias, C):
     for solver in (Newton(tol=1e-8, method="cg"), Newton(tol=1e-8, factor_limit=40)):
         fit = jaxsvm.fit(problem, solver)
         assert fit.status.name == "CONVERGED"
-        np.testing.assert_allclose(fit.margins / fit.R, exact.margins / exact.R, atol=1e-3)
+        np.testing.assert_allclose(fit.margins, exact.margins, atol=1e-3)
         assert float(fit.certificate.dual) == pytest.approx(float(exact.certificate.dual), rel=1e-7)
 
 

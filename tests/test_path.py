@@ -134,7 +134,7 @@ def working_sets(monkeypatch):
 
 @pytest.mark.parametrize(("dtype", "tol", "n"), [("float64", 1e-4, N), ("float64", 1e-8, N), ("float32", 1e-4, N)])
 def test_every_value_is_certified_and_near_the_truth(dtype, tol, n):
-    path = jaxsvm.solve_path(gram(dtype, n), data(n)[1], GRID, tol=tol)
+    path = jaxsvm.solve_path(jaxsvm.svm_problem(gram(dtype, n), data(n)[1]), GRID, tol=tol)
     judge(path, GRID, kernel_of(gram(dtype, n)), data(n)[1], tol)
 
 
@@ -142,21 +142,23 @@ def test_every_value_is_certified_and_near_the_truth(dtype, tol, n):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("n", [60, 300])
 def test_other_sizes(dtype, n):
-    path = jaxsvm.solve_path(gram(dtype, n), data(n)[1], GRID[::2], tol=1e-4)
+    path = jaxsvm.solve_path(jaxsvm.svm_problem(gram(dtype, n), data(n)[1]), GRID[::2], tol=1e-4)
     judge(path, GRID[::2], kernel_of(gram(dtype, n)), data(n)[1], 1e-4)
 
 
 def test_means_need_no_steps_of_their_own(solves):
     """A fine grid costs little more than a coarse one: most values are the mean of two others."""
     fine = np.geomspace(10.0, 1e3, 257)
-    path = jaxsvm.check(jaxsvm.solve_path(gram(), data()[1], fine, tol=1e-4))
+    path = jaxsvm.check(jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), fine, tol=1e-4))
     assert len(solves) < 128
     assert (np.asarray(path.steps) == 0).sum() > 128
     assert float(path.certificate.relative_gap.max()) <= 1e-4
 
 
 def test_a_call_repeats_to_the_bit():
-    first, second = (jaxsvm.solve_path(gram(), data()[1], np.geomspace(0.1, 300, 30), tol=1e-5) for _ in range(2))
+    first, second = (
+        jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), np.geomspace(0.1, 300, 30), tol=1e-5) for _ in range(2)
+    )
     for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
         np.testing.assert_array_equal(a, b)
 
@@ -168,7 +170,7 @@ def test_a_call_repeats_to_the_bit():
 def test_cuts_shrink_and_the_answers_hold(working_sets, dtype):
     y = data(noise=0.02)[1]
     here = gram(dtype, noise=0.02)
-    path = jaxsvm.solve_path(here, y, GRID, tol=1e-4)
+    path = jaxsvm.solve_path(jaxsvm.svm_problem(here, y), GRID, tol=1e-4)
     assert working_sets["smaller"]
     assert min(working_sets["smaller"]) <= 64
     judge(path, GRID, kernel_of(here), y, 1e-4)
@@ -180,7 +182,7 @@ def test_samples_left_out_come_back(working_sets, monkeypatch):
     monkeypatch.setattr(working_set, "sizes", lambda n: [n, 64, 48, 24])
     x, y = data(noise=0.02)
     Cs, here = [0.1, 10.0, 1e3], jaxsvm.gram(Polynomial(degree=3), x)
-    path = jaxsvm.solve_path(here, y, Cs, tol=1e-6)
+    path = jaxsvm.solve_path(jaxsvm.svm_problem(here, y), Cs, tol=1e-6)
     assert working_sets["smaller"][-1] == 24
     assert working_sets["exchanged"][0] == 64
     assert max(working_sets["exchanged"][1:]) == 48  # what is support after the exchange does not fit 24
@@ -194,7 +196,7 @@ def test_cuts_of_other_operators_and_weights(working_sets, monkeypatch, operator
     options = {"tiled": {"tile": 32}, "low rank": {"rank": 60}}.get(operator, {})
     here = jaxsvm.gram(RBF(gamma=0.5), x, **options)
     weight = np.where(np.arange(N) % 5 == 0, 0.0, 1 + np.arange(N) % 3) if operator == "weighted" else None
-    path = jaxsvm.solve_path(here, y, GRID, tol=1e-5, sample_weight=weight)
+    path = jaxsvm.solve_path(jaxsvm.svm_problem(here, y, sample_weight=weight), GRID, tol=1e-5)
     assert working_sets["smaller"]
     judge(path, GRID, kernel_of(here), y, 1e-5, weight)
 
@@ -205,7 +207,7 @@ def test_absent_samples_never_count_as_support(working_sets):
     rng = np.random.default_rng(5)
     weight = np.where(rng.random(N) < 0.4, 0.0, 1.0)
     flipped = np.where(weight == 0, -y, y)  # an absent sample on the wrong side has a margin below 1
-    path = jaxsvm.solve_path(gram(noise=0.02), flipped, GRID, tol=1e-4, sample_weight=weight)
+    path = jaxsvm.solve_path(jaxsvm.svm_problem(gram(noise=0.02), flipped, sample_weight=weight), GRID, tol=1e-4)
     assert working_sets["smaller"]
     judge(path, GRID, kernel_of(gram(noise=0.02)), flipped, 1e-4, weight)
 
@@ -215,7 +217,7 @@ def test_cuts_at_the_floor_of_the_dtype_end(working_sets, monkeypatch):
     """A value that stalls on its working_set ends there, and says so, and the others hold."""
     monkeypatch.setattr(working_set, "MARGIN", -0.8)
     Cs, y = np.array([1.0, 10.0, 1e7, 1e8]), data(noise=0.02)[1]
-    path = jaxsvm.solve_path(gram("float32", noise=0.02), y, Cs, tol=1e-5)
+    path = jaxsvm.solve_path(jaxsvm.svm_problem(gram("float32", noise=0.02), y), Cs, tol=1e-5)
     assert working_sets["smaller"]
     assert list(path.status.name[:2]) == ["CONVERGED"] * 2
     assert set(path.status.name[2:]) <= {"CONVERGED", "STALLED"}
@@ -230,7 +232,7 @@ def test_cuts_happen_by_themselves(solves):
     for dtype in ("float64", "float32"):
         solves.clear()
         here = gram(dtype, 1800, 0.02)
-        path = jaxsvm.solve_path(here, y, Cs, tol=1e-4)
+        path = jaxsvm.solve_path(jaxsvm.svm_problem(here, y), Cs, tol=1e-4)
         assert {n for n, _, _ in solves} == set(working_set.sizes(1800))
         assert set(path.status.name) == {"CONVERGED"}
         judge(jax.tree.map(lambda leaf: leaf[::4], path), Cs[::4], kernel_of(here), y, 1e-4, truth=False)
@@ -255,7 +257,7 @@ def test_a_cut_is_the_problem_of_its_samples():
         left = np.setdiff1d(np.flatnonzero(weight > 0), found.samples)
         assert len(left) > 0
         assert margins[left].min() >= inside
-        small = grid.restricted(whole, jnp.asarray(found.samples, jnp.int32), found.gram)
+        small = whole.restrict(found.samples, gram=found.gram)
         indices = jnp.arange(40)
         expected = whole.block(jnp.asarray(found.samples), jnp.asarray(found.samples))
         np.testing.assert_allclose(small.block(indices, indices), expected, rtol=1e-12)
@@ -269,9 +271,9 @@ def test_a_cut_is_the_problem_of_its_samples():
 def test_agrees_with_single_fits_chains_and_the_traced_form():
     tol, Cs = 1e-5, jnp.asarray(GRID)
     y = data()[1]
-    path = jaxsvm.solve_path(gram(), y, Cs, tol=tol)
-    chain = jaxsvm.solve_path(gram(), y, Cs, solver=FrankWolfe(tol=tol))
-    traced = jax.jit(lambda Cs: jaxsvm.solve_path(gram(), y, Cs, tol=tol))(Cs)
+    path = jaxsvm.solve_path(jaxsvm.svm_problem(gram(), y), Cs, tol=tol)
+    chain = jaxsvm.solve_path(jaxsvm.svm_problem(gram(), y), Cs, solver=FrankWolfe(tol=tol))
+    traced = jax.jit(lambda Cs: jaxsvm.solve_path(jaxsvm.svm_problem(gram(), y), Cs, tol=tol))(Cs)
     for other in (chain, traced):
         assert set(other.status.name) == {"CONVERGED"}
         assert (np.asarray(other.steps) != np.asarray(path.steps)).any()  # another route
@@ -282,7 +284,7 @@ def test_agrees_with_single_fits_chains_and_the_traced_form():
         single = jaxsvm.fit(jaxsvm.svm_problem(gram(), y, C), FrankWolfe(tol=tol))
         assert float(single.certificate.primal) == pytest.approx(float(fit.certificate.primal), rel=tol)
         radius = 2 * oracle.decision_radius(1.0, tol, float(fit.certificate.primal))
-        h, g = (np.asarray(f.margins / f.R) for f in (fit, single))
+        h, g = (np.asarray(f.margins) for f in (fit, single))
         assert np.abs(h - g).max() <= radius
 
 
@@ -292,7 +294,7 @@ def test_vmap_over_kernels_of_the_traced_form():
     gammas, Cs = jnp.array([0.2, 0.5, 1.5]), jnp.array([10.0, 0.1, 1.0])
 
     def solve(gamma):
-        return jaxsvm.solve_path(jaxsvm.gram(RBF(gamma=gamma), jnp.asarray(x)), y, Cs, tol=1e-5)
+        return jaxsvm.solve_path(jaxsvm.svm_problem(jaxsvm.gram(RBF(gamma=gamma), jnp.asarray(x)), y), Cs, tol=1e-5)
 
     lanes = jax.vmap(solve)(gammas)
     assert lanes.status.shape == (3, 3)
@@ -308,7 +310,7 @@ def test_vmap_over_kernels_of_the_traced_form():
 
 @pytest.mark.parametrize("Cs", [[8.0, 0.1, 2.0, 8.0, 0.5], [3.0], [5.0, 5.0, 5.0], [1e3, 1e-3], [2.0, 1.0]])
 def test_any_order_repeats_and_single_values(Cs):
-    path = jaxsvm.solve_path(gram(), data()[1], Cs, tol=1e-6)
+    path = jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), Cs, tol=1e-6)
     judge(path, Cs, kernel_of(gram()), data()[1], 1e-6)
     assert len(path) == len(Cs)
     for i, j in zip(*np.nonzero(np.equal.outer(Cs, Cs)), strict=True):
@@ -316,9 +318,9 @@ def test_any_order_repeats_and_single_values(Cs):
 
 
 def test_lists_arrays_and_integers_are_the_same_values():
-    first = jaxsvm.solve_path(gram(), data()[1], [1, 10])
+    first = jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), [1, 10])
     for Cs in (np.array([1, 10]), jnp.array([1.0, 10.0]), (1.0, 10.0), np.float32([1, 10])):
-        np.testing.assert_array_equal(first.alphas, jaxsvm.solve_path(gram(), data()[1], Cs).alphas)
+        np.testing.assert_array_equal(first.alphas, jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), Cs).alphas)
     assert first.Cs.dtype == jnp.float64
 
 
@@ -326,7 +328,7 @@ def test_extreme_values_in_float64():
     Cs = [1.0, 1e8, 1e-6, 1e4, 1e-4]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        path = jaxsvm.solve_path(gram(), data()[1], Cs, tol=1e-4)
+        path = jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), Cs, tol=1e-4)
     judge(path, Cs, kernel_of(gram()), data()[1], 1e-4)
 
 
@@ -336,7 +338,7 @@ def test_values_beyond_the_dtype_of_the_places_stay_finite():
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
         warnings.simplefilter("ignore", jaxsvm.ConvergenceWarning)
-        path = jaxsvm.solve_path(gram(), data()[1], [1.0, 1e18, 2e18, 3e18], tol=1e-2)
+        path = jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), [1.0, 1e18, 2e18, 3e18], tol=1e-2)
     assert np.isfinite(path.alphas).all()
     assert path.status.name[0] == "CONVERGED"
 
@@ -344,7 +346,7 @@ def test_values_beyond_the_dtype_of_the_places_stay_finite():
 def test_a_value_that_stalls_leaves_the_others_alone():
     Cs, y = [1e8, 1.0, 1e3, 10.0, 0.01], data()[1]
     with pytest.warns(jaxsvm.ConvergenceWarning, match="STALLED"):
-        path = jaxsvm.solve_path(gram("float32"), y, Cs, tol=1e-4)
+        path = jaxsvm.solve_path(jaxsvm.svm_problem(gram("float32"), y), Cs, tol=1e-4)
     assert path.status.name[0] == "STALLED"
     assert float(path.certificate.relative_gap[0]) > 1e-4
     rest = jax.tree.map(lambda leaf: leaf[1:], path)
@@ -357,7 +359,7 @@ def test_an_indefinite_kernel_is_named_at_every_value():
     """At small C the ridge makes `Kt` positive definite, but the primal that a certificate speaks of is not convex."""
     here, Cs = jaxsvm.gram(Sigmoid(gamma=2.0, coef0=-1.0), data()[0]), [0.01, 100.0, 0.001]
     with pytest.warns(jaxsvm.ConvergenceWarning, match="NOT_PSD"):
-        path = jaxsvm.solve_path(here, data()[1], Cs)
+        path = jaxsvm.solve_path(jaxsvm.svm_problem(here, data()[1]), Cs)
     assert list(path.status.name) == ["NOT_PSD"] * 3
 
 
@@ -369,7 +371,7 @@ def test_weights_zeros_included(dtype):
     rng = np.random.default_rng(1)
     weight = np.where(rng.random(N) < 0.2, 0.0, rng.uniform(0.05, 3.0, N)).astype(dtype)
     y = data()[1]
-    path = jaxsvm.solve_path(gram(dtype), y, GRID, tol=1e-4, sample_weight=weight)
+    path = jaxsvm.solve_path(jaxsvm.svm_problem(gram(dtype), y, sample_weight=weight), GRID, tol=1e-4)
     judge(path, GRID, kernel_of(gram(dtype)), y, 1e-4, weight)
 
 
@@ -378,9 +380,9 @@ def test_a_sample_of_weight_zero_is_absent():
     x, y = data()
     keep = np.arange(N) % 5 != 0
     weight = np.where(keep, np.where(np.arange(N) % 3 == 0, 2.0, 1.0), 0.0)
-    path = jaxsvm.solve_path(gram(), y, GRID, tol=1e-8, sample_weight=weight)
+    path = jaxsvm.solve_path(jaxsvm.svm_problem(gram(), y, sample_weight=weight), GRID, tol=1e-8)
     times = np.repeat(np.arange(N), weight.astype(int))
-    alone = jaxsvm.solve_path(jaxsvm.gram(RBF(gamma=0.5), x[times]), y[times], GRID, tol=1e-8)
+    alone = jaxsvm.solve_path(jaxsvm.svm_problem(jaxsvm.gram(RBF(gamma=0.5), x[times]), y[times]), GRID, tol=1e-8)
     np.testing.assert_allclose(path.certificate.primal, alone.certificate.primal, rtol=2e-8)
     np.testing.assert_allclose(path.fits.bias, alone.fits.bias, atol=1e-2)
 
@@ -390,7 +392,7 @@ def test_imbalance_of_one_to_a_hundred():
     y = np.where(np.arange(N) == 0, 1.0, -1.0)
     x = rng.normal(size=(N, 2)) + 1.5 * (y > 0)[:, None]
     here = jaxsvm.gram(RBF(gamma=0.5), x)
-    path = jaxsvm.solve_path(here, y, GRID, tol=1e-6)
+    path = jaxsvm.solve_path(jaxsvm.svm_problem(here, y), GRID, tol=1e-6)
     judge(path, GRID, kernel_of(here), y, 1e-6)
 
 
@@ -399,14 +401,14 @@ def test_duplicates(labels):
     x, y = (array[: N // 2] for array in data())
     x, y = np.repeat(x, 2, axis=0), np.repeat(y, 2) if labels == "same" else np.tile([1.0, -1.0], N // 2)
     here = jaxsvm.gram(RBF(gamma=0.5), x)
-    path = jaxsvm.solve_path(here, y, GRID, tol=1e-4)
+    path = jaxsvm.solve_path(jaxsvm.svm_problem(here, y), GRID, tol=1e-4)
     judge(path, GRID, kernel_of(here), y, 1e-4)
 
 
 def test_two_samples():
     x, y = np.array([[0.0, 1.0], [1.0, -0.5]]), np.array([1.0, -1.0])
     here = jaxsvm.gram(Linear(), x)
-    path = jaxsvm.solve_path(here, y, GRID, tol=1e-8)
+    path = jaxsvm.solve_path(jaxsvm.svm_problem(here, y), GRID, tol=1e-8)
     judge(path, GRID, x @ x.T, y, 1e-8)
 
 
@@ -418,7 +420,7 @@ def test_kernels_without_a_constant_diagonal(kernel, scale):
     made = Linear() if kernel == "linear" else Polynomial(degree=2, gamma=1.0, coef0=1.0)
     Cs = np.geomspace(1e-3, 1e2, 9) / (scale**2 if kernel == "linear" else scale**4)
     here = jaxsvm.gram(made, x)
-    path = jaxsvm.solve_path(here, y, Cs, tol=1e-5)
+    path = jaxsvm.solve_path(jaxsvm.svm_problem(here, y), Cs, tol=1e-5)
     judge(path, Cs, kernel_of(here), y, 1e-5)
 
 
@@ -433,7 +435,7 @@ def test_every_gram_operator(operator):
         "precomputed": lambda: jaxsvm.gram(Precomputed(), kernel_of(gram())),
         "mixed": lambda: jaxsvm.gram(RBF(gamma=0.5), x, dtype="float32"),
     }[operator]()
-    path = jaxsvm.solve_path(here, y, GRID, tol=1e-4)
+    path = jaxsvm.solve_path(jaxsvm.svm_problem(here, y), GRID, tol=1e-4)
     K = kernel_of(here)
     if operator == "mixed":  # solver vectors in float64, kernel values and products in float32
         assert path.alphas.dtype == jnp.float64
@@ -449,7 +451,7 @@ def test_every_gram_operator(operator):
 def test_no_bias(operator):
     x, y = data()
     here = gram() if operator == "dense" else jaxsvm.gram(RBF(gamma=0.5), x, rank=20)
-    path = jaxsvm.solve_path(here, y, GRID, tol=1e-5, problem=NONE)
+    path = jaxsvm.solve_path(NONE(here, y), GRID, tol=1e-5)
     judge(path, GRID, kernel_of(here), y, 1e-5, bias=False)
 
 
@@ -467,7 +469,7 @@ def _free_gap(K, y, C, fit):
 
 def test_free_bias_takes_another_route():
     Cs, y = [10.0, 0.1, 1.0], data()[1]
-    path = jaxsvm.solve_path(gram(), y, Cs, tol=1e-6, problem=FREE)
+    path = jaxsvm.solve_path(FREE(gram(), y), Cs, tol=1e-6)
     assert list(path.status.name) == ["CONVERGED"] * 3
     for C, fit in zip(Cs, path, strict=True):
         assert -1e-12 <= _free_gap(kernel_of(gram()), y, C, fit) <= 1e-6
@@ -475,30 +477,17 @@ def test_free_bias_takes_another_route():
     assert float(path[0].certificate.primal) == pytest.approx(float(cold.certificate.primal), rel=1e-6)
 
 
-@pytest.mark.parametrize("scale", [1.0, 1e8])
-def test_a_problem_that_does_not_scale_with_C_is_made_for_each_value(scale):
-    """`problem` may do with C what it likes: here its square root is the penalty."""
-
-    def root(gram, y, C, sample_weight=None):
-        return jaxsvm.svm_problem(gram, y, scale * np.sqrt(C), sample_weight=sample_weight)
-
-    Cs, y = np.array([1.0, 4.0, 100.0]), data()[1]
-    path = jaxsvm.solve_path(gram(), y, Cs, tol=1e-4, problem=root)
-    direct = jaxsvm.solve_path(gram(), y, scale * np.sqrt(Cs), tol=1e-4)
-    np.testing.assert_allclose(path.certificate.primal, direct.certificate.primal, rtol=1e-4)
-
-
 def test_several_problems_on_one_gram():
     """Folds, as weights, and classes, as signs, share the schedule; each is judged by itself."""
     y, Cs = data()[1], np.geomspace(0.01, 100, 9)
     folds = [np.where(np.arange(N) % 3 == i, 0.0, 1.0) for i in range(3)]
     signs = np.where(data()[0][:, 1] > 0, 1.0, -1.0)
-    builders = [functools.partial(jaxsvm.svm_problem, gram(), y, sample_weight=fold) for fold in folds]
-    found = solve_together(builders, Cs, tol=1e-5)
+    here = jaxsvm.svm_problem(gram(), y)
+    found = solve_together([here.weighted(fold) for fold in folds], Cs, tol=1e-5, key=jax.random.key(0))
     for fold, fits in zip(folds, found, strict=True):
         judge(jaxsvm.path.Path(Cs, fits), Cs, kernel_of(gram()), y, 1e-5, fold)
-    classes = [functools.partial(jaxsvm.svm_problem, gram(), labels) for labels in (y, signs)]
-    for labels, fits in zip((y, signs), solve_together(classes, Cs, tol=1e-5), strict=True):
+    classes = [jaxsvm.svm_problem(gram(), labels) for labels in (y, signs)]
+    for labels, fits in zip((y, signs), solve_together(classes, Cs, tol=1e-5, key=jax.random.key(0)), strict=True):
         judge(jaxsvm.path.Path(Cs, fits), Cs, kernel_of(gram()), labels, 1e-5)
 
 
@@ -508,19 +497,24 @@ def test_several_problems_on_one_gram():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: jaxsvm.solve_path(gram(), data()[1], 1.0), "Cs"),
-        (lambda: jaxsvm.solve_path(gram(), data()[1], [[1.0]]), "Cs"),
-        (lambda: jaxsvm.solve_path(gram(), data()[1], [1.0, np.nan]), "Cs"),
-        (lambda: jaxsvm.solve_path(gram(), data()[1], [0.0, 1.0]), "positive"),
-        (lambda: jaxsvm.solve_path(gram(), data()[1], [1.0], lanes=0), "lanes"),
-        (lambda: jaxsvm.solve_path(gram(), np.ones(N), [1.0]), "class"),
-        (lambda: jaxsvm.solve_path(gram(), data()[1][:-1], [1.0]), "shape"),
-        (lambda: jaxsvm.solve_path(gram(), data()[1], [1.0], sample_weight=-np.ones(N)), "negative"),
-        (lambda: jaxsvm.solve_path(gram(), data()[1], [1.0, 2.0], tol=0.0), "tol"),
-        (lambda: jaxsvm.solve_path(gram(), data()[1], [1.0, 2.0], tol=-1.0), "tol"),
-        (lambda: jaxsvm.solve_path(gram(), data()[1], [1.0, 2.0], tol=np.nan), "tol"),
+        (lambda: jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), 1.0), "Cs"),
+        (lambda: jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), [[1.0]]), "Cs"),
+        (lambda: jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), [1.0, np.nan]), "Cs"),
+        (lambda: jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), [0.0, 1.0]), "positive"),
+        (lambda: jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), [1.0], lanes=0), "lanes"),
+        (lambda: jaxsvm.solve_path(jaxsvm.svm_problem(gram(), np.ones(N)), [1.0]), "class"),
+        (lambda: jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1][:-1]), [1.0]), "shape"),
         (
-            lambda: jax.jit(lambda Cs: jaxsvm.solve_path(gram(), data()[1], Cs, callback=print).alphas)(jnp.ones(2)),
+            lambda: jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1], sample_weight=-np.ones(N)), [1.0]),
+            "negative",
+        ),
+        (lambda: jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), [1.0, 2.0], tol=0.0), "tol"),
+        (lambda: jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), [1.0, 2.0], tol=-1.0), "tol"),
+        (lambda: jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), [1.0, 2.0], tol=np.nan), "tol"),
+        (
+            lambda: jax.jit(
+                lambda Cs: jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), Cs, callback=print).alphas
+            )(jnp.ones(2)),
             "callback",
         ),
     ],
@@ -541,7 +535,7 @@ def test_the_callback_gets_every_place_once(problem):
         assert place not in seen
         seen[place] = fit
 
-    path = jaxsvm.check(jaxsvm.solve_path(gram(), data()[1], Cs, callback=callback, problem=problem))
+    path = jaxsvm.check(jaxsvm.solve_path(problem(gram(), data()[1]), Cs, callback=callback))
     assert sorted(seen) == [0, 1, 2, 3, 4]
     for place, fit in seen.items():
         np.testing.assert_array_equal(fit.alpha, path.alphas[place])
@@ -554,7 +548,7 @@ def test_a_fault_in_the_callback_is_raised():
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        jaxsvm.solve_path(gram(), data()[1], [1.0, 2.0], callback=callback)
+        jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), [1.0, 2.0], callback=callback)
 
 
 def _interrupted(**options):
@@ -563,7 +557,7 @@ def _interrupted(**options):
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", jaxsvm.ConvergenceWarning)
-            path = jaxsvm.solve_path(gram(), data()[1], Cs, tol=1e-6, **options)
+            path = jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), Cs, tol=1e-6, **options)
     except KeyboardInterrupt:
         pytest.fail("Ctrl-C came through")
     gaps = np.asarray(path.certificate.relative_gap)
@@ -650,7 +644,9 @@ def test_a_second_path_compiles_nothing():
 
     def run(gamma, low, high, tol, weight):
         here = jaxsvm.gram(RBF(gamma=gamma), x)
-        return jaxsvm.solve_path(here, y, np.geomspace(low, high, 20), tol=tol, sample_weight=weight)
+        return jaxsvm.solve_path(
+            jaxsvm.svm_problem(here, y, sample_weight=weight), np.geomspace(low, high, 20), tol=tol
+        )
 
     for weight in (None, rng.uniform(0.5, 2.0, N)):
         run(0.5, 1e-2, 1e2, 1e-4, weight)
@@ -675,7 +671,7 @@ def test_sixty_four_values_compile_few_programs():
     x, y = data(n)
     here = jaxsvm.gram(RBF(gamma=0.5), x)
     before = [program._cache_size() for program in PROGRAMS]
-    jaxsvm.check(jaxsvm.solve_path(here, y, np.geomspace(1e-3, 1e3, 64)))
+    jaxsvm.check(jaxsvm.solve_path(jaxsvm.svm_problem(here, y), np.geomspace(1e-3, 1e3, 64)))
     grown = [program._cache_size() - count for program, count in zip(PROGRAMS, before, strict=True)]
     assert loop._burst._cache_size() > 0
     assert sum(grown[:4]) <= 6  # the driver: from nothing, from weights, from weights and margins
@@ -694,7 +690,7 @@ def test_sixty_four_values_compile_few_programs_that_take_time():
     compilation_cache.reset_cache()  # which remembers whether it is used
     try:
         with compilations() as seen:
-            jaxsvm.check(jaxsvm.solve_path(here, y, np.geomspace(1e-3, 1e3, 64)))
+            jaxsvm.check(jaxsvm.solve_path(jaxsvm.svm_problem(here, y), np.geomspace(1e-3, 1e3, 64)))
     finally:
         jax.config.update("jax_enable_compilation_cache", enabled)
         compilation_cache.reset_cache()
@@ -704,11 +700,11 @@ def test_sixty_four_values_compile_few_programs_that_take_time():
 def test_settings_of_the_calling_thread_hold_in_all_threads():
     """`jax.enable_x64` as a context is a thread's own: those of the schedule must not compute in another dtype."""
     Cs = np.geomspace(0.01, 1e3, 20)
-    expected = jaxsvm.solve_path(gram(), data()[1], Cs, tol=1e-6)
+    expected = jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), Cs, tol=1e-6)
     jax.config.update("jax_enable_x64", False)
     try:
         with jax.enable_x64(True):
-            path = jaxsvm.solve_path(gram(), data()[1], Cs, tol=1e-6)
+            path = jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), Cs, tol=1e-6)
     finally:
         jax.config.update("jax_enable_x64", True)
     assert path.alphas.dtype == jnp.float64
@@ -724,7 +720,7 @@ def test_settings_of_the_calling_thread_hold_in_all_threads():
 def test_easy_values_run_as_lanes(monkeypatch, solves, dtype):
     monkeypatch.setattr(coarse_to_fine, "FULL", 0)
     Cs, y = np.geomspace(1e-4, 0.3, 12), data()[1]
-    path = jaxsvm.solve_path(gram(dtype), y, Cs, tol=1e-4)
+    path = jaxsvm.solve_path(jaxsvm.svm_problem(gram(dtype), y), Cs, tol=1e-4)
     assert not solves
     judge(path, Cs, kernel_of(gram(dtype)), y, 1e-4)
     assert (np.asarray(path.steps) <= BlockNewton().max_rounds).all()
@@ -732,7 +728,7 @@ def test_easy_values_run_as_lanes(monkeypatch, solves, dtype):
 
 def test_lanes_and_pairs_share_a_path(monkeypatch, solves):
     monkeypatch.setattr(coarse_to_fine, "FULL", 0)
-    path = jaxsvm.solve_path(gram(), data()[1], GRID, tol=1e-5)
+    path = jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), GRID, tol=1e-5)
     judge(path, GRID, kernel_of(gram()), data()[1], 1e-5)
     assert {C for _, C, _ in solves}
     assert min(C for _, C, _ in solves) > grid.EASY
@@ -740,7 +736,7 @@ def test_lanes_and_pairs_share_a_path(monkeypatch, solves):
 
 def test_many_easy_values_take_the_lanes_by_themselves(solves):
     Cs = np.geomspace(1e-3, 0.3, 40)
-    path = jaxsvm.check(jaxsvm.solve_path(gram(), data()[1], Cs))
+    path = jaxsvm.check(jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), Cs))
     assert not solves
     assert float(path.certificate.relative_gap.max()) <= 1e-4
 

@@ -18,7 +18,7 @@ def path():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(40, 2))
     y = np.where(x[:, 0] + 0.3 * rng.normal(size=40) > 0, 1.0, -1.0)
-    return jaxsvm.solve_path(jaxsvm.gram(jaxsvm.kernels.RBF(0.5), x), y, np.array([10.0, 0.1, 1.0]))
+    return jaxsvm.solve_path(jaxsvm.svm_problem(jaxsvm.gram(jaxsvm.kernels.RBF(0.5), x), y), np.array([10.0, 0.1, 1.0]))
 
 
 def spoilt(path, status, gap):

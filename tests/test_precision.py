@@ -234,7 +234,7 @@ def test_a_large_matrix_that_nobody_vouches_for_is_looked_into_with_x64_off():
 
 def test_a_path_over_an_indefinite_kernel_is_not_converged():
     x, y = clouds(60, 4)
-    path = jaxsvm.solve_path(jaxsvm.gram(Sigmoid(2.0, -1.0), x), y, [0.1, 1.0, 10.0])
+    path = jaxsvm.solve_path(jaxsvm.svm_problem(jaxsvm.gram(Sigmoid(2.0, -1.0), x), y), [0.1, 1.0, 10.0])
     assert list(path.status.name) == ["NOT_PSD"] * 3
 
 

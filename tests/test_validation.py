@@ -41,7 +41,7 @@ def problem_of(solver):
     while hasattr(inner, "solver"):
         inner = inner.solver
     if isinstance(inner, StochasticBatchPerceptron):
-        return jaxsvm.slack_problem
+        return lambda gram, y, nu=0.5: jaxsvm.slack_problem(gram, y, nu)
     return jaxsvm.svm_problem if isinstance(inner, FrankWolfe | Newton | CoreVectorMachine) else jaxsvm.hinge_problem
 
 
@@ -52,7 +52,7 @@ def fitted(solver):
 
 def path(solver, **options):
     gram, y = data()
-    return jaxsvm.solve_path(gram, y, CS, problem=problem_of(solver), solver=solver, **options)
+    return jaxsvm.solve_path(problem_of(solver)(gram, y), CS, solver=solver, **options)
 
 
 def traced(solver):
@@ -62,7 +62,7 @@ def traced(solver):
 
 def traced_path(solver):
     gram, y = data()
-    run = jax.jit(lambda Cs: jaxsvm.solve_path(gram, y, Cs, problem=problem_of(solver), solver=solver).fits.R)
+    run = jax.jit(lambda Cs: jaxsvm.solve_path(problem_of(solver)(gram, y), Cs, solver=solver).fits.R)
     return run(jnp.asarray(CS))
 
 
@@ -123,7 +123,7 @@ def test_traced_numbers_pass(drive):
 
 
 @pytest.mark.parametrize("seconds", [np.nan, -1.0, "soon", [1.0, 2.0]])
-@pytest.mark.parametrize("solver", [FrankWolfe(), SMO(shrinking=True)])
+@pytest.mark.parametrize("solver", [FrankWolfe(), SMO()])
 def test_a_time_limit_is_a_number_of_seconds(seconds, solver):
     gram, y = data()
     with pytest.raises(jaxsvm.InputError, match="max_seconds is .* at least 0 seconds"):
@@ -135,33 +135,15 @@ def test_a_time_limit_is_a_number_of_seconds(seconds, solver):
 def test_a_tolerance_is_a_positive_number_everywhere(tol):
     gram, y = data()
     for call in (
-        lambda: jaxsvm.solve_path(gram, y, CS, tol=tol),
-        lambda: jaxsvm.solve_path(gram, y, CS, tol=tol, lanes=2),
-        lambda: jaxsvm.cross_validate(gram, y, CS, folds=2, tol=tol),
-        lambda: jaxsvm.cross_validate(gram, y, CS, folds=2, tol=tol, problem=jaxsvm.hinge_problem),
+        lambda: jaxsvm.solve_path(jaxsvm.svm_problem(gram, y), CS, tol=tol),
+        lambda: jaxsvm.solve_path(jaxsvm.svm_problem(gram, y), CS, tol=tol, lanes=2),
+        lambda: jaxsvm.cross_validate(jaxsvm.svm_problem(gram, y), CS, folds=2, tol=tol),
+        lambda: jaxsvm.cross_validate(jaxsvm.hinge_problem(gram, y), CS, folds=2, tol=tol),
         lambda: jaxsvm.is_coreset(jaxsvm.meb_problem(gram), [0, 1], 0.1, tol=tol),
         lambda: jaxsvm.tune(RBF(0.5), gram.x, y, folds=2, steps=1, solver=FrankWolfe(tol=tol)),
     ):
         with pytest.raises(jaxsvm.InputError, match=f"tol is {tol}"):
             call()
-
-
-def test_shrinking_in_a_path_is_honoured_or_refused(monkeypatch):
-    from jaxsvm.solvers import sequential_minimal_optimization as module
-
-    seen, drive_shrunk = [], module.drive_shrunk
-
-    def counted(*arguments, **options):
-        seen.append(arguments)
-        return drive_shrunk(*arguments, **options)
-
-    monkeypatch.setattr(module, "drive_shrunk", counted)
-    solved = path(SMO(shrinking=True))
-    assert len(seen) == len(CS)
-    assert set(solved.status.name) == {"CONVERGED"}
-    for run in (functools.partial(path, lanes=2), traced_path):
-        with pytest.raises(jaxsvm.InputError, match="shrinking is True"):
-            run(SMO(shrinking=True))
 
 
 @pytest.mark.parametrize("lanes", [0, 1.5, np.nan])

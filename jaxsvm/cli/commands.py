@@ -16,6 +16,7 @@ import jaxsvm
 from jaxsvm.cli.inspection import describe_data, describe_model, features_of, is_model, truth_of
 from jaxsvm.cli.job import Job, accuracy_of, choose, prepare, solve_path, solver_of
 from jaxsvm.cli.options import (
+    PATH_SOLVERS,
     Coef0,
     Data,
     Degree,
@@ -28,6 +29,7 @@ from jaxsvm.cli.options import (
     MaxSeconds,
     MaxSteps,
     ModelOut,
+    PathSolver,
     Positive,
     Scale,
     Seed,
@@ -138,7 +140,7 @@ def fit(
         seconds = time.monotonic() - started
         interrupts.armed = False
         out = _saved(out, job, fitted, problem)
-        row = row_of(C, fitted, accuracy_of(fitted, problem, job), seconds)
+        row = row_of(C, fitted, accuracy_of(fitted, problem, job)) | {"seconds": seconds}
     show(as_json, {"command": "fit", **job.description(), "solver": solver, "tol": tol, **row, "out": out})
     finish([fitted], interrupts.seen)
 
@@ -162,8 +164,11 @@ def path(
         typer.Option("--save-C", help="Which penalty's model goes to --out; else the best by test accuracy."),
     ] = None,
     tol: Tol = 1e-4,
-    solver: Solver = "smo",
-    max_steps: MaxSteps = 1_000_000,
+    solver: PathSolver = "auto",
+    max_steps: Annotated[
+        int | None,
+        typer.Option("--max-steps", help="Cap on the steps of one fit of a named solver.", show_default=False),
+    ] = None,
     max_seconds: Annotated[
         float | None,
         typer.Option("--max-seconds", help="Begin no further value of C after so many seconds.", show_default=False),
@@ -179,7 +184,10 @@ def path(
     as_json: Json = False,
 ) -> None:
     """Fit one SVM for every C of a grid, each certified, from one kernel matrix."""
-    check_common(kernel, solver, scale, dtype, tol, test_fraction, max_steps, max_seconds, seed)
+    if max_steps is not None and solver == "auto":
+        raise InputError("--max-steps is for a named solver: add --solver smo, say.")
+    steps = 1_000_000 if max_steps is None else max_steps
+    check_common(kernel, solver, scale, dtype, tol, test_fraction, steps, max_seconds, seed, PATH_SOLVERS)
     check_kernel_options(kernel, gamma=gamma, degree=degree, coef0=coef0)
     Cs = penalties(C, C_min, C_max, n_c)
     saved = place_to_save(Cs, save_C, out, test_fraction)
@@ -189,14 +197,14 @@ def path(
             data, label, index_base, positive, test_fraction, scale, seed, dtype, kernel, gamma, degree, coef0
         )
         started = time.monotonic()
-        fits, seconds = solve_path(job, Cs, solver_of(solver, tol, max_steps), seed, max_seconds)
+        fits = solve_path(job, Cs, solver_of(solver, tol, steps), tol, seed, max_seconds)
         total = time.monotonic() - started
         interrupts.armed = False
         if not fits:
             raise KeyboardInterrupt
         problems = {place: jaxsvm.svm_problem(job.gram, job.signs, Cs[place]) for place in fits}
         scores = {place: accuracy_of(fits[place], problems[place], job) for place in fits}
-        rows = {place: row_of(Cs[place], fits[place], scores[place], seconds[place]) for place in sorted(fits)}
+        rows = {place: row_of(Cs[place], fits[place], scores[place]) for place in sorted(fits)}
         by_accuracy = saved is None and job.test is not None
         chosen = choose(rows, fits) if by_accuracy else saved
         if chosen is not None and chosen not in fits:

@@ -1,9 +1,7 @@
 """What fit and path share: data made ready, the path solved with its progress, accuracy on the samples held out."""
 
-import contextlib
 import dataclasses
 import math
-import time
 from typing import Any
 
 import jax
@@ -111,36 +109,31 @@ def _kernel(name: str, gamma: str | None, degree: int | None, coef0: float | Non
 
 
 def solver_of(name: str, tol: float, max_steps: int) -> Any:
-    """The solver of that name."""
+    """The solver of that name; None where the library chooses."""
+    if name == "auto":
+        return None
     if name == "cvm":
         return jaxsvm.CoreVectorMachine(tol=tol, max_steps=max_steps)
     return jaxsvm.FrankWolfe(variant=name, tol=tol, max_steps=max_steps)
 
 
-class _OutOfTime(Exception):
-    """Raised between two values of C."""
-
-
 def solve_path(
-    job: Job, Cs: list[float], solver: Any, seed: int, max_seconds: float | None
-) -> tuple[dict[int, Fit], dict[int, float]]:
-    """Fits and seconds of the values that were reached: all, but for Ctrl-C and --max-seconds."""
-    fits: dict[int, Fit] = {}
-    seconds: dict[int, float] = {}
-    started = last = time.monotonic()
-    with progress_bar() as bar, contextlib.suppress(_OutOfTime, KeyboardInterrupt):
+    job: Job, Cs: list[float], solver: Any, tol: float, seed: int, max_seconds: float | None
+) -> dict[int, Fit]:
+    """Fits of the values that were reached: all, but for Ctrl-C and --max-seconds."""
+    with progress_bar() as bar:
         task = bar.add_task("path", total=len(Cs), note="")
 
         def took(place: int, fitted: Fit) -> None:
-            nonlocal last
-            now = time.monotonic()
-            fits[place], seconds[place], last = fitted, now - last, now
             bar.update(task, advance=1, note=f"C {Cs[place]:.4g}, gap {float(fitted.certificate.relative_gap):.2g}")
-            if max_seconds is not None and now - started > max_seconds:
-                raise _OutOfTime
 
-        jaxsvm.solve_path(job.gram, job.signs, Cs, solver=solver, key=jax.random.key(seed), callback=took)
-    return fits, seconds
+        problem, key = jaxsvm.svm_problem(job.gram, job.signs), jax.random.key(seed)
+        options = {"solver": solver, "tol": tol, "key": key, "max_seconds": max_seconds}
+        path = jaxsvm.solve_path(problem, Cs, callback=None if bar.disable else took, **options)
+    fits = jax.tree.map(np.asarray, path.fits)  # parts of NumPy arrays are not compiled
+    unreached = np.isinf(fits.certificate.relative_gap) & (fits.status.code == Status.INTERRUPTED)
+    reached = np.flatnonzero(~unreached).tolist()
+    return {place: jax.tree.map(lambda leaf, at=place: leaf[at], fits) for place in reached}
 
 
 def accuracy_of(fitted: Fit, problem: Any, job: Job) -> float | None:

@@ -19,6 +19,7 @@ KERNEL_OPTIONS = {
 
 KERNELS = tuple(KERNEL_OPTIONS)
 SOLVERS = ("smo", "pairwise", "away", "classic", "cvm")
+PATH_SOLVERS = ("auto", *SOLVERS)
 SCALINGS = ("none", "standardise", "min-max")
 DTYPES = ("float32", "float64")
 
@@ -42,6 +43,12 @@ Coef0 = Annotated[
 ]
 Tol = Annotated[float, typer.Option("--tol", help="The relative duality gap to be certified.")]
 Solver = Annotated[str, typer.Option("--solver", metavar="|".join(SOLVERS), help="The solver.")]
+PathSolver = Annotated[
+    str,
+    typer.Option(
+        "--solver", metavar="|".join(PATH_SOLVERS), help="The solver, for a chain of fits; auto: coarse to fine."
+    ),
+]
 MaxSteps = Annotated[int, typer.Option("--max-steps", help="Cap on the steps of one fit.")]
 MaxSeconds = Annotated[
     float | None, typer.Option("--max-seconds", help="Stop after about so many seconds.", show_default=False)
@@ -71,10 +78,10 @@ Json = Annotated[bool, typer.Option("--json", help="Report as JSON on stdout, an
 
 def check_common(
     kernel: str, solver: str, scale: str, dtype: str, tol: float, test_fraction: float, max_steps: int,
-    max_seconds: float | None, seed: int,
+    max_seconds: float | None, seed: int, solvers: tuple[str, ...] = SOLVERS,
 ) -> None:  # fmt: skip
     """Refuse values that fit and path cannot use."""
-    choices = (("--kernel", kernel, KERNELS), ("--solver", solver, SOLVERS), ("--scale", scale, SCALINGS))
+    choices = (("--kernel", kernel, KERNELS), ("--solver", solver, solvers), ("--scale", scale, SCALINGS))
     for option, value, allowed in (*choices, ("--dtype", dtype, DTYPES)):
         if value not in allowed:
             raise InputError(f"{option} is {value!r}: one of {', '.join(allowed)} is needed.")

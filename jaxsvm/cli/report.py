@@ -27,7 +27,7 @@ ADVICE = {
 """What the command's options can do about a status; `jaxsvm.result.advice` speaks of the library's arguments."""
 
 
-def row_of(C: float, fitted: Fit, accuracy: float | None, seconds: float) -> dict[str, Any]:
+def row_of(C: float, fitted: Fit, accuracy: float | None) -> dict[str, Any]:
     """One fit, for the report."""
     return {
         "C": C,
@@ -40,7 +40,6 @@ def row_of(C: float, fitted: Fit, accuracy: float | None, seconds: float) -> dic
         "kernel_evaluations": fitted.kernel_evaluations,
         "support": int(np.count_nonzero(fitted.dual_coef)),
         "test_accuracy": accuracy,
-        "seconds": seconds,
     }
 
 
@@ -62,7 +61,7 @@ def _print_table(report: dict[str, Any]) -> None:
     console.print(facts)
     if "path" in report:
         formats = {"C": ".4g", "status": "", "relative_gap": ".1e", "primal": ".5g", "steps": "", "support": ""}
-        formats |= {"test_accuracy": ".4f", "seconds": ".2g"}
+        formats |= {"test_accuracy": ".4f"}
         short = {"relative_gap": "gap", "test_accuracy": "accuracy"}
         table = Table(*(Column(short.get(name, name), justify="right", no_wrap=True) for name in formats), box=None)
         for row in report["path"]:

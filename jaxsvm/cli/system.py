@@ -117,7 +117,7 @@ class Interrupts(Interruption):
         """The signal's handler."""
         if self.armed:
             super().arrived(*signal_and_frame)
-        self.seen = True
+        self.came = True
 
 
 def use_cache() -> None:

@@ -80,7 +80,7 @@ def _move(primals: Any, tangents: Any) -> tuple[Values, Values]:
         moved = _push(partial(on_sets, sizes=sizes, method=method), sets, problem, dproblem)
     else:
         _require_squared_hinge(problem)
-        support = active_set(problem, values.margins, values.R)
+        support = active_set(problem, values.margins)
         sizes, method = plan(problem, support)
         moved = _push(partial(on_support, sizes=sizes, method=method), support, problem, dproblem)
     # At the next order the values move too: they are taken from the function whose rule this is.
@@ -132,13 +132,13 @@ def _require_squared_hinge(problem: Any) -> None:
         )
 
 
-def active_set(problem: SquaredHingeProblem, margins: Float[Array, " n"], R: Float[Array, ""]) -> Bool[Array, " n"]:
+def active_set(problem: SquaredHingeProblem, margins: Float[Array, " n"]) -> Bool[Array, " n"]:
     """Samples inside the margin, `(n,)`: where alpha > 0 at the solution, and closer to that set than alpha before it.
 
     A first-order solver leaves a little alpha on samples that have long left the support. An empty set, which no
     solution has, is all samples instead: through an empty one a NaN would go backward as 0.
     """
-    inside = (problem.ridge > 0) & (margins < R)
+    inside = (problem.ridge > 0) & (margins < 1)
     return lax.stop_gradient(inside | ~inside.any())
 
 
@@ -172,7 +172,7 @@ def on_support(
         beta = beta - constant * other
     R, coefficients = 1 / beta.sum(), y * beta
     bias = constant + problem.offset * coefficients.sum()
-    margins = y * (problem.gram.matvec(coefficients) + bias) * R
+    margins = y * (problem.gram.matvec(coefficients) + bias)
     return Values(beta * R, coefficients, bias, R, margins)
 
 

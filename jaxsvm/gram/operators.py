@@ -336,6 +336,12 @@ def part_of(gram: Any, K: Float[Array, "m m"]) -> DenseGram:
     return DenseGram(Precomputed(), jnp.asarray(places), jnp.asarray(np.zeros((0,), K.dtype)), K, vouched=gram.definite)
 
 
+@jax.jit
+def values_between(gram: Any, samples: Int[Array, " m"]) -> Float[Array, "m m"]:
+    """Kernel values between some samples; whole rows of a stored matrix first, since they lie in one piece."""
+    return gram.rows(samples)[:, samples] if isinstance(gram, DenseGram) else gram.block(samples, samples)
+
+
 def _from_points(gram: Any, dtype: Any) -> Any:
     """A linear kernel in a wider dtype, computed from its points: products in O(n d), and no rounded entries.
 

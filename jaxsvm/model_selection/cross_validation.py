@@ -7,7 +7,6 @@ be a held-out sample, so that each fold has a Gram of its own.
 
 import dataclasses
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -20,10 +19,10 @@ from jaxsvm.interruption import on_host_stacked, watching
 from jaxsvm.loop import drive
 from jaxsvm.model import is_right
 from jaxsvm.model_selection.folds import Fold, fold_masks
-from jaxsvm.path.solve import checked_values, exact_solver, solve_together
-from jaxsvm.problems.box import BoxProblem
-from jaxsvm.problems.squared_hinge import SquaredHingeProblem, svm_problem
+from jaxsvm.path.defaults import exact_solver
+from jaxsvm.path.solve import checked_values, solve_together
 from jaxsvm.result import Certificate, Fit, StatusCode
+from jaxsvm.solvers.start import Start
 
 SCORES = ("accuracy", "balanced_accuracy", "squared_hinge")
 
@@ -64,15 +63,13 @@ class CrossValidation:
 
 
 def cross_validate(
-    gram: Any,
-    y: Any,
+    problem: Any,
     Cs: Any,
     folds: Any = 5,
     groups: Any = None,
     *,
-    problem: Callable[..., Any] = svm_problem,
-    sample_weight: Any = None,
     score: str = "accuracy",
+    solver: Any = None,
     tol: Any = 1e-3,
     seed: int = 0,
     key: Array | None = None,
@@ -80,18 +77,17 @@ def cross_validate(
     """Score values of C on held-out folds.
 
     Args:
-        gram: The Gram operator of the n samples, from `jaxsvm.gram`. The landmarks of a Nystroem Gram are chosen anew
-            in each fold, by the same rule, among the samples that train there.
-        y: Labels in {-1, +1}, `(n,)`.
+        problem: From `svm_problem` or `hinge_problem` (or `slack_problem`, with values of nu), with its sample weights,
+            which count in fits and scores; its own value is not looked at. The landmarks of a Nystroem Gram are chosen
+            anew in each fold, by the same rule, among the samples that train there.
         Cs: Values of C, `(k,)`, in any order.
         folds: How many folds (stratified by class, or by group where groups are given); or a splitter of scikit-learn
             (any object with `split(X, y, groups)`); or pairs `(train, test)` in a list, tuple or generator, each part
             indices of samples or a boolean mask; or the fold of each sample, `(n,)` integers with -1 for "never held
             out". A sample in neither part of a pair does not count in that fold.
         groups: Group of each sample, `(n,)`: samples of a group are held out together. For a number or a splitter.
-        problem: What makes the problem of one value: `problem(gram, y, C, sample_weight=...)`.
-        sample_weight: Weights, `(n,)`, of fits and scores.
         score: "accuracy", "balanced_accuracy" (the mean over classes) or "squared_hinge" (the loss, negated).
+        solver: As for `solve_path`.
         tol: The relative duality gap that each fit is certified to.
         seed: Of the shuffle that deals samples to folds.
         key: A random key for the solver.
@@ -103,30 +99,29 @@ def cross_validate(
     Raises:
         InputError: On arguments that cannot be used.
     """
-    if not is_concrete(gram, y, Cs, sample_weight, folds, groups):
+    if not is_concrete(problem, Cs, folds, groups):
         raise InputError("cross_validate needs concrete arrays: call it outside jit and vmap.")
+    if problem.parameter is None:
+        raise InputError(f"problem is a {type(problem).__name__}: it has no C to choose.")
     values = np.asarray(checked_values(Cs), float)
     if score not in SCORES:
         raise InputError(f"score is {score!r}: one of {', '.join(SCORES)} is needed.")
-    labels = np.asarray(y)
-    problem(gram, y, values[0], sample_weight=sample_weight)  # bad labels and weights raise here
+    labels, weights = np.asarray(problem.y), problem.weights()
+    weights = np.ones(len(labels)) if weights is None else weights
     dealt = fold_masks(labels, folds, groups, seed)
-    weights = np.ones(len(labels)) if sample_weight is None else np.asarray(sample_weight, float)
     for number, fold in enumerate(dealt):
         _require_classes(labels, weights, fold, number)
-    trains = [np.where(fold.train, weights, 0.0) for fold in dealt]
-
-    def build(gram: Any, train: np.ndarray) -> Callable[[Any], Any]:
-        return lambda C: problem(gram, y, C, sample_weight=train)
-
-    if isinstance(gram, LowRankGram) and gram.landmarks is not None:
-        keys = jax.random.split(jax.random.key(seed), len(trains))
-        grams = (landmarks_among(gram, train > 0, drawn) for train, drawn in zip(trains, keys, strict=True))
-        pairs = zip(grams, trains, strict=True)
+    parts = [problem.weighted(fold.train.astype(float)) for fold in dealt]
+    key = jax.random.key(0) if key is None else key
+    options = {"solver": solver, "tol": tol, "key": key}
+    if isinstance(problem.gram, LowRankGram) and problem.gram.landmarks is not None:
+        keys, fits = jax.random.split(jax.random.key(seed), len(parts)), []
         with watching() as stop:
-            fits = [solve_together([build(*pair)], values, tol=tol, key=key, stop=stop)[0] for pair in pairs]
+            for part, drawn in zip(parts, keys, strict=True):  # one Gram operator at a time
+                gram = landmarks_among(problem.gram, np.asarray(part.present), drawn)
+                fits += solve_together([part.on(gram)], values, stop=stop, **options)
     else:
-        fits = solve_together([build(gram, train) for train in trains], values, tol=tol, key=key)
+        fits = solve_together(parts, values, **options)
     scores = np.stack([_scores(fit, fold.test, labels, weights, score) for fit, fold in zip(fits, dealt, strict=True)])
     mean = scores.mean(axis=0)
     error = scores.std(axis=0, ddof=1) / np.sqrt(len(scores)) if len(scores) > 1 else np.zeros_like(mean)
@@ -155,7 +150,7 @@ def _require_classes(labels: np.ndarray, weights: np.ndarray, fold: Fold, number
 def _scores(fit: Fit, mask: np.ndarray, labels: np.ndarray, weights: np.ndarray, score: str) -> np.ndarray:
     """One score a value of C, from margins of the held-out samples in primal scale, `(k,)`."""
     held = mask & (weights > 0)
-    margins = (np.asarray(fit.margins, float) / np.asarray(fit.R, float)[:, None])[:, held]
+    margins = np.asarray(fit.margins, float)[:, held]
     margins[np.isinf(np.asarray(fit.certificate.relative_gap))] = np.nan  # not reached: at another value's point
     w, sign = weights[held], labels[held]
     if score == "squared_hinge":
@@ -180,14 +175,7 @@ def _warn_of_unfinished(fits: Fit) -> None:
 
 
 def C_grid(  # noqa: N802 (C is the field's name)
-    gram: Any,
-    y: Any,
-    n: int = 64,
-    *,
-    problem: Callable[..., Any] = svm_problem,
-    sample_weight: Any = None,
-    change: float = 0.02,
-    largest: float = 1e6,
+    problem: Any, n: int = 64, *, change: float = 0.02, largest: float = 1e6
 ) -> Float[np.ndarray, " n"]:
     """A grid of C from the data: from "every sample is a support vector" to "nothing changes any more".
 
@@ -196,11 +184,8 @@ def C_grid(  # noqa: N802 (C is the field's name)
     changes the margins by less than `change`.
 
     Args:
-        gram: The Gram operator of the samples, from `jaxsvm.gram`.
-        y: Labels in {-1, +1}, one a sample.
+        problem: From `svm_problem` or `hinge_problem`; its own value is not looked at.
         n: How many values, >= 1.
-        problem: What makes the problem of one value: `problem(gram, y, C, sample_weight=...)`.
-        sample_weight: Weights, one a sample.
         change: Relative change of the margins (root mean square) that counts as nothing, > 0.
         largest: The upper end at the most, in units of the lower end and at least ten of it.
 
@@ -213,31 +198,25 @@ def C_grid(  # noqa: N802 (C is the field's name)
     """
     if not isinstance(n, int | np.integer) or n < 1:
         raise InputError(f"n is {n!r}: the number of values, at least 1, is needed.")
-    if not is_concrete(gram, y, sample_weight):
+    if not is_concrete(problem):
         raise InputError("C_grid needs concrete arrays: call it outside jit and vmap.")
     if not (change > 0 and largest >= 10):
         raise InputError(f"change is {change} and largest {largest}: change > 0 and largest >= 10 are needed.")
-
-    def at(C: float) -> Any:
-        return problem(gram, y, C, sample_weight=sample_weight)
-
-    first = at(1.0)
-    if not isinstance(first, SquaredHingeProblem | BoxProblem):
-        raise InputError(
-            f"problem makes a {type(first).__name__}: a grid of C is for `svm_problem` or `hinge_problem`."
-        )
-    squared = isinstance(first, SquaredHingeProblem)
-    weights = first.costs if squared else first.upper
-    pull = np.asarray(first.matvec(weights) - (first.ridge * weights if squared else 0))
+    if problem.parameter != "C":
+        raise InputError(f"problem is a {type(problem).__name__}: a grid of C is for `svm_problem` or `hinge_problem`.")
+    first, weights = problem.at(1.0), problem.weights()
+    weights = np.ones(problem.n, problem.dtype) if weights is None else weights.astype(problem.dtype)
+    pull = np.asarray(problem.signed.support_matvec(weights))
     low = float(1 / max(pull.max() * float(weights.max()), float(first.diagonal.max()), np.finfo(float).tiny))
     solver, key = exact_solver(first, 1e-2), jax.random.key(0)
     high, before, warm = low, None, None
     with watching() as stop:
         while high < low * largest:
-            fit = drive(at(high), solver, key, warm, warn=False, stop=stop)
+            here = problem.at(high)
+            fit = drive(here, solver, key, warm, warn=False, stop=stop)
             if stop.seen:  # a grid that ends early would not say so
                 raise KeyboardInterrupt
-            warm, margins = (fit.alpha, fit.margins), np.asarray(fit.margins, float) / float(fit.R)
+            warm, margins = Start.of(fit, here), np.asarray(fit.margins, float)
             if before is not None and np.linalg.norm(margins - before) <= change * np.linalg.norm(margins):
                 high /= 10
                 break

@@ -118,7 +118,7 @@ def _loss(parameters: Any, fits: Fit, data: HeldOut, objective: Objective) -> tu
     def one_fold(fold: tuple[Array, Array, Fit]) -> tuple[Array, Outcome]:
         train, test, found = fold
         fitted = differentiable(svm_problem(here, data.y, C, sample_weight=train), found)
-        margins = fitted.margins / fitted.R  # an absent sample has its margin all the same
+        margins = fitted.margins  # an absent sample has its margin all the same
         error = jnp.where(test > 0, ~is_right(margins, data.y), False).sum() / count
         values = jnp.where(test > 0, objective.loss(margins), 0).sum() / count
         return values, Outcome(fitted, error)

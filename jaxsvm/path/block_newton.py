@@ -27,6 +27,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from jaxsvm.gram.low_rank import LowRankGram
+from jaxsvm.gram.signed import SignedGram
 
 NOISE = 1e3
 """Slopes below so many units of rounding of P say nothing of a step."""
@@ -99,12 +100,6 @@ def preconditioner(gram: Any, offset: float, rank: int, key: Array) -> Precondit
     return Preconditioner(jnp.concatenate([Z, jnp.full((n, 1), offset, Z.dtype)], axis=1), rest)
 
 
-def product(gram: Any, offset: float, y: Array, v: Float[Array, "n L"]) -> Float[Array, "n L"]:
-    """`B v` for each lane: one product with the kernel matrix for all."""
-    signed = y * v
-    return y * (gram.matvec(signed) + offset * signed.sum(axis=0))
-
-
 def newton_round(
     gram: Any, offset: float, P: Preconditioner, y: Array, ridge: Array, c: Array, f: Array, solver: BlockNewton
 ) -> tuple[Array, Array, Int[Array, ""]]:
@@ -127,7 +122,7 @@ def newton_round(
     support = present & (f < 1)
     dropped = jnp.where(support, 0, -c)
     nothing = jnp.zeros_like(c)
-    df = lax.cond(jnp.any(dropped != 0), lambda: product(gram, offset, y, dropped), lambda: nothing)
+    df = lax.cond(jnp.any(dropped != 0), lambda: SignedGram(gram, y, offset).matvec(dropped), lambda: nothing)
     target, f_target, products = _conjugate_gradients(gram, offset, P, y, ridge, support, c + dropped, f + df, solver)
     dc, df = target - c, f_target - f
     C = jnp.where(present, 1 / jnp.where(present, ridge, 1), 0)
@@ -145,7 +140,7 @@ def newton_round(
 def dual_point(gram: Any, offset: float, y: Array, ridge: Array, c: Array) -> Found:
     """The dual point `max(c, 0)` of each lane, with its margins from scratch."""
     x = jnp.where(ridge > 0, jnp.maximum(c, 0), 0)
-    return Found(x, product(gram, offset, y, x))
+    return Found(x, SignedGram(gram, y, offset).matvec(x))
 
 
 def _conjugate_gradients(
@@ -173,7 +168,7 @@ def _conjugate_gradients(
 
     def iterate(carry: tuple[Array, ...]) -> tuple[Array, ...]:
         k, x, f, r, p, energy = carry
-        Bp = product(gram, offset, y, p)
+        Bp = SignedGram(gram, y, offset).matvec(p)
         Ap = jnp.where(support, Bp + ridge * p, 0)
         curvature = (p * Ap).sum(axis=0)
         usable = (curvature > 0) & (energy > 0.01 * enough)

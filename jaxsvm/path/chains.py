@@ -1,6 +1,8 @@
 """Warm chains: each value of C from the solution of another.
 
-alpha stays feasible and `s` moves by `alpha (1/C' - 1/C)`, so that no matrix-vector product is needed (spec 6.2).
+A chain knows the problem that is solved and the one that comes next: a `Start` says what both are, and a `Reduction`
+what of the next one can be left out.
+
 Chains go one value after another on the host; as lanes on the host, which loads them and leaves out those that have
 nothing left to do; as fixed lanes under tracing, where nobody can look.
 """
@@ -28,51 +30,86 @@ from jaxsvm.loop import (
     polish_in_pieces,
     warn_unless_converged,
 )
+from jaxsvm.path.reduction import Reduction, samples_of
 from jaxsvm.result import Fit, Status
-from jaxsvm.validation import require_one_chain, require_usable
+from jaxsvm.solvers.start import Start
+from jaxsvm.validation import require_usable
 
 CHUNKS = 4
 """Chunks of steps between two looks at the lanes: a lane that is done waits for the others as long as that."""
 
-Build = Callable[[Any], Any]
 Found = Callable[[int, Fit], Any] | None
 
 
 def chain_on_host(
-    build: Build, solver: Any, Cs: np.ndarray, key: Array, found: Found = None, stop: Interruption | None = None
+    problem: Any,
+    solver: Any,
+    Cs: np.ndarray,
+    key: Array,
+    found: Found = None,
+    stop: Interruption | None = None,
+    reduction: Reduction | None = None,
 ) -> Fit:
     """One warm chain in increasing order of C.
 
     Args:
-        build: What makes the problem of a value.
+        problem: The problem, at any value.
         solver: A solver's configuration.
         Cs: The values, `(k,)`, in any order.
         key: A random key.
         found: Called with place and fit of each value.
         stop: What ends it, and whoever called for it; None: Ctrl-C alone.
+        reduction: What leaves samples out of the next problem; None: nothing.
 
     Returns:
         The fits, a leading axis of k, in the order of `Cs`. After Ctrl-C the value that was running keeps its last
         certified point, and those left are INTERRUPTED, with no certificate, at the point of the nearest one.
     """
     fits: dict[int, Fit] = {}
-    host, warm = solver.driver or drive, None
+    start: Start | None = None
     with watching(stop) as stop:
         for place in np.argsort(Cs, kind="stable").tolist():
             if stop.seen:
                 break
             try:
-                fits[place] = fitted = host(build(Cs[place]), solver, key, warm, stop=stop)
-                warm = (fitted.alpha, fitted.margins)
+                here = problem.at(Cs[place])
+                if start is not None and reduction is not None:
+                    before = fits[max(fits, key=lambda other: Cs[other])]
+                    warm = _reduced(reduction, start.problem, before, here, solver, key, stop) or start
+                else:
+                    warm = start
+                fits[place] = fitted = drive(here, solver, key, warm, stop=stop)
+                start = Start.of(fitted, here)
                 if found is not None:
                     found(place, fitted)
             except KeyboardInterrupt:  # of a callback, or a handler of the user's own
                 stop.note()
-        return _in_order(fits, Cs, build)
+        return _in_order(fits, Cs, problem)
+
+
+def _reduced(
+    reduction: Reduction, old: Any, fit: Fit, new: Any, solver: Any, key: Array, stop: Interruption
+) -> Start | None:
+    """A start of the whole problem: the solution of what a reduction keeps; None where that is nearly everything."""
+    kept = reduction(old, fit, new)
+    samples = samples_of(kept, new.n, new.present)
+    if samples is None or int(fit.status) != Status.CONVERGED:
+        return None
+    part = new.restrict(samples, fixed=kept.fixed)
+    inside = drive(part, solver, key, np.asarray(fit.alpha)[samples], warn=False, stop=stop, provisional=True)
+    point, margins = _extended(new, kept.fixed, samples, inside)
+    return Start(point, margins, inside.R, new)
+
+
+@jax.jit
+def _extended(problem: Any, fixed: Array, samples: Array, inside: Fit) -> tuple[Array, Array]:
+    """The point of the whole problem that a restricted one's is, and its margins."""
+    point = fixed.at[samples].set(inside.alpha)
+    return point, problem.margins(point, problem.matvec(point)) / inside.R
 
 
 def chains_in_lanes(
-    build: Build,
+    problem: Any,
     solver: Any,
     Cs: np.ndarray,
     key: Array,
@@ -86,7 +123,7 @@ def chains_in_lanes(
     that still run move together into the next power of two, so that nothing is computed for those that ended.
 
     Args:
-        build: As for `chain_on_host`; what the problems have in common (the Gram operator) is not copied.
+        problem: As for `chain_on_host`; what all values have in common (the Gram operator) is not copied.
         solver: As for `chain_on_host`.
         Cs: As for `chain_on_host`.
         key: As for `chain_on_host`.
@@ -98,37 +135,36 @@ def chains_in_lanes(
         As `chain_on_host`.
     """
     require_usable(solver)
-    require_one_chain(solver, "lanes")
     fits: dict[int, Fit] = {}
     with watching(stop) as stop:
         if not stop.seen:
-            _run_lanes(build, solver, Cs, key, lanes, found, stop, fits)
-        return _in_order(fits, Cs, build)
+            _run_lanes(problem, solver, Cs, key, lanes, found, stop, fits)
+        return _in_order(fits, Cs, problem)
 
 
 def _run_lanes(
-    build: Build, solver: Any, Cs: np.ndarray, key: Array, lanes: int, found: Found, stop: Interruption, fits: Any
+    problem: Any, solver: Any, Cs: np.ndarray, key: Array, lanes: int, found: Found, stop: Interruption, fits: Any
 ) -> None:
     """Fill `fits`; after Ctrl-C with what was begun, at its last certified point."""
     lanes = min(lanes, len(Cs))
     shares = [part.tolist() for part in np.array_split(np.argsort(Cs, kind="stable"), lanes)]
     places = [share.pop(0) for share in shares]
-    problems = [build(Cs[place]) for place in places]
-    shape = _Shape.of(problems[0], build(Cs[places[0]]))
-    own = _stack([shape.own(problem) for problem in problems])
+    problems = [problem.at(Cs[place]) for place in places]
+    shape = _Shape.of(problems[0], problem.at(Cs[places[0]]))
+    own = _stack([shape.own(here) for here in problems])
     shared = shape.shared(problems[0])
-    progress = _stack([_begin(problem, solver, key, None) for problem in problems])
+    progress = _stack([_begin(here, solver, key, None) for here in problems])
 
     def settle(lane: int) -> None:
-        fits[places[lane]] = fitted = _finish(build(Cs[places[lane]]), solver, _lane(progress, np.int32(lane)))
+        fits[places[lane]] = fitted = _finish(problem.at(Cs[places[lane]]), solver, _lane(progress, np.int32(lane)))
         warn_unless_converged(fitted, solver)
         if found is not None and not stop.seen:
             found(places[lane], fitted)
 
     def start(place: int) -> tuple[Any, Any]:
         nearest = min(fits, key=lambda other: abs(np.log(Cs[place] / Cs[other])))
-        problem = build(Cs[place])
-        return problem, _begin(problem, solver, key, (fits[nearest].alpha, fits[nearest].margins))
+        here = problem.at(Cs[place])
+        return here, _begin(here, solver, key, Start.of(fits[nearest], problem.at(Cs[nearest])))
 
     running = set(range(lanes))
     while running and not stop.seen:
@@ -137,7 +173,7 @@ def _run_lanes(
             polishes = np.asarray(wanted) & np.asarray(earned)
             for lane in np.flatnonzero(polishes).tolist():
                 one = _lane(progress, np.int32(lane))
-                one = polish_in_pieces(build(Cs[places[lane]]), solver, one, lambda: stop.seen)
+                one = polish_in_pieces(problem.at(Cs[places[lane]]), solver, one, lambda: stop.seen)
                 progress = progress if one is None else _load(progress, one, np.int32(lane))
             if np.asarray(wanted).any() and not stop.seen:
                 progress = _certify(shared, own, solver, progress, shape)
@@ -149,8 +185,8 @@ def _run_lanes(
                     running.remove(lane)
                     continue
                 place = share.pop(0 if share is shares[lane] else -1)
-                problem, fresh = start(place)
-                own, progress = _load(own, shape.own(problem), lane), _load(progress, fresh, lane)
+                here, fresh = start(place)
+                own, progress = _load(own, shape.own(here), lane), _load(progress, fresh, lane)
                 places[lane] = place  # last: an interruption never meets a value with another one's progress
             width = 1 << max(len(running) - 1, 0).bit_length()
             if running and width <= len(places) // 2:
@@ -169,11 +205,11 @@ def _run_lanes(
                 settle(lane)
 
 
-def chains_traced(build: Build, solver: Any, Cs: Float[Array, " k"], key: Array, lanes: int) -> Fit:
+def chains_traced(problem: Any, solver: Any, Cs: Float[Array, " k"], key: Array, lanes: int) -> Fit:
     """Fixed lanes of one computation; each is a chain through neighbouring values in increasing order.
 
     Args:
-        build: As for `chain_on_host`.
+        problem: As for `chain_on_host`.
         solver: As for `chain_on_host`.
         Cs: As for `chain_on_host`.
         key: As for `chain_on_host`.
@@ -182,7 +218,6 @@ def chains_traced(build: Build, solver: Any, Cs: Float[Array, " k"], key: Array,
     Returns:
         As `chain_on_host`.
     """
-    require_one_chain(solver, "a path under tracing")
     k = Cs.shape[0]
     lanes = min(lanes, k)
     length = -(-k // lanes)
@@ -191,13 +226,14 @@ def chains_traced(build: Build, solver: Any, Cs: Float[Array, " k"], key: Array,
     places = jnp.minimum(jnp.arange(lanes * length), k - 1).reshape(lanes, length)
 
     def chain(values: Float[Array, " length"]) -> Fit:
-        first = fit_compiled(build(values[0]), solver, key)
+        first = fit_compiled(problem.at(values[0]), solver, key)
 
-        def link(warm: Any, C: Any) -> Any:
-            fitted = fit_compiled(build(C), solver, key, warm)
-            return (fitted.alpha, fitted.margins), fitted
+        def link(before: Any, C: Any) -> Any:  # the problem itself would carry the kernel matrix along
+            point, margins, R, old = before
+            fitted = fit_compiled(problem.at(C), solver, key, Start(point, margins, R, problem.at(old)))
+            return (fitted.alpha, fitted.margins, fitted.R, C), fitted
 
-        _, rest = lax.scan(link, (first.alpha, first.margins), values[1:])
+        _, rest = lax.scan(link, (first.alpha, first.margins, first.R, values[0]), values[1:])
         return jax.tree.map(lambda head, tail: jnp.concatenate([head[None], tail]), first, rest)
 
     chained = jax.vmap(chain)(Cs[order][places])
@@ -209,7 +245,7 @@ def chains_traced(build: Build, solver: Any, Cs: Float[Array, " k"], key: Array,
 class _Shape(tuple):
     """How a problem falls apart into what all lanes share and what each has of its own: hashable, so static.
 
-    The tree of a problem, and for each leaf whether two problems of one maker hold the very same array.
+    The tree of a problem, and for each leaf whether two problems of one path hold the very same array.
     """
 
     @classmethod
@@ -276,7 +312,7 @@ def _stack(items: list[Any]) -> Any:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *items)
 
 
-def _in_order(fits: dict[int, Fit], Cs: np.ndarray, build: Build) -> Fit:
+def _in_order(fits: dict[int, Fit], Cs: np.ndarray, problem: Any) -> Fit:
     """Fits of all values in the order of `Cs`: those that were not reached stand at the nearest that was.
 
     Stacked by NumPy: nothing is compiled for it.
@@ -285,5 +321,5 @@ def _in_order(fits: dict[int, Fit], Cs: np.ndarray, build: Build) -> Fit:
     for place in range(len(Cs)):
         if place not in fits:
             nearest = min(fits, key=lambda other: abs(logs[place] - logs[other]), default=None)
-            known[place] = nothing(build(Cs[place])) if nearest is None else unreached(fits[nearest])
+            known[place] = nothing(problem) if nearest is None else unreached(fits[nearest])
     return on_host_stacked([known[place] for place in range(len(Cs))])

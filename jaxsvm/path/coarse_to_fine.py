@@ -21,10 +21,11 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxsvm.gram.low_rank import LowRankGram
+from jaxsvm.gram.signed import SignedGram
 from jaxsvm.interruption import Interruption, interrupted, nothing, on_host_stacked, unreached, watching
 from jaxsvm.loop import drive, warn_unless_converged
 from jaxsvm.numerics.precision import in_double, widened
-from jaxsvm.path.block_newton import BlockNewton, product
+from jaxsvm.path.block_newton import BlockNewton
 from jaxsvm.path.grid import Grid, Point, backend, in_lane
 from jaxsvm.path.lanes import solve_by_lanes
 from jaxsvm.path.pairs import solve_by_pairs
@@ -32,6 +33,7 @@ from jaxsvm.problems.definiteness import negative_curvature
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.result import Answer, Counters, Fit, Status, StatusCode
 from jaxsvm.solvers.frank_wolfe import FrankWolfe
+from jaxsvm.solvers.start import Start
 
 FULL = 2
 """On a CPU they are, where they fill all lanes so many times over: half-empty products are slower than pair steps."""
@@ -107,7 +109,7 @@ def _indefinite(problem: SquaredHingeProblem) -> Array:
 def _finished(problem: SquaredHingeProblem, solver: BlockNewton, key: Array, fit: Fit, stop: Interruption) -> Fit:
     """A fit that is not within `tol` taken there, on the whole problem; after Ctrl-C as it is."""
     if not stop.seen:
-        return drive(problem, FrankWolfe(tol=solver.tol), key, (fit.alpha, fit.margins), stop=stop)
+        return drive(problem, FrankWolfe(tol=solver.tol), key, Start.of(fit, problem), stop=stop)
     return dataclasses.replace(fit, status=interrupted())
 
 
@@ -183,7 +185,7 @@ def _answers(template: SquaredHingeProblem, y: Array, ridge: Array, x: Array, C:
     """Points as they are returned, in twice the precision; the products of all lanes are one."""
     wide = widened(template)
     y, ridge, x = (column.astype(wide.dtype) for column in (y, ridge, x))
-    margins = product(wide.gram, wide.offset, y, x)
+    margins = SignedGram(wide.gram, y, wide.offset).matvec(x)
 
     def one(y: Array, ridge: Array, C: Array, beta: Array, margins: Array) -> Answer:
         problem = dataclasses.replace(in_lane(wide, y, ridge), C=C)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from jaxsvm.gram.low_rank import LowRankGram
 from jaxsvm.path.block_newton import BlockNewton, dual_point
@@ -132,18 +132,6 @@ def in_lane(template: SquaredHingeProblem, y: Array, ridge: Array) -> SquaredHin
     return dataclasses.replace(
         template, y=y, ridge=ridge, diagonal=template.diagonal - template.ridge + ridge, mask=ridge > 0
     )
-
-
-@jax.jit
-def picked(vectors: Any, samples: Int[Array, " m"]) -> Any:
-    """Entries of some samples in each of several vectors."""
-    return jax.tree.map(lambda vector: vector[samples], vectors)
-
-
-def restricted(whole: SquaredHingeProblem, samples: Int[Array, " m"], gram: Any) -> SquaredHingeProblem:
-    """The problem of some samples. The Gram stays out of the compiled part, which would copy it."""
-    y, ridge, diagonal, mask = picked((whole.y, whole.ridge, whole.diagonal, whole.mask), samples)
-    return dataclasses.replace(whole, gram=gram, y=y, ridge=ridge, diagonal=diagonal, mask=mask)
 
 
 def backend() -> str:

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxsvm.gram.signed import SignedGram
 from jaxsvm.interruption import Interruption
 from jaxsvm.loop import drive
-from jaxsvm.path.block_newton import BlockNewton, product
+from jaxsvm.path.block_newton import BlockNewton
 from jaxsvm.path.grid import (
     RESERVE,
     Grid,
@@ -23,12 +24,12 @@ from jaxsvm.path.grid import (
     backend,
     mean_point,
     middles,
-    restricted,
 )
 from jaxsvm.path.working_set import WorkingSet, exchanged, smaller, support_outside
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.result import Status
 from jaxsvm.solvers.frank_wolfe import FrankWolfe
+from jaxsvm.solvers.start import Start
 
 RESERVE_OF_PARENTS = 0.6
 """Share of `tol` that values above `FREE` are held to: the gap of a mean is at least the mean of the gaps."""
@@ -49,16 +50,16 @@ def solve_by_pairs(grids: list[Grid], solver: BlockNewton, key: Array, stop: Int
     Ctrl-C comes to the main thread alone: the others look at `stop`, as each of their drivers does.
     """
     with ThreadPoolExecutor(_threads()) as pool:
-        jobs: list[Future[None]] = []
+        jobs: list[tuple[Grid, Future[dict[int, Point]]]] = []
         try:
             for grid in grids:
-                _solve_anchors(grid, solver, key, pool, stop, jobs)
-            for job in jobs:
-                job.result()
+                jobs += [(grid, job) for job in _solve_anchors(grid, solver, key, pool, stop)]
+            for grid, job in jobs:
+                grid.points.update(job.result())
         except KeyboardInterrupt:
             stop.note()
         except BaseException:
-            stop.seen = True  # of use to nobody any more: the others end
+            stop.came = True  # of use to nobody any more: the others end
             raise
 
 
@@ -66,14 +67,14 @@ def _threads() -> int:
     return len(os.sched_getaffinity(0)) if backend() == "cpu" and hasattr(os, "sched_getaffinity") else 1
 
 
-def _with_settings(function: Callable[..., None]) -> Callable[..., None]:
+def _with_settings(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function with this thread's settings of JAX, which other threads do not see."""
     config: Any = jax.config
     x64, device, precision = config.jax_enable_x64, config.jax_default_device, config.jax_default_matmul_precision
 
-    def call(*arguments: Any) -> None:
+    def call(*arguments: Any) -> Any:
         with jax.enable_x64(x64), jax.default_device(device), jax.default_matmul_precision(precision):
-            function(*arguments)
+            return function(*arguments)
 
     return call
 
@@ -84,19 +85,19 @@ def _solve_anchors(
     key: Array,
     pool: ThreadPoolExecutor,
     stop: Interruption,
-    jobs: list[Future[None]],
-) -> None:
+) -> "list[Future[dict[int, Point]]]":
     """Solve the anchors on working sets that shrink where that is worth the copy; jobs for what lies between."""
     left = [place for place in range(len(grid.logs)) if place not in grid.points]
+    jobs: list[Future[dict[int, Point]]] = []
     if not left:
-        return
+        return jobs
     solved = sorted(place for place in grid.points if place < left[0])
     chain = [*solved[-1:], *left]
     whole, fill = grid.problems[0], _with_settings(_fill)
     working_set = WorkingSet(np.arange(whole.n), whole.gram)
     for place in (chain[index] for index in anchors(grid.logs[chain])):
         if stop.seen:
-            return
+            return jobs
         if solved:
             working_set = smaller(grid, solved[-1], working_set)
         start = _ahead(grid, solved, place)
@@ -106,15 +107,17 @@ def _solve_anchors(
                 working_set = exchanged(grid, grid.points.pop(place), working_set)
             point = None if stop.seen else _solved(grid, place, start, working_set, solver, key, stop)
             if point is None:
-                return
+                return jobs
             problem = grid.problems[place]
-            x, f = _margins(problem.gram, problem.offset, problem.y, point.x)
+            x, f = _margins(problem.signed, point.x)
             grid.points[place] = point._replace(x=x, f=f)
         between = [other for other in chain if solved and solved[-1] <= other <= place]
         if len(between) > 2:
-            jobs.append(pool.submit(fill, grid, between, working_set, solver, key, stop))
+            ends = {end: grid.points[end] for end in (between[0], between[-1])}
+            jobs.append(pool.submit(fill, grid, between, ends, working_set, solver, key, stop))
         if place not in solved:
             solved.append(place)
+    return jobs
 
 
 def _ahead(grid: Grid, solved: list[int], place: int) -> tuple[Array, Array] | None:
@@ -124,7 +127,7 @@ def _ahead(grid: Grid, solved: list[int], place: int) -> tuple[Array, Array] | N
         if place >= grid.uniform:
             return None
         equal = np.asarray(np.asarray(problem.ridge) > 0, problem.dtype)
-        return _margins(problem.gram, problem.offset, problem.y, equal)
+        return _margins(problem.signed, equal)
     x, f = grid.points[solved[-1]][:2]
     jump = grid.times[place] - grid.times[solved[-1]]
     near = [other for other in solved[:-1] if jump <= FARTHEST * (grid.times[solved[-1]] - grid.times[other])]
@@ -132,48 +135,56 @@ def _ahead(grid: Grid, solved: list[int], place: int) -> tuple[Array, Array] | N
         return x, f
     before = grid.points[near[-1]]
     ahead, _ = mean_point(before.x, before.f, x, f, grid.between(near[-1], solved[-1], place))
-    return _margins(problem.gram, problem.offset, problem.y, ahead)
+    return _margins(problem.signed, ahead)
 
 
 def _fill(
-    grid: Grid, places: list[int], working_set: "WorkingSet", solver: BlockNewton, key: Array, stop: Interruption
-) -> None:
-    """Solve the places between the first and the last, level by level.
+    grid: Grid,
+    places: list[int],
+    ends: dict[int, Point],
+    working_set: WorkingSet,
+    solver: BlockNewton,
+    key: Array,
+    stop: Interruption,
+) -> dict[int, Point]:
+    """The points of the places between the first and the last, level by level; after Ctrl-C those that were found.
 
-    All means of a level are certified on the working_set by one product; only those that are not within `tol` take
+    All means of a level are certified on the working set by one product; only those that are not within `tol` take
     steps.
     """
+    points = dict(ends)
     samples = jnp.asarray(np.asarray(working_set.samples, np.int32))
     for level in middles([0, len(places) - 1]):
         tasks = [(places[middle], places[a], places[b]) for middle, a, b in level]
         for first in range(0, len(tasks), solver.lanes):
             if stop.seen:
-                return
+                return points
             group = tasks[first : first + solver.lanes]
-            means = [_between(grid, *task) for task in group]
+            means = [_between(grid, points, *task) for task in group]
             gaps = _gaps_on_working_set(grid, [task[0] for task in group], means, samples, working_set, solver)
             for (place, _, _), mean, gap in zip(group, means, gaps, strict=True):
                 good = gap <= RESERVE_OF_MEANS * solver.tol
                 point = mean if good else _solved(grid, place, mean[:2], working_set, solver, key, stop)
                 if point is None:
-                    return
-                grid.points[place] = point
+                    return points
+                points[place] = point
+    return points
 
 
-def _between(grid: Grid, place: int, left: int, right: int) -> Point:
-    a, b = grid.points[left], grid.points[right]
+def _between(grid: Grid, points: dict[int, Point], place: int, left: int, right: int) -> Point:
+    a, b = points[left], points[right]
     x, f = mean_point(a.x, a.f, b.x, b.f, grid.between(left, right, place))
     return Point(x, f, 0, 0)
 
 
 def _gaps_on_working_set(
-    grid: Grid, places: list[int], points: list[Point], samples: Array, working_set: "WorkingSet", solver: BlockNewton
+    grid: Grid, places: list[int], points: list[Point], samples: Array, working_set: WorkingSet, solver: BlockNewton
 ) -> np.ndarray:
     """Relative gaps of points on the working set, `lanes` of them to a product."""
     fill = [0] * (solver.lanes - len(points)) + list(range(len(points)))  # one compiled width for all
     problems = [grid.problems[places[lane]] for lane in fill]
     gaps = _assess_points(
-        restricted(problems[0], samples, working_set.gram),
+        problems[0].restrict(samples, gram=working_set.gram),
         samples,
         [problem.y for problem in problems],
         [problem.ridge for problem in problems],
@@ -203,38 +214,40 @@ def _solved(
     pairs = FrankWolfe(tol=share * solver.tol)
     if start is None:
         fit = drive(whole, pairs, key, warn=False, stop=stop, provisional=True)
-        x, f = _primal(fit.alpha, fit.margins, fit.R)
+        x, f = _in_primal_scale(fit.alpha, fit.R), fit.margins
     else:
         samples = jnp.asarray(np.asarray(working_set.samples, np.int32))
-        part = whole if len(working_set.samples) == whole.n else restricted(whole, samples, working_set.gram)
-        fit = drive(part, pairs, key, _on_working_set(*start, samples), warn=False, stop=stop, provisional=True)
+        part = whole if len(working_set.samples) == whole.n else whole.restrict(samples, gram=working_set.gram)
+        point, margins, R = _on_working_set(*start, samples)
+        here = Start(point, margins, R, part)
+        fit = drive(part, pairs, key, here, warn=False, stop=stop, provisional=True)
         x, f = _scattered(start[1], samples, fit.alpha, fit.margins, fit.R)
     if int(fit.status) == Status.INTERRUPTED:
         return None
     return Point(x, f, int(fit.steps), fit.kernel_evaluations)
 
 
-@jax.jit(static_argnums=1)
-def _margins(gram: Any, offset: float, y: Array, x: Array) -> tuple[Array, Array]:
+@jax.jit
+def _margins(signed: SignedGram, x: Array) -> tuple[Array, Array]:
     """A point without what is negative, and its margins from scratch."""
     x = jnp.maximum(x, 0)
-    return x, product(gram, offset, y[:, None], x[:, None])[:, 0]
+    return x, signed.matvec(x)
 
 
 @jax.jit
-def _on_working_set(x: Array, f: Array, samples: Array) -> tuple[Array, Array]:
-    """The part of a point on a working set, as weights on the simplex and their margins."""
+def _on_working_set(x: Array, f: Array, samples: Array) -> tuple[Array, Array, Array]:
+    """The part of a point on a working set, as weights on the simplex, its margins and its scale."""
     x, f = x[samples], f[samples]
-    return x / x.sum(), f / x.sum()
+    return x / x.sum(), f, 1 / x.sum()
 
 
 @jax.jit
-def _primal(alpha: Array, margins: Array, R: Array) -> tuple[Array, Array]:
-    return alpha / R, margins / R
+def _in_primal_scale(alpha: Array, R: Array) -> Array:
+    return alpha / R
 
 
 @jax.jit
 def _scattered(f: Array, samples: Array, alpha: Array, margins: Array, R: Array) -> tuple[Array, Array]:
     """A fit on a working set as a point of the whole problem."""
     x = jnp.zeros_like(f).at[samples].set(alpha / R)
-    return x, f.at[samples].set(margins / R)
+    return x, f.at[samples].set(margins)

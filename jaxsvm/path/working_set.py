@@ -2,12 +2,10 @@
 
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
 
-from jaxsvm.gram.operators import MEMORY, DenseGram, part_of
+from jaxsvm.gram.operators import MEMORY, part_of, values_between
 from jaxsvm.path.grid import Grid, Point
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 
@@ -72,11 +70,5 @@ def _working_set_around(whole: SquaredHingeProblem, point: Point, size: int) -> 
     margins = np.where(np.asarray(point.x) > 0, -np.inf, np.asarray(point.f))
     order = np.argsort(np.where(np.asarray(whole.ridge) > 0, margins, np.inf), kind="stable")
     samples = np.sort(order[:size])
-    K = _values_between(whole.gram, jnp.asarray(samples, jnp.int32))
+    K = values_between(whole.gram, jnp.asarray(samples, jnp.int32))
     return WorkingSet(samples, part_of(whole.gram, K))
-
-
-@jax.jit
-def _values_between(gram: Any, samples: Int[Array, " m"]) -> Float[Array, "m m"]:
-    """Kernel values between some samples; whole rows of a stored matrix first, since they lie in one piece."""
-    return gram.rows(samples)[:, samples] if isinstance(gram, DenseGram) else gram.block(samples, samples)

@@ -21,18 +21,18 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import InputError, is_concrete, require_finite
-from jaxsvm.gram.operators import DenseGram, part_of
-from jaxsvm.numerics.precision import rounded, rounding
-from jaxsvm.problems.corrections import beside
-from jaxsvm.problems.squared_hinge import (
+from jaxsvm.gram.operators import part_of, values_between
+from jaxsvm.gram.signed import SignedGram
+from jaxsvm.numerics.precision import in_double, like, rounded, rounding, widened
+from jaxsvm.problems.arguments import (
     checked_signs,
     checked_weights,
+    labelled,
     positive_scalar,
-    require_both_classes,
     two_classes,
     vector_dtype,
-    with_signs,
 )
+from jaxsvm.problems.corrections import beside
 from jaxsvm.result import Answer, Certificate
 from jaxsvm.validation import costs_hold, require_costs
 
@@ -57,6 +57,8 @@ class BoxProblem:
         upper: U, `(n,)`, not negative; 0 for an absent sample.
         c: The equality constraint's coefficients, `(n,)`; None where there is none.
         e: Its right-hand side, `()`.
+        C: What `upper` was scaled with, `()`: `at` takes another one.
+        constant: What samples that are fixed contribute to the dual objective, `()`; 0 for a whole problem.
         diagonal: `Q_ii`, `(n,)`.
         mask: Samples of positive weight, `(n,)`; None where no weights were given.
         feasible: Whether the values make a problem, `()`: known late under tracing.
@@ -65,6 +67,8 @@ class BoxProblem:
 
     kind = "box"
     corrects = True
+    parameter = "C"
+    restricts = True
 
     gram: Any
     y: Float[Array, " n"]
@@ -72,6 +76,8 @@ class BoxProblem:
     upper: Float[Array, " n"]
     c: Float[Array, " n"] | None
     e: Float[Array, ""]
+    C: Float[Array, ""]
+    constant: Float[Array, ""]
     diagonal: Float[Array, " n"]
     mask: Bool[Array, " n"] | None
     feasible: Bool[Array, ""]
@@ -102,25 +108,86 @@ class BoxProblem:
         """Samples that take part, `(n,)`."""
         return self.upper > 0
 
+    @property
+    def signed(self) -> SignedGram:
+        """Q."""
+        return SignedGram(self.gram, self.y, self.offset)
+
+    def at(self, C: Any) -> "BoxProblem":
+        """The same problem at another C: the upper bounds alone change.
+
+        Args:
+            C: Positive, `()`; in units of the bounds as they were given for `box_problem`.
+
+        Raises:
+            InputError: On a concrete C that is none; under tracing the fit's status is INFEASIBLE instead.
+        """
+        penalty = positive_scalar("C", C, self.dtype)
+        if is_concrete(self.upper, self.C):
+            require_costs(C, np.asarray(self.upper, np.float64) / float(self.C), self.dtype)
+        upper, feasible = _rescaled(self, penalty)
+        return dataclasses.replace(self, C=penalty, upper=upper, feasible=feasible)
+
+    def weighted(self, sample_weight: Any) -> "BoxProblem":
+        """The same problem with its bounds times these weights: a fold, say, or some samples absent.
+
+        Args:
+            sample_weight: Non-negative, `(n,)`; 0 is absence.
+
+        Raises:
+            InputError: On concrete weights that cannot be used; under tracing as for `at`.
+        """
+        weight, _, feasible = checked_weights(sample_weight, self.n, self.dtype)
+        if is_concrete(self.upper, self.C, weight):
+            product = np.asarray(weight, np.float64) * np.asarray(self.upper, np.float64) / float(self.C)
+            require_costs(self.C, product, self.dtype)
+        upper, mask, feasible = _reweighted(self, weight, feasible)
+        return dataclasses.replace(self, upper=upper, mask=mask, feasible=feasible)
+
+    def weights(self) -> np.ndarray | None:
+        """`U_i / C` on the host, `(n,)`; None where they are all 1, or traced."""
+        if self.mask is None or not is_concrete(self.upper, self.C):
+            return None
+        return np.asarray(self.upper, np.float64) / float(self.C)
+
+    def on(self, gram: Any) -> "BoxProblem":
+        """The same samples with another Gram operator: the landmarks of a fold, say."""
+        return dataclasses.replace(self, gram=gram, diagonal=_diagonal(gram, self.upper, self.offset))
+
+    def restrict(self, samples: Int[Array, " m"], fixed: Any = None, gram: Any = None) -> "BoxProblem":
+        """The problem of some samples while all others stay where they are: a box problem again.
+
+        `q_S - Q_SR a_R` stands for q and `e - c_R' a_R` for e; `constant` makes its objective that of the whole. With a
+        solution of it put into `fixed`, the whole has this solution too, if R is where a solution has it.
+
+        Args:
+            samples: S, distinct indices, `(m,)`.
+            fixed: A point, `(n,)`, of which the others' values are kept; None: they are 0.
+            gram: The Gram operator of S, where it is at hand; None stores `K_SS`, m^2 values.
+        """
+        gram = part_of(self.gram, values_between(self.gram, samples)) if gram is None else gram
+        parts = _restricted(self, samples, None if fixed is None else jnp.asarray(fixed, self.dtype))
+        return dataclasses.replace(self, gram=gram, **parts)  # out of the jit, which would copy it
+
     def column(self, i: Int[Array, ""]) -> Float[Array, " n"]:
         """`Q[:, i]`, n kernel evaluations."""
-        return with_signs(self.y * self.y[i], self.gram.row(i), self.offset)
+        return self.signed.row(i)
 
     def columns(self, indices: Int[Array, " t"]) -> Float[Array, "t n"]:
         """`Q[indices, :]`."""
-        return with_signs(self.y[indices][:, None] * self.y, self.gram.rows(indices), self.offset)
+        return self.signed.rows(indices)
 
     def block(self, rows: Int[Array, " t"], columns: Int[Array, " u"]) -> Float[Array, "t u"]:
         """`Q[rows, columns]`."""
-        return with_signs(self.y[rows][:, None] * self.y[columns], self.gram.block(rows, columns), self.offset)
+        return self.signed.block(rows, columns)
 
     def matvec(self, point: Float[Array, "*two n"]) -> Float[Array, "*two n"]:
         """`s = Qa` from scratch, of each row of a point."""
-        if point.ndim == 2:
-            signed = (self.y * point).T
-            return self.y * (self.gram.matvec(signed) + self.offset * signed.sum(axis=0)).T
-        signed = self.y * point
-        return self.y * (self.gram.support_matvec(signed) + self.offset * signed.sum())
+        return (
+            SignedGram(self.gram, self.y[:, None], self.offset).matvec(point.T).T
+            if point.ndim == 2
+            else (self.signed.support_matvec(point))
+        )
 
     def feasible_point(self, a: Float[Array, " n"]) -> Float[Array, " n"]:
         """The nearest feasible point: `clip(a - t c, 0, U)` with the multiplier t that meets the equality."""
@@ -195,7 +262,7 @@ class BoxProblem:
     def objective(self, point: Float[Array, "*two n"], s: Float[Array, "*two n"]) -> Float[Array, ""]:
         """`-D`, which solvers of the dual make smaller."""
         a, s = (point[-1], s[-1]) if point.ndim == 2 else (point, s)
-        return a @ (s / 2 - self.q)
+        return a @ (s / 2 - self.q) - self.constant
 
     def certificate(self, point: Float[Array, "*two n"], s: Float[Array, "*two n"], bias: Any = None) -> Certificate:
         """The duality gap over `|D|` as if s were exact: solvers look at it; what is decided rests on `certified`.
@@ -208,9 +275,10 @@ class BoxProblem:
         w_s, a, a_s = (s[0], point[1], s[1]) if point.ndim == 2 else (s, point, s)
         b = self.best_bias(w_s) if bias is None else bias
         r = self.q - w_s - (0 if self.c is None else b * self.c)
-        dual = a @ (self.q - a_s / 2)
+        dual = a @ (self.q - a_s / 2) + self.constant
         if point.ndim == 2:
-            gap = point[0] @ w_s / 2 + b * self.e + self.upper @ jnp.maximum(0, r) - dual
+            primal = point[0] @ w_s / 2 + b * self.e + self.upper @ jnp.maximum(0, r) + self.constant
+            gap = primal - dual
         else:
             gap = (self.upper - a) @ jnp.maximum(0, r) + a @ jnp.maximum(0, -r)
         scale = jnp.where(dual == 0, 1, jnp.abs(dual))
@@ -239,10 +307,10 @@ class BoxProblem:
         size = jnp.sqrt(jnp.maximum(self.diagonal, 0))
         eps = rounding(self.n, s.dtype)
         error = eps * (size * (jnp.abs(w) @ size) + jnp.abs(self.q) + jnp.abs(shift))
-        dual = a @ (self.q - a_s / 2)
+        dual = a @ (self.q - a_s / 2) + self.constant
         if point.ndim == 2:
             of_bias = bias * self.e if self.c is not None else self.offset * (off * constant + off**2 / 2)
-            primal = w @ w_s / 2 + of_bias + self.upper @ jnp.maximum(0, r)
+            primal = w @ w_s / 2 + of_bias + self.upper @ jnp.maximum(0, r) + self.constant
             sizes = (
                 jnp.abs(w) @ jnp.abs(w_s)
                 + self.upper @ jnp.maximum(0, r)
@@ -283,7 +351,9 @@ class BoxProblem:
         return 4 * jnp.finfo(a.dtype).eps * (jnp.abs(c) @ jnp.abs(a) + jnp.abs(self.e))
 
 
-def hinge_problem(gram: Any, y: Any, C: Any, *, bias: str = "regularized", sample_weight: Any = None) -> BoxProblem:
+def hinge_problem(
+    gram: Any, y: Any, C: Any = 1.0, *, bias: str = "regularized", sample_weight: Any = None
+) -> BoxProblem:
     """The hinge SVM of labelled samples: `min 1/2 |w|^2 + sum_i C_i max(0, 1 - y_i f(x_i))`.
 
     Args:
@@ -300,15 +370,9 @@ def hinge_problem(gram: Any, y: Any, C: Any, *, bias: str = "regularized", sampl
     Raises:
         InputError: On concrete values that make no problem; under tracing the fit's status is INFEASIBLE instead.
     """
-    if bias not in ("regularized", "none", "free"):
-        raise InputError(f'bias is {bias!r}: the hinge problem has "regularized", "none" or "free".')
-    dtype = vector_dtype(gram)
-    signs, penalty = checked_signs(y, gram.n, dtype), positive_scalar("C", C, dtype)
-    weight, mask, feasible = checked_weights(sample_weight, gram.n, dtype)
-    if is_concrete(signs, weight):
-        require_both_classes(signs, weight)
-    require_costs(C, sample_weight, dtype)
-    offset = 1.0 if bias == "regularized" else 0.0
+    penalty = positive_scalar("C", C, vector_dtype(gram))
+    signs, weight, mask, feasible, offset = labelled(gram, y, bias, sample_weight, "hinge")
+    require_costs(C, sample_weight, signs.dtype)
     ones, upper, diagonal, feasible = _assembled(gram, signs, penalty, weight, offset, feasible)
     return BoxProblem(
         gram=gram,
@@ -316,7 +380,9 @@ def hinge_problem(gram: Any, y: Any, C: Any, *, bias: str = "regularized", sampl
         q=ones,
         upper=upper,
         c=signs if bias == "free" else None,
-        e=jnp.asarray(0, dtype),
+        e=jnp.zeros((), signs.dtype),
+        C=penalty,
+        constant=jnp.zeros((), signs.dtype),
         diagonal=diagonal,
         mask=mask,
         feasible=feasible,
@@ -374,11 +440,9 @@ def box_problem(gram: Any, q: Any, upper: Any, *, y: Any = None, c: Any = None, 
         if is_concrete(usable) and not bool(usable):
             raise InputError("c holds 0: every point in the box (upper > 0) takes part in the equality constraint.")
         feasible = feasible & usable
-        terms = coefficients * upper
-        least, most = jnp.minimum(terms, 0).sum(), jnp.maximum(terms, 0).sum()
-        slack = 8 * jnp.finfo(dtype).eps * jnp.abs(terms).sum()
-        reachable = (e >= least - slack) & (e <= most + slack)
+        reachable = _reachable(coefficients, e, upper)
         if is_concrete(reachable) and not bool(reachable):
+            least, most = _ends(coefficients, upper)
             raise InputError(f"e is {float(e)}: c'a lies between {float(least):.6g} and {float(most):.6g} in this box.")
         feasible = feasible & reachable
     return BoxProblem(
@@ -388,6 +452,8 @@ def box_problem(gram: Any, q: Any, upper: Any, *, y: Any = None, c: Any = None, 
         upper=upper,
         c=coefficients,
         e=e,
+        C=jnp.ones((), dtype),
+        constant=jnp.zeros((), dtype),
         diagonal=gram.diag().astype(dtype),
         mask=None,
         feasible=feasible,
@@ -395,35 +461,61 @@ def box_problem(gram: Any, q: Any, upper: Any, *, y: Any = None, c: Any = None, 
     )
 
 
-def reduced(problem: BoxProblem, a: Any, s: Any, samples: Int[Array, " m"]) -> BoxProblem:
-    """The problem of some samples while all others stay where they are: a box problem again.
-
-    `q_S - Q_SR a_R` for q and `e - c_R' a_R` for e; its Gram operator is a stored `K_SS`, m^2 values.
-
-    Args:
-        problem: The whole problem.
-        a: A point of it, `(n,)`.
-        s: Its `Qa`, `(n,)`.
-        samples: S, distinct indices, `(m,)`.
-
-    Returns:
-        The reduced problem. With a solution of it put into a, the objectives differ by what R contributes alone.
-    """
-    values, parts = _picked(problem, jnp.asarray(a), samples)
-    part = dataclasses.replace(problem, gram=part_of(problem.gram, values), **parts)  # out of the jit: it would copy
-    inside = jnp.asarray(a)[samples]
-    return dataclasses.replace(part, q=part.q - jnp.asarray(s)[samples] + part.matvec(inside))
+@jax.jit
+def _diagonal(gram: Any, upper: Array, offset: Any) -> Array:
+    return gram.diag().astype(upper.dtype) + offset
 
 
 @jax.jit
-def _picked(problem: BoxProblem, a: Array, samples: Array) -> tuple[Array, dict[str, Any]]:
-    """Kernel values between the samples, and what the reduced problem takes from the whole one."""
-    gram = problem.gram
-    values = gram.rows(samples)[:, samples] if isinstance(gram, DenseGram) else gram.block(samples, samples)
-    e, c = problem.e, None
-    if problem.c is not None:
-        c = problem.c[samples]
-        e = e - (problem.c @ a - c @ a[samples])
-    vectors = {name: getattr(problem, name)[samples] for name in ("y", "q", "upper", "diagonal")}
-    mask = None if problem.mask is None else problem.mask[samples]
-    return values, {**vectors, "c": c, "e": e, "mask": mask}
+def _rescaled(problem: BoxProblem, C: Array) -> tuple[Array, Array]:
+    upper = problem.upper * (C / problem.C)
+    usable = problem.feasible & (C > 0) & costs_hold(upper, problem.upper > 0)
+    return upper, usable & _reachable(problem.c, problem.e, upper)
+
+
+@jax.jit
+def _reweighted(problem: BoxProblem, weight: Array, usable: Array) -> tuple[Array, Array, Array]:
+    upper, present = problem.upper * weight, (problem.upper > 0) & (weight > 0)
+    usable = usable & problem.feasible & jnp.any(present) & costs_hold(upper, present)
+    return upper, present, usable & _reachable(problem.c, problem.e, upper)
+
+
+def _reachable(c: Any, e: Array, upper: Array) -> Bool[Array, ""]:
+    """Whether the box holds a point of the equality, but for rounding."""
+    if c is None:
+        return jnp.asarray(True)
+    least, most = _ends(c, upper)
+    slack = 8 * jnp.finfo(upper.dtype).eps * jnp.abs(c * upper).sum()
+    return (e >= least - slack) & (e <= most + slack)
+
+
+def _ends(c: Array, upper: Array) -> tuple[Array, Array]:
+    """What `c'a` lies between in the box."""
+    terms = c * upper
+    return jnp.minimum(terms, 0).sum(), jnp.maximum(terms, 0).sum()
+
+
+@jax.jit
+def _restricted(problem: BoxProblem, samples: Array, fixed: Array | None) -> dict[str, Any]:
+    """What the problem of some samples has for its fields.
+
+    The others' part is a product of its own, in twice the precision: what is left of `Qa` less `Q_SS a_S` is rounding.
+    """
+    picked = {
+        name: None if (whole := getattr(problem, name)) is None else whole[samples]
+        for name in ("y", "q", "upper", "diagonal", "mask", "c")
+    }
+    if fixed is None:
+        return picked
+
+    @in_double
+    def carried(problem: BoxProblem, fixed: Array) -> Any:
+        wide = widened(problem)
+        rest = fixed.astype(wide.dtype).at[samples].set(0)
+        s = wide.matvec(rest)
+        of_equality = 0.0 if wide.c is None else wide.c @ rest
+        parts = ((wide.q - s)[samples], wide.e - of_equality, wide.constant + rest @ (wide.q - s / 2))
+        return like(parts, (problem.q, problem.e, problem.constant))
+
+    q, e, constant = carried(problem, fixed)
+    return {**picked, "q": q, "e": e, "constant": constant}

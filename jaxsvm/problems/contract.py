@@ -16,6 +16,8 @@ class Problem(Protocol):
 
     Attributes:
         kind: Which solvers are for it: a key of `jaxsvm.validation.PROBLEMS`.
+        parameter: What a path goes along: "C", "nu", or None where there is nothing.
+        restricts: Whether it has `restrict`: a smaller problem of some samples while the others stay where they are.
         corrects: Whether it has `beside`: a w of a smaller primal beside a dual point, where rounding is its floor.
         free_bias: Whether there is an unregularised bias.
         gram: The Gram operator of its n samples.
@@ -25,6 +27,8 @@ class Problem(Protocol):
     """
 
     kind: str
+    parameter: str | None
+    restricts: bool
     corrects: bool
     free_bias: Any
     gram: Any
@@ -50,6 +54,18 @@ class Problem(Protocol):
     @property
     def equality(self) -> Float[Array, " n"] | None:
         """Coefficients of an equality that dual points keep, or None."""
+        ...
+
+    def at(self, C: Any) -> "Problem":
+        """The same problem at another value of its parameter."""
+        ...
+
+    def weighted(self, sample_weight: Any) -> "Problem":
+        """The same problem with its weights times these, `(n,)`: 0 is absence."""
+        ...
+
+    def on(self, gram: Any) -> "Problem":
+        """The same samples with another Gram operator."""
         ...
 
     def matvec(self, point: Array) -> Array:

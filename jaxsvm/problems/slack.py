@@ -18,15 +18,10 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import InputError, is_concrete
+from jaxsvm.gram.signed import SignedGram
 from jaxsvm.numerics.precision import rounded, rounding
+from jaxsvm.problems.arguments import checked_weights, labelled, require_both_classes, two_classes, vector_dtype
 from jaxsvm.problems.box import BoxProblem
-from jaxsvm.problems.squared_hinge import (
-    checked_signs,
-    checked_weights,
-    require_both_classes,
-    two_classes,
-    vector_dtype,
-)
 from jaxsvm.problems.water_level import WaterLevel, water_level, water_level_with_bias
 from jaxsvm.result import Answer, Certificate, Fit
 
@@ -56,6 +51,8 @@ class SlackProblem:
 
     kind = "slack"
     corrects = False
+    parameter = "nu"
+    restricts = False
 
     gram: Any
     y: Float[Array, " n"]
@@ -97,6 +94,43 @@ class SlackProblem:
         """`r = max_i |phi_i|`: how fast the level can change with w."""
         return jnp.sqrt(jnp.where(self.weight > 0, self.diagonal, 0).max())
 
+    @property
+    def signed(self) -> SignedGram:
+        """Q."""
+        return SignedGram(self.gram, self.y, self.offset)
+
+    def at(self, nu: Any) -> "SlackProblem":
+        """The same problem at another nu, not negative, `()`.
+
+        Raises:
+            InputError: On a concrete nu that is none; under tracing the fit's status is INFEASIBLE instead.
+        """
+        nu = _checked_nu(nu, self.dtype)
+        return dataclasses.replace(self, nu=nu, feasible=_usable_at(self.feasible, nu))
+
+    def weighted(self, sample_weight: Any) -> "SlackProblem":
+        """The same problem with its weights times these: a fold, say, or some samples absent.
+
+        Args:
+            sample_weight: Non-negative, `(n,)`; 0 is absence.
+
+        Raises:
+            InputError: On concrete weights that leave no problem of two classes; under tracing as for `at`.
+        """
+        weight, _, feasible = checked_weights(sample_weight, self.n, self.dtype)
+        if is_concrete(self.y, self.weight, weight):
+            require_both_classes(self.y, np.asarray(self.weight) * np.asarray(weight))
+        weight, mask, feasible = _reweighted(self, weight, feasible)
+        return dataclasses.replace(self, weight=weight, mask=mask, feasible=feasible)
+
+    def weights(self) -> np.ndarray | None:
+        """Sample weights on the host, `(n,)`; None where they are all 1, or traced."""
+        return None if self.mask is None or not is_concrete(self.weight) else np.asarray(self.weight, np.float64)
+
+    def on(self, gram: Any) -> "SlackProblem":
+        """The same samples with another Gram operator: the landmarks of a fold, say."""
+        return dataclasses.replace(self, gram=gram, diagonal=gram.diag().astype(self.dtype) + self.offset)
+
     def combination(self, indices: Int[Array, " t"], weights: Float[Array, " t"]) -> Float[Array, " n"]:
         """`sum_k weights_k Q[indices_k, :]`, t n kernel evaluations."""
         signed = weights * self.y[indices]
@@ -107,8 +141,7 @@ class SlackProblem:
 
     def matvec(self, point: Float[Array, "k n"]) -> Float[Array, "k n"]:
         """`Q` times each row, from scratch."""
-        signed = (self.y * point).T
-        return self.y * (self.gram.matvec(signed) + self.offset * signed.sum(axis=0)).T
+        return SignedGram(self.gram, self.y[:, None], self.offset).matvec(point.T).T
 
     def level(self, c: Float[Array, " n"], method: str | None = None) -> WaterLevel:
         """The water level of responses c, with the best bias where there is a free one.
@@ -193,7 +226,7 @@ class SlackProblem:
             dual_coef=coefficients,
             bias=bias,
             R=scale / length,
-            margins=c + self.y * (bias * scale / length if self.free_bias else 0),
+            margins=c * (length / scale) + (self.y * bias if self.free_bias else 0),
             certificate=certificate,
         )
 
@@ -230,19 +263,8 @@ def slack_problem(gram: Any, y: Any, nu: Any, *, bias: str = "regularized", samp
     Raises:
         InputError: On concrete values that make no problem; under tracing the fit's status is INFEASIBLE instead.
     """
-    if bias not in ("regularized", "none", "free"):
-        raise InputError(f'bias is {bias!r}: the slack problem has "regularized", "none" or "free".')
-    dtype = vector_dtype(gram)
-    signs = checked_signs(y, gram.n, dtype)
-    if np.shape(nu) != ():
-        raise InputError(f"nu has shape {np.shape(nu)}: one number is needed (use `solve_path` for many).")
-    if is_concrete(nu) and not (np.isfinite(float(nu)) and float(nu) >= 0):
-        raise InputError(f"nu is {float(nu)}: a finite number, not negative, is needed.")
-    nu = jnp.asarray(nu, dtype)
-    weight, mask, feasible = checked_weights(sample_weight, gram.n, dtype)
-    if is_concrete(signs, weight):
-        require_both_classes(signs, weight)
-    offset = 1.0 if bias == "regularized" else 0.0
+    nu = _checked_nu(nu, vector_dtype(gram))
+    signs, weight, mask, feasible, offset = labelled(gram, y, bias, sample_weight, "slack")
     weight, diagonal, feasible = _assembled(gram, signs, nu, weight, offset, feasible)
     return SlackProblem(
         gram=gram,
@@ -265,6 +287,25 @@ def _assembled(
     weight = jnp.ones_like(y) if weight is None else weight
     usable = usable & two_classes(y, weight > 0) & (nu >= 0) & jnp.isfinite(nu)
     return weight, gram.diag().astype(y.dtype) + offset, usable
+
+
+def _checked_nu(nu: Any, dtype: Any) -> Float[Array, ""]:
+    if np.shape(nu) != ():
+        raise InputError(f"nu has shape {np.shape(nu)}: one number is needed (use `solve_path` for many).")
+    if is_concrete(nu) and not (np.isfinite(float(nu)) and float(nu) >= 0):
+        raise InputError(f"nu is {float(nu)}: a finite number, not negative, is needed.")
+    return jnp.asarray(nu, dtype)
+
+
+@jax.jit
+def _usable_at(usable: Array, nu: Array) -> Bool[Array, ""]:
+    return usable & (nu >= 0) & jnp.isfinite(nu)
+
+
+@jax.jit
+def _reweighted(problem: SlackProblem, weight: Array, usable: Array) -> tuple[Array, Array, Array]:
+    weight = problem.weight * weight
+    return weight, weight > 0, usable & problem.feasible & two_classes(problem.y, weight > 0)
 
 
 def lambda_of_C(C: Any, n: Any) -> Any:  # noqa: N802 (C is the field's name)

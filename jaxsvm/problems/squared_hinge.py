@@ -22,9 +22,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxsvm.errors import InputError, is_concrete, require_finite
+from jaxsvm.errors import is_concrete
+from jaxsvm.gram.operators import part_of, values_between
+from jaxsvm.gram.signed import SignedGram
 from jaxsvm.numerics.line_search import best_bias
 from jaxsvm.numerics.precision import rounded, rounding
+from jaxsvm.problems.arguments import (
+    checked_weights,
+    labelled,
+    positive_scalar,
+    require_both_classes,
+    two_classes,
+    vector_dtype,
+)
 from jaxsvm.result import Answer, Certificate
 from jaxsvm.validation import costs_hold, require_costs
 
@@ -48,6 +58,8 @@ class SquaredHingeProblem:
 
     kind = "squared hinge"
     corrects = False
+    parameter = "C"
+    restricts = True
 
     gram: Any
     y: Float[Array, " n"]
@@ -90,28 +102,84 @@ class SquaredHingeProblem:
         """`Delta^2 = max_i D_i`, the scale of the published stop rule."""
         return self.diagonal.max()
 
+    @property
+    def signed(self) -> SignedGram:
+        """`B = y (K + offset) y`: `Kt` without its ridge."""
+        return SignedGram(self.gram, self.y, self.offset)
+
+    def at(self, C: Any) -> "SquaredHingeProblem":
+        """The same problem at another C: the ridge alone changes.
+
+        Args:
+            C: Positive, `()`.
+
+        Raises:
+            InputError: On a concrete C that is no penalty; under tracing the fit's status is INFEASIBLE instead.
+        """
+        penalty = positive_scalar("C", C, self.dtype)
+        require_costs(C, self.weights(), self.dtype)
+        ridge, diagonal, feasible = _rescaled(self, penalty)
+        return dataclasses.replace(self, C=penalty, ridge=ridge, diagonal=diagonal, feasible=feasible)
+
+    def weighted(self, sample_weight: Any) -> "SquaredHingeProblem":
+        """The same problem with its costs `C_i` times these weights: a fold, say, or some samples absent.
+
+        Args:
+            sample_weight: Non-negative, `(n,)`; 0 is absence.
+
+        Raises:
+            InputError: On concrete weights that leave no problem of two classes; under tracing as for `at`.
+        """
+        weight, mask, feasible = checked_weights(sample_weight, self.n, self.dtype)
+        weights = self.weights()
+        if is_concrete(self.y, weight, weights):
+            product = np.asarray(weight, np.float64) * (1.0 if weights is None else weights)
+            require_both_classes(self.y, product)
+            require_costs(self.C, product, self.dtype)
+        ridge, diagonal, mask, feasible = _reweighted(self, weight, feasible)
+        return dataclasses.replace(self, ridge=ridge, diagonal=diagonal, mask=mask, feasible=feasible)
+
+    def on(self, gram: Any) -> "SquaredHingeProblem":
+        """The same samples with another Gram operator: the landmarks of a fold, say."""
+        return dataclasses.replace(self, gram=gram, diagonal=_diagonal(gram, self.ridge, self.offset))
+
+    def restrict(self, samples: Int[Array, " m"], fixed: None = None, gram: Any = None) -> "SquaredHingeProblem":
+        """The problem of some samples, the others absent; with 0 for these its solution is one of the whole's.
+
+        Args:
+            samples: Distinct indices, `(m,)`.
+            fixed: None: a sample without weight is all that this problem can leave out.
+            gram: The Gram operator of these samples, where it is at hand; None stores `K_SS`, m^2 values.
+        """
+        del fixed
+        gram = part_of(self.gram, values_between(self.gram, samples)) if gram is None else gram
+        parts = _picked((self.y, self.ridge, self.diagonal, self.mask), samples)
+        y, ridge, diagonal, mask = parts  # the Gram stays out of what is compiled: it would be copied
+        return dataclasses.replace(self, gram=gram, y=y, ridge=ridge, diagonal=diagonal, mask=mask)
+
+    def weights(self) -> np.ndarray | None:
+        """`C_i / C` on the host, `(n,)`; None where they are all 1, or traced."""
+        if self.mask is None or not is_concrete(self.ridge, self.C):
+            return None
+        scaled = np.asarray(self.ridge, np.float64) * float(self.C)
+        return np.divide(1.0, scaled, out=np.zeros_like(scaled), where=scaled > 0)
+
     def column(self, i: Int[Array, ""]) -> Float[Array, " n"]:
         """`Kt[:, i]`, n kernel evaluations."""
-        signed = with_signs(self.y * self.y[i], self.gram.row(i), self.offset)
-        return signed + jnp.where(jnp.arange(self.n) == i, self.ridge, 0)
+        return self.signed.row(i) + jnp.where(jnp.arange(self.n) == i, self.ridge, 0)
 
     def columns(self, indices: Int[Array, " t"]) -> Float[Array, "t n"]:
         """`Kt[indices, :]`."""
-        signed = with_signs(self.y[indices][:, None] * self.y, self.gram.rows(indices), self.offset)
-        return signed.at[jnp.arange(indices.shape[0]), indices].add(self.ridge[indices])
+        return self.signed.rows(indices).at[jnp.arange(indices.shape[0]), indices].add(self.ridge[indices])
 
     def block(self, rows: Int[Array, " t"], columns: Int[Array, " u"]) -> Float[Array, "t u"]:
         """`Kt[rows, columns]`; an index that stands in both gets its ridge."""
-        signs = self.y[rows][:, None] * self.y[columns]
         same = rows[:, None] == columns
-        signed = with_signs(signs, self.gram.block(rows, columns), self.offset)
-        return signed + jnp.where(same, self.ridge[rows][:, None], 0)
+        return self.signed.block(rows, columns) + jnp.where(same, self.ridge[rows][:, None], 0)
 
     def matvec(self, alpha: Float[Array, " n"]) -> Float[Array, " n"]:
         """`s = Kt alpha` (with a free bias `+ b y`) from scratch, at the price of the columns of the support."""
-        signed = self.y * alpha
-        margins = self.y * (self.gram.support_matvec(signed) + self.offset * signed.sum())
-        return self.with_bias(alpha, margins) + self.ridge * alpha
+        return self.with_bias(alpha, self.signed.support_matvec(alpha)) + self.ridge * alpha
 
     def with_bias(self, alpha: Float[Array, " n"], margins: Float[Array, " n"]) -> Float[Array, " n"]:
         """Margins of alpha with the best free bias added; as they are where the bias is not free."""
@@ -138,7 +206,7 @@ class SquaredHingeProblem:
         return (share(self.y > 0) + share(self.y < 0)) / 2
 
     def margins(self, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Float[Array, " n"]:
-        """`y_i h(x_i) = s_i - alpha_i / C_i`: what does not depend on C."""
+        """`s_i - alpha_i / C_i`: what does not depend on C; `y_i f(x_i)` of a point in primal scale."""
         return s - self.ridge * alpha
 
     def returned(self, alpha: Float[Array, " n"], R: Float[Array, ""]) -> Float[Array, " n"]:
@@ -221,7 +289,7 @@ class SquaredHingeProblem:
             dual_coef=y * beta,
             bias=bias,
             R=R,
-            margins=R * returned,
+            margins=returned,
             certificate=Certificate(
                 primal=jnp.where(usable, primal, jnp.inf),
                 dual=jnp.where(usable, dual / (1 + doubt), -jnp.inf),
@@ -279,7 +347,7 @@ class Restricted:
 
 
 def svm_problem(
-    gram: Any, y: Any, C: Any, *, bias: str = "regularized", sample_weight: Any = None
+    gram: Any, y: Any, C: Any = 1.0, *, bias: str = "regularized", sample_weight: Any = None
 ) -> SquaredHingeProblem:
     """The squared-hinge SVM of labelled samples.
 
@@ -298,16 +366,9 @@ def svm_problem(
     Raises:
         InputError: On concrete values that make no problem; under tracing the fit's status is INFEASIBLE instead.
     """
-    if bias not in ("regularized", "none", "free"):
-        raise InputError(f'bias is {bias!r}: the squared-hinge problem has "regularized", "none" or "free".')
-    dtype = vector_dtype(gram)
-    signs = checked_signs(y, gram.n, dtype)
-    penalty = positive_scalar("C", C, dtype)
-    weight, mask, feasible = checked_weights(sample_weight, gram.n, dtype)
-    if is_concrete(signs, weight):
-        require_both_classes(signs, weight)
-    require_costs(C, sample_weight, dtype)
-    offset = 1.0 if bias == "regularized" else 0.0
+    penalty = positive_scalar("C", C, vector_dtype(gram))
+    signs, weight, mask, feasible, offset = labelled(gram, y, bias, sample_weight, "squared-hinge")
+    require_costs(C, sample_weight, signs.dtype)
     ridge, diagonal, feasible = _assembled(gram, signs, penalty, weight, offset, feasible)
     return SquaredHingeProblem(
         gram=gram,
@@ -334,87 +395,27 @@ def _assembled(
     return ridge, diagonal, usable & two_classes(y, present) & (C > 0) & costs_hold(costs, present)
 
 
-def with_signs(signs: Array, K: Array, offset: float) -> Array:
-    """`signs (K + offset)` in the wider of the two dtypes: in the narrower one the sum would be rounded."""
-    return signs * (K.astype(jnp.result_type(K.dtype, signs.dtype)) + offset)
-
-
-def two_classes(y: Float[Array, " n"], present: Bool[Array, " n"]) -> Bool[Array, ""]:
-    """Whether all labels are signs and each has a sample that is present: `require_both_classes`, under tracing."""
-    return jnp.all(jnp.abs(y) == 1) & jnp.any(present & (y > 0)) & jnp.any(present & (y < 0))
-
-
-def at_penalty(problem: SquaredHingeProblem, C: Any) -> SquaredHingeProblem:
-    """The same problem at another C: the ridge alone changes."""
-    penalty, ridge, diagonal = _rescaled(problem.C, problem.ridge, problem.diagonal, C)
-    return dataclasses.replace(problem, C=penalty, ridge=ridge, diagonal=diagonal)
+@jax.jit
+def _diagonal(gram: Any, ridge: Array, offset: Any) -> Array:
+    return gram.diag().astype(ridge.dtype) + offset + ridge
 
 
 @jax.jit
-def _rescaled(C: Array, ridge: Array, diagonal: Array, new: Any) -> tuple[Array, Array, Array]:
-    penalty = jnp.asarray(new, C.dtype)
-    scaled = ridge * (C / penalty)
-    return penalty, scaled, diagonal - ridge + scaled
-
-
-def vector_dtype(gram: Any) -> Any:
-    """The dtype of the data; the Gram entries' own where the points are no numbers (precomputed)."""
-    return gram.x.dtype if jnp.issubdtype(gram.x.dtype, jnp.floating) else gram.dtype
-
-
-def checked_signs(y: Any, n: int, dtype: Any) -> Float[Array, " n"]:
-    """Labels as signs; anything but -1 and +1 is refused."""
-    if np.shape(y) != (n,):
-        raise InputError(f"y has shape {np.shape(y)}: one label for each of the {n} samples is needed, shape ({n},).")
-    if is_concrete(y):
-        values = np.unique(np.asarray(y))
-        if values.dtype.kind not in "iufb" or not np.isin(values.astype(float), (-1.0, 1.0)).all():
-            shown = ", ".join(map(str, values[:5].tolist()))
-            raise InputError(
-                f"y holds the values {shown}{', ...' if len(values) > 5 else ''}: -1 and +1 are needed; "
-                "`jaxsvm.datasets.two_classes` makes them of any two labels."
-            )
-    return jnp.asarray(y, dtype)
-
-
-def require_both_classes(signs: Array, weight: Array | None) -> None:
-    """Raise unless both classes have a sample of positive weight."""
-    values = np.asarray(signs)
-    present = values if weight is None else values[np.asarray(weight) > 0]
-    for sign in (-1, 1):
-        if not (present == sign).any():
-            raise InputError(
-                f"y has no sample of class {sign:+d}{'' if weight is None else ' with a positive weight'}: "
-                "two classes are needed to separate them."
-            )
-
-
-def positive_scalar(name: str, value: Any, dtype: Any) -> Float[Array, ""]:
-    """One positive finite number; anything else is refused."""
-    if np.shape(value) != ():
-        raise InputError(f"{name} has shape {np.shape(value)}: one number is needed (use `solve_path` for many).")
-    if is_concrete(value) and not (np.isfinite(float(value)) and float(value) > 0):
-        raise InputError(f"{name} is {float(value)}: a positive finite number is needed.")
-    return jnp.asarray(value, dtype)
-
-
-def checked_weights(sample_weight: Any, n: int, dtype: Any) -> tuple[Array | None, Array | None, Array]:
-    """Weights, mask and whether they are usable; None and None where no weights were given."""
-    if sample_weight is None:
-        return None, None, jnp.asarray(True)
-    if np.shape(sample_weight) != (n,):
-        raise InputError(f"sample_weight has shape {np.shape(sample_weight)}: ({n},) is needed, one a sample.")
-    require_finite("sample_weight", sample_weight)
-    if is_concrete(sample_weight):
-        values = np.asarray(sample_weight)
-        if (values < 0).any():
-            raise InputError(f"sample_weight has {int((values < 0).sum())} negative value(s): weights are >= 0.")
-        if not (values > 0).any():
-            raise InputError("sample_weight is zero everywhere: at least one sample must count.")
-    weight = jnp.asarray(sample_weight, dtype)
-    return weight, *_usable(weight)
+def _rescaled(problem: SquaredHingeProblem, C: Array) -> tuple[Array, Array, Array]:
+    """Ridge, diagonal and feasibility at another C; the diagonal from the kernel's, which a large ridge swallows."""
+    ridge = problem.ridge * (problem.C / C)
+    usable = problem.feasible & (C > 0) & costs_hold(ridge, problem.ridge > 0)  # its reciprocals have the same range
+    return ridge, problem.signed.diag() + ridge, usable
 
 
 @jax.jit
-def _usable(weight: Array) -> tuple[Array, Array]:
-    return weight > 0, jnp.all(weight >= 0) & jnp.any(weight > 0) & jnp.all(jnp.isfinite(weight))
+def _reweighted(problem: SquaredHingeProblem, weight: Array, usable: Array) -> tuple[Array, Array, Array, Array]:
+    present = (problem.ridge > 0) & (weight > 0)
+    ridge = jnp.where(present, problem.ridge / jnp.where(present, weight, 1), 0)
+    usable = usable & problem.feasible & two_classes(problem.y, present) & costs_hold(ridge, present)
+    return ridge, problem.signed.diag() + ridge, present, usable
+
+
+@jax.jit
+def _picked(vectors: Any, samples: Int[Array, " m"]) -> Any:
+    return jax.tree.map(lambda vector: vector[samples], vectors)

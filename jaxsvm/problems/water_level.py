@@ -20,7 +20,7 @@ from jaxtyping import Array, Float
 
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.numerics import selection
-from jaxsvm.problems.squared_hinge import checked_signs, require_both_classes
+from jaxsvm.problems.arguments import checked_signs, require_both_classes
 
 METHODS = ("sort", "newton", "bisection")
 NEWTON_PASSES = 100

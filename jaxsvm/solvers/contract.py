@@ -60,8 +60,6 @@ class Solver:
             compile; 1 for heavy ones.
         patience: Certificates in a row without progress before a fit is STALLED.
         final_check: "none" where the running excess may end a fit that no certificate bears out.
-        driver: Its own host driver, turns around `jaxsvm.loop.drive`; None: that one.
-        shrinking: Whether that driver leaves out samples, which lanes and traced paths cannot.
     """
 
     solves: ClassVar[tuple[str, ...]]
@@ -69,8 +67,6 @@ class Solver:
     unroll = 5
     patience = 3
     final_check = "full"
-    driver: Any = None
-    shrinking = False
 
     def running_excess(self: Any, problem: Any, state: Any) -> Float[Array, ""]:
         """What the stop rule would say of the state as it is, over its threshold: at most 1 claims that it holds."""

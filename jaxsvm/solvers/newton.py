@@ -29,6 +29,7 @@ from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.result import Counters
 from jaxsvm.solvers import features
 from jaxsvm.solvers.contract import Solver
+from jaxsvm.solvers.start import weights_of
 from jaxsvm.solvers.support_system import solve_small_support, solve_support
 
 METHODS = ("auto", "cholesky", "cg", "lbfgs")
@@ -191,10 +192,8 @@ def _kernel_start(problem: SquaredHingeProblem, key: Array | None, init: Any) ->
 
 def _given(problem: SquaredHingeProblem, init: Any) -> tuple[Array, Array, Array]:
     """A point to start from: feasible, with its `s` and R."""
-    alpha, margins = init if isinstance(init, tuple) else (init, None)
-    if jnp.shape(alpha) != (problem.n,):
-        raise InputError(f"init has weights of shape {jnp.shape(alpha)}: ({problem.n},) is needed.")
-    alpha = problem.feasible_point(jnp.asarray(alpha, problem.dtype))
+    point, margins = weights_of(problem, init)
+    alpha = problem.feasible_point(point)
     s = problem.matvec(alpha) if margins is None else problem.gradient(alpha, margins)
     return alpha, s, alpha @ s
 
@@ -275,10 +274,7 @@ def _feature_start(problem: SquaredHingeProblem, primal: features.Primal, init: 
         alpha = _pair(problem)
         s = _feature_product(problem, primal, alpha)[1]
     else:
-        alpha = init[0] if isinstance(init, tuple) else init
-        if jnp.shape(alpha) != (problem.n,):
-            raise InputError(f"init has weights of shape {jnp.shape(alpha)}: ({problem.n},) is needed.")
-        alpha = problem.feasible_point(jnp.asarray(alpha, problem.dtype))
+        alpha = problem.feasible_point(weights_of(problem, init)[0])
         w, s = _feature_product(problem, primal, alpha)
         R = alpha @ s
         slack = jnp.where(primal.C > 0, 1 - problem.margins(alpha, s) / R, 0)

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
@@ -24,6 +23,7 @@ from jaxsvm.problems.box import BoxProblem
 from jaxsvm.result import Counters
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.dual_coordinate_ascent import ORDERS, Visits, visited
+from jaxsvm.solvers.start import weights_of
 
 OUTPUTS = ("last", "average", "random")
 NEVER = 2**30
@@ -77,10 +77,7 @@ class Perceptron(Solver):
         h = jnp.zeros((problem.n,), problem.dtype)
         s = h
         if init is not None:
-            given = init[0] if isinstance(init, tuple) else init
-            if np.shape(given) != (problem.n,):
-                raise InputError(f"init has counts of shape {np.shape(given)}: ({problem.n},) is needed.")
-            h = jnp.maximum(jnp.asarray(given, problem.dtype), 0)
+            h = jnp.maximum(weights_of(problem, init)[0], 0)
             s = problem.matvec(h)
         visits = Visits.start(jax.random.key(0) if key is None else key, problem.n)
         return State(visits, h, s, h, s, jnp.zeros((), problem.dtype), jnp.asarray(False), Counters.zero())

@@ -14,18 +14,16 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm.errors import InputError
-from jaxsvm.loop import drive
 from jaxsvm.numerics import selection
 from jaxsvm.numerics.precision import rounded
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.result import Counters
 from jaxsvm.solvers import interior_point
 from jaxsvm.solvers.contract import Solver
-from jaxsvm.solvers.shrinking import drive_shrunk
+from jaxsvm.solvers.start import Start, weights_of
 
 TAU = 1e-12
 """LIBSVM's floor of a curvature."""
@@ -39,8 +37,6 @@ class SMO(Solver):
     Attributes:
         tol: The relative duality gap that ends it, > 0.
         variables: How many a step moves: 2, or 1 (where there is no equality constraint); static.
-        shrinking: Whether the host driver leaves out samples that sit at a bound (`jaxsvm.solvers.shrinking`), and
-            looks at them again before it ends; the same answers, sooner for large n. Static.
         max_steps: The step cap, >= 0.
         check_every: Steps a chunk, between looks at the running gap; static.
         refresh_every: Steps after which `s` is recomputed at the latest; None: 4,000, or n where that is more. Static.
@@ -50,7 +46,6 @@ class SMO(Solver):
 
     tol: Any = 1e-4
     variables: int = dataclasses.field(default=2, metadata={"static": True})
-    shrinking: bool = dataclasses.field(default=False, metadata={"static": True})
     max_steps: Any = 10_000_000
     check_every: int = dataclasses.field(default=250, metadata={"static": True})
     refresh_every: int | None = dataclasses.field(default=None, metadata={"static": True})
@@ -60,11 +55,6 @@ class SMO(Solver):
     def __post_init__(self) -> None:
         if self.variables not in (1, 2):
             raise InputError(f"variables is {self.variables}: 1 or 2 is needed.")
-
-    @property
-    def driver(self) -> Any:
-        """The host driver: with shrinking, turns on reduced problems (under tracing there is none)."""
-        return drive_shrunk if self.shrinking else drive
 
     def init(self, problem: BoxProblem, key: Array | None = None, init: Any = None) -> "State":
         """The state at a = 0 (or the feasible point nearest to it), or at `init`: weights, or weights and margins."""
@@ -153,21 +143,13 @@ class State(NamedTuple):
 
 
 def starting_point(problem: BoxProblem, init: Any) -> Float[Array, " n"]:
-    """A feasible start: 0, or what `init` says.
-
-    Weights of a smaller C: those at its bound, the largest in units of U, go to the new bound; the rest stay.
-    """
+    """A feasible start: 0, or what `init` says; of a `Start` what was at its bound goes to the new one."""
     if init is None:
         return problem.feasible_point(jnp.zeros((problem.n,), problem.dtype))
-    a = init[0] if isinstance(init, tuple) else init
-    if np.shape(a) != (problem.n,):
-        raise InputError(f"init has weights of shape {np.shape(a)}: ({problem.n},) is needed.")
-    a = jnp.maximum(jnp.asarray(a, problem.dtype), 0)
-    share = jnp.where(problem.present, a / jnp.where(problem.present, problem.upper, 1), 0)
-    top = share.max()
-    at_bound = (share >= top * (1 - 64 * jnp.finfo(a.dtype).eps)) & (top > 0)
-    several = at_bound.sum() > 1  # a lone largest one is as likely to be free
-    return problem.feasible_point(jnp.where(at_bound & several, problem.upper, a))
+    a, _ = weights_of(problem, init)
+    if isinstance(init, Start):
+        a = jnp.where(init.problem.present & (a >= init.problem.upper), problem.upper, a)
+    return problem.feasible_point(a)
 
 
 def _single_step(problem: BoxProblem, state: State) -> State:

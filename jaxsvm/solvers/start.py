@@ -1,6 +1,6 @@
 """Where a simplex solver starts (spec 2.7): the ball of a random draw, two far points, the centre, or a warm start."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,29 @@ from jaxtyping import Array, Float
 from jaxsvm.errors import InputError
 from jaxsvm.numerics import selection
 from jaxsvm.problems.squared_hinge import Restricted
-from jaxsvm.result import Counters
+from jaxsvm.result import Counters, Fit
+
+
+class Start(NamedTuple):
+    """Where a solver may start: at the solution of a neighbour, whose problem is known too.
+
+    Attributes:
+        point: Its dual point, `(n,)`.
+        margins: `y_i f(x_i)` of `point / R`, `(n,)`.
+        R: The point's scale, `()`.
+        problem: The problem that it solves.
+    """
+
+    point: Float[Array, " n"]
+    margins: Float[Array, " n"]
+    R: Float[Array, ""]
+    problem: Any
+
+    @classmethod
+    def of(cls, fit: Fit, problem: Any) -> "Start":
+        """The start that a fit of a problem is."""
+        return cls(fit.alpha, fit.margins, fit.R, problem)
+
 
 STARTS = ("random", "two-point", "uniform")
 DRAW_STEPS = 200
@@ -29,8 +51,7 @@ def start(
         kind: "random", "two-point" or "uniform".
         draw: Size of the random draw.
         pairs: A solver that takes pair steps, for the drawn points.
-        init: Weights to start from `(n,)`, or a pair of weights and their margins (`problem.margins`), which saves the
-            matrix-vector product; None starts fresh.
+        init: Weights to start from `(n,)`, or a `Start`, which saves the matrix-vector product; None starts fresh.
 
     Returns:
         `alpha (n,)`, `s = Kt alpha (n,)` and counters that hold the kernel evaluations spent.
@@ -42,11 +63,11 @@ def start(
         raise InputError("the problem has a free bias, which simplex steps cannot keep: use `Newton`.")
     counters = Counters.zero()
     if init is not None:
-        alpha, margins = init if isinstance(init, tuple) else (init, None)
-        if np.shape(alpha) != (problem.n,):
-            raise InputError(f"init has weights of shape {np.shape(alpha)}: ({problem.n},) is needed.")
-        alpha = _onto_simplex(problem, jnp.asarray(alpha, problem.dtype))
-        return alpha, problem.matvec(alpha) if margins is None else problem.gradient(alpha, margins), counters
+        point, margins = weights_of(problem, init)
+        alpha = _onto_simplex(problem, point)
+        if margins is None:
+            return alpha, problem.matvec(alpha), counters
+        return alpha, problem.gradient(alpha, margins), counters
     key = jax.random.key(0) if key is None else key
     if kind == "uniform":
         alpha = _onto_simplex(problem, jnp.zeros((problem.n,), problem.dtype))
@@ -56,6 +77,18 @@ def start(
     if kind == "random":
         return _random_draw(problem, key, min(draw, problem.n), pairs, counters)
     raise InputError(f"start is {kind!r}: one of {', '.join(STARTS)} is needed.")
+
+
+def weights_of(problem: Any, init: Any) -> tuple[Float[Array, " n"], Float[Array, " n"] | None]:
+    """The weights of a start, and their margins in its scale where they are known.
+
+    Raises:
+        InputError: On weights of another length.
+    """
+    weights, margins = (init.point, init.R * init.margins) if isinstance(init, Start) else (init, None)
+    if np.shape(weights) != (problem.n,):
+        raise InputError(f"init has weights of shape {np.shape(weights)}: ({problem.n},) is needed.")
+    return jnp.asarray(weights, problem.dtype), margins
 
 
 def _onto_simplex(problem: Any, alpha: Float[Array, " n"]) -> Float[Array, " n"]:

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
@@ -25,6 +24,7 @@ from jaxsvm.problems.slack import SlackProblem
 from jaxsvm.problems.water_level import METHODS
 from jaxsvm.result import Counters
 from jaxsvm.solvers.contract import Solver
+from jaxsvm.solvers.start import weights_of
 
 AVERAGES = ("uniform", "linear", "last")
 NEVER = 2**30
@@ -84,10 +84,7 @@ class StochasticBatchPerceptron(Solver):
         p, a, c, r2 = problem.feasible_point(nothing), nothing, nothing, 0 * one
         row = jnp.full_like(c, problem.radius**2)  # p'Qp is at most that: a bound, until something better is known
         if init is not None:
-            given = init[0] if isinstance(init, tuple) else init
-            if np.shape(given) != (problem.n,):
-                raise InputError(f"init has weights of shape {np.shape(given)}: ({problem.n},) is needed.")
-            p = problem.feasible_point(jnp.asarray(given, problem.dtype))
+            p = problem.feasible_point(weights_of(problem, init)[0])
             row = problem.matvec(p[None])[0]
             length = jnp.sqrt(jnp.maximum(p @ row, jnp.finfo(row.dtype).tiny))
             a, c, r2 = p / length, row / length, one

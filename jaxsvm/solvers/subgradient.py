@@ -31,6 +31,7 @@ from jaxsvm.result import Counters
 from jaxsvm.solvers.batches import Draws, next_batch, sparse_add, sparse_margins
 from jaxsvm.solvers.features import Primal
 from jaxsvm.solvers.running_sums import RunningSums
+from jaxsvm.solvers.start import weights_of
 from jaxsvm.solvers.stochastic_batch_perceptron import rows_computed
 
 ORDERS = ("permuted", "random")
@@ -251,9 +252,7 @@ def start(problem: BoxProblem, solver: Any, key: Array | None, init: Any) -> Sta
         raise InputError(f"batch is {solver.batch}: at most the {problem.n} samples can be in one.")
     h, rule = jnp.zeros((problem.n,), problem.dtype), solver.rule(problem)
     if init is not None:
-        given = init[0] if isinstance(init, tuple) else init
-        if np.shape(given) != (problem.n,):
-            raise InputError(f"init has coefficients of shape {np.shape(given)}: ({problem.n},) is needed.")
+        given, _ = weights_of(problem, init)
         shrink = 1 - jnp.asarray(rule.schedule(jnp.zeros((), jnp.int32)), h.dtype) * rule.lam
         erased = jnp.abs(shrink) <= 8 * jnp.finfo(h.dtype).eps
         h = jnp.where(erased, 0, jnp.asarray(given, h.dtype))

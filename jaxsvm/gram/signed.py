@@ -1,0 +1,59 @@
+"""`y (K + offset) y`: the matrix that every problem of two classes is made of, whichever way K is held."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class SignedGram:
+    """`B_ij = y_i y_j (K_ij + offset)`, which problems dress with a ridge or a box. It holds no values of its own.
+
+    Attributes:
+        gram: The Gram operator of K.
+        y: Signs, `(n,)`; or `(n, L)`, a column a lane, for `matvec` alone.
+        offset: 1.0 where the constant is one more feature of value 1, else 0.0; static.
+    """
+
+    gram: Any
+    y: Float[Array, "n *L"]
+    offset: float = dataclasses.field(metadata={"static": True})
+
+    def row(self, i: Int[Array, ""]) -> Float[Array, " n"]:
+        """`B[i]`, n kernel evaluations."""
+        return self._signed(self.y[i] * self.y, self.gram.row(i))
+
+    def rows(self, index: Int[Array, " t"]) -> Float[Array, "t n"]:
+        """`B[index]`."""
+        return self._signed(self.y[index][:, None] * self.y, self.gram.rows(index))
+
+    def block(self, rows: Int[Array, " t"], columns: Int[Array, " u"]) -> Float[Array, "t u"]:
+        """`B[rows, columns]`."""
+        return self._signed(self.y[rows][:, None] * self.y[columns], self.gram.block(rows, columns))
+
+    def diag(self) -> Float[Array, " n"]:
+        """`B_ii`."""
+        return self.gram.diag().astype(self.y.dtype) + self.offset
+
+    def matvec(self, v: Float[Array, "n *L"]) -> Float[Array, "n *L"]:
+        """`B v` of each column."""
+        signed = self.y * v
+        return self.y * (self.gram.matvec(signed) + self.offset * signed.sum(axis=0))
+
+    def support_matvec(self, v: Float[Array, " n"]) -> Float[Array, " n"]:
+        """`B v` at the price of the rows where v is not 0: for solvers, not for derivatives."""
+        signed = self.y * v
+        return self.y * (self.gram.support_matvec(signed) + self.offset * signed.sum())
+
+    def quadratic_form(self, v: Float[Array, " n"]) -> Float[Array, ""]:
+        """`v' B v`, by tiles; its derivatives need no n x n matrix of their own."""
+        signed = self.y * v
+        return signed @ self.gram.matvec(signed) + self.offset * signed.sum() ** 2
+
+    def _signed(self, signs: Array, K: Array) -> Array:
+        """In the wider of the two dtypes: in the narrower one `K + offset` would be rounded."""
+        return signs * (K.astype(jnp.result_type(K.dtype, signs.dtype)) + self.offset)

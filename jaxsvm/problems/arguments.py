@@ -1,0 +1,112 @@
+"""Arguments that make a problem, checked: concrete values raise, traced ones are told by `feasible`."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from jaxsvm.errors import InputError, is_concrete, require_finite
+
+
+class Labelled(NamedTuple):
+    """What all problems of two classes begin with.
+
+    Attributes:
+        y: Signs, `(n,)`.
+        weight: Weights, `(n,)`, or None.
+        mask: Samples of positive weight, `(n,)`, or None.
+        feasible: Whether the weights can be used, `()`.
+        offset: 1.0 with a regularised bias, else 0.0.
+    """
+
+    y: Float[Array, " n"]
+    weight: Float[Array, " n"] | None
+    mask: Bool[Array, " n"] | None
+    feasible: Bool[Array, ""]
+    offset: float
+
+
+def labelled(gram: Any, y: Any, bias: str, sample_weight: Any, name: str) -> Labelled:
+    """Labels, bias and weights, checked.
+
+    Raises:
+        InputError: On anything that makes no problem of two classes.
+    """
+    if bias not in ("regularized", "none", "free"):
+        raise InputError(f'bias is {bias!r}: the {name} problem has "regularized", "none" or "free".')
+    dtype = vector_dtype(gram)
+    signs = checked_signs(y, gram.n, dtype)
+    weight, mask, feasible = checked_weights(sample_weight, gram.n, dtype)
+    if is_concrete(signs, weight):
+        require_both_classes(signs, weight)
+    return Labelled(signs, weight, mask, feasible, 1.0 if bias == "regularized" else 0.0)
+
+
+def vector_dtype(gram: Any) -> Any:
+    """The dtype of the data; the Gram entries' own where the points are no numbers (precomputed)."""
+    return gram.x.dtype if jnp.issubdtype(gram.x.dtype, jnp.floating) else gram.dtype
+
+
+def checked_signs(y: Any, n: int, dtype: Any) -> Float[Array, " n"]:
+    """Labels as signs; anything but -1 and +1 is refused."""
+    if np.shape(y) != (n,):
+        raise InputError(f"y has shape {np.shape(y)}: one label for each of the {n} samples is needed, shape ({n},).")
+    if is_concrete(y):
+        values = np.unique(np.asarray(y))
+        if values.dtype.kind not in "iufb" or not np.isin(values.astype(float), (-1.0, 1.0)).all():
+            shown = ", ".join(map(str, values[:5].tolist()))
+            raise InputError(
+                f"y holds the values {shown}{', ...' if len(values) > 5 else ''}: -1 and +1 are needed; "
+                "`jaxsvm.datasets.two_classes` makes them of any two labels."
+            )
+    return jnp.asarray(y, dtype)
+
+
+def require_both_classes(signs: Any, weight: Any) -> None:
+    """Raise unless both classes have a sample of positive weight."""
+    values = np.asarray(signs)
+    present = values if weight is None else values[np.asarray(weight) > 0]
+    for sign in (-1, 1):
+        if not (present == sign).any():
+            raise InputError(
+                f"y has no sample of class {sign:+d}{'' if weight is None else ' with a positive weight'}: "
+                "two classes are needed to separate them."
+            )
+
+
+def positive_scalar(name: str, value: Any, dtype: Any) -> Float[Array, ""]:
+    """One positive finite number; anything else is refused."""
+    if np.shape(value) != ():
+        raise InputError(f"{name} has shape {np.shape(value)}: one number is needed (use `solve_path` for many).")
+    if is_concrete(value) and not (np.isfinite(float(value)) and float(value) > 0):
+        raise InputError(f"{name} is {float(value)}: a positive finite number is needed.")
+    return jnp.asarray(value, dtype)
+
+
+def checked_weights(sample_weight: Any, n: int, dtype: Any) -> tuple[Array | None, Array | None, Array]:
+    """Weights, mask and whether they are usable; None and None where no weights were given."""
+    if sample_weight is None:
+        return None, None, jnp.asarray(True)
+    if np.shape(sample_weight) != (n,):
+        raise InputError(f"sample_weight has shape {np.shape(sample_weight)}: ({n},) is needed, one a sample.")
+    require_finite("sample_weight", sample_weight)
+    if is_concrete(sample_weight):
+        values = np.asarray(sample_weight)
+        if (values < 0).any():
+            raise InputError(f"sample_weight has {int((values < 0).sum())} negative value(s): weights are >= 0.")
+        if not (values > 0).any():
+            raise InputError("sample_weight is zero everywhere: at least one sample must count.")
+    weight = jnp.asarray(sample_weight, dtype)
+    return weight, *_usable(weight)
+
+
+@jax.jit
+def _usable(weight: Array) -> tuple[Array, Array]:
+    return weight > 0, jnp.all(weight >= 0) & jnp.any(weight > 0) & jnp.all(jnp.isfinite(weight))
+
+
+def two_classes(y: Float[Array, " n"], present: Bool[Array, " n"]) -> Bool[Array, ""]:
+    """Whether all labels are signs and each has a sample that is present: `require_both_classes`, under tracing."""
+    return jnp.all(jnp.abs(y) == 1) & jnp.any(present & (y > 0)) & jnp.any(present & (y < 0))
