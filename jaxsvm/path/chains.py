@@ -1,6 +1,6 @@
 """Warm chains: each value of C from the solution of another.
 
-alpha stays feasible and `s` moves by `alpha (1/C' - 1/C)`, so that no matrix-vector product is needed (spec 6.2).
+alpha stays feasible and `s` moves by `alpha (1/C' - 1/C)`, so that no matrix-vector product is needed.
 Chains go one value after another on the host; as lanes on the host, which loads them and leaves out those that have
 nothing left to do; as fixed lanes under tracing, where nobody can look.
 """
