@@ -2,8 +2,8 @@
 
 Usage: python benchmarks/hinge_figure.py [--data reuters adult mnist] [--seeds 10] [--epochs 2] [--json FILE]
 
-No bias, C = 1 (lambda = 1/n), widths of the paper's table 2 (spec 4.1). Kernel evaluations are counted eagerly: n for
-each row that is computed, none for a draw that changes nothing (spec 4.4: the paper's cost model charges those too).
+No bias, C = 1 (lambda = 1/n), widths of the paper's table 2. Kernel evaluations are counted eagerly: n for
+each row that is computed, none for a draw that changes nothing (the paper's cost model charges those too).
 SBP takes batches of 16 and runs with the nu of the exact solution (the oracle) and with one chosen on a tenth of the
 samples; its curve is the mean of its iterates, as that of ball-SGD (whose radius is the oracle's |w|); all others are
 judged at their current iterate. MNIST is its first 20,000 rows. Writes results/hinge_figure.png.
@@ -49,9 +49,9 @@ def coefficients(name, state):
     if name.startswith("SBP"):
         return state.mean.a
     if name == "Pegasos":
-        return state.ledger.s[:, None] * state.ledger.columns[:, :, 0]
+        return state.sums.s[:, None] * state.sums.columns[:, :, 0]
     if name == "ball-SGD":
-        return jax.vmap(lambda ledger: ledger.mean)(state.ledger)
+        return jax.vmap(lambda sums: sums.mean)(state.sums)
     return state.h if name == "Perceptron" else state.a
 
 

@@ -1,6 +1,6 @@
 """A judge of squared-hinge fits in float64 NumPy, which shares no code with the solvers.
 
-From the definition (spec 1.1 to 1.5): with `margin_i = y_i h(x_i)`, `h` of the paper's scale and `R = alpha' Kt
+From the definition (docs/mathematics.md): with `margin_i = y_i h(x_i)`, `h` of the paper's scale and `R = alpha' Kt
 alpha`, the primal point is `h / R`, its objective `P = (R - |alpha|^2 / C) / (2 R^2) + C/2 sum max(0, 1 - margin_i /
 R)^2`, the dual value is `D = 1 / (2 R)`, and the relative gap `P / D - 1`. Kernel values are computed anew in float64
 from the points.

@@ -1,4 +1,4 @@
-"""The Frank-Wolfe paper's methods in three regimes (spec 4.6): sampled stop, full search, equal certified gap.
+"""The Frank-Wolfe paper's methods in three regimes: sampled stop, full search, equal certified gap.
 
 Usage: python benchmarks/regimes.py [--sets a1a usps ...] [--max-seconds S] [--cap N] [--json FILE] [--table-only]
 

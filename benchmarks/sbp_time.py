@@ -2,9 +2,9 @@
 
 Usage: python benchmarks/sbp_time.py [--data adult mnist] [--rounds 1] [--json FILE]
 
-The paper's section on LIBSVM (spec 4.2b): Adult (sigma^2 = 100, C = 100) and MNIST "8" against the rest (sigma^2 = 25
+The paper's section on LIBSVM: Adult (sigma^2 = 100, C = 100) and MNIST "8" against the rest (sigma^2 = 25
 on pixels in [0, 1], C = 1000), unregularised bias. SVC runs to its default tolerance with 4 GB of cache. SBP runs with
-the nu that corresponds to that C (spec 1.5, from SVC's solution: the paper's oracle), and with nu chosen by validation
+the nu that corresponds to that C (from SVC's solution: the paper's oracle), and with nu chosen by validation
 on a tenth of the training samples, whose responses cost nothing since a row holds them anyway; that search is in its
 time. Rows of the kernel matrix are computed on demand. Times are wall times of compiled steps; compilation (the first
 call) is reported apart. The mean of the iterates is judged at checkpoints, outside the clock: `first` is the first

@@ -3,7 +3,7 @@
 `BallProblem` is the minimum enclosing ball of the feature points themselves: `max sum_i alpha_i K_ii -
 alpha' K alpha`. On the simplex that is the same as `min alpha' Q alpha` with `Q_ij = K_ij - (K_ii + K_jj) / 2
 = -|z_i - z_j|^2 / 2`, so the same steps solve it, with `R = -radius^2`. (Where the diagonal of `Kt` is constant the
-SVM is a ball as well, spec 1.6; where it is not, the two differ, and only `s` may select vertices.)
+SVM is a ball as well: docs/mathematics.md, The dual; else the two differ, and only `s` may select vertices.)
 
 A ball does not care where the origin is, but its rounding does: `K_ij - (K_ii + K_jj) / 2` cancels whatever the points
 have in common. So the points are moved to their mean first, where that moves no point of the feature space against
@@ -335,7 +335,7 @@ def ball(fit: Fit, problem: Any) -> Ball:
     Args:
         fit: A fit of `problem`.
         problem: From `meb_problem`; or from `svm_problem` where the diagonal of `Kt` is constant (RBF without weights,
-            say): then the SVM is the ball of the points `(y_i phi(x_i), y_i, e_i / sqrt(C))` (spec 1.6).
+            say): then the SVM is the ball of the points `(y_i phi(x_i), y_i, e_i / sqrt(C))`.
 
     Returns:
         The ball, with its radius from above and from below.
@@ -360,7 +360,7 @@ def ball(fit: Fit, problem: Any) -> Ball:
 
 
 def is_coreset(problem: Any, subset: Any, eps: float, *, tol: float = 1e-6, solver: Any = None) -> bool:
-    """Whether the ball of a subset, inflated to `(1 + eps)` times its radius, covers every point (spec 1.6).
+    """Whether the ball of a subset, inflated to `(1 + eps)` times its radius, covers every point.
 
     Args:
         problem: As for `ball`.
@@ -403,5 +403,5 @@ def _require_constant_diagonal(problem: Any) -> None:
     if spread > 1e2 * float(jnp.finfo(diagonal.dtype).eps * diagonal.max()):
         raise InputError(
             f"problem has diagonal entries that differ by {spread:.3g}: an SVM is a ball only where k(x, x) + 1 / C_i "
-            "is constant (spec 1.6), as for the RBF kernel without weights."
+            "is constant, as for the RBF kernel without weights."
         )

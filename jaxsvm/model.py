@@ -110,8 +110,8 @@ def decision_function(*arguments: Any, calibrated: bool = True) -> Float[Array, 
     Args:
         *arguments: A model, or a fit and its problem; then the points `(m, d)`, dense or CSR. For a precomputed kernel,
             the kernel values between new points and all training samples, `(m, n)`.
-        calibrated: Whether values are in primal scale, margin 1 (spec 1.4); False gives the paper's `h`, which is R
-            times as large.
+        calibrated: Whether values are in primal scale, margin 1; False gives the paper's `h`, which is R times as large
+            (docs/mathematics.md, The dual, on the simplex).
 
     Returns:
         Values `(m,)`, positive on the side of +1. Rows are taken in blocks: a million of them need no m x n memory.

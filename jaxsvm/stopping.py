@@ -1,4 +1,4 @@
-"""Stop rules: a value over its threshold, at most 1 where the rule holds (spec 2.6). The driver decides by them."""
+"""Stop rules: a value over its threshold, at most 1 where the rule holds. The driver decides by them."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ STOP_RULES = (CERTIFIED_GAP, "relative_fw", "paper")
 
 
 def stop_excess(problem: Any, solver: Any, point: Array, s: Array, certificate: Certificate) -> Float[Array, ""]:
-    """The stop rule's value over its threshold (spec 2.6): at most 1 where the rule holds.
+    """The stop rule's value over its threshold: at most 1 where the rule holds.
 
     Args:
         problem: The problem.
@@ -33,5 +33,5 @@ def stop_excess(problem: Any, solver: Any, point: Array, s: Array, certificate: 
     G = 2 * (R - lowest)
     if rule == "relative_fw":
         return G / (tol * jnp.abs(R))
-    # Written as on the right of spec 2.6, never as a ratio of radii: in float32 that ratio is one ulp wide.
+    # Never as a ratio of radii: in float32 that is one ulp wide (docs/mathematics.md, Steps on the simplex).
     return G / ((2 * tol + tol**2) * (problem.diameter_squared - R))

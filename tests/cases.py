@@ -158,7 +158,7 @@ def weighted_problems(count=12, seed=1) -> Iterator[Problem]:
         yield Problem(p.name + "-weighted", p.x, p.y, p.C, p.kernel, p.params, weight)
 
 
-# Spec 4.3 (table 4 of the paper, RBF kernel): accuracy in % and training seconds; columns CVM, FW, MFW.
+# Frandi et al., RBF kernel: accuracy in % and training seconds; columns CVM, FW, MFW.
 METHODS = ("CVM", "FW", "MFW")
 _TABLE = """
 a1a 83.52 83.52 83.52 6.26 12.5 .712

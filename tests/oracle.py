@@ -1,6 +1,6 @@
 """Float64 ground truth for the test suite: NumPy and SciPy only, never JAX, never ``jaxsvm``.
 
-Everything here follows the definitions of the specification (``frank-wolfe.md``, sections 1, 2, 4.5) and not
+Everything here follows the definitions of Frandi et al. and of ``docs/mathematics.md``, and not
 the shortcuts that the library uses, so that an agreement of the two means something.
 
 Conventions
@@ -10,8 +10,8 @@ cost ``C_i = C * weight_i``; weight 0 means that the sample is absent.  ``bias=T
 (regularised bias), ``bias=False`` leaves it as it is.
 
     Kt   = y y' * (K + bias) + diag(1 / C_i)                             on samples with weight > 0
-    dual: R* = min alpha' Kt alpha  over the simplex                     (spec 1.2)
-    hinge: P* = min 1/2 (|w|^2 + b^2) + sum_i C_i/2 max(0, 1 - y_i h_i)^2 = 1 / (2 R*)   (spec 1.4)
+    dual: R* = min alpha' Kt alpha  over the simplex
+    hinge: P* = min 1/2 (|w|^2 + b^2) + sum_i C_i/2 max(0, 1 - y_i h_i)^2 = 1 / (2 R*)
 
 ``dual_coef = y * alpha / R`` is on the scale of the squared-hinge problem (margins at 1):
 ``h = K @ dual_coef + bias``.  Scalar certificates and residuals are accumulated in ``numpy.longdouble`` (80 bit
@@ -107,7 +107,7 @@ def signed_kernel(K, y, bias=True):
 
 
 def kt_matrix(K, y, C, weight=None, bias=True):
-    """``Kt`` of spec 1.2.  Samples of weight 0 get an infinite diagonal, which keeps them out of every step."""
+    """``Kt``.  Samples of weight 0 get an infinite diagonal, which keeps them out of every step."""
     with np.errstate(divide="ignore"):
         return signed_kernel(K, y, bias) + np.diag(1.0 / costs(y, C, weight))
 
@@ -263,7 +263,7 @@ def _active_set(solve, residual, beta, tolerance, max_iterations):
 
 
 def solve_svm(K, y, C, weight=None, bias=True):
-    """Exact solution of spec 1.2 / 1.4 with costs ``C_i = C weight_i``.
+    """Exact solution of primal and dual with costs ``C_i = C weight_i``.
 
     Args:
         K: (n, n) symmetric positive semidefinite.  y: (n,) in {-1, +1}.  C: positive.
@@ -461,7 +461,7 @@ def simplex_objective(K, y, C, alpha, weight=None, bias=True):
 
 
 def relative_gap_direct(K, y, C, alpha, weight=None, bias=True):
-    """``P/D - 1`` of spec 1.5: primal at ``alpha / R`` over the dual value ``1 / (2R)``, by their definitions."""
+    """``P/D - 1``: primal at ``alpha / R`` over the dual value ``1 / (2R)``, by their definitions."""
     y = np.asarray(y, np.float64)
     a, c = np.asarray(alpha).astype(LONG), costs(y, C, weight)
     on = c > 0
@@ -490,7 +490,7 @@ def fw_gap(Kt, alpha):
 
 
 def margin_primal(K, y, C, alpha, weight=None, bias=True):
-    """Primal value of spec 1.1 at the recovered ``w, b``, ``xi = alpha / C_i`` and the largest feasible ``rho``."""
+    """Value of the paper's primal at the recovered ``w, b``, ``xi = alpha / C_i`` and the largest feasible ``rho``."""
     y = np.asarray(y, np.float64)
     a, c = np.asarray(alpha).astype(LONG), costs(y, C, weight).astype(LONG)
     on = c > 0
@@ -506,7 +506,7 @@ def diam2(Kt):
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Reference iterations (spec 2.1 to 2.5)
+# Reference iterations (docs/mathematics.md, Steps on the simplex)
 # ----------------------------------------------------------------------------------------------------------------------
 
 
@@ -533,7 +533,7 @@ def _seed(Kt, alpha0):
 
 
 def two_point_start(D, a, column):
-    """Spec 2.7 from vertex ``a`` with ``column = Kt[:, a]``."""
+    """The two-point start from vertex ``a`` with ``column = Kt[:, a]``."""
     alpha = np.zeros(len(D))
     b = int(np.argmax(D[a] + D - 2 * column))
     alpha[a] += 0.5
@@ -606,9 +606,9 @@ def reference_steps(Kt, alpha0, variant, k, recompute=False) -> Iterator[Step]:
 
 
 def published_steps(Kt, alpha0, variant, k, printed_sign=False) -> Iterator[Step]:
-    """FW and MFW by the published constant-diagonal formulas (spec 2.2), the squared radius by its update formula.
+    """FW and MFW by the published constant-diagonal formulas, the squared radius by its update formula.
 
-    ``printed_sign=True`` uses the misprinted radius update after an away step (spec 5.1).
+    ``printed_sign=True`` uses the misprinted radius update after an away step.
     ``Step.R`` is ``Delta^2 - r^2`` with the radius of the formula.
     """
     D = np.diag(Kt)
@@ -661,7 +661,7 @@ class OuterStep(NamedTuple):
 
 
 def cvm_steps(Kt, start, eps, max_steps=10_000) -> Iterator[OuterStep]:
-    """Core vector machine (spec 2.3, Badoiu-Clarkson) with an exact inner solve, from the core set ``start``.
+    """Core vector machine (Tsang et al. 2005, Badoiu-Clarkson) with an exact inner solve, from the core set ``start``.
 
     The first item is the optimum on ``start`` (with ``i = -1``); it ends under the paper's rule
     ``G <= (2 eps + eps^2) (Delta^2 - R)`` with ``Delta^2 = max D``, or after ``max_steps`` vertices.
@@ -687,7 +687,7 @@ def cvm_steps(Kt, start, eps, max_steps=10_000) -> Iterator[OuterStep]:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Statistics of spec 4.5
+# Statistics of Frandi et al.
 # ----------------------------------------------------------------------------------------------------------------------
 
 

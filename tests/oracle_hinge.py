@@ -1,6 +1,6 @@
 """Float64 ground truth for hinge problems, box problems, slack problems and water levels: NumPy and SciPy only.
 
-Everything follows the definitions of the specification (``stochastic-batch-perceptron.md``, sections 1 and 2), never
+Everything follows the definitions of Cotter, Shalev-Shwartz, Srebro 2012, never
 the shortcuts of the library: a water level is a linear programme, a hinge SVM a quadratic one.
 """
 
@@ -14,7 +14,7 @@ from scipy.optimize import brentq, linprog
 LONG = np.longdouble
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Water levels (spec 1.3, 2.2, 2.3)
+# Water levels (docs/mathematics.md, The slack budget)
 # ----------------------------------------------------------------------------------------------------------------------
 
 
@@ -57,7 +57,7 @@ def level_by_sorting(c, volume) -> tuple[float, int]:
 
 
 def level_by_newton(c, volume) -> float:
-    """(ii): Newton's method from the right, as spec 2.2 prints it."""
+    """(ii): Newton's method from the right."""
     c = np.asarray(c, np.float64)
     s = c - c.min()
     g = (volume + s.sum()) / len(s)
@@ -82,7 +82,7 @@ def level_by_bisection(c, volume) -> float:
 
 
 def level_by_dividing(c, volume) -> float:
-    """(iv): divide and conquer, the paper's Algorithm 2 with the corrections of spec 5.7; 1-based, inclusive."""
+    """(iv): divide and conquer, Algorithm 2, corrected (docs/mathematics.md, Sources); 1-based, inclusive."""
     c = np.asarray(c, np.float64)
     if volume <= 0:
         return float(c.min())
@@ -101,7 +101,7 @@ def level_by_dividing(c, volume) -> float:
 
 
 def level_with_bias_closed(c, y, volume) -> tuple[float, float, int]:
-    """The closed form of spec 2.3: level, the middle of the optimal biases, and k."""
+    """The closed form: level, the middle of the optimal biases, and k."""
     P, N = (np.sort(np.asarray(c, np.float64)[np.asarray(y) == sign]) for sign in (1, -1))
     most = min(len(P), len(N))
     doubled = (volume + np.cumsum(P)[:most] + np.cumsum(N)[:most]) / np.arange(1, most + 1)
@@ -110,7 +110,7 @@ def level_with_bias_closed(c, y, volume) -> tuple[float, float, int]:
 
 
 def level_with_bias_by_dividing(c, y, volume) -> tuple[float, float]:
-    """Divide and conquer in two basins: the paper's Algorithm 3 with the corrections of spec 5.8.
+    """Divide and conquer in two basins: the paper's Algorithm 3, corrected (docs/mathematics.md, Sources).
 
     The pivots of both classes have the same rank here (the paper lets them differ and brings them together), which
     halves the window of both in every turn.  (a) "more points fit" moves the lower end up; (c) both windows start at
@@ -144,7 +144,7 @@ def level_with_bias_by_dividing(c, y, volume) -> tuple[float, float]:
 
 
 def _capped(P, N, k, room) -> tuple[float, float]:
-    """Level and bias from k covered samples a class and ``D`` to share between them (spec 2.3)."""
+    """Level and bias from k covered samples a class and ``D`` to share between them."""
     up, up_n = (min(room, part[k] - part[k - 1]) if k < len(part) else room for part in (P, N))
     plus, minus = P[k - 1] + (room + up - up_n) / 2, N[k - 1] + (room - up + up_n) / 2
     return float((plus + minus) / 2), float((minus - plus) / 2)
@@ -301,7 +301,7 @@ def _on_free(Q, q, upper, c, e, free, high, b):
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Hinge problems (spec 1.2)
+# Hinge problems
 # ----------------------------------------------------------------------------------------------------------------------
 
 
@@ -322,7 +322,7 @@ class HingeSolution(NamedTuple):
 
     @property
     def nu(self) -> float:
-        """The nu of the slack problem with the same direction (spec 1.5)."""
+        """The nu of the slack problem with the same direction."""
         return self.loss / self.norm
 
 
@@ -358,7 +358,7 @@ def hinge_dual(K, y, a, bias="none") -> float:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Slack problems (spec 1.3, 1.5)
+# Slack problems
 # ----------------------------------------------------------------------------------------------------------------------
 
 
@@ -373,7 +373,7 @@ class SlackSolution(NamedTuple):
 
 
 def slack_solution(K, y, nu, bias="none", weight=None) -> SlackSolution:
-    """Through the correspondence of spec 1.5: the C whose solution has this nu, then ``f* = 1 / |w*|``."""
+    """Through docs/mathematics.md, The slack budget: the C whose solution has this nu, then ``f* = 1 / |w*|``."""
 
     def excess(log_C):
         return hinge_solution(K, y, np.exp(log_C), bias, weight).nu - nu

@@ -475,7 +475,7 @@ def test_ball_of_one_point_and_of_duplicates():
 
 
 def test_an_svm_with_constant_diagonal_is_a_ball():
-    """Spec 1.6: z_i . z_j = Kt_ij, r*^2 = Delta^2 - R*, and the support is a coreset."""
+    """docs/mathematics.md, The dual: z_i . z_j = Kt_ij, r*^2 = Delta^2 - R*, and the support is a coreset."""
     here = problem()
     fit = jaxsvm.check(jaxsvm.fit(here, FrankWolfe(tol=1e-10)))
     found = jaxsvm.ball(fit, here)

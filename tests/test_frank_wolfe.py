@@ -1,4 +1,4 @@
-"""Properties T1 to T19 of the Frank-Wolfe specification (section 3), and its corrected formulas."""
+"""Properties T1 to T19 of Frank-Wolfe methods (`tolerances.py` says them), and the corrected formulas."""
 
 import functools
 
@@ -69,7 +69,7 @@ def trajectory(variant, kernel="rbf", C=10.0, steps=600, start="two-point"):
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("kernel", ["rbf", "linear"])
 def test_steps_are_those_of_the_reference(variant, kernel):
-    """The compiled step walks with a plain NumPy transcript of spec 2.1 (T5 follows from test_line_search)."""
+    """The compiled step walks with a plain NumPy transcript of the formulas (T5 follows from test_line_search)."""
     _, Kt, _, _ = example(kernel)
     records = trajectory(variant, kernel)
     start = records["alpha"][0]
@@ -147,7 +147,7 @@ def test_T6_gap_bounds_the_error(variant, kernel):
         alpha, s, R = records["alpha"][k], records["s"][k], records["R"][k]
         G = 2 * (R - s.min())
         assert -1e-10 <= R - exact.R <= G + 1e-10
-        # P - D = G / 2 for the primal of spec 1.1 with the recovered point
+        # P - D = G / 2 for the primal of the paper with the recovered point
         K = Kt * np.outer(y, y) - 1 - np.diag(np.full(len(y), 1 / float(problem.C)))
         primal = oracle.margin_primal(K, y, float(problem.C), alpha)
         assert abs(float(primal) + R / 2 - G / 2) <= 1e-10
@@ -265,7 +265,7 @@ def test_T15_linear_convergence_of_away_steps():
 @pytest.mark.parametrize("kernel", ["rbf", "linear", "poly"])
 def test_T16_solution(variant, kernel):
     y, _, problem, exact = example(kernel)
-    # Spec 3 asks 1e-4 at a gap of 1e-8; strong convexity gives |dh| <= sqrt(2 gap P (k + 1)), 2e-4 here: hence 1e-10.
+    # Not 1e-4 at a gap of 1e-8: strong convexity gives |dh| <= sqrt(2 gap P (k + 1)), 2e-4 here: hence 1e-10.
     fit = jaxsvm.check(jaxsvm.fit(problem, FrankWolfe(variant=variant, tol=1e-10)))
     K = np.asarray(problem.gram.K)
     h = np.asarray(jaxsvm.decision_function(fit, problem, K))
@@ -328,7 +328,7 @@ def test_T19_published_formulas_where_the_diagonal_is_constant(variant):
 
 
 def test_published_step_is_wrong_where_the_diagonal_varies():
-    """Spec 5.2: the true distance may not select vertices, nor Delta^2 stand for D_i; the canonical step converges."""
+    """The true distance may not select vertices, nor Delta^2 stand for D_i; the canonical step converges."""
     y, Kt, problem, exact = example("poly", 1.0)
     fit = jaxsvm.check(jaxsvm.fit(problem, FrankWolfe(variant="away", tol=1e-6, max_steps=400_000)))
     assert float(fit.R) / exact.R - 1 <= 1e-6
@@ -358,7 +358,7 @@ def test_start_points():
 
 
 def test_random_start_draws_a_rare_class():
-    """Spec 2.7: with 3 % positives an unbalanced draw of 20 misses them more often than not."""
+    """With 3 % positives an unbalanced draw of 20 misses them more often than not."""
     y = np.where(np.arange(200) < 6, 1.0, -1.0)
     rng = np.random.default_rng(0)
     K = oracle.kernel_matrix("rbf", rng.normal(size=(200, 2)), gamma=1.0)

@@ -75,7 +75,7 @@ def test_all_hard_cases(case, bias):
 
 @pytest.mark.parametrize("bias", ["free", pytest.param("regularized", marks=pytest.mark.slow)])
 def test_smo_earns_a_polish(bias):
-    """On the host and compiled, alike; the steps alone would end as MAX_STEPS at a gap above 1."""
+    """The same on the host and compiled; the steps alone would end as MAX_STEPS at a gap above 1."""
     case = cases.hard_case("C1e6-noisy-linear")
     problem = hinge_problem(jaxsvm.gram(Precomputed(), case.K), case.y, case.C, bias=bias)
     for run in (jaxsvm.fit, jax.jit(lambda problem, solver: fit_compiled(problem, solver, jax.random.key(0)))):

@@ -1,4 +1,4 @@
-"""The oracle against peers, against optimality conditions, and against the numbers of the specification."""
+"""The oracle against peers, against optimality conditions, and against the numbers of Frandi et al."""
 
 import itertools
 
@@ -246,7 +246,7 @@ def test_kernels_by_hand():
 
 @ON_SMALL
 def test_certificates_of_arbitrary_points(problem):
-    """Spec 1.5 (T6, T7) away from the optimum: identities and bounds for sparse, dense and weighted points."""
+    """T6 and T7 away from the optimum: identities and bounds for sparse, dense and weighted points."""
     p, rng = problem, np.random.default_rng(1)
     for trial in range(12):
         weight = None if trial % 2 else rng.uniform(0.2, 2, p.n)
@@ -343,7 +343,7 @@ def test_enclosing_ball_of_kernels():
         gap, phi = oracle.meb_gap(p.K, alpha)
         assert gap <= tol.ENCLOSING_BALL_GAP * p.K.diagonal().max()
         assert phi == pytest.approx(r2, rel=1e-10)
-        if p.kernel == "rbf":  # constant diagonal: the ball of Kt is the support vector machine (spec 1.6)
+        if p.kernel == "rbf":  # constant diagonal: the ball of Kt is the support vector machine
             truth, Kt = oracle.solve_svm(p.K, p.y, p.C), oracle.kt_matrix(p.K, p.y, p.C)
             alpha, r2 = oracle.solve_meb(Kt)
             assert r2 == pytest.approx(Kt[0, 0] - truth.R, rel=1e-12)
@@ -446,7 +446,7 @@ def test_second_order_pairs_reach_the_optimum():
 
 
 def test_published_formulas_are_the_canonical_steps():
-    """T19 and spec 2.2, and the misprint of 5.1."""
+    """T19: the paper's formulas by radii, and the misprint of the radius after an away step."""
     worst = 0.0
     for C, gamma in ((1.0, 0.3), (100.0, 0.3), (10.0, 2.0)):
         p = small("rbf", n=150, C=C, gamma=gamma)
@@ -528,7 +528,7 @@ def test_published_table():
 
 
 def test_wilcoxon_reproduces_the_paper():
-    """Spec 4.5; the values the paper prints and the table does not support are asserted at their recomputed value."""
+    """What the paper prints and its table does not support is asserted at the recomputed value."""
     time, accuracy = cases.PUBLISHED_TIME.T, cases.PUBLISHED_ACCURACY.T
     expected = [
         (time[1], time[0], "less", 17, 3.1e-6),
@@ -558,7 +558,7 @@ def test_wilcoxon_agrees_with_scipy_and_with_enumeration():
 
 
 def test_friedman_reproduces_the_paper():
-    """Spec 4.5: F = 14.858 for time, and both printed p-values are twice the tail of F(2, 50)."""
+    """Frandi et al., Friedman tests: F = 14.858 for time, and both printed p-values are twice the tail of F(2, 50)."""
     time = oracle.friedman(cases.PUBLISHED_TIME)
     np.testing.assert_allclose(time.ranks, [2.69, 1.77, 1.54], atol=5e-3)
     assert pytest.approx(14.858, abs=2 * tol.PRINTED_STATISTIC) == time.F
@@ -573,7 +573,7 @@ def test_friedman_reproduces_the_paper():
 
 
 def test_sampling_numbers():
-    """Spec 2.8: 59 draws hit the best 5 % with probability 0.9515; 77 and 90 draws for 98 % and 99 %."""
+    """59 draws hit the best 5 % with probability 0.9515; 77 and 90 draws for 98 % and 99 %."""
     assert pytest.approx(0.9515, abs=5e-5) == 1 - 0.95**59
     assert 1 - scipy.stats.hypergeom.pmf(0, 2000, 100, 59) == pytest.approx(0.9537, abs=5e-5)
     for draws, confidence in ((59, 0.95), (77, 0.98), (90, 0.99)):

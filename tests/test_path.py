@@ -106,7 +106,7 @@ def solves(monkeypatch):
 
 @pytest.fixture
 def working_sets(monkeypatch):
-    """Cuts at small n: how many became smaller, and how many exchanged samples; more than 40 exchanges are a fault."""
+    """Working sets at small n: how many became smaller, how many exchanged samples; over 40 exchanges are a fault."""
     seen = {"smaller": [], "exchanged": []}
     monkeypatch.setattr(working_set, "sizes", lambda n: [n, 64, 48])
 
@@ -596,10 +596,10 @@ def test_ctrl_c_keeps_what_was_found(monkeypatch, call, how):
 
 
 def test_ctrl_c_in_the_lanes(monkeypatch):
-    def climb(*_):
+    def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(coarse_to_fine, "solve_by_lanes", climb)
+    monkeypatch.setattr(coarse_to_fine, "solve_by_lanes", interrupt)
     monkeypatch.setattr(coarse_to_fine, "FULL", 0)
     assert set(_interrupted().status.name) == {"INTERRUPTED"}
 

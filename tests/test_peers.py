@@ -1,4 +1,4 @@
-"""Agreement with scikit-learn where it solves the same problem: `LinearSVC(loss="squared_hinge", C=C/2)` (spec 1.4)."""
+"""Agreement with scikit-learn where it solves the same problem: `LinearSVC(loss="squared_hinge", C=C/2)`."""
 
 import warnings
 

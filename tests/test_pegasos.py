@@ -1,4 +1,4 @@
-"""Pegasos and ball-SGD: against the recursions in NumPy, the bounds of the theory, and the exact solver (spec 3.2)."""
+"""Pegasos and ball-SGD: against the recursions in NumPy, the bounds of the theory, and the exact solver."""
 
 import functools
 

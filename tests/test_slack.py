@@ -1,4 +1,4 @@
-"""The slack-constrained hinge SVM: certificates, and what it is to the C-SVM and the nu-SVM (spec 1.3 to 1.6, 3.2)."""
+"""The slack-constrained hinge SVM: certificates, and what it is to the C-SVM and the nu-SVM (docs/mathematics.md)."""
 
 import functools
 
@@ -60,7 +60,7 @@ def at_optimum(nu, bias="none", weighted=False):
 @every_bias
 @pytest.mark.parametrize("weighted", [False, True])
 def test_the_optimal_p_is_certified_as_optimal(bias, weighted):
-    """The unit vector along `sum p_i y_i phi_i` and p meet at f*: both bounds are exact; weights count as in spec."""
+    """The unit vector along `sum p_i y_i phi_i` and p meet at f*: both bounds are exact; weights count."""
     for nu in NUS:
         fit, _ = at_optimum(nu, bias, weighted)
         wanted = exact(nu, bias, weighted)
@@ -73,7 +73,7 @@ def test_the_optimal_p_is_certified_as_optimal(bias, weighted):
 
 
 def test_11_every_p_bounds_the_optimum():
-    """Item 11, with and without a free bias (where p has half of its mass in each class), for random p and sparse p."""
+    """With and without a free bias (where p has half of its mass in each class), for random p and sparse p."""
     _, y, K = data()
     rng = np.random.default_rng(2)
     p = np.concatenate([rng.dirichlet(np.full(N, scale), 10) for scale in (0.02, 0.3, 30.0)])
@@ -99,7 +99,7 @@ def test_certificate_holds_for_a_vector_that_is_too_long():
     assert float(certificate.dual) == pytest.approx(wanted.level, rel=1e-9)
 
 
-# --- item 10: the correspondence of spec 1.5
+# --- the conversions of docs/mathematics.md, The slack budget
 # ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -113,7 +113,7 @@ def test_10_level_is_the_inverse_norm_and_p_tells_lambda(nu, bias):
     assert level == pytest.approx(through_C.level, rel=1e-6)
     inverse = level**2 / (N * p.max()) - nu * level
     assert inverse == pytest.approx(1 / (N * through_C.C), rel=1e-4)
-    long = level * np.sqrt(p @ truth.signed(K, y, bias) @ p) / (N * p.max())  # the second form of spec 1.5
+    long = level * np.sqrt(p @ truth.signed(K, y, bias) @ p) / (N * p.max())  # the other form
     assert long == pytest.approx(1 / (N * through_C.C), rel=1e-4)
 
 
@@ -171,7 +171,7 @@ def test_an_inexact_p_may_tell_no_C():
     assert float(equivalent_C(problem, fit)) == float("inf")
 
 
-# --- items 13 and 15: the optimum as a function
+# --- the optimum as a function
 # ---------------------------------------------------------------------------------------------------------------------
 
 

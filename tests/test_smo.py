@@ -1,4 +1,4 @@
-"""SMO on hinge problems and on boxes in general (item 17 of spec 3.2), against exact solutions and scikit-learn."""
+"""SMO on hinge problems and on boxes in general, against exact solutions and scikit-learn."""
 
 import dataclasses
 import functools
@@ -78,7 +78,7 @@ def assert_certified(fit, wanted, tol):
 @every_setting
 @pytest.mark.parametrize("C", [0.05, 2.0, 300.0])
 def test_17_objective_is_that_of_the_exact_solver(variables, bias, C):
-    """Item 17 asks for 1e-6 against a QP solver; and for bounds on alpha and a gap that is no less than 0."""
+    """1e-6 against a QP solver; and bounds on alpha and a gap that is no less than 0."""
     _, y, K = data()
     fit = solve(C, bias, solver=SMO(variables=variables, tol=TIGHT))
     wanted = exact(C, bias)

@@ -1,4 +1,4 @@
-"""The Stochastic Batch Perceptron, item by item of spec 3.2, against `oracle_hinge` and a NumPy recursion."""
+"""The Stochastic Batch Perceptron, property by property, against `oracle_hinge` and a NumPy recursion."""
 
 import dataclasses
 import functools
@@ -68,7 +68,7 @@ def _on_host(leaf):
     return leaf if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else np.asarray(leaf)
 
 
-# --- items 5 and 19: draws
+# --- draws
 # ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -134,7 +134,7 @@ def test_19_squared_norm_with_duplicates_in_the_batch(nu):
     np.testing.assert_allclose(state.c, state.a @ Q, atol=1e-12 * np.sqrt(50))
 
 
-# --- item 6: the state
+# --- the state
 # ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -173,7 +173,7 @@ def test_6_state_is_consistent_in_float32(steps):
     assert (state.a >= 0).all()
 
 
-# --- items 7 and 8: what w / level is worth
+# --- what w / level is worth
 # ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -199,7 +199,7 @@ def test_7_8_loss_of_the_scaled_vector_and_lemma_2_1(steps):
     np.testing.assert_allclose(found[positive], (nu / level)[positive], rtol=1e-12)
 
     missing = best[which] - level
-    assert missing.min() >= -1e-7  # item 9: nothing is better than the optimum
+    assert missing.min() >= -1e-7  # nothing is better than the optimum
     useful = missing * norm < 1
     assert useful.any()
     assert (level[useful] > 0).all()
@@ -209,7 +209,7 @@ def test_7_8_loss_of_the_scaled_vector_and_lemma_2_1(steps):
     assert (found[useful] <= loss[useful] * factor + 1e-6).all()
 
 
-# --- items 9 and 11: convergence
+# --- convergence
 # ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -234,7 +234,7 @@ def test_9_mean_gap_is_below_its_bound_and_falls():
 
 @pytest.mark.slow
 def test_9_with_a_free_bias_too():
-    """The bias is no part of the unit vector; the bound of the specification is for the mean, without one."""
+    """The bias is no part of the unit vector; the bound `3 r / sqrt(steps)` is for the mean, without one."""
     steps = np.array([10, 100, 1000, 10_000])
     assert (gaps("free") <= 3 * 1.0 / np.sqrt(steps)).all()
     assert np.polyfit(np.log(steps[1:]), np.log(gaps("free")[1:]), 1)[0] <= -0.4
@@ -252,7 +252,7 @@ def test_11_gap_of_the_mean_p_falls_to_zero():
     assert above - water.level[0] <= 1e-3 * above
 
 
-# --- items 12 and 13: symmetries
+# --- symmetries
 # ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -294,7 +294,7 @@ def test_13_duplicating_every_point_changes_no_exact_step():
     np.testing.assert_allclose(doubled_water.level, water.level, atol=1e-12)
 
 
-# --- item 14: the algorithm itself
+# --- the algorithm itself
 # ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -334,7 +334,7 @@ def test_14_kernel_steps_are_the_vector_recursion(average):
     np.testing.assert_allclose(state.mean.c, z @ mean / total, atol=1e-10)
 
 
-# --- item 20: counters
+# --- counters
 # ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -382,7 +382,7 @@ def test_fit_is_certified_and_the_same_compiled():
     assert int(host.steps) == int(fits[NU].steps)
     np.testing.assert_allclose(host.alpha, fits[NU].alpha, atol=1e-12)
     np.testing.assert_allclose(host.dual_coef, fits[NU].dual_coef, atol=1e-12)
-    # Item 7 on what a user gets, and a C of the right order, as far as p converged.
+    # The same on what a user gets, and a C of the right order, as far as p converged.
     _, y, K = data()
     loss = np.maximum(0, 1 - y * (K @ np.asarray(host.dual_coef) + float(host.bias))).mean()
     assert loss == pytest.approx(NU / float(host.certificate.dual), rel=1e-10)
@@ -435,14 +435,14 @@ def test_every_configuration_converges(bias, batch, average):
 
 @pytest.mark.slow
 def test_a_free_bias_converges_to_that_of_the_c_svm():
-    """Spec 5.19: exact supergradients find b; 0.1216 for 0.122 was seen."""
+    """Exact supergradients find b; 0.1216 for 0.122 was seen."""
     fit = jaxsvm.fit(problem(bias="free"), dataclasses.replace(EXACT, tol=2e-3, steps=200_000))
     svm = truth.hinge_solution(*data()[2:0:-1], exact(NU, "free").C, "free")
     assert float(fit.bias) == pytest.approx(svm.bias, abs=2e-2)
 
 
 def test_a_level_below_zero_is_reported_and_never_divided_by():
-    """Spec 1.4 and 4.4: at small nu the level is negative for a while; to divide by it would flip predictions."""
+    """At small nu the level is negative for a while; to divide by it would flip predictions."""
     solver = dataclasses.replace(SINGLE, steps=5)
     with pytest.warns(jaxsvm.ConvergenceWarning, match="MAX_STEPS"):
         fit = jaxsvm.fit(problem(1e-4), solver)
@@ -456,7 +456,7 @@ def test_a_level_below_zero_is_reported_and_never_divided_by():
 
 
 def test_no_slack_on_inseparable_samples_ends_without_a_claim():
-    """nu = 0 (spec 6.6): f* = 0 at w = 0, which no relative gap certifies."""
+    """nu = 0: f* = 0 at w = 0, which no relative gap certifies."""
     x, y, _ = data()
     here = slack_problem(jaxsvm.gram(Linear(), np.concatenate([x, x])), np.concatenate([y, -y]), 0.0, bias="none")
     with pytest.warns(jaxsvm.ConvergenceWarning):

@@ -1,4 +1,4 @@
-"""Water levels against a linear programme (items 1 to 4 of spec 3.2, and 6.6)."""
+"""Water levels against a linear programme: the level, its residual, p, supergradients; float32."""
 
 import functools
 from typing import NamedTuple
@@ -70,10 +70,10 @@ def relative(a, b):
 
 
 def assert_valid(water, floors, bias=False):
-    """Items 2 and 3: the volume is spent; p proves the level from above."""
+    """The volume is spent; p proves the level from above."""
     c, scale = floors.c + floors.y * water.bias[:, None], 1 + np.abs(floors.c).max(axis=1)
     spent = np.where(floors.w > 0, floors.w * np.maximum(0, water.level[:, None] - c), 0).sum(axis=1)
-    # The specification's 1e-10 (1 + V), for heights of the order 1: a rounding of a height counts n times.
+    # 1e-10 (1 + V), for heights of the order 1: a rounding of a height counts n times.
     assert (np.abs(spent - floors.volume) <= 1e-10 * (1 + floors.volume) + 1e-14 * N * scale).all()
     p = water.p
     assert (p >= 0).all()
@@ -86,7 +86,7 @@ def assert_valid(water, floors, bias=False):
         assert np.abs((p * floors.y).sum(axis=1)).max() <= 1e-12
 
 
-# --- item 1: the level
+# --- the level
 # ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -101,7 +101,7 @@ def test_1_2_3_level_is_that_of_the_linear_programme(method, weighted):
 
 
 def test_1_reference_routines_agree_with_the_linear_programme():
-    """(i) to (iv) of spec 2.2 as host code, (iv) being the paper's Algorithm 2, corrected; golden values."""
+    """Four routines as host code, the last of them the paper's Algorithm 2, corrected; golden values."""
     here = floors()
     routines = (
         lambda c, volume: truth.level_by_sorting(c, volume)[0],
@@ -136,7 +136,7 @@ def test_1_2_3_level_with_bias_is_that_of_the_linear_programme(method, weighted)
     water = found(method, here, bias=True)
     assert relative(water.level, here.level_with_bias).max() <= 1e-9
     assert_valid(water, here, bias=True)
-    # Item 2: the same level at c + y b; and one number of covered samples (mass) that suits both classes.
+    # The same level at c + y b; and one number of covered samples (mass) that suits both classes.
     shifted = here._replace(c=here.c + here.y * water.bias[:, None])
     assert relative(found("sort", shifted).level, water.level).max() <= 1e-10
     height = shifted.c - water.level[:, None]
@@ -148,7 +148,7 @@ def test_1_2_3_level_with_bias_is_that_of_the_linear_programme(method, weighted)
 
 
 def test_1_reference_routines_with_bias_agree_with_the_linear_programme():
-    """The closed form of spec 2.3, and the paper's Algorithm 3, corrected; both take the middle of the biases."""
+    """The closed form, and the paper's Algorithm 3, corrected; both take the middle of the biases."""
     here = floors()
     water = found("sort", here, bias=True)
     for lane, (c, y, volume) in enumerate(zip(here.c, here.y, here.volume, strict=True)):
@@ -200,7 +200,7 @@ def test_weight_two_is_duplication_and_weight_zero_absence(method):
         np.testing.assert_allclose(bound, repeated.level, atol=1e-12)
 
 
-# --- item 4: concave, with p as supergradient, and Lipschitz
+# --- concave, with p as supergradient, and Lipschitz
 # ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -223,14 +223,14 @@ def test_4_p_is_a_supergradient_and_the_level_is_lipschitz(method, bias):
     assert (np.abs(levels[0] - levels[1]) <= radius * np.linalg.norm(w - other, axis=1) + 1e-10 * scale).all()
 
 
-# --- spec 6.6 and transformations
+# --- float32 and transformations
 # ---------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("method", "bias"), [(m, False) for m in METHODS] + [(m, True) for m in BIAS_METHODS])
 @pytest.mark.parametrize("lowest", [0.0, -0.7])
 def test_a_tiny_volume_is_not_lost_in_float32(method, bias, lowest):
-    """Spec 6.6: V = 4e-6 beside responses of the order 1; unshifted sums are 2 % off."""
+    """V = 4e-6 beside responses of the order 1; unshifted sums are 2 % off."""
     rng = np.random.default_rng(3)
     near = np.array([0, 2.0**-20, 2.0**-18, 0.5])  # above the lowest of each class: exact in float32
     c = np.concatenate([near, near, rng.uniform(0.5, 1, N - 8)])[None] + np.float32(lowest)

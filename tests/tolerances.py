@@ -1,4 +1,5 @@
-"""Named tolerances, each with its reason.  Numbers T1 to T20 refer to the table in section 3 of the specification.
+"""Named tolerances, each with its reason.  T1 to T20 are the properties of the Frank-Wolfe iteration
+that `test_frank_wolfe.py` and `test_oracle.py` check; each is said here.
 
 Relative unless the name or the reason says otherwise.  All are for float64, except the last group.
 """
@@ -9,7 +10,7 @@ ORACLE_ASSERTED_GAP = 1e-10  # the oracle raises above this, so no test can sile
 ORACLE_KKT = 1e-9  # stationarity of s over R, on problems with stiffness up to 1e6
 ENCLOSING_BALL_GAP = 1e-10  # upper minus lower bound of the squared radius, of the squared spread
 PEER_OBJECTIVE = 1e-8  # primal value of scikit-learn or SciPy at its tightest practical setting
-PEER_COEFFICIENTS = 1e-5  # w, b of liblinear (spec 1.4 measured 3e-8): square root of its objective error
+PEER_COEFFICIENTS = 1e-5  # w, b of liblinear (measured 3e-8): square root of its objective error
 
 # The acceptance test: every solver against the oracle.
 ACCEPTED_GAP = 1e-8  # certified relgap asked of an exact solver before solutions are compared (T16)
@@ -45,7 +46,7 @@ SAMPLING_BAND = (0.945, 0.96)  # T20: 0.9515 to 0.9537 expected, standard deviat
 PRINTED_STATISTIC = 5e-4  # absolute: statistics are printed with three decimals at most
 PRINTED_P = 0.02  # p-values are printed with two or three digits
 
-# float32 (spec 1.5, 6.3).  Measured on the 200 random problems: exact solution of the kernel rounded to float32, its
+# float32.  Measured on the 200 random problems: exact solution of the kernel rounded to float32, its
 # float32 certificate. Worst by stiffness Delta^2 C: 2e-7 up to 1e3, 4e-4 up to 1e5, 8e-3 up to 1e6, 2.4e-2 up to 1e7.
 FLOAT32_GAP_SOFT = 1e-6  # certified gap within reach at stiffness up to 1e3 (worst 2e-7)
 FLOAT32_GAP = 1e-3  # certified gap within reach at stiffness up to 1e5 (worst 4e-4)

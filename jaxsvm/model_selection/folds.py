@@ -1,6 +1,6 @@
 """Folds as people give them, as masks: a number, a splitter, pairs of parts, the fold of each sample.
 
-The one dealer of `cross_validate` and `tune`.
+What `cross_validate` and `tune` share.
 """
 
 import warnings

@@ -159,7 +159,7 @@ def tune(
 
 
 class _Search:
-    """The walk of the optimiser, on the host."""
+    """The iterations of the optimiser, on the host."""
 
     def __init__(self, objective: Objective, data: HeldOut, optimizer: Any, parameters: Any, bounds: Any) -> None:
         self.objective, self.data = objective, data

@@ -42,7 +42,7 @@ def entry(values: Float[Array, " n"], index: Int[Array, ""]) -> Float[Array, ""]
 def balanced_draw(
     key: jax.Array, y: Float[Array, " n"], eligible: Bool[Array, " n"], size: int
 ) -> tuple[Int[Array, " size"], Bool[Array, " size"]]:
-    """Draw distinct eligible indices, half from each class (spec 2.7: an unbalanced draw misses rare classes).
+    """Draw distinct eligible indices, half from each class (an unbalanced draw misses rare classes).
 
     Args:
         key: A random key.

@@ -14,7 +14,7 @@ of a kernel's spectrum lies about it and not at 0 (16 iterations where `Z Z' + 1
 A round costs one product for what leaves the support, one for each iteration of conjugate gradients, and one that
 certifies the dual point `max(c, 0)` from scratch.
 
-It is at home where C times the kernel's diagonal is about 1 or less (there a round gains four decades): for larger C
+It is fast where C times the kernel's diagonal is about 1 or less (there a round gains four decades): for larger C
 the support is nearly degenerate, full steps leave it again, and pair steps are faster.
 """
 

@@ -24,7 +24,7 @@ UNIFORM = 0.3
 
 TURN = 10.0
 """Where `C mean(K_ii)` exceeds this, a solution moves with 1/C, below with log C: the path is nearly straight in
-`log(C / (C + TURN))`. For C > 30 that takes two decades off the error of a mean in log C."""
+`log(C / (C + TURN))`. For C > 30 that takes up to two decades off the error of a mean in log C."""
 
 RESERVE = 0.95
 """Share of `tol` that lanes and problems on a working set are held to, so that the last certification confirms them."""

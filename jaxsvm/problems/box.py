@@ -3,7 +3,7 @@
     max  q'a - 1/2 a'Qa    over  0 <= a_i <= U_i,  optionally  c'a = e,        Q_ij = y_i y_j (K_ij + offset)
 
 is the dual of `min 1/2 |w|^2 + b e + sum_i U_i max(0, q_i - y_i <w, phi_i> - b c_i)`; `q = 1` and `U_i = C weight_i`
-make it the hinge SVM (spec of the stochastic batch perceptron, 1.2: `lambda = 1 / (n C)`), and `c = y`, `e = 0` its
+make it the hinge SVM (`lambda = 1 / (n C)` in Cotter et al. 2012 and Pegasos), and `c = y`, `e = 0` its
 unregularised bias. With `s = Qa` and `r = q - s - b c` the gap is a sum of terms none of which is negative,
 
     P - D = sum_i (U_i - a_i) max(0, r_i) + a_i max(0, -r_i),

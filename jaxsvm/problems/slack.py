@@ -5,7 +5,7 @@
 (Hazan, Koren, Srebro 2011; Cotter, Shalev-Shwartz, Srebro 2012). Its objective is the water level of the responses
 (`jaxsvm.problems.water_level`), its dual `min_p sqrt(p'Qp) + n nu max_i p_i` over the simplex: every p bounds the
 optimum from above, which is the certificate. `w / level` solves the hinge problem with the C that `equivalent_C` tells
-(spec 1.5).
+(docs/mathematics.md, The slack budget).
 """
 
 import dataclasses
@@ -319,7 +319,7 @@ def C_of_lambda(lam: Any, n: Any) -> Any:  # noqa: N802
 
 
 def equivalent_nu(problem: BoxProblem, fit: Fit) -> Float[Array, ""]:
-    """The nu whose slack problem has the same solution as a hinge problem: its mean loss over `|w|` (spec 1.5).
+    """The nu whose slack problem has the same solution as a hinge problem: its mean loss over `|w|`.
 
     Args:
         problem: From `hinge_problem`.
@@ -333,7 +333,7 @@ def equivalent_nu(problem: BoxProblem, fit: Fit) -> Float[Array, ""]:
 
 
 def equivalent_C(problem: SlackProblem, fit: Fit) -> Float[Array, ""]:  # noqa: N802 (C is the field's name)
-    """The C whose hinge problem has the same solution: `1 / C = level^2 / q - n nu level`, `q = max_i p_i` (spec 1.5).
+    """The C whose hinge problem has the same solution: `1 / C = level^2 / q - n nu level`, `q = max_i p_i`.
 
     Args:
         problem: From `slack_problem`.
@@ -348,14 +348,14 @@ def equivalent_C(problem: SlackProblem, fit: Fit) -> Float[Array, ""]:  # noqa: 
 
 
 def nu_svm_parameter(problem: SlackProblem, fit: Fit) -> Float[Array, ""]:
-    """The nu of nu-SVM (scikit-learn's `NuSVC`) with the same decision function: `1 / (n max_i p_i)` (spec 1.5)."""
+    """The nu of nu-SVM (scikit-learn's `NuSVC`) with the same decision function: `1 / (n max_i p_i)`."""
     return 1 / (problem.weight.sum() * _highest(problem, fit.alpha))
 
 
 def distinct_evaluations(fit: Fit) -> Any:
     """Kernel values of distinct rows that a run computed, on the host: n for each sample that w is made of.
 
-    `fit.kernel_evaluations` is the nominal count, repeated rows included (spec 2.6). An int, or an array for lanes.
+    `fit.kernel_evaluations` is the nominal count, repeated rows included. An int, or an array for lanes.
     """
     coefficients = np.asarray(fit.dual_coef)
     total = np.count_nonzero(coefficients, axis=-1).astype(np.int64) * coefficients.shape[-1]

@@ -1,6 +1,6 @@
 """The problem: a Gram operator and labels become `min alpha' Kt alpha` over the simplex, with a certificate.
 
-`SquaredHingeProblem` is the squared-hinge SVM with a regularised bias or none (spec 1.1, 1.2, 1.4),
+`SquaredHingeProblem` is the squared-hinge SVM with a regularised bias or none,
 
     min 1/2 (|w|^2 + b^2) + 1/2 sum_i C_i max(0, 1 - y_i h(x_i))^2,      h(x) = w . phi(x) + b,   C_i = C weight_i
 
@@ -219,11 +219,11 @@ class SquaredHingeProblem:
         return margins + self.ridge * alpha
 
     def certificate(self, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Certificate:
-        """The squared-hinge certificate (spec 1.5) as if `s = Kt alpha` were exact, for a dual point in any scale.
+        """The squared-hinge certificate as if `s = Kt alpha` were exact, for a dual point in any scale.
 
         `relative_gap = sum_i C_i t_i / R` with `u_i = R - s_i`, `v_i = alpha_i / C_i`, and `t_i = u_i (u_i + 2 v_i)`
         where `u_i + v_i > 0`, else `-v_i^2`. Errors of `s` cancel in it to first order. Solvers look at it on the way;
-        what is decided rests on `certified`.
+        what is decided rests on `certified` (docs/mathematics.md, The certificate).
         """
         total = alpha.sum()
         alpha, s = alpha / total, s / total

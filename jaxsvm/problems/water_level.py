@@ -1,7 +1,7 @@
 """The water level: the worst margin after a budget of slack has been spent as well as it can be.
 
 Source: Cotter, Shalev-Shwartz, Srebro, "The Kernelized Stochastic Batch Perceptron" (ICML 2012), whose printed routines
-are wrong; the closed forms of the specification (1.3, 2.2, 2.3) stand here. Over a floor of heights `c_i` and widths
+are wrong (docs/mathematics.md, Sources); closed forms stand here. Over a floor of heights `c_i` and widths
 `w_i` pour a volume V: the surface stands at
 
     level = min_{p in simplex} p'c + V max_i p_i / w_i = min_k (sum of w c over the k lowest + V) / (their sum of w),
@@ -61,7 +61,7 @@ def water_level(c: Any, volume: Any, *, weight: Any = None, method: str = "sort"
     if method not in METHODS:
         raise InputError(f"method is {method!r}: one of {', '.join(METHODS)} is needed.")
     c, w, volume = _checked(c, volume, weight)
-    # Relative to the lowest: a small volume would be lost beside large responses (spec 6.6).
+    # Relative to the lowest: a small volume would be lost beside large responses.
     lowest = jnp.where(w > 0, c, jnp.inf).min()
     rest = jnp.where(w > 0, c - lowest, jnp.inf)
     level, p = {"sort": _by_sorting, "newton": _by_newton, "bisection": _by_bisection}[method](rest, w, volume)
@@ -69,7 +69,7 @@ def water_level(c: Any, volume: Any, *, weight: Any = None, method: str = "sort"
 
 
 def water_level_with_bias(c: Any, y: Any, volume: Any, *, weight: Any = None, method: str = "sort") -> WaterLevel:
-    """The largest `min_i (c_i + y_i b + xi_i)` over `xi >= 0`, `sum_i w_i xi_i <= volume` and all b (spec 2.3).
+    """The largest `min_i (c_i + y_i b + xi_i)` over `xi >= 0`, `sum_i w_i xi_i <= volume` and all b.
 
     Args:
         c: Responses without the bias, `(n,)`.

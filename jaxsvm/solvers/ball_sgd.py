@@ -1,6 +1,6 @@
 """SGD on the hinge over a ball: `min sum_i U_i max(0, 1 - y_i <w, phi_i>)` over `|w| <= B`, linear, sparse or kernel.
 
-Source: the row "SGD" of the runtime table in Cotter, Shalev-Shwartz, Srebro 2012 (spec 2.5). Per step t
+Source: the row "SGD" of table 1 in Cotter, Shalev-Shwartz, Srebro 2012. Per step t
 
     w <- w + B / (r sqrt(t) k) sum_{j in batch of k, y_j <w, phi_j> < 1} y_j phi_j,     w <- w min(1, B / |w|),
 

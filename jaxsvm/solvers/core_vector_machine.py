@@ -1,6 +1,6 @@
 """The Core Vector Machine: solve on a core set exactly, add the sample furthest outside, repeat.
 
-Source: Tsang, Kwok, Cheung 2005 with the outer loop of Badoiu and Clarkson (spec 2.3), the baseline of the
+Source: Tsang, Kwok, Cheung 2005 with the outer loop of Badoiu and Clarkson 2003, the baseline of the
 Frank-Wolfe paper; the inner solver is the second-order pair selection of LIBCVM. The loop is valid for any kernel,
 since the sample to add is chosen by `s = Kt alpha` and not by a distance: it is a fully corrective Frank-Wolfe
 method.
@@ -9,7 +9,7 @@ Where we depart: inner and outer iterations are the same step. A step moves mass
 where the core is solved (its own gap is small), the best vertex of all, which thereby joins the core. So nothing
 nests, `s` stays exact for all samples, and the driver's stop rules and counters apply. An inner step costs two
 columns of n instead of q kernel evaluations: on a stored Gram about what recomputing `s` after each inner solve
-costs. The inner tolerance halves where it was too loose to find a new vertex (spec: tighten and re-solve).
+costs. The inner tolerance halves where it was too loose to find a new vertex, as in LIBCVM.
 """
 
 import dataclasses

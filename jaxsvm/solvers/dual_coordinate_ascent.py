@@ -1,7 +1,7 @@
 """Stochastic dual coordinate ascent: exact steps of single dual variables, in random order, all responses carried.
 
-Sources: Hsieh, Chang, Lin, Keerthi, Sundararajan 2008 (a fresh permutation an epoch); Shalev-Shwartz and Zhang 2013
-(uniform draws; `O~(n + 1 / (lambda eps))` steps to a gap of eps). A step sets (spec 2.5)
+Sources: Hsieh, Chang, Lin, Keerthi, Sundararajan 2008, Algorithm 1 (a permutation an epoch); Shalev-Shwartz, Zhang 2013
+(uniform draws; `O~(n + 1 / (lambda eps))` steps to a gap of eps). A step sets
 
     a_i <- clip(a_i + (q_i - s_i) / Q_ii, 0, U_i),      s <- s + (its change) Q[:, i],
 

@@ -4,7 +4,7 @@ With `slack_i = 1 - y_i h(x_i)` and `beta_i = C_i max(0, slack_i)` the gradient 
 active set `slack > 0` is constant, the Hessian is `I + X_S' C_S X_S`. The constant is one more entry of w, regularised
 or not. Of g comes the duality gap for nothing: `P(w) - D(beta) = |g|^2 / 2`.
 
-The Hessian is by far the dearest part of a step (n d^2 against n d). Where n is much larger than d, a part of the
+The Hessian is the most expensive part of a step (n d^2 against n d). Where n is much larger than d, a part of the
 samples knows it well enough: the steps take as many tiles of rows as they need to go on shrinking the gap (subsampled
 Newton: Byrd, Chin, Neveitt, Nocedal 2011), and gradients always take all; what the part does not know of the Hessian
 the steps learn, by the secant pairs of L-BFGS with it as their metric. For large d conjugate gradients need products

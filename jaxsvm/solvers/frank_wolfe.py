@@ -6,9 +6,9 @@ for the second-order choice of a pair (`smo`). The whole solver is three objects
 alpha . s`. A step toward a vertex or away from one costs one column of `Kt` (n kernel evaluations), a pair step two,
 and all of them a few passes over vectors of length n.
 
-Rates: `classic` O(1/k); the others converge linearly, since R is strongly convex with modulus 2/C (spec 7).
+Rates: `classic` O(1/k); the others converge linearly, since R is strongly convex with modulus 2/C.
 
-Where we depart from the paper: the step formulas are those for any kernel (spec 2.1), not for a constant diagonal;
+Where we depart from the paper (docs/mathematics.md, Steps on the simplex): the step formulas are those for any kernel;
 the radius after an away step, printed with a wrong sign, is never formed, since R is carried instead; the stop rule
 is the driver's (`jaxsvm.loop`), tested on values that were recomputed from scratch.
 """
@@ -48,7 +48,7 @@ class FrankWolfe(Solver):
         draw: Size of the random draw, >= 2; static.
         check_every: Steps a chunk, between looks at the running stop rule; static.
         refresh_every: Steps after which `s` is recomputed from scratch at the latest; None: 4,000, or n where that is
-            more. (In float32 the running gap of steps that rescale drifts sooner, spec 6.3: nothing is decided on it.)
+            more. (In float32 the running gap of steps that rescale drifts sooner: nothing is decided on it.)
             Static.
         polish_products: "smo" only: matrix-vector products of a polish (`jaxsvm.solvers.polish`), which the driver
             grants once the pair steps have spent as many kernel evaluations: easy problems never see one,
@@ -162,7 +162,7 @@ class State(NamedTuple):
 
 
 def _vertex_step(problem: Any, state: State, may_go_away: bool) -> State:
-    """Toward the best vertex, or (MFW) away from the worst active one where that gap is larger (spec 2.1, 2.5).
+    """Toward the best vertex, or (MFW) away from the worst active one where that gap is larger.
 
     `G_plus = 2 (R - min s)` and `G_minus = 2 (max_active s - R)`: the larger of the two is the largest `|s - R|` among
     samples that lie below R or are active, so one search finds vertex and direction.
@@ -198,7 +198,7 @@ def _vertex_step(problem: Any, state: State, may_go_away: bool) -> State:
 
 
 def pair_step(problem: Any, state: Any, second_order: bool) -> Any:
-    """Move mass from an active vertex j to the best vertex i (spec 2.1; 2.3 for the second-order choice of j)."""
+    """Move mass from an active vertex j to the best vertex i (docs/mathematics.md, Steps on the simplex)."""
     alpha, s, R = state.alpha, state.s, state.R
     s_i, i = selection.argmin(s if problem.mask is None else jnp.where(problem.mask, s, jnp.inf))
     column_i, D_i = problem.column(i), selection.entry(problem.diagonal, i)

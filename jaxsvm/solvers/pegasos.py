@@ -1,7 +1,7 @@
 """Pegasos: stochastic subgradient descent on `lam/2 |w|^2 + mean hinge`, step `1 / (lam t)`; linear, sparse, kernel.
 
 Source: Shalev-Shwartz, Singer, Srebro, Cotter, "Pegasos: primal estimated sub-gradient solver for SVM" (Mathematical
-Programming 2011); the exact forms are those of the specification (2.5 for kernels, 8 for vectors). Per step t
+Programming 2011); where it is printed inexactly: docs/mathematics.md, Sources. Per step t
 
     w <- (1 - 1/t) w + 1 / (lam t k) sum_{j in batch of k, y_j <w, x_j> < 1} y_j x_j,
     w <- w min(1, 1 / (sqrt(lam) |w|)),

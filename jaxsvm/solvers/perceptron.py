@@ -1,6 +1,6 @@
 """The Perceptron in kernel form, online, and its margin version: no SVM solver, but what one has to beat.
 
-Sources: Rosenblatt 1958; Freund and Schapire 1999 (averages, kernels); spec 2.5. Samples come one by one; where
+Sources: Rosenblatt 1958; Freund and Schapire 1999 (averages, kernels). Samples come one by one; where
 `y_i <w, phi_i> <= margin`, `a_i <- a_i + 1`. A mistake costs n kernel evaluations, since all responses are carried, any
 other sample none. For every u, over the mistakes, `M <= L + r |u| sqrt(L) + r^2 |u|^2` with L the hinge losses of u.
 

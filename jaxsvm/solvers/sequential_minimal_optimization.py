@@ -3,10 +3,11 @@
 Sources: Platt 1999; Fan, Chen and Lin 2005 for the second-order choice of a pair under an equality (WSS 2); Steinwart,
 Hush and Scovel 2011 for one and two variables without one. It is the exact solver of hinge problems.
 
-Without an equality a step takes the variable whose own step gains most, `delta (1 - c_i) - K_ii delta^2 / 2` (spec
-2.5), and with two variables the one that gains most after it, and solves for both. Under an equality a pair moves along
-`(1 / c_i, -1 / c_j)`. A variable costs one column of Q, n kernel evaluations. Linear convergence in the end; the
-certificate is the duality gap with the best bias, not LIBSVM's violation of the optimality conditions.
+Without an equality a step takes the variable whose own step gains most, `delta r_i - Q_ii delta^2 / 2`,
+`r = q - Qa`, and with two variables the one that gains most after it, and solves for both. Under an equality a pair
+moves along `(1 / c_i, -1 / c_j)`: docs/mathematics.md, The hinge: a box. A variable costs one column of Q, n kernel
+evaluations. Linear convergence in the end; the certificate is the duality gap with the best bias, not LIBSVM's
+violation of the optimality conditions.
 """
 
 import dataclasses
@@ -153,7 +154,7 @@ def starting_point(problem: BoxProblem, init: Any) -> Float[Array, " n"]:
 
 
 def _single_step(problem: BoxProblem, state: State) -> State:
-    """The best single variable: `delta_i = clip(a_i + (q_i - s_i) / Q_ii, 0, U_i) - a_i` (spec 2.5)."""
+    """The best single variable: `delta_i = clip(a_i + (q_i - s_i) / Q_ii, 0, U_i) - a_i`."""
     a, s = state.a, state.s
     delta, gain = _single_gains(problem, a, s)
     best, i = selection.argmax(gain)
@@ -196,7 +197,7 @@ def _double_step(problem: BoxProblem, state: State) -> State:
 
 
 def _pair_step(problem: BoxProblem, state: State) -> State:
-    """The pair of WSS 2: i violates most, j promises the largest decrease with it (spec 2.5)."""
+    """The pair of WSS 2 (Fan, Chen and Lin 2005): i violates most, j promises the largest decrease with it."""
     a, s, D = state.a, state.s, problem.diagonal
     c = jnp.ones_like(a) if problem.c is None else problem.c
     pull, up, low = _pulls(problem, state)

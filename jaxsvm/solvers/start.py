@@ -1,4 +1,4 @@
-"""Where a simplex solver starts (spec 2.7): the ball of a random draw, two far points, the centre, or a warm start."""
+"""Where a simplex solver starts: the ball of a random draw, two far points, the centre, or a warm start."""
 
 from typing import Any, NamedTuple
 

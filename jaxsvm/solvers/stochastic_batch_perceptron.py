@@ -1,7 +1,7 @@
 """The Stochastic Batch Perceptron: stochastic supergradient ascent on the water level of a unit vector's responses.
 
 Source: Cotter, Shalev-Shwartz, Srebro, "The Kernelized Stochastic Batch Perceptron" (ICML 2012), Algorithm 1, with the
-corrections of the specification (2.1, 5, 6). All responses are carried, so a step knows the worst margins exactly and
+corrections of docs/mathematics.md, Sources. All responses are carried, so a step knows the worst margins exactly and
 learns from one of them, drawn from the minimax distribution p, at the price of its row: n kernel evaluations. The mean
 of the iterates is within `3 r / sqrt(steps)` of the optimum in expectation.
 
@@ -141,7 +141,7 @@ class StochasticBatchPerceptron(Solver):
         return problem.certificate(*self.dual_point(problem, state)).relative_gap / self.tol * state.claim
 
     def _averaged(self, mean: "Mean", t: Array, new: "Mean") -> "Mean":
-        """Running means: long sums would lose digits in float32 (spec 6.1). Up to `burn_in` the newest alone."""
+        """Running means: long sums would lose digits in float32. Up to `burn_in` the newest alone."""
         since = jnp.maximum(t - self.burn_in, 1).astype(new.c.dtype)
         rho = 2 / (since + 1) if self.average == "linear" else 1 / since
         of_w = jnp.ones_like(rho) if self.average == "last" else rho

@@ -27,12 +27,13 @@ BUFFER_TILE = 256
 def sampled(
     solver: Any, r: int = 59, tries: int = 7, final_check: str = "full", capacity: int | None = None
 ) -> "Sampled":
-    """Search the next vertex among `r` random ones: the paper's "probabilistic speedup" (spec 2.8, 2.9).
+    """Search the next vertex among `r` random ones: the "probabilistic speedup" of Frandi et al.
 
     A step costs at most `r q + q` kernel evaluations for q active samples, and no work of order n. It stops where
-    `tries` samples in a row hold no violator of the stop rule. **That can be far too early** (spec 2.8: with 10 % of
-    violators left): hence the full check, which is the default; with "none" the fit ends there, as published, with
-    the certificate of the point it returns, and with status CONVERGED only where that certificate bears it out.
+    `tries` samples in a row hold no violator of the stop rule. **That can be far too early** (with 10 % of
+    violators left; docs/mathematics.md, Steps on the simplex): hence the full check, which is the default; with "none"
+    the fit ends there, as published, with the certificate of the point it returns, and with status CONVERGED only where
+    that certificate bears it out.
 
     Args:
         solver: A Frank-Wolfe or Core Vector Machine configuration.
@@ -264,7 +265,7 @@ class Sampled(Solver):
             return G / ((2 * tol + tol**2) * (problem.diameter_squared - R))
         if self.solver.stop == "relative_fw" or problem.kind == "ball":
             return G / (tol * jnp.abs(R))
-        # The certificate's sum (spec 1.5), exact on the buffer and estimated by the sample for the inactive rest.
+        # The certificate's sum, exact on the buffer and estimated by the sample for the inactive rest.
         weights, s = inner.alpha[: indices.shape[0]], inner.s[: indices.shape[0]]
         ridge = problem.ridge[indices]
         u, v = R - s, weights * ridge
