@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxsvm.errors import InputError, require_finite
-from jaxsvm.kernels import kernel_from_dict
+from jaxsvm.model_description import kernel_from_dict
 from jaxsvm.points import MAX_INT32
 from jaxsvm.result import Certificate
 

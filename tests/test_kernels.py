@@ -23,9 +23,8 @@ from jaxsvm.kernels import (
     Precomputed,
     Sigmoid,
     as_kernel,
-    kernel_from_dict,
-    kernel_to_dict,
 )
+from jaxsvm.model_description import kernel_from_dict, kernel_to_dict
 
 ARD = np.array([0.3, 0.02, 1.1, 0.5])
 

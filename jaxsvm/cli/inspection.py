@@ -6,6 +6,7 @@ import numpy as np
 
 from jaxsvm import kernels
 from jaxsvm.model import Model
+from jaxsvm.model_description import kernel_to_dict
 
 
 def features_of(model: Model) -> int | None:
@@ -51,7 +52,7 @@ def describe_model(file: str, model: Model) -> dict[str, Any]:
         "classes": list(model.classes),
         "d": features_of(model),
         "support": int(model.coef.shape[0]),
-        "kernel": kernels.kernel_to_dict(model.basis.kernel) if hasattr(model.basis, "kernel") else None,
+        "kernel": kernel_to_dict(model.basis.kernel) if hasattr(model.basis, "kernel") else None,
         "dtype": str(model.coef.dtype),
         "scaled": model.scaling is not None,
         "columns": None if model.columns is None else list(model.columns),

@@ -10,7 +10,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from jaxsvm.errors import InputError, is_concrete
-from jaxsvm.kernels import Kernel, Linear, Precomputed, kernel_from_dict, kernel_to_dict
+from jaxsvm.kernels import Kernel, Linear, Precomputed
 from jaxsvm.numerics.precision import precisely
 from jaxsvm.points import CSR, as_points, by_row_tiles, dense_rows, product, transposed_product
 
@@ -178,44 +178,3 @@ def _blocks(coef: Array, basis: Any, points: Any, size: int) -> Array:
     if m % size == 0:
         return head
     return jnp.concatenate([head, value(jnp.arange(whole * size, m, dtype=jnp.int32))])
-
-
-# --- in a file
-# ---------------------------------------------------------------------------------------------------------
-
-
-def basis_to_arrays(basis: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A basis as a description in JSON's types and named arrays.
-
-    Raises:
-        InputError: Where the kernel is a user's function.
-    """
-    if isinstance(basis, FourierBasis):
-        return {"type": "fourier"}, {"frequencies": basis.frequencies, "phases": basis.phases, "shift": basis.shift}
-    description: dict[str, Any] = {"type": "kernel", "kernel": kernel_to_dict(basis.kernel), "near": basis.near}
-    arrays = {"shift": basis.shift}
-    if isinstance(basis, NystroemBasis):
-        description["type"] = "nystroem"
-        arrays["whitening"] = basis.whitening
-    if isinstance(basis.x, CSR):
-        description["sparse"] = {"d": basis.x.d, "width": basis.x.width}
-        arrays |= {"data": basis.x.data, "indices": basis.x.indices, "indptr": basis.x.indptr}
-    else:
-        arrays["x"] = basis.x
-    return description, arrays
-
-
-def basis_from_arrays(description: dict[str, Any], arrays: dict[str, Any]) -> Any:
-    """What `basis_to_arrays` described."""
-    values = {name: jnp.asarray(value) for name, value in arrays.items()}
-    if description["type"] == "fourier":
-        return FourierBasis(values["frequencies"], values["phases"], values["shift"])
-    kernel = kernel_from_dict(description["kernel"])
-    near = bool(description.get("near", False))  # files of earlier versions do not know
-    if "sparse" in description:
-        x: Any = CSR(values["data"], values["indices"], values["indptr"], **description["sparse"])
-    else:
-        x = values["x"]
-    if description["type"] == "nystroem":
-        return NystroemBasis(kernel, x, values["shift"], values["whitening"], near)
-    return KernelBasis(kernel, x, values["shift"], near)
