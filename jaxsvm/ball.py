@@ -19,8 +19,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import InputError, is_concrete
+from jaxsvm.gram.dense import DenseGram, dense_values
 from jaxsvm.gram.low_rank import LowRankGram
-from jaxsvm.gram.operators import DenseGram, dense_values
 from jaxsvm.interruption import watching
 from jaxsvm.kernels import Kernel, Linear, Scaled, Sum
 from jaxsvm.loop import fit as solve

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from jaxsvm.errors import InputError
-from jaxsvm.gram.operators import BUILD_TILE
+from jaxsvm.gram.tiled import BUILD_TILE
 from jaxsvm.interruption import Interruption
 
 VECTORS = 4

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxsvm.gram.operators import MEMORY, DenseGram, part_of
+from jaxsvm.gram.build import MEMORY
+from jaxsvm.gram.dense import DenseGram, part_of
 from jaxsvm.path.grid import Grid, Point
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 

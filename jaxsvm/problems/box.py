@@ -21,7 +21,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import InputError, is_concrete, require_finite
-from jaxsvm.gram.operators import DenseGram, part_of
+from jaxsvm.gram.dense import DenseGram, part_of
 from jaxsvm.numerics.precision import rounded, rounding
 from jaxsvm.problems.corrections import beside
 from jaxsvm.problems.squared_hinge import (

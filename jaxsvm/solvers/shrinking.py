@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxsvm.gram.operators import MEMORY
+from jaxsvm.gram.build import MEMORY
 from jaxsvm.interruption import Interruption, interrupted, watching
 from jaxsvm.loop import drive, warn_unless_converged
 from jaxsvm.problems.box import BoxProblem, reduced
