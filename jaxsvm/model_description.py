@@ -8,22 +8,13 @@ import numpy as np
 
 from jaxsvm.errors import InputError
 from jaxsvm.gram.basis import FourierBasis, KernelBasis, NystroemBasis
-from jaxsvm.kernels import (
-    RBF,
-    Kernel,
-    Laplacian,
-    Linear,
-    Polynomial,
-    Precomputed,
-    Product,
-    Scaled,
-    Sigmoid,
-    Sum,
-)
+from jaxsvm.kernels import RBF, Kernel, Laplacian, Linear, Polynomial, Precomputed, Product, Scaled, Sigmoid, Sum
 from jaxsvm.points import CSR
 
-_SIMPLE = {cls.__name__: cls for cls in (Linear, RBF, Laplacian, Polynomial, Sigmoid, Precomputed)}
-_COMPOSED = {cls.__name__: cls for cls in (Sum, Product, Scaled)}
+KERNELS = {
+    cls.__name__: cls for cls in (Linear, RBF, Laplacian, Polynomial, Sigmoid, Precomputed, Sum, Product, Scaled)
+}
+"""The kernels that a file can hold, by name: others are functions of a user's own."""
 
 
 def basis_to_arrays(basis: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -70,7 +61,7 @@ def kernel_to_dict(kernel: Kernel) -> dict[str, Any]:
         InputError: For a user's function, which no file can hold.
     """
     name = type(kernel).__name__
-    if name not in _SIMPLE and name not in _COMPOSED:
+    if name not in KERNELS:
         raise InputError(
             f"kernel {name} cannot be written to a file: save the fit's arrays and rebuild the kernel in code."
         )
@@ -89,9 +80,9 @@ def kernel_from_dict(description: dict[str, Any]) -> Kernel:
     """
     fields = dict(description)
     name = fields.pop("kernel", None)
-    cls = (_SIMPLE | _COMPOSED).get(name)
+    cls = KERNELS.get(name)
     if cls is None:
-        raise InputError(f"kernel is {name!r}: one of {', '.join(_SIMPLE | _COMPOSED)} is needed.")
+        raise InputError(f"kernel is {name!r}: one of {', '.join(KERNELS)} is needed.")
     return cls(**{key: _field_from_json(value) for key, value in fields.items()})
 
 

@@ -9,9 +9,9 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from jaxsvm.gram.basis import KernelBasis
-from jaxsvm.gram.tiled import BUILD_TILE, TiledGram, expansion, from_points, wide_product
-from jaxsvm.kernels import Kernel, Linear, Precomputed
+from jaxsvm.gram.tiled import BUILD_TILE, OfPoints, TiledGram
+from jaxsvm.kernels import Kernel, Precomputed
+from jaxsvm.numerics.products import matmul
 from jaxsvm.points import CSR, dense_rows
 
 WIDE_TILE = 256
@@ -21,7 +21,7 @@ with 16 of them 57 (19), with 64 158 (48); 16 rows take 68, 124 and 356."""
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class DenseGram:
+class DenseGram(OfPoints):
     """All kernel values, stored.
 
     Attributes:
@@ -40,6 +40,8 @@ class DenseGram:
     K: Float[Array, "n n"]
     near: bool = dataclasses.field(default=False, metadata={"static": True})
     vouched: bool = dataclasses.field(default=False, metadata={"static": True})
+
+    stored = True
 
     @property
     def n(self) -> int:
@@ -70,7 +72,7 @@ class DenseGram:
     def matvec(self, v: Float[Array, "n *k"]) -> Float[Array, "n *k"]:
         """`K @ v`, in the wider of the two dtypes."""
         if self.K.dtype == v.dtype:
-            return jnp.matmul(self.K, v, precision=lax.Precision.HIGHEST)
+            return matmul(self.K, v)
         return _wide_matvec(self.K, v)
 
     @property
@@ -78,22 +80,9 @@ class DenseGram:
         """Whether the matrix is positive semidefinite by its kernel, or by the one that it is a part of."""
         return self.vouched or self.kernel.definite
 
-    def widened(self, dtype: Any) -> "DenseGram | TiledGram":
-        """The operator for decisions in a wider dtype: a linear kernel from its points, others as they are stored."""
-        return from_points(self, dtype)
-
-    @property
-    def feature_rows(self) -> Any:
-        """`X (n, d)`, dense, with `K = X X'`, where that is at hand; else None."""
-        return self.x if isinstance(self.kernel, Linear) and not isinstance(self.x, CSR) else None
-
     def support_matvec(self, v: Float[Array, " n"]) -> Float[Array, " n"]:
         """`K @ v`: gathering the rows of the support costs more than reading all of K in order, down to 1 row in 4."""
         return self.matvec(v)
-
-    def expansion(self, coef: Float[Array, " n"], support: Any = None) -> tuple[KernelBasis, Float[Array, " q"]]:
-        """Basis functions and coefficients of `sum_j coef_j k(x_j, .)`, of the points in `support` only where given."""
-        return expansion(self, coef, support)
 
 
 @jax.jit(static_argnames=("dtype", "near"))
@@ -129,8 +118,8 @@ def _wide_matvec(K: Array, v: Array) -> Array:
     whole = n // tile * tile
 
     def of_rows(start: Array) -> Array:
-        return wide_product(lax.dynamic_slice_in_dim(K, start, tile), v)
+        return matmul(lax.dynamic_slice_in_dim(K, start, tile), v)
 
     # Indices of 32 bits: inside `in_double` Python's are of 64, and lanes of a loop are traced with the caller's flag.
     head = lax.map(of_rows, jnp.arange(0, whole, tile, dtype=jnp.int32)).reshape(whole, *v.shape[1:])
-    return head if whole == n else jnp.concatenate([head, wide_product(K[whole:], v)])
+    return head if whole == n else jnp.concatenate([head, matmul(K[whole:], v)])

@@ -1,25 +1,68 @@
-"""The Gram operator that computes kernel values on demand."""
+"""The Gram operator that computes kernel values on demand, and what it shares with the one that stores them."""
 
 import dataclasses
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
 from jaxsvm.gram.basis import KernelBasis
-from jaxsvm.kernels import Kernel, Linear
-from jaxsvm.points import CSR, by_row_tiles, dense_rows, product, transposed_product
+from jaxsvm.kernels import Kernel
+from jaxsvm.numerics.products import matmul
+from jaxsvm.points import CSR, by_row_tiles, dense_rows, product, taken, transposed_product
 
 BUILD_TILE = 128
 ROW_TILE = 128
 
 
+class OfPoints:
+    """What operators of a kernel at points share, stored or not; each has these fields, and says what they are."""
+
+    kernel: Kernel
+    x: Any
+    shift: Float[Array, " d"]
+    near: bool
+
+    stored = False
+    """Whether all kernel values are there: then a block of them costs nothing but reading."""
+
+    @property
+    def definite(self) -> bool:
+        """Whether the matrix is positive semidefinite by its kernel."""
+        return self.kernel.definite
+
+    @property
+    def design(self) -> Any:
+        """`X (n, d)`, dense or CSR, with `K = X X'`, where that is at hand; else None."""
+        return self.x if self.kernel.linear else None
+
+    @property
+    def feature_rows(self) -> Any:
+        """The same where it is dense; else None."""
+        return None if isinstance(self.x, CSR) else self.design
+
+    def widened(self, dtype: Any) -> Any:
+        """The operator for decisions in a wider dtype: a linear kernel's from its points, others as they are.
+
+        Products take O(n d), and no entry is rounded. Stored entries of a linear kernel are its rounded values: no
+        longer quite positive semidefinite, which at large C has no solution (heart, C = 1e4, float32: a relative gap of
+        0.3 at the best point).
+        """
+        if not self.kernel.linear:
+            return self
+        return TiledGram(self.kernel, self.x, self.shift, min(BUILD_TILE, self.x.shape[0]), jnp.dtype(dtype))
+
+    def expansion(self, coef: Float[Array, " n"], support: Any = None) -> tuple[KernelBasis, Float[Array, " q"]]:
+        """Basis functions and coefficients of `sum_j coef_j k(x_j, .)`, of the points in `support` only where given."""
+        x, coef = (self.x, coef) if support is None else (taken(self.x, support), coef[support])
+        return KernelBasis(self.kernel, x, self.shift, self.near), coef
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class TiledGram:
+class TiledGram(OfPoints):
     """Kernel values on demand: O(n d) memory, and O(n tile) while a product runs, its derivatives included.
 
     Attributes:
@@ -85,62 +128,27 @@ class TiledGram:
 
         A linear kernel needs none: `X (X' v)`, O(n d).
         """
-        if isinstance(self.kernel, Linear):
+        if self.kernel.linear:
             wide = v.astype(jnp.result_type(self.dtype, v.dtype))
             return product(self.x, transposed_product(self.x, wide))
-        of_tile = jax.checkpoint(lambda index: wide_product(self.rows(index), v))
+        of_tile = jax.checkpoint(lambda index: matmul(self.rows(index), v))
         return by_row_tiles(self.n, self.tile, of_tile)
-
-    @property
-    def definite(self) -> bool:
-        """Whether the matrix is positive semidefinite by its kernel."""
-        return self.kernel.definite
-
-    def widened(self, dtype: Any) -> "DenseGram | TiledGram":
-        """The operator for decisions in a wider dtype: a linear kernel in that dtype, others as they are computed."""
-        return from_points(self, dtype)
-
-    @property
-    def feature_rows(self) -> Any:
-        """`X (n, d)`, dense, with `K = X X'`, where that is at hand; else None."""
-        return self.x if isinstance(self.kernel, Linear) and not isinstance(self.x, CSR) else None
 
     def support_matvec(self, v: Float[Array, " n"]) -> Float[Array, " n"]:
         """`K @ v` at the price of the rows where v is not 0: for solvers, not for derivatives."""
-        if isinstance(self.kernel, Linear):
+        if self.kernel.linear:
             return self.matvec(v)
         return _support_matvec(self, v, min(self.tile, ROW_TILE))
 
-    def expansion(self, coef: Float[Array, " n"], support: Any = None) -> tuple[KernelBasis, Float[Array, " q"]]:
-        """Basis functions and coefficients of `sum_j coef_j k(x_j, .)`, of the points in `support` only where given."""
-        return expansion(self, coef, support)
-
     def _diagonal(self, x: Array) -> Array:
         """`k(x_i, x_i)`; a linear kernel's in the operator's dtype, as its other entries."""
-        x = x.astype(self.dtype) if isinstance(self.kernel, Linear) else x
+        x = x.astype(self.dtype) if self.kernel.linear else x
         return self.kernel.diag(x).astype(self.dtype)
 
     def _values(self, x: Array, z: Array, same: Array, squares: Any = None) -> Array:
-        if isinstance(self.kernel, Linear):
+        if self.kernel.linear:
             return self.kernel.matrix(x.astype(self.dtype), z.astype(self.dtype))
         return self.kernel.matrix(x, z, near=self.near, same=same, squares=squares).astype(self.dtype)
-
-
-def from_points(gram: Any, dtype: Any) -> Any:
-    """A linear kernel in a wider dtype, computed from its points: products in O(n d), and no rounded entries.
-
-    Stored entries of a linear kernel are its rounded values: no longer quite positive semidefinite, which at large C
-    has no solution (heart, C = 1e4, float32: a relative gap of 0.3 at the best point).
-    """
-    if not isinstance(gram.kernel, Linear):
-        return gram
-    return TiledGram(gram.kernel, gram.x, gram.shift, min(BUILD_TILE, gram.n), jnp.dtype(dtype))
-
-
-def wide_product(K: Array, v: Array) -> Array:
-    """`K @ v` in the wider dtype of the two."""
-    dtype = jnp.result_type(K.dtype, v.dtype)
-    return jnp.matmul(K.astype(dtype), v.astype(dtype), precision=lax.Precision.HIGHEST)
 
 
 def _support_matvec(gram: Any, v: Float[Array, " n"], tile: int) -> Float[Array, " n"]:
@@ -157,19 +165,7 @@ def _support_matvec(gram: Any, v: Float[Array, " n"], tile: int) -> Float[Array,
         k, total = carry
         index = lax.dynamic_slice(order, (k * tile,), (tile,))
         inside = k * tile + jnp.arange(tile, dtype=jnp.int32) < count
-        weights = jnp.where(inside, v[index], 0).astype(dtype)
-        product = jnp.matmul(weights, gram.rows(index).astype(dtype), precision=lax.Precision.HIGHEST)
-        return k + 1, total + product
+        return k + 1, total + matmul(jnp.where(inside, v[index], 0), gram.rows(index))
 
     start = (jnp.zeros((), jnp.int32), jnp.zeros((n,), dtype))
     return lax.while_loop(lambda carry: carry[0] * tile < count, add, start)[1]
-
-
-def expansion(gram: Any, coef: Array, support: Any) -> tuple[KernelBasis, Array]:
-    """Basis functions and coefficients of `sum_j coef_j k(x_j, .)`, of the points in `support` only where given."""
-    if support is None:
-        return KernelBasis(gram.kernel, gram.x, gram.shift, gram.near), coef
-    if isinstance(gram.x, CSR):
-        index = np.asarray(support)
-        return KernelBasis(gram.kernel, gram.x.take(index), gram.shift, gram.near), coef[support]
-    return KernelBasis(gram.kernel, gram.x[support], gram.shift, gram.near), coef[support]

@@ -20,6 +20,14 @@ class Kernel:
     definite = False
     """Whether every matrix of the kernel is positive semidefinite, by what kind of function it is."""
 
+    linear = False
+    """Whether the kernel is `x . z` itself: then products need no kernel values."""
+
+    @property
+    def moves_freely(self) -> bool:
+        """Whether `k(x, x) + k(z, z) - 2 k(x, z)` depends on `x - z` only: then distances have no origin."""
+        return self.stationary or self.linear
+
     def __call__(self, x: Float[Array, " d"], z: Float[Array, " d"]) -> Float[Array, ""]:
         """`k(x, z)` of two points `(d,)`."""
         return self.matrix(jnp.asarray(x)[None], jnp.asarray(z)[None])[0, 0]
@@ -52,6 +60,14 @@ class Kernel:
     def diag(self, x: Float[Array, "n d"]) -> Float[Array, " n"]:
         """`k(x_i, x_i)`, `(n,)`."""
         return jax.vmap(self.__call__)(x, x)
+
+    def frequencies(self, key: Array, d: int, rank: int, dtype: Any) -> Float[Array, "d rank"]:
+        """Frequencies of random Fourier features, `(d, rank)`: draws from the kernel's spectral measure.
+
+        Raises:
+            InputError: Where it is not known.
+        """
+        raise InputError(f"kernel is {type(self).__name__}: random Fourier features exist for RBF and Laplacian here.")
 
     def __add__(self, other: Any) -> "Kernel":
         return Sum(self, as_kernel(other))
@@ -102,10 +118,9 @@ class Function(Kernel):
         return jax.vmap(lambda a: jax.vmap(lambda b: self.function(a, b))(z))(x)
 
 
-@pytree
 @dataclasses.dataclass(frozen=True)
-class Sum(Kernel):
-    """`first + second`."""
+class _Pair(Kernel):
+    """What is made of two kernels: definite, stationary where both are."""
 
     first: Kernel
     second: Kernel
@@ -120,13 +135,24 @@ class Sum(Kernel):
         """Where both are."""
         return self.first.stationary and self.second.stationary
 
-    def matrix(self, x: Array, z: Array, **how: Any) -> Array:
-        """`(n, m)`."""
-        return self.first.matrix(x, z, **how) + self.second.matrix(x, z, **how)
-
     def reach(self, x: Any) -> Array:
         """The larger of both."""
         return jnp.maximum(self.first.reach(x), self.second.reach(x))
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Sum(_Pair):
+    """`first + second`."""
+
+    @property
+    def moves_freely(self) -> bool:
+        """Where both do."""
+        return self.first.moves_freely and self.second.moves_freely
+
+    def matrix(self, x: Array, z: Array, **how: Any) -> Array:
+        """`(n, m)`."""
+        return self.first.matrix(x, z, **how) + self.second.matrix(x, z, **how)
 
     def diag(self, x: Array) -> Array:
         """`(n,)`."""
@@ -135,29 +161,12 @@ class Sum(Kernel):
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class Product(Kernel):
+class Product(_Pair):
     """`first * second`, element by element."""
-
-    first: Kernel
-    second: Kernel
-
-    @property
-    def definite(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Where both are."""
-        return self.first.definite and self.second.definite
-
-    @property
-    def stationary(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Where both are."""
-        return self.first.stationary and self.second.stationary
 
     def matrix(self, x: Array, z: Array, **how: Any) -> Array:
         """`(n, m)`."""
         return self.first.matrix(x, z, **how) * self.second.matrix(x, z, **how)
-
-    def reach(self, x: Any) -> Array:
-        """The larger of both."""
-        return jnp.maximum(self.first.reach(x), self.second.reach(x))
 
     def diag(self, x: Array) -> Array:
         """`(n,)`."""
@@ -185,6 +194,11 @@ class Scaled(Kernel):
     def stationary(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         """As the base's."""
         return self.base.stationary
+
+    @property
+    def moves_freely(self) -> bool:
+        """As the base's."""
+        return self.base.moves_freely
 
     def matrix(self, x: Array, z: Array, **how: Any) -> Array:
         """`(n, m)`."""

@@ -10,29 +10,40 @@ from jaxtyping import Array
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.kernels.contract import Kernel
 from jaxsvm.kernels.parameters import parameter, pytree, require_number, require_positive
-from jaxsvm.numerics.distances import PRECISION
+from jaxsvm.numerics.products import matmul
 
 
-@pytree
-@dataclasses.dataclass(frozen=True)
-class Linear(Kernel):
-    """`x . z`."""
-
-    definite = True
+class _OfInnerProducts(Kernel):
+    """A function of `x . z`."""
 
     def matrix(self, x: Array, z: Array, **how: Any) -> Array:
         """`(n, m)`."""
         del how
-        return _inner(x, z)
+        return self._of(matmul(x, z.T))
 
     def diag(self, x: Array) -> Array:
         """`(n,)`."""
-        return (x * x).sum(axis=1)
+        return self._of((x * x).sum(axis=1))
+
+    def _of(self, products: Array) -> Array:
+        raise NotImplementedError
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class Polynomial(Kernel):
+class Linear(_OfInnerProducts):
+    """`x . z`."""
+
+    definite = True
+    linear = True
+
+    def _of(self, products: Array) -> Array:
+        return products
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Polynomial(_OfInnerProducts):
     """`(gamma x . z + coef0) ** degree`; homogeneous where `coef0` is 0.
 
     Attributes:
@@ -56,20 +67,13 @@ class Polynomial(Kernel):
         if is_concrete(self.coef0) and np.any(np.asarray(self.coef0) < 0):
             raise InputError(f"coef0 is {self.coef0}: >= 0 is needed.")
 
-    def matrix(self, x: Array, z: Array, **how: Any) -> Array:
-        """`(n, m)`."""
-        del how
-        return (parameter(self.gamma, x) * _inner(x, z) + parameter(self.coef0, x)) ** self.degree
-
-    def diag(self, x: Array) -> Array:
-        """`(n,)`."""
-        squares = (x * x).sum(axis=1)
-        return (parameter(self.gamma, x) * squares + parameter(self.coef0, x)) ** self.degree
+    def _of(self, products: Array) -> Array:
+        return (parameter(self.gamma, products) * products + parameter(self.coef0, products)) ** self.degree
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class Sigmoid(Kernel):
+class Sigmoid(_OfInnerProducts):
     """`tanh(gamma x . z + coef0)`: positive semidefinite for few parameters only; a fit says NOT_PSD where it shows.
 
     Attributes:
@@ -84,16 +88,5 @@ class Sigmoid(Kernel):
         require_number("gamma", self.gamma)
         require_number("coef0", self.coef0)
 
-    def matrix(self, x: Array, z: Array, **how: Any) -> Array:
-        """`(n, m)`."""
-        del how
-        return jnp.tanh(parameter(self.gamma, x) * _inner(x, z) + parameter(self.coef0, x))
-
-    def diag(self, x: Array) -> Array:
-        """`(n,)`."""
-        squares = (x * x).sum(axis=1)
-        return jnp.tanh(parameter(self.gamma, x) * squares + parameter(self.coef0, x))
-
-
-def _inner(x: Array, z: Array) -> Array:
-    return jnp.matmul(x, z.T, precision=PRECISION)
+    def _of(self, products: Array) -> Array:
+        return jnp.tanh(parameter(self.gamma, products) * products + parameter(self.coef0, products))

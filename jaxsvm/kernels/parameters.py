@@ -47,9 +47,10 @@ def parameter(value: Any, x: Array) -> Array:
 
 def require_number(name: str, value: Any) -> None:
     """One finite number: an array would be broadcast over pairs of points without a word."""
-    if value is None or isinstance(value, str) or jnp.ndim(value):
-        found = f"has shape {jnp.shape(value)}" if not (value is None or isinstance(value, str)) else f"is {value!r}"
-        raise InputError(f"{name} {found}: one number is needed.")
+    if value is None or isinstance(value, str):
+        raise InputError(f"{name} is {value!r}: one number is needed.")
+    if jnp.ndim(value):
+        raise InputError(f"{name} has shape {jnp.shape(value)}: one number is needed.")
     if is_concrete(value) and not np.isfinite(np.asarray(value, np.float64)):
         raise InputError(f"{name} is {value}: a finite number is needed.")
 
