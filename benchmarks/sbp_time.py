@@ -24,7 +24,7 @@ from sklearn.svm import SVC
 
 import jaxsvm
 from jaxsvm.kernels import RBF
-from jaxsvm.loop import run_steps
+from jaxsvm.round import run_steps
 
 SHARED = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data"
 WITHIN = 1e-3

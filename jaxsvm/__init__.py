@@ -11,7 +11,7 @@ carries its own proof of quality:
 from jaxsvm import datasets, implicit, kernels
 from jaxsvm.ball import Ball, ball, is_coreset, meb_problem
 from jaxsvm.errors import ConvergenceError, ConvergenceWarning, DataError, InputError, PrecisionWarning
-from jaxsvm.gram.operators import gram
+from jaxsvm.gram.build import gram
 from jaxsvm.loop import fit
 from jaxsvm.model import Model, compact, decision_function, predict
 from jaxsvm.model_file import load_model

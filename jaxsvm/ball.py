@@ -19,13 +19,12 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import InputError, is_concrete
+from jaxsvm.gram.dense import dense_values
 from jaxsvm.gram.low_rank import LowRankGram
-from jaxsvm.gram.operators import DenseGram, dense_values
 from jaxsvm.interruption import watching
-from jaxsvm.kernels import Kernel, Linear, Scaled, Sum
 from jaxsvm.loop import fit as solve
 from jaxsvm.numerics.distances import less, middle
-from jaxsvm.points import CSR, by_row_tiles, dense_rows
+from jaxsvm.points import CSR, by_row_tiles, dense_rows, entrywise, product
 from jaxsvm.problems.arguments import checked_weights, vector_dtype
 from jaxsvm.result import Answer, Certificate, Fit
 from jaxsvm.solvers.frank_wolfe import FrankWolfe
@@ -241,7 +240,7 @@ def _moved(gram: Any, mask: Bool[Array, " n"] | None) -> Any:
     """
     if isinstance(gram, LowRankGram):
         return dataclasses.replace(gram, Z=gram.Z - middle(gram.Z, mask))
-    if gram.kernel.stationary or not _moves_freely(gram.kernel):
+    if gram.kernel.stationary or not gram.kernel.moves_freely:
         return None
     if isinstance(gram.x, CSR) and not is_concrete(gram.x):
         return None
@@ -253,25 +252,14 @@ def _moved(gram: Any, mask: Bool[Array, " n"] | None) -> Any:
             return None
     # What was near the origin need not be near the mean.
     here = dataclasses.replace(gram, x=points, shift=gram.shift + shift, near=False)
-    if isinstance(gram, DenseGram):
+    if gram.stored:
         return dataclasses.replace(here, K=dense_values(gram.kernel, points, gram.dtype, False))
     return here
 
 
-def _moves_freely(kernel: Kernel) -> bool:
-    """Whether `k(x, x) + k(z, z) - 2 k(x, z)` depends on `x - z` only."""
-    if isinstance(kernel, Sum):
-        return _moves_freely(kernel.first) and _moves_freely(kernel.second)
-    if isinstance(kernel, Scaled):
-        return _moves_freely(kernel.base)
-    return kernel.stationary or isinstance(kernel, Linear)
-
-
 def _largest(x: Any, mask: Bool[Array, " n"] | None) -> Float[Array, ""]:
     """The largest `|x_i|^2` of those that count."""
-    if isinstance(x, CSR):
-        return _present(dataclasses.replace(x, data=x.data**2).dot(jnp.ones((x.d,), x.dtype)), mask).max()
-    return _present((x * x).sum(axis=1), mask).max()
+    return _present(product(entrywise(jnp.square, x), jnp.ones((x.shape[1],), x.dtype)), mask).max()
 
 
 @jax.jit
@@ -288,7 +276,7 @@ def _coincide(gram: Any, points: Any, squares: Float[Array, " n"], mask: Bool[Ar
 
 def _one_point(gram: Any, first: Int[Array, ""]) -> Bool[Array, " n"]:
     """Which points have the features of the first; all of a precomputed kernel, which shows none."""
-    x = gram.Z if isinstance(gram, LowRankGram) else gram.x
+    x = gram.x if gram.design is None else gram.design
     if x.ndim == 1:
         return jnp.ones(x.shape, bool)
     point = dense_rows(x, first[None])

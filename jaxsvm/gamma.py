@@ -2,10 +2,10 @@
 
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from jaxsvm.errors import InputError
+from jaxsvm.points import dense_rows, distinct_entries, is_sparse
 
 
 def gamma_scale(x: Any) -> float:
@@ -25,8 +25,8 @@ def gamma_median(x: Any, sample: int = 1000, seed: int = 0) -> float:
     x = _host_points(x)
     n = x.shape[0]
     picked = np.sort(np.random.default_rng(seed).permutation(n)[:sample])
-    rows = x[picked] if not hasattr(x, "rows") else x.rows(jnp.asarray(picked))
-    rows = np.asarray(rows.toarray() if hasattr(rows, "toarray") else rows, np.float64)
+    rows: Any = dense_rows(x, picked)  # pyright: ignore[reportArgumentType]  # NumPy indices of NumPy points
+    rows = np.asarray(rows.toarray() if is_sparse(rows) else rows, np.float64)
     rows = rows - rows.mean(axis=0)
     squares = (rows**2).sum(axis=1)
     distances = np.maximum(squares[:, None] + squares - 2 * rows @ rows.T, 0)
@@ -54,11 +54,7 @@ def resolve_gamma(value: Any, x: Any) -> float:
 def _host_points(x: Any) -> Any:
     """Lists as an array, SciPy's sparse formats as CSR without duplicates; what else has rows as it is."""
     if hasattr(x, "tocsr"):
-        rows = x.tocsr()
-        if not rows.has_canonical_format:
-            rows = rows.copy()  # `tocsr` of a CSR matrix is the caller's own
-            rows.sum_duplicates()
-        return rows
+        return distinct_entries(x)
     return x if hasattr(x, "shape") else np.asarray(x)
 
 
@@ -66,7 +62,7 @@ def _moments(x: Any) -> tuple[np.ndarray, np.ndarray]:
     """Means and variances of the columns of x, in float64."""
     x = _host_points(x)
     n, d = x.shape
-    if hasattr(x, "indptr"):
+    if is_sparse(x):
         data, columns = np.asarray(x.data, np.float64), np.asarray(x.indices)
         means = np.bincount(columns, data, d)[:d] / n
         return means, np.maximum(np.bincount(columns, data**2, d)[:d] / n - means**2, 0)

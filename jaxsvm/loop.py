@@ -1,8 +1,4 @@
-"""The only loop: chunk of steps -> look -> refresh -> certify -> decide, in two drivers with one body.
-
-A *round* takes chunks of `check_every` steps until certification is due (the running value of the stop rule says it
-holds, `s` has drifted for long enough, nothing moves, or the step cap is met); then it recomputes `s` from scratch,
-certifies, and decides. Nothing is decided on running values.
+"""The only loop: rounds (`jaxsvm.round`) until one decides that it is over, in two drivers.
 
 The compiled driver nests two `while_loop`s for that: under `vmap` a `lax.cond` would recompute `s`, a whole
 matrix-vector product, in every chunk. The host driver calls the same round, cut into bursts of chunks, so that
@@ -15,60 +11,24 @@ import time
 import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array
 
 from jaxsvm.derivatives.rule import differentiable
 from jaxsvm.errors import ConvergenceWarning, InputError, is_concrete
 from jaxsvm.interruption import Interruption, watching
-from jaxsvm.numerics.once import once
-from jaxsvm.numerics.precision import in_double, like, widened
-from jaxsvm.problems.definiteness import negative_curvature
-from jaxsvm.result import Answer, Fit, Status, StatusCode, advice
-from jaxsvm.stopping import stop_excess
-from jaxsvm.validation import require_seconds, require_solves, require_usable
+from jaxsvm.numerics.precision import like, widened
+from jaxsvm.result import Fit, Status, advice
+from jaxsvm.round import Progress, advance, begin, certify, due, earned_polish, finish, steps_taken
+from jaxsvm.validation import require_seconds, require_usable
 
-DOUBT = 8
-"""A claim that no certificate bore out costs `n / DOUBT` steps of waiting, each time that many more."""
-CLAIM = 0.9
-"""The running value must be this far below the threshold before a certification is worth its product."""
-STILL = 1000
-"""Steps after which an R that stands still is looked into, though alpha may move below its rounding."""
 BURST_SECONDS = 0.25
 """How long the host driver lets compiled code run before it looks up."""
-
-
-class Progress(NamedTuple):
-    """What the drivers carry.
-
-    Attributes:
-        state: The solver's state.
-        answer: The best certified point, in the numbers that a caller gets.
-        status: Status code, int32 `()`.
-        excess: Running value of the stop rule over its threshold, `()`: at most 1 where it claims to hold.
-        refreshed: Step of the last certification, int32 `()`.
-        polished: Step of the last polish, int32 `()`.
-        lowest: The lowest certified `R` so far, `()`.
-        stale: Certifications in a row without progress, int32 `()`.
-        misses: Certifications in a row that did not bear out what the running value claimed, int32 `()`.
-        idle: Whether the last chunk left `R` where it was, and `excess` too or for long, `()`.
-    """
-
-    state: Any
-    answer: Answer
-    status: Int[Array, ""]
-    excess: Float[Array, ""]
-    refreshed: Int[Array, ""]
-    polished: Int[Array, ""]
-    lowest: Float[Array, ""]
-    stale: Int[Array, ""]
-    misses: Int[Array, ""]
-    idle: Bool[Array, ""]
 
 
 def fit(
@@ -132,222 +92,6 @@ def fit_compiled(problem: Any, solver: Any, key: Array, init: Any = None) -> Fit
         progress,
     )
     return differentiable(problem, _with_credit(finish(still, solver, progress), progress))
-
-
-def begin(problem: Any, solver: Any, key: Array, init: Any = None) -> Progress:
-    """Progress at the start point, on the solver's own numbers: in a narrow dtype they certify nothing."""
-    require_solves(solver, problem)
-    state = solver.init(problem, key, init)
-    point, s = solver.dual_point(problem, state)
-    answer = problem.certified(point, s, problem.dtype)
-    infinite = jnp.asarray(jnp.inf, problem.dtype)
-    if jnp.finfo(problem.dtype).bits < 64:
-        answer = answer._replace(certificate=answer.certificate._replace(relative_gap=infinite))
-    return Progress(
-        state=state,
-        answer=jax.tree.map(lambda leaf: leaf.astype(problem.dtype), answer),
-        status=jnp.where(problem.feasible, Status.RUNNING, Status.INFEASIBLE).astype(jnp.int32),
-        excess=infinite,
-        refreshed=jnp.zeros((), jnp.int32),
-        polished=jnp.zeros((), jnp.int32),
-        lowest=infinite,
-        stale=jnp.zeros((), jnp.int32),
-        misses=jnp.zeros((), jnp.int32),
-        idle=jnp.asarray(False),
-    )
-
-
-def advance(problem: Any, solver: Any, progress: Progress, chunks: Any = None) -> Progress:
-    """Take chunks of steps until certification is due (or `chunks` of them are done)."""
-
-    def waiting(progress: Progress) -> Array:
-        return (progress.status == Status.RUNNING) & ~due(solver, progress)
-
-    def chunk(progress: Progress) -> Progress:
-        state = run_steps(problem, solver, progress.state, solver.check_every)
-        return look(problem, solver, progress, state)
-
-    def room(progress: Progress) -> Array:
-        return steps_taken(progress) + solver.check_every <= solver.max_steps
-
-    done, progress = lax.while_loop(
-        lambda carry: waiting(carry[1]) & room(carry[1]) & (True if chunks is None else carry[0] < chunks),
-        lambda carry: (carry[0] + 1, chunk(carry[1])),
-        (jnp.zeros((), jnp.int32), progress),
-    )
-    # The last chunk may be shorter: the cap is exact. Single steps, and only there: under vmap each would copy
-    # its carry.
-    short = waiting(progress) & ~room(progress)
-    state = lax.while_loop(
-        lambda state: short & (state.counters.steps < solver.max_steps),
-        lambda state: solver.step(problem, state),
-        progress.state,
-    )
-    del done
-    return look(problem, solver, progress, state)
-
-
-def run_steps(problem: Any, solver: Any, state: Any, steps: int) -> Any:
-    """`steps` (static) steps, a few a turn: between turns XLA copies vectors, which costs a quarter of a step."""
-    unroll = min(solver.unroll, steps)
-    return lax.fori_loop(0, steps, lambda _, state: solver.step(problem, state), state, unroll=unroll)
-
-
-def look(problem: Any, solver: Any, progress: Progress, state: Any) -> Progress:
-    """Progress with a new state, its running excess, and whether it moved at all."""
-    moved = state.counters.steps > progress.state.counters.steps
-    excess = solver.running_excess(problem, state)
-    # R alone would not tell: near the end its decrease is below its rounding, while alpha and s still move.
-    long = state.counters.steps - progress.refreshed >= STILL
-    still = (state.R == progress.state.R) & ((excess == progress.excess) | long)
-    return progress._replace(state=state, excess=excess, idle=jnp.where(moved, still, progress.idle))
-
-
-def due(solver: Any, progress: Progress) -> Array:
-    """Whether it is time to recompute and certify."""
-    since = steps_taken(progress) - progress.refreshed
-    n = progress.answer.alpha.shape[-1]
-    # What was claimed in vain is not believed again before steps have cost as much as a certificate. One step of a
-    # solver that looks after each does.
-    wait = 0 if solver.check_every == 1 else n // DOUBT
-    claims = (progress.excess <= CLAIM) & (since > progress.misses * wait)
-    broken = ~jnp.isfinite(progress.state.R)
-    last = steps_taken(progress) >= solver.max_steps
-    indefinite = progress.state.indefinite
-    return claims | broken | last | indefinite | progress.idle | (since >= refresh_interval(solver, n))
-
-
-def certify(
-    problem: Any, solver: Any, progress: Progress, may_polish: bool = True, provisional: bool = False
-) -> Progress:
-    """Recompute what drifts, polish where that was earned, certify, keep the better point, and decide.
-
-    In twice the precision, but where the answer is `provisional`: the caller certifies what is made of it.
-    """
-    may_polish = may_polish and _polish_interval(problem, solver) is not None
-    assess = partial(_assessed, may_polish=may_polish, provisional=provisional)
-    assess = assess if provisional else in_double(assess)
-    earned = earned_polish(problem, solver, progress)
-    stuck = (progress.stale > 0) | (steps_taken(progress) >= solver.max_steps)
-    state, answer, excess, R, sound, indefinite = assess(problem, solver, progress.state, earned, stuck)
-    gap, best = answer.certificate.relative_gap, progress.answer.certificate.relative_gap
-    better = sound & (~(gap > best) | (excess <= 1))
-
-    # Progress is a lower R by more than rounding, or a gap that still shrinks.
-    rounding = 4 * jnp.finfo(R.dtype).eps * jnp.abs(R)
-    advanced = (progress.lowest - rounding > R) | (gap < 0.99 * best)
-    stale = jnp.where(advanced, 0, progress.stale + 1)
-    status = jnp.asarray(Status.RUNNING, jnp.int32)
-    for condition, code in (  # the first that holds decides
-        (progress.status != Status.RUNNING, progress.status),
-        (~sound, Status.NOT_FINITE),
-        (indefinite, Status.NOT_PSD),
-        (excess <= 1, Status.CONVERGED),
-        (_gave_up(solver, progress), Status.STALLED),
-        (steps_taken(progress) >= solver.max_steps, Status.MAX_STEPS),
-        (stale >= solver.patience, Status.STALLED),
-    ):
-        status = jnp.where((status == Status.RUNNING) & condition, code, status)
-    return progress._replace(
-        state=state,
-        answer=jax.tree.map(lambda new, old: jnp.where(better, new, old), answer, progress.answer),
-        status=status,
-        excess=excess,
-        refreshed=steps_taken(progress),
-        polished=jnp.where(earned & may_polish, steps_taken(progress), progress.polished),
-        lowest=jnp.where(sound, jnp.minimum(progress.lowest, R), progress.lowest),
-        stale=stale,
-        misses=jnp.where(progress.excess <= CLAIM, progress.misses + 1, 0),
-        idle=jnp.asarray(False),
-    )
-
-
-def _assessed(
-    problem: Any, solver: Any, state: Any, earned: Array, stuck: Array, may_polish: bool, provisional: bool
-) -> tuple[Any, ...]:
-    """The state from scratch, polished where that was earned, and what it is worth; all of it in twice the precision.
-
-    Provisionally: in the data's precision, and without an allowance for its rounding.
-
-    Returns:
-        The state, the answer, the stop rule's excess, the objective, whether all is finite, and whether the kernel
-        showed a negative curvature.
-    """
-    wide = problem if provisional else widened(problem)
-    fresh = solver.refresh(wide, state)
-
-    def polish(fresh: Any) -> Any:
-        return like(solver.refresh(wide, like(solver.polish(wide, fresh), state)), fresh)
-
-    if may_polish:
-        fresh = once(earned, polish, fresh)
-    point, s = solver.dual_point(wide, fresh)
-    R = wide.objective(point, s)
-    answer = wide.certified(point, s, problem.dtype)
-    if provisional:
-        answer = answer._replace(certificate=wide.certificate(point, s))
-    excess = stop_excess(wide, solver, point, s, answer.certificate)
-    if wide.corrects and point.ndim == 1 and wide.dtype != problem.dtype:
-        answer, excess = _put_beside(wide, solver, point, s, problem.dtype, stuck, answer, excess)
-    sound = jnp.isfinite(R) & jnp.all(jnp.isfinite(s))
-    indefinite = fresh.indefinite | wide.indefinite(R)
-    if not wide.gram.definite:
-        indefinite = once(
-            sound & (excess <= 1),
-            lambda found: found | negative_curvature(wide, everywhere=point.ndim == 2),
-            indefinite,
-        )
-    narrow = jax.tree.map(lambda leaf: leaf.astype(problem.dtype), (answer, excess, R))
-    return like(fresh, state), *narrow, sound, indefinite
-
-
-def _put_beside(
-    wide: Any, solver: Any, point: Array, s: Array, dtype: Any, stuck: Array, answer: Answer, excess: Array
-) -> tuple[Answer, Array]:
-    """Where steps no longer help and the coefficients' dtype is what is left of the gap: a w beside the dual point."""
-
-    def put(_: Any) -> tuple[Answer, Array]:
-        beside = wide.certified(*wide.beside(point, s, dtype), dtype)
-        return beside, stop_excess(wide, solver, point, s, beside.certificate)
-
-    wanted = stuck & (excess > 1)
-    beside, there = once(wanted, put, (answer, excess))
-    better = there < excess
-    return jax.tree.map(lambda new, old: jnp.where(better, new, old), (beside, there), (answer, excess))
-
-
-def _polish_interval(problem: Any, solver: Any) -> int | None:
-    """Steps that earn a polish; None where the solver has none."""
-    return solver.polish_interval(problem)
-
-
-def earned_polish(problem: Any, solver: Any, progress: Progress) -> Array:
-    """Whether the steps since the last polish have spent as much as a polish costs."""
-    interval = _polish_interval(problem, solver)
-    if interval is None:
-        return jnp.asarray(False)
-    return steps_taken(progress) - progress.polished >= interval
-
-
-def _gave_up(solver: Any, progress: Progress) -> Array:
-    """A sampled solver without a final check ends where its samples saw no violator, borne out or not."""
-    return jnp.asarray(solver.final_check == "none") & (progress.excess <= CLAIM)
-
-
-def finish(problem: Any, solver: Any, progress: Progress) -> Fit:
-    """The best certified point as a `Fit`."""
-    del problem, solver
-    return Fit(**progress.answer._asdict(), status=StatusCode(progress.status), counters=progress.state.counters)
-
-
-def refresh_interval(solver: Any, n: int) -> int:
-    """Steps between refreshes at the most: a refresh is a product, which costs thousands of steps."""
-    return max(4000, n) if solver.refresh_every is None else solver.refresh_every
-
-
-def steps_taken(progress: Progress) -> Int[Array, ""]:
-    """Steps taken so far."""
-    return progress.state.counters.steps
 
 
 _begin = jax.jit(begin)
@@ -499,7 +243,7 @@ def _credited(problem: Any, solver: Any, progress: Progress, init: Any) -> Progr
 
     Else a fit in pieces, each shorter than what earns a polish, would never see one. What is earned is due at once.
     """
-    interval = _polish_interval(problem, solver)
+    interval = solver.polish_interval(problem)
     if not isinstance(init, Fit) or interval is None:
         return progress
     code, steps = _on_host((init.status.code, init.counters.unpolished))

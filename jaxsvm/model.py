@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.gram.basis import KernelBasis
-from jaxsvm.points import CSR
+from jaxsvm.points import taken
 from jaxsvm.result import Certificate, Fit
 
 
@@ -94,7 +94,7 @@ def _without_zeros(basis: Any, coef: Array) -> tuple[Any, Array]:
     values = np.asarray(coef)
     kept = np.flatnonzero(values)
     with jax.enable_x64(True):  # placed in the dtype that they have
-        x = basis.x.take(kept) if isinstance(basis.x, CSR) else jax.device_put(np.asarray(basis.x)[kept])
+        x = jax.device_put(taken(jax.tree.map(np.asarray, basis.x), kept))
         return dataclasses.replace(basis, x=x), jax.device_put(values[kept])
 
 

@@ -3,13 +3,14 @@
 Held against a file before it is loaded, and against a model before it is saved: what is saved can be loaded.
 """
 
+import dataclasses
 import math
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxsvm.errors import InputError, require_finite
-from jaxsvm.kernels import kernel_from_dict
+from jaxsvm.model_description import KERNELS, kernel_from_dict
 from jaxsvm.points import MAX_INT32
 from jaxsvm.result import Certificate
 
@@ -43,17 +44,7 @@ BASES = {
 }
 """The members of each kind of basis: their type, and their shape in sizes that must agree."""
 MEMBERS = {"header", *COMMON, *SCALED, *(name for members in BASES.values() for name in members)}
-PARAMETERS = {
-    "Linear": (),
-    "RBF": ("gamma",),
-    "Laplacian": ("gamma",),
-    "Polynomial": ("degree", "gamma", "coef0"),
-    "Sigmoid": ("gamma", "coef0"),
-    "Precomputed": (),
-    "Sum": ("first", "second"),
-    "Product": ("first", "second"),
-    "Scaled": ("base", "factor"),
-}
+PARAMETERS = {name: tuple(field.name for field in dataclasses.fields(cls)) for name, cls in KERNELS.items()}
 KERNEL_FIELDS = ("first", "second", "base")
 
 

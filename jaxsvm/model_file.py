@@ -17,9 +17,9 @@ import numpy as np
 
 from jaxsvm.datasets import Layout, Scaling
 from jaxsvm.errors import DataError, InputError
-from jaxsvm.gram.basis import basis_from_arrays, basis_to_arrays
 from jaxsvm.model import Model
 from jaxsvm.model_checks import FORMAT, MEMBERS, Declared, require_sound, require_values
+from jaxsvm.model_description import basis_from_arrays, basis_to_arrays
 from jaxsvm.result import Certificate
 
 MEMORY = 256 * 2**20

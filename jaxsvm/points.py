@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxsvm.errors import InputError, is_concrete, require_finite
+from jaxsvm.numerics.products import matmul
 
 MAX_INT32 = 2**31 - 1
 PARTIAL_SUMS = 2**20
@@ -42,10 +43,7 @@ class CSR:
     @staticmethod
     def from_scipy(matrix: Any, dtype: Any = None) -> "CSR":
         """From any SciPy sparse matrix; duplicates are summed."""
-        rows = matrix.tocsr()
-        if not rows.has_canonical_format:
-            rows = rows.copy()  # `tocsr` of a CSR matrix is the caller's own
-            rows.sum_duplicates()
+        rows = distinct_entries(matrix)
         dtype = floating(rows.dtype) if dtype is None else dtype
         width = int(np.diff(rows.indptr).max(initial=0))
         data = rows.data if rows.nnz else np.zeros(1)  # a gather needs one entry to look at
@@ -199,6 +197,20 @@ def as_points(x: Any, dtype: Any = None, name: str = "x") -> Any:
     return points
 
 
+def is_sparse(x: Any) -> bool:
+    """Whether points, as they came or as `as_points` made them, are sparse rows: SciPy's, BCSR or `CSR`."""
+    return hasattr(x, "indptr")
+
+
+def distinct_entries(matrix: Any) -> Any:
+    """A SciPy sparse matrix as its CSR without duplicates."""
+    rows = matrix.tocsr()
+    if not rows.has_canonical_format:
+        rows = rows.copy()  # `tocsr` of a CSR matrix is the caller's own
+        rows.sum_duplicates()
+    return rows
+
+
 def _require_two_axes(name: str, shape: tuple[int, ...]) -> None:
     if len(shape) != 2:
         raise InputError(
@@ -247,17 +259,24 @@ def dense_rows(x: Any, index: Int[Array, " t"]) -> Float[Array, "t d"]:
     return x.rows(index) if isinstance(x, CSR) else x[index]
 
 
+def taken(x: Any, index: Any) -> Any:
+    """Rows of dense or sparse points, stored as these are; of sparse ones on the host."""
+    return x.take(np.asarray(index)) if isinstance(x, CSR) else x[index]
+
+
+def entrywise(function: Callable[[Array], Array], x: Any) -> Any:
+    """A function that is 0 at 0 of every entry of dense or sparse points."""
+    return dataclasses.replace(x, data=function(x.data)) if isinstance(x, CSR) else function(x)
+
+
 def product(x: Any, w: Float[Array, "d *k"]) -> Float[Array, "n *k"]:
     """`X w` of dense or sparse points; dense ones of a narrower dtype are widened some rows at a time."""
     if isinstance(x, CSR):
         return x.dot(w)
 
-    def of_rows(rows: Array) -> Array:
-        return jnp.matmul(rows.astype(w.dtype), w, precision=jax.lax.Precision.HIGHEST)
-
     if x.dtype == w.dtype:
-        return of_rows(x)
-    return by_row_tiles(x.shape[0], WIDE_TILE, lambda index: of_rows(x[index]))
+        return matmul(x, w)
+    return by_row_tiles(x.shape[0], WIDE_TILE, lambda index: matmul(x[index].astype(w.dtype), w))
 
 
 def transposed_product(x: Any, v: Float[Array, "n *k"]) -> Float[Array, "d *k"]:
@@ -266,7 +285,7 @@ def transposed_product(x: Any, v: Float[Array, "n *k"]) -> Float[Array, "d *k"]:
         return x.transposed_dot(v)
     x = x.astype(v.dtype)
     if v.ndim > 1:
-        return jnp.matmul(x.T, v, precision=jax.lax.Precision.HIGHEST)
+        return matmul(x.T, v)
     return jax.lax.platform_dependent(x, v, cpu=_column_sums, default=_vector_product)
 
 
@@ -276,7 +295,7 @@ def _column_sums(x: Float[Array, "n d"], v: Float[Array, " n"]) -> Float[Array, 
 
 
 def _vector_product(x: Float[Array, "n d"], v: Float[Array, " n"]) -> Float[Array, " d"]:
-    return jnp.matmul(v, x, precision=jax.lax.Precision.HIGHEST)
+    return matmul(v, x)
 
 
 def by_row_tiles(n: int, tile: int, rows: Callable[[Array], Array]) -> Array:

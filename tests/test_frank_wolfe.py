@@ -13,7 +13,7 @@ from scipy.optimize import minimize_scalar
 import jaxsvm
 from jaxsvm import CoreVectorMachine, FrankWolfe
 from jaxsvm.kernels import Precomputed
-from jaxsvm.loop import begin
+from jaxsvm.round import begin
 
 VARIANTS = ("classic", "away", "pairwise", "smo")
 ORACLE_NAMES = {"classic": "fw", "away": "mfw", "pairwise": "pfw", "smo": "smo"}

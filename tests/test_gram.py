@@ -12,8 +12,10 @@ import scipy.sparse
 from oracle import laplacian, linear, poly, rbf
 
 from jaxsvm.errors import InputError, PrecisionWarning
+from jaxsvm.gram.build import gram
+from jaxsvm.gram.dense import DenseGram
 from jaxsvm.gram.low_rank import LowRankGram
-from jaxsvm.gram.operators import DenseGram, TiledGram, gram
+from jaxsvm.gram.tiled import TiledGram
 from jaxsvm.kernels import RBF, Function, Laplacian, Linear, Polynomial, Precomputed
 from jaxsvm.points import as_points
 

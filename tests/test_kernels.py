@@ -13,19 +13,8 @@ from scipy.spatial.distance import pdist
 
 from jaxsvm.errors import InputError
 from jaxsvm.gamma import gamma_median, gamma_paper, gamma_scale, resolve_gamma
-from jaxsvm.kernels import (
-    RBF,
-    Function,
-    Kernel,
-    Laplacian,
-    Linear,
-    Polynomial,
-    Precomputed,
-    Sigmoid,
-    as_kernel,
-    kernel_from_dict,
-    kernel_to_dict,
-)
+from jaxsvm.kernels import RBF, Function, Kernel, Laplacian, Linear, Polynomial, Precomputed, Sigmoid, as_kernel
+from jaxsvm.model_description import kernel_from_dict, kernel_to_dict
 
 ARD = np.array([0.3, 0.02, 1.1, 0.5])
 

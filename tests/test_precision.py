@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import jaxsvm
-from jaxsvm.gram.operators import part_of
+from jaxsvm.gram.dense import part_of
 from jaxsvm.kernels import RBF, Linear, Precomputed, Sigmoid
 from jaxsvm.numerics.precision import in_double, like
 

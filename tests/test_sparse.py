@@ -8,7 +8,7 @@ import scipy.sparse
 from jax.experimental import sparse as jax_sparse
 
 from jaxsvm.errors import InputError
-from jaxsvm.gram.operators import gram
+from jaxsvm.gram.build import gram
 from jaxsvm.kernels import RBF
 from jaxsvm.points import CSR, as_points, dense_rows
 

@@ -13,7 +13,7 @@ import numpy as np
 import typer
 
 import jaxsvm
-from jaxsvm.cli.inspection import describe_data, describe_model, features_of, is_model, truth_of
+from jaxsvm.cli.inspection import describe_data, describe_model, is_model, truth_of
 from jaxsvm.cli.job import Job, accuracy_of, choose, prepare, solve_path, solver_of
 from jaxsvm.cli.options import (
     PATH_SOLVERS,
@@ -262,7 +262,7 @@ def predict(
             label=False if unlabelled else label_of(label),
             label_optional=not unlabelled,
             part=part,
-            features=features_of(loaded),
+            features=loaded.basis.columns,
             dtype=loaded.coef.dtype,
             zero_based=zero_based(index_base),
             like=loaded.layout,

@@ -4,17 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxsvm import kernels
 from jaxsvm.model import Model
-
-
-def features_of(model: Model) -> int | None:
-    """How many columns new points must have, where the model knows it."""
-    if isinstance(getattr(model.basis, "kernel", None), kernels.Precomputed):
-        return None
-    known = [model.scaling.offset] if model.scaling is not None else []
-    known += [model.basis.shift] if hasattr(model.basis, "shift") else []
-    return known[0].shape[0] if known else None
+from jaxsvm.model_description import kernel_to_dict
+from jaxsvm.points import is_sparse
 
 
 def truth_of(y: np.ndarray, classes: tuple[Any, Any]) -> np.ndarray | None:
@@ -49,9 +41,9 @@ def describe_model(file: str, model: Model) -> dict[str, Any]:
     return {
         "model": file,
         "classes": list(model.classes),
-        "d": features_of(model),
+        "d": model.basis.columns,
         "support": int(model.coef.shape[0]),
-        "kernel": kernels.kernel_to_dict(model.basis.kernel) if hasattr(model.basis, "kernel") else None,
+        "kernel": None if model.basis.kernel is None else kernel_to_dict(model.basis.kernel),
         "dtype": str(model.coef.dtype),
         "scaled": model.scaling is not None,
         "columns": None if model.columns is None else list(model.columns),
@@ -65,7 +57,7 @@ def describe_data(file: str, dataset: Any) -> dict[str, Any]:
     """What a data set holds, for the report."""
     present, counts = np.unique(dataset.y, return_counts=True)
     n, d = dataset.x.shape
-    sparse = hasattr(dataset.x, "indptr")
+    sparse = is_sparse(dataset.x)
     return {
         "data": file,
         "n": n,

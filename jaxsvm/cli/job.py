@@ -16,6 +16,7 @@ from jaxsvm.datasets import Layout, Scaling, load, two_classes
 from jaxsvm.errors import InputError
 from jaxsvm.gamma import resolve_gamma
 from jaxsvm.model import Model, compact, decision_function, is_positive
+from jaxsvm.model_description import kernel_to_dict
 from jaxsvm.result import Fit, Status
 
 
@@ -47,7 +48,7 @@ class Job:
             "n_test": 0 if self.test is None else len(self.test[1]),
             "classes": list(self.classes),
             "scale": self.scale,
-            "kernel": kernels.kernel_to_dict(self.kernel),
+            "kernel": kernel_to_dict(self.kernel),
         }
 
 

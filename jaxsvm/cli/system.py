@@ -14,8 +14,9 @@ import jax
 import numpy as np
 
 from jaxsvm.errors import InputError
-from jaxsvm.gram.operators import BUILD_TILE
+from jaxsvm.gram.tiled import BUILD_TILE
 from jaxsvm.interruption import Interruption
+from jaxsvm.points import is_sparse
 
 VECTORS = 4
 """Numbers a column, beside the rows: the shift, the spread, the scaling."""
@@ -71,7 +72,7 @@ def require_memory(name: str, x: Any) -> None:
     Raises:
         InputError: With what they take, and what to do.
     """
-    if not hasattr(x, "indptr"):
+    if not is_sparse(x):
         return
     n, d = x.shape
     needed, there = (2 * min(n, BUILD_TILE) + VECTORS) * d * x.dtype.itemsize, memory()

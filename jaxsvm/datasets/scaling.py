@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxsvm.errors import InputError, is_concrete, require_finite
+from jaxsvm.points import distinct_entries, is_sparse
 
 
 @jax.tree_util.register_dataclass
@@ -38,7 +39,7 @@ class Scaling:
             InputError: On points that are not `(n, d)` or not finite.
         """
         x = _points(x)
-        if _is_sparse(x):
+        if is_sparse(x):
             deviation, constant = _sparse_deviation(x)
             return cls(*_offset_and_factor(np.zeros_like(deviation), deviation, constant, x.dtype))
         xp, accumulator = _namespace(x)
@@ -57,7 +58,7 @@ class Scaling:
             InputError: On points that are not `(n, d)` or not finite.
         """
         x = _points(x)
-        if _is_sparse(x):
+        if is_sparse(x):
             largest = np.zeros(x.shape[1])
             np.maximum.at(largest, np.asarray(x.indices), np.abs(np.asarray(x.data, float)))
             return cls(*_offset_and_factor(np.zeros_like(largest), largest, largest == 0, x.dtype))
@@ -81,7 +82,7 @@ class Scaling:
         if not isinstance(_stored(x), jax.Array) and is_concrete(offset, factor):
             offset, factor = np.asarray(offset), np.asarray(factor)  # NumPy and SciPy stay what they are
         offset, factor = offset.astype(x.dtype), factor.astype(x.dtype)
-        if not _is_sparse(x):
+        if not is_sparse(x):
             return (x - offset) * factor
         if is_concrete(self.offset) and np.asarray(self.offset).any():
             raise InputError(
@@ -91,18 +92,14 @@ class Scaling:
         return _with_stored(x, x.data * factor[x.indices])
 
 
-def _is_sparse(x: Any) -> bool:
-    return hasattr(x, "indptr")
-
-
 def _stored(x: Any) -> Any:
     """The numbers that `x` holds."""
-    return x.data if _is_sparse(x) else x
+    return x.data if is_sparse(x) else x
 
 
 def _with_stored(x: Any, data: Any) -> Any:
     """The points with these numbers."""
-    if not _is_sparse(x):
+    if not is_sparse(x):
         return data
     if hasattr(x, "tocsr"):
         return type(x)((data, x.indices, x.indptr), shape=x.shape)
@@ -117,11 +114,8 @@ def _namespace(x: Any) -> tuple[Any, Any]:
 def _points(x: Any, check: bool = True) -> Any:
     """Points as they came, but floating (float32 at least) and `(n, d)`."""
     if hasattr(x, "tocsr"):
-        x = x.tocsr()
-        if not x.has_canonical_format:
-            x = x.copy()
-            x.sum_duplicates()
-    elif not (_is_sparse(x) or isinstance(x, jax.Array)):
+        x = distinct_entries(x)
+    elif not (is_sparse(x) or isinstance(x, jax.Array)):
         x = np.asarray(x)
     if len(x.shape) != 2 or (check and 0 in x.shape):
         raise InputError(f"x has shape {x.shape}: points (n, d) are needed.")

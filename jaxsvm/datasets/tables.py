@@ -9,7 +9,7 @@ import numpy as np
 from jaxsvm.datasets.layout import Layout, Read, Wanted
 from jaxsvm.datasets.refusal import AGAIN, label_column, need
 from jaxsvm.errors import DataError, InputError, require_finite
-from jaxsvm.points import MAX_INT32
+from jaxsvm.points import MAX_INT32, is_sparse
 
 
 def read_npz(name: str, content: bytes, wanted: Wanted, part: str) -> Read:
@@ -54,7 +54,7 @@ def read_npz(name: str, content: bytes, wanted: Wanted, part: str) -> Read:
     if x.dtype.kind not in "biuf" or (y is not None and y.dtype.kind not in "biufUS"):
         found = "" if y is None else f" and {key_y} {y.dtype}"
         raise DataError(f"{name}: {key_x} is {x.dtype}{found}; numbers, and numbers or strings, are needed.")
-    _refuse_not_finite(name, key_x, x.data if hasattr(x, "indptr") else x)
+    _refuse_not_finite(name, key_x, x.data if is_sparse(x) else x)
     layout = Layout(label=label if isinstance(label, str) else None)
     if y is None:
         return Read(x, None, layout)

@@ -16,8 +16,8 @@ from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm.errors import is_concrete
+from jaxsvm.gram.dense import DenseGram
 from jaxsvm.gram.low_rank import LowRankGram
-from jaxsvm.gram.operators import DenseGram
 from jaxsvm.numerics.once import once
 
 FACTOR_LIMIT = 4096

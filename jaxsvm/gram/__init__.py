@@ -1,6 +1,8 @@
 """Gram operators: kernel matrices that are stored, computed on demand, or approximated."""
 
+from jaxsvm.gram.build import Gram, gram
+from jaxsvm.gram.dense import DenseGram
 from jaxsvm.gram.low_rank import LowRankGram
-from jaxsvm.gram.operators import DenseGram, Gram, TiledGram, gram
+from jaxsvm.gram.tiled import TiledGram
 
 __all__ = ["DenseGram", "Gram", "LowRankGram", "TiledGram", "gram"]

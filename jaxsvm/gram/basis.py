@@ -10,8 +10,9 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from jaxsvm.errors import InputError, is_concrete
-from jaxsvm.kernels import Kernel, Linear, Precomputed, kernel_from_dict, kernel_to_dict
+from jaxsvm.kernels import Kernel, Precomputed
 from jaxsvm.numerics.precision import precisely
+from jaxsvm.numerics.products import matmul
 from jaxsvm.points import CSR, as_points, by_row_tiles, dense_rows, product, transposed_product
 
 BLOCK_BYTES = 32 * 2**20
@@ -42,9 +43,14 @@ class KernelBasis:
         """Q."""
         return self.x.shape[0]
 
+    @property
+    def columns(self) -> int | None:
+        """Features of a point; None for `Precomputed`, which takes as many kernel values as it needs, or more."""
+        return None if isinstance(self.kernel, Precomputed) else self.x.shape[1]
+
     def __call__(self, x_new: Float[Array, "m d"]) -> Float[Array, "m q"]:
         """All values, `(m, q)`, of dense new points."""
-        if isinstance(self.kernel, Precomputed):
+        if self.columns is None:
             return self.kernel.matrix(x_new, self.x)
         if isinstance(self.x, CSR):
             x, x_new = self.x, x_new - self.shift
@@ -57,16 +63,15 @@ class KernelBasis:
 
     def apply(self, x_new: Any, coef: Float[Array, " q"], block: int | None = None) -> Float[Array, " m"]:
         """`basis(x_new) @ coef`, `(m,)`, in blocks of rows."""
-        if not isinstance(self.kernel, Precomputed):
-            return apply_in_blocks(self, x_new, coef, self.x.shape[1], block)
-        points = as_points(x_new, None, "x_new")
-        if is_concrete(self.x) and self.size and points.shape[1] <= (last := int(self.x.max())):
-            # A gather would take the last column for every one that is missing.
+        if self.columns is not None or not is_concrete(self.x) or not self.size:
+            return apply_in_blocks(self, x_new, coef, block)
+        points, last = as_points(x_new, None, "x_new"), int(self.x.max())
+        if points.shape[1] <= last:  # a gather would take the last column for every one that is missing
             raise InputError(
                 f"x_new has {points.shape[1]} columns of kernel values, and training sample {last} is needed: "
                 "one column for every training sample."
             )
-        return apply_in_blocks(self, points, coef, None, block)
+        return apply_in_blocks(self, points, coef, block)
 
 
 @jax.tree_util.register_dataclass
@@ -93,14 +98,19 @@ class NystroemBasis:
         """R."""
         return self.whitening.shape[1]
 
+    @property
+    def columns(self) -> int:
+        """Features of a point."""
+        return self.x.shape[1]
+
     def __call__(self, x_new: Float[Array, "m d"]) -> Float[Array, "m r"]:
         """Features of dense points, `(m, r)`."""
         values = self.kernel.matrix(x_new - self.shift, self.x, near=self.near)
-        return jnp.matmul(values.astype(self.whitening.dtype), self.whitening, precision=lax.Precision.HIGHEST)
+        return matmul(values.astype(self.whitening.dtype), self.whitening)
 
     def apply(self, x_new: Any, coef: Float[Array, " r"], block: int | None = None) -> Float[Array, " m"]:
         """`basis(x_new) @ coef`, `(m,)`, in blocks of rows."""
-        return apply_in_blocks(self, x_new, coef, self.x.shape[1], block)
+        return apply_in_blocks(self, x_new, coef, block)
 
 
 @jax.tree_util.register_dataclass
@@ -118,39 +128,43 @@ class FourierBasis:
     phases: Float[Array, " r"]
     shift: Float[Array, " d"]
 
+    kernel = None  # what they approximate is in the Gram operator
+
     @property
     def size(self) -> int:
         """R."""
         return self.phases.shape[0]
 
+    @property
+    def columns(self) -> int:
+        """Features of a point."""
+        return self.frequencies.shape[0]
+
     def __call__(self, x_new: Float[Array, "m d"]) -> Float[Array, "m r"]:
         """Features of dense points, `(m, r)`."""
-        angles = jnp.matmul(x_new - self.shift, self.frequencies, precision=lax.Precision.HIGHEST) + self.phases
+        angles = matmul(x_new - self.shift, self.frequencies) + self.phases
         return jnp.sqrt(jnp.asarray(2 / self.size, angles.dtype)) * jnp.cos(angles)
 
     def apply(self, x_new: Any, coef: Float[Array, " r"], block: int | None = None) -> Float[Array, " m"]:
         """`basis(x_new) @ coef`, `(m,)`, in blocks of rows."""
-        return apply_in_blocks(self, x_new, coef, self.frequencies.shape[0], block)
+        return apply_in_blocks(self, x_new, coef, block)
 
 
-def apply_in_blocks(
-    basis: Any, x_new: Any, coef: Float[Array, " q"], columns: int | None, block: int | None
-) -> Float[Array, " m"]:
+def apply_in_blocks(basis: Any, x_new: Any, coef: Float[Array, " q"], block: int | None) -> Float[Array, " m"]:
     """`basis(x_new) @ coef` for a block of rows at a time: a million rows never need m x q memory.
 
     Args:
         basis: Any basis.
         x_new: Points `(m, d)`, dense or sparse.
         coef: Coefficients, `(q,)`.
-        columns: What d must be; None where the basis takes what comes.
         block: Rows at a time; None: as many as make 32 MiB of values, or of points where these are wider.
 
     Raises:
         InputError: On points of another width, or bad values.
     """
     points = as_points(x_new, None, "x_new")
-    if columns is not None and points.shape[1] != columns:
-        raise InputError(f"x_new has {points.shape[1]} features: {columns} are needed, as in training.")
+    if basis.columns not in (None, points.shape[1]):
+        raise InputError(f"x_new has {points.shape[1]} features: {basis.columns} are needed, as in training.")
     m = points.shape[0]
     width = max(basis.size, points.shape[1])  # rows that are dense for a while, and their values
     size = max(1, min(m, BLOCK_BYTES // (8 * width) if block is None else block))
@@ -160,7 +174,7 @@ def apply_in_blocks(
 @jax.jit(static_argnames="size")
 def _values(basis: Any, points: Any, coef: Array, size: int) -> Array:
     """In twice the precision of the coefficients, as they are certified: large ones cancel."""
-    if isinstance(basis, KernelBasis) and isinstance(basis.kernel, Linear):
+    if isinstance(basis, KernelBasis) and basis.kernel.linear:
         w = precisely(lambda coef, x: transposed_product(x, coef))(coef, basis.x)
         return product(points, w.astype(jnp.result_type(w.dtype, points.dtype)))
     return precisely(partial(_blocks, size=size))(coef, basis, points)
@@ -168,9 +182,7 @@ def _values(basis: Any, points: Any, coef: Array, size: int) -> Array:
 
 def _blocks(coef: Array, basis: Any, points: Any, size: int) -> Array:
     def value(index: Array) -> Array:
-        features = basis(dense_rows(points, index))
-        dtype = jnp.result_type(features.dtype, coef.dtype)
-        return jnp.matmul(features.astype(dtype), coef.astype(dtype), precision=lax.Precision.HIGHEST)
+        return matmul(basis(dense_rows(points, index)), coef)
 
     m = points.shape[0]
     whole = m // size
@@ -178,44 +190,3 @@ def _blocks(coef: Array, basis: Any, points: Any, size: int) -> Array:
     if m % size == 0:
         return head
     return jnp.concatenate([head, value(jnp.arange(whole * size, m, dtype=jnp.int32))])
-
-
-# --- in a file
-# ---------------------------------------------------------------------------------------------------------
-
-
-def basis_to_arrays(basis: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A basis as a description in JSON's types and named arrays.
-
-    Raises:
-        InputError: Where the kernel is a user's function.
-    """
-    if isinstance(basis, FourierBasis):
-        return {"type": "fourier"}, {"frequencies": basis.frequencies, "phases": basis.phases, "shift": basis.shift}
-    description: dict[str, Any] = {"type": "kernel", "kernel": kernel_to_dict(basis.kernel), "near": basis.near}
-    arrays = {"shift": basis.shift}
-    if isinstance(basis, NystroemBasis):
-        description["type"] = "nystroem"
-        arrays["whitening"] = basis.whitening
-    if isinstance(basis.x, CSR):
-        description["sparse"] = {"d": basis.x.d, "width": basis.x.width}
-        arrays |= {"data": basis.x.data, "indices": basis.x.indices, "indptr": basis.x.indptr}
-    else:
-        arrays["x"] = basis.x
-    return description, arrays
-
-
-def basis_from_arrays(description: dict[str, Any], arrays: dict[str, Any]) -> Any:
-    """What `basis_to_arrays` described."""
-    values = {name: jnp.asarray(value) for name, value in arrays.items()}
-    if description["type"] == "fourier":
-        return FourierBasis(values["frequencies"], values["phases"], values["shift"])
-    kernel = kernel_from_dict(description["kernel"])
-    near = bool(description.get("near", False))  # files of earlier versions do not know
-    if "sparse" in description:
-        x: Any = CSR(values["data"], values["indices"], values["indptr"], **description["sparse"])
-    else:
-        x = values["x"]
-    if description["type"] == "nystroem":
-        return NystroemBasis(kernel, x, values["shift"], values["whitening"], near)
-    return KernelBasis(kernel, x, values["shift"], near)

@@ -16,10 +16,11 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.gram.basis import FourierBasis, NystroemBasis
-from jaxsvm.kernels import RBF, Kernel, Laplacian
+from jaxsvm.kernels import Kernel
 from jaxsvm.numerics import selection
 from jaxsvm.numerics.distances import place
 from jaxsvm.numerics.precision import precisely
+from jaxsvm.numerics.products import matmul
 from jaxsvm.points import CSR, by_row_tiles, dense_rows, transposed_product
 
 TILE = 256
@@ -47,6 +48,8 @@ class LowRankGram:
     landmarks: str | None = dataclasses.field(default=None, metadata={"static": True})
     values: Any = dataclasses.field(default=None, metadata={"static": True})
 
+    stored = False
+
     @property
     def n(self) -> int:
         """How many points."""
@@ -64,15 +67,15 @@ class LowRankGram:
 
     def row(self, i: Int[Array, ""]) -> Float[Array, " n"]:
         """`K[i]`, O(n r)."""
-        return _product(self.Z, lax.dynamic_index_in_dim(self.Z, i, keepdims=False).astype(self.dtype))
+        return matmul(self.Z, lax.dynamic_index_in_dim(self.Z, i, keepdims=False).astype(self.dtype))
 
     def rows(self, index: Int[Array, " t"]) -> Float[Array, "t n"]:
         """`K[index]`."""
-        return _product(self.Z[index].astype(self.dtype), self.Z.T)
+        return matmul(self.Z[index].astype(self.dtype), self.Z.T)
 
     def block(self, rows: Int[Array, " t"], columns: Int[Array, " u"]) -> Float[Array, "t u"]:
         """`K[rows, columns]`."""
-        return _product(self.Z[rows].astype(self.dtype), self.Z[columns].T)
+        return matmul(self.Z[rows].astype(self.dtype), self.Z[columns].T)
 
     def diag(self) -> Float[Array, " n"]:
         """`K_ii`."""
@@ -81,7 +84,7 @@ class LowRankGram:
 
     def matvec(self, v: Float[Array, "n *k"]) -> Float[Array, "n *k"]:
         """`K @ v`, O(n r)."""
-        return _product(self.Z, _product(self.Z.T, v))
+        return matmul(self.Z, matmul(self.Z.T, v))
 
     @property
     def definite(self) -> bool:
@@ -96,9 +99,11 @@ class LowRankGram:
         return dataclasses.replace(self, values=jnp.dtype(dtype))
 
     @property
-    def feature_rows(self) -> Float[Array, "n r"]:
-        """`Z`, dense, with `K = Z Z'`."""
+    def design(self) -> Float[Array, "n r"]:
+        """`Z`, with `K = Z Z'`."""
         return self.Z
+
+    feature_rows = design
 
     def support_matvec(self, v: Float[Array, " n"]) -> Float[Array, " n"]:
         """`K @ v`, O(n r) whatever the support."""
@@ -107,7 +112,7 @@ class LowRankGram:
     def expansion(self, coef: Float[Array, " n"], support: Any = None) -> tuple[Any, Float[Array, " r"]]:
         """The features and the weight vector `Z' coef`."""
         del support  # the weight vector holds it
-        return self.features, precisely(_weights)(coef, self.Z)
+        return self.features, precisely(lambda coef, Z: matmul(Z.T, coef))(coef, self.Z)
 
 
 def low_rank_gram(
@@ -208,7 +213,7 @@ def _pivots(kernel: Kernel, x: Any, shift: Array, rank: int, near: bool, allowed
     def choose(k: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         rest, factor, index = carry
         _, i = selection.argmax(rest)
-        column = row(i) - _product(factor[:, i], factor)
+        column = row(i) - matmul(factor[:, i], factor)
         pivot = rest[i]
         column = jnp.where(pivot > 0, column / jnp.sqrt(jnp.where(pivot > 0, pivot, 1)), 0)
         rest = jnp.where(rest >= 0, jnp.maximum(rest - column**2, 0), -jnp.inf).at[i].set(-jnp.inf)  # each point once
@@ -220,26 +225,6 @@ def _pivots(kernel: Kernel, x: Any, shift: Array, rank: int, near: bool, allowed
 
 
 def _fourier(kernel: Kernel, x: Any, rank: int, dtype: Any, key: Array) -> FourierBasis:
-    d = x.shape[1]
     noise_key, phase_key = jax.random.split(key)
-    if isinstance(kernel, RBF):
-        scale = jnp.sqrt(2 * jnp.broadcast_to(jnp.asarray(kernel.gamma, dtype), (d,)))
-        noise = jax.random.normal(noise_key, (d, rank), dtype)
-    elif isinstance(kernel, Laplacian):
-        scale = jnp.broadcast_to(jnp.asarray(kernel.gamma, dtype), (d,))
-        noise = jax.random.cauchy(noise_key, (d, rank), dtype)
-    else:
-        raise InputError(
-            f"kernel is {type(kernel).__name__}: random Fourier features exist for RBF and Laplacian here."
-        )
     phases = jax.random.uniform(phase_key, (rank,), dtype, 0, 2 * jnp.pi)
-    return FourierBasis(scale[:, None] * noise, phases, _middle(x))
-
-
-def _weights(coef: Array, Z: Array) -> Array:
-    return _product(Z.T, coef)
-
-
-def _product(a: Array, b: Array) -> Array:
-    dtype = jnp.result_type(a.dtype, b.dtype)
-    return jnp.matmul(a.astype(dtype), b.astype(dtype), precision=lax.Precision.HIGHEST)
+    return FourierBasis(kernel.frequencies(noise_key, x.shape[1], rank, dtype), phases, _middle(x))

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 
 from jaxsvm.derivatives.rule import differentiable
 from jaxsvm.errors import InputError
-from jaxsvm.gram.operators import gram
+from jaxsvm.gram.build import gram
 from jaxsvm.interruption import Interruption, on_host_stacked, watching
 from jaxsvm.kernels import Kernel
 from jaxsvm.loop import drive

@@ -22,7 +22,7 @@ import optax
 from jaxtyping import Array
 
 from jaxsvm.errors import ConvergenceWarning, InputError, require_finite
-from jaxsvm.gram.operators import gram
+from jaxsvm.gram.build import gram
 from jaxsvm.interruption import Interruption, nothing, watching
 from jaxsvm.kernels import Kernel, as_kernel
 from jaxsvm.loop import fit

@@ -28,10 +28,9 @@ from jax.custom_batching import custom_vmap
 from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Bool, Float
 
+from jaxsvm.numerics.products import matmul
 from jaxsvm.points import CSR, transposed_product
 
-PRECISION = lax.Precision.HIGHEST
-"""Explicit, since GPUs and TPUs multiply in lower precision by default."""
 KEPT = 16.0
 """An expansion keeps its digits where `|x|^2 + |z|^2 <= KEPT (1 + distance)`: its error, about eps / 4 of
 the left side, is a few units of rounding of a kernel value near 1, or of the exponent."""
@@ -158,7 +157,7 @@ def _expansion(x: Array, z: Array, weights: Array, squares: tuple[Array, Array] 
     of_x, of_z = ((x * x).sum(axis=1), (z * z).sum(axis=1)) if squares is None else squares
     sizes = of_x[:, None] + of_z
     # In this order lanes of `vmap` are one wide product, which is twice as fast.
-    expanded = sizes - 2 * jnp.matmul(x, z.T, precision=PRECISION)
+    expanded = sizes - 2 * matmul(x, z.T)
     # Clipped in value only: both derivatives stay those of the expansion, which has no kink to clip.
     expanded = expanded + lax.stop_gradient(jnp.maximum(-expanded, 0))
     return weights * expanded, weights * sizes

@@ -18,20 +18,10 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from jaxsvm.interruption import Interruption, nothing, on_host_stacked, unreached, watching
-from jaxsvm.loop import (
-    advance,
-    begin,
-    certify,
-    drive,
-    due,
-    earned_polish,
-    finish,
-    fit_compiled,
-    polish_in_pieces,
-    warn_unless_converged,
-)
+from jaxsvm.loop import drive, fit_compiled, polish_in_pieces, warn_unless_converged
 from jaxsvm.path.reduction import Reduction, samples_of
 from jaxsvm.result import Fit, Status
+from jaxsvm.round import advance, begin, certify, due, earned_polish, finish
 from jaxsvm.solvers.start import Start
 from jaxsvm.validation import require_usable
 

@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from jaxsvm.gram.operators import MEMORY, part_of, values_between
+from jaxsvm.gram.build import MEMORY
+from jaxsvm.gram.dense import part_of, values_between
 from jaxsvm.path.grid import Grid, Point
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 

@@ -21,7 +21,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import InputError, is_concrete, require_finite
-from jaxsvm.gram.operators import part_of, values_between
+from jaxsvm.gram.dense import part_of, values_between
 from jaxsvm.gram.signed import SignedGram
 from jaxsvm.numerics.precision import in_double, like, rounded, rounding, widened
 from jaxsvm.problems.arguments import (

@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import is_concrete
-from jaxsvm.gram.operators import part_of, values_between
+from jaxsvm.gram.dense import part_of, values_between
 from jaxsvm.gram.signed import SignedGram
 from jaxsvm.numerics.line_search import best_bias
 from jaxsvm.numerics.precision import rounded, rounding

@@ -1,0 +1,115 @@
+"""Gram operators: the kernel matrix of a data set, by rows, blocks and products, stored or not.
+
+`gram(kernel, x)` chooses: `DenseGram` stores all n x n values where they fit a stated memory budget, `TiledGram`
+computes rows on demand in O(n d) memory, `LowRankGram` (`jaxsvm.gram.low_rank`) works on features. All three are
+pytrees with the same methods, and differentiable with respect to kernel parameters and data.
+"""
+
+import warnings
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from jaxsvm.errors import InputError, PrecisionWarning, is_concrete
+from jaxsvm.gram.dense import DenseGram, dense_values
+from jaxsvm.gram.low_rank import LowRankGram, low_rank_gram
+from jaxsvm.gram.tiled import BUILD_TILE, TiledGram
+from jaxsvm.kernels import Precomputed, as_kernel
+from jaxsvm.numerics.distances import place
+from jaxsvm.points import CSR, as_points, floating
+
+MEMORY = 4 * 2**30
+"""Default budget of a stored kernel matrix in bytes: n = 32,768 in float32."""
+COLLAPSED = 1 / 16
+"""Spacing of floating-point numbers, in widths of the kernel, at which its values are called meaningless."""
+
+Gram = DenseGram | TiledGram | LowRankGram
+
+
+def gram(
+    kernel: Any,
+    x: Any,
+    tile: int | None = None,
+    rank: int | None = None,
+    *,
+    dtype: Any = None,
+    memory: int = MEMORY,
+    method: str = "nystroem",
+    landmarks: str = "pivoted",
+    key: Array | None = None,
+) -> Any:
+    """The Gram operator of a data set.
+
+    Args:
+        kernel: A kernel of `jaxsvm.kernels`, or a function of two points.
+        x: The points, `(n, d)`: NumPy or JAX array, SciPy CSR; for `Precomputed()` the kernel matrix `(n, n)`.
+        tile: Rows at a time: makes a `TiledGram`, whatever the size.
+        rank: Features: makes a `LowRankGram`.
+        dtype: Of the kernel values; None: that of the data. float32 values with float64 data keep solver vectors in
+            float64.
+        memory: Budget in bytes for stored kernel values; a `TiledGram` where n x n of them need more.
+        method: "nystroem" or "fourier", with `rank`.
+        landmarks: "pivoted" (greedy, by pivoted Cholesky) or "random", with "nystroem".
+        key: A random key for what is random; None takes key 0.
+
+    Returns:
+        `DenseGram`, `TiledGram` or `LowRankGram`.
+
+    Raises:
+        InputError: On bad points, an asymmetric precomputed matrix, or values out of range.
+    """
+    kernel = as_kernel(kernel)
+    if isinstance(kernel, Precomputed):
+        return _precomputed(kernel, x, dtype)
+    for name, value in (("tile", tile), ("rank", rank)):
+        if value is not None and (not isinstance(value, int | np.integer) or value < 1):
+            raise InputError(f"{name} is {value!r}: a positive integer is needed.")
+    points = as_points(x)
+    dtype = points.dtype if dtype is None else _value_dtype(dtype)
+    if rank is not None:
+        return low_rank_gram(
+            kernel, points, min(rank, points.shape[0]) if method == "nystroem" else rank, method, landmarks, dtype, key
+        )
+    points, shift, near, far = place(kernel, points)
+    near = bool(near) if is_concrete(near) else False
+    if is_concrete(far):
+        _warn_of_collapse(float(far), points.dtype)
+    n = points.shape[0]
+    if tile is None and n * n * dtype.itemsize <= memory:
+        return DenseGram(kernel, points, shift, dense_values(kernel, points, dtype, near), near)
+    squares = (points * points).sum(axis=1) if kernel.stationary and not isinstance(points, CSR) else None
+    return TiledGram(kernel, points, shift, min(tile or BUILD_TILE, n), dtype, squares, near)
+
+
+def _warn_of_collapse(far: float, dtype: Any) -> None:
+    """Say that points lie where their dtype cannot tell apart what the kernel is asked to."""
+    apart = far * float(jnp.finfo(dtype).eps)
+    if apart > COLLAPSED:
+        warnings.warn(
+            f"x lies up to {far:.2g} widths of the kernel away from 0, where {jnp.dtype(dtype)} numbers are "
+            f"{apart:.2g} widths apart: points were rounded that much before the kernel saw them, and its values say "
+            "little. Standardise before rounding (`jaxsvm.datasets.Scaling.standardise(x)(x)` of float64 NumPy), give "
+            "float64 points with x64 turned on, or take a wider kernel (a smaller gamma).",
+            PrecisionWarning,
+            stacklevel=3,
+        )
+
+
+def _value_dtype(dtype: Any) -> Any:
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise InputError(f"dtype is {jnp.dtype(dtype)}: a floating one is needed for kernel values.")
+    return floating(dtype)
+
+
+def _precomputed(kernel: Precomputed, x: Any, dtype: Any) -> DenseGram:
+    K = as_points(x, None if dtype is None else _value_dtype(dtype))
+    if isinstance(K, CSR) or K.shape[0] != K.shape[1]:
+        raise InputError(f"x has shape {K.shape}: a precomputed kernel needs a dense square matrix (n, n).")
+    if is_concrete(K):
+        scale = float(jnp.abs(K).max())
+        worst = float(jnp.abs(K - K.T).max())
+        if worst > 1e3 * jnp.finfo(K.dtype).eps * scale:
+            raise InputError(f"x is a kernel matrix with |K - K'| up to {worst:.3g}: it must be symmetric.")
+    return DenseGram(kernel, jnp.arange(K.shape[0], dtype=jnp.int32), jnp.zeros((0,), K.dtype), K)

@@ -1,0 +1,226 @@
+"""What a kernel is, and what makes kernels of kernels: sums, products, multiples; any function of two points."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from jaxsvm.errors import InputError
+from jaxsvm.kernels.parameters import parameter, pytree, require_number, require_positive
+
+
+class Kernel:
+    """What kernels share: one point against one other, and composition. Parameters are fields of the subclasses."""
+
+    stationary = False
+    """Whether the kernel depends on `x - z` only: then points may be moved first, which spares digits."""
+
+    definite = False
+    """Whether every matrix of the kernel is positive semidefinite, by what kind of function it is."""
+
+    linear = False
+    """Whether the kernel is `x . z` itself: then products need no kernel values."""
+
+    @property
+    def moves_freely(self) -> bool:
+        """Whether `k(x, x) + k(z, z) - 2 k(x, z)` depends on `x - z` only: then distances have no origin."""
+        return self.stationary or self.linear
+
+    def __call__(self, x: Float[Array, " d"], z: Float[Array, " d"]) -> Float[Array, ""]:
+        """`k(x, z)` of two points `(d,)`."""
+        return self.matrix(jnp.asarray(x)[None], jnp.asarray(z)[None])[0, 0]
+
+    def matrix(
+        self,
+        x: Float[Array, "n d"],
+        z: Float[Array, "m d"],
+        *,
+        near: bool = False,
+        same: Bool[Array, "n m"] | None = None,
+        squares: tuple[Float[Array, " n"], Float[Array, " m"]] | None = None,
+    ) -> Float[Array, "n m"]:
+        """`k` of every pair, `(n, m)`.
+
+        Args:
+            x: Points.
+            z: Other points.
+            near: That the points are near the origin, as `jaxsvm.numerics.distances.place` found: then distances are
+                expanded without a look at what that costs; static.
+            same: Pairs that are one point, whose values the caller takes from `diag`.
+            squares: `|x_i|^2` and `|z_j|^2`, where the caller has them.
+        """
+        raise TypeError(f"{type(self).__name__} defines no matrix")
+
+    def reach(self, x: Any) -> Float[Array, " n"]:
+        """How far points, dense or CSR, lie from the origin in widths of the kernel, `(n,)`; 0 where it has none."""
+        return jnp.zeros((x.shape[0],), x.dtype)
+
+    def diag(self, x: Float[Array, "n d"]) -> Float[Array, " n"]:
+        """`k(x_i, x_i)`, `(n,)`."""
+        return jax.vmap(self.__call__)(x, x)
+
+    def frequencies(self, key: Array, d: int, rank: int, dtype: Any) -> Float[Array, "d rank"]:
+        """Frequencies of random Fourier features, `(d, rank)`: draws from the kernel's spectral measure.
+
+        Raises:
+            InputError: Where it is not known.
+        """
+        raise InputError(f"kernel is {type(self).__name__}: random Fourier features exist for RBF and Laplacian here.")
+
+    def __add__(self, other: Any) -> "Kernel":
+        return Sum(self, as_kernel(other))
+
+    def __mul__(self, other: Any) -> "Kernel":
+        return Product(self, as_kernel(other)) if callable(other) else Scaled(self, other)
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Precomputed(Kernel):
+    """Kernel values computed elsewhere: `gram(Precomputed(), K)`.
+
+    Training points are their own indices; new points are rows of kernel values against all training points.
+    """
+
+    def matrix(self, x: Array, z: Array, **how: Any) -> Array:
+        """`x[:, z]` for rows of kernel values `x (m, n)` and indices `z (q,)`."""
+        del how
+        return x[:, z]
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Function(Kernel):
+    """Any function of two points.
+
+    Attributes:
+        function: `f(x, z) -> ()` of two points `(d,)`. The arguments of a `jax.tree_util.Partial` are differentiable.
+    """
+
+    function: Any
+
+    def __post_init__(self) -> None:
+        if callable(self.function) and not isinstance(self.function, jax.tree_util.Partial):
+            object.__setattr__(self, "function", jax.tree_util.Partial(self.function))
+
+    def __call__(self, x: Array, z: Array) -> Array:
+        """The function itself."""
+        return self.function(x, z)
+
+    def matrix(self, x: Array, z: Array, **how: Any) -> Array:
+        """`(n, m)`."""
+        del how
+        return jax.vmap(lambda a: jax.vmap(lambda b: self.function(a, b))(z))(x)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Pair(Kernel):
+    """What is made of two kernels: definite, stationary where both are."""
+
+    first: Kernel
+    second: Kernel
+
+    @property
+    def definite(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Where both are."""
+        return self.first.definite and self.second.definite
+
+    @property
+    def stationary(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Where both are."""
+        return self.first.stationary and self.second.stationary
+
+    def reach(self, x: Any) -> Array:
+        """The larger of both."""
+        return jnp.maximum(self.first.reach(x), self.second.reach(x))
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Sum(_Pair):
+    """`first + second`."""
+
+    @property
+    def moves_freely(self) -> bool:
+        """Where both do."""
+        return self.first.moves_freely and self.second.moves_freely
+
+    def matrix(self, x: Array, z: Array, **how: Any) -> Array:
+        """`(n, m)`."""
+        return self.first.matrix(x, z, **how) + self.second.matrix(x, z, **how)
+
+    def diag(self, x: Array) -> Array:
+        """`(n,)`."""
+        return self.first.diag(x) + self.second.diag(x)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Product(_Pair):
+    """`first * second`, element by element."""
+
+    def matrix(self, x: Array, z: Array, **how: Any) -> Array:
+        """`(n, m)`."""
+        return self.first.matrix(x, z, **how) * self.second.matrix(x, z, **how)
+
+    def diag(self, x: Array) -> Array:
+        """`(n,)`."""
+        return self.first.diag(x) * self.second.diag(x)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Scaled(Kernel):
+    """`factor * base`, factor > 0."""
+
+    base: Kernel
+    factor: Any
+
+    def __post_init__(self) -> None:
+        require_number("factor", self.factor)
+        require_positive("factor", self.factor)
+
+    @property
+    def definite(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """As the base."""
+        return self.base.definite
+
+    @property
+    def stationary(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """As the base's."""
+        return self.base.stationary
+
+    @property
+    def moves_freely(self) -> bool:
+        """As the base's."""
+        return self.base.moves_freely
+
+    def matrix(self, x: Array, z: Array, **how: Any) -> Array:
+        """`(n, m)`."""
+        return parameter(self.factor, x) * self.base.matrix(x, z, **how)
+
+    def reach(self, x: Any) -> Array:
+        """The base's."""
+        return self.base.reach(x)
+
+    def diag(self, x: Array) -> Array:
+        """`(n,)`."""
+        return parameter(self.factor, x) * self.base.diag(x)
+
+
+def as_kernel(kernel: Any) -> Kernel:
+    """A kernel as it is, or a function of two points as `Function`.
+
+    Raises:
+        InputError: On anything else.
+    """
+    if isinstance(kernel, Kernel):
+        return kernel
+    if callable(kernel):
+        return Function(kernel)
+    raise InputError(f"kernel is {kernel!r}: a kernel of jaxsvm.kernels or a function of two points is needed.")

@@ -1,0 +1,65 @@
+"""What a kernel's parameters are: leaves of a pytree, in the dtype of the points, within their range."""
+
+import dataclasses
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from jaxsvm.errors import InputError, is_concrete
+from jaxsvm.points import floating
+
+_Cls = TypeVar("_Cls")
+
+
+def pytree(cls: type[_Cls]) -> type[_Cls]:
+    """Register a frozen dataclass as a pytree that is rebuilt without `__post_init__`.
+
+    A gradient with respect to a kernel is a kernel as well, and its "gamma" may well be negative.
+    """
+    fields = dataclasses.fields(cls)  # pyright: ignore[reportArgumentType]
+    data = [field.name for field in fields if not field.metadata.get("static")]
+    static = [field.name for field in fields if field.metadata.get("static")]
+
+    def flatten(kernel: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        return tuple(getattr(kernel, name) for name in data), tuple(getattr(kernel, name) for name in static)
+
+    def flatten_with_keys(kernel: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        values, aux = flatten(kernel)
+        return tuple((jax.tree_util.GetAttrKey(name), value) for name, value in zip(data, values, strict=True)), aux
+
+    def unflatten(aux: tuple[Any, ...], values: Any) -> Any:
+        kernel = object.__new__(cls)
+        for name, value in (*zip(data, values, strict=True), *zip(static, aux, strict=True)):
+            object.__setattr__(kernel, name, value)
+        return kernel
+
+    jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
+    return cls
+
+
+def parameter(value: Any, x: Array) -> Array:
+    """A parameter in the dtype of the points; beside integer points it stays a float."""
+    return jnp.asarray(value, floating(x.dtype))
+
+
+def require_number(name: str, value: Any) -> None:
+    """One finite number: an array would be broadcast over pairs of points without a word."""
+    if value is None or isinstance(value, str):
+        raise InputError(f"{name} is {value!r}: one number is needed.")
+    if jnp.ndim(value):
+        raise InputError(f"{name} has shape {jnp.shape(value)}: one number is needed.")
+    if is_concrete(value) and not np.isfinite(np.asarray(value, np.float64)):
+        raise InputError(f"{name} is {value}: a finite number is needed.")
+
+
+def require_positive(name: str, value: Any) -> None:
+    """Positive and finite numbers, as many as there are."""
+    if value is None or isinstance(value, str):
+        raise InputError(f"{name} is {value!r}: a positive number is needed (`resolve_gamma` turns words into one).")
+    if isinstance(value, float | int | list | tuple | np.ndarray | np.generic | jax.Array) and is_concrete(value):
+        values = np.asarray(value)
+        if not (np.isfinite(values).all() and (values > 0).all()):
+            raise InputError(f"{name} is {value}: positive and finite is needed.")

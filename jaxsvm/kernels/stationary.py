@@ -1,0 +1,94 @@
+"""Kernels of the difference of two points."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from jaxsvm.errors import InputError
+from jaxsvm.kernels.contract import Kernel
+from jaxsvm.kernels.parameters import parameter, pytree, require_positive
+from jaxsvm.numerics.distances import by_differences, squared_distances
+from jaxsvm.points import entrywise, floating, product
+
+
+@dataclasses.dataclass(frozen=True)
+class _Stationary(Kernel):
+    """A function of `gamma_k |x_k - z_k|` that is 1 at 0, with a non-negative spectrum."""
+
+    gamma: Any
+
+    stationary = True
+    definite = True
+
+    def __post_init__(self) -> None:
+        require_positive("gamma", self.gamma)
+
+    def diag(self, x: Array) -> Array:
+        """Ones, `(n,)`."""
+        return jnp.ones(x.shape[0], floating(x.dtype))
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class RBF(_Stationary):
+    """`exp(-sum_k gamma_k (x_k - z_k)^2)`.
+
+    Attributes:
+        gamma: Positive, `()`, or one a feature `(d,)` (automatic relevance determination).
+    """
+
+    def matrix(self, x: Array, z: Array, **how: Any) -> Array:
+        """`(n, m)`; see `jaxsvm.numerics.distances` for what the entries are worth."""
+        return jnp.exp(-squared_distances(_floats(x), _floats(z), _weights(self.gamma, x), **how))
+
+    def reach(self, x: Any) -> Array:
+        """`sqrt(sum_k gamma_k x_k^2)`, `(n,)`."""
+        return jnp.sqrt(product(entrywise(jnp.square, x), _per_feature(self.gamma, x)))
+
+    def frequencies(self, key: Array, d: int, rank: int, dtype: Any) -> Array:
+        """Normal, `(d, rank)`."""
+        scale = jnp.sqrt(2 * jnp.broadcast_to(jnp.asarray(self.gamma, dtype), (d,)))
+        return scale[:, None] * jax.random.normal(key, (d, rank), dtype)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Laplacian(_Stationary):
+    """`exp(-sum_k gamma_k |x_k - z_k|)`.
+
+    Attributes:
+        gamma: Positive, `()` or `(d,)`.
+    """
+
+    def matrix(self, x: Array, z: Array, **how: Any) -> Array:
+        """`(n, m)`, by differences."""
+        del how
+        return jnp.exp(-by_differences(_floats(x), _floats(z), _weights(self.gamma, x), jnp.abs))
+
+    def reach(self, x: Any) -> Array:
+        """`sum_k gamma_k |x_k|`, `(n,)`."""
+        return product(entrywise(jnp.abs, x), _per_feature(self.gamma, x))
+
+    def frequencies(self, key: Array, d: int, rank: int, dtype: Any) -> Array:
+        """Cauchy, `(d, rank)`."""
+        scale = jnp.broadcast_to(jnp.asarray(self.gamma, dtype), (d,))
+        return scale[:, None] * jax.random.cauchy(key, (d, rank), dtype)
+
+
+def _per_feature(gamma: Any, x: Array) -> Array:
+    values, d = parameter(gamma, x), x.shape[1]
+    if values.shape not in ((), (1,), (d,)):
+        raise InputError(f"gamma has shape {values.shape}: one number, or one a feature ({d},), is needed.")
+    return jnp.broadcast_to(values, (d,))
+
+
+def _weights(gamma: Any, x: Array) -> Array:
+    """One number, or one a feature."""
+    return _per_feature(gamma, x) if jnp.ndim(gamma) else parameter(gamma, x)
+
+
+def _floats(x: Array) -> Array:
+    return x.astype(floating(x.dtype))
