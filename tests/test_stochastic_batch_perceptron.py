@@ -15,9 +15,10 @@ import jaxsvm
 from jaxsvm import StochasticBatchPerceptron, slack_problem
 from jaxsvm.kernels import RBF, Linear, Precomputed
 from jaxsvm.loop import fit_compiled
+from jaxsvm.numerics.sampling import systematic_draw
 from jaxsvm.problems.slack import equivalent_C
 from jaxsvm.result import Counters
-from jaxsvm.solvers.stochastic_batch_perceptron import draw, rows_computed
+from jaxsvm.solvers.stochastic_batch_perceptron import rows_computed
 
 N, NU, LANES = 60, 0.08, 30
 SINGLE = StochasticBatchPerceptron()
@@ -93,7 +94,7 @@ def test_5_draws_are_unbiased(size, classes):
     p, y, m = np.asarray(here.level(state.c).p), data()[1], 200_000
     keys = jax.random.split(jax.random.key(1), m // size)
     given = jnp.asarray(p), size, jnp.asarray(y) if classes else None
-    index = np.asarray(jax.jit(jax.vmap(lambda key: draw(key, *given)))(keys))
+    index = np.asarray(jax.jit(jax.vmap(lambda key: systematic_draw(key, *given)))(keys))
     Q = truth.signed(data()[2], y)
     assert 1 < (p > 0).sum() < N
     share = np.bincount(index.ravel(), minlength=N) / m
@@ -105,7 +106,7 @@ def test_5_draws_are_unbiased(size, classes):
 
 def test_draws_stay_in_the_support_at_its_ends():
     for p in (np.eye(5)[0], np.eye(5)[4], np.array([0, 0.5, 0, 0.5, 0]), np.array([0, 1e-30, 0, 0, 0])):
-        index = np.asarray(draw(jax.random.key(2), jnp.asarray(p), 1000))
+        index = np.asarray(systematic_draw(jax.random.key(2), jnp.asarray(p), 1000))
         assert set(index.tolist()) == set(np.flatnonzero(p).tolist())
 
 

@@ -6,8 +6,6 @@ low-rank Gram, and the same formula with Nystroem features and what they leave o
 tile) memory. A system that cannot be solved gives NaN: never a wrong derivative in silence.
 """
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -18,16 +16,17 @@ from jaxtyping import Array, Bool, Float
 from jaxsvm.errors import is_concrete
 from jaxsvm.gram.dense import DenseGram
 from jaxsvm.gram.low_rank import LowRankGram
-from jaxsvm.numerics.once import once
+from jaxsvm.numerics import nystroem
+from jaxsvm.numerics.cholesky import padded_factor
+from jaxsvm.numerics.conjugate_gradients import Apply, conjugate_gradients
+from jaxsvm.numerics.sizes import in_smallest, size_classes
 
 FACTOR_LIMIT = 4096
 """The largest support whose matrix is factored: 128 MiB in float64."""
-SMALLEST = 256
 LANDMARKS = 128
 CG_STEPS = 1000
 REFINEMENTS = 6
 """Iterations where the preconditioner is the inverse up to rounding."""
-Apply = Callable[[Float[Array, " n"]], Float[Array, " n"]]
 
 
 def plan(problem: Any, support: Any) -> tuple[tuple[int, ...], str]:
@@ -41,15 +40,12 @@ def plan(problem: Any, support: Any) -> tuple[tuple[int, ...], str]:
 
 
 def factor_sizes(n: int, support: Any) -> tuple[int, ...]:
-    """Powers of two up to n; only the one that holds the support where that has values."""
-    sizes = [SMALLEST]
-    while sizes[-1] < n:
-        sizes.append(2 * sizes[-1])
-    sizes[-1] = n
+    """Size classes up to n; only the one that holds the support where that has values."""
+    sizes = size_classes(n)
     if is_concrete(support):
         count = int(support.sum())
-        sizes = [next(size for size in sizes if count <= size)]
-    return tuple(sizes)
+        sizes = (next(size for size in sizes if count <= size),)
+    return sizes
 
 
 def solver(
@@ -79,7 +75,7 @@ def solver(
     steps = CG_STEPS if method == "nystroem" else REFINEMENTS
 
     def solve(_: Any, b: Array) -> Array:
-        return conjugate_gradients(product, precondition, b, steps)
+        return _solved(product, precondition, b, steps)
 
     return lambda b: lax.custom_linear_solve(matvec, b, solve, symmetric=True)
 
@@ -89,32 +85,15 @@ def _ridge(problem: Any) -> Float[Array, " n"]:
     return getattr(problem, "ridge", jnp.zeros_like(problem.y))
 
 
-def conjugate_gradients(product: Apply, precondition: Apply, b: Float[Array, " n"], steps: int) -> Float[Array, " n"]:
-    """Preconditioned conjugate gradients to the floor of the dtype; NaN where a thousandth of the digits is missing."""
+def _solved(product: Apply, precondition: Apply, b: Float[Array, " n"], steps: int) -> Float[Array, " n"]:
+    """Conjugate gradients to the floor of the dtype; NaN where a thousandth of the digits is missing."""
     eps = jnp.finfo(b.dtype).eps
-    start = precondition(b)
-    scale = b @ start
-    target = (16 * eps) ** 2 * scale
-
-    def step(carry: tuple[Array, ...]) -> tuple[Array, ...]:
-        k, x, r, p, rq = carry
-        Ap = product(p)
-        curvature = p @ Ap
-        t = jnp.where(curvature > 0, rq / jnp.where(curvature > 0, curvature, 1), 0)
-        x, r = x + t * p, r - t * Ap
-        q = precondition(r)
-        after = r @ q
-        return k + 1, x, r, q + after / jnp.where(rq > 0, rq, 1) * p, after
-
-    def going(carry: tuple[Array, ...]) -> Array:
-        return (carry[0] < steps) & (carry[4] > target)
-
-    x = jnp.zeros_like(b)
-    first = (jnp.zeros((), jnp.int32), x, b, start, scale)
-    _, x, _, _, _ = lax.while_loop(going, step, first)
-    rest = b - product(x)
-    solved = rest @ precondition(rest) <= eps**0.8 * scale  # squared: 3e-7 of b in float64, 2e-3 in float32
-    return jnp.where(solved | (scale == 0), x, jnp.nan)
+    found = conjugate_gradients(
+        product, precondition, jnp.zeros_like(b), b, steps, lambda at: at.energy > (16 * eps) ** 2 * at.first
+    )
+    rest = b - product(found.x)
+    solved = rest @ precondition(rest) <= eps**0.8 * found.first  # squared: 3e-7 of b in float64, 2e-3 in float32
+    return jnp.where(solved | (found.first == 0), found.x, jnp.nan)
 
 
 def _factor(problem: Any, support: Bool[Array, " n"], sizes: tuple[int, ...], u: Float[Array, " n"]) -> Apply:
@@ -122,11 +101,14 @@ def _factor(problem: Any, support: Bool[Array, " n"], sizes: tuple[int, ...], u:
     largest, count = sizes[-1], support.sum(dtype=jnp.int32)
     index = jnp.nonzero(support, size=largest, fill_value=0)[0]
     valid = jnp.arange(largest) < count
-    L, below = jnp.eye(largest, dtype=problem.dtype), -1
-    for size in sizes:
-        here = (count > below) & (count <= size)
-        compute = partial(_padded_factor, problem, index[:size], valid[:size], u)
-        L, below = once(here, compute, L), size
+
+    def factor(size: int, L: Array) -> Array:
+        here, ridge = index[:size], _ridge(problem)[index[:size]]
+        values = problem.gram.block(here, here).astype(problem.dtype) + problem.offset
+        values = problem.y[here][:, None] * values * problem.y[here] + u[here][:, None] * u[here] + jnp.diag(ridge)
+        return lax.dynamic_update_slice(L, padded_factor(values, valid[:size]), (0, 0))
+
+    L = in_smallest(sizes, count, factor, jnp.eye(largest, dtype=problem.dtype))
 
     def precondition(r: Array) -> Array:
         found = jax.scipy.linalg.cho_solve((L, True), jnp.where(valid, r[index], 0))
@@ -135,44 +117,15 @@ def _factor(problem: Any, support: Bool[Array, " n"], sizes: tuple[int, ...], u:
     return precondition
 
 
-def _padded_factor(problem: Any, index: Array, valid: Array, u: Array, L: Array) -> Array:
-    size = index.shape[0]
-    values = problem.gram.block(index, index).astype(problem.dtype) + problem.offset
-    signs = jnp.where(valid, problem.y[index], 0)
-    extra = jnp.where(valid, u[index], 0)
-    values = signs[:, None] * values * signs + extra[:, None] * extra
-    # What rounding may take from the smallest eigenvalue; the refinement takes the shift out again.
-    floor = 2 * jnp.finfo(values.dtype).eps * jnp.sqrt(jnp.asarray(size, values.dtype)) * jnp.diagonal(values).max()
-    values = values + jnp.diag(jnp.where(valid, _ridge(problem)[index] + floor, 1))
-    return lax.dynamic_update_slice(L, jnp.linalg.cholesky(values), (0, 0))
-
-
 def _woodbury(problem: Any, support: Bool[Array, " n"], exact: bool, u: Float[Array, " n"]) -> Apply:
-    """`(D + F F')^-1` on S, for features F of `Kt` and the rest D of its diagonal."""
-    F = problem.gram.Z.astype(problem.dtype) if exact else _nystroem(problem, support)
-    rest = 0 if exact else jnp.maximum(problem.gram.diag() - (F * F).sum(axis=1), 0)
+    """`(D + F F')^-1` on S, for features F of `Kt` and the rest D of its diagonal; the identity off S."""
+    if exact:
+        F, rest = problem.gram.Z.astype(problem.dtype), 0
+    else:
+        landmarks = nystroem.evenly_among(support, LANDMARKS)
+        F = nystroem.features(problem.gram.rows(landmarks).astype(problem.dtype), landmarks)
+        rest = nystroem.unexplained(problem.gram.diag(), F)
     constant = jnp.full((problem.n, 1), problem.offset**0.5, F.dtype)
     F = jnp.where(support, problem.y, 0)[:, None] * jnp.concatenate([F, constant], axis=1)
     F = jnp.concatenate([F, u[:, None]], axis=1)
-    D = jnp.where(support, _ridge(problem) + rest, 1)
-    scaled = F / D[:, None]
-    inner = jnp.eye(F.shape[1], dtype=F.dtype) + jnp.matmul(F.T, scaled, precision=lax.Precision.HIGHEST)
-    L = jnp.linalg.cholesky(inner)
-
-    def precondition(r: Array) -> Array:
-        return jnp.where(support, r / D - scaled @ jax.scipy.linalg.cho_solve((L, True), scaled.T @ r), r)
-
-    return precondition
-
-
-def _nystroem(problem: Any, support: Bool[Array, " n"]) -> Float[Array, "n r"]:
-    """Features `F` with `F F' ~ K`, of samples that stand evenly in the support."""
-    n, count = problem.n, support.sum(dtype=jnp.int32)
-    landmarks = min(LANDMARKS, n)
-    ranks = (jnp.arange(landmarks, dtype=jnp.int32) * count) // landmarks + 1
-    index = jnp.clip(jnp.searchsorted(jnp.cumsum(support, dtype=jnp.int32), ranks), 0, n - 1)
-    columns = problem.gram.rows(index).astype(problem.dtype)
-    inner = columns[:, index]
-    jitter = 8 * landmarks * jnp.finfo(inner.dtype).eps * jnp.trace(inner)
-    L = jnp.linalg.cholesky(inner + jitter * jnp.eye(landmarks, dtype=inner.dtype))
-    return jax.scipy.linalg.solve_triangular(L, columns, lower=True).T
+    return nystroem.woodbury(F, jnp.where(support, _ridge(problem) + rest, 1))

@@ -19,6 +19,7 @@ from jaxsvm.gram.basis import FourierBasis, NystroemBasis
 from jaxsvm.kernels import Kernel
 from jaxsvm.numerics import selection
 from jaxsvm.numerics.distances import place
+from jaxsvm.numerics.nystroem import inverse_root
 from jaxsvm.numerics.precision import precisely
 from jaxsvm.numerics.products import matmul
 from jaxsvm.points import CSR, by_row_tiles, dense_rows, transposed_product
@@ -183,11 +184,7 @@ def _at_landmarks(
     kernel: Kernel, chosen: Float[Array, "q d"], shift: Float[Array, " d"], dtype: Any, near: bool
 ) -> NystroemBasis:
     values = kernel.matrix(chosen, chosen, near=near)
-    # The inverse square root, with directions below the rounding of the largest left out.
-    spectrum, vectors = jnp.linalg.eigh(values)
-    floor = spectrum.max() * jnp.finfo(values.dtype).eps * len(chosen)
-    scale = jnp.where(spectrum > floor, 1 / jnp.sqrt(jnp.where(spectrum > floor, spectrum, 1)), 0)
-    return NystroemBasis(kernel, chosen, shift, (vectors * scale).astype(dtype), near)
+    return NystroemBasis(kernel, chosen, shift, inverse_root(values, len(chosen)).astype(dtype), near)
 
 
 def _pivots(kernel: Kernel, x: Any, shift: Array, rank: int, near: bool, allowed: Any = True) -> Int[Array, " rank"]:

@@ -8,6 +8,8 @@ from jaxtyping import Array, Float
 
 EVALUATIONS = 60
 """Bisections that leave nothing of a bracket; Newton's steps on the derivative usually need two to five."""
+SLOPE_LEFT = 1e-2
+"""Of the first derivative: where so little of it is left, a search on the way to another point may end."""
 
 
 def hinge_minimum(

@@ -7,10 +7,9 @@ the index inside the one block that holds it. Ties go to the lowest index, as in
 A vector that holds NaN has no extreme: the value is NaN and the index is in range but means nothing.
 """
 
-import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 BLOCK = 128
 """Elements a block where n has no divisor near it: 64 to 256 made no difference at n = 5,000 and 10,000."""
@@ -37,34 +36,6 @@ def argmax(values: Float[Array, " n"]) -> tuple[Float[Array, ""], Int[Array, ""]
 def entry(values: Float[Array, " n"], index: Int[Array, ""]) -> Float[Array, ""]:
     """`values[index]` for an index that is known to be in range (spares the wrap-around of negative ones)."""
     return lax.dynamic_slice(values, (index,), (1,))[0]
-
-
-def balanced_draw(
-    key: jax.Array, y: Float[Array, " n"], eligible: Bool[Array, " n"], size: int
-) -> tuple[Int[Array, " size"], Bool[Array, " size"]]:
-    """Draw distinct eligible indices, half from each class (an unbalanced draw misses rare classes).
-
-    Args:
-        key: A random key.
-        y: Signs, `(n,)`; of one sign where there are no classes.
-        eligible: Which samples may be drawn, `(n,)`.
-        size: How many, at most n.
-
-    Returns:
-        Indices `(size,)` int32 and which of them hold a sample `(size,)`: a class smaller than its half
-        leaves places empty.
-    """
-    n = y.shape[0]
-    noise = jnp.where(eligible, jax.random.gumbel(key, (n,), y.dtype), -jnp.inf)
-    one_class = ~(jnp.any(eligible & (y > 0)) & jnp.any(eligible & (y < 0)))
-    halves = []
-    for sign, count in ((1, min(size // 2, n)), (-1, min(size - size // 2, n))):
-        # With one class only, the two halves come from the two parities, so that they stay distinct.
-        side = jnp.where(one_class, jnp.arange(n) % 2 == (sign > 0), y * sign > 0)
-        scores, picked = lax.top_k(jnp.where(side, noise, -jnp.inf), count)
-        halves.append((picked, scores > -jnp.inf))
-    indices, valid = (jnp.concatenate(part) for part in zip(*halves, strict=True))
-    return indices.astype(jnp.int32), valid
 
 
 def lowest(values: Float[Array, " n"]) -> Int[Array, ""]:

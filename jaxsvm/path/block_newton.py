@@ -19,6 +19,7 @@ the support is nearly degenerate, full steps leave it again, and pair steps are 
 """
 
 import dataclasses
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -28,12 +29,13 @@ from jaxtyping import Array, Float, Int
 
 from jaxsvm.gram.low_rank import LowRankGram
 from jaxsvm.gram.signed import SignedGram
+from jaxsvm.numerics import nystroem
+from jaxsvm.numerics.line_search import hinge_minimum
 
 NOISE = 1e3
 """Slopes below so many units of rounding of P say nothing of a step."""
-SEARCH_STEPS = 8
-"""Safeguarded Newton steps of the line search: its slope is piecewise linear, and t = 1 is nearly always in the last
-piece."""
+LONGEST = 4.0
+"""The longest step, in units of the way to the Newton point."""
 
 
 @jax.tree_util.register_dataclass
@@ -91,12 +93,9 @@ def preconditioner(gram: Any, offset: float, rank: int, key: Array) -> Precondit
     else:
         landmarks = jax.random.permutation(key, n)[: min(2 * rank, n)].astype(jnp.int32)
         rows = gram.rows(landmarks)
-        spectrum, vectors = jnp.linalg.eigh(rows[:, landmarks])
-        spectrum, vectors = spectrum[-rank:], vectors[:, -rank:]
-        floor = spectrum[-1] * jnp.finfo(rows.dtype).eps * n
-        scale = jnp.where(spectrum > floor, 1 / jnp.sqrt(jnp.where(spectrum > floor, spectrum, 1)), 0)
-        Z = jnp.matmul(rows.T, vectors * scale, precision=lax.Precision.HIGHEST)
-        rest = jnp.maximum(gram.diag() - (Z * Z).sum(axis=1), 0)
+        W = nystroem.inverse_root(rows[:, landmarks], n, rank)
+        Z = jnp.matmul(rows.T, W, precision=lax.Precision.HIGHEST)
+        rest = nystroem.unexplained(gram.diag(), Z)
     return Preconditioner(jnp.concatenate([Z, jnp.full((n, 1), offset, Z.dtype)], axis=1), rest)
 
 
@@ -129,7 +128,8 @@ def newton_round(
     room = jnp.where(present, jnp.maximum(1 - f, 0), 0)
     primal = (c * f + C * room * room).sum(axis=0) / 2
     slope = ((c - C * room) * df).sum(axis=0)
-    t = _line_search(c, f, dc, df, C)
+    search = jax.vmap(partial(hinge_minimum, bracket=(0.0, LONGEST), start=1.0), in_axes=(1, 1, 1, 0, 0))
+    t = jnp.where(slope < 0, search(1 - f, -df, C, (c * df).sum(axis=0), (dc * df).sum(axis=0)), 0)
     # What P can still fall by is below its rounding: the support alone is left to settle, by whole steps.
     t = jnp.where(jnp.abs(slope) < NOISE * jnp.finfo(f.dtype).eps * primal, 1, t)
     t = jnp.where(jnp.isfinite(t) & jnp.all(jnp.isfinite(f_target), axis=0), t, 0)
@@ -201,25 +201,3 @@ def _factored(P: Preconditioner, y: Array, weight: Array) -> Any:
         return u - weight * y * jnp.matmul(Z, solved, precision=lax.Precision.HIGHEST)
 
     return apply
-
-
-def _line_search(c: Array, f: Array, dc: Array, df: Array, C: Array) -> Float[Array, " L"]:
-    """The minimum over t >= 0 of P along `(c, f) + t (dc, df)`: its slope is increasing and piecewise linear."""
-    constant, linear = (c * df).sum(axis=0), (dc * df).sum(axis=0)
-
-    def slope(t: Array) -> tuple[Array, Array]:
-        room = 1 - f - t * df
-        active = jnp.where(room > 0, C, 0)
-        return constant + t * linear - (active * room * df).sum(axis=0), linear + (active * df * df).sum(axis=0)
-
-    def improve(_: int, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        t, low, high = carry
-        value, curvature = slope(t)
-        low, high = jnp.where(value <= 0, t, low), jnp.where(value > 0, t, high)
-        newton = t - value / jnp.where(curvature > 0, curvature, 1)
-        middle = jnp.where(jnp.isfinite(high), (low + high) / 2, t)
-        return jnp.where((newton > low) & (newton < high) & (curvature > 0), newton, middle), low, high
-
-    one = jnp.ones_like(constant)
-    t, _, _ = lax.fori_loop(0, SEARCH_STEPS, improve, (one, 0 * one, jnp.inf * one))
-    return jnp.where(slope(jnp.zeros_like(t))[0] < 0, t, 0)

@@ -16,9 +16,9 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from jaxsvm.numerics.sampling import systematic_draw
 from jaxsvm.points import CSR
 from jaxsvm.problems.box import BoxProblem
-from jaxsvm.solvers.stochastic_batch_perceptron import draw
 
 STRIDES = 1024
 CHUNK = 128
@@ -83,7 +83,8 @@ def next_batch(
     """The next batch, and the factor of each sample's loss that makes its mean unbiased, over `batch`."""
     if order == "random" and problem.mask is not None:  # weights: in proportion, systematically
         key, draw_key = jax.random.split(draws.key)
-        return draws._replace(key=key), draw(draw_key, problem.upper, batch), _full(problem, batch, 1 / batch)
+        drawn = systematic_draw(draw_key, problem.upper, batch)
+        return draws._replace(key=key), drawn, _full(problem, batch, 1 / batch)
     draws, index = draws.following(problem.n, batch, order)
     return draws, index, problem.upper[index] * (problem.n / batch) / problem.upper.sum()
 

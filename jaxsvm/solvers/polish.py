@@ -3,10 +3,11 @@
 Pair steps descend slowly where the problem is ill-conditioned (a linear or polynomial kernel at large C). On a fixed
 support R is a quadratic: conjugate gradients in `sum p = 0` go to its minimum; a step that would turn a weight
 negative ends where the weight is 0, drops it, and starts the directions afresh (Polyak 1969; Nocedal and Wright,
-section 16.7). Where a matrix of n x n is affordable, semismooth Newton on the primal with an exact line search is
-finite and needs no condition number (Mangasarian 2002; Keerthi and DeCoste 2005).
+section 16.7). Where a matrix of n x n is affordable, semismooth Newton on the primal (`jaxsvm.solvers.newton`) is
+finite and needs no condition number.
 """
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -14,19 +15,20 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxsvm.gram.dense import part_of
+from jaxsvm.gram.tiled import TiledGram
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
+from jaxsvm.solvers.newton import kernel
 
 DIRECT_SIZE = 2048
 """Up to this n a polish may hold an n x n matrix (32 MiB in float64) and factor it."""
 NEWTON_STEPS = 30
-BISECTIONS = 60
 
 
 class NewtonRound(NamedTuple):
-    """Where semismooth Newton stands: coefficients and margins in primal scale `(n,)`, rounds, whether it goes on."""
+    """Where semismooth Newton stands: its primal point, rounds, whether it goes on."""
 
-    c: Float[Array, " n"]
-    f: Float[Array, " n"]
+    point: kernel.KernelPoint
     rounds: Int[Array, ""]
     going: Bool[Array, ""]
 
@@ -58,10 +60,10 @@ def polish(
     Returns:
         A point of the simplex whose R is no higher, and its `s`, from scratch.
     """
-    B = kernel_part(problem) if _by_newton(problem) else None  # once for all rounds
+    stored = _stored(problem) if _by_newton(problem) else problem  # once for all rounds
     carry = lax.while_loop(
         lambda carry: carry.going,
-        lambda carry: further(problem, carry, products, B),
+        lambda carry: further(stored, carry, products),
         begin(problem, alpha, s, products),
     )
     return end(problem, alpha, s, carry)
@@ -71,23 +73,22 @@ def begin(problem: Any, alpha: Float[Array, " n"], s: Float[Array, " n"], produc
     """A polish before its first piece."""
     none = jnp.zeros((), jnp.int32)
     if _by_newton(problem):
-        R = alpha @ s
-        return NewtonRound(alpha / R, problem.margins(alpha, s) / R, none, jnp.asarray(True))
+        return NewtonRound(kernel.point_of(problem, alpha, s), none, jnp.asarray(True))
     r = _slope(alpha, s)
     return Descent(alpha, s, r, r, none, jnp.asarray(products > 0))
 
 
-def further(problem: Any, carry: Any, products: int, B: Any = None) -> Any:
-    """One linear system further, or one product; `B`, where it is at hand, spares the former a kernel matrix."""
+def further(problem: Any, carry: Any, products: int) -> Any:
+    """One linear system further, or one product."""
     if isinstance(carry, NewtonRound):
-        return newton_round(problem, carry, kernel_part(problem) if B is None else B)
+        return _newton_round(problem, carry)
     return _conjugate_gradient(problem, carry, products)
 
 
 def end(problem: Any, alpha: Array, s: Array, carry: Any) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
     """What a polish found, with its `s` from scratch; where it began, if R is no lower there."""
     if isinstance(carry, NewtonRound):
-        beta = problem.costs * jnp.maximum(1 - carry.f, 0)
+        beta = kernel.dual_of(problem, carry.point)
         found = jnp.where(beta.sum() > 0, beta, alpha)
     else:
         found = carry.alpha
@@ -98,52 +99,25 @@ def end(problem: Any, alpha: Array, s: Array, carry: Any) -> tuple[Float[Array, 
 
 
 def _by_newton(problem: Any) -> bool:
-    return isinstance(problem, SquaredHingeProblem) and problem.n <= DIRECT_SIZE
+    return problem.kind == "squared hinge" and problem.n <= DIRECT_SIZE
 
 
-def kernel_part(problem: SquaredHingeProblem) -> Float[Array, "n n"]:
-    """`Kt` without its ridge."""
+def _stored(problem: SquaredHingeProblem) -> SquaredHingeProblem:
+    """The problem with its kernel matrix stored, where each look at it would compute it again."""
+    if not isinstance(problem.gram, TiledGram):
+        return problem
     everything = jnp.arange(problem.n)
-    return problem.block(everything, everything) - jnp.diag(problem.ridge)
+    return dataclasses.replace(problem, gram=part_of(problem.gram, problem.gram.block(everything, everything)))
 
 
-def newton_round(problem: SquaredHingeProblem, at: NewtonRound, B: Float[Array, "n n"]) -> NewtonRound:
-    """One step of semismooth Newton on the squared-hinge primal.
-
-    With `f_i = y_i h(x_i) / R = (B beta)_i`, the active set is `S = {f < 1}`, the Newton point solves
-    `(B_SS + diag(1/C_S)) beta_S = 1`, and the dual point of any f is `beta_i = C_i max(0, 1 - f_i)`.
-    """
-    c, f, C, present = at.c, at.f, problem.costs, problem.ridge > 0
-    active = (f < 1) & present
-    outer = active[:, None] & active
-    matrix = jnp.where(outer, B, 0) + jnp.diag(jnp.where(active, problem.ridge, 1))
-    rhs = active.astype(f.dtype)
-    factor = jax.scipy.linalg.cho_factor(matrix, lower=True)
-    beta = jax.scipy.linalg.cho_solve(factor, rhs)
-    beta = beta + jax.scipy.linalg.cho_solve(factor, rhs - matrix @ beta)  # one refinement
-    dc, df = jnp.where(active, beta, 0) - c, B @ jnp.where(active, beta, 0) - f
-
-    def slope(t: Array) -> Array:
-        """Derivative of the primal along `(c, f) + t (dc, df)`."""
-        return (c + t * dc) @ df - (C * jnp.maximum(1 - (f + t * df), 0)) @ df
-
-    def bisect(_: int, ends: tuple[Array, Array]) -> tuple[Array, Array]:
-        low, high = ends
-        middle = (low + high) / 2
-        rising = slope(middle) > 0
-        return jnp.where(rising, low, middle), jnp.where(rising, middle, high)
-
-    zero, one = jnp.zeros((), f.dtype), jnp.ones((), f.dtype)
-    whole = slope(one) <= 0
-    low, _ = lax.fori_loop(0, BISECTIONS, bisect, (zero, one))
-    t = jnp.where(whole, 1, low)
-    c_next, f_next = c + t * dc, f + t * df
-    finite = jnp.all(jnp.isfinite(f_next))
-    same = jnp.all(((f_next < 1) & present) == active)
-    settled = ~finite | (whole & same) | (t == 0)
+def _newton_round(problem: SquaredHingeProblem, at: NewtonRound) -> NewtonRound:
+    """One Newton step; it ends at the minimum, or where there is nothing to go on with."""
+    gap = jnp.ones((), problem.dtype)  # a factor does not ask for it
+    found = kernel.move(problem, at.point, problem.present, gap, "cholesky", problem.n)
+    finite = jnp.all(jnp.isfinite(found.point.slack))
     rounds = at.rounds + 1
-    going = ~settled & (rounds < NEWTON_STEPS)
-    return NewtonRound(jnp.where(finite, c_next, c), jnp.where(finite, f_next, f), rounds, going)
+    going = finite & ~found.settled & (found.t > 0) & (rounds < NEWTON_STEPS)
+    return NewtonRound(jax.tree.map(lambda new, old: jnp.where(finite, new, old), found.point, at.point), rounds, going)
 
 
 def _slope(alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Float[Array, " n"]:

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 
 from jaxsvm.errors import InputError
 from jaxsvm.numerics import selection
+from jaxsvm.numerics.sampling import balanced_draw
 from jaxsvm.problems.squared_hinge import Restricted
 from jaxsvm.result import Counters, Fit
 
@@ -103,7 +104,7 @@ def _onto_simplex(problem: Any, alpha: Float[Array, " n"]) -> Float[Array, " n"]
 
 def _two_point(problem: Any, key: Array, counters: Counters) -> tuple[Array, Array, Counters]:
     """Half on any sample a, half on the one furthest from it."""
-    indices, _ = selection.balanced_draw(key, problem.y, _eligible(problem), min(2, problem.n))
+    indices, _ = balanced_draw(key, problem.y, _eligible(problem), min(2, problem.n))
     a = indices[0]
     column_a, D = problem.column(a), problem.diagonal
     distance = D[a] + D - 2 * column_a
@@ -114,7 +115,7 @@ def _two_point(problem: Any, key: Array, counters: Counters) -> tuple[Array, Arr
 
 def _random_draw(problem: Any, key: Array, draw: int, pairs: Any, counters: Counters) -> tuple[Array, Array, Counters]:
     """The solution on a few samples drawn evenly from the classes, by pair steps."""
-    indices, valid = selection.balanced_draw(key, problem.y, _eligible(problem), draw)
+    indices, valid = balanced_draw(key, problem.y, _eligible(problem), draw)
     few = Restricted(problem, indices, valid)
     weights = valid.astype(problem.dtype) / valid.sum()
     places = jnp.arange(indices.shape[0])

@@ -20,6 +20,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import InputError
 from jaxsvm.numerics.precision import rounded
+from jaxsvm.numerics.sampling import systematic_draw
 from jaxsvm.problems.slack import SlackProblem
 from jaxsvm.problems.water_level import METHODS
 from jaxsvm.result import Counters
@@ -103,7 +104,7 @@ class StochasticBatchPerceptron(Solver):
         if self.batch is None:
             g, row, rows = water.p, problem.matvec(water.p[None])[0], (water.p > 0).sum(dtype=jnp.int32)
         else:
-            index = draw(draw_key, water.p, self.batch, problem.y if problem.free_bias else None)
+            index = systematic_draw(draw_key, water.p, self.batch, problem.y if problem.free_bias else None)
             g = jnp.zeros_like(state.a).at[index].add(1 / self.batch)
             row = problem.combination(index, jnp.full((self.batch,), 1 / self.batch, problem.dtype))
             rows = _distinct(index)
@@ -190,26 +191,6 @@ class State(NamedTuple):
     claim: Float[Array, ""]
     indefinite: Bool[Array, ""]
     counters: Counters
-
-
-def draw(key: Array, p: Float[Array, " n"], size: int, y: Float[Array, " n"] | None = None) -> Int[Array, " size"]:
-    """Draws from p: one is drawn as ever, several systematically, a step of `1 / size` of the mass apart.
-
-    Their mean is p in expectation, with less noise than that of independent draws. With signs y the classes stand one
-    after the other: p with half of its mass in each then gives each half of an even number of draws. (Without that the
-    classes' difference walks at random, and w with it along whatever all samples share.)
-
-    Args:
-        key: A random key.
-        p: Not negative, `(n,)`, of any sum; what has none of it is never drawn.
-        size: How many.
-        y: Signs, `(n,)`; None: one class.
-    """
-    parts = [p] if y is None else [jnp.where(y > 0, p, 0), jnp.where(y > 0, 0, p)]
-    total = jnp.cumsum(jnp.concatenate(parts))
-    at = (jnp.arange(size) + jax.random.uniform(key, (), p.dtype)) / size * total[-1]
-    index = jnp.minimum(jnp.searchsorted(total, at.astype(p.dtype), side="right"), len(total) - 1) % p.shape[0]
-    return jnp.where(p[index] > 0, index, jnp.argmax(p)).astype(jnp.int32)
 
 
 def _filled(problem: SlackProblem, c: Float[Array, " n"], p: Float[Array, " n"], size: int) -> Float[Array, " n"]:

@@ -5,17 +5,18 @@ system `I + C^1/2 B C^1/2` with a Nystroem preconditioner (Frangella, Tropp, Ude
 matrix an iteration; under `vmap` the products of all lanes are one matrix product.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
+from jaxsvm.numerics import nystroem
+from jaxsvm.numerics.cholesky import padded_factor
+from jaxsvm.numerics.conjugate_gradients import Apply, Iterate, conjugate_gradients
 from jaxsvm.numerics.once import once
+from jaxsvm.numerics.sizes import SMALLEST, in_smallest, size_classes
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 
-SMALLEST = 256
 LANDMARKS = 128
 """Samples of the support that the preconditioner is made of."""
 CG_STEPS = 500
@@ -51,15 +52,11 @@ def solve_support(
     found = (jnp.zeros((n,), problem.dtype), jnp.zeros((), problem.dtype), yes, yes)
     if method == "cg":
         return _conjugate_gradients(problem, active, guess, gap)
-    sizes = _buckets(n if method == "cholesky" else min(n, factor_limit))
+    sizes = size_classes(n if method == "cholesky" else min(n, factor_limit))
     iterate = count > sizes[-1]
     if method == "auto" and n > factor_limit:  # smaller systems are factored sooner than their condition is known
         iterate = iterate | (_steps_expected(problem, count) * ROWS_A_STEP < count)
-    below = -1
-    for size in sizes:
-        here = (count > below) & (count <= size) & ~iterate
-        found = once(here, lambda _, size=size: _factor(problem, active, size), found)
-        below = size
+    found = in_smallest(sizes, count, lambda size, _: _factor(problem, active, size), found, ~iterate)
     if sizes[-1] < n:
         found = once(iterate, lambda _: _conjugate_gradients(problem, active, guess, gap), found)
     return found
@@ -76,15 +73,6 @@ def solve_small_support(
     return jnp.where(healthy & jnp.all(found >= 0), found, beta)
 
 
-def _buckets(limit: int) -> list[int]:
-    """Powers of two from 256 on, and the limit."""
-    sizes, size = [], SMALLEST
-    while size < limit:
-        sizes.append(size)
-        size *= 2
-    return [*sizes, limit]
-
-
 def _steps_expected(problem: SquaredHingeProblem, count: Array) -> Array:
     """Conjugate gradient steps to about ten digits without a preconditioner, from a bound of the condition number."""
     condition = 1 + problem.costs.max() * problem.diagonal.max() * count
@@ -96,16 +84,12 @@ def _factor(problem: SquaredHingeProblem, active: Bool[Array, " n"], size: int) 
     index = jnp.nonzero(active, size=size, fill_value=0)[0]
     valid = jnp.arange(size) < active.sum(dtype=jnp.int32)
     block = jnp.where(valid[:, None] & valid, problem.block(index, index), 0)
-    matrix = block + jnp.diag(jnp.where(valid, 0, 1).astype(block.dtype))
-    # What rounding may take from the smallest eigenvalue: a ridge below it would make the factor fail.
-    eps = jnp.finfo(block.dtype).eps
-    floor = 2 * eps * jnp.sqrt(jnp.asarray(size, block.dtype)) * jnp.diagonal(block).max()
-    factor = jax.scipy.linalg.cho_factor(matrix + floor * jnp.eye(size, dtype=block.dtype), lower=True)
+    factor = (padded_factor(block, valid), True)
     rhs = valid.astype(block.dtype)[:, None]
     if problem.free_bias:
         rhs = jnp.concatenate([rhs, jnp.where(valid, problem.y[index], 0)[:, None]], axis=1)
     found = jax.scipy.linalg.cho_solve(factor, rhs)
-    residual = rhs - jnp.matmul(matrix, found, precision=lax.Precision.HIGHEST)
+    residual = rhs - jnp.matmul(block, found, precision=lax.Precision.HIGHEST)
     found = found + jax.scipy.linalg.cho_solve(factor, residual)
     beta, bias = _border(problem, found, rhs)
     healthy = jnp.all(jnp.isfinite(found))
@@ -134,34 +118,18 @@ def _conjugate_gradients(
         v = signs * z
         return z + signs * (problem.gram.support_matvec(v) + problem.offset * v.sum())
 
-    precondition = _nystroem(problem, active, root)
+    precondition = _preconditioner(problem, active, root)
     # The dual point is off by C times the residual, relative to z and not to the right-hand side; and the gap is about
     # the condition number times the square of that.
     tol = jnp.clip(1e-5 * jnp.sqrt(gap), max(1e-12, 4 * float(jnp.finfo(root.dtype).eps)), 1e-7)
     start = jnp.where(active, guess, 0) / jnp.where(root > 0, root, 1)
 
+    def unfinished(at: Iterate) -> Array:
+        return (at.r @ at.r > tol**2 * (at.x @ at.x)) & at.definite
+
     def solve(rhs: Array, z: Array) -> tuple[Array, Array]:
-        r = rhs - apply(z)
-        q = precondition(r)
-
-        def step(carry: tuple[Array, ...]) -> tuple[Array, ...]:
-            k, z, r, p, rq, definite = carry
-            Ap = apply(p)
-            curvature = p @ Ap
-            t = rq / jnp.where(curvature > 0, curvature, 1)
-            z, r = z + t * p, r - t * Ap
-            q = precondition(r)
-            rq_next = r @ q
-            p = q + rq_next / jnp.where(rq > 0, rq, 1) * p
-            return k + 1, z, r, p, rq_next, definite & ~(curvature < 0)
-
-        def going(carry: tuple[Array, ...]) -> Array:
-            k, z, r, _, _, definite = carry
-            return (k < CG_STEPS) & (r @ r > tol**2 * (z @ z)) & definite
-
-        first = (jnp.zeros((), jnp.int32), z, r, q, r @ q, jnp.asarray(True))
-        _, z, _, _, _, definite = lax.while_loop(going, step, first)
-        return z, definite
+        found = conjugate_gradients(apply, precondition, z, rhs - apply(z), CG_STEPS, unfinished)
+        return found.x, found.definite
 
     ones, definite = solve(root, start)
     found, rhs = ones[:, None], root[:, None]
@@ -174,27 +142,8 @@ def _conjugate_gradients(
     return beta, bias, definite, jnp.all(jnp.isfinite(beta))
 
 
-def _nystroem(problem: SquaredHingeProblem, active: Bool[Array, " n"], root: Float[Array, " n"]) -> Any:
-    """`r -> P^-1 r` for `P ~ I + C^1/2 B_SS C^1/2`, from evenly spaced samples of the support."""
-    n, count = problem.n, active.sum(dtype=jnp.int32)
-    landmarks = min(LANDMARKS, n)
-    ranks = (jnp.arange(landmarks, dtype=jnp.int32) * count) // landmarks + 1
-    index = jnp.clip(jnp.searchsorted(jnp.cumsum(active, dtype=jnp.int32), ranks), 0, n - 1)
-    columns = problem.gram.rows(index).astype(root.dtype) + problem.offset
-    sketch = (root * problem.y)[index][:, None] * columns * (root * problem.y)
-    inner = sketch[:, index]
-    jitter = 4 * landmarks * jnp.finfo(root.dtype).eps * jnp.trace(inner)
-    factor = jnp.linalg.cholesky(inner + jitter * jnp.eye(landmarks, dtype=inner.dtype))
-    L = jax.scipy.linalg.solve_triangular(factor, sketch, lower=True)  # (landmarks, n): L' L ~ C^1/2 B C^1/2
-    values, vectors = jnp.linalg.eigh(jnp.matmul(L, L.T, precision=lax.Precision.HIGHEST))
-    values = jnp.maximum(values, 0)
-    usable = values > jnp.finfo(values.dtype).eps * landmarks * values.max()
-    scaled = jnp.where(usable, 1 / jnp.sqrt(jnp.where(usable, values, 1)), 0)
-    U = jnp.matmul((vectors * scaled).T, L, precision=lax.Precision.HIGHEST)  # rows: orthonormal eigenvectors
-    smallest = jnp.where(usable, values, jnp.inf).min()
-    gain = jnp.where(usable, (smallest + 1) / (values + 1) - 1, 0)
-
-    def precondition(r: Array) -> Array:
-        return r + (gain * (U @ r)) @ U
-
-    return precondition
+def _preconditioner(problem: SquaredHingeProblem, active: Bool[Array, " n"], root: Float[Array, " n"]) -> Apply:
+    """The inverse of `I + C^1/2 B_SS C^1/2`, about, from evenly spaced samples of the support."""
+    landmarks = nystroem.evenly_among(active, LANDMARKS)
+    rows = problem.gram.rows(landmarks).astype(root.dtype) + problem.offset
+    return nystroem.deflation((root * problem.y)[:, None] * nystroem.features(rows, landmarks))

@@ -1,0 +1,90 @@
+"""Linear algebra without SVM nouns: conjugate gradients, Nystroem features, padded factors, size classes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxsvm.numerics import nystroem
+from jaxsvm.numerics.cholesky import padded_factor
+from jaxsvm.numerics.conjugate_gradients import conjugate_gradients
+from jaxsvm.numerics.sizes import SMALLEST, in_smallest, size_classes
+
+
+def positive(n=40, rank=60, seed=0):
+    F = np.random.default_rng(seed).normal(size=(n, rank))
+    return F, F @ F.T
+
+
+def test_conjugate_gradients_solve_and_tell_a_negative_curvature():
+    _, K = positive()
+    b = np.arange(40.0)
+
+    @jax.jit
+    def solve(A):
+        diagonal, x = jnp.abs(jnp.diagonal(A)), jnp.ones(40)
+        return conjugate_gradients(
+            lambda v: A @ v, lambda r: r / diagonal, x, b - A @ x, 500, lambda at: (at.r @ at.r > 1e-18) & at.definite
+        )
+
+    found = solve(jnp.asarray(K))
+    np.testing.assert_allclose(K @ found.x, b, atol=1e-8)
+    assert found.definite and found.steps < 500
+    assert not solve(jnp.asarray(K - 50 * np.eye(40))).definite
+    assert np.isnan(solve(jnp.full((40, 40), jnp.nan)).r).all()
+
+
+def test_nystroem_features_of_all_landmarks_are_exact():
+    F, K = positive(40, 30)
+    everything = nystroem.evenly_among(jnp.ones(40, bool), 128)
+    np.testing.assert_array_equal(everything, np.arange(40))
+    Z = nystroem.features(jnp.asarray(K), everything)
+    np.testing.assert_allclose(Z @ Z.T, K, atol=1e-6)
+    W = nystroem.inverse_root(jnp.asarray(K), 40)
+    np.testing.assert_allclose(K @ W @ (K @ W).T, K, atol=1e-8)
+    assert nystroem.inverse_root(jnp.asarray(K), 40, rank=7).shape == (40, 7)
+    assert (np.asarray(nystroem.unexplained(jnp.asarray(np.diag(K)), Z)) <= 1e-6).all()
+
+
+def test_landmarks_stand_evenly_among_the_members():
+    members = np.zeros(1000, bool)
+    members[::5] = True
+    index = np.asarray(nystroem.evenly_among(jnp.asarray(members), 50))
+    assert members[index].all() and len(set(index.tolist())) == 50 and set(np.diff(index)) == {20}
+    few = np.asarray(nystroem.evenly_among(jnp.asarray(np.arange(1000) == 3), 50))
+    assert (few == 3).all()
+
+
+def test_woodbury_is_the_inverse():
+    F, K = positive()
+    D, r = np.linspace(0.1, 2, 40), np.arange(40.0)
+    found = nystroem.woodbury(jnp.asarray(F), jnp.asarray(D))(jnp.asarray(r))
+    np.testing.assert_allclose((K + np.diag(D)) @ found, r, atol=1e-8)
+
+
+def test_deflation_is_the_inverse_on_what_the_features_know():
+    F, K = positive(40, 10)
+    r = F @ np.arange(10.0)
+    found = nystroem.deflation(jnp.asarray(F))(jnp.asarray(r))
+    smallest = np.linalg.eigvalsh(F.T @ F)[0]
+    np.testing.assert_allclose((np.eye(40) + K) @ found, (smallest + 1) * r, atol=1e-8)
+
+
+def test_a_padded_factor_is_the_identity_where_nothing_is():
+    _, K = positive()
+    L = padded_factor(jnp.asarray(K), jnp.arange(40) < 25)
+    np.testing.assert_allclose(L @ L.T, np.block([[K[:25, :25], np.zeros((25, 15))], [np.zeros((15, 25)), np.eye(15)]]))
+
+
+@pytest.mark.parametrize(
+    ("limit", "sizes"), [(1, (1,)), (256, (256,)), (257, (256, 257)), (2000, (256, 512, 1024, 2000))]
+)
+def test_size_classes(limit, sizes):
+    assert size_classes(limit) == sizes
+    assert SMALLEST == 256
+
+    def taken(count, allowed=True):
+        return int(in_smallest(sizes, jnp.asarray(count), lambda size, _: jnp.asarray(size), jnp.asarray(-1), allowed))
+
+    assert [taken(size) for size in sizes] == list(sizes)
+    assert taken(0) == sizes[0] and taken(limit + 1) == -1 and taken(1, jnp.asarray(False)) == -1
