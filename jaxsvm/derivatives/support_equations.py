@@ -32,10 +32,12 @@ Apply = Callable[[Float[Array, " n"]], Float[Array, " n"]]
 
 def plan(problem: Any, support: Any) -> tuple[tuple[int, ...], str]:
     """How the system is solved: sizes of a factor to choose from, and "cholesky", "features" or "nystroem"."""
-    if isinstance(problem.gram, LowRankGram):
-        return (), "features"
-    if not isinstance(problem.gram, DenseGram):  # a factor would break the promise of O(n tile) memory
-        return (), "nystroem"
+    # Without a ridge the matrix may be as good as singular, which conjugate gradients alone do not survive.
+    if not problem.bounded:
+        if isinstance(problem.gram, LowRankGram):
+            return (), "features"
+        if not isinstance(problem.gram, DenseGram):  # a factor would break the promise of O(n tile) memory
+            return (), "nystroem"
     sizes = factor_sizes(problem.n, support)
     return (sizes, "cholesky") if sizes[-1] <= FACTOR_LIMIT else ((), "nystroem")
 
