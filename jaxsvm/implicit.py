@@ -20,21 +20,23 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from jaxsvm.derivatives import box, rule
+from jaxsvm.derivatives import rule
 from jaxsvm.derivatives.support_equations import factor_sizes, plan
+from jaxsvm.derivatives.values import Active, Values
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.loop import fit as solve
 from jaxsvm.numerics.precision import in_double, widened
-from jaxsvm.problems.box import BoxProblem
-from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.result import Certificate, Counters, Fit, Status, StatusCode
 from jaxsvm.solvers.newton import Newton
 from jaxsvm.solvers.sequential_minimal_optimization import SMO
+from jaxsvm.validation import require_differentiable
 
-TIGHT = {"float64": 1e-12, "float32": 1e-5}
-"""The relative gap that `solution` asks of its own solver: close to the floor of the dtype."""
-BOX_TIGHT = {"float64": 1e-9, "float32": 1e-4}
-"""The same of SMO, which meets bounds exactly long before: what is free solves the system in the end."""
+TIGHT = {
+    "squared hinge": (Newton, {"float64": 1e-12, "float32": 1e-5}),
+    "box": (SMO, {"float64": 1e-9, "float32": 1e-4}),
+}
+"""What `solution` solves a kind of problem with, and to which relative gap: Newton to near the floor of the dtype; SMO
+meets bounds exactly long before, and what is free solves the system in the end."""
 
 
 def solution(problem: Any, support: Any = None, *, solver: Any = None, method: str = "auto") -> Fit:
@@ -57,17 +59,24 @@ def solution(problem: Any, support: Any = None, *, solver: Any = None, method: s
     Raises:
         InputError: On another kind of problem, or a support that is none.
     """
-    if isinstance(problem, BoxProblem):
-        return _box_solution(problem, support, solver, method)
-    _require_squared_hinge(problem)
+    require_differentiable(problem)
     if support is None:
-        still = lax.stop_gradient(problem)
-        support = solve(still, Newton(tol=TIGHT[jnp.dtype(problem.dtype).name]) if solver is None else solver)
-    if isinstance(support, Fit):
-        support = rule.active_set(problem, support.margins)
-    mask = lax.stop_gradient(_checked_mask(support, problem.n)) & (problem.ridge > 0)
-    sizes, method = _plan(problem, mask, method)
-    return _as_fit(problem, rule.on_support(problem, mask, sizes=sizes, method=method))
+        active = _solved_sets(lax.stop_gradient(problem), solver)
+    elif isinstance(support, Fit):
+        active = problem.active_set(lax.stop_gradient(support))
+    elif problem.bounded:
+        raise InputError(f"support is a {type(support).__name__}: for a box problem a fit of it is needed, or None.")
+    else:
+        mask = lax.stop_gradient(_checked_mask(support, problem.n)) & problem.present
+        active = Active(mask, jnp.zeros_like(mask))
+    sizes, method = _plan(problem, active.free, method)
+    values = rule.solution_on(problem, active, sizes=sizes, method=method)
+    certificate = _certificate(*lax.stop_gradient((problem, values)))
+    gap, dual = certificate.relative_gap, certificate.dual
+    found = Fit(**values._asdict(), certificate=certificate, status=_judged(gap, values.bias), counters=Counters.zero())
+    dual = rule.optimal_value(problem, found)
+    primal = dual + lax.stop_gradient(certificate.primal - certificate.dual)
+    return dataclasses.replace(found, certificate=certificate._replace(primal=primal, dual=dual))
 
 
 def value(problem: Any, fit: Fit) -> Float[Array, ""]:
@@ -85,8 +94,7 @@ def value(problem: Any, fit: Fit) -> Float[Array, ""]:
     Raises:
         InputError: On another kind of problem.
     """
-    if not isinstance(problem, BoxProblem):
-        _require_squared_hinge(problem)
+    require_differentiable(problem)
     return rule.optimal_value(problem, fit)
 
 
@@ -102,61 +110,22 @@ def one_sided(problem: Any, fit: Fit, tol: Any = 1e-6) -> Bool[Array, " n"]:
         A mask, `(n,)`. Where any is true, the derivative is that of one side: the side on which these samples stay as
         they are.
     """
-    if isinstance(problem, BoxProblem):
-        return box.kinks(problem, fit, tol)
-    present = problem.ridge > 0
-    return lax.stop_gradient(present & (jnp.abs(fit.margins - 1) <= tol))
+    require_differentiable(problem)
+    return problem.kinks(fit, tol)
 
 
-def _box_solution(problem: BoxProblem, support: Any, solver: Any, method: str) -> Fit:
-    if support is None:
-        still = lax.stop_gradient(problem)
-        support = solve(still, SMO(tol=BOX_TIGHT[jnp.dtype(problem.dtype).name]) if solver is None else solver)
-    if not isinstance(support, Fit):
-        raise InputError(f"support is a {type(support).__name__}: for a box problem a fit of it is needed, or None.")
-    sets = box.sets_of(problem, support.alpha)
-    sizes, chosen = box.plan(problem, sets.free)
-    if method != "auto":
-        sizes, chosen = _plan(problem, sets.free, method)
-    values = rule.on_sets(problem, sets, sizes=sizes, method=chosen)
-    still, point = lax.stop_gradient((problem, values))
-    a = jnp.clip(point.alpha, 0, still.upper)
-    certificate = _box_certificate(still, a, point.bias)
-    rounding = 1024 * jnp.finfo(a.dtype).eps * still.upper.max()
-    feasible = jnp.all(jnp.abs(a - point.alpha) <= rounding)
-    gap = jnp.where(feasible, certificate.relative_gap, jnp.inf)
-    value = rule.optimal_value(problem, dataclasses.replace(support, **values._asdict()))
-    return Fit(
-        **values._asdict(),
-        certificate=Certificate(primal=value + (certificate.primal - certificate.dual), dual=value, relative_gap=gap),
-        status=_judged(gap, point.bias),
-        counters=Counters.zero(),
-    )
+def _solved_sets(problem: Any, solver: Any) -> Active:
+    """The active sets of a problem that is solved for them."""
+    if solver is None:
+        make, tol = TIGHT[problem.kind]
+        solver = make(tol=tol[jnp.dtype(problem.dtype).name])
+    return rule.settled(problem, problem.active_set(solve(problem, solver)))[0]
 
 
 @in_double
-def _certificate(problem: SquaredHingeProblem, beta: Float[Array, " n"]) -> Certificate:
+def _certificate(problem: Any, values: Values) -> Certificate:
     wide = widened(problem)
-    point = beta.astype(wide.dtype)
-    found = wide.certified(point, wide.matvec(point), problem.dtype).certificate
-    return jax.tree.map(lambda leaf: leaf.astype(problem.dtype), found)
-
-
-@in_double
-def _box_certificate(problem: BoxProblem, a: Float[Array, " n"], bias: Float[Array, ""]) -> Certificate:
-    """Of the bias that is returned: the system's, not the best one."""
-    wide = widened(problem)
-    point, b = a.astype(wide.dtype), bias.astype(wide.dtype)
-    s = wide.matvec(point)
-    found = wide.certified(point, s, problem.dtype).certificate
-    constant = wide.offset * (wide.y @ point)
-    without = s - wide.y * constant
-    direction = wide.c if wide.free_bias else wide.offset * wide.y
-    slack = jnp.maximum(0, wide.q - without - b * direction)
-    missed = jnp.abs(b * (wide.c @ point - wide.e)) if wide.free_bias else 0.0
-    primal = (point @ without + wide.offset * b**2) / 2 + b * wide.e + wide.upper @ slack + missed
-    gap = jnp.maximum(found.relative_gap, (primal - found.dual) / jnp.abs(found.dual))
-    found = Certificate(primal=jnp.maximum(primal, found.primal), dual=found.dual, relative_gap=gap)
+    found = wide.certificate_of(jax.tree.map(lambda leaf: leaf.astype(wide.dtype), values), problem.dtype)
     return jax.tree.map(lambda leaf: leaf.astype(problem.dtype), found)
 
 
@@ -164,14 +133,6 @@ def _judged(gap: Array, number: Array) -> StatusCode:
     """CONVERGED where the gap bears the support out."""
     code = jnp.where(gap <= jnp.finfo(gap.dtype).eps ** (3 / 8), Status.CONVERGED, Status.STALLED)
     return StatusCode(jnp.where(jnp.isfinite(number), code, Status.NOT_FINITE).astype(jnp.int32))
-
-
-def _require_squared_hinge(problem: Any) -> None:
-    if not isinstance(problem, SquaredHingeProblem):
-        raise InputError(
-            f"problem is a {type(problem).__name__}: one from `svm_problem`, `hinge_problem` or `box_problem` is "
-            "needed."
-        )
 
 
 def _checked_mask(support: Any, n: int) -> Bool[Array, " n"]:
@@ -194,20 +155,3 @@ def _plan(problem: Any, mask: Array, method: str) -> tuple[tuple[int, ...], str]
     if method == "cholesky":
         return factor_sizes(problem.n, mask), "cholesky"
     return plan(problem, mask)
-
-
-def _as_fit(problem: SquaredHingeProblem, values: rule.Values) -> Fit:
-    """The values as a fit, with the certificate of the point on the simplex that they are."""
-    still, point = lax.stop_gradient((problem, values))
-    certificate = _certificate(still, jnp.maximum(point.alpha, 0) / point.R)
-    # A point that had to be clipped is not the one that is returned: then no certificate at all.
-    rounding = 64 * jnp.finfo(point.alpha.dtype).eps
-    feasible = jnp.all(point.alpha >= -rounding * jnp.abs(point.alpha).max())
-    gap = jnp.where(feasible, certificate.relative_gap, jnp.inf)
-    dual = 1 / (2 * values.R)
-    return Fit(
-        **values._asdict(),
-        certificate=certificate._replace(primal=dual * (1 + gap), dual=dual, relative_gap=gap),
-        status=_judged(gap, point.R),
-        counters=Counters.zero(),
-    )

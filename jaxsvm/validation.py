@@ -57,6 +57,33 @@ def require_solves(solver: Any, problem: Any) -> None:
     )
 
 
+def require_differentiable(problem: Any) -> None:
+    """Refuse a problem that contributes nothing to derivatives (`jaxsvm.problems.contract.Differentiable`).
+
+    Raises:
+        InputError: Naming it, and what has derivatives.
+    """
+    if not hasattr(problem, "solution_on"):
+        raise InputError(
+            f"problem is a {type(problem).__name__}: derivatives of a solution exist for squared-hinge and hinge "
+            "problems (svm_problem, hinge_problem, box_problem). Put `jax.lax.stop_gradient` around the fit if none "
+            "are meant."
+        )
+
+
+def require_one_chain(solver: Any, where: str) -> None:
+    """Refuse what only turns on the host can do, where there are none.
+
+    Raises:
+        InputError: On shrinking.
+    """
+    if solver.shrinking:
+        raise InputError(
+            f"shrinking is True: {where} cannot shrink; take shrinking=False, or one chain of concrete values (no "
+            "lanes, outside jit)."
+        )
+
+
 def require_positive(name: str, value: Any) -> None:
     """Refuse anything but one positive finite number.
 

@@ -17,6 +17,7 @@ from jaxsvm import FrankWolfe, Newton
 from jaxsvm.kernels import RBF, Linear, Polynomial, Precomputed
 from jaxsvm.loop import fit_compiled
 from jaxsvm.numerics.line_search import best_bias, hinge_minimum
+from jaxsvm.solvers.start import Start
 
 SOLVER = Newton(tol=ACCEPTED_GAP)
 KERNELS = {"linear": Linear, "rbf": RBF, "poly": Polynomial}
@@ -123,7 +124,7 @@ def test_takes_a_first_order_fit_to_the_floor():
     x, y = data()
     problem = jaxsvm.svm_problem(jaxsvm.gram(RBF(gamma=0.5), x), y, 1e3)
     rough = jaxsvm.fit(problem, FrankWolfe(tol=1e-2))
-    for init in (rough, rough.alpha, (rough.alpha, rough.margins)):
+    for init in (rough, rough.alpha, Start.of(rough, problem)):
         fit = jaxsvm.fit(problem, Newton(tol=1e-12), init=init)
         assert fit.status.name == "CONVERGED"
         assert int(fit.steps) <= 12

@@ -4,95 +4,102 @@ With F the samples strictly inside the box and B those at U, `Q_FF a_F + b c_F =
 optimal value needs no system: `d D = dq'a - 1/2 a'dQa + dU'max(0, r) + b de`, with `r = q - Qa - b c`.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from jaxsvm.derivatives.support_equations import FACTOR_LIMIT, factor_sizes, solver
-from jaxsvm.problems.box import BoxProblem
-from jaxsvm.result import Fit
+from jaxsvm.derivatives.support_equations import solver
+from jaxsvm.derivatives.values import Active, Values, negligible
+from jaxsvm.result import Certificate
 
 
-class Sets(NamedTuple):
-    """Which samples are free, and which are at their upper bound: `(n,)` each."""
+def active_set(problem: Any, values: Any, before: Active | None = None) -> Active:
+    """Samples strictly inside the box, and those at their upper bound.
 
-    free: Bool[Array, " n"]
-    bound: Bool[Array, " n"]
-
-
-def sets_of(problem: BoxProblem, a: Float[Array, " n"]) -> Sets:
-    """The sets of a point whose bounds are met exactly, or within rounding.
-
+    Of a fit: bounds may be met exactly, or be approached, as an interior point does; then a sample whose margin is
+    further from the kink than its coefficient from the bound is on its way there. Of a solution on sets `before`: free
+    samples outside the box have left it, and others become free where their margins contradict their bounds.
     An empty set of free samples, where the solution stands at a corner, is one whose system has no unknowns.
     """
-    rounding = 64 * jnp.finfo(a.dtype).eps * problem.upper
-    bound = (a >= problem.upper - rounding) & (problem.upper > 0)
-    free = (a > rounding) & ~bound
-    return lax.stop_gradient(Sets(free, bound))
+    a, U = values.alpha, problem.upper
+    slack, present = (problem.q - values.margins) / jnp.maximum(jnp.abs(problem.q), 1), U > 0
+    if before is None:
+        rounding = 64 * jnp.finfo(a.dtype).eps * U
+        bound = (a >= U - rounding) | (slack * U > U - a)
+        free = (a > rounding) & ~bound & (-slack * U <= a)
+        bound = bound & (a > rounding)
+    else:
+        share, off = negligible(problem, a)
+        off = off + share
+        above = jnp.where(before.free, a > U * (1 + share), before.bound)
+        below = jnp.where(before.free, a < -share * U, ~before.bound)
+        bound = above & (before.free | ~(slack < -off))
+        free = ~bound & ~(below & (before.free | ~(slack > off)))
+    return lax.stop_gradient(Active(free & present, bound & present))
 
 
-def plan(problem: BoxProblem, free: Any) -> tuple[tuple[int, ...], str]:
-    """How the system is solved: by a factor of the free samples' matrix, whatever the Gram operator, where it fits.
-
-    Without a ridge the matrix may be as good as singular, which conjugate gradients alone do not survive.
-    """
-    sizes = factor_sizes(problem.n, free)
-    return (sizes, "cholesky") if sizes[-1] <= FACTOR_LIMIT else ((), "nystroem")
-
-
-def on_sets(problem: BoxProblem, sets: Sets, *, sizes: tuple[int, ...], method: str) -> tuple[Array, ...]:
-    """The solution on the sets, differentiable to every order: `a`, coefficients, bias, scale (1), margins.
-
-    Args:
-        problem: The problem; derivatives flow from it, except from y and c.
-        sets: Free and bounded samples.
-        sizes: As `plan` has it; static.
-        method: As `plan` has it; static.
-    """
+def solution_on(problem: Any, active: Active, sizes: tuple[int, ...], method: str) -> Values:
+    """The solution on the sets as values, differentiable to every order: derivatives flow from all but y and c."""
     y = lax.stop_gradient(problem.y)
-
-    def product(v: Array) -> Array:
-        signed = y * v
-        return y * (problem.gram.matvec(signed) + problem.offset * signed.sum())
-
-    fixed = jnp.where(sets.bound, problem.upper, 0)
-    right = jnp.where(sets.free, problem.q - product(fixed), 0)
+    fixed = jnp.where(active.bound, problem.upper, 0)
+    right = jnp.where(active.free, problem.q - problem.signed.matvec(fixed), 0)
     multiplier = jnp.zeros_like(problem.e)
     if problem.c is None:
-        a = jnp.where(sets.free, solver(problem, sets.free, sizes, method)(right), 0)
+        a = jnp.where(active.free, solver(problem, active.free, sizes, method)(right), 0)
     else:
         c, e = lax.stop_gradient(problem.c), problem.e - problem.c @ fixed
         # A linear kernel has d + 1 free samples and rank d: `Q_FF` is singular, with the equality the system is not.
         # `rho c c'` more changes what multiplies c by `rho e`, and nothing else.
-        size, squares = (jnp.where(sets.free, part, 0).sum() for part in (problem.diagonal, c * c))
+        size, squares = (jnp.where(active.free, part, 0).sum() for part in (problem.diagonal, c * c))
         rho = lax.stop_gradient(size / jnp.where(squares > 0, squares, 1))
-        solve = solver(problem, sets.free, sizes, method, jnp.sqrt(rho) * c)
-        a = jnp.where(sets.free, solve(right), 0)
-        along = jnp.where(sets.free, solve(jnp.where(sets.free, c, 0)), 0)
+        solve = solver(problem, active.free, sizes, method, jnp.sqrt(rho) * c)
+        a = jnp.where(active.free, solve(right), 0)
+        along = jnp.where(active.free, solve(jnp.where(active.free, c, 0)), 0)
         step = (c @ a - e) / (c @ along)
         a, multiplier = a - step * along, step + rho * e
     a = a + fixed
     coefficients = y * a
-    margins = product(a)
+    margins = problem.signed.matvec(a)
     bias = problem.offset * coefficients.sum()
     if problem.c is not None:
         margins, bias = margins + multiplier * lax.stop_gradient(problem.c), bias + multiplier
-    return a, coefficients, bias, jnp.ones_like(bias), margins
+    return Values(a, coefficients, bias, jnp.ones_like(bias), margins)
 
 
-def lagrangian(problem: BoxProblem, a: Array, margins: Array, bias: Array) -> Float[Array, ""]:
+def lagrangian(problem: Any, values: Values) -> Float[Array, ""]:
     """What has the derivatives of the optimal value where `a`, margins and bias of the solution stand still."""
-    slack = jnp.maximum(0, problem.q - margins)
-    signed = lax.stop_gradient(problem.y) * a
-    quadratic = signed @ problem.gram.matvec(signed) + problem.offset * signed.sum() ** 2
-    multiplier = bias if problem.c is not None else 0.0
-    return problem.q @ a - quadratic / 2 + problem.upper @ slack + multiplier * problem.e
+    slack = jnp.maximum(0, problem.q - values.margins)
+    multiplier = values.bias if problem.c is not None else 0.0
+    linear = problem.q @ values.alpha + problem.upper @ slack + multiplier * problem.e + problem.constant
+    return linear - problem.signed.quadratic_form(values.alpha) / 2
 
 
-def kinks(problem: BoxProblem, fit: Fit, tol: Any) -> Bool[Array, " n"]:
+def kinks(problem: Any, values: Any, tol: Any) -> Bool[Array, " n"]:
     """Samples at a bound whose margin is that of a free one: a small move may set them free, or not."""
-    sets = sets_of(problem, fit.alpha)
-    scale = jnp.maximum(jnp.abs(problem.q), 1)
-    return lax.stop_gradient((problem.upper > 0) & ~sets.free & (jnp.abs(fit.margins - problem.q) <= tol * scale))
+    near = jnp.abs(values.margins - problem.q) <= tol * jnp.maximum(jnp.abs(problem.q), 1)
+    return lax.stop_gradient((problem.upper > 0) & ~active_set(problem, values).free & near)
+
+
+def certificate_of(problem: Any, values: Values, dtype: Any) -> Certificate:
+    """The certificate of values of `solution_on`, numbers of `dtype`: of the system's bias, which need not be the best.
+
+    A gap of infinity where they are no point.
+    """
+    a, b = jnp.clip(values.alpha, 0, problem.upper), values.bias
+    s = problem.matvec(a)
+    found = problem.certified(a, s, dtype).certificate
+    constant = problem.offset * (problem.y @ a)
+    without = s - problem.y * constant
+    direction = problem.c if problem.free_bias else problem.offset * problem.y
+    slack = jnp.maximum(0, problem.q - without - b * direction)
+    missed = jnp.abs(b * (problem.c @ a - problem.e)) if problem.free_bias else 0.0
+    primal = (
+        (a @ without + problem.offset * b**2) / 2 + b * problem.e + problem.upper @ slack + missed + problem.constant
+    )
+    gap = jnp.maximum(found.relative_gap, (primal - found.dual) / jnp.abs(found.dual))
+    rounding = 1024 * jnp.finfo(dtype).eps * problem.upper.max()
+    feasible = jnp.all(jnp.abs(a - values.alpha) <= rounding)
+    gap = jnp.where(feasible, gap, jnp.inf)
+    return Certificate(primal=jnp.maximum(primal, found.primal), dual=found.dual, relative_gap=gap)

@@ -31,10 +31,12 @@ REFINEMENTS = 6
 
 def plan(problem: Any, support: Any) -> tuple[tuple[int, ...], str]:
     """How the system is solved: sizes of a factor to choose from, and "cholesky", "features" or "nystroem"."""
-    if isinstance(problem.gram, LowRankGram):
-        return (), "features"
-    if not isinstance(problem.gram, DenseGram):  # a factor would break the promise of O(n tile) memory
-        return (), "nystroem"
+    # Without a ridge the matrix may be as good as singular, which conjugate gradients alone do not survive.
+    if not problem.bounded:
+        if isinstance(problem.gram, LowRankGram):
+            return (), "features"
+        if not isinstance(problem.gram, DenseGram):  # a factor would break the promise of O(n tile) memory
+            return (), "nystroem"
     sizes = factor_sizes(problem.n, support)
     return (sizes, "cholesky") if sizes[-1] <= FACTOR_LIMIT else ((), "nystroem")
 
@@ -56,15 +58,13 @@ def solver(
     u = jnp.zeros_like(y) if u is None else jnp.where(support, lax.stop_gradient(u), 0)
 
     def matvec(v: Array) -> Array:
-        signed = jnp.where(support, y * v, 0)
-        inside = y * (problem.gram.matvec(signed) + problem.offset * signed.sum()) + ridge * v + u * (u @ v)
+        inside = problem.signed.matvec(jnp.where(support, v, 0)) + ridge * v + u * (u @ v)
         return jnp.where(support, inside, v)
 
     still = lax.stop_gradient(problem)
 
     def product(v: Array) -> Array:  # the same, at the price of the support; it is never differentiated
-        signed = jnp.where(support, y * v, 0)
-        inside = y * (still.gram.support_matvec(signed) + still.offset * signed.sum()) + lax.stop_gradient(ridge) * v
+        inside = still.signed.support_matvec(jnp.where(support, v, 0)) + lax.stop_gradient(ridge) * v
         return jnp.where(support, inside + u * (u @ v), v)
 
     precondition = (

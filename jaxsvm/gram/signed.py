@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Float, Int
 
 
@@ -41,8 +42,9 @@ class SignedGram:
 
     def matvec(self, v: Float[Array, "n *L"]) -> Float[Array, "n *L"]:
         """`B v` of each column."""
-        signed = self.y * v
-        return self.y * (self.gram.matvec(signed) + self.offset * signed.sum(axis=0))
+        y = self._signs
+        signed = y * v
+        return y * (self.gram.matvec(signed) + self.offset * signed.sum(axis=0))
 
     def support_matvec(self, v: Float[Array, " n"]) -> Float[Array, " n"]:
         """`B v` at the price of the rows where v is not 0: for solvers, not for derivatives."""
@@ -51,8 +53,13 @@ class SignedGram:
 
     def quadratic_form(self, v: Float[Array, " n"]) -> Float[Array, ""]:
         """`v' B v`, by tiles; its derivatives need no n x n matrix of their own."""
-        signed = self.y * v
+        signed = self._signs * v
         return signed @ self.gram.matvec(signed) + self.offset * signed.sum() ** 2
+
+    @property
+    def _signs(self) -> Float[Array, "n *L"]:
+        """Labels have no derivative."""
+        return lax.stop_gradient(self.y)
 
     def _signed(self, signs: Array, K: Array) -> Array:
         """In the wider of the two dtypes: in the narrower one `K + offset` would be rounded."""

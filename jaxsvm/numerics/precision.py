@@ -14,7 +14,9 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
-from jax.custom_batching import custom_vmap
+from jax.core import Tracer
+from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
+from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array
 
 _T = TypeVar("_T")
@@ -28,32 +30,112 @@ def in_double(function: Callable[..., Any]) -> Callable[..., Any]:
             are not (`like` rounds).
 
     Returns:
-        The function. Batching a loop traces its body again, with the caller's flag; an operation of the kind that
-        `custom_vmap` makes is not looked into then, but batched as a whole, with x64 on.
+        The function, an operation of its own: lanes of it, its derivatives of any order and their transposes are made
+        with x64 on, whatever the flag says where they are asked for. (Batching a loop traces its body again, with the
+        caller's flag; this operation is not looked into then, but batched as a whole.)
     """
 
     def call(*arguments: Any) -> Any:
         if jax.config.jax_enable_x64:  # pyright: ignore[reportAttributeAccessIssue]
             return function(*arguments)
         leaves, tree = jax.tree.flatten(arguments)
-        return _of_leaves(lambda *leaves: function(*jax.tree.unflatten(tree, leaves)))(*leaves)
+        shapes = []
+
+        def of_leaves(*leaves: Any) -> list[Array]:
+            out, shape = jax.tree.flatten(function(*jax.tree.unflatten(tree, leaves)))
+            shapes.append(shape)
+            return out
+
+        out = _bind(of_leaves, *(leaf if hasattr(leaf, "dtype") else jnp.asarray(leaf) for leaf in leaves))
+        return jax.tree.unflatten(shapes[-1], out)
 
     return call
 
 
-def _of_leaves(function: Callable[..., Any]) -> Callable[..., Any]:
-    @custom_vmap
-    def call(*leaves: Any) -> Any:
-        with jax.enable_x64(True):
-            return function(*leaves)
+_in_double = Primitive("in_double")
+_in_double.multiple_results = True
 
-    @call.def_vmap
-    def batched(axis_size: int, in_batched: Any, *leaves: Any) -> tuple[Any, Any]:
-        axes = tuple(0 if moves else None for moves in in_batched)
-        out = _of_leaves(jax.vmap(function, in_axes=axes, axis_size=axis_size))(*leaves)
-        return out, jax.tree.map(lambda _: True, out)
 
-    return call
+def _bind(function: Callable[..., Any], *leaves: Any) -> list[Array]:
+    """The operation that `function` is, of arrays to a list of arrays, traced with x64 on."""
+    with jax.enable_x64(True):
+        traced = jax.make_jaxpr(function)(*leaves)
+    closed, free = traced.jaxpr, [isinstance(const, Tracer) for const in traced.consts]
+    # What the function closes over of a trace that is going on is an argument too.
+    consts = list(zip(free, closed.constvars, traced.consts, strict=True))
+    inner = closed.replace(
+        constvars=[var for free, var, _ in consts if not free],
+        invars=[*(var for free, var, _ in consts if free), *closed.invars],
+        debug_info=closed.debug_info.with_unknown_names(),
+    )
+    kept = ClosedJaxpr(inner, [const for free, _, const in consts if not free])
+    return _in_double.bind(*(const for free, _, const in consts if free), *leaves, jaxpr=kept)
+
+
+def _evaluate(*leaves: Any, jaxpr: ClosedJaxpr) -> list[Array]:
+    with jax.enable_x64(True):
+        return jaxpr_as_fun(jaxpr)(*leaves)
+
+
+def _lower(context: Any, *leaves: Any, jaxpr: ClosedJaxpr) -> Any:
+    with jax.enable_x64(True):
+        return mlir.lower_fun(jaxpr_as_fun(jaxpr), multiple_results=True)(context, *leaves)
+
+
+def _batch(leaves: Any, axes: Any, *, jaxpr: ClosedJaxpr) -> tuple[list[Array], list[int]]:
+    out = _bind(jax.vmap(jaxpr_as_fun(jaxpr), in_axes=tuple(axes)), *leaves)
+    return out, [0] * len(out)
+
+
+def _push(primals: Any, tangents: Any, *, jaxpr: ClosedJaxpr) -> tuple[list[Array], list[Any]]:
+    """The tangent is an operation apart, linear in the tangents that there are."""
+    moves = [not isinstance(tangent, ad.Zero) for tangent in tangents]
+
+    def push(*leaves: Any) -> list[Array]:
+        primals, rest = list(leaves[: len(moves)]), list(leaves[len(moves) :])
+
+        def moved(*moving: Any) -> list[Array]:
+            given = iter(moving)
+            leaves = [next(given) if moves else leaf for leaf, moves in zip(primals, which, strict=True)]
+            return [leaf for leaf, smooth in zip(jaxpr_as_fun(jaxpr)(*leaves), floating, strict=True) if smooth]
+
+        return jax.jvp(moved, [leaf for leaf, moves in zip(primals, which, strict=True) if moves], rest)[1]
+
+    which, floating = moves, [jnp.issubdtype(aval.dtype, jnp.floating) for aval in jaxpr.out_avals]
+    found = iter(_bind(push, *primals, *(t for t, moves in zip(tangents, which, strict=True) if moves)))
+    out = _in_double.bind(*primals, jaxpr=jaxpr)
+    pushed = [
+        next(found) if smooth else ad.Zero(aval.to_tangent_aval())
+        for smooth, aval in zip(floating, jaxpr.out_avals, strict=True)
+    ]
+    return out, pushed
+
+
+def _transpose(cotangents: Any, *leaves: Any, jaxpr: ClosedJaxpr) -> list[Any]:
+    linear = [ad.is_undefined_primal(leaf) for leaf in leaves]
+    avals = [jax.ShapeDtypeStruct(leaf.aval.shape, leaf.aval.dtype) for leaf in leaves if ad.is_undefined_primal(leaf)]
+    given = [leaf for leaf in leaves if not ad.is_undefined_primal(leaf)]
+    dense = [ad.instantiate_zeros(cotangent) for cotangent in cotangents]
+
+    def pull(*arguments: Any) -> Any:
+        known, back = arguments[: len(given)], arguments[len(given) :]
+
+        def along(*moving: Any) -> list[Array]:
+            moved, fixed = iter(moving), iter(known)
+            return jaxpr_as_fun(jaxpr)(*(next(moved) if is_linear else next(fixed) for is_linear in linear))
+
+        return jax.linear_transpose(along, *avals)(list(back))
+
+    found = iter(_bind(pull, *given, *dense))
+    return [next(found) if is_linear else None for is_linear in linear]
+
+
+_in_double.def_impl(_evaluate)
+_in_double.def_abstract_eval(lambda *_, jaxpr: jaxpr.out_avals)
+mlir.register_lowering(_in_double, _lower)
+batching.primitive_batchers[_in_double] = _batch
+ad.primitive_jvps[_in_double] = _push
+ad.primitive_transposes[_in_double] = _transpose
 
 
 def precisely(function: Callable[..., Array]) -> Callable[..., Array]:
@@ -66,17 +148,10 @@ def precisely(function: Callable[..., Array]) -> Callable[..., Array]:
         The function; its result is rounded to the dtype that it had, its derivatives are the plain function's.
     """
 
-    @jax.custom_jvp
     def call(vector: Array, *rest: Any) -> Array:
         dtype = jax.eval_shape(function, vector, *rest).dtype
-        if jnp.finfo(vector.dtype).bits >= 64:
-            return function(vector, *rest)
         wide = in_double(lambda vector, *rest: function(vector.astype(double(vector.dtype)), *rest).astype(dtype))
         return wide(vector, *rest)
-
-    @call.defjvp
-    def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
-        return call(*primals), jax.jvp(function, primals, tangents)[1]
 
     return call
 

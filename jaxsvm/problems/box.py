@@ -20,6 +20,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxsvm.derivatives import box as derivatives
+from jaxsvm.derivatives.values import Active, Values
 from jaxsvm.errors import InputError, is_concrete, require_finite
 from jaxsvm.gram.dense import part_of, values_between
 from jaxsvm.gram.signed import SignedGram
@@ -349,6 +351,30 @@ class BoxProblem:
         """What `c'a - e` may amount to by rounding alone."""
         c = jnp.zeros_like(a) if self.c is None else self.c
         return 4 * jnp.finfo(a.dtype).eps * (jnp.abs(c) @ jnp.abs(a) + jnp.abs(self.e))
+
+    bounded = True
+
+    # What derivatives of a solution are made of (`jaxsvm.problems.contract.Differentiable`).
+
+    def active_set(self, values: Any, before: Active | None = None) -> Active:
+        """Samples inside the box and at its upper bound: of a fit, or of the solution on the sets `before`."""
+        return derivatives.active_set(self, values, before)
+
+    def solution_on(self, active: Active, sizes: tuple[int, ...], method: str) -> Values:
+        """The solution on sets of samples, differentiable with respect to the problem."""
+        return derivatives.solution_on(self, active, sizes, method)
+
+    def lagrangian(self, values: Values) -> Float[Array, ""]:
+        """What has the derivatives of the optimal value where the solution stands still."""
+        return derivatives.lagrangian(self, values)
+
+    def kinks(self, values: Any, tol: Any) -> Bool[Array, " n"]:
+        """Samples that an arbitrarily small move lets into the support, or not."""
+        return derivatives.kinks(self, values, tol)
+
+    def certificate_of(self, values: Values, dtype: Any) -> Certificate:
+        """The certificate of values of `solution_on`, rounded to `dtype`; a gap of infinity where they are no point."""
+        return derivatives.certificate_of(self, values, dtype)
 
 
 def hinge_problem(

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxsvm.derivatives.values import Active, Values
 from jaxsvm.result import Answer, Certificate
 
 
@@ -118,4 +119,39 @@ class SimplexProblem(Protocol):
 
     def block(self, rows: Int[Array, " t"], columns: Int[Array, " u"]) -> Float[Array, "t u"]:
         """`Kt[rows, columns]`."""
+        ...
+
+
+class Differentiable(Protocol):
+    """What a problem contributes to the derivatives of its solution; without it they are refused.
+
+    `jaxsvm.derivatives` has the linear systems (`support_equations`) and the rule; here is what is a problem's own.
+
+    Attributes:
+        bounded: Whether active samples may stand at an upper bound too; such a problem has no ridge.
+    """
+
+    bounded: bool
+
+    def active_set(self, values: Any, before: Active | None = None) -> Active:
+        """The sets that a solution's values call for: of a fit, or of `solution_on` the sets `before`, their own then.
+
+        As masks without derivatives; what is at a kink up to rounding stays where it was before.
+        """
+        ...
+
+    def solution_on(self, active: Active, sizes: tuple[int, ...], method: str) -> Values:
+        """The solution on the sets by a linear system (`support_equations.solver`), differentiable to every order."""
+        ...
+
+    def lagrangian(self, values: Values) -> Float[Array, ""]:
+        """Its derivatives, where the values stand still, are those of the optimal value."""
+        ...
+
+    def kinks(self, values: Any, tol: Any) -> Bool[Array, " n"]:
+        """Samples within `tol` of changing sets, where the derivative is that of one side."""
+        ...
+
+    def certificate_of(self, values: Values, dtype: Any) -> Certificate:
+        """Of values of `solution_on` as numbers of `dtype`; a gap of infinity where they are no feasible point."""
         ...

@@ -13,6 +13,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
+from jaxsvm.gram.signed import SignedGram
+
 DIRECT_SIZE = 2048
 """Up to this n the matrix is factored (0.1 s at 2,048)."""
 PRODUCTS = 12
@@ -42,8 +44,8 @@ def negative_curvature(problem: Any, everywhere: bool = False) -> Bool[Array, ""
 
 def _by_cholesky(problem: Any, present: Array, u: Any, eps: float, largest: Array) -> Bool[Array, ""]:
     everything = jnp.arange(problem.n, dtype=jnp.int32)
-    K = problem.gram.block(everything, everything).astype(problem.dtype) + problem.offset
-    Q = jnp.where(present[:, None] & present, problem.y[:, None] * problem.y * K, 0)
+    B = SignedGram(problem.gram, problem.y, problem.offset).block(everything, everything)
+    Q = jnp.where(present[:, None] & present, B, 0)
     largest = jnp.maximum(largest, jnp.abs(Q).max())
     if u is not None:
         Qu = jnp.matmul(Q, u, precision=lax.Precision.HIGHEST)
@@ -54,13 +56,14 @@ def _by_cholesky(problem: Any, present: Array, u: Any, eps: float, largest: Arra
 
 
 def _by_lanczos(problem: Any, present: Array, u: Any, eps: float, largest: Array) -> Bool[Array, ""]:
+    signed = SignedGram(problem.gram, problem.y, problem.offset)
+
     def inside(v: Float[Array, " n"]) -> Float[Array, " n"]:
         v = jnp.where(present, v, 0)
         return v if u is None else v - (u @ v) * u
 
     def apply(v: Float[Array, " n"]) -> Float[Array, " n"]:
-        signed = problem.y * inside(v)
-        return inside(problem.y * (problem.gram.matvec(signed) + problem.offset * signed.sum()))
+        return inside(signed.matvec(inside(v)))
 
     def step(carry: tuple[Array, Array], k: Array) -> tuple[tuple[Array, Array], None]:
         V, W = carry

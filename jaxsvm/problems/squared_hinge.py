@@ -22,6 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxsvm.derivatives import squared_hinge as derivatives
+from jaxsvm.derivatives.values import Active, Values
 from jaxsvm.errors import is_concrete
 from jaxsvm.gram.dense import part_of, values_between
 from jaxsvm.gram.signed import SignedGram
@@ -308,6 +310,30 @@ class SquaredHingeProblem:
     def indefinite(self, R: Float[Array, ""]) -> Bool[Array, ""]:
         """Whether `R = alpha' Kt alpha` is negative by more than rounding: Kt is not positive semidefinite."""
         return -32 * jnp.finfo(R.dtype).eps * jnp.abs(self.diagonal).max() > R
+
+    bounded = False
+
+    # What derivatives of a solution are made of (`jaxsvm.problems.contract.Differentiable`).
+
+    def active_set(self, values: Any, before: Active | None = None) -> Active:
+        """Samples inside the margin: of a fit, or of the solution on the sets `before`."""
+        return derivatives.active_set(self, values, before)
+
+    def solution_on(self, active: Active, sizes: tuple[int, ...], method: str) -> Values:
+        """The solution on sets of samples, differentiable with respect to the problem."""
+        return derivatives.solution_on(self, active, sizes, method)
+
+    def lagrangian(self, values: Values) -> Float[Array, ""]:
+        """What has the derivatives of the optimal value where the solution stands still."""
+        return derivatives.lagrangian(self, values)
+
+    def kinks(self, values: Any, tol: Any) -> Bool[Array, " n"]:
+        """Samples that an arbitrarily small move lets into the support, or not."""
+        return derivatives.kinks(self, values, tol)
+
+    def certificate_of(self, values: Values, dtype: Any) -> Certificate:
+        """The certificate of values of `solution_on`, rounded to `dtype`; a gap of infinity where they are no point."""
+        return derivatives.certificate_of(self, values, dtype)
 
 
 @jax.tree_util.register_dataclass

@@ -94,7 +94,7 @@ def move(
     C = jnp.where(taking_part, problem.costs, 0)
     active = taking_part & (here.slack > 0)
     beta, bias, healthy, finite = solve_support(problem, active, here.c, gap, method, factor_limit)
-    f = problem.y * (problem.gram.support_matvec(problem.y * beta) + problem.offset * (problem.y @ beta) + bias)
+    f = problem.signed.support_matvec(beta) + problem.y * bias
     target = _slack(problem, active, beta, 1 - f)
     dc, change = beta - here.c, target - here.slack
     linear = -(here.c @ change)

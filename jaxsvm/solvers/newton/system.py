@@ -115,8 +115,7 @@ def _conjugate_gradients(
     signs = root * problem.y
 
     def apply(z: Array) -> Array:
-        v = signs * z
-        return z + signs * (problem.gram.support_matvec(v) + problem.offset * v.sum())
+        return z + root * problem.signed.support_matvec(root * z)
 
     precondition = _preconditioner(problem, active, root)
     # The dual point is off by C times the residual, relative to z and not to the right-hand side; and the gap is about

@@ -1,0 +1,69 @@
+"""How the solution of the squared-hinge problem moves: the samples inside the margin solve a linear system.
+
+On a support S, `beta = alpha / R` solves `Kt_SS beta_S = 1` (Chapelle et al. 2002), with a free bias `Kt_SS beta_S + b
+y_S = 1`, `y . beta = 0`. The optimal value `1 / (2 R)` needs no system: its derivative is `-1/2 beta' dKt beta`.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float
+
+from jaxsvm.derivatives.support_equations import solver
+from jaxsvm.derivatives.values import Active, Values, negligible
+from jaxsvm.result import Certificate
+
+
+def active_set(problem: Any, values: Any, before: Active | None = None) -> Active:
+    """Samples inside the margin: where alpha > 0 at the solution, and closer to that set than alpha before it.
+
+    A first-order solver leaves a little alpha on samples that have long left the support. An empty set, which no
+    solution has, is all samples instead: through an empty one a NaN would go backward as 0.
+    """
+    present, slack = problem.ridge > 0, 1 - values.margins
+    if before is None:
+        inside = present & (slack > 0)
+    else:
+        share, off = negligible(problem, values.dual_coef)
+        off = off + share
+        inside = present & jnp.where(before.free, ~(slack < -off), slack > off)
+    return lax.stop_gradient(Active(inside | ~inside.any(), jnp.zeros_like(inside)))
+
+
+def solution_on(problem: Any, active: Active, sizes: tuple[int, ...], method: str) -> Values:
+    """The solution of the system on S as values; `alpha` may be negative where S is not the support of a solution."""
+    y, support = lax.stop_gradient(problem.y), active.free
+    solve = solver(problem, support, sizes, method)
+    beta, constant = solve(support.astype(problem.dtype)), jnp.zeros((), problem.dtype)
+    if problem.free_bias:
+        other = solve(jnp.where(support, y, 0))
+        constant = (y @ beta) / (y @ other)
+        beta = beta - constant * other
+    R, coefficients = 1 / beta.sum(), y * beta
+    bias = constant + problem.offset * coefficients.sum()
+    margins = y * (problem.gram.matvec(coefficients) + bias)
+    return Values(beta * R, coefficients, bias, R, margins)
+
+
+def lagrangian(problem: Any, values: Values) -> Float[Array, ""]:
+    """`-1/2 beta' Kt beta`, by tiles: its derivative with respect to the problem needs no n x n matrix of its own."""
+    beta = values.alpha / values.R
+    return -(problem.signed.quadratic_form(beta) + problem.ridge @ beta**2) / 2
+
+
+def kinks(problem: Any, values: Any, tol: Any) -> Bool[Array, " n"]:
+    """Samples on the margin, which carry no weight and may get some."""
+    return lax.stop_gradient((problem.ridge > 0) & (jnp.abs(values.margins - 1) <= tol))
+
+
+def certificate_of(problem: Any, values: Values, dtype: Any) -> Certificate:
+    """The certificate of values of `solution_on`, numbers of `dtype`; a gap of infinity where they are no point."""
+    beta = jnp.maximum(values.alpha, 0) / values.R
+    certificate = problem.certified(beta, problem.matvec(beta), dtype).certificate
+    # A point that had to be clipped is not the one that is returned: then no certificate at all.
+    rounding = 64 * jnp.finfo(dtype).eps
+    feasible = jnp.all(values.alpha >= -rounding * jnp.abs(values.alpha).max())
+    gap = jnp.where(feasible, certificate.relative_gap, jnp.inf)
+    dual = 1 / (2 * values.R)
+    return Certificate(primal=dual * (1 + gap), dual=dual, relative_gap=gap)
