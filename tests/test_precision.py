@@ -50,6 +50,31 @@ def test_float64_inside_loops_and_lanes_whatever_the_flag_says():
         assert float(jax.grad(lambda v: (v * twice(jax.lax.stop_gradient(v))).sum())(values)[0]) == 1.5
 
 
+def test_float64_has_derivatives_in_float64():
+    """Of any order, in both modes, in lanes, under jit, and of what it closes over; next to integers."""
+    values, count = jnp.asarray(np.array([1e4, 1.0, -1e4, 0.5]), jnp.float32), jnp.arange(3)
+
+    @in_double
+    def cubed(v, k):
+        total = v.astype(jnp.float64).sum()
+        return (total**3 / 3).astype(jnp.float32), k + 1
+
+    def f(v):
+        return cubed(v, count)[0]
+
+    with jax.enable_x64(False):
+        np.testing.assert_array_equal(jax.grad(f)(values), np.full(4, 2.25))
+        np.testing.assert_array_equal(jax.jit(jax.grad(f))(values), np.full(4, 2.25))
+        assert float(jax.jvp(f, (values,), (values,))[1]) == 1.5**3
+        for hessian in (jax.jacfwd(jax.jacrev(f)), jax.jacrev(jax.jacfwd(f)), jax.jit(jax.jacrev(jax.jacrev(f)))):
+            np.testing.assert_array_equal(hessian(values), np.full((4, 4), 3.0))
+        lanes = jax.jit(jax.vmap(jax.grad(f)))(jnp.stack([values, 2 * values]))
+        np.testing.assert_array_equal(lanes, np.array([[2.25] * 4, [9.0] * 4]))
+        scaled = jax.grad(lambda a: in_double(lambda v: (a * v.astype(jnp.float64)).sum().astype(jnp.float32))(values))
+        assert float(scaled(jnp.float32(2))) == 1.5
+        assert scaled(jnp.float32(2)).dtype == jnp.float32
+
+
 def test_like_keeps_dtypes_and_random_keys():
     old = (jnp.zeros((), jnp.float32), jax.random.key(0), jnp.zeros((), jnp.int32))
     new = (jnp.ones((), jnp.float64), jax.random.key(1), jnp.ones((), jnp.int64))

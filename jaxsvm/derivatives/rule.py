@@ -12,6 +12,7 @@ own. Where it never is, where a fit has no answer, or where a system cannot be s
 (`jaxsvm.derivatives.support_equations`), derivatives are NaN: never wrong ones in silence.
 """
 
+import dataclasses
 from functools import partial
 from typing import Any
 
@@ -20,9 +21,11 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
+from jaxsvm.derivatives.sums import summable, unsummable
 from jaxsvm.derivatives.support_equations import plan
 from jaxsvm.derivatives.values import Active, Values, values_of
-from jaxsvm.numerics.precision import in_double, widened
+from jaxsvm.kernels import Linear
+from jaxsvm.numerics.precision import cast, in_double, rounded, widened
 from jaxsvm.result import Fit, Status
 from jaxsvm.validation import require_differentiable
 
@@ -57,15 +60,32 @@ def optimal_value(problem: Any, fit: Fit) -> Float[Array, ""]:
     return _optimal_value(problem, values_of(fit), fit.status.code, fit.certificate.dual)
 
 
-def solution_on(problem: Any, active: Active, *, sizes: tuple[int, ...], method: str) -> Values:
-    """`problem.solution_on`, computed in twice the precision and rounded; its derivatives too."""
-    return in_double(partial(_solution_on, sizes=sizes, method=method))(problem, active)
+def solution_on(
+    problem: Any, active: Active, returned: Array | None = None, *, sizes: tuple[int, ...], method: str
+) -> Values:
+    """`problem.solution_on`, computed in twice the precision and rounded; its derivatives too.
+
+    Args:
+        problem: The problem.
+        active: The sets.
+        returned: The `dual_coef` that a caller has of it; None: what is returned here.
+        sizes: As `plan` has it.
+        method: As `plan` has it.
+    """
+    return in_double(partial(_solution_on, sizes=sizes, method=method))(problem, active, returned)
 
 
 @partial(jax.jit, static_argnames=("sizes", "method"))
-def _solution_on(problem: Any, active: Active, *, sizes: tuple[int, ...], method: str) -> Values:
-    found = _wide(problem).solution_on(active, sizes, method)
-    return jax.tree.map(lambda leaf: leaf.astype(problem.dtype), found)
+def _solution_on(
+    problem: Any, active: Active, returned: Array | None, *, sizes: tuple[int, ...], method: str
+) -> Values:
+    wide, dtype = _wide(problem), problem.dtype
+    found = wide.solution_on(active, sizes, method)
+    if wide.dtype != dtype:
+        coefficients = found.dual_coef
+        returned = (rounded(coefficients, dtype) if returned is None else returned).astype(wide.dtype)
+        found = found._replace(dual_coef=summable(coefficients, wide.gram.feature_rows, returned, dtype))
+    return cast(found, dtype)
 
 
 def settled(problem: Any, active: Active) -> tuple[Active, Bool[Array, ""]]:
@@ -105,9 +125,12 @@ def _move(primals: Any, tangents: Any) -> tuple[Values, Values]:
     require_differentiable(problem)
     active, found = settled(problem, problem.active_set(values))
     sizes, method = plan(problem, active.free)
-    moved = _push(lambda problem: solution_on(problem, active, sizes=sizes, method=method), problem, dproblem)
+    solve = partial(solution_on, active=active, returned=values.dual_coef, sizes=sizes, method=method)
+    moved = _push(solve, problem, dproblem)
     # At the next order the values move too: they are taken from the function whose rule this is.
-    return _differentiable(problem, values, status), jax.tree.map(partial(_answered, status, found), moved)
+    moved = jax.tree.map(partial(_answered, status, found), moved)
+    coefficients = _answered(status, ~unsummable(problem, values.dual_coef), moved.dual_coef)
+    return _differentiable(problem, values, status), moved._replace(dual_coef=coefficients)
 
 
 @jax.custom_jvp
@@ -144,7 +167,13 @@ def _lagrangian_on(problem: Any, solved: Any, active: Active, *, sizes: tuple[in
 
 
 def _wide(problem: Any) -> Any:
-    return widened(problem) if jnp.finfo(problem.dtype).bits < 64 else problem
+    """The problem in twice the precision; its features too, each use of which would round its part of a cotangent."""
+    if jnp.finfo(problem.dtype).bits >= 64:
+        return problem
+    wide = widened(problem)
+    if wide.gram.feature_rows is None and not isinstance(wide.gram.kernel, Linear):
+        return wide
+    return dataclasses.replace(wide, gram=cast(wide.gram, wide.dtype))
 
 
 def _answered(status: Array, found: Array, tangent: Array) -> Array:

@@ -3,7 +3,7 @@
 Steps run in the dtype of the data. What decides (products from scratch, certificates, polishes) runs in float64 inside
 `in_double`, which turns x64 on for the operations of one function and for nothing else: what goes in and what comes out
 has the caller's dtypes, so that no float64 array ever reaches a caller who has x64 off. It works inside `jit`, loops
-and `vmap`; what is computed in it has no derivative (`jaxsvm.derivatives.rule` gives those of a solution).
+and `vmap`, and its derivatives are computed in float64 as well, and rounded once.
 
 A TPU has no float64: there everything stays in the data's dtype, and allowances grow with it.
 """
@@ -61,15 +61,15 @@ def _bind(function: Callable[..., Any], *leaves: Any) -> list[Array]:
     with jax.enable_x64(True):
         traced = jax.make_jaxpr(function)(*leaves)
     closed, free = traced.jaxpr, [isinstance(const, Tracer) for const in traced.consts]
+    own = [not is_free for is_free in free]
     # What the function closes over of a trace that is going on is an argument too.
-    consts = list(zip(free, closed.constvars, traced.consts, strict=True))
     inner = closed.replace(
-        constvars=[var for free, var, _ in consts if not free],
-        invars=[*(var for free, var, _ in consts if free), *closed.invars],
+        constvars=_where(own, closed.constvars),
+        invars=[*_where(free, closed.constvars), *closed.invars],
         debug_info=closed.debug_info.with_unknown_names(),
     )
-    kept = ClosedJaxpr(inner, [const for free, _, const in consts if not free])
-    return _in_double.bind(*(const for free, _, const in consts if free), *leaves, jaxpr=kept)
+    jaxpr = ClosedJaxpr(inner, _where(own, traced.consts))
+    return _in_double.bind(*_where(free, traced.consts), *leaves, jaxpr=jaxpr)
 
 
 def _evaluate(*leaves: Any, jaxpr: ClosedJaxpr) -> list[Array]:
@@ -90,44 +90,46 @@ def _batch(leaves: Any, axes: Any, *, jaxpr: ClosedJaxpr) -> tuple[list[Array], 
 def _push(primals: Any, tangents: Any, *, jaxpr: ClosedJaxpr) -> tuple[list[Array], list[Any]]:
     """The tangent is an operation apart, linear in the tangents that there are."""
     moves = [not isinstance(tangent, ad.Zero) for tangent in tangents]
+    smooth = [jnp.issubdtype(aval.dtype, jnp.floating) for aval in jaxpr.out_avals]
+    n = len(moves)
 
     def push(*leaves: Any) -> list[Array]:
-        primals, rest = list(leaves[: len(moves)]), list(leaves[len(moves) :])
+        def of_moving(*moving: Any) -> list[Array]:
+            return _where(smooth, jaxpr_as_fun(jaxpr)(*_merged(moves, moving, leaves[:n])))
 
-        def moved(*moving: Any) -> list[Array]:
-            given = iter(moving)
-            leaves = [next(given) if moves else leaf for leaf, moves in zip(primals, which, strict=True)]
-            return [leaf for leaf, smooth in zip(jaxpr_as_fun(jaxpr)(*leaves), floating, strict=True) if smooth]
+        return jax.jvp(of_moving, _where(moves, leaves[:n]), list(leaves[n:]))[1]
 
-        return jax.jvp(moved, [leaf for leaf, moves in zip(primals, which, strict=True) if moves], rest)[1]
-
-    which, floating = moves, [jnp.issubdtype(aval.dtype, jnp.floating) for aval in jaxpr.out_avals]
-    found = iter(_bind(push, *primals, *(t for t, moves in zip(tangents, which, strict=True) if moves)))
-    out = _in_double.bind(*primals, jaxpr=jaxpr)
-    pushed = [
-        next(found) if smooth else ad.Zero(aval.to_tangent_aval())
-        for smooth, aval in zip(floating, jaxpr.out_avals, strict=True)
-    ]
-    return out, pushed
+    pushed = iter(_bind(push, *primals, *_where(moves, tangents)))
+    zeros = [ad.Zero(aval.to_tangent_aval()) for aval in jaxpr.out_avals]
+    return _in_double.bind(*primals, jaxpr=jaxpr), _merged(smooth, pushed, zeros)
 
 
 def _transpose(cotangents: Any, *leaves: Any, jaxpr: ClosedJaxpr) -> list[Any]:
     linear = [ad.is_undefined_primal(leaf) for leaf in leaves]
-    avals = [jax.ShapeDtypeStruct(leaf.aval.shape, leaf.aval.dtype) for leaf in leaves if ad.is_undefined_primal(leaf)]
-    given = [leaf for leaf in leaves if not ad.is_undefined_primal(leaf)]
-    dense = [ad.instantiate_zeros(cotangent) for cotangent in cotangents]
+    given = _where([not is_linear for is_linear in linear], leaves)
+    shapes = [jax.ShapeDtypeStruct(leaf.aval.shape, leaf.aval.dtype) for leaf in _where(linear, leaves)]
 
-    def pull(*arguments: Any) -> Any:
-        known, back = arguments[: len(given)], arguments[len(given) :]
+    def pull(*known_and_back: Any) -> Any:
+        known, back = known_and_back[: len(given)], known_and_back[len(given) :]
 
         def along(*moving: Any) -> list[Array]:
-            moved, fixed = iter(moving), iter(known)
-            return jaxpr_as_fun(jaxpr)(*(next(moved) if is_linear else next(fixed) for is_linear in linear))
+            fixed = iter(known)
+            return jaxpr_as_fun(jaxpr)(*_merged(linear, moving, [None if lin else next(fixed) for lin in linear]))
 
-        return jax.linear_transpose(along, *avals)(list(back))
+        return jax.linear_transpose(along, *shapes)(list(back))
 
-    found = iter(_bind(pull, *given, *dense))
-    return [next(found) if is_linear else None for is_linear in linear]
+    pulled = _bind(pull, *given, *map(ad.instantiate_zeros, cotangents))
+    return _merged(linear, pulled, [None] * len(linear))
+
+
+def _where(chosen: list[bool], items: Any) -> list[Any]:
+    return [item for item, wanted in zip(items, chosen, strict=True) if wanted]
+
+
+def _merged(chosen: list[bool], some: Any, others: Any) -> list[Any]:
+    """`others` with `some`, one after the other, in the chosen places."""
+    rest = iter(some)
+    return [next(rest) if wanted else other for wanted, other in zip(chosen, others, strict=True)]
 
 
 _in_double.def_impl(_evaluate)
@@ -145,7 +147,7 @@ def precisely(function: Callable[..., Array]) -> Callable[..., Array]:
         function: Whose result follows the dtype of its first argument, a vector.
 
     Returns:
-        The function; its result is rounded to the dtype that it had, its derivatives are the plain function's.
+        The function; its result is rounded to the dtype that it had, and so are its derivatives.
     """
 
     def call(vector: Array, *rest: Any) -> Array:
@@ -170,6 +172,11 @@ def widened(problem: Any) -> Any:
         if not field.metadata.get("static")
     }
     return dataclasses.replace(problem, **changed)
+
+
+def cast(tree: _T, dtype: Any) -> _T:
+    """A tree whose floating leaves are of a dtype."""
+    return jax.tree.map(lambda leaf: _cast(leaf, dtype), tree)
 
 
 def like(tree: _T, old: Any) -> _T:
@@ -204,7 +211,7 @@ def _wide_part(part: Any, dtype: Any) -> Any:
     """A Gram operator knows what it is in a wider dtype; vectors are cast."""
     if hasattr(part, "widened"):
         return part.widened(dtype)
-    return jax.tree.map(lambda leaf: _cast(leaf, dtype), part)
+    return cast(part, dtype)
 
 
 def _cast(leaf: Any, dtype: Any) -> Any:

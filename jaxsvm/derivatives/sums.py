@@ -1,0 +1,86 @@
+"""Tangents of coefficients in a narrow dtype, whose sums keep their digits.
+
+Where C is large, coefficients and their tangents are as large, and what they move is not: a decision value sums them
+up, and half a unit in the last place of each, or of their cotangents, is more than what is left. Where the kernel has
+d < n dense features X, only `X'v` and the sum of v matter to it. So forward, what rounding takes from these is carried
+by samples that are no support, in numbers as small as it is (as `jaxsvm.problems.corrections` does for the coefficients
+themselves), and so is what a move of X makes of the rounding of coefficients that were returned; and backward, a
+cotangent that is a function of the features up to rounding is taken to be one. Other kernels have no such sums: where
+rounding coefficients moves decision values by as much as `LOST`, their tangents are NaN (margins and bias keep theirs).
+"""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float
+
+from jaxsvm.numerics.precision import rounded
+
+MOST_FEATURES = 512
+"""Features whose systems are solved for it."""
+LOST = 0.25
+"""Of a margin: the standard deviation of what rounding coefficients does to decision values, at the most."""
+
+
+def unsummable(problem: Any, coefficients: Float[Array, " n"]) -> Bool[Array, ""]:
+    """Whether coefficients of the problem's dtype are too coarse for their sums to have derivatives."""
+    if jnp.finfo(problem.dtype).bits >= 64 or _has_few(problem.gram.feature_rows):
+        return jnp.asarray(False)
+    size = jnp.sqrt(jnp.maximum(lax.stop_gradient(problem.diagonal), 0))
+    return jnp.finfo(problem.dtype).eps / 4 * size.max() * jnp.linalg.norm(coefficients * size) > LOST
+
+
+def _has_few(X: Any) -> bool:
+    return X is not None and X.shape[1] <= MOST_FEATURES and X.shape[1] + 1 < X.shape[0]
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(3,))
+def summable(
+    coefficients: Float[Array, " n"], X: Float[Array, "n d"] | None, returned: Float[Array, " n"], dtype: Any
+) -> Float[Array, " n"]:
+    """The coefficients as they are, in float64; their tangents as said above, numbers of `dtype`.
+
+    Args:
+        coefficients: The exact ones, `(n,)`.
+        X: Features, `(n, d)`, or None.
+        returned: What a caller has in their place, `(n,)`.
+        dtype: Of what a caller gets.
+    """
+    del X, returned, dtype
+    return coefficients
+
+
+@summable.defjvp
+def _(dtype: Any, primals: Any, tangents: Any) -> tuple[Array, Array]:
+    (coefficients, X, returned), (moved, dX, _) = primals, tangents
+    out = summable(coefficients, X, returned, dtype)
+    if not _has_few(X):
+        return out, moved
+    still, spare, off = lax.stop_gradient((X, coefficients == 0, coefficients - returned))
+    scale = jnp.maximum(jnp.abs(still).max(axis=0), jnp.finfo(dtype).tiny)
+    X = jnp.concatenate([still / scale, jnp.ones_like(still[:, :1])], axis=1)
+    carriers = jnp.where(spare[:, None], X, 0)
+    missed = jnp.append((dX.T @ off) / scale, 0)
+    moved = moved + carriers @ _least_squares(carriers, missed)
+
+    def forward(_: Any, v: Array) -> Array:
+        kept = rounded(v, dtype)
+        carried = kept + rounded(carriers @ _least_squares(carriers, X.T @ (v - kept)), dtype)
+        better = jnp.linalg.norm(X.T @ (v - carried)) < jnp.linalg.norm(X.T @ (v - kept))
+        return jnp.where(better, carried, kept)
+
+    def backward(_: Any, g: Array) -> Array:
+        near = X @ _least_squares(X, X.T @ g)
+        return jnp.where(jnp.abs(g - near).max() <= 8 * jnp.finfo(dtype).eps * jnp.abs(g).max(), near, g)
+
+    return out, lax.custom_linear_solve(lambda v: v, moved, forward, backward)
+
+
+def _least_squares(X: Float[Array, "n d"], b: Float[Array, " d"]) -> Float[Array, " d"]:
+    """`(X'X)^+ b`, of directions that the rows of X have."""
+    values, vectors = jnp.linalg.eigh(X.T @ X)
+    known = values > 1e-12 * values[-1]
+    return vectors @ jnp.where(known, (vectors.T @ b) / jnp.where(known, values, 1), 0)
