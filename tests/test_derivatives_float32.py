@@ -154,7 +154,7 @@ def test_coefficients_that_are_too_coarse_have_no_derivative_but_margins_do():
 
     def of(measured):
         def function(scale):
-            problem = jaxsvm.hinge_problem(jaxsvm.gram(Precomputed(), jnp.asarray(K) * scale), signs, 1e8)
+            problem = jaxsvm.hinge_problem(jaxsvm.gram(Precomputed(), jnp.asarray(K)), signs, 1e8 * scale)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 fit = jaxsvm.fit(problem, InteriorPoint(tol=1e-3))
