@@ -40,7 +40,7 @@ def measure(fit, problem):
     """A smooth function of held-out decision values; the bias; margins; the optimal value."""
     _, _, _, new, u, v = (values.astype(problem.dtype) for values in data())
     held_out = jnp.tanh(jaxsvm.decision_function(fit, problem, new) / 3) @ u
-    return jnp.stack([held_out, fit.bias, (fit.margins / fit.R) @ v, fit.certificate.dual])
+    return jnp.stack([held_out, fit.bias, fit.margins @ v, fit.certificate.dual])
 
 
 def solver(loss, dtype):

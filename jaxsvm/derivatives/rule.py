@@ -24,7 +24,6 @@ from jaxtyping import Array, Bool, Float
 from jaxsvm.derivatives.sums import summable, unsummable
 from jaxsvm.derivatives.support_equations import plan
 from jaxsvm.derivatives.values import Active, Values, values_of
-from jaxsvm.kernels import Linear
 from jaxsvm.numerics.precision import cast, in_double, rounded, widened
 from jaxsvm.result import Fit, Status
 from jaxsvm.validation import require_differentiable
@@ -171,7 +170,7 @@ def _wide(problem: Any) -> Any:
     if jnp.finfo(problem.dtype).bits >= 64:
         return problem
     wide = widened(problem)
-    if wide.gram.feature_rows is None and not isinstance(wide.gram.kernel, Linear):
+    if wide.gram.feature_rows is None and not wide.gram.kernel.linear:
         return wide
     return dataclasses.replace(wide, gram=cast(wide.gram, wide.dtype))
 
