@@ -26,6 +26,7 @@ from jaxsvm.loop import fit as solve
 from jaxsvm.numerics.distances import less, middle
 from jaxsvm.points import CSR, by_row_tiles, dense_rows, entrywise, product
 from jaxsvm.problems.arguments import checked_weights, vector_dtype
+from jaxsvm.problems.squared_hinge import furthest
 from jaxsvm.result import Answer, Certificate, Fit
 from jaxsvm.solvers.frank_wolfe import FrankWolfe
 
@@ -195,6 +196,16 @@ class BallProblem:
             certificate=self._bounds(alpha, s, dtype),
         )
 
+    def require_ball(self) -> None:
+        """A ball is one."""
+
+    def enclosing(self, fit: Fit) -> tuple[Array, Array, Array]:
+        """Squared radii of a fit's ball, from above and below, and the squared norm of its centre."""
+        upper, lower, _ = self.certificate(fit.alpha, fit.margins)
+        if self.moved is None:
+            return upper, lower, fit.R + self.squares @ fit.alpha
+        return upper, lower, fit.alpha @ self.gram.support_matvec(fit.alpha)  # from the user's origin
+
     def objective(self, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Float[Array, ""]:
         """`R = alpha . s`, which solvers make smaller."""
         return alpha @ s
@@ -331,19 +342,7 @@ def ball(fit: Fit, problem: Any) -> Ball:
     Raises:
         InputError: For an SVM with a diagonal that varies: its solution is no ball.
     """
-    if isinstance(problem, BallProblem):
-        s = fit.margins
-        upper, lower, _ = problem.certificate(fit.alpha, s)
-        if problem.moved is None:
-            squared_norm = fit.R + problem.squares @ fit.alpha
-        else:  # from the user's origin
-            squared_norm = fit.alpha @ problem.gram.support_matvec(fit.alpha)
-    else:
-        _require_constant_diagonal(problem)
-        squared_norm = fit.R
-        s = fit.R * problem.gradient(fit.alpha / fit.R, fit.margins)
-        upper = _furthest(problem, fit.alpha, s)
-        lower = jnp.maximum(problem.diameter_squared - fit.R, 0)
+    upper, lower, squared_norm = problem.enclosing(fit)
     return Ball(fit.alpha, jnp.sqrt(upper), jnp.sqrt(lower), squared_norm)
 
 
@@ -366,30 +365,12 @@ def is_coreset(problem: Any, subset: Any, eps: float, *, tol: float = 1e-6, solv
     indices = np.unique(np.asarray(subset, dtype=int))
     if indices.size == 0 or not eps > 0:
         raise InputError(f"subset has {indices.size} indices and eps is {eps}: at least one, and eps > 0, are needed.")
-    if not isinstance(problem, BallProblem):
-        _require_constant_diagonal(problem)
+    problem.require_ball()
     inside = problem.weighted(np.isin(np.arange(problem.n), indices).astype(float))
     with watching() as stop:
         found = solve(inside, FrankWolfe(tol=tol) if solver is None else solver)
     if stop.seen:  # there is no answer, and False would be one
         raise KeyboardInterrupt
-    reach = _furthest(problem, found.alpha, inside.matvec(found.alpha))
+    reach = furthest(problem, found.alpha, inside.matvec(found.alpha))
     lower = jnp.maximum(inside.diameter_squared - found.R, 0)
     return bool(jnp.sqrt(reach) <= (1 + eps) * jnp.sqrt(lower))
-
-
-def _furthest(problem: Any, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Float[Array, ""]:
-    """The largest squared distance of a point that takes part from the centre."""
-    return _present(problem.squared_distances(alpha, s), problem.mask).max()
-
-
-def _require_constant_diagonal(problem: Any) -> None:
-    if not is_concrete(problem):
-        return
-    diagonal = problem.diagonal if problem.mask is None else problem.diagonal[jnp.flatnonzero(problem.mask)]
-    spread = float(diagonal.max() - diagonal.min())
-    if spread > 1e2 * float(jnp.finfo(diagonal.dtype).eps * diagonal.max()):
-        raise InputError(
-            f"problem has diagonal entries that differ by {spread:.3g}: an SVM is a ball only where k(x, x) + 1 / C_i "
-            "is constant, as for the RBF kernel without weights."
-        )

@@ -176,7 +176,7 @@ def _driven(
 
     while running:
         try:
-            before = time.monotonic()
+            before, steps = time.monotonic(), int(progress.state.counters.steps)
             progress, polish_due = _burst(problem, solver, progress, chunks, False, provisional)
             begun = True
             if bool(polish_due):
@@ -187,7 +187,8 @@ def _driven(
             if callback is not None:
                 told = callback(_finish(problem, solver, progress)) is True
             elif took < BURST_SECONDS / 2:  # with a callback every burst is one chunk
-                chunks = min(2 * chunks, 2**20)
+                used = (int(progress.state.counters.steps) - steps) // solver.check_every
+                chunks = min(2 * chunks, 2 * max(used, 1))  # a burst that ended early says nothing of a longer one
             elif took > 2 * BURST_SECONDS:
                 chunks = max(chunks // 2, 1)
         except KeyboardInterrupt:  # of a callback, or a handler of the user's own

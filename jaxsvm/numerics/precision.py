@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
-from jax.core import Tracer
+from jax.core import ShapedArray, Tracer
 from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
+from jax.extend.mlir.dialects import stablehlo as hlo
 from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array
 
@@ -79,6 +80,10 @@ def _evaluate(*leaves: Any, jaxpr: ClosedJaxpr) -> list[Array]:
 
 def _lower(context: Any, *leaves: Any, jaxpr: ClosedJaxpr) -> Any:
     with jax.enable_x64(True):
+        # An export for several platforms tells functions which one it is by an index, which is wide in here.
+        wide = mlir.aval_to_ir_type(context.module_context, ShapedArray((), "int64"))
+        places = [hlo.convert(wide, place) for place in context.dim_var_values]
+        context = context.replace(dim_var_values=places)
         return mlir.lower_fun(jaxpr_as_fun(jaxpr), multiple_results=True)(context, *leaves)
 
 

@@ -24,7 +24,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.derivatives import squared_hinge as derivatives
 from jaxsvm.derivatives.values import Active, Values
-from jaxsvm.errors import is_concrete
+from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.gram.dense import part_of, values_between
 from jaxsvm.gram.signed import SignedGram
 from jaxsvm.numerics.line_search import best_bias
@@ -37,7 +37,7 @@ from jaxsvm.problems.arguments import (
     two_classes,
     vector_dtype,
 )
-from jaxsvm.result import Answer, Certificate
+from jaxsvm.result import Answer, Certificate, Fit
 from jaxsvm.validation import costs_hold, require_costs
 
 
@@ -299,6 +299,28 @@ class SquaredHingeProblem:
             ),
         )
 
+    def require_ball(self) -> None:
+        """Refuse an SVM that is no ball: its solution is one only where the diagonal of `Kt` is constant.
+
+        Raises:
+            InputError: With how far its entries differ.
+        """
+        if not is_concrete(self):
+            return
+        diagonal = np.asarray(self.diagonal)[np.asarray(self.present)]
+        spread = float(diagonal.max() - diagonal.min())
+        if spread > 1e2 * float(jnp.finfo(diagonal.dtype).eps * diagonal.max()):
+            raise InputError(
+                f"problem has diagonal entries that differ by {spread:.3g}: an SVM is a ball only where "
+                "k(x, x) + 1 / C_i is constant, as for the RBF kernel without weights."
+            )
+
+    def enclosing(self, fit: Fit) -> tuple[Array, Array, Array]:
+        """Squared radii of a fit's ball, from above and below, and the squared norm of its centre."""
+        self.require_ball()
+        s = fit.R * self.gradient(fit.alpha / fit.R, fit.margins)
+        return furthest(self, fit.alpha, s), jnp.maximum(self.diameter_squared - fit.R, 0), fit.R
+
     def squared_distances(self, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Float[Array, " n"]:
         """`D_i - 2 s_i + R`: of the points `z_i` with `z_i . z_j = Kt_ij` from the centre `sum_i alpha_i z_i`."""
         return jnp.maximum(self.diagonal - 2 * s + alpha @ s, 0)
@@ -419,6 +441,12 @@ def _assembled(
     ridge = jnp.where(present, 1 / costs, 0)
     diagonal = gram.diag().astype(y.dtype) + offset + ridge
     return ridge, diagonal, usable & two_classes(y, present) & (C > 0) & costs_hold(costs, present)
+
+
+def furthest(problem: Any, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Float[Array, ""]:
+    """The largest squared distance of a sample that takes part from the centre, of a simplex problem."""
+    distances = problem.squared_distances(alpha, s)
+    return (distances if problem.mask is None else jnp.where(problem.mask, distances, 0)).max()
 
 
 @jax.jit
