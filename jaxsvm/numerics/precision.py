@@ -80,10 +80,13 @@ def _evaluate(*leaves: Any, jaxpr: ClosedJaxpr) -> list[Array]:
 
 def _lower(context: Any, *leaves: Any, jaxpr: ClosedJaxpr) -> Any:
     with jax.enable_x64(True):
-        # An export for several platforms tells functions which one it is by an index, which is wide in here.
-        wide = mlir.aval_to_ir_type(context.module_context, ShapedArray((), "int64"))
-        places = [hlo.convert(wide, place) for place in context.dim_var_values]
-        context = context.replace(dim_var_values=places)
+        if context.dim_var_values:
+            # An export for several platforms tells functions which one it is by an index: wide in here, narrow outside,
+            # so that nothing that was lowered on one side is of use on the other.
+            wide = mlir.aval_to_ir_type(context.module_context, ShapedArray((), "int64"))
+            module = context.module_context.replace(lowering_cache={}, cached_primitive_lowerings={})
+            places = [hlo.convert(wide, place) for place in context.dim_var_values]
+            context = context.replace(dim_var_values=places, module_context=module)
         return mlir.lower_fun(jaxpr_as_fun(jaxpr), multiple_results=True)(context, *leaves)
 
 
