@@ -200,7 +200,7 @@ def path(
         fits = solve_path(job, Cs, solver_of(solver, tol, steps), tol, seed, max_seconds)
         total = time.monotonic() - started
         interrupts.armed = False
-        if not fits:
+        if not fits and interrupts.seen:
             raise KeyboardInterrupt
         problems = {place: jaxsvm.svm_problem(job.gram, job.signs, Cs[place]) for place in fits}
         scores = {place: accuracy_of(fits[place], problems[place], job) for place in fits}
@@ -222,8 +222,8 @@ def path(
 
 def _saved(out: str | None, job: Job, fitted: jaxsvm.Fit, problem: Any) -> str | None:
     """Write the model, and say where; None where none is asked for, or there is none to write."""
-    if out is not None and not np.isfinite(fitted.dual_coef).all():
-        complain("its coefficients are not finite: no model is written.")
+    if out is not None and not all(np.isfinite(part).all() for part in (fitted.dual_coef, fitted.bias, fitted.R)):
+        complain("its numbers are not finite: no model is written.")
         return None
     save(out, lambda target: job.model_of(fitted, problem).save(target))
     return out
