@@ -1,0 +1,17 @@
+"""Coresets: few weighted points on which a linear SVM is nearly what it is on all of them, with a guarantee.
+
+    small = jaxsvm.coresets.coreset(x, y, C=1.0, m=1000, key=0)
+    fit = small.fit()                                   # or any solver: small.problem()
+    jaxsvm.coresets.evaluate(small, (x, y)).worst       # measured, at queries that are hard for it
+
+They serve where the data do not fit into memory, come as a stream, change, or lie on several machines, and for paths
+over C. For one linear SVM in memory train on all of it: that is as fast as making the coreset.
+"""
+
+from jaxsvm.coresets.construction import Coreset, coreset
+from jaxsvm.coresets.evaluation import Evaluation, evaluate
+from jaxsvm.coresets.exact import exact_sensitivity
+from jaxsvm.coresets.sampling import sample_size
+from jaxsvm.coresets.sensitivity import sensitivity
+
+__all__ = ["Coreset", "Evaluation", "coreset", "evaluate", "exact_sensitivity", "sample_size", "sensitivity"]
