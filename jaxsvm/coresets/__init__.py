@@ -13,5 +13,16 @@ from jaxsvm.coresets.evaluation import Evaluation, evaluate
 from jaxsvm.coresets.exact import exact_sensitivity
 from jaxsvm.coresets.sampling import sample_size
 from jaxsvm.coresets.sensitivity import sensitivity
+from jaxsvm.coresets.stream import Stream, StreamState
 
-__all__ = ["Coreset", "Evaluation", "coreset", "evaluate", "exact_sensitivity", "sample_size", "sensitivity"]
+__all__ = [
+    "Coreset",
+    "Evaluation",
+    "Stream",
+    "StreamState",
+    "coreset",
+    "evaluate",
+    "exact_sensitivity",
+    "sample_size",
+    "sensitivity",
+]

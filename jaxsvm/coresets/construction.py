@@ -201,6 +201,7 @@ def construct(key: Array, x: Array, y: Array, u: Array, C: Any, plan: Plan, floo
     x = x - origin
     keys = jax.random.split(key, 4)
     at = solve(x, y, C * u, tol=plan.tol)
+    floor = jnp.where(at.dual < floor, floor, 0.0)  # else the data's own optimum serves, and promises more
     gamma, cell = smallest(keys[0], x, y, u, C, at, plan.counts, plan.bound, plan.scaled, floor)
     total = gamma.sum()
     found = Drawn(jnp.zeros(plan.m, jnp.int32), jnp.zeros(plan.m, u.dtype), total, cell.count, _about(at, origin))

@@ -43,7 +43,9 @@ def pool(
 
     small = lax.map(one, (index, weight, C * 10**exponent))
     small = jnp.where(jnp.isfinite(small), small, 0)
-    fixed = jnp.zeros((3, x.shape[1] + 1), x.dtype).at[0].set(jnp.append(at.w, at.b)).at[1:, -1].set(jnp.array([1.0, -1.0]))
+    fixed = (
+        jnp.zeros((3, x.shape[1] + 1), x.dtype).at[0].set(jnp.append(at.w, at.b)).at[1:, -1].set(jnp.array([1.0, -1.0]))
+    )
     return jnp.concatenate([fixed, small])
 
 

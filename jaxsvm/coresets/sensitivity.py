@@ -107,9 +107,7 @@ def smallest(
     return gamma, cell
 
 
-def gammas(
-    cell: Cells, u: Array, C: Any, at: Pilot, bound: str, scaled: bool, floor: Any = 0.0
-) -> Float[Array, " n"]:
+def gammas(cell: Cells, u: Array, C: Any, at: Pilot, bound: str, scaled: bool, floor: Any = 0.0) -> Float[Array, " n"]:
     """The bounds of one partition, `(n,)`, at most 1, and 0 where the weight is; pure.
 
     Args:
@@ -127,7 +125,7 @@ def gammas(
     U = u.sum()
     U_C = jnp.where(cell.weight > 0, cell.weight, 1)
     alpha = jnp.where(scaled, jnp.maximum(U - U_C, 0) / jnp.maximum(U, tiny), 1.0) / (2 * C * U_C)
-    o = jnp.maximum(at.dual, tiny)
+    o = jnp.maximum(at.dual, jnp.sqrt(tiny))  # its products with D^2 are no denormal numbers
     D = jnp.linalg.norm(cell.offset, axis=1)
     if bound == "printed":
         B = 4.5 * jnp.maximum(4 / 9 * alpha, _root(2 * alpha, 2 * D**2 / (9 * o)))
