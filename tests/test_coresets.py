@@ -207,17 +207,17 @@ def test_degenerate_data_give_finite_bounds():
 def test_floor_bounds_dominate_ratios_of_parts_of_one_class():
     x, y, u = problem(11, n=60)
     C, part = 1.0, y > 0
-    O = 0.5 * float(jax.jit(solve)(x, y, C * u).dual)
+    lower = 0.5 * float(jax.jit(solve)(x, y, C * u).dual)
     rho = part.mean()
     xs, ys, us = (jnp.asarray(v[part]) for v in (x, y, u))
     cell = cells(xs, ys, us, jnp.zeros(int(part.sum()), jnp.int32), 1)
     at = jax.jit(solve)(xs, ys, C / rho * us)
-    gamma = np.asarray(gammas(cell, us, C / rho, at, "dir", False, O))
+    gamma = np.asarray(gammas(cell, us, C / rho, at, "dir", False, lower))
     assert (gamma < 1).any()
     rng = np.random.default_rng(0)
     queries = rng.normal(size=(5000, 3)) * 10 ** rng.uniform(-1.5, 1.5, (5000, 1))
     h = np.asarray(hinges(xs, ys, queries))
-    below = rho * (0.5 * (queries[:, :2] ** 2).sum(axis=1) + O) + C * h.sum(axis=0)
+    below = rho * (0.5 * (queries[:, :2] ** 2).sum(axis=1) + lower) + C * h.sum(axis=0)
     assert ((C * h / below).max(axis=1) <= gamma * (1 + 1e-9)).all()
 
 

@@ -11,8 +11,10 @@ over C. For one linear SVM in memory train on all of it: that is as fast as maki
 from jaxsvm.coresets.construction import Coreset, coreset
 from jaxsvm.coresets.evaluation import Evaluation, evaluate
 from jaxsvm.coresets.exact import exact_sensitivity
+from jaxsvm.coresets.files import from_files
 from jaxsvm.coresets.sampling import sample_size
 from jaxsvm.coresets.sensitivity import sensitivity
+from jaxsvm.coresets.storage import load_coreset, save_coreset
 from jaxsvm.coresets.stream import Stream, StreamState
 
 __all__ = [
@@ -23,6 +25,9 @@ __all__ = [
     "coreset",
     "evaluate",
     "exact_sensitivity",
+    "from_files",
+    "load_coreset",
     "sample_size",
+    "save_coreset",
     "sensitivity",
 ]

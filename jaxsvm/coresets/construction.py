@@ -5,15 +5,15 @@
 Points are drawn by bounds on their sensitivities and weighted by the inverse of their probability. Two samplers:
 
     "independent"  Algorithm 1 of the paper: m independent draws with q = gamma / sum gamma.
-    "mixture"      q = eta gamma / sum gamma + (1 - eta) s / sum s with s the largest share of the objective that a point
-                   has at some tens of queries (`queries.py`); systematic sampling along the cells of the partition.
+    "mixture"      q = eta gamma / sum gamma + (1 - eta) s / sum s with s the largest share of the objective that a
+                   point has at some tens of queries (`queries.py`); systematic sampling along the cells of the
+                   partition.
                    Any q >= eta gamma / t keeps the guarantee with t / eta in the place of t.
 
 Source: Tukan, Baykal, Feldman and Rus 2020, Algorithm 1; what is corrected: docs/mathematics.md, "Coresets".
 """
 
 import dataclasses
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -197,33 +197,59 @@ def construct(key: Array, x: Array, y: Array, u: Array, C: Any, plan: Plan, floo
         plan: The rest; static.
         floor: As for `gammas`.
     """
-    origin = (u @ x) / jnp.maximum(u.sum(), jnp.finfo(u.dtype).tiny)
+    keys = jax.random.split(key, 2)
+    found = propose(keys[0], x, y, u, C, plan, floor)
+    index, weight = draw(keys[1], found, u, plan)
+    return Drawn(index, weight, found.total, found.cells, found.pilot)
+
+
+class Proposal(NamedTuple):
+    """What points are drawn by, for any size.
+
+    Attributes:
+        q: Proportional to the probabilities, `(n,)`.
+        label: Cells, along which systematic sampling walks, `(n,)`.
+        total: The sum of the bounds, `()`.
+        cells: How many cells there are, `()`.
+        pilot: See `Drawn`.
+    """
+
+    q: Float[Array, " n"]
+    label: Int[Array, " n"]
+    total: Float[Array, ""]
+    cells: Int[Array, ""]
+    pilot: Pilot
+
+
+def propose(key: Array, x: Array, y: Array, u: Array, C: Any, plan: Plan, floor: Any = 0.0) -> Proposal:
+    """Probabilities; arguments as for `construct`."""
+    tiny = jnp.finfo(u.dtype).tiny
+    origin = (u @ x) / jnp.maximum(u.sum(), tiny)
     x = x - origin
-    keys = jax.random.split(key, 4)
+    keys = jax.random.split(key)
     at = solve(x, y, C * u, tol=plan.tol)
     floor = jnp.where(at.dual < floor, floor, 0.0)  # else the data's own optimum serves, and promises more
     gamma, cell = smallest(keys[0], x, y, u, C, at, plan.counts, plan.bound, plan.scaled, floor)
-    total = gamma.sum()
-    found = Drawn(jnp.zeros(plan.m, jnp.int32), jnp.zeros(plan.m, u.dtype), total, cell.count, _about(at, origin))
+    total, q = gamma.sum(), gamma
+    if plan.sampler == "mixture":
+        s = scores(x, y, u, C, pool(keys[1], x, y, u, C, gamma, at), plan.scaled, floor)
+        q = ETA * gamma / jnp.maximum(total, tiny) + (1 - ETA) * s / jnp.maximum(s.sum(), tiny)
+    return Proposal(q, cell.label, total, cell.count, at._replace(b=at.b - at.w @ origin))
+
+
+def draw(key: Array, found: Proposal, u: Array, plan: Plan) -> tuple[Int[Array, " m"], Float[Array, " m"]]:
+    """`plan.m` points and their weights."""
     if plan.sampler == "independent":
-        index = independent(keys[1], gamma, plan.m)
-        return found._replace(index=index, weight=u[index] * total / (plan.m * gamma[index]))
-    s = scores(x, y, u, C, pool(keys[2], x, y, u, C, gamma, at), plan.scaled, floor)
-    tiny = jnp.finfo(u.dtype).tiny
-    q = ETA * gamma / jnp.maximum(total, tiny) + (1 - ETA) * s / jnp.maximum(s.sum(), tiny)
-    pi = inclusion(q, plan.m)
-    order = jnp.lexsort((jax.random.uniform(keys[3], u.shape, u.dtype), cell.label))
+        index = independent(key, found.q, plan.m)
+        return index, u[index] * found.q.sum() / (plan.m * found.q[index])
+    keys = jax.random.split(key)
+    pi = inclusion(found.q, plan.m)
+    order = jnp.lexsort((jax.random.uniform(keys[0], u.shape, u.dtype), found.label))
     index = systematic(keys[1], pi, order, plan.m)
-    weight = jnp.append(u / jnp.where(pi > 0, pi, 1), 0)[index]
-    return found._replace(index=index, weight=weight)
+    return index, jnp.append(u / jnp.where(pi > 0, pi, 1), 0)[index]
 
 
 _construct = jax.jit(construct, static_argnames="plan")
-
-
-def _about(at: Pilot, origin: Array) -> Pilot:
-    """The same decision function of points that are not centred."""
-    return at._replace(b=at.b - at.w @ origin)
 
 
 def _packed(drawn: Drawn, x: np.ndarray, y: np.ndarray, u: np.ndarray, dtype: Any, info: dict[str, Any]) -> Coreset:
@@ -257,5 +283,5 @@ def solution(x: Any, y: Any, C: float, sample_weight: Any = None, tol: float = 1
 
 @jax.jit
 def _solution(x: Array, y: Array, u: Array, C: Any, tol: Any) -> Pilot:
-    middle = (u @ x) / u.sum()
-    return _about(solve(centred(x, u), y, C * u, tol=tol), middle)
+    at = solve(centred(x, u), y, C * u, tol=tol)
+    return at._replace(b=at.b - at.w @ (u @ x) / u.sum())

@@ -2,10 +2,10 @@
 
     F = sum over parts Q of   rho_Q 1/2 |w|^2 + C sum_Q u h,        sum rho_Q <= 1,    rho_Q = U(Q) / W
 
-A part with the share rho is one with `C / rho` and the whole regulariser, and that is what its coreset is made for: with
-C alone (as the paper has it) J parts together may be off by J epsilon / 2 |w|^2. Shares add up when parts are joined, and
-a coreset of a part has the part's share. Parts of error epsilon join to a whole of error epsilon; a coreset of error e2 of
-one of error e1 has at most (1 + e1) (1 + e2) - 1.
+A part with the share rho is one with `C / rho` and the whole regulariser, and that is what its coreset is made for:
+with C alone (as the paper has it) J parts together may be off by J epsilon / 2 |w|^2. Shares add up when parts are
+joined, and a coreset of a part has the part's share. Parts of error epsilon join to a whole of error epsilon; a coreset
+of error e2 of one of error e1 has at most (1 + e1) (1 + e2) - 1.
 """
 
 import io

@@ -2,10 +2,10 @@
 
     min  1/2 |w|^2 + l'(w, b) + sum_i U_i max(0, 1 - y_i (x_i w + b)),        U_i = C u_i
 
-by Mehrotra's predictor-corrector method with Gondzio's corrections, O(n d^2) a step and 15 to 60 steps, with the dual value that makes the answer a
-lower bound of the optimum: sensitivities divide by it. `jaxsvm.InteriorPoint` solves the same problem, for users; this
-one is a pure function of arrays for use inside compiled merges, in lanes, where points of weight 0 are absent and a
-single class is no error, and it takes the linear term l that exact sensitivities need.
+by Mehrotra's predictor-corrector method with Gondzio's corrections, O(n d^2) a step and 15 to 60 steps, with the dual
+value that makes the answer a lower bound of the optimum: sensitivities divide by it. `jaxsvm.InteriorPoint` solves the
+same problem, for users; this one is a pure function of arrays for use inside compiled merges, in lanes, where points of
+weight 0 are absent and a single class is no error, and it takes the linear term l that exact sensitivities need.
 
 Sources: Mehrotra 1992; Gondzio 1996 (centrality corrections: 54 steps instead of 80 on HTRU2, at half the time).
 """
@@ -78,7 +78,7 @@ def solve(
     y = jnp.where(present, y, 0)
     H = y[:, None] * jnp.concatenate([x, jnp.ones((x.shape[0], 1), x.dtype)], axis=1)
     penalty = jnp.ones(H.shape[1], x.dtype).at[-1].set(0)
-    l = jnp.zeros_like(penalty) if linear is None else linear
+    term = jnp.zeros_like(penalty) if linear is None else linear
     upper = jnp.where(present, U, 2)
     count = 2 * jnp.maximum(present.sum(), 1)
 
@@ -86,7 +86,7 @@ def solve(
         return jnp.where(present, v, 0)
 
     def start() -> _Iterate:
-        v = penalty * (H.T @ only(upper / 2) - l)
+        v = penalty * (H.T @ only(upper / 2) - term)
         pull = only(H @ v - 1)
         reserve = 1 + jnp.abs(pull).max()
         return _Iterate(upper / 2, upper / 2, jnp.maximum(pull, 0) + reserve, jnp.maximum(-pull, 0) + reserve, v)
@@ -94,7 +94,7 @@ def solve(
     def advance(going: _Going) -> _Going:
         at = going.x
         residual = only(H @ at.v - 1 - at.z + at.s)
-        off = penalty * at.v + l - H.T @ only(at.a)
+        off = penalty * at.v + term - H.T @ only(at.a)
         inverse = jnp.where(present, 1 / (at.z / at.a + at.s / at.t), 0)
         core = jnp.matmul(H.T, inverse[:, None] * H, precision=lax.Precision.HIGHEST) + jnp.diag(penalty)
         scale = lax.rsqrt(jnp.maximum(jnp.diagonal(core), jnp.finfo(x.dtype).tiny))
@@ -121,21 +121,25 @@ def solve(
             longer = _reach(present, at, bent)
             better = longer > step
             to_z, to_s = jnp.where(better, to_z + more_z, to_z), jnp.where(better, to_s + more_s, to_s)
-            d, step = jax.tree.map(lambda new, old: jnp.where(better, new, old), bent, d), jnp.maximum(longer, step)
+            d = _Iterate(*(jnp.where(better, new, old) for new, old in zip(bent, d, strict=True)))
+            step = jnp.maximum(longer, step)
         new = _moved(at, d, jnp.minimum(1, BACK_OFF * step))
         new = _Iterate(*(jnp.where(present, part, 1) for part in new[:-1]), v=new.v)
         sound = jnp.all(jnp.stack([jnp.all(jnp.isfinite(part)) for part in new]))
         new = jax.tree.map(lambda fresh, old: jnp.where(sound, fresh, old), new, at)
         products = only(new.a * new.z + new.t * new.s).sum()
         value = jnp.abs(only(new.a).sum()) + jnp.finfo(x.dtype).tiny
-        unequal = jnp.abs(y @ new.a - l[-1]) / value
+        unequal = jnp.abs(y @ new.a - term[-1]) / value
         return _Going(new, going.step + 1, sound & jnp.any(new.a != at.a), jnp.maximum(products / value, unequal))
 
     first = _Going(start(), jnp.zeros((), jnp.int32), jnp.asarray(True), jnp.asarray(jnp.inf, x.dtype))
     last = lax.while_loop(lambda g: (g.step < MOST_STEPS) & g.moved & (g.left > tol / 4), advance, first).x
-    primal_of = lambda v: 0.5 * (penalty * v) @ v + l @ v + only(upper * jnp.maximum(0, 1 - H @ v)).sum()
-    a = only(_on_equality(last.a, y, l[-1]))
-    u = H.T @ a - l
+
+    def primal_of(v: Array) -> Array:
+        return 0.5 * (penalty * v) @ v + term @ v + only(upper * jnp.maximum(0, 1 - H @ v)).sum()
+
+    a = only(_on_equality(last.a, y, term[-1]))
+    u = H.T @ a - term
     dual = a.sum() - 0.5 * (penalty * u) @ u
     dual = jnp.where(jnp.abs(u[-1]) <= 1e-9 * jnp.maximum(a.sum(), jnp.finfo(x.dtype).tiny) + 1e-300, dual, -jnp.inf)
     v = last.v

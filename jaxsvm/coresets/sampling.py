@@ -53,7 +53,7 @@ def sample_size(
 
 
 def independent(key: Array, q: Float[Array, " n"], m: int) -> Int[Array, " m"]:
-    """m indices, independently, with probabilities proportional to q; pure."""
+    """M indices, independently, with probabilities proportional to q; pure."""
     ends = jnp.cumsum(q)
     targets = jax.random.uniform(key, (m,), q.dtype) * ends[-1]
     last = jnp.where(q > 0, jnp.arange(q.shape[0]), 0).max()
@@ -79,7 +79,7 @@ def inclusion(q: Float[Array, " n"], m: Any) -> Float[Array, " n"]:
 
 
 def systematic(key: Array, pi: Float[Array, " n"], order: Int[Array, " n"], m: int) -> Int[Array, " m"]:
-    """m indices, each with its inclusion probability, walking along an order; n where there are fewer; pure.
+    """M indices, each with its inclusion probability, walking along an order; n where there are fewer; pure.
 
     Args:
         key: A random key.

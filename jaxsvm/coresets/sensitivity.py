@@ -10,7 +10,7 @@ of its cell, `U_C` the cell's weight and o a lower bound of the optimum,
     printed  B = 9/2 max(4/9 alpha, sqrt(4 alpha^2 + 2 D^2 / 9 o) - 2 alpha)      the paper's: NOT a valid bound
     fixed    B = max(3 alpha, 18 (sqrt(4 alpha^2 + D^2 / 18 o) - 2 alpha))        its proof, arithmetic corrected
     tight    B = D^2 / (4 alpha o) where D <= 2 alpha sqrt(2 o), else D sqrt(2 / o) - 2 alpha
-    dir      B = min(tight, G), which knows where the optimum lies: points nearer to the margin than their mean weigh more
+    dir      B = min(tight, G), which knows where the optimum lies: points nearer to the margin than their mean count
 
 Derivations: h(p) <= h(c) + [<w, c - p>]_+ and Jensen's inequality leave
 `s / u <= 1 / U_C + C sup ([<w, Delta>]_+ - alpha |w|^2) / F`; `tight` maximises it over |w| with
@@ -135,15 +135,15 @@ def gammas(cell: Cells, u: Array, C: Any, at: Pilot, bound: str, scaled: bool, f
         B = tight(alpha, D, o)
     if bound == "dir":
         B = jnp.minimum(B, directional(alpha, D, o, cell.offset @ at.w, at))
-    O = jnp.asarray(floor, u.dtype)
-    with_floor = jnp.where(O > 0, _root(alpha, D**2 / (2 * jnp.maximum(O, tiny))), jnp.inf)
+    lower = jnp.asarray(floor, u.dtype)
+    with_floor = jnp.where(lower > 0, _root(alpha, D**2 / (2 * jnp.maximum(lower, tiny))), jnp.inf)
     B = jnp.where(D > 0, jnp.minimum(B, with_floor), jnp.minimum(B, 0) if bound in ("dir", "tight") else B)
     return jnp.where(u > 0, jnp.minimum(1, u / U_C + C * u * B), 0)
 
 
 def tight(alpha: Array, D: Array, o: Array) -> Array:
     """The supremum of `(r D - alpha r^2) / max(o, r^2 / 2)` over r."""
-    near = D <= 2 * alpha * jnp.sqrt(2 * o)
+    near = 2 * alpha * jnp.sqrt(2 * o) >= D
     safe = jnp.where(alpha > 0, alpha, 1)
     return jnp.where(near & (alpha > 0), D**2 / (4 * safe * o), D * jnp.sqrt(2 / o) - 2 * alpha)
 
@@ -171,7 +171,7 @@ def cluster_counts(clusters: int | tuple[int, ...] | None, n: int) -> tuple[int,
     if clusters is None:
         return (16,) if n < 2000 else (64,)
     counts = (clusters,) if isinstance(clusters, int) else tuple(clusters)
-    if not counts or not all(isinstance(k, int) and 1 <= k for k in counts):
+    if not counts or not all(isinstance(k, int) and k >= 1 for k in counts):
         raise InputError(f"clusters is {clusters!r}: a number of cells a class, at least 1, or several are needed.")
     return tuple(min(k, n) for k in counts)
 

@@ -1,8 +1,8 @@
 """Coresets of streams: merge and reduce in bounded memory.
 
-Points gather in a buffer; a full one is reduced to a coreset, and two coresets of the same level are joined and reduced to
-one of the next, as in a binary counter: after n points there are log2(n / chunk) coresets at most. The answer joins what
-there is, with the points still in the buffer.
+Points gather in a buffer; a full one is reduced to a coreset, and two coresets of the same level are joined and reduced
+to one of the next, as in a binary counter: after n points there are log2(n / chunk) coresets at most. The answer joins
+what there is, with the points still in the buffer.
 
     stream = Stream(C=1.0, size=1000, total_weight=20e6)
     state = stream.init(key)
