@@ -9,6 +9,8 @@ over C. For one linear SVM in memory train on all of it: that is as fast as maki
 """
 
 from jaxsvm.coresets.construction import Coreset, coreset
+from jaxsvm.coresets.dask_ import from_dask
+from jaxsvm.coresets.dynamic import DynamicCoreset
 from jaxsvm.coresets.evaluation import Evaluation, evaluate
 from jaxsvm.coresets.exact import exact_sensitivity
 from jaxsvm.coresets.files import from_files
@@ -19,12 +21,14 @@ from jaxsvm.coresets.stream import Stream, StreamState
 
 __all__ = [
     "Coreset",
+    "DynamicCoreset",
     "Evaluation",
     "Stream",
     "StreamState",
     "coreset",
     "evaluate",
     "exact_sensitivity",
+    "from_dask",
     "from_files",
     "load_coreset",
     "sample_size",
