@@ -14,6 +14,8 @@ from jaxsvm.coresets.dynamic import DynamicCoreset
 from jaxsvm.coresets.evaluation import Evaluation, evaluate
 from jaxsvm.coresets.exact import exact_sensitivity
 from jaxsvm.coresets.files import from_files
+from jaxsvm.coresets.kernel import kernel_coreset, kernel_sensitivity
+from jaxsvm.coresets.mesh import on_mesh
 from jaxsvm.coresets.sampling import sample_size
 from jaxsvm.coresets.sensitivity import sensitivity
 from jaxsvm.coresets.storage import load_coreset, save_coreset
@@ -30,7 +32,10 @@ __all__ = [
     "exact_sensitivity",
     "from_dask",
     "from_files",
+    "kernel_coreset",
+    "kernel_sensitivity",
     "load_coreset",
+    "on_mesh",
     "sample_size",
     "save_coreset",
     "sensitivity",
