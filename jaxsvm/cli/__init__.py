@@ -1,4 +1,4 @@
-"""The command `jaxsvm`: fit, path, predict and info, thin over the library.
+"""The command `jaxsvm`: fit, path, predict, info and coreset, thin over the library.
 
 Reports go to stdout (`--json`: one JSON object and nothing else), progress and errors to stderr. Exit codes: 0
 certified, 1 finished but not certified (a model is still written), 2 input that cannot be used, 130 after Ctrl-C (the
@@ -11,6 +11,7 @@ try:
 except ImportError as error:
     raise SystemExit(f"jaxsvm: error: the command needs {error.name}: pip install 'jaxsvm[cli]'") from error
 
+from jaxsvm.cli import coreset  # noqa: F401 - registers its command
 from jaxsvm.cli.commands import app
 from jaxsvm.cli.system import use_cache
 

@@ -1,0 +1,42 @@
+"""Coresets: few weighted points on which a linear SVM is nearly what it is on all of them, with a guarantee.
+
+    small = jaxsvm.coresets.coreset(x, y, C=1.0, m=1000, key=0)
+    fit = small.fit()                                   # or any solver: small.problem()
+    jaxsvm.coresets.evaluate(small, (x, y)).worst       # measured, at queries that are hard for it
+
+They serve where the data do not fit into memory, come as a stream, change, or lie on several machines, and for paths
+over C. For one linear SVM in memory train on all of it: that is as fast as making the coreset.
+"""
+
+from jaxsvm.coresets.construction import Coreset, coreset
+from jaxsvm.coresets.dask_ import from_dask
+from jaxsvm.coresets.dynamic import DynamicCoreset
+from jaxsvm.coresets.evaluation import Evaluation, evaluate
+from jaxsvm.coresets.exact import exact_sensitivity
+from jaxsvm.coresets.files import from_files
+from jaxsvm.coresets.kernel import kernel_coreset, kernel_sensitivity
+from jaxsvm.coresets.mesh import on_mesh
+from jaxsvm.coresets.sampling import sample_size
+from jaxsvm.coresets.sensitivity import sensitivity
+from jaxsvm.coresets.storage import load_coreset, save_coreset
+from jaxsvm.coresets.stream import Stream, StreamState
+
+__all__ = [
+    "Coreset",
+    "DynamicCoreset",
+    "Evaluation",
+    "Stream",
+    "StreamState",
+    "coreset",
+    "evaluate",
+    "exact_sensitivity",
+    "from_dask",
+    "from_files",
+    "kernel_coreset",
+    "kernel_sensitivity",
+    "load_coreset",
+    "on_mesh",
+    "sample_size",
+    "save_coreset",
+    "sensitivity",
+]

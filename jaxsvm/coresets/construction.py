@@ -1,0 +1,287 @@
+"""A coreset: few weighted points on which every `(w, b)` has nearly the objective that it has on all of them.
+
+    |F_S(w, b) - F(w, b)| <= epsilon F(w, b)    for all (w, b),    F = 1/2 |w|^2 + C sum u_i max(0, 1 - y_i f(x_i))
+
+Points are drawn by bounds on their sensitivities and weighted by the inverse of their probability. Two samplers:
+
+    "independent"  Algorithm 1 of the paper: m independent draws with q = gamma / sum gamma.
+    "mixture"      q = eta gamma / sum gamma + (1 - eta) s / sum s with s the largest share of the objective that a
+                   point has at some tens of queries (`queries.py`); systematic sampling along the cells of the
+                   partition.
+                   Any q >= eta gamma / t keeps the guarantee with t / eta in the place of t.
+
+Source: Tukan, Baykal, Feldman and Rus 2020, Algorithm 1; what is corrected: docs/mathematics.md, "Coresets".
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from jaxsvm.coresets.data import as_data, centred
+from jaxsvm.coresets.pilot import Pilot, solve
+from jaxsvm.coresets.queries import pool, scores
+from jaxsvm.coresets.sampling import inclusion, independent, systematic
+from jaxsvm.coresets.sensitivity import BOUNDS, REGULARISERS, cluster_counts, require_choice, smallest
+from jaxsvm.errors import InputError
+from jaxsvm.gram.build import gram
+from jaxsvm.kernels import Linear
+from jaxsvm.loop import fit
+from jaxsvm.problems.box import hinge_problem
+from jaxsvm.result import Fit
+from jaxsvm.solvers.interior_point import InteriorPoint
+from jaxsvm.validation import require_positive, require_whole
+
+SAMPLERS = ("mixture", "independent")
+ETA = 0.3
+"""The share of the bounds in the mixture."""
+
+
+class Plan(NamedTuple):
+    """What is static of a construction: one compiled program each.
+
+    Attributes:
+        m: Points of the coreset.
+        sampler: "mixture" or "independent".
+        bound: As for `sensitivity`.
+        scaled: Whether a point's cost has its share of the regulariser.
+        counts: Cells a class of each partition.
+        tol: The relative gap of the pilot.
+    """
+
+    m: int
+    sampler: str = "mixture"
+    bound: str = "dir"
+    scaled: bool = False
+    counts: tuple[int, ...] = (16,)
+    tol: float = 1e-6
+
+
+class Drawn(NamedTuple):
+    """What a construction yields inside compiled code.
+
+    Attributes:
+        index: Points drawn, `(m,)` int32; n where the slot is empty.
+        weight: Their weights, `(m,)`; 0 where the slot is empty.
+        total: The sum of the bounds, `()`.
+        cells: Cells of the (finest) partition, `()`.
+        pilot: A nearly optimal point of the data, about the origin that they came with.
+    """
+
+    index: Int[Array, " m"]
+    weight: Float[Array, " m"]
+    total: Float[Array, ""]
+    cells: Int[Array, ""]
+    pilot: Pilot
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Coreset:
+    """Weighted points. Fit them with `C` and `sample_weight=weight` in any solver, or by `coreset.fit()`.
+
+    Attributes:
+        x: Points, `(m, d)`, in the dtype that they came in.
+        y: Signs, `(m,)`, float64.
+        weight: Weights, `(m,)`, positive, float64.
+        info: How it was made: `C` (to be used in a fit), `C_data` (that of the objective that it stands for; also any
+            smaller one), `total` (the sum of the sensitivity bounds), `opt` (a lower bound of the optimum), `gap`,
+            `cells`, `share` (of the regulariser: 1 but for parts), `regulariser`, `sampler`, `bound`, `n`, `U`
+            (points and weight that it stands for), `index` (rows of the points, where they came from one array).
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    weight: np.ndarray
+    info: dict[str, Any]
+
+    @property
+    def C(self) -> float:
+        """What a solver is to be given for C."""
+        return self.info["C"]
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def problem(self, C: float | None = None, kernel: Any = None) -> Any:
+        """The weighted hinge problem with a free bias.
+
+        Args:
+            C: In the data's terms, at most `info["C_data"]` for the guarantee; None: that value.
+            kernel: Another kernel than the linear one, for which this is no coreset (see `on_features`).
+        """
+        factor = 1.0 if C is None else C / self.info["C_data"]
+        points = gram(Linear() if kernel is None else kernel, self.x)
+        return hinge_problem(points, self.y, factor * self.C, bias="free", sample_weight=self.weight)
+
+    def fit(self, solver: Any = None, C: float | None = None) -> Fit:
+        """Fit it: by `InteriorPoint(tol=1e-8)` unless another solver is named."""
+        return fit(self.problem(C), InteriorPoint(tol=1e-8) if solver is None else solver)
+
+    def solution(self, C: float | None = None) -> tuple[np.ndarray, float]:
+        """`w (d,)` and b of the fit on it, float64."""
+        factor = 1.0 if C is None else C / self.info["C_data"]
+        return solution(self.x, self.y, factor * self.C, self.weight)
+
+
+def coreset(
+    x: Any, y: Any, C: float, m: int, key: Array | int = 0, sample_weight: Any = None, sampler: str = "mixture",
+    bound: str = "dir", *, regulariser: str = "pinned", clusters: int | tuple[int, ...] | None = None,
+) -> Coreset:  # fmt: skip
+    """A coreset of m points for the linear hinge SVM with a free bias, at C and every smaller C.
+
+    Args:
+        x: Points, `(n, d)`: any array, SciPy sparse or CSR (made dense here).
+        y: Signs in {-1, +1}, `(n,)`.
+        C: What multiplies the loss, positive (the paper's lambda): a coreset for C is one for every smaller C.
+        m: How many points, at least 2; ten times d is a good size. With "independent", draws, of which some coincide.
+        key: A random key, or a seed.
+        sample_weight: Weights, `(n,)`, not negative; 0: absent.
+        sampler: "mixture" (the default), or "independent": the paper's, which the theory speaks of.
+        bound: "dir", "tight", "fixed", or the paper's "printed", which is no bound.
+        regulariser: What becomes of `1/2 |w|^2`: "pinned" keeps it; "scaled" (the paper's) multiplies it by V / U, the
+            weights' sums on coreset and data; "normalised" makes V = U.
+        clusters: Cells a class of the partition, or several for the least of several bounds.
+
+    Returns:
+        The coreset; fewer points than m where the data have fewer.
+
+    Raises:
+        InputError: On arguments that cannot be used.
+    """
+    plan = plan_of(m, sampler, bound, regulariser, clusters, len(y))
+    require_positive("C", C)
+    points = x if hasattr(x, "dtype") and np.dtype(x.dtype).kind == "f" else np.float64
+    x, y, u = as_data(x, y, sample_weight)
+    with jax.enable_x64(True):
+        key = as_key(key)
+        drawn = jax.device_get(_construct(key, x, y, u, float(C), plan))
+    info = {"n": len(y), "C_data": float(C), "regulariser": regulariser, "sampler": sampler, "bound": bound}
+    dtype = points if points is np.float64 else points.dtype
+    return _packed(drawn, x, y, u, dtype, info)
+
+
+def plan_of(m: int, sampler: str, bound: str, regulariser: str, clusters: Any, n: int) -> Plan:
+    """The plan of a construction.
+
+    Raises:
+        InputError: On choices that there are not.
+    """
+    require_choice("sampler", sampler, SAMPLERS)
+    require_choice("bound", bound, BOUNDS)
+    require_choice("regulariser", regulariser, REGULARISERS)
+    require_whole("m", m, 2)
+    return Plan(int(m), sampler, bound, regulariser == "scaled", cluster_counts(clusters, n))
+
+
+def as_key(key: Any) -> Array:
+    """A random key from a key or a seed."""
+    if isinstance(key, int | np.integer):
+        return jax.random.key(int(key))
+    if not isinstance(key, jax.Array):
+        raise InputError(f"key is {key!r}: a random key (jax.random.key) or a whole number is needed.")
+    return jax.random.wrap_key_data(key) if key.dtype == np.uint32 else key
+
+
+def construct(key: Array, x: Array, y: Array, u: Array, C: Any, plan: Plan, floor: Any = 0.0) -> Drawn:
+    """Algorithm 1, with points of weight 0 absent; pure.
+
+    Args:
+        key: A random key.
+        x: Points, `(n, d)`.
+        y: Signs, `(n,)`.
+        u: Weights, `(n,)`.
+        C: What multiplies the loss: of a part with the share rho of the regulariser, C / rho.
+        plan: The rest; static.
+        floor: As for `gammas`.
+    """
+    keys = jax.random.split(key, 2)
+    found = propose(keys[0], x, y, u, C, plan, floor)
+    index, weight = draw(keys[1], found, u, plan)
+    return Drawn(index, weight, found.total, found.cells, found.pilot)
+
+
+class Proposal(NamedTuple):
+    """What points are drawn by, for any size.
+
+    Attributes:
+        q: Proportional to the probabilities, `(n,)`.
+        label: Cells, along which systematic sampling walks, `(n,)`.
+        total: The sum of the bounds, `()`.
+        cells: How many cells there are, `()`.
+        pilot: See `Drawn`.
+    """
+
+    q: Float[Array, " n"]
+    label: Int[Array, " n"]
+    total: Float[Array, ""]
+    cells: Int[Array, ""]
+    pilot: Pilot
+
+
+def propose(key: Array, x: Array, y: Array, u: Array, C: Any, plan: Plan, floor: Any = 0.0) -> Proposal:
+    """Probabilities; arguments as for `construct`."""
+    tiny = jnp.finfo(u.dtype).tiny
+    origin = (u @ x) / jnp.maximum(u.sum(), tiny)
+    x = x - origin
+    keys = jax.random.split(key)
+    at = solve(x, y, C * u, tol=plan.tol)
+    floor = jnp.where(at.dual < floor, floor, 0.0)  # else the data's own optimum serves, and promises more
+    gamma, cell = smallest(keys[0], x, y, u, C, at, plan.counts, plan.bound, plan.scaled, floor)
+    total, q = gamma.sum(), gamma
+    if plan.sampler == "mixture":
+        s = scores(x, y, u, C, pool(keys[1], x, y, u, C, gamma, at), plan.scaled, floor)
+        q = ETA * gamma / jnp.maximum(total, tiny) + (1 - ETA) * s / jnp.maximum(s.sum(), tiny)
+    return Proposal(q, cell.label, total, cell.count, at._replace(b=at.b - at.w @ origin))
+
+
+def draw(key: Array, found: Proposal, u: Array, plan: Plan) -> tuple[Int[Array, " m"], Float[Array, " m"]]:
+    """`plan.m` points and their weights."""
+    if plan.sampler == "independent":
+        index = independent(key, found.q, plan.m)
+        return index, u[index] * found.q.sum() / (plan.m * found.q[index])
+    keys = jax.random.split(key)
+    pi = inclusion(found.q, plan.m)
+    order = jnp.lexsort((jax.random.uniform(keys[0], u.shape, u.dtype), found.label))
+    index = systematic(keys[1], pi, order, plan.m)
+    return index, jnp.append(u / jnp.where(pi > 0, pi, 1), 0)[index]
+
+
+_construct = jax.jit(construct, static_argnames="plan")
+
+
+def _packed(drawn: Drawn, x: np.ndarray, y: np.ndarray, u: np.ndarray, dtype: Any, info: dict[str, Any]) -> Coreset:
+    """A coreset of the points drawn: each once, its weights added."""
+    real = drawn.weight > 0
+    index, place = np.unique(drawn.index[real], return_inverse=True)
+    weight = np.bincount(place, drawn.weight[real], len(index))
+    U, V, C = float(u.sum()), float(weight.sum()), info["C_data"]
+    if info["regulariser"] == "normalised":
+        weight = weight * (U / V)
+    info = info | {
+        "C": C * U / V if info["regulariser"] == "scaled" else C,
+        "total": float(drawn.total),
+        "opt": float(drawn.pilot.dual),
+        "gap": float(drawn.pilot.primal - drawn.pilot.dual),
+        "cells": int(drawn.cells),
+        "share": 1.0,
+        "U": U,
+        "index": index,
+    }
+    return Coreset(x[index].astype(dtype), y[index], weight, info)
+
+
+def solution(x: Any, y: Any, C: float, sample_weight: Any = None, tol: float = 1e-8) -> tuple[np.ndarray, float]:
+    """`w (d,)` and b of the linear hinge SVM with a free bias, to a relative gap, float64."""
+    x, y, u = as_data(x, y, sample_weight)
+    with jax.enable_x64(True):
+        w, b, *_ = jax.device_get(_solution(x, y, u, float(C), tol))
+    return w, float(b)
+
+
+@jax.jit
+def _solution(x: Array, y: Array, u: Array, C: Any, tol: Any) -> Pilot:
+    at = solve(centred(x, u), y, C * u, tol=tol)
+    return at._replace(b=at.b - at.w @ (u @ x) / u.sum())

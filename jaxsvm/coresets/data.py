@@ -1,0 +1,62 @@
+"""What coresets take for data: points, signs and weights, as float64 arrays of the host."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from jaxsvm.errors import InputError, is_concrete, require_finite
+from jaxsvm.points import CSR
+
+LARGEST = 2**31
+"""Bytes that sparse points may take as dense ones: cells have dense means."""
+
+
+def as_data(x: Any, y: Any, sample_weight: Any = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Points `(n, d)`, signs and weights `(n,)`, float64.
+
+    Raises:
+        InputError: On traced arrays, shapes that do not agree, labels that are no signs, weights that are negative or
+            all 0, NaN or infinity, sparse points that are too wide to be dense.
+    """
+    if not is_concrete(x, y, sample_weight):
+        raise InputError("x, y or sample_weight is being traced: coresets are made outside jit.")
+    x = _dense(x)
+    if x.ndim != 2 or not x.size:
+        raise InputError(f"x has shape {x.shape}: (n, d) with n, d >= 1 is needed.")
+    if x.dtype.kind not in "biuf":
+        raise InputError(f"x has dtype {x.dtype}: real numbers are needed.")
+    y = np.asarray(y)
+    if y.shape != (len(x),):
+        raise InputError(f"y has shape {y.shape}: one sign a sample is needed, ({len(x)},).")
+    if not np.isin(y, (-1, 1)).all():
+        raise InputError("y holds other labels than -1 and +1: `jaxsvm.datasets.two_classes` makes signs.")
+    u = np.ones(len(x)) if sample_weight is None else np.asarray(sample_weight, np.float64)
+    if u.shape != y.shape:
+        raise InputError(f"sample_weight has shape {u.shape}: one weight a sample is needed, {y.shape}.")
+    require_finite("x", x)
+    require_finite("sample_weight", u)
+    if (u < 0).any() or not u.any():
+        found = f"the least is {u.min():.3g}" if (u < 0).any() else "all are 0"
+        raise InputError(f"sample_weight: {found}; weights that are not negative, one of them positive, are needed.")
+    return np.asarray(x, np.float64), y.astype(np.float64), u
+
+
+def centred(x: Array, u: Array) -> Array:
+    """Points about their weighted mean: nothing that coresets compute depends on it, but for rounding."""
+    return x - (u @ x) / jnp.maximum(u.sum(), jnp.finfo(u.dtype).tiny)
+
+
+def _dense(x: Any) -> np.ndarray:
+    if hasattr(x, "tocsr") or isinstance(x, CSR):
+        if x.shape[0] * x.shape[1] * 8 > LARGEST:
+            raise InputError(
+                f"x is sparse and {x.shape[0]} x {x.shape[1]}: dense it takes more than {LARGEST >> 30} GiB, and "
+                "coresets work on dense points; hand it over in parts (`Stream`), or with fewer features."
+            )
+        if hasattr(x, "tocsr"):
+            return x.toarray()
+        return np.asarray(jax.device_get(x.rows(np.arange(len(x)))))
+    return np.asarray(x)

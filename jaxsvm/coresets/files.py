@@ -1,0 +1,233 @@
+"""Coresets of files that are larger than memory: a stream of their rows, which can be killed and goes on.
+
+With `passes=2` a first look counts rows and features, finds the labels and, on request, what standardises the
+columns: the shares of the regulariser are exact then. With `passes=1` there is none: labels must be known, and so must
+d of svmlight files. Rows come in their order, a piece at a time; files that are sorted by label make chunks of one
+class, which is no error, but larger chunks are better then.
+"""
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array
+
+from jaxsvm.coresets.chunks import NAMED, Place, Source, scan_svmlight
+from jaxsvm.coresets.construction import Coreset, as_key
+from jaxsvm.coresets.sensitivity import require_choice
+from jaxsvm.coresets.stream import Stream, StreamState
+from jaxsvm.errors import DataError, InputError
+
+EVERY = 16
+"""Pieces between two saved states."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Scan:
+    """What a first look at files finds.
+
+    Attributes:
+        rows: Rows that are samples.
+        damaged: Lines that are not.
+        named: The first of them, in words.
+        features: d.
+        zero_based: Of svmlight files.
+        classes: The labels of -1 and +1.
+        mean: Of the columns, `(d,)`.
+        scale: Their standard deviations, 1 for constant columns, `(d,)`.
+    """
+
+    rows: int
+    damaged: int
+    named: tuple[str, ...]
+    features: int
+    zero_based: bool | None
+    classes: tuple[Any, Any]
+    mean: np.ndarray
+    scale: np.ndarray
+
+
+def from_files(
+    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], C: float, size: int, key: Array | int = 0, *,
+    passes: int = 2, damaged: str = "stop", checkpoint: str | os.PathLike[str] | None = None,
+    standardise: bool = False, label: str | int | None = None, positive: Any = None, features: int | None = None,
+    zero_based: bool | None = None, header: bool | None = None, format: str | None = None,
+    chunk: int | None = None, m: int | None = None, progress: Callable[[int, int | None], Any] | None = None,
+) -> Coreset:  # fmt: skip
+    """A coreset of the rows of svmlight, CSV, npz or Parquet files, in memory that does not depend on their length.
+
+    Args:
+        paths: One file, or several of one kind of rows: shards, read in this order. Text may be compressed.
+        C: What multiplies the loss, positive; the coreset serves every smaller C.
+        size: Points of each node of the merge tree.
+        key: A random key, or a seed.
+        passes: 2: a first look counts, as above. 1: none; labels are -1 and +1, or `positive` says which is +1.
+        damaged: What a line that is no sample does: "stop" raises with its number, "skip" counts it
+            (`info["damaged"]`, and the first ones in `info["damaged_lines"]`).
+        checkpoint: A file to keep the state in; where it exists, the run goes on from it and ends with the same
+            coreset, bit for bit. It is removed at the end.
+        standardise: Bring all columns to mean 0 and variance 1 by what the first look found (`info["mean"]`,
+            `info["scale"]`): the coreset is one of the standardised rows.
+        label: Column (CSV, Parquet; the last one by default) or key (npz) of the labels.
+        positive: The label that is +1, against all others.
+        features: d, where it is known.
+        zero_based: Whether svmlight indices count from 0; None: from 0 where the index 0 occurs (two passes), else 1.
+        header: Whether CSV files have a header; None: where no field of the first line is a number.
+        format: "svmlight", "csv", "npz", "parquet", where the names do not tell.
+        chunk: As for `Stream`.
+        m: Reduce the union of the nodes to so many points; None: leave it.
+        progress: Called with rows done and rows in all (None where not known) after every piece.
+
+    Returns:
+        The coreset, with `info["classes"]`.
+
+    Raises:
+        DataError: On a damaged line, where it stops; on files that hold something else.
+        InputError: On arguments that cannot be used.
+    """
+    require_choice("damaged", damaged, ("stop", "skip"))
+    if passes not in (1, 2):
+        raise InputError(f"passes is {passes}: 1, or 2 with a first look at the files, is needed.")
+    if standardise and passes == 1:
+        raise InputError("standardise is True with passes=1: what brings the columns to one scale takes a pass.")
+    names = (paths,) if isinstance(paths, str | os.PathLike) else tuple(paths)
+    source = Source(tuple(os.fspath(name) for name in names), features, label, zero_based, header, format)
+    wanted = {"C": C, "size": size, "chunk": chunk, "passes": passes, "standardise": standardise, "label": label}
+    wanted |= {"positive": str(positive), "paths": list(source.paths), "damaged": damaged}
+    wanted |= {"key": np.asarray(_key_data(key)).tolist()}
+    state, place, counted = _resumed(checkpoint, wanted)
+    found = _scan_of(counted) if counted else None
+    if found is None and passes == 2:
+        found = scan(source, damaged, positive)
+    if found is not None:
+        source = dataclasses.replace(source, features=found.features, zero_based=found.zero_based)
+    _require_known(source, passes)
+    stream = Stream(C, size, chunk, None if found is None else float(found.rows))
+    state = stream.init(key) if state is None else state
+    bad, lines = (counted["bad"], counted["lines"]) if counted else (0, [])
+    for number, piece in enumerate(source.pieces(place), 1):
+        _refuse(piece.damaged, damaged)
+        bad, lines = bad + len(piece.damaged), (lines + piece.damaged)[:NAMED]
+        x = piece.x if not standardise or found is None else (piece.x - found.mean) / found.scale
+        state = stream.update(state, x, _signs(piece.label, found, positive))
+        if progress is not None:
+            progress(state.rows, None if found is None else found.rows)
+        if checkpoint is not None and number % EVERY == 0:
+            state.save(checkpoint, wanted=wanted, place=piece.after, bad=bad, lines=lines, scan=_plain(found))
+    if not state.rows:
+        raise DataError(f"{', '.join(source.paths)}: no line is a sample.")
+    small = stream.finalize(state, m)
+    small.info.update(damaged=bad, damaged_lines=lines, files=source.paths)
+    small.info["classes"] = found.classes if found is not None else (-1, 1) if positive is None else ("rest", positive)
+    if standardise and found is not None:
+        small.info.update(mean=found.mean, scale=found.scale)
+    if checkpoint is not None and os.path.exists(checkpoint):
+        os.unlink(checkpoint)
+    return small
+
+
+def scan(source: Source, damaged: str = "stop", positive: Any = None) -> Scan:
+    """Look at all rows once.
+
+    Raises:
+        DataError: On a damaged line, unless these are skipped; where there are not two classes.
+    """
+    if source.features is None or source.zero_based is None:
+        d, zero_based = scan_svmlight(source)
+        if d:
+            found_base = zero_based if source.zero_based is None else source.zero_based
+            d = d if found_base == zero_based else d + int(found_base) - int(zero_based)
+            source = dataclasses.replace(source, features=source.features or d, zero_based=found_base)
+    rows, bad, named, labels, mean, squares = 0, 0, [], set(), np.zeros(1), np.zeros(1)
+    for piece in source.pieces():
+        _refuse(piece.damaged, damaged)
+        bad, named = bad + len(piece.damaged), (named + piece.damaged)[:NAMED]
+        labels.update(np.unique(piece.label).tolist())
+        k = len(piece.x)
+        if k:  # the sums of squares about the mean of all so far (Chan, Golub and LeVeque 1979)
+            centre = piece.x.mean(axis=0)
+            step = centre - mean
+            squares = squares + ((piece.x - centre) ** 2).sum(axis=0) + step**2 * (rows * k / (rows + k))
+            mean = mean + step * (k / (rows + k))
+            rows += k
+    where = ", ".join(source.paths)
+    if not rows:
+        raise DataError(f"{where}: no line is a sample.")
+    present = sorted(labels)
+    if positive is not None:
+        match = [value for value in present if str(value) == str(positive) or value == as_value(positive)]
+        if not match:
+            raise InputError(f"positive is {positive!r}: {where} has the labels {present[:6]}.")
+        rest = [value for value in present if value != match[0]]
+        classes = (rest[0] if len(rest) == 1 else "rest", match[0])
+    elif len(present) == 2:
+        classes = (present[0], present[1])
+    else:
+        raise InputError(f"{where}: has {len(present)} labels, {present[:6]}: two are needed, or positive= for +1.")
+    spread = np.sqrt(squares / rows)
+    scale = np.where(spread > 0, spread, 1)
+    return Scan(rows, bad, tuple(named), len(mean), source.zero_based, classes, mean, scale)
+
+
+def as_value(label: Any) -> Any:
+    """A label as files hold it: a number where it spells one."""
+    try:
+        return float(label)
+    except (TypeError, ValueError):
+        return label
+
+
+def _signs(label: np.ndarray, found: Scan | None, positive: Any) -> np.ndarray:
+    if found is not None or positive is not None:
+        wanted = as_value(found.classes[1] if found is not None else positive)
+        if label.dtype.kind in "US" and isinstance(wanted, float):
+            return np.where([as_value(value) == wanted for value in label.tolist()], 1.0, -1.0)
+        return np.where(label == wanted, 1.0, -1.0)
+    if not np.isin(label, (-1, 1)).all():
+        raise InputError("the labels are not -1 and +1: say positive= for +1, or take two passes.")
+    return label.astype(np.float64)
+
+
+def _refuse(damaged: list[str], how: str) -> None:
+    if damaged and how == "stop":
+        raise DataError(f"{damaged[0]}; mend it, or skip such lines (damaged='skip').")
+
+
+def _require_known(source: Source, passes: int) -> None:
+    if passes == 1 and source.features is None and any(source.kind(path) == "svmlight" for path in source.paths):
+        raise InputError("features is None: svmlight files do not say d before their end; name it, or take two passes.")
+
+
+def _key_data(key: Any) -> Any:
+    return jax.random.key_data(as_key(key))
+
+
+def _plain(found: Scan | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return dataclasses.asdict(found) | {"mean": found.mean.tolist(), "scale": found.scale.tolist()}
+
+
+def _scan_of(counted: dict[str, Any]) -> Scan | None:
+    kept = counted["scan"]
+    if kept is None:
+        return None
+    arrays = {"mean": np.asarray(kept["mean"]), "scale": np.asarray(kept["scale"])}
+    return Scan(**(kept | arrays | {"classes": tuple(kept["classes"]), "named": tuple(kept["named"])}))
+
+
+def _resumed(checkpoint: Any, wanted: dict[str, Any]) -> tuple[StreamState | None, Place, dict[str, Any]]:
+    if checkpoint is None or not os.path.exists(checkpoint):
+        return None, Place(), {}
+    state, more = StreamState.restore(checkpoint)
+    if more.get("wanted") != wanted:
+        kept = more.get("wanted") or {}
+        other = [name for name in wanted if kept.get(name) != wanted[name]]
+        raise InputError(
+            f"checkpoint is {os.fspath(checkpoint)!r}: it is of another run ({', '.join(other)} differ); remove it or "
+            "name another file."
+        )
+    return state, Place(*more["place"]), more

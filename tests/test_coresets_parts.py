@@ -1,0 +1,126 @@
+"""Coresets of data that change, and of data on several workers."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from jaxsvm import coresets
+from jaxsvm.coresets.construction import solution
+from jaxsvm.errors import InputError
+
+
+def points(n, seed=0, d=2):
+    rng = np.random.default_rng(seed)
+    y = np.where(rng.random(n) < 0.3, 1.0, -1.0)
+    return rng.normal(size=(n, d)) + y[:, None], y
+
+
+def same(a, b):
+    return all(np.array_equal(getattr(a, name), getattr(b, name)) for name in ("x", "y", "weight"))
+
+
+def test_a_dynamic_coreset_follows_its_data_at_the_price_of_a_path():
+    x, y = points(700)
+    tree = coresets.DynamicCoreset(1.0, 24, 0, clusters=4)
+    names = tree.insert(x, y)
+    small = tree.coreset()
+    assert len(tree) == 700 and len(small) == 24
+    before, height = tree.reduces, 6
+    tree.delete(names[5])
+    tree.relabel(names[5 + 1], 1)
+    tree.reweight(names[7], 3.0)
+    tree.coreset()
+    assert tree.reduces - before <= height
+    before = tree.reduces
+    tree.insert(x[:1], y[:1])
+    tree.coreset()
+    assert tree.reduces - before <= height
+    before = tree.reduces
+    assert same(tree.coreset(), tree.coreset()) and tree.reduces == before
+
+
+def test_deleted_points_are_gone_and_others_are_what_counts():
+    x, y = points(300)
+    tree = coresets.DynamicCoreset(1.0, 48, 0, clusters=4)
+    names = tree.insert(x, y)
+    far = tree.insert(np.full((200, 2), 50.0), -np.ones(200))
+    tree.coreset()
+    tree.delete(far)
+    tree.delete(names[:100])
+    tree.relabel(names[100:110], -y[100:110])
+    tree.reweight(names[110:120], 5.0)
+    small = tree.coreset()
+    assert small.x.max() < 10 and small.info["n"] == 200
+    y = y.copy()
+    y[100:110] *= -1
+    u = np.ones(300)
+    u[110:120] = 5
+    data = x[100:], y[100:], u[100:]
+    assert coresets.evaluate(small, data).excess < 0.5
+    tree.delete(names[140:])
+    few = tree.coreset()  # fewer than a node: exact
+    w, b = solution(*[part[:40] for part in data[:2]], 1.0, data[2][:40])
+    np.testing.assert_allclose(few.solution()[0], w, atol=1e-4)
+    with pytest.raises(InputError, match="is not there"):
+        tree.delete(names[0])
+    tree.delete(names[100:140])
+    with pytest.raises(InputError, match="no points"):
+        tree.coreset()
+
+
+@pytest.mark.parametrize("kind", ["delayed", "arrays", "frame"])
+def test_dask_gives_the_same_whoever_computes(kind):
+    dask = pytest.importorskip("dask")
+    x, y = points(500)
+    if kind == "delayed":
+        data = [dask.delayed((x[i : i + 50], y[i : i + 50])) for i in range(0, 500, 50)]
+        options = {}
+    elif kind == "arrays":
+        import dask.array as da
+
+        data, options = (da.from_array(x, chunks=(50, 1)), da.from_array(y, chunks=70)), {}
+    else:
+        pd, dd = pytest.importorskip("pandas"), pytest.importorskip("dask.dataframe")
+        frame = pd.DataFrame({"a": x[:, 0], "class": y, "b": x[:, 1]})
+        data, options = dd.from_pandas(frame, npartitions=10), {"label": "class"}
+    with dask.config.set(scheduler="synchronous"):
+        one = coresets.from_dask(data, 1.0, 24, 3, clusters=4, **options)
+    with dask.config.set(scheduler="threads", num_workers=4):
+        other = coresets.from_dask(data, 1.0, 24, 3, clusters=4, **options)
+    assert same(one, other) and len(one) == 24 and one.info["partitions"] == 10
+    np.testing.assert_allclose(one.info["share"], 1)
+    assert coresets.evaluate(one, (x, y)).excess < 1
+
+
+def _slowly(x, y, marker):
+    """A partition; the first worker that asks for it dies by its own process id, as machines do."""
+    if marker is not None and not os.path.exists(marker):
+        open(marker, "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return x, y
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_changes_nothing(tmp_path):
+    dask, distributed = pytest.importorskip("dask"), pytest.importorskip("distributed")
+    x, y = points(800)
+    halves = [(x[i : i + 100], y[i : i + 100]) for i in range(0, 800, 100)]
+
+    def run(marker):
+        parts = [dask.delayed(_slowly)(*half, marker if i == 5 else None) for i, half in enumerate(halves)]
+        return coresets.from_dask(parts, 1.0, 40, 3, clusters=4)
+
+    with dask.config.set(scheduler="synchronous"):
+        whole = run(None)
+    environment = {"distributed.scheduler.allowed-failures": 3}
+    with (
+        dask.config.set(environment),
+        distributed.LocalCluster(n_workers=4, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
+        distributed.Client(cluster),
+    ):
+        calm = run(None)
+        shaken = run(str(tmp_path / "died"))
+    assert (tmp_path / "died").exists()
+    assert same(whole, calm) and same(calm, shaken)

@@ -1,0 +1,96 @@
+"""Coresets on a mesh of devices, for kernels, and from the command line."""
+
+import json
+import os
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+import jaxsvm
+from jaxsvm import coresets
+from jaxsvm.kernels import RBF, Linear
+
+
+def points(n, seed=0, d=2):
+    rng = np.random.default_rng(seed)
+    y = np.where(rng.random(n) < 0.3, 1.0, -1.0)
+    return rng.normal(size=(n, d)) + y[:, None], y
+
+
+ON_MESH = """
+import sys, numpy as np, jax
+from jax.sharding import Mesh
+from jaxsvm import coresets
+rng = np.random.default_rng(0)
+y = np.where(rng.random(333) < 0.3, 1.0, -1.0)
+x = rng.normal(size=(333, 2)) + y[:, None]
+one = coresets.coreset(x, y, 1.0, 48, 0, clusters=4)
+for count in (2, 4):
+    mesh = Mesh(np.array(jax.devices()[:count]), ("rows",))
+    small = coresets.on_mesh(x, y, 1.0, 48, mesh, 0, clusters=4)
+    totals.append(small.info["total"] / one.info["total"] - 1) if count > 2 else None
+    if count == 2:
+        totals = [small.info["total"] / one.info["total"] - 1]
+assert max(map(abs, totals)) < 1e-6, totals
+tree = coresets.on_mesh(x, y, 1.0, 48, mesh, 0, clusters=4, mode="tree")
+assert len(tree) == 48 and coresets.evaluate(tree, (x, y)).excess < 0.5
+print("fine")
+"""
+
+
+@pytest.mark.slow
+def test_a_mesh_gives_what_one_host_gives():
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run([sys.executable, "-c", ON_MESH], env=environment, text=True, capture_output=True, check=False)
+    assert done.returncode == 0 and "fine" in done.stdout, done.stderr[-2000:]
+
+
+def test_the_kernel_bounds_are_the_linear_ones_on_a_linear_kernel():
+    x, y = points(60)
+    u = np.random.default_rng(1).uniform(0.5, 2, 60)
+    x = x - (u @ x) / u.sum()
+    labels = (y > 0) * 2 + (x[:, 0] > 0)
+    problem = jaxsvm.hinge_problem(jaxsvm.gram(Linear(), x), y, 0.2, bias="free", sample_weight=u)
+    fitted = jaxsvm.fit(problem, jaxsvm.InteriorPoint(tol=1e-9))
+    for bound in ("tight", "dir"):
+        ours = coresets.kernel_sensitivity(Linear(), x, y, 0.2, u, bound=bound, labels=labels, fitted=fitted)
+        linear = coresets.sensitivity(x, y, 0.2, u, bound=bound, labels=labels)
+        np.testing.assert_allclose(ours, linear, rtol=1e-3)
+
+
+def test_a_kernel_coreset_trains_a_machine_nearly_as_good():
+    x, y = points(500)
+    kernel, C = RBF(0.5), 1.0
+    small = coresets.kernel_coreset(kernel, x, y, C, 150, 0, rank=24, clusters=4)
+    assert len(small) == 150 and small.x.shape[1] == 2
+    fitted = jaxsvm.fit(small.problem(kernel=kernel), jaxsvm.SMO(tol=1e-4))
+    whole = jaxsvm.hinge_problem(jaxsvm.gram(kernel, x), y, C, bias="free")
+    best = jaxsvm.fit(whole, jaxsvm.SMO(tol=1e-4))
+    f = np.asarray(kernel.matrix(x, small.x)) @ np.asarray(fitted.dual_coef) + float(fitted.bias)
+    beta = np.asarray(fitted.dual_coef)
+    F = 0.5 * beta @ np.asarray(kernel.matrix(small.x, small.x)) @ beta + np.maximum(0, 1 - y * f).sum()
+    assert F / float(best.certificate.primal) - 1 < 0.15
+
+
+def test_the_command_writes_a_coreset(tmp_path):
+    from typer.testing import CliRunner
+
+    from jaxsvm import cli
+
+    x, y = points(300)
+    lines = [f"{a!r},{b!r},{int(s)}" for (a, b), s in zip(x.tolist(), y, strict=True)]
+    lines[4] = "1,2"
+    (tmp_path / "data.csv").write_text("\n".join(lines) + "\n")
+    arguments = ["coreset", str(tmp_path / "data.csv"), "--size", "40", "--lambda", "0.5", "--json"]
+    stopped = CliRunner().invoke(cli.app, arguments)
+    assert stopped.exit_code == 2 and "line 5" in stopped.stderr
+    done = CliRunner().invoke(cli.app, [*arguments, "--damaged", "skip", "--out", str(tmp_path / "small.npz")])
+    assert done.exit_code == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["n"] == 299 and report["damaged"] == 1 and report["points"] <= 300
+    small = coresets.load_coreset(tmp_path / "small.npz")
+    assert small.C == 0.5 and len(small) == report["points"]
+    assert jax.numpy.zeros(()).dtype == jax.numpy.float64  # the flag is the user's

@@ -1,0 +1,109 @@
+"""Streams: any number of chunks of any kind, bounded, repeatable, and resumed bit for bit."""
+
+import numpy as np
+import pytest
+
+from jaxsvm import coresets
+from jaxsvm.coresets import Stream, StreamState
+from jaxsvm.errors import DataError, InputError
+
+
+def points(n, seed=0, d=2):
+    rng = np.random.default_rng(seed)
+    y = np.where(rng.random(n) < 0.3, 1.0, -1.0)
+    return rng.normal(size=(n, d)) + y[:, None], y
+
+
+STREAM = Stream(C=1.0, size=24, chunk=48, total_weight=48 * 18, clusters=4)
+
+
+def same(a, b):
+    return all(np.array_equal(getattr(a, name), getattr(b, name)) for name in ("x", "y", "weight"))
+
+
+def run(x, y, cuts, stream=STREAM, key=0):
+    state = stream.init(key)
+    for part in np.split(np.arange(len(y)), cuts):
+        state = stream.update(state, x[part], y[part])
+    return state
+
+
+@pytest.mark.parametrize("chunks", [1, 2, 3, 7, 8, 17])
+@pytest.mark.parametrize("tail", [0, 13])
+def test_any_number_of_chunks(chunks, tail):
+    x, y = points(48 * chunks + tail)
+    state = run(x, y, [5, 40])
+    occupied = [node is not None for node in state.levels]
+    assert occupied == [bool(chunks >> j & 1) for j in range(len(occupied))] and state.filled == tail
+    small = STREAM.finalize(state)
+    assert len(small) == 24 * sum(occupied) + tail
+    assert small.info["n"] == len(y) and small.info["share"] <= 1 + 1e-12
+    np.testing.assert_allclose(small.info["share"], len(y) / (48 * 18))
+    np.testing.assert_allclose(small.weight.sum(), len(y), rtol=0.5)
+    again = STREAM.finalize(run(x, y, [17, 300]))
+    assert same(small, again)  # cuts do not matter
+    assert len(STREAM.finalize(state, m=20)) == 20
+
+
+def test_the_state_is_bounded_and_updates_leave_it_alone():
+    x, y = points(48 * 17)
+    state = run(x, y, [])
+    held = sum(node.x.size for node in state.levels if node is not None) + state.x.size
+    assert held <= (24 * 5 + 48) * 2
+    before = state.x.copy(), state.filled
+    STREAM.update(state, x[:10], y[:10])
+    np.testing.assert_array_equal(before[0], state.x)
+    assert state.filled == before[1]
+
+
+def test_weights_are_unbiased():
+    x, y = points(48 * 3)
+    total = np.array([STREAM.finalize(run(x, y, [], key=key)).weight.sum() for key in range(40)])
+    assert abs(total.mean() - len(y)) <= 4 * total.std() / np.sqrt(len(total))
+
+
+def test_chunks_of_one_class_and_no_weight():
+    x, y = points(48 * 6)
+    order = np.argsort(y, kind="stable")  # sorted by label: the first chunks have one class
+    state = run(x[order], y[order], [])
+    small = STREAM.finalize(state)
+    assert np.isfinite(small.weight).all() and set(np.unique(small.y)) == {-1.0, 1.0}
+    assert coresets.evaluate(small, (x, y)).worst < 1.5
+    weight = np.ones(len(y))
+    weight[48:96] = 0
+    weight[0] = 0.5
+    state = STREAM.update(STREAM.init(0), x, y, weight)
+    assert abs(STREAM.finalize(state).weight.sum() / weight.sum() - 1) < 0.5
+
+
+def test_a_killed_stream_ends_with_the_same_coreset(tmp_path):
+    x, y = points(48 * 9 + 11)
+    whole = STREAM.finalize(run(x, y, [48 * 3 + 5]))
+    for stop in (7, 48, 48 * 4 + 17, 48 * 8):
+        state = STREAM.update(STREAM.init(0), x[:stop], y[:stop])
+        state.save(tmp_path / "state.npz", position=stop)
+        resumed, more = StreamState.restore(tmp_path / "state.npz")
+        assert more == {"position": stop}
+        assert same(whole, STREAM.finalize(STREAM.update(resumed, x[stop:], y[stop:])))
+    content = (tmp_path / "state.npz").read_bytes()
+    (tmp_path / "state.npz").write_bytes(content[: len(content) // 2])
+    with pytest.raises(DataError, match="not a whole state"):
+        StreamState.restore(tmp_path / "state.npz")
+
+
+def test_the_weight_of_the_stream_need_not_be_known():
+    stream = Stream(C=1.0, size=24, chunk=48, clusters=4)
+    x, y = points(48 * 17)
+    small = stream.finalize(run(x, y, [], stream))
+    assert 1 <= small.info["share"] <= 6
+    assert coresets.evaluate(small, (x, y)).excess < 1
+
+
+def test_what_cannot_be_used_is_named():
+    with pytest.raises(InputError, match="seen no point"):
+        STREAM.finalize(STREAM.init(0))
+    with pytest.raises(InputError, match="chunk is 30"):
+        Stream(C=1.0, size=24, chunk=30).init(0)
+    state = STREAM.update(STREAM.init(0), *points(5))
+    with pytest.raises(InputError, match="3 features, the stream 2"):
+        STREAM.update(state, *points(5, d=3))
