@@ -406,7 +406,6 @@ def test_bad_problems_are_refused(change, message):
         (lambda: jaxsvm.fit(problem(), FrankWolfe(), init=np.ones(3)), "init"),
         (lambda: jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), []), "Cs"),
         (lambda: jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), [1.0, -1.0]), "positive"),
-        (lambda: jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), [1.0], screen="gap"), "screen"),
     ],
 )
 def test_bad_configurations_are_refused(make, message):
