@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+import samples
 from test_path import GRID, N, compilations, data, gram, judge, kernel_of
 
 import jaxsvm
@@ -224,3 +225,40 @@ def test_a_reduction_sees_both_problems_and_the_fit_between():
     jaxsvm.check(jaxsvm.solve_path(problem, [10.0, 0.1, 1.0], tol=1e-4, reduction=nothing))
     assert [(old, new) for old, _, new in seen] == [(0.1, 1.0), (1.0, 10.0)]
     assert all(gap <= 1e-4 for _, gap, _ in seen)
+
+
+# --- whatever the problem
+
+
+@pytest.mark.parametrize("lanes", [None, pytest.param(2, marks=pytest.mark.slow)])
+def test_path_in_any_order_with_repeats(lanes):
+    Cs = np.array([8.0, 0.1, 2.0, 8.0, 0.5])
+    path = jaxsvm.solve_path(samples.svm(), Cs, tol=1e-6, lanes=lanes)
+    jaxsvm.check(path)
+    assert path.alphas.shape == (5, 60)
+    np.testing.assert_allclose(path.Cs, Cs)
+    for C, fit in zip(Cs, path, strict=True):
+        assert float(fit.certificate.dual) <= samples.exact(C).optimum * (1 + 1e-12)
+        assert float(fit.certificate.primal) >= samples.exact(C).optimum * (1 - 1e-12)
+        assert float(fit.certificate.relative_gap) <= 1e-6
+
+
+def test_traced_path_agrees_with_the_host():
+    Cs = jnp.array([4.0, 0.5, 1.0])
+    chain = jaxsvm.solve_path(samples.svm(), Cs, solver=jaxsvm.FrankWolfe(tol=1e-4))
+    refined = jaxsvm.solve_path(samples.svm(), Cs, tol=1e-4)
+    traced = jax.jit(lambda Cs: jaxsvm.solve_path(samples.svm(), Cs, tol=1e-4))(Cs)
+    np.testing.assert_allclose(chain.alphas, traced.alphas, atol=2e-6)  # rounding alone, which some steps amplify
+    assert (np.asarray(chain.steps) == np.asarray(traced.steps)).all()
+    assert list(traced.status.name) == list(refined.status.name) == ["CONVERGED"] * 3
+    np.testing.assert_allclose(refined.certificate.dual, traced.certificate.dual, rtol=1e-4)
+
+
+def test_paths_of_hinge_problems():
+    Cs = [10.0, 0.1, 1.0]
+    for bias in ("free", "none"):
+        make = functools.partial(samples.hinge, bias=bias)
+        path = jaxsvm.check(jaxsvm.solve_path(make(), Cs, tol=1e-6))
+        for C, fit in zip(Cs, path, strict=True):
+            alone = jaxsvm.fit(make(C), jaxsvm.SMO(tol=1e-8))
+            assert float(fit.certificate.primal) == pytest.approx(float(alone.certificate.primal), rel=2e-6)
