@@ -242,9 +242,16 @@ def test_its_certificate_brackets_the_optimum(name):
 
 
 @functools.cache
-def _solve(name):
-    """A compiled function of the user's, which is traced once for all problems, keys and tolerances."""
-    return jax.jit(chex.assert_max_traces(n=1)(lambda here, key, solver: fit_compiled(here, solver, key)))
+def in_jit(name):
+    """A compiled function of the user's, for all tests of a case, and a list that grows as it is traced."""
+    traced = []
+
+    @jax.jit
+    def solve(here, key, solver):
+        traced.append(name)
+        return fit_compiled(here, solver, key)
+
+    return solve, traced
 
 
 @every_solver
@@ -259,7 +266,7 @@ def test_jit_and_vmap_give_the_answers_of_the_host(name):
 
     several = lanes(values, keys)
     chex.assert_shape(several.alpha, (3, N))
-    single = _solve(name)(problem(case.problem), keys[1], case.solver)
+    single = in_jit(name)[0](problem(case.problem), keys[1], case.solver)
     host = jaxsvm.fit(problem(case.problem), case.solver, key=keys[1])
     for other in (single, jax.tree.map(lambda leaf: leaf[1], several)):
         assert host.status.name == other.status.name
@@ -292,19 +299,20 @@ def test_steps_compose_in_a_users_scan(name):
 
     @jax.jit
     def run(key):
-        state = case.solver.init(here, key)
+        start = case.solver.init(here, key)
         state, R = jax.lax.scan(
-            lambda state, _: ((after := case.solver.step(here, state)), after.R), state, None, length=300
+            lambda state, _: ((after := case.solver.step(here, state)), after.R), start, None, length=300
         )
         point, s = case.solver.dual_point(here, case.solver.refresh(here, state))
-        return point, s, here.matvec(point), here.certificate(point, s), state.counters.steps, R
+        objectives = jnp.append(start.R, R), here.objective(point, s)
+        return s, here.matvec(point), here.certificate(point, s), state.counters.steps, *objectives
 
-    _, s, product, certificate, steps, R = run(jax.random.key(0))
+    s, product, certificate, steps, R, objective = run(jax.random.key(0))
     np.testing.assert_allclose(s, product, rtol=1e-9, atol=1e-10)
     assert_brackets(certificate, optimum(case.problem))
     assert int(steps) == 300
     if case.exact is not None:
-        assert R[-1] < R[0]
+        assert objective < R[0]
         assert (np.diff(R) <= 1e-12).all()
 
 
@@ -326,15 +334,17 @@ def test_other_values_compile_nothing(name):
     others = [problem(case.problem, 1.7), problem(case.problem, 0.3, gamma=0.3)]
     looser = with_(case.solver, tol=2 * case.solver.tol)
     shorter = with_(looser, max_steps=case.solver.max_steps - 1)
-    keys = jax.random.split(jax.random.key(5), 2)
+    tries = list(zip(others, jax.random.split(jax.random.key(5), 2), (looser, shorter), strict=True))
     jaxsvm.fit(problem(case.problem), case.solver, key=jax.random.key(4))
     with compilations() as seen:
-        for other, key, solver in zip(others, keys, (looser, shorter), strict=True):
+        for other, key, solver in tries:
             jaxsvm.fit(other, solver, key=key)
     assert not seen
-    for other, key, solver in zip(others, keys, (looser, shorter), strict=True):
-        fit = _solve(name)(other, key, solver)
+    solve, traced = in_jit(name)
+    for other, key, solver in tries:
+        fit = solve(other, key, solver)
         assert case.exact is None or fit.certificate.relative_gap <= looser.tol
+    assert traced == [name]
 
 
 @every_solver
@@ -513,7 +523,7 @@ def test_a_restricted_problem_is_the_whole_with_the_rest_held(name, dtype):
     part = whole.restrict(samples, fixed=fit.alpha)
     rng = np.random.default_rng(0)
     for _ in range(4):
-        inside = jnp.asarray(rng.random(len(samples)), whole.dtype)
+        inside = part.feasible_point(jnp.asarray(rng.random(len(samples)), whole.dtype))
         moved = fit.alpha.at[samples].set(inside)
         here, there = part.objective(inside, part.matvec(inside)), whole.objective(moved, whole.matvec(moved))
         np.testing.assert_allclose(here, there, rtol=100 * close)
