@@ -54,6 +54,7 @@ class BallProblem:
     """
 
     kind = "ball"
+    solved_by = "FrankWolfe"
     corrects = False
     parameter = None
     restricts = False
@@ -141,6 +142,12 @@ class BallProblem:
     def matvec(self, alpha: Float[Array, " n"]) -> Float[Array, " n"]:
         """`s = Q alpha` from scratch, for alpha on the simplex."""
         return self.points.support_matvec(alpha) - (self.squares * alpha.sum() + self.squares @ alpha) / 2
+
+    def feasible_point(self, alpha: Float[Array, " n"]) -> Float[Array, " n"]:
+        """`alpha` clipped at 0 and scaled onto the simplex of the points that count; equal weights if none is left."""
+        alpha = jnp.where(self.present, jnp.maximum(alpha, 0), 0)
+        alpha = jnp.where(alpha.sum() > 0, alpha, self.present.astype(alpha.dtype))
+        return alpha / alpha.sum()
 
     def margins(self, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Float[Array, " n"]:
         """`s` itself: a ball has no ridge."""

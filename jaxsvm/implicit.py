@@ -117,6 +117,8 @@ def one_sided(problem: Any, fit: Fit, tol: Any = 1e-6) -> Bool[Array, " n"]:
 def _solved_sets(problem: Any, solver: Any) -> Active:
     """The active sets of a problem that is solved for them."""
     if solver is None:
+        if problem.kind not in TIGHT:
+            raise InputError(f"solver is None: a {type(problem).__name__} has no solver of its own; name one.")
         make, tol = TIGHT[problem.kind]
         solver = make(tol=tol[jnp.dtype(problem.dtype).name])
     return rule.settled(problem, problem.active_set(solve(problem, solver)))[0]

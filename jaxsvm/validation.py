@@ -22,7 +22,7 @@ PROBLEMS = {
     "box": "hinge problems (`hinge_problem`, `box_problem`)",
     "slack": "slack problems (`slack_problem`)",
 }
-"""Kinds of problems, in words."""
+"""Kinds of problems, in words that name what builds them; a kind that is not here is its own word."""
 
 _ABSENT = object()
 
@@ -49,11 +49,9 @@ def require_solves(solver: Any, problem: Any) -> None:
     """
     if problem.kind in solver.solves:
         return
-    meant = " and ".join(PROBLEMS[kind] for kind in solver.solves)
-    others = {"squared hinge": "`FrankWolfe`", "ball": "`FrankWolfe`", "box": "`SMO`"}
+    meant = " and ".join(PROBLEMS.get(kind, f"{kind} problems") for kind in solver.solves)
     raise InputError(
-        f"{type(solver).__name__} is for {meant}, not for a {type(problem).__name__}: use "
-        f"{others.get(problem.kind, '`StochasticBatchPerceptron`')}."
+        f"{type(solver).__name__} is for {meant}, not for a {type(problem).__name__}: use `{problem.solved_by}`."
     )
 
 

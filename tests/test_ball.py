@@ -6,8 +6,10 @@ import numpy as np
 import oracle
 import pytest
 import scipy.sparse
+from samples import data, exact, gram, svm
 
 import jaxsvm
+from jaxsvm import CoreVectorMachine
 from jaxsvm.kernels import RBF, Laplacian, Linear, Polynomial, Precomputed
 from jaxsvm.solvers.frank_wolfe import FrankWolfe
 
@@ -123,3 +125,55 @@ def test_points_that_are_one_have_a_radius_of_zero():
     fit = solved(jaxsvm.meb_problem(jaxsvm.gram(RBF(1.0), apart), sample_weight=[1, 1, 1, 1, 0]))
     assert fit.status.name == "CONVERGED" and float(fit.certificate.primal) == 0
     assert float(jnp.abs(fit.alpha[4])) == 0
+
+
+SIMPLEX = {
+    "classic": FrankWolfe(variant="classic", tol=1e-2, max_steps=30_000),
+    "away": FrankWolfe(variant="away", tol=1e-2),
+    "pairwise": FrankWolfe(variant="pairwise", tol=1e-2),
+    "pairs": FrankWolfe(variant="smo", tol=1e-2),
+    "core vectors": CoreVectorMachine(tol=1e-2),
+}
+
+
+@pytest.mark.parametrize("name", SIMPLEX)
+def test_ball_of_points(name):
+    x, _ = data()
+    for kernel, K in ((Linear(), x @ x.T), (RBF(gamma=0.5), oracle.kernel_matrix("rbf", x, gamma=0.5))):
+        here = jaxsvm.meb_problem(jaxsvm.gram(kernel, x))
+        fit = jaxsvm.fit(here, SIMPLEX[name])
+        radius_squared = oracle.solve_meb(K)[1]
+        assert float(fit.certificate.dual) <= radius_squared * (1 + 1e-9)
+        assert float(fit.certificate.primal) >= radius_squared * (1 - 1e-9)
+        ball = jaxsvm.ball(fit, here)
+        assert float(ball.lower_radius) <= np.sqrt(radius_squared) * (1 + 1e-9)
+        assert jaxsvm.is_coreset(here, ball.coreset, 0.05)
+        assert not jaxsvm.is_coreset(here, ball.coreset[:1], 0.05)
+        if name == "pairs" and isinstance(kernel, Linear):
+            centre = np.asarray(ball.centre(x))
+            reach = np.linalg.norm(x - centre, axis=1).max()
+            assert reach == pytest.approx(float(ball.radius), rel=1e-6)
+
+
+def test_ball_of_one_point_and_of_duplicates():
+    for x in (np.ones((1, 3)), np.ones((4, 3))):
+        fit = jaxsvm.fit(jaxsvm.meb_problem(jaxsvm.gram(RBF(gamma=1.0), x)), FrankWolfe())
+        assert fit.status.name == "CONVERGED"
+        assert float(jaxsvm.ball(fit, jaxsvm.meb_problem(jaxsvm.gram(RBF(gamma=1.0), x))).radius) < 1e-6
+
+
+def test_an_svm_with_constant_diagonal_is_a_ball():
+    """docs/mathematics.md, The dual: z_i . z_j = Kt_ij, r*^2 = Delta^2 - R*, and the support is a coreset."""
+    here = svm()
+    fit = jaxsvm.check(jaxsvm.fit(here, FrankWolfe(tol=1e-10)))
+    found = jaxsvm.ball(fit, here)
+    radius_squared = 2 + 1 / 2.0 - exact().R
+    assert float(found.lower_radius) == pytest.approx(np.sqrt(radius_squared), rel=1e-9)
+    assert float(found.radius) == pytest.approx(np.sqrt(radius_squared), rel=1e-6)
+    truth = oracle.solve_meb(oracle.kt_matrix(np.asarray(gram().K), data()[1], 2.0))[1]
+    assert truth == pytest.approx(radius_squared, rel=1e-9)
+    assert jaxsvm.is_coreset(here, found.coreset, 1e-3)
+    assert not jaxsvm.is_coreset(here, found.coreset[:3], 1e-3)
+    varying = jaxsvm.svm_problem(jaxsvm.gram(Polynomial(2), data()[0]), data()[1], 2.0)
+    with pytest.raises(jaxsvm.InputError, match="diagonal"):
+        jaxsvm.ball(jaxsvm.fit(varying, FrankWolfe(tol=1e-2)), varying)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+import samples
 from test_path import GRID, N, compilations, data, gram, judge, kernel_of
 
 import jaxsvm
@@ -192,9 +193,13 @@ def test_a_path_of_problems_has_an_end():
 # -------------------------------------------------------------------------------------------------------------
 
 
+REDUCTIONS = {"near": NearMargin(0.5), "wrong": NearMargin(0.0)}
+"""A new one is tested by joining."""
+
+
 @pytest.mark.parametrize("make", [jaxsvm.svm_problem, functools.partial(jaxsvm.hinge_problem, bias="free")])
-@pytest.mark.parametrize("distance", [0.5, 0.0], ids=["near", "wrong"])
-def test_a_reduction_saves_nothing_of_the_truth(monkeypatch, make, distance):
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_a_reduction_costs_nothing_of_the_truth(monkeypatch, make, name):
     """Right or wrong, every answer is certified on the whole problem."""
     x, y = data(700)
     y = np.where(x[:, 0] + 0.3 * x[:, 1] > 0, 1.0, -1.0)
@@ -206,7 +211,7 @@ def test_a_reduction_saves_nothing_of_the_truth(monkeypatch, make, distance):
         return drive(problem, *arguments, **options)
 
     monkeypatch.setattr(chains, "drive", counted)
-    path = jaxsvm.check(jaxsvm.solve_path(problem, Cs, tol=1e-5, reduction=NearMargin(distance)))
+    path = jaxsvm.check(jaxsvm.solve_path(problem, Cs, tol=1e-5, reduction=REDUCTIONS[name]))
     assert min(sizes) < 700
     assert sizes.count(700) == len(Cs)
     plain = jaxsvm.solve_path(problem, Cs, tol=1e-5)
@@ -224,3 +229,40 @@ def test_a_reduction_sees_both_problems_and_the_fit_between():
     jaxsvm.check(jaxsvm.solve_path(problem, [10.0, 0.1, 1.0], tol=1e-4, reduction=nothing))
     assert [(old, new) for old, _, new in seen] == [(0.1, 1.0), (1.0, 10.0)]
     assert all(gap <= 1e-4 for _, gap, _ in seen)
+
+
+# --- whatever the problem
+
+
+@pytest.mark.parametrize("lanes", [None, pytest.param(2, marks=pytest.mark.slow)])
+def test_path_in_any_order_with_repeats(lanes):
+    Cs = np.array([8.0, 0.1, 2.0, 8.0, 0.5])
+    path = jaxsvm.solve_path(samples.svm(), Cs, tol=1e-6, lanes=lanes)
+    jaxsvm.check(path)
+    assert path.alphas.shape == (5, 60)
+    np.testing.assert_allclose(path.Cs, Cs)
+    for C, fit in zip(Cs, path, strict=True):
+        assert float(fit.certificate.dual) <= samples.exact(C).optimum * (1 + 1e-12)
+        assert float(fit.certificate.primal) >= samples.exact(C).optimum * (1 - 1e-12)
+        assert float(fit.certificate.relative_gap) <= 1e-6
+
+
+def test_traced_path_agrees_with_the_host():
+    Cs = jnp.array([4.0, 0.5, 1.0])
+    chain = jaxsvm.solve_path(samples.svm(), Cs, solver=jaxsvm.FrankWolfe(tol=1e-4))
+    refined = jaxsvm.solve_path(samples.svm(), Cs, tol=1e-4)
+    traced = jax.jit(lambda Cs: jaxsvm.solve_path(samples.svm(), Cs, tol=1e-4))(Cs)
+    np.testing.assert_allclose(chain.alphas, traced.alphas, atol=2e-6)  # rounding alone, which some steps amplify
+    assert (np.asarray(chain.steps) == np.asarray(traced.steps)).all()
+    assert list(traced.status.name) == list(refined.status.name) == ["CONVERGED"] * 3
+    np.testing.assert_allclose(refined.certificate.dual, traced.certificate.dual, rtol=1e-4)
+
+
+def test_paths_of_hinge_problems():
+    Cs = [10.0, 0.1, 1.0]
+    for bias in ("free", "none"):
+        make = functools.partial(samples.hinge, bias=bias)
+        path = jaxsvm.check(jaxsvm.solve_path(make(), Cs, tol=1e-6))
+        for C, fit in zip(Cs, path, strict=True):
+            alone = jaxsvm.fit(make(C), jaxsvm.SMO(tol=1e-8))
+            assert float(fit.certificate.primal) == pytest.approx(float(alone.certificate.primal), rel=2e-6)

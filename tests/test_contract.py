@@ -1,545 +1,550 @@
-"""One suite for all solvers: a new solver is tested by joining the list."""
+"""One suite for all solvers and one for all problems: each joins by a line of `SOLVERS` or of `PROBLEMS`.
 
+What is particular to one of them, to faults or to paths is in the test file of that thing.
+"""
+
+import dataclasses
 import functools
-import threading
-import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import oracle
+import oracle_hinge
 import pytest
+from samples import N, data, gram, kernel_matrix
+from test_path import compilations
 
 import jaxsvm
-from jaxsvm import CoreVectorMachine, FrankWolfe, Newton, Status, polished, sampled
-from jaxsvm.kernels import RBF, Polynomial, Precomputed
+from jaxsvm import (
+    SDCA,
+    SMO,
+    BallSGD,
+    CoreVectorMachine,
+    FrankWolfe,
+    InteriorPoint,
+    Newton,
+    Pegasos,
+    Perceptron,
+    implicit,
+    polished,
+    sampled,
+)
+from jaxsvm import StochasticBatchPerceptron as SBP
+from jaxsvm.kernels import RBF
 from jaxsvm.loop import fit_compiled
 
-SOLVERS = {
-    "classic": FrankWolfe(variant="classic", tol=5e-2, max_steps=30_000),
-    "away": FrankWolfe(variant="away", tol=1e-3),
-    "pairwise": FrankWolfe(variant="pairwise", tol=1e-3),
-    "smo": FrankWolfe(variant="smo", tol=1e-3),
-    "core vectors": CoreVectorMachine(tol=1e-3),
-    "sampled away": sampled(FrankWolfe(variant="away", tol=1e-2)),
-    "sampled smo": sampled(FrankWolfe(variant="smo", tol=1e-2)),
-    "sampled core vectors": sampled(CoreVectorMachine(tol=1e-2)),
-    "polished classic": polished(FrankWolfe(variant="classic", tol=1e-3)),
-    "polished core vectors": polished(CoreVectorMachine(tol=1e-3)),
-    "polished sampled away": polished(sampled(FrankWolfe(variant="away", tol=1e-2))),
-    "newton": Newton(tol=1e-6),
+pytestmark = pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning")
+
+
+class Kind(NamedTuple):
+    """A problem, and what is known of it.
+
+    Attributes:
+        make: `(gram, y, value, sample_weight=)` to a problem, values around 1 being ordinary.
+        optimum: `(K, y, value, weight)` to the optimal value, by NumPy alone; in the scale of the certificate.
+        solver: What solves it, to `gap`.
+        gap: The relative gap.
+        rows: Rows of its points: 2 where w is not made of the dual variables.
+        slow: Whether it is a rarer combination.
+    """
+
+    make: Callable[..., Any]
+    optimum: Callable[..., float]
+    solver: Any
+    gap: float = 1e-9
+    rows: int = 1
+    slow: bool = False
+
+
+def _hinge(bias):
+    return (
+        functools.partial(jaxsvm.hinge_problem, bias=bias),
+        lambda K, y, C, weight: oracle_hinge.hinge_solution(K, y, C, bias, weight).primal,
+        SMO(tol=1e-9),
+    )
+
+
+def _free_optimum(K, y, C, weight):
+    """As a box without a lid, whose ridge is part of the matrix."""
+    present = weight > 0
+    Q = oracle_hinge.signed(K, y) + np.diag(1 / (C * np.where(present, weight, 1)))
+    return oracle_hinge.box_solution(Q, np.ones(N), 100 * C * present, y).primal
+
+
+_draws = np.random.default_rng(7)
+BOX = {"q": _draws.uniform(0.2, 1, N), "upper": _draws.uniform(0.5, 1.5, N), "c": _draws.uniform(0.5, 1.5, N)}
+
+
+def _box(gram, y, value, sample_weight=None):
+    upper = value * BOX["upper"] * (1.0 if sample_weight is None else sample_weight)
+    return jaxsvm.box_problem(gram, BOX["q"], upper, y=y, c=y * BOX["c"])
+
+
+def _box_optimum(K, y, value, weight):
+    upper = value * BOX["upper"] * weight
+    return oracle_hinge.box_solution(oracle_hinge.signed(K, y), BOX["q"], upper, y * BOX["c"]).primal
+
+
+def _slack(gram, y, value, **options):
+    return jaxsvm.slack_problem(gram, y, 0.05 * value, bias="none", **options)
+
+
+def _ball(gram, y, value, sample_weight=None):
+    del y, value
+    return jaxsvm.meb_problem(gram, sample_weight=sample_weight)
+
+
+PROBLEMS = {
+    "svm": Kind(
+        jaxsvm.svm_problem,
+        lambda K, y, C, weight: oracle.solve_svm(K, y, C, weight).optimum,
+        FrankWolfe(tol=1e-9),
+    ),
+    "svm, free bias": Kind(functools.partial(jaxsvm.svm_problem, bias="free"), _free_optimum, Newton(tol=1e-9)),
+    "hinge": Kind(*_hinge("none")),
+    "hinge, regularized bias": Kind(*_hinge("regularized"), slow=True),
+    "hinge, free bias": Kind(*_hinge("free")),
+    "box": Kind(_box, _box_optimum, SMO(tol=1e-9)),
+    "slack": Kind(
+        _slack,
+        lambda K, y, value, weight: oracle_hinge.slack_solution(K, y, 0.05 * value, "none", weight).level,
+        SBP(steps=40_000, batch=None, average="linear", tol=1e-4),
+        gap=1e-4,
+        rows=2,
+    ),
+    "ball": Kind(
+        _ball,
+        lambda K, y, value, weight: oracle.solve_meb(K[np.ix_(weight > 0, weight > 0)])[1],
+        FrankWolfe(tol=1e-9),
+    ),
 }
-NESTED = (
-    "sampled away",
-    "sampled smo",
-    "sampled core vectors",
-    "polished classic",
-    "polished core vectors",
-    "polished sampled away",
-)
-"""What is made of solvers that are in the list by themselves: with the slow tests, since each compiles all anew."""
-every_solver = pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name in NESTED else name for name in SOLVERS]
-)
+
+
+class Case(NamedTuple):
+    """A solver, and what the suite has to know of it.
+
+    Attributes:
+        solver: A configuration that takes a moment.
+        problem: Which of `PROBLEMS` it is tried on.
+        exact: A relative gap that it certainly reaches; None: it takes its steps and ends wherever it is then.
+        apart: How many steps drivers may differ by, since some steps amplify rounding; None: as many as they like, so
+            long as both are within the gap.
+        random: Whether it draws.
+        slow: Whether it is a rarer one, or made of others that are in the list: each compiles all anew.
+        weights: Whether the default suite tries it with weights, which compile all anew.
+    """
+
+    solver: Any
+    problem: str
+    exact: float | None = None
+    apart: int | None = 0
+    random: bool = False
+    slow: bool = False
+    weights: bool = False
+
+
+SOLVERS = {
+    "classic": Case(FrankWolfe(variant="classic", tol=5e-2, max_steps=30_000), "svm", 5e-2, 250, random=True),
+    "away": Case(FrankWolfe(variant="away", tol=1e-3), "svm", 1e-3, 250, random=True),
+    "pairwise": Case(FrankWolfe(variant="pairwise", tol=1e-3), "svm", 1e-3, 250, random=True),
+    "pairs": Case(FrankWolfe(variant="smo", tol=1e-3), "svm", 1e-7, 250, random=True, weights=True),
+    "core vectors": Case(CoreVectorMachine(tol=1e-3), "svm", 1e-7, None, random=True, weights=True),
+    "newton": Case(Newton(tol=1e-6), "svm", 1e-10, None),
+    "sampled away": Case(sampled(FrankWolfe(variant="away", tol=1e-2)), "svm", 1e-2, None, random=True, slow=True),
+    "sampled pairs": Case(sampled(FrankWolfe(variant="smo", tol=1e-2)), "svm", 1e-4, None, random=True, slow=True),
+    "sampled core vectors": Case(sampled(CoreVectorMachine(tol=1e-2)), "svm", 1e-2, None, random=True, slow=True),
+    "polished classic": Case(
+        polished(FrankWolfe(variant="classic", tol=1e-3)), "svm", 1e-3, None, random=True, slow=True
+    ),
+    "polished core vectors": Case(polished(CoreVectorMachine(tol=1e-3)), "svm", 1e-3, None, random=True, slow=True),
+    "polished sampled away": Case(
+        polished(sampled(FrankWolfe(variant="away", tol=1e-2))), "svm", 1e-2, None, random=True, slow=True
+    ),
+    "newton, free bias": Case(Newton(tol=1e-6), "svm, free bias", 1e-10, None, slow=True),
+    "ball by pairs": Case(FrankWolfe(variant="smo", tol=1e-3), "ball", 1e-7, 250, random=True, slow=True),
+    "ball by core vectors": Case(CoreVectorMachine(tol=1e-3), "ball", 1e-3, None, random=True, slow=True),
+    "smo": Case(SMO(tol=1e-6), "hinge", 1e-8, weights=True),
+    "smo, single": Case(SMO(tol=1e-4, variables=1), "hinge", 1e-6, slow=True),
+    "smo, free bias": Case(SMO(tol=1e-6), "hinge, free bias", 1e-8, slow=True),
+    "smo of a box": Case(SMO(tol=1e-6), "box", 1e-8, slow=True),
+    "interior point": Case(InteriorPoint(tol=1e-8), "hinge", 1e-8),
+    "sdca": Case(SDCA(tol=1e-4), "hinge", 1e-6, random=True, weights=True),
+    "sdca, random": Case(SDCA(order="random", tol=1e-4), "hinge", 1e-6, random=True, slow=True),
+    "perceptron": Case(Perceptron(5 * N, output="average"), "hinge", random=True),
+    "pegasos": Case(Pegasos(steps=400, batch=4, tol=1e-6), "hinge", random=True, weights=True),
+    "ball sgd": Case(BallSGD(5.0, steps=400, batch=4, tol=1e-6), "hinge", random=True, slow=True),
+    "sbp": Case(SBP(steps=400, batch=8, tol=1e-6), "slack", random=True, weights=True),
+    "sbp, exact": Case(SBP(steps=300, batch=None, tol=1e-6), "slack", slow=True),
+}
+
+
+def each(cases, rare=lambda case: case.slow):
+    """A test of every case; the rarer ones with the slow tests."""
+    return pytest.mark.parametrize(
+        "name", [pytest.param(name, marks=pytest.mark.slow) if rare(cases[name]) else name for name in cases]
+    )
+
+
+every_solver, every_problem = each(SOLVERS), each(PROBLEMS)
+
+
+def problem(kind, value=2.0, dtype="float64", gamma=0.5, **options):
+    """A problem of the list, on the samples."""
+    return PROBLEMS[kind].make(gram(dtype, gamma), data()[1], value, **options)
 
 
 @functools.cache
-def data(n=60, d=2):
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(n, d))
-    y = np.where(x[:, 0] + x[:, 1] ** 2 > 0.7, 1.0, -1.0)
-    return x, np.where(rng.random(n) < 0.1, -y, y)
+def optimum(kind, value=2.0, weighted=False):
+    return PROBLEMS[kind].optimum(kernel_matrix(), data()[1], value, WEIGHT if weighted else np.ones(N))
 
 
-GRAMS = {dtype: jaxsvm.gram(RBF(gamma=0.5), data()[0].astype(dtype)) for dtype in ("float32", "float64")}
+WEIGHT = np.random.default_rng(1).permutation(np.repeat([0.0, 1.0, 2.0], N // 3))
+"""Their sum is N: duplicates are as many samples as there are, and need no program of their own."""
 
 
-def gram(dtype="float64"):
-    return GRAMS[dtype]
+def with_(solver, **changes):
+    """A configuration, inside its wrappers, with some fields changed; `max_steps` by whatever name it has."""
+    if hasattr(solver, "solver"):
+        return dataclasses.replace(solver, solver=with_(solver.solver, **changes))
+    names = {field.name for field in dataclasses.fields(solver)}
+    if "max_steps" in changes and "max_steps" not in names:
+        changes["steps"] = changes.pop("max_steps")
+    return dataclasses.replace(solver, **changes)
 
 
-def problem(C=2.0, dtype="float64", **options):
-    return jaxsvm.svm_problem(gram(dtype), data()[1], C, **options)
+def assert_brackets(certificate, optimum, slack=1e-9):
+    assert float(certificate.dual) <= optimum * (1 + slack)
+    assert float(certificate.primal) >= optimum * (1 - slack)
 
 
-@functools.cache
-def exact(C=2.0):
-    x, y = data()
-    return oracle.solve_svm(oracle.kernel_matrix("rbf", x, gamma=0.5), y, C)
+# --- solvers
+# -----------------------------------------------------------------------------------------------------------
 
 
 @every_solver
-def test_fits_and_its_certificate_holds(name):
-    fit = jaxsvm.check(jaxsvm.fit(problem(), SOLVERS[name]))
-    certificate = fit.certificate
-    assert certificate.relative_gap <= SOLVERS[name].tol
-    assert certificate.dual * (1 - 1e-12) <= exact().optimum <= certificate.primal * (1 + 1e-12)
-    assert float(certificate.relative_gap) == pytest.approx(float(certificate.primal / certificate.dual - 1), rel=1e-6)
+def test_its_certificate_brackets_the_optimum(name):
+    case = SOLVERS[name]
+    fit = jaxsvm.fit(problem(case.problem), case.solver)
+    primal, dual, gap = map(float, fit.certificate)
+    assert_brackets(fit.certificate, optimum(case.problem))
+    assert (fit.status.name == "CONVERGED") == (gap <= case.solver.tol)
+    assert gap == pytest.approx((primal - dual) / abs(dual), rel=1e-6, abs=1e-12)
+    feasible = problem(case.problem).feasible_point(fit.alpha)
+    np.testing.assert_allclose(fit.alpha, feasible, atol=1e-12)
     assert fit.alpha.min() >= 0
-    assert abs(fit.alpha.sum() - 1) < 1e-12
-    assert int(fit.steps) == int(fit.counters.toward + fit.counters.away) or "sampled" in name
     assert fit.kernel_evaluations > 0
+    if case.exact is not None:
+        assert fit.status.name == "CONVERGED"
+
+
+@functools.cache
+def in_jit(name):
+    """A compiled function of the user's, for all tests of a case, and a list that grows as it is traced."""
+    traced = []
+
+    @jax.jit
+    def solve(here, key, solver):
+        traced.append(name)
+        return fit_compiled(here, solver, key)
+
+    return solve, traced
 
 
 @every_solver
-def test_jit_and_vmap_give_the_same_answers(name):
-    """The host driver, the compiled driver and lanes take the same steps, up to rounding, which some amplify."""
-    solver, Cs = SOLVERS[name], jnp.array([0.5, 2.0, 8.0])
+def test_jit_and_vmap_give_the_answers_of_the_host(name):
+    """All drivers take the same steps with the same key, up to rounding, which some amplify."""
+    case, keys, values = SOLVERS[name], jax.random.split(jax.random.key(3), 3), jnp.array([0.5, 2.0, 2.0])
 
-    def solve(C):
-        return jaxsvm.fit(problem(C), solver, key=jax.random.key(3))
+    @jax.jit
+    @jax.vmap
+    def lanes(value, key):
+        return jaxsvm.fit(problem(case.problem, value), case.solver, key=key)
 
-    lanes = jax.jit(jax.vmap(solve))(Cs)
-    chex.assert_shape(lanes.alpha, (3, 60))
-    single = jax.jit(solve)(2.0)
-    host = solve(2.0)
-    for other in (host, jax.tree.map(lambda leaf: leaf[1], lanes)):
-        assert single.status.name == other.status.name == "CONVERGED"
-        assert float(single.certificate.primal) == pytest.approx(float(other.certificate.primal), rel=solver.tol)
-        if name in ("classic", "away", "pairwise", "smo"):
-            assert abs(int(single.steps) - int(other.steps)) <= solver.check_every
-            np.testing.assert_allclose(single.alpha, other.alpha, atol=5e-3)
+    several = lanes(values, keys)
+    chex.assert_shape(several.alpha, (3, N))
+    single = in_jit(name)[0](problem(case.problem), keys[1], case.solver)
+    host = jaxsvm.fit(problem(case.problem), case.solver, key=keys[1])
+    for other in (single, jax.tree.map(lambda leaf: leaf[1], several)):
+        assert host.status.name == other.status.name
+        assert float(host.certificate.primal) == pytest.approx(
+            float(other.certificate.primal), rel=1e-7 if case.apart == 0 else case.solver.tol
+        )
+        if case.apart is not None:
+            assert abs(int(host.steps) - int(other.steps)) <= case.apart
+            np.testing.assert_allclose(host.alpha, other.alpha, rtol=1e-6, atol=5e-3 if case.apart else 1e-8)
+        if case.apart == 0:
+            np.testing.assert_allclose(host.dual_coef, other.dual_coef, rtol=1e-6, atol=1e-8)
+    assert bool((several.alpha[1] != several.alpha[2]).any()) == case.random
 
 
 @every_solver
 def test_float32_stays_float32(name):
-    fit = jaxsvm.fit(problem(dtype="float32"), SOLVERS[name])
-    chex.assert_type([fit.alpha, fit.dual_coef, fit.bias, fit.certificate.relative_gap], jnp.float32)
-    assert fit.status.name == "CONVERGED"
-    assert float(fit.certificate.dual) <= exact().optimum * (1 + 1e-6)
-    assert float(fit.certificate.primal) >= exact().optimum * (1 - 1e-6)
+    case = SOLVERS[name]
+    fit = jaxsvm.fit(problem(case.problem, dtype="float32"), case.solver)
+    chex.assert_type([fit.alpha, fit.dual_coef, fit.bias, fit.margins, fit.certificate.relative_gap], jnp.float32)
+    assert_brackets(fit.certificate, optimum(case.problem), 1e-6)
+    assert (fit.status.name == "CONVERGED") == (float(fit.certificate.relative_gap) <= case.solver.tol)
+    if case.exact is not None:
+        assert fit.status.name == "CONVERGED"
 
 
 @every_solver
 def test_steps_compose_in_a_users_scan(name):
-    """`init`, `step`, `refresh`, `dual_point` are usable by themselves."""
-    solver, here = SOLVERS[name], problem()
+    """`init`, `step`, `refresh` and `dual_point` are usable by themselves."""
+    case, here = SOLVERS[name], problem(SOLVERS[name].problem)
 
     @jax.jit
     def run(key):
-        state = solver.init(here, key)
+        start = case.solver.init(here, key)
         state, R = jax.lax.scan(
-            lambda state, _: ((after := solver.step(here, state)), after.R), state, None, length=300
+            lambda state, _: ((after := case.solver.step(here, state)), after.R), start, None, length=300
         )
-        return solver.dual_point(here, solver.refresh(here, state)), R
+        point, s = case.solver.dual_point(here, case.solver.refresh(here, state))
+        objectives = jnp.append(start.R, R), here.objective(point, s)
+        return s, here.matvec(point), here.certificate(point, s), state.counters.steps, *objectives
 
-    (alpha, s), R = run(jax.random.key(0))
-    K = np.asarray(gram().K)
-    Kt = oracle.kt_matrix(K, data()[1], 2.0)
-    np.testing.assert_allclose(s, Kt @ np.asarray(alpha), atol=1e-10)
-    assert R[-1] < R[0]
-    assert (np.diff(R) <= 1e-12).all()
+    s, product, certificate, steps, R, objective = run(jax.random.key(0))
+    np.testing.assert_allclose(s, product, rtol=1e-9, atol=1e-10)
+    assert_brackets(certificate, optimum(case.problem))
+    assert int(steps) == 300
+    if case.exact is not None:
+        assert objective < R[0]
+        assert (np.diff(R) <= 1e-12).all()
 
 
 @every_solver
-def test_step_cap_is_exact(name):
-    if "polished" in name:  # Newton may well end it within the 7 steps
-        assert int(jaxsvm.fit(problem(1e4), _with_steps(SOLVERS[name], 7)).steps) == 7
-        return
-    with pytest.warns(jaxsvm.ConvergenceWarning, match="MAX_STEPS"):
-        fit = jaxsvm.fit(problem(1e4), _with_steps(SOLVERS[name], 7))
-    assert fit.status.name == "MAX_STEPS"
+def test_the_step_cap_is_exact(name):
+    solver = with_(SOLVERS[name].solver, max_steps=7, tol=1e-12)
+    fit = jaxsvm.fit(problem(SOLVERS[name].problem, 1e4), solver)
     assert int(fit.steps) == 7
-    with pytest.raises(jaxsvm.ConvergenceError, match="MAX_STEPS"):
-        jaxsvm.check(fit)
-
-
-def _with_steps(solver, steps):
-    import dataclasses
-
-    if hasattr(solver, "solver"):
-        return dataclasses.replace(solver, solver=_with_steps(solver.solver, steps))
-    return dataclasses.replace(solver, max_steps=steps, tol=1e-12)
+    if fit.certificate.relative_gap > 1e-12:  # a polish may end it within the seven
+        assert fit.status.name == "MAX_STEPS"
+        with pytest.raises(jaxsvm.ConvergenceError, match="MAX_STEPS"):
+            jaxsvm.check(fit)
 
 
 @every_solver
-def test_values_do_not_recompile(name):
-    solver = SOLVERS[name]
-    chex.clear_trace_counter()
-
-    @jax.jit
-    @chex.assert_max_traces(n=1)
-    def solve(gamma, C, tol_scale):
-        import dataclasses
-
-        inner = solver
-        while hasattr(inner, "solver"):
-            inner = inner.solver
-        scaled = dataclasses.replace(inner, tol=inner.tol * tol_scale)
-        here = jaxsvm.svm_problem(jaxsvm.gram(RBF(gamma=gamma), jnp.asarray(data()[0])), data()[1], C)
-        return fit_compiled(here, scaled, jax.random.key(0)).certificate.relative_gap
-
-    for gamma, C, scale in ((0.5, 1.0, 1.0), (0.3, 4.0, 2.0), (1.0, 0.1, 3.0)):
-        assert solve(gamma, C, scale) <= 5e-2 * scale
-
-
-def test_host_driver_compiles_once_for_all_values():
-    from jaxsvm import loop
-
-    jaxsvm.fit(problem(1.0), FrankWolfe(tol=1e-3))
-    before = loop._burst._cache_size()
-    jaxsvm.fit(problem(3.0), FrankWolfe(tol=1e-4, max_steps=5000))
-    jaxsvm.fit(jaxsvm.svm_problem(jaxsvm.gram(RBF(gamma=0.1), data()[0]), data()[1], 5.0), FrankWolfe(tol=1e-2))
-    assert loop._burst._cache_size() == before
+def test_other_values_compile_nothing(name):
+    """Of the problem, the kernel, the tolerance, the cap and the key: neither for the host nor in a user's jit."""
+    case = SOLVERS[name]
+    others = [problem(case.problem, 1.7), problem(case.problem, 0.3, gamma=0.3)]
+    looser = with_(case.solver, tol=2 * case.solver.tol)
+    shorter = with_(looser, max_steps=case.solver.max_steps - 1)
+    tries = list(zip(others, jax.random.split(jax.random.key(5), 2), (looser, shorter), strict=True))
+    jaxsvm.fit(problem(case.problem), case.solver, key=jax.random.key(4))
+    with compilations() as seen:
+        for other, key, solver in tries:
+            jaxsvm.fit(other, solver, key=key)
+    assert not seen
+    solve, traced = in_jit(name)
+    for other, key, solver in tries:
+        fit = solve(other, key, solver)
+        assert case.exact is None or fit.certificate.relative_gap <= looser.tol
+    assert traced == [name]
 
 
-@pytest.mark.parametrize("dtype", ["float32"])
 @every_solver
-def test_lowers_for_every_platform(name, dtype):
-    solver = SOLVERS[name]
+def test_lowers_for_every_platform(name):
+    case = SOLVERS[name]
 
-    def solve(x, y, C, key):
-        here = jaxsvm.svm_problem(jaxsvm.gram(RBF(gamma=0.5), x), y, C)
-        fit = fit_compiled(here, solver, jax.random.wrap_key_data(key))
-        return jaxsvm.decision_function(fit, here, x), fit.certificate.relative_gap
+    def solve(x, y, value, key):
+        here = PROBLEMS[case.problem].make(jaxsvm.gram(RBF(0.5), x), y, value)
+        fit = fit_compiled(here, case.solver, jax.random.wrap_key_data(key))
+        return fit.alpha if case.problem == "ball" else jaxsvm.decision_function(fit, here, x), fit.certificate
 
     with jax.enable_x64(False):
-        arguments = (
-            jax.ShapeDtypeStruct((40, 2), dtype),
-            jax.ShapeDtypeStruct((40,), dtype),
-            jax.ShapeDtypeStruct((), dtype),
-            jax.ShapeDtypeStruct((2,), "uint32"),
-        )
+        shapes = (((N, 2), "float32"), ((N,), "float32"), ((), "float32"), ((2,), "uint32"))
+        arguments = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in shapes]
         exported = jax.export.export(jax.jit(solve), platforms=["cpu", "cuda", "tpu"])(*arguments)
     assert exported.platforms == ("cpu", "cuda", "tpu")
 
 
-# --- weights and masks
-# -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["smo", "core vectors", pytest.param("sampled smo", marks=pytest.mark.slow)])
+@each(SOLVERS, rare=lambda case: case.slow or not case.weights)
 def test_weight_zero_is_absence_and_weight_two_duplication(name):
-    x, y = data()
-    rng = np.random.default_rng(1)
-    weight = rng.integers(0, 3, len(y)).astype(float)
-    repeated = np.repeat(np.arange(len(y)), weight.astype(int))
-    solver = _with_tol(SOLVERS[name], 1e-7 if "sampled" not in name else 1e-4)
-    weighted = jaxsvm.check(jaxsvm.fit(problem(sample_weight=weight), solver))
-    longer = jaxsvm.svm_problem(jaxsvm.gram(RBF(gamma=0.5), x[repeated]), y[repeated], 2.0)
+    case = SOLVERS[name]
+    solver = case.solver if case.exact is None else with_(case.solver, tol=case.exact)
+    here = problem(case.problem, sample_weight=WEIGHT)
+    fit = jaxsvm.fit(here, solver)
+    for weights in (fit.alpha, fit.dual_coef):
+        assert (np.asarray(weights)[WEIGHT == 0] == 0).all()
+    assert np.isfinite(fit.margins).all()
+    assert_brackets(fit.certificate, optimum(case.problem, weighted=True))
+    if case.exact is None:
+        return
+    jaxsvm.check(fit)
+    (x, y), repeated = data(), np.repeat(np.arange(N), WEIGHT.astype(int))
+    K = kernel_matrix()[np.ix_(repeated, repeated)]
+    assert PROBLEMS[case.problem].optimum(K, y[repeated], 2.0, np.ones(N)) == pytest.approx(
+        optimum(case.problem, weighted=True), rel=1e-8
+    )
+    if case.problem == "ball":
+        return
+    longer = PROBLEMS[case.problem].make(jaxsvm.gram(RBF(0.5), x[repeated]), y[repeated], 2.0)
     duplicated = jaxsvm.check(jaxsvm.fit(longer, solver))
-    assert (np.asarray(weighted.alpha)[weight == 0] == 0).all()
-    tolerance = 1e-3 if "sampled" not in name else 2e-2
-    np.testing.assert_allclose(
-        jaxsvm.decision_function(weighted, problem(sample_weight=weight), x),
-        jaxsvm.decision_function(duplicated, longer, x),
-        atol=tolerance,
-    )
-    assert float(weighted.certificate.primal) == pytest.approx(float(duplicated.certificate.primal), rel=1e-3)
-    truth = oracle.solve_svm(oracle.kernel_matrix("rbf", x, gamma=0.5), y, 2.0, weight=weight)
-    assert float(weighted.certificate.dual) <= truth.optimum * (1 + 1e-9)
-    assert float(weighted.certificate.primal) >= truth.optimum * (1 - 1e-9)
+    # The primal is strongly convex: |w - w*|^2 <= 2 (P - D), and |phi(x)|^2 <= 2 with the constant feature.
+    radius = sum(2 * np.sqrt(float(one.certificate.primal - one.certificate.dual)) for one in (fit, duplicated))
+    there = jaxsvm.decision_function(duplicated, longer, x)
+    np.testing.assert_allclose(jaxsvm.decision_function(fit, here, x), there, atol=radius + 1e-9)
 
 
-def _with_tol(solver, tol):
-    import dataclasses
-
-    if hasattr(solver, "solver"):
-        return dataclasses.replace(solver, solver=_with_tol(solver.solver, tol))
-    return dataclasses.replace(solver, tol=tol)
-
-
-def test_no_bias():
-    x, y = data()
-    fit = jaxsvm.check(jaxsvm.fit(problem(bias="none"), FrankWolfe(tol=1e-8)))
-    truth = oracle.solve_svm(oracle.kernel_matrix("rbf", x, gamma=0.5), y, 2.0, bias=False)
-    assert float(fit.bias) == 0
-    assert float(fit.certificate.primal) == pytest.approx(truth.optimum, rel=1e-7)
+@every_solver
+def test_another_kind_of_problem_is_refused(name):
+    solver = SOLVERS[name].solver
+    for kind in PROBLEMS:
+        other = problem(kind)
+        if other.kind not in solver.solves:
+            with pytest.raises(jaxsvm.InputError, match=f"is for .*, not for a {type(other).__name__}: use `"):
+                jaxsvm.fit(other, solver)
 
 
-def test_precomputed_is_the_same_problem():
-    x, y = data()
-    K = oracle.kernel_matrix("rbf", x, gamma=0.5)
-    by_matrix = jaxsvm.svm_problem(jaxsvm.gram(Precomputed(), K), y, 2.0)
-    fit = jaxsvm.fit(by_matrix, FrankWolfe(tol=1e-8))
-    assert float(fit.certificate.primal) == pytest.approx(exact().optimum, rel=1e-7)
-    model = jaxsvm.compact(fit, by_matrix)
-    np.testing.assert_allclose(
-        jaxsvm.decision_function(model, K[:5]), jaxsvm.decision_function(fit, by_matrix, K[:5]), atol=1e-12
-    )
+# --- problems (`jaxsvm/problems/contract.py`)
+# ---------------------------------------------------------------------------
 
 
-# --- failure is data
-# ---------------------------------------------------------------------------------------------------
+@functools.partial(jax.jit, static_argnames="rows")
+def _answers(here, vector, rows):
+    """What a problem says of a point, to compare two of them by."""
+    dual = here.feasible_point(vector)
+    point = jnp.stack([dual] * rows) if rows > 1 else dual
+    s = here.matvec(point)
+    certificate = here.certificate(point, s)
+    again = here.feasible_point(dual)
+    return {
+        "present": here.present,
+        "feasible": here.feasible,
+        "diagonal": here.diagonal,
+        "point": point,
+        "products": s,
+        "margins": here.margins(point, s),
+        "again": again,
+        "gradient": here.gradient(point, here.margins(point, s)) if hasattr(here, "gradient") else s,
+        "objective": here.objective(point, s),
+        "certificate": certificate,
+    }
 
 
-def test_one_bad_lane_does_not_spoil_the_others():
-    Cs = jnp.array([1.0, -1.0, jnp.nan, 4.0, 0.0])
-    lanes = jax.jit(jax.vmap(lambda C: jaxsvm.fit(problem(C), FrankWolfe(tol=1e-3))))(Cs)
-    assert list(lanes.status.name) == ["CONVERGED", "INFEASIBLE", "INFEASIBLE", "CONVERGED", "INFEASIBLE"]
-    single = jaxsvm.fit(problem(4.0), FrankWolfe(tol=1e-3))
-    np.testing.assert_allclose(lanes.alpha[3], single.alpha, atol=1e-12)
-    with pytest.raises(jaxsvm.ConvergenceError, match="lane 1: INFEASIBLE"):
-        jaxsvm.check(lanes)
+def answers(kind, here, seed=0):
+    vector = jnp.asarray(np.random.default_rng(seed).uniform(-0.5, 1.5, N), here.dtype)
+    return _answers(here, vector, PROBLEMS[kind].rows)
 
 
-def test_traced_faults_become_a_status():
-    def status(y, weight):
-        return jaxsvm.fit(problem_of(y, weight), FrankWolfe()).status
-
-    def problem_of(y, weight):
-        return jaxsvm.svm_problem(gram(), y, 1.0, sample_weight=weight)
-
-    x, y = data()
-    ones = np.ones(len(y))
-    run = jax.jit(status)
-    assert run(y, ones).name == "CONVERGED"
-    assert run(ones, ones).name == "INFEASIBLE"  # one class
-    assert run(y * 2, ones).name == "INFEASIBLE"  # no signs
-    assert run(y, 0 * ones).name == "INFEASIBLE"
-    assert run(y, -ones).name == "INFEASIBLE"
-    assert run(y, (y > 0).astype(float)).name == "INFEASIBLE"  # one class has all the weight
+def assert_same(one, other, eps):
+    """Whatever two problems say is the same, to some roundings of the largest number of its vector."""
+    for name in ("present", "feasible", "diagonal", "point", "products", "objective", "margins"):
+        a, b = np.asarray(one[name], np.float64), np.asarray(other[name], np.float64)
+        size = np.abs(one["products"] if name == "margins" else b).max()
+        np.testing.assert_allclose(a, b, rtol=0, atol=64 * eps * float(size), err_msg=name)
+    for a, b in zip(one["certificate"][:2], other["certificate"][:2], strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e5 * eps)
 
 
-def test_not_finite_and_not_psd():
-    x, y = data()
-    K = oracle.kernel_matrix("rbf", x, gamma=0.5)
-    broken = K.copy()
-    broken[7, 9] = np.nan
-    run = jax.jit(lambda K: jaxsvm.fit(jaxsvm.svm_problem(jaxsvm.gram(Precomputed(), K), y, 1.0), FrankWolfe()))
-    fit = run(broken)
-    assert fit.status.name == "NOT_FINITE"
-    indefinite = K - 3 * np.eye(len(y))
-    for variant in ("away", "smo"):
-        with pytest.warns(jaxsvm.ConvergenceWarning, match="NOT_PSD"):
-            fit = jaxsvm.fit(
-                jaxsvm.svm_problem(jaxsvm.gram(Precomputed(), indefinite), y, 1.0), FrankWolfe(variant=variant)
-            )
-        assert fit.status.name == "NOT_PSD"
-        assert np.isfinite(np.asarray(fit.alpha)).all()
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@every_problem
+def test_at_a_value_is_built_at_that_value(name, dtype):
+    here, eps = problem(name, dtype=dtype), float(jnp.finfo(dtype).eps)
+    if here.parameter is None:
+        assert not hasattr(here, "at")
+        return
+    for value in np.logspace(-6, 6, 7):
+        there = here.at(0.05 * value if here.parameter == "nu" else value / (2.0 if name == "box" else 1.0))
+        assert_same(answers(name, there), answers(name, problem(name, value, dtype)), eps)
+    assert not jax.jit(lambda value: here.at(value).feasible)(-1.0)
 
 
-def test_below_the_floor_of_float32_is_stalled_not_converged():
-    with pytest.warns(jaxsvm.ConvergenceWarning, match="STALLED"):
-        fit = jaxsvm.fit(problem(1e6, dtype="float32"), FrankWolfe(tol=1e-9))
-    assert fit.status.name == "STALLED"
-    assert float(fit.certificate.relative_gap) > 1e-9
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@every_problem
+def test_weighted_is_built_with_these_weights(name, dtype):
+    here, built = problem(name, dtype=dtype), problem(name, dtype=dtype, sample_weight=WEIGHT)
+    half = np.where(WEIGHT == 2, 2.0, 1.0)
+    for weighted in (here.weighted(WEIGHT), here.weighted(half).weighted(WEIGHT / half)):
+        assert_same(answers(name, weighted), answers(name, built), float(jnp.finfo(dtype).eps))
+    assert (np.asarray(built.present) == (WEIGHT > 0)).all()
+    assert not jax.jit(lambda weight: here.weighted(weight).feasible)(-WEIGHT)
 
 
-def test_sampled_stop_without_final_check_never_says_converged_falsely():
-    solver = sampled(FrankWolfe(variant="away", tol=1e-3, stop="paper"), r=5, tries=1, final_check="none")
-    with pytest.warns(jaxsvm.ConvergenceWarning, match="STALLED"):
-        fit = jaxsvm.fit(problem(100.0), solver)
-    assert fit.status.name == "STALLED"
-    assert float(fit.certificate.dual) <= exact(100.0).optimum <= float(fit.certificate.primal)
+@every_problem
+def test_on_a_gram_operator_is_built_on_it(name):
+    there = problem(name, gamma=0.3)
+    assert_same(answers(name, problem(name).on(there.gram)), answers(name, there), float(jnp.finfo("float64").eps))
 
 
-# --- drivers
-# -----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("weighted", [False, True])
+@every_problem
+def test_a_feasible_point_is_feasible_and_its_margins_give_its_products_back(name, weighted):
+    """It bounds the optimum, which nothing but a feasible point does for any vector."""
+    here = problem(name, sample_weight=WEIGHT) if weighted else problem(name)
+    for seed in range(5):
+        found = answers(name, here, seed)
+        dual = found["point"] if PROBLEMS[name].rows == 1 else found["point"][-1]
+        assert dual.min() >= 0
+        assert (np.asarray(dual)[~np.asarray(here.present)] == 0).all()
+        np.testing.assert_allclose(found["again"], dual, rtol=1e-12, atol=1e-14)
+        np.testing.assert_allclose(found["gradient"], found["products"], rtol=1e-12, atol=1e-12)
+        assert_brackets(found["certificate"], optimum(name, weighted=weighted))
 
 
-def test_time_limit_callback_and_resume():
-    slow = FrankWolfe(variant="classic", tol=1e-10, max_steps=2**30)
-    with pytest.warns(jaxsvm.ConvergenceWarning, match="INTERRUPTED"):
-        started = time.monotonic()
-        fit = jaxsvm.fit(problem(), slow, max_seconds=0.3)
-        assert time.monotonic() - started < 30
-    assert fit.status.name == "INTERRUPTED"
-    seen = []
-
-    def callback(fit):
-        seen.append(float(fit.certificate.relative_gap))
-        return len(seen) >= 5
-
-    with pytest.warns(jaxsvm.ConvergenceWarning, match="INTERRUPTED"):
-        fit = jaxsvm.fit(problem(), slow, callback=callback)
-    assert len(seen) == 5
-    resumed = jaxsvm.fit(problem(), FrankWolfe(tol=1e-6), init=fit)
-    fresh = jaxsvm.fit(problem(), FrankWolfe(tol=1e-6))
-    assert resumed.status.name == "CONVERGED"
-    assert int(resumed.steps) <= int(fresh.steps) + 250
+@functools.cache
+def solved(name, dtype="float64"):
+    gap = PROBLEMS[name].gap if dtype == "float64" else max(PROBLEMS[name].gap, 1e-5)
+    return jaxsvm.check(jaxsvm.fit(problem(name, dtype=dtype), with_(PROBLEMS[name].solver, tol=gap)))
 
 
-def test_interrupt_returns_the_last_certified_fit():
-    import _thread
-
-    threading.Timer(1.0, _thread.interrupt_main).start()
-    with pytest.warns(jaxsvm.ConvergenceWarning, match="INTERRUPTED"):
-        fit = jaxsvm.fit(problem(), FrankWolfe(variant="classic", tol=1e-12, max_steps=2**30))
-    assert fit.status.name == "INTERRUPTED"
-    assert float(fit.certificate.dual) <= exact().optimum <= float(fit.certificate.primal)
-
-
-def test_statuses_read_on_the_host():
-    fit = jaxsvm.fit(problem(), FrankWolfe())
-    assert fit.status == Status.CONVERGED
-    assert int(fit.status) == Status.CONVERGED
-    assert fit.status.name == "CONVERGED"
-    assert repr(fit.status) == "Status.CONVERGED"
-    assert np.asarray(fit.status).dtype == np.int32
+@every_problem
+def test_the_certificate_of_a_solved_point(name):
+    """What solvers look at on the way agrees with what the fit carries, which meets the optimum."""
+    kind, here, fit = PROBLEMS[name], problem(name), solved(name)
+    assert float(fit.certificate.relative_gap) <= kind.gap
+    for bound in fit.certificate[:2]:
+        assert float(bound) == pytest.approx(optimum(name), rel=2 * kind.gap)
+    point = fit.alpha if kind.rows == 1 else jnp.stack([here.y * fit.dual_coef, fit.alpha])
+    s = here.matvec(point)
+    seen = here.certificate(point, s)
+    for bound in seen[:2]:
+        assert float(bound) == pytest.approx(optimum(name), rel=3 * kind.gap)
+    assert not here.indefinite(here.objective(point, s))
+    answer = here.certified(point, s, here.dtype)
+    np.testing.assert_allclose(answer.alpha, fit.alpha, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"C": 0.0}, "C is 0.0"),
-        ({"C": float("nan")}, "C is nan"),
-        ({"C": [1.0, 2.0]}, "C has shape"),
-        ({"y": np.ones(60)}, "no sample of class -1"),
-        ({"y": np.arange(60)}, "y holds the values"),
-        ({"y": np.ones(59)}, "y has shape"),
-        ({"sample_weight": -np.ones(60)}, "negative"),
-        ({"sample_weight": np.zeros(60)}, "zero everywhere"),
-        ({"sample_weight": np.full(60, np.nan)}, "NaN"),
-        ({"sample_weight": np.ones(3)}, "sample_weight has shape"),
-        ({"bias": "loose"}, "bias is 'loose'"),
-    ],
-)
-def test_bad_problems_are_refused(change, message):
-    arguments = {"gram": gram(), "y": data()[1], "C": 1.0} | change
-    with pytest.raises(jaxsvm.InputError, match=message):
-        jaxsvm.svm_problem(arguments.pop("gram"), arguments.pop("y"), arguments.pop("C"), **arguments)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: FrankWolfe(variant="fast"), "variant"),
-        (lambda: sampled(FrankWolfe(), r=0), "r is 0"),
-        (lambda: sampled(FrankWolfe(), final_check="half"), "final_check"),
-        (lambda: sampled(polished(FrankWolfe())), "innermost"),
-        (lambda: polished(FrankWolfe(), 0), "products"),
-        (lambda: jaxsvm.fit(problem(), FrankWolfe(tol=0.0)), "tol is 0"),
-        (lambda: jaxsvm.fit(problem(), FrankWolfe(stop="soon")), "stop"),
-        (lambda: jaxsvm.fit(problem(), FrankWolfe(start="nowhere")), "start"),
-        (lambda: jaxsvm.fit(problem(), FrankWolfe(), init=np.ones(3)), "init"),
-        (lambda: jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), []), "Cs"),
-        (lambda: jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), [1.0, -1.0]), "positive"),
-        (lambda: jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), [1.0], screen="gap"), "screen"),
-    ],
-)
-def test_bad_configurations_are_refused(make, message):
-    with pytest.raises(jaxsvm.InputError, match=message):
-        make()
-
-
-# --- path
-# --------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("lanes", [None, pytest.param(2, marks=pytest.mark.slow)])
-def test_path_in_any_order_with_repeats(lanes):
-    Cs = np.array([8.0, 0.1, 2.0, 8.0, 0.5])
-    path = jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), Cs, tol=1e-6, lanes=lanes)
-    jaxsvm.check(path)
-    assert path.alphas.shape == (5, 60)
-    np.testing.assert_allclose(path.Cs, Cs)
-    for C, fit in zip(Cs, path, strict=True):
-        assert float(fit.certificate.dual) <= exact(C).optimum * (1 + 1e-12)
-        assert float(fit.certificate.primal) >= exact(C).optimum * (1 - 1e-12)
-        assert float(fit.certificate.relative_gap) <= 1e-6
-
-
-def test_traced_path_agrees_with_the_host():
-    Cs = jnp.array([4.0, 0.5, 1.0])
-    chain = jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), Cs, solver=jaxsvm.FrankWolfe(tol=1e-4))
-    refined = jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), Cs, tol=1e-4)
-    traced = jax.jit(lambda Cs: jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), Cs, tol=1e-4))(Cs)
-    np.testing.assert_allclose(chain.alphas, traced.alphas, atol=2e-6)  # rounding alone, which some steps amplify
-    assert (np.asarray(chain.steps) == np.asarray(traced.steps)).all()
-    assert list(traced.status.name) == list(refined.status.name) == ["CONVERGED"] * 3
-    np.testing.assert_allclose(refined.certificate.dual, traced.certificate.dual, rtol=1e-4)
-
-
-# --- the ball
-# ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", [name for name in SOLVERS if name != "newton" and name not in NESTED])  # for SVMs
-def test_ball_of_points(name):
-    x, _ = data()
-    from jaxsvm.kernels import Linear
-
-    for kernel, K in ((Linear(), x @ x.T), (RBF(gamma=0.5), oracle.kernel_matrix("rbf", x, gamma=0.5))):
-        here = jaxsvm.meb_problem(jaxsvm.gram(kernel, x))
-        fit = jaxsvm.fit(here, _with_tol(SOLVERS[name], 1e-2))
-        radius_squared = oracle.solve_meb(K)[1]
-        assert float(fit.certificate.dual) <= radius_squared * (1 + 1e-9)
-        assert float(fit.certificate.primal) >= radius_squared * (1 - 1e-9)
-        ball = jaxsvm.ball(fit, here)
-        assert float(ball.lower_radius) <= np.sqrt(radius_squared) * (1 + 1e-9)
-        assert jaxsvm.is_coreset(here, ball.coreset, 0.05)
-        assert not jaxsvm.is_coreset(here, ball.coreset[:1], 0.05)
-        if name == "smo" and isinstance(kernel, Linear):
-            centre = np.asarray(ball.centre(x))
-            reach = np.linalg.norm(x - centre, axis=1).max()
-            assert reach == pytest.approx(float(ball.radius), rel=1e-6)
-
-
-def test_ball_of_one_point_and_of_duplicates():
-    for x in (np.ones((1, 3)), np.ones((4, 3))):
-        fit = jaxsvm.fit(jaxsvm.meb_problem(jaxsvm.gram(RBF(gamma=1.0), x)), FrankWolfe())
-        assert fit.status.name == "CONVERGED"
-        assert float(jaxsvm.ball(fit, jaxsvm.meb_problem(jaxsvm.gram(RBF(gamma=1.0), x))).radius) < 1e-6
-
-
-def test_an_svm_with_constant_diagonal_is_a_ball():
-    """docs/mathematics.md, The dual: z_i . z_j = Kt_ij, r*^2 = Delta^2 - R*, and the support is a coreset."""
-    here = problem()
-    fit = jaxsvm.check(jaxsvm.fit(here, FrankWolfe(tol=1e-10)))
-    found = jaxsvm.ball(fit, here)
-    radius_squared = 2 + 1 / 2.0 - exact().R
-    assert float(found.lower_radius) == pytest.approx(np.sqrt(radius_squared), rel=1e-9)
-    assert float(found.radius) == pytest.approx(np.sqrt(radius_squared), rel=1e-6)
-    truth = oracle.solve_meb(oracle.kt_matrix(np.asarray(gram().K), data()[1], 2.0))[1]
-    assert truth == pytest.approx(radius_squared, rel=1e-9)
-    assert jaxsvm.is_coreset(here, found.coreset, 1e-3)
-    assert not jaxsvm.is_coreset(here, found.coreset[:3], 1e-3)
-    varying = jaxsvm.svm_problem(jaxsvm.gram(Polynomial(2), data()[0]), data()[1], 2.0)
-    with pytest.raises(jaxsvm.InputError, match="diagonal"):
-        jaxsvm.ball(jaxsvm.fit(varying, FrankWolfe(tol=1e-2)), varying)
-
-
-# --- stop rules, chex variants, and lowering of the rest ---------------------------------------------------------
-
-
-@pytest.mark.parametrize(("stop", "tol"), [("relative_fw", 1e-2), ("paper", 1e-4), ("certified_gap", 1e-4)])
-def test_stop_rules_hold_where_they_say_so(stop, tol):
-    here = problem(20.0)
-    fit = jaxsvm.check(jaxsvm.fit(here, FrankWolfe(stop=stop, tol=tol)))
-    Kt = oracle.kt_matrix(np.asarray(gram().K), data()[1], 20.0)
+@pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
+@each({name: kind for name, kind in PROBLEMS.items() if problem(name).restricts})
+def test_a_restricted_problem_is_the_whole_with_the_rest_held(name, dtype):
+    """Its objective is the whole one's, and a solution of it extends to one of the whole."""
+    whole, fit = problem(name, dtype=dtype), solved(name, dtype)
     alpha = np.asarray(fit.alpha)
-    R, G = alpha @ Kt @ alpha, float(oracle.fw_gap(Kt, alpha))
-    if stop == "relative_fw":
-        assert tol * R * (1 + 1e-9) >= G
-    elif stop == "paper":
-        assert (2 * tol + tol**2) * (Kt.diagonal().max() - R) * (1 + 1e-9) >= G
-    else:
-        assert float(oracle.relative_gap_direct(np.asarray(gram().K), data()[1], 20.0, alpha)) <= tol
+    moving = (alpha > 0) & (alpha < np.asarray(getattr(whole, "upper", np.inf)))
+    samples = np.sort(np.argsort(~moving, kind="stable")[: N - 10])
+    assert moving.sum() <= len(samples)
+    close = 1e-9 if dtype == "float64" else 2e-5
+    part = whole.restrict(samples, fixed=fit.alpha)
+    rng = np.random.default_rng(0)
+    for _ in range(4):
+        inside = part.feasible_point(jnp.asarray(rng.random(len(samples)), whole.dtype))
+        moved = fit.alpha.at[samples].set(inside)
+        here, there = part.objective(inside, part.matvec(inside)), whole.objective(moved, whole.matvec(moved))
+        np.testing.assert_allclose(here, there, rtol=100 * close)
+    again = jaxsvm.fit(part, with_(PROBLEMS[name].solver, tol=PROBLEMS[name].gap if dtype == "float64" else 1e-5))
+    extended = fit.alpha.at[samples].set(again.alpha)
+    assert float(whole.certificate(extended, whole.matvec(extended)).relative_gap) <= 10 * close
+    assert float(again.certificate.dual) == pytest.approx(float(fit.certificate.dual), rel=10 * close)
 
 
-class TestVariants(chex.TestCase):
-    """`step` and `refresh` are pure: the same with and without jit."""
-
-    @chex.variants(with_jit=True, without_jit=True)
-    def test_steps(self):
-        here = problem()
-        for solver in (FrankWolfe(variant="away"), FrankWolfe(variant="smo"), CoreVectorMachine()):
-            state = solver.init(here, jax.random.key(0))
-            step = self.variant(lambda state, solver=solver: solver.refresh(here, solver.step(here, state)))
-            for _ in range(3):
-                state = step(state)
-            Kt = oracle.kt_matrix(np.asarray(gram().K), data()[1], 2.0)
-            np.testing.assert_allclose(state.s, Kt @ np.asarray(state.alpha), atol=1e-12)
-
-
-@pytest.mark.parametrize("what", ["path", "ball", "tiled", "low rank"])
-def test_the_rest_lowers_for_every_platform(what):
-    def compute(x, y, C):
-        if what == "ball":
-            here = jaxsvm.meb_problem(jaxsvm.gram(RBF(gamma=0.5), x))
-            return jaxsvm.ball(jaxsvm.fit(here, FrankWolfe()), here).radius
-        options = {"tiled": {"tile": 16}, "low rank": {"rank": 8}}.get(what, {})
-        here = jaxsvm.gram(RBF(gamma=0.5), x, **options)
-        path = jaxsvm.solve_path(jaxsvm.svm_problem(here, y), jnp.stack([C, 2 * C, 4 * C]), tol=1e-3, lanes=2)
-        return path.alphas, path.certificate.relative_gap
-
-    with jax.enable_x64(False):
-        arguments = (
-            jax.ShapeDtypeStruct((40, 2), "float32"),
-            jax.ShapeDtypeStruct((40,), "float32"),
-            jax.ShapeDtypeStruct((), "float32"),
-        )
-        exported = jax.export.export(jax.jit(compute), platforms=["cpu", "cuda", "tpu"])(*arguments)
-    assert exported.platforms == ("cpu", "cuda", "tpu")
+@every_problem
+def test_its_derivatives_are_those_of_the_oracle_or_refused(name):
+    here, fit = problem(name), solved(name)
+    if not hasattr(here, "solution_on"):
+        with pytest.raises(jaxsvm.InputError, match="derivatives of a solution exist for"):
+            implicit.value(here, fit)
+        return
+    again = jaxsvm.check(jax.jit(implicit.solution)(here, fit))
+    np.testing.assert_allclose(again.dual_coef, fit.dual_coef, atol=1e-3)
+    assert float(again.certificate.relative_gap) <= 1e-9
+    assert not implicit.one_sided(here, fit).any()
+    scale, step = (0.5 if name == "box" else 1.0), 1e-4
+    slope = jax.jit(jax.grad(lambda value: implicit.value(here.at(value), again)))(2.0 * scale) * scale
+    difference = (optimum(name, 2.0 + step) - optimum(name, 2.0 - step)) / (2 * step)
+    assert float(slope) == pytest.approx(difference, rel=1e-5)

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import samples
 import scipy.sparse
 from sklearn.model_selection import (
     GroupKFold,
@@ -280,3 +281,15 @@ def test_folds_under_tracing_are_refused():
     gram = jaxsvm.gram(RBF(0.5), x)
     with pytest.raises(InputError, match="outside jit"):
         jax.jit(lambda folds: jaxsvm.cross_validate(jaxsvm.svm_problem(gram, y), [1.0], folds).mean)(jnp.arange(40) % 3)
+
+
+def test_cross_validation_and_a_grid_for_hinge_problems():
+    grid = jaxsvm.C_grid(samples.hinge(), 5)
+    assert (np.diff(grid) > 0).all()
+    low = jaxsvm.fit(samples.hinge(grid[0] * 0.99), jaxsvm.SMO(tol=1e-9))
+    assert (low.margins <= 1 + 1e-6).all()
+    chosen = jaxsvm.cross_validate(samples.hinge(), grid, 3)
+    assert (np.asarray(chosen.status) == jaxsvm.Status.CONVERGED).all()
+    assert 0.6 < chosen.mean.max() <= 1
+    with pytest.raises(jaxsvm.InputError, match="SlackProblem"):
+        jaxsvm.C_grid(jaxsvm.slack_problem(samples.gram(), samples.data()[1], 0.1), 5)

@@ -3,15 +3,17 @@
 import functools
 
 import cases
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+from samples import data, gram, svm
 from scipy.optimize import minimize_scalar
 
 import jaxsvm
-from jaxsvm import CoreVectorMachine, FrankWolfe
+from jaxsvm import CoreVectorMachine, FrankWolfe, Newton, polished
 from jaxsvm.kernels import Precomputed
 from jaxsvm.round import begin
 
@@ -388,3 +390,53 @@ def test_named_hard_cases():
         assert (fit.status.name == "CONVERGED") == (gap <= 1e-3), case.name
         R = float(oracle.simplex_objective(case.K, case.y, case.C, np.asarray(fit.alpha)))
         assert gap + 1e-9 >= R / exact.R - 1, case.name
+
+
+# --- what the contract suite's samples tell of simplex steps alone
+
+
+@pytest.mark.parametrize(("stop", "tol"), [("relative_fw", 1e-2), ("paper", 1e-4), ("certified_gap", 1e-4)])
+def test_stop_rules_hold_where_they_say_so(stop, tol):
+    here = svm(20.0)
+    fit = jaxsvm.check(jaxsvm.fit(here, FrankWolfe(stop=stop, tol=tol)))
+    Kt = oracle.kt_matrix(np.asarray(gram().K), data()[1], 20.0)
+    alpha = np.asarray(fit.alpha)
+    R, G = alpha @ Kt @ alpha, float(oracle.fw_gap(Kt, alpha))
+    if stop == "relative_fw":
+        assert tol * R * (1 + 1e-9) >= G
+    elif stop == "paper":
+        assert (2 * tol + tol**2) * (Kt.diagonal().max() - R) * (1 + 1e-9) >= G
+    else:
+        assert float(oracle.relative_gap_direct(np.asarray(gram().K), data()[1], 20.0, alpha)) <= tol
+
+
+class TestVariants(chex.TestCase):
+    """`step` and `refresh` are pure: the same with and without jit."""
+
+    @chex.variants(with_jit=True, without_jit=True)
+    def test_steps(self):
+        here = svm()
+        for solver in (FrankWolfe(variant="away"), FrankWolfe(variant="smo"), CoreVectorMachine()):
+            state = solver.init(here, jax.random.key(0))
+            step = self.variant(lambda state, solver=solver: solver.refresh(here, solver.step(here, state)))
+            for _ in range(3):
+                state = step(state)
+            Kt = oracle.kt_matrix(np.asarray(gram().K), data()[1], 2.0)
+            np.testing.assert_allclose(state.s, Kt @ np.asarray(state.alpha), atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [
+        FrankWolfe(variant="away", tol=1e-3),
+        FrankWolfe(variant="smo", tol=1e-3),
+        CoreVectorMachine(tol=1e-3),
+        pytest.param(FrankWolfe(variant="classic", tol=5e-2, max_steps=30_000), marks=pytest.mark.slow),
+        pytest.param(FrankWolfe(variant="pairwise", tol=1e-3), marks=pytest.mark.slow),
+        pytest.param(Newton(tol=1e-6), marks=pytest.mark.slow),
+        pytest.param(polished(CoreVectorMachine(tol=1e-3)), marks=pytest.mark.slow),
+    ],
+)
+def test_steps_are_counted_by_kind(solver):
+    fit = jaxsvm.check(jaxsvm.fit(svm(), solver))
+    assert int(fit.steps) == int(fit.counters.toward + fit.counters.away)

@@ -117,7 +117,7 @@ def free_truth(K, y, C):
         raise AssertionError("the active set cycles")
     total = (y * coef).sum()
     certificate = jaxsvm.Certificate(total / 2, total / 2, 0.0)
-    return measure(jaxsvm.Fit(y * coef / total, coef, bias, 1 / total, f / total, certificate, None, None))
+    return measure(jaxsvm.Fit(y * coef / total, coef, bias, 1 / total, f, certificate, None, None))
 
 
 def direction(theta):

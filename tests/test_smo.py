@@ -496,3 +496,11 @@ def test_settings_do_not_recompile():
     before = _solve._cache_size()
     solve(3.0, "free", weight=np.full(N, 2.0), solver=SMO(tol=1e-5, max_steps=1000))
     assert _solve._cache_size() == before
+
+
+def test_random_fourier_features_make_a_linear_hinge_problem():
+    x, y, _ = data(240)
+    low = jaxsvm.gram(RBF(0.5), x, rank=256, method="fourier", key=jax.random.key(0))
+    fit = jaxsvm.check(jaxsvm.fit(jaxsvm.hinge_problem(low, y, 1.0, bias="free"), SMO(tol=1e-4)))
+    exact = jaxsvm.fit(jaxsvm.hinge_problem(jaxsvm.gram(RBF(0.5), x), y, 1.0, bias="free"), SMO(tol=1e-4))
+    assert float(fit.certificate.primal) == pytest.approx(float(exact.certificate.primal), rel=0.1)

@@ -525,3 +525,17 @@ def test_every_gram_gives_the_same_steps(options):
 def test_bad_configurations_are_refused(make, message):
     with pytest.raises(jaxsvm.InputError, match=message):
         make()
+
+
+@pytest.mark.slow
+def test_paths_over_nu_and_seeds():
+    nus, keys = jnp.array([0.05, 0.2]), jax.random.split(jax.random.key(0), 3)
+    solver = StochasticBatchPerceptron(steps=300, batch=8, tol=1e-9)
+
+    def solve(nu, key):
+        return jaxsvm.fit(problem(nu), solver, key=key)
+
+    fits = jax.jit(jax.vmap(lambda key: jax.vmap(lambda nu: solve(nu, key))(nus)))(keys)
+    assert fits.alpha.shape == (3, 2, N)
+    assert (fits.certificate.dual[:, 1] > fits.certificate.dual[:, 0]).all()
+    assert np.unique(np.asarray(fits.certificate.dual)).size == 6

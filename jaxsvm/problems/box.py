@@ -68,6 +68,7 @@ class BoxProblem:
     """
 
     kind = "box"
+    solved_by = "SMO"
     corrects = True
     parameter = "C"
     restricts = True

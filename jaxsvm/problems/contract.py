@@ -16,7 +16,8 @@ class Problem(Protocol):
     """What every problem has.
 
     Attributes:
-        kind: Which solvers are for it: a key of `jaxsvm.validation.PROBLEMS`.
+        kind: Which solvers are for it: those that have it in `solves`.
+        solved_by: The solver that somebody is told of who took one that is not for it.
         parameter: What a path goes along: "C", "nu", or None where there is nothing.
         restricts: Whether it has `restrict`: a smaller problem of some samples while the others stay where they are.
         corrects: Whether it has `beside`: a w of a smaller primal beside a dual point, where rounding is its floor.
@@ -28,6 +29,7 @@ class Problem(Protocol):
     """
 
     kind: str
+    solved_by: str
     parameter: str | None
     restricts: bool
     corrects: bool
@@ -58,7 +60,7 @@ class Problem(Protocol):
         ...
 
     def at(self, C: Any) -> "Problem":
-        """The same problem at another value of its parameter."""
+        """The same problem at another value of its parameter; absent where `parameter` is None."""
         ...
 
     def weighted(self, sample_weight: Any) -> "Problem":
@@ -82,7 +84,10 @@ class Problem(Protocol):
         ...
 
     def gradient(self, point: Array, margins: Float[Array, " n"]) -> Array:
-        """The products of a point from its `margins`, whatever C they were computed at."""
+        """The products of a point from its `margins`, whatever C they were computed at.
+
+        Absent where points have two rows: nothing starts from their products.
+        """
         ...
 
     def objective(self, point: Array, s: Array) -> Float[Array, ""]:

@@ -50,6 +50,7 @@ class SlackProblem:
     """
 
     kind = "slack"
+    solved_by = "StochasticBatchPerceptron"
     corrects = False
     parameter = "nu"
     restricts = False

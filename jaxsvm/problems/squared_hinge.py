@@ -59,6 +59,7 @@ class SquaredHingeProblem:
     """
 
     kind = "squared hinge"
+    solved_by = "FrankWolfe"
     corrects = False
     parameter = "C"
     restricts = True

@@ -1,8 +1,7 @@
 """What the drivers ask of a solver: the required members as a protocol, the optional ones with their defaults.
 
 A solver is a frozen dataclass, registered as a pytree, that derives from `Solver`; what is not traced of its fields is
-marked static. It joins the suite of `tests/test_contract.py` (or `tests/test_hinge_contract.py`) by one line of its
-list.
+marked static. It joins the suite by a line of `SOLVERS` in `tests/test_contract.py`.
 """
 
 from typing import Any, ClassVar, Protocol
@@ -54,7 +53,7 @@ class Solver:
     """What a solver may have besides `Steps`, with the defaults.
 
     Attributes:
-        solves: Kinds of problems it is for: keys of `jaxsvm.validation.PROBLEMS`.
+        solves: Kinds of problems it is for: their `kind`.
         stop: Its stop rule (`jaxsvm.stopping`).
         unroll: Steps a turn of the inner loop: 5 took a quarter off a light step at n = 5,000, and 0.2 s more to
             compile; 1 for heavy ones.

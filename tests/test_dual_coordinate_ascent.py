@@ -1,0 +1,58 @@
+"""Dual coordinate ascent: what a step does, the order of the visits, what it refuses."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from samples import N, hinge
+
+import jaxsvm
+from jaxsvm import SDCA
+
+
+@pytest.mark.parametrize("order", ["permuted", "random"])
+def test_sdca_raises_the_dual_and_stays_in_the_box(order):
+    """Property 17: D does not fall, `0 <= a <= U`, and `s = Qa` up to rounding."""
+    solver, here = SDCA(order=order), hinge()
+
+    @jax.jit
+    def run(key):
+        return jax.lax.scan(
+            lambda state, _: ((after := solver.step(here, state)), (after.a, after.R)),
+            solver.init(here, key),
+            None,
+            length=5 * N,
+        )
+
+    state, (a, R) = run(jax.random.key(0))
+    assert (np.diff(R) <= 1e-12).all()
+    assert a.min() >= 0
+    assert (a <= here.upper).all()
+    np.testing.assert_allclose(state.s, here.matvec(state.a), atol=1e-10)
+    np.testing.assert_allclose(R[-1], here.objective(state.a, state.s), rtol=1e-10)
+    assert int(state.counters.toward) == int((np.diff(np.vstack([np.zeros(N), a]), axis=0) != 0).any(axis=1).sum())
+
+
+def test_a_permuted_epoch_visits_everyone_once():
+    here, solver = hinge(), SDCA()
+    visited = []
+    state = solver.init(here, jax.random.key(1))
+    for t in range(2 * N):
+        visits, i = state.visits.following(jnp.asarray(t), "permuted")
+        state = state._replace(visits=visits)
+        visited.append(int(i))
+    assert sorted(visited[:N]) == sorted(visited[N:]) == list(range(N))
+    assert visited[:N] != visited[N:]
+
+
+@pytest.mark.parametrize(
+    ("make", "word"),
+    [
+        (lambda: SDCA(order="sorted"), "order"),
+        (lambda: jaxsvm.fit(hinge(bias="free"), SDCA()), "free bias"),
+        (lambda: jaxsvm.fit(hinge(), SDCA(), init=np.ones(3)), "init"),
+    ],
+)
+def test_refuses(make, word):
+    with pytest.raises(jaxsvm.InputError, match=word):
+        make()

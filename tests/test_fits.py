@@ -1,0 +1,213 @@
+"""A fit whatever its solver: faults that become a status, limits and interruptions, what is refused."""
+
+import threading
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+from samples import data, exact, gram, svm
+
+import jaxsvm
+from jaxsvm import FrankWolfe, Status, polished, sampled
+from jaxsvm.kernels import RBF, Precomputed
+
+
+def test_no_bias():
+    x, y = data()
+    fit = jaxsvm.check(jaxsvm.fit(svm(bias="none"), FrankWolfe(tol=1e-8)))
+    truth = oracle.solve_svm(oracle.kernel_matrix("rbf", x, gamma=0.5), y, 2.0, bias=False)
+    assert float(fit.bias) == 0
+    assert float(fit.certificate.primal) == pytest.approx(truth.optimum, rel=1e-7)
+
+
+def test_precomputed_is_the_same_problem():
+    x, y = data()
+    K = oracle.kernel_matrix("rbf", x, gamma=0.5)
+    by_matrix = jaxsvm.svm_problem(jaxsvm.gram(Precomputed(), K), y, 2.0)
+    fit = jaxsvm.fit(by_matrix, FrankWolfe(tol=1e-8))
+    assert float(fit.certificate.primal) == pytest.approx(exact().optimum, rel=1e-7)
+    model = jaxsvm.compact(fit, by_matrix)
+    np.testing.assert_allclose(
+        jaxsvm.decision_function(model, K[:5]), jaxsvm.decision_function(fit, by_matrix, K[:5]), atol=1e-12
+    )
+
+
+# --- failure is data
+# ---------------------------------------------------------------------------------------------------
+
+
+def test_one_bad_lane_does_not_spoil_the_others():
+    Cs = jnp.array([1.0, -1.0, jnp.nan, 4.0, 0.0])
+    lanes = jax.jit(jax.vmap(lambda C: jaxsvm.fit(svm(C), FrankWolfe(tol=1e-3))))(Cs)
+    assert list(lanes.status.name) == ["CONVERGED", "INFEASIBLE", "INFEASIBLE", "CONVERGED", "INFEASIBLE"]
+    single = jaxsvm.fit(svm(4.0), FrankWolfe(tol=1e-3))
+    np.testing.assert_allclose(lanes.alpha[3], single.alpha, atol=1e-12)
+    with pytest.raises(jaxsvm.ConvergenceError, match="lane 1: INFEASIBLE"):
+        jaxsvm.check(lanes)
+
+
+def test_traced_faults_become_a_status():
+    def status(y, weight):
+        return jaxsvm.fit(problem_of(y, weight), FrankWolfe()).status
+
+    def problem_of(y, weight):
+        return jaxsvm.svm_problem(gram(), y, 1.0, sample_weight=weight)
+
+    x, y = data()
+    ones = np.ones(len(y))
+    run = jax.jit(status)
+    assert run(y, ones).name == "CONVERGED"
+    assert run(ones, ones).name == "INFEASIBLE"  # one class
+    assert run(y * 2, ones).name == "INFEASIBLE"  # no signs
+    assert run(y, 0 * ones).name == "INFEASIBLE"
+    assert run(y, -ones).name == "INFEASIBLE"
+    assert run(y, (y > 0).astype(float)).name == "INFEASIBLE"  # one class has all the weight
+
+
+def test_not_finite_and_not_psd():
+    x, y = data()
+    K = oracle.kernel_matrix("rbf", x, gamma=0.5)
+    broken = K.copy()
+    broken[7, 9] = np.nan
+    run = jax.jit(lambda K: jaxsvm.fit(jaxsvm.svm_problem(jaxsvm.gram(Precomputed(), K), y, 1.0), FrankWolfe()))
+    fit = run(broken)
+    assert fit.status.name == "NOT_FINITE"
+    indefinite = K - 3 * np.eye(len(y))
+    for variant in ("away", "smo"):
+        with pytest.warns(jaxsvm.ConvergenceWarning, match="NOT_PSD"):
+            fit = jaxsvm.fit(
+                jaxsvm.svm_problem(jaxsvm.gram(Precomputed(), indefinite), y, 1.0), FrankWolfe(variant=variant)
+            )
+        assert fit.status.name == "NOT_PSD"
+        assert np.isfinite(np.asarray(fit.alpha)).all()
+
+
+def test_below_the_floor_of_float32_is_stalled_not_converged():
+    with pytest.warns(jaxsvm.ConvergenceWarning, match="STALLED"):
+        fit = jaxsvm.fit(svm(1e6, dtype="float32"), FrankWolfe(tol=1e-9))
+    assert fit.status.name == "STALLED"
+    assert float(fit.certificate.relative_gap) > 1e-9
+
+
+def test_sampled_stop_without_final_check_never_says_converged_falsely():
+    solver = sampled(FrankWolfe(variant="away", tol=1e-3, stop="paper"), r=5, tries=1, final_check="none")
+    with pytest.warns(jaxsvm.ConvergenceWarning, match="STALLED"):
+        fit = jaxsvm.fit(svm(100.0), solver)
+    assert fit.status.name == "STALLED"
+    assert float(fit.certificate.dual) <= exact(100.0).optimum <= float(fit.certificate.primal)
+
+
+# --- drivers
+# -----------------------------------------------------------------------------------------------------------
+
+
+def test_time_limit_callback_and_resume():
+    slow = FrankWolfe(variant="classic", tol=1e-10, max_steps=2**30)
+    with pytest.warns(jaxsvm.ConvergenceWarning, match="INTERRUPTED"):
+        started = time.monotonic()
+        fit = jaxsvm.fit(svm(), slow, max_seconds=0.3)
+        assert time.monotonic() - started < 30
+    assert fit.status.name == "INTERRUPTED"
+    seen = []
+
+    def callback(fit):
+        seen.append(float(fit.certificate.relative_gap))
+        return len(seen) >= 5
+
+    with pytest.warns(jaxsvm.ConvergenceWarning, match="INTERRUPTED"):
+        fit = jaxsvm.fit(svm(), slow, callback=callback)
+    assert len(seen) == 5
+    resumed = jaxsvm.fit(svm(), FrankWolfe(tol=1e-6), init=fit)
+    fresh = jaxsvm.fit(svm(), FrankWolfe(tol=1e-6))
+    assert resumed.status.name == "CONVERGED"
+    assert int(resumed.steps) <= int(fresh.steps) + 250
+
+
+def test_interrupt_returns_the_last_certified_fit():
+    import _thread
+
+    threading.Timer(1.0, _thread.interrupt_main).start()
+    with pytest.warns(jaxsvm.ConvergenceWarning, match="INTERRUPTED"):
+        fit = jaxsvm.fit(svm(), FrankWolfe(variant="classic", tol=1e-12, max_steps=2**30))
+    assert fit.status.name == "INTERRUPTED"
+    assert float(fit.certificate.dual) <= exact().optimum <= float(fit.certificate.primal)
+
+
+def test_statuses_read_on_the_host():
+    fit = jaxsvm.fit(svm(), FrankWolfe())
+    assert fit.status == Status.CONVERGED
+    assert int(fit.status) == Status.CONVERGED
+    assert fit.status.name == "CONVERGED"
+    assert repr(fit.status) == "Status.CONVERGED"
+    assert np.asarray(fit.status).dtype == np.int32
+
+
+@pytest.mark.parametrize("what", ["path", "ball", "tiled", "low rank"])
+def test_the_rest_lowers_for_every_platform(what):
+    def compute(x, y, C):
+        if what == "ball":
+            here = jaxsvm.meb_problem(jaxsvm.gram(RBF(gamma=0.5), x))
+            return jaxsvm.ball(jaxsvm.fit(here, FrankWolfe()), here).radius
+        options = {"tiled": {"tile": 16}, "low rank": {"rank": 8}}.get(what, {})
+        here = jaxsvm.gram(RBF(gamma=0.5), x, **options)
+        path = jaxsvm.solve_path(jaxsvm.svm_problem(here, y), jnp.stack([C, 2 * C, 4 * C]), tol=1e-3, lanes=2)
+        return path.alphas, path.certificate.relative_gap
+
+    with jax.enable_x64(False):
+        arguments = (
+            jax.ShapeDtypeStruct((40, 2), "float32"),
+            jax.ShapeDtypeStruct((40,), "float32"),
+            jax.ShapeDtypeStruct((), "float32"),
+        )
+        exported = jax.export.export(jax.jit(compute), platforms=["cpu", "cuda", "tpu"])(*arguments)
+    assert exported.platforms == ("cpu", "cuda", "tpu")
+
+
+# --- what is refused
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"C": 0.0}, "C is 0.0"),
+        ({"C": float("nan")}, "C is nan"),
+        ({"C": [1.0, 2.0]}, "C has shape"),
+        ({"y": np.ones(60)}, "no sample of class -1"),
+        ({"y": np.arange(60)}, "y holds the values"),
+        ({"y": np.ones(59)}, "y has shape"),
+        ({"sample_weight": -np.ones(60)}, "negative"),
+        ({"sample_weight": np.zeros(60)}, "zero everywhere"),
+        ({"sample_weight": np.full(60, np.nan)}, "NaN"),
+        ({"sample_weight": np.ones(3)}, "sample_weight has shape"),
+        ({"bias": "loose"}, "bias is 'loose'"),
+    ],
+)
+def test_bad_problems_are_refused(change, message):
+    arguments = {"gram": gram(), "y": data()[1], "C": 1.0} | change
+    with pytest.raises(jaxsvm.InputError, match=message):
+        jaxsvm.svm_problem(arguments.pop("gram"), arguments.pop("y"), arguments.pop("C"), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: FrankWolfe(variant="fast"), "variant"),
+        (lambda: sampled(FrankWolfe(), r=0), "r is 0"),
+        (lambda: sampled(FrankWolfe(), final_check="half"), "final_check"),
+        (lambda: sampled(polished(FrankWolfe())), "innermost"),
+        (lambda: polished(FrankWolfe(), 0), "products"),
+        (lambda: jaxsvm.fit(svm(), FrankWolfe(tol=0.0)), "tol is 0"),
+        (lambda: jaxsvm.fit(svm(), FrankWolfe(stop="soon")), "stop"),
+        (lambda: jaxsvm.fit(svm(), FrankWolfe(start="nowhere")), "start"),
+        (lambda: jaxsvm.fit(svm(), FrankWolfe(), init=np.ones(3)), "init"),
+        (lambda: jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), []), "Cs"),
+        (lambda: jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), [1.0, -1.0]), "positive"),
+    ],
+)
+def test_bad_configurations_are_refused(make, message):
+    with pytest.raises(jaxsvm.InputError, match=message):
+        make()
