@@ -54,10 +54,11 @@ class RowsEngine:
     """The join as row numbers of its tables: O(m N) a call, exact, nothing of the features copied."""
 
     name = "rows"
-    exact = True
 
     def __init__(self, tree: Tree) -> None:
         """Take a tree that contracts to one node."""
+        self.ramp = 0.0
+        """Half the width of the ramp that stands for the step from far to close, where a smooth weight is wanted."""
         contracted = tree.within(1, np.inf)
         assert contracted is not None
         self.tree = contracted
@@ -69,7 +70,10 @@ class RowsEngine:
         for sign, mask in enumerate(self.tree.masks()):
             slack_of = tau - node_scores(self.tree, scores[sign])[0]
             far = self.tree.weight[0] * mask * (slack_of >= 0)
+            room = far * slack_of
+            if self.ramp:
+                far = self.tree.weight[0] * mask * np.clip(slack_of / (2 * self.ramp) + 0.5, 0, 1)
             counts.append(table_counts(self.tree, scores[sign], [far]))
-            slacks.append(table_counts(self.tree, scores[sign], [far * slack_of]))
-            slack.append(float(far @ slack_of))
-        return Far((counts[0], counts[1]), (slack[0], slack[1]), slacks)
+            slacks.append(table_counts(self.tree, scores[sign], [room]) if not self.ramp else None)
+            slack.append(float(room.sum()))
+        return Far((counts[0], counts[1]), (slack[0], slack[1]), None if self.ramp else slacks)

@@ -18,7 +18,6 @@ class MergeEngine:
     """Configured for a tree that contracts to three nodes at most; exact."""
 
     name = "merge"
-    exact = True
 
     def __init__(self, tree: Tree, rows: float = 2e7) -> None:
         """Contract to three nodes at most, none larger than `rows`."""
@@ -33,7 +32,7 @@ class MergeEngine:
 
     @property
     def pairs(self) -> int:
-        """Binary searches a call and label, about."""
+        """Binary searches a call and label."""
         return self.tree.pairs(self.hub, self.near[0]) if len(self.near) == 2 else len(self.tree.weight[self.hub])
 
     def __call__(self, scores: tuple[list[np.ndarray], list[np.ndarray]], mode: str = "mid", tau: float = 1.0) -> Far:

@@ -167,6 +167,7 @@ class Join(Prepared):
         categorical: Mapping[str, Sequence[str]] | None = None,
         positive: Any = None,
         missing: str = "refuse",
+        copies: Mapping[str, str] | None = None,
     ) -> None:
         """Encode the keys, find the join tree, drop rows that join with nothing, merge equal rows.
 
@@ -181,6 +182,7 @@ class Join(Prepared):
             positive: The label that is +1; None: the greater one.
             missing: What is done about missing features: "refuse", "impute" (the mean of the column; a level of its own
                 for categories) or "drop" the row. A missing key joins nothing, as in SQL.
+            copies: For tables whose equal rows were merged already, the column that says how many there were.
 
         Raises:
             InputError: On anything that does not fit, a cyclic join, and a join without rows or with one label.
@@ -194,9 +196,12 @@ class Join(Prepared):
         if not (isinstance(label, tuple | list) and len(label) == 2 and label[0] in tables):
             raise InputError(f"label is {label!r}: (table, column) is needed, the table one of {', '.join(names)}.")
         notes: list[str] = []
+        for name, counted in (copies or {}).items():
+            features = {**(features or features_of(tables, attributes(tables, keys), label, None))}
+            features[name] = [c for c in features.get(name, []) if c != counted]
         found = attributes(tables, keys)
         codes = encoded(tables, found)
-        wanted = _features(tables, found, label, features)
+        wanted = features_of(tables, found, label, features)
         categorical = {name: set(columns) for name, columns in (categorical or {}).items()}
         columns = {name: {c: column(name, tables[name], c) for c in wanted[name]} for name in names}
         target = column(label[0], tables[label[0]], label[1])
@@ -226,15 +231,15 @@ class Join(Prepared):
         for name, index in zip(names, rows, strict=True):
             parts = {c: Column(v.values[index], v.missing[index]) for c, v in columns[name].items()}
             blocks.append(_block(name, len(index), parts, categorical.get(name, set()), missing))
-        weights = [np.ones(len(index)) for index in rows]
+        weights = [_copies(name, tables[name], (copies or {}).get(name), rows[k]) for k, name in enumerate(names)]
         for place, name in enumerate(names):
             same = [codes[name][a][rows[place]] for a in shared[place]]
             same += list(blocks[place].X.T) + [category.codes for category in blocks[place].categories]
             same += [y] if name == label[0] else []
-            first, copies = merged(same, len(rows[place]))
-            if len(first) < len(copies):
-                notes.append(f"{name}: {len(copies)} rows are {len(first)} different ones.")
-                rows[place], weights[place] = rows[place][first], np.bincount(copies).astype(float)
+            first, kind = merged(same, len(rows[place]))
+            if len(first) < len(kind):
+                notes.append(f"{name}: {len(kind)} rows are {len(first)} different ones.")
+                rows[place], weights[place] = rows[place][first], np.bincount(kind, weights[place])
                 cut = [category._replace(codes=category.codes[first]) for category in blocks[place].categories]
                 blocks[place] = blocks[place]._replace(X=blocks[place].X[first], categories=cut)
                 y = y[first] if name == label[0] else y
@@ -284,7 +289,21 @@ def _length(name: str, table: Any) -> int:
     return lengths.pop()
 
 
-def _features(tables: Any, keys: Attributes, label: Any, features: Any) -> dict[str, list[str]]:
+def _copies(name: str, table: Any, counted: str | None, rows: np.ndarray) -> np.ndarray:
+    if counted is None:
+        return np.ones(len(rows))
+    values = column(name, table, counted).values.astype(float)[rows]
+    if not (values >= 1).all() or (values != np.floor(values)).any():
+        raise InputError(f"copies[{name!r}] is {counted}: positive whole numbers are needed in it.")
+    return values
+
+
+def features_of(tables: Any, keys: Attributes, label: Any, features: Any) -> dict[str, list[str]]:
+    """The columns of each table that are features.
+
+    Raises:
+        InputError: On tables that do not exist, the label, and columns that the join makes equal.
+    """
     taken = {(table, key) for owners in keys.values() for table, key in owners.items()} | {tuple(label)}
     if features is None:
         return {n: [c for c in column_names(t) if (n, c) not in taken] for n, t in tables.items()}

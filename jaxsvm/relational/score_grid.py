@@ -44,7 +44,6 @@ class GridEngine:
     """Configured for a tree: how many bins the range of scores has."""
 
     name = "grid"
-    exact = False
 
     def __init__(self, tree: Tree, bins: int = BINS) -> None:
         """Take the simplified tree."""
@@ -52,6 +51,8 @@ class GridEngine:
         self.bins = bins
         self.step = 0.0
         """The width h of the last call."""
+        self.ramp = 0.0
+        """As that of `RowsEngine`."""
 
     def __call__(self, scores: tuple[list[np.ndarray], list[np.ndarray]], mode: str = "mid", tau: float = 1.0) -> Far:
         """Count; the mode does not matter."""
@@ -72,7 +73,7 @@ class GridEngine:
             return [np.zeros(len(w)) for w in weight], 0.0
         low = [part[mask].min() for part, mask in zip(s, live, strict=True)]
         reach = sum(part[mask].max() - least for part, mask, least in zip(s, live, low, strict=True))
-        self.step = h = max(reach / self.bins, 1e-300)
+        self.step = h = reach / self.bins if reach > 1e-12 else 1.0
         splits = [_split(part, mask, least, h) for part, mask, least in zip(s, live, low, strict=True)]
         limit = int(np.floor((tau - sum(low)) / h * (1 + 1e-15) + 1e-9))  # far: the sum of bins is at most this
         sent: dict[tuple[int, int], np.ndarray] = {}
@@ -131,9 +132,10 @@ class GridEngine:
         near = sorted(tree.neighbours(i), key=lambda k: sent[k, i].shape[1])
         keys, b, _, lower, upper = self._entries(i, split, weight, near)
         far, slack = np.zeros(len(b)), np.zeros(len(b))
+        wide = int(self.ramp / h)
         if not near:
-            far = (b <= limit).astype(float)
-            slack = far * (room - h * b)
+            slack = np.maximum(room - h * b, 0)
+            far = np.clip((limit + wide + 1 - b) / (2 * wide + 1), 0, 1)
         else:
             last = sent[near[-1], i]
             mass = np.concatenate([np.zeros((len(last), 1)), np.cumsum(last, axis=1)], axis=1)
@@ -142,19 +144,31 @@ class GridEngine:
             )
             others = [sent[k, i] for k in near[:-1]]
             width = _rest_width(others)
+            steps = np.concatenate([np.zeros((len(last), 1)), np.cumsum(mass, axis=1)], axis=1)  # sums over thresholds
             for e in _by_bin(b, width):
                 left = limit - b[e[0]] - np.arange(width)
                 end = np.clip(left + 1, 0, last.shape[1])
                 at = keys[near[-1]][e]
                 rest = _rest(others, [keys[k][e] for k in near[:-1]]) if others else np.ones((len(e), 1))
                 count = mass[at[:, None], end]
-                far[e] = (rest * count).sum(axis=1)
+                far[e] = (rest * (_ramped(mass, steps, at, left, wide) if wide else count)).sum(axis=1)
                 if i == tree.label:
                     value = room - h * (b[e[0]] + np.arange(width))
                     slack[e] = (rest * (value * count - h * first[at[:, None], end])).sum(axis=1)
         of_row = weight * ((1 - split.upper) * far[lower] + split.upper * far[upper])
         total = weight @ ((1 - split.upper) * slack[lower] + split.upper * slack[upper])
         return of_row, float(total)
+
+
+def _ramped(mass: np.ndarray, steps: np.ndarray, at: np.ndarray, left: np.ndarray, wide: int) -> np.ndarray:
+    """The mean of the counts at the thresholds `left - wide ... left + wide`."""
+    most = mass.shape[1] - 1
+
+    def below(threshold: np.ndarray) -> np.ndarray:  # counts at thresholds up to this one, summed
+        beyond = np.maximum(threshold + 1 - most, 0)
+        return steps[at[:, None], np.clip(threshold + 2, 0, most + 1)] + beyond * mass[at, -1][:, None]
+
+    return (below(left + wide) - below(left - wide - 1)) / (2 * wide + 1)
 
 
 def _split(s: np.ndarray, live: np.ndarray, low: float, h: float) -> Split:

@@ -72,7 +72,6 @@ class SketchEngine:
     """Configured for a tree and an accuracy; each count is within a factor `1 + eps`."""
 
     name = "sketch"
-    exact = False
 
     def __init__(self, tree: Tree, eps: float, simplify: bool = True) -> None:
         """Plan: exact sizes of all groups, the accuracy of one compression, grids of ranks, chunks."""
