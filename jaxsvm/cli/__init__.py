@@ -11,6 +11,7 @@ try:
 except ImportError as error:
     raise SystemExit(f"jaxsvm: error: the command needs {error.name}: pip install 'jaxsvm[cli]'") from error
 
+import jaxsvm.cli.relational  # noqa: F401  # registers its command
 from jaxsvm.cli.commands import app
 from jaxsvm.cli.system import use_cache
 

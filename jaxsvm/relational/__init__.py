@@ -13,7 +13,8 @@ from jaxsvm.relational.database import from_duckdb, from_ibis
 from jaxsvm.relational.descent import RelationalFit, fit
 from jaxsvm.relational.gradient import PseudoGradient, far_counts, pseudo_gradient, squared_hinge
 from jaxsvm.relational.moments import Moments, least_squares
-from jaxsvm.relational.sampling import Sample, pegasos, sample
+from jaxsvm.relational.pegasos import pegasos
+from jaxsvm.relational.sampling import Sample, sample
 from jaxsvm.relational.schema import Join
 
 __all__ = [

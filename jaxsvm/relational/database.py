@@ -21,9 +21,7 @@ from jaxsvm.relational.schema import MISSING_CHOICES, Join, features_of
 COPIES = "#copies"
 
 
-def from_duckdb(
-    source: Any, tables: Sequence[str] | Mapping[str, str], label: tuple[str, str], **options: Any
-) -> Join:
+def from_duckdb(source: Any, tables: Sequence[str] | Mapping[str, str], label: tuple[str, str], **options: Any) -> Join:
     """A join of tables or views of a DuckDB database.
 
     Args:
@@ -63,7 +61,9 @@ def from_duckdb(
             connection.close()
 
 
-def from_ibis(connection: Any, tables: Sequence[str] | Mapping[str, str], label: tuple[str, str], **options: Any) -> Join:
+def from_ibis(
+    connection: Any, tables: Sequence[str] | Mapping[str, str], label: tuple[str, str], **options: Any
+) -> Join:
     """The same on any engine that ibis speaks to and that quotes names with `"`: PostgreSQL, Trino, DuckDB, ...
 
     Args:
@@ -92,15 +92,21 @@ def from_query(
     sources = dict(tables) if isinstance(tables, Mapping) else {name: quoted(name) for name in tables}
     if not sources:
         raise InputError("tables is empty: at least one table is needed.")
-    columns = {name: dict.fromkeys(ask(f"SELECT * FROM {source} LIMIT 0").column_names) for name, source in sources.items()}
-    if not (isinstance(label, tuple | list) and len(label) == 2 and label[0] in columns and label[1] in columns[label[0]]):
+    columns = {
+        name: dict.fromkeys(ask(f"SELECT * FROM {source} LIMIT 0").column_names) for name, source in sources.items()
+    }
+    if not (
+        isinstance(label, tuple | list) and len(label) == 2 and label[0] in columns and label[1] in columns[label[0]]
+    ):
         raise InputError(f"label is {label!r}: (table, column) is needed; the tables are {', '.join(columns)}.")
     found = attributes(columns, keys)
     wanted = features_of(columns, found, label, features)
     for name, chosen in wanted.items():
         absent = [c for c in chosen if c not in columns[name]]
         if absent:
-            raise InputError(f"features[{name!r}] names {', '.join(absent)}: table {name} has {', '.join(columns[name])}.")
+            raise InputError(
+                f"features[{name!r}] names {', '.join(absent)}: table {name} has {', '.join(columns[name])}."
+            )
     names = list(sources)
     shared = [frozenset(key for key, owners in found.items() if name in owners) for name in names]
     edges = join_tree(names, shared, names.index(label[0]), lambda i, j: 0.0)
@@ -108,7 +114,9 @@ def from_query(
     fetched = {name: ask(query) for name, query in parts.items()}
     empty = [name for name, table in fetched.items() if not table.num_rows]
     if empty:
-        raise InputError(f"tables make a join without rows (nothing is left of {empty[0]}): look for keys that never match.")
+        raise InputError(
+            f"tables make a join without rows (nothing is left of {empty[0]}): look for keys that never match."
+        )
     join = Join(
         fetched, (label[0], label[1]), wanted, edge_keys,
         categorical=categorical, positive=positive, missing=missing, copies=dict.fromkeys(names, COPIES),

@@ -4,7 +4,8 @@
 
 Three ways to descend, on counts of any engine:
 
-    bundle  cutting planes with the best weights, a proximal term (`bundle.py`); the default
+    bundle  the default: cutting planes with the best weights, a proximal term (`bundle.py`); Newton's steps, proved by the
+            same planes, where the engine can count a smooth weight (rows, grid)
     steps   `beta <- beta - G / (2 lam t)`: F is 2 lam-strongly convex, so the average regret is O(d log T / (lam T)); ten to
             two hundred steps where the paper's analysis asks for 10^14
     paper   the paper's: guard eps, counts from below, steps `1 / (lam sqrt(d t))` in the ball of radius `sqrt(d) / (2 lam)`,
@@ -16,6 +17,7 @@ Every answer carries D and P, `D <= F* <= F(beta) <= P`, from the same counts, w
 import dataclasses
 import time
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,7 @@ from jaxsvm.interruption import watching
 from jaxsvm.relational.bundle import Bundle
 from jaxsvm.relational.gradient import PseudoGradient, engine_for, far_counts, from_counts
 from jaxsvm.relational.moments import prepared
+from jaxsvm.relational.sampling import sample
 from jaxsvm.relational.sketch import SketchEngine
 from jaxsvm.relational.sql import decision_function, to_sql
 from jaxsvm.result import Certificate, Status, StatusCode
@@ -39,6 +42,11 @@ PULL = 0.05
 """Of the proximal term, in units of `E x x'`: half the density of scores at the margin, about."""
 RAMP = 0.1
 """Half the width of the first ramp; margins are 1."""
+HESSIAN_ROWS = 1 << 15
+HESSIAN_ENTRIES = 1 << 23
+"""Rows that are drawn for Hessians, and their entries at most."""
+ALONE = 30
+"""Evaluations after which a step of Newton's that had to be cut is followed by one of the bundle's, where P stands still."""
 METRIC = 1000
 """Features up to which the metric is a matrix, not its diagonal."""
 
@@ -144,16 +152,17 @@ def fit(
     scaled = prepared(join, scale, intercept) if init is None else init.join
     counter, why = engine_for(scaled, engine, eps) if isinstance(engine, str) else (engine, engine.name)
     planes = Bundle.empty(scaled.d, lam) if init is None else dataclasses.replace(init.bundle, lam=lam)
-    run = _Run(scaled, lam, eps, counter, planes, started, max_seconds, callback)
+    run = Run(scaled, lam, eps, counter, planes, started, max_seconds, callback)
     with watching() as stop:
         if method == "bundle":
-            run.bundle_steps(max_steps, tol, stop, None if init is None else init.beta)
+            descend = run.newton_steps if hasattr(counter, "ramp") else run.bundle_steps
+            descend(max_steps, tol, stop, None if init is None else init.beta)
         else:
             run.plain_steps(max_steps, tol, stop, paper=method == "paper")
-    return _answer(run, tol, why)
+    return answer(run, tol, why)
 
 
-class _Run:
+class Run:
     """What descends, and what it knows."""
 
     def __init__(self, join: Any, lam: float, eps: float, engine: Any, planes: Bundle, started: float,
@@ -161,7 +170,17 @@ class _Run:
         self.join, self.lam, self.eps, self.engine, self.planes = join, lam, eps, engine, planes
         self.started, self.max_seconds, self.callback = started, max_seconds, callback
         self.best, self.P, self.D = np.zeros(join.d), np.inf, 0.0
+        self.pull = PULL
         self.taken, self.history, self.stopped, self.finite = 0, [], False, True
+
+    @cached_property
+    def metric(self) -> np.ndarray:
+        """`E x x'` over the join; its diagonal where there are many features."""
+        if self.join.d <= METRIC:
+            return self.join.moments().second
+        pairs = zip(self.join.blocks, self.join.counts(), strict=True)
+        squares = [block._replace(X=block.X**2).transposed(count) for block, count in pairs]
+        return np.diag(np.concatenate(squares) / float(self.join.size))
 
     def counts(self, beta: np.ndarray, mode: str, guard: float = 0.0) -> PseudoGradient:
         """One pass."""
@@ -204,33 +223,67 @@ class _Run:
         return self.stopped or not self.finite or self.P - self.D <= tol * self.D
 
     def bundle_steps(self, max_steps: int, tol: float, stop: Any, first: np.ndarray | None) -> None:
-        """Proximal cutting planes: the pull towards the best point falls where steps help and doubles where not.
-
-        Engines that can make the step from far to close a ramp of half-width mu: its planes change smoothly with beta, so
-        few of them prove the optimum, and what the ramp costs is of order mu^2, and is seen: where it is much of what is
-        left, mu halves.
-        """
-        beta, pull, metric = self.best if first is None else first, PULL, _metric(self.join)
-        smooth = hasattr(self.engine, "ramp")
-        if smooth:
-            self.engine.ramp = RAMP
+        """Proximal cutting planes only."""
+        beta = self.best if first is None else first
         while True:
             before = self.P
-            estimate = self.evaluate(beta)
-            D, weights, model = self.planes.bound()
-            self.D = max(self.D, D)
-            self.noted(estimate)
+            weights = self.prove(self.evaluate(beta))
+            if self.taken >= max_steps or self.over(tol, stop):
+                return
+            beta = self.proximal(before, weights)
+
+    def proximal(self, before: float, weights: np.ndarray) -> np.ndarray:
+        """The next point of the bundle; the pull towards the best one falls where steps helped and doubles where not."""
+        helped = before - self.P > 0.1 * max(before - self.D, 0) if np.isfinite(before) else True
+        self.pull = max(self.pull / 2, PULL / 1024) if helped else min(2 * self.pull, 64 * PULL)
+        beta, near = self.planes.near(self.best, self.pull, self.metric)
+        self.planes.keep(np.maximum(weights, near))
+        return beta
+
+    def newton_steps(self, max_steps: int, tol: float, stop: Any, first: np.ndarray | None) -> None:
+        """Newton's steps on the hinge with a ramp of half-width mu, for engines that count one.
+
+        Gradients are the join's; the Hessian is that of some drawn rows near the margin, which costs nothing beside them
+        (subsampled Newton). At the ramp's optimum one plane proves all but a part of order mu^2, which is seen: where it
+        is much of what is left, mu halves. Along a step the derivative rises: too long a step is cut where it would be 0.
+        """
+        self.engine.ramp, lam = RAMP, self.lam
+        rows = max(min(HESSIAN_ROWS, HESSIAN_ENTRIES // self.join.d), 64)
+        drawn = sample(self.join, rows, 0)
+        centre = self.best if first is None else first
+        estimate = self.evaluate(centre)
+        while True:
+            self.planes.keep(self.prove(estimate))
             if self.taken >= max_steps or self.over(tol, stop):
                 break
-            lost = estimate - self.lam * beta @ beta - self.planes.n[-1] - self.planes.g[-1] @ beta
-            if smooth and lost > 0.25 * tol * estimate and lost > 0.1 * (self.P - self.D):
+            lost = estimate - lam * centre @ centre - self.planes.n[-1] - self.planes.g[-1] @ centre
+            if lost > 0.25 * max(self.P - self.D, tol * self.D):
                 self.engine.ramp /= 2
-            helped = before - self.P > 0.1 * max(before - self.D, 0) if np.isfinite(before) else True
-            pull = max(pull / 2, PULL / 1024) if helped else min(2 * pull, 64 * PULL)
-            beta, near = self.planes.near(self.best, pull, metric)
-            self.planes.keep(np.maximum(weights, near))
-        if smooth:
-            self.engine.ramp = 0.0
+            gradient = self.planes.g[-1] + 2 * lam * centre
+            direction = -np.linalg.solve(_hessian(drawn, centre, self.engine.ramp, lam), gradient)
+            start, t = -float(gradient @ direction), 1.0
+            for _ in range(4):
+                estimate = self.evaluate(centre + t * direction)
+                slope = float((self.planes.g[-1] + 2 * lam * (centre + t * direction)) @ direction)
+                if slope <= 0.5 * start or self.taken >= max_steps:
+                    break
+                t *= start / (start + slope)
+            centre = centre + t * direction
+            stuck = len(self.history) > ALONE and self.history[-8][1] - self.P < 1e-4 * self.P
+            if t < 1 and stuck and self.taken < max_steps:  # cut: few pieces matter, and planes find their corner
+                before = self.P
+                weights = self.prove(estimate)
+                self.prove(self.evaluate(self.proximal(before, weights)))
+                if self.taken < max_steps and not self.over(tol, stop):
+                    estimate = self.evaluate(centre)
+        self.engine.ramp = 0.0
+
+    def prove(self, estimate: float) -> np.ndarray:
+        """The best D of the planes; their weights."""
+        D, weights, _ = self.planes.bound()
+        self.D = max(self.D, D)
+        self.noted(estimate)
+        return weights
 
     def plain_steps(self, max_steps: int, tol: float, stop: Any, paper: bool) -> None:
         """`1 / (2 lam t)`, or the paper's steps, guard, projection and choice."""
@@ -262,7 +315,7 @@ class _Run:
             self.noted(least)
 
 
-def _answer(run: _Run, tol: float, why: str) -> RelationalFit:
+def answer(run: Run, tol: float, why: str) -> RelationalFit:
     P, D = float(run.P), float(run.D)
     gap = P / D - 1 if D > 0 else np.inf
     status = Status.CONVERGED if gap <= tol else Status.INTERRUPTED if run.stopped else Status.MAX_STEPS
@@ -284,11 +337,10 @@ def _answer(run: _Run, tol: float, why: str) -> RelationalFit:
     )  # fmt: skip
 
 
-def _metric(join: Any) -> np.ndarray:
-    """`E x x'` over the join, or its diagonal."""
-    if join.d <= METRIC:
-        return join.moments().second
-    squares = [
-        block._replace(X=block.X**2).transposed(count) for block, count in zip(join.blocks, join.counts(), strict=True)
-    ]
-    return np.diag(np.concatenate(squares) / float(join.size))
+def _hessian(drawn: Any, beta: np.ndarray, ramp: float, lam: float) -> np.ndarray:
+    """Of F with a ramp, from drawn rows; rows farther from the margin give it a floor, where few are near."""
+    slack, H = 1 - drawn.y * (drawn.x @ beta), 2 * lam * np.eye(len(beta))
+    for half, share in ((max(ramp, 0.02), 1.0), (0.5, 0.05)):
+        near = drawn.x[np.abs(slack) < half]
+        H += share * (near.T @ near) / (2 * half * len(slack))
+    return H
