@@ -53,7 +53,10 @@ def truth(join, beta, guard=0.0, tau=1.0):
     x, y, rows = join.materialise()
     slack = tau - y * (x @ beta) - guard * np.abs(x) @ np.abs(beta)
     counts = [
-        [np.bincount(index[(y == sign) & (slack >= 0)], minlength=len(w)) for index, w in zip(rows, join.tree.weight)]
+        [
+            np.bincount(index[(y == sign) & (slack >= 0)], minlength=len(w))
+            for index, w in zip(rows, join.tree.weight, strict=True)
+        ]
         for sign in (1, -1)
     ]
     return counts, np.maximum(slack, 0).mean(), -(x * (y * (slack >= 0))[:, None]).mean(axis=0), np.abs(slack).min()

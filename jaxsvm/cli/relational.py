@@ -58,7 +58,8 @@ def fit_join(
     """Fit a linear SVM over the join of tables in a DuckDB file, without forming the join."""
     check_writable(sql, database)
     keys, features = _keys(key), None
-    names = list(dict.fromkeys([fact, *(table or []), *(name for pair in keys or {} for name in pair)]))
+    named = [fact, *(table or []), *(name for pair in keys or {} for name in pair)]
+    names: list[str] = list(dict.fromkeys(named))
     if len(names) < 2:
         raise InputError("--table is missing: name at least one table that joins --fact, or a --key.")
     if feature:

@@ -5,8 +5,9 @@
     fit.certificate     # dual <= optimum <= primal, of the whole join
     fit.to_sql()        # the query that scores it in the database
 
-Where every dimension table has unique keys the join has as many rows as the fact table, and the fit is exact; where keys
-repeat on both sides of a join (orders and clicks of a customer) it may have 10^12, and each step costs what its tables do.
+Where every dimension table has unique keys the join has as many rows as the fact table, and the fit is exact; where
+keys repeat on both sides of a join (orders and clicks of a customer) it may have 10^12, and each step costs what its
+tables do.
 """
 
 from jaxsvm.relational.database import from_duckdb, from_ibis

@@ -5,11 +5,12 @@ Weights `alpha(x)` in [0, 1] give a plane below the mean hinge, `n + g.beta` wit
 
     D(w) = sum_t w_t n_t - |sum_t w_t g_t|^2 / (4 lam)  <=  F*
 
-for any w on the simplex: the window of iterates that the stability-free certificate averages is the special case of equal
-weights, and `beta = -sum_t w_t g_t / (2 lam)` with `w = 1 / t` is the step `1 / (2 lam t)`. The best weights are a small
-quadratic program; its beta minimises the model of F (Teo, Vishwanathan, Smola, Le, "Bundle Methods for Regularized Risk
-Minimization", JMLR 2010), here with a proximal term around the best point in the metric `E x x'`, which is the curvature of the mean hinge but for
-a factor (the density of scores at the margin): steps are Newton's, about, and the planes correct them.
+for any w on the simplex: the window of iterates that the stability-free certificate averages is the special case of
+equal weights, and `beta = -sum_t w_t g_t / (2 lam)` with `w = 1 / t` is the step `1 / (2 lam t)`. The best weights are
+a small quadratic program; its beta minimises the model of F (Teo, Vishwanathan, Smola, Le, "Bundle Methods for
+Regularized Risk Minimization", JMLR 2010), here with a proximal term around the best point in the metric `E x x'`,
+which is the curvature of the mean hinge but for a factor (the density of scores at the margin): steps are Newton's,
+about, and the planes correct them.
 """
 
 import dataclasses

@@ -1,13 +1,14 @@
 """Inside-Out: sums over the rows of a join from two passes over its tables, in any commutative semiring.
 
-With a factor `f_i[r]` for each row of each table, the message of table i to its neighbour j and the marginal of a row are
+With a factor `f_i[r]` for each row of each table, the message of table i to its neighbour j and the marginal of a row
+are
 
-    msg(i -> j)[g] = sum over rows r of i with key g of  f_i[r] * product of msg(k -> i)[key of r] over neighbours k != j
-    out(i)[r]      = f_i[r] * product of msg(k -> i)[key of r] over all neighbours k
+    msg(i -> j)[g] = sum over rows r of i with key g of  f_i[r] * product of msg(k -> i)[key of r] over neighbours k !=
+    j out(i)[r]      = f_i[r] * product of msg(k -> i)[key of r] over all neighbours k
 
-(Abo Khamis, Ngo, Rudra, "FAQ: Questions Asked Frequently", PODS 2016; all messages at once instead of one root a table.)
-With `+` and `*` the marginal is how many rows of the join go through r. Counts are float64: sums and products of numbers
-that are not negative, so beyond 2^53 they are right to about `m eps log n`, relatively.
+(Abo Khamis, Ngo, Rudra, "FAQ: Questions Asked Frequently", PODS 2016; all messages at once instead of one root a
+table.) With `+` and `*` the marginal is how many rows of the join go through r. Counts are float64: sums and products
+of numbers that are not negative, so beyond 2^53 they are right to about `m eps log n`, relatively.
 """
 
 from typing import Any, NamedTuple

@@ -1,9 +1,10 @@
 """A join whose tables lie in a database: the set-oriented part is SQL that runs there, once.
 
-For each table one query: its projection to keys, features and label; rows without a key away; the semijoins of Yannakakis
-(1981) up and down the join tree, which leave just the rows that join; the key of each edge as `DENSE_RANK`, which numbers
-both sides alike since after the semijoins both have the same keys; equal rows merged with `COUNT(*)`. What comes over is
-numbers, features and multiplicities, as Arrow columns. The iterations then run on these reduced tables.
+For each table one query: its projection to keys, features and label; rows without a key away; the semijoins of
+Yannakakis (1981) up and down the join tree, which leave just the rows that join; the key of each edge as `DENSE_RANK`,
+which numbers both sides alike since after the semijoins both have the same keys; equal rows merged with `COUNT(*)`.
+What comes over is numbers, features and multiplicities, as Arrow columns. The iterations then run on these reduced
+tables.
 
 The SQL is standard (EXISTS, window functions, common table expressions), so the same text serves DuckDB and, by ibis,
 PostgreSQL, Trino and others that quote names with `"`.
@@ -154,9 +155,9 @@ def _queries(
     steps = []
     for i, name in enumerate(names):
         key_columns = [owners[name] for owners in found.values() if name in owners]
-        kept = dict.fromkeys([*key_columns, *wanted[name], *([label[1]] if name == label[0] else [])])
+        kept: list[str] = list(dict.fromkeys([*key_columns, *wanted[name], *([label[1]] if name == label[0] else [])]))
         needed = list(key_columns) + (list(kept) if missing == "drop" else [])
-        tests = " AND ".join(f"{quoted(c)} IS NOT NULL" for c in dict.fromkeys(needed)) or "TRUE"
+        tests = " AND ".join(f"{quoted(c)} IS NOT NULL" for c in sorted(set(needed))) or "TRUE"
         what = ", ".join(map(quoted, kept)) or "1 AS nothing"
         steps.append(f"base{i} AS (SELECT {what} FROM {sources[name]} AS t WHERE {tests})")
     for i in reversed(order):

@@ -4,12 +4,12 @@
 
 Three ways to descend, on counts of any engine:
 
-    bundle  the default: cutting planes with the best weights, a proximal term (`bundle.py`); Newton's steps, proved by the
-            same planes, where the engine can count a smooth weight (rows, grid)
-    steps   `beta <- beta - G / (2 lam t)`: F is 2 lam-strongly convex, so the average regret is O(d log T / (lam T)); ten to
-            two hundred steps where the paper's analysis asks for 10^14
-    paper   the paper's: guard eps, counts from below, steps `1 / (lam sqrt(d t))` in the ball of radius `sqrt(d) / (2 lam)`,
-            the iterate of the least estimate; the constants that go together (its Theorem 1 prints another step)
+    bundle  the default: cutting planes with the best weights, a proximal term (`bundle.py`); Newton's steps, proved by
+            the same planes, where the engine can count a smooth weight (rows, grid)
+    steps   `beta <- beta - G / (2 lam t)`: F is 2 lam-strongly convex, so the average regret is O(d log T / (lam T));
+            ten to two hundred steps where the paper's analysis asks for 10^14
+    paper   the paper's: guard eps, counts from below, steps `1 / (lam sqrt(d t))` in the ball of radius
+            `sqrt(d) / (2 lam)`, the iterate of the least estimate; constants that go together (Theorem 1 has others)
 
 Every answer carries D and P, `D <= F* <= F(beta) <= P`, from the same counts, with no assumption of stability.
 """
@@ -46,7 +46,7 @@ HESSIAN_ROWS = 1 << 15
 HESSIAN_ENTRIES = 1 << 23
 """Rows that are drawn for Hessians, and their entries at most."""
 ALONE = 30
-"""Evaluations after which a step of Newton's that had to be cut is followed by one of the bundle's, where P stands still."""
+"""Evaluations after which a step of Newton's that was cut is followed by one of the bundle's, where P stands."""
 METRIC = 1000
 """Features up to which the metric is a matrix, not its diagonal."""
 
@@ -99,7 +99,8 @@ class RelationalFit:
 
     def __repr__(self) -> str:
         P, D, gap = (float(part) for part in self.certificate)
-        return f"RelationalFit({self.status.name}, F* in [{D:.6g}, {P:.6g}], gap {gap:.1e}, {self.steps} steps, {self.engine})"
+        interval = f"F* in [{D:.6g}, {P:.6g}], gap {gap:.1e}"
+        return f"RelationalFit({self.status.name}, {interval}, {self.steps} steps, {self.engine})"
 
 
 def fit(
@@ -128,7 +129,7 @@ def fit(
         C: The penalty of `|beta|^2 / 2 + C sum hinge`, instead of lam.
         tol: The relative gap that ends it.
         max_steps: Cap on evaluations.
-        scale: What is done to numbers first: "none", "max" (the paper's) or "standard"; `coef` is for features as given.
+        scale: What is done to numbers first: "none", "max" (the paper's) or "standard"; `coef` is for those given.
         intercept: Whether there is a constant; it is regularised, as one more feature 1.
         method: "bundle", "steps" or "paper"; see the module.
         init: A fit of the same join, scale and engine at another lam: its planes hold here too.
@@ -220,7 +221,7 @@ class Run:
         """Whether to end: certified, told to, out of time, or not finite."""
         late = self.max_seconds is not None and time.monotonic() - self.started > self.max_seconds
         self.stopped = self.stopped or stop.seen or late
-        return self.stopped or not self.finite or self.P - self.D <= tol * self.D
+        return self.stopped or not self.finite or tol * self.D >= self.P - self.D
 
     def bundle_steps(self, max_steps: int, tol: float, stop: Any, first: np.ndarray | None) -> None:
         """Proximal cutting planes only."""
@@ -233,7 +234,7 @@ class Run:
             beta = self.proximal(before, weights)
 
     def proximal(self, before: float, weights: np.ndarray) -> np.ndarray:
-        """The next point of the bundle; the pull towards the best one falls where steps helped and doubles where not."""
+        """The next point of the bundle; the pull to the best one falls where steps helped and doubles where not."""
         helped = before - self.P > 0.1 * max(before - self.D, 0) if np.isfinite(before) else True
         self.pull = max(self.pull / 2, PULL / 1024) if helped else min(2 * self.pull, 64 * PULL)
         beta, near = self.planes.near(self.best, self.pull, self.metric)
@@ -243,9 +244,9 @@ class Run:
     def newton_steps(self, max_steps: int, tol: float, stop: Any, first: np.ndarray | None) -> None:
         """Newton's steps on the hinge with a ramp of half-width mu, for engines that count one.
 
-        Gradients are the join's; the Hessian is that of some drawn rows near the margin, which costs nothing beside them
-        (subsampled Newton). At the ramp's optimum one plane proves all but a part of order mu^2, which is seen: where it
-        is much of what is left, mu halves. Along a step the derivative rises: too long a step is cut where it would be 0.
+        Gradients are the join's; the Hessian is that of some drawn rows near the margin, which costs nothing
+        beside them (subsampled Newton). At the ramp's optimum one plane proves all but a part of order mu^2, which is
+        seen: where it is much of what is left, mu halves. Too long a step is cut where its derivative would be 0.
         """
         self.engine.ramp, lam = RAMP, self.lam
         rows = max(min(HESSIAN_ROWS, HESSIAN_ENTRIES // self.join.d), 64)
@@ -316,6 +317,7 @@ class Run:
 
 
 def answer(run: Run, tol: float, why: str) -> RelationalFit:
+    """The fit of a run."""
     P, D = float(run.P), float(run.D)
     gap = P / D - 1 if D > 0 else np.inf
     status = Status.CONVERGED if gap <= tol else Status.INTERRUPTED if run.stopped else Status.MAX_STEPS
@@ -331,8 +333,9 @@ def answer(run: Run, tol: float, why: str) -> RelationalFit:
         given += [f"{table}.{name}" for name in block.names if name]
         given += [f"{table}.{c.name}={level}" for c in block.categories for level in c.levels]
     certificate = Certificate(np.float64(P), np.float64(D), np.float64(gap))  # pyright: ignore[reportArgumentType]
+    code = StatusCode(np.int32(status))  # pyright: ignore[reportArgumentType]
     return RelationalFit(
-        np.concatenate(coef), constant, run.best, certificate, StatusCode(np.int32(status)), run.taken, why,  # pyright: ignore[reportArgumentType]
+        np.concatenate(coef), constant, run.best, certificate, code, run.taken, why,
         time.monotonic() - run.started, np.array(run.history), run.join, run.planes, run.lam, given,
     )  # fmt: skip
 

@@ -1,8 +1,8 @@
 """What every engine answers: how many rows of the join, through each row of each table, are far from the margin.
 
 A row x of the join with label l is *far* where `score_l(x) = sum_i s_i[r_i] <= 1`: its hinge is active (under every
-eps-perturbation of the row, where the scores have a guard). Engines differ in how they count (the paper proves that exact
-counts are #P-hard in general):
+eps-perturbation of the row, where the scores have a guard). Engines differ in how they count (the paper proves that
+exact counts are #P-hard in general):
 
     rows     the whole join as row numbers of its tables, where it is small enough: exact
     merge    three nodes or two: sorted merges through the middle one: exact

@@ -1,8 +1,8 @@
 """The pseudo-gradient of the paper, from counts of far rows: the exact hinge gradient of slightly perturbed data.
 
 Abo-Khamis, Im, Moseley, Pruhs, Samadian, "A Relational Gradient Descent Algorithm For Support Vector Machine Training"
-(arXiv 2005.05325), for `F(beta) = mean max(0, 1 - y beta.x) + lam |beta|^2`. With the far rows through each row of a table,
-`c`, the sums over values of features that the paper takes one count each for are products `X_i' c`, and
+(arXiv 2005.05325), for `F(beta) = mean max(0, 1 - y beta.x) + lam |beta|^2`. With the far rows through each row of a
+table, `c`, the sums over values of features that the paper takes one count each for are products `X_i' c`, and
 
     G = sum_l -l X_i' c_i^l / N + 2 lam beta        (printed with lam beta: wrong for this F)
 
@@ -102,7 +102,7 @@ def far_counts(
     engine: Any = "auto",
     tau: float = 1.0,
 ) -> Far:
-    """How many rows of the join are far (`y beta.x + guard |beta|.|x| <= tau`) through each row of each table, by label.
+    """How many rows of the join are far (`y beta.x + guard |beta|.|x| <= tau`) a row of each table, by label.
 
     Args:
         join: The join.

@@ -3,7 +3,8 @@
 A join is a hypergraph: its key attributes are the vertices, its tables the edges. It is acyclic where a tree over the
 tables exists in which the tables of each attribute are connected; then one pass over the tree counts the join.
 GYO (Graham; Yu and Ozsoyoglu 1979) removes ears until one table is left, and what it cannot remove is the cyclic core.
-The tree is a spanning tree of maximum weight, where an edge weighs the attributes it shares (Bernstein and Goodman 1981).
+The tree is a spanning tree of maximum weight, where an edge weighs the attributes it shares (Bernstein and Goodman
+1981).
 """
 
 from collections.abc import Callable, Sequence

@@ -21,7 +21,8 @@ def attributes(tables: Mapping[str, Any], keys: Any) -> Attributes:
             `{("flights", "weather"): ["origin", "time_hour"], ("flights", "airports"): {"dest": "faa"}}`.
 
     Raises:
-        InputError: On tables and columns that do not exist, pairs of no columns, and two columns of one table that would
+        InputError: On tables and columns that do not exist, pairs of no columns, and two columns of one table that
+        would
             have to be equal.
     """
     if keys is None:
@@ -46,8 +47,8 @@ def attributes(tables: Mapping[str, Any], keys: Any) -> Attributes:
     for pair, columns in keys.items():
         if not (isinstance(pair, tuple) and len(pair) == 2 and set(pair) <= set(tables) and pair[0] != pair[1]):
             raise InputError(f"keys has {pair!r}: a pair of two of the tables {', '.join(tables)} is needed.")
-        columns = [columns] if isinstance(columns, str) else columns
-        named = dict(columns) if isinstance(columns, Mapping) else {key: key for key in columns}
+        listed = [columns] if isinstance(columns, str) else columns
+        named = dict(listed) if isinstance(listed, Mapping) else {key: key for key in listed}
         if not named:
             raise InputError(f"keys[{pair!r}] is empty: name the columns that join the two tables, or leave it out.")
         for ours, theirs in named.items():
@@ -96,7 +97,7 @@ def encoded(tables: Mapping[str, Any], wanted: Attributes) -> dict[str, dict[str
 
 
 def edge_ids(one: list[np.ndarray], two: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray, int]:
-    """Dense ids of the combinations of codes on both sides of an edge, and how many there are; 0 where nothing is shared.
+    """Dense ids of the combinations of codes on both sides of an edge, and how many there are.
 
     Args:
         one: Codes of the shared attributes on one side, each `(n_i,)`.

@@ -83,8 +83,8 @@ def prepared(join: Any, scale: str = "none", intercept: bool = False) -> Any:
     Args:
         join: Features as given.
         scale: "none"; "max": by the largest size of a feature among rows that join, as in the paper; "standard": mean 0
-            and variance 1 over the rows of the join, whose perturbations then are smaller too. Levels of categories stay
-            0 and 1.
+            and variance 1 over the rows of the join, whose perturbations then are smaller too. Levels of categories
+            stay 0 and 1.
         intercept: Whether there is a constant feature 1; it is regularised like the others.
 
     Raises:
@@ -93,25 +93,25 @@ def prepared(join: Any, scale: str = "none", intercept: bool = False) -> Any:
     if scale not in SCALES:
         raise InputError(f"scale is {scale!r}: one of {', '.join(SCALES)} is needed.")
     N, blocks = float(join.size), []
-    for i, (block, out) in enumerate(zip(join.blocks, join.counts(), strict=True)):
-        mean, size = block.mean, block.scale
+    for i, (given, out) in enumerate(zip(join.blocks, join.counts(), strict=True)):
+        mean, size = given.mean, given.scale
         if scale == "max":
-            size = np.abs(block.X).max(axis=0, initial=0)
+            size = np.abs(given.X).max(axis=0, initial=0)
         elif scale == "standard":
-            mean = block.X.T @ out / N
-            size = np.sqrt(((block.X - mean) ** 2).T @ out / N)
+            mean = given.X.T @ out / N
+            size = np.sqrt(((given.X - mean) ** 2).T @ out / N)
             size = np.where(size > 1e-12 * np.abs(mean), size, 0)
         size = np.where(size > 0, size, 1.0)
-        block = block._replace(X=(block.X - mean) / size, mean=mean, scale=size)
+        scaled = given._replace(X=(given.X - mean) / size, mean=mean, scale=size)
         if intercept and i == join.tree.label:
-            block = block._replace(
-                X=np.append(block.X, np.ones((len(block.X), 1)), axis=1),
-                names=[*block.names, ""],
+            scaled = scaled._replace(
+                X=np.append(scaled.X, np.ones((len(scaled.X), 1)), axis=1),
+                names=[*scaled.names, ""],
                 mean=np.append(mean, 0.0),
                 scale=np.append(size, 1.0),
-                fill=np.append(block.fill, np.nan),
+                fill=np.append(scaled.fill, np.nan),
             )
-        blocks.append(block)
+        blocks.append(scaled)
     from jaxsvm.relational.schema import Prepared
 
     fields = {field.name: getattr(join, field.name) for field in dataclasses.fields(Prepared)}

@@ -41,7 +41,8 @@ def pegasos(
         batch: Rows a step.
         scale: As in `fit`.
         intercept: As in `fit`.
-        tol: The relative gap for which the status says CONVERGED. One point proves little from below: the certificate is
+        tol: The relative gap for which the status says CONVERGED. One point proves little from below: the certificate
+        is
             honest, and wide; `fit` proves more.
     """
     require_positive("lam", lam)

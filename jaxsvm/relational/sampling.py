@@ -1,8 +1,8 @@
 """Rows of a join drawn uniformly and independently, without the join.
 
-Exact weights (Chaudhuri, Motwani, Narasayya, "On Random Sampling over Joins", SIGMOD 1999; Zhao et al. 2018): a row of the
-root with probability proportional to how many joined rows go through it, then at each edge a row of the neighbour with
-the same key, in proportion to the part of the join behind it. O(m log n) a draw.
+Exact weights (Chaudhuri, Motwani, Narasayya, "On Random Sampling over Joins", SIGMOD 1999; Zhao et al. 2018): a row of
+the root with probability proportional to how many joined rows go through it, then at each edge a row of the neighbour
+with the same key, in proportion to the part of the join behind it. O(m log n) a draw.
 """
 
 from typing import Any, NamedTuple
@@ -21,7 +21,8 @@ class Sample(NamedTuple):
     Attributes:
         x: Features, `(n, d)`, a column for each level.
         y: Signs, `(n,)`.
-        rows: The row of each table, as the join keeps them, `(n,)` each; `join.rows[i]` says which given rows these are.
+        rows: The row of each table, as the join keeps them, `(n,)` each; `join.rows[i]` says which given rows these
+        are.
     """
 
     x: np.ndarray

@@ -174,7 +174,8 @@ class Join(Prepared):
         Args:
             tables: By name: pandas or Arrow tables, dicts of arrays, paths of Parquet or CSV files.
             label: The table (normally the one of facts) and its column, which has two values.
-            features: The columns of each table that are features; None: all that are neither keys nor the label. Numbers
+            features: The columns of each table that are features; None: all that are neither keys nor the label.
+            Numbers
                 are taken as they are; strings and booleans are categories.
             keys: What joins; None: columns of equal names. Else `{(table, table): columns}`, where columns is a name, a
                 list of names, or `{column of the first: column of the second}`.
@@ -202,7 +203,7 @@ class Join(Prepared):
         found = attributes(tables, keys)
         codes = encoded(tables, found)
         wanted = features_of(tables, found, label, features)
-        categorical = {name: set(columns) for name, columns in (categorical or {}).items()}
+        as_category = {name: set(columns) for name, columns in (categorical or {}).items()}
         columns = {name: {c: column(name, tables[name], c) for c in wanted[name]} for name in names}
         target = column(label[0], tables[label[0]], label[1])
         kept = [np.ones(_length(name, tables[name]), bool) for name in names]
@@ -230,7 +231,7 @@ class Join(Prepared):
         blocks = []
         for name, index in zip(names, rows, strict=True):
             parts = {c: Column(v.values[index], v.missing[index]) for c, v in columns[name].items()}
-            blocks.append(_block(name, len(index), parts, categorical.get(name, set()), missing))
+            blocks.append(_block(name, len(index), parts, as_category.get(name, set()), missing))
         weights = [_copies(name, tables[name], (copies or {}).get(name), rows[k]) for k, name in enumerate(names)]
         for place, name in enumerate(names):
             same = [codes[name][a][rows[place]] for a in shared[place]]
@@ -254,7 +255,9 @@ class Join(Prepared):
             raise InputError("tables make a join of more than 1e308 rows: float64 cannot count it.")
 
     def __repr__(self) -> str:
-        parts = ", ".join(f"{n} ({len(r)} rows, {b.d} features)" for n, r, b in zip(self.names, self.rows, self.blocks))
+        parts = ", ".join(
+            f"{n} ({len(r)} rows, {b.d} features)" for n, r, b in zip(self.names, self.rows, self.blocks, strict=True)
+        )
         return f"Join of {self.size:,} rows: {parts}"
 
 
@@ -361,8 +364,8 @@ def _signs(label: Any, target: Column, rows: np.ndarray, positive: Any) -> tuple
         classes = np.array([negative[0] if len(negative) == 1 else f"not {positive}", positive], object)
     if len(classes) != 2:
         shown = ", ".join(map(str, classes[:10]))
-        raise InputError(f"label {label[0]}.{label[1]} has {len(classes)} values among rows that join ({shown}): two are "
-                         "needed, or `positive`, which is told from all others.")  # fmt: skip
+        raise InputError(f"label {label[0]}.{label[1]} has {len(classes)} values among rows that join ({shown}): two "
+                         "are needed, or `positive`, which is told from all others.")  # fmt: skip
     return np.where(values == classes[1], 1.0, -1.0), classes
 
 

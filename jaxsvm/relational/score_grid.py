@@ -1,6 +1,7 @@
 """Counts on a grid of scores: the fast engine for joins of any size, whose certificate is rigorous all the same.
 
-Each row's score is split between the two grid points beside it so that its mean is kept, `s = (1 - q) h b + q h (b + 1)`.
+Each row's score is split between the two grid points beside it so that its mean is kept: `s = h (b + q)` with shares
+`1 - q` and q.
 Messages are histograms `(G, bins)`, and histograms of sums are shifted sums of histograms, exactly. What is counted is
 
     alpha(x) = P(blurred score of x <= 1)  in [0, 1]
@@ -182,7 +183,7 @@ def _rest_width(histograms: list[np.ndarray]) -> int:
 
 
 def _rest(histograms: list[np.ndarray], keys: list[np.ndarray]) -> np.ndarray:
-    """Histograms of the sums of independent parts, `(entries, bins)`; directly, since an FFT would lose small counts."""
+    """Histograms of sums of independent parts, `(entries, bins)`; directly, since an FFT would lose small counts."""
     out = histograms[0][keys[0]]
     for part, key in zip(histograms[1:], keys[1:], strict=True):
         theirs = part[key]

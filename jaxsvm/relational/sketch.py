@@ -1,19 +1,20 @@
-"""Counts under one additive inequality from small sorted sketches: each within a factor 1 + eps, for a join of any size.
+"""Counts under one additive inequality from small sorted sketches: each within a factor 1 + eps, at any size.
 
-Abo-Khamis, Im, Moseley, Pruhs, Samadian, "Approximate Aggregate Queries Under Additive Inequalities" (arXiv 2003.10588):
-Inside-Out in the semiring of multisets of scores (union, sums of pairs), where each multiset is cut down to a sketch that
-keeps the order statistics at ranks which grow by a factor. Where we depart from it:
+Abo-Khamis, Im, Moseley, Pruhs, Samadian, "Approximate Aggregate Queries Under Additive Inequalities" (arXiv
+2003.10588): Inside-Out in the semiring of multisets of scores (union, sums of pairs), where each multiset is cut down
+to a sketch that keeps the order statistics at ranks which grow by a factor. Where we depart from it:
 
 - Ranks are integers, `w_0 = 1, w_(k+1) = max(w_k + 1, floor((1 + eps_0) w_k))`: unfloored powers, as printed, would
   break `count^ <= count` for small counts. Groups of up to `2 / eps` rows are kept exactly.
 - One compression a message instead of one for each pairwise union: a union costs nothing (the worse factor of the two
   holds), only compressions and products multiply errors. On a path of m tables they do so m - 1 times at most, so
-  `eps_0 = (1 + eps)^(1 / E) - 1` with E from the tree; sketches are a hundred times smaller than by the printed analysis.
+  `eps_0 = (1 + eps)^(1 / E) - 1` with E from the tree; sketches are a hundred times smaller than by the printed
+  analysis.
 - A cell of ranks `(w_(k-1), w_k]` has all its mass at one representative: its last rank ("lower": `count / (1 + eps) <=
-  count^ <= count`), its first ("upper"), or the middle one ("mid": between the two, errors cancel). Total mass is exact.
+  count^ <= count`), its first ("upper"), or the middle one ("mid": between the two). Total mass is exact.
 
-Everything is one compiled program a tree with static shapes; groups are padded to classes of sizes and worked on in chunks
-whose points stay below `POINTS`. On the CPU NumPy does the sorts, which takes a seventh of the time of XLA's.
+Everything is one compiled program a tree with static shapes; groups are padded to classes of sizes and worked on in
+chunks whose points stay below `POINTS`. On the CPU NumPy does the sorts, which takes a seventh of the time of XLA's.
 """
 
 from functools import partial
@@ -130,7 +131,7 @@ class SketchEngine:
     # --- the plan ---
 
     def _program(self) -> tuple[list[Step], dict[str, Any], list[tuple[str, str]]]:
-        """Compressions in an order that works; for each product its combinations; what each node's counts are made of."""
+        """Compressions in an order that works; for each product its combinations; what makes counts."""
         tree, steps, products = self.tree, [], {}
 
         def product(i: int, near: tuple[int, ...]) -> str:
@@ -227,7 +228,8 @@ def _chunked(values: np.ndarray, kept: int, fill: Any) -> np.ndarray:
     return out.reshape(chunks, kept, *values.shape[1:])
 
 
-# --- the compiled program ------------------------------------------------------------------------------------------------
+# --- the compiled program
+# ------------------------------------------------------------------------------------------------
 
 
 @partial(jax.jit, static_argnums=(0, 1))

@@ -1,8 +1,8 @@
 """A join tree without its features: rows, the ids of the keys they share, multiplicities, labels. Edges can contract.
 
-Two neighbours contract into one node whose rows are their joined pairs, held as row numbers of the tables: no feature is
-copied. Where one of them has unique keys nothing grows, so a snowflake becomes its fact table; where the whole join is
-small it becomes one node, and a linear function of it is a few gathers.
+Two neighbours contract into one node whose rows are their joined pairs, held as row numbers of the tables: no feature
+is copied. Where one of them has unique keys nothing grows, so a snowflake becomes its fact table; where the whole join
+is small it becomes one node, and a linear function of it is a few gathers.
 """
 
 import dataclasses
