@@ -14,6 +14,7 @@ import itertools
 import os
 import resource
 import time
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -109,7 +110,7 @@ def scale(sketch=True):
         if sketch:
             engines.append(("sketch eps 0.1", SketchEngine(scaled.tree, 0.1)))
         for name, engine in engines:
-            work = lambda engine=engine: pseudo_gradient(scaled, beta, 0.01, 0.1, engine=engine)
+            work = partial(pseudo_gradient, scaled, beta, 0.01, 0.1, engine=engine)
             if name.startswith("sketch"):
                 timed(work)  # compiles
             found, wall, cpu = timed(work, 2 if m == 3 else 1)
@@ -126,12 +127,12 @@ def scale(sketch=True):
 def cost(plot=None):
     def seconds(join, engine):
         beta = np.random.default_rng(1).normal(size=join.d)
-        work = lambda: pseudo_gradient(join, beta, 0.01, engine=engine)
+        work = partial(pseudo_gradient, join, beta, 0.01, engine=engine)
         work()
         return timed(work, 3)[2]
 
     results = {}
-    for name, make in (("grid", lambda tree: GridEngine(tree)), ("sketch", lambda tree: SketchEngine(tree, 0.3))):
+    for name, make in (("grid", GridEngine), ("sketch", partial(SketchEngine, eps=0.3))):
         by_N = []
         for keys in (200, 63, 20):
             join = path(3, 10_000, keys)

@@ -130,7 +130,7 @@ def test_simplex_maximum():
 
 
 def shop(db):
-    """A snowflake with composite and differently named keys, missing values, equal rows, rows that join with nothing."""
+    """A snowflake with composite and differently named keys, missing values, rows that join with nothing."""
     rng = np.random.default_rng(0)
     pa = pytest.importorskip("pyarrow")
     n = 400
@@ -213,7 +213,8 @@ def test_the_command(tmp_path):
     with duckdb.connect(str(path)) as db:
         shop(db)
     arguments = ["relational", "--database", str(path), "--fact", "sales", "--label", "returned", "--missing", "impute",
-                 "--key", "sales.shop=shops.id", "--lam", "0.01", "--sql", str(tmp_path / "score.sql"), "--json"]  # fmt: skip
+                 "--key", "sales.shop=shops.id", "--lam", "0.01", "--sql", str(tmp_path / "score.sql")]  # fmt: skip
+    arguments.append("--json")
     result = testing.CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     assert '"status": "CONVERGED"' in result.stdout
