@@ -8,7 +8,7 @@ carries its own proof of quality:
     fit = jaxsvm.fit(problem, jaxsvm.FrankWolfe(tol=1e-4))
 """
 
-from jaxsvm import datasets, implicit, kernels
+from jaxsvm import datasets, implicit, kernels, relational
 from jaxsvm.ball import Ball, ball, is_coreset, meb_problem
 from jaxsvm.errors import ConvergenceError, ConvergenceWarning, DataError, InputError, PrecisionWarning
 from jaxsvm.gram.build import gram
@@ -80,6 +80,7 @@ __all__ = [
     "meb_problem",
     "polished",
     "predict",
+    "relational",
     "sampled",
     "slack",
     "slack_problem",

@@ -11,7 +11,7 @@ try:
 except ImportError as error:
     raise SystemExit(f"jaxsvm: error: the command needs {error.name}: pip install 'jaxsvm[cli]'") from error
 
-from jaxsvm.cli import coreset  # noqa: F401 - registers its command
+from jaxsvm.cli import coreset, relational  # noqa: F401 - they register their commands
 from jaxsvm.cli.commands import app
 from jaxsvm.cli.system import use_cache
 

@@ -18,9 +18,7 @@ ENDS = (".npz", ".parquet", ".pq", ".svm", ".svmlight", ".libsvm", ".txt")
 @command
 def coreset(
     files: Annotated[list[str], typer.Argument(metavar="FILE...", help="svmlight, CSV, npz or Parquet files.")],
-    size: Annotated[
-        int, typer.Option("--size", help="Points of the coreset: ten times d, at least.")
-    ] = 1000,
+    size: Annotated[int, typer.Option("--size", help="Points of the coreset: ten times d, at least.")] = 1000,
     C: Annotated[
         float, typer.Option("--C", "--lambda", help="What multiplies the loss: the largest to be used.")
     ] = 1.0,

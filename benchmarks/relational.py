@@ -1,0 +1,283 @@
+"""Joins that are never formed: against a solver on the materialised join, at scale, in N, table size and eps.
+
+    python benchmarks/relational.py flights        # must show 2: nycflights13, our interval and LIBLINEAR's objective
+    python benchmarks/relational.py scale          # must show 3: N = 2e10 and over 1e12: seconds a pseudo-gradient
+    python benchmarks/relational.py cost [--plot]  # must show 4: against N, table size and eps
+    python benchmarks/relational.py breakeven      # must show 5: DuckDB materialises, scikit-learn trains, and we
+    python benchmarks/relational.py knapsack       # must show 6: the counting-knapsack gadget
+
+Seconds are wall and CPU of this process; memory is the peak of the resident set.
+"""
+
+import argparse
+import itertools
+import os
+import resource
+import time
+from functools import partial
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from jaxsvm import relational
+from jaxsvm.relational.gradient import pseudo_gradient
+from jaxsvm.relational.merge import MergeEngine
+from jaxsvm.relational.moments import prepared
+from jaxsvm.relational.score_grid import GridEngine
+from jaxsvm.relational.sketch import SketchEngine
+
+FLIGHTS = Path(__file__).resolve().parent.parent.parent / "shared" / "data" / "relational" / "nycflights13"
+KEYS = {
+    ("flights", "planes"): "tailnum",
+    ("flights", "weather"): ["origin", "time_hour"],
+    ("flights", "airports"): {"dest": "faa"},
+    ("flights", "airlines"): "carrier",
+}
+FEATURES = {
+    "flights": ["dep_delay", "distance", "hour", "month", "origin"],
+    "planes": ["year", "seats", "engines", "engine"],
+    "weather": ["temp", "humid", "wind_speed", "precip", "visib", "pressure"],
+    "airports": ["lat", "lon", "alt"],
+    "airlines": ["carrier"],
+}
+
+
+def peak():
+    """The largest resident set so far, in MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def timed(work, times=1):
+    """The result, and the least wall and CPU seconds."""
+    best = (np.inf, np.inf)
+    for _ in range(times):
+        wall, cpu = time.monotonic(), time.process_time()
+        out = work()
+        best = min(best, (time.monotonic() - wall, time.process_time() - cpu))
+    return out, *best
+
+
+def path(m, n, keys, d=3, seed=0, labels_at=None):
+    """A path of m tables of n rows with so many keys an edge: `N = n^m / keys^(m - 1)`, about."""
+    rng = np.random.default_rng(seed)
+    labels_at = m // 2 if labels_at is None else labels_at
+    tables = {}
+    for i in range(m):
+        table = {f"k{e}": rng.integers(0, keys, n) for e in (i - 1, i) if 0 <= e < m - 1}
+        table |= {f"x{i}{k}": rng.uniform(-1, 1, n) for k in range(d)}
+        if i == labels_at:
+            table["y"] = np.where(table[f"x{i}0"] + 0.5 * rng.normal(size=n) > 0, 1, -1)
+        tables[f"t{i}"] = table
+    return relational.Join(tables, (f"t{labels_at}", "y"))
+
+
+def flights():
+    import duckdb
+    from sklearn.svm import LinearSVC
+
+    db = duckdb.connect()
+    for name in ("flights", "weather", "planes", "airports", "airlines"):
+        db.execute(f"CREATE VIEW {name} AS SELECT * FROM read_csv('{FLIGHTS}/{name}.csv.gz', nullstr=['NA', ''])")
+    db.execute("CREATE TABLE late AS SELECT *, (arr_delay >= 15)::INT AS late FROM flights WHERE arr_delay IS NOT NULL")
+    sources = {name: name for name in ("weather", "planes", "airports", "airlines")} | {"flights": "late"}
+    join, wall, cpu = timed(lambda: relational.from_duckdb(
+        db, sources, ("flights", "late"), keys=KEYS, features=FEATURES, missing="impute"))  # fmt: skip
+    print(f"{join}\n  read and reduced in {wall:.1f} s (CPU {cpu:.1f})", flush=True)
+    for lam in (1e-2, 1e-3, 1e-4):
+        fit, wall, cpu = timed(lambda lam=lam: relational.fit(join, lam, scale="standard", tol=3e-4, max_steps=300))
+        x, y, _ = fit.join.materialise()
+        F = np.maximum(1 - y * (x @ fit.beta), 0).mean() + lam * fit.beta @ fit.beta
+        peer = LinearSVC(loss="hinge", C=1 / (2 * lam * len(y)), fit_intercept=False, tol=1e-5, max_iter=400, dual=True)
+        _, wall_peer, cpu_peer = timed(lambda x=x, y=y, peer=peer: peer.fit(x, y))
+        w = peer.coef_[0]
+        F_peer = np.maximum(1 - y * (x @ w), 0).mean() + lam * w @ w
+        D, P = float(fit.certificate.dual), float(fit.certificate.primal)
+        print(f"lam {lam:g}: {fit}\n  F ours {F:.7f} (in [D, P]: {D - 1e-12 <= F <= P + 1e-12}), LIBLINEAR's {F_peer:.7f}, "
+              f"(ours - theirs) / theirs {F / F_peer - 1:+.1e}, theirs >= D: {F_peer >= D}; "
+              f"seconds (CPU) ours {wall:.1f} ({cpu:.1f}), LIBLINEAR {wall_peer:.1f} ({cpu_peer:.1f})", flush=True)  # fmt: skip
+
+
+def scale(sketch=True):
+    for m, n, keys in ((3, 20_000, 20), (5, 100_000, 1000)):
+        join, wall, cpu = timed(lambda m=m, n=n, keys=keys: path(m, n, keys))
+        scaled = prepared(join, "max", True)
+        beta = np.random.default_rng(1).normal(size=scaled.d) * 0.6
+        print(f"{m} tables of {n} rows, {keys} keys an edge: N = {join.size:.3g} (made in {wall:.1f} s)", flush=True)
+        engines = [("grid", GridEngine(scaled.tree))]
+        if m == 3:
+            engines.append(("merge", MergeEngine(scaled.tree)))
+        if sketch:
+            engines.append(("sketch eps 0.1", SketchEngine(scaled.tree, 0.1)))
+        for name, engine in engines:
+            work = partial(pseudo_gradient, scaled, beta, 0.01, 0.1, engine=engine)
+            if name.startswith("sketch"):
+                timed(work)  # compiles
+            found, wall, cpu = timed(work, 2 if m == 3 else 1)
+            print(
+                f"  {name:15} {wall:8.2f} s (CPU {cpu:.2f}), F {found.objective:.6f}, peak {peak():.0f} MiB", flush=True
+            )
+        fit, wall, cpu = timed(lambda join=join: relational.fit(join, 0.01, scale="max", tol=1e-9, max_steps=50))
+        D, P = float(fit.certificate.dual), float(fit.certificate.primal)
+        first = next((k for k, (low, high, _) in enumerate(fit.history) if high - low < 1e-3 * high), None)
+        print(f"  fit, {fit.steps} steps: [{D:.6f}, {P:.6f}], width {P - D:.1e} ({(P - D) / P:.1e}), {wall:.1f} s (CPU {cpu:.1f}); "
+              f"1e-3 after {first} steps; {fit.engine}", flush=True)  # fmt: skip
+
+
+def cost(plot=None):
+    def seconds(join, engine):
+        beta = np.random.default_rng(1).normal(size=join.d)
+        work = partial(pseudo_gradient, join, beta, 0.01, engine=engine)
+        work()
+        return timed(work, 3)[2]
+
+    results = {}
+    for name, make in (("grid", GridEngine), ("sketch", partial(SketchEngine, eps=0.3))):
+        by_N = []
+        for keys in (200, 63, 20):
+            join = path(3, 10_000, keys)
+            by_N.append((join.size, seconds(join, make(join.tree))))
+        by_n = []
+        for n in (2500, 5000, 10_000, 20_000):
+            join = path(3, n, max(n // 500, 2))
+            by_n.append((n, seconds(join, make(join.tree))))
+        slope = np.polyfit(*np.log(np.array(by_n)).T, 1)[0]
+        results[name] = (by_N, by_n)
+        print(
+            f"{name}: N -> CPU s {[(f'{N:.1e}', round(t, 3)) for N, t in by_N]}, ratio {by_N[-1][1] / by_N[0][1]:.2f}"
+        )
+        print(f"{name}: n -> CPU s {[(n, round(t, 3)) for n, t in by_n]}, log-log slope {slope:.2f}", flush=True)
+    join, by_eps = path(3, 10_000, 20), []
+    for eps in (0.5, 0.3, 0.2, 0.1):
+        by_eps.append((eps, seconds(join, SketchEngine(join.tree, eps))))
+    print(f"sketch: eps -> CPU s {[(eps, round(t, 3)) for eps, t in by_eps]}", flush=True)
+    if plot:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from matplotlib import pyplot as plt
+
+        figure, axes = plt.subplots(1, 3, figsize=(11, 3.2), layout="constrained")
+        for name, parts in results.items():
+            for axis, part, what in zip(axes, parts, ("rows of the join", "rows a table"), strict=False):
+                axis.loglog(*zip(*part, strict=True), "o-", label=name)
+                axis.set_xlabel(what)
+        axes[2].loglog(*zip(*by_eps, strict=True), "o-", label="sketch")
+        axes[2].set_xlabel("eps")
+        axes[0].set_ylabel("CPU seconds a pseudo-gradient")
+        axes[0].legend()
+        figure.savefig(plot, dpi=110)
+
+
+def breakeven(plot=None):
+    """Each run in its own process, for its peak of memory."""
+    import subprocess
+    import sys
+
+    rows = []
+    for keys in (2000, 400, 80, 20):
+        line = [keys]
+        for who in ("ours", "sgd"):
+            command = [sys.executable, __file__, "one", "--who", who, "--keys", str(keys)]
+            out = subprocess.run(command, capture_output=True, text=True, check=False)
+            line.append(out.stdout.strip().splitlines()[-1] if out.returncode == 0 else f"failed ({out.returncode})")
+        rows.append(line)
+        print(f"keys {keys}\n  ours {line[1]}\n  duckdb + SGDClassifier {line[2]}", flush=True)
+    if plot:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from matplotlib import pyplot as plt
+
+        figure, axes = plt.subplots(1, 2, figsize=(8, 3.2), layout="constrained")
+        for place, name in ((1, "ours"), (2, "DuckDB + SGDClassifier")):
+            points = [
+                [float(part.split("=")[1]) for part in row[place].split()[:3]] for row in rows if "N=" in row[place]
+            ]
+            N, seconds, memory = zip(*points, strict=True)
+            axes[0].loglog(N, seconds, "o-", label=name)
+            axes[1].loglog(N, memory, "o-", label=name)
+        axes[0].set_ylabel("seconds")
+        axes[1].set_ylabel("MiB above the start")
+        for axis in axes:
+            axis.set_xlabel("rows of the join")
+            axis.legend()
+        figure.savefig(plot, dpi=110)
+
+
+def one(who, keys, n=5_000, lam=1e-2):
+    """Two tables that join many to many, `n^2 / keys` rows."""
+    import duckdb
+    from sklearn.linear_model import SGDClassifier
+
+    rng = np.random.default_rng(0)
+    a = {"k": rng.integers(0, keys, n), **{f"a{j}": rng.uniform(-1, 1, n) for j in range(5)}}
+    b = {"k": rng.integers(0, keys, n), **{f"b{j}": rng.uniform(-1, 1, n) for j in range(5)}}
+    a["y"] = np.where(a["a0"] + 0.5 * rng.normal(size=n) > 0, 1, -1)
+    import pyarrow as pa
+
+    db = duckdb.connect()
+    for name, table in (("a", a), ("b", b)):
+        db.register(f"{name}_", pa.table(table))
+        db.execute(f"CREATE TABLE {name} AS SELECT * FROM {name}_")
+    features = [f"{t}{j}" for t in "ab" for j in range(5)]
+    relational.fit(relational.Join({"a": {c: v[:50] % 7 if c == "k" else v[:50] for c, v in a.items()},
+                                    "b": {c: v[:50] % 7 if c == "k" else v[:50] for c, v in b.items()}}, ("a", "y")),
+                   lam, max_steps=2)  # fmt: skip
+    before, started = peak(), time.monotonic()
+    if who == "ours":
+        fit = relational.fit(relational.from_duckdb(db, ["a", "b"], ("a", "y")), lam, tol=1e-3)
+        N, F = fit.join.size, float(fit.certificate.primal)
+    else:
+        got = db.sql(f"SELECT {', '.join(features)}, y FROM a JOIN b USING (k)").fetchnumpy()
+        x, y = np.stack([got[c] for c in features], axis=1), got["y"]
+        peer = SGDClassifier(alpha=2 * lam, max_iter=5, tol=None).fit(x, y)
+        w = np.append(peer.coef_[0], peer.intercept_)
+        hinge = sum(
+            np.maximum(1 - y[k : k + 10**6] * (x[k : k + 10**6] @ w[:-1] + w[-1]), 0).sum()
+            for k in range(0, len(y), 10**6)
+        )
+        N, F = len(y), hinge / len(y) + lam * w[:-1] @ w[:-1]
+    print(f"N={N} seconds={time.monotonic() - started:.3f} MiB={max(peak() - before, 0.1):.1f} F={F:.6f}")
+
+
+def knapsack(m=10, eps=0.1):
+    rng = np.random.default_rng(3)
+    weights = rng.integers(1, 20, m)
+    L = int(weights.sum() // 2)
+    C = sum(sum(part) <= L for size in range(m + 1) for part in itertools.combinations(weights.tolist(), size))
+    for k in (C - 1, C, C + 1):
+        tables = {f"T{i}": {"Key": [1, 1, 0], f"E{i}": [0.0, w / L, 0.0]} for i, w in enumerate(weights)}
+        tables["V"] = {"Key": [1, 0, 1], "Value": [1.0, -float(k), 0.0], "y": [1, 1, -1]}
+        join = relational.Join(tables, ("V", "y"))
+        beta = np.array([0.0 if "Value" in name else 1.0 for name in join.feature_names])
+        at = join.feature_names.index("V.Value")
+        engine = SketchEngine(join.tree, eps)
+        parts = [
+            relational.far_counts(join, beta, mode=mode, engine=engine, tau=1 + 1e-9) for mode in ("lower", "upper")
+        ]
+        row = int(np.flatnonzero(join.blocks[-1].X[:, 0] == 1)[0])
+        low, high = (float(part.counts[0][-1][row]) for part in parts)
+        print(f"active sum = C - k = {C - k}: count {C} in [{low:.1f}, {high:.1f}], so the sum in [{low - k:.1f}, {high - k:.1f}]: "
+              f"{'no sign is claimed' if low - k < 0 < high - k else 'its sign is known' if (low - k) * (high - k) > 0 else 'an end is 0'} "
+              f"({join.feature_names[at]})")  # fmt: skip
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=["flights", "scale", "cost", "breakeven", "knapsack", "one"])
+    parser.add_argument("--plot", help="where to save the picture")
+    parser.add_argument("--who", default="ours")
+    parser.add_argument("--keys", type=int, default=100)
+    parser.add_argument("--no-sketch", action="store_true")
+    options = parser.parse_args()
+    jax.config.update("jax_enable_x64", True)
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "2")
+    work = {"flights": flights, "scale": lambda: scale(not options.no_sketch), "cost": lambda: cost(options.plot),
+            "breakeven": lambda: breakeven(options.plot), "knapsack": knapsack,
+            "one": lambda: one(options.who, options.keys)}  # fmt: skip
+    work[options.what]()
+
+
+if __name__ == "__main__":
+    main()

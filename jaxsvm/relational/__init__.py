@@ -1,0 +1,36 @@
+"""SVMs over a database join that is never formed.
+
+    join = relational.Join({"sales": sales, "shops": shops, "days": days}, label=("sales", "returned"))
+    fit = relational.fit(join, C=1.0, scale="standard")
+    fit.certificate     # dual <= optimum <= primal, of the whole join
+    fit.to_sql()        # the query that scores it in the database
+
+Where every dimension table has unique keys the join has as many rows as the fact table, and the fit is exact; where
+keys repeat on both sides of a join (orders and clicks of a customer) it may have 10^12, and each step costs what its
+tables do.
+"""
+
+from jaxsvm.relational.database import from_duckdb, from_ibis
+from jaxsvm.relational.descent import RelationalFit, fit
+from jaxsvm.relational.gradient import PseudoGradient, far_counts, pseudo_gradient, squared_hinge
+from jaxsvm.relational.moments import Moments, least_squares
+from jaxsvm.relational.pegasos import pegasos
+from jaxsvm.relational.sampling import Sample, sample
+from jaxsvm.relational.schema import Join
+
+__all__ = [
+    "Join",
+    "Moments",
+    "PseudoGradient",
+    "RelationalFit",
+    "Sample",
+    "far_counts",
+    "fit",
+    "from_duckdb",
+    "from_ibis",
+    "least_squares",
+    "pegasos",
+    "pseudo_gradient",
+    "sample",
+    "squared_hinge",
+]

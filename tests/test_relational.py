@@ -1,0 +1,328 @@
+"""Joins that are never formed, against the join itself."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from jaxsvm.errors import InputError
+from jaxsvm.relational import Join, far_counts, pseudo_gradient
+from jaxsvm.relational.counting import LARGEST, SMALLEST, marginals
+from jaxsvm.relational.gradient import squared_hinge
+from jaxsvm.relational.join_tree import cyclic_core, join_tree
+from jaxsvm.relational.score_grid import GridEngine
+from jaxsvm.relational.sketch import SketchEngine, rank_grid
+
+PATH, HUB, CROSS = "path", "hub", "cross"
+GOLDEN = {
+    "T0": {"a": np.array([0, 0, 1]), "x0": np.array([0.5, -1, 0.25])},
+    "T1": {
+        "a": np.array([0, 0, 1, 1]),
+        "b": np.array([0, 1, 1, 2]),
+        "x1": np.array([1, -0.5, 0.75, 0.2]),
+        "y": np.array([1, -1, 1, -1]),
+    },
+    "T2": {"b": np.array([0, 1, 1]), "x2": np.array([-0.4, 1, 0.6])},
+}
+
+
+def tables_of(shape, n=24, keys=4, seed=0):
+    """Tables with several rows a key, duplicates, rows that join with nothing, a category, a constant of 1."""
+    rng = np.random.default_rng(seed)
+    owners = {PATH: {"T0": "a", "T1": "ab", "T2": "b"}, CROSS: {"T0": "a", "T1": "a", "T2": ""}}
+    owners[HUB] = {"T0": "abc", "T1": "a", "T2": "b", "T3": "cd", "T4": "d"}
+    tables = {}
+    for name, columns in owners[shape].items():
+        rows = n if columns else 3
+        table = {key: rng.integers(0, keys + 1, rows) for key in columns}
+        table |= {f"x{name}{k}": np.round(rng.normal(size=rows), 1) for k in range(2)}
+        if name == "T1":
+            table["y"] = rng.integers(0, 2, rows) * 2 - 1
+            table["kind"] = np.array(["red", "green", "blue"])[rng.integers(0, 3, rows)]
+        same = rng.integers(0, rows, 3)
+        tables[name] = {key: np.concatenate([values, values[same]]) for key, values in table.items()}
+    return tables
+
+
+def join_of(shape, **options):
+    return Join(tables_of(shape, **options), ("T1", "y"))
+
+
+def truth(join, beta, guard=0.0, tau=1.0):
+    """Counts, mean slack and gradient of the hinge from the materialised join; which rows are too near to tell."""
+    x, y, rows = join.materialise()
+    slack = tau - y * (x @ beta) - guard * np.abs(x) @ np.abs(beta)
+    counts = [
+        [
+            np.bincount(index[(y == sign) & (slack >= 0)], minlength=len(w))
+            for index, w in zip(rows, join.tree.weight, strict=True)
+        ]
+        for sign in (1, -1)
+    ]
+    return counts, np.maximum(slack, 0).mean(), -(x * (y * (slack >= 0))[:, None]).mean(axis=0), np.abs(slack).min()
+
+
+def beta_of(join, seed=1, size=0.7):
+    return size * np.random.default_rng(seed).normal(size=join.d)
+
+
+def test_golden_example():
+    join = Join(GOLDEN, ("T1", "y"))
+    beta = np.array([1, 1.5, -0.5])
+    assert join.size == 8
+    assert [out.tolist() for out in join.counts()] == [[3, 3, 2], [2, 4, 2], [2, 3, 3]]
+    np.testing.assert_allclose(join.moments().absolute, [0.625, 0.6875, 0.7], rtol=1e-12)
+    for engine, mode in [("rows", "mid"), ("merge", "mid"), *(("sketch", mode) for mode in ("lower", "upper", "mid"))]:
+        found = pseudo_gradient(join, beta, 0.1, engine=engine, mode=mode)
+        assert [c.tolist() for c in found.counts.counts[0]] == [[0, 1, 1], [1, 0, 1], [1, 1, 0]]
+        assert [c.tolist() for c in found.counts.counts[1]] == [[2, 0, 0], [0, 2, 0], [0, 1, 1]]
+        np.testing.assert_allclose(found.objective, 0.490625, rtol=1e-12)
+        np.testing.assert_allclose(found.gradient, [0.41875, -0.04375, 0.025], rtol=1e-12)
+        guarded = pseudo_gradient(join, beta, 0.1, 0.2, guard=True, engine=engine, mode=mode)
+        np.testing.assert_allclose(guarded.objective, 0.3675, rtol=1e-12)
+        np.testing.assert_allclose(guarded.gradient, [0.2625, 0.2375, -0.025], rtol=1e-12)
+
+
+def test_ear_removal_and_spanning_trees_agree_on_what_is_acyclic():
+    rng = np.random.default_rng(0)
+    cyclic = 0
+    for _ in range(500):
+        m, columns = rng.integers(2, 7), "abcdef"[: rng.integers(2, 7)]
+        tables = [frozenset(c for c in columns if rng.random() < 0.5) for _ in range(m)]
+        weights = sorted(((len(tables[i] & tables[j]), i, j) for i in range(m) for j in range(i)), reverse=True)
+        parent, total = list(range(m)), 0
+        for weight, i, j in weights:
+            if parent[i] != parent[j]:
+                parent = [parent[i] if p == parent[j] else p for p in parent]
+                total += weight
+        needed = sum(max(sum(c in t for t in tables) - 1, 0) for c in columns)
+        assert (total == needed) == (not cyclic_core(tables))
+        if cyclic_core(tables):
+            cyclic += 1
+            with pytest.raises(InputError, match="cyclic join, whose core"):
+                join_tree("uvwxyz", tables, 0, lambda i, j: 1.0)
+            continue
+        edges = join_tree("uvwxyz", tables, 0, lambda i, j: 1.0)
+        for c in columns:  # the tables of each column are connected
+            inside = {i for i in range(m) if c in tables[i]}
+            assert sum(i in inside and j in inside for i, j in edges) == max(len(inside) - 1, 0)
+    assert cyclic > 50
+
+
+@pytest.mark.parametrize("shape", [PATH, HUB, CROSS])
+def test_counts_and_moments(shape):
+    join = join_of(shape, n=12)
+    x, y, rows = join.materialise()
+    assert join.size == len(x) > 100
+    for out, index, weight in zip(join.counts(), rows, join.tree.weight, strict=True):
+        np.testing.assert_array_equal(out, np.bincount(index, minlength=len(weight)))
+    found = join.moments()
+    np.testing.assert_allclose(found.mean, x.mean(axis=0), atol=1e-12)
+    np.testing.assert_allclose(found.absolute, np.abs(x).mean(axis=0), atol=1e-12)
+    np.testing.assert_allclose(found.second, x.T @ x / len(x), atol=1e-12)
+    np.testing.assert_allclose(found.label_mean, (x * y[:, None]).mean(axis=0), atol=1e-12)
+    np.testing.assert_allclose(found.label, y.mean(), atol=1e-12)
+    beta = beta_of(join)
+    scores = [block.product(part) for block, part in zip(join.blocks, join.split(beta), strict=True)]
+    for ring, best in ((SMALLEST, np.min), (LARGEST, np.max)):
+        np.testing.assert_allclose(best(marginals(join.tree, scores, ring)[0]), best(x @ beta), rtol=1e-12)
+
+
+def test_integer_ranks_keep_their_factor():
+    for eps in (0.01, 0.1, 0.37, 1.0):
+        grid = rank_grid(eps, 5000)
+        n = np.arange(1, 5001)
+        below = grid[np.searchsorted(grid, n, side="right") - 1]
+        assert (n / below >= 1).all() and (n / below <= 1 + eps + 1e-12).all()
+
+
+@pytest.mark.parametrize(("shape", "eps"), [(PATH, 0.5), (PATH, 0.05), (HUB, 0.5), (HUB, 0.2), (CROSS, 0.2)])
+def test_sketches_keep_every_count_within_their_factor(shape, eps):
+    join = join_of(shape, n=60 if shape == PATH else 14, keys=2)
+    engine = SketchEngine(join.tree, eps)
+    for seed, guard in itertools.product(range(3), (0.0, eps)):
+        beta = beta_of(join, seed)
+        counts, hinge, gradient, nearest = truth(join, beta, guard)
+        assert nearest > 1e-9
+        found = {
+            mode: far_counts(join, beta, guard=guard, mode=mode, engine=engine) for mode in ("lower", "upper", "mid")
+        }
+        for sign, table in itertools.product(range(2), range(len(join.names))):
+            true = counts[sign][table]
+            low, high, mid = (found[mode].counts[sign][table] for mode in ("lower", "upper", "mid"))
+            assert (low <= true * (1 + 1e-9)).all() and (low >= true / (1 + eps) * (1 - 1e-9)).all()
+            assert (high >= true * (1 - 1e-9)).all() and (high <= true * (1 + eps) * (1 + 1e-9)).all()
+            assert (low <= mid * (1 + 1e-9)).all() and (mid <= high * (1 + 1e-9)).all()
+            assert ((true == 0) == (mid == 0)).all()
+        losses = {mode: sum(far.slack) / join.size for mode, far in found.items()}
+        assert hinge / (1 + eps) - 1e-9 <= losses["lower"] <= hinge + 1e-9
+        assert hinge - 1e-9 <= losses["upper"] <= (1 + eps) * hinge + 1e-9
+
+
+@pytest.mark.parametrize("shape", [PATH, HUB, CROSS])
+@pytest.mark.parametrize("engine", ["rows", "merge"])
+def test_exact_engines(shape, engine):
+    join = join_of(shape, n=14)
+    for seed, guard in itertools.product(range(3), (0.0, 0.3)):
+        beta = beta_of(join, seed)
+        counts, hinge, gradient, _ = truth(join, beta, guard)
+        found = pseudo_gradient(join, beta, 0.0, guard=guard, engine=engine)
+        for sign, table in itertools.product(range(2), range(len(join.names))):
+            np.testing.assert_allclose(found.counts.counts[sign][table], counts[sign][table], atol=1e-9)
+        np.testing.assert_allclose(found.objective, hinge, rtol=1e-12)
+        np.testing.assert_allclose(found.gradient, gradient, atol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [PATH, HUB, CROSS])
+def test_the_grid_bounds_the_hinge_and_its_planes_support_it(shape):
+    join = join_of(shape, n=14)
+    for bins, seed in itertools.product((16, 128), range(3)):
+        beta = beta_of(join, seed)
+        _, hinge, _, _ = truth(join, beta)
+        found = pseudo_gradient(join, beta, 0.0, engine=GridEngine(join.tree, bins))
+        assert found.objective >= hinge - 1e-12
+        assert found.objective <= hinge + 40 / bins**2 * 4
+        # alpha = far counts: mean hinge >= far + gradient . beta, for every beta
+        for other in range(5):
+            there = beta_of(join, 100 + other)
+            assert truth(join, there)[1] >= found.far + found.gradient @ there - 1e-12
+        for counts in found.counts.counts:  # every table tells the same number of rows
+            np.testing.assert_allclose([c.sum() for c in counts], counts[0].sum(), rtol=1e-9, atol=1e-9)
+
+
+def test_a_product_with_counts_is_the_sum_over_values():
+    join = join_of(PATH)
+    counts = far_counts(join, beta_of(join), 0.3).counts[0][1]
+    block = join.blocks[1]
+    for k in range(block.X.shape[1]):
+        values = np.unique(block.X[:, k])
+        by_value = sum(v * counts[block.X[:, k] == v].sum() for v in values)
+        np.testing.assert_allclose(block.transposed(counts)[k], by_value, rtol=1e-12)
+
+
+def test_the_pseudo_gradient_is_the_gradient_at_perturbed_data():
+    """Lemma 7 of the paper, with the perturbed join written out."""
+    join, eps = join_of(PATH, n=40, keys=2), 0.3
+    beta = beta_of(join)
+    x, y, rows = join.materialise()
+    found = pseudo_gradient(join, beta, 0.1, eps, guard=True, mode="lower")
+    exact, _, _, _ = truth(join, beta, eps)
+    far = 1 - y * (x @ beta) - eps * np.abs(x) @ np.abs(beta) >= 0
+    factors = []
+    for table, block in enumerate(join.blocks):
+        per_sign = [c / np.maximum(t, 1) for c, t in zip([c[table] for c in found.counts.counts],
+                                                         [t[table] for t in exact], strict=True)]  # fmt: skip
+        of_row = np.where(y > 0, per_sign[0][rows[table]], per_sign[1][rows[table]])
+        factors.append(np.repeat(of_row[:, None], block.d, axis=1))
+    factor = np.concatenate(factors, axis=1)
+    assert (np.abs(factor[far] - 1) <= eps).all()
+    away = np.where((y[:, None] * beta * x) >= 0, 1 + eps, 1 - eps)  # the least slack that a perturbation can give
+    moved = x * np.where(far[:, None], factor, away)
+    slack = 1 - y * (moved @ beta)
+    assert (slack[far] >= -1e-12).all() and (slack[~far] < 0).all()
+    gradient = -(moved * (y * (slack >= 0))[:, None]).mean(axis=0) + 0.2 * beta
+    np.testing.assert_allclose(found.gradient, gradient, atol=1e-12)
+
+
+def test_the_inexact_subgradient_inequality():
+    join, eps, lam = join_of(PATH, n=40, keys=2), 0.3, 0.01
+    A = join.moments().absolute
+    for guard, seed in itertools.product((False, True), range(4)):
+        beta, other = beta_of(join, seed), beta_of(join, seed + 10)
+        g = pseudo_gradient(join, beta, lam, eps, guard=guard, mode="lower").gradient
+        F, F_other = (truth(join, b)[1] + lam * b @ b for b in (beta, other))
+        step = other - beta
+        error = eps * A @ (guard * np.abs(beta) + np.abs(step))
+        assert F_other >= F + g @ step + lam * step @ step - error - 1e-9
+
+
+def test_squared_hinge_from_slack_sums():
+    join, beta = join_of(PATH), None
+    beta = beta_of(join)
+    x, y, _ = join.materialise()
+    slack = np.maximum(1 - y * (x @ beta), 0)
+    gradient = -2 * (x * (y * slack)[:, None]).mean(axis=0) + 0.2 * beta
+    for engine in ("rows", SketchEngine(join.tree, 0.1)):
+        far = far_counts(join, beta, engine=engine)
+        np.testing.assert_allclose(
+            squared_hinge(join, beta, 0.1, far), gradient, atol=1e-12 if engine == "rows" else 0.05
+        )
+
+
+@pytest.mark.parametrize("shape", ["path", "star"])
+def test_counting_knapsack_is_answered_by_an_interval(shape):
+    """The paper's hardness gadget: the interval holds the count, and nobody claims the sign of the difference."""
+    rng = np.random.default_rng(3)
+    m, weights = 10, rng.integers(1, 20, 10)
+    L = int(weights.sum() // 2)
+    C = sum(sum(part) <= L for size in range(m + 1) for part in itertools.combinations(weights.tolist(), size))
+    tables = {f"T{i}": {"Key": np.array([1, 1, 0]), f"E{i}": np.array([0, w / L, 0])} for i, w in enumerate(weights)}
+    for k in (C - 1, C, C + 1):
+        tables["V"] = {"Key": np.array([1, 0]), "Value": np.array([1, -float(k)]), "y": np.array([1, 1])}
+        tables["V"]["y"] = np.array([1, 1])
+        other = {"Key": np.array([1]), "Value": np.array([0.0]), "y": np.array([-1])}
+        V = {c: np.concatenate([tables["V"][c], other[c]]) for c in other}  # two labels are asked for
+        join = Join({**tables, "V": V}, ("V", "y"))
+        beta = np.array([0.0 if "Value" in name else 1.0 for name in join.feature_names])
+        if shape == "star":
+            edges = [(len(weights), i) for i in range(m)]
+            tree = join.tree
+            kid = {
+                (i, j): tree.kid[next(e for e in tree.kid if e[0] == i)] for a, b in edges for i, j in ((a, b), (b, a))
+            }
+            import dataclasses
+
+            tree = dataclasses.replace(tree, kid=kid, count=dict.fromkeys(kid, 2))
+        else:
+            tree = join.tree
+        eps = 0.5
+        engine = SketchEngine(tree, eps)
+        at = int(np.flatnonzero(join.blocks[-1].X[:, 0] == 1)[0])
+        low, high = (engine(_scores(join, beta), mode, 1 + 1e-9).counts[0][-1][at] for mode in ("lower", "upper"))
+        assert low <= C <= high <= low * (1 + eps) ** 2
+
+
+def _scores(join, beta):
+    from jaxsvm.relational.gradient import scores
+
+    return scores(join, beta)
+
+
+def test_star_of_unique_keys_is_exact():
+    rng = np.random.default_rng(0)
+    n = 50
+    tables = {
+        "fact": {
+            "p": rng.integers(0, 9, n),
+            "q": rng.integers(0, 7, n),
+            "x": rng.normal(size=n),
+            "y": np.arange(n) % 2,
+        },
+        "P": {"p": np.arange(9), "u": rng.normal(size=9)},
+        "Q": {"q": np.arange(7), "v": rng.normal(size=7)},
+    }
+    join = Join(tables, ("fact", "y"))
+    engine = SketchEngine(join.tree, 0.5, simplify=False)
+    assert engine.width["1>0"] == engine.width["2>0"] == 1
+    beta = beta_of(join)
+    counts = far_counts(join, beta, engine=engine).counts
+    true, _, _, _ = truth(join, beta)
+    for sign in range(2):
+        np.testing.assert_array_equal(counts[sign][0], true[sign][0])
+        assert set(counts[sign][0]) <= {0, 1}
+    assert join.tree.simplified.m == 1
+
+
+def test_order_of_rows_and_names_of_keys_change_nothing():
+    tables = tables_of(PATH, n=40, keys=2)
+    rng = np.random.default_rng(5)
+    renamed = {}
+    for name, table in tables.items():
+        order = rng.permutation(len(table["xT00" if name == "T0" else f"x{name}0"]))
+        renamed[name] = {c: (np.array([f"k{7 * v % 5}" for v in values]) if c in "ab" else values)[order]
+                         for c, values in table.items()}  # fmt: skip
+    join, other = (Join(t, ("T1", "y")) for t in (tables, renamed))
+    beta = beta_of(join)
+    one, two = (pseudo_gradient(j, beta, 0.1, 0.3) for j in (join, other))
+    np.testing.assert_allclose(one.gradient, two.gradient, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(one.objective, two.objective, rtol=1e-12)

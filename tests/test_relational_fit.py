@@ -1,0 +1,256 @@
+"""Fits over joins: their certificates against the optimum of the materialised join; samples, databases, errors."""
+
+import numpy as np
+import pytest
+from test_relational import GOLDEN, HUB, PATH, beta_of, join_of, tables_of, truth
+
+import jaxsvm
+from jaxsvm import relational
+from jaxsvm.errors import InputError
+from jaxsvm.relational.bundle import simplex_maximum
+from jaxsvm.relational.moments import prepared
+
+
+def optimum(join, lam):
+    """F* of the materialised join by the package's interior point: both bounds."""
+    x, y, _ = join.materialise()
+    C = 1 / (2 * lam * len(y))
+    problem = jaxsvm.hinge_problem(jaxsvm.gram(jaxsvm.kernels.Linear(), x), y, C, bias="none")
+    fit = jaxsvm.fit(problem, jaxsvm.InteriorPoint(tol=1e-9))
+    return float(fit.certificate.dual) * 2 * lam, float(fit.certificate.primal) * 2 * lam
+
+
+def test_golden_optimum():
+    fit = relational.fit(relational.Join(GOLDEN, ("T1", "y")), 0.1, intercept=False, tol=1e-8)
+    assert fit.status == jaxsvm.Status.CONVERGED
+    np.testing.assert_allclose(fit.coef, [0.0727273, 1.5272727, -0.2727273], atol=1e-4)
+    np.testing.assert_allclose(float(fit.certificate.primal), 0.2684959, atol=1e-7)
+
+
+@pytest.mark.parametrize("shape", [PATH, HUB])
+@pytest.mark.parametrize("engine", ["rows", "merge", "grid"])
+def test_the_interval_holds_the_optimum(shape, engine):
+    join = prepared(join_of(shape, n=12), "none", True)
+    for lam in (0.1, 0.003):
+        low, high = optimum(join, lam)
+        fit = relational.fit(join, lam, engine=engine, intercept=False, tol=1e-3)
+        D, P = float(fit.certificate.dual), float(fit.certificate.primal)
+        assert high + 1e-9 >= D and low - 1e-9 <= P
+        # Few rows are corners, and a grid blurs them: "auto" looks at each of them instead.
+        assert {"rows": 1.001e-3, "merge": 5e-3, "grid": 5e-2}[engine] * D >= P - D
+        _, hinge, _, _ = truth(join, fit.beta)
+        assert hinge + lam * fit.beta @ fit.beta <= P + 1e-12
+
+
+@pytest.mark.slow
+def test_recommended_steps_on_sketches():
+    """The certificate holds, the rate of the paper's analysis with steps 1 / (2 lam t) too."""
+    join = join_of(PATH, n=40)
+    for lam, near in ((0.1, 2e-3), (0.01, 2e-3), (0.001, 1e-2)):
+        low, high = optimum(join, lam)
+        fit = relational.fit(join, lam, 0.1, "sketch", method="steps", max_steps=200, intercept=False, tol=1e-9)
+        D, P = float(fit.certificate.dual), float(fit.certificate.primal)
+        assert high + 1e-9 >= D and low - 1e-9 <= P
+        assert fit.history[-1][2] - low <= near + 0.05 * (lam < 0.01)
+        rate = (1 + 0.1) ** 2 * join.d * (1 + np.log(200)) / (lam * 200)
+        assert fit.history[:, 2].mean() - low <= rate + 0.1
+
+
+def test_a_stable_instance():
+    """lam >= d: every row is active under every perturbation, and the optimum is known; the paper's mode finds it."""
+    rng = np.random.default_rng(0)
+    tables = tables_of(PATH, n=30)
+    for table in tables.values():
+        for c in [c for c in table if c.startswith("x")]:
+            table[c] = rng.uniform(-1, 1, len(table[c]))
+        table.pop("kind", None)
+    join = relational.Join(tables, ("T1", "y"))
+    lam = float(join.d)
+    mean = join.moments().label_mean
+    best = 1 - mean @ mean / (4 * lam)
+    for method in ("bundle", "steps", "paper"):
+        fit = relational.fit(join, lam, 0.0125, "rows", method=method, intercept=False, max_steps=60, tol=1e-6)
+        assert float(fit.certificate.primal) <= best * (1 + (1e-3 if method != "paper" else 0.27))
+        assert float(fit.certificate.dual) <= best + 1e-12
+
+
+def test_warm_starts_keep_their_planes():
+    join = join_of(PATH)
+    first = relational.fit(join, 0.01, engine="merge", tol=1e-4)
+    cold = relational.fit(join, 0.008, engine="merge", tol=1e-4)
+    warm = relational.fit(join, 0.008, engine="merge", tol=1e-4, init=first)
+    assert warm.steps <= cold.steps
+    np.testing.assert_allclose(float(warm.certificate.primal), float(cold.certificate.primal), rtol=3e-4)
+
+
+def test_least_squares_from_moments():
+    join = prepared(join_of(HUB, n=12), "standard", True)
+    x, y, _ = join.materialise()
+    expected = np.linalg.solve(x.T @ x / len(y) + 0.1 * np.eye(join.d), x.T @ y / len(y))
+    np.testing.assert_allclose(relational.least_squares(join, 0.1), expected, atol=1e-10)
+    real = [k for k, name in enumerate(join.feature_names) if "=" not in name and name != "(intercept)"]
+    np.testing.assert_allclose(x[:, real].mean(axis=0), 0, atol=1e-12)
+    np.testing.assert_allclose(x[:, real].std(axis=0), 1, atol=1e-12)
+
+
+def test_samples_are_uniform():
+    join = relational.Join(tables_of(PATH, n=7, keys=2), ("T1", "y"))
+    draws = 40_000
+    rows = relational.sample(join, draws, 0).rows
+    _, _, all_rows = join.materialise()
+    size = [len(w) for w in join.tree.weight]
+    counted = np.bincount(np.ravel_multi_index(rows, size), minlength=np.prod(size))
+    copies = np.bincount(np.ravel_multi_index(all_rows, size), minlength=np.prod(size))
+    assert (counted[copies == 0] == 0).all()
+    expected = draws * copies[copies > 0] / join.size
+    chi2 = ((counted[copies > 0] - expected) ** 2 / expected).sum()
+    cells = (copies > 0).sum() - 1
+    assert abs(chi2 - cells) <= 5 * np.sqrt(2 * cells)
+
+
+def test_pegasos_on_samples():
+    join = join_of(PATH)
+    fit = relational.pegasos(join, 0.05, 0, steps=2000)
+    best = relational.fit(join, 0.05, engine="rows")
+    assert float(fit.certificate.primal) <= 1.02 * float(best.certificate.primal)
+    assert float(fit.certificate.dual) <= float(best.certificate.primal)
+
+
+def test_simplex_maximum():
+    rng = np.random.default_rng(0)
+    g, n = rng.normal(size=(12, 4)), rng.uniform(size=12)
+    H = g @ g.T
+    w = simplex_maximum(n, H)
+    slope = n - H @ w
+    assert abs(w.sum() - 1) < 1e-12 and (w >= 0).all()
+    assert slope.max() - slope @ w < 1e-9
+
+
+# --- databases -------------------------------------------------------------------------------------------------------
+
+
+def shop(db):
+    """A snowflake with composite and differently named keys, missing values, rows that join with nothing."""
+    rng = np.random.default_rng(0)
+    pa = pytest.importorskip("pyarrow")
+    n = 400
+    sales = {
+        "shop": rng.integers(0, 12, n), "year": 2000 + rng.integers(0, 2, n), "day": rng.integers(0, 9, n),
+        "amount": np.round(rng.normal(size=n), 1), "returned": np.array(["no", "yes"])[rng.integers(0, 2, n)],
+    }  # fmt: skip
+    shops = {"id": np.arange(10), "city": np.array(list("aabbccdde'")), "size": rng.normal(size=10)}
+    days = {"year": np.repeat([2000, 2001], 8), "day": np.tile(np.arange(8), 2), "rain": rng.uniform(size=16)}
+    promos = {"year": rng.integers(2000, 2002, 6), "day": rng.integers(0, 8, 6), "price": rng.normal(size=6)}
+    tables = {"sales": sales, "shops": shops, "days": days, "promos": promos}
+    for name, table in tables.items():
+        db.register(f"{name}_", pa.table(table))
+        db.execute(f"CREATE TABLE {name} AS SELECT * FROM {name}_")
+    db.execute("UPDATE shops SET size = NULL WHERE id = 3")
+    keys = {("sales", "shops"): {"shop": "id"}, ("sales", "days"): ["year", "day"], ("days", "promos"): ["year", "day"]}
+    return list(tables), {"keys": keys, "missing": "impute"}
+
+
+def test_duckdb_reads_what_python_reads_and_scores_as_we_do():
+    duckdb = pytest.importorskip("duckdb")
+    db = duckdb.connect()
+    names, options = shop(db)
+    pushed = relational.from_duckdb(db, names, ("sales", "returned"), **options)
+    here = relational.Join(
+        {n: db.sql(f"SELECT * FROM {n}").to_arrow_table() for n in names}, ("sales", "returned"), **options
+    )
+    query = (
+        "SELECT COUNT(*) FROM sales JOIN shops ON shop = id JOIN days USING (year, day) JOIN promos USING (year, day)"
+    )
+    assert pushed.size == here.size == db.sql(query).fetchall()[0][0]
+    assert pushed.feature_names == here.feature_names
+    np.testing.assert_allclose(pushed.moments().label_mean, here.moments().label_mean, atol=0.05)
+    fit = relational.fit(pushed, 0.01, scale="standard")
+    scored = np.sort(db.sql(f"SELECT score FROM ({fit.to_sql()})").fetchnumpy()["score"])
+    x, _, _ = fit.join.materialise()
+    np.testing.assert_allclose(scored, np.sort(x @ fit.beta), atol=1e-12)
+    rows = db.sql(
+        "SELECT sales.*, city, size, rain, price FROM sales JOIN shops ON shop = id JOIN days USING (year, day) "
+        "JOIN promos USING (year, day)"
+    ).to_arrow_table()
+    np.testing.assert_allclose(np.sort(fit.decision_function(rows)), scored, atol=1e-12)
+    assert set(fit.predict(rows)) <= {"no", "yes"}
+
+
+def test_ibis_runs_the_same_queries():
+    duckdb = pytest.importorskip("duckdb")
+    ibis = pytest.importorskip("ibis")
+    db = duckdb.connect()
+    names, options = shop(db)
+    try:
+        connection = ibis.duckdb.from_connection(db)
+        connection.sql("SELECT 1 AS x").to_pyarrow()
+    except Exception as error:  # noqa: BLE001  # whatever two versions do to each other
+        pytest.skip(f"this ibis does not work with this duckdb: {type(error).__name__}: {error}")
+    one = relational.from_ibis(connection, names, ("sales", "returned"), **options)
+    assert one.size == relational.from_duckdb(db, names, ("sales", "returned"), **options).size
+
+
+def test_files_and_data_frames(tmp_path):
+    pandas, parquet = pytest.importorskip("pandas"), pytest.importorskip("pyarrow.parquet")
+    tables = tables_of(PATH)
+    frames = {name: pandas.DataFrame(table) for name, table in tables.items()}
+    frames["T0"].to_csv(tmp_path / "T0.csv", index=False)
+    import pyarrow
+
+    parquet.write_table(pyarrow.Table.from_pandas(frames["T2"]), tmp_path / "T2.parquet")
+    mixed = {"T0": tmp_path / "T0.csv", "T1": frames["T1"], "T2": str(tmp_path / "T2.parquet")}
+    one, two = relational.Join(tables, ("T1", "y")), relational.Join(mixed, ("T1", "y"))
+    assert one.size == two.size
+    np.testing.assert_allclose(one.moments().second, two.moments().second, atol=1e-12)
+
+
+def test_the_command(tmp_path):
+    duckdb = pytest.importorskip("duckdb")
+    testing = pytest.importorskip("typer.testing")
+    from jaxsvm.cli import app
+
+    path = tmp_path / "shop.duckdb"
+    with duckdb.connect(str(path)) as db:
+        shop(db)
+    arguments = ["relational", "--database", str(path), "--fact", "sales", "--label", "returned", "--missing", "impute",
+                 "--key", "sales.shop=shops.id", "--lam", "0.01", "--sql", str(tmp_path / "score.sql")]  # fmt: skip
+    arguments.append("--json")
+    result = testing.CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    assert '"status": "CONVERGED"' in result.stdout
+    with duckdb.connect(str(path)) as db:
+        assert len(db.sql((tmp_path / "score.sql").read_text()).fetchall()) > 100
+    assert testing.CliRunner().invoke(app, [*arguments, "--key", "sales.shop=nowhere.id"]).exit_code == 2
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------
+
+
+def test_errors_say_what_to_do():
+    tables = tables_of(PATH)
+    cyclic = {**tables, "T4": {"c": np.arange(3), "a": np.arange(3)}}
+    cyclic["T2"] = {**tables["T2"], "c": np.arange(len(tables["T2"]["b"]))}
+    never = {**tables, "T2": {"b": np.array([99]), "z": np.array([1.0])}}
+    holes = {**tables, "T2": {**tables["T2"], "xT20": np.where(np.arange(len(tables["T2"]["b"])) % 2, np.nan, 1.0)}}
+    texts = {**tables, "T2": {"b": np.array(["0", "1"]), "z": np.zeros(2)}}
+    cases = [
+        ("core is", lambda: relational.Join(cyclic, ("T1", "y"))),
+        ("without rows", lambda: relational.Join(never, ("T1", "y"))),
+        ("T2.xT20 is missing in", lambda: relational.Join(holes, ("T1", "y"))),
+        ("different kinds", lambda: relational.Join(texts, ("T1", "y"))),
+        ("label is", lambda: relational.Join(tables, ("T9", "y"))),
+        ("no column z", lambda: relational.Join(tables, ("T1", "z"))),
+        ("3 values", lambda: relational.Join(tables, ("T1", "kind"))),
+        ("name one of them", lambda: relational.Join(tables, ("T1", "y"), {"T0": ["a"], "T1": ["a"]})),
+        ("keys has", lambda: relational.Join(tables, ("T1", "y"), keys={("T0", "T7"): "a"})),
+        ("engine is", lambda: relational.fit(join_of(PATH), 0.1, engine="magic")),
+        ("give one of the two", lambda: relational.fit(join_of(PATH), 0.1, C=1.0)),
+        ("lam is", lambda: relational.fit(join_of(PATH), -1.0)),
+        ("beta has shape", lambda: relational.pseudo_gradient(join_of(PATH), np.zeros(2), 0.1)),
+        ("eps is", lambda: relational.far_counts(join_of(PATH), beta_of(join_of(PATH)), 3.0, engine="sketch")),
+    ]
+    for text, call in cases:
+        with pytest.raises(InputError, match=text):
+            call()
+    assert relational.Join(holes, ("T1", "y"), missing="drop").size < relational.Join(tables, ("T1", "y")).size
+    assert relational.Join(tables, ("T1", "kind"), positive="red").classes.tolist() == ["not red", "red"]
