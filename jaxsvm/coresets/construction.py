@@ -64,14 +64,14 @@ class Drawn(NamedTuple):
     """What a construction yields inside compiled code.
 
     Attributes:
-        index: Points drawn, `(m,)` int32; n where the slot is empty.
+        rows: Points drawn, `(m,)` int32; n where the slot is empty.
         weight: Their weights, `(m,)`; 0 where the slot is empty.
         total: The sum of the bounds, `()`.
         cells: Cells of the (finest) partition, `()`.
         pilot: A nearly optimal point of the data, about the origin that they came with.
     """
 
-    index: Int[Array, " m"]
+    rows: Int[Array, " m"]
     weight: Float[Array, " m"]
     total: Float[Array, ""]
     cells: Int[Array, ""]
@@ -234,7 +234,7 @@ def propose(key: Array, x: Array, y: Array, u: Array, C: Any, plan: Plan, floor:
     if plan.sampler == "mixture":
         s = scores(x, y, u, C, pool(keys[1], x, y, u, C, gamma, at), plan.scaled, floor)
         q = ETA * gamma / jnp.maximum(total, tiny) + (1 - ETA) * s / jnp.maximum(s.sum(), tiny)
-    return Proposal(q, cell.label, total, cell.count, at._replace(b=at.b - at.w @ origin))
+    return Proposal(q, cell.label, total, cell.occupied, at._replace(b=at.b - at.w @ origin))
 
 
 def draw(key: Array, found: Proposal, u: Array, plan: Plan) -> tuple[Int[Array, " m"], Float[Array, " m"]]:
@@ -255,7 +255,7 @@ _construct = jax.jit(construct, static_argnames="plan")
 def _packed(drawn: Drawn, x: np.ndarray, y: np.ndarray, u: np.ndarray, dtype: Any, info: dict[str, Any]) -> Coreset:
     """A coreset of the points drawn: each once, its weights added."""
     real = drawn.weight > 0
-    index, place = np.unique(drawn.index[real], return_inverse=True)
+    index, place = np.unique(drawn.rows[real], return_inverse=True)
     weight = np.bincount(place, drawn.weight[real], len(index))
     U, V, C = float(u.sum()), float(weight.sum()), info["C_data"]
     if info["regulariser"] == "normalised":

@@ -8,6 +8,7 @@ A task's randomness comes from its partition's number (and its level in the tree
 task that a dying worker takes with it is computed again to the same bits. What travels is m points a partition.
 """
 
+import importlib
 from typing import Any
 
 import jax
@@ -48,7 +49,7 @@ def from_dask(
         InputError: On arguments that cannot be used, or where Dask is not installed.
     """
     try:
-        import dask
+        dask: Any = importlib.import_module("dask")
     except ImportError as error:
         raise InputError("from_dask needs dask, which is not installed: pip install 'jaxsvm[cluster]'") from error
     require_positive("C", C)
@@ -73,15 +74,16 @@ def from_dask(
         level = [dask.delayed(_merged)(group, C, base, height, i, plan) for i, group in enumerate(groups)]
         height += 1
     (node,) = dask.compute(level[0])
+    assert node is not None
     if (node.weight > 0).sum() > m:  # a single partition, with a larger `size`
-        node = _merged([node], C, base, height, 0, plans[1])
+        node = _merged([node], C, base, height, 0, plans[1]) or node
     info = {"n": int(sum(n for _, n in totals)), "U": W, "sampler": sampler, "bound": bound, "partitions": len(parts)}
     return as_coreset(node, float(C), np.float64, info)
 
 
 def _partitions(data: Any, label: str | None, weight: str | None) -> list[Any]:
     """Delayed partitions, in their order."""
-    import dask
+    dask: Any = importlib.import_module("dask")
 
     if isinstance(data, list):
         return data
@@ -141,4 +143,4 @@ def _room(n: int) -> int:
 
 
 def _key(base: np.ndarray, height: int, number: int) -> Array:
-    return jax.random.fold_in(jax.random.fold_in(jax.random.wrap_key_data(base), height), number)
+    return jax.random.fold_in(jax.random.fold_in(jax.random.wrap_key_data(jax.numpy.asarray(base)), height), number)

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
@@ -56,7 +55,7 @@ def _dense(x: Any) -> np.ndarray:
                 f"x is sparse and {x.shape[0]} x {x.shape[1]}: dense it takes more than {LARGEST >> 30} GiB, and "
                 "coresets work on dense points; hand it over in parts (`Stream`), or with fewer features."
             )
-        if hasattr(x, "tocsr"):
-            return x.toarray()
-        return np.asarray(jax.device_get(x.rows(np.arange(len(x)))))
+        if isinstance(x, CSR):
+            return np.asarray(x.rows(jnp.arange(len(x))))
+        return x.toarray()
     return np.asarray(x)

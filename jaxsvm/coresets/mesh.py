@@ -60,12 +60,12 @@ def on_mesh(
     info = {"n": len(y), "C_data": float(C), "regulariser": "pinned", "sampler": sampler, "bound": bound}
     with jax.enable_x64(True):
         rows = NamedSharding(mesh, PartitionSpec(axis))
-        data = [jax.device_put(a, rows) for a in padded]
+        xs, ys, us = (jax.device_put(a, rows) for a in padded)
         if mode == "global":
-            drawn = jax.device_get(_construct(as_key(key), *data, float(C), plan))
-            return _packed(drawn, *padded, dtype if dtype.kind == "f" else np.float64, info)
+            drawn = jax.device_get(_construct(as_key(key), xs, ys, us, float(C), plan))
+            return _packed(drawn, padded[0], padded[1], padded[2], dtype if dtype.kind == "f" else np.float64, info)
         local = plan._replace(m=m if size is None else size, tol=PILOT_TOL)
-        parts = jax.device_get(_by_device(as_key(key), *data, float(C), local, mesh, axis))
+        parts = jax.device_get(_by_device(as_key(key), xs, ys, us, float(C), local, mesh, axis))
     whole = Node(*parts[:3], share=np.float64(1), opt=np.float64(parts[3].max()))
     if (whole.weight > 0).sum() > m:
         whole = reduced(whole, C, jax.random.fold_in(as_key(key), count), plan._replace(tol=PILOT_TOL), 0.0)
@@ -81,8 +81,8 @@ def _by_device(key: Array, x: Array, y: Array, u: Array, C: Any, plan: Plan, mes
         share = u.sum() / jax.lax.psum(u.sum(), axis)
         rho = jnp.where(share > 0, share, 1)
         drawn = construct(jax.random.fold_in(key, jax.lax.axis_index(axis)), x, y, u, C / rho, plan)
-        index = jnp.minimum(drawn.index, len(y) - 1)
-        real = (drawn.index < len(y)) & (share > 0)
+        index = jnp.minimum(drawn.rows, len(y) - 1)
+        real = (drawn.rows < len(y)) & (share > 0)
         opt = jnp.where(share > 0, 0.5 * share * drawn.pilot.dual, 0)
         return x[index], jnp.where(real, y[index], 0), jnp.where(real, drawn.weight, 0), opt[None]
 

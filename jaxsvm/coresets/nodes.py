@@ -35,8 +35,8 @@ class Node(NamedTuple):
     x: np.ndarray
     y: np.ndarray
     weight: np.ndarray
-    share: np.ndarray
-    opt: np.ndarray
+    share: Any
+    opt: Any
 
 
 def raw(x: np.ndarray, y: np.ndarray, u: np.ndarray, share: float) -> Node:
@@ -67,8 +67,8 @@ def reduced(part: Node, C: float, key: Array, plan: Plan, floor: float, room: in
     x, y, u = (np.pad(a, [(0, fill)] + [(0, 0)] * (a.ndim - 1)) for a in part[:3])
     with jax.enable_x64(True):
         drawn = jax.device_get(_drawn(key, x, y, u, C / float(part.share), plan, float(floor)))
-    index = np.minimum(drawn.index, room - 1)
-    weight = np.where(drawn.index < room, drawn.weight, 0)
+    index = np.minimum(drawn.rows, room - 1)
+    weight = np.where(drawn.rows < room, drawn.weight, 0)
     opt = 0.5 * float(part.share) * float(drawn.pilot.dual)  # one half for what a coreset may be off by
     return Node(x[index], np.where(weight > 0, y[index], 0), weight, part.share, np.maximum(part.opt, opt))
 

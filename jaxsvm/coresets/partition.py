@@ -24,13 +24,13 @@ class Cells(NamedTuple):
         label: The cell of each point, `(n,)` int32 below 2k: class -1 has the first k.
         weight: Total weight of a point's cell, `(n,)`.
         offset: `c - y x`, from the point to its cell's exact weighted mean, `(n, d)`.
-        count: Cells that hold weight, `()`.
+        occupied: Cells that hold weight, `()`.
     """
 
     label: Int[Array, " n"]
     weight: Float[Array, " n"]
     offset: Float[Array, "n d"]
-    count: Int[Array, ""]
+    occupied: Int[Array, ""]
 
 
 def partition(

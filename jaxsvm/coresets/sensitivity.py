@@ -163,7 +163,7 @@ def directional(alpha: Array, D: Array, o: Array, projection: Array, at: Pilot) 
 
 def total_bound(cell: Cells, u: Array, C: Any, o: Any) -> Array:
     """`K + 2 C M1 / sqrt(2 o)`, which the sum of the `tight` bounds never exceeds, `()`: M1 is `sum u D`."""
-    return cell.count + 2 * C * (u @ jnp.linalg.norm(cell.offset, axis=1)) / jnp.sqrt(2 * o)
+    return cell.occupied + 2 * C * (u @ jnp.linalg.norm(cell.offset, axis=1)) / jnp.sqrt(2 * o)
 
 
 def cluster_counts(clusters: int | tuple[int, ...] | None, n: int) -> tuple[int, ...]:

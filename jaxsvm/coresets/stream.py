@@ -203,7 +203,7 @@ class Stream:
             real = whole.weight > 0
             whole = whole._replace(x=whole.x[real], y=whole.y[real], weight=whole.weight[real])
             room = 2 ** math.ceil(math.log2(len(whole.y)))
-            key = jax.random.fold_in(jax.random.wrap_key_data(state.key), 2**31 - 1)
+            key = jax.random.fold_in(_base(state), 2**31 - 1)
             whole = reduced(whole, self.C, key, plan._replace(tol=PILOT_TOL), state.opt, room)
         info = {"n": state.rows, "U": state.weight, "sampler": self.sampler, "bound": self.bound}
         return as_coreset(whole, self.C, state.dtype, info | {"chunks": state.chunks})
@@ -226,7 +226,7 @@ class Stream:
     def _carry(self, state: StreamState) -> StreamState:
         """Reduce the full buffer, and join and reduce as long as its level is taken."""
         assert state.x is not None and state.y is not None and state.u is not None
-        plan, base = self._plan(), jax.random.wrap_key_data(state.key)
+        plan, base = self._plan(), _base(state)
         share, opt, levels, j = self._share(state, slice(None)), state.opt, list(state.levels), 0
         if share > 0:
             node = reduced(raw(state.x, state.y, state.u, share), self.C, _key(base, 0, state.chunks), plan, opt)
@@ -240,6 +240,10 @@ class Stream:
             levels = levels + [None] * (j + 1 - len(levels))
             levels[j] = node
         return dataclasses.replace(state, filled=0, levels=tuple(levels), chunks=state.chunks + 1, opt=opt)
+
+
+def _base(state: StreamState) -> Array:
+    return jax.random.wrap_key_data(jax.numpy.asarray(state.key))
 
 
 def _key(base: Array, level: int, chunk: int) -> Array:
