@@ -93,9 +93,11 @@ def flights():
         w = peer.coef_[0]
         F_peer = np.maximum(1 - y * (x @ w), 0).mean() + lam * w @ w
         D, P = float(fit.certificate.dual), float(fit.certificate.primal)
-        print(f"lam {lam:g}: {fit}\n  F ours {F:.7f} (in [D, P]: {D - 1e-12 <= F <= P + 1e-12}), LIBLINEAR's {F_peer:.7f}, "
-              f"(ours - theirs) / theirs {F / F_peer - 1:+.1e}, theirs >= D: {F_peer >= D}; "
-              f"seconds (CPU) ours {wall:.1f} ({cpu:.1f}), LIBLINEAR {wall_peer:.1f} ({cpu_peer:.1f})", flush=True)  # fmt: skip
+        inside = D - 1e-12 <= F <= P + 1e-12
+        print(f"lam {lam:g}: {fit}")
+        print(f"  F ours {F:.7f} (in [D, P]: {inside}), LIBLINEAR's {F_peer:.7f} (>= D: {F_peer >= D}), ", end="")
+        print(f"(ours - theirs) / theirs {F / F_peer - 1:+.1e}; seconds (CPU) ours {wall:.1f} ({cpu:.1f}), ", end="")
+        print(f"LIBLINEAR {wall_peer:.1f} ({cpu_peer:.1f})", flush=True)
 
 
 def scale(sketch=True):
@@ -120,8 +122,8 @@ def scale(sketch=True):
         fit, wall, cpu = timed(lambda join=join: relational.fit(join, 0.01, scale="max", tol=1e-9, max_steps=50))
         D, P = float(fit.certificate.dual), float(fit.certificate.primal)
         first = next((k for k, (low, high, _) in enumerate(fit.history) if high - low < 1e-3 * high), None)
-        print(f"  fit, {fit.steps} steps: [{D:.6f}, {P:.6f}], width {P - D:.1e} ({(P - D) / P:.1e}), {wall:.1f} s (CPU {cpu:.1f}); "
-              f"1e-3 after {first} steps; {fit.engine}", flush=True)  # fmt: skip
+        print(f"  fit, {fit.steps} steps: [{D:.6f}, {P:.6f}], width {P - D:.1e} ({(P - D) / P:.1e}), ", end="")
+        print(f"{wall:.1f} s (CPU {cpu:.1f}); 1e-3 after {first} steps; {fit.engine}", flush=True)
 
 
 def cost(plot=None):
@@ -258,9 +260,10 @@ def knapsack(m=10, eps=0.1):
         ]
         row = int(np.flatnonzero(join.blocks[-1].X[:, 0] == 1)[0])
         low, high = (float(part.counts[0][-1][row]) for part in parts)
-        print(f"active sum = C - k = {C - k}: count {C} in [{low:.1f}, {high:.1f}], so the sum in [{low - k:.1f}, {high - k:.1f}]: "
-              f"{'no sign is claimed' if low - k < 0 < high - k else 'its sign is known' if (low - k) * (high - k) > 0 else 'an end is 0'} "
-              f"({join.feature_names[at]})")  # fmt: skip
+        known = "its sign is known" if (low - k) * (high - k) > 0 else "an end is 0"
+        claim = "no sign is claimed" if low - k < 0 < high - k else known
+        print(f"active sum = C - k = {C - k}: count {C} in [{low:.1f}, {high:.1f}], ", end="")
+        print(f"so the sum in [{low - k:.1f}, {high - k:.1f}]: {claim} ({join.feature_names[at]})")
 
 
 def main():
