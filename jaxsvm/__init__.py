@@ -8,7 +8,7 @@ carries its own proof of quality:
     fit = jaxsvm.fit(problem, jaxsvm.FrankWolfe(tol=1e-4))
 """
 
-from jaxsvm import datasets, implicit, kernels, relational
+from jaxsvm import coresets, datasets, implicit, kernels, relational
 from jaxsvm.ball import Ball, ball, is_coreset, meb_problem
 from jaxsvm.errors import ConvergenceError, ConvergenceWarning, DataError, InputError, PrecisionWarning
 from jaxsvm.gram.build import gram
@@ -67,6 +67,7 @@ __all__ = [
     "box_problem",
     "check",
     "compact",
+    "coresets",
     "cross_validate",
     "datasets",
     "decision_function",
