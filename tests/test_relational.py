@@ -249,6 +249,7 @@ def test_squared_hinge_from_slack_sums():
         )
 
 
+@pytest.mark.slow  # a tree of eleven tables compiles for minutes
 @pytest.mark.parametrize("shape", ["path", "star"])
 def test_counting_knapsack_is_answered_by_an_interval(shape):
     """The paper's hardness gadget: the interval holds the count, and nobody claims the sign of the difference."""

@@ -11,7 +11,7 @@ tables do.
 """
 
 from jaxsvm.relational.database import from_duckdb, from_ibis
-from jaxsvm.relational.descent import RelationalFit, fit
+from jaxsvm.relational.descent import RelationalFit, fit, fit_path
 from jaxsvm.relational.gradient import PseudoGradient, far_counts, pseudo_gradient, squared_hinge
 from jaxsvm.relational.moments import Moments, least_squares
 from jaxsvm.relational.pegasos import pegasos
@@ -26,6 +26,7 @@ __all__ = [
     "Sample",
     "far_counts",
     "fit",
+    "fit_path",
     "from_duckdb",
     "from_ibis",
     "least_squares",

@@ -66,6 +66,7 @@ class RelationalFit:
         seconds: How long it took.
         history: `(steps, 3)`: D, P and the estimate of F after each evaluation.
         join: The scaled join.
+        counter: The engine itself.
         bundle: The planes: `init` for a fit at another lam.
         lam: The strength of the regulariser.
         feature_names: Of `coef`.
@@ -81,6 +82,7 @@ class RelationalFit:
     seconds: float
     history: np.ndarray
     join: Any
+    counter: Any
     bundle: Bundle
     lam: float
     feature_names: list[str]
@@ -161,6 +163,23 @@ def fit(
         else:
             run.plain_steps(max_steps, tol, stop, paper=method == "paper")
     return answer(run, tol, why)
+
+
+def fit_path(join: Any, lams: Any, eps: float = 0.1, engine: Any = "auto", **options: Any) -> list[RelationalFit]:
+    """Fits at several lam, each from the planes of the one before: they are below the hinge whatever lam is.
+
+    Args:
+        join: A `Join`.
+        lams: The values; taken from the largest to the smallest, returned in their order.
+        eps: As in `fit`.
+        engine: As in `fit`.
+        options: As in `fit`.
+    """
+    lams, fits = [float(lam) for lam in lams], {}
+    before = None
+    for lam in sorted(set(lams), reverse=True):
+        before = fits[lam] = fit(join, lam, eps, engine if before is None else before.counter, init=before, **options)
+    return [fits[lam] for lam in lams]
 
 
 class Run:
@@ -336,7 +355,7 @@ def answer(run: Run, tol: float, why: str) -> RelationalFit:
     code = StatusCode(np.int32(status))  # pyright: ignore[reportArgumentType]
     return RelationalFit(
         np.concatenate(coef), constant, run.best, certificate, code, run.taken, why,
-        time.monotonic() - run.started, np.array(run.history), run.join, run.planes, run.lam, given,
+        time.monotonic() - run.started, np.array(run.history), run.join, run.engine, run.planes, run.lam, given,
     )  # fmt: skip
 
 

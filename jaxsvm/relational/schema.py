@@ -228,11 +228,11 @@ class Join(Prepared):
                 notes.append(f"{names[i]} and {names[j]} share no key: every row of one joins every row of the other.")
         rows = _reduced(names, codes, rows, shared, edges, notes)
         y, classes = _signs(label, target, rows[names.index(label[0])], positive)
-        blocks = []
-        for name, index in zip(names, rows, strict=True):
-            parts = {c: Column(v.values[index], v.missing[index]) for c, v in columns[name].items()}
-            blocks.append(_block(name, len(index), parts, as_category.get(name, set()), missing))
         weights = [_copies(name, tables[name], (copies or {}).get(name), rows[k]) for k, name in enumerate(names)]
+        blocks = []
+        for name, index, weight in zip(names, rows, weights, strict=True):
+            parts = {c: Column(v.values[index], v.missing[index]) for c, v in columns[name].items()}
+            blocks.append(_block(name, weight, parts, as_category.get(name, set()), missing))
         for place, name in enumerate(names):
             same = [codes[name][a][rows[place]] for a in shared[place]]
             same += list(blocks[place].X.T) + [category.codes for category in blocks[place].categories]
@@ -369,7 +369,7 @@ def _signs(label: Any, target: Column, rows: np.ndarray, positive: Any) -> tuple
     return np.where(values == classes[1], 1.0, -1.0), classes
 
 
-def _block(table: str, n: int, parts: dict[str, Column], categorical: set[str], missing: str) -> Block:
+def _block(table: str, weight: np.ndarray, parts: dict[str, Column], categorical: set[str], missing: str) -> Block:
     numbers, names, fills, categories = [], [], [], []
     for name, part in parts.items():
         require_one_kind(part, f"{table}.{name}")
@@ -383,7 +383,8 @@ def _block(table: str, n: int, parts: dict[str, Column], categorical: set[str], 
             values = part.values.astype(float)
             if np.isinf(values).any():
                 raise InputError(f"feature {table}.{name} has infinite values: remove them or make them missing.")
-            fill = values[~part.missing].mean() if missing == "impute" and not part.missing.all() else np.nan
+            known = ~part.missing
+            fill = np.average(values[known], weights=weight[known]) if missing == "impute" and known.any() else np.nan
             names.append(name)
             fills.append(0.0 if missing == "impute" and np.isnan(fill) else fill)
             numbers.append(np.where(part.missing, fills[-1], values))
@@ -391,6 +392,6 @@ def _block(table: str, n: int, parts: dict[str, Column], categorical: set[str], 
             text = np.where(part.missing, "(missing)", part.values.astype(str)) if absent else part.values
             levels, codes = np.unique(text, return_inverse=True)
             categories.append(Category(name, codes.astype(np.int32), levels))
-    X = np.stack(numbers, axis=1) if numbers else np.zeros((n, 0))
+    X = np.stack(numbers, axis=1) if numbers else np.zeros((len(weight), 0))
     p = len(names)
     return Block(X, names, np.zeros(p), np.ones(p), np.array(fills), categories)

@@ -78,11 +78,6 @@ class SketchEngine:
         """Plan: exact sizes of all groups, the accuracy of one compression, grids of ranks, chunks."""
         if not 0 < eps <= 1:
             raise InputError(f"eps is {eps}: the relative accuracy of counts, above 0 and at most 1, is needed.")
-        if not jax.config.jax_enable_x64:  # pyright: ignore[reportAttributeAccessIssue]
-            raise InputError(
-                "engine='sketch' needs float64 for its counts: turn on jax_enable_x64, or take engine='grid', which "
-                "works on the host."
-            )
         self.tree = tree = tree.simplified if simplify else tree
         self.eps = eps
         totals = counting.messages(tree, tree.weight)
@@ -106,10 +101,9 @@ class SketchEngine:
             "weight": {i: np.append(w, 0.0) for i, w in enumerate(tree.weight)},
             "place": {i: self._places(i) for i in range(tree.m)},
         }
-        self.arrays = jax.device_put(self.arrays)
-        self.totals = []
-        for sign in (0, 1):
-            self.totals.append(jax.device_put(self._totals(counting.masked(tree, sign))))
+        with jax.enable_x64(True):  # counts need float64, whatever the caller's flag says; NumPy arrays come out
+            self.arrays = jax.device_put(self.arrays)
+            self.totals = [jax.device_put(self._totals(counting.masked(tree, sign))) for sign in (0, 1)]
         self.structure = (tree.m, tuple(self.steps), tuple(self.through))
 
     def __call__(self, scores: tuple[list[np.ndarray], list[np.ndarray]], mode: str = "mid", tau: float = 1.0) -> Far:
@@ -121,7 +115,8 @@ class SketchEngine:
             s = node_scores(self.tree, scores[sign])
             s[self.tree.label] = np.where(mask > 0, s[self.tree.label], np.inf)
             padded = {i: np.append(part, np.inf) for i, part in enumerate(s)}
-            far, room = _run(self.structure, mode, self.arrays, self.totals[sign], padded, np.float64(tau))
+            with jax.enable_x64(True):
+                far, room = _run(self.structure, mode, self.arrays, self.totals[sign], padded, np.float64(tau))
             far, room = ([np.asarray(part) for part in parts] for parts in (far, room))
             counts.append(table_counts(self.tree, scores[sign], far))
             slacks.append(table_counts(self.tree, scores[sign], room))
