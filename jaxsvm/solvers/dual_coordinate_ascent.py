@@ -22,7 +22,7 @@ from jaxsvm.numerics.once import once
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.result import Counters
 from jaxsvm.solvers.contract import Solver
-from jaxsvm.solvers.sequential_minimal_optimization import starting_point
+from jaxsvm.solvers.start import starting_point
 
 ORDERS = ("random", "permuted")
 CURVATURE_FLOOR = 1e-12

@@ -24,7 +24,7 @@ from jaxsvm.problems.box import BoxProblem
 from jaxsvm.result import Counters
 from jaxsvm.solvers import interior_point
 from jaxsvm.solvers.contract import Solver
-from jaxsvm.solvers.start import Start, weights_of
+from jaxsvm.solvers.start import starting_point
 
 TAU = 1e-12
 """LIBSVM's floor of a curvature."""
@@ -141,16 +141,6 @@ class State(NamedTuple):
     R: Float[Array, ""]
     indefinite: Bool[Array, ""]
     counters: Counters
-
-
-def starting_point(problem: BoxProblem, init: Any) -> Float[Array, " n"]:
-    """A feasible start: 0, or what `init` says; of a `Start` what was at its bound goes to the new one."""
-    if init is None:
-        return problem.feasible_point(jnp.zeros((problem.n,), problem.dtype))
-    a, _ = weights_of(problem, init)
-    if isinstance(init, Start):
-        a = jnp.where(init.problem.present & (a >= init.problem.upper), problem.upper, a)
-    return problem.feasible_point(a)
 
 
 def _single_step(problem: BoxProblem, state: State) -> State:

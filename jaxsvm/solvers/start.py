@@ -1,4 +1,4 @@
-"""Where a simplex solver starts: the ball of a random draw, two far points, the centre, or a warm start."""
+"""Where a solver starts: of a simplex the ball of a random draw, two far points, the centre; or a warm start."""
 
 from typing import Any, NamedTuple
 
@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 from jaxsvm.errors import InputError
 from jaxsvm.numerics import selection
 from jaxsvm.numerics.sampling import balanced_draw
+from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.squared_hinge import Restricted
 from jaxsvm.result import Counters, Fit
 
@@ -90,6 +91,16 @@ def weights_of(problem: Any, init: Any) -> tuple[Float[Array, " n"], Float[Array
     if np.shape(weights) != (problem.n,):
         raise InputError(f"init has weights of shape {np.shape(weights)}: ({problem.n},) is needed.")
     return jnp.asarray(weights, problem.dtype), margins
+
+
+def starting_point(problem: BoxProblem, init: Any) -> Float[Array, " n"]:
+    """A feasible start: 0, or what `init` says; of a `Start` what was at its bound goes to the new one."""
+    if init is None:
+        return problem.feasible_point(jnp.zeros((problem.n,), problem.dtype))
+    a, _ = weights_of(problem, init)
+    if isinstance(init, Start):
+        a = jnp.where(init.problem.present & (a >= init.problem.upper), problem.upper, a)
+    return problem.feasible_point(a)
 
 
 def _onto_simplex(problem: Any, alpha: Float[Array, " n"]) -> Float[Array, " n"]:
