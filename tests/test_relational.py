@@ -136,7 +136,14 @@ def test_integer_ranks_keep_their_factor():
         assert (n / below >= 1).all() and (n / below <= 1 + eps + 1e-12).all()
 
 
-@pytest.mark.parametrize(("shape", "eps"), [(PATH, 0.5), (PATH, 0.05), (HUB, 0.5), (HUB, 0.2), (CROSS, 0.2)])
+@pytest.mark.parametrize(
+    ("shape", "eps"),
+    [
+        (PATH, 0.5),
+        (HUB, 0.2),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((PATH, 0.05), (HUB, 0.5), (CROSS, 0.2))),
+    ],
+)
 def test_sketches_keep_every_count_within_their_factor(shape, eps):
     join = join_of(shape, n=60 if shape == PATH else 14, keys=2)
     engine = SketchEngine(join.tree, eps)
