@@ -345,10 +345,12 @@ def test_other_values_compile_nothing(name):
             jaxsvm.fit(other, solver, key=key)
     assert not seen
     solve, traced = in_jit(name)
+    solve(problem(case.problem), jax.random.key(4), case.solver)
+    before = len(traced)
     for other, key, solver in tries:
         fit = solve(other, key, solver)
         assert case.exact is None or fit.certificate.relative_gap <= looser.tol
-    assert traced == [name]
+    assert len(traced) == before
 
 
 @every_solver

@@ -188,7 +188,8 @@ class SquaredHingeProblem:
         """Margins of alpha with the best free bias added; as they are where the bias is not free."""
         if not self.free_bias:
             return margins
-        R = alpha @ (margins + self.ridge * alpha)
+        total = alpha.sum()  # 1 on the simplex; a point in another scale has its margins at R / total
+        R = alpha @ (margins + self.ridge * alpha) / jnp.where(total > 0, total, 1)
         return margins + self.y * best_bias(margins, self.y, self.costs, R)
 
     def feasible_point(self, beta: Float[Array, " n"]) -> Float[Array, " n"]:
