@@ -69,19 +69,6 @@ def require_differentiable(problem: Any) -> None:
         )
 
 
-def require_one_chain(solver: Any, where: str) -> None:
-    """Refuse what only turns on the host can do, where there are none.
-
-    Raises:
-        InputError: On shrinking.
-    """
-    if solver.shrinking:
-        raise InputError(
-            f"shrinking is True: {where} cannot shrink; take shrinking=False, or one chain of concrete values (no "
-            "lanes, outside jit)."
-        )
-
-
 def require_positive(name: str, value: Any) -> None:
     """Refuse anything but one positive finite number.
 

@@ -200,6 +200,7 @@ def test_bad_problems_are_refused(change, message):
         (lambda: sampled(FrankWolfe(), final_check="half"), "final_check"),
         (lambda: sampled(polished(FrankWolfe())), "innermost"),
         (lambda: polished(FrankWolfe(), 0), "products"),
+        (lambda: polished(jaxsvm.SMO()), "solver is SMO"),
         (lambda: jaxsvm.fit(svm(), FrankWolfe(tol=0.0)), "tol is 0"),
         (lambda: jaxsvm.fit(svm(), FrankWolfe(stop="soon")), "stop"),
         (lambda: jaxsvm.fit(svm(), FrankWolfe(start="nowhere")), "start"),

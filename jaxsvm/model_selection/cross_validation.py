@@ -10,11 +10,13 @@ import warnings
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxsvm.errors import ConvergenceWarning, InputError, is_concrete
 from jaxsvm.gram.low_rank import LowRankGram, landmarks_among
+from jaxsvm.gram.signed import SignedGram
 from jaxsvm.interruption import on_host_stacked, watching
 from jaxsvm.loop import drive
 from jaxsvm.model import is_right
@@ -175,7 +177,7 @@ def _warn_of_unfinished(fits: Fit) -> None:
 
 
 def C_grid(  # noqa: N802 (C is the field's name)
-    problem: Any, n: int = 64, *, change: float = 0.02, largest: float = 1e6
+    problem: Any, n: int = 64, *, change: float = 0.02, largest: float = 1e6, solver: Any = None
 ) -> Float[np.ndarray, " n"]:
     """A grid of C from the data: from "every sample is a support vector" to "nothing changes any more".
 
@@ -188,6 +190,7 @@ def C_grid(  # noqa: N802 (C is the field's name)
         n: How many values, >= 1.
         change: Relative change of the margins (root mean square) that counts as nothing, > 0.
         largest: The upper end at the most, in units of the lower end and at least ten of it.
+        solver: What solves the problem at each decade, to a few digits; None: the exact one of its kind.
 
     Returns:
         Increasing values, evenly spaced in log C, `(n,)`.
@@ -206,9 +209,9 @@ def C_grid(  # noqa: N802 (C is the field's name)
         raise InputError(f"problem is a {type(problem).__name__}: a grid of C is for `svm_problem` or `hinge_problem`.")
     first, weights = problem.at(1.0), problem.weights()
     weights = np.ones(problem.n, problem.dtype) if weights is None else weights.astype(problem.dtype)
-    pull = np.asarray(problem.signed.support_matvec(weights))
+    pull = np.asarray(SignedGram(problem.gram, problem.y, problem.offset).support_matvec(jnp.asarray(weights)))
     low = float(1 / max(pull.max() * float(weights.max()), float(first.diagonal.max()), np.finfo(float).tiny))
-    solver, key = exact_solver(first, 1e-2), jax.random.key(0)
+    solver, key = exact_solver(first, 1e-2) if solver is None else solver, jax.random.key(0)
     high, before, warm = low, None, None
     with watching() as stop:
         while high < low * largest:

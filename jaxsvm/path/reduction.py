@@ -21,7 +21,8 @@ class Kept(NamedTuple):
 
     Attributes:
         kept: Samples whose values are still to be found, `(n,)`.
-        fixed: A dual point of the next problem, `(n,)`: the values that the others keep.
+        fixed: The values that the others keep in the next problem, `(n,)`: 0, or where it is `bounded` anything within
+            its bounds.
     """
 
     kept: Bool[Array, " n"]
@@ -29,7 +30,7 @@ class Kept(NamedTuple):
 
 
 class Reduction(Protocol):
-    """`reduction(old, fit, new) -> Kept`, for problems with concrete values."""
+    """`reduction(old, fit, new) -> Kept`, for `Restrictable` problems (`problems/contract.py`) with concrete values."""
 
     def __call__(self, old: Any, fit: Fit, new: Any) -> Kept:
         """What of `new` can be left out, knowing `fit` of `old`.
@@ -40,6 +41,19 @@ class Reduction(Protocol):
         ...
 
 
+def at_bounds(old: Any, fit: Fit, new: Any) -> Kept:
+    """Whatever is at a bound stays there, at the bound of the next problem; what is inside is kept.
+
+    Most reductions keep these and some more: `least._replace(kept=least.kept | more)`.
+    """
+    alpha = np.asarray(fit.alpha)
+    if not old.bounded:
+        return Kept(jnp.asarray(alpha > 0), jnp.zeros_like(fit.alpha))
+    upper = np.asarray(old.upper)
+    full = (alpha >= upper) & (upper > 0)
+    return Kept(jnp.asarray((alpha > 0) & ~full), jnp.asarray(np.where(full, np.asarray(new.upper), 0)))
+
+
 @dataclasses.dataclass(frozen=True)
 class NearMargin:
     """Samples within a distance of the margin are kept; the others stay at the bound at which they are.
@@ -47,23 +61,19 @@ class NearMargin:
     A heuristic: what turns out to be wrong is mended on the whole problem.
 
     Attributes:
-        distance: How far from 1 (of a box from `q_i`) a margin `y_i f(x_i)` may be, >= 0.
+        distance: How far from its target (1; of a box `q_i`) a margin `y_i f(x_i)` may be, >= 0.
     """
 
     distance: float = 0.5
 
     def __call__(self, old: Any, fit: Fit, new: Any) -> Kept:
         """Far beyond the margin alpha is 0; far inside it is at its bound, where there is one."""
-        margins, alpha = np.asarray(fit.margins), np.asarray(fit.alpha)
-        kink = np.asarray(old.q) if old.kind == "box" else 1.0
-        near = (np.abs(margins - kink) <= self.distance) | ((margins < kink) & (old.kind != "box"))
-        if old.kind == "box":
-            upper = np.asarray(old.upper)
-            at_bound = (alpha >= upper) & (upper > 0)
-            inside = (alpha > 0) & ~at_bound
-            fixed = np.where(at_bound, np.asarray(new.upper), 0)
-            return Kept(jnp.asarray(near | inside), jnp.asarray(fixed))
-        return Kept(jnp.asarray(near | (alpha > 0)), jnp.asarray(np.zeros_like(alpha)))
+        margins, targets = np.asarray(fit.margins), np.asarray(old.targets)
+        near = np.abs(margins - targets) <= self.distance
+        if not old.bounded:
+            near |= margins < targets
+        least = at_bounds(old, fit, new)
+        return least._replace(kept=least.kept | near)
 
 
 def samples_of(kept: Kept, n: int, present: Any) -> np.ndarray | None:

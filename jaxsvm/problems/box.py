@@ -355,6 +355,11 @@ class BoxProblem:
 
     bounded = True
 
+    @property
+    def targets(self) -> Float[Array, " n"]:
+        """The margins at which samples begin to have a loss: q."""
+        return self.q
+
     # What derivatives of a solution are made of (`jaxsvm.problems.contract.Differentiable`).
 
     def active_set(self, values: Any, before: Active | None = None) -> Active:

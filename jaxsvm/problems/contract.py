@@ -1,4 +1,7 @@
-"""What drivers and solvers ask of a problem, in one place: the members of all, and of those whose points are a simplex.
+"""What drivers and solvers ask of a problem: the members of all, and what some have besides.
+
+`Problem` is for all; `SimplexProblem` and `BoxForm` are what steps see of two forms; `Restrictable` is for problems
+that leave samples out, `Differentiable` for those whose solutions have derivatives.
 
 A problem is a frozen dataclass, registered as a pytree, whose vectors all have one dtype; `jaxsvm.numerics.precision`
 widens them for what decides.
@@ -6,6 +9,7 @@ widens them for what decides.
 
 from typing import Any, Protocol
 
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.derivatives.values import Active, Values
@@ -22,7 +26,10 @@ class Problem(Protocol):
         restricts: Whether it has `restrict`: a smaller problem of some samples while the others stay where they are.
         corrects: Whether it has `beside`: a w of a smaller primal beside a dual point, where rounding is its floor.
         free_bias: Whether there is an unregularised bias.
+        offset: 1.0 where the constant is one more feature of value 1, which makes a regularised bias; else 0.0. Static.
         gram: The Gram operator of its n samples.
+        y: Labels in {-1, +1}, `(n,)`: the signs of `y_i y_j (K_ij + offset)`, whose definiteness drivers look at, and
+            what folds are dealt and scored by.
         feasible: Whether the values make a problem, `()`: known late under tracing.
         diagonal: `Q_ii` (`Kt_ii`), `(n,)`.
         mask: Samples that take part, `(n,)`; None where all do.
@@ -34,7 +41,9 @@ class Problem(Protocol):
     restricts: bool
     corrects: bool
     free_bias: Any
+    offset: float
     gram: Any
+    y: Any
     feasible: Any
     diagonal: Any
     mask: Any
@@ -65,6 +74,13 @@ class Problem(Protocol):
 
     def weighted(self, sample_weight: Any) -> "Problem":
         """The same problem with its weights times these, `(n,)`: 0 is absence."""
+        ...
+
+    def weights(self) -> np.ndarray | None:
+        """The sample weights on the host, `(n,)`, which held-out scores count by; None where they are all 1, or traced.
+
+        Absent where `parameter` is None.
+        """
         ...
 
     def on(self, gram: Any) -> "Problem":
@@ -99,7 +115,17 @@ class Problem(Protocol):
         ...
 
     def certified(self, point: Array, s: Array, dtype: Any) -> Answer:
-        """A point as it is returned, in numbers of `dtype`, with a certificate that rounding cannot make false."""
+        """A point as it is returned, in numbers of `dtype`, with a certificate that rounding cannot make false.
+
+        Args:
+            point: Numbers of `dtype`, held in twice its precision, as this problem's vectors are then (`widened`).
+            s: Its products from scratch, in twice the precision.
+            dtype: Of the numbers that the caller gets: a bias is `rounded` to it before it is certified.
+
+        Returns:
+            The answer: of a point of one row `R * margins` are the `margins` of `alpha`; the certificate makes room for
+            what the products may be off by (`jaxsvm.numerics.precision.rounding`).
+        """
         ...
 
     def indefinite(self, objective: Float[Array, ""]) -> Bool[Array, ""]:
@@ -124,6 +150,62 @@ class SimplexProblem(Protocol):
 
     def block(self, rows: Int[Array, " t"], columns: Int[Array, " u"]) -> Float[Array, "t u"]:
         """`Kt[rows, columns]`."""
+        ...
+
+
+class BoxForm(Protocol):
+    """What a step of a box solver sees: `max q'a - 1/2 a'Qa` over `0 <= a <= upper` and, with a free bias, `c'a = e`.
+
+    Its products are `s = Qa`, so that `q - s` is the gradient, and `objective` is the negative of what is maximised.
+
+    Attributes:
+        q: The linear term, `(n,)`: 1 for an SVM.
+        upper: The bounds, `(n,)`; 0 for an absent sample.
+        diagonal: `Q_ii`, `(n,)`.
+        c: Coefficients of the equality, `(n,)`; None without a free bias.
+        e: Its right-hand side, `()`.
+    """
+
+    q: Any
+    upper: Any
+    diagonal: Any
+    c: Any
+    e: Any
+
+    def column(self, i: Int[Array, ""]) -> Float[Array, " n"]:
+        """`Q[:, i]`."""
+        ...
+
+    def columns(self, indices: Int[Array, " t"]) -> Float[Array, "t n"]:
+        """`Q[indices, :]`."""
+        ...
+
+    def block(self, rows: Int[Array, " t"], columns: Int[Array, " u"]) -> Float[Array, "t u"]:
+        """`Q[rows, columns]`."""
+        ...
+
+
+class Restrictable(Protocol):
+    """What a problem has that `restricts`: samples can be left out of it (`jaxsvm.path.reduction`).
+
+    Attributes:
+        bounded: Whether dual variables have an upper bound, `upper`, `(n,)`, besides 0.
+        targets: The margins at which samples begin to have a loss, `(n,)`.
+    """
+
+    bounded: bool
+
+    @property
+    def targets(self) -> Float[Array, " n"]:
+        """`q` of a box; 1 of an SVM."""
+        ...
+
+    def restrict(self, samples: Int[Array, " m"], fixed: Any = None, gram: Any = None) -> "Problem":
+        """The problem of some samples while the others stay at their values in `fixed`, `(n,)`; None: at 0.
+
+        Its objective is that of the whole. Where nothing is `bounded` they can be left at 0 alone. `gram` is the
+        samples' Gram operator where it is at hand.
+        """
         ...
 
 

@@ -337,6 +337,11 @@ class SquaredHingeProblem:
 
     bounded = False
 
+    @property
+    def targets(self) -> Float[Array, " n"]:
+        """The margins at which samples begin to have a loss: 1."""
+        return jnp.ones_like(self.y)
+
     # What derivatives of a solution are made of (`jaxsvm.problems.contract.Differentiable`).
 
     def active_set(self, values: Any, before: Active | None = None) -> Active:

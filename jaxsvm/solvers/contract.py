@@ -32,9 +32,13 @@ class Steps(Protocol):
     def init(self, problem: Any, key: Array | None = None, init: Any = None) -> Any:
         """A state to start from: fresh, or at weights `(n,)`, or at a `Start`, whose problem is known too.
 
-        `jaxsvm.solvers.start` reads them: `weights_of`, and `starting_point` of a box problem.
+        `jaxsvm.solvers.start` reads them: `weights_of`, and `starting_point` of a box problem. A solver that cannot
+        keep `problem.equality` refuses a problem that has a `free_bias` here: `solves` does not tell these apart.
 
-        Every state has `R` (what descends, `()`), `indefinite` (whether a negative curvature showed, `()`), `counters`.
+        Every state has `R` (`()`: by it the driver sees whether anything moves, and that numbers are finite; what
+        descends, `problem.objective` carried along, or a count, or a mean loss), `indefinite` (whether a negative
+        curvature showed, `()`) and `counters` (`jaxsvm.result.Counters`: a step adds 1 to `steps`, and to the kernel
+        evaluations, by `evaluated`, those that it asked for).
         """
         ...
 
@@ -53,6 +57,10 @@ class Steps(Protocol):
 
 class Solver:
     """What a solver may have besides `Steps`, with the defaults.
+
+    Transformations ask for more: `polished` for `place(problem, state, alpha, s)`, the state at a point on the simplex;
+    `sampled` for `wants_vertex(problem, state)`, whether the next step searches all samples for a vertex, and
+    `at(alpha, s, counters)`, a state at a point.
 
     Attributes:
         solves: Kinds of problems it is for: their `kind`.

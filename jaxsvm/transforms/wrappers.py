@@ -66,8 +66,12 @@ def polished(solver: Any, products: int = 40) -> "Polished":
         products: Matrix-vector products a polish, >= 1; static.
 
     Raises:
-        InputError: On products < 1.
+        InputError: On another solver, or products < 1.
     """
+    if not hasattr(solver, "place"):
+        raise InputError(
+            f"solver is {type(solver).__name__}: polished() goes around a solver of points on the simplex."
+        )
     if products < 1:
         raise InputError(f"products is {products}: at least 1 is needed.")
     return Polished(solver, products)
