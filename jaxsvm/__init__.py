@@ -34,6 +34,7 @@ from jaxsvm.solvers.pegasos import Pegasos
 from jaxsvm.solvers.perceptron import Perceptron
 from jaxsvm.solvers.sequential_minimal_optimization import SMO
 from jaxsvm.solvers.stochastic_batch_perceptron import StochasticBatchPerceptron
+from jaxsvm.solvers.working_set import WorkingSet
 from jaxsvm.transforms.wrappers import polished, sampled
 
 __version__ = "0.1.0"
@@ -63,6 +64,7 @@ __all__ = [
     "Status",
     "StochasticBatchPerceptron",
     "Tuned",
+    "WorkingSet",
     "ball",
     "box_problem",
     "check",
