@@ -180,6 +180,7 @@ SOLVERS = {
     "working set": Case(WorkingSet(tol=1e-6, size=16, fresh=8), "hinge, free bias", 1e-8, 25, weights=True),
     "working set, no bias": Case(WorkingSet(tol=1e-6, size=16, fresh=8), "hinge", 1e-8, 25, slow=True),
     "working set of a box": Case(WorkingSet(tol=1e-6, size=16, fresh=8), "box", 1e-8, 25, slow=True),
+    "working set, squared": Case(WorkingSet(tol=1e-6, size=16, fresh=8), "svm", 1e-10, 25, weights=True),
     "interior point": Case(InteriorPoint(tol=1e-8), "hinge", 1e-8),
     "sdca": Case(SDCA(tol=1e-4), "hinge", 1e-6, random=True, weights=True),
     "sdca, random": Case(SDCA(order="random", tol=1e-4), "hinge", 1e-6, random=True, slow=True),

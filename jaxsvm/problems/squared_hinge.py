@@ -95,6 +95,11 @@ class SquaredHingeProblem:
         return self.y if self.free_bias else None
 
     @property
+    def upper(self) -> Float[Array, " n"]:
+        """Of dual variables: none; 0 for an absent sample."""
+        return jnp.where(self.present, jnp.inf, 0).astype(self.dtype)
+
+    @property
     def costs(self) -> Float[Array, " n"]:
         """`C_i`; 0 for an absent sample."""
         present = self.ridge > 0

@@ -1,0 +1,111 @@
+"""A step on a problem with a lid, the hinge's: `s = Qa` is carried in twice the precision."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+from jaxsvm.numerics.once import once
+from jaxsvm.numerics.precision import double, in_double, rounded, widened
+from jaxsvm.numerics.products import weighted_rows
+from jaxsvm.solvers.working_set.block import pair_steps, single_steps
+from jaxsvm.solvers.working_set.members import block_of, ends, is_negative
+
+SHARE = 0.05
+"""Of the violation that a block is given it leaves this much: less costs steps whose effect other samples undo."""
+STEPS_PER_SAMPLE = 16
+"""The cap of a block's own steps: beyond, other samples matter more."""
+EXACT_STEPS = 2000
+"""Steps after which s is computed anew: each leaves a rounding of float64 in what is carried."""
+
+
+def begun(problem: Any, a: Array) -> dict[str, Any]:
+    """`s = Qa` from scratch, and where vectors are narrower than float64 its bits in twice the precision."""
+    if jnp.finfo(problem.dtype).bits >= 64:
+        return {"s": problem.matvec(a), "exact": None}
+
+    def compute(problem: Any, a: Array) -> dict[str, Array]:
+        s = widened(problem).matvec(a.astype(double(a.dtype)))
+        return {"s": s.astype(a.dtype), "exact": _bits(s)}
+
+    return in_double(compute)(problem, a)
+
+
+def moved(problem: Any, state: Any, rows: Array, members: Array) -> tuple[dict[str, Any], Array, Array]:
+    """What changes of the state when the set's problem is solved, the steps that took, and any negative curvature."""
+    place, valid = jnp.minimum(members, problem.n - 1), members < problem.n
+    Q = block_of(problem, rows, place)
+    old, U = jnp.where(valid, state.a[place], 0), jnp.where(valid, problem.upper[place], 0)
+    gradient = (problem.targets - state.s)[place]
+    c = jnp.ones_like(old) if problem.equality is None else problem.equality[place]
+    end = c * U
+    low, high = jnp.minimum(0, end), jnp.maximum(0, end)
+    solve = pair_steps if problem.free_bias else single_steps
+    top, bottom = ends(problem, state.a, state.s)
+    tol, limit = SHARE * (top - bottom), STEPS_PER_SAMPLE * len(place)
+    v, steps = solve(Q / (c[:, None] * c), low, high, c * old, gradient / c, tol, limit)
+    # Bounds are met exactly, so that a sample is at one or is not.
+    new = jnp.where(v == end, U, jnp.clip(v / c, 0, U))
+    change = new - old
+    gain = change @ (gradient - Q @ change / 2)
+    placed = _placed(problem, state, rows, members, old, new)
+    return {**placed, "R": state.R - gain}, steps, is_negative(Q, change)
+
+
+def _placed(problem: Any, state: Any, rows: Array, members: Array, old: Array, new: Array) -> dict[str, Any]:
+    """`a` with the set's new values, and `s` moved by their rows.
+
+    The member with the most room takes what rounding has left of the equality, so that `a` as a whole stays on it.
+    """
+    n, place = problem.n, jnp.minimum(members, problem.n - 1)
+    y, U, c = problem.y[place], problem.upper[place], problem.equality
+    stored = not rows.shape[0]
+
+    def move(a: Array, s: Array, exact: Any, new: Array, rows: Array) -> dict[str, Any]:
+        wide = double(a.dtype)
+        after = a.at[members].set(new, mode="drop")
+        if c is not None:
+            off = (c.astype(wide) @ after.astype(wide) - problem.e).astype(a.dtype)
+            room = jnp.where(members < n, jnp.minimum(new, U - new), 0)
+            k = jnp.where(room == room.max(), jnp.arange(len(room), dtype=jnp.int32), 0).max()
+            change = off / c[place[k]]
+            new = new.at[k].add(jnp.where(room[k] > jnp.abs(change), -change, 0))
+            after = a.at[members].set(new, mode="drop")
+        signed = y.astype(wide) * jnp.where(members < n, new.astype(wide) - old.astype(wide), 0)
+        product = weighted_rows(signed, rows, place if stored else None)
+        total = (s if exact is None else _value(exact)) + problem.y * (product + problem.offset * signed.sum())
+        return {"a": after, "s": total.astype(s.dtype), "exact": None if exact is None else _bits(total)}
+
+    return in_double(move)(state.a, state.s, state.exact, new, problem.gram.K if stored else rows)
+
+
+def refreshed(problem: Any, state: Any) -> dict[str, Any]:
+    """`s` and `R` of the state's `a`: of the sums that were carried in twice the precision, while those are young.
+
+    After `EXACT_STEPS`, or where `a` has left its constraints by more than rounding, from scratch.
+    """
+    a = state.a.astype(problem.dtype)
+    carried = state.exact is not None and problem.dtype != state.s.dtype
+    s = _value(state.exact) if carried else state.s
+    stale = state.counters.steps >= EXACT_STEPS
+    if problem.equality is not None:
+        size = jnp.abs(problem.equality) @ a + jnp.abs(problem.e)
+        stale = stale | (jnp.abs(problem.equality @ a - problem.e) > 4 * jnp.finfo(state.a.dtype).eps * size)
+
+    def again(_: Any) -> tuple[Array, Array]:
+        there = rounded(problem.on_equality(jnp.clip(a, 0, problem.upper)), state.a.dtype)
+        return there, problem.matvec(there)
+
+    a, s = once(stale, again, (a, s))
+    return {"a": a, "s": s, "R": problem.objective(a, s)}
+
+
+def _bits(values: Array) -> Array:
+    """Numbers as integers of 32 bits, which pass where x64 is off."""
+    return lax.bitcast_convert_type(values, jnp.uint32)
+
+
+def _value(bits: Array) -> Float[Array, " n"]:
+    """The numbers of bits; inside `in_double`."""
+    return lax.bitcast_convert_type(bits, jnp.float64 if bits.ndim == 2 else jnp.float32)

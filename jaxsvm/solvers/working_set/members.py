@@ -1,0 +1,111 @@
+"""Who is in the set: samples that violate most, the seats they take, and their kernel rows.
+
+What a step sees of a problem is a box: `max t'a - 1/2 a'Qa` over `0 <= a <= upper` (infinite without a lid), with `t`
+its `targets` and, of a free bias, its `equality`.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+ROW_TILE = 64
+"""Kernel rows at a time: a tile stays in cache between product and exponential."""
+GOLDEN = 0.6180339887
+CURVATURE_FLOOR = 32
+"""A curvature below -32 eps times its scale is no rounding: the kernel is not positive semidefinite."""
+
+
+def sides(problem: Any, a: Array, s: Array) -> tuple[Array, Array, Array]:
+    """`(t_i - s_i) / c_i`, and who may move along `1 / c_i` and against it."""
+    c = jnp.ones_like(a) if problem.equality is None else problem.equality
+    not_full, not_empty = a < problem.upper, a > 0
+    up, low = jnp.where(c > 0, not_full, not_empty), jnp.where(c > 0, not_empty, not_full)
+    return (problem.targets - s) / c, up & problem.present, low & problem.present
+
+
+def ends(problem: Any, a: Array, s: Array) -> tuple[Array, Array]:
+    """The largest pull upward and the smallest downward: of an equality the violating pair's, else no less than 0."""
+    pull, up, low = sides(problem, a, s)
+    nothing = jnp.inf if problem.free_bias else 0
+    return jnp.where(up, pull, -nothing).max(), jnp.where(low, pull, nothing).min()
+
+
+def candidates(problem: Any, a: Array, s: Array, members: Int[Array, " q"], count: int) -> Int[Array, " f"]:
+    """Samples outside the set that violate most, n in the places of those that do not; of an equality both sides."""
+    n = problem.n
+    pull, up, low = sides(problem, a, s)
+    outside = jnp.ones((n,), bool).at[members].set(False, mode="drop")
+    # Ties are many (all samples at a = 0) and neighbours alike: they are broken by a sequence that spreads.
+    spread = 1 + 1e-4 * jnp.mod(jnp.arange(n, dtype=a.dtype) * GOLDEN, 1)
+
+    def worst(score: Array, count: int) -> Array:
+        values, index = lax.top_k(score * spread, min(count, n))
+        return jnp.where(values > 0, index, n).astype(jnp.int32)
+
+    if not problem.free_bias:
+        D = jnp.maximum(problem.diagonal, jnp.finfo(a.dtype).tiny)
+        move = jnp.clip(a + pull / D, 0, problem.upper) - a
+        return worst(jnp.where(outside & (up | low), move * (pull - D * move / 2), 0), count)
+    top, bottom = ends(problem, a, s)
+    upward = worst(jnp.where(up & outside, pull - bottom, 0), count // 2)
+    low = low.at[upward].set(False, mode="drop")
+    downward = worst(jnp.where(low & outside, top - pull, 0), count - count // 2)
+    return jnp.concatenate([upward, downward])
+
+
+def seated(
+    problem: Any, a: Array, s: Array, members: Array, entered: Array, step: Array, fresh: Array
+) -> tuple[Array, Array, Array, Array, Array]:
+    """The set with new members in the seats of those that matter least: at a bound and content, or there for longest.
+
+    Returns:
+        Members and when they entered; the newcomers' seats and themselves, in front of the list; how many they are.
+    """
+    n, q = problem.n, len(members)
+    place = jnp.minimum(members, n - 1)
+    here, U = a[place], problem.upper[place]
+    pull, up, low = (values[place] for values in sides(problem, a, s))
+    middle = sum(ends(problem, a, s)) / 2 if problem.free_bias else 0
+    free, moves = (here > 0) & (here < U), (up & (pull > middle)) | (low & (pull < middle))
+    worth = entered + jnp.where(free, 1 << 29, 0) + jnp.where(moves, 1 << 28, 0)
+    order = jnp.argsort(jnp.where(members < n, worth, -1)).astype(jnp.int32)
+    is_new = fresh < n
+    count = is_new.sum(dtype=jnp.int32)
+    newcomers = fresh[jnp.argsort(~is_new, stable=True)]
+    seats = jnp.where(jnp.arange(len(fresh)) < count, order[: len(fresh)], q)
+    members = members.at[seats].set(newcomers, mode="drop")
+    return members, entered.at[seats].set(step, mode="drop"), seats, newcomers, count
+
+
+def fetched(gram: Any, rows: Array, seats: Array, newcomers: Array, count: Array) -> Float[Array, "q n"]:
+    """The set's kernel rows with those of the newcomers, a tile at a time."""
+    if not rows.shape[0]:
+        return rows
+    tile = min(ROW_TILE, len(seats))
+    padding = -len(seats) % tile
+    seats = jnp.pad(seats, (0, padding), constant_values=rows.shape[0])
+    newcomers = jnp.minimum(jnp.pad(newcomers, (0, padding)), rows.shape[1] - 1)
+
+    def fetch(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        k, rows = carry
+        index = lax.dynamic_slice(newcomers, (k * tile,), (tile,))
+        taken = lax.dynamic_slice(seats, (k * tile,), (tile,))
+        return k + 1, rows.at[taken].set(gram.rows(index), mode="drop")
+
+    return lax.while_loop(lambda carry: carry[0] * tile < count, fetch, (jnp.zeros((), jnp.int32), rows))[1]
+
+
+def block_of(problem: Any, rows: Array, place: Array) -> Float[Array, "q q"]:
+    """`y (K + offset) y` between members."""
+    if not rows.shape[0]:
+        return problem.signed.block(place, place)
+    y = problem.y[place]
+    return y[:, None] * y * (rows[:, place].astype(problem.dtype) + problem.offset)
+
+
+def is_negative(Q: Float[Array, "q q"], move: Float[Array, " q"]) -> Bool[Array, ""]:
+    """Whether a matrix has a negative curvature along a move, by more than rounding."""
+    scale = jnp.abs(jnp.diagonal(Q)).max() * jnp.abs(move).sum() ** 2
+    return move @ (Q @ move) < -CURVATURE_FLOOR * jnp.finfo(Q.dtype).eps * scale

@@ -1,0 +1,104 @@
+"""A step on a problem without a lid, the squared hinge's: samples fight over the constant, so their scales move too.
+
+Nearly all samples inside the margin have a weight between its bounds, and blocks of them by themselves push the
+constant to and fro (hundreds of sets at n = 10,000). So the weights of all that are not in the set move as well, by one
+factor a class: two more variables of the block, whose rows are sums that are carried (`parts`).
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxsvm.numerics.precision import rounded
+from jaxsvm.numerics.products import matmul, weighted_rows
+from jaxsvm.solvers.working_set.block import nonnegative
+from jaxsvm.solvers.working_set.members import block_of, is_negative
+
+SIGNS = (1, -1)
+
+
+def begun(problem: Any, beta: Array, rows: Any = None, members: Any = None) -> dict[str, Any]:
+    """Of weights in any scale: `parts` of the classes, their sum with the ridge, in the scale that suits best."""
+    parts = jnp.stack([_product(problem, jnp.where(problem.y == sign, beta, 0), rows, members) for sign in SIGNS])
+    s = parts.sum(axis=0) + problem.ridge * beta
+    return {"a": beta, "parts": parts, "s": s, "R": problem.objective(beta, s)}
+
+
+def one_of_each(problem: Any) -> Array:
+    """Weight on the first sample of each class: to have the products of a start costs the rows of its support."""
+    index, n = jnp.arange(problem.n, dtype=jnp.int32), problem.n
+    firsts = [jnp.where(problem.present & (problem.y == sign), index, n).min() for sign in SIGNS]
+    return jnp.zeros((n,), problem.dtype).at[jnp.stack(firsts)].set(1, mode="drop")
+
+
+def scaled(problem: Any, alpha: Array) -> Array:
+    """Weights in the scale in which the dual objective `1'b - 1/2 b'Kt b` is largest."""
+    s = problem.matvec(alpha)
+    curvature = alpha @ s
+    return alpha * jnp.where(curvature > 0, alpha.sum() / jnp.where(curvature > 0, curvature, 1), 1)
+
+
+def moved(problem: Any, state: Any, rows: Array, members: Array) -> tuple[dict[str, Any], Array, Array]:
+    """What changes of the state when set and scales are solved for, the turns that took, any negative curvature."""
+    n, beta, parts, y = problem.n, state.a, state.parts, problem.y
+    place, valid = jnp.minimum(members, n - 1), members < n
+    old, ridge = jnp.where(valid, beta[place], 0), problem.ridge[place]
+    B = block_of(problem, rows, place)
+    rest = beta.at[members].set(0, mode="drop")
+    inside = [jnp.where(problem.y[place] == sign, old, 0) for sign in SIGNS]
+    outside = [jnp.where(y == sign, rest, 0) for sign in SIGNS]
+    g = [parts[k][place] - matmul(B, inside[k]) for k in range(2)]
+
+    def between(a: int, b: int) -> Array:
+        """`rest_a' B rest_b`: no rows of the rest are needed."""
+        return outside[a] @ parts[b] - inside[b] @ g[a]
+
+    across = (between(0, 1) + between(1, 0)) / 2
+    corner = jnp.stack([jnp.stack([between(0, 0), across]), jnp.stack([across, between(1, 1)])])
+    corner = corner + jnp.diag(jnp.stack([problem.ridge @ outside[k] ** 2 for k in range(2)]))
+    sides = jnp.stack(g, axis=1)
+    H = jnp.block([[B + jnp.diag(ridge), sides], [sides.T, corner]])
+    totals = jnp.stack([outside[k].sum() for k in range(2)])
+    linear = jnp.concatenate([problem.targets[place], totals])
+    there = jnp.concatenate([valid, totals > 0])
+    H = jnp.where(there[:, None] & there, H, jnp.eye(len(there), dtype=H.dtype))
+    before = jnp.concatenate([old, jnp.ones_like(totals)])
+    z, turns = nonnegative(H, jnp.where(there, linear, 0), before, there)
+
+    new, factors = z[:-2], jnp.where(totals > 0, z[-2:], 1)
+    after = (rest * jnp.where(y > 0, factors[0], factors[1])).at[members].set(new, mode="drop")
+    change = [
+        _product_of_set(problem, jnp.where(problem.y[place] == SIGNS[k], new - factors[k] * old, 0), rows, place)
+        for k in range(2)
+    ]
+    parts = factors[:, None] * parts + jnp.stack(change)
+    s = parts.sum(axis=0) + problem.ridge * after
+    return {"a": after, "parts": parts, "s": s, "R": problem.objective(after, s)}, turns, is_negative(H, z - before)
+
+
+def refreshed(problem: Any, state: Any) -> dict[str, Any]:
+    """All of it from scratch, with the rows that are at hand."""
+    beta = rounded(jnp.maximum(state.a.astype(problem.dtype), 0), state.a.dtype)
+    return begun(problem, beta, state.rows, state.members)
+
+
+def _product(problem: Any, v: Array, rows: Any, members: Any) -> Float[Array, " n"]:
+    """`B v`, of the members by their rows, of the others by rows that are computed."""
+    if rows is None or not rows.shape[0] or problem.gram.design is not None:
+        return problem.signed.support_matvec(v)
+    place = jnp.minimum(members, problem.n - 1)
+    inside = jnp.where(members < problem.n, v[place], 0)
+    return problem.signed.support_matvec(v.at[members].set(0, mode="drop")) + _product_of_set(
+        problem, inside, rows, place
+    )
+
+
+def _product_of_set(problem: Any, v: Array, rows: Array, place: Array) -> Float[Array, " n"]:
+    """`B[:, place] v`."""
+    signed = problem.y[place] * v
+    if rows.shape[0]:
+        product = weighted_rows(signed, rows)
+    else:
+        product = weighted_rows(signed, problem.gram.K, place)
+    return problem.y * (product + problem.offset * signed.sum())
