@@ -8,16 +8,12 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
-from jaxsvm.numerics.cholesky import inverse_factor
-from jaxsvm.numerics.products import matmul
 from jaxsvm.numerics.selection import entry, largest_packed
 
 TURN = 8
 """Steps between looks at the violation: a look costs about what a step does."""
-TURNS = 8
-"""Of an active set: most end after 2 to 4."""
 TAU = 1e-12
 """LIBSVM's floor of a curvature."""
 
@@ -125,48 +121,3 @@ def single_steps(
     start = (v, pull, jnp.zeros((), jnp.int32), jnp.asarray(True))
     v, _, steps, _ = lax.while_loop(lambda carry: carry[3] & (carry[2] < limit), turn, start)
     return v, steps
-
-
-def nonnegative(
-    H: Float[Array, "q q"], linear: Float[Array, " q"], z: Float[Array, " q"], valid: Bool[Array, " q"]
-) -> tuple[Float[Array, " q"], Int[Array, ""]]:
-    """`max linear'z - 1/2 z'Hz` over `z >= 0`, by a primal-dual active set (Hintermueller, Ito and Kunisch 2003).
-
-    Each turn solves for the variables that are active, drops those that came out negative, and takes in those whose
-    gradient is positive. That ends in a few turns on a matrix with a ridge, but may cycle: the best point is kept.
-
-    Args:
-        H: Positive definite.
-        linear: The linear term.
-        z: Where to start, feasible.
-        valid: Places that are variables; others stay 0.
-
-    Returns:
-        A point that is no worse than `z`, and the turns taken, `()`.
-    """
-
-    def value(z: Array) -> Array:
-        return z @ (linear - matmul(H, z) / 2)
-
-    def turn(carry: tuple[Any, ...]) -> tuple[Any, ...]:
-        active, best, best_value, turns, _ = carry
-        system = jnp.where(active[:, None] & active, H, 0) + jnp.diag(jnp.where(active, 0, 1).astype(H.dtype))
-        inverse = inverse_factor(system)
-
-        def solved(right: Array) -> Array:
-            return matmul(inverse.T, matmul(inverse, jnp.where(active, right, 0)))
-
-        z = solved(linear)
-        z = z + solved(linear - matmul(H, z))  # what rounding has left
-        gradient = linear - matmul(H, z)
-        after = jnp.where(active, z > 0, gradient > 0) & valid
-        feasible = jnp.where(valid, jnp.maximum(z, 0), 0)
-        here = value(feasible)
-        better = here > best_value
-        best, best_value = jnp.where(better, feasible, best), jnp.where(better, here, best_value)
-        return after, best, best_value, turns + 1, jnp.any(after != active)
-
-    active = valid & ((z > 0) | (linear - matmul(H, z) > 0))
-    start = (active, z, value(z), jnp.zeros((), jnp.int32), jnp.asarray(True))
-    _, best, _, turns, _ = lax.while_loop(lambda carry: carry[4] & (carry[3] < TURNS), turn, start)
-    return best, turns

@@ -6,9 +6,8 @@ moves, gets the kernel rows of the new ones in one product, solves the problem o
 (`block`), and updates `s = Qa` by one product with the rows. Nothing is computed for samples that never violate: where
 a tenth of the samples is support, a tenth of the kernel matrix is.
 
-Cost of a step: `fresh n` kernel evaluations at the most, `q n` multiplications, and the block's own steps: O(q) each of
-the hinge's pairs, a Cholesky factor each of the squared hinge's active sets. On wide supports stored pair steps are
-faster for the squared hinge.
+Cost of a step: `fresh n` kernel evaluations at the most, `q n` multiplications, and the block's own steps, O(q) each.
+For the squared hinge, where nearly all samples inside the margin are support, stored pair steps are faster on wide ones.
 
 Where we depart from the papers (docs/mathematics.md, Working sets): `s` of a box is carried in twice the precision, so
 that a certificate costs no product; of the squared hinge the scales of the classes' other weights are variables of the

@@ -12,10 +12,14 @@ from jaxtyping import Array, Float
 
 from jaxsvm.numerics.precision import rounded
 from jaxsvm.numerics.products import matmul, weighted_rows
-from jaxsvm.solvers.working_set.block import nonnegative
+from jaxsvm.solvers.working_set.block import single_steps
 from jaxsvm.solvers.working_set.members import block_of, is_negative
 
 SIGNS = (1, -1)
+SHARE = 0.05
+"""Of the largest gradient that a block is given it leaves this much."""
+STEPS_PER_SAMPLE = 16
+"""The cap of a block's own steps: primal-dual active sets after them took as many sets, and a factor each."""
 
 
 def begun(problem: Any, beta: Array, rows: Any = None, members: Any = None) -> dict[str, Any]:
@@ -40,7 +44,7 @@ def scaled(problem: Any, alpha: Array) -> Array:
 
 
 def moved(problem: Any, state: Any, rows: Array, members: Array) -> tuple[dict[str, Any], Array, Array]:
-    """What changes of the state when set and scales are solved for, the turns that took, any negative curvature."""
+    """What changes of the state when set and scales are solved for, the steps that took, any negative curvature."""
     n, beta, parts, y = problem.n, state.a, state.parts, problem.y
     place, valid = jnp.minimum(members, n - 1), members < n
     old, ridge = jnp.where(valid, beta[place], 0), problem.ridge[place]
@@ -64,7 +68,12 @@ def moved(problem: Any, state: Any, rows: Array, members: Array) -> tuple[dict[s
     there = jnp.concatenate([valid, totals > 0])
     H = jnp.where(there[:, None] & there, H, jnp.eye(len(there), dtype=H.dtype))
     before = jnp.concatenate([old, jnp.ones_like(totals)])
-    z, turns = nonnegative(H, jnp.where(there, linear, 0), before, there)
+    linear, top = jnp.where(there, linear, 0), jnp.where(there, jnp.inf, 0).astype(H.dtype)
+    before = jnp.where(there, before, 0)
+    gradient = linear - matmul(H, before)
+    violation = jnp.where((before > 0) | (gradient > 0), jnp.abs(gradient), 0).max()
+    limit = STEPS_PER_SAMPLE * len(there)
+    z, steps = single_steps(H, jnp.zeros_like(top), top, before, gradient, SHARE * violation, limit)
 
     new, factors = z[:-2], jnp.where(totals > 0, z[-2:], 1)
     after = (rest * jnp.where(y > 0, factors[0], factors[1])).at[members].set(new, mode="drop")
@@ -74,7 +83,7 @@ def moved(problem: Any, state: Any, rows: Array, members: Array) -> tuple[dict[s
     ]
     parts = factors[:, None] * parts + jnp.stack(change)
     s = parts.sum(axis=0) + problem.ridge * after
-    return {"a": after, "parts": parts, "s": s, "R": problem.objective(after, s)}, turns, is_negative(H, z - before)
+    return {"a": after, "parts": parts, "s": s, "R": problem.objective(after, s)}, steps, is_negative(H, z - before)
 
 
 def refreshed(problem: Any, state: Any) -> dict[str, Any]:
