@@ -38,6 +38,7 @@ class WorkingSet(Solver):
         tol: The relative duality gap that ends it, > 0.
         size: Samples of a set, >= 4; of the squared hinge 2 fewer. Powers of two are best. Static.
         fresh: New ones a step at the most, 2 to `size`; static. The others are kept.
+        store: Whether all kernel values are stored first, where the Gram operator permits; static.
         max_steps: The step cap (of sets), >= 0.
         check_every: Steps a chunk; static.
         refresh_every: Steps after which `s` is recomputed at the latest; None: 4,000, or n where that is more. Static.
@@ -48,12 +49,19 @@ class WorkingSet(Solver):
     tol: Any = 1e-4
     size: int = dataclasses.field(default=512, metadata={"static": True})
     fresh: int = dataclasses.field(default=256, metadata={"static": True})
+    store: bool = dataclasses.field(default=False, metadata={"static": True})
     max_steps: Any = 100_000
     check_every: int = dataclasses.field(default=1, metadata={"static": True})
     refresh_every: int | None = dataclasses.field(default=None, metadata={"static": True})
 
     unroll = 1
     patience = 10
+    pads = True
+
+    def stores(self, problem: Any) -> bool:
+        """Rows are computed for those that violate, where `store` does not say otherwise."""
+        del problem
+        return self.store
 
     def __post_init__(self) -> None:
         if self.size < 4:

@@ -1,0 +1,89 @@
+"""The solver that a fit takes where none is named: by what is known before it begins, and by what it sees on the way.
+
+Measured (`benchmarks/working_sets.py`): where the support is narrow, working sets touch a tenth of the kernel matrix
+and win; where it is wide, all kernel values are worth storing. Then pair steps are fastest for the squared hinge, and
+working sets of twice the size for the hinge. With few features there are systems in their space.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxsvm.errors import InputError
+from jaxsvm.solvers.barrier_systems import few_features
+from jaxsvm.solvers.frank_wolfe import FrankWolfe
+from jaxsvm.solvers.interior_point import InteriorPoint
+from jaxsvm.solvers.newton import Newton
+from jaxsvm.solvers.sequential_minimal_optimization import SMO
+from jaxsvm.solvers.stochastic_batch_perceptron import StochasticBatchPerceptron
+from jaxsvm.solvers.working_set import WorkingSet
+
+SMALL = 1000
+"""Samples up to which storing kernel values costs nothing worth a decision."""
+LOOK = 3
+"""Working sets after which the width of the support begins to show."""
+WIDE = 0.3
+"""Share of the samples inside the margin from which pair steps on stored values are faster for the squared hinge."""
+PAID = 0.6
+"""Kernel evaluations, in n^2, after which working sets of the hinge go on with all values stored."""
+MANY = 300
+"""Working sets after which something else is tried."""
+LARGE = {"size": 1024, "fresh": 512}
+"""The sets on stored values: their rows cost nothing, and the wider they are the fewer there are."""
+
+
+def first_choice(problem: Any, tol: Any) -> Any:
+    """The solver to begin with; under tracing the only one.
+
+    Raises:
+        InputError: Where none is known.
+    """
+    if problem.kind == "squared hinge":
+        if problem.free_bias or problem.gram.feature_rows is not None:
+            return Newton(tol=tol)
+        return FrankWolfe(tol=tol) if problem.n <= SMALL else WorkingSet(tol=tol)
+    if problem.kind == "box":
+        few = few_features(problem) is not None and problem.dtype == jnp.float64
+        return InteriorPoint(tol=tol) if few else WorkingSet(tol=tol)
+    if problem.kind == "slack":
+        return StochasticBatchPerceptron(steps=1_000_000, batch=None, tol=tol, average="linear")
+    if problem.kind == "ball":
+        return FrankWolfe(tol=tol)
+    raise InputError(f"solver is None: a {type(problem).__name__} has no solver of its own; name one.")
+
+
+def second_choice(problem: Any, solver: Any, state: Any, ended: bool) -> Any:
+    """The solver to hand the point over to, from what a state shows; None: go on as it is. For concrete values.
+
+    Args:
+        problem: The problem.
+        solver: What has been at it.
+        state: Its state.
+        ended: Whether it ended without a proof.
+    """
+    if not isinstance(solver, WorkingSet):
+        return None
+    steps = int(state.counters.steps)
+    if problem.kind == "squared hinge":
+        if ended or steps >= MANY or (steps >= LOOK and _storable(problem) and width(problem, state) > WIDE):
+            return FrankWolfe(tol=solver.tol)
+        return None
+    if ended or steps >= MANY:
+        return SMO(tol=solver.tol)
+    high, low = (int(limb) for limb in state.counters.evaluations)
+    paid = (high * 2**20 + low) > PAID * problem.n**2
+    if paid and not solver.store and _storable(problem):
+        return WorkingSet(tol=solver.tol, store=True, **LARGE)
+    return None
+
+
+def width(problem: Any, state: Any) -> float:
+    """Share of the samples that are inside the margin: what the support is growing to."""
+    present = np.asarray(problem.present)
+    return float((np.asarray(state.s) < np.asarray(problem.targets))[present].mean())
+
+
+def _storable(problem: Any) -> bool:
+    """Whether all kernel values may be stored, or are."""
+    return problem.gram.stored or problem.gram.may_store
