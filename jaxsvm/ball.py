@@ -59,6 +59,12 @@ class BallProblem:
     parameter = None
     restricts = False
     free_bias = False
+    padding = None
+
+    @property
+    def operator(self) -> str:
+        """The field of the operator that distances are computed from."""
+        return "gram" if self.moved is None else "moved"
 
     gram: Any
     moved: Any

@@ -28,7 +28,10 @@ from jax.custom_batching import custom_vmap
 from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Bool, Float
 
+from jaxsvm.errors import is_concrete
 from jaxsvm.numerics.products import matmul
+from jaxsvm.numerics.sizes import size_class
+from jaxsvm.padding import first_rows, lengthened, may_be_padded
 from jaxsvm.points import CSR, transposed_product
 
 KEPT = 16.0
@@ -203,14 +206,27 @@ def place(kernel: Any, x: Any) -> tuple[Any, Float[Array, " d"], Bool[Array, ""]
         kernel the furthest of them was away from it before.
     """
     if not kernel.stationary:
-        furthest = _furthest(kernel, x)
-        return x, jnp.zeros((x.shape[1],), x.dtype), furthest <= NEAR, furthest
-    return _moved(kernel, x)
+        furthest = _furthest(kernel, _in_size_class(x)[0])
+        return x, jnp.asarray(np.zeros((x.shape[1],), x.dtype)), furthest <= NEAR, furthest
+    longer, mask = _in_size_class(x)
+    moved, shift, near, far = _moved(kernel, longer, mask)
+    return moved if mask is None else first_rows(moved, x.shape[0]), shift, near, far
+
+
+def _in_size_class(x: Any) -> tuple[Any, Any]:
+    """Concrete points with copies of the first up to a size class, whose programs are shared, and which are no copies.
+
+    Else the points as they are, and None.
+    """
+    if isinstance(x, CSR) or not is_concrete(x) or not may_be_padded(x):
+        return x, None
+    size = size_class(x.shape[0])
+    return lengthened(x, size), jax.device_put(np.arange(size) < x.shape[0])
 
 
 @jax.jit
-def _moved(kernel: Any, x: Any) -> tuple[Any, Array, Array, Array]:
-    mean = lax.stop_gradient(middle(x))  # no distance depends on it
+def _moved(kernel: Any, x: Any, mask: Array | None) -> tuple[Any, Array, Array, Array]:
+    mean = lax.stop_gradient(middle(x, mask))  # no distance depends on it
     far = _furthest(kernel, x)
     near = _furthest(kernel, less(x, mean)) <= NEAR
     shift = jnp.where(near | _exact_columns(lax.stop_gradient(x), mean), mean, 0)

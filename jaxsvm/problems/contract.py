@@ -30,6 +30,9 @@ class Problem(Protocol):
         gram: The Gram operator of its n samples.
         y: Labels in {-1, +1}, `(n,)`: the signs of `y_i y_j (K_ij + offset)`, whose definiteness drivers look at, and
             what folds are dealt and scored by.
+        operator: The field of the operator that solvers work on: "gram", as a rule.
+        padding: What its fields of an entry a sample (but `mask`) have for an absent one, by name, None for a copy of
+            the first; None: it cannot be padded (`jaxsvm.padding`).
         feasible: Whether the values make a problem, `()`: known late under tracing.
         diagonal: `Q_ii` (`Kt_ii`), `(n,)`.
         mask: Samples that take part, `(n,)`; None where all do.
@@ -44,6 +47,8 @@ class Problem(Protocol):
     offset: float
     gram: Any
     y: Any
+    operator: str
+    padding: Any
     feasible: Any
     diagonal: Any
     mask: Any
