@@ -26,7 +26,7 @@ from jaxsvm.numerics.precision import like, widened
 from jaxsvm.padding import trimmed
 from jaxsvm.programs import compiled_ahead
 from jaxsvm.ready import ready, start_of
-from jaxsvm.result import Fit, Status, advice
+from jaxsvm.result import Counters, Fit, Status, advice, better_of
 from jaxsvm.round import (
     Progress,
     advance,
@@ -39,16 +39,20 @@ from jaxsvm.round import (
     steps_taken,
     whole_chunks,
 )
+from jaxsvm.solvers.choice import first_choice, second_choice
 from jaxsvm.validation import require_seconds, require_usable
 
+DEFAULT_TOL = 1e-4
+"""The relative gap where neither a solver nor one is named."""
 BURST_SECONDS = 0.25
 """How long the host driver lets compiled code run before it looks up."""
 
 
 def fit(
     problem: Any,
-    solver: Any,
+    solver: Any = None,
     *,
+    tol: Any = None,
     key: Array | None = None,
     init: Any = None,
     max_seconds: float | None = None,
@@ -58,7 +62,9 @@ def fit(
 
     Args:
         problem: From `svm_problem`, `hinge_problem`, `slack_problem`, `box_problem` or `meb_problem`.
-        solver: A solver's configuration, such as `FrankWolfe(variant="smo", tol=1e-4)`.
+        solver: A solver's configuration, such as `FrankWolfe(variant="smo", tol=1e-4)`; None chooses
+            (`jaxsvm.solvers.choice`), and goes on with another one where what it sees calls for that.
+        tol: The relative duality gap, > 0, where no solver is named; None: 1e-4.
         key: A random key for solvers that draw; None takes key 0, so that a call repeats.
         init: Where to start: a `Fit` to go on from (the same problem at another C, say), or weights `(n,)`. Steps of an
             unfinished fit (MAX_STEPS, INTERRUPTED) count toward the next polish, so that pieces take no more of them
@@ -73,13 +79,17 @@ def fit(
     Raises:
         InputError: On arguments that cannot be used. A fit that does not converge warns, and its status says so.
     """
+    if solver is not None and tol is not None:
+        raise InputError("tol is for fits without a solver of their own: name it there, as in `WorkingSet(tol=1e-3)`.")
     key = jax.random.key(0) if key is None else key
+    chosen = solver is None
+    solver = first_choice(problem, DEFAULT_TOL if tol is None else tol) if chosen else solver
     if is_concrete(problem, solver, key, init):
-        return drive(problem, solver, key, init, max_seconds, callback)
+        return drive(problem, solver, key, init, max_seconds, callback, may_change=chosen)
     require_usable(solver)
     still = lax.stop_gradient((problem, solver, key, init))
     if is_concrete(still):  # traced for a derivative and nothing else, which rests on the solution, not on the steps
-        return differentiable(problem, drive(*still, max_seconds, callback))
+        return differentiable(problem, drive(*still, max_seconds, callback, may_change=chosen))
     if max_seconds is not None or callback is not None:
         raise InputError("max_seconds and callback need concrete arrays: call `fit` outside jit and vmap.")
     return fit_compiled(problem, solver, key, init)
@@ -143,6 +153,7 @@ def drive(
     warn: bool = True,
     stop: Interruption | None = None,
     provisional: bool = False,
+    may_change: bool = False,
 ) -> Fit:
     """The host driver: bursts of chunks, and between them the clock, the callback and Ctrl-C.
 
@@ -157,20 +168,44 @@ def drive(
         stop: What whoever calls for several fits looks at between them; None: nobody does.
         provisional: Whether the caller certifies what comes of it: then the certificates on the way stay in the data's
             precision, whose products take a third of the time.
+        may_change: Whether to go on with another solver where `second_choice` has one.
 
     Returns:
-        The best certified point.
+        The best certified point; its counters are those of all solvers that were at it.
     """
     require_usable(solver)
     require_seconds(max_seconds)
+    started, n, before, best = time.monotonic(), problem.n, Counters.zero(), None
     with watching(stop) as stop:
-        here, n = ready(problem, solver), problem.n
         told = None if callback is None else lambda fitted: callback(trimmed(fitted, n))
-        progress = _driven(here, solver, key, start_of(init, n, here.n), init, max_seconds, told, stop, provisional)
-        fitted = trimmed(_with_credit(finish(progress), progress), n)
+        while True:
+            here = ready(problem, solver)
+            left = None if max_seconds is None else max(max_seconds - (time.monotonic() - started), 0.0)
+            start = start_of(init, n, here.n)
+            progress = _driven(here, solver, key, start, init, left, told, stop, provisional, may_change)
+            fitted = trimmed(_with_credit(finish(progress), progress), n)
+            best = fitted if best is None else better_of(best, fitted)
+            before = before.plus(fitted.counters)
+            following = _following(here, solver, progress) if may_change and not stop.seen else None
+            if following is None:
+                break
+            init, solver = np.asarray(solver.dual_point(here, progress.state)[0])[:n], following
+        fitted = dataclasses.replace(best, counters=before)
         if warn:
             warn_unless_converged(fitted, solver)
     return fitted
+
+
+UNFINISHED = (Status.RUNNING, Status.STALLED, Status.MAX_STEPS)
+"""What another solver may go on from: MAX_STEPS is a cap of the choice's own."""
+
+
+def _following(problem: Any, solver: Any, progress: Progress) -> Any:
+    """The solver to go on with, if any, once one has ended or been told to leave."""
+    status = int(progress.status)
+    if status not in UNFINISHED:
+        return None
+    return second_choice(problem, solver, progress.state, ended=status != Status.RUNNING)
 
 
 def _driven(
@@ -183,8 +218,9 @@ def _driven(
     callback: Any,
     stop: Interruption,
     provisional: bool = False,
+    may_leave: bool = False,
 ) -> Progress:
-    """Progress at its end, or where it was told to stop."""
+    """Progress at its end, or where it was told to stop; still RUNNING where another solver had better go on."""
     started, chunks, told, begun = time.monotonic(), 1, False, False
 
     def next_calls() -> list[tuple[Any, ...]]:
@@ -217,6 +253,9 @@ def _driven(
                 progress = _certify(problem, solver, progress, provisional)
             jax.block_until_ready(progress)
             took = time.monotonic() - before
+            running = int(progress.status) == Status.RUNNING
+            if running and may_leave and second_choice(problem, solver, progress.state, ended=False) is not None:
+                return progress
             if callback is not None:
                 told = callback(_with_credit(finish(progress), progress)) is True
             elif took < BURST_SECONDS / 2:  # with a callback every burst is one chunk

@@ -154,6 +154,17 @@ class Counters(NamedTuple):
         nothing = jnp.zeros((), jnp.int32)
         return Counters(nothing, nothing, nothing, nothing, nothing, jnp.zeros((2,), jnp.int32))
 
+    def plus(self, later: "Counters") -> "Counters":
+        """The sum with the counters of steps that came later, on the host; `unpolished` is theirs."""
+        first, second = (jax.tree.map(np.asarray, counters) for counters in (self, later))
+        high, low = (
+            first.evaluations[..., 0] + second.evaluations[..., 0],
+            first.evaluations[..., 1] + second.evaluations[..., 1],
+        )
+        added = jax.tree.map(lambda a, b: jnp.asarray(a + b), first, second)
+        limbs = np.stack([high + (low >> 20), low & (2**20 - 1)], axis=-1).astype(np.int32)
+        return added._replace(evaluations=jnp.asarray(limbs), unpolished=later.unpolished)
+
     def evaluated(self, count: Any) -> "Counters":
         """These counters with `count` (below 2**30) kernel evaluations more."""
         low = self.evaluations[1] + jnp.asarray(count, jnp.int32)
@@ -203,6 +214,12 @@ class Fit:
     def support(self) -> Any:
         """Indices of the samples with a positive weight, on the host, for a single fit."""
         return np.flatnonzero(np.asarray(self.alpha) > 0)
+
+
+def better_of(first: Fit, second: Fit) -> Fit:
+    """The one with the smaller certified gap, on the host; the second where neither is smaller."""
+    one, other = (float(fit.certificate.relative_gap) for fit in (first, second))
+    return first if one < other else second
 
 
 def check(fit: Any) -> Any:

@@ -71,7 +71,7 @@ def pair_steps(
         top, bottom = jnp.where(v < high, pull, -infinity).max(), jnp.where(v > low, pull, infinity).min()
         violation = top - bottom
         middle = jnp.where(jnp.isfinite(violation), (top + bottom) / 2, 0)
-        v, pull, _ = lax.fori_loop(0, TURN, lambda _, carry: pair(carry), (v, pull, middle), unroll=2)
+        v, pull, _ = lax.fori_loop(0, TURN, lambda _, carry: pair(carry), (v, pull, middle))
         return v, pull, middle, steps + TURN, violation > tol
 
     start = (v, pull, jnp.zeros((), K.dtype), jnp.zeros((), jnp.int32), jnp.asarray(True))
@@ -115,7 +115,7 @@ def single_steps(
     def turn(carry: tuple[Any, ...]) -> tuple[Any, ...]:
         v, pull, steps, _ = carry
         violation = jnp.where(v < high, pull, 0).max() - jnp.where(v > low, pull, 0).min()
-        v, pull = lax.fori_loop(0, TURN, lambda _, carry: single(carry), (v, pull), unroll=2)
+        v, pull = lax.fori_loop(0, TURN, lambda _, carry: single(carry), (v, pull))
         return v, pull, steps + TURN, violation > tol
 
     start = (v, pull, jnp.zeros((), jnp.int32), jnp.asarray(True))

@@ -6,8 +6,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from jaxsvm.numerics.once import once
-from jaxsvm.numerics.precision import double, in_double, rounded, widened
+from jaxsvm.numerics.precision import double, in_double, widened
 from jaxsvm.numerics.products import weighted_rows
 from jaxsvm.solvers.working_set.block import pair_steps, single_steps
 from jaxsvm.solvers.working_set.members import block_of, ends, is_negative
@@ -16,8 +15,6 @@ SHARE = 0.05
 """Of the violation that a block is given it leaves this much: less costs steps whose effect other samples undo."""
 STEPS_PER_SAMPLE = 16
 """The cap of a block's own steps: beyond, other samples matter more."""
-EXACT_STEPS = 2000
-"""Steps after which s is computed anew: each leaves a rounding of float64 in what is carried."""
 
 
 def begun(problem: Any, a: Array) -> dict[str, Any]:
@@ -81,23 +78,10 @@ def _placed(problem: Any, state: Any, rows: Array, members: Array, old: Array, n
 
 
 def refreshed(problem: Any, state: Any) -> dict[str, Any]:
-    """`s` and `R` of the state's `a`: of the sums that were carried in twice the precision, while those are young.
-
-    After `EXACT_STEPS`, or where `a` has left its constraints by more than rounding, from scratch.
-    """
+    """`s` and `R` of the state's `a`: of the sums that were carried in twice the precision, no product from scratch."""
     a = state.a.astype(problem.dtype)
     carried = state.exact is not None and problem.dtype != state.s.dtype
     s = _value(state.exact) if carried else state.s
-    stale = state.counters.steps >= EXACT_STEPS
-    if problem.equality is not None:
-        size = jnp.abs(problem.equality) @ a + jnp.abs(problem.e)
-        stale = stale | (jnp.abs(problem.equality @ a - problem.e) > 4 * jnp.finfo(state.a.dtype).eps * size)
-
-    def again(_: Any) -> tuple[Array, Array]:
-        there = rounded(problem.on_equality(jnp.clip(a, 0, problem.upper)), state.a.dtype)
-        return there, problem.matvec(there)
-
-    a, s = once(stale, again, (a, s))
     return {"a": a, "s": s, "R": problem.objective(a, s)}
 
 

@@ -70,11 +70,12 @@ def seated(
     middle = sum(ends(problem, a, s)) / 2 if problem.free_bias else 0
     free, moves = (here > 0) & (here < U), (up & (pull > middle)) | (low & (pull < middle))
     worth = entered + jnp.where(free, 1 << 29, 0) + jnp.where(moves, 1 << 28, 0)
-    order = jnp.argsort(jnp.where(members < n, worth, -1)).astype(jnp.int32)
+    _, order = lax.top_k(-jnp.where(members < n, worth, -1), len(fresh))
     is_new = fresh < n
+    rank = jnp.where(is_new, jnp.cumsum(is_new, dtype=jnp.int32) - 1, len(fresh))
+    newcomers = jnp.full_like(fresh, n).at[rank].set(fresh, mode="drop")
     count = is_new.sum(dtype=jnp.int32)
-    newcomers = fresh[jnp.argsort(~is_new, stable=True)]
-    seats = jnp.where(jnp.arange(len(fresh)) < count, order[: len(fresh)], q)
+    seats = jnp.where(newcomers < n, order, q).astype(jnp.int32)
     members = members.at[seats].set(newcomers, mode="drop")
     return members, entered.at[seats].set(step, mode="drop"), seats, newcomers, count
 

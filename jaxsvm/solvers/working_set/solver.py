@@ -7,7 +7,8 @@ moves, gets the kernel rows of the new ones in one product, solves the problem o
 a tenth of the samples is support, a tenth of the kernel matrix is.
 
 Cost of a step: `fresh n` kernel evaluations at the most, `q n` multiplications, and the block's own steps, O(q) each.
-For the squared hinge, where nearly all samples inside the margin are support, stored pair steps are faster on wide ones.
+For the squared hinge, where nearly all samples inside the margin are support, stored pair steps are faster on wide
+ones.
 
 Where we depart from the papers (docs/mathematics.md, Working sets): `s` of a box is carried in twice the precision, so
 that a certificate costs no product; of the squared hinge the scales of the classes' other weights are variables of the
@@ -120,7 +121,7 @@ class WorkingSet(Solver):
         return state.a, state.s
 
     def running_excess(self, problem: Any, state: "State") -> Float[Array, ""]:
-        """The relative gap over `tol`; of an equality for the bias in the middle of the violating pair's: no sorting."""
+        """The relative gap over `tol`; of an equality for a bias in the middle of the violating pair's: no sorting."""
         if not problem.free_bias:
             return problem.certificate(state.a, state.s).relative_gap / self.tol
         bias = sum(ends(problem, state.a, state.s)) / 2

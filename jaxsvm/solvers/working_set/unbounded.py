@@ -8,6 +8,7 @@ factor a class: two more variables of the block, whose rows are sums that are ca
 from typing import Any
 
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Float
 
 from jaxsvm.numerics.precision import rounded
@@ -24,7 +25,8 @@ STEPS_PER_SAMPLE = 16
 
 def begun(problem: Any, beta: Array, rows: Any = None, members: Any = None) -> dict[str, Any]:
     """Of weights in any scale: `parts` of the classes, their sum with the ridge, in the scale that suits best."""
-    parts = jnp.stack([_product(problem, jnp.where(problem.y == sign, beta, 0), rows, members) for sign in SIGNS])
+    of_class = jnp.stack([jnp.where(problem.y == sign, beta, 0) for sign in SIGNS])
+    parts = lax.map(lambda v: _product(problem, v, rows, members), of_class)  # one program for both
     s = parts.sum(axis=0) + problem.ridge * beta
     return {"a": beta, "parts": parts, "s": s, "R": problem.objective(beta, s)}
 
@@ -77,11 +79,8 @@ def moved(problem: Any, state: Any, rows: Array, members: Array) -> tuple[dict[s
 
     new, factors = z[:-2], jnp.where(totals > 0, z[-2:], 1)
     after = (rest * jnp.where(y > 0, factors[0], factors[1])).at[members].set(new, mode="drop")
-    change = [
-        _product_of_set(problem, jnp.where(problem.y[place] == SIGNS[k], new - factors[k] * old, 0), rows, place)
-        for k in range(2)
-    ]
-    parts = factors[:, None] * parts + jnp.stack(change)
+    change = jnp.stack([jnp.where(y[place] == SIGNS[k], new - factors[k] * old, 0) for k in range(2)])
+    parts = factors[:, None] * parts + lax.map(lambda v: _product_of_set(problem, v, rows, place), change)
     s = parts.sum(axis=0) + problem.ridge * after
     return {"a": after, "parts": parts, "s": s, "R": problem.objective(after, s)}, steps, is_negative(H, z - before)
 
@@ -106,8 +105,5 @@ def _product(problem: Any, v: Array, rows: Any, members: Any) -> Float[Array, " 
 def _product_of_set(problem: Any, v: Array, rows: Array, place: Array) -> Float[Array, " n"]:
     """`B[:, place] v`."""
     signed = problem.y[place] * v
-    if rows.shape[0]:
-        product = weighted_rows(signed, rows)
-    else:
-        product = weighted_rows(signed, problem.gram.K, place)
+    product = weighted_rows(signed, rows) if rows.shape[0] else weighted_rows(signed, problem.gram.K, place)
     return problem.y * (product + problem.offset * signed.sum())
