@@ -134,13 +134,15 @@ def _burst(problem: Any, solver: Any, progress: Progress, chunks: Any, at_cap: b
     return progress, jnp.stack([time_to, time_to & earned_polish(problem, solver, progress)])
 
 
-@partial(jax.jit, static_argnames="provisional")
-def _certify(problem: Any, solver: Any, progress: Progress, provisional: bool = False) -> Progress:
-    """The end of a round, without a polish, which is half of the compile time and which most fits never see.
+@partial(jax.jit, static_argnames=("provisional", "may_correct"))
+def _certify(
+    problem: Any, solver: Any, progress: Progress, provisional: bool = False, may_correct: bool = False
+) -> Progress:
+    """The end of a round, without a polish, and before a fit is stuck without a correction: most fits see neither.
 
     A program of its own: steps and certificate in one took half as long again to compile.
     """
-    return certify(problem, solver, progress, may_polish=False, provisional=provisional)
+    return certify(problem, solver, progress, may_polish=False, provisional=provisional, may_correct=may_correct)
 
 
 def drive(
@@ -227,7 +229,7 @@ def _driven(
         progress = jax.eval_shape(_begin, problem, solver, key, start)
         at_cap = solver.check_every > int(solver.max_steps)
         return [
-            (_certify, problem, solver, progress, provisional),
+            (_certify, problem, solver, progress, provisional, False),
             (_burst, problem, solver, progress, 1, at_cap),
         ]
 
@@ -238,6 +240,11 @@ def _driven(
 
     def late() -> bool:
         return max_seconds is not None and time.monotonic() - started > max_seconds
+
+    def certified(progress: Progress) -> Progress:
+        # As `stuck`, on the host: single operations of JAX are compiled one by one.
+        is_stuck = int(progress.stale) > 0 or int(steps_taken(progress)) >= int(solver.max_steps)
+        return _certify(problem, solver, progress, provisional, problem.corrects and is_stuck)
 
     while running:
         try:
@@ -250,7 +257,7 @@ def _driven(
                 polished = polish_in_pieces(problem, solver, progress, lambda: stop.seen or late())
                 time_to, progress = polished is not None, polished or progress
             if time_to:
-                progress = _certify(problem, solver, progress, provisional)
+                progress = certified(progress)
             jax.block_until_ready(progress)
             took = time.monotonic() - before
             running = int(progress.status) == Status.RUNNING
@@ -269,7 +276,7 @@ def _driven(
     if int(progress.status) != Status.RUNNING:
         return progress
     if begun:  # else even that is not compiled, perhaps: the start point has its certificate
-        progress = _certify(problem, solver, progress, provisional)
+        progress = certified(progress)
     interrupted = jnp.asarray(np.int32(Status.INTERRUPTED))
     return progress._replace(status=interrupted) if int(progress.status) == Status.RUNNING else progress
 

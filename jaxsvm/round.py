@@ -162,18 +162,25 @@ def due(solver: Any, progress: Progress) -> Array:
 
 
 def certify(
-    problem: Any, solver: Any, progress: Progress, may_polish: bool = True, provisional: bool = False
+    problem: Any,
+    solver: Any,
+    progress: Progress,
+    may_polish: bool = True,
+    provisional: bool = False,
+    may_correct: bool = True,
 ) -> Progress:
     """Recompute what drifts, polish where that was earned, certify, keep the better point, and decide.
 
     In twice the precision, but where the answer is `provisional`: the caller certifies what is made of it.
+    Whoever knows that no polish is earned, or that the fit is not `stuck`, leaves out what that would compile.
     """
     may_polish = may_polish and solver.polish_interval(problem) is not None
-    assess = partial(_assessed, may_polish=may_polish, provisional=provisional)
+    assess = partial(_assessed, may_polish=may_polish, provisional=provisional, may_correct=may_correct)
     assess = assess if provisional else in_double(assess)
     earned = earned_polish(problem, solver, progress)
-    stuck = (progress.stale > 0) | (steps_taken(progress) >= solver.max_steps)
-    state, answer, excess, R, sound, indefinite = assess(problem, solver, progress.state, earned, stuck)
+    state, answer, excess, R, sound, indefinite = assess(
+        problem, solver, progress.state, earned, stuck(solver, progress)
+    )
     gap, best = answer.certificate.relative_gap, progress.answer.certificate.relative_gap
     better = sound & (~(gap > best) | (excess <= 1))
 
@@ -206,8 +213,20 @@ def certify(
     )
 
 
+def stuck(solver: Any, progress: Progress) -> Any:
+    """Whether steps no longer help: then a w beside the dual point may."""
+    return (progress.stale > 0) | (steps_taken(progress) >= solver.max_steps)
+
+
 def _assessed(
-    problem: Any, solver: Any, state: Any, earned: Array, stuck: Array, may_polish: bool, provisional: bool
+    problem: Any,
+    solver: Any,
+    state: Any,
+    earned: Array,
+    stuck: Array,
+    may_polish: bool,
+    provisional: bool,
+    may_correct: bool = True,
 ) -> tuple[Any, ...]:
     """The state from scratch, polished where that was earned, and what it is worth; all of it in twice the precision.
 
@@ -231,7 +250,7 @@ def _assessed(
     if provisional:
         answer = answer._replace(certificate=wide.certificate(point, s))
     excess = stop_excess(wide, solver, point, s, answer.certificate)
-    if wide.corrects and point.ndim == 1 and wide.dtype != problem.dtype:
+    if may_correct and wide.corrects and point.ndim == 1 and wide.dtype != problem.dtype:
         answer, excess = _put_beside(wide, solver, point, s, problem.dtype, stuck, answer, excess)
     sound = jnp.isfinite(R) & jnp.all(jnp.isfinite(s))
     indefinite = fresh.indefinite | wide.indefinite(R)
