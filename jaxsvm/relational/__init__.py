@@ -12,7 +12,7 @@ tables do.
 
 from jaxsvm.relational.database import from_duckdb, from_ibis
 from jaxsvm.relational.descent import RelationalFit, fit, fit_path
-from jaxsvm.relational.gradient import PseudoGradient, far_counts, pseudo_gradient, squared_hinge
+from jaxsvm.relational.gradient import PseudoGradient, far_counts, gradient_interval, pseudo_gradient, squared_hinge
 from jaxsvm.relational.moments import Moments, least_squares
 from jaxsvm.relational.pegasos import pegasos
 from jaxsvm.relational.sampling import Sample, sample
@@ -29,6 +29,7 @@ __all__ = [
     "fit_path",
     "from_duckdb",
     "from_ibis",
+    "gradient_interval",
     "least_squares",
     "pegasos",
     "pseudo_gradient",

@@ -25,7 +25,7 @@ import numpy as np
 from jaxsvm.errors import InputError
 from jaxsvm.interruption import watching
 from jaxsvm.relational.bundle import Bundle
-from jaxsvm.relational.gradient import PseudoGradient, engine_for, far_counts, from_counts
+from jaxsvm.relational.gradient import PseudoGradient, engine_for, far_counts, from_counts, gradient_interval
 from jaxsvm.relational.moments import prepared
 from jaxsvm.relational.sampling import sample
 from jaxsvm.relational.sketch import SketchEngine
@@ -216,7 +216,7 @@ class Run:
             estimate = upper = found.objective
         elif proof:
             low, high = self.counts(beta, "lower"), self.counts(beta, "upper")
-            g_low, g_high = low.plus + high.minus, high.plus + low.minus
+            g_low, g_high = gradient_interval(low, high)
             self.planes.add((low.far + high.far) / 2, (g_low + g_high) / 2, low.far, g_low, g_high)
             estimate, upper = (low.objective + high.objective) / 2, high.objective
         else:

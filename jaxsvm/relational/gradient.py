@@ -157,6 +157,15 @@ def from_counts(join: Any, beta: np.ndarray, lam: float, far: Far) -> PseudoGrad
     return PseudoGradient(plus + minus + 2 * lam * beta, plus, minus, share, objective, far)
 
 
+def gradient_interval(lower: PseudoGradient, upper: PseudoGradient) -> tuple[np.ndarray, np.ndarray]:
+    """What holds each coordinate of the gradient of the mean hinge, from counts in the modes "lower" and "upper".
+
+    Where its ends differ in sign, the sign is not known: to know it decides counting knapsack (the paper's section on
+    hardness), whatever the accuracy of counts.
+    """
+    return lower.plus + upper.minus, upper.plus + lower.minus
+
+
 def squared_hinge(join: Any, beta: Any, lam: float, far: Far) -> np.ndarray:
     """The gradient of `mean max(0, 1 - y beta.x)^2 + lam |beta|^2`, from the slack sums of counts without a guard."""
     if far.slacks is None:
