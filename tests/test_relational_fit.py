@@ -215,20 +215,6 @@ def test_duckdb_reads_what_python_reads_and_scores_as_we_do():
     assert set(fit.predict(rows)) <= {"no", "yes"}
 
 
-def test_ibis_runs_the_same_queries():
-    duckdb = pytest.importorskip("duckdb")
-    ibis = pytest.importorskip("ibis")
-    db = duckdb.connect()
-    names, options = shop(db)
-    try:
-        connection = ibis.duckdb.from_connection(db)
-        connection.sql("SELECT 1 AS x").to_pyarrow()
-    except Exception as error:  # noqa: BLE001  # whatever two versions do to each other
-        pytest.skip(f"this ibis does not work with this duckdb: {type(error).__name__}: {error}")
-    one = relational.from_ibis(connection, names, ("sales", "returned"), **options)
-    assert one.size == relational.from_duckdb(db, names, ("sales", "returned"), **options).size
-
-
 def test_files_and_data_frames(tmp_path):
     pandas, parquet = pytest.importorskip("pandas"), pytest.importorskip("pyarrow.parquet")
     tables = tables_of(PATH)
