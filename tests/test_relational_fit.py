@@ -48,8 +48,14 @@ def test_golden_optimum():
     np.testing.assert_allclose(float(fit.certificate.primal), 0.2684959, atol=1e-7)
 
 
-@pytest.mark.parametrize("shape", [PATH, HUB])
-@pytest.mark.parametrize("engine", ["rows", "merge", "grid"])
+@pytest.mark.parametrize(
+    ("shape", "engine"),
+    [
+        *((shape, engine) for shape in (PATH, HUB) for engine in ("rows", "grid")),
+        (PATH, "merge"),
+        pytest.param(HUB, "merge", marks=pytest.mark.slow),  # two hundred small programs of planes
+    ],
+)
 def test_the_interval_holds_the_optimum(shape, engine):
     join = prepared(join_of(shape, n=12), "none", True)
     for lam in (0.1, 0.003):
@@ -76,6 +82,27 @@ def test_recommended_steps_on_sketches():
         assert fit.history[-1][2] - low <= near + 0.05 * (lam < 0.01)
         rate = (1 + 0.1) ** 2 * join.d * (1 + np.log(200)) / (lam * 200)
         assert fit.history[:, 2].mean() - low <= rate + 0.1
+
+
+@pytest.mark.parametrize("engine", ["rows", "merge", "grid", "sketch"])
+def test_the_squared_hinge_as_a_fit(engine):
+    """Against Newton's method on the materialised join: the interval holds its optimum, and is small."""
+    join, tol = prepared(join_of(PATH, n=24), "max", True), {"sketch": 0.1, "grid": 1e-2}.get(engine, 1e-6)
+    x, y, _ = join.materialise()
+    for lam in (0.1, 0.003):
+        beta = np.zeros(join.d)
+        for _ in range(30):
+            slack = np.maximum(1 - y * (x @ beta), 0)
+            H = 2 * x[slack > 0].T @ x[slack > 0] / len(y) + 2 * lam * np.eye(join.d)
+            beta = beta - np.linalg.solve(H, 2 * lam * beta - 2 * x.T @ (y * slack) / len(y))
+        best = (np.maximum(1 - y * (x @ beta), 0) ** 2).mean() + lam * beta @ beta
+        fit = relational.fit(join, lam, 0.05, engine, loss="squared_hinge", intercept=False, tol=tol, max_steps=60)
+        D, P = float(fit.certificate.dual), float(fit.certificate.primal)
+        assert fit.status == jaxsvm.Status.CONVERGED and D - 1e-9 <= best <= P + 1e-9 and tol * D >= P - D
+        F = (np.maximum(1 - y * (x @ fit.beta), 0) ** 2).mean() + lam * fit.beta @ fit.beta
+        assert best - 1e-9 <= F <= P + 1e-9
+    with pytest.raises(InputError, match="whose planes"):
+        relational.fit(join, 0.1, engine=engine, init=fit)
 
 
 def test_a_stable_instance():
@@ -130,6 +157,21 @@ def test_least_squares_from_moments():
     real = [k for k, name in enumerate(join.feature_names) if "=" not in name and name != "(intercept)"]
     np.testing.assert_allclose(x[:, real].mean(axis=0), 0, atol=1e-12)
     np.testing.assert_allclose(x[:, real].std(axis=0), 1, atol=1e-12)
+
+
+def test_scaling_twice_is_scaling_once():
+    """A fit's join can be fitted again: what was scaled is not scaled by the same numbers once more."""
+    join = join_of(PATH)
+    once = relational.fit(join, 0.01, scale="max", tol=1e-5)
+    for scale in ("none", "max"):
+        again = relational.fit(once.join, 0.01, scale=scale, tol=1e-5)
+        np.testing.assert_allclose(float(again.certificate.primal), float(once.certificate.primal), rtol=1e-4)
+        assert again.join.d == once.join.d
+        np.testing.assert_allclose(again.join.blocks[1].scale, once.join.blocks[1].scale)
+    block = prepared(prepared(join, "max", True), "standard", True).blocks[1]
+    back = block.X * block.scale + block.mean
+    np.testing.assert_allclose(back[:, :-1], join.blocks[1].X, atol=1e-12)
+    assert (back[:, -1] == 1).all()
 
 
 def test_samples_are_uniform():
@@ -270,6 +312,7 @@ def test_errors_say_what_to_do():
         ("keys has", lambda: relational.Join(tables, ("T1", "y"), keys={("T0", "T7"): "a"})),
         ("engine is", lambda: relational.fit(join_of(PATH), 0.1, engine="magic")),
         ("give one of the two", lambda: relational.fit(join_of(PATH), 0.1, C=1.0)),
+        ("loss is", lambda: relational.fit(join_of(PATH), 0.1, loss="logistic")),
         ("lam is", lambda: relational.fit(join_of(PATH), -1.0)),
         ("beta has shape", lambda: relational.pseudo_gradient(join_of(PATH), np.zeros(2), 0.1)),
         ("eps is", lambda: relational.far_counts(join_of(PATH), beta_of(join_of(PATH)), 3.0, engine="sketch")),

@@ -57,8 +57,8 @@ def _below(running: np.ndarray, rank: np.ndarray) -> np.ndarray:
 
 def far_sums(
     t: np.ndarray, A: np.ndarray, a: np.ndarray, rest: np.ndarray, B: np.ndarray, b: np.ndarray, last: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """The mass of sums `A[rest] + B[last]` that are at most t, and the sum of `t - sum` over them.
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The mass of sums `A[rest] + B[last]` that are at most t, and over them the sums of `t - sum` and its square.
 
     Args:
         t: Thresholds, finite, `(R,)`.
@@ -76,18 +76,20 @@ def far_sums(
     B, b, key = B[first : first + many], b[first : first + many], (last - first)[:, None]
     live = b > 0
     if not live.any():
-        return np.zeros(len(t)), np.zeros(len(t))
+        return np.zeros(len(t)), np.zeros(len(t)), np.zeros(len(t))
     low, high = float(B[live].min()), float(B[live].max())
-    left, finite = t[:, None] - np.where(a > 0, A, 0)[rest], np.where(live, B, 0)
+    left = t[:, None] - np.where(a > 0, A, 0)[rest]
     apart = (high - low + 4) * np.arange(many)[:, None]
     known = (np.where(live, B, high + 1) + apart).ravel()  # ascending: a sketch lies within low - 1 and high + 1
     place = np.searchsorted(known, np.clip(left, low - 1, high + 0.5) + apart[key[:, 0]], side="right")
     place += key  # a sum over no entry comes first in each row
-    none = np.zeros((many, 1))
-    far = np.concatenate([none, np.cumsum(b, axis=1)], axis=1).ravel()[place]
-    moment = np.concatenate([none, np.cumsum(b * finite, axis=1)], axis=1).ravel()[place]
-    share = a[rest]
-    return np.einsum("rk,rk->r", share, far), np.einsum("rk,rk->r", share, left * far - moment)
+    none, share = np.zeros((many, 1)), a[rest]
+    # Moments about the least score of B: sums of squares of what is small keep their digits.
+    finite, left = np.where(live, B - low, 0), left - low
+    sums = [np.concatenate([none, np.cumsum(b * finite**k, axis=1)], axis=1).ravel()[place] for k in range(3)]
+    room = left * sums[0] - sums[1]
+    squares = left * (room - sums[1]) + sums[2]
+    return tuple(np.einsum("rk,rk->r", share, part) for part in (sums[0], room, squares))  # pyright: ignore
 
 
 # --- the same, compiled
@@ -107,13 +109,14 @@ def sums_at_ranks_compiled(
 
 def far_sums_compiled(
     t: np.ndarray, A: np.ndarray, a: np.ndarray, rest: np.ndarray, B: np.ndarray, b: np.ndarray, last: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """`far_sums` in a program for its class of sizes; `last` may be in any order."""
     ends = (padded(np.where(c > 0, C, np.inf), np.inf) for C, c in ((A, a), (B, b)))
     A, B = ends
     with jax.enable_x64(True):
-        far, room = _far_sums(padded(t, 0), A, padded(a, 0), padded(rest, 0), B, padded(b, 0), padded(last, 0))
-    return np.asarray(far)[: len(t)], np.asarray(room)[: len(t)]
+        found = _far_sums(padded(t, 0), A, padded(a, 0), padded(rest, 0), B, padded(b, 0), padded(last, 0))
+    far, room, squares = (np.asarray(part)[: len(t)] for part in found)
+    return far, room, squares
 
 
 def padded(values: np.ndarray, fill: float) -> np.ndarray:
@@ -137,10 +140,10 @@ def _sums_at_ranks(s: Any, w: Any, A: Any, a: Any, look: Any, rank: Any) -> Any:
 
 
 @jax.jit
-def _far_sums(t: Any, A: Any, a: Any, rest: Any, B: Any, b: Any, last: Any) -> tuple[Any, Any]:
+def _far_sums(t: Any, A: Any, a: Any, rest: Any, B: Any, b: Any, last: Any) -> tuple[Any, Any, Any]:
     none = jnp.zeros((len(B), 1))
-    count = jnp.concatenate([none, jnp.cumsum(b, axis=1)], axis=1)
-    moment = jnp.concatenate([none, jnp.cumsum(jnp.where(b > 0, b * B, 0), axis=1)], axis=1)
+    finite = jnp.where(b > 0, B, 0)
+    sums = [jnp.concatenate([none, jnp.cumsum(b * finite**k, axis=1)], axis=1) for k in range(3)]
     near, share = A[rest], a[rest]
     left = jnp.where(share > 0, t[:, None] - near, 0)
     low, high = jnp.zeros(left.shape, jnp.int32), jnp.full(left.shape, B.shape[1], jnp.int32)
@@ -153,6 +156,7 @@ def _far_sums(t: Any, A: Any, a: Any, rest: Any, B: Any, b: Any, last: Any) -> t
         return jnp.where(going & inside, middle + 1, low), jnp.where(going & ~inside, middle, high)
 
     k = jax.lax.fori_loop(0, B.shape[1].bit_length() + 1, halve, (low, high))[0]
-    far = count[last[:, None], k]
-    room = left * far - moment[last[:, None], k]
-    return (share * far).sum(axis=1), (share * room).sum(axis=1)
+    far, first, second = (part[last[:, None], k] for part in sums)
+    room = left * far - first
+    squares = left * (room - first) + second
+    return (share * far).sum(axis=1), (share * room).sum(axis=1), (share * squares).sum(axis=1)

@@ -56,23 +56,35 @@ class GridEngine:
         self.ramp = 0.0
         """As that of `RowsEngine`."""
 
-    def __call__(self, scores: tuple[list[np.ndarray], list[np.ndarray]], mode: str = "mid", tau: float = 1.0) -> Far:
-        """Count; the mode does not matter."""
+    def __call__(
+        self,
+        scores: tuple[list[np.ndarray], list[np.ndarray]],
+        mode: str = "mid",
+        tau: float = 1.0,
+        squared: bool = False,
+    ) -> Far:
+        """Count; the mode does not matter. `squared` asks for sums of slacks too, of blurred scores."""
         del mode
-        counts, slack = [], []
+        counts, slack, slacks, squares = [], [], [], []
         for sign, mask in enumerate(self.tree.masks()):
             s = node_scores(self.tree, scores[sign])
             weight = [w * mask if i == self.tree.label else w for i, w in enumerate(self.tree.weight)]
-            of_node, total = self._count(s, weight, tau)
+            of_node, rooms, second = self._count(s, weight, tau, squared)
             counts.append(table_counts(self.tree, scores[sign], of_node))
-            slack.append(total)
-        return Far((counts[0], counts[1]), (slack[0], slack[1]))
+            slacks.append(table_counts(self.tree, scores[sign], rooms))
+            slack.append(float(rooms[self.tree.label].sum()))
+            squares.append(second)
+        more = (slacks, (squares[0], squares[1])) if squared else (None, None)
+        return Far((counts[0], counts[1]), (slack[0], slack[1]), *more)
 
-    def _count(self, s: list[np.ndarray], weight: list[np.ndarray], tau: float) -> tuple[list[np.ndarray], float]:
+    def _count(
+        self, s: list[np.ndarray], weight: list[np.ndarray], tau: float, squared: bool
+    ) -> tuple[list[np.ndarray], list[np.ndarray], float]:
+        """Far rows through each row, the sums of their slacks (of the label's node, or all), and of squared ones."""
         tree = self.tree
         live = [w > 0 for w in weight]
         if not all(mask.any() for mask in live):
-            return [np.zeros(len(w)) for w in weight], 0.0
+            return [np.zeros(len(w)) for w in weight], [np.zeros(len(w)) for w in weight], 0.0
         low = [part[mask].min() for part, mask in zip(s, live, strict=True)]
         reach = sum(part[mask].max() - least for part, mask, least in zip(s, live, low, strict=True))
         self.step = h = reach / self.bins if reach > 1e-12 else 1.0
@@ -82,12 +94,15 @@ class GridEngine:
         for i, j in tree.directed:
             others = [k for k in tree.neighbours(i) if k != j]
             sent[i, j] = self._message(i, j, others, splits[i], weight[i], sent)
-        out, slack = [], 0.0
+        out, rooms, squares = [], [], 0.0
         for i in range(tree.m):
-            far, total = self._through(i, splits[i], weight[i], sent, limit, h, tau - sum(low))
-            out.append(far)
-            slack = total if i == tree.label else slack
-        return out, slack
+            label = i == tree.label
+            wanted = 1 + (label or squared) + (label and squared)
+            parts = self._through(i, splits[i], weight[i], sent, limit, h, tau - sum(low), wanted)
+            out.append(parts[0])
+            rooms.append(parts[1] if wanted > 1 else np.zeros(len(weight[i])))
+            squares = float(parts[2].sum()) if wanted > 2 else squares
+        return out, rooms, squares
 
     def _entries(self, i: int, split: Split, weight: np.ndarray, near: list[int]):
         """(Keys, bin) of a node, equal ones once where that is cheap: keys, bin, mass; each row's two places."""
@@ -133,54 +148,57 @@ class GridEngine:
                 out[g[edges], window] += shares @ rest
         return out
 
-    def _through(self, i, split, weight, sent, limit, h, room):
+    def _through(self, i, split, weight, sent, limit, h, room, wanted):
+        """Of each row: far mass, slack, squared slack; the first so many of these."""
         tree = self.tree
         near = sorted(tree.neighbours(i), key=lambda k: sent[k, i].shape[1])
         keys, b, _, lower, upper = self._entries(i, split, weight, near)
-        far, slack = np.zeros(len(b)), np.zeros(len(b))
+        found = np.zeros((wanted, len(b)))
         wide = int(self.ramp / h)
         if not near:
             slack = np.maximum(room - h * b, 0)
-            far = np.clip((limit + wide + 1 - b) / (2 * wide + 1), 0, 1)
+            found[:] = [np.clip((limit + wide + 1 - b) / (2 * wide + 1), 0, 1), slack, slack**2][:wanted]
         else:
             others = [sent[k, i] for k in near[:-1]]
             width = _rest_width(others)
-            counts, slacks = _beyond(sent[near[-1], i], split.width + width - 1, limit, h, room, wide)
+            tables = _beyond(sent[near[-1], i], split.width + width - 1, limit, h, room, wide)[:wanted]
             for e in _by_bin(b, keys[near[-1]], width):
                 window, at = slice(b[e[0]], b[e[0]] + width), keys[near[-1]][e]
                 rest, place = _rest(others, [keys[k][e] for k in near[:-1]])
                 rest = rest[place]
-                far[e] = np.einsum("ew,ew->e", rest, counts[:, window].take(at, axis=0))
-                if i == tree.label:
-                    slack[e] = np.einsum("ew,ew->e", rest, slacks[:, window].take(at, axis=0))
-        of_row = weight * ((1 - split.upper) * far[lower] + split.upper * far[upper])
-        total = weight @ ((1 - split.upper) * slack[lower] + split.upper * slack[upper])
-        return of_row, float(total)
+                for out, table in zip(found, tables, strict=True):
+                    out[e] = np.einsum("ew,ew->e", rest, table[:, window].take(at, axis=0))
+        return weight * ((1 - split.upper) * found[:, lower] + split.upper * found[:, upper])
 
 
 def _beyond(
     histogram: np.ndarray, bins: int, limit: int, h: float, room: float, wide: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """What each histogram adds to a sum of u bins, `(G, bins)` for `u = 0, 1, ...`: far mass, and slack.
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What each histogram adds to a sum of u bins, `(G, bins)` for `u = 0, 1, ...`: far mass, slack, its square.
 
     Far is what is at most `limit` bins together; `wide` is the half-width of a ramp in its place, the mean over the
     limits within it. Slack is `room - h bins` of what is far without a ramp.
     """
     nothing = np.zeros((len(histogram), 1))
     mass = np.concatenate([nothing, np.cumsum(histogram, axis=1)], axis=1)
-    moment = np.concatenate([nothing, np.cumsum(histogram * np.arange(histogram.shape[1]), axis=1)], axis=1)
+    first, second = (
+        np.concatenate([nothing, np.cumsum(histogram * np.arange(histogram.shape[1]) ** k, axis=1)], axis=1)
+        for k in (1, 2)
+    )
     most, u = histogram.shape[1], np.arange(bins)
     end = np.clip(limit - u + 1, 0, most)
     count = mass[:, end]
-    slack = (room - h * u) * count - h * moment[:, end]
+    left = room - h * u
+    slack = left * count - h * first[:, end]
+    squares = left * (slack - h * first[:, end]) + h**2 * second[:, end]
     if not wide:
-        return count, slack
+        return count, slack, squares
     sums = np.concatenate([nothing, np.cumsum(mass, axis=1)], axis=1)
 
     def below(threshold: np.ndarray) -> np.ndarray:  # counts at thresholds up to this one, summed
         return sums[:, np.clip(threshold + 2, 0, most + 1)] + np.maximum(threshold + 1 - most, 0) * mass[:, -1:]
 
-    return (below(limit - u + wide) - below(limit - u - wide - 1)) / (2 * wide + 1), slack
+    return (below(limit - u + wide) - below(limit - u - wide - 1)) / (2 * wide + 1), slack, squares
 
 
 def _split(s: np.ndarray, live: np.ndarray, low: float, h: float) -> Split:

@@ -152,21 +152,28 @@ class SketchEngine:
         self.eps0 = (1 + eps) ** (1 / max(self.exponent, 1)) - 1
         self.plans: dict[bool, Plan] = {}
 
-    def __call__(self, scores: tuple[list[np.ndarray], list[np.ndarray]], mode: str = "mid", tau: float = 1.0) -> Far:
-        """Count, as `mode` says."""
+    def __call__(
+        self,
+        scores: tuple[list[np.ndarray], list[np.ndarray]],
+        mode: str = "mid",
+        tau: float = 1.0,
+        squared: bool = False,
+    ) -> Far:
+        """Count, as `mode` says; sums of slacks come with it."""
+        del squared
         if mode not in MODES:
             raise InputError(f"mode is {mode!r}: one of {', '.join(MODES)} is needed.")
         plan = self.plan(mode)
 
-        def of_label(sign: int) -> tuple[list[np.ndarray], list[np.ndarray], float]:
-            far, room = self._run(plan, sign, node_scores(self.tree, scores[sign]), mode, tau)
-            slack = float(room[self.tree.label].sum())
-            return table_counts(self.tree, scores[sign], far), table_counts(self.tree, scores[sign], room), slack
+        def of_label(sign: int) -> tuple[list[np.ndarray], list[np.ndarray], float, float]:
+            far, room, squares = self._run(plan, sign, node_scores(self.tree, scores[sign]), mode, tau)
+            tables = [table_counts(self.tree, scores[sign], part) for part in (far, room)]
+            return tables[0], tables[1], float(room[self.tree.label].sum()), squares
 
         # NumPy lets go of the interpreter while it sorts, so the labels have a core each.
         with ThreadPoolExecutor(1 if self.compiled else 2) as pool:
             one, two = pool.map(of_label, (0, 1))
-        return Far((one[0], two[0]), (one[2], two[2]), [one[1], two[1]])
+        return Far((one[0], two[0]), (one[2], two[2]), [one[1], two[1]], (one[3], two[3]))
 
     # --- the plan ---
 
@@ -279,8 +286,8 @@ class SketchEngine:
 
     def _run(
         self, plan: Plan, sign: int, s: list[np.ndarray], mode: str, tau: float
-    ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """Far rows of one label through each row of each node, and the sums of their slacks."""
+    ) -> tuple[list[np.ndarray], list[np.ndarray], float]:
+        """Far rows of one label through each row of each node, the sums of their slacks, and of all squared slacks."""
         at_ranks = sums_at_ranks_compiled if self.compiled else sums_at_ranks
         count = far_sums_compiled if self.compiled else far_sums
         tree, near = self.tree, self.near
@@ -303,14 +310,16 @@ class SketchEngine:
                     H[out] = at_ranks(s[i][rows], weight[i][rows], A, a, look[rows], rank[out])
             sketches[step.name] = (np.where(mass > 0, H, np.inf), mass)
         far, room = ([np.zeros(len(w)) for w in tree.weight] for _ in range(2))
+        total = 0.0
         for i, (first, second) in enumerate(self.through):
             (A, a), (B, b) = sketches[first], sketches[second]
             rest = self._id(i, tuple(near[i][:-1]), self.products)
             last = tree.kid[i, near[i][-1]] if near[i] else np.zeros(len(rest), np.int64)
             for rows in plan.rows[sign][i]:
-                some, sums = count(tau - s[i][rows], A, a, rest[rows], B, b, last[rows])
+                some, sums, squares = count(tau - s[i][rows], A, a, rest[rows], B, b, last[rows])
                 far[i][rows], room[i][rows] = weight[i][rows] * some, weight[i][rows] * sums
-        return far, room
+                total += float(weight[i][rows] @ squares) if i == tree.label else 0.0
+        return far, room, total
 
 
 def _ranks(grid: Grid, total: np.ndarray, mode: str) -> tuple[np.ndarray, np.ndarray]:
