@@ -12,6 +12,7 @@ tables do.
 
 from jaxsvm.relational.database import from_duckdb, from_ibis
 from jaxsvm.relational.descent import RelationalFit, fit, fit_path
+from jaxsvm.relational.design import Design, JoinedRows, design
 from jaxsvm.relational.gradient import PseudoGradient, far_counts, gradient_interval, pseudo_gradient, squared_hinge
 from jaxsvm.relational.moments import Moments, least_squares
 from jaxsvm.relational.pegasos import pegasos
@@ -19,11 +20,14 @@ from jaxsvm.relational.sampling import Sample, sample
 from jaxsvm.relational.schema import Join
 
 __all__ = [
+    "Design",
     "Join",
+    "JoinedRows",
     "Moments",
     "PseudoGradient",
     "RelationalFit",
     "Sample",
+    "design",
     "far_counts",
     "fit",
     "fit_path",
