@@ -161,7 +161,7 @@ class GridEngine:
         else:
             others = [sent[k, i] for k in near[:-1]]
             width = _rest_width(others)
-            tables = _beyond(sent[near[-1], i], split.width + width - 1, limit, h, room, wide)[:wanted]
+            tables = _beyond(sent[near[-1], i], split.width + width - 1, limit, h, room, wide, wanted)
             for e in _by_bin(b, keys[near[-1]], width):
                 window, at = slice(b[e[0]], b[e[0]] + width), keys[near[-1]][e]
                 rest, place = _rest(others, [keys[k][e] for k in near[:-1]])
@@ -172,33 +172,36 @@ class GridEngine:
 
 
 def _beyond(
-    histogram: np.ndarray, bins: int, limit: int, h: float, room: float, wide: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    histogram: np.ndarray, bins: int, limit: int, h: float, room: float, wide: int, wanted: int
+) -> list[np.ndarray]:
     """What each histogram adds to a sum of u bins, `(G, bins)` for `u = 0, 1, ...`: far mass, slack, its square.
 
     Far is what is at most `limit` bins together; `wide` is the half-width of a ramp in its place, the mean over the
-    limits within it. Slack is `room - h bins` of what is far without a ramp.
+    limits within it. Slack is `room - h bins` of what is far without a ramp. The first `wanted` of the three.
     """
-    nothing = np.zeros((len(histogram), 1))
-    mass = np.concatenate([nothing, np.cumsum(histogram, axis=1)], axis=1)
-    first, second = (
-        np.concatenate([nothing, np.cumsum(histogram * np.arange(histogram.shape[1]) ** k, axis=1)], axis=1)
-        for k in (1, 2)
-    )
-    most, u = histogram.shape[1], np.arange(bins)
-    end = np.clip(limit - u + 1, 0, most)
+    most, u, nothing = histogram.shape[1], np.arange(bins), np.zeros((len(histogram), 1))
+    end, left = np.clip(limit - u + 1, 0, most), room - h * u
+
+    def running(values: np.ndarray) -> np.ndarray:
+        return np.concatenate([nothing, np.cumsum(values, axis=1)], axis=1)
+
+    mass, ramped = running(histogram), None
+    if wide:
+        sums = running(mass)
+
+        def below(threshold: np.ndarray) -> np.ndarray:  # counts at thresholds up to this one, summed
+            return sums[:, np.clip(threshold + 2, 0, most + 1)] + np.maximum(threshold + 1 - most, 0) * mass[:, -1:]
+
+        ramped = (below(limit - u + wide) - below(limit - u - wide - 1)) / (2 * wide + 1)
     count = mass[:, end]
-    left = room - h * u
-    slack = left * count - h * first[:, end]
-    squares = left * (slack - h * first[:, end]) + h**2 * second[:, end]
-    if not wide:
-        return count, slack, squares
-    sums = np.concatenate([nothing, np.cumsum(mass, axis=1)], axis=1)
-
-    def below(threshold: np.ndarray) -> np.ndarray:  # counts at thresholds up to this one, summed
-        return sums[:, np.clip(threshold + 2, 0, most + 1)] + np.maximum(threshold + 1 - most, 0) * mass[:, -1:]
-
-    return (below(limit - u + wide) - below(limit - u - wide - 1)) / (2 * wide + 1), slack, squares
+    found = [count if ramped is None else ramped]
+    if wanted > 1:
+        first = h * running(histogram * np.arange(most))[:, end]
+        found.append(left * count - first)
+        if wanted > 2:
+            second = h**2 * running(histogram * np.arange(most) ** 2)[:, end]
+            found.append(left * (found[1] - first) + second)
+    return found
 
 
 def _split(s: np.ndarray, live: np.ndarray, low: float, h: float) -> Split:
