@@ -105,10 +105,10 @@ def test_another_join_tree_stays_within_the_factor():
             assert (mid <= (1 + eps) * true + 1e-9).all() and (true <= (1 + eps) * mid + 1e-9).all()
 
 
-@pytest.mark.parametrize("lam", [0.01, pytest.param(0.1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("lam", [0.01, *(pytest.param(lam, marks=pytest.mark.slow) for lam in (0.1, 0.001))])
 def test_rates_and_bounds_of_plain_steps(lam):
-    """Steps `1 / (2 lam t)`: the mean regret without a guard; with one, what the least estimate is worth."""
-    join, eps, T = prepared(join_of(PATH, n=24), "max", True), 0.1, 200
+    """Steps `1 / (2 lam t)`: regret and end without a guard; with one, what the least estimate is worth."""
+    join, eps, T = prepared(join_of(PATH, n=40), "max", True), 0.1, 200
     engine = SketchEngine(join.tree, eps)
     low, _ = optimum(join, lam)
     best = relational.fit(join, lam, engine="rows", intercept=False, tol=1e-7).beta
@@ -134,6 +134,8 @@ def test_rates_and_bounds_of_plain_steps(lam):
             chosen = int(np.argmin(estimates))
             bound = (1 + eps) * (rate + max(error)) + eps * low + eps * A @ np.abs(points[chosen])
             assert values[chosen] - low <= bound
+        else:
+            assert values[-1] - low <= (2e-3 if lam >= 0.01 else 1e-2)
 
 
 def many_to_many(n, keys, seed=0):
