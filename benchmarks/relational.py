@@ -154,7 +154,12 @@ def cost():
     results["sketch"]["eps"] = by_eps
     print(f"sketch: eps -> CPU s {[(eps, round(t, 3)) for eps, t in by_eps]}", flush=True)
     (RESULTS / "relational_cost.json").write_text(json.dumps(results, indent=1) + "\n")
-    plt = pyplot()
+    plot_cost()
+
+
+def plot_cost():
+    results, plt = json.loads((RESULTS / "relational_cost.json").read_text()), pyplot()
+    by_eps = results["sketch"]["eps"]
     figure, axes = plt.subplots(1, 3, figsize=(11, 3.4), layout="constrained", sharey=True)
     for name, parts in results.items():
         for axis, part, what in zip(axes, ("N", "n"), ("rows of the join, N", "rows of a table, n"), strict=False):
@@ -169,6 +174,9 @@ def cost():
         axis.set_title(title, fontsize=10)
         axis.grid(alpha=0.3)
         axis.legend()
+    for axis, at in ((axes[1], n), (axes[2], [eps for eps, _ in by_eps])):
+        axis.minorticks_off()
+        axis.set_xticks(at, [f"{value:g}" for value in at])
     figure.savefig(RESULTS / "relational_cost.png", dpi=110)
 
 
@@ -317,9 +325,8 @@ def main():
     jax.config.update("jax_enable_x64", True)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "2")
     work = {"flights": lambda: flights(options.lam), "scale": lambda: scale(not options.no_sketch), "cost": cost,
-            "breakeven": lambda: breakeven(options.who and options.who.split(",")), "plot": plot_breakeven,
-            "knapsack": knapsack,
-            "one": lambda: one(options.who, options.keys)}  # fmt: skip
+            "breakeven": lambda: breakeven(options.who and options.who.split(",")), "knapsack": knapsack,
+            "plot": lambda: (plot_cost(), plot_breakeven()), "one": lambda: one(options.who, options.keys)}  # fmt: skip
     work[options.what]()
 
 
