@@ -11,7 +11,6 @@ benchmarks/results/relational_*.
 """
 
 import argparse
-import itertools
 import json
 import os
 import resource
@@ -291,27 +290,27 @@ def one(who, keys, n=BREAK_EVEN_ROWS, lam=1e-2):
                       "F": F, "gap": gap, "steps": steps}))  # fmt: skip
 
 
-def knapsack(m=10, eps=0.1):
-    rng = np.random.default_rng(3)
-    weights = rng.integers(1, 20, m)
-    L = int(weights.sum() // 2)
-    C = sum(sum(part) <= L for size in range(m + 1) for part in itertools.combinations(weights.tolist(), size))
-    for k in (C - 1, C, C + 1):
-        tables = {f"T{i}": {"Key": [1, 1, 0], f"E{i}": [0.0, w / L, 0.0]} for i, w in enumerate(weights)}
+def knapsack(m=30, eps=0.1):
+    """The paper's hardness gadget: the sum of Value over active rows is the count of subsets up to a limit, less k."""
+    weights = np.random.default_rng(3).integers(1, 1000, m)
+    limit = weights.sum() // 3
+    ways = np.zeros(limit + 1)  # subsets of each sum, by dynamic programming: exact below 2^53
+    ways[0] = 1
+    for w in weights:
+        ways[w:] += ways[:-w].copy()
+    C = int(ways.sum())
+    tables = {f"T{i}": {"Key": [1, 1, 0], f"E{i}": [0.0, w / (limit + 0.5), 0.0]} for i, w in enumerate(weights)}
+    for k in (C - 1, C, C + 1, C // 2, 2 * C):
         tables["V"] = {"Key": [1, 0, 1], "Value": [1.0, -float(k), 0.0], "y": [1, 1, -1]}
         join = relational.Join(tables, ("V", "y"))
         beta = np.array([0.0 if "Value" in name else 1.0 for name in join.feature_names])
         at = join.feature_names.index("V.Value")
         engine = SketchEngine(join.tree, eps)
-        parts = [
-            relational.far_counts(join, beta, mode=mode, engine=engine, tau=1 + 1e-9) for mode in ("lower", "upper")
-        ]
-        row = int(np.flatnonzero(join.blocks[-1].X[:, 0] == 1)[0])
-        low, high = (float(part.counts[0][-1][row]) for part in parts)
-        known = "its sign is known" if (low - k) * (high - k) > 0 else "an end is 0"
-        claim = "no sign is claimed" if low - k < 0 < high - k else known
-        print(f"active sum = C - k = {C - k}: count {C} in [{low:.1f}, {high:.1f}], ", end="")
-        print(f"so the sum in [{low - k:.1f}, {high - k:.1f}]: {claim} ({join.feature_names[at]})")
+        ask = partial(relational.pseudo_gradient, join, beta, 0.0, eps, engine=engine)
+        (lower, upper), _, cpu = timed(lambda ask=ask: [ask(mode=mode) for mode in ("lower", "upper")])
+        low, high = (-float(join.size) * end[at] for end in reversed(relational.gradient_interval(lower, upper)))
+        claim = "no sign is claimed" if low <= 0 <= high else f"the sign is {'+' if low > 0 else '-'}"
+        print(f"C - k = {C - k} ({C} of {2**m} subsets) in [{low:.1f}, {high:.1f}]: {claim}; CPU {cpu:.2f} s")
 
 
 def main():
