@@ -11,6 +11,7 @@ from test_relational import PATH, beta_of, join_of, tables_of, truth
 from test_relational_fit import optimum
 
 from jaxsvm import relational
+from jaxsvm.relational import order_statistics
 from jaxsvm.relational.merge import MergeEngine
 from jaxsvm.relational.moments import prepared
 from jaxsvm.relational.order_statistics import _far_sums, _sums_at_ranks
@@ -87,6 +88,22 @@ def test_cells_of_middle_ranks_keep_their_factor():
         shown = np.where(n >= middle[cell], last[cell], np.append(0, last)[cell])  # at most n are below the n-th
         assert (shown <= (1 + eps) * n * (1 + 1e-12)).all() and (n <= (1 + eps) * shown * (1 + 1e-12)).all()
         assert len(last) <= len(middle) == len(np.unique(middle))
+
+
+def test_sums_too_many_to_hold_are_sorted_between_cuts(monkeypatch):
+    rng = np.random.default_rng(0)
+    A = np.sort(rng.normal(size=(5, 40)), axis=1)
+    a = rng.integers(1, 9, A.shape).astype(float)
+    A[2, 30:], a[2, 30:] = np.inf, 0
+    s, w, look = rng.normal(size=(2, 300)), rng.integers(1, 4, (2, 300)).astype(float), rng.integers(0, 5, (2, 300))
+    s[:, 250:], w[:, 250:] = np.inf, 0
+    total = (w[:, :, None] * a[look]).sum(axis=(1, 2))
+    rank = np.linspace(1, total, 50).T
+    whole = order_statistics.sums_at_ranks(s, w, A, a, look, rank)
+    assert np.isfinite(whole).all()
+    for slab in (100, 5000):
+        monkeypatch.setattr(order_statistics, "SLAB", slab)
+        np.testing.assert_array_equal(order_statistics.sums_at_ranks(s, w, A, a, look, rank), whole)
 
 
 def test_another_join_tree_stays_within_the_factor():

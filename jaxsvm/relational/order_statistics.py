@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+SLAB = 1 << 22
+"""Sums of one row that are sorted at once, some 50 bytes each; of more, those between two cuts at a time."""
 KEYS = 32
 """Keys whose sketches are searched as one array: an offset keeps them apart, at the price of log2 of it in digits."""
 
@@ -33,6 +35,8 @@ def sums_at_ranks(
         `(R, k)`: of the sums `s + A[look]`, with weights `w a[look]`.
     """
     R, points = len(s), s.shape[1] * A.shape[1]
+    if points > SLAB:
+        return np.stack([_by_slabs(s[r], w[r], A, a, look[r], rank[r]) for r in range(R)])
     value = (s[:, :, None] + A[look]).reshape(R, points)
     weight = (w[:, :, None] * a[look]).reshape(R, points)
     order = np.argsort(value, axis=1)
@@ -40,6 +44,45 @@ def sums_at_ranks(
     running = np.cumsum(weight.ravel()[order], axis=1)
     place = np.minimum(_below(running, rank), points - 1)
     return value.ravel()[np.take_along_axis(order, place, axis=1)]
+
+
+def _by_slabs(
+    s: np.ndarray, w: np.ndarray, A: np.ndarray, a: np.ndarray, look: np.ndarray, rank: np.ndarray
+) -> np.ndarray:
+    """`sums_at_ranks` of one row whose sums are too many to hold: those between two cuts at a time, in ascending order.
+
+    The sketches are sorted, so what lies between two cuts is a run of each; cuts are quantiles of some of the sums.
+    """
+    K, rng = A.shape[1], np.random.default_rng(0)
+    live = np.flatnonzero(w > 0)
+    drawn = rng.choice(live, 4096)
+    some = s[drawn] + A[look[drawn], rng.integers(0, K, len(drawn))]
+    share = SLAB / 2 / (len(s) * K)
+    cuts = np.quantile(some[np.isfinite(some)], np.arange(share, 1, share))
+    out, found, passed = np.full(len(rank), np.inf), 0, 0.0
+    begin = np.zeros(len(live), np.int64)
+    s, w, look = s[live], w[live], look[live]
+    for cut in np.append(cuts, np.inf):
+        low, high = begin.copy(), np.full_like(begin, K)
+        for _ in range(K.bit_length()):
+            middle = (low + high) // 2
+            inside = (A[look, np.minimum(middle, K - 1)] <= cut - s) & (low < high)
+            low, high = np.where(inside, middle + 1, low), np.where(inside, high, np.minimum(middle, high))
+        many = low - begin
+        which = np.repeat(np.arange(len(s)), many)
+        column = np.arange(len(which)) - np.repeat(np.cumsum(many) - many - begin, many)
+        begin = low
+        if not len(which):
+            continue
+        value = s[which] + A[look[which], column]
+        order = np.argsort(value)
+        running = passed + np.cumsum((w[which] * a[look[which], column])[order])
+        here = int(np.searchsorted(rank, running[-1], side="right"))
+        place = np.searchsorted(running, rank[found:here])
+        out[found:here] = value[order[np.minimum(place, len(order) - 1)]]
+        found, passed = max(found, here), running[-1]
+    out[found:] = out[found - 1] if found else np.inf  # ranks that rounding left beyond the last
+    return out
 
 
 def _below(running: np.ndarray, rank: np.ndarray) -> np.ndarray:
