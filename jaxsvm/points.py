@@ -22,9 +22,51 @@ LEAST_ROWS = 64
 """Rows whose sum is as good one after another."""
 
 
+class Rows:
+    """Points that are no array, whose rows are made where they are asked for: products, and dense rows of some."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """`(n, d)`."""
+        raise NotImplementedError
+
+    @property
+    def dtype(self) -> Any:
+        """Of the entries."""
+        raise NotImplementedError
+
+    @property
+    def ndim(self) -> int:
+        """2."""
+        return 2
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def take(self, index: Any) -> "Rows":
+        """Some rows, stored alike."""
+        raise NotImplementedError
+
+    def dot(self, w: Float[Array, "d *k"]) -> Float[Array, "n *k"]:
+        """`X w`."""
+        raise NotImplementedError
+
+    def transposed_dot(self, v: Float[Array, "n *k"]) -> Float[Array, "d *k"]:
+        """`X' v`."""
+        raise NotImplementedError
+
+    def rows(self, index: Int[Array, " t"]) -> Float[Array, "t d"]:
+        """Dense rows."""
+        raise NotImplementedError
+
+    def squared(self) -> "Rows":
+        """The square of each entry."""
+        raise NotImplementedError
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class CSR:
+class CSR(Rows):
     """Compressed sparse rows, `(n, d)`. A pytree; build it with `CSR.from_scipy` or `as_points`.
 
     Attributes:
@@ -65,17 +107,13 @@ class CSR:
         return self.indptr.shape[0] - 1, self.d
 
     @property
-    def ndim(self) -> int:
-        """2."""
-        return 2
-
-    @property
     def dtype(self) -> Any:
         """Of the entries."""
         return self.data.dtype
 
-    def __len__(self) -> int:
-        return self.shape[0]
+    def squared(self) -> "CSR":
+        """The square of each entry."""
+        return dataclasses.replace(self, data=self.data**2)
 
     def take(self, index: np.ndarray) -> "CSR":
         """Some rows, still sparse; on the host."""
@@ -258,12 +296,12 @@ def floating(dtype: Any) -> Any:
 
 def dense_rows(x: Any, index: Int[Array, " t"]) -> Float[Array, "t d"]:
     """Rows of dense or sparse points."""
-    return x.rows(index) if isinstance(x, CSR) else x[index]
+    return x.rows(index) if isinstance(x, Rows) else x[index]
 
 
 def taken(x: Any, index: Any) -> Any:
     """Rows of dense or sparse points, stored as these are; of sparse ones on the host."""
-    return x.take(np.asarray(index)) if isinstance(x, CSR) else x[index]
+    return x.take(np.asarray(index)) if isinstance(x, Rows) else x[index]
 
 
 def entrywise(function: Callable[[Array], Array], x: Any) -> Any:
@@ -273,7 +311,7 @@ def entrywise(function: Callable[[Array], Array], x: Any) -> Any:
 
 def product(x: Any, w: Float[Array, "d *k"]) -> Float[Array, "n *k"]:
     """`X w` of dense or sparse points; dense ones of a narrower dtype are widened some rows at a time."""
-    if isinstance(x, CSR):
+    if isinstance(x, Rows):
         return x.dot(w)
 
     if x.dtype == w.dtype:
@@ -283,7 +321,7 @@ def product(x: Any, w: Float[Array, "d *k"]) -> Float[Array, "n *k"]:
 
 def transposed_product(x: Any, v: Float[Array, "n *k"]) -> Float[Array, "d *k"]:
     """`X' v` of dense or sparse points."""
-    if isinstance(x, CSR):
+    if isinstance(x, Rows):
         return x.transposed_dot(v)
     x = x.astype(v.dtype)
     if v.ndim > 1:

@@ -159,7 +159,7 @@ def test_sketches_keep_every_count_within_their_factor(shape, eps):
             low, high, mid = (found[mode].counts[sign][table] for mode in ("lower", "upper", "mid"))
             assert (low <= true * (1 + 1e-9)).all() and (low >= true / (1 + eps) * (1 - 1e-9)).all()
             assert (high >= true * (1 - 1e-9)).all() and (high <= true * (1 + eps) * (1 + 1e-9)).all()
-            assert (low <= mid * (1 + 1e-9)).all() and (mid <= high * (1 + 1e-9)).all()
+            assert (mid >= true / (1 + eps) * (1 - 1e-9)).all() and (mid <= true * (1 + eps) * (1 + 1e-9)).all()
             assert ((true == 0) == (mid == 0)).all()
         losses = {mode: sum(far.slack) / join.size for mode, far in found.items()}
         assert hinge / (1 + eps) - 1e-9 <= losses["lower"] <= hinge + 1e-9
@@ -249,51 +249,14 @@ def test_squared_hinge_from_slack_sums():
     x, y, _ = join.materialise()
     slack = np.maximum(1 - y * (x @ beta), 0)
     gradient = -2 * (x * (y * slack)[:, None]).mean(axis=0) + 0.2 * beta
-    for engine in ("rows", SketchEngine(join.tree, 0.1)):
-        far = far_counts(join, beta, engine=engine)
+    for engine in ("rows", "merge", SketchEngine(join.tree, 0.1)):
+        far = far_counts(join, beta, engine=engine, squared=True)
         np.testing.assert_allclose(
-            squared_hinge(join, beta, 0.1, far), gradient, atol=1e-12 if engine == "rows" else 0.05
+            sum(far.squares), (slack**2).sum(), rtol=0.1 if engine not in ("rows", "merge") else 1e-10
         )
-
-
-@pytest.mark.slow  # a tree of eleven tables compiles for minutes
-@pytest.mark.parametrize("shape", ["path", "star"])
-def test_counting_knapsack_is_answered_by_an_interval(shape):
-    """The paper's hardness gadget: the interval holds the count, and nobody claims the sign of the difference."""
-    rng = np.random.default_rng(3)
-    m, weights = 10, rng.integers(1, 20, 10)
-    L = int(weights.sum() // 2)
-    C = sum(sum(part) <= L for size in range(m + 1) for part in itertools.combinations(weights.tolist(), size))
-    tables = {f"T{i}": {"Key": np.array([1, 1, 0]), f"E{i}": np.array([0, w / L, 0])} for i, w in enumerate(weights)}
-    for k in (C - 1, C, C + 1):
-        tables["V"] = {"Key": np.array([1, 0]), "Value": np.array([1, -float(k)]), "y": np.array([1, 1])}
-        tables["V"]["y"] = np.array([1, 1])
-        other = {"Key": np.array([1]), "Value": np.array([0.0]), "y": np.array([-1])}
-        V = {c: np.concatenate([tables["V"][c], other[c]]) for c in other}  # two labels are asked for
-        join = Join({**tables, "V": V}, ("V", "y"))
-        beta = np.array([0.0 if "Value" in name else 1.0 for name in join.feature_names])
-        if shape == "star":
-            edges = [(len(weights), i) for i in range(m)]
-            tree = join.tree
-            kid = {
-                (i, j): tree.kid[next(e for e in tree.kid if e[0] == i)] for a, b in edges for i, j in ((a, b), (b, a))
-            }
-            import dataclasses
-
-            tree = dataclasses.replace(tree, kid=kid, count=dict.fromkeys(kid, 2))
-        else:
-            tree = join.tree
-        eps = 0.5
-        engine = SketchEngine(tree, eps)
-        at = int(np.flatnonzero(join.blocks[-1].X[:, 0] == 1)[0])
-        low, high = (engine(_scores(join, beta), mode, 1 + 1e-9).counts[0][-1][at] for mode in ("lower", "upper"))
-        assert low <= C <= high <= low * (1 + eps) ** 2
-
-
-def _scores(join, beta):
-    from jaxsvm.relational.gradient import scores
-
-    return scores(join, beta)
+        np.testing.assert_allclose(
+            squared_hinge(join, beta, 0.1, far), gradient, atol=1e-12 if engine in ("rows", "merge") else 0.05
+        )
 
 
 def test_star_of_unique_keys_is_exact():
@@ -311,7 +274,7 @@ def test_star_of_unique_keys_is_exact():
     }
     join = Join(tables, ("fact", "y"))
     engine = SketchEngine(join.tree, 0.5, simplify=False)
-    assert engine.width["1>0"] == engine.width["2>0"] == 1
+    assert [len(engine.plan("mid").grid[name].last) for name in ("1>0", "2>0")] == [1, 1]
     beta = beta_of(join)
     counts = far_counts(join, beta, engine=engine).counts
     true, _, _, _ = truth(join, beta)

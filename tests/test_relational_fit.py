@@ -13,12 +13,32 @@ from jaxsvm.relational.moments import prepared
 
 
 def optimum(join, lam):
-    """F* of the materialised join by the package's interior point: both bounds."""
+    """F* of the materialised join from below and above: a primal-dual interior point in NumPy with Woodbury's formula.
+
+    `max mean(a) - |Z' a / N|^2 / (4 lam)` over `a` in [0, 1], where Z has the rows `y x`.
+    """
     x, y, _ = join.materialise()
-    C = 1 / (2 * lam * len(y))
-    problem = jaxsvm.hinge_problem(jaxsvm.gram(jaxsvm.kernels.Linear(), x), y, C, bias="none")
-    fit = jaxsvm.fit(problem, jaxsvm.InteriorPoint(tol=1e-9))
-    return float(fit.certificate.dual) * 2 * lam, float(fit.certificate.primal) * 2 * lam
+    Z, N = x * y[:, None], len(y)
+    V = Z / (N * np.sqrt(2 * lam))
+    a, low, high = np.full(N, 0.5), -np.inf, np.inf
+    under = over = np.full(N, 1 / N)
+    for _ in range(100):
+        mean = Z.T @ a / N
+        beta = mean / (2 * lam)
+        low = max(low, a.mean() - mean @ mean / (4 * lam))
+        high = min(high, np.maximum(1 - Z @ beta, 0).mean() + lam * beta @ beta)
+        if high - low < 1e-9:
+            break
+        t = 0.1 * (under @ a + over @ (1 - a)) / (2 * N)
+        D = under / a + over / (1 - a)
+        w = (1 / N - V @ (V.T @ a) + t / a - t / (1 - a)) / D
+        da = w - V / D[:, None] @ np.linalg.solve(np.eye(V.shape[1]) + V.T @ (V / D[:, None]), V.T @ w)
+        du, do = t / a - under - under / a * da, t / (1 - a) - over + over / (1 - a) * da
+        ends = ((a, da), (1 - a, -da), (under, du), (over, do))
+        step = min(1.0, *(0.99 / max(np.max(-d / v), 1e-300) for v, d in ends))
+        a, under, over = a + step * da, under + step * du, over + step * do
+    assert high - low < 1e-6
+    return low, high
 
 
 def test_golden_optimum():
@@ -28,33 +48,60 @@ def test_golden_optimum():
     np.testing.assert_allclose(float(fit.certificate.primal), 0.2684959, atol=1e-7)
 
 
-@pytest.mark.parametrize("shape", [PATH, HUB])
-@pytest.mark.parametrize("engine", ["rows", "merge", "grid"])
+@pytest.mark.parametrize(
+    ("shape", "engine"),
+    [
+        *((shape, engine) for shape in (PATH, HUB) for engine in ("rows", "grid")),
+        (PATH, "merge"),
+        pytest.param(HUB, "merge", marks=pytest.mark.slow),  # two hundred small programs of planes
+    ],
+)
 def test_the_interval_holds_the_optimum(shape, engine):
     join = prepared(join_of(shape, n=12), "none", True)
     for lam in (0.1, 0.003):
         low, high = optimum(join, lam)
-        fit = relational.fit(join, lam, engine=engine, intercept=False, tol=1e-3)
+        # Few rows are corners, and a grid blurs them: "auto" looks at each of them instead.
+        tol = {"rows": 1e-3, "merge": 5e-3, "grid": 5e-2}[engine]
+        fit = relational.fit(join, lam, engine=engine, intercept=False, tol=tol)
         D, P = float(fit.certificate.dual), float(fit.certificate.primal)
         assert high + 1e-9 >= D and low - 1e-9 <= P
-        # Few rows are corners, and a grid blurs them: "auto" looks at each of them instead.
-        assert {"rows": 1.001e-3, "merge": 5e-3, "grid": 5e-2}[engine] * D >= P - D
+        assert fit.status == jaxsvm.Status.CONVERGED and tol * D >= P - D
         _, hinge, _, _ = truth(join, fit.beta)
         assert hinge + lam * fit.beta @ fit.beta <= P + 1e-12
 
 
 @pytest.mark.slow
 def test_recommended_steps_on_sketches():
-    """The certificate holds, the rate of the paper's analysis with steps 1 / (2 lam t) too."""
-    join = join_of(PATH, n=40)
+    """Two hundred steps `1 / (2 lam t)` end near the optimum, in an interval that holds it."""
+    join = prepared(join_of(PATH, n=40), "max", True)
     for lam, near in ((0.1, 2e-3), (0.01, 2e-3), (0.001, 1e-2)):
         low, high = optimum(join, lam)
         fit = relational.fit(join, lam, 0.1, "sketch", method="steps", max_steps=200, intercept=False, tol=1e-9)
         D, P = float(fit.certificate.dual), float(fit.certificate.primal)
         assert high + 1e-9 >= D and low - 1e-9 <= P
-        assert fit.history[-1][2] - low <= near + 0.05 * (lam < 0.01)
-        rate = (1 + 0.1) ** 2 * join.d * (1 + np.log(200)) / (lam * 200)
-        assert fit.history[:, 2].mean() - low <= rate + 0.1
+        _, hinge, _, _ = truth(join, fit.beta)
+        assert low - 1e-9 <= hinge + lam * fit.beta @ fit.beta <= min(P, low + near)
+
+
+@pytest.mark.parametrize("engine", ["rows", "merge", "grid", "sketch"])
+def test_the_squared_hinge_as_a_fit(engine):
+    """Against Newton's method on the materialised join: the interval holds its optimum, and is small."""
+    join, tol = prepared(join_of(PATH, n=24), "max", True), {"sketch": 0.1, "grid": 1e-2}.get(engine, 1e-6)
+    x, y, _ = join.materialise()
+    for lam in (0.1, 0.003):
+        beta = np.zeros(join.d)
+        for _ in range(30):
+            slack = np.maximum(1 - y * (x @ beta), 0)
+            H = 2 * x[slack > 0].T @ x[slack > 0] / len(y) + 2 * lam * np.eye(join.d)
+            beta = beta - np.linalg.solve(H, 2 * lam * beta - 2 * x.T @ (y * slack) / len(y))
+        best = (np.maximum(1 - y * (x @ beta), 0) ** 2).mean() + lam * beta @ beta
+        fit = relational.fit(join, lam, 0.05, engine, loss="squared_hinge", intercept=False, tol=tol, max_steps=60)
+        D, P = float(fit.certificate.dual), float(fit.certificate.primal)
+        assert fit.status == jaxsvm.Status.CONVERGED and D - 1e-9 <= best <= P + 1e-9 and tol * D >= P - D
+        F = (np.maximum(1 - y * (x @ fit.beta), 0) ** 2).mean() + lam * fit.beta @ fit.beta
+        assert best - 1e-9 <= F <= P + 1e-9
+    with pytest.raises(InputError, match="whose planes"):
+        relational.fit(join, 0.1, engine=engine, init=fit)
 
 
 def test_a_stable_instance():
@@ -109,6 +156,21 @@ def test_least_squares_from_moments():
     real = [k for k, name in enumerate(join.feature_names) if "=" not in name and name != "(intercept)"]
     np.testing.assert_allclose(x[:, real].mean(axis=0), 0, atol=1e-12)
     np.testing.assert_allclose(x[:, real].std(axis=0), 1, atol=1e-12)
+
+
+def test_scaling_twice_is_scaling_once():
+    """A fit's join can be fitted again: what was scaled is not scaled by the same numbers once more."""
+    join = join_of(PATH)
+    once = relational.fit(join, 0.01, scale="max", tol=1e-5)
+    for scale in ("none", "max"):
+        again = relational.fit(once.join, 0.01, scale=scale, tol=1e-5)
+        np.testing.assert_allclose(float(again.certificate.primal), float(once.certificate.primal), rtol=1e-4)
+        assert again.join.d == once.join.d
+        np.testing.assert_allclose(again.join.blocks[1].scale, once.join.blocks[1].scale)
+    block = prepared(prepared(join, "max", True), "standard", True).blocks[1]
+    back = block.X * block.scale + block.mean
+    np.testing.assert_allclose(back[:, :-1], join.blocks[1].X, atol=1e-12)
+    assert (back[:, -1] == 1).all()
 
 
 def test_samples_are_uniform():
@@ -194,20 +256,6 @@ def test_duckdb_reads_what_python_reads_and_scores_as_we_do():
     assert set(fit.predict(rows)) <= {"no", "yes"}
 
 
-def test_ibis_runs_the_same_queries():
-    duckdb = pytest.importorskip("duckdb")
-    ibis = pytest.importorskip("ibis")
-    db = duckdb.connect()
-    names, options = shop(db)
-    try:
-        connection = ibis.duckdb.from_connection(db)
-        connection.sql("SELECT 1 AS x").to_pyarrow()
-    except Exception as error:  # noqa: BLE001  # whatever two versions do to each other
-        pytest.skip(f"this ibis does not work with this duckdb: {type(error).__name__}: {error}")
-    one = relational.from_ibis(connection, names, ("sales", "returned"), **options)
-    assert one.size == relational.from_duckdb(db, names, ("sales", "returned"), **options).size
-
-
 def test_files_and_data_frames(tmp_path):
     pandas, parquet = pytest.importorskip("pandas"), pytest.importorskip("pyarrow.parquet")
     tables = tables_of(PATH)
@@ -236,6 +284,9 @@ def test_the_command(tmp_path):
     result = testing.CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     assert '"status": "CONVERGED"' in result.stdout
+    squared = testing.CliRunner().invoke(app, [*arguments, "--loss", "squared_hinge"])
+    assert squared.exit_code == 0 and '"loss": "squared_hinge"' in squared.stdout
+    assert testing.CliRunner().invoke(app, [*arguments, "--loss", "logistic"]).exit_code == 2
     with duckdb.connect(str(path)) as db:
         assert len(db.sql((tmp_path / "score.sql").read_text()).fetchall()) > 100
     assert testing.CliRunner().invoke(app, [*arguments, "--key", "sales.shop=nowhere.id"]).exit_code == 2
@@ -263,6 +314,7 @@ def test_errors_say_what_to_do():
         ("keys has", lambda: relational.Join(tables, ("T1", "y"), keys={("T0", "T7"): "a"})),
         ("engine is", lambda: relational.fit(join_of(PATH), 0.1, engine="magic")),
         ("give one of the two", lambda: relational.fit(join_of(PATH), 0.1, C=1.0)),
+        ("loss is", lambda: relational.fit(join_of(PATH), 0.1, loss="logistic")),
         ("lam is", lambda: relational.fit(join_of(PATH), -1.0)),
         ("beta has shape", lambda: relational.pseudo_gradient(join_of(PATH), np.zeros(2), 0.1)),
         ("eps is", lambda: relational.far_counts(join_of(PATH), beta_of(join_of(PATH)), 3.0, engine="sketch")),

@@ -37,12 +37,15 @@ def fit_join(
         str, typer.Option("--missing", metavar="refuse|impute|drop", help="Missing features.")
     ] = "refuse",
     lam: Annotated[
-        float | None, typer.Option("--lam", help="The regulariser: mean hinge + lam |w|^2.", show_default=False)
+        float | None, typer.Option("--lam", help="The regulariser: mean loss + lam |w|^2.", show_default=False)
     ] = None,
     C: Annotated[float | None, typer.Option("--C", help="The penalty instead: lam = 1 / (2 C N).")] = None,
     engine: Annotated[
         str, typer.Option("--engine", metavar="auto|rows|merge|grid|sketch", help="How to count.")
     ] = "auto",
+    loss: Annotated[
+        str, typer.Option("--loss", metavar="hinge|squared_hinge", help="What is minimised, beside lam |w|^2.")
+    ] = "hinge",
     eps: Annotated[float, typer.Option("--eps", help="Accuracy of the sketch's counts.")] = 0.1,
     scale: Annotated[
         str, typer.Option("--scale", metavar="none|max|standard", help="What to do to numbers.")
@@ -73,7 +76,7 @@ def fit_join(
         )
         lam = 1e-3 if lam is None and C is None else lam
         fitted = relational.fit(
-            join, lam, eps, engine, C=C, scale=scale, tol=tol, max_steps=max_steps, max_seconds=max_seconds
+            join, lam, eps, engine, C=C, loss=loss, scale=scale, tol=tol, max_steps=max_steps, max_seconds=max_seconds
         )
         interrupts.armed = False
     if sql is not None:
@@ -88,7 +91,8 @@ def fit_join(
     report: dict[str, Any] = {
         "command": "relational", "database": database, "rows_of_the_join": float(join.size),
         "tables": {name: len(rows) for name, rows in zip(join.names, join.rows, strict=True)},
-        "features": len(fitted.coef), "lam": fitted.lam, "engine": fitted.engine, "status": fitted.status.name,
+        "features": len(fitted.coef), "lam": fitted.lam, "loss": loss, "engine": fitted.engine,
+        "status": fitted.status.name,
         "primal": primal, "dual": dual, "relative_gap": gap, "steps": fitted.steps, "seconds": fitted.seconds,
         "notes": join.notes, "sql": sql,
     }  # fmt: skip

@@ -12,23 +12,28 @@ tables do.
 
 from jaxsvm.relational.database import from_duckdb, from_ibis
 from jaxsvm.relational.descent import RelationalFit, fit, fit_path
-from jaxsvm.relational.gradient import PseudoGradient, far_counts, pseudo_gradient, squared_hinge
+from jaxsvm.relational.design import Design, JoinedRows, design
+from jaxsvm.relational.gradient import PseudoGradient, far_counts, gradient_interval, pseudo_gradient, squared_hinge
 from jaxsvm.relational.moments import Moments, least_squares
 from jaxsvm.relational.pegasos import pegasos
 from jaxsvm.relational.sampling import Sample, sample
 from jaxsvm.relational.schema import Join
 
 __all__ = [
+    "Design",
     "Join",
+    "JoinedRows",
     "Moments",
     "PseudoGradient",
     "RelationalFit",
     "Sample",
+    "design",
     "far_counts",
     "fit",
     "fit_path",
     "from_duckdb",
     "from_ibis",
+    "gradient_interval",
     "least_squares",
     "pegasos",
     "pseudo_gradient",

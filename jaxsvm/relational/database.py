@@ -73,6 +73,8 @@ def from_ibis(
         label: As in `from_duckdb`.
         options: As in `from_duckdb`.
     """
+    if connection.name == "duckdb":  # ibis 12 asks DuckDB 2 for a method that it no longer has
+        return from_duckdb(connection.con, tables, label, **options)
     return from_query(lambda query: connection.sql(query).to_pyarrow(), tables, label, **options)
 
 

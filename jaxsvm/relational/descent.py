@@ -2,6 +2,9 @@
 
     F(beta) = mean over the join of max(0, 1 - y beta.x) + lam |beta|^2,      lam = 1 / (2 C N)
 
+or the same with the squared hinge, from sums of slacks in the place of counts; its planes and its certificate are of
+the same form, its Newton's steps need no ramp.
+
 Three ways to descend, on counts of any engine:
 
     bundle  the default: cutting planes with the best weights, a proximal term (`bundle.py`); Newton's steps, proved by
@@ -25,7 +28,7 @@ import numpy as np
 from jaxsvm.errors import InputError
 from jaxsvm.interruption import watching
 from jaxsvm.relational.bundle import Bundle
-from jaxsvm.relational.gradient import PseudoGradient, engine_for, far_counts, from_counts
+from jaxsvm.relational.gradient import PseudoGradient, engine_for, far_counts, from_counts, gradient_interval
 from jaxsvm.relational.moments import prepared
 from jaxsvm.relational.sampling import sample
 from jaxsvm.relational.sketch import SketchEngine
@@ -34,6 +37,7 @@ from jaxsvm.result import Certificate, Status, StatusCode
 from jaxsvm.validation import require_positive, require_seconds, require_whole
 
 METHODS = ("bundle", "steps", "paper")
+LOSSES = ("hinge", "squared_hinge")
 LAST = 8
 """Steps whose planes prove the bound, where each proof costs two more passes."""
 
@@ -70,6 +74,7 @@ class RelationalFit:
         bundle: The planes: `init` for a fit at another lam.
         lam: The strength of the regulariser.
         feature_names: Of `coef`.
+        loss: "hinge" or "squared_hinge".
     """
 
     coef: np.ndarray
@@ -86,6 +91,7 @@ class RelationalFit:
     bundle: Bundle
     lam: float
     feature_names: list[str]
+    loss: str = "hinge"
 
     def to_sql(self, tables: dict[str, str] | None = None) -> str:
         """The query that scores every row of the join; see `jaxsvm.relational.sql.to_sql`."""
@@ -117,6 +123,7 @@ def fit(
     scale: str = "none",
     intercept: bool = True,
     method: str = "bundle",
+    loss: str = "hinge",
     init: RelationalFit | None = None,
     max_seconds: float | None = None,
     callback: Callable[[int, float, float], Any] | None = None,
@@ -134,7 +141,9 @@ def fit(
         scale: What is done to numbers first: "none", "max" (the paper's) or "standard"; `coef` is for those given.
         intercept: Whether there is a constant; it is regularised, as one more feature 1.
         method: "bundle", "steps" or "paper"; see the module.
-        init: A fit of the same join, scale and engine at another lam: its planes hold here too.
+        loss: "hinge", or "squared_hinge": `mean max(0, 1 - y beta.x)^2 + lam |beta|^2`, where C is that of
+            `|beta|^2 / 2 + C sum hinge^2`.
+        init: A fit of the same join, scale, engine and loss at another lam: its planes hold here too.
         max_seconds: Begin no further evaluation after so many seconds.
         callback: Called with the step, D and P.
 
@@ -150,15 +159,22 @@ def fit(
     require_seconds(max_seconds)
     if method not in METHODS:
         raise InputError(f"method is {method!r}: one of {', '.join(METHODS)} is needed.")
+    if loss not in LOSSES:
+        raise InputError(f"loss is {loss!r}: one of {', '.join(LOSSES)} is needed.")
+    if loss != "hinge" and method != "bundle":
+        raise InputError(f"method is {method!r}, which is for the hinge: leave it out for loss={loss!r}.")
+    if init is not None and init.loss != loss:
+        raise InputError(f"init is a fit of the {init.loss}, whose planes are not those of the {loss}.")
     started = time.monotonic()
     lam = 1 / (2 * float(C) * float(join.size)) if lam is None else float(lam)  # pyright: ignore[reportArgumentType]
     scaled = prepared(join, scale, intercept) if init is None else init.join
     counter, why = engine_for(scaled, engine, eps) if isinstance(engine, str) else (engine, engine.name)
     planes = Bundle.empty(scaled.d, lam) if init is None else dataclasses.replace(init.bundle, lam=lam)
-    run = Run(scaled, lam, eps, counter, planes, started, max_seconds, callback)
+    run = Run(scaled, lam, eps, counter, planes, started, max_seconds, callback, loss == "squared_hinge")
     with watching() as stop:
         if method == "bundle":
-            descend = run.newton_steps if hasattr(counter, "ramp") else run.bundle_steps
+            smooth = hasattr(counter, "ramp") or run.squared
+            descend = run.newton_steps if smooth else run.bundle_steps
             descend(max_steps, tol, stop, None if init is None else init.beta)
         else:
             run.plain_steps(max_steps, tol, stop, paper=method == "paper")
@@ -186,7 +202,8 @@ class Run:
     """What descends, and what it knows."""
 
     def __init__(self, join: Any, lam: float, eps: float, engine: Any, planes: Bundle, started: float,
-                 max_seconds: float | None, callback: Any) -> None:  # fmt: skip
+                 max_seconds: float | None, callback: Any, squared: bool = False) -> None:  # fmt: skip
+        self.squared = squared
         self.join, self.lam, self.eps, self.engine, self.planes = join, lam, eps, engine, planes
         self.started, self.max_seconds, self.callback = started, max_seconds, callback
         self.best, self.P, self.D = np.zeros(join.d), np.inf, 0.0
@@ -204,8 +221,8 @@ class Run:
 
     def counts(self, beta: np.ndarray, mode: str, guard: float = 0.0) -> PseudoGradient:
         """One pass."""
-        far = far_counts(self.join, beta, self.eps, guard=guard, mode=mode, engine=self.engine)
-        return from_counts(self.join, beta, self.lam, far)
+        far = far_counts(self.join, beta, self.eps, guard=guard, mode=mode, engine=self.engine, squared=self.squared)
+        return from_counts(self.join, beta, self.lam, far, self.squared)
 
     def evaluate(self, beta: np.ndarray, proof: bool = True) -> float:
         """The estimate of F; a plane more; with `proof` (dearer for the sketch only) a better interval."""
@@ -216,8 +233,10 @@ class Run:
             estimate = upper = found.objective
         elif proof:
             low, high = self.counts(beta, "lower"), self.counts(beta, "upper")
-            g_low, g_high = low.plus + high.minus, high.plus + low.minus
-            self.planes.add((low.far + high.far) / 2, (g_low + g_high) / 2, low.far, g_low, g_high)
+            g_low, g_high = gradient_interval(low, high)
+            # Of the squared hinge the constant is 2 s - s^2, whose second part is at most the upper one.
+            least = low.far - (high.objective - low.objective) if self.squared else low.far
+            self.planes.add((low.far + high.far) / 2, (g_low + g_high) / 2, least, g_low, g_high)
             estimate, upper = (low.objective + high.objective) / 2, high.objective
         else:
             found = self.counts(beta, "mid")
@@ -267,7 +286,9 @@ class Run:
         beside them (subsampled Newton). At the ramp's optimum one plane proves all but a part of order mu^2, which is
         seen: where it is much of what is left, mu halves. Too long a step is cut where its derivative would be 0.
         """
-        self.engine.ramp, lam = RAMP, self.lam
+        lam = self.lam
+        if not self.squared:
+            self.engine.ramp = RAMP
         rows = max(min(HESSIAN_ROWS, HESSIAN_ENTRIES // self.join.d), 64)
         drawn = sample(self.join, rows, 0)
         centre = self.best if first is None else first
@@ -277,10 +298,11 @@ class Run:
             if self.taken >= max_steps or self.over(tol, stop):
                 break
             lost = estimate - lam * centre @ centre - self.planes.n[-1] - self.planes.g[-1] @ centre
-            if lost > 0.25 * max(self.P - self.D, tol * self.D):
+            if not self.squared and lost > 0.25 * max(self.P - self.D, tol * self.D):
                 self.engine.ramp /= 2
             gradient = self.planes.g[-1] + 2 * lam * centre
-            direction = -np.linalg.solve(_hessian(drawn, centre, self.engine.ramp, lam), gradient)
+            ramp = None if self.squared else self.engine.ramp
+            direction = -np.linalg.solve(_hessian(drawn, centre, ramp, lam), gradient)
             start, t = -float(gradient @ direction), 1.0
             for _ in range(4):
                 estimate = self.evaluate(centre + t * direction)
@@ -296,7 +318,8 @@ class Run:
                 self.prove(self.evaluate(self.proximal(before, weights)))
                 if self.taken < max_steps and not self.over(tol, stop):
                     estimate = self.evaluate(centre)
-        self.engine.ramp = 0.0
+        if not self.squared:
+            self.engine.ramp = 0.0
 
     def prove(self, estimate: float) -> np.ndarray:
         """The best D of the planes; their weights."""
@@ -356,12 +379,16 @@ def answer(run: Run, tol: float, why: str) -> RelationalFit:
     return RelationalFit(
         np.concatenate(coef), constant, run.best, certificate, code, run.taken, why,
         time.monotonic() - run.started, np.array(run.history), run.join, run.engine, run.planes, run.lam, given,
+        "squared_hinge" if run.squared else "hinge",
     )  # fmt: skip
 
 
-def _hessian(drawn: Any, beta: np.ndarray, ramp: float, lam: float) -> np.ndarray:
-    """Of F with a ramp, from drawn rows; rows farther from the margin give it a floor, where few are near."""
+def _hessian(drawn: Any, beta: np.ndarray, ramp: float | None, lam: float) -> np.ndarray:
+    """Of F with a ramp, from drawn rows; rows farther from the margin give it a floor. Squared where ramp is None."""
     slack, H = 1 - drawn.y * (drawn.x @ beta), 2 * lam * np.eye(len(beta))
+    if ramp is None:
+        far = drawn.x[slack >= 0]
+        return H + 2 * (far.T @ far) / len(slack)
     for half, share in ((max(ramp, 0.02), 1.0), (0.5, 0.05)):
         near = drawn.x[np.abs(slack) < half]
         H += share * (near.T @ near) / (2 * half * len(slack))

@@ -25,15 +25,17 @@ class Far(NamedTuple):
         counts: `counts[sign][table]`, `(n_i,)`: far rows with that label through each row, multiplicities included.
         slack: `slack[sign]`: the sum of `1 - score` over them.
         slacks: The same a row of each table, where the engine was asked for it (squared hinge), else None.
+        squares: `squares[sign]`: the sum of squares of `1 - score` over them, where it was asked for, else None.
     """
 
     counts: tuple[list[np.ndarray], list[np.ndarray]]
     slack: tuple[float, float]
     slacks: Any = None
+    squares: tuple[float, float] | None = None
 
 
 Engine = Callable[..., Far]
-"""Of `scores[sign][table]` and a threshold."""
+"""Of `scores[sign][table]`, a mode, a threshold, and whether sums of slacks and of their squares are wanted."""
 
 
 def node_scores(tree: Tree, scores: list[np.ndarray]) -> list[np.ndarray]:
@@ -63,10 +65,16 @@ class RowsEngine:
         assert contracted is not None
         self.tree = contracted
 
-    def __call__(self, scores: tuple[list[np.ndarray], list[np.ndarray]], mode: str = "mid", tau: float = 1.0) -> Far:
-        """Count; the mode does not matter."""
-        del mode
-        counts, slack, slacks = [], [], []
+    def __call__(
+        self,
+        scores: tuple[list[np.ndarray], list[np.ndarray]],
+        mode: str = "mid",
+        tau: float = 1.0,
+        squared: bool = False,
+    ) -> Far:
+        """Count; the mode does not matter, and sums of slacks are there unless a ramp is."""
+        del mode, squared
+        counts, slack, slacks, squares = [], [], [], []
         for sign, mask in enumerate(self.tree.masks()):
             slack_of = tau - node_scores(self.tree, scores[sign])[0]
             far = self.tree.weight[0] * mask * (slack_of >= 0)
@@ -76,4 +84,6 @@ class RowsEngine:
             counts.append(table_counts(self.tree, scores[sign], [far]))
             slacks.append(table_counts(self.tree, scores[sign], [room]) if not self.ramp else None)
             slack.append(float(room.sum()))
-        return Far((counts[0], counts[1]), (slack[0], slack[1]), None if self.ramp else slacks)
+            squares.append(float(room @ slack_of))
+        both = (squares[0], squares[1])
+        return Far((counts[0], counts[1]), (slack[0], slack[1]), None if self.ramp else slacks, both)

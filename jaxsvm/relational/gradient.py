@@ -101,6 +101,7 @@ def far_counts(
     mode: str = "mid",
     engine: Any = "auto",
     tau: float = 1.0,
+    squared: bool = False,
 ) -> Far:
     """How many rows of the join are far (`y beta.x + guard |beta|.|x| <= tau`) a row of each table, by label.
 
@@ -112,13 +113,14 @@ def far_counts(
         mode: Of the sketch: "lower" (counts in `[c / (1 + eps), c]`), "upper" (`[c, (1 + eps) c]`) or "mid".
         engine: See `engine_for`; or an engine.
         tau: The threshold.
+        squared: Whether sums of slacks and of their squares are wanted.
 
     Raises:
         InputError: On coefficients that do not fit.
     """
     beta = checked(join, beta)
     engine = engine_for(join, engine, eps)[0] if isinstance(engine, str) else engine
-    return engine(scores(join, beta, guard), mode, tau)
+    return engine(scores(join, beta, guard), mode, tau, squared)
 
 
 def pseudo_gradient(
@@ -144,25 +146,41 @@ def pseudo_gradient(
     return from_counts(join, beta, lam, far)
 
 
-def from_counts(join: Any, beta: np.ndarray, lam: float, far: Far) -> PseudoGradient:
-    """The pseudo-gradient of counts that are known."""
+def from_counts(join: Any, beta: np.ndarray, lam: float, far: Far, squared: bool = False) -> PseudoGradient:
+    """The pseudo-gradient of counts that are known.
+
+    With `squared` that of the mean squared hinge, from sums of slacks; `far` is then the constant of the plane that
+    touches it: `mean max(0, s)^2 >= mean(a s - a^2 / 4)` with `a = 2 max(0, s)` of here, so `mean(2 s - s^2)`.
+    """
     N, plus, minus = float(join.size), [], []
-    for block, ours, theirs in zip(join.blocks, *far.counts, strict=True):
+    if squared and (far.slacks is None or far.squares is None):
+        raise InputError("far has no slack sums: take the counts with squared=True.")
+    parts = [[2 * part for part in slacks] for slacks in far.slacks] if squared else far.counts
+    for block, ours, theirs in zip(join.blocks, *parts, strict=True):
         (up_of_one, down_of_one), (up_of_two, down_of_two) = (_by_sign(block, count) for count in (ours, theirs))
         plus.append((up_of_two - down_of_one) / N)
         minus.append((down_of_two - up_of_one) / N)
     plus, minus = np.concatenate(plus), np.concatenate(minus)
     share = float(sum(counts[join.tree.label].sum() for counts in far.counts)) / N
     objective = max(sum(far.slack), 0.0) / N + lam * float(beta @ beta)
+    if squared and far.squares is not None:
+        loss = max(sum(far.squares), 0.0) / N
+        share, objective = 2 * sum(far.slack) / N - loss, loss + lam * float(beta @ beta)
     return PseudoGradient(plus + minus + 2 * lam * beta, plus, minus, share, objective, far)
+
+
+def gradient_interval(lower: PseudoGradient, upper: PseudoGradient) -> tuple[np.ndarray, np.ndarray]:
+    """What holds each coordinate of the gradient of the mean hinge, from counts in the modes "lower" and "upper".
+
+    Where its ends differ in sign, the sign is not known: to know it decides counting knapsack (the paper's section on
+    hardness), whatever the accuracy of counts.
+    """
+    return lower.plus + upper.minus, upper.plus + lower.minus
 
 
 def squared_hinge(join: Any, beta: Any, lam: float, far: Far) -> np.ndarray:
     """The gradient of `mean max(0, 1 - y beta.x)^2 + lam |beta|^2`, from the slack sums of counts without a guard."""
-    if far.slacks is None:
-        raise InputError("far has no slack sums: take the counts of the engine 'rows' or 'sketch'.")
-    parts = [b.transposed(two - one) for b, one, two in zip(join.blocks, *far.slacks, strict=True)]
-    return 2 * np.concatenate(parts) / float(join.size) + 2 * lam * np.asarray(beta)
+    return from_counts(join, checked(join, beta), lam, far, True).gradient
 
 
 def _by_sign(block: Any, count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

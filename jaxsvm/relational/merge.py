@@ -35,23 +35,36 @@ class MergeEngine:
         """Binary searches a call and label."""
         return self.tree.pairs(self.hub, self.near[0]) if len(self.near) == 2 else len(self.tree.weight[self.hub])
 
-    def __call__(self, scores: tuple[list[np.ndarray], list[np.ndarray]], mode: str = "mid", tau: float = 1.0) -> Far:
-        """Count; the mode does not matter."""
+    def __call__(
+        self,
+        scores: tuple[list[np.ndarray], list[np.ndarray]],
+        mode: str = "mid",
+        tau: float = 1.0,
+        squared: bool = False,
+    ) -> Far:
+        """Count; the mode does not matter. `squared` asks for sums of slacks too."""
         del mode
-        counts, slack = [], []
+        counts, slack, slacks, squares = [], [], [], []
         for sign, mask in enumerate(self.tree.masks()):
             weight = [w * mask if i == self.tree.label else w for i, w in enumerate(self.tree.weight)]
-            of_node, total = self._count(node_scores(self.tree, scores[sign]), weight, tau)
+            of_node, rooms, total, second = self._count(node_scores(self.tree, scores[sign]), weight, tau, squared)
             counts.append(table_counts(self.tree, scores[sign], of_node))
+            slacks.append(table_counts(self.tree, scores[sign], rooms))
             slack.append(total)
-        return Far((counts[0], counts[1]), (slack[0], slack[1]))
+            squares.append(second)
+        more = (slacks, (squares[0], squares[1])) if squared else (None, None)
+        return Far((counts[0], counts[1]), (slack[0], slack[1]), *more)
 
-    def _count(self, s: list[np.ndarray], weight: list[np.ndarray], tau: float) -> tuple[list[np.ndarray], float]:
+    def _count(
+        self, s: list[np.ndarray], weight: list[np.ndarray], tau: float, squared: bool
+    ) -> tuple[list[np.ndarray], list[np.ndarray], float, float]:
+        """Far rows through each row of each node; and, if asked for, the sums of their slacks and of squared ones."""
         tree, hub = self.tree, self.hub
-        out = [np.zeros(len(w)) for w in weight]
+        out, rooms = ([np.zeros(len(w)) for w in weight] for _ in range(2))
         if tree.m == 1:
             far = weight[0] * (s[0] <= tau)
-            return [far], float(far @ (tau - s[0]))
+            room = far * (tau - s[0])
+            return [far], [room], float(room.sum()), float(room @ (tau - s[0]))
         last = self.near[-1]
         # The second neighbour's rows of this label by key and score; complex numbers sort and search by both.
         live = np.flatnonzero(weight[last] > 0)
@@ -60,9 +73,9 @@ class MergeEngine:
         known = _pairs_of(kid, s[last][order])
         start = np.searchsorted(kid, np.arange(tree.count[last, hub] + 1))
         mass = np.append(0.0, np.cumsum(weight[last][order]))
-        moment = np.append(0.0, np.cumsum(weight[last][order] * s[last][order]))
-        change = np.zeros(len(order) + 1)
-        slack = 0.0
+        moment, second = (np.append(0.0, np.cumsum(weight[last][order] * s[last][order] ** k)) for k in (1, 2))
+        change, shift = np.zeros(len(order) + 1), np.zeros(len(order) + 1)
+        slack = squares = 0.0
         for r, a in self._chunks(s, weight):
             w = weight[hub][r] * (1.0 if a is None else weight[self.near[0]][a])
             t = tau - s[hub][r] - (0.0 if a is None else s[self.near[0]][a])
@@ -70,13 +83,24 @@ class MergeEngine:
             end = np.searchsorted(known, _pairs_of(key, t), side="right")
             begin = start[key]
             far = mass[end] - mass[begin]
-            slack += float(w @ (t * far - (moment[end] - moment[begin])))
+            first = moment[end] - moment[begin]
+            room = t * far - first
+            slack += float(w @ room)
             out[hub] += np.bincount(r, w * far, minlength=len(out[hub]))
             if a is not None:
                 out[self.near[0]] += np.bincount(a, w * far, minlength=len(out[self.near[0]]))
             change += np.bincount(begin, w, minlength=len(change)) - np.bincount(end, w, minlength=len(change))
-        out[last][order] = np.cumsum(change)[:-1] * weight[last][order]
-        return out, slack
+            if squared:
+                squares += float(w @ (t * (room - first) + second[end] - second[begin]))
+                rooms[hub] += np.bincount(r, w * room, minlength=len(out[hub]))
+                if a is not None:
+                    rooms[self.near[0]] += np.bincount(a, w * room, minlength=len(out[self.near[0]]))
+                wt = w * t
+                shift += np.bincount(begin, wt, minlength=len(shift)) - np.bincount(end, wt, minlength=len(shift))
+        through = np.cumsum(change)[:-1]
+        out[last][order] = through * weight[last][order]
+        rooms[last][order] = (np.cumsum(shift)[:-1] - through * s[last][order]) * weight[last][order]
+        return out, rooms, slack, squares
 
     def _chunks(self, s: list[np.ndarray], weight: list[np.ndarray]):
         """Pairs of a row of the hub and one of its first neighbour, some at a time, in an order that searches like."""

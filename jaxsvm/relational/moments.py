@@ -94,28 +94,30 @@ def prepared(join: Any, scale: str = "none", intercept: bool = False) -> Any:
         raise InputError(f"scale is {scale!r}: one of {', '.join(SCALES)} is needed.")
     N, blocks = float(join.size), []
     for i, (given, out) in enumerate(zip(join.blocks, join.counts(), strict=True)):
-        mean, size = given.mean, given.scale
+        mean, size, number = np.zeros(len(given.names)), np.ones(len(given.names)), np.array(given.names, object) != ""
         if scale == "max":
             size = np.abs(given.X).max(axis=0, initial=0)
         elif scale == "standard":
             mean = given.X.T @ out / N
             size = np.sqrt(((given.X - mean) ** 2).T @ out / N)
             size = np.where(size > 1e-12 * np.abs(mean), size, 0)
-        size = np.where(size > 0, size, 1.0)
-        scaled = given._replace(X=(given.X - mean) / size, mean=mean, scale=size)
-        if intercept and i == join.tree.label:
+        mean, size = np.where(number, mean, 0.0), np.where(number & (size > 0), size, 1.0)
+        # Of numbers that were scaled before, `x = mean + scale X`, both together.
+        both = {"mean": given.mean + given.scale * mean, "scale": given.scale * size}
+        scaled = given._replace(X=(given.X - mean) / size, **both)
+        if intercept and i == join.tree.label and not join.constant:
             scaled = scaled._replace(
                 X=np.append(scaled.X, np.ones((len(scaled.X), 1)), axis=1),
                 names=[*scaled.names, ""],
-                mean=np.append(mean, 0.0),
-                scale=np.append(size, 1.0),
+                mean=np.append(scaled.mean, 0.0),
+                scale=np.append(scaled.scale, 1.0),
                 fill=np.append(scaled.fill, np.nan),
             )
         blocks.append(scaled)
     from jaxsvm.relational.schema import Prepared
 
     fields = {field.name: getattr(join, field.name) for field in dataclasses.fields(Prepared)}
-    return Prepared(**fields | {"blocks": blocks, "constant": intercept})
+    return Prepared(**fields | {"blocks": blocks, "constant": intercept or join.constant})
 
 
 def least_squares(join: Any, lam: float) -> np.ndarray:

@@ -16,6 +16,7 @@ Cost O(sum_i distinct (keys, bin) of table i * bins); nothing grows with the siz
 from typing import NamedTuple
 
 import numpy as np
+from scipy.sparse import csr_array  # jax depends on SciPy
 
 from jaxsvm.relational.far import Far, node_scores, table_counts
 from jaxsvm.relational.tree import Tree
@@ -55,23 +56,35 @@ class GridEngine:
         self.ramp = 0.0
         """As that of `RowsEngine`."""
 
-    def __call__(self, scores: tuple[list[np.ndarray], list[np.ndarray]], mode: str = "mid", tau: float = 1.0) -> Far:
-        """Count; the mode does not matter."""
+    def __call__(
+        self,
+        scores: tuple[list[np.ndarray], list[np.ndarray]],
+        mode: str = "mid",
+        tau: float = 1.0,
+        squared: bool = False,
+    ) -> Far:
+        """Count; the mode does not matter. `squared` asks for sums of slacks too, of blurred scores."""
         del mode
-        counts, slack = [], []
+        counts, slack, slacks, squares = [], [], [], []
         for sign, mask in enumerate(self.tree.masks()):
             s = node_scores(self.tree, scores[sign])
             weight = [w * mask if i == self.tree.label else w for i, w in enumerate(self.tree.weight)]
-            of_node, total = self._count(s, weight, tau)
+            of_node, rooms, second = self._count(s, weight, tau, squared)
             counts.append(table_counts(self.tree, scores[sign], of_node))
-            slack.append(total)
-        return Far((counts[0], counts[1]), (slack[0], slack[1]))
+            slacks.append(table_counts(self.tree, scores[sign], rooms))
+            slack.append(float(rooms[self.tree.label].sum()))
+            squares.append(second)
+        more = (slacks, (squares[0], squares[1])) if squared else (None, None)
+        return Far((counts[0], counts[1]), (slack[0], slack[1]), *more)
 
-    def _count(self, s: list[np.ndarray], weight: list[np.ndarray], tau: float) -> tuple[list[np.ndarray], float]:
+    def _count(
+        self, s: list[np.ndarray], weight: list[np.ndarray], tau: float, squared: bool
+    ) -> tuple[list[np.ndarray], list[np.ndarray], float]:
+        """Far rows through each row, the sums of their slacks (of the label's node, or all), and of squared ones."""
         tree = self.tree
         live = [w > 0 for w in weight]
         if not all(mask.any() for mask in live):
-            return [np.zeros(len(w)) for w in weight], 0.0
+            return [np.zeros(len(w)) for w in weight], [np.zeros(len(w)) for w in weight], 0.0
         low = [part[mask].min() for part, mask in zip(s, live, strict=True)]
         reach = sum(part[mask].max() - least for part, mask, least in zip(s, live, low, strict=True))
         self.step = h = reach / self.bins if reach > 1e-12 else 1.0
@@ -81,37 +94,37 @@ class GridEngine:
         for i, j in tree.directed:
             others = [k for k in tree.neighbours(i) if k != j]
             sent[i, j] = self._message(i, j, others, splits[i], weight[i], sent)
-        out, slack = [], 0.0
+        out, rooms, squares = [], [], 0.0
         for i in range(tree.m):
-            far, total = self._through(i, splits[i], weight[i], sent, limit, h, tau - sum(low))
-            out.append(far)
-            slack = total if i == tree.label else slack
-        return out, slack
+            label = i == tree.label
+            wanted = 1 + (label or squared) + (label and squared)
+            parts = self._through(i, splits[i], weight[i], sent, limit, h, tau - sum(low), wanted)
+            out.append(parts[0])
+            rooms.append(parts[1] if wanted > 1 else np.zeros(len(weight[i])))
+            squares = float(parts[2].sum()) if wanted > 2 else squares
+        return out, rooms, squares
 
     def _entries(self, i: int, split: Split, weight: np.ndarray, near: list[int]):
-        """Distinct (keys, bin) of a node: the keys' combination, bin, mass; and each row's place among them."""
+        """(Keys, bin) of a node, equal ones once where that is cheap: keys, bin, mass; each row's two places."""
         tree = self.tree
         combination, size = np.zeros(len(weight), np.int64), 1
         for k in near:
             combination, size = combination * tree.count[i, k] + tree.kid[i, k], size * tree.count[i, k]
-        width = split.width
-        code = np.concatenate([split.bins, split.bins + 1]) + width * np.concatenate([combination] * 2)
+        n, width = len(weight), split.width
         mass = np.concatenate([weight * (1 - split.upper), weight * split.upper])
-        if size * width <= 8 * len(code):
-            total = np.bincount(code, mass, minlength=size * width)
-            kept = np.flatnonzero(np.bincount(code, minlength=size * width))
-            place = np.zeros(size * width, np.int64)
-            place[kept] = np.arange(len(kept))
-            total, place = total[kept], place[code]
-        else:
-            kept, place = np.unique(code, return_inverse=True)
-            total = np.bincount(place, mass)
+        if size * width > 8 * len(mass):  # few can be equal
+            keys = {k: np.concatenate([tree.kid[i, k]] * 2) for k in near}
+            return keys, np.concatenate([split.bins, split.bins + 1]), mass, np.arange(n), np.arange(n, 2 * n)
+        code = np.concatenate([split.bins, split.bins + 1]) + width * np.concatenate([combination] * 2)
+        kept = np.flatnonzero(np.bincount(code, minlength=size * width))
+        place = np.zeros(size * width, np.int64)
+        place[kept] = np.arange(len(kept))
+        total, place = np.bincount(code, mass, minlength=size * width)[kept], place[code]
         key, b = np.divmod(kept, width)
         keys = []
         for k in reversed(near):
             key, part = np.divmod(key, tree.count[i, k])
             keys.append(part)
-        n = len(weight)
         return dict(zip(near, reversed(keys), strict=True)), b, total, place[:n], place[n:]
 
     def _message(self, i, j, others, split, weight, sent):
@@ -120,56 +133,75 @@ class GridEngine:
         incoming = _rest_width([sent[k, i] for k in others])
         out = np.zeros((tree.count[i, j], split.width + incoming - 1))
         if not others:
-            out[keys[j], b] = mass
+            np.add.at(out, (keys[j], b), mass)
             return out
-        for e in _by_bin(b, incoming):
-            rest = _rest([sent[k, i] for k in others], [keys[k][e] for k in others]) * mass[e][:, None]
-            edges = np.flatnonzero(np.append(True, np.diff(keys[j][e]) != 0))
-            out[keys[j][e][edges], b[e[0]] : b[e[0]] + incoming] += np.add.reduceat(rest, edges, axis=0)
+        for e in _by_bin(b, keys[j], incoming):
+            rest, at = _rest([sent[k, i] for k in others], [keys[k][e] for k in others])
+            window, g = slice(b[e[0]], b[e[0]] + incoming), keys[j][e]
+            edges = np.flatnonzero(np.append(True, np.diff(g) != 0))
+            # A sparse matrix of masses times the histograms: no copy of a histogram an entry.
+            if 4 * len(edges) > len(out):
+                edges = np.searchsorted(g, np.arange(len(out) + 1))
+                out[:, window] += csr_array((mass[e], at, edges), shape=(len(out), len(rest))) @ rest
+            else:
+                shares = csr_array((mass[e], at, np.append(edges, len(e))), shape=(len(edges), len(rest)))
+                out[g[edges], window] += shares @ rest
         return out
 
-    def _through(self, i, split, weight, sent, limit, h, room):
+    def _through(self, i, split, weight, sent, limit, h, room, wanted):
+        """Of each row: far mass, slack, squared slack; the first so many of these."""
         tree = self.tree
         near = sorted(tree.neighbours(i), key=lambda k: sent[k, i].shape[1])
         keys, b, _, lower, upper = self._entries(i, split, weight, near)
-        far, slack = np.zeros(len(b)), np.zeros(len(b))
+        found = np.zeros((wanted, len(b)))
         wide = int(self.ramp / h)
         if not near:
             slack = np.maximum(room - h * b, 0)
-            far = np.clip((limit + wide + 1 - b) / (2 * wide + 1), 0, 1)
+            found[:] = [np.clip((limit + wide + 1 - b) / (2 * wide + 1), 0, 1), slack, slack**2][:wanted]
         else:
-            last = sent[near[-1], i]
-            mass = np.concatenate([np.zeros((len(last), 1)), np.cumsum(last, axis=1)], axis=1)
-            first = np.concatenate(
-                [np.zeros((len(last), 1)), np.cumsum(last * np.arange(last.shape[1]), axis=1)], axis=1
-            )
             others = [sent[k, i] for k in near[:-1]]
             width = _rest_width(others)
-            steps = np.concatenate([np.zeros((len(last), 1)), np.cumsum(mass, axis=1)], axis=1)  # sums over thresholds
-            for e in _by_bin(b, width):
-                left = limit - b[e[0]] - np.arange(width)
-                end = np.clip(left + 1, 0, last.shape[1])
-                at = keys[near[-1]][e]
-                rest = _rest(others, [keys[k][e] for k in near[:-1]]) if others else np.ones((len(e), 1))
-                count = mass[at[:, None], end]
-                far[e] = (rest * (_ramped(mass, steps, at, left, wide) if wide else count)).sum(axis=1)
-                if i == tree.label:
-                    value = room - h * (b[e[0]] + np.arange(width))
-                    slack[e] = (rest * (value * count - h * first[at[:, None], end])).sum(axis=1)
-        of_row = weight * ((1 - split.upper) * far[lower] + split.upper * far[upper])
-        total = weight @ ((1 - split.upper) * slack[lower] + split.upper * slack[upper])
-        return of_row, float(total)
+            tables = _beyond(sent[near[-1], i], split.width + width - 1, limit, h, room, wide, wanted)
+            for e in _by_bin(b, keys[near[-1]], width):
+                window, at = slice(b[e[0]], b[e[0]] + width), keys[near[-1]][e]
+                rest, place = _rest(others, [keys[k][e] for k in near[:-1]])
+                rest = rest[place]
+                for out, table in zip(found, tables, strict=True):
+                    out[e] = np.einsum("ew,ew->e", rest, table[:, window].take(at, axis=0))
+        return weight * ((1 - split.upper) * found[:, lower] + split.upper * found[:, upper])
 
 
-def _ramped(mass: np.ndarray, steps: np.ndarray, at: np.ndarray, left: np.ndarray, wide: int) -> np.ndarray:
-    """The mean of the counts at the thresholds `left - wide ... left + wide`."""
-    most = mass.shape[1] - 1
+def _beyond(
+    histogram: np.ndarray, bins: int, limit: int, h: float, room: float, wide: int, wanted: int
+) -> list[np.ndarray]:
+    """What each histogram adds to a sum of u bins, `(G, bins)` for `u = 0, 1, ...`: far mass, slack, its square.
 
-    def below(threshold: np.ndarray) -> np.ndarray:  # counts at thresholds up to this one, summed
-        beyond = np.maximum(threshold + 1 - most, 0)
-        return steps[at[:, None], np.clip(threshold + 2, 0, most + 1)] + beyond * mass[at, -1][:, None]
+    Far is what is at most `limit` bins together; `wide` is the half-width of a ramp in its place, the mean over the
+    limits within it. Slack is `room - h bins` of what is far without a ramp. The first `wanted` of the three.
+    """
+    most, u, nothing = histogram.shape[1], np.arange(bins), np.zeros((len(histogram), 1))
+    end, left = np.clip(limit - u + 1, 0, most), room - h * u
 
-    return (below(left + wide) - below(left - wide - 1)) / (2 * wide + 1)
+    def running(values: np.ndarray) -> np.ndarray:
+        return np.concatenate([nothing, np.cumsum(values, axis=1)], axis=1)
+
+    mass, ramped = running(histogram), None
+    if wide:
+        sums = running(mass)
+
+        def below(threshold: np.ndarray) -> np.ndarray:  # counts at thresholds up to this one, summed
+            return sums[:, np.clip(threshold + 2, 0, most + 1)] + np.maximum(threshold + 1 - most, 0) * mass[:, -1:]
+
+        ramped = (below(limit - u + wide) - below(limit - u - wide - 1)) / (2 * wide + 1)
+    count = mass[:, end]
+    found = [count if ramped is None else ramped]
+    if wanted > 1:
+        first = h * running(histogram * np.arange(most))[:, end]
+        found.append(left * count - first)
+        if wanted > 2:
+            second = h**2 * running(histogram * np.arange(most) ** 2)[:, end]
+            found.append(left * (found[1] - first) + second)
+    return found
 
 
 def _split(s: np.ndarray, live: np.ndarray, low: float, h: float) -> Split:
@@ -182,8 +214,15 @@ def _rest_width(histograms: list[np.ndarray]) -> int:
     return 1 + sum(part.shape[1] - 1 for part in histograms)
 
 
-def _rest(histograms: list[np.ndarray], keys: list[np.ndarray]) -> np.ndarray:
-    """Histograms of sums of independent parts, `(entries, bins)`; directly, since an FFT would lose small counts."""
+def _rest(histograms: list[np.ndarray], keys: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Histograms of sums of independent parts, and which of them each entry has.
+
+    Of several parts they are made for each entry, directly, since an FFT would lose small counts.
+    """
+    if not histograms:
+        return np.ones((1, 1)), np.zeros(1, np.int64)
+    if len(histograms) == 1:
+        return histograms[0], keys[0]
     out = histograms[0][keys[0]]
     for part, key in zip(histograms[1:], keys[1:], strict=True):
         theirs = part[key]
@@ -192,12 +231,12 @@ def _rest(histograms: list[np.ndarray], keys: list[np.ndarray]) -> np.ndarray:
         for b in np.flatnonzero(short.any(axis=0)):
             both[:, b : b + long.shape[1]] += short[:, b : b + 1] * long
         out = both
-    return out
+    return out, np.arange(len(out))
 
 
-def _by_bin(b: np.ndarray, width: int):
-    """Entries of one bin at a time, in their order, few enough to hold a histogram for each."""
-    order = np.argsort(b, kind="stable")
+def _by_bin(b: np.ndarray, key: np.ndarray, width: int):
+    """Entries of one bin at a time, by their key, few enough to hold a histogram for each."""
+    order = np.argsort(b * (int(key.max(initial=0)) + 1) + key)
     most = max(ENTRIES // width, 1)
     for part in np.split(order, np.flatnonzero(np.diff(b[order])) + 1):
         for begin in range(0, len(part), most):

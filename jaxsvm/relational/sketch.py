@@ -11,30 +11,46 @@ to a sketch that keeps the order statistics at ranks which grow by a factor. Whe
   `eps_0 = (1 + eps)^(1 / E) - 1` with E from the tree; sketches are a hundred times smaller than by the printed
   analysis.
 - A cell of ranks `(w_(k-1), w_k]` has all its mass at one representative: its last rank ("lower": `count / (1 + eps) <=
-  count^ <= count`), its first ("upper"), or the middle one ("mid": between the two). Total mass is exact.
+  count^ <= count`), its first ("upper"), or one inside ("mid"). Total mass is exact.
+- "mid" may be off to both sides, so its cells are twice as wide for the same factor: `c_k = floor((1 + eps_0) w_(k-1))
+  + 1` stands for ranks up to `w_k = floor((1 + eps_0) c_k)`. Half the points, and a quarter of the pairs of products.
 
-Everything is one compiled program a tree with static shapes; groups are padded to classes of sizes and worked on in
-chunks whose points stay below `POINTS`. On the CPU NumPy does the sorts, which takes a seventh of the time of XLA's.
+What costs is sorting: `n_i K` points a message. The program runs on the host, in chunks of `POINTS` points; what a
+chunk computes is in `order_statistics.py`, in NumPy on CPUs, compiled on accelerators.
 """
 
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from jaxsvm.errors import InputError
 from jaxsvm.relational import counting
 from jaxsvm.relational.far import Far, node_scores, table_counts
+from jaxsvm.relational.order_statistics import (
+    KEYS,
+    far_sums,
+    far_sums_compiled,
+    sums_at_ranks,
+    sums_at_ranks_compiled,
+)
 from jaxsvm.relational.tree import Tree, grouped
 
-POINTS = 1 << 23
-"""Points (score and weight) that are sorted at a time: some 60 bytes each."""
+POINTS = 1 << 18
+"""Points (score and weight) that are sorted at a time on a CPU, some 50 bytes each; they stay in the cache."""
+POINTS_COMPILED = 1 << 24
+"""The same on an accelerator."""
 MODES = ("lower", "upper", "mid")
 SLACK = 1 - 1e-12
 """Of a rank, for the rounding of masses beyond 2^53."""
+
+
+class Grid(NamedTuple):
+    """Cells of ranks: the last one of each, and in "mid" the one that stands for it."""
+
+    last: np.ndarray
+    middle: np.ndarray
 
 
 def rank_grid(eps: float, size: float) -> np.ndarray:
@@ -45,8 +61,17 @@ def rank_grid(eps: float, size: float) -> np.ndarray:
     return np.array(grid)
 
 
+def middle_grid(eps: float, size: float) -> Grid:
+    """Cells up to `size` or beyond whose middle counts for each of their ranks within a factor `1 + eps`."""
+    last, middle = [], []
+    while not last or last[-1] < size:
+        middle.append(np.floor((1 + eps) * last[-1]) + 1 if last else 1.0)
+        last.append(max(middle[-1], np.floor((1 + eps) * middle[-1])))
+    return Grid(np.array(last), np.array(middle))
+
+
 class Step(NamedTuple):
-    """One compression of the program; static.
+    """One compression of the program.
 
     Attributes:
         name: Of the sketches that it makes.
@@ -59,6 +84,33 @@ class Step(NamedTuple):
     node: int
     to: int
     sources: tuple[str, ...]
+
+
+class Chunk(NamedTuple):
+    """Sketches that are made at a time.
+
+    Attributes:
+        out: Which, `(R,)`.
+        rows: Of a message: the rows that each is made of, `(R, M)`, filled up with the one beyond the last. Of a
+            product: None.
+    """
+
+    out: np.ndarray
+    rows: np.ndarray | None
+
+
+class Plan(NamedTuple):
+    """What does not depend on scores, for modes that share their cells.
+
+    Attributes:
+        grid: The cells of each sketch.
+        chunks: By label and step.
+        rows: By label and node: rows in chunks for their counts, by the key of their last neighbour.
+    """
+
+    grid: dict[str, Grid]
+    chunks: tuple[dict[str, list[Chunk]], ...]
+    rows: tuple[dict[int, list[np.ndarray]], ...]
 
 
 def _message(i: int, j: int) -> str:
@@ -74,56 +126,74 @@ class SketchEngine:
 
     name = "sketch"
 
-    def __init__(self, tree: Tree, eps: float, simplify: bool = True) -> None:
-        """Plan: exact sizes of all groups, the accuracy of one compression, grids of ranks, chunks."""
+    def __init__(self, tree: Tree, eps: float, simplify: bool = True, compiled: bool | None = None) -> None:
+        """Plan: exact sizes of all groups, the accuracy of one compression, grids of ranks, chunks.
+
+        Args:
+            tree: The join tree.
+            eps: The relative accuracy of counts, in (0, 1].
+            simplify: Whether edges with unique keys are contracted first.
+            compiled: Whether XLA does the work; None: not on a CPU, where NumPy sorts faster.
+        """
         if not 0 < eps <= 1:
             raise InputError(f"eps is {eps}: the relative accuracy of counts, above 0 and at most 1, is needed.")
         self.tree = tree = tree.simplified if simplify else tree
         self.eps = eps
+        self.compiled = jax.default_backend() != "cpu" if compiled is None else compiled
+        self.points = POINTS_COMPILED if self.compiled else POINTS
         totals = counting.messages(tree, tree.weight)
         self.near = {i: sorted(tree.neighbours(i), key=lambda k, i=i: totals[k, i].max()) for i in range(tree.m)}
         self.steps, self.products, self.through = self._program()
-        sizes = self._totals([np.asarray(w) for w in tree.weight])
+        self.sizes = {name: total.max() for name, total in self._totals([np.asarray(w) for w in tree.weight]).items()}
+        self.totals = [self._totals(counting.masked(tree, sign)) for sign in (0, 1)]
         # A compression of groups that stay exact costs no accuracy.
-        free = {name for name, total in sizes.items() if total.max() <= 2 / eps}
-        self.exponent = self._exponent(free)
+        self.free = {name for name, size in self.sizes.items() if size <= 2 / eps}
+        self.exponent = self._exponent()
         self.eps0 = (1 + eps) ** (1 / max(self.exponent, 1)) - 1
-        grids = {name: rank_grid(self.eps0, total.max()) for name, total in sizes.items()}
-        width = {name: len(grid) for name, grid in grids.items()}
-        width[""] = 1
-        self.width = width
-        classes = {step.name: self._classes(step, width) for step in self.steps}
-        rows = {i: self._rows_of(i, width) for i in range(tree.m)}
-        self.arrays = {
-            "grid": grids,
-            "classes": classes,
-            "rows": rows,
-            "weight": {i: np.append(w, 0.0) for i, w in enumerate(tree.weight)},
-            "place": {i: self._places(i) for i in range(tree.m)},
-        }
-        with jax.enable_x64(True):  # counts need float64, whatever the caller's flag says; NumPy arrays come out
-            self.arrays = jax.device_put(self.arrays)
-            self.totals = [jax.device_put(self._totals(counting.masked(tree, sign))) for sign in (0, 1)]
-        self.structure = (tree.m, tuple(self.steps), tuple(self.through))
+        self.plans: dict[bool, Plan] = {}
 
-    def __call__(self, scores: tuple[list[np.ndarray], list[np.ndarray]], mode: str = "mid", tau: float = 1.0) -> Far:
-        """Count, as `mode` says."""
+    def __call__(
+        self,
+        scores: tuple[list[np.ndarray], list[np.ndarray]],
+        mode: str = "mid",
+        tau: float = 1.0,
+        squared: bool = False,
+    ) -> Far:
+        """Count, as `mode` says; sums of slacks come with it."""
+        del squared
         if mode not in MODES:
             raise InputError(f"mode is {mode!r}: one of {', '.join(MODES)} is needed.")
-        counts, slacks, slack = [], [], []
-        for sign, mask in enumerate(self.tree.masks()):
-            s = node_scores(self.tree, scores[sign])
-            s[self.tree.label] = np.where(mask > 0, s[self.tree.label], np.inf)
-            padded = {i: np.append(part, np.inf) for i, part in enumerate(s)}
-            with jax.enable_x64(True):
-                far, room = _run(self.structure, mode, self.arrays, self.totals[sign], padded, np.float64(tau))
-            far, room = ([np.asarray(part) for part in parts] for parts in (far, room))
-            counts.append(table_counts(self.tree, scores[sign], far))
-            slacks.append(table_counts(self.tree, scores[sign], room))
-            slack.append(float(room[self.tree.label].sum()))
-        return Far((counts[0], counts[1]), (slack[0], slack[1]), slacks)
+        plan = self.plan(mode)
+
+        def of_label(sign: int) -> tuple[list[np.ndarray], list[np.ndarray], float, float]:
+            far, room, squares = self._run(plan, sign, node_scores(self.tree, scores[sign]), mode, tau)
+            tables = [table_counts(self.tree, scores[sign], part) for part in (far, room)]
+            return tables[0], tables[1], float(room[self.tree.label].sum()), squares
+
+        # NumPy lets go of the interpreter while it sorts, so the labels have a core each.
+        with ThreadPoolExecutor(1 if self.compiled else 2) as pool:
+            one, two = pool.map(of_label, (0, 1))
+        return Far((one[0], two[0]), (one[2], two[2]), [one[1], two[1]], (one[3], two[3]))
 
     # --- the plan ---
+
+    def plan(self, mode: str) -> Plan:
+        """Of a mode; made once."""
+        both = mode == "mid"
+        if both not in self.plans:
+            grid = {step.name: self._grid(step.name, both) for step in self.steps}
+            width = {name: len(cells.last) for name, cells in grid.items()} | {"": 1}
+            chunks = tuple({step.name: self._chunks(step, width, sign) for step in self.steps} for sign in (0, 1))
+            rows = tuple({i: self._rows_of(i, width, sign) for i in range(self.tree.m)} for sign in (0, 1))
+            self.plans[both] = Plan(grid, chunks, rows)
+        return self.plans[both]
+
+    def _grid(self, name: str, both: bool) -> Grid:
+        """The cells of a sketch."""
+        size = self.sizes[name]
+        if name in self.free:
+            return Grid(*[np.arange(1.0, size + 1)] * 2)
+        return middle_grid(self.eps0, size) if both else Grid(*[rank_grid(self.eps0, size)] * 2)
 
     def _program(self) -> tuple[list[Step], dict[str, Any], list[tuple[str, str]]]:
         """Compressions in an order that works; for each product its combinations; what makes counts."""
@@ -157,7 +227,7 @@ class SketchEngine:
             return np.zeros(len(self.tree.weight[i]), np.int64)
         return self.tree.kid[i, near[0]] if len(near) == 1 else products[_product(i, near)][2]
 
-    def _totals(self, factors: list[np.ndarray]) -> dict[Any, np.ndarray]:
+    def _totals(self, factors: list[np.ndarray]) -> dict[str, np.ndarray]:
         """The mass of each row of each sketch."""
         total: dict[str, np.ndarray] = {
             _message(*edge): sent for edge, sent in counting.messages(self.tree, factors).items()
@@ -168,177 +238,94 @@ class SketchEngine:
                 total[step.name] = total[step.sources[0]][one] * total[step.sources[1]][two]
         return total
 
-    def _exponent(self, free: set[Any]) -> int:
+    def _exponent(self) -> int:
         """How often a factor `1 + eps_0` is lost at most, in any count."""
         lost: dict[str, int] = {"": 0}
         for step in self.steps:
-            lost[step.name] = sum(lost[name] for name in step.sources) + (step.name not in free)
+            lost[step.name] = sum(lost[name] for name in step.sources) + (step.name not in self.free)
         return max(lost[a] + lost[b] for a, b in self.through)
 
-    def _classes(self, step: Step, width: dict[Any, int]) -> list[dict[str, np.ndarray]]:
-        """Rows of a sketch in classes of equal shape: which points they are made of, padded, in chunks."""
+    def _live(self, i: int, sign: int) -> np.ndarray:
+        """The rows of a node that count for a label."""
+        tree = self.tree
+        return np.flatnonzero(tree.masks()[sign]) if i == tree.label else np.arange(len(tree.weight[i]))
+
+    def _chunks(self, step: Step, width: dict[str, int], sign: int) -> list[Chunk]:
+        """The sketches of a step in chunks of about equal groups, so that little is filled up."""
         if step.node < 0:
-            one, two, _ = self.products[step.name]
-            each = width[step.sources[0]] * width[step.sources[1]]
-            kept = max(1, POINTS // each)
-            out = np.arange(len(one))
-            parts = {"out": (out, len(one)), "one": (one, 0), "two": (two, 0)}
-            return [{name: _chunked(values, kept, fill) for name, (values, fill) in parts.items()}]
-        i, j = step.node, step.to
+            kept = max(1, self.points // (width[step.sources[0]] * width[step.sources[1]]))
+            out = np.arange(len(self.products[step.name][0]))
+            return [Chunk(out[begin : begin + kept], None) for begin in range(0, len(out), kept)]
+        i, j, live = step.node, step.to, self._live(step.node, sign)
         n, each = len(self.tree.weight[i]), width[step.sources[0]]
-        order, start = grouped(self.tree.kid[i, j], self.tree.count[i, j])
+        order, start = grouped(self.tree.kid[i, j][live], self.tree.count[i, j])
         size = np.diff(start)
-        left, classes = np.argsort(-size, kind="stable"), []
-        while len(left):
-            most = int(size[left[0]])
-            inside = left[size[left] > most // 2]
-            left = left[len(inside) :]
+        groups, chunks, begin = np.argsort(-size, kind="stable"), [], 0
+        groups = groups[size[groups] > 0]
+        while begin < len(groups):
+            most = int(size[groups[begin]])
+            inside = groups[begin : begin + max(1, self.points // (most * each))]
+            inside = inside[: np.searchsorted(-size[inside], -(3 * most // 4), side="right")]
+            begin += len(inside)
             place = np.arange(most)
-            points = np.where(place < size[inside][:, None], start[inside][:, None] + place, -1)
-            rows = np.where(points >= 0, order[points], n)
-            kept = max(1, POINTS // (most * each))
-            classes.append({"out": _chunked(inside, kept, len(size)), "rows": _chunked(rows, kept, n)})
-        return classes
+            points = start[inside][:, None] + np.minimum(place, size[inside][:, None] - 1)
+            chunks.append(Chunk(inside, np.where(place < size[inside][:, None], live[order[points]], n)))
+        return chunks
 
-    def _places(self, i: int) -> dict[str, np.ndarray]:
-        """For each row of a node which rows of the sketches it looks at; one row more, for padding."""
-        near = self.near[i]
-        out = {str(j): np.append(self._id(i, tuple(k for k in near if k != j), self.products), 0) for j in near}
-        out["rest"] = np.append(self._id(i, tuple(near[:-1]), self.products), 0)
-        out["last"] = np.append(self.tree.kid[i, near[-1]] if near else np.zeros(len(self.tree.weight[i]), int), 0)
-        return out
-
-    def _rows_of(self, i: int, width: dict[Any, int]) -> np.ndarray:
+    def _rows_of(self, i: int, width: dict[str, int], sign: int) -> list[np.ndarray]:
         """The rows of a node in chunks for its counts."""
-        n = len(self.tree.weight[i])
-        return _chunked(np.arange(n), max(1, POINTS // (4 * width[self.through[i][0]])), n)
+        live = self._live(i, sign)
+        key = self.tree.kid[i, self.near[i][-1]][live] if self.near[i] else np.zeros(len(live), np.int64)
+        order = np.argsort(key, kind="stable")
+        most = max(1, self.points // (4 * width[self.through[i][0]]))
+        block = key[order] // (KEYS if not self.compiled else len(live) + 1)
+        cuts = np.union1d(np.flatnonzero(np.diff(block)) + 1, np.arange(most, len(live), most))
+        return [part for part in np.split(live[order], cuts) if len(part)]
+
+    # --- a pass ---
+
+    def _run(
+        self, plan: Plan, sign: int, s: list[np.ndarray], mode: str, tau: float
+    ) -> tuple[list[np.ndarray], list[np.ndarray], float]:
+        """Far rows of one label through each row of each node, the sums of their slacks, and of all squared slacks."""
+        at_ranks = sums_at_ranks_compiled if self.compiled else sums_at_ranks
+        count = far_sums_compiled if self.compiled else far_sums
+        tree, near = self.tree, self.near
+        sketches = {"": (np.zeros((1, 1)), np.ones((1, 1)))}
+        s = [np.append(part, np.inf) for part in s]
+        weight = [np.append(part, 0.0) for part in tree.weight]
+        for step in self.steps:
+            mass, rank = _ranks(plan.grid[step.name], self.totals[sign][step.name], mode)
+            H = np.full(mass.shape, np.inf)
+            A, a = sketches[step.sources[-1]]
+            if step.node < 0:
+                (B, b), (one, two, _) = sketches[step.sources[0]], self.products[step.name]
+                for out, _ in plan.chunks[sign][step.name]:
+                    look = np.repeat(two[out][:, None], B.shape[1], axis=1)
+                    H[out] = at_ranks(B[one[out]], b[one[out]], A, a, look, rank[out])
+            else:
+                i = step.node
+                look = np.append(self._id(i, tuple(k for k in near[i] if k != step.to), self.products), 0)
+                for out, rows in plan.chunks[sign][step.name]:
+                    H[out] = at_ranks(s[i][rows], weight[i][rows], A, a, look[rows], rank[out])
+            sketches[step.name] = (np.where(mass > 0, H, np.inf), mass)
+        far, room = ([np.zeros(len(w)) for w in tree.weight] for _ in range(2))
+        total = 0.0
+        for i, (first, second) in enumerate(self.through):
+            (A, a), (B, b) = sketches[first], sketches[second]
+            rest = self._id(i, tuple(near[i][:-1]), self.products)
+            last = tree.kid[i, near[i][-1]] if near[i] else np.zeros(len(rest), np.int64)
+            for rows in plan.rows[sign][i]:
+                some, sums, squares = count(tau - s[i][rows], A, a, rest[rows], B, b, last[rows])
+                far[i][rows], room[i][rows] = weight[i][rows] * some, weight[i][rows] * sums
+                total += float(weight[i][rows] @ squares) if i == tree.label else 0.0
+        return far, room, total
 
 
-def _chunked(values: np.ndarray, kept: int, fill: Any) -> np.ndarray:
-    """`(chunks, kept, ...)`, the last one filled up."""
-    chunks = -(-len(values) // kept)
-    kept = -(-len(values) // chunks)
-    out = np.full((chunks * kept, *values.shape[1:]), fill, values.dtype)
-    out[: len(values)] = values
-    return out.reshape(chunks, kept, *values.shape[1:])
-
-
-# --- the compiled program
-# ------------------------------------------------------------------------------------------------
-
-
-@partial(jax.jit, static_argnums=(0, 1))
-def _run(structure: Any, mode: str, arrays: Any, totals: Any, s: Any, tau: Any) -> tuple[list[Any], list[Any]]:
-    m, steps, through = structure
-    sketches: dict[str, Any] = {"": (jnp.zeros((1, 1)), jnp.ones((1, 1)))}
-    for step in steps:
-        total, grid = totals[step.name], arrays["grid"][step.name]
-        H = jnp.full((len(total) + 1, len(grid)), jnp.inf)
-        mass = jnp.zeros((len(total) + 1, len(grid)))
-        padded = jnp.append(total, 0.0)
-        for part in arrays["classes"][step.name]:
-
-            def chunk(part: Any, step: Step = step, grid: Any = grid, padded: Any = padded) -> tuple[Any, ...]:
-                value, weight = _points(step, part, arrays, sketches, s)
-                return part["out"], *_compress(value, weight, grid, padded[part["out"]], mode)
-
-            out, new_H, new_mass = lax.map(chunk, part)
-            place = out.reshape(-1)
-            H = H.at[place].set(new_H.reshape(-1, len(grid)))
-            mass = mass.at[place].set(new_mass.reshape(-1, len(grid)))
-        sketches[step.name] = (H[:-1], mass[:-1])
-    counted = [_through(i, through[i], arrays, sketches, s[i], tau) for i in range(m)]
-    return [part[0] for part in counted], [part[1] for part in counted]
-
-
-def _points(step: Step, part: Any, arrays: Any, sketches: Any, s: Any) -> tuple[Any, Any]:
-    """Scores and weights of the points of some rows of a sketch, `(rows, points)` each."""
-    if step.node < 0:
-        (A, a), (B, b) = (sketches[name] for name in step.sources)
-        value = A[part["one"]][:, :, None] + B[part["two"]][:, None, :]
-        weight = a[part["one"]][:, :, None] * b[part["two"]][:, None, :]
-    else:
-        rows, i, j = part["rows"], step.node, step.to
-        A, a = sketches[step.sources[0]]
-        look = arrays["place"][i][str(j)][rows]
-        value = s[i][rows][:, :, None] + A[look]
-        weight = jnp.where(jnp.isfinite(value), arrays["weight"][i][rows][:, :, None] * a[look], 0)
-    return value.reshape(len(value), -1), weight.reshape(len(value), -1)
-
-
-def _sorted(value: Any, weight: Any) -> tuple[Any, Any]:
-    """Sorted by value along the last axis, and the running sum of weights."""
-
-    def on_host(value: Any, weight: Any) -> tuple[np.ndarray, np.ndarray]:
-        value, weight = np.asarray(value), np.asarray(weight)
-        order = np.argsort(value, axis=-1)
-        return np.take_along_axis(value, order, -1), np.cumsum(np.take_along_axis(weight, order, -1), axis=-1)
-
-    def by_numpy(value: Any, weight: Any) -> tuple[Any, Any]:
-        shape = jax.ShapeDtypeStruct(value.shape, value.dtype)
-        return jax.pure_callback(on_host, (shape, shape), value, weight, vmap_method="broadcast_all")
-
-    def by_xla(value: Any, weight: Any) -> tuple[Any, Any]:
-        value, weight = lax.sort((value, weight), num_keys=1, is_stable=False)
-        return value, jnp.cumsum(weight, axis=-1)
-
-    return lax.platform_dependent(value, weight, cpu=by_numpy, default=by_xla)
-
-
-def _compress(value: Any, weight: Any, grid: Any, total: Any, mode: str) -> tuple[Any, Any]:
-    """The sketch `(rows, K)` of points `(rows, points)`: representatives and masses."""
-    value, running = _sorted(value, weight)
-    high = jnp.minimum(grid, total[:, None])
-    below = jnp.append(jnp.zeros(1), grid[:-1])
-    mass = jnp.maximum(high - below, 0)
-    first = below + 1 + 0 * high
-    rank = {"lower": high, "upper": first, "mid": jnp.ceil((first + high) / 2)}[mode]
-    rank = jnp.minimum(rank, high) * SLACK
-    place = jax.vmap(partial(jnp.searchsorted, side="left"))(running, rank)
-    place = jnp.minimum(place, value.shape[1] - 1)
-    return jnp.where(mass > 0, jnp.take_along_axis(value, place, axis=1), jnp.inf), mass
-
-
-def _through(i: int, sources: Any, arrays: Any, sketches: Any, s: Any, tau: Any) -> tuple[Any, Any]:
-    """How many far rows go through each row of a node, and the sum of their slacks, `(n_i,)` each."""
-    A, a = sketches[sources[0]]
-    B, b = sketches[sources[1]]
-    # One entry before the first, for thresholds below everything.
-    count = jnp.concatenate([jnp.zeros((len(B), 1)), jnp.cumsum(b, axis=1)], axis=1)
-    moment = jnp.concatenate([jnp.zeros((len(B), 1)), jnp.cumsum(jnp.where(b > 0, b * B, 0), axis=1)], axis=1)
-    place = arrays["place"][i]
-    single = sources[1] == ""
-
-    def chunk(rows: Any) -> tuple[Any, Any]:
-        t = tau - s[rows]
-        near = A[place["rest"][rows]]
-        usable = jnp.isfinite(near) & jnp.isfinite(t)[:, None]
-        left = jnp.where(usable, t[:, None] - near, 0)
-        look = place["last"][rows]
-        if single:
-            far = (usable & (left >= 0)).astype(left.dtype)
-            room = far * left
-        else:
-            k = _bisect(B, look, left)
-            far = jnp.where(usable, count[look[:, None], k], 0)
-            room = jnp.where(usable, left * far - moment[look[:, None], k], 0)
-        each = arrays["weight"][i][rows][:, None] * a[place["rest"][rows]]
-        return (each * far).sum(axis=1), (each * room).sum(axis=1)
-
-    far, room = lax.map(chunk, arrays["rows"][i])
-    n = len(s) - 1
-    return far.reshape(-1)[:n], room.reshape(-1)[:n]
-
-
-def _bisect(B: Any, look: Any, left: Any) -> Any:
-    """How many entries of the sorted rows `B[look]` are at most `left`, `(rows, k)`."""
-    low, high = jnp.zeros(left.shape, jnp.int32), jnp.full(left.shape, B.shape[1], jnp.int32)
-
-    def halve(_: Any, ends: tuple[Any, Any]) -> tuple[Any, Any]:
-        low, high = ends
-        middle = (low + high) // 2
-        inside = B[look[:, None], jnp.minimum(middle, B.shape[1] - 1)] <= left
-        going = low < high
-        return jnp.where(going & inside, middle + 1, low), jnp.where(going & ~inside, middle, high)
-
-    return lax.fori_loop(0, B.shape[1].bit_length() + 1, halve, (low, high))[0]
+def _ranks(grid: Grid, total: np.ndarray, mode: str) -> tuple[np.ndarray, np.ndarray]:
+    """The mass of each cell of each sketch, and the rank of what stands for it, `(G, K)` each."""
+    high = np.minimum(grid.last, total[:, None])
+    below = np.append(0, grid.last[:-1])
+    mass = np.maximum(high - below, 0)
+    rank = {"lower": high, "upper": below + 1 + 0 * high, "mid": grid.middle + 0 * high}[mode]
+    return mass, np.minimum(rank, high) * SLACK

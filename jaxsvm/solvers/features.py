@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 
 from jaxsvm.gram.low_rank import LowRankGram
 from jaxsvm.kernels import Linear
-from jaxsvm.points import CSR, product, transposed_product
+from jaxsvm.points import Rows, product, transposed_product
 
 TILE = 2048
 """Rows of a Hessian tile: 2,048 x 50 in float64 stay in a core's cache."""
@@ -85,7 +85,7 @@ class Primal:
     def squares(self, D: Float[Array, " n"]) -> Float[Array, " size"]:
         """The diagonal of the Hessian."""
         x = self.x
-        squared = dataclasses.replace(x, data=x.data**2) if isinstance(x, CSR) else x**2
+        squared = x.squared() if isinstance(x, Rows) else x**2
         return self.penalty + dataclasses.replace(self, x=squared).transposed(D)
 
     def curve(self, D: Float[Array, " n"], v: Float[Array, " size"]) -> Float[Array, " size"]:
@@ -104,7 +104,7 @@ def weighted_squares(
         k = (turn * stride) % -(-n // tile)
         start = jnp.minimum(k * tile, n - tile)
         index = start + jnp.arange(tile, dtype=jnp.int32)
-        rows = x.rows(index) if isinstance(x, CSR) else lax.dynamic_slice_in_dim(x, start, tile)
+        rows = x.rows(index) if isinstance(x, Rows) else lax.dynamic_slice_in_dim(x, start, tile)
         rows = jnp.concatenate([rows.astype(weight.dtype), lax.dynamic_slice_in_dim(more, start, tile)], axis=1)
         # The last tile overlaps its neighbour: a row counts once.
         here = jnp.where(index >= k * tile, lax.dynamic_slice_in_dim(weight, start, tile), 0)

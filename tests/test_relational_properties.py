@@ -1,0 +1,209 @@
+"""What the paper and its corrected analysis promise of sketches: hardness, rates, bounds, scale, other join trees."""
+
+import dataclasses
+import itertools
+import time
+import tracemalloc
+
+import numpy as np
+import pytest
+from test_relational import PATH, beta_of, join_of, tables_of, truth
+from test_relational_fit import optimum
+
+from jaxsvm import relational
+from jaxsvm.relational import order_statistics
+from jaxsvm.relational.merge import MergeEngine
+from jaxsvm.relational.moments import prepared
+from jaxsvm.relational.order_statistics import _far_sums, _sums_at_ranks
+from jaxsvm.relational.sketch import SketchEngine, middle_grid
+
+
+def relinked(tree, edges):
+    """The same tables, which all share one key, joined along other edges."""
+    kid_of = {i: kid for (i, _), kid in tree.kid.items()}
+    count = next(iter(tree.count.values()))
+    both = [(a, b) for i, j in edges for a, b in ((i, j), (j, i))]
+    return dataclasses.replace(tree, kid={(a, b): kid_of[a] for a, b in both}, count=dict.fromkeys(both, count))
+
+
+def knapsack(weights, limit, k):
+    """The paper's gadget: the sum of Value over active rows is the count of subsets up to the limit, less k."""
+    tables = {
+        f"T{i}": {"Key": np.array([1, 1, 0]), f"E{i}": np.array([0, w / (limit + 0.5), 0])}
+        for i, w in enumerate(weights)
+    }
+    # Labels are all +1; a row that adds nothing has the other one, since two are asked for.
+    tables["V"] = {"Key": np.array([1, 0, 1]), "Value": np.array([1.0, -float(k), 0.0]), "y": np.array([1, 1, -1])}
+    join = relational.Join(tables, ("V", "y"))
+    beta = np.array([0.0 if "Value" in name else 1.0 for name in join.feature_names])
+    return join, beta, join.feature_names.index("V.Value")
+
+
+@pytest.mark.parametrize(("shape", "exponent"), [("path", 10), ("star", 18)])
+def test_counting_knapsack_is_answered_by_an_interval(shape, exponent):
+    """It holds the truth, and straddles 0 where the count is about k: nobody claims a sign. Far from k it is known."""
+    weights, eps = np.random.default_rng(3).integers(1, 20, 10).tolist(), 0.1
+    limit = sum(weights) // 2
+    count = sum(sum(part) <= limit for size in range(11) for part in itertools.combinations(weights, size))
+    for k, known in ((count - 1, False), (count, False), (count + 1, False), (2 * count, True)):
+        join, beta, at = knapsack(weights, limit, k)
+        edges = [(10, i) for i in range(10)] if shape == "star" else [(i, i + 1) for i in range(10)]
+        engine = SketchEngine(relinked(join.tree, edges), eps, simplify=False)
+        assert engine.exponent <= exponent  # some of the compressions stay exact
+        lower, upper = (relational.pseudo_gradient(join, beta, 0.0, eps, mode=m, engine=engine)
+                        for m in ("lower", "upper"))  # fmt: skip
+        low, high = (-float(join.size) * end[at] for end in reversed(relational.gradient_interval(lower, upper)))
+        assert low <= count - k <= high
+        assert high + k <= (1 + eps) ** 2 * (low + k)
+        assert (low * high > 0) == known
+        assert known or low < 0 < high
+
+
+def star_engine(weights, **options):
+    join, beta, _ = knapsack(weights, sum(weights) // 2, 5)
+    tree = relinked(join.tree, [(len(weights), i) for i in range(len(weights))])
+    return join, beta, SketchEngine(tree, 0.5, simplify=False, **options)
+
+
+@pytest.mark.parametrize("m", [3, pytest.param(10, marks=pytest.mark.slow)])
+def test_the_compiled_form_agrees_and_shares_its_programs(m):
+    weights = list(range(1, m + 1))
+    _sums_at_ranks.clear_cache()
+    _far_sums.clear_cache()
+    join, beta, here = star_engine(weights, compiled=False)
+    there = star_engine(weights, compiled=True)[2]
+    for mode in ("lower", "upper", "mid"):
+        one, two = (relational.far_counts(join, beta, mode=mode, engine=engine) for engine in (here, there))
+        for sign in range(2):
+            for a, b in zip(one.counts[sign] + one.slacks[sign], two.counts[sign] + two.slacks[sign], strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10)
+    assert _sums_at_ranks._cache_size() + _far_sums._cache_size() <= 8 * m
+
+
+def test_cells_of_middle_ranks_keep_their_factor():
+    for eps in (0.01, 0.1, 0.37, 1.0):
+        last, middle = middle_grid(eps, 5000)
+        n = np.arange(1, 5001)
+        cell = np.searchsorted(last, n)
+        shown = np.where(n >= middle[cell], last[cell], np.append(0, last)[cell])  # at most n are below the n-th
+        assert (shown <= (1 + eps) * n * (1 + 1e-12)).all() and (n <= (1 + eps) * shown * (1 + 1e-12)).all()
+        assert len(last) <= len(middle) == len(np.unique(middle))
+
+
+def test_sums_too_many_to_hold_are_sorted_between_cuts(monkeypatch):
+    rng = np.random.default_rng(0)
+    A = np.sort(rng.normal(size=(5, 40)), axis=1)
+    a = rng.integers(1, 9, A.shape).astype(float)
+    A[2, 30:], a[2, 30:] = np.inf, 0
+    s, w, look = rng.normal(size=(2, 300)), rng.integers(1, 4, (2, 300)).astype(float), rng.integers(0, 5, (2, 300))
+    s[:, 250:], w[:, 250:] = np.inf, 0
+    total = (w[:, :, None] * a[look]).sum(axis=(1, 2))
+    rank = np.linspace(1, total, 50).T
+    whole = order_statistics.sums_at_ranks(s, w, A, a, look, rank)
+    assert np.isfinite(whole).all()
+    for slab in (100, 5000):
+        monkeypatch.setattr(order_statistics, "SLAB", slab)
+        np.testing.assert_array_equal(order_statistics.sums_at_ranks(s, w, A, a, look, rank), whole)
+
+
+def test_another_join_tree_stays_within_the_factor():
+    tables, eps = tables_of(PATH, n=30, keys=2), 0.3
+    tables["T2"] = {"a": tables["T2"]["b"], "xT20": tables["T2"]["xT20"]}
+    tables["T1"].pop("b")
+    join = relational.Join(tables, ("T1", "y"))
+    beta = beta_of(join)
+    counts, _, _, nearest = truth(join, beta)
+    assert nearest > 1e-9
+    for edges in ([(0, 1), (1, 2)], [(1, 0), (0, 2)], [(0, 2), (2, 1)]):
+        engine = SketchEngine(relinked(join.tree, edges), eps, simplify=False)
+        found = relational.far_counts(join, beta, engine=engine)
+        for sign, table in itertools.product(range(2), range(3)):
+            true, mid = counts[sign][table], found.counts[sign][table]
+            assert (mid <= (1 + eps) * true + 1e-9).all() and (true <= (1 + eps) * mid + 1e-9).all()
+
+
+@pytest.mark.parametrize("lam", [0.01, *(pytest.param(lam, marks=pytest.mark.slow) for lam in (0.1, 0.001))])
+def test_rates_and_bounds_of_plain_steps(lam):
+    """Steps `1 / (2 lam t)`: regret and end without a guard; with one, what the least estimate is worth."""
+    join, eps, T = prepared(join_of(PATH, n=40), "max", True), 0.1, 200
+    engine = SketchEngine(join.tree, eps)
+    low, _ = optimum(join, lam)
+    best = relational.fit(join, lam, engine="rows", intercept=False, tol=1e-7).beta
+    A, d = join.moments().absolute, join.d
+    rate = (1 + eps) ** 2 * d * (1 + np.log(T)) / (lam * T)
+    x, y, _ = join.materialise()
+
+    def F(beta):
+        return np.maximum(1 - y * (x @ beta), 0).mean() + lam * beta @ beta
+
+    for guard in (False, True):
+        beta, values, estimates, points = np.zeros(d), [], [], []
+        for t in range(1, T + 1):
+            found = relational.pseudo_gradient(join, beta, lam, eps, guard, "lower" if guard else "mid", engine=engine)
+            values.append(F(beta))
+            estimates.append(found.objective)
+            points.append(beta)
+            beta = beta - found.gradient / (2 * lam * t)
+        error = [eps * A @ (guard * np.abs(b) + np.abs(b - best)) for b in points]
+        assert np.mean(values) - low <= rate + np.mean(error)
+        assert low - 1e-9 <= values[-1]
+        if guard:
+            chosen = int(np.argmin(estimates))
+            bound = (1 + eps) * (rate + max(error)) + eps * low + eps * A @ np.abs(points[chosen])
+            assert values[chosen] - low <= bound
+        else:
+            assert values[-1] - low <= (2e-3 if lam >= 0.01 else 1e-2)
+
+
+def many_to_many(n, keys, seed=0):
+    """Three tables on a path: `n^3 / keys^2` rows."""
+    rng = np.random.default_rng(seed)
+    tables = {name: {c: rng.integers(0, keys, n) for c in columns} | {f"x{name}": rng.uniform(-1, 1, n)}
+              for name, columns in (("T0", "a"), ("T1", "ab"), ("T2", "b"))}  # fmt: skip
+    tables["T1"]["y"] = np.where(tables["T1"]["xT1"] + 0.5 * rng.normal(size=n) > 0, 1, -1)
+    return relational.Join(tables, ("T1", "y"))
+
+
+@pytest.mark.slow  # the exact counts take some seconds
+def test_a_join_of_2e10_rows_against_exact_counts():
+    join = many_to_many(20_000, 20)
+    assert 1.9e10 < join.size < 2.1e10
+    beta = np.array([1.1, 2.0, -0.9])
+    exact = relational.pseudo_gradient(join, beta, 0.01, engine=MergeEngine(join.tree))
+    engine = SketchEngine(join.tree, 0.3)
+    engine.plan("mid")
+    begun = time.process_time()
+    mid = relational.pseudo_gradient(join, beta, 0.01, engine=engine)
+    assert time.process_time() - begun < 10
+    assert abs(mid.objective / exact.objective - 1) < 0.01
+    lower, upper = (relational.pseudo_gradient(join, beta, 0.01, engine=engine, mode=m) for m in ("lower", "upper"))
+    assert lower.objective <= exact.objective <= upper.objective
+    g_low, g_high = relational.gradient_interval(lower, upper)
+    g = exact.plus + exact.minus
+    assert (g_low <= g).all() and (g <= g_high).all()
+    tracemalloc.start()
+    relational.pseudo_gradient(join, beta, 0.01, engine=SketchEngine(join.tree, 0.1))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 30
+
+
+@pytest.mark.slow  # timings
+def test_the_cost_does_not_depend_on_the_size_of_the_join():
+    seconds, memory, sizes = [], [], []
+    for keys in (40, 4):
+        join = many_to_many(4000, keys)
+        beta, engine = np.array([1.1, 2.0, -0.9]), SketchEngine(join.tree, 0.3)
+        times = []
+        for _ in range(4):
+            begun = time.process_time()
+            relational.pseudo_gradient(join, beta, 0.01, engine=engine)
+            times.append(time.process_time() - begun)
+        tracemalloc.start()
+        relational.pseudo_gradient(join, beta, 0.01, engine=engine)
+        memory.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        seconds.append(min(times))
+        sizes.append(float(join.size))
+    assert sizes[1] > 95 * sizes[0]
+    assert seconds[1] < 3 * seconds[0] and memory[1] < 3 * memory[0]
