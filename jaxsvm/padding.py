@@ -86,7 +86,9 @@ def lengthened(values: Any, size: int, fill: Any = None) -> Any:
 
 def first_rows(values: Any, n: int) -> Any:
     """The first n entries of an array along its first axis."""
-    return values if len(values) == n else on_device(np.asarray(values)[:n], values)
+    if len(values) == n or not is_concrete(values):
+        return values[:n]
+    return on_device(np.asarray(values)[:n], values)
 
 
 def shortened(tree: Any, n: int, size: int) -> Any:
@@ -95,9 +97,11 @@ def shortened(tree: Any, n: int, size: int) -> Any:
         return tree
 
     def cut(leaf: Any) -> Any:
-        return (
-            on_device(np.ascontiguousarray(np.asarray(leaf)[..., :n]), leaf) if np.shape(leaf)[-1:] == (size,) else leaf
-        )
+        if np.shape(leaf)[-1:] != (size,):
+            return leaf
+        if not is_concrete(leaf):  # of values that a user's program closes over
+            return leaf[..., :n]
+        return on_device(np.ascontiguousarray(np.asarray(leaf)[..., :n]), leaf)
 
     return jax.tree.map(cut, tree)
 
@@ -123,5 +127,5 @@ def on_device(values: np.ndarray, like: Any = None) -> Any:
         values: The array.
         like: Where another array was put, this one goes too.
     """
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), jax.ensure_compile_time_eval():  # a value, in a user's program too
         return jax.device_put(values, like.sharding if getattr(like, "committed", False) else None)

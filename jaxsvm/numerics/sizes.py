@@ -15,6 +15,7 @@ LEAST = 64
 SHARES = ((1024, 4), (4096, 32), (16384, 64))
 """Up to so many samples there are so many sizes between two powers of two: a small fit takes less time than its
 programs, a large one is not to take longer. More samples are not padded."""
+LARGEST = SHARES[-1][0]
 
 
 def size_class(n: int) -> int:
