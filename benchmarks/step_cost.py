@@ -53,7 +53,7 @@ def measure(n, rounds, seed=0):
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((n, 50)).astype(np.float32)
     y = np.sign(x[:, 0] + 0.5 * rng.standard_normal(n))
-    gram = jaxsvm.gram(RBF(gamma=1 / 50), x)
+    gram = jaxsvm.gram(RBF(gamma=1 / 50), x, store=True)
     problem = jaxsvm.svm_problem(gram, y, 10.0)
     bodies = {"yardstick": lambda: yardstick(problem.y, jnp.int32(1), gram.K)}
     for variant in ("classic", "away", "pairwise", "smo"):

@@ -10,6 +10,7 @@ carries its own proof of quality:
 
 from jaxsvm import coresets, datasets, implicit, kernels, relational
 from jaxsvm.ball import Ball, ball, is_coreset, meb_problem
+from jaxsvm.cache import keep_programs
 from jaxsvm.errors import ConvergenceError, ConvergenceWarning, DataError, InputError, PrecisionWarning
 from jaxsvm.gram.build import gram
 from jaxsvm.loop import fit
@@ -76,6 +77,7 @@ __all__ = [
     "hinge_problem",
     "implicit",
     "is_coreset",
+    "keep_programs",
     "kernels",
     "load_model",
     "meb_problem",

@@ -59,6 +59,12 @@ class BallProblem:
     parameter = None
     restricts = False
     free_bias = False
+    padding = None
+
+    @property
+    def operator(self) -> str:
+        """The field of the operator that distances are computed from."""
+        return "gram" if self.moved is None else "moved"
 
     gram: Any
     moved: Any
@@ -282,13 +288,16 @@ def _largest(x: Any, mask: Bool[Array, " n"] | None) -> Float[Array, ""]:
 
 @jax.jit
 def _coincide(gram: Any, points: Any, squares: Float[Array, " n"], mask: Bool[Array, " n"] | None) -> Bool[Array, ""]:
-    """Whether all points that count are the first of them: its very kernel values, and its features where it has any.
+    """Whether all points that count are the first of them: its features, or where none are known its kernel values.
 
-    Kernel values alone do not tell: those of an RBF kernel round to 1 before points are one.
+    Kernel values do not tell: those of an RBF kernel round to 1 before points are one, and those of points that are one
+    may differ by rounding, a product's from a sum of squares.
     """
     first = jnp.zeros((), jnp.int32) if mask is None else jnp.argmax(mask).astype(jnp.int32)
-    row = points.row(first).astype(squares.dtype)
-    same = (row == squares) & (squares == squares[first]) & (row[first] == squares[first]) & _one_point(gram, first)
+    same = _one_point(gram, first)
+    if jnp.ndim(gram.x) == 1:  # precomputed
+        row = points.row(first).astype(squares.dtype)
+        same = (row == squares) & (squares == squares[first]) & (row[first] == squares[first])
     return (same if mask is None else same | ~mask).all()
 
 

@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
+from jaxsvm.padding import on_device
 from jaxsvm.programs import running
 from jaxsvm.result import Certificate, Counters, Fit, Status, StatusCode
 
@@ -124,4 +124,4 @@ def interrupted() -> StatusCode:
 
 def on_host_stacked(fits: list[Fit]) -> Fit:
     """Fits with a leading axis, stacked by NumPy: nothing is compiled."""
-    return jax.tree.map(lambda *leaves: jnp.asarray(np.stack([np.asarray(leaf) for leaf in leaves])), *fits)
+    return jax.tree.map(lambda *leaves: on_device(np.stack([np.asarray(leaf) for leaf in leaves])), *fits)

@@ -23,8 +23,22 @@ from jaxsvm.derivatives.rule import differentiable
 from jaxsvm.errors import ConvergenceWarning, InputError, is_concrete
 from jaxsvm.interruption import Interruption, watching
 from jaxsvm.numerics.precision import like, widened
+from jaxsvm.padding import trimmed
+from jaxsvm.programs import compiled_ahead
+from jaxsvm.ready import ready, start_of
 from jaxsvm.result import Fit, Status, advice
-from jaxsvm.round import Progress, advance, begin, certify, due, earned_polish, finish, steps_taken
+from jaxsvm.round import (
+    Progress,
+    advance,
+    begin,
+    certify,
+    due,
+    earned_polish,
+    finish,
+    last_steps,
+    steps_taken,
+    whole_chunks,
+)
 from jaxsvm.validation import require_seconds, require_usable
 
 BURST_SECONDS = 0.25
@@ -85,37 +99,38 @@ def fit_compiled(problem: Any, solver: Any, key: Array, init: Any = None) -> Fit
     """
     require_usable(solver)
     still, solver, key, init = lax.stop_gradient((problem, solver, key, init))
-    progress = _credited(still, solver, begin(still, solver, key, _start(init)), init)
+    still = ready(still, solver)
+    progress = _credited(still, solver, begin(still, solver, key, init.alpha if isinstance(init, Fit) else init), init)
     progress = lax.while_loop(
         lambda progress: progress.status == Status.RUNNING,
         lambda progress: certify(still, solver, advance(still, solver, progress)),
         progress,
     )
-    return differentiable(problem, _with_credit(finish(still, solver, progress), progress))
+    return differentiable(problem, _with_credit(finish(progress), progress))
 
 
 _begin = jax.jit(begin)
 
 
-@jax.jit
-def _finish(problem: Any, solver: Any, progress: Progress) -> Fit:
-    return _with_credit(finish(problem, solver, progress), progress)
+@partial(jax.jit, static_argnames="at_cap")
+def _burst(problem: Any, solver: Any, progress: Progress, chunks: Any, at_cap: bool = False) -> tuple[Progress, Array]:
+    """A round without its end, cut short after `chunks` chunks; whether that is due, and whether with a polish.
+
+    At the cap on steps the last ones take the place of chunks.
+    """
+    steps = last_steps if at_cap else partial(whole_chunks, chunks=chunks)
+    progress = steps(problem, solver, progress)
+    time_to = due(solver, progress)
+    return progress, jnp.stack([time_to, time_to & earned_polish(problem, solver, progress)])
 
 
 @partial(jax.jit, static_argnames="provisional")
-def _burst(
-    problem: Any, solver: Any, progress: Progress, chunks: Any, last: Any, provisional: bool = False
-) -> tuple[Progress, Array]:
-    """A round cut short after `chunks` chunks, and whether a certification with a polish is due.
+def _certify(problem: Any, solver: Any, progress: Progress, provisional: bool = False) -> Progress:
+    """The end of a round, without a polish, which is half of the compile time and which most fits never see.
 
-    It certifies by itself where that is due without one, or where this burst is the last: a polish is half of the
-    compile time, and most fits see none.
+    A program of its own: steps and certificate in one took half as long again to compile.
     """
-    progress = advance(problem, solver, progress, chunks)
-    time_to = due(solver, progress)
-    polish_due = time_to & earned_polish(problem, solver, progress) & ~jnp.asarray(last)
-    plain = partial(certify, problem, solver, may_polish=False, provisional=provisional)
-    return lax.cond((time_to | last) & ~polish_due, plain, lambda progress: progress, progress), polish_due
+    return certify(problem, solver, progress, may_polish=False, provisional=provisional)
 
 
 def drive(
@@ -149,8 +164,10 @@ def drive(
     require_usable(solver)
     require_seconds(max_seconds)
     with watching(stop) as stop:
-        progress = _driven(problem, solver, key, init, max_seconds, callback, stop, provisional)
-        fitted = _finish(problem, solver, progress)
+        here, n = ready(problem, solver), problem.n
+        told = None if callback is None else lambda fitted: callback(trimmed(fitted, n))
+        progress = _driven(here, solver, key, start_of(init, n, here.n), init, max_seconds, told, stop, provisional)
+        fitted = trimmed(_with_credit(finish(progress), progress), n)
         if warn:
             warn_unless_converged(fitted, solver)
     return fitted
@@ -160,6 +177,7 @@ def _driven(
     problem: Any,
     solver: Any,
     key: Array,
+    start: Any,
     init: Any,
     max_seconds: Any,
     callback: Any,
@@ -168,7 +186,18 @@ def _driven(
 ) -> Progress:
     """Progress at its end, or where it was told to stop."""
     started, chunks, told, begun = time.monotonic(), 1, False, False
-    progress = _credited(problem, solver, _begin(problem, solver, key, _start(init)), init)
+
+    def next_calls() -> list[tuple[Any, ...]]:
+        progress = jax.eval_shape(_begin, problem, solver, key, start)
+        at_cap = solver.check_every > int(solver.max_steps)
+        return [
+            (_certify, problem, solver, progress, provisional),
+            (_burst, problem, solver, progress, 1, at_cap),
+        ]
+
+    wait = compiled_ahead(next_calls, problem, solver, key, start, provisional)
+    progress = _credited(problem, solver, _begin(problem, solver, key, start), init)
+    wait()
     running = int(progress.status) == Status.RUNNING and not stop.seen
 
     def late() -> bool:
@@ -177,15 +206,19 @@ def _driven(
     while running:
         try:
             before, steps = time.monotonic(), int(progress.state.counters.steps)
-            progress, polish_due = _burst(problem, solver, progress, chunks, False, provisional)
+            at_cap = steps + solver.check_every > int(solver.max_steps)
+            progress, flags = _burst(problem, solver, progress, chunks, at_cap)
             begun = True
-            if bool(polish_due):
+            time_to, polish_due = np.asarray(flags).tolist()
+            if polish_due:
                 polished = polish_in_pieces(problem, solver, progress, lambda: stop.seen or late())
-                progress, _ = (progress, None) if polished is None else _burst(problem, solver, polished, 0, True)
+                time_to, progress = polished is not None, polished or progress
+            if time_to:
+                progress = _certify(problem, solver, progress, provisional)
             jax.block_until_ready(progress)
             took = time.monotonic() - before
             if callback is not None:
-                told = callback(_finish(problem, solver, progress)) is True
+                told = callback(_with_credit(finish(progress), progress)) is True
             elif took < BURST_SECONDS / 2:  # with a callback every burst is one chunk
                 used = (int(progress.state.counters.steps) - steps) // solver.check_every
                 chunks = min(2 * chunks, 2 * max(used, 1))  # a burst that ended early says nothing of a longer one
@@ -197,7 +230,7 @@ def _driven(
     if int(progress.status) != Status.RUNNING:
         return progress
     if begun:  # else even that is not compiled, perhaps: the start point has its certificate
-        progress, _ = _burst(problem, solver, progress, 0, True)
+        progress = _certify(problem, solver, progress, provisional)
     interrupted = jnp.asarray(np.int32(Status.INTERRUPTED))
     return progress._replace(status=interrupted) if int(progress.status) == Status.RUNNING else progress
 
@@ -234,11 +267,6 @@ def _polish_end(problem: Any, solver: Any, state: Any, fresh: Any, carry: Any) -
     return like(solver.polish_end(widened(problem), fresh, carry), state)
 
 
-def _start(init: Any) -> Any:
-    """Where a solver is to start: of a fit its weights alone."""
-    return init.alpha if isinstance(init, Fit) else init
-
-
 def _credited(problem: Any, solver: Any, progress: Progress, init: Any) -> Progress:
     """Progress that goes on from an unfinished fit has the steps to its credit that the fit took since its last polish.
 
@@ -256,7 +284,8 @@ def _credited(problem: Any, solver: Any, progress: Progress, init: Any) -> Progr
 
 def _with_credit(fitted: Fit, progress: Progress) -> Fit:
     """The fit with the steps since its last polish, for whoever goes on from it."""
-    counters = fitted.counters._replace(unpolished=steps_taken(progress) - progress.polished)
+    steps, polished = _on_host((steps_taken(progress), progress.polished))
+    counters = fitted.counters._replace(unpolished=jnp.asarray(steps - polished))
     return dataclasses.replace(fitted, counters=counters)
 
 

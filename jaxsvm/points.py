@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxsvm.errors import InputError, is_concrete, require_finite
 from jaxsvm.numerics.products import matmul
+from jaxsvm.padding import on_device
 
 MAX_INT32 = 2**31 - 1
 PARTIAL_SUMS = 2**20
@@ -187,8 +188,9 @@ def as_points(x: Any, dtype: Any = None, name: str = "x") -> Any:
         require_finite(name, array)
         with np.errstate(over="ignore"):  # said below
             # NumPy's memory is copied: `asarray` may share it, and the caller may change it later.
-            shared = isinstance(array, jax.Array)
-            points = jnp.array(array, floating(array.dtype) if dtype is None else dtype, copy=not shared)
+            shared, wanted = isinstance(array, jax.Array), floating(array.dtype) if dtype is None else dtype
+            # NumPy converts: JAX would compile that for every size.
+            points = jnp.asarray(array, wanted) if shared else on_device(np.array(array, wanted))
         if points.dtype.itemsize < array.dtype.itemsize:  # what was finite may be too large for fewer bits
             require_finite(name, points)
     _require_two_axes(name, points.shape)

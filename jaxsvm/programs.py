@@ -6,16 +6,22 @@ inside `running()`: where the outermost one ends, and maps are many, this librar
 the user stay). Shapes in use are then compiled once more, which tens of new shapes must come before: whoever has few
 never sees it.
 
-The count of drivers and of programs is the only state of this library outside its values.
+A driver that meets shapes for the first time has its programs compiled beside each other: XLA compiles on one core,
+and lets go of Python meanwhile.
+
+What is counted here, and which shapes were met, is the only state of this library outside its values.
 """
 
 import contextlib
 import ctypes
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+import jax
+import numpy as np
 
 MOST_MAPS = 20_000
 """Memory maps above those that are left by clearing (they are the user's, and single operations') that are too many."""
@@ -39,6 +45,7 @@ class _Book:
         self.left = 0  # maps that clearing did not take
         self.modules = 0
         self.functions: list[Any] = []
+        self.met: set[Any] = set()
 
 
 _book = _Book()
@@ -70,6 +77,7 @@ def _tidy() -> None:
     if maps() > min(_book.left + MOST_MAPS, LAST_MAPS) if known else programs > MOST_PROGRAMS:
         for function in functions:
             function.clear_cache()
+        _book.met.clear()
         _forget_traces()
         _give_back()
         _book.programs, _book.left = 0, maps() if known else 0
@@ -90,6 +98,37 @@ def _give_back() -> None:
     """Memory that is free goes back to the system, where its C library can be asked to (glibc)."""
     with contextlib.suppress(OSError, AttributeError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def compiled_ahead(calls: Callable[[], list[tuple[Any, ...]]], *arguments: Any) -> Callable[[], None]:
+    """Compile, beside what the caller does meanwhile, programs that are about to be called.
+
+    Args:
+        calls: What they are: lists of a jitted function and its arguments, or their shapes. Asked for only where
+            `arguments` are met for the first time, so that a call with known ones costs microseconds.
+        *arguments: What decides the programs' shapes.
+
+    Returns:
+        What to call before the first of them is: it waits until they are there.
+    """
+    leaves, tree = jax.tree.flatten(arguments)
+    shapes = (calls.__qualname__, tree, tuple((np.shape(leaf), getattr(leaf, "dtype", type(leaf))) for leaf in leaves))
+    with _book.lock:
+        known = shapes in _book.met
+        _book.met.add(shapes)
+    if known:
+        return lambda: None
+    # Traced here: other threads do not have this one's settings of JAX, and Python runs one at a time anyway.
+    lowered = [function.lower(*rest) for function, *rest in calls()]
+    threads = [threading.Thread(target=one.compile, daemon=True) for one in lowered]
+    for thread in threads:
+        thread.start()
+
+    def wait() -> None:
+        for thread in threads:
+            thread.join()
+
+    return wait
 
 
 def compiled_functions() -> list[Any]:

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsvm.numerics.once import once
 from jaxsvm.numerics.precision import in_double, like, widened
 from jaxsvm.problems.definiteness import negative_curvature
-from jaxsvm.result import Answer, Fit, Status, StatusCode
+from jaxsvm.result import Answer, Certificate, Fit, Status, StatusCode
 from jaxsvm.stopping import stop_excess
 from jaxsvm.validation import require_solves
 
@@ -57,17 +57,25 @@ class Progress(NamedTuple):
 
 
 def begin(problem: Any, solver: Any, key: Array, init: Any = None) -> Progress:
-    """Progress at the start point, on the solver's own numbers: in a narrow dtype they certify nothing."""
+    """Progress at the start point, of which nothing is certified yet: the decision function 0, to go on from.
+
+    A certificate of the start would be a fifth of the compile time, and be replaced by the first round's.
+    """
     require_solves(solver, problem)
     state = solver.init(problem, key, init)
-    point, s = solver.dual_point(problem, state)
-    answer = problem.certified(point, s, problem.dtype)
-    infinite = jnp.asarray(jnp.inf, problem.dtype)
-    if jnp.finfo(problem.dtype).bits < 64:
-        answer = answer._replace(certificate=answer.certificate._replace(relative_gap=infinite))
+    point, _ = solver.dual_point(problem, state)
+    infinite, nothing = jnp.asarray(jnp.inf, problem.dtype), jnp.zeros((problem.n,), problem.dtype)
     return Progress(
         state=state,
-        answer=jax.tree.map(lambda leaf: leaf.astype(problem.dtype), answer),
+        answer=Answer(
+            # Of two rows the last is the feasible one.
+            alpha=(point[-1] if point.ndim == 2 else point).astype(problem.dtype),
+            dual_coef=nothing,
+            bias=jnp.zeros((), problem.dtype),
+            R=jnp.ones((), problem.dtype),
+            margins=nothing,
+            certificate=Certificate(infinite, -infinite, infinite),
+        ),
         status=jnp.where(problem.feasible, Status.RUNNING, Status.INFEASIBLE).astype(jnp.int32),
         excess=infinite,
         refreshed=jnp.zeros((), jnp.int32),
@@ -80,33 +88,47 @@ def begin(problem: Any, solver: Any, key: Array, init: Any = None) -> Progress:
 
 
 def advance(problem: Any, solver: Any, progress: Progress, chunks: Any = None) -> Progress:
-    """Take chunks of steps until certification is due (or `chunks` of them are done)."""
+    """Take chunks of steps until certification is due (or `chunks` of them are done), the last one cut at the cap."""
+    return last_steps(problem, solver, whole_chunks(problem, solver, progress, chunks))
 
-    def waiting(progress: Progress) -> Array:
-        return (progress.status == Status.RUNNING) & ~due(solver, progress)
+
+def whole_chunks(problem: Any, solver: Any, progress: Progress, chunks: Any = None) -> Progress:
+    """Take chunks until certification is due, `chunks` of them are done, or the cap is nearer than another one."""
 
     def chunk(progress: Progress) -> Progress:
         state = run_steps(problem, solver, progress.state, solver.check_every)
         return look(problem, solver, progress, state)
 
-    def room(progress: Progress) -> Array:
-        return steps_taken(progress) + solver.check_every <= solver.max_steps
+    def going(carry: tuple[Array, Progress]) -> Array:
+        done, progress = carry
+        more = _waiting(solver, progress) & has_room(solver, steps_taken(progress))
+        return more if chunks is None else more & (done < chunks)
 
-    done, progress = lax.while_loop(
-        lambda carry: waiting(carry[1]) & room(carry[1]) & (True if chunks is None else carry[0] < chunks),
-        lambda carry: (carry[0] + 1, chunk(carry[1])),
-        (jnp.zeros((), jnp.int32), progress),
-    )
-    # The last chunk may be shorter: the cap is exact. Single steps, and only there: under vmap each would copy
-    # its carry.
-    short = waiting(progress) & ~room(progress)
+    start = (jnp.zeros((), jnp.int32), progress)
+    return lax.while_loop(going, lambda carry: (carry[0] + 1, chunk(carry[1])), start)[1]
+
+
+def last_steps(problem: Any, solver: Any, progress: Progress) -> Progress:
+    """Where a chunk has no room: single steps up to the cap, which is exact; else nothing.
+
+    Only there: under vmap each would copy its carry. The host driver compiles them where it gets there.
+    """
+    short = _waiting(solver, progress) & ~has_room(solver, steps_taken(progress))
     state = lax.while_loop(
         lambda state: short & (state.counters.steps < solver.max_steps),
         lambda state: solver.step(problem, state),
         progress.state,
     )
-    del done
     return look(problem, solver, progress, state)
+
+
+def _waiting(solver: Any, progress: Progress) -> Array:
+    return (progress.status == Status.RUNNING) & ~due(solver, progress)
+
+
+def has_room(solver: Any, steps: Any) -> Any:
+    """Whether the cap on steps leaves room for a whole chunk after so many."""
+    return steps + solver.check_every <= solver.max_steps
 
 
 def run_steps(problem: Any, solver: Any, state: Any, steps: int) -> Any:
@@ -251,9 +273,8 @@ def _gave_up(solver: Any, progress: Progress) -> Array:
     return jnp.asarray(solver.final_check == "none") & (progress.excess <= CLAIM)
 
 
-def finish(problem: Any, solver: Any, progress: Progress) -> Fit:
-    """The best certified point as a `Fit`."""
-    del problem, solver
+def finish(progress: Progress) -> Fit:
+    """The best certified point as a `Fit`: nothing is computed."""
     return Fit(**progress.answer._asdict(), status=StatusCode(progress.status), counters=progress.state.counters)
 
 

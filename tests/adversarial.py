@@ -528,7 +528,9 @@ def gram_of(trial: Trial, svm: Any) -> Any:
     points = trial.x
     if form.sparse:
         points = sparse_points(trial)
-    options = {"tiled": {"tile": TILE}, "rank": {"rank": min(RANK, form.n)}}.get(form.held, {})
+    options = {"dense": {"store": True}, "tiled": {"tile": TILE}, "rank": {"rank": min(RANK, form.n)}}.get(
+        form.held, {}
+    )
     return svm.gram(kernel_of(trial.spec, svm.kernels), points, dtype=dtype, **options)
 
 

@@ -25,7 +25,7 @@ def kernel_matrix(gamma=GAMMA):
 
 
 GRAMS = {
-    (dtype, gamma): jaxsvm.gram(RBF(gamma), data()[0].astype(dtype))
+    (dtype, gamma): jaxsvm.gram(RBF(gamma), data()[0].astype(dtype), store=True)
     for dtype in ("float32", "float64")
     for gamma in (GAMMA, 0.3)
 }

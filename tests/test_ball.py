@@ -78,7 +78,11 @@ def test_a_ball_under_tracing_and_in_features():
 def test_what_rounding_hides_is_not_certified(kernel):
     """The points differ by less than the kernel values can tell: no gap is known, and none is said to be 0."""
     x = cloud(np.float32, 2e3)
-    gram = jaxsvm.gram(Precomputed(), x @ x.T) if kernel == "precomputed" else jaxsvm.gram(Polynomial(3, 1.0, 0.0), x)
+    gram = (
+        jaxsvm.gram(Precomputed(), x @ x.T)
+        if kernel == "precomputed"
+        else jaxsvm.gram(Polynomial(3, 1.0, 0.0), x, store=True)
+    )
     problem = jaxsvm.meb_problem(gram)
     fit = solved(problem)
     K = np.asarray(gram.K, np.float64)

@@ -13,7 +13,7 @@ from oracle import laplacian, linear, poly, rbf
 
 from jaxsvm.errors import InputError, PrecisionWarning
 from jaxsvm.gram.build import gram
-from jaxsvm.gram.dense import DenseGram
+from jaxsvm.gram.dense import DenseGram, with_values
 from jaxsvm.gram.low_rank import LowRankGram
 from jaxsvm.gram.tiled import TiledGram
 from jaxsvm.kernels import RBF, Function, Laplacian, Linear, Polynomial, Precomputed
@@ -37,7 +37,7 @@ TRUTH = {
     "sum": (RBF(0.4) + 0.5 * Linear(), lambda x, z: rbf(x, z, 0.4) + 0.5 * linear(x, z)),
 }
 STORAGE = {
-    "dense": {},
+    "dense": {"store": True},
     "tiled": {"tile": TILE},
 }
 
@@ -153,7 +153,7 @@ STATIONARY_KERNELS = {
 def test_one_row_of_composed_stationary_kernels(name):
     """A row has a path of its own, which uses stored squared norms."""
     kernel, truth = STATIONARY_KERNELS[name]
-    operator = gram(kernel, X + 100, tile=TILE)
+    operator = gram(kernel, X + 100, tile=TILE).with_squares()
     assert operator.squares is not None
     np.testing.assert_allclose(jax.jit(lambda o, i: o.row(i))(operator, 4), truth(X, X)[4], rtol=1e-11)
 
@@ -178,10 +178,20 @@ def test_any_tile_and_one_point(tile):
 
 
 def test_memory_budget_decides():
-    assert isinstance(gram(RBF(0.4), X, memory=8 * N * N), DenseGram)
-    assert isinstance(gram(RBF(0.4), X, memory=8 * N * N - 1), TiledGram)
-    assert isinstance(gram(RBF(0.4), X, memory=8 * N * N - 1, dtype=np.float32), DenseGram)
-    assert isinstance(gram(RBF(0.4), X, tile=TILE, memory=2**40), TiledGram)
+    def stored(**options):
+        operator = gram(RBF(0.4), X, **options)
+        return isinstance(with_values(operator), DenseGram)
+
+    assert isinstance(gram(RBF(0.4), X), TiledGram)  # nothing is computed yet
+    assert isinstance(gram(RBF(0.4), X, store=True, memory=0), DenseGram)
+    assert stored(memory=8 * N * N)
+    assert not stored(memory=8 * N * N - 1)
+    assert stored(memory=8 * N * N - 1, dtype=np.float32)
+    assert not stored(tile=TILE, memory=2**40)
+    assert not stored(store=False)
+    np.testing.assert_array_equal(with_values(gram(RBF(0.4), X)).K, gram(RBF(0.4), X, store=True).K)
+    with pytest.raises(InputError, match="store is True"):
+        gram(RBF(0.4), X, tile=TILE, store=True)
 
 
 def test_a_users_function():
@@ -248,7 +258,7 @@ def test_shift_and_points_belong_together():
 
 def test_dense_diagonal_is_exact_and_the_matrix_symmetric():
     x = (np.random.default_rng(2).normal(size=(300, 20)) * 30).astype(np.float32)
-    operator = gram(RBF(1e-3), x)
+    operator = gram(RBF(1e-3), x, store=True)
     assert (np.asarray(operator.diag()) == 1).all()
     np.testing.assert_allclose(operator.K, operator.K.T, atol=2e-6)
     np.testing.assert_allclose(operator.K, rbf(x, x, 1e-3), atol=5e-6)
@@ -471,7 +481,9 @@ def test_tiled_derivatives_never_hold_the_matrix(columns):
         analysis = program.lower(scalar, x, v).compile().memory_analysis()
         assert analysis.temp_size_in_bytes < whole / 8, (name, analysis.temp_size_in_bytes)
         assert analysis.temp_size_in_bytes < 8 * n * tile * 4, (name, analysis.temp_size_in_bytes)
-    dense = jax.jit(lambda g, x, v: gram(RBF(g), x).matvec(v)).lower(scalar, x, v).compile().memory_analysis()
+    dense = (
+        jax.jit(lambda g, x, v: gram(RBF(g), x, store=True).matvec(v)).lower(scalar, x, v).compile().memory_analysis()
+    )
     assert dense.temp_size_in_bytes >= whole  # the measure sees a stored matrix
 
 

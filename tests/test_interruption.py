@@ -42,6 +42,7 @@ def first(*arguments):
     print("begin", file=sys.stderr, flush=True)
     loop._burst = burst
     return result
+first.lower = burst.lower
 loop._burst = first
 from jaxsvm.cli import main
 main()
@@ -267,15 +268,16 @@ def test_an_interruption_as_a_fit_ends_is_not_forgotten():
 def test_an_interruption_within_the_last_burst_is_not_forgotten(monkeypatch):
     from jaxsvm import loop
 
-    burst = loop._burst
+    certify = loop._certify
 
     def pressed(*arguments):
-        result = burst(*arguments)
-        if int(result[0].status) == jaxsvm.Status.CONVERGED:
+        result = certify(*arguments)
+        if int(result.status) == jaxsvm.Status.CONVERGED:
             signal.raise_signal(signal.SIGINT)
         return result
 
-    monkeypatch.setattr(loop, "_burst", pressed)
+    pressed.lower = certify.lower
+    monkeypatch.setattr(loop, "_certify", pressed)
     path = jaxsvm.solve_path(
         jaxsvm.svm_problem(interrupted.GRAM, interrupted.Y), [0.1, 1.0, 10.0], solver=interrupted.PAIRS
     )
@@ -294,6 +296,7 @@ def test_folds_keep_what_was_certified(monkeypatch):
             signal.raise_signal(signal.SIGINT)
         return burst(*arguments)
 
+    pressed.lower = burst.lower
     monkeypatch.setattr(loop, "_burst", pressed)
     problem, Cs = jaxsvm.hinge_problem, [0.1, 1.0, 1e3]
     with pytest.warns(jaxsvm.ConvergenceWarning):
@@ -314,6 +317,7 @@ def test_what_has_no_half_answer_raises(monkeypatch):
         signal.raise_signal(signal.SIGINT)
         return burst(*arguments)
 
+    pressed.lower = burst.lower
     monkeypatch.setattr(loop, "_burst", pressed)
     with pytest.raises(KeyboardInterrupt):
         jaxsvm.C_grid(jaxsvm.svm_problem(interrupted.GRAM, interrupted.Y), 4)

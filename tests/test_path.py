@@ -657,7 +657,7 @@ def test_a_second_path_compiles_nothing():
         assert len(seen) == 0
 
 
-PROGRAMS = [loop._begin, loop._burst, loop._finish]
+PROGRAMS = [loop._begin, loop._burst, loop._certify]
 PROGRAMS += [
     value
     for module in (working_set, grid, lanes, pairs, coarse_to_fine)

@@ -121,7 +121,7 @@ def test_a_hinge_fit_goes_as_far_as_its_numbers_allow(C):
     """Below the floor of float32 coefficients a longer w is certified beside the same dual point."""
     x, y = clouds(60, 5)
     with jax.enable_x64(False):
-        gram = jaxsvm.gram(RBF(0.2), x)
+        gram = jaxsvm.gram(RBF(0.2), x, store=True)
         fit = jaxsvm.fit(jaxsvm.hinge_problem(gram, y, C, bias="free"), jaxsvm.SMO(tol=1e-3))
     assert fit.status.name == "CONVERGED"
     assert judged(gram.K, y, C, fit) <= 1.1e-3
@@ -176,7 +176,7 @@ def test_a_solution_on_its_support_is_certified_as_it_is_returned(bias, C):
     """`implicit.solution` in float32: with the bias that the system gave, not the best one."""
     x, y = clouds(60, 3)
     with jax.enable_x64(False):
-        gram = jaxsvm.gram(RBF(0.3), x)
+        gram = jaxsvm.gram(RBF(0.3), x, store=True)
         found = jaxsvm.implicit.solution(jaxsvm.hinge_problem(gram, y, C, bias=bias))
     K, a, b = np.asarray(gram.K, float), np.clip(np.asarray(found.alpha, float), 0, C), float(found.bias)
     coef, offset = np.asarray(found.dual_coef, float), float(bias == "regularized")
@@ -213,7 +213,7 @@ def test_a_dual_value_whose_quadratic_form_cancels_is_not_believed():
 def test_lanes_in_a_compiled_function_are_certified_alike():
     x, y = clouds(40, 3)
     with jax.enable_x64(False):
-        gram = jaxsvm.gram(RBF(0.3), x)
+        gram = jaxsvm.gram(RBF(0.3), x, store=True)
 
         def solve(C):
             return jaxsvm.fit(jaxsvm.hinge_problem(gram, y, C, bias="free"), jaxsvm.SMO(tol=1e-4))
@@ -246,7 +246,7 @@ def test_a_large_matrix_that_nobody_vouches_for_is_looked_into_with_x64_off():
     """Lanczos products in float64 with the flag off; parts of a kernel's own matrix are vouched for."""
     x, y = clouds(2100, 4)
     with jax.enable_x64(False):
-        whole = jaxsvm.gram(RBF(0.2), x)
+        whole = jaxsvm.gram(RBF(0.2), x, store=True)
         given = jaxsvm.gram(Precomputed(), whole.K)
         assert part_of(whole, whole.K[:50, :50]).definite
         assert not part_of(given, whole.K[:50, :50]).definite
@@ -265,7 +265,7 @@ def test_a_path_over_an_indefinite_kernel_is_not_converged():
 
 def test_a_definite_matrix_that_was_computed_elsewhere_converges():
     x, y = clouds(60, 4)
-    K = np.asarray(jaxsvm.gram(RBF(0.3), x).K)
+    K = np.asarray(jaxsvm.gram(RBF(0.3), x, store=True).K)
     for bias in ("regularized", "free"):
         problem = jaxsvm.hinge_problem(jaxsvm.gram(Precomputed(), K), y, 1.0, bias=bias)
         assert jaxsvm.fit(problem, jaxsvm.SMO(tol=1e-3)).status.name == "CONVERGED"

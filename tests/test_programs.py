@@ -91,4 +91,4 @@ def test_nothing_is_cleared_while_another_thread_runs_a_driver(crowded):
 
 def test_every_program_of_the_library_is_known():
     names = {function.__name__ for function in programs.compiled_functions()}
-    assert {"begin", "_finish", "_burst", "_values", "dense_values", "measured", "_advance"} <= names
+    assert {"begin", "_certify", "_burst", "_values", "dense_values", "measured", "_advance"} <= names

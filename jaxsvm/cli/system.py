@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-import sys
 import tempfile
 import threading
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxsvm.cache import keep_programs
 from jaxsvm.errors import InputError
 from jaxsvm.gram.tiled import BUILD_TILE
 from jaxsvm.interruption import Interruption
@@ -128,21 +128,4 @@ def use_cache() -> None:
         return
     if wanted is None and getattr(jax.config, "jax_compilation_cache_dir", None):
         return  # JAX's own setting
-    directory = Path(wanted) if wanted is not None else _cache_home() / "jaxsvm" / "xla"
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return  # a home that cannot be written to costs time, not the answer
-    jax.config.update("jax_compilation_cache_dir", str(directory))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-
-
-def _cache_home() -> Path:
-    if os.environ.get("XDG_CACHE_HOME"):
-        return Path(os.environ["XDG_CACHE_HOME"])
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", str(Path.home() / "AppData" / "Local")))
-    return Path.home() / ".cache"
+    keep_programs(wanted)

@@ -14,7 +14,6 @@ from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm.errors import is_concrete
-from jaxsvm.gram.dense import DenseGram
 from jaxsvm.gram.low_rank import LowRankGram
 from jaxsvm.numerics import nystroem
 from jaxsvm.numerics.cholesky import padded_factor
@@ -35,7 +34,7 @@ def plan(problem: Any, support: Any) -> tuple[tuple[int, ...], str]:
     if not problem.bounded:
         if isinstance(problem.gram, LowRankGram):
             return (), "features"
-        if not isinstance(problem.gram, DenseGram):  # a factor would break the promise of O(n tile) memory
+        if not problem.gram.may_store:  # a factor would break the promise of O(n tile) memory
             return (), "nystroem"
     sizes = factor_sizes(problem.n, support)
     return (sizes, "cholesky") if sizes[-1] <= FACTOR_LIMIT else ((), "nystroem")

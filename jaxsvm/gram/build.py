@@ -1,8 +1,8 @@
 """Gram operators: the kernel matrix of a data set, by rows, blocks and products, stored or not.
 
-`gram(kernel, x)` chooses: `DenseGram` stores all n x n values where they fit a stated memory budget, `TiledGram`
-computes rows on demand in O(n d) memory, `LowRankGram` (`jaxsvm.gram.low_rank`) works on features. All three are
-pytrees with the same methods, and differentiable with respect to kernel parameters and data.
+`gram(kernel, x)` computes nothing: `TiledGram` computes rows on demand in O(n d) memory, and knows the budget that a
+solver may take to store all n x n values, as a `DenseGram`; `LowRankGram` (`jaxsvm.gram.low_rank`) works on features.
+All three are pytrees with the same methods, and differentiable with respect to kernel parameters and data.
 """
 
 import warnings
@@ -34,6 +34,7 @@ def gram(
     tile: int | None = None,
     rank: int | None = None,
     *,
+    store: bool | None = None,
     dtype: Any = None,
     memory: int = MEMORY,
     method: str = "nystroem",
@@ -45,11 +46,14 @@ def gram(
     Args:
         kernel: A kernel of `jaxsvm.kernels`, or a function of two points.
         x: The points, `(n, d)`: NumPy or JAX array, SciPy CSR; for `Precomputed()` the kernel matrix `(n, n)`.
-        tile: Rows at a time: makes a `TiledGram`, whatever the size.
+        tile: Rows at a time: makes a `TiledGram` whose values nobody stores, whatever the size.
         rank: Features: makes a `LowRankGram`.
+        store: True stores all values now, whatever they take: worth it where one operator serves several calls. False:
+            nobody does. None: a fit, a path or a cross-validation does where its solver is faster for it and the budget
+            permits, and lets go of them in the end.
         dtype: Of the kernel values; None: that of the data. float32 values with float64 data keep solver vectors in
             float64.
-        memory: Budget in bytes for stored kernel values; a `TiledGram` where n x n of them need more.
+        memory: Budget in bytes for stored kernel values, where `store` is None.
         method: "nystroem" or "fourier", with `rank`.
         landmarks: "pivoted" (greedy, by pivoted Cholesky) or "random", with "nystroem".
         key: A random key for what is random; None takes key 0.
@@ -61,6 +65,8 @@ def gram(
         InputError: On bad points, an asymmetric precomputed matrix, or values out of range.
     """
     kernel = as_kernel(kernel)
+    if store and (tile is not None or rank is not None):
+        raise InputError("store is True: leave `tile` and `rank` None, which say that values are not stored.")
     if isinstance(kernel, Precomputed):
         return _precomputed(kernel, x, dtype)
     for name, value in (("tile", tile), ("rank", rank)):
@@ -77,10 +83,10 @@ def gram(
     if is_concrete(far):
         _warn_of_collapse(float(far), points.dtype)
     n = points.shape[0]
-    if tile is None and n * n * dtype.itemsize <= memory:
+    if store:
         return DenseGram(kernel, points, shift, dense_values(kernel, points, dtype, near), near)
-    squares = (points * points).sum(axis=1) if kernel.stationary and not isinstance(points, CSR) else None
-    return TiledGram(kernel, points, shift, min(tile or BUILD_TILE, n), dtype, squares, near)
+    budget = memory if tile is None and store is None else 0
+    return TiledGram(kernel, points, shift, min(tile or BUILD_TILE, n), dtype, None, near, budget)
 
 
 def _warn_of_collapse(far: float, dtype: Any) -> None:

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int
 from jaxsvm.gram.tiled import BUILD_TILE, OfPoints, TiledGram
 from jaxsvm.kernels import Kernel, Precomputed
 from jaxsvm.numerics.products import matmul
+from jaxsvm.padding import on_device
 from jaxsvm.points import CSR, dense_rows
 
 WIDE_TILE = 256
@@ -85,6 +86,14 @@ class DenseGram(OfPoints):
         return self.matvec(v)
 
 
+def with_values(gram: Any) -> Any:
+    """The operator with all its values stored, where its budget permits; else as it is."""
+    if gram.stored or not gram.may_store:
+        return gram
+    K = dense_values(gram.kernel, gram.x, gram.dtype, gram.near)
+    return DenseGram(gram.kernel, gram.x, gram.shift, K, gram.near)
+
+
 @jax.jit(static_argnames=("dtype", "near"))
 def dense_values(kernel: Kernel, points: Any, dtype: Any, near: bool) -> Float[Array, "n n"]:
     """All kernel values, by tiles of rows into one buffer: a tile stays in cache between product and exponential."""
@@ -109,7 +118,7 @@ def dense_values(kernel: Kernel, points: Any, dtype: Any, near: bool) -> Float[A
 def part_of(gram: Any, K: Float[Array, "m m"]) -> DenseGram:
     """The operator of kernel values between some of the points of another one, `(m, m)`."""
     places = np.arange(K.shape[0], dtype=np.int32)
-    return DenseGram(Precomputed(), jnp.asarray(places), jnp.asarray(np.zeros((0,), K.dtype)), K, vouched=gram.definite)
+    return DenseGram(Precomputed(), on_device(places), on_device(np.zeros((0,), K.dtype)), K, vouched=gram.definite)
 
 
 @jax.jit

@@ -50,6 +50,15 @@ class LowRankGram:
     values: Any = dataclasses.field(default=None, metadata={"static": True})
 
     stored = False
+    may_store = False
+
+    def lengthened(self, size: int) -> None:
+        """None: landmarks and features are what compiles for every n."""
+        del size
+
+    def with_squares(self) -> "LowRankGram":
+        """The operator as it is."""
+        return self
 
     @property
     def n(self) -> int:

@@ -8,6 +8,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from jaxsvm.numerics.selection import entry
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +28,7 @@ class SignedGram:
 
     def row(self, i: Int[Array, ""]) -> Float[Array, " n"]:
         """`B[i]`, n kernel evaluations."""
-        return self._signed(self.y[i] * self.y, self.gram.row(i))
+        return self._signed(entry(self.y, i) * self.y, self.gram.row(i))
 
     def rows(self, index: Int[Array, " t"]) -> Float[Array, "t n"]:
         """`B[index]`."""

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int
 from jaxsvm.gram.basis import KernelBasis
 from jaxsvm.kernels import Kernel
 from jaxsvm.numerics.products import matmul
+from jaxsvm.padding import lengthened, may_be_padded
 from jaxsvm.points import CSR, by_row_tiles, dense_rows, product, taken, transposed_product
 
 BUILD_TILE = 128
@@ -27,6 +28,19 @@ class OfPoints:
 
     stored = False
     """Whether all kernel values are there: then a block of them costs nothing but reading."""
+
+    @property
+    def may_store(self) -> bool:
+        """Whether whoever works with the operator may store all values: they are, or fit the budget."""
+        return self.stored
+
+    def with_squares(self) -> Any:
+        """The operator with what rows on demand are faster for."""
+        return self
+
+    def lengthened(self, size: int) -> Any:
+        """The operator of more points, the first one again and again; None where that would not be cheap."""
+        del size
 
     @property
     def definite(self) -> bool:
@@ -71,8 +85,10 @@ class TiledGram(OfPoints):
         shift: What was subtracted from the points, `(d,)`.
         tile: Rows of the matrix held at a time; static.
         dtype: Of the kernel values; static.
-        squares: `|x_i|^2`, `(n,)`, for dense points of a stationary kernel; else None.
+        squares: `|x_i|^2`, `(n,)`, for dense points of a stationary kernel, once somebody computes rows; else None.
         near: Whether the points are known to be near the origin; static.
+        memory: Bytes that a solver may take to store all values (`jaxsvm.gram.dense.with_values`); 0: it may not;
+            static.
     """
 
     kernel: Kernel
@@ -82,11 +98,31 @@ class TiledGram(OfPoints):
     dtype: Any = dataclasses.field(metadata={"static": True})
     squares: Float[Array, " n"] | None = None
     near: bool = dataclasses.field(default=False, metadata={"static": True})
+    memory: int = dataclasses.field(default=0, metadata={"static": True})
 
     @property
     def n(self) -> int:
         """How many points."""
         return self.x.shape[0]
+
+    @property
+    def may_store(self) -> bool:
+        """Whether all values fit the budget."""
+        return self.n**2 * jnp.dtype(self.dtype).itemsize <= self.memory
+
+    def with_squares(self) -> "TiledGram":
+        """The operator with its `squares`, where its kernel has use for them."""
+        if self.squares is not None or not self.kernel.stationary or isinstance(self.x, CSR):
+            return self
+        return dataclasses.replace(self, squares=_squares(self.x))
+
+    def lengthened(self, size: int) -> "TiledGram | None":
+        """The operator of more points, the first one again and again; None of CSR points."""
+        if isinstance(self.x, CSR) or not may_be_padded(self.x):
+            return None
+        tile = BUILD_TILE if self.tile == self.n else self.tile
+        squares = None if self.squares is None else lengthened(self.squares, size)
+        return dataclasses.replace(self, x=lengthened(self.x, size), squares=squares, tile=min(tile, size))
 
     def row(self, i: Int[Array, ""]) -> Float[Array, " n"]:
         """`K[i]`, n kernel evaluations: one pass over the points."""
@@ -149,6 +185,11 @@ class TiledGram(OfPoints):
         if self.kernel.linear:
             return self.kernel.matrix(x.astype(self.dtype), z.astype(self.dtype))
         return self.kernel.matrix(x, z, near=self.near, same=same, squares=squares).astype(self.dtype)
+
+
+@jax.jit
+def _squares(x: Array) -> Array:
+    return (x * x).sum(axis=1)
 
 
 def _support_matvec(gram: Any, v: Float[Array, " n"], tile: int) -> Float[Array, " n"]:

@@ -21,6 +21,7 @@ from jaxsvm.model import is_right
 from jaxsvm.model_selection.folds import Fold, fold_masks
 from jaxsvm.path.defaults import exact_solver
 from jaxsvm.path.solve import checked_values, solve_together
+from jaxsvm.ready import ready
 from jaxsvm.result import Certificate, Fit, StatusCode
 from jaxsvm.solvers.start import Start
 
@@ -209,6 +210,7 @@ def C_grid(  # noqa: N802 (C is the field's name)
     pull = np.asarray(problem.signed.support_matvec(weights))
     low = float(1 / max(pull.max() * float(weights.max()), float(first.diagonal.max()), np.finfo(float).tiny))
     solver, key = exact_solver(first, 1e-2), jax.random.key(0)
+    problem = ready(problem, solver)
     high, before, warm = low, None, None
     with watching() as stop:
         while high < low * largest:

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float
 from jaxsvm.derivatives.rule import differentiable
 from jaxsvm.errors import InputError
 from jaxsvm.gram.build import gram
+from jaxsvm.gram.dense import with_values
 from jaxsvm.interruption import Interruption, on_host_stacked, watching
 from jaxsvm.kernels import Kernel
 from jaxsvm.loop import drive
@@ -85,7 +86,7 @@ def evaluate(
     The fits are the host driver's, which hears Ctrl-C; the rest is one compiled function of them.
     """
     log_C, logs = parameters
-    here, C = gram(objective.kernel(logs, data.leaves), data.x), jnp.exp(log_C)
+    here, C = with_values(gram(objective.kernel(logs, data.leaves), data.x)), jnp.exp(log_C)
     fits = []
     with watching(stop) as stop:
         weights = [None] if data.folds is None else [np.asarray(train) for train in data.folds[0]]
@@ -106,7 +107,7 @@ def measured(parameters: Any, fits: Fit, data: HeldOut, objective: Objective) ->
 
 def _loss(parameters: Any, fits: Fit, data: HeldOut, objective: Objective) -> tuple[Array, Outcome]:
     log_C, logs = parameters
-    here, C = gram(objective.kernel(logs, data.leaves), data.x), jnp.exp(log_C)
+    here, C = with_values(gram(objective.kernel(logs, data.leaves), data.x)), jnp.exp(log_C)
     if data.folds is None:
         problem = svm_problem(here, data.y, C)
         fitted = differentiable(problem, fits)

@@ -35,7 +35,7 @@ def argmax(values: Float[Array, " n"]) -> tuple[Float[Array, ""], Int[Array, ""]
 
 def entry(values: Float[Array, " n"], index: Int[Array, ""]) -> Float[Array, ""]:
     """`values[index]` for an index that is known to be in range (spares the wrap-around of negative ones)."""
-    return lax.dynamic_slice(values, (index,), (1,))[0]
+    return lax.dynamic_index_in_dim(values, index, keepdims=False, allow_negative_indices=False)
 
 
 def lowest(values: Float[Array, " n"]) -> Int[Array, ""]:
@@ -66,7 +66,7 @@ def _argmin_in_blocks(values: Float[Array, " n"]) -> tuple[Float[Array, ""], Int
     if n % block:  # the tail is one block more; the slice below overlaps its neighbour instead of padding
         minima = jnp.append(minima, values[whole * block :].min())
     start = jnp.minimum(_argmin_native(minima)[1] * block, n - block)
-    value, index = _argmin_native(lax.dynamic_slice(values, (start,), (block,)))
+    value, index = _argmin_native(lax.dynamic_slice_in_dim(values, start, block, allow_negative_indices=False))
     return value, start + index
 
 

@@ -10,6 +10,23 @@ from jaxsvm.numerics.once import once
 
 SMALLEST = 256
 """Below, a system costs what it costs to start it."""
+LEAST = 64
+"""Sizes of padded data sets are multiples of it."""
+SHARES = ((1024, 4), (4096, 32), (16384, 64))
+"""Up to so many samples there are so many sizes between two powers of two: a small fit takes less time than its
+programs, a large one is not to take longer. More samples are not padded."""
+LARGEST = SHARES[-1][0]
+
+
+def size_class(n: int) -> int:
+    """How many samples n of them are padded to (`jaxsvm.padding`): up to 255 more, a quarter of a small n."""
+    if n < 1:
+        return n
+    for limit, share in SHARES:
+        if n <= limit:
+            step = max(LEAST if n <= 1024 else LEAST // 2, 2 ** ((n - 1).bit_length() - 1) // share)
+            return -(-n // step) * step
+    return n
 
 
 def size_classes(limit: int) -> tuple[int, ...]:

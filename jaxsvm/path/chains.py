@@ -146,7 +146,7 @@ def _run_lanes(
     progress = _stack([_begin(here, solver, key, None) for here in problems])
 
     def settle(lane: int) -> None:
-        fits[places[lane]] = fitted = _finish(problem.at(Cs[places[lane]]), solver, _lane(progress, np.int32(lane)))
+        fits[places[lane]] = fitted = finish(_lane(progress, np.int32(lane)))
         warn_unless_converged(fitted, solver)
         if found is not None and not stop.seen:
             found(places[lane], fitted)
@@ -289,7 +289,6 @@ def _gather(lanes: Any, kept: Any) -> Any:
 
 
 _begin = jax.jit(begin)
-_finish = jax.jit(finish)
 
 
 @jax.jit

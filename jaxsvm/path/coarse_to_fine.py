@@ -25,12 +25,14 @@ from jaxsvm.gram.signed import SignedGram
 from jaxsvm.interruption import Interruption, interrupted, nothing, on_host_stacked, unreached, watching
 from jaxsvm.loop import drive, warn_unless_converged
 from jaxsvm.numerics.precision import in_double, widened
+from jaxsvm.padding import on_device
 from jaxsvm.path.block_newton import BlockNewton
 from jaxsvm.path.grid import Grid, Point, backend, in_lane
 from jaxsvm.path.lanes import solve_by_lanes
 from jaxsvm.path.pairs import solve_by_pairs
 from jaxsvm.problems.definiteness import negative_curvature
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
+from jaxsvm.programs import compiled_ahead
 from jaxsvm.result import Answer, Counters, Fit, Status, StatusCode
 from jaxsvm.solvers.frank_wolfe import FrankWolfe
 from jaxsvm.solvers.start import Start
@@ -61,13 +63,29 @@ def solve_grids(
     """
     with watching(stop) as stop:
         easy = sum(grid.easy for grid in grids)
+        wait = compiled_ahead(lambda: _last_call(grids, solver), grids[0].problems[0], _width(grids, solver))
         try:
             if backend() != "cpu" or easy >= FULL * solver.lanes or isinstance(grids[0].problems[0].gram, LowRankGram):
                 solve_by_lanes(grids, solver, key, stop)
             solve_by_pairs(grids, solver, key, stop)
         except KeyboardInterrupt:  # of a handler of the user's own
             stop.note()
+        wait()
         return _certified(grids, solver, key, done, stop)
+
+
+def _width(grids: list[Grid], solver: BlockNewton) -> int:
+    """Points that are certified by one product."""
+    return min(solver.lanes, sum(len(grid.logs) for grid in grids))
+
+
+def _last_call(grids: list[Grid], solver: BlockNewton) -> list[tuple[Any, ...]]:
+    """The program that certifies all values in the end, by the shapes of its arguments."""
+    whole, width = grids[0].problems[0], _width(grids, solver)
+    none: Any = np.zeros(0)
+    vectors = [[jax.ShapeDtypeStruct((whole.n,), whole.dtype)] * width] * 4
+    penalties, counters = np.zeros((width,), whole.dtype), _counters([Point(none, none, 0, 0)] * width)
+    return [(_finish, whole, *vectors, penalties, counters, solver.tol)]
 
 
 def _certified(grids: list[Grid], solver: BlockNewton, key: Array, done: Any, stop: Interruption) -> list[Fit]:
@@ -76,7 +94,7 @@ def _certified(grids: list[Grid], solver: BlockNewton, key: Array, done: Any, st
     tasks = [(number, place) for number, place in every if not stop.seen or place in grids[number].points]
     if not tasks:
         return [on_host_stacked([nothing(problem) for problem in grid.problems]) for grid in grids]
-    width = min(solver.lanes, len(every))
+    width = _width(grids, solver)
     groups = []
     for first in range(0, len(tasks), width):
         group = [tasks[min(first + lane, len(tasks) - 1)] for lane in range(width)]  # the last one fills up
@@ -118,7 +136,7 @@ def _of_grid(fits: Fit, tasks: list[tuple[int, int]], number: int, grid: Grid) -
     lanes = {place: lane for lane, (other, place) in enumerate(tasks) if other == number}
     if len(lanes) == len(grid.logs):
         first = lanes[0]
-        return jax.tree.map(lambda leaf: jnp.asarray(leaf[first : first + len(lanes)]), fits)
+        return jax.tree.map(lambda leaf: on_device(leaf[first : first + len(lanes)]), fits)
 
     def at(place: int) -> Fit:
         nearest = min(lanes, key=lambda other: abs(other - place), default=None)
@@ -152,9 +170,9 @@ def _nearest(grid: Grid, place: int) -> Point:
 
 
 def _counters(points: list[Point]) -> Counters:
-    steps = jnp.asarray(np.asarray([point.steps for point in points], np.int32))
-    none = jnp.asarray(np.zeros(len(points), np.int32))
-    limbs = jnp.asarray(np.asarray([divmod(point.evaluations, 2**20) for point in points], np.int32))
+    steps = on_device(np.asarray([point.steps for point in points], np.int32))
+    none = on_device(np.zeros(len(points), np.int32))
+    limbs = on_device(np.asarray([divmod(point.evaluations, 2**20) for point in points], np.int32))
     return Counters(steps=steps, toward=steps, away=none, drops=none, unpolished=none, evaluations=limbs)
 
 

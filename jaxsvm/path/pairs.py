@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 from jaxsvm.gram.signed import SignedGram
 from jaxsvm.interruption import Interruption
 from jaxsvm.loop import drive
+from jaxsvm.padding import on_device
 from jaxsvm.path.block_newton import BlockNewton
 from jaxsvm.path.grid import (
     RESERVE,
@@ -153,7 +154,7 @@ def _fill(
     steps.
     """
     points = dict(ends)
-    samples = jnp.asarray(np.asarray(working_set.samples, np.int32))
+    samples = on_device(np.asarray(working_set.samples, np.int32))
     for level in middles([0, len(places) - 1]):
         tasks = [(places[middle], places[a], places[b]) for middle, a, b in level]
         for first in range(0, len(tasks), solver.lanes):
@@ -216,7 +217,7 @@ def _solved(
         fit = drive(whole, pairs, key, warn=False, stop=stop, provisional=True)
         x, f = _in_primal_scale(fit.alpha, fit.R), fit.margins
     else:
-        samples = jnp.asarray(np.asarray(working_set.samples, np.int32))
+        samples = on_device(np.asarray(working_set.samples, np.int32))
         part = whole if len(working_set.samples) == whole.n else whole.restrict(samples, gram=working_set.gram)
         point, margins, R = _on_working_set(*start, samples)
         here = Start(point, margins, R, part)

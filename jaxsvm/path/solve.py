@@ -16,12 +16,14 @@ from jaxtyping import Array, Float
 
 from jaxsvm.errors import InputError, is_concrete, require_finite
 from jaxsvm.interruption import Interruption, on_host_stacked, watching
+from jaxsvm.padding import on_device, trimmed
 from jaxsvm.path.block_newton import BlockNewton
 from jaxsvm.path.chains import chain_on_host, chains_in_lanes, chains_traced
 from jaxsvm.path.coarse_to_fine import solve_grids
 from jaxsvm.path.defaults import exact_solver
 from jaxsvm.path.grid import Grid
 from jaxsvm.path.reduction import Reduction
+from jaxsvm.ready import ready_together
 from jaxsvm.result import Certificate, Fit, StatusCode
 from jaxsvm.validation import require_seconds, require_usable, require_whole
 
@@ -138,7 +140,7 @@ def solve_path(
         raise InputError("callback and max_seconds need concrete arrays: call `solve_path` outside jit and vmap.")
     else:
         solvers = [exact_solver(problem, tol) if solver is None else solver for problem in problems]
-        pairs = zip(problems, solvers, strict=True)
+        pairs = zip(ready_together(problems, solvers), solvers, strict=True)
         fits = [chains_traced(problem, one, jnp.asarray(Cs, problem.dtype), key, lanes or 1) for problem, one in pairs]
     together = _stacked(fits) if several else fits[0]
     return Path(Cs=jnp.asarray(Cs, together.alpha.dtype), fits=together)
@@ -172,22 +174,25 @@ def solve_together(
         stop: What ends it, and whoever called for several paths; None: Ctrl-C alone.
     """
     require_usable(BlockNewton(tol=tol))
+    n = problems[0].n
     chained = solver is not None or reduction is not None or lanes is not None
     fits: dict[int, Fit] = {}
     with watching(stop) as stop, stop.within(max_seconds):
+        exact = [exact_solver(problem, tol) if solver is None else solver for problem in problems]
+        problems = ready_together(list(problems), exact)
+        told = None if callback is None else lambda place, fitted: callback(place, trimmed(fitted, n))
         for group in _on_one_gram(problems):
             first = problems[group[0]]
             if not chained and first.kind == "squared hinge" and not any(problems[one].free_bias for one in group):
-                found = _coarse_to_fine([problems[one] for one in group], Cs, tol, key, callback, stop)
+                found = _coarse_to_fine([problems[one] for one in group], Cs, tol, key, told, stop)
                 fits.update(zip(group, found, strict=True))
                 continue
             for one in group:
-                exact = exact_solver(problems[one], tol) if solver is None else solver
                 if lanes in (None, 1):
-                    fits[one] = chain_on_host(problems[one], exact, Cs, key, callback, stop, reduction)
+                    fits[one] = chain_on_host(problems[one], exact[one], Cs, key, told, stop, reduction)
                 else:
-                    fits[one] = chains_in_lanes(problems[one], exact, Cs, key, lanes, callback, stop)
-    return [fits[one] for one in range(len(problems))]
+                    fits[one] = chains_in_lanes(problems[one], exact[one], Cs, key, lanes, told, stop)
+    return [trimmed(fits[one], n) for one in range(len(problems))]
 
 
 def _check(problems: list[Any], Cs: Any, solver: Any, tol: Any, reduction: Any, lanes: Any, max_seconds: Any) -> None:
@@ -252,4 +257,4 @@ def _coarse_to_fine(
     solved = solve_grids(grids, BlockNewton(tol=tol), key, found if callback is not None else None, stop)
     if len(values) == len(Cs) and (places[1:] > places[:-1]).all():  # asked for in increasing order: nothing moves
         return solved
-    return [jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[places]), fits) for fits in solved]
+    return [jax.tree.map(lambda leaf: on_device(np.asarray(leaf)[places]), fits) for fits in solved]

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm.errors import InputError, is_concrete, require_finite
+from jaxsvm.padding import on_device
 
 
 class Labelled(NamedTuple):
@@ -61,7 +62,7 @@ def checked_signs(y: Any, n: int, dtype: Any) -> Float[Array, " n"]:
                 f"y holds the values {shown}{', ...' if len(values) > 5 else ''}: -1 and +1 are needed; "
                 "`jaxsvm.datasets.two_classes` makes them of any two labels."
             )
-    return jnp.asarray(y, dtype)
+    return on_device(np.array(y, dtype)) if is_concrete(y) else jnp.asarray(y, dtype)
 
 
 def require_both_classes(signs: Any, weight: Any) -> None:
@@ -98,6 +99,8 @@ def checked_weights(sample_weight: Any, n: int, dtype: Any) -> tuple[Array | Non
             raise InputError(f"sample_weight has {int((values < 0).sum())} negative value(s): weights are >= 0.")
         if not (values > 0).any():
             raise InputError("sample_weight is zero everywhere: at least one sample must count.")
+        usable: Any = np.asarray(True)
+        return on_device(np.array(values, dtype)), on_device(values > 0), on_device(usable)
     weight = jnp.asarray(sample_weight, dtype)
     return weight, *_usable(weight)
 

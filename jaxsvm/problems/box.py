@@ -12,7 +12,7 @@ which is how it is computed: without cancellation, for any b.
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,7 @@ from jaxsvm.errors import InputError, is_concrete, require_finite
 from jaxsvm.gram.dense import part_of, values_between
 from jaxsvm.gram.signed import SignedGram
 from jaxsvm.numerics.precision import in_double, like, rounded, rounding, widened
+from jaxsvm.padding import in_size_class, lengthened, padded, shortened
 from jaxsvm.problems.arguments import (
     checked_signs,
     checked_weights,
@@ -68,6 +69,8 @@ class BoxProblem:
     """
 
     kind = "box"
+    operator = "gram"
+    padding: ClassVar[Any] = {"y": 1, "q": 1, "upper": 0, "c": None, "diagonal": None}
     solved_by = "SMO"
     corrects = True
     parameter = "C"
@@ -128,7 +131,8 @@ class BoxProblem:
         penalty = positive_scalar("C", C, self.dtype)
         if is_concrete(self.upper, self.C):
             require_costs(C, np.asarray(self.upper, np.float64) / float(self.C), self.dtype)
-        upper, feasible = _rescaled(self, penalty)
+        here = padded(self)
+        upper, feasible = shortened(_rescaled(here, penalty), self.n, here.n)
         return dataclasses.replace(self, C=penalty, upper=upper, feasible=feasible)
 
     def weighted(self, sample_weight: Any) -> "BoxProblem":
@@ -144,7 +148,9 @@ class BoxProblem:
         if is_concrete(self.upper, self.C, weight):
             product = np.asarray(weight, np.float64) * np.asarray(self.upper, np.float64) / float(self.C)
             require_costs(self.C, product, self.dtype)
-        upper, mask, feasible = _reweighted(self, weight, feasible)
+        here = padded(self)
+        weight = weight if here is self else lengthened(weight, here.n, 0)
+        upper, mask, feasible = shortened(_reweighted(here, weight, feasible), self.n, here.n)
         return dataclasses.replace(self, upper=upper, mask=mask, feasible=feasible)
 
     def weights(self) -> np.ndarray | None:
@@ -400,7 +406,7 @@ def hinge_problem(
     penalty = positive_scalar("C", C, vector_dtype(gram))
     signs, weight, mask, feasible, offset = labelled(gram, y, bias, sample_weight, "hinge")
     require_costs(C, sample_weight, signs.dtype)
-    ones, upper, diagonal, feasible = _assembled(gram, signs, penalty, weight, offset, feasible)
+    ones, upper, diagonal, feasible = in_size_class(_assembled, gram, signs, penalty, weight, offset, feasible)
     return BoxProblem(
         gram=gram,
         y=signs,

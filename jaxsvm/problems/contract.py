@@ -23,6 +23,9 @@ class Problem(Protocol):
         corrects: Whether it has `beside`: a w of a smaller primal beside a dual point, where rounding is its floor.
         free_bias: Whether there is an unregularised bias.
         gram: The Gram operator of its n samples.
+        operator: The field of the operator that solvers work on: "gram", as a rule.
+        padding: What its fields of an entry a sample (but `mask`) have for an absent one, by name, None for a copy of
+            the first; None: it cannot be padded (`jaxsvm.padding`).
         feasible: Whether the values make a problem, `()`: known late under tracing.
         diagonal: `Q_ii` (`Kt_ii`), `(n,)`.
         mask: Samples that take part, `(n,)`; None where all do.
@@ -35,6 +38,8 @@ class Problem(Protocol):
     corrects: bool
     free_bias: Any
     gram: Any
+    operator: str
+    padding: Any
     feasible: Any
     diagonal: Any
     mask: Any

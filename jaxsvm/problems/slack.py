@@ -50,6 +50,8 @@ class SlackProblem:
     """
 
     kind = "slack"
+    operator = "gram"
+    padding = None
     solved_by = "StochasticBatchPerceptron"
     corrects = False
     parameter = "nu"

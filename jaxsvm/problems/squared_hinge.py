@@ -15,7 +15,7 @@ The minimum enclosing ball of any points (`jaxsvm.ball`) is another problem of t
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +29,8 @@ from jaxsvm.gram.dense import part_of, values_between
 from jaxsvm.gram.signed import SignedGram
 from jaxsvm.numerics.line_search import best_bias
 from jaxsvm.numerics.precision import rounded, rounding
+from jaxsvm.numerics.products import matmul
+from jaxsvm.padding import in_size_class, lengthened, padded, shortened
 from jaxsvm.problems.arguments import (
     checked_weights,
     labelled,
@@ -59,6 +61,8 @@ class SquaredHingeProblem:
     """
 
     kind = "squared hinge"
+    operator = "gram"
+    padding: ClassVar[Any] = {"y": 1, "ridge": 0, "diagonal": None}
     solved_by = "FrankWolfe"
     corrects = False
     parameter = "C"
@@ -121,7 +125,8 @@ class SquaredHingeProblem:
         """
         penalty = positive_scalar("C", C, self.dtype)
         require_costs(C, self.weights(), self.dtype)
-        ridge, diagonal, feasible = _rescaled(self, penalty)
+        here = padded(self)
+        ridge, diagonal, feasible = shortened(_rescaled(here, penalty), self.n, here.n)
         return dataclasses.replace(self, C=penalty, ridge=ridge, diagonal=diagonal, feasible=feasible)
 
     def weighted(self, sample_weight: Any) -> "SquaredHingeProblem":
@@ -139,7 +144,9 @@ class SquaredHingeProblem:
             product = np.asarray(weight, np.float64) * (1.0 if weights is None else weights)
             require_both_classes(self.y, product)
             require_costs(self.C, product, self.dtype)
-        ridge, diagonal, mask, feasible = _reweighted(self, weight, feasible)
+        here = padded(self)
+        weight = weight if here is self else lengthened(weight, here.n, 0)
+        ridge, diagonal, mask, feasible = shortened(_reweighted(here, weight, feasible), self.n, here.n)
         return dataclasses.replace(self, ridge=ridge, diagonal=diagonal, mask=mask, feasible=feasible)
 
     def on(self, gram: Any) -> "SquaredHingeProblem":
@@ -257,35 +264,41 @@ class SquaredHingeProblem:
         Returns:
             The answer: `dual_coef` is `y beta` as it stands, `alpha` is beta over its sum, rounded.
         """
-        C, y, total = self.costs, self.y, beta.sum()
+        C, y = self.costs, self.y
         margins = s - self.ridge * beta
         if self.free_bias:
             margins = y * self.gram.support_matvec(y * beta)
-        constant = self.offset * (y @ beta)
+        size = jnp.sqrt(jnp.maximum(self.diagonal, 0))
+        # Several sums at once: each by itself is a kernel more to compile, a hundredth of a second.
+        parts = jnp.stack([jnp.ones_like(beta), y, margins, self.ridge * beta, size])
+        total, balance, square, excess, spread = matmul(parts, beta)
+        constant = self.offset * balance
         best = best_bias(margins, y, C, 1.0) if self.free_bias else constant
         bias = rounded(best, dtype)
         returned = margins + y * (bias - constant)
         exact = margins + y * (best - constant) + self.ridge * beta
-        slack, squared_norm = 1 - returned, beta @ margins - constant * (y @ beta)
-        primal = (squared_norm + self.offset * bias**2 + C @ jnp.maximum(slack, 0) ** 2) / 2
-        Q = beta @ (margins + self.ridge * beta)
+        slack, squared_norm, Q = 1 - returned, square - constant * balance, square + excess
         usable = (Q > 0) & (total > 0)
         scale = jnp.where(usable, Q, 1)
         dual = total**2 / (2 * scale)
 
         # Errors of the products: to second order, since primal and dual move together to first. What they may amount
         # to in Q itself counts where beta' K beta cancels: then the dual's Q is anything.
-        size = jnp.sqrt(jnp.maximum(self.diagonal, 0))
-        error = rounding(self.n, s.dtype) * size * (beta @ size)
-        allowance = jnp.where(slack > -error, C * error * (2 * jnp.abs(1 - exact) + error), 0).sum() / 2
+        error = rounding(self.n, s.dtype) * size * spread
+        loss, allowed, moved = jnp.stack(
+            [
+                C * jnp.maximum(slack, 0) ** 2,
+                jnp.where(slack > -error, C * error * (2 * jnp.abs(1 - exact) + error), 0),
+                beta * jnp.abs(exact - Q / jnp.where(usable, total, 1)),
+            ]
+        ).sum(axis=1)
+        primal, allowance = (squared_norm + self.offset * bias**2 + loss) / 2, allowed / 2
         if self.free_bias:  # beta may be off y . beta = 0 by rounding
-            allowance = allowance + 2 * jnp.abs(best * (y @ beta))
+            allowance = allowance + 2 * jnp.abs(best * balance)
         # Of the rounding of alpha: its R is no larger than Q (1 + share) / total^2.
         eps = jnp.finfo(dtype).eps if jnp.finfo(dtype).bits < jnp.finfo(s.dtype).bits else 0.0
-        share = (
-            eps * (beta @ jnp.abs(exact - Q / jnp.where(usable, total, 1))) + (eps / 2 * (beta @ size)) ** 2
-        ) / scale
-        doubt = rounding(self.n, s.dtype) * (beta @ size) ** 2 / scale
+        share = (eps * moved + (eps / 2 * spread) ** 2) / scale
+        doubt = rounding(self.n, s.dtype) * spread**2 / scale
         relative_gap = ((primal + allowance) / dual) * (1 + share) - 1 + doubt**2 + 8 * jnp.finfo(s.dtype).eps
         R = Q / jnp.where(usable, total, 1) ** 2
         return Answer(
@@ -419,7 +432,7 @@ def svm_problem(
     penalty = positive_scalar("C", C, vector_dtype(gram))
     signs, weight, mask, feasible, offset = labelled(gram, y, bias, sample_weight, "squared-hinge")
     require_costs(C, sample_weight, signs.dtype)
-    ridge, diagonal, feasible = _assembled(gram, signs, penalty, weight, offset, feasible)
+    ridge, diagonal, feasible = in_size_class(_assembled, gram, signs, penalty, weight, offset, feasible)
     return SquaredHingeProblem(
         gram=gram,
         y=signs,

@@ -80,6 +80,10 @@ class BallSGD(Solver):
         transform = optax.chain(optax.scale_by_learning_rate(schedule), project_onto_ball(radius))
         return Rule(jnp.zeros((), problem.dtype), schedule, radius, transform)
 
+    def stores(self, problem: BoxProblem) -> bool:
+        """Where there are no features to step in."""
+        return subgradient.features_of(problem) is None
+
     def init(self, problem: BoxProblem, key: Array | None = None, init: Any = None) -> State:
         """The state at w = 0, or at the coefficients `init`, `(n,)`."""
         return subgradient.start(problem, self, key, init)

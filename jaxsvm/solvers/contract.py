@@ -57,17 +57,25 @@ class Solver:
     Attributes:
         solves: Kinds of problems it is for: their `kind`.
         stop: Its stop rule (`jaxsvm.stopping`).
-        unroll: Steps a turn of the inner loop: 5 took a quarter off a light step at n = 5,000, and 0.2 s more to
-            compile; 1 for heavy ones.
+        unroll: Steps a turn of the inner loop: 2 take a twentieth off a light step, 5 no more than that, and each
+            copy of the step 0.1 s to compile; 1 for heavy ones.
         patience: Certificates in a row without progress before a fit is STALLED.
+        pads: Whether drivers may pad concrete problems with absent samples (`jaxsvm.padding`): where these cost little,
+            and draws do not depend on n.
         final_check: "none" where the running excess may end a fit that no certificate bears out.
     """
 
     solves: ClassVar[tuple[str, ...]]
     stop = CERTIFIED_GAP
-    unroll = 5
+    unroll = 2
     patience = 3
+    pads = False
     final_check = "full"
+
+    def stores(self, problem: Any) -> bool:
+        """Whether it is faster with all kernel values stored: drivers do so first, where the Gram operator permits."""
+        del problem
+        return True
 
     def running_excess(self: Any, problem: Any, state: Any) -> Float[Array, ""]:
         """What the stop rule would say of the state as it is, over its threshold: at most 1 claims that it holds."""

@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float
 from jaxsvm.numerics import selection
 from jaxsvm.result import Counters
 from jaxsvm.solvers.contract import SIMPLEX, Solver
-from jaxsvm.solvers.frank_wolfe import FrankWolfe, pair_step, simplex_point
+from jaxsvm.solvers.frank_wolfe import pair_step, simplex_point
 from jaxsvm.solvers.start import start
 
 
@@ -56,7 +56,7 @@ class CoreVectorMachine(Solver):
 
     def init(self, problem: Any, key: Array | None = None, init: Any = None) -> "State":
         """A state whose core is the support of the start point."""
-        return self.at(*start(problem, key, self.start, self.draw, FrankWolfe(), init))
+        return self.at(*start(problem, key, self.start, self.draw, init))
 
     def at(self, alpha: Float[Array, " n"], s: Float[Array, " n"], counters: Counters) -> "State":
         """The state at a given point `alpha` with `s = Kt alpha`."""

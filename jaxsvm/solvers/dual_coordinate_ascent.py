@@ -55,6 +55,10 @@ class SDCA(Solver):
         if self.order not in ORDERS:
             raise InputError(f"order is {self.order!r}: one of {', '.join(ORDERS)} is needed.")
 
+    def stores(self, problem: BoxProblem) -> bool:
+        """Where there are no features, of which a row is a product."""
+        return problem.gram.design is None
+
     def init(self, problem: BoxProblem, key: Array | None = None, init: Any = None) -> "State":
         """The state at a = 0, or at `init`: weights `(n,)`, or weights and margins."""
         if problem.free_bias:

@@ -56,6 +56,7 @@ class FrankWolfe(Solver):
     """
 
     solves = SIMPLEX
+    pads = True
 
     variant: str = dataclasses.field(default="smo", metadata={"static": True})
     tol: Any = 1e-4
@@ -73,8 +74,7 @@ class FrankWolfe(Solver):
 
     def init(self, problem: Any, key: Array | None = None, init: Any = None) -> "State":
         """A state at the start point, or at `init`: weights `(n,)`, or weights and their margins."""
-        pairs = dataclasses.replace(self, variant="smo")
-        return self.at(*start(problem, key, self.start, self.draw, pairs, init))
+        return self.at(*start(problem, key, self.start, self.draw, init))
 
     def at(self, alpha: Float[Array, " n"], s: Float[Array, " n"], counters: Counters) -> "State":
         """The state at a given point `alpha` with `s = Kt alpha`."""
@@ -218,9 +218,11 @@ def pair_step(problem: Any, state: Any, second_order: bool) -> Any:
     lam = jnp.where(usable, jnp.minimum(descent / jnp.maximum(q, jnp.finfo(s.dtype).tiny), alpha_j), 0)
     dropped = usable & (lam >= alpha_j)
 
-    alpha = alpha.at[i].add(lam)
+    # One pass over alpha, not two writes: XLA copies a carried vector before each write.
+    places = jnp.arange(s.shape[0], dtype=jnp.int32)
+    left = jnp.where(dropped, 0, jnp.maximum(alpha_j - lam, 0))
     return state._replace(
-        alpha=alpha.at[j].set(jnp.where(dropped, 0, jnp.maximum(alpha_j - lam, 0))),
+        alpha=jnp.where(places == i, alpha + lam, jnp.where(places == j, left, alpha)),
         s=s + lam * (column_i - problem.column(j)),
         R=R - 2 * lam * descent + lam**2 * q,
         gap=2 * (R - s_i),

@@ -57,6 +57,10 @@ class InteriorPoint(Solver):
     refresh_every = 10  # a certificate costs less than a system: what the products do not tell is looked at in between
     unroll = 1
 
+    def stores(self, problem: BoxProblem) -> bool:
+        """Where its systems are not solved in the space of few features."""
+        return few_features(problem) is None
+
     def init(self, problem: BoxProblem, key: Array | None = None, init: Any = None) -> "State":
         """The middle of the box."""
         del key, init

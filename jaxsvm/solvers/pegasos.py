@@ -252,6 +252,10 @@ class Pegasos(Solver):
         parts += [] if radius is None else [project_onto_ball(radius)]
         return Rule(lam, schedule, radius, optax.chain(*parts))
 
+    def stores(self, problem: BoxProblem) -> bool:
+        """Where there are no features to step in."""
+        return subgradient.features_of(problem) is None
+
     def init(self, problem: BoxProblem, key: Array | None = None, init: Any = None) -> State:
         """The state at w = 0, or at the coefficients `init`, `(n,)`, which a positive `offset` keeps."""
         return subgradient.start(problem, self, key, init)

@@ -44,6 +44,7 @@ class SMO(Solver):
     """
 
     solves = ("box",)
+    pads = True
 
     tol: Any = 1e-4
     variables: int = dataclasses.field(default=2, metadata={"static": True})

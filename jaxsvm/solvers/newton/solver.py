@@ -64,6 +64,10 @@ class Newton(Solver):
         if self.factor_limit < 1:
             raise InputError(f"factor_limit is {self.factor_limit}: at least 1 is needed.")
 
+    def stores(self, problem: Any) -> bool:
+        """In the kernel's space only."""
+        return feature.primal_of(problem) is None
+
     def init(self, problem: Any, key: Array | None = None, init: Any = None) -> State:
         """A state at `beta = 0`, or at `init`: weights `(n,)`, or weights and their margins."""
         primal = feature.primal_of(problem)

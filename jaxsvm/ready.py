@@ -1,0 +1,65 @@
+"""A problem as drivers work on it: padded to a size whose programs are shared, its kernel values stored if that pays.
+
+Both are decided here, once a call, and cut off or let go of in the end.
+"""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from jaxsvm.errors import InputError
+from jaxsvm.gram.dense import with_values
+from jaxsvm.padding import lengthened, padded
+from jaxsvm.result import Fit
+from jaxsvm.solvers.start import Start
+
+
+def ready(problem: Any, solver: Any) -> Any:
+    """The problem with absent samples up to its size class, and all kernel values stored: where its solver wants that.
+
+    Whoever calls a driver several times, or for several problems on one operator, does this first and once: a driver
+    finds it done. What comes of it has `problem.n` samples: `jaxsvm.padding.trimmed` cuts it.
+
+    Args:
+        problem: A problem, traced or not.
+        solver: What is to solve it.
+    """
+    return ready_together([problem], [solver])[0]
+
+
+def ready_together(problems: list[Any], solvers: list[Any]) -> list[Any]:
+    """The same for several problems: those on one operator share what is stored of it."""
+    made: dict[Any, Any] = {}
+    found = []
+    for problem, solver in zip(problems, solvers, strict=True):
+        name, stores = problem.operator, solver.stores(problem)
+        key = (id(getattr(problem, name)), solver.pads, stores)
+        if key not in made:
+            longer = padded(problem) if solver.pads else problem
+            gram = getattr(longer, name)
+            made[key] = (longer is not problem, (with_values(gram) if stores else gram).with_squares())
+        is_longer, gram = made[key]
+        if is_longer:
+            found.append(padded(problem, gram))
+        else:
+            found.append(problem if gram is getattr(problem, name) else dataclasses.replace(problem, **{name: gram}))
+    return found
+
+
+def start_of(init: Any, n: int, size: int) -> Any:
+    """Where a solver is to start, of a fit its weights alone, with absent samples up to `size`.
+
+    Raises:
+        InputError: On weights of another length than n.
+    """
+    init = init.alpha if isinstance(init, Fit) else init
+    if init is None or n == size:
+        return init
+    shape = np.shape(init.point if isinstance(init, Start) else init)
+    if shape != (n,):
+        raise InputError(f"init has weights of shape {shape}: ({n},) is needed.")
+    if not isinstance(init, Start):
+        return lengthened(init, size, 0)
+    point, margins = (lengthened(part, size, 0) for part in (init.point, init.margins))
+    return Start(point, margins, init.R, padded(init.problem))

@@ -1,0 +1,176 @@
+"""Samples that are not there: one size class compiles once, and nobody sees the padding."""
+
+import os
+
+import jax
+import numpy as np
+import oracle
+import pytest
+from jax import monitoring
+
+import jaxsvm
+from jaxsvm.errors import InputError
+from jaxsvm.kernels import RBF, Linear
+from jaxsvm.numerics.sizes import size_class
+from jaxsvm.padding import padded
+from jaxsvm.ready import ready, ready_together
+
+GAMMA = 0.4
+PAIRS = jaxsvm.FrankWolfe(tol=1e-6)
+
+
+def data(n, dtype="float64"):
+    rng = np.random.default_rng(7)
+    x = rng.normal(size=(n, 4)).astype(dtype)
+    return x, np.where(x[:, 0] + x[:, 1] ** 2 > 0.7, 1.0, -1.0)
+
+
+def svm(n, C=3.0, dtype="float64", **options):
+    x, y = data(n, dtype)
+    return jaxsvm.svm_problem(jaxsvm.gram(RBF(GAMMA), x, **options), y, C)
+
+
+def hinge(n, C=3.0, **options):
+    x, y = data(n)
+    return jaxsvm.hinge_problem(jaxsvm.gram(RBF(GAMMA), x, **options), y, C, bias="free")
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """Names of the programs that are compiled, or read from the disk."""
+    names, counting = [], [True]
+
+    def took(event, start, end, fun_name="", **_):
+        if counting[0] and event.endswith("backend_compile_duration"):
+            names.append(fun_name)
+
+    monitoring.register_event_time_span_listener(took)
+    yield names
+    counting[0] = False
+
+
+def test_size_classes():
+    sizes = [size_class(n) for n in range(1, 20_000)]
+    assert all(size >= n for n, size in enumerate(sizes, 1))
+    assert all(size_class(size) == size for size in sizes)
+    assert all(size <= n + max(64, n / 4) for n, size in enumerate(sizes, 1))
+    assert all(size <= 1.04 * n for n, size in enumerate(sizes, 1) if n > 1024)
+    assert size_class(1000) == size_class(1010)
+    assert size_class(0) == 0
+    assert len({size_class(n) for n in range(200, 5001)}) < 100
+
+
+@pytest.mark.parametrize("n", [64, 150])
+def test_a_fit_is_that_of_its_samples_alone(n):
+    fit, whole = (jaxsvm.check(jaxsvm.fit(svm(n, store=store), PAIRS)) for store in (None, True))
+    for name in ("alpha", "dual_coef", "margins"):
+        assert getattr(fit, name).shape == (n,)
+        np.testing.assert_allclose(getattr(fit, name), getattr(whole, name), atol=1e-6)
+    x, y = data(n)
+    assert float(oracle.relative_gap_direct(oracle.kernel_matrix("rbf", x, gamma=GAMMA), y, 3.0, fit.alpha)) <= 1e-6
+    assert (np.asarray(fit.support) < n).all()
+    assert float(fit.certificate.dual) == pytest.approx(float(whole.certificate.dual), rel=1e-9)
+
+
+def test_a_hinge_fit_is_that_of_its_samples_alone():
+    solver = jaxsvm.SMO(tol=1e-6)
+    fit, whole = (jaxsvm.check(jaxsvm.fit(hinge(150, store=store), solver)) for store in (None, True))
+    assert fit.alpha.shape == (150,)
+    assert float(fit.certificate.dual) == pytest.approx(float(whole.certificate.dual), rel=1e-6)
+    np.testing.assert_allclose(fit.margins, whole.margins, atol=1e-2)
+
+
+def test_a_second_size_of_a_class_compiles_nothing(compiled):
+    Cs = np.geomspace(0.1, 10, 5)
+
+    def everything(n):
+        x, _ = data(n)
+        problem, other = svm(n), hinge(n)
+        fit = jaxsvm.check(jaxsvm.fit(problem, PAIRS))
+        again = jaxsvm.fit(problem.at(4.0), PAIRS, init=fit)
+        jaxsvm.fit(other, jaxsvm.SMO(tol=1e-3))
+        path = jaxsvm.check(jaxsvm.solve_path(problem, Cs))
+        chain = jaxsvm.check(jaxsvm.solve_path(other, Cs, tol=1e-3))
+        found = jaxsvm.cross_validate(problem, Cs[:2], 3)
+        model = jaxsvm.compact(fit, problem)
+        values = jaxsvm.decision_function(model, x[:9])
+        np.testing.assert_allclose(values, jaxsvm.decision_function(fit, problem, x[:9]), atol=1e-9)
+        assert values.shape == (9,) and again.alpha.shape == (n,)
+        assert path.alphas.shape == chain.alphas.shape == (5, n)
+        assert found.fits.alpha.shape == (3, 2, n)
+
+    everything(201)
+    assert compiled
+    compiled.clear()
+    everything(209)
+    assert compiled == []
+
+
+def test_callbacks_and_warm_starts_see_no_padding():
+    seen, problem = [], svm(150)
+    fit = jaxsvm.fit(problem, PAIRS, callback=lambda fitted: seen.append(fitted.alpha.shape))
+    assert set(seen) == {(150,)}
+    warm = jaxsvm.fit(problem, PAIRS, init=np.asarray(fit.alpha))
+    assert int(warm.steps) <= int(fit.steps)
+    with pytest.raises(InputError, match=r"init has weights of shape \(149,\): \(150,\) is needed"):
+        jaxsvm.fit(problem, PAIRS, init=np.ones(149))
+    seen.clear()
+    jaxsvm.solve_path(problem, [1.0, 2.0], callback=lambda place, fitted: seen.append(fitted.margins.shape))
+    assert set(seen) == {(150,)}
+
+
+def test_weights_and_folds_are_those_of_the_samples():
+    weight = np.random.default_rng(3).integers(0, 3, 150).astype(float)
+    fits = [jaxsvm.check(jaxsvm.fit(svm(150, store=store).weighted(weight), PAIRS)) for store in (None, True)]
+    np.testing.assert_allclose(fits[0].alpha, fits[1].alpha, atol=1e-6)
+    assert (np.asarray(fits[0].alpha)[weight == 0] == 0).all()
+
+
+def test_derivatives_are_those_of_the_samples():
+    x, y = data(100)
+
+    def dual(gamma):
+        problem = jaxsvm.svm_problem(jaxsvm.gram(RBF(gamma), x), y, 3.0)
+        return jaxsvm.fit(problem, jaxsvm.FrankWolfe(tol=1e-9)).certificate.dual
+
+    slope, step = float(jax.grad(dual)(GAMMA)), 1e-4
+    assert slope == pytest.approx(float(dual(GAMMA + step) - dual(GAMMA - step)) / (2 * step), rel=1e-4)
+
+
+def test_what_is_padded_and_stored():
+    problem = svm(150)
+    longer = ready(problem, PAIRS)
+    assert longer.n == 192 and longer.gram.stored and longer.gram.K.shape == (192, 192)
+    assert int(longer.present.sum()) == 150
+    assert ready(longer, PAIRS) is longer
+    assert padded(longer) is longer
+    stored = svm(150, store=True)
+    assert ready(stored, PAIRS) is stored  # a copy of what is stored costs more than programs
+    first, second = ready_together([problem, problem.at(5.0)], [PAIRS, PAIRS])
+    assert first.gram is second.gram
+    few = svm(150, memory=10)
+    assert not ready(few, PAIRS).gram.stored
+    x, y = data(150)
+    linear = jaxsvm.svm_problem(jaxsvm.gram(Linear(), x), y, 1.0)
+    assert not ready(linear, jaxsvm.Newton()).gram.stored
+
+
+def test_nothing_is_padded_under_tracing():
+    fitted = jax.jit(lambda C: jaxsvm.fit(svm(70, C), PAIRS))(3.0)
+    assert fitted.alpha.shape == (70,)
+    np.testing.assert_allclose(fitted.alpha, jaxsvm.fit(svm(70), PAIRS).alpha, atol=1e-6)
+
+
+def test_programs_on_disk_are_bounded(tmp_path, monkeypatch):
+    settings = {}
+    monkeypatch.setattr(jax.config, "update", settings.__setitem__)
+    for age in range(10):
+        path = tmp_path / f"{age}-cache"
+        path.write_bytes(bytes(100))
+        os.utime(path, (1000 - age, 1000 - age))
+    (tmp_path / "other").write_bytes(bytes(1000))
+    assert jaxsvm.keep_programs(tmp_path, size=500) == tmp_path
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == ["0-cache", "1-cache", "2-cache", "other"]  # the newest three quarters of the bound
+    assert settings["jax_compilation_cache_dir"] == str(tmp_path)
+    assert jaxsvm.keep_programs(tmp_path / "other" / "below") is None
