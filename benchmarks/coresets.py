@@ -74,7 +74,7 @@ def by(q, eta=0.5):
     return lambda key, m: (i := independent(key, q, m), 1 / (m * q[i]))
 
 
-def methods(x, y, k, variants):
+def methods(x, y, k, variants, wanted):
     """Of each method: a proposal from a key, and a draw of so many points from a proposal and a key."""
     n, u = len(y), jnp.ones(len(y))
     points = jnp.asarray(x), jnp.asarray(y)
@@ -93,9 +93,11 @@ def methods(x, y, k, variants):
     table["printed"] = ours("independent", bound="printed", scaled=True)
     table["uniform"] = plain(lambda key, m: (jax.random.permutation(key, n)[:m], jnp.full(m, n / m)))
     table["uniform (repl.)"] = plain(lambda key, m: (jax.random.randint(key, (m,), 0, n), jnp.full(m, n / m)))
-    table["leverage"] = plain(by(np.sqrt(leverage(x, np.ones(n)))))
-    table["Lewis"] = plain(by(lewis(x)))
-    return table
+    if not wanted or "leverage" in wanted:
+        table["leverage"] = plain(by(np.sqrt(leverage(x, np.ones(n)))))
+    if not wanted or "Lewis" in wanted:
+        table["Lewis"] = plain(by(lewis(x)))
+    return {name: of for name, of in table.items() if not wanted or name in wanted}
 
 
 _draw = jax.jit(draw, static_argnames="plan")
@@ -124,11 +126,10 @@ def measure(name, sizes, given):
     gap = float(best.primal - best.dual) / F
     print(f"\n{name}: {x.shape}, F* {F:.6g} (gap {gap:.1e}), w = 0: {plain / F - 1:.3g}", flush=True)
     print(f"{'m':>6} {'method':>16} {'mean':>9} {'std':>9} {'median':>9} {'uniform / it':>12}", flush=True)
-    known, found, rows = (
-        methods(np.asarray(x), np.asarray(y), min(given.clusters, len(y) // 50), given.variants),
-        {},
-        [],
-    )
+    wanted = [method for method in given.methods.split(",") if method]
+    clusters = min(given.clusters, len(y) // 50)
+    known = methods(np.asarray(x), np.asarray(y), clusters, given.variants, wanted)
+    found, rows = {}, []
     proposals = min(given.proposals, given.trials)
     began = time.process_time()
     for trial in range(proposals):
@@ -182,6 +183,7 @@ def main():
     parser.add_argument("--clusters", type=int, default=64)
     parser.add_argument("--share", type=float, default=1.0)
     parser.add_argument("--variants", type=int, default=0)
+    parser.add_argument("--methods", default="", help="some of them, by name")
     parser.add_argument("--plot", type=int, default=0)
     given = parser.parse_args()
     if given.plot:
