@@ -13,7 +13,7 @@ import numpy as np
 from jaxsvm.coresets import Stream
 from jaxsvm.coresets.construction import solution
 
-jax.config.update("jax_compilation_cache_dir", "/tmp/cache_core")
+jax.config.update("jax_compilation_cache_dir", "/tmp/cache_cs")
 D, BLOCK = 20, 100_000
 
 

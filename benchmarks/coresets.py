@@ -1,13 +1,17 @@
 """Coresets against uniform, leverage and Lewis weight sampling: the error of the trained machine against the size.
 
     python benchmarks/coresets.py [--sets htru2,pathological,web] [--trials 100] [--sizes 100,200,400,800]
-    python benchmarks/coresets.py --variants 1    # samplers of our own beside one another
+    python benchmarks/coresets.py --variants 1     # samplers of our own beside one another
+    python benchmarks/coresets.py --plot 1         # the picture of what is in results/coresets.json
 
 Data are standardised, C = 1 (the paper's protocol); the error is F(w_S) / F* - 1 with F* to a relative gap of 1e-9, of
-the whole data. What a machine that always says the larger class reaches (w = 0) is printed beside it.
+the whole data. What a machine that always says the larger class reaches (w = 0) is printed beside it. A *proposal* is
+all that a construction computes but the draw; trials share proposals on large sets (`--proposals`), each has a draw of
+its own. `--share 0.1` trains at a tenth of the C that the coresets were made for.
 """
 
 import argparse
+import json
 import time
 from functools import partial
 from pathlib import Path
@@ -21,7 +25,8 @@ from jaxsvm.coresets.pilot import solve
 from jaxsvm.coresets.sampling import independent
 
 jax.config.update("jax_enable_x64", True)
-jax.config.update("jax_compilation_cache_dir", "/tmp/cache_core")
+jax.config.update("jax_compilation_cache_dir", "/tmp/cache_cs")
+RESULTS = Path(__file__).parent / "results" / "coresets.json"
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 SHARED = SHARED if SHARED.exists() else Path("/work/shared/data")
 
@@ -51,7 +56,7 @@ def leverage(x, weight):
     """Of the rows of `(x, 1)`, with weights, under the root."""
     a = np.concatenate([x, np.ones((len(x), 1))], axis=1)
     gram = (a * weight[:, None]).T @ a
-    return weight * np.einsum("ij,jk,ik->i", a, np.linalg.pinv(gram), a)
+    return weight * ((a @ np.linalg.pinv(gram)) * a).sum(axis=1)
 
 
 def lewis(x, rounds=12):
@@ -69,32 +74,30 @@ def by(q, eta=0.5):
     return lambda key, m: (i := independent(key, q, m), 1 / (m * q[i]))
 
 
-def methods(x, y, k, variants):
+def methods(x, y, k, variants, wanted):
+    """Of each method: a proposal from a key, and a draw of so many points from a proposal and a key."""
     n, u = len(y), jnp.ones(len(y))
+    points = jnp.asarray(x), jnp.asarray(y)
 
-    def coreset(**options):
-        plan = Plan(0, counts=(k,), tol=1e-3, **options)
-        points = jnp.asarray(x), jnp.asarray(y)
+    def ours(sampler="mixture", **options):
+        plan = Plan(0, counts=(k,), tol=1e-3, sampler=sampler, **options)
+        draw_of = lambda found, key, m: _draw(key, found, *points, u, plan._replace(m=m))[:2]  # noqa: E731
+        return (sampler == "independent", plan.bound), lambda key: _propose(key, *points, u, 1.0, plan), draw_of
 
-        def prepare(key):
-            found = _propose(key, *points, u, 1.0, plan)
-            return lambda key, m: _draw(key, found, u, plan._replace(m=m))
+    def plain(draw_of):
+        return None, lambda key: None, lambda found, key, m: draw_of(key, m)
 
-        return prepare
-
-    def without(key, m):
-        return jax.random.permutation(key, n)[:m], jnp.full(m, n / m)
-
-    def replaced(key, m):
-        return jax.random.randint(key, (m,), 0, n), jnp.full(m, n / m)
-
-    ours = {"ours": coreset(), "independent": coreset(sampler="independent")}
+    table = {"ours": ours(), "not calibrated": ours("systematic")}
     if variants:
-        return ours
-    ours["printed"] = coreset(sampler="independent", bound="printed", scaled=True)
-    lever, lew = by(np.sqrt(leverage(x, np.ones(n)))), by(lewis(x))
-    plain = {"uniform": without, "uniform (repl.)": replaced, "leverage": lever, "Lewis": lew}
-    return ours | {name: partial(lambda draw, key: draw, draw) for name, draw in plain.items()}
+        return table | {"independent": ours("independent")}
+    table["printed"] = ours("independent", bound="printed", scaled=True)
+    table["uniform"] = plain(lambda key, m: (jax.random.permutation(key, n)[:m], jnp.full(m, n / m)))
+    table["uniform (repl.)"] = plain(lambda key, m: (jax.random.randint(key, (m,), 0, n), jnp.full(m, n / m)))
+    if not wanted or "leverage" in wanted:
+        table["leverage"] = plain(by(np.sqrt(leverage(x, np.ones(n)))))
+    if not wanted or "Lewis" in wanted:
+        table["Lewis"] = plain(by(lewis(x)))
+    return {name: of for name, of in table.items() if not wanted or name in wanted}
 
 
 _draw = jax.jit(draw, static_argnames="plan")
@@ -102,59 +105,98 @@ _propose = jax.jit(propose, static_argnames="plan")
 
 
 @partial(jax.jit, static_argnames="m")
-def _train(x, y, index, weight, m):
+def _train(x, y, index, weight, C, m):
     """(w, b) of the weighted subset; of slots beyond the data none."""
     index = jnp.minimum(index, len(y) - 1)
-    at = solve(x[index], y[index], weight, tol=1e-7)
+    at = solve(x[index], y[index], C * weight, tol=1e-7)
     return jnp.append(at.w, at.b)
 
 
 @jax.jit
-def _objectives(x, y, queries):
+def _objectives(x, y, queries, C):
     f = x @ queries[:, :-1].T + queries[:, -1]
-    return 0.5 * (queries[:, :-1] ** 2).sum(axis=1) + jnp.maximum(0, 1 - y[:, None] * f).sum(axis=0)
+    return 0.5 * (queries[:, :-1] ** 2).sum(axis=1) + C * jnp.maximum(0, 1 - y[:, None] * f).sum(axis=0)
+
+
+def measure(name, sizes, given):
+    x, y = map(jnp.asarray, load(name))
+    C = given.share
+    best = jax.jit(partial(solve, tol=1e-9))(x, y, C * jnp.ones(len(y)))
+    F, plain = float(best.primal), 2 * C * float(min((y > 0).sum(), (y < 0).sum()))
+    gap = float(best.primal - best.dual) / F
+    print(f"\n{name}: {x.shape}, F* {F:.6g} (gap {gap:.1e}), w = 0: {plain / F - 1:.3g}", flush=True)
+    print(f"{'m':>6} {'method':>16} {'mean':>9} {'std':>9} {'median':>9} {'uniform / it':>12}", flush=True)
+    wanted = [method for method in given.methods.split(",") if method]
+    clusters = min(given.clusters, len(y) // 50)
+    known = methods(np.asarray(x), np.asarray(y), clusters, given.variants, wanted)
+    found, rows = {}, []
+    proposals = min(given.proposals, given.trials)
+    began = time.process_time()
+    for trial in range(proposals):
+        for kind, propose_by, _ in known.values():
+            if (kind, trial) not in found:
+                found[kind, trial] = jax.block_until_ready(propose_by(jax.random.key(trial)))
+        if not trial:
+            print(f"the first proposals: {time.process_time() - began:.1f} s of processor", flush=True)
+    for m in (m for m in sizes if m < len(y)):
+        table = {}
+        for method, (kind, _, draw_of) in known.items():
+            queries = []
+            for trial in range(given.trials):
+                key = jax.random.fold_in(jax.random.key(trial), m)
+                index, weight = draw_of(found[kind, trial % proposals], key, m)
+                queries.append(np.asarray(_train(x, y, index, weight, C, m)))
+            table[method] = np.asarray(_objectives(x, y, jnp.asarray(queries), C)) / F - 1
+        base = table.get("uniform", table["ours"]).mean()
+        for method, errors in table.items():
+            values = errors.mean(), errors.std(), np.median(errors), base / errors.mean()
+            print(f"{m:>6} {method:>16} {' '.join(f'{v:9.3g}' for v in values)}", flush=True)
+            rows.append(dict(zip(("mean", "std", "median", "gain"), values, strict=True)) | {"m": m, "method": method})
+    counts = {"trials": given.trials, "proposals": proposals}
+    return {"n": len(y), "d": x.shape[1], "optimum": F, "at_zero": plain / F - 1, "C": C, **counts, "rows": rows}
+
+
+def plot():
+    import matplotlib.pyplot as plt
+
+    sets = json.loads(RESULTS.read_text())
+    sets = {name: of for name, of in sets.items() if of["C"] == 1}
+    figure, axes = plt.subplots(2, 3, figsize=(13, 7.5), layout="constrained")
+    for ax, (name, of) in zip(axes.flat, sets.items(), strict=False):
+        for method in dict.fromkeys(row["method"] for row in of["rows"]):
+            m, mean, std = np.array(
+                [[r[k] for k in ("m", "mean", "std")] for r in of["rows"] if r["method"] == method]
+            ).T
+            line = ax.loglog(m, mean, "o-", ms=3, label=method)[0]
+            ax.fill_between(m, np.maximum(mean - std, mean / 10), mean + std, color=line.get_color(), alpha=0.08)
+        ax.set(title=f"{name}: {of['n']} x {of['d']}, {of['trials']} trials", xlabel="points", ylabel="F(w_S) / F* - 1")
+    axes[0, 0].legend(fontsize=7)
+    figure.savefig(RESULTS.with_suffix(".png"), dpi=110)
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--sets", default="htru2,pathological,web,credit_default,codrna,skin")
     parser.add_argument("--trials", type=int, default=100)
+    parser.add_argument("--proposals", type=int, default=100)
     parser.add_argument("--sizes", default="100,200,400,800,1000")
     parser.add_argument("--clusters", type=int, default=64)
+    parser.add_argument("--share", type=float, default=1.0)
     parser.add_argument("--variants", type=int, default=0)
+    parser.add_argument("--methods", default="", help="some of them, by name")
+    parser.add_argument("--plot", type=int, default=0)
     given = parser.parse_args()
+    if given.plot:
+        return plot()
     sizes = [int(m) for m in given.sizes.split(",")]
     print(f"eta {ETA}, {given.trials} trials, {given.clusters} cells a class", flush=True)
     for name in given.sets.split(","):
-        x, y = map(jnp.asarray, load(name))
-        best = jax.jit(partial(solve, tol=1e-9))(x, y, jnp.ones(len(y)))
-        plain = min(2 * float((y > 0).sum()), 2 * float((y < 0).sum()))
-        F = float(best.primal)
-        gap = float(best.primal - best.dual) / F
-        print(f"\n{name}: {x.shape}, F* {F:.6g} (gap {gap:.1e}), w = 0: {plain / F - 1:.3g}", flush=True)
-        print(f"{'m':>6} {'method':>16} {'mean':>9} {'std':>9} {'median':>9} {'uniform / it':>12}   seconds a trial")
-        table = {}
-        k = min(given.clusters, len(y) // 50)
-        for method, prepare in methods(np.asarray(x), np.asarray(y), k, given.variants).items():
-            queries, began = {m: [] for m in sizes}, time.perf_counter()
-            for trial in range(given.trials):
-                key = jax.random.key(trial)
-                draw_of = prepare(key)
-                for m in sizes:
-                    if m < len(y):
-                        index, weight = draw_of(jax.random.fold_in(key, m), m)
-                        queries[m].append(np.asarray(_train(x, y, index, weight, m)))
-            seconds = (time.perf_counter() - began) / given.trials
-            for m in sizes:
-                if queries[m]:
-                    table[m, method] = np.asarray(_objectives(x, y, jnp.asarray(queries[m]))) / F - 1, seconds
-        for m in sizes:
-            for (size, method), (errors, seconds) in table.items():
-                if size == m:
-                    baseline = table.get((m, "uniform"), (errors,))[0].mean()
-                    figures = (errors.mean(), errors.std(), np.median(errors))
-                    shown = " ".join(f"{v:9.3g}" for v in figures)
-                    print(f"{m:>6} {method:>16} {shown} {baseline / errors.mean():>12.2f}   {seconds:.2f}", flush=True)
+        measured = measure(name, sizes, given)
+        if not given.variants:
+            kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+            label = name if given.share == 1 else f"{name}, C = {given.share:g}"
+            RESULTS.write_text(json.dumps(kept | {label: measured}, indent=1) + "\n")
+    return None
 
 
 if __name__ == "__main__":

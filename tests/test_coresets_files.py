@@ -1,5 +1,9 @@
 """Files larger than memory (here: than a piece): formats, damaged lines, runs killed and resumed."""
 
+import signal
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -84,6 +88,38 @@ def test_damaged_lines_are_named_counted_and_left_out(tmp_path, small_pieces):
     assert same(small, coresets.from_files(tmp_path / "data.svm", 1.0, **SIZES))
 
 
+def test_rows_drawn_by_their_part_in_the_whole(tmp_path, small_pieces):
+    """Global sensitivities: three looks, no error of merging, and a killed run ends with the same coreset here too."""
+    x, y = data(1200)
+    path, options = write(tmp_path, "npz", x, y), SIZES | {"key": 1, "mode": "global", "standardise": True}
+    small = coresets.from_files(path, 1.0, m=150, **options)
+    assert 120 <= len(small) <= 180 and small.info["n"] == 1200
+    for sign in (-1, 1):  # calibrated: the classes have their weights
+        np.testing.assert_allclose(small.weight[small.y == sign].sum(), (y == sign).sum(), rtol=0.02)
+    scaled = (x - x.mean(axis=0)) / x.std(axis=0)
+    judged = coresets.evaluate(small, (scaled, y))
+    assert judged.excess < 0.02 and judged.worst < 0.8
+    assert 0.5 * judged.optimum < small.info["opt"] <= judged.optimum  # a proof, and of some use
+    found = [np.flatnonzero(np.isclose(scaled, row, atol=1e-12).all(axis=1)).size for row in small.x]
+    assert min(found) >= 1
+
+    class Killed(Exception):
+        pass
+
+    for limit in (300, 1500, 3000):
+
+        def stop(done, total, limit=limit):
+            assert total == 3600
+            if done >= limit:
+                raise Killed
+
+        with pytest.raises(Killed):
+            coresets.from_files(path, 1.0, m=150, checkpoint=tmp_path / "state", progress=stop, **options)
+    assert same(small, coresets.from_files(path, 1.0, m=150, checkpoint=tmp_path / "state", **options))
+    with pytest.raises(InputError, match="more than once"):
+        coresets.from_files(path, 1.0, passes=1, mode="global", **SIZES)
+
+
 @pytest.mark.parametrize("kind", ["svm", "npz", "parquet"])
 def test_a_killed_run_goes_on_to_the_same_coreset(tmp_path, small_pieces, kind):
     x, y = data()
@@ -147,3 +183,95 @@ def test_coresets_are_written_for_any_tool(tmp_path, end):
         table = parquet.read_table(path)
         np.testing.assert_array_equal(table["weight"].to_numpy(), small.weight)
         np.testing.assert_array_equal(table["x1"].to_numpy(), small.x[:, 1])
+
+
+def _pieces(path, fast, monkeypatch, **options):
+    with monkeypatch.context() as patch:
+        if not fast:
+            patch.setattr(chunks._Svmlight, "fast", lambda self, block: None)
+            patch.setattr(chunks._CSV, "fast", lambda self, block: None)
+        return list(chunks.Source((str(path),), **options).pieces())
+
+
+@pytest.mark.parametrize("kind", ["csv", "svm"])
+def test_blocks_without_a_fault_are_read_as_their_lines_are(tmp_path, monkeypatch, kind):
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(500, 2)) * 10.0 ** rng.integers(-300, 300, (500, 2))
+    path = write(tmp_path, kind, x, np.where(rng.random(500) < 0.5, 1.0, -1.0))
+    monkeypatch.setattr(chunks, "TEXT", 2000)
+    options = {"features": 2, "zero_based": False} if kind == "svm" else {}
+    read = [_pieces(path, fast, monkeypatch, **options) for fast in (True, False)]
+    assert len(read[0]) > 5
+    for one, other in zip(*read, strict=True):
+        np.testing.assert_array_equal(one.x, other.x)
+        np.testing.assert_array_equal(one.label, other.label)
+        assert one.after == other.after and one.label.dtype == other.label.dtype
+    np.testing.assert_array_equal(np.concatenate([piece.x for piece in read[0]]), x)
+
+
+@pytest.mark.parametrize("arrow", [True, False])
+def test_lines_that_are_not_plain_are_never_read_in_a_block(monkeypatch, arrow):
+    if not arrow:
+
+        def absent(name):
+            raise ImportError(name)
+
+        monkeypatch.setattr(chunks.importlib, "import_module", absent)
+    fine = b"+1 1:2 3:-4e+1\r\n\n-1\n"
+    label, row, index, value = chunks.svmlight_entries(fine)
+    assert (label.tolist(), row.tolist(), index.tolist(), value.tolist()) == ([1, -1], [0, 0], [1, 3], [2, -40])
+    damaged = [
+        "1 2:3:4 5", "1 2:", "1 :2", "1 2:3 4", "1 2: 3", "1 2:x", "1 1.0:3", "1 2:1 1:1", "1 2:1 2:1", "x 1:1", "1:2",
+        "1 -1:2", "1 1:2 # note", "1 qid:3 1:2", "1 1:++1", "1 1:1+1", "+ 1:1", "1 1:0x10", "1 1:1_0", "1 1:2,3",
+    ]  # fmt: skip
+    for line in damaged:
+        assert chunks.svmlight_entries(fine + line.encode() + b"\n-1 2:5\n") is None, line
+
+
+KILLED = """
+import sys
+from jaxsvm.coresets import chunks, files
+import jax
+jax.config.update("jax_compilation_cache_dir", sys.argv[4])
+chunks.TEXT, files.EVERY = 4000, 2
+from jaxsvm import coresets
+def look(done, total):
+    print(done, flush=True)
+small = coresets.from_files(
+    sys.argv[1], 1.0, 60, 5, chunk=480, damaged="skip", checkpoint=sys.argv[2], progress=look
+)
+coresets.save_coreset(sys.argv[3], small)
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_five_times_ends_with_the_same_coreset(tmp_path):
+    """SIGKILL, on a file of which every tenth line is damaged."""
+    x, y = data(6000)
+    path = write(tmp_path, "svm", x, y)
+    lines = path.read_text().splitlines()
+    for i in range(9, 6000, 10):
+        lines[i] = ["+1 1:oops", "1 2:0.5 1:0.5", "nan 1:1", "-1 1"][i // 10 % 4]
+    bad = tmp_path / "bad.svm"
+    bad.write_text("\n".join(lines) + "\n")
+
+    def run(name, source, out, limit=None):
+        command = [sys.executable, "-c", KILLED, source, tmp_path / name, out, tmp_path / "cache"]
+        with subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True) as process:
+            for line in process.stdout:
+                if limit is not None and int(line) >= limit:
+                    process.send_signal(signal.SIGKILL)
+            process.wait()
+        return process.returncode
+
+    assert run("whole.state", bad, tmp_path / "whole.npz") == 0
+    for rows in (700, 1500, 2600, 3900, 5000):
+        assert run("state", bad, tmp_path / "resumed.npz", rows) == -signal.SIGKILL
+        assert (tmp_path / "state").exists() and not (tmp_path / "resumed.npz").exists()
+    assert run("state", bad, tmp_path / "resumed.npz") == 0 and not (tmp_path / "state").exists()
+    kept = np.arange(6000) % 10 != 9
+    assert run("clean.state", write(tmp_path, "svm", x[kept], y[kept]), tmp_path / "clean.npz") == 0
+    whole, resumed, clean = (coresets.load_coreset(tmp_path / f"{name}.npz") for name in ("whole", "resumed", "clean"))
+    assert same(whole, resumed) and same(whole, clean)
+    assert resumed.info["damaged"] == whole.info["damaged"] == 600 and clean.info["damaged"] == 0
+    assert resumed.info["n"] == 5400 and "bad.svm, line 10: " in resumed.info["damaged_lines"][0]

@@ -1,5 +1,7 @@
 """Streams: any number of chunks of any kind, bounded, repeatable, and resumed bit for bit."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -56,10 +58,14 @@ def test_the_state_is_bounded_and_updates_leave_it_alone():
     assert state.filled == before[1]
 
 
-def test_weights_are_unbiased():
+def test_weights_are_unbiased_or_calibrated():
     x, y = points(48 * 3)
-    total = np.array([STREAM.finalize(run(x, y, [], key=key)).weight.sum() for key in range(40)])
-    assert abs(total.mean() - len(y)) <= 4 * total.std() / np.sqrt(len(total))
+    plain = dataclasses.replace(STREAM, sampler="systematic")
+    total = np.array([plain.finalize(run(x, y, [], plain, key)).weight.sum() for key in range(40)])
+    assert total.std() > 0 and abs(total.mean() - len(y)) <= 4 * total.std() / np.sqrt(len(total))
+    small = STREAM.finalize(run(x, y, []))
+    for sign in (-1, 1):
+        np.testing.assert_allclose(small.weight[small.y == sign].sum(), (y == sign).sum(), rtol=0.02)
 
 
 def test_chunks_of_one_class_and_no_weight():

@@ -8,8 +8,10 @@ which begins at one goes on as if it had never stopped.
 import bz2
 import dataclasses
 import gzip
+import importlib
 import math
 import os
+import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -23,6 +25,8 @@ TEXT = 1 << 22
 """Bytes of text a piece."""
 ROWS = 1 << 16
 """Rows a piece."""
+DENSE = 1 << 28
+"""Bytes that the rows of a piece may take."""
 NAMED = 20
 """Damaged lines whose places are kept."""
 
@@ -105,9 +109,10 @@ class Source:
                 if not block:
                     return
                 block += file.readline()
-                lines = block.splitlines()
-                x, label, damaged = reader.parsed(lines, path, line)
-                line += len(lines)
+                fast = reader.fast(block)
+                lines = [] if fast is not None else block.splitlines()
+                x, label, damaged = (*fast, []) if fast is not None else reader.parsed(lines, path, line)
+                line += block.count(b"\n") + (not block.endswith(b"\n")) if fast is not None else len(lines)
                 yield Piece(x, label, Place(at.file, file.tell(), line), damaged)
 
     def _npz(self, path: str, at: Place) -> Iterator[Piece]:
@@ -122,10 +127,11 @@ class Source:
                 sparse = need("scipy.sparse", "scipy", "sparse npz")
                 parts = (stored["X_data"], stored["X_indices"], stored["X_indptr"])
                 points = sparse.csr_array(parts, shape=tuple(stored["X_shape"].tolist()))
-        for begin in range(at.offset, len(label), ROWS):
-            rows = points[begin : begin + ROWS]
+        step = max(1, min(ROWS, DENSE // (8 * points.shape[1])))  # sparse rows become dense ones here
+        for begin in range(at.offset, len(label), step):
+            rows = points[begin : begin + step]
             rows = np.asarray(rows.toarray() if hasattr(rows, "toarray") else rows, np.float64)
-            yield self._checked(path, rows, label[begin : begin + ROWS], at.file, begin)
+            yield self._checked(path, rows, label[begin : begin + step], at.file, begin)
 
     def _parquet(self, path: str, at: Place) -> Iterator[Piece]:
         file = need("pyarrow.parquet", "pyarrow", "Parquet").ParquetFile(path)
@@ -155,6 +161,22 @@ class _Svmlight:
     def begin(self, path: str, file: Any) -> None:
         """There is no header."""
         del path, file
+
+    def fast(self, block: bytes) -> tuple[np.ndarray, np.ndarray] | None:
+        """Points and labels of a block without a fault; None: look at its lines."""
+        d, base = self.source.features, 0 if self.source.zero_based else 1
+        assert d is not None, "a scan comes first"
+        found = svmlight_entries(block)
+        if found is None:
+            return None
+        label, row, index, value = found
+        index = index - base
+        inside = not len(index) or (index.min() >= 0 and index.max() < d)
+        if not inside or not (np.isfinite(value).all() and np.isfinite(label).all()):
+            return None
+        x = np.zeros((len(label), d))
+        x[row, index] = value
+        return x, label
 
     def parsed(self, lines: list[bytes], path: str, before: int) -> tuple[np.ndarray, np.ndarray, list[str]]:
         """Points, labels, faults."""
@@ -206,6 +228,35 @@ class _CSV:
         self.column = (self.width - 1 if label is None else label) % self.width
         self.first, self.lines = (len(line), 1) if named else (0, 0)
 
+    def fast(self, block: bytes) -> tuple[np.ndarray, np.ndarray] | None:
+        """Points and labels of a block without a fault, by pyarrow; None: look at its lines."""
+        try:
+            arrow: Any = importlib.import_module("pyarrow")
+            csv: Any = importlib.import_module("pyarrow.csv")
+        except ImportError:
+            return None
+        if b'"' in block or block.count(b"\r") != block.count(b"\r\n"):
+            return None
+        names = [str(j) for j in range(self.width)]
+        types = {name: arrow.string() if j == self.column else arrow.float64() for j, name in enumerate(names)}
+        try:
+            table = csv.read_csv(
+                arrow.BufferReader(block),
+                csv.ReadOptions(column_names=names, use_threads=False, block_size=len(block) + 1),
+                csv.ParseOptions(delimiter=self.delimiter, quote_char=False),
+                csv.ConvertOptions(column_types=types, null_values=[], strings_can_be_null=False),
+            )
+        except arrow.ArrowInvalid:
+            return None
+        columns = [table.column(j).to_numpy() for j in range(self.width) if j != self.column]
+        x = np.stack(columns, axis=1)
+        label, place = np.unique(table.column(self.column).to_numpy().astype(str), return_inverse=True)
+        label = np.array([text.strip() for text in label.tolist()])
+        if not np.isfinite(x).all() or any(text.lower() in ("", "nan") for text in label.tolist()):
+            return None
+        values = [as_number(text) for text in label.tolist()]
+        return x, (label if None in values else np.asarray(values, np.float64))[place]
+
     def parsed(self, lines: list[bytes], path: str, before: int) -> tuple[np.ndarray, np.ndarray, list[str]]:
         """Points, labels, faults."""
         x, labels, damaged = np.zeros((len(lines), self.width - 1)), [], []
@@ -232,18 +283,100 @@ class _CSV:
         return x[good], typed, damaged
 
 
+def svmlight_entries(block: bytes) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
+    """Labels, and row, index and value of each entry, of svmlight lines; None where any line is not plain and sound.
+
+    Every token but the first of a line has to be digits, one colon and something that is not blank, and all of them
+    together as many numbers as that makes; indices rise. What is none of this (comments and `qid:` too) is for
+    the path that looks at lines.
+    """
+    if b"#" in block or b"q" in block or block.count(b"\r") != block.count(b"\r\n"):
+        return None
+    text = np.frombuffer(block + b"\n", np.uint8)
+    colon, end = text == ord(":"), text == ord("\n")
+    blank = end | (text == ord(" ")) | (text == ord("\t")) | (text == ord("\r"))
+    first = ~blank & np.append(True, blank[:-1])
+    starts, places = np.flatnonzero(first), np.flatnonzero(colon)
+    line = np.cumsum(end)[starts]  # the newlines before a token
+    opening = np.append(True, line[1:] != line[:-1])[: len(starts)]
+    entries = starts[~opening]
+    if len(places) != len(entries) or not len(starts):
+        return None
+    ends = np.append(starts[1:], len(text))[~opening]
+    if ((places <= entries) | (places >= ends)).any() or blank[places + 1].any():
+        return None
+    digits = np.append(0, np.cumsum((text >= ord("0")) & (text <= ord("9"))))
+    if (digits[places] - digits[entries] != places - entries).any():
+        return None
+    plus = np.flatnonzero(text == ord("+"))
+    if len(plus) and not (_among(text[plus - 1], b" \t\n:eE") & _among(text[plus + 1], b"0123456789.")).all():
+        return None
+    numbers = _numbers(block)
+    if numbers is None or len(numbers) != len(starts) + len(entries):
+        return None
+    at = np.cumsum(np.where(opening, 1, 2)) - 1  # of each token's last number
+    row = (np.cumsum(opening) - 1)[~opening]
+    index = numbers[at[~opening] - 1]
+    falls = (np.diff(index) <= 0) & (np.diff(row) == 0)
+    if (index >= 2**31).any() or falls.any():
+        return None
+    return numbers[at[opening]], row, index.astype(np.int64), numbers[at[~opening]]
+
+
+def _among(text: np.ndarray, which: bytes) -> np.ndarray:
+    return np.isin(text, np.frombuffer(which, np.uint8))
+
+
+def _numbers(block: bytes) -> np.ndarray | None:
+    """The numbers between blanks and colons, each rounded as `float` rounds it; None where something is no number."""
+    try:
+        arrow: Any = importlib.import_module("pyarrow")
+        csv: Any = importlib.import_module("pyarrow.csv")
+    except ImportError:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # what is no number ends the numbers, with a warning
+            try:
+                return np.fromstring(block.translate(_SPACES), sep=" ")
+            except (DeprecationWarning, ValueError):
+                return None
+    try:
+        lines = block.translate(_LINES, b"+")
+        column = csv.read_csv(
+            arrow.BufferReader(lines),
+            csv.ReadOptions(column_names=["number"], use_threads=False, block_size=len(lines) + 1),
+            csv.ParseOptions(delimiter=",", quote_char=False),
+            csv.ConvertOptions(column_types={"number": arrow.float64()}, null_values=[]),
+        )
+        return column.column(0).to_numpy()
+    except arrow.ArrowInvalid:
+        return None
+
+
+_SPACES = bytes.maketrans(b":", b" ")
+_LINES = bytes.maketrans(b": \t\r", b"\n\n\n\n")
+
+
 def scan_svmlight(source: Source) -> tuple[int, bool]:
     """How many features svmlight files have, and whether their indices count from 0, from one look at all lines."""
     largest, least = 0, 1
     for path in source.paths:
-        if source.kind(path) == "svmlight":
-            with _opened(path) as file:
-                for line in file:
-                    for token in line.split(b"#", 1)[0].split()[1:]:
-                        index = token.split(b":", 1)[0]
-                        if index.isdigit() and int(index) < 2**31:
-                            largest, least = max(largest, int(index)), min(least, int(index))
+        if source.kind(path) != "svmlight":
+            continue
+        with _opened(path) as file:
+            while block := file.read(TEXT):
+                block += file.readline()
+                found = svmlight_entries(block)
+                index = _indices(block) if found is None else found[2]
+                if len(index):
+                    largest, least = max(largest, int(index.max())), min(least, int(index.min()))
     return largest + (1 if least == 0 else 0), least == 0
+
+
+def _indices(block: bytes) -> np.ndarray:
+    """What looks like an index, in lines of any kind."""
+    tokens = (token for line in block.splitlines() for token in line.split(b"#", 1)[0].split()[1:])
+    heads = (token.split(b":", 1)[0] for token in tokens)
+    return np.array([int(head) for head in heads if head.isdigit() and len(head) < 10 and int(head) < 2**31], np.int64)
 
 
 def _opened(path: str) -> Any:

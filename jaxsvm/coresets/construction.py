@@ -2,13 +2,16 @@
 
     |F_S(w, b) - F(w, b)| <= epsilon F(w, b)    for all (w, b),    F = 1/2 |w|^2 + C sum u_i max(0, 1 - y_i f(x_i))
 
-Points are drawn by bounds on their sensitivities and weighted by the inverse of their probability. Two samplers:
+Points are drawn by bounds on their sensitivities and weighted by the inverse of their probability. The samplers:
 
     "independent"  Algorithm 1 of the paper: m independent draws with q = gamma / sum gamma.
-    "mixture"      q = eta gamma / sum gamma + (1 - eta) s / sum s with s the largest share of the objective that a
-                   point has at some tens of queries (`queries.py`); systematic sampling along the cells of the
-                   partition.
+    "systematic"   q = eta gamma / sum gamma + (1 - eta - kappa) s / sum s + kappa r / sum r with s the largest share
+                   of the objective that a point has at some tens of queries, and r its part in the dual vector of
+                   the pilot (`queries.py`); systematic sampling along the cells of the partition: unbiased, no
+                   point twice.
                    Any q >= eta gamma / t keeps the guarantee with t / eta in the place of t.
+    "mixture"      the same draw, and weights that are calibrated to what is known of all the points
+                   (`calibration.py`): a small part of the error, a bias of the order 1 / m.
 
 Source: Tukan, Baykal, Feldman and Rus 2020, Algorithm 1; what is corrected: docs/mathematics.md, "Coresets".
 """
@@ -21,9 +24,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from jaxsvm.coresets.calibration import calibrated, largest_change, totals_of
 from jaxsvm.coresets.data import as_data, centred
 from jaxsvm.coresets.pilot import Pilot, solve
-from jaxsvm.coresets.queries import pool, scores
+from jaxsvm.coresets.queries import hinges, pool, pulls, scores
 from jaxsvm.coresets.sampling import inclusion, independent, systematic
 from jaxsvm.coresets.sensitivity import BOUNDS, REGULARISERS, cluster_counts, require_choice, smallest
 from jaxsvm.errors import InputError
@@ -35,9 +39,11 @@ from jaxsvm.result import Fit
 from jaxsvm.solvers.interior_point import InteriorPoint
 from jaxsvm.validation import require_positive, require_whole
 
-SAMPLERS = ("mixture", "independent")
+SAMPLERS = ("mixture", "systematic", "independent")
 ETA = 0.3
 """The share of the bounds in the mixture."""
+PULL = 0.15
+"""The share of the pilot's support in it."""
 
 
 class Plan(NamedTuple):
@@ -45,7 +51,7 @@ class Plan(NamedTuple):
 
     Attributes:
         m: Points of the coreset.
-        sampler: "mixture" or "independent".
+        sampler: One of `SAMPLERS`.
         bound: As for `sensitivity`.
         scaled: Whether a point's cost has its share of the regulariser.
         counts: Cells a class of each partition.
@@ -66,16 +72,20 @@ class Drawn(NamedTuple):
     Attributes:
         rows: Points drawn, `(m,)` int32; n where the slot is empty.
         weight: Their weights, `(m,)`; 0 where the slot is empty.
+        change: The largest relative change of a weight by calibration, `()`.
         total: The sum of the bounds, `()`.
         cells: Cells of the (finest) partition, `()`.
-        pilot: A nearly optimal point of the data, about the origin that they came with.
+        primal: The objective of the pilot, `()`.
+        dual: A lower bound of the optimum, `()`.
     """
 
     rows: Int[Array, " m"]
     weight: Float[Array, " m"]
+    change: Float[Array, ""]
     total: Float[Array, ""]
     cells: Int[Array, ""]
-    pilot: Pilot
+    primal: Float[Array, ""]
+    dual: Float[Array, ""]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -89,7 +99,8 @@ class Coreset:
         info: How it was made: `C` (to be used in a fit), `C_data` (that of the objective that it stands for; also any
             smaller one), `total` (the sum of the sensitivity bounds), `opt` (a lower bound of the optimum), `gap`,
             `cells`, `share` (of the regulariser: 1 but for parts), `regulariser`, `sampler`, `bound`, `n`, `U`
-            (points and weight that it stands for), `index` (rows of the points, where they came from one array).
+            (points and weight that it stands for), `index` (rows of the points, where they came from one array),
+            `change` (the largest relative change of a weight by calibration).
     """
 
     x: np.ndarray
@@ -139,7 +150,8 @@ def coreset(
         m: How many points, at least 2; ten times d is a good size. With "independent", draws, of which some coincide.
         key: A random key, or a seed.
         sample_weight: Weights, `(n,)`, not negative; 0: absent.
-        sampler: "mixture" (the default), or "independent": the paper's, which the theory speaks of.
+        sampler: "mixture" (the default), "systematic" (the same without calibration: unbiased), or "independent": the
+            paper's, which the theory speaks of.
         bound: "dir", "tight", "fixed", or the paper's "printed", which is no bound.
         regulariser: What becomes of `1/2 |w|^2`: "pinned" keeps it; "scaled" (the paper's) multiplies it by V / U, the
             weights' sums on coreset and data; "normalised" makes V = U.
@@ -199,8 +211,8 @@ def construct(key: Array, x: Array, y: Array, u: Array, C: Any, plan: Plan, floo
     """
     keys = jax.random.split(key, 2)
     found = propose(keys[0], x, y, u, C, plan, floor)
-    index, weight = draw(keys[1], found, u, plan)
-    return Drawn(index, weight, found.total, found.cells, found.pilot)
+    index, weight, change = draw(keys[1], found, x, y, u, plan)
+    return Drawn(index, weight, change, found.total, found.cells, found.pilot.primal, found.pilot.dual)
 
 
 class Proposal(NamedTuple):
@@ -211,7 +223,11 @@ class Proposal(NamedTuple):
         label: Cells, along which systematic sampling walks, `(n,)`.
         total: The sum of the bounds, `()`.
         cells: How many cells there are, `()`.
-        pilot: See `Drawn`.
+        pilot: A nearly optimal point of the data, about the origin that they came with.
+        h: The loss of each point at the pilot, `(n,)`.
+        share: Its dual variable's part of its box, `(n,)`.
+        totals: What weights are calibrated to, `(p,)`, of points about `origin`.
+        origin: The points' mean, `(d,)`.
     """
 
     q: Float[Array, " n"]
@@ -219,6 +235,10 @@ class Proposal(NamedTuple):
     total: Float[Array, ""]
     cells: Int[Array, ""]
     pilot: Pilot
+    h: Float[Array, " n"]
+    share: Float[Array, " n"]
+    totals: Float[Array, " p"]
+    origin: Float[Array, " d"]
 
 
 def propose(key: Array, x: Array, y: Array, u: Array, C: Any, plan: Plan, floor: Any = 0.0) -> Proposal:
@@ -231,22 +251,36 @@ def propose(key: Array, x: Array, y: Array, u: Array, C: Any, plan: Plan, floor:
     floor = jnp.where(at.dual < floor, floor, 0.0)  # else the data's own optimum serves, and promises more
     gamma, cell = smallest(keys[0], x, y, u, C, at, plan.counts, plan.bound, plan.scaled, floor)
     total, q = gamma.sum(), gamma
-    if plan.sampler == "mixture":
+    h = hinges(x, y, jnp.append(at.w, at.b)[None])[:, 0]
+    share = jnp.where(u > 0, at.a / (C * jnp.where(u > 0, u, 1)), 0)
+    if plan.sampler != "independent":
         s = scores(x, y, u, C, pool(keys[1], x, y, u, C, gamma, at), plan.scaled, floor)
-        q = ETA * gamma / jnp.maximum(total, tiny) + (1 - ETA) * s / jnp.maximum(s.sum(), tiny)
-    return Proposal(q, cell.label, total, cell.occupied, at._replace(b=at.b - at.w @ origin))
+        parts = jnp.stack([gamma, s, pulls(x, u, share)])
+        shares = jnp.array([ETA, 1 - ETA - PULL, PULL]) / jnp.maximum(parts.sum(axis=1), tiny)
+        q = shares @ parts
+    known = u @ totals_of(x, y, h, share)
+    pilot = at._replace(b=at.b - at.w @ origin)
+    return Proposal(q, cell.label, total, cell.occupied, pilot, h, share, known, origin)
 
 
-def draw(key: Array, found: Proposal, u: Array, plan: Plan) -> tuple[Int[Array, " m"], Float[Array, " m"]]:
-    """`plan.m` points and their weights."""
+def draw(
+    key: Array, found: Proposal, x: Array, y: Array, u: Array, plan: Plan
+) -> tuple[Int[Array, " m"], Float[Array, " m"], Float[Array, ""]]:
+    """`plan.m` points, their weights, and the largest relative change of a weight by calibration."""
     if plan.sampler == "independent":
         index = independent(key, found.q, plan.m)
-        return index, u[index] * found.q.sum() / (plan.m * found.q[index])
+        return index, u[index] * found.q.sum() / (plan.m * found.q[index]), jnp.zeros((), u.dtype)
     keys = jax.random.split(key)
     pi = inclusion(found.q, plan.m)
     order = jnp.lexsort((jax.random.uniform(keys[0], u.shape, u.dtype), found.label))
     index = systematic(keys[1], pi, order, plan.m)
-    return index, jnp.append(u / jnp.where(pi > 0, pi, 1), 0)[index]
+    plain = jnp.append(u / jnp.where(pi > 0, pi, 1), 0)[index]
+    if plan.sampler == "systematic":
+        return index, plain, jnp.zeros((), u.dtype)
+    rows = jnp.minimum(index, u.shape[0] - 1)
+    A = totals_of(x[rows] - found.origin, y[rows], found.h[rows], found.share[rows])
+    weight = calibrated(plain, 1 - pi[rows], A, found.totals)
+    return index, weight, largest_change(plain, weight)
 
 
 _construct = jax.jit(construct, static_argnames="plan")
@@ -262,9 +296,10 @@ def _packed(drawn: Drawn, x: np.ndarray, y: np.ndarray, u: np.ndarray, dtype: An
         weight = weight * (U / V)
     info = info | {
         "C": C * U / V if info["regulariser"] == "scaled" else C,
+        "change": float(drawn.change),
         "total": float(drawn.total),
-        "opt": float(drawn.pilot.dual),
-        "gap": float(drawn.pilot.primal - drawn.pilot.dual),
+        "opt": float(drawn.dual),
+        "gap": float(drawn.primal - drawn.dual),
         "cells": int(drawn.cells),
         "share": 1.0,
         "U": U,

@@ -1,4 +1,7 @@
-"""Coresets over a Dask cluster: each partition makes one, and they are joined and reduced in a tree.
+"""Coresets over a Dask cluster.
+
+"tree": each partition makes one, and they are joined and reduced in a tree. "global": that is the summary by which all
+partitions then draw their own points, each by its part in the whole (`whole.py`): two more looks, no error of merging.
 
     small = jaxsvm.coresets.from_dask((x, y), C=1.0, m=1000, key=0)        # dask arrays
     small = jaxsvm.coresets.from_dask(frame, C=1.0, m=1000, label="class")   # a dask dataframe
@@ -17,8 +20,10 @@ from jaxtyping import Array
 
 from jaxsvm.coresets.construction import Coreset, as_key, plan_of
 from jaxsvm.coresets.data import as_data
-from jaxsvm.coresets.nodes import Node, as_coreset, joined, raw, reduced
+from jaxsvm.coresets.nodes import Node, as_coreset, joined, raw, reduced, room_for
+from jaxsvm.coresets.sensitivity import require_choice
 from jaxsvm.coresets.stream import PILOT_TOL
+from jaxsvm.coresets.whole import Sums, drawn, finished, frame, scale, sums
 from jaxsvm.errors import InputError
 from jaxsvm.validation import require_positive, require_whole
 
@@ -28,7 +33,7 @@ FAN = 8
 
 def from_dask(
     data: Any, C: float, m: int, key: Array | int = 0, *, label: str | None = None, weight: str | None = None,
-    size: int | None = None, sampler: str = "mixture", bound: str = "dir", clusters: Any = 16,
+    size: int | None = None, sampler: str = "mixture", bound: str = "dir", clusters: Any = 16, mode: str = "tree",
 ) -> Coreset:  # fmt: skip
     """A coreset of partitioned data; the scheduler is the one that Dask has at hand (a `Client`, or threads).
 
@@ -44,6 +49,7 @@ def from_dask(
         sampler: As for `coreset`.
         bound: As for `coreset`.
         clusters: As for `coreset`.
+        mode: "tree" (m points exactly), or "global" (m points expected, with the mixture and the `dir` bounds only).
 
     Raises:
         InputError: On arguments that cannot be used, or where Dask is not installed.
@@ -52,6 +58,9 @@ def from_dask(
         dask: Any = importlib.import_module("dask")
     except ImportError as error:
         raise InputError("from_dask needs dask, which is not installed: pip install 'jaxsvm[cluster]'") from error
+    require_choice("mode", mode, ("tree", "global"))
+    if mode == "global" and (sampler != "mixture" or bound != "dir"):
+        raise InputError("mode is 'global': it draws by the mixture and the bound 'dir' only.")
     require_positive("C", C)
     require_whole("size", m if size is None else size, 2)
     plans = [
@@ -75,9 +84,18 @@ def from_dask(
         height += 1
     (node,) = dask.compute(level[0])
     assert node is not None
+    info = {"n": int(sum(n for _, n in totals)), "U": W, "sampler": sampler, "bound": bound, "partitions": len(parts)}
+    if mode == "global":
+        made = frame(node, float(C), _key(base, height, 0), max(plans[0].counts), PILOT_TOL)
+        (seen,) = dask.compute([dask.delayed(_sums)(part, made) for part in parts])
+        known = Sums(*(sum(column) for column in zip(*(part for part in seen if part is not None), strict=True)))
+        by = scale(node, m, made, known)
+        seeds = [(*base.tolist(), height, number) for number in range(len(parts))]
+        draws = [dask.delayed(_draws)(part, seed, made, known, by) for part, seed in zip(parts, seeds, strict=True)]
+        (draws,) = dask.compute(draws)
+        return finished([part for part in draws if part is not None], made, known, np.float64, info)
     if (node.weight > 0).sum() > m:  # a single partition, with a larger `size`
         node = _merged([node], C, base, height, 0, plans[1]) or node
-    info = {"n": int(sum(n for _, n in totals)), "U": W, "sampler": sampler, "bound": bound, "partitions": len(parts)}
     return as_coreset(node, float(C), np.float64, info)
 
 
@@ -122,7 +140,15 @@ def _leaf(part: Any, C: float, W: float, base: np.ndarray, number: int, plan: An
     node = raw(x, y, u, float(u.sum()) / W)
     if len(y) <= plan.m:
         return node
-    return reduced(node, C, _key(base, 0, number), plan, 0.0, _room(len(y)))
+    return reduced(node, C, _key(base, 0, number), plan, 0.0, room_for(len(y)), leaf=True)
+
+
+def _sums(part: Any, made: Any) -> Sums | None:
+    return sums(*as_data(*part), made) if _total(part)[0] > 0 else None
+
+
+def _draws(part: Any, seed: tuple[int, ...], made: Any, known: Any, by: Any) -> Any:
+    return drawn(*as_data(*part), seed, made, known, by) if _total(part)[0] > 0 else None
 
 
 def _merged(parts: list[Node | None], C: float, base: np.ndarray, height: int, number: int, plan: Any) -> Node | None:
@@ -133,13 +159,7 @@ def _merged(parts: list[Node | None], C: float, base: np.ndarray, height: int, n
     node, opt = joined(*there), max(float(part.opt) for part in there)
     if len(node.y) <= plan.m:
         return node
-    return reduced(node, C, _key(base, height, number), plan, opt, _room(len(node.y)))
-
-
-def _room(n: int) -> int:
-    """A few sizes serve all partitions: programs are compiled for each."""
-    step = max(1, 2 ** (n.bit_length() - 3))
-    return -(-n // step) * step
+    return reduced(node, C, _key(base, height, number), plan, opt, room_for(len(node.y)))
 
 
 def _key(base: np.ndarray, height: int, number: int) -> Array:

@@ -50,10 +50,12 @@ def centred(x: Array, u: Array) -> Array:
 
 def _dense(x: Any) -> np.ndarray:
     if hasattr(x, "tocsr") or isinstance(x, CSR):
-        if x.shape[0] * x.shape[1] * 8 > LARGEST:
+        taken = x.shape[0] * x.shape[1] * 8
+        if taken > LARGEST:
             raise InputError(
-                f"x is sparse and {x.shape[0]} x {x.shape[1]}: dense it takes more than {LARGEST >> 30} GiB, and "
-                "coresets work on dense points; hand it over in parts (`Stream`), or with fewer features."
+                f"x is sparse and {x.shape[0]} x {x.shape[1]}: coresets work on dense points (cells have dense means), "
+                f"which take {taken / 2**30:.1f} GiB here, of {LARGEST >> 30} allowed; hand it over in parts "
+                "(`Stream`), or with fewer features."
             )
         if isinstance(x, CSR):
             return np.asarray(x.rows(jnp.arange(len(x))))

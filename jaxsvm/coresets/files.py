@@ -8,21 +8,24 @@ class, which is no error, but larger chunks are better then.
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
 import numpy as np
 from jaxtyping import Array
 
-from jaxsvm.coresets.chunks import NAMED, Place, Source, scan_svmlight
+from jaxsvm.coresets.chunks import NAMED, Piece, Place, Source, scan_svmlight
 from jaxsvm.coresets.construction import Coreset, as_key
 from jaxsvm.coresets.sensitivity import require_choice
-from jaxsvm.coresets.stream import Stream, StreamState
+from jaxsvm.coresets.stream import PILOT_TOL, Stream, StreamState
+from jaxsvm.coresets.whole import Sums, drawn, finished, frame, scale, sums
 from jaxsvm.errors import DataError, InputError
 
 EVERY = 16
 """Pieces between two saved states."""
+CLUSTERS = 64
+"""Cells a class, where rows are drawn by their part in the whole."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +58,8 @@ def from_files(
     passes: int = 2, damaged: str = "stop", checkpoint: str | os.PathLike[str] | None = None,
     standardise: bool = False, label: str | int | None = None, positive: Any = None, features: int | None = None,
     zero_based: bool | None = None, header: bool | None = None, format: str | None = None,
-    chunk: int | None = None, m: int | None = None, progress: Callable[[int, int | None], Any] | None = None,
+    chunk: int | None = None, m: int | None = None, mode: str = "tree",
+    progress: Callable[[int, int | None], Any] | None = None,
 ) -> Coreset:  # fmt: skip
     """A coreset of the rows of svmlight, CSV, npz or Parquet files, in memory that does not depend on their length.
 
@@ -79,7 +83,11 @@ def from_files(
         format: "svmlight", "csv", "npz", "parquet", where the names do not tell.
         chunk: As for `Stream`.
         m: Reduce the union of the nodes to so many points; None: leave it.
-        progress: Called with rows done and rows in all (None where not known) after every piece.
+        mode: "tree": the merge tree's coreset. "global": the tree's is a summary by which each row is drawn from the
+            files themselves in two more looks, with no error of merging (`whole.py`): m points expected (`size` where m
+            is None), for two passes only.
+        progress: Called with rows done and rows in all (None where not known) after every piece, of all looks but the
+            first.
 
     Returns:
         The coreset, with `info["classes"]`.
@@ -91,11 +99,22 @@ def from_files(
     require_choice("damaged", damaged, ("stop", "skip"))
     if passes not in (1, 2):
         raise InputError(f"passes is {passes}: 1, or 2 with a first look at the files, is needed.")
+    require_choice("mode", mode, ("tree", "global"))
+    if mode == "global" and passes == 1:
+        raise InputError("mode is 'global' with passes=1: it reads the files more than once.")
     if standardise and passes == 1:
         raise InputError("standardise is True with passes=1: what brings the columns to one scale takes a pass.")
     names = (paths,) if isinstance(paths, str | os.PathLike) else tuple(paths)
     source = Source(tuple(os.fspath(name) for name in names), features, label, zero_based, header, format)
-    wanted = {"C": C, "size": size, "chunk": chunk, "passes": passes, "standardise": standardise, "label": label}
+    wanted = {
+        "C": C,
+        "size": size,
+        "chunk": chunk,
+        "passes": passes,
+        "standardise": standardise,
+        "label": label,
+        "mode": mode,
+    }
     wanted |= {"positive": str(positive), "paths": list(source.paths), "damaged": damaged}
     wanted |= {"key": np.asarray(_key_data(key)).tolist()}
     state, place, counted = _resumed(checkpoint, wanted)
@@ -108,18 +127,41 @@ def from_files(
     stream = Stream(C, size, chunk, None if found is None else float(found.rows))
     state = stream.init(key) if state is None else state
     bad, lines = (counted["bad"], counted["lines"]) if counted else (0, [])
+    looks = 3 if mode == "global" else 1
+    rows = None if found is None else looks * found.rows
+
+    def data_of(piece: Piece) -> tuple[np.ndarray, np.ndarray]:
+        x = piece.x if not standardise or found is None else (piece.x - found.mean) / found.scale
+        return x, _signs(piece.label, found, positive)
+
+    def save(state: StreamState, after: Place) -> None:
+        if checkpoint is not None:
+            state.save(checkpoint, wanted=wanted, place=after, bad=bad, lines=lines, scan=_plain(found))
+
     for number, piece in enumerate(source.pieces(place), 1):
         _refuse(piece.damaged, damaged)
-        bad, lines = bad + len(piece.damaged), (lines + piece.damaged)[:NAMED]
-        x = piece.x if not standardise or found is None else (piece.x - found.mean) / found.scale
-        state = stream.update(state, x, _signs(piece.label, found, positive))
+        bad, lines, place = bad + len(piece.damaged), (lines + piece.damaged)[:NAMED], piece.after
+        state = stream.update(state, *data_of(piece))
         if progress is not None:
-            progress(state.rows, None if found is None else found.rows)
-        if checkpoint is not None and number % EVERY == 0:
-            state.save(checkpoint, wanted=wanted, place=piece.after, bad=bad, lines=lines, scan=_plain(found))
+            progress(state.rows, rows)
+        if number % EVERY == 0:
+            save(state, place)
     if not state.rows:
         raise DataError(f"{', '.join(source.paths)}: no line is a sample.")
-    small = stream.finalize(state, m)
+    if mode == "global":
+        save(state, place)
+
+        def look(number: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+            done = number * state.rows
+            for piece in source.pieces():
+                yield data_of(piece)
+                done += len(piece.x)
+                if progress is not None:
+                    progress(done, rows)
+
+        small = _drawn(stream, state, size if m is None else m, look)
+    else:
+        small = stream.finalize(state, m)
     small.info.update(damaged=bad, damaged_lines=lines, files=source.paths)
     small.info["classes"] = found.classes if found is not None else (-1, 1) if positive is None else ("rest", positive)
     if standardise and found is not None:
@@ -127,6 +169,23 @@ def from_files(
     if checkpoint is not None and os.path.exists(checkpoint):
         os.unlink(checkpoint)
     return small
+
+
+def _drawn(stream: Stream, state: StreamState, m: int, look: Callable[[int], Iterator[Any]]) -> Coreset:
+    """Two more looks at the rows, by what the stream holds of them."""
+    summary = stream.union(state)
+    base = jax.random.wrap_key_data(jax.numpy.asarray(state.key))
+    made = frame(summary, stream.C, jax.random.fold_in(base, 2**31 - 2), CLUSTERS, PILOT_TOL)
+    seen = [sums(x, y, np.ones(len(y)), made) for x, y in look(1) if len(y)]
+    known = Sums(*(sum(column) for column in zip(*seen, strict=True)))
+    by, seed = scale(summary, m, made, known), state.key.tolist()
+    draws = [
+        drawn(x, y, np.ones(len(y)), (*seed, number), made, known, by)
+        for number, (x, y) in enumerate(look(2))
+        if len(y)
+    ]
+    info = {"n": state.rows, "U": state.weight, "sampler": "mixture", "bound": "dir", "chunks": state.chunks}
+    return finished(draws, made, known, state.dtype, info)
 
 
 def scan(source: Source, damaged: str = "stop", positive: Any = None) -> Scan:

@@ -87,7 +87,7 @@ def _bounds(
     alpha = 1 / (2 * C * safe[label])
     B = tight(alpha, D, o)
     if bound == "dir":
-        at = Pilot(norm[None], jnp.zeros(()), values[0], o)  # all that is asked of w is its length
+        at = Pilot(norm[None], jnp.zeros(()), values[0], o, beta)  # all that is asked of w is its length
         B = jnp.minimum(B, directional(alpha, D, o, mean[label] - y * g, at))
     B = jnp.where(D > 0, B, 0)
     return jnp.where(u > 0, jnp.minimum(1, u / safe[label] + C * u * B), 0)

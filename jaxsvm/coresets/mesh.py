@@ -83,7 +83,7 @@ def _by_device(key: Array, x: Array, y: Array, u: Array, C: Any, plan: Plan, mes
         drawn = construct(jax.random.fold_in(key, jax.lax.axis_index(axis)), x, y, u, C / rho, plan)
         index = jnp.minimum(drawn.rows, len(y) - 1)
         real = (drawn.rows < len(y)) & (share > 0)
-        opt = jnp.where(share > 0, 0.5 * share * drawn.pilot.dual, 0)
+        opt = jnp.where(share > 0, 0.5 * share * drawn.dual, 0)
         return x[index], jnp.where(real, y[index], 0), jnp.where(real, drawn.weight, 0), opt[None]
 
     mapped = jax.shard_map(

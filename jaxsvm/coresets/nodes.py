@@ -30,6 +30,8 @@ class Node(NamedTuple):
         weight: Weights, `(k,)`; 0 in empty slots.
         share: Of the regulariser, `()`.
         opt: A lower bound of the optimum of all the data, from this part, `()`: 0 where it tells nothing.
+        lower: What the part's points as they were contribute to the optimum of all the data at least, `()`: parts are
+            problems of their own, so the sum over parts is a lower bound of the whole that no coreset is in between of.
     """
 
     x: np.ndarray
@@ -37,6 +39,7 @@ class Node(NamedTuple):
     weight: np.ndarray
     share: Any
     opt: Any
+    lower: Any = np.float64(0)
 
 
 def raw(x: np.ndarray, y: np.ndarray, u: np.ndarray, share: float) -> Node:
@@ -48,10 +51,12 @@ def joined(*parts: Node) -> Node:
     """The multiset union: no error is added."""
     x, y, weight = (np.concatenate([getattr(part, name) for part in parts]) for name in ("x", "y", "weight"))
     share, opt = np.float64(sum(part.share for part in parts)), np.float64(max(part.opt for part in parts))
-    return Node(x, y, weight, share, opt)
+    return Node(x, y, weight, share, opt, np.float64(sum(part.lower for part in parts)))
 
 
-def reduced(part: Node, C: float, key: Array, plan: Plan, floor: float, room: int | None = None) -> Node:
+def reduced(
+    part: Node, C: float, key: Array, plan: Plan, floor: float, room: int | None = None, leaf: bool = False
+) -> Node:
     """A coreset of `plan.m` points; slots that there are no points for are empty.
 
     Args:
@@ -61,6 +66,7 @@ def reduced(part: Node, C: float, key: Array, plan: Plan, floor: float, room: in
         plan: The construction.
         floor: A lower bound of the optimum of all data, for parts of one class; 0: none.
         room: The number of points to fill up to, with absent ones, so that few programs serve all; None: as it is.
+        leaf: Whether the points are the data's own.
     """
     room = len(part.y) if room is None else room
     fill = room - len(part.y)
@@ -69,8 +75,16 @@ def reduced(part: Node, C: float, key: Array, plan: Plan, floor: float, room: in
         drawn = jax.device_get(_drawn(key, x, y, u, C / float(part.share), plan, float(floor)))
     index = np.minimum(drawn.rows, room - 1)
     weight = np.where(drawn.rows < room, drawn.weight, 0)
-    opt = 0.5 * float(part.share) * float(drawn.pilot.dual)  # one half for what a coreset may be off by
-    return Node(x[index], np.where(weight > 0, y[index], 0), weight, part.share, np.maximum(part.opt, opt))
+    opt = 0.5 * float(part.share) * float(drawn.dual)  # one half for what a coreset may be off by
+    lower = part.share * drawn.dual if leaf else part.lower
+    y = np.where(weight > 0, y[index], 0)
+    return Node(x[index], y, weight, part.share, np.maximum(part.opt, opt), np.float64(lower))
+
+
+def room_for(n: int) -> int:
+    """A few sizes serve all partitions: programs are compiled for each."""
+    step = max(1, 2 ** (n.bit_length() - 3))
+    return -(-n // step) * step
 
 
 _drawn = jax.jit(construct, static_argnames="plan")

@@ -36,7 +36,26 @@ class Cells(NamedTuple):
 def partition(
     key: Array, x: Float[Array, "n d"], y: Float[Array, " n"], u: Float[Array, " n"], k: int, rounds: int = 3
 ) -> Int[Array, " n"]:
-    """Labels `(n,)` of at most k cells a class; pure, `k` and `rounds` static.
+    """Labels `(n,)` of at most k cells a class; arguments as for `centres`."""
+    side = (y > 0).astype(jnp.int32)
+    return nearest(x, side, centres(key, x, y, u, k, rounds))
+
+
+def nearest(x: Float[Array, "n d"], side: Int[Array, " n"], at: Float[Array, "2 k d"]) -> Int[Array, " n"]:
+    """The label of the nearest centre of a point's own class (0 or 1), `(n,)` int32."""
+    _, k, d = at.shape
+    products = jnp.matmul(x, at.reshape(2 * k, d).T, precision=lax.Precision.HIGHEST)
+    distance = (at**2).sum(axis=2).reshape(2 * k) - 2 * products
+    own = jnp.where((jnp.arange(2 * k) >= k) == (side[:, None] == 1), distance, jnp.inf)
+    least = own.min(axis=1, keepdims=True)  # the index by equality: argmin is a scalar loop on CPUs
+    label = jnp.where(own == least, jnp.arange(2 * k, dtype=jnp.int32), 2 * k).min(axis=1)
+    return jnp.minimum(label, 2 * k - 1)
+
+
+def centres(
+    key: Array, x: Float[Array, "n d"], y: Float[Array, " n"], u: Float[Array, " n"], k: int, rounds: int = 3
+) -> Float[Array, "2 k d"]:
+    """Centres of k cells of either class, class -1 first; pure, `k` and `rounds` static.
 
     Args:
         key: A random key.
@@ -55,33 +74,26 @@ def partition(
         return x[jax.vmap(draw)(jax.random.split(key), of_class)]
 
     def seed(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        centres, nearest = carry
-        weight = u * nearest
+        at, distances = carry
+        weight = u * distances
         spread = jnp.stack([jnp.where(side == s, weight, 0).sum() for s in (0, 1)])[side] > 0
         new = seeds_at(jax.random.fold_in(key, i), jnp.where(spread, weight, u))
         distance = ((x - new[side]) ** 2).sum(axis=1)
-        return centres.at[:, i].set(new), jnp.minimum(nearest, distance)
+        return at.at[:, i].set(new), jnp.minimum(distances, distance)
 
     start = (jnp.zeros((2, k, d), x.dtype), jnp.full((n,), jnp.asarray(1, x.dtype)))
     first = seeds_at(jax.random.fold_in(key, k), u)
     start = (start[0].at[:, 0].set(first), ((x - first[side]) ** 2).sum(axis=1))
-    centres, _ = lax.fori_loop(1, k, seed, start)
+    seeds, _ = lax.fori_loop(1, k, seed, start)
 
-    def assign(centres: Array) -> Array:
-        products = jnp.matmul(x, centres.reshape(2 * k, d).T, precision=lax.Precision.HIGHEST)
-        distance = (centres**2).sum(axis=2).reshape(2 * k) - 2 * products
-        own = jnp.where((jnp.arange(2 * k) >= k) == (side[:, None] == 1), distance, jnp.inf)
-        least = own.min(axis=1, keepdims=True)  # the index by equality: argmin is a scalar loop on CPUs
-        return jnp.where(own == least, jnp.arange(2 * k, dtype=jnp.int32), 2 * k).min(axis=1)
-
-    def lloyd(_: Array, centres: Array) -> Array:
-        label = assign(centres)
+    def lloyd(_: Array, at: Array) -> Array:
+        label = nearest(x, side, at)
         total = jax.ops.segment_sum(u, label, 2 * k)
         sums = jax.ops.segment_sum(u[:, None] * x, label, 2 * k)
         means = sums / jnp.where(total > 0, total, 1)[:, None]
-        return jnp.where((total > 0)[:, None], means, centres.reshape(2 * k, d)).reshape(2, k, d)
+        return jnp.where((total > 0)[:, None], means, at.reshape(2 * k, d)).reshape(2, k, d)
 
-    return jnp.minimum(assign(lax.fori_loop(0, rounds, lloyd, centres)), 2 * k - 1)
+    return lax.fori_loop(0, rounds, lloyd, seeds)
 
 
 def cells(x: Array, y: Array, u: Array, label: Int[Array, " n"], most: int) -> Cells:

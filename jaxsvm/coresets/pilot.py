@@ -2,7 +2,7 @@
 
     min  1/2 |w|^2 + l'(w, b) + sum_i U_i max(0, 1 - y_i (x_i w + b)),        U_i = C u_i
 
-by Mehrotra's predictor-corrector method with Gondzio's corrections, O(n d^2) a step and 15 to 60 steps, with the dual
+by Mehrotra's predictor-corrector method with Gondzio's corrections, O(n d^2) a step and 7 to 30 steps, with the dual
 value that makes the answer a lower bound of the optimum: sensitivities divide by it. `jaxsvm.InteriorPoint` solves the
 same problem, for users; this one is a pure function of arrays for use inside compiled merges, in lanes, where points of
 weight 0 are absent and a single class is no error, and it takes the linear term l that exact sensitivities need.
@@ -33,12 +33,14 @@ class Pilot(NamedTuple):
         b: `()`.
         primal: The objective there, `()`.
         dual: A lower bound of the optimum, `()`: 0 where there is one class only (its optimum is 0, at w = 0).
+        a: The dual variables, `(n,)`: feasible, inside their boxes (0 where there is one class only).
     """
 
     w: Float[Array, " d"]
     b: Float[Array, ""]
     primal: Float[Array, ""]
     dual: Float[Array, ""]
+    a: Float[Array, " n"]
 
 
 class _Iterate(NamedTuple):
@@ -76,8 +78,9 @@ def solve(
     """
     present = U > 0
     y = jnp.where(present, y, 0)
-    H = y[:, None] * jnp.concatenate([x, jnp.ones((x.shape[0], 1), x.dtype)], axis=1)
-    penalty = jnp.ones(H.shape[1], x.dtype).at[-1].set(0)
+    # One row a feature: products with long rows, both ways, take a fifth of the time of products with short ones.
+    H = y * jnp.concatenate([x.T, jnp.ones((1, x.shape[0]), x.dtype)])
+    penalty = jnp.ones(H.shape[0], x.dtype).at[-1].set(0)
     term = jnp.zeros_like(penalty) if linear is None else linear
     upper = jnp.where(present, U, 2)
     count = 2 * jnp.maximum(present.sum(), 1)
@@ -86,25 +89,24 @@ def solve(
         return jnp.where(present, v, 0)
 
     def start() -> _Iterate:
-        v = penalty * (H.T @ only(upper / 2) - term)
-        pull = only(H @ v - 1)
-        reserve = 1 + jnp.abs(pull).max()
-        return _Iterate(upper / 2, upper / 2, jnp.maximum(pull, 0) + reserve, jnp.maximum(-pull, 0) + reserve, v)
+        # At w = 0 and not at the w of these a, which is far off where the classes differ in weight: half the steps.
+        one = jnp.ones_like(upper)
+        return _Iterate(upper / 2, upper / 2, one, 2 * one, jnp.zeros_like(term))
 
     def advance(going: _Going) -> _Going:
         at = going.x
-        residual = only(H @ at.v - 1 - at.z + at.s)
-        off = penalty * at.v + term - H.T @ only(at.a)
+        residual = only(at.v @ H - 1 - at.z + at.s)
+        off = penalty * at.v + term - H @ only(at.a)
         inverse = jnp.where(present, 1 / (at.z / at.a + at.s / at.t), 0)
-        core = jnp.matmul(H.T, inverse[:, None] * H, precision=lax.Precision.HIGHEST) + jnp.diag(penalty)
+        core = jnp.matmul(inverse * H, H.T, precision=lax.Precision.HIGHEST) + jnp.diag(penalty)
         scale = lax.rsqrt(jnp.maximum(jnp.diagonal(core), jnp.finfo(x.dtype).tiny))
         factor = jnp.linalg.cholesky(scale[:, None] * core * scale)
 
         def direction(to_z: Array, to_s: Array) -> _Iterate:
             right = only(to_z / at.a - to_s / at.t) - residual
-            whole = scale * (H.T @ (inverse * right) - off)
+            whole = scale * (H @ (inverse * right) - off)
             dv = scale * jax.scipy.linalg.cho_solve((factor, True), whole)
-            da = inverse * (right - H @ dv)
+            da = inverse * (right - dv @ H)
             return _Iterate(da, -da, (to_z - at.z * da) / at.a, (to_s + at.s * da) / at.t, dv)
 
         mu = only(at.a * at.z + at.t * at.s).sum() / count
@@ -135,18 +137,19 @@ def solve(
         unequal = jnp.abs(y @ new.a - term[-1]) / value
         return _Going(new, going.step + 1, sound & jnp.any(new.a != at.a), jnp.maximum(products / value, unequal))
 
-    first = _Going(start(), jnp.zeros((), jnp.int32), jnp.asarray(True), jnp.asarray(jnp.inf, x.dtype))
+    one_class = ~(jnp.any(y > 0) & jnp.any(y < 0))
+    wanted = jnp.asarray(True) if linear is not None else ~one_class  # else its optimum is known
+    first = _Going(start(), jnp.zeros((), jnp.int32), wanted, jnp.asarray(jnp.inf, x.dtype))
     last = lax.while_loop(lambda g: (g.step < MOST_STEPS) & g.moved & (g.left > tol / 4), advance, first).x
 
     def primal_of(v: Array) -> Array:
-        return 0.5 * (penalty * v) @ v + term @ v + only(upper * jnp.maximum(0, 1 - H @ v)).sum()
+        return 0.5 * (penalty * v) @ v + term @ v + only(upper * jnp.maximum(0, 1 - v @ H)).sum()
 
     a = only(_on_equality(last.a, y, term[-1]))
-    u = H.T @ a - term
+    u = H @ a - term
     dual = a.sum() - 0.5 * (penalty * u) @ u
     dual = jnp.where(jnp.abs(u[-1]) <= 1e-9 * jnp.maximum(a.sum(), jnp.finfo(x.dtype).tiny) + 1e-300, dual, -jnp.inf)
     v = last.v
-    one_class = ~(jnp.any(y > 0) & jnp.any(y < 0))
     if linear is None:
         dual = jnp.maximum(dual, 0)  # costs are not negative
         v = jnp.where(one_class, jnp.zeros_like(v).at[-1].set(jnp.sign(y.sum())), v)
@@ -155,7 +158,7 @@ def solve(
     if init is not None:
         better = primal_of(init) < primal
         v, primal = jnp.where(better, init, v), jnp.minimum(primal, primal_of(init))
-    return Pilot(v[:-1], v[-1], primal, jnp.minimum(dual, primal))
+    return Pilot(v[:-1], v[-1], primal, jnp.minimum(dual, primal), a)
 
 
 def _on_equality(a: Array, y: Array, e: Array) -> Array:

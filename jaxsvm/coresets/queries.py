@@ -69,3 +69,21 @@ def scores(
     own = jnp.where(scaled, 0.5 * (queries[:, :-1] ** 2).sum(axis=1) / u.sum(), 0.0)
     tiny = jnp.finfo(u.dtype).tiny
     return (u[:, None] * (own + C * h) / jnp.maximum(F, tiny)).max(axis=1, initial=0)
+
+
+def pulls(x: Array, u: Array, share: Array) -> Float[Array, " n"]:
+    """Each point's part in the pilot's dual vector: `u a |z|`, `z = (x, 1)`, in the metric of `sum u a z z'`; pure.
+
+    With probabilities proportional to it the vector is estimated with the least variance in that metric.
+
+    Args:
+        x: Points, `(n, d)`.
+        u: Weights, `(n,)`.
+        share: Dual variables of the pilot, in the part of their boxes, `(n,)`.
+    """
+    z = jnp.concatenate([x, jnp.ones((x.shape[0], 1), x.dtype)], axis=1)
+    M = jnp.matmul((z * (u * share)[:, None]).T, z, precision=lax.Precision.HIGHEST)
+    M = M + (1e-9 * jnp.trace(M) + jnp.finfo(x.dtype).tiny) * jnp.eye(z.shape[1], dtype=x.dtype)
+    half = jax.scipy.linalg.solve_triangular(jnp.linalg.cholesky(M), jnp.eye(len(M), dtype=x.dtype), lower=True)
+    found = u * share * jnp.linalg.norm(z @ half.T, axis=1)
+    return jnp.where(jnp.isfinite(found), found, 0)

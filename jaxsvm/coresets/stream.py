@@ -25,7 +25,7 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxsvm.coresets.construction import Coreset, Plan, as_key, plan_of
-from jaxsvm.coresets.data import as_data
+from jaxsvm.coresets.data import LARGEST, as_data
 from jaxsvm.coresets.nodes import Node, as_coreset, joined, raw, read_arrays, reduced, write_arrays
 from jaxsvm.errors import DataError, InputError
 from jaxsvm.validation import require_positive, require_whole
@@ -154,7 +154,8 @@ class Stream:
             sample_weight: Weights, `(k,)`.
 
         Raises:
-            InputError: On points that cannot be used, or of another d than the first ones.
+            InputError: On points that cannot be used, of another d than the first ones, or of so many features that a
+                chunk of them, which is dense, takes too much memory.
         """
         dtype = state.dtype if state.rows else str(getattr(x, "dtype", "float64"))
         if not len(y):
@@ -162,6 +163,12 @@ class Stream:
         x, y, u = as_data(x, y, sample_weight)
         capacity = self._capacity()
         if state.x is None:
+            taken = capacity * x.shape[1] * 8
+            if taken > LARGEST:
+                raise InputError(
+                    f"x has {x.shape[1]} features: a chunk of {capacity} such points takes {taken / 2**30:.1f} GiB, of "
+                    f"{LARGEST >> 30} allowed; a smaller `chunk` or `size` is needed, or fewer features."
+                )
             shapes = ((capacity, x.shape[1]), (capacity,), (capacity,))
             state = dataclasses.replace(state, **dict(zip("xyu", map(np.zeros, shapes), strict=True)), dtype=dtype)
         assert state.x is not None and state.y is not None and state.u is not None
@@ -192,12 +199,7 @@ class Stream:
         Raises:
             InputError: Where there was no point.
         """
-        if state.x is None:
-            raise InputError("state: the stream has seen no point yet.")
-        assert state.y is not None and state.u is not None
-        waiting = slice(0, state.filled)
-        rest = raw(state.x[waiting], state.y[waiting], state.u[waiting], self._share(state, waiting))
-        whole = joined(*(node for node in state.levels if node is not None), *([rest] if state.filled else []))
+        whole = self.union(state)
         if m is not None and (whole.weight > 0).sum() > m:
             plan = plan_of(m, self.sampler, self.bound, "pinned", self.clusters, m)
             real = whole.weight > 0
@@ -207,6 +209,19 @@ class Stream:
             whole = reduced(whole, self.C, key, plan._replace(tol=PILOT_TOL), state.opt, room)
         info = {"n": state.rows, "U": state.weight, "sampler": self.sampler, "bound": self.bound}
         return as_coreset(whole, self.C, state.dtype, info | {"chunks": state.chunks})
+
+    def union(self, state: StreamState) -> Node:
+        """All nodes and the points that wait, with their weights.
+
+        Raises:
+            InputError: Where there was no point.
+        """
+        if state.x is None:
+            raise InputError("state: the stream has seen no point yet.")
+        assert state.y is not None and state.u is not None
+        waiting = slice(0, state.filled)
+        rest = raw(state.x[waiting], state.y[waiting], state.u[waiting], self._share(state, waiting))
+        return joined(*(node for node in state.levels if node is not None), *([rest] if state.filled else []))
 
     def _plan(self) -> Plan:
         plan = plan_of(self.size, self.sampler, self.bound, "pinned", self.clusters, self.size)
@@ -229,7 +244,8 @@ class Stream:
         plan, base = self._plan(), _base(state)
         share, opt, levels, j = self._share(state, slice(None)), state.opt, list(state.levels), 0
         if share > 0:
-            node = reduced(raw(state.x, state.y, state.u, share), self.C, _key(base, 0, state.chunks), plan, opt)
+            node = raw(state.x, state.y, state.u, share)
+            node = reduced(node, self.C, _key(base, 0, state.chunks), plan, opt, leaf=True)
             opt = max(opt, float(node.opt))
             while j < len(levels) and levels[j] is not None:
                 below = levels[j]
