@@ -80,8 +80,8 @@ def _placed(problem: Any, state: Any, rows: Array, members: Array, old: Array, n
 def refreshed(problem: Any, state: Any) -> dict[str, Any]:
     """`s` and `R` of the state's `a`: of the sums that were carried in twice the precision, no product from scratch."""
     a = state.a.astype(problem.dtype)
-    carried = state.exact is not None and problem.dtype != state.s.dtype
-    s = _value(state.exact) if carried else state.s
+    narrow = state.exact is None or problem.dtype == state.s.dtype
+    s = state.s if narrow else _value(state.exact)
     return {"a": a, "s": s, "R": problem.objective(a, s)}
 
 
