@@ -244,7 +244,8 @@ def _driven(
     def certified(progress: Progress) -> Progress:
         # As `stuck`, on the host: single operations of JAX are compiled one by one.
         is_stuck = int(progress.stale) > 0 or int(steps_taken(progress)) >= int(solver.max_steps)
-        return _certify(problem, solver, progress, provisional, problem.corrects and is_stuck)
+        corrects = problem.corrects and jnp.finfo(problem.dtype).bits < 64  # rounding is no floor of float64
+        return _certify(problem, solver, progress, provisional, corrects and is_stuck)
 
     while running:
         try:

@@ -90,6 +90,6 @@ def _bits(values: Array) -> Array:
     return lax.bitcast_convert_type(values, jnp.uint32)
 
 
-def _value(bits: Array) -> Float[Array, " n"]:
+def _value(bits: Any) -> Float[Array, " n"]:
     """The numbers of bits; inside `in_double`."""
     return lax.bitcast_convert_type(bits, jnp.float64 if bits.ndim == 2 else jnp.float32)
