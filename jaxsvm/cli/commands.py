@@ -225,6 +225,9 @@ def _saved(out: str | None, job: Job, fitted: jaxsvm.Fit, problem: Any) -> str |
     if out is not None and not all(np.isfinite(part).all() for part in (fitted.dual_coef, fitted.bias, fitted.R)):
         complain("its numbers are not finite: no model is written.")
         return None
+    if out is not None and np.isinf(fitted.certificate.relative_gap) and not np.asarray(fitted.dual_coef).any():
+        complain("it ended before anything was certified: no model is written.")
+        return None
     save(out, lambda target: job.model_of(fitted, problem).save(target))
     return out
 
