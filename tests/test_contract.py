@@ -349,7 +349,10 @@ def test_other_values_compile_nothing(name):
     shorter = with_(looser, max_steps=case.solver.max_steps - 1)
     tries = list(zip(others, jax.random.split(jax.random.key(5), 2), (looser, shorter), strict=True))
     cut = case.solver.max_steps - 2
-    for solver in (case.solver, with_(case.solver, max_steps=cut)):  # the last steps to a cap are a program of their own
+    for solver in (
+        case.solver,
+        with_(case.solver, max_steps=cut),
+    ):  # the last steps to a cap are a program of their own
         jaxsvm.fit(problem(case.problem), solver, key=jax.random.key(4))
     with compilations() as seen:
         for other, key, solver in tries:

@@ -1,0 +1,247 @@
+"""Working sets, and the choice of a solver: what is particular to them; the contract suite has the rest."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from samples import data, gram
+
+import jaxsvm
+from jaxsvm import FrankWolfe, InputError, Newton, Status, WorkingSet, hinge_problem, svm_problem
+from jaxsvm.kernels import RBF, Linear
+from jaxsvm.numerics.products import weighted_rows
+from jaxsvm.numerics.selection import largest_packed
+from jaxsvm.solvers import choice
+from jaxsvm.solvers.working_set import block
+
+SMALL = WorkingSet(tol=1e-3, size=16, fresh=8)
+
+
+def points(n, dtype=np.float32, seed=0, shift=0.8):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, 2))
+    y = np.where(x[:, 0] + 0.5 * rng.normal(size=n) > 0, 1, -1)
+    return (x + shift * y[:, None]).astype(dtype), y
+
+
+def judged(fit, x, y, C, gamma, bias):
+    """The relative gap in float64, from the points."""
+    x = np.asarray(x, np.float64)
+    K = np.exp(-gamma * ((x[:, None] - x[None]) ** 2).sum(-1))
+    coefficients, b = np.asarray(fit.dual_coef, np.float64), float(fit.bias)
+    slack = np.maximum(0, 1 - y * (K @ coefficients + b))
+    primal = coefficients @ K @ coefficients / 2 + C * slack.sum() + (b**2 / 2 if bias == "regularized" else 0)
+    offset = 1.0 if bias == "regularized" else 0.0
+    dual = np.abs(coefficients).sum() - coefficients @ (K + offset) @ coefficients / 2
+    return primal / dual - 1
+
+
+# --- the block's own problem
+
+
+def test_pairs_in_a_block_reach_its_solution_and_keep_the_sum():
+    rng = np.random.default_rng(3)
+    A = rng.normal(size=(20, 30))
+    K, pull = A @ A.T / 30, rng.normal(size=20)
+    low, high = -rng.uniform(0, 1, 20), rng.uniform(0, 1, 20)
+    start = rng.uniform(low, high)
+    v, _ = block.pair_steps(*map(jnp.asarray, (K, low, high, start, pull)), 1e-9, 100_000)
+    v = np.asarray(v)
+    assert v.sum() == pytest.approx(start.sum(), abs=1e-9)
+    assert (v >= low).all()
+    assert (v <= high).all()
+    gradient = pull - K @ (v - start)
+    assert gradient[v < high].max() - gradient[v > low].min() <= 1e-8
+
+
+def test_single_steps_in_a_block_reach_its_solution():
+    rng = np.random.default_rng(4)
+    A = rng.normal(size=(20, 30))
+    K, pull = A @ A.T / 30, rng.normal(size=20)
+    low, high = np.zeros(20), np.where(np.arange(20) < 10, np.inf, 0.3)
+    v, _ = block.single_steps(*map(jnp.asarray, (K, low, high, low, pull)), 1e-9, 100_000)
+    v = np.asarray(v)
+    gradient = pull - K @ v
+    assert np.abs(gradient[(v > low) & (v < high)]).max() <= 1e-8
+    assert gradient[v == 0].max(initial=0) <= 1e-8
+    assert gradient[v == high].min(initial=0) >= -1e-8
+
+
+def test_a_block_without_violation_stays():
+    v, steps = block.pair_steps(jnp.eye(4), jnp.zeros(4), jnp.ones(4), jnp.full(4, 0.5), jnp.zeros(4), 1e-3, 100)
+    assert np.array_equal(v, np.full(4, 0.5))
+    assert int(steps) <= block.TURN
+
+
+@pytest.mark.parametrize("q", [1, 2, 5, 64, 300, 1024])
+def test_the_packed_index_is_of_a_largest_value(q):
+    rng = np.random.default_rng(q)
+    for scale in (1e-30, 1.0, 1e30):
+        values = (scale * rng.normal(size=q)).astype(np.float32)
+        picked = values[int(largest_packed(jnp.asarray(values)))]
+        assert picked >= values.max() - 2.0**-12 * abs(values.max())
+    assert int(largest_packed(jnp.asarray([-jnp.inf, -3.0, -jnp.inf]))) == 1
+
+
+def test_weighted_rows_are_the_product():
+    rng = np.random.default_rng(5)
+    rows, index = rng.normal(size=(37, 11)).astype(np.float32), rng.permutation(37)[:20]
+    weights = np.where(rng.uniform(size=37) < 0.5, 0, rng.normal(size=37))
+    assert np.allclose(weighted_rows(jnp.asarray(weights), jnp.asarray(rows)), weights @ rows, rtol=1e-12)
+    some = weighted_rows(jnp.asarray(weights[:20]), jnp.asarray(rows), jnp.asarray(index))
+    assert np.allclose(some, weights[:20] @ rows[index], rtol=1e-12)
+
+
+# --- the solver
+
+
+@pytest.mark.parametrize("bias", ["free", "regularized"])
+@pytest.mark.parametrize("C", [1e-3, 1.0, 1e3])
+def test_what_is_certified_holds_in_float64(bias, C):
+    x, y = points(300)
+    fit = jaxsvm.fit(hinge_problem(jaxsvm.gram(RBF(gamma=0.5), x), y, C, bias=bias), SMALL)
+    assert fit.status == Status.CONVERGED
+    assert judged(fit, x, y, C, 0.5, bias) <= 1.1e-3
+
+
+def test_what_is_carried_is_what_is_computed_from_scratch():
+    x, y = points(300)
+    problem = hinge_problem(jaxsvm.gram(RBF(gamma=0.5), x), y, 10.0, bias="free")
+    state = jax.jit(SMALL.init)(problem)
+    step = jax.jit(SMALL.step)
+    for _ in range(60):
+        state = step(problem, state)
+    exact = np.asarray(state.exact).view(np.float64).ravel()
+    K = np.asarray(jaxsvm.gram(RBF(gamma=0.5), x, store=True).K, np.float64)
+    a = np.asarray(state.a, np.float64)
+    assert np.abs(exact - y * (K @ (y * a))).max() <= 1e-6 * np.abs(a).sum()  # of float32 rows computed twice
+    assert abs(y @ a) <= 1e-6 * a.sum()
+
+
+def test_rows_are_computed_for_those_that_violate_alone():
+    x, y = points(2000, shift=3.0)  # nearly separable: few are support
+    solver = WorkingSet(tol=1e-3, size=64, fresh=32)
+    fit = jaxsvm.fit(hinge_problem(jaxsvm.gram(RBF(gamma=0.5), x), y, 1.0, bias="free"), solver)
+    assert fit.status == Status.CONVERGED
+    assert fit.kernel_evaluations < 0.25 * 2000**2
+
+
+def test_stored_or_not_the_certificates_agree():
+    x, y = points(400)
+    for make in (hinge_problem, svm_problem):
+        fits = [jaxsvm.fit(make(jaxsvm.gram(RBF(gamma=0.5), x, store=store), y, 5.0), SMALL) for store in (True, False)]
+        duals = [float(fit.certificate.dual) for fit in fits]
+        assert duals[0] == pytest.approx(duals[1], rel=2e-3)
+        assert all(fit.status == Status.CONVERGED for fit in fits)
+
+
+def test_a_start_is_gone_on_from():
+    x, y = points(400)
+    problem = hinge_problem(jaxsvm.gram(RBF(gamma=0.5), x), y, 5.0, bias="free")
+    first = jaxsvm.fit(problem, SMALL)
+    again = jaxsvm.fit(problem, SMALL, init=first)
+    assert again.status == Status.CONVERGED
+    assert int(again.steps) <= 2
+
+
+@pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning")
+def test_hard_data_ends_honestly():
+    x, y = points(200)
+    doubled = np.concatenate([x, x[:50]]), np.concatenate([y, -y[:50]])  # duplicates with opposite labels
+    rare = np.where(np.arange(200) == 7, 1, -1)
+    for (u, v), C in ((doubled, 1e4), ((x, rare), 1e2), ((1e4 * x, y), 1.0), ((x[:2], np.array([1, -1])), 1.0)):
+        fit = jaxsvm.fit(hinge_problem(jaxsvm.gram(RBF(gamma=0.5), u), v, C, bias="free"), WorkingSet(tol=1e-3))
+        if fit.status == Status.CONVERGED:
+            assert judged(fit, u, v, C, 0.5, "free") <= 1.5e-3
+
+
+def test_an_indefinite_kernel_is_not_called_converged():
+    K = np.array([[1, 2, -1, 0.5], [2, 1, 2, -2], [-1, 2, 2, 2.5], [0.5, -2, 2.5, 2]])
+    problem = hinge_problem(jaxsvm.gram(jaxsvm.kernels.Precomputed(), K), [1, 1, -1, -1], 1.0, bias="none")
+    with pytest.warns(jaxsvm.ConvergenceWarning):
+        assert jaxsvm.fit(problem, WorkingSet(tol=1e-3)).status == Status.NOT_PSD
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [({"size": 2}, "size is 2"), ({"fresh": 1}, "fresh is 1"), ({"size": 8, "fresh": 9}, "fresh is 9")],
+)
+def test_sizes_that_make_no_set_are_refused(options, said):
+    with pytest.raises(InputError, match=said):
+        WorkingSet(**options)
+
+
+def test_a_free_bias_without_a_lid_is_refused():
+    x, y = data()
+    problem = svm_problem(gram("float64"), y, 1.0, bias="free")
+    with pytest.raises(InputError, match="free bias"):
+        jaxsvm.fit(problem, WorkingSet())
+
+
+# --- the choice
+
+
+def test_a_fit_without_a_solver_is_certified():
+    x, y = points(300)
+    G = jaxsvm.gram(RBF(gamma=0.5), x)
+    for make, bias in (
+        (hinge_problem, "free"),
+        (hinge_problem, "none"),
+        (svm_problem, "regularized"),
+        (svm_problem, "free"),
+    ):
+        fit = jaxsvm.fit(make(G, y, 2.0, bias=bias), tol=1e-3)
+        assert fit.status == Status.CONVERGED
+        assert float(fit.certificate.relative_gap) <= 1e-3
+
+
+def test_a_tolerance_belongs_to_the_solver_that_is_named():
+    x, y = points(40)
+    with pytest.raises(InputError, match="tol"):
+        jaxsvm.fit(svm_problem(jaxsvm.gram(RBF(gamma=0.5), x), y, 1.0), FrankWolfe(), tol=1e-3)
+
+
+def test_the_first_choice_goes_by_what_is_known():
+    x, y = points(60)
+    kernel, linear = (jaxsvm.gram(k, x) for k in (RBF(gamma=0.5), Linear()))
+    assert isinstance(choice.first_choice(svm_problem(linear, y, 1.0), 1e-3), Newton)
+    assert isinstance(choice.first_choice(svm_problem(kernel, y, 1.0), 1e-3), FrankWolfe)
+    assert isinstance(choice.first_choice(hinge_problem(kernel, y, 1.0), 1e-3), WorkingSet)
+
+
+def test_wide_supports_are_handed_over(monkeypatch):
+    """Whatever the width: the point goes on, and the counters are those of both."""
+    x, y = points(600, shift=0.0)
+    seen = []
+    monkeypatch.setattr(choice, "SMALL", 10)
+    monkeypatch.setattr(choice, "WIDE", ((1, 0.01),))
+    monkeypatch.setattr(choice, "PAID", 0.0)
+    for make in (svm_problem, hinge_problem):
+        problem = make(jaxsvm.gram(RBF(gamma=0.5), x), y, 1.0)
+        fit = jaxsvm.fit(problem, tol=1e-4)
+        assert fit.status == Status.CONVERGED
+        alone = jaxsvm.fit(problem, FrankWolfe(tol=1e-4) if make is svm_problem else WorkingSet(tol=1e-4))
+        assert float(fit.certificate.dual) == pytest.approx(float(alone.certificate.dual), rel=3e-4)
+        seen.append(fit.kernel_evaluations)
+    assert min(seen) > 0
+
+
+def test_traced_and_differentiated_fits_choose_too():
+    x, y = points(40, np.float64)
+
+    def held(C):
+        fit = jaxsvm.fit(hinge_problem(jaxsvm.gram(RBF(gamma=0.5), x), y, C, bias="none"), tol=1e-8)
+        return fit.certificate.dual
+
+    assert float(jax.jit(held)(1.0)) == pytest.approx(float(held(1.0)), rel=1e-6)
+    step = 1e-5
+    slope = (float(held(1.0 + step)) - float(held(1.0 - step))) / (2 * step)
+    assert float(jax.grad(held)(1.0)) == pytest.approx(slope, rel=1e-3)
+
+
+def test_a_time_limit_holds_over_all_solvers():
+    x, y = points(600, shift=0.0)
+    problem = hinge_problem(jaxsvm.gram(RBF(gamma=0.5), x), y, 1e5, bias="free")
+    with pytest.warns(jaxsvm.ConvergenceWarning):
+        fit = jaxsvm.fit(problem, tol=1e-9, max_seconds=0.0)
+    assert fit.status == Status.INTERRUPTED
