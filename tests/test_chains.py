@@ -13,6 +13,7 @@ from test_path import GRID, N, compilations, data, gram, judge, kernel_of
 
 import jaxsvm
 from jaxsvm import FrankWolfe, Status
+from jaxsvm.gram.dense import with_values
 from jaxsvm.kernels import RBF
 from jaxsvm.path import chains
 from jaxsvm.path.reduction import Kept, NearMargin
@@ -61,8 +62,9 @@ def test_lanes_with_nothing_left_are_left_out(widths):
 
 
 def test_lanes_share_the_gram_operator():
-    shape = chains._Shape.of(*(jaxsvm.svm_problem(gram(), data()[1], C) for C in (1.0, 2.0)))  # noqa: SLF001
-    problem = jaxsvm.svm_problem(gram(), data()[1], 3.0)
+    here = with_values(gram())
+    shape = chains._Shape.of(*(jaxsvm.svm_problem(here, data()[1], C) for C in (1.0, 2.0)))  # noqa: SLF001
+    problem = jaxsvm.svm_problem(here, data()[1], 3.0)
     assert any(leaf is problem.gram.K for leaf in shape.shared(problem))
     assert max(leaf.size for leaf in shape.own(problem)) == N
     chex_leaves = jax.tree.leaves(shape.join(shape.shared(problem), shape.own(problem)))
