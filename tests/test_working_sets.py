@@ -119,15 +119,15 @@ def test_what_is_carried_is_what_is_computed_from_scratch():
 
 
 def test_rows_are_computed_for_those_that_violate_alone():
-    x, y = points(2000, shift=3.0)  # nearly separable: few are support
-    solver = WorkingSet(tol=1e-3, size=64, fresh=32)
-    fit = jaxsvm.fit(hinge_problem(jaxsvm.gram(RBF(gamma=0.5), x), y, 1.0, bias="free"), solver)
+    x, y = points(300, shift=3.0)  # nearly separable: few are support
+    fit = jaxsvm.fit(hinge_problem(jaxsvm.gram(RBF(gamma=0.5), x), y, 1.0, bias="free"), SMALL)
     assert fit.status == Status.CONVERGED
-    assert fit.kernel_evaluations < 0.25 * 2000**2
+    assert fit.kernel_evaluations < 0.3 * 300**2
 
 
+@pytest.mark.slow
 def test_stored_or_not_the_certificates_agree():
-    x, y = points(400)
+    x, y = points(300)
     for make in (hinge_problem, svm_problem):
         fits = [jaxsvm.fit(make(jaxsvm.gram(RBF(gamma=0.5), x, store=store), y, 5.0), SMALL) for store in (True, False)]
         duals = [float(fit.certificate.dual) for fit in fits]
@@ -136,7 +136,7 @@ def test_stored_or_not_the_certificates_agree():
 
 
 def test_a_start_is_gone_on_from():
-    x, y = points(400)
+    x, y = points(300)
     problem = hinge_problem(jaxsvm.gram(RBF(gamma=0.5), x), y, 5.0, bias="free")
     first = jaxsvm.fit(problem, SMALL)
     again = jaxsvm.fit(problem, SMALL, init=first)
@@ -146,11 +146,11 @@ def test_a_start_is_gone_on_from():
 
 @pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning")
 def test_hard_data_ends_honestly():
-    x, y = points(200)
-    doubled = np.concatenate([x, x[:50]]), np.concatenate([y, -y[:50]])  # duplicates with opposite labels
-    rare = np.where(np.arange(200) == 7, 1, -1)
-    for (u, v), C in ((doubled, 1e4), ((x, rare), 1e2), ((1e4 * x, y), 1.0), ((x[:2], np.array([1, -1])), 1.0)):
-        fit = jaxsvm.fit(hinge_problem(jaxsvm.gram(RBF(gamma=0.5), u), v, C, bias="free"), WorkingSet(tol=1e-3))
+    x, y = points(300)
+    doubled = np.concatenate([x[:250], x[:50]]), np.concatenate([y[:250], -y[:50]])  # the same with the other label
+    rare = np.where(np.arange(300) == 7, 1, -1)
+    for (u, v), C in ((doubled, 1e4), ((x, rare), 1e2), ((1e4 * x, y), 1.0)):
+        fit = jaxsvm.fit(hinge_problem(jaxsvm.gram(RBF(gamma=0.5), u), v, C, bias="free"), SMALL)
         if fit.status == Status.CONVERGED:
             assert judged(fit, u, v, C, 0.5, "free") <= 1.5e-3
 
@@ -184,12 +184,7 @@ def test_a_free_bias_without_a_lid_is_refused():
 def test_a_fit_without_a_solver_is_certified():
     x, y = points(300)
     G = jaxsvm.gram(RBF(gamma=0.5), x)
-    for make, bias in (
-        (hinge_problem, "free"),
-        (hinge_problem, "none"),
-        (svm_problem, "regularized"),
-        (svm_problem, "free"),
-    ):
+    for make, bias in ((hinge_problem, "free"), (svm_problem, "regularized")):
         fit = jaxsvm.fit(make(G, y, 2.0, bias=bias), tol=1e-3)
         assert fit.status == Status.CONVERGED
         assert float(fit.certificate.relative_gap) <= 1e-3
@@ -209,6 +204,7 @@ def test_the_first_choice_goes_by_what_is_known():
     assert isinstance(choice.first_choice(hinge_problem(kernel, y, 1.0), 1e-3), WorkingSet)
 
 
+@pytest.mark.slow
 def test_wide_supports_are_handed_over(monkeypatch):
     """Whatever the width: the point goes on, and the counters are those of both."""
     x, y = points(600, shift=0.0)
@@ -226,6 +222,7 @@ def test_wide_supports_are_handed_over(monkeypatch):
     assert min(seen) > 0
 
 
+@pytest.mark.slow
 def test_traced_and_differentiated_fits_choose_too():
     x, y = points(40, np.float64)
 
@@ -240,7 +237,7 @@ def test_traced_and_differentiated_fits_choose_too():
 
 
 def test_a_time_limit_holds_over_all_solvers():
-    x, y = points(600, shift=0.0)
+    x, y = points(300, shift=0.0)
     problem = hinge_problem(jaxsvm.gram(RBF(gamma=0.5), x), y, 1e5, bias="free")
     with pytest.warns(jaxsvm.ConvergenceWarning):
         fit = jaxsvm.fit(problem, tol=1e-9, max_seconds=0.0)
