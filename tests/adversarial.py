@@ -35,7 +35,7 @@ from judge import LONG, Facts, Ground, Statement, Verdict
 SIZES = (2, 3, 4, 5, 8, 13, 21, 34, 64, 130, 257, 400)
 DIMENSIONS = (1, 2, 5, 20)
 TOLERANCES = (1e-2, 1e-3, 1e-4, 1e-5)
-FORMS = 351
+FORMS = 387
 TILE = 16
 RANK = 4
 FOLDS = 3
@@ -97,6 +97,11 @@ def _smo(**options: Any) -> Callable[[Any, "Trial"], Any]:
     return lambda svm, trial: svm.SMO(tol=trial.tol, max_steps=_steps(trial, 20_000), **options)
 
 
+def _working_set(svm: Any, trial: "Trial") -> Any:
+    """Sets of a few samples, that there are many of them."""
+    return svm.WorkingSet(tol=trial.tol, size=16, fresh=8, max_steps=_steps(trial, 2000))
+
+
 def _sdca(svm: Any, trial: "Trial") -> Any:
     return svm.SDCA(tol=trial.tol, max_steps=_steps(trial, 20_000))
 
@@ -156,11 +161,15 @@ SOLVERS = {
     "sbp": Solver(("slack",), ANY, _batch_perceptron(1)),
     "sbp in batches": Solver(("slack",), ANY, _batch_perceptron(8, fill=True)),
     "sbp exact": Solver(("slack",), ANY, _batch_perceptron(None, average="linear"), largest=130),
+    "working set": Solver(BOX, ANY, _working_set),
+    "working set, squared": Solver(("squared",), REGULARIZED, _working_set),
+    "chosen": Solver(("squared", "hinge", "box"), ANY, _none),
     "path": Solver(("squared",), ANY, _none, "path", largest=130),
     "path, hinge": Solver(("hinge",), ANY, _none, "path", largest=64),
     "path, lanes": Solver(("squared",), REGULARIZED, _frank_wolfe("smo"), "path", largest=64),
     "fw smo, traced": Solver(("squared",), REGULARIZED, _frank_wolfe("smo"), "traced", largest=64),
     "newton, traced": Solver(("squared",), ANY, _newton("auto"), "traced", largest=64),
+    "working set, traced": Solver(("hinge",), ANY, _working_set, "traced", largest=64),
     "smo, traced": Solver(("hinge",), ANY, _smo(), "traced", largest=64),
     "interior point, traced": Solver(("hinge",), ANY, _interior_point, "traced", largest=64),
     "folds": Solver(("squared",), ANY, _none, "folds", least=8, largest=64),
@@ -632,7 +641,7 @@ def fits_of(trial: Trial, svm: Any) -> tuple[Any, list[tuple[Facts, Statement]]]
     grounds = grounds_of(trial, gram)
     if way.how == "fit":
         problem = problem_of(trial, gram, svm)
-        fit = svm.fit(problem, solver)
+        fit = svm.fit(problem, tol=trial.tol) if solver is None else svm.fit(problem, solver)
         said = statements_of(fit, trial.tol, svm)
         if form.kind == "ball":
             ball = svm.ball(fit, problem)
