@@ -28,15 +28,22 @@ def ready(problem: Any, solver: Any) -> Any:
     return ready_together([problem], [solver])[0]
 
 
-def ready_together(problems: list[Any], solvers: list[Any]) -> list[Any]:
-    """The same for several problems: those on one operator share what is stored of it."""
+def ready_together(problems: list[Any], solvers: list[Any], pad: bool = True) -> list[Any]:
+    """The same for several problems: those on one operator share what is stored of it.
+
+    Args:
+        problems: The problems.
+        solvers: What is to solve each.
+        pad: Whether they may be padded: not where a user's function sees them.
+    """
     made: dict[Any, Any] = {}
     found = []
     for problem, solver in zip(problems, solvers, strict=True):
         name, stores = problem.operator, solver.stores(problem)
-        key = (id(getattr(problem, name)), solver.pads, stores)
+        pads = pad and solver.pads
+        key = (id(getattr(problem, name)), pads, stores)
         if key not in made:
-            longer = padded(problem) if solver.pads else problem
+            longer = padded(problem) if pads else problem
             gram = getattr(longer, name)
             made[key] = (longer is not problem, (with_values(gram) if stores else gram).with_squares())
         is_longer, gram = made[key]

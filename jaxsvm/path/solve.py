@@ -179,7 +179,7 @@ def solve_together(
     fits: dict[int, Fit] = {}
     with watching(stop) as stop, stop.within(max_seconds):
         exact = [exact_solver(problem, tol) if solver is None else solver for problem in problems]
-        problems = ready_together(list(problems), exact)
+        problems = ready_together(list(problems), exact, pad=reduction is None)
         told = None if callback is None else lambda place, fitted: callback(place, trimmed(fitted, n))
         for group in _on_one_gram(problems):
             first = problems[group[0]]

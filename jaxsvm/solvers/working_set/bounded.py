@@ -78,10 +78,17 @@ def _placed(problem: Any, state: Any, rows: Array, members: Array, old: Array, n
 
 
 def refreshed(problem: Any, state: Any) -> dict[str, Any]:
-    """`s` and `R` of the state's `a`: of the sums that were carried in twice the precision, no product from scratch."""
+    """`s` and `R` of the state's `a`: of the sums that were carried in twice the precision, no product from scratch.
+
+    But of a linear kernel, where that is a product with the points, O(n d): its rows are rounded, their products not.
+    """
     a = state.a.astype(problem.dtype)
-    narrow = state.exact is None or problem.dtype == state.s.dtype
-    s = state.s if narrow else _value(state.exact)
+    if problem.gram.design is not None:
+        s = problem.matvec(a)
+    elif state.exact is None or problem.dtype == state.s.dtype:
+        s = state.s
+    else:
+        s = _value(state.exact)
     return {"a": a, "s": s, "R": problem.objective(a, s)}
 
 
