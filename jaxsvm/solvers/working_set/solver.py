@@ -37,8 +37,8 @@ class WorkingSet(Solver):
 
     Attributes:
         tol: The relative duality gap that ends it, > 0.
-        size: Samples of a set, >= 4; of the squared hinge 2 fewer. Where all support between its bounds fits in, the last
-            sets settle what is left: 1,024 beat 512 and 2,048 at n = 7,000 to 12,000 on eight of nine sets. Static.
+        size: Samples of a set, >= 4; of the squared hinge 2 fewer. Where all support between its bounds fits in, few
+            sets are left to solve: 1,024 where there are many, 512 where not. Static.
         fresh: New ones a step at the most, 2 to `size`; static. The others are kept.
         store: Whether all kernel values are stored first, where the Gram operator permits; static.
         max_steps: The step cap (of sets), >= 0.
@@ -49,7 +49,7 @@ class WorkingSet(Solver):
     solves = ("box", "squared hinge")
 
     tol: Any = 1e-4
-    size: int = dataclasses.field(default=1024, metadata={"static": True})
+    size: int = dataclasses.field(default=512, metadata={"static": True})
     fresh: int = dataclasses.field(default=256, metadata={"static": True})
     store: bool = dataclasses.field(default=False, metadata={"static": True})
     max_steps: Any = 100_000
