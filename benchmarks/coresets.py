@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxsvm.coresets.construction import ETA, Plan, draw, propose
+from jaxsvm.coresets.construction import ETA, FEW, Plan, choose, draw, propose
 from jaxsvm.coresets.pilot import solve
 from jaxsvm.coresets.sampling import independent
 
@@ -81,7 +81,12 @@ def methods(x, y, k, variants, wanted):
 
     def ours(sampler="mixture", **options):
         plan = Plan(0, counts=(k,), tol=1e-3, sampler=sampler, **options)
-        draw_of = lambda found, key, m: _draw(key, found, *points, u, plan._replace(m=m))[:2]  # noqa: E731
+
+        def draw_of(found, key, m):
+            if sampler == "mixture" and m < FEW * x.shape[1]:  # as `coreset` does
+                return _choose(key, found, *points, u, 1.0, plan._replace(m=m))[:2]
+            return _draw(key, found, *points, u, plan._replace(m=m))[:2]
+
         return (sampler == "independent", plan.bound), lambda key: _propose(key, *points, u, 1.0, plan), draw_of
 
     def plain(draw_of):
@@ -101,6 +106,7 @@ def methods(x, y, k, variants, wanted):
 
 
 _draw = jax.jit(draw, static_argnames="plan")
+_choose = jax.jit(choose, static_argnames="plan")
 _propose = jax.jit(propose, static_argnames="plan")
 
 

@@ -349,6 +349,23 @@ def test_mixture_is_at_most_half_of_uniform_in_error():
     assert np.mean(ours) <= np.mean(uniform) / 2, (np.mean(ours), np.mean(uniform))
 
 
+def test_few_points_a_feature_are_chosen_by_their_machine():
+    rng = np.random.default_rng(6)
+    n, m, d = 1000, 30, 20
+    y = np.where(rng.random(n) < 0.1, 1.0, -1.0)
+    x = (rng.random((n, d)) < 0.1) * 3.0 + 0.3 * y[:, None]
+    ours, uniform, one = [], [], []
+    for seed in range(6):
+        small = coresets.coreset(x, y, 1.0, m, seed, clusters=4)
+        assert len(small) == m
+        ours.append(objective(x, y, np.ones(n), 1.0, *small.solution()))
+        picked = np.random.default_rng(seed).choice(n, m, replace=False)
+        uniform.append(objective(x, y, np.ones(n), 1.0, *solution(x[picked], y[picked], 1.0, np.full(m, n / m))))
+        small = coresets.coreset(x, y, 1.0, m, seed, clusters=4, sampler="systematic")  # one draw, as it comes
+        one.append(objective(x, y, np.ones(n), 1.0, *small.solution()))
+    assert np.mean(ours) < min(np.mean(uniform), np.mean(one)), (np.mean(ours), np.mean(uniform), np.mean(one))
+
+
 def test_calibrated_weights_meet_totals_and_stay_near():
     rng = np.random.default_rng(0)
     m, p = 80, 5

@@ -13,6 +13,10 @@ Points are drawn by bounds on their sensitivities and weighted by the inverse of
     "mixture"      the same draw, and weights that are calibrated to what is known of all the points
                    (`calibration.py`): a small part of the error, a bias of the order 1 / m.
 
+So few points that they are separable say little about what was not drawn, and a machine that is trained on hard ones
+fails on easy ones. Where there are fewer than `FEW` points a feature, `coreset` draws by q and by mixtures of q with
+the uniform distribution (`SPREADS`), trains on each and keeps the draw whose machine has the least F on all the data.
+
 Source: Tukan, Baykal, Feldman and Rus 2020, Algorithm 1; what is corrected: docs/mathematics.md, "Coresets".
 """
 
@@ -22,12 +26,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Float, Int
 
 from jaxsvm.coresets.calibration import calibrated, largest_change, totals_of
 from jaxsvm.coresets.data import as_data, centred
 from jaxsvm.coresets.pilot import Pilot, solve
-from jaxsvm.coresets.queries import hinges, pool, pulls, scores
+from jaxsvm.coresets.queries import LOOSE, hinges, objectives, pool, pulls, scores
 from jaxsvm.coresets.sampling import inclusion, independent, systematic
 from jaxsvm.coresets.sensitivity import BOUNDS, REGULARISERS, cluster_counts, require_choice, smallest
 from jaxsvm.errors import InputError
@@ -44,6 +49,10 @@ ETA = 0.3
 """The share of the bounds in the mixture."""
 PULL = 0.15
 """The share of the pilot's support in it."""
+FEW = 10
+"""Points a feature below which several draws are made, of which one is kept."""
+SPREADS = (0.0, 0.5, 0.9, 0.99)
+"""The share of the uniform distribution in each of these draws."""
 
 
 class Plan(NamedTuple):
@@ -56,6 +65,7 @@ class Plan(NamedTuple):
         scaled: Whether a point's cost has its share of the regulariser.
         counts: Cells a class of each partition.
         tol: The relative gap of the pilot.
+        choose: Whether one of several draws is chosen by its machine.
     """
 
     m: int
@@ -64,6 +74,7 @@ class Plan(NamedTuple):
     scaled: bool = False
     counts: tuple[int, ...] = (16,)
     tol: float = 1e-6
+    choose: bool = False
 
 
 class Drawn(NamedTuple):
@@ -167,6 +178,7 @@ def coreset(
     require_positive("C", C)
     points = x if hasattr(x, "dtype") and np.dtype(x.dtype).kind == "f" else np.float64
     x, y, u = as_data(x, y, sample_weight)
+    plan = plan._replace(choose=sampler == "mixture" and m < FEW * x.shape[1])
     with jax.enable_x64(True):
         key = as_key(key)
         drawn = jax.device_get(_construct(key, x, y, u, float(C), plan))
@@ -211,7 +223,10 @@ def construct(key: Array, x: Array, y: Array, u: Array, C: Any, plan: Plan, floo
     """
     keys = jax.random.split(key, 2)
     found = propose(keys[0], x, y, u, C, plan, floor)
-    index, weight, change = draw(keys[1], found, x, y, u, plan)
+    if plan.choose:
+        index, weight, change = choose(keys[1], found, x, y, u, C, plan)
+    else:
+        index, weight, change = draw(keys[1], found, x, y, u, plan)
     return Drawn(index, weight, change, found.total, found.cells, found.pilot.primal, found.pilot.dual)
 
 
@@ -281,6 +296,31 @@ def draw(
     A = totals_of(x[rows] - found.origin, y[rows], found.h[rows], found.share[rows])
     weight = calibrated(plain, 1 - pi[rows], A, found.totals)
     return index, weight, largest_change(plain, weight)
+
+
+def choose(
+    key: Array, found: Proposal, x: Array, y: Array, u: Array, C: Any, plan: Plan
+) -> tuple[Int[Array, " m"], Float[Array, " m"], Float[Array, ""]]:
+    """As `draw`: of several draws the one whose machine is best on all the points; pure.
+
+    With the share s of the uniform distribution the probabilities are at least 1 - s of the proposal's: each draw has
+    the guarantee with t / (eta (1 - s)) in the place of t, and whichever is kept has the weakest of them.
+    """
+    spread = u / jnp.maximum(u.sum(), jnp.finfo(u.dtype).tiny)
+
+    def one(share: Array) -> tuple[Array, tuple[Array, Array, Array]]:
+        by = found._replace(q=(1 - share) * found.q / found.q.sum() + share * spread)
+        index, weight, change = draw(key, by, x, y, u, plan)
+        rows = jnp.minimum(index, u.shape[0] - 1)
+        trained = jnp.where(plan.scaled, u.sum() / weight.sum(), 1) * C
+        at = solve(x[rows] - found.origin, y[rows], trained * weight, tol=LOOSE)
+        machine = jnp.append(at.w, at.b - at.w @ found.origin)[None]
+        F = objectives(machine, hinges(x, y, machine), u, C)[0]
+        return jnp.where(jnp.isfinite(F), F, jnp.inf), (index, weight, change)
+
+    F, draws = lax.map(one, jnp.array(SPREADS, u.dtype))
+    index, weight, change = (part[jnp.argmin(F)] for part in draws)
+    return index, weight, change
 
 
 _construct = jax.jit(construct, static_argnames="plan")
