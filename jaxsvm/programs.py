@@ -119,7 +119,10 @@ def compiled_ahead(calls: Callable[[], list[tuple[Any, ...]]], *arguments: Any) 
     if known:
         return lambda: None
     # Traced here: other threads do not have this one's settings of JAX, and Python runs one at a time anyway.
-    lowered = [function.lower(*rest) for function, *rest in calls()]
+    try:
+        lowered = [function.lower(*rest) for function, *rest in calls()]
+    except TypeError:  # a configuration that looks at its fields, of which JAX makes one of descriptions here
+        return lambda: None  # the programs are compiled where they are called
     threads = [threading.Thread(target=one.compile, daemon=True) for one in lowered]
     for thread in threads:
         thread.start()

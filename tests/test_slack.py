@@ -13,7 +13,7 @@ import jaxsvm
 from jaxsvm import Status, StochasticBatchPerceptron, hinge_problem, slack_problem
 from jaxsvm.kernels import Precomputed
 from jaxsvm.problems.slack import equivalent_C, equivalent_nu, nu_svm_parameter, squared_norm
-from jaxsvm.round import begin, finish
+from jaxsvm.round import begin, certify, finish
 
 BIASES = ("none", "regularized", "free")
 NUS = (0.01, 0.08, 0.4, 1.5)
@@ -44,7 +44,7 @@ def started(K, y, nu, weight, p, bias):
     """The fit that stands where p puts it, without a step: no more than a certificate. And its problem."""
     problem = slack_problem(jaxsvm.gram(Precomputed(), K), y, nu, bias=bias, sample_weight=weight)
     solver = StochasticBatchPerceptron(batch=None)
-    return finish(problem, solver, begin(problem, solver, jax.random.key(0), p)), problem
+    return finish(certify(problem, solver, begin(problem, solver, jax.random.key(0), p))), problem
 
 
 def at_optimum(nu, bias="none", weighted=False):

@@ -114,8 +114,8 @@ def _precomputed(kernel: Precomputed, x: Any, dtype: Any) -> DenseGram:
     if isinstance(K, CSR) or K.shape[0] != K.shape[1]:
         raise InputError(f"x has shape {K.shape}: a precomputed kernel needs a dense square matrix (n, n).")
     if is_concrete(K):
-        scale = float(jnp.abs(K).max())
-        worst = float(jnp.abs(K - K.T).max())
-        if worst > 1e3 * jnp.finfo(K.dtype).eps * scale:
+        values = np.asarray(K)  # by NumPy: inside a user's jit operations of JAX are traced, of concrete values too
+        worst = float(np.abs(values - values.T).max())
+        if worst > 1e3 * jnp.finfo(K.dtype).eps * float(np.abs(values).max()):
             raise InputError(f"x is a kernel matrix with |K - K'| up to {worst:.3g}: it must be symmetric.")
     return DenseGram(kernel, jnp.arange(K.shape[0], dtype=jnp.int32), jnp.zeros((0,), K.dtype), K)

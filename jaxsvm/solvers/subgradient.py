@@ -346,8 +346,12 @@ def burn_in(solver: Any) -> Any:
 
 
 def require_positive(name: str, value: Any, zero: bool = False) -> None:
-    """Refuse a number that is not positive (or, with `zero`, negative), where it is known."""
-    if is_concrete(value) and not (np.ndim(value) > 0 or value > 0 or zero and value == 0):
+    """Refuse a number that is not positive (or, with `zero`, negative), where it is known.
+
+    JAX makes configurations of things that are no numbers too: descriptions of arguments, where it lowers a program.
+    """
+    known = is_concrete(value) and isinstance(value, int | float | np.ndarray | np.generic | jax.Array)
+    if known and not (np.ndim(value) > 0 or value > 0 or zero and value == 0):
         raise InputError(f"{name} is {value}: a {'number not below 0' if zero else 'positive number'} is needed.")
 
 
