@@ -276,7 +276,7 @@ def test_agrees_with_single_fits_chains_and_the_traced_form():
     traced = jax.jit(lambda Cs: jaxsvm.solve_path(jaxsvm.svm_problem(gram(), y), Cs, tol=tol))(Cs)
     for other in (chain, traced):
         assert set(other.status.name) == {"CONVERGED"}
-        assert (np.asarray(other.alpha) != np.asarray(path.alpha)).any()  # another route
+        assert (np.asarray(other.fits.alpha) != np.asarray(path.fits.alpha)).any()  # another route
         # Both primal values lie in [optimum, optimum (1 + tol)].
         np.testing.assert_allclose(path.certificate.primal, other.certificate.primal, rtol=tol)
         np.testing.assert_allclose(path.certificate.dual, other.certificate.dual, rtol=tol)
