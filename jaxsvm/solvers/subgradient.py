@@ -350,8 +350,8 @@ def require_positive(name: str, value: Any, zero: bool = False) -> None:
 
     JAX makes configurations of things that are no numbers too: descriptions of arguments, where it lowers a program.
     """
-    known = is_concrete(value) and isinstance(value, int | float | np.ndarray | np.generic | jax.Array)
-    if known and not (np.ndim(value) > 0 or value > 0 or zero and value == 0):
+    known = is_concrete(value) and isinstance(value, int | float | np.ndarray | np.number | jax.Array)
+    if known and np.ndim(value) == 0 and not (float(value) > 0 or zero and float(value) == 0):
         raise InputError(f"{name} is {value}: a {'number not below 0' if zero else 'positive number'} is needed.")
 
 
