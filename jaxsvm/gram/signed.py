@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from jaxsvm.numerics.products import weighted_rows
 from jaxsvm.numerics.selection import entry
 
 
@@ -52,6 +53,13 @@ class SignedGram:
         """`B v` at the price of the rows where v is not 0: for solvers, not for derivatives."""
         signed = self.y * v
         return self.y * (self.gram.support_matvec(signed) + self.offset * signed.sum())
+
+    def few_rows_matvec(self, v: Float[Array, " n"]) -> Float[Array, " n"]:
+        """`B v` for a v that is 0 nearly everywhere, from the rows where it is not, stored ones too; in v's dtype."""
+        signed = self.y * v
+        gram = self.gram
+        product = weighted_rows(signed, gram.K) if gram.stored else gram.support_matvec(signed)
+        return self.y * (product.astype(v.dtype) + self.offset * signed.sum())
 
     def quadratic_form(self, v: Float[Array, " n"]) -> Float[Array, ""]:
         """`v' B v`, by tiles; its derivatives need no n x n matrix of their own."""

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.core import ShapedArray, Tracer
 from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 from jax.extend.mlir.dialects import stablehlo as hlo
@@ -205,6 +206,16 @@ def whole(kept: _T, rest: _T, dtype: Any) -> _T:
 def remainder(values: _T, kept: Any) -> _T:
     """What the dtypes of `kept` cannot hold of values (nothing of an infinite one)."""
     return jax.tree.map(lambda new, old: jnp.where(jnp.isfinite(new), new - rounded(new, old.dtype), 0), values, kept)
+
+
+def bits_of(values: Array) -> Array:
+    """Numbers as integers of 32 bits, of float64 with an axis of 2 more: what carries them where x64 is off."""
+    return lax.bitcast_convert_type(values, jnp.uint32)
+
+
+def of_bits(bits: Array) -> Array:
+    """The numbers of bits; inside `in_double`."""
+    return lax.bitcast_convert_type(bits, jnp.float32 if jax.default_backend() == "tpu" else jnp.float64)
 
 
 def rounding(n: int, dtype: Any) -> float:

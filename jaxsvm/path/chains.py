@@ -19,7 +19,7 @@ from jaxtyping import Array, Float
 
 from jaxsvm.interruption import Interruption, nothing, on_host_stacked, unreached, watching
 from jaxsvm.loop import drive, fit_compiled, polish_in_pieces, warn_unless_converged
-from jaxsvm.path.reduction import Reduction, samples_of
+from jaxsvm.path.reduction import Kept, Reduction, samples_of
 from jaxsvm.result import Fit, Status
 from jaxsvm.round import advance, begin, certify, due, earned_polish, finish
 from jaxsvm.solvers.start import Start
@@ -32,44 +32,28 @@ Found = Callable[[int, Fit], Any] | None
 
 
 def chain_on_host(
-    problem: Any,
-    solver: Any,
-    Cs: np.ndarray,
-    key: Array,
-    found: Found = None,
-    stop: Interruption | None = None,
-    reduction: Reduction | None = None,
+    problem: Any, Cs: np.ndarray, link: Callable[[Any], Fit], found: Found = None, stop: Interruption | None = None
 ) -> Fit:
     """One warm chain in increasing order of C.
 
     Args:
         problem: The problem, at any value.
-        solver: A solver's configuration.
         Cs: The values, `(k,)`, in any order.
-        key: A random key.
+        link: What makes a problem's fit of the one before: a `Neighbour`, or `jaxsvm.path.screened.Screened`.
         found: Called with place and fit of each value.
         stop: What ends it, and whoever called for it; None: Ctrl-C alone.
-        reduction: What leaves samples out of the next problem; None: nothing.
 
     Returns:
         The fits, a leading axis of k, in the order of `Cs`. After Ctrl-C the value that was running keeps its last
         certified point, and those left are INTERRUPTED, with no certificate, at the point of the nearest one.
     """
     fits: dict[int, Fit] = {}
-    start: Start | None = None
     with watching(stop) as stop:
         for place in np.argsort(Cs, kind="stable").tolist():
             if stop.seen:
                 break
             try:
-                here = problem.at(Cs[place])
-                if start is not None and reduction is not None:
-                    before = fits[max(fits, key=lambda other: Cs[other])]
-                    warm = _reduced(reduction, start.problem, before, here, solver, key, stop) or start
-                else:
-                    warm = start
-                fits[place] = fitted = drive(here, solver, key, warm, stop=stop)
-                start = Start.of(fitted, here)
+                fits[place] = fitted = link(problem.at(Cs[place]))
                 if found is not None:
                     found(place, fitted)
             except KeyboardInterrupt:  # of a callback, or a handler of the user's own
@@ -77,11 +61,31 @@ def chain_on_host(
         return _in_order(fits, Cs, problem)
 
 
+class Neighbour:
+    """Fits of increasing C, each from the one before; what a reduction keeps is solved first."""
+
+    def __init__(self, solver: Any, key: Array, reduction: Reduction | None, stop: Interruption | None) -> None:
+        self.solver, self.key, self.reduction, self.stop = solver, key, reduction, stop
+        self.before: tuple[Any, Fit] | None = None
+
+    def __call__(self, here: Any) -> Fit:
+        """The fit of the next problem."""
+        warm = None
+        if self.before is not None:
+            old, fit = self.before
+            warm = Start.of(fit, old)
+            if self.reduction is not None:
+                warm = _reduced(self.reduction, old, fit, here, self.solver, self.key, self.stop) or warm
+        fitted = drive(here, self.solver, self.key, warm, stop=self.stop)
+        self.before = (here, fitted)
+        return fitted
+
+
 def _reduced(
-    reduction: Reduction, old: Any, fit: Fit, new: Any, solver: Any, key: Array, stop: Interruption
+    reduction: Reduction, old: Any, fit: Fit, new: Any, solver: Any, key: Array, stop: Interruption | None
 ) -> Start | None:
     """A start of the whole problem: the solution of what a reduction keeps; None where that is nearly everything."""
-    kept = reduction(old, fit, new)
+    kept = Kept(*reduction(old, fit, new))
     samples = samples_of(kept, new.n, new.present)
     if samples is None or int(fit.status) != Status.CONVERGED:
         return None
@@ -114,9 +118,9 @@ def chains_in_lanes(
 
     Args:
         problem: As for `chain_on_host`; what all values have in common (the Gram operator) is not copied.
-        solver: As for `chain_on_host`.
+        solver: A solver's configuration.
         Cs: As for `chain_on_host`.
-        key: As for `chain_on_host`.
+        key: A random key.
         lanes: How many, >= 1.
         found: As for `chain_on_host`.
         stop: As for `chain_on_host`.
@@ -200,9 +204,9 @@ def chains_traced(problem: Any, solver: Any, Cs: Float[Array, " k"], key: Array,
 
     Args:
         problem: As for `chain_on_host`.
-        solver: As for `chain_on_host`.
+        solver: A solver's configuration.
         Cs: As for `chain_on_host`.
-        key: As for `chain_on_host`.
+        key: A random key.
         lanes: How many, >= 1.
 
     Returns:

@@ -18,13 +18,18 @@ from jaxsvm.errors import InputError, is_concrete, require_finite
 from jaxsvm.interruption import Interruption, on_host_stacked, watching
 from jaxsvm.padding import on_device, trimmed
 from jaxsvm.path.block_newton import BlockNewton
-from jaxsvm.path.chains import chain_on_host, chains_in_lanes, chains_traced
+from jaxsvm.path.chains import Neighbour, chain_on_host, chains_in_lanes, chains_traced
 from jaxsvm.path.coarse_to_fine import solve_grids
 from jaxsvm.path.defaults import exact_solver
 from jaxsvm.path.grid import Grid
 from jaxsvm.path.reduction import Reduction
+from jaxsvm.path.screened import Screened
 from jaxsvm.ready import ready_together
 from jaxsvm.result import Certificate, Fit, StatusCode
+from jaxsvm.screening.reduction import Safe
+from jaxsvm.screening.reference import require_screenable
+from jaxsvm.screening.rules import ball_test_1
+from jaxsvm.solvers.sequential_minimal_optimization import SMO
 from jaxsvm.validation import require_seconds, require_usable, require_whole
 
 
@@ -86,6 +91,7 @@ def solve_path(
     solver: Any = None,
     tol: Any = 1e-4,
     reduction: Reduction | None = None,
+    screen: Any = "auto",
     lanes: int | None = None,
     key: Array | None = None,
     max_seconds: float | None = None,
@@ -103,6 +109,9 @@ def solve_path(
         tol: The relative duality gap that each answer is certified to; a solver that is given keeps its own.
         reduction: What leaves samples out of the next problem of a chain (`jaxsvm.path.reduction`); every answer is
             certified on the whole problem all the same. Under tracing shapes are fixed, and nothing is left out.
+        screen: A rule that knows before a problem is solved where some of its samples are, and so leaves them out of it
+            (`jaxsvm.screening`: `intersection_test`, ...); "auto": one where that is known to pay; None: none. For
+            chains; every answer is certified on all samples. Under tracing nothing is left out.
         lanes: How many values are solved side by side in one compiled computation: lanes of warm chains, which load
             the next value when they end (under tracing they are fixed, each with its share); None: one chain.
         key: A random key for solvers that draw.
@@ -120,7 +129,7 @@ def solve_path(
     """
     problems = list(problem) if isinstance(problem, list | tuple) else [problem]
     several = isinstance(problem, list | tuple)
-    _check(problems, Cs, solver, tol, reduction, lanes, max_seconds)
+    _check(problems, Cs, solver, tol, reduction, screen, lanes, max_seconds)
     if callback is not None and several:
         raise InputError("callback needs one problem: solve them one after another.")
     key = jax.random.key(0) if key is None else key
@@ -131,6 +140,7 @@ def solve_path(
             solver=solver,
             tol=tol,
             reduction=reduction,
+            screen=screen,
             lanes=lanes,
             key=key,
             max_seconds=max_seconds,
@@ -153,6 +163,7 @@ def solve_together(
     solver: Any = None,
     tol: Any = 1e-4,
     reduction: Reduction | None = None,
+    screen: Any = "auto",
     lanes: int | None = None,
     key: Array,
     max_seconds: float | None = None,
@@ -167,6 +178,7 @@ def solve_together(
         solver: As for `solve_path`.
         tol: As for `solve_path`.
         reduction: As for `solve_path`.
+        screen: As for `solve_path`.
         lanes: As for `solve_path`.
         key: As for `solve_path`.
         max_seconds: As for `solve_path`.
@@ -175,7 +187,8 @@ def solve_together(
     """
     require_usable(BlockNewton(tol=tol))
     n = problems[0].n
-    chained = solver is not None or reduction is not None or lanes is not None
+    rule = None if screen == "auto" else screen
+    chained = any(option is not None for option in (solver, reduction, rule, lanes))
     fits: dict[int, Fit] = {}
     with watching(stop) as stop, stop.within(max_seconds):
         exact = [exact_solver(problem, tol) if solver is None else solver for problem in problems]
@@ -189,13 +202,31 @@ def solve_together(
                 continue
             for one in group:
                 if lanes in (None, 1):
-                    fits[one] = chain_on_host(problems[one], exact[one], Cs, key, told, stop, reduction)
+                    link = _link(problems[one], exact[one], key, stop, reduction, screen, named=solver is not None)
+                    fits[one] = chain_on_host(problems[one], Cs, link, told, stop)
                 else:
                     fits[one] = chains_in_lanes(problems[one], exact[one], Cs, key, lanes, told, stop)
     return [trimmed(fits[one], n) for one in range(len(problems))]
 
 
-def _check(problems: list[Any], Cs: Any, solver: Any, tol: Any, reduction: Any, lanes: Any, max_seconds: Any) -> None:
+def _link(
+    problem: Any, solver: Any, key: Array, stop: Interruption, reduction: Any, screen: Any, named: bool
+) -> Callable[[Any], Fit]:
+    """What makes the next fit of a chain of the one before."""
+    rule = None if screen == "auto" else screen
+    if rule is not None and (named or not problem.bounded):
+        reduction = Safe(rule)
+    carried = isinstance(solver, SMO) and not named and reduction is None and problem.equality is None
+    if not carried:
+        return Neighbour(solver, key, reduction, stop)
+    if screen == "auto" and not problem.gram.stored:
+        rule = ball_test_1  # rows are dear there; of stored ones steps cost less than knowing which to leave out
+    return Screened(solver, key, rule, stop)
+
+
+def _check(
+    problems: list[Any], Cs: Any, solver: Any, tol: Any, reduction: Any, screen: Any, lanes: Any, max_seconds: Any
+) -> None:
     if not problems:
         raise InputError("problem is an empty list: at least one problem is needed.")
     for problem in problems:
@@ -210,6 +241,13 @@ def _check(problems: list[Any], Cs: Any, solver: Any, tol: Any, reduction: Any, 
         require_whole("lanes", lanes, 1)
     if reduction is not None and lanes not in (None, 1):
         raise InputError("reduction needs one chain: lanes have fixed shapes; leave `lanes` None.")
+    if screen is not None and screen != "auto":
+        if not callable(screen):
+            raise InputError(f'screen is {screen!r}: a rule of `jaxsvm.screening`, "auto" or None is needed.')
+        if reduction is not None or lanes not in (None, 1):
+            raise InputError("screen needs one chain, and no other reduction: leave `lanes` and `reduction` None.")
+        for problem in problems:
+            require_screenable(problem)
     if reduction is not None and not all(problem.restricts for problem in problems):
         raise InputError("reduction needs problems of `svm_problem`, `hinge_problem` or `box_problem`.")
 

@@ -3,10 +3,9 @@
 from typing import Any
 
 import jax.numpy as jnp
-from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
-from jaxsvm.numerics.precision import double, in_double, widened
+from jaxsvm.numerics.precision import bits_of, double, in_double, of_bits, widened
 from jaxsvm.numerics.products import weighted_rows
 from jaxsvm.solvers.working_set.block import pair_steps, single_steps
 from jaxsvm.solvers.working_set.members import block_of, ends, is_negative
@@ -24,7 +23,7 @@ def begun(problem: Any, a: Array) -> dict[str, Any]:
 
     def compute(problem: Any, a: Array) -> dict[str, Array]:
         s = widened(problem).matvec(a.astype(double(a.dtype)))
-        return {"s": s.astype(a.dtype), "exact": _bits(s)}
+        return {"s": s.astype(a.dtype), "exact": bits_of(s)}
 
     return in_double(compute)(problem, a)
 
@@ -71,8 +70,8 @@ def _placed(problem: Any, state: Any, rows: Array, members: Array, old: Array, n
             after = a.at[members].set(new, mode="drop")
         signed = y.astype(wide) * jnp.where(members < n, new.astype(wide) - old.astype(wide), 0)
         product = weighted_rows(signed, rows, place if stored else None)
-        total = (s if exact is None else _value(exact)) + problem.y * (product + problem.offset * signed.sum())
-        return {"a": after, "s": total.astype(s.dtype), "exact": None if exact is None else _bits(total)}
+        total = (s if exact is None else of_bits(exact)) + problem.y * (product + problem.offset * signed.sum())
+        return {"a": after, "s": total.astype(s.dtype), "exact": None if exact is None else bits_of(total)}
 
     return in_double(move)(state.a, state.s, state.exact, new, problem.gram.K if stored else rows)
 
@@ -88,15 +87,5 @@ def refreshed(problem: Any, state: Any) -> dict[str, Any]:
     elif state.exact is None or problem.dtype == state.s.dtype:
         s = state.s
     else:
-        s = _value(state.exact)
+        s = of_bits(state.exact)
     return {"a": a, "s": s, "R": problem.objective(a, s)}
-
-
-def _bits(values: Array) -> Array:
-    """Numbers as integers of 32 bits, which pass where x64 is off."""
-    return lax.bitcast_convert_type(values, jnp.uint32)
-
-
-def _value(bits: Any) -> Float[Array, " n"]:
-    """The numbers of bits; inside `in_double`."""
-    return lax.bitcast_convert_type(bits, jnp.float64 if bits.ndim == 2 else jnp.float32)

@@ -1,0 +1,385 @@
+"""A warm chain of hinge problems that touches few kernel rows, and leaves out what a safe rule knows.
+
+The path algorithm of Ogawa, Suzuki, Suzumura and Takeuchi 2014: the solution at one C bounds all margins at the next
+one; samples that are certainly beyond their margin get 0, those certainly inside it their bound, and the problem of the
+others is solved. Where nothing is left to change, the solution answers every larger C.
+
+Where we depart from it (docs/mathematics.md, Safe screening): the products `p = Qa` are carried along the path in twice
+the precision. From one C to the next all of `a` is scaled by `rho`, but for few samples: those that are free, or change
+sides; `p` follows by their kernel rows. So the rule, the problem of the others and the certificate of the whole cost no
+product over all samples. Every answer is certified on all samples: a rule that erred would cost time, not truth.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int, UInt32
+
+from jaxsvm.gram.dense import part_of, values_between
+from jaxsvm.interruption import Interruption
+from jaxsvm.loop import drive
+from jaxsvm.numerics.once import once
+from jaxsvm.numerics.precision import bits_of, double, in_double, of_bits, rounded, widened
+from jaxsvm.numerics.sizes import size_classes
+from jaxsvm.padding import on_device
+from jaxsvm.result import Answer, Counters, Fit, Status, StatusCode
+from jaxsvm.screening.rules import Rule, Screening
+from jaxsvm.solvers.sequential_minimal_optimization import SMO, State
+from jaxsvm.stopping import stop_excess
+
+CLAIM = 0.9
+"""What is claimed without a certificate must be this far below what is asked for."""
+TIGHTER = 0.5
+"""A problem is solved to this share of the gap that is asked for: the better a solution, the more it says of the next
+one, and the more values of C it answers itself."""
+TURN = 32
+"""Steps between two looks at the gap."""
+MOST_PER_SAMPLE, LEAST_STEPS, MOST_STEPS = 10, 10_000, 50_000
+"""Steps, a sample, at least and at the most, after which the whole problem's solver had better go on."""
+ROUNDED = 1e-14
+"""Share of a bound below which a change is one of rounding, in float64."""
+LARGEST = 8192
+"""Samples whose kernel values are stored for one value of C at the most."""
+GATHERED = 4096
+"""Up to so many samples steps go along whole stored rows: gathering the matrix of some costs more than it saves."""
+
+
+class Point(NamedTuple):
+    """A solution, and what it says of other values of C.
+
+    Attributes:
+        a: Its dual point, `(n,)`, as it is returned.
+        products: `p = Qa` in twice the precision, as bits (`jaxsvm.numerics.precision.bits_of`).
+        C: Of its problem, `()`.
+        w: Two rows: coefficients of a longer w, whose margins leave no loss, and `a`, `(2, n)`; or None.
+        w_products: Of both rows, as bits.
+        reach: The largest C whose answer it is, too, `()`.
+        lengthened: The gap of the longer w over what is asked for, `()`; at whatever C, since it has no loss.
+    """
+
+    a: Float[Array, " n"]
+    products: UInt32[Array, "n *two"]
+    C: Float[Array, ""]
+    w: Any
+    w_products: Any
+    reach: Float[Array, ""]
+    lengthened: Float[Array, ""]
+
+
+class Look(NamedTuple):
+    """What a rule leaves over of the next problem.
+
+    Attributes:
+        kept: Samples whose values are still to be found, `(n,)`.
+        start: Where these start, and what the others have, `(n,)`.
+        there: Where the products are, in twice the precision, as bits: `rho a` of what is kept, of others their values.
+        products: `Q` times that, as bits.
+        dual: The dual objective there, `()`.
+        counts: How many are kept, and how many kernel rows were taken, `(2,)`.
+    """
+
+    kept: Bool[Array, " n"]
+    start: Float[Array, " n"]
+    there: UInt32[Array, "n *two"]
+    products: UInt32[Array, "n *two"]
+    dual: Float[Array, ""]
+    counts: Int[Array, " 2"]
+
+
+class Screened:
+    """Fits of increasing C, each from the one before. For host drivers, of hinge problems without an equality.
+
+    Attributes:
+        solver: Who solves the first problem, and those that steps of single variables do not end.
+        rule: What leaves samples out; None: nothing.
+        point: The last solution, None before the first, and after one that is not certified.
+        fit: The last fit.
+    """
+
+    def __init__(self, solver: Any, key: Array, rule: Rule | None, stop: Interruption) -> None:
+        self.solver, self.key, self.rule, self.stop = solver, key, rule, stop
+        self.point: Point | None = None
+        self.fit: Fit | None = None
+
+    def __call__(self, here: Any) -> Fit:
+        """The fit of the next problem."""
+        if self.point is None and self.fit is None:
+            self.point = _first(here, self.solver)
+        fitted = None if self.point is None else self._known(here, self.point) or self._reduced(here, self.point)
+        if fitted is None:
+            fitted = drive(here, self.solver, self.key, self.fit, stop=self.stop)
+            self.point = None
+            if int(fitted.status) == Status.CONVERGED:
+                products = _products(here, fitted.alpha)
+                self.point = _point(here, self.solver, fitted.alpha, products)
+        self.fit = fitted
+        return fitted
+
+    def _known(self, here: Any, point: Point) -> Fit | None:
+        """The last solution, where it is this one's too."""
+        if float(here.C) > float(point.reach):
+            if point.w is not None or not float(point.lengthened) <= CLAIM:
+                return None
+            self.point = point = point._replace(**_longer(here, point))
+        pair = (point.a, point.products) if point.w is None else (point.w, point.w_products)
+        answer, excess = _certified(here, self.solver, *pair)
+        return _fit_of(answer, 0, 0) if float(excess) <= 1 else None
+
+    def _reduced(self, here: Any, point: Point) -> Fit | None:
+        """The solution of what the rule leaves over; None where the whole problem's solver had better go on."""
+        stored = here.gram.stored
+        if self.rule is None and not stored:
+            return None  # nothing says what could be left out
+        found = None if self.rule is None else self.rule(here, _as_fit(here, point), point.C)
+        look = _look(here, point, found)
+        kept, rows = np.asarray(look.counts).tolist()
+        size = min(size for size in size_classes(here.n) if size >= kept)
+        whole = stored and (here.n <= GATHERED or size == here.n)
+        if not whole and (size > LARGEST or size == here.n):
+            return None
+        samples = None if whole else _filled(np.asarray(look.kept), np.asarray(here.present), size)
+        gram = here.gram if whole else part_of(here.gram, values_between(here.gram, samples))
+        inside, steps = _solved(here, self.solver, look, samples, gram)
+        answer, excess, point, moved = _joined(here, self.solver, look, samples, inside)
+        if float(excess) > 1:
+            return None
+        self.point = point
+        taken = (rows + int(moved)) * here.n + (int(steps) * here.n if whole else size**2)
+        return _fit_of(answer, int(steps), taken)
+
+
+def _fit_of(answer: Answer, steps: int, evaluations: int) -> Fit:
+    """A certified answer as a fit; what is added is made by NumPy: nothing is compiled."""
+    zero: Any = np.zeros((), np.int32)
+    count: Any = np.asarray(np.int32(steps))
+    limbs: Any = np.asarray([evaluations >> 20, evaluations & (2**20 - 1)], np.int32)
+    code: Any = np.asarray(np.int32(Status.CONVERGED))
+    counters = Counters(*(on_device(part) for part in (count, zero, zero, zero, zero, limbs)))
+    return Fit(**answer._asdict(), status=StatusCode(on_device(code)), counters=counters)
+
+
+def _filled(kept: np.ndarray, present: np.ndarray, size: int) -> np.ndarray:
+    """Indices of what is kept, filled up to a size with other samples, absent ones last."""
+    order = np.argsort(np.where(kept, 0, np.where(present, 1, 2)), kind="stable")
+    return np.sort(order[:size]).astype(np.int32)
+
+
+@jax.jit
+def _products(problem: Any, a: Array) -> UInt32[Array, "n *two"]:
+    """`Qa` from scratch in twice the precision, as bits."""
+    return in_double(lambda problem, a: bits_of(widened(problem).matvec(a.astype(double(a.dtype)))))(problem, a)
+
+
+@jax.jit
+def _first(problem: Any, solver: Any) -> Point:
+    """Where a chain begins: below `C_min = 1 / max_i (Q w)_i` of bounds `C w` all samples are at their bounds.
+
+    That is the solution; from further up, 0 is as good a start as any.
+    """
+
+    @in_double
+    def start(problem: Any) -> tuple[Array, Array]:
+        wide = widened(problem)
+        s = wide.matvec(wide.upper)
+        inside = jnp.all((s <= wide.targets) | ~wide.present)
+        return jnp.where(inside, wide.upper, 0).astype(problem.dtype), bits_of(jnp.where(inside, s, 0))
+
+    return _point(problem, solver, *start(problem))
+
+
+@jax.jit
+def _point(problem: Any, solver: Any, a: Array, products: Array) -> Point:
+    """A solution whose products are at hand."""
+    reach, lengthened = in_double(_reach)(problem, solver, a, products)
+    return Point(a, products, problem.C, None, None, reach, lengthened)
+
+
+def _reach(problem: Any, solver: Any, a: Array, products: Array) -> tuple[Array, Array]:
+    """How far a solution reaches: its gap grows with C by what its losses cost; and that of a w without a loss."""
+    wide = widened(problem)
+    a, p = a.astype(wide.dtype), of_bits(products)
+    loss = jnp.where(wide.present, jnp.maximum(wide.targets - p, 0), 0)
+    dual = a @ (wide.targets - p / 2)
+    gap = (wide.upper - a) @ loss + a @ jnp.maximum(p - wide.targets, 0)
+    cost = wide.upper @ loss / wide.C
+    room = CLAIM * solver.tol * dual - gap
+    reach = jnp.where(room > 0, wide.C + room / jnp.maximum(cost, 1e-300), 0)
+    length = _length(wide, p)
+    lengthened = (length**2 * (a @ p) / 2 - dual) / dual / solver.tol
+    return reach.astype(problem.dtype), lengthened.astype(problem.dtype)
+
+
+def _length(wide: Any, p: Array) -> Array:
+    """The factor of w that leaves no sample a loss; infinite where none does."""
+    ratio = jnp.where(wide.present & (wide.targets > 0), p / jnp.where(wide.targets > 0, wide.targets, 1), jnp.inf)
+    least = ratio.min()
+    return jnp.where(least > 0, 1 / jnp.where(least > 0, least, 1), jnp.inf)
+
+
+@jax.jit
+def _longer(problem: Any, point: Point) -> dict[str, Any]:
+    """A w so long that no margin leaves a loss, its coefficients rounded, and its products."""
+
+    @in_double
+    def lengthen(problem: Any, point: Point) -> tuple[Array, Array]:
+        wide, p = widened(problem), of_bits(point.products)
+        spare = 4 * jnp.finfo(problem.dtype).eps
+        a = point.a.astype(wide.dtype)
+        w = rounded(_length(wide, p) * (1 + spare) * a, problem.dtype)
+        return w.astype(problem.dtype), bits_of(jnp.stack([wide.matvec(w), p]))
+
+    w, products = lengthen(problem, point)
+    everywhere = jnp.asarray(jnp.inf, problem.dtype)
+    return {"w": jnp.stack([w, point.a]), "w_products": products, "reach": everywhere}
+
+
+def _as_fit(problem: Any, point: Point) -> Fit:
+    """The point as rules see it: its own w, however it was answered."""
+    return _own(problem, point)
+
+
+@jax.jit
+def _own(problem: Any, point: Point) -> Fit:
+    p = in_double(lambda products: of_bits(products).astype(problem.dtype))(point.products)
+    coef = problem.y * point.a
+    one = jnp.ones((), problem.dtype)
+    nothing = jnp.zeros((), jnp.int32)
+    return Fit(
+        alpha=point.a,
+        dual_coef=coef,
+        bias=problem.offset * coef.sum(),
+        R=one,
+        margins=p,
+        certificate=problem.certificate(point.a, p),
+        status=StatusCode(nothing),
+        counters=Counters.zero(),
+    )
+
+
+@jax.jit
+def _look(problem: Any, point: Point, found: Screening | None) -> Look:
+    """What is left to be found, and the products where it starts, from few kernel rows."""
+
+    @in_double
+    def look(problem: Any, point: Point, found: Screening | None) -> Look:
+        wide, narrow = widened(problem), problem.dtype
+        a, p = point.a.astype(wide.dtype), of_bits(point.products)
+        rho = wide.C / point.C.astype(wide.dtype)
+        none = jnp.zeros_like(wide.present)
+        inactive, at_bound = (none, none) if found is None else (found.inactive, found.at_bound)
+        known, fixed = inactive | at_bound, jnp.where(at_bound, wide.upper, 0)
+        # What is at its bound stays there: one rounding of the factor is no change.
+        moved = known & (jnp.abs(fixed - rho * a) > ROUNDED * wide.upper)
+        there = jnp.where(moved, fixed, rho * a)
+        q = rho * p
+        if found is not None:
+            q = q + wide.signed.few_rows_matvec(jnp.where(moved, fixed - rho * a, 0))
+        kept = wide.present & ~known
+        return Look(
+            kept=kept,
+            start=jnp.where(known, fixed, jnp.minimum(rho * a, wide.upper)).astype(narrow),
+            there=bits_of(there),
+            products=bits_of(q),
+            dual=(there @ (wide.targets - q / 2)).astype(narrow),
+            counts=jnp.stack([kept.sum(), moved.sum()]).astype(jnp.int32),
+        )
+
+    return look(problem, point, found)
+
+
+@jax.jit
+def _solved(
+    problem: Any, solver: Any, look: Look, samples: Array | None, gram: Any
+) -> tuple[Float[Array, " m"], Int[Array, ""]]:
+    """The values of what is kept, all others where they are, by steps of sequential minimal optimisation.
+
+    Its gap is that of the whole problem: samples that the rule knows have none. It is taken from products from scratch
+    wherever the steps' own say that it is small enough.
+
+    Args:
+        problem: The whole problem.
+        solver: Whose `tol` the whole is to meet.
+        look: Where it starts.
+        samples: Whose values are looked for, `(m,)`; None: of all, of which those that are not kept stand still.
+        gram: The Gram operator of these, stored.
+    """
+    fields = {name: getattr(problem, name) for name in ("y", "q", "upper", "diagonal")}
+    whole = {**fields, "kept": look.kept, "start": look.start}
+    there = {"there": look.there, "products": look.products}
+    if samples is not None:
+        whole, there = jax.tree.map(lambda leaf: leaf[samples], (whole, there))
+    kept, start = whole.pop("kept"), whole.pop("start")
+    # Who is known has no room to move, and weighs on the others through their products alone.
+    view = dataclasses.replace(problem, gram=gram, **{**whole, "upper": jnp.where(kept, whole["upper"], 0)}, mask=None)
+
+    def products_at(view: Any, there: Any, a: Array) -> Array:
+        wide = widened(view)
+        change = jnp.where(kept, a.astype(wide.dtype) - of_bits(there["there"]), 0)
+        moved = jnp.abs(change) > ROUNDED * wide.upper
+        # Of a change: its own digits are enough, and stored values as they are.
+        small = view.signed.few_rows_matvec(jnp.where(moved, change, 0).astype(view.dtype))
+        return (of_bits(there["products"]) + small).astype(view.dtype)
+
+    enough = TIGHTER * solver.tol * jnp.abs(look.dual)
+
+    def gap_of(state: Any) -> Array:
+        pull = view.q - state.s
+        return (view.upper - state.a) @ jnp.maximum(pull, 0) + state.a @ jnp.maximum(-pull, 0)
+
+    def exact(state: Any) -> Any:
+        return state._replace(s=in_double(products_at)(view, there, state.a))
+
+    def turn(state: Any) -> Any:
+        state = lax.fori_loop(0, TURN, lambda _, state: SMO().step(view, state), state)
+        return once(gap_of(state) <= enough, exact, state)
+
+    a = jnp.where(kept, start, 0)
+    s = in_double(lambda bits: of_bits(bits).astype(a.dtype))(there["products"])  # but for the rounding of a
+    state = State(a, s, jnp.zeros((), a.dtype), jnp.asarray(False), Counters.zero())
+    limit = min(max(MOST_PER_SAMPLE * len(a), LEAST_STEPS), MOST_STEPS)
+    state = lax.while_loop(lambda state: (gap_of(state) > enough) & (state.counters.steps < limit), turn, state)
+    return state.a, state.counters.steps
+
+
+@jax.jit
+def _joined(
+    problem: Any, solver: Any, look: Look, samples: Array | None, inside: Array
+) -> tuple[Answer, Array, Point, Array]:
+    """The whole problem's point, certified: its answer, the stop rule's excess, the point, and kernel rows taken."""
+    found = inside if samples is None else look.start.at[samples].set(inside)
+    point = jnp.where(look.kept, found, look.start)
+
+    @in_double
+    def join(problem: Any, solver: Any, look: Look, point: Array) -> Any:
+        wide = widened(problem)
+        a, there = point.astype(wide.dtype), of_bits(look.there)
+        moved = jnp.abs(a - there) > ROUNDED * wide.upper
+        s = of_bits(look.products) + wide.signed.few_rows_matvec(jnp.where(moved, a - there, 0))
+        answer, excess = _assessed(problem, wide, solver, a, s)
+        products = bits_of(s)
+        return answer, excess, products, moved.sum().astype(jnp.int32), *_reach(problem, solver, point, products)
+
+    answer, excess, products, moved, reach, lengthened = join(problem, solver, look, point)
+    return answer, excess, Point(point, products, problem.C, None, None, reach, lengthened), moved
+
+
+@jax.jit
+def _certified(problem: Any, solver: Any, point: Array, products: Array) -> tuple[Answer, Array]:
+    """A point of one row or two, whose products are at hand, certified, and the stop rule's excess."""
+
+    @in_double
+    def certify(problem: Any, solver: Any, point: Array, products: Array) -> Any:
+        wide = widened(problem)
+        return _assessed(problem, wide, solver, point.astype(wide.dtype), of_bits(products))
+
+    return certify(problem, solver, point, products)
+
+
+def _assessed(problem: Any, wide: Any, solver: Any, point: Array, s: Array) -> tuple[Answer, Array]:
+    answer = wide.certified(point, s, problem.dtype)
+    excess = stop_excess(wide, solver, point, s, answer.certificate)
+    return jax.tree.map(lambda leaf: leaf.astype(problem.dtype), (answer, excess))

@@ -1,0 +1,162 @@
+"""The ball theorem: one pair of a primal vector and a dual point bounds every margin of the solution.
+
+For any w and any feasible a the solution w* of `min 1/2 |w|^2 + sum_i loss_i(z_i . w)` lies in the ball with
+
+    centre (w + w_a) / 2,    radius^2 = |w - w_a|^2 / 4 + sum_i e_i,
+
+where `w_a = sum_i a_i z_i` and the terms `e_i >= 0` of the duality gap are `loss_i(p_i) - a_i (t_i - p_i)` plus the
+conjugate's part; `P(w) - D(a) = |w - w_a|^2 / 2 + sum_i e_i`. (Add `P(w) - P* >= |w - w*|^2 / 2` and
+`D* - D(a) >= |w_a - w*|^2 / 2`, and complete the square.) The published tests are choices of the pair; none of w and a
+has to be optimal. docs/mathematics.md, Safe screening.
+
+Sources: Ogawa, Suzuki, Suzumura, Takeuchi 2014 (the two tests and their intersection); the ball of a pair, its terms of
+a gap and the allowances for rounding are ours.
+"""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxsvm.screening.reference import Reference
+
+
+class Ball(NamedTuple):
+    """Where the solution's w is, as far as margins can tell.
+
+    Attributes:
+        centre: Margins of the centre, `(n,)`.
+        error: What each of them may be off by, `(n,)`.
+        square: The radius squared, `()`, with an allowance for rounding.
+    """
+
+    centre: Float[Array, " n"]
+    error: Float[Array, " n"]
+    square: Float[Array, ""]
+
+    def bounds(self, size: Float[Array, " n"]) -> tuple[Array, Array]:
+        """The least and the largest margin `z_i . w` of any w in the ball, where `|z_i|` is at most `size`."""
+        reach = size * jnp.sqrt(self.square) + self.error
+        return self.centre - reach, self.centre + reach
+
+
+def gap_terms(wide: Any, a: Array, p: Array, error: Array) -> Float[Array, " n"]:
+    """The samples' terms `e_i` of the duality gap, or more: of the margins the worst within their errors is taken.
+
+    Args:
+        wide: The problem.
+        a: A feasible dual point, `(n,)`.
+        p: Margins of any w, `(n,)`.
+        error: What they may be off by, `(n,)`.
+    """
+    below = jnp.maximum(wide.targets - p + error, 0)
+    above = jnp.maximum(p - wide.targets + error, 0)
+    if wide.bounded:
+        return (wide.upper - a) * below + a * above
+    C = wide.costs
+    off = jnp.abs(jnp.maximum(wide.targets - p, 0) - wide.ridge * a) + error
+    return jnp.where(C > 0, C / 2 * off**2 + a * above, 0)
+
+
+def dual_of(wide: Any, p: Array) -> Float[Array, " n"]:
+    """The dual point that margins call for: the loss's slope there."""
+    loss = jnp.maximum(wide.targets - p, 0)
+    return jnp.where(loss > 0, wide.upper, 0) if wide.bounded else wide.costs * loss
+
+
+def first_ball(wide: Any, reference: Reference) -> Ball:
+    """Of w and `rho a`: the segment from w to `rho w` is its diameter, but for the reference's own gap."""
+    a, p, error, _, W, rho, unit = reference
+    missed = gap_terms(wide, rho * a, p, error).sum() * (1 + unit)
+    middle = (1 + rho) / 2
+    square = ((rho - 1) ** 2 * W / 4 + missed) * (1 + 8 * unit)
+    return Ball(middle * p, middle * error + unit * jnp.abs(middle * p), square)
+
+
+class Difference(NamedTuple):
+    """Between the two dual points of a reference: `delta = rho a - b`, whose support is small, and `q = Q delta`.
+
+    Attributes:
+        b: The dual point of the second ball, `(n,)`, feasible.
+        delta: `rho a - b`, `(n,)`; 0 where the two agree.
+        q: Its products, `(n,)`.
+        error: What they may be off by, `(n,)`.
+        square: `|w_delta|^2`, not above the true one, `()`.
+    """
+
+    b: Float[Array, " n"]
+    delta: Float[Array, " n"]
+    q: Float[Array, " n"]
+    error: Float[Array, " n"]
+    square: Float[Array, ""]
+
+
+def difference(wide: Any, reference: Reference) -> Difference:
+    """To the dual point that the first ball's centre calls for: it makes the two balls' intersection smallest.
+
+    (Ogawa et al., Section IV-B: `s_i = 1` where the centre's margin is below 1.) Where `rho a` is at its bound already
+    it stays: only free samples and those that change sides cost kernel columns.
+    """
+    a, p, _, size, _, rho, unit = reference
+    scaled = rho * a
+    b = dual_of(wide, (1 + rho) / 2 * p)
+    if wide.bounded:
+        b = jnp.where((b > 0) & (scaled >= wide.upper * (1 - 1e-6)), scaled, b)
+    delta = scaled - b
+    q = wide.signed.few_rows_matvec(delta)
+    total = size @ jnp.abs(delta)
+    square = jnp.maximum(delta @ q - unit * total**2, 0)
+    return Difference(b, delta, q, unit * size * total, square)
+
+
+def second_ball(wide: Any, reference: Reference, apart: Difference) -> Ball:
+    """Of the same w, and the dual point that the first ball's centre calls for."""
+    a, p, error, size, W, rho, unit = reference
+    _, delta, q, error_q, _ = apart
+    middle, total = (1 + rho) / 2, size @ jnp.abs(delta)
+    between = (rho - 1) ** 2 * W + 2 * (1 - rho) * (delta @ p) + delta @ q
+    # |w - w_b|^2 = |(1 - rho) w + w_delta|^2: rounding, of a sum that may cancel.
+    allowed = unit * (jnp.abs(1 - rho) * (size @ a) + total) ** 2
+    allowed = allowed + 2 * jnp.abs(1 - rho) * (jnp.abs(delta) @ error)
+    missed = gap_terms(wide, apart.b, p, error).sum() * (1 + unit)
+    square = ((jnp.maximum(between, 0) + allowed) / 4 + missed) * (1 + 8 * unit)
+    error = middle * error + error_q / 2 + unit * (jnp.abs(middle * p) + jnp.abs(q / 2))
+    return Ball(middle * p - q / 2, error, square)
+
+
+def intersection_bounds(
+    first: Ball, second: Ball, apart: Difference, size: Float[Array, " n"], unit: Any
+) -> tuple[Array, Array]:
+    """The least and the largest margin over the intersection of the two balls.
+
+    For every `lam` in [0, 1] the ball with centre `m1 - lam phi`, `phi = m1 - m2`, and `r^2 = (1 - lam) r1^2 + lam r2^2
+    - lam (1 - lam) |phi|^2` holds the intersection, and the best of them is exact (Theorem 8's cases are its
+    clipping). Any `lam`, however rounded, is safe: so nothing here is 0 / 0.
+    """
+    turn, square = apart.q / 2, apart.square / 4
+    safe = jnp.where(square > 0, square, 1)
+    A = second.square - first.square + square
+    kappa_square = second.square - A**2 / (4 * safe)
+    along = turn**2 / safe
+    across = jnp.sqrt(jnp.maximum(size**2 - along, 0))
+    step = jnp.sqrt(jnp.maximum(kappa_square, 0)) * turn / (safe * jnp.where(across > 0, across, 1))
+    fallback = jnp.where(first.square <= second.square, 0.0, 1.0)
+    usable = (square > 0) & (kappa_square > 0) & (across > 0)
+
+    def at(lam: Array) -> tuple[Array, Array]:
+        rounded = lam * (1 - lam) * square
+        left = jnp.maximum((1 - lam) * first.square + lam * second.square - rounded, 0) * (1 + 8 * unit)
+        reach = size * jnp.sqrt(left) + first.error + lam * apart.error / 2
+        reach = reach + 8 * unit * (jnp.abs(first.centre) + jnp.abs(turn))
+        middle = first.centre - lam * turn
+        return middle - reach, middle + reach
+
+    def best_lam(sign: float) -> Array:
+        found = 1 - (A / (2 * safe) + sign * step)
+        return jnp.clip(jnp.where(usable & jnp.isfinite(found), found, fallback), 0, 1)
+
+    low, _ = at(best_lam(1.0))
+    _, high = at(best_lam(-1.0))
+    # The best of three: what either ball says alone is never lost.
+    ends = [first.bounds(size), second.bounds(size)]
+    return jnp.maximum(low, jnp.maximum(ends[0][0], ends[1][0])), jnp.minimum(high, jnp.minimum(ends[0][1], ends[1][1]))

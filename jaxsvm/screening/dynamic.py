@@ -1,0 +1,99 @@
+"""The gap-safe rule: what any point of a problem says of its solution, on the way to it.
+
+For the hinge the ball of `jaxsvm.screening.ball` with `w = w_a`: its radius is the root of the gap at the most, which
+is the published one over the root of 2 (a multiple of the dual point may have a smaller one). For the squared hinge the
+union of that ball and of two on the simplex (docs/mathematics.md, Safe screening).
+
+Sources: Ndiaye, Fercoq, Gramfort and Salmon 2017 (gap-safe rules); Raj et al.
+2016 (simplex); the balls are ours.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array
+
+from jaxsvm.numerics.precision import in_double, widened
+from jaxsvm.result import Fit
+from jaxsvm.screening.ball import first_ball
+from jaxsvm.screening.reference import Reference, best_scale, reference_of, require_screenable
+from jaxsvm.screening.rules import Screening, decided
+
+
+def gap_safe(problem: Any, reference: Fit, C_ref: Any = None) -> Screening:
+    """What a point of this very problem says of its solution: the smaller its gap, the more.
+
+    Args:
+        problem: As for `jaxsvm.screening.ball_test_1`.
+        reference: A fit of it, at any gap; or of the same samples at another C.
+        C_ref: Not looked at: rules are called alike.
+
+    Returns:
+        As `jaxsvm.screening.ball_test_1`; `C_until` is the problem's C.
+
+    Raises:
+        InputError: As `jaxsvm.screening.ball_test_1`.
+    """
+    del C_ref
+    require_screenable(problem)
+    return _gap_safe(*lax.stop_gradient((problem, reference)))
+
+
+@jax.jit
+def _gap_safe(problem: Any, fit: Fit) -> Screening:
+    @in_double
+    def evaluate(problem: Any, fit: Fit) -> Screening:
+        wide = widened(problem)
+        reference = reference_of(wide, fit, None, fit.margins.dtype)
+        return screening_of(wide, reference, problem.dtype)
+
+    return evaluate(problem, fit)
+
+
+def screening_of(wide: Any, reference: Reference, dtype: Any) -> Screening:
+    """What a reference says of the problem that it is a point of; inside `in_double`.
+
+    Args:
+        wide: The problem, widened.
+        reference: A point of it; `rho` is not looked at.
+        dtype: Of the bounds.
+    """
+    rho = best_scale(wide, reference.a, reference.p, reference.W)
+    low, high = first_ball(wide, reference._replace(rho=rho)).bounds(reference.size)
+    found = decided(wide, low, high, wide.C, dtype)
+    if wide.bounded:
+        return found
+    inactive = found.inactive | (wide.present & _outside_on_simplex(wide, reference))
+    return found._replace(inactive=inactive, C_until=jnp.where(inactive, wide.C.astype(dtype), jnp.nan))
+
+
+def _outside_on_simplex(wide: Any, reference: Reference) -> Array:
+    """Samples that the enclosing ball's own geometry shows to have no weight.
+
+    With `h = H alpha` of a point on the simplex, `V = alpha . h`, `m = min h` and `g = V - m`, the solution v* is
+    within `sqrt(g)` of `v = sum_i alpha_i z_i` (points with a coordinate more each, for the ridge), and in the dome
+    `|v* - v / 2| <= sqrt(V) / 2`, `v . v* >= m`; a sample has no weight where `z_i . v* > |v*|^2` for all v* there.
+    """
+    a, p, error, size, W, _, unit = reference
+    total = a.sum()
+    alpha = a / jnp.where(total > 0, total, 1)
+    h = p / jnp.where(total > 0, total, 1) + wide.ridge * alpha
+    off = error / jnp.where(total > 0, total, 1) + unit * jnp.abs(h)
+    length = jnp.sqrt(size**2 + wide.ridge) * (1 + unit)
+    present = wide.present
+    V = alpha @ h
+    doubt = unit * (V + W / jnp.where(total > 0, total, 1) ** 2) + alpha @ off
+    m = jnp.where(present, h - off, jnp.inf).min()
+    g = jnp.maximum(V + doubt - m, 0)
+    clear = jnp.where(present, h + off, jnp.inf).min()  # no lower than the true minimum: what weights are compared with
+    near = (h - off - jnp.sqrt(g) * length > clear) & (4 * g * (1 + 8 * unit) < length**2)
+    # The smallest ball around the dome.
+    V_high = jnp.maximum(V + doubt, 0)
+    deep = m >= V_high / 2
+    c = jnp.where(deep, m / jnp.where(V_high > 0, V_high, 1), 0.5)
+    r = jnp.where(deep, jnp.sqrt(jnp.maximum(m * g / jnp.where(V_high > 0, V_high, 1), 0)), jnp.sqrt(V_high) / 2)
+    r = r * (1 + 8 * unit)
+    dome = (c * (h - off) - r * length > c**2 * V_high - r**2 + doubt) & (2 * r < length)
+    return (total > 0) & (near | dome)

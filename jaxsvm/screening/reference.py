@@ -1,0 +1,132 @@
+"""What screening rules know: a dual point, the margins of its w, and what rounding may have changed in them.
+
+Rules hold with any reference: exact, certified to a gap, or not certified at all, since what it lacks enters the radius
+of every ball (`jaxsvm.screening.ball`). They are evaluated in float64, whatever the data are (`in_double`).
+"""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxsvm.errors import InputError, is_concrete
+from jaxsvm.numerics.once import once
+from jaxsvm.result import Fit
+
+AT_BOUND = 1e-6
+"""Relative distance from its bound at which a dual variable counts as there when the reference's C is looked for."""
+WITH_LOSS = 1e-3
+"""A margin so far below its target shows a loss, which a solution has at the upper bound alone."""
+
+
+class Reference(NamedTuple):
+    """A feasible dual point in primal scale, and its w.
+
+    Attributes:
+        a: The dual point, `(n,)`: `w = sum_i a_i z_i`, with `z_i = y_i phi(x_i)`.
+        p: Its margins `z_i . w`, `(n,)`.
+        error: What each of them may be off by, `(n,)`.
+        size: `|z_i|`, `(n,)`, not below the true ones.
+        W: `|w|^2`, not below the true one, `()`.
+        rho: `rho a` is the dual point of the problem that is screened, feasible, `()`: C over the reference's C.
+        unit: What a sum of n products may be off by, in units of the sum of their sizes, `()`.
+    """
+
+    a: Float[Array, " n"]
+    p: Float[Array, " n"]
+    error: Float[Array, " n"]
+    size: Float[Array, " n"]
+    W: Float[Array, ""]
+    rho: Float[Array, ""]
+    unit: Any
+
+
+def require_screenable(problem: Any) -> None:
+    """Refuse a problem for which no rule is safe.
+
+    Raises:
+        InputError: With what to do instead.
+    """
+    if not getattr(problem, "restricts", False):
+        raise InputError(
+            f"problem is a {type(problem).__name__}: screening is for problems of `svm_problem`, `hinge_problem` and "
+            "`box_problem`."
+        )
+    if problem.equality is not None:
+        raise InputError(
+            "the problem has a free bias: no screening rule is safe there, since w alone is strongly convex. Take "
+            'bias="regularized" (the constant is one more feature), or leave samples out by a heuristic that is '
+            "checked: `solve_path(reduction=NearMargin())`."
+        )
+
+
+def reference_of(wide: Any, fit: Fit, C_ref: Any, narrow: Any) -> Reference:
+    """The reference that a fit is. Inside `in_double`.
+
+    Args:
+        wide: The problem that is screened, widened.
+        fit: Of the same samples, at any C; its vectors as they were returned.
+        C_ref: The C that it was solved at, `()`; None: found in the fit (`_scale`).
+        narrow: The dtype that the fit's numbers were rounded to.
+    """
+    dtype = wide.dtype
+    coef = wide.y * fit.dual_coef.astype(dtype)
+    a = fit.alpha.astype(dtype) if wide.bounded else coef
+    a = jnp.where(wide.present & jnp.isfinite(a), jnp.maximum(a, 0), 0)
+    p, wide_eps = fit.margins.astype(dtype), float(jnp.finfo(dtype).eps) / 2
+    # A fit whose w is not made of its dual point has margins of that w: products of the point's own are taken anew.
+    p = once(jnp.any(coef != a), lambda _: wide.signed.support_matvec(a).astype(dtype), p)
+    unit = (4 * wide.n**0.5 + 8) * wide_eps
+    narrow_eps = float(jnp.finfo(narrow).eps) / 2
+    size = jnp.sqrt(jnp.maximum(wide.signed.diag().astype(dtype), 0)) * (1 + 2 * max(narrow_eps, wide_eps))
+    error = unit * size * (size @ a)
+    if narrow_eps > wide_eps:  # margins and bias were rounded once to be returned
+        error = error + narrow_eps * (jnp.abs(p) + jnp.abs(fit.bias.astype(dtype)))
+    W = jnp.maximum(a @ p, 0) + a @ error
+    return Reference(a, p, error, size, W, _scale(wide, a, p, W, C_ref), unit)
+
+
+def _scale(wide: Any, a: Array, p: Array, W: Array, C_ref: Any) -> Array:
+    """The factor that takes the reference's dual point to the new problem; any that keeps it feasible is safe.
+
+    C over the reference's C, which is named, or shows in the hinge's dual variables: those of samples with a loss are
+    at their bound. Else (nothing has a loss: the solution is that of all larger C too; or no bound is there to see) the
+    factor of the smallest ball.
+    """
+    largest = _largest(wide, a)
+    if C_ref is not None:
+        return jnp.minimum(wide.C / jnp.asarray(C_ref, wide.dtype), largest)
+    best = best_scale(wide, a, p, W)
+    if not wide.bounded:
+        return best
+    at_bound = (a > 0) & (a * largest >= wide.upper * (1 - AT_BOUND))
+    known = jnp.any(at_bound & (wide.targets - p > WITH_LOSS * jnp.abs(wide.targets)))
+    return jnp.where(known, largest, best)
+
+
+def best_scale(wide: Any, a: Array, p: Array, W: Array) -> Array:
+    """The feasible factor of the dual point that makes the ball of w and it smallest: a parabola's minimum."""
+    loss = jnp.where(wide.present, wide.targets - p, 0)
+    if wide.bounded:
+        return jnp.clip(1 + 2 * (a @ loss) / jnp.where(W > 0, W, 1), 0, _largest(wide, a))
+    square = (jnp.where(wide.present, wide.ridge, 0) * a) @ a
+    return jnp.maximum((W / 2 + a @ loss) / jnp.where(W + square > 0, W / 2 + square, 1), 0)
+
+
+def _largest(wide: Any, a: Array) -> Any:
+    """The largest factor that keeps a dual point feasible."""
+    if not wide.bounded:
+        return jnp.inf
+    room = jnp.where(a > 0, wide.upper / jnp.where(a > 0, a, 1), jnp.inf).min()
+    return jnp.where(jnp.isfinite(room), room, 1.0)
+
+
+def checked_C(C_ref: Any) -> Any:
+    """The C of a reference.
+
+    Raises:
+        InputError: On a concrete one that is not positive and finite.
+    """
+    if C_ref is not None and is_concrete(C_ref) and not 0 < float(C_ref) < float("inf"):
+        raise InputError(f"C_ref is {C_ref}: the positive C that the reference was solved at is needed.")
+    return C_ref
