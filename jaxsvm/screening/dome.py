@@ -1,0 +1,87 @@
+"""The dome test: between a solution at a smaller C and one at a larger one.
+
+Source: Ogawa et al. 2014, Appendix B (Theorem 11), in its corrected form, and for references that are certified to a
+gap: docs/mathematics.md, Safe screening. It needs a solution beyond the C that is asked for; the Intersection Test, which
+does not, is as good or better on most sets.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array
+
+from jaxsvm.errors import InputError
+from jaxsvm.numerics.precision import in_double, widened
+from jaxsvm.result import Fit
+from jaxsvm.screening.ball import gap_terms
+from jaxsvm.screening.reference import Reference, checked_C, reference_of, require_screenable
+from jaxsvm.screening.rules import Screening, decided
+
+
+def dome_test(problem: Any, below: Fit, above: Fit, C_below: Any, C_above: Any) -> Screening:
+    """Bounds over the dome of all w no longer than the solution above, and beyond the tangent plane of the one below.
+
+    `|w*|` grows with C, and `w_a . w* >= |w_a|^2` for the solution `w_a` at any smaller C.
+
+    Args:
+        problem: A hinge problem to be screened, as for `jaxsvm.screening.ball_test_1`.
+        below: A fit at a C that is no larger.
+        above: A fit at a C that is no smaller.
+        C_below: The C of the first, `()`.
+        C_above: The C of the second, `()`.
+
+    Returns:
+        As `jaxsvm.screening.ball_test_1`; `C_until` is `C_above`: the dome is the same for all C between.
+
+    Raises:
+        InputError: As `jaxsvm.screening.ball_test_1`, and on a squared hinge.
+    """
+    require_screenable(problem)
+    if not problem.bounded:
+        raise InputError("problem is a squared hinge: the dome test is for the hinge; take `intersection_test`.")
+    arguments = (problem, below, above, checked_C(C_below), checked_C(C_above))
+    return _dome(*lax.stop_gradient(arguments))
+
+
+@jax.jit
+def _dome(problem: Any, below: Fit, above: Fit, C_below: Any, C_above: Any) -> Screening:
+    @in_double
+    def evaluate(problem: Any, below: Fit, above: Fit, C_below: Any, C_above: Any) -> Screening:
+        wide = widened(problem)
+        dtype = below.margins.dtype
+        first, second = reference_of(wide, below, C_below, dtype), reference_of(wide, above, C_above, dtype)
+        unit, p, size = first.unit, first.p, first.size
+        off_a, off_b = (jnp.sqrt(_gap_at(wide, ref, C)) for ref, C in ((first, C_below), (second, C_above)))
+        # The solutions are within these distances of what is known.
+        longest = (jnp.sqrt(second.W) + off_b) * (1 + 8 * unit)
+        length = jnp.sqrt(jnp.maximum(first.a @ p - first.a @ first.error, 0))
+        square = first.W
+        shortest = jnp.maximum(length - off_a, 0)
+        plane = (shortest**2 - off_a * longest) * (1 - 8 * unit)
+
+        def least(p: Array) -> Array:
+            """Of `z . w` over the dome, `z . w_a = p`."""
+            share = p / jnp.where(square > 0, square, 1)
+            rest = jnp.maximum(longest**2 - plane**2 / jnp.where(square > 0, square, 1), 0)
+            across = jnp.sqrt(rest * jnp.maximum(size**2 - p * share, 0) * (1 + 8 * unit))
+            on_plane = jnp.where(square > 0, share * plane - across, -jnp.inf)
+            free = -longest * size
+            inside = (square <= 0) | (-longest * p >= plane * size)
+            return jnp.where(inside, free, jnp.maximum(on_plane, free))
+
+        reach = first.error * longest / jnp.where(length > 0, length, jnp.inf) + unit * size * longest
+        low = jnp.minimum(least(p - first.error), least(p + first.error)) - reach
+        high = -jnp.minimum(least(-p - first.error), least(-p + first.error)) + reach
+        return decided(wide, low, high, jnp.broadcast_to(C_above, wide.y.shape).astype(wide.dtype), problem.dtype)
+
+    return evaluate(problem, below, above, C_below, C_above)
+
+
+def _gap_at(wide: Any, reference: Reference, C: Any) -> Array:
+    """The gap of a reference at its own C: the square of how far its w may be from the solution."""
+    own = dataclasses.replace(wide, upper=wide.upper * (C / wide.C))
+    a = jnp.minimum(reference.a, own.upper)
+    return gap_terms(own, a, reference.p, reference.error).sum() * (1 + 8 * reference.unit)
