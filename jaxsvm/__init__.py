@@ -36,6 +36,7 @@ from jaxsvm.solvers.perceptron import Perceptron
 from jaxsvm.solvers.sequential_minimal_optimization import SMO
 from jaxsvm.solvers.stochastic_batch_perceptron import StochasticBatchPerceptron
 from jaxsvm.solvers.working_set import WorkingSet
+from jaxsvm.transforms.screened import screened
 from jaxsvm.transforms.wrappers import polished, sampled
 
 __version__ = "0.1.0"
@@ -87,6 +88,7 @@ __all__ = [
     "predict",
     "relational",
     "sampled",
+    "screened",
     "screening",
     "slack",
     "slack_problem",

@@ -177,17 +177,23 @@ def drive(
     """
     require_usable(solver)
     require_seconds(max_seconds)
-    started, n, before, best = time.monotonic(), problem.n, Counters.zero(), None
+    started, n, before, best, may_leave = time.monotonic(), problem.n, Counters.zero(), None, not provisional
     with watching(stop) as stop:
         told = None if callback is None else lambda fitted: callback(trimmed(fitted, n))
         while True:
             here = ready(problem, solver)
             left = None if max_seconds is None else max(max_seconds - (time.monotonic() - started), 0.0)
             start = start_of(init, n, here.n)
-            progress = _driven(here, solver, key, start, init, left, told, stop, provisional, may_change)
+            leaves = (may_change, may_leave and hasattr(problem, "restrict"))
+            progress = _driven(here, solver, key, start, init, left, told, stop, provisional, leaves)
             fitted = trimmed(_with_credit(finish(progress), progress), n)
             best = fitted if best is None else better_of(best, fitted)
             before = before.plus(fitted.counters)
+            if leaves[1] and int(progress.status) == Status.RUNNING and solver.left(here, progress.state) is not None:
+                init, may_leave = _of_fewer(here, solver, key, progress, stop), False
+                before = before.plus(init.counters)
+                init, solver = np.asarray(init.alpha)[:n], solver.whole
+                continue
             following = _following(here, solver, progress) if may_change and not stop.seen else None
             if following is None:
                 break
@@ -196,6 +202,17 @@ def drive(
         if warn:
             warn_unless_converged(fitted, solver)
     return fitted
+
+
+def _of_fewer(problem: Any, solver: Any, key: Array, progress: Progress, stop: Interruption) -> Fit:
+    """The fit of what is not known, with the others at their values: a point of the whole, not yet certified."""
+    samples, fixed = solver.left(problem, progress.state)
+    point = np.asarray(solver.dual_point(problem, progress.state)[0])
+    part = problem.restrict(jnp.asarray(samples), fixed=fixed)
+    inside = drive(part, solver, key, point[samples], warn=False, stop=stop)
+    whole = fixed.astype(point.dtype)
+    whole[samples] = np.asarray(inside.alpha)
+    return dataclasses.replace(inside, alpha=whole)
 
 
 UNFINISHED = (Status.RUNNING, Status.STALLED, Status.MAX_STEPS)
@@ -220,9 +237,12 @@ def _driven(
     callback: Any,
     stop: Interruption,
     provisional: bool = False,
-    may_leave: bool = False,
+    leaves: tuple[bool, bool] = (False, False),
 ) -> Progress:
-    """Progress at its end, or where it was told to stop; still RUNNING where another solver had better go on."""
+    """Progress at its end, or where it was told to stop; still RUNNING where somebody else had better go on.
+
+    (That is another solver, or the same on fewer samples: `leaves` says which of these may be.)
+    """
     started, chunks, told, begun = time.monotonic(), 1, False, False
 
     def next_calls() -> list[tuple[Any, ...]]:
@@ -262,7 +282,9 @@ def _driven(
             jax.block_until_ready(progress)
             took = time.monotonic() - before
             running = int(progress.status) == Status.RUNNING
-            if running and may_leave and second_choice(problem, solver, progress.state, ended=False) is not None:
+            if running and leaves[0] and second_choice(problem, solver, progress.state, ended=False) is not None:
+                return progress
+            if running and leaves[1] and solver.left(problem, progress.state) is not None:
                 return progress
             if callback is not None:
                 told = callback(_with_credit(finish(progress), progress)) is True

@@ -1,8 +1,8 @@
 """The dome test: between a solution at a smaller C and one at a larger one.
 
 Source: Ogawa et al. 2014, Appendix B (Theorem 11), in its corrected form, and for references that are certified to a
-gap: docs/mathematics.md, Safe screening. It needs a solution beyond the C that is asked for; the Intersection Test, which
-does not, is as good or better on most sets.
+gap: docs/mathematics.md, Safe screening. It needs a solution beyond the C that is asked for; the Intersection Test,
+which does not, is as good or better on most sets.
 """
 
 import dataclasses

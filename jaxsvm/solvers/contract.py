@@ -90,6 +90,15 @@ class Solver:
         point, s = self.dual_point(problem, state)
         return stop_excess(problem, self, point, s, problem.certificate(point, s))
 
+    def left(self, problem: Any, state: Any) -> tuple[Any, Any] | None:
+        """Samples to go on with, and the values that the others keep, `(n,)`; None: all of them. For host drivers."""
+        del problem, state
+
+    @property
+    def whole(self) -> Any:
+        """The solver that goes on where one of fewer samples has ended."""
+        return self
+
     def polish_interval(self, problem: Any) -> int | None:
         """Steps that earn a polish; None: the solver has none.
 
