@@ -91,7 +91,7 @@ class Look(NamedTuple):
 
 
 class Screened:
-    """Fits of increasing C, each from the one before. For host drivers, of hinge problems without an equality.
+    """Fits of one C after another, each from the one before. For host drivers, of hinge problems without an equality.
 
     Attributes:
         solver: Who solves the first problem, and those that steps of single variables do not end.
@@ -121,6 +121,8 @@ class Screened:
 
     def _known(self, here: Any, point: Point) -> Fit | None:
         """The last solution, where it is this one's too."""
+        if float(here.C) < float(point.C):
+            return None  # what is feasible there may not be here
         if float(here.C) > float(point.reach):
             if point.w is not None or not float(point.lengthened) <= CLAIM:
                 return None

@@ -202,17 +202,27 @@ def solve_together(
                 continue
             for one in group:
                 if lanes in (None, 1):
-                    link = _link(problems[one], exact[one], key, stop, reduction, screen, named=solver is not None)
+                    link = chain_link(problems[one], exact[one], key, stop, reduction, screen, named=solver is not None)
                     fits[one] = chain_on_host(problems[one], Cs, link, told, stop)
                 else:
                     fits[one] = chains_in_lanes(problems[one], exact[one], Cs, key, lanes, told, stop)
     return [trimmed(fits[one], n) for one in range(len(problems))]
 
 
-def _link(
+def chain_link(
     problem: Any, solver: Any, key: Array, stop: Interruption, reduction: Any, screen: Any, named: bool
 ) -> Callable[[Any], Fit]:
-    """What makes the next fit of a chain of the one before."""
+    """What makes the next fit of a chain of the one before.
+
+    Args:
+        problem: The problem, at any value.
+        solver: A solver's configuration.
+        key: A random key.
+        stop: What ends it.
+        reduction: As for `solve_path`.
+        screen: As for `solve_path`.
+        named: Whether the user chose the solver, which then solves whatever is solved.
+    """
     rule = None if screen == "auto" else screen
     if rule is not None and (named or not problem.bounded):
         reduction = Safe(rule)
