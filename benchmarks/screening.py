@@ -1,13 +1,13 @@
 """Screening on published sets: rates, paths with and without it, a cold solve, and paths that choose their values.
 
-    python benchmarks/screening.py rates      the share of samples that each rule knows, against C_ref / C (Figures 4, 5)
+    python benchmarks/screening.py rates      the share of samples that each rule knows (Figures 4 and 5)
     python benchmarks/screening.py toy        two Gaussian classes, C = 10 from C_ref = 5 (Figure 1)
     python benchmarks/screening.py paths      kernel entries and CPU seconds of whole paths, in pairs (Table IV)
     python benchmarks/screening.py cold       inside one fit: the share that is known against steps, and the time
     python benchmarks/screening.py epsilon    how many values of C a path within epsilon needs, and whether it holds
 
-Sets: breast cancer diagnostic (scikit-learn), and of ../shared/data dna (class 3), usps (0), mushrooms, shuttle (1, the
-first 10,000), where these are there. Linear kernel and RBF with gamma 0.1 / d, 1 / d and 10 / d; no bias, as in the paper.
+Sets: breast cancer diagnostic (scikit-learn), and of ../shared/data dna (class 3), usps (0), mushrooms, shuttle (1,
+the first 10,000), where these are there. Linear kernel and RBF with gamma 0.1 / d, 1 / d and 10 / d; no bias.
 """
 
 import argparse
@@ -33,6 +33,7 @@ KERNELS = ("linear", "0.1", "1", "10")
 POSITIVE = {"dna": 3, "usps": 0, "shuttle": 1}
 ROWS = {"shuttle": 10_000}
 LARGEST = 1e4
+EVERY = 500
 TOL = 1e-3
 
 
@@ -66,7 +67,7 @@ def load(name):
 
 
 def problem_of(x, y, kernel, loss="hinge"):
-    """The problem without a bias, its kernel values stored, and `C_min`, below which all samples are at their bounds."""
+    """The problem without a bias, its kernel values stored, and `C_min`: below, all samples are at their bounds."""
     d = x.shape[1]
     gram = jaxsvm.gram(Linear() if kernel == "linear" else RBF(float(kernel) / d), x, store=True)
     build = jaxsvm.hinge_problem if loss == "hinge" else jaxsvm.svm_problem
@@ -170,10 +171,7 @@ def cold(sets):
         if (data := load(name)) is None:
             continue
         for kernel in KERNELS:
-            for loss, solver, every in (
-                ("hinge", SMO(tol=1e-5), 500),
-                ("squared hinge", jaxsvm.FrankWolfe(tol=1e-5), 500),
-            ):
+            for loss, solver in (("hinge", SMO(tol=1e-5)), ("squared hinge", jaxsvm.FrankWolfe(tol=1e-5))):
                 problem = problem_of(*data, kernel, loss)[0].at(10.0)
                 shares = []
 
@@ -181,9 +179,9 @@ def cold(sets):
                     share = float(screening.gap_safe(problem, fitted).screened.mean())
                     shares.append((int(fitted.steps), round(share, 2)))
 
-                jaxsvm.fit(problem, dataclass_with(solver, every), callback=look)
+                jaxsvm.fit(problem, certified_every(solver, EVERY), callback=look)
                 took = {}
-                for label, one in (("none", solver), ("screened", jaxsvm.screened(solver, every=every))):
+                for label, one in (("none", solver), ("screened", jaxsvm.screened(solver, every=EVERY))):
                     jaxsvm.fit(problem, one)
                     before = time.process_time()
                     jaxsvm.fit(problem, one)
@@ -195,7 +193,7 @@ def cold(sets):
                 )
 
 
-def dataclass_with(solver, every):
+def certified_every(solver, EVERY):
     """The solver with a certificate every so many steps."""
     import dataclasses
 
