@@ -11,6 +11,7 @@ the first 10,000), where these are there. Linear kernel and RBF with gamma 0.1 /
 """
 
 import argparse
+import dataclasses
 import time
 import warnings
 from pathlib import Path
@@ -193,19 +194,17 @@ def cold(sets):
                 )
 
 
-def certified_every(solver, EVERY):
+def certified_every(solver, steps):
     """The solver with a certificate every so many steps."""
-    import dataclasses
-
-    return dataclasses.replace(solver, refresh_every=every, check_every=min(every, solver.check_every))
+    return dataclasses.replace(solver, refresh_every=steps, check_every=min(steps, solver.check_every))
 
 
-def epsilon(sets, loss="hinge"):
+def epsilon(sets, kernels, loss="hinge"):
     """How many values, and the worst error at 200 values of C between, against solutions to 1e-6."""
     for name in sets:
         if (data := load(name)) is None:
             continue
-        for kernel in KERNELS:
+        for kernel in kernels:
             problem, least = problem_of(*data, kernel, loss)
             Cs = np.geomspace(least, LARGEST, 200)
             exact = jaxsvm.solve_path(problem, Cs, tol=1e-5)
@@ -248,7 +247,7 @@ def main():
     if options.what == "paths":
         paths(sets, options.kernels.split(","), options.count, options.pairs, options.routes.split(","))
     elif options.what == "epsilon":
-        epsilon(sets, options.loss)
+        epsilon(sets, options.kernels.split(","), options.loss)
     else:
         {"rates": rates, "toy": toy, "cold": cold}[options.what](sets)
 

@@ -48,6 +48,40 @@ def path_figure(path: Any, *, scores: Any = None, ax: Any = None) -> Any:
     return figure
 
 
+def screening_figure(report: Any, *, ax: Any = None) -> Any:
+    """What each screening rule knows along a path, against C, and what any rule could know.
+
+    Args:
+        report: From `jaxsvm.screening.screening_report`.
+        ax: An axes of matplotlib; None makes a figure.
+
+    Returns:
+        The `matplotlib.figure.Figure`.
+
+    Raises:
+        InputError: Where matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise InputError("pictures need matplotlib, which is not installed: pip install 'jaxsvm[plot]'") from error
+    if ax is None:
+        figure = Figure(figsize=(7, 4), layout="constrained")
+        ax = figure.subplots()
+    else:
+        figure = ax.get_figure(root=True)
+    for name, inactive, at_bound in zip(report.names, report.inactive, report.at_bound, strict=True):
+        ax.plot(report.Cs, inactive + at_bound, "o-", markersize=3, label=name)
+    ax.plot(report.Cs, report.possible, color="0.6", linestyle="--", label="off the margin")
+    ax.set_xscale("log")
+    ax.set_ylim(-0.03, 1.03)
+    ax.set_xlabel("C")
+    ax.set_ylabel("share of the samples")
+    ax.grid(True, which="major", alpha=0.3)
+    ax.legend()
+    return figure
+
+
 def _panels(path: Any, scores: Any) -> list[tuple[str, np.ndarray, bool, str]]:
     """Title, values `(k,)`, whether on a log scale, and colour of each panel."""
     support = (np.asarray(path.alphas) > 0).sum(axis=1)

@@ -1,0 +1,116 @@
+"""What rules are worth on a problem: how much each knows along a path, what it costs, and what it saves."""
+
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxsvm.errors import InputError
+from jaxsvm.path.solve import checked_values, solve_path
+from jaxsvm.screening.reference import require_screenable
+from jaxsvm.screening.rules import Rule, ball_test_1, ball_test_2, intersection_test
+
+PUBLISHED: Mapping[str, Rule] = {
+    "ball test 1": ball_test_1,
+    "ball test 2": ball_test_2,
+    "intersection test": intersection_test,
+}
+"""The rules that are compared where none are named."""
+
+
+class Report(NamedTuple):
+    """Of r rules at k values of C, each from the value before.
+
+    Attributes:
+        Cs: Values of C, increasing, `(k,)`.
+        names: The rules.
+        inactive: Share of the samples present that each rule knows to be at 0, `(r, k)`; NaN of the first value, which
+            has no reference.
+        at_bound: Share that it knows to be at their bound, `(r, k)`.
+        possible: Share that any rule could know: samples off their margin, `(k,)`.
+        rule_seconds: Wall seconds that each rule took, compiled, `(r, k)`.
+        path_seconds: Wall seconds of whole paths with each rule, `(r,)`, compilation apart.
+        plain_seconds: Of the path without a rule, `()`.
+    """
+
+    Cs: np.ndarray
+    names: tuple[str, ...]
+    inactive: np.ndarray
+    at_bound: np.ndarray
+    possible: np.ndarray
+    rule_seconds: np.ndarray
+    path_seconds: np.ndarray
+    plain_seconds: float
+
+    @property
+    def saved_seconds(self) -> np.ndarray:
+        """Wall seconds that each rule saved of the path; negative where it cost more than it saved, `(r,)`."""
+        return self.plain_seconds - self.path_seconds
+
+    def __str__(self) -> str:
+        lines = [f"{'C':>10}  " + "  ".join(f"{name:>18}" for name in self.names) + "   (possible)"]
+        shares = self.inactive + self.at_bound
+        for place, C in enumerate(self.Cs):
+            row = "  ".join(f"{share:18.3f}" for share in shares[:, place])
+            lines.append(f"{C:10.4g}  {row}   {self.possible[place]:10.3f}")
+        for name, spent, whole in zip(self.names, np.nansum(self.rule_seconds, axis=1), self.path_seconds, strict=True):
+            lines.append(
+                f"{name}: {spent:.3f} s in the rule; the path {whole:.3f} s, without it {self.plain_seconds:.3f} s"
+            )
+        return "\n".join(lines)
+
+
+def screening_report(problem: Any, Cs: Any, rules: Mapping[str, Rule] | None = None, *, tol: float = 1e-4) -> Report:
+    """Follow a path, and let each rule say at every value what it knows from the one before.
+
+    Args:
+        problem: From `svm_problem` or `hinge_problem`, with a regularised bias or none.
+        Cs: Values of C, `(k,)`, k >= 2; looked at in increasing order.
+        rules: By name; None: both ball tests and the Intersection Test.
+        tol: The gap of the path's fits: the better they are, the more rules know.
+
+    Returns:
+        The report; `print` shows it, `jaxsvm.plots.screening_figure` draws it.
+
+    Raises:
+        InputError: On arguments that cannot be used.
+    """
+    require_screenable(problem)
+    values = np.sort(np.asarray(checked_values(Cs), float))
+    if len(values) < 2:
+        raise InputError("Cs has one value: rules need a solution at another one before it.")
+    rules = PUBLISHED if rules is None else rules
+    path = solve_path(problem, values, tol=tol, screen=None)
+    fits: list[Any] = list(path)
+    margins, present = np.asarray(path.fits.margins), np.asarray(problem.present)
+    targets = np.asarray(problem.targets)
+    off = np.abs(margins - targets) > 10 * tol
+    shape = (len(rules), len(values))
+    inactive, at_bound, seconds = (np.full(shape, np.nan) for _ in range(3))
+    for row, rule in enumerate(rules.values()):
+        jax.block_until_ready(rule(problem.at(values[1]), fits[0], values[0]))
+        for place in range(1, len(values)):
+            here, before = problem.at(values[place]), time.perf_counter()
+            found = jax.block_until_ready(rule(here, fits[place - 1], values[place - 1]))
+            seconds[row, place] = time.perf_counter() - before
+            inactive[row, place] = np.asarray(found.inactive)[present].mean()
+            at_bound[row, place] = np.asarray(found.at_bound)[present].mean()
+
+    def whole(rule: Rule | None) -> float:
+        solve_path(problem, values, tol=tol, screen=rule)
+        before = time.perf_counter()
+        jax.block_until_ready(solve_path(problem, values, tol=tol, screen=rule))
+        return time.perf_counter() - before
+
+    return Report(
+        Cs=values,
+        names=tuple(rules),
+        inactive=inactive,
+        at_bound=at_bound,
+        possible=off[:, present].mean(axis=1),
+        rule_seconds=seconds,
+        path_seconds=np.asarray([whole(rule) for rule in rules.values()]),
+        plain_seconds=whole(None),
+    )
