@@ -78,6 +78,7 @@ def test_both_modes_agree_with_differences_of_fits(name, bias):
         assert float(np.vdot(jax.grad(function)(theta), u)) == pytest.approx(forward, rel=1e-7, abs=1e-10)
 
 
+@pytest.mark.slow
 def test_second_derivatives():
     def value(theta):
         return loss(implicit.solution(by_C_and_gamma(theta, "free")))
@@ -98,6 +99,7 @@ def test_the_optimal_value_by_the_envelope_theorem():
         np.testing.assert_allclose(jax.grad(value)(at, bias), expected, rtol=CLOSE)
 
 
+@pytest.mark.slow
 def test_lanes_and_jit():
     def gradient(C):
         return jax.grad(lambda C: loss(jaxsvm.fit(by_C_and_gamma(jnp.stack([C, 0.5]), "free"), SMO(tol=1e-10))))(C)
@@ -150,6 +152,7 @@ def test_linear_kernel_with_more_free_samples_than_features_is_nan_or_right():
     assert np.isnan(found) or found == pytest.approx(expected, rel=1e-3, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_linear_kernel_with_a_free_bias():
     """d + 1 free samples on a kernel of rank d: `Q_FF` is singular, the system with the equality is not."""
     x, y = data()

@@ -319,6 +319,7 @@ def test_a_union_of_parts_has_the_sum_of_their_errors():
     np.testing.assert_allclose(F_S - F, signed, atol=1e-12 * F.max())
 
 
+@pytest.mark.slow
 def test_a_coreset_of_a_coreset_has_the_product_of_their_errors():
     x, y, _ = problem(15, n=600, d=2)
     first = coresets.coreset(x, y, 1.0, 200, 0, clusters=8)
@@ -332,6 +333,7 @@ def test_a_coreset_of_a_coreset_has_the_product_of_their_errors():
     assert (e12 <= (1 + e1) * (1 + e2) - 1 + 1e-9).all()
 
 
+@pytest.mark.slow
 def test_mixture_is_at_most_half_of_uniform_in_error():
     rng = np.random.default_rng(4)
     n, m = 4000, 200
@@ -349,6 +351,7 @@ def test_mixture_is_at_most_half_of_uniform_in_error():
     assert np.mean(ours) <= np.mean(uniform) / 2, (np.mean(ours), np.mean(uniform))
 
 
+@pytest.mark.slow
 def test_few_points_a_feature_are_chosen_by_their_machine():
     rng = np.random.default_rng(6)
     n, m, d = 1000, 30, 20
@@ -389,6 +392,7 @@ def test_calibrated_weights_meet_totals_and_stay_near():
     assert np.isfinite(hopeless).all() and (hopeless >= 0.25 * v - 1e-9).all() and (hopeless <= 4 * v + 1e-9).all()
 
 
+@pytest.mark.slow
 def test_calibration_lets_a_coreset_find_the_solution_again():
     """Where the dual vector is met, the optimum of the data is that of the coreset; and no other query pays for it."""
     x, y, u = problem(18, n=900, d=3, mode="imbalanced")

@@ -88,6 +88,7 @@ def test_damaged_lines_are_named_counted_and_left_out(tmp_path, small_pieces):
     assert same(small, coresets.from_files(tmp_path / "data.svm", 1.0, **SIZES))
 
 
+@pytest.mark.slow
 def test_rows_drawn_by_their_part_in_the_whole(tmp_path, small_pieces):
     """Global sensitivities: three looks, no error of merging, and a killed run ends with the same coreset here too."""
     x, y = data(1200)

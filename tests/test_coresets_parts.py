@@ -42,6 +42,7 @@ def test_a_dynamic_coreset_follows_its_data_at_the_price_of_a_path():
     assert same(tree.coreset(), tree.coreset()) and tree.reduces == before
 
 
+@pytest.mark.slow
 def test_deleted_points_are_gone_and_others_are_what_counts():
     x, y = points(300)
     tree = coresets.DynamicCoreset(1.0, 48, 0, clusters=4)
@@ -103,6 +104,7 @@ def _slowly(x, y, marker):
     return x, y
 
 
+@pytest.mark.slow
 def test_partitions_that_draw_by_their_part_in_the_whole():
     dask = pytest.importorskip("dask")
     x, y = points(1500)

@@ -81,7 +81,9 @@ every_kind = pytest.mark.parametrize(
 
 
 @every_kind
-@pytest.mark.parametrize("C", [1.0, 1e3, 1e5])
+@pytest.mark.parametrize(
+    "C", [pytest.param(1.0, marks=pytest.mark.slow), 1e3, pytest.param(1e5, marks=pytest.mark.slow)]
+)
 def test_both_modes_agree_with_float64(kind, C):
     case = (C, *kind)
     truth(*case)
@@ -98,6 +100,7 @@ def test_the_truth_agrees_with_differences():
     np.testing.assert_allclose(truth(*case)[:, 2], expected, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_direction_that_was_wrong():
     """Of a linear kernel at C = 1e5 what is known exactly is exact: bias, margins and value, in both modes."""
     case = (1e5, "hinge", "linear", "free")
@@ -108,6 +111,7 @@ def test_the_direction_that_was_wrong():
         assert_close(jax.jacrev(fitted)(at, *case), case, (2e-2, 1e-6, 1e-6, 1e-6))
 
 
+@pytest.mark.slow
 def test_lanes_in_a_compiled_function():
     """Lanes of fits, differentiated; and the points of one problem under a batch of directions."""
     Cs = [1.0, 1e3, 1e5]
@@ -126,6 +130,7 @@ def test_lanes_in_a_compiled_function():
         np.testing.assert_allclose(one, other, atol=2e-4 * np.abs(other).max())
 
 
+@pytest.mark.slow
 def test_second_derivatives():
     def curvature(theta):
         fit = implicit.solution(build(theta, 1e3, "squared hinge", "rbf", "regularized"))
@@ -138,6 +143,7 @@ def test_second_derivatives():
             np.testing.assert_allclose(mode(curvature)(at), expected, atol=1e-3 * np.abs(expected).max())
 
 
+@pytest.mark.slow
 def test_sets_that_a_fit_only_approaches_are_found():
     """An interior point leaves coefficients a little inside their bounds: 0.6 of the derivative was wrong."""
     case = (1.0, "hinge", "rbf", "regularized")
@@ -146,6 +152,7 @@ def test_sets_that_a_fit_only_approaches_are_found():
         assert_close(jax.jacrev(fitted)(jnp.zeros(3, jnp.float32), *case), case, CLOSE[1.0])
 
 
+@pytest.mark.slow
 def test_coefficients_that_are_too_coarse_have_no_derivative_but_margins_do():
     """Points that coincide with different labels have coefficients of C, whatever it is: at 1e8 no digit is left."""
     x, _, y, *_, v = data()

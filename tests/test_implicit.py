@@ -206,6 +206,7 @@ def test_hessian_through_fit():
     np.testing.assert_allclose(found, expected, rtol=1e-3)  # second derivatives at a point that is itself inexact
 
 
+@pytest.mark.slow
 def test_gradients_in_lanes_and_in_a_users_jit():
     """Lanes, jit and single calls agree; so do Python loops over C."""
 
@@ -249,6 +250,7 @@ def test_fit_keeps_its_dtype_under_grad():
 # --- ways to the same system -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_tiled_and_dense_and_every_method_agree():
     exact = implicit.solution(svm(RBF(0.5)))
 
@@ -263,6 +265,7 @@ def test_tiled_and_dense_and_every_method_agree():
         np.testing.assert_allclose(gradient(method, **options), dense, rtol=1e-8, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_an_ill_conditioned_system_is_solved_or_refused():
     """C = 1e6: the derivative is right; where conjugate gradients cannot get there it is NaN, never a wrong number."""
     exact = implicit.solution(svm(RBF(0.5), 1e6))

@@ -141,6 +141,7 @@ def test_a_one_class_machine():
     np.testing.assert_allclose(fit.alpha, wanted.alpha, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_derivatives():
     """Through `fit`, in both modes, against central differences: bounds are met exactly, so that the sets are right."""
     rng = np.random.default_rng(8)

@@ -27,6 +27,7 @@ def both(x, y, C, weight=None, tol=1e-12):
     return ours, theirs, not any(issubclass(w.category, ConvergenceWarning) for w in caught)
 
 
+@pytest.mark.slow
 def test_coefficients_on_random_problems():
     compared = 0
     for index in range(0, 32, 4):  # the linear ones

@@ -64,6 +64,7 @@ def test_extremes_of_one_vector_in_float32(name, n):
         assert int(index) == SEARCHES[name][2](lane) and float(value) == lane[int(index)]
 
 
+@pytest.mark.slow
 def test_every_length_with_the_search_in_blocks():
     """Plain NumPy stands in for the compiler: the blocks themselves, for all lengths, with the extreme everywhere."""
 

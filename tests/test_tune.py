@@ -65,6 +65,7 @@ def test_a_step_that_is_too_long_is_not_the_answer():
     assert found.loss < found.history[-1].loss
 
 
+@pytest.mark.slow
 def test_the_gradient_is_that_of_the_loss():
     """Against central differences of the same function with a tight inner solver."""
     x, y, validation = data()

@@ -131,6 +131,7 @@ def test_rows_are_computed_for_those_that_violate_alone():
     assert evaluations[0] < evaluations[1] / 2
 
 
+@pytest.mark.slow
 def test_products_of_a_linear_kernel_are_certified_from_its_points():
     """Its rows are rounded, and their sums along the steps with them: 3e-3 where 6e-4 was said."""
     rng = np.random.default_rng(0)
