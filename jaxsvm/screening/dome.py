@@ -34,7 +34,8 @@ def dome_test(problem: Any, below: Fit, above: Fit, C_below: Any, C_above: Any) 
         C_above: The C of the second, `()`.
 
     Returns:
-        As `jaxsvm.screening.ball_test_1`; `C_until` is `C_above`: the dome is the same for all C between.
+        As `jaxsvm.screening.ball_test_1`; `C_until` is `C_above`: the dome is the same for all C between. Where the
+        problem's C is not between, nothing.
 
     Raises:
         InputError: As `jaxsvm.screening.ball_test_1`, and on a squared hinge.
@@ -48,17 +49,22 @@ def dome_test(problem: Any, below: Fit, above: Fit, C_below: Any, C_above: Any) 
 
 @jax.jit
 def _dome(problem: Any, below: Fit, above: Fit, C_below: Any, C_above: Any) -> Screening:
+    # As rounded as the problem's own.
+    C_below, C_above = (jnp.asarray(C, problem.dtype) for C in (C_below, C_above))
+
     @in_double
     def evaluate(problem: Any, below: Fit, above: Fit, C_below: Any, C_above: Any) -> Screening:
         wide = widened(problem)
         dtype = below.margins.dtype
+        C_below, C_above = C_below.astype(wide.dtype), C_above.astype(wide.dtype)
+        between = (C_below <= wide.C) & (C_above >= wide.C)
         first, second = reference_of(wide, below, C_below, dtype), reference_of(wide, above, C_above, dtype)
         unit, p, size = first.unit, first.p, first.size
-        off_a, off_b = (jnp.sqrt(_gap_at(wide, ref, C)) for ref, C in ((first, C_below), (second, C_above)))
+        off_a, off_b = (_distance(wide, ref, C) for ref, C in ((first, C_below), (second, C_above)))
         # The solutions are within these distances of what is known.
         longest = (jnp.sqrt(second.W) + off_b) * (1 + 8 * unit)
         length = jnp.sqrt(jnp.maximum(first.a @ p - first.a @ first.error, 0))
-        square = first.W
+        square, least_square = first.W, length**2
         shortest = jnp.maximum(length - off_a, 0)
         plane = (shortest**2 - off_a * longest) * (1 - 8 * unit)
 
@@ -67,7 +73,8 @@ def _dome(problem: Any, below: Fit, above: Fit, C_below: Any, C_above: Any) -> S
             share = p / jnp.where(square > 0, square, 1)
             rest = jnp.maximum(longest**2 - plane**2 / jnp.where(square > 0, square, 1), 0)
             across = jnp.sqrt(rest * jnp.maximum(size**2 - p * share, 0) * (1 + 8 * unit))
-            on_plane = jnp.where(square > 0, share * plane - across, -jnp.inf)
+            along = jnp.minimum(share * plane, p * plane / jnp.where(least_square > 0, least_square, 1))
+            on_plane = jnp.where(least_square > 0, along - across, -jnp.inf)
             free = -longest * size
             inside = (square <= 0) | (-longest * p >= plane * size)
             return jnp.where(inside, free, jnp.maximum(on_plane, free))
@@ -75,13 +82,19 @@ def _dome(problem: Any, below: Fit, above: Fit, C_below: Any, C_above: Any) -> S
         reach = first.error * longest / jnp.where(length > 0, length, jnp.inf) + unit * size * longest
         low = jnp.minimum(least(p - first.error), least(p + first.error)) - reach
         high = -jnp.minimum(least(-p - first.error), least(-p + first.error)) + reach
+        low, high = jnp.where(between, low, -jnp.inf), jnp.where(between, high, jnp.inf)
         return decided(wide, low, high, jnp.broadcast_to(C_above, wide.y.shape).astype(wide.dtype), problem.dtype)
 
     return evaluate(problem, below, above, C_below, C_above)
 
 
-def _gap_at(wide: Any, reference: Reference, C: Any) -> Array:
-    """The gap of a reference at its own C: the square of how far its w may be from the solution."""
+def _distance(wide: Any, reference: Reference, C: Any) -> Array:
+    """How far a reference's w may be from the solution at its C: its ball's radius, and its centre's distance.
+
+    A dual point that is beyond its bounds there, by rounding or because another C was named, is brought back.
+    """
     own = dataclasses.replace(wide, upper=wide.upper * (C / wide.C))
     a = jnp.minimum(reference.a, own.upper)
-    return gap_terms(own, a, reference.p, reference.error).sum() * (1 + 8 * reference.unit)
+    half = reference.size @ (reference.a - a) / 2
+    gap = gap_terms(own, a, reference.p, reference.error).sum()
+    return (half + jnp.sqrt(half**2 + gap)) * (1 + 8 * reference.unit)

@@ -74,12 +74,15 @@ def reference_of(wide: Any, fit: Fit, C_ref: Any, narrow: Any) -> Reference:
     a = fit.alpha.astype(dtype) if wide.bounded else coef
     a = jnp.where(wide.present & jnp.isfinite(a), jnp.maximum(a, 0), 0)
     p, wide_eps = fit.margins.astype(dtype), float(jnp.finfo(dtype).eps) / 2
-    # A fit whose w is not made of its dual point has margins of that w: products of the point's own are taken anew.
-    p = once(jnp.any(coef != a), lambda _: wide.signed.support_matvec(a).astype(dtype), p)
-    unit = (4 * wide.n**0.5 + 8) * wide_eps
     narrow_eps = float(jnp.finfo(narrow).eps) / 2
+    # A fit whose w, or bias, is not made of its dual point has margins of its own: the point's are taken anew.
+    constant = fit.dual_coef.astype(dtype)
+    stray = jnp.abs(fit.bias.astype(dtype) - wide.offset * constant.sum())
+    other = stray > (4 * wide.n**0.5 + 8) * narrow_eps * wide.offset * jnp.abs(constant).sum()
+    p = once(jnp.any(coef != a) | other, lambda _: wide.signed.support_matvec(a).astype(dtype), p)
+    unit = (4 * wide.n**0.5 + 8) * wide_eps
     size = jnp.sqrt(jnp.maximum(wide.signed.diag().astype(dtype), 0)) * (1 + 2 * max(narrow_eps, wide_eps))
-    error = unit * size * (size @ a)
+    error = unit * size * (size @ a) + jnp.where(other, 0, stray)
     if narrow_eps > wide_eps:  # margins and bias were rounded once to be returned
         error = error + narrow_eps * (jnp.abs(p) + jnp.abs(fit.bias.astype(dtype)))
     W = jnp.maximum(a @ p, 0) + a @ error

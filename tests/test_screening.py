@@ -1,0 +1,764 @@
+"""Safe screening: every rule against exact solutions, the paper's formulas, and hostile references."""
+
+import dataclasses
+import functools
+import subprocess
+import sys
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+import samples
+from oracle_hinge import box_solution
+from references import disturbed, fit_of, published_balls, published_intersection, relative_gap
+from test_path import kernel_of
+
+import jaxsvm
+from jaxsvm import Status
+from jaxsvm.kernels import RBF, Linear
+from jaxsvm.numerics import sizes
+from jaxsvm.numerics.precision import widened
+from jaxsvm.screening import ball, ball_test_1, ball_test_2, dome_test, dvi, gap_safe, intersection_test, reference
+from jaxsvm.screening import rules as rules_module
+
+N = samples.N
+RULES = {"ball 1": ball_test_1, "ball 2": ball_test_2, "intersection": intersection_test, "gap safe": gap_safe}
+"""A new one is tested by joining."""
+LOSSES = ("hinge", "squared")
+SQUARED_SLOW = ["hinge", pytest.param("squared", marks=pytest.mark.slow)]
+"""Where the other loss only costs programs."""
+
+
+def linear_gram():
+    return jaxsvm.gram(Linear(), samples.data()[0], store=True)
+
+
+SHARP = 30.0
+GRAMS = {
+    "rbf": samples.gram(),
+    "linear": linear_gram(),
+    "sharp": jaxsvm.gram(RBF(SHARP), samples.data()[0], store=True),  # separates the classes: nothing has a loss
+}
+"""Made here, since whoever asks first may be traced."""
+
+
+def make(loss, C, name="rbf", bias="none", **options):
+    build = jaxsvm.hinge_problem if loss == "hinge" else jaxsvm.svm_problem
+    return build(GRAMS[name], samples.data()[1], C, bias=bias, **options)
+
+
+@functools.cache
+def signed(name="rbf", bias="none"):
+    """`Q` in float64, by NumPy."""
+    x, y = samples.data()
+    K = {
+        "rbf": samples.kernel_matrix,
+        "linear": lambda: x @ x.T,
+        "sharp": lambda: oracle.kernel_matrix("rbf", x, gamma=SHARP),
+    }[name]()
+    return np.outer(y, y) * (K + (bias == "regularized"))
+
+
+def exact_at(Q, costs, loss):
+    """The dual point of the exact solution, in primal scale."""
+    if loss == "hinge":
+        return box_solution(Q, np.ones(len(Q)), costs).a
+    return oracle.solve_svm(Q, np.ones(len(Q)), 1.0, weight=costs, bias=False).dual_coef
+
+
+@functools.cache
+def solution(C, loss="hinge", name="rbf", bias="none"):
+    """The dual point and the margins of the exact solution."""
+    a = exact_at(signed(name, bias), np.full(N, C), loss)
+    return a, signed(name, bias) @ a
+
+
+def reference_at(C, loss="hinge", name="rbf", bias="none", gap=0.0, seed=0):
+    """A fit at C, exact or of a gap."""
+    noise = np.random.default_rng(seed).normal(size=N)
+    how = {"dtype": "float64", "hinge": loss == "hinge"}
+    Q = signed(name, bias)
+    a = disturbed(Q, solution(C, loss, name, bias)[0], np.full(N, C), gap, noise, **how)
+    return fit_of(samples.data()[1], a, Q, offset=float(bias == "regularized"), **how)
+
+
+def assert_safe(found, a, p, costs, loss="hinge", slack=1e-9):
+    """Bounds bracket the exact margins, and nothing is decided that is not so."""
+    lower, upper, inactive, at_bound, _ = (np.asarray(part) for part in found)
+    bound = costs if loss == "hinge" else np.full(len(a), a.max() + 1e-300)
+    assert (lower <= p + slack).all()
+    assert (upper >= p - slack).all()
+    assert not (inactive & (a > 1e-6 * bound)).any()
+    assert not (inactive & (p <= 1 - slack)).any()
+    assert not (at_bound & (a < bound * (1 - 1e-6))).any()
+    assert not (at_bound & (p >= 1 + slack)).any()
+    assert not (inactive & at_bound).any()
+
+
+# --- what every rule promises
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("name", RULES)
+def test_rules_are_safe_and_bounds_bracket(name, loss):
+    for C, C_ref in ((2.2, 2.0), (2.0, 2.0), (1.5, 2.0), (20.0, 2.0), (0.02, 0.01), (1e4, 1e3)):
+        for gap in (0.0, 1e-6, 1e-3, 1e-1):
+            found = RULES[name](make(loss, C), reference_at(C_ref, loss, gap=gap), C_ref)
+            assert_safe(found, *solution(C, loss), np.full(N, C), loss)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_rules_find_most_of_what_there_is_to_find(loss):
+    C, C_ref = 2.02, 2.0
+    found = intersection_test(make(loss, C), reference_at(C_ref, loss), C_ref)
+    _, p = solution(C, loss)
+    there = (np.abs(p - 1) if loss == "hinge" else p - 1) > 1e-6
+    assert 0.75 * there.sum() <= int(found.screened.sum()) <= there.sum()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("kernel", ["rbf", "linear"])
+@pytest.mark.parametrize("bias", ["none", "regularized"])
+def test_rules_are_safe_everywhere(loss, kernel, bias):
+    for seed, C_ref in enumerate((1e-4, 1e-2, 0.3, 2.0, 50.0, 1e4)):
+        for ratio in (1.01, 1.1, 3.0, 100.0, 0.9, 0.1):
+            for gap in (0.0, 1e-10, 1e-6, 1e-3, 1e-1):
+                C = C_ref * ratio
+                fit = reference_at(C_ref, loss, kernel, bias, gap, seed)
+                a, p = solution(C, loss, kernel, bias)
+                slack = 1e-9 + 1e-13 * np.sqrt(signed(kernel, bias).diagonal().max()) * a.sum()
+                for rule in RULES.values():
+                    for named in (C_ref, None):
+                        found = rule(make(loss, C, kernel, bias), fit, named)
+                        assert_safe(found, a, p, np.full(N, C), loss, slack)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_intersection_dominates_both_balls_exactly(loss):
+    for C, C_ref, gap in ((2.2, 2.0, 0.0), (2.2, 2.0, 1e-3), (1.0, 2.0, 1e-2), (1e4, 1e3, 0.0), (0.01, 0.01, 0.0)):
+        fit, problem = reference_at(C_ref, loss, gap=gap), make(loss, C)
+        both = intersection_test(problem, fit, C_ref)
+        for rule in (ball_test_1, ball_test_2):
+            one = rule(problem, fit, C_ref)
+            assert (both.lower >= one.lower).all()
+            assert (both.upper <= one.upper).all()
+            assert not (one.screened & ~both.screened).any()
+
+
+@pytest.mark.parametrize("name", ["rbf", "linear"])
+def test_published_formulas_are_ours_for_an_exact_reference(name):
+    for C_ref, C in ((0.5, 0.6), (2.0, 2.5), (2.0, 1.6)):
+        a, fit, problem = solution(C_ref, name=name)[0], reference_at(C_ref, name=name), make("hinge", C, name)
+        Q, size = signed(name), np.sqrt(signed(name).diagonal())
+        first, second, _ = published_balls(Q, a, C_ref, C)
+        for rule, (centre, square) in ((ball_test_1, first), (ball_test_2, second)):
+            found, reach = rule(problem, fit, C_ref), np.sqrt(max(square, 0)) * size
+            np.testing.assert_allclose(found.lower, centre - reach, atol=1e-5)
+            np.testing.assert_allclose(found.upper, centre + reach, atol=1e-5)
+        found, published = intersection_test(problem, fit, C_ref), published_intersection(Q, a, C_ref, C)
+        np.testing.assert_allclose(found.lower, published[0], atol=1e-5)
+        np.testing.assert_allclose(found.upper, published[1], atol=1e-5)
+
+
+def test_dvi_is_ball_test_1():
+    C_ref, C = 2.0, 2.6
+    a = solution(C_ref)[0]
+    p, away = signed() @ a, (C - C_ref) / (2 * C_ref) * np.sqrt(a @ signed() @ a * signed().diagonal())
+    found = dvi(make("hinge", C), reference_at(C_ref), C_ref)
+    np.testing.assert_allclose(found.lower, (C / C_ref + 1) / 2 * p - away, atol=1e-9)
+    np.testing.assert_allclose(found.upper, (C / C_ref + 1) / 2 * p + away, atol=1e-9)
+
+
+def test_two_balls_against_a_general_solver():
+    """The pencil's best member is the exact bound over the intersection."""
+    from scipy.optimize import minimize
+
+    rng = np.random.default_rng(0)
+    for _ in range(25):
+        z, m1, m2 = rng.normal(size=(8, 3)), rng.normal(size=3), rng.normal(size=3)
+        w = m1 + 0.5 * (m2 - m1) + 0.3 * rng.normal(size=3)  # a point of both
+        r1, r2 = (np.linalg.norm(w - m) * rng.uniform(1, 1.5) for m in (m1, m2))
+        size, phi = np.linalg.norm(z, axis=1), m1 - m2
+        zero = np.zeros(8)
+        first, second = (ball.Ball(jnp.asarray(z @ m), zero, jnp.asarray(r**2)) for m, r in ((m1, r1), (m2, r2)))
+        apart = ball.Difference(zero, zero, jnp.asarray(z @ (2 * phi)), zero, jnp.asarray(4 * phi @ phi))
+        low, high = ball.intersection_bounds(first, second, apart, jnp.asarray(size), 1e-16)
+        within = [
+            {"type": "ineq", "fun": lambda v, m=m, r=r: r**2 - (v - m) @ (v - m), "jac": lambda v, m=m: -2 * (v - m)}
+            for m, r in ((m1, r1), (m2, r2))
+        ]
+        for i in range(8):
+            for sign, bound in ((1, low[i]), (-1, -high[i])):
+                found = minimize(
+                    lambda v, g=sign * z[i]: g @ v, w, jac=lambda _, g=sign * z[i]: g, constraints=within,
+                    method="SLSQP", options={"ftol": 1e-14, "maxiter": 300},
+                )  # fmt: skip
+                assert found.fun >= float(bound) - 1e-6
+                assert found.fun == pytest.approx(float(bound), abs=1e-4)
+
+
+# --- radii are as small as they may be: a test that can fail
+
+
+@jax.jit
+def shrunken(problem, fit, C_ref, first, second):
+    """The Intersection Test with squared radii times factors."""
+    wide = widened(problem)
+    known = reference.reference_of(wide, fit, C_ref, fit.margins.dtype)
+    one, apart = ball.first_ball(wide, known), ball.difference(wide, known)
+    two = ball.second_ball(wide, known, apart)
+    one, two = (b._replace(square=b.square * factor) for b, factor in ((one, first), (two, second)))
+    low, high = ball.intersection_bounds(one, two, apart, known.size, known.unit)
+    alone = [rules_module.decided(wide, *b.bounds(known.size), wide.C, problem.dtype) for b in (one, two)]
+    return *alone, rules_module.decided(wide, low, high, wide.C, problem.dtype)
+
+
+def on_a_line():
+    """Points of one dimension: samples on the margin are along w, where balls touch the solution; no loss."""
+    x = np.where(np.arange(N) < N // 3, 1.0, 3.0)[:, None]
+    y = np.where(np.arange(N) % 2 == 0, 1.0, -1.0)
+    return y[:, None] * x, y
+
+
+def test_a_radius_one_percent_smaller_is_wrong():
+    """Ball Test 1's and 2's balls touch the solution where nothing has a loss; so would any error of theirs."""
+    x, y = on_a_line()
+    Q = np.outer(y, y) * (x @ x.T)
+    a, C_ref, C = np.where(np.abs(x[:, 0]) == 1, 1.0, 0) / (N // 3), 1.0, 1.5
+    fit = fit_of(y, a, Q, offset=0.0, dtype="float64", hinge=True)
+    problem = jaxsvm.hinge_problem(jaxsvm.gram(Linear(), x, store=True), y, C, bias="none")
+    for found in shrunken(problem, fit, C_ref, 1.0, 1.0):
+        assert_safe(found, a, Q @ a, np.full(N, C))
+    one, two, both = shrunken(problem, fit, C_ref, 0.99**2, 0.99**2)
+    for found in (one, two, both):
+        assert (np.asarray(found.screened) & (a > 0)).any()
+        with pytest.raises(AssertionError):
+            assert_safe(found, a, Q @ a, np.full(N, C))
+
+
+def test_nothing_on_the_margin_is_screened_once_nothing_has_a_loss():
+    """Two balls that touch in the solution: bounds shrink with the reference's gap, and rounding decides nothing."""
+    C_ref = 50.0
+    a, p = solution(C_ref, name="sharp")
+    assert p.min() > 1 - 1e-9
+    assert 0 < (p > 1 + 1e-3).sum() < N
+    for C, gap in ((55.0, 0.0), (1e4, 0.0), (55.0, 1e-10), (55.0, 1e-6)):
+        fit, problem = reference_at(C_ref, name="sharp", gap=gap), make("hinge", C, "sharp")
+        found = intersection_test(problem, fit, C_ref)
+        assert_safe(found, a, p, np.full(N, C))
+        assert np.median(np.asarray(found.upper - found.lower)) <= 1e-4 * C / C_ref + 10 * np.sqrt(
+            C / C_ref * gap * a.sum()
+        )
+    problem, fit = make("hinge", 55.0, "sharp"), reference_at(C_ref, name="sharp")
+    assert int(intersection_test(problem, fit, C_ref).screened.sum()) == (p > 1 + 1e-3).sum()
+
+
+def test_without_the_references_gap_the_printed_test_is_wrong():
+    """The negative control: Ball Test 1 as printed, with a reference of gap 1e-1."""
+    wrong = 0
+    for seed in range(5):
+        for C_ref, C in ((2.0, 2.06), (20.0, 20.6)):
+            fit = reference_at(C_ref, gap=1e-1, seed=seed)
+            assert relative_gap(signed(), np.asarray(fit.alpha), np.full(N, C_ref), hinge=True) >= 0.09
+            (centre, square), _, _ = published_balls(signed(), np.asarray(fit.alpha), C_ref, C)
+            a, p = solution(C)
+            wrong += int(((centre - np.sqrt(square) > 1) & (a > 1e-6 * C)).sum())
+            wrong += int(((centre + np.sqrt(square) < 1) & (a < C * (1 - 1e-6))).sum())
+            for rule in RULES.values():
+                assert_safe(rule(make("hinge", C), fit, C_ref), a, p, np.full(N, C))
+    assert wrong > 0
+
+
+# --- intervals
+
+
+@pytest.mark.parametrize("gap", [0.0, 1e-6, 1e-3])
+def test_intervals_hold_at_every_c_between(gap):
+    C_ref = 2.0
+    fit = reference_at(C_ref, gap=gap)
+    for C in (2.1, 1.9):
+        found = ball_test_1(make("hinge", C), fit, C_ref)
+        screened, until = np.asarray(found.screened), np.asarray(found.C_until)
+        assert np.isnan(until[~screened]).all()
+        assert (until[screened] >= C * (1 - 1e-12) if C_ref < C else until[screened] <= C * (1 + 1e-12)).all()
+        seen = 0
+        for between in np.geomspace(C, C * (30.0 if C_ref < C else 1 / 30), 13):
+            held = screened & ((until >= between) if C_ref < C else (until <= between))
+            there = ball_test_1(make("hinge", between), fit, C_ref)
+            assert (np.asarray(there.inactive)[held] == np.asarray(found.inactive)[held]).all()
+            assert (np.asarray(there.at_bound)[held] == np.asarray(found.at_bound)[held]).all()
+            seen += int(held.sum())
+        assert seen > screened.sum()
+
+
+def test_intervals_of_an_exact_reference_are_the_published_ones():
+    C_ref, C = 2.0, 2.02
+    a, p = solution(C_ref)
+    size = np.sqrt(a @ signed() @ a) * np.sqrt(signed().diagonal())
+    low, high = (p - size) / 2, (p + size) / 2
+    ends = np.where(p > 1, C_ref * (high - 1) / -low, C_ref * (1 - low) / high)
+    found = ball_test_1(make("hinge", C), reference_at(C_ref), C_ref)
+    screened = np.asarray(found.screened)
+    np.testing.assert_allclose(np.asarray(found.C_until)[screened], ends[screened], rtol=1e-4)
+
+
+# --- the beginning
+
+
+def test_below_c_min_all_are_at_their_bounds():
+    C_min = 1 / (signed() @ np.ones(N)).max()
+    for C, ratio in ((C_min / 3, 1.5), (C_min / 3, 3 * (1 - 1e-6))):
+        costs = np.full(N, C)
+        np.testing.assert_allclose(solution(C)[0], costs, rtol=1e-6)
+        fit = fit_of(samples.data()[1], costs, signed(), offset=0.0, dtype="float64", hinge=True)
+        found = intersection_test(make("hinge", C * ratio), fit, C)
+        assert_safe(found, *solution(C * ratio), np.full(N, C * ratio))
+        assert int(found.at_bound.sum()) > 0
+    assert (solution(1.01 * C_min)[0] < 1.01 * C_min * (1 - 1e-6)).any()
+
+
+# --- whatever the reference is
+
+
+def test_a_reference_of_nothing_and_its_own_c():
+    nothing = fit_of(samples.data()[1], np.zeros(N), signed(), offset=0.0, dtype="float64", hinge=True)
+    for C in (1e-3, 2.0):
+        for rule in RULES.values():
+            assert_safe(rule(make("hinge", C), nothing, 2.0), *solution(C), np.full(N, C))
+            assert_safe(rule(make("hinge", C), nothing), *solution(C), np.full(N, C))
+    same = ball_test_1(make("hinge", 2.0), reference_at(2.0), 2.0)
+    np.testing.assert_allclose(same.lower, solution(2.0)[1], atol=1e-5)
+
+
+BROKEN = {
+    "nan": lambda fit: jax.tree.map(lambda leaf: leaf * jnp.nan if leaf.dtype == "float64" else leaf, fit),
+    "inf": lambda fit: jax.tree.map(lambda leaf: leaf + jnp.inf if leaf.dtype == "float64" else leaf, fit),
+    "alpha": lambda fit: dataclasses.replace(fit, alpha=fit.alpha * jnp.nan),
+    "some alpha": lambda fit: dataclasses.replace(fit, alpha=jnp.asarray(fit.alpha).at[::2].set(jnp.nan)),
+    "coef": lambda fit: dataclasses.replace(fit, dual_coef=fit.dual_coef * jnp.inf),
+    "margins": lambda fit: dataclasses.replace(fit, margins=fit.margins * jnp.nan),
+    "huge margins": lambda fit: dataclasses.replace(fit, margins=jnp.full(N, jnp.inf)),
+    "negative": lambda fit: dataclasses.replace(fit, alpha=-fit.alpha, dual_coef=-fit.dual_coef),
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("name", BROKEN)
+def test_broken_references_decide_nothing_wrong(name, loss):
+    fit, C = BROKEN[name](reference_at(2.0, loss)), 2.1
+    for rule in RULES.values():
+        found = rule(make(loss, C), fit, 2.0)
+        assert_safe(found, *solution(C, loss), np.full(N, C), loss)
+        if name in ("nan", "inf"):
+            assert not found.screened.any()
+
+
+@pytest.mark.slow
+def test_references_of_any_solver_of_the_hinge():
+    """Their w need not be made of their dual points: margins are taken anew where it is not."""
+    C, C_ref = 2.2, 2.0
+    for solver in (
+        jaxsvm.SMO(tol=1e-3),
+        jaxsvm.SDCA(tol=1e-3, max_steps=2000),
+        jaxsvm.Pegasos(steps=300, batch=4, tol=1e-3),
+    ):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", jaxsvm.ConvergenceWarning)
+            fit = jaxsvm.fit(make("hinge", C_ref), solver, key=jax.random.key(0))
+        for rule in RULES.values():
+            assert_safe(rule(make("hinge", C), fit, C_ref), *solution(C), np.full(N, C))
+
+
+@pytest.mark.parametrize("loss", SQUARED_SLOW)
+def test_a_reference_with_another_bias_is_a_reference_all_the_same(loss):
+    """Margins that hold a constant which is not in the problem's w are not taken for those of its w."""
+    x, y = samples.data()
+    x, hinge = x + np.array([6.0, 0.0]), loss == "hinge"
+    gram, solver = jaxsvm.gram(Linear(), x, store=True), jaxsvm.SMO(tol=1e-8) if hinge else jaxsvm.Newton(tol=1e-8)
+    build = jaxsvm.hinge_problem if hinge else jaxsvm.svm_problem
+    for C, other in ((1.0, "free"), (1.0, "none"), (1.0, "regularized"), (0.1, "free")):
+        fit = jaxsvm.fit(build(gram, y, C, bias=other), None if other != "free" else solver)
+        for bias in {"none", "regularized"} - {other}:
+            Q = np.outer(y, y) * (x @ x.T + (bias == "regularized"))
+            a = exact_at(Q, np.full(N, C), loss)
+            found = ball_test_1(build(gram, y, C, bias=bias), fit, C)  # all rules know references alike
+            assert_safe(found, a, Q @ a, np.full(N, C), loss, 1e-6)
+
+
+@pytest.mark.parametrize("loss", SQUARED_SLOW)
+def test_weights_and_absent_samples(loss):
+    rng = np.random.default_rng(1)
+    weight = np.exp(rng.normal(size=N)) * (np.arange(N) % 5 > 0)
+    for C_ref, C in ((2.0, 2.2), (2.0, 1.0), (30.0, 31.0)):
+        before, after = (exact_at(signed(), C * weight, loss) for C in (C_ref, C))
+        problem = make(loss, C, sample_weight=weight)
+        fit = fit_of(samples.data()[1], before, signed(), offset=0.0, dtype="float64", hinge=loss == "hinge")
+        for rule in RULES.values():
+            for named in (C_ref, None):
+                found = rule(problem, fit, named)
+                assert not np.asarray(found.screened)[weight == 0].any()
+                keep = weight > 0
+                part = jax.tree.map(lambda leaf: np.asarray(leaf)[keep], found)  # noqa: B023
+                assert_safe(part, after[keep], (signed() @ after)[keep], C * weight[keep], loss)
+
+
+@pytest.mark.parametrize("loss", SQUARED_SLOW)
+def test_a_regularised_bias(loss):
+    C_ref, C = 2.0, 2.1
+    for rule in RULES.values():
+        found = rule(make(loss, C, bias="regularized"), reference_at(C_ref, loss, bias="regularized"), C_ref)
+        assert_safe(found, *solution(C, loss, bias="regularized"), np.full(N, C), loss)
+        assert rule is ball_test_2 or int(found.screened.sum()) > 0
+
+
+@pytest.mark.parametrize("rule", [*RULES.values(), lambda problem, fit, C: dome_test(problem, fit, fit, C, C)])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_free_bias_is_refused(rule, loss):
+    with pytest.raises(jaxsvm.InputError, match="free bias"):
+        rule(make(loss, 2.0, bias="free"), reference_at(2.0, loss), 2.0)
+    assert issubclass(jaxsvm.InputError, ValueError)
+
+
+@pytest.mark.parametrize("C_ref", [0.0, -1.0, np.inf, np.nan])
+def test_a_c_that_is_none_is_refused(C_ref):
+    with pytest.raises(jaxsvm.InputError, match="C_ref"):
+        ball_test_1(make("hinge", 2.0), reference_at(2.0), C_ref)
+
+
+def test_other_problems_are_refused():
+    with pytest.raises(jaxsvm.InputError, match="screening"):
+        ball_test_1(jaxsvm.meb_problem(samples.gram()), reference_at(2.0), 2.0)
+    with pytest.raises(jaxsvm.InputError, match="hinge"):
+        dome_test(make("squared", 2.0), reference_at(2.0), reference_at(2.0), 2.0, 2.0)
+
+
+# --- the dome test
+
+
+@pytest.mark.parametrize("gap", [0.0, 1e-6, 1e-2])
+def test_the_dome_test_is_safe(gap):
+    for below, C, above in ((2.0, 2.1, 2.2), (2.0, 2.0, 2.0), (0.01, 0.5, 100.0), (1e4, 1.1e4, 1.2e4)):
+        fits = [reference_at(at, gap=gap) for at in (below, above)]
+        found = dome_test(make("hinge", C), *fits, below, above)
+        assert_safe(found, *solution(C), np.full(N, C))
+        assert (np.asarray(found.C_until)[np.asarray(found.screened)] == above).all()
+
+
+def test_a_dome_that_does_not_hold_the_c_says_nothing():
+    fits = [reference_at(at) for at in (2.0, 2.2)]
+    for C in (1.0, 5.0):
+        assert not dome_test(make("hinge", C), *fits, 2.0, 2.2).screened.any()
+
+
+# --- degenerate data
+
+
+def degenerate(name):
+    x, y = samples.data()
+    x, y = x.copy(), y.copy()
+    if name == "zero rows":
+        x[::4] = 0
+    elif name == "duplicates":
+        x[N // 2 :], y[N // 2 :] = x[: N // 2], np.where(np.arange(N // 2) % 2, y[: N // 2], -y[: N // 2])
+    elif name == "one class":
+        y[:] = 1
+    elif name == "all zero":
+        x[:] = 0
+    return x, y
+
+
+@pytest.mark.parametrize("name", ["zero rows", "duplicates", "one class", "all zero"])
+def test_degenerate_data(name):
+    x, y = degenerate(name)
+    Q, gram = np.outer(y, y) * (x @ x.T), jaxsvm.gram(Linear(), x, store=True)
+    for C_ref, C in ((0.01, 0.011), (1.0, 1.2), (50.0, 10.0)):
+        before, after = (exact_at(Q, np.full(N, C), "hinge") for C in (C_ref, C))
+        fit = fit_of(y, before, Q, offset=0.0, dtype="float64", hinge=True)
+        problem = jaxsvm.box_problem(gram, np.ones(N), C, y=y)
+        for rule in RULES.values():
+            found = rule(problem, fit)  # a box problem's C is a unit of its own
+            assert_safe(found, after, Q @ after, np.full(N, C))
+            assert np.asarray(found.at_bound)[Q.diagonal() == 0].all()  # a point at the origin always has a loss
+
+
+# --- programs
+
+
+def test_rules_under_jit_and_vmap():
+    C_ref, Cs = 2.0, jnp.asarray([1.5, 2.0, 2.1, 3.0])
+    fit = jax.tree.map(jnp.asarray, reference_at(C_ref))
+    problem = make("hinge", 2.0)
+    lanes = jax.vmap(lambda C: intersection_test(problem.at(C), fit, C_ref))(Cs)
+    traced = jax.jit(lambda C: intersection_test(problem.at(C), fit, C_ref))
+    for lane, C in enumerate(Cs):
+        alone = intersection_test(problem.at(float(C)), fit, C_ref)
+        for other in (traced(C), jax.tree.map(lambda leaf: leaf[lane], lanes)):  # noqa: B023
+            np.testing.assert_allclose(other.lower, alone.lower, atol=1e-9)
+            assert (other.screened == alone.screened).all()
+    fits = [reference_at(at, gap=gap) for at, gap in ((2.0, 0.0), (1.9, 1e-3))]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *fits)
+    found = jax.vmap(intersection_test, in_axes=(None, 0, 0))(problem, stacked, jnp.asarray([2.0, 1.9]))
+    for lane in range(2):
+        assert_safe(jax.tree.map(lambda leaf: leaf[lane], found), *solution(2.0), np.full(N, 2.0))  # noqa: B023
+
+
+def test_nothing_is_differentiated():
+    fit = jax.tree.map(jnp.asarray, reference_at(2.0))
+    slope = jax.grad(lambda C: ball_test_1(make("hinge", 2.0).at(C), fit, 2.0).lower.sum())(2.1)
+    assert float(slope) == 0
+
+
+@pytest.mark.parametrize("loss", SQUARED_SLOW)
+def test_float32_with_x64_off(loss):
+    with jax.enable_x64(False):
+        x, y = samples.data()
+        x = x.astype(np.float32)
+        gram = jaxsvm.gram(RBF(samples.GAMMA), x, store=True)
+        K = kernel_of(gram)
+        Q = np.outer(y, y) * K
+        for C_ref, C in ((2.0, 2.25), (2.0, 1.5), (64.0, 80.0)):
+            before, after = (exact_at(Q, np.full(N, C), loss) for C in (C_ref, C))
+            how = {"dtype": "float32", "hinge": loss == "hinge"}
+            fit = fit_of(y, disturbed(Q, before, np.full(N, C_ref), 0.0, y, **how), Q, offset=0.0, **how)
+            build = jaxsvm.hinge_problem if loss == "hinge" else jaxsvm.svm_problem
+            problem = build(gram, y, C, bias="none")
+            for rule in RULES.values():
+                found = rule(problem, fit, C_ref)
+                assert found.lower.dtype == jnp.float32
+                assert_safe(found, after, Q @ after, np.full(N, C), loss)
+
+
+GRAM_KINDS = {
+    "csr": lambda x: __import__("scipy.sparse", fromlist=["sparse"]).csr_matrix(x * (np.abs(x) > 0.3)),
+    "points": lambda x: x,
+    "precomputed": lambda x: x @ x.T,
+    "low rank": lambda x: x,
+}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "low rank",
+        pytest.param("csr", marks=pytest.mark.slow),
+        pytest.param("points", marks=pytest.mark.slow),
+        pytest.param("precomputed", marks=pytest.mark.slow),
+    ],
+)
+def test_every_gram_operator(kind):
+    x, y = samples.data()
+    data = GRAM_KINDS[kind](x)
+    kernel = jaxsvm.kernels.Precomputed() if kind == "precomputed" else Linear() if kind != "low rank" else RBF(0.5)
+    options = {"rank": 16} if kind == "low rank" else {} if kind == "precomputed" else {"store": False}
+    gram = jaxsvm.gram(kernel, data, **options)
+    Q, C_ref, C = np.outer(y, y) * kernel_of(gram), 1.0, 1.05
+    before, after = (exact_at(Q, np.full(N, C), "hinge") for C in (C_ref, C))
+    fit = fit_of(y, before, Q, offset=0.0, dtype="float64", hinge=True)
+    problem = jaxsvm.hinge_problem(gram, y, C, bias="none")
+    assert_safe(intersection_test(problem, fit, C_ref), after, Q @ after, np.full(N, C))
+
+
+# --- paths
+
+
+def objective(fit, C, name="rbf", bias="none", loss="hinge", weight=None):
+    """The relative gap between a fit's own dual point and the exact optimum, both by NumPy."""
+    Q, costs = signed(name, bias), C * (np.ones(N) if weight is None else weight)
+    a = samples.data()[1] * np.asarray(fit.dual_coef)
+    ridge = 0 if loss == "hinge" else np.where(costs > 0, 1 / np.where(costs > 0, costs, 1), 0)
+    best = exact_at(Q, costs, loss)
+
+    def dual(a):
+        return a.sum() - a @ Q @ a / 2 - (ridge * a) @ a / 2
+
+    return dual(best), dual(a)
+
+
+def judge(path, Cs, tol, **options):
+    """Every value is certified, and its primal and dual are on both sides of the exact optimum."""
+    assert list(path.status.name) == ["CONVERGED"] * len(Cs)
+    for C, fit in zip(np.asarray(Cs, float), path, strict=True):
+        best, reached = objective(fit, C, **options)
+        assert float(fit.certificate.relative_gap) <= tol
+        assert float(fit.certificate.primal) >= best * (1 - 1e-9)
+        assert float(fit.certificate.dual) <= best * (1 + 1e-9)
+        if "loss" not in options:  # fits that answer a smaller C have a longer w than their dual point's
+            a = np.asarray(fit.alpha)
+            assert a.sum() - a @ signed(options.get("name", "rbf"), options.get("bias", "none")) @ a / 2 >= best * (
+                1 - tol - 1e-9
+            )
+        else:
+            assert reached >= best * (1 - tol - 1e-9)
+
+
+SCREENS = {"none": None, "auto": "auto", "ball 1": ball_test_1, "intersection": intersection_test}
+WIDE = np.array([30.0, 1e-4, 0.7, 1e6, 0.7, 0.05, 1e3, 3.0])
+"""Unsorted, repeated, from far below C_min to far beyond the last change."""
+
+
+@pytest.mark.parametrize("screen", SCREENS)
+def test_paths_end_at_the_exact_optimum(screen):
+    path = jaxsvm.solve_path(make("hinge", 1.0), WIDE, screen=SCREENS[screen], tol=1e-6)
+    judge(path, WIDE, 1e-6)
+
+
+@pytest.fixture
+def small_sizes(monkeypatch):
+    """Problems of few samples are compacted too."""
+    monkeypatch.setattr(sizes, "SMALLEST", 16)
+
+
+def unstored(kernel):
+    return jaxsvm.gram(kernel, samples.data()[0], store=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("screen", ["auto", "intersection"])
+@pytest.mark.parametrize("name", ["rbf", "linear"])
+def test_paths_of_points_leave_samples_out(small_sizes, name, screen):
+    x, y = samples.data()
+    gram = unstored(RBF(samples.GAMMA) if name == "rbf" else Linear())
+    Cs = np.geomspace(1e-2, 10, 24)
+    path = jaxsvm.solve_path(jaxsvm.hinge_problem(gram, y, bias="none"), Cs, screen=SCREENS[screen], tol=1e-5)
+    judge(path, Cs, 1e-5, name=name)
+    plain = jaxsvm.solve_path(make("hinge", 1.0, name), Cs, screen=None, tol=1e-5)
+    np.testing.assert_allclose(path.certificate.primal, plain.certificate.primal, rtol=2e-5)
+
+
+@pytest.mark.slow
+def test_paths_with_weights_and_a_bias():
+    weight = np.exp(np.random.default_rng(3).normal(size=N)) * (np.arange(N) % 6 > 0)
+    problem = make("hinge", 1.0, bias="regularized", sample_weight=weight)
+    path = jaxsvm.solve_path(problem, [10.0, 0.1, 1.0], screen=intersection_test, tol=1e-7)
+    for C, fit in zip((10.0, 0.1, 1.0), path, strict=True):
+        best = objective(fit, C, bias="regularized", weight=weight)[0]
+        assert best * (1 - 1e-9) <= float(fit.certificate.primal) <= best * (1 + 2e-7)
+        assert (np.asarray(fit.alpha)[weight == 0] == 0).all()
+
+
+def test_a_tiny_tolerance():
+    Cs = [0.1, 0.11, 1.0, 30.0]
+    path = jaxsvm.solve_path(make("hinge", 1.0), Cs, screen=intersection_test, tol=1e-11)
+    judge(path, Cs, 1e-11)
+
+
+@pytest.mark.slow
+def test_the_squared_hinge_and_named_solvers():
+    """They go by `Safe(rule)`."""
+    Cs = [0.5, 0.6, 5.0]
+    for loss, solver in (("squared", None), ("squared", jaxsvm.FrankWolfe(tol=1e-5)), ("hinge", jaxsvm.SMO(tol=1e-5))):
+        problem = make(loss, 1.0)
+        path = jaxsvm.solve_path(problem, Cs, solver=solver, screen=intersection_test, tol=1e-5)
+        judge(path, Cs, 1e-5, loss=loss)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_what_safe_rules_leave_out_is_left_out(small_sizes, monkeypatch, loss):
+    from jaxsvm.path import chains
+
+    seen, drive = [], chains.drive
+
+    def counted(problem, *arguments, **options):
+        seen.append(problem.n)
+        return drive(problem, *arguments, **options)
+
+    monkeypatch.setattr(chains, "drive", counted)
+    solver = jaxsvm.SMO(tol=1e-8) if loss == "hinge" else jaxsvm.FrankWolfe(tol=1e-8)
+    path = jaxsvm.solve_path(make(loss, 1.0), [50.0, 50.5], solver=solver, screen=intersection_test)
+    judge(path, [50.0, 50.5], 1e-8, loss=loss)
+    assert min(seen) <= 32
+
+
+def test_several_problems_and_callbacks():
+    y, Cs, found = samples.data()[1], [1.0, 0.1], {}
+    problems = [make("hinge", 1.0), jaxsvm.hinge_problem(GRAMS["rbf"], -y, bias="none")]
+    path = jaxsvm.solve_path(problems, Cs, screen=intersection_test, tol=1e-6)
+    for one in path:
+        for C, fit in zip(Cs, one, strict=True):
+            assert float(fit.certificate.primal) == pytest.approx(objective(fit, C)[0], rel=2e-6)
+    single = jaxsvm.solve_path(problems[0], Cs, screen=intersection_test, tol=1e-6, callback=found.__setitem__)
+    assert sorted(found) == [0, 1]
+    for place, fit in found.items():
+        np.testing.assert_array_equal(fit.alpha, single.alphas[place])
+
+
+def test_ctrl_c_keeps_what_was_certified():
+    Cs = np.geomspace(0.01, 10, 6)
+
+    def pressed(place, _):
+        if place == 2:
+            raise KeyboardInterrupt
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", jaxsvm.ConvergenceWarning)
+        path = jaxsvm.solve_path(make("hinge", 1.0), Cs, screen=intersection_test, tol=1e-6, callback=pressed)
+    assert list(path.status.name) == ["CONVERGED"] * 3 + ["INTERRUPTED"] * 3
+    judge(jax.tree.map(lambda leaf: leaf[:3], path), Cs[:3], 1e-6)
+    assert np.isinf(np.asarray(path.certificate.relative_gap)[3:]).all()
+    last = jax.tree.map(lambda leaf: np.asarray(leaf)[-1], path.fits)  # at whose point rules are safe all the same
+    assert_safe(intersection_test(make("hinge", 10.0), last), *solution(10.0), np.full(N, 10.0))
+
+
+@pytest.mark.parametrize("step", ["_look", "_solved", "_joined"])
+def test_ctrl_c_within_a_value(monkeypatch, step):
+    from jaxsvm.path import screened
+
+    calls, inner = [], getattr(screened, step)
+
+    def pressed(*arguments):
+        calls.append(None)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return inner(*arguments)
+
+    monkeypatch.setattr(screened, step, pressed)
+    Cs = np.geomspace(0.5, 10, 6)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", jaxsvm.ConvergenceWarning)
+        path = jaxsvm.solve_path(make("hinge", 1.0), Cs, screen=intersection_test, tol=1e-6)
+    converged = np.asarray(path.status) == Status.CONVERGED
+    assert 0 < converged.sum() < len(Cs)
+    assert set(np.asarray(path.status)[~converged]) == {Status.INTERRUPTED}
+    count = int(converged.sum())
+    judge(jax.tree.map(lambda leaf: leaf[:count], path), Cs[:count], 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [({"screen": "it"}, "screen"), ({"screen": 3}, "screen"), ({"screen": dvi, "lanes": 2}, "lanes")],
+)
+def test_screens_that_are_none_are_refused(options, word):
+    with pytest.raises(jaxsvm.InputError, match=word):
+        jaxsvm.solve_path(make("hinge", 1.0), [1.0], **options)
+    with pytest.raises(jaxsvm.InputError, match="free bias"):
+        jaxsvm.solve_path(make("hinge", 1.0, bias="free"), [1.0], screen=dvi)
+
+
+def test_a_wrong_rule_costs_time_and_no_truth():
+    """Every answer is certified on all samples."""
+
+    def everything(problem, fit, C_ref):
+        found = intersection_test(problem, fit, C_ref)
+        return found._replace(inactive=jnp.ones(N, bool) if problem.n == N else jnp.ones_like(found.inactive))
+
+    path = jaxsvm.solve_path(make("hinge", 1.0), [0.1, 1.0], screen=everything, tol=1e-6)
+    judge(path, [0.1, 1.0], 1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("x64", ["--no-x64", ""])
+def test_random_problems(x64):
+    """`benchmarks/screening_safety.py`: no wrong decision, no broken bound."""
+    command = [sys.executable, "benchmarks/screening_safety.py", "--count", "240", "--seed", "7", *x64.split()]
+    done = subprocess.run(command, cwd=samples.__file__.rsplit("/", 2)[0], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_status_codes_are_read_by_nobody():
+    """A fit that did not converge is as good as its gap."""
+    fit = dataclasses.replace(reference_at(2.0), status=jaxsvm.result.StatusCode(np.int32(Status.STALLED)))
+    assert int(intersection_test(make("hinge", 2.02), fit, 2.0).screened.sum()) > 0
