@@ -195,7 +195,7 @@ def test_a_path_of_problems_has_an_end():
 # -------------------------------------------------------------------------------------------------------------
 
 
-REDUCTIONS = {"near": NearMargin(0.5), "wrong": NearMargin(0.0)}
+REDUCTIONS = {"near": NearMargin(0.5), "wrong": NearMargin(0.0)}  # safe rules: tests/test_screening.py
 """A new one is tested by joining."""
 
 

@@ -1,0 +1,95 @@
+"""Paths that choose their values, solvers that leave out what they know, and the report of rules."""
+
+import numpy as np
+import oracle_hinge
+import pytest
+from samples import data, hinge, kernel_matrix, svm
+
+import jaxsvm
+from jaxsvm import SMO, FrankWolfe, screening
+from jaxsvm.plots import screening_figure
+
+
+def primal(problem, fit, C):
+    """`P` of a fit's w at another C, in float64."""
+    margins, coef = np.asarray(fit.margins, float), np.asarray(fit.dual_coef, float)
+    loss = np.maximum(0, 1 - margins)
+    square = coef @ (np.asarray(problem.y, float) * margins)
+    return square / 2 + (C * loss.sum() if problem.bounded else C / 2 * loss @ loss)
+
+
+@pytest.mark.parametrize("build", [hinge, pytest.param(svm, marks=pytest.mark.slow)], ids=["hinge", "squared hinge"])
+@pytest.mark.parametrize("epsilon", [0.1, 0.02])
+def test_every_C_between_has_an_answer_within_epsilon(build, epsilon):
+    problem = build()
+    path = screening.epsilon_path(problem, epsilon, 0.01, 100.0)
+    assert float(path.lower.min()) <= 0.01
+    assert float(path.upper.max()) >= 100.0
+    assert (np.asarray(path.lower)[1:] <= np.asarray(path.upper)[:-1] * (1 + 1e-9)).all()
+    Cs = np.geomspace(0.01, 100, 25)
+    exact = jaxsvm.solve_path(problem, Cs, tol=1e-7)
+    for C, dual in zip(Cs, np.asarray(exact.certificate.dual), strict=True):
+        assert 1 - dual / primal(problem, path.at(C), C) <= epsilon
+
+
+def test_a_value_that_does_not_reach_back_is_solved_nearer_by(monkeypatch):
+    """The point of a larger C is no point of a smaller one: its coefficients are beyond their bounds."""
+    monkeypatch.setattr("jaxsvm.path.epsilon.HOPEFUL", 3.0)
+    path = screening.epsilon_path(hinge(), 0.1, 0.01, 10.0)
+    for C, fit in zip(np.asarray(path.path.Cs), path.path, strict=True):
+        assert np.asarray(fit.alpha).max() <= C * (1 + 1e-12)
+        Q = np.outer(data()[1], data()[1]) * kernel_matrix()
+        exact = oracle_hinge.box_solution(Q, np.ones(len(Q)), np.full(len(Q), C))
+        assert float(fit.certificate.dual) <= exact.optimum * (1 + 1e-9) <= float(fit.certificate.primal) * (1 + 2e-9)
+
+
+def test_arguments_of_an_epsilon_path():
+    for epsilon, low, high in [(0.0, 1, 2), (1.0, 1, 2), (0.1, 0, 1), (0.1, 2, 1), (0.1, 1, np.inf)]:
+        with pytest.raises(ValueError, match=r"epsilon|C_min"):
+            screening.epsilon_path(hinge(), epsilon, low, high)
+    path = screening.epsilon_path(hinge(), 0.3, 0.5, 1.0)
+    with pytest.raises(ValueError, match="reaches from"):
+        path.at(1e6)
+
+
+@pytest.mark.parametrize(
+    ("build", "solver"), [(hinge, SMO(tol=1e-8)), (svm, FrankWolfe(tol=1e-8))], ids=["hinge", "squared hinge"]
+)
+def test_a_screened_solver_ends_at_the_solution(build, solver):
+    problem = build()
+    plain, without = jaxsvm.fit(problem, solver), jaxsvm.fit(problem, jaxsvm.screened(solver, every=25))
+    assert without.status.name == "CONVERGED"
+    np.testing.assert_allclose(float(without.certificate.dual), float(plain.certificate.dual), rtol=2e-8)
+
+
+def test_a_screened_solver_goes_on_with_fewer_samples(monkeypatch):
+    monkeypatch.setattr("jaxsvm.transforms.screened.size_classes", lambda n: (16, 32, n))
+    sizes, restrict = [], type(hinge()).restrict
+
+    def counted(problem, samples, *rest, **options):
+        sizes.append(len(samples))
+        return restrict(problem, samples, *rest, **options)
+
+    monkeypatch.setattr(type(hinge()), "restrict", counted)
+    fit = jaxsvm.fit(hinge(C=50.0), jaxsvm.screened(SMO(tol=1e-10), every=25))
+    assert fit.status.name == "CONVERGED"
+    assert sizes
+    assert max(sizes) <= 32
+
+
+def test_no_screening_with_a_free_bias():
+    with pytest.raises(ValueError, match="free bias"):
+        jaxsvm.fit(hinge(bias="free"), jaxsvm.screened(SMO()))
+    with pytest.raises(ValueError, match="at least 1"):
+        jaxsvm.screened(SMO(), every=0)
+
+
+def test_the_report_and_its_picture():
+    report = screening.screening_report(hinge(), [1.0, 1.1, 1.2], tol=1e-7)
+    assert report.inactive.shape == (3, 3)
+    assert np.isnan(report.inactive[:, 0]).all()
+    both = (report.inactive + report.at_bound)[:, 1:]
+    assert (both <= report.possible[1:] + 1e-12).all()
+    assert (both[2] >= both[0]).all()  # the Intersection Test is never weaker
+    assert "intersection test" in str(report)
+    assert len(screening_figure(report).axes[0].lines) == 4
