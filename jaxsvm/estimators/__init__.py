@@ -1,0 +1,17 @@
+"""scikit-learn estimators: its names, parameters, attributes and signs, with jaxsvm's solvers and certificates.
+
+They hold NumPy arrays only, pickle, clone, and run in pipelines and grid searches; data of like sizes share their
+compiled programs. `pip install "jaxsvm[sklearn]"`.
+"""
+
+try:
+    import sklearn as _sklearn  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        'jaxsvm.estimators needs scikit-learn, which is not installed: `pip install "jaxsvm[sklearn]"` '
+        "(or scikit-learn and scipy) brings it."
+    ) from error
+
+from jaxsvm.estimators.classifier import SVC
+
+__all__ = ["SVC"]
