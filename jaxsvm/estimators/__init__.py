@@ -13,5 +13,8 @@ except ImportError as error:
     ) from error
 
 from jaxsvm.estimators.classifier import SVC
+from jaxsvm.estimators.linear import LinearSVC
+from jaxsvm.estimators.nu import NuSVC
+from jaxsvm.estimators.regression import SVR, OneClassSVM
 
-__all__ = ["SVC"]
+__all__ = ["LinearSVC", "NuSVC", "OneClassSVM", "SVC", "SVR"]

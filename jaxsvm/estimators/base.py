@@ -130,23 +130,34 @@ class KernelEstimator(BaseEstimator):
             )
 
     def _report(self, certificates: list[Certificate], statuses: list[Status], single: bool = False) -> None:
-        """Keep the certificate, of several problems with one entry each; warn where one is not what was asked for."""
-        stacked: Any = Certificate(*(_column(values) for values in zip(*certificates, strict=True)))
-        self.certificate_ = Certificate(*(values[0] for values in stacked)) if single else stacked
-        failed = [place for place, status in enumerate(statuses) if status != Status.CONVERGED]
-        self.fit_status_ = int(bool(failed))
-        if failed:
-            worst = float(max(stacked.relative_gap[place] for place in failed))
-            names = ", ".join(sorted({statuses[place].name for place in failed}))
-            early = f"Solver terminated early (max_iter={self.max_iter}). "
-            warnings.warn(
-                f"{early if self.max_iter >= 0 else ''}{len(failed)} of {len(statuses)} problem(s) ended as {names}, "
-                f"with a relative duality gap of up to {worst:.3g} (tol {self.tol:.3g}). Consider pre-processing your "
-                "data with StandardScaler or MinMaxScaler, a larger max_iter, a smaller C, or a larger tol.",
-                ConvergenceWarning,
-                stacklevel=3,
-            )
+        report(self, certificates, statuses)
+        if single:
+            self.certificate_ = Certificate(*(values[0] for values in self.certificate_))
+
+
+def report(estimator: Any, certificates: list[Certificate], statuses: list[Status]) -> None:
+    """Keep certificates, one entry a problem; warn where one is not what was asked for."""
+    stacked: Any = Certificate(*(_column(values) for values in zip(*certificates, strict=True)))
+    estimator.certificate_ = stacked
+    failed = [place for place, status in enumerate(statuses) if status != Status.CONVERGED]
+    estimator.fit_status_ = int(bool(failed))
+    if failed:
+        worst = float(max(stacked.relative_gap[place] for place in failed))
+        names = ", ".join(sorted({statuses[place].name for place in failed}))
+        early = f"Solver terminated early (max_iter={estimator.max_iter}). " if estimator.max_iter >= 0 else ""
+        warnings.warn(
+            f"{early}{len(failed)} of {len(statuses)} problem(s) ended as {names}, with a relative duality gap of up "
+            f"to {worst:.3g} (tol {estimator.tol:.3g}). Consider pre-processing your data with StandardScaler or "
+            "MinMaxScaler, a larger max_iter, a smaller C, or a larger tol.",
+            ConvergenceWarning,
+            stacklevel=4,
+        )
 
 
 def _column(values: Any) -> Any:
     return np.array(values, np.float64)
+
+
+def dense(values: Any) -> np.ndarray:
+    """An array, of a sparse one its entries."""
+    return values.toarray() if sp.issparse(values) else np.asarray(values)

@@ -29,6 +29,8 @@ LARGEST = 8192
 MOST_SETS = 1000
 """Working sets after which `jaxsvm.fit` goes on."""
 NO_LIMIT = 2**30
+NOTHING = 1e-12
+"""A violation, or a gap where the optimum is 0, that counts as none."""
 
 
 class BoxData(NamedTuple):
@@ -71,7 +73,9 @@ class Solved(NamedTuple):
     status: Status
 
 
-def solve_box(gram: Any, data: BoxData, tol: float, max_iter: int = -1, start_product: Any = None) -> Solved:
+def solve_box(
+    gram: Any, data: BoxData, tol: float, max_iter: int = -1, start_product: Any = None, floor: float = NOTHING
+) -> Solved:
     """Solve a box problem; inside x64.
 
     Args:
@@ -80,6 +84,7 @@ def solve_box(gram: Any, data: BoxData, tol: float, max_iter: int = -1, start_pr
         tol: The relative duality gap, and the largest violation, that end it, > 0.
         max_iter: A cap on pair steps, looked at between working sets; -1: none.
         start_product: `K (y start)`, `(n,)`, where there is a start.
+        floor: Objectives below it count as 0: a gap is relative to no less.
 
     Returns:
         The answer, with a status other than CONVERGED where it is not certified to `tol`.
@@ -88,9 +93,10 @@ def solve_box(gram: Any, data: BoxData, tol: float, max_iter: int = -1, start_pr
     s = np.zeros(len(data.y)) if start_product is None else data.y * start_product
     limit = NO_LIMIT if max_iter < 0 else max_iter
     arrays = (data.y, data.q, data.upper, data.c, np.float64(data.e))
-    found = _solved(gram, arrays, a, s, np.float64(tol), np.int32(limit), data.offset)
+    found = _solved(gram, arrays, a, s, np.float64(tol), np.int32(limit), np.float64(floor), data.offset)
     alpha, dual_coef, bias, certificate, steps = jax.tree.map(np.asarray, found)
-    certified = float(certificate.relative_gap) <= tol
+    # Of a problem whose optimum is 0 the gap is relative to nothing.
+    certified = float(certificate.relative_gap) <= tol or float(certificate.primal - certificate.dual) <= tol * floor
     if certified or steps >= limit:
         status = Status.CONVERGED if certified else Status.MAX_STEPS
         return Solved(dual_coef, float(bias), certificate, int(steps), status)
@@ -129,7 +135,7 @@ def _problem(gram: Any, arrays: Any, offset: float) -> BoxProblem:
 
 
 @functools.partial(jax.jit, static_argnames="offset")
-def _solved(gram: Any, arrays: Any, a: Array, s: Array, tol: Array, limit: Array, offset: float) -> Any:
+def _solved(gram: Any, arrays: Any, a: Array, s: Array, tol: Array, limit: Array, floor: Array, offset: float) -> Any:
     """Alpha, coefficients, bias, certificate and pair steps."""
     problem = _problem(gram, arrays, offset)
     size = set_size(problem.n)
@@ -138,7 +144,9 @@ def _solved(gram: Any, arrays: Any, a: Array, s: Array, tol: Array, limit: Array
     def excess(state: Any) -> Array:
         top, bottom = ends(problem, state.a, state.s)
         bias = (top + bottom) / 2 if problem.free_bias else None
-        return jnp.maximum(top - bottom, problem.certificate(state.a, state.s, bias).relative_gap) / tol
+        certificate = problem.certificate(state.a, state.s, bias)
+        gap = (certificate.primal - certificate.dual) / jnp.maximum(jnp.abs(certificate.dual), floor)
+        return jnp.where(top - bottom <= NOTHING, 0, jnp.maximum(top - bottom, gap) / tol)
 
     def turn(carry: tuple[Any, Array]) -> tuple[Any, Array]:
         state = solver.step(problem, carry[0])

@@ -14,7 +14,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import _ovr_decision_function, check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
-from jaxsvm.estimators.base import KernelEstimator
+from jaxsvm.estimators.base import KernelEstimator, dense
 from jaxsvm.estimators.box import Solved
 from jaxsvm.estimators.multiclass import (
     against_rest,
@@ -216,12 +216,16 @@ class SVC(ClassifierMixin, KernelEstimator):
         return weight
 
     @property
+    def _cost(self) -> float:
+        return self.C
+
+    @property
     def _by_pairs(self) -> bool:
         return self.multi_class == "ovo" or len(self.classes_) == 2
 
     def _machines(self, classes: list[slice], weight: np.ndarray) -> list[Machine]:
         sizes = [part.stop - part.start for part in classes]
-        upper = self.C * weight * np.repeat(self.class_weight_, sizes)
+        upper = self._cost * weight * np.repeat(self.class_weight_, sizes)
         return (pairs if self._by_pairs else against_rest)(classes, upper)
 
     def _trained(self, data: Samples, machines: list[Machine]) -> list[Solved]:
@@ -321,11 +325,6 @@ class SVC(ClassifierMixin, KernelEstimator):
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Logarithms of `predict_proba`."""
         return np.log(self.predict_proba(X))
-
-
-def dense(values: Any) -> np.ndarray:
-    """An array, of a sparse one its entries."""
-    return values.toarray() if sp.issparse(values) else np.asarray(values)
 
 
 def _undecided(machine: Machine) -> Solved:
