@@ -12,9 +12,23 @@ except ImportError as error:
         "(or scikit-learn and scipy) brings it."
     ) from error
 
+from jaxsvm.estimators.approximate import CoresetSVC, NystroemSVC
 from jaxsvm.estimators.classifier import SVC
 from jaxsvm.estimators.linear import LinearSVC
 from jaxsvm.estimators.nu import NuSVC
+from jaxsvm.estimators.path import SVCPath
 from jaxsvm.estimators.regression import SVR, OneClassSVM
+from jaxsvm.estimators.stochastic import PegasosClassifier, SBPClassifier
 
-__all__ = ["LinearSVC", "NuSVC", "OneClassSVM", "SVC", "SVR"]
+__all__ = [
+    "SVC",
+    "SVR",
+    "CoresetSVC",
+    "LinearSVC",
+    "NuSVC",
+    "NystroemSVC",
+    "OneClassSVM",
+    "PegasosClassifier",
+    "SBPClassifier",
+    "SVCPath",
+]

@@ -33,8 +33,8 @@ class NuSVC(SVC):
     """Support vector classification with a kernel, nu in place of C.
 
     `min a'Qa / 2` over `0 <= a <= 1`, each class of a sum `nu n / 2` (Schoelkopf et al. 2000; LIBSVM's scale). Its
-    solution divided by its margin r is that of `SVC(C=1 / r)`, and this is how it is certified: `certificate_` is that of the
-    hinge problem at that C. Parameters and attributes are those of `sklearn.svm.NuSVC`.
+    solution divided by its margin r is that of `SVC(C=1 / r)`, and this is how it is certified: `certificate_` is that
+    of the hinge problem at that C. Parameters and attributes are those of `sklearn.svm.NuSVC`.
 
     Args:
         nu: At most this share of the samples has margin errors, at least it is support; in (0, 1], up to twice the
@@ -144,13 +144,16 @@ class NuSVC(SVC):
             else:
                 operator = data.operator(machine.parts, size)
             limit = MOST_STEPS if self.max_iter < 0 else self.max_iter
+            found: Any = None
             steps, certified = 0, False
             for violation in self.tol * TIGHTER:
                 found = _solved(operator.K, y, upper, start, np.float64(violation), np.int32(limit - steps))
-                start, coef, bias, C, certificate, taken = jax.tree.map(np.asarray, found)
-                steps, certified = steps + int(taken), bool(certificate.relative_gap <= self.tol)
+                found = jax.tree.map(np.asarray, found)
+                start, steps = found[0], steps + int(found[-1])
+                certified = bool(found[-2].relative_gap <= self.tol)
                 if certified or steps >= limit:
                     break
+        _, coef, bias, C, certificate, _ = found
         status = Status.CONVERGED if certified else Status.MAX_STEPS
         return Solved(coef[:n], float(bias), certificate, steps, status), float(C)
 
@@ -163,7 +166,7 @@ def _square(K: np.ndarray, size: int) -> np.ndarray:
 
 @jax.jit
 def _solved(K: Array, y: Array, upper: Array, a: Array, tol: Array, limit: Array) -> Any:
-    """The point, coefficients, bias, C, certificate and steps, from steps on pairs of one class by second-order selection."""
+    """The point, coefficients, bias, C, certificate, steps; by second-order selection of pairs within a class."""
     D = jnp.diagonal(K).astype(a.dtype)
     positive, infinity = y > 0, jnp.inf
 
