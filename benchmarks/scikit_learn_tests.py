@@ -44,12 +44,12 @@ def main() -> None:
         "--no-header",
         "-p",
         "no:cacheprovider",
-        "--tb=short",
         "--import-mode=importlib",
         "-c",
         "/dev/null",
+        "--no-summary",
     ]
-    pytest.main([*options, "--show-capture=no", "--no-summary", test_svm.__file__, *sys.argv[1:]], plugins=[report])
+    pytest.main([*options, test_svm.__file__, *sys.argv[1:]], plugins=[report])
     total = len(report.passed) + len(report.failed)
     print(f"\n{len(report.passed)} of {total} pass; {len(report.failed)} do not:")
     for name, message in report.failed:

@@ -7,6 +7,7 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.base import ClassifierMixin, _fit_context, clone
 from sklearn.calibration import CalibratedClassifierCV
+from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import StratifiedKFold
 from sklearn.utils import check_random_state, column_or_1d, compute_class_weight
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -318,7 +319,7 @@ class SVC(ClassifierMixin, KernelEstimator):
         """Probabilities, a column a class `(m, k)`; for an estimator that was fitted with `probability=True`."""
         check_is_fitted(self)
         if self._calibrator is None:
-            raise AttributeError("predict_proba is there after a fit with probability=True: fit again.")
+            raise NotFittedError("predict_proba is not available when fitted with probability=False: fit again.")
         return self._calibrator.predict_proba(X)
 
     @available_if(_has_probability)

@@ -33,7 +33,7 @@ class _OneMachine(KernelEstimator):
             )
         kept = np.flatnonzero(coef)
         self._keep_support(X, rows[kept])
-        self._n_support = np.array([len(kept)], np.int32)
+        self._n_support = np.array([len(kept), 0], np.int32)  # two entries, as scikit-learn's
         self.dual_coef_ = sp.csr_array(coef[None, kept]) if self._sparse else coef[None, kept]
         self.intercept_ = np.array([solved.bias])
         self.n_iter_ = solved.steps
@@ -44,7 +44,7 @@ class _OneMachine(KernelEstimator):
         """How many support vectors there are, `(1,)`."""
         if not hasattr(self, "_n_support"):
             raise AttributeError("n_support_ is there once the estimator is fitted.")
-        return self._n_support
+        return self._n_support[:1]
 
     @property
     def coef_(self) -> Any:
