@@ -26,6 +26,7 @@ XR, YR = (part[:60] for part in load_diabetes(return_X_y=True))
 WEIGHTS = (
     "gamma='scale' is of the points without their weights, as scikit-learn's, and answers are exact to `tol`, not 1e-7"
 )
+STOCHASTIC = "twenty passes of a stochastic solver: steps are not made for losses that differ by 1e7"
 INFEASIBLE = "nu=0.5 is infeasible for the classes' weights in this check, and says so"
 EXPECTED = {
     "check_sample_weight_equivalence_on_dense_data": WEIGHTS,
@@ -162,6 +163,8 @@ def test_a_chosen_c_is_the_best_of_the_folds():
     Cs = [0.01, 1.0, 100.0]
     path = estimators.SVCPath(Cs=Cs, cv=3, gamma=0.5).fit(X, Y)
     assert path.scores_.shape == (3, 3) and path.Cs_[path.mean_score_.argmax()] == path.C_
+    grid = GridSearchCV(estimators.SVC(gamma=0.5), {"C": Cs}, cv=3).fit(X, Y)
+    np.testing.assert_allclose(path.mean_score_, grid.cv_results_["mean_test_score"])
     same = estimators.SVC(C=path.C_, gamma=0.5).fit(X, Y)
     np.testing.assert_allclose(path.decision_function(X), same.decision_function(X), atol=1e-8)
 
@@ -234,6 +237,8 @@ def test_scikit_learns_checks_pass(name):
     expected = dict(EXPECTED)
     if name == "NuSVC":
         expected["check_class_weight_classifiers"] = INFEASIBLE
+    if name == "PegasosClassifier":
+        expected["check_class_weight_classifiers"] = STOCHASTIC
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = check_estimator(ALL[name], expected_failed_checks=expected, on_fail=None)

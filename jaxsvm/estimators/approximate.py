@@ -181,8 +181,6 @@ class CoresetSVC(LinearClassifierMixin, BaseEstimator):
         feature_names_in_: Names of the columns, where they have any.
     """
 
-    max_iter = -1
-
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "C": [Interval(Real, 0.0, None, closed="neither")],
         "m": [Interval(Integral, 2, None, closed="left")],

@@ -144,7 +144,11 @@ def report(estimator: Any, certificates: list[Certificate], statuses: list[Statu
     if failed:
         worst = float(max(stacked.relative_gap[place] for place in failed))
         names = ", ".join(sorted({statuses[place].name for place in failed}))
-        early = f"Solver terminated early (max_iter={estimator.max_iter}). " if estimator.max_iter >= 0 else ""
+        early = (
+            f"Solver terminated early (max_iter={estimator.max_iter}). "
+            if getattr(estimator, "max_iter", -1) >= 0
+            else ""
+        )
         warnings.warn(
             f"{early}{len(failed)} of {len(statuses)} problem(s) ended as {names}, with a relative duality gap of up "
             f"to {worst:.3g} (tol {estimator.tol:.3g}). Consider pre-processing your data with StandardScaler or "

@@ -22,10 +22,15 @@ from jaxsvm.loop import fit
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.result import Certificate, Status
 from jaxsvm.solvers.working_set import WorkingSet
+from jaxsvm.solvers.working_set.block import pair_steps, single_steps
 from jaxsvm.solvers.working_set.members import ends
 
 LARGEST = 8192
 """Samples of a problem that are solved here."""
+AT_ONCE = 512
+"""Samples of a problem with all kernel values at hand that are one working set."""
+STEPS_PER_SAMPLE = 500
+TIGHTEST = 1e-7
 MOST_SETS = 1000
 """Working sets after which `jaxsvm.fit` goes on."""
 NO_LIMIT = 2**30
@@ -138,19 +143,53 @@ def _problem(gram: Any, arrays: Any, offset: float) -> BoxProblem:
 def _solved(gram: Any, arrays: Any, a: Array, s: Array, tol: Array, limit: Array, floor: Array, offset: float) -> Any:
     """Alpha, coefficients, bias, certificate and pair steps."""
     problem = _problem(gram, arrays, offset)
+    solve = _at_once if gram.stored and problem.n <= AT_ONCE else _by_sets
+    a, s, steps = solve(problem, a, s, tol, limit, floor)
+    answer = problem.certified(a, s, a.dtype)
+    return answer.alpha, answer.dual_coef, answer.bias, answer.certificate, steps
+
+
+def _gap(problem: BoxProblem, a: Array, s: Array, floor: Array) -> tuple[Array, Array]:
+    """The violation, and the gap relative to the dual value or `floor`."""
+    top, bottom = ends(problem, a, s)
+    certificate = problem.certificate(a, s, (top + bottom) / 2 if problem.free_bias else None)
+    gap = (certificate.primal - certificate.dual) / jnp.maximum(jnp.abs(certificate.dual), floor)
+    return top - bottom, jnp.where(top - bottom <= NOTHING, 0, gap)
+
+
+def _at_once(problem: BoxProblem, a: Array, s: Array, tol: Array, limit: Array, floor: Array) -> tuple[Array, ...]:
+    """All samples are one working set; its violation is made smaller until the gap is small too."""
+    c = jnp.ones_like(a) if problem.c is None else problem.c
+    sign, end = problem.y / c, c * problem.upper
+    K = (problem.gram.K.astype(a.dtype) + problem.offset) * sign[:, None] * sign
+    low, high = jnp.minimum(0, end), jnp.maximum(0, end)
+    steps_of = pair_steps if problem.free_bias else single_steps
+
+    def turn(carry: tuple[Any, ...]) -> tuple[Any, ...]:
+        v, s, steps, violation, _ = carry
+        most = jnp.minimum(limit - steps, STEPS_PER_SAMPLE * problem.n)
+        v, more = steps_of(K, low, high, v, (problem.q - s) / c, violation, most)
+        s = c * (K @ v)
+        return v, s, steps + more, violation / 10, _gap(problem, _of(v), s, floor)[1]
+
+    def _of(v: Array) -> Array:
+        return jnp.where(v == end, problem.upper, jnp.clip(v / c, 0, problem.upper))
+
+    start = (c * a, s, jnp.zeros((), jnp.int32), tol, jnp.asarray(jnp.inf, a.dtype))
+    v, s, steps, _, _ = lax.while_loop(
+        lambda carry: (carry[4] > tol) & (carry[2] < limit) & (carry[3] > tol * TIGHTEST), turn, start
+    )
+    return _of(v), s, steps
+
+
+def _by_sets(problem: BoxProblem, a: Array, s: Array, tol: Array, limit: Array, floor: Array) -> tuple[Array, ...]:
+    """Working sets, whose kernel rows alone are looked at."""
     size = set_size(problem.n)
     solver = WorkingSet(tol=tol, size=size, fresh=size // 2)
 
-    def excess(state: Any) -> Array:
-        top, bottom = ends(problem, state.a, state.s)
-        bias = (top + bottom) / 2 if problem.free_bias else None
-        certificate = problem.certificate(state.a, state.s, bias)
-        gap = (certificate.primal - certificate.dual) / jnp.maximum(jnp.abs(certificate.dual), floor)
-        return jnp.where(top - bottom <= NOTHING, 0, jnp.maximum(top - bottom, gap) / tol)
-
     def turn(carry: tuple[Any, Array]) -> tuple[Any, Array]:
         state = solver.step(problem, carry[0])
-        return state, excess(state)
+        return state, jnp.maximum(*_gap(problem, state.a, state.s, floor)) / tol
 
     def goes_on(carry: tuple[Any, Array]) -> Array:
         counters = carry[0].counters
@@ -158,8 +197,7 @@ def _solved(gram: Any, arrays: Any, a: Array, s: Array, tol: Array, limit: Array
 
     state = solver.begun(problem, {"a": a, "s": s, "exact": None, "parts": None})
     state, _ = lax.while_loop(goes_on, turn, (state, jnp.asarray(jnp.inf, a.dtype)))
-    answer = problem.certified(state.a, state.s, a.dtype)
-    return answer.alpha, answer.dual_coef, answer.bias, answer.certificate, state.counters.toward
+    return state.a, state.s, state.counters.toward
 
 
 def set_size(n: int) -> int:

@@ -164,6 +164,7 @@ class SVC(ClassifierMixin, KernelEstimator):
         sorted_points = X[order][:, order] if values.by_values else X[order]
         classes = class_slices(codes[order], len(self.classes_))
         machines = self._machines(classes, weight[order])
+        self._order, self._codes = order, codes
         solved = self._trained(samples(values, sorted_points, self.tol), machines)
         if self._by_pairs:
             coef = coefficients_of_pairs(classes, solved)
@@ -184,6 +185,7 @@ class SVC(ClassifierMixin, KernelEstimator):
         self.intercept_ = sign * bias
         self.n_iter_ = np.array([one.steps for one in solved], np.int32)
         self._report([one.certificate for one in solved], [one.status for one in solved])
+        del self._order, self._codes
         self._calibrator = self._calibrated(given, y, sample_weight) if getattr(self, "probability", False) else None
         return self
 
@@ -221,6 +223,10 @@ class SVC(ClassifierMixin, KernelEstimator):
         return self.C
 
     @property
+    def _most_steps(self) -> int:
+        return getattr(self, "max_iter", -1)  # not all that are derived from it have one
+
+    @property
     def _by_pairs(self) -> bool:
         return self.multi_class == "ovo" or len(self.classes_) == 2
 
@@ -233,7 +239,7 @@ class SVC(ClassifierMixin, KernelEstimator):
         """A fit a machine; one whose class has no sample of positive weight decides nothing, as in LIBSVM."""
         ready = [machine for machine in machines if len(np.unique(machine.signs)) == 2]
         solved = iter(
-            train(data, ready, loss=self.loss, bias=self.bias, tol=self.tol, max_iter=self.max_iter) if ready else []
+            train(data, ready, loss=self.loss, bias=self.bias, tol=self.tol, max_iter=self._most_steps) if ready else []
         )
         return [next(solved) if len(np.unique(machine.signs)) == 2 else _undecided(machine) for machine in machines]
 

@@ -54,7 +54,6 @@ class SVCPath(SVC):
 
     probability = False
     break_ties = False
-    max_iter = -1
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         **{
@@ -114,10 +113,13 @@ class SVCPath(SVC):
     def _trained(self, data: Samples, machines: list[Machine]) -> Any:
         classes, weight = _classes_of(machines, len(self.classes_))
         codes = np.repeat(np.arange(len(classes)), [part.stop - part.start for part in classes])
-        n = len(codes)
-        shuffled = np.random.default_rng(0).permutation(n)  # samples lie by class, and in their own order before that
-        splitter: Any = check_cv(self.cv, codes, classifier=True)
-        dealt = [(shuffled[train], shuffled[test]) for train, test in splitter.split(np.zeros(n), codes[shuffled])]
+        splitter: Any = check_cv(self.cv, self._codes, classifier=True)
+        place = np.full(len(self._codes), -1)  # of samples as they came among those that are sorted by class
+        place[self._order] = np.arange(len(codes))
+        dealt = [
+            tuple(part[part >= 0] for part in (place[train], place[test]))
+            for train, test in splitter.split(np.zeros(len(place)), self._codes)
+        ]
         if self.loss == "hinge":
             right = self._right_by_pairs(data, codes, weight, dealt)
         else:

@@ -55,7 +55,6 @@ class SBPClassifier(SVC):
     loss = "hinge"
     probability = False
     break_ties = False
-    max_iter = -1
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         **{
