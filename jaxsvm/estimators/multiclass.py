@@ -1,10 +1,12 @@
 """Several classes from machines of two: coefficients in LIBSVM's layout, and decision values from them."""
 
+import functools
 from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
 
 import numpy as np
+from threadpoolctl import ThreadpoolController
 
 from jaxsvm.estimators.box import Solved
 from jaxsvm.estimators.training import Machine
@@ -63,9 +65,16 @@ def decisions_of_pairs(values: np.ndarray, coef: np.ndarray, n_support: np.ndarr
     """
     ends = np.append(0, np.cumsum(n_support))
     parts = [slice(int(low), int(high)) for low, high in zip(ends[:-1], ends[1:], strict=True)]
-    of_class = [values[:, part] @ coef[:, part].T for part in parts]
+    with _blas().limit(limits=1, user_api="blas"):  # thin products: threads wait for each other 20 times as long
+        of_class = [values[:, part] @ coef[:, part].T for part in parts]
     found = [of_class[i][:, j - 1] + of_class[j][:, i] for i, j in combinations(range(len(parts)), 2)]
     return np.stack(found, axis=1) + bias
+
+
+@functools.cache
+def _blas() -> ThreadpoolController:
+    """Handles of the libraries for matrix products: to find them takes milliseconds."""
+    return ThreadpoolController()
 
 
 def weights_of_pairs(points: Any, coef: np.ndarray, n_support: np.ndarray) -> np.ndarray:
