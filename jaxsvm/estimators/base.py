@@ -81,9 +81,13 @@ class KernelEstimator(BaseEstimator):
         self._sparse = sp.issparse(X) and not values.by_values
         self._seen = X if self._takes_anything else None
         if self._takes_anything:
+            n = self.shape_fit_[0]
             X = values.between(X, X)
-            if X.shape[0] != X.shape[1]:
-                raise ValueError("X.shape[0] should be equal to X.shape[1]")
+            if X.shape != (n, n):
+                raise ValueError(
+                    f"kernel returns values of shape {X.shape} for {n} points and themselves: X.shape[0] should be "
+                    f"equal to X.shape[1], ({n}, {n}) is needed."
+                )
         return values, X
 
     def _keep_support(self, X: Any, support: np.ndarray) -> None:
