@@ -83,6 +83,10 @@ class WorkingSet(Solver):
             weights = unbounded.one_of_each(problem) if init is None else weights_of(problem, init)[0]
             beta = unbounded.scaled(problem, jnp.where(problem.present, jnp.maximum(weights, 0), 0))
             parts = {"exact": None, **unbounded.begun(problem, beta)}
+        return self.begun(problem, parts)
+
+    def begun(self, problem: Any, parts: dict[str, Any]) -> "State":
+        """The state at a point that is known, with an empty set: its `a`, `s`, `exact` and `parts`."""
         q = min(self.size if problem.bounded else self.size - 2, problem.n)
         return State(
             **{**parts, "R": problem.objective(parts["a"], parts["s"])},

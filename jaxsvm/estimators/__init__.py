@@ -1,0 +1,34 @@
+"""scikit-learn estimators: its names, parameters, attributes and signs, with jaxsvm's solvers and certificates.
+
+They hold NumPy arrays only, pickle, clone, and run in pipelines and grid searches; data of like sizes share their
+compiled programs. `pip install "jaxsvm[sklearn]"`.
+"""
+
+try:
+    import sklearn as _sklearn  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        'jaxsvm.estimators needs scikit-learn, which is not installed: `pip install "jaxsvm[sklearn]"` '
+        "(or scikit-learn and scipy) brings it."
+    ) from error
+
+from jaxsvm.estimators.approximate import CoresetSVC, NystroemSVC
+from jaxsvm.estimators.classifier import SVC
+from jaxsvm.estimators.linear import LinearSVC
+from jaxsvm.estimators.nu import NuSVC
+from jaxsvm.estimators.path import SVCPath
+from jaxsvm.estimators.regression import SVR, OneClassSVM
+from jaxsvm.estimators.stochastic import PegasosClassifier, SBPClassifier
+
+__all__ = [
+    "SVC",
+    "SVR",
+    "CoresetSVC",
+    "LinearSVC",
+    "NuSVC",
+    "NystroemSVC",
+    "OneClassSVM",
+    "PegasosClassifier",
+    "SBPClassifier",
+    "SVCPath",
+]

@@ -1,0 +1,171 @@
+"""What all kernel estimators share: parameters of the kernel, validation, values between new points and the support."""
+
+import warnings
+from collections.abc import Iterable
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from jaxsvm.estimators.kernel_values import KernelValues, kernel_values
+from jaxsvm.kernels import Kernel
+from jaxsvm.result import Certificate, Status
+
+KERNELS = {"linear", "poly", "rbf", "sigmoid", "laplacian", "precomputed"}
+
+
+class KernelEstimator(BaseEstimator):
+    """Kernel, data and support of an estimator. Those derived from it have the parameters that are read here."""
+
+    kernel: Any
+    degree: int
+    gamma: Any
+    coef0: float
+    tol: float
+    max_iter: int
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        "kernel": [StrOptions(KERNELS), callable],
+        "degree": [Interval(Integral, 0, None, closed="left")],
+        "gamma": [StrOptions({"scale", "auto"}), Interval(Real, 0.0, None, closed="left")],
+        "coef0": [Interval(Real, None, None, closed="neither")],
+        "tol": [Interval(Real, 0.0, None, closed="neither")],
+        "shrinking": ["boolean"],
+        "cache_size": [Interval(Real, 0, None, closed="neither")],
+        "verbose": ["verbose"],
+        "max_iter": [Interval(Integral, -1, None, closed="left")],
+    }
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.pairwise = self.kernel == "precomputed"
+        tags.input_tags.sparse = self.kernel != "precomputed"
+        return tags
+
+    @property
+    def _takes_anything(self) -> bool:
+        """Whether the kernel is a function of two sets, of whatever it likes: only it looks at points."""
+        return callable(self.kernel) and not isinstance(self.kernel, Kernel)
+
+    def _checked_points(self, X: Any, y: Any = None) -> Any:
+        """Training points, and targets where there are any."""
+        if sp.issparse(X) and self.kernel == "precomputed":
+            raise TypeError("Sparse precomputed kernels are not supported.")
+        if self._takes_anything:
+            return X, y
+        options: dict[str, Any] = {
+            "dtype": [np.float64, np.float32],
+            "order": "C",
+            "accept_sparse": "csr",
+            "accept_large_sparse": False,
+        }
+        if y is None:
+            return validate_data(self, X, **options), None
+        X, y = validate_data(self, X, y, **options, y_numeric=False, multi_output=False)
+        if self.kernel == "precomputed" and X.shape[0] != X.shape[1]:
+            raise ValueError(
+                f"Precomputed matrix must be a square matrix. Input is a {X.shape[0]}x{X.shape[1]} matrix."
+            )
+        return X, y
+
+    def _learn_kernel(self, X: Any) -> tuple[KernelValues, Any]:
+        """The kernel for these training points, and the points; kernel values in their place for a function of sets."""
+        values = kernel_values(self.kernel, self.gamma, self.coef0, self.degree, X)
+        self.shape_fit_ = X.shape if hasattr(X, "shape") else (len(X),)
+        self._gamma = values.parameters.get("gamma", 0.0)
+        self._sparse = sp.issparse(X) and not values.by_values
+        self._seen = X if self._takes_anything else None
+        if self._takes_anything:
+            n = self.shape_fit_[0]
+            X = values.between(X, X)
+            if X.shape != (n, n):
+                raise ValueError(
+                    f"kernel returns values of shape {X.shape} for {n} points and themselves: X.shape[0] should be "
+                    f"equal to X.shape[1], ({n}, {n}) is needed."
+                )
+        return values, X
+
+    def _keep_support(self, X: Any, support: np.ndarray) -> None:
+        """Support in the order in which coefficients are."""
+        self.support_ = support.astype(np.int32)
+        if self.kernel == "precomputed" or self._takes_anything:
+            self.support_vectors_ = np.empty((0, 0))
+        else:
+            self.support_vectors_ = X[self.support_]
+
+    def _support_values(self, X: Any) -> Iterable[tuple[slice, np.ndarray]]:
+        """Blocks of rows of X with their kernel values against the support, `(rows, support)`."""
+        check_is_fitted(self)
+        if self._takes_anything:
+            values = kernel_values(self.kernel, self.gamma, self.coef0, self.degree, None)
+            K = values.between(X, self._seen)
+            self._require_columns(K)
+            yield slice(0, K.shape[0]), K[:, self.support_]
+            return
+        X = validate_data(
+            self,
+            X,
+            dtype=[np.float64, np.float32],
+            order="C",
+            accept_sparse="csr",
+            accept_large_sparse=False,
+            reset=False,
+        )
+        if self.kernel == "precomputed":
+            self._require_columns(X)
+            yield slice(0, X.shape[0]), np.asarray(X)[:, self.support_]
+            return
+        if not len(self.support_):
+            yield slice(0, X.shape[0]), np.zeros((X.shape[0], 0))
+            return
+        values = kernel_values(self.kernel, self._gamma, self.coef0, self.degree, X)
+        yield from values.blocks(X, self.support_vectors_)
+
+    def _require_columns(self, K: Any) -> None:
+        if K.shape[1] != self.shape_fit_[0]:
+            raise ValueError(
+                f"X.shape[1] = {K.shape[1]} should be equal to {self.shape_fit_[0]}, the number of samples at "
+                "training time"
+            )
+
+    def _report(self, certificates: list[Certificate], statuses: list[Status], single: bool = False) -> None:
+        report(self, certificates, statuses)
+        if single:
+            self.certificate_ = Certificate(*(values[0] for values in self.certificate_))
+
+
+def report(estimator: Any, certificates: list[Certificate], statuses: list[Status]) -> None:
+    """Keep certificates, one entry a problem; warn where one is not what was asked for."""
+    stacked: Any = Certificate(*(_column(values) for values in zip(*certificates, strict=True)))
+    estimator.certificate_ = stacked
+    failed = [place for place, status in enumerate(statuses) if status != Status.CONVERGED]
+    estimator.fit_status_ = int(bool(failed))
+    if failed:
+        worst = float(max(stacked.relative_gap[place] for place in failed))
+        names = ", ".join(sorted({statuses[place].name for place in failed}))
+        early = (
+            f"Solver terminated early (max_iter={estimator.max_iter}). "
+            if getattr(estimator, "max_iter", -1) >= 0
+            else ""
+        )
+        warnings.warn(
+            f"{early}{len(failed)} of {len(statuses)} problem(s) ended as {names}, with a relative duality gap of up "
+            f"to {worst:.3g} (tol {estimator.tol:.3g}). Consider pre-processing your data with StandardScaler or "
+            "MinMaxScaler, a larger max_iter, a smaller C, or a larger tol.",
+            ConvergenceWarning,
+            stacklevel=4,
+        )
+
+
+def _column(values: Any) -> Any:
+    return np.array(values, np.float64)
+
+
+def dense(values: Any) -> np.ndarray:
+    """An array, of a sparse one its entries."""
+    return values.toarray() if sp.issparse(values) else np.asarray(values)

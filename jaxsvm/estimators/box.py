@@ -1,0 +1,205 @@
+"""Box problems of up to some thousand samples, many of them: one compiled program a size class, no driver between.
+
+`jaxsvm.fit` looks up four times a second, tells what it sees and changes its mind; for 325 problems of some hundred
+samples each, that takes longer than the problems. Here a whole solve, working sets and their certificate, is one
+program, which several threads call. It solves in float64 with kernel values as they come (float32 ones are LIBSVM's
+own choice), and stops by both rules: a relative duality gap of `tol`, and LIBSVM's, a violation of the optimality
+conditions of `tol`. What does not end so goes on in `jaxsvm.fit`.
+"""
+
+import functools
+import warnings
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array
+
+from jaxsvm.errors import ConvergenceWarning
+from jaxsvm.loop import fit
+from jaxsvm.problems.box import BoxProblem
+from jaxsvm.result import Certificate, Status
+from jaxsvm.solvers.working_set import WorkingSet
+from jaxsvm.solvers.working_set.block import pair_steps, single_steps
+from jaxsvm.solvers.working_set.members import ends
+
+LARGEST = 8192
+"""Samples of a problem that are solved here."""
+AT_ONCE = 512
+"""Samples of a problem with all kernel values at hand that are one working set."""
+STEPS_PER_SAMPLE = 500
+TIGHTEST = 1e-7
+MOST_SETS = 1000
+"""Working sets after which `jaxsvm.fit` goes on."""
+NO_LIMIT = 2**30
+NOTHING = 1e-12
+"""A violation, or a gap where the optimum is 0, that counts as none."""
+
+
+class BoxData(NamedTuple):
+    """`max q'a - a'Qa/2`, `0 <= a <= upper`, `c'a = e`, `Q_ij = y_i y_j (K_ij + offset)`, as NumPy arrays.
+
+    Attributes:
+        y: Signs, `(n,)`.
+        q: The linear term, `(n,)`.
+        upper: Upper bounds, `(n,)`; 0 for an absent sample.
+        c: Coefficients of the equality, `(n,)`, or None.
+        e: Its right-hand side.
+        start: A feasible point, `(n,)`, or None: 0 is one.
+        offset: 1.0 with a regularised bias, else 0.0.
+    """
+
+    y: np.ndarray
+    q: np.ndarray
+    upper: np.ndarray
+    c: np.ndarray | None
+    e: float = 0.0
+    start: np.ndarray | None = None
+    offset: float = 0.0
+
+
+class Solved(NamedTuple):
+    """What comes of it, as NumPy's.
+
+    Attributes:
+        dual_coef: Coefficients of the decision function, `y a`, `(n,)`.
+        bias: Its constant.
+        certificate: Of both.
+        steps: Pair steps.
+        status: How it ended.
+    """
+
+    dual_coef: np.ndarray
+    bias: float
+    certificate: Certificate
+    steps: int
+    status: Status
+
+
+def solve_box(
+    gram: Any, data: BoxData, tol: float, max_iter: int = -1, start_product: Any = None, floor: float = NOTHING
+) -> Solved:
+    """Solve a box problem; inside x64.
+
+    Args:
+        gram: Its Gram operator, of n points.
+        data: The problem.
+        tol: The relative duality gap, and the largest violation, that end it, > 0.
+        max_iter: A cap on pair steps, looked at between working sets; -1: none.
+        start_product: `K (y start)`, `(n,)`, where there is a start.
+        floor: Objectives below it count as 0: a gap is relative to no less.
+
+    Returns:
+        The answer, with a status other than CONVERGED where it is not certified to `tol`.
+    """
+    a = np.zeros(len(data.y)) if data.start is None else data.start
+    s = np.zeros(len(data.y)) if start_product is None else data.y * start_product
+    limit = NO_LIMIT if max_iter < 0 else max_iter
+    arrays = (data.y, data.q, data.upper, data.c, np.float64(data.e))
+    found = _solved(gram, arrays, a, s, np.float64(tol), np.int32(limit), np.float64(floor), data.offset)
+    alpha, dual_coef, bias, certificate, steps = jax.tree.map(np.asarray, found)
+    # Of a problem whose optimum is 0 the gap is relative to nothing.
+    certified = float(certificate.relative_gap) <= tol or float(certificate.primal - certificate.dual) <= tol * floor
+    if certified or steps >= limit:
+        status = Status.CONVERGED if certified else Status.MAX_STEPS
+        return Solved(dual_coef, float(bias), certificate, int(steps), status)
+    return solve_further(_problem(gram, arrays, data.offset), tol, alpha, int(steps))
+
+
+def solve_further(problem: Any, tol: float, init: Any = None, steps: int = 0) -> Solved:
+    """Solve a problem by `jaxsvm.fit` to a relative duality gap of `tol`; its warnings are left to the caller."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        found = fit(problem, tol=tol, init=init)
+    certificate = jax.tree.map(np.asarray, found.certificate)
+    steps += max(int(found.counters.toward), int(found.steps))
+    coef = np.asarray(found.dual_coef, np.float64)
+    return Solved(coef, float(found.bias), certificate, steps, Status(int(found.status)))
+
+
+def _problem(gram: Any, arrays: Any, offset: float) -> BoxProblem:
+    y, q, upper, c, e = arrays
+    y = jnp.asarray(y)
+    one = jnp.ones((), y.dtype)
+    return BoxProblem(
+        gram=gram,
+        y=y,
+        q=jnp.asarray(q),
+        upper=jnp.asarray(upper),
+        c=None if c is None else jnp.asarray(c),
+        e=jnp.asarray(e),
+        C=one,
+        constant=0 * one,
+        diagonal=gram.diag().astype(y.dtype) + offset,
+        mask=None,
+        feasible=one > 0,
+        offset=offset,
+    )
+
+
+@functools.partial(jax.jit, static_argnames="offset")
+def _solved(gram: Any, arrays: Any, a: Array, s: Array, tol: Array, limit: Array, floor: Array, offset: float) -> Any:
+    """Alpha, coefficients, bias, certificate and pair steps."""
+    problem = _problem(gram, arrays, offset)
+    solve = _at_once if gram.stored and problem.n <= AT_ONCE else _by_sets
+    a, s, steps = solve(problem, a, s, tol, limit, floor)
+    answer = problem.certified(a, s, a.dtype)
+    return answer.alpha, answer.dual_coef, answer.bias, answer.certificate, steps
+
+
+def _gap(problem: BoxProblem, a: Array, s: Array, floor: Array) -> tuple[Array, Array]:
+    """The violation, and the gap relative to the dual value or `floor`."""
+    top, bottom = ends(problem, a, s)
+    certificate = problem.certificate(a, s, (top + bottom) / 2 if problem.free_bias else None)
+    gap = (certificate.primal - certificate.dual) / jnp.maximum(jnp.abs(certificate.dual), floor)
+    return top - bottom, jnp.where(top - bottom <= NOTHING, 0, gap)
+
+
+def _at_once(problem: BoxProblem, a: Array, s: Array, tol: Array, limit: Array, floor: Array) -> tuple[Array, ...]:
+    """All samples are one working set; its violation is made smaller until the gap is small too."""
+    c = jnp.ones_like(a) if problem.c is None else problem.c
+    sign, end = problem.y / c, c * problem.upper
+    K = (problem.gram.K.astype(a.dtype) + problem.offset) * sign[:, None] * sign
+    low, high = jnp.minimum(0, end), jnp.maximum(0, end)
+    steps_of = pair_steps if problem.free_bias else single_steps
+
+    def turn(carry: tuple[Any, ...]) -> tuple[Any, ...]:
+        v, s, steps, violation, _ = carry
+        most = jnp.minimum(limit - steps, STEPS_PER_SAMPLE * problem.n)
+        v, more = steps_of(K, low, high, v, (problem.q - s) / c, violation, most)
+        s = c * (K @ v)
+        return v, s, steps + more, violation / 10, _gap(problem, _of(v), s, floor)[1]
+
+    def _of(v: Array) -> Array:
+        return jnp.where(v == end, problem.upper, jnp.clip(v / c, 0, problem.upper))
+
+    start = (c * a, s, jnp.zeros((), jnp.int32), tol, jnp.asarray(jnp.inf, a.dtype))
+    v, s, steps, _, _ = lax.while_loop(
+        lambda carry: (carry[4] > tol) & (carry[2] < limit) & (carry[3] > tol * TIGHTEST), turn, start
+    )
+    return _of(v), s, steps
+
+
+def _by_sets(problem: BoxProblem, a: Array, s: Array, tol: Array, limit: Array, floor: Array) -> tuple[Array, ...]:
+    """Working sets, whose kernel rows alone are looked at."""
+    size = set_size(problem.n)
+    solver = WorkingSet(tol=tol, size=size, fresh=size // 2)
+
+    def turn(carry: tuple[Any, Array]) -> tuple[Any, Array]:
+        state = solver.step(problem, carry[0])
+        return state, jnp.maximum(*_gap(problem, state.a, state.s, floor)) / tol
+
+    def goes_on(carry: tuple[Any, Array]) -> Array:
+        counters = carry[0].counters
+        return (carry[1] > 1) & (counters.steps < MOST_SETS) & (counters.toward < limit)
+
+    state = solver.begun(problem, {"a": a, "s": s, "exact": None, "parts": None})
+    state, _ = lax.while_loop(goes_on, turn, (state, jnp.asarray(jnp.inf, a.dtype)))
+    return state.a, state.s, state.counters.toward
+
+
+def set_size(n: int) -> int:
+    """Samples of a working set: measured on pairs of digits, letters and MNIST's classes."""
+    return 128 if n <= 1024 else 256 if n <= 4096 else 512

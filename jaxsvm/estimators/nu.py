@@ -1,0 +1,244 @@
+"""`NuSVC`: classification with a share nu of margin errors in place of C."""
+
+from numbers import Real
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array
+from sklearn.utils._param_validation import Interval
+
+from jaxsvm.errors import InputError
+from jaxsvm.estimators.box import Solved
+from jaxsvm.estimators.classifier import SVC
+from jaxsvm.estimators.training import Machine, Samples, size_class
+from jaxsvm.numerics.selection import entry, largest_packed
+from jaxsvm.problems.box import BoxProblem
+from jaxsvm.result import Status
+
+LARGEST = 16384
+"""Samples of a machine, whose kernel values are all stored."""
+TURN = 8
+"""Steps between looks at the violation."""
+TAU = 1e-12
+"""LIBSVM's floor of a curvature."""
+MOST_STEPS = 10_000_000
+TIGHTER = np.array([1.0, 0.1, 0.01, 1e-3])
+"""Violations, in units of `tol`, until the gap is below `tol` too."""
+
+
+class NuSVC(SVC):
+    """Support vector classification with a kernel, nu in place of C.
+
+    `min a'Qa / 2` over `0 <= a <= 1`, each class of a sum `nu n / 2` (Schoelkopf et al. 2000; LIBSVM's scale). Its
+    solution divided by its margin r is that of `SVC(C=1 / r)`, and this is how it is certified: `certificate_` is that
+    of the hinge problem at that C. Parameters and attributes are those of `sklearn.svm.NuSVC`.
+
+    Args:
+        nu: At most this share of the samples has margin errors, at least it is support; in (0, 1], up to twice the
+            share of the smaller class.
+        kernel: As for `SVC`.
+        degree: As for `SVC`.
+        gamma: As for `SVC`.
+        coef0: As for `SVC`.
+        shrinking: As for `SVC`.
+        probability: As for `SVC`.
+        tol: LIBSVM's largest violation, and the relative duality gap of the answer, > 0.
+        cache_size: As for `SVC`.
+        class_weight: As for `SVC`: weights of samples, in whose sums nu is a share.
+        verbose: As for `SVC`.
+        max_iter: As for `SVC`.
+        decision_function_shape: As for `SVC`.
+        break_ties: As for `SVC`.
+        random_state: As for `SVC`.
+
+    Attributes:
+        C_: What C each machine has the same solution at, a number a machine.
+
+    All others are those of `SVC`.
+    """
+
+    loss = "hinge"
+    bias = "free"
+    multi_class = "ovo"
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        **{
+            name: value
+            for name, value in SVC._parameter_constraints.items()
+            if name not in ("C", "loss", "bias", "multi_class")
+        },
+        "nu": [Interval(Real, 0.0, 1.0, closed="right")],
+    }
+
+    def __init__(
+        self,
+        *,
+        nu: float = 0.5,
+        kernel: Any = "rbf",
+        degree: int = 3,
+        gamma: Any = "scale",
+        coef0: float = 0.0,
+        shrinking: bool = True,
+        probability: bool = False,
+        tol: float = 1e-3,
+        cache_size: float = 200,
+        class_weight: Any = None,
+        verbose: bool = False,
+        max_iter: int = -1,
+        decision_function_shape: str = "ovr",
+        break_ties: bool = False,
+        random_state: Any = None,
+    ) -> None:
+        self.nu = nu
+        self.kernel = kernel
+        self.degree = degree
+        self.gamma = gamma
+        self.coef0 = coef0
+        self.shrinking = shrinking
+        self.probability = probability
+        self.tol = tol
+        self.cache_size = cache_size
+        self.class_weight = class_weight
+        self.verbose = verbose
+        self.max_iter = max_iter
+        self.decision_function_shape = decision_function_shape
+        self.break_ties = break_ties
+        self.random_state = random_state
+
+    @property
+    def _cost(self) -> float:
+        return 1.0
+
+    def _trained(self, data: Samples, machines: list[Machine]) -> list[Solved]:
+        found = [self._one(data, machine) for machine in machines]
+        self.C_ = np.array([C for _, C in found])
+        return [solved for solved, _ in found]
+
+    def _one(self, data: Samples, machine: Machine) -> tuple[Solved, float]:
+        """A machine's answer, and its C."""
+        n, size = machine.n, size_class(machine.n)
+        if n > LARGEST:
+            raise InputError(
+                f"X has {n} samples in two classes: NuSVC stores kernel values of up to {LARGEST}; use SVC with a C."
+            )
+        y, upper = machine.signs, machine.upper
+        budget = self.nu * upper.sum() / 2
+        if not all(0 < budget <= upper[y == sign].sum() for sign in (-1, 1)):
+            raise ValueError(
+                f"specified nu is infeasible: nu is {self.nu}, and at most twice the smaller class's share of the "
+                f"weights, {2 * min(upper[y == 1].sum(), upper[y == -1].sum()) / upper.sum():.6g}, is possible."
+            )
+        start = np.zeros(n)
+        for sign in (-1, 1):  # LIBSVM's: the first samples of each class, at their bounds
+            mine = y == sign
+            before = np.append(0, np.cumsum(upper[mine])[:-1])
+            start[mine] = np.clip(budget - before, 0, upper[mine])
+        y, upper, start = (np.append(v, np.full(size - n, fill)) for v, fill in ((y, 1), (upper, 0), (start, 0)))
+        with jax.enable_x64(True):
+            if data.K is None:
+                x = data.points(machine.parts)
+                operator = data.values.stored(_square(data.values.between(x, x), size))
+            else:
+                operator = data.operator(machine.parts, size)
+            limit = MOST_STEPS if self.max_iter < 0 else self.max_iter
+            found: Any = None
+            steps, certified = 0, False
+            for violation in self.tol * TIGHTER:
+                found = _solved(operator.K, y, upper, start, np.float64(violation), np.int32(limit - steps))
+                found = jax.tree.map(np.asarray, found)
+                start, steps = found[0], steps + int(found[-1])
+                certified = bool(found[-2].relative_gap <= self.tol)
+                if certified or steps >= limit:
+                    break
+        _, coef, bias, C, certificate, _ = found
+        status = Status.CONVERGED if certified else Status.MAX_STEPS
+        return Solved(coef[:n], float(bias), certificate, steps, status), float(C)
+
+
+def _square(K: np.ndarray, size: int) -> np.ndarray:
+    out = np.zeros((size, size), K.dtype)
+    out[: len(K), : len(K)] = K
+    return out
+
+
+@jax.jit
+def _solved(K: Array, y: Array, upper: Array, a: Array, tol: Array, limit: Array) -> Any:
+    """The point, coefficients, bias, C, certificate, steps; by second-order selection of pairs within a class."""
+    D = jnp.diagonal(K).astype(a.dtype)
+    positive, infinity = y > 0, jnp.inf
+
+    def gradient_of(a: Array) -> Array:
+        return y * (K.astype(a.dtype) @ (y * a))
+
+    def ends_of(s: Array, a: Array, mine: Array) -> tuple[Array, Array]:
+        """The largest `-s` that can grow, and the smallest that can shrink, of a class."""
+        return (
+            jnp.where(mine & (a < upper), -s, -infinity).max(),
+            jnp.where(mine & (a > 0), -s, infinity).min(),
+        )
+
+    def look(s: Array, a: Array) -> tuple[Array, Array]:
+        """The middle of each sample's class, and the larger violation of both."""
+        ends = [ends_of(s, a, mine) for mine in (positive, ~positive)]
+        # Where a class is full, or one sample of it moves, nothing violates.
+        widths = [jnp.where(jnp.isfinite(top - bottom), top - bottom, 0) for top, bottom in ends]
+        middles = [jnp.where(jnp.isfinite(top - bottom), (top + bottom) / 2, 0) for top, bottom in ends]
+        return jnp.where(positive, *middles), jnp.maximum(*widths)
+
+    def pair(_: Any, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        a, s, middle = carry
+        i = largest_packed(jnp.where(a < upper, -s - middle, -infinity))
+        row_i = y * entry(y, i) * lax.dynamic_index_in_dim(K, i, keepdims=False)
+        descent = s - entry(s, i)
+        curvature = jnp.maximum(entry(D, i) + D - 2 * row_i, TAU)
+        usable = (a > 0) & (descent > 0) & (y == entry(y, i))
+        j = largest_packed(jnp.where(usable, descent * descent / curvature, -1))
+        room_i, room_j = entry(upper, i) - entry(a, i), entry(a, j)
+        t = jnp.minimum(entry(descent, j) / entry(curvature, j), jnp.minimum(room_i, room_j))
+        moves = entry(usable, j) & (room_i > 0)
+        t = jnp.where(moves, t, 0)
+        a_i = jnp.where(moves & (t >= room_i), entry(upper, i), entry(a, i) + t)
+        a_j = jnp.where(moves & (t >= room_j), 0, entry(a, j) - t)
+        row_j = y * entry(y, j) * lax.dynamic_index_in_dim(K, j, keepdims=False)
+        a = a.at[i].set(a_i).at[j].set(jnp.where(moves, a_j, a.at[i].set(a_i)[j]))
+        return a, s + t * (row_i - row_j), middle
+
+    def turn(carry: Any) -> Any:
+        a, s, steps, _ = carry
+        middle, _ = look(s, a)
+        a, s, _ = lax.fori_loop(0, TURN, pair, (a, s, middle))
+        return a, s, steps + TURN, look(s, a)[1]
+
+    s = gradient_of(a)
+    start = (a, s, jnp.zeros((), jnp.int32), look(s, a)[1])
+    a, _, steps, _ = lax.while_loop(lambda carry: (carry[3] > tol) & (carry[2] < limit), turn, start)
+    s = gradient_of(a)
+
+    def margin_of(mine: Array) -> Array:
+        free = mine & (a > 0) & (a < upper)
+        top, bottom = ends_of(s, a, mine)
+        middle = jnp.where(jnp.isfinite(bottom), (top + bottom) / 2, top)
+        between = jnp.where(jnp.isfinite(top), middle, bottom)
+        return jnp.where(free.any(), jnp.where(free, s, 0).sum() / jnp.maximum(free.sum(), 1), -between)
+
+    r = (margin_of(positive) + margin_of(~positive)) / 2
+    one = jnp.ones((), a.dtype)
+    problem = BoxProblem(
+        gram=None,
+        y=y,
+        q=jnp.ones_like(a),
+        upper=upper / r,
+        c=y,
+        e=0 * one,
+        C=1 / r,
+        constant=0 * one,
+        diagonal=D,
+        mask=None,
+        feasible=one > 0,
+        offset=0.0,
+    )
+    answer = problem.certified(a / r, s / r, a.dtype)
+    return a, answer.dual_coef, answer.bias, 1 / r, answer.certificate, steps

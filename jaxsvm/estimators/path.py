@@ -1,0 +1,202 @@
+"""`SVCPath`: C by cross-validation, all values and folds in one computation."""
+
+from numbers import Integral
+from typing import Any, ClassVar
+
+import jax
+import numpy as np
+from sklearn.base import _fit_context
+from sklearn.model_selection import check_cv
+from sklearn.utils._param_validation import Interval
+
+from jaxsvm.estimators.classifier import SVC
+from jaxsvm.estimators.multiclass import class_slices, coefficients_of_pairs, decisions_of_pairs, pairs, votes
+from jaxsvm.estimators.training import Machine, Samples, size_class, train
+from jaxsvm.gram.build import gram as gram_of
+from jaxsvm.model_selection.cross_validation import C_grid, cross_validate
+from jaxsvm.numerics.sizes import LARGEST
+from jaxsvm.problems.squared_hinge import svm_problem
+
+RANGE = (1e-2, 1e3)
+"""Of C, where nobody says."""
+
+
+class SVCPath(SVC):
+    """Support vector classification whose C is chosen by cross-validation, as `LassoCV` chooses its alpha.
+
+    All values of C and all folds share one kernel matrix and the compiled programs; every fit is certified.
+
+    Args:
+        Cs: Values of C, or how many of a grid: from 0.01 to 1,000, or with the squared hinge as the data propose
+            (`jaxsvm.C_grid`).
+        cv: Folds: a number, a splitter of scikit-learn, or pairs of indices.
+        kernel: As for `SVC`.
+        degree: As for `SVC`.
+        gamma: As for `SVC`.
+        coef0: As for `SVC`.
+        loss: "hinge" (all pairs of classes), or "squared_hinge" (`C max(0, 1 - y f)^2`, each class against the rest, by
+            `jaxsvm.cross_validate`: for thousands of samples and fine grids of C).
+        bias: "free", "regularized" or "none".
+        one_standard_error: Whether C is the smallest whose mean score is within one standard error of the best.
+        tol: The relative duality gap that every fit is certified to, > 0.
+        class_weight: As for `SVC`.
+        decision_function_shape: As for `SVC`.
+
+    Attributes:
+        C_: The value chosen.
+        Cs_: The values tried, increasing, `(c,)`.
+        scores_: Accuracy of each fold at each value, `(folds, c)`.
+        mean_score_: Its mean over folds, `(c,)`.
+        standard_error_: Of that mean, `(c,)`.
+
+    All others are those of `SVC` at `C_`, trained on all samples.
+    """
+
+    probability = False
+    break_ties = False
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        **{
+            name: SVC._parameter_constraints[name]
+            for name in ("kernel", "degree", "gamma", "coef0", "loss", "bias", "tol", "class_weight")
+        },
+        "decision_function_shape": SVC._parameter_constraints["decision_function_shape"],
+        "Cs": [Interval(Integral, 1, None, closed="left"), "array-like"],
+        "cv": ["cv_object"],
+        "one_standard_error": ["boolean"],
+    }
+
+    def __init__(
+        self,
+        *,
+        Cs: Any = 20,  # noqa: N803
+        cv: Any = 5,
+        kernel: Any = "rbf",
+        degree: int = 3,
+        gamma: Any = "scale",
+        coef0: float = 0.0,
+        loss: str = "hinge",
+        bias: str = "free",
+        one_standard_error: bool = False,
+        tol: float = 1e-3,
+        class_weight: Any = None,
+        decision_function_shape: str = "ovr",
+    ) -> None:
+        self.Cs = Cs
+        self.cv = cv
+        self.kernel = kernel
+        self.degree = degree
+        self.gamma = gamma
+        self.coef0 = coef0
+        self.loss = loss
+        self.bias = bias
+        self.one_standard_error = one_standard_error
+        self.tol = tol
+        self.class_weight = class_weight
+        self.decision_function_shape = decision_function_shape
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "SVCPath":
+        """Choose C and train with it; arguments as for `SVC.fit`."""
+        super().fit(X, y, sample_weight)
+        return self
+
+    @property
+    def _cost(self) -> float:
+        return 1.0  # until it is chosen
+
+    @property
+    def multi_class(self) -> str:
+        """All pairs of classes with a hinge, each against the rest with its square."""
+        return "ovo" if self.loss == "hinge" else "ovr"
+
+    def _trained(self, data: Samples, machines: list[Machine]) -> Any:
+        classes, weight = _classes_of(machines, len(self.classes_))
+        codes = np.repeat(np.arange(len(classes)), [part.stop - part.start for part in classes])
+        splitter: Any = check_cv(self.cv, self._codes, classifier=True)
+        place = np.full(len(self._codes), -1)  # of samples as they came among those that are sorted by class
+        place[self._order] = np.arange(len(codes))
+        dealt = [
+            tuple(part[part >= 0] for part in (place[train], place[test]))
+            for train, test in splitter.split(np.zeros(len(place)), self._codes)
+        ]
+        if self.loss == "hinge":
+            right = self._right_by_pairs(data, codes, weight, dealt)
+        else:
+            with jax.enable_x64(True):
+                right = self._right_against_rest(data, classes, codes, weight, dealt)
+        self._choose(right, weight, dealt)
+        return super()._trained(data, [machine._replace(upper=self.C_ * machine.upper) for machine in machines])
+
+    def _choose(self, right: np.ndarray, weight: np.ndarray, dealt: Any) -> None:
+        """Set `C_` and what it was chosen by, of whether each sample was told right when left out, `(c, n)`."""
+        self.scores_ = np.array([np.average(right[:, test], axis=1, weights=weight[test]) for _, test in dealt])
+        self.mean_score_ = self.scores_.mean(axis=0)
+        spread = self.scores_.std(axis=0, ddof=1) if len(dealt) > 1 else 0 * self.mean_score_
+        self.standard_error_ = spread / np.sqrt(len(dealt))
+        best = int(self.mean_score_.argmax())
+        if self.one_standard_error:
+            best = int((self.mean_score_ >= self.mean_score_[best] - self.standard_error_[best]).argmax())
+        self.C_ = float(self.Cs_[best])
+
+    def _right_by_pairs(self, data: Samples, codes: np.ndarray, weight: np.ndarray, dealt: Any) -> np.ndarray:
+        """Every fold and value of C by small problems, whose kernel values are parts of one matrix."""
+        k = len(self.classes_)
+        self.Cs_ = np.sort(np.asarray(self.Cs, float).ravel()) if np.ndim(self.Cs) else np.geomspace(*RANGE, self.Cs)
+        K = data.values.between(data.x, data.x) if data.K is None else data.K
+        right = np.zeros((len(self.Cs_), len(codes)), bool)
+        for train_rows, test in dealt:
+            rows = np.sort(train_rows)
+            classes = class_slices(codes[rows], k)
+            machines = pairs(classes, weight[rows])
+            part = Samples(data.values, None, np.ascontiguousarray(K[np.ix_(rows, rows)]), False)
+            between, sizes = K[np.ix_(test, rows)], np.bincount(codes[rows], minlength=k)
+            for place, C in enumerate(self.Cs_):
+                asked = [machine._replace(upper=C * machine.upper) for machine in machines]
+                solved = train(part, asked, loss="hinge", bias=self.bias, tol=self.tol, max_iter=-1)
+                bias = np.array([one.bias for one in solved])
+                decisions = decisions_of_pairs(between, coefficients_of_pairs(classes, solved), sizes, bias)
+                right[place, test] = votes(decisions, k) == codes[test]
+        return right
+
+    def _right_against_rest(
+        self, data: Samples, classes: list[slice], codes: np.ndarray, weight: np.ndarray, dealt: Any
+    ) -> np.ndarray:
+        """Every fold and value of C of a class against the rest in one computation."""
+        n = len(codes)
+        size = size_class(n) if n <= LARGEST else n
+        if data.K is None:
+            operator = gram_of(data.values.kernel, data.x, store=True)
+        else:
+            operator = data.operator((slice(0, n),), size)
+        size = operator.n
+        scale = 2 * float(weight.max())
+        there = np.append(weight / weight.max(), np.zeros(size - n))
+        masks = [(np.isin(np.arange(size), train), np.isin(np.arange(size), test)) for train, test in dealt]
+        found = []
+        for one in [0] if len(classes) == 2 else range(len(classes)):
+            y = np.append(np.where(codes == one, 1.0, -1.0), np.ones(size - n))
+            problem = svm_problem(operator, y, 1.0, bias=self.bias, sample_weight=there)
+            if not found:
+                given = np.ravel(np.asarray(self.Cs, float)) if np.ndim(self.Cs) else C_grid(problem, self.Cs) / scale
+                self.Cs_ = np.sort(given)
+            fits = cross_validate(problem, self.Cs_ * scale, masks, tol=self.tol).fits
+            values = np.zeros((len(self.Cs_), n))
+            for fold, (_, test) in enumerate(dealt):
+                values[:, test] = np.asarray(fits.margins[fold])[:, test] * y[test]
+            found.append(values)
+        return (found[0] > 0) == (codes == 0) if len(classes) == 2 else np.argmax(found, axis=0) == codes
+
+
+def _classes_of(machines: list[Machine], k: int) -> tuple[list[slice], np.ndarray]:
+    """Where the samples of each class lie, and the weight of each sample."""
+    found: dict[Any, tuple[slice, np.ndarray]] = {}
+    for machine in machines:
+        start = 0
+        for part in machine.parts:
+            stop = start + part.stop - part.start
+            found[part.start, part.stop] = (part, machine.upper[start:stop])
+            start = stop
+    ordered = [found[key] for key in sorted(found)]
+    assert len(ordered) == k
+    return [part for part, _ in ordered], np.concatenate([weight for _, weight in ordered])

@@ -1,0 +1,194 @@
+"""Training samples of a classifier, and the machines of two classes that are trained on parts of them.
+
+Samples lie sorted by class. Where there are few of them all their kernel values are computed once, and each machine
+takes its part; else machines compute the rows they need. Machines of like sizes share one compiled program, and as many
+threads as there are cores call it.
+"""
+
+import concurrent.futures
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import scipy.sparse as sp
+
+from jaxsvm.estimators.box import LARGEST, BoxData, Solved, solve_box, solve_further
+from jaxsvm.estimators.kernel_values import FEW, KernelValues, padded_rows
+from jaxsvm.gram.build import gram as gram_of
+from jaxsvm.kernels import RBF, Precomputed
+from jaxsvm.numerics.distances import NEAR
+from jaxsvm.problems.box import hinge_problem
+from jaxsvm.problems.squared_hinge import svm_problem
+
+WHOLE = 4096
+"""Samples whose kernel values are all computed at once."""
+SINGLE = 1e-5
+"""Tolerances down to which kernel values are computed and held in float32, as LIBSVM holds them."""
+
+
+class Samples(NamedTuple):
+    """What machines are trained on: kernel values, or points to compute them from.
+
+    Attributes:
+        values: The kernel.
+        x: Points, `(n, d)` dense and moved to where distances keep digits, or sparse; None where values are all.
+        K: All kernel values, `(n, n)`, or None.
+        near: Whether the points are near the origin, see `jaxsvm.numerics.distances.place`.
+    """
+
+    values: KernelValues
+    x: Any
+    K: np.ndarray | None
+    near: bool
+
+    def operator(self, parts: Sequence[slice], size: int) -> Any:
+        """The Gram operator of the samples in these slices, and absent ones up to `size`; inside x64."""
+        if self.K is None:
+            return self.values.on_demand(padded_rows(self.points(parts), size), self.near)
+        K, low = np.zeros((size, size), self.K.dtype), 0
+        for rows in parts:
+            left = 0
+            for columns in parts:
+                block = self.K[rows, columns]
+                K[low : low + block.shape[0], left : left + block.shape[1]] = block
+                left += block.shape[1]
+            low += rows.stop - rows.start
+        return self.values.stored(K)
+
+    def points(self, parts: Sequence[slice]) -> Any:
+        """The points in these slices."""
+        return (sp.vstack if sp.issparse(self.x) else np.concatenate)([self.x[part] for part in parts])
+
+
+def samples(values: KernelValues, X: Any, tol: float) -> Samples:  # noqa: N803
+    """Samples of an estimator that is to be trained to `tol`.
+
+    Args:
+        values: The kernel.
+        X: Points, `(n, d)`; kernel values `(n, n)` where the kernel is precomputed or a function of two sets.
+        tol: The relative gap.
+    """
+    n = X.shape[0]
+    if values.by_values:
+        return Samples(values, None, np.asarray(X), False)
+    if sp.issparse(X) and n > LARGEST:
+        return Samples(values, X, None, False)
+    if sp.issparse(X):
+        return Samples(values, None, np.ascontiguousarray(values.between(X, X)), False)
+    if n * n <= FEW:
+        return Samples(values, X, values.between(X, X), False)
+    dtype = np.dtype(np.float32) if tol >= SINGLE else X.dtype
+    mean = X.mean(axis=0, dtype=np.float64) if values.kernel.stationary else 0.0
+    x = (X - mean).astype(dtype)
+    near = isinstance(values.kernel, RBF) and float(values.kernel.gamma * np.einsum("ij,ij->i", x, x).max()) <= NEAR**2
+    return Samples(values, x, values.between(x, x) if n <= WHOLE else None, near)
+
+
+class Machine(NamedTuple):
+    """A problem of two classes.
+
+    Attributes:
+        parts: Its samples, as slices: the first is its positive class, the others are its negative one.
+        upper: Their costs `C_i`, `(q,)`.
+    """
+
+    parts: tuple[slice, ...]
+    upper: np.ndarray
+    positive: int = 1
+
+    @property
+    def n(self) -> int:
+        """How many samples."""
+        return len(self.upper)
+
+    @property
+    def signs(self) -> np.ndarray:
+        """+1 and -1, `(q,)`."""
+        lengths = [part.stop - part.start for part in self.parts]
+        return np.repeat([1.0] * self.positive + [-1.0] * (len(self.parts) - self.positive), lengths)
+
+
+def train(
+    data: Samples, machines: Sequence[Machine], *, loss: str, bias: str, tol: float, max_iter: int
+) -> list[Solved]:
+    """Train machines of two classes.
+
+    Args:
+        data: Their samples.
+        machines: What each is to tell apart.
+        loss: "hinge" or "squared_hinge" (of costs `C_i max(0, 1 - y f)^2`, as scikit-learn's `LinearSVC` counts).
+        bias: "free", "regularized" or "none".
+        tol: The relative duality gap of each, > 0.
+        max_iter: A cap on steps of each; -1: none.
+    """
+
+    def solve(machine: Machine) -> Solved:
+        with jax.enable_x64(True):
+            if loss == "hinge" and machine.n <= LARGEST:
+                return _small(data, machine, bias, tol, max_iter)
+            return _any(data, machine, loss, bias, tol)
+
+    if loss == "hinge":
+        return in_threads(solve, machines, key=lambda machine: size_class(machine.n))
+    return [solve(machine) for machine in machines]
+
+
+def _small(data: Samples, machine: Machine, bias: str, tol: float, max_iter: int) -> Solved:
+    n, size = machine.n, size_class(machine.n)
+    upper, y = np.zeros(size), np.ones(size)
+    upper[:n], y[:n] = machine.upper, machine.signs
+    c = y if bias == "free" else None
+    problem = BoxData(y, np.ones(size), upper, c, offset=float(bias == "regularized"))
+    found = solve_box(data.operator(machine.parts, size), problem, tol, max_iter)
+    return found._replace(dual_coef=found.dual_coef[:n])
+
+
+def _any(data: Samples, machine: Machine, loss: str, bias: str, tol: float) -> Solved:
+    """By `jaxsvm.fit`."""
+    n = machine.n
+    if data.K is not None:
+        operator = data.operator(machine.parts, size_class(n) if n <= LARGEST else n)
+    else:
+        operator = gram_of(data.values.kernel, data.points(machine.parts))
+    weight, y = np.zeros(operator.n), np.ones(operator.n)
+    top = float(machine.upper.max())
+    weight[:n], y[:n] = machine.upper / top, machine.signs
+    make, C = (hinge_problem, top) if loss == "hinge" else (svm_problem, 2 * top)
+    found = solve_further(make(operator, y, C, bias=bias, sample_weight=weight), tol)
+    return found._replace(dual_coef=found.dual_coef[:n])
+
+
+def whole_operator(data: Samples) -> Any:
+    """The Gram operator of all samples as the library makes it; inside x64."""
+    if data.K is not None:
+        return gram_of(Precomputed(), data.K)
+    return gram_of(data.values.kernel, data.x)
+
+
+def in_threads(function: Callable[[Any], Any], items: Sequence[Any], key: Callable[[Any], Any]) -> list[Any]:
+    """`function` of each item, in order; the first of each kind of item before the others: it compiles.
+
+    Args:
+        function: Of one item.
+        items: The items.
+        key: Which items share a compiled program.
+    """
+    workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if jax.default_backend() != "cpu" or workers < 2 or len(items) < 2:
+        return [function(item) for item in items]
+    first = {key(items[place]): place for place in reversed(range(len(items)))}.values()
+    found: dict[int, Any] = {}
+    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+        for batch in (list(first), [place for place in range(len(items)) if place not in set(first)]):
+            found.update(zip(batch, pool.map(function, [items[place] for place in batch]), strict=True))
+    return [found[place] for place in range(len(items))]
+
+
+def size_class(n: int) -> int:
+    """How many samples n are padded to: 64, 96, 128, 192, 256, ..., two sizes a power of two."""
+    size = 64
+    while size < n:
+        size = size * 3 // 2 if size & (size - 1) == 0 else size * 4 // 3
+    return size

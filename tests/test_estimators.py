@@ -1,0 +1,246 @@
+"""Estimators: scikit-learn's answers, attributes and habits; few sizes, so that few programs are compiled."""
+
+import pickle
+import subprocess
+import sys
+import warnings
+
+import jax
+import numpy as np
+import pytest
+from sklearn import svm
+from sklearn.base import clone
+from sklearn.datasets import load_diabetes, load_iris
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from jaxsvm import estimators, kernels
+from jaxsvm.estimators import box
+
+X, Y = load_iris(return_X_y=True)
+X2, Y2 = X[Y > 0], Y[Y > 0]
+XR, YR = (part[:60] for part in load_diabetes(return_X_y=True))
+
+WEIGHTS = (
+    "gamma='scale' is of the points without their weights, as scikit-learn's, and answers are exact to `tol`, not 1e-7"
+)
+STOCHASTIC = "twenty passes of a stochastic solver: steps are not made for losses that differ by 1e7"
+INFEASIBLE = "nu=0.5 is infeasible for the classes' weights in this check, and says so"
+EXPECTED = {
+    "check_sample_weight_equivalence_on_dense_data": WEIGHTS,
+    "check_sample_weight_equivalence_on_sparse_data": WEIGHTS,
+}
+"""Checks of scikit-learn that fail for a reason; it lists the same for its own `svm`."""
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"C": 10.0, "gamma": 0.5}, {"kernel": "poly", "coef0": 1.0}, {"kernel": "linear"}],
+    ids=str,
+)
+def test_svc_of_three_classes_agrees_with_scikit_learns(options):
+    """Support, coefficients in LIBSVM's layout, constants, both shapes of decision values."""
+    theirs, ours = svm.SVC(tol=1e-6, **options).fit(X, Y), estimators.SVC(tol=1e-6, **options).fit(X, Y)
+    np.testing.assert_array_equal(ours.predict(X), theirs.predict(X))
+    np.testing.assert_array_equal(ours.n_support_, theirs.n_support_)
+    np.testing.assert_array_equal(ours.support_, theirs.support_)
+    np.testing.assert_allclose(ours.dual_coef_.sum(axis=1), theirs.dual_coef_.sum(axis=1), atol=1e-3)
+    for shape in ("ovo", "ovr"):
+        mine = ours.set_params(decision_function_shape=shape).decision_function(X)
+        np.testing.assert_allclose(
+            mine, theirs.set_params(decision_function_shape=shape).decision_function(X), atol=1e-3
+        )
+    assert ours.certificate_.relative_gap.max() <= 1e-6
+    assert ours.dual_coef_.shape == theirs.dual_coef_.shape
+    assert ours.n_iter_.shape == theirs.n_iter_.shape
+
+
+def test_svc_of_two_classes_has_scikit_learns_signs():
+    theirs, ours = svm.SVC(kernel="linear", tol=1e-6).fit(X2, Y2), estimators.SVC(kernel="linear", tol=1e-6).fit(X2, Y2)
+    for name in ("dual_coef_", "intercept_", "coef_"):
+        np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name), atol=2e-4)
+    np.testing.assert_allclose(ours.decision_function(X2), theirs.decision_function(X2), atol=1e-4)
+
+
+def test_kernel_matrices_functions_of_two_sets_and_own_kernels_are_the_kernel_by_name():
+    reference = estimators.SVC(gamma=0.5).fit(X, Y).decision_function(X)
+
+    def rbf(x, z):
+        return np.exp(-0.5 * ((x[:, None] - z) ** 2).sum(axis=2))
+
+    for kernel, points in (("precomputed", rbf(X, X)), (rbf, X), (kernels.RBF(0.5), X)):
+        fitted = estimators.SVC(kernel=kernel).fit(points, Y)
+        np.testing.assert_allclose(fitted.decision_function(points), reference, atol=1e-5)
+
+
+def test_sparse_and_float32_points_are_the_dense_ones():
+    import scipy.sparse as sp
+
+    dense = estimators.SVC().fit(X, Y)
+    sparse = estimators.SVC().fit(sp.csr_array(X), Y)
+    np.testing.assert_allclose(sparse.decision_function(sp.csr_array(X)), dense.decision_function(X), atol=1e-3)
+    assert sp.issparse(sparse.dual_coef_) and sp.issparse(sparse.support_vectors_)
+    single = estimators.SVC().fit(X.astype(np.float32), Y)
+    np.testing.assert_allclose(single.decision_function(X.astype(np.float32)), dense.decision_function(X), atol=1e-3)
+
+
+def test_blocks_of_a_compiled_program_are_the_values_by_numpy(monkeypatch):
+    from jaxsvm.estimators import kernel_values, training
+
+    reference = estimators.SVC(tol=1e-6).fit(X, Y)
+    for module in (kernel_values, training):
+        monkeypatch.setattr(module, "FEW", 0)
+    monkeypatch.setattr(training, "WHOLE", 0)
+    rows = estimators.SVC(tol=1e-6).fit(X, Y)
+    np.testing.assert_allclose(rows.decision_function(X), reference.decision_function(X), atol=1e-4)
+
+
+def test_weights_of_samples_and_classes_multiply_c():
+    weight = np.where(Y2 == 1, 2.0, 0.5)
+    by_sample = estimators.SVC(gamma=0.5, tol=1e-8).fit(X2, Y2, sample_weight=weight)
+    by_class = estimators.SVC(gamma=0.5, tol=1e-8, class_weight={1: 2.0, 2: 0.5}).fit(X2, Y2)
+    np.testing.assert_allclose(by_sample.decision_function(X2), by_class.decision_function(X2), atol=1e-6)
+    absent = estimators.SVC(gamma=0.5, tol=1e-8).fit(X2, Y2, sample_weight=np.arange(len(X2)) % 4 > 0)
+    kept = np.arange(len(X2)) % 4 > 0
+    there = estimators.SVC(gamma=0.5, tol=1e-8).fit(X2[kept], Y2[kept])
+    np.testing.assert_allclose(absent.decision_function(X2), there.decision_function(X2), atol=1e-6)
+
+
+@pytest.mark.parametrize("options", [{}, {"C": 100.0}, {"epsilon": 200.0}], ids=str)
+def test_svr_agrees_with_scikit_learns(options):
+    theirs, ours = svm.SVR(tol=1e-6, **options).fit(XR, YR), estimators.SVR(tol=1e-6, **options).fit(XR, YR)
+    np.testing.assert_allclose(ours.predict(XR), theirs.predict(XR), atol=1e-3)
+    assert ours.fit_status_ == 0 and ours.n_support_.shape == theirs.n_support_.shape
+
+
+def test_one_class_machine_agrees_with_scikit_learns():
+    theirs, ours = svm.OneClassSVM(nu=0.2, tol=1e-6).fit(XR), estimators.OneClassSVM(nu=0.2, tol=1e-6).fit(XR)
+    np.testing.assert_allclose(ours.decision_function(XR), theirs.decision_function(XR), atol=1e-4)
+    np.testing.assert_allclose(ours.offset_, theirs.offset_, rtol=1e-5)
+    objective = ours.dual_coef_ @ np.exp(-ours._gamma * ((XR[ours.support_][:, None] - XR[ours.support_]) ** 2).sum(2))
+    np.testing.assert_allclose(-(objective @ ours.dual_coef_.T) / 2, ours.certificate_.dual, rtol=1e-6)
+
+
+def test_nu_svc_agrees_with_scikit_learns_and_is_the_svc_of_its_c():
+    theirs, ours = svm.NuSVC(nu=0.3, tol=1e-6).fit(X2, Y2), estimators.NuSVC(nu=0.3, tol=1e-6).fit(X2, Y2)
+    np.testing.assert_allclose(ours.decision_function(X2), theirs.decision_function(X2), atol=1e-3)
+    same = estimators.SVC(C=ours.C_[0], tol=1e-7).fit(X2, Y2)
+    np.testing.assert_allclose(ours.decision_function(X2), same.decision_function(X2), atol=1e-3)
+    with pytest.raises(ValueError, match="nu is infeasible"):
+        estimators.NuSVC(nu=0.9).fit(X[20:], Y[20:])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
+def test_linear_svc_agrees_with_scikit_learns(loss):
+    theirs = svm.LinearSVC(loss=loss, tol=1e-8, max_iter=10**6).fit(X, Y)
+    ours = estimators.LinearSVC(loss=loss, tol=1e-8).fit(X, Y)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-3)
+    np.testing.assert_allclose(ours.intercept_, theirs.intercept_, atol=1e-3)
+
+
+def test_estimators_pickle_clone_and_hold_no_arrays_of_jax():
+    for fitted in (estimators.SVC().fit(X, Y), estimators.SVR().fit(XR, YR), estimators.PegasosClassifier().fit(X, Y)):
+        leaves = jax.tree.leaves(vars(fitted))
+        assert not any(isinstance(leaf, jax.Array) for leaf in leaves)
+        points = XR if isinstance(fitted, estimators.SVR) else X
+        np.testing.assert_array_equal(pickle.loads(pickle.dumps(fitted)).predict(points), fitted.predict(points))
+        assert clone(fitted).get_params() == fitted.get_params()
+
+
+def test_a_grid_search_compiles_nothing_that_a_fit_of_its_size_has_compiled():
+    estimators.SVC().fit(X[:120], np.arange(120) % 3)
+    before = box._solved._cache_size()
+    grid = {"svc__C": [0.1, 1.0, 10.0], "svc__gamma": [0.01, 0.1, 1.0]}
+    search = GridSearchCV(make_pipeline(StandardScaler(), estimators.SVC()), grid, cv=5).fit(X, Y)
+    assert box._solved._cache_size() == before
+    assert search.best_score_ > 0.95
+
+
+def test_a_chosen_c_is_the_best_of_the_folds():
+    Cs = [0.01, 1.0, 100.0]
+    path = estimators.SVCPath(Cs=Cs, cv=3, gamma=0.5).fit(X, Y)
+    assert path.scores_.shape == (3, 3) and path.Cs_[path.mean_score_.argmax()] == path.C_
+    grid = GridSearchCV(estimators.SVC(gamma=0.5), {"C": Cs}, cv=3).fit(X, Y)
+    np.testing.assert_allclose(path.mean_score_, grid.cv_results_["mean_test_score"])
+    same = estimators.SVC(C=path.C_, gamma=0.5).fit(X, Y)
+    np.testing.assert_allclose(path.decision_function(X), same.decision_function(X), atol=1e-8)
+
+
+def test_probabilities_are_calibrated_on_samples_left_out():
+    fitted = estimators.SVC(probability=True, random_state=0).fit(X, Y)
+    probabilities = fitted.predict_proba(X)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1)
+    assert (probabilities.argmax(axis=1) == Y).mean() > 0.9
+    assert not hasattr(estimators.SVC(), "predict_proba")
+
+
+def test_a_stream_is_learned_in_parts_of_any_length():
+    points = StandardScaler().fit_transform(X)
+    stream = estimators.PegasosClassifier(alpha=1e-3, batch=32)
+    for part in range(60):
+        rows = np.random.default_rng(part).permutation(len(X))[: 40 + part]
+        stream.partial_fit(points[rows], Y[rows], classes=[0, 1, 2])
+    assert stream.score(points, Y) > 0.9 and stream.coef_.shape == (3, 4)
+
+
+def test_a_fit_that_is_cut_short_warns_with_its_gap():
+    with pytest.warns(ConvergenceWarning, match="relative duality gap of up to"):
+        fitted = estimators.SVC(C=1e4, kernel="linear", max_iter=1, tol=1e-9).fit(X[:, :2], Y)
+    assert fitted.fit_status_ == 1
+
+
+def test_names_of_columns_are_kept():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(X, columns=["a", "b", "c", "d"])
+    fitted = estimators.SVC().fit(frame, Y)
+    assert list(fitted.feature_names_in_) == ["a", "b", "c", "d"]
+    with pytest.raises(ValueError, match="feature names"):
+        fitted.predict(frame[["b", "a", "c", "d"]])
+
+
+def test_without_scikit_learn_the_library_imports_and_estimators_say_what_to_install():
+    program = (
+        "import sys; sys.modules['sklearn'] = None\n"
+        "import jaxsvm\n"
+        "try: import jaxsvm.estimators\n"
+        "except ImportError as error: print(error)\n"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert 'pip install "jaxsvm[sklearn]"' in run.stdout
+
+
+ALL = {
+    "SVC": estimators.SVC(),
+    "SVC, precomputed": estimators.SVC(kernel="precomputed"),
+    "SVC, against the rest": estimators.SVC(multi_class="ovr"),
+    "SVC, squared hinge": estimators.SVC(loss="squared_hinge"),
+    "NuSVC": estimators.NuSVC(),
+    "SVR": estimators.SVR(),
+    "OneClassSVM": estimators.OneClassSVM(),
+    "LinearSVC": estimators.LinearSVC(),
+    "SVCPath": estimators.SVCPath(Cs=3, cv=2),
+    "SBPClassifier": estimators.SBPClassifier(steps=200),
+    "PegasosClassifier": estimators.PegasosClassifier(alpha=1e-3, batch=16),
+    "CoresetSVC": estimators.CoresetSVC(),
+    "NystroemSVC": estimators.NystroemSVC(n_components=30),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALL)
+def test_scikit_learns_checks_pass(name):
+    from sklearn.utils.estimator_checks import check_estimator
+
+    expected = dict(EXPECTED)
+    if name == "NuSVC":
+        expected["check_class_weight_classifiers"] = INFEASIBLE
+    if name == "PegasosClassifier":
+        expected["check_class_weight_classifiers"] = STOCHASTIC
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = check_estimator(ALL[name], expected_failed_checks=expected, on_fail=None)
+    failed = {one["check_name"]: str(one["exception"]) for one in found if one["status"] == "failed"}
+    assert not failed
