@@ -239,13 +239,9 @@ def _longer(problem: Any, point: Point) -> dict[str, Any]:
     return {"w": jnp.stack([w, point.a]), "w_products": products, "reach": everywhere}
 
 
+@jax.jit
 def _as_fit(problem: Any, point: Point) -> Fit:
     """The point as rules see it: its own w, however it was answered."""
-    return _own(problem, point)
-
-
-@jax.jit
-def _own(problem: Any, point: Point) -> Fit:
     p = in_double(lambda products: of_bits(products).astype(problem.dtype))(point.products)
     coef = problem.y * point.a
     one = jnp.ones((), problem.dtype)
