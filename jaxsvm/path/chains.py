@@ -64,7 +64,7 @@ def chain_on_host(
 class Neighbour:
     """Fits of increasing C, each from the one before; what a reduction keeps is solved first."""
 
-    def __init__(self, solver: Any, key: Array, reduction: Reduction | None, stop: Interruption | None) -> None:
+    def __init__(self, solver: Any, key: Array, reduction: Any, stop: Interruption | None) -> None:
         self.solver, self.key, self.reduction, self.stop = solver, key, reduction, stop
         self.before: tuple[Any, Fit] | None = None
 

@@ -29,6 +29,7 @@ from jaxsvm.padding import on_device
 from jaxsvm.result import Answer, Counters, Fit, Status, StatusCode
 from jaxsvm.screening.rules import Rule, Screening
 from jaxsvm.solvers.sequential_minimal_optimization import SMO, State
+from jaxsvm.solvers.start import Start
 from jaxsvm.stopping import stop_excess
 
 CLAIM = 0.9
@@ -98,12 +99,14 @@ class Screened:
         rule: What leaves samples out; None: nothing.
         point: The last solution, None before the first, and after one that is not certified.
         fit: The last fit.
+        old: Its problem.
     """
 
     def __init__(self, solver: Any, key: Array, rule: Rule | None, stop: Interruption) -> None:
         self.solver, self.key, self.rule, self.stop = solver, key, rule, stop
         self.point: Point | None = None
         self.fit: Fit | None = None
+        self.old: Any = None
 
     def __call__(self, here: Any) -> Fit:
         """The fit of the next problem."""
@@ -111,12 +114,13 @@ class Screened:
             self.point = _first(here, self.solver)
         fitted = None if self.point is None else self._known(here, self.point) or self._reduced(here, self.point)
         if fitted is None:
-            fitted = drive(here, self.solver, self.key, self.fit, stop=self.stop)
+            warm = None if self.fit is None else Start.of(self.fit, self.old)
+            fitted = drive(here, self.solver, self.key, warm, stop=self.stop)
             self.point = None
             if int(fitted.status) == Status.CONVERGED:
                 products = _products(here, fitted.alpha)
                 self.point = _point(here, self.solver, fitted.alpha, products)
-        self.fit = fitted
+        self.fit, self.old = fitted, here
         return fitted
 
     def _known(self, here: Any, point: Point) -> Fit | None:

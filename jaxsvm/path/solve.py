@@ -28,7 +28,6 @@ from jaxsvm.ready import ready_together
 from jaxsvm.result import Certificate, Fit, StatusCode
 from jaxsvm.screening.reduction import Safe
 from jaxsvm.screening.reference import require_screenable
-from jaxsvm.screening.rules import ball_test_1
 from jaxsvm.solvers.sequential_minimal_optimization import SMO
 from jaxsvm.validation import require_seconds, require_usable, require_whole
 
@@ -110,8 +109,9 @@ def solve_path(
         reduction: What leaves samples out of the next problem of a chain (`jaxsvm.path.reduction`); every answer is
             certified on the whole problem all the same. Under tracing shapes are fixed, and nothing is left out.
         screen: A rule that knows before a problem is solved where some of its samples are, and so leaves them out of it
-            (`jaxsvm.screening`: `intersection_test`, ...); "auto": one where that is known to pay; None: none. For
-            chains; every answer is certified on all samples. Under tracing nothing is left out.
+            (`jaxsvm.screening`: `intersection_test`, ...); "auto": one where that is known to pay, so far
+            nowhere; None: none. For chains; every answer is certified on all samples. Under tracing nothing is left
+            out.
         lanes: How many values are solved side by side in one compiled computation: lanes of warm chains, which load
             the next value when they end (under tracing they are fixed, each with its share); None: one chain.
         key: A random key for solvers that draw.
@@ -224,14 +224,10 @@ def chain_link(
         named: Whether the user chose the solver, which then solves whatever is solved.
     """
     rule = None if screen == "auto" else screen
-    if rule is not None and (named or not problem.bounded):
-        reduction = Safe(rule)
     carried = isinstance(solver, SMO) and not named and reduction is None and problem.equality is None
-    if not carried:
-        return Neighbour(solver, key, reduction, stop)
-    if screen == "auto" and not problem.gram.stored:
-        rule = ball_test_1  # rows are dear there; of stored ones steps cost less than knowing which to leave out
-    return Screened(solver, key, rule, stop)
+    if carried and (problem.gram.stored or rule is not None):
+        return Screened(solver, key, rule, stop)
+    return Neighbour(solver, key, reduction if rule is None else Safe(rule), stop)
 
 
 def _check(
