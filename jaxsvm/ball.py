@@ -179,8 +179,8 @@ class BallProblem:
         rounding = ROUNDING * eps * _present(jnp.abs(self.squares), self.mask).max().astype(s.dtype)
         upper = _present(self.squared_distances(alpha, s), self.mask).max() + rounding
         lower = -(alpha @ s) - rounding
-        # Nothing is known of points closer than rounding, unless they are one.
-        known = lower > 0
+        # Nothing is known of points closer than rounding, unless they are one; a negative coefficient bounds nothing.
+        known = (lower > 0) & jnp.all(alpha >= 0)
         gap = jnp.where(known, (upper - lower) / jnp.where(known, lower, 1) + 4 * eps, jnp.inf)
         zero = jnp.zeros_like(gap)
         of_one_point = Certificate(zero, zero, zero)

@@ -537,6 +537,20 @@ def test_the_certificate_of_a_solved_point(name):
     np.testing.assert_allclose(answer.alpha, fit.alpha, rtol=1e-9, atol=1e-12)
 
 
+@each({name: kind for name, kind in PROBLEMS.items() if not kind.signed})
+def test_a_point_that_is_not_feasible_is_never_certified(name):
+    """One coefficient below 0, or above its bound: its numbers would look better than any feasible point's."""
+    kind, here, fit = PROBLEMS[name], problem(name), solved(name)
+    point = fit.alpha if kind.rows == 1 else jnp.stack([here.y * fit.dual_coef, fit.alpha])
+    i = int(np.argmax(np.asarray(here.present)))
+    outside = [-0.1 * float(fit.alpha.max())]
+    if hasattr(here, "upper"):
+        outside.append(1.1 * float(here.upper[i]))
+    for value in outside:
+        moved = point.at[..., i].set(value)
+        assert here.certified(moved, here.matvec(moved), here.dtype).certificate.relative_gap == np.inf
+
+
 @pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
 @each({name: kind for name, kind in PROBLEMS.items() if problem(name).restricts})
 def test_a_restricted_problem_is_the_whole_with_the_rest_held(name, dtype):

@@ -301,7 +301,7 @@ class BoxProblem:
         -r_i)`, and what a rounded bias and an equality that rounding misses add to it.
 
         Args:
-            point: A point, numbers of `dtype`, see the class.
+            point: A point, numbers of `dtype`, see the class; its gap is infinite where a leaves the box.
             s: `Q` times each row from scratch, in twice the precision.
             dtype: Of the numbers that are returned.
         """
@@ -334,7 +334,11 @@ class BoxProblem:
             weight = jnp.where(r > -error, self.upper - a, 0) + jnp.where(r < error, a, 0)
         # Errors of different samples are independent and add up by squares.
         gap = gap + ALLOWED * jnp.linalg.norm(weight * error)
-        usable = jnp.isfinite(dual) & (dual != 0)
+        # A point outside the box bounds nothing; one whose bounds were rounded on another way is off by units of them.
+        beyond = jnp.maximum(a - self.upper, 0)
+        inside = jnp.all((a >= 0) & (beyond <= 4 * jnp.finfo(dtype).eps * self.upper))
+        gap = gap + 2 * (beyond @ jnp.abs(r))
+        usable = jnp.isfinite(dual) & (dual != 0) & inside
         scale = jnp.where(usable, jnp.abs(dual), 1)
         relative_gap = jnp.where(usable, jnp.maximum(gap, 0) / scale + 8 * jnp.finfo(s.dtype).eps, jnp.inf)
         return Answer(

@@ -129,7 +129,8 @@ class Problem(Protocol):
 
         Returns:
             The answer: of a point of one row `R * margins` are the `margins` of `alpha`; the certificate makes room for
-            what the products may be off by (`jaxsvm.numerics.precision.rounding`).
+            what the products may be off by (`jaxsvm.numerics.precision.rounding`). The gap of a point that is not
+            feasible is infinite: its dual bounds nothing.
         """
         ...
 

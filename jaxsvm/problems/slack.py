@@ -238,7 +238,8 @@ class SlackProblem:
         a, p = point
         highest = jnp.where(self.weight > 0, p / jnp.where(self.weight > 0, self.weight, 1), 0).max()
         above = length + self.volume * highest * (1 + share)
-        positive = (below > 0) & jnp.any(a > 0)  # w = 0 has the level nu, but no point with a w may lose against that
+        # w = 0 has the level nu, but no point with a w may lose against that; a p with a negative entry bounds nothing.
+        positive = (below > 0) & jnp.any(a > 0) & jnp.all(p >= 0)
         gap = jnp.where(positive, jnp.maximum(above - below, 0) / jnp.where(positive, below, 1), jnp.inf)
         return Certificate(primal=above, dual=below, relative_gap=gap)
 

@@ -283,7 +283,7 @@ class SquaredHingeProblem:
         returned = margins + y * (bias - constant)
         exact = margins + y * (best - constant) + self.ridge * beta
         slack, squared_norm, Q = 1 - returned, square - constant * balance, square + excess
-        usable = (Q > 0) & (total > 0)
+        usable = (Q > 0) & (total > 0) & jnp.all(beta >= 0)  # a negative coefficient bounds nothing
         scale = jnp.where(usable, Q, 1)
         dual = total**2 / (2 * scale)
 
