@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from jaxsvm.numerics.selection import entry, largest_packed
+from jaxsvm.numerics.selection import entry, largest, largest_packed, smallest
 
 TURN = 8
 """Steps between looks at the violation: a look costs about what a step does."""
@@ -68,7 +68,7 @@ def pair_steps(
 
     def turn(carry: tuple[Any, ...]) -> tuple[Any, ...]:
         v, pull, _, steps, _ = carry
-        top, bottom = jnp.where(v < high, pull, -infinity).max(), jnp.where(v > low, pull, infinity).min()
+        top, bottom = largest(jnp.where(v < high, pull, -infinity)), smallest(jnp.where(v > low, pull, infinity))
         violation = top - bottom
         middle = jnp.where(jnp.isfinite(violation), (top + bottom) / 2, 0)
         v, pull, _ = lax.fori_loop(0, TURN, lambda _, carry: pair(carry), (v, pull, middle))
@@ -114,7 +114,7 @@ def single_steps(
 
     def turn(carry: tuple[Any, ...]) -> tuple[Any, ...]:
         v, pull, steps, _ = carry
-        violation = jnp.where(v < high, pull, 0).max() - jnp.where(v > low, pull, 0).min()
+        violation = largest(jnp.where(v < high, pull, 0)) - smallest(jnp.where(v > low, pull, 0))
         v, pull = lax.fori_loop(0, TURN, lambda _, carry: single(carry), (v, pull))
         return v, pull, steps + TURN, violation > tol
 

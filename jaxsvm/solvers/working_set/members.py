@@ -10,6 +10,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxsvm.numerics.selection import largest, smallest
+
 ROW_TILE = 64
 """Kernel rows at a time: a tile stays in cache between product and exponential."""
 GOLDEN = 0.6180339887
@@ -29,7 +31,7 @@ def ends(problem: Any, a: Array, s: Array) -> tuple[Array, Array]:
     """The largest pull upward and the smallest downward: of an equality the violating pair's, else no less than 0."""
     pull, up, low = sides(problem, a, s)
     nothing = jnp.inf if problem.free_bias else 0
-    return jnp.where(up, pull, -nothing).max(), jnp.where(low, pull, nothing).min()
+    return largest(jnp.where(up, pull, -nothing)), smallest(jnp.where(low, pull, nothing))
 
 
 def candidates(problem: Any, a: Array, s: Array, members: Int[Array, " q"], count: int) -> Int[Array, " f"]:
