@@ -39,7 +39,7 @@ from jaxsvm.round import (
     steps_taken,
     whole_chunks,
 )
-from jaxsvm.solvers.choice import first_choice, second_choice
+from jaxsvm.solvers.choice import first_choice, second_choice, takes_state
 from jaxsvm.validation import require_seconds, require_usable
 
 DEFAULT_TOL = 1e-4
@@ -145,6 +145,29 @@ def _certify(
     return certify(problem, solver, progress, may_polish=False, provisional=provisional, may_correct=may_correct)
 
 
+@partial(jax.jit, static_argnames="at_cap", donate_argnames="state")
+def _burst_in_place(problem: Any, solver: Any, rest: Progress, state: Any, chunks: Any, at_cap: bool = False) -> Any:
+    """`_burst` whose state, kernel rows of 50 MB, is not copied: the old one is gone."""
+    return _burst(problem, solver, rest._replace(state=state), chunks, at_cap)
+
+
+@partial(jax.jit, static_argnames=("provisional", "may_correct"), donate_argnames="state")
+def _certify_in_place(
+    problem: Any, solver: Any, rest: Progress, state: Any, provisional: bool = False, may_correct: bool = False
+) -> Progress:
+    """`_certify` whose state is not copied."""
+    return _certify(problem, solver, rest._replace(state=state), provisional, may_correct)
+
+
+def _call_of(
+    function: Any, in_place: Any, problem: Any, solver: Any, progress: Progress, *more: Any
+) -> tuple[Any, ...]:
+    """A jitted function and its arguments: in place where the solver's state is large."""
+    if solver.large_state:
+        return (in_place, problem, solver, progress._replace(state=None), progress.state, *more)
+    return (function, problem, solver, progress, *more)
+
+
 def drive(
     problem: Any,
     solver: Any,
@@ -178,12 +201,13 @@ def drive(
     require_usable(solver)
     require_seconds(max_seconds)
     started, n, before, best, may_leave = time.monotonic(), problem.n, Counters.zero(), None, not provisional
+    state = None  # what another solver goes on from
     with watching(stop) as stop:
         told = None if callback is None else lambda fitted: callback(trimmed(fitted, n))
         while True:
             here = ready(problem, solver)
             left = None if max_seconds is None else max(max_seconds - (time.monotonic() - started), 0.0)
-            start = start_of(init, n, here.n)
+            start = start_of(init, n, here.n) if state is None else state
             leaves = (may_change, may_leave and hasattr(problem, "restrict"))
             progress = _driven(here, solver, key, start, init, left, told, stop, provisional, leaves)
             fitted = trimmed(_with_credit(finish(progress), progress), n)
@@ -197,6 +221,7 @@ def drive(
             following = _following(here, solver, progress) if may_change and not stop.seen else None
             if following is None:
                 break
+            state = progress.state if takes_state(here, solver, following) else None
             init, solver = np.asarray(solver.dual_point(here, progress.state)[0])[:n], following
         fitted = dataclasses.replace(best, counters=before)
         if warn:
@@ -249,8 +274,8 @@ def _driven(
         progress = jax.eval_shape(_begin, problem, solver, key, start)
         at_cap = solver.check_every > int(solver.max_steps)
         return [
-            (_certify, problem, solver, progress, provisional, False),
-            (_burst, problem, solver, progress, 1, at_cap),
+            _call_of(_certify, _certify_in_place, problem, solver, progress, provisional, False),
+            _call_of(_burst, _burst_in_place, problem, solver, progress, 1, at_cap),
         ]
 
     wait = compiled_ahead(next_calls, problem, solver, key, start, provisional)
@@ -265,13 +290,16 @@ def _driven(
         # As `stuck`, on the host: single operations of JAX are compiled one by one.
         is_stuck = int(progress.stale) > 0 or int(steps_taken(progress)) >= int(solver.max_steps)
         corrects = problem.corrects and jnp.finfo(problem.dtype).bits < 64  # rounding is no floor of float64
-        return _certify(problem, solver, progress, provisional, corrects and is_stuck)
+        more = (provisional, corrects and is_stuck)
+        certify, *rest = _call_of(_certify, _certify_in_place, problem, solver, progress, *more)
+        return certify(*rest)
 
     while running:
         try:
             before, steps = time.monotonic(), int(progress.state.counters.steps)
             at_cap = steps + solver.check_every > int(solver.max_steps)
-            progress, flags = _burst(problem, solver, progress, chunks, at_cap)
+            burst, *rest = _call_of(_burst, _burst_in_place, problem, solver, progress, chunks, at_cap)
+            progress, flags = burst(*rest)
             begun = True
             time_to, polish_due = np.asarray(flags).tolist()
             if polish_due:
@@ -298,7 +326,8 @@ def _driven(
         running = int(progress.status) == Status.RUNNING and not (told or stop.seen or late())
     if int(progress.status) != Status.RUNNING:
         return progress
-    if begun:  # else even that is not compiled, perhaps: the start point has its certificate
+    gone = any(leaf.is_deleted() for leaf in jax.tree.leaves(progress.state))  # a handler's exception, in between
+    if begun and not gone:  # else even that is not compiled, perhaps: the start point has its certificate
         progress = certified(progress)
     interrupted = jnp.asarray(np.int32(Status.INTERRUPTED))
     return progress._replace(status=interrupted) if int(progress.status) == Status.RUNNING else progress

@@ -82,6 +82,12 @@ def second_choice(problem: Any, solver: Any, state: Any, ended: bool) -> Any:
     return None
 
 
+def takes_state(problem: Any, solver: Any, following: Any) -> bool:
+    """Whether the next solver goes on from the state: larger sets of a box problem, which keep rows and sums."""
+    larger = isinstance(solver, WorkingSet) and isinstance(following, WorkingSet) and solver.store == following.store
+    return larger and problem.bounded
+
+
 def width(problem: Any, state: Any) -> float:
     """Share of the samples that are inside the margin: what the support is growing to."""
     present = np.asarray(problem.present)

@@ -70,6 +70,8 @@ class Solver:
         patience: Certificates in a row without progress before a fit is STALLED.
         pads: Whether drivers may pad concrete problems with absent samples (`jaxsvm.padding`): where these cost little,
             and draws do not depend on n.
+        large_state: Whether its state is large, kernel rows above all: the host driver hands it on without a copy. Then
+            `init` makes every array of it: none may be an argument as it came.
         final_check: "none" where the running excess may end a fit that no certificate bears out.
     """
 
@@ -78,6 +80,7 @@ class Solver:
     unroll = 2
     patience = 3
     pads = False
+    large_state = False
     final_check = "full"
 
     def stores(self, problem: Any) -> bool:

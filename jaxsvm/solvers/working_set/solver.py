@@ -59,6 +59,7 @@ class WorkingSet(Solver):
     unroll = 1
     patience = 10
     pads = True
+    large_state = True
 
     def stores(self, problem: Any) -> bool:
         """Rows are computed for those that violate, where `store` does not say otherwise."""
@@ -72,8 +73,13 @@ class WorkingSet(Solver):
             raise InputError(f"fresh is {self.fresh}: from 2 to size = {self.size} is needed.")
 
     def init(self, problem: Any, key: Array | None = None, init: Any = None) -> "State":
-        """The state at a = 0 (or the feasible point nearest to it), or at `init`, with an empty set."""
+        """The state at a = 0 (or the feasible point nearest to it), or at `init`, with an empty set.
+
+        From a `State` it goes on with its set, rows and sums, and seats left empty: what a smaller set has learned.
+        """
         del key
+        if isinstance(init, State):
+            return self._enlarged(problem, init)
         if problem.bounded:
             a = starting_point(problem, init)
             parts = {"a": a, "parts": None, **bounded.begun(problem, a)}
@@ -94,6 +100,16 @@ class WorkingSet(Solver):
             entered=jnp.full((q,), -1, jnp.int32),
             rows=jnp.zeros((0 if problem.gram.stored else q, problem.n), problem.gram.dtype),
             indefinite=jnp.asarray(False),
+            counters=Counters.zero(),
+        )
+
+    def _enlarged(self, problem: Any, state: "State") -> "State":
+        """The state of a smaller set with more seats; who has sat for how long is forgotten."""
+        n, more = problem.n, min(self.size, problem.n) - len(state.members)
+        return state._replace(
+            members=jnp.pad(state.members, (0, more), constant_values=n),
+            entered=jnp.pad(jnp.minimum(state.entered, 0), (0, more), constant_values=-1),
+            rows=state.rows if not state.rows.shape[0] else jnp.pad(state.rows, ((0, more), (0, 0))),
             counters=Counters.zero(),
         )
 
