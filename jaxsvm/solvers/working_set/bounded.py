@@ -10,7 +10,7 @@ from jaxsvm.numerics.products import weighted_rows
 from jaxsvm.solvers.working_set.block import pair_steps, single_steps
 from jaxsvm.solvers.working_set.members import block_of, ends, is_negative
 
-SHARE = 0.05
+SHARE = 0.1
 """Of the violation that a block is given it leaves this much: less costs steps whose effect other samples undo."""
 STEPS_PER_SAMPLE = 16
 """The cap of a block's own steps: beyond, other samples matter more."""
