@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.numerics.selection import largest, smallest
 
-ROW_TILE = 64
+ROW_TILE = 128
 """Kernel rows at a time: a tile stays in cache between product and exponential."""
 GOLDEN = 0.6180339887
 CURVATURE_FLOOR = 32
