@@ -3,6 +3,7 @@
 Usage: python benchmarks/path.py [--n 10000] [--values 64] [--rounds 3] [--tol 1e-4] [--peers aocl svc] [--json FILE]
        python benchmarks/path.py --growth      (cost against the number of values; writes results/path_growth.png)
        python benchmarks/path.py --data adult  (a9a from ../shared/data)
+       python benchmarks/path.py --data usps --loss hinge --bias free   (sets and widths as in working_sets.py)
 
 Time is wall time of one path from the points to certified fits: Gram included, compilation apart (the first call).
 A loop of peers is timed on `--sample` of the values, evenly spread, and scaled up; `--sample 0` times all. Rounds take
@@ -56,10 +57,11 @@ def spread(Cs, count):
     return Cs if not 0 < count < len(Cs) else Cs[np.linspace(0, len(Cs) - 1, count).round().astype(int)]
 
 
-def ours(x, y, gamma, Cs, tol):
+def ours(x, y, gamma, Cs, options):
     start = time.perf_counter()
     gram = jaxsvm.gram(RBF(gamma=gamma), x)
-    path = jax.block_until_ready(jaxsvm.solve_path(jaxsvm.svm_problem(gram, y), Cs, tol=tol))
+    make = jaxsvm.svm_problem if options.loss == "squared" else jaxsvm.hinge_problem
+    path = jax.block_until_ready(jaxsvm.solve_path(make(gram, y, bias=options.bias), Cs, tol=options.tol))
     return time.perf_counter() - start, path
 
 
@@ -69,15 +71,23 @@ def compare(options):
             print(f"skipped: {SHARED / 'adult.npz'} is absent")
             return None
         x, y, gamma = adult()
-    else:
+    elif options.data == "synthetic":
         x, y, *_ = data(options.n)
         gamma = 1 / x.shape[1]
+    else:
+        from working_sets import load
+
+        loaded = load(options.data, 12_000)
+        if loaded is None:
+            print(f"skipped: {options.data} is absent from {SHARED}")
+            return None
+        x, y, gamma = loaded
     Cs = np.logspace(*np.log10(options.range), options.values)
     sample = spread(Cs, options.sample)
-    first, _ = ours(x, y, gamma, Cs, options.tol)
+    first, _ = ours(x, y, gamma, Cs, options)
     seconds, peers = [], {name: [] for name in options.peers}
     for _ in range(options.rounds):
-        took, path = ours(x, y, gamma, Cs, options.tol)
+        took, path = ours(x, y, gamma, Cs, options)
         seconds.append(took)
         for name in options.peers:
             peers[name].append(peer_loop(name, x, y, gamma, sample) * len(Cs) / len(sample))
@@ -149,7 +159,9 @@ def main():
     parser.add_argument("--sample", type=int, default=8)
     parser.add_argument("--peers", nargs="*", default=["aocl", "svc"], choices=["aocl", "aocl64", "svc"])
     parser.add_argument("--judge", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument("--data", default="synthetic", choices=["synthetic", "adult"])
+    parser.add_argument("--data", default="synthetic", help="synthetic, adult, or a set of working_sets.py")
+    parser.add_argument("--loss", default="squared", choices=["squared", "hinge"])
+    parser.add_argument("--bias", default="regularized", choices=["regularized", "free"])
     parser.add_argument("--growth", action="store_true")
     parser.add_argument("--json")
     options = parser.parse_args()

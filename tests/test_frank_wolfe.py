@@ -71,12 +71,9 @@ def trajectory(variant, kernel="rbf", C=10.0, steps=600, start="two-point"):
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("kernel", ["rbf", "linear"])
 def test_steps_are_those_of_the_reference(variant, kernel):
-    """The compiled step walks with a plain NumPy transcript of the formulas (T5 follows from test_line_search).
-
-    From a start without ties: two points of one weight have the same s to the last bit.
-    """
+    """The compiled step walks with a plain NumPy transcript of the formulas (T5 follows from test_line_search)."""
     _, Kt, _, _ = example(kernel)
-    records = trajectory(variant, kernel, start="uniform")
+    records = trajectory(variant, kernel)
     start = records["alpha"][0]
     for k, step in enumerate(oracle.reference_steps(Kt, start, ORACLE_NAMES[variant], 150)):
         np.testing.assert_allclose(records["alpha"][k + 1], step.alpha, atol=1e-11)

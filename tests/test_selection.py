@@ -11,8 +11,8 @@ from jaxsvm.numerics import selection
 
 SIZES = [1, 2, 63, 64, 65, 127, 128, 129, 200, 255, 256, 257, 258, 300, 5000, 10_007]
 SEARCHES = {
-    "argmin": (selection.argmin, np.min),
-    "argmax": (selection.argmax, np.max),
+    "argmin": (selection.argmin, selection._argmin_in_blocks, np.argmin),
+    "argmax": (selection.argmax, None, np.argmax),
 }
 
 
@@ -46,13 +46,12 @@ def lanes(n):
 
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("name", SEARCHES)
-def test_extremes_and_their_index_under_vmap(name, n):
-    """Of ties one, and the same each time."""
+def test_extremes_and_their_lowest_index_under_vmap(name, n):
     values = lanes(n)
     value, index = compiled(name, True)(jnp.asarray(values))
-    np.testing.assert_array_equal(value, SEARCHES[name][1](values, axis=1))
-    np.testing.assert_array_equal(value, np.take_along_axis(values, np.asarray(index)[:, None], 1)[:, 0])
-    np.testing.assert_array_equal(index, compiled(name, True)(jnp.asarray(values))[1])
+    want = SEARCHES[name][2](values, axis=1)
+    np.testing.assert_array_equal(index, want)
+    np.testing.assert_array_equal(value, np.take_along_axis(values, want[:, None], 1)[:, 0])
     assert index.dtype == jnp.int32 and value.dtype == jnp.float64
 
 
@@ -62,19 +61,36 @@ def test_extremes_of_one_vector_in_float32(name, n):
     for lane in lanes(n).astype(np.float32):
         value, index = compiled(name, False)(jnp.asarray(lane))
         assert index.shape == () and value.dtype == jnp.float32
-        assert float(value) == SEARCHES[name][1](lane) == lane[int(index)]
+        assert int(index) == SEARCHES[name][2](lane) and float(value) == lane[int(index)]
 
 
 @pytest.mark.slow
-def test_every_length_with_the_extreme_everywhere():
-    for n in [*range(1, 301, 7), 1025, 2047, 12 * selection.WIDEST, 12 * selection.WIDEST + 1]:
-        places = np.unique(np.clip([0, 1, n // 2, n - 2, n - 1, 127, 128], 0, n - 1))
-        values = np.zeros((len(places), n))
-        values[np.arange(len(places)), places] = -1
-        _, index = jax.vmap(selection.argmin)(jnp.asarray(values))
+def test_every_length_with_the_search_in_blocks():
+    """Plain NumPy stands in for the compiler: the blocks themselves, for all lengths, with the extreme everywhere."""
+
+    def found(n, place):
+        block = selection._block_size(n)
+        assert block == selection.BLOCK or (64 <= block <= 256 and n % block == 0)
+        values = np.zeros(n)
+        values[place] = -1
+        return values
+
+    for n in range(63, 301, 7):
+        places = np.unique([0, 1, n // 2, n - 2, n - 1, min(n - 1, 128), min(n - 1, 127)])
+        values = np.stack([found(n, place) for place in places])
+        _, index = jax.vmap(selection._argmin_in_blocks)(jnp.asarray(values))
         np.testing.assert_array_equal(index, places)
-        np.testing.assert_array_equal(jax.vmap(selection.smallest)(jnp.asarray(values)), -1)
-        np.testing.assert_array_equal(jax.vmap(selection.largest)(jnp.asarray(-values)), 1)
+
+
+@pytest.mark.parametrize("n", [1, 31, 32, 33, 100, 129, 512, 1024, 1025, 3000])
+def test_folds_see_every_place(n):
+    places = np.unique(np.clip([0, 1, n // 2, n - 2, n - 1, 127, 128], 0, n - 1))
+    values = np.zeros((len(places), n))
+    values[np.arange(len(places)), places] = -1
+    np.testing.assert_array_equal(jax.vmap(selection.smallest)(jnp.asarray(values)), -1)
+    np.testing.assert_array_equal(jax.vmap(selection.largest)(jnp.asarray(-values)), 1)
+    packed = jax.vmap(selection.largest_packed)(jnp.asarray(-values))
+    np.testing.assert_array_equal(packed, places)
 
 
 def test_nan_shows_in_the_value_and_the_index_stays_in_range():
