@@ -56,12 +56,12 @@ def test_pairs_in_a_block_reach_its_solution_and_keep_the_sum():
     assert gradient[v < high].max() - gradient[v > low].min() <= 1e-8
 
 
-def test_single_steps_in_a_block_reach_its_solution():
+def test_double_steps_in_a_block_reach_its_solution():
     rng = np.random.default_rng(4)
     A = rng.normal(size=(20, 30))
     K, pull = A @ A.T / 30, rng.normal(size=20)
     low, high = np.zeros(20), np.where(np.arange(20) < 10, np.inf, 0.3)
-    v, _ = block.single_steps(*map(jnp.asarray, (K, low, high, low, pull)), 1e-9, 100_000)
+    v, _ = block.double_steps(*map(jnp.asarray, (K, low, high, low, pull)), 1e-9, 100_000)
     v = np.asarray(v)
     gradient = pull - K @ v
     assert np.abs(gradient[(v > low) & (v < high)]).max() <= 1e-8

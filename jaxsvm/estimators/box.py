@@ -22,7 +22,7 @@ from jaxsvm.loop import fit
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.result import Certificate, Status
 from jaxsvm.solvers.working_set import WorkingSet
-from jaxsvm.solvers.working_set.block import pair_steps, single_steps
+from jaxsvm.solvers.working_set.block import double_steps, pair_steps
 from jaxsvm.solvers.working_set.members import ends
 
 LARGEST = 8192
@@ -163,7 +163,7 @@ def _at_once(problem: BoxProblem, a: Array, s: Array, tol: Array, limit: Array, 
     sign, end = problem.y / c, c * problem.upper
     K = (problem.gram.K.astype(a.dtype) + problem.offset) * sign[:, None] * sign
     low, high = jnp.minimum(0, end), jnp.maximum(0, end)
-    steps_of = pair_steps if problem.free_bias else single_steps
+    steps_of = pair_steps if problem.free_bias else double_steps
 
     def turn(carry: tuple[Any, ...]) -> tuple[Any, ...]:
         v, s, steps, violation, _ = carry

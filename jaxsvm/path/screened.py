@@ -28,8 +28,10 @@ from jaxsvm.numerics.sizes import size_classes
 from jaxsvm.padding import on_device
 from jaxsvm.result import Answer, Counters, Fit, Status, StatusCode
 from jaxsvm.screening.rules import Rule, Screening
+from jaxsvm.solvers.choice import LARGER, first_choice
 from jaxsvm.solvers.sequential_minimal_optimization import SMO, State
 from jaxsvm.solvers.start import Start
+from jaxsvm.solvers.working_set import WorkingSet
 from jaxsvm.stopping import stop_excess
 
 CLAIM = 0.9
@@ -43,6 +45,11 @@ MOST_PER_SAMPLE, LEAST_STEPS, MOST_STEPS = 10, 10_000, 50_000
 """Steps, a sample, at least and at the most, after which the whole problem's solver had better go on."""
 ROUNDED = 1e-14
 """Share of a bound below which a change is one of rounding, in float64."""
+SMALL = 1024
+"""Samples up to which steps go along whole rows; of more working sets are solved."""
+MOST_SETS = 100
+SET, CROWDED = 512, 0.6
+"""Samples of a working set, and the share of it that starts between its bounds from which larger ones are taken."""
 LARGEST = 8192
 """Samples whose kernel values are stored for one value of C at the most."""
 GATHERED = 4096
@@ -80,7 +87,8 @@ class Look(NamedTuple):
         there: Where the products are, in twice the precision, as bits: `rho a` of what is kept, of others their values.
         products: `Q` times that, as bits.
         dual: The dual objective there, `()`.
-        counts: How many are kept, and how many kernel rows were taken, `(2,)`.
+        counts: How many are kept, how many of them start between their bounds, and how many kernel rows were taken,
+            `(3,)`.
     """
 
     kept: Bool[Array, " n"]
@@ -88,14 +96,14 @@ class Look(NamedTuple):
     there: UInt32[Array, "n *two"]
     products: UInt32[Array, "n *two"]
     dual: Float[Array, ""]
-    counts: Int[Array, " 2"]
+    counts: Int[Array, " 3"]
 
 
 class Screened:
     """Fits of one C after another, each from the one before. For host drivers, of hinge problems without an equality.
 
     Attributes:
-        solver: Who solves the first problem, and those that steps of single variables do not end.
+        solver: Whose gap is asked for. What sets and steps do not end here is solved as a fit of its own.
         rule: What leaves samples out; None: nothing.
         point: The last solution, None before the first, and after one that is not certified.
         fit: The last fit.
@@ -115,7 +123,8 @@ class Screened:
         fitted = None if self.point is None else self._known(here, self.point) or self._reduced(here, self.point)
         if fitted is None:
             warm = None if self.fit is None else Start.of(self.fit, self.old)
-            fitted = drive(here, self.solver, self.key, warm, stop=self.stop)
+            solver = first_choice(here, self.solver.tol)
+            fitted = drive(here, solver, self.key, warm, stop=self.stop, may_change=True)
             self.point = None
             if int(fitted.status) == Status.CONVERGED:
                 products = _products(here, fitted.alpha)
@@ -142,19 +151,21 @@ class Screened:
             return None  # nothing says what could be left out
         found = None if self.rule is None else self.rule(here, _as_fit(here, point), point.C)
         look = _look(here, point, found)
-        kept, rows = np.asarray(look.counts).tolist()
+        kept, free, rows = np.asarray(look.counts).tolist()
         size = min(size for size in size_classes(here.n) if size >= kept)
         whole = stored and (here.n <= GATHERED or size == here.n)
         if not whole and (size > LARGEST or size == here.n):
             return None
         samples = None if whole else _filled(np.asarray(look.kept), np.asarray(here.present), size)
         gram = here.gram if whole else part_of(here.gram, values_between(here.gram, samples))
-        inside, steps = _solved(here, self.solver, look, samples, gram)
+        sets = WorkingSet(size=SET if free <= CROWDED * SET else LARGER)
+        inside, steps, asked = _solved(here, self.solver, look, samples, gram, sets)
         answer, excess, point, moved = _joined(here, self.solver, look, samples, inside)
         if float(excess) > 1:
             return None
         self.point = point
-        taken = (rows + int(moved)) * here.n + (int(steps) * here.n if whole else size**2)
+        high, low = np.asarray(asked).tolist()
+        taken = (rows + int(moved)) * here.n + (high * 2**20 + low if whole else size**2)
         return _fit_of(answer, int(steps), taken)
 
 
@@ -277,17 +288,19 @@ def _look(problem: Any, point: Point, found: Screening | None) -> Look:
         # What is at its bound stays there: one rounding of the factor is no change.
         moved = known & (jnp.abs(fixed - rho * a) > ROUNDED * wide.upper)
         there = jnp.where(moved, fixed, rho * a)
+        start = jnp.where(known, fixed, jnp.minimum(rho * a, wide.upper)).astype(narrow)
         q = rho * p
         if found is not None:
             q = q + wide.signed.few_rows_matvec(jnp.where(moved, fixed - rho * a, 0))
         kept = wide.present & ~known
+        free = kept & (start > 0) & (start < problem.upper)
         return Look(
             kept=kept,
-            start=jnp.where(known, fixed, jnp.minimum(rho * a, wide.upper)).astype(narrow),
+            start=start,
             there=bits_of(there),
             products=bits_of(q),
             dual=(there @ (wide.targets - q / 2)).astype(narrow),
-            counts=jnp.stack([kept.sum(), moved.sum()]).astype(jnp.int32),
+            counts=jnp.stack([kept.sum(), free.sum(), moved.sum()]).astype(jnp.int32),
         )
 
     return look(problem, point, found)
@@ -295,12 +308,11 @@ def _look(problem: Any, point: Point, found: Screening | None) -> Look:
 
 @jax.jit
 def _solved(
-    problem: Any, solver: Any, look: Look, samples: Array | None, gram: Any
-) -> tuple[Float[Array, " m"], Int[Array, ""]]:
-    """The values of what is kept, all others where they are, by steps of sequential minimal optimisation.
+    problem: Any, solver: Any, look: Look, samples: Array | None, gram: Any, sets: WorkingSet
+) -> tuple[Float[Array, " m"], Int[Array, ""], Int[Array, " 2"]]:
+    """The values of what is kept, all others where they are; steps, and kernel values asked for, in limbs.
 
-    Its gap is that of the whole problem: samples that the rule knows have none. It is taken from products from scratch
-    wherever the steps' own say that it is small enough.
+    Its gap is that of the whole problem: the others have none.
 
     Args:
         problem: The whole problem.
@@ -308,6 +320,7 @@ def _solved(
         look: Where it starts.
         samples: Whose values are looked for, `(m,)`; None: of all, of which those that are not kept stand still.
         gram: The Gram operator of these, stored.
+        sets: Working sets, for more than `SMALL` samples.
     """
     fields = {name: getattr(problem, name) for name in ("y", "q", "upper", "diagonal")}
     whole = {**fields, "kept": look.kept, "start": look.start}
@@ -324,7 +337,7 @@ def _solved(
         moved = jnp.abs(change) > ROUNDED * wide.upper
         # Of a change: its own digits are enough, and stored values as they are.
         small = view.signed.few_rows_matvec(jnp.where(moved, change, 0).astype(view.dtype))
-        return (of_bits(there["products"]) + small).astype(view.dtype)
+        return bits_of(of_bits(there["products"]) + small)
 
     enough = TIGHTER * solver.tol * jnp.abs(look.dual)
 
@@ -332,19 +345,47 @@ def _solved(
         pull = view.q - state.s
         return (view.upper - state.a) @ jnp.maximum(pull, 0) + state.a @ jnp.maximum(-pull, 0)
 
+    a = jnp.where(kept, start, 0)
+    if len(a) <= SMALL:
+        state, steps = _by_steps(view, there, products_at, gap_of, enough, a)
+    else:
+        state, steps = _by_sets(view, sets, in_double(products_at)(view, there, a), gap_of, enough, a)
+    return state.a, steps, state.counters.evaluations
+
+
+def _by_steps(
+    view: Any, there: Any, products_at: Any, gap_of: Any, enough: Array, a: Array
+) -> tuple[Any, Int[Array, ""]]:
+    """Steps of sequential minimal optimisation along whole rows; what is claimed is looked at with exact products."""
+
     def exact(state: Any) -> Any:
-        return state._replace(s=in_double(products_at)(view, there, state.a))
+        return state._replace(s=in_double(like_s)(view, there, state.a))
+
+    def like_s(view: Any, there: Any, a: Array) -> Array:
+        return of_bits(products_at(view, there, a)).astype(view.dtype)
 
     def turn(state: Any) -> Any:
         state = lax.fori_loop(0, TURN, lambda _, state: SMO().step(view, state), state)
         return once(gap_of(state) <= enough, exact, state)
 
-    a = jnp.where(kept, start, 0)
     s = in_double(lambda bits: of_bits(bits).astype(a.dtype))(there["products"])  # but for the rounding of a
     state = State(a, s, jnp.zeros((), a.dtype), jnp.asarray(False), Counters.zero())
     limit = min(max(MOST_PER_SAMPLE * len(a), LEAST_STEPS), MOST_STEPS)
     state = lax.while_loop(lambda state: (gap_of(state) > enough) & (state.counters.steps < limit), turn, state)
-    return state.a, state.counters.steps
+    return state, state.counters.steps
+
+
+def _by_sets(
+    view: Any, sets: WorkingSet, products: Array, gap_of: Any, enough: Array, a: Array
+) -> tuple[Any, Int[Array, ""]]:
+    """Working sets of the samples that violate, with exact products from the start."""
+    s = in_double(lambda bits: of_bits(bits).astype(a.dtype))(products)
+    exact = products if a.dtype != jnp.float64 else None
+    state = sets.begun(view, {"a": a, "s": s, "exact": exact, "parts": None})
+    state = lax.while_loop(
+        lambda state: (gap_of(state) > enough) & (state.counters.steps < MOST_SETS), lambda s: sets.step(view, s), state
+    )
+    return state, state.counters.toward
 
 
 @jax.jit

@@ -20,6 +20,7 @@ from jaxtyping import Array, Bool, Float
 from jaxsvm.errors import InputError
 from jaxsvm.numerics import selection
 from jaxsvm.numerics.precision import rounded
+from jaxsvm.numerics.rectangle import best_in_rectangle
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.result import Counters
 from jaxsvm.solvers import interior_point
@@ -174,7 +175,7 @@ def _double_step(problem: BoxProblem, state: State) -> State:
 
     (a_i, a_j), (U_i, U_j), (D_i, D_j) = at(a), at(problem.upper), at(problem.diagonal)
     (s_i, s_j), (q_i, q_j), Q_ij = at(s), at(problem.q), selection.entry(column_i, j)
-    t_i, t_j, gain = _best_in_rectangle((q_i - s_i, q_j - s_j), (D_i, D_j, Q_ij), (-a_i, U_i - a_i), (-a_j, U_j - a_j))
+    t_i, t_j, gain = best_in_rectangle((q_i - s_i, q_j - s_j), (D_i, D_j, Q_ij), (-a_i, U_i - a_i), (-a_j, U_j - a_j))
     usable = best > 0
     new_i = _moved(a, problem.upper, i, jnp.where(usable, t_i, 0))
     new_j = jnp.where(i == j, new_i, _moved(a, problem.upper, j, jnp.where(usable, t_j, 0)))
@@ -234,36 +235,6 @@ def _single_gains(problem: BoxProblem, a: Array, s: Array) -> tuple[Array, Array
     rest, D = problem.q - s, problem.diagonal
     delta = jnp.clip(a + rest / jnp.maximum(D, TAU), 0, problem.upper) - a
     return delta, delta * (rest - D * delta / 2)
-
-
-def _best_in_rectangle(
-    g: tuple[Array, Array], Q: tuple[Array, Array, Array], box_i: tuple[Array, Array], box_j: tuple[Array, Array]
-) -> tuple[Array, Array, Array]:
-    """The largest `g't - 1/2 t'Qt` over a rectangle: inside, or on one of its four sides."""
-    (g_i, g_j), (D_i, D_j, Q_ij) = g, Q
-
-    def value(t_i: Array, t_j: Array) -> Array:
-        return g_i * t_i + g_j * t_j - (D_i * t_i * t_i + D_j * t_j * t_j) / 2 - Q_ij * t_i * t_j
-
-    def given(t: Array, g: Array, D: Array, box: tuple[Array, Array]) -> Array:
-        return jnp.clip((g - Q_ij * t) / jnp.maximum(D, TAU), *box)
-
-    determinant = D_i * D_j - Q_ij * Q_ij
-    scale = jnp.where(determinant > 0, determinant, 1)
-    inner_i, inner_j = (g_i * D_j - g_j * Q_ij) / scale, (g_j * D_i - g_i * Q_ij) / scale
-    inside = (determinant > 0) & (inner_i >= box_i[0]) & (inner_i <= box_i[1])
-    inside = inside & (inner_j >= box_j[0]) & (inner_j <= box_j[1])
-    best_i, best_j = jnp.where(inside, inner_i, 0), jnp.where(inside, inner_j, 0)
-    best = jnp.where(inside, value(inner_i, inner_j), 0)
-    sides = [(end, given(end, g_j, D_j, box_j)) for end in box_i] + [
-        (given(end, g_i, D_i, box_i), end) for end in box_j
-    ]
-    for t_i, t_j in sides:
-        here = value(t_i, t_j)
-        better = ~inside & (here > best)
-        best_i, best_j = jnp.where(better, t_i, best_i), jnp.where(better, t_j, best_j)
-        best = jnp.where(better, here, best)
-    return best_i, best_j, best
 
 
 def _moved(a: Array, upper: Array, i: Array, move: Array) -> Array:

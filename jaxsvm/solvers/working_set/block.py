@@ -1,6 +1,6 @@
 """The block's own problem, of a shape that does not depend on n: a function of (matrix, bounds, gradient).
 
-`pair_steps` keeps the sum of its variables (an equality constraint), `single_steps` keeps nothing. Both are pure
+`pair_steps` keeps the sum of its variables (an equality constraint), `double_steps` keeps nothing. Both are pure
 functions of small arrays, so that another backend can put its own kernel in their place.
 """
 
@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from jaxsvm.numerics.rectangle import best_in_rectangle
 from jaxsvm.numerics.selection import entry, largest, largest_packed, smallest
 
 TURN = 8
@@ -79,7 +80,7 @@ def pair_steps(
     return v, steps
 
 
-def single_steps(
+def double_steps(
     K: Float[Array, "q q"],
     low: Float[Array, " q"],
     high: Float[Array, " q"],
@@ -88,12 +89,15 @@ def single_steps(
     tol: Any,
     limit: Any,
 ) -> tuple[Float[Array, " q"], Int[Array, ""]]:
-    """The same without the equality: each step moves the variable that gains most by itself (Steinwart et al. 2011).
+    """The same without the equality: the variable that gains most by itself, the best one after it, and both at once.
+
+    Source: Steinwart, Hush and Scovel 2011 (2D-SMO). Steps of one variable took ten times as many where the entries of
+    K are much alike, as with a regularised bias.
 
     Args:
         K: As for `pair_steps`.
         low: As for `pair_steps`.
-        high: As for `pair_steps`.
+        high: As for `pair_steps`; infinite where there is no bound.
         v: As for `pair_steps`.
         pull: As for `pair_steps`.
         tol: The largest gradient of a variable that can follow it that ends it, > 0.
@@ -103,19 +107,35 @@ def single_steps(
         As for `pair_steps`.
     """
     D = jnp.maximum(jnp.diagonal(K), TAU)
+    places = jnp.arange(len(v), dtype=jnp.int32)
 
-    def single(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+    def double(carry: tuple[Array, Array]) -> tuple[Array, Array]:
         v, pull = carry
-        move = jnp.clip(v + pull / D, low, high) - v
-        i = largest_packed(move * (pull - D * move / 2))
-        t, v_i = entry(move, i), entry(v, i)
-        new = jnp.clip(v_i + entry(pull, i) / entry(D, i), entry(low, i), entry(high, i))
-        return v.at[i].set(new), pull - t * lax.dynamic_index_in_dim(K, i, keepdims=False)
+
+        def gains(pull: Array) -> tuple[Array, Array]:
+            move = jnp.clip(v + pull / D, low, high) - v
+            return move, move * (pull - D * move / 2)
+
+        move, gain = gains(pull)
+        i = largest_packed(gain)
+        row_i = lax.dynamic_index_in_dim(K, i, keepdims=False)
+        _, gain = gains(pull - entry(move, i) * row_i)
+        j = largest_packed(jnp.where(places == i, -1, gain))
+        row_j = lax.dynamic_index_in_dim(K, j, keepdims=False)
+        (v_i, v_j), (low_i, low_j) = (entry(v, i), entry(v, j)), (entry(low, i), entry(low, j))
+        high_i, high_j = entry(high, i), entry(high, j)
+        curvatures = (entry(D, i), entry(D, j), entry(row_i, j))
+        ends_i, ends_j = (low_i - v_i, high_i - v_i), (low_j - v_j, high_j - v_j)
+        t_i, t_j, _ = best_in_rectangle((entry(pull, i), entry(pull, j)), curvatures, ends_i, ends_j)
+        # Bounds are met exactly, so that a sample is at one or is not.
+        new_i = jnp.where(t_i == ends_i[0], low_i, jnp.where(t_i == ends_i[1], high_i, v_i + t_i))
+        new_j = jnp.where(t_j == ends_j[0], low_j, jnp.where(t_j == ends_j[1], high_j, v_j + t_j))
+        return v.at[i].set(new_i).at[j].set(jnp.where(i == j, new_i, new_j)), pull - (t_i * row_i + t_j * row_j)
 
     def turn(carry: tuple[Any, ...]) -> tuple[Any, ...]:
         v, pull, steps, _ = carry
         violation = largest(jnp.where(v < high, pull, 0)) - smallest(jnp.where(v > low, pull, 0))
-        v, pull = lax.fori_loop(0, TURN, lambda _, carry: single(carry), (v, pull))
+        v, pull = lax.fori_loop(0, TURN, lambda _, carry: double(carry), (v, pull))
         return v, pull, steps + TURN, violation > tol
 
     start = (v, pull, jnp.zeros((), jnp.int32), jnp.asarray(True))

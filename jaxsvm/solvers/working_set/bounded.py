@@ -7,7 +7,7 @@ from jaxtyping import Array
 
 from jaxsvm.numerics.precision import bits_of, double, in_double, of_bits, widened
 from jaxsvm.numerics.products import weighted_rows
-from jaxsvm.solvers.working_set.block import pair_steps, single_steps
+from jaxsvm.solvers.working_set.block import double_steps, pair_steps
 from jaxsvm.solvers.working_set.members import block_of, ends, is_negative
 
 SHARE = 0.1
@@ -37,7 +37,7 @@ def moved(problem: Any, state: Any, rows: Array, members: Array) -> tuple[dict[s
     c = jnp.ones_like(old) if problem.equality is None else problem.equality[place]
     end = c * U
     low, high = jnp.minimum(0, end), jnp.maximum(0, end)
-    solve = pair_steps if problem.free_bias else single_steps
+    solve = pair_steps if problem.free_bias else double_steps
     top, bottom = ends(problem, state.a, state.s)
     tol, limit = SHARE * (top - bottom), STEPS_PER_SAMPLE * len(place)
     v, steps = solve(Q / (c[:, None] * c), low, high, c * old, gradient / c, tol, limit)
