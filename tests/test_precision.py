@@ -263,6 +263,17 @@ def test_a_path_over_an_indefinite_kernel_is_not_converged():
     assert list(path.status.name) == ["NOT_PSD"] * 3
 
 
+def test_a_chain_of_hinge_fits_over_an_indefinite_matrix_is_not_converged():
+    """Adversarial problem 469: of 9,972 in float32 the folds and paths of such matrices alone were false."""
+    rng = np.random.default_rng(0)
+    A = rng.normal(size=(30, 30))
+    problem = jaxsvm.hinge_problem(jaxsvm.gram(Precomputed(), A + A.T), np.sign(A[0]), bias="none")
+    path = jaxsvm.solve_path(problem, [0.1, 1.0, 10.0], tol=1e-3)
+    assert (np.asarray(path.status.code) == jaxsvm.Status.NOT_PSD).all()
+    folds = jaxsvm.cross_validate(problem, [0.1, 1.0], folds=3, tol=1e-3)
+    assert not (np.asarray(folds.fits.status.code) == jaxsvm.Status.CONVERGED).any()
+
+
 def test_a_definite_matrix_that_was_computed_elsewhere_converges():
     x, y = clouds(60, 4)
     K = np.asarray(jaxsvm.gram(RBF(0.3), x, store=True).K)

@@ -26,6 +26,7 @@ from jaxsvm.numerics.once import once
 from jaxsvm.numerics.precision import bits_of, double, in_double, of_bits, rounded, widened
 from jaxsvm.numerics.sizes import size_classes
 from jaxsvm.padding import on_device
+from jaxsvm.problems.definiteness import negative_curvature
 from jaxsvm.result import Answer, Counters, Fit, Status, StatusCode
 from jaxsvm.screening.rules import Rule, Screening
 from jaxsvm.solvers.choice import LARGER, first_choice
@@ -118,7 +119,7 @@ class Screened:
 
     def __call__(self, here: Any) -> Fit:
         """The fit of the next problem."""
-        if self.point is None and self.fit is None:
+        if self.point is None and self.fit is None and (here.gram.definite or not bool(_is_indefinite(here))):
             self.point = _first(here, self.solver)
         fitted = None if self.point is None else self._known(here, self.point) or self._reduced(here, self.point)
         if fitted is None:
@@ -126,7 +127,7 @@ class Screened:
             solver = first_choice(here, self.solver.tol)
             fitted = drive(here, solver, self.key, warm, stop=self.stop, may_change=True)
             self.point = None
-            if int(fitted.status) == Status.CONVERGED:
+            if int(fitted.status) == Status.CONVERGED:  # of an indefinite matrix nothing is
                 products = _products(here, fitted.alpha)
                 self.point = _point(here, self.solver, fitted.alpha, products)
         self.fit, self.old = fitted, here
@@ -183,6 +184,12 @@ def _filled(kept: np.ndarray, present: np.ndarray, size: int) -> np.ndarray:
     """Indices of what is kept, filled up to a size with other samples, absent ones last."""
     order = np.argsort(np.where(kept, 0, np.where(present, 1, 2)), kind="stable")
     return np.sort(order[:size]).astype(np.int32)
+
+
+@jax.jit
+def _is_indefinite(problem: Any) -> Bool[Array, ""]:
+    """Whether a certificate proves nothing: looked at once, for matrices that no kernel vouches for."""
+    return in_double(lambda problem: negative_curvature(widened(problem)))(problem)
 
 
 @jax.jit
