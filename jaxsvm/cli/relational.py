@@ -97,7 +97,7 @@ def fit_join(
         "notes": join.notes, "sql": sql,
     }  # fmt: skip
     show(as_json, report)
-    finish([fitted], interrupts.seen)  # pyright: ignore[reportArgumentType]
+    finish([fitted.status], interrupts.seen)
 
 
 fit_join.__name__ = "relational"  # what the command is called; the module of that name is used above
