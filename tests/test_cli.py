@@ -1,8 +1,11 @@
 """The command: reports, exit codes, refusals, models that come back, Ctrl-C, the cache."""
 
+import base64
 import csv
+import html.parser
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from matplotlib import image
 from sklearn.datasets import load_iris
 from sklearn.svm import SVC, SVR
 from typer.testing import CliRunner
@@ -361,6 +365,61 @@ def test_regression(tmp_path):
 )
 def test_bad_options_of_several_classes(flowers, named, arguments):
     assert named in refusal("fit", flowers[0], *arguments)
+
+
+class Page(html.parser.HTMLParser):
+    """What a page shows: texts, pictures, and whatever it would fetch or run."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.texts, self.images, self.foreign = [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        for name, value in attributes:
+            if tag == "img" and name == "src":
+                assert value.startswith("data:image/png;base64,")
+                self.images.append(base64.b64decode(value.split(",")[1]))
+            elif name in ("src", "href") or name.startswith("on"):
+                self.foreign.append(value)
+        if tag in ("script", "link", "iframe"):
+            self.foreign.append(tag)
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+def test_a_report_is_one_page(flowers, data, tmp_path):
+    file = tmp_path / "a <b> & c.html"
+    arguments = ["--C", "0.01,1", "--scale", "standardise", "--loss", "hinge", "--report", file, "--json"]
+    report = json.loads(invoke("path", flowers[0], *arguments, "--folds", 3).stdout)
+    page = Page(file.read_text(encoding="utf-8"))
+    assert page.foreign == [] and len(page.images) == 4
+    assert all(picture.startswith(b"\x89PNG") and len(picture) > 5000 for picture in page.images)
+    text = " ".join(page.texts)
+    assert "Path over C: iris.csv" in text and "2 of 2 values of C are certified" in text and "versicolor" in text
+    assert f"{report['path'][1]['cv_accuracy']:.4f}" in text and "cv accuracy" in text
+    assert invoke("path", data, *arguments, "--test-fraction", 0.25).exit_code == 0
+    assert "is optimistic" in file.read_text() and len(Page(file.read_text()).images) == 4
+    assert "--report" in refusal("path", data, "--report", tmp_path)
+    assert "--report" in refusal("path", data, "--report", data)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed")
+def test_a_browser_shows_the_report(data, tmp_path):
+    file, picture = tmp_path / "report.html", tmp_path / "report.png"
+    assert invoke("path", data, "--C", "0.01,1", "--folds", 3, "--report", file).exit_code == 0
+    browser = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+    done = subprocess.run(
+        [*browser, f"--screenshot={picture}", "--window-size=1000,1600", file.as_uri()],
+        capture_output=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    pixels = image.imread(picture)[..., :3]
+    assert pixels.shape == (1600, 1000, 3)
+    blue = (pixels[..., 2] > pixels[..., 0] + 0.3).sum()  # of the line of scores
+    assert blue > 200 and 0.01 < (pixels.min(axis=2) < 0.5).mean() < 0.5
 
 
 def test_bad_options_of_folds(flowers):

@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Callable
 from itertools import combinations
+from pathlib import Path
 from typing import Annotated, Any
 
 import jax
@@ -48,6 +49,7 @@ from jaxsvm.cli.options import (
     place_to_save,
     zero_based,
 )
+from jaxsvm.cli.page import page_of
 from jaxsvm.cli.report import (
     BAD_INPUT,
     INTERRUPTED,
@@ -64,6 +66,7 @@ from jaxsvm.datasets import load
 from jaxsvm.errors import ConvergenceWarning, InputError
 from jaxsvm.model import Model, decision_function, labels_of
 from jaxsvm.model_file import load_model
+from jaxsvm.plots.axes import figure_class
 
 app = typer.Typer(
     name="jaxsvm",
@@ -205,6 +208,10 @@ def path(
     seed: Seed = 0,
     dtype: Dtype = "float64",
     out: ModelOut = None,
+    report_file: Annotated[
+        str | None,
+        typer.Option("--report", metavar="FILE", help="Where to write an HTML page of it all.", show_default=False),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Fit one SVM for every C of a grid, each certified, from one kernel matrix; choose C by folds if asked to."""
@@ -219,6 +226,9 @@ def path(
     Cs = penalties(C, C_min, C_max, n_c)
     saved = place_to_save(Cs, save_C, out, test_fraction, folds)
     check_writable(out, data)
+    check_writable(report_file, data, *filter(None, [out]), option="--report")
+    if report_file is not None:
+        figure_class()  # before the work
     with jax.enable_x64(dtype == "float64"), Interrupts() as interrupts, interrupts.within(max_seconds):
         job = prepare(
             data, label, index_base, positive, test_fraction, scale, seed, dtype, kernel, gamma, degree, coef0, loss,
@@ -261,6 +271,9 @@ def path(
     report |= {"path": list(rows.values()), "not_reached": [C for place, C in enumerate(Cs) if place not in answers]}
     report |= {"chosen_C": None if chosen is None else Cs[chosen], "seconds": total, "out": out}
     report |= {"note": OPTIMISTIC if by_test and len(answers) > 1 else None}
+    if report_file is not None:
+        page = page_of(report, validated, Cs)
+        save(report_file, lambda target: Path(target).write_text(page, encoding="utf-8"), "--report")
     show(as_json, report)
     finish([answer.status for answer in answers.values()], interrupts.came, complete=len(answers) == len(Cs))
 

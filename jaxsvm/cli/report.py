@@ -47,11 +47,11 @@ def show(as_json: bool, report: dict[str, Any]) -> None:
 
 
 def _print_table(report: dict[str, Any]) -> None:
-    console = _Console(soft_wrap=True)
+    console = _Console(soft_wrap=True, width=None if sys.stdout.isatty() else 160)
     facts = Table(show_header=False, box=None)
     for name, value in report.items():
         if name not in ("path", "note") and value is not None and value != []:
-            facts.add_row(name.replace("_", " "), _shown(value))
+            facts.add_row(name.replace("_", " "), shown(value))
     console.print(facts)
     if "path" in report:
         formats = {"C": ".4g", "status": "", "relative_gap": ".1e", "primal": ".5g", "steps": "", "support": ""}
@@ -69,11 +69,12 @@ def _print_table(report: dict[str, Any]) -> None:
         console.print(report["note"])
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value in words."""
     if isinstance(value, dict):
-        return ", ".join(_shown(part) if name == "kernel" else f"{name} {_shown(part)}" for name, part in value.items())
+        return ", ".join(shown(part) if name == "kernel" else f"{name} {shown(part)}" for name, part in value.items())
     if isinstance(value, list):
-        return ", ".join(map(_shown, value[:20])) + (f", ... ({len(value)})" if len(value) > 20 else "")
+        return ", ".join(map(shown, value[:20])) + (f", ... ({len(value)})" if len(value) > 20 else "")
     return f"{value:.5g}" if isinstance(value, float) else "" if value is None else str(value)
 
 
