@@ -8,7 +8,7 @@ carries its own proof of quality:
     fit = jaxsvm.fit(problem, jaxsvm.FrankWolfe(tol=1e-4))
 """
 
-from jaxsvm import coresets, datasets, implicit, kernels, relational, screening
+from jaxsvm import coresets, datasets, implicit, interchange, kernels, relational, screening
 from jaxsvm.ball import Ball, ball, is_coreset, meb_problem
 from jaxsvm.cache import keep_programs
 from jaxsvm.errors import ConvergenceError, ConvergenceWarning, DataError, InputError, PrecisionWarning
@@ -81,6 +81,7 @@ __all__ = [
     "gram",
     "hinge_problem",
     "implicit",
+    "interchange",
     "is_coreset",
     "keep_programs",
     "kernels",

@@ -82,7 +82,7 @@ def relational_certificate(fitted: Any, *, ax: Any = None) -> Any:
     ax.plot(steps[shown], primal[shown], "o-", markersize=3, color=ORANGE, label="upper bound: the best F reached")
     ax.plot(steps, dual, "o-", markersize=3, color=BLUE, label="lower bound: what planes prove")
     gap = float(fitted.certificate.relative_gap)
-    ax.set_title(f"relative gap {gap:.1e} after {int(fitted.steps)} evaluations of the join", fontsize=9)
+    ax.set_title(f"relative gap {gap:.1e} after {int(fitted.steps)} evaluations", fontsize=9)
     ax.set_xlabel("step")
     ax.set_ylabel("objective F")
     ax.legend(fontsize=8)
