@@ -88,7 +88,7 @@ def _classifier(kernel: Kernel, x: Any, coef: np.ndarray, rho: np.ndarray, count
 
 
 def _model(kernel: Kernel, x: Any, coef: np.ndarray, bias: Any, classes: tuple[Any, ...] | None) -> Model:
-    unknown = np.full(np.shape(bias), np.inf)
+    unknown: Any = np.full(np.shape(bias), np.inf)
     with jax.enable_x64(True):
         basis, _ = gram(kernel, x).expansion(jax.numpy.zeros(x.shape[0]))
         parts = (coef, np.asarray(bias, float), np.ones(np.shape(bias)), Certificate(unknown, -unknown, unknown))
@@ -118,8 +118,9 @@ def _libsvm_points(rows: list[list[str]]) -> Any:
     data = np.array([float(value) for row in pairs for _, value in row])
     if len(indices) and indices.min() < 0:
         raise ValueError("indices count from 1")
-    x = csr_array((data, indices, indptr), shape=(len(rows), max(int(indices.max(initial=0)) + 1, 1)))
-    return x.toarray() if x.shape[0] * x.shape[1] <= DENSE else x
+    shape = (len(rows), max(int(indices.max(initial=0)) + 1, 1))
+    x = csr_array((data, indices, indptr), shape=shape)
+    return x.toarray() if shape[0] * shape[1] <= DENSE else x
 
 
 def to_libsvm(model: Model, path: str | os.PathLike[str]) -> None:
@@ -199,7 +200,7 @@ class _Parts:
     def __init__(self, model: Model) -> None:
         basis = model.basis
         names: dict[type[Kernel], str] = {Linear: "linear", RBF: "rbf", Polynomial: "poly", Sigmoid: "sigmoid"}
-        kernel = basis.kernel if isinstance(basis, KernelBasis) else None
+        kernel: Any = basis.kernel if isinstance(basis, KernelBasis) else None
         gamma = np.asarray(getattr(kernel, "gamma", 0.0), float)
         if type(kernel) not in names or gamma.size > 1:
             found = type(basis).__name__ if kernel is None else type(kernel).__name__
