@@ -2,6 +2,8 @@
 #   make demo          a tour that ends with a picture
 #   make test          the tests (make test-slow: the long ones)
 #   make lint types    what CI checks besides
+#   make notebooks     runs all notebooks, and keeps what they show beside them
+#   make docs          the site, in build/site
 # Another interpreter or environment: make test PYTHON=python3.13 VENV=/tmp/venv
 
 PYTHON ?= python3
@@ -12,14 +14,16 @@ BIN := $(VENV)/bin
 # One stamp for each set of extras, inside the environment: it goes when the environment goes.
 EXTRAS_demo := cli,plot,sklearn
 EXTRAS_test := test
+EXTRAS_notebooks := notebooks
+EXTRAS_docs := docs
 installed = $(VENV)/.installed-$(1)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow lint types format clean
+.PHONY: help demo test test-slow lint types notebooks docs format clean
 
 help:
-	@sed -n '2,5s/^# *//p' Makefile
+	@sed -n '2,7s/^# *//p' Makefile
 
 demo: $(call installed,demo)
 	$(BIN)/python examples/demo.py
@@ -36,6 +40,13 @@ lint: $(call installed,test)
 
 types: $(call installed,test)
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
+
+notebooks: $(call installed,notebooks)
+	$(BIN)/python -m jupytext --to ipynb --execute notebooks/*.py
+
+docs: $(call installed,docs)
+	$(BIN)/python benchmarks/results_page.py
+	$(BIN)/python -m mkdocs build --strict
 
 format: $(call installed,test)
 	$(BIN)/ruff check --fix .

@@ -8,11 +8,12 @@ carries its own proof of quality:
     fit = jaxsvm.fit(problem, jaxsvm.FrankWolfe(tol=1e-4))
 """
 
-from jaxsvm import coresets, datasets, implicit, kernels, relational, screening
+from jaxsvm import coresets, datasets, implicit, interchange, kernels, relational, screening
 from jaxsvm.ball import Ball, ball, is_coreset, meb_problem
 from jaxsvm.cache import keep_programs
 from jaxsvm.errors import ConvergenceError, ConvergenceWarning, DataError, InputError, PrecisionWarning
 from jaxsvm.gram.build import gram
+from jaxsvm.history import History
 from jaxsvm.loop import fit
 from jaxsvm.model import Model, compact, decision_function, predict
 from jaxsvm.model_file import load_model
@@ -53,6 +54,7 @@ __all__ = [
     "DataError",
     "Fit",
     "FrankWolfe",
+    "History",
     "InputError",
     "InteriorPoint",
     "Model",
@@ -79,6 +81,7 @@ __all__ = [
     "gram",
     "hinge_problem",
     "implicit",
+    "interchange",
     "is_coreset",
     "keep_programs",
     "kernels",

@@ -1,6 +1,7 @@
 """Prediction: decision values and labels, from a fit or from a model cut down to its support, in blocks of rows."""
 
 import dataclasses
+from itertools import combinations
 from typing import Any, overload
 
 import jax
@@ -9,8 +10,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxsvm.errors import InputError, is_concrete
-from jaxsvm.gram.basis import KernelBasis
-from jaxsvm.points import taken
+from jaxsvm.gram.basis import BLOCK_BYTES, KernelBasis
+from jaxsvm.points import CSR, is_sparse, taken
 from jaxsvm.result import Certificate, Fit
 
 
@@ -19,25 +20,29 @@ from jaxsvm.result import Certificate, Fit
 class Model:
     """A decision function on its own: what remains of a fit for prediction. A pytree; build it with `compact`.
 
+    Of k > 2 classes it is the m = k (k - 1) / 2 decision functions of all pairs on one basis, in LIBSVM's order:
+    (0, 1), (0, 2), ..., (1, 2), ..., each positive for the first class of its pair.
+
     Attributes:
         basis: Functions of a point: kernels at the support, or features.
-        coef: Their coefficients in primal scale, `(q,)`.
-        bias: The constant, `()`.
-        R: The scale of the paper's `h`, `()`.
-        certificate: That of the fit.
+        coef: Their coefficients in primal scale, `(q,)`; of several classes `(q, m)`.
+        bias: The constant, `()`; of several classes `(m,)`.
+        R: The scale of the paper's `h`, shaped as `bias`.
+        certificate: That of the fit, each value shaped as `bias`.
         scaling: What was done to the features before training, to be done to new ones too, or None.
-        classes: The labels of the negative and the positive side, as NumPy scalars' text or numbers; static.
+        classes: The labels, as NumPy scalars' text or numbers: of the negative and the positive side, or of k > 2
+            classes in sorted order; None for regression, whose decision values are its predictions. Static.
         layout: How the training file held its columns (`jaxsvm.datasets.Layout`), for files of new points, or None;
             static.
     """
 
     basis: Any
-    coef: Float[Array, " q"]
-    bias: Float[Array, ""]
-    R: Float[Array, ""]
+    coef: Float[Array, "q *m"]
+    bias: Float[Array, "*m"]
+    R: Float[Array, "*m"]
     certificate: Certificate
     scaling: Any = None
-    classes: tuple[Any, Any] = dataclasses.field(default=(-1, 1), metadata={"static": True})
+    classes: tuple[Any, ...] | None = dataclasses.field(default=(-1, 1), metadata={"static": True})
     layout: Any = dataclasses.field(default=None, metadata={"static": True})
 
     @property
@@ -59,7 +64,7 @@ class Model:
 
 
 def compact(
-    fit: Fit, problem: Any, *, scaling: Any = None, classes: tuple[Any, Any] = (-1, 1), layout: Any = None
+    fit: Fit, problem: Any, *, scaling: Any = None, classes: tuple[Any, Any] | None = (-1, 1), layout: Any = None
 ) -> Model:
     """Cut a fit down to the samples whose `dual_coef` is not 0, on the host: no size compiles anything.
 
@@ -70,7 +75,7 @@ def compact(
         fit: A single fit (of a path, take `path[i]`) with concrete values, since the model's size is a shape.
         problem: The problem that it solves.
         scaling: What was done to the features before training (`jaxsvm.datasets.Scaling`), or None.
-        classes: The labels of the negative and the positive side.
+        classes: The labels of the negative and the positive side; None for regression.
         layout: How the training file held its columns (`dataset.layout`), for `load(new_file, like=model.layout)`; or
             None. `Layout(columns=(...))` says names alone.
 
@@ -114,13 +119,17 @@ def decision_function(*arguments: Any, calibrated: bool = True) -> Float[Array, 
             (docs/mathematics.md, The dual, on the simplex).
 
     Returns:
-        Values `(m,)`, positive on the side of +1. Rows are taken in blocks: a million of them need no m x n memory.
+        Values `(m,)`, positive on the side of +1; of a model of several classes a column a pair. Rows are taken in
+        blocks: a million of them need no m x n memory. Sparse points become dense, a block at a time, where the model
+        shifts its columns.
 
     Raises:
         InputError: On arguments that do not fit together.
     """
     if len(arguments) == 2 and isinstance(arguments[0], Model):
         model, x_new = arguments
+        if model.scaling is not None and is_sparse(x_new) and _shifts(model.scaling):
+            return _of_dense_blocks(model, x_new, calibrated)
         x_new = x_new if model.scaling is None else model.scaling(x_new)
     elif len(arguments) == 3 and isinstance(arguments[0], Fit) and hasattr(arguments[1], "gram"):
         fit, problem, x_new = arguments
@@ -132,6 +141,42 @@ def decision_function(*arguments: Any, calibrated: bool = True) -> Float[Array, 
         raise InputError(f"arguments are ({kinds}): (model, x_new) or (fit, problem, x_new) is needed.")
     values = model.basis.apply(x_new, model.coef) + model.bias
     return values if calibrated else values * model.R
+
+
+def _shifts(scaling: Any) -> bool:
+    """Whether a scaling moves zeros, so that sparse points would not stay sparse."""
+    return is_concrete(scaling.offset) and bool(np.asarray(scaling.offset).any())
+
+
+def _of_dense_blocks(model: Model, x_new: Any, calibrated: bool) -> Array:
+    """Decision values of sparse points that are made dense some rows at a time; by NumPy, for concrete points."""
+    rows = _scipy_of(x_new)
+    size = max(1, BLOCK_BYTES // (8 * rows.shape[1]))
+    blocks = (rows[start : start + size].toarray() for start in range(0, rows.shape[0], size))
+    return jnp.concatenate([decision_function(model, block, calibrated=calibrated) for block in blocks])
+
+
+def _scipy_of(x: Any) -> Any:
+    from scipy.sparse import csr_array  # whoever has sparse points has SciPy, or can have it
+
+    if isinstance(x, CSR):
+        return csr_array(tuple(map(np.asarray, (x.data, x.indices, x.indptr))), shape=x.shape)
+    return csr_array(x)
+
+
+def votes(decisions: np.ndarray, k: int) -> np.ndarray:
+    """The class with the most votes of all pairs, the first of equals, `(m,)` integers below k.
+
+    Args:
+        decisions: A column a pair, `(m, k (k - 1) / 2)`, positive for its first class.
+        k: How many classes.
+    """
+    count = np.zeros((len(decisions), k), int)
+    for place, (one, other) in enumerate(combinations(range(k), 2)):
+        first = decisions[:, place] > 0
+        count[:, one] += first
+        count[:, other] += ~first
+    return count.argmax(axis=1)
 
 
 def is_positive(values: Any) -> Any:
@@ -154,10 +199,23 @@ def predict(*arguments: Any) -> Any:
 
     Returns:
         The model's classes, a NumPy array `(m,)`; for a fit, -1 and +1 as an array of its dtype. A value of 0 counts
-        as positive.
+        as positive. Several classes are told by votes of their pairs; a model of regression predicts its values.
     """
     values = decision_function(*arguments)
-    positive = is_positive(values)
-    if isinstance(arguments[0], Model) and arguments[0].classes != (-1, 1):
-        return np.asarray(arguments[0].classes)[np.asarray(positive).astype(int)]
-    return jnp.where(positive, 1, -1).astype(values.dtype)
+    return labels_of(arguments[0], values) if isinstance(arguments[0], Model) else _signs(values)
+
+
+def labels_of(model: Model, values: Any) -> Any:
+    """What a model predicts where its decision values are these, `(m,)` or `(m, pairs)`: see `predict`."""
+    classes = model.classes
+    if classes is None:
+        return values
+    if len(classes) > 2:
+        return np.asarray(classes)[votes(np.asarray(values), len(classes))]
+    if classes != (-1, 1):
+        return np.asarray(classes)[np.asarray(is_positive(values)).astype(int)]
+    return _signs(values)
+
+
+def _signs(values: Any) -> Any:
+    return jnp.where(is_positive(values), 1, -1).astype(values.dtype)

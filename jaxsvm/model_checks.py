@@ -14,9 +14,9 @@ from jaxsvm.model_description import KERNELS, kernel_from_dict
 from jaxsvm.points import MAX_INT32
 from jaxsvm.result import Certificate
 
-FORMAT = "jaxsvm-model-2"
-FORMATS = ("jaxsvm-model-1", FORMAT)
-"""The first one has no layout."""
+FORMAT = "jaxsvm-model-3"
+FORMATS = ("jaxsvm-model-1", "jaxsvm-model-2", FORMAT)
+"""The first one has no layout; the second one knows two classes only. docs/model_file.md says what they hold."""
 FLOATS, INTEGERS = ("floats", "f"), ("integers", "iu")
 
 COMMON = {"coef": (FLOATS, ("r",)), "bias": (FLOATS, ()), "R": (FLOATS, ())}
@@ -62,7 +62,8 @@ def require_sound(header: Any, declared: dict[str, Declared]) -> None:
         InputError: With what was found.
     """
     kind, sizes = _require_header(header)
-    wanted = COMMON | BASES[kind] | (SCALED if "scaling/offset" in declared else {})
+    common = {name: (what, (*axes, *_outputs(header))) for name, (what, axes) in COMMON.items()}
+    wanted = common | BASES[kind] | (SCALED if "scaling/offset" in declared else {})
     for name in wanted:
         if name not in declared:
             raise InputError(f"it has no {name}.")
@@ -90,6 +91,12 @@ def require_sound(header: Any, declared: dict[str, Declared]) -> None:
         kernel_from_dict(header["basis"]["kernel"])  # raises on values that no kernel has
 
 
+def _outputs(header: Any) -> tuple[str, ...]:
+    """The further axis of coefficients and all that there is one of for each decision function; none for one."""
+    classes = header["classes"]
+    return () if classes is None or len(classes) == 2 else ("m",)
+
+
 def _require_header(header: Any) -> tuple[str, dict[str, int]]:
     """The kind of basis, and the sizes that the header itself says."""
     _require_keys("the header", header, {"format", "basis", "classes"}, {"layout"})
@@ -105,17 +112,25 @@ def _require_header(header: Any) -> tuple[str, dict[str, int]]:
     _require_keys("the basis", basis, needed, allowed[kind])
     if not isinstance(basis.get("near", False), bool):
         raise InputError(f"the basis has near = {basis['near']!r}: true or false is needed.")
+    k = 2 if header["classes"] is None else len(header["classes"])
+    sizes = {"0": 0, "m": k * (k - 1) // 2}
     if "sparse" in basis:
-        return "sparse", {"0": 0, "d": _sparse_columns(basis["sparse"])}
+        return "sparse", sizes | {"d": _sparse_columns(basis["sparse"])}
     kernel = basis.get("kernel")
     precomputed = kind == "kernel" and isinstance(kernel, dict) and kernel.get("kernel") == "Precomputed"
-    return ("precomputed" if precomputed else kind), {"0": 0}
+    return ("precomputed" if precomputed else kind), sizes
 
 
 def _require_classes(classes: Any) -> None:
-    sound = isinstance(classes, list) and len(classes) == 2 and all(isinstance(c, str | int | float) for c in classes)
-    if not sound or classes[0] == classes[1] or not all(math.isfinite(c) for c in classes if isinstance(c, float)):
-        raise InputError(f"the classes are {str(classes)[:80]}: two different labels are needed.")
+    if classes is None:  # regression
+        return
+    sound = isinstance(classes, list) and len(classes) > 1 and all(isinstance(c, str | int | float) for c in classes)
+    if (
+        not sound
+        or len(set(classes)) < len(classes)
+        or not all(math.isfinite(c) for c in classes if isinstance(c, float))
+    ):
+        raise InputError(f"the classes are {str(classes)[:80]}: two different labels are needed, or more.")
 
 
 def _sparse_columns(sparse: Any) -> int:

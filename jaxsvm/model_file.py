@@ -48,7 +48,9 @@ def save_model(model: Model, path: Any) -> None:
 def _described(model: Model) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The header, in JSON's types, and the arrays."""
     description, parts = basis_to_arrays(model.basis)
-    classes = [label.item() if isinstance(label, np.generic) else label for label in model.classes]
+    classes = model.classes
+    if classes is not None:
+        classes = [label.item() if isinstance(label, np.generic) else label for label in classes]
     header = {"format": FORMAT, "basis": description, "classes": classes, "layout": None}
     if model.layout is not None:
         header["layout"] = {
@@ -113,7 +115,7 @@ def _read(archive: zipfile.ZipFile, size: int, memory: int | None) -> Model:
         R=placed["R"],
         certificate=Certificate(*(placed[f"certificate/{name}"] for name in Certificate._fields)),
         scaling=scaling,
-        classes=tuple(header["classes"]),
+        classes=header["classes"] and tuple(header["classes"]),
         layout=layout,
     )
 

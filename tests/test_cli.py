@@ -1,8 +1,11 @@
 """The command: reports, exit codes, refusals, models that come back, Ctrl-C, the cache."""
 
+import base64
 import csv
+import html.parser
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from matplotlib import image
+from sklearn.datasets import load_iris
+from sklearn.svm import SVC, SVR
 from typer.testing import CliRunner
 
 import jaxsvm
@@ -264,6 +270,174 @@ def test_a_svmlight_file_whose_indices_start_elsewhere(tmp_path):
     assert json.loads(invoke("info", one, "--index-base", 0, "--json").stdout)["d"] == 4
 
 
+@pytest.fixture(scope="module")
+def flowers(tmp_path_factory):
+    """Iris with its names, as CSV, and the same rows as svmlight with other labels."""
+    x, y = load_iris(return_X_y=True)
+    directory = tmp_path_factory.mktemp("flowers")
+    names = np.asarray(["setosa", "versicolor", "virginica"])[y]
+    lines = [",".join([*map(repr, row), name]) for row, name in zip(x.tolist(), names, strict=True)]
+    (directory / "iris.csv").write_text("a,b,c,d,kind\n" + "\n".join(lines) + "\n")
+    svmlight_file(directory / "iris.svm", x, ["0"] * len(y), 1)
+    return directory / "iris.csv", directory / "iris.svm", x, names
+
+
+def test_several_classes(flowers, tmp_path):
+    """All pairs, as scikit-learn's SVC; a model that shifts columns takes sparse rows."""
+    file, sparse, x, names = flowers
+    out, written = tmp_path / "model.npz", tmp_path / "labels.csv"
+    arguments = ["fit", file, "--scale", "standardise", "--loss", "hinge", "--C", 10, "--tol", 1e-6]
+    report = json.loads(invoke(*arguments, "--out", out, "--json").stdout)
+    assert report["certified"] and report["machines"] == 3 and report["test_accuracy"] is None
+    assert report["dual"] <= report["primal"] and report["relative_gap"] <= 1e-6
+    scaled = (x - x.mean(axis=0)) / x.std(axis=0)
+    theirs = SVC(C=10, tol=1e-8, decision_function_shape="ovo").fit(scaled, names)
+    assert report["support"] == len(theirs.support_)
+    result = invoke("predict", out, file, "--json", "--out", written)
+    found = json.loads(result.stdout)
+    np.testing.assert_allclose(found["decision"], theirs.decision_function(scaled), atol=1e-3)
+    assert found["labels"] == theirs.predict(scaled).tolist() and found["accuracy"] > 0.95
+    assert written.read_text().startswith("label,setosa | versicolor,setosa | virginica,versicolor | virginica\n")
+    dense = invoke("predict", out, sparse)
+    assert dense.stdout.split() == found["labels"] and "accuracy unknown" in dense.stderr
+    described = json.loads(invoke("info", out, "--json").stdout)
+    assert described["classes"] == ["setosa", "versicolor", "virginica"] and described["d"] == 4
+
+
+def test_several_classes_by_squared_hinges(flowers, tmp_path):
+    """C counts as it does for two classes: a pair alone gives the same decision values."""
+    file, _, x, names = flowers
+    out, pair, alone = tmp_path / "model.npz", tmp_path / "pair.npz", tmp_path / "alone.npz"
+    assert invoke("fit", file, "--gamma", 0.5, "--out", out).exit_code == 0
+    np.savez(pair, X=x[names != "setosa"], y=names[names != "setosa"])
+    assert invoke("fit", pair, "--gamma", 0.5, "--out", alone).exit_code == 0
+    together = json.loads(invoke("predict", out, pair, "--json").stdout)["decision"]
+    single = json.loads(invoke("predict", alone, pair, "--json").stdout)["decision"]
+    np.testing.assert_allclose(-np.asarray(together)[:, 2], single, atol=2e-2)
+
+
+def test_folds_choose(flowers, data, tmp_path):
+    file, out = flowers[0], tmp_path / "model.npz"
+    options = ["--C", "0.01,1,10000", "--folds", 3, "--scale", "standardise", "--loss", "hinge", "--json"]
+    for source, count in ((file, 3), (data, 1)):
+        report = json.loads(invoke("path", source, *options, "--out", out).stdout)
+        scores = [row["cv_accuracy"] for row in report["path"]]
+        assert report["chosen_C"] == report["path"][int(np.argmax(scores))]["C"] == 1
+        assert all(0 <= row["cv_standard_error"] < 0.2 and row["certified"] for row in report["path"])
+        assert report["note"] is None and np.shape(jaxsvm.load_model(out).bias) == ((count,) if count > 1 else ())
+    cautious = json.loads(invoke("path", data, *options, "--one-standard-error").stdout)
+    assert cautious["chosen_C"] <= 1
+    table = invoke("path", data, *options[:-1])
+    assert "cv accuracy" in table.stdout and "test" not in table.stdout.split("path")[-1].split("support")[1][:60]
+
+
+def test_regression(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 2))
+    y = np.sin(x[:, 0]) + 0.05 * rng.normal(size=60)
+    file, out = tmp_path / "train.npz", tmp_path / "model.npz"
+    np.savez(file, X=x, y=y)
+    options = ["--loss", "epsilon_insensitive", "--gamma", 0.5, "--tol", 1e-6, "--json"]
+    report = json.loads(invoke("fit", file, *options, "--epsilon", 0.2, "--C", 3, "--out", out).stdout)
+    assert report["certified"] and report["epsilon"] == 0.2
+    theirs = SVR(gamma=0.5, C=3, epsilon=0.2, tol=1e-8).fit(x, y)
+    found = json.loads(invoke("predict", out, file, "--json").stdout)
+    np.testing.assert_allclose(found["labels"], theirs.predict(x), atol=1e-4)
+    assert found["r2"] == pytest.approx(theirs.score(x, y), abs=1e-4)
+    path = json.loads(invoke("path", file, *options, "--C", "0.001,3", "--folds", 3, "--test-fraction", 0.2).stdout)
+    assert path["chosen_C"] == 3 and path["path"][1]["cv_r2"] > 0.5 and path["path"][1]["test_r2"] > 0.5
+    assert "too many to be classes" in refusal("fit", file) and "--loss epsilon_insensitive" in refusal("fit", file)
+
+
+@pytest.mark.parametrize(
+    ("named", "arguments"),
+    [
+        ("--loss", ["--loss", "log"]),
+        ("--epsilon", ["--epsilon", 0.1]),
+        ("--epsilon", ["--loss", "epsilon_insensitive", "--epsilon", -1]),
+        ("--solver", ["--loss", "hinge", "--solver", "smo"]),
+        ("--max-steps", ["--loss", "hinge", "--max-steps", 5]),
+        ("setosa", ["--loss", "epsilon_insensitive"]),
+        ("--positive", ["--loss", "epsilon_insensitive", "--positive", "setosa"]),
+        ("--solver", ["--solver", "away"]),
+        ("--max-seconds", ["--max-seconds", 0]),
+    ],
+)
+def test_bad_options_of_several_classes(flowers, named, arguments):
+    assert named in refusal("fit", flowers[0], *arguments)
+
+
+class Page(html.parser.HTMLParser):
+    """What a page shows: texts, pictures, and whatever it would fetch or run."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.texts, self.images, self.foreign = [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        for name, value in attributes:
+            if tag == "img" and name == "src":
+                assert value.startswith("data:image/png;base64,")
+                self.images.append(base64.b64decode(value.split(",")[1]))
+            elif name in ("src", "href") or name.startswith("on"):
+                self.foreign.append(value)
+        if tag in ("script", "link", "iframe"):
+            self.foreign.append(tag)
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+def test_a_report_is_one_page(flowers, data, tmp_path):
+    file = tmp_path / "a <b> & c.html"
+    arguments = ["--C", "0.01,1", "--scale", "standardise", "--loss", "hinge", "--report", file, "--json"]
+    report = json.loads(invoke("path", flowers[0], *arguments, "--folds", 3).stdout)
+    page = Page(file.read_text(encoding="utf-8"))
+    assert page.foreign == [] and len(page.images) == 4
+    assert all(picture.startswith(b"\x89PNG") and len(picture) > 5000 for picture in page.images)
+    text = " ".join(page.texts)
+    assert "Path over C: iris.csv" in text and "2 of 2 values of C are certified" in text and "versicolor" in text
+    assert f"{report['path'][1]['cv_accuracy']:.4f}" in text and "cv accuracy" in text
+    assert invoke("path", data, *arguments, "--test-fraction", 0.25).exit_code == 0
+    assert "is optimistic" in file.read_text() and len(Page(file.read_text()).images) == 4
+    assert "--report" in refusal("path", data, "--report", tmp_path)
+    assert "--report" in refusal("path", data, "--report", data)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed")
+def test_a_browser_shows_the_report(data, tmp_path):
+    file, picture = tmp_path / "report.html", tmp_path / "report.png"
+    assert invoke("path", data, "--C", "0.01,1", "--folds", 3, "--report", file).exit_code == 0
+    browser = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+    done = subprocess.run(
+        [*browser, f"--screenshot={picture}", "--window-size=1000,1600", file.as_uri()],
+        capture_output=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    pixels = image.imread(picture)[..., :3]
+    assert pixels.shape == (1600, 1000, 3)
+    blue = (pixels[..., 2] > pixels[..., 0] + 0.3).sum()  # of the line of scores
+    assert blue > 200 and 0.01 < (pixels.min(axis=2) < 0.5).mean() < 0.5
+
+
+def test_bad_options_of_folds(flowers):
+    assert "--folds" in refusal("path", flowers[0], "--folds", 1)
+    assert "--folds" in refusal("path", flowers[0], "--one-standard-error")
+    assert "--out" in refusal("path", flowers[0], "--out", "model.npz")
+
+
+def test_missing_values_are_told(flowers, tmp_path):
+    lines = flowers[0].read_text().splitlines()
+    broken = tmp_path / "broken.csv"
+    for value in ("", "NA"):
+        fields = lines[3].split(",")
+        fields[1] = value
+        broken.write_text("\n".join([*lines[:3], ",".join(fields), *lines[4:]]) + "\n")
+        assert "broken.csv, line 4" in refusal("fit", broken) and "column 1 (b) is missing" in refusal("fit", broken)
+
+
 def test_too_many_columns_are_refused_before_they_take_the_memory(data, tmp_path, monkeypatch):
     """Four lines with the index 2^31 - 2 died of memory."""
     file = tmp_path / "wide.svm"
@@ -296,7 +470,6 @@ def test_one_class_against_the_rest(tmp_path):
     y = np.repeat([3, 5, 8], 20)
     file, out = tmp_path / "three.npz", tmp_path / "model.npz"
     np.savez(file, X=rng.normal(size=(60, 2)) + 3 * (y == 8)[:, None], y=y)
-    assert "3 classes" in refusal("fit", file)
     assert "positive" in refusal("fit", file, "--positive", 4)
     assert invoke("fit", file, "--positive", 8, "--out", out).exit_code == 0
     report = json.loads(invoke("predict", out, file, "--json").stdout)

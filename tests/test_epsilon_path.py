@@ -7,7 +7,7 @@ from samples import data, hinge, kernel_matrix, svm
 
 import jaxsvm
 from jaxsvm import SMO, FrankWolfe, screening
-from jaxsvm.plots import screening_figure
+from jaxsvm.plots import screening_rates
 
 
 def primal(problem, fit, C):
@@ -92,4 +92,4 @@ def test_the_report_and_its_picture():
     assert (both <= report.possible[1:] + 1e-12).all()
     assert (both[2] >= both[0]).all()  # the Intersection Test is never weaker
     assert "intersection test" in str(report)
-    assert len(screening_figure(report).axes[0].lines) == 4
+    assert len(screening_rates(report).lines) == 4

@@ -1,7 +1,8 @@
-"""The picture of a path: what it shows, what it marks, what it refuses."""
+"""Pictures: what they show, what they mark, what they refuse."""
 
 import dataclasses
 import sys
+from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,16 +10,22 @@ import pytest
 from matplotlib.figure import Figure
 
 import jaxsvm
+from jaxsvm import plots
 from jaxsvm.plots import path_figure
 from jaxsvm.result import Certificate, Status, StatusCode
 
 
 @pytest.fixture(scope="module")
-def path():
+def problem():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(40, 2))
     y = np.where(x[:, 0] + 0.3 * rng.normal(size=40) > 0, 1.0, -1.0)
-    return jaxsvm.solve_path(jaxsvm.svm_problem(jaxsvm.gram(jaxsvm.kernels.RBF(0.5), x), y), np.array([10.0, 0.1, 1.0]))
+    return jaxsvm.svm_problem(jaxsvm.gram(jaxsvm.kernels.RBF(0.5), x), y)
+
+
+@pytest.fixture(scope="module")
+def path(problem):
+    return jaxsvm.solve_path(problem, np.array([10.0, 0.1, 1.0]))
 
 
 def spoilt(path, status, gap):
@@ -69,7 +76,81 @@ def test_refusals(path):
         path_figure(path, ax=Figure().subplots())
 
 
+def test_margin_and_support_of_a_path(path, problem):
+    axes = plots.path_margin(path, problem)
+    K = np.asarray(problem.gram.kernel.matrix(problem.gram.x, problem.gram.x))
+    w = [np.sqrt(coef @ K @ coef) for coef in np.asarray(path.fits.dual_coef)[[1, 2, 0]]]
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), 1 / np.asarray(w), rtol=1e-6)
+    counts = plots.path_support(path).lines[0].get_ydata()
+    np.testing.assert_array_equal(counts, (np.asarray(path.fits.dual_coef)[[1, 2, 0]] != 0).sum(axis=1))
+
+
+def test_scores_mark_both_choices():
+    found = SimpleNamespace(
+        Cs=[10, 0.1, 1], mean=[0.8, 0.7, 0.79], standard_error=[0.02, 0.05, 0.02], C=10.0, C_one_standard_error=1.0
+    )
+    axes = plots.path_scores(found)
+    np.testing.assert_allclose(axes.lines[0].get_xydata(), [[0.1, 0.7], [1, 0.79], [10, 0.8]])
+    texts = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert "best: C = 10" in texts and "within one error: C = 1" in texts
+
+
+def test_a_history_and_its_picture(problem):
+    history = jaxsvm.History()
+    fit = jaxsvm.fit(problem, callback=history)
+    assert len(history) and history.relative_gap[-1] == float(fit.certificate.relative_gap)
+    assert history.steps[-1] == int(fit.steps) and (np.diff(history.seconds) >= 0).all()
+    assert (history.dual[-1] <= history.primal[-1]) and history.kernel_evaluations[-1] == fit.kernel_evaluations
+    axes = plots.convergence({"smo": history}, against="steps", tol=1e-4)
+    assert axes.lines[0].get_ydata()[-1] == history.relative_gap[-1]
+    assert axes.lines[1].get_ydata()[0] == 1e-4
+    with pytest.raises(jaxsvm.InputError, match="against"):
+        plots.convergence(history, against="hours")
+
+
+def test_boundaries_and_balls(path, problem, tmp_path):
+    x, y = np.asarray(problem.gram.x + problem.gram.shift), np.asarray(problem.y)
+    model = jaxsvm.compact(path[2], problem.at(1.0), classes=("no", "yes"))
+    axes = plots.decision_boundary(model, x, np.where(y > 0, "yes", "no"), support=path[2].support)
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["no", "yes", "support"]
+    pairs = dataclasses.replace(
+        model,
+        classes=("a", "b", "c"),
+        coef=jnp.stack([model.coef, -model.coef, model.coef], 1),
+        bias=jnp.zeros(3),
+        R=jnp.ones(3),
+    )
+    plots.decision_boundary(pairs, x, np.full(40, "a"), ax=Figure().subplots())
+    values = plots.decision_boundary(dataclasses.replace(model, classes=None), x, y)
+    values.figure.savefig(tmp_path / "values.png")
+    balls = jaxsvm.meb_problem(problem.gram)
+    fit = jaxsvm.fit(balls)
+    axes = plots.enclosing_ball(fit, balls, x)
+    assert f"of {len(fit.support)} of 40 points" in axes.get_title()
+    with pytest.raises(jaxsvm.InputError, match="two features"):
+        plots.decision_boundary(model, np.zeros((3, 4)), y)
+
+
+def test_measurements_are_drawn_as_they_are():
+    errors = {"ours": [[0.1, 0.01], [0.3, 0.03], [0.2, 0.02]], "uniform": [1.0, 0.5]}
+    axes = plots.coreset_error([100, 200], errors)
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), [0.2, 0.02])
+    with pytest.raises(jaxsvm.InputError, match="errors"):
+        plots.coreset_error([100], errors)
+    fitted = SimpleNamespace(
+        history=np.array([[0.1, np.inf, 1], [0.2, 0.9, 0.9], [0.5, 0.5, 0.5]]),
+        certificate=Certificate(0.5, 0.5, 1e-3),
+        steps=3,
+    )
+    axes = plots.relational_certificate(fitted)
+    np.testing.assert_allclose(axes.lines[0].get_xydata(), [[2, 0.9], [3, 0.5]])
+    assert "1.0e-03 after 3 evaluations" in axes.get_title()
+    axes = plots.learning_curve([10, 20], [[1, 0.9], [0.9, 0.9]], [0.5, 0.7])
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), [0.95, 0.9])
+
+
 def test_no_pyplot(path):
     loaded = "matplotlib.pyplot" in sys.modules
     path_figure(path)
+    plots.path_support(path)
     assert ("matplotlib.pyplot" in sys.modules) == loaded

@@ -9,13 +9,13 @@ from jaxsvm.model_description import kernel_to_dict
 from jaxsvm.points import is_sparse
 
 
-def truth_of(y: np.ndarray, classes: tuple[Any, Any]) -> np.ndarray | None:
-    """Which labels are the positive class's; None where some are of neither class."""
-    positive = np.asarray([_same(label, classes[1]) for label in y.tolist()])
+def truth_of(y: np.ndarray, classes: tuple[Any, ...]) -> np.ndarray | None:
+    """The place of each label among the classes, `(n,)`; None where some are of no class."""
     if classes[0] == f"not {classes[1]}":
-        return positive
-    negative = np.asarray([_same(label, classes[0]) for label in y.tolist()])
-    return positive if (positive | negative).all() else None
+        return np.asarray([_same(label, classes[1]) for label in y.tolist()]).astype(int)
+    present, codes = np.unique(y, return_inverse=True)
+    places = [next((place for place, one in enumerate(classes) if _same(label, one)), -1) for label in present.tolist()]
+    return None if min(places) < 0 else np.asarray(places)[codes]
 
 
 def _same(label: Any, other: Any) -> bool:
@@ -37,10 +37,12 @@ def is_model(file: str) -> bool:
 
 def describe_model(file: str, model: Model) -> dict[str, Any]:
     """What a model holds, for the report."""
-    certificate = {name: float(value) for name, value in model.certificate._asdict().items()}
+    largest = {"primal": np.sum, "dual": np.sum, "relative_gap": np.max}  # of pairs: sums, and the largest gap
+    certificate = {name: float(largest[name](value)) for name, value in model.certificate._asdict().items()}
     return {
         "model": file,
-        "classes": list(model.classes),
+        "task": "regression" if model.classes is None else "classification",
+        "classes": None if model.classes is None else list(model.classes),
         "d": model.basis.columns,
         "support": int(model.coef.shape[0]),
         "kernel": None if model.basis.kernel is None else kernel_to_dict(model.basis.kernel),

@@ -1,93 +1,177 @@
-"""What fit and path share: data made ready, the path solved with its progress, accuracy on the samples held out."""
+"""What fit and path share: data made ready, what is to be learned of them, and how well a model does on others."""
 
 import dataclasses
 import math
 from typing import Any
 
-import jax
 import numpy as np
 
-import jaxsvm
 from jaxsvm import kernels
+from jaxsvm.cli.inspection import truth_of
 from jaxsvm.cli.options import label_of, zero_based
-from jaxsvm.cli.progress import progress_bar
 from jaxsvm.cli.system import require_memory
 from jaxsvm.datasets import Layout, Scaling, load, two_classes
+from jaxsvm.datasets.labels import several_classes, targets
 from jaxsvm.errors import InputError
 from jaxsvm.gamma import resolve_gamma
-from jaxsvm.model import Model, compact, decision_function, is_positive
+from jaxsvm.model import Model, predict
 from jaxsvm.model_description import kernel_to_dict
-from jaxsvm.result import Fit, Status
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """Data that is ready to be fitted: read, split, scaled, and its kernel matrix."""
+    """Data that is ready to be fitted: read, split and scaled.
+
+    Attributes:
+        source: The file.
+        x: Training points, scaled, `(n, d)`.
+        target: What is to be learned, `(n,)`: signs of two classes, integers of several, numbers in regression.
+        test: Points as they are in the file, and their labels; None where nothing is held out.
+        scaling: What was done to columns, or None.
+        classes: The labels, two or more; None in regression.
+        kernel: The kernel.
+        loss: "squared_hinge", "hinge" or "epsilon_insensitive".
+        epsilon: Half the width of the tube, in regression.
+        scale: The scaling's name.
+        layout: How the file holds its columns.
+    """
 
     source: str
-    gram: Any
-    signs: np.ndarray
-    test: tuple[Any, np.ndarray] | None  # points, scaled, and signs
+    x: Any
+    target: np.ndarray
+    test: tuple[Any, np.ndarray] | None
     scaling: Scaling | None
-    classes: tuple[Any, Any]
+    classes: tuple[Any, ...] | None
     kernel: kernels.Kernel
-    shape: tuple[int, int]
+    loss: str
+    epsilon: float
     scale: str
     layout: Layout
 
-    def model_of(self, fitted: Fit, problem: Any) -> Model:
-        """A fit as a model that knows what was done to the columns, and how the file held them."""
-        return compact(fitted, problem, scaling=self.scaling, classes=self.classes, layout=self.layout)
+    @property
+    def several(self) -> bool:
+        """Whether there are more than two classes."""
+        return self.classes is not None and len(self.classes) > 2
+
+    @property
+    def metric(self) -> str:
+        """What scores are: "accuracy", or "r2" in regression."""
+        return "r2" if self.classes is None else "accuracy"
 
     def description(self) -> dict[str, Any]:
         """For the report."""
+        kinds = None if self.classes is None else list(self.classes)
         return {
             "data": self.source,
-            "n": self.shape[0],
-            "d": self.shape[1],
+            "n": self.x.shape[0],
+            "d": self.x.shape[1],
             "n_test": 0 if self.test is None else len(self.test[1]),
-            "classes": list(self.classes),
+            "loss": self.loss,
+            **({"epsilon": self.epsilon} if kinds is None else {"classes": kinds}),
+            **({"machines": len(kinds) * (len(kinds) - 1) // 2} if self.several and kinds else {}),
             "scale": self.scale,
             "kernel": kernel_to_dict(self.kernel),
         }
 
+    def score(self, model: Model) -> float | None:
+        """Of a model on the samples held out; None where there are none."""
+        return None if self.test is None else score_of(predict(model, self.test[0]), self.test[1], model.classes)
+
+
+def score_of(predicted: Any, y: np.ndarray, classes: tuple[Any, ...] | None) -> float | None:
+    """Accuracy of predicted labels, or R^2 of predicted values; None where y holds other labels than there are classes.
+
+    Args:
+        predicted: What a model predicts, `(m,)`.
+        y: What the file holds, `(m,)`.
+        classes: The model's classes, or None.
+    """
+    if classes is None:
+        return r_squared(np.asarray(predicted), y) if y.dtype.kind in "biuf" else None
+    truth = truth_of(y, classes)
+    if truth is None:
+        return None
+    places = {label: place for place, label in enumerate(classes)}
+    found = np.asarray([places[label] for label in np.asarray(predicted).tolist()])
+    return float(np.mean(found == truth))
+
+
+def chosen_place(rows: dict[int, dict[str, Any]], score: str, one_standard_error: bool = False) -> int | None:
+    """The best score among the certified values, of equals the smallest C; among all if none is; None without scores.
+
+    Args:
+        rows: Of the report, by place.
+        score: The score's name in them.
+        one_standard_error: Whether the smallest C whose score is within one standard error of the best is taken.
+    """
+    scored = {place: row for place, row in rows.items() if row[score] is not None and math.isfinite(row[score])}
+    among = {place: row for place, row in scored.items() if row["certified"]} or scored
+    if not among:
+        return None
+    best = min(among, key=lambda place: (-among[place][score], among[place]["C"]))
+    if not one_standard_error:
+        return best
+    enough = among[best][score] - among[best]["cv_standard_error"]
+    return min((place for place in among if among[place][score] >= enough), key=lambda place: among[place]["C"])
+
+
+def r_squared(predicted: np.ndarray, y: np.ndarray) -> float:
+    """The share of the variance of y that is explained; 0 where y does not vary and is not met."""
+    left, spread = float(((y - predicted) ** 2).sum()), float(((y - y.mean()) ** 2).sum())
+    return 1 - left / spread if spread > 0 else float(left == 0)
+
 
 def prepare(
     data: str, label: str | None, index_base: str, positive: str | None, test_fraction: float, scale: str, seed: int,
-    dtype: str, kernel: str, gamma: str | None, degree: int | None, coef0: float | None,
+    dtype: str, kernel: str, gamma: str | None, degree: int | None, coef0: float | None, loss: str,
+    epsilon: float | None,
 ) -> Job:  # fmt: skip
-    """Read, split and scale the data, and make its kernel matrix."""
+    """Read, split and scale the data."""
     dataset = load(data, label=label_of(label), dtype=dtype, zero_based=zero_based(index_base))
     require_memory(data, dataset.x)
-    signs, classes = two_classes(dataset.y, positive)
-    signs = signs.astype(dtype)
-    train, test = _split(signs, test_fraction, seed)
+    y: Any = dataset.y
+    if loss == "epsilon_insensitive":
+        if positive is not None:
+            raise InputError(f"--positive is {positive!r}: regression has no classes; leave it out.")
+        target, classes = targets(y), None
+    elif positive is not None or len(np.unique(y)) <= 2:
+        target, classes = two_classes(y, positive)
+        y = y if len(classes) == len(np.unique(y)) else np.where(target > 0, classes[1], classes[0])
+    else:
+        target, classes = several_classes(y)
+    target = target if target.dtype.kind == "i" else target.astype(dtype)
+    train, test = _split(None if classes is None else target, len(target), test_fraction, seed)
     x = dataset.x[train]
     constructors = {"standardise": Scaling.standardise, "min-max": Scaling.min_max}
     scaling = constructors[scale](x) if scale in constructors else None
     scaled = x if scaling is None else scaling(x)
-    chosen = _kernel(kernel, gamma, degree, coef0, scaled)
-    held_out = None
-    if test is not None:
-        held_out = (dataset.x[test] if scaling is None else scaling(dataset.x[test]), signs[test])
-    n, d = x.shape
-    gram = jaxsvm.gram(chosen, scaled)
-    classes = tuple(classes.tolist())
-    return Job(data, gram, signs[train], held_out, scaling, classes, chosen, (n, d), scale, dataset.layout)
+    return Job(
+        source=data,
+        x=scaled,
+        target=target[train],
+        test=None if test is None else (dataset.x[test], y[test]),
+        scaling=scaling,
+        classes=None if classes is None else tuple(classes.tolist()),
+        kernel=_kernel(kernel, gamma, degree, coef0, scaled),
+        loss=loss,
+        epsilon=0.1 if epsilon is None else epsilon,
+        scale=scale,
+        layout=dataset.layout,
+    )
 
 
-def _split(signs: np.ndarray, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray | None]:
+def _split(strata: np.ndarray | None, n: int, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray | None]:
     """Indices of the training and the test samples; all and None where nothing is held out."""
     if fraction == 0:
-        return np.arange(len(signs)), None
+        return np.arange(n), None
     try:
         from sklearn.model_selection import train_test_split
     except ImportError as error:
         raise InputError("--test-fraction needs scikit-learn: pip install 'jaxsvm[cli]'") from error
     try:
-        train, test = train_test_split(np.arange(len(signs)), test_size=fraction, stratify=signs, random_state=seed)
+        train, test = train_test_split(np.arange(n), test_size=fraction, stratify=strata, random_state=seed)
     except ValueError as error:
-        raise InputError(f"--test-fraction is {fraction}: {len(signs)} samples cannot be split so: {error}") from error
+        raise InputError(f"--test-fraction is {fraction}: {n} samples cannot be split so: {error}") from error
     return np.sort(train), np.sort(test)
 
 
@@ -107,45 +191,3 @@ def _kernel(name: str, gamma: str | None, degree: int | None, coef0: float | Non
     if name == "sigmoid":
         return kernels.Sigmoid(width, **constant)
     return kernels.Polynomial(3 if degree is None else degree, width, **constant)
-
-
-def solver_of(name: str, tol: float, max_steps: int) -> Any:
-    """The solver of that name; None where the library chooses."""
-    if name == "auto":
-        return None
-    if name == "cvm":
-        return jaxsvm.CoreVectorMachine(tol=tol, max_steps=max_steps)
-    return jaxsvm.FrankWolfe(variant=name, tol=tol, max_steps=max_steps)
-
-
-def solve_path(
-    job: Job, Cs: list[float], solver: Any, tol: float, seed: int, max_seconds: float | None
-) -> dict[int, Fit]:
-    """Fits of the values that were reached: all, but for Ctrl-C and --max-seconds."""
-    with progress_bar() as bar:
-        task = bar.add_task("path", total=len(Cs), note="")
-
-        def took(place: int, fitted: Fit) -> None:
-            bar.update(task, advance=1, note=f"C {Cs[place]:.4g}, gap {float(fitted.certificate.relative_gap):.2g}")
-
-        problem, key = jaxsvm.svm_problem(job.gram, job.signs), jax.random.key(seed)
-        options = {"solver": solver, "tol": tol, "key": key, "max_seconds": max_seconds}
-        path = jaxsvm.solve_path(problem, Cs, callback=None if bar.disable else took, **options)
-    fits = jax.tree.map(np.asarray, path.fits)  # parts of NumPy arrays are not compiled
-    unreached = np.isinf(fits.certificate.relative_gap) & (fits.status.code == Status.INTERRUPTED)
-    reached = np.flatnonzero(~unreached).tolist()
-    return {place: jax.tree.map(lambda leaf, at=place: leaf[at], fits) for place in reached}
-
-
-def accuracy_of(fitted: Fit, problem: Any, job: Job) -> float | None:
-    """On the test samples, from the whole fit: a model's size changes with C, and would compile for every one."""
-    if job.test is None:
-        return None
-    x, signs = job.test
-    return float(np.mean(is_positive(np.asarray(decision_function(fitted, problem, x))) == (signs > 0)))
-
-
-def choose(rows: dict[int, dict[str, Any]], fits: dict[int, Fit]) -> int:
-    """The best test accuracy among the certified values, of equals the smallest C; among all if none is."""
-    certified = [place for place, fitted in fits.items() if fitted.status == Status.CONVERGED]
-    return min(certified or list(fits), key=lambda place: (-rows[place]["test_accuracy"], rows[place]["C"]))

@@ -21,6 +21,7 @@ KERNELS = tuple(KERNEL_OPTIONS)
 SOLVERS = ("smo", "pairwise", "away", "classic", "cvm")
 PATH_SOLVERS = ("auto", *SOLVERS)
 SCALINGS = ("none", "standardise", "min-max")
+LOSSES = ("squared_hinge", "hinge", "epsilon_insensitive")
 DTYPES = ("float32", "float64")
 
 
@@ -41,20 +42,41 @@ Degree = Annotated[
 Coef0 = Annotated[
     float | None, typer.Option("--coef0", help="Of polynomial (1 by default) and sigmoid (0).", show_default=False)
 ]
+Loss = Annotated[
+    str,
+    typer.Option(
+        "--loss", metavar="|".join(LOSSES), help="What is minimised; the last one is regression on numeric labels."
+    ),
+]
+Epsilon = Annotated[
+    float | None,
+    typer.Option("--epsilon", help="Half the width of the tube of regression (0.1 by default).", show_default=False),
+]
 Tol = Annotated[float, typer.Option("--tol", help="The relative duality gap to be certified.")]
-Solver = Annotated[str, typer.Option("--solver", metavar="|".join(SOLVERS), help="The solver.")]
+Solver = Annotated[
+    str | None,
+    typer.Option(
+        "--solver",
+        metavar="|".join(SOLVERS),
+        help="The solver (smo by default), for the squared hinge and two classes; others have their own.",
+        show_default=False,
+    ),
+]
 PathSolver = Annotated[
     str,
     typer.Option(
         "--solver", metavar="|".join(PATH_SOLVERS), help="The solver, for a chain of fits; auto: coarse to fine."
     ),
 ]
-MaxSteps = Annotated[int, typer.Option("--max-steps", help="Cap on the steps of one fit.")]
+MaxSteps = Annotated[
+    int | None,
+    typer.Option("--max-steps", help="Cap on the steps of one fit, of the squared hinge.", show_default=False),
+]
 MaxSeconds = Annotated[
     float | None, typer.Option("--max-seconds", help="Stop after about so many seconds.", show_default=False)
 ]
 TestFraction = Annotated[
-    float, typer.Option("--test-fraction", help="Share of the samples held out (stratified) to measure accuracy.")
+    float, typer.Option("--test-fraction", help="Share of the samples held out (stratified) to measure the score.")
 ]
 Scale = Annotated[
     str, typer.Option("--scale", metavar="|".join(SCALINGS), help="What to do to columns; kept in the model.")
@@ -97,6 +119,19 @@ def check_common(
         raise InputError(f"--seed is {seed}: from 0 to {2**32 - 1} is needed.")
 
 
+def check_loss_options(loss: str, epsilon: float | None, solver: str | None, max_steps: int | None) -> None:
+    """Refuse a loss that is none, and what was given (is not None) for another one."""
+    if loss not in LOSSES:
+        raise InputError(f"--loss is {loss!r}: one of {', '.join(LOSSES)} is needed.")
+    if epsilon is not None and loss != "epsilon_insensitive":
+        raise InputError(f"--epsilon is {epsilon}: it is for --loss epsilon_insensitive; leave it out.")
+    if epsilon is not None and not (math.isfinite(epsilon) and epsilon >= 0):
+        raise InputError(f"--epsilon is {epsilon}: at least 0 is needed.")
+    for option, value in (("--solver", solver), ("--max-steps", max_steps)):
+        if loss != "squared_hinge" and value is not None:
+            raise InputError(f"{option} is {value}: it is for --loss squared_hinge; {loss} has its own solver.")
+
+
 def check_kernel_options(kernel: str, **given: object) -> None:
     """Refuse an option that was given (is not None) and that the kernel does not use."""
     for name, value in given.items():
@@ -127,8 +162,12 @@ def penalties(listed: str | None, least: float, greatest: float, count: int) -> 
     return np.geomspace(least, greatest, count).tolist()
 
 
-def place_to_save(Cs: list[float], save_C: float | None, out: str | None, test_fraction: float) -> int | None:
-    """Which value's model is to be written; None where test accuracy will say."""
+def place_to_save(
+    Cs: list[float], save_C: float | None, out: str | None, test_fraction: float, folds: int | None
+) -> int | None:
+    """Which value's model is to be written; None where scores will say."""
+    if folds is not None and folds < 2:
+        raise InputError(f"--folds is {folds}: at least 2 are needed.")
     if save_C is not None:
         near = [place for place, C in enumerate(Cs) if math.isclose(C, save_C, rel_tol=1e-3)]
         if not near:
@@ -136,8 +175,10 @@ def place_to_save(Cs: list[float], save_C: float | None, out: str | None, test_f
         return near[0]
     if len(Cs) == 1:
         return 0
-    if out is not None and test_fraction == 0:
-        raise InputError("--out writes one model: say which with --save-C, or hold out samples with --test-fraction.")
+    if out is not None and test_fraction == 0 and folds is None:
+        raise InputError(
+            "--out writes one model: say which with --save-C, or let scores choose with --folds 5 (or --test-fraction)."
+        )
     return None
 
 

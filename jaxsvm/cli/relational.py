@@ -8,6 +8,7 @@ import typer
 from jaxsvm import relational
 from jaxsvm.cli.commands import _command
 from jaxsvm.cli.options import Json, MaxSeconds, Tol
+from jaxsvm.cli.progress import progress_bar
 from jaxsvm.cli.report import finish, show
 from jaxsvm.cli.system import Interrupts, check_writable, save
 from jaxsvm.errors import InputError
@@ -75,9 +76,16 @@ def fit_join(
             database, names, (fact, label), keys=keys, features=features, missing=missing, positive=positive
         )
         lam = 1e-3 if lam is None and C is None else lam
-        fitted = relational.fit(
-            join, lam, eps, engine, C=C, loss=loss, scale=scale, tol=tol, max_steps=max_steps, max_seconds=max_seconds
-        )
+        with progress_bar() as bar:
+            task = bar.add_task("relational", total=max_steps, note="")
+
+            def look(step: int, dual: float, primal: float) -> None:
+                bar.update(task, completed=step, note=f"F* in [{dual:.4g}, {primal:.4g}]")
+
+            fitted = relational.fit(
+                join, lam, eps, engine, C=C, loss=loss, scale=scale, tol=tol, max_steps=max_steps,
+                max_seconds=max_seconds, callback=None if bar.disable else look,
+            )  # fmt: skip
         interrupts.armed = False
     if sql is not None:
         query = fitted.to_sql() + "\n"
@@ -97,7 +105,7 @@ def fit_join(
         "notes": join.notes, "sql": sql,
     }  # fmt: skip
     show(as_json, report)
-    finish([fitted], interrupts.seen)  # pyright: ignore[reportArgumentType]
+    finish([fitted.status], interrupts.seen)
 
 
 fit_join.__name__ = "relational"  # what the command is called; the module of that name is used above

@@ -7,16 +7,15 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Column, Table
 
 from jaxsvm.errors import InputError
-from jaxsvm.result import Fit, Status, advice
+from jaxsvm.result import Status, advice
 
 CERTIFIED, NOT_CERTIFIED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 ADVICE = {
@@ -27,20 +26,15 @@ ADVICE = {
 """What the command's options can do about a status; `jaxsvm.result.advice` speaks of the library's arguments."""
 
 
-def row_of(C: float, fitted: Fit, accuracy: float | None) -> dict[str, Any]:
-    """One fit, for the report."""
-    return {
-        "C": C,
-        "status": fitted.status.name,
-        "certified": bool(fitted.status == Status.CONVERGED),
-        "primal": float(fitted.certificate.primal),
-        "dual": float(fitted.certificate.dual),
-        "relative_gap": float(fitted.certificate.relative_gap),
-        "steps": int(fitted.steps),
-        "kernel_evaluations": fitted.kernel_evaluations,
-        "support": int(np.count_nonzero(fitted.dual_coef)),
-        "test_accuracy": accuracy,
-    }
+SCORES = {
+    "relative_gap": "gap",
+    "cv_accuracy": "cv accuracy",
+    "cv_r2": "cv R2",
+    "cv_standard_error": "+-",
+    "test_accuracy": "test accuracy",
+    "test_r2": "test R2",
+}
+"""Columns that are called otherwise in a table."""
 
 
 def show(as_json: bool, report: dict[str, Any]) -> None:
@@ -53,17 +47,20 @@ def show(as_json: bool, report: dict[str, Any]) -> None:
 
 
 def _print_table(report: dict[str, Any]) -> None:
-    console = _Console(soft_wrap=True)
+    console = _Console(soft_wrap=True, width=None if sys.stdout.isatty() else 160)
     facts = Table(show_header=False, box=None)
     for name, value in report.items():
         if name not in ("path", "note") and value is not None and value != []:
-            facts.add_row(name.replace("_", " "), _shown(value))
+            facts.add_row(name.replace("_", " "), shown(value))
     console.print(facts)
     if "path" in report:
         formats = {"C": ".4g", "status": "", "relative_gap": ".1e", "primal": ".5g", "steps": "", "support": ""}
-        formats |= {"test_accuracy": ".4f"}
-        short = {"relative_gap": "gap", "test_accuracy": "accuracy"}
-        table = Table(*(Column(short.get(name, name), justify="right", no_wrap=True) for name in formats), box=None)
+        formats |= {
+            name: ".4f"
+            for name in SCORES
+            if name != "relative_gap" and any(row.get(name) is not None for row in report["path"])
+        }
+        table = Table(*(Column(SCORES.get(name, name), justify="right", no_wrap=True) for name in formats), box=None)
         for row in report["path"]:
             cells = ("" if row[name] is None else format(row[name], style) for name, style in formats.items())
             table.add_row(*cells, style=None if row["certified"] else "red")
@@ -72,11 +69,12 @@ def _print_table(report: dict[str, Any]) -> None:
         console.print(report["note"])
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value in words."""
     if isinstance(value, dict):
-        return ", ".join(_shown(part) if name == "kernel" else f"{name} {_shown(part)}" for name, part in value.items())
+        return ", ".join(shown(part) if name == "kernel" else f"{name} {shown(part)}" for name, part in value.items())
     if isinstance(value, list):
-        return ", ".join(map(_shown, value[:20])) + (f", ... ({len(value)})" if len(value) > 20 else "")
+        return ", ".join(map(shown, value[:20])) + (f", ... ({len(value)})" if len(value) > 20 else "")
     return f"{value:.5g}" if isinstance(value, float) else "" if value is None else str(value)
 
 
@@ -93,12 +91,14 @@ def print_lines(lines: list[Any]) -> None:
         sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 
-def write_predictions(path: str, labels: list[Any], values: list[float]) -> None:
-    """`label,decision` as CSV: a label that holds a comma is quoted."""
+def write_predictions(path: str, labels: list[Any], values: list[Any], columns: list[str]) -> None:
+    """`label,decision` as CSV, or a column a pair of classes: a label that holds a comma is quoted."""
     with open(path, "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("label", "decision"))
-        writer.writerows((label, repr(value)) for label, value in zip(labels, values, strict=True))
+        writer.writerow(("label", *columns))
+        for label, value in zip(labels, values, strict=True):
+            decisions = value if isinstance(value, list) else [value]
+            writer.writerow((label, *map(repr, decisions[: len(columns)])))
 
 
 def require_stdout() -> None:
@@ -151,9 +151,9 @@ def complain(message: str) -> None:
     typer.echo(f"jaxsvm: error: {' '.join(message.split())}", err=True)
 
 
-def finish(fits: list[Fit], interrupted: bool, complete: bool = True) -> None:
+def finish(statuses: Iterable[Any], interrupted: bool, complete: bool = True) -> None:
     """Say on stderr what is not certified, and leave with the exit code."""
-    failed = [Status(int(fitted.status)) for fitted in fits if fitted.status != Status.CONVERGED]
+    failed = [Status(int(status)) for status in statuses if status != Status.CONVERGED]
     if failed:
         hint = f" {ADVICE.get(failed[0]) or advice(failed[0])}"
         typer.echo(f"jaxsvm: not certified: {', '.join(status.name for status in failed[:8])}.{hint}", err=True)

@@ -22,27 +22,29 @@ VECTORS = 4
 """Numbers a column, beside the rows: the shift, the spread, the scaling."""
 
 
-def check_writable(out: str | None, *inputs: str) -> None:
+def check_writable(out: str | None, *inputs: str, option: str = "--out") -> None:
     """Refuse, before any work, a path that could not be written, or that would overwrite an input."""
     if out is None:
         return
     if os.path.isdir(out):
-        raise InputError(f"--out is {out!r}: this is a directory; name a file in it.")
+        raise InputError(f"{option} is {out!r}: this is a directory; name a file in it.")
     if os.path.exists(out):
         if any(os.path.exists(name) and os.path.samefile(out, name) for name in inputs):
-            raise InputError(f"--out is {out!r}: this is an input file, which would be lost; choose another name.")
+            raise InputError(f"{option} is {out!r}: this is an input file, which would be lost; choose another name.")
         if not os.access(out, os.W_OK):
-            raise InputError(f"--out is {out!r}: the file cannot be written.")
+            raise InputError(f"{option} is {out!r}: the file cannot be written.")
         if not os.path.isfile(out):
             return  # a device or a pipe
     try:
         with tempfile.TemporaryFile(dir=os.path.dirname(os.path.realpath(out))):
             pass
     except OSError as error:
-        raise InputError(f"--out is {out!r}: its directory cannot be written to: {error.strerror or error}.") from None
+        raise InputError(
+            f"{option} is {out!r}: its directory cannot be written to: {error.strerror or error}."
+        ) from None
 
 
-def save(out: str | None, write: Callable[[str], Any]) -> None:
+def save(out: str | None, write: Callable[[str], Any], option: str = "--out") -> None:
     """Write whole or not at all: to a neighbour first, which then takes the name."""
     if out is None:
         return
@@ -63,7 +65,7 @@ def save(out: str | None, write: Callable[[str], Any]) -> None:
             os.unlink(neighbour)
             raise
     except OSError as error:
-        raise InputError(f"--out is {out!r}: cannot be written: {error.strerror or error}.") from error
+        raise InputError(f"{option} is {out!r}: cannot be written: {error.strerror or error}.") from error
 
 
 def require_memory(name: str, x: Any) -> None:

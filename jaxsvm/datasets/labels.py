@@ -1,4 +1,4 @@
-"""Labels of two classes as signs."""
+"""Labels as what is learned: signs of two classes, integers of several, numbers."""
 
 from typing import Any
 
@@ -26,20 +26,7 @@ def two_classes(y: Any, positive: Any = None) -> tuple[np.ndarray, np.ndarray]:
     """
     if not is_concrete(y):
         raise InputError("y is being traced: which classes there are is not known yet; call `two_classes` outside jit.")
-    labels = np.asarray(y)
-    if labels.ndim != 1 or not len(labels):
-        raise InputError(f"y has shape {labels.shape}: one label a sample is needed, shape (n,) with n >= 1.")
-    as_object = labels.dtype.kind in "US" and not hasattr(y, "dtype")  # NumPy turns a NaN among strings into "nan"
-    _refuse_missing_labels(np.asarray(y, dtype=object) if as_object else labels)
-    try:
-        present, codes = np.unique(labels, return_inverse=True)
-    except TypeError as error:
-        raise InputError(
-            f"y mixes labels that have no order ({error}): use one type, all strings for example."
-        ) from error
-    shown = ", ".join(map(str, present[:6].tolist())) + (", ..." if len(present) > 6 else "")
-    if len(present) < 2:
-        raise InputError(f"y holds one class only, {shown}: two are needed to separate them.")
+    present, codes, shown = _present(y)
     if positive is None:
         if len(present) > 2:
             raise InputError(
@@ -54,6 +41,66 @@ def two_classes(y: Any, positive: Any = None) -> tuple[np.ndarray, np.ndarray]:
     if len(present) == 2:
         return signs, present[[1 - index, index]]
     return signs, np.asarray([f"not {present[index]}", f"{present[index]}"])
+
+
+def several_classes(y: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Labels of two classes or more as integers.
+
+    Args:
+        y: Labels `(n,)`: integers, floats, booleans or strings.
+
+    Returns:
+        Codes `(n,)`, int64 from 0 on, and the classes `(k,)` in sorted order.
+
+    Raises:
+        InputError: On missing labels, one class only, or nearly as many classes as samples.
+    """
+    present, codes, shown = _present(y)
+    if len(present) > max(2, len(codes) / 3):
+        raise InputError(
+            f"y holds {len(present)} different labels ({shown}) for {len(codes)} samples: too many to be classes. For "
+            "numbers that are to be predicted, use regression (--loss epsilon_insensitive)."
+        )
+    return codes.astype(np.int64), present
+
+
+def targets(y: Any) -> np.ndarray:
+    """Labels of regression as float64, `(n,)`.
+
+    Args:
+        y: Numbers `(n,)`.
+
+    Raises:
+        InputError: On text, and on missing or infinite numbers.
+    """
+    values = np.asarray(y)
+    if values.ndim != 1 or not len(values):
+        raise InputError(f"y has shape {values.shape}: one number a sample is needed, shape (n,) with n >= 1.")
+    if values.dtype.kind not in "biuf":
+        raise InputError(
+            f"y holds {values[0]!s:.40}: regression needs numbers; for classes use a hinge (--loss hinge)."
+        )
+    _refuse_missing_labels(values)
+    return values.astype(np.float64)
+
+
+def _present(y: Any) -> tuple[np.ndarray, np.ndarray, str]:
+    """The classes, the class of each sample, and the first classes in words."""
+    labels = np.asarray(y)
+    if labels.ndim != 1 or not len(labels):
+        raise InputError(f"y has shape {labels.shape}: one label a sample is needed, shape (n,) with n >= 1.")
+    as_object = labels.dtype.kind in "US" and not hasattr(y, "dtype")  # NumPy turns a NaN among strings into "nan"
+    _refuse_missing_labels(np.asarray(y, dtype=object) if as_object else labels)
+    try:
+        present, codes = np.unique(labels, return_inverse=True)
+    except TypeError as error:
+        raise InputError(
+            f"y mixes labels that have no order ({error}): use one type, all strings for example."
+        ) from error
+    shown = ", ".join(map(str, present[:6].tolist())) + (", ..." if len(present) > 6 else "")
+    if len(present) < 2:
+        raise InputError(f"y holds one class only, {shown}: two are needed to separate them.")
+    return present, codes, shown
 
 
 def _refuse_missing_labels(labels: np.ndarray) -> None:

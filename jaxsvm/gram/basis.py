@@ -63,8 +63,8 @@ class KernelBasis:
     def _values(self, x_new: Array, x: Array) -> Array:
         return self.kernel.matrix(x_new, x, near=self.near)
 
-    def apply(self, x_new: Any, coef: Float[Array, " q"], block: int | None = None) -> Float[Array, " m"]:
-        """`basis(x_new) @ coef`, `(m,)`, in blocks of rows."""
+    def apply(self, x_new: Any, coef: Float[Array, "q *k"], block: int | None = None) -> Float[Array, "m *k"]:
+        """`basis(x_new) @ coef`, `(m,)` or `(m, k)`, in blocks of rows."""
         if self.columns is not None or not is_concrete(self.x) or not self.size:
             return apply_in_blocks(self, x_new, coef, block)
         points, last = as_points(x_new, None, "x_new"), int(self.x.max())
@@ -110,8 +110,8 @@ class NystroemBasis:
         values = self.kernel.matrix(x_new - self.shift, self.x, near=self.near)
         return matmul(values.astype(self.whitening.dtype), self.whitening)
 
-    def apply(self, x_new: Any, coef: Float[Array, " r"], block: int | None = None) -> Float[Array, " m"]:
-        """`basis(x_new) @ coef`, `(m,)`, in blocks of rows."""
+    def apply(self, x_new: Any, coef: Float[Array, "r *k"], block: int | None = None) -> Float[Array, "m *k"]:
+        """`basis(x_new) @ coef`, `(m,)` or `(m, k)`, in blocks of rows."""
         return apply_in_blocks(self, x_new, coef, block)
 
 
@@ -147,18 +147,18 @@ class FourierBasis:
         angles = matmul(x_new - self.shift, self.frequencies) + self.phases
         return jnp.sqrt(jnp.asarray(2 / self.size, angles.dtype)) * jnp.cos(angles)
 
-    def apply(self, x_new: Any, coef: Float[Array, " r"], block: int | None = None) -> Float[Array, " m"]:
-        """`basis(x_new) @ coef`, `(m,)`, in blocks of rows."""
+    def apply(self, x_new: Any, coef: Float[Array, "r *k"], block: int | None = None) -> Float[Array, "m *k"]:
+        """`basis(x_new) @ coef`, `(m,)` or `(m, k)`, in blocks of rows."""
         return apply_in_blocks(self, x_new, coef, block)
 
 
-def apply_in_blocks(basis: Any, x_new: Any, coef: Float[Array, " q"], block: int | None) -> Float[Array, " m"]:
+def apply_in_blocks(basis: Any, x_new: Any, coef: Float[Array, "q *k"], block: int | None) -> Float[Array, "m *k"]:
     """`basis(x_new) @ coef` for a block of rows at a time: a million rows never need m x q memory.
 
     Args:
         basis: Any basis.
         x_new: Points `(m, d)`, dense or sparse.
-        coef: Coefficients, `(q,)`.
+        coef: Coefficients, `(q,)`, or columns of them.
         block: Rows at a time; None: as many as make 32 MiB of values, or of points where these are wider.
 
     Raises:
@@ -201,7 +201,8 @@ def _blocks(coef: Array, basis: Any, points: Any, size: int) -> Array:
 
     m = points.shape[0]
     whole = m // size
-    head = lax.map(jax.checkpoint(value), jnp.arange(whole * size, dtype=jnp.int32).reshape(whole, size)).reshape(-1)
+    head = lax.map(jax.checkpoint(value), jnp.arange(whole * size, dtype=jnp.int32).reshape(whole, size))
+    head = head.reshape(whole * size, *coef.shape[1:])
     if m % size == 0:
         return head
     return jnp.concatenate([head, value(jnp.arange(whole * size, m, dtype=jnp.int32))])

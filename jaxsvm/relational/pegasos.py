@@ -42,8 +42,7 @@ def pegasos(
         scale: As in `fit`.
         intercept: As in `fit`.
         tol: The relative gap for which the status says CONVERGED. One point proves little from below: the certificate
-        is
-            honest, and wide; `fit` proves more.
+            is honest, and wide; `fit` proves more.
     """
     require_positive("lam", lam)
     for name, value in (("steps", steps), ("batch", batch)):

@@ -22,7 +22,7 @@ class Sample(NamedTuple):
         x: Features, `(n, d)`, a column for each level.
         y: Signs, `(n,)`.
         rows: The row of each table, as the join keeps them, `(n,)` each; `join.rows[i]` says which given rows these
-        are.
+            are.
     """
 
     x: np.ndarray

@@ -175,8 +175,7 @@ class Join(Prepared):
             tables: By name: pandas or Arrow tables, dicts of arrays, paths of Parquet or CSV files.
             label: The table (normally the one of facts) and its column, which has two values.
             features: The columns of each table that are features; None: all that are neither keys nor the label.
-            Numbers
-                are taken as they are; strings and booleans are categories.
+                Numbers are taken as they are; strings and booleans are categories.
             keys: What joins; None: columns of equal names. Else `{(table, table): columns}`, where columns is a name, a
                 list of names, or `{column of the first: column of the second}`.
             categorical: Columns of numbers that are categories, by table.

@@ -72,7 +72,7 @@ def screening_report(problem: Any, Cs: Any, rules: Mapping[str, Rule] | None = N
         tol: The gap of the path's fits: the better they are, the more rules know.
 
     Returns:
-        The report; `print` shows it, `jaxsvm.plots.screening_figure` draws it.
+        The report; `print` shows it, `jaxsvm.plots.screening_rates` draws it.
 
     Raises:
         InputError: On arguments that cannot be used.

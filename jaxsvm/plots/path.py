@@ -1,13 +1,12 @@
-"""Pictures, without pyplot and without global state: functions that take results and return a `Figure`."""
+"""A path against C: gaps, values, support, margins, scores and what they choose."""
 
 from typing import Any
 
 import numpy as np
 
 from jaxsvm.errors import InputError
+from jaxsvm.plots.axes import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, axes_of, figure_class, logarithmic_C
 from jaxsvm.result import Status
-
-BLUE, ORANGE, GREEN, RED = "tab:blue", "tab:orange", "tab:green", "tab:red"
 
 
 def path_figure(path: Any, *, scores: Any = None, ax: Any = None) -> Any:
@@ -26,10 +25,7 @@ def path_figure(path: Any, *, scores: Any = None, ax: Any = None) -> Any:
     Raises:
         InputError: On scores or axes of another number, or where matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise InputError("pictures need matplotlib, which is not installed: pip install 'jaxsvm[plot]'") from error
+    Figure = figure_class()
     Cs = np.asarray(path.Cs, float)
     order = np.argsort(Cs, kind="stable")
     panels = _panels(path, scores)
@@ -48,38 +44,81 @@ def path_figure(path: Any, *, scores: Any = None, ax: Any = None) -> Any:
     return figure
 
 
-def screening_figure(report: Any, *, ax: Any = None) -> Any:
-    """What each screening rule knows along a path, against C, and what any rule could know.
+def path_scores(validated: Any, *, label: str = "cross-validated", ax: Any = None) -> Any:
+    """Mean scores of folds against C with one standard error to each side, and both choices of C.
 
     Args:
-        report: From `jaxsvm.screening.screening_report`.
-        ax: An axes of matplotlib; None makes a figure.
+        validated: From `jaxsvm.cross_validate`; or what has its `Cs`, `mean`, `standard_error`, `C` and
+            `C_one_standard_error`.
+        label: What the scores are called.
+        ax: Axes of matplotlib; None makes a figure.
 
     Returns:
-        The `matplotlib.figure.Figure`.
-
-    Raises:
-        InputError: Where matplotlib is not installed.
+        The axes.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise InputError("pictures need matplotlib, which is not installed: pip install 'jaxsvm[plot]'") from error
-    if ax is None:
-        figure = Figure(figsize=(7, 4), layout="constrained")
-        ax = figure.subplots()
-    else:
-        figure = ax.get_figure(root=True)
-    for name, inactive, at_bound in zip(report.names, report.inactive, report.at_bound, strict=True):
-        ax.plot(report.Cs, inactive + at_bound, "o-", markersize=3, label=name)
-    ax.plot(report.Cs, report.possible, color="0.6", linestyle="--", label="off the margin")
-    ax.set_xscale("log")
-    ax.set_ylim(-0.03, 1.03)
-    ax.set_xlabel("C")
-    ax.set_ylabel("share of the samples")
-    ax.grid(True, which="major", alpha=0.3)
-    ax.legend()
-    return figure
+    ax = axes_of(ax)
+    Cs, mean, error = (np.asarray(part, float) for part in (validated.Cs, validated.mean, validated.standard_error))
+    order = np.argsort(Cs, kind="stable")
+    Cs, mean, error = Cs[order], mean[order], error[order]
+    ax.fill_between(Cs, mean - error, mean + error, color=BLUE, alpha=0.18, linewidth=0, label="one standard error")
+    ax.plot(Cs, mean, "o-", color=BLUE, markersize=4, label=label)
+    if np.isfinite(mean).any():
+        best = int(np.nanargmax(mean))
+        ax.axhline(mean[best] - error[best], color=GREY, linewidth=1, linestyle=":")
+        ax.axvline(validated.C, color=ORANGE, linewidth=1.5, label=f"best: C = {validated.C:.3g}")
+        cautious = validated.C_one_standard_error
+        ax.axvline(cautious, color=GREEN, linewidth=1.5, linestyle="--", label=f"within one error: C = {cautious:.3g}")
+    ax.set_ylabel("score")
+    ax.legend(fontsize=8)
+    logarithmic_C(ax)
+    return ax
+
+
+def path_support(path: Any, *, ax: Any = None) -> Any:
+    """How many samples have a coefficient, against C.
+
+    Args:
+        path: From `jaxsvm.solve_path`, of one problem.
+        ax: Axes of matplotlib; None makes a figure.
+
+    Returns:
+        The axes.
+    """
+    ax = axes_of(ax)
+    Cs = np.asarray(path.Cs, float)
+    order = np.argsort(Cs, kind="stable")
+    coef = np.asarray(path.fits.dual_coef)
+    ax.plot(Cs[order], (coef != 0).sum(axis=1)[order], "o-", color=GREEN, markersize=4)
+    ax.set_ylim(0, coef.shape[1] * 1.04)
+    ax.axhline(coef.shape[1], color=GREY, linewidth=1, linestyle=":")
+    ax.annotate("all samples", (Cs.min(), coef.shape[1]), xytext=(2, -11), textcoords="offset points", fontsize=8)
+    ax.set_ylabel("support vectors")
+    logarithmic_C(ax)
+    return ax
+
+
+def path_margin(path: Any, problem: Any, *, ax: Any = None) -> Any:
+    """The geometric margin `1 / |w|` in feature space against C: how far from the boundary the margin lies.
+
+    Args:
+        path: From `jaxsvm.solve_path`, of one problem.
+        problem: That problem.
+        ax: Axes of matplotlib; None makes a figure.
+
+    Returns:
+        The axes.
+    """
+    ax = axes_of(ax)
+    Cs = np.asarray(path.Cs, float)
+    order = np.argsort(Cs, kind="stable")
+    coef, margins, bias = (np.asarray(part, float) for part in (path.fits.dual_coef, path.fits.margins, path.fits.bias))
+    values = margins * np.asarray(problem.y, float) - bias[:, None]  # <w, phi(x_i)>
+    squares = np.einsum("kn,kn->k", coef, values)  # |w|^2
+    ax.plot(Cs[order], 1 / np.sqrt(np.maximum(squares, np.finfo(float).tiny))[order], "o-", color=PURPLE, markersize=4)
+    ax.set_yscale("log")
+    ax.set_ylabel("margin 1 / |w|")
+    logarithmic_C(ax)
+    return ax
 
 
 def _panels(path: Any, scores: Any) -> list[tuple[str, np.ndarray, bool, str]]:
@@ -94,7 +133,7 @@ def _panels(path: Any, scores: Any) -> list[tuple[str, np.ndarray, bool, str]]:
         scores = np.asarray(scores, float)
         if scores.shape != (len(path),):
             raise InputError(f"scores has shape {scores.shape}: one a value of C is needed, shape ({len(path)},).")
-        panels.append(("test accuracy", scores, False, "tab:purple"))
+        panels.append(("test accuracy", scores, False, PURPLE))
     return panels
 
 

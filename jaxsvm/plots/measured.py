@@ -1,0 +1,117 @@
+"""What was measured: screening rates, errors of coresets, certificates of relational fits, learning curves."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from jaxsvm.errors import InputError
+from jaxsvm.plots.axes import BLUE, GREY, ORANGE, axes_of, light_grid, logarithmic_C
+
+
+def screening_rates(report: Any, *, ax: Any = None) -> Any:
+    """What each screening rule knows along a path, against C, and what any rule could know.
+
+    Args:
+        report: From `jaxsvm.screening.screening_report`.
+        ax: Axes of matplotlib; None makes a figure.
+
+    Returns:
+        The axes.
+    """
+    ax = axes_of(ax)
+    for name, inactive, at_bound in zip(report.names, report.inactive, report.at_bound, strict=True):
+        ax.plot(report.Cs, inactive + at_bound, "o-", markersize=3, label=name)
+    ax.plot(report.Cs, report.possible, color=GREY, linestyle="--", label="off the margin")
+    ax.set_ylim(-0.03, 1.03)
+    ax.set_ylabel("share of the samples")
+    ax.legend(fontsize=8)
+    logarithmic_C(ax)
+    return ax
+
+
+def coreset_error(sizes: Any, errors: Mapping[str, Any], *, ax: Any = None) -> Any:
+    """Errors of coresets against their size: the median of draws, and what half of the draws lie between.
+
+    Args:
+        sizes: Numbers of points, `(k,)`.
+        errors: Of each method by name, `(draws, k)` or `(k,)`: `evaluate(...).worst` or `.excess`.
+        ax: Axes of matplotlib; None makes a figure.
+
+    Returns:
+        The axes.
+
+    Raises:
+        InputError: On errors of another number of sizes.
+    """
+    ax = axes_of(ax)
+    sizes = np.asarray(sizes, float)
+    for name, values in errors.items():
+        draws = np.atleast_2d(np.asarray(values, float))
+        if draws.shape[-1] != len(sizes):
+            raise InputError(f"errors[{name!r}] has shape {np.shape(values)}: (draws, {len(sizes)}) is needed.")
+        low, middle, high = np.nanquantile(draws, [0.25, 0.5, 0.75], axis=0)
+        (line,) = ax.plot(sizes, middle, "o-", markersize=4, label=name)
+        ax.fill_between(sizes, low, high, color=line.get_color(), alpha=0.18, linewidth=0)
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    ax.set_xticks(sizes, [f"{size:g}" for size in sizes])
+    ax.set_xticks([], minor=True)
+    ax.set_xlabel("points of the coreset")
+    ax.set_ylabel("relative error")
+    ax.legend(fontsize=8)
+    light_grid(ax)
+    return ax
+
+
+def relational_certificate(fitted: Any, *, ax: Any = None) -> Any:
+    """The interval that holds the optimum of a fit over a join, closing from step to step.
+
+    Args:
+        fitted: From `jaxsvm.relational.fit`.
+        ax: Axes of matplotlib; None makes a figure.
+
+    Returns:
+        The axes.
+    """
+    ax = axes_of(ax)
+    dual, primal = np.asarray(fitted.history, float)[:, :2].T
+    steps = np.arange(1, len(dual) + 1)
+    shown = np.isfinite(primal)
+    ax.fill_between(steps[shown], dual[shown], primal[shown], color=BLUE, alpha=0.15, linewidth=0)
+    ax.plot(steps[shown], primal[shown], "o-", markersize=3, color=ORANGE, label="upper bound: the best F reached")
+    ax.plot(steps, dual, "o-", markersize=3, color=BLUE, label="lower bound: what planes prove")
+    gap = float(fitted.certificate.relative_gap)
+    ax.set_title(f"relative gap {gap:.1e} after {int(fitted.steps)} evaluations", fontsize=9)
+    ax.set_xlabel("step")
+    ax.set_ylabel("objective F")
+    ax.legend(fontsize=8)
+    light_grid(ax)
+    return ax
+
+
+def learning_curve(sizes: Any, training: Any, held_out: Any, *, score: str = "accuracy", ax: Any = None) -> Any:
+    """Scores against the number of training samples, with one standard deviation over folds to each side.
+
+    Args:
+        sizes: Numbers of training samples, `(k,)`.
+        training: Scores on them, `(k, folds)` or `(k,)`, as `sklearn.model_selection.learning_curve` returns.
+        held_out: Scores on others, likewise.
+        score: What the scores are called.
+        ax: Axes of matplotlib; None makes a figure.
+
+    Returns:
+        The axes.
+    """
+    ax = axes_of(ax)
+    sizes = np.asarray(sizes, float)
+    for name, values, colour in (("training samples", training, ORANGE), ("held-out samples", held_out, BLUE)):
+        scores = np.asarray(values, float).reshape(len(sizes), -1)
+        mean, spread = scores.mean(axis=1), scores.std(axis=1)
+        ax.plot(sizes, mean, "o-", markersize=4, color=colour, label=name)
+        ax.fill_between(sizes, mean - spread, mean + spread, color=colour, alpha=0.15, linewidth=0)
+    ax.set_xlabel("training samples")
+    ax.set_ylabel(score)
+    ax.legend(fontsize=8)
+    light_grid(ax)
+    return ax

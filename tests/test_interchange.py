@@ -1,0 +1,167 @@
+"""Models of LIBSVM and scikit-learn: there and back, against scikit-learn's own SVC, which is LIBSVM."""
+
+import dataclasses
+from itertools import combinations
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sklearn.svm import SVC, SVR, NuSVC, OneClassSVM
+
+import jaxsvm
+from jaxsvm import interchange
+from jaxsvm.datasets import Scaling
+from jaxsvm.errors import DataError, InputError
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(60, 3))
+X[:, 2] *= RNG.random(60) < 0.5  # zeros, which files leave out
+NEW = RNG.normal(size=(20, 3))
+
+
+def libsvm_file(path, machine, labels=None):
+    """What LIBSVM would write of a fitted machine of scikit-learn, with its classes in another order where asked to."""
+    kinds = {"c_svc": "c_svc", "nu_svc": "nu_svc", "epsilon_svr": "epsilon_svr", "one_class": "one_class"}
+    kernel = {"rbf": "rbf", "poly": "polynomial", "linear": "linear", "sigmoid": "sigmoid"}[machine.kernel]
+    lines = [f"svm_type {kinds[machine._impl]}", f"kernel_type {kernel}"]
+    lines += [f"degree {machine.degree}"] if kernel == "polynomial" else []
+    lines += [f"gamma {machine._gamma!r}"] if kernel != "linear" else []
+    lines += [f"coef0 {machine.coef0!r}"] if kernel in ("polynomial", "sigmoid") else []
+    coef, bias, counts = machine._dual_coef_, machine._intercept_, machine._n_support
+    rows = np.arange(coef.shape[1])
+    classifier = machine._impl in ("c_svc", "nu_svc")
+    if classifier and labels is not None:
+        coef, bias, counts, rows = reordered(machine, labels)
+    lines += [f"nr_class {len(counts) if classifier else 2}", f"total_sv {coef.shape[1]}"]
+    lines += ["rho " + " ".join(repr(float(-b)) for b in bias)]
+    if classifier:
+        names = machine.classes_ if labels is None else labels
+        lines += ["label " + " ".join(map(str, names)), "nr_sv " + " ".join(map(str, counts))]
+    lines += ["SV"]
+    for at, row in enumerate(rows):
+        values = [repr(float(c)) for c in coef[:, at]]
+        entries = [f"{j + 1}:{v!r}" for j, v in enumerate(machine.support_vectors_[row].tolist()) if v]
+        lines.append(" ".join(values + entries))
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def reordered(machine, labels):
+    """The same machines, told from classes in another order."""
+    k, counts = len(labels), machine._n_support
+    ends = np.append(0, np.cumsum(counts))
+    order = [machine.classes_.tolist().index(label) for label in labels]
+    pairs = list(combinations(range(k), 2))
+    coef, bias, rows = np.zeros_like(machine._dual_coef_), [], []
+    for place, was in enumerate(order):
+        mine = np.arange(ends[was], ends[was + 1])
+        for other, theirs in enumerate(order):
+            if other != place:
+                row = theirs - 1 if theirs > was else theirs
+                sign = 1.0 if (was < theirs) == (place < other) else -1.0
+                to = other - 1 if other > place else other
+                coef[to, len(rows) : len(rows) + len(mine)] = sign * machine._dual_coef_[row, mine]
+        rows += mine.tolist()
+    for i, j in pairs:
+        was = (order[i], order[j])
+        bias.append(machine._intercept_[pairs.index((min(was), max(was)))] * (1 if was[0] < was[1] else -1))
+    return coef, np.array(bias), counts[order], rows
+
+
+MACHINES = {
+    "rbf": (SVC(gamma=0.3, C=2), 2),
+    "linear": (SVC(kernel="linear"), 2),
+    "poly": (SVC(kernel="poly", degree=2, gamma=0.5, coef0=1.0), 2),
+    "sigmoid": (SVC(kernel="sigmoid", gamma=0.1, coef0=0.2), 2),
+    "three": (SVC(gamma=0.3, decision_function_shape="ovo"), 3),
+    "nu": (NuSVC(gamma=0.3, nu=0.3), 2),
+    "svr": (SVR(gamma=0.3), 0),
+    "one class": (OneClassSVM(gamma=0.3, nu=0.3), 1),
+}
+
+
+def trained(name):
+    machine, k = MACHINES[name]
+    if k == 0:
+        return machine.fit(X, np.sin(X[:, 0]))
+    if k == 1:
+        return machine.fit(X)
+    return machine.fit(X, (np.digitize(X[:, 0] + 0.3 * X[:, 1], [-0.4, 0.4][: k - 1]) * 3 - 2))
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_files_of_libsvm_are_read(name, tmp_path):
+    machine = trained(name)
+    model = interchange.from_libsvm(libsvm_file(tmp_path / "model", machine))
+    values = np.asarray(jaxsvm.decision_function(model, NEW))
+    want = machine.predict(NEW) if name == "svr" else machine.decision_function(NEW)
+    np.testing.assert_allclose(values, want, atol=1e-9)
+    np.testing.assert_allclose(jaxsvm.predict(model, NEW), machine.predict(NEW), atol=1e-9)
+    assert np.isinf(model.certificate.relative_gap).all()
+    model.save(tmp_path / "model.npz")
+    again = jaxsvm.decision_function(jaxsvm.load_model(tmp_path / "model.npz"), NEW)
+    np.testing.assert_allclose(again, values, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("name", "labels"), [("rbf", [1, -2]), ("three", [4, -2, 1]), ("three", [1, 4, -2])])
+def test_labels_come_in_any_order(name, labels, tmp_path):
+    machine = trained(name)
+    model = interchange.from_libsvm(libsvm_file(tmp_path / "model", machine, labels))
+    assert model.classes == tuple(sorted(labels))
+    np.testing.assert_allclose(jaxsvm.decision_function(model, NEW), machine.decision_function(NEW), atol=1e-9)
+
+
+@pytest.mark.parametrize("name", [name for name in MACHINES if name not in ("nu", "one class")])
+def test_there_and_back(name, tmp_path):
+    machine = trained(name)
+    model = interchange.from_libsvm(libsvm_file(tmp_path / "first", machine))
+    interchange.to_libsvm(model, tmp_path / "second")
+    back = interchange.from_libsvm(tmp_path / "second")
+    want = np.asarray(jaxsvm.decision_function(model, NEW))
+    np.testing.assert_allclose(jaxsvm.decision_function(back, NEW), want, atol=1e-12)
+    theirs = interchange.to_sklearn(model)
+    assert type(theirs) is type(machine)
+    np.testing.assert_allclose(theirs.predict(NEW), machine.predict(NEW), atol=1e-9)
+    if name != "svr":
+        theirs.decision_function_shape = "ovo"
+        np.testing.assert_allclose(theirs.decision_function(NEW), machine.decision_function(NEW), atol=1e-9)
+        np.testing.assert_allclose(theirs.dual_coef_, machine.dual_coef_, atol=1e-12)
+        np.testing.assert_allclose(theirs.intercept_, machine.intercept_, atol=1e-12)
+
+
+def test_a_scaled_model_becomes_a_pipeline():
+    scaling = Scaling.standardise(X)
+    model = dataclasses.replace(interchange_model("rbf"), scaling=scaling)
+    theirs = interchange.to_sklearn(model)
+    np.testing.assert_allclose(theirs.decision_function(NEW), jaxsvm.decision_function(model, NEW), atol=1e-9)
+
+
+def interchange_model(name):
+    scaled = Scaling.standardise(X)(X)
+    y = np.where(X[:, 0] > 0, 1.0, -1.0)
+    problem = jaxsvm.hinge_problem(jaxsvm.gram(jaxsvm.kernels.RBF(0.3), scaled), y, bias="free")
+    return jaxsvm.compact(jaxsvm.fit(problem), problem, classes=(0, 1))
+
+
+def test_refusals(tmp_path):
+    model = interchange_model("rbf")
+    with pytest.raises(InputError, match="scaling"):
+        interchange.to_libsvm(dataclasses.replace(model, scaling=Scaling.standardise(X)), tmp_path / "m")
+    with pytest.raises(InputError, match="integers"):
+        interchange.to_libsvm(dataclasses.replace(model, classes=("no", "yes")), tmp_path / "m")
+    lengths = dataclasses.replace(model.basis, kernel=jaxsvm.kernels.RBF(jnp.ones(3)))
+    with pytest.raises(InputError, match="of one gamma"):
+        interchange.to_sklearn(dataclasses.replace(model, basis=lengths))
+    assert not (tmp_path / "m").exists()
+    whole = libsvm_file(tmp_path / "whole", trained("rbf")).read_text()
+    for broken, said in (
+        (whole.split("SV")[0], "not in list|SV"),
+        ("\n".join(whole.splitlines()[:-3]), "are announced"),
+        (whole.replace("kernel_type rbf", "kernel_type precomputed"), "precomputed"),
+        (whole.replace("rho ", "rho 0 "), "do not fit together"),
+    ):
+        (tmp_path / "broken").write_text(broken)
+        with pytest.raises(DataError, match=said):
+            interchange.from_libsvm(tmp_path / "broken")
+    with pytest.raises(DataError, match="cannot be read"):
+        interchange.from_libsvm(tmp_path / "missing")
