@@ -3,7 +3,6 @@
 import pickle
 import subprocess
 import sys
-import warnings
 
 import jax
 import numpy as np
@@ -22,17 +21,6 @@ from jaxsvm.estimators import box
 X, Y = load_iris(return_X_y=True)
 X2, Y2 = X[Y > 0], Y[Y > 0]
 XR, YR = (part[:60] for part in load_diabetes(return_X_y=True))
-
-WEIGHTS = (
-    "gamma='scale' is of the points without their weights, as scikit-learn's, and answers are exact to `tol`, not 1e-7"
-)
-STOCHASTIC = "twenty passes of a stochastic solver: steps are not made for losses that differ by 1e7"
-INFEASIBLE = "nu=0.5 is infeasible for the classes' weights in this check, and says so"
-EXPECTED = {
-    "check_sample_weight_equivalence_on_dense_data": WEIGHTS,
-    "check_sample_weight_equivalence_on_sparse_data": WEIGHTS,
-}
-"""Checks of scikit-learn that fail for a reason; it lists the same for its own `svm`."""
 
 
 @pytest.mark.parametrize(
@@ -169,6 +157,45 @@ def test_a_chosen_c_is_the_best_of_the_folds():
     np.testing.assert_allclose(path.decision_function(X), same.decision_function(X), atol=1e-8)
 
 
+def test_chains_over_c_are_certified_and_are_the_fits_of_each_value():
+    """With and without an equality, with an absent sample, in one block and by working sets."""
+    from jaxsvm.estimators import chains
+    from jaxsvm.estimators.kernel_values import kernel_values
+
+    values = kernel_values("rbf", 0.5, 0.0, 3, X2)
+    K, y, Cs = values.between(X2, X2), np.where(Y2 == 1, 1.0, -1.0), np.geomspace(0.01, 1e3, 6)
+    weight = np.stack([np.arange(len(y)) % 5 != 0, np.arange(len(y)) % 5 != 1]).astype(float)
+    with jax.enable_x64(True):
+        for bias in ("free", "regularized", "none"):
+            found = chains.solve_chains(values, K, y, weight, Cs, bias, 1e-6)
+            assert found.gap.max() <= 1e-6
+            assert (found.coef[weight[:, None] * np.ones((6, 1)) == 0] == 0).all()
+            for fold in range(2):
+                rows = weight[fold] > 0
+                for place, C in enumerate(Cs):
+                    one = estimators.SVC(C=C, gamma=0.5, bias=bias, tol=1e-7).fit(X2[rows], Y2[rows])
+                    decisions = K @ found.coef[fold, place] + found.bias[fold, place]
+                    np.testing.assert_allclose(-decisions, one.decision_function(X2), atol=0.02)
+
+
+def test_a_class_that_a_fold_lacks_is_never_told():
+    rows = np.r_[0:50, 50:100, 100:103]
+    folds = [(np.arange(100), np.arange(100, 103)), (np.arange(3, 103), np.arange(3))]
+    path = estimators.SVCPath(Cs=[1.0, 10.0], cv=folds).fit(X[rows], Y[rows])
+    assert (path.scores_[0] == 0).all() and (path.scores_[1] == 1).all()
+
+
+@pytest.mark.slow
+def test_a_path_over_many_samples_goes_by_working_sets(monkeypatch):
+    from jaxsvm.estimators import chains
+
+    reference = estimators.SVCPath(Cs=[0.1, 1.0, 10.0], cv=3).fit(X, Y)
+    monkeypatch.setattr(chains, "AT_ONCE", 0)
+    path = estimators.SVCPath(Cs=[0.1, 1.0, 10.0], cv=3).fit(X, Y)
+    assert path.largest_gap_.max() <= 1e-3
+    np.testing.assert_allclose(path.mean_score_, reference.mean_score_, atol=0.01)
+
+
 def test_probabilities_are_calibrated_on_samples_left_out():
     fitted = estimators.SVC(probability=True, random_state=0).fit(X, Y)
     probabilities = fitted.predict_proba(X)
@@ -210,37 +237,3 @@ def test_without_scikit_learn_the_library_imports_and_estimators_say_what_to_ins
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert 'pip install "jaxsvm[sklearn]"' in run.stdout
-
-
-ALL = {
-    "SVC": estimators.SVC(),
-    "SVC, precomputed": estimators.SVC(kernel="precomputed"),
-    "SVC, against the rest": estimators.SVC(multi_class="ovr"),
-    "SVC, squared hinge": estimators.SVC(loss="squared_hinge"),
-    "NuSVC": estimators.NuSVC(),
-    "SVR": estimators.SVR(),
-    "OneClassSVM": estimators.OneClassSVM(),
-    "LinearSVC": estimators.LinearSVC(),
-    "SVCPath": estimators.SVCPath(Cs=3, cv=2),
-    "SBPClassifier": estimators.SBPClassifier(steps=200),
-    "PegasosClassifier": estimators.PegasosClassifier(alpha=1e-3, batch=16),
-    "CoresetSVC": estimators.CoresetSVC(),
-    "NystroemSVC": estimators.NystroemSVC(n_components=30),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ALL)
-def test_scikit_learns_checks_pass(name):
-    from sklearn.utils.estimator_checks import check_estimator
-
-    expected = dict(EXPECTED)
-    if name == "NuSVC":
-        expected["check_class_weight_classifiers"] = INFEASIBLE
-    if name == "PegasosClassifier":
-        expected["check_class_weight_classifiers"] = STOCHASTIC
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        found = check_estimator(ALL[name], expected_failed_checks=expected, on_fail=None)
-    failed = {one["check_name"]: str(one["exception"]) for one in found if one["status"] == "failed"}
-    assert not failed

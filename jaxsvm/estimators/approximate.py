@@ -118,13 +118,17 @@ class NystroemSVC(ClassifierMixin, BaseEstimator):
         check_classification_targets(y)
         kernel = kernel_values(self.kernel, self.gamma, self.coef0, self.degree, X).kernel
         key = jax.random.key(check_random_state(self.random_state).randint(2**31 - 1))
-        rank = min(self.n_components, len(X)) if self.method == "nystroem" else self.n_components
+        weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        present = X[weight > 0]  # who is absent is no landmark
+        if not len(present):
+            raise ValueError("Invalid input - all samples have zero weights.")
+        rank = min(self.n_components, len(present)) if self.method == "nystroem" else self.n_components
         with jax.enable_x64(True):
-            operator = gram_of(kernel, X, rank=rank, method=self.method, landmarks=self.landmarks, key=key)
-            basis, _ = operator.expansion(np.zeros(len(X)))
+            operator = gram_of(kernel, present, rank=rank, method=self.method, landmarks=self.landmarks, key=key)
+            basis, _ = operator.expansion(np.zeros(len(present)))
             self._basis = jax.tree.map(np.asarray, basis)
         self._linear = LinearSVC(loss=self.loss, C=self.C, tol=self.tol, class_weight=self.class_weight)
-        self._linear.fit(self._features(X), y, sample_weight)
+        self._linear.fit(self._features(X), y, weight)
         for name in ("classes_", "coef_", "intercept_", "certificate_", "n_iter_", "fit_status_"):
             setattr(self, name, getattr(self._linear, name))
         return self

@@ -168,7 +168,7 @@ def _at_once(problem: BoxProblem, a: Array, s: Array, tol: Array, limit: Array, 
     def turn(carry: tuple[Any, ...]) -> tuple[Any, ...]:
         v, s, steps, violation, _ = carry
         most = jnp.minimum(limit - steps, STEPS_PER_SAMPLE * problem.n)
-        v, more = steps_of(K, low, high, v, (problem.q - s) / c, violation, most)
+        v, _, more = steps_of(K, low, high, v, (problem.q - s) / c, violation, most)
         s = c * (K @ v)
         return v, s, steps + more, violation / 10, _gap(problem, _of(v), s, floor)[1]
 

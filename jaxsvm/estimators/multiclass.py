@@ -65,10 +65,15 @@ def decisions_of_pairs(values: np.ndarray, coef: np.ndarray, n_support: np.ndarr
     """
     ends = np.append(0, np.cumsum(n_support))
     parts = [slice(int(low), int(high)) for low, high in zip(ends[:-1], ends[1:], strict=True)]
-    with _blas().limit(limits=1, user_api="blas"):  # thin products: threads wait for each other 20 times as long
+    with one_thread():
         of_class = [values[:, part] @ coef[:, part].T for part in parts]
     found = [of_class[i][:, j - 1] + of_class[j][:, i] for i, j in combinations(range(len(parts)), 2)]
     return np.stack(found, axis=1) + bias
+
+
+def one_thread() -> Any:
+    """A context for thin matrix products: threads of a BLAS wait for each other 20 times as long as they work."""
+    return _blas().limit(limits=1, user_api="blas")
 
 
 @functools.cache

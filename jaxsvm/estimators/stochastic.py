@@ -193,7 +193,7 @@ class PegasosClassifier(LinearClassifierMixin, SparseCoefMixin, BaseEstimator):
         Args:
             X: Points, `(n, d)`, dense, a frame, or sparse (made dense a batch at a time).
             y: Labels, `(n,)`.
-            sample_weight: Factors of the loss, `(n,)`.
+            sample_weight: Factors of the loss, `(n,)`; its mean is over samples, whatever their weights.
 
         Returns:
             The estimator.

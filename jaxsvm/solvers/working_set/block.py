@@ -1,7 +1,8 @@
 """The block's own problem, of a shape that does not depend on n: a function of (matrix, bounds, gradient).
 
 `pair_steps` keeps the sum of its variables (an equality constraint), `single_steps` keeps nothing. Both are pure
-functions of small arrays, so that another backend can put its own kernel in their place.
+functions of small arrays, so that another backend can put its own kernel in their place. They return the gradient that
+they carry along, for whoever goes on from there.
 """
 
 from typing import Any
@@ -26,7 +27,7 @@ def pair_steps(
     pull: Float[Array, " q"],
     tol: Any,
     limit: Any,
-) -> tuple[Float[Array, " q"], Int[Array, ""]]:
+) -> tuple[Float[Array, " q"], Float[Array, " q"], Int[Array, ""]]:
     """`max pull'(u - v) - 1/2 (u - v)'K(u - v)` over `low <= u <= high`, `sum u = sum v`, by second-order pairs.
 
     Sources: Fan, Chen and Lin 2005 (WSS 2). In these variables (`v_i = c_i a_i` of a box problem) a pair moves the same
@@ -42,7 +43,7 @@ def pair_steps(
         limit: The step cap.
 
     Returns:
-        The point, and the steps taken, `()`.
+        The point, the gradient there, and the steps taken, `()`.
     """
     D = jnp.diagonal(K)
     infinity = jnp.asarray(jnp.inf, K.dtype)
@@ -75,8 +76,8 @@ def pair_steps(
         return v, pull, middle, steps + TURN, violation > tol
 
     start = (v, pull, jnp.zeros((), K.dtype), jnp.zeros((), jnp.int32), jnp.asarray(True))
-    v, _, _, steps, _ = lax.while_loop(lambda carry: carry[4] & (carry[3] < limit), turn, start)
-    return v, steps
+    v, pull, _, steps, _ = lax.while_loop(lambda carry: carry[4] & (carry[3] < limit), turn, start)
+    return v, pull, steps
 
 
 def single_steps(
@@ -87,7 +88,7 @@ def single_steps(
     pull: Float[Array, " q"],
     tol: Any,
     limit: Any,
-) -> tuple[Float[Array, " q"], Int[Array, ""]]:
+) -> tuple[Float[Array, " q"], Float[Array, " q"], Int[Array, ""]]:
     """The same without the equality: each step moves the variable that gains most by itself (Steinwart et al. 2011).
 
     Args:
@@ -119,5 +120,5 @@ def single_steps(
         return v, pull, steps + TURN, violation > tol
 
     start = (v, pull, jnp.zeros((), jnp.int32), jnp.asarray(True))
-    v, _, steps, _ = lax.while_loop(lambda carry: carry[3] & (carry[2] < limit), turn, start)
-    return v, steps
+    v, pull, steps, _ = lax.while_loop(lambda carry: carry[3] & (carry[2] < limit), turn, start)
+    return v, pull, steps
