@@ -23,6 +23,7 @@ ALL = {
     "SVC, squared hinge": estimators.SVC(loss="squared_hinge"),
     "NuSVC": estimators.NuSVC(nu=0.2),
     "SVR": estimators.SVR(),
+    "NuSVR": estimators.NuSVR(),
     "OneClassSVM": estimators.OneClassSVM(),
     "LinearSVC": estimators.LinearSVC(),
     "LinearSVC, hinge": estimators.LinearSVC(loss="hinge"),
@@ -51,6 +52,7 @@ REASONS = {
             "SVC, squared hinge",
             "NuSVC",
             "SVR",
+            "NuSVR",
             "OneClassSVM",
             "SVCPath",
             "NystroemSVC",
@@ -88,6 +90,7 @@ def test_scikit_learns_checks_pass(name):
         estimators.SVC(gamma=0.1, tol=1e-10, multi_class="ovr"),
         estimators.NuSVC(nu=0.2, gamma=0.1, tol=1e-10),
         estimators.SVR(gamma=0.1, tol=1e-10),
+        estimators.NuSVR(gamma=0.1, tol=1e-10),
         estimators.SVCPath(Cs=3, cv=2, gamma=0.1, tol=1e-10),
         pytest.param(estimators.SVC(gamma=0.1, tol=1e-10, loss="squared_hinge"), marks=pytest.mark.slow),
         pytest.param(estimators.LinearSVC(loss="hinge", tol=1e-10), marks=pytest.mark.slow),
@@ -103,7 +106,7 @@ def test_weights_are_repeated_samples_where_gamma_is_given_and_tol_is_tight(chec
     check(type(estimator).__name__, estimator)
 
 
-@pytest.mark.parametrize("theirs", [svm.SVC(), svm.NuSVC(nu=0.2), svm.SVR(), svm.OneClassSVM()], ids=str)
+@pytest.mark.parametrize("theirs", [svm.SVC(), svm.NuSVC(nu=0.2), svm.SVR(), svm.NuSVR(), svm.OneClassSVM()], ids=str)
 def test_scikit_learns_own_machines_fail_that_check_alike(theirs):
     with pytest.raises(AssertionError, match="not equivalent to fitting with removed"):
         EQUIVALENCE[0](type(theirs).__name__, theirs)

@@ -103,6 +103,21 @@ def test_svr_agrees_with_scikit_learns(options):
     assert ours.fit_status_ == 0 and ours.n_support_.shape == theirs.n_support_.shape
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"C": 100.0, "nu": 0.2}, {"nu": 1.0}, {"kernel": "linear", "C": 1000}], ids=str
+)
+def test_nu_svr_agrees_with_scikit_learns_and_is_the_svr_of_its_epsilon(options):
+    weight = np.arange(60) % 3.0
+    for given in (None, weight):
+        theirs = svm.NuSVR(tol=1e-7, **options).fit(XR, YR, given)
+        ours = estimators.NuSVR(tol=1e-7, **options).fit(XR, YR, given)
+        np.testing.assert_allclose(ours.predict(XR), theirs.predict(XR), atol=1e-3)
+        assert ours.fit_status_ == 0 and ours.n_support_ == theirs.n_support_
+    same = {name: value for name, value in options.items() if name != "nu"}
+    tube = estimators.SVR(epsilon=ours.epsilon_, tol=1e-7, **same).fit(XR, YR, weight)
+    np.testing.assert_allclose(tube.certificate_.dual, ours.certificate_.dual, rtol=1e-6, atol=1e-6)
+
+
 def test_one_class_machine_agrees_with_scikit_learns():
     theirs, ours = svm.OneClassSVM(nu=0.2, tol=1e-6).fit(XR), estimators.OneClassSVM(nu=0.2, tol=1e-6).fit(XR)
     np.testing.assert_allclose(ours.decision_function(XR), theirs.decision_function(XR), atol=1e-4)

@@ -21,8 +21,23 @@ TRIFLE = 1e-6
 """Objectives of a one-class machine, in units of `nu n max K_ii`, that count as 0: its points have 0 in their midst."""
 
 
-class _OneMachine(KernelEstimator):
+class OneMachine(KernelEstimator):
     """What both do once they have their problem's solution, and in prediction."""
+
+    def _regression(
+        self, X: Any, y: Any, sample_weight: Any
+    ) -> tuple[Any, np.ndarray, Samples, np.ndarray, np.ndarray]:
+        """All points; of those with a positive weight their indices, samples, targets and weights."""
+        X, y = self._checked_points(X, y)
+        y = column_or_1d(y, warn=True).astype(np.float64)
+        n = X.shape[0] if hasattr(X, "shape") else len(X)
+        if n != len(y):
+            raise ValueError(f"X and y have incompatible shapes.\nX has {n} samples, but y has {len(y)}.")
+        values, X = self._learn_kernel(X)
+        weight = _checked_weights(sample_weight, n)
+        rows = np.flatnonzero(weight > 0)
+        points = X[rows][:, rows] if values.by_values else X[rows]
+        return X, rows, samples(values, points, self.tol), y[rows], weight[rows]
 
     def _keep(self, X: Any, rows: np.ndarray, coef: np.ndarray, solved: Solved) -> None:
         """Attributes of a solution with coefficients of the samples `rows`."""
@@ -82,7 +97,7 @@ def _checked_weights(sample_weight: Any, n: int) -> np.ndarray:
     return weight
 
 
-class SVR(RegressorMixin, _OneMachine):
+class SVR(RegressorMixin, OneMachine):
     """Support vector regression with a kernel: `min |w|^2 / 2 + sum_i C_i max(0, |y_i - f(x_i)| - epsilon)`.
 
     Parameters and attributes are those of `sklearn.svm.SVR`; `certificate_` is beside them. It is solved as a box
@@ -161,17 +176,8 @@ class SVR(RegressorMixin, _OneMachine):
         Returns:
             The estimator.
         """
-        X, y = self._checked_points(X, y)
-        y = column_or_1d(y, warn=True).astype(np.float64)
-        n = X.shape[0] if hasattr(X, "shape") else len(X)
-        if n != len(y):
-            raise ValueError(f"X and y have incompatible shapes.\nX has {n} samples, but y has {len(y)}.")
-        values, X = self._learn_kernel(X)
-        weight = _checked_weights(sample_weight, n)
-        rows = np.flatnonzero(weight > 0)
-        points = X[rows][:, rows] if values.by_values else X[rows]
-        target, upper = y[rows], self.C * weight[rows]
-        solved = _regressed(samples(values, points, self.tol), target, upper, self.epsilon, self.tol, self.max_iter)
+        X, rows, data, target, weight = self._regression(X, y, sample_weight)
+        solved = _regressed(data, target, self.C * weight, self.epsilon, self.tol, self.max_iter)
         coef = solved.dual_coef[: len(rows)] + solved.dual_coef[len(rows) :]
         self._keep(X, rows, coef, solved)
         return self
@@ -203,7 +209,7 @@ def _regressed(
     return found._replace(dual_coef=found.dual_coef[: 2 * n])
 
 
-class OneClassSVM(OutlierMixin, _OneMachine):
+class OneClassSVM(OutlierMixin, OneMachine):
     """Novelty detection: the region of feature space that holds all but a share nu of the samples.
 
     `min |w|^2 / 2 - rho nu n + sum_i max(0, rho - <w, phi(x_i)>)`, in LIBSVM's scale. Parameters and attributes are
