@@ -211,12 +211,59 @@ def test_a_path_over_many_samples_goes_by_working_sets(monkeypatch):
     np.testing.assert_allclose(path.mean_score_, reference.mean_score_, atol=0.01)
 
 
-def test_probabilities_are_calibrated_on_samples_left_out():
-    fitted = estimators.SVC(probability=True, random_state=0).fit(X, Y)
+@pytest.mark.parametrize("multi_class", ["ovo", "ovr"])
+def test_probabilities_are_calibrated_on_samples_left_out(multi_class):
+    fitted = estimators.SVC(probability=True, random_state=0, multi_class=multi_class).fit(X, Y)
     probabilities = fitted.predict_proba(X)
     np.testing.assert_allclose(probabilities.sum(axis=1), 1)
     assert (probabilities.argmax(axis=1) == Y).mean() > 0.9
     assert not hasattr(estimators.SVC(), "predict_proba")
+
+
+def test_coupled_probabilities_and_sigmoids_are_the_best_there_are():
+    from scipy.optimize import minimize
+
+    from jaxsvm.estimators.probability import coupled, fitted_sigmoid
+
+    random = np.random.default_rng(0)
+    truth = random.dirichlet(np.ones(4), size=20)
+    i, j = np.triu_indices(4, 1)
+    np.testing.assert_allclose(coupled(truth[:, i] / (truth[:, i] + truth[:, j]), 4), truth, atol=1e-10)
+    r = random.uniform(0.01, 0.99, size=(5, 6))
+    for pairs, p in zip(r, coupled(r, 4), strict=True):
+        square = np.zeros((4, 4))
+        square[i, j], square[j, i] = pairs, 1 - pairs
+
+        def objective(p, square=square):
+            return ((square.T * p[:, None] - square * p) ** 2).sum()
+
+        start = np.full(4, 0.25)
+        constraint = {"type": "eq", "fun": lambda p: p.sum() - 1}
+        best = minimize(objective, start, bounds=[(0, 1)] * 4, constraints=constraint, options={"ftol": 1e-14})
+        np.testing.assert_allclose(p, best.x, atol=1e-4)
+    values, positive = random.normal(size=200), random.random(200) < 0.4
+    positive |= values > 1
+    found = fitted_sigmoid(values, positive, np.ones(200))
+    target = np.where(positive, (positive.sum() + 1) / (positive.sum() + 2), 1 / ((~positive).sum() + 2))
+
+    def loss(parameters):
+        exponent = parameters[0] * values + parameters[1]
+        return (np.logaddexp(0, exponent) - (1 - target) * exponent).sum()
+
+    np.testing.assert_allclose(found, minimize(loss, [0.0, 0.0]).x, atol=1e-3)
+
+
+def test_a_dag_of_pairs_tells_what_its_pairs_tell():
+    """Against a walk along the list, class by class; where all pairs agree it is what votes tell."""
+    fitted = estimators.SVC(multi_class="ddag").fit(X[:, :2], Y)
+    decisions = fitted.set_params(decision_function_shape="ovo").decision_function(X[:, :2])
+    column = {(0, 1): 0, (0, 2): 1, (1, 2): 2}
+    for row, told in zip(decisions, fitted.predict(X[:, :2]), strict=True):
+        left = [0, 1, 2]
+        while len(left) > 1:
+            left.pop(-1 if row[column[left[0], left[-1]]] > 0 else 0)
+        assert told == left[0]
+    assert (fitted.predict(X[:, :2]) == estimators.SVC().fit(X[:, :2], Y).predict(X[:, :2])).mean() > 0.99
 
 
 def test_a_stream_is_learned_in_parts_of_any_length():

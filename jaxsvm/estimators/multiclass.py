@@ -98,3 +98,15 @@ def votes(decisions: np.ndarray, k: int) -> np.ndarray:
         count[:, i] += first
         count[:, j] += ~first
     return count.argmax(axis=1)
+
+
+def last_of_dag(decisions: np.ndarray, k: int) -> np.ndarray:
+    """The class that is left of a list from which the first one or the last one goes k - 1 times, `(m,)`."""
+    rows = np.arange(len(decisions))
+    place = np.zeros((k, k), int)
+    place[np.triu_indices(k, 1)] = np.arange(k * (k - 1) // 2)
+    first, last = np.zeros(len(rows), int), np.full(len(rows), k - 1)
+    for _ in range(k - 1):
+        for_first = decisions[rows, place[first, last]] > 0
+        first, last = np.where(for_first, first, first + 1), np.where(for_first, last - 1, last)
+    return first
