@@ -166,6 +166,16 @@ def _column(values: Any) -> Any:
     return np.array(values, np.float64)
 
 
+def require_finite(coef: np.ndarray, bias: Any, certificates: list[Certificate]) -> None:
+    """Refuse an answer of kernel values that overflowed: a solver keeps its last finite point, whose primal is not."""
+    primal = np.array([float(one.primal) for one in certificates])
+    if not (np.isfinite(coef).all() and np.isfinite(bias).all() and np.isfinite(primal).all()):
+        raise ValueError(
+            "The dual coefficients or intercepts are not finite. The input data may contain large values and need to "
+            "be preprocessed."
+        )
+
+
 def dense(values: Any) -> np.ndarray:
     """An array, of a sparse one its entries."""
     return values.toarray() if sp.issparse(values) else np.asarray(values)

@@ -15,7 +15,7 @@ from sklearn.utils.metaestimators import _safe_split, available_if
 from sklearn.utils.multiclass import _ovr_decision_function, check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
-from jaxsvm.estimators.base import KernelEstimator, dense
+from jaxsvm.estimators.base import KernelEstimator, dense, require_finite
 from jaxsvm.estimators.box import Solved
 from jaxsvm.estimators.multiclass import (
     against_rest,
@@ -62,7 +62,7 @@ class SVC(ClassifierMixin, KernelEstimator):
             values of five-fold cross-fitting; those of pairs are coupled (Wu, Lin and Weng 2004).
         tol: The relative duality gap that each machine is certified to, > 0; up to 8,192 samples moreover LIBSVM's
             largest violation. From 1e-5 on kernel values are held in float32, as LIBSVM holds them, where there are
-            many.
+            many; the certificate is that of the points as they are given.
         cache_size: See `shrinking`.
         class_weight: Factors of C a class, "balanced", or None.
         verbose: See `shrinking`.
@@ -171,17 +171,13 @@ class SVC(ClassifierMixin, KernelEstimator):
         classes = class_slices(codes[order], len(self.classes_))
         machines = self._machines(classes, weight[order])
         self._order, self._codes = order, codes
-        solved = self._trained(samples(values, sorted_points, self.tol), machines)
+        solved = self._trained(samples(values, sorted_points, self.tol if self._may_round else 0.0), machines)
         if self._by_pairs:
             coef = coefficients_of_pairs(classes, solved)
         else:
             coef = coefficients_against_rest(classes, machines, solved)
         bias = np.array([one.bias for one in solved])
-        if not (np.isfinite(coef).all() and np.isfinite(bias).all()):
-            raise ValueError(
-                "The dual coefficients or intercepts are not finite. The input data may contain large values and need "
-                "to be preprocessed."
-            )
+        require_finite(coef, bias, [one.certificate for one in solved])
         kept = np.flatnonzero((coef != 0).any(axis=0))
         self._keep_support(X, order[kept])
         self._n_support = np.bincount(codes[self.support_], minlength=len(self.classes_)).astype(np.int32)
@@ -229,6 +225,11 @@ class SVC(ClassifierMixin, KernelEstimator):
     @property
     def _cost(self) -> float:
         return self.C
+
+    @property
+    def _may_round(self) -> bool:
+        """Whether kernel values may be float32: where the answer is then certified in float64 (`training`)."""
+        return self.loss == "hinge"
 
     @property
     def _most_steps(self) -> int:

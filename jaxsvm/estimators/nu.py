@@ -104,6 +104,10 @@ class NuSVC(SVC):
         self.random_state = random_state
 
     @property
+    def _may_round(self) -> bool:
+        return False
+
+    @property
     def _cost(self) -> float:
         return 1.0
 

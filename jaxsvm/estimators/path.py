@@ -71,7 +71,8 @@ class SVCPath(SVC):
         scores_: Accuracy of each fold at each value, `(folds, c)`.
         mean_score_: Its mean over folds, `(c,)`.
         standard_error_: Of that mean, `(c,)`.
-        largest_gap_: The largest relative duality gap of each fit that was scored, `(folds, c)`.
+        largest_gap_: The largest relative duality gap of each fit that was scored, `(folds, c)`, for kernel values as
+            they are held (float32 where there are many and tol is 1e-5 or more).
 
     All others are those of `SVC` at `C_`, trained on all samples.
     """

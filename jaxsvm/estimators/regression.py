@@ -11,7 +11,7 @@ from sklearn.utils import column_or_1d
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 
-from jaxsvm.estimators.base import KernelEstimator, dense
+from jaxsvm.estimators.base import KernelEstimator, dense, require_finite
 from jaxsvm.estimators.box import LARGEST, BoxData, Solved, solve_box, solve_further
 from jaxsvm.estimators.training import Samples, samples, size_class
 from jaxsvm.gram.build import gram as gram_of
@@ -37,15 +37,11 @@ class OneMachine(KernelEstimator):
         weight = _checked_weights(sample_weight, n)
         rows = np.flatnonzero(weight > 0)
         points = X[rows][:, rows] if values.by_values else X[rows]
-        return X, rows, samples(values, points, self.tol), y[rows], weight[rows]
+        return X, rows, samples(values, points, 0.0), y[rows], weight[rows]
 
     def _keep(self, X: Any, rows: np.ndarray, coef: np.ndarray, solved: Solved) -> None:
         """Attributes of a solution with coefficients of the samples `rows`."""
-        if not (np.isfinite(coef).all() and np.isfinite(solved.bias)):
-            raise ValueError(
-                "The dual coefficients or intercepts are not finite. The input data may contain large values and need "
-                "to be preprocessed."
-            )
+        require_finite(coef, solved.bias, [solved.certificate])
         kept = np.flatnonzero(coef)
         self._keep_support(X, rows[kept])
         self._n_support = np.array([len(kept), 0], np.int32)  # two entries, as scikit-learn's
@@ -291,7 +287,7 @@ class OneClassSVM(OutlierMixin, OneMachine):
         weight = _checked_weights(sample_weight, n)
         rows = np.flatnonzero(weight > 0)
         points = X[rows][:, rows] if values.by_values else X[rows]
-        solved = _enclosed(samples(values, points, self.tol), weight[rows], self.nu, self.tol, self.max_iter)
+        solved = _enclosed(samples(values, points, 0.0), weight[rows], self.nu, self.tol, self.max_iter)
         self._keep(X, rows, solved.dual_coef, solved)
         self.offset_ = -self.intercept_
         return self

@@ -97,6 +97,10 @@ class SBPClassifier(SVC):
         self.random_state = random_state
 
     @property
+    def _may_round(self) -> bool:
+        return False
+
+    @property
     def _cost(self) -> float:
         return 1.0
 
