@@ -92,7 +92,7 @@ class SVC(ClassifierMixin, KernelEstimator):
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         **KernelEstimator._parameter_constraints,
-        "C": [Interval(Real, 0.0, None, closed="right")],
+        "C": [Interval(Real, 0.0, None, closed="neither")],
         "loss": [StrOptions({"hinge", "squared_hinge"})],
         "bias": [StrOptions({"free", "regularized", "none"})],
         "multi_class": [StrOptions({"ovo", "ddag", "ovr"})],

@@ -53,7 +53,7 @@ class NuSVR(RegressorMixin, OneMachine):
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         **KernelEstimator._parameter_constraints,
-        "C": [Interval(Real, 0.0, None, closed="right")],
+        "C": [Interval(Real, 0.0, None, closed="neither")],
         "nu": [Interval(Real, 0.0, 1.0, closed="right")],
     }
 

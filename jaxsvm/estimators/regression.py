@@ -129,7 +129,7 @@ class SVR(RegressorMixin, OneMachine):
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         **KernelEstimator._parameter_constraints,
-        "C": [Interval(Real, 0.0, None, closed="right")],
+        "C": [Interval(Real, 0.0, None, closed="neither")],
         "epsilon": [Interval(Real, 0.0, None, closed="left")],
     }
 
