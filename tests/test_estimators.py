@@ -154,10 +154,31 @@ def test_estimators_pickle_clone_and_hold_no_arrays_of_jax():
         assert clone(fitted).get_params() == fitted.get_params()
 
 
+def test_a_pickle_of_another_version_is_refused():
+    for machine in (estimators.SVC().fit(X, Y), estimators.PegasosClassifier(passes=1).fit(X, Y)):
+        state = machine.__getstate__()
+        for other in ({**state, "_jaxsvm_version": "0.0.0"}, {k: v for k, v in state.items() if "version" not in k}):
+            with pytest.raises(ValueError, match=r"written by jaxsvm (0.0.0|of an unknown version).*train again"):
+                type(machine).__new__(type(machine)).__setstate__(other)
+
+
+@pytest.mark.slow
+def test_a_stream_keeps_no_memory():
+    psutil = pytest.importorskip("psutil")
+    process, random = psutil.Process(), np.random.default_rng(0)
+    stream, sizes = estimators.PegasosClassifier(alpha=1e-3), []
+    for part in range(600):
+        x = random.normal(size=(500, 50))
+        stream.partial_fit(x, (x[:, 0] > 0).astype(int), classes=[0, 1])
+        if part % 100 == 99:
+            sizes.append(process.memory_info().rss)
+    assert sizes[-1] - sizes[1] < 10 * 2**20  # 400 parts of 200 KiB were seen meanwhile
+
+
 def test_a_grid_search_compiles_nothing_that_a_fit_of_its_size_has_compiled():
     estimators.SVC().fit(X[:120], np.arange(120) % 3)
     before = box._solved._cache_size()
-    grid = {"svc__C": [0.1, 1.0, 10.0], "svc__gamma": [0.01, 0.1, 1.0]}
+    grid = {"svc__C": [0.1, 1.0, 10.0, 100.0], "svc__gamma": [0.01, 0.03, 0.1, 0.3, 1.0]}
     search = GridSearchCV(make_pipeline(StandardScaler(), estimators.SVC()), grid, cv=5).fit(X, Y)
     assert box._solved._cache_size() == before
     assert search.best_score_ > 0.95

@@ -14,7 +14,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from jaxsvm.coresets import coreset
-from jaxsvm.estimators.base import report
+from jaxsvm.estimators.base import Versioned, report
 from jaxsvm.estimators.box import solve_further
 from jaxsvm.estimators.kernel_values import kernel_values, padded_rows
 from jaxsvm.estimators.linear import LinearSVC
@@ -27,7 +27,7 @@ ROWS = 4096
 """Rows whose features are computed at a time."""
 
 
-class NystroemSVC(ClassifierMixin, BaseEstimator):
+class NystroemSVC(ClassifierMixin, Versioned, BaseEstimator):
     """Kernel classification of many samples: a `LinearSVC` on features that approximate the kernel.
 
     Nystroem features of landmarks that pivoted Cholesky picks (`jaxsvm.gram(rank=)`), or random Fourier features. The
@@ -160,7 +160,7 @@ def _features(basis: Any, x: Any) -> Any:
     return basis(x)
 
 
-class CoresetSVC(LinearClassifierMixin, BaseEstimator):
+class CoresetSVC(LinearClassifierMixin, Versioned, BaseEstimator):
     """A linear hinge SVM with a free bias, trained on a coreset: a few weighted samples with a guarantee.
 
     `min |w|^2 / 2 + C sum_i max(0, 1 - y_i f(x_i))`, each class against the rest, each on a coreset of its own

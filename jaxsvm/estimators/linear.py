@@ -13,7 +13,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
-from jaxsvm.estimators.base import report
+from jaxsvm.estimators.base import Versioned, report
 from jaxsvm.estimators.box import Solved, solve_further
 from jaxsvm.estimators.kernel_values import padded_rows
 from jaxsvm.gram.build import gram as gram_of
@@ -31,7 +31,7 @@ SMALL = 10**9
 """Operations `n d^2` up to which columns are padded: more take longer than a program."""
 
 
-class LinearSVC(LinearClassifierMixin, SparseCoefMixin, BaseEstimator):
+class LinearSVC(LinearClassifierMixin, SparseCoefMixin, Versioned, BaseEstimator):
     """Linear support vector classification, each class against the rest, with a regularised bias.
 
     `min (|w|^2 + b^2 / s^2) / 2 + C sum_i loss_i`, `loss = max(0, 1 - y f)^2` or `max(0, 1 - y f)`, s being

@@ -13,6 +13,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import _check_partial_fit_first_call, check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
+from jaxsvm.estimators.base import Versioned
 from jaxsvm.estimators.box import Solved
 from jaxsvm.estimators.classifier import SVC
 from jaxsvm.estimators.training import Machine, Samples, size_class
@@ -130,7 +131,7 @@ class SBPClassifier(SVC):
         return Solved(coef, float(found.bias), certificate, int(found.steps), Status.CONVERGED)
 
 
-class PegasosClassifier(LinearClassifierMixin, SparseCoefMixin, BaseEstimator):
+class PegasosClassifier(LinearClassifierMixin, SparseCoefMixin, Versioned, BaseEstimator):
     """A linear SVM by stochastic subgradient descent, over passes or as a stream (`partial_fit`).
 
     `min alpha / 2 |w|^2 + mean_i max(0, 1 - y_i f(x_i))`, each class against the rest (Shalev-Shwartz et al. 2011;
