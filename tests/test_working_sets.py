@@ -47,7 +47,7 @@ def test_pairs_in_a_block_reach_its_solution_and_keep_the_sum():
     K, pull = A @ A.T / 30, rng.normal(size=20)
     low, high = -rng.uniform(0, 1, 20), rng.uniform(0, 1, 20)
     start = rng.uniform(low, high)
-    v, _ = block.pair_steps(*map(jnp.asarray, (K, low, high, start, pull)), 1e-9, 100_000)
+    v, _, _ = block.pair_steps(*map(jnp.asarray, (K, low, high, start, pull)), 1e-9, 100_000)
     v = np.asarray(v)
     assert v.sum() == pytest.approx(start.sum(), abs=1e-9)
     assert (v >= low).all()
@@ -61,7 +61,7 @@ def test_double_steps_in_a_block_reach_its_solution():
     A = rng.normal(size=(20, 30))
     K, pull = A @ A.T / 30, rng.normal(size=20)
     low, high = np.zeros(20), np.where(np.arange(20) < 10, np.inf, 0.3)
-    v, _ = block.double_steps(*map(jnp.asarray, (K, low, high, low, pull)), 1e-9, 100_000)
+    v, _, _ = block.double_steps(*map(jnp.asarray, (K, low, high, low, pull)), 1e-9, 100_000)
     v = np.asarray(v)
     gradient = pull - K @ v
     assert np.abs(gradient[(v > low) & (v < high)]).max() <= 1e-8
@@ -70,7 +70,7 @@ def test_double_steps_in_a_block_reach_its_solution():
 
 
 def test_a_block_without_violation_stays():
-    v, steps = block.pair_steps(jnp.eye(4), jnp.zeros(4), jnp.ones(4), jnp.full(4, 0.5), jnp.zeros(4), 1e-3, 100)
+    v, _, steps = block.pair_steps(jnp.eye(4), jnp.zeros(4), jnp.ones(4), jnp.full(4, 0.5), jnp.zeros(4), 1e-3, 100)
     assert np.array_equal(v, np.full(4, 0.5))
     assert int(steps) <= block.TURN
 

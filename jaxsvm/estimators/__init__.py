@@ -16,6 +16,7 @@ from jaxsvm.estimators.approximate import CoresetSVC, NystroemSVC
 from jaxsvm.estimators.classifier import SVC
 from jaxsvm.estimators.linear import LinearSVC
 from jaxsvm.estimators.nu import NuSVC
+from jaxsvm.estimators.nu_regression import NuSVR
 from jaxsvm.estimators.path import SVCPath
 from jaxsvm.estimators.regression import SVR, OneClassSVM
 from jaxsvm.estimators.stochastic import PegasosClassifier, SBPClassifier
@@ -26,6 +27,7 @@ __all__ = [
     "CoresetSVC",
     "LinearSVC",
     "NuSVC",
+    "NuSVR",
     "NystroemSVC",
     "OneClassSVM",
     "PegasosClassifier",

@@ -14,7 +14,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from jaxsvm.coresets import coreset
-from jaxsvm.estimators.base import report
+from jaxsvm.estimators.base import Versioned, report
 from jaxsvm.estimators.box import solve_further
 from jaxsvm.estimators.kernel_values import kernel_values, padded_rows
 from jaxsvm.estimators.linear import LinearSVC
@@ -27,7 +27,7 @@ ROWS = 4096
 """Rows whose features are computed at a time."""
 
 
-class NystroemSVC(ClassifierMixin, BaseEstimator):
+class NystroemSVC(ClassifierMixin, Versioned, BaseEstimator):
     """Kernel classification of many samples: a `LinearSVC` on features that approximate the kernel.
 
     Nystroem features of landmarks that pivoted Cholesky picks (`jaxsvm.gram(rank=)`), or random Fourier features. The
@@ -118,13 +118,17 @@ class NystroemSVC(ClassifierMixin, BaseEstimator):
         check_classification_targets(y)
         kernel = kernel_values(self.kernel, self.gamma, self.coef0, self.degree, X).kernel
         key = jax.random.key(check_random_state(self.random_state).randint(2**31 - 1))
-        rank = min(self.n_components, len(X)) if self.method == "nystroem" else self.n_components
+        weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        present = X[weight > 0]  # who is absent is no landmark
+        if not len(present):
+            raise ValueError("Invalid input - all samples have zero weights.")
+        rank = min(self.n_components, len(present)) if self.method == "nystroem" else self.n_components
         with jax.enable_x64(True):
-            operator = gram_of(kernel, X, rank=rank, method=self.method, landmarks=self.landmarks, key=key)
-            basis, _ = operator.expansion(np.zeros(len(X)))
+            operator = gram_of(kernel, present, rank=rank, method=self.method, landmarks=self.landmarks, key=key)
+            basis, _ = operator.expansion(np.zeros(len(present)))
             self._basis = jax.tree.map(np.asarray, basis)
         self._linear = LinearSVC(loss=self.loss, C=self.C, tol=self.tol, class_weight=self.class_weight)
-        self._linear.fit(self._features(X), y, sample_weight)
+        self._linear.fit(self._features(X), y, weight)
         for name in ("classes_", "coef_", "intercept_", "certificate_", "n_iter_", "fit_status_"):
             setattr(self, name, getattr(self._linear, name))
         return self
@@ -156,7 +160,7 @@ def _features(basis: Any, x: Any) -> Any:
     return basis(x)
 
 
-class CoresetSVC(LinearClassifierMixin, BaseEstimator):
+class CoresetSVC(LinearClassifierMixin, Versioned, BaseEstimator):
     """A linear hinge SVM with a free bias, trained on a coreset: a few weighted samples with a guarantee.
 
     `min |w|^2 / 2 + C sum_i max(0, 1 - y_i f(x_i))`, each class against the rest, each on a coreset of its own

@@ -12,6 +12,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from jaxsvm import __version__
+from jaxsvm.errors import InputError
 from jaxsvm.estimators.kernel_values import KernelValues, kernel_values
 from jaxsvm.kernels import Kernel
 from jaxsvm.result import Certificate, Status
@@ -19,7 +21,25 @@ from jaxsvm.result import Certificate, Status
 KERNELS = {"linear", "poly", "rbf", "sigmoid", "laplacian", "precomputed"}
 
 
-class KernelEstimator(BaseEstimator):
+class Versioned:
+    """A pickle is read by the version of jaxsvm that wrote it: attributes of another one may mean something else."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: Any = super().__getstate__()
+        return {**state, "_jaxsvm_version": __version__}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        found = state.get("_jaxsvm_version")
+        if found != __version__:
+            raise InputError(
+                f"a pickle of {type(self).__name__} was written by jaxsvm {found or 'of an unknown version'}, and this "
+                f"is {__version__}: install that version, or train again."
+            )
+        parent: Any = super()
+        parent.__setstate__({name: value for name, value in state.items() if name != "_jaxsvm_version"})
+
+
+class KernelEstimator(Versioned, BaseEstimator):
     """Kernel, data and support of an estimator. Those derived from it have the parameters that are read here."""
 
     kernel: Any
@@ -164,6 +184,16 @@ def report(estimator: Any, certificates: list[Certificate], statuses: list[Statu
 
 def _column(values: Any) -> Any:
     return np.array(values, np.float64)
+
+
+def require_finite(coef: np.ndarray, bias: Any, certificates: list[Certificate]) -> None:
+    """Refuse an answer of kernel values that overflowed: a solver keeps its last finite point, whose primal is not."""
+    primal = np.array([float(one.primal) for one in certificates])
+    if not (np.isfinite(coef).all() and np.isfinite(bias).all() and np.isfinite(primal).all()):
+        raise ValueError(
+            "The dual coefficients or intercepts are not finite. The input data may contain large values and need to "
+            "be preprocessed."
+        )
 
 
 def dense(values: Any) -> np.ndarray:

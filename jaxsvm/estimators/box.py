@@ -108,6 +108,26 @@ def solve_box(
     return solve_further(_problem(gram, arrays, data.offset), tol, alpha, int(steps))
 
 
+def recertified(data: BoxData, dual_coef: np.ndarray, product: np.ndarray) -> tuple[float, Certificate]:
+    """The constant and certificate of coefficients whose products with other kernel values are at hand; inside x64.
+
+    Args:
+        data: The problem.
+        dual_coef: `y a`, `(n,)`.
+        product: `K (y a)`, `(n,)`.
+    """
+    arrays = (data.y, data.q, data.upper, data.c, np.float64(data.e))
+    a, s = data.y * dual_coef, data.y * (product + data.offset * dual_coef.sum())
+    bias, certificate = jax.tree.map(np.asarray, _assessed(arrays, a, s, data.offset))
+    return float(bias), certificate
+
+
+@functools.partial(jax.jit, static_argnames="offset")
+def _assessed(arrays: Any, a: Array, s: Array, offset: float) -> Any:
+    answer = _problem(None, arrays, offset).certified(a, s, a.dtype)
+    return answer.bias, answer.certificate
+
+
 def solve_further(problem: Any, tol: float, init: Any = None, steps: int = 0) -> Solved:
     """Solve a problem by `jaxsvm.fit` to a relative duality gap of `tol`; its warnings are left to the caller."""
     with warnings.catch_warnings():
@@ -132,7 +152,7 @@ def _problem(gram: Any, arrays: Any, offset: float) -> BoxProblem:
         e=jnp.asarray(e),
         C=one,
         constant=0 * one,
-        diagonal=gram.diag().astype(y.dtype) + offset,
+        diagonal=jnp.zeros_like(y) if gram is None else gram.diag().astype(y.dtype) + offset,
         mask=None,
         feasible=one > 0,
         offset=offset,
@@ -168,7 +188,7 @@ def _at_once(problem: BoxProblem, a: Array, s: Array, tol: Array, limit: Array, 
     def turn(carry: tuple[Any, ...]) -> tuple[Any, ...]:
         v, s, steps, violation, _ = carry
         most = jnp.minimum(limit - steps, STEPS_PER_SAMPLE * problem.n)
-        v, more = steps_of(K, low, high, v, (problem.q - s) / c, violation, most)
+        v, _, more = steps_of(K, low, high, v, (problem.q - s) / c, violation, most)
         s = c * (K @ v)
         return v, s, steps + more, violation / 10, _gap(problem, _of(v), s, floor)[1]
 

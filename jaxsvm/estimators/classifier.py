@@ -1,21 +1,21 @@
 """`SVC`: kernel support vector classification, scikit-learn's estimator with certified answers."""
 
+from itertools import combinations
 from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
 import scipy.sparse as sp
 from sklearn.base import ClassifierMixin, _fit_context, clone
-from sklearn.calibration import CalibratedClassifierCV
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import StratifiedKFold
 from sklearn.utils import check_random_state, column_or_1d, compute_class_weight
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.metaestimators import available_if
+from sklearn.utils.metaestimators import _safe_split, available_if
 from sklearn.utils.multiclass import _ovr_decision_function, check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
-from jaxsvm.estimators.base import KernelEstimator, dense
+from jaxsvm.estimators.base import KernelEstimator, dense, require_finite
 from jaxsvm.estimators.box import Solved
 from jaxsvm.estimators.multiclass import (
     against_rest,
@@ -23,10 +23,12 @@ from jaxsvm.estimators.multiclass import (
     coefficients_against_rest,
     coefficients_of_pairs,
     decisions_of_pairs,
+    last_of_dag,
     pairs,
     votes,
     weights_of_pairs,
 )
+from jaxsvm.estimators.probability import Sigmoid, coupled, fitted_sigmoid
 from jaxsvm.estimators.training import Machine, Samples, samples, train
 from jaxsvm.result import Certificate, Status
 
@@ -52,13 +54,15 @@ class SVC(ClassifierMixin, KernelEstimator):
         coef0: Of "poly" (>= 0) and "sigmoid".
         loss: "hinge", or "squared_hinge" (`C_i max(0, 1 - y_i f)^2`, as `LinearSVC` of scikit-learn counts).
         bias: "free" (LIBSVM's), "regularized" (one more feature of value 1) or "none".
-        multi_class: "ovo" (all pairs of classes, LIBSVM's) or "ovr" (each class against the rest).
+        multi_class: "ovo" (all pairs of classes, which vote, LIBSVM's), "ddag" (all pairs, of which k - 1 decide about
+            a point: each strikes out a class; Platt, Cristianini and Shawe-Taylor 2000) or "ovr" (each class against
+            the rest).
         shrinking: Taken for scikit-learn's sake; without effect, as `cache_size` and `verbose` are.
-        probability: Whether `fit` calibrates decision values too (Platt's sigmoids on those of five-fold cross-fitting,
-            one a class), for `predict_proba`.
+        probability: Whether `fit` calibrates decision values too, for `predict_proba`: a sigmoid a machine (Platt's) on
+            values of five-fold cross-fitting; those of pairs are coupled (Wu, Lin and Weng 2004).
         tol: The relative duality gap that each machine is certified to, > 0; up to 8,192 samples moreover LIBSVM's
             largest violation. From 1e-5 on kernel values are held in float32, as LIBSVM holds them, where there are
-            many.
+            many; the certificate is that of the points as they are given.
         cache_size: See `shrinking`.
         class_weight: Factors of C a class, "balanced", or None.
         verbose: See `shrinking`.
@@ -79,6 +83,8 @@ class SVC(ClassifierMixin, KernelEstimator):
         n_iter_: Pair steps a machine, `(k (k - 1) / 2,)`.
         fit_status_: 0, or 1 where a machine is not certified to `tol` (then there was a ConvergenceWarning).
         certificate_: Primal value, dual value and relative gap a machine: `dual <= optimum <= primal`.
+        probA_: Slope of each sigmoid, `(machines,)`; empty without `probability`.
+        probB_: Shift of each sigmoid, `(machines,)`.
         n_features_in_: d.
         feature_names_in_: Names of the columns, where they have any.
         shape_fit_: Shape of the training points.
@@ -86,10 +92,10 @@ class SVC(ClassifierMixin, KernelEstimator):
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         **KernelEstimator._parameter_constraints,
-        "C": [Interval(Real, 0.0, None, closed="right")],
+        "C": [Interval(Real, 0.0, None, closed="neither")],
         "loss": [StrOptions({"hinge", "squared_hinge"})],
         "bias": [StrOptions({"free", "regularized", "none"})],
-        "multi_class": [StrOptions({"ovo", "ovr"})],
+        "multi_class": [StrOptions({"ovo", "ddag", "ovr"})],
         "probability": ["boolean"],
         "class_weight": [StrOptions({"balanced"}), dict, None],
         "decision_function_shape": [StrOptions({"ovr", "ovo"})],
@@ -165,17 +171,13 @@ class SVC(ClassifierMixin, KernelEstimator):
         classes = class_slices(codes[order], len(self.classes_))
         machines = self._machines(classes, weight[order])
         self._order, self._codes = order, codes
-        solved = self._trained(samples(values, sorted_points, self.tol), machines)
+        solved = self._trained(samples(values, sorted_points, self.tol if self._may_round else 0.0), machines)
         if self._by_pairs:
             coef = coefficients_of_pairs(classes, solved)
         else:
             coef = coefficients_against_rest(classes, machines, solved)
         bias = np.array([one.bias for one in solved])
-        if not (np.isfinite(coef).all() and np.isfinite(bias).all()):
-            raise ValueError(
-                "The dual coefficients or intercepts are not finite. The input data may contain large values and need "
-                "to be preprocessed."
-            )
+        require_finite(coef, bias, [one.certificate for one in solved])
         kept = np.flatnonzero((coef != 0).any(axis=0))
         self._keep_support(X, order[kept])
         self._n_support = np.bincount(codes[self.support_], minlength=len(self.classes_)).astype(np.int32)
@@ -186,7 +188,9 @@ class SVC(ClassifierMixin, KernelEstimator):
         self.n_iter_ = np.array([one.steps for one in solved], np.int32)
         self._report([one.certificate for one in solved], [one.status for one in solved])
         del self._order, self._codes
-        self._calibrator = self._calibrated(given, y, sample_weight) if getattr(self, "probability", False) else None
+        calibrated = self._calibrated(given, y, codes, weight) if getattr(self, "probability", False) else []
+        self.probA_ = np.array([one.slope for one in calibrated])
+        self.probB_ = np.array([one.shift for one in calibrated])
         return self
 
     def _learn_classes(self, y: Any) -> np.ndarray:
@@ -223,12 +227,17 @@ class SVC(ClassifierMixin, KernelEstimator):
         return self.C
 
     @property
+    def _may_round(self) -> bool:
+        """Whether kernel values may be float32: where the answer is then certified in float64 (`training`)."""
+        return self.loss == "hinge"
+
+    @property
     def _most_steps(self) -> int:
         return getattr(self, "max_iter", -1)  # not all that are derived from it have one
 
     @property
     def _by_pairs(self) -> bool:
-        return self.multi_class == "ovo" or len(self.classes_) == 2
+        return self.multi_class != "ovr" or len(self.classes_) == 2
 
     def _machines(self, classes: list[slice], weight: np.ndarray) -> list[Machine]:
         sizes = [part.stop - part.start for part in classes]
@@ -243,14 +252,37 @@ class SVC(ClassifierMixin, KernelEstimator):
         )
         return [next(solved) if len(np.unique(machine.signs)) == 2 else _undecided(machine) for machine in machines]
 
-    def _calibrated(self, X: Any, y: Any, sample_weight: Any) -> Any:
-        """Sigmoids of decision values that were computed for samples left out."""
+    def _calibrated(self, X: Any, y: Any, codes: np.ndarray, weight: np.ndarray) -> list[Sigmoid]:
+        """A sigmoid a machine, of decision values that were computed for samples left out."""
         folds = StratifiedKFold(5, shuffle=True, random_state=check_random_state(self.random_state))
         plain: Any = clone(self)
-        single: Any = False  # one estimator, whose values of samples left out are fitted
         plain.set_params(probability=False)
-        calibrator = CalibratedClassifierCV(plain, method="sigmoid", cv=folds, ensemble=single)
-        return calibrator.fit(X, y, **({} if sample_weight is None else {"sample_weight": sample_weight}))
+        places, k = self._places, len(self.classes_)
+        values = np.full((len(codes), len(places)), np.nan)
+        for train_rows, test in folds.split(codes, codes):
+            points, labels = _safe_split(plain, X, y, train_rows)
+            held_out, _ = _safe_split(plain, X, y, test, train_rows)
+            plain.fit(points, labels, weight[train_rows])
+            there = [int(np.searchsorted(self.classes_, one)) for one in plain.classes_]
+            of_part = {tuple(there[one] for one in place): at for at, place in enumerate(plain._places)}
+            known = [(at, of_part[place]) for at, place in enumerate(places) if place in of_part]
+            decisions = plain._decisions(held_out)
+            if len(there) == 2 < k:
+                decisions = -decisions  # of two classes positive on the side of the second
+            for at, source in known:
+                values[test, at] = decisions[:, source]
+        found = []
+        for place, decisions in zip(places, values.T, strict=True):
+            mine = np.isfinite(decisions) & (weight > 0) & (np.isin(codes, place) if len(place) == 2 else True)
+            positive = codes == (place[1] if k == 2 else place[0])
+            found.append(fitted_sigmoid(decisions[mine], positive[mine], weight[mine]))
+        return found
+
+    @property
+    def _places(self) -> list[tuple[int, ...]]:
+        """The classes of each machine: a pair, or one against the rest."""
+        k = len(self.classes_)
+        return list(combinations(range(k), 2)) if self._by_pairs else [(one,) for one in range(k)]
 
     @property
     def n_support_(self) -> np.ndarray:
@@ -314,6 +346,8 @@ class SVC(ClassifierMixin, KernelEstimator):
         k = len(self.classes_)
         if k == 2:
             codes = (self._decisions(X)[:, 0] > 0).astype(int)
+        elif self.multi_class == "ddag":
+            codes = last_of_dag(self._decisions(X), k)
         elif not self._by_pairs or self.break_ties:
             codes = self.decision_function(X).argmax(axis=1)
         else:
@@ -324,9 +358,14 @@ class SVC(ClassifierMixin, KernelEstimator):
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities, a column a class `(m, k)`; for an estimator that was fitted with `probability=True`."""
         check_is_fitted(self)
-        if self._calibrator is None:
+        if not len(self.probA_):
             raise NotFittedError("predict_proba is not available when fitted with probability=False: fit again.")
-        return self._calibrator.predict_proba(X)
+        sigmoids = [Sigmoid(slope, shift) for slope, shift in zip(self.probA_, self.probB_, strict=True)]
+        decisions = self._decisions(X)
+        found = np.stack([one(values) for one, values in zip(sigmoids, decisions.T, strict=True)], axis=1)
+        if len(self.classes_) == 2:
+            return np.hstack([1 - found, found])
+        return coupled(found, len(self.classes_)) if self._by_pairs else found / found.sum(axis=1, keepdims=True)
 
     @available_if(_has_probability)
     def predict_log_proba(self, X: Any) -> np.ndarray:

@@ -10,7 +10,8 @@ from typing import Any
 import jax
 import numpy as np
 import scipy.sparse as sp
-from sklearn.metrics.pairwise import pairwise_kernels
+from scipy.spatial.distance import cdist
+from sklearn.metrics.pairwise import pairwise_kernels, rbf_kernel
 
 from jaxsvm.errors import InputError
 from jaxsvm.gram.dense import DenseGram
@@ -22,6 +23,8 @@ FEW = 2**20
 """Values that NumPy computes sooner than a program is compiled."""
 BLOCK = 2**22
 """Values of a block: 32 MiB in float64."""
+FAR = 1e5
+"""Squares of distances to the origin, times gamma, up to which an expanded square costs 1e-10 of a kernel value."""
 MOST_ROWS = 1024
 """Rows of a block."""
 TINY = 1e-300
@@ -57,6 +60,8 @@ class KernelValues:
             return np.asarray(values.toarray() if sp.issparse(values) else values, np.float64)
         m, n = x.shape[0], z.shape[0]
         sparse = sp.issparse(x) or sp.issparse(z)
+        if self.name == "rbf" and not sparse and m * n <= FEW:
+            return self._few_rbf(x, z)
         if self.name != "object" and (sparse or m * n <= FEW):
             values = pairwise_kernels(x, z, metric=self.name, **self.parameters)
             return np.asarray(values.toarray() if sp.issparse(values) else values)
@@ -64,6 +69,18 @@ class KernelValues:
         for rows, values in self.blocks(x, z):
             out[rows] = values
         return out
+
+    def _few_rbf(self, x: np.ndarray, z: np.ndarray) -> np.ndarray:
+        """The same, with the origin among the points, and by differences where they are still far from it.
+
+        A square of a distance is the difference of three numbers, which swallow it where they are large.
+        """
+        gamma = self.parameters["gamma"]
+        shift = z.mean(axis=0, dtype=np.float64)
+        x, z = x - shift, z - shift
+        if gamma * max(np.einsum("ij,ij->i", x, x).max(), np.einsum("ij,ij->i", z, z).max()) <= FAR:
+            return rbf_kernel(x, z, gamma=gamma)
+        return np.exp(-gamma * cdist(x, z, "sqeuclidean"))
 
     def blocks(self, x: Any, z: Any) -> Any:
         """Pairs of a slice of the rows of x and their values against all of z, `(rows, n)`."""

@@ -13,7 +13,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
-from jaxsvm.estimators.base import report
+from jaxsvm.estimators.base import Versioned, report
 from jaxsvm.estimators.box import Solved, solve_further
 from jaxsvm.estimators.kernel_values import padded_rows
 from jaxsvm.gram.build import gram as gram_of
@@ -25,9 +25,13 @@ from jaxsvm.problems.squared_hinge import svm_problem
 DENSE = 5e7
 """Entries up to which sparse points of few columns are made dense, where solvers in feature space are at hand."""
 FEW_COLUMNS = 2000
+COLUMNS = 8
+"""Columns of small data are padded to a multiple of it: programs for another d compile for seconds."""
+SMALL = 10**9
+"""Operations `n d^2` up to which columns are padded: more take longer than a program."""
 
 
-class LinearSVC(LinearClassifierMixin, SparseCoefMixin, BaseEstimator):
+class LinearSVC(LinearClassifierMixin, SparseCoefMixin, Versioned, BaseEstimator):
     """Linear support vector classification, each class against the rest, with a regularised bias.
 
     `min (|w|^2 + b^2 / s^2) / 2 + C sum_i loss_i`, `loss = max(0, 1 - y f)^2` or `max(0, 1 - y f)`, s being
@@ -150,7 +154,7 @@ class LinearSVC(LinearClassifierMixin, SparseCoefMixin, BaseEstimator):
         if sp.issparse(X) and X.shape[1] <= FEW_COLUMNS and n * X.shape[1] <= DENSE:
             X = X.toarray()
         size = n if sp.issparse(X) or n > LARGEST else size_class(n)
-        operator = gram_of(Linear(), X if sp.issparse(X) else padded_rows(X, size))
+        operator = gram_of(Linear(), X if sp.issparse(X) else padded_rows(padded_columns(X), size))
         absent = np.zeros(size - n)
         top = float(weight.max())
         make, C = (hinge_problem, self.C * top) if self.loss == "hinge" else (svm_problem, 2 * self.C * top)
@@ -161,3 +165,9 @@ class LinearSVC(LinearClassifierMixin, SparseCoefMixin, BaseEstimator):
             solved.append(solve_further(problem, self.tol))
             w.append(np.asarray(X.T @ solved[-1].dual_coef[:n]).ravel())
         return solved, np.stack(w)
+
+
+def padded_columns(x: np.ndarray) -> np.ndarray:
+    """Points `(n, d)` with columns of zeros, which change no product, where a program costs more than they do."""
+    n, d = x.shape
+    return np.pad(x, ((0, 0), (0, -d % COLUMNS if n * d * d <= SMALL else 0)))

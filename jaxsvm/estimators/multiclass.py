@@ -65,10 +65,15 @@ def decisions_of_pairs(values: np.ndarray, coef: np.ndarray, n_support: np.ndarr
     """
     ends = np.append(0, np.cumsum(n_support))
     parts = [slice(int(low), int(high)) for low, high in zip(ends[:-1], ends[1:], strict=True)]
-    with _blas().limit(limits=1, user_api="blas"):  # thin products: threads wait for each other 20 times as long
+    with one_thread():
         of_class = [values[:, part] @ coef[:, part].T for part in parts]
     found = [of_class[i][:, j - 1] + of_class[j][:, i] for i, j in combinations(range(len(parts)), 2)]
     return np.stack(found, axis=1) + bias
+
+
+def one_thread() -> Any:
+    """A context for thin matrix products: threads of a BLAS wait for each other 20 times as long as they work."""
+    return _blas().limit(limits=1, user_api="blas")
 
 
 @functools.cache
@@ -93,3 +98,15 @@ def votes(decisions: np.ndarray, k: int) -> np.ndarray:
         count[:, i] += first
         count[:, j] += ~first
     return count.argmax(axis=1)
+
+
+def last_of_dag(decisions: np.ndarray, k: int) -> np.ndarray:
+    """The class that is left of a list from which the first one or the last one goes k - 1 times, `(m,)`."""
+    rows = np.arange(len(decisions))
+    place = np.zeros((k, k), int)
+    place[np.triu_indices(k, 1)] = np.arange(k * (k - 1) // 2)
+    first, last = np.zeros(len(rows), int), np.full(len(rows), k - 1)
+    for _ in range(k - 1):
+        for_first = decisions[rows, place[first, last]] > 0
+        first, last = np.where(for_first, first, first + 1), np.where(for_first, last - 1, last)
+    return first

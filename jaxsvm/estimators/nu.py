@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jaxtyping import Array
 from sklearn.utils._param_validation import Interval
 
@@ -14,16 +13,12 @@ from jaxsvm.errors import InputError
 from jaxsvm.estimators.box import Solved
 from jaxsvm.estimators.classifier import SVC
 from jaxsvm.estimators.training import Machine, Samples, size_class
-from jaxsvm.numerics.selection import entry, largest_packed
+from jaxsvm.estimators.within_classes import minimized
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.result import Status
 
 LARGEST = 16384
 """Samples of a machine, whose kernel values are all stored."""
-TURN = 8
-"""Steps between looks at the violation."""
-TAU = 1e-12
-"""LIBSVM's floor of a curvature."""
 MOST_STEPS = 10_000_000
 TIGHTER = np.array([1.0, 0.1, 0.01, 1e-3])
 """Violations, in units of `tol`, until the gap is below `tol` too."""
@@ -109,6 +104,10 @@ class NuSVC(SVC):
         self.random_state = random_state
 
     @property
+    def _may_round(self) -> bool:
+        return False
+
+    @property
     def _cost(self) -> float:
         return 1.0
 
@@ -166,65 +165,9 @@ def _square(K: np.ndarray, size: int) -> np.ndarray:
 
 @jax.jit
 def _solved(K: Array, y: Array, upper: Array, a: Array, tol: Array, limit: Array) -> Any:
-    """The point, coefficients, bias, C, certificate, steps; by second-order selection of pairs within a class."""
-    D = jnp.diagonal(K).astype(a.dtype)
-    positive, infinity = y > 0, jnp.inf
-
-    def gradient_of(a: Array) -> Array:
-        return y * (K.astype(a.dtype) @ (y * a))
-
-    def ends_of(s: Array, a: Array, mine: Array) -> tuple[Array, Array]:
-        """The largest `-s` that can grow, and the smallest that can shrink, of a class."""
-        return (
-            jnp.where(mine & (a < upper), -s, -infinity).max(),
-            jnp.where(mine & (a > 0), -s, infinity).min(),
-        )
-
-    def look(s: Array, a: Array) -> tuple[Array, Array]:
-        """The middle of each sample's class, and the larger violation of both."""
-        ends = [ends_of(s, a, mine) for mine in (positive, ~positive)]
-        # Where a class is full, or one sample of it moves, nothing violates.
-        widths = [jnp.where(jnp.isfinite(top - bottom), top - bottom, 0) for top, bottom in ends]
-        middles = [jnp.where(jnp.isfinite(top - bottom), (top + bottom) / 2, 0) for top, bottom in ends]
-        return jnp.where(positive, *middles), jnp.maximum(*widths)
-
-    def pair(_: Any, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        a, s, middle = carry
-        i = largest_packed(jnp.where(a < upper, -s - middle, -infinity))
-        row_i = y * entry(y, i) * lax.dynamic_index_in_dim(K, i, keepdims=False)
-        descent = s - entry(s, i)
-        curvature = jnp.maximum(entry(D, i) + D - 2 * row_i, TAU)
-        usable = (a > 0) & (descent > 0) & (y == entry(y, i))
-        j = largest_packed(jnp.where(usable, descent * descent / curvature, -1))
-        room_i, room_j = entry(upper, i) - entry(a, i), entry(a, j)
-        t = jnp.minimum(entry(descent, j) / entry(curvature, j), jnp.minimum(room_i, room_j))
-        moves = entry(usable, j) & (room_i > 0)
-        t = jnp.where(moves, t, 0)
-        a_i = jnp.where(moves & (t >= room_i), entry(upper, i), entry(a, i) + t)
-        a_j = jnp.where(moves & (t >= room_j), 0, entry(a, j) - t)
-        row_j = y * entry(y, j) * lax.dynamic_index_in_dim(K, j, keepdims=False)
-        a = a.at[i].set(a_i).at[j].set(jnp.where(moves, a_j, a.at[i].set(a_i)[j]))
-        return a, s + t * (row_i - row_j), middle
-
-    def turn(carry: Any) -> Any:
-        a, s, steps, _ = carry
-        middle, _ = look(s, a)
-        a, s, _ = lax.fori_loop(0, TURN, pair, (a, s, middle))
-        return a, s, steps + TURN, look(s, a)[1]
-
-    s = gradient_of(a)
-    start = (a, s, jnp.zeros((), jnp.int32), look(s, a)[1])
-    a, _, steps, _ = lax.while_loop(lambda carry: (carry[3] > tol) & (carry[2] < limit), turn, start)
-    s = gradient_of(a)
-
-    def margin_of(mine: Array) -> Array:
-        free = mine & (a > 0) & (a < upper)
-        top, bottom = ends_of(s, a, mine)
-        middle = jnp.where(jnp.isfinite(bottom), (top + bottom) / 2, top)
-        between = jnp.where(jnp.isfinite(top), middle, bottom)
-        return jnp.where(free.any(), jnp.where(free, s, 0).sum() / jnp.maximum(free.sum(), 1), -between)
-
-    r = (margin_of(positive) + margin_of(~positive)) / 2
+    """The point, coefficients, bias, C, certificate, steps."""
+    found = minimized(K, y, jnp.zeros_like(a), upper, a, tol, limit)
+    r = (found.levels[0] + found.levels[1]) / 2
     one = jnp.ones((), a.dtype)
     problem = BoxProblem(
         gram=None,
@@ -235,10 +178,10 @@ def _solved(K: Array, y: Array, upper: Array, a: Array, tol: Array, limit: Array
         e=0 * one,
         C=1 / r,
         constant=0 * one,
-        diagonal=D,
+        diagonal=jnp.diagonal(K).astype(a.dtype),
         mask=None,
         feasible=one > 0,
         offset=0.0,
     )
-    answer = problem.certified(a / r, s / r, a.dtype)
-    return a, answer.dual_coef, answer.bias, 1 / r, answer.certificate, steps
+    answer = problem.certified(found.a / r, found.s / r, a.dtype)
+    return found.a, answer.dual_coef, answer.bias, 1 / r, answer.certificate, found.steps

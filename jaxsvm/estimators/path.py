@@ -1,17 +1,22 @@
 """`SVCPath`: C by cross-validation, all values and folds in one computation."""
 
+import functools
+import warnings
+from itertools import combinations
 from numbers import Integral
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import numpy as np
 from sklearn.base import _fit_context
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import check_cv
 from sklearn.utils._param_validation import Interval
 
+from jaxsvm.estimators.chains import Chain, solve_chains
 from jaxsvm.estimators.classifier import SVC
-from jaxsvm.estimators.multiclass import class_slices, coefficients_of_pairs, decisions_of_pairs, pairs, votes
-from jaxsvm.estimators.training import Machine, Samples, size_class, train
+from jaxsvm.estimators.multiclass import class_slices, one_thread, votes
+from jaxsvm.estimators.training import Machine, Samples, in_threads, size_class
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.model_selection.cross_validation import C_grid, cross_validate
 from jaxsvm.numerics.sizes import LARGEST
@@ -19,6 +24,24 @@ from jaxsvm.problems.squared_hinge import svm_problem
 
 RANGE = (1e-2, 1e3)
 """Of C, where nobody says."""
+MANY = 10
+"""Pairs from which a program takes all folds of a pair: below, folds are what threads share."""
+
+
+class _Asked(NamedTuple):
+    """A chain of values of C.
+
+    Attributes:
+        pair: Of which pair of classes.
+        rows: Its samples, of the first class first, `(n,)`.
+        weight: Factors of C, `(f, n)`; 0: not trained on.
+        folds: Of which folds, `(f,)`.
+    """
+
+    pair: int
+    rows: np.ndarray
+    weight: np.ndarray
+    folds: np.ndarray
 
 
 class SVCPath(SVC):
@@ -48,6 +71,8 @@ class SVCPath(SVC):
         scores_: Accuracy of each fold at each value, `(folds, c)`.
         mean_score_: Its mean over folds, `(c,)`.
         standard_error_: Of that mean, `(c,)`.
+        largest_gap_: The largest relative duality gap of each fit that was scored, `(folds, c)`, for kernel values as
+            they are held (float32 where there are many and tol is 1e-5 or more).
 
     All others are those of `SVC` at `C_`, trained on all samples.
     """
@@ -140,24 +165,73 @@ class SVCPath(SVC):
         self.C_ = float(self.Cs_[best])
 
     def _right_by_pairs(self, data: Samples, codes: np.ndarray, weight: np.ndarray, dealt: Any) -> np.ndarray:
-        """Every fold and value of C by small problems, whose kernel values are parts of one matrix."""
-        k = len(self.classes_)
+        """Every fold and value of C by chains of all pairs, whose kernel values are parts of one matrix."""
+        k, m = len(self.classes_), len(codes)
         self.Cs_ = np.sort(np.asarray(self.Cs, float).ravel()) if np.ndim(self.Cs) else np.geomspace(*RANGE, self.Cs)
         K = data.values.between(data.x, data.x) if data.K is None else data.K
-        right = np.zeros((len(self.Cs_), len(codes)), bool)
-        for train_rows, test in dealt:
-            rows = np.sort(train_rows)
-            classes = class_slices(codes[rows], k)
-            machines = pairs(classes, weight[rows])
-            part = Samples(data.values, None, np.ascontiguousarray(K[np.ix_(rows, rows)]), False)
-            between, sizes = K[np.ix_(test, rows)], np.bincount(codes[rows], minlength=k)
-            for place, C in enumerate(self.Cs_):
-                asked = [machine._replace(upper=C * machine.upper) for machine in machines]
-                solved = train(part, asked, loss="hinge", bias=self.bias, tol=self.tol, max_iter=-1)
-                bias = np.array([one.bias for one in solved])
-                decisions = decisions_of_pairs(between, coefficients_of_pairs(classes, solved), sizes, bias)
-                right[place, test] = votes(decisions, k) == codes[test]
+        trains = np.zeros((len(dealt), m))
+        for fold, (train_rows, _) in enumerate(dealt):
+            trains[fold, train_rows] = weight[train_rows]
+        places = list(combinations(range(k), 2))
+        asked = self._asked(class_slices(codes, k), trains)
+        with jax.enable_x64(True):
+            solve = functools.partial(self._chain, data, K, codes)
+            chains = in_threads(solve, asked, key=lambda one: (size_class(len(one.rows)), len(one.folds)))
+        self.largest_gap_ = np.zeros((len(dealt), len(self.Cs_)))
+        for one, chain in zip(asked, chains, strict=True):
+            np.maximum.at(self.largest_gap_, one.folds, chain.gap)
+        right = np.zeros((len(self.Cs_), m), bool)
+        for fold, (_, test) in enumerate(dealt):
+            there = np.bincount(codes, trains[fold], minlength=k) > 0
+            decisions = np.empty((len(places), len(self.Cs_), len(test)))
+            for pair, (i, j) in enumerate(places):  # a class without samples in a fold is never told
+                decisions[pair] = np.sign(float(there[i]) - float(there[j]))
+            with one_thread():
+                between = np.asarray(K[test], np.float64)
+                for one, chain in zip(asked, chains, strict=True):
+                    for place in np.flatnonzero(one.folds == fold):
+                        decisions[one.pair] = chain.coef[place] @ between[:, one.rows].T + chain.bias[place][:, None]
+            told = votes(decisions.reshape(len(places), -1).T, k).reshape(len(self.Cs_), -1)
+            right[:, test] = told == codes[test]
+        self._warn_of_gaps()
         return right
+
+    def _asked(self, classes: list[slice], trains: np.ndarray) -> list[_Asked]:
+        """Chains of all pairs and folds: all folds at once where there are pairs for every thread."""
+        found = []
+        for pair, (i, j) in enumerate(combinations(classes, 2)):
+            rows = np.r_[i, j]
+            sides = [trains[:, part].sum(axis=1) > 0 for part in (i, j)]
+            folds = np.flatnonzero(sides[0] & sides[1])
+            if len(classes) * (len(classes) - 1) / 2 >= MANY:
+                found.append(_Asked(pair, rows, trains[np.ix_(folds, rows)], folds))
+                continue
+            for fold in folds:
+                present = rows[trains[fold, rows] > 0]
+                found.append(_Asked(pair, present, trains[fold, present][None], np.array([fold])))
+        return [one for one in found if len(one.folds)]
+
+    def _chain(self, data: Samples, K: np.ndarray, codes: np.ndarray, one: _Asked) -> Chain:
+        n = len(one.rows)
+        size = n if n > LARGEST else size_class(n)
+        values = np.zeros((size, size), K.dtype)
+        values[:n, :n] = K[np.ix_(one.rows, one.rows)]
+        y, weight = np.ones(size), np.zeros((len(one.folds), size))
+        y[:n], weight[:, :n] = np.where(codes[one.rows] == codes[one.rows[0]], 1.0, -1.0), one.weight
+        with jax.enable_x64(True):  # a thread of its own has JAX's settings anew
+            found = solve_chains(data.values, values, y, weight, self.Cs_, self.bias, self.tol)
+        return found._replace(coef=found.coef[:, :, :n])
+
+    def _warn_of_gaps(self) -> None:
+        failed = self.largest_gap_ > self.tol
+        if failed.any():
+            warnings.warn(
+                f"{failed.sum()} of {failed.size} fits of folds are not certified, with a relative duality gap of up "
+                f"to {self.largest_gap_.max():.3g} (tol {self.tol:.3g}). Consider scaling the data, smaller values of "
+                "C, or a larger tol.",
+                ConvergenceWarning,
+                stacklevel=5,
+            )
 
     def _right_against_rest(
         self, data: Samples, classes: list[slice], codes: np.ndarray, weight: np.ndarray, dealt: Any
@@ -173,7 +247,7 @@ class SVCPath(SVC):
         scale = 2 * float(weight.max())
         there = np.append(weight / weight.max(), np.zeros(size - n))
         masks = [(np.isin(np.arange(size), train), np.isin(np.arange(size), test)) for train, test in dealt]
-        found = []
+        found, gaps = [], []
         for one in [0] if len(classes) == 2 else range(len(classes)):
             y = np.append(np.where(codes == one, 1.0, -1.0), np.ones(size - n))
             problem = svm_problem(operator, y, 1.0, bias=self.bias, sample_weight=there)
@@ -181,10 +255,12 @@ class SVCPath(SVC):
                 given = np.ravel(np.asarray(self.Cs, float)) if np.ndim(self.Cs) else C_grid(problem, self.Cs) / scale
                 self.Cs_ = np.sort(given)
             fits = cross_validate(problem, self.Cs_ * scale, masks, tol=self.tol).fits
+            gaps.append(np.asarray(fits.certificate.relative_gap))
             values = np.zeros((len(self.Cs_), n))
             for fold, (_, test) in enumerate(dealt):
                 values[:, test] = np.asarray(fits.margins[fold])[:, test] * y[test]
             found.append(values)
+        self.largest_gap_ = np.max(gaps, axis=0)
         return (found[0] > 0) == (codes == 0) if len(classes) == 2 else np.argmax(found, axis=0) == codes
 
 

@@ -11,7 +11,7 @@ from sklearn.utils import column_or_1d
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 
-from jaxsvm.estimators.base import KernelEstimator, dense
+from jaxsvm.estimators.base import KernelEstimator, dense, require_finite
 from jaxsvm.estimators.box import LARGEST, BoxData, Solved, solve_box, solve_further
 from jaxsvm.estimators.training import Samples, samples, size_class
 from jaxsvm.gram.build import gram as gram_of
@@ -21,16 +21,27 @@ TRIFLE = 1e-6
 """Objectives of a one-class machine, in units of `nu n max K_ii`, that count as 0: its points have 0 in their midst."""
 
 
-class _OneMachine(KernelEstimator):
+class OneMachine(KernelEstimator):
     """What both do once they have their problem's solution, and in prediction."""
+
+    def _regression(
+        self, X: Any, y: Any, sample_weight: Any
+    ) -> tuple[Any, np.ndarray, Samples, np.ndarray, np.ndarray]:
+        """All points; of those with a positive weight their indices, samples, targets and weights."""
+        X, y = self._checked_points(X, y)
+        y = column_or_1d(y, warn=True).astype(np.float64)
+        n = X.shape[0] if hasattr(X, "shape") else len(X)
+        if n != len(y):
+            raise ValueError(f"X and y have incompatible shapes.\nX has {n} samples, but y has {len(y)}.")
+        values, X = self._learn_kernel(X)
+        weight = _checked_weights(sample_weight, n)
+        rows = np.flatnonzero(weight > 0)
+        points = X[rows][:, rows] if values.by_values else X[rows]
+        return X, rows, samples(values, points, 0.0), y[rows], weight[rows]
 
     def _keep(self, X: Any, rows: np.ndarray, coef: np.ndarray, solved: Solved) -> None:
         """Attributes of a solution with coefficients of the samples `rows`."""
-        if not (np.isfinite(coef).all() and np.isfinite(solved.bias)):
-            raise ValueError(
-                "The dual coefficients or intercepts are not finite. The input data may contain large values and need "
-                "to be preprocessed."
-            )
+        require_finite(coef, solved.bias, [solved.certificate])
         kept = np.flatnonzero(coef)
         self._keep_support(X, rows[kept])
         self._n_support = np.array([len(kept), 0], np.int32)  # two entries, as scikit-learn's
@@ -82,7 +93,7 @@ def _checked_weights(sample_weight: Any, n: int) -> np.ndarray:
     return weight
 
 
-class SVR(RegressorMixin, _OneMachine):
+class SVR(RegressorMixin, OneMachine):
     """Support vector regression with a kernel: `min |w|^2 / 2 + sum_i C_i max(0, |y_i - f(x_i)| - epsilon)`.
 
     Parameters and attributes are those of `sklearn.svm.SVR`; `certificate_` is beside them. It is solved as a box
@@ -118,7 +129,7 @@ class SVR(RegressorMixin, _OneMachine):
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         **KernelEstimator._parameter_constraints,
-        "C": [Interval(Real, 0.0, None, closed="right")],
+        "C": [Interval(Real, 0.0, None, closed="neither")],
         "epsilon": [Interval(Real, 0.0, None, closed="left")],
     }
 
@@ -161,17 +172,8 @@ class SVR(RegressorMixin, _OneMachine):
         Returns:
             The estimator.
         """
-        X, y = self._checked_points(X, y)
-        y = column_or_1d(y, warn=True).astype(np.float64)
-        n = X.shape[0] if hasattr(X, "shape") else len(X)
-        if n != len(y):
-            raise ValueError(f"X and y have incompatible shapes.\nX has {n} samples, but y has {len(y)}.")
-        values, X = self._learn_kernel(X)
-        weight = _checked_weights(sample_weight, n)
-        rows = np.flatnonzero(weight > 0)
-        points = X[rows][:, rows] if values.by_values else X[rows]
-        target, upper = y[rows], self.C * weight[rows]
-        solved = _regressed(samples(values, points, self.tol), target, upper, self.epsilon, self.tol, self.max_iter)
+        X, rows, data, target, weight = self._regression(X, y, sample_weight)
+        solved = _regressed(data, target, self.C * weight, self.epsilon, self.tol, self.max_iter)
         coef = solved.dual_coef[: len(rows)] + solved.dual_coef[len(rows) :]
         self._keep(X, rows, coef, solved)
         return self
@@ -203,7 +205,7 @@ def _regressed(
     return found._replace(dual_coef=found.dual_coef[: 2 * n])
 
 
-class OneClassSVM(OutlierMixin, _OneMachine):
+class OneClassSVM(OutlierMixin, OneMachine):
     """Novelty detection: the region of feature space that holds all but a share nu of the samples.
 
     `min |w|^2 / 2 - rho nu n + sum_i max(0, rho - <w, phi(x_i)>)`, in LIBSVM's scale. Parameters and attributes are
@@ -285,7 +287,7 @@ class OneClassSVM(OutlierMixin, _OneMachine):
         weight = _checked_weights(sample_weight, n)
         rows = np.flatnonzero(weight > 0)
         points = X[rows][:, rows] if values.by_values else X[rows]
-        solved = _enclosed(samples(values, points, self.tol), weight[rows], self.nu, self.tol, self.max_iter)
+        solved = _enclosed(samples(values, points, 0.0), weight[rows], self.nu, self.tol, self.max_iter)
         self._keep(X, rows, solved.dual_coef, solved)
         self.offset_ = -self.intercept_
         return self

@@ -13,6 +13,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import _check_partial_fit_first_call, check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
+from jaxsvm.estimators.base import Versioned
 from jaxsvm.estimators.box import Solved
 from jaxsvm.estimators.classifier import SVC
 from jaxsvm.estimators.training import Machine, Samples, size_class
@@ -97,6 +98,10 @@ class SBPClassifier(SVC):
         self.random_state = random_state
 
     @property
+    def _may_round(self) -> bool:
+        return False
+
+    @property
     def _cost(self) -> float:
         return 1.0
 
@@ -126,7 +131,7 @@ class SBPClassifier(SVC):
         return Solved(coef, float(found.bias), certificate, int(found.steps), Status.CONVERGED)
 
 
-class PegasosClassifier(LinearClassifierMixin, SparseCoefMixin, BaseEstimator):
+class PegasosClassifier(LinearClassifierMixin, SparseCoefMixin, Versioned, BaseEstimator):
     """A linear SVM by stochastic subgradient descent, over passes or as a stream (`partial_fit`).
 
     `min alpha / 2 |w|^2 + mean_i max(0, 1 - y_i f(x_i))`, each class against the rest (Shalev-Shwartz et al. 2011;
@@ -193,7 +198,7 @@ class PegasosClassifier(LinearClassifierMixin, SparseCoefMixin, BaseEstimator):
         Args:
             X: Points, `(n, d)`, dense, a frame, or sparse (made dense a batch at a time).
             y: Labels, `(n,)`.
-            sample_weight: Factors of the loss, `(n,)`.
+            sample_weight: Factors of the loss, `(n,)`; its mean is over samples, whatever their weights.
 
         Returns:
             The estimator.

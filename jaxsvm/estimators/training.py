@@ -14,18 +14,21 @@ import jax
 import numpy as np
 import scipy.sparse as sp
 
-from jaxsvm.estimators.box import LARGEST, BoxData, Solved, solve_box, solve_further
+from jaxsvm.estimators.box import LARGEST, BoxData, Solved, recertified, solve_box, solve_further
 from jaxsvm.estimators.kernel_values import FEW, KernelValues, padded_rows
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.kernels import RBF, Precomputed
 from jaxsvm.numerics.distances import NEAR
 from jaxsvm.problems.box import hinge_problem
 from jaxsvm.problems.squared_hinge import svm_problem
+from jaxsvm.result import Status
 
 WHOLE = 4096
 """Samples whose kernel values are all computed at once."""
 SINGLE = 1e-5
 """Tolerances down to which kernel values are computed and held in float32, as LIBSVM holds them."""
+ROUNDED = 2.0**-21
+"""What float32 may add to a kernel value, in units of the largest one of a point with itself (measured: half of it)."""
 
 
 class Samples(NamedTuple):
@@ -36,12 +39,14 @@ class Samples(NamedTuple):
         x: Points, `(n, d)` dense and moved to where distances keep digits, or sparse; None where values are all.
         K: All kernel values, `(n, n)`, or None.
         near: Whether the points are near the origin, see `jaxsvm.numerics.distances.place`.
+        exact: The points in float64, `(n, d)`, where x or K are float32 in their place; else None.
     """
 
     values: KernelValues
     x: Any
     K: np.ndarray | None
     near: bool
+    exact: Any = None
 
     def operator(self, parts: Sequence[slice], size: int) -> Any:
         """The Gram operator of the samples in these slices, and absent ones up to `size`; inside x64."""
@@ -57,6 +62,11 @@ class Samples(NamedTuple):
             low += rows.stop - rows.start
         return self.values.stored(K)
 
+    def in_double(self, parts: Sequence[slice]) -> "Samples":
+        """The samples in these slices alone, with kernel values in float64."""
+        x = np.concatenate([self.exact[part] for part in parts])
+        return samples(self.values, x, 0.0)
+
     def points(self, parts: Sequence[slice]) -> Any:
         """The points in these slices."""
         return (sp.vstack if sp.issparse(self.x) else np.concatenate)([self.x[part] for part in parts])
@@ -68,7 +78,7 @@ def samples(values: KernelValues, X: Any, tol: float) -> Samples:  # noqa: N803
     Args:
         values: The kernel.
         X: Points, `(n, d)`; kernel values `(n, n)` where the kernel is precomputed or a function of two sets.
-        tol: The relative gap.
+        tol: The relative gap; 0.0 where kernel values are to have the precision of the points.
     """
     n = X.shape[0]
     if values.by_values:
@@ -83,7 +93,8 @@ def samples(values: KernelValues, X: Any, tol: float) -> Samples:  # noqa: N803
     mean = X.mean(axis=0, dtype=np.float64) if values.kernel.stationary else 0.0
     x = (X - mean).astype(dtype)
     near = isinstance(values.kernel, RBF) and float(values.kernel.gamma * np.einsum("ij,ij->i", x, x).max()) <= NEAR**2
-    return Samples(values, x, values.between(x, x) if n <= WHOLE else None, near)
+    exact = X if dtype != X.dtype else None
+    return Samples(values, x, values.between(x, x) if n <= WHOLE else None, near, exact)
 
 
 class Machine(NamedTuple):
@@ -141,8 +152,39 @@ def _small(data: Samples, machine: Machine, bias: str, tol: float, max_iter: int
     upper[:n], y[:n] = machine.upper, machine.signs
     c = y if bias == "free" else None
     problem = BoxData(y, np.ones(size), upper, c, offset=float(bias == "regularized"))
-    found = solve_box(data.operator(machine.parts, size), problem, tol, max_iter)
+    operator = data.operator(machine.parts, size)
+    found = solve_box(operator, problem, tol, max_iter)
+    if data.exact is not None and found.status != Status.MAX_STEPS:
+        diagonal = float(np.asarray(operator.diag())[:n].max())
+        found = _judged_in_double(data, machine, problem, found, diagonal, tol, max_iter)
     return found._replace(dual_coef=found.dual_coef[:n])
+
+
+def _judged_in_double(
+    data: Samples, machine: Machine, problem: BoxData, found: Solved, diagonal: float, tol: float, max_iter: int
+) -> Solved:
+    """An answer from float32 kernel values, certified for those in float64, or the one that goes on from it with them.
+
+    Rounding adds to `a'Qa / 2` of either value `ROUNDED |a|_1^2 / 2` at the most, and as much to a loss times its cost
+    as it adds to `f`: where that leaves the gap below `tol`, nothing is computed.
+    """
+    n, size, certificate = machine.n, len(problem.y), found.certificate
+    total = float(np.abs(found.dual_coef).sum())
+    allowance = 2 * ROUNDED * diagonal * total**2
+    gap, dual = float(certificate.primal - certificate.dual), abs(float(certificate.dual))
+    if found.status == Status.CONVERGED and gap + allowance <= tol * dual:
+        return found
+    x = np.concatenate([data.exact[part] for part in machine.parts])
+    support, product = np.flatnonzero(found.dual_coef[:n]), np.zeros(size)
+    for rows, K in data.values.blocks(x, x[support]):
+        product[rows] = K @ found.dual_coef[support]
+    bias, certificate = recertified(problem, found.dual_coef, product)
+    if float(certificate.relative_gap) <= tol:
+        return found._replace(bias=bias, certificate=certificate, status=Status.CONVERGED)
+    double = data.in_double(machine.parts)
+    a = np.clip(problem.y * found.dual_coef, 0, problem.upper)
+    again = solve_box(double.operator((slice(0, n),), size), problem._replace(start=a), tol, max_iter, product)
+    return again._replace(steps=again.steps + found.steps)
 
 
 def _any(data: Samples, machine: Machine, loss: str, bias: str, tol: float) -> Solved:
@@ -157,6 +199,12 @@ def _any(data: Samples, machine: Machine, loss: str, bias: str, tol: float) -> S
     weight[:n], y[:n] = machine.upper / top, machine.signs
     make, C = (hinge_problem, top) if loss == "hinge" else (svm_problem, 2 * top)
     found = solve_further(make(operator, y, C, bias=bias, sample_weight=weight), tol)
+    if data.exact is not None:
+        double = data.in_double(machine.parts)
+        exact = gram_of(double.values.kernel, double.x) if double.K is None else double.values.stored(double.K)
+        whole = make(exact, y[:n], C, bias=bias, sample_weight=weight[:n])
+        again = solve_further(whole, tol, np.abs(found.dual_coef[:n]))
+        found = again._replace(steps=again.steps + found.steps)
     return found._replace(dual_coef=found.dual_coef[:n])
 
 

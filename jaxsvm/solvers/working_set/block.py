@@ -1,7 +1,8 @@
 """The block's own problem, of a shape that does not depend on n: a function of (matrix, bounds, gradient).
 
 `pair_steps` keeps the sum of its variables (an equality constraint), `double_steps` keeps nothing. Both are pure
-functions of small arrays, so that another backend can put its own kernel in their place.
+functions of small arrays, so that another backend can put its own kernel in their place. They return the gradient that
+they carry along, for whoever goes on from there.
 """
 
 from typing import Any
@@ -27,7 +28,7 @@ def pair_steps(
     pull: Float[Array, " q"],
     tol: Any,
     limit: Any,
-) -> tuple[Float[Array, " q"], Int[Array, ""]]:
+) -> tuple[Float[Array, " q"], Float[Array, " q"], Int[Array, ""]]:
     """`max pull'(u - v) - 1/2 (u - v)'K(u - v)` over `low <= u <= high`, `sum u = sum v`, by second-order pairs.
 
     Sources: Fan, Chen and Lin 2005 (WSS 2). In these variables (`v_i = c_i a_i` of a box problem) a pair moves the same
@@ -43,7 +44,7 @@ def pair_steps(
         limit: The step cap.
 
     Returns:
-        The point, and the steps taken, `()`.
+        The point, the gradient there, and the steps taken, `()`.
     """
     D = jnp.diagonal(K)
     infinity = jnp.asarray(jnp.inf, K.dtype)
@@ -76,8 +77,8 @@ def pair_steps(
         return v, pull, middle, steps + TURN, violation > tol
 
     start = (v, pull, jnp.zeros((), K.dtype), jnp.zeros((), jnp.int32), jnp.asarray(True))
-    v, _, _, steps, _ = lax.while_loop(lambda carry: carry[4] & (carry[3] < limit), turn, start)
-    return v, steps
+    v, pull, _, steps, _ = lax.while_loop(lambda carry: carry[4] & (carry[3] < limit), turn, start)
+    return v, pull, steps
 
 
 def double_steps(
@@ -88,7 +89,7 @@ def double_steps(
     pull: Float[Array, " q"],
     tol: Any,
     limit: Any,
-) -> tuple[Float[Array, " q"], Int[Array, ""]]:
+) -> tuple[Float[Array, " q"], Float[Array, " q"], Int[Array, ""]]:
     """The same without the equality: the variable that gains most by itself, the best one after it, and both at once.
 
     Source: Steinwart, Hush and Scovel 2011 (2D-SMO). Steps of one variable took ten times as many where the entries of
@@ -127,6 +128,7 @@ def double_steps(
         curvatures = (entry(D, i), entry(D, j), entry(row_i, j))
         ends_i, ends_j = (low_i - v_i, high_i - v_i), (low_j - v_j, high_j - v_j)
         t_i, t_j, _ = best_in_rectangle((entry(pull, i), entry(pull, j)), curvatures, ends_i, ends_j)
+        t_j = jnp.where(i == j, 0, t_j)  # of one variable alone
         # Bounds are met exactly, so that a sample is at one or is not.
         new_i = jnp.where(t_i == ends_i[0], low_i, jnp.where(t_i == ends_i[1], high_i, v_i + t_i))
         new_j = jnp.where(t_j == ends_j[0], low_j, jnp.where(t_j == ends_j[1], high_j, v_j + t_j))
@@ -139,5 +141,5 @@ def double_steps(
         return v, pull, steps + TURN, violation > tol
 
     start = (v, pull, jnp.zeros((), jnp.int32), jnp.asarray(True))
-    v, _, steps, _ = lax.while_loop(lambda carry: carry[3] & (carry[2] < limit), turn, start)
-    return v, steps
+    v, pull, steps, _ = lax.while_loop(lambda carry: carry[3] & (carry[2] < limit), turn, start)
+    return v, pull, steps

@@ -40,7 +40,7 @@ def moved(problem: Any, state: Any, rows: Array, members: Array) -> tuple[dict[s
     solve = pair_steps if problem.free_bias else double_steps
     top, bottom = ends(problem, state.a, state.s)
     tol, limit = SHARE * (top - bottom), STEPS_PER_SAMPLE * len(place)
-    v, steps = solve(Q / (c[:, None] * c), low, high, c * old, gradient / c, tol, limit)
+    v, _, steps = solve(Q / (c[:, None] * c), low, high, c * old, gradient / c, tol, limit)
     # Bounds are met exactly, so that a sample is at one or is not.
     new = jnp.where(v == end, U, jnp.clip(v / c, 0, U))
     change = new - old

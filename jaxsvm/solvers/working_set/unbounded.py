@@ -75,7 +75,7 @@ def moved(problem: Any, state: Any, rows: Array, members: Array) -> tuple[dict[s
     gradient = linear - matmul(H, before)
     violation = jnp.where((before > 0) | (gradient > 0), jnp.abs(gradient), 0).max()
     limit = STEPS_PER_SAMPLE * len(there)
-    z, steps = double_steps(H, jnp.zeros_like(top), top, before, gradient, SHARE * violation, limit)
+    z, _, steps = double_steps(H, jnp.zeros_like(top), top, before, gradient, SHARE * violation, limit)
 
     new, factors = z[:-2], jnp.where(totals > 0, z[-2:], 1)
     after = (rest * jnp.where(y > 0, factors[0], factors[1])).at[members].set(new, mode="drop")
