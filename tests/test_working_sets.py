@@ -300,3 +300,23 @@ def test_fits_that_a_callback_keeps_outlive_the_state_that_is_handed_on():
     assert len(kept) > 1
     for fit in kept:
         assert np.isfinite(np.asarray(fit.alpha)).all() and np.isfinite(np.asarray(fit.margins)).all()
+
+
+# --- paths of the hinge, whose chain solves sets
+
+
+@pytest.mark.parametrize("bias", ["free", "regularized", "none"])
+@pytest.mark.parametrize("n", [200, pytest.param(1100, marks=pytest.mark.slow)])
+def test_a_path_of_the_hinge_is_certified_at_every_value(bias, n):
+    """Few samples by steps, many by sets; from all at their bounds to no loss at all."""
+    x, y = points(n, shift=2.5)
+    Cs = np.logspace(-3, 5, 17)
+    path = jaxsvm.solve_path(hinge_problem(jaxsvm.gram(RBF(gamma=0.5), x), y, bias=bias), Cs, tol=1e-3)
+    assert (np.asarray(path.status.code) == Status.CONVERGED).all()
+    for place, C in enumerate(Cs):
+        fit = path[place]
+        a = np.asarray(fit.alpha)
+        assert (a >= 0).all() and (a <= np.float32(C) * (1 + 1e-6)).all()
+        if bias == "free":
+            assert abs(a @ y) <= 1e-5 * a.sum()
+        assert judged(fit, x, y, C, 0.5, bias) <= 2e-3

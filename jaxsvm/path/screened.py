@@ -33,6 +33,7 @@ from jaxsvm.solvers.choice import LARGER, first_choice
 from jaxsvm.solvers.sequential_minimal_optimization import SMO, State
 from jaxsvm.solvers.start import Start
 from jaxsvm.solvers.working_set import WorkingSet
+from jaxsvm.solvers.working_set.members import ends
 from jaxsvm.stopping import stop_excess
 
 CLAIM = 0.9
@@ -101,7 +102,9 @@ class Look(NamedTuple):
 
 
 class Screened:
-    """Fits of one C after another, each from the one before. For host drivers, of hinge problems without an equality.
+    """Fits of one C after another, each from the one before. For host drivers, of hinge problems.
+
+    With an equality (a free bias) no rule is safe, and kernel values are stored.
 
     Attributes:
         solver: Whose gap is asked for. What sets and steps do not end here is solved as a fit of its own.
@@ -208,6 +211,8 @@ def _first(problem: Any, solver: Any) -> Point:
     @in_double
     def start(problem: Any) -> tuple[Array, Array]:
         wide = widened(problem)
+        if wide.c is not None:  # all at their bounds is off the equality
+            return jnp.zeros_like(problem.upper), bits_of(jnp.zeros_like(wide.upper))
         s = wide.matvec(wide.upper)
         inside = jnp.all((s <= wide.targets) | ~wide.present)
         return jnp.where(inside, wide.upper, 0).astype(problem.dtype), bits_of(jnp.where(inside, s, 0))
@@ -226,20 +231,22 @@ def _reach(problem: Any, solver: Any, a: Array, products: Array) -> tuple[Array,
     """How far a solution reaches: its gap grows with C by what its losses cost; and that of a w without a loss."""
     wide = widened(problem)
     a, p = a.astype(wide.dtype), of_bits(products)
-    loss = jnp.where(wide.present, jnp.maximum(wide.targets - p, 0), 0)
+    margins = wide.margins(a, p)
+    loss = jnp.where(wide.present, jnp.maximum(wide.targets - margins, 0), 0)
     dual = a @ (wide.targets - p / 2)
-    gap = (wide.upper - a) @ loss + a @ jnp.maximum(p - wide.targets, 0)
+    gap = (wide.upper - a) @ loss + a @ jnp.maximum(margins - wide.targets, 0)
     cost = wide.upper @ loss / wide.C
     room = CLAIM * solver.tol * dual - gap
     reach = jnp.where(room > 0, wide.C + room / jnp.maximum(cost, 1e-300), 0)
-    length = _length(wide, p)
+    length = _length(wide, margins)
     lengthened = (length**2 * (a @ p) / 2 - dual) / dual / solver.tol
     return reach.astype(problem.dtype), lengthened.astype(problem.dtype)
 
 
-def _length(wide: Any, p: Array) -> Array:
-    """The factor of w that leaves no sample a loss; infinite where none does."""
-    ratio = jnp.where(wide.present & (wide.targets > 0), p / jnp.where(wide.targets > 0, wide.targets, 1), jnp.inf)
+def _length(wide: Any, margins: Array) -> Array:
+    """The factor of w, and of its bias, that leaves no sample a loss; infinite where none does."""
+    scale = jnp.where(wide.targets > 0, wide.targets, 1)
+    ratio = jnp.where(wide.present & (wide.targets > 0), margins / scale, jnp.inf)
     least = ratio.min()
     return jnp.where(least > 0, 1 / jnp.where(least > 0, least, 1), jnp.inf)
 
@@ -253,7 +260,7 @@ def _longer(problem: Any, point: Point) -> dict[str, Any]:
         wide, p = widened(problem), of_bits(point.products)
         spare = 4 * jnp.finfo(problem.dtype).eps
         a = point.a.astype(wide.dtype)
-        w = rounded(_length(wide, p) * (1 + spare) * a, problem.dtype)
+        w = rounded(_length(wide, wide.margins(a, p)) * (1 + spare) * a, problem.dtype)
         return w.astype(problem.dtype), bits_of(jnp.stack([wide.matvec(w), p]))
 
     w, products = lengthen(problem, point)
@@ -350,6 +357,8 @@ def _solved(
 
     def gap_of(state: Any) -> Array:
         pull = view.q - state.s
+        if view.c is not None:  # of a bias in the middle of what violates: no sorting
+            pull = pull - view.c * sum(ends(view, state.a, state.s)) / 2
         return (view.upper - state.a) @ jnp.maximum(pull, 0) + state.a @ jnp.maximum(-pull, 0)
 
     a = jnp.where(kept, start, 0)
