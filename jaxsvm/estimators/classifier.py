@@ -25,11 +25,11 @@ from jaxsvm.estimators.multiclass import (
     decisions_of_pairs,
     last_of_dag,
     pairs,
-    votes,
     weights_of_pairs,
 )
 from jaxsvm.estimators.probability import Sigmoid, coupled, fitted_sigmoid
 from jaxsvm.estimators.training import Machine, Samples, samples, train
+from jaxsvm.model import votes
 from jaxsvm.result import Certificate, Status
 
 

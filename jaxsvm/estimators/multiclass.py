@@ -90,16 +90,6 @@ def weights_of_pairs(points: Any, coef: np.ndarray, n_support: np.ndarray) -> np
     return np.stack([of_class[i][j - 1] + of_class[j][i] for i, j in combinations(range(len(parts)), 2)])
 
 
-def votes(decisions: np.ndarray, k: int) -> np.ndarray:
-    """The class with the most votes of all pairs, the first of equals, `(m,)`."""
-    count = np.zeros((len(decisions), k), int)
-    for place, (i, j) in enumerate(combinations(range(k), 2)):
-        first = decisions[:, place] > 0
-        count[:, i] += first
-        count[:, j] += ~first
-    return count.argmax(axis=1)
-
-
 def last_of_dag(decisions: np.ndarray, k: int) -> np.ndarray:
     """The class that is left of a list from which the first one or the last one goes k - 1 times, `(m,)`."""
     rows = np.arange(len(decisions))

@@ -15,9 +15,10 @@ from sklearn.utils._param_validation import Interval
 
 from jaxsvm.estimators.chains import Chain, solve_chains
 from jaxsvm.estimators.classifier import SVC
-from jaxsvm.estimators.multiclass import class_slices, one_thread, votes
+from jaxsvm.estimators.multiclass import class_slices, one_thread
 from jaxsvm.estimators.training import Machine, Samples, in_threads, size_class
 from jaxsvm.gram.build import gram as gram_of
+from jaxsvm.model import votes
 from jaxsvm.model_selection.cross_validation import C_grid, cross_validate
 from jaxsvm.numerics.sizes import LARGEST
 from jaxsvm.problems.squared_hinge import svm_problem
