@@ -263,11 +263,12 @@ def test_a_path_over_an_indefinite_kernel_is_not_converged():
     assert list(path.status.name) == ["NOT_PSD"] * 3
 
 
-def test_a_chain_of_hinge_fits_over_an_indefinite_matrix_is_not_converged():
+@pytest.mark.parametrize("bias", ["none", "regularized", "free"])
+def test_a_chain_of_hinge_fits_over_an_indefinite_matrix_is_not_converged(bias):
     """Adversarial problem 469: of 9,972 in float32 the folds and paths of such matrices alone were false."""
     rng = np.random.default_rng(0)
     A = rng.normal(size=(30, 30))
-    problem = jaxsvm.hinge_problem(jaxsvm.gram(Precomputed(), A + A.T), np.sign(A[0]), bias="none")
+    problem = jaxsvm.hinge_problem(jaxsvm.gram(Precomputed(), A + A.T), np.sign(A[0]), bias=bias)
     path = jaxsvm.solve_path(problem, [0.1, 1.0, 10.0], tol=1e-3)
     assert (np.asarray(path.status.code) == jaxsvm.Status.NOT_PSD).all()
     folds = jaxsvm.cross_validate(problem, [0.1, 1.0], folds=3, tol=1e-3)

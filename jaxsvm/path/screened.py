@@ -46,7 +46,7 @@ TURN = 32
 MOST_PER_SAMPLE, LEAST_STEPS, MOST_STEPS = 10, 10_000, 50_000
 """Steps, a sample, at least and at the most, after which the whole problem's solver had better go on."""
 ROUNDED = 1e-14
-"""Share of a bound below which a change is one of rounding, in float64."""
+"""Share of a value below which a change of it is one of rounding, in float64."""
 SMALL = 1024
 """Samples up to which steps go along whole rows; of more working sets are solved."""
 MOST_SETS = 100
@@ -189,10 +189,18 @@ def _filled(kept: np.ndarray, present: np.ndarray, size: int) -> np.ndarray:
     return np.sort(order[:size]).astype(np.int32)
 
 
+def _differ(a: Array, b: Array) -> Bool[Array, " n"]:
+    """Where two values differ by more than rounding: of themselves, since a bound may be larger by ten decades."""
+    return jnp.abs(a - b) > ROUNDED * jnp.maximum(jnp.abs(a), jnp.abs(b))
+
+
 @jax.jit
 def _is_indefinite(problem: Any) -> Bool[Array, ""]:
-    """Whether a certificate proves nothing: looked at once, for matrices that no kernel vouches for."""
-    return in_double(lambda problem: negative_curvature(widened(problem)))(problem)
+    """Whether a certificate proves nothing: looked at once, for matrices that no kernel vouches for.
+
+    Off the equality too, where a longer w is.
+    """
+    return in_double(lambda problem: negative_curvature(widened(problem), everywhere=True))(problem)
 
 
 @jax.jit
@@ -300,7 +308,7 @@ def _look(problem: Any, point: Point, found: Screening | None) -> Look:
         inactive, at_bound = (none, none) if found is None else (found.inactive, found.at_bound)
         known, fixed = inactive | at_bound, jnp.where(at_bound, wide.upper, 0)
         # What is at its bound stays there: one rounding of the factor is no change.
-        moved = known & (jnp.abs(fixed - rho * a) > ROUNDED * wide.upper)
+        moved = known & _differ(fixed, rho * a)
         there = jnp.where(moved, fixed, rho * a)
         start = jnp.where(known, fixed, jnp.minimum(rho * a, wide.upper)).astype(narrow)
         q = rho * p
@@ -347,8 +355,8 @@ def _solved(
 
     def products_at(view: Any, there: Any, a: Array) -> Array:
         wide = widened(view)
-        change = jnp.where(kept, a.astype(wide.dtype) - of_bits(there["there"]), 0)
-        moved = jnp.abs(change) > ROUNDED * wide.upper
+        a, before = a.astype(wide.dtype), of_bits(there["there"])
+        change, moved = a - before, kept & _differ(a, before)
         # Of a change: its own digits are enough, and stored values as they are.
         small = view.signed.few_rows_matvec(jnp.where(moved, change, 0).astype(view.dtype))
         return bits_of(of_bits(there["products"]) + small)
@@ -416,7 +424,7 @@ def _joined(
     def join(problem: Any, solver: Any, look: Look, point: Array) -> Any:
         wide = widened(problem)
         a, there = point.astype(wide.dtype), of_bits(look.there)
-        moved = jnp.abs(a - there) > ROUNDED * wide.upper
+        moved = _differ(a, there)
         s = of_bits(look.products) + wide.signed.few_rows_matvec(jnp.where(moved, a - there, 0))
         answer, excess = _assessed(problem, wide, solver, a, s)
         products = bits_of(s)

@@ -225,8 +225,9 @@ def chain_link(
     """
     rule = None if screen == "auto" else screen
     carried = isinstance(solver, SMO) and not named and reduction is None
-    homogeneous = problem.equality is None or float(problem.e) == 0  # what is scaled stays on it
-    if carried and homogeneous and (problem.gram.stored or rule is not None):
+    # What is scaled stays on an equality of 0.
+    carried = carried and (problem.equality is None or float(problem.e) == 0)
+    if carried and (problem.gram.stored or rule is not None):
         return Screened(solver, key, rule, stop)
     return Neighbour(solver, key, reduction if rule is None else Safe(rule), stop)
 
