@@ -52,6 +52,8 @@ SMALL = 1024
 MOST_SETS = 100
 SET, CROWDED = 512, 0.6
 """Samples of a working set, and the share of it that starts between its bounds from which larger ones are taken."""
+DRIFT = 2.0
+"""Products are taken from scratch where rounding may have grown to so many times `sqrt(n)` roundings of their terms."""
 LARGEST = 8192
 """Samples whose kernel values are stored for one value of C at the most."""
 GATHERED = 4096
@@ -65,6 +67,8 @@ class Point(NamedTuple):
         a: Its dual point, `(n,)`, as it is returned.
         products: `p = Qa` in twice the precision, as bits (`jaxsvm.numerics.precision.bits_of`).
         C: Of its problem, `()`.
+        drift: What has been added up in `products`, `sum |Q_i| |terms|` as if all rows were as long as `a` has them,
+            `()`: rounding grows with it, and with every factor of C that `a` does not follow.
         w: Two rows: coefficients of a longer w, whose margins leave no loss, and `a`, `(2, n)`; or None.
         w_products: Of both rows, as bits.
         reach: The largest C whose answer it is, too, `()`.
@@ -74,6 +78,7 @@ class Point(NamedTuple):
     a: Float[Array, " n"]
     products: UInt32[Array, "n *two"]
     C: Float[Array, ""]
+    drift: Float[Array, ""]
     w: Any
     w_products: Any
     reach: Float[Array, ""]
@@ -88,6 +93,7 @@ class Look(NamedTuple):
         start: Where these start, and what the others have, `(n,)`.
         there: Where the products are, in twice the precision, as bits: `rho a` of what is kept, of others their values.
         products: `Q` times that, as bits.
+        drift: Of the products, see `Point`, `()`.
         dual: The dual objective there, `()`.
         counts: How many are kept, how many of them start between their bounds, and how many kernel rows were taken,
             `(3,)`.
@@ -97,6 +103,7 @@ class Look(NamedTuple):
     start: Float[Array, " n"]
     there: UInt32[Array, "n *two"]
     products: UInt32[Array, "n *two"]
+    drift: Float[Array, ""]
     dual: Float[Array, ""]
     counts: Int[Array, " 3"]
 
@@ -189,6 +196,11 @@ def _filled(kept: np.ndarray, present: np.ndarray, size: int) -> np.ndarray:
     return np.sort(order[:size]).astype(np.int32)
 
 
+def _lengths(problem: Any) -> Float[Array, " n"]:
+    """`|phi_i|`."""
+    return jnp.sqrt(jnp.maximum(problem.diagonal, 0))
+
+
 def _differ(a: Array, b: Array) -> Bool[Array, " n"]:
     """Where two values differ by more than rounding: of themselves, since a bound may be larger by ten decades."""
     return jnp.abs(a - b) > ROUNDED * jnp.maximum(jnp.abs(a), jnp.abs(b))
@@ -232,7 +244,8 @@ def _first(problem: Any, solver: Any) -> Point:
 def _point(problem: Any, solver: Any, a: Array, products: Array) -> Point:
     """A solution whose products are at hand."""
     reach, lengthened = in_double(_reach)(problem, solver, a, products)
-    return Point(a, products, problem.C, None, None, reach, lengthened)
+    drift = a @ _lengths(problem)
+    return Point(a, products, problem.C, drift, None, None, reach, lengthened)
 
 
 def _reach(problem: Any, solver: Any, a: Array, products: Array) -> tuple[Array, Array]:
@@ -321,6 +334,7 @@ def _look(problem: Any, point: Point, found: Screening | None) -> Look:
             start=start,
             there=bits_of(there),
             products=bits_of(q),
+            drift=(rho * point.drift + jnp.abs(there) @ _lengths(wide)).astype(narrow),
             dual=(there @ (wide.targets - q / 2)).astype(narrow),
             counts=jnp.stack([kept.sum(), free.sum(), moved.sum()]).astype(jnp.int32),
         )
@@ -425,13 +439,20 @@ def _joined(
         wide = widened(problem)
         a, there = point.astype(wide.dtype), of_bits(look.there)
         moved = _differ(a, there)
-        s = of_bits(look.products) + wide.signed.few_rows_matvec(jnp.where(moved, a - there, 0))
+        change = jnp.where(moved, a - there, 0)
+        s = of_bits(look.products) + wide.signed.few_rows_matvec(change)
+        # Rounding that was multiplied by every factor of C is not what a certificate makes room for.
+        fresh, drift = a @ _lengths(wide), look.drift + jnp.abs(change) @ _lengths(wide)
+        lost = drift > DRIFT * problem.n**0.5 * fresh
+        s, drift = once(lost, lambda _: (wide.matvec(a), fresh), (s, drift))
         answer, excess = _assessed(problem, wide, solver, a, s)
         products = bits_of(s)
-        return answer, excess, products, moved.sum().astype(jnp.int32), *_reach(problem, solver, point, products)
+        count = jnp.where(lost, problem.n, moved.sum()).astype(jnp.int32)
+        ends = _reach(problem, solver, point, products)
+        return answer, excess, products, drift.astype(problem.dtype), count, *ends
 
-    answer, excess, products, moved, reach, lengthened = join(problem, solver, look, point)
-    return answer, excess, Point(point, products, problem.C, None, None, reach, lengthened), moved
+    answer, excess, products, drift, moved, reach, lengthened = join(problem, solver, look, point)
+    return answer, excess, Point(point, products, problem.C, drift, None, None, reach, lengthened), moved
 
 
 @jax.jit

@@ -83,6 +83,10 @@ class Path:
         return (self[i] for i in range(len(self)))
 
 
+EVEN = 1e4
+"""The largest spread of weights with which a chain carries its products."""
+
+
 def solve_path(
     problem: Any,
     Cs: Any,
@@ -225,11 +229,19 @@ def chain_link(
     """
     rule = None if screen == "auto" else screen
     carried = isinstance(solver, SMO) and not named and reduction is None
-    # What is scaled stays on an equality of 0.
-    carried = carried and (problem.equality is None or float(problem.e) == 0)
+    # What is scaled stays on an equality of 0. Bounds of very different sizes let values come and go that are decades
+    # larger than what is left: carried sums keep their rounding.
+    carried = carried and (problem.equality is None or float(problem.e) == 0) and _spread(problem) <= EVEN
     if carried and (problem.gram.stored or rule is not None):
         return Screened(solver, key, rule, stop)
     return Neighbour(solver, key, reduction if rule is None else Safe(rule), stop)
+
+
+def _spread(problem: Any) -> float:
+    """The largest weight over the smallest one of the samples that are present."""
+    weights = problem.weights()
+    present = np.ones(1) if weights is None else weights[weights > 0]
+    return float(present.max() / present.min()) if present.size else 1.0
 
 
 def _check(
