@@ -300,7 +300,7 @@ def test_folds_keep_what_was_certified(monkeypatch):
     monkeypatch.setattr(loop, "_burst", pressed)
     problem, Cs = jaxsvm.hinge_problem, [0.1, 1.0, 1e3]
     with pytest.warns(jaxsvm.ConvergenceWarning):
-        result = jaxsvm.cross_validate(problem(interrupted.GRAM, interrupted.Y), Cs, 3, tol=1e-8)
+        result = jaxsvm.cross_validate(problem(interrupted.GRAM, interrupted.Y), Cs, 3, solver=jaxsvm.SMO(tol=1e-8))
     assert np.isnan(result.C)
     assert np.isnan(result.mean).all()
     assert result.status.name[0, 0] == "CONVERGED"
