@@ -49,7 +49,8 @@ ROUNDED = 1e-14
 """Share of a value below which a change of it is one of rounding, in float64."""
 SMALL = 1024
 """Samples up to which steps go along whole rows; of more working sets are solved."""
-MOST_SETS = 100
+MOST_SETS, PIECES = 50, 2
+"""Working sets of a piece, and pieces, after which a value of C is solved as a fit of its own."""
 SET, CROWDED = 512, 0.6
 """Samples of a working set, and the share of it that starts between its bounds from which larger ones are taken."""
 DRIFT = 2.0
@@ -170,14 +171,19 @@ class Screened:
         samples = None if whole else _filled(np.asarray(look.kept), np.asarray(here.present), size)
         gram = here.gram if whole else part_of(here.gram, values_between(here.gram, samples))
         sets = WorkingSet(size=SET if free <= CROWDED * SET else LARGER)
-        inside, steps, asked = _solved(here, self.solver, look, samples, gram, sets)
+        steps, taken, inside = 0, 0, look.start
+        for _ in range(PIECES):  # Ctrl-C is looked for in between
+            inside, more, asked, done = _solved(here, self.solver, look, samples, gram, sets)
+            high, low = np.asarray(asked).tolist()
+            steps, taken = steps + int(more), taken + (high * 2**20 + low if whole else size**2)
+            if bool(done) or self.stop.seen:
+                break
+            look = look._replace(start=_filled_in(look.start, samples, inside))
         answer, excess, point, moved = _joined(here, self.solver, look, samples, inside)
         if float(excess) > 1:
             return None
         self.point = point
-        high, low = np.asarray(asked).tolist()
-        taken = (rows + int(moved)) * here.n + (high * 2**20 + low if whole else size**2)
-        return _fit_of(answer, int(steps), taken)
+        return _fit_of(answer, steps, taken + (rows + int(moved)) * here.n)
 
 
 def _fit_of(answer: Answer, steps: int, evaluations: int) -> Fit:
@@ -345,8 +351,8 @@ def _look(problem: Any, point: Point, found: Screening | None) -> Look:
 @jax.jit
 def _solved(
     problem: Any, solver: Any, look: Look, samples: Array | None, gram: Any, sets: WorkingSet
-) -> tuple[Float[Array, " m"], Int[Array, ""], Int[Array, " 2"]]:
-    """The values of what is kept, all others where they are; steps, and kernel values asked for, in limbs.
+) -> tuple[Float[Array, " m"], Int[Array, ""], Int[Array, " 2"], Bool[Array, ""]]:
+    """The values of what is kept, all others where they are; steps, kernel values asked for, in limbs; and the end.
 
     Its gap is that of the whole problem: the others have none.
 
@@ -388,7 +394,13 @@ def _solved(
         state, steps = _by_steps(view, there, products_at, gap_of, enough, a)
     else:
         state, steps = _by_sets(view, sets, in_double(products_at)(view, there, a), gap_of, enough, a)
-    return state.a, steps, state.counters.evaluations
+    return state.a, steps, state.counters.evaluations, gap_of(state) <= enough
+
+
+@jax.jit
+def _filled_in(start: Array, samples: Array | None, inside: Array) -> Array:
+    """Where to go on: the values of some samples, or of all."""
+    return inside if samples is None else start.at[samples].set(inside)
 
 
 def _by_steps(
