@@ -172,7 +172,7 @@ class Screened:
         gram = here.gram if whole else part_of(here.gram, values_between(here.gram, samples))
         sets = WorkingSet(size=SET if free <= CROWDED * SET else LARGER)
         steps, taken, inside = 0, 0, look.start
-        for _ in range(PIECES):  # Ctrl-C is looked for in between
+        for _ in range(PIECES if (here.n if whole else size) > SMALL else 1):  # Ctrl-C is looked for in between
             inside, more, asked, done = _solved(here, self.solver, look, samples, gram, sets)
             high, low = np.asarray(asked).tolist()
             steps, taken = steps + int(more), taken + (high * 2**20 + low if whole else size**2)
