@@ -49,8 +49,9 @@ ROUNDED = 1e-14
 """Share of a value below which a change of it is one of rounding, in float64."""
 SMALL = 1024
 """Samples up to which steps go along whole rows; of more working sets are solved."""
-MOST_SETS, PIECES = 50, 2
-"""Working sets of a piece, and pieces, after which a value of C is solved as a fit of its own."""
+MOST_SETS, PIECE = 100, 600_000
+"""Working sets after which a value of C is solved as a fit of its own; and those of a piece, times samples: Ctrl-C is
+looked for between pieces, of less than a second each."""
 SET, CROWDED = 512, 0.6
 """Samples of a working set, and the share of it that starts between its bounds from which larger ones are taken."""
 DRIFT = 2.0
@@ -166,13 +167,14 @@ class Screened:
         kept, free, rows = np.asarray(look.counts).tolist()
         size = min(size for size in size_classes(here.n) if size >= kept)
         whole = stored and (here.n <= GATHERED or size == here.n)
+        size = here.n if whole else size
         if not whole and (size > LARGEST or size == here.n):
             return None
         samples = None if whole else _filled(np.asarray(look.kept), np.asarray(here.present), size)
         gram = here.gram if whole else part_of(here.gram, values_between(here.gram, samples))
         sets = WorkingSet(size=SET if free <= CROWDED * SET else LARGER)
         steps, taken, inside = 0, 0, look.start
-        for _ in range(PIECES if (here.n if whole else size) > SMALL else 1):  # Ctrl-C is looked for in between
+        for _ in range(0, MOST_SETS if size > SMALL else 1, _sets_at_once(size)):
             inside, more, asked, done = _solved(here, self.solver, look, samples, gram, sets)
             high, low = np.asarray(asked).tolist()
             steps, taken = steps + int(more), taken + (high * 2**20 + low if whole else size**2)
@@ -194,6 +196,11 @@ def _fit_of(answer: Answer, steps: int, evaluations: int) -> Fit:
     code: Any = np.asarray(np.int32(Status.CONVERGED))
     counters = Counters(*(on_device(part) for part in (count, zero, zero, zero, zero, limbs)))
     return Fit(**answer._asdict(), status=StatusCode(on_device(code)), counters=counters)
+
+
+def _sets_at_once(size: int) -> int:
+    """Working sets of a piece; a shape says it, so that answers do not depend on a clock."""
+    return min(max(PIECE // size, 1), MOST_SETS // 2)
 
 
 def _filled(kept: np.ndarray, present: np.ndarray, size: int) -> np.ndarray:
@@ -433,7 +440,9 @@ def _by_sets(
     exact = products if a.dtype != jnp.float64 else None
     state = sets.begun(view, {"a": a, "s": s, "exact": exact, "parts": None})
     state = lax.while_loop(
-        lambda state: (gap_of(state) > enough) & (state.counters.steps < MOST_SETS), lambda s: sets.step(view, s), state
+        lambda state: (gap_of(state) > enough) & (state.counters.steps < _sets_at_once(len(a))),
+        lambda s: sets.step(view, s),
+        state,
     )
     return state, state.counters.toward
 
