@@ -27,16 +27,8 @@ from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.loop import fit as solve
 from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.result import Certificate, Counters, Fit, Status, StatusCode
-from jaxsvm.solvers.newton import Newton
-from jaxsvm.solvers.sequential_minimal_optimization import SMO
+from jaxsvm.solvers.choice import certain_solver
 from jaxsvm.validation import require_differentiable
-
-TIGHT = {
-    "squared hinge": (Newton, {"float64": 1e-12, "float32": 1e-5}),
-    "box": (SMO, {"float64": 1e-9, "float32": 1e-4}),
-}
-"""What `solution` solves a kind of problem with, and to which relative gap: Newton to near the floor of the dtype; SMO
-meets bounds exactly long before, and what is free solves the system in the end."""
 
 
 def solution(problem: Any, support: Any = None, *, solver: Any = None, method: str = "auto") -> Fit:
@@ -116,11 +108,7 @@ def one_sided(problem: Any, fit: Fit, tol: Any = 1e-6) -> Bool[Array, " n"]:
 
 def _solved_sets(problem: Any, solver: Any) -> Active:
     """The active sets of a problem that is solved for them."""
-    if solver is None:
-        if problem.kind not in TIGHT:
-            raise InputError(f"solver is None: a {type(problem).__name__} has no solver of its own; name one.")
-        make, tol = TIGHT[problem.kind]
-        solver = make(tol=tol[jnp.dtype(problem.dtype).name])
+    solver = certain_solver(problem) if solver is None else solver
     return rule.settled(problem, problem.active_set(solve(problem, solver)))[0]
 
 

@@ -126,6 +126,15 @@ class Answer(NamedTuple):
     margins: Float[Array, "... n"]
     certificate: Certificate
 
+    def fit(self, code: Any, counters: "Counters") -> "Fit":
+        """The fit that ends with this answer.
+
+        Args:
+            code: How it ended, an integer `()`.
+            counters: What was done for it.
+        """
+        return Fit(**self._asdict(), status=StatusCode(code), counters=counters)
+
 
 class Counters(NamedTuple):
     """What a solver did.

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsvm.numerics.once import once
 from jaxsvm.numerics.precision import in_double, like, widened
 from jaxsvm.problems.definiteness import negative_curvature
-from jaxsvm.result import Answer, Certificate, Fit, Status, StatusCode
+from jaxsvm.result import Answer, Certificate, Fit, Status
 from jaxsvm.stopping import stop_excess
 from jaxsvm.validation import require_solves
 
@@ -294,7 +294,7 @@ def _gave_up(solver: Any, progress: Progress) -> Array:
 
 def finish(progress: Progress) -> Fit:
     """The best certified point as a `Fit`: nothing is computed."""
-    return Fit(**progress.answer._asdict(), status=StatusCode(progress.status), counters=progress.state.counters)
+    return progress.answer.fit(progress.status, progress.state.counters)
 
 
 def refresh_interval(solver: Any, n: int) -> int:

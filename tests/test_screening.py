@@ -703,7 +703,7 @@ def test_ctrl_c_keeps_what_was_certified():
     assert_safe(intersection_test(make("hinge", 10.0), last), *solution(10.0), np.full(N, 10.0))
 
 
-@pytest.mark.parametrize("step", ["_look", "_solved", "_joined"])
+@pytest.mark.parametrize("step", ["look_ahead", "solved", "joined"])
 def test_ctrl_c_within_a_value(monkeypatch, step):
     from jaxsvm.path import screened
 

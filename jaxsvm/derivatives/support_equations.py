@@ -14,7 +14,6 @@ from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm.errors import is_concrete
-from jaxsvm.gram.low_rank import LowRankGram
 from jaxsvm.numerics import nystroem
 from jaxsvm.numerics.cholesky import padded_factor
 from jaxsvm.numerics.conjugate_gradients import Apply, conjugate_gradients
@@ -32,7 +31,7 @@ def plan(problem: Any, support: Any) -> tuple[tuple[int, ...], str]:
     """How the system is solved: sizes of a factor to choose from, and "cholesky", "features" or "nystroem"."""
     # Without a ridge the matrix may be as good as singular, which conjugate gradients alone do not survive.
     if not problem.bounded:
-        if isinstance(problem.gram, LowRankGram):
+        if problem.gram.rank is not None:
             return (), "features"
         if not problem.gram.may_store:  # a factor would break the promise of O(n tile) memory
             return (), "nystroem"
@@ -53,7 +52,7 @@ def solver(
     problem: Any, support: Bool[Array, " n"], sizes: tuple[int, ...], method: str, u: Float[Array, " n"] | None = None
 ) -> Apply:
     """`b -> x` with `(Kt + u u')_SS x_S = b_S`, and `x = b` off S; differentiable in b and in the problem, not in u."""
-    y, ridge = lax.stop_gradient(problem.y), _ridge(problem)
+    y, ridge = lax.stop_gradient(problem.y), problem.ridge
     u = jnp.zeros_like(y) if u is None else jnp.where(support, lax.stop_gradient(u), 0)
 
     def matvec(v: Array) -> Array:
@@ -79,11 +78,6 @@ def solver(
     return lambda b: lax.custom_linear_solve(matvec, b, solve, symmetric=True)
 
 
-def _ridge(problem: Any) -> Float[Array, " n"]:
-    """What a problem adds to the diagonal; a box problem adds nothing."""
-    return getattr(problem, "ridge", jnp.zeros_like(problem.y))
-
-
 def _solved(product: Apply, precondition: Apply, b: Float[Array, " n"], steps: int) -> Float[Array, " n"]:
     """Conjugate gradients to the floor of the dtype; NaN where a thousandth of the digits is missing."""
     eps = jnp.finfo(b.dtype).eps
@@ -102,7 +96,7 @@ def _factor(problem: Any, support: Bool[Array, " n"], sizes: tuple[int, ...], u:
     valid = jnp.arange(largest) < count
 
     def factor(size: int, L: Array) -> Array:
-        here, ridge = index[:size], _ridge(problem)[index[:size]]
+        here, ridge = index[:size], problem.ridge[index[:size]]
         values = problem.gram.block(here, here).astype(problem.dtype) + problem.offset
         values = problem.y[here][:, None] * values * problem.y[here] + u[here][:, None] * u[here] + jnp.diag(ridge)
         return lax.dynamic_update_slice(L, padded_factor(values, valid[:size]), (0, 0))
@@ -119,7 +113,7 @@ def _factor(problem: Any, support: Bool[Array, " n"], sizes: tuple[int, ...], u:
 def _woodbury(problem: Any, support: Bool[Array, " n"], exact: bool, u: Float[Array, " n"]) -> Apply:
     """`(D + F F')^-1` on S, for features F of `Kt` and the rest D of its diagonal; the identity off S."""
     if exact:
-        F, rest = problem.gram.Z.astype(problem.dtype), 0
+        F, rest = problem.gram.design.astype(problem.dtype), 0
     else:
         landmarks = nystroem.evenly_among(support, LANDMARKS)
         F = nystroem.features(problem.gram.rows(landmarks).astype(problem.dtype), landmarks)
@@ -127,4 +121,4 @@ def _woodbury(problem: Any, support: Bool[Array, " n"], exact: bool, u: Float[Ar
     constant = jnp.full((problem.n, 1), problem.offset**0.5, F.dtype)
     F = jnp.where(support, problem.y, 0)[:, None] * jnp.concatenate([F, constant], axis=1)
     F = jnp.concatenate([F, u[:, None]], axis=1)
-    return nystroem.woodbury(F, jnp.where(support, _ridge(problem) + rest, 1))
+    return nystroem.woodbury(F, jnp.where(support, problem.ridge + rest, 1))

@@ -66,6 +66,11 @@ class LowRankGram:
         return self.Z.shape[0]
 
     @property
+    def rank(self) -> int:
+        """How many features."""
+        return self.Z.shape[1]
+
+    @property
     def dtype(self) -> Any:
         """Of the kernel values."""
         return self.Z.dtype if self.values is None else self.values

@@ -28,6 +28,8 @@ class OfPoints:
 
     stored = False
     """Whether all kernel values are there: then a block of them costs nothing but reading."""
+    rank = None
+    """How many features the values are made of, where they stand for the kernel; None: they are the kernel's own."""
 
     @property
     def may_store(self) -> bool:

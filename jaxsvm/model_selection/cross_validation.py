@@ -21,10 +21,10 @@ from jaxsvm.interruption import on_host_stacked, watching
 from jaxsvm.loop import drive
 from jaxsvm.model import is_right
 from jaxsvm.model_selection.folds import Fold, fold_masks
-from jaxsvm.path.defaults import exact_solver
 from jaxsvm.path.solve import checked_values, solve_together
 from jaxsvm.ready import ready
 from jaxsvm.result import Certificate, Fit, StatusCode
+from jaxsvm.solvers.choice import exact_solver
 from jaxsvm.solvers.start import Start
 
 SCORES = ("accuracy", "balanced_accuracy", "squared_hinge")

@@ -27,7 +27,6 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from jaxsvm.gram.low_rank import LowRankGram
 from jaxsvm.gram.signed import SignedGram
 from jaxsvm.numerics import nystroem
 from jaxsvm.numerics.line_search import hinge_minimum
@@ -88,8 +87,8 @@ class Found(NamedTuple):
 def preconditioner(gram: Any, offset: float, rank: int, key: Array) -> Preconditioner:
     """Nystroem features from `2 rank` random landmarks, or the features that a low-rank Gram has."""
     n = gram.n
-    if isinstance(gram, LowRankGram) and gram.Z.shape[1] <= 2 * rank:
-        Z, rest = gram.Z, jnp.zeros((n,), gram.Z.dtype)
+    if gram.rank is not None and gram.rank <= 2 * rank:
+        Z, rest = gram.design, jnp.zeros((n,), gram.design.dtype)
     else:
         landmarks = jax.random.permutation(key, n)[: min(2 * rank, n)].astype(jnp.int32)
         rows = gram.rows(landmarks)

@@ -20,7 +20,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxsvm.gram.low_rank import LowRankGram
 from jaxsvm.gram.signed import SignedGram
 from jaxsvm.interruption import Interruption, interrupted, nothing, on_host_stacked, unreached, watching
 from jaxsvm.loop import drive, warn_unless_converged
@@ -65,7 +64,8 @@ def solve_grids(
         easy = sum(grid.easy for grid in grids)
         wait = compiled_ahead(lambda: _last_call(grids, solver), grids[0].problems[0], _width(grids, solver))
         try:
-            if backend() != "cpu" or easy >= FULL * solver.lanes or isinstance(grids[0].problems[0].gram, LowRankGram):
+            low_rank = grids[0].problems[0].gram.rank is not None
+            if backend() != "cpu" or easy >= FULL * solver.lanes or low_rank:
                 solve_by_lanes(grids, solver, key, stop)
             solve_by_pairs(grids, solver, key, stop)
         except KeyboardInterrupt:  # of a handler of the user's own
@@ -195,8 +195,7 @@ def _finish(
     x = x * jnp.where(square > 0, x.sum(axis=0) / jnp.where(square > 0, square, 1), 1)
     answers = in_double(_answers)(template, y, ridge, x, C)
     converged = answers.certificate.relative_gap <= tol
-    status = StatusCode(jnp.where(converged, Status.CONVERGED, Status.STALLED).astype(jnp.int32))
-    return Fit(**answers._asdict(), status=status, counters=counters)
+    return answers.fit(jnp.where(converged, Status.CONVERGED, Status.STALLED).astype(jnp.int32), counters)
 
 
 def _answers(template: SquaredHingeProblem, y: Array, ridge: Array, x: Array, C: Array) -> Answer:

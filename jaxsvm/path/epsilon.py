@@ -20,10 +20,10 @@ import numpy as np
 from jaxsvm.errors import InputError
 from jaxsvm.interruption import on_host_stacked, watching
 from jaxsvm.padding import trimmed
-from jaxsvm.path.defaults import exact_solver
 from jaxsvm.path.solve import Path, chain_link
 from jaxsvm.ready import ready
 from jaxsvm.result import Fit, Status
+from jaxsvm.solvers.choice import exact_solver
 
 TIGHTER = 0.05
 """Values are solved to this share of epsilon, where nothing else is asked for: a tenth more costs few of them."""

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxsvm.gram.low_rank import LowRankGram
 from jaxsvm.path.block_newton import BlockNewton, dual_point
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 
@@ -71,7 +70,7 @@ class Grid:
         penalty = float((1 / ridge[ridge > 0]).mean() / Cs[0])
         scaled = Cs * penalty * max(kernel, 1e-30)
         self.times = np.log(scaled / (scaled + TURN))
-        exact = isinstance(first.gram, LowRankGram) and first.gram.Z.shape[1] <= 2 * BlockNewton().rank
+        exact = first.gram.rank is not None and first.gram.rank <= 2 * BlockNewton().rank
         self.easy = len(Cs) if exact else int((scaled <= EASY).sum())
         self.free = int((scaled > FREE).sum())
         self.uniform = int((scaled <= UNIFORM).sum())

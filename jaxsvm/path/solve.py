@@ -20,7 +20,6 @@ from jaxsvm.padding import on_device, trimmed
 from jaxsvm.path.block_newton import BlockNewton
 from jaxsvm.path.chains import Neighbour, chain_on_host, chains_in_lanes, chains_traced
 from jaxsvm.path.coarse_to_fine import solve_grids
-from jaxsvm.path.defaults import exact_solver
 from jaxsvm.path.grid import Grid
 from jaxsvm.path.reduction import Reduction
 from jaxsvm.path.screened import Screened
@@ -28,6 +27,7 @@ from jaxsvm.ready import ready_together
 from jaxsvm.result import Certificate, Fit, StatusCode
 from jaxsvm.screening.reduction import Safe
 from jaxsvm.screening.reference import require_screenable
+from jaxsvm.solvers.choice import exact_solver
 from jaxsvm.solvers.sequential_minimal_optimization import SMO
 from jaxsvm.validation import require_seconds, require_usable, require_whole
 

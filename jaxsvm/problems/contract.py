@@ -221,10 +221,15 @@ class Differentiable(Protocol):
     `jaxsvm.derivatives` has the linear systems (`support_equations`) and the rule; here is what is a problem's own.
 
     Attributes:
-        bounded: Whether active samples may stand at an upper bound too; such a problem has no ridge.
+        bounded: Whether active samples may stand at an upper bound too.
     """
 
     bounded: bool
+
+    @property
+    def ridge(self) -> Float[Array, " n"]:
+        """What is added to the diagonal of the signed matrix; 0 where a sample may stand at a bound."""
+        ...
 
     def active_set(self, values: Any, before: Active | None = None) -> Active:
         """The sets that a solution's values call for: of a fit, or of `solution_on` the sets `before`, their own then.

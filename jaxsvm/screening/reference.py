@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.numerics.once import once
-from jaxsvm.result import Fit
+from jaxsvm.result import Counters, Fit, StatusCode
 
 AT_BOUND = 1e-6
 """Relative distance from its bound at which a dual variable counts as there when the reference's C is looked for."""
@@ -87,6 +87,30 @@ def reference_of(wide: Any, fit: Fit, C_ref: Any, narrow: Any) -> Reference:
         error = error + narrow_eps * (jnp.abs(p) + jnp.abs(fit.bias.astype(dtype)))
     W = jnp.maximum(a @ p, 0) + a @ error
     return Reference(a, p, error, size, W, _scale(wide, a, p, W, C_ref), unit)
+
+
+def reference_fit(problem: Any, point: Array, s: Array) -> Fit:
+    """A dual point as rules take it, with the w that it makes and nothing beside it.
+
+    Args:
+        problem: The problem.
+        point: Its dual point, `(n,)`, at whatever scale.
+        s: Its products, `(n,)`.
+    """
+    total = 1.0 if problem.bounded else point @ s
+    beta = point if problem.bounded else point / jnp.where(total > 0, total, 1)
+    margins = problem.margins(point, s) / (1.0 if problem.bounded else jnp.where(total > 0, total, 1))
+    coef = problem.y * beta
+    return Fit(
+        alpha=point,
+        dual_coef=coef,
+        bias=problem.offset * coef.sum(),
+        R=jnp.asarray(total, problem.dtype),
+        margins=margins,
+        certificate=problem.certificate(point, s),
+        status=StatusCode(jnp.zeros((), jnp.int32)),
+        counters=Counters.zero(),
+    )
 
 
 def _scale(wide: Any, a: Array, p: Array, W: Array, C_ref: Any) -> Array:

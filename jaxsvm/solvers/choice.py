@@ -1,4 +1,4 @@
-"""The solver that a fit takes where none is named: by what is known before it begins, and by what it sees on the way.
+"""The solver that is taken where none is named: by what is known before it begins, and by what it sees on the way.
 
 Measured (`benchmarks/working_sets.py`): where the support is narrow, working sets touch a tenth of the kernel matrix
 and win; for the hinge they do on wide supports too. For the squared hinge, whose support is all that is inside the
@@ -56,7 +56,37 @@ def first_choice(problem: Any, tol: Any) -> Any:
         return StochasticBatchPerceptron(steps=1_000_000, batch=None, tol=tol, average="linear")
     if problem.kind == "ball":
         return FrankWolfe(tol=tol)
-    raise InputError(f"solver is None: a {type(problem).__name__} has no solver of its own; name one.")
+    raise _unknown(problem)
+
+
+def exact_solver(problem: Any, tol: Any) -> Any:
+    """The solver of a path, a fold or a grid of C: one that certifies this kind of problem to any gap.
+
+    Raises:
+        InputError: Where none is known.
+    """
+    if problem.kind == "squared hinge":
+        return Newton(tol=tol) if problem.free_bias else FrankWolfe(variant="smo", tol=tol)
+    if problem.kind == "box":  # in float32 systems lose what steps keep
+        few = few_features(problem) is not None and problem.dtype == jnp.float64
+        return InteriorPoint(tol=tol) if few else SMO(tol=tol)
+    if problem.kind == "slack":
+        return StochasticBatchPerceptron(steps=1_000_000, batch=None, tol=tol, average="linear")
+    raise _unknown(problem)
+
+
+def certain_solver(problem: Any) -> Any:
+    """What solves a problem to where its support is known: Newton near the floor of the dtype; SMO meets bounds sooner.
+
+    Raises:
+        InputError: Where none is known.
+    """
+    narrow = problem.dtype == jnp.float32
+    if problem.kind == "squared hinge":
+        return Newton(tol=1e-5 if narrow else 1e-12)
+    if problem.kind == "box":
+        return SMO(tol=1e-4 if narrow else 1e-9)
+    raise _unknown(problem)
 
 
 def second_choice(problem: Any, solver: Any, state: Any, ended: bool) -> Any:
@@ -102,6 +132,10 @@ def free(problem: Any, state: Any) -> int:
     """How many dual variables are between their bounds."""
     a = np.asarray(state.a)
     return int(((a > 0) & (a < np.asarray(problem.upper))).sum())
+
+
+def _unknown(problem: Any) -> InputError:
+    return InputError(f"solver is None: a {type(problem).__name__} has no solver of its own; name one.")
 
 
 def _storable(problem: Any) -> bool:

@@ -11,8 +11,6 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from jaxsvm.gram.low_rank import LowRankGram
-from jaxsvm.kernels import Linear
 from jaxsvm.points import Rows, product, transposed_product
 
 TILE = 2048
@@ -21,14 +19,8 @@ TILE = 2048
 
 def feature_matrix(problem: Any) -> Any:
     """`X (n, d)` with `K = X X'`, dense or CSR, where there is one with d < n; else None."""
-    gram = problem.gram
-    if isinstance(gram, LowRankGram):
-        x = gram.Z
-    elif isinstance(getattr(gram, "kernel", None), Linear):
-        x = gram.x
-    else:
-        return None
-    return x if x.shape[1] < problem.n else None
+    x = problem.gram.design
+    return x if x is not None and x.shape[1] < problem.n else None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,8 +21,6 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import InputError, is_concrete
-from jaxsvm.gram.low_rank import LowRankGram
-from jaxsvm.kernels import Linear
 from jaxsvm.numerics.once import once
 from jaxsvm.numerics.precision import rounded
 from jaxsvm.points import CSR
@@ -84,14 +82,8 @@ class Scaled(NamedTuple):
 
 def features_of(problem: BoxProblem) -> Primal | None:
     """The features X with `K = X X'`, where the Gram has them."""
-    gram = problem.gram
-    if isinstance(gram, LowRankGram):
-        x = gram.Z
-    elif isinstance(getattr(gram, "kernel", None), Linear):
-        x = gram.x
-    else:
-        return None
-    return Primal(x, problem.y, problem.upper, problem.offset == 1, False)
+    x = problem.gram.design
+    return None if x is None else Primal(x, problem.y, problem.upper, problem.offset == 1, False)
 
 
 def place(problem: BoxProblem, rule: Rule, h: Float[Array, " n"]) -> Dense | Scaled:

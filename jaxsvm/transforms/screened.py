@@ -21,9 +21,9 @@ from jaxsvm.errors import InputError
 from jaxsvm.numerics.once import once
 from jaxsvm.numerics.precision import like
 from jaxsvm.numerics.sizes import size_classes
-from jaxsvm.result import Counters, Fit, StatusCode
+from jaxsvm.result import Counters
 from jaxsvm.screening.dynamic import gap_safe
-from jaxsvm.screening.reference import require_screenable
+from jaxsvm.screening.reference import reference_fit, require_screenable
 from jaxsvm.screening.rules import Rule
 from jaxsvm.solvers.contract import Solver
 
@@ -120,7 +120,7 @@ class Screened(Solver):
     def refresh(self, problem: Any, state: "State") -> "State":
         """From scratch; and the rule looks at the point: what it has found leaves with the next step."""
         state = state._replace(inner=self.solver.refresh(_without(problem, state.inactive), state.inner))
-        found = self.rule(problem, _fit_of(problem, *self.dual_point(problem, state)))
+        found = self.rule(problem, reference_fit(problem, *self.dual_point(problem, state)))
         before = state.found
         return state._replace(found=Found(before.inactive | found.inactive, before.at_bound | found.at_bound))
 
@@ -205,21 +205,3 @@ def _without(problem: Any, inactive: Array) -> Any:
         return dataclasses.replace(problem, upper=jnp.where(inactive, 0, problem.upper))
     mask = ~inactive if problem.mask is None else problem.mask & ~inactive
     return dataclasses.replace(problem, ridge=jnp.where(inactive, 0, problem.ridge), mask=mask)
-
-
-def _fit_of(problem: Any, point: Array, s: Array) -> Fit:
-    """A point as rules see it: with the w that it makes."""
-    total = 1.0 if problem.bounded else point @ s
-    beta = point if problem.bounded else point / jnp.where(total > 0, total, 1)
-    margins = problem.margins(point, s) / (1.0 if problem.bounded else jnp.where(total > 0, total, 1))
-    coef = problem.y * beta
-    return Fit(
-        alpha=point,
-        dual_coef=coef,
-        bias=problem.offset * coef.sum(),
-        R=jnp.asarray(total, problem.dtype),
-        margins=margins,
-        certificate=problem.certificate(point, s),
-        status=StatusCode(jnp.zeros((), jnp.int32)),
-        counters=Counters.zero(),
-    )
