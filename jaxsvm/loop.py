@@ -40,7 +40,7 @@ from jaxsvm.round import (
     whole_chunks,
 )
 from jaxsvm.solvers.choice import first_choice, second_choice, takes_state
-from jaxsvm.validation import require_seconds, require_usable
+from jaxsvm.validation import require_problem, require_seconds, require_usable
 
 DEFAULT_TOL = 1e-4
 """The relative gap where neither a solver nor one is named."""
@@ -82,6 +82,7 @@ def fit(
     if solver is not None and tol is not None:
         raise InputError("tol is for fits without a solver of their own: name it there, as in `WorkingSet(tol=1e-3)`.")
     key = jax.random.key(0) if key is None else key
+    require_problem(problem)
     chosen = solver is None
     solver = first_choice(problem, DEFAULT_TOL if tol is None else tol) if chosen else solver
     if is_concrete(problem, solver, key, init):

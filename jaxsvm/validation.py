@@ -3,6 +3,7 @@
 Fits, chains, lanes and what calls them go through `require_usable`; traced values pass, since they have none yet.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -33,12 +34,28 @@ def require_usable(solver: Any) -> None:
     Raises:
         InputError: Naming the field, what was found and what is needed.
     """
+    if isinstance(solver, type) or not dataclasses.is_dataclass(solver):
+        shown = solver.__name__ if isinstance(solver, type) else repr(solver)
+        raise InputError(f"solver is {shown}: a solver's configuration is needed, such as `jaxsvm.SMO(tol=1e-4)`.")
     for name, require in RULES.items():
         value = getattr(solver, name, _ABSENT)
         if value is not _ABSENT and (isinstance(value, int | float | str) or is_concrete(value)):
             require(name, value)
     if hasattr(solver, "solver"):  # of a transformation
         require_usable(solver.solver)
+
+
+def require_problem(problem: Any) -> None:
+    """Refuse what is no problem.
+
+    Raises:
+        InputError: With what makes one.
+    """
+    if not hasattr(problem, "kind"):
+        raise InputError(
+            f"problem is a {type(problem).__name__}: one of `svm_problem`, `hinge_problem`, `box_problem`, "
+            "`slack_problem` or `meb_problem` is needed."
+        )
 
 
 def require_solves(solver: Any, problem: Any) -> None:

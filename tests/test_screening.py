@@ -21,8 +21,10 @@ from jaxsvm import Status
 from jaxsvm.kernels import RBF, Linear
 from jaxsvm.numerics import sizes
 from jaxsvm.numerics.precision import widened
+from jaxsvm.path.reduction import NearMargin
 from jaxsvm.screening import ball, ball_test_1, ball_test_2, dome_test, dvi, gap_safe, intersection_test, reference
 from jaxsvm.screening import rules as rules_module
+from jaxsvm.screening.reduction import Safe
 
 N = samples.N
 RULES = {"ball 1": ball_test_1, "ball 2": ball_test_2, "intersection": intersection_test, "gap safe": gap_safe}
@@ -727,15 +729,72 @@ def test_ctrl_c_within_a_value(monkeypatch, step):
     judge(jax.tree.map(lambda leaf: leaf[:count], path), Cs[:count], 1e-6)
 
 
+@pytest.mark.parametrize("bias", ["none", "free"])
+def test_the_first_value_of_a_chain_is_solved_no_further_than_asked(bias):
+    """Its dual objective is that of where it stands: 0 where it starts would ask for everything, to the last bit."""
+    asked = jaxsvm.solve_path(make("hinge", 1.0, bias=bias), [1.0], tol=1e-2)
+    tight = jaxsvm.solve_path(make("hinge", 1.0, bias=bias), [1.0], tol=1e-9)
+    assert int(asked.steps[0]) < int(tight.steps[0])
+    assert float(asked.certificate.relative_gap[0]) > 1e-9
+
+
+@pytest.mark.slow
+def test_pieces_of_a_value_leave_what_a_rule_knows_where_it_is(monkeypatch):
+    """Samples at their bound were set to 0 from the second piece on, and the whole problem solved again."""
+    from jaxsvm.path import carried, screened
+
+    n, whole, inner = 1120, [], screened.drive
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(n, 2))
+    y = np.where(x[:, 0] + rng.normal(size=n) > 0, 1.0, -1.0)
+    problem = jaxsvm.hinge_problem(jaxsvm.gram(RBF(5.0), x, store=True), y, 1.0, bias="none")
+    monkeypatch.setattr(carried, "PIECE", 12 * n)  # a value takes several
+    monkeypatch.setattr(screened, "drive", lambda *a, **k: whole.append(a[0]) or inner(*a, **k))
+    path = jaxsvm.solve_path(problem, 10 * 1.15 ** np.arange(4), tol=1e-3, screen=intersection_test)
+    assert list(path.status.name) == ["CONVERGED"] * 4
+    assert not whole
+
+
+def test_chains_carry_no_products_where_bounds_differ_by_decades(monkeypatch):
+    """`box_problem` has no weights: its bounds are looked at."""
+    from jaxsvm.path import solve
+
+    monkeypatch.setattr(solve, "Screened", None)  # whoever takes it fails
+    upper = np.where(np.arange(N) < 3, 1e-6, 1.0)
+    problem = jaxsvm.box_problem(GRAMS["rbf"], np.ones(N), upper, y=samples.data()[1])
+    assert list(jaxsvm.solve_path(problem, [1.0], tol=1e-3).status.name) == ["CONVERGED"]
+
+
 @pytest.mark.parametrize(
     ("options", "word"),
-    [({"screen": "it"}, "screen"), ({"screen": 3}, "screen"), ({"screen": dvi, "lanes": 2}, "lanes")],
+    [
+        ({"screen": Safe(dvi)}, "screen"),
+        ({"reduction": "near"}, "reduction"),
+        ({"reduction": NearMargin}, "reduction"),
+        ({"callback": 3}, "callback"),
+        ({"solver": "smo"}, "solver"),
+        ({"solver": jaxsvm.SMO}, "solver"),
+        ({"screen": "it"}, "screen"),
+        ({"screen": 3}, "screen"),
+        ({"screen": dvi, "lanes": 2}, "lanes"),
+    ],
 )
-def test_screens_that_are_none_are_refused(options, word):
+def test_arguments_that_are_none_are_refused(options, word):
     with pytest.raises(jaxsvm.InputError, match=word):
         jaxsvm.solve_path(make("hinge", 1.0), [1.0], **options)
     with pytest.raises(jaxsvm.InputError, match="free bias"):
         jaxsvm.solve_path(make("hinge", 1.0, bias="free"), [1.0], screen=dvi)
+
+
+@pytest.mark.parametrize("Cs", [["a"], [None, 1.0], [1j], [True], [1.0, 1e309], [1.0, 1e308]])
+def test_values_that_are_none_are_refused_before_anything_is_solved(Cs):
+    """The last one is too large for costs of float64, which was found once the first one had been solved."""
+    solved = []
+    with pytest.raises(jaxsvm.InputError):
+        jaxsvm.solve_path(make("hinge", 1.0), Cs, callback=lambda place, fit: solved.append(place))
+    assert not solved
+    with pytest.raises(jaxsvm.InputError, match="problem"):
+        jaxsvm.solve_path(GRAMS["rbf"], [1.0])
 
 
 def test_a_wrong_rule_costs_time_and_no_truth():

@@ -262,7 +262,10 @@ def solved(
         small = view.signed.few_rows_matvec(jnp.where(moved, change, 0).astype(view.dtype))
         return bits_of(of_bits(there["products"]) + small)
 
-    enough = TIGHTER * solver.tol * jnp.abs(look.dual)
+    def narrow(bits: Array) -> Array:
+        return in_double(lambda bits: of_bits(bits).astype(view.dtype))(bits)
+
+    x, p = narrow(there["there"]), narrow(there["products"])
 
     def gap_of(state: Any) -> Array:
         pull = view.q - state.s
@@ -270,23 +273,27 @@ def solved(
             pull = pull - view.c * sum(ends(view, state.a, state.s)) / 2
         return (view.upper - state.a) @ jnp.maximum(pull, 0) + state.a @ jnp.maximum(-pull, 0)
 
+    def lacks(state: Any) -> Array:
+        # The dual objective where the state is; from where it started that may be decades away, or 0.
+        dual = look.dual + jnp.where(kept, state.a - x, 0) @ (view.q - (p + state.s) / 2)
+        return gap_of(state) > TIGHTER * solver.tol * dual
+
     a = jnp.where(kept, start, 0)
     if len(a) <= SMALL:
-        state, steps = _by_steps(view, there, products_at, gap_of, enough, a)
+        state, steps = _by_steps(view, there, products_at, lacks, a)
     else:
-        state, steps = _by_sets(view, sets, in_double(products_at)(view, there, a), gap_of, enough, a)
-    return state.a, steps, state.counters.evaluations, gap_of(state) <= enough
+        state, steps = _by_sets(view, sets, in_double(products_at)(view, there, a), lacks, a)
+    return state.a, steps, state.counters.evaluations, ~lacks(state)
 
 
 @jax.jit
-def filled_in(start: Array, samples: Array | None, inside: Array) -> Array:
-    """Where to go on: the values of some samples, or of all."""
-    return inside if samples is None else start.at[samples].set(inside)
+def filled_in(look: Look, samples: Array | None, inside: Array) -> Array:
+    """The whole point: what is kept, of some samples or of all, as it was found, and the others where they are."""
+    found = inside if samples is None else look.start.at[samples].set(inside)
+    return jnp.where(look.kept, found, look.start)
 
 
-def _by_steps(
-    view: Any, there: Any, products_at: Any, gap_of: Any, enough: Array, a: Array
-) -> tuple[Any, Int[Array, ""]]:
+def _by_steps(view: Any, there: Any, products_at: Any, lacks: Any, a: Array) -> tuple[Any, Int[Array, ""]]:
     """Steps of sequential minimal optimisation along whole rows; what is claimed is looked at with exact products."""
 
     def exact(state: Any) -> Any:
@@ -297,24 +304,22 @@ def _by_steps(
 
     def turn(state: Any) -> Any:
         state = lax.fori_loop(0, TURN, lambda _, state: SMO().step(view, state), state)
-        return once(gap_of(state) <= enough, exact, state)
+        return once(~lacks(state), exact, state)
 
     s = in_double(lambda bits: of_bits(bits).astype(a.dtype))(there["products"])  # but for the rounding of a
     state = State(a, s, jnp.zeros((), a.dtype), jnp.asarray(False), Counters.zero())
     limit = min(max(MOST_PER_SAMPLE * len(a), LEAST_STEPS), MOST_STEPS)
-    state = lax.while_loop(lambda state: (gap_of(state) > enough) & (state.counters.steps < limit), turn, state)
+    state = lax.while_loop(lambda state: lacks(state) & (state.counters.steps < limit), turn, state)
     return state, state.counters.steps
 
 
-def _by_sets(
-    view: Any, sets: WorkingSet, products: Array, gap_of: Any, enough: Array, a: Array
-) -> tuple[Any, Int[Array, ""]]:
+def _by_sets(view: Any, sets: WorkingSet, products: Array, lacks: Any, a: Array) -> tuple[Any, Int[Array, ""]]:
     """Working sets of the samples that violate, with exact products from the start."""
     s = in_double(lambda bits: of_bits(bits).astype(a.dtype))(products)
     exact = products if a.dtype != jnp.float64 else None
     state = sets.begun(view, {"a": a, "s": s, "exact": exact, "parts": None})
     state = lax.while_loop(
-        lambda state: (gap_of(state) > enough) & (state.counters.steps < sets_at_once(len(a))),
+        lambda state: lacks(state) & (state.counters.steps < sets_at_once(len(a))),
         lambda s: sets.step(view, s),
         state,
     )
@@ -326,8 +331,7 @@ def joined(
     problem: Any, solver: Any, look: Look, samples: Array | None, inside: Array
 ) -> tuple[Answer, Array, Point, Array]:
     """The whole problem's point, certified: its answer, the stop rule's excess, the point, and kernel rows taken."""
-    found = inside if samples is None else look.start.at[samples].set(inside)
-    point = jnp.where(look.kept, found, look.start)
+    point = filled_in(look, samples, inside)
 
     @in_double
     def join(problem: Any, solver: Any, look: Look, point: Array) -> Any:

@@ -115,14 +115,14 @@ class Screened:
         samples = None if whole else _filled(np.asarray(look.kept), np.asarray(here.present), size)
         gram = here.gram if whole else part_of(here.gram, values_between(here.gram, samples))
         sets = WorkingSet(size=SET if free <= CROWDED * SET else LARGER)
-        steps, taken, inside = 0, 0, look.start
+        steps, taken, inside = 0, 0 if whole else size**2, look.start
         for _ in range(0, MOST_SETS if size > SMALL else 1, sets_at_once(size)):
             inside, more, asked, done = solved(here, self.solver, look, samples, gram, sets)
             high, low = np.asarray(asked).tolist()
-            steps, taken = steps + int(more), taken + (high * 2**20 + low if whole else size**2)
+            steps, taken = steps + int(more), taken + (high * 2**20 + low if whole else 0)
             if bool(done) or self.stop.seen:
                 break
-            look = look._replace(start=filled_in(look.start, samples, inside))
+            look = look._replace(start=filled_in(look, samples, inside))
         answer, excess, point, moved = joined(here, self.solver, look, samples, inside)
         if float(excess) > 1:
             return None

@@ -29,7 +29,7 @@ from jaxsvm.screening.reduction import Safe
 from jaxsvm.screening.reference import require_screenable
 from jaxsvm.solvers.choice import exact_solver
 from jaxsvm.solvers.sequential_minimal_optimization import SMO
-from jaxsvm.validation import require_seconds, require_usable, require_whole
+from jaxsvm.validation import require_problem, require_seconds, require_usable, require_whole
 
 
 @jax.tree_util.register_dataclass
@@ -134,8 +134,8 @@ def solve_path(
     problems = list(problem) if isinstance(problem, list | tuple) else [problem]
     several = isinstance(problem, list | tuple)
     _check(problems, Cs, solver, tol, reduction, screen, lanes, max_seconds)
-    if callback is not None and several:
-        raise InputError("callback needs one problem: solve them one after another.")
+    if callback is not None and (several or not callable(callback)):
+        raise InputError("callback is a function of a place and a fit, of one problem alone.")
     key = jax.random.key(0) if key is None else key
     if is_concrete(problems, Cs, solver, key):
         fits = solve_together(
@@ -197,6 +197,9 @@ def solve_together(
     with watching(stop) as stop, stop.within(max_seconds):
         exact = [exact_solver(problem, tol) if solver is None else solver for problem in problems]
         problems = ready_together(list(problems), exact, pad=reduction is None)
+        for problem in problems:  # what the dtype cannot hold is said before anything is solved
+            for C in (Cs.min(), Cs.max()):
+                problem.at(C)
         told = None if callback is None else lambda place, fitted: callback(place, trimmed(fitted, n))
         for group in _on_one_gram(problems):
             first = problems[group[0]]
@@ -238,9 +241,9 @@ def chain_link(
 
 
 def _spread(problem: Any) -> float:
-    """The largest weight over the smallest one of the samples that are present."""
-    weights = problem.weights()
-    present = np.ones(1) if weights is None else weights[weights > 0]
+    """The largest bound over the smallest one of the samples that are present."""
+    bounds = np.asarray(problem.upper, np.float64)
+    present = bounds[bounds > 0]
     return float(present.max() / present.min()) if present.size else 1.0
 
 
@@ -250,6 +253,7 @@ def _check(
     if not problems:
         raise InputError("problem is an empty list: at least one problem is needed.")
     for problem in problems:
+        require_problem(problem)
         if problem.parameter is None:
             raise InputError(f"problem is a {type(problem).__name__}: it has no C that a path could go along.")
     if len({problem.n for problem in problems}) > 1:
@@ -259,10 +263,12 @@ def _check(
     require_seconds(max_seconds)
     if lanes is not None:
         require_whole("lanes", lanes, 1)
+    if reduction is not None and (isinstance(reduction, type) or not callable(reduction)):
+        raise InputError(f"reduction is {reduction!r}: a reduction is needed, such as `NearMargin()`.")
     if reduction is not None and lanes not in (None, 1):
         raise InputError("reduction needs one chain: lanes have fixed shapes; leave `lanes` None.")
     if screen is not None and screen != "auto":
-        if not callable(screen):
+        if not callable(screen) or isinstance(screen, Safe):
             raise InputError(f'screen is {screen!r}: a rule of `jaxsvm.screening`, "auto" or None is needed.')
         if reduction is not None or lanes not in (None, 1):
             raise InputError("screen needs one chain, and no other reduction: leave `lanes` and `reduction` None.")
@@ -294,6 +300,8 @@ def checked_values(Cs: Any) -> Any:
     """
     if np.ndim(Cs) != 1 or np.shape(Cs)[0] == 0:
         raise InputError(f"Cs has shape {np.shape(Cs)}: a list of values, shape (k,) with k >= 1, is needed.")
+    if is_concrete(Cs) and np.asarray(Cs).dtype.kind not in "iuf":
+        raise InputError(f"Cs has dtype {np.asarray(Cs).dtype}: real numbers are needed.")
     require_finite("Cs", Cs)
     if is_concrete(Cs) and not (np.asarray(Cs) > 0).all():
         raise InputError(f"Cs holds {float(np.asarray(Cs).min())}: every value must be positive.")
