@@ -41,8 +41,9 @@ def require_usable(solver: Any) -> None:
         value = getattr(solver, name, _ABSENT)
         if value is not _ABSENT and (isinstance(value, int | float | str) or is_concrete(value)):
             require(name, value)
-    if hasattr(solver, "solver"):  # of a transformation
-        require_usable(solver.solver)
+    inner = getattr(solver, "solver", None)  # of a transformation
+    if inner is not None:
+        require_usable(inner)
 
 
 def require_problem(problem: Any) -> None:
