@@ -2,6 +2,7 @@
 
 import mmap
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -29,6 +30,8 @@ def pytest_configure(config: pytest.Config) -> None:
     Nearly all its time would be theirs. Where `XLA_FLAGS` is set, be it empty, and wherever slow tests are asked for,
     programs are compiled as users compile them: `XLA_FLAGS= python -m pytest`.
     """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background: what tests Ctrl-C would never end
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if "XLA_FLAGS" in os.environ or config.option.markexpr != "not slow":
         return
     jax.config.update("jax_disable_most_optimizations", True)
