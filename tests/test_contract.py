@@ -159,8 +159,8 @@ SOLVERS = {
     "classic": Case(
         FrankWolfe(variant="classic", tol=5e-2, max_steps=30_000), "svm", 5e-2, 250, random=True, lanes=False
     ),
-    "away": Case(FrankWolfe(variant="away", tol=1e-3), "svm", 1e-3, 250, random=True),
-    "pairwise": Case(FrankWolfe(variant="pairwise", tol=1e-3), "svm", 1e-3, 250, random=True, lanes=False),
+    "away": Case(FrankWolfe(variant="away", tol=1e-3), "svm", 1e-3, 250, random=True, slow=True),
+    "pairwise": Case(FrankWolfe(variant="pairwise", tol=1e-3), "svm", 1e-3, 250, random=True, slow=True),
     "pairs": Case(FrankWolfe(variant="smo", tol=1e-3), "svm", 1e-7, 250, random=True, weights=True),
     "core vectors": Case(CoreVectorMachine(tol=1e-3), "svm", 1e-7, None, random=True, weights=True),
     "newton": Case(Newton(tol=1e-6), "svm", 1e-10, None),
