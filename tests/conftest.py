@@ -1,10 +1,14 @@
 """One session: float64, a compilation cache that outlives it, and the published data sets where they are at hand."""
 
+import gc
+import mmap
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jax
+import jaxlib
 import numpy as np
 import pytest
 
@@ -16,6 +20,34 @@ jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_compilation_cache_dir", os.environ.get("JAXSVM_TEST_CACHE", str(ROOT / ".jax-cache")))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+QUICK_TO_COMPILE = {"xla_cpu_use_fusion_emitters": "false", "xla_cpu_parallel_codegen_split_count": "1"}
+"""Flags of XLA with which it compiles for the CPU in a fraction of the time, by its older way of making kernels."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The default suite, which runs each program for a moment, is compiled without most optimisations.
+
+    Nearly all its time would be theirs. Where `XLA_FLAGS` is set, be it empty, and wherever slow tests are asked for,
+    programs are compiled as users compile them: `XLA_FLAGS= python -m pytest`.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background: what tests Ctrl-C would never end
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    gc.set_threshold(50_000, 20, 20)  # tracing makes many small objects and little garbage: a twentieth of the time
+    if "XLA_FLAGS" in os.environ or config.option.markexpr != "not slow":
+        return
+    jax.config.update("jax_disable_most_optimizations", True)
+    os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # of the workers of xdist and of processes that tests begin
+    os.environ["XLA_FLAGS"] = " ".join(f"--{name}={QUICK_TO_COMPILE[name]}" for name in QUICK_TO_COMPILE if known(name))
+
+
+def known(flag: str) -> bool:
+    """Whether this jaxlib has a flag of XLA: one that it does not know ends the process."""
+    for library in Path(jaxlib.__file__).parent.glob("*.so*"):
+        with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as binary:
+            if binary.find(flag.encode()) >= 0:
+                return True
+    return False
 
 
 MAPS = Path("/proc/self/maps")

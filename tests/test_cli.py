@@ -701,7 +701,14 @@ def one_line(done):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the system has no /dev/full")
-@pytest.mark.parametrize("arguments", [["info"], ["info", "--json"], ["predict"], ["predict", "--json"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["predict", "--json"],
+        *(pytest.param(rare, marks=pytest.mark.slow) for rare in (["info"], ["info", "--json"], ["predict"])),
+    ],
+    ids=" ".join,
+)  # each is a process, which takes seconds to begin
 def test_a_report_that_cannot_be_written_is_an_error(data, model, arguments):
     files = [model, data] if arguments[0] == "predict" else []
     with open("/dev/full", "w") as full:
@@ -709,7 +716,9 @@ def test_a_report_that_cannot_be_written_is_an_error(data, model, arguments):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes and closed descriptors are POSIX's")
-@pytest.mark.parametrize("arguments", [["info"], ["info", "--json"]])
+@pytest.mark.parametrize(
+    "arguments", [["info"], pytest.param(["info", "--json"], marks=pytest.mark.slow)], ids=" ".join
+)
 def test_a_report_without_a_reader_is_an_error(arguments):
     reader, writer = os.pipe()
     os.close(reader)

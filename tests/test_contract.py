@@ -142,6 +142,7 @@ class Case(NamedTuple):
         random: Whether it draws.
         slow: Whether it is a rarer one, or made of others that are in the list: each compiles all anew.
         weights: Whether the default suite tries it with weights, which compile all anew.
+        lanes: Whether the default suite compiles it into a user's `jit` and `vmap`, which take seconds each.
     """
 
     solver: Any
@@ -151,12 +152,15 @@ class Case(NamedTuple):
     random: bool = False
     slow: bool = False
     weights: bool = False
+    lanes: bool = True
 
 
 SOLVERS = {
-    "classic": Case(FrankWolfe(variant="classic", tol=5e-2, max_steps=30_000), "svm", 5e-2, 250, random=True),
-    "away": Case(FrankWolfe(variant="away", tol=1e-3), "svm", 1e-3, 250, random=True),
-    "pairwise": Case(FrankWolfe(variant="pairwise", tol=1e-3), "svm", 1e-3, 250, random=True),
+    "classic": Case(
+        FrankWolfe(variant="classic", tol=5e-2, max_steps=30_000), "svm", 5e-2, 250, random=True, lanes=False
+    ),
+    "away": Case(FrankWolfe(variant="away", tol=1e-3), "svm", 1e-3, 250, random=True, slow=True),
+    "pairwise": Case(FrankWolfe(variant="pairwise", tol=1e-3), "svm", 1e-3, 250, random=True, slow=True),
     "pairs": Case(FrankWolfe(variant="smo", tol=1e-3), "svm", 1e-7, 250, random=True, weights=True),
     "core vectors": Case(CoreVectorMachine(tol=1e-3), "svm", 1e-7, None, random=True, weights=True),
     "newton": Case(Newton(tol=1e-6), "svm", 1e-10, None),
@@ -184,7 +188,7 @@ SOLVERS = {
     "working set": Case(WorkingSet(tol=1e-6, size=16, fresh=8), "hinge, free bias", 1e-8, 25, weights=True),
     "working set, no bias": Case(WorkingSet(tol=1e-6, size=16, fresh=8), "hinge", 1e-8, 25, slow=True),
     "working set of a box": Case(WorkingSet(tol=1e-6, size=16, fresh=8), "box", 1e-8, 25, slow=True),
-    "working set, squared": Case(WorkingSet(tol=1e-6, size=16, fresh=8), "svm", 1e-10, 25, weights=True),
+    "working set, squared": Case(WorkingSet(tol=1e-6, size=16, fresh=8), "svm", 1e-10, 25, weights=True, lanes=False),
     "interior point": Case(InteriorPoint(tol=1e-8), "hinge", 1e-8),
     "sdca": Case(SDCA(tol=1e-4), "hinge", 1e-6, random=True, weights=True),
     "sdca, random": Case(SDCA(order="random", tol=1e-4), "hinge", 1e-6, random=True, slow=True),
@@ -269,7 +273,7 @@ def in_jit(name):
     return solve, traced
 
 
-@every_solver
+@each(SOLVERS, rare=lambda case: case.slow or not case.lanes)
 def test_jit_and_vmap_give_the_answers_of_the_host(name):
     """All drivers take the same steps with the same key, up to rounding, which some amplify."""
     case, keys, values = SOLVERS[name], jax.random.split(jax.random.key(3), 3), jnp.array([0.5, 2.0, 2.0])

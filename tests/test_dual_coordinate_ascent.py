@@ -36,10 +36,10 @@ def test_sdca_raises_the_dual_and_stays_in_the_box(order):
 def test_a_permuted_epoch_visits_everyone_once():
     here, solver = hinge(), SDCA()
     visited = []
-    state = solver.init(here, jax.random.key(1))
+    visits = solver.init(here, jax.random.key(1)).visits
+    following = jax.jit(lambda visits, t: visits.following(t, "permuted"))
     for t in range(2 * N):
-        visits, i = state.visits.following(jnp.asarray(t), "permuted")
-        state = state._replace(visits=visits)
+        visits, i = following(visits, jnp.asarray(t))
         visited.append(int(i))
     assert sorted(visited[:N]) == sorted(visited[N:]) == list(range(N))
     assert visited[:N] != visited[N:]

@@ -378,9 +378,10 @@ def test_begin_certifies_the_start():
     assert float(progress.answer.certificate.dual) <= exact.optimum <= float(progress.answer.certificate.primal)
 
 
-def test_named_hard_cases():
+@pytest.mark.parametrize("thousand", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_named_hard_cases(thousand):
     """Duplicates, imbalance, unscaled features, C = 1e6: certified, or said not to be."""
-    for case in cases.hard_cases():
+    for case in [case for case in cases.hard_cases() if (case.n > 1000) == thousand]:
         problem = jaxsvm.svm_problem(jaxsvm.gram(Precomputed(), case.K), case.y, case.C)
         with np.errstate(all="ignore"):
             fit = jaxsvm.fit(problem, FrankWolfe(tol=1e-3, max_steps=100_000))

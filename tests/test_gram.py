@@ -50,9 +50,15 @@ def make(kernel, storage, sparse=False, dtype=np.float64, x=X):
 # --- values and products
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("storage", STORAGE)
-@pytest.mark.parametrize("name", TRUTH)
+RARER = [(name, "tiled", True) for name in ("polynomial", "laplacian", "sum")]
+"""Each compiles for two seconds."""
+FORMS = [(name, storage, sparse) for name in TRUTH for storage in STORAGE for sparse in (False, True)]
+
+
+@pytest.mark.parametrize(
+    ("name", "storage", "sparse"),
+    [pytest.param(*form, marks=pytest.mark.slow) if form in RARER else form for form in FORMS],
+)
 def test_every_method_against_numpy(name, storage, sparse):
     kernel, truth = TRUTH[name]
     K = truth(X, X)
@@ -299,7 +305,12 @@ def rows_block_and_prediction(operator, x):
 
 @pytest.mark.filterwarnings("ignore::jaxsvm.errors.PrecisionWarning")
 @pytest.mark.parametrize(
-    ("kernel", "sparse"), [*((name, False) for name in HARD_KERNELS), ("rbf", True), ("with a constant", True)]
+    ("kernel", "sparse"),
+    [
+        *((name, False) for name in HARD_KERNELS),
+        ("rbf", True),
+        pytest.param("with a constant", True, marks=pytest.mark.slow),
+    ],
 )
 def test_near_duplicates_keep_their_digits_wherever_they_lie(kernel, sparse):
     """Entries were off by 0.009 at a scale of 1e2 and 0.38 at 1e3, and CSR points were not centred."""
@@ -357,9 +368,10 @@ def test_derivatives_of_near_duplicates(kernel):
         return (gram(kernel, x, tile=tile).rows(jnp.arange(40)) * weights.astype(x.dtype)).sum()
 
     exact = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), (kernel, x - 4096))
-    want = jax.grad(value, argnums=(0, 1))(*exact, None)
+    slopes = jax.jit(jax.grad(value, argnums=(0, 1)), static_argnums=2)
+    want = slopes(*exact, None)
     for tile in (None, 16):
-        got = jax.jit(jax.grad(value, argnums=(0, 1)), static_argnums=2)(kernel, x, tile)
+        got = slopes(kernel, x, tile)
         for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
             np.testing.assert_allclose(a, b, atol=2e-5 * float(jnp.abs(b).max()))
 
@@ -457,9 +469,10 @@ def test_sparse_tiled_derivatives_equal_dense_ones():
     def value(gamma, x, tile):
         return gram(RBF(gamma), x, tile=tile).matvec(jnp.asarray(V)) @ weights
 
-    want = jax.grad(value)(0.4, jnp.asarray(X), None)
-    np.testing.assert_allclose(jax.grad(value)(0.4, points, TILE), want, rtol=1e-10)
-    np.testing.assert_allclose(jax.grad(value)(0.4, points, None), want, rtol=1e-10)
+    slope = jax.jit(jax.grad(value), static_argnums=2)
+    want = slope(0.4, jnp.asarray(X), None)
+    np.testing.assert_allclose(slope(0.4, points, TILE), want, rtol=1e-10)
+    np.testing.assert_allclose(slope(0.4, points, None), want, rtol=1e-10)
 
 
 @pytest.mark.parametrize("columns", [None, 2])

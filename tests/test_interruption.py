@@ -98,7 +98,7 @@ def trials(kind, count, limit):
     return took
 
 
-@pytest.mark.parametrize("kind", ["fit", "chain"])
+@pytest.mark.parametrize("kind", ["fit", pytest.param("chain", marks=pytest.mark.slow)])
 def test_ctrl_c(kind):
     trials(kind, 2, LENIENT)
 

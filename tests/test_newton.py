@@ -236,7 +236,7 @@ def test_refuses(make, message):
 
 
 @pytest.mark.parametrize("method", ["cholesky", "cg", "lbfgs"])
-@pytest.mark.parametrize("bias", ["regularized", "none", "free"])
+@pytest.mark.parametrize("bias", ["regularized", "free", pytest.param("none", marks=pytest.mark.slow)])
 def test_feature_space_equals_kernel_space(method, bias):
     x, y = data()
     weight = np.random.default_rng(0).integers(0, 3, len(y)).astype(float)
@@ -366,7 +366,7 @@ def test_a_line_search_never_goes_from_end_to_end():
     assert t == pytest.approx(1 / 5000, rel=1e-12)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float32, pytest.param(np.float64, marks=pytest.mark.slow)])
 def test_one_sample_of_the_rarer_class_comes_into_a_growing_part(dtype):
     """With a free bias all others have no slack at all before it does: here it comes last."""
     x, y = np.random.default_rng(0).normal(size=(1100, 3)).astype(dtype), -np.ones(1100)

@@ -189,7 +189,9 @@ def test_samples_left_out_come_back(working_sets, monkeypatch):
     judge(path, Cs, kernel_of(here), y, 1e-6)
 
 
-@pytest.mark.parametrize("operator", ["tiled", "low rank", "weighted"])
+@pytest.mark.parametrize(
+    "operator", ["weighted", *(pytest.param(o, marks=pytest.mark.slow) for o in ("tiled", "low rank"))]
+)
 def test_cuts_of_other_operators_and_weights(working_sets, monkeypatch, operator):
     monkeypatch.setattr(coarse_to_fine, "solve_by_lanes", lambda *_: None)
     x, y = data(noise=0.02)
@@ -424,7 +426,17 @@ def test_kernels_without_a_constant_diagonal(kernel, scale):
     judge(path, Cs, kernel_of(here), y, 1e-5)
 
 
-@pytest.mark.parametrize("operator", ["tiled", "nystroem", "fourier", "many features", "precomputed", "mixed"])
+@pytest.mark.parametrize(
+    "operator",
+    [
+        "tiled",
+        "nystroem",
+        "precomputed",
+        "mixed",
+        pytest.param("fourier", marks=pytest.mark.slow),
+        pytest.param("many features", marks=pytest.mark.slow),
+    ],
+)
 def test_every_gram_operator(operator):
     x, y = data()
     here = {

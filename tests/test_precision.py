@@ -127,9 +127,15 @@ def test_a_hinge_fit_goes_as_far_as_its_numbers_allow(C):
     assert judged(gram.K, y, C, fit) <= 1.1e-3
 
 
-@pytest.mark.parametrize("bias", ["free", "regularized"])
 @pytest.mark.parametrize(
-    "solver", [jaxsvm.InteriorPoint(tol=1e-5), jaxsvm.SMO(tol=1e-5)], ids=["interior point", "smo"]
+    ("solver", "bias"),
+    [
+        (jaxsvm.InteriorPoint(tol=1e-5), "free"),
+        (jaxsvm.SMO(tol=1e-5), "regularized"),
+        pytest.param(jaxsvm.InteriorPoint(tol=1e-5), "regularized", marks=pytest.mark.slow),
+        pytest.param(jaxsvm.SMO(tol=1e-5), "free", marks=pytest.mark.slow),
+    ],
+    ids=["interior point", "smo", "interior point, regularized", "smo, free"],
 )
 def test_a_linear_hinge_fit_takes_back_what_rounding_did(solver, bias):
     """Coefficients of 1e4 in float32 are off by 5e-4: d samples that are no support carry the difference."""
