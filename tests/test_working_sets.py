@@ -277,15 +277,15 @@ def test_a_larger_set_goes_on_with_the_rows_and_sums_of_a_smaller_one():
     x, y = points(300)
     problem = hinge_problem(jaxsvm.gram(RBF(gamma=0.5), x), y, 5.0, bias="free")
     small, large = WorkingSet(size=16, fresh=8), WorkingSet(size=32, fresh=8)
-    state = small.init(problem)
+    state, first, step = small.init(problem), jax.jit(small.step), jax.jit(large.step)
     for _ in range(5):
-        state = small.step(problem, state)
+        state = first(problem, state)
     grown = large.init(problem, init=state)
     np.testing.assert_array_equal(grown.a, state.a)
     assert int((np.asarray(grown.members) < problem.n).sum()) == int((np.asarray(state.members) < problem.n).sum())
     K = np.asarray(problem.gram.block(np.arange(problem.n), np.arange(problem.n)))
     for _ in range(40):
-        grown = large.step(problem, grown)
+        grown = step(problem, grown)
         seated = np.asarray(grown.members) < problem.n
         np.testing.assert_allclose(np.asarray(grown.rows)[seated], K[np.asarray(grown.members)[seated]], rtol=1e-5)
     np.testing.assert_allclose(problem.matvec(grown.a), grown.s, rtol=1e-4, atol=1e-4)
