@@ -176,7 +176,7 @@ def test_predictions_round_as_training_does(dtype, offset, held):
 # -----------------------------------------------------------------------------
 
 SAMPLE = (
-    "fw smo", "core vectors", "newton", "smo", "sdca", "interior point", "pegasos", "sbp in batches", "path", "folds",
+    "fw smo", "core vectors", "newton", "smo", "sdca", "interior point", "pegasos", "sbp in batches", "path",
 )  # fmt: skip
 """Solvers of the sample that runs by default: a form each, and some draws of it."""
 DRAWS = 6

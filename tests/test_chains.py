@@ -35,7 +35,7 @@ def widths(monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize("lanes", [3, 50])
+@pytest.mark.parametrize("lanes", [3, pytest.param(50, marks=pytest.mark.slow)])
 def test_lanes_answer_for_every_value(widths, lanes):
     Cs = np.concatenate([GRID[::-1], GRID[:2]])
     found = {}
@@ -71,6 +71,7 @@ def test_lanes_share_the_gram_operator():
     assert all(a is b for a, b in zip(chex_leaves, jax.tree.leaves(problem), strict=True))
 
 
+@pytest.mark.slow
 def test_a_lane_that_stalls_leaves_the_others_alone():
     Cs, y = [1e6, 1.0, 1e3, 10.0, 0.01], data()[1]  # at 1e8 it takes 57,000 steps to stall, at 1e6 5,000
     with pytest.warns(jaxsvm.ConvergenceWarning, match="STALLED"):
@@ -199,7 +200,13 @@ REDUCTIONS = {"near": NearMargin(0.5), "wrong": NearMargin(0.0)}  # safe rules: 
 """A new one is tested by joining."""
 
 
-@pytest.mark.parametrize("make", [jaxsvm.svm_problem, functools.partial(jaxsvm.hinge_problem, bias="free")])
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(jaxsvm.svm_problem, marks=pytest.mark.slow),
+        functools.partial(jaxsvm.hinge_problem, bias="free"),
+    ],
+)
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_a_reduction_costs_nothing_of_the_truth(monkeypatch, make, name):
     """Right or wrong, every answer is certified on the whole problem."""

@@ -734,6 +734,7 @@ def test_a_closed_stdout_is_told_before_the_work(tmp_path):
     assert "stdout is closed" in one_line(process("fit", missing, closed=True))
 
 
+@pytest.mark.slow
 def test_an_encoding_that_lacks_a_character_is_an_error(points, tmp_path):
     x, y = points
     file, out = (

@@ -45,7 +45,8 @@ def _bounds():
 
 
 CASES = [
-    (0, "noisy", False, 1, 0.01), (2, "imbalanced", False, 4, 10.0),
+    (0, "noisy", False, 1, 0.01),
+    pytest.param(2, "imbalanced", False, 4, 10.0, marks=pytest.mark.slow),
     (3, "outliers", True, 4, 0.1),
     pytest.param(4, "noisy", True, 4, 3.0, marks=pytest.mark.slow),
     pytest.param(5, "separable", False, 1, 0.003, marks=pytest.mark.slow),

@@ -633,6 +633,7 @@ def test_linear_kernel_of_low_rank_is_exact():
         assert operator.dtype == dtype
 
 
+@pytest.mark.slow
 def test_more_landmarks_approximate_better():
     x = np.random.default_rng(5).normal(size=(120, 3))
     K = rbf(x, x, 0.2)

@@ -62,7 +62,7 @@ CASES = {
     "linear features": (lambda x: svm(Linear(), 30.0, x=x, rank=D), data()[0]),
     "Nystroem": (lambda gamma: svm(RBF(gamma), rank=10), 0.5),
 }
-OFTEN = ("C", "C, free bias", "weights", "points, tiled", "Gram entries")
+OFTEN = ("C, free bias", "weights", "Gram entries")
 """Tested always; the others with the slow tests: each compiles programs of its own."""
 
 

@@ -120,6 +120,7 @@ def test_conjugate_gradients_agree_with_the_factor(bias, C):
         assert float(fit.certificate.dual) == pytest.approx(float(exact.certificate.dual), rel=1e-7)
 
 
+@pytest.mark.slow
 def test_takes_a_first_order_fit_to_the_floor():
     x, y = data()
     problem = jaxsvm.svm_problem(jaxsvm.gram(RBF(gamma=0.5), x), y, 1e3)
@@ -133,6 +134,7 @@ def test_takes_a_first_order_fit_to_the_floor():
 # --- compiled --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_vmap_over_C_and_over_masks_equals_single_fits():
     x, y = data()
     gram, Cs = jaxsvm.gram(RBF(gamma=0.5), x), jnp.array([0.1, 10.0, 1e4, -1.0])

@@ -432,7 +432,7 @@ def test_kernels_without_a_constant_diagonal(kernel, scale):
         "tiled",
         "nystroem",
         "precomputed",
-        "mixed",
+        pytest.param("mixed", marks=pytest.mark.slow),
         pytest.param("fourier", marks=pytest.mark.slow),
         pytest.param("many features", marks=pytest.mark.slow),
     ],
