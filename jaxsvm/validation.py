@@ -34,7 +34,7 @@ def require_usable(solver: Any) -> None:
     Raises:
         InputError: Naming the field, what was found and what is needed.
     """
-    if isinstance(solver, type) or not dataclasses.is_dataclass(solver):
+    if isinstance(solver, type) or not (dataclasses.is_dataclass(solver) or hasattr(solver, "step")):
         shown = solver.__name__ if isinstance(solver, type) else repr(solver)
         raise InputError(f"solver is {shown}: a solver's configuration is needed, such as `jaxsvm.SMO(tol=1e-4)`.")
     for name, require in RULES.items():
