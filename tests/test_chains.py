@@ -73,7 +73,7 @@ def test_lanes_share_the_gram_operator():
 
 @pytest.mark.slow
 def test_a_lane_that_stalls_leaves_the_others_alone():
-    Cs, y = [1e6, 1.0, 1e3, 10.0, 0.01], data()[1]  # at 1e8 it takes 57,000 steps to stall, at 1e6 5,000
+    Cs, y = [1e8, 1.0, 1e3, 10.0, 0.01], data()[1]
     with pytest.warns(jaxsvm.ConvergenceWarning, match="STALLED"):
         path = jaxsvm.solve_path(jaxsvm.svm_problem(gram("float32"), y), Cs, tol=1e-4, lanes=3)
     assert list(path.status.name) == ["STALLED"] + ["CONVERGED"] * 4
@@ -135,6 +135,14 @@ def test_one_class_against_the_rest(options):
     for y, one in zip(signs, path, strict=True):
         judge(one, Cs, kernel_of(gram()), y, 1e-5)
     jaxsvm.check(path)
+
+
+@pytest.mark.parametrize("make", [jaxsvm.svm_problem, jaxsvm.hinge_problem])
+def test_a_traced_path_of_concrete_problems_has_their_samples(make):
+    """They are padded to a size class on the way, which nobody is to see."""
+    problem = make(gram(), data()[1])
+    fits = jax.eval_shape(lambda Cs: jaxsvm.solve_path(problem, Cs).fits, jnp.ones(2))
+    assert fits.alpha.shape == fits.margins.shape == fits.dual_coef.shape == (2, N)
 
 
 @pytest.mark.slow

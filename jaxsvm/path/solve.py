@@ -155,7 +155,8 @@ def solve_path(
     else:
         solvers = [exact_solver(problem, tol) if solver is None else solver for problem in problems]
         pairs = zip(ready_together(problems, solvers), solvers, strict=True)
-        fits = [chains_traced(problem, one, jnp.asarray(Cs, problem.dtype), key, lanes or 1) for problem, one in pairs]
+        values, n = jnp.asarray(Cs, problems[0].dtype), problems[0].n
+        fits = [trimmed(chains_traced(here, one, values, key, lanes or 1), n) for here, one in pairs]
     together = _stacked(fits) if several else fits[0]
     return Path(Cs=jnp.asarray(Cs, together.alpha.dtype), fits=together)
 
