@@ -10,7 +10,7 @@ import dataclasses
 import time
 import warnings
 from collections.abc import Callable
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import jax
@@ -201,7 +201,7 @@ def drive(
     """
     require_usable(solver)
     require_seconds(max_seconds)
-    started, n, before, best, may_leave = time.monotonic(), problem.n, Counters.zero(), None, not provisional
+    started, n, spent, best, may_leave = time.monotonic(), problem.n, [], None, not provisional
     state = None  # what another solver goes on from
     with watching(stop) as stop:
         told = None if callback is None else lambda fitted: callback(trimmed(fitted, n))
@@ -211,12 +211,13 @@ def drive(
             start = start_of(init, n, here.n) if state is None else state
             leaves = (may_change, may_leave and hasattr(problem, "restrict"))
             progress = _driven(here, solver, key, start, init, left, told, stop, provisional, leaves)
-            fitted = trimmed(_with_credit(finish(progress), progress), n)
+            fitted = finish(progress) if provisional else _with_credit(finish(progress), progress)
+            fitted = trimmed(fitted, n)
             best = fitted if best is None else better_of(best, fitted)
-            before = before.plus(fitted.counters)
+            spent.append(fitted.counters)
             if leaves[1] and int(progress.status) == Status.RUNNING and solver.left(here, progress.state) is not None:
                 init, may_leave = _of_fewer(here, solver, key, progress, stop), False
-                before = before.plus(init.counters)
+                spent.append(init.counters)
                 init, solver = np.asarray(init.alpha)[:n], solver.whole
                 continue
             following = _following(here, solver, progress) if may_change and not stop.seen else None
@@ -224,7 +225,7 @@ def drive(
                 break
             state = progress.state if takes_state(here, solver, following) else None
             init, solver = np.asarray(solver.dual_point(here, progress.state)[0])[:n], following
-        fitted = dataclasses.replace(best, counters=before)
+        fitted = dataclasses.replace(best, counters=reduce(Counters.plus, spent))
         if warn:
             warn_unless_converged(fitted, solver)
     return fitted

@@ -13,7 +13,6 @@ from jaxtyping import Array, Float
 from jaxsvm.gram.signed import SignedGram
 from jaxsvm.interruption import Interruption
 from jaxsvm.loop import drive
-from jaxsvm.padding import on_device
 from jaxsvm.path.block_newton import BlockNewton
 from jaxsvm.path.grid import (
     RESERVE,
@@ -95,7 +94,7 @@ def _solve_anchors(
     solved = sorted(place for place in grid.points if place < left[0])
     chain = [*solved[-1:], *left]
     whole, fill = grid.problems[0], _with_settings(_fill)
-    working_set = WorkingSet(np.arange(whole.n), whole.gram)
+    working_set = WorkingSet.of(np.arange(whole.n), whole.gram)
     for place in (chain[index] for index in anchors(grid.logs[chain])):
         if stop.seen:
             return jobs
@@ -154,7 +153,6 @@ def _fill(
     steps.
     """
     points = dict(ends)
-    samples = on_device(np.asarray(working_set.samples, np.int32))
     for level in middles([0, len(places) - 1]):
         tasks = [(places[middle], places[a], places[b]) for middle, a, b in level]
         for first in range(0, len(tasks), solver.lanes):
@@ -162,7 +160,7 @@ def _fill(
                 return points
             group = tasks[first : first + solver.lanes]
             means = [_between(grid, points, *task) for task in group]
-            gaps = _gaps_on_working_set(grid, [task[0] for task in group], means, samples, working_set, solver)
+            gaps = _gaps_on_working_set(grid, [task[0] for task in group], means, working_set, solver)
             for (place, _, _), mean, gap in zip(group, means, gaps, strict=True):
                 good = gap <= RESERVE_OF_MEANS * solver.tol
                 point = mean if good else _solved(grid, place, mean[:2], working_set, solver, key, stop)
@@ -179,14 +177,14 @@ def _between(grid: Grid, points: dict[int, Point], place: int, left: int, right:
 
 
 def _gaps_on_working_set(
-    grid: Grid, places: list[int], points: list[Point], samples: Array, working_set: WorkingSet, solver: BlockNewton
+    grid: Grid, places: list[int], points: list[Point], working_set: WorkingSet, solver: BlockNewton
 ) -> np.ndarray:
     """Relative gaps of points on the working set, `lanes` of them to a product."""
     fill = [0] * (solver.lanes - len(points)) + list(range(len(points)))  # one compiled width for all
     problems = [grid.problems[places[lane]] for lane in fill]
     gaps = _assess_points(
-        problems[0].restrict(samples, gram=working_set.gram),
-        samples,
+        problems[0].restrict(working_set.places, gram=working_set.gram),
+        working_set.places,
         [problem.y for problem in problems],
         [problem.ridge for problem in problems],
         [points[lane].x for lane in fill],
@@ -217,7 +215,7 @@ def _solved(
         fit = drive(whole, pairs, key, warn=False, stop=stop, provisional=True)
         x, f = _in_primal_scale(fit.alpha, fit.R), fit.margins
     else:
-        samples = on_device(np.asarray(working_set.samples, np.int32))
+        samples = working_set.places
         part = whole if len(working_set.samples) == whole.n else whole.restrict(samples, gram=working_set.gram)
         point, margins, R = _on_working_set(*start, samples)
         here = Start(point, margins, R, part)

@@ -4,9 +4,11 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Int
 
 from jaxsvm.gram.build import MEMORY
 from jaxsvm.gram.dense import part_of, values_between
+from jaxsvm.padding import on_device
 from jaxsvm.path.grid import Grid, Point
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 
@@ -21,10 +23,16 @@ SMALLEST = 1024
 
 
 class WorkingSet(NamedTuple):
-    """Samples that can be support, and their Gram operator."""
+    """Samples that can be support, on the host and where JAX has them, and their Gram operator."""
 
     samples: np.ndarray
+    places: Int[Array, " m"]
     gram: Any
+
+    @staticmethod
+    def of(samples: np.ndarray, gram: Any) -> "WorkingSet":
+        """The working set of some samples, their Gram operator at hand."""
+        return WorkingSet(samples, on_device(np.asarray(samples, np.int32)), gram)
 
 
 def support_outside(whole: SquaredHingeProblem, point: Point, working_set: WorkingSet) -> bool:
@@ -57,7 +65,7 @@ def exchanged(grid: Grid, point: Point, working_set: WorkingSet) -> WorkingSet:
     whole = grid.problems[0]
     kept = _kept(whole, point, 0.0)
     size = max(len(working_set.samples), min(size for size in sizes(whole.n) if size >= kept))
-    return WorkingSet(np.arange(whole.n), whole.gram) if size == whole.n else _working_set_around(whole, point, size)
+    return WorkingSet.of(np.arange(whole.n), whole.gram) if size == whole.n else _working_set_around(whole, point, size)
 
 
 def _kept(whole: SquaredHingeProblem, point: Point, margin: float) -> int:
@@ -71,5 +79,5 @@ def _working_set_around(whole: SquaredHingeProblem, point: Point, size: int) -> 
     margins = np.where(np.asarray(point.x) > 0, -np.inf, np.asarray(point.f))
     order = np.argsort(np.where(np.asarray(whole.ridge) > 0, margins, np.inf), kind="stable")
     samples = np.sort(order[:size])
-    K = values_between(whole.gram, jnp.asarray(samples, jnp.int32))
-    return WorkingSet(samples, part_of(whole.gram, K))
+    found = WorkingSet.of(samples, None)
+    return found._replace(gram=part_of(whole.gram, values_between(whole.gram, found.places)))

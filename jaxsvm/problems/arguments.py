@@ -78,12 +78,21 @@ def require_both_classes(signs: Any, weight: Any) -> None:
 
 
 def positive_scalar(name: str, value: Any, dtype: Any) -> Float[Array, ""]:
-    """One positive finite number; anything else is refused."""
+    """One positive finite number as an array; anything else is refused."""
+    require_positive(name, value)
+    return jnp.asarray(value, dtype)
+
+
+def require_positive(name: str, value: Any) -> None:
+    """Refuse anything but one positive finite number; a traced one passes.
+
+    Raises:
+        InputError: Naming it.
+    """
     if np.shape(value) != ():
         raise InputError(f"{name} has shape {np.shape(value)}: one number is needed (use `solve_path` for many).")
     if is_concrete(value) and not (np.isfinite(float(value)) and float(value) > 0):
         raise InputError(f"{name} is {float(value)}: a positive finite number is needed.")
-    return jnp.asarray(value, dtype)
 
 
 def checked_weights(sample_weight: Any, n: int, dtype: Any) -> tuple[Array | None, Array | None, Array]:

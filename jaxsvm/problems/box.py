@@ -32,6 +32,7 @@ from jaxsvm.problems.arguments import (
     checked_weights,
     labelled,
     positive_scalar,
+    require_positive,
     two_classes,
     vector_dtype,
 )
@@ -133,11 +134,11 @@ class BoxProblem:
         Raises:
             InputError: On a concrete C that is none; under tracing the fit's status is INFEASIBLE instead.
         """
-        penalty = positive_scalar("C", C, self.dtype)
+        require_positive("C", C)
         if is_concrete(self.upper, self.C):
             require_costs(C, np.asarray(self.upper, np.float64) / float(self.C), self.dtype)
-        here = padded(self)
-        upper, feasible = shortened(_rescaled(here, penalty), self.n, here.n)
+        here, new = padded(self), np.asarray(C, self.dtype) if is_concrete(C) else C
+        penalty, upper, feasible = shortened(_rescaled(here, new), self.n, here.n)
         return dataclasses.replace(self, C=penalty, upper=upper, feasible=feasible)
 
     def weighted(self, sample_weight: Any) -> "BoxProblem":
@@ -514,10 +515,11 @@ def _diagonal(gram: Any, upper: Array, offset: Any) -> Array:
 
 
 @jax.jit
-def _rescaled(problem: BoxProblem, C: Array) -> tuple[Array, Array]:
+def _rescaled(problem: BoxProblem, C: Any) -> tuple[Array, Array, Array]:
+    C = jnp.asarray(C, problem.dtype)
     upper = problem.upper * (C / problem.C)
     usable = problem.feasible & (C > 0) & costs_hold(upper, problem.upper > 0)
-    return upper, usable & _reachable(problem.c, problem.e, upper)
+    return C, upper, usable & _reachable(problem.c, problem.e, upper)
 
 
 @jax.jit

@@ -36,6 +36,7 @@ from jaxsvm.problems.arguments import (
     labelled,
     positive_scalar,
     require_both_classes,
+    require_positive,
     two_classes,
     vector_dtype,
 )
@@ -128,10 +129,10 @@ class SquaredHingeProblem:
         Raises:
             InputError: On a concrete C that is no penalty; under tracing the fit's status is INFEASIBLE instead.
         """
-        penalty = positive_scalar("C", C, self.dtype)
+        require_positive("C", C)
         require_costs(C, self.weights(), self.dtype)
-        here = padded(self)
-        ridge, diagonal, feasible = shortened(_rescaled(here, penalty), self.n, here.n)
+        here, new = padded(self), np.asarray(C, self.dtype) if is_concrete(C) else C
+        penalty, ridge, diagonal, feasible = shortened(_rescaled(here, new), self.n, here.n)
         return dataclasses.replace(self, C=penalty, ridge=ridge, diagonal=diagonal, feasible=feasible)
 
     def weighted(self, sample_weight: Any) -> "SquaredHingeProblem":
@@ -480,11 +481,12 @@ def _diagonal(gram: Any, ridge: Array, offset: Any) -> Array:
 
 
 @jax.jit
-def _rescaled(problem: SquaredHingeProblem, C: Array) -> tuple[Array, Array, Array]:
-    """Ridge, diagonal and feasibility at another C; the diagonal from the kernel's, which a large ridge swallows."""
+def _rescaled(problem: SquaredHingeProblem, C: Any) -> tuple[Array, Array, Array, Array]:
+    """C, ridge, diagonal and feasibility at another C; the diagonal from the kernel's, which a large ridge swallows."""
+    C = jnp.asarray(C, problem.dtype)
     ridge = problem.ridge * (problem.C / C)
     usable = problem.feasible & (C > 0) & costs_hold(ridge, problem.ridge > 0)  # its reciprocals have the same range
-    return ridge, problem.signed.diag() + ridge, usable
+    return C, ridge, problem.signed.diag() + ridge, usable
 
 
 @jax.jit
