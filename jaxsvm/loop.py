@@ -254,6 +254,39 @@ def _following(problem: Any, solver: Any, progress: Progress) -> Any:
     return second_choice(problem, solver, progress.state, ended=status != Status.RUNNING)
 
 
+def _first_calls(problem: Any, solver: Any, key: Array, start: Any, provisional: bool) -> list[tuple[Any, ...]]:
+    """The programs that every fit needs after its start, by the shapes of their arguments."""
+    progress = jax.eval_shape(_begin, problem, solver, key, start)
+    at_cap = solver.check_every > int(solver.max_steps)
+    return [
+        _call_of(_certify, _certify_in_place, problem, solver, progress, provisional, False),
+        _call_of(_burst, _burst_in_place, problem, solver, progress, 1, at_cap),
+    ]
+
+
+def _certified(problem: Any, solver: Any, progress: Progress, provisional: bool) -> Progress:
+    """Progress with the certificate of where it stands."""
+    # As `stuck`, on the host: single operations of JAX are compiled one by one.
+    is_stuck = int(progress.stale) > 0 or int(steps_taken(progress)) >= int(solver.max_steps)
+    corrects = problem.corrects and jnp.finfo(problem.dtype).bits < 64  # rounding is no floor of float64
+    more = (provisional, corrects and is_stuck)
+    certify, *rest = _call_of(_certify, _certify_in_place, problem, solver, progress, *more)
+    return certify(*rest)
+
+
+def _next_burst(chunks: int, used: int, took: float) -> int:
+    """Chunks of the next burst, for it to take about `BURST_SECONDS`.
+
+    Args:
+        chunks: Those of the last one.
+        used: How many of them it took: one that ended early says nothing of a longer one.
+        took: Its seconds.
+    """
+    if took < BURST_SECONDS / 2:
+        return min(2 * chunks, 2 * max(used, 1))
+    return max(chunks // 2, 1) if took > 2 * BURST_SECONDS else chunks
+
+
 def _driven(
     problem: Any,
     solver: Any,
@@ -271,30 +304,14 @@ def _driven(
     (That is another solver, or the same on fewer samples: `leaves` says which of these may be.)
     """
     started, chunks, told, begun = time.monotonic(), 1, False, False
-
-    def next_calls() -> list[tuple[Any, ...]]:
-        progress = jax.eval_shape(_begin, problem, solver, key, start)
-        at_cap = solver.check_every > int(solver.max_steps)
-        return [
-            _call_of(_certify, _certify_in_place, problem, solver, progress, provisional, False),
-            _call_of(_burst, _burst_in_place, problem, solver, progress, 1, at_cap),
-        ]
-
-    wait = compiled_ahead(next_calls, problem, solver, key, start, provisional)
+    given = (problem, solver, key, start, provisional)
+    wait = compiled_ahead(lambda: _first_calls(*given), *given)
     progress = _credited(problem, solver, _begin(problem, solver, key, start), init)
     wait()
     running = int(progress.status) == Status.RUNNING and not stop.seen
 
     def late() -> bool:
         return max_seconds is not None and time.monotonic() - started > max_seconds
-
-    def certified(progress: Progress) -> Progress:
-        # As `stuck`, on the host: single operations of JAX are compiled one by one.
-        is_stuck = int(progress.stale) > 0 or int(steps_taken(progress)) >= int(solver.max_steps)
-        corrects = problem.corrects and jnp.finfo(problem.dtype).bits < 64  # rounding is no floor of float64
-        more = (provisional, corrects and is_stuck)
-        certify, *rest = _call_of(_certify, _certify_in_place, problem, solver, progress, *more)
-        return certify(*rest)
 
     while running:
         try:
@@ -308,7 +325,7 @@ def _driven(
                 polished = polish_in_pieces(problem, solver, progress, lambda: stop.seen or late())
                 time_to, progress = polished is not None, polished or progress
             if time_to:
-                progress = certified(progress)
+                progress = _certified(problem, solver, progress, provisional)
             jax.block_until_ready(progress)
             took = time.monotonic() - before
             running = int(progress.status) == Status.RUNNING
@@ -318,11 +335,9 @@ def _driven(
                 return progress
             if callback is not None:
                 told = callback(_with_credit(finish(progress), progress)) is True
-            elif took < BURST_SECONDS / 2:  # with a callback every burst is one chunk
+            else:  # with a callback every burst is one chunk
                 used = (int(progress.state.counters.steps) - steps) // solver.check_every
-                chunks = min(2 * chunks, 2 * max(used, 1))  # a burst that ended early says nothing of a longer one
-            elif took > 2 * BURST_SECONDS:
-                chunks = max(chunks // 2, 1)
+                chunks = _next_burst(chunks, used, took)
         except KeyboardInterrupt:  # of a callback, or a handler of the user's own
             stop.note()
         running = int(progress.status) == Status.RUNNING and not (told or stop.seen or late())
@@ -330,7 +345,7 @@ def _driven(
         return progress
     gone = any(leaf.is_deleted() for leaf in jax.tree.leaves(progress.state))  # a handler's exception, in between
     if begun and not gone:  # else even that is not compiled, perhaps: the start point has its certificate
-        progress = certified(progress)
+        progress = _certified(problem, solver, progress, provisional)
     interrupted = jnp.asarray(np.int32(Status.INTERRUPTED))
     return progress._replace(status=interrupted) if int(progress.status) == Status.RUNNING else progress
 

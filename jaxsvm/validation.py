@@ -4,6 +4,7 @@ Fits, chains, lanes and what calls them go through `require_usable`; traced valu
 """
 
 import dataclasses
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any
@@ -106,6 +107,30 @@ def require_whole(name: str, value: Any, least: int) -> None:
     whole = type(value) is int or np.ndim(value) == 0 and np.asarray(value).dtype.kind in "iu"
     if not (whole and least <= int(value) <= LARGEST):
         raise InputError(f"{name} is {_shown(value)}: an integer from {least} to {LARGEST} is needed.")
+
+
+def require_function(name: str, value: Any, arguments: tuple[str, ...], what: str) -> None:
+    """Refuse what cannot be called with these arguments, a class included.
+
+    Args:
+        name: The argument that holds it.
+        value: It.
+        arguments: What it will be called with, in words.
+        what: What is needed, in words.
+
+    Raises:
+        InputError: Naming it.
+    """
+    takes = callable(value) and not isinstance(value, type)
+    if takes:
+        try:
+            inspect.signature(value).bind(*arguments)
+        except TypeError:
+            takes = False
+        except ValueError:  # no signature to look at
+            pass
+    if not takes:
+        raise InputError(f"{name} is {value!r}: {what} is needed, called with ({', '.join(arguments)}).")
 
 
 def require_seconds(max_seconds: Any) -> None:

@@ -29,7 +29,7 @@ from jaxsvm.screening.reduction import Safe
 from jaxsvm.screening.reference import require_screenable
 from jaxsvm.solvers.choice import exact_solver
 from jaxsvm.solvers.sequential_minimal_optimization import SMO
-from jaxsvm.validation import require_problem, require_seconds, require_usable, require_whole
+from jaxsvm.validation import require_function, require_problem, require_seconds, require_usable, require_whole
 
 
 @jax.tree_util.register_dataclass
@@ -264,13 +264,14 @@ def _check(
     require_seconds(max_seconds)
     if lanes is not None:
         require_whole("lanes", lanes, 1)
-    if reduction is not None and (isinstance(reduction, type) or not callable(reduction)):
-        raise InputError(f"reduction is {reduction!r}: a reduction is needed, such as `NearMargin()`.")
+    if reduction is not None:
+        told = ("old problem", "fit", "new problem")
+        require_function("reduction", reduction, told, "a reduction, such as `NearMargin()`,")
     if reduction is not None and lanes not in (None, 1):
         raise InputError("reduction needs one chain: lanes have fixed shapes; leave `lanes` None.")
     if screen is not None and screen != "auto":
-        if not callable(screen) or isinstance(screen, Safe):
-            raise InputError(f'screen is {screen!r}: a rule of `jaxsvm.screening`, "auto" or None is needed.')
+        told = ("problem", "reference fit")
+        require_function("screen", screen, told, 'a rule of `jaxsvm.screening`, "auto" or None')
         if reduction is not None or lanes not in (None, 1):
             raise InputError("screen needs one chain, and no other reduction: leave `lanes` and `reduction` None.")
         for problem in problems:
