@@ -20,8 +20,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxsvm.coresets.construction import ETA, FEW, Plan, choose, draw, propose
+from jaxsvm.coresets.calibration import totals_of
+from jaxsvm.coresets.construction import ETA, FEW, FEWEST, TOTALS, Plan, choose, draw, propose
 from jaxsvm.coresets.pilot import solve
+from jaxsvm.coresets.recombination import recombined
 from jaxsvm.coresets.sampling import independent
 
 jax.config.update("jax_enable_x64", True)
@@ -79,11 +81,19 @@ def methods(x, y, k, variants, wanted):
     n, u = len(y), jnp.ones(len(y))
     points = jnp.asarray(x), jnp.asarray(y)
 
+    def recombination(key, found, m):
+        A = np.asarray(totals_of(points[0] - found.origin, points[1], found.h, found.share))
+        rows, weight = recombined(np.ones(n), A, m, np.random.default_rng(np.asarray(jax.random.key_data(key))))
+        short = (0, m - len(rows))  # one shape for all draws
+        return np.pad(rows, short, constant_values=n), np.pad(weight, short)
+
     def ours(sampler="mixture", **options):
         plan = Plan(0, counts=(k,), tol=1e-3, sampler=sampler, **options)
 
         def draw_of(found, key, m):
-            if sampler == "mixture" and m < FEW * x.shape[1]:  # as `coreset` does
+            if sampler == "mixture" and x.shape[1] + TOTALS <= m < FEWEST * x.shape[1]:  # as `coreset` does
+                return recombination(key, found, m)
+            if sampler == "mixture" and m < FEW * x.shape[1]:
                 return _choose(key, found, *points, u, 1.0, plan._replace(m=m))[:2]
             return _draw(key, found, *points, u, plan._replace(m=m))[:2]
 

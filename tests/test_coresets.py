@@ -13,6 +13,7 @@ from jaxsvm.coresets.construction import solution
 from jaxsvm.coresets.partition import cells, draw, partition
 from jaxsvm.coresets.pilot import solve
 from jaxsvm.coresets.queries import hinges, objectives
+from jaxsvm.coresets.recombination import recombined
 from jaxsvm.coresets.sampling import inclusion, independent, systematic
 from jaxsvm.coresets.sensitivity import gammas, total_bound
 from jaxsvm.errors import InputError
@@ -363,7 +364,7 @@ def test_mixture_is_at_most_half_of_uniform_in_error():
 @pytest.mark.slow
 def test_few_points_a_feature_are_chosen_by_their_machine():
     rng = np.random.default_rng(6)
-    n, m, d = 1000, 30, 20
+    n, m, d = 1000, 120, 20
     y = np.where(rng.random(n) < 0.1, 1.0, -1.0)
     x = (rng.random((n, d)) < 0.1) * 3.0 + 0.3 * y[:, None]
     ours, uniform, one = [], [], []
@@ -376,6 +377,42 @@ def test_few_points_a_feature_are_chosen_by_their_machine():
         small = coresets.coreset(x, y, 1.0, m, seed, clusters=4, sampler="systematic")  # one draw, as it comes
         one.append(objective(x, y, np.ones(n), 1.0, *small.solution()))
     assert np.mean(ours) < min(np.mean(uniform), np.mean(one)), (np.mean(ours), np.mean(uniform), np.mean(one))
+
+
+@pytest.mark.parametrize("m", [6, 20, 150])
+def test_recombined_points_have_the_totals_of_all(m):
+    rng = np.random.default_rng(m)
+    u, A = rng.uniform(0, 3, 200) * (rng.random(200) < 0.8), rng.normal(size=(200, 6)) * 10.0 ** np.arange(6)
+    rows, weight = recombined(u, A, m, np.random.default_rng(1))
+    assert len(rows) <= m and len(set(rows.tolist())) == len(rows) and (weight > 0).all() and (u[rows] > 0).all()
+    np.testing.assert_allclose(weight @ A[rows], u @ A, atol=1e-9 * np.abs(u @ A).max())
+    again = recombined(u, A, m, np.random.default_rng(1))
+    np.testing.assert_array_equal(rows, again[0])
+    np.testing.assert_array_equal(weight, again[1])
+
+
+def test_recombination_takes_duplicates_totals_that_say_nothing_and_what_is_few():
+    A = np.ones((50, 3)) * [1.0, 0.0, 2.0]
+    rows, weight = recombined(np.ones(50), A, 4, np.random.default_rng(0))
+    assert len(rows) <= 4 and abs(weight.sum() - 50) < 1e-9
+    rows, weight = recombined(np.asarray([2.0, 0.0, 1.0]), A[:3], 3, np.random.default_rng(0))
+    np.testing.assert_array_equal(rows, [0, 2])
+    np.testing.assert_array_equal(weight, [2, 1])
+
+
+@pytest.mark.parametrize("m", [14, 24, 49])
+def test_fewer_than_five_points_a_feature_remember_the_solution(m):
+    rng = np.random.default_rng(6)
+    n, d = 600, 10
+    y = np.where(rng.random(n) < 0.2, 1.0, -1.0)
+    x = (rng.random((n, d)) < 0.2) * 3.0 + 0.3 * y[:, None] + 5.0
+    best = objective(x, y, np.ones(n), 1.0, *solution(x, y, 1.0))
+    for seed in range(2):
+        small = coresets.coreset(x, y, 1.0, m, seed, clusters=4)
+        assert len(small) <= m and np.isinf(small.info["change"])
+        assert objective(x, y, np.ones(n), 1.0, *small.solution()) < 1.01 * best
+        np.testing.assert_allclose(small.weight[small.y > 0].sum(), (y > 0).sum(), rtol=1e-9)
+        np.testing.assert_array_equal(small.x, x[small.info["index"]])
 
 
 def test_calibrated_weights_meet_totals_and_stay_near():

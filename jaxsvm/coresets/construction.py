@@ -14,8 +14,10 @@ Points are drawn by bounds on their sensitivities and weighted by the inverse of
                    (`calibration.py`): a small part of the error, a bias of the order 1 / m.
 
 So few points that they are separable say little about what was not drawn, and a machine that is trained on hard ones
-fails on easy ones. Where there are fewer than `FEW` points a feature, `coreset` draws by q and by mixtures of q with
-the uniform distribution (`SPREADS`), trains on each and keeps the draw whose machine has the least F on all the data.
+fails on easy ones. With fewer than `FEW` points a feature `coreset` draws by q and by mixtures of q with the uniform
+distribution (`SPREADS`), trains on each and keeps the draw whose machine has the least F on all the data. With fewer
+than `FEWEST`, but no fewer than totals to calibrate to, no draw is any good: it takes points that have these totals
+exactly (`recombination.py`), whose machine is the pilot's, and of which no epsilon is known.
 
 Source: Tukan, Baykal, Feldman and Rus 2020, Algorithm 1; what is corrected: docs/mathematics.md, "Coresets".
 """
@@ -33,6 +35,7 @@ from jaxsvm.coresets.calibration import calibrated, largest_change, totals_of
 from jaxsvm.coresets.data import as_data, centred
 from jaxsvm.coresets.pilot import Pilot, solve
 from jaxsvm.coresets.queries import LOOSE, hinges, objectives, pool, pulls, scores
+from jaxsvm.coresets.recombination import recombined
 from jaxsvm.coresets.sampling import inclusion, independent, systematic
 from jaxsvm.coresets.sensitivity import BOUNDS, REGULARISERS, cluster_counts, require_choice, smallest
 from jaxsvm.errors import InputError
@@ -51,6 +54,10 @@ PULL = 0.15
 """The share of the pilot's support in it."""
 FEW = 10
 """Points a feature below which several draws are made, of which one is kept."""
+FEWEST = 5
+"""Points a feature below which none is."""
+TOTALS = 4
+"""Totals that weights are calibrated to, beside one a feature."""
 SPREADS = (0.0, 0.5, 0.9, 0.99)
 """The share of the uniform distribution in each of these draws."""
 
@@ -111,7 +118,8 @@ class Coreset:
             smaller one), `total` (the sum of the sensitivity bounds), `opt` (a lower bound of the optimum), `gap`,
             `cells`, `share` (of the regulariser: 1 but for parts), `regulariser`, `sampler`, `bound`, `n`, `U`
             (points and weight that it stands for), `index` (rows of the points, where they came from one array),
-            `change` (the largest relative change of a weight by calibration).
+            `change` (the largest relative change of a weight by calibration; infinite where points were not drawn, but
+            made to have the totals of all, and an epsilon is not known).
     """
 
     x: np.ndarray
@@ -178,10 +186,13 @@ def coreset(
     require_positive("C", C)
     points = x if hasattr(x, "dtype") and np.dtype(x.dtype).kind == "f" else np.float64
     x, y, u = as_data(x, y, sample_weight)
-    plan = plan._replace(choose=sampler == "mixture" and m < FEW * x.shape[1])
+    few = sampler == "mixture" and m < FEW * x.shape[1]
     with jax.enable_x64(True):
         key = as_key(key)
-        drawn = jax.device_get(_construct(key, x, y, u, float(C), plan))
+        if sampler == "mixture" and x.shape[1] + TOTALS <= m < FEWEST * x.shape[1]:
+            drawn = _recombined(key, x, y, u, float(C), plan)
+        else:
+            drawn = jax.device_get(_construct(key, x, y, u, float(C), plan._replace(choose=few)))
     info = {"n": len(y), "C_data": float(C), "regulariser": regulariser, "sampler": sampler, "bound": bound}
     dtype = points if points is np.float64 else points.dtype
     return _packed(drawn, x, y, u, dtype, info)
@@ -323,7 +334,18 @@ def choose(
     return index, weight, change
 
 
+def _recombined(key: Array, x: np.ndarray, y: np.ndarray, u: np.ndarray, C: float, plan: Plan) -> Drawn:
+    """Points with the totals of all, on the host."""
+    keys = jax.random.split(key, 2)
+    found = jax.device_get(_propose(keys[0], x, y, u, C, plan))
+    A = np.asarray(totals_of(jnp.asarray(x - found.origin), jnp.asarray(y), found.h, found.share))
+    rows, weight = recombined(u, A, plan.m, np.random.default_rng(np.asarray(jax.random.key_data(keys[1]))))
+    drawn: tuple[Any, Any, Any] = rows, weight, np.inf
+    return Drawn(*drawn, found.total, found.cells, found.pilot.primal, found.pilot.dual)
+
+
 _construct = jax.jit(construct, static_argnames="plan")
+_propose = jax.jit(propose, static_argnames="plan")
 
 
 def _packed(drawn: Drawn, x: np.ndarray, y: np.ndarray, u: np.ndarray, dtype: Any, info: dict[str, Any]) -> Coreset:

@@ -1,0 +1,72 @@
+"""Few points with the very totals of all: Caratheodory's theorem, by groups.
+
+A sum `sum_i u_i A_i` of points with p variables is also one of p of these points, with other weights: while there are
+more, a combination of them vanishes, and moving the weights along it takes one of them to 0 and leaves the sum. So
+many points are taken by groups: the sums of 2 (p + 1) groups are points too, and half of them do.
+
+Here the variables are those that weights are calibrated to (`calibration.py`), the pilot's dual vector among them:
+where its total is kept, the pilot is optimal on the few points too. That is what is left to do where points are too few
+to be drawn, fewer than ten a feature: what they remember is the solution. The weights of a draw are near those of all
+the data at every `(w, b)`; these are not, and have no epsilon.
+
+Source: Maalouf, Jubran and Feldman 2019, Algorithm 2 ("Fast and accurate least-mean-squares solvers"); Litterer and
+Lyons 2012. On the host, by NumPy: it is done once a coreset, and its shapes depend on the data.
+"""
+
+import numpy as np
+from jaxtyping import Float, Int
+
+GROUPS = 2
+"""Groups a variable: of twice as many as are kept, half are left in each round."""
+
+
+def recombined(
+    u: Float[np.ndarray, " n"], A: Float[np.ndarray, "n p"], m: int, seed: np.random.Generator
+) -> tuple[Int[np.ndarray, " k"], Float[np.ndarray, " k"]]:
+    """At most m of the points, m >= p, and weights with which their totals are those of all.
+
+    Args:
+        u: Weights, `(n,)`, not negative.
+        A: Variables of each point.
+        m: How many points may be left.
+        seed: Which groups are made.
+
+    Returns:
+        Rows, and their weights, positive.
+    """
+    rows = np.flatnonzero(u > 0)
+    v = u[rows]
+    spread = np.sqrt(v @ A[rows] ** 2)
+    A = A / np.where(spread > 0, spread, 1)
+    while len(rows) > m:
+        groups = np.array_split(seed.permutation(len(rows)), min(len(rows), GROUPS * (A.shape[1] + 1)))
+        sums = np.stack([v[group] @ A[rows[group]] for group in groups])
+        factors = _fewer(sums, np.asarray([len(group) for group in groups]), m)
+        left = np.concatenate([group for group, factor in zip(groups, factors, strict=True) if factor > 0])
+        if len(left) == len(rows):  # rounding: nothing can be moved
+            break
+        scale = np.concatenate([np.full(len(group), factor) for group, factor in zip(groups, factors, strict=True)])
+        scale = scale[scale > 0]
+        rows, v = rows[left], v[left] * scale
+    return rows, v
+
+
+def _fewer(sums: Float[np.ndarray, "g p"], sizes: Int[np.ndarray, " g"], m: int) -> Float[np.ndarray, " g"]:
+    """Factors of groups, not negative, that keep the total of their sums: 0 until m points are left, or p groups."""
+    p, left = sums.shape[1], sizes.sum()
+    vanishing = np.linalg.qr(sums, mode="complete")[0][:, p:]  # columns d with sums' d = 0
+    factors = np.ones(len(sums))
+    while left > m and vanishing.shape[1]:
+        d, vanishing = vanishing[:, 0], vanishing[:, 1:]
+        reach = np.full(len(d), np.inf)
+        np.divide(factors, np.abs(d), out=reach, where=(factors > 0) & (d != 0))
+        down, up = np.where(d > 0, reach, np.inf), np.where(d < 0, reach, np.inf)
+        gone = int(np.argmin(np.minimum(down, up)))  # whichever way is shorter
+        if not np.isfinite(reach[gone]):
+            break
+        factors = np.maximum(factors + (up[gone] if d[gone] < 0 else -down[gone]) * d, 0)
+        factors[gone] = 0
+        left -= sizes[gone]
+        vanishing = vanishing - np.outer(d / d[gone], vanishing[gone])
+        vanishing[factors == 0] = 0
+    return factors
