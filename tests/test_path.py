@@ -15,6 +15,7 @@ from jax.experimental.compilation_cache import compilation_cache
 import jaxsvm
 from jaxsvm import FrankWolfe, Status, loop
 from jaxsvm.kernels import RBF, Linear, Polynomial, Precomputed, Sigmoid
+from jaxsvm.numerics.sizes import size_class
 from jaxsvm.path import block_newton, coarse_to_fine, grid, lanes, pairs, working_set
 from jaxsvm.path.block_newton import BlockNewton, newton_round, preconditioner
 from jaxsvm.path.coarse_to_fine import solve_grids
@@ -235,7 +236,7 @@ def test_cuts_happen_by_themselves(solves):
         solves.clear()
         here = gram(dtype, 1800, 0.02)
         path = jaxsvm.solve_path(jaxsvm.svm_problem(here, y), Cs, tol=1e-4)
-        assert {n for n, _, _ in solves} == set(working_set.sizes(1800))
+        assert {n for n, _, _ in solves} == set(working_set.sizes(size_class(1800)))  # padded first
         assert set(path.status.name) == {"CONVERGED"}
         judge(jax.tree.map(lambda leaf: leaf[::4], path), Cs[::4], kernel_of(here), y, 1e-4, truth=False)
 
