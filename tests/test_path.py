@@ -67,7 +67,8 @@ def judge(path, Cs, K, y, tol, weight=None, bias=True, truth=True):
         expected = float(np.asarray(fit.dual_coef, np.float64).sum()) if bias else 0.0
         assert float(fit.bias) == pytest.approx(expected, abs=slack * (1 + float(np.abs(fit.dual_coef).sum())))
         R = oracle.simplex_objective(K, y, C, exact_alpha, weight, bias)
-        assert float(fit.certificate.dual) == pytest.approx(1 / (2 * R), rel=slack)
+        below = slack + 4 * len(y) * np.finfo(float).eps  # less what its own sums may have lost
+        assert float(fit.certificate.dual) == pytest.approx(1 / (2 * R), rel=below)
         if truth:
             optimum = oracle.solve_svm(K, y, C, weight, bias).optimum
             assert float(fit.certificate.dual) <= optimum * (1 + slack)
