@@ -21,7 +21,7 @@ from jaxsvm.path.block_newton import BlockNewton
 from jaxsvm.path.chains import Neighbour, chain_on_host, chains_in_lanes, chains_traced
 from jaxsvm.path.coarse_to_fine import solve_grids
 from jaxsvm.path.grid import Grid
-from jaxsvm.path.reduction import Reduction
+from jaxsvm.path.reduction import NearMargin, Reduction
 from jaxsvm.path.screened import Screened
 from jaxsvm.ready import ready_together
 from jaxsvm.result import Certificate, Fit, StatusCode
@@ -270,8 +270,9 @@ def _check(
     if reduction is not None and lanes not in (None, 1):
         raise InputError("reduction needs one chain: lanes have fixed shapes; leave `lanes` None.")
     if screen is not None and screen != "auto":
-        told = ("problem", "reference fit")
-        require_function("screen", screen, told, 'a rule of `jaxsvm.screening`, "auto" or None')
+        told = ("problem", "reference fit", "its C")
+        rule = None if isinstance(screen, (NearMargin, Safe)) else screen  # those are what `reduction` takes
+        require_function("screen", rule, told, 'a rule of `jaxsvm.screening`, "auto" or None')
         if reduction is not None or lanes not in (None, 1):
             raise InputError("screen needs one chain, and no other reduction: leave `lanes` and `reduction` None.")
         for problem in problems:
