@@ -83,9 +83,11 @@ def methods(x, y, k, variants, wanted):
 
     def recombination(key, found, m):
         A = np.asarray(totals_of(points[0] - found.origin, points[1], found.h, found.share))
-        rows, weight = recombined(np.ones(n), A, m, np.random.default_rng(np.asarray(jax.random.key_data(key))))
-        short = (0, m - len(rows))  # one shape for all draws
-        return np.pad(rows, short, constant_values=n), np.pad(weight, short)
+        inside = int(np.argmax(np.minimum(found.share, 1 - found.share)))
+        others = np.where(np.arange(n) == inside, 0.0, 1.0)
+        rows, weight = recombined(others, A, m - 1, np.random.default_rng(np.asarray(jax.random.key_data(key))))
+        rows, weight, short = np.append(rows, inside), np.append(weight, 1.0), (0, m - 1 - len(rows))
+        return np.pad(rows, short, constant_values=n), np.pad(weight, short)  # one shape for all draws
 
     def ours(sampler="mixture", **options):
         plan = Plan(0, counts=(k,), tol=1e-3, sampler=sampler, **options)

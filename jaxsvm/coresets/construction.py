@@ -56,8 +56,8 @@ FEW = 10
 """Points a feature below which several draws are made, of which one is kept."""
 FEWEST = 5
 """Points a feature below which none is."""
-TOTALS = 4
-"""Totals that weights are calibrated to, beside one a feature."""
+TOTALS = 5
+"""Totals that weights are calibrated to, beside one a feature, and a point that is always taken."""
 SPREADS = (0.0, 0.5, 0.9, 0.99)
 """The share of the uniform distribution in each of these draws."""
 
@@ -339,8 +339,12 @@ def _recombined(key: Array, x: np.ndarray, y: np.ndarray, u: np.ndarray, C: floa
     keys = jax.random.split(key, 2)
     found = jax.device_get(_propose(keys[0], x, y, u, C, plan))
     A = np.asarray(totals_of(jnp.asarray(x - found.origin), jnp.asarray(y), found.h, found.share))
-    rows, weight = recombined(u, A, plan.m, np.random.default_rng(np.asarray(jax.random.key_data(keys[1]))))
-    drawn: tuple[Any, Any, Any] = rows, weight, np.inf
+    # A point inside its box has the margin 1 at the pilot, and says what b is: the one that is farthest inside stays.
+    inside = int(np.argmax(u * np.minimum(found.share, 1 - found.share)))
+    others = np.where(np.arange(len(u)) == inside, 0, u)
+    rows, weight = recombined(others, A, plan.m - 1, np.random.default_rng(np.asarray(jax.random.key_data(keys[1]))))
+    rows, weight = np.append(rows, inside), np.append(weight, u[inside])
+    drawn: tuple[Any, Any, Any] = rows, weight, 0.0 if len(rows) == (u > 0).sum() else np.inf
     return Drawn(*drawn, found.total, found.cells, found.pilot.primal, found.pilot.dual)
 
 
