@@ -15,7 +15,6 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from jaxsvm.numerics.cholesky import lower_factor
 from jaxsvm.points import product, transposed_product
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.solvers.features import TILE, feature_matrix, weighted_squares
@@ -89,7 +88,7 @@ class DenseSystem:
         del v
         off = self.c.T @ a - self.e
         scale = lax.rsqrt(jnp.diagonal(self.Q) + D)
-        factor = lower_factor(scale[:, None] * (self.Q + jnp.diag(D)) * scale)
+        factor = jnp.linalg.cholesky(scale[:, None] * (self.Q + jnp.diag(D)) * scale)
 
         def inverse(r: Array) -> Array:
             x = scale * jax.scipy.linalg.cho_solve((factor, True), scale * r)
@@ -142,7 +141,8 @@ class FeatureSystem:
         tiles = -(-len(self.y) // min(TILE, len(self.y)))
         core = weighted_squares(self.x, self.more, weight, tiles) + jnp.diag(self.penalty)
         scale = lax.rsqrt(jnp.diagonal(core))
-        factor = lower_factor(scale[:, None] * core * scale)
+        # Of the mean with its transpose: at the end of the barrier one triangle alone, rounded, has another least root.
+        factor = jnp.linalg.cholesky(scale[:, None] * core * scale)
         rest = self.penalty * v + self.e
 
         def solve(r: Array) -> tuple[Array, Array, Array]:
