@@ -20,10 +20,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxsvm.coresets.calibration import totals_of
-from jaxsvm.coresets.construction import ETA, FEW, FEWEST, TOTALS, Plan, choose, draw, propose
+from jaxsvm.coresets.construction import ETA, FEW, FEWEST, TOTALS, Plan, choose, draw, propose, recombine
 from jaxsvm.coresets.pilot import solve
-from jaxsvm.coresets.recombination import recombined
 from jaxsvm.coresets.sampling import independent
 
 jax.config.update("jax_enable_x64", True)
@@ -82,12 +80,9 @@ def methods(x, y, k, variants, wanted):
     points = jnp.asarray(x), jnp.asarray(y)
 
     def recombination(key, found, m):
-        A = np.asarray(totals_of(points[0] - found.origin, points[1], found.h, found.share))
-        inside = int(np.argmax(np.minimum(found.share, 1 - found.share)))
-        others = np.where(np.arange(n) == inside, 0.0, 1.0)
-        rows, weight = recombined(others, A, m - 1, np.random.default_rng(np.asarray(jax.random.key_data(key))))
-        rows, weight, short = np.append(rows, inside), np.append(weight, 1.0), (0, m - 1 - len(rows))
-        return np.pad(rows, short, constant_values=n), np.pad(weight, short)  # one shape for all draws
+        rows, weight = recombine(key, found, *points, u, m)
+        short = (0, m - len(rows))  # one shape for all draws
+        return np.pad(rows, short, constant_values=n), np.pad(weight, short)
 
     def ours(sampler="mixture", **options):
         plan = Plan(0, counts=(k,), tol=1e-3, sampler=sampler, **options)

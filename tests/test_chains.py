@@ -188,7 +188,7 @@ def test_check_names_the_lane_of_a_problem():
         (lambda: jaxsvm.solve_path(of_classes(), [1.0], reduction=lambda problem: None), "old problem"),
         (lambda: jaxsvm.solve_path(of_classes(), [1.0], reduction=NearMargin), "NearMargin()"),
         (lambda: jaxsvm.solve_path(of_classes(), [1.0], screen=jaxsvm.screening.dome_test), "its C"),
-        (lambda: jaxsvm.solve_path(of_classes(), [1.0], screen=NearMargin()), "a rule of"),
+        (lambda: jaxsvm.solve_path(of_classes(), [1.0], screen=NearMargin()), "for `reduction=`"),
         (lambda: jaxsvm.solve_path(jaxsvm.slack_problem(gram(), data()[1], 0.1), [1.0], reduction=NearMargin()), "red"),
     ],
 )

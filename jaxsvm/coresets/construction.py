@@ -334,17 +334,26 @@ def choose(
     return index, weight, change
 
 
-def _recombined(key: Array, x: np.ndarray, y: np.ndarray, u: np.ndarray, C: float, plan: Plan) -> Drawn:
-    """Points with the totals of all, on the host."""
-    keys = jax.random.split(key, 2)
-    found = jax.device_get(_propose(keys[0], x, y, u, C, plan))
-    A = np.asarray(totals_of(jnp.asarray(x - found.origin), jnp.asarray(y), found.h, found.share))
+def recombine(
+    key: Array, found: Proposal, x: Array, y: Array, u: Array, m: int
+) -> tuple[Int[np.ndarray, " k"], Float[np.ndarray, " k"]]:
+    """At most m points with the totals of all, m >= d + `TOTALS`, and their weights; on the host."""
+    A = np.asarray(totals_of(x - found.origin, y, found.h, found.share))
+    weight, share = np.asarray(u), np.asarray(found.share)
     # A point inside its box has the margin 1 at the pilot, and says what b is: the one that is farthest inside stays.
-    inside = int(np.argmax(u * np.minimum(found.share, 1 - found.share)))
-    others = np.where(np.arange(len(u)) == inside, 0, u)
-    rows, weight = recombined(others, A, plan.m - 1, np.random.default_rng(np.asarray(jax.random.key_data(keys[1]))))
-    rows, weight = np.append(rows, inside), np.append(weight, u[inside])
+    inside = int(np.argmax(weight * np.minimum(share, 1 - share)))
+    others = np.where(np.arange(len(weight)) == inside, 0, weight)
+    rows, moved = recombined(others, A, m - 1, np.random.default_rng(np.asarray(jax.random.key_data(key))))
+    return np.append(rows, inside), np.append(moved, weight[inside])
+
+
+def _recombined(key: Array, x: np.ndarray, y: np.ndarray, u: np.ndarray, C: float, plan: Plan) -> Drawn:
+    """A coreset of points that were not drawn."""
+    keys = jax.random.split(key, 2)
+    found = _propose(keys[0], x, y, u, C, plan)
+    rows, weight = recombine(keys[1], found, *map(jnp.asarray, (x, y, u)), plan.m)
     drawn: tuple[Any, Any, Any] = rows, weight, 0.0 if len(rows) == (u > 0).sum() else np.inf
+    found = jax.device_get(found)
     return Drawn(*drawn, found.total, found.cells, found.pilot.primal, found.pilot.dual)
 
 

@@ -6,7 +6,7 @@ many points are taken by groups: the sums of 2 (p + 1) groups are points too, an
 
 Here the variables are those that weights are calibrated to (`calibration.py`), the pilot's dual vector among them:
 where its total is kept, the pilot is optimal on the few points too. That is what is left to do where points are too few
-to be drawn, fewer than ten a feature: what they remember is the solution. The weights of a draw are near those of all
+to be drawn, fewer than five a feature: what they remember is the solution. The weights of a draw are near those of all
 the data at every `(w, b)`; these are not, and have no epsilon.
 
 Source: Maalouf, Jubran and Feldman 2019, Algorithm 2 ("Fast and accurate least-mean-squares solvers"); Litterer and
@@ -21,7 +21,7 @@ GROUPS = 2
 
 
 def recombined(
-    u: Float[np.ndarray, " n"], A: Float[np.ndarray, "n p"], m: int, seed: np.random.Generator
+    u: Float[np.ndarray, " n"], A: Float[np.ndarray, "n p"], m: int, generator: np.random.Generator
 ) -> tuple[Int[np.ndarray, " k"], Float[np.ndarray, " k"]]:
     """At most m of the points, m >= p, and weights with which their totals are those of all.
 
@@ -29,7 +29,7 @@ def recombined(
         u: Weights, `(n,)`, not negative.
         A: Variables of each point.
         m: How many points may be left.
-        seed: Which groups are made.
+        generator: Of the groups that are made.
 
     Returns:
         Rows, and their weights, positive.
@@ -39,7 +39,7 @@ def recombined(
     spread = np.sqrt(v @ A[rows] ** 2)
     A = A / np.where(spread > 0, spread, 1)
     while len(rows) > m:
-        groups = np.array_split(seed.permutation(len(rows)), min(len(rows), GROUPS * (A.shape[1] + 1)))
+        groups = np.array_split(generator.permutation(len(rows)), min(len(rows), GROUPS * (A.shape[1] + 1)))
         sums = np.stack([v[group] @ A[rows[group]] for group in groups])
         factors = _fewer(sums, np.asarray([len(group) for group in groups]), m)
         left = np.concatenate([group for group, factor in zip(groups, factors, strict=True) if factor > 0])
@@ -62,8 +62,8 @@ def _fewer(sums: Float[np.ndarray, "g p"], sizes: Int[np.ndarray, " g"], m: int)
         np.divide(factors, np.abs(d), out=reach, where=(factors > 0) & (d != 0))
         down, up = np.where(d > 0, reach, np.inf), np.where(d < 0, reach, np.inf)
         gone = int(np.argmin(np.minimum(down, up)))  # whichever way is shorter
-        if not np.isfinite(reach[gone]):
-            break
+        if not np.isfinite(reach[gone]):  # nothing is left of this one
+            continue
         factors = np.maximum(factors + (up[gone] if d[gone] < 0 else -down[gone]) * d, 0)
         factors[gone] = 0
         left -= sizes[gone]

@@ -271,8 +271,9 @@ def _check(
         raise InputError("reduction needs one chain: lanes have fixed shapes; leave `lanes` None.")
     if screen is not None and screen != "auto":
         told = ("problem", "reference fit", "its C")
-        rule = None if isinstance(screen, (NearMargin, Safe)) else screen  # those are what `reduction` takes
-        require_function("screen", rule, told, 'a rule of `jaxsvm.screening`, "auto" or None')
+        require_function("screen", screen, told, 'a rule of `jaxsvm.screening`, "auto" or None')
+        if isinstance(screen, (NearMargin, Safe)):
+            raise InputError(f"screen is {screen!r}: a reduction, which is for `reduction=`; a rule is needed.")
         if reduction is not None or lanes not in (None, 1):
             raise InputError("screen needs one chain, and no other reduction: leave `lanes` and `reduction` None.")
         for problem in problems:

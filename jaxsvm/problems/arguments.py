@@ -79,11 +79,11 @@ def require_both_classes(signs: Any, weight: Any) -> None:
 
 def positive_scalar(name: str, value: Any, dtype: Any) -> Float[Array, ""]:
     """One positive finite number as an array; anything else is refused."""
-    require_positive(name, value)
+    require_positive_scalar(name, value)
     return jnp.asarray(value, dtype)
 
 
-def require_positive(name: str, value: Any) -> None:
+def require_positive_scalar(name: str, value: Any) -> None:
     """Refuse anything but one positive finite number; a traced one passes.
 
     Raises:

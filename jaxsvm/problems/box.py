@@ -32,7 +32,7 @@ from jaxsvm.problems.arguments import (
     checked_weights,
     labelled,
     positive_scalar,
-    require_positive,
+    require_positive_scalar,
     two_classes,
     vector_dtype,
 )
@@ -134,7 +134,7 @@ class BoxProblem:
         Raises:
             InputError: On a concrete C that is none; under tracing the fit's status is INFEASIBLE instead.
         """
-        require_positive("C", C)
+        require_positive_scalar("C", C)
         if is_concrete(self.upper, self.C):
             require_costs(C, np.asarray(self.upper, np.float64) / float(self.C), self.dtype)
         here, new = padded(self), np.asarray(C, self.dtype) if is_concrete(C) else C

@@ -36,7 +36,7 @@ from jaxsvm.problems.arguments import (
     labelled,
     positive_scalar,
     require_both_classes,
-    require_positive,
+    require_positive_scalar,
     two_classes,
     vector_dtype,
 )
@@ -129,7 +129,7 @@ class SquaredHingeProblem:
         Raises:
             InputError: On a concrete C that is no penalty; under tracing the fit's status is INFEASIBLE instead.
         """
-        require_positive("C", C)
+        require_positive_scalar("C", C)
         require_costs(C, self.weights(), self.dtype)
         here, new = padded(self), np.asarray(C, self.dtype) if is_concrete(C) else C
         penalty, ridge, diagonal, feasible = shortened(_rescaled(here, new), self.n, here.n)
