@@ -175,13 +175,16 @@ def plot():
     sets = json.loads(RESULTS.read_text())
     sets = {name: of for name, of in sets.items() if of["C"] == 1}
     figure, axes = plt.subplots(2, 3, figsize=(13, 7.5), layout="constrained")
+    colors = {
+        name: f"C{i}" for i, name in enumerate(dict.fromkeys(r["method"] for of in sets.values() for r in of["rows"]))
+    }
     for ax, (name, of) in zip(axes.flat, sets.items(), strict=False):
         for method in dict.fromkeys(row["method"] for row in of["rows"]):
             m, mean, std = np.array(
                 [[r[k] for k in ("m", "mean", "std")] for r in of["rows"] if r["method"] == method]
             ).T
-            line = ax.loglog(m, mean, "o-", ms=3, label=method)[0]
-            ax.fill_between(m, np.maximum(mean - std, mean / 10), mean + std, color=line.get_color(), alpha=0.08)
+            ax.loglog(m, mean, "o-", ms=3, label=method, color=colors[method])
+            ax.fill_between(m, np.maximum(mean - std, mean / 10), mean + std, color=colors[method], alpha=0.08)
         ax.set(title=f"{name}: {of['n']} x {of['d']}, {of['trials']} trials", xlabel="points", ylabel="F(w_S) / F* - 1")
     axes[0, 0].legend(fontsize=7)
     figure.savefig(RESULTS.with_suffix(".png"), dpi=110)

@@ -351,8 +351,9 @@ def _recombined(key: Array, x: np.ndarray, y: np.ndarray, u: np.ndarray, C: floa
     """A coreset of points that were not drawn."""
     keys = jax.random.split(key, 2)
     found = _propose(keys[0], x, y, u, C, plan)
-    rows, weight = recombine(keys[1], found, *map(jnp.asarray, (x, y, u)), plan.m)
-    drawn: tuple[Any, Any, Any] = rows, weight, 0.0 if len(rows) == (u > 0).sum() else np.inf
+    rows, weight = recombine(keys[1], found, jnp.asarray(x), jnp.asarray(y), jnp.asarray(u), plan.m)
+    change: Any = 0.0 if len(rows) == (u > 0).sum() else np.inf
+    drawn: tuple[Any, Any, Any] = rows, weight, change
     found = jax.device_get(found)
     return Drawn(*drawn, found.total, found.cells, found.pilot.primal, found.pilot.dual)
 
