@@ -251,7 +251,7 @@ def _following(problem: Any, solver: Any, progress: Progress) -> Any:
     status = int(progress.status)
     if status not in UNFINISHED:
         return None
-    return second_choice(problem, solver, progress.state, ended=status != Status.RUNNING)
+    return second_choice(problem, solver, progress.state, progress.excess, ended=status != Status.RUNNING)
 
 
 def _first_calls(problem: Any, solver: Any, key: Array, start: Any, provisional: bool) -> list[tuple[Any, ...]]:
@@ -329,7 +329,7 @@ def _driven(
             jax.block_until_ready(progress)
             took = time.monotonic() - before
             running = int(progress.status) == Status.RUNNING
-            if running and leaves[0] and second_choice(problem, solver, progress.state, ended=False) is not None:
+            if running and leaves[0] and _following(problem, solver, progress) is not None:
                 return progress
             if running and leaves[1] and solver.left(problem, progress.state) is not None:
                 return progress

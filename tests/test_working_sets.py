@@ -286,8 +286,11 @@ def test_a_larger_set_goes_on_with_the_rows_and_sums_of_a_smaller_one():
     K = np.asarray(problem.gram.block(np.arange(problem.n), np.arange(problem.n)))
     for _ in range(40):
         grown = step(problem, grown)
-        seated = np.asarray(grown.members) < problem.n
-        np.testing.assert_allclose(np.asarray(grown.rows)[seated], K[np.asarray(grown.members)[seated]], rtol=1e-5)
+        owner = np.asarray(grown.cache.owner)
+        kept, members = owner < problem.n, np.asarray(grown.members)
+        np.testing.assert_allclose(np.asarray(grown.cache.rows)[kept], K[owner[kept]], rtol=1e-5)
+        assert set(members[members < problem.n]) <= set(owner[kept])
+        assert len(set(owner[kept])) == kept.sum()
     np.testing.assert_allclose(problem.matvec(grown.a), grown.s, rtol=1e-4, atol=1e-4)
     assert float(problem.certificate(grown.a, grown.s).relative_gap) < 0.05
 
@@ -320,3 +323,44 @@ def test_a_path_of_the_hinge_is_certified_at_every_value(bias, n):
         if bias == "free":
             assert abs(a @ y) <= 1e-5 * a.sum()
         assert judged(fit, x, y, C, 0.5, bias) <= 2e-3
+
+
+# --- the cache of kernel rows
+
+
+@pytest.mark.parametrize("form", ["box", "squared hinge"])
+def test_rows_that_are_kept_change_no_step_and_are_computed_once(form):
+    x, y = points(300)
+    gram = jaxsvm.gram(RBF(gamma=0.5), x)
+    problem = hinge_problem(gram, y, 50.0, bias="free") if form == "box" else svm_problem(gram, y, 50.0)
+    found = []
+    for cache in (16, 24, 300):
+        solver = WorkingSet(size=16, fresh=8, cache=cache)
+        state, step, ever = jax.jit(solver.init)(problem), jax.jit(solver.step), set()
+        for _ in range(60):
+            state = step(problem, state)
+            ever |= set(np.asarray(state.members).tolist()) - {problem.n}
+        high, low = (int(limb) for limb in state.counters.evaluations)
+        found.append((np.asarray(state.a), (high * 2**20 + low) / problem.n, len(ever)))
+    (first, _, _), (second, some, _), (third, least, ever) = found
+    np.testing.assert_allclose(second, first, rtol=1e-4, atol=1e-4)  # products of other tiles round differently
+    np.testing.assert_allclose(third, first, rtol=1e-4, atol=1e-4)
+    assert least == ever < some < found[0][1]  # evaluations a sample
+
+
+def test_a_cache_smaller_than_the_set_is_refused():
+    with pytest.raises(InputError, match=r"cache is 10: .* size = 16"):
+        WorkingSet(size=16, fresh=8, cache=10)
+
+
+def test_a_cache_holds_under_vmap_and_in_float64():
+    x, y = points(120, np.float64)
+    solver = WorkingSet(tol=1e-6, size=16, fresh=8, cache=48)
+
+    def solved(C):
+        return jaxsvm.fit(hinge_problem(jaxsvm.gram(RBF(gamma=0.5), x), y, C, bias="free"), solver).certificate
+
+    many = jax.vmap(solved)(jnp.asarray([0.1, 1.0, 30.0]))
+    assert (np.asarray(many.relative_gap) <= 1e-6).all()
+    for k, C in enumerate((0.1, 1.0, 30.0)):
+        assert float(many.dual[k]) == pytest.approx(float(solved(C).dual), rel=2e-6)

@@ -6,6 +6,7 @@ margin, pair steps on stored kernel values are faster then. With few features th
 """
 
 import dataclasses
+import math
 from typing import Any
 
 import jax.numpy as jnp
@@ -27,14 +28,18 @@ WIDE = ((15, 0.35), (7, 0.75))
 for the squared hinge. It falls while the sets work; before 7 it says little."""
 PAID = 3.0
 """Kernel evaluations, in n^2, after which working sets of the hinge go on with all values stored."""
-CROWDED = 0.95
+CROWDED = 0.6
 """Share of the set that support between its bounds may fill before the hinge takes larger sets: where all of it fits
 in, few sets are left to solve; where it is little, smaller ones cost half."""
 LARGER = 1024
 """Samples of a larger set; 2,048 were slower on all sets tried."""
+NEAR = 1000
+"""A gap within so many times of the tolerance is closed by the sets that have come there sooner than by larger ones."""
 FRESH = 128
-"""New samples a step of the hinge's sets, twice as many of larger ones: 256 computed a third more kernel rows, and took
-a tenth longer in the geometric mean of nine sets."""
+"""New samples a step of the hinge's sets: 256 computed a third more kernel rows, and took a tenth longer in the
+geometric mean of nine sets. Larger sets, which find most rows in their cache, take three times as many."""
+CACHE = 2**30
+"""Bytes of kernel rows that larger sets keep at the most."""
 MANY = 300
 """Working sets after which something else is tried."""
 
@@ -89,13 +94,14 @@ def certain_solver(problem: Any) -> Any:
     raise _unknown(problem)
 
 
-def second_choice(problem: Any, solver: Any, state: Any, ended: bool) -> Any:
+def second_choice(problem: Any, solver: Any, state: Any, excess: Any, ended: bool) -> Any:
     """The solver to hand the point over to, from what a state shows; None: go on as it is. For concrete values.
 
     Args:
         problem: The problem.
         solver: What has been at it.
         state: Its state.
+        excess: Its gap over its tolerance.
         ended: Whether it ended without a proof.
     """
     if not isinstance(solver, WorkingSet):
@@ -107,13 +113,19 @@ def second_choice(problem: Any, solver: Any, state: Any, ended: bool) -> Any:
         return FrankWolfe(tol=solver.tol) if ended or steps >= MANY or wide else None
     if ended or steps >= MANY:
         return SMO(tol=solver.tol)
-    if solver.size < LARGER and free(problem, state) > CROWDED * solver.size:
-        return WorkingSet(tol=solver.tol, size=LARGER, fresh=2 * FRESH)
+    if solver.size < LARGER and float(excess) > NEAR and free(problem, state) > CROWDED * solver.size:
+        return WorkingSet(tol=solver.tol, size=LARGER, fresh=3 * FRESH, cache=_rows_to_keep(problem))
     high, low = (int(limb) for limb in state.counters.evaluations)
     paid = (high * 2**20 + low) > PAID * problem.n**2
     if paid and not solver.store and _storable(problem):
         return dataclasses.replace(solver, store=True)
     return None
+
+
+def _rows_to_keep(problem: Any) -> int:
+    """Kernel rows of larger sets: a quarter of all, in a power of two, as memory permits."""
+    wanted = 2 ** math.ceil(math.log2(max(problem.n / 4, 2 * LARGER)))
+    return max(min(wanted, CACHE // (problem.n * jnp.dtype(problem.gram.dtype).itemsize)), LARGER)
 
 
 def takes_state(problem: Any, solver: Any, following: Any) -> bool:

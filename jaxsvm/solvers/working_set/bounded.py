@@ -28,10 +28,13 @@ def begun(problem: Any, a: Array) -> dict[str, Any]:
     return in_double(compute)(problem, a)
 
 
-def moved(problem: Any, state: Any, rows: Array, members: Array) -> tuple[dict[str, Any], Array, Array]:
-    """What changes of the state when the set's problem is solved, the steps that took, and any negative curvature."""
+def moved(problem: Any, state: Any, rows: Array, slots: Array, members: Array) -> tuple[dict[str, Any], Array, Array]:
+    """What changes of the state when the set's problem is solved, the steps that took, and any negative curvature.
+
+    The members' kernel rows are `rows[slots]`.
+    """
     place, valid = jnp.minimum(members, problem.n - 1), members < problem.n
-    Q = block_of(problem, rows, place)
+    Q = block_of(problem, rows, slots, place)
     old, U = jnp.where(valid, state.a[place], 0), jnp.where(valid, problem.upper[place], 0)
     gradient = (problem.targets - state.s)[place]
     c = jnp.ones_like(old) if problem.equality is None else problem.equality[place]
@@ -45,18 +48,19 @@ def moved(problem: Any, state: Any, rows: Array, members: Array) -> tuple[dict[s
     new = jnp.where(v == end, U, jnp.clip(v / c, 0, U))
     change = new - old
     gain = change @ (gradient - Q @ change / 2)
-    placed = _placed(problem, state, rows, members, old, new)
+    placed = _placed(problem, state, rows, slots, members, old, new)
     return {**placed, "R": state.R - gain}, steps, is_negative(Q, change)
 
 
-def _placed(problem: Any, state: Any, rows: Array, members: Array, old: Array, new: Array) -> dict[str, Any]:
+def _placed(
+    problem: Any, state: Any, rows: Array, slots: Array, members: Array, old: Array, new: Array
+) -> dict[str, Any]:
     """`a` with the set's new values, and `s` moved by their rows.
 
     The member with the most room takes what rounding has left of the equality, so that `a` as a whole stays on it.
     """
     n, place = problem.n, jnp.minimum(members, problem.n - 1)
     y, U, c = problem.y[place], problem.upper[place], problem.equality
-    stored = not rows.shape[0]
 
     def move(a: Array, s: Array, exact: Any, new: Array, rows: Array) -> dict[str, Any]:
         wide = double(a.dtype)
@@ -69,11 +73,11 @@ def _placed(problem: Any, state: Any, rows: Array, members: Array, old: Array, n
             new = new.at[k].add(jnp.where(room[k] > jnp.abs(change), -change, 0))
             after = a.at[members].set(new, mode="drop")
         signed = y.astype(wide) * jnp.where(members < n, new.astype(wide) - old.astype(wide), 0)
-        product = weighted_rows(signed, rows, place if stored else None)
+        product = weighted_rows(signed, rows, slots)
         total = (s if exact is None else of_bits(exact)) + problem.y * (product + problem.offset * signed.sum())
         return {"a": after, "s": total.astype(s.dtype), "exact": None if exact is None else bits_of(total)}
 
-    return in_double(move)(state.a, state.s, state.exact, new, problem.gram.K if stored else rows)
+    return in_double(move)(state.a, state.s, state.exact, new, rows)
 
 
 def refreshed(problem: Any, state: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Who is in the set: samples that violate most, the seats they take, and their kernel rows.
+"""Who is in the set: samples that violate most, and the seats they take.
 
 What a step sees of a problem is a box: `max t'a - 1/2 a'Qa` over `0 <= a <= upper` (infinite without a lid), with `t`
 its `targets` and, of a free bias, its `equality`.
@@ -12,8 +12,6 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.numerics.selection import largest, smallest
 
-ROW_TILE = 128
-"""Kernel rows at a time: a tile stays in cache between product and exponential."""
 GOLDEN = 0.6180339887
 CURVATURE_FLOOR = 32
 """A curvature below -32 eps times its scale is no rounding: the kernel is not positive semidefinite."""
@@ -59,11 +57,11 @@ def candidates(problem: Any, a: Array, s: Array, members: Int[Array, " q"], coun
 
 def seated(
     problem: Any, a: Array, s: Array, members: Array, entered: Array, step: Array, fresh: Array
-) -> tuple[Array, Array, Array, Array, Array]:
+) -> tuple[Array, Array]:
     """The set with new members in the seats of those that matter least: at a bound and content, or there for longest.
 
     Returns:
-        Members and when they entered; the newcomers' seats and themselves, in front of the list; how many they are.
+        Members, and when they entered.
     """
     n, q = problem.n, len(members)
     place = jnp.minimum(members, n - 1)
@@ -76,36 +74,16 @@ def seated(
     is_new = fresh < n
     rank = jnp.where(is_new, jnp.cumsum(is_new, dtype=jnp.int32) - 1, len(fresh))
     newcomers = jnp.full_like(fresh, n).at[rank].set(fresh, mode="drop")
-    count = is_new.sum(dtype=jnp.int32)
     seats = jnp.where(newcomers < n, order, q).astype(jnp.int32)
-    members = members.at[seats].set(newcomers, mode="drop")
-    return members, entered.at[seats].set(step, mode="drop"), seats, newcomers, count
+    return members.at[seats].set(newcomers, mode="drop"), entered.at[seats].set(step, mode="drop")
 
 
-def fetched(gram: Any, rows: Array, seats: Array, newcomers: Array, count: Array) -> Float[Array, "q n"]:
-    """The set's kernel rows with those of the newcomers, a tile at a time."""
-    if not rows.shape[0]:
-        return rows
-    tile = min(ROW_TILE, len(seats))
-    padding = -len(seats) % tile
-    seats = jnp.pad(seats, (0, padding), constant_values=rows.shape[0])
-    newcomers = jnp.minimum(jnp.pad(newcomers, (0, padding)), rows.shape[1] - 1)
-
-    def fetch(carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        k, rows = carry
-        index = lax.dynamic_slice(newcomers, (k * tile,), (tile,))
-        taken = lax.dynamic_slice(seats, (k * tile,), (tile,))
-        return k + 1, rows.at[taken].set(gram.rows(index), mode="drop")
-
-    return lax.while_loop(lambda carry: carry[0] * tile < count, fetch, (jnp.zeros((), jnp.int32), rows))[1]
-
-
-def block_of(problem: Any, rows: Array, place: Array) -> Float[Array, "q q"]:
-    """`y (K + offset) y` between members."""
-    if not rows.shape[0]:
+def block_of(problem: Any, rows: Array, slots: Array, place: Array) -> Float[Array, "q q"]:
+    """`y (K + offset) y` between members, of the kernel rows in `slots`."""
+    if problem.gram.stored:
         return problem.signed.block(place, place)
     y = problem.y[place]
-    return y[:, None] * y * (rows[:, place].astype(problem.dtype) + problem.offset)
+    return y[:, None] * y * (rows[slots[:, None], place].astype(problem.dtype) + problem.offset)
 
 
 def is_negative(Q: Float[Array, "q q"], move: Float[Array, " q"]) -> Bool[Array, ""]:

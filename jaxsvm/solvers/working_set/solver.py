@@ -26,8 +26,9 @@ from jaxsvm.errors import InputError
 from jaxsvm.result import Counters
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.start import starting_point, weights_of
-from jaxsvm.solvers.working_set import bounded, unbounded
-from jaxsvm.solvers.working_set.members import candidates, ends, fetched, seated
+from jaxsvm.solvers.working_set import bounded, row_cache, unbounded
+from jaxsvm.solvers.working_set.members import candidates, ends, seated
+from jaxsvm.solvers.working_set.row_cache import RowCache
 
 
 @jax.tree_util.register_dataclass
@@ -40,6 +41,8 @@ class WorkingSet(Solver):
         size: Samples of a set, >= 4; of the squared hinge 2 fewer. Where all support between its bounds fits in, few
             sets are left to solve: 1,024 where there are many, 512 where not. Static.
         fresh: New ones a step at the most, 2 to `size`; static. The others are kept.
+        cache: Kernel rows that are kept, those of the set included, at least `size`: 4 n bytes each in float32. Those
+            whose samples left longest ago give way. None: `size`. Static.
         store: Whether all kernel values are stored first, where the Gram operator permits; static.
         max_steps: The step cap (of sets), >= 0.
         check_every: Steps a chunk; static.
@@ -51,6 +54,7 @@ class WorkingSet(Solver):
     tol: Any = 1e-4
     size: int = dataclasses.field(default=512, metadata={"static": True})
     fresh: int = dataclasses.field(default=256, metadata={"static": True})
+    cache: int | None = dataclasses.field(default=None, metadata={"static": True})
     store: bool = dataclasses.field(default=False, metadata={"static": True})
     max_steps: Any = 100_000
     check_every: int = dataclasses.field(default=1, metadata={"static": True})
@@ -71,6 +75,8 @@ class WorkingSet(Solver):
             raise InputError(f"size is {self.size}: at least 4 samples make a working set.")
         if not 2 <= self.fresh <= self.size:
             raise InputError(f"fresh is {self.fresh}: from 2 to size = {self.size} is needed.")
+        if self.cache is not None and self.cache < self.size:
+            raise InputError(f"cache is {self.cache}: the rows of a set need at least size = {self.size}.")
 
     def init(self, problem: Any, key: Array | None = None, init: Any = None) -> "State":
         """The state at a = 0 (or the feasible point nearest to it), or at `init`, with an empty set.
@@ -98,10 +104,14 @@ class WorkingSet(Solver):
             **{**parts, "R": problem.objective(parts["a"], parts["s"])},
             members=jnp.full((q,), problem.n, jnp.int32),
             entered=jnp.full((q,), -1, jnp.int32),
-            rows=jnp.zeros((0 if problem.gram.stored else q, problem.n), problem.gram.dtype),
+            cache=row_cache.empty(problem.gram, problem.n, self._capacity(problem)),
             indefinite=jnp.asarray(False),
             counters=Counters.zero(),
         )
+
+    def _capacity(self, problem: Any) -> int:
+        """Rows that are kept: no more than there are."""
+        return min(self.size if self.cache is None else self.cache, problem.n)
 
     def _enlarged(self, problem: Any, state: "State") -> "State":
         """The state of a smaller set with more seats; who has sat for how long is forgotten."""
@@ -109,7 +119,7 @@ class WorkingSet(Solver):
         return state._replace(
             members=jnp.pad(state.members, (0, more), constant_values=n),
             entered=jnp.pad(jnp.minimum(state.entered, 0), (0, more), constant_values=-1),
-            rows=state.rows if not state.rows.shape[0] else jnp.pad(state.rows, ((0, more), (0, 0))),
+            cache=row_cache.enlarged(state.cache, self._capacity(problem)),
             counters=Counters.zero(),
         )
 
@@ -117,17 +127,16 @@ class WorkingSet(Solver):
         """Pick a set, get its rows, solve its problem, and move all of `s`."""
         a, s, counters = state.a, state.s, state.counters
         fresh = candidates(problem, a, s, state.members, min(self.fresh, len(state.members)))
-        members, entered, seats, newcomers, count = seated(
-            problem, a, s, state.members, state.entered, counters.steps, fresh
-        )
-        rows = fetched(problem.gram, state.rows, seats, newcomers, count)
-        changes, inner, curved = (bounded if problem.bounded else unbounded).moved(problem, state, rows, members)
+        members, entered = seated(problem, a, s, state.members, state.entered, counters.steps, fresh)
+        cache, slots, count = row_cache.fetched(problem.gram, state.cache, members, counters.steps, len(fresh))
+        kind, rows = bounded if problem.bounded else unbounded, row_cache.stored_rows(problem.gram, cache)
+        changes, inner, curved = kind.moved(problem, state, rows, slots, members)
         counters = counters._replace(steps=counters.steps + 1, toward=counters.toward + inner)
         return state._replace(
             **changes,
             members=members,
             entered=entered,
-            rows=rows,
+            cache=cache,
             indefinite=state.indefinite | curved,
             counters=counters.evaluated(count * problem.n),
         )
@@ -160,7 +169,7 @@ class State(NamedTuple):
         R: The objective, `()`, carried along.
         members: The set, `(q,)`; n in an empty seat.
         entered: Step at which each entered, `(q,)`; -1 in an empty seat.
-        rows: Their kernel rows, `(q, n)`; `(0, n)` where the Gram operator stores all.
+        cache: Kernel rows, theirs included.
         indefinite: Whether a negative curvature showed, `()`.
         counters: Steps (sets), the blocks' own steps as `toward`, and kernel evaluations.
     """
@@ -172,6 +181,6 @@ class State(NamedTuple):
     R: Float[Array, ""]
     members: Int[Array, " q"]
     entered: Int[Array, " q"]
-    rows: Float[Array, "m n"]
+    cache: RowCache
     indefinite: Bool[Array, ""]
     counters: Counters

@@ -15,6 +15,7 @@ from jaxsvm.numerics.precision import rounded
 from jaxsvm.numerics.products import matmul, weighted_rows
 from jaxsvm.solvers.working_set.block import double_steps
 from jaxsvm.solvers.working_set.members import block_of, is_negative
+from jaxsvm.solvers.working_set.row_cache import RowCache
 
 SIGNS = (1, -1)
 SHARE = 0.05
@@ -23,10 +24,10 @@ STEPS_PER_SAMPLE = 16
 """The cap of a block's own steps: primal-dual active sets after them took as many sets, and a factor each."""
 
 
-def begun(problem: Any, beta: Array, rows: Any = None, members: Any = None) -> dict[str, Any]:
-    """Of weights in any scale: `parts` of the classes, their sum with the ridge, in the scale that suits best."""
+def begun(problem: Any, beta: Array, cache: RowCache | None = None) -> dict[str, Any]:
+    """Of weights: `parts` of the classes, and their sum with the ridge."""
     of_class = jnp.stack([jnp.where(problem.y == sign, beta, 0) for sign in SIGNS])
-    parts = lax.map(lambda v: _product(problem, v, rows, members), of_class)  # one program for both
+    parts = lax.map(lambda v: _product(problem, v, cache), of_class)  # one program for both
     s = parts.sum(axis=0) + problem.ridge * beta
     return {"a": beta, "parts": parts, "s": s, "R": problem.objective(beta, s)}
 
@@ -45,12 +46,15 @@ def scaled(problem: Any, alpha: Array) -> Array:
     return alpha * jnp.where(curvature > 0, alpha.sum() / jnp.where(curvature > 0, curvature, 1), 1)
 
 
-def moved(problem: Any, state: Any, rows: Array, members: Array) -> tuple[dict[str, Any], Array, Array]:
-    """What changes of the state when set and scales are solved for, the steps that took, any negative curvature."""
+def moved(problem: Any, state: Any, rows: Array, slots: Array, members: Array) -> tuple[dict[str, Any], Array, Array]:
+    """What changes of the state when set and scales are solved for, the steps that took, any negative curvature.
+
+    The members' kernel rows are `rows[slots]`.
+    """
     n, beta, parts, y = problem.n, state.a, state.parts, problem.y
     place, valid = jnp.minimum(members, n - 1), members < n
     old, ridge = jnp.where(valid, beta[place], 0), problem.ridge[place]
-    B = block_of(problem, rows, place)
+    B = block_of(problem, rows, slots, place)
     rest = beta.at[members].set(0, mode="drop")
     inside = [jnp.where(problem.y[place] == sign, old, 0) for sign in SIGNS]
     outside = [jnp.where(y == sign, rest, 0) for sign in SIGNS]
@@ -80,7 +84,7 @@ def moved(problem: Any, state: Any, rows: Array, members: Array) -> tuple[dict[s
     new, factors = z[:-2], jnp.where(totals > 0, z[-2:], 1)
     after = (rest * jnp.where(y > 0, factors[0], factors[1])).at[members].set(new, mode="drop")
     change = jnp.stack([jnp.where(y[place] == SIGNS[k], new - factors[k] * old, 0) for k in range(2)])
-    parts = factors[:, None] * parts + lax.map(lambda v: _product_of_set(problem, v, rows, place), change)
+    parts = factors[:, None] * parts + lax.map(lambda v: _signed_rows(problem, v, rows, slots, place), change)
     s = parts.sum(axis=0) + problem.ridge * after
     return {"a": after, "parts": parts, "s": s, "R": problem.objective(after, s)}, steps, is_negative(H, z - before)
 
@@ -88,22 +92,20 @@ def moved(problem: Any, state: Any, rows: Array, members: Array) -> tuple[dict[s
 def refreshed(problem: Any, state: Any) -> dict[str, Any]:
     """All of it from scratch, with the rows that are at hand."""
     beta = rounded(jnp.maximum(state.a.astype(problem.dtype), 0), state.a.dtype)
-    return begun(problem, beta, state.rows, state.members)
+    return begun(problem, beta, state.cache)
 
 
-def _product(problem: Any, v: Array, rows: Any, members: Any) -> Float[Array, " n"]:
-    """`B v`, of the members by their rows, of the others by rows that are computed."""
-    if rows is None or not rows.shape[0] or problem.gram.design is not None:
+def _product(problem: Any, v: Array, cache: RowCache | None) -> Float[Array, " n"]:
+    """`B v`, by rows that are at hand where they are, of the other samples by rows that are computed."""
+    if cache is None or not len(cache.owner) or problem.gram.design is not None:
         return problem.signed.support_matvec(v)
-    place = jnp.minimum(members, problem.n - 1)
-    inside = jnp.where(members < problem.n, v[place], 0)
-    return problem.signed.support_matvec(v.at[members].set(0, mode="drop")) + _product_of_set(
-        problem, inside, rows, place
-    )
+    place = jnp.minimum(cache.owner, problem.n - 1)
+    inside = jnp.where(cache.owner < problem.n, v[place], 0)
+    rest = problem.signed.support_matvec(v.at[cache.owner].set(0, mode="drop"))
+    return rest + _signed_rows(problem, inside, cache.rows, None, place)
 
 
-def _product_of_set(problem: Any, v: Array, rows: Array, place: Array) -> Float[Array, " n"]:
+def _signed_rows(problem: Any, v: Array, rows: Array, slots: Any, place: Array) -> Float[Array, " n"]:
     """`B[:, place] v`."""
     signed = problem.y[place] * v
-    product = weighted_rows(signed, rows) if rows.shape[0] else weighted_rows(signed, problem.gram.K, place)
-    return problem.y * (product + problem.offset * signed.sum())
+    return problem.y * (weighted_rows(signed, rows, slots) + problem.offset * signed.sum())

@@ -1,0 +1,108 @@
+"""Kernel rows that were computed lately: a sample that comes back into the set finds its row.
+
+Of the samples that ever enter a set nearly all do so several times: MNIST at C = 100 takes 4,700 seats for 1,700
+samples, and its rows are nine tenths of a fit.
+"""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+TILES = (128, 32)
+"""Kernel rows at a time: a tile stays in cache between product and exponential. Few take the small one."""
+
+
+class RowCache(NamedTuple):
+    """Rows of the kernel matrix, of the samples that were in a set last.
+
+    Attributes:
+        rows: Kernel rows, `(m, n)`; `(0, n)` where the Gram operator stores all.
+        owner: Whose each is, `(m,)`; n where it is nobody's.
+        used: The step at which its owner was last in the set, `(m,)`; -1 where it is nobody's.
+    """
+
+    rows: Float[Array, "m n"]
+    owner: Int[Array, " m"]
+    used: Int[Array, " m"]
+
+
+def empty(gram: Any, n: int, m: int) -> RowCache:
+    """Room for m rows, none where the Gram operator stores all."""
+    m = 0 if gram.stored else m
+    return RowCache(jnp.zeros((m, n), gram.dtype), jnp.full((m,), n, jnp.int32), jnp.full((m,), -1, jnp.int32))
+
+
+def enlarged(cache: RowCache, m: int) -> RowCache:
+    """The rows with room for m; when they were used is forgotten, since another solver counts its own steps."""
+    more = max(m - len(cache.owner), 0)
+    if not len(cache.owner):
+        return cache
+    return RowCache(
+        jnp.pad(cache.rows, ((0, more), (0, 0))),
+        jnp.pad(cache.owner, (0, more), constant_values=cache.rows.shape[1]),
+        jnp.pad(jnp.minimum(cache.used, 0), (0, more), constant_values=-1),
+    )
+
+
+def stored_rows(gram: Any, cache: RowCache) -> Array:
+    """Where `fetched` points to: all rows of a Gram operator that stores them, else the cache's."""
+    return gram.K if gram.stored else cache.rows
+
+
+def fetched(
+    gram: Any, cache: RowCache, members: Int[Array, " q"], step: Int[Array, ""], most: int
+) -> tuple[RowCache, Int[Array, " q"], Int[Array, ""]]:
+    """The cache with the rows of all members; those that are missing take the places of what was used longest ago.
+
+    Args:
+        gram: The Gram operator.
+        cache: With at least q places.
+        members: Samples, n in an empty seat.
+        step: This step's number.
+        most: How many can be missing.
+
+    Returns:
+        The cache, the members' places in it (any in an empty seat), and how many rows were computed.
+    """
+    m, n = cache.rows.shape
+    sample = jnp.minimum(members, n - 1)
+    if gram.stored:
+        return cache, sample, jnp.zeros((), jnp.int32)
+    index = jnp.arange(m, dtype=jnp.int32)
+    place = jnp.full((n,), m, jnp.int32).at[cache.owner].set(index, mode="drop")[sample]
+    missing = (members < n) & (place == m)
+    count = missing.sum(dtype=jnp.int32)
+    used = cache.used.at[jnp.where(members < n, place, m)].set(step, mode="drop")
+    _, oldest = lax.top_k(-used, min(most, m))
+    rank = jnp.where(missing, jnp.cumsum(missing, dtype=jnp.int32) - 1, len(oldest))
+    new = jnp.full((len(oldest),), n, jnp.int32).at[rank].set(members, mode="drop")
+    there = jnp.where(new < n, oldest, m).astype(jnp.int32)
+    return (
+        RowCache(
+            _computed(gram, cache.rows, there, new, count),
+            cache.owner.at[there].set(new, mode="drop"),
+            used.at[there].set(step, mode="drop"),
+        ),
+        jnp.where(missing, oldest[jnp.minimum(rank, len(oldest) - 1)], jnp.minimum(place, m - 1)).astype(jnp.int32),
+        count,
+    )
+
+
+def _computed(gram: Any, rows: Array, there: Array, new: Array, count: Array) -> Array:
+    """The rows with those of `new`, at the front of their list, in their places: large tiles, then small ones."""
+    m, n = rows.shape
+    start = jnp.zeros((), jnp.int32)
+    there = jnp.pad(there, (0, TILES[0]), constant_values=m)
+    new = jnp.minimum(jnp.pad(new, (0, TILES[0])), n - 1)
+    for tile, left in zip(TILES, (TILES[0] - TILES[1], 0), strict=True):
+
+        def fetch(carry: tuple[Array, Array], tile: int = tile) -> tuple[Array, Array]:
+            start, rows = carry
+            index = lax.dynamic_slice(new, (start,), (tile,))
+            taken = lax.dynamic_slice(there, (start,), (tile,))
+            return start + tile, rows.at[taken].set(gram.rows(index), mode="drop")
+
+        start, rows = lax.while_loop(lambda carry, left=left: count - carry[0] > left, fetch, (start, rows))
+    return rows
