@@ -111,7 +111,7 @@ def nothing(problem: Any) -> Fit:
     zeros: Any = np.zeros((problem.n,), problem.dtype)
     none: Any = np.zeros((), np.int32)
     limbs: Any = np.zeros((2,), np.int32)
-    counters = Counters(none, none, none, none, none, limbs)
+    counters = Counters(none, none, none, none, none, limbs, none)
     certificate = Certificate(zero, zero, zero)
     return unreached(Fit(zeros, zeros, zero, np.ones_like(zero), zeros, certificate, interrupted(), counters))
 

@@ -117,7 +117,7 @@ def fit_compiled(problem: Any, solver: Any, key: Array, init: Any = None) -> Fit
         lambda progress: certify(still, solver, advance(still, solver, progress)),
         progress,
     )
-    return differentiable(problem, _with_credit(finish(progress), progress))
+    return differentiable(problem, _with_credit(finish(solver, progress), progress))
 
 
 _begin = jax.jit(begin)
@@ -211,7 +211,7 @@ def drive(
             start = start_of(init, n, here.n) if state is None else state
             leaves = (may_change, may_leave and hasattr(problem, "restrict"))
             progress = _driven(here, solver, key, start, init, left, told, stop, provisional, leaves)
-            fitted = finish(progress) if provisional else _with_credit(finish(progress), progress)
+            fitted = finish(solver, progress) if provisional else _with_credit(finish(solver, progress), progress)
             fitted = trimmed(fitted, n)
             best = fitted if best is None else better_of(best, fitted)
             spent.append(fitted.counters)
@@ -334,7 +334,7 @@ def _driven(
             if running and leaves[1] and solver.left(problem, progress.state) is not None:
                 return progress
             if callback is not None:
-                told = callback(_with_credit(finish(progress), progress)) is True
+                told = callback(_with_credit(finish(solver, progress), progress)) is True
             else:  # with a callback every burst is one chunk
                 used = (int(progress.state.counters.steps) - steps) // solver.check_every
                 chunks = _next_burst(chunks, used, took)

@@ -136,6 +136,19 @@ class Answer(NamedTuple):
         return Fit(**self._asdict(), status=StatusCode(code), counters=counters)
 
 
+SOLVERS = (
+    *("FrankWolfe", "CoreVectorMachine", "Newton", "WorkingSet", "SMO", "InteriorPoint", "SDCA", "Perceptron"),
+    *("BallSGD", "Pegasos", "StochasticBatchPerceptron", "Polished", "Sampled", "Screened", "BlockNewton"),
+)
+"""By class name, in the order of the bits of `Counters.solvers`; the bit after them is of any other."""
+
+
+def bit_of(solver: Any) -> np.ndarray:
+    """The bit of a solver's kind, int32 `()`."""
+    name = type(solver).__name__
+    return np.asarray(1 << (SOLVERS.index(name) if name in SOLVERS else len(SOLVERS)), np.int32)
+
+
 class Counters(NamedTuple):
     """What a solver did.
 
@@ -148,6 +161,7 @@ class Counters(NamedTuple):
             earn the next one, of a fit that goes on from this one (`init=`).
         evaluations: Kernel evaluations asked for, in two limbs `(high, low)` of 2**20, int32 `(2,)`, since 32 bits do
             not hold them; read them with `Fit.kernel_evaluations`.
+        solvers: What took the steps, a bit each, int32 `()`; read it with `Fit.solvers`.
     """
 
     steps: Int[Array, "..."]
@@ -156,12 +170,13 @@ class Counters(NamedTuple):
     drops: Int[Array, "..."]
     unpolished: Int[Array, "..."]
     evaluations: Int[Array, "... 2"]
+    solvers: Int[Array, "..."]
 
     @staticmethod
     def zero() -> "Counters":
         """All counters at 0."""
         nothing = jnp.zeros((), jnp.int32)
-        return Counters(nothing, nothing, nothing, nothing, nothing, jnp.zeros((2,), jnp.int32))
+        return Counters(nothing, nothing, nothing, nothing, nothing, jnp.zeros((2,), jnp.int32), nothing)
 
     def plus(self, later: "Counters") -> "Counters":
         """The sum with the counters of steps that came later, on the host; `unpolished` is theirs."""
@@ -172,7 +187,8 @@ class Counters(NamedTuple):
         )
         added = jax.tree.map(lambda a, b: jnp.asarray(a + b), first, second)
         limbs = np.stack([high + (low >> 20), low & (2**20 - 1)], axis=-1).astype(np.int32)
-        return added._replace(evaluations=jnp.asarray(limbs), unpolished=later.unpolished)
+        solvers = jnp.asarray(first.solvers | second.solvers)
+        return added._replace(evaluations=jnp.asarray(limbs), unpolished=later.unpolished, solvers=solvers)
 
     def evaluated(self, count: Any) -> "Counters":
         """These counters with `count` (below 2**30) kernel evaluations more."""
@@ -218,6 +234,15 @@ class Fit:
         limbs = np.asarray(self.counters.evaluations, dtype=np.int64)
         total = limbs[..., 0] * 2**20 + limbs[..., 1]
         return int(total) if total.ndim == 0 else total
+
+    @property
+    def solvers(self) -> tuple[str, ...]:
+        """What was at it, by class name, on the host: of `fit(problem)`, which may change its mind, more than one.
+
+        `"another"` is a solver of the user's own. For lanes, what was at any of them; empty where no driver ran.
+        """
+        bits = int(np.bitwise_or.reduce(np.ravel(np.asarray(self.counters.solvers))))
+        return tuple(name for k, name in enumerate((*SOLVERS, "another")) if bits >> k & 1)
 
     @property
     def support(self) -> Any:

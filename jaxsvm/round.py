@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsvm.numerics.once import once
 from jaxsvm.numerics.precision import in_double, like, widened
 from jaxsvm.problems.definiteness import negative_curvature
-from jaxsvm.result import Answer, Certificate, Fit, Status
+from jaxsvm.result import Answer, Certificate, Fit, Status, bit_of
 from jaxsvm.stopping import stop_excess
 from jaxsvm.validation import require_solves
 
@@ -292,9 +292,9 @@ def _gave_up(solver: Any, progress: Progress) -> Array:
     return jnp.asarray(solver.final_check == "none") & (progress.excess <= CLAIM)
 
 
-def finish(progress: Progress) -> Fit:
-    """The best certified point as a `Fit`: nothing is computed."""
-    return progress.answer.fit(progress.status, progress.state.counters)
+def finish(solver: Any, progress: Progress) -> Fit:
+    """The best certified point as a `Fit`, with the name of its solver: nothing is computed."""
+    return progress.answer.fit(progress.status, progress.state.counters._replace(solvers=bit_of(solver)))
 
 
 def refresh_interval(solver: Any, n: int) -> int:

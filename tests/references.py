@@ -18,7 +18,7 @@ def fit_of(y: np.ndarray, a: np.ndarray, Q: np.ndarray, *, offset: float, dtype:
         margins=(Q @ a).astype(dtype),
         certificate=Certificate(nothing, nothing, nothing),
         status=StatusCode(np.ones((), np.int32)),
-        counters=Counters(zero, zero, zero, zero, zero, np.zeros((2,), np.int32)),
+        counters=Counters(zero, zero, zero, zero, zero, np.zeros((2,), np.int32), zero),
     )
 
 

@@ -364,3 +364,24 @@ def test_a_cache_holds_under_vmap_and_in_float64():
     assert (np.asarray(many.relative_gap) <= 1e-6).all()
     for k, C in enumerate((0.1, 1.0, 30.0)):
         assert float(many.dual[k]) == pytest.approx(float(solved(C).dual), rel=2e-6)
+
+
+# --- what was at it
+
+
+def test_a_fit_says_which_solvers_ran():
+    x, y = points(300)
+    gram = jaxsvm.gram(RBF(gamma=0.5), x)
+    problem = hinge_problem(gram, y, 5.0, bias="free")
+    assert jaxsvm.fit(problem, SMALL).solvers == ("WorkingSet",)
+    assert jaxsvm.fit(svm_problem(gram, y, 5.0), tol=1e-3).solvers == ("FrankWolfe",)
+    assert jax.jit(lambda problem: jaxsvm.fit(problem, SMALL))(problem).solvers == ("WorkingSet",)
+    path = jaxsvm.solve_path(problem, np.array([0.1, 1.0, 10.0]), tol=1e-3)
+    assert set(path[1].solvers) <= {"SMO", "WorkingSet"} and path[1].solvers
+
+
+def test_a_fit_that_changed_its_solver_names_both(monkeypatch):
+    monkeypatch.setattr(choice, "MANY", 3)
+    x, y = points(300)
+    fit = jaxsvm.fit(hinge_problem(jaxsvm.gram(RBF(gamma=0.5), x), y, 500.0, bias="free"), tol=1e-5)
+    assert fit.solvers == ("WorkingSet", "SMO")

@@ -150,7 +150,7 @@ def _run_lanes(
     progress = _stack([_begin(here, solver, key, None) for here in problems])
 
     def settle(lane: int) -> None:
-        fits[places[lane]] = fitted = finish(_lane(progress, np.int32(lane)))
+        fits[places[lane]] = fitted = finish(solver, _lane(progress, np.int32(lane)))
         warn_unless_converged(fitted, solver)
         if found is not None and not stop.seen:
             found(places[lane], fitted)

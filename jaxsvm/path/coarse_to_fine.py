@@ -32,7 +32,7 @@ from jaxsvm.path.pairs import solve_by_pairs
 from jaxsvm.problems.definiteness import negative_curvature
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.programs import compiled_ahead
-from jaxsvm.result import Answer, Counters, Fit, Status, StatusCode
+from jaxsvm.result import Answer, Counters, Fit, Status, StatusCode, bit_of
 from jaxsvm.solvers.frank_wolfe import FrankWolfe
 from jaxsvm.solvers.start import Start
 
@@ -84,7 +84,7 @@ def _last_call(grids: list[Grid], solver: BlockNewton) -> list[tuple[Any, ...]]:
     whole, width = grids[0].problems[0], _width(grids, solver)
     none: Any = np.zeros(0)
     vectors = [[jax.ShapeDtypeStruct((whole.n,), whole.dtype)] * width] * 4
-    penalties, counters = np.zeros((width,), whole.dtype), _counters([Point(none, none, 0, 0)] * width)
+    penalties, counters = np.zeros((width,), whole.dtype), _counters([Point(none, none, 0, 0)] * width, solver)
     return [(_finish, whole, *vectors, penalties, counters, solver.tol)]
 
 
@@ -157,7 +157,7 @@ def _certified_group(grids: list[Grid], group: list[tuple[int, int]], solver: Bl
     columns = ([problem.y for problem in problems], [problem.ridge for problem in problems])
     penalties = np.stack([np.asarray(problem.C) for problem in problems])
     vectors = (*columns, [point.x for point in points], [point.f for point in points])
-    return _finish(grids[0].problems[0], *vectors, penalties, _counters(points), solver.tol)
+    return _finish(grids[0].problems[0], *vectors, penalties, _counters(points, solver), solver.tol)
 
 
 def _nearest(grid: Grid, place: int) -> Point:
@@ -169,11 +169,12 @@ def _nearest(grid: Grid, place: int) -> Point:
     return grid.points[found]
 
 
-def _counters(points: list[Point]) -> Counters:
+def _counters(points: list[Point], solver: BlockNewton) -> Counters:
     steps = on_device(np.asarray([point.steps for point in points], np.int32))
     none = on_device(np.zeros(len(points), np.int32))
     limbs = on_device(np.asarray([divmod(point.evaluations, 2**20) for point in points], np.int32))
-    return Counters(steps=steps, toward=steps, away=none, drops=none, unpolished=none, evaluations=limbs)
+    kind = on_device(np.full(len(points), bit_of(solver), np.int32))
+    return Counters(steps, steps, away=none, drops=none, unpolished=none, evaluations=limbs, solvers=kind)
 
 
 @jax.jit

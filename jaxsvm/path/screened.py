@@ -38,9 +38,10 @@ from jaxsvm.path.carried import (
     sets_at_once,
     solved,
 )
-from jaxsvm.result import Answer, Counters, Fit, Status
+from jaxsvm.result import Answer, Counters, Fit, Status, bit_of
 from jaxsvm.screening.rules import Rule
 from jaxsvm.solvers.choice import LARGER, first_choice
+from jaxsvm.solvers.sequential_minimal_optimization import SMO
 from jaxsvm.solvers.start import Start
 from jaxsvm.solvers.working_set import WorkingSet
 
@@ -97,7 +98,7 @@ class Screened:
             self.point = point = point._replace(**longer(here, point))
         pair = (point.a, point.products) if point.w is None else (point.w, point.w_products)
         answer, excess = certified(here, self.solver, *pair)
-        return _fit_of(answer, 0, 0) if float(excess) <= 1 else None
+        return _fit_of(answer, 0, 0, None) if float(excess) <= 1 else None
 
     def _reduced(self, here: Any, point: Point) -> Fit | None:
         """The solution of what the rule leaves over; None where the whole problem's solver had better go on."""
@@ -127,16 +128,17 @@ class Screened:
         if float(excess) > 1:
             return None
         self.point = point
-        return _fit_of(answer, steps, taken + (rows + int(moved)) * here.n)
+        return _fit_of(answer, steps, taken + (rows + int(moved)) * here.n, SMO() if size <= SMALL else sets)
 
 
-def _fit_of(answer: Answer, steps: int, evaluations: int) -> Fit:
-    """A certified answer as a fit; what is added is made by NumPy: nothing is compiled."""
+def _fit_of(answer: Answer, steps: int, evaluations: int, solver: Any) -> Fit:
+    """A certified answer as a fit, of what took the steps; what is added is made by NumPy: nothing is compiled."""
     zero: Any = np.zeros((), np.int32)
     count: Any = np.asarray(np.int32(steps))
     limbs: Any = np.asarray([evaluations >> 20, evaluations & (2**20 - 1)], np.int32)
     code: Any = np.asarray(np.int32(Status.CONVERGED))
-    counters = Counters(*(on_device(part) for part in (count, zero, zero, zero, zero, limbs)))
+    kind = zero if solver is None else bit_of(solver)
+    counters = Counters(*(on_device(part) for part in (count, zero, zero, zero, zero, limbs, kind)))
     return answer.fit(on_device(code), counters)
 
 

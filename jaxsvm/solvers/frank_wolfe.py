@@ -244,4 +244,5 @@ def _count(counters: Counters, toward: Array, dropped: Array, evaluations: int) 
         drops=counters.drops + dropped.astype(jnp.int32),
         unpolished=counters.unpolished,
         evaluations=counters.evaluations,
+        solvers=counters.solvers,
     ).evaluated(evaluations)

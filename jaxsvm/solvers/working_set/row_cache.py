@@ -64,7 +64,8 @@ def fetched(
         most: How many can be missing.
 
     Returns:
-        The cache, the members' places in it (any in an empty seat), and how many rows were computed.
+        The cache, the members' places in it (any in an empty seat), and how many rows were computed. Where all are
+        stored, places are samples, and none is.
     """
     m, n = cache.rows.shape
     sample = jnp.minimum(members, n - 1)

@@ -129,6 +129,7 @@ class WorkingSet(Solver):
         fresh = candidates(problem, a, s, state.members, min(self.fresh, len(state.members)))
         members, entered = seated(problem, a, s, state.members, state.entered, counters.steps, fresh)
         cache, slots, count = row_cache.fetched(problem.gram, state.cache, members, counters.steps, len(fresh))
+        count = (fresh < problem.n).sum(dtype=jnp.int32) if problem.gram.stored else count  # asked for all the same
         kind, rows = bounded if problem.bounded else unbounded, row_cache.stored_rows(problem.gram, cache)
         changes, inner, curved = kind.moved(problem, state, rows, slots, members)
         counters = counters._replace(steps=counters.steps + 1, toward=counters.toward + inner)
