@@ -15,7 +15,7 @@ import numpy as np
 import typer
 
 import jaxsvm
-from jaxsvm.cli import pairs, single
+from jaxsvm.cli import single
 from jaxsvm.cli.inspection import describe_data, describe_model, is_model
 from jaxsvm.cli.job import Job, chosen_place, prepare, score_of
 from jaxsvm.cli.options import (
@@ -147,6 +147,8 @@ def fit(
         started = time.monotonic()
         if job.several:
             _refuse_solver(job, solver, max_steps)
+            from jaxsvm.cli import pairs  # with scikit-learn: a second that two classes need not wait for
+
             with interrupts.within(max_seconds):
                 answer = pairs.fit_one(job, C, tol, interrupts)
         else:
@@ -238,6 +240,8 @@ def path(
         validated = None
         if job.several:
             _refuse_solver(job, named, max_steps)
+            from jaxsvm.cli import pairs
+
             answers = pairs.fit_path(job, Cs, tol, interrupts)
             if folds is not None:
                 validated = pairs.folds_of(job, Cs, folds, tol, seed, interrupts)

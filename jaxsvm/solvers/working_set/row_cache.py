@@ -11,7 +11,8 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 TILES = (128, 32)
-"""Kernel rows at a time: a tile stays in cache between product and exponential. Few take the small one."""
+"""Kernel rows at a time: a tile stays in cache between product and exponential. Few take the small one; where only the
+set's own rows are kept there are seldom few, and one tile compiles sooner."""
 
 
 class RowCache(NamedTuple):
@@ -82,7 +83,7 @@ def fetched(
     there = jnp.where(new < n, oldest, m).astype(jnp.int32)
     return (
         RowCache(
-            _computed(gram, cache.rows, there, new, count),
+            _computed(gram, cache.rows, there, new, count, TILES if m > len(members) else TILES[:1]),
             cache.owner.at[there].set(new, mode="drop"),
             used.at[there].set(step, mode="drop"),
         ),
@@ -91,13 +92,13 @@ def fetched(
     )
 
 
-def _computed(gram: Any, rows: Array, there: Array, new: Array, count: Array) -> Array:
+def _computed(gram: Any, rows: Array, there: Array, new: Array, count: Array, tiles: tuple[int, ...]) -> Array:
     """The rows with those of `new`, at the front of their list, in their places: large tiles, then small ones."""
     m, n = rows.shape
     start = jnp.zeros((), jnp.int32)
-    there = jnp.pad(there, (0, TILES[0]), constant_values=m)
-    new = jnp.minimum(jnp.pad(new, (0, TILES[0])), n - 1)
-    for tile, left in zip(TILES, (TILES[0] - TILES[1], 0), strict=True):
+    there = jnp.pad(there, (0, tiles[0]), constant_values=m)
+    new = jnp.minimum(jnp.pad(new, (0, tiles[0])), n - 1)
+    for tile, smaller in zip(tiles, (*tiles[1:], tiles[-1]), strict=True):
 
         def fetch(carry: tuple[Array, Array], tile: int = tile) -> tuple[Array, Array]:
             start, rows = carry
@@ -105,5 +106,7 @@ def _computed(gram: Any, rows: Array, there: Array, new: Array, count: Array) ->
             taken = lax.dynamic_slice(there, (start,), (tile,))
             return start + tile, rows.at[taken].set(gram.rows(index), mode="drop")
 
-        start, rows = lax.while_loop(lambda carry, left=left: count - carry[0] > left, fetch, (start, rows))
+        # A tile is worth its price where more than all but one of the smaller ones in it are left.
+        least = tile - smaller
+        start, rows = lax.while_loop(lambda carry, least=least: count - carry[0] > least, fetch, (start, rows))
     return rows
