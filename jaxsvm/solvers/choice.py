@@ -41,7 +41,8 @@ geometric mean of nine sets. Larger sets, which find most rows in their cache, t
 CACHE = 2**30
 """Bytes of kernel rows that larger sets keep at the most."""
 MANY = 300
-"""Working sets after which something else is tried."""
+"""Working sets after which something else is tried, but for large n: there no fewer than seat all `ROUNDS` times."""
+ROUNDS = 4
 
 
 def first_choice(problem: Any, tol: Any) -> Any:
@@ -53,7 +54,9 @@ def first_choice(problem: Any, tol: Any) -> Any:
     if problem.kind == "squared hinge":
         if problem.free_bias or problem.gram.feature_rows is not None:
             return Newton(tol=tol)
-        return FrankWolfe(tol=tol) if problem.n <= SMALL else WorkingSet(tol=tol)
+        if problem.n <= SMALL:
+            return FrankWolfe(tol=tol)
+        return WorkingSet(tol=tol) if _storable(problem) else WorkingSet(tol=tol, size=LARGER, fresh=LARGER // 2)
     if problem.kind == "box":
         few = few_features(problem) is not None and problem.dtype == jnp.float64
         return InteriorPoint(tol=tol) if few else WorkingSet(tol=tol, fresh=FRESH)
@@ -107,11 +110,12 @@ def second_choice(problem: Any, solver: Any, state: Any, excess: Any, ended: boo
     if not isinstance(solver, WorkingSet):
         return None
     steps = int(state.counters.steps)
+    many = max(MANY, ROUNDS * problem.n // solver.fresh)
     if problem.kind == "squared hinge":
         most = next((share for sets, share in WIDE if steps >= sets), 1.0)
         wide = most < 1 and _storable(problem) and width(problem, state) > most
-        return FrankWolfe(tol=solver.tol) if ended or steps >= MANY or wide else None
-    if ended or steps >= MANY:
+        return FrankWolfe(tol=solver.tol) if ended or steps >= many or wide else None
+    if ended or steps >= many:
         return SMO(tol=solver.tol)
     if solver.size < LARGER and float(excess) > NEAR and free(problem, state) > CROWDED * solver.size:
         return WorkingSet(tol=solver.tol, size=LARGER, fresh=3 * FRESH, cache=_rows_to_keep(problem))
