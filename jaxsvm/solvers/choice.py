@@ -43,6 +43,9 @@ CACHE = 2**30
 MANY = 300
 """Working sets after which something else is tried, but for large n: there no fewer than seat all `ROUNDS` times."""
 ROUNDS = 4
+FEW, FEW_SETS = 4, 50
+"""Of samples that fill no more than `FEW` sets, sets after which pair steps and their polish are sooner there: linear
+kernels at C = 1e5 took three to seven times as long with 300."""
 
 
 def first_choice(problem: Any, tol: Any) -> Any:
@@ -110,7 +113,7 @@ def second_choice(problem: Any, solver: Any, state: Any, excess: Any, ended: boo
     if not isinstance(solver, WorkingSet):
         return None
     steps = int(state.counters.steps)
-    many = max(MANY, ROUNDS * problem.n // solver.fresh)
+    many = max(MANY if problem.n > FEW * solver.size else FEW_SETS, ROUNDS * problem.n // solver.fresh)
     if problem.kind == "squared hinge":
         most = next((share for sets, share in WIDE if steps >= sets), 1.0)
         wide = most < 1 and _storable(problem) and width(problem, state) > most
