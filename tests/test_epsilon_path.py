@@ -1,5 +1,6 @@
 """Paths that choose their values, solvers that leave out what they know, and the report of rules."""
 
+import jax
 import numpy as np
 import oracle_hinge
 import pytest
@@ -7,6 +8,7 @@ from samples import data, hinge, kernel_matrix, svm
 
 import jaxsvm
 from jaxsvm import SMO, FrankWolfe, screening
+from jaxsvm.kernels import Linear
 from jaxsvm.plots import screening_rates
 
 
@@ -75,6 +77,24 @@ def test_a_screened_solver_goes_on_with_fewer_samples(monkeypatch):
     assert fit.status.name == "CONVERGED"
     assert sizes
     assert max(sizes) <= 32
+
+
+def test_a_screened_solver_keeps_its_polish():
+    """Without it: 1,095,250 steps, where the solver itself takes 52,250."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(150, 8))
+    y = np.where(x @ rng.normal(size=8) + rng.normal(size=150) > 0, 1.0, -1.0)
+    problem = jaxsvm.hinge_problem(jaxsvm.gram(Linear(), x), y, 1e4, bias="none")
+    plain = jaxsvm.fit(problem, SMO(tol=1e-7))
+    for every in (None, 500):
+        solver = jaxsvm.screened(SMO(tol=1e-7), every=every)
+        for fit in (
+            jaxsvm.fit(problem, solver),
+            jax.jit(lambda problem, solver=solver: jaxsvm.fit(problem, solver))(problem),
+        ):
+            assert fit.status.name == "CONVERGED"
+            assert int(fit.steps) <= 1.1 * int(plain.steps)
+            assert float(fit.certificate.dual) == pytest.approx(float(plain.certificate.dual), rel=2e-7)
 
 
 def test_no_screening_with_a_free_bias():

@@ -140,9 +140,27 @@ class Screened(Solver):
         """The solver's, of what is not known: the others have no part in the gap."""
         return self.solver.running_excess(_without(problem, state.inactive), state.inner)
 
-    def polish_interval(self, problem: Any) -> None:
-        """No polish: it would work on all samples."""
-        del problem
+    def polish_interval(self, problem: Any) -> int | None:
+        """The solver's: a polish sees what is not known."""
+        return self.solver.polish_interval(problem)
+
+    def polish(self, problem: Any, state: "State") -> "State":
+        """The solver's, of what is not known."""
+        return state._replace(inner=self.solver.polish(_without(problem, state.inactive), state.inner))
+
+    def polish_begin(self, problem: Any, state: "State") -> "Polishing":
+        """The same in pieces, for the host driver: before the first."""
+        carry = self.solver.polish_begin(_without(problem, state.inactive), state.inner)
+        return Polishing(carry, state.inactive)
+
+    def polish_step(self, problem: Any, carry: "Polishing") -> "Polishing":
+        """One piece further."""
+        return carry._replace(carry=self.solver.polish_step(_without(problem, carry.inactive), carry.carry))
+
+    def polish_end(self, problem: Any, state: "State", carry: "Polishing") -> "State":
+        """The state where the polish ended."""
+        inner = self.solver.polish_end(_without(problem, state.inactive), state.inner, carry.carry)
+        return state._replace(inner=inner)
 
     @property
     def whole(self) -> Any:
@@ -168,6 +186,18 @@ class Found(NamedTuple):
 
     inactive: Bool[Array, " n"]
     at_bound: Bool[Array, " n"]
+
+
+class Polishing(NamedTuple):
+    """A polish under way: the solver's own carry, and the samples that it does not see."""
+
+    carry: Any
+    inactive: Bool[Array, " n"]
+
+    @property
+    def going(self) -> Bool[Array, ""]:
+        """Whether it is at work."""
+        return self.carry.going
 
 
 class State(NamedTuple):
