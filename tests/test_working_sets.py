@@ -381,7 +381,7 @@ def test_a_fit_says_which_solvers_ran():
 
 
 def test_a_fit_that_changed_its_solver_names_both(monkeypatch):
-    monkeypatch.setattr(choice, "MANY", 3)
+    monkeypatch.setattr(choice, "FEW_SETS", 3)
     x, y = points(300)
     fit = jaxsvm.fit(hinge_problem(jaxsvm.gram(RBF(gamma=0.5), x), y, 500.0, bias="free"), tol=1e-5)
     assert fit.solvers == ("WorkingSet", "SMO")
