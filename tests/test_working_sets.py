@@ -385,3 +385,14 @@ def test_a_fit_that_changed_its_solver_names_both(monkeypatch):
     x, y = points(300)
     fit = jaxsvm.fit(hinge_problem(jaxsvm.gram(RBF(gamma=0.5), x), y, 500.0, bias="free"), tol=1e-5)
     assert fit.solvers == ("WorkingSet", "SMO")
+
+
+def test_kernel_rows_that_larger_sets_keep_stay_within_the_memory_that_was_given():
+    x, y = points(3000)
+
+    def kept(**given):
+        return choice._rows_to_keep(hinge_problem(jaxsvm.gram(RBF(gamma=0.5), x, **given), y, 1.0))
+
+    assert kept() == 2 * choice.LARGER
+    assert kept(memory=1500 * 3000 * 4) == 1500
+    assert kept(memory=1) == choice.LARGER

@@ -51,6 +51,7 @@ class LowRankGram:
 
     stored = False
     may_store = False
+    memory = 0
 
     def lengthened(self, size: int) -> None:
         """None: landmarks and features are what compiles for every n."""

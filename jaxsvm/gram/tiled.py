@@ -28,6 +28,8 @@ class OfPoints:
 
     stored = False
     """Whether all kernel values are there: then a block of them costs nothing but reading."""
+    memory = 0
+    """Bytes that stored kernel values may take; 0: nothing was said, or all are stored already."""
     rank = None
     """How many features the values are made of, where they stand for the kernel; None: they are the kernel's own."""
 

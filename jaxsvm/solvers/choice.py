@@ -134,7 +134,8 @@ def second_choice(problem: Any, solver: Any, state: Any, excess: Any, ended: boo
 def _rows_to_keep(problem: Any) -> int:
     """Kernel rows of larger sets: a quarter of all, in a power of two, as memory permits."""
     wanted = 2 ** math.ceil(math.log2(max(problem.n / 4, 2 * LARGER)))
-    return max(min(wanted, CACHE // (problem.n * jnp.dtype(problem.gram.dtype).itemsize)), LARGER)
+    permitted = min(CACHE, problem.gram.memory or CACHE) // (problem.n * jnp.dtype(problem.gram.dtype).itemsize)
+    return max(min(wanted, permitted), LARGER)
 
 
 def takes_state(problem: Any, solver: Any, following: Any) -> bool:
