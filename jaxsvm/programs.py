@@ -23,7 +23,7 @@ from typing import Any
 import jax
 import numpy as np
 
-MOST_MAPS = 20_000
+MOST_MAPS = 15_000
 """Memory maps above those that are left by clearing (they are the user's, and single operations') that are too many."""
 LAST_MAPS = 50_000
 """Maps of the process that are too many in any case."""
