@@ -34,7 +34,7 @@ def logarithmic_C(ax: Any) -> None:
     if high < 10 * low:  # powers of ten alone would be one label, or none
         from matplotlib.ticker import MaxNLocator, NullLocator, ScalarFormatter
 
-        ax.xaxis.set_major_locator(MaxNLocator(6))
+        ax.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
         ax.xaxis.set_major_formatter(ScalarFormatter())
         ax.xaxis.set_minor_locator(NullLocator())
     ax.set_xlabel("C")
