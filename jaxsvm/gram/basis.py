@@ -15,7 +15,7 @@ from jaxsvm.numerics.precision import precisely
 from jaxsvm.numerics.products import matmul
 from jaxsvm.numerics.sizes import size_class
 from jaxsvm.padding import first_rows, lengthened, may_be_padded
-from jaxsvm.points import CSR, as_points, by_row_tiles, dense_rows, product, transposed_product
+from jaxsvm.points import CSR, Rows, as_points, by_row_tiles, dense_rows, product, transposed_product
 
 BLOCK_BYTES = 32 * 2**20
 BASIS_TILE = 1024
@@ -169,7 +169,7 @@ def apply_in_blocks(basis: Any, x_new: Any, coef: Float[Array, "q *k"], block: i
         raise InputError(f"x_new has {points.shape[1]} features: {basis.columns} are needed, as in training.")
     m = points.shape[0]
     basis, coef = _in_size_class(basis, coef)
-    if is_concrete(basis, points, coef) and not isinstance(points, CSR) and may_be_padded(points):
+    if is_concrete(basis, points, coef) and not isinstance(points, Rows) and may_be_padded(points):
         points = lengthened(points, size_class(m))
     width = max(basis.size, points.shape[1])  # rows that are dense for a while, and their values
     size = max(1, min(points.shape[0], BLOCK_BYTES // (8 * width) if block is None else block))
@@ -179,7 +179,7 @@ def apply_in_blocks(basis: Any, x_new: Any, coef: Float[Array, "q *k"], block: i
 
 def _in_size_class(basis: Any, coef: Any) -> tuple[Any, Any]:
     """Concrete kernels at copies of the first point, whose coefficients are 0, up to a size class."""
-    padable = isinstance(basis, KernelBasis) and basis.size and not isinstance(basis.x, CSR)
+    padable = isinstance(basis, KernelBasis) and basis.size and not isinstance(basis.x, Rows)
     if not padable or not is_concrete(basis, coef) or not may_be_padded(basis.x):
         return basis, coef
     size = size_class(basis.size)

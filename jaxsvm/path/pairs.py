@@ -51,12 +51,12 @@ def solve_by_pairs(grids: list[Grid], solver: BlockNewton, key: Array, stop: Int
     Ctrl-C comes to the main thread alone: the others look at `stop`, as each of their drivers does.
     """
     with ThreadPoolExecutor(_threads()) as pool:
-        solve = _with_settings(_solve_anchors)
+        jobs: list[tuple[Grid, Future[dict[int, Point]]]] = []
         try:
-            chains = [pool.submit(solve, grid, solver, key, pool, stop) for grid in grids]
-            for grid, chain in zip(grids, chains, strict=True):
-                for job in chain.result():
-                    grid.points.update(job.result())
+            for grid in grids:
+                jobs += [(grid, job) for job in _solve_anchors(grid, solver, key, pool, stop)]
+            for grid, job in jobs:
+                grid.points.update(job.result())
         except KeyboardInterrupt:
             stop.note()
         except BaseException:
