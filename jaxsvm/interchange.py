@@ -1,4 +1,4 @@
-"""Models of other libraries: LIBSVM's files read and written, scikit-learn's `SVC` and `SVR` made of a model.
+"""Models of other libraries: LIBSVM's files read and written; scikit-learn's `SVC` and `SVR`, ONNX made of a model.
 
 LIBSVM's layout of several classes: support vectors lie class by class, each with k - 1 coefficients, and machine (i, j)
 is positive for class i. Of two classes the label that comes first in a file of LIBSVM is positive; here it is
@@ -199,6 +199,36 @@ def to_sklearn(model: Any) -> Any:
     scaler.scale_ = 1 / np.asarray(model.scaling.factor, float)
     scaler.var_, scaler.n_features_in_, scaler.n_samples_seen_ = scaler.scale_**2, len(scaler.mean_), len(order)
     return make_pipeline(scaler, machine)
+
+
+def to_onnx(model: Model, path: str | os.PathLike[str] | None = None) -> Any:
+    """A model as a graph of ONNX, which runtimes evaluate without jaxsvm. `pip install "jaxsvm[onnx]"`.
+
+    Its input is `x`, float32, `(n, d)` with n >= 1: points as `predict` takes them, since a scaling becomes part of the
+    graph; kernel values against all training samples where the kernel is precomputed. Its outputs are those of
+    `predict` and `decision_function`: `label (n,)` and `scores`, `(n,)` or a column a pair `(n, k (k - 1) / 2)`; of
+    regression `values (n,)`. Labels are text, integers, truth values or float64, as `classes` are. Scores are computed
+    in float64 and rounded to float32 at the end. All kernel values of a call are held at once, `(n, support)`: give
+    many points in batches.
+
+    Args:
+        model: Of any kernel of `jaxsvm.kernels`, sums and products of them too, or of features (`gram(..., rank=)`).
+        path: Where to write it to, or None.
+
+    Returns:
+        The `onnx.ModelProto`. Where the model knows the names of the columns, they are in its metadata, as JSON.
+
+    Raises:
+        InputError: Where onnx is not installed; on a kernel that is a user's function; on sparse support vectors that
+            are too wide to be made dense, unless the kernel is linear; on a model above 2 GiB.
+    """
+    from jaxsvm.onnx_graph import model_proto
+
+    found = model_proto(model)
+    if path is not None:
+        with open(path, "wb") as file:
+            file.write(found.SerializeToString())
+    return found
 
 
 def _of_estimator(estimator: Any) -> Any:

@@ -10,7 +10,7 @@ import dataclasses
 import time
 import warnings
 from collections.abc import Callable
-from functools import partial, reduce
+from functools import reduce
 from typing import Any
 
 import jax
@@ -19,10 +19,10 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array
 
+from jaxsvm.compiled import burst_call, certify_call, compiled_begin, polish_in_pieces
 from jaxsvm.derivatives.rule import differentiable
 from jaxsvm.errors import ConvergenceWarning, InputError, is_concrete
 from jaxsvm.interruption import Interruption, watching
-from jaxsvm.numerics.precision import like, widened
 from jaxsvm.padding import trimmed
 from jaxsvm.programs import compiled_ahead
 from jaxsvm.ready import ready, start_of
@@ -32,12 +32,8 @@ from jaxsvm.round import (
     advance,
     begin,
     certify,
-    due,
-    earned_polish,
     finish,
-    last_steps,
     steps_taken,
-    whole_chunks,
 )
 from jaxsvm.solvers.choice import first_choice, second_choice, takes_state
 from jaxsvm.validation import require_problem, require_seconds, require_usable
@@ -118,55 +114,6 @@ def fit_compiled(problem: Any, solver: Any, key: Array, init: Any = None) -> Fit
         progress,
     )
     return differentiable(problem, _with_credit(finish(solver, progress), progress))
-
-
-_begin = jax.jit(begin)
-
-
-@partial(jax.jit, static_argnames="at_cap")
-def _burst(problem: Any, solver: Any, progress: Progress, chunks: Any, at_cap: bool = False) -> tuple[Progress, Array]:
-    """A round without its end, cut short after `chunks` chunks; whether that is due, and whether with a polish.
-
-    At the cap on steps the last ones take the place of chunks.
-    """
-    steps = last_steps if at_cap else partial(whole_chunks, chunks=chunks)
-    progress = steps(problem, solver, progress)
-    time_to = due(solver, progress)
-    return progress, jnp.stack([time_to, time_to & earned_polish(problem, solver, progress)])
-
-
-@partial(jax.jit, static_argnames=("provisional", "may_correct"))
-def _certify(
-    problem: Any, solver: Any, progress: Progress, provisional: bool = False, may_correct: bool = False
-) -> Progress:
-    """The end of a round, without a polish, and before a fit is stuck without a correction: most fits see neither.
-
-    A program of its own: steps and certificate in one took half as long again to compile.
-    """
-    return certify(problem, solver, progress, may_polish=False, provisional=provisional, may_correct=may_correct)
-
-
-@partial(jax.jit, static_argnames="at_cap", donate_argnames="state")
-def _burst_in_place(problem: Any, solver: Any, rest: Progress, state: Any, chunks: Any, at_cap: bool = False) -> Any:
-    """`_burst` whose state, kernel rows of 50 MB, is not copied: the old one is gone."""
-    return _burst(problem, solver, rest._replace(state=state), chunks, at_cap)
-
-
-@partial(jax.jit, static_argnames=("provisional", "may_correct"), donate_argnames="state")
-def _certify_in_place(
-    problem: Any, solver: Any, rest: Progress, state: Any, provisional: bool = False, may_correct: bool = False
-) -> Progress:
-    """`_certify` whose state is not copied."""
-    return _certify(problem, solver, rest._replace(state=state), provisional, may_correct)
-
-
-def _call_of(
-    function: Any, in_place: Any, problem: Any, solver: Any, progress: Progress, *more: Any
-) -> tuple[Any, ...]:
-    """A jitted function and its arguments: in place where the solver's state is large."""
-    if solver.large_state:
-        return (in_place, problem, solver, progress._replace(state=None), progress.state, *more)
-    return (function, problem, solver, progress, *more)
 
 
 def drive(
@@ -256,11 +203,11 @@ def _following(problem: Any, solver: Any, progress: Progress) -> Any:
 
 def _first_calls(problem: Any, solver: Any, key: Array, start: Any, provisional: bool) -> list[tuple[Any, ...]]:
     """The programs that every fit needs after its start, by the shapes of their arguments."""
-    progress = jax.eval_shape(_begin, problem, solver, key, start)
+    progress = jax.eval_shape(begin, problem, solver, key, start)
     at_cap = solver.check_every > int(solver.max_steps)
     return [
-        _call_of(_certify, _certify_in_place, problem, solver, progress, provisional, False),
-        _call_of(_burst, _burst_in_place, problem, solver, progress, 1, at_cap),
+        certify_call(problem, solver, progress, provisional, False),
+        burst_call(problem, solver, progress, 1, at_cap),
     ]
 
 
@@ -270,7 +217,7 @@ def _certified(problem: Any, solver: Any, progress: Progress, provisional: bool)
     is_stuck = int(progress.stale) > 0 or int(steps_taken(progress)) >= int(solver.max_steps)
     corrects = problem.corrects and jnp.finfo(problem.dtype).bits < 64  # rounding is no floor of float64
     more = (provisional, corrects and is_stuck)
-    certify, *rest = _call_of(_certify, _certify_in_place, problem, solver, progress, *more)
+    certify, *rest = certify_call(problem, solver, progress, *more)
     return certify(*rest)
 
 
@@ -306,7 +253,7 @@ def _driven(
     started, chunks, told, begun = time.monotonic(), 1, False, False
     given = (problem, solver, key, start, provisional)
     wait = compiled_ahead(lambda: _first_calls(*given), *given)
-    progress = _credited(problem, solver, _begin(problem, solver, key, start), init)
+    progress = _credited(problem, solver, compiled_begin(problem, solver, key, start), init)
     wait()
     running = int(progress.status) == Status.RUNNING and not stop.seen
 
@@ -317,7 +264,7 @@ def _driven(
         try:
             before, steps = time.monotonic(), int(progress.state.counters.steps)
             at_cap = steps + solver.check_every > int(solver.max_steps)
-            burst, *rest = _call_of(_burst, _burst_in_place, problem, solver, progress, chunks, at_cap)
+            burst, *rest = burst_call(problem, solver, progress, chunks, at_cap)
             progress, flags = burst(*rest)
             begun = True
             time_to, polish_due = np.asarray(flags).tolist()
@@ -348,38 +295,6 @@ def _driven(
         progress = _certified(problem, solver, progress, provisional)
     interrupted = jnp.asarray(np.int32(Status.INTERRUPTED))
     return progress._replace(status=interrupted) if int(progress.status) == Status.RUNNING else progress
-
-
-def polish_in_pieces(problem: Any, solver: Any, progress: Progress, told: Callable[[], bool]) -> Progress | None:
-    """Progress with a polished state, whose certificate is due; None where it was told to stop in between.
-
-    A polish can take many times `BURST_SECONDS`: on the host one compiled piece of it at a time.
-    """
-    with jax.enable_x64(True):  # between pieces a polish is in twice the precision as well
-        fresh, carry = _polish_begin(problem, solver, progress.state)
-        while bool(carry.going) and not told():
-            carry = _polish_step(problem, solver, carry)
-        if bool(carry.going):
-            return None
-        state = _polish_end(problem, solver, progress.state, fresh, carry)
-    return progress._replace(state=state, polished=steps_taken(progress))
-
-
-@jax.jit
-def _polish_begin(problem: Any, solver: Any, state: Any) -> tuple[Any, Any]:
-    wide = widened(problem)
-    fresh = solver.refresh(wide, state)
-    return fresh, solver.polish_begin(wide, fresh)
-
-
-@jax.jit
-def _polish_step(problem: Any, solver: Any, carry: Any) -> Any:
-    return solver.polish_step(widened(problem), carry)
-
-
-@jax.jit
-def _polish_end(problem: Any, solver: Any, state: Any, fresh: Any, carry: Any) -> Any:
-    return like(solver.polish_end(widened(problem), fresh, carry), state)
 
 
 def _credited(problem: Any, solver: Any, progress: Progress, init: Any) -> Progress:

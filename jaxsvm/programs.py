@@ -7,13 +7,14 @@ the user stay). Shapes in use are then compiled once more, which tens of new sha
 never sees it.
 
 A driver that meets shapes for the first time has its programs compiled beside each other: XLA compiles on one core,
-and lets go of Python meanwhile.
+and lets go of Python meanwhile. Those that are a `Program` are compiled for a CPU in half of the time.
 
 What is counted here, and which shapes were met, is the only state of this library outside its values.
 """
 
 import contextlib
 import ctypes
+import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -32,6 +33,9 @@ MOST_PROGRAMS = 400
 LOOK = 20
 """New programs between two looks at the maps: reading them takes milliseconds."""
 
+QUICK = {"xla_cpu_use_fusion_emitters": False}
+"""XLA's newer emitters make a module of each fused loop, and compile each by itself."""
+
 _MAPS = Path("/proc/self/maps")
 
 
@@ -43,6 +47,7 @@ class _Book:
         self.drivers = 0
         self.programs = 0
         self.left = 0  # maps that clearing did not take
+        self.quick = True  # until a version of XLA says that it does not know the option
         self.modules = 0
         self.functions: list[Any] = []
         self.met: set[Any] = set()
@@ -123,7 +128,12 @@ def compiled_ahead(calls: Callable[[], list[tuple[Any, ...]]], *arguments: Any) 
         lowered = [function.lower(*rest) for function, *rest in calls()]
     except TypeError:  # a configuration that looks at its fields, of which JAX makes one of descriptions here
         return lambda: None  # the programs are compiled where they are called
-    threads = [threading.Thread(target=one.compile, daemon=True) for one in lowered]
+
+    def compile_it(one: Any) -> None:
+        with contextlib.suppress(jax.errors.JaxRuntimeError):  # whoever calls it meets the same error
+            one.compile()
+
+    threads = [threading.Thread(target=compile_it, args=(one,), daemon=True) for one in lowered]
     for thread in threads:
         thread.start()
 
@@ -134,12 +144,59 @@ def compiled_ahead(calls: Callable[[], list[tuple[Any, ...]]], *arguments: Any) 
     return wait
 
 
+class Program:
+    """A jitted part of a host driver, which XLA compiles for a CPU by its older way of making kernels.
+
+    That takes half of the time, and the kernels are as fast but for long fused sums in float64 (twice as slow). JAX
+    takes options of the compiler at the top level alone: where something is traced, `function` is called instead.
+
+    Args:
+        function: What is jitted, for `jax.eval_shape` and other programs.
+        **options: Of `jax.jit`.
+    """
+
+    def __init__(self, function: Callable[..., Any], **options: Any) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self._plain: Any = jax.jit(function, **options)
+        self._quick: Any = jax.jit(function, compiler_options=QUICK, **options)
+
+    def _jitted(self) -> Any:
+        return self._quick if _book.quick and jax.default_backend() == "cpu" else self._plain
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """The function's value."""
+        if self._jitted() is self._plain:
+            return self._plain(*arguments, **named)
+        try:
+            return self._quick(*arguments, **named)
+        except jax.errors.JaxRuntimeError as error:
+            if "No such compile option" not in str(error):
+                raise
+        _book.quick = False
+        return self._plain(*arguments, **named)
+
+    def lower(self, *arguments: Any, **named: Any) -> Any:
+        """As of a jitted function."""
+        return self._jitted().lower(*arguments, **named)
+
+    def clear_cache(self) -> None:
+        """As of a jitted function."""
+        self._plain.clear_cache()
+        self._quick.clear_cache()
+
+    def _cache_size(self) -> int:
+        return self._plain._cache_size() + self._quick._cache_size()  # noqa: SLF001 (as above)
+
+
 def compiled_functions() -> list[Any]:
     """The jitted functions of this library's modules; looked for again only where Python has imported something."""
     if len(sys.modules) != _book.modules:
         _book.modules = len(sys.modules)
         modules = [module for name, module in list(sys.modules.items()) if name.split(".")[0] == __package__]
-        found = [f for module in modules for f in vars(module).values() if hasattr(f, "clear_cache")]
+        found = [
+            f for module in modules for f in vars(module).values() if hasattr(f, "clear_cache") and f is not Program
+        ]
         _book.functions = list({id(f): f for f in found}.values())
     return _book.functions
 

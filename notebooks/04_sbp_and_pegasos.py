@@ -30,7 +30,7 @@ import jaxsvm
 from jaxsvm.kernels import RBF
 
 rng = np.random.default_rng(0)
-n, m = 2000, 2000
+n, m = 6000, 2000
 
 
 def sample(count):
@@ -45,7 +45,8 @@ def sample(count):
 gram = jaxsvm.gram(RBF(2.0), x)
 
 # %% [markdown]
-# The exact solution first: what both approach. Its slack, as the SBP counts it, is nu.
+# The exact solution first: what both approach. It too computes only some rows, those of its working sets. Its slack, as
+# the SBP counts it, is nu.
 
 # %%
 C = 1.0
@@ -60,14 +61,18 @@ def accuracy(fit, problem):
 best = accuracy(exact, hinge)
 nu = jaxsvm.slack.equivalent_nu(hinge, exact)
 slack = jaxsvm.slack_problem(gram, y, nu)
-print(f"exact: accuracy {best:.3f}, {len(exact.support)} support vectors, nu = {float(nu):.3f}")
+exact_rows = float(exact.kernel_evaluations) / n
+print(
+    f"exact: accuracy {best:.3f} by {exact_rows:.0f} rows of {n}, {len(exact.support)} support vectors, "
+    f"nu = {float(nu):.4f}"
+)
 assert best > 0.9
 
 # %% [markdown]
-# Each with the same number of kernel rows, a few seeds of each.
+# Each may ask for the same number of kernel rows, 8 at a time; a few seeds of each.
 
 # %%
-rows, batch, seeds = (64, 256, 1024, 4096), 32, 3
+rows, batch, seeds = (64, 128, 256, 512, 1024, 2048), 8, 5
 scores = {"SBP": np.zeros((seeds, len(rows))), "Pegasos": np.zeros((seeds, len(rows)))}
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # neither is asked to converge
@@ -88,16 +93,20 @@ for name, values in scores.items():
 figure, axes = plt.subplots(figsize=(6.5, 3.8), layout="constrained")
 for name, values in scores.items():
     axes.errorbar(rows, values.mean(0), values.std(0), fmt="o-", markersize=4, capsize=3, label=name)
-axes.axhline(best, color="0.45", linestyle=":", label="exact")
+axes.plot([exact_rows], [best], "k*", markersize=11, label="exact")
+axes.axhline(best, color="0.45", linestyle=":")
 axes.set_xscale("log")
+axes.set_xticks(rows, [str(count) for count in rows])
+axes.set_xticks([], minor=True)
 axes.set_xlabel("kernel rows")
 axes.set_ylabel("accuracy on new samples")
 axes.legend()
 axes.grid(alpha=0.3)
 plt.show()
 for values in scores.values():
-    assert values.mean(0)[-1] > best - 0.02  # with 4,096 rows of 2,000 samples both are as good as the exact one
-    assert values.mean(0)[2] > values.mean(0)[0] + 0.2  # and most of the way is done in the first thousand
+    assert values.mean(0)[-1] > best - 0.02  # with 2,048 rows both are as good as the exact solution
+    assert values.mean(0)[2] > values.mean(0)[0] + 0.1  # and much of the way is done in the first 256
+assert scores["SBP"].mean(0)[3] > best - 0.03  # half as many rows as the exact solution took
 
 # %% [markdown]
 # The SBP has a gap too. Its exact form (`batch=None`) ends with a proof.
@@ -108,7 +117,8 @@ print(certified.status.name, f"relative gap {float(certified.certificate.relativ
 assert certified.status.name == "CONVERGED"
 
 # %% [markdown]
-# **Learned.** Neither method needs the optimum for a good classifier: some hundred kernel rows do, where all rows are
-# two thousand. On this set Pegasos is ahead while rows are few, and both end where the exact solution is; on others it
-# is the SBP (`benchmarks/hinge_figure.py`): measure on yours. Where an answer has to be *proved*, use the exact solver,
-# or the SBP's own certificate; a subgradient method has none that is worth waiting for.
+# **Learned.** Neither method needs the optimum for a good classifier: on this set 512 kernel rows of 6,000 bring the
+# SBP to within a point of the exact solution, which took about a thousand, and Pegasos to within ten. It takes many
+# small steps: with batches of 32 in place of 8 the SBP needs four times the rows, and is behind Pegasos. Sets differ
+# too (`benchmarks/hinge_figure.py`): measure on yours. Where an answer has to be *proved*, use the exact solver, or
+# the SBP's own certificate; a subgradient method has none that is worth waiting for.

@@ -16,7 +16,7 @@
 #
 # A coreset is a small weighted set of points on which the objective of a linear SVM is nearly what it is on all
 # points, for *every* decision function. So whatever is trained on it is nearly optimal on everything. Here 200,000
-# points go by, chunk by chunk, and a few thousand numbers remain.
+# points go by, chunk by chunk, and little more than a thousand weighted ones remain.
 
 # %%
 import matplotlib.pyplot as plt
@@ -107,6 +107,6 @@ assert (medians["coreset"] < medians["uniform sample"]).all()
 
 # %% [markdown]
 # **Learned.** What a linear SVM needs of 200,000 points fits into a thousand weighted ones, found in one pass with
-# bounded memory. Sampling by sensitivity, with weights that meet known totals, is several times as exact as a
-# uniform sample of the same size. Where all points fit into memory, a linear fit on all of them is as fast: coresets
-# are for those that do not.
+# bounded memory. Sampling by sensitivity, with weights that meet known totals, is here more than fifty times as exact
+# as a uniform sample of the same size, which misses the far points and has too few of the rare class. Where all points
+# fit into memory, a linear fit on all of them is as fast: coresets are for those that do not.

@@ -160,10 +160,15 @@ axes[0].set_xlabel("step of the network")
 axes[0].set_ylabel("held-out loss")
 axes[0].grid(alpha=0.3)
 axes[1].contourf(u, v, np.clip(values, -2, 2), levels=21, cmap="RdBu", alpha=0.5)
+axes[1].set_title("the machine in the plane of the points; support is ringed", fontsize=10)
 axes[1].contour(u, v, values, levels=[-1, 0, 1], colors="0.2", linestyles=["--", "-", "--"])
-axes[1].scatter(*np.asarray(x).T, c=np.where(np.asarray(y) > 0, "tab:blue", "tab:red"), s=12)
+for sign, colour in ((-1, "tab:red"), (1, "tab:blue")):
+    axes[1].scatter(*np.asarray(x)[np.asarray(y) == sign].T, color=colour, s=12, label=f"y = {sign:+d}")
 axes[1].scatter(*np.asarray(x)[fit.support].T, s=45, facecolors="none", edgecolors="black")
+axes[1].legend(loc="lower right", fontsize=8)
 plt.show()
+print(f"{len(fit.support)} of {len(y)} samples are support")
+assert len(fit.support) < len(y) / 4
 
 # %% [markdown]
 # **Learned.** A solver that certifies its answer can stand inside a network like any other layer: forward it solves a

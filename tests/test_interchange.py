@@ -1,7 +1,8 @@
-"""Models of LIBSVM and scikit-learn: there and back, against scikit-learn's own SVC, which is LIBSVM."""
+"""Models of LIBSVM and scikit-learn: there and back, against scikit-learn's SVC, which is LIBSVM; ONNX as it runs."""
 
 import dataclasses
 import pickle
+import sys
 from itertools import combinations
 
 import jax.numpy as jnp
@@ -12,9 +13,10 @@ from sklearn.base import clone
 from sklearn.svm import SVC, SVR, NuSVC, OneClassSVM
 
 import jaxsvm
-from jaxsvm import estimators, interchange
+from jaxsvm import estimators, interchange, onnx_graph
 from jaxsvm.datasets import Layout, Scaling
 from jaxsvm.errors import DataError, InputError
+from jaxsvm.kernels import RBF, Laplacian, Linear, Polynomial, Precomputed, Sigmoid
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 3))
@@ -228,3 +230,173 @@ def test_refusals(tmp_path):
             interchange.from_libsvm(tmp_path / "broken")
     with pytest.raises(DataError, match="cannot be read"):
         interchange.from_libsvm(tmp_path / "missing")
+
+
+# --- ONNX ------------------------------------------------------------------------------------------------------------
+
+POINTS = np.concatenate([NEW, X[:9]]).astype(np.float32)  # some where a narrow kernel is not 0: within roundings of X
+EXACT = POINTS.astype(float)  # the same numbers
+KERNELS = {
+    "linear": Linear(),
+    "rbf": RBF(0.3),
+    "rbf a feature": RBF(jnp.array([0.1, 0.2, 0.5])),
+    "narrow": RBF(1e13),  # its squares are taken by differences: expanded ones are off by 1e-3
+    "laplacian": Laplacian(0.4),
+    "laplacian a feature": Laplacian(jnp.array([0.1, 0.2, 0.5])),
+    "polynomial": Polynomial(3, 0.5, 1.0),
+    "sigmoid": Sigmoid(0.2, -0.1),
+    "composed": RBF(0.3) * Polynomial(2, 0.1, 1.0) + 0.5 * Laplacian(0.2),
+}
+
+
+def model_of(gram, **fields):
+    """A model of any kernel without a fit: with coefficients that were drawn, a column of them for each pair."""
+    k = len(fields.get("classes") or (0, 0))
+    pairs = () if k == 2 else (k * (k - 1) // 2,)
+    rng = np.random.default_rng(1)
+    basis, _ = gram.expansion(jnp.zeros(len(X)))
+    coef, bias, ones = rng.normal(size=(basis.size, *pairs)), rng.normal(size=pairs), np.ones(pairs)
+    return jaxsvm.Model(
+        basis, jnp.asarray(coef), jnp.asarray(bias), ones, jaxsvm.Certificate(ones, ones, ones), **fields
+    )
+
+
+def evaluated(model, points=POINTS):
+    """What a graph returns, by name: of ONNX Runtime, and of ONNX's reference in NumPy, which must agree."""
+    onnx = pytest.importorskip("onnx", reason="onnx is not installed: pip install 'jaxsvm[onnx]'")
+    runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: pip install onnxruntime")
+    from onnx.reference import ReferenceEvaluator
+
+    proto = interchange.to_onnx(model)
+    onnx.checker.check_model(proto, full_check=True)
+    session = runtime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    found = dict(zip(names, session.run(None, {"x": points}), strict=True))
+    for name, value in zip(names, ReferenceEvaluator(proto).run(None, {"x": points}), strict=True):
+        if value.dtype == np.float32:
+            np.testing.assert_allclose(value, found[name], rtol=1e-6, atol=1e-6)
+        else:
+            assert value.tolist() == found[name].tolist()
+    return found
+
+
+def require_same(model, points=POINTS, exact=EXACT):
+    """The same outputs as those of jaxsvm; returns the labels."""
+    found = evaluated(model, points)
+    values = np.asarray(jaxsvm.decision_function(model, exact))
+    name = "values" if model.classes is None else "scores"
+    assert set(found) == {name} | ({"label"} if name == "scores" else set())
+    assert found[name].dtype == np.float32
+    assert found[name].shape == values.shape
+    np.testing.assert_allclose(found[name], values, rtol=2e-6, atol=2e-6 * np.abs(values).max())
+    if model.classes is not None:
+        assert found["label"].tolist() == jaxsvm.predict(model, exact).tolist()
+    return found.get("label")
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_onnx_knows_every_kernel(name):
+    gram = jaxsvm.gram(KERNELS[name], Scaling.standardise(X)(X))
+    label = require_same(model_of(gram, classes=("no", "yes"), scaling=Scaling.standardise(X)))
+    assert set(label) <= {"no", "yes"}
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_onnx_says_what_scikit_learn_says(name, tmp_path):
+    machine = trained(name)
+    found = evaluated(interchange.from_libsvm(libsvm_file(tmp_path / "model", machine)))
+    if name == "svr":
+        np.testing.assert_allclose(found["values"], machine.predict(EXACT), rtol=1e-5, atol=1e-6)
+    else:
+        np.testing.assert_allclose(found["scores"], machine.decision_function(EXACT), rtol=1e-5, atol=1e-6)
+        assert found["label"].dtype == np.int64
+        assert found["label"].tolist() == machine.predict(EXACT).tolist()
+
+
+CLASSES = [("a", "b", "c"), (0, 1, 2, 3), (0.5, 1.5), (False, True), (-1, 1), None]
+
+
+@pytest.mark.parametrize("classes", CLASSES, ids=str)
+def test_labels_in_onnx_are_the_classes(classes):
+    labels = require_same(model_of(jaxsvm.gram(RBF(0.3), X), classes=classes))
+    if classes is not None:
+        assert set(labels.tolist()) <= set(classes)
+        assert len(set(labels.tolist())) > 1
+
+
+@pytest.mark.parametrize("bias", [[0.0, 0, 0], [1, -1, 1], [-1, 1, -1], [-1, 0, 1]], ids=str)
+def test_ties_in_onnx_are_broken_alike(bias):
+    model = model_of(jaxsvm.gram(Linear(), X), classes=("a", "b", "c"))
+    require_same(dataclasses.replace(model, coef=0 * model.coef, bias=jnp.array(bias)))
+
+
+def test_a_score_of_zero_is_positive_in_onnx():
+    model = model_of(jaxsvm.gram(Linear(), X), classes=("no", "yes"))
+    label = require_same(dataclasses.replace(model, coef=0 * model.coef, bias=jnp.array(0.0)))
+    assert set(label) == {"yes"}
+
+
+BASES = {
+    "nystroem": lambda: jaxsvm.gram(RBF(0.3), X, rank=12),
+    "fourier": lambda: jaxsvm.gram(RBF(0.3), X, rank=40, method="fourier"),
+    "sparse": lambda: jaxsvm.gram(RBF(0.3), csr_array(X)),
+    "sparse, linear": lambda: jaxsvm.gram(Linear(), csr_array(X)),
+    "far from the origin": lambda: jaxsvm.gram(RBF(0.3), X + 1000),
+}
+
+
+@pytest.mark.parametrize("name", BASES)
+@pytest.mark.parametrize("classes", [(0, 1), (0, 1, 2)], ids=len)
+def test_onnx_knows_features_and_sparse_points(name, classes):
+    points = POINTS + np.float32(1000) if name == "far from the origin" else POINTS
+    require_same(model_of(BASES[name](), classes=classes), points, points.astype(float))
+
+
+def test_onnx_takes_kernel_values_computed_elsewhere():
+    model = model_of(jaxsvm.gram(Precomputed(), X @ X.T), classes=(0, 1))
+    kept = np.array([3, 7, 50])
+    model = dataclasses.replace(
+        model,
+        basis=dataclasses.replace(model.basis, x=jnp.asarray(kept)),
+        coef=jnp.asarray(np.asarray(model.coef)[kept]),
+    )
+    values = (EXACT @ X.T).astype(np.float32)
+    require_same(model, values, values.astype(float))
+
+
+def test_a_constant_in_onnx():
+    model = model_of(jaxsvm.gram(RBF(0.3), X), classes=None)
+    basis = dataclasses.replace(model.basis, x=model.basis.x[:0])
+    found = evaluated(dataclasses.replace(model, basis=basis, coef=model.coef[:0]))
+    np.testing.assert_allclose(found["values"], np.full(len(POINTS), float(model.bias)), rtol=1e-6)
+
+
+def test_an_onnx_file_names_its_columns(tmp_path):
+    onnx = pytest.importorskip("onnx", reason="onnx is not installed: pip install 'jaxsvm[onnx]'")
+    model = model_of(jaxsvm.gram(RBF(0.3), X), layout=Layout(columns=("height", "width", "depth")))
+    proto = interchange.to_onnx(model, tmp_path / "model.onnx")
+    assert onnx.load(tmp_path / "model.onnx") == proto
+    assert proto.metadata_props[0].value == '["height", "width", "depth"]'
+
+
+def test_what_onnx_cannot_hold(monkeypatch):
+    pytest.importorskip("onnx", reason="onnx is not installed: pip install 'jaxsvm[onnx]'")
+    own = model_of(jaxsvm.gram(lambda x, z: jnp.exp(-jnp.abs(x - z).max()), X))
+    with pytest.raises(InputError, match="the kernel Function, a function of your own"):
+        interchange.to_onnx(own)
+    model = model_of(jaxsvm.gram(RBF(0.3), X))
+    with pytest.raises(InputError, match="truth values"):
+        interchange.to_onnx(dataclasses.replace(model, classes=(None, 1)))
+    wide = csr_array((np.ones(60), (np.arange(60), np.arange(60))), shape=(60, 2**20))
+    with pytest.raises(InputError, match="60 sparse support vectors of 1048576 columns"):
+        interchange.to_onnx(model_of(jaxsvm.gram(RBF(0.3), wide)))
+    assert len(interchange.to_onnx(model_of(jaxsvm.gram(Linear(), wide))).SerializeToString()) > 8 * 2**20
+    monkeypatch.setattr(onnx_graph, "LARGEST", 1000)
+    with pytest.raises(InputError, match="ends at 2 GiB"):
+        interchange.to_onnx(model)
+
+
+def test_onnx_may_be_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(InputError, match=r"pip install 'jaxsvm\[onnx\]'"):
+        interchange.to_onnx(model_of(jaxsvm.gram(RBF(0.3), X)))

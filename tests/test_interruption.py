@@ -35,15 +35,15 @@ ENVIRONMENT = os.environ | {
 
 COMMAND = """
 import signal, sys
-from jaxsvm import loop
-burst = loop._burst
+from jaxsvm import compiled
+burst = compiled._burst
 def first(*arguments):
     result = burst(*arguments)
     print("begin", file=sys.stderr, flush=True)
-    loop._burst = burst
+    compiled._burst = burst
     return result
 first.lower = burst.lower
-loop._burst = first
+compiled._burst = first
 from jaxsvm.cli import main
 main()
 """
@@ -266,9 +266,9 @@ def test_an_interruption_as_a_fit_ends_is_not_forgotten():
 
 
 def test_an_interruption_within_the_last_burst_is_not_forgotten(monkeypatch):
-    from jaxsvm import loop
+    from jaxsvm import compiled
 
-    certify = loop._certify
+    certify = compiled._certify
 
     def pressed(*arguments):
         result = certify(*arguments)
@@ -277,7 +277,7 @@ def test_an_interruption_within_the_last_burst_is_not_forgotten(monkeypatch):
         return result
 
     pressed.lower = certify.lower
-    monkeypatch.setattr(loop, "_certify", pressed)
+    monkeypatch.setattr(compiled, "_certify", pressed)
     path = jaxsvm.solve_path(
         jaxsvm.svm_problem(interrupted.GRAM, interrupted.Y), [0.1, 1.0, 10.0], solver=interrupted.PAIRS
     )
@@ -286,9 +286,9 @@ def test_an_interruption_within_the_last_burst_is_not_forgotten(monkeypatch):
 
 def test_folds_keep_what_was_certified(monkeypatch):
     """Nothing was reached by every fold: there is no choice, and what one fold has is there."""
-    from jaxsvm import loop
+    from jaxsvm import compiled
 
-    burst, calls = loop._burst, []
+    burst, calls = compiled._burst, []
 
     def pressed(*arguments):
         calls.append(arguments)
@@ -297,7 +297,7 @@ def test_folds_keep_what_was_certified(monkeypatch):
         return burst(*arguments)
 
     pressed.lower = burst.lower
-    monkeypatch.setattr(loop, "_burst", pressed)
+    monkeypatch.setattr(compiled, "_burst", pressed)
     problem, Cs = jaxsvm.hinge_problem, [0.1, 1.0, 1e3]
     with pytest.warns(jaxsvm.ConvergenceWarning):
         result = jaxsvm.cross_validate(problem(interrupted.GRAM, interrupted.Y), Cs, 3, solver=jaxsvm.SMO(tol=1e-8))
@@ -309,16 +309,16 @@ def test_folds_keep_what_was_certified(monkeypatch):
 
 
 def test_what_has_no_half_answer_raises(monkeypatch):
-    from jaxsvm import loop
+    from jaxsvm import compiled
 
-    burst = loop._burst
+    burst = compiled._burst
 
     def pressed(*arguments):
         signal.raise_signal(signal.SIGINT)
         return burst(*arguments)
 
     pressed.lower = burst.lower
-    monkeypatch.setattr(loop, "_burst", pressed)
+    monkeypatch.setattr(compiled, "_burst", pressed)
     with pytest.raises(KeyboardInterrupt):
         jaxsvm.C_grid(jaxsvm.svm_problem(interrupted.GRAM, interrupted.Y), 4)
     with pytest.raises(KeyboardInterrupt):

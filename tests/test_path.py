@@ -13,7 +13,7 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 import jaxsvm
-from jaxsvm import FrankWolfe, Status, loop
+from jaxsvm import FrankWolfe, Status, compiled, loop
 from jaxsvm.kernels import RBF, Linear, Polynomial, Precomputed, Sigmoid
 from jaxsvm.numerics.sizes import size_class
 from jaxsvm.path import block_newton, coarse_to_fine, grid, lanes, pairs, working_set
@@ -671,7 +671,7 @@ def test_a_second_path_compiles_nothing():
         assert len(seen) == 0
 
 
-PROGRAMS = [loop._begin, loop._burst, loop._certify]
+PROGRAMS = [compiled.compiled_begin, compiled._burst, compiled._certify]
 PROGRAMS += [
     value
     for module in (working_set, grid, lanes, pairs, coarse_to_fine)
@@ -687,7 +687,7 @@ def test_sixty_four_values_compile_few_programs():
     before = [program._cache_size() for program in PROGRAMS]
     jaxsvm.check(jaxsvm.solve_path(jaxsvm.svm_problem(here, y), np.geomspace(1e-3, 1e3, 64)))
     grown = [program._cache_size() - count for program, count in zip(PROGRAMS, before, strict=True)]
-    assert loop._burst._cache_size() > 0
+    assert compiled._burst._cache_size() > 0
     assert sum(grown[:4]) <= 6  # the driver: from nothing, from weights, from weights and margins
     assert sum(grown) <= 14  # and the small ones
     assert max(grown) <= 3

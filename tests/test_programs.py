@@ -9,9 +9,9 @@ import pytest
 
 import jaxsvm
 from jaxsvm import programs
+from jaxsvm.compiled import _burst
 from jaxsvm.interruption import watching
 from jaxsvm.kernels import RBF
-from jaxsvm.loop import _burst
 
 
 def solve(n):
@@ -91,4 +91,36 @@ def test_nothing_is_cleared_while_another_thread_runs_a_driver(crowded):
 
 def test_every_program_of_the_library_is_known():
     names = {function.__name__ for function in programs.compiled_functions()}
-    assert {"begin", "_certify", "_burst", "_values", "dense_values", "measured", "_advance"} <= names
+    assert {"begin", "_assess", "_run", "_values", "dense_values", "measured", "_advance"} <= names
+
+
+@pytest.fixture
+def as_shipped(monkeypatch):
+    monkeypatch.setattr(programs._book, "quick", True)
+    return programs.Program(lambda x: jnp.sin(x) @ x)
+
+
+def test_a_program_is_compiled_quickly_on_a_cpu_and_gives_the_same(as_shipped):
+    x = jnp.arange(5.0)
+    assert float(as_shipped(x)) == float(jnp.sin(x) @ x)
+    quick, plain = as_shipped._quick._cache_size(), as_shipped._plain._cache_size()
+    assert (quick, plain) == ((1, 0) if jax.default_backend() == "cpu" else (0, 1))
+    assert as_shipped.lower(x).compile()(x) == as_shipped(x)
+    as_shipped.clear_cache()
+    assert as_shipped._cache_size() == 0
+
+
+def test_a_compiler_that_does_not_know_the_option_costs_nothing_but_time(as_shipped, monkeypatch):
+    assert programs._book.quick
+    monkeypatch.setattr(programs, "QUICK", {"xla_cpu_of_another_day": False})
+    program = programs.Program(lambda x: jnp.cos(x) @ x)
+    x = jnp.arange(5.0)
+    assert float(program(x)) == float(jnp.cos(x) @ x)
+    assert program._plain._cache_size() == 1
+    assert not programs._book.quick or jax.default_backend() != "cpu"
+
+
+def test_an_error_of_a_program_is_the_callers(as_shipped):
+    with pytest.raises(TypeError, match="dot_general"):
+        as_shipped(jnp.ones((2, 3)))
+    assert programs._book.quick

@@ -118,7 +118,8 @@ def _line(rows: list[dict[str, Any]], key: str, title: str, colour: str, tol: fl
     ax.plot([row["C"] for row in rows], [row[key] for row in rows], "o-", color=colour, markersize=4)
     failed = [row for row in rows if not row["certified"]]
     ax.plot([row["C"] for row in failed], [row[key] for row in failed], "x", color=RED, markersize=9)
-    if key in ("relative_gap", "primal") and all(row[key] > 0 for row in rows):
+    values = [row[key] for row in rows]
+    if key in ("relative_gap", "primal") and min(values, default=0) > 0 and max(values) > 10 * min(values):
         ax.set_yscale("log")
     if tol is not None:
         ax.axhline(tol, color="0.45", linestyle=":", linewidth=1, label=f"tol = {tol:g}")

@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 from jaxsvm.numerics.once import once
 from jaxsvm.numerics.precision import bits_of, double, in_double, of_bits, rounded, widened
 from jaxsvm.problems.definiteness import negative_curvature
+from jaxsvm.programs import Program
 from jaxsvm.result import Answer, Counters, Fit
 from jaxsvm.screening.reference import reference_fit
 from jaxsvm.screening.rules import Screening
@@ -105,7 +106,7 @@ def _differ(a: Array, b: Array) -> Bool[Array, " n"]:
     return jnp.abs(a - b) > ROUNDED * jnp.maximum(jnp.abs(a), jnp.abs(b))
 
 
-@jax.jit
+@Program
 def is_indefinite(problem: Any) -> Bool[Array, ""]:
     """Whether a certificate proves nothing: looked at once, for matrices that no kernel vouches for.
 
@@ -114,13 +115,13 @@ def is_indefinite(problem: Any) -> Bool[Array, ""]:
     return in_double(lambda problem: negative_curvature(widened(problem), everywhere=True))(problem)
 
 
-@jax.jit
+@Program
 def products_of(problem: Any, a: Array) -> UInt32[Array, "n *two"]:
     """`Qa` from scratch in twice the precision, as bits."""
     return in_double(lambda problem, a: bits_of(widened(problem).matvec(a.astype(double(a.dtype)))))(problem, a)
 
 
-@jax.jit
+@Program
 def first_point(problem: Any, solver: Any) -> Point:
     """Where a chain begins: below `C_min = 1 / max_i (Q w)_i` of bounds `C w` all samples are at their bounds.
 
@@ -136,10 +137,10 @@ def first_point(problem: Any, solver: Any) -> Point:
         inside = jnp.all((s <= wide.targets) | ~wide.present)
         return jnp.where(inside, wide.upper, 0).astype(problem.dtype), bits_of(jnp.where(inside, s, 0))
 
-    return point_of(problem, solver, *start(problem))
+    return point_of.function(problem, solver, *start(problem))
 
 
-@jax.jit
+@Program
 def point_of(problem: Any, solver: Any, a: Array, products: Array) -> Point:
     """A solution whose products are at hand."""
     reach, lengthened = in_double(_reach)(problem, solver, a, products)
@@ -171,7 +172,7 @@ def _length(wide: Any, margins: Array) -> Array:
     return jnp.where(least > 0, 1 / jnp.where(least > 0, least, 1), jnp.inf)
 
 
-@jax.jit
+@Program
 def longer(problem: Any, point: Point) -> dict[str, Any]:
     """A w so long that no margin leaves a loss, its coefficients rounded, and its products."""
 
@@ -188,14 +189,14 @@ def longer(problem: Any, point: Point) -> dict[str, Any]:
     return {"w": jnp.stack([w, point.a]), "w_products": products, "reach": everywhere}
 
 
-@jax.jit
+@Program
 def as_reference(problem: Any, point: Point) -> Fit:
     """The point as rules see it: its own w, however it was answered."""
     p = in_double(lambda products: of_bits(products).astype(problem.dtype))(point.products)
     return reference_fit(problem, point.a, p)
 
 
-@jax.jit
+@Program
 def look_ahead(problem: Any, point: Point, found: Screening | None) -> Look:
     """What is left to be found, and the products where it starts, from few kernel rows."""
 
@@ -229,7 +230,7 @@ def look_ahead(problem: Any, point: Point, found: Screening | None) -> Look:
     return look(problem, point, found)
 
 
-@jax.jit
+@Program
 def solved(
     problem: Any, solver: Any, look: Look, samples: Array | None, gram: Any, sets: WorkingSet
 ) -> tuple[Float[Array, " m"], Int[Array, ""], Int[Array, " 2"], Bool[Array, ""]]:
@@ -287,7 +288,7 @@ def solved(
     return state.a, steps, state.counters.evaluations, ~lacks(state)
 
 
-@jax.jit
+@Program
 def filled_in(look: Look, samples: Array | None, inside: Array) -> Array:
     """The whole point: what is kept, of some samples or of all, as it was found, and the others where they are."""
     found = inside if samples is None else look.start.at[samples].set(inside)
@@ -327,12 +328,10 @@ def _by_sets(view: Any, sets: WorkingSet, products: Array, lacks: Any, a: Array)
     return state, state.counters.toward
 
 
-@jax.jit
-def joined(
-    problem: Any, solver: Any, look: Look, samples: Array | None, inside: Array
-) -> tuple[Answer, Array, Point, Array]:
-    """The whole problem's point, certified: its answer, the stop rule's excess, the point, and kernel rows taken."""
-    point = filled_in(look, samples, inside)
+@Program
+def joined(problem: Any, solver: Any, look: Look, samples: Array | None, inside: Array) -> tuple[Point, Array]:
+    """The whole problem's point, of which nothing is certified yet, and how many kernel rows were taken."""
+    point = filled_in.function(look, samples, inside)
 
     @in_double
     def join(problem: Any, solver: Any, look: Look, point: Array) -> Any:
@@ -345,29 +344,25 @@ def joined(
         fresh, drift = a @ _lengths(wide), look.drift + jnp.abs(change) @ _lengths(wide)
         lost = drift > DRIFT * problem.n**0.5 * fresh
         s, drift = once(lost, lambda _: (wide.matvec(a), fresh), (s, drift))
-        answer, excess = _assessed(problem, wide, solver, a, s)
         products = bits_of(s)
         count = jnp.where(lost, problem.n, moved.sum()).astype(jnp.int32)
         ends = _reach(problem, solver, point, products)
-        return answer, excess, products, drift.astype(problem.dtype), count, *ends
+        return products, drift.astype(problem.dtype), count, *ends
 
-    answer, excess, products, drift, moved, reach, lengthened = join(problem, solver, look, point)
-    return answer, excess, Point(point, products, problem.C, drift, None, None, reach, lengthened), moved
+    products, drift, moved, reach, lengthened = join(problem, solver, look, point)
+    return Point(point, products, problem.C, drift, None, None, reach, lengthened), moved
 
 
-@jax.jit
+@Program
 def certified(problem: Any, solver: Any, point: Array, products: Array) -> tuple[Answer, Array]:
     """A point of one row or two, whose products are at hand, certified, and the stop rule's excess."""
 
     @in_double
     def certify(problem: Any, solver: Any, point: Array, products: Array) -> Any:
         wide = widened(problem)
-        return _assessed(problem, wide, solver, point.astype(wide.dtype), of_bits(products))
+        point, s = point.astype(wide.dtype), of_bits(products)
+        answer = wide.certified(point, s, problem.dtype)
+        excess = stop_excess(wide, solver, point, s, answer.certificate)
+        return jax.tree.map(lambda leaf: leaf.astype(problem.dtype), (answer, excess))
 
     return certify(problem, solver, point, products)
-
-
-def _assessed(problem: Any, wide: Any, solver: Any, point: Array, s: Array) -> tuple[Answer, Array]:
-    answer = wide.certified(point, s, problem.dtype)
-    excess = stop_excess(wide, solver, point, s, answer.certificate)
-    return jax.tree.map(lambda leaf: leaf.astype(problem.dtype), (answer, excess))

@@ -17,11 +17,13 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
+from jaxsvm.compiled import compiled_begin, polish_in_pieces
 from jaxsvm.interruption import Interruption, nothing, on_host_stacked, unreached, watching
-from jaxsvm.loop import drive, fit_compiled, polish_in_pieces, warn_unless_converged
+from jaxsvm.loop import drive, fit_compiled, warn_unless_converged
 from jaxsvm.path.reduction import Kept, Reduction, samples_of
+from jaxsvm.programs import Program
 from jaxsvm.result import Fit, Status
-from jaxsvm.round import advance, begin, certify, due, earned_polish, finish
+from jaxsvm.round import advance, certify, due, earned_polish, finish
 from jaxsvm.solvers.start import Start
 from jaxsvm.validation import require_usable
 
@@ -95,7 +97,7 @@ def _reduced(
     return Start(point, margins, inside.R, new)
 
 
-@jax.jit
+@Program
 def _extended(problem: Any, fixed: Array, samples: Array, inside: Fit) -> tuple[Array, Array]:
     """The point of the whole problem that a restricted one's is, and its margins."""
     point = fixed.at[samples].set(inside.alpha)
@@ -147,7 +149,7 @@ def _run_lanes(
     shape = _Shape.of(problems[0], problem.at(Cs[places[0]]))
     own = _stack([shape.own(here) for here in problems])
     shared = shape.shared(problems[0])
-    progress = _stack([_begin(here, solver, key, None) for here in problems])
+    progress = _stack([compiled_begin(here, solver, key, None) for here in problems])
 
     def settle(lane: int) -> None:
         fits[places[lane]] = fitted = finish(solver, _lane(progress, np.int32(lane)))
@@ -158,7 +160,7 @@ def _run_lanes(
     def start(place: int) -> tuple[Any, Any]:
         nearest = min(fits, key=lambda other: abs(np.log(Cs[place] / Cs[other])))
         here = problem.at(Cs[place])
-        return here, _begin(here, solver, key, Start.of(fits[nearest], problem.at(Cs[nearest])))
+        return here, compiled_begin(here, solver, key, Start.of(fits[nearest], problem.at(Cs[nearest])))
 
     running = set(range(lanes))
     while running and not stop.seen:
@@ -258,7 +260,7 @@ class _Shape(tuple):
         return jax.tree.unflatten(self[0], [next(pools[common]) for common in self[1]])
 
 
-@partial(jax.jit, static_argnames="shape")
+@partial(Program, static_argnames="shape")
 def _advance(shared: Any, own: Any, solver: Any, progress: Any, shape: _Shape) -> tuple[Any, Array, Array]:
     """Some chunks in each lane, and which lanes wait for a certification, or have earned a polish."""
 
@@ -270,7 +272,7 @@ def _advance(shared: Any, own: Any, solver: Any, progress: Any, shape: _Shape) -
     return jax.vmap(one)(own, progress)
 
 
-@partial(jax.jit, static_argnames=("shape",))
+@partial(Program, static_argnames="shape")
 def _certify(shared: Any, own: Any, solver: Any, progress: Any, shape: _Shape) -> Any:
     """Certificates for the lanes that wait for one; the products of all lanes are one."""
 
@@ -282,25 +284,22 @@ def _certify(shared: Any, own: Any, solver: Any, progress: Any, shape: _Shape) -
     return jax.vmap(one)(own, progress)
 
 
-@jax.jit
+@Program
 def _load(lanes: Any, item: Any, lane: Any) -> Any:
     return jax.tree.map(lambda leaf, new: leaf.at[lane].set(new), lanes, item)
 
 
-@jax.jit
+@Program
 def _gather(lanes: Any, kept: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf[kept], lanes)
 
 
-_begin = jax.jit(begin)
-
-
-@jax.jit
+@Program
 def _lane(lanes: Any, lane: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf[lane], lanes)
 
 
-@jax.jit
+@Program
 def _stack(items: list[Any]) -> Any:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *items)
 

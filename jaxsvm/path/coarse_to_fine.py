@@ -31,7 +31,7 @@ from jaxsvm.path.lanes import solve_by_lanes
 from jaxsvm.path.pairs import solve_by_pairs
 from jaxsvm.problems.definiteness import negative_curvature
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
-from jaxsvm.programs import compiled_ahead
+from jaxsvm.programs import Program, compiled_ahead
 from jaxsvm.result import Answer, Counters, Fit, Status, StatusCode, bit_of
 from jaxsvm.solvers.frank_wolfe import FrankWolfe
 from jaxsvm.solvers.start import Start
@@ -119,7 +119,7 @@ def _certified(grids: list[Grid], solver: BlockNewton, key: Array, done: Any, st
     return [_of_grid(fits, tasks, number, grid) for number, grid in enumerate(grids)]
 
 
-@jax.jit
+@Program
 def _indefinite(problem: SquaredHingeProblem) -> Array:
     return in_double(lambda problem: negative_curvature(widened(problem)))(problem)
 
@@ -177,7 +177,7 @@ def _counters(points: list[Point], solver: BlockNewton) -> Counters:
     return Counters(steps, steps, away=none, drops=none, unpolished=none, evaluations=limbs, solvers=kind)
 
 
-@jax.jit
+@Program
 def _finish(
     template: SquaredHingeProblem,
     signs: list[Array],

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 
 from jaxsvm.path.block_newton import BlockNewton, dual_point
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
+from jaxsvm.programs import Program
 
 ANCHOR_RATIO = 5.0
 """Between neighbouring anchors, at the most."""
@@ -98,7 +99,7 @@ def middles(places: list[int]) -> Iterator[list[tuple[int, int, int]]]:
         gaps = [half for a, b in gaps for half in ((a, (a + b) // 2), ((a + b) // 2, b))]
 
 
-@jax.jit
+@Program
 def mean_point(x_a: Array, f_a: Array, x_b: Array, f_b: Array, weight: Any) -> tuple[Array, Array]:
     """The point between two (beyond them for a weight outside [0, 1]), and its margins."""
     return x_a + weight * (x_b - x_a), f_a + weight * (f_b - f_a)
@@ -113,7 +114,7 @@ class Lanes(NamedTuple):
     f: Array
 
 
-@jax.jit
+@Program
 def assess(template: SquaredHingeProblem, lanes: Lanes) -> tuple[Array, Array, Float[Array, " L"]]:
     """The dual point of each lane, its margins from scratch, and its relative gap."""
     found = dual_point(template.gram, template.offset, lanes.y, lanes.ridge, lanes.c)

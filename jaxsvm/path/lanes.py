@@ -1,8 +1,8 @@
 """Easy values of C: lanes of the block Newton method."""
 
+from functools import partial
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
@@ -10,6 +10,7 @@ from jaxtyping import Array, Int
 from jaxsvm.interruption import Interruption
 from jaxsvm.path.block_newton import BlockNewton, newton_round, preconditioner
 from jaxsvm.path.grid import RESERVE, Grid, Lanes, Point, anchors, assess, mean_point, middles
+from jaxsvm.programs import Program
 
 
 def solve_by_lanes(grids: list[Grid], solver: BlockNewton, key: Array, stop: Interruption) -> None:
@@ -94,14 +95,14 @@ def _start(grid: Grid, place: int, parents: tuple[int, ...], n: int, dtype: Any)
     return mean_point(a.x, a.f, b.x, b.f, grid.between(left, right, place))
 
 
-_preconditioner = jax.jit(preconditioner, static_argnums=(1, 2))
+_preconditioner = Program(preconditioner, static_argnums=(1, 2))
 
 
-@jax.jit(static_argnums=1)
+@partial(Program, static_argnums=1)
 def _round(gram: Any, offset: float, P: Any, lanes: Lanes, solver: BlockNewton) -> tuple[Array, Array, Int[Array, ""]]:
     return newton_round(gram, offset, P, lanes.y, lanes.ridge, lanes.c, lanes.f, solver)
 
 
-@jax.jit
+@Program
 def _load(lanes: Lanes, lane: Any, *columns: Array) -> Lanes:
     return Lanes(*(whole.at[:, lane].set(column) for whole, column in zip(lanes, columns, strict=True)))

@@ -27,6 +27,7 @@ from jaxsvm.path.grid import (
 )
 from jaxsvm.path.working_set import WorkingSet, exchanged, smaller, support_outside
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
+from jaxsvm.programs import Program
 from jaxsvm.result import Status
 from jaxsvm.solvers.frank_wolfe import FrankWolfe
 from jaxsvm.solvers.start import Start
@@ -50,12 +51,12 @@ def solve_by_pairs(grids: list[Grid], solver: BlockNewton, key: Array, stop: Int
     Ctrl-C comes to the main thread alone: the others look at `stop`, as each of their drivers does.
     """
     with ThreadPoolExecutor(_threads()) as pool:
-        jobs: list[tuple[Grid, Future[dict[int, Point]]]] = []
+        solve = _with_settings(_solve_anchors)
         try:
-            for grid in grids:
-                jobs += [(grid, job) for job in _solve_anchors(grid, solver, key, pool, stop)]
-            for grid, job in jobs:
-                grid.points.update(job.result())
+            chains = [pool.submit(solve, grid, solver, key, pool, stop) for grid in grids]
+            for grid, chain in zip(grids, chains, strict=True):
+                for job in chain.result():
+                    grid.points.update(job.result())
         except KeyboardInterrupt:
             stop.note()
         except BaseException:
@@ -192,10 +193,10 @@ def _gaps_on_working_set(
     return np.asarray(gaps)[solver.lanes - len(points) :]
 
 
-@jax.jit
+@Program
 def _assess_points(template: SquaredHingeProblem, samples: Array, *columns: Any) -> Float[Array, " L"]:
     y, ridge, x = (jnp.stack([column[samples] for column in part], axis=1) for part in columns)
-    return assess(template, Lanes(y, ridge, x, x))[2]
+    return assess.function(template, Lanes(y, ridge, x, x))[2]
 
 
 def _solved(
@@ -226,26 +227,26 @@ def _solved(
     return Point(x, f, int(fit.steps), fit.kernel_evaluations)
 
 
-@jax.jit
+@Program
 def _margins(signed: SignedGram, x: Array) -> tuple[Array, Array]:
     """A point without what is negative, and its margins from scratch."""
     x = jnp.maximum(x, 0)
     return x, signed.matvec(x)
 
 
-@jax.jit
+@Program
 def _on_working_set(x: Array, f: Array, samples: Array) -> tuple[Array, Array, Array]:
     """The part of a point on a working set, as weights on the simplex, its margins and its scale."""
     x, f = x[samples], f[samples]
     return x / x.sum(), f, 1 / x.sum()
 
 
-@jax.jit
+@Program
 def _in_primal_scale(alpha: Array, R: Array) -> Array:
     return alpha / R
 
 
-@jax.jit
+@Program
 def _scattered(f: Array, samples: Array, alpha: Array, margins: Array, R: Array) -> tuple[Array, Array]:
     """A fit on a working set as a point of the whole problem."""
     x = jnp.zeros_like(f).at[samples].set(alpha / R)

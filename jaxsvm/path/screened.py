@@ -124,7 +124,8 @@ class Screened:
             if bool(done) or self.stop.seen:
                 break
             look = look._replace(start=filled_in(look, samples, inside))
-        answer, excess, point, moved = joined(here, self.solver, look, samples, inside)
+        point, moved = joined(here, self.solver, look, samples, inside)
+        answer, excess = certified(here, self.solver, point.a, point.products)
         if float(excess) > 1:
             return None
         self.point = point

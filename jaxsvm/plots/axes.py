@@ -28,8 +28,15 @@ def axes_of(ax: Any, width: float = 6.0, height: float = 3.8) -> Any:
 
 
 def logarithmic_C(ax: Any) -> None:
-    """C along the lower edge, and a light grid."""
+    """C along the lower edge, and a light grid; call it when the values are drawn."""
     ax.set_xscale("log")
+    low, high = ax.get_xlim()
+    if high < 10 * low:  # powers of ten alone would be one label, or none
+        from matplotlib.ticker import MaxNLocator, NullLocator, ScalarFormatter
+
+        ax.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+        ax.xaxis.set_major_formatter(ScalarFormatter())
+        ax.xaxis.set_minor_locator(NullLocator())
     ax.set_xlabel("C")
     light_grid(ax)
 

@@ -22,10 +22,10 @@ def screening_rates(report: Any, *, ax: Any = None) -> Any:
     ax = axes_of(ax)
     for name, inactive, at_bound in zip(report.names, report.inactive, report.at_bound, strict=True):
         ax.plot(report.Cs, inactive + at_bound, "o-", markersize=3, label=name)
-    ax.plot(report.Cs, report.possible, color=GREY, linestyle="--", label="off the margin")
+    ax.plot(report.Cs, report.possible, color=GREY, linestyle="--", label="at most: off the margin")
     ax.set_ylim(-0.03, 1.03)
     ax.set_ylabel("share of the samples")
-    ax.legend(fontsize=8)
+    ax.legend(fontsize=8, loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False)  # lines may be anywhere
     logarithmic_C(ax)
     return ax
 

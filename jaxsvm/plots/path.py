@@ -64,7 +64,7 @@ def path_scores(validated: Any, *, label: str = "cross-validated", ax: Any = Non
     ax.plot(Cs, mean, "o-", color=BLUE, markersize=4, label=label)
     if np.isfinite(mean).any():
         best = int(np.nanargmax(mean))
-        ax.axhline(mean[best] - error[best], color=GREY, linewidth=1, linestyle=":")
+        ax.axhline(mean[best] - error[best], color=GREY, linewidth=1, linestyle=":", label="best less one error")
         ax.axvline(validated.C, color=ORANGE, linewidth=1.5, label=f"best: C = {validated.C:.3g}")
         cautious = validated.C_one_standard_error
         ax.axvline(cautious, color=GREEN, linewidth=1.5, linestyle="--", label=f"within one error: C = {cautious:.3g}")

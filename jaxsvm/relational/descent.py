@@ -68,7 +68,8 @@ class RelationalFit:
         steps: Evaluations.
         engine: What counted, and why.
         seconds: How long it took.
-        history: `(steps, 3)`: D, P and the estimate of F after each evaluation.
+        history: `(k, 3)`: D, P and the estimate of F after each step; a step with a line search takes several
+            evaluations.
         join: The scaled join.
         counter: The engine itself.
         bundle: The planes: `init` for a fit at another lam.
@@ -108,7 +109,7 @@ class RelationalFit:
     def __repr__(self) -> str:
         P, D, gap = (float(part) for part in self.certificate)
         interval = f"F* in [{D:.6g}, {P:.6g}], gap {gap:.1e}"
-        return f"RelationalFit({self.status.name}, {interval}, {self.steps} steps, {self.engine})"
+        return f"RelationalFit({self.status.name}, {interval}, {self.steps} evaluations, {self.engine})"
 
 
 def fit(
