@@ -52,7 +52,9 @@ def require_finite(name: str, values: Any) -> None:
     array = np.asarray(values)
     if not np.issubdtype(array.dtype, np.inexact):
         return
-    if np.isfinite(array.sum(dtype=array.dtype)):  # one fast pass: a sum is finite only if all are
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = array.sum(dtype=array.dtype)
+    if np.isfinite(total):  # one fast pass: a sum is finite only if all are
         return
     bad = np.argwhere(~np.isfinite(array))
     if len(bad):

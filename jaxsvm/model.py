@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.gram.basis import BLOCK_BYTES, KernelBasis
 from jaxsvm.points import CSR, is_sparse, taken
-from jaxsvm.result import Certificate, Fit
+from jaxsvm.result import Certificate, Fit, has_values
 
 
 @jax.tree_util.register_dataclass
@@ -49,6 +49,21 @@ class Model:
     def columns(self) -> tuple[str, ...] | None:
         """The names of the columns, in the order that new points must have; None where they are not known."""
         return None if self.layout is None else self.layout.columns
+
+    def __repr__(self) -> str:
+        """In a line: what it tells apart, by what, and what is proved of it; its parts where they have no values."""
+        parts = (self.coef, self.bias, self.certificate)
+        if not has_values(parts):
+            return f"Model(basis={self.basis!r}, coef={self.coef!r}, classes={self.classes!r})"
+        task = "regression" if self.classes is None else f"classes {', '.join(map(str, self.classes))}"
+        basis = self.basis
+        kernel = basis.kernel if isinstance(basis, KernelBasis) else type(basis).__name__
+        scaled = "" if self.scaling is None else "scaled "
+        gap = float(np.max(np.asarray(self.certificate.relative_gap)))
+        return (
+            f"Model({task}: {np.shape(self.coef)[0]} coefficients of {kernel}, {basis.columns} {scaled}columns, "
+            f"relative gap {gap:.1e})"
+        )
 
     def save(self, path: Any) -> None:
         """Write the model to one `.npz` file that holds arrays and JSON only: safe to load from anywhere.
@@ -113,8 +128,9 @@ def decision_function(*arguments: Any, calibrated: bool = True) -> Float[Array, 
     """Decision values of new points: `decision_function(model, x_new)` or `decision_function(fit, problem, x_new)`.
 
     Args:
-        *arguments: A model, or a fit and its problem; then the points `(m, d)`, dense or CSR. For a precomputed kernel,
-            the kernel values between new points and all training samples, `(m, n)`.
+        *arguments: A model, or a fit and its problem; then the points `(m, d)`, dense, CSR, or a frame: where a model
+            knows the names of its columns, those of a frame are put in its order, and missing or other ones refused.
+            For a precomputed kernel, the kernel values between new points and all training samples, `(m, n)`.
         calibrated: Whether values are in primal scale, margin 1; False gives the paper's `h`, which is R times as large
             (docs/mathematics.md, The dual, on the simplex).
 
@@ -128,6 +144,7 @@ def decision_function(*arguments: Any, calibrated: bool = True) -> Float[Array, 
     """
     if len(arguments) == 2 and isinstance(arguments[0], Model):
         model, x_new = arguments
+        x_new = _in_order(model, x_new)
         if model.scaling is not None and is_sparse(x_new) and _shifts(model.scaling):
             return _of_dense_blocks(model, x_new, calibrated)
         x_new = x_new if model.scaling is None else model.scaling(x_new)
@@ -141,6 +158,17 @@ def decision_function(*arguments: Any, calibrated: bool = True) -> Float[Array, 
         raise InputError(f"arguments are ({kinds}): (model, x_new) or (fit, problem, x_new) is needed.")
     values = model.basis.apply(x_new, model.coef) + model.bias
     return values if calibrated else values * model.R
+
+
+def _in_order(model: Model, x_new: Any) -> Any:
+    """Points whose columns are in the order of the model's, where both have names; others as they are."""
+    names = getattr(x_new, "columns", None)
+    if model.columns is None or names is None or not all(isinstance(name, str) for name in names):
+        return x_new
+    from jaxsvm.datasets.layout import Wanted  # which readers of files hold them to as well
+
+    order = Wanted(like=model.layout).order("x_new", tuple(names))
+    return x_new if order is None else np.asarray(x_new)[:, order]
 
 
 def _shifts(scaling: Any) -> bool:

@@ -230,7 +230,7 @@ def as_points(x: Any, dtype: Any = None, name: str = "x") -> Any:
             # NumPy converts: JAX would compile that for every size.
             points = jnp.asarray(array, wanted) if shared else on_device(np.array(array, wanted))
         if points.dtype.itemsize < array.dtype.itemsize:  # what was finite may be too large for fewer bits
-            require_finite(name, points)
+            _require_held(name, array, points)
     _require_two_axes(name, points.shape)
     if points.shape[0] == 0 or points.shape[1] == 0:
         raise InputError(f"{name} is empty, shape {points.shape}: at least one sample with one feature is needed.")
@@ -280,7 +280,20 @@ def _require_distinct_entries(name: str, x: Any) -> None:
 
 def _require_numbers(name: str, dtype: Any) -> None:
     if dtype.kind not in "fiub" and not jnp.issubdtype(dtype, jnp.floating):
-        raise InputError(f"{name} has dtype {dtype}: real numbers are needed.")
+        cure = "" if dtype.kind == "c" else f" (`{name}.astype(float)`, once columns of text are encoded)"
+        raise InputError(f"{name} has dtype {dtype}: real numbers are needed{cure}.")
+
+
+def _require_held(name: str, given: Any, held: Any) -> None:
+    """Refuse finite values that fewer bits made infinite: these are not missing, and nothing is to be imputed."""
+    try:
+        require_finite(name, held)
+    except InputError:
+        largest = float(np.abs(np.asarray(given)).max())
+        raise InputError(
+            f"{name} has values up to {largest:.3g} in size, which {held.dtype} cannot hold: scale the features "
+            "(`jaxsvm.datasets.Scaling.standardise(x)(x)`), or turn x64 on."
+        ) from None
 
 
 def floating(dtype: Any) -> Any:

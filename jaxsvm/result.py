@@ -5,12 +5,11 @@ import enum
 from typing import Any, NamedTuple
 
 import jax
-import jax.core
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxsvm.errors import ConvergenceError, is_concrete
+from jaxsvm.errors import ConvergenceError, InputError, is_concrete
 
 
 class Status(enum.IntEnum):
@@ -89,7 +88,7 @@ class StatusCode:
         return self.code
 
     def __repr__(self) -> str:
-        return f"StatusCode({self.code})" if isinstance(self.code, jax.core.Tracer) else f"Status.{self.name}"
+        return f"Status.{self.name}" if has_values(self.code) else f"StatusCode({self.code})"
 
 
 class Certificate(NamedTuple):
@@ -249,6 +248,35 @@ class Fit:
         """Indices of the samples with a positive weight, on the host, for a single fit."""
         return np.flatnonzero(np.asarray(self.alpha) > 0)
 
+    def __repr__(self) -> str:
+        """What one wants to know of it, in a line; its arrays one by one where they have no values yet."""
+        if not has_values(self):
+            fields = ", ".join(f"{part.name}={getattr(self, part.name)!r}" for part in dataclasses.fields(self))
+            return f"Fit({fields})"
+        if np.ndim(self.alpha) != 1:
+            return f"Fit(lanes {np.shape(self.alpha)[:-1]}: {outcomes(self)})"
+        primal, dual = (float(value) for value in self.certificate[:2])
+        return (
+            f"Fit({outcomes(self)}, optimum in [{dual:.6g}, {primal:.6g}], {len(self.support)} of "
+            f"{np.shape(self.alpha)[0]} samples in the support, {int(self.steps)} steps)"
+        )
+
+
+def has_values(tree: Any) -> bool:
+    """Whether every leaf is an array whose values may be looked at: none is traced, a shape or a placeholder."""
+    leaves = jax.tree.leaves(tree)
+    arrays = (jax.Array, np.ndarray, np.generic, int)
+    return bool(leaves) and is_concrete(leaves) and all(isinstance(leaf, arrays) for leaf in leaves)
+
+
+def outcomes(fit: Fit) -> str:
+    """How a fit ended, or how its lanes did, and the largest gap, in words."""
+    codes = np.ravel(np.asarray(fit.status.code))
+    names = [Status(code).name for code in codes.tolist()]
+    told = ", ".join(f"{names.count(name)} {name}" for name in dict.fromkeys(names)) if len(names) > 1 else names[0]
+    gaps = np.ravel(np.asarray(fit.certificate.relative_gap))
+    return f"{told}, relative gap {'' if len(names) == 1 else 'up to '}{gaps.max():.1e}"
+
 
 def better_of(first: Fit, second: Fit) -> Fit:
     """The one with the smaller certified gap, on the host; the second where neither is smaller."""
@@ -265,7 +293,10 @@ def check(fit: Any) -> Any:
     Raises:
         ConvergenceError: Where a status is not CONVERGED; the message names the lanes, how they ended and how far
             they came.
+        InputError: Inside `jit` or `vmap`, where how it ended is not known yet.
     """
+    if not is_concrete(fit.status.code):
+        raise InputError("fit is being traced: call `check` outside jit and vmap; inside, return `fit.status`.")
     shape = np.shape(fit.status.code)
     codes, gaps = np.ravel(np.asarray(fit.status.code)), np.ravel(np.asarray(fit.certificate.relative_gap))
     failed = np.flatnonzero(codes != Status.CONVERGED)

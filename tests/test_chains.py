@@ -288,3 +288,22 @@ def test_paths_of_hinge_problems():
         for C, fit in zip(Cs, path, strict=True):
             alone = jaxsvm.fit(make(C), jaxsvm.SMO(tol=1e-8))
             assert float(fit.certificate.primal) == pytest.approx(float(alone.certificate.primal), rel=2e-6)
+
+
+@pytest.mark.parametrize("small", [16, 1024])
+def test_a_fold_of_a_free_bias_leaves_its_absent_samples_out(monkeypatch, small):
+    """From 4,097 samples on, where steps do not go along whole rows: the equality has to be that of what is kept."""
+    x, y = samples.data()
+    present = np.where(np.arange(len(y)) % 5 > 0, 1.0, 0.0)
+    whole = jaxsvm.hinge_problem(jaxsvm.gram(RBF(0.5), x, store=True), y, bias="free").weighted(present)
+    alone = jaxsvm.hinge_problem(jaxsvm.gram(RBF(0.5), x[present > 0], store=True), y[present > 0], bias="free")
+    Cs = [0.1, 0.3, 1.0, 3.0]
+    expected = jaxsvm.solve_path(alone, Cs, tol=1e-5).certificate.primal
+    monkeypatch.setattr("jaxsvm.path.screened.GATHERED", 8)
+    monkeypatch.setattr("jaxsvm.path.screened.size_classes", lambda n: (48, n))
+    for module in ("screened", "carried"):
+        monkeypatch.setattr(f"jaxsvm.path.{module}.SMALL", small)
+    jax.clear_caches()
+    path = jaxsvm.check(jaxsvm.solve_path(whole, Cs, tol=1e-5).fits)
+    np.testing.assert_allclose(path.certificate.primal, expected, rtol=2e-5)
+    jax.clear_caches()

@@ -428,6 +428,26 @@ def test_bad_options_of_folds(flowers):
     assert "--out" in refusal("path", flowers[0], "--out", "model.npz")
 
 
+def test_where_the_labels_are_is_said(flowers, tmp_path):
+    """The first column holds them in many files: a report that says which one was taken shows the mistake."""
+    lines = [line.split(",") for line in flowers[0].read_text().splitlines()]
+    first = tmp_path / "first.csv"
+    first.write_text("\n".join(",".join([line[-1], *line[:-1]]) for line in lines) + "\n")
+    assert f"--label {lines[0][-1]}" in refusal("fit", first)
+    report = json.loads(invoke("fit", first, "--label", lines[0][-1], "--json").stdout)
+    assert report["label"] == lines[0][-1] and report["certified"]
+
+
+def test_columns_that_are_not_scaled_are_named(points, tmp_path):
+    x, labels = points
+    file = tmp_path / "uneven.csv"
+    lines = [",".join([*map(repr, (row * [1, 1, 100]).tolist()), label]) for row, label in zip(x, labels, strict=True)]
+    file.write_text("small,middle,large,answer\n" + "\n".join(lines) + "\n")
+    note = json.loads(invoke("fit", file, "--json").stdout)["note"]
+    assert "'large' varies " in note and "as 'small'" in note and "--scale standardise" in note
+    assert json.loads(invoke("fit", file, "--scale", "min-max", "--json").stdout)["note"] is None
+
+
 def test_missing_values_are_told(flowers, tmp_path):
     lines = flowers[0].read_text().splitlines()
     broken = tmp_path / "broken.csv"

@@ -333,6 +333,15 @@ def test_where_svmlight_indices_start(tmp_path):
         load(write(tmp_path, "a.csv", "1,2\n"), zero_based=True)
 
 
+@pytest.mark.parametrize("name", ["a9a", "a9a.t", "mnist.scale.t"])
+def test_svmlight_by_its_first_line(tmp_path, name):
+    """LIBSVM's own files have no suffix that says it, and the command has no option that could."""
+    content = b"# made by hand\n+1 1:0.5 3:1 # why\n-1 2:1\n"
+    for ending, packed in (("", content), (".gz", gzip.compress(content))):
+        data = load(write(tmp_path, name + ending, packed))
+        assert data.x.toarray().tolist() == [[0.5, 0, 1], [0, 1, 0]] and data.y.tolist() == [1, -1]
+
+
 # ------------------------------------------------------------------------------------------------- bad files
 
 
@@ -443,6 +452,25 @@ def test_an_empty_file(tmp_path, name, content):
 def test_a_file_without_samples(tmp_path, name, content):
     with pytest.raises(DataError, match="no samples|one column"):
         load(write(tmp_path, name, content))
+
+
+def test_text_says_that_it_may_be_the_label(tmp_path):
+    columns = {"answer (text)": ["no", "yes"], "u": [1.0, 2.0]}
+    content = "answer (text),u\nno,1\nyes,2\n"
+    said = r"--label 'answer \(text\)'\): they were looked for in the last column, 'u'\.$"
+    for file in (write(tmp_path, "a.csv", content), write(tmp_path, "a.parquet", parquet(columns))):
+        with pytest.raises(DataError, match=said):
+            load(file)
+        assert load(file, label=0).y.tolist() == ["no", "yes"]
+        with pytest.raises(DataError, match=r"(a finite number is|encode it, or leave it out\) are) needed\.$"):
+            load(file, label="u")  # somebody said it
+    with pytest.raises(DataError, match=r"--label 0\): they were looked for in the last column, 1\.$"):
+        load(write(tmp_path, "bare.csv", "1,2\nno,1\n"))
+
+
+def test_lines_that_lack_a_value_are_counted(tmp_path):
+    with pytest.raises(DataError, match=r"line 3: column 0 \(a\) is missing \(''\), and 2 more line\(s\) lack a value"):
+        load(write(tmp_path, "a.csv", "a,b,y\n1,2,0\n,2,0\n1,2,1\nNA,?,1\n1,,0\n"))
 
 
 def test_no_file_no_format_no_access(tmp_path):

@@ -11,7 +11,7 @@ import pytest
 from samples import data, exact, gram, svm
 
 import jaxsvm
-from jaxsvm import FrankWolfe, Status, polished, sampled
+from jaxsvm import FrankWolfe, InputError, Status, polished, sampled
 from jaxsvm.kernels import RBF, Precomputed
 
 
@@ -134,6 +134,25 @@ def test_interrupt_returns_the_last_certified_fit():
         fit = jaxsvm.fit(svm(), FrankWolfe(variant="classic", tol=1e-12, max_steps=2**30))
     assert fit.status.name == "INTERRUPTED"
     assert float(fit.certificate.dual) <= exact().optimum <= float(fit.certificate.primal)
+
+
+def test_a_fit_and_a_path_are_shown_in_a_line():
+    fit = jaxsvm.fit(svm(), FrankWolfe(tol=1e-4))
+    support, steps = len(fit.support), int(fit.steps)
+    assert repr(fit).startswith("Fit(CONVERGED, relative gap ") and "optimum in [" in repr(fit)
+    assert repr(fit).endswith(f"{support} of 60 samples in the support, {steps} steps)")
+    path = jaxsvm.solve_path(svm(), [1.0, 2.0], tol=1e-4)
+    assert repr(path).startswith("Path(2 values of C from 1 to 2: 2 CONVERGED, relative gap up to ")
+    assert repr(path.fits).startswith("Fit(lanes (2,): 2 CONVERGED, relative gap up to ")
+    seen = []
+    jax.eval_shape(lambda fit: seen.append(repr(fit)) or fit.R, fit)  # traced: there are no values to show
+    assert "alpha=" in seen[0] and "alpha=" in repr(jax.eval_shape(lambda fit: fit, fit))
+    assert "alpha=" in repr(jax.tree.map(lambda leaf: None, fit))
+
+
+def test_check_says_where_it_can_be_called():
+    with pytest.raises(InputError, match="outside jit"):
+        jax.eval_shape(lambda fit: jaxsvm.check(fit).R, jaxsvm.fit(svm(), FrankWolfe(tol=1e-4)))
 
 
 def test_statuses_read_on_the_host():

@@ -1,6 +1,7 @@
 """Models of LIBSVM and scikit-learn: there and back, against scikit-learn's SVC, which is LIBSVM; ONNX as it runs."""
 
 import dataclasses
+import pickle
 import sys
 from itertools import combinations
 
@@ -8,10 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.sparse import csr_array
+from sklearn.base import clone
 from sklearn.svm import SVC, SVR, NuSVC, OneClassSVM
 
 import jaxsvm
-from jaxsvm import interchange, onnx_graph
+from jaxsvm import estimators, interchange, onnx_graph
 from jaxsvm.datasets import Layout, Scaling
 from jaxsvm.errors import DataError, InputError
 from jaxsvm.kernels import RBF, Laplacian, Linear, Polynomial, Precomputed, Sigmoid
@@ -144,6 +146,66 @@ def interchange_model(name):
     y = np.where(X[:, 0] > 0, 1.0, -1.0)
     problem = jaxsvm.hinge_problem(jaxsvm.gram(jaxsvm.kernels.RBF(0.3), scaled), y, bias="free")
     return jaxsvm.compact(jaxsvm.fit(problem), problem, classes=(0, 1))
+
+
+def test_a_model_that_knows_its_columns_holds_frames_to_them():
+    frame = pytest.importorskip("pandas").DataFrame(NEW, columns=["u", "v", "w"])
+    for scaling in (None, Scaling.standardise(X)):
+        model = dataclasses.replace(interchange_model("rbf"), scaling=scaling, layout=Layout(("u", "v", "w")))
+        theirs = interchange.to_sklearn(model)
+        np.testing.assert_allclose(theirs.decision_function(frame), jaxsvm.decision_function(model, NEW), atol=1e-9)
+        with pytest.raises(ValueError, match="feature names"):
+            theirs.predict(frame[["w", "u", "v"]])
+
+
+KINDS = np.digitize(X[:, 0], [-0.4, 0.4])
+ESTIMATORS = {
+    "three classes": (estimators.SVC(C=3.0), np.array(["a", "b", "c"])[KINDS]),
+    "two classes": (estimators.SVC(kernel="poly", coef0=1.0, probability=True), KINDS > 0),
+    "squared hinges": (estimators.SVC(loss="squared_hinge", bias="regularized"), KINDS > 0),
+    "linear": (estimators.SVC(kernel="linear"), KINDS),
+    "nu": (estimators.NuSVC(nu=0.3), KINDS),
+    "path": (estimators.SVCPath(Cs=[1.0, 10.0], cv=3), KINDS),
+    "regression": (estimators.SVR(C=10.0), X[:, 0]),
+    "nu regression": (estimators.NuSVR(), X[:, 0]),
+    "one class": (estimators.OneClassSVM(nu=0.2), None),
+}
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_a_fitted_estimator_becomes_scikit_learns(name, sparse):
+    ours, y = ESTIMATORS[name]
+    x, new = (csr_array(points) if sparse else points for points in (X, NEW))
+    ours = clone(ours).fit(x, y)
+    theirs = pickle.loads(pickle.dumps(interchange.to_sklearn(ours)))
+    assert type(theirs).__module__ == "sklearn.svm._classes" and "jaxsvm" not in str(pickle.dumps(theirs))
+    values = "predict" if "regression" in name else "decision_function"
+    np.testing.assert_allclose(getattr(theirs, values)(new), getattr(ours, values)(new), atol=1e-10)
+    if "regression" not in name:
+        np.testing.assert_array_equal(theirs.predict(new), ours.predict(new))
+    np.testing.assert_array_equal(theirs.n_support_, ours.n_support_)
+
+
+def test_a_precomputed_kernel_is_handed_on():
+    ours = estimators.SVC(kernel="precomputed").fit(X @ X.T, KINDS)
+    theirs = interchange.to_sklearn(ours)
+    np.testing.assert_allclose(theirs.decision_function(NEW @ X.T), ours.decision_function(NEW @ X.T), atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: estimators.SVC(kernel="laplacian").fit(X, KINDS), "kernel is 'laplacian'"),
+        (lambda: estimators.SVC(multi_class="ovr").fit(X, KINDS), "multi_class is 'ovr'"),
+        (estimators.LinearSVC, "model is a LinearSVC"),
+        (lambda: "model.npz", "model is a str"),
+        (estimators.SVC, "not fitted yet"),
+    ],
+)
+def test_estimators_that_scikit_learn_has_no_like_of(make, said):
+    with pytest.raises(ValueError, match=said):
+        interchange.to_sklearn(make())
 
 
 def test_refusals(tmp_path):

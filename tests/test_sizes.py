@@ -126,6 +126,17 @@ def test_weights_and_folds_are_those_of_the_samples():
     assert (np.asarray(fits[0].alpha)[weight == 0] == 0).all()
 
 
+@pytest.mark.parametrize("make", [svm, hinge])
+def test_traced_weights_of_a_concrete_problem(make):
+    """A bootstrap under `vmap`: the problem could be padded, its weights have no values yet."""
+    weights = np.random.default_rng(1).integers(0, 3, (2, 90)).astype(float)
+    bounds = jax.vmap(lambda weight: (make(90).weighted(weight).diagonal, make(90).weighted(weight).feasible))(weights)
+    for weight, diagonal, feasible in zip(weights, *bounds, strict=True):
+        there = make(90).weighted(weight)
+        assert feasible and there.feasible
+        np.testing.assert_allclose(diagonal, there.diagonal, rtol=1e-12)
+
+
 def test_derivatives_are_those_of_the_samples():
     x, y = data(100)
 

@@ -22,6 +22,7 @@ from jaxsvm import (
     polished,
     sampled,
 )
+from jaxsvm.errors import InputError
 from jaxsvm.kernels import RBF
 
 N = 24
@@ -188,3 +189,24 @@ def test_large_and_small_costs_that_are_held_pass():
         problem = jaxsvm.svm_problem(gram, y, C, sample_weight=np.full(N, weight))
         assert bool(problem.feasible)
         np.testing.assert_allclose(problem.costs, C * weight)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda x, y: jaxsvm.gram(x, RBF(0.5)), r"an array of shape \(24, 2\): .* is needed, before the points"),
+        (lambda x, y: jaxsvm.gram(RBF, x), "kernel is the class RBF"),
+        (lambda x, y: jaxsvm.gram(RBF(0.5), x.astype(object)), r"dtype object: .*`x.astype\(float\)`"),
+        (lambda x, y: jaxsvm.gram(RBF(0.5), x * 1e300), r"values up to .*e\+300 in size, which float32 cannot hold"),
+        (jaxsvm.svm_problem, "gram is a ndarray: a Gram operator is needed"),
+        (jaxsvm.hinge_problem, "gram is a ndarray: a Gram operator is needed"),
+        (lambda x, y: jaxsvm.slack_problem(x, y, 0.5), "gram is a ndarray: a Gram operator is needed"),
+        (lambda x, y: jaxsvm.meb_problem(x), "gram is a ndarray: a Gram operator is needed"),
+    ],
+)
+@pytest.mark.filterwarnings("error")
+def test_arguments_of_beginners_are_told_in_words(call, said):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(N, 2))
+    with jax.enable_x64(False), pytest.raises(InputError, match=said):
+        call(x, np.where(x[:, 0] > 0, 1.0, -1.0))

@@ -160,6 +160,7 @@ def fit(
         out = _saved(out, model)
         row = answer.row(job.metric, job.score(model)) | {"seconds": seconds}
     report = {"command": "fit", **job.description(), "solver": solver or "auto", "tol": tol, **row, "out": out}
+    report |= {"note": job.note}
     show(as_json, report)
     finish(answer.statuses, interrupts.seen)
 
@@ -274,7 +275,8 @@ def path(
     report = {"command": "path", **job.description(), "solver": solver, "tol": tol, "folds": folds}
     report |= {"path": list(rows.values()), "not_reached": [C for place, C in enumerate(Cs) if place not in answers]}
     report |= {"chosen_C": None if chosen is None else Cs[chosen], "seconds": total, "out": out}
-    report |= {"note": OPTIMISTIC if by_test and len(answers) > 1 else None}
+    notes = [job.note, OPTIMISTIC if by_test and len(answers) > 1 else None]
+    report |= {"note": " ".join(filter(None, notes)) or None}
     if report_file is not None:
         page = page_of(report, validated, Cs)
         save(report_file, lambda target: Path(target).write_text(page, encoding="utf-8"), "--report")

@@ -16,6 +16,10 @@ from jaxsvm.errors import InputError
 from jaxsvm.gamma import resolve_gamma
 from jaxsvm.model import Model, predict
 from jaxsvm.model_description import kernel_to_dict
+from jaxsvm.points import is_sparse
+
+UNEVEN = 1000.0
+"""The spread of a column, in those of another, from which on a report says that columns are not scaled."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +38,7 @@ class Job:
         epsilon: Half the width of the tube, in regression.
         scale: The scaling's name.
         layout: How the file holds its columns.
+        note: What one had better know of the columns, or None.
     """
 
     source: str
@@ -47,6 +52,7 @@ class Job:
     epsilon: float
     scale: str
     layout: Layout
+    note: str | None = None
 
     @property
     def several(self) -> bool:
@@ -65,6 +71,7 @@ class Job:
             "data": self.source,
             "n": self.x.shape[0],
             "d": self.x.shape[1],
+            "label": self.layout.label,
             "n_test": 0 if self.test is None else len(self.test[1]),
             "loss": self.loss,
             **({"epsilon": self.epsilon} if kinds is None else {"classes": kinds}),
@@ -157,6 +164,26 @@ def prepare(
         epsilon=0.1 if epsilon is None else epsilon,
         scale=scale,
         layout=dataset.layout,
+        note=_spread(scaled, dataset.layout.columns) if scaling is None else None,
+    )
+
+
+def _spread(x: Any, names: tuple[str, ...] | None) -> str | None:
+    """A word on columns of very different sizes: kernels see the largest alone. None where they are alike."""
+    if is_sparse(x):
+        return None
+    deviations = np.std(x, axis=0)
+    varying = np.flatnonzero(deviations > 0)
+    if not len(varying):
+        return None
+    widest, narrowest = (int(varying[pick(deviations[varying])]) for pick in (np.argmax, np.argmin))
+    times = float(deviations[widest] / deviations[narrowest])
+    if times < UNEVEN:
+        return None
+    wide, narrow = (f"column {at}" if names is None else repr(names[at]) for at in (widest, narrowest))
+    return (
+        f"Columns are not scaled: {wide} varies {times:.2g} times as much as {narrow}, and the kernel sees little but "
+        "the former. --scale standardise gives all of them a say."
     )
 
 

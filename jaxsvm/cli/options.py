@@ -85,7 +85,12 @@ Positive = Annotated[
     str | None, typer.Option("--positive", help="The label that is +1, against all others.", show_default=False)
 ]
 Label = Annotated[
-    str | None, typer.Option("--label", help="Column (name or index) or npz key of the labels.", show_default=False)
+    str | None,
+    typer.Option(
+        "--label",
+        help="Column (name or index) or npz key of the labels; else the last column, or y.",
+        show_default=False,
+    ),
 ]
 IndexBase = Annotated[
     str, typer.Option("--index-base", metavar="0|1|auto", help="What the indices of a svmlight file count from.")

@@ -59,7 +59,8 @@ def several_classes(y: Any) -> tuple[np.ndarray, np.ndarray]:
     if len(present) > max(2, len(codes) / 3):
         raise InputError(
             f"y holds {len(present)} different labels ({shown}) for {len(codes)} samples: too many to be classes. For "
-            "numbers that are to be predicted, use regression (--loss epsilon_insensitive)."
+            "numbers that are to be predicted, use regression (--loss epsilon_insensitive); if other values are the "
+            "labels, say which (label=, --label): of a table it is the last column, where nobody says."
         )
     return codes.astype(np.int64), present
 

@@ -3,7 +3,9 @@
 import bz2
 import dataclasses
 import gzip
+import io
 import os
+import re
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +24,8 @@ FORMATS = {
     "npz": (".npz",),
     "parquet": (".parquet", ".pq"),
 }
+SVMLIGHT = rb"[^\s:,;]+([ \t]+[0-9]+:[^\s:,;]+)+"
+"""A line of svmlight: LIBSVM's own files are called `a9a`, `a9a.t` or `mnist.scale`."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -65,7 +69,8 @@ def load(
     Args:
         path: A file: svmlight (`.svm`, `.svmlight`, `.libsvm`, `.txt`), CSV (`.csv`, `.tsv`; separated by comma,
             semicolon or tab), npz (keys `X` or `X_data`, `X_indices`, `X_indptr`, `X_shape`, and `y`) or Parquet
-            (`.parquet`, `.pq`). The text formats may be compressed (`.gz`, `.bz2`).
+            (`.parquet`, `.pq`). The text formats may be compressed (`.gz`, `.bz2`). A file of another name, such as
+            `a9a` or `a9a.t`, is svmlight where its first line looks like it.
         label: Where the labels are: a column's name or index in CSV and Parquet (the last one by default), a key in npz
             (`y` by default, `yt` for the test part). False: there are none, every column is a feature and `y` is None;
             svmlight lines start with a label always, which False drops.
@@ -135,7 +140,7 @@ def _check_arguments(name: str, label: Any, part: str, dtype: Any, format: str |
 
 
 def _format_of(name: str, format: str | None) -> tuple[str, str]:
-    """Format and compression ("", ".gz" or ".bz2") by the ends of the name."""
+    """Format and compression ("", ".gz" or ".bz2") by the ends of the name, or else by the first line of svmlight."""
     stem = Path(name.lower())
     compression = stem.suffix if stem.suffix in (".gz", ".bz2") else ""
     suffix = stem.with_suffix("").suffix if compression else stem.suffix
@@ -144,10 +149,15 @@ def _format_of(name: str, format: str | None) -> tuple[str, str]:
     for kind, suffixes in FORMATS.items():
         if suffix in suffixes:
             return kind, compression
+    content = _decompressed(name, compression)
+    lines = (line.split(b"#")[0] for line in io.BytesIO(content))
+    if re.fullmatch(SVMLIGHT, next((line for line in lines if line.strip()), b"").strip()):
+        return "svmlight", compression
     known = ", ".join(suffix for suffixes in FORMATS.values() for suffix in suffixes)
     raise DataError(
-        f"{name}: the format of {suffix!r} files is not known; known are {known}, also with .gz or .bz2. "
-        'Rename the file, or say what it is: load(path, format="svmlight").'
+        f"{name}: the format of {suffix!r} files is not known, and its first line is not svmlight's; known are "
+        f"{known}, also with .gz or .bz2. "
+        'Rename the file, or say what it is: load(path, format="csv").'
     )
 
 

@@ -1,6 +1,7 @@
 """How a file is refused: the file, the line, what was found, what to do."""
 
 import importlib
+import shlex
 from typing import Any, NoReturn
 
 from jaxsvm.errors import DataError, InputError
@@ -49,6 +50,17 @@ def as_number(token: str) -> float | None:
         return float(token)
     except ValueError:
         return None
+
+
+def label_hint(column: str | int, last: str | int) -> str:
+    """What to say of a column of text where nobody said which one holds the labels: it may be that one.
+
+    Args:
+        column: Its name or index.
+        last: That of the last column, which was taken for the labels.
+    """
+    asked = f"label={column!r}, --label {shlex.quote(str(column))}"
+    return f"; if it holds the labels, say so ({asked}): they were looked for in the last column, {last!r}"
 
 
 def label_column(name: str, names: list[str] | None, width: int, label: str | int | None) -> int | None:

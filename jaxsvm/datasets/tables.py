@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from jaxsvm.datasets.layout import Layout, Read, Wanted
-from jaxsvm.datasets.refusal import AGAIN, label_column, need
+from jaxsvm.datasets.refusal import AGAIN, label_column, label_hint, need
 from jaxsvm.errors import DataError, InputError, require_finite
 from jaxsvm.points import MAX_INT32, is_sparse
 
@@ -119,12 +119,14 @@ def read_parquet(name: str, content: bytes, wanted: Wanted) -> Read:
     if "__index_level_0__" in table.column_names:
         raise DataError(f"{name}: holds the index of a pandas table as a column; write it with index=False.")
     keys = table.column_names
-    column = label_column(name, keys, len(keys), wanted.label_in(name, keys, len(keys)))
+    place = wanted.label_in(name, keys, len(keys))
+    column = label_column(name, keys, len(keys), place)
     places = [i for i in range(len(keys)) if i != column]
     names = tuple(keys[i] for i in places)
     order = wanted.order(name, names)
     places = places if order is None else [places[i] for i in order]
-    columns = [_parquet_column(name, pa, table, i, False) for i in places]
+    hints = {i: label_hint(keys[i], keys[-1]) for i in places} if place is None else {}
+    columns = [_parquet_column(name, pa, table, i, False, hints.get(i, "")) for i in places]
     y = None if column is None else _wide_labels(_parquet_column(name, pa, table, column, True))
     x = np.empty((table.num_rows, len(columns)), np.result_type(np.float32, *(values.dtype for values in columns)))
     for j, values in enumerate(columns):
@@ -134,7 +136,7 @@ def read_parquet(name: str, content: bytes, wanted: Wanted) -> Read:
     return Read(x, y, Layout(tuple(keys[i] for i in places), key), notes)
 
 
-def _parquet_column(name: str, pa: Any, table: Any, i: int, is_label: bool) -> np.ndarray:
+def _parquet_column(name: str, pa: Any, table: Any, i: int, is_label: bool, hint: str = "") -> np.ndarray:
     values, where = table.column(i), f"column {i} ({table.column_names[i]})"
     if values.null_count:
         row = values.is_null().to_numpy().argmax()
@@ -149,7 +151,7 @@ def _parquet_column(name: str, pa: Any, table: Any, i: int, is_label: bool) -> n
         return np.asarray(values.to_pylist(), dtype=str)
     if not numeric:
         allowed = "numbers, booleans or strings" if is_label else "numbers or booleans (encode it, or leave it out)"
-        raise DataError(f"{name}: {where} is of type {kind}; {allowed} are needed.")
+        raise DataError(f"{name}: {where} is of type {kind}; {allowed} are needed{hint}.")
     array = values.to_numpy()
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         row = int((~np.isfinite(array)).argmax())

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxsvm.datasets.layout import Layout, Read, Wanted
-from jaxsvm.datasets.refusal import as_number, decoded, label_column, need, refuse_line, shown
+from jaxsvm.datasets.refusal import as_number, decoded, label_column, label_hint, need, refuse_line, shown
 from jaxsvm.errors import DataError
 
 BOM = b"\xef\xbb\xbf"  # what some editors write first
@@ -137,8 +137,10 @@ def read_csv(name: str, content: bytes, wanted: Wanted, header: bool | None) -> 
     _refuse_stray_quotes(name, text, delimiter)
     line, first = next(_csv_rows(name, text, delimiter), (1, []))
     named = _has_header(name, line, first, wanted.place(len(first))) if header is None else header
-    head = _Head(delimiter, line if named else 0, len(first), first if named else None, 16 * len(first_line))
-    column = label_column(name, head.names, len(first), wanted.label_in(name, head.names, len(first)))
+    titles = first if named else None
+    place = wanted.label_in(name, titles, len(first))
+    head = _Head(delimiter, line if named else 0, len(first), titles, 16 * len(first_line), place is None)
+    column = label_column(name, titles, len(first), place)
     if named and "" in first:
         expected = "name it, or leave it out if it is the index that pandas writes (to_csv(index=False))"
         refuse_line(name, line, f"column {first.index('')} of the header has no name", expected)
@@ -162,6 +164,7 @@ class _Head(NamedTuple):
     width: int
     names: list[str] | None
     block: int  # bytes that hold a line for sure
+    unsaid: bool  # whether the labels are in the last column because nobody said where
 
 
 def _csv_values(name: str, content: bytes, text: str, head: _Head, column: int | None) -> tuple[np.ndarray, list[str]]:
@@ -189,7 +192,7 @@ def _csv_values(name: str, content: bytes, text: str, head: _Head, column: int |
         if not np.isfinite(x).all() or {"", "nan"} & {label.lower() for label in set(labels)}:
             raise ValueError("missing values")  # the slow reader says where
     except (pa.ArrowInvalid, ValueError):
-        return _read_csv_slowly(name, text, head.delimiter, column, head.names)
+        return _read_csv_slowly(name, text, head, column)
     return x, labels
 
 
@@ -233,11 +236,10 @@ def _has_header(name: str, line: int, first: list[str], label: str | int | None)
     return False
 
 
-def _read_csv_slowly(
-    name: str, text: str, delimiter: str, column: int | None, names: list[str] | None
-) -> tuple[np.ndarray, list[str]]:
+def _read_csv_slowly(name: str, text: str, head: _Head, column: int | None) -> tuple[np.ndarray, list[str]]:
     """What the fast reader refused: numbers that only it cannot read, or the error that says where."""
-    rows = _csv_rows(name, text, delimiter)
+    names = head.names
+    rows = _csv_rows(name, text, head.delimiter)
     if names is not None:
         next(rows)
     values: list[list[float]] = []
@@ -261,10 +263,22 @@ def _read_csv_slowly(
             at = j + (column is not None and j >= column)
             where = f"column {at}" + (f" ({names[at]})" if names is not None else "")
             if field.lower() in MISSING:
-                refuse_line(name, line, f"{where} is missing ({shown(field)})", "remove or impute it first", cut=cut)
-            refuse_line(name, line, f"{where} is {shown(field)}", "a finite number is needed", cut=cut)
+                more = sum(_lacks(row, column) for _, row in rows)
+                others = f", and {more} more line(s) lack a value" if more else ""
+                refuse_line(
+                    name, line, f"{where} is missing ({shown(field)}){others}", "remove or impute it first", cut=cut
+                )
+            hint = ""
+            if head.unsaid and number is None and column is not None:
+                hint = label_hint(*((at, column) if names is None else (names[at], names[column])))
+            refuse_line(name, line, f"{where} is {shown(field)}", f"a finite number is needed{hint}", cut=cut)
         values.append([number for number in numbers if number is not None])
     return np.asarray(values, float).reshape(len(values), -1), labels
+
+
+def _lacks(fields: list[str], column: int | None) -> bool:
+    """Whether a line lacks a value of a feature."""
+    return any(field.lower() in MISSING for at, field in enumerate(fields) if at != column)
 
 
 def _typed_labels(labels: list[str]) -> np.ndarray:

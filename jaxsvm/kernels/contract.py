@@ -221,6 +221,12 @@ def as_kernel(kernel: Any) -> Kernel:
     """
     if isinstance(kernel, Kernel):
         return kernel
+    if isinstance(kernel, type) and issubclass(kernel, Kernel):  # callable, and no function of two points
+        raise InputError(f"kernel is the class {kernel.__name__}: a kernel is needed, such as RBF(gamma=0.5).")
     if callable(kernel):
         return Function(kernel)
-    raise InputError(f"kernel is {kernel!r}: a kernel of jaxsvm.kernels or a function of two points is needed.")
+    shape = getattr(kernel, "shape", None)
+    found = repr(kernel) if shape is None else f"an array of shape {tuple(shape)}"
+    raise InputError(
+        f"kernel is {found}: a kernel of jaxsvm.kernels or a function of two points is needed, before the points."
+    )

@@ -246,7 +246,8 @@ def solved(
         gram: The Gram operator of these, stored.
         sets: Working sets, for more than `SMALL` samples.
     """
-    fields = {name: getattr(problem, name) for name in ("y", "q", "upper", "diagonal")}
+    names = ("y", "q", "upper", "diagonal") + (() if problem.c is None else ("c",))
+    fields = {name: getattr(problem, name) for name in names}
     whole = {**fields, "kept": look.kept, "start": look.start}
     there = {"there": look.there, "products": look.products}
     if samples is not None:

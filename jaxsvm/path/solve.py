@@ -24,7 +24,7 @@ from jaxsvm.path.grid import Grid
 from jaxsvm.path.reduction import NearMargin, Reduction
 from jaxsvm.path.screened import Screened
 from jaxsvm.ready import ready_together
-from jaxsvm.result import Certificate, Fit, StatusCode
+from jaxsvm.result import Certificate, Fit, StatusCode, has_values, outcomes
 from jaxsvm.screening.reduction import Safe
 from jaxsvm.screening.reference import require_screenable
 from jaxsvm.solvers.choice import exact_solver
@@ -81,6 +81,14 @@ class Path:
 
     def __iter__(self) -> "Iterator[Fit | Path]":
         return (self[i] for i in range(len(self)))
+
+    def __repr__(self) -> str:
+        """In a line, as `Fit`."""
+        if not has_values(self):
+            return f"Path(Cs={self.Cs!r}, fits={self.fits!r})"
+        Cs, problems = np.asarray(self.Cs), np.shape(self.fits.alpha)[:-2]
+        each = f" for each of {problems[0]} problems" if problems else ""
+        return f"Path({len(Cs)} values of C from {Cs.min():.4g} to {Cs.max():.4g}{each}: {outcomes(self.fits)})"
 
 
 EVEN = 1e4

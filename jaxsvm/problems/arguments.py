@@ -46,7 +46,15 @@ def labelled(gram: Any, y: Any, bias: str, sample_weight: Any, name: str) -> Lab
 
 
 def vector_dtype(gram: Any) -> Any:
-    """The dtype of the data; the Gram entries' own where the points are no numbers (precomputed)."""
+    """The dtype of the data; the Gram entries' own where the points are no numbers (precomputed).
+
+    Raises:
+        InputError: Where that is no Gram operator: points themselves, say.
+    """
+    if not hasattr(gram, "expansion"):
+        raise InputError(
+            f"gram is a {type(gram).__name__}: a Gram operator is needed, such as `jaxsvm.gram(RBF(gamma=0.5), x)`."
+        )
     return gram.x.dtype if jnp.issubdtype(gram.x.dtype, jnp.floating) else gram.dtype
 
 

@@ -154,7 +154,7 @@ class BoxProblem:
         if is_concrete(self.upper, self.C, weight):
             product = np.asarray(weight, np.float64) * np.asarray(self.upper, np.float64) / float(self.C)
             require_costs(self.C, product, self.dtype)
-        here = padded(self)
+        here = padded(self) if is_concrete(weight) else self
         weight = weight if here is self else lengthened(weight, here.n, 0)
         upper, mask, feasible = shortened(_reweighted(here, weight, feasible), self.n, here.n)
         return dataclasses.replace(self, upper=upper, mask=mask, feasible=feasible)

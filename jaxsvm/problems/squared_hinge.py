@@ -150,7 +150,7 @@ class SquaredHingeProblem:
             product = np.asarray(weight, np.float64) * (1.0 if weights is None else weights)
             require_both_classes(self.y, product)
             require_costs(self.C, product, self.dtype)
-        here = padded(self)
+        here = padded(self) if is_concrete(weight) else self
         weight = weight if here is self else lengthened(weight, here.n, 0)
         ridge, diagonal, mask, feasible = shortened(_reweighted(here, weight, feasible), self.n, here.n)
         return dataclasses.replace(self, ridge=ridge, diagonal=diagonal, mask=mask, feasible=feasible)
