@@ -55,6 +55,8 @@ def test_feature_space_solvers_take_a_join(solver, loss):
     w = design.coefficients(fit)
     np.testing.assert_allclose(F(w), F(other.beta), rtol=1e-5)
     np.testing.assert_allclose(w, other.beta, atol=1e-2)
+    new = x[:5]  # a model's support are rows of the join, which are never padded
+    np.testing.assert_allclose(jaxsvm.decision_function(jaxsvm.compact(fit, problem), new), new @ w, rtol=1e-5)
 
 
 def test_joins_without_end_are_refused():
