@@ -190,6 +190,22 @@ def joins():
     return text + table(("joined rows", "ours, s", "LinearSVC, s", "SGD, s", "certified gap"), lines)
 
 
+def everyday():
+    rows = {}
+    for row in read("everyday_tasks"):
+        rows.setdefault(row["task"], {})[row["state"]] = row
+    lines = [
+        (found["cold"]["what"], *(seconds(found[state]["wall"]) for state in ("cold", "warm")), found["cold"]["found"])
+        for found in rows.values()
+    ]
+    text = (
+        "## Everyday tasks\n\nWhat a new user does first, each in a fresh process: seconds from its start to its last line, imports and compilation included; "  # noqa: E501
+        "warm: with the programs that the cold run kept on disk. scikit-learn's own answers, with which each is compared, are not counted. "  # noqa: E501
+        "`benchmarks/everyday_tasks.py`.\n\n"
+    )
+    return text + table(("task", "cold, s", "warm, s", "found"), lines)
+
+
 def regimes():
     text = (RESULTS / "regimes.md").read_text(encoding="utf-8")
     reading = text.split("## Reading\n")[1].split("\n| set")[0].strip()
@@ -197,18 +213,8 @@ def regimes():
 
 
 def page():
-    parts = [
-        HEAD.rstrip(),
-        single_fits(),
-        hinge_fits(),
-        peers(),
-        paths(),
-        real_paths(),
-        validation(),
-        coresets(),
-        joins(),
-        regimes(),
-    ]
+    parts = [HEAD.rstrip(), single_fits(), hinge_fits(), peers(), paths(), real_paths(), validation(), coresets()]
+    parts += [joins(), everyday(), regimes()]
     return "\n\n".join(parts) + "\n"
 
 
