@@ -192,11 +192,11 @@ def as_points(x: Any, dtype: Any = None, name: str = "x") -> Any:
         _require_two_axes(name, x.shape)  # SciPy's sparse arrays may have one
         _require_countable(name, x.shape, x.nnz)
         points: Any = CSR.from_scipy(x, dtype)
-        require_finite(name, points.data)
+        _require_held(name, x, points.data)
     elif isinstance(x, CSR):
         dtype = floating(x.dtype) if dtype is None and x.dtype.itemsize < 4 else dtype
         points = x if dtype is None else dataclasses.replace(x, data=x.data.astype(dtype))
-        require_finite(name, points.data)
+        _require_held(name, x.data, points.data)
     elif not isinstance(x, np.ndarray) and _is_bcsr(x):
         if not is_concrete(x):
             raise InputError(f"{name} is a traced BCSR: its longest row is not known; convert it to CSR outside jit.")
@@ -212,7 +212,7 @@ def as_points(x: Any, dtype: Any = None, name: str = "x") -> Any:
             data, indices = jnp.zeros(1, data.dtype), jnp.zeros(1, jnp.int32)
         _require_distinct_entries(name, x)
         points = CSR(data, indices, jnp.asarray(x.indptr, jnp.int32), x.shape[1], max(width, 1))
-        require_finite(name, points.data)
+        _require_held(name, x.data, points.data)
     else:
         try:
             array = x if hasattr(x, "dtype") else np.asarray(x)
@@ -289,7 +289,10 @@ def _require_held(name: str, given: Any, held: Any) -> None:
     try:
         require_finite(name, held)
     except InputError:
-        largest = float(np.abs(np.asarray(given)).max())
+        values = np.asarray(given.tocsr().data if hasattr(given, "tocsr") else given)
+        if not np.isfinite(values).all():
+            raise
+        largest = float(np.abs(values).max())
         raise InputError(
             f"{name} has values up to {largest:.3g} in size, which {held.dtype} cannot hold: scale the features "
             "(`jaxsvm.datasets.Scaling.standardise(x)(x)`), or turn x64 on."

@@ -8,7 +8,7 @@ import scipy.sparse
 from samples import data, gram
 
 import jaxsvm
-from jaxsvm import FrankWolfe, InputError, Newton, Status, WorkingSet, hinge_problem, svm_problem
+from jaxsvm import SMO, FrankWolfe, InputError, Newton, Status, WorkingSet, hinge_problem, svm_problem
 from jaxsvm.kernels import RBF, Linear
 from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.numerics.products import weighted_rows
@@ -230,7 +230,10 @@ def test_the_first_choice_goes_by_what_is_known():
     kernel, linear = (jaxsvm.gram(k, x) for k in (RBF(gamma=0.5), Linear()))
     assert isinstance(choice.first_choice(svm_problem(linear, y, 1.0), 1e-3), Newton)
     assert isinstance(choice.first_choice(svm_problem(kernel, y, 1.0), 1e-3), FrankWolfe)
-    assert isinstance(choice.first_choice(hinge_problem(kernel, y, 1.0), 1e-3), WorkingSet)
+    assert isinstance(choice.first_choice(hinge_problem(kernel, y, 1.0), 1e-3), SMO)
+    many, signs = points(choice.ONE_SET + 1)
+    assert isinstance(choice.first_choice(hinge_problem(jaxsvm.gram(RBF(0.5), many), signs, 1.0), 1e-3), WorkingSet)
+    assert isinstance(choice.first_choice(svm_problem(jaxsvm.gram(RBF(0.5), many), signs, 1.0), 1e-3), FrankWolfe)
 
 
 @pytest.mark.slow
@@ -239,6 +242,7 @@ def test_wide_supports_are_handed_over(monkeypatch):
     x, y = points(600, shift=0.0)
     seen = []
     monkeypatch.setattr(choice, "SMALL", 10)
+    monkeypatch.setattr(choice, "ONE_SET", 10)
     monkeypatch.setattr(choice, "WIDE", ((1, 0.01),))
     monkeypatch.setattr(choice, "PAID", 0.0)
     for make in (svm_problem, hinge_problem):
@@ -382,6 +386,7 @@ def test_a_fit_says_which_solvers_ran():
 
 def test_a_fit_that_changed_its_solver_names_both(monkeypatch):
     monkeypatch.setattr(choice, "FEW_SETS", 3)
+    monkeypatch.setattr(choice, "ONE_SET", 10)
     x, y = points(300)
     fit = jaxsvm.fit(hinge_problem(jaxsvm.gram(RBF(gamma=0.5), x), y, 500.0, bias="free"), tol=1e-5)
     assert fit.solvers == ("WorkingSet", "SMO")
