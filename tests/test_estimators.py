@@ -355,3 +355,45 @@ def test_without_scikit_learn_the_library_imports_and_estimators_say_what_to_ins
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert 'pip install "jaxsvm[sklearn]"' in run.stdout
+
+
+def test_error_correcting_codes_by_scikit_learns_own_wrapper():
+    from sklearn.multiclass import OutputCodeClassifier
+
+    ours, theirs = (
+        OutputCodeClassifier(kind(gamma=0.5), code_size=2, random_state=0) for kind in (estimators.SVC, svm.SVC)
+    )
+    np.testing.assert_array_equal(ours.fit(X, Y).predict(X), theirs.fit(X, Y).predict(X))
+
+
+def test_weights_are_routed_through_a_pipeline_and_a_search():
+    from sklearn import config_context
+
+    few, kinds = X[Y > 0], Y[Y > 0]
+    weight = np.where(kinds == 1, 5.0, 0.2)
+    with config_context(enable_metadata_routing=True):
+        scaler = StandardScaler().set_fit_request(sample_weight=False)
+        models = []
+        for kind in (estimators.SVC, svm.SVC):
+            one = kind(gamma=0.5).set_fit_request(sample_weight=True).set_score_request(sample_weight=True)
+            pipeline = make_pipeline(scaler, one).set_output(transform="default")
+            search = GridSearchCV(
+                pipeline, {next(reversed(pipeline.named_steps)) + "__C": [0.1, 1.0]}, cv=3, error_score="raise"
+            )
+            models.append(search.fit(few, kinds, sample_weight=weight))
+    ours, theirs = models
+    assert ours.best_params_ == theirs.best_params_
+    np.testing.assert_array_equal(ours.predict(few), theirs.predict(few))
+    unweighted = make_pipeline(scaler, estimators.SVC(gamma=0.5, C=ours.best_params_["svc__C"])).fit(few, kinds)
+    assert (unweighted.predict(few) != ours.predict(few)).any()
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_frames_tell_their_names(library):
+    frames = pytest.importorskip(library)
+    frame = frames.DataFrame({f"f{j}": X[:, j] for j in range(4)})
+    model = estimators.SVC(gamma=0.5).fit(frame, Y)
+    assert model.feature_names_in_.tolist() == ["f0", "f1", "f2", "f3"]
+    np.testing.assert_array_equal(model.predict(frame), estimators.SVC(gamma=0.5).fit(X, Y).predict(X))
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(frame[["f1", "f0", "f2", "f3"]])
