@@ -215,7 +215,7 @@ def _by_sets(problem: BoxProblem, a: Array, s: Array, tol: Array, limit: Array, 
         counters = carry[0].counters
         return (carry[1] > 1) & (counters.steps < MOST_SETS) & (counters.toward < limit)
 
-    state = solver.begun(problem, {"a": a, "s": s, "exact": None, "parts": None})
+    state = solver.begun(problem, {"a": a, "s": s, "exact": None})
     state, _ = lax.while_loop(goes_on, turn, (state, jnp.asarray(jnp.inf, a.dtype)))
     return state.a, state.s, state.counters.toward
 

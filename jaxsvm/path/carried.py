@@ -319,7 +319,7 @@ def _by_sets(view: Any, sets: WorkingSet, products: Array, lacks: Any, a: Array)
     """Working sets of the samples that violate, with exact products from the start."""
     s = in_double(lambda bits: of_bits(bits).astype(a.dtype))(products)
     exact = products if a.dtype != jnp.float64 else None
-    state = sets.begun(view, {"a": a, "s": s, "exact": exact, "parts": None})
+    state = sets.begun(view, {"a": a, "s": s, "exact": exact})
     state = lax.while_loop(
         lambda state: lacks(state) & (state.counters.steps < sets_at_once(len(a))),
         lambda s: sets.step(view, s),

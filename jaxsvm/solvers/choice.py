@@ -26,9 +26,15 @@ SMALL = 2048
 seconds in the geometric mean of nine sets, n = 3,000: 1.34), and half of the programs to compile."""
 ONE_SET = 512
 """The same for the hinge (n = 250: 0.87, 500: 0.93, 1,000: 1.25)."""
-WIDE = ((15, 0.35), (7, 0.75))
-"""After so many working sets: the share of samples inside the margin from which pair steps on stored values are faster
-for the squared hinge. It falls while the sets work; before 7 it says little."""
+WIDE = ((0.43, 0.45), (0.25, 0.75))
+"""Once working sets of the squared hinge have offered seats to so many samples, in n: the share of samples inside the
+margin from which pair steps on stored values are faster. It falls while the sets work, and before `SEEN` of them says
+little."""
+SEEN = 5
+GENTLE = 60.0
+"""And that only where the kernel's diagonal is no more than so many times the ridge 1 / C: pair steps grow in number
+with C, sets hardly do. (22 sets of n = 6,000 and 10 of 12,000, sets / pairs in the geometric mean: C = 1 1.2, 10 .97,
+with this rule 1.05, .95; C = 100 .79, C = 1,000 .57.)"""
 PAID = 3.0
 """Kernel evaluations, in n^2, after which working sets of the hinge go on with all values stored."""
 CROWDED = 0.6
@@ -43,9 +49,10 @@ FRESH = 128
 geometric mean of nine sets. Larger sets, which find most rows in their cache, take three times as many."""
 CACHE = 2**30
 """Bytes of kernel rows that larger sets keep at the most."""
-MANY = {"squared hinge": 300, "box": 1000}
-"""Working sets after which something else is tried, but for large n: there no fewer than seat all `ROUNDS` times. (a9a,
-n = 30,000, C = 100: 515 sets, 13 s; pair steps from the 300th on took 87.)"""
+MANY = 1000
+"""Working sets after which something else is tried, but for large n: there no fewer than seat all `ROUNDS` times. (The
+hinge on a9a, n = 30,000, C = 100: 515 sets, 13 s; pair steps from the 300th on took 87. The squared hinge at C = 1,000
+takes up to 395 at n = 6,000.)"""
 ROUNDS = 4
 FEW, FEW_SETS = 4, 50
 """Of samples that fill no more than `FEW` sets, sets after which pair steps and their polish are sooner there: linear
@@ -119,12 +126,11 @@ def second_choice(problem: Any, solver: Any, state: Any, excess: Any, ended: boo
     if not isinstance(solver, WorkingSet):
         return None
     steps = int(state.counters.steps)
-    many = MANY[problem.kind] if problem.n > FEW * solver.size else FEW_SETS
+    many = MANY if problem.n > FEW * solver.size else FEW_SETS
     many = max(many, ROUNDS * problem.n // solver.fresh)
     if problem.kind == "squared hinge":
-        most = next((share for sets, share in WIDE if steps >= sets), 1.0)
-        wide = most < 1 and _storable(problem) and width(problem, state) > most
-        return FrankWolfe(tol=solver.tol) if ended or steps >= many or wide else None
+        leaves = ended or steps >= many or (_storable(problem) and _too_wide(problem, solver, state, steps))
+        return FrankWolfe(tol=solver.tol) if leaves else None
     if ended or steps >= many:
         return SMO(tol=solver.tol)
     if solver.size < LARGER and float(excess) > NEAR and free(problem, state) > CROWDED * solver.size:
@@ -134,6 +140,17 @@ def second_choice(problem: Any, solver: Any, state: Any, excess: Any, ended: boo
     if paid and not solver.store and _storable(problem):
         return dataclasses.replace(solver, store=True)
     return None
+
+
+def _too_wide(problem: Any, solver: Any, state: Any, steps: int) -> bool:
+    """Whether pair steps on stored values would be sooner there than sets of the squared hinge, after so many."""
+    offered = steps * solver.fresh / problem.n
+    most = next((share for seats, share in WIDE if offered >= seats), 1.0)
+    if steps < SEEN or most == 1:
+        return False
+    present = np.asarray(problem.present)
+    values, ridge = np.asarray(problem.gram.diag())[present] + float(problem.offset), np.asarray(problem.ridge)[present]
+    return values.mean() <= GENTLE * ridge.mean() and width(problem, state) > most
 
 
 def _rows_to_keep(problem: Any) -> int:

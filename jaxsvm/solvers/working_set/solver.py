@@ -10,9 +10,9 @@ Cost of a step: `fresh n` kernel evaluations at the most, `q n` multiplications,
 For the squared hinge, where nearly all samples inside the margin are support, stored pair steps are faster on wide
 ones.
 
-Where we depart from the papers (docs/mathematics.md, Working sets): `s` of a box is carried in twice the precision, so
-that a certificate costs no product; of the squared hinge the scales of the classes' other weights are variables of the
-block.
+Where we depart from the papers (docs/mathematics.md, Working sets): sums are carried in twice the precision, so that a
+certificate of a box costs no product, and sets of the squared hinge end at large C; there the scales of the classes'
+other weights are variables of the block.
 """
 
 import dataclasses
@@ -88,17 +88,17 @@ class WorkingSet(Solver):
             return self._enlarged(problem, init)
         if problem.bounded:
             a = starting_point(problem, init)
-            parts = {"a": a, "parts": None, **bounded.begun(problem, a)}
+            parts = {"a": a, **bounded.begun(problem, a)}
         else:
             if problem.free_bias:
                 raise InputError("the problem has a free bias, which sets without a lid cannot keep: use `Newton`.")
             weights = unbounded.one_of_each(problem) if init is None else weights_of(problem, init)[0]
             beta = unbounded.scaled(problem, jnp.where(problem.present, jnp.maximum(weights, 0), 0))
-            parts = {"exact": None, **unbounded.begun(problem, beta)}
+            parts = unbounded.begun(problem, beta)
         return self.begun(problem, parts)
 
     def begun(self, problem: Any, parts: dict[str, Any]) -> "State":
-        """The state at a point that is known, with an empty set: its `a`, `s`, `exact` and `parts`."""
+        """The state at a point that is known, with an empty set: its `a`, `s` and `exact`."""
         q = min(self.size if problem.bounded else self.size - 2, problem.n)
         return State(
             **{**parts, "R": problem.objective(parts["a"], parts["s"])},
@@ -165,8 +165,8 @@ class State(NamedTuple):
     Attributes:
         a: Dual variables, `(n,)`, within their bounds; of a box on its equality, bounds met exactly.
         s: `Qa`, `(n,)`, carried along.
-        exact: Of a box: the same in twice the precision, as bits, uint32 `(n, 2)`; None where `s` is float64.
-        parts: Of the squared hinge: the classes' parts of `s`, without the ridge, `(2, n)`; else None.
+        exact: In twice the precision, as bits in uint32: of a box `s`, `(n, 2)`, or None where that is float64 itself;
+            of the squared hinge the classes' parts of it, without the ridge, `(2, n, 2)`.
         R: The objective, `()`, carried along.
         members: The set, `(q,)`; n in an empty seat.
         entered: Step at which each entered, `(q,)`; -1 in an empty seat.
@@ -177,8 +177,7 @@ class State(NamedTuple):
 
     a: Float[Array, " n"]
     s: Float[Array, " n"]
-    exact: UInt32[Array, "n 2"] | None
-    parts: Float[Array, "2 n"] | None
+    exact: UInt32[Array, "n 2"] | UInt32[Array, "2 n 2"] | None
     R: Float[Array, ""]
     members: Int[Array, " q"]
     entered: Int[Array, " q"]

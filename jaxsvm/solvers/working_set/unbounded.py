@@ -2,7 +2,9 @@
 
 Nearly all samples inside the margin have a weight between its bounds, and blocks of them by themselves push the
 constant to and fro (hundreds of sets at n = 10,000). So the weights of all that are not in the set move as well, by one
-factor a class: two more variables of the block, whose rows are sums that are carried (`parts`).
+factor a class: two more variables of the block, whose rows are sums that are carried, the classes' parts of the
+product. Those nearly cancel (at C = 100 they are 1e5, and what is left of them is about 1), so they are carried in
+twice the precision: in float32, sets at large C did not end.
 """
 
 from typing import Any
@@ -11,10 +13,10 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from jaxsvm.numerics.precision import rounded
+from jaxsvm.numerics.precision import bits_of, double, in_double, of_bits, rounded, widened
 from jaxsvm.numerics.products import matmul, weighted_rows
 from jaxsvm.solvers.working_set.block import double_steps
-from jaxsvm.solvers.working_set.members import block_of, is_negative
+from jaxsvm.solvers.working_set.members import is_negative
 from jaxsvm.solvers.working_set.row_cache import RowCache
 
 SIGNS = (1, -1)
@@ -22,14 +24,18 @@ SHARE = 0.05
 """Of the largest gradient that a block is given it leaves this much."""
 STEPS_PER_SAMPLE = 16
 """The cap of a block's own steps: primal-dual active sets after them took as many sets, and a factor each."""
+DOUBT = 16
+"""Units of rounding by which the sums behind a scale's curvature may be off."""
 
 
-def begun(problem: Any, beta: Array, cache: RowCache | None = None) -> dict[str, Any]:
-    """Of weights: `parts` of the classes, and their sum with the ridge."""
-    of_class = jnp.stack([jnp.where(problem.y == sign, beta, 0) for sign in SIGNS])
-    parts = lax.map(lambda v: _product(problem, v, cache), of_class)  # one program for both
-    s = parts.sum(axis=0) + problem.ridge * beta
-    return {"a": beta, "parts": parts, "s": s, "R": problem.objective(beta, s)}
+def begun(problem: Any, beta: Array) -> dict[str, Any]:
+    """Of weights: the classes' parts of their product, and all of it with the ridge."""
+
+    def compute(problem: Any, beta: Array) -> dict[str, Array]:
+        wide = widened(problem)
+        return _sums(wide, beta, _products(wide, beta.astype(wide.dtype), None))
+
+    return in_double(compute)(problem, beta)
 
 
 def one_of_each(problem: Any) -> Array:
@@ -51,12 +57,27 @@ def moved(problem: Any, state: Any, rows: Array, slots: Array, members: Array) -
 
     The members' kernel rows are `rows[slots]`.
     """
-    n, beta, parts, y = problem.n, state.a, state.parts, problem.y
-    place, valid = jnp.minimum(members, n - 1), members < n
-    old, ridge = jnp.where(valid, beta[place], 0), problem.ridge[place]
-    B = block_of(problem, rows, slots, place)
+    K = rows[slots[:, None], jnp.minimum(members, problem.n - 1)]
+    H, gradient, low, high, units = in_double(_block)(problem, state.a, state.exact, K, members)
+    violation = jnp.where((low < 0) | (gradient > 0), jnp.abs(gradient), 0).max()
+    limit = STEPS_PER_SAMPLE * len(low)
+    move, _, steps = double_steps(H, low, high, jnp.zeros_like(low), gradient, SHARE * violation, limit)
+    placed = in_double(_placed)(problem, state.a, state.exact, move, low, units, rows, slots, members)
+    return placed, steps, is_negative(H, move)
+
+
+def _block(problem: Any, a: Array, exact: Array, K: Array, members: Array) -> tuple[Array, ...]:
+    """The problem of the moves of set and scales: its matrix, gradient and bounds, and the scales' units.
+
+    All of it is computed in twice the precision, and differences are what is left to the block. A scale is counted in
+    units in which its own curvature is 1.
+    """
+    wide, parts = widened(problem), of_bits(exact)
+    place, valid, beta, y = jnp.minimum(members, problem.n - 1), members < problem.n, a.astype(parts.dtype), wide.y
+    old, ridge, y_set = jnp.where(valid, beta[place], 0), wide.ridge[place], y[place]
+    B = y_set[:, None] * y_set * (K.astype(parts.dtype) + wide.offset)
     rest = beta.at[members].set(0, mode="drop")
-    inside = [jnp.where(problem.y[place] == sign, old, 0) for sign in SIGNS]
+    inside = [jnp.where(y_set == sign, old, 0) for sign in SIGNS]
     outside = [jnp.where(y == sign, rest, 0) for sign in SIGNS]
     g = [parts[k][place] - matmul(B, inside[k]) for k in range(2)]
 
@@ -65,34 +86,75 @@ def moved(problem: Any, state: Any, rows: Array, slots: Array, members: Array) -
         return outside[a] @ parts[b] - inside[b] @ g[a]
 
     across = (between(0, 1) + between(1, 0)) / 2
-    corner = jnp.stack([jnp.stack([between(0, 0), across]), jnp.stack([across, between(1, 1)])])
-    corner = corner + jnp.diag(jnp.stack([problem.ridge @ outside[k] ** 2 for k in range(2)]))
-    sides = jnp.stack(g, axis=1)
-    H = jnp.block([[B + jnp.diag(ridge), sides], [sides.T, corner]])
+    own = jnp.stack([between(k, k) + wide.ridge @ outside[k] ** 2 for k in range(2)])
+    # Weights are rounded where they are stored, each by itself: no move may count on a curvature below that.
+    eps = jnp.finfo(a.dtype).eps
+    doubt = jnp.stack([jnp.linalg.norm(outside[k] * parts[k]) for k in range(2)])
     totals = jnp.stack([outside[k].sum() for k in range(2)])
-    linear = jnp.concatenate([problem.targets[place], totals])
-    there = jnp.concatenate([valid, totals > 0])
+    pull = jnp.concatenate([
+        wide.targets[place] - parts.sum(axis=0)[place] - ridge * old,
+        totals - jnp.stack([outside[k] @ parts.sum(axis=0) + wide.ridge @ outside[k] ** 2 for k in range(2)]),
+    ])  # fmt: skip
+    units = jnp.sqrt(jnp.maximum(own, 0) + DOUBT * eps * doubt)
+    there = jnp.concatenate([valid, (totals > 0) & (units > 0)])
+    units = jnp.where(there[-2:], units, 1)
+    sides = jnp.stack(g, axis=1) / units
+    corner = jnp.stack([jnp.stack([units[0] ** 2, across]), jnp.stack([across, units[1] ** 2])])
+    H = jnp.block([[B + jnp.diag(ridge), sides], [sides.T, corner / units[:, None] / units]])
     H = jnp.where(there[:, None] & there, H, jnp.eye(len(there), dtype=H.dtype))
-    before = jnp.concatenate([old, jnp.ones_like(totals)])
-    linear, top = jnp.where(there, linear, 0), jnp.where(there, jnp.inf, 0).astype(H.dtype)
-    before = jnp.where(there, before, 0)
-    gradient = linear - matmul(H, before)
-    violation = jnp.where((before > 0) | (gradient > 0), jnp.abs(gradient), 0).max()
-    limit = STEPS_PER_SAMPLE * len(there)
-    z, _, steps = double_steps(H, jnp.zeros_like(top), top, before, gradient, SHARE * violation, limit)
+    pull = jnp.where(there, pull / jnp.concatenate([jnp.ones_like(old), units]), 0)
+    low = jnp.where(there, -jnp.concatenate([old, units]), 0)
+    high = jnp.where(there, jnp.inf, 0)
+    return tuple(value.astype(a.dtype) for value in (H, pull, low, high, units))
 
-    new, factors = z[:-2], jnp.where(totals > 0, z[-2:], 1)
-    after = (rest * jnp.where(y > 0, factors[0], factors[1])).at[members].set(new, mode="drop")
-    change = jnp.stack([jnp.where(y[place] == SIGNS[k], new - factors[k] * old, 0) for k in range(2)])
-    parts = factors[:, None] * parts + lax.map(lambda v: _signed_rows(problem, v, rows, slots, place), change)
-    s = parts.sum(axis=0) + problem.ridge * after
-    return {"a": after, "parts": parts, "s": s, "R": problem.objective(after, s)}, steps, is_negative(H, z - before)
+
+def _placed(
+    problem: Any,
+    a: Array,
+    exact: Array,
+    move: Array,
+    low: Array,
+    units: Array,
+    rows: Array,
+    slots: Array,
+    members: Array,
+) -> dict[str, Array]:
+    """The sums after the block's moves; what reaches its bound is 0."""
+    wide, parts = widened(problem), of_bits(exact)
+    place, valid = jnp.minimum(members, problem.n - 1), members < problem.n
+    y_set = wide.y[place]
+    old = jnp.where(valid, a[place], 0)
+    new = jnp.where(move == low, 0, jnp.concatenate([old, units]) + move)
+    factors = jnp.where(move[-2:] == low[-2:], 0, 1 + move[-2:].astype(parts.dtype) / units.astype(parts.dtype))
+    new = jnp.maximum(new[:-2], 0)
+    rest = a.at[members].set(0, mode="drop").astype(parts.dtype)
+    after = (rest * jnp.where(wide.y > 0, factors[0], factors[1])).astype(a.dtype).at[members].set(new, mode="drop")
+    from_class = jnp.where(y_set > 0, factors[0], factors[1])
+    change = jnp.where(valid, new.astype(parts.dtype) - from_class * old.astype(parts.dtype), 0)
+    of_class = jnp.stack([jnp.where(y_set == sign, change, 0) for sign in SIGNS])
+    moved = lax.map(lambda v: _signed_rows(wide, v, rows, slots, place), of_class)
+    return _sums(wide, after, factors[:, None] * parts + moved)
 
 
 def refreshed(problem: Any, state: Any) -> dict[str, Any]:
-    """All of it from scratch, with the rows that are at hand."""
+    """All of it from scratch, with the rows that are at hand; what was carried where only that is in more digits."""
     beta = rounded(jnp.maximum(state.a.astype(problem.dtype), 0), state.a.dtype)
-    return begun(problem, beta, state.cache)
+    if problem.dtype != double(problem.dtype):
+        return {"a": beta, "s": state.s, "R": problem.objective(beta, state.s)}
+    return _sums(problem, beta, _products(problem, beta, state.cache))
+
+
+def _sums(wide: Any, beta: Array, parts: Array) -> dict[str, Array]:
+    """What the state carries of weights and their products, vectors in the dtype of the weights; inside `in_double`."""
+    s = parts.sum(axis=0) + wide.ridge * beta
+    R = wide.objective(beta.astype(parts.dtype), s)
+    return {"a": beta, "exact": bits_of(parts), "s": s.astype(beta.dtype), "R": R.astype(beta.dtype)}
+
+
+def _products(problem: Any, beta: Array, cache: RowCache | None) -> Float[Array, "2 n"]:
+    """`B beta` of each class by itself."""
+    of_class = jnp.stack([jnp.where(problem.y == sign, beta, 0) for sign in SIGNS])
+    return lax.map(lambda v: _product(problem, v, cache), of_class)  # one program for both
 
 
 def _product(problem: Any, v: Array, cache: RowCache | None) -> Float[Array, " n"]:
