@@ -936,3 +936,27 @@ def test_places_lie_between_their_neighbours():
     assert 0 < values.between(2, 6, 3) < values.between(2, 6, 4) < 1
     assert values.between(2, 6, 7) > 1
     assert (np.diff(values.times) > 0).all()
+
+
+@pytest.mark.parametrize("Cs", [[100.0], [1.0, 50.0, 200.0, 1000.0]])
+def test_steep_values_of_many_samples_are_solved_by_sets(monkeypatch, Cs):
+    """Also where the first value is one, and where what float32 claimed on the way has to be finished."""
+    monkeypatch.setattr(pairs, "MANY", 100)
+    used = []
+    drive = pairs.drive
+    monkeypatch.setattr(pairs, "drive", lambda *args, **more: used.append(args[1]) or drive(*args, **more))
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(300, 2)).astype(np.float32)
+    y = np.where(x[:, 0] + 0.7 * rng.normal(size=300) > 0, 1, -1)
+    problem = jaxsvm.svm_problem(jaxsvm.gram(RBF(gamma=0.5), x), y, 1.0)
+    path = jaxsvm.solve_path(problem, Cs, tol=1e-3)
+    assert any(isinstance(solver, jaxsvm.WorkingSet) for solver in used)
+    assert (np.asarray(path.fits.status.code) == Status.CONVERGED).all()
+    K = np.exp(-0.5 * ((x[:, None].astype(float) - x) ** 2).sum(-1)) + 1
+    for place, C in enumerate(Cs):
+        coefficients = np.asarray(path.fits.dual_coef[place], float)
+        f, beta = K @ coefficients, np.abs(coefficients)
+        norm = coefficients @ f
+        primal = norm / 2 + C / 2 * (np.maximum(0, 1 - y * f) ** 2).sum()
+        dual = beta.sum() - (norm + beta @ beta / C) / 2
+        assert -1e-9 <= (primal - dual) / primal <= 1.2e-3

@@ -28,7 +28,7 @@ from jaxsvm.padding import on_device
 from jaxsvm.path.block_newton import BlockNewton
 from jaxsvm.path.grid import Grid, Point, backend, in_lane
 from jaxsvm.path.lanes import solve_by_lanes
-from jaxsvm.path.pairs import solve_by_pairs
+from jaxsvm.path.pairs import solve_by_pairs, stepper
 from jaxsvm.problems.definiteness import negative_curvature
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.programs import Program, compiled_ahead
@@ -107,8 +107,7 @@ def _certified(grids: list[Grid], solver: BlockNewton, key: Array, done: Any, st
         warn_unless_converged(_taken(fits, 0), FrankWolfe(tol=solver.tol))
         return [_of_grid(fits, tasks, number, grid) for number, grid in enumerate(grids)]
     for lane in np.flatnonzero(fits.status.code != Status.CONVERGED).tolist():
-        number, place = tasks[lane]
-        fit = _finished(grids[number].problems[place], solver, key, _taken(fits, lane), stop)
+        fit = _finished(grids[tasks[lane][0]], tasks[lane][1], solver, key, _taken(fits, lane), stop)
         jax.tree.map(lambda leaf, new, lane=lane: leaf.__setitem__(lane, new), fits, fit)
     try:
         if done is not None:
@@ -124,11 +123,17 @@ def _indefinite(problem: SquaredHingeProblem) -> Array:
     return in_double(lambda problem: negative_curvature(widened(problem)))(problem)
 
 
-def _finished(problem: SquaredHingeProblem, solver: BlockNewton, key: Array, fit: Fit, stop: Interruption) -> Fit:
+def _finished(grid: Grid, place: int, solver: BlockNewton, key: Array, fit: Fit, stop: Interruption) -> Fit:
     """A fit that is not within `tol` taken there, on the whole problem; after Ctrl-C as it is."""
-    if not stop.seen:
-        return drive(problem, FrankWolfe(tol=solver.tol), key, Start.of(fit, problem), stop=stop)
-    return dataclasses.replace(fit, status=interrupted())
+    problem, last = grid.problems[place], FrankWolfe(tol=solver.tol)
+    if stop.seen:
+        return dataclasses.replace(fit, status=interrupted())
+    first = stepper(grid, place, problem.n, solver.tol)
+    if first != last:
+        fit = drive(problem, first, key, Start.of(fit, problem), warn=False, stop=stop)
+        if stop.seen or int(fit.status) == Status.CONVERGED:
+            return fit
+    return drive(problem, last, key, Start.of(fit, problem), stop=stop)
 
 
 def _of_grid(fits: Fit, tasks: list[tuple[int, int]], number: int, grid: Grid) -> Fit:

@@ -30,6 +30,8 @@ RESERVE = 0.95
 """Share of `tol` that lanes and problems on a working set are held to, so that the last certification confirms them."""
 FREE = 3.0
 """Above this `C mean(K_ii)` the mean of two anchors is so good that it needs no steps of its own, if they are."""
+STEEP = 30.0
+"""Above this `C mean(K_ii)` pair steps are so many that working sets, whose number hardly grows with C, are sooner."""
 
 
 class Point(NamedTuple):
@@ -58,6 +60,7 @@ class Grid:
         easy: How many of them go to the block method.
         free: How many, from the top, need steps at anchors alone.
         uniform: How many of them may start with equal weights.
+        steep: How many, from the top, take very many pair steps.
         points: Dual points that were found, by place; those of hard values on the whole problem too.
     """
 
@@ -75,6 +78,7 @@ class Grid:
         self.easy = len(Cs) if exact else int((scaled <= EASY).sum())
         self.free = int((scaled > FREE).sum())
         self.uniform = int((scaled <= UNIFORM).sum())
+        self.steep = int((scaled > STEEP).sum())
 
     def between(self, a: int, b: int, place: int) -> float:
         """Where a place lies between two others on the path: 0 at a, 1 at b, beyond 1 above both."""
