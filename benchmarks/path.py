@@ -67,12 +67,15 @@ def ours(x, y, gamma, Cs, options):
 
 
 def judged_gap(x, y, path, place, C, gamma, options):
-    """The relative gap of one value in float64, from the points."""
+    """The relative gap of one value in float64, from the points: the primal of the decision function that is returned.
+
+    Of a hinge its coefficients are the dual point too: a w beside it (`jaxsvm.problems.corrections`) is not far.
+    """
     if options.loss == "squared":
         return judge(x, y, path.alphas[place], C, gamma)["gap"]
-    alpha = np.asarray(path.alphas[place], np.float64)
-    support = np.flatnonzero(alpha)
-    return hinge_gap(x, y, C, support, (y * alpha)[support], gamma)
+    coefficients = np.asarray(path.fits.dual_coef[place], np.float64)
+    support = np.flatnonzero(coefficients)
+    return hinge_gap(x, y, C, support, coefficients[support], gamma)
 
 
 def compare(options):

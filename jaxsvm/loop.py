@@ -170,7 +170,7 @@ def drive(
             following = _following(here, solver, progress) if may_change and not stop.seen else None
             if following is None:
                 break
-            state = progress.state if takes_state(here, solver, following) else None
+            state = progress.state if takes_state(solver, following) else None
             init, solver = np.asarray(solver.dual_point(here, progress.state)[0])[:n], following
         fitted = dataclasses.replace(best, counters=reduce(Counters.plus, spent))
         if warn:

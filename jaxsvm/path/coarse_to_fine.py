@@ -125,15 +125,15 @@ def _indefinite(problem: SquaredHingeProblem) -> Array:
 
 def _finished(grid: Grid, place: int, solver: BlockNewton, key: Array, fit: Fit, stop: Interruption) -> Fit:
     """A fit that is not within `tol` taken there, on the whole problem; after Ctrl-C as it is."""
-    problem, last = grid.problems[place], FrankWolfe(tol=solver.tol)
+    problem = grid.problems[place]
     if stop.seen:
         return dataclasses.replace(fit, status=interrupted())
-    first = stepper(grid, place, problem.n, solver.tol)
-    if first != last:
-        fit = drive(problem, first, key, Start.of(fit, problem), warn=False, stop=stop)
+    steps = stepper(grid, place, problem.n, solver.tol)
+    if not isinstance(steps, FrankWolfe):
+        fit = drive(problem, steps, key, Start.of(fit, problem), warn=False, stop=stop)
         if stop.seen or int(fit.status) == Status.CONVERGED:
             return fit
-    return drive(problem, last, key, Start.of(fit, problem), stop=stop)
+    return drive(problem, FrankWolfe(tol=solver.tol), key, Start.of(fit, problem), stop=stop)
 
 
 def _of_grid(fits: Fit, tasks: list[tuple[int, int]], number: int, grid: Grid) -> Fit:

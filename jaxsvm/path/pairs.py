@@ -45,7 +45,6 @@ RESERVE_OF_MEANS = 0.95
 FARTHEST = 2.0
 """How far beyond two points their line is followed, in units of their distance."""
 
-
 MANY = 6000
 """Samples from which steep values are solved by sets: adult, n = 12,000, 64 values to C = 1,000: 31 s by pair steps, 11
 by sets; letter, of which 4,480 are left, .85 s and 1.3 s for the value at C = 280."""

@@ -36,7 +36,7 @@ GENTLE = 60.0
 with C, sets hardly do. (22 sets of n = 6,000 and 10 of 12,000, sets / pairs in the geometric mean: C = 1 1.2, 10 .97,
 with this rule 1.05, .95; C = 100 .79, C = 1,000 .57.)"""
 PAID = 3.0
-"""Kernel evaluations, in n^2, after which working sets of the hinge go on with all values stored."""
+"""Kernel evaluations, in n^2, after which working sets go on with all values stored."""
 CROWDED = 0.6
 """Share of the set that support between its bounds may fill before the hinge takes larger sets: where all of it fits
 in, few sets are left to solve; where it is little, smaller ones cost half."""
@@ -166,9 +166,8 @@ def _rows_to_keep(problem: Any) -> int:
     return max(min(wanted, permitted), LARGER)
 
 
-def takes_state(problem: Any, solver: Any, following: Any) -> bool:
+def takes_state(solver: Any, following: Any) -> bool:
     """Whether the next solver goes on from the state: larger sets, which keep rows and sums."""
-    del problem
     return isinstance(solver, WorkingSet) and isinstance(following, WorkingSet) and solver.store == following.store
 
 
