@@ -32,8 +32,10 @@ from jaxsvm.round import (
     advance,
     begin,
     certify,
+    corrects,
     finish,
     steps_taken,
+    stuck,
 )
 from jaxsvm.solvers.choice import first_choice, second_choice, takes_state
 from jaxsvm.validation import require_problem, require_seconds, require_usable
@@ -213,10 +215,10 @@ def _first_calls(problem: Any, solver: Any, key: Array, start: Any, provisional:
 
 def _certified(problem: Any, solver: Any, progress: Progress, provisional: bool) -> Progress:
     """Progress with the certificate of where it stands."""
-    # As `stuck`, on the host: single operations of JAX are compiled one by one.
-    is_stuck = int(progress.stale) > 0 or int(steps_taken(progress)) >= int(solver.max_steps)
-    corrects = problem.corrects and jnp.finfo(problem.dtype).bits < 64  # rounding is no floor of float64
-    more = (provisional, corrects and is_stuck)
+    # On the host: single operations of JAX are compiled one by one.
+    at_cap = int(steps_taken(progress)) >= int(solver.max_steps)
+    is_stuck = stuck(problem, solver, int(progress.stale), int(progress.misses), at_cap)
+    more = (provisional, corrects(problem, solver) and is_stuck)
     certify, *rest = certify_call(problem, solver, progress, *more)
     return certify(*rest)
 

@@ -178,8 +178,9 @@ def certify(
     assess = partial(_assessed, may_polish=may_polish, provisional=provisional, may_correct=may_correct)
     assess = assess if provisional else in_double(assess)
     earned = earned_polish(problem, solver, progress)
+    at_cap = steps_taken(progress) >= solver.max_steps
     state, answer, excess, R, sound, indefinite = assess(
-        problem, solver, progress.state, earned, stuck(solver, progress)
+        problem, solver, progress.state, earned, stuck(problem, solver, progress.stale, progress.misses, at_cap)
     )
     gap, best = answer.certificate.relative_gap, progress.answer.certificate.relative_gap
     better = sound & (~(gap > best) | (excess <= 1))
@@ -195,7 +196,7 @@ def certify(
         (indefinite, Status.NOT_PSD),
         (excess <= 1, Status.CONVERGED),
         (_gave_up(solver, progress), Status.STALLED),
-        (steps_taken(progress) >= solver.max_steps, Status.MAX_STEPS),
+        (at_cap, Status.MAX_STEPS),
         (stale >= solver.patience, Status.STALLED),
     ):
         status = jnp.where((status == Status.RUNNING) & condition, code, status)
@@ -213,9 +214,18 @@ def certify(
     )
 
 
-def stuck(solver: Any, progress: Progress) -> Any:
-    """Whether steps no longer help: then a w beside the dual point may."""
-    return (progress.stale > 0) | (steps_taken(progress) >= solver.max_steps)
+def stuck(problem: Any, solver: Any, stale: Any, misses: Any, at_cap: Any) -> Any:
+    """Whether steps no longer help: then a w beside the dual point may; one that is known, at the first claim in vain.
+
+    The arguments are those of `Progress`, and whether the cap on steps is met; of the host's numbers, a bool.
+    """
+    ended = (stale > 0) | at_cap
+    return ended | (misses > 0) if solver.carries_weights(problem) else ended
+
+
+def corrects(problem: Any, solver: Any) -> bool:
+    """Whether a w beside the dual point may help: rounding is no floor of float64, but to a w that is known."""
+    return problem.corrects and (jnp.finfo(problem.dtype).bits < 64 or solver.carries_weights(problem))
 
 
 def _assessed(
@@ -250,8 +260,9 @@ def _assessed(
     if provisional:
         answer = answer._replace(certificate=wide.certificate(point, s))
     excess = stop_excess(wide, solver, point, s, answer.certificate)
-    if may_correct and wide.corrects and point.ndim == 1 and wide.dtype != problem.dtype:
-        answer, excess = _put_beside(wide, solver, point, s, problem.dtype, stuck, answer, excess)
+    if may_correct and not provisional and point.ndim == 1 and corrects(problem, solver):
+        w = solver.feature_weights(wide, fresh) if solver.carries_weights(problem) else None
+        answer, excess = _put_beside(wide, solver, (point, s, problem.dtype, w), stuck, answer, excess)
     sound = jnp.isfinite(R) & jnp.all(jnp.isfinite(s))
     indefinite = fresh.indefinite | wide.indefinite(R)
     if not wide.gram.definite:
@@ -265,18 +276,19 @@ def _assessed(
 
 
 def _put_beside(
-    wide: Any, solver: Any, point: Array, s: Array, dtype: Any, stuck: Array, answer: Answer, excess: Array
+    wide: Any, solver: Any, there: tuple[Any, ...], stuck: Array, answer: Answer, excess: Array
 ) -> tuple[Answer, Array]:
     """Where steps no longer help and the coefficients' dtype is what is left of the gap: a w beside the dual point."""
 
     def put(_: Any) -> tuple[Answer, Array]:
-        beside = wide.certified(*wide.beside(point, s, dtype), dtype)
+        point, s, dtype, _ = there
+        beside = wide.certified(*wide.beside(*there), dtype)
         return beside, stop_excess(wide, solver, point, s, beside.certificate)
 
     wanted = stuck & (excess > 1)
-    beside, there = once(wanted, put, (answer, excess))
-    better = there < excess
-    return jax.tree.map(lambda new, old: jnp.where(better, new, old), (beside, there), (answer, excess))
+    beside, left = once(wanted, put, (answer, excess))
+    better = left < excess
+    return jax.tree.map(lambda new, old: jnp.where(better, new, old), (beside, left), (answer, excess))
 
 
 def earned_polish(problem: Any, solver: Any, progress: Progress) -> Array:

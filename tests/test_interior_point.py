@@ -184,3 +184,72 @@ def test_products_of_a_tiled_linear_gram_need_no_tiles(sparse):
     v = np.random.default_rng(2).normal(size=(300, 3))
     np.testing.assert_allclose(gram.matvec(v), x @ (x.T @ v), atol=1e-10)
     np.testing.assert_allclose(gram.support_matvec(v[:, 0]), x @ (x.T @ v[:, 0]), atol=1e-10)
+
+
+def few(n, d, classes="overlap"):
+    """Samples in float32 with a rare feature and a repeated one; a tenth of them twice."""
+    rng = np.random.default_rng(n + d)
+    x = rng.normal(size=(n, d))
+    x[:, 0] = 30 * (rng.random(n) < 0.01)
+    x[:, 1] = x[:, 2]
+    noise = 0.0 if classes == "apart" else 1.0
+    y = np.where(x[:, 2:] @ rng.normal(size=d - 2) + noise * rng.normal(size=n) + 0.3 > 0, 1.0, -1.0)
+    x[: n // 10] = x[n // 10 : 2 * (n // 10)]
+    y[: n // 10] = y[n // 10 : 2 * (n // 10)]
+    return x.astype(np.float32), y
+
+
+@pytest.mark.parametrize("classes", ["overlap", "apart"])
+@pytest.mark.parametrize("bias", ["free", "none"])
+def test_float32_at_any_C_where_features_are_few(bias, classes):
+    """By default, at the gap that is asked for: coefficients of C = 1e6 in float32 do not hold w, one beside them does."""
+    x, y = few(700, 12, classes)
+    gram = jaxsvm.gram(Linear(), x)
+    for C in (0.01, 1e2, 1e4, 1e6):
+        fit = jaxsvm.fit(hinge_problem(gram, y, C, bias=bias), tol=1e-3)
+        assert (fit.status.name, fit.solvers) == ("CONVERGED", ("InteriorPoint",)), C
+        a, coefficients = np.asarray(fit.alpha, float), np.asarray(fit.dual_coef, float)
+        w, of_a, wide = x.T.astype(float) @ coefficients, x.T.astype(float) @ (y * a), x.astype(float)
+        primal = w @ w / 2 + C * np.maximum(0, 1 - y * (wide @ w + float(fit.bias))).sum()
+        dual = a.sum() - of_a @ of_a / 2
+        assert -1e-6 * dual <= primal - dual <= 1e-3 * dual
+        assert primal <= float(fit.certificate.primal) * (1 + 1e-6)
+
+
+def test_a_known_w_ends_what_rounded_variables_do_not():
+    """float64 too: on degenerate data variables lose their digits to 1 / D, where w keeps them."""
+    x, y = few(700, 12, "apart")
+    problem = hinge_problem(jaxsvm.gram(Linear(), x.astype(float)), y, 1e6, bias="free")
+    fit = jaxsvm.check(jaxsvm.fit(problem, InteriorPoint(tol=1e-7)))
+    assert len(fit.support) <= len(np.flatnonzero(np.asarray(fit.alpha))) + 13
+
+
+def test_sets_hand_over_to_systems_of_few_features():
+    x, y = few(1200, 100)
+    gram = jaxsvm.gram(Linear(), x)
+    for C, solvers in ((1e-3, ("WorkingSet",)), (1e4, ("WorkingSet", "InteriorPoint"))):
+        fit = jaxsvm.check(jaxsvm.fit(hinge_problem(gram, y, C, bias="free"), tol=1e-3))
+        assert fit.solvers == solvers
+
+
+def test_the_default_over_few_features_in_lanes():
+    x, y = few(700, 12)
+    gram = jaxsvm.gram(Linear(), x)
+    Cs = jnp.asarray([1.0, 1e4], jnp.float32)
+    lanes = jax.jit(jax.vmap(lambda C: jaxsvm.fit(hinge_problem(gram, y, C, bias="free"), tol=1e-3)))(Cs)
+    assert (np.asarray(lanes.status.code) == 1).all()
+    for C, dual in zip(Cs, lanes.certificate.dual, strict=True):
+        alone = jaxsvm.fit(hinge_problem(gram, y, float(C), bias="free"), tol=1e-3)
+        assert float(dual) == pytest.approx(float(alone.certificate.dual), rel=1e-3)
+
+
+@pytest.mark.parametrize("d", [20, 100])
+def test_a_path_over_few_features(d):
+    """To C = 1e4 in float32: steps while they are short, systems from there on."""
+    x, y = few(1200, d)
+    problem = hinge_problem(jaxsvm.gram(Linear(), x, store=True), y, 1.0, bias="none")
+    path = jaxsvm.solve_path(problem, np.geomspace(1e-4, 1e4, 20), tol=1e-3)
+    assert (np.asarray(path.status) == 1).all()
+    assert "InteriorPoint" in path[19].solvers
+    alone = jaxsvm.fit(problem.at(1e4), tol=1e-3)
+    assert float(path[19].certificate.dual) == pytest.approx(float(alone.certificate.dual), rel=1e-3)

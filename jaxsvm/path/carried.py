@@ -321,7 +321,7 @@ def _by_sets(view: Any, sets: WorkingSet, products: Array, lacks: Any, a: Array)
     exact = products if a.dtype != jnp.float64 else None
     state = sets.begun(view, {"a": a, "s": s, "exact": exact})
     state = lax.while_loop(
-        lambda state: lacks(state) & (state.counters.steps < sets_at_once(len(a))),
+        lambda state: lacks(state) & (state.counters.steps < jnp.minimum(sets_at_once(len(a)), sets.max_steps)),
         lambda s: sets.step(view, s),
         state,
     )

@@ -40,13 +40,19 @@ from jaxsvm.path.carried import (
 )
 from jaxsvm.result import Answer, Counters, Fit, Status, bit_of
 from jaxsvm.screening.rules import Rule
-from jaxsvm.solvers.choice import LARGER, first_choice
+from jaxsvm.solvers.barrier_systems import few_features
+from jaxsvm.solvers.choice import LARGER, LEAST_SETS, first_choice
+from jaxsvm.solvers.interior_point import InteriorPoint
 from jaxsvm.solvers.sequential_minimal_optimization import SMO
 from jaxsvm.solvers.start import Start
 from jaxsvm.solvers.working_set import WorkingSet
 
 SET, CROWDED = 512, 0.6
 """Samples of a working set, and the share of it that starts between its bounds from which larger ones are taken."""
+SQUARES = 1000
+"""Squares of the number of features whose systems cost a working set, about: at d = 180, 32 sets."""
+GIVEN_UP = 2
+"""Values of C in vain after which all others are solved by systems in the space of few features."""
 LARGEST = 8192
 """Samples whose kernel values are stored for one value of C at the most."""
 GATHERED = 4096
@@ -64,6 +70,7 @@ class Screened:
         point: The last solution, None before the first, and after one that is not certified.
         fit: The last fit.
         old: Its problem.
+        in_vain: Values of C in a row that steps did not end, where there are systems in the space of few features.
     """
 
     def __init__(self, solver: Any, key: Array, rule: Rule | None, stop: Interruption) -> None:
@@ -71,15 +78,21 @@ class Screened:
         self.point: Point | None = None
         self.fit: Fit | None = None
         self.old: Any = None
+        self.in_vain = 0
 
     def __call__(self, here: Any) -> Fit:
         """The fit of the next problem."""
         if self.point is None and self.fit is None and (here.gram.definite or not bool(is_indefinite(here))):
             self.point = first_point(here, self.solver)
-        fitted = None if self.point is None else self._known(here, self.point) or self._reduced(here, self.point)
+        fitted = None if self.point is None else self._known(here, self.point)
+        if fitted is None and self.point is not None and self.in_vain < GIVEN_UP:
+            fitted = self._reduced(here, self.point)
+            counts = fitted is None and self.fit is not None and few_features(here) is not None
+            self.in_vain = self.in_vain + 1 if counts else 0
         if fitted is None:
             warm = None if self.fit is None else Start.of(self.fit, self.old)
             solver = first_choice(here, self.solver.tol)
+            solver = InteriorPoint(self.solver.tol) if self.in_vain == GIVEN_UP else solver
             fitted = drive(here, solver, self.key, warm, stop=self.stop, may_change=True)
             self.point = None
             if int(fitted.status) == Status.CONVERGED:  # of an indefinite matrix nothing is
@@ -115,9 +128,11 @@ class Screened:
             return None
         samples = None if whole else _filled(np.asarray(look.kept), np.asarray(here.present), size)
         gram = here.gram if whole else part_of(here.gram, values_between(here.gram, samples))
-        sets = WorkingSet(size=SET if free <= CROWDED * SET else LARGER)
+        few = few_features(here)
+        most = MOST_SETS if few is None or self.fit is None else max(few.shape[1] ** 2 // SQUARES, LEAST_SETS)
+        sets = WorkingSet(size=SET if free <= CROWDED * SET else LARGER, max_steps=most)
         steps, taken, inside = 0, 0 if whole else size**2, look.start
-        for _ in range(0, MOST_SETS if size > SMALL else 1, sets_at_once(size)):
+        for _ in range(0, most if size > SMALL else 1, sets_at_once(size)):
             inside, more, asked, done = solved(here, self.solver, look, samples, gram, sets)
             high, low = np.asarray(asked).tolist()
             steps, taken = steps + int(more), taken + (high * 2**20 + low if whole else 0)

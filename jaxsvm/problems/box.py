@@ -356,9 +356,9 @@ class BoxProblem:
             certificate=Certificate(primal=dual + gap, dual=dual, relative_gap=relative_gap),
         )
 
-    def beside(self, a: Float[Array, " n"], s: Float[Array, " n"], dtype: Any) -> tuple[Array, Array]:
+    def beside(self, a: Float[Array, " n"], s: Float[Array, " n"], dtype: Any, w: Any = None) -> tuple[Array, Array]:
         """A point with a w of a smaller primal beside this dual one, and its products (`corrections.py`)."""
-        return beside(self, a, s, dtype)
+        return beside(self, a, s, dtype, w)
 
     def indefinite(self, objective: Float[Array, ""]) -> Bool[Array, ""]:
         """Never known from the objective: the box bounds it for any kernel."""

@@ -22,14 +22,20 @@ LONGEST = 0.01
 """By how much w may be lengthened."""
 LENGTHS = (0.0, 1.0, 1.5, 2.0, 3.0)
 """What is tried, in units of the best length before coefficients are rounded again."""
+LONGER = (0.0, 1.0, 4.0)
+"""What is tried of a w that is known, in units of what rounding a bias takes off a margin."""
 MOST_FEATURES = 512
 """Features whose systems are solved for a correction."""
+LAST = 1e-4
+"""Weight of a sample that is support: it takes a share where a direction is in no other one."""
 BISECTIONS = 64
 """More than a float64 bracket has bits to lose."""
 REFINEMENTS = 3
 
 
-def beside(problem: Any, a: Float[Array, " n"], s: Float[Array, " n"], dtype: Any) -> tuple[Array, Array]:
+def beside(
+    problem: Any, a: Float[Array, " n"], s: Float[Array, " n"], dtype: Any, w: Float[Array, " p"] | None = None
+) -> tuple[Array, Array]:
     """A point whose w is near that of a dual point, of a smaller primal, and its products.
 
     Args:
@@ -37,6 +43,7 @@ def beside(problem: Any, a: Float[Array, " n"], s: Float[Array, " n"], dtype: An
         a: A dual point of it, numbers of `dtype`, `(n,)`.
         s: Its `Qa`, `(n,)`.
         dtype: Of the numbers that are returned.
+        w: The solution's w in the space of the features (`Solver.feature_weights`), where somebody knows it.
 
     Returns:
         The two rows of a point (see `BoxProblem`), coefficients of w and the dual point, `(2, n)`; and `Q` times each.
@@ -44,10 +51,11 @@ def beside(problem: Any, a: Float[Array, " n"], s: Float[Array, " n"], dtype: An
     candidates = _lengthened(problem, a, s, dtype)
     x = problem.gram.feature_rows
     if x is not None and x.shape[1] < min(problem.n, MOST_FEATURES):
-        whole = corrected(problem, x, a, s, dtype)
-        candidates = jnp.concatenate([candidates, _lengthened(problem, whole, problem.matvec(whole), dtype)])
+        whole = corrected(problem, x, a, s, dtype, w)
+        more = _lengthened(problem, whole[0], problem.matvec(whole[0]), dtype) if w is None else whole
+        candidates = jnp.concatenate([candidates, more])
     products = problem.matvec(candidates)
-    shifts = jax.vmap(problem.best_bias)(products)
+    shifts = rounded(jax.vmap(problem.best_bias)(products), dtype)
 
     def primal(w: Array, w_s: Array, b: Array) -> Array:
         r = problem.q - w_s - (0 if problem.c is None else b * problem.c)
@@ -77,12 +85,17 @@ def _lengthened(problem: Any, w: Float[Array, " n"], s: Float[Array, " n"], dtyp
 
 
 def corrected(
-    problem: Any, x: Float[Array, "n d"], a: Float[Array, " n"], s: Float[Array, " n"], dtype: Any
-) -> Float[Array, " n"]:
-    """Coefficients of a w at which samples inside their box have the margins that they have at a solution.
+    problem: Any,
+    x: Float[Array, "n d"],
+    a: Float[Array, " n"],
+    s: Float[Array, " n"],
+    dtype: Any,
+    w: Float[Array, " p"] | None = None,
+) -> Float[Array, "k n"]:
+    """Coefficients of the solution's w, and of longer ones; where it is not known, of one with its margins in the box.
 
-    The least change of w (and of a free bias) that does it, in the space of the features, is a combination of d
-    samples of the set `a = 0`, chosen by pivots.
+    The change of w to it (the least one that makes these margins, and of a free bias), in the space of the features, is
+    a combination of d samples chosen by pivots, of the set `a = 0` as far as that reaches.
 
     Args:
         problem: The problem.
@@ -90,17 +103,35 @@ def corrected(
         a: A dual point, `(n,)`.
         s: Its `Qa`, `(n,)`.
         dtype: Of the numbers that are returned.
+        w: As for `beside`.
     """
     y = jnp.where(problem.present, problem.y, 0).astype(s.dtype)
     H = jnp.concatenate([x.astype(s.dtype), jnp.full((problem.n, 1), problem.offset)], axis=1) * y[:, None]
+    if w is None:
+        changes = _to_margins(problem, H, a, s)[None]
+    else:
+        w = _padded(w, H.shape[1])
+        unit = jnp.finfo(dtype).eps * (1 + jnp.abs(problem.best_bias(s)))  # a bias is rounded to as much
+        changes = (1 + unit * jnp.asarray(LONGER, w.dtype)[:, None]) * w - H.T @ a
+    index, usable = _pivots(jnp.where(a == 0, 1, LAST)[:, None] * H)
+    share = jax.vmap(lambda change: _least_squares(jnp.where(usable[:, None], H[index], 0).T, change))(changes)
+    return rounded(a + jnp.zeros_like(a, shape=(len(share), len(a))).at[:, index].add(share * usable), dtype)
+
+
+def _to_margins(
+    problem: Any, H: Float[Array, "n p"], a: Float[Array, " n"], s: Float[Array, " n"]
+) -> Float[Array, " p"]:
+    """The least change of w with which samples inside their box have the margin 1."""
     shift = 0 if problem.c is None else problem.best_bias(s) * problem.c
     wanted = problem.q - s - shift
     inside = (a > 0) & (a < problem.upper)
     columns = H if problem.c is None else jnp.concatenate([H, problem.c[:, None]], axis=1)
-    change = _least_squares(jnp.where(inside[:, None], columns, 0), jnp.where(inside, wanted, 0))[: H.shape[1]]
-    index, usable = _pivots(jnp.where((a == 0)[:, None], H, 0))
-    share = _least_squares(jnp.where(usable[:, None], H[index], 0).T, change)
-    return rounded(a.at[index].add(jnp.where(usable, share, 0)), dtype)
+    return _least_squares(jnp.where(inside[:, None], columns, 0), jnp.where(inside, wanted, 0))[: H.shape[1]]
+
+
+def _padded(w: Float[Array, " p"], size: int) -> Float[Array, " size"]:
+    """w with a 0 for the constant where there is none."""
+    return jnp.zeros((size,), w.dtype).at[: len(w)].set(w)
 
 
 def _least_squares(A: Float[Array, "n p"], b: Float[Array, " n"]) -> Float[Array, " p"]:

@@ -26,6 +26,12 @@ SMALL = 2048
 seconds in the geometric mean of nine sets, n = 3,000: 1.34), and half of the programs to compile."""
 ONE_SET = 512
 """The same for the hinge (n = 250: 0.87, 500: 0.93, 1,000: 1.25)."""
+FEATURES, SAMPLES_EACH = 64, 150
+"""Where a kernel has d features: d, or samples a feature, up to and from which interior points in their space are as
+fast as working sets at C = 1 already (13 sets, n = 570 to 20,000); at C = 100 and more by ten to a thousand times."""
+SYSTEMS = 20
+"""Working sets of one new sample that cost as much as interior points, a feature: at d = 180, 28 sets of 128."""
+LEAST_SETS = 20
 WIDE = ((0.43, 0.45), (0.25, 0.75))
 """Once working sets of the squared hinge have offered seats to so many samples, in n: the share of samples inside the
 margin from which pair steps on stored values are faster. It falls while the sets work, and before `SEEN` of them says
@@ -76,8 +82,7 @@ def first_choice(problem: Any, tol: Any) -> Any:
             return FrankWolfe(tol=tol)
         return WorkingSet(tol=tol) if _storable(problem) else WorkingSet(tol=tol, size=LARGER, fresh=LARGER // 2)
     if problem.kind == "box":
-        few = few_features(problem) is not None and problem.dtype == jnp.float64
-        if few:
+        if systems_pay(problem):
             return InteriorPoint(tol=tol)
         return SMO(tol=tol) if problem.n <= ONE_SET else WorkingSet(tol=tol, fresh=FRESH)
     if problem.kind == "slack":
@@ -85,6 +90,15 @@ def first_choice(problem: Any, tol: Any) -> Any:
     if problem.kind == "ball":
         return FrankWolfe(tol=tol)
     raise _unknown(problem)
+
+
+def systems_pay(problem: Any) -> bool:
+    """Whether a box problem has so few features that interior points in their space are its solver, at any C.
+
+    Rounding is no reason against: systems are solved in float64, and at large C a w beside the dual point is certified.
+    """
+    x = few_features(problem)
+    return x is not None and problem.n > ONE_SET and x.shape[1] <= max(FEATURES, problem.n / SAMPLES_EACH)
 
 
 def exact_solver(problem: Any, tol: Any) -> Any:
@@ -95,9 +109,8 @@ def exact_solver(problem: Any, tol: Any) -> Any:
     """
     if problem.kind == "squared hinge":
         return Newton(tol=tol) if problem.free_bias else FrankWolfe(variant="smo", tol=tol)
-    if problem.kind == "box":  # in float32 systems lose what steps keep
-        few = few_features(problem) is not None and problem.dtype == jnp.float64
-        return InteriorPoint(tol=tol) if few else SMO(tol=tol)
+    if problem.kind == "box":
+        return InteriorPoint(tol=tol) if systems_pay(problem) else SMO(tol=tol)
     if problem.kind == "slack":
         return StochasticBatchPerceptron(steps=1_000_000, batch=None, tol=tol, average="linear")
     raise _unknown(problem)
@@ -137,6 +150,9 @@ def second_choice(problem: Any, solver: Any, state: Any, excess: Any, ended: boo
             return FrankWolfe(tol=solver.tol)
         if solver.size < LARGER and steps * solver.fresh >= LONG * problem.n and free(problem, state) > solver.size:
             return dataclasses.replace(solver, size=LARGER)
+    elif few_features(problem) is not None:
+        if ended or steps >= max(SYSTEMS * few_features(problem).shape[1] // solver.fresh, LEAST_SETS):
+            return InteriorPoint(tol=solver.tol)
     elif ended or steps >= many:
         return SMO(tol=solver.tol)
     elif solver.size < LARGER and float(excess) > NEAR and free(problem, state) > CROWDED * solver.size:

@@ -93,6 +93,15 @@ class Solver:
         point, s = self.dual_point(problem, state)
         return stop_excess(problem, self, point, s, problem.certificate(point, s))
 
+    def carries_weights(self, problem: Any) -> bool:
+        """Whether its states have w of the primal in the space of the features, which no rounded variable spoils.
+
+        With it comes `feature_weights(problem, state)`, `(d,)`, that of the constant last. Certificates put it beside
+        the dual point where that falls short.
+        """
+        del problem
+        return False
+
     def left(self, problem: Any, state: Any) -> tuple[Any, Any] | None:
         """Samples to go on with, and the values that the others keep, `(n,)`; None: all of them. For host drivers."""
         del problem, state

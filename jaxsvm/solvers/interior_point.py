@@ -101,6 +101,15 @@ class InteriorPoint(Solver):
         del problem
         return state.a, state.s
 
+    def carries_weights(self, problem: BoxProblem) -> bool:
+        """Where its systems are those of features."""
+        return few_features(problem) is not None
+
+    def feature_weights(self, problem: BoxProblem, state: "State") -> Float[Array, " d"]:
+        """`W'a` as the systems carry it, where they are those of features."""
+        v = whole(state.x, state.rest, problem.dtype).v
+        return v if problem.c is None else v[:-1]
+
     def running_excess(self, problem: BoxProblem, state: "State") -> Float[Array, ""]:
         """What the products `a z` and `(U - a) w` say of the relative gap, over `tol`."""
         del problem
