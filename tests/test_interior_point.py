@@ -202,7 +202,7 @@ def few(n, d, classes="overlap"):
 @pytest.mark.parametrize("classes", ["overlap", "apart"])
 @pytest.mark.parametrize("bias", ["free", "none"])
 def test_float32_at_any_C_where_features_are_few(bias, classes):
-    """By default, at the gap that is asked for: coefficients of C = 1e6 in float32 do not hold w, one beside them does."""
+    """By default, to the gap that is asked for: variables of C = 1e6 in float32 do not hold w, what is beside does."""
     x, y = few(700, 12, classes)
     gram = jaxsvm.gram(Linear(), x)
     for C in (0.01, 1e2, 1e4, 1e6):
@@ -243,7 +243,7 @@ def test_the_default_over_few_features_in_lanes():
         assert float(dual) == pytest.approx(float(alone.certificate.dual), rel=1e-3)
 
 
-@pytest.mark.parametrize("d", [20, 100])
+@pytest.mark.parametrize("d", [20, pytest.param(100, marks=pytest.mark.slow)])
 def test_a_path_over_few_features(d):
     """To C = 1e4 in float32: steps while they are short, systems from there on."""
     x, y = few(1200, d)

@@ -51,8 +51,6 @@ SET, CROWDED = 512, 0.6
 """Samples of a working set, and the share of it that starts between its bounds from which larger ones are taken."""
 SQUARES = 1000
 """Squares of the number of features whose systems cost a working set, about: at d = 180, 32 sets."""
-GIVEN_UP = 2
-"""Values of C in vain after which all others are solved by systems in the space of few features."""
 LARGEST = 8192
 """Samples whose kernel values are stored for one value of C at the most."""
 GATHERED = 4096
@@ -70,7 +68,8 @@ class Screened:
         point: The last solution, None before the first, and after one that is not certified.
         fit: The last fit.
         old: Its problem.
-        in_vain: Values of C in a row that steps did not end, where there are systems in the space of few features.
+        by_systems: Whether all further values are solved by systems in the space of few features: steps have become
+            slow, and what is strictly inside the box is no point for them to start from.
     """
 
     def __init__(self, solver: Any, key: Array, rule: Rule | None, stop: Interruption) -> None:
@@ -78,21 +77,19 @@ class Screened:
         self.point: Point | None = None
         self.fit: Fit | None = None
         self.old: Any = None
-        self.in_vain = 0
+        self.by_systems = False
 
     def __call__(self, here: Any) -> Fit:
         """The fit of the next problem."""
         if self.point is None and self.fit is None and (here.gram.definite or not bool(is_indefinite(here))):
             self.point = first_point(here, self.solver)
         fitted = None if self.point is None else self._known(here, self.point)
-        if fitted is None and self.point is not None and self.in_vain < GIVEN_UP:
+        if fitted is None and self.point is not None and not self.by_systems:
             fitted = self._reduced(here, self.point)
-            counts = fitted is None and self.fit is not None and few_features(here) is not None
-            self.in_vain = self.in_vain + 1 if counts else 0
+            self.by_systems = fitted is None and self.fit is not None and few_features(here) is not None
         if fitted is None:
             warm = None if self.fit is None else Start.of(self.fit, self.old)
-            solver = first_choice(here, self.solver.tol)
-            solver = InteriorPoint(self.solver.tol) if self.in_vain == GIVEN_UP else solver
+            solver = InteriorPoint(self.solver.tol) if self.by_systems else first_choice(here, self.solver.tol)
             fitted = drive(here, solver, self.key, warm, stop=self.stop, may_change=True)
             self.point = None
             if int(fitted.status) == Status.CONVERGED:  # of an indefinite matrix nothing is

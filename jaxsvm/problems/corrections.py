@@ -110,7 +110,7 @@ def corrected(
     if w is None:
         changes = _to_margins(problem, H, a, s)[None]
     else:
-        w = _padded(w, H.shape[1])
+        w = jnp.zeros((H.shape[1],), w.dtype).at[: len(w)].set(w)  # without a constant its column is 0
         unit = jnp.finfo(dtype).eps * (1 + jnp.abs(problem.best_bias(s)))  # a bias is rounded to as much
         changes = (1 + unit * jnp.asarray(LONGER, w.dtype)[:, None]) * w - H.T @ a
     index, usable = _pivots(jnp.where(a == 0, 1, LAST)[:, None] * H)
@@ -127,11 +127,6 @@ def _to_margins(
     inside = (a > 0) & (a < problem.upper)
     columns = H if problem.c is None else jnp.concatenate([H, problem.c[:, None]], axis=1)
     return _least_squares(jnp.where(inside[:, None], columns, 0), jnp.where(inside, wanted, 0))[: H.shape[1]]
-
-
-def _padded(w: Float[Array, " p"], size: int) -> Float[Array, " size"]:
-    """w with a 0 for the constant where there is none."""
-    return jnp.zeros((size,), w.dtype).at[: len(w)].set(w)
 
 
 def _least_squares(A: Float[Array, "n p"], b: Float[Array, " n"]) -> Float[Array, " p"]:
