@@ -137,14 +137,14 @@ ROUTES = {
 }
 
 
-def paths(sets, kernels, count, pairs, routes):
-    """Whole paths from `C_min` to 1e4: the median of CPU seconds, and kernel entries in n^2; first calls apart."""
+def paths(sets, kernels, count, pairs, routes, largest):
+    """Whole paths from `C_min` to `largest`: the median of CPU seconds, kernel entries in n^2; first calls apart."""
     for name in sets:
         if (data := load(name)) is None:
             continue
         for kernel in kernels:
             problem, least = problem_of(*data, kernel)
-            Cs = np.geomspace(least, LARGEST, count)
+            Cs = np.geomspace(least, largest, count)
             seconds = {route: [] for route in routes}
             said = {}
             for turn in range(pairs + 1):
@@ -239,13 +239,16 @@ def main():
     parser.add_argument("--kernels", default=",".join(KERNELS))
     parser.add_argument("--routes", default=",".join(ROUTES))
     parser.add_argument("--count", type=int, default=100, help="values of C of a path")
+    parser.add_argument("--largest", type=float, default=LARGEST, help="the largest C of a path")
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--loss", default="hinge", choices=("hinge", "squared hinge"))
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     sets = options.sets.split(",")
     if options.what == "paths":
-        paths(sets, options.kernels.split(","), options.count, options.pairs, options.routes.split(","))
+        paths(
+            sets, options.kernels.split(","), options.count, options.pairs, options.routes.split(","), options.largest
+        )
     elif options.what == "epsilon":
         epsilon(sets, options.kernels.split(","), options.loss)
     else:
