@@ -380,7 +380,8 @@ def on_simplex(facts: Facts, alpha: np.ndarray) -> np.ndarray | None:
 def _box(facts: Facts, said: Statement, ground: Ground) -> Value:
     """`1/2 |w|^2 + b e + sum_i U_i max(0, q_i - margin_i)`, and `q'a - a'Qa / 2`.
 
-    a is clipped into the box; what is left of `c'a - e` costs as much as its multiplier says.
+    a is clipped into the box. What is left of `c'a - e` costs as much as its multiplier says, or is made up for by
+    what has room: of two bounds the better one.
     """
     y, U, q = facts.y, facts.costs, facts.q
     point = primal_of(facts, said, ground)
@@ -388,15 +389,32 @@ def _box(facts: Facts, said: Statement, ground: Ground) -> Value:
     loss = U @ np.maximum(0, slack)
     primal = point.norm / 2 + loss + LONG(said.bias) * LONG(facts.e)
     a = np.clip(said.alpha.astype(LONG), 0, U)
-    signed = y * a
-    Qa = y * ground.times(signed) + facts.offset * y * signed.sum()
-    dual = q @ a - a @ Qa / 2
+
+    def value(a: np.ndarray) -> np.longdouble:
+        signed = y * a
+        return q @ a - a @ (y * ground.times(signed) + facts.offset * y * signed.sum()) / 2
+
+    signed, dual = y * a, value(a)
     if facts.c is not None:
         dual -= abs(LONG(said.bias)) * abs(facts.c @ a - LONG(facts.e))
+        if (balanced := on_equality(facts, a)) is not None:
+            dual = max(dual, value(balanced))
     moved = worth_of_loss(point, ground, slack, U, a, 1)
     moved += abs(signed) @ ground.error_times(signed) / 2 + OWN * (abs(signed) @ ground.size_times(signed))
-    gap = (primal - dual) / abs(dual) if dual != 0 else LONG(np.inf)
+    gap = (primal - dual) / abs(dual) if dual != 0 else LONG(0 if primal == dual else np.inf)
     return Value(primal, dual, gap, _relative(moved, dual) + _penalties(facts, loss, dual))
+
+
+def on_equality(facts: Facts, a: np.ndarray) -> np.ndarray | None:
+    """A point of the box that is put on `c'a = e`, those with the most room first; None where it is out of reach."""
+    c, U, a = facts.c.astype(LONG), facts.costs, a.copy()
+    room = np.where(c == 0, 0, np.minimum(a, U - a))
+    for i in [*np.argsort(-room, kind="stable"), *np.argsort(-np.maximum(a, U - a), kind="stable")]:
+        if c[i] != 0:
+            a[i] = np.clip(a[i] - (c @ a - LONG(facts.e)) / c[i], 0, U[i])
+        if abs(c @ a - LONG(facts.e)) <= OWN * (abs(c) @ a):
+            return a
+    return None
 
 
 def _relative(change: Any, scale: Any) -> float:

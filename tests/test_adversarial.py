@@ -327,6 +327,21 @@ def test_the_judge_finds_planted_lies(kind, alpha, coef, optimum):
     assert "judged gap" in judge.judge(facts, lie._replace(status="STALLED")).understated
 
 
+def test_the_judge_puts_points_on_the_equality():
+    """Within its box, by as little as there is to make up for; what is out of reach is not."""
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        c, costs = rng.choice([-1, 1], 9) * rng.uniform(0.1, 2, 9), 10.0 ** rng.uniform(-3, 8, 9)
+        lowest, highest = np.minimum(c * costs, 0).sum(), np.maximum(c * costs, 0).sum()
+        e = rng.uniform(lowest, highest)
+        facts = Facts("box", [], [], np.dtype(np.float32), np.ones(9), costs.astype(LONG), c=c, e=float(e))
+        a = judge.on_equality(facts, (costs * rng.uniform(size=9)).astype(LONG))
+        assert (a >= 0).all() and (a <= facts.costs).all()
+        assert abs(c @ a - e) <= 1e-15 * (abs(c) @ a)
+        off = dataclasses.replace(facts, e=float(2 * highest + 1))
+        assert judge.on_equality(off, a) is None
+
+
 def test_the_judge_knows_balls():
     facts = dataclasses.replace(hinge_facts(TWO, [1.0, 1.0], 1.0, "none", "ball"))
     truth = statement([0.5, 0.5], [0.5, 0.5], primal=1.0, dual=1.0, radius=1.0, lower_radius=1.0)

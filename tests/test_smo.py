@@ -504,3 +504,14 @@ def test_random_fourier_features_make_a_linear_hinge_problem():
     fit = jaxsvm.check(jaxsvm.fit(jaxsvm.hinge_problem(low, y, 1.0, bias="free"), SMO(tol=1e-4)))
     exact = jaxsvm.fit(jaxsvm.hinge_problem(jaxsvm.gram(RBF(0.5), x), y, 1.0, bias="free"), SMO(tol=1e-4))
     assert float(fit.certificate.primal) == pytest.approx(float(exact.certificate.primal), rel=0.1)
+
+
+@pytest.mark.parametrize("q", [-1.0, 0.0])
+def test_a_problem_whose_answer_is_nothing_is_answered(q):
+    """P = D = 0 is a proof, though no share of D can be asked for."""
+    x = np.random.default_rng(0).normal(size=(40, 3))
+    fit = jaxsvm.fit(jaxsvm.box_problem(jaxsvm.gram(RBF(1.0), x), np.full(40, q), 1.0))
+    assert fit.status == jaxsvm.Status.CONVERGED
+    assert not np.asarray(fit.alpha).any()
+    assert float(fit.certificate.primal) == float(fit.certificate.dual) == 0
+    assert float(fit.certificate.relative_gap) < 1e-12

@@ -64,10 +64,11 @@ def chain_on_host(
 
 
 class Neighbour:
-    """Fits of increasing C, each from the one before; what a reduction keeps is solved first."""
+    """Fits of increasing C, each from the one before; what a reduction keeps is solved first, for a start."""
 
     def __init__(self, solver: Any, key: Array, reduction: Any, stop: Interruption | None) -> None:
-        self.solver, self.key, self.reduction, self.stop = solver, key, reduction, stop
+        self.solver, self.key, self.stop = solver, key, stop
+        self.reduction = reduction if solver.takes_start else None
         self.before: tuple[Any, Fit] | None = None
 
     def __call__(self, here: Any) -> Fit:

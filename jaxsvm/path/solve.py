@@ -119,11 +119,12 @@ def solve_path(
             tracing, or where `lanes` or a `reduction` are given) warm chains of the exact solver of the problem.
         tol: The relative duality gap that each answer is certified to; a solver that is given keeps its own.
         reduction: What leaves samples out of the next problem of a chain (`jaxsvm.path.reduction`); every answer is
-            certified on the whole problem all the same. Under tracing shapes are fixed, and nothing is left out.
+            certified on the whole problem all the same. Under tracing shapes are fixed, and nothing is left out; nor is
+            it for interior points, which take no start.
         screen: A rule that knows before a problem is solved where some of its samples are, and so leaves them out of it
             (`jaxsvm.screening`: `intersection_test`, ...); "auto": one where that is known to pay, so far
-            nowhere; None: none. For chains; every answer is certified on all samples. Under tracing nothing is left
-            out.
+            nowhere; None: none. For chains; every answer is certified on all samples. Under tracing, and for interior
+            points (the choice where a kernel has few features), nothing is left out.
         lanes: How many values are solved side by side in one compiled computation: lanes of warm chains, which load
             the next value when they end (under tracing they are fixed, each with its share); None: one chain.
         key: A random key for solvers that draw.

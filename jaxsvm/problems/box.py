@@ -297,7 +297,7 @@ class BoxProblem:
         else:
             gap = (self.upper - a) @ jnp.maximum(0, r) + a @ jnp.maximum(0, -r)
         scale = jnp.where(dual == 0, 1, jnp.abs(dual))
-        relative_gap = jnp.where(dual == 0, jnp.inf, jnp.maximum(gap, 0) / scale)
+        relative_gap = jnp.where((dual == 0) & (gap > 0), jnp.inf, jnp.maximum(gap, 0) / scale)
         return Certificate(primal=dual + gap, dual=dual, relative_gap=relative_gap)
 
     def certified(self, point: Float[Array, "*two n"], s: Float[Array, "*two n"], dtype: Any) -> Answer:
@@ -344,8 +344,8 @@ class BoxProblem:
         beyond = jnp.maximum(a - self.upper, 0)
         inside = jnp.all((a >= 0) & (beyond <= 4 * jnp.finfo(dtype).eps * self.upper))
         gap = gap + 2 * (beyond @ jnp.abs(r))
-        usable = jnp.isfinite(dual) & (dual != 0) & inside
-        scale = jnp.where(usable, jnp.abs(dual), 1)
+        usable = jnp.isfinite(dual) & ((dual != 0) | (gap == 0)) & inside
+        scale = jnp.where(usable & (dual != 0), jnp.abs(dual), 1)
         relative_gap = jnp.where(usable, jnp.maximum(gap, 0) / scale + 8 * jnp.finfo(s.dtype).eps, jnp.inf)
         return Answer(
             alpha=a,

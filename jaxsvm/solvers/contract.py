@@ -72,6 +72,8 @@ class Solver:
             and draws do not depend on n.
         large_state: Whether its state is large, kernel rows above all: the host driver hands it on without a copy. Then
             `init` makes every array of it: none may be an argument as it came.
+        takes_start: Whether `init` moves where it begins. Chains leave nothing out for one that does not: what is left
+            over would be solved for a start.
         final_check: "none" where the running excess may end a fit that no certificate bears out.
     """
 
@@ -81,6 +83,7 @@ class Solver:
     patience = 3
     pads = False
     large_state = False
+    takes_start = True
     final_check = "full"
 
     def stores(self, problem: Any) -> bool:

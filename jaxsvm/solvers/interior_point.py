@@ -56,6 +56,7 @@ class InteriorPoint(Solver):
     check_every = 1
     refresh_every = 10  # a certificate costs less than a system: what the products do not tell is looked at in between
     unroll = 1
+    takes_start = False
 
     def stores(self, problem: BoxProblem) -> bool:
         """Where its systems are not solved in the space of few features."""
