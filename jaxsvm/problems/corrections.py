@@ -5,10 +5,10 @@ too large only a. Two ways to a better w, certified beside the same dual point:
 
 * A w that is longer by as much as the margins are off pays for none of them (any kernel).
 * Where the kernel has d < n features, d samples that are no support take back what rounding did: their coefficients
-  are as small as the errors, and hence exact enough (a dense linear kernel, a low-rank Gram).
+  are as small as the errors, and hence exact enough (a linear kernel, a low-rank Gram).
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxsvm.numerics import selection
 from jaxsvm.numerics.precision import rounded
+from jaxsvm.points import Rows, dense_rows, product, transposed_product
 
 LONGEST = 0.01
 """By how much w may be lengthened."""
@@ -49,7 +50,7 @@ def beside(
         The two rows of a point (see `BoxProblem`), coefficients of w and the dual point, `(2, n)`; and `Q` times each.
     """
     candidates = _lengthened(problem, a, s, dtype)
-    x = problem.gram.feature_rows
+    x = problem.gram.feature_rows if w is None else problem.gram.design
     if x is not None and x.shape[1] < min(problem.n, MOST_FEATURES):
         whole = corrected(problem, x, a, s, dtype, w)
         more = _lengthened(problem, whole[0], problem.matvec(whole[0]), dtype) if w is None else whole
@@ -84,9 +85,45 @@ def _lengthened(problem: Any, w: Float[Array, " n"], s: Float[Array, " n"], dtyp
     return rounded((1 + t * jnp.asarray(LENGTHS, w.dtype)[:, None]) * w, dtype)
 
 
+class Signed(NamedTuple):
+    """`H (n, d + 1)`: rows `y_i (x_i, offset)`, the w of one sample each; as products, whatever holds the points."""
+
+    x: Any
+    y: Float[Array, " n"]
+    offset: float
+
+    @staticmethod
+    def of(problem: Any, x: Any, dtype: Any) -> "Signed":
+        """Of dense or sparse points; absent samples are 0."""
+        return Signed(
+            x if isinstance(x, Rows) else x.astype(dtype),
+            jnp.where(problem.present, problem.y, 0).astype(dtype),
+            problem.offset,
+        )
+
+    def rows(self, index: Int[Array, " t"]) -> Float[Array, "t p"]:
+        """Some rows."""
+        ends = jnp.full((len(index), 1), self.offset, self.y.dtype)
+        return self.y[index, None] * jnp.concatenate([dense_rows(self.x, index).astype(self.y.dtype), ends], axis=1)
+
+    def times(self, w: Float[Array, " p"]) -> Float[Array, " n"]:
+        """`H w`."""
+        return self.y * (product(self.x, w[:-1]) + self.offset * w[-1])
+
+    def sum_of(self, a: Float[Array, " n"]) -> Float[Array, " p"]:
+        """`H' a`."""
+        signed = self.y * a
+        return jnp.append(transposed_product(self.x, signed), self.offset * signed.sum())
+
+    def squared_norms(self) -> Float[Array, " n"]:
+        """Of each row."""
+        squares = self.x.squared() if isinstance(self.x, Rows) else self.x**2
+        return self.y**2 * (product(squares, jnp.ones((squares.shape[1],), self.y.dtype)) + self.offset**2)
+
+
 def corrected(
     problem: Any,
-    x: Float[Array, "n d"],
+    x: Any,
     a: Float[Array, " n"],
     s: Float[Array, " n"],
     dtype: Any,
@@ -99,22 +136,22 @@ def corrected(
 
     Args:
         problem: The problem.
-        x: `X` with `K = X X'`.
+        x: `X (n, d)` with `K = X X'`, dense; or sparse, where w is known.
         a: A dual point, `(n,)`.
         s: Its `Qa`, `(n,)`.
         dtype: Of the numbers that are returned.
         w: As for `beside`.
     """
-    y = jnp.where(problem.present, problem.y, 0).astype(s.dtype)
-    H = jnp.concatenate([x.astype(s.dtype), jnp.full((problem.n, 1), problem.offset)], axis=1) * y[:, None]
+    H = Signed.of(problem, x, s.dtype)
     if w is None:
-        changes = _to_margins(problem, H, a, s)[None]
+        changes = _to_margins(problem, H.rows(jnp.arange(problem.n)), a, s)[None]
     else:
-        w = jnp.zeros((H.shape[1],), w.dtype).at[: len(w)].set(w)  # without a constant its column is 0
+        w = jnp.zeros((x.shape[1] + 1,), w.dtype).at[: len(w)].set(w)  # without a constant its column is 0
         unit = jnp.finfo(dtype).eps * (1 + jnp.abs(problem.best_bias(s)))  # a bias is rounded to as much
-        changes = (1 + unit * jnp.asarray(LONGER, w.dtype)[:, None]) * w - H.T @ a
-    index, usable = _pivots(jnp.where(a == 0, 1, LAST)[:, None] * H)
-    share = jax.vmap(lambda change: _least_squares(jnp.where(usable[:, None], H[index], 0).T, change))(changes)
+        changes = (1 + unit * jnp.asarray(LONGER, w.dtype)[:, None]) * w - H.sum_of(a)
+    index, usable = _pivots(H, jnp.where(a == 0, 1, LAST))
+    columns = jnp.where(usable[:, None], H.rows(index), 0).T
+    share = jax.vmap(lambda change: _least_squares(columns, change))(changes)
     return rounded(a + jnp.zeros_like(a, shape=(len(share), len(a))).at[:, index].add(share * usable), dtype)
 
 
@@ -144,22 +181,23 @@ def _least_squares(A: Float[Array, "n p"], b: Float[Array, " n"]) -> Float[Array
     return scale * lax.fori_loop(0, REFINEMENTS, refine, jnp.zeros_like(scale))
 
 
-def _pivots(H: Float[Array, "n p"]) -> tuple[Int[Array, " p"], Any]:
-    """As many rows as there are columns, each the one that those before it explain worst; and which of them count."""
-    squares = (H * H).sum(axis=1)
-    floor = jnp.finfo(H.dtype).eps * H.shape[1] * squares.max()
+def _pivots(H: Signed, weight: Float[Array, " n"]) -> tuple[Int[Array, " p"], Any]:
+    """As many weighted rows as there are columns, each what those before it explain worst; and which of them count."""
+    squares = weight**2 * H.squared_norms()
+    p = H.x.shape[1] + 1
+    floor = jnp.finfo(squares.dtype).eps * p * squares.max()
 
     def choose(carry: tuple[Array, Array], k: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
         rest, directions = carry
         left, i = selection.argmax(rest)
-        row = H[i] - directions.T @ (directions @ H[i])
+        row = H.rows(i[None])[0]
+        row = row - directions.T @ (directions @ row)
         row = row - directions.T @ (directions @ row)  # twice is enough
         size = jnp.linalg.norm(row)
         counts = left > floor
         direction = jnp.where(counts, row / jnp.where(size > 0, size, 1), 0)
-        rest = jnp.maximum(rest - (H @ direction) ** 2, 0).at[i].set(-1)
+        rest = jnp.maximum(rest - (weight * H.times(direction)) ** 2, 0).at[i].set(-1)
         return (rest, directions.at[k].set(direction)), (i, counts)
 
-    p = H.shape[1]
-    start = (squares, jnp.zeros((p, p), H.dtype))
+    start = (squares, jnp.zeros((p, p), squares.dtype))
     return lax.scan(choose, start, jnp.arange(p, dtype=jnp.int32))[1]
