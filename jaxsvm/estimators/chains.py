@@ -18,7 +18,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array
 
-from jaxsvm.estimators.box import NO_LIMIT, BoxData, solve_box
+from jaxsvm.estimators.box import NO_LIMIT, BoxData, solve_box, solve_in_features
 from jaxsvm.estimators.kernel_values import KernelValues
 from jaxsvm.solvers.working_set.block import double_steps, pair_steps
 
@@ -70,6 +70,29 @@ def solve_chains(
         found = Chain(np.zeros((*shape, len(y))), np.zeros(shape), np.full(shape, np.inf), np.zeros(shape, np.int32))
     if (found.gap > tol).any():
         _go_on(found, values.stored(K), y, weight, Cs, bias, tol)
+    return found
+
+
+def solve_chains_in_features(
+    x: np.ndarray, y: np.ndarray, weight: np.ndarray, Cs: np.ndarray, bias: str, tol: float
+) -> Chain:
+    """The same for a linear kernel of few features, each value by itself, which takes as long whatever C; inside x64.
+
+    Args:
+        x: The points, `(n, d)`; of absent samples anything finite.
+        y: As for `solve_chains`.
+        weight: As for `solve_chains`.
+        Cs: As for `solve_chains`.
+        bias: As for `solve_chains`.
+        tol: As for `solve_chains`.
+    """
+    c, offset, shape = y if bias == "free" else None, float(bias == "regularized"), (len(weight), len(Cs))
+    found = Chain(np.zeros((*shape, len(y))), np.zeros(shape), np.full(shape, np.inf), np.zeros(shape, np.int32))
+    for fold, place in np.ndindex(shape):
+        one = BoxData(y, np.ones(len(y)), Cs[place] * weight[fold], c, offset=offset)
+        solved = solve_in_features(x, one, tol)
+        found.coef[fold, place], found.bias[fold, place] = solved.dual_coef, solved.bias
+        found.gap[fold, place], found.steps[fold, place] = float(solved.certificate.relative_gap), solved.steps
     return found
 
 

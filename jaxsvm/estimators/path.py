@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import check_cv
 from sklearn.utils._param_validation import Interval
 
-from jaxsvm.estimators.chains import Chain, solve_chains
+from jaxsvm.estimators.chains import Chain, solve_chains, solve_chains_in_features
 from jaxsvm.estimators.classifier import SVC
 from jaxsvm.estimators.multiclass import class_slices, one_thread
 from jaxsvm.estimators.training import Machine, Samples, in_threads, size_class
@@ -215,11 +215,16 @@ class SVCPath(SVC):
     def _chain(self, data: Samples, K: np.ndarray, codes: np.ndarray, one: _Asked) -> Chain:
         n = len(one.rows)
         size = n if n > LARGEST else size_class(n)
-        values = np.zeros((size, size), K.dtype)
-        values[:n, :n] = K[np.ix_(one.rows, one.rows)]
         y, weight = np.ones(size), np.zeros((len(one.folds), size))
         y[:n], weight[:, :n] = np.where(codes[one.rows] == codes[one.rows[0]], 1.0, -1.0), one.weight
+        x = data.features([one.rows], size)
         with jax.enable_x64(True):  # a thread of its own has JAX's settings anew
+            if x is not None:
+                found = solve_chains_in_features(x, y, weight, self.Cs_, self.bias, self.tol)
+                if (found.gap <= self.tol).all():
+                    return found._replace(coef=found.coef[:, :, :n])
+            values = np.zeros((size, size), K.dtype)
+            values[:n, :n] = K[np.ix_(one.rows, one.rows)]
             found = solve_chains(data.values, values, y, weight, self.Cs_, self.bias, self.tol)
         return found._replace(coef=found.coef[:, :, :n])
 

@@ -12,10 +12,11 @@ from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 
 from jaxsvm.estimators.base import KernelEstimator, dense, require_finite
-from jaxsvm.estimators.box import LARGEST, BoxData, Solved, solve_box, solve_further
+from jaxsvm.estimators.box import LARGEST, BoxData, Solved, solve_box, solve_further, solve_in_features
 from jaxsvm.estimators.training import Samples, samples, size_class
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.problems.box import box_problem
+from jaxsvm.result import Status
 
 TRIFLE = 1e-6
 """Objectives of a one-class machine, in units of `nu n max K_ii`, that count as 0: its points have 0 in their midst."""
@@ -196,8 +197,12 @@ def _regressed(
     y[n : 2 * n], q[: 2 * n], U[: 2 * n] = -1, np.concatenate([target, -target]) - epsilon, np.tile(upper, 2)
     with jax.enable_x64(True):
         if 2 * n <= LARGEST:
-            operator = data.operator((slice(0, n), slice(0, n)), size)
-            found = solve_box(operator, BoxData(y, q, U, y), tol, max_iter)
+            problem, parts = BoxData(y, q, U, y), (slice(0, n), slice(0, n))
+            if max_iter < 0 and (x := data.features(parts, size)) is not None:
+                found = solve_in_features(x, problem, tol)
+                if found.status == Status.CONVERGED:
+                    return found._replace(dual_coef=found.dual_coef[: 2 * n])
+            found = solve_box(data.operator(parts, size), problem, tol, max_iter)
         else:
             y, q, U = y[: 2 * n], q[: 2 * n], U[: 2 * n]
             operator = data.operator((slice(0, n), slice(0, n)), 2 * n)

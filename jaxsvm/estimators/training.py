@@ -14,10 +14,19 @@ import jax
 import numpy as np
 import scipy.sparse as sp
 
-from jaxsvm.estimators.box import LARGEST, BoxData, Solved, recertified, solve_box, solve_further
+from jaxsvm.estimators.box import (
+    LARGEST,
+    BoxData,
+    Solved,
+    few_features,
+    recertified,
+    solve_box,
+    solve_further,
+    solve_in_features,
+)
 from jaxsvm.estimators.kernel_values import FEW, KernelValues, padded_rows
 from jaxsvm.gram.build import gram as gram_of
-from jaxsvm.kernels import RBF, Precomputed
+from jaxsvm.kernels import RBF, Linear, Precomputed
 from jaxsvm.numerics.distances import NEAR
 from jaxsvm.problems.box import hinge_problem
 from jaxsvm.problems.squared_hinge import svm_problem
@@ -61,6 +70,14 @@ class Samples(NamedTuple):
                 left += block.shape[1]
             low += rows.stop - rows.start
         return self.values.stored(K)
+
+    def features(self, parts: Sequence[Any], size: int) -> np.ndarray | None:
+        """The points in these slices, and absent ones up to `size`, where a machine is solved in their space."""
+        x = self.x if self.exact is None else self.exact
+        if x is None or sp.issparse(x) or not isinstance(self.values.kernel, Linear):
+            return None
+        chosen = np.concatenate([x[part] for part in parts])
+        return padded_rows(chosen, size) if few_features(chosen, len(chosen)) else None
 
     def in_double(self, parts: Sequence[slice]) -> "Samples":
         """The samples in these slices alone, with kernel values in float64."""
@@ -152,6 +169,10 @@ def _small(data: Samples, machine: Machine, bias: str, tol: float, max_iter: int
     upper[:n], y[:n] = machine.upper, machine.signs
     c = y if bias == "free" else None
     problem = BoxData(y, np.ones(size), upper, c, offset=float(bias == "regularized"))
+    if max_iter < 0 and (x := data.features(machine.parts, size)) is not None:
+        found = solve_in_features(x, problem, tol)
+        if found.status == Status.CONVERGED:
+            return found._replace(dual_coef=found.dual_coef[:n])
     operator = data.operator(machine.parts, size)
     found = solve_box(operator, problem, tol, max_iter)
     if data.exact is not None and found.status != Status.MAX_STEPS:
