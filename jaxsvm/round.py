@@ -24,6 +24,8 @@ DOUBT = 8
 """A claim that no certificate bore out costs `n / DOUBT` steps of waiting, each time that many more."""
 CLAIM = 0.9
 """The running value must be this far below the threshold before a certification is worth its product."""
+MISSES = 2
+"""Claims in vain in float64 that a w that is known waits for: another step or two mostly do without it."""
 STILL = 1000
 """Steps after which an R that stands still is looked into, though alpha may move below its rounding."""
 
@@ -215,12 +217,16 @@ def certify(
 
 
 def stuck(problem: Any, solver: Any, stale: Any, misses: Any, at_cap: Any) -> Any:
-    """Whether steps no longer help: then a w beside the dual point may; one that is known, at the first claim in vain.
+    """Whether steps no longer help: then a w beside the dual point may; one that is known, at a claim in vain.
+
+    In float64 a few more steps mostly do without.
 
     The arguments are those of `Progress`, and whether the cap on steps is met; of the host's numbers, a bool.
     """
     ended = (stale > 0) | at_cap
-    return ended | (misses > 0) if solver.carries_weights(problem) else ended
+    if not solver.carries_weights(problem):
+        return ended
+    return ended | (misses > (0 if jnp.finfo(problem.dtype).bits < 64 else MISSES))
 
 
 def corrects(problem: Any, solver: Any) -> bool:

@@ -9,6 +9,7 @@ import pytest
 from jax import monitoring
 
 import jaxsvm
+from jaxsvm import estimators
 from jaxsvm.errors import InputError
 from jaxsvm.kernels import RBF, Linear
 from jaxsvm.numerics.sizes import size_class
@@ -185,3 +186,13 @@ def test_programs_on_disk_are_bounded(tmp_path, monkeypatch):
     assert left == ["0-cache", "1-cache", "2-cache", "other"]  # the newest three quarters of the bound
     assert settings["jax_compilation_cache_dir"] == str(tmp_path)
     assert jaxsvm.keep_programs(tmp_path / "other" / "below") is None
+
+
+def test_linear_estimators_of_another_number_of_features_compile_nothing(compiled):
+    """Features are padded too where interior points solve in their space: 3 s for each number of them before."""
+    rng = np.random.default_rng(0)
+    for n, d, C in ((600, 5, 1.0), (650, 6, 10.0)):
+        compiled.clear()
+        x = rng.normal(size=(n, d))
+        estimators.SVC(kernel="linear", C=C).fit(x, x @ rng.normal(size=d) + rng.normal(size=n) > 0)
+    assert not compiled

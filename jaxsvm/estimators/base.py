@@ -14,10 +14,12 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from jaxsvm import __version__
 from jaxsvm.errors import InputError
-from jaxsvm.estimators.kernel_values import KernelValues, kernel_values
+from jaxsvm.estimators.kernel_values import BLOCK, ROUNDED, KernelValues, kernel_values
 from jaxsvm.kernels import Kernel
 from jaxsvm.result import Certificate, Status
 
+SEEN = 1e-4
+"""Rounding of decision values, whose unit is the margin, from which kernel values of float32 points are in float64."""
 KERNELS = {"linear", "poly", "rbf", "sigmoid", "laplacian", "precomputed"}
 
 
@@ -48,6 +50,8 @@ class KernelEstimator(Versioned, BaseEstimator):
     coef0: float
     tol: float
     max_iter: int
+    coef_: Any
+    intercept_: np.ndarray
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "kernel": [StrOptions(KERNELS), callable],
@@ -127,15 +131,7 @@ class KernelEstimator(Versioned, BaseEstimator):
             self._require_columns(K)
             yield slice(0, K.shape[0]), K[:, self.support_]
             return
-        X = validate_data(
-            self,
-            X,
-            dtype=[np.float64, np.float32],
-            order="C",
-            accept_sparse="csr",
-            accept_large_sparse=False,
-            reset=False,
-        )
+        X = self._points(X)
         if self.kernel == "precomputed":
             self._require_columns(X)
             yield slice(0, X.shape[0]), np.asarray(X)[:, self.support_]
@@ -144,7 +140,32 @@ class KernelEstimator(Versioned, BaseEstimator):
             yield slice(0, X.shape[0]), np.zeros((X.shape[0], 0))
             return
         values = kernel_values(self.kernel, self._gamma, self.coef0, self.degree, X)
-        yield from values.blocks(X, self.support_vectors_)
+        yield from values.blocks(X, self._support_in(values))
+
+    def _points(self, X: Any) -> Any:
+        """Points or kernel values to decide on, as they are."""
+        dtypes = [np.float64, np.float32]
+        options: dict[str, Any] = {"dtype": dtypes, "order": "C", "accept_sparse": "csr", "accept_large_sparse": False}
+        return validate_data(self, X, **options, reset=False)
+
+    def _support_in(self, values: KernelValues) -> Any:
+        """The support vectors, in float64 where values in float32 would be seen in decisions."""
+        support = self.support_vectors_
+        if support.dtype != np.float32:
+            return support
+        seen = ROUNDED * np.linalg.norm(dense(self.dual_coef_), axis=1).max()
+        return support if values.name == "rbf" and seen < SEEN else support.astype(np.float64)
+
+    def _linear_decisions(self, X: Any) -> np.ndarray:
+        """Decision values of a linear kernel, a column a machine: by weights, O(m d), and in float64."""
+        check_is_fitted(self)
+        X = self._points(X)
+        if self._n_support.sum() != self.support_vectors_.shape[0]:
+            raise ValueError(f"The internal representation of {type(self).__name__} was altered")
+        weights = dense(self.coef_).T.astype(np.float64)
+        step = max(BLOCK // max(X.shape[1], 1), 1)  # what is copied, where X is in float32
+        parts = [X[start : start + step] @ weights for start in range(0, X.shape[0], step)]
+        return np.concatenate(parts) + self.intercept_
 
     def _require_columns(self, K: Any) -> None:
         if K.shape[1] != self.shape_fit_[0]:

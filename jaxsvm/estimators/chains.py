@@ -10,6 +10,7 @@ A block of stored kernel values has no equal up to some thousand samples; beyond
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -74,12 +75,19 @@ def solve_chains(
 
 
 def solve_chains_in_features(
-    x: np.ndarray, y: np.ndarray, weight: np.ndarray, Cs: np.ndarray, bias: str, tol: float
+    x: np.ndarray,
+    operator: Callable[[], Any],
+    y: np.ndarray,
+    weight: np.ndarray,
+    Cs: np.ndarray,
+    bias: str,
+    tol: float,
 ) -> Chain:
     """The same for a linear kernel of few features, each value by itself, which takes as long whatever C; inside x64.
 
     Args:
         x: The points, `(n, d)`; of absent samples anything finite.
+        operator: Makes their Gram operator, where pair steps are needed besides.
         y: As for `solve_chains`.
         weight: As for `solve_chains`.
         Cs: As for `solve_chains`.
@@ -90,7 +98,7 @@ def solve_chains_in_features(
     found = Chain(np.zeros((*shape, len(y))), np.zeros(shape), np.full(shape, np.inf), np.zeros(shape, np.int32))
     for fold, place in np.ndindex(shape):
         one = BoxData(y, np.ones(len(y)), Cs[place] * weight[fold], c, offset=offset)
-        solved = solve_in_features(x, one, tol)
+        solved = solve_in_features(x, one, tol, lambda most, one=one: solve_box(operator(), one, tol, most))
         found.coef[fold, place], found.bias[fold, place] = solved.dual_coef, solved.bias
         found.gap[fold, place], found.steps[fold, place] = float(solved.certificate.relative_gap), solved.steps
     return found

@@ -309,6 +309,8 @@ class SVC(ClassifierMixin, KernelEstimator):
 
     def _decisions(self, X: Any) -> np.ndarray:
         """A column a machine; of two classes positive on the side of the second."""
+        if self.kernel == "linear":
+            return self._linear_decisions(X)
         found = []
         for _, K in self._support_values(X):
             coef = dense(self.dual_coef_)

@@ -27,6 +27,8 @@ FAR = 1e5
 """Squares of distances to the origin, times gamma, up to which an expanded square costs 1e-10 of a kernel value."""
 MOST_ROWS = 1024
 """Rows of a block."""
+ROUNDED = 2.0**-21
+"""What float32 may add to a kernel value, in units of the largest one of a point with itself (measured: half of it)."""
 TINY = 1e-300
 """What stands for a gamma of 0, which scikit-learn takes: the kernel is constant."""
 

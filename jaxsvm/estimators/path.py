@@ -13,6 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import check_cv
 from sklearn.utils._param_validation import Interval
 
+from jaxsvm.estimators.box import AT_ONCE
 from jaxsvm.estimators.chains import Chain, solve_chains, solve_chains_in_features
 from jaxsvm.estimators.classifier import SVC
 from jaxsvm.estimators.multiclass import class_slices, one_thread
@@ -217,15 +218,13 @@ class SVCPath(SVC):
         size = n if n > LARGEST else size_class(n)
         y, weight = np.ones(size), np.zeros((len(one.folds), size))
         y[:n], weight[:, :n] = np.where(codes[one.rows] == codes[one.rows[0]], 1.0, -1.0), one.weight
-        x = data.features([one.rows], size)
+        x = data.features([one.rows], size) if n > AT_ONCE else None
         with jax.enable_x64(True):  # a thread of its own has JAX's settings anew
-            if x is not None:
-                found = solve_chains_in_features(x, y, weight, self.Cs_, self.bias, self.tol)
-                if (found.gap <= self.tol).all():
-                    return found._replace(coef=found.coef[:, :, :n])
-            values = np.zeros((size, size), K.dtype)
-            values[:n, :n] = K[np.ix_(one.rows, one.rows)]
-            found = solve_chains(data.values, values, y, weight, self.Cs_, self.bias, self.tol)
+            if x is None:
+                found = solve_chains(data.values, _part(K, one.rows, size), y, weight, self.Cs_, self.bias, self.tol)
+            else:
+                operator = functools.cache(lambda: data.values.stored(_part(K, one.rows, size)))
+                found = solve_chains_in_features(x, operator, y, weight, self.Cs_, self.bias, self.tol)
         return found._replace(coef=found.coef[:, :, :n])
 
     def _warn_of_gaps(self) -> None:
@@ -282,3 +281,10 @@ def _classes_of(machines: list[Machine], k: int) -> tuple[list[slice], np.ndarra
     ordered = [found[key] for key in sorted(found)]
     assert len(ordered) == k
     return [part for part, _ in ordered], np.concatenate([weight for _, weight in ordered])
+
+
+def _part(K: np.ndarray, rows: np.ndarray, size: int) -> np.ndarray:
+    """Kernel values among some samples, and absent ones up to `size`."""
+    values = np.zeros((size, size), K.dtype)
+    values[: len(rows), : len(rows)] = K[np.ix_(rows, rows)]
+    return values

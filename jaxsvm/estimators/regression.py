@@ -16,7 +16,6 @@ from jaxsvm.estimators.box import LARGEST, BoxData, Solved, solve_box, solve_fur
 from jaxsvm.estimators.training import Samples, samples, size_class
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.problems.box import box_problem
-from jaxsvm.result import Status
 
 TRIFLE = 1e-6
 """Objectives of a one-class machine, in units of `nu n max K_ii`, that count as 0: its points have 0 in their midst."""
@@ -72,6 +71,8 @@ class OneMachine(KernelEstimator):
 
     def _decisions(self, X: Any) -> np.ndarray:
         """`f(x)`, `(m,)`."""
+        if self.kernel == "linear":
+            return self._linear_decisions(X)[:, 0]
         found = []
         for _, K in self._support_values(X):
             if self._n_support.sum() != K.shape[1]:
@@ -198,11 +199,12 @@ def _regressed(
     with jax.enable_x64(True):
         if 2 * n <= LARGEST:
             problem, parts = BoxData(y, q, U, y), (slice(0, n), slice(0, n))
-            if max_iter < 0 and (x := data.features(parts, size)) is not None:
-                found = solve_in_features(x, problem, tol)
-                if found.status == Status.CONVERGED:
-                    return found._replace(dual_coef=found.dual_coef[: 2 * n])
-            found = solve_box(data.operator(parts, size), problem, tol, max_iter)
+
+            def by_pairs(most: int) -> Solved:
+                return solve_box(data.operator(parts, size), problem, tol, most)
+
+            x = data.features(parts, size) if max_iter < 0 else None
+            found = by_pairs(max_iter) if x is None else solve_in_features(x, problem, tol, by_pairs)
         else:
             y, q, U = y[: 2 * n], q[: 2 * n], U[: 2 * n]
             operator = data.operator((slice(0, n), slice(0, n)), 2 * n)

@@ -24,7 +24,7 @@ from jaxsvm.estimators.box import (
     solve_further,
     solve_in_features,
 )
-from jaxsvm.estimators.kernel_values import FEW, KernelValues, padded_rows
+from jaxsvm.estimators.kernel_values import FEW, ROUNDED, KernelValues, padded_rows
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.kernels import RBF, Linear, Precomputed
 from jaxsvm.numerics.distances import NEAR
@@ -36,8 +36,6 @@ WHOLE = 4096
 """Samples whose kernel values are all computed at once."""
 SINGLE = 1e-5
 """Tolerances down to which kernel values are computed and held in float32, as LIBSVM holds them."""
-ROUNDED = 2.0**-21
-"""What float32 may add to a kernel value, in units of the largest one of a point with itself (measured: half of it)."""
 
 
 class Samples(NamedTuple):
@@ -102,10 +100,10 @@ def samples(values: KernelValues, X: Any, tol: float) -> Samples:  # noqa: N803
         return Samples(values, None, np.asarray(X), False)
     if sp.issparse(X) and n > LARGEST:
         return Samples(values, X, None, False)
-    if sp.issparse(X):
-        return Samples(values, None, np.ascontiguousarray(values.between(X, X)), False)
-    if n * n <= FEW:
-        return Samples(values, X, values.between(X, X), False)
+    if sp.issparse(X) or n * n <= FEW:
+        X = X.astype(np.float64, copy=False)  # what is certified, and decided by: float32 values are another problem
+        K = np.ascontiguousarray(values.between(X, X))
+        return Samples(values, None if sp.issparse(X) else X, K, False)
     dtype = np.dtype(np.float32) if tol >= SINGLE else X.dtype
     mean = X.mean(axis=0, dtype=np.float64) if values.kernel.stationary else 0.0
     x = (X - mean).astype(dtype)
@@ -169,15 +167,17 @@ def _small(data: Samples, machine: Machine, bias: str, tol: float, max_iter: int
     upper[:n], y[:n] = machine.upper, machine.signs
     c = y if bias == "free" else None
     problem = BoxData(y, np.ones(size), upper, c, offset=float(bias == "regularized"))
-    if max_iter < 0 and (x := data.features(machine.parts, size)) is not None:
-        found = solve_in_features(x, problem, tol)
-        if found.status == Status.CONVERGED:
-            return found._replace(dual_coef=found.dual_coef[:n])
-    operator = data.operator(machine.parts, size)
-    found = solve_box(operator, problem, tol, max_iter)
-    if data.exact is not None and found.status != Status.MAX_STEPS:
+
+    def by_pairs(most: int) -> Solved:
+        operator = data.operator(machine.parts, size)
+        found = solve_box(operator, problem, tol, most)
+        if data.exact is None or (found.status == Status.MAX_STEPS and max_iter >= 0):
+            return found
         diagonal = float(np.asarray(operator.diag())[:n].max())
-        found = _judged_in_double(data, machine, problem, found, diagonal, tol, max_iter)
+        return _judged_in_double(data, machine, problem, found, diagonal, tol, most)
+
+    x = data.features(machine.parts, size) if max_iter < 0 else None
+    found = by_pairs(max_iter) if x is None else solve_in_features(x, problem, tol, by_pairs)
     return found._replace(dual_coef=found.dual_coef[:n])
 
 
