@@ -51,6 +51,8 @@ class KernelEstimator(Versioned, BaseEstimator):
     tol: float
     max_iter: int
     coef_: Any
+    dual_coef_: Any
+    _n_support: np.ndarray
     intercept_: np.ndarray
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
