@@ -18,7 +18,7 @@ from jaxsvm.estimators.kernel_values import BLOCK, ROUNDED, KernelValues, kernel
 from jaxsvm.kernels import Kernel
 from jaxsvm.result import Certificate, Status
 
-SEEN = 1e-4
+SEEN = 1e-3
 """Rounding of decision values, whose unit is the margin, from which kernel values of float32 points are in float64."""
 KERNELS = {"linear", "poly", "rbf", "sigmoid", "laplacian", "precomputed"}
 

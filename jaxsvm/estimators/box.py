@@ -11,7 +11,6 @@ there at C = 100, and at C = 1e4 did not end.
 """
 
 import functools
-import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -21,12 +20,12 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array
 
-from jaxsvm.errors import ConvergenceWarning
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.kernels import Linear
-from jaxsvm.loop import fit
+from jaxsvm.loop import drive
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.result import Certificate, Status
+from jaxsvm.solvers.choice import first_choice
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.interior_point import InteriorPoint
 from jaxsvm.solvers.working_set import WorkingSet
@@ -183,10 +182,13 @@ def _assessed(arrays: Any, a: Array, s: Array, offset: float) -> Any:
 
 
 def solve_further(problem: Any, how: Any, init: Any = None, steps: int = 0) -> Solved:
-    """Solve a problem by `jaxsvm.fit`, to a relative duality gap or by a solver; warnings are left to the caller."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        found = fit(problem, how, init=init) if isinstance(how, Solver) else fit(problem, tol=how, init=init)
+    """Solve a problem as `jaxsvm.fit` does, to a relative duality gap or by a solver; warnings are left to the caller.
+
+    Not by silencing those of `fit`: filters of warnings are those of all threads.
+    """
+    chosen = not isinstance(how, Solver)
+    solver = first_choice(problem, how) if chosen else how
+    found = drive(problem, solver, jax.random.key(0), init, warn=False, may_change=chosen)
     certificate = jax.tree.map(np.asarray, found.certificate)
     steps += max(int(found.counters.toward), int(found.steps))
     coef = np.asarray(found.dual_coef, np.float64)
