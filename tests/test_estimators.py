@@ -465,6 +465,22 @@ def test_the_better_of_interior_points_and_pair_steps(monkeypatch):
     assert caps == [600 * box.STEPS_PER_SAMPLE] * 2
 
 
+@pytest.mark.parametrize("n", [40, 300])
+def test_regression_within_the_tube_is_a_constant(n):
+    """Nothing to fit, proved: interior points ended as STALLED with every sample as support."""
+    rng = np.random.default_rng(0)
+    x, target = rng.normal(size=(n, 2)), 3 + 0.05 * rng.uniform(-1, 1, n)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ours = estimators.SVR(kernel="linear").fit(x, target)
+        flat = estimators.SVR(kernel="linear", epsilon=0.0).fit(np.zeros_like(x), np.full(n, 3.0))
+    theirs = svm.SVR(kernel="linear").fit(x, target)
+    assert len(ours.support_) == len(flat.support_) == len(theirs.support_) == 0
+    np.testing.assert_allclose(ours.predict(x), theirs.predict(x), atol=0.05)
+    np.testing.assert_allclose(flat.predict(x), 3.0)
+    assert ours.certificate_.primal == flat.certificate_.primal == 0
+
+
 def test_warnings_are_those_of_the_estimator(monkeypatch):
     """In threads nobody silences a solver's own: of interior points that end short of more than was asked for."""
     told = []
