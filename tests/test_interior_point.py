@@ -255,3 +255,17 @@ def test_a_path_over_few_features(d):
     assert "InteriorPoint" in path[19].solvers
     alone = jaxsvm.fit(problem.at(1e4), tol=1e-3)
     assert float(path[19].certificate.dual) == pytest.approx(float(alone.certificate.dual), rel=1e-3)
+
+
+@pytest.mark.parametrize("free", [True, False])
+def test_a_box_in_which_0_is_the_solution(free):
+    """A tube that holds all targets, or no pull at all: iterates inside the box come near 0, and stalled there."""
+    rng = np.random.default_rng(0)
+    x, target = rng.normal(size=(60, 4)).astype(np.float32), 3 + 0.05 * rng.uniform(-1, 1, 60)
+    y = np.repeat([1.0, -1.0], 60)
+    q = y * np.tile(target, 2) - 0.1
+    gram = jaxsvm.gram(Linear(), np.concatenate([x, x]))
+    problem = box_problem(gram, q, np.ones(120), y=y, c=y) if free else box_problem(gram, -abs(q), np.ones(120), y=y)
+    found = jaxsvm.check(jaxsvm.fit(problem, IP))
+    assert not np.asarray(found.alpha).any()
+    assert float(found.certificate.primal) == 0

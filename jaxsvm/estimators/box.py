@@ -142,9 +142,6 @@ def solve_in_features(x: np.ndarray, data: BoxData, tol: float, by_pairs: Callab
     Returns:
         As `solve_box`, the better of both answers.
     """
-    if (bias := _constant(data)) is not None:
-        nothing: Any = np.float64(0)
-        return Solved(np.zeros(len(data.y)), bias, Certificate(nothing, nothing, nothing), 0, Status.CONVERGED)
     most = STEPS_PER_SAMPLE * len(data.y)
     before = by_pairs(most) if len(data.y) <= AT_ONCE else None
     if before is not None and before.status == Status.CONVERGED:
@@ -162,20 +159,6 @@ def solve_in_features(x: np.ndarray, data: BoxData, tol: float, by_pairs: Callab
         return found
     other = by_pairs(most) if before is None else before
     return found if gap <= float(other.certificate.relative_gap) else other
-
-
-def _constant(data: BoxData) -> float | None:
-    """A constant that leaves no loss, with which 0 is the solution: interior points end near it, and never there."""
-    there = data.upper > 0
-    if data.c is None:
-        return 0.0 if (data.q[there] <= 0).all() else None
-    ends, above = data.q / data.c, data.c > 0
-    least = ends[there & above].max(initial=-np.inf)
-    most = ends[there & ~above].min(initial=np.inf)
-    if data.e != 0 or least > most:
-        return None
-    finite = [end for end in (least, most) if np.isfinite(end)]
-    return float(np.mean(finite)) if finite else 0.0
 
 
 def recertified(data: BoxData, dual_coef: np.ndarray, product: np.ndarray) -> tuple[float, Certificate]:

@@ -16,6 +16,7 @@ from jaxsvm.estimators.box import LARGEST, BoxData, Solved, solve_box, solve_fur
 from jaxsvm.estimators.training import Samples, samples, size_class
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.problems.box import box_problem
+from jaxsvm.result import Certificate, Status
 
 TRIFLE = 1e-6
 """Objectives of a one-class machine, in units of `nu n max K_ii`, that count as 0: its points have 0 in their midst."""
@@ -194,6 +195,11 @@ def _regressed(
 ) -> Solved:
     """The solution of 2 n variables: those above the tube first."""
     n, size = len(target), size_class(2 * len(target))
+    there = target[upper > 0]
+    if there.max() - there.min() <= 2 * epsilon:  # 0 is exact, and no solver's last digits are
+        nothing: Any = np.float64(0)
+        middle = float(there.min() + there.max()) / 2
+        return Solved(np.zeros(2 * n), middle, Certificate(nothing, nothing, nothing), 0, Status.CONVERGED)
     y, q, U = np.ones(size), np.zeros(size), np.zeros(size)
     y[n : 2 * n], q[: 2 * n], U[: 2 * n] = -1, np.concatenate([target, -target]) - epsilon, np.tile(upper, 2)
     with jax.enable_x64(True):

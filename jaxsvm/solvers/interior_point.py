@@ -94,6 +94,7 @@ class InteriorPoint(Solver):
         """The feasible point beside the iterate, and its `s` and objective from scratch."""
         x = whole(state.x, state.rest, problem.dtype)
         a = rounded(problem.on_equality(at_bounds(problem, x)), state.a.dtype)
+        a = jnp.where(_nothing_to_lose(problem), 0, a)
         s = problem.matvec(a)
         return state._replace(a=a, s=s, R=problem.objective(a, s))
 
@@ -255,6 +256,13 @@ def at_bounds(problem: BoxProblem, x: Iterate) -> Float[Array, " n"]:
     a = jnp.where(x.a / size < CLEAR * x.z / pull, 0, x.a)
     a = jnp.where(x.t / size < CLEAR * x.w / pull, problem.upper, a)
     return _present(problem, jnp.clip(a, 0, problem.upper))
+
+
+def _nothing_to_lose(problem: BoxProblem) -> Array:
+    """Whether a constant leaves no loss: 0 is the solution then, which an iterate inside the box never is."""
+    nothing = jnp.zeros_like(problem.q)
+    pull = problem.q - (0 if problem.c is None else problem.best_bias(nothing) * problem.c)
+    return (problem.e == 0) & (_present(problem, pull).max() <= 0)
 
 
 def _present(problem: BoxProblem, v: Array) -> Array:
