@@ -52,6 +52,7 @@ class KernelEstimator(Versioned, BaseEstimator):
     max_iter: int
     coef_: Any
     dual_coef_: Any
+    _sparse: bool
     _n_support: np.ndarray
     intercept_: np.ndarray
 
@@ -159,13 +160,15 @@ class KernelEstimator(Versioned, BaseEstimator):
         return support if values.name == "rbf" and seen < SEEN else support.astype(np.float64)
 
     def _linear_decisions(self, X: Any) -> np.ndarray:
-        """Decision values of a linear kernel, a column a machine: by weights, O(m d), and in float64."""
-        check_is_fitted(self)
+        """Decision values of a linear kernel, a column a machine: by weights, O(m d), and in float64.
+
+        Not for support vectors that are sparse: their weights are dense, of as many features as there may be words.
+        """
         X = self._points(X)
         if self._n_support.sum() != self.support_vectors_.shape[0]:
             raise ValueError(f"The internal representation of {type(self).__name__} was altered")
         weights = dense(self.coef_).T.astype(np.float64)
-        step = max(BLOCK // max(X.shape[1], 1), 1)  # what is copied, where X is in float32
+        step = X.shape[0] if sp.issparse(X) else max(BLOCK // X.shape[1], 1)  # what is copied, where X is in float32
         parts = [X[start : start + step] @ weights for start in range(0, X.shape[0], step)]
         return np.concatenate(parts) + self.intercept_
 

@@ -309,7 +309,8 @@ class SVC(ClassifierMixin, KernelEstimator):
 
     def _decisions(self, X: Any) -> np.ndarray:
         """A column a machine; of two classes positive on the side of the second."""
-        if self.kernel == "linear":
+        check_is_fitted(self)
+        if self.kernel == "linear" and not self._sparse:
             return self._linear_decisions(X)
         found = []
         for _, K in self._support_values(X):

@@ -72,7 +72,8 @@ class OneMachine(KernelEstimator):
 
     def _decisions(self, X: Any) -> np.ndarray:
         """`f(x)`, `(m,)`."""
-        if self.kernel == "linear":
+        check_is_fitted(self)
+        if self.kernel == "linear" and not self._sparse:
             return self._linear_decisions(X)[:, 0]
         found = []
         for _, K in self._support_values(X):

@@ -46,7 +46,7 @@ class Samples(NamedTuple):
         x: Points, `(n, d)` dense and moved to where distances keep digits, or sparse; None where values are all.
         K: All kernel values, `(n, n)`, or None.
         near: Whether the points are near the origin, see `jaxsvm.numerics.distances.place`.
-        exact: The points in float64, `(n, d)`, where x or K are float32 in their place; else None.
+        exact: The points as they came, `(n, d)`, where x or K were computed from them in float32; else None.
     """
 
     values: KernelValues
@@ -79,8 +79,11 @@ class Samples(NamedTuple):
 
     def in_double(self, parts: Sequence[slice]) -> "Samples":
         """The samples in these slices alone, with kernel values in float64."""
-        x = np.concatenate([self.exact[part] for part in parts])
-        return samples(self.values, x, 0.0)
+        return samples(self.values, self.exact_points(parts), 0.0)
+
+    def exact_points(self, parts: Sequence[slice]) -> np.ndarray:
+        """The points in these slices as they came, in float64: answers are certified for these."""
+        return np.concatenate([self.exact[part] for part in parts]).astype(np.float64)
 
     def points(self, parts: Sequence[slice]) -> Any:
         """The points in these slices."""
@@ -93,7 +96,7 @@ def samples(values: KernelValues, X: Any, tol: float) -> Samples:  # noqa: N803
     Args:
         values: The kernel.
         X: Points, `(n, d)`; kernel values `(n, n)` where the kernel is precomputed or a function of two sets.
-        tol: The relative gap; 0.0 where kernel values are to have the precision of the points.
+        tol: The relative gap; 0.0 where kernel values are to be in float64.
     """
     n = X.shape[0]
     if values.by_values:
@@ -104,11 +107,11 @@ def samples(values: KernelValues, X: Any, tol: float) -> Samples:  # noqa: N803
         X = X.astype(np.float64, copy=False)  # what is certified, and decided by: float32 values are another problem
         K = np.ascontiguousarray(values.between(X, X))
         return Samples(values, None if sp.issparse(X) else X, K, False)
-    dtype = np.dtype(np.float32) if tol >= SINGLE else X.dtype
+    dtype = np.dtype(np.float32) if tol >= SINGLE else np.dtype(np.float64)
     mean = X.mean(axis=0, dtype=np.float64) if values.kernel.stationary else 0.0
     x = (X - mean).astype(dtype)
     near = isinstance(values.kernel, RBF) and float(values.kernel.gamma * np.einsum("ij,ij->i", x, x).max()) <= NEAR**2
-    exact = X if dtype != X.dtype else None
+    exact = X if dtype == np.float32 else None
     return Samples(values, x, values.between(x, x) if n <= WHOLE else None, near, exact)
 
 
@@ -195,7 +198,7 @@ def _judged_in_double(
     gap, dual = float(certificate.primal - certificate.dual), abs(float(certificate.dual))
     if found.status == Status.CONVERGED and gap + allowance <= tol * dual:
         return found
-    x = np.concatenate([data.exact[part] for part in machine.parts])
+    x = data.exact_points(machine.parts)
     support, product = np.flatnonzero(found.dual_coef[:n]), np.zeros(size)
     for rows, K in data.values.blocks(x, x[support]):
         product[rows] = K @ found.dual_coef[support]
