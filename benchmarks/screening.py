@@ -166,12 +166,12 @@ def paths(sets, kernels, count, pairs, routes, largest):
                 )
 
 
-def cold(sets):
+def cold(sets, kernels):
     """Inside one fit at C = 10: what a screened solver knows at its certificates, and CPU against none."""
     for name in sets:
         if (data := load(name)) is None:
             continue
-        for kernel in KERNELS:
+        for kernel in kernels:
             for loss, solver in (("hinge", SMO(tol=1e-5)), ("squared hinge", jaxsvm.FrankWolfe(tol=1e-5))):
                 problem = problem_of(*data, kernel, loss)[0].at(10.0)
                 shares = []
@@ -236,7 +236,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("rates", "toy", "paths", "cold", "epsilon"))
     parser.add_argument("--sets", default="bcd,dna,usps,mushrooms,shuttle")
-    parser.add_argument("--kernels", default=",".join(KERNELS))
+    parser.add_argument("--kernels", default=",".join(KERNELS), help="of paths, cold and epsilon")
     parser.add_argument("--routes", default=",".join(ROUTES))
     parser.add_argument("--count", type=int, default=100, help="values of C of a path")
     parser.add_argument("--largest", type=float, default=LARGEST, help="the largest C of a path")
@@ -244,15 +244,15 @@ def main():
     parser.add_argument("--loss", default="hinge", choices=("hinge", "squared hinge"))
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    sets = options.sets.split(",")
+    sets, kernels = options.sets.split(","), options.kernels.split(",")
     if options.what == "paths":
-        paths(
-            sets, options.kernels.split(","), options.count, options.pairs, options.routes.split(","), options.largest
-        )
+        paths(sets, kernels, options.count, options.pairs, options.routes.split(","), options.largest)
     elif options.what == "epsilon":
-        epsilon(sets, options.kernels.split(","), options.loss)
+        epsilon(sets, kernels, options.loss)
+    elif options.what == "cold":
+        cold(sets, kernels)
     else:
-        {"rates": rates, "toy": toy, "cold": cold}[options.what](sets)
+        {"rates": rates, "toy": toy}[options.what](sets)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ from jaxsvm.gram.dense import part_of, values_between
 from jaxsvm.interruption import Interruption
 from jaxsvm.loop import drive
 from jaxsvm.numerics.sizes import size_classes
-from jaxsvm.padding import on_device
 from jaxsvm.path.carried import (
     CLAIM,
     MOST_SETS,
@@ -38,7 +37,7 @@ from jaxsvm.path.carried import (
     sets_at_once,
     solved,
 )
-from jaxsvm.result import Answer, Counters, Fit, Status, bit_of
+from jaxsvm.result import Fit, Status, bit_of
 from jaxsvm.screening.rules import Rule
 from jaxsvm.solvers.barrier_systems import few_features
 from jaxsvm.solvers.choice import LARGER, LEAST_SETS, first_choice
@@ -107,8 +106,8 @@ class Screened:
                 return None
             self.point = point = point._replace(**longer(here, point))
         pair = (point.a, point.products) if point.w is None else (point.w, point.w_products)
-        answer, excess = certified(here, self.solver, *pair)
-        return _fit_of(answer, 0, 0, None) if float(excess) <= 1 else None
+        fitted, excess = certified(here, self.solver, *pair, _done(0, 0, None))
+        return fitted if float(excess) <= 1 else None
 
     def _reduced(self, here: Any, point: Point) -> Fit | None:
         """The solution of what the rule leaves over; None where the whole problem's solver had better go on."""
@@ -137,22 +136,18 @@ class Screened:
                 break
             look = look._replace(start=filled_in(look, samples, inside))
         point, moved = joined(here, self.solver, look, samples, inside)
-        answer, excess = certified(here, self.solver, point.a, point.products)
+        done = _done(steps, taken + (rows + int(moved)) * here.n, SMO() if size <= SMALL else sets)
+        fitted, excess = certified(here, self.solver, point.a, point.products, done)
         if float(excess) > 1:
             return None
         self.point = point
-        return _fit_of(answer, steps, taken + (rows + int(moved)) * here.n, SMO() if size <= SMALL else sets)
+        return fitted
 
 
-def _fit_of(answer: Answer, steps: int, evaluations: int, solver: Any) -> Fit:
-    """A certified answer as a fit, of what took the steps; what is added is made by NumPy: nothing is compiled."""
-    zero: Any = np.zeros((), np.int32)
-    count: Any = np.asarray(np.int32(steps))
-    limbs: Any = np.asarray([evaluations >> 20, evaluations & (2**20 - 1)], np.int32)
-    code: Any = np.asarray(np.int32(Status.CONVERGED))
-    kind = zero if solver is None else bit_of(solver)
-    counters = Counters(*(on_device(part) for part in (count, zero, zero, zero, zero, limbs, kind)))
-    return answer.fit(on_device(code), counters)
+def _done(steps: int, evaluations: int, solver: Any) -> np.ndarray:
+    """What a value took, as `certified` takes it."""
+    bit = 0 if solver is None else int(bit_of(solver))
+    return np.asarray([steps, evaluations >> 20, evaluations & (2**20 - 1), bit], np.int32)
 
 
 def _filled(kept: np.ndarray, present: np.ndarray, size: int) -> np.ndarray:
