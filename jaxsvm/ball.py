@@ -24,6 +24,7 @@ from jaxsvm.gram.low_rank import LowRankGram
 from jaxsvm.interruption import watching
 from jaxsvm.loop import fit as solve
 from jaxsvm.numerics.distances import less, middle
+from jaxsvm.numerics.masks import every, some
 from jaxsvm.points import CSR, by_row_tiles, dense_rows, entrywise, product
 from jaxsvm.problems.arguments import checked_weights, vector_dtype
 from jaxsvm.problems.squared_hinge import furthest
@@ -126,7 +127,7 @@ class BallProblem:
             self,
             mask=mask,
             coincide=_coincide(self.gram, self.points, self.squares, mask),
-            feasible=self.feasible & feasible & jnp.any(mask),
+            feasible=self.feasible & feasible & some(mask),
         )
 
     def on(self, gram: Any) -> "BallProblem":
@@ -180,7 +181,7 @@ class BallProblem:
         upper = _present(self.squared_distances(alpha, s), self.mask).max() + rounding
         lower = -(alpha @ s) - rounding
         # Nothing is known of points closer than rounding, unless they are one; a negative coefficient bounds nothing.
-        known = (lower > 0) & jnp.all(alpha >= 0)
+        known = (lower > 0) & every(alpha >= 0)
         gap = jnp.where(known, (upper - lower) / jnp.where(known, lower, 1) + 4 * eps, jnp.inf)
         zero = jnp.zeros_like(gap)
         of_one_point = Certificate(zero, zero, zero)
@@ -298,7 +299,7 @@ def _coincide(gram: Any, points: Any, squares: Float[Array, " n"], mask: Bool[Ar
     if jnp.ndim(gram.x) == 1:  # precomputed
         row = points.row(first).astype(squares.dtype)
         same = (row == squares) & (squares == squares[first]) & (row[first] == squares[first])
-    return (same if mask is None else same | ~mask).all()
+    return every(same if mask is None else same | ~mask)
 
 
 def _one_point(gram: Any, first: Int[Array, ""]) -> Bool[Array, " n"]:

@@ -9,7 +9,7 @@ the compiled one under tracing; both walk through the same iterates.
 import dataclasses
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import reduce
 from typing import Any
 
@@ -38,6 +38,7 @@ from jaxsvm.round import (
     stuck,
 )
 from jaxsvm.solvers.choice import first_choice, second_choice, takes_state
+from jaxsvm.solvers.start import Origin
 from jaxsvm.validation import require_problem, require_seconds, require_usable
 
 DEFAULT_TOL = 1e-4
@@ -203,14 +204,11 @@ def _following(problem: Any, solver: Any, progress: Progress) -> Any:
     return second_choice(problem, solver, progress.state, progress.excess, ended=status != Status.RUNNING)
 
 
-def _first_calls(problem: Any, solver: Any, key: Array, start: Any, provisional: bool) -> list[tuple[Any, ...]]:
-    """The programs that every fit needs after its start, by the shapes of their arguments."""
-    progress = jax.eval_shape(begin, problem, solver, key, start)
-    at_cap = solver.check_every > int(solver.max_steps)
-    return [
-        certify_call(problem, solver, progress, provisional, False),
-        burst_call(problem, solver, progress, 1, at_cap),
-    ]
+def _first_calls(problem: Any, solver: Any, key: Array, start: Any, provisional: bool) -> Iterator[tuple[Any, ...]]:
+    """The programs that every fit needs, by the shapes of their arguments."""
+    progress = compiled_begin.shapes(problem, solver, key, start)
+    yield burst_call(problem, solver, progress, 1, solver.check_every > int(solver.max_steps))
+    yield certify_call(problem, solver, progress, provisional, False)
 
 
 def _certified(problem: Any, solver: Any, progress: Progress, provisional: bool) -> Progress:
@@ -253,6 +251,7 @@ def _driven(
     (That is another solver, or the same on fewer samples: `leaves` says which of these may be.)
     """
     started, chunks, told, begun = time.monotonic(), 1, False, False
+    start = Origin.of(problem) if start is None and solver.knows_origin else start
     given = (problem, solver, key, start, provisional)
     wait = compiled_ahead(lambda: _first_calls(*given), *given)
     progress = _credited(problem, solver, compiled_begin(problem, solver, key, start), init)

@@ -17,7 +17,7 @@ import ctypes
 import functools
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -105,12 +105,13 @@ def _give_back() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def compiled_ahead(calls: Callable[[], list[tuple[Any, ...]]], *arguments: Any) -> Callable[[], None]:
+def compiled_ahead(calls: Callable[[], Iterable[tuple[Any, ...]]], *arguments: Any) -> Callable[[], None]:
     """Compile, beside what the caller does meanwhile, programs that are about to be called.
 
     Args:
-        calls: What they are: lists of a jitted function and its arguments, or their shapes. Asked for only where
-            `arguments` are met for the first time, so that a call with known ones costs microseconds.
+        calls: What they are: a jitted function and its arguments, or their shapes, one after the other, the longest
+            first: it is compiled while the next is traced. Asked for only where `arguments` are met for the first time,
+            so that a call with known ones costs microseconds.
         *arguments: What decides the programs' shapes.
 
     Returns:
@@ -123,19 +124,19 @@ def compiled_ahead(calls: Callable[[], list[tuple[Any, ...]]], *arguments: Any) 
         _book.met.add(shapes)
     if known:
         return lambda: None
-    # Traced here: other threads do not have this one's settings of JAX, and Python runs one at a time anyway.
-    try:
-        lowered = [function.lower(*rest) for function, *rest in calls()]
-    except TypeError:  # a configuration that looks at its fields, of which JAX makes one of descriptions here
-        return lambda: None  # the programs are compiled where they are called
+    threads = []
 
     def compile_it(one: Any) -> None:
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # whoever calls it meets the same error
             one.compile()
 
-    threads = [threading.Thread(target=compile_it, args=(one,), daemon=True) for one in lowered]
-    for thread in threads:
-        thread.start()
+    # Traced here: other threads do not have this one's settings of JAX, and Python runs one at a time anyway.
+    # A configuration that looks at its fields, of which JAX makes one of descriptions here, may raise: its programs are
+    # compiled where they are called.
+    with contextlib.suppress(TypeError):
+        for function, *rest in calls():
+            threads.append(threading.Thread(target=compile_it, args=(function.lower(*rest),), daemon=True))
+            threads[-1].start()
 
     def wait() -> None:
         for thread in threads:
@@ -175,6 +176,10 @@ class Program:
                 raise
         _book.quick = False
         return self._plain(*arguments, **named)
+
+    def shapes(self, *arguments: Any, **named: Any) -> Any:
+        """Of what it returns; it is traced once for this and for a call."""
+        return self._jitted().trace(*arguments, **named).out_info
 
     def lower(self, *arguments: Any, **named: Any) -> Any:
         """As of a jitted function."""

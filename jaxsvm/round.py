@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxsvm.numerics.masks import every
 from jaxsvm.numerics.once import once
 from jaxsvm.numerics.precision import in_double, like, widened
 from jaxsvm.problems.definiteness import negative_curvature
@@ -135,6 +136,8 @@ def has_room(solver: Any, steps: Any) -> Any:
 
 def run_steps(problem: Any, solver: Any, state: Any, steps: int) -> Any:
     """`steps` (static) steps, a few a turn: between turns XLA copies vectors, which costs a quarter of a step."""
+    if steps == 1:
+        return solver.step(problem, state)
     unroll = min(solver.unroll, steps)
     return lax.fori_loop(0, steps, lambda _, state: solver.step(problem, state), state, unroll=unroll)
 
@@ -269,7 +272,7 @@ def _assessed(
     if may_correct and not provisional and point.ndim == 1 and corrects(problem, solver):
         w = solver.feature_weights(wide, fresh) if solver.carries_weights(problem) else None
         answer, excess = _put_beside(wide, solver, (point, s, problem.dtype, w), stuck, answer, excess)
-    sound = jnp.isfinite(R) & jnp.all(jnp.isfinite(s))
+    sound = jnp.isfinite(R) & every(jnp.isfinite(s))
     indefinite = fresh.indefinite | wide.indefinite(R)
     if not wide.gram.definite:
         indefinite = once(

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxsvm.errors import InputError, is_concrete
+from jaxsvm.numerics.masks import every
 from jaxsvm.stopping import STOP_RULES
 
 LARGEST = 2**31 - 1
@@ -170,7 +171,7 @@ def require_costs(C: Any, weight: Any, dtype: Any) -> None:
 def costs_hold(costs: Any, present: Any) -> Any:
     """`require_costs` under tracing: whether the costs of all samples that are present can be held, `()`."""
     least = jnp.finfo(costs.dtype).tiny
-    return jnp.all(jnp.where(present, (costs >= least) & (costs <= 1 / least), True))
+    return every(jnp.where(present, (costs >= least) & (costs <= 1 / least), True))
 
 
 def _require_rule(name: str, value: Any) -> None:

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxsvm.derivatives.support_equations import solver
 from jaxsvm.derivatives.values import Active, Values, negligible
+from jaxsvm.numerics.masks import every
 from jaxsvm.result import Certificate
 
 
@@ -100,6 +101,6 @@ def certificate_of(problem: Any, values: Values, dtype: Any) -> Certificate:
     )
     gap = jnp.maximum(found.relative_gap, (primal - found.dual) / jnp.abs(found.dual))
     rounding = 1024 * jnp.finfo(dtype).eps * problem.upper.max()
-    feasible = jnp.all(jnp.abs(a - values.alpha) <= rounding)
+    feasible = every(jnp.abs(a - values.alpha) <= rounding)
     gap = jnp.where(feasible, gap, jnp.inf)
     return Certificate(primal=jnp.maximum(primal, found.primal), dual=found.dual, relative_gap=gap)

@@ -24,6 +24,7 @@ from jaxtyping import Array, Bool, Float
 from jaxsvm.derivatives.sums import summable, unsummable
 from jaxsvm.derivatives.support_equations import plan
 from jaxsvm.derivatives.values import Active, Values, values_of
+from jaxsvm.numerics.masks import some
 from jaxsvm.numerics.precision import cast, in_double, rounded, widened
 from jaxsvm.result import Fit, Status
 from jaxsvm.validation import require_differentiable
@@ -102,7 +103,7 @@ def _settled(problem: Any, active: Active) -> tuple[Active, Bool[Array, ""]]:
 
     def correct(carry: tuple[Array, Active, Array]) -> tuple[Array, Active, Array]:
         new = wide.active_set(wide.solution_on(carry[1], sizes, method), carry[1])
-        moved = jnp.any((new.free != carry[1].free) | (new.bound != carry[1].bound))
+        moved = some((new.free != carry[1].free) | (new.bound != carry[1].bound))
         return carry[0] + jnp.ones((), jnp.int32), new, moved
 
     start = (jnp.zeros((), jnp.int32), active, jnp.ones((), bool))

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxsvm.derivatives.support_equations import solver
 from jaxsvm.derivatives.values import Active, Values, negligible
+from jaxsvm.numerics.masks import every, some
 from jaxsvm.result import Certificate
 
 
@@ -28,7 +29,7 @@ def active_set(problem: Any, values: Any, before: Active | None = None) -> Activ
         share, off = negligible(problem, values.dual_coef)
         off = off + share
         inside = present & jnp.where(before.free, ~(slack < -off), slack > off)
-    return lax.stop_gradient(Active(inside | ~inside.any(), jnp.zeros_like(inside)))
+    return lax.stop_gradient(Active(inside | ~some(inside), jnp.zeros_like(inside)))
 
 
 def solution_on(problem: Any, active: Active, sizes: tuple[int, ...], method: str) -> Values:
@@ -63,7 +64,7 @@ def certificate_of(problem: Any, values: Values, dtype: Any) -> Certificate:
     certificate = problem.certified(beta, problem.matvec(beta), dtype).certificate
     # A point that had to be clipped is not the one that is returned: then no certificate at all.
     rounding = 64 * jnp.finfo(dtype).eps
-    feasible = jnp.all(values.alpha >= -rounding * jnp.abs(values.alpha).max())
+    feasible = every(values.alpha >= -rounding * jnp.abs(values.alpha).max())
     gap = jnp.where(feasible, certificate.relative_gap, jnp.inf)
     dual = 1 / (2 * values.R)
     return Certificate(primal=dual * (1 + gap), dual=dual, relative_gap=gap)

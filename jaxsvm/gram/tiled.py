@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxsvm.gram.basis import KernelBasis
 from jaxsvm.kernels import Kernel
+from jaxsvm.numerics.masks import count, places_first
 from jaxsvm.numerics.products import matmul
 from jaxsvm.padding import lengthened, may_be_padded
 from jaxsvm.points import Rows, by_row_tiles, dense_rows, product, taken, transposed_product
@@ -200,17 +201,14 @@ def _support_matvec(gram: Any, v: Float[Array, " n"], tile: int) -> Float[Array,
     """`K @ v` from the rows (K is symmetric) of the support of v, a tile at a time; the number of tiles is traced."""
     n, tile, v = gram.n, min(tile, gram.n), jnp.asarray(v)
     active = v != 0
-    count = active.sum(dtype=jnp.int32)
-    # Positions of the support, first: a running count scatters each index to its place.
-    place = jnp.where(active, jnp.cumsum(active, dtype=jnp.int32) - 1, n)
-    order = jnp.zeros((n + tile,), jnp.int32).at[place].set(jnp.arange(n, dtype=jnp.int32), mode="drop")
+    many, order = count(active), jnp.pad(places_first(active), (0, tile))
     dtype = jnp.result_type(gram.dtype, v.dtype)
 
     def add(carry: tuple[Array, Array]) -> tuple[Array, Array]:
         k, total = carry
         index = lax.dynamic_slice(order, (k * tile,), (tile,))
-        inside = k * tile + jnp.arange(tile, dtype=jnp.int32) < count
+        inside = k * tile + jnp.arange(tile, dtype=jnp.int32) < many
         return k + 1, total + matmul(jnp.where(inside, v[index], 0), gram.rows(index))
 
     start = (jnp.zeros((), jnp.int32), jnp.zeros((n,), dtype))
-    return lax.while_loop(lambda carry: carry[0] * tile < count, add, start)[1]
+    return lax.while_loop(lambda carry: carry[0] * tile < many, add, start)[1]

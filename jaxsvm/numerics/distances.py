@@ -29,6 +29,7 @@ from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm.errors import is_concrete
+from jaxsvm.numerics.masks import some
 from jaxsvm.numerics.products import matmul
 from jaxsvm.numerics.sizes import LARGEST, size_class
 from jaxsvm.padding import lengthened, may_be_padded, on_device
@@ -81,7 +82,7 @@ def squared_distances(
     if near:
         return expanded
     lost = _lost(*lax.stop_gradient((expanded, sizes)))
-    any_lost = (lost if same is None else lost & ~same).any()
+    any_lost = some(lost if same is None else lost & ~same)
     return lax.cond(_of_all_lanes(any_lost), differences, lambda: expanded)
 
 

@@ -4,6 +4,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from jaxsvm.numerics.masks import count, places_first
+
 ROWS = 16
 """Rows a turn of `weighted_rows`: 8 take half as long again, 32 no less."""
 
@@ -27,20 +29,18 @@ def weighted_rows(
         rows: `(m, n)`.
         index: Which rows, `(q,)`; None: all of them, in order.
     """
-    q, n = weights.shape[0], rows.shape[1]
+    n = rows.shape[1]
     used = weights != 0
-    count = used.sum(dtype=jnp.int32)
-    place = jnp.where(used, jnp.cumsum(used, dtype=jnp.int32) - 1, q)
-    order = jnp.zeros((q + ROWS,), jnp.int32).at[place].set(jnp.arange(q, dtype=jnp.int32), mode="drop")
+    many, order = count(used), jnp.pad(places_first(used), (0, ROWS))
 
     def add(carry: tuple[Array, Array]) -> tuple[Array, Array]:
         k, total = carry
         turn = lax.dynamic_slice(order, (k * ROWS,), (ROWS,))
-        some = jnp.where(k * ROWS + jnp.arange(ROWS, dtype=jnp.int32) < count, weights[turn], 0)
+        some = jnp.where(k * ROWS + jnp.arange(ROWS, dtype=jnp.int32) < many, weights[turn], 0)
         places = turn if index is None else index[turn]
         for t in range(ROWS):  # one fused loop over n: as a product of matrices XLA would widen the rows in memory
             total = total + some[t] * lax.dynamic_index_in_dim(rows, places[t], keepdims=False).astype(total.dtype)
         return k + 1, total
 
     start = (jnp.zeros((), jnp.int32), jnp.zeros((n,), weights.dtype))
-    return lax.while_loop(lambda carry: carry[0] * ROWS < count, add, start)[1]
+    return lax.while_loop(lambda carry: carry[0] * ROWS < many, add, start)[1]

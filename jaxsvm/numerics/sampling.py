@@ -5,6 +5,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxsvm.numerics.masks import some
+
 
 def balanced_draw(
     key: jax.Array, y: Float[Array, " n"], eligible: Bool[Array, " n"], size: int
@@ -23,7 +25,7 @@ def balanced_draw(
     """
     n = y.shape[0]
     noise = jnp.where(eligible, _scrambled(key, n), -1)
-    one_class = ~(jnp.any(eligible & (y > 0)) & jnp.any(eligible & (y < 0)))
+    one_class = ~(some(eligible & (y > 0)) & some(eligible & (y < 0)))
     halves = []
     for sign, count in ((1, min(size // 2, n)), (-1, min(size - size // 2, n))):
         # With one class only, the two halves come from the two parities, so that they stay distinct.

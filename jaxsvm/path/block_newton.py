@@ -30,6 +30,7 @@ from jaxtyping import Array, Float, Int
 from jaxsvm.gram.signed import SignedGram
 from jaxsvm.numerics import nystroem
 from jaxsvm.numerics.line_search import hinge_minimum
+from jaxsvm.numerics.masks import some
 
 NOISE = 1e3
 """Slopes below so many units of rounding of P say nothing of a step."""
@@ -120,7 +121,7 @@ def newton_round(
     support = present & (f < 1)
     dropped = jnp.where(support, 0, -c)
     nothing = jnp.zeros_like(c)
-    df = lax.cond(jnp.any(dropped != 0), lambda: SignedGram(gram, y, offset).matvec(dropped), lambda: nothing)
+    df = lax.cond(some(dropped != 0), lambda: SignedGram(gram, y, offset).matvec(dropped), lambda: nothing)
     target, f_target, products = _conjugate_gradients(gram, offset, P, y, ridge, support, c + dropped, f + df, solver)
     dc, df = target - c, f_target - f
     C = jnp.where(present, 1 / jnp.where(present, ridge, 1), 0)
@@ -163,7 +164,7 @@ def _conjugate_gradients(
 
     def unfinished(carry: tuple[Array, ...]) -> Array:
         k, energy = carry[0], carry[-1]
-        return (k < solver.max_products) & jnp.any(energy > enough)
+        return (k < solver.max_products) & some(energy > enough)
 
     def iterate(carry: tuple[Array, ...]) -> tuple[Array, ...]:
         k, x, f, r, p, energy = carry

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
+from jaxsvm.numerics.masks import every
 from jaxsvm.numerics.once import once
 from jaxsvm.numerics.precision import bits_of, double, in_double, of_bits, rounded, widened
 from jaxsvm.problems.definiteness import negative_curvature
@@ -134,7 +135,7 @@ def first_point(problem: Any, solver: Any) -> Point:
         if wide.c is not None:  # all at their bounds is off the equality
             return jnp.zeros_like(problem.upper), bits_of(jnp.zeros_like(wide.upper))
         s = wide.matvec(wide.upper)
-        inside = jnp.all((s <= wide.targets) | ~wide.present)
+        inside = every((s <= wide.targets) | ~wide.present)
         return jnp.where(inside, wide.upper, 0).astype(problem.dtype), bits_of(jnp.where(inside, s, 0))
 
     return point_of.function(problem, solver, *start(problem))

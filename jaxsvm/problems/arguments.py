@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm.errors import InputError, is_concrete, require_finite
+from jaxsvm.numerics.masks import every, some
 from jaxsvm.padding import on_device
 
 
@@ -124,9 +125,9 @@ def checked_weights(sample_weight: Any, n: int, dtype: Any) -> tuple[Array | Non
 
 @jax.jit
 def _usable(weight: Array) -> tuple[Array, Array]:
-    return weight > 0, jnp.all(weight >= 0) & jnp.any(weight > 0) & jnp.all(jnp.isfinite(weight))
+    return weight > 0, every(weight >= 0) & some(weight > 0) & every(jnp.isfinite(weight))
 
 
 def two_classes(y: Float[Array, " n"], present: Bool[Array, " n"]) -> Bool[Array, ""]:
     """Whether all labels are signs and each has a sample that is present: `require_both_classes`, under tracing."""
-    return jnp.all(jnp.abs(y) == 1) & jnp.any(present & (y > 0)) & jnp.any(present & (y < 0))
+    return every(jnp.abs(y) == 1) & some(present & (y > 0)) & some(present & (y < 0))

@@ -25,6 +25,7 @@ from jaxsvm.derivatives.values import Active, Values
 from jaxsvm.errors import InputError, is_concrete, require_finite
 from jaxsvm.gram.dense import part_of, values_between
 from jaxsvm.gram.signed import SignedGram
+from jaxsvm.numerics.masks import every, some
 from jaxsvm.numerics.precision import in_double, like, rounded, rounding, widened
 from jaxsvm.padding import in_size_class, lengthened, padded, shortened
 from jaxsvm.problems.arguments import (
@@ -342,7 +343,7 @@ class BoxProblem:
         gap = gap + ALLOWED * jnp.linalg.norm(weight * error)
         # A point outside the box bounds nothing; one whose bounds were rounded on another way is off by units of them.
         beyond = jnp.maximum(a - self.upper, 0)
-        inside = jnp.all((a >= 0) & (beyond <= 4 * jnp.finfo(dtype).eps * self.upper))
+        inside = every((a >= 0) & (beyond <= 4 * jnp.finfo(dtype).eps * self.upper))
         gap = gap + 2 * (beyond @ jnp.abs(r))
         usable = jnp.isfinite(dual) & ((dual != 0) | (gap == 0)) & inside
         scale = jnp.where(usable & (dual != 0), jnp.abs(dual), 1)
@@ -482,9 +483,9 @@ def box_problem(gram: Any, q: Any, upper: Any, *, y: Any = None, c: Any = None, 
         raise InputError(f"e is {float(e)} without c: an equality constraint has coefficients c.")
     upper = jnp.broadcast_to(jnp.asarray(upper, dtype), (n,))
     coefficients = None if c is None else jnp.broadcast_to(jnp.asarray(c, dtype), (n,))
-    e, feasible = jnp.asarray(e, dtype), jnp.all(upper >= 0)
+    e, feasible = jnp.asarray(e, dtype), every(upper >= 0)
     if coefficients is not None:
-        usable = jnp.all((coefficients != 0) | (upper == 0))  # pairs move along 1 / c
+        usable = every((coefficients != 0) | (upper == 0))  # pairs move along 1 / c
         if is_concrete(usable) and not bool(usable):
             raise InputError("c holds 0: every point in the box (upper > 0) takes part in the equality constraint.")
         feasible = feasible & usable
@@ -525,7 +526,7 @@ def _rescaled(problem: BoxProblem, C: Any) -> tuple[Array, Array, Array]:
 @jax.jit
 def _reweighted(problem: BoxProblem, weight: Array, usable: Array) -> tuple[Array, Array, Array]:
     upper, present = problem.upper * weight, (problem.upper > 0) & (weight > 0)
-    usable = usable & problem.feasible & jnp.any(present) & costs_hold(upper, present)
+    usable = usable & problem.feasible & some(present) & costs_hold(upper, present)
     return upper, present, usable & _reachable(problem.c, problem.e, upper)
 
 

@@ -14,6 +14,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm.gram.signed import SignedGram
+from jaxsvm.numerics.masks import every
 
 DIRECT_SIZE = 2048
 """Up to this n the matrix is factored (0.1 s at 2,048)."""
@@ -52,7 +53,7 @@ def _by_cholesky(problem: Any, present: Array, u: Any, eps: float, largest: Arra
         Q = Q - jnp.outer(Qu, u) - jnp.outer(u, Qu) + (u @ Qu) * jnp.outer(u, u)
     shift = jnp.maximum(ROUNDING * eps * problem.n * largest, jnp.finfo(Q.dtype).tiny)
     factor = jnp.linalg.cholesky(Q + shift * jnp.eye(problem.n, dtype=Q.dtype))
-    return jnp.all(jnp.isfinite(Q)) & ~jnp.all(jnp.isfinite(factor))
+    return every(jnp.isfinite(Q)) & ~every(jnp.isfinite(factor))
 
 
 def _by_lanczos(problem: Any, present: Array, u: Any, eps: float, largest: Array) -> Bool[Array, ""]:
@@ -82,4 +83,4 @@ def _by_lanczos(problem: Any, present: Array, u: Any, eps: float, largest: Array
     T = V @ W.T
     shift = ROUNDING * eps * problem.n * largest
     factor = jnp.linalg.cholesky((T + T.T) / 2 + shift * jnp.eye(PRODUCTS, dtype=T.dtype))
-    return jnp.all(jnp.isfinite(T)) & ~jnp.all(jnp.isfinite(factor))
+    return every(jnp.isfinite(T)) & ~every(jnp.isfinite(factor))

@@ -19,6 +19,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.gram.signed import SignedGram
+from jaxsvm.numerics.masks import every, some
 from jaxsvm.numerics.precision import rounded, rounding
 from jaxsvm.problems.arguments import checked_weights, labelled, require_both_classes, two_classes, vector_dtype
 from jaxsvm.problems.box import BoxProblem
@@ -239,7 +240,7 @@ class SlackProblem:
         highest = jnp.where(self.weight > 0, p / jnp.where(self.weight > 0, self.weight, 1), 0).max()
         above = length + self.volume * highest * (1 + share)
         # w = 0 has the level nu, but no point with a w may lose against that; a p with a negative entry bounds nothing.
-        positive = (below > 0) & jnp.any(a > 0) & jnp.all(p >= 0)
+        positive = (below > 0) & some(a > 0) & every(p >= 0)
         gap = jnp.where(positive, jnp.maximum(above - below, 0) / jnp.where(positive, below, 1), jnp.inf)
         return Certificate(primal=above, dual=below, relative_gap=gap)
 

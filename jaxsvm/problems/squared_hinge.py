@@ -28,6 +28,7 @@ from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.gram.dense import part_of, values_between
 from jaxsvm.gram.signed import SignedGram
 from jaxsvm.numerics.line_search import best_bias
+from jaxsvm.numerics.masks import every
 from jaxsvm.numerics.precision import rounded, rounding
 from jaxsvm.numerics.products import matmul
 from jaxsvm.padding import in_size_class, lengthened, padded, shortened
@@ -284,7 +285,7 @@ class SquaredHingeProblem:
         returned = margins + y * (bias - constant)
         exact = margins + y * (best - constant) + self.ridge * beta
         slack, squared_norm, Q = 1 - returned, square - constant * balance, square + excess
-        usable = (Q > 0) & (total > 0) & jnp.all(beta >= 0)  # a negative coefficient bounds nothing
+        usable = (Q > 0) & (total > 0) & every(beta >= 0)  # a negative coefficient bounds nothing
         scale = jnp.where(usable, Q, 1)
         dual = total**2 / (2 * scale)
 

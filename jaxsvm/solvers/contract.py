@@ -74,6 +74,7 @@ class Solver:
             `init` makes every array of it: none may be an argument as it came.
         takes_start: Whether `init` moves where it begins. Chains leave nothing out for one that does not: what is left
             over would be solved for a start.
+        knows_origin: Whether `init` takes an `Origin` too, and is compiled sooner for one.
         final_check: "none" where the running excess may end a fit that no certificate bears out.
     """
 
@@ -84,6 +85,7 @@ class Solver:
     pads = False
     large_state = False
     takes_start = True
+    knows_origin = False
     final_check = "full"
 
     def stores(self, problem: Any) -> bool:

@@ -21,6 +21,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import InputError
+from jaxsvm.numerics.masks import every, some
 from jaxsvm.numerics.precision import in_double, like, remainder, rounded, whole, widened
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.result import Counters
@@ -195,7 +196,7 @@ def begin(problem: BoxProblem, tol: Any) -> Going:
 def further(problem: BoxProblem, at: Going, tol: Any) -> Going:
     """One system further."""
     x, left = advance(problem, at.x)
-    rounds, moved = at.rounds + 1, jnp.any(x.a != at.x.a)
+    rounds, moved = at.rounds + 1, some(x.a != at.x.a)
     return Going(x, left, rounds, (rounds < POLISH_ROUNDS) & (left > tol) & moved)
 
 
@@ -235,7 +236,7 @@ def advance(problem: BoxProblem, x: Iterate) -> tuple[Iterate, Float[Array, ""]]
     new = _moved(x, d, step)
     new = Iterate(*(jnp.where(present, part, 1) for part in new[:-1]), v=new.v)
     value = jnp.abs(_present(problem, x.a) @ (m / 2 - q))
-    sound = jnp.all(jnp.stack([jnp.all(jnp.isfinite(part)) for part in new]))
+    sound = every(jnp.stack([every(jnp.isfinite(part)) for part in new]))
     sound = sound & (count * mu > jnp.finfo(value.dtype).eps * value)
     x = jax.tree.map(lambda fresh, old: jnp.where(sound, fresh, old), new, x)
     value = jnp.abs(_present(problem, x.a) @ ((m + jnp.where(sound, step, 0) * dm) / 2 - q))

@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.gram.dense import part_of
 from jaxsvm.gram.tiled import TiledGram
+from jaxsvm.numerics.masks import every
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.solvers.newton import kernel
 
@@ -114,7 +115,7 @@ def _newton_round(problem: SquaredHingeProblem, at: NewtonRound) -> NewtonRound:
     """One Newton step; it ends at the minimum, or where there is nothing to go on with."""
     gap = jnp.ones((), problem.dtype)  # a factor does not ask for it
     found = kernel.move(problem, at.point, problem.present, gap, "cholesky", problem.n)
-    finite = jnp.all(jnp.isfinite(found.point.slack))
+    finite = every(jnp.isfinite(found.point.slack))
     rounds = at.rounds + 1
     going = finite & ~found.settled & (found.t > 0) & (rounds < NEWTON_STEPS)
     return NewtonRound(jax.tree.map(lambda new, old: jnp.where(finite, new, old), found.point, at.point), rounds, going)

@@ -37,6 +37,15 @@ class Start(NamedTuple):
         return cls(fit.alpha, fit.margins, fit.R, problem)
 
 
+class Origin(NamedTuple):
+    """Where a box problem's solver may start: a = 0, known to be feasible. No projection and no product to compile."""
+
+    @classmethod
+    def of(cls, problem: Any) -> "Origin | None":
+        """The start of a concrete problem that has it."""
+        return cls() if problem.kind == "box" and float(problem.e) == 0 else None
+
+
 STARTS = ("random", "two-point", "uniform")
 DRAW_STEPS = 200
 """Steps on the drawn points."""
@@ -94,6 +103,8 @@ def weights_of(problem: Any, init: Any) -> tuple[Float[Array, " n"], Float[Array
 
 def starting_point(problem: BoxProblem, init: Any) -> Float[Array, " n"]:
     """A feasible start: 0, or what `init` says; of a `Start` what was at its bound goes to the new one."""
+    if isinstance(init, Origin):
+        return jnp.zeros((problem.n,), problem.dtype)
     if init is None:
         return problem.feasible_point(jnp.zeros((problem.n,), problem.dtype))
     a, _ = weights_of(problem, init)

@@ -21,6 +21,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import InputError, is_concrete
+from jaxsvm.numerics.masks import some
 from jaxsvm.numerics.once import once
 from jaxsvm.numerics.precision import rounded
 from jaxsvm.points import CSR
@@ -158,7 +159,7 @@ def _move_scaled(
     if features is None:
         # Rows are computed where a sample of the batch is violated; a rejected draw costs nothing.
         v = lax.cond(
-            jnp.any(move.violated),
+            some(move.violated),
             lambda: at.v + jnp.matmul(dh, problem.columns(move.batch), precision=lax.Precision.HIGHEST),
             lambda: at.v,
         )
@@ -288,7 +289,7 @@ def step(problem: BoxProblem, solver: Any, state: State) -> State:
         at=at,
         sums=sums.moved(index, move.g, gain, violated, count + 1)._replace(s=s),
         R=state.R + (loss - state.R) / (count + 1).astype(loss.dtype),
-        counters=counters._replace(toward=state.counters.toward + jnp.any(violated)),
+        counters=counters._replace(toward=state.counters.toward + some(violated)),
     )
 
 

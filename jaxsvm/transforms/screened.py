@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm.errors import InputError
+from jaxsvm.numerics.masks import some
 from jaxsvm.numerics.once import once
 from jaxsvm.numerics.precision import like
 from jaxsvm.numerics.sizes import size_classes
@@ -114,7 +115,7 @@ class Screened(Solver):
 
     def step(self, problem: Any, state: "State") -> "State":
         """A step of the solver on what is not known; what has been found since the last one leaves first."""
-        state = once(jnp.any(state.found.inactive & ~state.inactive), lambda state: self._leave(problem, state), state)
+        state = once(some(state.found.inactive & ~state.inactive), lambda state: self._leave(problem, state), state)
         return state._replace(inner=self.solver.step(_without(problem, state.inactive), state.inner))
 
     def refresh(self, problem: Any, state: "State") -> "State":

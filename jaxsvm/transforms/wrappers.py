@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import InputError
 from jaxsvm.numerics import selection
+from jaxsvm.numerics.masks import every, some
 from jaxsvm.problems.squared_hinge import Restricted
 from jaxsvm.result import Counters
 from jaxsvm.solvers import polish
@@ -178,7 +179,7 @@ class Sampled(Solver):
             lambda: jnp.full((self.r,), jnp.inf, weights.dtype),
         )
         active = weights > 0
-        full = jnp.all(active)
+        full = every(active)
         eligible = jnp.ones((self.r,), bool) if problem.mask is None else problem.mask[drawn]
         excess = self._excess(problem, inner, drawn, jnp.where(eligible, s_drawn, jnp.inf), state.indices)
         missed = wanted & (excess <= state.claim) & ~full
@@ -244,7 +245,7 @@ class Sampled(Solver):
         weights, indices = lax.top_k(alpha, size)
         weights = weights / weights.sum()
         held = jnp.zeros_like(alpha).at[indices].set(weights)
-        lost = jnp.any((alpha > 0) & (held == 0))  # more active samples than places: s must follow
+        lost = some((alpha > 0) & (held == 0))  # more active samples than places: s must follow
         s = lax.cond(lost, lambda: problem.matvec(held), lambda: s)
         empty = jnp.zeros((self.r,), alpha.dtype)
         inner = self.solver.at(jnp.append(weights, empty), jnp.append(s[indices], empty), counters)

@@ -20,6 +20,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxsvm.numerics.conjugate_gradients import conjugate_gradients
 from jaxsvm.numerics.line_search import SLOPE_LEFT, best_bias, hinge_minimum
+from jaxsvm.numerics.masks import every, some
 from jaxsvm.points import dense_rows
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.result import Counters
@@ -200,7 +201,7 @@ def newton_move(
 
     known = jax.tree.map(lambda pairs: jnp.where(tiles < primal.tiles, pairs, 0), history)
     direction = _two_loop(here.gradient, known, solve)
-    finite = jnp.all(jnp.isfinite(direction))
+    finite = every(jnp.isfinite(direction))
     there = move(primal, here, jnp.where(finite, direction, 0), 4.0)
     there = there._replace(gap=_gap(there, H @ there.gradient))
     return there, _push(known, here, there), finite
@@ -221,7 +222,7 @@ def cg_move(primal: Primal, here: Iterate) -> tuple[Iterate, Bool[Array, ""]]:
         CG_STEPS,
         lambda at: at.energy > forcing * at.first,
     ).x
-    finite = jnp.all(jnp.isfinite(v))
+    finite = every(jnp.isfinite(v))
     there = move(primal, here, jnp.where(finite, v, 0), 4.0)
     return there._replace(gap=_gap(there, primal.curve(D, there.gradient))), finite
 
@@ -232,7 +233,7 @@ def lbfgs_move(primal: Primal, here: Iterate, history: History) -> tuple[Iterate
     product = step @ change
     curvature = jnp.where(product > 0, change @ change / jnp.where(product > 0, product, 1), 1 + primal.C.sum())
     direction = _two_loop(here.gradient, history, lambda q: q / curvature)
-    finite = jnp.all(jnp.isfinite(direction))
+    finite = every(jnp.isfinite(direction))
     there = move(primal, here, jnp.where(finite, direction, 0), 1e4)
     return there._replace(gap=_gap(there, curvature * there.gradient)), _push(history, here, there), finite
 
@@ -258,7 +259,7 @@ def _push(history: History, here: Iterate, there: Iterate) -> History:
         jnp.concatenate([history.steps[1:], (there.w - here.w)[None]]),
         jnp.concatenate([history.changes[1:], (there.gradient - here.gradient)[None]]),
     )
-    moved = jnp.any(there.w != here.w)
+    moved = some(there.w != here.w)
     return jax.tree.map(lambda pairs: jnp.where(moved, pairs, 0), pushed)
 
 

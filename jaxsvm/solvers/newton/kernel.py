@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.numerics.line_search import SLOPE_LEFT, hinge_minimum
+from jaxsvm.numerics.masks import every
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.result import Counters
 from jaxsvm.solvers.newton.state import State, counted, pair_of_classes
@@ -103,7 +104,7 @@ def move(
     t = hinge_minimum(here.slack, change, C, linear, -(dc @ change), (0.0, 1.0), 1.0, enough)
     there = KernelPoint(here.c + t * dc, here.slack + t * change)
     there = jax.tree.map(lambda new, end: jnp.where(t == 1, end, new), there, KernelPoint(beta, target))
-    settled = (t == 1) & jnp.all(((target > 0) & taking_part) == active)
+    settled = (t == 1) & every(((target > 0) & taking_part) == active)
     return Move(there, t, settled, healthy, finite, active.sum(dtype=jnp.int32))
 
 

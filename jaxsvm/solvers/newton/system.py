@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float
 from jaxsvm.numerics import nystroem
 from jaxsvm.numerics.cholesky import padded_factor
 from jaxsvm.numerics.conjugate_gradients import Apply, Iterate, conjugate_gradients
+from jaxsvm.numerics.masks import every
 from jaxsvm.numerics.once import once
 from jaxsvm.numerics.sizes import SMALLEST, in_smallest, size_classes
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
@@ -70,7 +71,7 @@ def solve_small_support(
     otherwise = (beta, jnp.zeros((), beta.dtype), jnp.asarray(True), jnp.asarray(True))
     here = active.sum(dtype=jnp.int32) <= size
     found, _, healthy, _ = once(here, lambda _: _factor(problem, active, size), otherwise)
-    return jnp.where(healthy & jnp.all(found >= 0), found, beta)
+    return jnp.where(healthy & every(found >= 0), found, beta)
 
 
 def _steps_expected(problem: SquaredHingeProblem, count: Array) -> Array:
@@ -92,9 +93,9 @@ def _factor(problem: SquaredHingeProblem, active: Bool[Array, " n"], size: int) 
     residual = rhs - jnp.matmul(block, found, precision=lax.Precision.HIGHEST)
     found = found + jax.scipy.linalg.cho_solve(factor, residual)
     beta, bias = _border(problem, found, rhs)
-    healthy = jnp.all(jnp.isfinite(found))
+    healthy = every(jnp.isfinite(found))
     whole = jnp.zeros((problem.n,), beta.dtype).at[index].add(jnp.where(valid, beta, 0))
-    return whole, bias, healthy, jnp.all(jnp.isfinite(block))
+    return whole, bias, healthy, every(jnp.isfinite(block))
 
 
 def _border(problem: SquaredHingeProblem, found: Array, rhs: Array) -> tuple[Array, Array]:
@@ -138,7 +139,7 @@ def _conjugate_gradients(
         definite = definite & also
     z, bias = _border(problem, found, rhs)
     beta = root * z
-    return beta, bias, definite, jnp.all(jnp.isfinite(beta))
+    return beta, bias, definite, every(jnp.isfinite(beta))
 
 
 def _preconditioner(problem: SquaredHingeProblem, active: Bool[Array, " n"], root: Float[Array, " n"]) -> Apply:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array
 
 from jaxsvm.numerics.precision import bits_of, double, in_double, of_bits, widened
@@ -16,14 +17,18 @@ STEPS_PER_SAMPLE = 16
 """The cap of a block's own steps: beyond, other samples matter more."""
 
 
-def begun(problem: Any, a: Array) -> dict[str, Any]:
-    """`s = Qa` from scratch, and where vectors are narrower than float64 its bits in twice the precision."""
-    if jnp.finfo(problem.dtype).bits >= 64:
-        return {"s": problem.matvec(a), "exact": None}
+def begun(problem: Any, a: Array | None) -> dict[str, Any]:
+    """`s = Qa` from scratch, and where vectors are narrower than float64 its bits in twice the precision.
 
-    def compute(problem: Any, a: Array) -> dict[str, Array]:
-        s = widened(problem).matvec(a.astype(double(a.dtype)))
-        return {"s": s.astype(a.dtype), "exact": bits_of(s)}
+    An a of None is 0.
+    """
+    if jnp.finfo(problem.dtype).bits >= 64:
+        return {"s": jnp.zeros_like(problem.y) if a is None else problem.matvec(a), "exact": None}
+
+    def compute(problem: Any, a: Array | None) -> dict[str, Array]:
+        wide = double(problem.dtype)
+        s = jnp.zeros((problem.n,), wide) if a is None else widened(problem).matvec(a.astype(wide))
+        return {"s": s.astype(problem.dtype), "exact": bits_of(s)}
 
     return in_double(compute)(problem, a)
 
@@ -68,7 +73,7 @@ def _placed(
         if c is not None:
             off = (c.astype(wide) @ after.astype(wide) - problem.e).astype(a.dtype)
             room = jnp.where(members < n, jnp.minimum(new, U - new), 0)
-            k = jnp.where(room == room.max(), jnp.arange(len(room), dtype=jnp.int32), 0).max()
+            k = lax.top_k(room, 1)[1][0]
             change = off / c[place[k]]
             new = new.at[k].add(jnp.where(room[k] > jnp.abs(change), -change, 0))
             after = a.at[members].set(new, mode="drop")

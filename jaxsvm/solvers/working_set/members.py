@@ -10,8 +10,6 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxsvm.numerics.selection import largest, smallest
-
 GOLDEN = 0.6180339887
 CURVATURE_FLOOR = 32
 """A curvature below -32 eps times its scale is no rounding: the kernel is not positive semidefinite."""
@@ -29,7 +27,7 @@ def ends(problem: Any, a: Array, s: Array) -> tuple[Array, Array]:
     """The largest pull upward and the smallest downward: of an equality the violating pair's, else no less than 0."""
     pull, up, low = sides(problem, a, s)
     nothing = jnp.inf if problem.free_bias else 0
-    return largest(jnp.where(up, pull, -nothing)), smallest(jnp.where(low, pull, nothing))
+    return jnp.where(up, pull, -nothing).max(), jnp.where(low, pull, nothing).min()
 
 
 def candidates(problem: Any, a: Array, s: Array, members: Int[Array, " q"], count: int) -> Int[Array, " f"]:
@@ -71,9 +69,7 @@ def seated(
     free, moves = (here > 0) & (here < U), (up & (pull > middle)) | (low & (pull < middle))
     worth = entered + jnp.where(free, 1 << 29, 0) + jnp.where(moves, 1 << 28, 0)
     _, order = lax.top_k(-jnp.where(members < n, worth, -1), len(fresh))
-    is_new = fresh < n
-    rank = jnp.where(is_new, jnp.cumsum(is_new, dtype=jnp.int32) - 1, len(fresh))
-    newcomers = jnp.full_like(fresh, n).at[rank].set(fresh, mode="drop")
+    newcomers = jnp.sort(fresh)  # empty places, which are n, behind them
     seats = jnp.where(newcomers < n, order, q).astype(jnp.int32)
     return members.at[seats].set(newcomers, mode="drop"), entered.at[seats].set(step, mode="drop")
 
@@ -88,5 +84,5 @@ def block_of(problem: Any, rows: Array, slots: Array, place: Array) -> Float[Arr
 
 def is_negative(Q: Float[Array, "q q"], move: Float[Array, " q"]) -> Bool[Array, ""]:
     """Whether a matrix has a negative curvature along a move, by more than rounding."""
-    scale = jnp.abs(jnp.diagonal(Q)).max() * jnp.abs(move).sum() ** 2
+    scale = jnp.abs(Q).max() * jnp.abs(move).sum() ** 2
     return move @ (Q @ move) < -CURVATURE_FLOOR * jnp.finfo(Q.dtype).eps * scale

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from jaxsvm.numerics.masks import count, places_first
+
 TILES = (128, 32)
 """Kernel rows at a time: a tile stays in cache between product and exponential. Few take the small one; where only the
 set's own rows are kept there are seldom few, and one tile compiles sooner."""
@@ -75,20 +77,21 @@ def fetched(
     index = jnp.arange(m, dtype=jnp.int32)
     place = jnp.full((n,), m, jnp.int32).at[cache.owner].set(index, mode="drop")[sample]
     missing = (members < n) & (place == m)
-    count = missing.sum(dtype=jnp.int32)
+    many = count(missing)
     used = cache.used.at[jnp.where(members < n, place, m)].set(step, mode="drop")
     _, oldest = lax.top_k(-used, min(most, m))
-    rank = jnp.where(missing, jnp.cumsum(missing, dtype=jnp.int32) - 1, len(oldest))
-    new = jnp.full((len(oldest),), n, jnp.int32).at[rank].set(members, mode="drop")
-    there = jnp.where(new < n, oldest, m).astype(jnp.int32)
+    first = places_first(missing)[: len(oldest)]
+    is_new = jnp.arange(len(first), dtype=jnp.int32) < many
+    new = jnp.where(is_new, members[first], n)
+    there = jnp.where(is_new, oldest, m).astype(jnp.int32)
     return (
         RowCache(
-            _computed(gram, cache.rows, there, new, count, TILES if m > len(members) else TILES[:1]),
+            _computed(gram, cache.rows, there, new, many, TILES if m > len(members) else TILES[:1]),
             cache.owner.at[there].set(new, mode="drop"),
             used.at[there].set(step, mode="drop"),
         ),
-        jnp.where(missing, oldest[jnp.minimum(rank, len(oldest) - 1)], jnp.minimum(place, m - 1)).astype(jnp.int32),
-        count,
+        jnp.minimum(place, m - 1).at[jnp.where(is_new, first, len(members))].set(there, mode="drop"),
+        many,
     )
 
 

@@ -25,7 +25,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 from jaxsvm.errors import InputError
 from jaxsvm.result import Counters
 from jaxsvm.solvers.contract import Solver
-from jaxsvm.solvers.start import starting_point, weights_of
+from jaxsvm.solvers.start import Origin, starting_point, weights_of
 from jaxsvm.solvers.working_set import bounded, row_cache, unbounded
 from jaxsvm.solvers.working_set.members import candidates, ends, seated
 from jaxsvm.solvers.working_set.row_cache import RowCache
@@ -64,6 +64,7 @@ class WorkingSet(Solver):
     patience = 10
     pads = True
     large_state = True
+    knows_origin = True
 
     def stores(self, problem: Any) -> bool:
         """Rows are computed for those that violate, where `store` does not say otherwise."""
@@ -88,14 +89,13 @@ class WorkingSet(Solver):
             return self._enlarged(problem, init)
         if problem.bounded:
             a = starting_point(problem, init)
-            parts = {"a": a, **bounded.begun(problem, a)}
-        else:
-            if problem.free_bias:
-                raise InputError("the problem has a free bias, which sets without a lid cannot keep: use `Newton`.")
-            weights = unbounded.one_of_each(problem) if init is None else weights_of(problem, init)[0]
-            beta = unbounded.scaled(problem, jnp.where(problem.present, jnp.maximum(weights, 0), 0))
-            parts = unbounded.begun(problem, beta)
-        return self.begun(problem, parts)
+            return self.begun(problem, {"a": a, **bounded.begun(problem, None if isinstance(init, Origin) else a)})
+        if problem.free_bias:
+            raise InputError("the problem has a free bias, which sets without a lid cannot keep: use `Newton`.")
+        if init is None:
+            return self.begun(problem, unbounded.one_of_each(problem))
+        weights = jnp.where(problem.present, jnp.maximum(weights_of(problem, init)[0], 0), 0)
+        return self.begun(problem, unbounded.begun(problem, unbounded.scaled(problem, weights)))
 
     def begun(self, problem: Any, parts: dict[str, Any]) -> "State":
         """The state at a point that is known, with an empty set: its `a`, `s` and `exact`."""

@@ -38,11 +38,27 @@ def begun(problem: Any, beta: Array) -> dict[str, Any]:
     return in_double(compute)(problem, beta)
 
 
-def one_of_each(problem: Any) -> Array:
-    """Weight on the first sample of each class: to have the products of a start costs the rows of its support."""
-    index, n = jnp.arange(problem.n, dtype=jnp.int32), problem.n
-    firsts = [jnp.where(problem.present & (problem.y == sign), index, n).min() for sign in SIGNS]
-    return jnp.zeros((n,), problem.dtype).at[jnp.stack(firsts)].set(1, mode="drop")
+def one_of_each(problem: Any) -> dict[str, Any]:
+    """The start: equal weights on a sample of each class, in the scale in which the dual objective is largest.
+
+    Its products cost two kernel rows, and compile in a fraction of the time that any other start's take.
+    """
+
+    def compute(problem: Any, rows: Array, pair: Array, there: Array) -> dict[str, Array]:
+        wide = widened(problem)
+        signs = jnp.where(there, jnp.asarray(SIGNS, wide.dtype), 0)
+        products = signs[:, None] * wide.y * (rows.astype(wide.dtype) + wide.offset)
+        curvature = (there * products[:, pair]).sum() + (there * wide.ridge[pair]).sum()
+        total = there.sum(dtype=wide.dtype)
+        scale = jnp.where(curvature > 0, total / jnp.where(curvature > 0, curvature, 1), 1)
+        weight = rounded(scale, problem.dtype)
+        beta = jnp.zeros_like(wide.y).at[pair].set(jnp.where(there, weight, 0))
+        return _sums(wide, beta.astype(problem.dtype), weight * products)
+
+    pairs = [lax.top_k((problem.present & (problem.y == sign)).astype(jnp.float32), 1) for sign in SIGNS]
+    there = jnp.concatenate([value for value, _ in pairs]) > 0
+    pair = jnp.concatenate([place for _, place in pairs]).astype(jnp.int32)
+    return in_double(compute)(problem, problem.gram.rows(pair), pair, there)
 
 
 def scaled(problem: Any, alpha: Array) -> Array:
