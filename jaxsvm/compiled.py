@@ -24,9 +24,11 @@ from jaxsvm.round import (
     steps_taken,
     whole_chunks,
 )
+from jaxsvm.solvers.start import Origin
 
 QUICKLY = 8192
-"""Samples up to which the steps of working sets are compiled quickly: of more, what sums their rows counts."""
+"""Samples up to which the steps of working sets are compiled quickly, since of more what sums their rows counts; and
+starts without optimisations."""
 
 
 def _run(problem: Any, solver: Any, progress: Progress, chunks: Any, at_cap: bool = False) -> tuple[Progress, Array]:
@@ -63,11 +65,17 @@ def _assess_in_place(
 
 
 compiled_begin = Program(begin)
+_fresh_begin = Program(begin, brief=True)
 _burst = Program(_run, static_argnames="at_cap")
 _burst_in_place = Program(_run_in_place, static_argnames="at_cap", donate_argnames="state")
 _long_burst_in_place = jax.jit(_run_in_place, static_argnames="at_cap", donate_argnames="state")
 _certify = Program(_assess, static_argnames=("provisional", "may_correct"))
 _certify_in_place = Program(_assess_in_place, static_argnames=("provisional", "may_correct"), donate_argnames="state")
+
+
+def begin_program(start: Any, n: int) -> Program:
+    """The program of a start: a fresh one is a few rows at the most, of which few samples make little."""
+    return _fresh_begin if (start is None or isinstance(start, Origin)) and n <= QUICKLY else compiled_begin
 
 
 def burst_call(problem: Any, solver: Any, progress: Progress, *more: Any) -> tuple[Any, ...]:

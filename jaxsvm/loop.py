@@ -19,7 +19,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array
 
-from jaxsvm.compiled import burst_call, certify_call, compiled_begin, polish_in_pieces
+from jaxsvm.compiled import begin_program, burst_call, certify_call, polish_in_pieces
 from jaxsvm.derivatives.rule import differentiable
 from jaxsvm.errors import ConvergenceWarning, InputError, is_concrete
 from jaxsvm.interruption import Interruption, watching
@@ -206,7 +206,7 @@ def _following(problem: Any, solver: Any, progress: Progress) -> Any:
 
 def _first_calls(problem: Any, solver: Any, key: Array, start: Any, provisional: bool) -> Iterator[tuple[Any, ...]]:
     """The programs that every fit needs, by the shapes of their arguments."""
-    progress = compiled_begin.shapes(problem, solver, key, start)
+    progress = begin_program(start, problem.n).shapes(problem, solver, key, start)
     yield burst_call(problem, solver, progress, 1, solver.check_every > int(solver.max_steps))
     yield certify_call(problem, solver, progress, provisional, False)
 
@@ -254,7 +254,7 @@ def _driven(
     start = Origin.of(problem) if start is None and solver.knows_origin else start
     given = (problem, solver, key, start, provisional)
     wait = compiled_ahead(lambda: _first_calls(*given), *given)
-    progress = _credited(problem, solver, compiled_begin(problem, solver, key, start), init)
+    progress = _credited(problem, solver, begin_program(start, problem.n)(problem, solver, key, start), init)
     wait()
     running = int(progress.status) == Status.RUNNING and not stop.seen
 

@@ -24,6 +24,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxsvm.errors import is_concrete
+
 MOST_MAPS = 15_000
 """Memory maps above those that are left by clearing (they are the user's, and single operations') that are too many."""
 LAST_MAPS = 50_000
@@ -35,6 +37,8 @@ LOOK = 20
 
 QUICK = {"xla_cpu_use_fusion_emitters": False}
 """XLA's newer emitters make a module of each fused loop, and compile each by itself."""
+BRIEF = {**QUICK, "xla_backend_optimization_level": 0}
+"""And without LLVM's optimisations a third of the time is left."""
 
 _MAPS = Path("/proc/self/maps")
 
@@ -149,24 +153,29 @@ class Program:
     """A jitted part of a host driver, which XLA compiles for a CPU by its older way of making kernels.
 
     That takes half of the time, and the kernels are as fast but for long fused sums in float64 (twice as slow). JAX
-    takes options of the compiler at the top level alone: where something is traced, `function` is called instead.
+    takes options of the compiler at the top level alone: where something is traced, `function` is called instead (by
+    the caller, but for brief ones).
 
     Args:
         function: What is jitted, for `jax.eval_shape` and other programs.
+        brief: Whether it runs once, a few operations a sample: then it is compiled without optimisations.
         **options: Of `jax.jit`.
     """
 
-    def __init__(self, function: Callable[..., Any], **options: Any) -> None:
+    def __init__(self, function: Callable[..., Any], *, brief: bool = False, **options: Any) -> None:
         functools.update_wrapper(self, function)
         self.function = function
+        self.brief = brief
         self._plain: Any = jax.jit(function, **options)
-        self._quick: Any = jax.jit(function, compiler_options=QUICK, **options)
+        self._quick: Any = jax.jit(function, compiler_options=BRIEF if brief else QUICK, **options)
 
     def _jitted(self) -> Any:
         return self._quick if _book.quick and jax.default_backend() == "cpu" else self._plain
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """The function's value."""
+        if self.brief and not is_concrete(arguments):
+            return self.function(*arguments, **named)
         if self._jitted() is self._plain:
             return self._plain(*arguments, **named)
         try:

@@ -12,6 +12,7 @@ which is how it is computed: without cancellation, for any b.
 """
 
 import dataclasses
+from functools import partial
 from typing import Any, ClassVar
 
 import jax
@@ -25,8 +26,9 @@ from jaxsvm.derivatives.values import Active, Values
 from jaxsvm.errors import InputError, is_concrete, require_finite
 from jaxsvm.gram.dense import part_of, values_between
 from jaxsvm.gram.signed import SignedGram
-from jaxsvm.numerics.masks import every, some
+from jaxsvm.numerics.masks import count, every, some
 from jaxsvm.numerics.precision import in_double, like, rounded, rounding, widened
+from jaxsvm.numerics.sums import sums
 from jaxsvm.padding import in_size_class, lengthened, padded, shortened
 from jaxsvm.problems.arguments import (
     checked_signs,
@@ -38,6 +40,7 @@ from jaxsvm.problems.arguments import (
     vector_dtype,
 )
 from jaxsvm.problems.corrections import beside
+from jaxsvm.programs import Program
 from jaxsvm.result import Answer, Certificate
 from jaxsvm.validation import costs_hold, require_costs
 
@@ -224,7 +227,8 @@ class BoxProblem:
             return jnp.where(above, middle, low), jnp.where(above, high, middle)
 
         low, high = lax.fori_loop(0, PROJECTION_STEPS, halve, (-reach, reach))
-        met = jnp.abs(c @ a - self.e) <= self._rounding(a)
+        reached, size = sums(c * a, jnp.abs(c * a))
+        met = jnp.abs(reached - self.e) <= self._rounding(size)
         return jnp.where(met, a, self.on_equality(at((low + high) / 2)))
 
     def on_equality(self, a: Float[Array, " n"]) -> Float[Array, " n"]:
@@ -234,17 +238,15 @@ class BoxProblem:
         """
         if self.c is None:
             return a
-        too_much = self.c @ a - self.e
+        met, size = sums(self.c * a, jnp.abs(self.c * a))
+        too_much = met - self.e
         target = jnp.where(self.c * too_much > 0, 0, self.upper)
         room = jnp.abs(self.c * (target - a))
         inside = (a > 0) & (a < self.upper)
-
-        def sum_of(members: Array) -> Array:
-            return jnp.where(members, room, 0).sum()
-
-        moved = jnp.where(sum_of(inside) > jnp.abs(too_much), inside, self.present)
-        total = sum_of(moved)
-        off = jnp.abs(too_much) > self._rounding(a)
+        of_inside, of_all = sums(jnp.where(inside, room, 0), jnp.where(self.present, room, 0))
+        enough = of_inside > jnp.abs(too_much)
+        moved, total = jnp.where(enough, inside, self.present), jnp.where(enough, of_inside, of_all)
+        off = jnp.abs(too_much) > self._rounding(size)
         share = jnp.where(off, jnp.clip(jnp.abs(too_much) / jnp.where(total > 0, total, 1), 0, 1), 0)
         return jnp.where(moved, a + share * (target - a), a)
 
@@ -257,11 +259,12 @@ class BoxProblem:
         order = jnp.argsort(jnp.where(weight > 0, breaks, jnp.inf))
         sorted_breaks, steps = breaks[order], weight[order]
         # The slope right of each break; at -infinity every sample with c > 0 has slack.
-        slope = self.e - jnp.where(self.c > 0, weight, 0).sum() + jnp.cumsum(steps)
-        rounding = 8 * jnp.finfo(s.dtype).eps * steps.sum()
-        below, present = (slope < -rounding), steps > 0
-        first = jnp.minimum(below.sum(), jnp.maximum(present.sum() - 1, 0))
-        flat = (jnp.abs(slope[first]) <= rounding) & (first + 1 < present.sum())
+        upward, total = sums(jnp.where(self.c > 0, weight, 0), weight)
+        slope = self.e - upward + jnp.cumsum(steps)
+        rounding = 8 * jnp.finfo(s.dtype).eps * total
+        below, present = count(slope < -rounding), count(steps > 0)
+        first = jnp.minimum(below, jnp.maximum(present - 1, 0))
+        flat = (jnp.abs(slope[first]) <= rounding) & (first + 1 < present)
         last = jnp.where(flat, jnp.minimum(first + 1, s.shape[0] - 1), first)
         return (sorted_breaks[first] + sorted_breaks[last]) / 2
 
@@ -291,12 +294,12 @@ class BoxProblem:
         w_s, a, a_s = (s[0], point[1], s[1]) if point.ndim == 2 else (s, point, s)
         b = self.best_bias(w_s) if bias is None else bias
         r = self.q - w_s - (0 if self.c is None else b * self.c)
-        dual = a @ (self.q - a_s / 2) + self.constant
+        rest = (self.upper - a) * jnp.maximum(0, r) + a * jnp.maximum(0, -r)
+        dual, gap = sums(a * (self.q - a_s / 2), rest)
+        dual = dual + self.constant
         if point.ndim == 2:
             primal = point[0] @ w_s / 2 + b * self.e + self.upper @ jnp.maximum(0, r) + self.constant
             gap = primal - dual
-        else:
-            gap = (self.upper - a) @ jnp.maximum(0, r) + a @ jnp.maximum(0, -r)
         scale = jnp.where(dual == 0, 1, jnp.abs(dual))
         relative_gap = jnp.where((dual == 0) & (gap > 0), jnp.inf, jnp.maximum(gap, 0) / scale)
         return Certificate(primal=dual + gap, dual=dual, relative_gap=relative_gap)
@@ -313,38 +316,41 @@ class BoxProblem:
             dtype: Of the numbers that are returned.
         """
         w, a, w_s, a_s = (*point, *s) if point.ndim == 2 else (point, point, s, s)
-        constant = self.offset * (self.y @ w)
+        size = jnp.sqrt(jnp.maximum(self.diagonal, 0))
+        c = jnp.zeros_like(a) if self.c is None else self.c
+        balance, met, spread, dual = sums(self.y * w, c * a, jnp.abs(w) * size, a * (self.q - a_s / 2))
+        constant, dual = self.offset * balance, dual + self.constant
         best = constant if self.c is None else self.best_bias(w_s)
         bias = rounded(best, dtype)
         off = bias - best  # 0 but for rounding; the best one of an equality is the one that counts
         shift = self.y * off if self.c is None else bias * self.c
         r = self.q - w_s - shift
-        missed = jnp.zeros_like(bias) if self.c is None else jnp.abs(bias * (self.c @ a - self.e))
-        size = jnp.sqrt(jnp.maximum(self.diagonal, 0))
+        missed = jnp.zeros_like(bias) if self.c is None else jnp.abs(bias * (met - self.e))
         eps = rounding(self.n, s.dtype)
-        error = eps * (size * (jnp.abs(w) @ size) + jnp.abs(self.q) + jnp.abs(shift))
-        dual = a @ (self.q - a_s / 2) + self.constant
+        error = eps * (size * spread + jnp.abs(self.q) + jnp.abs(shift))
         if point.ndim == 2:
             of_bias = bias * self.e if self.c is not None else self.offset * (off * constant + off**2 / 2)
-            primal = w @ w_s / 2 + of_bias + self.upper @ jnp.maximum(0, r) + self.constant
-            sizes = (
-                jnp.abs(w) @ jnp.abs(w_s)
-                + self.upper @ jnp.maximum(0, r)
-                + jnp.abs(a) @ (jnp.abs(self.q) + jnp.abs(a_s))
+            norm, loss, reach, *sizes = sums(
+                w * w_s,
+                self.upper * jnp.maximum(0, r),
+                a * size,
+                jnp.abs(w * w_s),
+                jnp.abs(a) * (jnp.abs(self.q) + jnp.abs(a_s)),
             )
-            gap = primal - dual + missed + 8 * eps * sizes
+            primal = norm / 2 + of_bias + loss + self.constant
+            gap = primal - dual + missed + 8 * eps * (loss + sum(sizes))
             weight = jnp.where(r > -error, self.upper, 0) + jnp.abs(w) + a
-            error = jnp.maximum(error, eps * size * (a @ size))
+            error, rest = jnp.maximum(error, eps * size * reach), jnp.zeros_like(a)
         else:
-            gap = (self.upper - a) @ jnp.maximum(0, r) + a @ jnp.maximum(0, -r) + 2 * missed + off**2 / 2
+            gap, rest = 2 * missed + off**2 / 2, (self.upper - a) * jnp.maximum(0, r) + a * jnp.maximum(0, -r)
             # Far from the kink errors change nothing.
             weight = jnp.where(r > -error, self.upper - a, 0) + jnp.where(r < error, a, 0)
-        # Errors of different samples are independent and add up by squares.
-        gap = gap + ALLOWED * jnp.linalg.norm(weight * error)
-        # A point outside the box bounds nothing; one whose bounds were rounded on another way is off by units of them.
+        # Errors of different samples are independent and add up by squares. A point outside the box bounds nothing; one
+        # whose bounds were rounded on another way is off by units of them.
         beyond = jnp.maximum(a - self.upper, 0)
         inside = every((a >= 0) & (beyond <= 4 * jnp.finfo(dtype).eps * self.upper))
-        gap = gap + 2 * (beyond @ jnp.abs(r))
+        squares, outside, terms = sums((weight * error) ** 2, beyond * jnp.abs(r), rest)
+        gap = gap + terms + ALLOWED * jnp.sqrt(squares) + 2 * outside
         usable = jnp.isfinite(dual) & ((dual != 0) | (gap == 0)) & inside
         scale = jnp.where(usable & (dual != 0), jnp.abs(dual), 1)
         relative_gap = jnp.where(usable, jnp.maximum(gap, 0) / scale + 8 * jnp.finfo(s.dtype).eps, jnp.inf)
@@ -365,10 +371,9 @@ class BoxProblem:
         """Never known from the objective: the box bounds it for any kernel."""
         return jnp.zeros_like(objective, bool)
 
-    def _rounding(self, a: Float[Array, " n"]) -> Float[Array, ""]:
-        """What `c'a - e` may amount to by rounding alone."""
-        c = jnp.zeros_like(a) if self.c is None else self.c
-        return 4 * jnp.finfo(a.dtype).eps * (jnp.abs(c) @ jnp.abs(a) + jnp.abs(self.e))
+    def _rounding(self, size: Float[Array, ""]) -> Float[Array, ""]:
+        """What `c'a - e` may amount to by rounding alone, of `|c|'|a|`."""
+        return 4 * jnp.finfo(size.dtype).eps * (size + jnp.abs(self.e))
 
     bounded = True
 
@@ -439,7 +444,7 @@ def hinge_problem(
     )
 
 
-@jax.jit
+@partial(Program, brief=True)
 def _assembled(
     gram: Any, y: Array, C: Array, weight: Array | None, offset: Any, usable: Any
 ) -> tuple[Array, Array, Array, Array]:
@@ -515,7 +520,7 @@ def _diagonal(gram: Any, upper: Array, offset: Any) -> Array:
     return gram.diag().astype(upper.dtype) + offset
 
 
-@jax.jit
+@partial(Program, brief=True)
 def _rescaled(problem: BoxProblem, C: Any) -> tuple[Array, Array, Array]:
     C = jnp.asarray(C, problem.dtype)
     upper = problem.upper * (C / problem.C)
@@ -523,7 +528,7 @@ def _rescaled(problem: BoxProblem, C: Any) -> tuple[Array, Array, Array]:
     return C, upper, usable & _reachable(problem.c, problem.e, upper)
 
 
-@jax.jit
+@partial(Program, brief=True)
 def _reweighted(problem: BoxProblem, weight: Array, usable: Array) -> tuple[Array, Array, Array]:
     upper, present = problem.upper * weight, (problem.upper > 0) & (weight > 0)
     usable = usable & problem.feasible & some(present) & costs_hold(upper, present)

@@ -15,6 +15,7 @@ The minimum enclosing ball of any points (`jaxsvm.ball`) is another problem of t
 """
 
 import dataclasses
+from functools import partial
 from typing import Any, ClassVar
 
 import jax
@@ -31,6 +32,7 @@ from jaxsvm.numerics.line_search import best_bias
 from jaxsvm.numerics.masks import every
 from jaxsvm.numerics.precision import rounded, rounding
 from jaxsvm.numerics.products import matmul
+from jaxsvm.numerics.sums import sums
 from jaxsvm.padding import in_size_class, lengthened, padded, shortened
 from jaxsvm.problems.arguments import (
     checked_weights,
@@ -41,6 +43,7 @@ from jaxsvm.problems.arguments import (
     two_classes,
     vector_dtype,
 )
+from jaxsvm.programs import Program
 from jaxsvm.result import Answer, Certificate, Fit
 from jaxsvm.validation import costs_hold, require_costs
 
@@ -243,15 +246,14 @@ class SquaredHingeProblem:
         where `u_i + v_i > 0`, else `-v_i^2`. Errors of `s` cancel in it to first order. Solvers look at it on the way;
         what is decided rests on `certified` (docs/mathematics.md, The certificate).
         """
-        total = alpha.sum()
-        alpha, s = alpha / total, s / total
-        R = alpha @ s
+        total, square = sums(alpha, alpha * s)
+        alpha, s, R = alpha / total, s / total, square / total**2
         u, v = R - s, self.ridge * alpha
         slack = u + v
-        t = jnp.where(slack > 0, u * (slack + v), -v * v)
+        (loss,) = sums(self.costs * jnp.where(slack > 0, u * (slack + v), -v * v))
         positive = R > 0
         scale = jnp.where(positive, R, 1)
-        relative_gap = (self.costs @ t) / scale
+        relative_gap = loss / scale
         dual = 1 / (2 * scale)
         return Certificate(
             primal=jnp.where(positive, dual * (1 + relative_gap), jnp.inf),
@@ -292,13 +294,11 @@ class SquaredHingeProblem:
         # Errors of the products: to second order, since primal and dual move together to first. What they may amount
         # to in Q itself counts where beta' K beta cancels: then the dual's Q is anything.
         error = rounding(self.n, s.dtype) * size * spread
-        loss, allowed, moved = jnp.stack(
-            [
-                C * jnp.maximum(slack, 0) ** 2,
-                jnp.where(slack > -error, C * error * (2 * jnp.abs(1 - exact) + error), 0),
-                beta * jnp.abs(exact - Q / jnp.where(usable, total, 1)),
-            ]
-        ).sum(axis=1)
+        loss, allowed, moved = sums(
+            C * jnp.maximum(slack, 0) ** 2,
+            jnp.where(slack > -error, C * error * (2 * jnp.abs(1 - exact) + error), 0),
+            beta * jnp.abs(exact - Q / jnp.where(usable, total, 1)),
+        )
         primal, allowance = (squared_norm + self.offset * bias**2 + loss) / 2, allowed / 2
         if self.free_bias:  # beta may be off y . beta = 0 by rounding
             allowance = allowance + 2 * jnp.abs(best * balance)
@@ -458,7 +458,7 @@ def svm_problem(
     )
 
 
-@jax.jit
+@partial(Program, brief=True)
 def _assembled(
     gram: Any, y: Array, C: Array, weight: Array | None, offset: Any, usable: Any
 ) -> tuple[Array, Array, Array]:
@@ -481,7 +481,7 @@ def _diagonal(gram: Any, ridge: Array, offset: Any) -> Array:
     return gram.diag().astype(ridge.dtype) + offset + ridge
 
 
-@jax.jit
+@partial(Program, brief=True)
 def _rescaled(problem: SquaredHingeProblem, C: Any) -> tuple[Array, Array, Array, Array]:
     """C, ridge, diagonal and feasibility at another C; the diagonal from the kernel's, which a large ridge swallows."""
     C = jnp.asarray(C, problem.dtype)
@@ -490,7 +490,7 @@ def _rescaled(problem: SquaredHingeProblem, C: Any) -> tuple[Array, Array, Array
     return C, ridge, problem.signed.diag() + ridge, usable
 
 
-@jax.jit
+@partial(Program, brief=True)
 def _reweighted(problem: SquaredHingeProblem, weight: Array, usable: Array) -> tuple[Array, Array, Array, Array]:
     present = (problem.ridge > 0) & (weight > 0)
     ridge = jnp.where(present, problem.ridge / jnp.where(present, weight, 1), 0)

@@ -25,7 +25,7 @@ from jaxsvm.problems.box import BoxProblem
 from jaxsvm.result import Counters
 from jaxsvm.solvers import interior_point
 from jaxsvm.solvers.contract import Solver
-from jaxsvm.solvers.start import starting_point
+from jaxsvm.solvers.start import box_start
 
 TAU = 1e-12
 """LIBSVM's floor of a curvature."""
@@ -53,6 +53,7 @@ class SMO(Solver):
     check_every: int = dataclasses.field(default=250, metadata={"static": True})
     refresh_every: int | None = dataclasses.field(default=None, metadata={"static": True})
 
+    knows_origin = True
     patience = 20  # the gap of a pair's steps goes up and down: in float32 three looks without progress are no floor
 
     def __post_init__(self) -> None:
@@ -64,8 +65,7 @@ class SMO(Solver):
         del key
         if problem.free_bias and self.variables == 1:
             raise InputError("variables is 1: a free bias is an equality constraint, which needs pairs; leave it at 2.")
-        a = starting_point(problem, init)
-        s = problem.matvec(a)
+        a, s = box_start(problem, init)
         return State(a, s, problem.objective(a, s), jnp.asarray(False), Counters.zero())
 
     def step(self, problem: BoxProblem, state: "State") -> "State":

@@ -113,6 +113,12 @@ def starting_point(problem: BoxProblem, init: Any) -> Float[Array, " n"]:
     return problem.feasible_point(a)
 
 
+def box_start(problem: BoxProblem, init: Any) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+    """That start and its `s = Qa`, from scratch but at the origin."""
+    a = starting_point(problem, init)
+    return a, jnp.zeros_like(a) if isinstance(init, Origin) else problem.matvec(a)
+
+
 def _onto_simplex(problem: Any, alpha: Float[Array, " n"]) -> Float[Array, " n"]:
     """Clip and normalise; the centre of the simplex where nothing positive is left."""
     alpha = jnp.maximum(alpha, 0)
