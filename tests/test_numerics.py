@@ -8,7 +8,9 @@ import pytest
 from jaxsvm.numerics import nystroem
 from jaxsvm.numerics.cholesky import padded_factor
 from jaxsvm.numerics.conjugate_gradients import conjugate_gradients
+from jaxsvm.numerics.masks import count, every, places_first, some
 from jaxsvm.numerics.sizes import SMALLEST, in_smallest, size_classes
+from jaxsvm.numerics.sums import sums
 
 
 def positive(n=40, rank=60, seed=0):
@@ -88,3 +90,18 @@ def test_size_classes(limit, sizes):
 
     assert [taken(size) for size in sizes] == list(sizes)
     assert taken(0) == sizes[0] and taken(limit + 1) == -1 and taken(1, jnp.asarray(False)) == -1
+
+
+@pytest.mark.parametrize("n", [1, 63, 64, 65, 2048, 2049, 4095, 4096])
+def test_masks_and_sums_are_those_of_numpy(n: int) -> None:
+    """Each size has its own way: products of matrices, a library's sums, sorting, running sums."""
+    rng = np.random.default_rng(n)
+    a, b = rng.normal(size=(2, n))
+    np.testing.assert_allclose(sums(jnp.asarray(a), jnp.asarray(b)), [a.sum(), b.sum()], rtol=1e-11, atol=1e-11)
+    np.testing.assert_allclose(sums(jnp.asarray(a)), [a.sum()], rtol=1e-11, atol=1e-11)
+    np.testing.assert_allclose(jax.grad(lambda v: sums(v * v, v)[0])(jnp.asarray(a)), 2 * a)
+    for share in (0.0, 1 / n, 0.5, 1.0):
+        mask = rng.random(n) < share
+        found = [np.asarray(value) for value in (some(mask), every(mask), count(mask), places_first(jnp.asarray(mask)))]
+        assert [found[0], found[1], found[2]] == [mask.any(), mask.all(), mask.sum()]
+        np.testing.assert_array_equal(found[3][: mask.sum()], np.flatnonzero(mask))

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxsvm.numerics.products import weighted_rows
 from jaxsvm.numerics.selection import entry
+from jaxsvm.numerics.sums import sums
 
 
 @jax.tree_util.register_dataclass
@@ -52,7 +53,7 @@ class SignedGram:
     def support_matvec(self, v: Float[Array, " n"]) -> Float[Array, " n"]:
         """`B v` at the price of the rows where v is not 0: for solvers, not for derivatives."""
         signed = self.y * v
-        return self.y * (self.gram.support_matvec(signed) + self.offset * signed.sum())
+        return self.y * (self.gram.support_matvec(signed) + self.offset * sums(signed)[0])
 
     def few_rows_matvec(self, v: Float[Array, " n"]) -> Float[Array, " n"]:
         """`B v` for a v that is 0 nearly everywhere, from the rows where it is not, stored ones too; in v's dtype."""

@@ -4,6 +4,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
+from jaxsvm.numerics.products import matmul
+
 LIBRARY = 4096
 """Entries from which XLA calls a library for a sum, and has nothing to compile."""
 LANES = 64
@@ -16,10 +18,11 @@ def sums(*terms: Float[Array, " n"]) -> tuple[Float[Array, ""], ...]:
     Args:
         terms: Vectors of one length.
     """
-    n = terms[0].shape[0]
+    n, dtype = terms[0].shape[0], jnp.result_type(*terms)
     if n >= LIBRARY:
         return tuple(term.sum() for term in terms)
-    dtype = jnp.result_type(*terms)
+    if len(terms) == 1:  # of one vector a product of matrices is a call of a library
+        return (matmul(terms[0][None], jnp.ones((n, 2), dtype))[0, 0],)
     rows = -(-n // LANES)
     zeros = (jnp.zeros((), dtype),) * len(terms)
     parts = tuple(jnp.pad(term.astype(dtype), (0, rows * LANES - n)).reshape(rows, LANES) for term in terms)

@@ -349,7 +349,8 @@ class SquaredHingeProblem:
 
     def objective(self, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Float[Array, ""]:
         """`R = alpha . s` of alpha on the simplex, which solvers make smaller; from a dual point in any scale."""
-        return (alpha @ s) / alpha.sum() ** 2
+        square, total = sums(alpha * s, alpha)
+        return square / total**2
 
     def indefinite(self, R: Float[Array, ""]) -> Bool[Array, ""]:
         """Whether `R = alpha' Kt alpha` is negative by more than rounding: Kt is not positive semidefinite."""

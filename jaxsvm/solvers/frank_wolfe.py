@@ -22,6 +22,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxsvm.errors import InputError
 from jaxsvm.numerics import selection
+from jaxsvm.numerics.sums import sums
 from jaxsvm.result import Counters
 from jaxsvm.solvers import polish
 from jaxsvm.solvers.contract import SIMPLEX, Solver
@@ -134,9 +135,10 @@ def simplex_point(problem: Any, alpha: Float[Array, " n"], R: Float[Array, ""]) 
     """
     given = problem.returned(jnp.maximum(alpha, 0), R)
     wide = given.astype(problem.dtype)
-    total = wide.sum()
-    s = problem.matvec(wide / total)
-    return {"alpha": wide / total, "s": s, "R": (wide / total) @ s, "scale": total}
+    (total,) = sums(wide)
+    alpha = wide / total
+    s = problem.matvec(alpha)
+    return {"alpha": alpha, "s": s, "R": sums(alpha * s)[0], "scale": total}
 
 
 class State(NamedTuple):
