@@ -4,12 +4,12 @@ from typing import Annotated
 
 import typer
 
+import jaxsvm
 from jaxsvm.cli.commands import _command as command  # pyright: ignore[reportPrivateUsage]
 from jaxsvm.cli.options import IndexBase, Json, Label, Positive, Seed, label_of, zero_based
 from jaxsvm.cli.progress import progress_bar
 from jaxsvm.cli.report import show
 from jaxsvm.cli.system import check_writable
-from jaxsvm.coresets import from_files, save_coreset
 from jaxsvm.errors import InputError
 
 ENDS = (".npz", ".parquet", ".pq", ".svm", ".svmlight", ".libsvm", ".txt")
@@ -54,13 +54,13 @@ def coreset(
         def look(done: int, total: int | None) -> None:
             bar.update(task, total=total, completed=done, note=f"{done} rows")
 
-        small = from_files(
+        small = jaxsvm.coresets.from_files(
             files, C, size, seed, passes=passes, damaged=damaged, checkpoint=checkpoint, m=size, features=features,
             standardise=scale == "standardise", label=label_of(label), positive=positive,
             zero_based=zero_based(index_base), progress=look,
         )  # fmt: skip
     if out is not None:
-        save_coreset(out, small)
+        jaxsvm.coresets.save_coreset(out, small)
     kept = ("n", "U", "C", "classes", "opt", "share", "damaged", "damaged_lines")
     info = {name: small.info[name] for name in kept}
     show(as_json, {"command": "coreset", "data": files, "points": len(small), **info, "out": out})

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import jax
 import typer
 
-from jaxsvm import relational
+import jaxsvm
 from jaxsvm.cli.commands import _command
 from jaxsvm.cli.options import Json, MaxSeconds, Tol
 from jaxsvm.cli.progress import progress_bar
@@ -72,7 +72,7 @@ def fit_join(
             name, column = _column("--feature", text)
             features.setdefault(name, []).append(column)
     with jax.enable_x64(True), Interrupts() as interrupts:
-        join = relational.from_duckdb(
+        join = jaxsvm.relational.from_duckdb(
             database, names, (fact, label), keys=keys, features=features, missing=missing, positive=positive
         )
         lam = 1e-3 if lam is None and C is None else lam
@@ -82,7 +82,7 @@ def fit_join(
             def look(step: int, dual: float, primal: float) -> None:
                 bar.update(task, completed=step, note=f"F* in [{dual:.4g}, {primal:.4g}]")
 
-            fitted = relational.fit(
+            fitted = jaxsvm.relational.fit(
                 join, lam, eps, engine, C=C, loss=loss, scale=scale, tol=tol, max_steps=max_steps,
                 max_seconds=max_seconds, callback=None if bar.disable else look,
             )  # fmt: skip
