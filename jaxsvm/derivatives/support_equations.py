@@ -14,7 +14,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm.errors import is_concrete
-from jaxsvm.numerics import nystroem
+from jaxsvm.numerics import masks, nystroem
 from jaxsvm.numerics.cholesky import padded_factor
 from jaxsvm.numerics.conjugate_gradients import Apply, conjugate_gradients
 from jaxsvm.numerics.sizes import in_smallest, size_classes
@@ -91,7 +91,7 @@ def _solved(product: Apply, precondition: Apply, b: Float[Array, " n"], steps: i
 
 def _factor(problem: Any, support: Bool[Array, " n"], sizes: tuple[int, ...], u: Float[Array, " n"]) -> Apply:
     """Solves with a Cholesky factor of `(Kt + u u')_SS`, in the smallest of the sizes that holds S."""
-    largest, count = sizes[-1], support.sum(dtype=jnp.int32)
+    largest, count = sizes[-1], masks.count(support)
     index = jnp.nonzero(support, size=largest, fill_value=0)[0]
     valid = jnp.arange(largest) < count
 

@@ -8,10 +8,12 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxsvm.numerics import masks
+
 
 def evenly_among(members: Bool[Array, " n"], most: int) -> Int[Array, " landmarks"]:
     """Indices of members that stand evenly among them, `most` or n; some come twice where there are fewer members."""
-    n, count = members.shape[0], members.sum(dtype=jnp.int32)
+    n, count = members.shape[0], masks.count(members)
     landmarks = min(most, n)
     ranks = (jnp.arange(landmarks, dtype=jnp.int32) * count) // landmarks + 1
     return jnp.clip(jnp.searchsorted(jnp.cumsum(members, dtype=jnp.int32), ranks), 0, n - 1)

@@ -6,6 +6,7 @@ Where C is large and many samples are left, the solver of sets takes the place o
 import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import jax
@@ -251,19 +252,19 @@ def _margins(signed: SignedGram, x: Array) -> tuple[Array, Array]:
     return x, signed.matvec(x)
 
 
-@Program
+@partial(Program, brief=True)
 def _on_working_set(x: Array, f: Array, samples: Array) -> tuple[Array, Array, Array]:
     """The part of a point on a working set, as weights on the simplex, its margins and its scale."""
     x, f = x[samples], f[samples]
     return x / x.sum(), f, 1 / x.sum()
 
 
-@Program
+@partial(Program, brief=True)
 def _in_primal_scale(alpha: Array, R: Array) -> Array:
     return alpha / R
 
 
-@Program
+@partial(Program, brief=True)
 def _scattered(f: Array, samples: Array, alpha: Array, margins: Array, R: Array) -> tuple[Array, Array]:
     """A fit on a working set as a point of the whole problem."""
     x = jnp.zeros_like(f).at[samples].set(alpha / R)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxsvm.numerics import masks
 from jaxsvm.numerics.line_search import SLOPE_LEFT, hinge_minimum
 from jaxsvm.numerics.masks import every
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
@@ -105,7 +106,7 @@ def move(
     there = KernelPoint(here.c + t * dc, here.slack + t * change)
     there = jax.tree.map(lambda new, end: jnp.where(t == 1, end, new), there, KernelPoint(beta, target))
     settled = (t == 1) & every(((target > 0) & taking_part) == active)
-    return Move(there, t, settled, healthy, finite, active.sum(dtype=jnp.int32))
+    return Move(there, t, settled, healthy, finite, masks.count(active))
 
 
 def step(problem: SquaredHingeProblem, state: State, method: str, factor_limit: int) -> State:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from jaxsvm.numerics import nystroem
+from jaxsvm.numerics import masks, nystroem
 from jaxsvm.numerics.cholesky import padded_factor
 from jaxsvm.numerics.conjugate_gradients import Apply, Iterate, conjugate_gradients
 from jaxsvm.numerics.masks import every
@@ -48,7 +48,7 @@ def solve_support(
         `beta (n,)`, zero off S; the free bias (0 without); whether the matrix was positive definite; whether its
         entries were finite.
     """
-    n, count = problem.n, active.sum(dtype=jnp.int32)
+    n, count = problem.n, masks.count(active)
     yes = jnp.asarray(True)
     found = (jnp.zeros((n,), problem.dtype), jnp.zeros((), problem.dtype), yes, yes)
     if method == "cg":
@@ -69,7 +69,7 @@ def solve_small_support(
     """The Newton point of an active set of at most 256 samples, where it is feasible; else `beta`."""
     size = min(SMALLEST, problem.n)
     otherwise = (beta, jnp.zeros((), beta.dtype), jnp.asarray(True), jnp.asarray(True))
-    here = active.sum(dtype=jnp.int32) <= size
+    here = masks.count(active) <= size
     found, _, healthy, _ = once(here, lambda _: _factor(problem, active, size), otherwise)
     return jnp.where(healthy & every(found >= 0), found, beta)
 
@@ -83,7 +83,7 @@ def _steps_expected(problem: SquaredHingeProblem, count: Array) -> Array:
 def _factor(problem: SquaredHingeProblem, active: Bool[Array, " n"], size: int) -> tuple[Array, Array, Array, Array]:
     """By Cholesky, with one step of refinement; `size` (static) places."""
     index = jnp.nonzero(active, size=size, fill_value=0)[0]
-    valid = jnp.arange(size) < active.sum(dtype=jnp.int32)
+    valid = jnp.arange(size) < masks.count(active)
     block = jnp.where(valid[:, None] & valid, problem.block(index, index), 0)
     factor = (padded_factor(block, valid), True)
     rhs = valid.astype(block.dtype)[:, None]
