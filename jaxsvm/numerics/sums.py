@@ -4,10 +4,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
+from jaxsvm.numerics.masks import LIBRARY
 from jaxsvm.numerics.products import matmul
 
-LIBRARY = 4096
-"""Entries from which XLA calls a library for a sum, and has nothing to compile."""
 LANES = 64
 """Parts in which shorter ones are summed: as fast as vectors go, and as exact as `precision.rounding` says."""
 
