@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxsvm.errors import InputError, is_concrete
-from jaxsvm.numerics.masks import some
 from jaxsvm.numerics.once import once
 from jaxsvm.result import Counters, Fit, StatusCode
 
@@ -80,7 +79,7 @@ def reference_of(wide: Any, fit: Fit, C_ref: Any, narrow: Any) -> Reference:
     constant = fit.dual_coef.astype(dtype)
     stray = jnp.abs(fit.bias.astype(dtype) - wide.offset * constant.sum())
     other = stray > (4 * wide.n**0.5 + 8) * narrow_eps * wide.offset * jnp.abs(constant).sum()
-    p = once(some(coef != a) | other, lambda _: wide.signed.support_matvec(a).astype(dtype), p)
+    p = once(jnp.any(coef != a) | other, lambda _: wide.signed.support_matvec(a).astype(dtype), p)
     unit = (4 * wide.n**0.5 + 8) * wide_eps
     size = jnp.sqrt(jnp.maximum(wide.signed.diag().astype(dtype), 0)) * (1 + 2 * max(narrow_eps, wide_eps))
     error = unit * size * (size @ a) + jnp.where(other, 0, stray)
@@ -128,7 +127,7 @@ def _scale(wide: Any, a: Array, p: Array, W: Array, C_ref: Any) -> Array:
     if not wide.bounded:
         return best
     at_bound = (a > 0) & (a * largest >= wide.upper * (1 - AT_BOUND))
-    known = some(at_bound & (wide.targets - p > WITH_LOSS * jnp.abs(wide.targets)))
+    known = jnp.any(at_bound & (wide.targets - p > WITH_LOSS * jnp.abs(wide.targets)))
     return jnp.where(known, largest, best)
 
 
