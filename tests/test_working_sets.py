@@ -120,6 +120,25 @@ def test_what_is_carried_is_what_is_computed_from_scratch():
     assert abs(y @ a) <= 1e-6 * a.sum()
 
 
+@pytest.mark.parametrize("store", [False, True])
+@pytest.mark.parametrize("loss", ["hinge", "squared"])
+def test_the_matrix_of_a_set_is_that_of_its_members_whoever_was_replaced(loss, store):
+    x, y = points(300)
+    operator = jaxsvm.gram(RBF(gamma=0.5), x, store=store)
+    problem = hinge_problem(operator, y, 10.0, bias="free") if loss == "hinge" else svm_problem(operator, y, 10.0)
+    K = np.asarray(jaxsvm.gram(RBF(gamma=0.5), x, store=True).K)
+    state = jax.jit(SMALL.init)(problem)
+    step, replaced = jax.jit(SMALL.step), 0
+    for _ in range(30):
+        before, state = np.asarray(state.members), step(problem, state)
+        members = np.asarray(state.members)
+        there = members < problem.n
+        replaced += int(((before != members) & (before < problem.n)).sum())
+        found, meant = np.asarray(state.K)[np.ix_(there, there)], K[np.ix_(members[there], members[there])]
+        np.testing.assert_allclose(found, meant, rtol=1e-5)
+    assert replaced > 30
+
+
 def test_rows_are_computed_for_those_that_violate_alone():
     evaluations = []
     for shift in (3.0, 0.0):  # nearly separable: few are support
@@ -317,6 +336,10 @@ def test_a_larger_set_goes_on_with_the_rows_and_sums_of_a_smaller_one():
         np.testing.assert_allclose(np.asarray(grown.cache.rows)[kept], K[owner[kept]], rtol=1e-5)
         assert set(members[members < problem.n]) <= set(owner[kept])
         assert len(set(owner[kept])) == kept.sum()
+        seated = members < problem.n
+        np.testing.assert_allclose(
+            np.asarray(grown.K)[np.ix_(seated, seated)], K[np.ix_(members[seated], members[seated])], rtol=1e-5
+        )
     np.testing.assert_allclose(problem.matvec(grown.a), grown.s, rtol=1e-4, atol=1e-4)
     assert float(problem.certificate(grown.a, grown.s).relative_gap) < 0.05
 

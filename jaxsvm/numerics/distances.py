@@ -214,7 +214,7 @@ def place(kernel: Any, x: Any) -> tuple[Any, Float[Array, " d"], Any, Any]:
         return x, jnp.asarray(np.zeros((x.shape[1],), x.dtype)), far <= NEAR, far
     if shared and x.shape[0] <= LARGEST:
         return *_moved_on_host(kernel, x), far
-    return _moved(kernel, x)
+    return *_moved(kernel, x), far
 
 
 def _moved_on_host(kernel: Any, x: Any) -> tuple[Any, Any, Any]:
@@ -237,13 +237,12 @@ def _moved_on_host(kernel: Any, x: Any) -> tuple[Any, Any, Any]:
 
 
 @jax.jit
-def _moved(kernel: Any, x: Any) -> tuple[Any, Array, Array, Array]:
+def _moved(kernel: Any, x: Any) -> tuple[Any, Array, Array]:
     mean = lax.stop_gradient(middle(x))  # no distance depends on it
-    far = _furthest(kernel, x)
     near = _furthest(kernel, less(x, mean)) <= NEAR
     shift = jnp.where(near | _exact_columns(lax.stop_gradient(x), mean), mean, 0)
     moved = less(x, shift)
-    return moved, shift, near | (_furthest(kernel, moved) <= NEAR), far
+    return moved, shift, near | (_furthest(kernel, moved) <= NEAR)
 
 
 def less(x: Any, shift: Float[Array, " d"]) -> Any:

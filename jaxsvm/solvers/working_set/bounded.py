@@ -9,7 +9,7 @@ from jaxtyping import Array
 from jaxsvm.numerics.precision import bits_of, double, in_double, of_bits, widened
 from jaxsvm.numerics.products import weighted_rows
 from jaxsvm.solvers.working_set.block import double_steps, pair_steps
-from jaxsvm.solvers.working_set.members import block_of, ends, is_negative
+from jaxsvm.solvers.working_set.members import ends, is_negative
 
 SHARE = 0.1
 """Of the violation that a block is given it leaves this much: less costs steps whose effect other samples undo."""
@@ -33,13 +33,16 @@ def begun(problem: Any, a: Array | None) -> dict[str, Any]:
     return in_double(compute)(problem, a)
 
 
-def moved(problem: Any, state: Any, rows: Array, slots: Array, members: Array) -> tuple[dict[str, Any], Array, Array]:
+def moved(
+    problem: Any, state: Any, K: Array, rows: Array, slots: Array, members: Array
+) -> tuple[dict[str, Any], Array, Array]:
     """What changes of the state when the set's problem is solved, the steps that took, and any negative curvature.
 
-    The members' kernel rows are `rows[slots]`.
+    The members' kernel rows are `rows[slots]`, those values that are between them K.
     """
     place, valid = jnp.minimum(members, problem.n - 1), members < problem.n
-    Q = block_of(problem, rows, slots, place)
+    y = problem.y[place]
+    Q = y[:, None] * y * (K.astype(problem.dtype) + problem.offset)
     old, U = jnp.where(valid, state.a[place], 0), jnp.where(valid, problem.upper[place], 0)
     gradient = (problem.targets - state.s)[place]
     c = jnp.ones_like(old) if problem.equality is None else problem.equality[place]

@@ -27,7 +27,7 @@ from jaxsvm.result import Counters
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.start import Origin, starting_point, weights_of
 from jaxsvm.solvers.working_set import bounded, row_cache, unbounded
-from jaxsvm.solvers.working_set.members import candidates, ends, seated
+from jaxsvm.solvers.working_set.members import among, candidates, ends, seated
 from jaxsvm.solvers.working_set.row_cache import RowCache
 
 
@@ -104,6 +104,7 @@ class WorkingSet(Solver):
             **{**parts, "R": problem.objective(parts["a"], parts["s"])},
             members=jnp.full((q,), problem.n, jnp.int32),
             entered=jnp.full((q,), -1, jnp.int32),
+            K=jnp.zeros((q, q), problem.gram.dtype),
             cache=row_cache.empty(problem.gram, problem.n, self._capacity(problem)),
             indefinite=jnp.asarray(False),
             counters=Counters.zero(),
@@ -119,6 +120,7 @@ class WorkingSet(Solver):
         return state._replace(
             members=jnp.pad(state.members, (0, more), constant_values=n),
             entered=jnp.pad(jnp.minimum(state.entered, 0), (0, more), constant_values=-1),
+            K=jnp.pad(state.K, (0, more)),
             cache=row_cache.enlarged(state.cache, self._capacity(problem)),
             counters=Counters.zero(),
         )
@@ -127,16 +129,18 @@ class WorkingSet(Solver):
         """Pick a set, get its rows, solve its problem, and move all of `s`."""
         a, s, counters = state.a, state.s, state.counters
         fresh = candidates(problem, a, s, state.members, min(self.fresh, len(state.members)))
-        members, entered = seated(problem, a, s, state.members, state.entered, counters.steps, fresh)
+        members, entered, seats = seated(problem, a, s, state.members, state.entered, counters.steps, fresh)
         cache, slots, count = row_cache.fetched(problem.gram, state.cache, members, counters.steps, len(fresh))
         count = (fresh < problem.n).sum(dtype=jnp.int32) if problem.gram.stored else count  # asked for all the same
         kind, rows = bounded if problem.bounded else unbounded, row_cache.stored_rows(problem.gram, cache)
-        changes, inner, curved = kind.moved(problem, state, rows, slots, members)
+        K = among(state.K, rows, slots, members, seats)
+        changes, inner, curved = kind.moved(problem, state, K, rows, slots, members)
         counters = counters._replace(steps=counters.steps + 1, toward=counters.toward + inner)
         return state._replace(
             **changes,
             members=members,
             entered=entered,
+            K=K,
             cache=cache,
             indefinite=state.indefinite | curved,
             counters=counters.evaluated(count * problem.n),
@@ -170,6 +174,7 @@ class State(NamedTuple):
         R: The objective, `()`, carried along.
         members: The set, `(q,)`; n in an empty seat.
         entered: Step at which each entered, `(q,)`; -1 in an empty seat.
+        K: Kernel values between them, `(q, q)`; in the rows and columns of empty seats they mean nothing.
         cache: Kernel rows, theirs included.
         indefinite: Whether a negative curvature showed, `()`.
         counters: Steps (sets), the blocks' own steps as `toward`, and kernel evaluations.
@@ -181,6 +186,7 @@ class State(NamedTuple):
     R: Float[Array, ""]
     members: Int[Array, " q"]
     entered: Int[Array, " q"]
+    K: Float[Array, "q q"]
     cache: RowCache
     indefinite: Bool[Array, ""]
     counters: Counters

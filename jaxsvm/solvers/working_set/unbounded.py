@@ -68,12 +68,13 @@ def scaled(problem: Any, alpha: Array) -> Array:
     return alpha * jnp.where(curvature > 0, alpha.sum() / jnp.where(curvature > 0, curvature, 1), 1)
 
 
-def moved(problem: Any, state: Any, rows: Array, slots: Array, members: Array) -> tuple[dict[str, Any], Array, Array]:
+def moved(
+    problem: Any, state: Any, K: Array, rows: Array, slots: Array, members: Array
+) -> tuple[dict[str, Any], Array, Array]:
     """What changes of the state when set and scales are solved for, the steps that took, any negative curvature.
 
-    The members' kernel rows are `rows[slots]`.
+    The members' kernel rows are `rows[slots]`, those values that are between them K.
     """
-    K = rows[slots[:, None], jnp.minimum(members, problem.n - 1)]
     H, gradient, low, high, units = in_double(_block)(problem, state.a, state.exact, K, members)
     violation = jnp.where((low < 0) | (gradient > 0), jnp.abs(gradient), 0).max()
     limit = STEPS_PER_SAMPLE * len(low)
