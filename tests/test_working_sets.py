@@ -120,11 +120,10 @@ def test_what_is_carried_is_what_is_computed_from_scratch():
     assert abs(y @ a) <= 1e-6 * a.sum()
 
 
-@pytest.mark.parametrize("store", [False, True])
 @pytest.mark.parametrize("loss", ["hinge", "squared"])
-def test_the_matrix_of_a_set_is_that_of_its_members_whoever_was_replaced(loss, store):
+def test_the_matrix_of_a_set_is_that_of_its_members_whoever_was_replaced(loss):
     x, y = points(300)
-    operator = jaxsvm.gram(RBF(gamma=0.5), x, store=store)
+    operator = jaxsvm.gram(RBF(gamma=0.5), x)
     problem = hinge_problem(operator, y, 10.0, bias="free") if loss == "hinge" else svm_problem(operator, y, 10.0)
     K = np.asarray(jaxsvm.gram(RBF(gamma=0.5), x, store=True).K)
     state = jax.jit(SMALL.init)(problem)

@@ -104,7 +104,7 @@ class WorkingSet(Solver):
             **{**parts, "R": problem.objective(parts["a"], parts["s"])},
             members=jnp.full((q,), problem.n, jnp.int32),
             entered=jnp.full((q,), -1, jnp.int32),
-            K=jnp.zeros((q, q), problem.gram.dtype),
+            K=jnp.zeros((0, 0) if problem.gram.stored else (q, q), problem.gram.dtype),
             cache=row_cache.empty(problem.gram, problem.n, self._capacity(problem)),
             indefinite=jnp.asarray(False),
             counters=Counters.zero(),
@@ -120,7 +120,7 @@ class WorkingSet(Solver):
         return state._replace(
             members=jnp.pad(state.members, (0, more), constant_values=n),
             entered=jnp.pad(jnp.minimum(state.entered, 0), (0, more), constant_values=-1),
-            K=jnp.pad(state.K, (0, more)),
+            K=state.K if problem.gram.stored else jnp.pad(state.K, (0, more)),
             cache=row_cache.enlarged(state.cache, self._capacity(problem)),
             counters=Counters.zero(),
         )
@@ -133,8 +133,9 @@ class WorkingSet(Solver):
         cache, slots, count = row_cache.fetched(problem.gram, state.cache, members, counters.steps, len(fresh))
         count = (fresh < problem.n).sum(dtype=jnp.int32) if problem.gram.stored else count  # asked for all the same
         kind, rows = bounded if problem.bounded else unbounded, row_cache.stored_rows(problem.gram, cache)
-        K = among(state.K, rows, slots, members, seats)
-        changes, inner, curved = kind.moved(problem, state, K, rows, slots, members)
+        K = state.K if problem.gram.stored else among(state.K, rows, slots, members, seats)
+        between = rows[slots[:, None], slots] if problem.gram.stored else K
+        changes, inner, curved = kind.moved(problem, state, between, rows, slots, members)
         counters = counters._replace(steps=counters.steps + 1, toward=counters.toward + inner)
         return state._replace(
             **changes,
@@ -174,7 +175,8 @@ class State(NamedTuple):
         R: The objective, `()`, carried along.
         members: The set, `(q,)`; n in an empty seat.
         entered: Step at which each entered, `(q,)`; -1 in an empty seat.
-        K: Kernel values between them, `(q, q)`; in the rows and columns of empty seats they mean nothing.
+        K: Kernel values between them, `(q, q)`, in the rows and columns of empty seats of no meaning; `(0, 0)` where
+            the Gram operator stores all.
         cache: Kernel rows, theirs included.
         indefinite: Whether a negative curvature showed, `()`.
         counters: Steps (sets), the blocks' own steps as `toward`, and kernel evaluations.
