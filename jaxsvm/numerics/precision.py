@@ -96,8 +96,19 @@ def _batch(leaves: Any, axes: Any, *, jaxpr: ClosedJaxpr) -> tuple[list[Array], 
     return out, [0] * len(out)
 
 
+def _to_lojax(*leaves: Any, jaxpr: ClosedJaxpr) -> list[Array]:
+    """Bind the operation again with a jaxpr of operations that JAX lowers: from 0.12 on some it traces are not."""
+    from jax.interpreters.partial_eval import lower_jaxpr2
+
+    with jax.enable_x64(True):
+        lowered = lower_jaxpr2(jaxpr)
+    return _in_double.bind(*leaves, jaxpr=lowered)
+
+
 def _push(primals: Any, tangents: Any, *, jaxpr: ClosedJaxpr) -> tuple[list[Array], list[Any]]:
     """The tangent is an operation apart, linear in the tangents that there are."""
+    # A primal may be a Python float still: with x64 on it would be of another dtype than its tangent.
+    primals = [p if hasattr(p, "dtype") else jnp.asarray(p, a.dtype) for p, a in zip(primals, jaxpr.in_avals, strict=True)]
     moves = [not isinstance(tangent, ad.Zero) for tangent in tangents]
     smooth = [jnp.issubdtype(aval.dtype, jnp.floating) for aval in jaxpr.out_avals]
     n = len(moves)
@@ -142,6 +153,7 @@ def _merged(chosen: list[bool], some: Any, others: Any) -> list[Any]:
 
 
 _in_double.def_impl(_evaluate)
+_in_double.to_lojax = _to_lojax  # pyright: ignore[reportAttributeAccessIssue]
 _in_double.def_abstract_eval(lambda *_, jaxpr: jaxpr.out_avals)
 mlir.register_lowering(_in_double, _lower)
 batching.primitive_batchers[_in_double] = _batch
