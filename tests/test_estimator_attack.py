@@ -105,7 +105,7 @@ def test_precomputed_values_are_those_of_the_kernel_by_name():
         (X, Y, np.where(Y, 1.0, 0.0), {}, "belong to the same class"),
         (X, Y, np.full(N, np.nan), {}, "sample_weight contains NaN"),
         (X, Y, None, {"class_weight": {0: 1, 7: 2}}, "not in class_weight"),
-        (X, Y, None, {"C": np.inf}, "The 'C' parameter"),
+        (X, Y, None, {"C": np.inf, "loss": "squared_hinge"}, "only the hinge has a hard margin"),
         (X, Y, None, {"kernel": "poly", "coef0": -1.0}, "coef0 >= 0"),
     ],
 )

@@ -8,16 +8,23 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.base import BaseEstimator, ClassifierMixin, _fit_context
 from sklearn.linear_model._base import LinearClassifierMixin
-from sklearn.utils import check_random_state, compute_class_weight
+from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from jaxsvm.coresets import coreset
 from jaxsvm.estimators.base import Versioned, report
 from jaxsvm.estimators.box import solve_further
 from jaxsvm.estimators.kernel_values import kernel_values, padded_rows
 from jaxsvm.estimators.linear import LinearSVC
+from jaxsvm.estimators.validation import (
+    FiniteDecisions,
+    checked,
+    class_factors,
+    require_classes,
+    require_finite_decisions,
+)
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.kernels import Kernel, Linear
 from jaxsvm.numerics.sizes import LARGEST, size_class
@@ -114,7 +121,7 @@ class NystroemSVC(ClassifierMixin, Versioned, BaseEstimator):
         Returns:
             The estimator.
         """
-        X, y = validate_data(self, X, y, dtype=np.float64, order="C")
+        X, y = checked(self, X, y, accept_sparse=False)
         check_classification_targets(y)
         kernel = kernel_values(self.kernel, self.gamma, self.coef0, self.degree, X).kernel
         key = jax.random.key(check_random_state(self.random_state).randint(2**31 - 1))
@@ -146,8 +153,9 @@ class NystroemSVC(ClassifierMixin, Versioned, BaseEstimator):
     def decision_function(self, X: Any) -> np.ndarray:
         """Decision values, `(m,)` for two classes, else `(m, k)`."""
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=np.float64, order="C", reset=False)
-        return self._linear.decision_function(self._features(X))
+        X = checked(self, X, accept_sparse=False, reset=False)
+        values = self._features(X) @ self._linear.coef_.T + self._linear.intercept_
+        return require_finite_decisions(values[:, 0] if values.shape[1] == 1 else values)
 
     def predict(self, X: Any) -> np.ndarray:
         """Labels, `(m,)`."""
@@ -160,7 +168,7 @@ def _features(basis: Any, x: Any) -> Any:
     return basis(x)
 
 
-class CoresetSVC(LinearClassifierMixin, Versioned, BaseEstimator):
+class CoresetSVC(FiniteDecisions, LinearClassifierMixin, Versioned, BaseEstimator):
     """A linear hinge SVM with a free bias, trained on a coreset: a few weighted samples with a guarantee.
 
     `min |w|^2 / 2 + C sum_i max(0, 1 - y_i f(x_i))`, each class against the rest, each on a coreset of its own
@@ -225,17 +233,16 @@ class CoresetSVC(LinearClassifierMixin, Versioned, BaseEstimator):
         Returns:
             The estimator.
         """
-        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, order="C", accept_large_sparse=False)
+        X, y = checked(self, X, y)
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
         k = len(self.classes_)
         if k < 2:
             raise ValueError(f"The number of classes has to be greater than one; got {k} class: two are needed.")
         weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        weight = weight * compute_class_weight(self.class_weight, classes=self.classes_, y=y)[codes]
+        weight = weight * class_factors(self.class_weight, self.classes_, y)[codes]
+        require_classes(codes, weight, self.classes_, every=True)
         present = weight > 0
-        if len(np.unique(codes[present])) < 2:
-            raise ValueError("Invalid input - all samples with positive weights belong to the same class.")
         points = (X.toarray() if sp.issparse(X) else X)[present]
         codes, weight = codes[present], weight[present]
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))

@@ -1,7 +1,7 @@
 """What all kernel estimators share: parameters of the kernel, validation, values between new points and the support."""
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
@@ -10,16 +10,20 @@ import scipy.sparse as sp
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from jaxsvm import __version__
 from jaxsvm.errors import InputError
 from jaxsvm.estimators.kernel_values import BLOCK, ROUNDED, KernelValues, kernel_values
+from jaxsvm.estimators.validation import checked
 from jaxsvm.kernels import Kernel
 from jaxsvm.result import Certificate, Status
 
 SEEN = 1e-3
 """Rounding of decision values, whose unit is the margin, from which kernel values of float32 points are in float64."""
+DTYPES = [np.float64, np.float32]
+PLACED = 2.0**-24
+"""What rounding of a place to float32 adds to an RBF value, for each width that it lies from the origin."""
 KERNELS = {"linear", "poly", "rbf", "sigmoid", "laplacian", "precomputed"}
 
 
@@ -85,15 +89,10 @@ class KernelEstimator(Versioned, BaseEstimator):
             raise TypeError("Sparse precomputed kernels are not supported.")
         if self._takes_anything:
             return X, y
-        options: dict[str, Any] = {
-            "dtype": [np.float64, np.float32],
-            "order": "C",
-            "accept_sparse": "csr",
-            "accept_large_sparse": False,
-        }
         if y is None:
-            return validate_data(self, X, **options), None
-        X, y = validate_data(self, X, y, **options, y_numeric=False, multi_output=False)
+            X = checked(self, X, dtype=DTYPES)
+        else:
+            X, y = checked(self, X, y, dtype=DTYPES, y_numeric=False, multi_output=False)
         if self.kernel == "precomputed" and X.shape[0] != X.shape[1]:
             raise ValueError(
                 f"Precomputed matrix must be a square matrix. Input is a {X.shape[0]}x{X.shape[1]} matrix."
@@ -103,7 +102,7 @@ class KernelEstimator(Versioned, BaseEstimator):
     def _learn_kernel(self, X: Any) -> tuple[KernelValues, Any]:
         """The kernel for these training points, and the points; kernel values in their place for a function of sets."""
         values = kernel_values(self.kernel, self.gamma, self.coef0, self.degree, X)
-        self.shape_fit_ = X.shape if hasattr(X, "shape") else (len(X),)
+        self.shape_fit_ = X.shape if hasattr(X, "shape") else (_num_samples(X),)
         self._gamma = values.parameters.get("gamma", 0.0)
         self._sparse = sp.issparse(X) and not values.by_values
         self._seen = X if self._takes_anything else None
@@ -147,17 +146,19 @@ class KernelEstimator(Versioned, BaseEstimator):
 
     def _points(self, X: Any) -> Any:
         """Points or kernel values to decide on, as they are."""
-        dtypes = [np.float64, np.float32]
-        options: dict[str, Any] = {"dtype": dtypes, "order": "C", "accept_sparse": "csr", "accept_large_sparse": False}
-        return validate_data(self, X, **options, reset=False)
+        return checked(self, X, dtype=DTYPES, reset=False)
 
     def _support_in(self, values: KernelValues) -> Any:
         """The support vectors, in float64 where values in float32 would be seen in decisions."""
         support = self.support_vectors_
         if support.dtype != np.float32:
             return support
-        seen = ROUNDED * np.linalg.norm(dense(self.dual_coef_), axis=1).max()
-        return support if values.name == "rbf" and seen < SEEN else support.astype(np.float64)
+        if values.name != "rbf" or sp.issparse(support):
+            return support.astype(np.float64)
+        centred = support - support.mean(axis=0, dtype=np.float64)
+        reach = np.sqrt(values.parameters["gamma"] * np.einsum("ij,ij->i", centred, centred).max(initial=0))
+        seen = (ROUNDED + PLACED * reach) * np.linalg.norm(dense(self.dual_coef_), axis=1).max()
+        return support if seen < SEEN else support.astype(np.float64)
 
     def _linear_decisions(self, X: Any) -> np.ndarray:
         """Decision values of a linear kernel, a column a machine: by weights, O(m d), and in float64.
@@ -179,33 +180,46 @@ class KernelEstimator(Versioned, BaseEstimator):
                 "training time"
             )
 
-    def _report(self, certificates: list[Certificate], statuses: list[Status], single: bool = False) -> None:
-        report(self, certificates, statuses)
+    def _report(
+        self, certificates: list[Certificate], statuses: list[Status], single: bool = False, cause: str = ""
+    ) -> None:
+        report(self, certificates, statuses, cause)
         if single:
             self.certificate_ = Certificate(*(values[0] for values in self.certificate_))
 
 
-def report(estimator: Any, certificates: list[Certificate], statuses: list[Status]) -> None:
+def report(estimator: Any, certificates: list[Certificate], statuses: list[Status], cause: str = "") -> None:
     """Keep certificates, one entry a problem; warn where one is not what was asked for."""
     stacked: Any = Certificate(*(_column(values) for values in zip(*certificates, strict=True)))
     estimator.certificate_ = stacked
+    estimator.fit_status_ = int(any(status != Status.CONVERGED for status in statuses))
+    if not cause and Status.INFEASIBLE in statuses and np.isinf(getattr(estimator, "C", 1.0)):
+        cause = (
+            "C is infinite, and a coefficient reaches every bound that was tried, up to 1e10: no function without "
+            "errors was found. Take a finite C, or scale the data."
+        )
+    warn_of(estimator, "problem(s)", certificates, statuses, cause)
+
+
+def warn_of(
+    estimator: Any, what: str, certificates: Sequence[Certificate], statuses: Sequence[Status], cause: str = ""
+) -> None:
+    """Warn where one of several problems ended as something else than CONVERGED, in LIBSVM's words if it was capped."""
     failed = [place for place, status in enumerate(statuses) if status != Status.CONVERGED]
-    estimator.fit_status_ = int(bool(failed))
-    if failed:
-        worst = float(max(stacked.relative_gap[place] for place in failed))
-        names = ", ".join(sorted({statuses[place].name for place in failed}))
-        early = (
-            f"Solver terminated early (max_iter={estimator.max_iter}). "
-            if getattr(estimator, "max_iter", -1) >= 0
-            else ""
-        )
-        warnings.warn(
-            f"{early}{len(failed)} of {len(statuses)} problem(s) ended as {names}, with a relative duality gap of up "
-            f"to {worst:.3g} (tol {estimator.tol:.3g}). Consider pre-processing your data with StandardScaler or "
-            "MinMaxScaler, a larger max_iter, a smaller C, or a larger tol.",
-            ConvergenceWarning,
-            stacklevel=4,
-        )
+    if not failed:
+        return
+    worst = max(float(certificates[place].relative_gap) for place in failed)
+    names = ", ".join(sorted({statuses[place].name for place in failed}))
+    capped = Status.MAX_STEPS in [statuses[place] for place in failed] and getattr(estimator, "max_iter", -1) >= 0
+    warnings.warn(
+        (f"Solver terminated early (max_iter={estimator.max_iter}).  " if capped else "")
+        + (cause or "Consider pre-processing your data with StandardScaler or MinMaxScaler.")
+        + f" {len(failed)} of {len(statuses)} {what} ended as {names}, with a relative duality gap of up to "
+        f"{worst:.3g} (tol {estimator.tol:.3g})."
+        + ("" if cause else " A larger max_iter, a smaller C, or a larger tol may help too."),
+        ConvergenceWarning,
+        stacklevel=5,
+    )
 
 
 def _column(values: Any) -> Any:

@@ -6,35 +6,49 @@ from typing import Any, ClassVar
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn.base import ClassifierMixin, _fit_context, clone
+from sklearn.base import ClassifierMixin, _fit_context
 from sklearn.exceptions import NotFittedError
-from sklearn.model_selection import StratifiedKFold
-from sklearn.utils import check_random_state, column_or_1d, compute_class_weight
-from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.metaestimators import _safe_split, available_if
+from sklearn.utils import check_random_state, column_or_1d
+from sklearn.utils._param_validation import Hidden, Interval, StrOptions
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import _ovr_decision_function, check_classification_targets
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import _num_samples, check_is_fitted
 
-from jaxsvm.estimators.base import KernelEstimator, dense, require_finite
+from jaxsvm.errors import InputError
+from jaxsvm.estimators.base import KernelEstimator, dense, require_finite, warn_of
 from jaxsvm.estimators.box import Solved
 from jaxsvm.estimators.multiclass import (
     against_rest,
     class_slices,
-    coefficients_against_rest,
-    coefficients_of_pairs,
-    decisions_of_pairs,
+    coefficients,
+    decisions,
     last_of_dag,
     pairs,
     weights_of_pairs,
 )
-from jaxsvm.estimators.probability import Sigmoid, coupled, fitted_sigmoid
-from jaxsvm.estimators.training import Machine, Samples, samples, train
+from jaxsvm.estimators.probability import (
+    DEFAULT_PROBABILITY,
+    Sigmoid,
+    coupled,
+    cross_fitted,
+    is_asked,
+    sigmoids,
+    warn_attribute_deprecated,
+    warn_deprecated,
+)
+from jaxsvm.estimators.training import Machine, Samples, hard_margin, samples, train, undecided
+from jaxsvm.estimators.validation import (
+    class_factors,
+    costs,
+    require_classes,
+    require_finite_decisions,
+    sample_weights,
+)
 from jaxsvm.model import votes
-from jaxsvm.result import Certificate, Status
 
 
 def _has_probability(estimator: Any) -> bool:
-    if not estimator.probability:
+    if not is_asked(estimator.probability):
         raise AttributeError("predict_proba is not available when probability=False")
     return True
 
@@ -46,7 +60,8 @@ class SVC(ClassifierMixin, KernelEstimator):
     two classes comes with a duality gap (`certificate_`).
 
     Args:
-        C: The cost of a unit of slack, > 0; times class and sample weights.
+        C: The cost of a unit of slack, > 0; times class and sample weights. Infinite, with the hinge, is the hard
+            margin: the solution of every C from some one on; a ConvergenceWarning where there is none up to 1e10.
         kernel: "rbf", "linear", "poly", "sigmoid", "laplacian" or "precomputed"; a function of two sets of points that
             returns their kernel matrix, as scikit-learn has it; or a kernel of `jaxsvm.kernels`.
         degree: Of "poly", >= 1.
@@ -59,7 +74,9 @@ class SVC(ClassifierMixin, KernelEstimator):
             the rest).
         shrinking: Taken for scikit-learn's sake; without effect, as `cache_size` and `verbose` are.
         probability: Whether `fit` calibrates decision values too, for `predict_proba`: a sigmoid a machine (Platt's) on
-            values of five-fold cross-fitting; those of pairs are coupled (Wu, Lin and Weng 2004).
+            values of five-fold cross-fitting; those of pairs are coupled (Wu, Lin and Weng 2004). The most probable
+            class need not be the one that `predict` tells, as with LIBSVM. Deprecated where the installed scikit-learn
+            says so (1.9): `CalibratedClassifierCV(SVC(), ensemble=False)` takes its place.
         tol: The relative duality gap that each machine is certified to, > 0; up to 8,192 samples moreover LIBSVM's
             largest violation. From 1e-5 on kernel values are held in float32, as LIBSVM holds them, where there are
             many; the certificate is that of the points as they are given.
@@ -92,11 +109,11 @@ class SVC(ClassifierMixin, KernelEstimator):
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         **KernelEstimator._parameter_constraints,
-        "C": [Interval(Real, 0.0, None, closed="neither")],
+        "C": [Interval(Real, 0.0, None, closed="right")],
         "loss": [StrOptions({"hinge", "squared_hinge"})],
         "bias": [StrOptions({"free", "regularized", "none"})],
         "multi_class": [StrOptions({"ovo", "ddag", "ovr"})],
-        "probability": ["boolean"],
+        "probability": ["boolean", Hidden(StrOptions({"deprecated"}))],
         "class_weight": [StrOptions({"balanced"}), dict, None],
         "decision_function_shape": [StrOptions({"ovr", "ovo"})],
         "break_ties": ["boolean"],
@@ -115,7 +132,7 @@ class SVC(ClassifierMixin, KernelEstimator):
         bias: str = "free",
         multi_class: str = "ovo",
         shrinking: bool = True,
-        probability: bool = False,
+        probability: Any = DEFAULT_PROBABILITY,
         tol: float = 1e-3,
         cache_size: float = 200,
         class_weight: Any = None,
@@ -156,26 +173,26 @@ class SVC(ClassifierMixin, KernelEstimator):
         Returns:
             The estimator.
         """
-        given = X
+        warn_deprecated(self)
         X, y = self._checked_points(X, y)
         codes = self._learn_classes(y)
-        n = X.shape[0] if hasattr(X, "shape") else len(X)
+        n = _num_samples(X)
         if n != len(codes):
             raise ValueError(f"X and y have incompatible shapes.\nX has {n} samples, but y has {len(codes)}.")
         values, X = self._learn_kernel(X)
-        weight = self._checked_weights(sample_weight, codes, n)
+        weight = sample_weights(sample_weight, n)
+        self._require_classes(codes, weight * self.class_weight_[codes])
+        present = weight * self.class_weight_[codes] > 0
         # Sorted by class: a machine's samples are slices.
         order = np.argsort(codes, kind="stable")
-        order = order[weight[order] > 0]
+        order = order[present[order]]
         sorted_points = X[order][:, order] if values.by_values else X[order]
         classes = class_slices(codes[order], len(self.classes_))
         machines = self._machines(classes, weight[order])
-        self._order, self._codes = order, codes
-        solved = self._trained(samples(values, sorted_points, self.tol if self._may_round else 0.0), machines)
-        if self._by_pairs:
-            coef = coefficients_of_pairs(classes, solved)
-        else:
-            coef = coefficients_against_rest(classes, machines, solved)
+        self._order, self._codes, self._weight = order, codes, weight
+        data = samples(values, sorted_points, self.tol if self._may_round else 0.0)
+        solved = self._trained(data, machines)
+        coef = coefficients(classes, machines, solved, self._by_pairs)
         bias = np.array([one.bias for one in solved])
         require_finite(coef, bias, [one.certificate for one in solved])
         kept = np.flatnonzero((coef != 0).any(axis=0))
@@ -187,43 +204,32 @@ class SVC(ClassifierMixin, KernelEstimator):
         self.intercept_ = sign * bias
         self.n_iter_ = np.array([one.steps for one in solved], np.int32)
         self._report([one.certificate for one in solved], [one.status for one in solved])
-        del self._order, self._codes
-        calibrated = self._calibrated(given, y, codes, weight) if getattr(self, "probability", False) else []
-        self.probA_ = np.array([one.slope for one in calibrated])
-        self.probB_ = np.array([one.shift for one in calibrated])
+        del self._order, self._codes, self._weight
+        calibrated = self._calibrated(data, codes[order], weight[order]) if is_asked(self.probability) else []
+        self._probA = np.array([one.slope for one in calibrated])
+        self._probB = np.array([one.shift for one in calibrated])
         return self
+
+    def _require_classes(self, codes: np.ndarray, weight: np.ndarray) -> None:
+        require_classes(codes, weight, self.classes_, every=not self._by_pairs)
 
     def _learn_classes(self, y: Any) -> np.ndarray:
         y = column_or_1d(y, warn=True)
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
-        self.class_weight_ = compute_class_weight(self.class_weight, classes=self.classes_, y=y)
+        self.class_weight_ = class_factors(self.class_weight, self.classes_, y)
         if len(self.classes_) < 2:
             raise ValueError(
                 f"The number of classes has to be greater than one; got {len(self.classes_)} class: two are needed."
             )
         return codes
 
-    def _checked_weights(self, sample_weight: Any, codes: np.ndarray, n: int) -> np.ndarray:
-        """Weights of samples, `(n,)`, as LIBSVM reads them: what is not positive is left out."""
-        if sample_weight is None:
-            return np.ones(n)
-        weight = np.asarray(sample_weight, np.float64)
-        if weight.ndim == 0:
-            weight = np.full(n, float(weight))
-        if weight.shape != (n,):
-            raise ValueError(f"sample_weight and X have incompatible shapes: {weight.shape} vs {(n,)}")
-        if not np.isfinite(weight).all():
-            raise ValueError("sample_weight contains NaN or infinity: finite weights are needed.")
-        present = np.unique(codes[weight > 0])
-        if not len(present):
-            raise ValueError("Invalid input - all samples have zero or negative weights.")
-        if len(present) < 2:
-            raise ValueError("Invalid input - all samples with positive weights belong to the same class.")
-        return weight
-
     @property
     def _cost(self) -> float:
+        if np.isinf(self.C) and self.loss != "hinge":
+            raise InputError(
+                f"C is infinite, with loss={self.loss!r}: only the hinge has a hard margin; name a finite C."
+            )
         return self.C
 
     @property
@@ -241,42 +247,45 @@ class SVC(ClassifierMixin, KernelEstimator):
 
     def _machines(self, classes: list[slice], weight: np.ndarray) -> list[Machine]:
         sizes = [part.stop - part.start for part in classes]
-        upper = self._cost * weight * np.repeat(self.class_weight_, sizes)
+        upper = costs(self._cost, weight * np.repeat(self.class_weight_, sizes))
         return (pairs if self._by_pairs else against_rest)(classes, upper)
 
     def _trained(self, data: Samples, machines: list[Machine]) -> list[Solved]:
-        """A fit a machine; one whose class has no sample of positive weight decides nothing, as in LIBSVM."""
+        """A fit a machine; a class that has no sample of positive weight is never told."""
         ready = [machine for machine in machines if len(np.unique(machine.signs)) == 2]
-        solved = iter(
-            train(data, ready, loss=self.loss, bias=self.bias, tol=self.tol, max_iter=self._most_steps) if ready else []
-        )
-        return [next(solved) if len(np.unique(machine.signs)) == 2 else _undecided(machine) for machine in machines]
 
-    def _calibrated(self, X: Any, y: Any, codes: np.ndarray, weight: np.ndarray) -> list[Sigmoid]:
-        """A sigmoid a machine, of decision values that were computed for samples left out."""
-        folds = StratifiedKFold(5, shuffle=True, random_state=check_random_state(self.random_state))
-        plain: Any = clone(self)
-        plain.set_params(probability=False)
-        places, k = self._places, len(self.classes_)
-        values = np.full((len(codes), len(places)), np.nan)
-        for train_rows, test in folds.split(codes, codes):
-            points, labels = _safe_split(plain, X, y, train_rows)
-            held_out, _ = _safe_split(plain, X, y, test, train_rows)
-            plain.fit(points, labels, weight[train_rows])
-            there = [int(np.searchsorted(self.classes_, one)) for one in plain.classes_]
-            of_part = {tuple(there[one] for one in place): at for at, place in enumerate(plain._places)}
-            known = [(at, of_part[place]) for at, place in enumerate(places) if place in of_part]
-            decisions = plain._decisions(held_out)
-            if len(there) == 2 < k:
-                decisions = -decisions  # of two classes positive on the side of the second
-            for at, source in known:
-                values[test, at] = decisions[:, source]
-        found = []
-        for place, decisions in zip(places, values.T, strict=True):
-            mine = np.isfinite(decisions) & (weight > 0) & (np.isin(codes, place) if len(place) == 2 else True)
-            positive = codes == (place[1] if k == 2 else place[0])
-            found.append(fitted_sigmoid(decisions[mine], positive[mine], weight[mine]))
-        return found
+        def at(C: float, some: list[Machine]) -> list[Solved]:
+            some = [machine._replace(upper=C * machine.upper) for machine in some]
+            return train(data, some, loss=self.loss, bias=self.bias, tol=self.tol, max_iter=self._most_steps)
+
+        if np.isinf(getattr(self, "C", 1.0)):
+            solved = iter([hard_margin(lambda C, one=one: at(C, [one])[0], one.upper) for one in ready])
+        else:
+            solved = iter(at(1.0, ready) if ready else [])
+        return [next(solved) if len(np.unique(machine.signs)) == 2 else undecided(machine) for machine in machines]
+
+    def _left_out(self, data: Samples, machines: list[Machine]) -> list[Solved]:
+        """Machines on a part of the samples, for decision values of the others."""
+        return self._trained(data, machines)
+
+    def _calibrated(self, data: Samples, codes: np.ndarray, weight: np.ndarray) -> list[Sigmoid]:
+        """A sigmoid a machine, of decision values that were computed for samples left out; codes are increasing."""
+        k, ended = len(self.classes_), []
+
+        def decide(rest: np.ndarray, test: np.ndarray) -> np.ndarray:
+            classes = class_slices(codes[rest], k)
+            machines = self._machines(classes, weight[rest])
+            solved = self._left_out(data.part(rest), machines)
+            ended.extend(solved)
+            coef, bias = coefficients(classes, machines, solved, self._by_pairs), np.array([one.bias for one in solved])
+            kept = np.flatnonzero((coef != 0).any(axis=0))
+            counts = np.bincount(codes[rest][kept], minlength=k)
+            blocks = data.between(test, rest[kept])
+            return np.concatenate([decisions(K, coef[:, kept], counts, bias, self._by_pairs) for _, K in blocks])
+
+        values = cross_fitted(decide, codes, self._places, check_random_state(self.random_state))
+        warn_of(self, "machines of probability=True", [one.certificate for one in ended], [one.status for one in ended])
+        return sigmoids(-values if k == 2 else values, codes, weight, self._places)
 
     @property
     def _places(self) -> list[tuple[int, ...]]:
@@ -290,6 +299,20 @@ class SVC(ClassifierMixin, KernelEstimator):
         if not hasattr(self, "_n_support"):
             raise AttributeError("n_support_ is there once the estimator is fitted.")
         return self._n_support
+
+    @property
+    def probA_(self) -> np.ndarray:  # noqa: N802
+        """Slope of each sigmoid, `(machines,)`; empty without `probability`."""
+        slopes = self._probA
+        warn_attribute_deprecated("probA_")
+        return slopes
+
+    @property
+    def probB_(self) -> np.ndarray:  # noqa: N802
+        """Shift of each sigmoid, `(machines,)`."""
+        shifts = self._probB
+        warn_attribute_deprecated("probB_")
+        return shifts
 
     @property
     def coef_(self) -> Any:
@@ -311,17 +334,13 @@ class SVC(ClassifierMixin, KernelEstimator):
         """A column a machine; of two classes positive on the side of the second."""
         check_is_fitted(self)
         if self.kernel == "linear" and not self._sparse:
-            return self._linear_decisions(X)
-        found = []
+            return require_finite_decisions(self._linear_decisions(X))
+        found, coef = [], dense(self.dual_coef_)
         for _, K in self._support_values(X):
-            coef = dense(self.dual_coef_)
             if self._n_support.sum() != K.shape[1]:
                 raise ValueError(f"The internal representation of {type(self).__name__} was altered")
-            if len(self.classes_) == 2 or not self._by_pairs:
-                found.append(K @ coef.T + self.intercept_)
-            else:
-                found.append(decisions_of_pairs(K, coef, self._n_support, self.intercept_))
-        return np.concatenate(found)
+            found.append(decisions(K, coef, self._n_support, self.intercept_, self._by_pairs))
+        return require_finite_decisions(np.concatenate(found))
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Decision values.
@@ -333,13 +352,12 @@ class SVC(ClassifierMixin, KernelEstimator):
             `(m,)` for two classes, positive for the second; else a column a class `(m, k)`, or a pair
             `(m, k (k - 1) / 2)` with `decision_function_shape="ovo"`.
         """
-        decisions = self._decisions(X)
-        k = len(self.classes_)
+        values, k = self._decisions(X), len(self.classes_)
         if k == 2:
-            return decisions[:, 0]
+            return values[:, 0]
         if self.decision_function_shape == "ovr" and self._by_pairs:
-            return _ovr_decision_function(decisions < 0, -decisions, k)
-        return decisions
+            return _ovr_decision_function(values < 0, -values, k)
+        return values
 
     def predict(self, X: Any) -> np.ndarray:
         """Labels, `(m,)`; arguments as for `decision_function`."""
@@ -359,13 +377,15 @@ class SVC(ClassifierMixin, KernelEstimator):
 
     @available_if(_has_probability)
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Probabilities, a column a class `(m, k)`; for an estimator that was fitted with `probability=True`."""
+        """Probabilities, a column a class `(m, k)`; for an estimator that was fitted with `probability=True`.
+
+        They come of sigmoids, of machines trained on other samples: the largest need not be the label of `predict`.
+        """
         check_is_fitted(self)
-        if not len(self.probA_):
+        if not len(self._probA):
             raise NotFittedError("predict_proba is not available when fitted with probability=False: fit again.")
-        sigmoids = [Sigmoid(slope, shift) for slope, shift in zip(self.probA_, self.probB_, strict=True)]
-        decisions = self._decisions(X)
-        found = np.stack([one(values) for one, values in zip(sigmoids, decisions.T, strict=True)], axis=1)
+        known = [Sigmoid(slope, shift) for slope, shift in zip(self._probA, self._probB, strict=True)]
+        found = np.stack([one(values) for one, values in zip(known, self._decisions(X).T, strict=True)], axis=1)
         if len(self.classes_) == 2:
             return np.hstack([1 - found, found])
         return coupled(found, len(self.classes_)) if self._by_pairs else found / found.sum(axis=1, keepdims=True)
@@ -374,8 +394,3 @@ class SVC(ClassifierMixin, KernelEstimator):
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Logarithms of `predict_proba`."""
         return np.log(self.predict_proba(X))
-
-
-def _undecided(machine: Machine) -> Solved:
-    zero: Any = np.float64(0)
-    return Solved(np.zeros(machine.n), 0.0, Certificate(zero, zero, zero), 0, Status.CONVERGED)

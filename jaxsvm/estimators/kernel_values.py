@@ -94,17 +94,19 @@ class KernelValues:
                 rows = slice(start, min(start + step, m))
                 yield rows, self.between(x[rows], z)
             return
-        z = np.asarray(z.toarray() if sp.issparse(z) else z)
-        shift = z.mean(axis=0, dtype=np.float64).astype(z.dtype) if self.kernel.stationary else np.zeros((), z.dtype)
-        columns = padded_rows(z - shift, size_class(n))
+        x, z = (points if sp.issparse(points) else np.asarray(points) for points in (x, z))
+        dtype = np.result_type(x.dtype, z.dtype)
+        z = z.toarray() if sp.issparse(z) else z
+        # In float64 and before anything is rounded: points far from the origin lie near their mean.
+        shift = z.mean(axis=0, dtype=np.float64) if self.kernel.stationary else 0.0
+        columns = padded_rows((z - shift).astype(dtype), size_class(n))
         step = min(MOST_ROWS, max(64, 2 ** (BLOCK // len(columns)).bit_length() // 2), size_class(m))
         with jax.enable_x64(True):
             columns = jax.device_put(columns)
             for start in range(0, m, step):
                 rows = slice(start, min(start + step, m))
-                block = x[rows]
-                block = np.asarray(block.toarray() if sp.issparse(block) else block, z.dtype) - shift
-                values = np.asarray(_values(self.kernel, padded_rows(block, step), columns))
+                block = x[rows].toarray() if sp.issparse(x) else x[rows]
+                values = np.asarray(_values(self.kernel, padded_rows((block - shift).astype(dtype), step), columns))
                 yield rows, values[: rows.stop - rows.start, :n]
 
     def stored(self, values: np.ndarray) -> DenseGram:

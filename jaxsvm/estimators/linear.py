@@ -8,14 +8,14 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.base import BaseEstimator, _fit_context
 from sklearn.linear_model._base import LinearClassifierMixin, SparseCoefMixin
-from sklearn.utils import compute_class_weight
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, validate_data
+from sklearn.utils.validation import _check_sample_weight
 
 from jaxsvm.estimators.base import Versioned, report
 from jaxsvm.estimators.box import Solved, solve_further
 from jaxsvm.estimators.kernel_values import padded_rows
+from jaxsvm.estimators.validation import FiniteDecisions, checked, class_factors, require_classes
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.kernels import Linear
 from jaxsvm.numerics.sizes import LARGEST, size_class
@@ -31,7 +31,7 @@ SMALL = 10**9
 """Operations `n d^2` up to which columns are padded: more take longer than a program."""
 
 
-class LinearSVC(LinearClassifierMixin, SparseCoefMixin, Versioned, BaseEstimator):
+class LinearSVC(FiniteDecisions, LinearClassifierMixin, SparseCoefMixin, Versioned, BaseEstimator):
     """Linear support vector classification, each class against the rest, with a regularised bias.
 
     `min (|w|^2 + b^2 / s^2) / 2 + C sum_i loss_i`, `loss = max(0, 1 - y f)^2` or `max(0, 1 - y f)`, s being
@@ -124,16 +124,15 @@ class LinearSVC(LinearClassifierMixin, SparseCoefMixin, Versioned, BaseEstimator
         Returns:
             The estimator.
         """
-        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, order="C", accept_large_sparse=False)
+        X, y = checked(self, X, y)
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
         k = len(self.classes_)
         if k < 2:
             raise ValueError(f"The number of classes has to be greater than one; got {k} class: two are needed.")
         weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        weight = weight * compute_class_weight(self.class_weight, classes=self.classes_, y=y)[codes]
-        if len(np.unique(codes[weight > 0])) < 2:
-            raise ValueError("Invalid input - all samples with positive weights belong to the same class.")
+        weight = weight * class_factors(self.class_weight, self.classes_, y)[codes]
+        require_classes(codes, weight, self.classes_, every=True)
         with jax.enable_x64(True):
             solved, w = self._trained(X, codes, weight, [1] if k == 2 else list(range(k)))
         d = X.shape[1]

@@ -54,6 +54,26 @@ def coefficients_against_rest(classes: Sequence[slice], machines: Any, solved: S
     return coef
 
 
+def coefficients(classes: Sequence[slice], machines: Any, solved: Sequence[Solved], by_pairs: bool) -> np.ndarray:
+    """LIBSVM's layout for pairs (one row of two classes), else a row a class; positive for the first class."""
+    return coefficients_of_pairs(classes, solved) if by_pairs else coefficients_against_rest(classes, machines, solved)
+
+
+def decisions(K: np.ndarray, coef: np.ndarray, counts: np.ndarray, bias: np.ndarray, by_pairs: bool) -> np.ndarray:
+    """Decision values of all machines, `(m, machines)`.
+
+    Args:
+        K: Kernel values of new points against the support, sorted by class, `(m, support)`.
+        coef: As `coefficients` has them, of the support.
+        counts: How many of the support are of each class, `(k,)`.
+        bias: Of each machine.
+        by_pairs: Whether the machines are those of pairs.
+    """
+    if len(bias) == 1 or not by_pairs:
+        return K @ coef.T + bias
+    return decisions_of_pairs(K, coef, counts, bias)
+
+
 def decisions_of_pairs(values: np.ndarray, coef: np.ndarray, n_support: np.ndarray, bias: np.ndarray) -> np.ndarray:
     """Decision values of all pairs, `(m, k (k - 1) / 2)`, positive on the side of the first class.
 

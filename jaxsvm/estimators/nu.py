@@ -12,7 +12,8 @@ from sklearn.utils._param_validation import Interval
 from jaxsvm.errors import InputError
 from jaxsvm.estimators.box import Solved
 from jaxsvm.estimators.classifier import SVC
-from jaxsvm.estimators.training import Machine, Samples, size_class
+from jaxsvm.estimators.probability import DEFAULT_PROBABILITY
+from jaxsvm.estimators.training import Machine, Samples, size_class, undecided
 from jaxsvm.estimators.within_classes import minimized
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.result import Status
@@ -77,7 +78,7 @@ class NuSVC(SVC):
         gamma: Any = "scale",
         coef0: float = 0.0,
         shrinking: bool = True,
-        probability: bool = False,
+        probability: Any = DEFAULT_PROBABILITY,
         tol: float = 1e-3,
         cache_size: float = 200,
         class_weight: Any = None,
@@ -112,11 +113,29 @@ class NuSVC(SVC):
         return 1.0
 
     def _trained(self, data: Samples, machines: list[Machine]) -> list[Solved]:
-        found = [self._one(data, machine) for machine in machines]
+        nothing = np.nan  # of a machine that lacks a class
+        found = [
+            self._one(data, machine, self.nu) if _largest(machine) > 0 else (undecided(machine), nothing)
+            for machine in machines
+        ]
         self.C_ = np.array([C for _, C in found])
         return [solved for solved, _ in found]
 
-    def _one(self, data: Samples, machine: Machine) -> tuple[Solved, float]:
+    def _left_out(self, data: Samples, machines: list[Machine]) -> list[Solved]:
+        """With the largest nu there is, where a part of the samples is too uneven for the one that was asked for."""
+        found = []
+        for machine in machines:
+            nu = min(self.nu, _largest(machine) * (1 - 1e-12))
+            found.append(self._one(data, machine, nu)[0] if nu > 0 else undecided(machine))
+        return found
+
+    def _require_classes(self, codes: np.ndarray, weight: np.ndarray) -> None:
+        try:
+            super()._require_classes(codes, weight)
+        except ValueError as error:
+            raise ValueError(f"specified nu is infeasible: {error}") from None  # as LIBSVM says it
+
+    def _one(self, data: Samples, machine: Machine, nu: float) -> tuple[Solved, float]:
         """A machine's answer, and its C."""
         n, size = machine.n, size_class(machine.n)
         if n > LARGEST:
@@ -124,11 +143,11 @@ class NuSVC(SVC):
                 f"X has {n} samples in two classes: NuSVC stores kernel values of up to {LARGEST}; use SVC with a C."
             )
         y, upper = machine.signs, machine.upper
-        budget = self.nu * upper.sum() / 2
+        budget = nu * upper.sum() / 2
         if not all(0 < budget <= upper[y == sign].sum() for sign in (-1, 1)):
             raise ValueError(
-                f"specified nu is infeasible: nu is {self.nu}, and at most twice the smaller class's share of the "
-                f"weights, {2 * min(upper[y == 1].sum(), upper[y == -1].sum()) / upper.sum():.6g}, is possible."
+                f"specified nu is infeasible: nu is {nu}, and at most twice the smaller class's share of the "
+                f"weights, {_largest(machine):.6g}, is possible."
             )
         start = np.zeros(n)
         for sign in (-1, 1):  # LIBSVM's: the first samples of each class, at their bounds
@@ -155,6 +174,12 @@ class NuSVC(SVC):
         _, coef, bias, C, certificate, _ = found
         status = Status.CONVERGED if certified else Status.MAX_STEPS
         return Solved(coef[:n], float(bias), certificate, steps, status), float(C)
+
+
+def _largest(machine: Machine) -> float:
+    """The largest nu that a machine has a solution for."""
+    y, upper = machine.signs, machine.upper
+    return 2 * min(upper[y == 1].sum(), upper[y == -1].sum()) / upper.sum() if len(y) else 0.0
 
 
 def _square(K: np.ndarray, size: int) -> np.ndarray:

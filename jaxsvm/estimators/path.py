@@ -13,10 +13,12 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import check_cv
 from sklearn.utils._param_validation import Interval
 
+from jaxsvm.errors import InputError
 from jaxsvm.estimators.box import AT_ONCE
 from jaxsvm.estimators.chains import Chain, solve_chains, solve_chains_in_features
 from jaxsvm.estimators.classifier import SVC
 from jaxsvm.estimators.multiclass import class_slices, one_thread
+from jaxsvm.estimators.probability import DEFAULT_PROBABILITY
 from jaxsvm.estimators.training import Machine, Samples, in_threads, size_class
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.model import votes
@@ -70,7 +72,7 @@ class SVCPath(SVC):
     Attributes:
         C_: The value chosen.
         Cs_: The values tried, increasing, `(c,)`.
-        scores_: Accuracy of each fold at each value, `(folds, c)`.
+        scores_: Accuracy of each fold at each value, by the weights of its samples if there are any, `(folds, c)`.
         mean_score_: Its mean over folds, `(c,)`.
         standard_error_: Of that mean, `(c,)`.
         largest_gap_: The largest relative duality gap of each fit that was scored, `(folds, c)`, for kernel values as
@@ -79,7 +81,7 @@ class SVCPath(SVC):
     All others are those of `SVC` at `C_`, trained on all samples.
     """
 
-    probability = False
+    probability = DEFAULT_PROBABILITY
     break_ties = False
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
@@ -143,21 +145,38 @@ class SVCPath(SVC):
         splitter: Any = check_cv(self.cv, self._codes, classifier=True)
         place = np.full(len(self._codes), -1)  # of samples as they came among those that are sorted by class
         place[self._order] = np.arange(len(codes))
-        dealt = [
-            tuple(part[part >= 0] for part in (place[train], place[test]))
-            for train, test in splitter.split(np.zeros(len(place)), self._codes)
-        ]
+        parts = [tuple(map(np.asarray, pair)) for pair in splitter.split(np.zeros(len(place)), self._codes)]
+        dealt = [tuple(there[there >= 0] for there in (place[train], place[test])) for train, test in parts]
+        # Of what is not trained on because of its class's factor: told wrong, as the class is never told.
+        totals = np.array([np.maximum(self._weight[test], 0).sum() for _, test in parts])
+        for fold, (train, _) in enumerate(dealt):
+            self._require_fold(fold, len(dealt), codes[train], totals[fold])
         if self.loss == "hinge":
             right = self._right_by_pairs(data, codes, weight, dealt)
         else:
             with jax.enable_x64(True):
                 right = self._right_against_rest(data, classes, codes, weight, dealt)
-        self._choose(right, weight, dealt)
+        self._choose(right, self._weight[self._order], dealt, totals)
         return super()._trained(data, [machine._replace(upper=self.C_ * machine.upper) for machine in machines])
 
-    def _choose(self, right: np.ndarray, weight: np.ndarray, dealt: Any) -> None:
+    def _require_fold(self, fold: int, folds: int, codes: np.ndarray, total: float) -> None:
+        """Refuse a fold that nothing can be trained or scored on."""
+        there = np.unique(codes)
+        if len(there) < 2:
+            found = f"samples of the class {self.classes_[there].tolist()[0]!r} alone" if len(there) else "no sample"
+            raise InputError(
+                f"cv trains fold {fold + 1} of {folds} on {found} (of those of positive weight): two classes are "
+                "needed; take fewer folds, stratified ones, or other weights."
+            )
+        if total <= 0:
+            raise InputError(
+                f"cv leaves no sample of positive weight to score fold {fold + 1} of {folds} on: take fewer folds, or "
+                "other weights."
+            )
+
+    def _choose(self, right: np.ndarray, weight: np.ndarray, dealt: Any, totals: np.ndarray) -> None:
         """Set `C_` and what it was chosen by, of whether each sample was told right when left out, `(c, n)`."""
-        self.scores_ = np.array([np.average(right[:, test], axis=1, weights=weight[test]) for _, test in dealt])
+        self.scores_ = np.array([right[:, test] @ weight[test] for _, test in dealt]) / totals[:, None]
         self.mean_score_ = self.scores_.mean(axis=0)
         spread = self.scores_.std(axis=0, ddof=1) if len(dealt) > 1 else 0 * self.mean_score_
         self.standard_error_ = spread / np.sqrt(len(dealt))

@@ -3,10 +3,19 @@
 Sources: Platt 1999, by the Newton method of Lin, Lin and Weng 2007; Wu, Lin and Weng 2004, second approach (LIBSVM's).
 """
 
-from typing import NamedTuple
+import inspect
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import expit
+from sklearn import svm
+
+_theirs = inspect.signature(svm.SVC).parameters.get("probability")
+DEFAULT_PROBABILITY: Any = False if _theirs is None else _theirs.default
+"""What `probability` is where nobody says, as in the installed scikit-learn: "deprecated" from version 1.9 on."""
+FOLDS = 5
 
 CLIP = 1e-7
 """Probabilities of a pair are no nearer to 0 and 1 (LIBSVM's): coupling needs positive ones."""
@@ -16,6 +25,76 @@ STEEPEST = 1e-12
 SMALLEST_STEP = 1e-10
 ENOUGH = 1e-8
 """A gradient, in units of the weights' sum, that ends it."""
+
+
+def is_asked(probability: Any) -> bool:
+    """Whether this value of the parameter asks for probabilities."""
+    return not isinstance(probability, str) and bool(probability)
+
+
+def warn_deprecated(estimator: Any) -> None:
+    """Warn where `probability` was given and the installed scikit-learn does, in its words."""
+    if DEFAULT_PROBABILITY == "deprecated" and estimator.probability != "deprecated":
+        name = type(estimator).__name__
+        warnings.warn(
+            "The `probability` parameter was deprecated in 1.9 of scikit-learn and will be removed in version 1.11. "
+            f"Use `CalibratedClassifierCV({name}(), ensemble=False)` instead of `{name}(probability=True)`",
+            FutureWarning,
+            stacklevel=4,
+        )
+
+
+def warn_attribute_deprecated(name: str) -> None:
+    """Warn where the installed scikit-learn does of an attribute that `probability=True` makes."""
+    if DEFAULT_PROBABILITY == "deprecated":
+        message = (
+            f"Attribute `{name}` was deprecated in version 1.9 and will be removed in 1.11, as `probability=True` is."
+        )
+        warnings.warn(message, FutureWarning, stacklevel=3)
+
+
+def cross_fitted(
+    decide: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    codes: np.ndarray,
+    places: Sequence[tuple[int, ...]],
+    random: np.random.RandomState,
+) -> np.ndarray:
+    """Decision values of samples that machines were not trained on, `(n, machines)`, of five folds.
+
+    Each class is dealt to the folds by turns, in random order; of fewer samples than folds some folds lack it. Where
+    the samples to train on lack one side of a machine its value is 1 on the other side, as in LIBSVM.
+
+    Args:
+        decide: From indices of samples to train on, and of others, to values of these, `(others, machines)`.
+        codes: Classes, increasing, `(n,)`; two of them at least.
+        places: The classes of each machine: a pair, or one against the rest; positive for the first.
+        random: Of the order.
+    """
+    n, k, fold = len(codes), 1 + max(map(max, places)), np.empty(len(codes), int)
+    fold[np.lexsort((random.permutation(n), codes))] = np.arange(n) % FOLDS
+    values = np.empty((n, len(places)))
+    for one in range(min(FOLDS, n)):
+        test, rest = np.flatnonzero(fold == one), np.flatnonzero(fold != one)
+        there = np.bincount(codes[rest], minlength=k) > 0
+        values[test] = decide(rest, test) if there.sum() > 1 else 0
+        for at, place in enumerate(places):
+            first = there[place[0]]
+            other = there[place[1]] if len(place) == 2 else np.delete(there, place[0]).any()
+            if first != other:
+                values[test, at] = float(first) - float(other)
+    return values
+
+
+def sigmoids(
+    values: np.ndarray, codes: np.ndarray, weight: np.ndarray, places: Sequence[tuple[int, ...]]
+) -> list["Sigmoid"]:
+    """A sigmoid a machine, for its first class, of a single machine of two classes for the second."""
+    found = []
+    for place, decisions in zip(places, values.T, strict=True):
+        mine = np.isin(codes, place) if len(place) == 2 else np.ones(len(codes), bool)
+        positive = codes == place[-1 if len(places) == 1 else 0]
+        found.append(fitted_sigmoid(decisions[mine], positive[mine], weight[mine]))
+    return found
 
 
 class Sigmoid(NamedTuple):

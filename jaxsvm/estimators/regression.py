@@ -9,17 +9,22 @@ import scipy.sparse as sp
 from sklearn.base import OutlierMixin, RegressorMixin, _fit_context
 from sklearn.utils import column_or_1d
 from sklearn.utils._param_validation import Interval
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from jaxsvm.estimators.base import KernelEstimator, dense, require_finite
 from jaxsvm.estimators.box import LARGEST, BoxData, Solved, solve_box, solve_further, solve_in_features
-from jaxsvm.estimators.training import Samples, samples, size_class
+from jaxsvm.estimators.training import Samples, hard_margin, samples, size_class
+from jaxsvm.estimators.validation import costs, require_finite_decisions, sample_weights
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.problems.box import box_problem
 from jaxsvm.result import Certificate, Status
 
 TRIFLE = 1e-6
 """Objectives of a one-class machine, in units of `nu n max K_ii`, that count as 0: its points have 0 in their midst."""
+MIDST = (
+    "The objective is 0: the points have the origin in their midst in feature space, no plane keeps them apart from "
+    "it, and decision values are rounding. Take a kernel of positive values (rbf), or points that are not centred."
+)
 
 
 class OneMachine(KernelEstimator):
@@ -31,16 +36,16 @@ class OneMachine(KernelEstimator):
         """All points; of those with a positive weight their indices, samples, targets and weights."""
         X, y = self._checked_points(X, y)
         y = column_or_1d(y, warn=True).astype(np.float64)
-        n = X.shape[0] if hasattr(X, "shape") else len(X)
+        n = _num_samples(X)
         if n != len(y):
             raise ValueError(f"X and y have incompatible shapes.\nX has {n} samples, but y has {len(y)}.")
         values, X = self._learn_kernel(X)
-        weight = _checked_weights(sample_weight, n)
+        weight = sample_weights(sample_weight, n)
         rows = np.flatnonzero(weight > 0)
         points = X[rows][:, rows] if values.by_values else X[rows]
         return X, rows, samples(values, points, 0.0), y[rows], weight[rows]
 
-    def _keep(self, X: Any, rows: np.ndarray, coef: np.ndarray, solved: Solved) -> None:
+    def _keep(self, X: Any, rows: np.ndarray, coef: np.ndarray, solved: Solved, cause: str = "") -> None:
         """Attributes of a solution with coefficients of the samples `rows`."""
         require_finite(coef, solved.bias, [solved.certificate])
         kept = np.flatnonzero(coef)
@@ -49,7 +54,7 @@ class OneMachine(KernelEstimator):
         self.dual_coef_ = sp.csr_array(coef[None, kept]) if self._sparse else coef[None, kept]
         self.intercept_ = np.array([solved.bias])
         self.n_iter_ = solved.steps
-        self._report([solved.certificate], [solved.status], single=True)
+        self._report([solved.certificate], [solved.status], single=True, cause=cause)
 
     @property
     def n_support_(self) -> np.ndarray:
@@ -74,27 +79,13 @@ class OneMachine(KernelEstimator):
         """`f(x)`, `(m,)`."""
         check_is_fitted(self)
         if self.kernel == "linear" and not self._sparse:
-            return self._linear_decisions(X)[:, 0]
+            return require_finite_decisions(self._linear_decisions(X)[:, 0])
         found = []
         for _, K in self._support_values(X):
             if self._n_support.sum() != K.shape[1]:
                 raise ValueError(f"The internal representation of {type(self).__name__} was altered")
             found.append(K @ dense(self.dual_coef_)[0] + self.intercept_[0])
-        return np.concatenate(found)
-
-
-def _checked_weights(sample_weight: Any, n: int) -> np.ndarray:
-    if sample_weight is None:
-        return np.ones(n)
-    weight = np.asarray(sample_weight, np.float64)
-    weight = np.full(n, float(weight)) if weight.ndim == 0 else weight
-    if weight.shape != (n,):
-        raise ValueError(f"sample_weight and X have incompatible shapes: {weight.shape} vs {(n,)}")
-    if not np.isfinite(weight).all():
-        raise ValueError("sample_weight contains NaN or infinity: finite weights are needed.")
-    if not (weight > 0).any():
-        raise ValueError("Invalid input - all samples have zero or negative weights.")
-    return weight
+        return require_finite_decisions(np.concatenate(found))
 
 
 class SVR(RegressorMixin, OneMachine):
@@ -109,7 +100,7 @@ class SVR(RegressorMixin, OneMachine):
         gamma: As for `SVC`.
         coef0: As for `SVC`.
         tol: The relative duality gap, and LIBSVM's largest violation (in units of y), > 0.
-        C: The cost of a unit of error outside the tube, > 0.
+        C: The cost of a unit of error outside the tube, > 0; infinite as for `SVC`: a tube that holds all samples.
         epsilon: Half the width of the tube, in units of y, >= 0.
         shrinking: Taken for scikit-learn's sake; without effect, as `cache_size` and `verbose` are.
         cache_size: See `shrinking`.
@@ -133,7 +124,7 @@ class SVR(RegressorMixin, OneMachine):
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         **KernelEstimator._parameter_constraints,
-        "C": [Interval(Real, 0.0, None, closed="neither")],
+        "C": [Interval(Real, 0.0, None, closed="right")],
         "epsilon": [Interval(Real, 0.0, None, closed="left")],
     }
 
@@ -177,7 +168,12 @@ class SVR(RegressorMixin, OneMachine):
             The estimator.
         """
         X, rows, data, target, weight = self._regression(X, y, sample_weight)
-        solved = _regressed(data, target, self.C * weight, self.epsilon, self.tol, self.max_iter)
+        upper = costs(self.C, weight)
+
+        def at(scale: float) -> Solved:
+            return _regressed(data, target, scale * upper, self.epsilon, self.tol, self.max_iter)
+
+        solved = hard_margin(at, np.tile(upper, 2)) if np.isinf(self.C) else at(1.0)
         coef = solved.dual_coef[: len(rows)] + solved.dual_coef[len(rows) :]
         self._keep(X, rows, coef, solved)
         return self
@@ -296,13 +292,13 @@ class OneClassSVM(OutlierMixin, OneMachine):
             The estimator.
         """
         X, _ = self._checked_points(X)
-        n = X.shape[0] if hasattr(X, "shape") else len(X)
+        n = _num_samples(X)
         values, X = self._learn_kernel(X)
-        weight = _checked_weights(sample_weight, n)
+        weight = sample_weights(sample_weight, n)
         rows = np.flatnonzero(weight > 0)
         points = X[rows][:, rows] if values.by_values else X[rows]
         solved = _enclosed(samples(values, points, 0.0), weight[rows], self.nu, self.tol, self.max_iter)
-        self._keep(X, rows, solved.dual_coef, solved)
+        self._keep(X, rows, solved.dual_coef, solved, MIDST if solved.status == Status.STALLED else "")
         self.offset_ = -self.intercept_
         return self
 
@@ -344,4 +340,6 @@ def _enclosed(data: Samples, upper: np.ndarray, nu: float, tol: float, max_iter:
         problem = BoxData(ones, np.zeros(size), U, ones, budget, start)
         floor = TRIFLE * budget * float(np.asarray(operator.diag()).max())
         found = solve_box(operator, problem, tol, max_iter, product, floor)
+        if found.status == Status.CONVERGED and abs(float(found.certificate.dual)) <= floor:
+            found = found._replace(status=Status.STALLED)  # there is nothing that a gap could be relative to
     return found._replace(dual_coef=found.dual_coef[:n])

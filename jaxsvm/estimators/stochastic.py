@@ -8,15 +8,17 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.base import BaseEstimator, _fit_context
 from sklearn.linear_model._base import LinearClassifierMixin, SparseCoefMixin
-from sklearn.utils import check_random_state, compute_class_weight
+from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import _check_partial_fit_first_call, check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, validate_data
+from sklearn.utils.validation import _check_sample_weight
 
 from jaxsvm.estimators.base import Versioned
 from jaxsvm.estimators.box import Solved
 from jaxsvm.estimators.classifier import SVC
+from jaxsvm.estimators.probability import DEFAULT_PROBABILITY
 from jaxsvm.estimators.training import Machine, Samples, size_class
+from jaxsvm.estimators.validation import FiniteDecisions, checked, class_factors, require_classes
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.loop import drive
 from jaxsvm.numerics.sizes import LARGEST
@@ -54,7 +56,7 @@ class SBPClassifier(SVC):
 
     multi_class = "ovr"
     loss = "hinge"
-    probability = False
+    probability = DEFAULT_PROBABILITY
     break_ties = False
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
@@ -131,7 +133,7 @@ class SBPClassifier(SVC):
         return Solved(coef, float(found.bias), certificate, int(found.steps), Status.CONVERGED)
 
 
-class PegasosClassifier(LinearClassifierMixin, SparseCoefMixin, Versioned, BaseEstimator):
+class PegasosClassifier(FiniteDecisions, LinearClassifierMixin, SparseCoefMixin, Versioned, BaseEstimator):
     """A linear SVM by stochastic subgradient descent, over passes or as a stream (`partial_fit`).
 
     `min alpha / 2 |w|^2 + mean_i max(0, 1 - y_i f(x_i))`, each class against the rest (Shalev-Shwartz et al. 2011;
@@ -203,12 +205,13 @@ class PegasosClassifier(LinearClassifierMixin, SparseCoefMixin, Versioned, BaseE
         Returns:
             The estimator.
         """
-        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, order="C", accept_large_sparse=False)
+        X, y = checked(self, X, y)
         check_classification_targets(y)
         self.classes_ = np.unique(y)
         if len(self.classes_) < 2:
             raise ValueError("The number of classes has to be greater than one; got 1 class: two are needed.")
         weight = self._weights(sample_weight, X, y)
+        require_classes(np.searchsorted(self.classes_, y), weight, self.classes_, every=True)
         random = check_random_state(self.random_state)
         self._states, self.t_ = None, 0
         for _ in range(self.passes):
@@ -230,9 +233,7 @@ class PegasosClassifier(LinearClassifierMixin, SparseCoefMixin, Versioned, BaseE
             The estimator.
         """
         first = not hasattr(self, "classes_")
-        X, y = validate_data(
-            self, X, y, accept_sparse="csr", dtype=np.float64, order="C", accept_large_sparse=False, reset=first
-        )
+        X, y = checked(self, X, y, reset=first)
         if _check_partial_fit_first_call(self, classes):
             self._states, self.t_ = None, 0
         unknown = np.setdiff1d(y, self.classes_)
@@ -246,9 +247,7 @@ class PegasosClassifier(LinearClassifierMixin, SparseCoefMixin, Versioned, BaseE
 
     def _weights(self, sample_weight: Any, X: Any, y: np.ndarray) -> np.ndarray:
         weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        if self.class_weight is None:
-            return weight
-        factors = compute_class_weight(self.class_weight, classes=self.classes_, y=y)
+        factors = class_factors(self.class_weight, self.classes_, y)
         return weight * factors[np.searchsorted(self.classes_, y)]
 
     def _walk(self, X: Any, y: np.ndarray, weight: np.ndarray, order: np.ndarray) -> None:

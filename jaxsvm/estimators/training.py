@@ -7,7 +7,7 @@ threads as there are cores call it.
 
 import concurrent.futures
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -30,10 +30,14 @@ from jaxsvm.kernels import RBF, Linear, Precomputed
 from jaxsvm.numerics.distances import NEAR
 from jaxsvm.problems.box import hinge_problem
 from jaxsvm.problems.squared_hinge import svm_problem
-from jaxsvm.result import Status
+from jaxsvm.result import Certificate, Status
 
 WHOLE = 4096
 """Samples whose kernel values are all computed at once."""
+HARD = (1e2, 1e4, 1e6, 1e8, 1e10)
+"""Values of C that are tried in place of an infinite one."""
+REACHED = 0.999
+"""A share of a bound from which a coefficient counts as having reached it."""
 SINGLE = 1e-5
 """Tolerances down to which kernel values are computed and held in float32, as LIBSVM holds them."""
 
@@ -84,6 +88,24 @@ class Samples(NamedTuple):
     def exact_points(self, parts: Sequence[slice]) -> np.ndarray:
         """The points in these slices as they came, in float64: answers are certified for these."""
         return np.concatenate([self.exact[part] for part in parts]).astype(np.float64)
+
+    def part(self, rows: np.ndarray) -> "Samples":
+        """Some of the samples, by index."""
+        return self._replace(
+            x=None if self.x is None else self.x[rows],
+            K=None if self.K is None else self.K[np.ix_(rows, rows)],
+            exact=None if self.exact is None else self.exact[rows],
+        )
+
+    def between(self, some: np.ndarray, others: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
+        """Blocks of rows of kernel values between some samples and others, `(rows, others)`, both by index."""
+        if self.K is not None:
+            yield slice(0, len(some)), self.K[np.ix_(some, others)]
+        elif not len(others):
+            yield slice(0, len(some)), np.zeros((len(some), 0))
+        else:
+            x = self.x if self.exact is None else self.exact
+            yield from self.values.blocks(x[some], x[others])
 
     def points(self, parts: Sequence[slice]) -> Any:
         """The points in these slices."""
@@ -137,6 +159,33 @@ class Machine(NamedTuple):
         """+1 and -1, `(q,)`."""
         lengths = [part.stop - part.start for part in self.parts]
         return np.repeat([1.0] * self.positive + [-1.0] * (len(self.parts) - self.positive), lengths)
+
+
+def undecided(machine: Machine) -> Solved:
+    """What a machine of a pair decides that lacks a class: for the other one, wherever a point lies."""
+    zero: Any = np.float64(0)
+    bias = float(machine.signs.max(initial=-1) + machine.signs.min(initial=1)) / 2
+    return Solved(np.zeros(machine.n), bias, Certificate(zero, zero, zero), 0, Status.CONVERGED)
+
+
+def hard_margin(solve: Callable[[float], Solved], upper: np.ndarray) -> Solved:
+    """The answer at an infinite C: at the first of a few values that no coefficient reaches.
+
+    That is the solution of every larger C, too; the certificate is that of the C it was found at.
+
+    Args:
+        solve: From a finite C to an answer.
+        upper: Bounds of the coefficients at C = 1, `(n,)`.
+
+    Returns:
+        The answer; INFEASIBLE where a coefficient reaches the largest value.
+    """
+    found: Any = None
+    for C in HARD:
+        found = solve(C)
+        if not (np.abs(found.dual_coef) >= REACHED * C * upper)[upper > 0].any():
+            return found
+    return found._replace(status=Status.INFEASIBLE)
 
 
 def train(

@@ -1,0 +1,257 @@
+"""What estimators are given: points in any form, weights of samples and classes, parameters at ends of their ranges."""
+
+import warnings
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn import svm
+from sklearn.datasets import load_iris
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics.pairwise import linear_kernel, rbf_kernel
+
+from jaxsvm import estimators
+from jaxsvm.errors import InputError
+from jaxsvm.estimators import probability
+
+RANDOM = np.random.default_rng(0)
+X = RANDOM.normal(size=(60, 4))
+Y = (X[:, 0] + 0.5 * RANDOM.normal(size=60) > 0).astype(int)
+THREE = np.arange(60) % 3
+pytestmark = pytest.mark.filterwarnings("ignore:The `probability` parameter:FutureWarning")
+
+
+class Wrapped:
+    """Points that are an array only where they are asked for one."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(self.values, dtype)
+
+
+def in_wide_indices(x):
+    """CSR with 64-bit indices."""
+    x = sp.csr_array(x)
+    return sp.csr_array((x.data, x.indices.astype(np.int64), x.indptr.astype(np.int64)), shape=x.shape)
+
+
+FORMS = [sp.coo_matrix, sp.coo_array, sp.dia_matrix, sp.bsr_matrix, sp.lil_array, in_wide_indices, Wrapped, list]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
+@pytest.mark.parametrize("kind", [estimators.SVC, estimators.NuSVC])
+def test_probabilities_are_calibrated_on_points_of_any_form(kind, form):
+    same = kind(probability=True, random_state=0).fit(X, Y).predict_proba(X)
+    found = kind(probability=True, random_state=0).fit(form(X), Y).predict_proba(form(X))
+    np.testing.assert_allclose(found, same, atol=1e-3)
+
+
+@pytest.mark.parametrize("labels", [[0, 1], [0, 1] * 4, [0] * 10 + [1], [0, 1, 2, 0], list(range(8))], ids=str)
+@pytest.mark.parametrize("multi_class", ["ovo", "ovr"])
+def test_probabilities_of_classes_with_fewer_samples_than_folds(labels, multi_class):
+    machine = estimators.SVC(probability=True, random_state=0, multi_class=multi_class).fit(X[: len(labels)], labels)
+    found = machine.predict_proba(X)
+    assert found.shape == (60, len(set(labels))) and (found > 0).all()
+    np.testing.assert_allclose(found.sum(axis=1), 1)
+
+
+def test_a_machine_that_lacks_a_class_in_a_fold_tells_the_other_one():
+    """LIBSVM's rule; and every sample is left out once."""
+    codes, seen = np.array([0, 0, 0, 0, 0, 0, 1, 2]), []
+
+    def decide(rest, test):
+        seen.extend(test)
+        assert not set(rest) & set(test)
+        return np.full((len(test), 3), 7.0)
+
+    values = probability.cross_fitted(decide, codes, [(0, 1), (0, 2), (1, 2)], np.random.RandomState(0))
+    assert sorted(seen) == list(range(8))
+    np.testing.assert_array_equal(values[6], [1, 7, -1])
+    np.testing.assert_array_equal(values[7], [7, 1, 1])
+
+
+def test_probabilities_of_a_function_of_two_sets_and_of_its_matrix_agree():
+    K = linear_kernel(X)
+    by_function = estimators.SVC(kernel=linear_kernel, probability=True, random_state=0).fit(Wrapped(X), Y)
+    by_values = estimators.SVC(kernel="precomputed", probability=True, random_state=0).fit(K, Y)
+    np.testing.assert_allclose(by_function.predict_proba(Wrapped(X)), by_values.predict_proba(K), atol=1e-9)
+
+
+def test_a_nu_that_only_a_fold_cannot_have_is_lowered_there():
+    """Of 3 and 57 samples nu = .1 is the largest; folds have 2 of 48 and 3 of 48."""
+    labels = (np.arange(60) < 3).astype(int)
+    machine = estimators.NuSVC(nu=0.1, probability=True, random_state=0).fit(X, labels)
+    assert np.isfinite(machine.predict_proba(X)).all() and machine.C_.shape == (1,)
+
+
+@pytest.mark.skipif(probability.DEFAULT_PROBABILITY != "deprecated", reason="this scikit-learn has it still")
+def test_probability_is_deprecated_where_scikit_learn_says_so():
+    for kind, value in ((estimators.SVC, True), (estimators.NuSVC, False)):
+        with pytest.warns(FutureWarning, match="probability.+parameter.+deprecated"):
+            machine = kind(probability=value).fit(X, Y)
+        with pytest.warns(FutureWarning, match="Attribute `probA_` was deprecated"):
+            assert len(machine.probA_) == value
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not hasattr(estimators.SVC().fit(X, Y), "predict_proba")
+        estimators.SVCPath(Cs=[1.0], cv=2).fit(X, Y)
+
+
+CLASSIFIERS = [
+    estimators.SVC(),
+    estimators.NuSVC(nu=0.3),
+    estimators.LinearSVC(),
+    estimators.SVCPath(Cs=[1.0], cv=2),
+    estimators.SVCPath(Cs=[1.0], cv=2, loss="squared_hinge"),
+    estimators.SBPClassifier(steps=10),
+    estimators.PegasosClassifier(passes=3),
+    estimators.CoresetSVC(),
+    estimators.NystroemSVC(n_components=5),
+]
+
+
+@pytest.mark.parametrize("machine", CLASSIFIERS, ids=str)
+def test_class_weights_are_finite_and_not_negative(machine):
+    for bad in (-1.0, np.nan, np.inf, "1", None):
+        with pytest.raises(InputError, match="class_weight is .* for the class 1: a finite factor >= 0"):
+            machine.set_params(class_weight={1: bad}).fit(X, Y)
+    with pytest.raises(ValueError, match="all samples with positive weights belong to the same class"):
+        machine.set_params(class_weight={1: 0.0}).fit(X, Y)
+    machine.set_params(class_weight=None)
+
+
+@pytest.mark.parametrize("absent", [0, 1, 2])
+def test_a_class_of_factor_0_is_never_told_by_pairs_and_refused_against_the_rest(absent):
+    by_pairs = [estimators.SVC(), estimators.SVCPath(Cs=[1.0], cv=2), estimators.NuSVC(nu=0.3)]
+    for machine in by_pairs:
+        told = machine.set_params(class_weight={absent: 0}).fit(X, THREE).predict(3 * X)
+        assert absent not in told and len(set(told)) == 2
+    for machine in (estimators.SVC(multi_class="ovr"), estimators.LinearSVC(), estimators.PegasosClassifier()):
+        with pytest.raises(InputError, match=f"leave no sample of the class .*{absent}"):
+            machine.set_params(class_weight={absent: 0}).fit(X, THREE)
+
+
+def test_scores_of_a_path_are_accuracies_whatever_the_class_weights():
+    """Those of `GridSearchCV` of the same folds."""
+    folds = [(np.arange(20, 60), np.arange(20)), (np.arange(40), np.arange(40, 60))]
+    for weight in ({0: 1, 1: 20}, {1: 0}):
+        path = estimators.SVCPath(Cs=[0.1, 10.0], cv=folds, class_weight=weight, gamma=0.3).fit(X, THREE)
+        for fold, (train, test) in enumerate(folds):
+            for place, C in enumerate((0.1, 10.0)):
+                one = estimators.SVC(C=C, gamma=0.3, class_weight=weight).fit(X[train], THREE[train])
+                assert path.scores_[fold, place] == pytest.approx(one.score(X[test], THREE[test]))
+
+
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
+def test_folds_without_a_score_or_a_second_class_are_refused_by_name(loss):
+    path = estimators.SVCPath(
+        Cs=[1.0], loss=loss, cv=[(np.arange(60), np.arange(5)), (np.flatnonzero(Y), np.arange(9))]
+    )
+    with pytest.raises(InputError, match="cv trains fold 2 of 2 on samples of the class .*1 alone"):
+        path.fit(X, Y)
+    with pytest.raises(InputError, match="no sample of positive weight to score fold 1 of 2 on"):
+        path.fit(X, Y, sample_weight=np.arange(60) > 4)
+
+
+DUPLICATED = [
+    estimators.SVC(gamma=0.5),
+    estimators.NuSVC(gamma=0.5, nu=0.3),
+    estimators.SVR(gamma=0.5),
+    estimators.OneClassSVM(gamma=0.5),
+    estimators.SVCPath(Cs=[1.0], cv=2, gamma=0.5),
+    estimators.LinearSVC(),
+    estimators.PegasosClassifier(passes=1, random_state=0),
+]
+
+
+@pytest.mark.parametrize("machine", DUPLICATED, ids=str)
+def test_entries_of_sparse_points_that_are_there_twice_are_summed(machine):
+    whole = sp.csr_array(X)
+    twice = sp.csr_array((np.repeat(whole.data / 2, 2), np.repeat(whole.indices, 2), 2 * whole.indptr), whole.shape)
+    result = "predict" if isinstance(machine, estimators.SVR) else "decision_function"
+    reference = getattr(machine.fit(whole, Y), result)(whole)
+    np.testing.assert_allclose(getattr(machine, result)(twice), reference, atol=1e-9)
+    np.testing.assert_allclose(getattr(machine.fit(twice, Y), result)(twice), reference, atol=1e-9)
+    assert twice.nnz == 2 * whole.nnz  # what was given is as it was
+
+
+@pytest.mark.parametrize("apart", [0.0, 1e3])
+def test_decisions_on_points_far_from_the_origin_do_not_depend_on_the_batch(apart, monkeypatch):
+    """Float32 points around 1e5, of a spread of .1, in one cluster or in two, and new ones of either dtype."""
+    from jaxsvm.estimators import kernel_values
+
+    x = (0.1 * X + 1e5 + apart * (np.arange(60) % 2)[:, None]).astype(np.float32)
+    machine = estimators.SVC(gamma=30.0, C=100.0).fit(x, Y)
+    wide = x.astype(np.float64)
+    for new in (x, wide + 1e-3):
+        exact = rbf_of_differences(new, wide[machine.support_], 30.0) @ machine.dual_coef_[0] + machine.intercept_
+        np.testing.assert_allclose(machine.decision_function(new), exact, atol=1e-3)
+        with monkeypatch.context() as patched:
+            patched.setattr(kernel_values, "FEW", 0)
+            np.testing.assert_allclose(machine.decision_function(new), exact, atol=1e-3)
+
+
+def rbf_of_differences(x, z, gamma):
+    return np.exp(-gamma * ((x.astype(float)[:, None] - z.astype(float)) ** 2).sum(axis=2))
+
+
+@pytest.mark.parametrize("machine", [*CLASSIFIERS, estimators.SVR(), estimators.OneClassSVM()], ids=str)
+def test_a_decision_that_overflows_is_refused_and_no_label(machine):
+    huge = np.vstack([X[:2], np.full((1, 4), 1e200) * [1, -1, 1, -1], X[:2]])
+    kernel = {"kernel": "poly"} if "kernel" in machine.get_params() else {}
+    machine.set_params(**kernel).fit(X, Y)
+    if not kernel:
+        machine.coef_ = machine.coef_ * 1e200
+    found = r"X has 1 point\(s\) whose decision value is not finite, the first in row 2"
+    with pytest.raises(InputError, match=found), np.errstate(all="ignore"):
+        machine.predict(huge)
+
+
+def test_a_kernel_matrix_of_a_one_class_machine_is_square():
+    with pytest.raises(ValueError, match="must be a square matrix. Input is a 20x30"):
+        estimators.OneClassSVM(kernel="precomputed").fit(RANDOM.random((20, 30)))
+    K = rbf_kernel(X)
+    assert estimators.OneClassSVM(kernel="precomputed").fit(K).predict(K[:3]).shape == (3,)
+
+
+def test_a_one_class_machine_with_the_origin_in_its_midst_says_that_it_has_no_answer():
+    with pytest.warns(ConvergenceWarning, match="the points have the origin in their midst"):
+        machine = estimators.OneClassSVM(kernel="linear").fit(X - X.mean(axis=0))
+    assert machine.fit_status_ == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert estimators.OneClassSVM(kernel="linear").fit(X + 5).fit_status_ == 0
+
+
+@pytest.mark.parametrize("kernel", ["rbf", "linear"])
+def test_an_infinite_c_is_the_hard_margin(kernel):
+    separable = np.where(Y[:, None] == 1, X + 3, X - 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        hard = estimators.SVC(kernel=kernel, C=np.inf, tol=1e-6).fit(separable, Y, sample_weight=1 + np.arange(60) % 3)
+    theirs = svm.SVC(kernel=kernel, C=1e8, tol=1e-6).fit(separable, Y)
+    np.testing.assert_allclose(hard.decision_function(separable), theirs.decision_function(separable), atol=1e-3)
+    values = hard.decision_function(separable) * (2 * Y - 1)
+    assert values.min() == pytest.approx(1, abs=1e-5)
+
+
+def test_an_infinite_c_without_a_hard_margin_warns():
+    with pytest.warns(ConvergenceWarning, match="C is infinite, and a coefficient reaches every bound"):
+        assert estimators.SVC(C=np.inf).fit(np.vstack([X, X]), np.append(Y, 1 - Y)).fit_status_ == 1
+    with pytest.warns(ConvergenceWarning, match="C is infinite"):
+        estimators.SVR(C=np.inf, kernel="linear").fit(X, X[:, 0] ** 2)
+
+
+def test_a_cap_on_steps_is_told_in_libsvms_words():
+    x, y = load_iris(return_X_y=True)
+    told = r"^Solver terminated early \(max_iter=3\).  Consider pre-processing your data with StandardScaler or MinMax"
+    for machine in (estimators.SVC(C=1e4, max_iter=3, kernel="linear"), estimators.SVR(C=1e4, max_iter=3, gamma=9.0)):
+        with pytest.warns(ConvergenceWarning, match=told):
+            machine.fit(x, y)
+
+
+def test_nu_is_infeasible_where_weights_leave_one_class():
+    with pytest.raises(ValueError, match="specified nu is infeasible"):
+        estimators.NuSVC().fit(X, Y, sample_weight=Y)
