@@ -245,7 +245,8 @@ def number(value, form):
 def line(row, lowest):
     """A row of the table."""
     get = row.get
-    full = " (buffer full)" if row["regime"] == "A" and get("support") == min(row["n"], 4096) else ""
+    # Rows of the time when the buffer had 4,096 places and did not grow.
+    full = " (buffer full)" if row["regime"] == "A" and get("support") == 4096 < row["n"] else ""
     late = f" {row['max_seconds']:g} s" if row["status"] == "INTERRUPTED" else ""
     R = get("R")
     ratio = number(None if R is None else R / lowest, ".4f") + ("" if get("judged", True) else "~")

@@ -37,8 +37,9 @@ from jaxsvm.solvers.perceptron import Perceptron
 from jaxsvm.solvers.sequential_minimal_optimization import SMO
 from jaxsvm.solvers.stochastic_batch_perceptron import StochasticBatchPerceptron
 from jaxsvm.solvers.working_set import WorkingSet
+from jaxsvm.transforms.polished import polished
+from jaxsvm.transforms.sampled import sampled
 from jaxsvm.transforms.screened import screened
-from jaxsvm.transforms.wrappers import polished, sampled
 
 if TYPE_CHECKING:
     from jaxsvm import coresets, interchange, relational

@@ -170,12 +170,18 @@ def drive(
                 spent.append(init.counters)
                 init, solver = np.asarray(init.alpha)[:n], solver.whole
                 continue
+            grown = solver.grown(here, progress.state) if int(progress.status) == Status.RUNNING else None
+            if grown is not None:
+                init, key = np.asarray(solver.dual_point(here, progress.state)[0])[:n], jax.random.fold_in(key, 1)
+                solver = grown
+                continue
             following = _following(here, solver, progress) if may_change and not stop.seen else None
             if following is None:
                 break
             state = progress.state if takes_state(solver, following) else None
             init, solver = np.asarray(solver.dual_point(here, progress.state)[0])[:n], following
-        fitted = dataclasses.replace(best, counters=reduce(Counters.plus, spent))
+        best = fitted if int(fitted.status) == Status.CONVERGED else best
+        fitted = dataclasses.replace(best, counters=reduce(Counters.plus, spent), status=fitted.status)
         if warn:
             warn_unless_converged(fitted, solver)
     return fitted
@@ -280,6 +286,8 @@ def _driven(
             if running and leaves[0] and _following(problem, solver, progress) is not None:
                 return progress
             if running and leaves[1] and solver.left(problem, progress.state) is not None:
+                return progress
+            if running and solver.grown(problem, progress.state) is not None:
                 return progress
             if callback is not None:
                 told = callback(_with_credit(finish(solver, progress), progress)) is True

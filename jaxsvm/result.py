@@ -33,6 +33,8 @@ class Status(enum.IntEnum):
     values raise `InputError`)."""
     INTERRUPTED = 7
     """Ctrl-C, a callback or `max_seconds`; the last certified point is returned and can be resumed."""
+    FULL = 9
+    """The buffer of a `sampled` solver is too small for the samples that have to be active."""
 
 
 @jax.tree_util.register_dataclass
@@ -320,10 +322,12 @@ def check(fit: Any) -> Any:
 def advice(status: Status) -> str:
     """What a user can do about a status."""
     return {
-        Status.STALLED: "The dtype's floor is reached: use float64 data, a larger tol, a smaller C or scaled features.",
+        Status.STALLED: "The dtype's floor is reached: use float64 data where they are float32, a larger tol, a "
+        "smaller C or scaled features.",
         Status.MAX_STEPS: "Raise max_steps, pass this fit as `init` to go on, or loosen tol.",
         Status.NOT_FINITE: "Look for overflow in the kernel (unscaled features, a high degree) and scale the data.",
         Status.NOT_PSD: "Choose a positive semidefinite kernel: the sigmoid is one for few parameters only.",
         Status.INFEASIBLE: "C must be positive, weights non-negative and both classes present.",
         Status.INTERRUPTED: "Pass this fit as `init` to go on.",
+        Status.FULL: "More samples have to be active than the buffer of `sampled` holds: name a larger `capacity`.",
     }.get(status, "")

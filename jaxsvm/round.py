@@ -200,9 +200,9 @@ def certify(
         (~sound, Status.NOT_FINITE),
         (indefinite, Status.NOT_PSD),
         (excess <= 1, Status.CONVERGED),
-        (_gave_up(solver, progress), Status.STALLED),
+        (_gave_up(problem, solver, progress), Status.STALLED),
         (at_cap, Status.MAX_STEPS),
-        (stale >= solver.patience, Status.STALLED),
+        (stale >= solver.patience, jnp.where(solver.full(problem, progress.state), Status.FULL, Status.STALLED)),
     ):
         status = jnp.where((status == Status.RUNNING) & condition, code, status)
     return progress._replace(
@@ -308,9 +308,14 @@ def earned_polish(problem: Any, solver: Any, progress: Progress) -> Array:
     return steps_taken(progress) - progress.polished >= interval
 
 
-def _gave_up(solver: Any, progress: Progress) -> Array:
-    """A sampled solver without a final check ends where its samples saw no violator, borne out or not."""
-    return jnp.asarray(solver.final_check == "none") & (progress.excess <= CLAIM)
+def _gave_up(problem: Any, solver: Any, progress: Progress) -> Array:
+    """A sampled solver without a final check ends where its samples saw no violator, borne out or not.
+
+    With a full buffer they saw none because they were not let in: that is no such end.
+    """
+    if solver.final_check != "none":
+        return jnp.asarray(False)
+    return (progress.excess <= CLAIM) & ~jnp.asarray(solver.full(problem, progress.state))
 
 
 def finish(solver: Any, progress: Progress) -> Fit:

@@ -217,7 +217,7 @@ def test_bad_problems_are_refused(change, message):
         (lambda: FrankWolfe(variant="fast"), "variant"),
         (lambda: sampled(FrankWolfe(), r=0), "r is 0"),
         (lambda: sampled(FrankWolfe(), final_check="half"), "final_check"),
-        (lambda: sampled(polished(FrankWolfe())), "innermost"),
+        (lambda: sampled(polished(FrankWolfe())), "order"),
         (lambda: polished(FrankWolfe(), 0), "products"),
         (lambda: polished(jaxsvm.SMO()), "solver is SMO"),
         (lambda: jaxsvm.fit(svm(), FrankWolfe(tol=0.0)), "tol is 0"),

@@ -46,6 +46,7 @@ class BallSGD(Solver):
     """
 
     solves = ("box",)
+    rows = 2
 
     radius: Any
     steps: Any = 10_000

@@ -76,6 +76,7 @@ class Solver:
             over would be solved for a start.
         knows_origin: Whether `init` takes an `Origin` too, and is compiled sooner for one.
         final_check: "none" where the running excess may end a fit that no certificate bears out.
+        rows: Rows of its dual points: 2 where its w is not made of its dual variables.
     """
 
     solves: ClassVar[tuple[str, ...]]
@@ -87,6 +88,7 @@ class Solver:
     takes_start = True
     knows_origin = False
     final_check = "full"
+    rows = 1
 
     def stores(self, problem: Any) -> bool:
         """Whether it is faster with all kernel values stored: drivers do so first, where the Gram operator permits."""
@@ -106,6 +108,19 @@ class Solver:
         """
         del problem
         return False
+
+    def counted(self, state: Any, counters: Any) -> Any:
+        """The state with other counters: of a start that goes on from somewhere."""
+        return state._replace(counters=counters)
+
+    def full(self, problem: Any, state: Any) -> Any:
+        """Whether it has no room for another sample, `()`: what stands still then ends as FULL. False: never."""
+        del problem, state
+        return False
+
+    def grown(self, problem: Any, state: Any) -> Any:
+        """A configuration with more room, to go on at the certified point; None: as it is. For host drivers."""
+        del problem, state
 
     def left(self, problem: Any, state: Any) -> tuple[Any, Any] | None:
         """Samples to go on with, and the values that the others keep, `(n,)`; None: all of them. For host drivers."""

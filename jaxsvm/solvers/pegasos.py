@@ -211,6 +211,7 @@ class Pegasos(Solver):
     """
 
     solves = ("box",)
+    rows = 2
 
     steps: Any = 10_000
     batch: int = dataclasses.field(default=16, metadata={"static": True})

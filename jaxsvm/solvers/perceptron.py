@@ -46,6 +46,7 @@ class Perceptron(Solver):
     """
 
     solves = ("box",)
+    rows = 2
 
     steps: Any
     margin: Any = 0.0

@@ -52,6 +52,7 @@ class StochasticBatchPerceptron(Solver):
     """
 
     solves = ("slack",)
+    rows = 2
 
     steps: Any = 10_000
     batch: int | None = dataclasses.field(default=1, metadata={"static": True})

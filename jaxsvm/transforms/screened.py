@@ -26,8 +26,11 @@ from jaxsvm.result import Counters
 from jaxsvm.screening.dynamic import gap_safe
 from jaxsvm.screening.reference import reference_fit, require_screenable
 from jaxsvm.screening.rules import Rule
-from jaxsvm.solvers.contract import Solver
+from jaxsvm.transforms.wrapper import Wrapper, described, require_inner
+from jaxsvm.validation import PROBLEMS, require_function, require_whole
 
+SCREENABLE = ("box", "squared hinge")
+"""Kinds of problems that rules know."""
 WORTH = 0.5
 """A smaller problem is worth its making where it has no more than this share of the samples."""
 
@@ -45,52 +48,43 @@ def screened(solver: Any, rule: Rule = gap_safe, every: int | None = None) -> "S
         The solver. Its fits are those of the solver, certified on all samples.
 
     Raises:
-        InputError: On `every` < 1. A problem for which no rule is safe (a free bias) is refused when it is solved.
+        InputError: On `every` < 1; on a solver of other problems, or of a w of its own (Pegasos, BallSGD, Perceptron).
+            A problem for which no rule is safe (a free bias) is refused when it is solved.
     """
-    if every is not None and every < 1:
-        raise InputError(f"every is {every}: at least 1 step lies between two looks.")
+    if every is not None:
+        require_whole("every", every, 1)
+    require_function("rule", rule, ("problem", "reference fit", "its C"), "a rule of `jaxsvm.screening`")
+    require_inner(Screened, solver)
+    if not any(kind in SCREENABLE for kind in solver.solves):
+        meant = " and ".join(PROBLEMS.get(kind, f"{kind} problems") for kind in solver.solves)
+        raise InputError(
+            f"solver is {described(solver)}, which is for {meant}: screened() goes around solvers of squared-hinge and "
+            "hinge problems, such as FrankWolfe or SMO."
+        )
+    if solver.rows != 1:
+        raise InputError(
+            f"solver is {described(solver)}, whose w is not made of its dual variables: screened() sets these one by "
+            "one. Take a solver of the dual, such as SMO or SDCA; or leave samples out between fits, by "
+            "`solve_path(..., solver=solver, screen=rule)`."
+        )
     return Screened(solver, rule, every)
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Screened(Solver):
+class Screened(Wrapper):
     """Configuration of a screened solver; build it with `screened`."""
 
-    solver: Any
     rule: Any = dataclasses.field(metadata={"static": True})
     every: int | None = dataclasses.field(default=None, metadata={"static": True})
 
-    def __getattr__(self, name: str) -> Any:
-        """Caps, stop rule and kinds are the solver's."""
-        if name.startswith("__") or name in ("solver", "rule", "every"):
-            raise AttributeError(name)
-        return getattr(self.solver, name)
+    layer = 3
+    made_by = "screened"
 
     @property
-    def solves(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The solver's, as far as rules know them."""
-        return tuple(kind for kind in self.solver.solves if kind in ("box", "squared hinge"))
-
-    @property
-    def stop(self) -> str:
-        """The solver's."""
-        return self.solver.stop
-
-    @property
-    def unroll(self) -> int:
-        """The solver's."""
-        return self.solver.unroll
-
-    @property
-    def patience(self) -> int:
-        """The solver's."""
-        return self.solver.patience
-
-    @property
-    def pads(self) -> bool:
-        """The solver's."""
-        return self.solver.pads
+    def solves(self) -> tuple[str, ...]:
+        """Kinds of problems of the solver, as far as rules know them."""
+        return tuple(kind for kind in self.solver.solves if kind in SCREENABLE)
 
     @property
     def refresh_every(self) -> int | None:
@@ -99,12 +93,20 @@ class Screened(Solver):
 
     @property
     def check_every(self) -> int:
-        """The solver's, or less where the rule looks more often."""
+        """Steps a chunk: the solver's, or less where the rule looks more often."""
         return self.solver.check_every if self.every is None else min(self.every, self.solver.check_every)
 
-    def stores(self, problem: Any) -> bool:
-        """The solver's."""
-        return self.solver.stores(problem)
+    def problem_inside(self, problem: Any, state: "State") -> Any:
+        """Return the problem without the samples that are known to be at 0."""
+        return _without(problem, state.inactive)
+
+    def state_inside(self, state: "State") -> Any:
+        """Return the solver's state."""
+        return state.inner
+
+    def with_inside(self, state: "State", inner: Any) -> "State":
+        """Return the state with another one of the solver."""
+        return state._replace(inner=inner)
 
     def init(self, problem: Any, key: Array | None = None, init: Any = None) -> "State":
         """The solver's start: nothing is known yet."""
@@ -116,11 +118,11 @@ class Screened(Solver):
     def step(self, problem: Any, state: "State") -> "State":
         """A step of the solver on what is not known; what has been found since the last one leaves first."""
         state = once(some(state.found.inactive & ~state.inactive), lambda state: self._leave(problem, state), state)
-        return state._replace(inner=self.solver.step(_without(problem, state.inactive), state.inner))
+        return super().step(problem, state)
 
     def refresh(self, problem: Any, state: "State") -> "State":
         """From scratch; and the rule looks at the point: what it has found leaves with the next step."""
-        state = state._replace(inner=self.solver.refresh(_without(problem, state.inactive), state.inner))
+        state = super().refresh(problem, state)
         found = self.rule(problem, reference_fit(problem, *self.dual_point(problem, state)))
         before = state.found
         return state._replace(found=Found(before.inactive | found.inactive, before.at_bound | found.at_bound))
@@ -130,29 +132,13 @@ class Screened(Solver):
         inactive, at_bound = state.found
         point, _ = self.dual_point(problem, state)
         point = jnp.where(inactive, 0, jnp.where(at_bound, problem.upper, point) if problem.bounded else point)
-        inner = self.solver.init(_without(problem, inactive), None, point)
-        return state._replace(inner=like(inner._replace(counters=state.counters), state.inner), inactive=inactive)
-
-    def dual_point(self, problem: Any, state: "State") -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-        """The solver's: what is known to be at 0 is there."""
-        return self.solver.dual_point(_without(problem, state.inactive), state.inner)
-
-    def running_excess(self, problem: Any, state: "State") -> Float[Array, ""]:
-        """The solver's, of what is not known: the others have no part in the gap."""
-        return self.solver.running_excess(_without(problem, state.inactive), state.inner)
-
-    def polish_interval(self, problem: Any) -> int | None:
-        """The solver's: a polish sees what is not known."""
-        return self.solver.polish_interval(problem)
-
-    def polish(self, problem: Any, state: "State") -> "State":
-        """The solver's, of what is not known."""
-        return state._replace(inner=self.solver.polish(_without(problem, state.inactive), state.inner))
+        key = jax.random.fold_in(jax.random.key(0), state.counters.steps)  # whoever draws does not repeat himself
+        inner = self.solver.init(_without(problem, inactive), key, point)
+        return state._replace(inner=like(self.solver.counted(inner, state.counters), state.inner), inactive=inactive)
 
     def polish_begin(self, problem: Any, state: "State") -> "Polishing":
         """The same in pieces, for the host driver: before the first."""
-        carry = self.solver.polish_begin(_without(problem, state.inactive), state.inner)
-        return Polishing(carry, state.inactive)
+        return Polishing(super().polish_begin(problem, state), state.inactive)
 
     def polish_step(self, problem: Any, carry: "Polishing") -> "Polishing":
         """One piece further."""
@@ -160,13 +146,12 @@ class Screened(Solver):
 
     def polish_end(self, problem: Any, state: "State", carry: "Polishing") -> "State":
         """The state where the polish ended."""
-        inner = self.solver.polish_end(_without(problem, state.inactive), state.inner, carry.carry)
-        return state._replace(inner=inner)
+        return super().polish_end(problem, state, carry.carry)
 
     @property
     def whole(self) -> Any:
         """The solver that ends what fewer samples began."""
-        return self.solver
+        return self.solver.whole
 
     def left(self, problem: Any, state: "State") -> tuple[np.ndarray, Any] | None:
         """Samples to go on with, and the values of the others: where that is worth a smaller problem. On the host."""

@@ -1,7 +1,9 @@
-"""Solver -> solver: what can be put around an algorithm without touching it.
+"""The next vertex among random ones: the "probabilistic speedup" of Frandi et al., around any search for vertices.
 
-`sampled(solver, r, tries, final_check)` looks for the next vertex among r random ones; `polished(solver)` descends on
-the support whenever the driver certifies. They nest: `polished(sampled(solver))` is a solver as well.
+The active samples live in a buffer of q places, so that no step does work of order n. The paper's has no such limit: on
+the host the buffer grows where it is full. Where it cannot (a `capacity` that was named, or tracing, whose shapes are
+fixed) steps choose among the samples in it, full passes that find it full again free the lightest eighth of its places,
+and a fit that gains nothing more by that ends as FULL.
 """
 
 import dataclasses
@@ -17,12 +19,16 @@ from jaxsvm.numerics import selection
 from jaxsvm.numerics.masks import every, some
 from jaxsvm.problems.squared_hinge import Restricted
 from jaxsvm.result import Counters
-from jaxsvm.solvers import polish
-from jaxsvm.solvers.contract import SIMPLEX, Solver
 from jaxsvm.solvers.frank_wolfe import simplex_point
+from jaxsvm.transforms.wrapper import Wrapper, described, require_inner
+from jaxsvm.validation import require_whole
 
 BUFFER_TILE = 256
 """Places of the buffer that a sample is evaluated against at a time."""
+PLACES, GROWTH = 4096, 4
+"""Places that a buffer begins with, and the factor by which it grows: each size is compiled anew."""
+FREED = 8
+"""One place in so many of a full buffer is freed."""
 
 
 def sampled(
@@ -41,121 +47,54 @@ def sampled(
         r: Size of a sample: 59 finds one of the best 5 % with probability 0.95, 77 with 0.98, 90 with 0.99.
         tries: Samples in a row without a violator before the search gives up.
         final_check: "full" or "none".
-        capacity: The most samples that can be active at once, memory of the buffer; None: n or 4,096, the smaller.
-            A full buffer admits no new vertex until a step drops one.
+        capacity: The most samples that can be active at once, >= 2. None: as many as become active; under tracing,
+            where shapes are fixed, 4,096. A fit whose support does not fit ends as FULL.
 
     Raises:
         InputError: On values out of range.
     """
     if final_check not in ("full", "none"):
         raise InputError(f'final_check is {final_check!r}: "full" or "none" is needed.')
+    require_inner(Sampled, solver)
     if not hasattr(solver, "wants_vertex"):
         raise InputError(
-            f"solver is {type(solver).__name__}: sampled() goes around a solver that searches vertices; "
-            "to nest, put it innermost, as in polished(sampled(solver))."
+            f"solver is {described(solver)}: sampled() goes around a solver that searches vertices, FrankWolfe or "
+            "CoreVectorMachine."
         )
-    if r < 1 or tries < 1:
-        raise InputError(f"r is {r} and tries is {tries}: both must be at least 1.")
+    require_whole("r", r, 1)
+    require_whole("tries", tries, 1)
+    if capacity is not None:
+        require_whole("capacity", capacity, 2)
     return Sampled(solver, r, tries, final_check, capacity)
 
 
-def polished(solver: Any, products: int = 40) -> "Polished":
-    """Descend on the support by conjugate gradients whenever the driver certifies (`jaxsvm.solvers.polish`).
-
-    Args:
-        solver: Any simplex solver, a `sampled` one too.
-        products: Matrix-vector products a polish, >= 1; static.
-
-    Raises:
-        InputError: On another solver, or products < 1.
-    """
-    if not hasattr(solver, "place"):
-        raise InputError(
-            f"solver is {type(solver).__name__}: polished() goes around a solver of points on the simplex."
-        )
-    if products < 1:
-        raise InputError(f"products is {products}: at least 1 is needed.")
-    return Polished(solver, products)
-
-
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Polished:
-    """Configuration of a polished solver; build it with `polished`."""
-
-    solver: Any
-    products: int = dataclasses.field(metadata={"static": True})
-
-    def __getattr__(self, name: str) -> Any:
-        """Everything but the polish is the solver's own: steps, stop rule, caps."""
-        if name.startswith("__") or name in ("solver", "wants_vertex"):
-            raise AttributeError(name)
-        return getattr(self.solver, name)
-
-    def polish_interval(self, n: int) -> int:
-        """At every certification."""
-        del n
-        return 0
-
-    def polish(self, problem: Any, state: Any) -> Any:
-        """Conjugate gradients on the support of a state that was just refreshed."""
-        alpha, s = polish.polish(problem, *self._on_simplex(problem, state), products=self.products)
-        return self.solver.place(problem, state, alpha, s)
-
-    def polish_begin(self, problem: Any, state: Any) -> Any:
-        """A polish in pieces, for the host driver: before the first."""
-        return polish.begin(problem, *self._on_simplex(problem, state), products=self.products)
-
-    def polish_step(self, problem: Any, carry: Any) -> Any:
-        """One piece further."""
-        return polish.further(problem, carry, self.products)
-
-    def polish_end(self, problem: Any, state: Any, carry: Any) -> Any:
-        """The state where the polish ended, which began at `state`."""
-        return self.solver.place(problem, state, *polish.end(problem, *self._on_simplex(problem, state), carry))
-
-    def _on_simplex(self, problem: Any, state: Any) -> tuple[Array, Array]:
-        point, s = self.solver.dual_point(problem, state)
-        return point / point.sum(), s / point.sum()
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Sampled(Solver):
+class Sampled(Wrapper):
     """Configuration of the sampled vertex search; build it with `sampled`."""
 
-    solver: Any
     r: int = dataclasses.field(metadata={"static": True})
     tries: int = dataclasses.field(metadata={"static": True})
     final_check: str = dataclasses.field(metadata={"static": True})
     capacity: int | None = dataclasses.field(metadata={"static": True})
+    places: int = dataclasses.field(default=PLACES, metadata={"static": True})
 
-    solves = SIMPLEX
+    layer = 1
+    made_by = "sampled"
+    refresh_every = 2**30  # a full product is what sampling avoids
+    pads = False  # draws depend on n
 
-    @property
-    def tol(self) -> Any:
-        """The solver's."""
-        return self.solver.tol
+    def state_inside(self, state: "SampledState") -> Any:
+        """Return the solver's state on the buffer and the sample."""
+        return state.inner
 
-    @property
-    def max_steps(self) -> Any:
-        """The solver's; a sample without a violator counts as a step."""
-        return self.solver.max_steps
+    def with_inside(self, state: "SampledState", inner: Any) -> "SampledState":
+        """Return the state with another one on the buffer."""
+        return state._replace(inner=inner)
 
-    @property
-    def stop(self) -> str:
-        """The solver's."""
-        return self.solver.stop
-
-    @property
-    def check_every(self) -> int:
-        """The solver's."""
-        return self.solver.check_every
-
-    @property
-    def refresh_every(self) -> int:
-        """Never on its own account: a full product is what sampling avoids."""
-        return 2**30
+    def polish_interval(self, problem: Any) -> None:
+        """Have no polish: the solver's own would work on the buffer as if it were the problem."""
+        del problem
 
     def init(self, problem: Any, key: Array | None = None, init: Any = None) -> "SampledState":
         """The solver's start, in a buffer."""
@@ -178,8 +117,7 @@ class Sampled(Solver):
             lambda: _drawn_gradient(problem, drawn, state.indices, weights),
             lambda: jnp.full((self.r,), jnp.inf, weights.dtype),
         )
-        active = weights > 0
-        full = every(active)
+        active, full = weights > 0, self.full(problem, state)
         eligible = jnp.ones((self.r,), bool) if problem.mask is None else problem.mask[drawn]
         excess = self._excess(problem, inner, drawn, jnp.where(eligible, s_drawn, jnp.inf), state.indices)
         missed = wanted & (excess <= state.claim) & ~full
@@ -201,12 +139,17 @@ class Sampled(Solver):
             hint=jnp.where(wanted, -1, state.hint),
             claim=state.claim,
             key=key,
+            crowded=state.crowded,
             alpha=state.alpha,
             s=state.s,
         )
 
     def refresh(self, problem: Any, state: "SampledState") -> "SampledState":
-        """The full pass: alpha and `s` of all samples; its best vertex is the first of the next sample."""
+        """Take the full pass: alpha and `s` of all samples; its best vertex is the first of the next sample.
+
+        A buffer that was full at the last pass and is full again loses its lightest places.
+        """
+        crowded = self.full(problem, state)
         point = simplex_point(problem, self._spread(problem, state), state.R)
         s = point["s"]
         buffer = self._fill(problem, point["alpha"], s, state.counters, state.key)
@@ -215,12 +158,12 @@ class Sampled(Solver):
         inner = buffer.inner._replace(gap=state.inner.gap, indefinite=state.inner.indefinite)
         # A refresh that the samples asked for and that ends nothing: they must see more next time.
         claim = jnp.where(state.misses >= self.tries, state.claim / 2, state.claim)
-        return buffer._replace(inner=inner, hint=best, claim=claim)
+        return buffer._replace(inner=inner, hint=best, claim=claim, crowded=crowded)
 
     def place(self, problem: Any, state: "SampledState", alpha: Array, s: Array) -> "SampledState":
         """The state moved to another point `alpha` with `s = Kt alpha`."""
         buffer = self._fill(problem, alpha, s, state.counters, state.key)
-        return buffer._replace(hint=state.hint, claim=state.claim)
+        return buffer._replace(hint=state.hint, claim=state.claim, crowded=state.crowded)
 
     def dual_point(self, problem: Any, state: "SampledState") -> tuple[Float[Array, " n"], Float[Array, " n"]]:
         """What a caller would get: `alpha` times the scale of the last refresh, of all samples, and its `s`."""
@@ -228,15 +171,33 @@ class Sampled(Solver):
         return state.inner.scale * state.alpha, state.inner.scale * state.s
 
     def running_excess(self, problem: Any, state: "SampledState") -> Float[Array, ""]:
-        """0 once `tries` samples in a row held no violator."""
-        del problem
-        return jnp.where(state.misses >= self.tries, 0.0, jnp.inf).astype(state.s.dtype)
+        """Return 0 once `tries` samples in a row held no violator, or the buffer is full; else infinity."""
+        ended = (state.misses >= self.tries) | self.full(problem, state)
+        return jnp.where(ended, 0.0, jnp.inf).astype(state.s.dtype)
+
+    def full(self, problem: Any, state: "SampledState") -> Bool[Array, ""]:
+        """Say whether no place of the buffer is free, `()`; never where it has one for each sample."""
+        size = self._size(problem)
+        return every(state.inner.alpha[:size] > 0) if size < problem.n else jnp.asarray(False)
+
+    def grown(self, problem: Any, state: "SampledState") -> "Sampled | None":
+        """Return this configuration with a larger buffer where it is full, and the steps that are left; on the host."""
+        if self.capacity is not None or not bool(state.crowded):
+            return None
+        steps = int(self.solver.max_steps) - int(state.counters.steps)
+        inner = dataclasses.replace(self.solver, max_steps=max(steps, 0))
+        return dataclasses.replace(self, solver=inner, places=GROWTH * self.places)
 
     def _size(self, problem: Any) -> int:
-        return min(problem.n, 4096 if self.capacity is None else self.capacity)
+        return min(problem.n, self.places if self.capacity is None else self.capacity)
 
     def _spread(self, problem: Any, state: "SampledState") -> Float[Array, " n"]:
-        weights = jnp.maximum(state.inner.alpha[: state.indices.shape[0]], 0)
+        """Return the weights of all samples, without the lightest places of a buffer that stays full."""
+        size = state.indices.shape[0]
+        weights = jnp.maximum(state.inner.alpha[:size], 0)
+        _, lightest = lax.top_k(-weights, max(size // FREED, 1))
+        freed = state.crowded & self.full(problem, state)
+        weights = weights.at[lightest].multiply(jnp.where(freed, 0, 1).astype(weights.dtype))
         return jnp.zeros((problem.n,), weights.dtype).at[state.indices].add(weights / weights.sum())
 
     def _fill(self, problem: Any, alpha: Array, s: Array, counters: Counters, key: Array) -> "SampledState":
@@ -256,6 +217,7 @@ class Sampled(Solver):
             hint=jnp.asarray(-1, jnp.int32),
             claim=jnp.ones((), alpha.dtype),
             key=key,
+            crowded=jnp.asarray(False),
             alpha=held,
             s=s,
         )
@@ -339,6 +301,7 @@ class SampledState(NamedTuple):
         claim: A sample holds no violator where its value of the stop rule over the threshold is at most this, `()`: 1,
             and half as much after each full check that found otherwise.
         key: The random key.
+        crowded: Whether the buffer was full when it was last refreshed, `()`.
         alpha: Weights of all samples as of the last refresh, `(n,)`; no step touches it.
         s: Their `Kt alpha`, `(n,)`.
     """
@@ -349,6 +312,7 @@ class SampledState(NamedTuple):
     hint: Int[Array, ""]
     claim: Float[Array, ""]
     key: Array
+    crowded: Bool[Array, ""]
     alpha: Float[Array, " n"]
     s: Float[Array, " n"]
 
