@@ -42,7 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def known(flag: str) -> bool:
-    """Ask this jaxlib, in a process of its own, whether it has a flag of XLA: one that it does not know ends a process."""
+    """Ask this jaxlib whether it has a flag of XLA, in a process of its own: one that it does not know ends it."""
     begun = [sys.executable, "-c", "import jax; jax.devices()"]
     environment = os.environ | {"XLA_FLAGS": flag}
     return subprocess.run(begun, env=environment, capture_output=True, check=False).returncode == 0

@@ -98,17 +98,18 @@ def _batch(leaves: Any, axes: Any, *, jaxpr: ClosedJaxpr) -> tuple[list[Array], 
 
 def _to_lojax(*leaves: Any, jaxpr: ClosedJaxpr) -> list[Array]:
     """Bind the operation again with a jaxpr of operations that JAX lowers: from 0.12 on some it traces are not."""
-    from jax.interpreters.partial_eval import lower_jaxpr2
+    from jax.interpreters import partial_eval
 
     with jax.enable_x64(True):
-        lowered = lower_jaxpr2(jaxpr)
+        lowered = partial_eval.lower_jaxpr2(jaxpr)  # pyright: ignore[reportAttributeAccessIssue]  # older ones have none
     return _in_double.bind(*leaves, jaxpr=lowered)
 
 
 def _push(primals: Any, tangents: Any, *, jaxpr: ClosedJaxpr) -> tuple[list[Array], list[Any]]:
     """The tangent is an operation apart, linear in the tangents that there are."""
     # A primal may be a Python float still: with x64 on it would be of another dtype than its tangent.
-    primals = [p if hasattr(p, "dtype") else jnp.asarray(p, a.dtype) for p, a in zip(primals, jaxpr.in_avals, strict=True)]
+    dtypes = [aval.dtype for aval in jaxpr.in_avals]
+    primals = [p if hasattr(p, "dtype") else jnp.asarray(p, dtype) for p, dtype in zip(primals, dtypes, strict=True)]
     moves = [not isinstance(tangent, ad.Zero) for tangent in tangents]
     smooth = [jnp.issubdtype(aval.dtype, jnp.floating) for aval in jaxpr.out_avals]
     n = len(moves)
