@@ -140,11 +140,11 @@ class BallProblem:
 
     def columns(self, indices: Int[Array, " t"]) -> Float[Array, "t n"]:
         """`Q[indices, :]`."""
-        return self.points.rows(indices) - (self.squares + self.squares[indices][:, None]) / 2
+        return self.points.rows(indices) - (self.squares[None, :] + self.squares[indices][:, None]) / 2
 
     def block(self, rows: Int[Array, " t"], columns: Int[Array, " u"]) -> Float[Array, "t u"]:
         """`Q[rows, columns]`."""
-        return self.points.block(rows, columns) - (self.squares[rows][:, None] + self.squares[columns]) / 2
+        return self.points.block(rows, columns) - (self.squares[rows][:, None] + self.squares[columns][None, :]) / 2
 
     def matvec(self, alpha: Float[Array, " n"]) -> Float[Array, " n"]:
         """`s = Q alpha` from scratch, for alpha on the simplex."""

@@ -43,7 +43,9 @@ def totals_of(x: Array, y: Array, h: Array, share: Array) -> Float[Array, "n p"]
         share: Their dual variables, in the part of their boxes, `(n,)` in [0, 1].
     """
     pull = (share * y)[:, None]
-    return jnp.concatenate([jnp.stack([y > 0, y < 0, h], axis=1), pull * x, pull], axis=1)
+    return jnp.concatenate(
+        [jnp.stack([(y > 0).astype(h.dtype), (y < 0).astype(h.dtype), h], axis=1), pull * x, pull], axis=1
+    )
 
 
 def calibrated(v: Float[Array, " m"], s: Float[Array, " m"], A: Float[Array, "m p"], T: Float[Array, " p"]) -> Array:
@@ -57,10 +59,10 @@ def calibrated(v: Float[Array, " m"], s: Float[Array, " m"], A: Float[Array, "m 
     """
     spread = jnp.sqrt((v * s) @ A**2)
     scale = jnp.where(spread > 0, 1 / jnp.where(spread > 0, spread, 1), 0)  # what no point can change is left out
-    A, gap = A * scale, (T - v @ A) * scale
-    ridge = RIDGE * A.shape[1] / jnp.maximum((v > 0).sum(), 1)
+    A, gap = A * scale[None, :], (T - v @ A) * scale
+    ridge = RIDGE * A.shape[1] / jnp.maximum((v > 0).sum(dtype=v.dtype), 1)
     low, high = LEAST - 1, MOST - 1
-    width = v / jnp.where(s > 0, s, 1) * (s > 0)
+    width = jnp.where(s > 0, v / jnp.where(s > 0, s, 1), 0)
 
     def value(t: Array, dot: Array, square: Array) -> Array:
         """The dual objective, where `t = s A l`, `dot = gap l` and `square = |l|^2`."""
@@ -72,7 +74,7 @@ def calibrated(v: Float[Array, " m"], s: Float[Array, " m"], A: Float[Array, "m 
         t = s * (A @ dual)
         free = (t > low) & (t < high)
         slope = (v * jnp.clip(t, low, high)) @ A - gap + ridge * dual
-        H = jnp.matmul((A * (v * s * free)[:, None]).T, A, precision=lax.Precision.HIGHEST)
+        H = jnp.matmul((A * jnp.where(free, v * s, 0)[:, None]).T, A, precision=lax.Precision.HIGHEST)
         d = -jnp.linalg.solve(H + (ridge + 1e-10) * jnp.eye(len(dual), dtype=dual.dtype), slope)
         ahead = s * (A @ d)
         sizes = 0.5 ** jnp.arange(HALVINGS, dtype=dual.dtype)

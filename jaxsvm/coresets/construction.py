@@ -271,7 +271,7 @@ def propose(key: Array, x: Array, y: Array, u: Array, C: Any, plan: Plan, floor:
     """Probabilities; arguments as for `construct`."""
     tiny = jnp.finfo(u.dtype).tiny
     origin = (u @ x) / jnp.maximum(u.sum(), tiny)
-    x = x - origin
+    x = x - origin[None, :]
     keys = jax.random.split(key)
     at = solve(x, y, C * u, tol=plan.tol)
     floor = jnp.where(at.dual < floor, floor, 0.0)  # else the data's own optimum serves, and promises more
@@ -304,7 +304,7 @@ def draw(
     if plan.sampler == "systematic":
         return index, plain, jnp.zeros((), u.dtype)
     rows = jnp.minimum(index, u.shape[0] - 1)
-    A = totals_of(x[rows] - found.origin, y[rows], found.h[rows], found.share[rows])
+    A = totals_of(x[rows] - found.origin[None, :], y[rows], found.h[rows], found.share[rows])
     weight = calibrated(plain, 1 - pi[rows], A, found.totals)
     return index, weight, largest_change(plain, weight)
 
@@ -324,7 +324,7 @@ def choose(
         index, weight, change = draw(key, by, x, y, u, plan)
         rows = jnp.minimum(index, u.shape[0] - 1)
         trained = jnp.where(plan.scaled, u.sum() / weight.sum(), 1) * C
-        at = solve(x[rows] - found.origin, y[rows], trained * weight, tol=LOOSE)
+        at = solve(x[rows] - found.origin[None, :], y[rows], trained * weight, tol=LOOSE)
         machine = jnp.append(at.w, at.b - at.w @ found.origin)[None]
         F = objectives(machine, hinges(x, y, machine), u, C)[0]
         return jnp.where(jnp.isfinite(F), F, jnp.inf), (index, weight, change)

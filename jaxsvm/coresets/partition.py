@@ -45,8 +45,8 @@ def nearest(x: Float[Array, "n d"], side: Int[Array, " n"], at: Float[Array, "2 
     """The label of the nearest centre of a point's own class (0 or 1), `(n,)` int32."""
     _, k, d = at.shape
     products = jnp.matmul(x, at.reshape(2 * k, d).T, precision=lax.Precision.HIGHEST)
-    distance = (at**2).sum(axis=2).reshape(2 * k) - 2 * products
-    own = jnp.where((jnp.arange(2 * k) >= k) == (side[:, None] == 1), distance, jnp.inf)
+    distance = (at**2).sum(axis=2).reshape(1, 2 * k) - 2 * products
+    own = jnp.where((jnp.arange(2 * k) >= k)[None, :] == (side[:, None] == 1), distance, jnp.inf)
     least = own.min(axis=1, keepdims=True)  # the index by equality: argmin is a scalar loop on CPUs
     label = jnp.where(own == least, jnp.arange(2 * k, dtype=jnp.int32), 2 * k).min(axis=1)
     return jnp.minimum(label, 2 * k - 1)

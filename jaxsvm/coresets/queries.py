@@ -34,7 +34,7 @@ def pool(
     share = gamma / jnp.maximum(gamma.sum(), jnp.finfo(u.dtype).tiny)
     weight = u[index] / jnp.maximum(size * share[index], jnp.finfo(u.dtype).tiny)
     # C spread evenly over three decades on a logarithmic scale, one value in each of `count` equal parts.
-    exponent = (jnp.arange(count) + jax.random.uniform(values, (count,), u.dtype)) / count * 3 - 2
+    exponent = (jnp.arange(count, dtype=u.dtype) + jax.random.uniform(values, (count,), u.dtype)) / count * 3 - 2
 
     def one(lane: tuple[Array, Array, Array]) -> Array:
         index, weight, C = lane
@@ -51,7 +51,7 @@ def pool(
 
 def hinges(x: Float[Array, "n d"], y: Float[Array, " n"], queries: Float[Array, "q d+1"]) -> Float[Array, "n q"]:
     """The hinge loss of every point at every query."""
-    f = jnp.matmul(x, queries[:, :-1].T, precision=lax.Precision.HIGHEST) + queries[:, -1]
+    f = jnp.matmul(x, queries[:, :-1].T, precision=lax.Precision.HIGHEST) + queries[None, :, -1]
     return jnp.maximum(0, 1 - y[:, None] * f)
 
 
@@ -68,7 +68,7 @@ def scores(
     F = objectives(queries, h, u, C) + floor
     own = jnp.where(scaled, 0.5 * (queries[:, :-1] ** 2).sum(axis=1) / u.sum(), 0.0)
     tiny = jnp.finfo(u.dtype).tiny
-    return (u[:, None] * (own + C * h) / jnp.maximum(F, tiny)).max(axis=1, initial=0)
+    return (u[:, None] * (own[None, :] + C * h) / jnp.maximum(F, tiny)[None, :]).max(axis=1, initial=0)
 
 
 def pulls(x: Array, u: Array, share: Array) -> Float[Array, " n"]:

@@ -56,8 +56,8 @@ def independent(key: Array, q: Float[Array, " n"], m: int) -> Int[Array, " m"]:
     """M indices, independently, with probabilities proportional to q; pure."""
     ends = jnp.cumsum(q)
     targets = jax.random.uniform(key, (m,), q.dtype) * ends[-1]
-    last = jnp.where(q > 0, jnp.arange(q.shape[0]), 0).max()
-    return jnp.minimum(jnp.searchsorted(ends, targets, side="right"), last).astype(jnp.int32)
+    last = jnp.where(q > 0, jnp.arange(q.shape[0], dtype=jnp.int32), 0).max()
+    return jnp.minimum(jnp.searchsorted(ends, targets, side="right").astype(jnp.int32), last)
 
 
 def inclusion(q: Float[Array, " n"], m: Any) -> Float[Array, " n"]:

@@ -61,7 +61,7 @@ def _(dtype: Any, primals: Any, tangents: Any) -> tuple[Array, Array]:
         return out, moved
     still, spare, off = lax.stop_gradient((X, coefficients == 0, coefficients - returned))
     scale = jnp.maximum(jnp.abs(still).max(axis=0), jnp.finfo(dtype).tiny)
-    X = jnp.concatenate([still / scale, jnp.ones_like(still[:, :1])], axis=1)
+    X = jnp.concatenate([still / scale[None, :], jnp.ones_like(still[:, :1])], axis=1)
     carriers = jnp.where(spare[:, None], X, 0)
     missed = jnp.append((dX.T @ off) / scale, 0)
     moved = moved + carriers @ _least_squares(carriers, missed)

@@ -93,12 +93,12 @@ def _factor(problem: Any, support: Bool[Array, " n"], sizes: tuple[int, ...], u:
     """Solves with a Cholesky factor of `(Kt + u u')_SS`, in the smallest of the sizes that holds S."""
     largest, count = sizes[-1], masks.count(support)
     index = jnp.nonzero(support, size=largest, fill_value=0)[0]
-    valid = jnp.arange(largest) < count
+    valid = jnp.arange(largest, dtype=count.dtype) < count
 
     def factor(size: int, L: Array) -> Array:
         here, ridge = index[:size], problem.ridge[index[:size]]
         values = problem.gram.block(here, here).astype(problem.dtype) + problem.offset
-        values = problem.y[here][:, None] * values * problem.y[here] + u[here][:, None] * u[here] + jnp.diag(ridge)
+        values = jnp.outer(problem.y[here], problem.y[here]) * values + jnp.outer(u[here], u[here]) + jnp.diag(ridge)
         return lax.dynamic_update_slice(L, padded_factor(values, valid[:size]), (0, 0))
 
     L = in_smallest(sizes, count, factor, jnp.eye(largest, dtype=problem.dtype))

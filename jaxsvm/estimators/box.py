@@ -237,7 +237,7 @@ def _at_once(problem: BoxProblem, a: Array, s: Array, tol: Array, limit: Array, 
     """All samples are one working set; its violation is made smaller until the gap is small too."""
     c = jnp.ones_like(a) if problem.c is None else problem.c
     sign, end = problem.y / c, c * problem.upper
-    K = (problem.gram.K.astype(a.dtype) + problem.offset) * sign[:, None] * sign
+    K = (problem.gram.K.astype(a.dtype) + problem.offset) * jnp.outer(sign, sign)
     low, high = jnp.minimum(0, end), jnp.maximum(0, end)
     steps_of = pair_steps if problem.free_bias else double_steps
 

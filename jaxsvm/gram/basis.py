@@ -55,10 +55,10 @@ class KernelBasis:
         if self.columns is None:
             return self.kernel.matrix(x_new, self.x)
         if isinstance(self.x, CSR):
-            x, x_new = self.x, x_new - self.shift
+            x, x_new = self.x, x_new - self.shift[None, :]
             tile = max(1, min(BASIS_TILE, BLOCK_BYTES // (8 * x.d)))
             return by_row_tiles(self.size, tile, lambda index: self._values(x_new, x.rows(index)).T).T
-        return self._values(x_new - self.shift, self.x)
+        return self._values(x_new - self.shift[None, :], self.x)
 
     def _values(self, x_new: Array, x: Array) -> Array:
         return self.kernel.matrix(x_new, x, near=self.near)
@@ -107,7 +107,7 @@ class NystroemBasis:
 
     def __call__(self, x_new: Float[Array, "m d"]) -> Float[Array, "m r"]:
         """Features of dense points, `(m, r)`."""
-        values = self.kernel.matrix(x_new - self.shift, self.x, near=self.near)
+        values = self.kernel.matrix(x_new - self.shift[None, :], self.x, near=self.near)
         return matmul(values.astype(self.whitening.dtype), self.whitening)
 
     def apply(self, x_new: Any, coef: Float[Array, "r *k"], block: int | None = None) -> Float[Array, "m *k"]:
@@ -144,7 +144,7 @@ class FourierBasis:
 
     def __call__(self, x_new: Float[Array, "m d"]) -> Float[Array, "m r"]:
         """Features of dense points, `(m, r)`."""
-        angles = matmul(x_new - self.shift, self.frequencies) + self.phases
+        angles = matmul(x_new - self.shift[None, :], self.frequencies) + self.phases[None, :]
         return jnp.sqrt(jnp.asarray(2 / self.size, angles.dtype)) * jnp.cos(angles)
 
     def apply(self, x_new: Any, coef: Float[Array, "r *k"], block: int | None = None) -> Float[Array, "m *k"]:

@@ -192,7 +192,7 @@ def _nystroem(kernel: Kernel, x: Any, rank: int, pivoted: bool, dtype: Any, key:
     _, shift, near, _ = place(kernel, x)
     near = bool(near) if is_concrete(near) else False
     index = _pivots(kernel, x, shift, rank, near) if pivoted else jax.random.permutation(key, x.shape[0])[:rank]
-    return _at_landmarks(kernel, dense_rows(x, index) - shift, shift, dtype, near)
+    return _at_landmarks(kernel, dense_rows(x, index) - shift[None, :], shift, dtype, near)
 
 
 def _at_landmarks(
@@ -211,16 +211,16 @@ def _pivots(kernel: Kernel, x: Any, shift: Array, rank: int, near: bool, allowed
     n = x.shape[0]
 
     def row(i: Array) -> Array:
-        point = dense_rows(x, i[None]) - shift
+        point = dense_rows(x, i[None]) - shift[None, :]
         if not isinstance(x, CSR):
-            return kernel.matrix(point, x - shift, near=near)[0]
+            return kernel.matrix(point, x - shift[None, :], near=near)[0]
 
         def tile(index: Array) -> Array:
-            return kernel.matrix(x.rows(index) - shift, point, near=near)[:, 0]
+            return kernel.matrix(x.rows(index) - shift[None, :], point, near=near)[:, 0]
 
         return by_row_tiles(n, TILE, tile)
 
-    rest = by_row_tiles(n, TILE, lambda index: kernel.diag(dense_rows(x, index) - shift))
+    rest = by_row_tiles(n, TILE, lambda index: kernel.diag(dense_rows(x, index) - shift[None, :]))
 
     def choose(k: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         rest, factor, index = carry

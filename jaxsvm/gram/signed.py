@@ -34,11 +34,11 @@ class SignedGram:
 
     def rows(self, index: Int[Array, " t"]) -> Float[Array, "t n"]:
         """`B[index]`."""
-        return self._signed(self.y[index][:, None] * self.y, self.gram.rows(index))
+        return self._signed(jnp.outer(self.y[index], self.y), self.gram.rows(index))
 
     def block(self, rows: Int[Array, " t"], columns: Int[Array, " u"]) -> Float[Array, "t u"]:
         """`B[rows, columns]`."""
-        return self._signed(self.y[rows][:, None] * self.y[columns], self.gram.block(rows, columns))
+        return self._signed(jnp.outer(self.y[rows], self.y[columns]), self.gram.block(rows, columns))
 
     def diag(self) -> Float[Array, " n"]:
         """`B_ii`."""
@@ -48,7 +48,7 @@ class SignedGram:
         """`B v` of each column."""
         y = self._signs
         signed = y * v
-        return y * (self.gram.matvec(signed) + self.offset * signed.sum(axis=0))
+        return y * (self.gram.matvec(signed) + self.offset * signed.sum(axis=0, keepdims=True))
 
     def support_matvec(self, v: Float[Array, " n"]) -> Float[Array, " n"]:
         """`B v` at the price of the rows where v is not 0: for solvers, not for derivatives."""

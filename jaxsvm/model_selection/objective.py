@@ -120,7 +120,7 @@ def _loss(parameters: Any, fits: Fit, data: HeldOut, objective: Objective) -> tu
         train, test, found = fold
         fitted = differentiable(svm_problem(here, data.y, C, sample_weight=train), found)
         margins = fitted.margins  # an absent sample has its margin all the same
-        error = jnp.where(test > 0, ~is_right(margins, data.y), False).sum() / count
+        error = jnp.where(test > 0, ~is_right(margins, data.y), False).sum(dtype=count.dtype) / count
         values = jnp.where(test > 0, objective.loss(margins), 0).sum() / count
         return values, Outcome(fitted, error)
 

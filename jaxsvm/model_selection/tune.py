@@ -195,8 +195,9 @@ class _Search:
 
 
 def _moved(optimizer: Any, gradient: Any, state: Any, parameters: Any, low: Any, high: Any) -> tuple[Any, Any]:
-    updates, state = optimizer.update(gradient, state, parameters)
-    return jax.tree.map(jnp.clip, optax.apply_updates(parameters, updates), low, high), state
+    with jax.numpy_dtype_promotion("standard"):  # optax counts its steps in integers
+        updates, state = optimizer.update(gradient, state, parameters)
+        return jax.tree.map(jnp.clip, optax.apply_updates(parameters, updates), low, high), state
 
 
 def _record(objective: Objective, data: HeldOut, parameters: Any, value: Any, outcome: Any, gradient: Any) -> Record:

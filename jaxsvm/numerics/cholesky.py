@@ -11,7 +11,7 @@ def padded_factor(values: Float[Array, "q q"], valid: Bool[Array, " q"]) -> Floa
     With a shift of what rounding may take from the smallest eigenvalue, without which a factor of a positive definite
     matrix can fail: whoever solves with it refines, which takes the shift out again.
     """
-    values = jnp.where(valid[:, None] & valid, values, 0)
+    values = jnp.where(valid[:, None] & valid[None, :], values, 0)
     size = jnp.asarray(len(valid), values.dtype)
     shift = 2 * jnp.finfo(values.dtype).eps * jnp.sqrt(size) * jnp.diagonal(values).max()
     # `jnp.linalg.cholesky` takes the mean with the transpose first: a third of its time at q = 2,000.

@@ -111,7 +111,7 @@ def _by_blocks(x: Array, z: Array, weights: Array, size: Callable[[Array], Array
 
     def add(total: Array, features: tuple[Array, Array, Array | None]) -> tuple[Array, None]:
         x_k, z_k, w_k = features
-        terms = [size(x_k[k][:, None] - z_k[k]) for k in range(width)]
+        terms = [size(x_k[k][:, None] - z_k[k][None, :]) for k in range(width)]
         if w_k is not None:
             terms = [w_k[k] * term for k, term in enumerate(terms)]
         while len(terms) > 1:  # in pairs: fewer roundings than one after another
@@ -130,7 +130,7 @@ def _one_by_one(x: Array, z: Array, weights: Array, size: Callable[[Array], Arra
     @jax.checkpoint  # the differences are computed again, not held
     def add(total: Array, feature: tuple[Array, Array, Array]) -> tuple[Array, None]:
         x_k, z_k, w_k = feature
-        return total + w_k * size(x_k[:, None] - z_k), None
+        return total + w_k * size(x_k[:, None] - z_k[None, :]), None
 
     zero = jnp.zeros((x.shape[0], z.shape[0]), x.dtype)
     return lax.scan(add, zero, (x.T, z.T, jnp.broadcast_to(weights, x.shape[1:])))[0]
@@ -159,7 +159,7 @@ def _expansion(x: Array, z: Array, weights: Array, squares: tuple[Array, Array] 
         x, z = lax.optimization_barrier((x * root, z * root))
         weights, squares = jnp.ones((), x.dtype), None
     of_x, of_z = ((x * x).sum(axis=1), (z * z).sum(axis=1)) if squares is None else squares
-    sizes = of_x[:, None] + of_z
+    sizes = of_x[:, None] + of_z[None, :]
     # In this order lanes of `vmap` are one wide product, which is twice as fast.
     expanded = sizes - 2 * matmul(x, z.T)
     # Clipped in value only: both derivatives stay those of the expansion, which has no kink to clip.
@@ -249,7 +249,7 @@ def less(x: Any, shift: Float[Array, " d"]) -> Any:
     """The points less the shift; of CSR points the entries that are there."""
     if isinstance(x, CSR):
         return dataclasses.replace(x, data=x.data - shift[x.indices])
-    return x - shift
+    return x - shift[None, :]
 
 
 @jax.jit
@@ -281,7 +281,7 @@ def middle(x: Any, mask: Bool[Array, " n"] | None = None) -> Float[Array, " d"]:
 
 def _exact_columns(x: Any, shift: Float[Array, " d"]) -> Bool[Array, " d"]:
     """Columns whose entries less their shift need no rounding (Knuth's two-sum finds what it takes away)."""
-    values, moves = (x.data, shift[x.indices]) if isinstance(x, CSR) else (x, shift)
+    values, moves = (x.data, shift[x.indices]) if isinstance(x, CSR) else (x, shift[None, :])
     differences = values - moves
     moved = differences - values
     exact = (values - (differences - moved)) == (moves + moved)

@@ -42,7 +42,8 @@ def inverse_root(inner: Float[Array, "q q"], terms: int, rank: int | None = None
     if rank is not None:
         spectrum, vectors = spectrum[-rank:], vectors[:, -rank:]
     usable = spectrum > spectrum[-1] * jnp.finfo(inner.dtype).eps * terms
-    return vectors * jnp.where(usable, 1 / jnp.sqrt(jnp.where(usable, spectrum, 1)), 0)
+    lengths = jnp.where(usable, 1 / jnp.sqrt(jnp.where(usable, spectrum, 1)), 0)
+    return vectors * lengths[None, :]
 
 
 def unexplained(diagonal: Float[Array, " n"], F: Float[Array, "n r"]) -> Float[Array, " n"]:

@@ -39,7 +39,8 @@ def in_double(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def call(*arguments: Any) -> Any:
         if jax.config.jax_enable_x64:  # pyright: ignore[reportAttributeAccessIssue]
-            return function(*arguments)
+            with jax.numpy_dtype_promotion("standard"):
+                return function(*arguments)
         leaves, tree = jax.tree.flatten(arguments)
         shapes = []
 
@@ -60,7 +61,7 @@ _in_double.multiple_results = True
 
 def _bind(function: Callable[..., Any], *leaves: Any) -> list[Array]:
     """The operation that `function` is, of arrays to a list of arrays, traced with x64 on."""
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):  # to mix both precisions is what it is for
         traced = jax.make_jaxpr(function)(*leaves)
     closed, free = traced.jaxpr, [isinstance(const, Tracer) for const in traced.consts]
     own = [not is_free for is_free in free]

@@ -29,7 +29,7 @@ def balanced_draw(
     halves = []
     for sign, count in ((1, min(size // 2, n)), (-1, min(size - size // 2, n))):
         # With one class only, the two halves come from the two parities, so that they stay distinct.
-        side = jnp.where(one_class, jnp.arange(n) % 2 == (sign > 0), y * sign > 0)
+        side = jnp.where(one_class, jnp.arange(n) % 2 == int(sign > 0), y * sign > 0)
         scores, picked = lax.top_k(jnp.where(side, noise, -1), count)
         halves.append((picked, scores >= 0))
     indices, valid = (jnp.concatenate(part) for part in zip(*halves, strict=True))
@@ -71,6 +71,6 @@ def systematic_draw(
     """
     parts = [p] if y is None else [jnp.where(y > 0, p, 0), jnp.where(y > 0, 0, p)]
     total = jnp.cumsum(jnp.concatenate(parts))
-    at = (jnp.arange(size) + jax.random.uniform(key, (), p.dtype)) / size * total[-1]
+    at = (jnp.arange(size, dtype=p.dtype) + jax.random.uniform(key, (), p.dtype)) / size * total[-1]
     index = jnp.minimum(jnp.searchsorted(total, at.astype(p.dtype), side="right"), len(total) - 1) % p.shape[0]
     return jnp.where(p[index] > 0, index, jnp.argmax(p)).astype(jnp.int32)

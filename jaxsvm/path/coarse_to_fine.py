@@ -198,7 +198,7 @@ def _finish(
     x = jnp.where(ridge > 0, jnp.maximum(x, 0), 0)
     # In primal scale, about: a dual point may have any, the decision function that is returned has this one.
     square = (x * (f + ridge * x)).sum(axis=0)
-    x = x * jnp.where(square > 0, x.sum(axis=0) / jnp.where(square > 0, square, 1), 1)
+    x = x * jnp.where(square > 0, x.sum(axis=0) / jnp.where(square > 0, square, 1), 1)[None, :]
     answers = in_double(_answers)(template, y, ridge, x, C)
     converged = answers.certificate.relative_gap <= tol
     return answers.fit(jnp.where(converged, Status.CONVERGED, Status.STALLED).astype(jnp.int32), counters)

@@ -82,7 +82,7 @@ def _lengthened(problem: Any, w: Float[Array, " n"], s: Float[Array, " n"], dtyp
 
     nothing = jnp.zeros_like(squared_norm)
     _, t = lax.fori_loop(0, BISECTIONS, halve, (nothing, nothing + LONGEST))
-    return rounded((1 + t * jnp.asarray(LENGTHS, w.dtype)[:, None]) * w, dtype)
+    return rounded((1 + t * jnp.asarray(LENGTHS, w.dtype)[:, None]) * w[None, :], dtype)
 
 
 class Signed(NamedTuple):

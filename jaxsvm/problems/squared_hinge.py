@@ -194,7 +194,7 @@ class SquaredHingeProblem:
 
     def block(self, rows: Int[Array, " t"], columns: Int[Array, " u"]) -> Float[Array, "t u"]:
         """`Kt[rows, columns]`; an index that stands in both gets its ridge."""
-        same = rows[:, None] == columns
+        same = rows[:, None] == columns[None, :]
         return self.signed.block(rows, columns) + jnp.where(same, self.ridge[rows][:, None], 0)
 
     def matvec(self, alpha: Float[Array, " n"]) -> Float[Array, " n"]:

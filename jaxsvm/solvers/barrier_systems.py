@@ -50,7 +50,7 @@ def barrier_system(problem: BoxProblem) -> "DenseSystem | FeatureSystem":
     x = few_features(problem)
     if x is None:
         everything = jnp.arange(n)
-        Q = jnp.where(present[:, None] & present, problem.block(everything, everything), 0)
+        Q = jnp.where(present[:, None] & present[None, :], problem.block(everything, everything), 0)
         return DenseSystem(Q.astype(dtype), c, e)
     y = jnp.where(present, problem.y, 0)
     constant = jnp.ones((n, 1 if problem.offset else 0), dtype)
@@ -92,7 +92,7 @@ class DenseSystem:
         del v
         off = self.c.T @ a - self.e
         scale = lax.rsqrt(jnp.diagonal(self.Q) + D)
-        factor = jnp.linalg.cholesky(scale[:, None] * (self.Q + jnp.diag(D)) * scale)
+        factor = jnp.linalg.cholesky(scale[:, None] * (self.Q + jnp.diag(D)) * scale[None, :])
 
         def inverse(r: Array) -> Array:
             x = scale * jax.scipy.linalg.cho_solve((factor, True), scale * r)

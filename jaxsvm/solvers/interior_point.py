@@ -212,7 +212,7 @@ def advance(problem: BoxProblem, x: Iterate) -> tuple[Iterate, Float[Array, ""]]
     variable that has lost its digits to the other ones of its system drives the iterate away again.
     """
     present, q, system = problem.present, _present(problem, problem.q), barrier_system(problem)
-    count = 2 * present.sum()
+    count = 2 * present.sum(dtype=x.a.dtype)
 
     def mean_product(x: Iterate) -> Array:
         return _present(problem, x.a * x.z + x.t * x.w).sum() / count

@@ -103,7 +103,7 @@ class Perceptron(Solver):
             s=s,
             kept_h=state.kept_h + rho * (h - state.kept_h),
             kept_s=state.kept_s + rho * (s - state.kept_s),
-            R=state.R + mistake,
+            R=state.R + mistake.astype(s.dtype),
             indefinite=state.indefinite,
             counters=visited(state.counters, mistake, problem.n),
         )

@@ -60,7 +60,9 @@ class RunningSums(NamedTuple):
         """After `h_j += gain g_j` on the batch; the average stays what it was."""
         dh = gain * g
         t = jnp.asarray(t, g.dtype)
-        change = jnp.stack([dh, -(self.p / self.q) * dh, t * violated, jnp.broadcast_to(t, g.shape)], axis=1)
+        change = jnp.stack(
+            [dh, -(self.p / self.q) * dh, jnp.where(violated, t, 0), jnp.broadcast_to(t, g.shape)], axis=1
+        )
         return self._replace(columns=self.columns.at[index].add(change, mode="promise_in_bounds"))
 
     def multiplied_out(self) -> "RunningSums":

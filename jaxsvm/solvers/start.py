@@ -147,14 +147,14 @@ def _random_draw(problem: Any, key: Array, draw: int, counters: Counters) -> tup
     """
     indices, valid = balanced_draw(key, problem.y, _eligible(problem), draw)
     few = Restricted(problem, indices, valid)
-    weights = valid.astype(problem.dtype) / valid.sum()
+    weights = valid.astype(problem.dtype) / valid.sum(dtype=problem.dtype)
     places = jnp.arange(indices.shape[0])
     K = few.block(places, places)
 
     def step(_: Any, weights: Array) -> Array:
         s = K @ weights
         to, away = jnp.where(valid, s, jnp.inf), jnp.where(weights > 0, s, -jnp.inf)
-        pair = (places == jnp.argmin(to)).astype(s.dtype) - (places == jnp.argmax(away))
+        pair = (places == jnp.argmin(to)).astype(s.dtype) - (places == jnp.argmax(away)).astype(s.dtype)
         curvature = pair @ (K @ pair)
         longest = jnp.where(pair < 0, weights, 0).sum()
         descent = away.max() - to.min()

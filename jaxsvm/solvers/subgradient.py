@@ -289,7 +289,7 @@ def step(problem: BoxProblem, solver: Any, state: State) -> State:
         at=at,
         sums=sums.moved(index, move.g, gain, violated, count + 1)._replace(s=s),
         R=state.R + (loss - state.R) / (count + 1).astype(loss.dtype),
-        counters=counters._replace(toward=state.counters.toward + some(violated)),
+        counters=counters._replace(toward=state.counters.toward + some(violated).astype(jnp.int32)),
     )
 
 
@@ -309,7 +309,7 @@ def refresh(problem: BoxProblem, solver: Any, state: State) -> State:
         if isinstance(at, Scaled):
             v = state.sums.s * at.v
             at = Scaled(v, v @ v)
-    share = jnp.where(visits > 0, violated / jnp.where(visits > 0, visits, 1), s < problem.q)
+    share = jnp.where(visits > 0, violated / jnp.where(visits > 0, visits, 1), (s < problem.q).astype(visits.dtype))
     a = jnp.clip(share, 0, 1) * problem.upper
     (a_s,) = products(problem, a[None])
     curvature = a @ a_s

@@ -238,7 +238,7 @@ class Sampled(Wrapper):
         u, v = R - s, weights * ridge
         C = jnp.where(ridge > 0, 1 / jnp.where(ridge > 0, ridge, 1), 0)
         on_buffer = jnp.where(weights > 0, C * jnp.where(u + v > 0, u * (u + 2 * v), -v * v), 0).sum()
-        active = jnp.any((drawn[:, None] == indices) & (weights > 0), axis=1)
+        active = jnp.any((drawn[:, None] == indices[None, :]) & (weights > 0)[None, :], axis=1)
         ridge = problem.ridge[drawn]
         C = jnp.where((ridge > 0) & ~active, 1 / jnp.where(ridge > 0, ridge, 1), 0)
         outside = jnp.where(jnp.isfinite(s_drawn), C * jnp.maximum(R - s_drawn, 0) ** 2, 0)

@@ -193,7 +193,7 @@ def newton_move(
     diagonal = jnp.diagonal(H)
     scale = 1 / jnp.sqrt(jnp.where(diagonal > 0, diagonal, 1))
     jitter = 4 * primal.size * jnp.finfo(H.dtype).eps
-    scaled = H * scale * scale[:, None] + jitter * jnp.eye(primal.size, dtype=H.dtype)
+    scaled = H * jnp.outer(scale, scale) + jitter * jnp.eye(primal.size, dtype=H.dtype)
     factor = jax.scipy.linalg.cho_factor(scaled, lower=True)
 
     def solve(q: Array) -> Array:

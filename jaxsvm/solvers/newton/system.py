@@ -83,8 +83,8 @@ def _steps_expected(problem: SquaredHingeProblem, count: Array) -> Array:
 def _factor(problem: SquaredHingeProblem, active: Bool[Array, " n"], size: int) -> tuple[Array, Array, Array, Array]:
     """By Cholesky, with one step of refinement; `size` (static) places."""
     index = jnp.nonzero(active, size=size, fill_value=0)[0]
-    valid = jnp.arange(size) < masks.count(active)
-    block = jnp.where(valid[:, None] & valid, problem.block(index, index), 0)
+    valid = jnp.arange(size, dtype=jnp.int32) < masks.count(active)
+    block = jnp.where(valid[:, None] & valid[None, :], problem.block(index, index), 0)
     factor = (padded_factor(block, valid), True)
     rhs = valid.astype(block.dtype)[:, None]
     if problem.free_bias:

@@ -42,7 +42,7 @@ def moved(
     """
     place, valid = jnp.minimum(members, problem.n - 1), members < problem.n
     y = problem.y[place]
-    Q = y[:, None] * y * (K.astype(problem.dtype) + problem.offset)
+    Q = jnp.outer(y, y) * (K.astype(problem.dtype) + problem.offset)
     old, U = jnp.where(valid, state.a[place], 0), jnp.where(valid, problem.upper[place], 0)
     gradient = (problem.targets - state.s)[place]
     c = jnp.ones_like(old) if problem.equality is None else problem.equality[place]
@@ -51,7 +51,7 @@ def moved(
     solve = pair_steps if problem.free_bias else double_steps
     top, bottom = ends(problem, state.a, state.s)
     tol, limit = SHARE * (top - bottom), STEPS_PER_SAMPLE * len(place)
-    v, _, steps = solve(Q / (c[:, None] * c), low, high, c * old, gradient / c, tol, limit)
+    v, _, steps = solve(Q / jnp.outer(c, c), low, high, c * old, gradient / c, tol, limit)
     # Bounds are met exactly, so that a sample is at one or is not.
     new = jnp.where(v == end, U, jnp.clip(v / c, 0, U))
     change = new - old

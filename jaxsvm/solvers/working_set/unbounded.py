@@ -47,8 +47,8 @@ def one_of_each(problem: Any) -> dict[str, Any]:
     def compute(problem: Any, rows: Array, pair: Array, there: Array) -> dict[str, Array]:
         wide = widened(problem)
         signs = jnp.where(there, jnp.asarray(SIGNS, wide.dtype), 0)
-        products = signs[:, None] * wide.y * (rows.astype(wide.dtype) + wide.offset)
-        curvature = (there * products[:, pair]).sum() + (there * wide.ridge[pair]).sum()
+        products = jnp.outer(signs, wide.y) * (rows.astype(wide.dtype) + wide.offset)
+        curvature = jnp.where(there[None, :], products[:, pair], 0).sum() + jnp.where(there, wide.ridge[pair], 0).sum()
         total = there.sum(dtype=wide.dtype)
         scale = jnp.where(curvature > 0, total / jnp.where(curvature > 0, curvature, 1), 1)
         weight = rounded(scale, problem.dtype)
@@ -92,7 +92,7 @@ def _block(problem: Any, a: Array, exact: Array, K: Array, members: Array) -> tu
     wide, parts = widened(problem), of_bits(exact)
     place, valid, beta, y = jnp.minimum(members, problem.n - 1), members < problem.n, a.astype(parts.dtype), wide.y
     old, ridge, y_set = jnp.where(valid, beta[place], 0), wide.ridge[place], y[place]
-    B = y_set[:, None] * y_set * (K.astype(parts.dtype) + wide.offset)
+    B = jnp.outer(y_set, y_set) * (K.astype(parts.dtype) + wide.offset)
     rest = beta.at[members].set(0, mode="drop")
     inside = [jnp.where(y_set == sign, old, 0) for sign in SIGNS]
     outside = [jnp.where(y == sign, rest, 0) for sign in SIGNS]
@@ -115,10 +115,10 @@ def _block(problem: Any, a: Array, exact: Array, K: Array, members: Array) -> tu
     units = jnp.sqrt(jnp.maximum(own, 0) + DOUBT * eps * doubt)
     there = jnp.concatenate([valid, (totals > 0) & (units > 0)])
     units = jnp.where(there[-2:], units, 1)
-    sides = jnp.stack(g, axis=1) / units
+    sides = jnp.stack(g, axis=1) / units[None, :]
     corner = jnp.stack([jnp.stack([units[0] ** 2, across]), jnp.stack([across, units[1] ** 2])])
-    H = jnp.block([[B + jnp.diag(ridge), sides], [sides.T, corner / units[:, None] / units]])
-    H = jnp.where(there[:, None] & there, H, jnp.eye(len(there), dtype=H.dtype))
+    H = jnp.block([[B + jnp.diag(ridge), sides], [sides.T, corner / units[:, None] / units[None, :]]])
+    H = jnp.where(there[:, None] & there[None, :], H, jnp.eye(len(there), dtype=H.dtype))
     pull = jnp.where(there, pull / jnp.concatenate([jnp.ones_like(old), units]), 0)
     low = jnp.where(there, -jnp.concatenate([old, units]), 0)
     high = jnp.where(there, jnp.inf, 0)
