@@ -27,6 +27,7 @@ from jaxsvm.numerics.distances import less, middle
 from jaxsvm.numerics.masks import every, some
 from jaxsvm.points import CSR, by_row_tiles, dense_rows, entrywise, product
 from jaxsvm.problems.arguments import checked_weights, vector_dtype
+from jaxsvm.problems.judge import balances, is_weights, judged
 from jaxsvm.problems.squared_hinge import furthest
 from jaxsvm.result import Answer, Certificate, Fit
 from jaxsvm.solvers.frank_wolfe import FrankWolfe
@@ -172,21 +173,20 @@ class BallProblem:
 
     def certificate(self, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Certificate:
         """Squared radii: of a ball that covers all points (primal), and a lower bound for any such ball (dual)."""
-        return self._bounds(alpha, s, s.dtype)
+        total = alpha.sum()
+        return self._bounds(alpha / total, s / total, s.dtype)
 
     def _bounds(self, alpha: Float[Array, " n"], s: Float[Array, " n"], dtype: Any) -> Certificate:
-        """The certificate of distances whose kernel values are numbers of a dtype."""
+        """The certificate of distances whose kernel values, and alpha, are numbers of a dtype."""
         eps = jnp.finfo(dtype).eps
         rounding = ROUNDING * eps * _present(jnp.abs(self.squares), self.mask).max().astype(s.dtype)
         upper = _present(self.squared_distances(alpha, s), self.mask).max() + rounding
         lower = -(alpha @ s) - rounding
-        # Nothing is known of points closer than rounding, unless they are one; a negative coefficient bounds nothing.
-        known = (lower > 0) & every(alpha >= 0)
-        gap = jnp.where(known, (upper - lower) / jnp.where(known, lower, 1) + 4 * eps, jnp.inf)
-        zero = jnp.zeros_like(gap)
-        of_one_point = Certificate(zero, zero, zero)
-        found = Certificate(upper, jnp.maximum(lower, 0), jnp.maximum(gap, 0))
-        return jax.tree.map(lambda a, b: jnp.where(self.coincide, a, b), of_one_point, found)
+        feasible = is_weights(alpha, self.present) & balances(alpha.sum() - 1, jnp.ones_like(lower), dtype)
+        gap = upper - lower + 4 * eps * jnp.maximum(lower, 0)
+        # Nothing is known of points closer than rounding, unless they are one.
+        found = judged(upper, jnp.maximum(lower, 0), gap, lower, rounding=4 * rounding, feasible=feasible)
+        return jax.tree.map(lambda value: jnp.where(self.coincide & feasible, 0, value), found)
 
     def returned(self, alpha: Float[Array, " n"], R: Float[Array, ""]) -> Float[Array, " n"]:
         """The centre's coefficients: alpha itself."""
@@ -389,5 +389,6 @@ def is_coreset(problem: Any, subset: Any, eps: float, *, tol: float = 1e-6, solv
     if stop.seen:  # there is no answer, and False would be one
         raise KeyboardInterrupt
     reach = furthest(problem, found.alpha, inside.matvec(found.alpha))
-    lower = jnp.maximum(inside.diameter_squared - found.R, 0)
-    return bool(jnp.sqrt(reach) <= (1 + eps) * jnp.sqrt(lower))
+    _, lower, _ = inside.enclosing(found)
+    certain = np.isfinite(np.asarray(found.certificate.relative_gap))  # of a point that is none, no radius is known
+    return bool(certain & (jnp.sqrt(reach) <= (1 + eps) * jnp.sqrt(jnp.maximum(lower, 0))))

@@ -18,10 +18,11 @@ class Status(enum.IntEnum):
     RUNNING = 0
     """Not ended: seen only by callbacks."""
     CONVERGED = 1
-    """The stop rule holds on values that were recomputed from scratch."""
+    """The certified relative gap, of values that were recomputed from scratch, is at most `tol`: always, and whatever
+    stop rule was asked for."""
     STALLED = 2
-    """Nothing moves any more and the rule does not hold: the floor of the dtype, or a sampled stop that a full
-    check did not confirm. The certificate says how far it came."""
+    """Nothing moves any more and the rule does not hold: the floor of the dtype. The certificate says how far it
+    came."""
     MAX_STEPS = 3
     """The step cap came first."""
     NOT_FINITE = 4
@@ -33,6 +34,9 @@ class Status(enum.IntEnum):
     values raise `InputError`)."""
     INTERRUPTED = 7
     """Ctrl-C, a callback or `max_seconds`; the last certified point is returned and can be resumed."""
+    UNCERTIFIED = 8
+    """A stop rule that is no certificate ended it, as was asked for (`stop="paper"`, `stop="relative_fw"`, a sampled
+    stop without a final check), with a certified relative gap above `tol`. The certificate says how far it came."""
     FULL = 9
     """The buffer of a `sampled` solver is too small for the samples that have to be active."""
 
@@ -330,4 +334,5 @@ def advice(status: Status) -> str:
         Status.INFEASIBLE: "C must be positive, weights non-negative and both classes present.",
         Status.INTERRUPTED: "Pass this fit as `init` to go on.",
         Status.FULL: "More samples have to be active than the buffer of `sampled` holds: name a larger `capacity`.",
+        Status.UNCERTIFIED: 'The rule asked for holds and proves no gap: take stop="certified_gap" and a full check.',
     }.get(status, "")

@@ -17,8 +17,9 @@ from jaxsvm.numerics.masks import every
 from jaxsvm.numerics.once import once
 from jaxsvm.numerics.precision import in_double, like, widened
 from jaxsvm.problems.definiteness import negative_curvature
+from jaxsvm.problems.judge import refused
 from jaxsvm.result import Answer, Certificate, Fit, Status, bit_of
-from jaxsvm.stopping import stop_excess
+from jaxsvm.stopping import CERTIFIED_GAP, stop_excess
 from jaxsvm.validation import require_solves
 
 DOUBT = 8
@@ -184,9 +185,10 @@ def certify(
     assess = assess if provisional else in_double(assess)
     earned = earned_polish(problem, solver, progress)
     at_cap = steps_taken(progress) >= solver.max_steps
-    state, answer, excess, R, sound, indefinite = assess(
-        problem, solver, progress.state, earned, stuck(problem, solver, progress.stale, progress.misses, at_cap)
-    )
+    gave_up = _gave_up(problem, solver, progress)
+    is_stuck = stuck(problem, solver, progress.stale, progress.misses, at_cap)
+    may_end = gave_up | at_cap | (progress.stale + 1 >= solver.patience)
+    state, answer, excess, R, sound, indefinite = assess(problem, solver, progress.state, earned, is_stuck, may_end)
     gap, best = answer.certificate.relative_gap, progress.answer.certificate.relative_gap
     better = sound & (~(gap > best) | (excess <= 1))
 
@@ -195,19 +197,25 @@ def certify(
     advanced = (progress.lowest - rounding > R) | (gap < 0.99 * best)
     stale = jnp.where(advanced, 0, progress.stale + 1)
     status = jnp.asarray(Status.RUNNING, jnp.int32)
+    ruled = excess <= 1
+    proven = ruled if solver.stop == CERTIFIED_GAP else gap <= solver.tol
     for condition, code in (  # the first that holds decides
         (progress.status != Status.RUNNING, progress.status),
         (~sound, Status.NOT_FINITE),
         (indefinite, Status.NOT_PSD),
-        (excess <= 1, Status.CONVERGED),
-        (_gave_up(problem, solver, progress), Status.STALLED),
+        ((ruled | gave_up) & proven, Status.CONVERGED),
+        (ruled | gave_up, Status.UNCERTIFIED),
         (at_cap, Status.MAX_STEPS),
         (stale >= solver.patience, jnp.where(solver.full(problem, progress.state), Status.FULL, Status.STALLED)),
     ):
         status = jnp.where((status == Status.RUNNING) & condition, code, status)
+    best_answer = jax.tree.map(lambda new, old: jnp.where(better, new, old), answer, progress.answer)
+    if not problem.gram.definite:  # what was certified before the curvature showed proves nothing either
+        certificate = refused(best_answer.certificate, status == Status.NOT_PSD)
+        best_answer = best_answer._replace(certificate=certificate)
     return progress._replace(
         state=state,
-        answer=jax.tree.map(lambda new, old: jnp.where(better, new, old), answer, progress.answer),
+        answer=best_answer,
         status=status,
         excess=excess,
         refreshed=steps_taken(progress),
@@ -243,6 +251,7 @@ def _assessed(
     state: Any,
     earned: Array,
     stuck: Array,
+    may_end: Array,
     may_polish: bool,
     provisional: bool,
     may_correct: bool = True,
@@ -276,7 +285,7 @@ def _assessed(
     indefinite = fresh.indefinite | wide.indefinite(R)
     if not wide.gram.definite:
         indefinite = once(
-            sound & (excess <= 1),
+            sound & ((excess <= 1) | may_end),
             lambda found: found | negative_curvature(wide, everywhere=point.ndim == 2),
             indefinite,
         )

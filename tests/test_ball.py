@@ -92,6 +92,15 @@ def test_what_rounding_hides_is_not_certified(kernel):
     assert fit.status.name != "CONVERGED" or float(fit.certificate.relative_gap) >= reach / radius_squared(x) - 1
 
 
+def test_a_subset_is_no_coreset_because_a_solver_left_it():
+    """The ball of two near points does not cover a third one, whichever solver computes it."""
+    x = np.array([[100.0, 0.0], [0.0, 0.0], [1.0, 0.0]])
+    whole = jaxsvm.meb_problem(jaxsvm.gram(Linear(), x))
+    classic = FrankWolfe(variant="classic", tol=1e-3, max_steps=2000)
+    assert not jaxsvm.is_coreset(whole, [1, 2], 1e-2, solver=classic)
+    assert jaxsvm.is_coreset(whole, [0, 1], 1e-2)
+
+
 def test_points_that_differ_where_all_kernel_values_are_one_have_no_known_radius():
     """Adversarial problem 1141: RBF values round to 1 before points are one."""
     x = np.full((6, 20), 74.0, np.float32)

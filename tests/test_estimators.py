@@ -306,6 +306,79 @@ def test_a_fit_that_is_cut_short_warns_with_its_gap():
     assert fitted.fit_status_ == 1
 
 
+POINTS = np.random.default_rng(0).normal(size=(24, 2))
+SIDES = np.where(POINTS[:, 0] + 0.5 * POINTS[:, 1] > 0, 1, -1)
+MACHINES = {
+    "SVC": lambda **options: estimators.SVC(C=10.0, **options),
+    "regularized": lambda **options: estimators.SVC(C=10.0, bias="regularized", **options),
+    "squared hinge": lambda **options: estimators.SVC(C=10.0, loss="squared_hinge", bias="none", **options),
+    "NuSVC": lambda **options: estimators.NuSVC(nu=0.3, **options),
+    "SVR": lambda **options: estimators.SVR(C=10.0, **options),
+    "NuSVR": lambda **options: estimators.NuSVR(nu=0.3, **options),
+    "OneClassSVM": lambda **options: estimators.OneClassSVM(nu=0.3, **options),
+    "SVCPath": lambda **options: estimators.SVCPath(Cs=[1.0, 10.0], cv=2, **options),
+    "SBPClassifier": lambda **options: estimators.SBPClassifier(steps=50, **options),
+}
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_an_indefinite_matrix_is_certified_by_no_estimator(name):
+    K = POINTS @ POINTS.T
+    K[0, 0] -= 5
+    with pytest.warns(ConvergenceWarning, match="indefinite, so that nothing is certified"):
+        fitted = MACHINES[name](kernel="precomputed").fit(K, SIDES)
+    assert fitted.fit_status_ == 1
+    assert np.isinf(fitted.certificate_.relative_gap).all()
+
+
+@pytest.mark.parametrize("kernel", ["sigmoid", lambda a, b: -(a @ b.T)], ids=["sigmoid", "callable"])
+def test_an_indefinite_kernel_is_not_certified_however_it_is_given(kernel):
+    with pytest.warns(ConvergenceWarning, match="NOT_PSD"):
+        fitted = estimators.SVC(kernel=kernel, gamma=3.0, coef0=-2.0, C=100.0).fit(POINTS, SIDES)
+    assert fitted.fit_status_ == 1
+
+
+@pytest.mark.parametrize("name", ["SVC", "NuSVC", "SVR", "NuSVR", "OneClassSVM", "SVCPath"])
+def test_a_matrix_that_is_semidefinite_along_the_equality_is_certified(name):
+    """`-|x - z|`: no kernel, and with a free bias as good as one."""
+    K = -np.linalg.norm(POINTS[:, None] - POINTS, axis=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ConvergenceWarning)
+        assert MACHINES[name](kernel="precomputed").fit(K, SIDES).fit_status_ == 0
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_an_asymmetric_matrix_is_refused(name):
+    K = POINTS @ POINTS.T
+    K[0, 1] += 0.1
+    with pytest.raises(ValueError, match="it must be symmetric"):
+        MACHINES[name](kernel="precomputed").fit(K, SIDES)
+
+
+def test_machines_whose_own_part_is_definite_are_certified():
+    """Of three classes, one of whose samples makes the matrix indefinite."""
+    labels = np.arange(24) % 3
+    K = POINTS @ POINTS.T
+    K[0, 0] -= 5
+    with pytest.warns(ConvergenceWarning, match="2 of 3 problem"):
+        fitted = estimators.SVC(kernel="precomputed").fit(K, labels)
+    assert np.isinf(fitted.certificate_.relative_gap).tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
+@pytest.mark.parametrize("Cs", [[0.0, 1.0], [np.nan, 1.0], [1.0, np.inf], [-1.0, 1.0], [1e-320, 1.0], [], [[1.0, 2.0]]])
+def test_values_of_c_that_are_none_are_refused_by_name(Cs, loss):
+    with pytest.raises(ValueError, match=r"^(Cs|C times|C is)"):
+        estimators.SVCPath(Cs=Cs, cv=2, loss=loss).fit(X2, Y2)
+
+
+def test_a_gap_that_is_nan_counts_as_failed():
+    path = estimators.SVCPath(tol=1e-3)
+    path.largest_gap_ = np.array([[np.nan, 0.0]])
+    with pytest.warns(ConvergenceWarning, match="1 of 2 fits"):
+        path._warn_of_gaps()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{"C": 1e3}, {"C": 30.0, "tol": 1e-5}, {"C": 100.0, "kernel": "poly"}], ids=str)
 @pytest.mark.parametrize("scale", [1.0, 100.0])

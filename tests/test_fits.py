@@ -94,9 +94,11 @@ def test_below_the_floor_of_float32_is_stalled_not_converged():
 
 def test_sampled_stop_without_final_check_never_says_converged_falsely():
     solver = sampled(FrankWolfe(variant="away", tol=1e-3, stop="paper"), r=5, tries=1, final_check="none")
-    with pytest.warns(jaxsvm.ConvergenceWarning, match="STALLED"):
+    with pytest.warns(jaxsvm.ConvergenceWarning, match="UNCERTIFIED"):
         fit = jaxsvm.fit(svm(100.0), solver)
-    assert fit.status.name == "STALLED"
+    assert fit.status.name == "UNCERTIFIED"
+    with pytest.raises(jaxsvm.ConvergenceError, match="UNCERTIFIED, relative gap"):
+        jaxsvm.check(fit)
     assert float(fit.certificate.dual) <= exact(100.0).optimum <= float(fit.certificate.primal)
 
 

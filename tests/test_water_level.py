@@ -100,6 +100,14 @@ def test_1_2_3_level_is_that_of_the_linear_programme(method, weighted):
     assert_valid(water, here)
 
 
+@every_method
+def test_heavy_samples_do_not_swallow_the_slack_of_light_ones(method):
+    here = floors()
+    w = np.where(np.random.default_rng(1).random(here.c.shape) < 0.5, 1.0, 1e20)
+    water = found(method, here._replace(w=w, volume=np.zeros(len(w))))
+    assert relative(water.level, here.c.min(axis=1)).max() <= 1e-12
+
+
 def test_1_reference_routines_agree_with_the_linear_programme():
     """Four routines as host code, the last of them the paper's Algorithm 2, corrected; golden values."""
     here = floors()

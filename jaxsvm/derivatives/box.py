@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float
 from jaxsvm.derivatives.support_equations import solver
 from jaxsvm.derivatives.values import Active, Values, negligible
 from jaxsvm.numerics.masks import every
+from jaxsvm.problems.judge import judged
 from jaxsvm.result import Certificate
 
 
@@ -99,8 +100,7 @@ def certificate_of(problem: Any, values: Values, dtype: Any) -> Certificate:
     primal = (
         (a @ without + problem.offset * b**2) / 2 + b * problem.e + problem.upper @ slack + missed + problem.constant
     )
-    gap = jnp.maximum(found.relative_gap, (primal - found.dual) / jnp.abs(found.dual))
     rounding = 1024 * jnp.finfo(dtype).eps * problem.upper.max()
     feasible = every(jnp.abs(a - values.alpha) <= rounding)
-    gap = jnp.where(feasible, gap, jnp.inf)
-    return Certificate(primal=jnp.maximum(primal, found.primal), dual=found.dual, relative_gap=gap)
+    primal, scale = jnp.maximum(primal, found.primal), jnp.abs(found.dual)
+    return judged(primal, found.dual, primal - found.dual, scale, rounding=0.0, feasible=feasible)

@@ -17,7 +17,7 @@ from jaxsvm.errors import InputError
 from jaxsvm.estimators.kernel_values import BLOCK, ROUNDED, KernelValues, kernel_values
 from jaxsvm.estimators.validation import checked
 from jaxsvm.kernels import Kernel
-from jaxsvm.result import Certificate, Status
+from jaxsvm.result import Certificate, Status, advice
 
 SEEN = 1e-3
 """Rounding of decision values, whose unit is the margin, from which kernel values of float32 points are in float64."""
@@ -192,6 +192,8 @@ def report(estimator: Any, certificates: list[Certificate], statuses: list[Statu
     """Keep certificates, one entry a problem; warn where one is not what was asked for."""
     stacked: Any = Certificate(*(_column(values) for values in zip(*certificates, strict=True)))
     estimator.certificate_ = stacked
+    if getattr(estimator, "_steps_suffice", False):  # steps are what was asked for: to end with them is no failure
+        statuses = [Status.CONVERGED if status == Status.MAX_STEPS else status for status in statuses]
     estimator.fit_status_ = int(any(status != Status.CONVERGED for status in statuses))
     if not cause and Status.INFEASIBLE in statuses and np.isinf(getattr(estimator, "C", 1.0)):
         cause = (
@@ -208,6 +210,8 @@ def warn_of(
     failed = [place for place, status in enumerate(statuses) if status != Status.CONVERGED]
     if not failed:
         return
+    if not cause and Status.NOT_PSD in statuses:
+        cause = f"The kernel matrix is indefinite, so that nothing is certified. {advice(Status.NOT_PSD)}"
     worst = max(float(certificates[place].relative_gap) for place in failed)
     names = ", ".join(sorted({statuses[place].name for place in failed}))
     capped = Status.MAX_STEPS in [statuses[place] for place in failed] and getattr(estimator, "max_iter", -1) >= 0
@@ -226,9 +230,13 @@ def _column(values: Any) -> Any:
     return np.array(values, np.float64)
 
 
-def require_finite(coef: np.ndarray, bias: Any, certificates: list[Certificate]) -> None:
-    """Refuse an answer of kernel values that overflowed: a solver keeps its last finite point, whose primal is not."""
-    primal = np.array([float(one.primal) for one in certificates])
+def require_finite(coef: np.ndarray, bias: Any, certificates: list[Certificate], statuses: list[Status]) -> None:
+    """Refuse an answer of kernel values that overflowed: a solver keeps its last finite point, whose primal is not.
+
+    (Of an indefinite matrix no primal value is known either, and its status says so.)
+    """
+    pairs = zip(certificates, statuses, strict=True)
+    primal = np.array([float(one.primal) for one, status in pairs if status != Status.NOT_PSD])
     if not (np.isfinite(coef).all() and np.isfinite(bias).all() and np.isfinite(primal).all()):
         raise ValueError(
             "The dual coefficients or intercepts are not finite. The input data may contain large values and need to "

@@ -24,6 +24,8 @@ from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.kernels import Linear
 from jaxsvm.loop import drive
 from jaxsvm.problems.box import BoxProblem
+from jaxsvm.problems.definiteness import negative_curvature
+from jaxsvm.problems.judge import refused, relative_to
 from jaxsvm.result import Certificate, Status
 from jaxsvm.solvers.choice import first_choice
 from jaxsvm.solvers.contract import Solver
@@ -94,7 +96,7 @@ class Solved(NamedTuple):
 
 
 def solve_box(
-    gram: Any, data: BoxData, tol: float, max_iter: int = -1, start_product: Any = None, floor: float = NOTHING
+    gram: Any, data: BoxData, tol: float, max_iter: int = -1, start_product: Any = None, floor: float | None = None
 ) -> Solved:
     """Solve a box problem; inside x64.
 
@@ -104,7 +106,8 @@ def solve_box(
         tol: The relative duality gap, and the largest violation, that end it, > 0.
         max_iter: A cap on pair steps, looked at between working sets; -1: none.
         start_product: `K (y start)`, `(n,)`, where there is a start.
-        floor: Objectives below it count as 0: a gap is relative to no less.
+        floor: Objectives below it count as 0: a gap is relative to no less. None: `NOTHING`, or of small losses (at a
+            tiny C) that share of them.
 
     Returns:
         The answer, with a status other than CONVERGED where it is not certified to `tol`.
@@ -112,15 +115,37 @@ def solve_box(
     a = np.zeros(len(data.y)) if data.start is None else data.start
     s = np.zeros(len(data.y)) if start_product is None else data.y * start_product
     limit = NO_LIMIT if max_iter < 0 else max_iter
+    floor = NOTHING * min(1.0, float(data.upper @ np.abs(data.q))) if floor is None else floor
     arrays = (data.y, data.q, data.upper, data.c, np.float64(data.e))
     found = _solved(gram, arrays, a, s, np.float64(tol), np.int32(limit), np.float64(floor), data.offset)
     alpha, dual_coef, bias, certificate, steps = jax.tree.map(np.asarray, found)
     # Of a problem whose optimum is 0 the gap is relative to nothing.
-    certified = float(certificate.relative_gap) <= tol or float(certificate.primal - certificate.dual) <= tol * floor
+    certified = float(certificate.relative_gap) <= tol
     if certified or steps >= limit:
         status = Status.CONVERGED if certified else Status.MAX_STEPS
-        return Solved(dual_coef, float(bias), certificate, int(steps), status)
+        return on_definite(gram, data, Solved(dual_coef, float(bias), certificate, int(steps), status))
     return solve_further(_problem(gram, arrays, data.offset), tol, alpha, int(steps))
+
+
+def is_indefinite(gram: Any, data: BoxData) -> bool:
+    """Whether a problem's matrix, which no kernel vouches for, is indefinite where its points can move; inside x64."""
+    if gram.definite:
+        return False
+    arrays = (data.y, data.q, data.upper, data.c, np.float64(data.e))
+    return bool(_curvature(gram, arrays, data.offset))
+
+
+@functools.partial(jax.jit, static_argnames="offset")
+def _curvature(gram: Any, arrays: Any, offset: float) -> Any:
+    return negative_curvature(_problem(gram, arrays, offset))
+
+
+def on_definite(gram: Any, data: BoxData, found: Solved) -> Solved:
+    """An answer as it is, or, of an indefinite matrix, without a certificate: there a gap proves nothing."""
+    if not is_indefinite(gram, data):
+        return found
+    certificate: Any = jax.tree.map(np.asarray, refused(found.certificate, True))
+    return found._replace(certificate=certificate, status=Status.NOT_PSD)
 
 
 def few_features(x: Any, n: int) -> bool:
@@ -222,14 +247,14 @@ def _solved(gram: Any, arrays: Any, a: Array, s: Array, tol: Array, limit: Array
     solve = _at_once if gram.stored and problem.n <= AT_ONCE else _by_sets
     a, s, steps = solve(problem, a, s, tol, limit, floor)
     answer = problem.certified(a, s, a.dtype)
-    return answer.alpha, answer.dual_coef, answer.bias, answer.certificate, steps
+    return answer.alpha, answer.dual_coef, answer.bias, relative_to(answer.certificate, floor), steps
 
 
 def _gap(problem: BoxProblem, a: Array, s: Array, floor: Array) -> tuple[Array, Array]:
     """The violation, and the gap relative to the dual value or `floor`."""
     top, bottom = ends(problem, a, s)
     certificate = problem.certificate(a, s, (top + bottom) / 2 if problem.free_bias else None)
-    gap = (certificate.primal - certificate.dual) / jnp.maximum(jnp.abs(certificate.dual), floor)
+    gap = relative_to(certificate, floor).relative_gap
     return top - bottom, jnp.where(top - bottom <= NOTHING, 0, gap)
 
 

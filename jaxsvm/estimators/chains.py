@@ -21,6 +21,7 @@ from jaxtyping import Array
 
 from jaxsvm.estimators.box import NO_LIMIT, BoxData, solve_box, solve_in_features
 from jaxsvm.estimators.kernel_values import KernelValues
+from jaxsvm.problems.judge import judged
 from jaxsvm.solvers.working_set.block import double_steps, pair_steps
 
 AT_ONCE = 3072
@@ -69,7 +70,7 @@ def solve_chains(
     else:
         shape = (len(weight), len(Cs))
         found = Chain(np.zeros((*shape, len(y))), np.zeros(shape), np.full(shape, np.inf), np.zeros(shape, np.int32))
-    if (found.gap > tol).any():
+    if not (found.gap <= tol).all():
         _go_on(found, values.stored(K), y, weight, Cs, bias, tol)
     return found
 
@@ -107,7 +108,7 @@ def solve_chains_in_features(
 def _go_on(found: Chain, gram: Any, y: np.ndarray, weight: np.ndarray, Cs: np.ndarray, bias: str, tol: float) -> None:
     """Where the gap is not below `tol`: working sets, from the value before."""
     c, offset = y if bias == "free" else None, float(bias == "regularized")
-    for fold, place in zip(*np.nonzero(found.gap > tol), strict=True):
+    for fold, place in zip(*np.nonzero(~(found.gap <= tol)), strict=True):
         upper, start = Cs[place] * weight[fold], np.zeros(len(y))
         if place:
             start = y * found.coef[fold, place - 1]
@@ -134,8 +135,9 @@ def _chains(K: Array, y: Array, weight: Array, Cs: Array, tol: Array, bias: str)
         bottom = jnp.where(v > jnp.minimum(end, 0), pull, jnp.inf).min()
         middle = jnp.where(jnp.isfinite(top - bottom), (top + bottom) / 2, 0) if free else jnp.zeros_like(top)
         quadratic, linear = v @ p, v @ y
-        gap = upper @ jnp.maximum(y * (pull - middle), 0) + quadratic - linear
-        return middle, gap / jnp.maximum(jnp.abs(linear - quadratic / 2), jnp.finfo(y.dtype).tiny)
+        loss, dual = upper @ jnp.maximum(y * (pull - middle), 0), linear - quadratic / 2
+        gap, error = loss + quadratic - linear, 64 * jnp.finfo(y.dtype).eps * (loss + quadratic + jnp.abs(linear))
+        return middle, judged(dual + gap, dual, gap, jnp.abs(dual), rounding=error).relative_gap
 
     def of_fold(weight: Array) -> tuple[Array, ...]:
         def at(carry: tuple[Array, Array, Array], C: Array) -> Any:

@@ -194,7 +194,7 @@ class SVC(ClassifierMixin, KernelEstimator):
         solved = self._trained(data, machines)
         coef = coefficients(classes, machines, solved, self._by_pairs)
         bias = np.array([one.bias for one in solved])
-        require_finite(coef, bias, [one.certificate for one in solved])
+        require_finite(coef, bias, [one.certificate for one in solved], [one.status for one in solved])
         kept = np.flatnonzero((coef != 0).any(axis=0))
         self._keep_support(X, order[kept])
         self._n_support = np.bincount(codes[self.support_], minlength=len(self.classes_)).astype(np.int32)

@@ -14,6 +14,7 @@ from scipy.spatial.distance import cdist
 from sklearn.metrics.pairwise import pairwise_kernels, rbf_kernel
 
 from jaxsvm.errors import InputError
+from jaxsvm.gram.build import require_symmetric
 from jaxsvm.gram.dense import DenseGram
 from jaxsvm.gram.tiled import BUILD_TILE, TiledGram
 from jaxsvm.kernels import RBF, Kernel, Laplacian, Linear, Polynomial, Precomputed, Sigmoid
@@ -53,13 +54,21 @@ class KernelValues:
         """Whether values are all that is known of it: no points to compute others from."""
         return self.name in ("precomputed", "callable")
 
+    @property
+    def definite(self) -> bool:
+        """Whether every matrix of the kernel is positive semidefinite, by what kind of function it is."""
+        return not self.by_values and self.kernel.definite
+
     def between(self, x: Any, z: Any) -> np.ndarray:
         """Values `k(x_i, z_j)`, `(m, n)`, of points `(m, d)` and `(n, d)`; x itself where it is precomputed."""
         if self.name == "precomputed":
             return np.asarray(x)
         if self.name == "callable":
             values = self.kernel(x, z)
-            return np.asarray(values.toarray() if sp.issparse(values) else values, np.float64)
+            values = np.asarray(values.toarray() if sp.issparse(values) else values)
+            if x is z and values.ndim == 2 and values.shape[0] == values.shape[1]:
+                require_symmetric("kernel(X, X)", values)
+            return values.astype(np.float64)
         m, n = x.shape[0], z.shape[0]
         sparse = sp.issparse(x) or sp.issparse(z)
         if self.name == "rbf" and not sparse and m * n <= FEW:
@@ -109,10 +118,16 @@ class KernelValues:
                 values = np.asarray(_values(self.kernel, padded_rows((block - shift).astype(dtype), step), columns))
                 yield rows, values[: rows.stop - rows.start, :n]
 
-    def stored(self, values: np.ndarray) -> DenseGram:
-        """An operator of values at hand, `(n, n)`; inside x64."""
+    def stored(self, values: np.ndarray, vouched: bool | None = None) -> DenseGram:
+        """An operator of values at hand, `(n, n)`; inside x64.
+
+        Args:
+            values: Kernel values between points.
+            vouched: Whether their matrix is known to be positive semidefinite; None: where the kernel says so.
+        """
         places, nothing = np.arange(len(values), dtype=np.int32), np.zeros((0,), values.dtype)
-        return DenseGram(Precomputed(), *jax.device_put((places, nothing, values)))
+        vouched = self.definite if vouched is None else vouched
+        return DenseGram(Precomputed(), *jax.device_put((places, nothing, values)), vouched=vouched)
 
     def on_demand(self, x: np.ndarray, near: bool) -> TiledGram:
         """An operator that computes rows of points, `(n, d)`, moved by whoever called; inside x64."""

@@ -10,7 +10,7 @@ from jaxtyping import Array
 from sklearn.utils._param_validation import Interval
 
 from jaxsvm.errors import InputError
-from jaxsvm.estimators.box import Solved
+from jaxsvm.estimators.box import BoxData, Solved, on_definite
 from jaxsvm.estimators.classifier import SVC
 from jaxsvm.estimators.probability import DEFAULT_PROBABILITY
 from jaxsvm.estimators.training import Machine, Samples, size_class, undecided
@@ -113,6 +113,7 @@ class NuSVC(SVC):
         return 1.0
 
     def _trained(self, data: Samples, machines: list[Machine]) -> list[Solved]:
+        data = data.looked_at()
         nothing = np.nan  # of a machine that lacks a class
         found = [
             self._one(data, machine, self.nu) if _largest(machine) > 0 else (undecided(machine), nothing)
@@ -171,9 +172,10 @@ class NuSVC(SVC):
                 certified = bool(found[-2].relative_gap <= self.tol)
                 if certified or steps >= limit:
                     break
-        _, coef, bias, C, certificate, _ = found
-        status = Status.CONVERGED if certified else Status.MAX_STEPS
-        return Solved(coef[:n], float(bias), certificate, steps, status), float(C)
+            _, coef, bias, C, certificate, _ = found
+            status = Status.CONVERGED if certified else Status.MAX_STEPS
+            solved = Solved(coef[:n], float(bias), certificate, steps, status)
+            return on_definite(operator, BoxData(y, np.ones(size), upper, y), solved), float(C)
 
 
 def _largest(machine: Machine) -> float:

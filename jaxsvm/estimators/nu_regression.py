@@ -11,11 +11,12 @@ from sklearn.utils._param_validation import Interval
 
 from jaxsvm.errors import InputError
 from jaxsvm.estimators.base import KernelEstimator
-from jaxsvm.estimators.box import Solved
+from jaxsvm.estimators.box import NOTHING, BoxData, Solved, on_definite
 from jaxsvm.estimators.regression import OneMachine
 from jaxsvm.estimators.training import Samples, size_class
 from jaxsvm.estimators.within_classes import minimized
 from jaxsvm.problems.box import BoxProblem
+from jaxsvm.problems.judge import relative_to
 from jaxsvm.result import Status
 
 LARGEST = 8192
@@ -102,7 +103,7 @@ def _with_share(
     data: Samples, target: np.ndarray, upper: np.ndarray, nu: float, tol: float, max_iter: int
 ) -> tuple[Solved, float]:
     """The solution of 2 n variables, those above the tube first, and the half width of the tube."""
-    n = len(target)
+    n, data = len(target), data.looked_at()
     if n > LARGEST:
         raise InputError(f"X has {n} samples: NuSVR stores kernel values of up to {LARGEST}; use SVR with an epsilon.")
     size = size_class(2 * n)
@@ -115,19 +116,20 @@ def _with_share(
     with jax.enable_x64(True):
         if data.K is None:
             data = data._replace(K=data.values.between(data.x, data.x))
-        K = data.operator((slice(0, n), slice(0, n)), size).K
+        operator = data.operator((slice(0, n), slice(0, n)), size)
+        K = operator.K
         found: Any = None
         steps, certified = 0, False
         for violation in tol * TIGHTER:
             found = jax.tree.map(np.asarray, _tube(K, y, t, U, a, np.float64(violation), np.int32(limit - steps)))
             a, steps = found[0], steps + int(found[-1])
-            certificate = found[-2]
-            certified = float(certificate.relative_gap) <= tol or float(certificate.primal - certificate.dual) <= 1e-12
+            certified = float(found[-2].relative_gap) <= tol
             if certified or steps >= limit:
                 break
-    _, coef, bias, epsilon, certificate, _ = found
-    status = Status.CONVERGED if certified else Status.MAX_STEPS
-    return Solved(coef[: 2 * n], float(bias), certificate, steps, status), float(epsilon)
+        _, coef, bias, epsilon, certificate, _ = found
+        status = Status.CONVERGED if certified else Status.MAX_STEPS
+        solved = Solved(coef[: 2 * n], float(bias), certificate, steps, status)
+        return on_definite(operator, BoxData(y, t, U, y), solved), float(epsilon)
 
 
 @jax.jit
@@ -151,4 +153,5 @@ def _tube(K: Any, y: Any, t: Any, upper: Any, a: Any, tol: Any, limit: Any) -> A
         offset=0.0,
     )
     answer = problem.certified(found.a, found.s, a.dtype)
-    return found.a, answer.dual_coef, answer.bias, epsilon, answer.certificate, found.steps
+    certificate = relative_to(answer.certificate, NOTHING * jnp.minimum(1, upper @ jnp.abs(t)))
+    return found.a, answer.dual_coef, answer.bias, epsilon, certificate, found.steps

@@ -14,7 +14,7 @@ from sklearn.model_selection import check_cv
 from sklearn.utils._param_validation import Interval
 
 from jaxsvm.errors import InputError
-from jaxsvm.estimators.box import AT_ONCE
+from jaxsvm.estimators.box import AT_ONCE, BoxData, is_indefinite
 from jaxsvm.estimators.chains import Chain, solve_chains, solve_chains_in_features
 from jaxsvm.estimators.classifier import SVC
 from jaxsvm.estimators.multiclass import class_slices, one_thread
@@ -24,7 +24,9 @@ from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.model import votes
 from jaxsvm.model_selection.cross_validation import C_grid, cross_validate
 from jaxsvm.numerics.sizes import LARGEST
+from jaxsvm.path.solve import checked_values
 from jaxsvm.problems.squared_hinge import svm_problem
+from jaxsvm.validation import require_costs
 
 RANGE = (1e-2, 1e3)
 """Of C, where nobody says."""
@@ -127,6 +129,8 @@ class SVCPath(SVC):
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "SVCPath":
         """Choose C and train with it; arguments as for `SVC.fit`."""
+        if np.ndim(self.Cs):
+            checked_values(self.Cs)
         super().fit(X, y, sample_weight)
         return self
 
@@ -188,7 +192,10 @@ class SVCPath(SVC):
     def _right_by_pairs(self, data: Samples, codes: np.ndarray, weight: np.ndarray, dealt: Any) -> np.ndarray:
         """Every fold and value of C by chains of all pairs, whose kernel values are parts of one matrix."""
         k, m = len(self.classes_), len(codes)
-        self.Cs_ = np.sort(np.asarray(self.Cs, float).ravel()) if np.ndim(self.Cs) else np.geomspace(*RANGE, self.Cs)
+        self.Cs_ = np.sort(np.asarray(self.Cs, float)) if np.ndim(self.Cs) else np.geomspace(*RANGE, self.Cs)
+        data = data.looked_at()
+        for C in (self.Cs_[0], self.Cs_[-1]):
+            require_costs(C, weight, np.float64)
         K = data.values.between(data.x, data.x) if data.K is None else data.K
         trains = np.zeros((len(dealt), m))
         for fold, (train_rows, _) in enumerate(dealt):
@@ -244,10 +251,16 @@ class SVCPath(SVC):
             else:
                 operator = functools.cache(lambda: data.values.stored(_part(K, one.rows, size)))
                 found = solve_chains_in_features(x, operator, y, weight, self.Cs_, self.bias, self.tol)
+        if not data.vouched:
+            one_machine = BoxData(y, np.ones(size), weight.max(axis=0), y if self.bias == "free" else None)
+            one_machine = one_machine._replace(offset=float(self.bias == "regularized"))
+            with jax.enable_x64(True):
+                if is_indefinite(data.values.stored(_part(K, one.rows, size)), one_machine):
+                    found = found._replace(gap=np.full_like(found.gap, np.inf))
         return found._replace(coef=found.coef[:, :, :n])
 
     def _warn_of_gaps(self) -> None:
-        failed = self.largest_gap_ > self.tol
+        failed = ~(self.largest_gap_ <= self.tol)  # NaN too
         if failed.any():
             warnings.warn(
                 f"{failed.sum()} of {failed.size} fits of folds are not certified, with a relative duality gap of up "
@@ -276,7 +289,7 @@ class SVCPath(SVC):
             y = np.append(np.where(codes == one, 1.0, -1.0), np.ones(size - n))
             problem = svm_problem(operator, y, 1.0, bias=self.bias, sample_weight=there)
             if not found:
-                given = np.ravel(np.asarray(self.Cs, float)) if np.ndim(self.Cs) else C_grid(problem, self.Cs) / scale
+                given = np.asarray(self.Cs, float) if np.ndim(self.Cs) else C_grid(problem, self.Cs) / scale
                 self.Cs_ = np.sort(given)
             fits = cross_validate(problem, self.Cs_ * scale, masks, tol=self.tol).fits
             gaps.append(np.asarray(fits.certificate.relative_gap))

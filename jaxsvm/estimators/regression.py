@@ -47,7 +47,7 @@ class OneMachine(KernelEstimator):
 
     def _keep(self, X: Any, rows: np.ndarray, coef: np.ndarray, solved: Solved, cause: str = "") -> None:
         """Attributes of a solution with coefficients of the samples `rows`."""
-        require_finite(coef, solved.bias, [solved.certificate])
+        require_finite(coef, solved.bias, [solved.certificate], [solved.status])
         kept = np.flatnonzero(coef)
         self._keep_support(X, rows[kept])
         self._n_support = np.array([len(kept), 0], np.int32)  # two entries, as scikit-learn's
@@ -191,7 +191,7 @@ def _regressed(
     data: Samples, target: np.ndarray, upper: np.ndarray, epsilon: float, tol: float, max_iter: int
 ) -> Solved:
     """The solution of 2 n variables: those above the tube first."""
-    n, size = len(target), size_class(2 * len(target))
+    n, size, data = len(target), size_class(2 * len(target)), data.looked_at()
     there = target[upper > 0]
     if there.max() - there.min() <= 2 * epsilon:  # 0 is exact, and no solver's last digits are
         nothing: Any = np.float64(0)
@@ -320,7 +320,7 @@ class OneClassSVM(OutlierMixin, OneMachine):
 
 
 def _enclosed(data: Samples, upper: np.ndarray, nu: float, tol: float, max_iter: int) -> Solved:
-    n, size = len(upper), size_class(len(upper))
+    n, size, data = len(upper), size_class(len(upper)), data.looked_at()
     budget = nu * upper.sum()
     before = np.append(0, np.cumsum(upper)[:-1])
     start, U = np.zeros(size), np.zeros(size)

@@ -58,6 +58,8 @@ class SBPClassifier(SVC):
     loss = "hinge"
     probability = DEFAULT_PROBABILITY
     break_ties = False
+    _steps_suffice = True
+    """`steps` is what was asked for: to end with them is no failure."""
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         **{
@@ -130,7 +132,7 @@ class SBPClassifier(SVC):
         found = drive(problem, solver, key, warn=False)
         certificate: Any = jax.tree.map(np.asarray, found.certificate)
         coef = np.asarray(found.dual_coef, np.float64)[:n]
-        return Solved(coef, float(found.bias), certificate, int(found.steps), Status.CONVERGED)
+        return Solved(coef, float(found.bias), certificate, int(found.steps), Status(int(found.status)))
 
 
 class PegasosClassifier(FiniteDecisions, LinearClassifierMixin, SparseCoefMixin, Versioned, BaseEstimator):

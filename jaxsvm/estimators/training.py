@@ -19,6 +19,7 @@ from jaxsvm.estimators.box import (
     BoxData,
     Solved,
     few_features,
+    is_indefinite,
     recertified,
     solve_box,
     solve_further,
@@ -26,6 +27,7 @@ from jaxsvm.estimators.box import (
 )
 from jaxsvm.estimators.kernel_values import FEW, ROUNDED, KernelValues, padded_rows
 from jaxsvm.gram.build import gram as gram_of
+from jaxsvm.gram.build import require_symmetric
 from jaxsvm.kernels import RBF, Linear, Precomputed
 from jaxsvm.numerics.distances import NEAR
 from jaxsvm.problems.box import hinge_problem
@@ -51,6 +53,7 @@ class Samples(NamedTuple):
         K: All kernel values, `(n, n)`, or None.
         near: Whether the points are near the origin, see `jaxsvm.numerics.distances.place`.
         exact: The points as they came, `(n, d)`, where x or K were computed from them in float32; else None.
+        vouched: Whether the kernel matrix is known to be positive semidefinite.
     """
 
     values: KernelValues
@@ -58,6 +61,7 @@ class Samples(NamedTuple):
     K: np.ndarray | None
     near: bool
     exact: Any = None
+    vouched: bool = False
 
     def operator(self, parts: Sequence[slice], size: int) -> Any:
         """The Gram operator of the samples in these slices, and absent ones up to `size`; inside x64."""
@@ -71,7 +75,20 @@ class Samples(NamedTuple):
                 K[low : low + block.shape[0], left : left + block.shape[1]] = block
                 left += block.shape[1]
             low += rows.stop - rows.start
-        return self.values.stored(K)
+        return self.values.stored(K, self.vouched)
+
+    def looked_at(self) -> "Samples":
+        """The samples, vouched for where their kernel matrix is found to be positive semidefinite.
+
+        Then every machine's is. What is not may be on some samples, or along an equality: each machine is looked at by
+        itself.
+        """
+        if self.vouched or self.K is None:
+            return self
+        n, size = len(self.K), size_class(len(self.K))
+        whole = BoxData(np.ones(size), np.ones(size), (np.arange(size) < n).astype(float), None)
+        with jax.enable_x64(True):
+            return self._replace(vouched=not is_indefinite(self.operator((slice(0, n),), size), whole))
 
     def features(self, parts: Sequence[Any], size: int) -> np.ndarray | None:
         """The points in these slices, and absent ones up to `size`, where a machine is solved in their space."""
@@ -120,21 +137,23 @@ def samples(values: KernelValues, X: Any, tol: float) -> Samples:  # noqa: N803
         X: Points, `(n, d)`; kernel values `(n, n)` where the kernel is precomputed or a function of two sets.
         tol: The relative gap; 0.0 where kernel values are to be in float64.
     """
-    n = X.shape[0]
+    n, vouched = X.shape[0], values.definite
     if values.by_values:
+        if values.name == "precomputed":
+            require_symmetric("X", np.asarray(X))
         return Samples(values, None, np.asarray(X), False)
     if sp.issparse(X) and n > LARGEST:
-        return Samples(values, X, None, False)
+        return Samples(values, X, None, False, vouched=vouched)
     if sp.issparse(X) or n * n <= FEW:
         X = X.astype(np.float64, copy=False)  # what is certified, and decided by: float32 values are another problem
         K = np.ascontiguousarray(values.between(X, X))
-        return Samples(values, None if sp.issparse(X) else X, K, False)
+        return Samples(values, None if sp.issparse(X) else X, K, False, vouched=vouched)
     dtype = np.dtype(np.float32) if tol >= SINGLE else np.dtype(np.float64)
     mean = X.mean(axis=0, dtype=np.float64) if values.kernel.stationary else 0.0
     x = (X - mean).astype(dtype)
     near = isinstance(values.kernel, RBF) and float(values.kernel.gamma * np.einsum("ij,ij->i", x, x).max()) <= NEAR**2
     exact = X if dtype == np.float32 else None
-    return Samples(values, x, values.between(x, x) if n <= WHOLE else None, near, exact)
+    return Samples(values, x, values.between(x, x) if n <= WHOLE else None, near, exact, vouched)
 
 
 class Machine(NamedTuple):
@@ -201,6 +220,7 @@ def train(
         tol: The relative duality gap of each, > 0.
         max_iter: A cap on steps of each; -1: none.
     """
+    data = data.looked_at()
 
     def solve(machine: Machine) -> Solved:
         with jax.enable_x64(True):

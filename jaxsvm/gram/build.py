@@ -114,8 +114,21 @@ def _precomputed(kernel: Precomputed, x: Any, dtype: Any) -> DenseGram:
     if isinstance(K, CSR) or K.shape[0] != K.shape[1]:
         raise InputError(f"x has shape {K.shape}: a precomputed kernel needs a dense square matrix (n, n).")
     if is_concrete(K):
-        values = np.asarray(K)  # by NumPy: inside a user's jit operations of JAX are traced, of concrete values too
-        worst = float(np.abs(values - values.T).max())
-        if worst > 1e3 * jnp.finfo(K.dtype).eps * float(np.abs(values).max()):
-            raise InputError(f"x is a kernel matrix with |K - K'| up to {worst:.3g}: it must be symmetric.")
+        require_symmetric("x", np.asarray(K))
     return DenseGram(kernel, jnp.arange(K.shape[0], dtype=jnp.int32), jnp.zeros((0,), K.dtype), K)
+
+
+def require_symmetric(name: str, K: np.ndarray) -> None:
+    """Refuse a kernel matrix that is not symmetric, but for the rounding of its dtype.
+
+    Args:
+        name: The argument, as the caller knows it.
+        K: Kernel values, `(n, n)`, NumPy's: inside a user's jit operations of JAX are traced, of concrete values too.
+
+    Raises:
+        InputError: With how far it is off.
+    """
+    worst, largest = float(np.abs(K - K.T).max(initial=0)), float(np.abs(K).max(initial=0))
+    eps = float(np.finfo(K.dtype if np.issubdtype(K.dtype, np.floating) else float).eps)
+    if not worst <= 1e3 * eps * largest:
+        raise InputError(f"{name} is a kernel matrix with |K - K'| up to {worst:.3g}: it must be symmetric.")

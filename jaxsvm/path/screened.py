@@ -138,7 +138,7 @@ class Screened:
         point, moved = joined(here, self.solver, look, samples, inside)
         done = _done(steps, taken + (rows + int(moved)) * here.n, SMO() if size <= SMALL else sets)
         fitted, excess = certified(here, self.solver, point.a, point.products, done)
-        if float(excess) > 1:
+        if not float(excess) <= 1:
             return None
         self.point = point
         return fitted

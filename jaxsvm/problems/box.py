@@ -40,6 +40,7 @@ from jaxsvm.problems.arguments import (
     vector_dtype,
 )
 from jaxsvm.problems.corrections import beside
+from jaxsvm.problems.judge import balances, judged
 from jaxsvm.programs import Program
 from jaxsvm.result import Answer, Certificate
 from jaxsvm.validation import costs_hold, require_costs
@@ -295,14 +296,15 @@ class BoxProblem:
         b = self.best_bias(w_s) if bias is None else bias
         r = self.q - w_s - (0 if self.c is None else b * self.c)
         rest = (self.upper - a) * jnp.maximum(0, r) + a * jnp.maximum(0, -r)
-        dual, gap = sums(a * (self.q - a_s / 2), rest)
+        terms, eps = a * (self.q - a_s / 2), jnp.finfo(s.dtype).eps
+        outside = jnp.where((a < 0) | (a > self.upper * (1 + 4 * eps)), jnp.ones_like(a), 0)
+        dual, gap, size, infeasible = sums(terms, rest, jnp.abs(terms), outside)
         dual = dual + self.constant
         if point.ndim == 2:
-            primal = point[0] @ w_s / 2 + b * self.e + self.upper @ jnp.maximum(0, r) + self.constant
-            gap = primal - dual
-        scale = jnp.where(dual == 0, 1, jnp.abs(dual))
-        relative_gap = jnp.where((dual == 0) & (gap > 0), jnp.inf, jnp.maximum(gap, 0) / scale)
-        return Certificate(primal=dual + gap, dual=dual, relative_gap=relative_gap)
+            norm, loss = sums(point[0] * w_s, self.upper * jnp.maximum(0, r))
+            gap, size = norm / 2 + b * self.e + loss + self.constant - dual, size + jnp.abs(norm) + loss
+        error = 8 * rounding(self.n, s.dtype) * (size + jnp.abs(b * self.e) + jnp.abs(self.constant))
+        return judged(dual + gap, dual, gap, jnp.abs(dual), rounding=error, feasible=infeasible == 0)
 
     def certified(self, point: Float[Array, "*two n"], s: Float[Array, "*two n"], dtype: Any) -> Answer:
         """A point as it is returned, certified.
@@ -338,10 +340,12 @@ class BoxProblem:
                 jnp.abs(a) * (jnp.abs(self.q) + jnp.abs(a_s)),
             )
             primal = norm / 2 + of_bias + loss + self.constant
-            gap = primal - dual + missed + 8 * eps * (loss + sum(sizes))
+            allowed = 8 * eps * (loss + sum(sizes))
+            gap = primal - dual + missed + allowed
             weight = jnp.where(r > -error, self.upper, 0) + jnp.abs(w) + a
             error, rest = jnp.maximum(error, eps * size * reach), jnp.zeros_like(a)
         else:
+            allowed = jnp.zeros_like(dual)
             gap, rest = 2 * missed + off**2 / 2, (self.upper - a) * jnp.maximum(0, r) + a * jnp.maximum(0, -r)
             # Far from the kink errors change nothing.
             weight = jnp.where(r > -error, self.upper - a, 0) + jnp.where(r < error, a, 0)
@@ -349,18 +353,18 @@ class BoxProblem:
         # whose bounds were rounded on another way is off by units of them.
         beyond = jnp.maximum(a - self.upper, 0)
         inside = every((a >= 0) & (beyond <= 4 * jnp.finfo(dtype).eps * self.upper))
-        squares, outside, terms = sums((weight * error) ** 2, beyond * jnp.abs(r), rest)
+        squares, outside, terms, reached = sums((weight * error) ** 2, beyond * jnp.abs(r), rest, jnp.abs(c * a))
+        allowed = allowed + ALLOWED * jnp.sqrt(squares) + 2 * outside
         gap = gap + terms + ALLOWED * jnp.sqrt(squares) + 2 * outside
-        usable = jnp.isfinite(dual) & ((dual != 0) | (gap == 0)) & inside
-        scale = jnp.where(usable & (dual != 0), jnp.abs(dual), 1)
-        relative_gap = jnp.where(usable, jnp.maximum(gap, 0) / scale + 8 * jnp.finfo(s.dtype).eps, jnp.inf)
+        feasible = inside if self.c is None else inside & balances(met - self.e, reached + jnp.abs(self.e), dtype)
+        found = judged(dual + gap, dual, gap, jnp.abs(dual), rounding=allowed, feasible=feasible)
         return Answer(
             alpha=a,
             dual_coef=self.y * w,
             bias=bias if self.c is not None or self.offset else jnp.zeros_like(bias),
             R=jnp.ones((), a.dtype),
             margins=w_s + shift,
-            certificate=Certificate(primal=dual + gap, dual=dual, relative_gap=relative_gap),
+            certificate=found._replace(relative_gap=found.relative_gap + 8 * jnp.finfo(s.dtype).eps),
         )
 
     def beside(self, a: Float[Array, " n"], s: Float[Array, " n"], dtype: Any, w: Any = None) -> tuple[Array, Array]:

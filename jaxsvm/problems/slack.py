@@ -19,10 +19,11 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.gram.signed import SignedGram
-from jaxsvm.numerics.masks import every, some
+from jaxsvm.numerics.masks import some
 from jaxsvm.numerics.precision import rounded, rounding
 from jaxsvm.problems.arguments import checked_weights, labelled, require_both_classes, two_classes, vector_dtype
 from jaxsvm.problems.box import BoxProblem
+from jaxsvm.problems.judge import balances, is_weights, judged
 from jaxsvm.problems.water_level import WaterLevel, water_level, water_level_with_bias
 from jaxsvm.result import Answer, Certificate, Fit
 
@@ -210,7 +211,8 @@ class SlackProblem:
         length = jnp.maximum(length, 1)
         c = s[0] / length  # of a vector of the unit ball
         water = self.level(c)
-        scale = jnp.where(water.level > 0, water.level, 1) * length
+        level = self._paid_for(c + self.y * water.bias, water.level)
+        scale = jnp.where(level > 0, level, 1) * length
         coefficients = rounded(self.y * a / scale, dtype)
         constant = self.offset * coefficients.sum()
         best = water.bias * length / scale if self.free_bias else constant
@@ -218,13 +220,14 @@ class SlackProblem:
         # What w / level is off by, back in units of the unit vector.
         narrow = jnp.finfo(dtype).eps / 2 if jnp.finfo(dtype).bits < jnp.finfo(s.dtype).bits else 0.0
         off = narrow * (size.max() * (jnp.abs(a) @ size) + jnp.abs(best) * scale) / length
-        below = water.level - error[0] / length - off
+        below = level - error[0] / length - off
         above = jnp.sqrt(jnp.maximum(p @ s[1], 0) + error[1])
-        certificate = self._bounds(point, below, above * (1 + 4 * narrow) + 4 * eps * self.radius, 4 * narrow)
+        above, feasible = above * (1 + 4 * narrow) + 4 * eps * self.radius, True
         if self.free_bias:  # p may miss the equality by rounding
-            missed = jnp.abs(self.y @ p) * (jnp.abs(water.bias) + self.radius)
-            gap = certificate.relative_gap + missed / jnp.where(below > 0, below, 1)
-            certificate = certificate._replace(primal=certificate.primal + missed, relative_gap=gap)
+            missed = self.y @ p
+            above = above + jnp.abs(missed) * (jnp.abs(water.bias) + self.radius)
+            feasible = balances(missed, p.sum(), dtype)
+        certificate = self._bounds(point, below, above, 4 * narrow, feasible)
         return Answer(
             alpha=p,
             dual_coef=coefficients,
@@ -234,15 +237,34 @@ class SlackProblem:
             certificate=certificate,
         )
 
-    def _bounds(self, point: Float[Array, "two n"], below: Array, length: Array, share: Any = 0.0) -> Certificate:
-        """The certificate of a level and of `sqrt(p'Qp)`, where p is known to `share` of itself."""
+    def _paid_for(self, heights: Float[Array, " n"], level: Float[Array, ""]) -> Float[Array, ""]:
+        """The level, or a lower one that the volume pays for for certain.
+
+        Sums over weights of very different sizes swallow the light samples' slack. What a level costs is a sum of terms
+        that are not negative, and above the true one costs rise at least as fast as the lightest sample's, or as those
+        of all samples that are covered further down.
+        """
+        present, eps = self.present, rounding(self.n, level.dtype)
+        lightest = jnp.where(present, self.weight, jnp.inf).min()
+        floor = jnp.where(present, heights, jnp.inf).min() + self.volume / self.weight.sum()
+        cost = jnp.where(present, self.weight * jnp.maximum(level - heights, 0), 0).sum()
+        over = jnp.maximum(cost * (1 + eps) - self.volume, 0)
+        low = jnp.maximum(level - over / lightest, floor)
+        covered = jnp.where(present & (heights < low), self.weight, 0).sum()
+        return jnp.maximum(level - over / jnp.maximum(covered, lightest), floor)
+
+    def _bounds(
+        self, point: Float[Array, "two n"], below: Array, length: Array, share: Any = 0.0, feasible: Any = True
+    ) -> Certificate:
+        """The certificate of a level and of `sqrt(p'Qp)`, where p is known to `share` of itself, in any scale."""
         a, p = point
         highest = jnp.where(self.weight > 0, p / jnp.where(self.weight > 0, self.weight, 1), 0).max()
-        above = length + self.volume * highest * (1 + share)
-        # w = 0 has the level nu, but no point with a w may lose against that; a p with a negative entry bounds nothing.
-        positive = (below > 0) & some(a > 0) & every(p >= 0)
-        gap = jnp.where(positive, jnp.maximum(above - below, 0) / jnp.where(positive, below, 1), jnp.inf)
-        return Certificate(primal=above, dual=below, relative_gap=gap)
+        above = (length + self.volume * highest * (1 + share)) / p.sum()
+        error = 32 * jnp.finfo(below.dtype).eps * (above + self.radius)
+        feasible = feasible & is_weights(p, self.present)
+        found = judged(above, below, above - below, below, rounding=error, feasible=feasible)
+        # w = 0 has the level nu, but no point with a w may lose against that.
+        return found._replace(relative_gap=jnp.where(some(a > 0), found.relative_gap, jnp.inf))
 
     def indefinite(self, objective: Float[Array, ""]) -> Bool[Array, ""]:
         """Never known from the level."""

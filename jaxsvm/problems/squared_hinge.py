@@ -29,7 +29,6 @@ from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.gram.dense import part_of, values_between
 from jaxsvm.gram.signed import SignedGram
 from jaxsvm.numerics.line_search import best_bias
-from jaxsvm.numerics.masks import every
 from jaxsvm.numerics.precision import rounded, rounding
 from jaxsvm.numerics.products import matmul
 from jaxsvm.numerics.sums import sums
@@ -43,6 +42,7 @@ from jaxsvm.problems.arguments import (
     two_classes,
     vector_dtype,
 )
+from jaxsvm.problems.judge import balances, is_weights, judged
 from jaxsvm.programs import Program
 from jaxsvm.result import Answer, Certificate, Fit
 from jaxsvm.validation import costs_hold, require_costs
@@ -246,8 +246,11 @@ class SquaredHingeProblem:
         where `u_i + v_i > 0`, else `-v_i^2`. Errors of `s` cancel in it to first order. Solvers look at it on the way;
         what is decided rests on `certified` (docs/mathematics.md, The certificate).
         """
-        total, square = sums(alpha, alpha * s)
-        alpha, s, R = alpha / total, s / total, square / total**2
+        # No weight is negative, and none is an absent sample's: as a sum, which is there already.
+        wrong = jnp.where(self.present, jnp.minimum(alpha, 0), alpha)
+        size = jnp.abs(alpha) * jnp.sqrt(jnp.maximum(self.diagonal, 0))
+        total, square, infeasible, spread = sums(alpha, alpha * s, jnp.abs(wrong), size)
+        alpha, s, R, spread = alpha / total, s / total, square / total**2, spread / total
         u, v = R - s, self.ridge * alpha
         slack = u + v
         (loss,) = sums(self.costs * jnp.where(slack > 0, u * (slack + v), -v * v))
@@ -255,10 +258,13 @@ class SquaredHingeProblem:
         scale = jnp.where(positive, R, 1)
         relative_gap = loss / scale
         dual = 1 / (2 * scale)
-        return Certificate(
-            primal=jnp.where(positive, dual * (1 + relative_gap), jnp.inf),
-            dual=jnp.where(positive, dual, -jnp.inf),
-            relative_gap=jnp.where(positive, jnp.maximum(relative_gap, 0), jnp.inf),
+        return judged(
+            dual * (1 + relative_gap),
+            dual,
+            relative_gap,
+            jnp.ones_like(scale),
+            rounding=32 * jnp.finfo(s.dtype).eps * (1 + spread**2 / scale),
+            feasible=positive & (infeasible == 0),
         )
 
     def certified(self, beta: Float[Array, " n"], s: Float[Array, " n"], dtype: Any) -> Answer:
@@ -287,7 +293,9 @@ class SquaredHingeProblem:
         returned = margins + y * (bias - constant)
         exact = margins + y * (best - constant) + self.ridge * beta
         slack, squared_norm, Q = 1 - returned, square - constant * balance, square + excess
-        usable = (Q > 0) & (total > 0) & every(beta >= 0)  # a negative coefficient bounds nothing
+        usable = (Q > 0) & (total > 0) & is_weights(beta, self.present)
+        if self.free_bias:
+            usable = usable & balances(balance, total, dtype)
         scale = jnp.where(usable, Q, 1)
         dual = total**2 / (2 * scale)
 
@@ -314,10 +322,13 @@ class SquaredHingeProblem:
             bias=bias,
             R=R,
             margins=returned,
-            certificate=Certificate(
-                primal=jnp.where(usable, primal, jnp.inf),
-                dual=jnp.where(usable, dual / (1 + doubt), -jnp.inf),
-                relative_gap=jnp.where(usable, jnp.maximum(relative_gap, 0), jnp.inf),
+            certificate=judged(
+                primal,
+                dual / (1 + doubt),
+                relative_gap,
+                jnp.ones_like(scale),
+                rounding=share + doubt + 64 * jnp.finfo(s.dtype).eps,
+                feasible=usable,
             ),
         )
 

@@ -20,6 +20,7 @@ from jaxtyping import Array, Float
 
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.numerics import selection
+from jaxsvm.numerics.once import once
 from jaxsvm.problems.arguments import checked_signs, require_both_classes
 
 METHODS = ("sort", "newton", "bisection")
@@ -137,7 +138,12 @@ def _average(rest: Array, w: Array, volume: Array) -> Array:
 
 
 def _fallen(heights: Array, w: Array, volume: Array, start: Array) -> Array:
-    """The level by Newton's method from any start above the lowest height: one pass lands on the right of the root."""
+    """The level by Newton's method from any start above the lowest height: one pass lands on the right of the root.
+
+    Where a pass stands still though the water costs more than there is, the sum of a heavy sample has swallowed the
+    slack of lighter ones, and rounding put the level just above it: it goes on below that sample.
+    """
+    eps = jnp.finfo(heights.dtype).eps
 
     def fill(g: Array) -> Array:
         covered = (heights < g) & (w > 0)
@@ -147,7 +153,15 @@ def _fallen(heights: Array, w: Array, volume: Array, start: Array) -> Array:
 
     def fall(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         k, _, g = carry
-        return k + 1, g, fill(g)
+
+        def below(following: Array) -> Array:
+            cost = jnp.where(w > 0, w * jnp.maximum(g - heights, 0), 0).sum()
+            top = jnp.where((heights < g) & (w > 0), heights, -jnp.inf).max()
+            swallowed = (cost > volume * (1 + 8 * eps * heights.shape[0])) & (top > -jnp.inf)
+            return jnp.where(swallowed, top, following)
+
+        following = fill(g)
+        return k + 1, g, once(following >= g, below, following)
 
     first = (jnp.zeros((), jnp.int32), jnp.full_like(start, jnp.inf), fill(start))
     _, above, g = lax.while_loop(lambda carry: (carry[2] < carry[1]) & (carry[0] < NEWTON_PASSES), fall, first)

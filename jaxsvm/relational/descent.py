@@ -27,6 +27,7 @@ import numpy as np
 
 from jaxsvm.errors import InputError
 from jaxsvm.interruption import watching
+from jaxsvm.problems.judge import judged
 from jaxsvm.relational.bundle import Bundle
 from jaxsvm.relational.gradient import PseudoGradient, engine_for, far_counts, from_counts, gradient_interval
 from jaxsvm.relational.moments import prepared
@@ -53,6 +54,8 @@ ALONE = 30
 """Evaluations after which a step of Newton's that was cut is followed by one of the bundle's, where P stands."""
 METRIC = 1000
 """Features up to which the metric is a matrix, not its diagonal."""
+ROUNDED = 1e-9
+"""By how much D may exceed P by rounding, in units of D: sums over rows, and weights of planes."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -260,7 +263,13 @@ class Run:
         """Whether to end: certified, told to, out of time, or not finite."""
         late = self.max_seconds is not None and time.monotonic() - self.started > self.max_seconds
         self.stopped = self.stopped or stop.seen or late
-        return self.stopped or not self.finite or tol * self.D >= self.P - self.D
+        return self.stopped or not self.finite or bool(self.certificate().relative_gap <= tol)
+
+    def certificate(self) -> Certificate:
+        """What P and D prove: the planes and the counts round, and no more than that."""
+        P, D = np.float64(self.P), np.float64(self.D)
+        found: Any = [np.float64(part) for part in judged(P, D, P - D, D, rounding=ROUNDED * abs(D))]
+        return Certificate(*found)
 
     def bundle_steps(self, max_steps: int, tol: float, stop: Any, first: np.ndarray | None) -> None:
         """Proximal cutting planes only."""
@@ -361,9 +370,9 @@ class Run:
 
 def answer(run: Run, tol: float, why: str) -> RelationalFit:
     """The fit of a run."""
-    P, D = float(run.P), float(run.D)
-    gap = P / D - 1 if D > 0 else np.inf
-    status = Status.CONVERGED if gap <= tol else Status.INTERRUPTED if run.stopped else Status.MAX_STEPS
+    certificate = run.certificate()
+    proven = certificate.relative_gap <= tol
+    status = Status.CONVERGED if proven else Status.INTERRUPTED if run.stopped else Status.MAX_STEPS
     status = status if run.finite else Status.NOT_FINITE
     coef, constant, given = [], 0.0, []
     for table, block, part in zip(run.join.names, run.join.blocks, run.join.split(run.best), strict=True):
@@ -375,7 +384,6 @@ def answer(run: Run, tol: float, why: str) -> RelationalFit:
         coef += [numbers[real], part[p:]]
         given += [f"{table}.{name}" for name in block.names if name]
         given += [f"{table}.{c.name}={level}" for c in block.categories for level in c.levels]
-    certificate = Certificate(np.float64(P), np.float64(D), np.float64(gap))  # pyright: ignore[reportArgumentType]
     code = StatusCode(np.int32(status))  # pyright: ignore[reportArgumentType]
     return RelationalFit(
         np.concatenate(coef), constant, run.best, certificate, code, run.taken, why,

@@ -173,7 +173,8 @@ def _vertex_step(problem: Any, state: State, may_go_away: bool) -> State:
     candidates = s < R if problem.mask is None else problem.mask & (s < R)
     if may_go_away:
         candidates = candidates | (alpha > 0)
-    _, p = selection.argmax(jnp.where(candidates, jnp.abs(s - R), -jnp.inf))
+    distance, p = selection.argmax(jnp.where(candidates, jnp.abs(s - R), -jnp.inf))
+    there = distance >= 0  # no candidate: the index means nothing, and the point stays where it is
     s_p, alpha_p = selection.entry(s, p), selection.entry(alpha, p)
     toward = s_p <= R
     sign = jnp.where(toward, 1, -1).astype(s.dtype)
@@ -182,7 +183,7 @@ def _vertex_step(problem: Any, state: State, may_go_away: bool) -> State:
     D_p = selection.entry(problem.diagonal, p)
     q = D_p - 2 * s_p + R
     bound = jnp.where(toward, 1, alpha_p / jnp.where(alpha_p < 1, 1 - alpha_p, 1))
-    usable = (q > 0) & (gap > 0)
+    usable = there & (q > 0) & (gap > 0)
     lam = jnp.where(usable, jnp.minimum(gap / jnp.where(usable, 2 * q, 1), bound), 0)
     dropped = ~toward & usable & (lam >= bound)
 
@@ -192,8 +193,8 @@ def _vertex_step(problem: Any, state: State, may_go_away: bool) -> State:
         alpha=(scale * alpha).at[p].set(new_alpha_p),
         s=scale * s + (sign * lam) * problem.column(p),
         R=R - lam * gap + lam**2 * q,
-        gap=jnp.where(toward, gap, state.gap),
-        indefinite=state.indefinite | _negative(q, D_p + jnp.abs(R)),
+        gap=jnp.where(there, jnp.where(toward, gap, state.gap), 0),
+        indefinite=state.indefinite | there & _negative(q, D_p + jnp.abs(R)),
         counters=_count(state.counters, toward, dropped, s.shape[0]),
         scale=state.scale,
     )

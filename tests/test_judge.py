@@ -1,0 +1,76 @@
+"""The one judge of certificates: what it refuses, whoever made the point."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from test_contract import PROBLEMS, each, problem, solved
+
+from jaxsvm.problems.judge import balances, is_weights, judged, refused, relative_to
+from jaxsvm.result import Certificate
+
+INFINITE = Certificate(np.inf, -np.inf, np.inf)
+
+
+def said(*values, **options):
+    return tuple(float(value) for value in judged(*(np.float64(value) for value in values), **options))
+
+
+def test_a_gap_is_that_of_primal_and_dual():
+    assert said(3.0, 2.0, 1.0, 2.0, rounding=0.0) == (3.0, 2.0, 0.5)
+    assert said(0.0, 0.0, 0.0, 0.0, rounding=0.0) == (0.0, 0.0, 0.0)
+    assert said(3.0, -1.0, 4.0, -1.0, rounding=0.0) == (3.0, -1.0, np.inf)
+
+
+def test_a_dual_above_the_primal_is_rounding_or_no_certificate():
+    assert said(2.0, 2.0 + 1e-15, -1e-15, 2.0, rounding=1e-14)[2] == 0
+    assert said(2.0, 2.1, -0.1, 2.0, rounding=1e-14) == INFINITE
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_nothing_is_certified_of_nan(place):
+    values = [3.0, 2.0, 1.0, 2.0]
+    values[place] = np.nan
+    assert said(*values, rounding=0.0)[2] == np.inf or place == 0
+    assert not said(1.0, 1.0, np.nan, 1.0, rounding=0.0)[2] <= 1e9
+
+
+def test_an_infeasible_point_or_a_wrong_matrix_has_no_certificate():
+    assert said(3.0, 2.0, 1.0, 2.0, rounding=0.0, feasible=np.bool_(False)) == INFINITE
+    kept = Certificate(*(jnp.asarray(value) for value in (3.0, 2.0, 0.5)))
+    assert tuple(map(float, refused(kept, True))) == INFINITE
+    assert tuple(map(float, refused(kept, False))) == (3.0, 2.0, 0.5)
+    assert float(relative_to(kept, 10.0).relative_gap) == 0.1
+    assert float(relative_to(refused(kept, True), 10.0).relative_gap) == np.inf
+
+
+def test_weights_are_not_negative_and_those_of_absent_samples_are_0():
+    present = jnp.array([True, True, False])
+    assert is_weights(jnp.array([1.0, 0.0, 0.0]), present)
+    for alpha in ([1.0, -0.1, 0.0], [1.0, 0.0, 0.1], [np.nan, 0.0, 0.0], [1.0, 0.0, np.nan]):
+        assert not is_weights(jnp.array(alpha), present)
+
+
+def test_an_equality_is_met_but_for_rounding():
+    assert balances(jnp.asarray(1e-6), jnp.asarray(1.0), jnp.dtype("float32"))
+    assert not balances(jnp.asarray(1e-6), jnp.asarray(1.0), jnp.dtype("float64"))
+    assert not balances(jnp.asarray(np.nan), jnp.asarray(1.0), jnp.dtype("float64"))
+
+
+def wrong_points(name):
+    """A solved point with weight on a sample that is absent, off its equality, or off the simplex."""
+    kind, here, fit = PROBLEMS[name], problem(name), solved(name)
+    point = fit.alpha if kind.rows == 1 else jnp.stack([here.y * fit.dual_coef, fit.alpha])
+    mask = np.ones(here.n)
+    mask[int(np.argmax(np.asarray(fit.alpha)))] = 0
+    yield here.weighted(mask), point
+    if here.free_bias or name == "ball":
+        part = np.ones(here.n) if name == "ball" else np.where(np.asarray(here.y) > 0, 1, 0)
+        yield here, point * (1 + 1e-4 * part)
+
+
+@each({name: kind for name, kind in PROBLEMS.items() if not kind.signed})
+def test_no_problem_certifies_weight_on_an_absent_sample_or_off_an_equality(name):
+    for here, point in wrong_points(name):
+        certificate = here.certified(point, here.matvec(point), here.dtype).certificate
+        assert certificate.relative_gap == np.inf
+        assert certificate.dual == -np.inf or certificate.primal == np.inf
