@@ -60,7 +60,7 @@ def plain(name, **options):
 
 def screened(inner):
     """A solver whose known samples leave."""
-    return lambda svm, tol: svm.screening.screened(inner(svm, tol))
+    return lambda svm, tol: svm.screened(inner(svm, tol))
 
 
 SMO = plain("SMO", max_steps=STEPS)

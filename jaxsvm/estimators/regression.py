@@ -17,6 +17,7 @@ from jaxsvm.estimators.training import Samples, hard_margin, samples, size_class
 from jaxsvm.estimators.validation import costs, require_finite_decisions, sample_weights
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.problems.box import box_problem
+from jaxsvm.problems.judge import relative_to
 from jaxsvm.result import Certificate, Status
 
 TRIFLE = 1e-6
@@ -341,5 +342,7 @@ def _enclosed(data: Samples, upper: np.ndarray, nu: float, tol: float, max_iter:
         floor = TRIFLE * budget * float(np.asarray(operator.diag()).max())
         found = solve_box(operator, problem, tol, max_iter, product, floor)
         if found.status == Status.CONVERGED and abs(float(found.certificate.dual)) <= floor:
-            found = found._replace(status=Status.STALLED)  # there is nothing that a gap could be relative to
+            # There is nothing that a gap could be relative to.
+            certificate: Any = jax.tree.map(np.asarray, relative_to(found.certificate, 0.0))
+            found = found._replace(status=Status.STALLED, certificate=certificate)
     return found._replace(dual_coef=found.dual_coef[:n])
