@@ -25,6 +25,7 @@ from jaxsvm.interruption import watching
 from jaxsvm.loop import fit as solve
 from jaxsvm.numerics.distances import less, middle
 from jaxsvm.numerics.masks import every, some
+from jaxsvm.numerics.transfers import transfers
 from jaxsvm.points import CSR, by_row_tiles, dense_rows, entrywise, product
 from jaxsvm.problems.arguments import checked_weights, vector_dtype
 from jaxsvm.problems.judge import balances, is_weights, judged
@@ -229,6 +230,7 @@ class BallProblem:
         return 32 * jnp.finfo(R.dtype).eps * jnp.abs(self.squares).max() < R
 
 
+@transfers
 def meb_problem(gram: Any, *, sample_weight: Any = None) -> BallProblem:
     """The minimum enclosing ball of points in the kernel's feature space.
 
@@ -345,6 +347,7 @@ class Ball:
         return mean + (self.weights / self.weights.sum()) @ (x - mean)
 
 
+@transfers
 def ball(fit: Fit, problem: Any) -> Ball:
     """The ball of a fit.
 
@@ -363,6 +366,7 @@ def ball(fit: Fit, problem: Any) -> Ball:
     return Ball(fit.alpha, jnp.sqrt(upper), jnp.sqrt(lower), squared_norm)
 
 
+@transfers
 def is_coreset(problem: Any, subset: Any, eps: float, *, tol: float = 1e-6, solver: Any = None) -> bool:
     """Whether the ball of a subset, inflated to `(1 + eps)` times its radius, covers every point.
 

@@ -23,6 +23,7 @@ from jaxsvm.compiled import begin_program, burst_call, certify_call, polish_in_p
 from jaxsvm.derivatives.rule import differentiable
 from jaxsvm.errors import ConvergenceWarning, InputError, is_concrete
 from jaxsvm.interruption import Interruption, watching
+from jaxsvm.numerics.transfers import transfers
 from jaxsvm.padding import trimmed
 from jaxsvm.programs import compiled_ahead
 from jaxsvm.ready import ready, start_of
@@ -47,6 +48,7 @@ BURST_SECONDS = 0.25
 """How long the host driver lets compiled code run before it looks up."""
 
 
+@transfers
 def fit(
     problem: Any,
     solver: Any = None,

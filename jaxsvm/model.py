@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.gram.basis import BLOCK_BYTES, KernelBasis
+from jaxsvm.numerics.transfers import transfers
 from jaxsvm.points import CSR, is_sparse, taken
 from jaxsvm.result import Certificate, Fit, has_values
 
@@ -78,6 +79,7 @@ class Model:
         save_model(self, path)
 
 
+@transfers
 def compact(
     fit: Fit, problem: Any, *, scaling: Any = None, classes: tuple[Any, Any] | None = (-1, 1), layout: Any = None
 ) -> Model:
@@ -124,6 +126,7 @@ def decision_function(model: Model, x_new: Any, /, *, calibrated: bool = True) -
 def decision_function(fit: Fit, problem: Any, x_new: Any, /, *, calibrated: bool = True) -> Float[Array, " m"]: ...
 
 
+@transfers
 def decision_function(*arguments: Any, calibrated: bool = True) -> Float[Array, " m"]:
     """Decision values of new points: `decision_function(model, x_new)` or `decision_function(fit, problem, x_new)`.
 
@@ -222,6 +225,7 @@ def _require_one(fit: Fit) -> None:
         raise InputError(f"fit has lanes (alpha of shape {fit.alpha.shape}): take one of them, such as path[0].")
 
 
+@transfers
 def predict(*arguments: Any) -> Any:
     """Labels of new points: `predict(model, x_new)` or `predict(fit, problem, x_new)`; as `decision_function`.
 

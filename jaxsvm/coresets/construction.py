@@ -42,6 +42,7 @@ from jaxsvm.errors import InputError
 from jaxsvm.gram.build import gram
 from jaxsvm.kernels import Linear
 from jaxsvm.loop import fit
+from jaxsvm.numerics.transfers import transfers
 from jaxsvm.problems.box import hinge_problem
 from jaxsvm.result import Fit
 from jaxsvm.solvers.interior_point import InteriorPoint
@@ -156,6 +157,7 @@ class Coreset:
         return solution(self.x, self.y, factor * self.C, self.weight)
 
 
+@transfers
 def coreset(
     x: Any, y: Any, C: float, m: int, key: Array | int = 0, sample_weight: Any = None, sampler: str = "mixture",
     bound: str = "dir", *, regulariser: str = "pinned", clusters: int | tuple[int, ...] | None = None,

@@ -18,6 +18,7 @@ from jaxsvm.gram.low_rank import LowRankGram, low_rank_gram
 from jaxsvm.gram.tiled import BUILD_TILE, TiledGram
 from jaxsvm.kernels import Precomputed, as_kernel
 from jaxsvm.numerics.distances import place
+from jaxsvm.numerics.transfers import transfers
 from jaxsvm.points import CSR, as_points, floating
 
 MEMORY = 4 * 2**30
@@ -28,6 +29,7 @@ COLLAPSED = 1 / 16
 Gram = DenseGram | TiledGram | LowRankGram
 
 
+@transfers
 def gram(
     kernel: Any,
     x: Any,

@@ -21,6 +21,7 @@ from jaxsvm.interruption import on_host_stacked, watching
 from jaxsvm.loop import drive
 from jaxsvm.model import is_right
 from jaxsvm.model_selection.folds import Fold, fold_masks
+from jaxsvm.numerics.transfers import transfers
 from jaxsvm.path.solve import checked_values, solve_together
 from jaxsvm.ready import ready
 from jaxsvm.result import Certificate, Fit, StatusCode
@@ -65,6 +66,7 @@ class CrossValidation:
         return self.fits.status
 
 
+@transfers
 def cross_validate(
     problem: Any,
     Cs: Any,
@@ -177,6 +179,7 @@ def _warn_of_unfinished(fits: Fit) -> None:
         )
 
 
+@transfers
 def C_grid(  # noqa: N802 (C is the field's name)
     problem: Any, n: int = 64, *, change: float = 0.02, largest: float = 1e6, solver: Any = None
 ) -> Float[np.ndarray, " n"]:

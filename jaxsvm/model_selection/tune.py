@@ -27,6 +27,7 @@ from jaxsvm.interruption import Interruption, nothing, watching
 from jaxsvm.kernels import Kernel, as_kernel
 from jaxsvm.loop import fit
 from jaxsvm.model_selection.objective import LOSSES, HeldOut, Objective, evaluate, fold_weights
+from jaxsvm.numerics.transfers import transfers
 from jaxsvm.points import as_points
 from jaxsvm.problems.squared_hinge import svm_problem
 from jaxsvm.result import Fit, Status
@@ -84,6 +85,7 @@ class Tuned:
     stopped: str
 
 
+@transfers
 def tune(
     kernel: Any,
     x: Any,

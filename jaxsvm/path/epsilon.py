@@ -19,6 +19,7 @@ import numpy as np
 
 from jaxsvm.errors import InputError
 from jaxsvm.interruption import on_host_stacked, watching
+from jaxsvm.numerics.transfers import transfers
 from jaxsvm.padding import trimmed
 from jaxsvm.path.solve import Path, chain_link
 from jaxsvm.ready import ready
@@ -67,6 +68,7 @@ class EpsilonPath:
         return fitted
 
 
+@transfers
 def epsilon_path(
     problem: Any, epsilon: float, C_min: float, C_max: float, *, solver: Any = None, screen: Any = "auto"
 ) -> EpsilonPath:

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float
 from jaxsvm.gram.signed import SignedGram
 from jaxsvm.interruption import Interruption
 from jaxsvm.loop import drive
+from jaxsvm.numerics.transfers import transfers
 from jaxsvm.path.block_newton import BlockNewton
 from jaxsvm.path.grid import (
     RESERVE,
@@ -81,13 +82,13 @@ def _threads() -> int:
 
 
 def _with_settings(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with this thread's settings of JAX, which other threads do not see."""
+    """The function with this thread's settings of JAX, which other threads do not see; what it transfers is meant."""
     config: Any = jax.config
     x64, device, precision = config.jax_enable_x64, config.jax_default_device, config.jax_default_matmul_precision
 
     def call(*arguments: Any) -> Any:
         with jax.enable_x64(x64), jax.default_device(device), jax.default_matmul_precision(precision):
-            return function(*arguments)
+            return transfers(function)(*arguments)
 
     return call
 

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 
 from jaxsvm.errors import InputError, is_concrete, require_finite
 from jaxsvm.interruption import Interruption, on_host_stacked, watching
+from jaxsvm.numerics.transfers import transfers
 from jaxsvm.padding import on_device, trimmed
 from jaxsvm.path.block_newton import BlockNewton
 from jaxsvm.path.chains import Neighbour, chain_on_host, chains_in_lanes, chains_traced
@@ -95,6 +96,7 @@ EVEN = 1e4
 """The largest spread of weights with which a chain carries its products."""
 
 
+@transfers
 def solve_path(
     problem: Any,
     Cs: Any,

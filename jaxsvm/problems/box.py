@@ -29,6 +29,7 @@ from jaxsvm.gram.signed import SignedGram
 from jaxsvm.numerics.masks import count, every, some
 from jaxsvm.numerics.precision import in_double, like, rounded, rounding, widened
 from jaxsvm.numerics.sums import sums
+from jaxsvm.numerics.transfers import transfers
 from jaxsvm.padding import in_size_class, lengthened, padded, shortened
 from jaxsvm.problems.arguments import (
     checked_signs,
@@ -409,6 +410,7 @@ class BoxProblem:
         return derivatives.certificate_of(self, values, dtype)
 
 
+@transfers
 def hinge_problem(
     gram: Any, y: Any, C: Any = 1.0, *, bias: str = "regularized", sample_weight: Any = None
 ) -> BoxProblem:
@@ -461,6 +463,7 @@ def _assembled(
     return ones, upper, gram.diag().astype(y.dtype) + offset, usable
 
 
+@transfers
 def box_problem(gram: Any, q: Any, upper: Any, *, y: Any = None, c: Any = None, e: Any = 0.0) -> BoxProblem:
     """`max q'a - 1/2 a'Qa` over `0 <= a <= U`, optionally `c'a = e`, with `Q = K`, or `Q_ij = y_i y_j K_ij`.
 

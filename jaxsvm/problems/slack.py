@@ -21,6 +21,7 @@ from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.gram.signed import SignedGram
 from jaxsvm.numerics.masks import some
 from jaxsvm.numerics.precision import rounded, rounding
+from jaxsvm.numerics.transfers import transfers
 from jaxsvm.problems.arguments import checked_weights, labelled, require_both_classes, two_classes, vector_dtype
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.judge import balances, is_weights, judged
@@ -271,6 +272,7 @@ class SlackProblem:
         return jnp.zeros_like(objective, bool)
 
 
+@transfers
 def slack_problem(gram: Any, y: Any, nu: Any, *, bias: str = "regularized", sample_weight: Any = None) -> SlackProblem:
     """The slack-constrained hinge SVM of labelled samples.
 

@@ -32,6 +32,7 @@ from jaxsvm.numerics.line_search import best_bias
 from jaxsvm.numerics.precision import rounded, rounding
 from jaxsvm.numerics.products import matmul
 from jaxsvm.numerics.sums import sums
+from jaxsvm.numerics.transfers import transfers
 from jaxsvm.padding import in_size_class, lengthened, padded, shortened
 from jaxsvm.problems.arguments import (
     checked_weights,
@@ -433,6 +434,7 @@ class Restricted:
         return self.problem.block(self.indices[rows], self.indices[columns])
 
 
+@transfers
 def svm_problem(
     gram: Any, y: Any, C: Any = 1.0, *, bias: str = "regularized", sample_weight: Any = None
 ) -> SquaredHingeProblem:

@@ -15,6 +15,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm.numerics.precision import in_double, widened
+from jaxsvm.numerics.transfers import transfers
 from jaxsvm.result import Fit
 from jaxsvm.screening.ball import difference, first_ball, gap_terms, intersection_bounds, second_ball
 from jaxsvm.screening.reference import Reference, checked_C, reference_of, require_screenable
@@ -137,6 +138,7 @@ def _both(wide: Any, reference: Reference) -> tuple[Array, Array, Array]:
     return low, high, jnp.where(jnp.isnan(until), wide.C, until)
 
 
+@transfers
 def _screened(problem: Any, fit: Fit, C_ref: Any, rule: Any) -> Screening:
     """A rule's answer, found in twice the precision, in the problem's dtype."""
     problem, fit, C_ref = lax.stop_gradient((problem, fit, C_ref))
