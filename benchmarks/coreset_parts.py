@@ -21,7 +21,7 @@ import numpy as np
 from coresets import load
 
 from jaxsvm import coresets
-from jaxsvm.coresets.construction import solution
+from jaxsvm.coresets.summary import solution
 
 jax.config.update("jax_compilation_cache_dir", "/tmp/cache_cs")
 RESULTS = Path(__file__).parent / "results" / "coreset_parts.json"

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from jaxsvm.coresets import Stream
-from jaxsvm.coresets.construction import solution
+from jaxsvm.coresets.summary import solution
 
 jax.config.update("jax_compilation_cache_dir", "/tmp/cache_cs")
 D, BLOCK = 20, 100_000

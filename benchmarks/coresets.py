@@ -20,8 +20,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxsvm.coresets.construction import ETA, FEW, FEWEST, TOTALS, Plan, choose, draw, propose, recombine
+from jaxsvm.coresets.construction import ETA, FEW, TOTALS, Plan, choose, draw, propose
 from jaxsvm.coresets.pilot import solve
+from jaxsvm.coresets.recombination import recombine
 from jaxsvm.coresets.sampling import independent
 
 jax.config.update("jax_enable_x64", True)
@@ -79,7 +80,9 @@ def methods(x, y, k, variants, wanted):
     n, u = len(y), jnp.ones(len(y))
     points = jnp.asarray(x), jnp.asarray(y)
 
-    def recombination(key, found, m):
+    def recombination(found, key, m):
+        if m < x.shape[1] + TOTALS:  # nothing to keep the totals on
+            return _draw(key, found, *points, u, Plan(m, counts=(k,), tol=1e-3))[:2]
         rows, weight = recombine(key, found, *points, u, m)
         short = (0, m - len(rows))  # one shape for all draws
         return np.pad(rows, short, constant_values=n), np.pad(weight, short)
@@ -88,8 +91,6 @@ def methods(x, y, k, variants, wanted):
         plan = Plan(0, counts=(k,), tol=1e-3, sampler=sampler, **options)
 
         def draw_of(found, key, m):
-            if sampler == "mixture" and x.shape[1] + TOTALS <= m < FEWEST * x.shape[1]:  # as `coreset` does
-                return recombination(key, found, m)
             if sampler == "mixture" and m < FEW * x.shape[1]:
                 return _choose(key, found, *points, u, 1.0, plan._replace(m=m))[:2]
             return _draw(key, found, *points, u, plan._replace(m=m))[:2]
@@ -100,6 +101,7 @@ def methods(x, y, k, variants, wanted):
         return None, lambda key: None, lambda found, key, m: draw_of(key, m)
 
     table = {"ours": ours(), "not calibrated": ours("systematic")}
+    table["recombined"] = (*table["ours"][:2], recombination)
     if variants:
         return table | {"independent": ours("independent")}
     table["printed"] = ours("independent", bound="printed", scaled=True)

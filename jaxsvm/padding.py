@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxsvm.errors import is_concrete
@@ -129,3 +130,10 @@ def on_device(values: np.ndarray, like: Any = None) -> Any:
     """
     with jax.enable_x64(True), jax.ensure_compile_time_eval():  # a value, in a user's program too
         return jax.device_put(values, like.sharding if getattr(like, "committed", False) else None)
+
+
+def owned(values: Any, dtype: Any) -> Any:
+    """What a caller hands over as JAX's, in a dtype: their NumPy memory, which they may change later, is copied."""
+    if isinstance(values, jax.Array) or not is_concrete(values):
+        return jnp.asarray(values, dtype)
+    return on_device(np.array(values, dtype))

@@ -246,7 +246,8 @@ def distinct_entries(matrix: Any) -> Any:
     """A SciPy sparse matrix as its CSR without duplicates."""
     rows = matrix.tocsr()
     if not rows.has_canonical_format:
-        rows = rows.copy()  # `tocsr` of a CSR matrix is the caller's own
+        # A copy: `tocsr` of a CSR matrix is the caller's own. Sums of small integers would wrap.
+        rows = rows.astype(floating(rows.dtype) if rows.dtype.kind in "biu" else rows.dtype, copy=True)
         rows.sum_duplicates()
     return rows
 

@@ -23,7 +23,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from jaxsvm import coresets, plots
-from jaxsvm.coresets.construction import solution
+from jaxsvm.coresets.summary import solution
 
 d, chunk, chunks = 5, 10_000, 20
 truth = np.array([2.0, -1.0, 0.5, 0.0, 0.0])

@@ -9,13 +9,13 @@ import pytest
 
 from jaxsvm import coresets
 from jaxsvm.coresets.calibration import calibrated
-from jaxsvm.coresets.construction import solution
 from jaxsvm.coresets.partition import cells, draw, partition
 from jaxsvm.coresets.pilot import solve
 from jaxsvm.coresets.queries import hinges, objectives
 from jaxsvm.coresets.recombination import recombined
 from jaxsvm.coresets.sampling import inclusion, independent, systematic
 from jaxsvm.coresets.sensitivity import gammas, total_bound
+from jaxsvm.coresets.summary import solution
 from jaxsvm.errors import InputError
 
 
@@ -401,36 +401,67 @@ def test_recombination_takes_duplicates_totals_that_say_nothing_and_what_is_few(
 
 
 @pytest.mark.parametrize("m", [15, 24, 49])
-def test_fewer_than_five_points_a_feature_remember_the_solution(m):
+def test_recombined_points_remember_the_solution_and_say_that_no_epsilon_is_known(m):
     rng = np.random.default_rng(6)
     n, d = 600, 10
     y = np.where(rng.random(n) < 0.2, 1.0, -1.0)
     x = (rng.random((n, d)) < 0.2) * 3.0 + 0.3 * y[:, None] + 5.0
     best = objective(x, y, np.ones(n), 1.0, *solution(x, y, 1.0))
     for seed in range(2):
-        small = coresets.coreset(x, y, 1.0, m, seed, clusters=4)
-        assert len(small) <= m and np.isinf(small.info["change"])
+        small = coresets.coreset(x, y, 1.0, m, seed, clusters=4, sampler="recombination")
+        assert len(small) <= m and np.isinf([small.info["change"], small.info["epsilon"]]).all()
         assert objective(x, y, np.ones(n), 1.0, *small.solution()) < (1 + 1e-4) * best  # the pilot's gap is 1e-6
         np.testing.assert_allclose(small.weight[small.y > 0].sum(), (y > 0).sum(), rtol=1e-9)
         np.testing.assert_array_equal(small.x, x[small.info["index"]])
 
 
-def test_few_points_of_odd_data():
+def test_recombined_points_of_odd_data():
     """Weights over decades, one class, one sample of a class, duplicates, no more points than are asked for."""
     rng = np.random.default_rng(0)
     x, u = rng.normal(size=(200, 6)), 10.0 ** rng.uniform(-6, 6, 200) * (rng.random(200) < 0.7)
     y = np.where(x[:, 0] + 0.5 * rng.normal(size=200) > 0, 1.0, -1.0)
     for signs, weight in ((y, u), (np.ones(200), None), (np.where(np.arange(200) < 1, 1.0, -1.0), None)):
-        small = coresets.coreset(x, signs, 1.0, 20, 0, sample_weight=weight, clusters=2)
+        small = coresets.coreset(x, signs, 1.0, 20, 0, weight, "recombination", clusters=2)
         whole = np.ones(200) if weight is None else weight
         assert (small.weight > 0).all() and (whole[small.info["index"]] > 0).all() and len(small) <= 20
         for sign in (1, -1):
             np.testing.assert_allclose(small.weight[small.y == sign].sum(), whole[signs == sign].sum(), rtol=1e-9)
-    twice = coresets.coreset(np.repeat(x[:4], 50, axis=0), np.repeat(y[:4], 50), 1.0, 20, 0, clusters=2)
+    twice = coresets.coreset(
+        np.repeat(x[:4], 50, axis=0), np.repeat(y[:4], 50), 1.0, 20, 0, sampler="recombination", clusters=2
+    )
     np.testing.assert_allclose(twice.solution()[0], solution(x[:4], y[:4], 1.0, np.full(4, 50.0))[0], atol=1e-5)
-    kept = coresets.coreset(x[:15], y[:15], 1.0, 20, 0, clusters=2)
+    kept = coresets.coreset(x[:15], y[:15], 1.0, 20, 0, sampler="recombination", clusters=2)
     np.testing.assert_array_equal(kept.weight, 1)
-    assert kept.info["change"] == 0
+    assert kept.info["change"] == kept.info["epsilon"] == 0
+    with pytest.raises(InputError, match=r"m is 10: .* d \+ 5"):
+        coresets.coreset(x, y, 1.0, 10, 0, sampler="recombination")
+
+
+def test_coresets_say_what_they_are():
+    """Drawn unless asked otherwise, at any size; both classes in them; a word where few points cannot do."""
+    x, y, _ = problem(19, n=400, d=6)
+    y = np.where(np.arange(400) < 8, 1.0, -1.0)
+    for m in (2, 20, 40):  # 20: where points were recombined
+        small = coresets.coreset(x, y, 1e-3, m, 1, clusters=2)
+        assert np.isfinite(small.info["change"]) and np.isfinite(small.info["epsilon"]) and small.info["notes"] == ()
+        assert set(small.y) == {-1, 1} and len(small) == m
+        assert small.info["epsilon"] > small.info["change"] >= 0
+    assert small.fit().status == 1
+    with pytest.warns(UserWarning, match=r"add up to \d+ of 400 points: at C = 10000 20 points cannot"):
+        assert len(coresets.coreset(x, y, 1e4, 20, 1, clusters=2).info["notes"]) == 1
+    with pytest.raises(InputError, match="outside jit and vmap"):
+        jax.vmap(lambda key: coresets.coreset(x, y, 1.0, 20, key).weight)(jax.random.split(jax.random.key(0), 2))
+    with pytest.raises(InputError, match="sampler is 'recombination'"):
+        coresets.Stream(1.0, 24, sampler="recombination").init()
+
+
+def test_one_class_is_evaluated_and_not_fitted():
+    x, y = problem(20, n=100)[0], np.ones(100)
+    small = coresets.coreset(x, y, 1e-3, 20, 0, clusters=2)
+    judged = coresets.evaluate(small, (x, y))
+    assert judged.excess == judged.optimum == 0 and np.isfinite(judged.worst)
+    with pytest.raises(InputError, match="20 points are all of the class"):
+        small.fit()
 
 
 def test_calibrated_weights_meet_totals_and_stay_near():
@@ -440,7 +471,8 @@ def test_calibrated_weights_meet_totals_and_stay_near():
     s[:10] = 0
     v[-3:] = 0
     T = v @ A + 0.5 * rng.normal(size=p) * np.sqrt((v**2 * s) @ A**2) / np.sqrt(m)
-    moved = np.asarray(jax.jit(calibrated)(v, s, A, T))
+    reach = (v * s) @ A**2
+    moved = np.asarray(jax.jit(calibrated)(v, s, A, T, reach))
     before, after = np.abs(v @ A - T), np.abs(moved @ A - T)
     assert (after < 0.01 * before + 1e-9).all()
     np.testing.assert_array_equal(moved[:10], v[:10])  # certain points keep their weights
@@ -452,8 +484,17 @@ def test_calibrated_weights_meet_totals_and_stay_near():
     basis = np.linalg.svd(A[free].T)[2][p:]
     slope = (basis * ((moved - v) / np.where(v * s > 0, v * s, 1))[free]).sum(axis=1)
     assert np.abs(slope).max() < 1e-2 * np.abs((moved - v)[free] / (v * s)[free]).max()
-    hopeless = np.asarray(jax.jit(calibrated)(v, s, A, v @ A + 1e6))
+    hopeless = np.asarray(jax.jit(calibrated)(v, s, A, v @ A + 1e6, reach))
     assert np.isfinite(hopeless).all() and (hopeless >= 0.25 * v - 1e-9).all() and (hopeless <= 4 * v + 1e-9).all()
+
+
+def test_a_total_that_the_draw_does_not_know_changes_no_other():
+    """Of a total that rests on points which were not drawn a trace was left: all weights were doubled for it."""
+    rng = np.random.default_rng(1)
+    v, A = np.full(40, 5.0), np.stack([np.ones(40), 1e-9 * rng.random(40)], axis=1)
+    T, reach = np.asarray([200.0, 3.0]), np.asarray([150.0, 4.0])
+    moved = np.asarray(jax.jit(calibrated)(v, np.full(40, 0.8), A, T, reach))
+    np.testing.assert_allclose(moved, v, rtol=1e-6)
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxsvm import coresets
-from jaxsvm.coresets.construction import solution
+from jaxsvm.coresets.summary import solution
 from jaxsvm.errors import InputError
 
 

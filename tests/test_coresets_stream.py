@@ -68,6 +68,22 @@ def test_weights_are_unbiased_or_calibrated():
         np.testing.assert_allclose(small.weight[small.y == sign].sum(), (y == sign).sum(), rtol=0.02)
 
 
+@pytest.mark.parametrize("order", ["margin", "label", "none"])
+def test_streams_in_any_order_keep_the_weights_of_classes(order):
+    """Sorted streams have chunks whose losses rest on few points: weights were inflated by a third there."""
+    x, y = points(48 * 16, 3)
+    by = {"margin": x[:, 0] * y, "label": y, "none": np.zeros(len(y))}[order]
+    at = np.argsort(by, kind="stable")
+    made = [STREAM.finalize(run(x[at], y[at], [], key=key)) for key in range(4)]
+    for sign in (-1, 1):
+        mean = np.mean([small.weight[small.y == sign].sum() for small in made]) / (y == sign).sum()
+        assert abs(mean - 1) < 0.03
+    f = x @ np.ones(2)
+    loss = np.maximum(0, 1 - y * f).sum()
+    found = [small.weight @ np.maximum(0, 1 - small.y * (small.x @ np.ones(2))) for small in made]
+    assert abs(np.mean(found) / loss - 1) < 0.3
+
+
 def test_chunks_of_one_class_and_no_weight():
     x, y = points(48 * 6)
     order = np.argsort(y, kind="stable")  # sorted by label: the first chunks have one class
@@ -95,6 +111,23 @@ def test_a_killed_stream_ends_with_the_same_coreset(tmp_path):
     (tmp_path / "state.npz").write_bytes(content[: len(content) // 2])
     with pytest.raises(DataError, match="not a whole state"):
         StreamState.restore(tmp_path / "state.npz")
+
+
+@pytest.mark.parametrize("what", ["x", "y", "u", "level_0_x", "level_0_weight", "level_0_y", "level_0_share", "counts"])
+def test_a_state_that_no_stream_leaves_is_refused(tmp_path, what):
+    x, y = points(60)
+    path = tmp_path / "state.npz"
+    run(x, y, []).save(path)
+    assert StreamState.restore(path)[0].rows == 60
+    stored = dict(np.load(path))
+    if what == "counts":
+        stored[what] = np.asarray(str(stored[what]).replace('"filled": 12', '"filled": 4000'))
+    else:
+        wrong = {"x": np.nan, "y": 0, "u": -1, "share": np.nan, "weight": -2}[what.removeprefix("level_0_")]
+        stored[what] = np.where(np.arange(stored[what].size).reshape(stored[what].shape) == 0, wrong, stored[what])
+    np.savez(path, **stored)
+    with pytest.raises(DataError, match="not a state of a stream"):
+        StreamState.restore(path)
 
 
 def test_the_weight_of_the_stream_need_not_be_known():

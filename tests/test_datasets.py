@@ -500,8 +500,8 @@ def test_no_file_no_format_no_access(tmp_path):
         ({"X": np.eye(2), "y": np.ones(3)}, r"shape \(2, 2\) and y \(3,\)"),
         ({"X": np.ones(2), "y": np.ones(2)}, r"shape \(2,\)"),
         ({"X": np.asarray([["a"], ["b"]]), "y": np.ones(2)}, "numbers"),
-        ({"X": np.asarray([[1], [np.nan]]), "y": np.ones(2)}, r"first at index \(1, 0\)"),
-        ({"X": np.eye(2), "y": np.asarray([1, np.nan])}, "y has 1"),
+        ({"X": np.asarray([[1], [np.nan]]), "y": np.ones(2)}, r"row 1 \(from 0\): column 0 of X is nan"),
+        ({"X": np.eye(2), "y": np.asarray([1, np.nan])}, r"row 1 \(from 0\): the label \(y\) is nan"),
         ({"X": np.asarray([[1], [None]], dtype=object), "y": np.ones(2)}, "pickled"),
         (
             {
@@ -584,8 +584,6 @@ def test_bad_arguments(tmp_path, name, arguments, found):
 @pytest.mark.parametrize(
     ("module", "name", "content"),
     [
-        ("sklearn.datasets", "a.svm", b"1 1:1\n"),
-        ("pyarrow.csv", "a.csv", b"1,2\n"),
         ("pyarrow.parquet", "a.parquet", parquet({"a": [1], "y": [2]})),
     ],
 )
@@ -694,6 +692,18 @@ def test_constant_columns_keep_their_factor(constructor, kind):
     else:
         np.testing.assert_array_equal(scaling.factor, [1, 1, 1])
     assert np.isfinite(scaling(x)).all()
+
+
+@pytest.mark.parametrize("kind", [np.asarray, scipy.sparse.csr_array, jnp.asarray])
+def test_scaling_knows_rounding_from_spread_at_any_size(kind):
+    r = np.random.default_rng(0).normal(size=(40, 1))
+    x = np.concatenate([r * 1e160, r * 1e-200, 0.1 + 1e-17 * r, np.nextafter(0.3, 1.0 * (r > 0)), 5 + 1e-9 * r], 1)
+    factor = np.asarray(Scaling.standardise(kind(x)).factor)
+    expected = [1e-160 / r.std(), 1e200 / r.std(), 1, 1, 1 / x[:, 4].std()]
+    np.testing.assert_allclose(factor, expected, rtol=1e-6)
+    assert np.asarray(Scaling.min_max(np.asarray([[0.3], [np.nextafter(0.3, 1)]])).factor) == 1
+    with pytest.raises(InputError, match="more than float64 can subtract"):
+        Scaling.min_max(np.asarray([[1.7e308], [-1.7e308]]))
 
 
 def test_scaling_keeps_type_and_dtype():

@@ -23,7 +23,7 @@ from jaxsvm import (
     sampled,
 )
 from jaxsvm.errors import InputError
-from jaxsvm.kernels import RBF
+from jaxsvm.kernels import RBF, Linear
 
 N = 24
 CS = np.array([0.5, 1.0, 2.0])
@@ -210,3 +210,27 @@ def test_arguments_of_beginners_are_told_in_words(call, said):
     x = rng.normal(size=(N, 2))
     with jax.enable_x64(False), pytest.raises(InputError, match=said):
         call(x, np.where(x[:, 0] > 0, 1.0, -1.0))
+
+
+def test_problems_and_kernels_do_not_share_the_callers_memory():
+    """Large NumPy arrays are aligned: JAX takes them as they are on a CPU, and what the caller writes is seen."""
+    n = 256
+
+    def aligned(value):
+        room = np.zeros(n * 8 + 64, np.uint8)
+        start = -room.ctypes.data % 64
+        array = room[start : start + n * 8].view(np.float64)
+        array[:] = value
+        return array
+
+    x, gamma = np.random.default_rng(0).normal(size=(4, n)), aligned(2.0)
+    kernel = RBF(gamma)
+    gram = jaxsvm.gram(Linear(), np.ones((n, 2)))
+    q, upper, c, y = aligned(1.0), aligned(3.0), aligned(1.0), aligned(1.0)
+    problem = jaxsvm.box_problem(gram, q, upper, y=y, c=c)
+    before = kernel.matrix(x, x)
+    for array in (gamma, q, upper, c, y):
+        array[:] = 7
+    np.testing.assert_array_equal(before, kernel.matrix(x, x))
+    for name, value in (("q", 1), ("upper", 3), ("c", 1), ("y", 1)):
+        np.testing.assert_array_equal(getattr(problem, name), value)

@@ -1,4 +1,4 @@
-"""Coresets: few weighted points on which a linear SVM is nearly what it is on all of them, with a guarantee.
+"""Coresets: few weighted points on which a linear SVM is nearly what it is on all of them.
 
     small = jaxsvm.coresets.coreset(x, y, C=1.0, m=1000, key=0)
     fit = small.fit()                                   # or any solver: small.problem()
@@ -8,7 +8,7 @@ They serve where the data do not fit into memory, come as a stream, change, or l
 over C. For one linear SVM in memory train on all of it: that is as fast as making the coreset.
 """
 
-from jaxsvm.coresets.construction import Coreset, coreset
+from jaxsvm.coresets.construction import coreset
 from jaxsvm.coresets.dask_ import from_dask
 from jaxsvm.coresets.dynamic import DynamicCoreset
 from jaxsvm.coresets.evaluation import Evaluation, evaluate
@@ -20,6 +20,7 @@ from jaxsvm.coresets.sampling import sample_size
 from jaxsvm.coresets.sensitivity import sensitivity
 from jaxsvm.coresets.storage import load_coreset, save_coreset
 from jaxsvm.coresets.stream import Stream, StreamState
+from jaxsvm.coresets.summary import Coreset
 
 __all__ = [
     "Coreset",

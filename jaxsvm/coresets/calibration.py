@@ -48,7 +48,24 @@ def totals_of(x: Array, y: Array, h: Array, share: Array) -> Float[Array, "n p"]
     )
 
 
-def calibrated(v: Float[Array, " m"], s: Float[Array, " m"], A: Float[Array, "m p"], T: Float[Array, " p"]) -> Array:
+def reach_of(u: Float[Array, " n"], pi: Float[Array, " n"], A: Float[Array, "n p"]) -> Float[Array, " p"]:
+    """How far the weights of a draw can be expected to move each total, squared: the mean of `sum v s A^2`; pure.
+
+    Over all the points, not those drawn: a draw without the few points that a total rests on can hardly move it, and in
+    its own measure what is missing there would be worth any change of all weights.
+
+    Args:
+        u: Weights, `(n,)`.
+        pi: Probabilities of being drawn, `(n,)`; 0: absent.
+        A: Variables, `(n, p)`.
+    """
+    return jnp.where(pi > 0, u * (1 - pi), 0) @ A**2
+
+
+def calibrated(
+    v: Float[Array, " m"], s: Float[Array, " m"], A: Float[Array, "m p"], T: Float[Array, " p"],
+    reach: Float[Array, " p"],
+) -> Array:  # fmt: skip
     """Weights near v with `A'v'` near T, `(m,)`; pure.
 
     Args:
@@ -56,9 +73,10 @@ def calibrated(v: Float[Array, " m"], s: Float[Array, " m"], A: Float[Array, "m 
         s: How far each may be moved, in [0, 1]; 0: not at all.
         A: Variables, `(m, p)`.
         T: Their totals over the data, `(p,)`.
+        reach: What totals are measured by, over all draws (`reach_of`), `(p,)`.
     """
-    spread = jnp.sqrt((v * s) @ A**2)
-    scale = jnp.where(spread > 0, 1 / jnp.where(spread > 0, spread, 1), 0)  # what no point can change is left out
+    spread = jnp.sqrt(reach)
+    scale = jnp.where(spread > 0, 1 / jnp.where(spread > 0, spread, 1), 0)  # what every draw meets is left out
     A, gap = A * scale[None, :], (T - v @ A) * scale
     ridge = RIDGE * A.shape[1] / jnp.maximum((v > 0).sum(dtype=v.dtype), 1)
     low, high = LEAST - 1, MOST - 1

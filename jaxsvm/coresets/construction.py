@@ -12,17 +12,17 @@ Points are drawn by bounds on their sensitivities and weighted by the inverse of
                    Any q >= eta gamma / t keeps the guarantee with t / eta in the place of t.
     "mixture"      the same draw, and weights that are calibrated to what is known of all the points
                    (`calibration.py`): a small part of the error, a bias of the order 1 / m.
+    "recombination"  no draw, and no coreset in the sense above: points that have the totals of all exactly
+                   (`recombination.py`). Their machine is the pilot's; of any other query no epsilon is known.
 
 So few points that they are separable say little about what was not drawn, and a machine that is trained on hard ones
-fails on easy ones. With fewer than `FEW` points a feature `coreset` draws by q and by mixtures of q with the uniform
-distribution (`SPREADS`), trains on each and keeps the draw whose machine has the least F on all the data. With fewer
-than `FEWEST`, but no fewer than totals to calibrate to, no draw is any good: it takes points that have these totals
-exactly (`recombination.py`), whose machine is the pilot's, and of which no epsilon is known.
+fails on easy ones. With fewer than `FEW` points a feature "mixture" draws by q and by mixtures of q with the uniform
+distribution (`SPREADS`), trains on each and keeps the draw whose machine has the least F on all the data.
 
 Source: Tukan, Baykal, Feldman and Rus 2020, Algorithm 1; what is corrected: docs/mathematics.md, "Coresets".
 """
 
-import dataclasses
+import warnings
 from typing import Any, NamedTuple
 
 import jax
@@ -31,32 +31,29 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from jaxsvm.coresets.calibration import calibrated, largest_change, totals_of
-from jaxsvm.coresets.data import as_data, centred
+from jaxsvm.coresets.calibration import calibrated, largest_change, reach_of, totals_of
+from jaxsvm.coresets.data import as_data
 from jaxsvm.coresets.pilot import Pilot, solve
 from jaxsvm.coresets.queries import LOOSE, hinges, objectives, pool, pulls, scores
-from jaxsvm.coresets.recombination import recombined
-from jaxsvm.coresets.sampling import inclusion, independent, systematic
+from jaxsvm.coresets.recombination import recombine
+from jaxsvm.coresets.sampling import inclusion, independent, query_error, systematic
 from jaxsvm.coresets.sensitivity import BOUNDS, REGULARISERS, cluster_counts, require_choice, smallest
-from jaxsvm.errors import InputError
-from jaxsvm.gram.build import gram
-from jaxsvm.kernels import Linear
-from jaxsvm.loop import fit
+from jaxsvm.coresets.summary import Coreset
+from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.numerics.transfers import transfers
-from jaxsvm.problems.box import hinge_problem
-from jaxsvm.result import Fit
-from jaxsvm.solvers.interior_point import InteriorPoint
 from jaxsvm.validation import require_positive, require_whole
 
 SAMPLERS = ("mixture", "systematic", "independent")
+RECOMBINATION = "recombination"
+"""What `coreset` takes beside them: of all points at once, so not in streams and trees."""
 ETA = 0.3
 """The share of the bounds in the mixture."""
 PULL = 0.15
 """The share of the pilot's support in it."""
 FEW = 10
 """Points a feature below which several draws are made, of which one is kept."""
-FEWEST = 5
-"""Points a feature below which none is."""
+DELTA = 0.05
+"""The probability with which a query may exceed `info["epsilon"]`."""
 TOTALS = 5
 """Totals that weights are calibrated to, beside one a feature, and a point that is always taken."""
 SPREADS = (0.0, 0.5, 0.9, 0.99)
@@ -107,56 +104,6 @@ class Drawn(NamedTuple):
     dual: Float[Array, ""]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Coreset:
-    """Weighted points. Fit them with `C` and `sample_weight=weight` in any solver, or by `coreset.fit()`.
-
-    Attributes:
-        x: Points, `(m, d)`, in the dtype that they came in.
-        y: Signs, `(m,)`, float64.
-        weight: Weights, `(m,)`, positive, float64.
-        info: How it was made: `C` (to be used in a fit), `C_data` (that of the objective that it stands for; also any
-            smaller one), `total` (the sum of the sensitivity bounds), `opt` (a lower bound of the optimum), `gap`,
-            `cells`, `share` (of the regulariser: 1 but for parts), `regulariser`, `sampler`, `bound`, `n`, `U`
-            (points and weight that it stands for), `index` (rows of the points, where they came from one array),
-            `change` (the largest relative change of a weight by calibration; infinite where points were not drawn, but
-            made to have the totals of all, and an epsilon is not known).
-    """
-
-    x: np.ndarray
-    y: np.ndarray
-    weight: np.ndarray
-    info: dict[str, Any]
-
-    @property
-    def C(self) -> float:
-        """What a solver is to be given for C."""
-        return self.info["C"]
-
-    def __len__(self) -> int:
-        return len(self.y)
-
-    def problem(self, C: float | None = None, kernel: Any = None) -> Any:
-        """The weighted hinge problem with a free bias.
-
-        Args:
-            C: In the data's terms, at most `info["C_data"]` for the guarantee; None: that value.
-            kernel: Another kernel than the linear one, for which this is no coreset (see `on_features`).
-        """
-        factor = 1.0 if C is None else C / self.info["C_data"]
-        points = gram(Linear() if kernel is None else kernel, self.x)
-        return hinge_problem(points, self.y, factor * self.C, bias="free", sample_weight=self.weight)
-
-    def fit(self, solver: Any = None, C: float | None = None) -> Fit:
-        """Fit it: by `InteriorPoint(tol=1e-8)` unless another solver is named."""
-        return fit(self.problem(C), InteriorPoint(tol=1e-8) if solver is None else solver)
-
-    def solution(self, C: float | None = None) -> tuple[np.ndarray, float]:
-        """`w (d,)` and b of the fit on it, float64."""
-        factor = 1.0 if C is None else C / self.info["C_data"]
-        return solution(self.x, self.y, factor * self.C, self.weight)
-
-
 @transfers
 def coreset(
     x: Any, y: Any, C: float, m: int, key: Array | int = 0, sample_weight: Any = None, sampler: str = "mixture",
@@ -171,42 +118,85 @@ def coreset(
         m: How many points, at least 2; ten times d is a good size. With "independent", draws, of which some coincide.
         key: A random key, or a seed.
         sample_weight: Weights, `(n,)`, not negative; 0: absent.
-        sampler: "mixture" (the default), "systematic" (the same without calibration: unbiased), or "independent": the
-            paper's, which the theory speaks of.
+        sampler: "mixture" (the default), "systematic" (the same without calibration: unbiased), "independent": the
+            paper's, which the theory speaks of; or "recombination": at least d + 5 points on which the solution at C
+            is that of all the data, and of which no error at any other query or C is known.
         bound: "dir", "tight", "fixed", or the paper's "printed", which is no bound.
         regulariser: What becomes of `1/2 |w|^2`: "pinned" keeps it; "scaled" (the paper's) multiplies it by V / U, the
             weights' sums on coreset and data; "normalised" makes V = U.
         clusters: Cells a class of the partition, or several for the least of several bounds.
 
     Returns:
-        The coreset; fewer points than m where the data have fewer.
+        The coreset; fewer points than m where the data have fewer. Both classes are in it where both have weight, but
+        for "independent", which draws either or not.
 
     Raises:
-        InputError: On arguments that cannot be used.
+        InputError: On arguments that cannot be used, or under tracing.
+
+    Warns:
+        UserWarning: Where the bounds add up to more than half of the points: few cannot stand for them at this C.
     """
-    plan = plan_of(m, sampler, bound, regulariser, clusters, len(y))
+    plan = plan_of(m, sampler, bound, regulariser, clusters, len(y), (*SAMPLERS, RECOMBINATION))
     require_positive("C", C)
     points = x if hasattr(x, "dtype") and np.dtype(x.dtype).kind == "f" else np.float64
     x, y, u = as_data(x, y, sample_weight)
     few = sampler == "mixture" and m < FEW * x.shape[1]
     with jax.enable_x64(True):
         key = as_key(key)
-        if sampler == "mixture" and x.shape[1] + TOTALS <= m < FEWEST * x.shape[1]:
+        if sampler == RECOMBINATION:
+            if m < x.shape[1] + TOTALS:
+                raise InputError(f"m is {m}: to recombine points of {x.shape[1]} features takes d + {TOTALS} at least.")
             drawn = _recombined(key, x, y, u, float(C), plan)
         else:
             drawn = jax.device_get(_construct(key, x, y, u, float(C), plan._replace(choose=few)))
     info = {"n": len(y), "C_data": float(C), "regulariser": regulariser, "sampler": sampler, "bound": bound}
     dtype = points if points is np.float64 else points.dtype
-    return _packed(drawn, x, y, u, dtype, info)
+    small = _packed(drawn, x, y, u, dtype, info)
+    small.info["epsilon"] = _epsilon(small, plan._replace(choose=few), int((u > 0).sum()))
+    small.info["notes"] = _notes(small, int((u > 0).sum()), len(set(y[u > 0].tolist())))
+    for note in small.info["notes"]:
+        warnings.warn(note, stacklevel=2)
+    return small
 
 
-def plan_of(m: int, sampler: str, bound: str, regulariser: str, clusters: Any, n: int) -> Plan:
+def _epsilon(small: Coreset, plan: Plan, present: int) -> float:
+    """What one query is off by with probability `DELTA`, as far as it is known."""
+    change, total = small.info["change"], small.info["total"]
+    if len(small) == present and plan.sampler != "independent" and change < 1e-12:
+        return 0.0
+    if plan.sampler == RECOMBINATION or plan.bound == "printed":
+        return float("inf")
+    if plan.sampler != "independent":
+        # The bounds' share of the probabilities: of the draw that is kept, and where a rare class is drawn more often.
+        total = total / (ETA * (1 - max(SPREADS) if plan.choose else 1) * (1 - 1 / plan.m))
+    plain = query_error(max(total, 1.0), plan.m, DELTA)
+    return plain + change * (1 + plain)
+
+
+def _notes(small: Coreset, present: int, classes: int) -> tuple[str, ...]:
+    """What is to be said of a coreset of so many points, of so many classes."""
+    total, n, notes = small.info["total"], len(small), ()
+    if n == present:
+        return ()
+    if len(set(small.y.tolist())) < classes:
+        notes = (f"all {n} points drawn are of one class: take a larger m, or another sampler than 'independent'.",)
+    if classes == 2 and total > present / 2:  # of one class all bounds are 1: the optimum is 0
+        notes += (
+            f"the bounds on sensitivities add up to {total:.0f} of {present} points: at C = {small.info['C_data']:g} "
+            f"{n} points cannot stand for them; take a smaller C, or all of them.",
+        )
+    return notes
+
+
+def plan_of(
+    m: int, sampler: str, bound: str, regulariser: str, clusters: Any, n: int, samplers: tuple[str, ...] = SAMPLERS
+) -> Plan:
     """The plan of a construction.
 
     Raises:
         InputError: On choices that there are not.
     """
-    require_choice("sampler", sampler, SAMPLERS)
+    require_choice("sampler", sampler, samplers)
     require_choice("bound", bound, BOUNDS)
     require_choice("regulariser", regulariser, REGULARISERS)
     require_whole("m", m, 2)
@@ -214,7 +204,15 @@ def plan_of(m: int, sampler: str, bound: str, regulariser: str, clusters: Any, n
 
 
 def as_key(key: Any) -> Array:
-    """A random key from a key or a seed."""
+    """A random key from a key or a seed.
+
+    Raises:
+        InputError: On anything else, and under tracing: how many points a coreset has is not known then.
+    """
+    if not is_concrete(key):
+        raise InputError(
+            "key is being traced: coresets are made outside jit and vmap; make one for each key in a loop."
+        )
     if isinstance(key, int | np.integer):
         return jax.random.key(int(key))
     if not isinstance(key, jax.Array):
@@ -299,16 +297,25 @@ def draw(
         index = independent(key, found.q, plan.m)
         return index, u[index] * found.q.sum() / (plan.m * found.q[index]), jnp.zeros((), u.dtype)
     keys = jax.random.split(key)
-    pi = inclusion(found.q, plan.m)
+    pi = inclusion(_both_classes(found.q, y, plan.m), plan.m)
     order = jnp.lexsort((jax.random.uniform(keys[0], u.shape, u.dtype), found.label))
     index = systematic(keys[1], pi, order, plan.m)
     plain = jnp.append(u / jnp.where(pi > 0, pi, 1), 0)[index]
     if plan.sampler == "systematic":
         return index, plain, jnp.zeros((), u.dtype)
     rows = jnp.minimum(index, u.shape[0] - 1)
-    A = totals_of(x[rows] - found.origin[None, :], y[rows], found.h[rows], found.share[rows])
-    weight = calibrated(plain, 1 - pi[rows], A, found.totals)
+    A = totals_of(x - found.origin[None, :], y, found.h, found.share)
+    weight = calibrated(plain, 1 - pi[rows], A[rows], found.totals, reach_of(u, pi, A))
     return index, weight, largest_change(plain, weight)
+
+
+def _both_classes(q: Array, y: Array, m: int) -> Array:
+    """Q with the share 1 / m for each class that has any, at least: along the cells, class after class, one is met."""
+    share = jnp.where(y > 0, q, 0).sum() / jnp.maximum(q.sum(), jnp.finfo(q.dtype).tiny)
+    wanted = jnp.clip(share, 1 / m, 1 - 1 / m)
+    both = (share > 0) & (share < 1)
+    factor = jnp.where(y > 0, wanted / jnp.where(both, share, 1), (1 - wanted) / jnp.where(both, 1 - share, 1))
+    return jnp.where(both, q * factor, q)
 
 
 def choose(
@@ -334,19 +341,6 @@ def choose(
     F, draws = lax.map(one, jnp.array(SPREADS, u.dtype))
     index, weight, change = (part[jnp.argmin(F)] for part in draws)
     return index, weight, change
-
-
-def recombine(
-    key: Array, found: Proposal, x: Array, y: Array, u: Array, m: int
-) -> tuple[Int[np.ndarray, " k"], Float[np.ndarray, " k"]]:
-    """At most m points with the totals of all, m >= d + `TOTALS`, and their weights; on the host."""
-    A = np.asarray(totals_of(x - found.origin, y, found.h, found.share))
-    weight, share = np.asarray(u), np.asarray(found.share)
-    # A point inside its box has the margin 1 at the pilot, and says what b is: the one that is farthest inside stays.
-    inside = int(np.argmax(weight * np.minimum(share, 1 - share)))
-    others = np.where(np.arange(len(weight)) == inside, 0, weight)
-    rows, moved = recombined(others, A, m - 1, np.random.default_rng(np.asarray(jax.random.key_data(key))))
-    return np.append(rows, inside), np.append(moved, weight[inside])
 
 
 def _recombined(key: Array, x: np.ndarray, y: np.ndarray, u: np.ndarray, C: float, plan: Plan) -> Drawn:
@@ -382,19 +376,6 @@ def _packed(drawn: Drawn, x: np.ndarray, y: np.ndarray, u: np.ndarray, dtype: An
         "share": 1.0,
         "U": U,
         "index": index,
+        "notes": (),
     }
     return Coreset(x[index].astype(dtype), y[index], weight, info)
-
-
-def solution(x: Any, y: Any, C: float, sample_weight: Any = None, tol: float = 1e-8) -> tuple[np.ndarray, float]:
-    """`w (d,)` and b of the linear hinge SVM with a free bias, to a relative gap, float64."""
-    x, y, u = as_data(x, y, sample_weight)
-    with jax.enable_x64(True):
-        w, b, *_ = jax.device_get(_solution(x, y, u, float(C), tol))
-    return w, float(b)
-
-
-@jax.jit
-def _solution(x: Array, y: Array, u: Array, C: Any, tol: Any) -> Pilot:
-    at = solve(centred(x, u), y, C * u, tol=tol)
-    return at._replace(b=at.b - at.w @ (u @ x) / u.sum())

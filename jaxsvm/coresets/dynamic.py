@@ -14,10 +14,11 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from jaxsvm.coresets.construction import Coreset, as_key, plan_of
+from jaxsvm.coresets.construction import as_key, plan_of
 from jaxsvm.coresets.data import as_data
 from jaxsvm.coresets.nodes import Node, as_coreset, joined, raw, reduced
 from jaxsvm.coresets.stream import PILOT_TOL
+from jaxsvm.coresets.summary import Coreset
 from jaxsvm.errors import InputError
 from jaxsvm.validation import require_positive, require_whole
 

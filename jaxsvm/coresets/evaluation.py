@@ -12,10 +12,11 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array
 
-from jaxsvm.coresets.construction import Coreset, as_key
+from jaxsvm.coresets.construction import as_key
 from jaxsvm.coresets.data import as_data
 from jaxsvm.coresets.pilot import solve
 from jaxsvm.coresets.queries import LOOSE, hinges, objectives
+from jaxsvm.coresets.summary import Coreset
 from jaxsvm.errors import InputError
 
 SUBSETS = 24
@@ -31,7 +32,7 @@ class Evaluation(NamedTuple):
     Attributes:
         worst: The largest relative error of the objective over the queries.
         mean: Their mean.
-        excess: `F(w_S) / F(w*) - 1` of the machine that is trained on the coreset.
+        excess: `F(w_S) / F(w*) - 1` of the machine that is trained on the coreset; 0 where both are 0 (one class).
         optimum: `F(w*)` on the data.
         queries: `(w, b)` as rows, `(q, d + 1)`: the data's optimum first, the coreset's second.
         errors: `F_S / F - 1` at each, `(q,)`.
@@ -69,7 +70,9 @@ def evaluate(coreset: Coreset, data: Any, C: float | None = None, key: Array | i
         found = _evaluate(as_key(key), x, y, u, x_s, y_s, v, C, share)
         queries, errors, F = (np.asarray(part) for part in found)
     size = np.abs(errors)
-    return Evaluation(float(size.max()), float(size.mean()), float(F[1] / F[0] - 1), float(F[0]), queries, errors)
+    # Both are 0 on data of one class.
+    excess = float(F[1] / F[0] - 1) if F[0] > 0 else 0.0 if F[1] == 0 else np.inf
+    return Evaluation(float(size.max()), float(size.mean()), excess, float(F[0]), queries, errors)
 
 
 @jax.jit

@@ -15,13 +15,20 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from jaxsvm.coresets.chunks import NAMED, Piece, Place, Source, scan_svmlight
-from jaxsvm.coresets.construction import Coreset, as_key
+from jaxsvm.coresets.construction import as_key
 from jaxsvm.coresets.sensitivity import require_choice
 from jaxsvm.coresets.stream import PILOT_TOL, Stream, StreamState
+from jaxsvm.coresets.summary import Coreset
 from jaxsvm.coresets.whole import Sums, drawn, finished, frame, scale, sums
+from jaxsvm.datasets.labels import Texts, index_of, of_texts, value_of
+from jaxsvm.datasets.layout import Piece, Place
+from jaxsvm.datasets.refusal import BadRow
+from jaxsvm.datasets.scaling import Moments
+from jaxsvm.datasets.shards import Source
 from jaxsvm.errors import DataError, InputError
 
+NAMED = 20
+"""Damaged rows that are kept in words."""
 EVERY = 16
 """Pieces between two saved states."""
 CLUSTERS = 64
@@ -64,7 +71,8 @@ def from_files(
     """A coreset of the rows of svmlight, CSV, npz or Parquet files, in memory that does not depend on their length.
 
     Args:
-        paths: One file, or several of one kind of rows: shards, read in this order. Text may be compressed.
+        paths: One file, or several of one kind of rows: shards, read in this order. Text may be compressed. Columns
+            that have names are put in the order of the first file, or refused.
         C: What multiplies the loss, positive; the coreset serves every smaller C.
         size: Points of each node of the merge tree.
         key: A random key, or a seed.
@@ -72,7 +80,8 @@ def from_files(
         damaged: What a line that is no sample does: "stop" raises with its number, "skip" counts it
             (`info["damaged"]`, and the first ones in `info["damaged_lines"]`).
         checkpoint: A file to keep the state in; where it exists, the run goes on from it and ends with the same
-            coreset, bit for bit. It is removed at the end.
+            coreset, bit for bit. A run with other arguments, or of files that have changed since (in size or time), is
+            refused. It is removed at the end.
         standardise: Bring all columns to mean 0 and variance 1 by what the first look found (`info["mean"]`,
             `info["scale"]`): the coreset is one of the standardised rows.
         label: Column (CSV, Parquet; the last one by default) or key (npz) of the labels.
@@ -106,17 +115,12 @@ def from_files(
         raise InputError("standardise is True with passes=1: what brings the columns to one scale takes a pass.")
     names = (paths,) if isinstance(paths, str | os.PathLike) else tuple(paths)
     source = Source(tuple(os.fspath(name) for name in names), features, label, zero_based, header, format)
-    wanted = {
-        "C": C,
-        "size": size,
-        "chunk": chunk,
-        "passes": passes,
-        "standardise": standardise,
-        "label": label,
-        "mode": mode,
-    }
-    wanted |= {"positive": str(positive), "paths": list(source.paths), "damaged": damaged}
-    wanted |= {"key": np.asarray(_key_data(key)).tolist()}
+    if not source.paths:
+        raise InputError("paths is empty: one file at least is needed.")
+    wanted: dict[str, Any] = {"C": float(C), "size": size, "chunk": chunk, "passes": passes, "mode": mode}
+    wanted |= {"standardise": standardise, "positive": repr(positive), "damaged": damaged}
+    wanted |= {"key": np.asarray(_key_data(key)).tolist()} | dataclasses.asdict(source) | {"paths": list(source.paths)}
+    wanted["what the files hold"] = source.stamps()
     state, place, counted = _resumed(checkpoint, wanted)
     found = _scan_of(counted) if counted else None
     if found is None and passes == 2:
@@ -131,7 +135,8 @@ def from_files(
     rows = None if found is None else looks * found.rows
 
     def data_of(piece: Piece) -> tuple[np.ndarray, np.ndarray]:
-        x = piece.x if not standardise or found is None else (piece.x - found.mean) / found.scale
+        x = np.asarray(piece.x.toarray() if hasattr(piece.x, "toarray") else piece.x, np.float64)
+        x = x if not standardise or found is None else (x - found.mean) / found.scale
         return x, _signs(piece.label, found, positive)
 
     def save(state: StreamState, after: Place) -> None:
@@ -140,7 +145,7 @@ def from_files(
 
     for number, piece in enumerate(source.pieces(place), 1):
         _refuse(piece.damaged, damaged)
-        bad, lines, place = bad + len(piece.damaged), (lines + piece.damaged)[:NAMED], piece.after
+        bad, lines, place = bad + len(piece.damaged), (lines + [str(row) for row in piece.damaged])[:NAMED], piece.after
         state = stream.update(state, *data_of(piece))
         if progress is not None:
             progress(state.rows, rows)
@@ -155,7 +160,7 @@ def from_files(
             done = number * state.rows
             for piece in source.pieces():
                 yield data_of(piece)
-                done += len(piece.x)
+                done += piece.x.shape[0]
                 if progress is not None:
                     progress(done, rows)
 
@@ -194,65 +199,71 @@ def scan(source: Source, damaged: str = "stop", positive: Any = None) -> Scan:
     Raises:
         DataError: On a damaged line, unless these are skipped; where there are not two classes.
     """
-    if source.features is None or source.zero_based is None:
-        d, zero_based = scan_svmlight(source)
-        if d:
-            found_base = zero_based if source.zero_based is None else source.zero_based
-            d = d if found_base == zero_based else d + int(found_base) - int(zero_based)
-            source = dataclasses.replace(source, features=source.features or d, zero_based=found_base)
-    rows, bad, named, labels, mean, squares = 0, 0, [], set(), np.zeros(1), np.zeros(1)
+    source = source.found_out()
+    bad, named, moments = 0, [], Moments()
+    texts: set[str] = set()
+    values: set[Any] = set()
     for piece in source.pieces():
         _refuse(piece.damaged, damaged)
-        bad, named = bad + len(piece.damaged), (named + piece.damaged)[:NAMED]
-        labels.update(np.unique(piece.label).tolist())
-        k = len(piece.x)
-        if k:  # the sums of squares about the mean of all so far (Chan, Golub and LeVeque 1979)
-            centre = piece.x.mean(axis=0)
-            step = centre - mean
-            squares = squares + ((piece.x - centre) ** 2).sum(axis=0) + step**2 * (rows * k / (rows + k))
-            mean = mean + step * (k / (rows + k))
-            rows += k
+        bad, named = bad + len(piece.damaged), (named + [str(row) for row in piece.damaged])[:NAMED]
+        (texts if isinstance(piece.label, Texts) else values).update(_different(piece.label)[0])
+        if piece.x.shape[0]:
+            x = piece.x.toarray() if hasattr(piece.x, "toarray") else piece.x
+            moments.add(np.asarray(x, np.float64))
     where = ", ".join(source.paths)
-    if not rows:
+    if not moments.rows:
         raise DataError(f"{where}: no line is a sample.")
-    present = sorted(labels)
+    classes = _classes(where, texts, values, positive)
+    mean = moments.mean()
+    return Scan(moments.rows, bad, tuple(named), len(mean), source.zero_based, classes, mean, moments.spread())
+
+
+def _different(label: Any) -> tuple[list[Any], np.ndarray]:
+    """The different labels of a piece, and which one each row has."""
+    if isinstance(label, Texts):
+        return label.values, label.codes
+    values, codes = np.unique(label, return_inverse=True)
+    return values.tolist(), codes
+
+
+def _classes(where: str, texts: set[str], values: set[Any], positive: Any) -> tuple[Any, Any]:
+    """The labels of -1 and +1, of all that were written in text files or are stored in others."""
+    found = {*of_texts(where, sorted(texts)).tolist(), *values}
+    if len({isinstance(label, str) for label in found}) > 1:
+        raise DataError(f"{where}: labels are text in some files and numbers in others: write all of them alike.")
+    present = sorted(found)
     if positive is not None:
-        match = [value for value in present if str(value) == str(positive) or value == as_value(positive)]
-        if not match:
+        index = index_of(positive, present)
+        if index is None:
             raise InputError(f"positive is {positive!r}: {where} has the labels {present[:6]}.")
-        rest = [value for value in present if value != match[0]]
-        classes = (rest[0] if len(rest) == 1 else "rest", match[0])
-    elif len(present) == 2:
-        classes = (present[0], present[1])
+        rest = present[:index] + present[index + 1 :]
+        return (rest[0] if len(rest) == 1 else "rest", present[index])
+    if len(present) == 2:
+        return (present[0], present[1])
+    raise InputError(f"{where}: has {len(present)} labels, {present[:6]}: two are needed, or positive= for +1.")
+
+
+def _signs(label: Any, found: Scan | None, positive: Any) -> np.ndarray:
+    """-1 and +1: each different label is looked at, as the number that it is where the classes are numbers."""
+    values, codes = _different(label)
+    written = isinstance(label, Texts)
+    if found is None and positive is None:
+        numbers = [value_of(value) if written else value for value in values]
+        if not all(number in (-1, 1) for number in numbers):
+            raise InputError("the labels are not -1 and +1: say positive= for +1, or take two passes.")
+        return np.asarray(numbers, np.float64)[codes]
+    if found is not None:
+        wanted = found.classes[1]
+        is_text = isinstance(wanted, str)
+        chosen = [(value if is_text or not written else value_of(value)) == wanted for value in values]
     else:
-        raise InputError(f"{where}: has {len(present)} labels, {present[:6]}: two are needed, or positive= for +1.")
-    spread = np.sqrt(squares / rows)
-    scale = np.where(spread > 0, spread, 1)
-    return Scan(rows, bad, tuple(named), len(mean), source.zero_based, classes, mean, scale)
+        chosen = [index_of(positive, [value_of(value) if written else value]) == 0 for value in values]
+    return np.where(chosen, 1.0, -1.0)[codes]
 
 
-def as_value(label: Any) -> Any:
-    """A label as files hold it: a number where it spells one."""
-    try:
-        return float(label)
-    except (TypeError, ValueError):
-        return label
-
-
-def _signs(label: np.ndarray, found: Scan | None, positive: Any) -> np.ndarray:
-    if found is not None or positive is not None:
-        wanted = as_value(found.classes[1] if found is not None else positive)
-        if label.dtype.kind in "US" and isinstance(wanted, float):
-            return np.where([as_value(value) == wanted for value in label.tolist()], 1.0, -1.0)
-        return np.where(label == wanted, 1.0, -1.0)
-    if not np.isin(label, (-1, 1)).all():
-        raise InputError("the labels are not -1 and +1: say positive= for +1, or take two passes.")
-    return label.astype(np.float64)
-
-
-def _refuse(damaged: list[str], how: str) -> None:
+def _refuse(damaged: list[BadRow], how: str) -> None:
     if damaged and how == "stop":
-        raise DataError(f"{damaged[0]}; mend it, or skip such lines (damaged='skip').")
+        raise DataError(f"{damaged[0]} Mend it, or skip such lines (damaged='skip').")
 
 
 def _require_known(source: Source, passes: int) -> None:

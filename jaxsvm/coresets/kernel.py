@@ -17,10 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxsvm.coresets.construction import Coreset, as_key, coreset
+from jaxsvm.coresets.construction import as_key, coreset
 from jaxsvm.coresets.data import as_data
 from jaxsvm.coresets.pilot import Pilot
 from jaxsvm.coresets.sensitivity import directional, require_choice, tight
+from jaxsvm.coresets.summary import Coreset
 from jaxsvm.errors import InputError
 from jaxsvm.gram.build import gram
 from jaxsvm.kernels import Kernel

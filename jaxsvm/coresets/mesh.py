@@ -15,11 +15,12 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
-from jaxsvm.coresets.construction import Coreset, Plan, _construct, _packed, as_key, construct, plan_of
+from jaxsvm.coresets.construction import Plan, _construct, _packed, as_key, construct, plan_of
 from jaxsvm.coresets.data import as_data
 from jaxsvm.coresets.nodes import Node, as_coreset, reduced
 from jaxsvm.coresets.sensitivity import require_choice
 from jaxsvm.coresets.stream import PILOT_TOL
+from jaxsvm.coresets.summary import Coreset
 from jaxsvm.validation import require_positive
 
 

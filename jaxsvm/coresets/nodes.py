@@ -17,7 +17,8 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from jaxsvm.coresets.construction import Coreset, Plan, construct
+from jaxsvm.coresets.construction import Plan, construct
+from jaxsvm.coresets.summary import Coreset
 from jaxsvm.errors import DataError
 
 

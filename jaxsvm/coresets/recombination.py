@@ -5,19 +5,37 @@ more, a combination of them vanishes, and moving the weights along it takes one 
 many points are taken by groups: the sums of 2 (p + 1) groups are points too, and half of them do.
 
 Here the variables are those that weights are calibrated to (`calibration.py`), the pilot's dual vector among them:
-where its total is kept, the pilot is optimal on the few points too. That is what is left to do where points are too few
-to be drawn, fewer than five a feature: what they remember is the solution. The weights of a draw are near those of all
-the data at every `(w, b)`; these are not, and have no epsilon.
+where its total is kept, the pilot is optimal on the few points too. What they remember is the solution, of fewer points
+than five a feature better than any draw; the weights of a draw are near those of all the data at every `(w, b)`, and
+these are not: they have no epsilon.
 
 Source: Maalouf, Jubran and Feldman 2019, Algorithm 2 ("Fast and accurate least-mean-squares solvers"); Litterer and
 Lyons 2012. On the host, by NumPy: it is done once a coreset, and its shapes depend on the data.
 """
 
+from typing import Any
+
+import jax
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Array, Float, Int
+
+from jaxsvm.coresets.calibration import totals_of
 
 GROUPS = 2
 """Groups a variable: of twice as many as are kept, half are left in each round."""
+
+
+def recombine(
+    key: Array, found: Any, x: Array, y: Array, u: Array, m: int
+) -> tuple[Int[np.ndarray, " k"], Float[np.ndarray, " k"]]:
+    """At most m points with the totals of all, m >= d + 5, and their weights, by a `Proposal`; on the host."""
+    A = np.asarray(totals_of(x - found.origin[None, :], y, found.h, found.share))
+    weight, share = np.asarray(u), np.asarray(found.share)
+    # A point inside its box has the margin 1 at the pilot, and says what b is: the one that is farthest inside stays.
+    inside = int(np.argmax(weight * np.minimum(share, 1 - share)))
+    others = np.where(np.arange(len(weight)) == inside, 0, weight)
+    rows, moved = recombined(others, A, m - 1, np.random.default_rng(np.asarray(jax.random.key_data(key))))
+    return np.append(rows, inside), np.append(moved, weight[inside])
 
 
 def recombined(

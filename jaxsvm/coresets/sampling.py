@@ -52,6 +52,16 @@ def sample_size(
     return math.ceil(constant * total / epsilon**2 * ((features + 1) * math.log(total) + math.log(1 / delta)))
 
 
+def query_error(total: float, m: int, delta: float) -> float:
+    """What one query, fixed before m independent draws, is off by with probability delta at most: a relative error.
+
+    The inverse of `sample_size(..., queries=1)`; arguments as there.
+    """
+    rate = math.log(2 / delta) / m
+    linear = total * rate / 3
+    return linear + math.sqrt(linear**2 + 2 * (total - 1) * rate)
+
+
 def independent(key: Array, q: Float[Array, " n"], m: int) -> Int[Array, " m"]:
     """M indices, independently, with probabilities proportional to q; pure."""
     ends = jnp.cumsum(q)

@@ -5,8 +5,8 @@ import os
 
 import numpy as np
 
-from jaxsvm.coresets.construction import Coreset
 from jaxsvm.coresets.nodes import read_arrays, write_arrays
+from jaxsvm.coresets.summary import Coreset
 from jaxsvm.datasets.refusal import need
 from jaxsvm.errors import DataError, InputError
 

@@ -24,9 +24,10 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from jaxsvm.coresets.construction import Coreset, Plan, as_key, plan_of
+from jaxsvm.coresets.construction import Plan, as_key, plan_of
 from jaxsvm.coresets.data import LARGEST, as_data
 from jaxsvm.coresets.nodes import Node, as_coreset, joined, raw, read_arrays, reduced, write_arrays
+from jaxsvm.coresets.summary import Coreset
 from jaxsvm.errors import DataError, InputError
 from jaxsvm.validation import require_positive, require_whole
 
@@ -82,7 +83,8 @@ class StreamState:
         """The state that `save` wrote, bit for bit, and what was saved with it.
 
         Raises:
-            DataError: Where the file is none, or cut short.
+            DataError: Where the file is none, is cut short, or holds what no stream can hold: NaN, negative weights,
+                labels other than -1 and +1.
         """
         stored = read_arrays(path)
         try:
@@ -97,9 +99,35 @@ class StreamState:
                 Node(*(stored[f"level_{j}_{name}"] for name in Node._fields)) if f"level_{j}_x" in stored else None
                 for j in range(int(stored["depth"]))
             )
-            return StreamState(stored["key"], levels=levels, **waiting, **counts), more
-        except (KeyError, ValueError, TypeError) as error:
+            state = StreamState(stored["key"], levels=levels, **waiting, **counts)
+            state._check()
+            return state, more
+        except (KeyError, ValueError, TypeError, OverflowError, AttributeError, IndexError) as error:
             raise DataError(f"{os.fspath(path)}: not a state of a stream ({error}).") from error
+
+    def _check(self) -> None:
+        """Refuse by a ValueError what no stream leaves behind."""
+        jax.random.wrap_key_data(jax.numpy.asarray(self.key))
+        numbers = (self.filled, self.chunks, self.rows, self.weight, self.opt)
+        if not (np.isfinite(numbers).all() and min(numbers) >= 0 and np.dtype(self.dtype).kind in "biuf"):
+            raise ValueError("its counts are no counts")
+        if self.filled and (self.x is None or self.filled > len(self.x)):
+            raise ValueError("more points wait than there are")
+        parts: list[Any] = [("waiting points", self.x, self.y, self.u, self.filled)] if self.x is not None else []
+        for j, node in enumerate(self.levels):
+            if node is not None:
+                parts.append((f"level {j}", node.x, node.y, node.weight, None))
+                if not (np.isfinite([node.share, node.opt, node.lower]).all() and node.share > 0 and node.opt >= 0):
+                    raise ValueError(f"level {j}: its share or bound is no such number")
+        for where, x, y, u, real in parts:
+            assert x is not None and y is not None and u is not None
+            if x.ndim != 2 or y.shape != x.shape[:1] or u.shape != y.shape or x.shape[1] != parts[0][1].shape[1]:
+                raise ValueError(f"{where}: shapes do not agree")
+            taken = slice(0, real) if real is not None else u != 0
+            if not (np.isfinite(x).all() and np.isfinite(u).all() and (u >= 0).all()):
+                raise ValueError(f"{where}: points or weights that are not finite, or weights below 0")
+            if not np.isin(y[taken], (-1, 1)).all():
+                raise ValueError(f"{where}: labels other than -1 and +1")
 
 
 _SCALARS = ("filled", "chunks", "rows", "weight", "opt", "dtype")

@@ -21,13 +21,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxsvm.coresets.calibration import calibrated
-from jaxsvm.coresets.construction import ETA, PULL, Coreset
+from jaxsvm.coresets.calibration import calibrated, reach_of
+from jaxsvm.coresets.construction import ETA, PULL
 from jaxsvm.coresets.nodes import Node, room_for
 from jaxsvm.coresets.partition import Cells, centres, nearest
 from jaxsvm.coresets.pilot import Pilot, solve
 from jaxsvm.coresets.queries import hinges, pool
 from jaxsvm.coresets.sensitivity import gammas
+from jaxsvm.coresets.summary import Coreset
 
 
 class Frame(NamedTuple):
@@ -75,6 +76,7 @@ class Drawn(NamedTuple):
         u: Their own weights, `(k,)`.
         pi: With which probability they were drawn, `(k,)`.
         total: The sum of the bounds of all the part's points.
+        reach: Its part in what totals are measured by, `(d + 4,)`.
     """
 
     x: np.ndarray
@@ -82,6 +84,7 @@ class Drawn(NamedTuple):
     u: np.ndarray
     pi: np.ndarray
     total: float
+    reach: np.ndarray
 
 
 def frame(summary: Node, C: float, key: Array, clusters: int, tol: float) -> Frame:
@@ -150,26 +153,33 @@ def scale(summary: Node, m: int, made: Frame, known: Sums) -> np.ndarray:
 
 def drawn(x: np.ndarray, y: np.ndarray, u: np.ndarray, seed: tuple[int, ...], made: Any, known: Any, by: Any) -> Drawn:
     """A part's draw, from a seed that is the part's own."""
-    label, parts = _scored(x, y, u, made, known)
+    label, parts, A = _scored(x, y, u, made, known)
     pi = np.minimum(1, by @ parts)
     random = np.random.default_rng(seed)
     order = np.lexsort((random.random(len(y)), label))
     passed = np.floor(np.cumsum(pi[order]) + random.random())
     taken = np.sort(order[np.diff(passed, prepend=0.0) > 0])
-    return Drawn(x[taken], y[taken], u[taken], pi[taken], float(parts[0].sum()))
-
-
-def _scored(x: np.ndarray, y: np.ndarray, u: np.ndarray, made: Frame, known: Sums) -> tuple[np.ndarray, np.ndarray]:
-    """Cells `(n,)`, and bounds, scores and pulls `(3, n)`."""
     with jax.enable_x64(True):
-        label, parts = jax.device_get(_score(*_padded(x, y, u), made, known))
-        return label[: len(y)], parts[:, : len(y)]
+        reach = jax.device_get(_reach(*_padded(u, pi, A)))
+    return Drawn(x[taken], y[taken], u[taken], pi[taken], float(parts[0].sum()), reach)
+
+
+_reach = jax.jit(reach_of)
+
+
+def _scored(
+    x: np.ndarray, y: np.ndarray, u: np.ndarray, made: Frame, known: Sums
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Cells `(n,)`, bounds, scores and pulls `(3, n)`, and what is calibrated, `(n, d + 4)`."""
+    with jax.enable_x64(True):
+        label, parts, A = jax.device_get(_score(*_padded(x, y, u), made, known))
+        return label[: len(y)], parts[:, : len(y)], A[: len(y)]
 
 
 @jax.jit
-def _score(x: Array, y: Array, u: Array, made: Frame, known: Sums) -> tuple[Array, Float[Array, "3 n"]]:
+def _score(x: Array, y: Array, u: Array, made: Frame, known: Sums) -> tuple[Array, Float[Array, "3 n"], Array]:
     x = x - made.origin
-    label, h, _ = _seen(x, y, made)
+    label, h, A = _seen(x, y, made)
     F = _objectives(made, known)
     safe = jnp.where(known.weight > 0, known.weight, 1)
     offset = (known.means / safe[:, None])[label] - y[:, None] * x
@@ -180,7 +190,7 @@ def _score(x: Array, y: Array, u: Array, made: Frame, known: Sums) -> tuple[Arra
     score = u * (made.C * h / jnp.maximum(F, jnp.finfo(u.dtype).tiny)).max(axis=1)
     z = jnp.concatenate([x, jnp.ones((len(y), 1), x.dtype)], axis=1)
     pull = u * (h[:, 0] > 0) * jnp.linalg.norm(z @ made.metric.T, axis=1)
-    return label, jnp.stack([gamma, jnp.where(u > 0, score, 0), pull])
+    return label, jnp.stack([gamma, jnp.where(u > 0, score, 0), pull]), A
 
 
 def _objectives(made: Frame, known: Sums) -> Array:
@@ -189,9 +199,10 @@ def _objectives(made: Frame, known: Sums) -> Array:
 
 def finished(parts: list[Drawn], made: Frame, known: Sums, dtype: Any, info: dict[str, Any]) -> Coreset:
     """The coreset of all draws, its weights calibrated to the totals of all the data."""
-    x, y, u, pi = (np.concatenate([getattr(part, name) for part in parts]) for name in Drawn._fields[:-1])
+    x, y, u, pi = (np.concatenate([getattr(part, name) for part in parts]) for name in ("x", "y", "u", "pi"))
+    reach = np.sum([part.reach for part in parts], axis=0)
     with jax.enable_x64(True):
-        moved = jax.device_get(_calibrated(*_padded(x, y, u / pi), *_padded(pi), made, known))[: len(y)]
+        moved = jax.device_get(_calibrated(*_padded(x, y, u / pi), *_padded(pi), reach, made, known))[: len(y)]
         gap = float(_objectives(made, known)[0]) - float(made.lower)
     C = float(made.C)
     info = {"C": C, "C_data": C, "regulariser": "pinned", "share": 1.0, "opt": float(made.lower), "gap": gap} | info
@@ -200,8 +211,9 @@ def finished(parts: list[Drawn], made: Frame, known: Sums, dtype: Any, info: dic
 
 
 @jax.jit
-def _calibrated(x: Array, y: Array, v: Array, pi: Array, made: Frame, known: Sums) -> Array:
-    return calibrated(v, jnp.where(v > 0, 1 - pi, 0), _seen(x - made.origin, y, made)[2], known.totals)
+def _calibrated(x: Array, y: Array, v: Array, pi: Array, reach: Array, made: Frame, known: Sums) -> Array:
+    A = _seen(x - made.origin, y, made)[2]
+    return calibrated(v, jnp.where(v > 0, 1 - pi, 0), A, known.totals, reach)
 
 
 def _padded(*arrays: np.ndarray) -> list[np.ndarray]:

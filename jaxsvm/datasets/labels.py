@@ -1,11 +1,102 @@
-"""Labels as what is learned: signs of two classes, integers of several, numbers."""
+"""Labels: what a file's text says, whatever the format, and as what they are learned.
 
-from typing import Any
+Whole numbers stay whole, up to 64 bits; two labels are the same if they are, to the last digit. Text that says that
+there is no label ("", "NA", "nan", ...) is none, and neither is an infinite number.
+"""
+
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxsvm.datasets.refusal import as_number
-from jaxsvm.errors import InputError, is_concrete
+from jaxsvm.datasets.numbers import WHOLE, as_number, is_missing, rounds
+from jaxsvm.datasets.refusal import shown
+from jaxsvm.errors import DataError, InputError, is_concrete
+
+
+class Texts(NamedTuple):
+    """Labels as they are written.
+
+    Attributes:
+        values: The different ones.
+        codes: Which one each sample has, `(n,)`.
+    """
+
+    values: list[str]
+    codes: np.ndarray
+
+
+def kept(label: Any, good: np.ndarray) -> Any:
+    """The labels of some samples: an array, `Texts` or None."""
+    if not isinstance(label, Texts):
+        return None if label is None else label[good]
+    used, codes = np.unique(label.codes[good], return_inverse=True)
+    return Texts([label.values[i] for i in used.tolist()], codes)
+
+
+def fault_of_text(text: str) -> str | None:
+    """What is wrong with text as a label, in words; None where nothing is."""
+    if is_missing(text):
+        return f"is missing ({shown(text)})" if text else "is missing"
+    if "\0" in text:
+        return f"is {shown(text)}: NUL is no text"
+    number = as_number(text)
+    return None if number is None or np.isfinite(number) else f"is {shown(text)}, which is not finite"
+
+
+def fault_of_label(text: str) -> str | None:
+    """What is wrong with a label that may be a number: that is kept to the last digit."""
+    fault = fault_of_text(text)
+    if fault is not None:
+        return fault
+    if WHOLE.fullmatch(text):
+        large = len(text) > 18 and not -(2**63) <= int(text) < 2**64
+        return f"is {shown(text)}, which 64 bits do not hold: write it as text" if large else None
+    number = as_number(text)
+    if number is not None and rounds(text, number):
+        return f"is {shown(text)}, which float64 does not hold: write it as a whole number"
+    return None
+
+
+def of_texts(name: str, texts: list[str]) -> np.ndarray:
+    """Written labels as what they are: integers if all of them are, else floats, else the texts, `(n,)`.
+
+    Raises:
+        DataError: Where numbers of one file cannot be told apart, or kept.
+    """
+    for text in texts:
+        fault = fault_of_label(text)
+        if fault is not None:
+            raise DataError(f"{name}: a label {fault}.")
+    if all(WHOLE.fullmatch(text) for text in texts):
+        whole = [int(text) for text in texts]
+        if max(whole, default=0) < 2**63:
+            return np.asarray(whole, np.int64)
+        if min(whole) < 0:
+            raise DataError(f"{name}: its labels go from {min(whole)} to {max(whole)}, which no 64 bits hold.")
+        return np.asarray(whole, np.uint64)
+    numbers = [as_number(text) for text in texts]
+    if None in numbers:
+        return np.asarray(texts)
+    for text, number in zip(texts, numbers, strict=True):
+        if rounds(text, float(number or 0)):
+            raise DataError(f"{name}: a label is {shown(text)}, and others have a point: float64 does not hold it.")
+    return np.asarray(numbers, np.float64)
+
+
+def joined(name: str, parts: list[Any]) -> np.ndarray:
+    """The labels of the pieces of one file, `(n,)`: arrays, or `Texts`."""
+    if not isinstance(parts[0], Texts):
+        return _wide(np.concatenate(parts) if len(parts) > 1 else parts[0])
+    places: dict[str, int] = {}
+    codes = [np.asarray([places.setdefault(t, len(places)) for t in part.values], int)[part.codes] for part in parts]
+    return of_texts(name, list(places))[np.concatenate(codes)]
+
+
+def _wide(y: np.ndarray) -> np.ndarray:
+    """Small integers become int64, so that arithmetic on labels cannot overflow."""
+    if y.dtype.kind in "iu":
+        return y if y.dtype == np.uint64 and y.max(initial=0) >= 2**63 else y.astype(np.int64)
+    return y.astype(np.float64) if y.dtype.kind == "f" and y.dtype.itemsize > 8 else y
 
 
 def two_classes(y: Any, positive: Any = None) -> tuple[np.ndarray, np.ndarray]:
@@ -34,7 +125,7 @@ def two_classes(y: Any, positive: Any = None) -> tuple[np.ndarray, np.ndarray]:
                 f"positive={present[-1].item() if isinstance(present[-1], np.generic) else present[-1]!r} for example."
             )
         return np.where(codes == 1, 1.0, -1.0), present
-    index = _index_of(positive, present)
+    index = index_of(positive, present.tolist())
     if index is None:
         raise InputError(f"positive is {positive!r}: y has no such label; it has {shown}.")
     signs = np.where(codes == index, 1.0, -1.0)
@@ -106,10 +197,13 @@ def _present(y: Any) -> tuple[np.ndarray, np.ndarray, str]:
 
 def _refuse_missing_labels(labels: np.ndarray) -> None:
     if labels.dtype.kind == "O":
-        missing = np.asarray([label is None or label != label for label in labels.tolist()])  # NaN differs from itself
+        missing = np.asarray([_is_nothing(label) for label in labels.tolist()])
     elif labels.dtype.kind in "f":
         missing = ~np.isfinite(labels)
-    elif labels.dtype.kind in "biuUS":
+    elif labels.dtype.kind in "US":
+        values, codes = np.unique(labels, return_inverse=True)
+        missing = np.asarray([is_missing(str(value)) for value in values.astype(str).tolist()])[codes]
+    elif labels.dtype.kind in "biu":
         return
     else:
         raise InputError(f"y is of type {labels.dtype}: numbers, booleans or strings are needed.")
@@ -120,12 +214,33 @@ def _refuse_missing_labels(labels: np.ndarray) -> None:
         )
 
 
-def _index_of(positive: Any, present: np.ndarray) -> int | None:
-    labels = present.tolist()
-    if positive in labels:
-        return labels.index(positive)
-    texts = [str(label) for label in labels]
+def _is_nothing(label: Any) -> bool:
+    """Whether an object is no label: None, NaN, NaT, pandas' NA, infinity, or text that says so."""
+    if isinstance(label, str):
+        return is_missing(label)
+    if isinstance(label, float | np.floating):
+        return not np.isfinite(label)
+    try:
+        return label is None or bool(label != label)  # NaN and NaT differ from themselves
+    except TypeError:  # NA does not say
+        return True
+
+
+def index_of(positive: Any, present: list[Any]) -> int | None:
+    """Which of the labels is meant: one that equals it, is written like it, or is the number that it spells."""
+    if positive in present:
+        return present.index(positive)
+    texts = [str(label) for label in present]
     if str(positive) in texts:
         return texts.index(str(positive))
-    number = as_number(positive) if isinstance(positive, str) and present.dtype.kind in "iuf" else None
-    return labels.index(number) if number in labels else None
+    numeric = all(isinstance(label, int | float) and not isinstance(label, bool) for label in present)
+    number = value_of(positive) if isinstance(positive, str) and numeric else None
+    return present.index(number) if number in present else None
+
+
+def value_of(text: str) -> int | float | str:
+    """The number that a text spells, whole where it is, or else the text."""
+    if WHOLE.fullmatch(text):
+        return int(text)
+    number = as_number(text)
+    return text if number is None else number

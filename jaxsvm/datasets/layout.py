@@ -3,8 +3,7 @@
 import dataclasses
 from typing import Any, NamedTuple
 
-import numpy as np
-
+from jaxsvm.datasets.refusal import BadRow
 from jaxsvm.errors import DataError
 
 
@@ -24,20 +23,28 @@ class Layout:
     index_base: int | None = None
 
 
-class Read(NamedTuple):
-    """What a reader found.
+class Place(NamedTuple):
+    """Where a run stands: the file, the byte of its text (as it is before compression) or the row, the lines before."""
+
+    file: int = 0
+    offset: int = 0
+    line: int = 0
+
+
+class Piece(NamedTuple):
+    """Rows of one file, and where the next piece begins, which depends on nothing but the file.
 
     Attributes:
-        x: Points `(n, d)`, a NumPy array or a SciPy CSR array.
-        y: Labels `(n,)`, or None.
-        layout: How the file holds them.
-        notes: What was decided that a reader of the file may want to know.
+        x: Points, `(k, d)`: floats, a NumPy array or a SciPy CSR array.
+        label: Their labels: an array `(k,)`, `Texts` of text, or None where there are none.
+        after: Where the next piece begins.
+        damaged: Why rows are no samples: these are left out.
     """
 
     x: Any
-    y: np.ndarray | None
-    layout: Layout
-    notes: tuple[str, ...] = ()
+    label: Any
+    after: Place
+    damaged: list[BadRow]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,12 +56,14 @@ class Wanted:
         optional: Whether there may be none, where `label` is None.
         features: How many feature columns there must be, or None.
         like: The layout of the training file, or None.
+        whose: What has that layout, in words.
     """
 
     label: Any = None
     optional: bool = False
     features: int | None = None
     like: Layout = Layout()
+    whose: str = "the training file"
 
     def place(self, width: int) -> Any:
         """The label's place before names are known: what tells a header from numbers has to leave it out."""
@@ -77,7 +86,7 @@ class Wanted:
             if not strangers and self.optional:
                 return False
             raise DataError(
-                f"{name}: {_difference(names, columns)}; name the column of the labels (label=, --label), "
+                f"{name}: {_difference(names, columns, self.whose)}; name the column of the labels (label=, --label), "
                 "or say that there is none (label=False, --unlabelled)."
             )
         if self.optional and width == self.features:
@@ -86,7 +95,7 @@ class Wanted:
             return known
         if columns is not None and known is not None:
             raise DataError(
-                f"{name}: has {width} columns and no header, and the training file had its labels in {known!r}: say "
+                f"{name}: has {width} columns and no header, and {self.whose} had its labels in {known!r}: say "
                 "which column holds them (label=, --label)."
             )
         return None
@@ -94,8 +103,8 @@ class Wanted:
     def notes(self, label: str | int | None, last: bool, moved: bool) -> tuple[str, ...]:
         """What there is to say of a table whose labels are in the column `label`, the `last` one or not."""
         known = self.label is None and label is not None and not last
-        labels = (f"labels are in column {label!r}, as in the training file",) if known else ()
-        return labels + (("columns are put in the order of the training file",) if moved else ())
+        labels = (f"labels are in column {label!r}, as in {self.whose}",) if known else ()
+        return labels + ((f"columns are put in the order of {self.whose}",) if moved else ())
 
     def order(self, name: str, names: tuple[str, ...] | None) -> list[int] | None:
         """The places of the training file's feature columns among those of this file; None: as they are.
@@ -107,21 +116,21 @@ class Wanted:
         if columns is None or names is None or names == columns:
             return None
         if sorted(names) != sorted(columns):
-            raise DataError(f"{name}: {_difference(names, columns)}.")
+            raise DataError(f"{name}: {_difference(names, columns, self.whose)}.")
         if len(set(columns)) < len(columns):
-            raise DataError(f"{name}: has its columns in another order than the training file, and some share a name.")
+            raise DataError(f"{name}: has its columns in another order than {self.whose}, and some share a name.")
         return [names.index(column) for column in columns]
 
 
-def _difference(names: Any, columns: Any) -> str:
+def _difference(names: Any, columns: Any, whose: str) -> str:
     """What sets the columns of two files apart, in words."""
     missing = [column for column in columns if column not in names]
     strangers = [column for column in names if column not in columns]
-    parts = [f"lacks {_listed(missing)}, which the training file had"] if missing else []
-    parts += [f"has {_listed(strangers)}, which the training file had not"] if strangers else []
+    parts = [f"lacks {_listed(missing)}, which {whose} had"] if missing else []
+    parts += [f"has {_listed(strangers)}, which {whose} had not"] if strangers else []
     twice = sorted({column for column in names if list(names).count(column) > 1})
     parts += [f"has {_listed(twice)} more than once"] if twice and not parts else []
-    return "; ".join(parts) or "has the features of the training file and no other column"
+    return "; ".join(parts) or f"has the features of {whose} and no other column"
 
 
 def _listed(columns: list[str]) -> str:

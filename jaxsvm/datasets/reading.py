@@ -1,9 +1,7 @@
 """One call for all formats: what the file is, whether it can be opened, and who reads it."""
 
-import bz2
 import dataclasses
-import gzip
-import io
+import importlib
 import os
 import re
 from pathlib import Path
@@ -12,11 +10,14 @@ from typing import Any, Literal
 import jax.numpy as jnp
 import numpy as np
 
-from jaxsvm.datasets.layout import Layout, Wanted
-from jaxsvm.datasets.refusal import AGAIN
-from jaxsvm.datasets.tables import read_npz, read_parquet
-from jaxsvm.datasets.text import read_csv, read_svmlight
+from jaxsvm.datasets.delimited import Delimited
+from jaxsvm.datasets.labels import joined
+from jaxsvm.datasets.layout import Layout, Place, Wanted
+from jaxsvm.datasets.svmlight import MAX_INDEX, Svmlight, index_base
+from jaxsvm.datasets.tables import Npz, Parquet
+from jaxsvm.datasets.text import compression_of, opened
 from jaxsvm.errors import DataError, InputError
+from jaxsvm.points import is_sparse
 
 FORMATS = {
     "svmlight": (".svm", ".svmlight", ".libsvm", ".txt"),
@@ -98,30 +99,100 @@ def load(
     """
     name = os.fspath(path)
     _check_arguments(name, label, part, dtype, format)
-    kind, compression = _format_of(name, format)
+    kind = kind_of(name, format)
     if part != "train" and kind != "npz":
         raise InputError(f"part is {part!r}: only npz files have parts; give the test file's own path.")
     if zero_based is not None and kind != "svmlight":
         raise InputError(f"zero_based is {zero_based}: only svmlight files have indices to count.")
     if label is not None and label is not False and kind == "svmlight":
         raise InputError(f"label is {label!r}: svmlight lines start with their label; leave it out.")
-    content = _decompressed(name, compression)
-    if not content.strip():
-        raise DataError(f"{name}: the file is empty: it has no samples.")
     wanted = Wanted(label, label_optional and label is None, features, Layout() if like is None else like)
     if kind == "svmlight":
-        read = read_svmlight(name, content, wanted, None if zero_based is None else int(not zero_based))
-    elif kind == "csv":
-        read = read_csv(name, content, wanted, header)
-    elif kind == "npz":
-        read = read_npz(name, content, wanted, part)
+        x, y, layout, notes = _load_svmlight(name, wanted, None if zero_based is None else int(not zero_based))
     else:
-        read = read_parquet(name, content, wanted)
-    x = read.x
+        reader = reader_of(name, kind, wanted, header, part=part)
+        x, y = _together(name, reader)
+        layout, notes = reader.layout, reader.notes
+    if not x.shape[0]:
+        raise DataError(f"{name}: there is no line below the header: it has no samples.")
     if features is not None and x.shape[1] != features:
         raise DataError(f"{name}: has {x.shape[1]} feature columns; features={features} was given.")
     x = x.astype(np.result_type(x.dtype, np.float32) if dtype is None else dtype, copy=False)
-    return Dataset(x, read.y, read.layout.columns, name, read.layout, read.notes)
+    return Dataset(x, y, layout.columns, name, layout, notes)
+
+
+def reader_of(
+    name: str, kind: str, wanted: Wanted, header: bool | None = None, base: int | None = None, d: int | None = None,
+    part: str = "train",
+) -> Any:  # fmt: skip
+    """What reads a file a piece at a time: it has `pieces`, a `layout` and `notes`.
+
+    Args:
+        name: The file.
+        kind: Its format.
+        wanted: What is asked for.
+        header: Whether a CSV file has one.
+        base: What svmlight indices count from.
+        d: Features of svmlight.
+        part: Of npz.
+    """
+    _refuse_blank(name)
+    if kind == "svmlight":
+        return Svmlight(name, base, d, wanted.label is not False)
+    if kind == "csv":
+        return Delimited(name, wanted, header)
+    return Npz(name, wanted, part) if kind == "npz" else Parquet(name, wanted)
+
+
+def _together(name: str, reader: Any) -> tuple[Any, Any]:
+    """All the points and labels of a reader.
+
+    Raises:
+        BadRow: At the first row that is no sample.
+    """
+    xs, labels, pieces = [], [], reader.pieces(Place())
+    for piece in pieces:
+        if piece.damaged:
+            first, *others = piece.damaged
+            more = [*others, *(row for later in pieces for row in later.damaged)] if first.lacks else []
+            raise first.with_more(sum(row.lacks for row in more)) if first.lacks else first
+        if piece.x.shape[0]:
+            xs.append(piece.x)
+            labels.append(piece.label)
+    if not xs:
+        return np.zeros((0, 1)), None
+    return _stacked(xs), None if labels[0] is None else joined(name, labels)
+
+
+def _stacked(xs: list[Any]) -> Any:
+    if len(xs) == 1:
+        return xs[0]
+    if not is_sparse(xs[0]):
+        return np.concatenate(xs)
+    sparse = importlib.import_module("scipy.sparse")
+    d = max(x.shape[1] for x in xs)
+    for x in xs:
+        x.resize((x.shape[0], d))
+    return sparse.csr_array(sparse.vstack(xs, format="csr"))
+
+
+def _load_svmlight(name: str, wanted: Wanted, base: int | None) -> tuple[Any, Any, Layout, tuple[str, ...]]:
+    """Points, labels, and what indices count from, which all of them tell."""
+    x, y = _together(name, reader_of(name, "svmlight", wanted))
+    if not x.shape[0]:
+        raise DataError(f"{name}: the file holds comments only: it has no samples.")
+    base, notes = index_base(name, int(x.indices.min()) if x.nnz else None, base, wanted.like.index_base)
+    d = max(x.shape[1] - base, 0) if x.nnz else 0
+    if d > min(wanted.features or d, MAX_INDEX):
+        _together(name, reader_of(name, "svmlight", wanted, base=base, d=wanted.features or MAX_INDEX))
+    if x.nnz == 0 and wanted.features is None:
+        raise DataError(f"{name}: no line has a feature; svmlight lines look like '+1 3:0.5 7:1'.")
+    parts = (x.data, (x.indices - base).astype(np.int32), x.indptr.astype(np.int32))
+    if x.nnz > MAX_INDEX:
+        raise DataError(f"{name}: holds {x.nnz} values: up to {MAX_INDEX} can be counted; take it in parts.")
+    x = type(x)(parts, shape=(x.shape[0], wanted.features or d))
+    x.eliminate_zeros()
+    return x, y, Layout(index_base=base), notes
 
 
 def _check_arguments(name: str, label: Any, part: str, dtype: Any, format: str | None) -> None:
@@ -139,20 +210,24 @@ def _check_arguments(name: str, label: Any, part: str, dtype: Any, format: str |
         raise DataError(f"{name}: there is no such file (looked from {os.getcwd()}).")
 
 
-def _format_of(name: str, format: str | None) -> tuple[str, str]:
-    """Format and compression ("", ".gz" or ".bz2") by the ends of the name, or else by the first line of svmlight."""
+def kind_of(name: str, format: str | None) -> str:
+    """Format by the end of the name, or else by the first line of svmlight.
+
+    Raises:
+        DataError: Where neither tells.
+    """
     stem = Path(name.lower())
-    compression = stem.suffix if stem.suffix in (".gz", ".bz2") else ""
-    suffix = stem.with_suffix("").suffix if compression else stem.suffix
+    suffix = stem.with_suffix("").suffix if compression_of(name) else stem.suffix
     if format is not None:
-        return format, compression
+        return format
     for kind, suffixes in FORMATS.items():
         if suffix in suffixes:
-            return kind, compression
-    content = _decompressed(name, compression)
-    lines = (line.split(b"#")[0] for line in io.BytesIO(content))
-    if re.fullmatch(SVMLIGHT, next((line for line in lines if line.strip()), b"").strip()):
-        return "svmlight", compression
+            return kind
+    with opened(name) as file:
+        lines = (line.split(b"#")[0] for line in file)
+        first = next((line for line in lines if line.strip()), b"").strip()
+    if re.fullmatch(SVMLIGHT, first):
+        return "svmlight"
     known = ", ".join(suffix for suffixes in FORMATS.values() for suffix in suffixes)
     raise DataError(
         f"{name}: the format of {suffix!r} files is not known, and its first line is not svmlight's; known are "
@@ -161,14 +236,9 @@ def _format_of(name: str, format: str | None) -> tuple[str, str]:
     )
 
 
-def _decompressed(name: str, compression: str) -> bytes:
-    try:
-        raw = Path(name).read_bytes()
-    except OSError as error:
-        raise DataError(f"{name}: cannot be read: {error.strerror or error}.") from error
-    if not compression or not raw:
-        return raw
-    try:
-        return gzip.decompress(raw) if compression == ".gz" else bz2.decompress(raw)
-    except Exception as error:  # EOF, CRC, a bad header: damage shows itself in many ways
-        raise DataError(f"{name}: not a whole {compression} file ({error}){AGAIN}") from error
+def _refuse_blank(name: str) -> None:
+    with opened(name) as file:
+        while part := file.read(1 << 16):
+            if part.strip():
+                return
+    raise DataError(f"{name}: the file is empty: it has no samples.")

@@ -20,15 +20,12 @@ def need(module: str, package: str, purpose: str) -> Any:
         ) from error
 
 
-def decoded(name: str, content: bytes, expected: str) -> str:
-    """The text of a file; a byte that is none is refused with its line."""
+def decoded(name: str, number: int, line: bytes, expected: str) -> str:
+    """The text of a line; a byte that is none is refused."""
     try:
-        return content.decode("utf-8-sig")
+        return line.decode("utf-8")
     except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
-        raise DataError(
-            f"{name}, line {line}: byte {content[error.start]:#04x} is no UTF-8 text; {expected} is needed."
-        ) from error
+        refuse_line(name, number, f"byte {line[error.start]:#04x} is no UTF-8 text", f"{expected} is needed")
 
 
 def shown(token: str) -> str:
@@ -36,20 +33,35 @@ def shown(token: str) -> str:
     return repr(token if len(token) <= SHOWN else token[:SHOWN] + "...")
 
 
-def refuse_line(name: str, line: int, found: str, expected: str, *, cut: bool = False) -> NoReturn:
+class BadRow(DataError):
+    """One row that is no sample: what was found there, and what to do.
+
+    Attributes:
+        lacks: Whether a value is missing.
+    """
+
+    def __init__(self, where: str, found: str, expected: str, *, cut: bool = False, lacks: bool = False):
+        hint = " It is the last line and does not end in a newline: the file may have been cut short." if cut else ""
+        super().__init__(f"{where}: {found}; {expected}.{hint}")
+        self.parts, self.cut, self.lacks = (where, found, expected), cut, lacks
+
+    def __reduce__(self) -> Any:
+        return _bad_row, (self.parts, self.cut, self.lacks)
+
+    def with_more(self, more: int) -> "BadRow":
+        """The same where so many other rows lack a value too."""
+        where, found, expected = self.parts
+        others = f", and {more} more line(s) lack a value" if more else ""
+        return BadRow(where, found + others, expected, cut=self.cut, lacks=self.lacks)
+
+
+def _bad_row(parts: tuple[str, str, str], cut: bool, lacks: bool) -> BadRow:
+    return BadRow(*parts, cut=cut, lacks=lacks)
+
+
+def refuse_line(name: str, line: int, found: str, expected: str, *, cut: bool = False, lacks: bool = False) -> NoReturn:
     """Raise for one line; `cut` where it is the last one and has no end."""
-    hint = " It is the last line and does not end in a newline: the file may have been cut short." if cut else ""
-    raise DataError(f"{name}, line {line}: {found}; {expected}.{hint}")
-
-
-def as_number(token: str) -> float | None:
-    """The number that a token spells, or None; Python's `1_000` is no number in a file."""
-    if "_" in token:
-        return None
-    try:
-        return float(token)
-    except ValueError:
-        return None
+    raise BadRow(f"{name}, line {line}", found, expected, cut=cut, lacks=lacks)
 
 
 def label_hint(column: str | int, last: str | int) -> str:

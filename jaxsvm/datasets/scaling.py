@@ -40,12 +40,14 @@ class Scaling:
         """
         x = _points(x)
         if is_sparse(x):
-            deviation, constant = _sparse_deviation(x)
-            return cls(*_offset_and_factor(np.zeros_like(deviation), deviation, constant, x.dtype))
+            deviation, low, high = _sparse_deviation(x)
+            return cls(*_offset_and_factor(np.zeros_like(deviation), deviation, low, high, x.dtype))
         xp, accumulator = _namespace(x)
-        mean = xp.mean(x, axis=0, dtype=accumulator)
-        deviation = xp.std(x, axis=0, dtype=accumulator)
-        return cls(*_offset_and_factor(mean, deviation, xp.max(x, axis=0) == xp.min(x, axis=0), x.dtype))
+        low, high = xp.min(x, axis=0), xp.max(x, axis=0)
+        unit = unit_of(low, high)  # squares of numbers near 1 neither overflow nor vanish
+        mean = xp.mean(x / unit, axis=0, dtype=accumulator) * unit
+        deviation = xp.std(x / unit, axis=0, dtype=accumulator) * unit
+        return cls(*_offset_and_factor(mean, deviation, low, high, x.dtype))
 
     @classmethod
     def min_max(cls, x: Any) -> "Scaling":
@@ -61,10 +63,16 @@ class Scaling:
         if is_sparse(x):
             largest = np.zeros(x.shape[1])
             np.maximum.at(largest, np.asarray(x.indices), np.abs(np.asarray(x.data, float)))
-            return cls(*_offset_and_factor(np.zeros_like(largest), largest, largest == 0, x.dtype))
+            return cls(*_offset_and_factor(np.zeros_like(largest), largest, np.zeros_like(largest), largest, x.dtype))
         xp, _ = _namespace(x)
         low, high = xp.min(x, axis=0), xp.max(x, axis=0)
-        return cls(*_offset_and_factor(low, high - low, high == low, x.dtype))
+        with np.errstate(over="ignore"):
+            spread = high - low
+        if is_concrete(spread) and not np.isfinite(np.asarray(spread)).all():
+            raise InputError(
+                f"x has a column from {low.min():.3g} to {high.max():.3g}: more than {x.dtype} can subtract."
+            )
+        return cls(*_offset_and_factor(low, spread, low, high, x.dtype))
 
     def __call__(self, x: Any) -> Any:
         """Scale points `(m, d)`; NumPy and SciPy in, the same out; may be traced for dense `x`.
@@ -130,22 +138,85 @@ def _points(x: Any, check: bool = True) -> Any:
     return x
 
 
-def _sparse_deviation(x: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Standard deviation about the mean, and whether it is constant, of every column; zeros not stored count too."""
+class Moments:
+    """Means and spreads of columns that come in parts (Chan, Golub and LeVeque 1979), in units of their own size.
+
+    Attributes:
+        rows: Rows seen.
+    """
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.low = self.high = self._mean = self._squares = np.zeros(1)
+        self._unit = np.ones(1)
+
+    def add(self, x: np.ndarray) -> None:
+        """Take in some rows, `(k, d)`, at least one."""
+        low, high, k = x.min(axis=0), x.max(axis=0), len(x)
+        if self.rows:
+            low, high = np.minimum(low, self.low), np.maximum(high, self.high)
+        unit = unit_of(low, high)
+        shrink = self._unit / unit
+        before, x = self._mean * shrink, x / unit
+        mean = x.mean(axis=0)
+        step = mean - before
+        self._squares = self._squares * shrink**2 + ((x - mean) ** 2).sum(axis=0)
+        self._squares = self._squares + step**2 * (self.rows * k / (self.rows + k))
+        self._mean, self._unit = before + step * (k / (self.rows + k)), unit
+        self.low, self.high, self.rows = low, high, self.rows + k
+
+    def mean(self) -> np.ndarray:
+        """Of each column, `(d,)`."""
+        return self._mean * self._unit
+
+    def spread(self) -> np.ndarray:
+        """Standard deviation of each column, 1 where it is constant, `(d,)`."""
+        return spread_of(np.sqrt(self._squares / max(self.rows, 1)) * self._unit, self.low, self.high, np.float64)
+
+
+def unit_of(low: Any, high: Any) -> Any:
+    """A power of two near the largest absolute value of each column: dividing by it rounds nothing."""
+    xp = jnp if isinstance(low, jax.Array) else np
+    largest = xp.maximum(xp.abs(low), xp.abs(high))
+    return xp.ldexp(xp.ones_like(largest), xp.where(largest > 0, xp.frexp(largest)[1] - 1, 0))
+
+
+def spread_of(spread: Any, low: Any, high: Any, dtype: Any) -> Any:
+    """What a column is divided by: its spread, or 1 where it is constant, but for rounding.
+
+    Args:
+        spread: Standard deviations, or another measure, `(d,)`.
+        low: The least value of each column, `(d,)`.
+        high: The largest.
+        dtype: Of the points: a spread of no more than a unit in the last place of their largest value is rounding, and
+            so are a few of the float64 in which it was computed.
+    """
+    xp = jnp if isinstance(spread, jax.Array) else np
+    info, largest = jnp.finfo(dtype), xp.maximum(xp.abs(low), xp.abs(high))
+    eps = max(float(info.eps), 4 * float(np.finfo(np.float64).eps))
+    usable = (low < high) & (spread > eps * largest) & (spread > float(info.tiny))
+    return xp.where(usable, spread, 1)
+
+
+def _sparse_deviation(x: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Standard deviation about the mean, least and largest value of every column; zeros not stored count too."""
     n, d = x.shape
     indices, data = np.asarray(x.indices), np.asarray(x.data, float)
-    mean = np.bincount(indices, data, d) / n
     stored = np.bincount(indices, minlength=d)
-    variance = (np.bincount(indices, (data - mean[indices]) ** 2, d) + (n - stored) * mean**2) / n
     low, high = np.where(stored < n, 0.0, np.inf), np.where(stored < n, 0.0, -np.inf)
     np.minimum.at(low, indices, data)
     np.maximum.at(high, indices, data)
-    return np.sqrt(variance), low == high
+    unit = unit_of(low, high)
+    data = data / unit[indices]
+    mean = np.bincount(indices, data, d) / n
+    variance = (np.bincount(indices, (data - mean[indices]) ** 2, d) + (n - stored) * mean**2) / n
+    return np.sqrt(variance) * unit, low, high
 
 
-def _offset_and_factor(offset: Any, spread: Any, constant: Any, dtype: Any) -> tuple[Array, Array]:
+def _offset_and_factor(offset: Any, spread: Any, low: Any, high: Any, dtype: Any) -> tuple[Array, Array]:
     """Offset and 1 / spread in JAX's dtype for `dtype`; 1 where there is no spread, or none that can be inverted."""
+    spread = spread_of(spread, low, high, dtype)
     dtype = jax.dtypes.canonicalize_dtype(dtype)
     offset, spread = jnp.asarray(offset, dtype), jnp.asarray(spread, dtype)
-    usable = ~jnp.asarray(constant) & (spread > jnp.finfo(dtype).tiny)
+    usable = (spread > jnp.finfo(dtype).tiny) & jnp.isfinite(spread)
     return offset, jnp.where(usable, 1 / jnp.where(usable, spread, 1), 1)

@@ -169,7 +169,7 @@ def _features(basis: Any, x: Any) -> Any:
 
 
 class CoresetSVC(FiniteDecisions, LinearClassifierMixin, Versioned, BaseEstimator):
-    """A linear hinge SVM with a free bias, trained on a coreset: a few weighted samples with a guarantee.
+    """A linear hinge SVM with a free bias, trained on a coreset: a few weighted samples.
 
     `min |w|^2 / 2 + C sum_i max(0, 1 - y_i f(x_i))`, each class against the rest, each on a coreset of its own
     (`jaxsvm.coresets.coreset`). Its certificate is that of the problem of the coreset.

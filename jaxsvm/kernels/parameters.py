@@ -17,7 +17,8 @@ _Cls = TypeVar("_Cls")
 def pytree(cls: type[_Cls]) -> type[_Cls]:
     """Register a frozen dataclass as a pytree that is rebuilt without `__post_init__`.
 
-    A gradient with respect to a kernel is a kernel as well, and its "gamma" may well be negative.
+    A gradient with respect to a kernel is a kernel as well, and its "gamma" may well be negative. Parameters that are
+    NumPy arrays are copied: the caller may change theirs later.
     """
     fields = dataclasses.fields(cls)  # pyright: ignore[reportArgumentType]
     data = [field.name for field in fields if not field.metadata.get("static")]
@@ -36,6 +37,16 @@ def pytree(cls: type[_Cls]) -> type[_Cls]:
             object.__setattr__(kernel, name, value)
         return kernel
 
+    check = getattr(cls, "__post_init__", lambda kernel: None)
+
+    def owned(kernel: Any) -> None:
+        for name in data:
+            value = getattr(kernel, name)
+            if isinstance(value, np.ndarray):
+                object.__setattr__(kernel, name, value.copy())
+        check(kernel)
+
+    cls.__post_init__ = owned  # pyright: ignore[reportAttributeAccessIssue]
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
     return cls
 

@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxsvm.errors import InputError, is_concrete, require_finite
 from jaxsvm.numerics.masks import every, some
-from jaxsvm.padding import on_device
+from jaxsvm.padding import on_device, owned
 
 
 class Labelled(NamedTuple):
@@ -71,7 +71,7 @@ def checked_signs(y: Any, n: int, dtype: Any) -> Float[Array, " n"]:
                 f"y holds the values {shown}{', ...' if len(values) > 5 else ''}: -1 and +1 are needed; "
                 "`jaxsvm.datasets.two_classes` makes them of any two labels."
             )
-    return on_device(np.array(y, dtype)) if is_concrete(y) else jnp.asarray(y, dtype)
+    return owned(np.asarray(y) if is_concrete(y) else y, dtype)
 
 
 def require_both_classes(signs: Any, weight: Any) -> None:

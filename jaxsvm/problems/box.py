@@ -30,7 +30,7 @@ from jaxsvm.numerics.masks import count, every, some
 from jaxsvm.numerics.precision import in_double, like, rounded, rounding, widened
 from jaxsvm.numerics.sums import sums
 from jaxsvm.numerics.transfers import transfers
-from jaxsvm.padding import in_size_class, lengthened, padded, shortened
+from jaxsvm.padding import in_size_class, lengthened, owned, padded, shortened
 from jaxsvm.problems.arguments import (
     checked_signs,
     checked_weights,
@@ -493,9 +493,9 @@ def box_problem(gram: Any, q: Any, upper: Any, *, y: Any = None, c: Any = None, 
         raise InputError(f"upper holds {float(np.min(upper))}: bounds must not be negative.")
     if c is None and is_concrete(e) and float(e) != 0:
         raise InputError(f"e is {float(e)} without c: an equality constraint has coefficients c.")
-    upper = jnp.broadcast_to(jnp.asarray(upper, dtype), (n,))
-    coefficients = None if c is None else jnp.broadcast_to(jnp.asarray(c, dtype), (n,))
-    e, feasible = jnp.asarray(e, dtype), every(upper >= 0)
+    upper = jnp.broadcast_to(owned(upper, dtype), (n,))
+    coefficients = None if c is None else jnp.broadcast_to(owned(c, dtype), (n,))
+    e, feasible = owned(e, dtype), every(upper >= 0)
     if coefficients is not None:
         usable = every((coefficients != 0) | (upper == 0))  # pairs move along 1 / c
         if is_concrete(usable) and not bool(usable):
@@ -509,7 +509,7 @@ def box_problem(gram: Any, q: Any, upper: Any, *, y: Any = None, c: Any = None, 
     return BoxProblem(
         gram=gram,
         y=jnp.ones((n,), dtype) if y is None else y,
-        q=jnp.asarray(q, dtype),
+        q=owned(q, dtype),
         upper=upper,
         c=coefficients,
         e=e,

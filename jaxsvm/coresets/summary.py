@@ -1,0 +1,93 @@
+"""What a construction yields: weighted points, the problem on them and its solution."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array
+
+from jaxsvm.coresets.data import as_data, centred
+from jaxsvm.coresets.pilot import Pilot, solve
+from jaxsvm.errors import InputError
+from jaxsvm.gram.build import gram
+from jaxsvm.kernels import Linear
+from jaxsvm.loop import fit
+from jaxsvm.problems.box import hinge_problem
+from jaxsvm.result import Fit
+from jaxsvm.solvers.interior_point import InteriorPoint
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Coreset:
+    """Weighted points. Fit them with `C` and `sample_weight=weight` in any solver, or by `coreset.fit()`.
+
+    Attributes:
+        x: Points, `(m, d)`, in the dtype that they came in.
+        y: Signs, `(m,)`, float64.
+        weight: Weights, `(m,)`, positive, float64.
+        info: How it was made: `C` (to be used in a fit), `C_data` (that of the objective that it stands for; also any
+            smaller one), `total` (the sum of the sensitivity bounds), `opt` (a lower bound of the optimum), `gap`,
+            `cells`, `share` (of the regulariser: 1 but for parts), `regulariser`, `sampler`, `bound`, `n`, `U`
+            (points and weight that it stands for), `index` (rows of the points, where they came from one array),
+            `change` (the largest relative change of a weight by calibration), `epsilon` (the relative error that any
+            one query, fixed before the draw, exceeds with probability 0.05 at most, after Bernstein's inequality for
+            independent draws and with what calibration changed; often more than 1, where it promises nothing, and
+            much more than what `evaluate` measures), `notes` (what is to be said of it). Of recombined points both are
+            infinite: nothing is known of other queries than the solution.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    weight: np.ndarray
+    info: dict[str, Any]
+
+    @property
+    def C(self) -> float:
+        """What a solver is to be given for C."""
+        return self.info["C"]
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def problem(self, C: float | None = None, kernel: Any = None) -> Any:
+        """The weighted hinge problem with a free bias.
+
+        Args:
+            C: In the data's terms, at most `info["C_data"]` for the guarantee; None: that value.
+            kernel: Another kernel than the linear one, for which this is no coreset (see `kernel_coreset`).
+
+        Raises:
+            InputError: Where its points are of one class.
+        """
+        if len(set(self.y.tolist())) < 2:
+            raise InputError(
+                f"coreset: its {len(self)} points are all of the class {self.y[0]:+.0f}, and a machine needs both: if "
+                "the data have both, take a larger m, or another sampler than 'independent', which draws either or not."
+            )
+        factor = 1.0 if C is None else C / self.info["C_data"]
+        points = gram(Linear() if kernel is None else kernel, self.x)
+        return hinge_problem(points, self.y, factor * self.C, bias="free", sample_weight=self.weight)
+
+    def fit(self, solver: Any = None, C: float | None = None) -> Fit:
+        """Fit it: by `InteriorPoint(tol=1e-8)` unless another solver is named."""
+        return fit(self.problem(C), InteriorPoint(tol=1e-8) if solver is None else solver)
+
+    def solution(self, C: float | None = None) -> tuple[np.ndarray, float]:
+        """`w (d,)` and b of the fit on it, float64."""
+        factor = 1.0 if C is None else C / self.info["C_data"]
+        return solution(self.x, self.y, factor * self.C, self.weight)
+
+
+def solution(x: Any, y: Any, C: float, sample_weight: Any = None, tol: float = 1e-8) -> tuple[np.ndarray, float]:
+    """`w (d,)` and b of the linear hinge SVM with a free bias, to a relative gap, float64."""
+    x, y, u = as_data(x, y, sample_weight)
+    with jax.enable_x64(True):
+        w, b, *_ = jax.device_get(_solution(x, y, u, float(C), tol))
+    return w, float(b)
+
+
+@jax.jit
+def _solution(x: Array, y: Array, u: Array, C: Any, tol: Any) -> Pilot:
+    at = solve(centred(x, u), y, C * u, tol=tol)
+    return at._replace(b=at.b - at.w @ (u @ x) / u.sum())
