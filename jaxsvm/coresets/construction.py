@@ -155,7 +155,7 @@ def coreset(
     small.info["epsilon"] = _epsilon(small, plan._replace(choose=few), int((u > 0).sum()))
     small.info["notes"] = _notes(small, int((u > 0).sum()), len(set(y[u > 0].tolist())))
     for note in small.info["notes"]:
-        warnings.warn(note, stacklevel=2)
+        warnings.warn(note, stacklevel=3)  # `transfers` stands between
     return small
 
 
