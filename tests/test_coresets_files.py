@@ -9,7 +9,7 @@ import pytest
 
 from jaxsvm import coresets
 from jaxsvm.coresets import files
-from jaxsvm.datasets import delimited, shards, svmlight, text
+from jaxsvm.datasets import Scaling, delimited, shards, svmlight, text
 from jaxsvm.errors import DataError, InputError
 
 SIZES = {"size": 24, "chunk": 96}
@@ -150,6 +150,45 @@ def test_a_killed_run_goes_on_to_the_same_coreset(tmp_path, small_pieces, kind):
     assert not checkpoint.exists()
     np.testing.assert_allclose(whole.info["mean"], x.mean(axis=0), atol=1e-12)
     np.testing.assert_allclose(whole.info["scale"], x.std(axis=0))
+
+
+@pytest.mark.parametrize("change", ["labels", "length", "zero_based", "features", "header", "format", "label"])
+def test_a_run_goes_on_with_the_files_and_arguments_that_it_began_with(tmp_path, small_pieces, change):
+    x, y = data(96)
+    path, checkpoint = write(tmp_path, "svm", x, y), tmp_path / "state.npz"
+    options = SIZES | {"passes": 1, "features": 2, "positive": 1, "checkpoint": checkpoint}
+
+    class Killed(Exception):
+        pass
+
+    def stop(done, total):
+        if done > 60:
+            raise Killed
+
+    with pytest.raises(Killed):
+        coresets.from_files(path, 1.0, progress=stop, **options)
+    more = {"zero_based": True, "features": 3, "header": True, "format": "svmlight", "label": 0}
+    if change == "labels":  # the same size, another time
+        path.write_text("\n".join(path.read_text().split("\n")[::-1][1:]) + "\n")
+    elif change == "length":
+        path.write_text(path.read_text() + path.read_text())
+    else:
+        options |= {change: more[change]}
+    said = "what the files hold" if change in ("labels", "length") else change
+    with pytest.raises(InputError, match=f"of another run .{said} differ"):
+        coresets.from_files(path, 1.0, **options)
+
+
+def test_constant_columns_keep_their_scale(tmp_path):
+    """A column of 0.1 was divided by its rounding, 5e-16; one of 1e160 has squares that overflow."""
+    n = 300
+    r = np.random.default_rng(0).normal(size=n)
+    columns = [np.full(n, 0.1), np.full(n, 1 / 3), r * 1e160, np.full(n, -7.0), r]
+    np.savez(tmp_path / "a.npz", X=np.stack(columns, axis=1), y=np.where(r > 0, 1, -1))
+    found = files.scan(shards.Source((str(tmp_path / "a.npz"),)))
+    np.testing.assert_allclose(found.scale, [1, 1, 1e160 * r.std(), 1, r.std()], rtol=1e-12)
+    x = np.stack(columns, axis=1)
+    np.testing.assert_allclose(1 / np.asarray(Scaling.standardise(x).factor), found.scale, rtol=1e-12)
 
 
 def test_shards_are_one_set(tmp_path, small_pieces):

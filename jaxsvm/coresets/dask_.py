@@ -125,7 +125,7 @@ def _partitions(data: Any, label: str | None, weight: str | None) -> list[Any]:
 
 def _of_frame(frame: Any, label: str, weight: str | None) -> tuple[Any, ...]:
     y, u = frame[label].to_numpy(), None if weight is None else frame[weight].to_numpy(float)
-    x = frame.drop(columns=[label] if weight is None else [label, weight]).to_numpy(float)
+    x = frame.drop(columns=[label] if weight is None else [label, weight]).to_numpy()  # `as_data` makes floats of it
     return (x, y) if u is None else (x, y, u)
 
 

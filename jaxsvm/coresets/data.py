@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from jaxsvm.datasets.labels import is_nothing
 from jaxsvm.errors import InputError, is_concrete, require_finite
 from jaxsvm.points import CSR
 
@@ -23,6 +24,13 @@ def as_data(x: Any, y: Any, sample_weight: Any = None) -> tuple[np.ndarray, np.n
     if not is_concrete(x, y, sample_weight):
         raise InputError("x, y or sample_weight is being traced: coresets are made outside jit.")
     x = _dense(x)
+    if x.dtype.kind == "O":
+        try:
+            x = np.asarray(x, np.float64)
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                f"x holds objects that are no numbers ({error}): missing ones have to be imputed."
+            ) from error
     if x.ndim != 2 or not x.size:
         raise InputError(f"x has shape {x.shape}: (n, d) with n, d >= 1 is needed.")
     if x.dtype.kind not in "biuf":
@@ -30,7 +38,12 @@ def as_data(x: Any, y: Any, sample_weight: Any = None) -> tuple[np.ndarray, np.n
     y = np.asarray(y)
     if y.shape != (len(x),):
         raise InputError(f"y has shape {y.shape}: one sign a sample is needed, ({len(x)},).")
-    if not np.isin(y, (-1, 1)).all():
+    if y.dtype.kind == "O":  # what frames with missing values hand over
+        missing = np.asarray([is_nothing(label) for label in y.tolist()], bool)
+        if missing.any():
+            raise InputError(f"y has {missing.sum()} missing label(s), the first at index {missing.argmax()}.")
+        y = np.asarray(y.tolist())
+    if y.dtype.kind not in "biuf" or not np.isin(y, (-1, 1)).all():
         raise InputError("y holds other labels than -1 and +1: `jaxsvm.datasets.two_classes` makes signs.")
     u = np.ones(len(x)) if sample_weight is None else np.asarray(sample_weight, np.float64)
     if u.shape != y.shape:

@@ -69,6 +69,7 @@ def of_texts(name: str, texts: list[str]) -> np.ndarray:
             raise DataError(f"{name}: a label {fault}.")
     if all(WHOLE.fullmatch(text) for text in texts):
         whole = [int(text) for text in texts]
+        _refuse_one_number(name, texts, whole)
         if max(whole, default=0) < 2**63:
             return np.asarray(whole, np.int64)
         if min(whole) < 0:
@@ -81,6 +82,15 @@ def of_texts(name: str, texts: list[str]) -> np.ndarray:
         if rounds(text, float(number or 0)):
             raise DataError(f"{name}: a label is {shown(text)}, and others have a point: float64 does not hold it.")
     return np.asarray(numbers, np.float64)
+
+
+def _refuse_one_number(name: str, texts: list[str], whole: list[int]) -> None:
+    """Refuse codes such as 01 beside 1: as numbers they are one label."""
+    seen: dict[int, str] = {}
+    for text, value in zip(texts, whole, strict=True):
+        digits = text.lstrip("+")
+        if seen.setdefault(value, digits) != digits:
+            raise DataError(f"{name}: the labels {shown(seen[value])} and {shown(digits)} are one number: write text.")
 
 
 def joined(name: str, parts: list[Any]) -> np.ndarray:
@@ -197,7 +207,7 @@ def _present(y: Any) -> tuple[np.ndarray, np.ndarray, str]:
 
 def _refuse_missing_labels(labels: np.ndarray) -> None:
     if labels.dtype.kind == "O":
-        missing = np.asarray([_is_nothing(label) for label in labels.tolist()])
+        missing = np.asarray([is_nothing(label) for label in labels.tolist()])
     elif labels.dtype.kind in "f":
         missing = ~np.isfinite(labels)
     elif labels.dtype.kind in "US":
@@ -214,7 +224,7 @@ def _refuse_missing_labels(labels: np.ndarray) -> None:
         )
 
 
-def _is_nothing(label: Any) -> bool:
+def is_nothing(label: Any) -> bool:
     """Whether an object is no label: None, NaN, NaT, pandas' NA, infinity, or text that says so."""
     if isinstance(label, str):
         return is_missing(label)
