@@ -243,7 +243,7 @@ def test_duckdb_reads_what_python_reads_and_scores_as_we_do():
     )
     assert pushed.size == here.size == db.sql(query).fetchall()[0][0]
     assert pushed.feature_names == here.feature_names
-    np.testing.assert_allclose(pushed.moments().label_mean, here.moments().label_mean, atol=0.05)
+    np.testing.assert_allclose(pushed.moments().label_mean, here.moments().label_mean, atol=1e-12)
     fit = relational.fit(pushed, 0.01, scale="standard")
     scored = np.sort(db.sql(f"SELECT score FROM ({fit.to_sql()})").fetchnumpy()["score"])
     x, _, _ = fit.join.materialise()

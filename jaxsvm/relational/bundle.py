@@ -74,10 +74,17 @@ class Bundle:
         return D, weights, -(w @ self.g[proving]) / (2 * self.lam)
 
     def near(self, centre: np.ndarray, pull: float, metric: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The minimum of the model plus `pull (beta - centre)' M (beta - centre)`, and the weights of its planes."""
-        A = pull * metric + self.lam * np.eye(len(centre))
-        solved = np.linalg.solve(A, np.column_stack([pull * (metric @ centre), self.g.T]))
-        start, back = solved[:, 0], solved[:, 1:]
+        """The minimum of the model plus `pull (beta - centre)' M (beta - centre)`, and the weights of its planes.
+
+        M is a matrix, `(d, d)`, or the diagonal of one, `(d,)`.
+        """
+        if metric.ndim == 1:
+            A = pull * metric + self.lam
+            start, back = pull * metric * centre / A, self.g.T / A[:, None]
+        else:
+            A = pull * metric + self.lam * np.eye(len(centre))
+            solved = np.linalg.solve(A, np.column_stack([pull * (metric @ centre), self.g.T]))
+            start, back = solved[:, 0], solved[:, 1:]
         w = simplex_maximum(self.n + self.g @ start, self.g @ back / 2)
         return start - back @ w / 2, w
 

@@ -2,9 +2,9 @@
 
 For each table one query: its projection to keys, features and label; rows without a key away; the semijoins of
 Yannakakis (1981) up and down the join tree, which leave just the rows that join; the key of each edge as `DENSE_RANK`,
-which numbers both sides alike since after the semijoins both have the same keys; equal rows merged with `COUNT(*)`.
-What comes over is numbers, features and multiplicities, as Arrow columns. The iterations then run on these reduced
-tables.
+which numbers both sides alike, since after the semijoins both have the same keys, and of one type (`sql_types.py`);
+equal rows merged with `COUNT(*)`. What comes over is numbers, features and multiplicities. The iterations then run on
+these reduced tables.
 
 The SQL is standard (EXISTS, window functions, common table expressions), so the same text serves DuckDB and, by ibis,
 PostgreSQL, Trino and others that quote names with `"`.
@@ -14,12 +14,17 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from jaxsvm.errors import InputError
+from jaxsvm.relational.assembly import Tables
+from jaxsvm.relational.columns import Column, as_feature, inexact, largest, numbers, require_role
 from jaxsvm.relational.join_tree import join_tree
 from jaxsvm.relational.keys import Attributes, attributes
+from jaxsvm.relational.pushdown import Plan, edge_name, queries, quoted
 from jaxsvm.relational.schema import MISSING_CHOICES, Join, features_of
-
-COPIES = "#copies"
+from jaxsvm.relational.sql_types import Declared, comparison_type, declared
+from jaxsvm.relational.tables import column, opened
 
 
 def from_duckdb(source: Any, tables: Sequence[str] | Mapping[str, str], label: tuple[str, str], **options: Any) -> Join:
@@ -55,8 +60,15 @@ def from_duckdb(source: Any, tables: Sequence[str] | Mapping[str, str], label: t
         except duckdb.Error as error:
             raise InputError(f"the database refuses a query: {error}") from None
 
+    def types(query: str) -> dict[str, str]:
+        try:
+            found = connection.sql(query)
+        except duckdb.Error as error:
+            raise InputError(f"the database refuses a query: {error}") from None
+        return _once(found.columns, [str(kind) for kind in found.types])
+
     try:
-        return from_query(ask, tables, label, **options)
+        return from_query(ask, types, tables, label, alike=str.lower, **options)
     finally:
         if connection is not source:
             connection.close()
@@ -75,34 +87,99 @@ def from_ibis(
     """
     if connection.name == "duckdb":  # ibis 12 asks DuckDB 2 for a method that it no longer has
         return from_duckdb(connection.con, tables, label, **options)
-    return from_query(lambda query: connection.sql(query).to_pyarrow(), tables, label, **options)
+    if connection.name == "postgres":
+        # `connection.sql` fails in ibis 12 with sqlglot 30.30, and brings NUMERIC as decimals of 9 places.
+        return from_query(*_postgres(connection), tables, label, **options)
+    return from_query(lambda query: connection.sql(query).to_pyarrow(), None, tables, label, **options)
+
+
+def _postgres(connection: Any) -> tuple[Callable[[str], Any], Callable[[str], dict[str, str]]]:
+    """What answers a query of PostgreSQL, and what names the types of its columns, by ibis' own psycopg connection."""
+    import psycopg
+
+    def answered(query: str) -> Any:
+        try:
+            return connection.raw_sql(query)
+        except psycopg.Error as error:
+            raise InputError(f"the database refuses a query: {error}") from None
+
+    def ask(query: str) -> dict[str, list[Any]]:
+        with answered(query) as cursor:
+            try:
+                rows = cursor.fetchall()
+            except psycopg.Error as error:  # such as a date that Python has not
+                raise InputError(f"the database has values that cannot be read: {error}") from None
+            return {part.name: [row[k] for row in rows] for k, part in enumerate(cursor.description)}
+
+    def types(query: str) -> dict[str, str]:
+        with answered(query) as cursor:
+            found = list(cursor.description)
+        with answered("SELECT oid, typname FROM pg_type WHERE typtype = 'e'") as cursor:
+            enums = dict(cursor.fetchall())
+        kinds = [f"ENUM {enums[c.type_code]}" if c.type_code in enums else c.type_display for c in found]
+        return _once([c.name for c in found], kinds)
+
+    return ask, types
+
+
+def _once(names: Sequence[str], types: Sequence[str]) -> dict[str, str]:
+    """The type of each column.
+
+    Raises:
+        InputError: On two columns of one name.
+    """
+    twice = [name for name in names if list(names).count(name) > 1]
+    if twice:
+        raise InputError(f"a table has two columns {twice[0]}: give them different names.")
+    return dict(zip(names, types, strict=True))
 
 
 def from_query(
     ask: Callable[[str], Any],
+    types: Callable[[str], dict[str, str]] | None,
     tables: Sequence[str] | Mapping[str, str],
     label: tuple[str, str],
     *,
+    alike: Callable[[str], str] = str,
     features: Mapping[str, Sequence[str]] | None = None,
     keys: Any = None,
     categorical: Mapping[str, Sequence[str]] | None = None,
     positive: Any = None,
     missing: str = "refuse",
 ) -> Join:
-    """The same with `ask`, which answers SQL by an Arrow table."""
+    """The same with functions that answer queries.
+
+    Args:
+        ask: Answers SQL by a table, in any form that `Join` takes.
+        types: Answers SQL by the names of the columns and of their types; None: those of the Arrow tables of `ask`.
+        tables: As in `from_duckdb`.
+        label: As in `from_duckdb`.
+        alike: What makes names of columns equal that are one name to the database.
+        features: As in `Join`.
+        keys: As in `Join`.
+        categorical: As in `Join`.
+        positive: As in `Join`.
+        missing: As in `Join`.
+    """
     if missing not in MISSING_CHOICES:
         raise InputError(f"missing is {missing!r}: one of {', '.join(MISSING_CHOICES)} is needed.")
+    if isinstance(tables, str):
+        raise InputError(f"tables is {tables!r}: a list of names is needed.")
     sources = dict(tables) if isinstance(tables, Mapping) else {name: quoted(name) for name in tables}
     if not sources:
         raise InputError("tables is empty: at least one table is needed.")
-    columns = {
-        name: dict.fromkeys(ask(f"SELECT * FROM {source} LIMIT 0").column_names) for name, source in sources.items()
-    }
+    empty = {name: f"SELECT * FROM {source} AS t LIMIT 0" for name, source in sources.items()}
+    if types is None:
+        schemas = {name: ask(query).schema for name, query in empty.items()}
+        named = {name: _once(schema.names, [str(kind) for kind in schema.types]) for name, schema in schemas.items()}
+    else:
+        named = {name: types(query) for name, query in empty.items()}
+    columns = {name: {c: declared(kind) for c, kind in found.items()} for name, found in named.items()}
     if not (
         isinstance(label, tuple | list) and len(label) == 2 and label[0] in columns and label[1] in columns[label[0]]
     ):
         raise InputError(f"label is {label!r}: (table, column) is needed; the tables are {', '.join(columns)}.")
-    found = attributes(columns, keys)
+    found = attributes(columns, keys, alike)
     wanted = features_of(columns, found, label, features)
     for name, chosen in wanted.items():
         absent = [c for c in chosen if c not in columns[name]]
@@ -110,81 +187,71 @@ def from_query(
             raise InputError(
                 f"features[{name!r}] names {', '.join(absent)}: table {name} has {', '.join(columns[name])}."
             )
-    names = list(sources)
+        for c in chosen:
+            asked = c in (categorical or {}).get(name, [])
+            require_role(columns[name][c].kind, f"{name}.{c}", columns[name][c].name, asked)
+    casts = _casts(ask, sources, columns, found)
+    names, hub = list(sources), list(sources).index(label[0])
     shared = [frozenset(key for key, owners in found.items() if name in owners) for name in names]
-    edges = join_tree(names, shared, names.index(label[0]), lambda i, j: 0.0)
-    parts, edge_keys = _queries(sources, found, wanted, label, edges, missing)
-    fetched = {name: ask(query) for name, query in parts.items()}
-    empty = [name for name, table in fetched.items() if not table.num_rows]
-    if empty:
-        raise InputError(
-            f"tables make a join without rows (nothing is left of {empty[0]}): look for keys that never match."
-        )
-    join = Join(
-        fetched, (label[0], label[1]), wanted, edge_keys,
-        categorical=categorical, positive=positive, missing=missing, copies=dict.fromkeys(names, COPIES),
-    )  # fmt: skip
-    object.__setattr__(join, "keys", found)  # as the database knows them: `to_sql` joins on them
-    return join
+    edges = join_tree(names, shared, hub, lambda i, j: 0.0)
+    parts = queries(Plan(sources, columns, found, casts, wanted, (label[0], label[1]), edges, missing))
+    fetched = [opened(name, ask(query)) for name, query in zip(names, parts, strict=True)]
+    for name, table in zip(names, fetched, strict=True):
+        if not len(column(name, table, "n")):
+            raise InputError(
+                f"tables make a join without rows (nothing is left of {name}): look for keys that never match."
+            )
 
+    def values(i: int, k: int, c: str) -> Column:
+        part, kind = as_feature(column(names[i], fetched[i], f"c{k}")), columns[names[i]][c]
+        # A database brings UUIDs as texts; and a column without values has a type nevertheless.
+        return part.changed(kind="uuid" if kind.kind == "uuid" else part.kind, type=kind.name)
 
-def _queries(
-    sources: dict[str, str], found: Attributes, wanted: dict[str, list[str]], label: Any, edges: Any, missing: str
-) -> tuple[dict[str, str], dict[tuple[str, str], list[str]]]:
-    """For each table its query; and the keys of the join of what comes back."""
-    names, near = list(sources), {i: [] for i in range(len(sources))}
+    codes: list[dict[str, np.ndarray]] = [{} for _ in names]
     for i, j in edges:
-        near[i].append(j)
-        near[j].append(i)
-    order, parent = [names.index(label[0])], {names.index(label[0]): -1}
-    for i in order:
-        for j in near[i]:
-            if j != parent[i]:
-                parent[j] = i
-                order.append(j)
-
-    def together(i: int, j: int) -> list[tuple[str, str]]:
-        both = [o for o in found.values() if names[i] in o and names[j] in o]
-        return [(quoted(o[names[i]]), quoted(o[names[j]])) for o in both]
-
-    def semijoin(one: str, i: int, others: list[tuple[str, int]]) -> str:
-        tests = []
-        for other, j in others:
-            equal = " AND ".join(f"b.{theirs} = a.{ours}" for ours, theirs in together(i, j)) or "TRUE"
-            tests.append(f"EXISTS (SELECT 1 FROM {other} AS b WHERE {equal})")
-        return f"SELECT * FROM {one} AS a" + (f" WHERE {' AND '.join(tests)}" if tests else "")
-
-    steps = []
-    for i, name in enumerate(names):
-        key_columns = [owners[name] for owners in found.values() if name in owners]
-        kept: list[str] = list(dict.fromkeys([*key_columns, *wanted[name], *([label[1]] if name == label[0] else [])]))
-        needed = list(key_columns) + (list(kept) if missing == "drop" else [])
-        tests = " AND ".join(f"{quoted(c)} IS NOT NULL" for c in sorted(set(needed))) or "TRUE"
-        what = ", ".join(map(quoted, kept)) or "1 AS nothing"
-        steps.append(f"base{i} AS (SELECT {what} FROM {sources[name]} AS t WHERE {tests})")
-    for i in reversed(order):
-        steps.append(f"up{i} AS ({semijoin(f'base{i}', i, [(f'up{j}', j) for j in near[i] if j != parent[i]])})")
-    for i in order:
-        above = [(f"down{parent[i]}", parent[i])] if parent[i] >= 0 else []
-        steps.append(f"down{i} AS ({semijoin(f'up{i}', i, above)})")
-    queries, keys = {}, {}
-    for i, name in enumerate(names):
-        chosen = [*wanted[name], *([label[1]] if name == label[0] else [])]
-        inner = [f"{quoted(c)} AS c{k}" for k, c in enumerate(chosen)]
-        for j in near[i]:
-            edge = f"#{min(i, j)}-{max(i, j)}"
-            by = ", ".join(ours for ours, _ in together(i, j))
-            inner.append(f"DENSE_RANK() OVER (ORDER BY {by}) AS {quoted(edge)}" if by else f"1 AS {quoted(edge)}")
-            keys[names[min(i, j)], names[max(i, j)]] = [edge]
-        edges_of = [quoted(f"#{min(i, j)}-{max(i, j)}") for j in near[i]]
-        group = ", ".join([f"c{k}" for k in range(len(chosen))] + edges_of)
-        out = [f"c{k} AS {quoted(c)}" for k, c in enumerate(chosen)] + edges_of
-        query = f"SELECT {', '.join([*out, f'COUNT(*) AS {quoted(COPIES)}'])} FROM (SELECT "
-        query += f"{', '.join(inner) or '1'} FROM down{i}) AS reduced"
-        queries[name] = f"WITH {', '.join(steps)} {query}" + (f" GROUP BY {group}" if group else "")
-    return queries, keys
+        ends = [column(names[k], fetched[k], edge_name(i, j)).values.astype(np.int64) for k in (i, j)]
+        one, two = map(np.unique, ends)
+        if not np.array_equal(one, two):
+            raise InputError(
+                f"tables {names[i]} and {names[j]} have different keys left after what joins was kept: a table changed "
+                "between two queries, or its columns of a key have different collations."
+            )
+        codes[i][edge_name(i, j)], codes[j][edge_name(i, j)] = ends
+    read = Tables(
+        names,
+        [{c: values(i, k, c) for k, c in enumerate(wanted[name])} for i, name in enumerate(names)],
+        values(hub, len(wanted[label[0]]), label[1]),
+        codes,
+        [numbers(column(name, table, "n"), name) for name, table in zip(names, fetched, strict=True)],
+    )
+    given = sources if isinstance(tables, Mapping) else {}
+    return Join.of_tables(
+        read, (label[0], label[1]), found, categorical or {}, positive, missing, sources=given, casts=casts
+    )
 
 
-def quoted(name: str) -> str:
-    """A name as standard SQL quotes it."""
-    return '"' + name.replace('"', '""') + '"'
+def _casts(
+    ask: Callable[[str], Any], sources: dict[str, str], columns: dict[str, dict[str, Declared]], found: Attributes
+) -> dict[str, str]:
+    """The type in which each attribute of columns that are declared differently is compared."""
+    casts = {}
+    for attribute, owners in found.items():
+        types = [columns[name][key] for name, key in owners.items()]
+        listed = ", ".join(
+            f"{name}.{key} ({kind.name})" for (name, key), kind in zip(owners.items(), types, strict=True)
+        )
+        cast = comparison_type(types, listed)
+        if cast is None:
+            continue
+        casts[attribute] = cast
+        if cast == "DOUBLE PRECISION" and any(kind.integer for kind in types):
+            most = largest(any(kind.narrow for kind in types))
+            for (name, key), kind in zip(owners.items(), types, strict=True):
+                value = f"CAST(t.{quoted(key)} AS {'DOUBLE PRECISION' if kind.kind == 'float' else 'DECIMAL(38, 0)'})"
+                test = f"({value} > {most} OR {value} < -{most})" + (
+                    f" AND {value} <> CAST('NaN' AS DOUBLE PRECISION)" if kind.kind == "float" else ""
+                )
+                query = f"SELECT COUNT(*) AS n FROM {sources[name]} AS t WHERE {test}"
+                if numbers(column(name, ask(query), "n"), name)[0]:
+                    raise inexact(listed, most)
+    return casts

@@ -1,35 +1,36 @@
 """Keys: which columns of which tables must be equal, and their values as small integers, the same in every table."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from jaxsvm.errors import InputError
-from jaxsvm.relational.tables import NUMERIC, Column, column, column_names
+from jaxsvm.relational.columns import shared_codes
+from jaxsvm.relational.tables import column, column_names
 
 Attributes = dict[str, dict[str, str]]
 """For each attribute of the join, its column in each table that has it."""
 
 
-def attributes(tables: Mapping[str, Any], keys: Any) -> Attributes:
+def attributes(tables: Mapping[str, Any], keys: Any, alike: Callable[[str], str] = str) -> Attributes:
     """The attributes of the join.
 
     Args:
         tables: By name.
         keys: None: columns of equal names (a natural join). Else pairs of tables with what joins them:
             `{("flights", "weather"): ["origin", "time_hour"], ("flights", "airports"): {"dest": "faa"}}`.
+        alike: Of names: those that it makes equal are one name to the database (`str.lower` where case is nothing).
 
     Raises:
         InputError: On tables and columns that do not exist, pairs of no columns, and two columns of one table that
-        would
-            have to be equal.
+            would have to be equal.
     """
     if keys is None:
         where: Attributes = {}
         for name, table in tables.items():
             for key in column_names(table):
-                where.setdefault(key, {})[name] = key
+                where.setdefault(alike(key), {})[name] = key
         return {key: found for key, found in where.items() if len(found) > 1}
     parent: dict[tuple[str, str], tuple[str, str]] = {}
 
@@ -76,22 +77,13 @@ def encoded(tables: Mapping[str, Any], wanted: Attributes) -> dict[str, dict[str
     """The values of each attribute as integers, `codes[table][attribute] (n,)`; -1 where missing, which joins nothing.
 
     Raises:
-        InputError: On an attribute of numbers here and strings there.
+        InputError: On an attribute whose columns hold values of different kinds.
     """
     codes: dict[str, dict[str, np.ndarray]] = {name: {} for name in tables}
     for attribute, owners in wanted.items():
-        columns = {name: column(name, tables[name], key) for name, key in owners.items()}
-        kinds = {name: "number" if part.values.dtype.kind in NUMERIC else part.values.dtype.kind
-                 for name, part in columns.items() if not part.missing.all()}  # fmt: skip
-        if len(set(kinds.values())) > 1:
-            shown = ", ".join(f"{name}.{owners[name]} ({columns[name].values.dtype})" for name in kinds)
-            raise InputError(f"keys join {shown}: values of different kinds are never equal; cast one of them.")
-        parts = [part.values[~part.missing] for part in columns.values() if len(part.values)]
-        _, ids = np.unique(np.concatenate(parts), return_inverse=True)
-        ends = np.cumsum([0] + [len(part) for part in parts])
-        for place, (name, part) in enumerate(columns.items()):
-            code = np.full(len(part.values), -1)
-            code[~part.missing] = ids[ends[place] : ends[place + 1]]
+        columns = [column(name, tables[name], key) for name, key in owners.items()]
+        found, _ = shared_codes(columns, [f"{name}.{key}" for name, key in owners.items()])
+        for name, code in zip(owners, found, strict=True):
             codes[name][attribute] = code
     return codes
 
@@ -109,9 +101,3 @@ def edge_ids(one: list[np.ndarray], two: list[np.ndarray]) -> tuple[np.ndarray, 
         code = np.concatenate([a, b])
         _, ids = np.unique(ids * (code.max(initial=0) + 1) + code, return_inverse=True)
     return ids[:n], ids[n:], int(ids.max(initial=-1)) + 1
-
-
-def require_one_kind(values: Column, where: str) -> None:
-    """Refuse dates as features."""
-    if values.values.dtype.kind == "M":
-        raise InputError(f"feature {where} holds dates: give numbers (a year, an hour, days since a day) instead.")

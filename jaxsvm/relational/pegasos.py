@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from jaxsvm.relational.bundle import Bundle
-from jaxsvm.relational.descent import RelationalFit, Run, answer
+from jaxsvm.relational.descent import RelationalFit, answer
 from jaxsvm.relational.gradient import engine_for
 from jaxsvm.relational.moments import prepared
+from jaxsvm.relational.run import Run
 from jaxsvm.relational.sampling import Sampler, generator
 from jaxsvm.validation import require_positive, require_whole
 

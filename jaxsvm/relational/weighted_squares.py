@@ -1,0 +1,110 @@
+"""`X' S X` of rows of a join from counts, and systems with it: what Newton's and interior-point steps solve.
+
+Rows are row numbers of the tables, so a row costs its numbers and one code a category, however many levels there are.
+Numbers meet by products, numbers and levels by sums of numbers a level, levels of two categories by counts of pairs;
+the levels of one category never meet, so the largest category's block is diagonal and is eliminated first (an arrow).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+CHUNK = 1 << 16
+"""Rows whose numbers are looked at a time."""
+
+
+class JoinedSquares:
+    """Rows of a join, some or all, as row numbers of its tables.
+
+    Attributes:
+        blocks: The features of each table.
+        rows: The row of each table, `(n,)` each.
+    """
+
+    def __init__(self, blocks: list[Any], rows: list[np.ndarray]) -> None:
+        """Note where the coefficients of each table's numbers and of each category lie."""
+        self.blocks, self.rows, first = blocks, rows, 0
+        self.numbers, self.categories = [], []  # (table, column, coefficient); (codes of the rows, first, levels)
+        for table, block in enumerate(blocks):
+            p = len(block.names)
+            self.numbers += [(table, k, first + k) for k in range(p)]
+            first += p
+            for _, codes, levels in block.categories:
+                self.categories.append((codes[rows[table]], first, len(levels)))
+                first += len(levels)
+        self.d = first
+        self.largest = max(range(len(self.categories)), key=lambda c: self.categories[c][2], default=None)
+        self.place = np.arange(first)  # of each coefficient, with those of the largest category last
+        if self.largest is not None:
+            _, begin, levels = self.categories[self.largest]
+            self.place[begin : begin + levels] = np.arange(first - levels, first)
+            self.place[begin + levels :] -= levels
+
+    @property
+    def rest(self) -> int:
+        """How many coefficients are left when the largest category's are eliminated: the order of the dense system."""
+        return self.d - (0 if self.largest is None else self.categories[self.largest][2])
+
+    def product(self, parts: list[np.ndarray]) -> np.ndarray:
+        """`X beta`, `(n,)`, from the parts of beta a table."""
+        of_table = (block.product(part)[rows] for block, part, rows in zip(self.blocks, parts, self.rows, strict=True))
+        return np.sum(list(of_table), axis=0)
+
+    def transposed(self, v: np.ndarray) -> np.ndarray:
+        """`X' v`, `(d,)`."""
+        sums = (np.bincount(rows, v, minlength=len(b.X)) for b, rows in zip(self.blocks, self.rows, strict=True))
+        return np.concatenate([block.transposed(u) for block, u in zip(self.blocks, sums, strict=True)])
+
+    def system(self, s: np.ndarray, ridge: float = 1.0) -> Callable[[np.ndarray], np.ndarray]:
+        """What solves `(ridge I + X' diag(s) X) z = b`, for `s >= 0` and `ridge > 0`.
+
+        Args:
+            s: The weight of each row, `(n,)`.
+            ridge: What is added to the diagonal.
+        """
+        out, diagonal = self._levels(s)
+        numbers = self.place[[first for _, _, first in self.numbers]]
+        for begin in range(0, len(s) if len(numbers) else 0, CHUNK):
+            part = slice(begin, begin + CHUNK)
+            x = np.stack([self.blocks[table].X[self.rows[table][part], k] for table, k, _ in self.numbers], axis=1)
+            weighted = x * s[part, None]
+            out[np.ix_(numbers, numbers)] += x.T @ weighted
+            for c, (code, first, levels) in enumerate(self.categories):
+                sums = np.stack([np.bincount(code[part], column, minlength=levels) for column in weighted.T])
+                own = self.place[first : first + levels]
+                out[np.ix_(numbers, own)] += sums
+                if c != self.largest:
+                    out[np.ix_(own, numbers)] += sums.T
+        rest = self.rest
+        out[np.arange(rest), np.arange(rest)] += ridge
+        diagonal, across = diagonal + ridge, out[:, rest:]
+        small = out[:, :rest] - (across / diagonal) @ across.T
+
+        def solve(b: np.ndarray) -> np.ndarray:
+            ordered = np.empty(self.d)
+            ordered[self.place] = b
+            z = np.empty(self.d)
+            z[:rest] = np.linalg.solve(small, ordered[:rest] - across @ (ordered[rest:] / diagonal))
+            z[rest:] = (ordered[rest:] - z[:rest] @ across) / diagonal
+            return z[self.place]
+
+        return solve
+
+    def _levels(self, s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Sums of the weights of levels and of their pairs, `(rest, d)`; and the largest category's, `(d - rest,)`."""
+        out, diagonal = np.zeros((self.rest, self.d)), np.zeros(0)
+        for c, (code, first, levels) in enumerate(self.categories):
+            own, of_level = self.place[first : first + levels], np.bincount(code, s, minlength=levels)
+            if c == self.largest:
+                diagonal = of_level
+            else:
+                out[own, own] = of_level
+            for other, (others, begin, many) in enumerate(self.categories[:c]):
+                pairs = np.bincount(code.astype(np.int64) * many + others, s, minlength=levels * many)
+                pairs, theirs = pairs.reshape(levels, many), self.place[begin : begin + many]
+                if c != self.largest:
+                    out[np.ix_(own, theirs)] = pairs
+                if other != self.largest:
+                    out[np.ix_(theirs, own)] = pairs.T
+        return out, diagonal

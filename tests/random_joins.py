@@ -1,0 +1,313 @@
+"""Random joins of random types, judged by DuckDB: rows, moments and scores, or a refusal that names a table.
+
+What is compared with is SQL alone: the join by the database's own `=`, its rows as text or double, and NumPy.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from jaxsvm import relational
+from jaxsvm.errors import InputError
+
+BIG = 2**53
+WORDS = ["a", "A", "a ", "(missing)", "NULL", "", "it's", 'q"q', "ä", "nan", "1", "01", "True", "%s", "z"]
+FAMILIES = {
+    "integer": (["TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT", "HUGEINT",
+                 "DECIMAL(9,0)", "DECIMAL(18,3)", "DECIMAL(30,2)", "DOUBLE", "FLOAT"], list(range(6))),
+    "large": (["BIGINT", "UBIGINT", "HUGEINT", "DECIMAL(38,0)", "DECIMAL(30,5)", "DOUBLE"],
+              [BIG + k for k in range(6)]),
+    "huge": (["HUGEINT", "DECIMAL(38,0)"], [2**70 + k for k in range(5)]),
+    "signed": (["SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "DECIMAL(6,1)", "DOUBLE"], list(range(-3, 3))),
+    "decimal": (["DECIMAL(9,2)", "DECIMAL(18,4)", "DECIMAL(38,10)", "DOUBLE"], ["0.10", "0.2", "-1.25", "3", "7.5"]),
+    "float": (["DOUBLE", "FLOAT"], ["0.1", "-0.0", "0.0", "NaN", "0.5", "-2.25"]),
+    "text": (["VARCHAR", "ENUM"], WORDS),
+    "boolean": (["BOOLEAN"], ["true", "false"]),
+    "mixed": (["VARCHAR", "INTEGER", "BOOLEAN", "BIGINT"], ["1", "0"]),
+    "date": (["DATE", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_NS", "TIMESTAMPTZ"],
+             ["2020-01-01", "2020-01-02", "1969-12-31", "1999-05-05"]),
+    "timestamp": (["TIMESTAMP", "TIMESTAMP_NS"], ["2020-01-01 00:00:00.000001", "2020-01-01", "1969-12-31 23:59:59.5"]),
+    "zoned": (["TIMESTAMPTZ"], ["2020-01-01 00:00:00+00", "2020-01-01 01:00:00+01", "2020-03-01 12:00:00+05"]),
+    "uuid": (["UUID", "UUID", "VARCHAR"], [f"0000000{k}-0000-4000-8000-00000000000a" for k in range(5)]),
+    "blob": (["BLOB", "BLOB", "VARCHAR"], ["a", "\\x00", "\\x00\\x00", "b"]),
+    "time": (["TIME"], ["00:00:01", "23:59:59.25", "12:00:00"]),
+}  # fmt: skip
+"""Types that may meet in a key, and values as SQL writes them."""
+NUMBERS = ("integer", "large", "huge", "signed", "decimal", "float")
+FORMS = ["arrow", "polars", "pandas", "pandas-arrow", "pandas-nullable", "python"]
+
+
+@dataclasses.dataclass
+class Schema:
+    """A database of random tables, and how they join."""
+
+    names: list[str]
+    keys: dict
+    label: tuple[str, str]
+    features: dict[str, dict[str, str]]
+    missing: str
+
+
+def build(db, rng) -> Schema:
+    """Tables of random types in a database."""
+    m = int(rng.integers(2, 5))
+    names = list(rng.permutation(["t", "T two", "order", 'q"t', "c0"])[:m])
+    n = {name: int(rng.integers(8, 40)) for name in names}
+    cells = {name: {} for name in names}
+    keys, features = {}, {name: {} for name in names}
+    for child in range(1, m):
+        parent = int(rng.integers(0, child)) if rng.random() < 0.5 else 0
+        pair, columns = (names[parent], names[child]), {}
+        for part in range(1 + (rng.random() < 0.3)):
+            family = str(rng.choice([f for f in FAMILIES if f != "mixed" or rng.random() < 0.3]))
+            own = [f"k{child}{part}{side}" if rng.random() < 0.5 else f"k{child}{part}" for side in "lr"]
+            same = str(rng.choice(FAMILIES[family][0])) if rng.random() < 0.4 else None
+            for name, column in zip(pair, own, strict=True):
+                cells[name][column] = random_column(db, rng, family, n[name], rng.choice([0, 0.1]), same)
+            columns[own[0]] = own[1]
+        keys[pair] = columns
+    missing = str(rng.choice(["impute", "drop", "refuse"], p=[0.5, 0.2, 0.3]))
+    gone = 0 if missing == "refuse" else 0.15
+    for name in names:
+        for part in range(int(rng.integers(0, 3))):
+            family = str(rng.choice([*NUMBERS, "text", "boolean"]))
+            column = str(rng.choice(["x", "Group", "n", 'f"', "e0_1", "k0", "copies"])) + str(part)
+            features[name][column] = family
+            cells[name][column] = random_column(db, rng, family, n[name], gone)
+    hub = str(rng.choice(names))
+    kind, *two = [("VARCHAR", "no", "yes"), ("BOOLEAN", "false", "true"), ("HUGEINT", "0", "1"), ("ENUM", "z", "a"),
+                  ("DECIMAL(3,1)", "-1", "1"), ("DOUBLE", "0", "1")][int(rng.integers(6))]  # fmt: skip
+    cells[hub]["y"] = (declare(db, kind, two, rng), [two[k] for k in rng.integers(0, 2, n[hub])])
+    if not any(features.values()):
+        features[hub]["x9"] = "integer"
+        cells[hub]["x9"] = random_column(db, rng, "integer", n[hub], gone)
+    for name in names:
+        columns = ", ".join(f"{quoted(c)} {kind}" for c, (kind, _) in cells[name].items())
+        db.execute(f"CREATE TABLE {quoted(name)} ({columns})")
+        rows = zip(*(values for _, values in cells[name].values()), strict=True)
+        kinds = [kind for kind, _ in cells[name].values()]
+        listed = ", ".join("(" + ", ".join(cell(v, k) for v, k in zip(row, kinds, strict=True)) + ")" for row in rows)
+        db.execute(f"INSERT INTO {quoted(name)} VALUES {listed}")
+    return Schema(names, keys, (hub, "y"), features, missing)
+
+
+def random_column(db, rng, family, n, gone, kind=None):
+    """A type and its cells, as SQL writes them; None is NULL."""
+    kinds, values = FAMILIES[family]
+    kind = kind or str(rng.choice(kinds))
+    values = [v for v in values if not (str(v).startswith("-") and kind.startswith("U"))]
+    if kind == "TINYINT" or kind.startswith("DECIMAL(6"):
+        values = [v for v in values if abs(int(v)) < 100]
+    if family == "blob" and kind == "VARCHAR":
+        values = ["a", "b"]
+    kind = declare(db, kind, values, rng)
+    return kind, [None if rng.random() < gone else values[int(rng.integers(len(values)))] for _ in range(n)]
+
+
+def declare(db, kind, values, rng):
+    """A type; an ENUM of its own, in any order."""
+    if kind != "ENUM":
+        return kind
+    name = f"e{int(rng.integers(1 << 60))}"
+    texts = ", ".join("'" + str(v).replace("'", "''") + "'" for v in rng.permutation(list(map(str, values))))
+    db.execute(f"CREATE TYPE {name} AS ENUM({texts})")
+    return name
+
+
+def cell(value, kind):
+    return "NULL" if value is None else f"CAST('{str(value).replace(chr(39), chr(39) * 2)}' AS {kind})"
+
+
+def quoted(name):
+    return '"' + name.replace('"', '""') + '"'
+
+
+def from_clause(db, schema, nan_is_null):
+    """The join in SQL, by the database's own equality; NaN is NULL in forms of tables that have no NULL of floats."""
+
+    def key(name, column):
+        value = f"{quoted(name)}.{quoted(column)}"
+        floating = str(db.sql(f"SELECT {value} FROM {quoted(name)}").types[0]) in ("DOUBLE", "FLOAT")
+        return f"NULLIF({value}, 'NaN')" if nan_is_null and floating else value
+
+    clauses = [quoted(schema.names[0])]
+    for (a, b), columns in schema.keys.items():
+        tests = " AND ".join(f"{key(a, x)} = {key(b, y)}" for x, y in columns.items())
+        clauses.append(f"JOIN {quoted(b)} ON {tests}")
+    return " ".join(clauses)
+
+
+def truth(db, schema, nan_is_null):
+    """Which features, and the joined rows by SQL: each feature and the label as text."""
+    names, hub = schema.names, schema.label[0]
+    chosen = [(name, c) for name in names for c in schema.features[name]]
+
+    def text(name, column):  # a FLOAT is the double that it is, not the shortest decimal that rounds to it
+        value = f"{quoted(name)}.{quoted(column)}"
+        narrow = str(db.sql(f"SELECT {value} FROM {quoted(name)}").types[0]) == "FLOAT"
+        return f"CAST({f'CAST({value} AS DOUBLE)' if narrow else value} AS VARCHAR)"
+
+    listed = ", ".join(text(n, c) for n, c in [*chosen, (hub, "y")])
+    rows = db.sql(f"SELECT {listed} FROM {from_clause(db, schema, nan_is_null)}").fetchall()
+    if schema.missing == "drop":
+        numeric = [schema.features[n][c] in NUMBERS for n, c in chosen]
+        rows = [r for r in rows if not any(v is None or (is_number and v == "nan")
+                                           for v, is_number in zip(r, [*numeric, False], strict=True))]  # fmt: skip
+    return chosen, rows
+
+
+def expected(schema, chosen, rows, fills):
+    """Columns by the names of features, and labels, of rows as text."""
+    out = {}
+    for k, (name, c) in enumerate(chosen):
+        values = [row[k] for row in rows]
+        if schema.features[name][c] in NUMBERS:
+            out[f"{name}.{c}"] = np.array(
+                [fills.get((name, c), np.nan) if v in (None, "nan") else float(v) for v in values]
+            )
+        else:
+            for level in dict.fromkeys(values):
+                shown = (
+                    {"true": "True", "false": "False"}.get(level, level)
+                    if schema.features[name][c] == "boolean"
+                    else level
+                )
+                called = f"{name}.{c} IS NULL" if level is None else f"{name}.{c}={shown}"
+                out[called] = np.array([float(v == level) for v in values])
+    return out, [row[-1] for row in rows]
+
+
+def held(db, name, form):
+    """A table in another form."""
+    arrow = db.sql(f"SELECT * FROM {quoted(name)}").to_arrow_table()
+    if form == "arrow":
+        return arrow
+    if form == "polars":
+        import polars
+
+        return polars.from_arrow(arrow)
+    if form == "python":
+        return {c: arrow.column(c).to_pylist() for c in arrow.column_names}
+    import pandas
+
+    if form == "pandas-arrow":
+        return arrow.to_pandas(types_mapper=pandas.ArrowDtype)
+    if form == "pandas":
+        return arrow.to_pandas(integer_object_nulls=True)
+    import pyarrow
+
+    kinds = {pyarrow.bool_(): pandas.BooleanDtype(), pyarrow.string(): pandas.StringDtype()}
+    names = [f"{sign}{bits}" for sign in ("Int", "UInt") for bits in (8, 16, 32, 64)] + ["Float32", "Float64"]
+    kinds |= {getattr(pyarrow, name.lower())(): getattr(pandas, f"{name}Dtype")() for name in names}
+    return arrow.to_pandas(types_mapper=kinds.get, integer_object_nulls=True)
+
+
+def agree(join, want, label, source):
+    """Whether rows and moments are those of SQL, to 1e-12 of the size of each feature."""
+    n = len(label)
+    assert join.size == n, (source, join.size, n)
+    names, moments = join.feature_names, join.moments()
+    assert sorted(names) == sorted(want), (source, sorted(names), sorted(want))
+    x = np.stack([want[name] for name in names], axis=1)
+    size = np.abs(x).max(axis=0)
+    size = np.where(size > 0, size, 1.0)
+    y = signs(join, label)
+    np.testing.assert_allclose(moments.mean / size, x.mean(axis=0) / size, rtol=0, atol=1e-12, err_msg=source)
+    np.testing.assert_allclose(
+        moments.label_mean / size, (x * y[:, None]).mean(axis=0) / size, rtol=0, atol=1e-12, err_msg=source
+    )
+    u = x / size
+    np.testing.assert_allclose(moments.second / np.outer(size, size), u.T @ u / n, rtol=0, atol=1e-12, err_msg=source)
+    np.testing.assert_allclose(moments.label, y.mean(), atol=1e-12)
+    return x, y
+
+
+def signs(join, label):
+    def known(value):
+        return str(value).lower() if not isinstance(join.classes[1], str) else value
+
+    try:
+        return np.where([float(v) == float(join.classes[1]) for v in label], 1.0, -1.0)
+    except ValueError:
+        return np.where([v == known(join.classes[1]) for v in label], 1.0, -1.0)
+
+
+def judged(seed: int, forms: int = 2) -> dict[str, str]:
+    """For each form of the tables of a random schema "equal" or "refused: ..."; else an AssertionError."""
+    import duckdb
+
+    rng, db, out = np.random.default_rng(seed), duckdb.connect(), {}
+    schema = build(db, rng)
+    options = {
+        "keys": schema.keys,
+        "features": {n: list(f) for n, f in schema.features.items()},
+        "missing": schema.missing,
+    }
+    for form in ["duckdb", *rng.choice(FORMS, forms, replace=False)]:
+        nan_is_null = form in ("pandas", "pandas-nullable", "python")
+        try:
+            if form == "duckdb":
+                join = relational.from_duckdb(db, schema.names, schema.label, **options)
+            else:
+                join = relational.Join({name: held(db, name, form) for name in schema.names}, schema.label, **options)
+        except InputError as error:
+            out[form] = refusal(db, schema, str(error), nan_is_null, form)
+            continue
+        chosen, rows = truth(db, schema, nan_is_null)
+        fills = {(t, c): b.fill[k] for t, b in zip(join.names, join.blocks, strict=True) for k, c in enumerate(b.names)}
+        want, label = expected(schema, chosen, rows, fills)
+        x, _ = agree(join, want, label, f"{seed} {form}")
+        if form in ("pandas", "pandas-nullable") and schema.missing != "drop":
+            assert merged_by_pandas(db, schema, form) in (None, join.size), (seed, form)
+        out[form] = "equal"
+        fit = relational.fit(join, 0.1, engine="rows", scale="standard", max_steps=3, tol=0.5)
+        scores = np.sort(x @ fit.coef + fit.intercept)
+        near = 1e-12 * (1 + np.abs(x) @ np.abs(fit.coef) + abs(fit.intercept)).max()
+        if not nan_is_null:
+            found = db.sql(f"SELECT score FROM ({fit.to_sql()}) AS scored").fetchnumpy()["score"]
+            found = np.sort(np.ma.filled(found, np.nan).astype(float))
+            if schema.missing != "drop":
+                np.testing.assert_allclose(found, scores, rtol=0, atol=near, err_msg=f"{seed} {form} to_sql")
+            else:  # the query scores rows without a number too, as NULL, and with an unknown category
+                assert len(found) >= len(scores)
+        rows = joined(db, schema, nan_is_null)
+        here = np.sort(fit.decision_function(rows))
+        if schema.missing != "drop":
+            np.testing.assert_allclose(here, scores, rtol=0, atol=near, err_msg=f"{seed} {form} decision_function")
+    return out
+
+
+def joined(db, schema, nan_is_null):
+    """The joined rows as an Arrow table, columns as `table.column`."""
+    listed = [f"{quoted(n)}.{quoted(c)} AS {quoted(f'{n}.{c}')}" for n in schema.names for c in schema.features[n]]
+    return db.sql(f"SELECT {', '.join(listed)} FROM {from_clause(db, schema, nan_is_null)}").to_arrow_table()
+
+
+def merged_by_pandas(db, schema, form):
+    """The rows of the join by `pandas.merge`, NULL keys taken away first; None where the types of a key differ."""
+    frames = {name: held(db, name, form) for name in schema.names}
+    out = frames[schema.names[0]].add_prefix(f"{schema.names[0]}.")
+    for (a, b), columns in schema.keys.items():
+        if any(frames[a][x].dtype != frames[b][y].dtype for x, y in columns.items()):
+            return None
+        other = frames[b].dropna(subset=list(columns.values())).add_prefix(f"{b}.")
+        left = [f"{a}.{x}" for x in columns]
+        out = out.dropna(subset=left).merge(other, left_on=left, right_on=[f"{b}.{y}" for y in columns.values()])
+    return len(out)
+
+
+def refusal(db, schema, text, nan_is_null, form):
+    """What was refused, once it is sure that it was right to: by name, and not where SQL has an answer of one type."""
+    assert any(name in text for name in schema.names), (form, text)
+    if "without rows" in text or "values among rows" in text or "is missing in" in text:
+        try:
+            _, rows = truth(db, schema, nan_is_null)
+        except Exception:  # SQL has no answer either
+            return "refused: SQL too"
+        if "without rows" in text:
+            assert not rows, (form, text, len(rows))
+        elif "values among" in text:
+            assert len({row[-1] for row in rows}) < 2, (form, text)
+        return f"refused: {'no rows' if 'without' in text else 'one label' if 'values' in text else 'missing'}"
+    assert "keys join" in text, (form, text)
+    return "refused: keys of types without an exact common one"
