@@ -30,6 +30,7 @@ from jaxsvm.problems.water_level import water_level, water_level_with_bias
 from jaxsvm.result import Certificate, Fit, Status, check
 from jaxsvm.solvers.core_vector_machine import CoreVectorMachine
 from jaxsvm.solvers.dual_coordinate_ascent import SDCA
+from jaxsvm.solvers.equivalent_hinge import EquivalentHinge
 from jaxsvm.solvers.frank_wolfe import FrankWolfe
 from jaxsvm.solvers.interior_point import InteriorPoint
 from jaxsvm.solvers.newton import Newton
@@ -82,6 +83,7 @@ __all__ = [
     "CoreVectorMachine",
     "CrossValidation",
     "DataError",
+    "EquivalentHinge",
     "Fit",
     "FrankWolfe",
     "History",

@@ -27,7 +27,7 @@ from jaxsvm.numerics.transfers import transfers
 from jaxsvm.padding import trimmed
 from jaxsvm.programs import compiled_ahead
 from jaxsvm.ready import ready, start_of
-from jaxsvm.result import Counters, Fit, Status, advice, better_of
+from jaxsvm.result import Counters, Fit, Status, advice, better_of, bit_of
 from jaxsvm.round import (
     Progress,
     advance,
@@ -39,13 +39,15 @@ from jaxsvm.round import (
     stuck,
 )
 from jaxsvm.solvers.choice import first_choice, second_choice, takes_state
-from jaxsvm.solvers.start import Origin
+from jaxsvm.solvers.start import Origin, given_start
 from jaxsvm.validation import require_problem, require_seconds, require_usable
 
 DEFAULT_TOL = 1e-4
 """The relative gap where neither a solver nor one is named."""
 BURST_SECONDS = 0.25
 """How long the host driver lets compiled code run before it looks up."""
+EVERY_CHUNK = 2048
+"""Samples up to which a callback sees a certificate of every chunk: the product takes as long as the call."""
 
 
 @transfers
@@ -67,11 +69,15 @@ def fit(
             (`jaxsvm.solvers.choice`), and goes on with another one where what it sees calls for that.
         tol: The relative duality gap, > 0, where no solver is named; None: 1e-4.
         key: A random key for solvers that draw; None takes key 0, so that a call repeats.
-        init: Where to start: a `Fit` to go on from (the same problem at another C, say), or weights `(n,)`. Steps of an
-            unfinished fit (MAX_STEPS, INTERRUPTED) count toward the next polish, so that pieces take no more of them
-            than one run; the steps and counters of the answer are those of the piece.
+        init: Where to start: a `Fit` to go on from (the same problem at another C, say), or finite weights `(n,)`. The
+            start is certified first: no answer is worse. Steps of an unfinished fit (MAX_STEPS, INTERRUPTED) count
+            toward the next polish, and stochastic solvers take the steps that come after those that led to it, so
+            that pieces take no more than one run; the steps and counters of the answer are those of the piece.
         max_seconds: Stop after about this many seconds, at the end of a chunk, with status INTERRUPTED.
-        callback: Called with the best certified `Fit` after every chunk; returning True stops, with status INTERRUPTED.
+        callback: Called with the best certified `Fit` after every chunk of steps; returning True stops, with status
+            INTERRUPTED. Where it stands is certified for the callback's sake after the first chunk, then after every
+            chunk up to n = 2,048, else once steps have cost as much as a certificate: the steps that follow are those
+            that they would be without one, and a run ends as soon as it is seen to have converged.
 
     Returns:
         The best certified point as a `Fit`. Ctrl-C, or a KeyboardInterrupt of the callback, returns it too, with status
@@ -84,6 +90,7 @@ def fit(
         raise InputError("tol is for fits without a solver of their own: name it there, as in `WorkingSet(tol=1e-3)`.")
     key = jax.random.key(0) if key is None else key
     require_problem(problem)
+    init = given_start(init, problem.n)
     chosen = solver is None
     solver = first_choice(problem, DEFAULT_TOL if tol is None else tol) if chosen else solver
     if is_concrete(problem, solver, key, init):
@@ -112,7 +119,8 @@ def fit_compiled(problem: Any, solver: Any, key: Array, init: Any = None) -> Fit
     require_usable(solver)
     still, solver, key, init = lax.stop_gradient((problem, solver, key, init))
     still = ready(still, solver)
-    progress = _credited(still, solver, begin(still, solver, key, init.alpha if isinstance(init, Fit) else init), init)
+    begun = begin(still, solver, key, start_of(init, still, solver, still.n))
+    progress = _credited(still, solver, begun, init)
     progress = lax.while_loop(
         lambda progress: progress.status == Status.RUNNING,
         lambda progress: certify(still, solver, advance(still, solver, progress)),
@@ -160,7 +168,7 @@ def drive(
         while True:
             here = ready(problem, solver)
             left = None if max_seconds is None else max(max_seconds - (time.monotonic() - started), 0.0)
-            start = start_of(init, n, here.n) if state is None else state
+            start = start_of(init, here, solver, n) if state is None else state
             leaves = (may_change, may_leave and hasattr(problem, "restrict"))
             progress = _driven(here, solver, key, start, init, left, told, stop, provisional, leaves)
             fitted = finish(solver, progress) if provisional else _with_credit(finish(solver, progress), progress)
@@ -181,7 +189,7 @@ def drive(
             if following is None:
                 break
             state = progress.state if takes_state(solver, following) else None
-            init, solver = np.asarray(solver.dual_point(here, progress.state)[0])[:n], following
+            init, solver = np.atleast_2d(solver.dual_point(here, progress.state)[0])[-1, :n], following
         best = fitted if int(fitted.status) == Status.CONVERGED else best
         fitted = dataclasses.replace(best, counters=reduce(Counters.plus, spent), status=fitted.status)
         if warn:
@@ -229,6 +237,31 @@ def _certified(problem: Any, solver: Any, progress: Progress, provisional: bool)
     return certify(*rest)
 
 
+def _worth_a_look(problem: Any, progress: Progress, shown: int | None) -> bool:
+    """Whether to certify where a fit stands for a callback, which has seen it last after so many evaluations, if ever.
+
+    Beyond `EVERY_CHUNK` samples no sooner than steps have cost as much as the products of a certificate.
+    """
+    if shown is None or problem.n <= EVERY_CHUNK:
+        return True
+    a_product = problem.n * (problem.n if getattr(problem, problem.operator).design is None else 1)
+    return _evaluations(progress) - shown >= a_product
+
+
+def _evaluations(progress: Progress) -> int:
+    high, low = np.asarray(progress.state.counters.evaluations).tolist()
+    return high * 2**20 + low
+
+
+def _looked_at(problem: Any, solver: Any, progress: Progress, provisional: bool) -> Progress:
+    """Progress whose best certified point is no worse than where it stands; its steps go on as if nobody had looked."""
+    looked = _certified(problem, solver, progress._replace(stale=jnp.zeros_like(progress.stale)), provisional)
+    if int(looked.status) != Status.RUNNING:
+        return looked
+    # A large state is gone: it goes on as from a certificate.
+    return progress._replace(answer=looked.answer, state=looked.state if solver.large_state else progress.state)
+
+
 def _next_burst(chunks: int, used: int, took: float) -> int:
     """Chunks of the next burst, for it to take about `BURST_SECONDS`.
 
@@ -260,7 +293,7 @@ def _driven(
     """
     started, chunks, told, begun = time.monotonic(), 1, False, False
     start = Origin.of(problem) if start is None and solver.knows_origin else start
-    given = (problem, solver, key, start, provisional)
+    given, shown = (problem, solver, key, start, provisional), None
     wait = compiled_ahead(lambda: _first_calls(*given), *given)
     progress = _credited(problem, solver, begin_program(start, problem.n)(problem, solver, key, start), init)
     wait()
@@ -282,6 +315,8 @@ def _driven(
                 time_to, progress = polished is not None, polished or progress
             if time_to:
                 progress = _certified(problem, solver, progress, provisional)
+            elif callback is not None and _worth_a_look(problem, progress, shown):
+                progress, shown = _looked_at(problem, solver, progress, provisional), _evaluations(progress)
             jax.block_until_ready(progress)
             took = time.monotonic() - before
             running = int(progress.status) == Status.RUNNING
@@ -311,16 +346,17 @@ def _driven(
 def _credited(problem: Any, solver: Any, progress: Progress, init: Any) -> Progress:
     """Progress that goes on from an unfinished fit has the steps to its credit that the fit took since its last polish.
 
-    Else a fit in pieces, each shorter than what earns a polish, would never see one. What is earned is due at once.
+    Else a fit in pieces, each shorter than what earns a polish, would never see one. What is earned comes at once, with
+    the start's certificate.
     """
-    interval = solver.polish_interval(problem)
-    if not isinstance(init, Fit) or interval is None:
+    if not isinstance(init, Fit):
         return progress
-    code, steps = _on_host((init.status.code, init.counters.unpolished))
+    interval = solver.polish_interval(problem)
+    code, steps, bits = _on_host((init.status.code, init.counters.unpolished, init.counters.solvers))
+    if interval is None:  # nothing is to be earned: all steps of this solver that led here
+        return progress._replace(polished=jnp.asarray(-steps * ((bits & bit_of(solver)) > 0), jnp.int32))
     steps = steps * ((code == Status.MAX_STEPS) | (code == Status.INTERRUPTED))
-    return progress._replace(
-        polished=jnp.asarray(-steps, jnp.int32), idle=jnp.asarray((steps >= interval) & (steps > 0))
-    )
+    return progress._replace(polished=jnp.asarray(-steps, jnp.int32))
 
 
 def _with_credit(fitted: Fit, progress: Progress) -> Fit:

@@ -12,7 +12,7 @@ from jaxsvm.errors import InputError
 from jaxsvm.gram.dense import with_values
 from jaxsvm.padding import lengthened, padded
 from jaxsvm.result import Fit
-from jaxsvm.solvers.start import Start
+from jaxsvm.solvers.start import Resumed, Start
 
 
 def ready(problem: Any, solver: Any) -> Any:
@@ -54,12 +54,18 @@ def ready_together(problems: list[Any], solvers: list[Any], pad: bool = True) ->
     return found
 
 
-def start_of(init: Any, n: int, size: int) -> Any:
-    """Where a solver is to start, of a fit its weights alone, with absent samples up to `size`.
+def start_of(init: Any, problem: Any, solver: Any, n: int) -> Any:
+    """Where a solver is to start, with absent samples up to the problem's size: of a fit what the solver takes of it.
 
     Raises:
         InputError: On weights of another length than n.
     """
+    size = problem.n
+    if isinstance(init, Fit) and solver.resumes and np.shape(init.alpha) == (n,):
+        if size != n:
+            parts = {name: lengthened(getattr(init, name), size, 0) for name in ("alpha", "dual_coef")}
+            init = dataclasses.replace(init, **parts)
+        return Resumed.of(init, problem.y, solver)
     init = init.alpha if isinstance(init, Fit) else init
     if init is None or n == size:
         return init

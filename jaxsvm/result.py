@@ -144,6 +144,7 @@ class Answer(NamedTuple):
 SOLVERS = (
     *("FrankWolfe", "CoreVectorMachine", "Newton", "WorkingSet", "SMO", "InteriorPoint", "SDCA", "Perceptron"),
     *("BallSGD", "Pegasos", "StochasticBatchPerceptron", "Polished", "Sampled", "Screened", "BlockNewton"),
+    "EquivalentHinge",
 )
 """By class name, in the order of the bits of `Counters.solvers`; the bit after them is of any other."""
 

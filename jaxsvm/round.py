@@ -19,6 +19,7 @@ from jaxsvm.numerics.precision import in_double, like, widened
 from jaxsvm.problems.definiteness import negative_curvature
 from jaxsvm.problems.judge import refused
 from jaxsvm.result import Answer, Certificate, Fit, Status, bit_of
+from jaxsvm.solvers.start import Resumed
 from jaxsvm.stopping import CERTIFIED_GAP, stop_excess
 from jaxsvm.validation import require_solves
 
@@ -63,7 +64,8 @@ class Progress(NamedTuple):
 def begin(problem: Any, solver: Any, key: Array, init: Any = None) -> Progress:
     """Progress at the start point, of which nothing is certified yet: the decision function 0, to go on from.
 
-    A certificate of the start would be a fifth of the compile time, and be replaced by the first round's.
+    A certificate of the start would be a fifth of the compile time. One that a user gave, which steps of a stochastic
+    solver may make worse, is what the first round certifies, before it takes any.
     """
     require_solves(solver, problem)
     state = solver.init(problem, key, init)
@@ -87,7 +89,7 @@ def begin(problem: Any, solver: Any, key: Array, init: Any = None) -> Progress:
         lowest=infinite,
         stale=jnp.zeros((), jnp.int32),
         misses=jnp.zeros((), jnp.int32),
-        idle=jnp.asarray(False),
+        idle=jnp.asarray(isinstance(init, Resumed) or hasattr(init, "shape")),
     )
 
 
@@ -281,7 +283,7 @@ def _assessed(
     if may_correct and not provisional and point.ndim == 1 and corrects(problem, solver):
         w = solver.feature_weights(wide, fresh) if solver.carries_weights(problem) else None
         answer, excess = _put_beside(wide, solver, (point, s, problem.dtype, w), stuck, answer, excess)
-    sound = jnp.isfinite(R) & every(jnp.isfinite(s))
+    sound = jnp.isfinite(R) & every(jnp.isfinite(s)) & ~jnp.isnan(answer.certificate.relative_gap)
     indefinite = fresh.indefinite | wide.indefinite(R)
     if not wide.gram.definite:
         indefinite = once(

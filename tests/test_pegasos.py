@@ -271,13 +271,22 @@ def test_steps_and_evaluations_are_counted():
     assert int(walk(problem("csr"), solver)[2].counters.evaluations[1]) == STEPS
 
 
-def test_a_start_is_kept_unless_the_first_step_erases_it():
+def test_a_start_is_kept_whatever_the_steps():
+    """Those of `1 / (lam t)` too, whose first one would erase it: a start stands for as many as its gap is worth."""
     exact = jaxsvm.fit(problem(), jaxsvm.SMO(tol=1e-8))
-    for offset, kept in ((1e4, True), (0.0, False)):
+    for offset in (1e4, 0.0, None):
         solver = Pegasos(batch=BATCH, offset=offset)
         state = solver.refresh(problem(), solver.step(problem(), solver.init(problem(), init=exact.alpha)))
-        near = np.allclose(as_vector(state.sums.iterate), as_vector(exact.alpha), rtol=0.1, atol=0.02)
-        assert near == kept
+        np.testing.assert_allclose(as_vector(state.sums.iterate), as_vector(exact.alpha), rtol=0.1, atol=0.02)
+
+
+def test_a_start_that_overflows_is_not_finite():
+    """A gap of NaN is no certificate, and none is returned."""
+    with pytest.warns(jaxsvm.ConvergenceWarning, match="NOT_FINITE"):
+        fit = jaxsvm.fit(problem("kernel"), Pegasos(steps=57, batch=BATCH, check_every=CHECK), init=np.full(N, 1e300))
+    assert fit.status.name == "NOT_FINITE"
+    assert np.isfinite(np.asarray(fit.dual_coef)).all()
+    assert not np.isnan(float(fit.certificate.relative_gap))
 
 
 # --- streams and pieces ----------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 
 import jaxsvm
 from jaxsvm import FrankWolfe, Status
-from jaxsvm.kernels import Polynomial
+from jaxsvm.kernels import RBF, Polynomial
 
 N = 60
 
@@ -70,3 +70,81 @@ def test_a_fit_that_ended_has_nothing_to_its_credit():
     assert ended.status.name == "CONVERGED"
     full = dataclasses.replace(ended, counters=ended.counters._replace(unpolished=np.int32(10**6)))
     assert int(jaxsvm.fit(hard(), SOLVER, init=full).steps) == int(jaxsvm.fit(hard(), SOLVER, init=ended).steps)
+
+
+def samples(n=60):
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(n, 3))
+    return jaxsvm.gram(RBF(0.5), x), np.where(x[:, 0] + 0.5 * rng.normal(size=n) > 0, 1.0, -1.0)
+
+
+STOCHASTIC = {
+    "sbp": (jaxsvm.StochasticBatchPerceptron(steps=400, batch=4, tol=1e-9, check_every=50), 0.1),
+    "pegasos": (jaxsvm.Pegasos(steps=400, batch=4, tol=1e-9, check_every=50), None),
+    "pegasos, the paper's steps": (jaxsvm.Pegasos(steps=400, batch=4, tol=1e-9, check_every=50, offset=0.0), None),
+    "ball sgd": (jaxsvm.BallSGD(3.0, steps=400, batch=4, tol=1e-9, check_every=50), None),
+    "perceptron": (jaxsvm.Perceptron(steps=400, check_every=50), None),
+    "sdca": (jaxsvm.SDCA(max_steps=400, tol=1e-12, check_every=50), None),
+}
+each = pytest.mark.parametrize("name", STOCHASTIC)
+
+
+def posed(name):
+    gram, y = samples()
+    solver, nu = STOCHASTIC[name]
+    return solver, jaxsvm.hinge_problem(gram, y, 1.0) if nu is None else jaxsvm.slack_problem(gram, y, nu)
+
+
+def with_steps(solver, steps):
+    return dataclasses.replace(solver, **{"steps" if hasattr(solver, "steps") else "max_steps": steps})
+
+
+@each
+def test_no_answer_is_worse_than_the_start(name):
+    """The start is certified first, whoever found it; nor is it left by the huge steps of a fresh run."""
+    solver, problem = posed(name)
+    exact = jaxsvm.fit(problem, tol=1e-6)
+    gap = float(exact.certificate.relative_gap)
+    for steps in (0, 50):
+        fit = jaxsvm.fit(problem, with_steps(solver, steps), init=exact)
+        assert float(fit.certificate.relative_gap) <= gap * (1 + 1e-6) + 1e-12
+
+
+@each
+def test_pieces_come_about_as_far_as_one_run(name):
+    solver, problem = posed(name)
+    fit, gaps = None, []
+    for _ in range(4):
+        fit = jaxsvm.fit(problem, with_steps(solver, 100), init=fit)
+        gaps.append(float(fit.certificate.relative_gap))
+    assert (np.diff(gaps) <= 1e-12).all()
+    whole = float(jaxsvm.fit(problem, solver).certificate.relative_gap)
+    assert gaps[-1] <= max(4 * whole, 1e-9)
+
+
+@each
+def test_a_callback_sees_the_best_certified_fit_of_every_chunk(name):
+    """And changes nothing but that: the answer is no worse, after as many steps."""
+    solver, problem = posed(name)
+    seen = []
+    fit = jaxsvm.fit(problem, solver, callback=seen.append)
+    assert [int(one.steps) for one in seen] == list(range(50, 401, 50))
+    gaps = [float(one.certificate.relative_gap) for one in seen]
+    assert all(np.isfinite(np.asarray(one.certificate.primal)) and np.asarray(one.dual_coef).any() for one in seen)
+    assert (np.asarray(gaps[1:]) <= np.asarray(gaps[:-1])).all()
+    assert float(fit.certificate.relative_gap) <= float(jaxsvm.fit(problem, solver).certificate.relative_gap)
+    stopped = jaxsvm.fit(problem, solver, callback=lambda fit: int(fit.steps) >= 100)
+    assert stopped.status.name == "INTERRUPTED"
+    assert float(stopped.certificate.relative_gap) == gaps[1]
+
+
+def test_starts_are_taken_or_refused_by_name():
+    """Lists are; text, objects and NaN are not; of what has nothing positive every solver starts anew."""
+    gram, y = samples()
+    problem = jaxsvm.svm_problem(gram, y, 1.0)
+    for init in ([1.0] * N, np.zeros(N), -np.ones(N)):
+        for solver in (jaxsvm.WorkingSet(), FrankWolfe()):
+            assert jaxsvm.fit(problem, solver, init=init).status.name == "CONVERGED"
+    for init in ("start", [None] * N, {}, np.full(N, np.nan), [1.0]):
+        with pytest.raises(jaxsvm.InputError, match="init"):
+            jaxsvm.fit(problem, init=init)

@@ -299,3 +299,77 @@ def test_distinct_rows_are_at_most_all_and_nominal_ones_are_more():
     assert few.kernel_evaluations == 5 * 60
     assert jaxsvm.slack.distinct_evaluations(few) <= 5 * 60
     assert jaxsvm.slack.distinct_evaluations(many) <= 60 * 60 < many.kernel_evaluations == 500 * 60
+
+
+# --- the solver that is taken where none is named
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bias", ["none", pytest.param("regularized", marks=pytest.mark.slow), "free"])
+def test_any_nu_is_certified_by_default(bias):
+    """Small ones too, where the hard margin is near, none at all, and such as make every sample support."""
+    _, y, K = data()
+    problem = slack_problem(jaxsvm.gram(Precomputed(), K), y, 0.1, bias=bias)
+    levels = []
+    for nu in (0.0, 1e-6, 1e-4, *NUS, 20.0):
+        fit = jaxsvm.check(jaxsvm.fit(problem.at(nu), tol=1e-5))
+        assert float(fit.certificate.relative_gap) <= 1e-5
+        if nu in NUS:
+            assert float(fit.certificate.dual) <= exact(nu, bias).level * (1 + 1e-9)
+            assert float(fit.certificate.primal) >= exact(nu, bias).level * (1 - 1e-9)
+        levels.append(float(fit.certificate.dual))
+    assert (np.diff(levels) > 0).all()
+    hard = jaxsvm.fit(hinge_problem(problem.gram, y, 1e6, bias=bias), tol=1e-6)
+    norm = float(jnp.sqrt(squared_norm(hinge_problem(problem.gram, y, 1e6, bias=bias), hard)))
+    assert levels[0] == pytest.approx(1 / norm, rel=1e-4)
+
+
+def test_a_nu_that_no_loss_is_as_small_as_has_its_w_inside_the_ball():
+    """Inseparable samples: below `L / |w|` of the smallest loss L the level is `nu / L`, of a w shorter than 1."""
+    x, y, _ = data()
+    gram = jaxsvm.gram(jaxsvm.kernels.Linear(), x)
+    hinge = hinge_problem(gram, y, 1e4, bias="free")
+    smallest = jaxsvm.fit(hinge, jaxsvm.InteriorPoint(tol=1e-8))
+    loss = float(np.maximum(0, 1 - np.asarray(smallest.margins)).mean())
+    nu = 0.1 * float(equivalent_nu(hinge, smallest))
+    fit = jaxsvm.check(jaxsvm.fit(slack_problem(gram, y, nu, bias="free")))
+    assert float(fit.certificate.dual) == pytest.approx(nu / loss, rel=2e-4)
+
+
+def test_paths_and_folds_over_small_nu_are_certified():
+    _, y, K = data()
+    problem = slack_problem(jaxsvm.gram(Precomputed(), K), y, 0.1, bias="none", sample_weight=weights())
+    path = jaxsvm.check(jaxsvm.solve_path(problem, [0.08, 1e-5]).fits)
+    assert float(path.certificate.dual[0]) == pytest.approx(exact(0.08, "none", True).level, rel=1e-4)
+    assert (np.asarray(jaxsvm.cross_validate(problem, [1e-5, 0.08], 2).status.code) == Status.CONVERGED).all()
+
+
+def test_counters_are_those_of_all_hinge_problems_that_were_solved():
+    """Two columns of the matrix for each pair step, whatever C it was taken at; a start that is known takes none."""
+    _, y, K = data()
+    problem = slack_problem(jaxsvm.gram(Precomputed(), K), y, 0.01, bias="none")
+    fit = jaxsvm.check(jaxsvm.fit(problem))
+    assert fit.kernel_evaluations % (2 * int(fit.steps)) == 0
+    assert fit.kernel_evaluations >= 2 * N * int(fit.steps)
+    assert int(jaxsvm.fit(problem, init=fit).steps) == 0
+
+
+@pytest.mark.slow
+def test_lanes_of_nu_are_certified_under_tracing():
+    _, y, K = data()
+    gram = jaxsvm.gram(Precomputed(), K)
+    solve = jax.jit(jax.vmap(lambda nu: jaxsvm.fit(slack_problem(gram, y, nu, bias="none"))))
+    fits = solve(jnp.array([1e-5, 0.08, 1.5]))
+    assert (np.asarray(fits.status.code) == Status.CONVERGED).all()
+    assert float(fits.certificate.dual[1]) == pytest.approx(exact(0.08).level, rel=1e-4)
+
+
+def test_weights_whose_products_underflow_are_refused():
+    """They would leave samples out, unsaid; traced ones are a status."""
+    _, y, K = data()
+    small = np.where(np.arange(N) == 3, 1e-200, 1.0)
+    for build in (slack_problem, hinge_problem, jaxsvm.svm_problem):
+        problem = build(jaxsvm.gram(Precomputed(), K), y, 0.1, sample_weight=small)
+        with pytest.raises(jaxsvm.InputError, match=r"sample_weight\[3\]"):
+            problem.weighted(small)
+        assert not bool(jax.jit(lambda weight, problem=problem: problem.weighted(weight).feasible)(small))

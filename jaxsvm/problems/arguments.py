@@ -123,6 +123,12 @@ def checked_weights(sample_weight: Any, n: int, dtype: Any) -> tuple[Array | Non
     return weight, *_usable(weight)
 
 
+def weights_times(weight: Any, before: Any) -> np.ndarray:
+    """Products of concrete weights, `(n,)`: 0 where one of them is, and nowhere else, however small they are."""
+    weight, before = (np.asarray(values, np.float64) for values in (weight, before))
+    return np.where((weight > 0) & (before > 0), np.maximum(weight * before, np.finfo(float).smallest_subnormal), 0.0)
+
+
 @jax.jit
 def _usable(weight: Array) -> tuple[Array, Array]:
     return weight > 0, every(weight >= 0) & some(weight > 0) & every(jnp.isfinite(weight))

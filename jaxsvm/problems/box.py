@@ -39,6 +39,7 @@ from jaxsvm.problems.arguments import (
     require_positive_scalar,
     two_classes,
     vector_dtype,
+    weights_times,
 )
 from jaxsvm.problems.corrections import beside
 from jaxsvm.problems.judge import balances, judged
@@ -158,7 +159,7 @@ class BoxProblem:
         """
         weight, _, feasible = checked_weights(sample_weight, self.n, self.dtype)
         if is_concrete(self.upper, self.C, weight):
-            product = np.asarray(weight, np.float64) * np.asarray(self.upper, np.float64) / float(self.C)
+            product = weights_times(weight, np.asarray(self.upper, np.float64) / float(self.C))
             require_costs(self.C, product, self.dtype)
         here = padded(self) if is_concrete(weight) else self
         weight = weight if here is self else lengthened(weight, here.n, 0)

@@ -9,7 +9,7 @@ optimum from above, which is the certificate. `w / level` solves the hinge probl
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -22,11 +22,19 @@ from jaxsvm.gram.signed import SignedGram
 from jaxsvm.numerics.masks import some
 from jaxsvm.numerics.precision import rounded, rounding
 from jaxsvm.numerics.transfers import transfers
-from jaxsvm.problems.arguments import checked_weights, labelled, require_both_classes, two_classes, vector_dtype
+from jaxsvm.problems.arguments import (
+    checked_weights,
+    labelled,
+    require_both_classes,
+    two_classes,
+    vector_dtype,
+    weights_times,
+)
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.judge import balances, is_weights, judged
 from jaxsvm.problems.water_level import WaterLevel, water_level, water_level_with_bias
 from jaxsvm.result import Answer, Certificate, Fit
+from jaxsvm.validation import costs_hold, require_costs
 
 SORTED = 2048
 """Up to here two sorts are faster than the bisection of a bias: 20 ms against 4 at n = 32,561, 0.3 each at 2,048."""
@@ -54,7 +62,7 @@ class SlackProblem:
 
     kind = "slack"
     operator = "gram"
-    padding = None
+    padding: ClassVar[Any] = {"y": 1, "weight": 0, "diagonal": None}
     solved_by = "StochasticBatchPerceptron"
     corrects = False
     parameter = "nu"
@@ -125,7 +133,9 @@ class SlackProblem:
         """
         weight, _, feasible = checked_weights(sample_weight, self.n, self.dtype)
         if is_concrete(self.y, self.weight, weight):
-            require_both_classes(self.y, np.asarray(self.weight) * np.asarray(weight))
+            product = weights_times(weight, self.weight)
+            require_costs(1.0, product, self.dtype)
+            require_both_classes(self.y, product)
         weight, mask, feasible = _reweighted(self, weight, feasible)
         return dataclasses.replace(self, weight=weight, mask=mask, feasible=feasible)
 
@@ -136,6 +146,24 @@ class SlackProblem:
     def on(self, gram: Any) -> "SlackProblem":
         """The same samples with another Gram operator: the landmarks of a fold, say."""
         return dataclasses.replace(self, gram=gram, diagonal=gram.diag().astype(self.dtype) + self.offset)
+
+    def hinge(self, C: Any) -> BoxProblem:
+        """The hinge problem of the same samples at C, `()`, with the same bias: at one C it has the same solution."""
+        C = jnp.asarray(C, self.dtype)
+        return BoxProblem(
+            gram=self.gram,
+            y=self.y,
+            q=jnp.ones_like(self.y),
+            upper=C * self.weight,
+            c=self.y if self.free_bias else None,
+            e=jnp.zeros_like(C),
+            C=C,
+            constant=jnp.zeros_like(C),
+            diagonal=self.diagonal,
+            mask=self.mask,
+            feasible=self.feasible,
+            offset=self.offset,
+        )
 
     def combination(self, indices: Int[Array, " t"], weights: Float[Array, " t"]) -> Float[Array, " n"]:
         """`sum_k weights_k Q[indices_k, :]`, t n kernel evaluations."""
@@ -294,6 +322,7 @@ def slack_problem(gram: Any, y: Any, nu: Any, *, bias: str = "regularized", samp
     """
     nu = _checked_nu(nu, vector_dtype(gram))
     signs, weight, mask, feasible, offset = labelled(gram, y, bias, sample_weight, "slack")
+    require_costs(1.0, sample_weight, signs.dtype)
     weight, diagonal, feasible = _assembled(gram, signs, nu, weight, offset, feasible)
     return SlackProblem(
         gram=gram,
@@ -314,7 +343,7 @@ def _assembled(
 ) -> tuple[Array, Array, Array]:
     """Weights, diagonal, and whether the values make a problem, in one program."""
     weight = jnp.ones_like(y) if weight is None else weight
-    usable = usable & two_classes(y, weight > 0) & (nu >= 0) & jnp.isfinite(nu)
+    usable = usable & two_classes(y, weight > 0) & costs_hold(weight, weight > 0) & (nu >= 0) & jnp.isfinite(nu)
     return weight, gram.diag().astype(y.dtype) + offset, usable
 
 
@@ -333,8 +362,9 @@ def _usable_at(usable: Array, nu: Array) -> Bool[Array, ""]:
 
 @jax.jit
 def _reweighted(problem: SlackProblem, weight: Array, usable: Array) -> tuple[Array, Array, Array]:
+    present = (problem.weight > 0) & (weight > 0)
     weight = problem.weight * weight
-    return weight, weight > 0, usable & problem.feasible & two_classes(problem.y, weight > 0)
+    return weight, present, usable & problem.feasible & two_classes(problem.y, present) & costs_hold(weight, present)
 
 
 def lambda_of_C(C: Any, n: Any) -> Any:  # noqa: N802 (C is the field's name)

@@ -42,6 +42,7 @@ from jaxsvm.problems.arguments import (
     require_positive_scalar,
     two_classes,
     vector_dtype,
+    weights_times,
 )
 from jaxsvm.problems.judge import balances, is_weights, judged
 from jaxsvm.programs import Program
@@ -152,7 +153,7 @@ class SquaredHingeProblem:
         weight, mask, feasible = checked_weights(sample_weight, self.n, self.dtype)
         weights = self.weights()
         if is_concrete(self.y, weight, weights):
-            product = np.asarray(weight, np.float64) * (1.0 if weights is None else weights)
+            product = weights_times(weight, np.ones(self.n) if weights is None else weights)
             require_both_classes(self.y, product)
             require_costs(self.C, product, self.dtype)
         here = padded(self) if is_concrete(weight) else self

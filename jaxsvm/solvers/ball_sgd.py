@@ -58,6 +58,7 @@ class BallSGD(Solver):
     check_every: int = dataclasses.field(default=100, metadata={"static": True})
     refresh_every: int | None = dataclasses.field(default=None, metadata={"static": True})
 
+    resumes = True
     patience = 2**30  # a noisy gap that does not shrink for a while is no floor
 
     def __post_init__(self) -> None:
@@ -80,6 +81,11 @@ class BallSGD(Solver):
         schedule = inverse_root if self.schedule is None else self.schedule
         transform = optax.chain(optax.scale_by_learning_rate(schedule), project_onto_ball(radius))
         return Rule(jnp.zeros((), problem.dtype), schedule, radius, transform)
+
+    def worth(self, problem: BoxProblem, gap: Any) -> Float[Array, ""]:
+        """Steps after which the bound of the rate, `r B / sqrt(T)`, is the gap of the mean loss."""
+        r = jnp.sqrt(jnp.where(problem.present, problem.diagonal, 0).max())
+        return (r * self.radius / gap) ** 2
 
     def stores(self, problem: BoxProblem) -> bool:
         """Where there are no features to step in."""

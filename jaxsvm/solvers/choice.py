@@ -14,11 +14,11 @@ import numpy as np
 
 from jaxsvm.errors import InputError
 from jaxsvm.solvers.barrier_systems import few_features
+from jaxsvm.solvers.equivalent_hinge import EquivalentHinge
 from jaxsvm.solvers.frank_wolfe import FrankWolfe
 from jaxsvm.solvers.interior_point import InteriorPoint
 from jaxsvm.solvers.newton import Newton
 from jaxsvm.solvers.sequential_minimal_optimization import SMO
-from jaxsvm.solvers.stochastic_batch_perceptron import StochasticBatchPerceptron
 from jaxsvm.solvers.working_set import WorkingSet
 
 SMALL = 2048
@@ -86,7 +86,9 @@ def first_choice(problem: Any, tol: Any) -> Any:
             return InteriorPoint(tol=tol)
         return SMO(tol=tol) if problem.n <= ONE_SET else WorkingSet(tol=tol, fresh=FRESH)
     if problem.kind == "slack":
-        return StochasticBatchPerceptron(steps=1_000_000, batch=None, tol=tol, average="linear")
+        hinge = problem.hinge(1.0)
+        few = problem.n <= SMALL and not systems_pay(hinge)  # sets take longer to compile than pair steps to end
+        return EquivalentHinge(SMO() if few else first_choice(hinge, tol), tol=tol)
     if problem.kind == "ball":
         return FrankWolfe(tol=tol)
     raise _unknown(problem)
@@ -112,7 +114,7 @@ def exact_solver(problem: Any, tol: Any) -> Any:
     if problem.kind == "box":
         return InteriorPoint(tol=tol) if systems_pay(problem) else SMO(tol=tol)
     if problem.kind == "slack":
-        return StochasticBatchPerceptron(steps=1_000_000, batch=None, tol=tol, average="linear")
+        return EquivalentHinge(exact_solver(problem.hinge(1.0), tol), tol=tol)
     raise _unknown(problem)
 
 
@@ -140,6 +142,9 @@ def second_choice(problem: Any, solver: Any, state: Any, excess: Any, ended: boo
         excess: Its gap over its tolerance.
         ended: Whether it ended without a proof.
     """
+    if isinstance(solver, EquivalentHinge):
+        following = second_choice(problem.hinge(state.search.C), solver.solver, state.inner, excess, ended)
+        return None if following is None else dataclasses.replace(solver, solver=following)
     if not isinstance(solver, WorkingSet):
         return None
     steps = int(state.counters.steps)

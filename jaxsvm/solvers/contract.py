@@ -74,6 +74,8 @@ class Solver:
             `init` makes every array of it: none may be an argument as it came.
         takes_start: Whether `init` moves where it begins. Chains leave nothing out for one that does not: what is left
             over would be solved for a start.
+        resumes: Whether `init` takes a `Resumed`, all that a fit knows, where a fit is given: how far steps go, or in
+            which order, depends on how many there were, or w is not made of the dual point.
         knows_origin: Whether `init` takes an `Origin` too, and is compiled sooner for one.
         final_check: "none" where the running excess may end a fit that no certificate bears out.
         rows: Rows of its dual points: 2 where its w is not made of its dual variables.
@@ -86,6 +88,7 @@ class Solver:
     pads = False
     large_state = False
     takes_start = True
+    resumes = False
     knows_origin = False
     final_check = "full"
     rows = 1

@@ -22,7 +22,7 @@ from jaxsvm.numerics.once import once
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.result import Counters
 from jaxsvm.solvers.contract import Solver
-from jaxsvm.solvers.start import box_start
+from jaxsvm.solvers.start import box_start, key_after
 
 ORDERS = ("random", "permuted")
 CURVATURE_FLOOR = 1e-12
@@ -49,6 +49,7 @@ class SDCA(Solver):
     check_every: int = dataclasses.field(default=250, metadata={"static": True})
     refresh_every: int | None = dataclasses.field(default=None, metadata={"static": True})
 
+    resumes = True
     knows_origin = True
     patience = 2**30  # chunks differ in what they gain: a gap that rests for a while is no floor
 
@@ -68,7 +69,7 @@ class SDCA(Solver):
                 '"regularized".'
             )
         a, s = box_start(problem, init)
-        visits = Visits.start(jax.random.key(0) if key is None else key, problem.n)
+        visits = Visits.start(key_after(key, init), problem.n)
         return State(visits, a, s, problem.objective(a, s), jnp.asarray(False), Counters.zero())
 
     def step(self, problem: BoxProblem, state: "State") -> "State":

@@ -204,8 +204,8 @@ class Pegasos(Solver):
         order: "permuted" (each sample once a pass, in a fresh order) or "random" (with replacement); static.
         schedule: An optax schedule of step sizes, by the number of steps taken; None: as `offset` says. Static: keep
             the same function, or programs are compiled anew.
-        offset: For steps `1 / (lam (t + offset))`, >= 0; 0 is the paper's, whose first step erases where a fit started,
-            `init` too. None: `gentle` steps, the first `batch / (8 mean_i K_ii)`, falling after ten passes.
+        offset: For steps `1 / (lam (t + offset))`, >= 0; 0 is the paper's. None: `gentle` steps, the first
+            `batch / (8 mean_i K_ii)`, falling after ten passes.
         check_every: Steps a chunk of the driver; static.
         refresh_every: Steps between certificates; None: about five passes, later a fifth of the steps taken. Static.
     """
@@ -224,6 +224,7 @@ class Pegasos(Solver):
     check_every: int = dataclasses.field(default=100, metadata={"static": True})
     refresh_every: int | None = dataclasses.field(default=None, metadata={"static": True})
 
+    resumes = True
     patience = 2**30  # a noisy gap that does not shrink for a while is no floor
 
     def __post_init__(self) -> None:
@@ -253,12 +254,18 @@ class Pegasos(Solver):
         parts += [] if radius is None else [project_onto_ball(radius)]
         return Rule(lam, schedule, radius, optax.chain(*parts))
 
+    def worth(self, problem: BoxProblem, gap: Any) -> Float[Array, ""]:
+        """Steps after which the bound of the rate, `(sqrt(lam) + r)^2 / (2 lam T)`, is the gap of the mean loss."""
+        lam = 1 / problem.upper.sum()
+        r = jnp.sqrt(jnp.where(problem.present, problem.diagonal, 0).max())
+        return (jnp.sqrt(lam) + r) ** 2 / (2 * lam * gap)
+
     def stores(self, problem: BoxProblem) -> bool:
         """Where there are no features to step in."""
         return subgradient.features_of(problem) is None
 
     def init(self, problem: BoxProblem, key: Array | None = None, init: Any = None) -> State:
-        """The state at w = 0, or at the coefficients `init`, `(n,)`, which a positive `offset` keeps."""
+        """The state at w = 0, or at the coefficients `init`, `(n,)`, or at a fit."""
         return subgradient.start(problem, self, key, init)
 
     def step(self, problem: BoxProblem, state: State) -> State:

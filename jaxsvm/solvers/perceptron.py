@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import InputError
 from jaxsvm.numerics import selection
@@ -23,7 +23,7 @@ from jaxsvm.problems.box import BoxProblem
 from jaxsvm.result import Counters
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.dual_coordinate_ascent import ORDERS, Visits, visited
-from jaxsvm.solvers.start import weights_of
+from jaxsvm.solvers.start import Resumed, key_after, steps_of, weights_of
 
 OUTPUTS = ("last", "average", "random")
 NEVER = 2**30
@@ -55,6 +55,7 @@ class Perceptron(Solver):
     tol: Any = 1e-3
     check_every: int = dataclasses.field(default=250, metadata={"static": True})
 
+    resumes = True
     refresh_every = NEVER
     patience = NEVER
 
@@ -70,22 +71,28 @@ class Perceptron(Solver):
         return self.steps
 
     def init(self, problem: BoxProblem, key: Array | None = None, init: Any = None) -> "State":
-        """The state at w = 0, or at the counts `init`, `(n,)`."""
+        """The state at w = 0, or at the counts `init`, `(n,)`; of a fit at its w, in the scale of the mistakes made."""
         if problem.free_bias:
             raise InputError(
                 'the problem has a free bias: the Perceptron learns a constant feature, bias="regularized".'
             )
         h = jnp.zeros((problem.n,), problem.dtype)
-        s = h
-        if init is not None:
+        s, before = h, jnp.zeros((), jnp.int32)
+        if isinstance(init, Resumed):
+            # Of another solver's w as if each sample had been seen once, and been a mistake.
+            before = steps_of(init, jnp.where(jnp.isfinite(init.steps), init.steps, problem.n))
+            size, mistakes = jnp.abs(init.w).sum(), jnp.where(jnp.isfinite(init.toward), init.toward, problem.n)
+            h = init.w * (jnp.maximum(mistakes, 1) / jnp.where(size > 0, size, 1))
+            s = problem.matvec(h)
+        elif init is not None:
             h = jnp.maximum(weights_of(problem, init)[0], 0)
             s = problem.matvec(h)
-        visits = Visits.start(jax.random.key(0) if key is None else key, problem.n)
-        return State(visits, h, s, h, s, jnp.zeros((), problem.dtype), jnp.asarray(False), Counters.zero())
+        visits = Visits.start(key_after(key, init), problem.n)
+        return State(visits, h, s, h, s, before, jnp.zeros((), problem.dtype), jnp.asarray(False), Counters.zero())
 
     def step(self, problem: BoxProblem, state: "State") -> "State":
         """One sample."""
-        t = state.counters.steps + 1
+        t = state.before + state.counters.steps + 1
         visits, i = state.visits.following(state.counters.steps, self.order)
         mistake = (selection.entry(state.s, i) <= self.margin) & (selection.entry(problem.upper, i) > 0)
         h = state.h.at[i].add(mistake.astype(state.h.dtype))
@@ -103,6 +110,7 @@ class Perceptron(Solver):
             s=s,
             kept_h=state.kept_h + rho * (h - state.kept_h),
             kept_s=state.kept_s + rho * (s - state.kept_s),
+            before=state.before,
             R=state.R + mistake.astype(s.dtype),
             indefinite=state.indefinite,
             counters=visited(state.counters, mistake, problem.n),
@@ -136,6 +144,7 @@ class State(NamedTuple):
         s: Its responses `Qh`, `(n,)`, carried along.
         kept_h: The output's coefficients, `(n,)`.
         kept_s: The output's responses, `(n,)`.
+        before: Steps that led to where it started, int32 `()`.
         R: Mistakes so far, `()`: what the driver watches.
         indefinite: Never known.
         counters: Steps (mistakes are `toward`) and kernel evaluations.
@@ -146,6 +155,7 @@ class State(NamedTuple):
     s: Float[Array, " n"]
     kept_h: Float[Array, " n"]
     kept_s: Float[Array, " n"]
+    before: Int[Array, ""]
     R: Float[Array, ""]
     indefinite: Bool[Array, ""]
     counters: Counters

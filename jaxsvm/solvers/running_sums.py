@@ -35,6 +35,22 @@ class RunningSums(NamedTuple):
         columns = jnp.zeros((h.shape[0], 4), h.dtype).at[:, 0].set(h)
         return RunningSums(columns, one, 0 * one, one)
 
+    def seeded(self, a: Float[Array, " n"], upper: Float[Array, " n"], steps: Any, batch: int) -> "RunningSums":
+        """At the start of a run that goes on: the average is the iterate, and visits tell a dual point along a.
+
+        Args:
+            a: The dual point, within the box.
+            upper: Its bounds.
+            steps: How many steps led to it.
+            batch: Samples a step.
+        """
+        n, dtype = a.shape[0], a.dtype
+        visits = jnp.full((n,), jnp.asarray(steps, dtype) ** 2 * batch / (2 * n), dtype)
+        share = a / jnp.where(upper > 0, upper, 1)
+        violated = visits * share / jnp.where(share.max() > 0, share.max(), 1)  # as counted: certificates scale it
+        h = self.iterate
+        return self._replace(columns=jnp.stack([h, h, violated, visits], axis=1))
+
     @property
     def iterate(self) -> Float[Array, " n"]:
         """Coefficients of w."""

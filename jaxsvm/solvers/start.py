@@ -6,14 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
-from jaxsvm.errors import InputError
+from jaxsvm.errors import InputError, is_concrete, require_finite
 from jaxsvm.numerics import selection
 from jaxsvm.numerics.sampling import balanced_draw
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.squared_hinge import Restricted
-from jaxsvm.result import Counters, Fit
+from jaxsvm.result import Counters, Fit, bit_of
 
 
 class Start(NamedTuple):
@@ -37,6 +37,34 @@ class Start(NamedTuple):
         return cls(fit.alpha, fit.margins, fit.R, problem)
 
 
+class Resumed(NamedTuple):
+    """Where a solver goes on whose steps depend on how many there were: a fit, of which `alpha` alone tells too little.
+
+    Attributes:
+        w: Coefficients of its w, in primal scale, `(n,)`.
+        point: Its dual point, `(n,)`.
+        steps: Steps of this solver that led to it, those of the fits that it went on from included, `()`; infinite
+            where another solver found it.
+        toward: Those of them that counted as `Counters.toward`, `()`.
+    """
+
+    w: Float[Array, " n"]
+    point: Float[Array, " n"]
+    steps: Float[Array, ""]
+    toward: Float[Array, ""]
+
+    @classmethod
+    def of(cls, fit: Fit, y: Float[Array, " n"], solver: Any) -> "Resumed":
+        """What a fit is to a solver, of a problem with the signs y."""
+        xp: Any = np if is_concrete(fit) else jnp  # single operations of JAX are compiled one by one
+        counters = jax.tree.map(xp.asarray, fit.counters)
+        own = (counters.solvers & bit_of(solver)) > 0
+        share = counters.toward / xp.maximum(counters.steps, 1)
+        taken = [xp.where(own, steps, xp.inf) for steps in (counters.unpolished, share * counters.unpolished)]
+        steps, toward = (jnp.asarray(count, y.dtype) for count in taken)
+        return cls(y * jnp.asarray(fit.dual_coef, y.dtype), jnp.asarray(fit.alpha, y.dtype), steps, toward)
+
+
 class Origin(NamedTuple):
     """Where a box problem's solver may start: a = 0, known to be feasible. No projection and no product to compile."""
 
@@ -49,6 +77,8 @@ class Origin(NamedTuple):
 STARTS = ("random", "two-point", "uniform")
 DRAW_STEPS = 200
 """Steps on the drawn points."""
+MOST_BEFORE = 2**28
+"""Steps that a start stands for at the most."""
 
 
 def start(
@@ -74,13 +104,13 @@ def start(
     counters = Counters.zero()
     if init is not None:
         point, margins = weights_of(problem, init)
-        alpha = _onto_simplex(problem, point)
+        alpha = onto_simplex(problem, point)
         if margins is None:
             return alpha, problem.matvec(alpha), counters
         return alpha, problem.gradient(alpha, margins), counters
     key = jax.random.key(0) if key is None else key
     if kind == "uniform":
-        alpha = _onto_simplex(problem, jnp.zeros((problem.n,), problem.dtype))
+        alpha = onto_simplex(problem, jnp.zeros((problem.n,), problem.dtype))
         return alpha, problem.matvec(alpha), counters
     if kind == "two-point":
         return _two_point(problem, key, counters)
@@ -90,15 +120,68 @@ def start(
 
 
 def weights_of(problem: Any, init: Any) -> tuple[Float[Array, " n"], Float[Array, " n"] | None]:
-    """The weights of a start, and their margins in its scale where they are known.
+    """The weights of a start, of a fit its dual point, and their margins in its scale where they are known.
 
     Raises:
         InputError: On weights of another length.
     """
     weights, margins = (init.point, init.R * init.margins) if isinstance(init, Start) else (init, None)
+    weights = init.point if isinstance(init, Resumed) else weights
     if np.shape(weights) != (problem.n,):
         raise InputError(f"init has weights of shape {np.shape(weights)}: ({problem.n},) is needed.")
     return jnp.asarray(weights, problem.dtype), margins
+
+
+def resumed(problem: Any, init: Any) -> Resumed:
+    """A start in both its parts: of weights `(n,)` w and the dual point are these.
+
+    Raises:
+        InputError: On weights of another length.
+    """
+    if isinstance(init, Resumed):
+        return init
+    weights, infinite = weights_of(problem, init)[0], jnp.asarray(jnp.inf, problem.dtype)
+    return Resumed(weights, weights, infinite, infinite)
+
+
+def steps_of(init: Resumed, worth: Any) -> Int[Array, ""]:
+    """For how many steps a start stands, int32 `()`: those that were taken, and no more than what it is worth.
+
+    A solver that goes on from it takes the steps that come after these: the first ones of a fresh run would leave it.
+
+    Args:
+        init: The start.
+        worth: The steps after which a run has its gap, by the bound of its rate, `()`.
+    """
+    steps = jnp.minimum(init.steps, jnp.where(jnp.isnan(worth), 0, worth))
+    return jnp.clip(steps, 1, MOST_BEFORE).astype(jnp.int32)
+
+
+def key_after(key: Array | None, init: Any) -> Array:
+    """The key of a solver that draws: pieces of a run, which are given the same one, draw differently."""
+    key = jax.random.key(0) if key is None else key
+    if not isinstance(init, Resumed):
+        return key
+    return jax.random.fold_in(key, jnp.where(jnp.isfinite(init.steps), init.steps, 0).astype(jnp.int32))
+
+
+def given_start(init: Any, n: int) -> Any:
+    """What a user starts from: nothing, a fit, a `Start`, or finite weights `(n,)`, as an array.
+
+    Raises:
+        InputError: On anything else.
+    """
+    if init is None or isinstance(init, Fit | Start):
+        return init
+    weights = init if isinstance(init, jax.Array) else np.asarray(init)
+    if weights.dtype.kind not in "biuf" and not jnp.issubdtype(weights.dtype, jnp.floating):
+        raise InputError(
+            f"init is a {type(init).__name__}: a Fit to go on from, or {n} weights, shape ({n},), are needed."
+        )
+    if np.shape(weights) != (n,):
+        raise InputError(f"init has weights of shape {np.shape(weights)}: ({n},) is needed.")
+    require_finite("init", weights)
+    return weights
 
 
 def starting_point(problem: BoxProblem, init: Any) -> Float[Array, " n"]:
@@ -119,7 +202,7 @@ def box_start(problem: BoxProblem, init: Any) -> tuple[Float[Array, " n"], Float
     return a, jnp.zeros_like(a) if isinstance(init, Origin) else problem.matvec(a)
 
 
-def _onto_simplex(problem: Any, alpha: Float[Array, " n"]) -> Float[Array, " n"]:
+def onto_simplex(problem: Any, alpha: Float[Array, " n"]) -> Float[Array, " n"]:
     """Clip and normalise; the centre of the simplex where nothing positive is left."""
     alpha = jnp.maximum(alpha, 0)
     centre = jnp.ones_like(alpha)

@@ -25,7 +25,7 @@ from jaxsvm.problems.slack import SlackProblem
 from jaxsvm.problems.water_level import METHODS
 from jaxsvm.result import Counters
 from jaxsvm.solvers.contract import Solver
-from jaxsvm.solvers.start import weights_of
+from jaxsvm.solvers.start import Resumed, key_after, resumed, steps_of
 
 AVERAGES = ("uniform", "linear", "last")
 NEVER = 2**30
@@ -63,6 +63,7 @@ class StochasticBatchPerceptron(Solver):
     method: str | None = dataclasses.field(default=None, metadata={"static": True})
     check_every: int = dataclasses.field(default=100, metadata={"static": True})
 
+    resumes = True
     refresh_every = NEVER  # a product costs as much as the whole run: only to certify
     patience = NEVER  # a noisy gap that does not shrink for a while is no floor
     unroll = 1  # a step's rows outweigh what lies between turns, and each copy takes 0.3 s to compile
@@ -81,22 +82,32 @@ class StochasticBatchPerceptron(Solver):
         return self.steps
 
     def init(self, problem: SlackProblem, key: Array | None = None, init: Any = None) -> "State":
-        """The state at w = 0; or, from `init`, the p of another fit, the unit vector along `sum_i p_i y_i phi_i`."""
+        """The state at w = 0; or at the w and p of a fit, or at a p, `(n,)`, and the unit vector along `Qp`.
+
+        From these it takes the steps that come after those that led there: as many as the start's gap is worth by the
+        bound of the rate, `r^2 / gap^2`, at the most.
+        """
         nothing, one = jnp.zeros((problem.n,), problem.dtype), jnp.ones((), problem.dtype)
         p, a, c, r2 = problem.feasible_point(nothing), nothing, nothing, 0 * one
         row = jnp.full_like(c, problem.radius**2)  # p'Qp is at most that: a bound, until something better is known
+        before = jnp.zeros((), jnp.int32)
         if init is not None:
-            p = problem.feasible_point(weights_of(problem, init)[0])
-            row = problem.matvec(p[None])[0]
-            length = jnp.sqrt(jnp.maximum(p @ row, jnp.finfo(row.dtype).tiny))
-            a, c, r2 = p / length, row / length, one
-        key = jax.random.key(0) if key is None else key
+            given = resumed(problem, init)
+            p = problem.feasible_point(given.point)
+            a = jnp.where(problem.present, jnp.maximum(given.w, 0), 0) if isinstance(init, Resumed) else p
+            c, row = problem.matvec(jnp.stack([a, p]))
+            length = jnp.sqrt(jnp.maximum(a @ c, jnp.finfo(row.dtype).tiny))
+            a, c, r2 = a / length, c / length, one
+            bounds = problem.certificate(jnp.stack([a, p]), jnp.stack([c, row]))
+            gap = jnp.maximum(bounds.primal - bounds.dual, jnp.finfo(row.dtype).tiny ** 0.5 * problem.radius)
+            before = steps_of(given, (problem.radius / gap) ** 2)
         mean = Mean(a, c, p, row)
-        return State(key, a, c, r2, mean, -problem.nu, one, jnp.asarray(False), Counters.zero())
+        key = key_after(key, init)
+        return State(key, a, c, r2, mean, -problem.nu, one, before, jnp.asarray(False), Counters.zero())
 
     def step(self, problem: SlackProblem, state: "State") -> "State":
         """Water level, draw, move along the drawn rows, back into the unit ball, average."""
-        t = state.counters.steps + 1
+        t = state.before + state.counters.steps + 1
         eta = 1 / (problem.radius * jnp.sqrt(t.astype(problem.dtype)))
         water = problem.level(state.c, self.method)
         if self.fill and self.batch is not None:
@@ -120,6 +131,7 @@ class StochasticBatchPerceptron(Solver):
             mean=self._averaged(state.mean, t, Mean(a, c, water.p, row)),
             R=-water.level,
             claim=state.claim,
+            before=state.before,
             indefinite=state.indefinite | (r2 < -64 * jnp.finfo(r2.dtype).eps),
             counters=rows_computed(state.counters, rows, problem.n),
         )
@@ -130,7 +142,8 @@ class StochasticBatchPerceptron(Solver):
         a, p = a.astype(problem.dtype), rounded(p, state.mean.p.dtype)
         c, mean_c, row = problem.matvec(jnp.stack([state.a, a, p]))
         mean = Mean(a, mean_c, p, row)
-        return state._replace(c=c, r2=jnp.maximum(state.a @ c, 0), mean=mean, claim=2 * state.claim)
+        claim = jnp.where(state.counters.steps > 0, 2 * state.claim, state.claim)
+        return state._replace(c=c, r2=jnp.maximum(state.a @ c, 0), mean=mean, claim=claim)
 
     def dual_point(self, problem: SlackProblem, state: "State") -> tuple[Float[Array, "two n"], Float[Array, "two n"]]:
         """The mean of the iterates and that of p, and `Q` times both."""
@@ -179,6 +192,7 @@ class State(NamedTuple):
         mean: Running means.
         R: Minus the water level before the last step, `()`: what the driver watches.
         claim: By how much a running gap must be better than `tol` to be believed, `()`.
+        before: Steps that led to where it started, int32 `()`.
         indefinite: Whether `|w|^2` came out negative, `()`.
         counters: Steps and kernel evaluations (of distinct rows within a batch).
     """
@@ -190,6 +204,7 @@ class State(NamedTuple):
     mean: Mean
     R: Float[Array, ""]
     claim: Float[Array, ""]
+    before: Int[Array, ""]
     indefinite: Bool[Array, ""]
     counters: Counters
 

@@ -30,7 +30,7 @@ from jaxsvm.result import Counters
 from jaxsvm.solvers.batches import Draws, next_batch, sparse_add, sparse_margins
 from jaxsvm.solvers.features import Primal
 from jaxsvm.solvers.running_sums import RunningSums
-from jaxsvm.solvers.start import weights_of
+from jaxsvm.solvers.start import key_after, resumed, steps_of
 from jaxsvm.solvers.stochastic_batch_perceptron import rows_computed
 
 ORDERS = ("permuted", "random")
@@ -87,14 +87,16 @@ def features_of(problem: BoxProblem) -> Primal | None:
     return None if x is None else Primal(x, problem.y, problem.upper, problem.offset == 1, False)
 
 
-def place(problem: BoxProblem, rule: Rule, h: Float[Array, " n"]) -> Dense | Scaled:
-    """The iterate of coefficients h, from scratch."""
+def place(problem: BoxProblem, rule: Rule, h: Float[Array, " n"], before: Int[Array, ""]) -> Dense | Scaled:
+    """The iterate of coefficients h, from scratch, after so many steps."""
     features = features_of(problem)
     if features is None:
         v = problem.matvec(h)
         return Scaled(v, jnp.maximum(h @ v, 0))
     w = features.transposed(problem.y * h)
-    return Scaled(w, w @ w) if isinstance(features.x, CSR) else Dense(w, rule.transform.init(w))
+    if isinstance(features.x, CSR):
+        return Scaled(w, w @ w)
+    return Dense(w, optax.tree_utils.tree_set(rule.transform.init(w), count=before))
 
 
 def products(problem: BoxProblem, points: Float[Array, "k n"]) -> Float[Array, "k n"]:
@@ -199,6 +201,7 @@ class State(NamedTuple):
         point: Of the last certification: coefficients of the answer's w, and a feasible dual point, `(2, n)`.
         products: `Q` times both, from scratch, `(2, n)`.
         certified: Steps taken then, int32 `()`.
+        before: Steps that led to where it started, int32 `()`.
         R: The mean of the batches' losses, each before its step, `()`: what the driver watches.
         indefinite: Never known.
         counters: Steps (those on a violated sample are `toward`) and kernel evaluations: n for each violated sample;
@@ -211,6 +214,7 @@ class State(NamedTuple):
     point: Float[Array, "two n"]
     products: Float[Array, "two n"]
     certified: Int[Array, ""]
+    before: Int[Array, ""]
     R: Float[Array, ""]
     indefinite: Bool[Array, ""]
     counters: Counters
@@ -235,7 +239,11 @@ def require_options(solver: Any) -> None:
 
 
 def start(problem: BoxProblem, solver: Any, key: Array | None, init: Any) -> State:
-    """The state at w = 0, or at the coefficients `init`."""
+    """The state at w = 0, or at the coefficients `init`, or at the w and the dual point of a fit.
+
+    From these it takes the steps that come after those that led there: as many as the start's gap is worth by the bound
+    of the solver's rate, at the most.
+    """
     if problem.free_bias:
         raise InputError(
             f"the problem has a free bias, which {type(solver).__name__} does not learn: take bias="
@@ -243,22 +251,24 @@ def start(problem: BoxProblem, solver: Any, key: Array | None, init: Any) -> Sta
         )
     if solver.batch > problem.n:
         raise InputError(f"batch is {solver.batch}: at most the {problem.n} samples can be in one.")
-    h, rule = jnp.zeros((problem.n,), problem.dtype), solver.rule(problem)
+    h, rule, before = jnp.zeros((problem.n,), problem.dtype), solver.rule(problem), jnp.zeros((), jnp.int32)
+    sums = RunningSums.begin(h)
     if init is not None:
-        given, _ = weights_of(problem, init)
-        shrink = 1 - jnp.asarray(rule.schedule(jnp.zeros((), jnp.int32)), h.dtype) * rule.lam
-        erased = jnp.abs(shrink) <= 8 * jnp.finfo(h.dtype).eps
-        h = jnp.where(erased, 0, jnp.asarray(given, h.dtype))
+        given = resumed(problem, init)
+        h, point = given.w, jnp.stack([given.w, problem.feasible_point(given.point)])
+        bounds = problem.certificate(point, products(problem, point))
+        gap = (bounds.primal - bounds.dual) / problem.upper.sum()
+        before = steps_of(given, solver.worth(problem, jnp.maximum(gap, jnp.finfo(h.dtype).tiny ** 0.5)))
+        sums = RunningSums.begin(h).seeded(point[1], problem.upper, before, solver.batch)
     nothing, zero = jnp.zeros((2, problem.n), problem.dtype), jnp.zeros((), problem.dtype)
-    key = jax.random.key(0) if key is None else key
-    at = place(problem, rule, h)
     return State(
-        draws=Draws.begin(key),
-        at=at,
-        sums=RunningSums.begin(h),
+        draws=Draws.begin(key_after(key, init)),
+        at=place(problem, rule, h, before),
+        sums=sums,
         point=nothing,
         products=nothing,
         certified=jnp.zeros((), jnp.int32),
+        before=before,
         R=zero,
         indefinite=jnp.asarray(False),
         counters=Counters.zero(),
@@ -267,7 +277,7 @@ def start(problem: BoxProblem, solver: Any, key: Array | None, init: Any) -> Sta
 
 def step(problem: BoxProblem, solver: Any, state: State) -> State:
     """Draw a batch, look at its margins, average, shrink, move along what is violated, project."""
-    rule, count = solver.rule(problem), state.counters.steps
+    rule, count = solver.rule(problem), state.before + state.counters.steps
     at, sums = _in_range(state.at, state.sums)
     draws, index, share = next_batch(problem, state.draws, solver.batch, solver.order)
     inner, rows = _margins(problem, at, index)
@@ -275,7 +285,7 @@ def step(problem: BoxProblem, solver: Any, state: State) -> State:
     slack = problem.q[index] - margins
     violated = slack > 0
     move = Move(index, violated, jnp.where(violated, share, 0), count)
-    sums = sums.averaged(count + 1 - burn_in(solver), solver.average)
+    sums = sums.averaged(_averaged_steps(solver, state) + 1, solver.average)
     if isinstance(at, Dense):
         at, s, gain = _move_dense(problem, rule, at, sums, move, rows)
     else:
@@ -288,7 +298,7 @@ def step(problem: BoxProblem, solver: Any, state: State) -> State:
         draws=draws,
         at=at,
         sums=sums.moved(index, move.g, gain, violated, count + 1)._replace(s=s),
-        R=state.R + (loss - state.R) / (count + 1).astype(loss.dtype),
+        R=state.R + (loss - state.R) / (state.counters.steps + 1).astype(loss.dtype),
         counters=counters._replace(toward=state.counters.toward + some(violated).astype(jnp.int32)),
     )
 
@@ -298,7 +308,7 @@ def refresh(problem: BoxProblem, solver: Any, state: State) -> State:
     dtype = state.sums.columns.dtype
     sums = state.sums.multiplied_out()
     h, mean, violated, visits = sums.columns.T
-    since = state.counters.steps - burn_in(solver)
+    since = _averaged_steps(solver, state)
     w = h if solver.average == "last" else jnp.where(since < 1, h, mean)
     # Samples that were never visited: as the answer finds them.
     if features_of(problem) is None:
@@ -331,6 +341,12 @@ def running_excess(problem: BoxProblem, solver: Any, state: State) -> Float[Arra
         return infinite
     interval = jnp.maximum(-(-PASSES * problem.n // solver.batch), taken // 5)
     return jnp.where(taken - state.certified >= interval, 0, infinite)
+
+
+def _averaged_steps(solver: Any, state: State) -> Int[Array, ""]:
+    """Steps that the average holds: of "suffix" those of the second half of this run."""
+    suffix = solver.average == "suffix"
+    return state.counters.steps - burn_in(solver) if suffix else state.before + state.counters.steps
 
 
 def burn_in(solver: Any) -> Any:

@@ -55,6 +55,7 @@ class Wrapper(Solver):
     pads = _Inner()
     large_state = _Inner()
     takes_start = _Inner()
+    resumes = _Inner()
     knows_origin = _Inner()
     final_check = _Inner()
     check_every = _Inner()

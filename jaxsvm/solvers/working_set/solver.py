@@ -25,7 +25,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 from jaxsvm.errors import InputError
 from jaxsvm.result import Counters
 from jaxsvm.solvers.contract import Solver
-from jaxsvm.solvers.start import Origin, starting_point, weights_of
+from jaxsvm.solvers.start import Origin, onto_simplex, starting_point, weights_of
 from jaxsvm.solvers.working_set import bounded, row_cache, unbounded
 from jaxsvm.solvers.working_set.members import among, candidates, ends, seated
 from jaxsvm.solvers.working_set.row_cache import RowCache
@@ -94,7 +94,7 @@ class WorkingSet(Solver):
             raise InputError("the problem has a free bias, which sets without a lid cannot keep: use `Newton`.")
         if init is None:
             return self.begun(problem, unbounded.one_of_each(problem))
-        weights = jnp.where(problem.present, jnp.maximum(weights_of(problem, init)[0], 0), 0)
+        weights = onto_simplex(problem, weights_of(problem, init)[0])
         return self.begun(problem, unbounded.begun(problem, unbounded.scaled(problem, weights)))
 
     def begun(self, problem: Any, parts: dict[str, Any]) -> "State":
