@@ -34,6 +34,20 @@ def test_every_C_between_has_an_answer_within_epsilon(build, epsilon):
         assert 1 - dual / primal(problem, path.at(C), C) <= epsilon
 
 
+@pytest.mark.parametrize("solver", [None, pytest.param(SMO(tol=2e-3), marks=pytest.mark.slow)], ids=["chain", "named"])
+def test_the_path_ends_where_no_sample_has_a_loss(solver):
+    """Algorithm 1, line 5: what has no loss answers every larger C, whatever C_max is."""
+    x, _ = data()
+    problem = jaxsvm.hinge_problem(jaxsvm.gram(Linear(), x), np.where(x[:, 0] > x[:, 1], 1.0, -1.0), bias="none")
+    path, further = (screening.epsilon_path(problem, 0.05, 0.1, C_max, solver=solver) for C_max in (1e6, 1e9))
+    last = path.path[len(path) - 1]
+    assert np.isinf(float(path.upper[-1])) and np.asarray(last.margins).min() >= 1
+    assert all(np.asarray(fit.margins).min() < 1 for fit in list(path.path)[:-1])
+    np.testing.assert_array_equal(path.path.Cs, further.path.Cs)
+    exact = jaxsvm.fit(problem.at(1e6), tol=1e-6)
+    assert 1 - float(exact.certificate.dual) / primal(problem, path.at(1e6), 1e6) <= 0.05
+
+
 def test_a_value_that_does_not_reach_back_is_solved_nearer_by(monkeypatch):
     """The point of a larger C is no point of a smaller one: its coefficients are beyond their bounds."""
     monkeypatch.setattr("jaxsvm.path.epsilon.HOPEFUL", 3.0)

@@ -18,7 +18,7 @@ from test_path import kernel_of
 
 import jaxsvm
 from jaxsvm import Status
-from jaxsvm.kernels import RBF, Linear
+from jaxsvm.kernels import RBF, Linear, Precomputed
 from jaxsvm.numerics import sizes
 from jaxsvm.numerics.precision import widened
 from jaxsvm.path.reduction import NearMargin
@@ -423,6 +423,40 @@ def test_a_free_bias_is_refused(rule, loss):
     with pytest.raises(jaxsvm.InputError, match="free bias"):
         rule(make(loss, 2.0, bias="free"), reference_at(2.0, loss), 2.0)
     assert issubclass(jaxsvm.InputError, ValueError)
+
+
+INDEFINITE = [
+    [0.952, -0.908, 0.028, 0.488],
+    [-0.908, 0.305, -0.191, 0.33],
+    [0.028, -0.191, 0.535, 0.041],
+    [0.488, 0.33, 0.041, 2.553],
+]
+
+
+def test_on_an_indefinite_kernel_nothing_is_known():
+    """Refused where the matrix can be looked at, by rules, paths and reports; under tracing rules are silent."""
+    y = np.array([1.0, -1.0, 1.0, -1.0])
+
+    def problem(K):
+        return jaxsvm.hinge_problem(jaxsvm.gram(Precomputed(), np.array(K)), y, 1.0, bias="none")
+
+    soft = problem(0.25 * np.eye(4))
+    fit = reference.reference_fit(soft, jnp.full(4, 0.9), jnp.full(4, 0.225))
+
+    def dome(problem, fit, C_ref):
+        return dome_test(problem, fit, fit, C_ref, 2 * C_ref)
+
+    for rule in (*RULES.values(), dome):
+        with pytest.raises(jaxsvm.InputError, match="not positive semidefinite"):
+            rule(problem(INDEFINITE), fit, 0.9)
+        assert not jax.jit(rule)(problem(INDEFINITE), fit, 0.9).screened.any()
+    assert ball_test_1(soft, fit, 0.9).at_bound.all()  # a matrix that is one is looked at, and taken
+    for call in (
+        lambda: jaxsvm.solve_path(problem(INDEFINITE), [0.5, 1.0], screen=ball_test_1),
+        lambda: jaxsvm.screening.screening_report(problem(INDEFINITE), [0.5, 1.0]),
+    ):
+        with pytest.raises(jaxsvm.InputError, match="not positive semidefinite"):
+            call()
 
 
 @pytest.mark.parametrize("C_ref", [0.0, -1.0, np.inf, np.nan])

@@ -32,7 +32,8 @@ class DenseGram(OfPoints):
             digits (`jaxsvm.numerics.distances.place`); else 0.
         K: `k(x_i, x_j)`, `(n, n)`.
         near: Whether the points are known to be near the origin, so that distances may be expanded; static.
-        vouched: Whether the matrix is known to be positive semidefinite though its kernel is not: `part_of`; static.
+        vouched: Whether the matrix is known to be positive semidefinite though its kernel is not: as a part of
+            one (`part_of`), or as it was found (`jaxsvm.problems.definiteness`); static.
     """
 
     kernel: Kernel
@@ -76,11 +77,6 @@ class DenseGram(OfPoints):
             return matmul(self.K, v)
         return _wide_matvec(self.K, v)
 
-    @property
-    def definite(self) -> bool:
-        """Whether the matrix is positive semidefinite by its kernel, or by the one that it is a part of."""
-        return self.vouched or self.kernel.definite
-
     def support_matvec(self, v: Float[Array, " n"]) -> Float[Array, " n"]:
         """`K @ v`: gathering the rows of the support costs more than reading all of K in order, down to 1 row in 4."""
         return self.matvec(v)
@@ -91,7 +87,7 @@ def with_values(gram: Any) -> Any:
     if gram.stored or not gram.may_store:
         return gram
     K = dense_values(gram.kernel, gram.x, gram.dtype, gram.near)
-    return DenseGram(gram.kernel, gram.x, gram.shift, K, gram.near)
+    return DenseGram(gram.kernel, gram.x, gram.shift, K, gram.near, gram.vouched)
 
 
 @jax.jit(static_argnames=("dtype", "near"))

@@ -26,6 +26,7 @@ class OfPoints:
     x: Any
     shift: Float[Array, " d"]
     near: bool
+    vouched: bool
 
     stored = False
     """Whether all kernel values are there: then a block of them costs nothing but reading."""
@@ -49,8 +50,8 @@ class OfPoints:
 
     @property
     def definite(self) -> bool:
-        """Whether the matrix is positive semidefinite by its kernel."""
-        return self.kernel.definite
+        """Whether the matrix is positive semidefinite: by its kernel, as a part of one that is, or as it was found."""
+        return self.vouched or self.kernel.definite
 
     @property
     def design(self) -> Any:
@@ -94,6 +95,7 @@ class TiledGram(OfPoints):
         near: Whether the points are known to be near the origin; static.
         memory: Bytes that a solver may take to store all values (`jaxsvm.gram.dense.with_values`); 0: it may not;
             static.
+        vouched: Whether the matrix was found to be positive semidefinite, though no kernel says so; static.
     """
 
     kernel: Kernel
@@ -104,6 +106,7 @@ class TiledGram(OfPoints):
     squares: Float[Array, " n"] | None = None
     near: bool = dataclasses.field(default=False, metadata={"static": True})
     memory: int = dataclasses.field(default=0, metadata={"static": True})
+    vouched: bool = dataclasses.field(default=False, metadata={"static": True})
 
     @property
     def n(self) -> int:

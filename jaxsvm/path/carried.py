@@ -14,7 +14,6 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 from jaxsvm.numerics.masks import every
 from jaxsvm.numerics.once import once
 from jaxsvm.numerics.precision import bits_of, double, in_double, of_bits, rounded, widened
-from jaxsvm.problems.definiteness import negative_curvature
 from jaxsvm.programs import Program
 from jaxsvm.result import Counters, Fit, Status
 from jaxsvm.screening.reference import reference_fit
@@ -105,15 +104,6 @@ def _lengths(problem: Any) -> Float[Array, " n"]:
 def _differ(a: Array, b: Array) -> Bool[Array, " n"]:
     """Where two values differ by more than rounding: of themselves, since a bound may be larger by ten decades."""
     return jnp.abs(a - b) > ROUNDED * jnp.maximum(jnp.abs(a), jnp.abs(b))
-
-
-@Program
-def is_indefinite(problem: Any) -> Bool[Array, ""]:
-    """Whether a certificate proves nothing: looked at once, for matrices that no kernel vouches for.
-
-    Off the equality too, where a longer w is.
-    """
-    return in_double(lambda problem: negative_curvature(widened(problem), everywhere=True))(problem)
 
 
 @Program
@@ -378,5 +368,9 @@ def certified(
         return jax.tree.map(lambda leaf: leaf.astype(problem.dtype), (answer, excess))
 
     answer, excess = certify(problem, solver, point, products)
-    counters = Counters.zero()._replace(steps=done[0], evaluations=done[1:3], solvers=done[3])
-    return answer.fit(jnp.asarray(Status.CONVERGED, jnp.int32), counters), excess
+    return answer.fit(jnp.asarray(Status.CONVERGED, jnp.int32), counted(done)), excess
+
+
+def counted(done: Any) -> Counters:
+    """Return counters of steps, kernel evaluations in two limbs, and the bit of what took the steps, `(4,)`."""
+    return Counters.zero()._replace(steps=done[0], evaluations=done[1:3], solvers=done[3])

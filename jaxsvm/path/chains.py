@@ -7,6 +7,7 @@ Chains go one value after another on the host; as lanes on the host, which loads
 nothing left to do; as fixed lanes under tracing, where nobody can look.
 """
 
+import dataclasses
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -20,11 +21,13 @@ from jaxtyping import Array, Float
 from jaxsvm.compiled import compiled_begin, polish_in_pieces
 from jaxsvm.interruption import Interruption, nothing, on_host_stacked, unreached, watching
 from jaxsvm.loop import drive, fit_compiled, warn_unless_converged
+from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.path.reduction import Kept, Reduction, samples_of
 from jaxsvm.programs import Program
-from jaxsvm.result import Fit, Status
+from jaxsvm.result import Answer, Fit, Status
 from jaxsvm.round import advance, certify, due, earned_polish, finish
 from jaxsvm.solvers.start import Start
+from jaxsvm.stopping import stop_excess
 from jaxsvm.validation import require_usable
 
 CHUNKS = 4
@@ -64,7 +67,10 @@ def chain_on_host(
 
 
 class Neighbour:
-    """Fits of increasing C, each from the one before; what a reduction keeps is solved first, for a start."""
+    """Fits of increasing C, each from the one before; what a reduction keeps is solved first.
+
+    Its solution with the others at their values is certified on the whole problem: that answers it, or is a start.
+    """
 
     def __init__(self, solver: Any, key: Array, reduction: Any, stop: Interruption | None) -> None:
         self.solver, self.key, self.stop = solver, key, stop
@@ -72,37 +78,61 @@ class Neighbour:
         self.before: tuple[Any, Fit] | None = None
 
     def __call__(self, here: Any) -> Fit:
-        """The fit of the next problem."""
-        warm = None
+        """Return the fit of the next problem; its counters are those of all that was solved for it."""
+        warm, reduced = None, None
         if self.before is not None:
             old, fit = self.before
             warm = Start.of(fit, old)
             if self.reduction is not None:
-                warm = _reduced(self.reduction, old, fit, here, self.solver, self.key, self.stop) or warm
-        fitted = drive(here, self.solver, self.key, warm, stop=self.stop)
+                reduced = _reduced(self.reduction, old, fit, here, self.solver, self.key, self.stop)
+        if reduced is not None and int(reduced.status) == Status.CONVERGED:
+            fitted = reduced
+        else:
+            warm = warm if reduced is None else Start.of(reduced, here)
+            fitted = drive(here, self.solver, self.key, warm, stop=self.stop)
+            if reduced is not None:
+                fitted = dataclasses.replace(fitted, counters=reduced.counters.plus(fitted.counters))
         self.before = (here, fitted)
         return fitted
 
 
 def _reduced(
     reduction: Reduction, old: Any, fit: Fit, new: Any, solver: Any, key: Array, stop: Interruption | None
-) -> Start | None:
-    """A start of the whole problem: the solution of what a reduction keeps; None where that is nearly everything."""
+) -> Fit | None:
+    """The solution of what a reduction keeps as a fit of the whole problem; None where that is nearly everything.
+
+    Its status is CONVERGED where it is certified, else RUNNING: it is a point to go on from. On a matrix that no kernel
+    vouches for a certificate alone proves nothing, and it is always that.
+    """
     kept = Kept(*reduction(old, fit, new))
     samples = samples_of(kept, new.n, new.present)
     if samples is None or int(fit.status) != Status.CONVERGED:
         return None
     part = new.restrict(samples, fixed=kept.fixed)
-    inside = drive(part, solver, key, np.asarray(fit.alpha)[samples], warn=False, stop=stop, provisional=True)
-    point, margins = _extended(new, kept.fixed, samples, inside)
-    return Start(point, margins, inside.R, new)
+    # Certificates in twice the precision here too: in the data's own, float32 ends at gaps of 1e-5 and never sees it.
+    inside = drive(part, solver, key, np.asarray(fit.alpha)[samples], warn=False, stop=stop)
+    answer, excess = _extended(new, solver, kept.fixed, samples, inside)
+    proven = float(excess) <= 1 and float(answer.certificate.relative_gap) <= float(solver.tol)
+    certified = proven and new.gram.definite
+    return answer.fit(np.int32(Status.CONVERGED if certified else Status.RUNNING), inside.counters)
 
 
 @Program
-def _extended(problem: Any, fixed: Array, samples: Array, inside: Fit) -> tuple[Array, Array]:
-    """The point of the whole problem that a restricted one's is, and its margins."""
-    point = fixed.at[samples].set(inside.alpha)
-    return point, problem.margins(point, problem.matvec(point)) / inside.R
+def _extended(problem: Any, solver: Any, fixed: Array, samples: Array, inside: Fit) -> tuple[Answer, Array]:
+    """The point of the whole problem that a restricted one's is, certified, and the stop rule's excess."""
+    values = inside.alpha if problem.bounded else problem.y[samples] * inside.dual_coef
+    point = fixed.at[samples].set(values)
+
+    @in_double
+    def certify(problem: Any, solver: Any, point: Array) -> tuple[Answer, Array]:
+        wide = widened(problem)
+        a = point.astype(wide.dtype)
+        s = wide.matvec(a)
+        answer = wide.certified(a, s, problem.dtype)
+        excess = stop_excess(wide, solver, a, s, answer.certificate)
+        return jax.tree.map(lambda leaf: leaf.astype(problem.dtype), (answer, excess))
+
+    return certify(problem, solver, point)
 
 
 def chains_in_lanes(

@@ -21,9 +21,11 @@ from jaxsvm.errors import InputError
 from jaxsvm.interruption import on_host_stacked, watching
 from jaxsvm.numerics.transfers import transfers
 from jaxsvm.padding import trimmed
+from jaxsvm.path.carried import certified, longer, point_of, products_of
 from jaxsvm.path.solve import Path, chain_link
 from jaxsvm.ready import ready
 from jaxsvm.result import Fit, Status
+from jaxsvm.screening.reference import screenable
 from jaxsvm.solvers.choice import exact_solver
 
 TIGHTER = 0.05
@@ -98,6 +100,7 @@ def epsilon_path(
     named = solver is not None
     solver = solver if named else exact_solver(problem, TIGHTER * epsilon)
     with watching(None) as stop:
+        problem = problem if screen in (None, "auto") else screenable(problem)
         here = ready(problem, solver)
         link = chain_link(here, solver, jax.random.key(0), stop, None, screen, named=named)
         found: list[tuple[float, Fit, float, float]] = []
@@ -106,6 +109,9 @@ def epsilon_path(
             at = here.at(C)
             fitted = link(at)
             low, high = (float(end) for end in _interval(at, fitted, epsilon))
+            free = None if high >= C_max else without_loss(at, solver, fitted, epsilon)
+            if free is not None:
+                fitted, high = free, np.inf
             if int(fitted.status) not in (Status.CONVERGED, Status.STALLED) or not low <= C * (1 + 1e-9):
                 raise InputError(
                     f"epsilon is {epsilon}: the solution at C = {C:.6g} ended as {fitted.status.name} with a gap of "
@@ -118,7 +124,8 @@ def epsilon_path(
         while True:
             one = solved(min(max(target, float(C_min)), float(C_max)))
             if one[2] > reached * (1 + 1e-12):  # it does not reach back: one nearer by first
-                one = solved(reached)
+                spent, one = one[1].counters, solved(reached)
+                one = (one[0], dataclasses.replace(one[1], counters=spent.plus(one[1].counters)), *one[2:])
             found.append(one)
             C, _, _, high = one
             if high >= C_max or C_max <= C:
@@ -159,4 +166,41 @@ def _interval(problem: Any, fit: Fit, epsilon: float) -> tuple[float, float]:
     root = B + np.sqrt(inside)
     high = np.inf if curve <= 0 else root / curve
     low = (1 - epsilon) * W / root
+    if problem.bounded and curve > 0:
+        # Of larger C the multiple of the dual point need not grow with C: the best one is S / curve.
+        room = S**2 / (2 * curve) / (1 - epsilon) - W / 2
+        further = np.inf if X <= 0 and room >= 0 else room / max(X, 1e-300)
+        high = max(high, further if further >= S / curve else 0)
     return C * low, C * high
+
+
+def without_loss(problem: Any, solver: Any, fit: Fit, epsilon: float) -> Fit | None:
+    """Return a fit whose w is so long that no sample has a loss: it is within epsilon at every larger C.
+
+    The set of samples beyond their margin is empty, where Algorithm 1, line 5, ends the path: primal and dual no longer
+    depend on C. On the host.
+
+    Args:
+        problem: A problem.
+        solver: Its solver.
+        fit: Its fit.
+        epsilon: `1 - D / P` at the most.
+
+    Returns:
+        The fit, certified anew; None where its w would be too long, or the loss has no end (the squared hinge).
+    """
+    if not problem.bounded:
+        return None
+    margins, targets = np.asarray(fit.margins, float), np.asarray(problem.targets, float)
+    held = np.asarray(problem.present) & (targets > 0)
+    least = (margins[held] / targets[held]).min(initial=1.0)
+    bias = 0.0 if problem.equality is None else float(fit.bias)
+    W = float(np.asarray(fit.dual_coef, float) @ (np.asarray(problem.y, float) * margins - bias))
+    if least <= 0 or float(fit.certificate.dual) < (1 - epsilon) * W / least**2 / 2:
+        return None
+    products = products_of(problem, fit.alpha)
+    w = longer(problem, point_of(problem, solver, fit.alpha, products))
+    found, _ = certified(problem, solver, w["w"], w["w_products"], np.zeros(4, np.int32))
+    if not float(found.certificate.dual) >= (1 - epsilon) * float(found.certificate.primal):
+        return None
+    return dataclasses.replace(found, counters=fit.counters)

@@ -10,6 +10,7 @@ sides; `p` follows by their kernel rows. So the rule, the problem of the others 
 product over all samples. Every answer is certified on all samples: a rule that erred would cost time, not truth.
 """
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -26,9 +27,9 @@ from jaxsvm.path.carried import (
     Point,
     as_reference,
     certified,
+    counted,
     filled_in,
     first_point,
-    is_indefinite,
     joined,
     longer,
     look_ahead,
@@ -37,6 +38,7 @@ from jaxsvm.path.carried import (
     sets_at_once,
     solved,
 )
+from jaxsvm.problems.definiteness import is_indefinite
 from jaxsvm.result import Fit, Status, bit_of
 from jaxsvm.screening.rules import Rule
 from jaxsvm.solvers.barrier_systems import few_features
@@ -50,10 +52,10 @@ SET, CROWDED = 512, 0.6
 """Samples of a working set, and the share of it that starts between its bounds from which larger ones are taken."""
 SQUARES = 1000
 """Squares of the number of features whose systems cost a working set, about: at d = 180, 32 sets."""
+GATHERED = 4096
+"""Up to so many samples steps go along whole stored rows where nothing but absent samples could be left out."""
 LARGEST = 8192
 """Samples whose kernel values are stored for one value of C at the most."""
-GATHERED = 4096
-"""Up to so many samples steps go along whole stored rows: gathering the matrix of some costs more than it saves."""
 
 
 class Screened:
@@ -77,6 +79,7 @@ class Screened:
         self.fit: Fit | None = None
         self.old: Any = None
         self.by_systems = False
+        self.lost = _done(0, 0, None)  # what was taken for this value in vain
 
     def __call__(self, here: Any) -> Fit:
         """The fit of the next problem."""
@@ -90,6 +93,8 @@ class Screened:
             warm = None if self.fit is None else Start.of(self.fit, self.old)
             solver = InteriorPoint(self.solver.tol) if self.by_systems else first_choice(here, self.solver.tol)
             fitted = drive(here, solver, self.key, warm, stop=self.stop, may_change=True)
+            fitted = dataclasses.replace(fitted, counters=counted(self.lost).plus(fitted.counters))
+            self.lost = _done(0, 0, None)
             self.point = None
             if int(fitted.status) == Status.CONVERGED:  # of an indefinite matrix nothing is
                 products = products_of(here, fitted.alpha)
@@ -118,7 +123,7 @@ class Screened:
         look = look_ahead(here, point, found)
         kept, free, rows = np.asarray(look.counts).tolist()
         size = min(size for size in size_classes(here.n) if size >= kept)
-        whole = stored and (here.n <= GATHERED or size == here.n)
+        whole = stored and (size == here.n or (self.rule is None and here.n <= GATHERED))
         size = here.n if whole else size
         if not whole and (size > LARGEST or size == here.n):
             return None
@@ -139,6 +144,7 @@ class Screened:
         done = _done(steps, taken + (rows + int(moved)) * here.n, SMO() if size <= SMALL else sets)
         fitted, excess = certified(here, self.solver, point.a, point.products, done)
         if not float(excess) <= 1:
+            self.lost = done
             return None
         self.point = point
         return fitted

@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxsvm.errors import InputError
 from jaxsvm.path.solve import checked_values, solve_path
-from jaxsvm.screening.reference import require_screenable
+from jaxsvm.screening.reference import screenable
 from jaxsvm.screening.rules import Rule, ball_test_1, ball_test_2, intersection_test
 
 PUBLISHED: Mapping[str, Rule] = {
@@ -77,7 +77,7 @@ def screening_report(problem: Any, Cs: Any, rules: Mapping[str, Rule] | None = N
     Raises:
         InputError: On arguments that cannot be used.
     """
-    require_screenable(problem)
+    problem = screenable(problem)
     values = np.sort(np.asarray(checked_values(Cs), float))
     if len(values) < 2:
         raise InputError("Cs has one value: rules need a solution at another one before it.")

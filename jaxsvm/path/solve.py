@@ -27,7 +27,7 @@ from jaxsvm.path.screened import Screened
 from jaxsvm.ready import ready_together
 from jaxsvm.result import Certificate, Fit, StatusCode, has_values, outcomes
 from jaxsvm.screening.reduction import Safe
-from jaxsvm.screening.reference import require_screenable
+from jaxsvm.screening.reference import require_screenable, screenable
 from jaxsvm.solvers.choice import exact_solver
 from jaxsvm.solvers.sequential_minimal_optimization import SMO
 from jaxsvm.validation import require_function, require_problem, require_seconds, require_usable, require_whole
@@ -204,6 +204,11 @@ def solve_together(
     require_usable(BlockNewton(tol=tol))
     n = problems[0].n
     rule = None if screen == "auto" else screen
+    if rule is not None or isinstance(reduction, Safe):
+        operators: dict[int, Any] = {}  # those on one operator share it still
+        problems = [
+            dataclasses.replace(one, gram=operators.setdefault(id(one.gram), screenable(one).gram)) for one in problems
+        ]
     chained = any(option is not None for option in (solver, reduction, rule, lanes))
     fits: dict[int, Fit] = {}
     with watching(stop) as stop, stop.within(max_seconds):

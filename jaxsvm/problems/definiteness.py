@@ -6,6 +6,7 @@ called converged is looked at once more: by a Cholesky factor where n is moderat
 beyond.
 """
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -13,8 +14,11 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
+from jaxsvm.errors import InputError
 from jaxsvm.gram.signed import SignedGram
 from jaxsvm.numerics.masks import every
+from jaxsvm.numerics.precision import in_double, widened
+from jaxsvm.programs import Program
 
 DIRECT_SIZE = 2048
 """Up to this n the matrix is factored (0.1 s at 2,048)."""
@@ -22,6 +26,33 @@ PRODUCTS = 12
 """Of Lanczos' method, beyond."""
 ROUNDING = 16
 """An eigenvalue of `-ROUNDING eps n max|K|`, with the eps of the entries, may be rounding."""
+
+
+@Program
+def is_indefinite(problem: Any) -> Bool[Array, ""]:
+    """Say whether a certificate proves nothing: looked at once, in twice the precision, for what no kernel vouches for.
+
+    Off the equality too, where a w beside the dual point is.
+    """
+    return in_double(lambda problem: negative_curvature(widened(problem), everywhere=True))(problem)
+
+
+def vouched(problem: Any) -> Any:
+    """Return a concrete problem whose Gram operator is known to be positive semidefinite, after a look at its matrix.
+
+    Raises:
+        InputError: Where the matrix has a clearly negative eigenvalue.
+    """
+    if problem.gram.definite:
+        return problem
+    with jax.ensure_compile_time_eval():  # a concrete problem may be asked about inside a user's jit
+        indefinite = bool(is_indefinite(problem))
+    if indefinite:
+        raise InputError(
+            f"the kernel matrix ({type(problem.gram.kernel).__name__}) is not positive semidefinite: no bound holds on "
+            "it, and neither rules nor certificates say anything. Choose another kernel, or other parameters of it."
+        )
+    return dataclasses.replace(problem, gram=dataclasses.replace(problem.gram, vouched=True))
 
 
 def negative_curvature(problem: Any, everywhere: bool = False) -> Bool[Array, ""]:

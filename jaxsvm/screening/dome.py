@@ -17,7 +17,7 @@ from jaxsvm.errors import InputError
 from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.result import Fit
 from jaxsvm.screening.ball import gap_terms
-from jaxsvm.screening.reference import Reference, checked_C, reference_of, require_screenable
+from jaxsvm.screening.reference import Reference, checked_C, reference_of, screenable
 from jaxsvm.screening.rules import Screening, decided
 
 
@@ -40,7 +40,7 @@ def dome_test(problem: Any, below: Fit, above: Fit, C_below: Any, C_above: Any) 
     Raises:
         InputError: As `jaxsvm.screening.ball_test_1`, and on a squared hinge.
     """
-    require_screenable(problem)
+    problem = screenable(problem)
     if not problem.bounded:
         raise InputError("problem is a squared hinge: the dome test is for the hinge; take `intersection_test`.")
     arguments = (problem, below, above, checked_C(C_below), checked_C(C_above))

@@ -18,7 +18,7 @@ from jaxtyping import Array
 from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.result import Fit
 from jaxsvm.screening.ball import first_ball
-from jaxsvm.screening.reference import Reference, best_scale, reference_of, require_screenable
+from jaxsvm.screening.reference import Reference, best_scale, reference_of, screenable
 from jaxsvm.screening.rules import Screening, decided
 
 
@@ -37,8 +37,7 @@ def gap_safe(problem: Any, reference: Fit, C_ref: Any = None) -> Screening:
         InputError: As `jaxsvm.screening.ball_test_1`.
     """
     del C_ref
-    require_screenable(problem)
-    return _gap_safe(*lax.stop_gradient((problem, reference)))
+    return _gap_safe(*lax.stop_gradient((screenable(problem), reference)))
 
 
 @jax.jit
@@ -63,7 +62,7 @@ def screening_of(wide: Any, reference: Reference, dtype: Any) -> Screening:
     rho = best_scale(wide, reference.a, reference.p, reference.W)
     low, high = first_ball(wide, reference._replace(rho=rho)).bounds(reference.size)
     found = decided(wide, low, high, wide.C, dtype)
-    if wide.bounded:
+    if wide.bounded or not wide.gram.definite:
         return found
     inactive = found.inactive | (wide.present & _outside_on_simplex(wide, reference))
     return found._replace(inactive=inactive, C_until=jnp.where(inactive, wide.C.astype(dtype), jnp.nan))

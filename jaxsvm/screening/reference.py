@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.numerics.once import once
+from jaxsvm.problems.definiteness import vouched
 from jaxsvm.result import Counters, Fit, StatusCode
 
 AT_BOUND = 1e-6
@@ -58,6 +59,18 @@ def require_screenable(problem: Any) -> None:
             'bias="regularized" (the constant is one more feature), or leave samples out by a heuristic that is '
             "checked: `solve_path(reduction=NearMargin())`."
         )
+
+
+def screenable(problem: Any) -> Any:
+    """Return a problem that rules may be asked about, its matrix looked at where no kernel vouches for it.
+
+    Under tracing nobody can look: the matrix stays unvouched for, and rules say nothing of it.
+
+    Raises:
+        InputError: Where no rule is safe: other problems, a free bias, a matrix that is not positive semidefinite.
+    """
+    require_screenable(problem)
+    return vouched(problem) if is_concrete(problem) else problem
 
 
 def reference_of(wide: Any, fit: Fit, C_ref: Any, narrow: Any) -> Reference:

@@ -18,7 +18,7 @@ from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.numerics.transfers import transfers
 from jaxsvm.result import Fit
 from jaxsvm.screening.ball import difference, first_ball, gap_terms, intersection_bounds, second_ball
-from jaxsvm.screening.reference import Reference, checked_C, reference_of, require_screenable
+from jaxsvm.screening.reference import Reference, checked_C, reference_of, screenable
 
 FURTHEST = 1e9
 """How far an interval of C is followed, in units of the reference's C."""
@@ -68,10 +68,11 @@ def ball_test_1(problem: Any, reference: Fit, C_ref: Any = None) -> Screening:
         The bounds, `(n,)`, in the problem's dtype, rounded outward; and what follows from them.
 
     Raises:
-        InputError: On a free bias, for which no rule is safe, and other problems that are not for screening.
+        InputError: On a free bias or a matrix that is not positive semidefinite, for which no rule is safe, and other
+            problems that are not for screening. (Under tracing nothing is known where no kernel vouches for the
+            matrix.)
     """
-    require_screenable(problem)
-    return _screened(problem, reference, checked_C(C_ref), _first)
+    return _screened(screenable(problem), reference, checked_C(C_ref), _first)
 
 
 def ball_test_2(problem: Any, reference: Fit, C_ref: Any = None) -> Screening:
@@ -91,8 +92,7 @@ def ball_test_2(problem: Any, reference: Fit, C_ref: Any = None) -> Screening:
     Raises:
         InputError: As `ball_test_1`.
     """
-    require_screenable(problem)
-    return _screened(problem, reference, checked_C(C_ref), _second)
+    return _screened(screenable(problem), reference, checked_C(C_ref), _second)
 
 
 def intersection_test(problem: Any, reference: Fit, C_ref: Any = None) -> Screening:
@@ -112,8 +112,7 @@ def intersection_test(problem: Any, reference: Fit, C_ref: Any = None) -> Screen
     Raises:
         InputError: As `ball_test_1`.
     """
-    require_screenable(problem)
-    return _screened(problem, reference, checked_C(C_ref), _both)
+    return _screened(screenable(problem), reference, checked_C(C_ref), _both)
 
 
 dvi = ball_test_1
@@ -159,6 +158,8 @@ def _evaluated(problem: Any, fit: Fit, C_ref: Any, rule: Any) -> Screening:
 
 def decided(wide: Any, low: Array, high: Array, until: Any, dtype: Any) -> Screening:
     """What follows from bounds: strictly beyond its target, and not otherwise; what is not a number says nothing."""
+    if not wide.gram.definite:  # the one theorem is of positive semidefinite matrices
+        low, high = jnp.full_like(low, -jnp.inf), jnp.full_like(high, jnp.inf)
     low, high = jnp.where(jnp.isnan(low), -jnp.inf, low), jnp.where(jnp.isnan(high), jnp.inf, high)
     inactive, at_bound = wide.present & (low > wide.targets), wide.present & (high < wide.targets)
     if not wide.bounded:

@@ -20,8 +20,9 @@ from jaxtyping import Array, Bool, Float
 from jaxsvm.errors import InputError
 from jaxsvm.numerics.masks import some
 from jaxsvm.numerics.once import once
-from jaxsvm.numerics.precision import like
+from jaxsvm.numerics.precision import in_double, like, widened
 from jaxsvm.numerics.sizes import size_classes
+from jaxsvm.problems.definiteness import negative_curvature
 from jaxsvm.result import Counters
 from jaxsvm.screening.dynamic import gap_safe
 from jaxsvm.screening.reference import reference_fit, require_screenable
@@ -113,7 +114,10 @@ class Screened(Wrapper):
         require_screenable(problem)
         nobody = jnp.zeros((problem.n,), bool)
         inner = self.solver.init(_without(problem, nobody), key, init)
-        return State(inner, nobody, Found(nobody, nobody))
+        definite = jnp.asarray(True)
+        if not problem.gram.definite:  # looked at once: on another matrix no rule knows anything
+            definite = ~in_double(lambda problem: negative_curvature(widened(problem), everywhere=True))(problem)
+        return State(inner, nobody, Found(nobody, nobody), definite)
 
     def step(self, problem: Any, state: "State") -> "State":
         """A step of the solver on what is not known; what has been found since the last one leaves first."""
@@ -123,9 +127,10 @@ class Screened(Wrapper):
     def refresh(self, problem: Any, state: "State") -> "State":
         """From scratch; and the rule looks at the point: what it has found leaves with the next step."""
         state = super().refresh(problem, state)
-        found = self.rule(problem, reference_fit(problem, *self.dual_point(problem, state)))
-        before = state.found
-        return state._replace(found=Found(before.inactive | found.inactive, before.at_bound | found.at_bound))
+        known = problem if problem.gram.definite else _vouched(problem)
+        found, before = self.rule(known, reference_fit(known, *self.dual_point(problem, state))), state.found
+        inactive = before.inactive | state.definite & found.inactive
+        return state._replace(found=Found(inactive, before.at_bound | state.definite & found.at_bound))
 
     def _leave(self, problem: Any, state: "State") -> "State":
         """The solver begins anew at its point, where what was found has its value."""
@@ -193,11 +198,13 @@ class State(NamedTuple):
         inner: The solver's state, on the problem without the samples that are known to be at 0.
         inactive: These, `(n,)`.
         found: What the rule knew at its last look.
+        definite: Whether the kernel matrix is positive semidefinite, `()`: else the rule is not heard.
     """
 
     inner: Any
     inactive: Bool[Array, " n"]
     found: Found
+    definite: Bool[Array, ""]
 
     @property
     def R(self) -> Float[Array, ""]:
@@ -213,6 +220,11 @@ class State(NamedTuple):
     def counters(self) -> Counters:
         """The solver's."""
         return self.inner.counters
+
+
+def _vouched(problem: Any) -> Any:
+    """The problem as rules see it that are heard where its matrix is positive semidefinite alone."""
+    return dataclasses.replace(problem, gram=dataclasses.replace(problem.gram, vouched=True))
 
 
 def _without(problem: Any, inactive: Array) -> Any:
