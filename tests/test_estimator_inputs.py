@@ -238,7 +238,7 @@ def test_an_infinite_c_is_the_hard_margin(kernel):
 
 
 def test_an_infinite_c_without_a_hard_margin_warns():
-    with pytest.warns(ConvergenceWarning, match="C is infinite, and a coefficient reaches every bound"):
+    with pytest.warns(ConvergenceWarning, match="C is infinite, and a coefficient reaches the bound"):
         assert estimators.SVC(C=np.inf).fit(np.vstack([X, X]), np.append(Y, 1 - Y)).fit_status_ == 1
     with pytest.warns(ConvergenceWarning, match="C is infinite"):
         estimators.SVR(C=np.inf, kernel="linear").fit(X, X[:, 0] ** 2)
@@ -250,6 +250,27 @@ def test_a_cap_on_steps_is_told_in_libsvms_words():
     for machine in (estimators.SVC(C=1e4, max_iter=3, kernel="linear"), estimators.SVR(C=1e4, max_iter=3, gamma=9.0)):
         with pytest.warns(ConvergenceWarning, match=told):
             machine.fit(x, y)
+
+
+CAPPED = [estimators.SVC(C=1e3), estimators.SVC(C=1e3, bias="none"), estimators.NuSVC(nu=0.1), estimators.NuSVR(C=1e3)]
+
+
+@pytest.mark.parametrize("machine", CAPPED, ids=str)
+def test_a_cap_on_steps_is_kept_to_the_step(machine):
+    for most in (1, 3, 9):
+        with pytest.warns(ConvergenceWarning, match=f"max_iter={most}"):
+            assert machine.set_params(max_iter=most).fit(X, Y).n_iter_ == most
+
+
+@pytest.mark.parametrize("nu", [0.125, 0.25, 0.5])
+def test_nu_machines_without_a_free_support_vector_decide_in_the_middle_as_libsvm_does(nu):
+    """nu n / 2 is a whole number, and a sum without rounding: else a coefficient of 1e-14 is a free one in LIBSVM."""
+    x, y = load_iris(return_X_y=True)
+    rows = np.r_[:32, 50:82]
+    for kernel in ("linear", "rbf"):
+        ours, theirs = (kind(nu=nu, kernel=kernel, tol=1e-9) for kind in (estimators.NuSVC, svm.NuSVC))
+        expected = theirs.fit(x[rows], y[rows]).decision_function(x)
+        np.testing.assert_allclose(ours.fit(x[rows], y[rows]).decision_function(x), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_nu_is_infeasible_where_weights_leave_one_class():

@@ -197,8 +197,8 @@ def report(estimator: Any, certificates: list[Certificate], statuses: list[Statu
     estimator.fit_status_ = int(any(status != Status.CONVERGED for status in statuses))
     if not cause and Status.INFEASIBLE in statuses and np.isinf(getattr(estimator, "C", 1.0)):
         cause = (
-            "C is infinite, and a coefficient reaches every bound that was tried, up to 1e10: no function without "
-            "errors was found. Take a finite C, or scale the data."
+            "C is infinite, and a coefficient reaches the bound of C = 1e10: no function without errors was found. "
+            "Take a finite C, or scale the data."
         )
     warn_of(estimator, "problem(s)", certificates, statuses, cause)
 

@@ -28,6 +28,10 @@ from jaxsvm.solvers.pegasos import Pegasos
 from jaxsvm.solvers.stochastic_batch_perceptron import StochasticBatchPerceptron
 
 
+PASSES, STEPS = 20, 1000
+"""Of `PegasosClassifier(passes="auto")`: passes, and steps of few samples, which 20 passes leave far from an answer."""
+
+
 class SBPClassifier(SVC):
     """The slack-constrained kernel SVM by the Stochastic Batch Perceptron (Cotter, Shalev-Shwartz and Srebro 2012).
 
@@ -144,7 +148,7 @@ class PegasosClassifier(FiniteDecisions, LinearClassifierMixin, SparseCoefMixin,
     Args:
         alpha: The strength of the regulariser, > 0: `1 / (n C)` of an SVM.
         batch: Samples a step, >= 1.
-        passes: Passes of `fit` over the samples, >= 1.
+        passes: Passes of `fit` over the samples, >= 1; "auto": 20, or as many as make 1,000 steps of few samples.
         average: "linear", "uniform" or "last": what the answer is of the iterates.
         fit_intercept: Whether there is a bias (regularised).
         class_weight: Factors of the loss a class, "balanced" (of `fit` alone), or None.
@@ -164,7 +168,7 @@ class PegasosClassifier(FiniteDecisions, LinearClassifierMixin, SparseCoefMixin,
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "alpha": [Interval(Real, 0.0, None, closed="neither")],
         "batch": [Interval(Integral, 1, None, closed="left")],
-        "passes": [Interval(Integral, 1, None, closed="left")],
+        "passes": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
         "average": [StrOptions({"linear", "uniform", "last"})],
         "fit_intercept": ["boolean"],
         "class_weight": [None, dict, StrOptions({"balanced"})],
@@ -176,7 +180,7 @@ class PegasosClassifier(FiniteDecisions, LinearClassifierMixin, SparseCoefMixin,
         *,
         alpha: float = 1e-4,
         batch: int = 64,
-        passes: int = 20,
+        passes: Any = "auto",
         average: str = "linear",
         fit_intercept: bool = True,
         class_weight: Any = None,
@@ -197,7 +201,7 @@ class PegasosClassifier(FiniteDecisions, LinearClassifierMixin, SparseCoefMixin,
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "PegasosClassifier":
-        """Train anew, `passes` times over samples in random order.
+        """Train anew, several times over samples in random order.
 
         Args:
             X: Points, `(n, d)`, dense, a frame, or sparse (made dense a batch at a time).
@@ -216,9 +220,10 @@ class PegasosClassifier(FiniteDecisions, LinearClassifierMixin, SparseCoefMixin,
         require_classes(np.searchsorted(self.classes_, y), weight, self.classes_, every=True)
         random = check_random_state(self.random_state)
         self._states, self.t_ = None, 0
-        for _ in range(self.passes):
+        steps = -(-X.shape[0] // self.batch)
+        self.n_iter_ = max(PASSES, -(-STEPS // steps)) if self.passes == "auto" else int(self.passes)
+        for _ in range(self.n_iter_):
             self._walk(X, y, weight, random.permutation(X.shape[0]))
-        self.n_iter_ = self.passes
         return self
 
     @_fit_context(prefer_skip_nested_validation=True)

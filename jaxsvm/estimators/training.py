@@ -36,8 +36,8 @@ from jaxsvm.result import Certificate, Status
 
 WHOLE = 4096
 """Samples whose kernel values are all computed at once."""
-HARD = (1e2, 1e4, 1e6, 1e8, 1e10)
-"""Values of C that are tried in place of an infinite one."""
+HARD = (1e10, 1e8, 1e6, 1e4)
+"""Values of C that stand for an infinite one."""
 REACHED = 0.999
 """A share of a bound from which a coefficient counts as having reached it."""
 SINGLE = 1e-5
@@ -188,23 +188,28 @@ def undecided(machine: Machine) -> Solved:
 
 
 def hard_margin(solve: Callable[[float], Solved], upper: np.ndarray) -> Solved:
-    """The answer at an infinite C: at the first of a few values that no coefficient reaches.
+    """The answer at an infinite C: that of a finite one which no coefficient reaches, and so of every larger C.
 
-    That is the solution of every larger C, too; the certificate is that of the C it was found at.
+    Of the largest value whose answer is certified: slack of a rounding costs more than the rest at a very large one.
 
     Args:
         solve: From a finite C to an answer.
         upper: Bounds of the coefficients at C = 1, `(n,)`.
 
     Returns:
-        The answer; INFEASIBLE where a coefficient reaches the largest value.
+        The answer, with the certificate of the C that it was found at; INFEASIBLE where a coefficient reaches the
+        largest value.
     """
-    found: Any = None
+    best: Any = None
     for C in HARD:
         found = solve(C)
-        if not (np.abs(found.dual_coef) >= REACHED * C * upper)[upper > 0].any():
-            return found
-    return found._replace(status=Status.INFEASIBLE)
+        if (np.abs(found.dual_coef) >= REACHED * C * upper)[upper > 0].any():
+            return found._replace(status=Status.INFEASIBLE) if best is None else best
+        if best is None or found.certificate.relative_gap < best.certificate.relative_gap:
+            best = found
+        if found.status == Status.CONVERGED:
+            break
+    return best
 
 
 def train(

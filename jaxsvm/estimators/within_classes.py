@@ -63,7 +63,7 @@ def minimized(K: Array, y: Array, q: Array, upper: Array, a: Array, tol: Array, 
         middles = [jnp.where(jnp.isfinite(top - bottom), (top + bottom) / 2, 0) for top, bottom in ends]
         return jnp.where(positive, *middles), jnp.maximum(*widths)
 
-    def pair(_: Any, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+    def pair(carry: tuple[Array, Array, Array], left: Array) -> tuple[Array, Array, Array]:
         a, g, middle = carry
         i = largest_packed(jnp.where(a < upper, -g - middle, -infinity))
         row_i = y * entry(y, i) * lax.dynamic_index_in_dim(K, i, keepdims=False)
@@ -73,7 +73,7 @@ def minimized(K: Array, y: Array, q: Array, upper: Array, a: Array, tol: Array, 
         j = largest_packed(jnp.where(usable, descent * descent / curvature, -1))
         room_i, room_j = entry(upper, i) - entry(a, i), entry(a, j)
         t = jnp.minimum(entry(descent, j) / entry(curvature, j), jnp.minimum(room_i, room_j))
-        moves = entry(usable, j) & (room_i > 0)
+        moves = entry(usable, j) & (room_i > 0) & (left > 0)
         t = jnp.where(moves, t, 0)
         a_i = jnp.where(moves & (t >= room_i), entry(upper, i), entry(a, i) + t)
         a_j = jnp.where(moves & (t >= room_j), 0, entry(a, j) - t)
@@ -84,8 +84,9 @@ def minimized(K: Array, y: Array, q: Array, upper: Array, a: Array, tol: Array, 
     def turn(carry: Any) -> Any:
         a, g, steps, _ = carry
         middle, _ = look(g, a)
-        a, g, _ = lax.fori_loop(0, TURN, pair, (a, g, middle))
-        return a, g, steps + TURN, look(g, a)[1]
+        left = limit - steps
+        a, g, _ = lax.fori_loop(0, TURN, lambda k, carry: pair(carry, left - k.astype(steps.dtype)), (a, g, middle))
+        return a, g, jnp.minimum(steps + TURN, limit), look(g, a)[1]
 
     g = product(a) - q
     start = (a, g, jnp.zeros((), jnp.int32), look(g, a)[1])

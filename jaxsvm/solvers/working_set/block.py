@@ -49,7 +49,7 @@ def pair_steps(
     D = jnp.diagonal(K)
     infinity = jnp.asarray(jnp.inf, K.dtype)
 
-    def pair(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+    def pair(carry: tuple[Array, Array, Array], left: Array) -> tuple[Array, Array, Array]:
         v, pull, middle = carry
         # Relative to the middle of the violating pair: what is selected is as exact as the violation is small.
         i = largest_packed(jnp.where(v < high, pull - middle, -infinity))
@@ -60,7 +60,7 @@ def pair_steps(
         descent_j, v_i, v_j = entry(descent, j), entry(v, i), entry(v, j)
         high_i, low_j = entry(high, i), entry(low, j)
         t = jnp.minimum(descent_j / entry(curvature, j), jnp.minimum(high_i - v_i, v_j - low_j))
-        usable = (descent_j > 0) & (v_i < high_i) & (v_j > low_j)
+        usable = (descent_j > 0) & (v_i < high_i) & (v_j > low_j) & (left > 0)
         t = jnp.where(usable, t, 0)
         # Bounds are met exactly, so that a sample is at one or is not.
         new_i = jnp.where(usable & (t >= high_i - v_i), high_i, v_i + t)
@@ -73,8 +73,11 @@ def pair_steps(
         top, bottom = largest(jnp.where(v < high, pull, -infinity)), smallest(jnp.where(v > low, pull, infinity))
         violation = top - bottom
         middle = jnp.where(jnp.isfinite(violation), (top + bottom) / 2, 0)
-        v, pull, _ = lax.fori_loop(0, TURN, lambda _, carry: pair(carry), (v, pull, middle))
-        return v, pull, middle, steps + TURN, violation > tol
+        left = limit - steps
+        v, pull, _ = lax.fori_loop(
+            0, TURN, lambda k, carry: pair(carry, left - k.astype(steps.dtype)), (v, pull, middle)
+        )
+        return v, pull, middle, jnp.minimum(steps + TURN, limit), violation > tol
 
     start = (v, pull, jnp.zeros((), K.dtype), jnp.zeros((), jnp.int32), jnp.asarray(True))
     v, pull, _, steps, _ = lax.while_loop(lambda carry: carry[4] & (carry[3] < limit), turn, start)
@@ -110,7 +113,7 @@ def double_steps(
     D = jnp.maximum(jnp.diagonal(K), TAU)
     places = jnp.arange(len(v), dtype=jnp.int32)
 
-    def double(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+    def double(carry: tuple[Array, Array], left: Array) -> tuple[Array, Array]:
         v, pull = carry
 
         def gains(pull: Array) -> tuple[Array, Array]:
@@ -128,7 +131,7 @@ def double_steps(
         curvatures = (entry(D, i), entry(D, j), entry(row_i, j))
         ends_i, ends_j = (low_i - v_i, high_i - v_i), (low_j - v_j, high_j - v_j)
         t_i, t_j, _ = best_in_rectangle((entry(pull, i), entry(pull, j)), curvatures, ends_i, ends_j)
-        t_j = jnp.where(i == j, 0, t_j)  # of one variable alone
+        t_i, t_j = jnp.where(left > 0, t_i, 0), jnp.where((i == j) | (left <= 0), 0, t_j)  # of one variable alone
         # Bounds are met exactly, so that a sample is at one or is not.
         new_i = jnp.where(t_i == ends_i[0], low_i, jnp.where(t_i == ends_i[1], high_i, v_i + t_i))
         new_j = jnp.where(t_j == ends_j[0], low_j, jnp.where(t_j == ends_j[1], high_j, v_j + t_j))
@@ -137,8 +140,9 @@ def double_steps(
     def turn(carry: tuple[Any, ...]) -> tuple[Any, ...]:
         v, pull, steps, _ = carry
         violation = largest(jnp.where(v < high, pull, 0)) - smallest(jnp.where(v > low, pull, 0))
-        v, pull = lax.fori_loop(0, TURN, lambda _, carry: double(carry), (v, pull))
-        return v, pull, steps + TURN, violation > tol
+        left = limit - steps
+        v, pull = lax.fori_loop(0, TURN, lambda k, carry: double(carry, left - k.astype(steps.dtype)), (v, pull))
+        return v, pull, jnp.minimum(steps + TURN, limit), violation > tol
 
     start = (v, pull, jnp.zeros((), jnp.int32), jnp.asarray(True))
     v, pull, steps, _ = lax.while_loop(lambda carry: carry[3] & (carry[2] < limit), turn, start)
