@@ -231,7 +231,11 @@ def predict(*arguments: Any) -> Any:
 
     Returns:
         The model's classes, a NumPy array `(m,)`; for a fit, -1 and +1 as an array of its dtype. A value of 0 counts
-        as positive. Several classes are told by votes of their pairs; a model of regression predicts its values.
+        as positive. Several classes are told by votes of their pairs; a model of regression predicts its values. Under
+        tracing a value that is NaN, of kernel values that overflow, has the label NaN.
+
+    Raises:
+        InputError: On arguments that do not fit together, and where a value that decides is NaN.
     """
     values = decision_function(*arguments)
     return labels_of(arguments[0], values) if isinstance(arguments[0], Model) else _signs(values)
@@ -242,12 +246,25 @@ def labels_of(model: Model, values: Any) -> Any:
     classes = model.classes
     if classes is None:
         return values
+    if classes == (-1, 1):
+        return _signs(values)
+    _require_known(values)
     if len(classes) > 2:
         return np.asarray(classes)[votes(np.asarray(values), len(classes))]
-    if classes != (-1, 1):
-        return np.asarray(classes)[np.asarray(is_positive(values)).astype(int)]
-    return _signs(values)
+    return np.asarray(classes)[np.asarray(is_positive(values)).astype(int)]
 
 
 def _signs(values: Any) -> Any:
-    return jnp.where(is_positive(values), 1, -1).astype(values.dtype)
+    _require_known(values)
+    return jnp.where(jnp.isnan(values), values, jnp.where(is_positive(values), 1, -1).astype(values.dtype))
+
+
+def _require_known(values: Any) -> None:
+    """Refuse concrete decision values of NaN, which are on neither side."""
+    unknown = np.isnan(np.asarray(values)) if is_concrete(values) else np.zeros((0,), bool)
+    if unknown.any():
+        rows = np.flatnonzero(unknown.reshape(len(unknown), -1).any(axis=1))
+        raise InputError(
+            f"x_new has {len(rows)} point(s) whose decision value is NaN, the first in row {int(rows[0])}: kernel "
+            "values overflow there. Scale the features, as in training, or take float64."
+        )

@@ -1,5 +1,6 @@
 """What estimators are given: points in any form, weights of samples and classes, parameters at ends of their ranges."""
 
+import multiprocessing
 import warnings
 
 import numpy as np
@@ -271,6 +272,27 @@ def test_nu_machines_without_a_free_support_vector_decide_in_the_middle_as_libsv
         ours, theirs = (kind(nu=nu, kernel=kernel, tol=1e-9) for kind in (estimators.NuSVC, svm.NuSVC))
         expected = theirs.fit(x[rows], y[rows]).decision_function(x)
         np.testing.assert_allclose(ours.fit(x[rows], y[rows]).decision_function(x), expected, rtol=1e-5, atol=1e-5)
+
+
+def fit_and_tell(connection):
+    """What becomes of a fit, in a process of its own."""
+    try:
+        estimators.SVC().fit(X, Y)
+    except RuntimeError as error:
+        connection.send(str(error))
+
+
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="processes are not forked here")
+@pytest.mark.filterwarnings("ignore:.*fork.*")
+def test_a_process_that_was_forked_after_a_fit_says_so_and_does_not_wait_for_ever():
+    estimators.SVC().fit(X, Y)
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe(duplex=False)
+    child = context.Process(target=fit_and_tell, args=(theirs,), daemon=True)
+    child.start()
+    assert ours.poll(60) and "forked from one in which jaxsvm had computed" in ours.recv()
+    child.join(60)
+    assert estimators.SVC().fit(X, Y).fit_status_ == 0  # here it goes on
 
 
 def test_nu_is_infeasible_where_weights_leave_one_class():

@@ -153,6 +153,19 @@ def test_predict_gives_labels_and_zero_is_positive():
     assert (np.asarray(jaxsvm.predict(nothing, NEW)) == 1).all()
 
 
+def test_a_decision_that_is_nan_has_no_label():
+    """Kernel values of 1e25 cubed overflow in float32: inf - inf. Traced, the label is NaN."""
+    p = jaxsvm.svm_problem(jaxsvm.gram(Polynomial(3, 1.0, 0.0), X.astype(np.float32)), Y, 2.0)
+    fit = jaxsvm.fit(p, SOLVER)
+    far = np.concatenate([NEW[:2], [[1e25, -1e25, 1e25]]]).astype(np.float32)
+    for classes in ((-1, 1), ("a", "b")):
+        model = jaxsvm.compact(fit, p, classes=classes)
+        with pytest.raises(InputError, match=r"x_new has 1 point\(s\) whose decision value is NaN, the first in row 2"):
+            jaxsvm.predict(model, far)
+    labels = jax.jit(lambda x: jaxsvm.predict(fit, p, x))(far)
+    assert jnp.isnan(labels[2]) and set(np.asarray(labels[:2])) <= {-1.0, 1.0}
+
+
 def test_scaling_is_done_to_new_points():
     fit, problem = fitted()
     raw = 3 * NEW + 2

@@ -25,6 +25,7 @@ from jaxsvm.estimators.validation import (
     require_classes,
     require_finite_decisions,
 )
+from jaxsvm.forking import require_own_process
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.kernels import Kernel, Linear
 from jaxsvm.numerics.sizes import LARGEST, size_class
@@ -142,6 +143,7 @@ class NystroemSVC(ClassifierMixin, Versioned, BaseEstimator):
 
     def _features(self, X: np.ndarray) -> np.ndarray:
         """Features of points, `(m, r)`, in blocks of one shape."""
+        require_own_process()
         step = min(ROWS, size_class(len(X)))
         with jax.enable_x64(True):
             blocks = [

@@ -16,6 +16,7 @@ from jaxsvm import __version__
 from jaxsvm.errors import InputError
 from jaxsvm.estimators.kernel_values import BLOCK, ROUNDED, KernelValues, kernel_values
 from jaxsvm.estimators.validation import checked
+from jaxsvm.forking import require_own_process
 from jaxsvm.kernels import Kernel
 from jaxsvm.result import Certificate, Status, advice
 
@@ -85,6 +86,7 @@ class KernelEstimator(Versioned, BaseEstimator):
 
     def _checked_points(self, X: Any, y: Any = None) -> Any:
         """Training points, and targets where there are any."""
+        require_own_process()
         if sp.issparse(X) and self.kernel == "precomputed":
             raise TypeError("Sparse precomputed kernels are not supported.")
         if self._takes_anything:
@@ -233,10 +235,11 @@ def _column(values: Any) -> Any:
 def require_finite(coef: np.ndarray, bias: Any, certificates: list[Certificate], statuses: list[Status]) -> None:
     """Refuse an answer of kernel values that overflowed: a solver keeps its last finite point, whose primal is not.
 
-    (Of an indefinite matrix no primal value is known either, and its status says so.)
+    (Of an indefinite matrix, and of a nu machine that was capped before it had a margin, no primal value is known
+    either, and the status says so.)
     """
     pairs = zip(certificates, statuses, strict=True)
-    primal = np.array([float(one.primal) for one, status in pairs if status != Status.NOT_PSD])
+    primal = np.array([float(one.primal) for one, status in pairs if status not in (Status.NOT_PSD, Status.MAX_STEPS)])
     if not (np.isfinite(coef).all() and np.isfinite(bias).all() and np.isfinite(primal).all()):
         raise ValueError(
             "The dual coefficients or intercepts are not finite. The input data may contain large values and need to "

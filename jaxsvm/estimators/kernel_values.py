@@ -14,6 +14,7 @@ from scipy.spatial.distance import cdist
 from sklearn.metrics.pairwise import pairwise_kernels, rbf_kernel
 
 from jaxsvm.errors import InputError
+from jaxsvm.forking import require_own_process
 from jaxsvm.gram.build import require_symmetric
 from jaxsvm.gram.dense import DenseGram
 from jaxsvm.gram.tiled import BUILD_TILE, TiledGram
@@ -103,6 +104,7 @@ class KernelValues:
                 rows = slice(start, min(start + step, m))
                 yield rows, self.between(x[rows], z)
             return
+        require_own_process()
         x, z = (points if sp.issparse(points) else np.asarray(points) for points in (x, z))
         dtype = np.result_type(x.dtype, z.dtype)
         z = z.toarray() if sp.issparse(z) else z

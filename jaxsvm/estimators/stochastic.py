@@ -27,7 +27,6 @@ from jaxsvm.result import Status
 from jaxsvm.solvers.pegasos import Pegasos
 from jaxsvm.solvers.stochastic_batch_perceptron import StochasticBatchPerceptron
 
-
 PASSES, STEPS = 20, 1000
 """Of `PegasosClassifier(passes="auto")`: passes, and steps of few samples, which 20 passes leave far from an answer."""
 

@@ -9,6 +9,7 @@ from sklearn.utils import compute_class_weight
 from sklearn.utils.validation import validate_data
 
 from jaxsvm.errors import InputError
+from jaxsvm.forking import require_own_process
 
 MOST_INDEX = np.iinfo(np.int32).max
 
@@ -25,6 +26,8 @@ def checked(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
     Returns:
         The points, or points and targets. What was given is not changed.
     """
+    if y:  # a fit, which computes whatever it is given
+        require_own_process()
     options = {"dtype": np.float64, "order": "C", "accept_sparse": "csr", **options}
     found = validate_data(estimator, X, *y, **options)
     return (canonical(found[0]), found[1]) if y else canonical(found)

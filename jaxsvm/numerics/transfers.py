@@ -6,6 +6,8 @@ from typing import Any, TypeVar, cast
 
 import jax
 
+from jaxsvm.forking import require_own_process
+
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -16,11 +18,13 @@ def transfers(function: _F) -> _F:
         function: A public function whose arguments may be NumPy arrays or Python numbers.
 
     Returns:
-        The function; inside it transfers are allowed, whatever `jax.transfer_guard` says outside.
+        The function; inside it transfers are allowed, whatever `jax.transfer_guard` says outside. In a process that was
+        forked from one that had computed it is refused (`jaxsvm.forking`).
     """
 
     @functools.wraps(function)
     def call(*arguments: Any, **named: Any) -> Any:
+        require_own_process()
         with jax.transfer_guard("allow"):
             return function(*arguments, **named)
 
