@@ -7,6 +7,7 @@ is positive for class i. Of two classes the label that comes first in a file of 
 
 import os
 from itertools import combinations
+from numbers import Integral
 from typing import Any
 
 import jax
@@ -25,18 +26,23 @@ DENSE = 2**24
 CLASSIFIERS, REGRESSORS = ("c_svc", "nu_svc"), ("epsilon_svr", "nu_svr")
 
 
-def from_libsvm(path: str | os.PathLike[str]) -> Model:
+def from_libsvm(path: str | os.PathLike[str], *, features: int | None = None) -> Model:
     """Read a model file that LIBSVM's `svm-train` wrote.
 
     Args:
         path: The file: C-SVC or nu-SVC of any number of classes, epsilon-SVR or nu-SVR, or a one-class machine.
+        features: How many columns points have, which the file does not say; None: up to the last one in which a support
+            vector has an entry.
 
     Returns:
         The model; nothing is proved of it, so its certificate is an infinite gap. Probabilities are left out.
 
     Raises:
-        DataError: Where the file is no such model, or its kernel is precomputed.
+        InputError: Where `features` is no positive integer, or fewer than a support vector has.
+        DataError: Where the file is no such model, its kernel is precomputed, or it knows one class alone.
     """
+    if features is not None and not (isinstance(features, Integral) and features > 0):
+        raise InputError(f"features is {features!r}: the number of columns, a positive integer, is needed.")
     name = os.fspath(path)
     try:
         with open(path, encoding="utf-8") as file:
@@ -47,11 +53,15 @@ def from_libsvm(path: str | os.PathLike[str]) -> Model:
         start = lines.index("SV")
         header = {key: value.split() for key, _, value in (line.partition(" ") for line in lines[:start])}
         kind, kernel = header["svm_type"][0], _libsvm_kernel(name, header)
+        if kind in CLASSIFIERS and int(header["nr_class"][0]) < 2:
+            raise DataError(f"{name}: the model knows one class alone, and tells nothing apart: train on two or more.")
         rho = np.array(header["rho"], float)
         rows = [line.split() for line in lines[start + 1 :] if line.strip()]
         width = int(header["nr_class"][0]) - 1 if kind in CLASSIFIERS else 1
         coef = np.array([row[:width] for row in rows], float).T
-        x = _libsvm_points([row[width:] for row in rows])
+        x = _libsvm_points([row[width:] for row in rows], features)
+        if not rows:
+            raise ValueError("there are no support vectors")
         if len(rows) != int(header["total_sv"][0]):
             raise ValueError(f"{header['total_sv'][0]} support vectors are announced, {len(rows)} are there")
         if kind not in CLASSIFIERS:
@@ -62,7 +72,7 @@ def from_libsvm(path: str | os.PathLike[str]) -> Model:
         if sum(counts) != len(rows) or len(rho) != len(labels) * (len(labels) - 1) // 2:
             raise ValueError("counts of support vectors, labels and rho do not fit together")
     except (KeyError, ValueError, IndexError) as error:
-        if isinstance(error, DataError):
+        if isinstance(error, InputError):
             raise
         raise DataError(f"{name}: not a whole LIBSVM model: {error}.") from None
     return _classifier(kernel, x, coef, rho, counts, labels)
@@ -109,7 +119,7 @@ def _libsvm_kernel(name: str, header: dict[str, list[str]]) -> Kernel:
     raise DataError(f"{name}: the kernel is {kind!r}: linear, polynomial, rbf or sigmoid can be read.")
 
 
-def _libsvm_points(rows: list[list[str]]) -> Any:
+def _libsvm_points(rows: list[list[str]], features: int | None) -> Any:
     from scipy.sparse import csr_array
 
     pairs = [[token.split(":") for token in row] for row in rows]
@@ -118,7 +128,12 @@ def _libsvm_points(rows: list[list[str]]) -> Any:
     data = np.array([float(value) for row in pairs for _, value in row])
     if len(indices) and indices.min() < 0:
         raise ValueError("indices count from 1")
-    shape = (len(rows), max(int(indices.max(initial=0)) + 1, 1))
+    last = int(indices.max(initial=0)) + 1
+    if features is not None and features < last:
+        raise InputError(f"features is {features}, and a support vector has column {last}: take at least that many.")
+            f"features is {features}, and a support vector has column {last}: it takes at least that many."
+        )
+    shape = (len(rows), last if features is None else int(features))
     x = csr_array((data, indices, indptr), shape=shape)
     return x.toarray() if shape[0] * shape[1] <= DENSE else x
 

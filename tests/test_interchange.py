@@ -116,6 +116,31 @@ def test_labels_come_in_any_order(name, labels, tmp_path):
     np.testing.assert_allclose(jaxsvm.decision_function(model, NEW), machine.decision_function(NEW), atol=1e-9)
 
 
+def test_points_with_more_columns_than_the_support_has_are_told_where_their_number_is_said(tmp_path):
+    """svm-train writes entries that are not 0; svm-predict takes any."""
+    machine = SVC(gamma=0.3, C=2).fit(np.hstack([X, np.zeros((len(X), 2))]), X[:, 0] > 0)
+    file, wide = libsvm_file(tmp_path / "model", machine, [1, 0]), np.hstack([NEW, np.zeros((len(NEW), 2))])
+    wide[:, -1] = 0.5  # it is 0 in training, and counts
+    with pytest.raises(InputError, match="x_new has 5 features: 3 are needed"):
+        jaxsvm.predict(interchange.from_libsvm(file), wide)
+    model = interchange.from_libsvm(file, features=5)
+    for points in (wide, csr_array(wide)):
+        values = np.asarray(jaxsvm.decision_function(model, points))
+        np.testing.assert_allclose(values, machine.decision_function(wide), atol=1e-9)
+    for bad, said in ((2, "has column 3: take at least that many"), (0, "a positive integer"), (2.5, "a positive")):
+        with pytest.raises(InputError, match=f"features is {bad}.*{said}"):
+            interchange.from_libsvm(file, features=bad)
+
+
+def test_a_file_of_one_class_alone_is_refused(tmp_path):
+    """As svm-train writes it: no support vectors, and no rho."""
+    header = "svm_type c_svc\nkernel_type rbf\ngamma 0.5\nnr_class 1\ntotal_sv 0\n{}\nlabel 1\nnr_sv 0\nSV\n"
+    for rho in ("rho", "rho "):
+        (tmp_path / "one").write_text(header.format(rho))
+        with pytest.raises(DataError, match="knows one class alone"):
+            interchange.from_libsvm(tmp_path / "one")
+
+
 @pytest.mark.parametrize("name", [name for name in MACHINES if name not in ("nu", "one class")])
 def test_there_and_back(name, tmp_path):
     machine = trained(name)
