@@ -169,7 +169,7 @@ def coresets():
         rows.append((f"{name}, {of['n']} x {of['d']}, {of['trials']} draws", *cells))
     text = (
         "## Coresets\n\nMean of F(w_S) / F* - 1 of what is trained on m points, C = 1, and in parentheses how many times less than of as many points drawn uniformly: "  # noqa: E501
-        "`benchmarks/coresets.py`. Below five points a feature points are recombined, not drawn, and below one a feature nothing helps (docs/mathematics.md).\n\n"  # noqa: E501
+        '`benchmarks/coresets.py`. Below five points a feature these figures are of recombined points (`sampler="recombination"` today), not of a draw, and below one a feature nothing helps (docs/mathematics.md).\n\n'  # noqa: E501
     )
     return text + table(("data", *(f"m = {m}" for m in sizes)), rows)
 

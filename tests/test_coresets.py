@@ -449,6 +449,8 @@ def test_coresets_say_what_they_are():
     assert small.fit().status == 1
     with pytest.warns(UserWarning, match=r"add up to \d+ of 400 points: at C = 10000 20 points cannot"):
         assert len(coresets.coreset(x, y, 1e4, 20, 1, clusters=2).info["notes"]) == 1
+    with pytest.warns(UserWarning, match="all 30 points are in it"):
+        assert coresets.coreset(x[:30], y[:30], 1e-3, 40, 1, clusters=2).info["epsilon"] == 0
     with pytest.raises(InputError, match="outside jit and vmap"):
         jax.vmap(lambda key: coresets.coreset(x, y, 1.0, 20, key).weight)(jax.random.split(jax.random.key(0), 2))
     with pytest.raises(InputError, match="sampler is 'recombination'"):

@@ -38,7 +38,7 @@ from jaxsvm.coresets.queries import LOOSE, hinges, objectives, pool, pulls, scor
 from jaxsvm.coresets.recombination import recombine
 from jaxsvm.coresets.sampling import inclusion, independent, query_error, systematic
 from jaxsvm.coresets.sensitivity import BOUNDS, REGULARISERS, cluster_counts, require_choice, smallest
-from jaxsvm.coresets.summary import Coreset
+from jaxsvm.coresets.summary import Coreset, notes_on, packed
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.numerics.transfers import transfers
 from jaxsvm.validation import require_positive, require_whole
@@ -151,9 +151,9 @@ def coreset(
             drawn = jax.device_get(_construct(key, x, y, u, float(C), plan._replace(choose=few)))
     info = {"n": len(y), "C_data": float(C), "regulariser": regulariser, "sampler": sampler, "bound": bound}
     dtype = points if points is np.float64 else points.dtype
-    small = _packed(drawn, x, y, u, dtype, info)
+    small = packed(drawn, x, y, u, dtype, info)
     small.info["epsilon"] = _epsilon(small, plan._replace(choose=few), int((u > 0).sum()))
-    small.info["notes"] = _notes(small, int((u > 0).sum()), len(set(y[u > 0].tolist())))
+    small.info["notes"] = notes_on(small, int((u > 0).sum()), len(set(y[u > 0].tolist())))
     for note in small.info["notes"]:
         warnings.warn(note, stacklevel=3)  # `transfers` stands between
     return small
@@ -171,21 +171,6 @@ def _epsilon(small: Coreset, plan: Plan, present: int) -> float:
         total = total / (ETA * (1 - max(SPREADS) if plan.choose else 1) * (1 - 1 / plan.m))
     plain = query_error(max(total, 1.0), plan.m, DELTA)
     return plain + change * (1 + plain)
-
-
-def _notes(small: Coreset, present: int, classes: int) -> tuple[str, ...]:
-    """What is to be said of a coreset of so many points, of so many classes."""
-    total, n, notes = small.info["total"], len(small), ()
-    if n == present:
-        return ()
-    if len(set(small.y.tolist())) < classes:
-        notes = (f"all {n} points drawn are of one class: take a larger m, or another sampler than 'independent'.",)
-    if classes == 2 and total > present / 2:  # of one class all bounds are 1: the optimum is 0
-        notes += (
-            f"the bounds on sensitivities add up to {total:.0f} of {present} points: at C = {small.info['C_data']:g} "
-            f"{n} points cannot stand for them; take a smaller C, or all of them.",
-        )
-    return notes
 
 
 def plan_of(
@@ -356,26 +341,3 @@ def _recombined(key: Array, x: np.ndarray, y: np.ndarray, u: np.ndarray, C: floa
 
 _construct = jax.jit(construct, static_argnames="plan")
 _propose = jax.jit(propose, static_argnames="plan")
-
-
-def _packed(drawn: Drawn, x: np.ndarray, y: np.ndarray, u: np.ndarray, dtype: Any, info: dict[str, Any]) -> Coreset:
-    """A coreset of the points drawn: each once, its weights added."""
-    real = drawn.weight > 0
-    index, place = np.unique(drawn.rows[real], return_inverse=True)
-    weight = np.bincount(place, drawn.weight[real], len(index))
-    U, V, C = float(u.sum()), float(weight.sum()), info["C_data"]
-    if info["regulariser"] == "normalised":
-        weight = weight * (U / V)
-    info = info | {
-        "C": C * U / V if info["regulariser"] == "scaled" else C,
-        "change": float(drawn.change),
-        "total": float(drawn.total),
-        "opt": float(drawn.dual),
-        "gap": float(drawn.primal - drawn.dual),
-        "cells": int(drawn.cells),
-        "share": 1.0,
-        "U": U,
-        "index": index,
-        "notes": (),
-    }
-    return Coreset(x[index].astype(dtype), y[index], weight, info)

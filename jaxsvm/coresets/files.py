@@ -106,6 +106,8 @@ def from_files(
         InputError: On arguments that cannot be used.
     """
     require_choice("damaged", damaged, ("stop", "skip"))
+    if isinstance(label, bool):
+        raise InputError(f"label is {label}: a column's name or index, or an npz key is needed: coresets have labels.")
     if passes not in (1, 2):
         raise InputError(f"passes is {passes}: 1, or 2 with a first look at the files, is needed.")
     require_choice("mode", mode, ("tree", "global"))

@@ -15,12 +15,12 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
-from jaxsvm.coresets.construction import Plan, _construct, _packed, as_key, construct, plan_of
+from jaxsvm.coresets.construction import Plan, _construct, as_key, construct, plan_of
 from jaxsvm.coresets.data import as_data
 from jaxsvm.coresets.nodes import Node, as_coreset, reduced
 from jaxsvm.coresets.sensitivity import require_choice
 from jaxsvm.coresets.stream import PILOT_TOL
-from jaxsvm.coresets.summary import Coreset
+from jaxsvm.coresets.summary import Coreset, packed
 from jaxsvm.validation import require_positive
 
 
@@ -64,7 +64,7 @@ def on_mesh(
         xs, ys, us = (jax.device_put(a, rows) for a in padded)
         if mode == "global":
             drawn = jax.device_get(_construct(as_key(key), xs, ys, us, float(C), plan))
-            return _packed(drawn, padded[0], padded[1], padded[2], dtype if dtype.kind == "f" else np.float64, info)
+            return packed(drawn, padded[0], padded[1], padded[2], dtype if dtype.kind == "f" else np.float64, info)
         local = plan._replace(m=m if size is None else size, tol=PILOT_TOL)
         parts = jax.device_get(_by_device(as_key(key), xs, ys, us, float(C), local, mesh, axis))
     whole = Node(*parts[:3], share=np.float64(1), opt=np.float64(parts[3].max()))

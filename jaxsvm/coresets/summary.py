@@ -30,11 +30,11 @@ class Coreset:
             smaller one), `total` (the sum of the sensitivity bounds), `opt` (a lower bound of the optimum), `gap`,
             `cells`, `share` (of the regulariser: 1 but for parts), `regulariser`, `sampler`, `bound`, `n`, `U`
             (points and weight that it stands for), `index` (rows of the points, where they came from one array),
-            `change` (the largest relative change of a weight by calibration), `epsilon` (the relative error that any
-            one query, fixed before the draw, exceeds with probability 0.05 at most, after Bernstein's inequality for
-            independent draws and with what calibration changed; often more than 1, where it promises nothing, and
-            much more than what `evaluate` measures), `notes` (what is to be said of it). Of recombined points both are
-            infinite: nothing is known of other queries than the solution.
+            `change` (the largest relative change of a weight by calibration); of `coreset` also `epsilon` (the relative
+            error that one query, fixed before the draw, exceeds with probability 0.05 at most, after Bernstein's
+            inequality for independent draws, and with what calibration changed: often more than 1, where it promises
+            nothing, and far more than `evaluate` measures) and `notes` (what is to be said of it). Of recombined points
+            both are infinite: nothing is known of other queries than the solution.
     """
 
     x: np.ndarray
@@ -77,6 +77,44 @@ class Coreset:
         """`w (d,)` and b of the fit on it, float64."""
         factor = 1.0 if C is None else C / self.info["C_data"]
         return solution(self.x, self.y, factor * self.C, self.weight)
+
+
+def packed(drawn: Any, x: np.ndarray, y: np.ndarray, u: np.ndarray, dtype: Any, info: dict[str, Any]) -> Coreset:
+    """A coreset of the points that a construction has drawn: each once, its weights added."""
+    real = drawn.weight > 0
+    index, place = np.unique(drawn.rows[real], return_inverse=True)
+    weight = np.bincount(place, drawn.weight[real], len(index))
+    U, V, C = float(u.sum()), float(weight.sum()), info["C_data"]
+    if info["regulariser"] == "normalised":
+        weight = weight * (U / V)
+    info = info | {
+        "C": C * U / V if info["regulariser"] == "scaled" else C,
+        "change": float(drawn.change),
+        "total": float(drawn.total),
+        "opt": float(drawn.dual),
+        "gap": float(drawn.primal - drawn.dual),
+        "cells": int(drawn.cells),
+        "share": 1.0,
+        "U": U,
+        "index": index,
+        "notes": (),
+    }
+    return Coreset(x[index].astype(dtype), y[index], weight, info)
+
+
+def notes_on(small: Coreset, present: int, classes: int) -> tuple[str, ...]:
+    """What is to be said of a coreset of so many points, of so many classes."""
+    total, n, notes = small.info["total"], len(small), ()
+    if n == present:
+        return (f"all {n} points are in it: there are no more; take a smaller m, or train on them as they are.",)
+    if len(set(small.y.tolist())) < classes:
+        notes = (f"all {n} points drawn are of one class: take a larger m, or another sampler than 'independent'.",)
+    if classes == 2 and total > present / 2:  # of one class all bounds are 1: the optimum is 0
+        notes += (
+            f"the bounds on sensitivities add up to {total:.0f} of {present} points: at C = {small.info['C_data']:g} "
+            f"{n} points cannot stand for them; take a smaller C, or all of them.",
+        )
+    return notes
 
 
 def solution(x: Any, y: Any, C: float, sample_weight: Any = None, tol: float = 1e-8) -> tuple[np.ndarray, float]:
