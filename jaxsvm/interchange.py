@@ -131,8 +131,6 @@ def _libsvm_points(rows: list[list[str]], features: int | None) -> Any:
     last = int(indices.max(initial=0)) + 1
     if features is not None and features < last:
         raise InputError(f"features is {features}, and a support vector has column {last}: take at least that many.")
-            f"features is {features}, and a support vector has column {last}: it takes at least that many."
-        )
     shape = (len(rows), last if features is None else int(features))
     x = csr_array((data, indices, indptr), shape=shape)
     return x.toarray() if shape[0] * shape[1] <= DENSE else x
