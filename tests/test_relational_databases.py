@@ -14,6 +14,7 @@ import pytest
 from test_relational_fit import shop
 
 from jaxsvm import relational
+from jaxsvm.errors import InputError
 
 
 def _program(name):
@@ -82,6 +83,50 @@ def test_postgresql_reduces_as_duckdb_does_and_scores_as_we_do(postgres):
     with psycopg.connect(host=postgres["host"], user=postgres["user"], dbname=postgres["database"]) as other:
         scored = [row[-1] for row in other.execute(f"SELECT score FROM ({fit.to_sql()}) AS scored").fetchall()]
     np.testing.assert_allclose(np.sort(np.array(scored, float)), np.sort(x @ fit.beta), atol=1e-12)
+    connection.disconnect()
+
+
+def test_postgresql_types_keep_their_identity(postgres):
+    """Enumerations, padded texts, NUMERIC of any width, UUIDs, NULLs; a subquery as a table; against its own SQL."""
+    import ibis
+    import psycopg
+
+    with psycopg.connect(host=postgres["host"], user=postgres["user"], dbname=postgres["database"]) as other:
+        other.execute("""CREATE TYPE size AS ENUM('small', 'large', 'huge');
+            CREATE TYPE mood AS ENUM('huge', 'small', 'large');
+            CREATE TABLE f AS SELECT (ARRAY['small', 'large', 'huge'])[1 + i % 3]::size s, (10 * (i % 4))::numeric n,
+                (ARRAY['x', 'y'])[1 + i % 2]::char(3) c, NULLIF(i % 3, 1) kind, (i % 5 = 0) flag,
+                i * 0.12345678901234567890::numeric price, i % 2 = 0 AS y FROM generate_series(0, 59) t(i);
+            CREATE TABLE "D" AS SELECT * FROM (VALUES ('small'::mood, 0::bigint, 'x'::text, 1.5::real),
+                ('large', 10, 'y', 0.1), ('huge', 20, 'x', NULL), ('huge', 30, 'y', 7)) t(s, n, c, z)""")
+    connection = ibis.postgres.connect(**postgres)
+    options: dict[str, Any] = {"categorical": {"f": ["kind"]}, "missing": "impute"}
+    sources = {"f": "f", "D": '(SELECT s, n, c, z FROM "D")'}
+    join = relational.from_ibis(connection, sources, ("f", "y"), **options)
+    query = 'FROM f JOIN "D" d ON f.s::text = d.s::text AND f.n = d.n AND f.c = d.c'
+    with psycopg.connect(host=postgres["host"], user=postgres["user"], dbname=postgres["database"]) as other:
+        rows = other.execute(f"SELECT f.price, d.z, f.kind, f.flag, f.y {query}").fetchall()
+        assert join.size == len(rows) > 10
+        assert join.feature_names == [
+            "f.price", "f.kind=0", "f.kind=2", "f.kind IS NULL", "f.flag=False", "f.flag=True", "D.z"
+        ]  # fmt: skip
+        y = np.array([1.0 if row[4] else -1.0 for row in rows])
+        z = np.array([np.nan if row[1] is None else np.float32(row[1]) for row in rows], float)
+        z = np.where(np.isnan(z), join.blocks[1].fill[0], z)
+        x = np.column_stack([
+            [float(row[0]) for row in rows], *([row[2] == k for row in rows] for k in (0, 2, None)),
+            *([row[3] is k for row in rows] for k in (False, True)), z,
+        ])  # fmt: skip
+        np.testing.assert_allclose(join.moments().label_mean, y @ x / len(y), rtol=0, atol=1e-12)
+        fit = relational.fit(join, 0.01)
+        found = other.execute(f"SELECT score FROM ({fit.to_sql()}) AS scored").fetchall()
+    np.testing.assert_allclose(
+        np.sort([float(row[0]) for row in found]), np.sort(x @ fit.coef + fit.intercept), rtol=0, atol=1e-12
+    )
+    with pytest.raises(InputError, match=r"keys join f\.flag \(bool\), D\.n \(int8\)"):
+        relational.from_ibis(connection, ["f", "D"], ("f", "y"), keys={("f", "D"): {"flag": "n"}})
+    with pytest.raises(InputError, match="the database refuses a query"):
+        relational.from_ibis(connection, ["f", "absent"], ("f", "y"))
     connection.disconnect()
 
 

@@ -10,6 +10,7 @@ from jaxsvm import relational
 from jaxsvm.errors import InputError
 from jaxsvm.relational.bundle import simplex_maximum
 from jaxsvm.relational.moments import prepared
+from jaxsvm.relational.weighted_squares import JoinedSquares
 
 
 def optimum(join, lam):
@@ -171,6 +172,38 @@ def test_scaling_twice_is_scaling_once():
     back = block.X * block.scale + block.mean
     np.testing.assert_allclose(back[:, :-1], join.blocks[1].X, atol=1e-12)
     assert (back[:, -1] == 1).all()
+
+
+def test_many_levels_and_few_corners_are_solved_in_a_few_steps():
+    """Levels by the hundred in two tables, drawn rows of which would know too little; and three rows of corners."""
+    rng, n, many = np.random.default_rng(0), 3000, 300
+    worth = rng.normal(size=many)
+    level = rng.integers(0, many, n)
+    f = {"k": rng.integers(0, 60, n), "x": rng.normal(size=n), "c": level.astype(str)}
+    f["y"] = np.where(f["x"] + worth[level] + 0.5 * rng.normal(size=n) > 0, 1, -1)
+    tables = {"f": f, "d": {"k": np.arange(60), "b": (np.arange(60) % 40).astype(str), "z": rng.normal(size=60)}}
+    corners = {"f": {"c": list("aabbc") * 4, "y": [1, 1, -1, -1, 1] * 4}}
+    for join, lam in ((relational.Join(tables, ("f", "y")), 1e-4), (relational.Join(corners, ("f", "y")), 0.01)):
+        fit = relational.fit(join, lam, tol=1e-6, max_steps=40)
+        assert fit.status == jaxsvm.Status.CONVERGED
+        low, high = (float(part) for part in (fit.certificate.dual, fit.certificate.primal))
+        x, y, _ = fit.join.materialise()
+        slack = 1 - y * (x @ fit.beta)
+        np.testing.assert_allclose(np.maximum(slack, 0).mean() + lam * fit.beta @ fit.beta, high, rtol=1e-12)
+        assert low <= high <= low * (1 + 1e-6)
+        smooth = relational.fit(join, lam, tol=1e-6, max_steps=40, loss="squared_hinge")
+        assert smooth.status == jaxsvm.Status.CONVERGED
+
+
+def test_systems_of_counts_are_those_of_the_materialised_rows():
+    join = prepared(join_of(HUB, n=12), "max", True)
+    x, _, rows = join.materialise()
+    squares, rng = JoinedSquares(join.blocks, rows), np.random.default_rng(0)
+    s, b = rng.uniform(size=len(x)), rng.normal(size=join.d)
+    np.testing.assert_allclose(squares.product(join.split(b)), x @ b, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(squares.transposed(s), x.T @ s, rtol=0, atol=1e-9)
+    want = np.linalg.solve(0.3 * np.eye(join.d) + (x.T * s) @ x, b)
+    np.testing.assert_allclose(squares.system(s, 0.3)(b), want, rtol=0, atol=1e-9)
 
 
 def test_samples_are_uniform():

@@ -76,6 +76,17 @@ def test_keys_without_an_exact_common_type_are_refused_by_name(db, one, two, val
         fact_and_dimension(db, one, two, (value, value, value))
 
 
+def test_texts_compared_without_case_join_their_like_as_the_database_does_or_are_refused(db):
+    db.execute("""CREATE TABLE f AS SELECT i % 2 y, (ARRAY['a', 'A', 'b'])[1 + i % 3] k FROM range(12) t(i);
+        CREATE TABLE d(k VARCHAR COLLATE NOCASE, x DOUBLE); INSERT INTO d VALUES ('A', 1), ('B', 2);
+        CREATE TABLE g(k VARCHAR COLLATE NOCASE, y BIGINT); INSERT INTO g SELECT k, y FROM f""")
+    with pytest.raises(InputError, match=r"keys join f\.k \(VARCHAR\), d\.k \(VARCHAR COLLATE NOCASE\)"):
+        relational.from_duckdb(db, ["f", "d"], ("f", "y"))
+    assert relational.from_duckdb(db, ["g", "d"], ("g", "y")).size == 12
+    with pytest.raises(InputError, match=r"feature g\.k holds values of type VARCHAR COLLATE NOCASE"):
+        relational.from_duckdb(db, ["g"], ("g", "y"))
+
+
 def test_a_pandas_categorical_joins_by_its_values(db):
     pandas = pytest.importorskip("pandas")
     order = ["small", "medium", "large"]

@@ -63,9 +63,16 @@ def from_duckdb(source: Any, tables: Sequence[str] | Mapping[str, str], label: t
     def types(query: str) -> dict[str, str]:
         try:
             found = connection.sql(query)
+            named = _once(found.columns, [str(kind) for kind in found.types])
+            texts = [c for c, kind in named.items() if kind == "VARCHAR"]
+            for c in texts:  # a type does not say how it is compared
+                value = f"COALESCE(t.{quoted(c)}, 'a') = 'A', COALESCE(t.{quoted(c)}, '\u00e1') = 'a'"
+                said = connection.sql(f"SELECT {value} FROM (SELECT 1) LEFT JOIN ({query}) AS t ON FALSE").fetchall()[0]
+                marks = [mark for mark, alike in zip(("NOCASE", "NOACCENT"), said, strict=True) if alike]
+                named[c] = " COLLATE ".join(["VARCHAR", *marks])
         except duckdb.Error as error:
             raise InputError(f"the database refuses a query: {error}") from None
-        return _once(found.columns, [str(kind) for kind in found.types])
+        return named
 
     try:
         return from_query(ask, types, tables, label, alike=str.lower, **options)
@@ -179,6 +186,8 @@ def from_query(
         isinstance(label, tuple | list) and len(label) == 2 and label[0] in columns and label[1] in columns[label[0]]
     ):
         raise InputError(f"label is {label!r}: (table, column) is needed; the tables are {', '.join(columns)}.")
+    if columns[label[0]][label[1]].kind == "other":
+        raise InputError(f"label {label[0]}.{label[1]} is {named[label[0]][label[1]]}: cast it to a text or a number.")
     found = attributes(columns, keys, alike)
     wanted = features_of(columns, found, label, features)
     for name, chosen in wanted.items():

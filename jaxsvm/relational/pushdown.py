@@ -94,8 +94,9 @@ def _base(plan: Plan, name: str) -> str:
             needed.append(owners[name])
     for k, c in enumerate(chosen(plan, name)):
         kind, value = plan.columns[name][c], f"t.{quoted(c)}"
-        # Enumerations and padded texts as what they say; Arrow has no UHUGEINT.
-        cast = "VARCHAR" if kind.kind == "text" else "DOUBLE PRECISION" if kind.name == "UHUGEINT" else None
+        # Enumerations and padded texts as what they say; drivers round REAL to decimals, and Arrow has no UHUGEINT.
+        double = kind.narrow or kind.name == "UHUGEINT"
+        cast = "VARCHAR" if kind.kind == "text" else "DOUBLE PRECISION" if double else None
         kept.append(f"{compared(value, cast)} AS c{k}")
         needed += [c] if plan.missing == "drop" else []
     tests = " AND ".join(f"t.{quoted(c)} IS NOT NULL" for c in dict.fromkeys(needed)) or "TRUE"

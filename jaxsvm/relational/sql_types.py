@@ -62,6 +62,8 @@ def declared(name: str) -> Declared:
     if exact:
         width, scale = int(exact[1] or 0), int(exact[2] or 0)
         return Declared(name, "number", max(width - scale, 0), max(scale, 0))
+    if " COLLATE " in upper:  # whose equality is not that of its texts
+        return Declared(name, "other")
     if upper == "UHUGEINT":
         return Declared(name, "number")
     return Declared(name, next((kind for shape, kind in OTHERS if re.match(shape, upper)), "other"))
