@@ -198,7 +198,7 @@ SOLVERS = {
     "perceptron": Case(Perceptron(5 * N, output="average"), "hinge", random=True),
     "pegasos": Case(Pegasos(steps=400, batch=4, tol=1e-6), "hinge", random=True, weights=True),
     "ball sgd": Case(BallSGD(5.0, steps=400, batch=4, tol=1e-6), "hinge", random=True, slow=True),
-    "equivalent hinge": Case(EquivalentHinge(SMO(), tol=1e-6), "slack", 1e-6, weights=True),
+    "equivalent hinge": Case(EquivalentHinge(SMO()), "slack", weights=True),
     "sbp": Case(SBP(steps=400, batch=8, tol=1e-6), "slack", random=True, weights=True),
     "sbp, exact": Case(SBP(steps=300, batch=None, tol=1e-6), "slack", slow=True),
 }

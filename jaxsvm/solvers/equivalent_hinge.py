@@ -29,6 +29,7 @@ from jaxsvm.problems.slack import SlackProblem
 from jaxsvm.result import Counters
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.start import resumed
+from jaxsvm.validation import require_solves
 
 SHARE = 0.25
 """The gap of a hinge problem, in units of the slack problem's `tol`, at which C moves."""
@@ -86,6 +87,7 @@ class EquivalentHinge(Solver):
 
     def stores(self, problem: SlackProblem) -> bool:
         """The solver's."""
+        require_solves(self, problem)
         return self.solver.stores(problem.hinge(1.0))
 
     def init(self, problem: SlackProblem, key: Array | None = None, init: Any = None) -> "State":
