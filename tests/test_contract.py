@@ -230,9 +230,9 @@ WEIGHT = np.random.default_rng(1).permutation(np.repeat([0.0, 1.0, 2.0], N // 3)
 
 def with_(solver, **changes):
     """A configuration, inside its wrappers, with some fields changed; `max_steps` by whatever name it has."""
-    if hasattr(solver, "solver"):
-        return dataclasses.replace(solver, solver=with_(solver.solver, **changes))
     names = {field.name for field in dataclasses.fields(solver)}
+    if "solver" in names and "tol" not in names:
+        return dataclasses.replace(solver, solver=with_(solver.solver, **changes))
     if "max_steps" in changes and "max_steps" not in names:
         changes["steps"] = changes.pop("max_steps")
     return dataclasses.replace(solver, **changes)
