@@ -23,6 +23,7 @@ from jaxsvm.compiled import begin_program, burst_call, certify_call, polish_in_p
 from jaxsvm.derivatives.rule import differentiable
 from jaxsvm.errors import ConvergenceWarning, InputError, is_concrete
 from jaxsvm.interruption import Interruption, watching
+from jaxsvm.numerics.loops import while_loop
 from jaxsvm.numerics.transfers import transfers
 from jaxsvm.padding import trimmed
 from jaxsvm.programs import compiled_ahead
@@ -121,7 +122,7 @@ def fit_compiled(problem: Any, solver: Any, key: Array, init: Any = None) -> Fit
     still = ready(still, solver)
     begun = begin(still, solver, key, start_of(init, still, solver, still.n))
     progress = _credited(still, solver, begun, init)
-    progress = lax.while_loop(
+    progress = while_loop(
         lambda progress: progress.status == Status.RUNNING,
         lambda progress: certify(still, solver, advance(still, solver, progress)),
         progress,

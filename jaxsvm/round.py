@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxsvm.numerics.loops import fori_loop, while_loop
 from jaxsvm.numerics.masks import every
 from jaxsvm.numerics.once import once
 from jaxsvm.numerics.precision import in_double, like, widened
@@ -111,7 +111,7 @@ def whole_chunks(problem: Any, solver: Any, progress: Progress, chunks: Any = No
         return more if chunks is None else more & (done < chunks)
 
     start = (jnp.zeros((), jnp.int32), progress)
-    return lax.while_loop(going, lambda carry: (carry[0] + 1, chunk(carry[1])), start)[1]
+    return while_loop(going, lambda carry: (carry[0] + 1, chunk(carry[1])), start)[1]
 
 
 def last_steps(problem: Any, solver: Any, progress: Progress) -> Progress:
@@ -120,7 +120,7 @@ def last_steps(problem: Any, solver: Any, progress: Progress) -> Progress:
     Only there: under vmap each would copy its carry. The host driver compiles them where it gets there.
     """
     short = _waiting(solver, progress) & ~has_room(solver, steps_taken(progress))
-    state = lax.while_loop(
+    state = while_loop(
         lambda state: short & (state.counters.steps < solver.max_steps),
         lambda state: solver.step(problem, state),
         progress.state,
@@ -142,7 +142,7 @@ def run_steps(problem: Any, solver: Any, state: Any, steps: int) -> Any:
     if steps == 1:
         return solver.step(problem, state)
     unroll = min(solver.unroll, steps)
-    return lax.fori_loop(0, steps, lambda _, state: solver.step(problem, state), state, unroll=unroll)
+    return fori_loop(0, steps, lambda _, state: solver.step(problem, state), state, unroll=unroll)
 
 
 def look(problem: Any, solver: Any, progress: Progress, state: Any) -> Progress:

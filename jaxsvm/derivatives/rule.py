@@ -24,6 +24,7 @@ from jaxtyping import Array, Bool, Float
 from jaxsvm.derivatives.sums import summable, unsummable
 from jaxsvm.derivatives.support_equations import plan
 from jaxsvm.derivatives.values import Active, Values, values_of
+from jaxsvm.numerics.loops import while_loop
 from jaxsvm.numerics.masks import some
 from jaxsvm.numerics.precision import cast, in_double, rounded, widened
 from jaxsvm.result import Fit, Status
@@ -107,7 +108,7 @@ def _settled(problem: Any, active: Active) -> tuple[Active, Bool[Array, ""]]:
         return carry[0] + jnp.ones((), jnp.int32), new, moved
 
     start = (jnp.zeros((), jnp.int32), active, jnp.ones((), bool))
-    _, active, moving = lax.while_loop(going, correct, start)
+    _, active, moving = while_loop(going, correct, start)
     return active, ~moving
 
 

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxsvm.gram.tiled import BUILD_TILE, OfPoints, TiledGram
 from jaxsvm.kernels import Kernel, Precomputed
+from jaxsvm.numerics.loops import fori_loop
 from jaxsvm.numerics.products import matmul
 from jaxsvm.padding import on_device
 from jaxsvm.points import CSR, dense_rows
@@ -107,7 +108,7 @@ def dense_values(kernel: Kernel, points: Any, dtype: Any, near: bool) -> Float[A
         values = rows(start + jnp.arange(tile, dtype=jnp.int32))
         return lax.dynamic_update_slice(K, values, (start, jnp.zeros_like(start)))
 
-    K = lax.fori_loop(0, -(-n // tile), fill, jnp.zeros((n, n), dtype))
+    K = fori_loop(0, -(-n // tile), fill, jnp.zeros((n, n), dtype))
     return K.at[jnp.arange(n), jnp.arange(n)].set(tiled.diag())
 
 

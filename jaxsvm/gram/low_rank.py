@@ -19,6 +19,7 @@ from jaxsvm.gram.basis import FourierBasis, NystroemBasis
 from jaxsvm.kernels import Kernel
 from jaxsvm.numerics import selection
 from jaxsvm.numerics.distances import place
+from jaxsvm.numerics.loops import fori_loop
 from jaxsvm.numerics.nystroem import inverse_root
 from jaxsvm.numerics.precision import precisely
 from jaxsvm.numerics.products import matmul
@@ -233,7 +234,7 @@ def _pivots(kernel: Kernel, x: Any, shift: Array, rank: int, near: bool, allowed
 
     rest = jnp.where(allowed, rest, -jnp.inf)
     start = (rest, jnp.zeros((rank, n), rest.dtype), jnp.zeros((rank,), jnp.int32))
-    return lax.fori_loop(0, rank, choose, start)[2]
+    return fori_loop(0, rank, choose, start)[2]
 
 
 def _fourier(kernel: Kernel, x: Any, rank: int, dtype: Any, key: Array) -> FourierBasis:

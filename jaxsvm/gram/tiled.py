@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxsvm.gram.basis import KernelBasis
 from jaxsvm.kernels import Kernel
+from jaxsvm.numerics.loops import while_loop
 from jaxsvm.numerics.masks import count, places_first
 from jaxsvm.numerics.products import matmul
 from jaxsvm.padding import lengthened, may_be_padded
@@ -214,4 +215,4 @@ def _support_matvec(gram: Any, v: Float[Array, " n"], tile: int) -> Float[Array,
         return k + 1, total + matmul(jnp.where(inside, v[index], 0), gram.rows(index))
 
     start = (jnp.zeros((), jnp.int32), jnp.zeros((n,), dtype))
-    return lax.while_loop(lambda carry: carry[0] * tile < many, add, start)[1]
+    return while_loop(lambda carry: carry[0] * tile < many, add, start)[1]

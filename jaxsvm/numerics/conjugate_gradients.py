@@ -4,8 +4,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Bool, Float, Int
+
+from jaxsvm.numerics.loops import while_loop
 
 Apply = Callable[[Float[Array, " n"]], Float[Array, " n"]]
 
@@ -68,4 +69,4 @@ def conjugate_gradients(
     q = precondition(r)
     energy = r @ q
     start = Iterate(jnp.zeros((), jnp.int32), x, r, q, energy, energy, jnp.asarray(True))
-    return lax.while_loop(lambda at: (at.steps < most) & unfinished(at), step, start)
+    return while_loop(lambda at: (at.steps < most) & unfinished(at), step, start)

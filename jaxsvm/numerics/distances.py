@@ -29,6 +29,7 @@ from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm.errors import is_concrete
+from jaxsvm.numerics.loops import cond, scan
 from jaxsvm.numerics.masks import some
 from jaxsvm.numerics.products import matmul
 from jaxsvm.numerics.sizes import LARGEST, size_class
@@ -83,7 +84,7 @@ def squared_distances(
         return expanded
     lost = _lost(*lax.stop_gradient((expanded, sizes)))
     any_lost = some(lost if same is None else lost & ~same)
-    return lax.cond(_of_all_lanes(any_lost), differences, lambda: expanded)
+    return cond(_of_all_lanes(any_lost), differences, lambda: expanded)
 
 
 @jax.jit(static_argnames="size")
@@ -120,7 +121,7 @@ def _by_blocks(x: Array, z: Array, weights: Array, size: Callable[[Array], Array
 
     weight_blocks = None if one_weight else blocks(weights[None])[..., 0]
     zero = jnp.zeros((x.shape[0], z.shape[0]), x.dtype)
-    total, _ = lax.scan(add, zero, (blocks(x), blocks(z), weight_blocks))
+    total, _ = scan(add, zero, (blocks(x), blocks(z), weight_blocks))
     return weights * total if one_weight else total
 
 
@@ -133,7 +134,7 @@ def _one_by_one(x: Array, z: Array, weights: Array, size: Callable[[Array], Arra
         return total + w_k * size(x_k[:, None] - z_k[None, :]), None
 
     zero = jnp.zeros((x.shape[0], z.shape[0]), x.dtype)
-    return lax.scan(add, zero, (x.T, z.T, jnp.broadcast_to(weights, x.shape[1:])))[0]
+    return scan(add, zero, (x.T, z.T, jnp.broadcast_to(weights, x.shape[1:])))[0]
 
 
 def _derivative_by_features(size: Any, primals: tuple[Array, ...], tangents: tuple[Any, ...]) -> tuple[Array, Array]:

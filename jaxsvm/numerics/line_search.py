@@ -3,8 +3,9 @@
 from typing import Any
 
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Float
+
+from jaxsvm.numerics.loops import while_loop
 
 EVALUATIONS = 60
 """Bisections that leave nothing of a bracket; Newton's steps on the derivative usually need two to five."""
@@ -66,7 +67,7 @@ def hinge_minimum(
         jnp.asarray(start, slack.dtype),
         slack[0] > jnp.inf,
     )
-    return lax.while_loop(lambda carry: ~carry[-1] & (carry[0] < EVALUATIONS), improve, first)[3]
+    return while_loop(lambda carry: ~carry[-1] & (carry[0] < EVALUATIONS), improve, first)[3]
 
 
 def best_bias(margins: Float[Array, " n"], y: Float[Array, " n"], C: Float[Array, " n"], R: Any) -> Float[Array, ""]:

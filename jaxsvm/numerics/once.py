@@ -4,8 +4,9 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Bool
+
+from jaxsvm.numerics.loops import while_loop
 
 _T = TypeVar("_T")
 
@@ -17,4 +18,4 @@ def once(condition: Bool[Array, ""], compute: Callable[[_T], _T], value: _T) -> 
     does only where the condition holds in one of them.
     """
     start = (condition, value)
-    return lax.while_loop(lambda carry: carry[0], lambda carry: (jnp.asarray(False), compute(carry[1])), start)[1]
+    return while_loop(lambda carry: carry[0], lambda carry: (jnp.asarray(False), compute(carry[1])), start)[1]

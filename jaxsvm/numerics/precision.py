@@ -21,6 +21,8 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array
 
+from jaxsvm.numerics.loops import varying
+
 _T = TypeVar("_T")
 
 
@@ -49,7 +51,8 @@ def in_double(function: Callable[..., Any]) -> Callable[..., Any]:
             shapes.append(shape)
             return out
 
-        out = _bind(of_leaves, *(leaf if hasattr(leaf, "dtype") else jnp.asarray(leaf) for leaf in leaves))
+        arrays = [leaf if hasattr(leaf, "dtype") else jnp.asarray(leaf) for leaf in leaves]
+        out = _bind(of_leaves, *varying(arrays))  # so that a tangent varies where its argument does
         return jax.tree.unflatten(shapes[-1], out)
 
     return call
@@ -129,7 +132,7 @@ def _push(primals: Any, tangents: Any, *, jaxpr: ClosedJaxpr) -> tuple[list[Arra
 def _transpose(cotangents: Any, *leaves: Any, jaxpr: ClosedJaxpr) -> list[Any]:
     linear = [ad.is_undefined_primal(leaf) for leaf in leaves]
     given = _where([not is_linear for is_linear in linear], leaves)
-    shapes = [jax.ShapeDtypeStruct(leaf.aval.shape, leaf.aval.dtype) for leaf in _where(linear, leaves)]
+    moved = _where(linear, leaves)
 
     def pull(*known_and_back: Any) -> Any:
         known, back = known_and_back[: len(given)], known_and_back[len(given) :]
@@ -138,7 +141,9 @@ def _transpose(cotangents: Any, *leaves: Any, jaxpr: ClosedJaxpr) -> list[Any]:
             fixed = iter(known)
             return jaxpr_as_fun(jaxpr)(*_merged(linear, moving, [None if lin else next(fixed) for lin in linear]))
 
-        return jax.linear_transpose(along, *shapes)(list(back))
+        # Arrays and not shapes: inside of a `shard_map` they know that they vary.
+        moving = varying([jnp.zeros(leaf.aval.shape, leaf.aval.dtype) for leaf in moved])
+        return jax.linear_transpose(along, *moving)(list(back))
 
     pulled = _bind(pull, *given, *map(ad.instantiate_zeros, cotangents))
     return _merged(linear, pulled, [None] * len(linear))

@@ -4,6 +4,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from jaxsvm.numerics.loops import while_loop
 from jaxsvm.numerics.masks import count, places_first
 
 ROWS = 16
@@ -43,4 +44,4 @@ def weighted_rows(
         return k + 1, total
 
     start = (jnp.zeros((), jnp.int32), jnp.zeros((n,), weights.dtype))
-    return lax.while_loop(lambda carry: carry[0] * ROWS < many, add, start)[1]
+    return while_loop(lambda carry: carry[0] * ROWS < many, add, start)[1]

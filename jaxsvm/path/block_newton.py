@@ -30,6 +30,7 @@ from jaxtyping import Array, Float, Int
 from jaxsvm.gram.signed import SignedGram
 from jaxsvm.numerics import nystroem
 from jaxsvm.numerics.line_search import hinge_minimum
+from jaxsvm.numerics.loops import cond, while_loop
 from jaxsvm.numerics.masks import some
 
 NOISE = 1e3
@@ -121,7 +122,7 @@ def newton_round(
     support = present & (f < 1)
     dropped = jnp.where(support, 0, -c)
     nothing = jnp.zeros_like(c)
-    df = lax.cond(some(dropped != 0), lambda: SignedGram(gram, y, offset).matvec(dropped), lambda: nothing)
+    df = cond(some(dropped != 0), lambda: SignedGram(gram, y, offset).matvec(dropped), lambda: nothing)
     target, f_target, products = _conjugate_gradients(gram, offset, P, y, ridge, support, c + dropped, f + df, solver)
     dc, df = target - c, f_target - f
     C = jnp.where(present, 1 / jnp.where(present, ridge, 1), 0)
@@ -181,7 +182,7 @@ def _conjugate_gradients(
         return k + 1, x, f, r, p, next_energy
 
     start = (jnp.zeros((), jnp.int32), x, f, r, z, energy)
-    k, x, f, *_ = lax.while_loop(unfinished, iterate, start)
+    k, x, f, *_ = while_loop(unfinished, iterate, start)
     return x, f, k
 
 

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
+from jaxsvm.numerics.loops import fori_loop, while_loop
 from jaxsvm.numerics.masks import every
 from jaxsvm.numerics.once import once
 from jaxsvm.numerics.precision import bits_of, double, in_double, of_bits, rounded, widened
@@ -296,13 +296,13 @@ def _by_steps(view: Any, there: Any, products_at: Any, lacks: Any, a: Array) -> 
         return of_bits(products_at(view, there, a)).astype(view.dtype)
 
     def turn(state: Any) -> Any:
-        state = lax.fori_loop(0, TURN, lambda _, state: SMO().step(view, state), state)
+        state = fori_loop(0, TURN, lambda _, state: SMO().step(view, state), state)
         return once(~lacks(state), exact, state)
 
     s = in_double(lambda bits: of_bits(bits).astype(a.dtype))(there["products"])  # but for the rounding of a
     state = State(a, s, jnp.zeros((), a.dtype), jnp.asarray(False), Counters.zero())
     limit = min(max(MOST_PER_SAMPLE * len(a), LEAST_STEPS), MOST_STEPS)
-    state = lax.while_loop(lambda state: lacks(state) & (state.counters.steps < limit), turn, state)
+    state = while_loop(lambda state: lacks(state) & (state.counters.steps < limit), turn, state)
     return state, state.counters.steps
 
 
@@ -311,7 +311,7 @@ def _by_sets(view: Any, sets: WorkingSet, products: Array, lacks: Any, a: Array)
     s = in_double(lambda bits: of_bits(bits).astype(a.dtype))(products)
     exact = products if a.dtype != jnp.float64 else None
     state = sets.begun(view, {"a": a, "s": s, "exact": exact})
-    state = lax.while_loop(
+    state = while_loop(
         lambda state: lacks(state) & (state.counters.steps < jnp.minimum(sets_at_once(len(a)), sets.max_steps)),
         lambda s: sets.step(view, s),
         state,

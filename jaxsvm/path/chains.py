@@ -15,12 +15,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jaxtyping import Array, Float
 
 from jaxsvm.compiled import compiled_begin, polish_in_pieces
 from jaxsvm.interruption import Interruption, nothing, on_host_stacked, unreached, watching
 from jaxsvm.loop import drive, fit_compiled, warn_unless_converged
+from jaxsvm.numerics.loops import scan
 from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.path.reduction import Kept, Reduction, samples_of
 from jaxsvm.programs import Program
@@ -260,7 +260,7 @@ def chains_traced(problem: Any, solver: Any, Cs: Float[Array, " k"], key: Array,
             fitted = fit_compiled(problem.at(C), solver, key, Start(point, margins, R, problem.at(old)))
             return (fitted.alpha, fitted.margins, fitted.R, C), fitted
 
-        _, rest = lax.scan(link, (first.alpha, first.margins, first.R, values[0]), values[1:])
+        _, rest = scan(link, (first.alpha, first.margins, first.R, values[0]), values[1:])
         return jax.tree.map(lambda head, tail: jnp.concatenate([head[None], tail]), first, rest)
 
     chained = jax.vmap(chain)(Cs[order][places])

@@ -18,7 +18,6 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.derivatives import box as derivatives
@@ -26,6 +25,7 @@ from jaxsvm.derivatives.values import Active, Values
 from jaxsvm.errors import InputError, is_concrete, require_finite
 from jaxsvm.gram.dense import part_of, values_between
 from jaxsvm.gram.signed import SignedGram
+from jaxsvm.numerics.loops import fori_loop
 from jaxsvm.numerics.masks import count, every, some
 from jaxsvm.numerics.precision import in_double, like, rounded, rounding, widened
 from jaxsvm.numerics.sums import sums
@@ -229,7 +229,7 @@ class BoxProblem:
             above = c @ at(middle) > self.e
             return jnp.where(above, middle, low), jnp.where(above, high, middle)
 
-        low, high = lax.fori_loop(0, PROJECTION_STEPS, halve, (-reach, reach))
+        low, high = fori_loop(0, PROJECTION_STEPS, halve, (-reach, reach))
         reached, size = sums(c * a, jnp.abs(c * a))
         met = jnp.abs(reached - self.e) <= self._rounding(size)
         return jnp.where(met, a, self.on_equality(at((low + high) / 2)))

@@ -16,6 +16,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from jaxsvm.numerics import selection
+from jaxsvm.numerics.loops import fori_loop, scan
 from jaxsvm.numerics.precision import rounded
 from jaxsvm.points import Rows, dense_rows, product, transposed_product
 
@@ -81,7 +82,7 @@ def _lengthened(problem: Any, w: Float[Array, " n"], s: Float[Array, " n"], dtyp
         return jnp.where(falls, middle, low), jnp.where(falls, high, middle)
 
     nothing = jnp.zeros_like(squared_norm)
-    _, t = lax.fori_loop(0, BISECTIONS, halve, (nothing, nothing + LONGEST))
+    _, t = fori_loop(0, BISECTIONS, halve, (nothing, nothing + LONGEST))
     return rounded((1 + t * jnp.asarray(LENGTHS, w.dtype)[:, None]) * w[None, :], dtype)
 
 
@@ -178,7 +179,7 @@ def _least_squares(A: Float[Array, "n p"], b: Float[Array, " n"]) -> Float[Array
     def refine(_: Any, x: Array) -> Array:
         return x + jax.scipy.linalg.cho_solve(factor, scaled.T @ (b - scaled @ x))
 
-    return scale * lax.fori_loop(0, REFINEMENTS, refine, jnp.zeros_like(scale))
+    return scale * fori_loop(0, REFINEMENTS, refine, jnp.zeros_like(scale))
 
 
 def _pivots(H: Signed, weight: Float[Array, " n"]) -> tuple[Int[Array, " p"], Any]:
@@ -200,4 +201,4 @@ def _pivots(H: Signed, weight: Float[Array, " n"]) -> tuple[Int[Array, " p"], An
         return (rest, directions.at[k].set(direction)), (i, counts)
 
     start = (squares, jnp.zeros((p, p), squares.dtype))
-    return lax.scan(choose, start, jnp.arange(p, dtype=jnp.int32))[1]
+    return scan(choose, start, jnp.arange(p, dtype=jnp.int32))[1]

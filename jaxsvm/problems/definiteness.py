@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxsvm.errors import InputError
 from jaxsvm.gram.signed import SignedGram
+from jaxsvm.numerics.loops import scan
 from jaxsvm.numerics.masks import every
 from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.programs import Program
@@ -110,7 +111,7 @@ def _by_lanczos(problem: Any, present: Array, u: Any, eps: float, largest: Array
     # In float32: 64 random bits cannot be had where the x64 flag is off, whatever is on around the call.
     first = inside(jax.random.normal(jax.random.key(0), (problem.n,), jnp.float32).astype(problem.dtype))
     V = jnp.zeros((PRODUCTS, problem.n), problem.dtype).at[0].set(first / jnp.linalg.norm(first))
-    (V, W), _ = lax.scan(step, (V, jnp.zeros_like(V)), jnp.arange(PRODUCTS, dtype=jnp.int32))
+    (V, W), _ = scan(step, (V, jnp.zeros_like(V)), jnp.arange(PRODUCTS, dtype=jnp.int32))
     T = V @ W.T
     shift = ROUNDING * eps * problem.n * largest
     factor = jnp.linalg.cholesky((T + T.T) / 2 + shift * jnp.eye(PRODUCTS, dtype=T.dtype))

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jaxtyping import Array, Float
 
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.numerics import selection
+from jaxsvm.numerics.loops import fori_loop, while_loop
 from jaxsvm.numerics.once import once
 from jaxsvm.problems.arguments import checked_signs, require_both_classes
 
@@ -164,7 +164,7 @@ def _fallen(heights: Array, w: Array, volume: Array, start: Array) -> Array:
         return k + 1, g, once(following >= g, below, following)
 
     first = (jnp.zeros((), jnp.int32), jnp.full_like(start, jnp.inf), fill(start))
-    _, above, g = lax.while_loop(lambda carry: (carry[2] < carry[1]) & (carry[0] < NEWTON_PASSES), fall, first)
+    _, above, g = while_loop(lambda carry: (carry[2] < carry[1]) & (carry[0] < NEWTON_PASSES), fall, first)
     return jnp.minimum(above, g)
 
 
@@ -180,7 +180,7 @@ def _by_bisection(rest: Array, w: Array, volume: Array) -> tuple[Array, Array]:
 
     steps = HALVINGS[jnp.dtype(rest.dtype).name]
     highest = jnp.minimum(volume / lowest_width, _average(rest, w, volume))
-    _, high = lax.fori_loop(0, steps, halve, (jnp.zeros_like(volume), highest))
+    _, high = fori_loop(0, steps, halve, (jnp.zeros_like(volume), highest))
     covered = (rest < high) & (w > 0)
     mass = jnp.where(covered, w, 0).sum()
     level = (volume + jnp.where(covered, w * rest, 0).sum()) / jnp.where(mass > 0, mass, 1)
@@ -278,7 +278,7 @@ def _two_basins_by_bisection(c: Array, y: Array, volume: Array, w: Array) -> Wat
         return jnp.where(slope > 0, b, low), jnp.where(slope > 0, high, b), level
 
     eps, steps = jnp.finfo(c.dtype).eps, HALVINGS[jnp.dtype(c.dtype).name]
-    low, high, guess = lax.fori_loop(0, steps, halve, (-spread, spread, spread))
+    low, high, guess = fori_loop(0, steps, halve, (-spread, spread, spread))
     b = (low + high) / 2
     level, _ = at(b, guess)
     rounding = 16 * eps * (jnp.abs(rest) + jnp.abs(b) + jnp.abs(level)) + 4 * spread * 2.0**-steps

@@ -16,6 +16,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from jaxsvm.numerics.loops import fori_loop, while_loop
 from jaxsvm.numerics.sampling import systematic_draw
 from jaxsvm.points import CSR
 from jaxsvm.problems.box import BoxProblem
@@ -58,7 +59,7 @@ class Draws(NamedTuple):
         if order == "random":
             draws = self.fresh(n, batch)
         else:  # a loop of one turn at most: under vmap a cond would draw at every step
-            _, draws = lax.while_loop(
+            _, draws = while_loop(
                 lambda carry: carry[0],
                 lambda carry: (jnp.asarray(False), carry[1].fresh(n, batch)),
                 (self.left <= 0, self),
@@ -104,7 +105,7 @@ def sparse_margins(x: CSR, index: Int[Array, " b"], v: Float[Array, " size"]) ->
             values, columns = _chunk(x, i, k, v.dtype)
             return total + values @ v.at[columns].get(mode="promise_in_bounds")
 
-        return lax.fori_loop(0, _chunks(x, i), add, jnp.zeros((), v.dtype))
+        return fori_loop(0, _chunks(x, i), add, jnp.zeros((), v.dtype))
 
     return lax.map(of_row, index)
 
@@ -122,9 +123,9 @@ def sparse_add(
             values, columns = _chunk(x, index[j], k, v.dtype)
             return v.at[columns].add(coefficients[j] * values, mode="promise_in_bounds")
 
-        return lax.fori_loop(0, jnp.where(coefficients[j] != 0, _chunks(x, index[j]), 0), add, v)
+        return fori_loop(0, jnp.where(coefficients[j] != 0, _chunks(x, index[j]), 0), add, v)
 
-    return lax.fori_loop(0, index.shape[0], of_row, v)
+    return fori_loop(0, index.shape[0], of_row, v)
 
 
 def _padded(x: CSR, index: Int[Array, " b"], dtype: Any) -> tuple[Array, Array]:

@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import InputError
 from jaxsvm.numerics import selection
+from jaxsvm.numerics.loops import cond
 from jaxsvm.numerics.once import once
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.result import Counters
@@ -83,7 +84,7 @@ class SDCA(Solver):
         return State(
             visits=visits,
             a=state.a.at[i].set(target),
-            s=lax.cond(moves, lambda: state.s + delta * problem.column(i), lambda: state.s),
+            s=cond(moves, lambda: state.s + delta * problem.column(i), lambda: state.s),
             R=state.R - delta * (rest - D_i * delta / 2),
             indefinite=state.indefinite | (-32 * jnp.finfo(D_i.dtype).eps * problem.diagonal.max() > D_i),
             counters=visited(state.counters, moves, problem.n),

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
+from jaxsvm.numerics.loops import while_loop
 from jaxsvm.points import Rows, product, transposed_product
 
 TILE = 2048
@@ -104,7 +105,7 @@ def weighted_squares(
 
     size = x.shape[1] + more.shape[1]
     start = (jnp.zeros((), jnp.int32), jnp.zeros((size, size), weight.dtype))
-    return lax.while_loop(lambda carry: carry[0] < tiles, add, start)[1]
+    return while_loop(lambda carry: carry[0] < tiles, add, start)[1]
 
 
 def _coprime(count: int) -> int:

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import InputError
+from jaxsvm.numerics.loops import while_loop
 from jaxsvm.numerics.masks import every, some
 from jaxsvm.numerics.precision import in_double, like, remainder, rounded, whole, widened
 from jaxsvm.problems.box import BoxProblem
@@ -184,7 +184,7 @@ def solved(problem: BoxProblem, tol: Any) -> Float[Array, " n"]:
     The host driver takes it in pieces: `begin`, `further` for as long as it is going, `end`.
     """
     start = begin(problem, tol)
-    return end(problem, lax.while_loop(lambda at: at.going, lambda at: further(problem, at, tol), start))
+    return end(problem, while_loop(lambda at: at.going, lambda at: further(problem, at, tol), start))
 
 
 def begin(problem: BoxProblem, tol: Any) -> Going:

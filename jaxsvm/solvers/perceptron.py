@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import InputError
 from jaxsvm.numerics import selection
+from jaxsvm.numerics.loops import cond, fori_loop
 from jaxsvm.numerics.precision import rounded
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.result import Counters
@@ -96,7 +96,7 @@ class Perceptron(Solver):
         visits, i = state.visits.following(state.counters.steps, self.order)
         mistake = (selection.entry(state.s, i) <= self.margin) & (selection.entry(problem.upper, i) > 0)
         h = state.h.at[i].add(mistake.astype(state.h.dtype))
-        s = lax.cond(mistake, lambda: state.s + problem.column(i), lambda: state.s)
+        s = cond(mistake, lambda: state.s + problem.column(i), lambda: state.s)
         rho = 1 / t.astype(s.dtype)
         if self.output == "last":
             rho = jnp.ones_like(rho)
@@ -176,5 +176,5 @@ def best_multiple(problem: BoxProblem, s: Float[Array, " n"], squared_norm: Floa
         falls = slope(middle) < 0
         return jnp.where(falls, middle, low), jnp.where(falls, high, middle)
 
-    low, high = lax.fori_loop(0, HALVINGS, halve, (jnp.zeros_like(high), high))
+    low, high = fori_loop(0, HALVINGS, halve, (jnp.zeros_like(high), high))
     return jnp.where(squared_norm > 0, (low + high) / 2, 0)

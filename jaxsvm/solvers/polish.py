@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.gram.dense import part_of
 from jaxsvm.gram.tiled import TiledGram
+from jaxsvm.numerics.loops import while_loop
 from jaxsvm.numerics.masks import every
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.solvers.newton import kernel
@@ -62,7 +62,7 @@ def polish(
         A point of the simplex whose R is no higher, and its `s`, from scratch.
     """
     stored = _stored(problem) if _by_newton(problem) else problem  # once for all rounds
-    carry = lax.while_loop(
+    carry = while_loop(
         lambda carry: carry.going,
         lambda carry: further(stored, carry, products),
         begin(problem, alpha, s, products),

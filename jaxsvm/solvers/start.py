@@ -5,11 +5,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jaxtyping import Array, Float, Int
 
 from jaxsvm.errors import InputError, is_concrete, require_finite
 from jaxsvm.numerics import selection
+from jaxsvm.numerics.loops import fori_loop
 from jaxsvm.numerics.sampling import balanced_draw
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.squared_hinge import Restricted
@@ -244,7 +244,7 @@ def _random_draw(problem: Any, key: Array, draw: int, counters: Counters) -> tup
         moved = jnp.where(curvature > 0, jnp.minimum(descent / jnp.where(curvature > 0, curvature, 1), longest), 0)
         return jnp.maximum(weights + moved * pair, 0)
 
-    weights = lax.fori_loop(0, DRAW_STEPS, step, weights)
+    weights = fori_loop(0, DRAW_STEPS, step, weights)
     weights = weights / weights.sum()
     alpha = jnp.zeros((problem.n,), problem.dtype).at[indices].add(weights)
     return alpha, weights @ problem.columns(indices), counters.evaluated(indices.shape[0] * problem.n)

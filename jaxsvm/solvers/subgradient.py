@@ -21,6 +21,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import InputError, is_concrete
+from jaxsvm.numerics.loops import cond
 from jaxsvm.numerics.masks import some
 from jaxsvm.numerics.once import once
 from jaxsvm.numerics.precision import rounded
@@ -160,7 +161,7 @@ def _move_scaled(
     dh = gain * move.g
     if features is None:
         # Rows are computed where a sample of the batch is violated; a rejected draw costs nothing.
-        v = lax.cond(
+        v = cond(
             some(move.violated),
             lambda: at.v + jnp.matmul(dh, problem.columns(move.batch), precision=lax.Precision.HIGHEST),
             lambda: at.v,

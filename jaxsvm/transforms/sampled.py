@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import InputError
 from jaxsvm.numerics import selection
+from jaxsvm.numerics.loops import cond, while_loop
 from jaxsvm.numerics.masks import every, some
 from jaxsvm.problems.squared_hinge import Restricted
 from jaxsvm.result import Counters
@@ -112,7 +113,7 @@ class Sampled(Wrapper):
         weights = inner.alpha[:size]
 
         wanted = self.solver.wants_vertex(problem, inner)
-        s_drawn = lax.cond(
+        s_drawn = cond(
             wanted,
             lambda: _drawn_gradient(problem, drawn, state.indices, weights),
             lambda: jnp.full((self.r,), jnp.inf, weights.dtype),
@@ -207,7 +208,7 @@ class Sampled(Wrapper):
         weights = weights / weights.sum()
         held = jnp.zeros_like(alpha).at[indices].set(weights)
         lost = some((alpha > 0) & (held == 0))  # more active samples than places: s must follow
-        s = lax.cond(lost, lambda: problem.matvec(held), lambda: s)
+        s = cond(lost, lambda: problem.matvec(held), lambda: s)
         empty = jnp.zeros((self.r,), alpha.dtype)
         inner = self.solver.at(jnp.append(weights, empty), jnp.append(s[indices], empty), counters)
         return SampledState(
@@ -287,7 +288,7 @@ def _drawn_gradient(
         return k + 1, total + problem.block(drawn, lax.dynamic_slice(indices, (start,), (tile,))) @ part
 
     start = (jnp.zeros((), jnp.int32), jnp.zeros(drawn.shape, weights.dtype))
-    return lax.while_loop(lambda carry: carry[0] * tile < used, add, start)[1]
+    return while_loop(lambda carry: carry[0] * tile < used, add, start)[1]
 
 
 class SampledState(NamedTuple):

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm.numerics.conjugate_gradients import conjugate_gradients
 from jaxsvm.numerics.line_search import SLOPE_LEFT, best_bias, hinge_minimum
+from jaxsvm.numerics.loops import while_loop
 from jaxsvm.numerics.masks import every, some
 from jaxsvm.points import dense_rows
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
@@ -287,7 +287,7 @@ def subsample_start(primal: Primal) -> Float[Array, " size"]:
 
     first = iterate_at(part, w, jnp.where(part.C > 0, 1.0, 0.0).astype(w.dtype))
     start = (jnp.zeros((), jnp.int32), first, jnp.asarray(False))
-    return lax.while_loop(lambda carry: ~carry[2] & (carry[0] < START_STEPS), step, start)[1].w
+    return while_loop(lambda carry: ~carry[2] & (carry[0] < START_STEPS), step, start)[1].w
 
 
 def _gap(there: Iterate, curved: Float[Array, " size"]) -> Float[Array, ""]:

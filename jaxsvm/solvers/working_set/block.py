@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from jaxsvm.numerics.loops import fori_loop, while_loop
 from jaxsvm.numerics.rectangle import best_in_rectangle
 from jaxsvm.numerics.selection import entry, largest, largest_packed, smallest
 
@@ -74,13 +75,11 @@ def pair_steps(
         violation = top - bottom
         middle = jnp.where(jnp.isfinite(violation), (top + bottom) / 2, 0)
         left = limit - steps
-        v, pull, _ = lax.fori_loop(
-            0, TURN, lambda k, carry: pair(carry, left - k.astype(steps.dtype)), (v, pull, middle)
-        )
+        v, pull, _ = fori_loop(0, TURN, lambda k, carry: pair(carry, left - k.astype(steps.dtype)), (v, pull, middle))
         return v, pull, middle, jnp.minimum(steps + TURN, limit), violation > tol
 
     start = (v, pull, jnp.zeros((), K.dtype), jnp.zeros((), jnp.int32), jnp.asarray(True))
-    v, pull, _, steps, _ = lax.while_loop(lambda carry: carry[4] & (carry[3] < limit), turn, start)
+    v, pull, _, steps, _ = while_loop(lambda carry: carry[4] & (carry[3] < limit), turn, start)
     return v, pull, steps
 
 
@@ -141,9 +140,9 @@ def double_steps(
         v, pull, steps, _ = carry
         violation = largest(jnp.where(v < high, pull, 0)) - smallest(jnp.where(v > low, pull, 0))
         left = limit - steps
-        v, pull = lax.fori_loop(0, TURN, lambda k, carry: double(carry, left - k.astype(steps.dtype)), (v, pull))
+        v, pull = fori_loop(0, TURN, lambda k, carry: double(carry, left - k.astype(steps.dtype)), (v, pull))
         return v, pull, jnp.minimum(steps + TURN, limit), violation > tol
 
     start = (v, pull, jnp.zeros((), jnp.int32), jnp.asarray(True))
-    v, pull, steps, _ = lax.while_loop(lambda carry: carry[3] & (carry[2] < limit), turn, start)
+    v, pull, steps, _ = while_loop(lambda carry: carry[3] & (carry[2] < limit), turn, start)
     return v, pull, steps

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from jaxsvm.numerics.loops import while_loop
 from jaxsvm.numerics.masks import count, places_first
 
 TILES = (128, 32)
@@ -111,5 +112,5 @@ def _computed(gram: Any, rows: Array, there: Array, new: Array, count: Array, ti
 
         # A tile is worth its price where more than all but one of the smaller ones in it are left.
         least = tile - smaller
-        start, rows = lax.while_loop(lambda carry, least=least: count - carry[0] > least, fetch, (start, rows))
+        start, rows = while_loop(lambda carry, least=least: count - carry[0] > least, fetch, (start, rows))
     return rows
