@@ -24,6 +24,7 @@ from jaxsvm.derivatives.rule import differentiable
 from jaxsvm.errors import ConvergenceWarning, InputError, is_concrete
 from jaxsvm.interruption import Interruption, watching
 from jaxsvm.numerics.loops import while_loop
+from jaxsvm.numerics.meshes import in_automatic_axes
 from jaxsvm.numerics.transfers import transfers
 from jaxsvm.padding import trimmed
 from jaxsvm.programs import compiled_ahead
@@ -105,6 +106,7 @@ def fit(
     return fit_compiled(problem, solver, key, init)
 
 
+@in_automatic_axes
 def fit_compiled(problem: Any, solver: Any, key: Array, init: Any = None) -> Fit:
     """The compiled driver: `fit` for use inside `jit`, `vmap` and `scan`.
 

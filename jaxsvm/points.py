@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxsvm.errors import InputError, is_concrete, require_finite
+from jaxsvm.numerics.meshes import with_automatic_axes
 from jaxsvm.numerics.products import matmul
 from jaxsvm.padding import on_device
 
@@ -215,7 +216,7 @@ def as_points(x: Any, dtype: Any = None, name: str = "x") -> Any:
         _require_held(name, x.data, points.data)
     else:
         try:
-            array = x if hasattr(x, "dtype") else np.asarray(x)
+            array = with_automatic_axes(x) if hasattr(x, "dtype") else np.asarray(x)
         except ValueError:
             raise InputError(f"{name} has rows of different lengths: (n, d) is needed.") from None
         if hasattr(x, "todense"):

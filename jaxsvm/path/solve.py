@@ -7,6 +7,7 @@ One Gram operator serves all values. Squared-hinge problems are solved coarse to
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -16,6 +17,7 @@ from jaxtyping import Array, Float
 
 from jaxsvm.errors import InputError, is_concrete, require_finite
 from jaxsvm.interruption import Interruption, on_host_stacked, watching
+from jaxsvm.numerics.meshes import in_automatic_axes
 from jaxsvm.numerics.transfers import transfers
 from jaxsvm.padding import on_device, trimmed
 from jaxsvm.path.block_newton import BlockNewton
@@ -167,7 +169,8 @@ def solve_path(
         solvers = [exact_solver(problem, tol) if solver is None else solver for problem in problems]
         pairs = zip(ready_together(problems, solvers), solvers, strict=True)
         values, n = jnp.asarray(Cs, problems[0].dtype), problems[0].n
-        fits = [trimmed(chains_traced(here, one, values, key, lanes or 1), n) for here, one in pairs]
+        chained = in_automatic_axes(partial(chains_traced, lanes=lanes or 1))
+        fits = [trimmed(chained(here, one, values, key), n) for here, one in pairs]
     together = _stacked(fits) if several else fits[0]
     return Path(Cs=jnp.asarray(Cs, together.alpha.dtype), fits=together)
 
