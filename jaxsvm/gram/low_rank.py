@@ -150,7 +150,7 @@ def low_rank_gram(
     else:
         raise InputError(f'method is {method!r}: "nystroem" or "fourier" is needed.')
     Z = by_row_tiles(x.shape[0], TILE, lambda index: features(dense_rows(x, index)).astype(dtype))
-    points = x if isinstance(x, CSR) else x - features.shift
+    points = x if isinstance(x, CSR) else x - features.shift[None, :]
     return LowRankGram(kernel, points, features, Z, landmarks if method == "nystroem" else None)
 
 

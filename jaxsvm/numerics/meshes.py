@@ -1,7 +1,7 @@
 """Arrays on a mesh whose axes are Explicit (what `jax.make_mesh` makes): their sharding is part of their type.
 
-Operations of this library leave the sharding of what they compute to XLA. So arrays that hold values are taken as if the
-axes of their mesh were Auto, and what is traced of others is computed inside `jax.sharding.auto_axes`.
+Operations of this library leave the sharding of what they compute to XLA. So arrays that hold values are taken as if
+the axes of their mesh were Auto, and what is traced of others is computed inside `jax.sharding.auto_axes`.
 """
 
 import functools

@@ -167,12 +167,16 @@ def solve_path(
         raise InputError("callback and max_seconds need concrete arrays: call `solve_path` outside jit and vmap.")
     else:
         solvers = [exact_solver(problem, tol) if solver is None else solver for problem in problems]
-        pairs = zip(ready_together(problems, solvers), solvers, strict=True)
-        values, n = jnp.asarray(Cs, problems[0].dtype), problems[0].n
-        chained = in_automatic_axes(partial(chains_traced, lanes=lanes or 1))
-        fits = [trimmed(chained(here, one, values, key), n) for here, one in pairs]
+        values = jnp.asarray(Cs, problems[0].dtype)
+        fits = in_automatic_axes(partial(_traced_together, lanes=lanes or 1))(problems, solvers, values, key)
     together = _stacked(fits) if several else fits[0]
     return Path(Cs=jnp.asarray(Cs, together.alpha.dtype), fits=together)
+
+
+def _traced_together(problems: list[Any], solvers: list[Any], Cs: Array, key: Array, lanes: int) -> list[Fit]:
+    """Solve paths of several problems inside a user's program."""
+    pairs = zip(ready_together(problems, solvers), solvers, strict=True)
+    return [trimmed(chains_traced(here, one, Cs, key, lanes), problems[0].n) for here, one in pairs]
 
 
 def solve_together(
