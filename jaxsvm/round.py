@@ -17,7 +17,7 @@ from jaxsvm.numerics.masks import every
 from jaxsvm.numerics.once import once
 from jaxsvm.numerics.precision import in_double, like, widened
 from jaxsvm.problems.definiteness import negative_curvature
-from jaxsvm.problems.judge import refused
+from jaxsvm.problems.judge import narrowed, refused
 from jaxsvm.result import Answer, Certificate, Fit, Status, bit_of
 from jaxsvm.solvers.start import Resumed
 from jaxsvm.stopping import CERTIFIED_GAP, stop_excess
@@ -291,8 +291,9 @@ def _assessed(
             lambda found: found | negative_curvature(wide, everywhere=point.ndim == 2),
             indefinite,
         )
-    narrow = jax.tree.map(lambda leaf: leaf.astype(problem.dtype), (answer, excess, R))
-    return like(fresh, state), *narrow, sound, indefinite
+    certificate = narrowed(answer.certificate, problem.dtype)
+    narrow, excess, R = jax.tree.map(lambda leaf: leaf.astype(problem.dtype), (answer, excess, R))
+    return like(fresh, state), narrow._replace(certificate=certificate), excess, R, sound, indefinite
 
 
 def _put_beside(

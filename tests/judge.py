@@ -437,7 +437,10 @@ def _slack(facts: Facts, said: Statement, ground: Ground) -> Value:
     p = on_simplex(facts, said.alpha)
     if p is None:
         return Value(np.inf, -np.inf, np.inf, 0.0)
-    longest = 1 / np.sqrt(point.norm) if point.norm > 0 else LONG(0)  # w = 0 has a level as well: the mean slack
+    # w = 0 has a level as well: the mean slack, or with a bias that is free whatever that makes of it.
+    reach = abs(point.margins).max()
+    longest = 2 * (np.sqrt(ground.diagonal().max()) + volume) / reach if facts.c is not None and reach > 0 else LONG(0)
+    longest = 1 / np.sqrt(point.norm) if point.norm > 0 else longest
     lower = highest_level(point.margins[here], facts.costs[here], volume, longest)
     signed = y * p
     square = signed @ ground.times(signed) + facts.offset * signed.sum() ** 2

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from test_contract import PROBLEMS, each, problem, solved
 
-from jaxsvm.problems.judge import balances, is_weights, judged, refused, relative_to
+from jaxsvm.problems.judge import balances, is_weights, judged, narrowed, refused, relative_to
 from jaxsvm.result import Certificate
 
 INFINITE = Certificate(np.inf, -np.inf, np.inf)
@@ -41,6 +41,15 @@ def test_an_infeasible_point_or_a_wrong_matrix_has_no_certificate():
     assert tuple(map(float, refused(kept, False))) == (3.0, 2.0, 0.5)
     assert float(relative_to(kept, 10.0).relative_gap) == 0.1
     assert float(relative_to(refused(kept, True), 10.0).relative_gap) == np.inf
+
+
+def test_values_out_of_range_stay_on_their_side():
+    """A primal of -1e43 is no -infinity, which no decision function reaches."""
+    for value in (-1e43, 1e43):
+        wide = Certificate(*(jnp.asarray(v) for v in (value, value, 1e-7)))
+        primal, dual, gap = narrowed(wide, jnp.dtype("float32"))
+        assert float(dual) <= value <= float(primal) and gap.dtype == jnp.float32
+        assert np.isinf([float(primal), float(dual)]).sum() == 1
 
 
 def test_weights_are_not_negative_and_those_of_absent_samples_are_0():

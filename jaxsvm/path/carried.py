@@ -14,6 +14,7 @@ from jaxsvm.numerics.loops import fori_loop, while_loop
 from jaxsvm.numerics.masks import every
 from jaxsvm.numerics.once import once
 from jaxsvm.numerics.precision import bits_of, double, in_double, of_bits, rounded, widened
+from jaxsvm.problems.judge import narrowed
 from jaxsvm.programs import Program
 from jaxsvm.result import Counters, Fit, Status
 from jaxsvm.screening.reference import reference_fit
@@ -365,7 +366,9 @@ def certified(
         point, s = point.astype(wide.dtype), of_bits(products)
         answer = wide.certified(point, s, problem.dtype)
         excess = stop_excess(wide, solver, point, s, answer.certificate)
-        return jax.tree.map(lambda leaf: leaf.astype(problem.dtype), (answer, excess))
+        narrow = jax.tree.map(lambda leaf: leaf.astype(problem.dtype), answer)
+        certificate = narrowed(answer.certificate, problem.dtype)
+        return narrow._replace(certificate=certificate), excess.astype(problem.dtype)
 
     answer, excess = certify(problem, solver, point, products)
     return answer.fit(jnp.asarray(Status.CONVERGED, jnp.int32), counted(done)), excess

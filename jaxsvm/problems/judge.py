@@ -63,6 +63,14 @@ def refused(certificate: Certificate, wrong: Any) -> Certificate:
     return jax.tree.map(lambda none, given: jnp.where(wrong, none, given), infinite, certificate)
 
 
+def narrowed(certificate: Certificate, dtype: Any) -> Certificate:
+    """Return a certificate as numbers of a dtype: what is out of its range stays on its side of the optimum."""
+    largest = float(jnp.finfo(dtype).max)
+    primal, dual, relative_gap = certificate
+    bounded = Certificate(jnp.maximum(primal, -largest), jnp.minimum(dual, largest), relative_gap)
+    return jax.tree.map(lambda value: value.astype(dtype), bounded)
+
+
 def is_weights(alpha: Array, present: Array) -> Bool[Array, ""]:
     """Whether dual variables are not negative, and 0 for samples that are absent."""
     return every((alpha == 0) | (present & (alpha > 0)))
