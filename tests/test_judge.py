@@ -83,3 +83,16 @@ def test_no_problem_certifies_weight_on_an_absent_sample_or_off_an_equality(name
         certificate = here.certified(point, here.matvec(point), here.dtype).certificate
         assert certificate.relative_gap == np.inf
         assert certificate.dual == -np.inf or certificate.primal == np.inf
+
+
+def test_a_loss_that_rounding_makes_is_allowed_for():
+    """At a cost of 1e22 a margin that is off by 2e-16 costs more than the whole objective."""
+    here = problem("svm, free bias").at(1e22)
+    beta = here.feasible_point(jnp.ones(here.n)) * 1e-16
+    answer = here.certified(beta, here.matvec(beta), here.dtype)
+    y, coef = np.asarray(here.y, np.longdouble), np.asarray(answer.dual_coef, np.longdouble)
+    f = np.asarray(here.gram.matvec(answer.dual_coef), np.longdouble)
+    margins = y * (f + np.longdouble(float(answer.bias)))
+    primal = (coef @ f + 1e22 * (np.maximum(0, 1 - margins) ** 2).sum()) / 2
+    certificate = answer.certificate
+    assert float(certificate.dual) * (1 + float(certificate.relative_gap)) >= float(primal) * (1 - 1e-9)

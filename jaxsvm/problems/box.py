@@ -359,7 +359,8 @@ class BoxProblem:
         allowed = allowed + ALLOWED * jnp.sqrt(squares) + 2 * outside
         gap = gap + terms + ALLOWED * jnp.sqrt(squares) + 2 * outside
         feasible = inside if self.c is None else inside & balances(met - self.e, reached + jnp.abs(self.e), dtype)
-        found = judged(dual + gap, dual, gap, jnp.abs(dual), rounding=allowed, feasible=feasible)
+        # What the dual is off by counts in what the gap is relative to.
+        found = judged(dual + gap, dual, gap, jnp.abs(dual) - allowed, rounding=allowed, feasible=feasible)
         return Answer(
             alpha=a,
             dual_coef=self.y * w,

@@ -303,7 +303,7 @@ class SquaredHingeProblem:
 
         # Errors of the products: to second order, since primal and dual move together to first. What they may amount
         # to in Q itself counts where beta' K beta cancels: then the dual's Q is anything.
-        error = rounding(self.n, s.dtype) * size * spread
+        error = rounding(self.n, s.dtype) * size * spread + jnp.finfo(s.dtype).eps * (1 + jnp.abs(bias))
         loss, allowed, moved = sums(
             C * jnp.maximum(slack, 0) ** 2,
             jnp.where(slack > -error, C * error * (2 * jnp.abs(1 - exact) + error), 0),
