@@ -283,7 +283,7 @@ def _assessed(
     if may_correct and not provisional and point.ndim == 1 and corrects(problem, solver):
         w = solver.feature_weights(wide, fresh) if solver.carries_weights(problem) else None
         answer, excess = _put_beside(wide, solver, (point, s, problem.dtype, w), stuck, answer, excess)
-    sound = jnp.isfinite(R) & every(jnp.isfinite(s)) & ~jnp.isnan(answer.certificate.relative_gap)
+    sound = jnp.isfinite(R) & every(jnp.isfinite(s)) & jnp.isfinite((point * s).sum())
     indefinite = fresh.indefinite | wide.indefinite(R)
     if not wide.gram.definite:
         indefinite = once(
