@@ -5,6 +5,8 @@ looked at when they are concrete: under `jax.jit` and its relatives the same fau
 (`jaxsvm.Status`), never a silent answer.
 """
 
+import sys
+import warnings
 from typing import Any
 
 import jax
@@ -30,6 +32,19 @@ class ConvergenceWarning(UserWarning):
 
 class PrecisionWarning(UserWarning):
     """Given where numbers were rounded so coarsely that what is computed of them says little: it names the cure."""
+
+
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn at the line that called this library, however deep inside of it the warning arises.
+
+    Args:
+        message: What was found, and what to do.
+        category: A class of warnings.
+    """
+    frame, level = sys._getframe(), 1
+    while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).split(".")[0] == "jaxsvm":
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)
 
 
 def is_concrete(*trees: Any) -> bool:

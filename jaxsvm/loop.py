@@ -8,7 +8,6 @@ the compiled one under tracing; both walk through the same iterates.
 
 import dataclasses
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from functools import reduce
 from typing import Any
@@ -21,7 +20,7 @@ from jaxtyping import Array
 
 from jaxsvm.compiled import begin_program, burst_call, certify_call, polish_in_pieces
 from jaxsvm.derivatives.rule import differentiable
-from jaxsvm.errors import ConvergenceWarning, InputError, is_concrete
+from jaxsvm.errors import ConvergenceWarning, InputError, is_concrete, warn
 from jaxsvm.interruption import Interruption, watching
 from jaxsvm.numerics.loops import while_loop
 from jaxsvm.numerics.meshes import in_automatic_axes
@@ -378,9 +377,8 @@ def warn_unless_converged(fitted: Fit, solver: Any) -> None:
     """Warn of a fit that ended in any other way."""
     status = Status(int(fitted.status))
     if status != Status.CONVERGED:
-        warnings.warn(
+        warn(
             f"{type(solver).__name__} ended as {status.name} after {int(fitted.steps)} steps with a relative gap of "
             f"{float(fitted.certificate.relative_gap):.3g} (tol {float(solver.tol):.3g}). {advice(status)}",
             ConvergenceWarning,
-            stacklevel=4,
         )

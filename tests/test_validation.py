@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import samples
 
 import jaxsvm
 from jaxsvm import (
@@ -234,3 +235,11 @@ def test_problems_and_kernels_do_not_share_the_callers_memory():
     np.testing.assert_array_equal(before, kernel.matrix(x, x))
     for name, value in (("q", 1), ("upper", 3), ("c", 1), ("y", 1)):
         np.testing.assert_array_equal(getattr(problem, name), value)
+
+
+def test_warnings_point_at_the_line_that_called():
+    x, y = samples.data()
+    problem = jaxsvm.hinge_problem(jaxsvm.gram(RBF(0.5), x), y, 1.0, bias="none")
+    with pytest.warns(jaxsvm.ConvergenceWarning) as seen:
+        jaxsvm.fit(problem, jaxsvm.Perceptron(60))
+    assert [warning.filename for warning in seen] == [__file__]

@@ -22,7 +22,6 @@ distribution (`SPREADS`), trains on each and keeps the draw whose machine has th
 Source: Tukan, Baykal, Feldman and Rus 2020, Algorithm 1; what is corrected: docs/mathematics.md, "Coresets".
 """
 
-import warnings
 from typing import Any, NamedTuple
 
 import jax
@@ -39,7 +38,7 @@ from jaxsvm.coresets.recombination import recombine
 from jaxsvm.coresets.sampling import inclusion, independent, query_error, systematic
 from jaxsvm.coresets.sensitivity import BOUNDS, REGULARISERS, cluster_counts, require_choice, smallest
 from jaxsvm.coresets.summary import Coreset, notes_on, packed
-from jaxsvm.errors import InputError, is_concrete
+from jaxsvm.errors import InputError, is_concrete, warn
 from jaxsvm.numerics.transfers import transfers
 from jaxsvm.validation import require_positive, require_whole
 
@@ -155,7 +154,7 @@ def coreset(
     small.info["epsilon"] = _epsilon(small, plan._replace(choose=few), int((u > 0).sum()))
     small.info["notes"] = notes_on(small, int((u > 0).sum()), len(set(y[u > 0].tolist())))
     for note in small.info["notes"]:
-        warnings.warn(note, stacklevel=3)  # `transfers` stands between
+        warn(note)
     return small
 
 

@@ -1,6 +1,5 @@
 """What all kernel estimators share: parameters of the kernel, validation, values between new points and the support."""
 
-import warnings
 from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
 from typing import Any, ClassVar
@@ -13,7 +12,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from jaxsvm import __version__
-from jaxsvm.errors import InputError
+from jaxsvm.errors import InputError, warn
 from jaxsvm.estimators.kernel_values import BLOCK, ROUNDED, KernelValues, kernel_values
 from jaxsvm.estimators.validation import checked
 from jaxsvm.forking import require_own_process
@@ -217,14 +216,13 @@ def warn_of(
     worst = max(float(certificates[place].relative_gap) for place in failed)
     names = ", ".join(sorted({statuses[place].name for place in failed}))
     capped = Status.MAX_STEPS in [statuses[place] for place in failed] and getattr(estimator, "max_iter", -1) >= 0
-    warnings.warn(
+    warn(
         (f"Solver terminated early (max_iter={estimator.max_iter}).  " if capped else "")
         + (cause or "Consider pre-processing your data with StandardScaler or MinMaxScaler.")
         + f" {len(failed)} of {len(statuses)} {what} ended as {names}, with a relative duality gap of up to "
         f"{worst:.3g} (tol {estimator.tol:.3g})."
         + ("" if cause else " A larger max_iter, a smaller C, or a larger tol may help too."),
         ConvergenceWarning,
-        stacklevel=5,
     )
 
 

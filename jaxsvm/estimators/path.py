@@ -1,7 +1,6 @@
 """`SVCPath`: C by cross-validation, all values and folds in one computation."""
 
 import functools
-import warnings
 from itertools import combinations
 from numbers import Integral
 from typing import Any, ClassVar, NamedTuple
@@ -13,7 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import check_cv
 from sklearn.utils._param_validation import Interval
 
-from jaxsvm.errors import InputError
+from jaxsvm.errors import InputError, warn
 from jaxsvm.estimators.box import AT_ONCE, BoxData, is_indefinite
 from jaxsvm.estimators.chains import Chain, solve_chains, solve_chains_in_features
 from jaxsvm.estimators.classifier import SVC
@@ -262,12 +261,11 @@ class SVCPath(SVC):
     def _warn_of_gaps(self) -> None:
         failed = ~(self.largest_gap_ <= self.tol)  # NaN too
         if failed.any():
-            warnings.warn(
+            warn(
                 f"{failed.sum()} of {failed.size} fits of folds are not certified, with a relative duality gap of up "
                 f"to {self.largest_gap_.max():.3g} (tol {self.tol:.3g}). Consider scaling the data, smaller values of "
                 "C, or a larger tol.",
                 ConvergenceWarning,
-                stacklevel=5,
             )
 
     def _right_against_rest(

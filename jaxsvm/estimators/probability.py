@@ -4,13 +4,14 @@ Sources: Platt 1999, by the Newton method of Lin, Lin and Weng 2007; Wu, Lin and
 """
 
 import inspect
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import expit
 from sklearn import svm
+
+from jaxsvm.errors import warn
 
 _theirs = inspect.signature(svm.SVC).parameters.get("probability")
 DEFAULT_PROBABILITY: Any = False if _theirs is None else _theirs.default
@@ -36,11 +37,10 @@ def warn_deprecated(estimator: Any) -> None:
     """Warn where `probability` was given and the installed scikit-learn does, in its words."""
     if DEFAULT_PROBABILITY == "deprecated" and estimator.probability != "deprecated":
         name = type(estimator).__name__
-        warnings.warn(
+        warn(
             "The `probability` parameter was deprecated in 1.9 of scikit-learn and will be removed in version 1.11. "
             f"Use `CalibratedClassifierCV({name}(), ensemble=False)` instead of `{name}(probability=True)`",
             FutureWarning,
-            stacklevel=4,
         )
 
 
@@ -50,7 +50,7 @@ def warn_attribute_deprecated(name: str) -> None:
         message = (
             f"Attribute `{name}` was deprecated in version 1.9 and will be removed in 1.11, as `probability=True` is."
         )
-        warnings.warn(message, FutureWarning, stacklevel=3)
+        warn(message, FutureWarning)
 
 
 def cross_fitted(

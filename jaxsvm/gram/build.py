@@ -5,14 +5,13 @@ solver may take to store all n x n values, as a `DenseGram`; `LowRankGram` (`jax
 All three are pytrees with the same methods, and differentiable with respect to kernel parameters and data.
 """
 
-import warnings
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxsvm.errors import InputError, PrecisionWarning, is_concrete
+from jaxsvm.errors import InputError, PrecisionWarning, is_concrete, warn
 from jaxsvm.gram.dense import DenseGram, dense_values
 from jaxsvm.gram.low_rank import LowRankGram, low_rank_gram
 from jaxsvm.gram.tiled import BUILD_TILE, TiledGram
@@ -95,13 +94,12 @@ def _warn_of_collapse(far: float, dtype: Any) -> None:
     """Say that points lie where their dtype cannot tell apart what the kernel is asked to."""
     apart = far * float(jnp.finfo(dtype).eps)
     if apart > COLLAPSED:
-        warnings.warn(
+        warn(
             f"x lies up to {far:.2g} widths of the kernel away from 0, where {jnp.dtype(dtype)} numbers are "
             f"{apart:.2g} widths apart: points were rounded that much before the kernel saw them, and its values say "
             "little. Standardise before rounding (`jaxsvm.datasets.Scaling.standardise(x)(x)` of float64 NumPy), give "
             "float64 points with x64 turned on, or take a wider kernel (a smaller gamma).",
             PrecisionWarning,
-            stacklevel=3,
         )
 
 

@@ -6,7 +6,6 @@ be a held-out sample, so that each fold has a Gram of its own.
 """
 
 import dataclasses
-import warnings
 from typing import Any
 
 import jax
@@ -14,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxsvm.errors import ConvergenceWarning, InputError, is_concrete
+from jaxsvm.errors import ConvergenceWarning, InputError, is_concrete, warn
 from jaxsvm.gram.low_rank import LowRankGram, landmarks_among
 from jaxsvm.gram.signed import SignedGram
 from jaxsvm.interruption import on_host_stacked, watching
@@ -171,11 +170,10 @@ def _warn_of_unfinished(fits: Fit) -> None:
     codes = np.asarray(fits.status.code)
     if (codes != 1).any():
         fold, place = (int(axis[0]) for axis in np.nonzero(codes != 1))
-        warnings.warn(
+        warn(
             f"{int((codes != 1).sum())} of {codes.size} fits are not certified; fold {fold} at value {place} ended as "
             f"{fits.status[fold, place].name}: `check(result.fits[fold])` tells more.",
             ConvergenceWarning,
-            stacklevel=3,
         )
 
 

@@ -10,7 +10,6 @@ The loss itself is `jaxsvm.model_selection.objective`: one compiled function for
 import contextlib
 import dataclasses
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,7 +20,7 @@ import numpy as np
 import optax
 from jaxtyping import Array
 
-from jaxsvm.errors import ConvergenceWarning, InputError, require_finite
+from jaxsvm.errors import ConvergenceWarning, InputError, require_finite, warn
 from jaxsvm.gram.build import gram
 from jaxsvm.interruption import Interruption, nothing, watching
 from jaxsvm.kernels import Kernel, as_kernel
@@ -228,11 +227,10 @@ def _finish(search: _Search, data: HeldOut, objective: Objective, stopped: str, 
             "Start from a smaller C, scale the features, or pass a solver with more steps or a larger tol."
         )
     if failed:
-        warnings.warn(
+        warn(
             f"{len(failed)} of {len(search.history)} evaluations failed, {ended}: see `history`. The answer is one of "
             "those that were certified.",
             ConvergenceWarning,
-            stacklevel=3,
         )
     log_C, logs = search.best_parameters
     kernel, best = objective.kernel(logs, data.leaves), search.history[search.best]

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxsvm.numerics.loops import fori_loop
 from jaxsvm.numerics.once import once
 from jaxsvm.numerics.precision import like, rounded
 from jaxsvm.problems.slack import SlackProblem
@@ -356,7 +356,7 @@ def _crossing(problem: SlackProblem, low: End, high: End) -> Float[Array, ""]:
         return jnp.where(small, t, left), jnp.where(small, right, t)
 
     zero = jnp.zeros((), problem.dtype)
-    left, right = lax.fori_loop(0, HALVINGS, halve, (zero, zero + 1))
+    left, right = fori_loop(0, HALVINGS, halve, (zero, zero + 1))
     return (left + right) / 2
 
 
