@@ -1,6 +1,6 @@
 # Every target sets itself up: nothing but make and Python >= 3.11 is needed.
 #   make demo          a tour that ends with a picture
-#   make test          the tests (make test-slow: the long ones)
+#   make test          the tests (make test-slow: the long ones; make test-core: what shows that a version of JAX works)
 #   make lint types    what CI checks besides
 #   make notebooks     runs all notebooks, and keeps what they show beside them
 #   make docs          the site, in build/site
@@ -14,13 +14,14 @@ BIN := $(VENV)/bin
 # One stamp for each set of extras, inside the environment: it goes when the environment goes.
 EXTRAS_demo := cli,plot,sklearn
 EXTRAS_test := test
+EXTRAS_core := core
 EXTRAS_notebooks := notebooks
 EXTRAS_docs := docs
 installed = $(VENV)/.installed-$(1)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow lint types notebooks docs format clean
+.PHONY: help demo test test-core test-slow lint types notebooks docs format clean
 
 help:
 	@sed -n '2,7s/^# *//p' Makefile
@@ -30,6 +31,11 @@ demo: $(call installed,demo)
 
 test: $(call installed,test)
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
+
+# In 32 bits, as users have them. Another version of JAX: make test-core VENV=/tmp/oldest REQUIRE='jax==0.8.1 jaxlib==0.8.1'
+CORE := tests/test_core.py tests/test_precision.py tests/test_derivatives_float32.py
+test-core: $(call installed,core)
+	JAXSVM_TEST_X64=0 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(CORE)
 
 test-slow: $(call installed,test)
 	$(BIN)/python -m pytest -q -m slow
@@ -58,7 +64,7 @@ clean:
 	rm -f $(VENV)/.installed-*
 
 $(VENV)/.installed-%: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[$(EXTRAS_$*)]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[$(EXTRAS_$*)]" $(REQUIRE)
 	@touch $@
 
 # A venv that failed half-way would look finished to the next call, so it is removed.

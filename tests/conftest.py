@@ -15,8 +15,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared" / "data"
 
-# Only here: the library itself never touches a global flag.
-jax.config.update("jax_enable_x64", True)
+# Only here: the library itself never touches a global flag. `JAXSVM_TEST_X64=0`: as users have it (`make test-core`).
+jax.config.update("jax_enable_x64", os.environ.get("JAXSVM_TEST_X64", "1") == "1")
 jax.config.update("jax_compilation_cache_dir", os.environ.get("JAXSVM_TEST_CACHE", str(ROOT / ".jax-cache")))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

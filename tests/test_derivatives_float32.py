@@ -59,7 +59,8 @@ def fitted(theta, *case):
 
 @functools.cache
 def truth(*case):
-    return np.asarray(jax.jacfwd(fitted)(jnp.zeros(3), *case))
+    with jax.enable_x64(True):
+        return np.asarray(jax.jacfwd(fitted)(jnp.zeros(3), *case))
 
 
 def assert_close(found, case, tolerances):
@@ -97,8 +98,9 @@ def test_both_modes_agree_with_float64(kind, C):
 def test_the_truth_agrees_with_differences():
     case = (1e5, "hinge", "linear", "regularized")
     # Dual coefficients of 1e5 leave 1e-9 of rounding in a held-out value: a shorter step would measure that.
-    step = 1e-4 * jnp.array([0.0, 0.0, 1.0])
-    expected = (fitted(step, *case) - fitted(-step, *case)) / 2e-4
+    with jax.enable_x64(True):
+        step = 1e-4 * jnp.array([0.0, 0.0, 1.0])
+        expected = (fitted(step, *case) - fitted(-step, *case)) / 2e-4
     np.testing.assert_allclose(truth(*case)[:, 2], expected, rtol=1e-4)
 
 

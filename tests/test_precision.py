@@ -198,11 +198,12 @@ def test_products_and_entries_of_a_widened_linear_kernel_are_one_matrix():
     with jax.enable_x64(False):
         gram = jaxsvm.gram(Linear(), x)
     every, wide = np.arange(30), x.astype(float) @ x.astype(float).T
-    for held in (gram, jaxsvm.gram(Linear(), x, tile=8)):
-        exact = held.widened(jnp.dtype(float))
-        for K in (exact.block(every, every), exact.rows(every), exact.matvec(jnp.eye(30))):
-            np.testing.assert_allclose(K, wide, rtol=1e-14, atol=1e-14)
-        np.testing.assert_allclose(exact.diag(), np.diag(wide), rtol=1e-14)
+    with jax.enable_x64(True):
+        for held in (gram, jaxsvm.gram(Linear(), x, tile=8)):
+            exact = held.widened(jnp.dtype(float))
+            for K in (exact.block(every, every), exact.rows(every), exact.matvec(jnp.eye(30))):
+                np.testing.assert_allclose(K, wide, rtol=1e-14, atol=1e-14)
+            np.testing.assert_allclose(exact.diag(), np.diag(wide), rtol=1e-14)
 
 
 def test_a_dual_value_whose_quadratic_form_cancels_is_not_believed():
