@@ -32,7 +32,7 @@ demo: $(call installed,demo)
 test: $(call installed,test)
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 
-# In 32 bits, as users have them. Another version of JAX: make test-core VENV=/tmp/oldest REQUIRE='jax==0.8.1 jaxlib==0.8.1'
+# In 32 bits, as users have them. Another version of JAX: make test-core VENV=/tmp/oldest REQUIRE='jax==0.9.2 jaxlib==0.9.2'
 CORE := tests/test_core.py tests/test_precision.py tests/test_derivatives_float32.py
 test-core: $(call installed,core)
 	JAXSVM_TEST_X64=0 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(CORE)

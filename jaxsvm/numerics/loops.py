@@ -68,9 +68,6 @@ def _mapped_axes() -> tuple[str, ...]:
 
 
 def _varying(leaf: Any, axis: str) -> Any:
-    if not hasattr(lax, "pcast"):  # before JAX 0.9
-        known = getattr(jax.typeof(leaf), "vma", ())
-        return leaf if axis in known else lax.pvary(leaf, axis)  # pyright: ignore[reportAttributeAccessIssue]
     try:
         return lax.pcast(leaf, axis, to="varying")
     except ValueError:  # it varies already
