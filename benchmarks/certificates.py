@@ -1,6 +1,7 @@
 """Whether any certificate lies: random fits over all solvers and problems, and estimators on random kernels.
 
 Usage: python benchmarks/certificates.py [--count N] [--estimators N] [--seed S] [--no-x64] [--only SOLVER ...]
+           [--log FILE] [--fit K ...] [--estimator K ...]
 
 Each fit is judged in NumPy's long double (`tests/judge.py`, which knows no jaxsvm) on the kernel matrix as it is
 stored: CONVERGED is false where the true relative gap of the returned numbers is above `tol`, where a sample that is
@@ -10,16 +11,22 @@ few: 16 samples, of which the weights leave some out.
 
 Weights: 1; 0 or 1; 1 or 1e-20; 1 or 1e20; all of these mixed. Kernel matrices: RBF, linear, polynomial, duplicates; one
 in eight is indefinite. Estimators (precomputed, callable and sigmoid kernels): 24 samples of two classes or of three,
-kernels that are definite, indefinite, semidefinite along `y . a = 0` alone, or asymmetric. Exit code: 1 where anything
-was false.
+kernels that are definite, indefinite, semidefinite along `y . a = 0` alone, or asymmetric. What raises is counted as
+CRASHED and is false, and the run goes on. Exit code: 1 where anything was false.
+
+`--log` appends every false one to a file as soon as it is found, a line of JSON with the arguments that repeat it
+(`--fit K` or `--estimator K`), and last the counts: a run that is cut off loses nothing.
 """
 
 import argparse
 import collections
+import json
 import pathlib
 import sys
 import time
-import warnings
+import traceback
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -27,12 +34,11 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests"))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 import adversarial
-import judge
 from adversarial import Form, Trial
-from judge import LONG, Facts, Statement
+from estimator_certificates import KERNELS, NAMES, estimator_case, verdict
 
-N, MEMBERS = 16, 24
-"""Samples of a fit, and of an estimator's."""
+N = 16
+"""Samples of a fit."""
 TOLS = (1e-2, 1e-3, 1e-4, 1e-6)
 STEPS = 2000
 SIMPLEX, REGULARIZED, ANY = ("squared", "ball"), ("regularized", "none"), ("regularized", "none", "free")
@@ -161,154 +167,85 @@ def trial(number, seed, x64, ways):
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Estimators
-# ----------------------------------------------------------------------------------------------------------------------
-
-KERNELS = ("definite", "definite", "indefinite", "nearly", "along the equality", "asymmetric", "sigmoid", "callable")
-NAMES = ("SVC", "SVC none", "SVC regularized", "SVC of three", "NuSVC", "SVR", "NuSVR", "OneClassSVM", "SVCPath")
-
-
-def estimator_case(number, seed):
-    """A fitted estimator or its refusal, and the problems that it says it has solved: (status, [(facts, said)])."""
-    from jaxsvm import estimators
-
-    rng = np.random.default_rng([seed, 1, number])
-    name, kind = NAMES[number % len(NAMES)], KERNELS[number // len(NAMES) % len(KERNELS)]
-    x = rng.normal(size=(MEMBERS, 2))
-    K = x @ x.T + (1 if rng.random() < 0.5 else 0)
-    if rng.random() < 0.5:
-        K = np.exp(-rng.uniform(0.1, 3) * ((x[:, None] - x) ** 2).sum(axis=2))
-    options = {"kernel": "precomputed", "tol": float(rng.choice([1e-3, 1e-5]))}
-    X = K
-    if kind == "indefinite":
-        X = K = (K + np.diag(rng.normal(size=MEMBERS))) * 10 ** rng.uniform(-1, 1)
-    elif kind == "nearly":
-        K[0, 0] -= 10 ** rng.uniform(-3, 0)
-    elif kind == "along the equality":
-        X = K = -np.sqrt(((x[:, None] - x) ** 2).sum(axis=2))
-    elif kind == "asymmetric":
-        K[0, 1] += 10 ** rng.uniform(-3, 0)
-    elif kind == "sigmoid":
-        gamma, shift = float(rng.uniform(0.1, 2)), float(rng.uniform(-1, 1))
-        X, K = x, np.tanh(gamma * x @ x.T + shift)
-        options |= {"kernel": "sigmoid", "gamma": gamma, "coef0": shift}
-    elif kind == "callable":
-        sign, sharp = float(rng.choice([-1, 1])), float(rng.uniform(0.1, 1))
-        K = sign * (x @ x.T) + sharp
-        X, options["kernel"] = x, lambda a, b: sign * (a @ b.T) + sharp
-    C, nu = float(10 ** rng.uniform(-2, 2)), float(rng.uniform(0.1, 0.4))
-    y = (
-        np.where(np.arange(MEMBERS) % 2 == 0, 1, -1)
-        if rng.random() < 0.3
-        else np.where(x[:, 0] > np.median(x[:, 0]), 1, -1)
-    )
-    labels = y if name != "SVC of three" else np.where(x[:, 1] > np.quantile(x[:, 1], 2 / 3), 2, y)
-    target = x[:, 0] + 0.3 * rng.normal(size=MEMBERS)
-    made = {
-        "SVC": lambda: estimators.SVC(C=C, **options),
-        "SVC none": lambda: estimators.SVC(C=C, bias="none", **options),
-        "SVC regularized": lambda: estimators.SVC(C=C, bias="regularized", **options),
-        "SVC of three": lambda: estimators.SVC(C=C, **options),
-        "NuSVC": lambda: estimators.NuSVC(nu=nu, **options),
-        "SVR": lambda: estimators.SVR(C=C, **options),
-        "NuSVR": lambda: estimators.NuSVR(nu=nu, C=C, **options),
-        "OneClassSVM": lambda: estimators.OneClassSVM(nu=nu, **options),
-        "SVCPath": lambda: estimators.SVCPath(Cs=[0.1, 1.0, 10.0], cv=3, **options),
-    }[name]()
-    words = f"{number}/{seed} {name} on a kernel that is {kind}"
-    given = {"SVR": target, "NuSVR": target, "OneClassSVM": None}.get(name, labels)
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        try:
-            made.fit(X, given)
-        except ValueError as refusal:
-            symmetric = np.abs(K - K.T).max() <= 1e-12 * np.abs(K).max()
-            false = "" if not symmetric or "infeasible" in str(refusal) else f"refused: {refusal}"
-            return words, "REFUSED", [], false
-    warned = any("ConvergenceWarning" in type(warning.message).__mro__[0].__name__ for warning in told)
-    false = "" if warned or made.fit_status_ == 0 else "fit_status_ is 1, and nothing warned"
-    if kind == "asymmetric":
-        false = false or "an asymmetric matrix was taken"
-    return (
-        words,
-        "CONVERGED" if made.fit_status_ == 0 else "warned",
-        machines(made, name, K, labels, target, C, nu),
-        false,
-    )
-
-
-def machines(made, name, K, labels, target, C, nu):
-    """What an estimator says of each machine's problem, and the problem, for the judge."""
-    whole = np.zeros((made.dual_coef_.shape[0], MEMBERS))
-    whole[:, made.support_] = made.dual_coef_
-    gaps = [np.ravel(np.asarray(values)) for values in made.certificate_]
-    ends = "CONVERGED" if made.fit_status_ == 0 else "STALLED"
-
-    def told(facts, alpha, coef, bias, place=0):
-        primal, dual, gap = (float(values[place]) for values in gaps)
-        status = ends if len(gaps[0]) == 1 else "CONVERGED" if gap <= made.tol else "STALLED"
-        return facts, Statement(status, made.tol, gap, primal, dual, alpha, coef, float(bias))
-
-    def facts_of(K, y, costs, c, q, e=0.0, offset=0.0):
-        ground = [judge.stored_ground(np.asarray(K, float))]
-        return Facts(
-            "box", ground, [], np.dtype(float), y.astype(LONG), costs.astype(LONG), offset, c, q.astype(LONG), e
-        )
-
-    ones = np.ones(MEMBERS)
-    if name in ("SVR", "NuSVR"):
-        epsilon = made.epsilon if name == "SVR" else made.epsilon_
-        y, coef = np.repeat([1.0, -1.0], MEMBERS), whole[0]
-        a = np.concatenate([np.maximum(coef, 0), np.maximum(-coef, 0)])
-        q = np.concatenate([target, -target]) - epsilon
-        facts = facts_of(np.tile(K, (2, 2)), y, np.full(2 * MEMBERS, C), y.astype(LONG), q)
-        return [told(facts, a, y * a, made.intercept_[0])]
-    if name == "OneClassSVM":
-        facts = facts_of(K, ones, ones, ones.astype(LONG), 0 * ones, nu * MEMBERS)
-        return [told(facts, whole[0], whole[0], made.intercept_[0])]
-    if name == "SVC of three":  # pairs in scikit-learn's layout
-        from jaxsvm.estimators.multiclass import decisions_of_pairs
-
-        del decisions_of_pairs
-        return pairs(made, K, labels, C, whole, told, facts_of)
-    C = {"NuSVC": lambda: float(made.C_[0]), "SVCPath": lambda: made.C_}.get(name, lambda: C)()
-    bias = getattr(made, "bias", "free")
-    y = np.where(labels == made.classes_[1], 1.0, -1.0)
-    c = y.astype(LONG) if bias == "free" else None
-    facts = facts_of(K, y, C * ones, c, ones, offset=float(bias == "regularized"))
-    return [told(facts, y * whole[0], whole[0], made.intercept_[0])]
-
-
-def pairs(made, K, labels, C, whole, told, facts_of):
-    """The machines of all pairs of classes: class i's coefficients against j stand in row j - 1, class j's in row i."""
-    found, place = [], 0
-    for i in range(3):
-        for j in range(i + 1, 3):
-            first, second = (labels == made.classes_[k] for k in (i, j))
-            here = first | second
-            coef = np.where(first, whole[j - 1], whole[i])[here]
-            y = np.where(first, 1.0, -1.0)[here]
-            facts = facts_of(K[np.ix_(here, here)], y, np.full(here.sum(), C), y.astype(LONG), np.ones(here.sum()))
-            found.append(told(facts, y * coef, coef, made.intercept_[place], place))
-            place += 1
-    return found
-
-
-def verdict(facts, said):
-    """What is false; empty where nothing is. An optimum of 0, of a one-class machine, has no relative gap."""
-    found = judge.judge(facts, said)
-    if facts.kind == "box" and facts.c is not None and (facts.q == 0).all() and said.status == "CONVERGED":
-        value = judge.value_of(facts, said, facts.accept[0])
-        scale = 1e-6 * facts.e * float(np.abs(np.diagonal(facts.accept[0].K)).max())
-        if abs(value.lower) <= scale:
-            small = float(value.upper - value.lower) <= 1.1 * said.tol * scale
-            return judge.indefinite(facts, said) or ("" if small else "a gap near an optimum of 0")
-    return found.lie or found.understated
-
-
-# ----------------------------------------------------------------------------------------------------------------------
 # Counts
 # ----------------------------------------------------------------------------------------------------------------------
+
+
+class Counts:
+    """How many fits ended how, and which were false: kept, and written to a log at once."""
+
+    def __init__(self, log: pathlib.Path | None, options: list[str]):
+        self.log, self.options, self.started = log, options, time.monotonic()
+        self.rows, self.false = collections.Counter(), []
+
+    def add(self, groups: tuple[str, str], repeat: str, words: str, status: str, wrong: str) -> None:
+        """Count one in a solver's row and in that of all."""
+        for group in groups:
+            self.rows[group, status] += 1
+            self.rows[group, "false"] += bool(wrong)
+        if wrong:
+            self.false.append(f"{words}\n    {status}: {wrong}")
+            arguments = " ".join([repeat, *self.options])
+            self.write({"arguments": arguments, "words": words, "status": status, "false": wrong})
+
+    def write(self, entry: dict[str, Any]) -> None:
+        """Append a line to the log, where there is one."""
+        if self.log is not None:
+            with self.log.open("a") as lines:
+                lines.write(json.dumps(entry) + "\n")
+
+    def told(self) -> str:
+        """The table, every false one, and the totals; these go to the log as well."""
+        statuses = [*dict.fromkeys(status for _, status in self.rows if status != "false"), "false"]
+        lines = [f"{'':28}" + "".join(f"{status:>13}" for status in statuses)]
+        for name in dict.fromkeys(name for name, _ in self.rows):
+            counts = {status: self.rows[name, status] for status in statuses}
+            lines.append(f"{name:28}" + "".join(f"{count:13}" for count in counts.values()))
+            if name.startswith("all "):
+                self.write({"arguments": " ".join(self.options), "counts of": name, **counts})
+        seconds = time.monotonic() - self.started
+        return "\n".join([*lines, *self.false, f"{' '.join(self.options)}: {len(self.false)} false, {seconds:.0f} s"])
+
+
+def guarded(judged: Callable[..., list], *arguments: Any) -> list[tuple[str, str]]:
+    """What came of one: (status, what is false) each; whatever it raises must not end the run."""
+    try:
+        return judged(*arguments)
+    except Exception:
+        return [("CRASHED", f"raised: {traceback.format_exc().strip().splitlines()[-1]}")]
+
+
+def judged_trial(one: Trial) -> list[tuple[str, str]]:
+    """The fits of a trial."""
+    return [(outcome.status, outcome.verdict.lie or outcome.verdict.understated) for outcome in adversarial.run(one)]
+
+
+def judged_estimator(number: int, seed: int) -> list[tuple[str, str]]:
+    """An estimator, of all its machines the first that is false."""
+    status, told, wrong = estimator_case(number, seed)
+    with np.errstate(all="ignore"):
+        return [(status, wrong or next((found for found in (verdict(*one) for one in told) if found), ""))]
+
+
+def run(options: argparse.Namespace, counts: Counts) -> None:
+    """Run what the options name: one way after another, so that programs are used while they are there."""
+    ways = [way for way in WAYS if not options.only or way[0] in options.only]
+    single = options.fit or options.estimator
+    begun, numbers = set(), options.fit or ([] if single else range(options.count))
+    for number in sorted(numbers, key=lambda number: (number % len(ways), number)):
+        name, one = trial(number, options.seed, not options.no_x64, ways)
+        if number % len(ways) not in begun:
+            begun.add(number % len(ways))
+            seconds, false = time.monotonic() - counts.started, len(counts.false)
+            print(f"{seconds:6.0f} s, {false} false; {one.name}", file=sys.stderr, flush=True)
+            adversarial.drop_programs()
+        for status, wrong in guarded(judged_trial, one):
+            counts.add((name, "all fits"), f"--fit {number}", one.name, status, wrong)
+    for number in options.estimator or ([] if single else range(options.estimators)):
+        name, kind = NAMES[number % len(NAMES)], KERNELS[number // len(NAMES) % len(KERNELS)]
+        for status, wrong in guarded(judged_estimator, number, options.seed):
+            words = f"{number}/{options.seed} {name} on a kernel that is {kind}"
+            counts.add((name, "all estimators"), f"--estimator {number}", words, status, wrong)
 
 
 def main():
@@ -318,44 +255,23 @@ def main():
     parser.add_argument("--estimators", type=int, default=300, help="estimators on random kernels")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--no-x64", action="store_true", help="float32 alone, with JAX's default of 32 bits")
-    parser.add_argument("--only", nargs="+", default=[], help="solvers, by the names that the table has")
+    parser.add_argument("--only", nargs="+", default=[], choices=SOLVERS, help="solvers, by the names in the table")
+    parser.add_argument("--log", type=pathlib.Path, help="a file that every false one is appended to at once")
+    parser.add_argument("--fit", type=int, nargs="+", default=[], help="fits of these numbers alone")
+    parser.add_argument("--estimator", type=int, nargs="+", default=[], help="estimators of these numbers alone")
     options = parser.parse_args()
     adversarial.prepare(not options.no_x64)
     import jax
 
     jax.config.update("jax_disable_most_optimizations", True)  # half of the time would be theirs
-    started, rows, false = time.monotonic(), collections.Counter(), []
-    ways = [way for way in WAYS if not options.only or way[0] in options.only]
-    # One way after another, so that programs are used while they are there.
-    for number in sorted(range(options.count), key=lambda number: (number % len(ways), number)):
-        name, one = trial(number, options.seed, not options.no_x64, ways)
-        if number < len(ways):
-            print(f"{time.monotonic() - started:6.0f} s, {len(false)} false; {one.name}", file=sys.stderr, flush=True)
-            adversarial.drop_programs()
-        for outcome in adversarial.run(one):
-            wrong = outcome.verdict.lie or outcome.verdict.understated
-            rows[name, outcome.status] += 1
-            rows["all fits", outcome.status] += 1
-            rows["all fits", "false"] += bool(wrong)
-            rows[name, "false"] += bool(wrong)
-            if wrong:
-                false.append(f"{one.name}\n    {outcome.status}: {wrong}")
-    for number in range(options.estimators):
-        words, status, told, wrong = estimator_case(number, options.seed)
-        with np.errstate(all="ignore"):
-            wrong = wrong or next((found for found in (verdict(*one) for one in told) if found), "")
-        for key in (NAMES[number % len(NAMES)], "all estimators"):
-            rows[key, status] += 1
-            rows[key, "false"] += bool(wrong)
-        if wrong:
-            false.append(f"{words}\n    {status}: {wrong}")
-    statuses = [status for status in dict.fromkeys(status for _, status in rows) if status != "false"] + ["false"]
-    print(f"{'':28}" + "".join(f"{status:>13}" for status in statuses))
-    for name in dict.fromkeys(name for name, _ in rows):
-        print(f"{name:28}" + "".join(f"{rows[name, status]:13}" for status in statuses))
-    print("\n".join(false))
-    print(f"seed {options.seed}: {len(false)} false, {time.monotonic() - started:.0f} s")
-    return int(bool(false))
+    said = [f"--seed {options.seed}", *["--no-x64"] * options.no_x64]
+    said += [" ".join(["--only", *(f"'{name}'" for name in options.only)])] * bool(options.only)
+    counts = Counts(options.log, said)
+    try:
+        run(options, counts)
+    finally:
+        print(counts.told())
+    return int(bool(counts.false))
 
 
 if __name__ == "__main__":

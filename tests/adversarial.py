@@ -792,14 +792,15 @@ def drop_programs() -> None:
 # ----------------------------------------------------------------------------------------------------------------------
 
 STATUSES = (
-    "CONVERGED", "STALLED", "MAX_STEPS", "NOT_FINITE", "NOT_PSD", "INFEASIBLE", "INTERRUPTED", "REFUSED", "CRASHED",
+    "CONVERGED", "STALLED", "MAX_STEPS", "NOT_FINITE", "NOT_PSD", "INFEASIBLE", "INTERRUPTED", "UNCERTIFIED", "FULL",
+    "REFUSED", "CRASHED",
 )  # fmt: skip
 
 
 def table(outcomes: list[Outcome]) -> str:
     """Counts by solver, by dtype and by kind of problem."""
     shown = [status for status in STATUSES if any(outcome.status == status for outcome in outcomes)]
-    lines = [f"{'':28}" + "".join(f"{status:>11}" for status in (*shown, "lies", "understated"))]
+    lines = [f"{'':28}" + "".join(f"{status:>12}" for status in (*shown, "lies", "understated"))]
     for part in ("solver", "dtype", "kind"):
         for name in sorted({getattr(outcome, part) for outcome in outcomes}):
             lines.append(_line(name, [outcome for outcome in outcomes if getattr(outcome, part) == name], shown))
@@ -811,7 +812,7 @@ def _line(name: str, outcomes: list[Outcome], shown: list[str]) -> str:
     counts = collections.Counter(outcome.status for outcome in outcomes)
     wrong = [sum(bool(outcome.verdict.lie) for outcome in outcomes)]
     wrong.append(sum(bool(outcome.verdict.understated) for outcome in outcomes))
-    return f"{name:28}" + "".join(f"{count:11}" for count in (*(counts[status] for status in shown), *wrong))
+    return f"{name:28}" + "".join(f"{count:12}" for count in (*(counts[status] for status in shown), *wrong))
 
 
 def lies_of(outcomes: list[Outcome]) -> list[str]:

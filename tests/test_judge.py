@@ -3,8 +3,11 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.optimize import linprog
 from test_contract import PROBLEMS, each, problem, solved
 
+from jaxsvm import gram, svm_problem
+from jaxsvm.kernels import Precomputed
 from jaxsvm.problems.judge import balances, is_weights, judged, narrowed, refused, relative_to
 from jaxsvm.result import Certificate
 
@@ -96,3 +99,14 @@ def test_a_loss_that_rounding_makes_is_allowed_for():
     primal = (coef @ f + 1e22 * (np.maximum(0, 1 - margins) ** 2).sum()) / 2
     certificate = answer.certificate
     assert float(certificate.dual) * (1 + float(certificate.relative_gap)) >= float(primal) * (1 - 1e-9)
+
+
+def test_a_form_that_rounding_alone_may_have_made_proves_nothing():
+    """A matrix that rounding made indefinite: what is 4e-19 in float64 is -3e-15, and 1 / (2 R) bounds no optimum."""
+    rng = np.random.default_rng(2)
+    x, y = rng.normal(size=(16, 2)) + 30, np.where(np.arange(16) % 2 == 0, 1.0, -1.0)
+    weights = rng.normal(size=16)  # of a vertex where the hulls of both classes meet
+    alpha = linprog(weights, A_eq=[*(y * x.T), y, np.ones(16)], b_eq=[0, 0, 0, 1]).x
+    here = svm_problem(gram(Precomputed(), (x @ x.T + (x @ x.T).T) / 2), y, 1e18, bias="none")
+    certificate = here.certified(jnp.asarray(alpha), here.matvec(jnp.asarray(alpha)), here.dtype).certificate
+    assert tuple(map(float, certificate)) == INFINITE

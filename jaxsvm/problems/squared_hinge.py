@@ -316,6 +316,7 @@ class SquaredHingeProblem:
         eps = jnp.finfo(dtype).eps if jnp.finfo(dtype).bits < jnp.finfo(s.dtype).bits else 0.0
         share = (eps * moved + (eps / 2 * spread) ** 2) / scale
         doubt = rounding(self.n, s.dtype) * spread**2 / scale
+        usable = usable & (doubt < 1)  # else rounding alone may make Q what it is, and in truth it may be negative
         relative_gap = ((primal + allowance) / dual) * (1 + share) - 1 + doubt**2 + 8 * jnp.finfo(s.dtype).eps
         R = Q / jnp.where(usable, total, 1) ** 2
         return Answer(
