@@ -91,7 +91,7 @@ def value(problem: Any, fit: Fit) -> Float[Array, ""]:
 
 
 def one_sided(problem: Any, fit: Fit, tol: Any = 1e-6) -> Bool[Array, " n"]:
-    """Samples at a kink: on the margin without weight, where an arbitrarily small move lets them in or not.
+    """Samples at a kink: on the margin, where an arbitrarily small move lets them in or not.
 
     Args:
         problem: From `svm_problem`.
@@ -100,7 +100,10 @@ def one_sided(problem: Any, fit: Fit, tol: Any = 1e-6) -> Bool[Array, " n"]:
 
     Returns:
         A mask, `(n,)`. Where any is true, the derivative is that of one side: the side on which these samples stay as
-        they are.
+        they are. Of a hinge problem more samples may be between their bounds than its kernel tells apart (twins, points
+        on a grid, more than d + 1 of a linear kernel): those that the others explain are named too. There the
+        coefficients of a solution are not unique, its w and bias are; the derivatives are of the coefficients that
+        leave these samples' own where they are.
     """
     require_differentiable(problem)
     return problem.kinks(fit, tol)

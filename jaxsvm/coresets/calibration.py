@@ -24,6 +24,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
+from jaxsvm.numerics.elimination import factored
+
 LEAST, MOST = 0.25, 4.0
 """Weights change by these factors at most."""
 RIDGE = 0.01
@@ -93,7 +95,7 @@ def calibrated(
         free = (t > low) & (t < high)
         slope = (v * jnp.clip(t, low, high)) @ A - gap + ridge * dual
         H = jnp.matmul((A * jnp.where(free, v * s, 0)[:, None]).T, A, precision=lax.Precision.HIGHEST)
-        d = -jnp.linalg.solve(H + (ridge + 1e-10) * jnp.eye(len(dual), dtype=dual.dtype), slope)
+        d = -factored(H + (ridge + 1e-10) * jnp.eye(len(dual), dtype=dual.dtype)).solve(slope)
         ahead = s * (A @ d)
         sizes = 0.5 ** jnp.arange(HALVINGS, dtype=dual.dtype)
         values = lax.map(lambda k: value(t + k * ahead, gap @ (dual + k * d), ((dual + k * d) ** 2).sum()), sizes)

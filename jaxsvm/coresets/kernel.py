@@ -26,6 +26,7 @@ from jaxsvm.errors import InputError
 from jaxsvm.gram.build import gram
 from jaxsvm.kernels import Kernel
 from jaxsvm.loop import fit
+from jaxsvm.numerics.nystroem import inverse_root
 from jaxsvm.problems.box import hinge_problem
 from jaxsvm.result import Fit
 from jaxsvm.solvers.sequential_minimal_optimization import SMO
@@ -131,7 +132,4 @@ def kernel_coreset(
 
 @jax.jit
 def _features(kernel: Kernel, x: Array, landmarks: Array) -> Float[Array, "n r"]:
-    values, vectors = jnp.linalg.eigh(kernel.matrix(landmarks, landmarks))
-    usable = values > LEAST * values[-1]
-    scale = jnp.where(usable, 1 / jnp.sqrt(jnp.where(usable, values, 1)), 0)
-    return kernel.matrix(x, landmarks) @ (vectors * scale)
+    return kernel.matrix(x, landmarks) @ inverse_root(kernel.matrix(landmarks, landmarks), LEAST)

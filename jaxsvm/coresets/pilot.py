@@ -17,6 +17,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxsvm.numerics.elimination import factored
+
 BACK_OFF = 0.995
 """Share of the way to the nearest bound."""
 MOST_STEPS = 100
@@ -100,12 +102,12 @@ def solve(
         inverse = jnp.where(present, 1 / (at.z / at.a + at.s / at.t), 0)
         core = jnp.matmul(inverse[None, :] * H, H.T, precision=lax.Precision.HIGHEST) + jnp.diag(penalty)
         scale = lax.rsqrt(jnp.maximum(jnp.diagonal(core), jnp.finfo(x.dtype).tiny))
-        factor = jnp.linalg.cholesky(scale[:, None] * core * scale[None, :])
+        factor = factored(scale[:, None] * core * scale[None, :])
 
         def direction(to_z: Array, to_s: Array) -> _Iterate:
             right = only(to_z / at.a - to_s / at.t) - residual
             whole = scale * (H @ (inverse * right) - off)
-            dv = scale * jax.scipy.linalg.cho_solve((factor, True), whole)
+            dv = scale * factor.solve(whole)
             da = inverse * (right - dv @ H)
             return _Iterate(da, -da, (to_z - at.z * da) / at.a, (to_s + at.s * da) / at.t, dv)
 

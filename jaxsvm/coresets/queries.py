@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 
 from jaxsvm.coresets.pilot import Pilot, solve
 from jaxsvm.coresets.sampling import independent
+from jaxsvm.numerics.elimination import factored
 
 QUERIES = 24
 """Small subsets that are solved."""
@@ -84,6 +85,6 @@ def pulls(x: Array, u: Array, share: Array) -> Float[Array, " n"]:
     z = jnp.concatenate([x, jnp.ones((x.shape[0], 1), x.dtype)], axis=1)
     M = jnp.matmul((z * (u * share)[:, None]).T, z, precision=lax.Precision.HIGHEST)
     M = M + (1e-9 * jnp.trace(M) + jnp.finfo(x.dtype).tiny) * jnp.eye(z.shape[1], dtype=x.dtype)
-    half = jax.scipy.linalg.solve_triangular(jnp.linalg.cholesky(M), jnp.eye(len(M), dtype=x.dtype), lower=True)
+    half = factored(M).lower_solve(jnp.eye(len(M), dtype=x.dtype))
     found = u * share * jnp.linalg.norm(z @ half.T, axis=1)
     return jnp.where(jnp.isfinite(found), found, 0)

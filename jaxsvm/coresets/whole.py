@@ -29,6 +29,7 @@ from jaxsvm.coresets.pilot import Pilot, solve
 from jaxsvm.coresets.queries import hinges, pool
 from jaxsvm.coresets.sensitivity import gammas
 from jaxsvm.coresets.summary import Coreset
+from jaxsvm.numerics.elimination import factored
 
 
 class Frame(NamedTuple):
@@ -110,7 +111,7 @@ def _frame(key: Array, x: Array, y: Array, u: Array, C: Any, tol: Any, clusters:
     M = (z * (u * share)[:, None]).T @ z
     M = M + (1e-9 * jnp.trace(M) + jnp.finfo(x.dtype).tiny) * jnp.eye(len(M), dtype=x.dtype)
     queries = pool(keys[1], x, y, u, C, (u > 0).astype(x.dtype), at)  # the summary was drawn by its bounds
-    inverse = jax.scipy.linalg.solve_triangular(jnp.linalg.cholesky(M), jnp.eye(len(M), dtype=x.dtype), lower=True)
+    inverse = factored(M).lower_solve(jnp.eye(len(M), dtype=x.dtype))
     return Frame(origin, queries, cells, inverse, jnp.asarray(C, x.dtype), at.dual)
 
 

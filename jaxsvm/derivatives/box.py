@@ -10,11 +10,15 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from jaxsvm.derivatives.support_equations import solver
+from jaxsvm.derivatives.support_equations import plan, solver
 from jaxsvm.derivatives.values import Active, Values, negligible
-from jaxsvm.numerics.masks import every
+from jaxsvm.numerics.masks import every, some
 from jaxsvm.problems.judge import judged
 from jaxsvm.result import Certificate
+
+FREE = 1 / 16
+"""A free sample that others explain has left where its margin is off by this share of the root of what bounded ones may
+be off by."""
 
 
 def active_set(problem: Any, values: Any, before: Active | None = None) -> Active:
@@ -23,7 +27,8 @@ def active_set(problem: Any, values: Any, before: Active | None = None) -> Activ
     Of a fit: bounds may be met exactly, or be approached, as an interior point does; then a sample whose margin is
     further from the kink than its coefficient from the bound is on its way there. Of a solution on sets `before`: free
     samples outside the box have left it, and others become free where their margins contradict their bounds.
-    An empty set of free samples, where the solution stands at a corner, is one whose system has no unknowns.
+    An empty set of free samples, where the solution stands at a corner, is one whose system has no unknowns. Those that
+    others explain are no unknowns either: their margins have to be what they are, as those of bounded samples.
     """
     a, U = values.alpha, problem.upper
     slack, present = (problem.q - values.margins) / jnp.maximum(jnp.abs(problem.q), 1), U > 0
@@ -35,38 +40,53 @@ def active_set(problem: Any, values: Any, before: Active | None = None) -> Activ
     else:
         share, off = negligible(problem, a)
         off = off + share
-        above = jnp.where(before.free, a > U * (1 + share), before.bound)
-        below = jnp.where(before.free, a < -share * U, ~before.bound)
+        missed = FREE * off**0.5
+        above = jnp.where(before.free, (a > U * (1 + share)) | (slack > missed), before.bound)
+        below = jnp.where(before.free, (a < -share * U) | (slack < -missed), ~before.bound)
         bound = above & (before.free | ~(slack < -off))
         free = ~bound & ~(below & (before.free | ~(slack > off)))
-    return lax.stop_gradient(Active(free & present, bound & present))
+        if problem.c is not None:  # with none free the bias is the best one, and whoever sets it can meet the equality
+            missing = jnp.abs(problem.c @ a - problem.e) > share * (jnp.abs(problem.c) @ U)
+            free = free | (missing & ~some(before.free) & (jnp.abs(slack) <= off))
+            bound = bound & ~free
+    return lax.stop_gradient(Active(free & present, bound & present, jnp.clip(a, 0, U)))
 
 
 def solution_on(problem: Any, active: Active, sizes: tuple[int, ...], method: str) -> Values:
     """The solution on the sets as values, differentiable to every order: derivatives flow from all but y and c."""
     y = lax.stop_gradient(problem.y)
-    fixed = jnp.where(active.bound, problem.upper, 0)
-    right = jnp.where(active.free, problem.q - problem.signed.matvec(fixed), 0)
-    multiplier = jnp.zeros_like(problem.e)
+    multiplier, present = jnp.zeros_like(problem.e), active.present.astype(y.dtype)
+
+    def others(free: Array) -> tuple[Array, Array]:
+        """What the others have, and what they leave to the free ones."""
+        fixed = jnp.where(active.bound, problem.upper, jnp.where(active.free & ~free, present, 0))
+        return fixed, jnp.where(free, problem.q - problem.signed.matvec(fixed), 0)
+
     if problem.c is None:
-        a = jnp.where(active.free, solver(problem, active.free, sizes, method)(right), 0)
+        free, solve = solver(problem, active.free, sizes, method)
+        fixed, right = others(free)
+        a = jnp.where(free, solve(right), 0) + fixed
+        margins = problem.signed.matvec(a)
     else:
-        c, e = lax.stop_gradient(problem.c), problem.e - problem.c @ fixed
+        c = lax.stop_gradient(problem.c)
         # A linear kernel has d + 1 free samples and rank d: `Q_FF` is singular, with the equality the system is not.
         # `rho c c'` more changes what multiplies c by `rho e`, and nothing else.
         size, squares = (jnp.where(active.free, part, 0).sum() for part in (problem.diagonal, c * c))
         rho = lax.stop_gradient(size / jnp.where(squares > 0, squares, 1))
-        solve = solver(problem, active.free, sizes, method, jnp.sqrt(rho) * c)
-        a = jnp.where(active.free, solve(right), 0)
-        along = jnp.where(active.free, solve(jnp.where(active.free, c, 0)), 0)
-        step = (c @ a - e) / (c @ along)
-        a, multiplier = a - step * along, step + rho * e
-    a = a + fixed
+        free, solve = solver(problem, active.free, sizes, method, jnp.sqrt(rho) * c)
+        fixed, right = others(free)
+        e = problem.e - problem.c @ fixed
+        a = jnp.where(free, solve(right), 0)
+        along = jnp.where(free, solve(jnp.where(free, c, 0)), 0)
+        determined = some(free)
+        step = jnp.where(determined, (c @ a - e) / jnp.where(determined, c @ along, 1), 0)
+        a = a - step * along + fixed
+        margins = problem.signed.matvec(a)
+        # At a corner a whole interval is as good: the middle of it, as of a fit.
+        multiplier = jnp.where(determined, step + rho * e, problem.best_bias(margins))
+        margins = margins + multiplier * c
     coefficients = y * a
-    margins = problem.signed.matvec(a)
-    bias = problem.offset * coefficients.sum()
-    if problem.c is not None:
-        margins, bias = margins + multiplier * lax.stop_gradient(problem.c), bias + multiplier
+    bias = problem.offset * coefficients.sum() + multiplier
     return Values(a, coefficients, bias, jnp.ones_like(bias), margins)
 
 
@@ -79,9 +99,15 @@ def lagrangian(problem: Any, values: Values) -> Float[Array, ""]:
 
 
 def kinks(problem: Any, values: Any, tol: Any) -> Bool[Array, " n"]:
-    """Samples at a bound whose margin is that of a free one: a small move may set them free, or not."""
+    """Samples whose margin is that of a free one, and that need not be: a small move may set them free, or not.
+
+    They are at a bound, or others explain them: these need not move as they do.
+    """
     near = jnp.abs(values.margins - problem.q) <= tol * jnp.maximum(jnp.abs(problem.q), 1)
-    return lax.stop_gradient((problem.upper > 0) & ~active_set(problem, values).free & near)
+    free = active_set(problem, values).free
+    u = None if problem.c is None else problem.c * jnp.sqrt(problem.diagonal.max() / (problem.c**2).max())
+    independent, _ = solver(problem, free, *plan(problem, free), u)
+    return lax.stop_gradient((problem.upper > 0) & ~(free & independent) & near)
 
 
 def certificate_of(problem: Any, values: Values, dtype: Any) -> Certificate:

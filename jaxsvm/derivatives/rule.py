@@ -24,14 +24,20 @@ from jaxtyping import Array, Bool, Float
 from jaxsvm.derivatives.sums import summable, unsummable
 from jaxsvm.derivatives.support_equations import plan
 from jaxsvm.derivatives.values import Active, Values, values_of
+from jaxsvm.errors import is_concrete
 from jaxsvm.numerics.loops import while_loop
 from jaxsvm.numerics.masks import some
-from jaxsvm.numerics.precision import cast, in_double, rounded, widened
+from jaxsvm.numerics.once import once
+from jaxsvm.numerics.precision import cast, in_double, like, rounded, widened
 from jaxsvm.result import Fit, Status
+from jaxsvm.solvers import interior_point
+from jaxsvm.solvers.barrier_systems import affordable
 from jaxsvm.validation import require_differentiable
 
 SETTLING = 16
 """Systems that are solved at the most to find the support: most fits need one, which bears theirs out."""
+FLOOR = 1e-13
+"""The relative gap to which a problem is solved anew."""
 
 
 def differentiable(problem: Any, fit: Fit) -> Fit:
@@ -90,26 +96,45 @@ def _solution_on(
 
 
 def settled(problem: Any, active: Active) -> tuple[Active, Bool[Array, ""]]:
-    """Sets whose solution stands on them, found from those of an inexact one, and whether there are any."""
-    return in_double(_settled)(lax.stop_gradient(problem), active)
+    """Sets whose solution stands on them, found from those of an inexact one, and whether there are any.
+
+    Each solution tells who leaves. Where that goes round in a circle, as the many sets of a fit whose kernel has few
+    features may, the problem is solved anew, to the floor of float64.
+    """
+    problem = lax.stop_gradient(problem)
+    may_solve = problem.bounded and affordable(problem)
+    active, found = in_double(partial(_settled, anew=may_solve and not is_concrete(problem, active)))(problem, active)
+    if may_solve and is_concrete(found) and not bool(found):  # a program that most fits do not need
+        return in_double(partial(_settled, anew=True))(problem, active)
+    return active, found
 
 
-@jax.jit
-def _settled(problem: Any, active: Active) -> tuple[Active, Bool[Array, ""]]:
+@partial(jax.jit, static_argnames="anew")
+def _settled(problem: Any, active: Active, *, anew: bool) -> tuple[Active, Bool[Array, ""]]:
     wide = _wide(problem)
     sizes, method = plan(wide, active.free)  # traced: whatever the sets become
 
     def going(carry: tuple[Array, Active, Array]) -> Array:
-        return (carry[0] < SETTLING) & carry[2]
+        return (carry[0] < SETTLING * (1 + anew)) & carry[2]
+
+    def solve_anew(_: Active) -> Active:
+        a = interior_point.solved(wide, FLOOR)
+        margins = wide.margins(a, wide.matvec(a))
+        zero = jnp.zeros((), a.dtype)
+        return wide.active_set(Values(a, wide.y * a, zero, zero, margins))
 
     def correct(carry: tuple[Array, Active, Array]) -> tuple[Array, Active, Array]:
-        new = wide.active_set(wide.solution_on(carry[1], sizes, method), carry[1])
-        moved = some((new.free != carry[1].free) | (new.bound != carry[1].bound))
-        return carry[0] + jnp.ones((), jnp.int32), new, moved
+        turn, active, _ = carry
+        if anew:
+            active = once(turn == SETTLING, solve_anew, active)
+        there = wide.solution_on(active, sizes, method)
+        new = wide.active_set(there, active)
+        moved = some((new.free != active.free) | (new.bound != active.bound) | ~jnp.isfinite(there.margins))
+        return turn + jnp.ones((), jnp.int32), new, moved
 
-    start = (jnp.zeros((), jnp.int32), active, jnp.ones((), bool))
-    _, active, moving = while_loop(going, correct, start)
-    return active, ~moving
+    start = (jnp.zeros((), jnp.int32), cast(active, wide.dtype), jnp.ones((), bool))
+    _, found, moving = while_loop(going, correct, start)
+    return like(found, active), ~moving
 
 
 @jax.custom_jvp

@@ -35,7 +35,7 @@ def active_set(problem: Any, values: Any, before: Active | None = None) -> Activ
 def solution_on(problem: Any, active: Active, sizes: tuple[int, ...], method: str) -> Values:
     """The solution of the system on S as values; `alpha` may be negative where S is not the support of a solution."""
     y, support = lax.stop_gradient(problem.y), active.free
-    solve = solver(problem, support, sizes, method)
+    _, solve = solver(problem, support, sizes, method)
     beta, constant = solve(support.astype(problem.dtype)), jnp.zeros((), problem.dtype)
     if problem.free_bias:
         other = solve(jnp.where(support, y, 0))

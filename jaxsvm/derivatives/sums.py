@@ -17,10 +17,13 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
+from jaxsvm.numerics.elimination import semifactored
 from jaxsvm.numerics.precision import rounded
 
 MOST_FEATURES = 512
 """Features whose systems are solved for it."""
+EXPLAINED = 1e-12
+"""Of a feature's square, what is left by those that explain it."""
 LOST = 0.25
 """Of a margin: the standard deviation of what rounding coefficients does to decision values, at the most."""
 
@@ -80,7 +83,10 @@ def _(dtype: Any, primals: Any, tangents: Any) -> tuple[Array, Array]:
 
 
 def _least_squares(X: Float[Array, "n d"], b: Float[Array, " d"]) -> Float[Array, " d"]:
-    """`(X'X)^+ b`, of directions that the rows of X have."""
-    values, vectors = jnp.linalg.eigh(X.T @ X)
-    known = values > 1e-12 * values[-1]
-    return vectors @ jnp.where(known, (vectors.T @ b) / jnp.where(known, values, 1), 0)
+    """A solution of `X'X v = b` among features that others do not explain, refined once."""
+    size = jnp.linalg.norm(X, axis=0)
+    scale = jnp.where(size > 0, 1 / jnp.where(size > 0, size, 1), 0)
+    squares = scale[:, None] * (X.T @ X) * scale
+    factor = semifactored(squares, EXPLAINED)
+    v = factor.solve(scale * b)
+    return scale * (v + factor.solve(scale * b - squares @ v))

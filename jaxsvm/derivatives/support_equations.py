@@ -8,21 +8,22 @@ tile) memory. A system that cannot be solved gives NaN: never a wrong derivative
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm.errors import is_concrete
 from jaxsvm.numerics import masks, nystroem
-from jaxsvm.numerics.cholesky import padded_factor
 from jaxsvm.numerics.conjugate_gradients import Apply, conjugate_gradients
+from jaxsvm.numerics.elimination import LAPACK_SIZE, Factor, identity, padded_factor, semifactored
 from jaxsvm.numerics.sizes import in_smallest, size_classes
 
 FACTOR_LIMIT = 4096
 """The largest support whose matrix is factored: 128 MiB in float64."""
 LANDMARKS = 128
 CG_STEPS = 1000
+EXPLAINED = 1e-11
+"""Of the largest diagonal: a sample of which the others leave less is explained by them."""
 REFINEMENTS = 6
 """Iterations where the preconditioner is the inverse up to rounding."""
 
@@ -50,32 +51,36 @@ def factor_sizes(n: int, support: Any) -> tuple[int, ...]:
 
 def solver(
     problem: Any, support: Bool[Array, " n"], sizes: tuple[int, ...], method: str, u: Float[Array, " n"] | None = None
-) -> Apply:
-    """`b -> x` with `(Kt + u u')_SS x_S = b_S`, and `x = b` off S; differentiable in b and in the problem, not in u."""
+) -> tuple[Bool[Array, " n"], Apply]:
+    """The system `(Kt + u u')_SS x_S = b_S` of the samples S of a support that the others do not explain.
+
+    Returns:
+        S, `(n,)`: all of the support but where the matrix is singular; and `b -> x`, with `x = b` off S, differentiable
+        in b and in the problem, not in u.
+    """
     y, ridge = lax.stop_gradient(problem.y), problem.ridge
     u = jnp.zeros_like(y) if u is None else jnp.where(support, lax.stop_gradient(u), 0)
+    still = lax.stop_gradient(problem)
+    if method == "cholesky":
+        support, precondition = _factor(still, support, sizes, u)
+        u = jnp.where(support, u, 0)
+    else:
+        precondition = _woodbury(still, support, method == "features", u)
 
     def matvec(v: Array) -> Array:
         inside = problem.signed.matvec(jnp.where(support, v, 0)) + ridge * v + u * (u @ v)
         return jnp.where(support, inside, v)
 
-    still = lax.stop_gradient(problem)
-
     def product(v: Array) -> Array:  # the same, at the price of the support; it is never differentiated
         inside = still.signed.support_matvec(jnp.where(support, v, 0)) + lax.stop_gradient(ridge) * v
         return jnp.where(support, inside + u * (u @ v), v)
 
-    precondition = (
-        _factor(still, support, sizes, u)
-        if method == "cholesky"
-        else _woodbury(still, support, method == "features", u)
-    )
     steps = CG_STEPS if method == "nystroem" else REFINEMENTS
 
     def solve(_: Any, b: Array) -> Array:
         return _solved(product, precondition, b, steps)
 
-    return lambda b: lax.custom_linear_solve(matvec, b, solve, symmetric=True)
+    return support, lambda b: lax.custom_linear_solve(matvec, b, solve, symmetric=True)
 
 
 def _solved(product: Apply, precondition: Apply, b: Float[Array, " n"], steps: int) -> Float[Array, " n"]:
@@ -89,25 +94,33 @@ def _solved(product: Apply, precondition: Apply, b: Float[Array, " n"], steps: i
     return jnp.where(solved | (found.first == 0), found.x, jnp.nan)
 
 
-def _factor(problem: Any, support: Bool[Array, " n"], sizes: tuple[int, ...], u: Float[Array, " n"]) -> Apply:
-    """Solves with a Cholesky factor of `(Kt + u u')_SS`, in the smallest of the sizes that holds S."""
+def _factor(
+    problem: Any, support: Bool[Array, " n"], sizes: tuple[int, ...], u: Float[Array, " n"]
+) -> tuple[Bool[Array, " n"], Apply]:
+    """What others do not explain, and solves with a Cholesky factor of `(Kt + u u')_SS`, in the smallest size for S."""
     largest, count = sizes[-1], masks.count(support)
     index = jnp.nonzero(support, size=largest, fill_value=0)[0]
     valid = jnp.arange(largest, dtype=count.dtype) < count
 
-    def factor(size: int, L: Array) -> Array:
+    def factor(size: int, whole: Factor) -> Factor:
         here, ridge = index[:size], problem.ridge[index[:size]]
         values = problem.gram.block(here, here).astype(problem.dtype) + problem.offset
         values = jnp.outer(problem.y[here], problem.y[here]) * values + jnp.outer(u[here], u[here]) + jnp.diag(ridge)
-        return lax.dynamic_update_slice(L, padded_factor(values, valid[:size]), (0, 0))
+        if problem.bounded and size < LAPACK_SIZE:  # there is no ridge
+            values = jnp.where(valid[:size, None] & valid[None, :size], values, 0)
+            return semifactored(values, EXPLAINED * jnp.diagonal(values).max()).within(whole)
+        return padded_factor(values, valid[:size]).within(whole)
 
-    L = in_smallest(sizes, count, factor, jnp.eye(largest, dtype=problem.dtype))
+    found = in_smallest(sizes, count, factor, identity(largest, problem.dtype))
+
+    known = valid & ~(jnp.diagonal(found.L)[:largest] == 0)  # a NaN is to show
+    support = jnp.zeros_like(support).at[index].max(known)
 
     def precondition(r: Array) -> Array:
-        found = jax.scipy.linalg.cho_solve((L, True), jnp.where(valid, r[index], 0))
-        return jnp.where(support, jnp.zeros_like(r).at[index].add(jnp.where(valid, found, 0)), r)
+        solved = found.solve(jnp.where(known, r[index], 0))
+        return jnp.where(support, jnp.zeros_like(r).at[index].add(jnp.where(known, solved, 0)), r)
 
-    return precondition
+    return support, precondition
 
 
 def _woodbury(problem: Any, support: Bool[Array, " n"], exact: bool, u: Float[Array, " n"]) -> Apply:

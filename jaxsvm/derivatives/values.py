@@ -17,10 +17,15 @@ class Values(NamedTuple):
 
 
 class Active(NamedTuple):
-    """Samples whose coefficients solve the linear system, and those that stay at their upper bound: `(n,)` each."""
+    """Samples whose coefficients solve the linear system, and those that stay at their upper bound: `(n,)` each.
+
+    `present` is where the coefficients are, `(n,)`; None where no system can be singular. Free samples that others
+    explain stay there.
+    """
 
     free: Bool[Array, " n"]
     bound: Bool[Array, " n"]
+    present: Any = None
 
 
 def values_of(fit: Any) -> Values:

@@ -17,10 +17,8 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.gram.basis import FourierBasis, NystroemBasis
 from jaxsvm.kernels import Kernel
-from jaxsvm.numerics import selection
 from jaxsvm.numerics.distances import place
-from jaxsvm.numerics.loops import fori_loop
-from jaxsvm.numerics.nystroem import inverse_root
+from jaxsvm.numerics.nystroem import inverse_root, pivots
 from jaxsvm.numerics.precision import precisely
 from jaxsvm.numerics.products import matmul
 from jaxsvm.points import CSR, by_row_tiles, dense_rows, transposed_product
@@ -200,7 +198,8 @@ def _at_landmarks(
     kernel: Kernel, chosen: Float[Array, "q d"], shift: Float[Array, " d"], dtype: Any, near: bool
 ) -> NystroemBasis:
     values = kernel.matrix(chosen, chosen, near=near)
-    return NystroemBasis(kernel, chosen, shift, inverse_root(values, len(chosen)).astype(dtype), near)
+    root = inverse_root(values, len(chosen) * jnp.finfo(values.dtype).eps)
+    return NystroemBasis(kernel, chosen, shift, root.astype(dtype), near)
 
 
 def _pivots(kernel: Kernel, x: Any, shift: Array, rank: int, near: bool, allowed: Any = True) -> Int[Array, " rank"]:
@@ -223,18 +222,7 @@ def _pivots(kernel: Kernel, x: Any, shift: Array, rank: int, near: bool, allowed
 
     rest = by_row_tiles(n, TILE, lambda index: kernel.diag(dense_rows(x, index) - shift[None, :]))
 
-    def choose(k: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        rest, factor, index = carry
-        _, i = selection.argmax(rest)
-        column = row(i) - matmul(factor[:, i], factor)
-        pivot = rest[i]
-        column = jnp.where(pivot > 0, column / jnp.sqrt(jnp.where(pivot > 0, pivot, 1)), 0)
-        rest = jnp.where(rest >= 0, jnp.maximum(rest - column**2, 0), -jnp.inf).at[i].set(-jnp.inf)  # each point once
-        return rest, factor.at[k].set(column), index.at[k].set(i)
-
-    rest = jnp.where(allowed, rest, -jnp.inf)
-    start = (rest, jnp.zeros((rank, n), rest.dtype), jnp.zeros((rank,), jnp.int32))
-    return fori_loop(0, rank, choose, start)[2]
+    return pivots(row, jnp.where(allowed, rest, -jnp.inf), rank)
 
 
 def _fourier(kernel: Kernel, x: Any, rank: int, dtype: Any, key: Array) -> FourierBasis:

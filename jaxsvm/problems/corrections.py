@@ -16,6 +16,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from jaxsvm.numerics import selection
+from jaxsvm.numerics.elimination import factored
 from jaxsvm.numerics.loops import fori_loop, scan
 from jaxsvm.numerics.precision import rounded
 from jaxsvm.points import Rows, dense_rows, product, transposed_product
@@ -174,10 +175,10 @@ def _least_squares(A: Float[Array, "n p"], b: Float[Array, " n"]) -> Float[Array
     scaled = A * scale
     ridge = 8 * A.shape[1] * jnp.finfo(A.dtype).eps
     normal = jnp.matmul(scaled.T, scaled, precision=lax.Precision.HIGHEST)
-    factor = jax.scipy.linalg.cho_factor(normal + ridge * jnp.eye(A.shape[1], dtype=A.dtype), lower=True)
+    factor = factored(normal + ridge * jnp.eye(A.shape[1], dtype=A.dtype))
 
     def refine(_: Any, x: Array) -> Array:
-        return x + jax.scipy.linalg.cho_solve(factor, scaled.T @ (b - scaled @ x))
+        return x + factor.solve(scaled.T @ (b - scaled @ x))
 
     return scale * fori_loop(0, REFINEMENTS, refine, jnp.zeros_like(scale))
 

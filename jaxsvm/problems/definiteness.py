@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxsvm.errors import InputError
 from jaxsvm.gram.signed import SignedGram
+from jaxsvm.numerics.elimination import factored
 from jaxsvm.numerics.loops import scan
 from jaxsvm.numerics.masks import every
 from jaxsvm.numerics.precision import in_double, widened
@@ -84,8 +85,8 @@ def _by_cholesky(problem: Any, present: Array, u: Any, eps: float, largest: Arra
         Qu = jnp.matmul(Q, u, precision=lax.Precision.HIGHEST)
         Q = Q - jnp.outer(Qu, u) - jnp.outer(u, Qu) + (u @ Qu) * jnp.outer(u, u)
     shift = jnp.maximum(ROUNDING * eps * problem.n * largest, jnp.finfo(Q.dtype).tiny)
-    factor = jnp.linalg.cholesky(Q + shift * jnp.eye(problem.n, dtype=Q.dtype))
-    return every(jnp.isfinite(Q)) & ~every(jnp.isfinite(factor))
+    factor = factored(Q + shift * jnp.eye(problem.n, dtype=Q.dtype))
+    return every(jnp.isfinite(Q)) & ~every(jnp.isfinite(factor.L))
 
 
 def _by_lanczos(problem: Any, present: Array, u: Any, eps: float, largest: Array) -> Bool[Array, ""]:
@@ -114,5 +115,5 @@ def _by_lanczos(problem: Any, present: Array, u: Any, eps: float, largest: Array
     (V, W), _ = scan(step, (V, jnp.zeros_like(V)), jnp.arange(PRODUCTS, dtype=jnp.int32))
     T = V @ W.T
     shift = ROUNDING * eps * problem.n * largest
-    factor = jnp.linalg.cholesky((T + T.T) / 2 + shift * jnp.eye(PRODUCTS, dtype=T.dtype))
-    return every(jnp.isfinite(T)) & ~every(jnp.isfinite(factor))
+    factor = factored((T + T.T) / 2 + shift * jnp.eye(PRODUCTS, dtype=T.dtype))
+    return every(jnp.isfinite(T)) & ~every(jnp.isfinite(factor.L))

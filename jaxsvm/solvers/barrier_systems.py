@@ -10,11 +10,11 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
+from jaxsvm.numerics.elimination import factored
 from jaxsvm.points import product, transposed_product
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.solvers.features import TILE, feature_matrix, weighted_squares
@@ -92,20 +92,20 @@ class DenseSystem:
         del v
         off = self.c.T @ a - self.e
         scale = lax.rsqrt(jnp.diagonal(self.Q) + D)
-        factor = jnp.linalg.cholesky(scale[:, None] * (self.Q + jnp.diag(D)) * scale[None, :])
+        factor = factored(scale[:, None] * (self.Q + jnp.diag(D)) * scale[None, :])
 
         def inverse(r: Array) -> Array:
-            x = scale * jax.scipy.linalg.cho_solve((factor, True), scale * r)
+            x = scale * factor.solve(scale * r)
             rest = r - _dot(self.Q, x) - D * x  # one refinement
-            return x + scale * jax.scipy.linalg.cho_solve((factor, True), scale * rest)
+            return x + scale * factor.solve(scale * rest)
 
-        columns = jax.vmap(inverse, in_axes=1, out_axes=1)(self.c) if len(self.e) else self.c
+        column = inverse(self.c[:, 0]) if len(self.e) else None
 
         def solve(r: Array) -> tuple[Array, Array, Array]:
             da, dv = inverse(r), jnp.zeros_like(self.e)
-            if len(self.e):
-                dv = jnp.linalg.solve(self.c.T @ columns, self.c.T @ da + off)
-                da = da - columns @ dv
+            if column is not None:
+                dv = (self.c.T @ da + off) / (self.c.T @ column)
+                da = da - column * dv
             return da, dv, _dot(self.Q, da) + self.c @ dv
 
         return solve
@@ -146,12 +146,12 @@ class FeatureSystem:
         core = weighted_squares(self.x, self.more, weight, tiles) + jnp.diag(self.penalty)
         scale = lax.rsqrt(jnp.diagonal(core))
         # Of the mean with its transpose: at the end of the barrier one triangle alone, rounded, has another least root.
-        factor = jnp.linalg.cholesky(scale[:, None] * core * scale)
+        factor = factored(scale[:, None] * (core + core.T) / 2 * scale[None, :])
         rest = self.penalty * v + self.e
 
         def solve(r: Array) -> tuple[Array, Array, Array]:
             right = self._transposed(r / D + a) - rest
-            dv = scale * jax.scipy.linalg.cho_solve((factor, True), scale * right)
+            dv = scale * factor.solve(scale * right)
             dm = self.margins(a, dv)
             return (r - dm) / D, dv, dm
 

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm.numerics.conjugate_gradients import conjugate_gradients
+from jaxsvm.numerics.elimination import factored
 from jaxsvm.numerics.line_search import SLOPE_LEFT, best_bias, hinge_minimum
 from jaxsvm.numerics.loops import while_loop
 from jaxsvm.numerics.masks import every, some
@@ -194,10 +195,10 @@ def newton_move(
     scale = 1 / jnp.sqrt(jnp.where(diagonal > 0, diagonal, 1))
     jitter = 4 * primal.size * jnp.finfo(H.dtype).eps
     scaled = H * jnp.outer(scale, scale) + jitter * jnp.eye(primal.size, dtype=H.dtype)
-    factor = jax.scipy.linalg.cho_factor(scaled, lower=True)
+    factor = factored(scaled)
 
     def solve(q: Array) -> Array:
-        return scale * jax.scipy.linalg.cho_solve(factor, scale * q)
+        return scale * factor.solve(scale * q)
 
     known = jax.tree.map(lambda pairs: jnp.where(tiles < primal.tiles, pairs, 0), history)
     direction = _two_loop(here.gradient, known, solve)

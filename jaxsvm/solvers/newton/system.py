@@ -5,14 +5,13 @@ system `I + C^1/2 B C^1/2` with a Nystroem preconditioner (Frangella, Tropp, Ude
 matrix an iteration; under `vmap` the products of all lanes are one matrix product.
 """
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm.numerics import masks, nystroem
-from jaxsvm.numerics.cholesky import padded_factor
 from jaxsvm.numerics.conjugate_gradients import Apply, Iterate, conjugate_gradients
+from jaxsvm.numerics.elimination import padded_factor
 from jaxsvm.numerics.masks import every
 from jaxsvm.numerics.once import once
 from jaxsvm.numerics.sizes import SMALLEST, in_smallest, size_classes
@@ -85,13 +84,13 @@ def _factor(problem: SquaredHingeProblem, active: Bool[Array, " n"], size: int) 
     index = jnp.nonzero(active, size=size, fill_value=0)[0]
     valid = jnp.arange(size, dtype=jnp.int32) < masks.count(active)
     block = jnp.where(valid[:, None] & valid[None, :], problem.block(index, index), 0)
-    factor = (padded_factor(block, valid), True)
+    factor = padded_factor(block, valid)
     rhs = valid.astype(block.dtype)[:, None]
     if problem.free_bias:
         rhs = jnp.concatenate([rhs, jnp.where(valid, problem.y[index], 0)[:, None]], axis=1)
-    found = jax.scipy.linalg.cho_solve(factor, rhs)
+    found = factor.solve(rhs)
     residual = rhs - jnp.matmul(block, found, precision=lax.Precision.HIGHEST)
-    found = found + jax.scipy.linalg.cho_solve(factor, residual)
+    found = found + factor.solve(residual)
     beta, bias = _border(problem, found, rhs)
     healthy = every(jnp.isfinite(found))
     whole = jnp.zeros((problem.n,), beta.dtype).at[index].add(jnp.where(valid, beta, 0))
