@@ -1,6 +1,6 @@
 """Derivatives of default fits against central differences of exact ones, on random problems with degenerate supports.
 
-Usage: python benchmarks/derivatives.py [--count 500] [--seed 0] [--json FILE]
+Usage: python benchmarks/derivatives.py [--count 500] [--seed 0] [--kernel linear] [--bias free] [--json FILE]
 
 A problem is 40 points in 3 dimensions: normal ones, ones with twins, ones on a grid of whole numbers; C is log-uniform
 from 0.01 to 100. Kernels, biases and dtypes take turns. What moves are the points and C, along a random direction; what
@@ -91,6 +91,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kernel", choices=list(KERNELS))
+    parser.add_argument("--bias", choices=BIASES)
     parser.add_argument("--json")
     arguments = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
@@ -103,6 +105,8 @@ def main():
             DTYPES[turn[2]],
             ("normal", "twins", "grid")[turn[3]],
         )
+        if arguments.kernel not in (None, what[0]) or arguments.bias not in (None, what[1]):
+            continue
         verdict = judged(np.random.default_rng([arguments.seed, number]), *what)
         found[*what, verdict] += 1
         if verdict in ("NaN", "wrong"):

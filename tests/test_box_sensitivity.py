@@ -141,16 +141,37 @@ def test_another_support_is_no_solution():
         implicit.solution(one, np.ones(60, bool))
 
 
-def test_linear_kernel_with_more_free_samples_than_features_is_nan_or_right():
-    """Without a ridge the system of a linear kernel may be singular: then NaN, never a wrong number."""
+def test_what_is_unique_moves_where_more_samples_are_between_their_bounds_than_the_kernel_tells_apart():
+    """Of an inexact fit: their system has no solution; and of twins, whose coefficients have no one way to move."""
     x, y = data()
+    twins, labels = np.concatenate([x[:30], x[:30]]), np.concatenate([y[:30], y[:30]])
 
-    def value(C):
-        fit = jaxsvm.fit(jaxsvm.hinge_problem(jaxsvm.gram(Linear(), x), y, C, bias="none"), SMO(tol=1e-12))
-        return fit.margins @ U
+    def problem(x, y, C):
+        return jaxsvm.hinge_problem(jaxsvm.gram(Linear(), x, store=False), y, C, bias="free")
 
-    found, expected = float(jax.grad(value)(2.0)), float(value(2.0 + 1e-4) - value(2.0 - 1e-4)) / 2e-4
-    assert np.isnan(found) or found == pytest.approx(expected, rel=1e-3, abs=1e-6)
+    def seen(fit):
+        return jnp.append(fit.margins, fit.bias)
+
+    for points, signs, tol in ((x, y, 1e-2), (twins, labels, 1e-8)):
+        inexact, exact = SMO(tol=tol, check_every=1), jaxsvm.InteriorPoint(tol=1e-13)
+        a = np.asarray(jaxsvm.fit(problem(points, signs, 2.0), inexact).alpha)
+        assert ((a > 1e-6) & (a < 2 - 1e-6)).sum() > 3
+        ahead, behind = (seen(jaxsvm.fit(problem(points, signs, 2.0 + t), exact)) for t in (1e-5, -1e-5))
+        found = jax.jvp(lambda C: seen(jaxsvm.fit(problem(points, signs, C), inexact)), (2.0,), (1.0,))[1]  # noqa: B023
+        np.testing.assert_allclose(found, (ahead - behind) / 2e-5, rtol=1e-4, atol=1e-6)
+    assert implicit.one_sided(problem(twins, labels, 2.0), jaxsvm.fit(problem(twins, labels, 2.0), exact), 1e-6).any()
+
+
+def test_a_corner_has_the_derivatives_of_its_bias():
+    """All samples at their bound: the bias is the middle of an interval, whose ends move."""
+    x = data()[0][:20]
+    y = np.where(np.arange(20) % 2 == 0, 1.0, -1.0)
+
+    def bias(C):
+        return jaxsvm.fit(jaxsvm.hinge_problem(jaxsvm.gram(Linear(), x), y, C, bias="free"), SMO(tol=1e-9)).bias
+
+    expected = float(bias(1e-3 + 1e-6) - bias(1e-3 - 1e-6)) / 2e-6
+    assert float(jax.grad(bias)(1e-3)) == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.slow
