@@ -190,6 +190,28 @@ def test_every_method_takes_the_middle_of_the_best_biases(method):
     assert (np.abs(water.bias - closed) / scale).max() <= 1e-9
 
 
+def attained(c, w, volume):
+    """The level of one floor in long double, every mass filled in turn."""
+    order = np.argsort(c)
+    heights, widths = c[order].astype(np.longdouble), w[order].astype(np.longdouble)
+    rest = heights - heights[0]
+    return heights[0] + ((np.cumsum(widths * rest) + np.longdouble(volume)) / np.cumsum(widths)).min()
+
+
+@every_bias_method
+@pytest.mark.parametrize("other", [1e20, 1e-20])
+def test_the_bias_is_best_where_weights_lie_far_apart(method, other):
+    here = floors()
+    w = np.where(np.random.default_rng(1).random(here.c.shape) < 0.5, 1.0, other)
+    here = here._replace(w=w, volume=here.volume * w.min(axis=1))
+    water, best = found(method, here, bias=True), found("sort", here, bias=True)
+    for row, (c, y, w, volume) in enumerate(zip(here.c, here.y, here.w, here.volume, strict=True)):
+        reached = attained(c + y * water.bias[row], w, volume)
+        # Concave in the bias: no step to either side is better.
+        for bias in (best.bias[row], *(water.bias[row] + step for step in (-1e-3, 1e-3, -1.0, 1.0))):
+            assert attained(c + y * bias, w, volume) - reached <= 1e-12 * (1 + abs(reached))
+
+
 @every_method
 def test_weight_two_is_duplication_and_weight_zero_absence(method):
     rng = np.random.default_rng(5)

@@ -256,6 +256,7 @@ class _Basin(NamedTuple):
 
 def _two_basins_by_bisection(c: Array, y: Array, volume: Array, w: Array) -> WaterLevel:
     """The level for a given bias is concave in it: its slope is the mass covered in one class less the other's."""
+    eps, steps = jnp.finfo(c.dtype).eps, HALVINGS[jnp.dtype(c.dtype).name]
     present, sides = w > 0, [jnp.where(y * sign > 0, w, 0) for sign in (1, -1)]
     heights = jnp.where(present, c, jnp.inf)
     lowest, lowest_n = (jnp.where(y * sign > 0, heights, jnp.inf).min() for sign in (1, -1))
@@ -269,7 +270,8 @@ def _two_basins_by_bisection(c: Array, y: Array, volume: Array, w: Array) -> Wat
         here = rest + y * b
         low = -jnp.abs(b)
         level = _fallen(here, w, volume, jnp.where(guess > low, guess, low + spread))
-        return level, y @ jnp.where(here <= level, w, 0)
+        # A heavy sample at the surface takes any volume: rounding must not put it above.
+        return level, y @ jnp.where(here <= level + 4 * eps * (jnp.abs(here) + jnp.abs(level)), w, 0)
 
     def halve(_: Any, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         low, high, guess = carry
@@ -277,7 +279,6 @@ def _two_basins_by_bisection(c: Array, y: Array, volume: Array, w: Array) -> Wat
         level, slope = at(b, guess)
         return jnp.where(slope > 0, b, low), jnp.where(slope > 0, high, b), level
 
-    eps, steps = jnp.finfo(c.dtype).eps, HALVINGS[jnp.dtype(c.dtype).name]
     low, high, guess = fori_loop(0, steps, halve, (-spread, spread, spread))
     b = (low + high) / 2
     level, _ = at(b, guess)
@@ -306,13 +307,13 @@ def _balanced(over: Array, rounding: Array, y: Array, w: Array) -> tuple[Array, 
     sure, partly = ([jnp.where(part, w, 0).sum() for part in parts] for parts in (under, level_with))
     least = jnp.maximum(*sure)
     mass = jnp.where(least > 0, least, jnp.minimum(*(s + t for s, t in zip(sure, partly, strict=True))))
-    slack = 64 * jnp.finfo(w.dtype).eps * w.sum()
+    eps = 64 * jnp.finfo(w.dtype).eps  # of what is compared: beside all widths light ones are nothing
     halves, tops, nexts = [], [], []
     for side, below, at, full, extra in zip(sides, under, level_with, sure, partly, strict=True):
         share = jnp.clip((mass - full) / jnp.where(extra > 0, extra, 1), 0, 1)
         half = jnp.where(below, w, jnp.where(at, share * w, 0))
         halves.append(half / half.sum() / 2)
-        some, rest = mass - full > slack, full + extra - mass > slack
+        some, rest = mass - full > eps * mass, full + extra - mass > eps * (full + extra)
         tops.append(-jnp.where(below | (at & some), over, -jnp.inf).max())
         nexts.append(jnp.where(side & ~below & ~(at & ~rest), over, jnp.inf).min())
     right, left = jnp.minimum(tops[0], nexts[1]), jnp.minimum(nexts[0], tops[1])
