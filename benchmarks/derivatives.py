@@ -5,8 +5,9 @@ Usage: python benchmarks/derivatives.py [--count 500] [--seed 0] [--kernel linea
 A problem is 40 points in 3 dimensions: normal ones, ones with twins, ones on a grid of whole numbers; C is log-uniform
 from 0.01 to 100. Kernels, biases and dtypes take turns. What moves are the points and C, along a random direction; what
 is looked at are bias, optimal value and decision values of a fit at default settings. Differences are of fits to a gap
-of 1e-13, in float64. A derivative is right where it is within 1e-3 of their size (float32: 1e-2). A problem is marked
-where `implicit.one_sided` names samples at a kink within `KINK`.
+of 1e-13, in float64. A derivative is right where it is within 1e-3 of their size (float32: 1e-2); that of the optimal
+value, which is computed at the fit itself, within 1e-2, the root of its gap of 1e-4. A problem is marked where
+`implicit.one_sided` names samples at a kink within `KINK`.
 """
 
 import argparse
@@ -82,7 +83,8 @@ def judged(rng, kernel, bias, dtype, shape):
     (ahead, _), (behind, _) = (exact(x + t * dx, y, C + t * dC) for t in (STEP, -STEP))
     expected = (np.asarray(ahead) - np.asarray(behind)) / (2 * STEP)
     off = np.abs(np.asarray(moved, np.float64) - expected)
-    if (off <= CLOSE[dtype] * (1 + np.abs(expected).max())).all():
+    close = np.where(np.arange(len(off)) == 1, 1e-2, CLOSE[dtype])
+    if (off <= close * (1 + np.abs(expected).max())).all():
         return "right"
     return "marked" if bool(exact(x, y, C)[1]) else "wrong"
 

@@ -163,12 +163,21 @@ def test_what_is_unique_moves_where_more_samples_are_between_their_bounds_than_t
 
 
 def test_a_corner_has_the_derivatives_of_its_bias():
-    """All samples at their bound: the bias is the middle of an interval, whose ends move."""
+    """All samples at their bound: the bias is the middle of an interval, whose ends move; twins may set one of them."""
     x = data()[0][:20]
     y = np.where(np.arange(20) % 2 == 0, 1.0, -1.0)
 
+    def problem(x, C):
+        return jaxsvm.hinge_problem(jaxsvm.gram(Linear(), x), y, C, bias="free")
+
     def bias(C):
-        return jaxsvm.fit(jaxsvm.hinge_problem(jaxsvm.gram(Linear(), x), y, C, bias="free"), SMO(tol=1e-9)).bias
+        return jaxsvm.fit(problem(x, C), SMO(tol=1e-9)).bias
+
+    twins = np.concatenate([x[:2]] * 10)
+    marked = [
+        implicit.one_sided(p, jaxsvm.fit(p, SMO(tol=1e-9)), 1e-9) for p in (problem(x, 1e-3), problem(twins, 1e-3))
+    ]
+    assert not marked[0].any() and marked[1].all()
 
     expected = float(bias(1e-3 + 1e-6) - bias(1e-3 - 1e-6)) / 2e-6
     assert float(jax.grad(bias)(1e-3)) == pytest.approx(expected, rel=1e-4)

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxsvm.derivatives.support_equations import plan, solver
 from jaxsvm.derivatives.values import Active, Values, negligible
-from jaxsvm.numerics.masks import every, some
+from jaxsvm.numerics.masks import count, every, some
 from jaxsvm.problems.judge import judged
 from jaxsvm.result import Certificate
 
@@ -101,13 +101,28 @@ def lagrangian(problem: Any, values: Values) -> Float[Array, ""]:
 def kinks(problem: Any, values: Any, tol: Any) -> Bool[Array, " n"]:
     """Samples whose margin is that of a free one, and that need not be: a small move may set them free, or not.
 
-    They are at a bound, or others explain them: these need not move as they do.
+    They are at a bound, or others explain them: these need not move as they do. At a corner they are those that set the
+    same end of the interval of biases.
     """
     near = jnp.abs(values.margins - problem.q) <= tol * jnp.maximum(jnp.abs(problem.q), 1)
     free = active_set(problem, values).free
     u = None if problem.c is None else problem.c * jnp.sqrt(problem.diagonal.max() / (problem.c**2).max())
     independent, _ = solver(problem, free, *plan(problem, free), u)
-    return lax.stop_gradient((problem.upper > 0) & ~(free & independent) & near)
+    found = near & ~(free & independent)
+    if problem.c is not None:
+        found = found | (~some(free) & _tied(problem, values, tol))
+    return lax.stop_gradient((problem.upper > 0) & found)
+
+
+def _tied(problem: Any, values: Any, tol: Any) -> Bool[Array, " n"]:
+    """Samples that set an end of the interval of biases together with others, where none is free."""
+    apart = (problem.q - values.margins) / problem.c
+    tied = jnp.zeros_like(problem.upper, bool)
+    for side in (apart, -apart):
+        end = jnp.where((problem.upper > 0) & (side >= 0), side, jnp.inf)
+        here = end <= end.min() + tol
+        tied = tied | (here & (count(here) > 1))
+    return tied
 
 
 def certificate_of(problem: Any, values: Values, dtype: Any) -> Certificate:
