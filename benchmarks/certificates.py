@@ -15,7 +15,7 @@ kernels that are definite, indefinite, semidefinite along `y . a = 0` alone, or 
 CRASHED and is false, and the run goes on. Exit code: 1 where anything was false.
 
 `--log` appends every false one to a file as soon as it is found, a line of JSON with the arguments that repeat it
-(`--fit K` or `--estimator K`), and last the counts: a run that is cut off loses nothing.
+(`--fit K` or `--estimator K`), and the counts after each way and at the end: a run that is cut off loses nothing.
 """
 
 import argparse
@@ -188,6 +188,10 @@ class Counts:
             arguments = " ".join([repeat, *self.options])
             self.write({"arguments": arguments, "words": words, "status": status, "false": wrong})
 
+    def of(self, group: str) -> dict[str, int]:
+        """The counts of one row."""
+        return {status: count for (name, status), count in self.rows.items() if name == group}
+
     def write(self, entry: dict[str, Any]) -> None:
         """Append a line to the log, where there is one."""
         if self.log is not None:
@@ -199,10 +203,9 @@ class Counts:
         statuses = [*dict.fromkeys(status for _, status in self.rows if status != "false"), "false"]
         lines = [f"{'':28}" + "".join(f"{status:>13}" for status in statuses)]
         for name in dict.fromkeys(name for name, _ in self.rows):
-            counts = {status: self.rows[name, status] for status in statuses}
-            lines.append(f"{name:28}" + "".join(f"{count:13}" for count in counts.values()))
+            lines.append(f"{name:28}" + "".join(f"{self.rows[name, status]:13}" for status in statuses))
             if name.startswith("all "):
-                self.write({"arguments": " ".join(self.options), "counts of": name, **counts})
+                self.write({"arguments": " ".join(self.options), "counts of": name, **self.of(name)})
         seconds = time.monotonic() - self.started
         return "\n".join([*lines, *self.false, f"{' '.join(self.options)}: {len(self.false)} false, {seconds:.0f} s"])
 
@@ -238,6 +241,7 @@ def run(options: argparse.Namespace, counts: Counts) -> None:
             begun.add(number % len(ways))
             seconds, false = time.monotonic() - counts.started, len(counts.false)
             print(f"{seconds:6.0f} s, {false} false; {one.name}", file=sys.stderr, flush=True)
+            counts.write({"before": one.name, **counts.of("all fits")})
             adversarial.drop_programs()
         for status, wrong in guarded(judged_trial, one):
             counts.add((name, "all fits"), f"--fit {number}", one.name, status, wrong)
