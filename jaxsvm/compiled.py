@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from jaxsvm.interruption import unless
 from jaxsvm.numerics.precision import like, widened
 from jaxsvm.programs import Program
 from jaxsvm.round import (
@@ -101,7 +102,10 @@ def polish_in_pieces(problem: Any, solver: Any, progress: Progress, told: Callab
     A polish can take many times `BURST_SECONDS`: on the host one compiled piece of it at a time.
     """
     with jax.enable_x64(True):  # between pieces a polish is in twice the precision as well
-        fresh, carry = _polish_begin(problem, solver, progress.state)
+        begun = unless(told, _polish_begin, problem, solver, progress.state)
+        if begun is None:
+            return None
+        fresh, carry = begun
         while bool(carry.going) and not told():
             carry = _polish_step(problem, solver, carry)
         if bool(carry.going):

@@ -18,10 +18,11 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array
 
+from jaxsvm.carried_certificate import TOO_LONG, carried, carried_program, proves_by_sums
 from jaxsvm.compiled import begin_program, burst_call, certify_call, polish_in_pieces
 from jaxsvm.derivatives.rule import differentiable
 from jaxsvm.errors import ConvergenceWarning, InputError, is_concrete, warn
-from jaxsvm.interruption import Interruption, watching
+from jaxsvm.interruption import LONG, Interruption, answering, unless, watching
 from jaxsvm.numerics.loops import while_loop
 from jaxsvm.numerics.meshes import in_automatic_axes
 from jaxsvm.numerics.transfers import transfers
@@ -47,6 +48,8 @@ DEFAULT_TOL = 1e-4
 """The relative gap where neither a solver nor one is named."""
 BURST_SECONDS = 0.25
 """How long the host driver lets compiled code run before it looks up."""
+PATIENCE = 0.4
+"""Seconds that the last certificate of a fit that was told to stop may take."""
 EVERY_CHUNK = 2048
 """Samples up to which a callback sees a certificate of every chunk: the product takes as long as the call."""
 
@@ -61,6 +64,7 @@ def fit(
     init: Any = None,
     max_seconds: float | None = None,
     callback: Callable[[Fit], Any] | None = None,
+    interrupt: str = "return",
 ) -> Fit:
     """Solve a problem.
 
@@ -79,13 +83,16 @@ def fit(
             INTERRUPTED. Where it stands is certified for the callback's sake after the first chunk, then after every
             chunk up to n = 2,048, else once steps have cost as much as a certificate: the steps that follow are those
             that they would be without one, and a run ends as soon as it is seen to have converged.
+        interrupt: What Ctrl-C, or a KeyboardInterrupt of the callback, does: "return" returns the best certified point,
+            with status INTERRUPTED, to be passed as `init` to resume; "raise" raises KeyboardInterrupt instead. A
+            second Ctrl-C raises in any case, in this fit or within two seconds in the next one.
 
     Returns:
-        The best certified point as a `Fit`. Ctrl-C, or a KeyboardInterrupt of the callback, returns it too, with status
-        INTERRUPTED, at the end of a chunk of steps; pass it as `init` to resume. A second Ctrl-C raises.
+        The best certified point as a `Fit`.
 
     Raises:
         InputError: On arguments that cannot be used. A fit that does not converge warns, and its status says so.
+        KeyboardInterrupt: As `interrupt` says.
     """
     if solver is not None and tol is not None:
         raise InputError("tol is for fits without a solver of their own: name it there, as in `WorkingSet(tol=1e-3)`.")
@@ -95,11 +102,14 @@ def fit(
     chosen = solver is None
     solver = first_choice(problem, DEFAULT_TOL if tol is None else tol) if chosen else solver
     if is_concrete(problem, solver, key, init):
-        return drive(problem, solver, key, init, max_seconds, callback, may_change=chosen)
+        with answering(interrupt) as stop:
+            return drive(problem, solver, key, init, max_seconds, callback, stop=stop, may_change=chosen)
     require_usable(solver)
     still = lax.stop_gradient((problem, solver, key, init))
     if is_concrete(still):  # traced for a derivative and nothing else, which rests on the solution, not on the steps
-        return differentiable(problem, drive(*still, max_seconds, callback, may_change=chosen))
+        with answering(interrupt) as stop:
+            found = drive(*still, max_seconds, callback, stop=stop, may_change=chosen)
+        return differentiable(problem, found)
     if max_seconds is not None or callback is not None:
         raise InputError("max_seconds and callback need concrete arrays: call `fit` outside jit and vmap.")
     return fit_compiled(problem, solver, key, init)
@@ -165,10 +175,11 @@ def drive(
     require_seconds(max_seconds)
     started, n, spent, best, may_leave = time.monotonic(), problem.n, [], None, not provisional
     state = None  # what another solver goes on from
+    deadline = np.inf if max_seconds is None else started + max_seconds
     with watching(stop) as stop:
         told = None if callback is None else lambda fitted: callback(trimmed(fitted, n))
         while True:
-            here = ready(problem, solver)
+            here = ready(problem, solver, lambda: stop.seen or time.monotonic() > deadline)
             left = None if max_seconds is None else max(max_seconds - (time.monotonic() - started), 0.0)
             start = start_of(init, here, solver, n) if state is None else state
             leaves = (may_change, may_leave and hasattr(problem, "restrict"))
@@ -227,16 +238,32 @@ def _first_calls(problem: Any, solver: Any, key: Array, start: Any, provisional:
     progress = begin_program(start, problem.n).shapes(problem, solver, key, start)
     yield burst_call(problem, solver, progress, 1, solver.check_every > int(solver.max_steps))
     yield certify_call(problem, solver, progress, provisional, False)
+    if problem.n >= LONG and proves_by_sums(problem, solver):
+        yield carried_program, problem, solver, progress
 
 
-def _certified(problem: Any, solver: Any, progress: Progress, provisional: bool) -> Progress:
-    """Progress with the certificate of where it stands."""
+def _certified(
+    problem: Any, solver: Any, progress: Progress, provisional: bool, until: Callable[[], bool] = lambda: False
+) -> Progress:
+    """Progress with the certificate of where it stands; without it once `until` holds, where carried sums are to go by.
+
+    Then a large state is gone, but for its counters.
+    """
+    certify, *rest = _certificate(problem, solver, progress, provisional)
+    if problem.n < LONG or not proves_by_sums(problem, solver):
+        return certify(*rest)
+    counters = jax.tree.map(np.array, progress.state.counters)  # copies
+    found = unless(until, certify, *rest)
+    return progress._replace(state=solver.counted(progress.state, counters)) if found is None else found
+
+
+def _certificate(problem: Any, solver: Any, progress: Progress, provisional: bool) -> tuple[Any, ...]:
+    """The program of that certificate and its arguments."""
     # On the host: single operations of JAX are compiled one by one.
     at_cap = int(steps_taken(progress)) >= int(solver.max_steps)
     is_stuck = stuck(problem, solver, int(progress.stale), int(progress.misses), at_cap)
     more = (provisional, corrects(problem, solver) and is_stuck)
-    certify, *rest = certify_call(problem, solver, progress, *more)
-    return certify(*rest)
+    return certify_call(problem, solver, progress, *more)
 
 
 def _worth_a_look(problem: Any, progress: Progress, shown: int | None) -> bool:
@@ -255,9 +282,10 @@ def _evaluations(progress: Progress) -> int:
     return high * 2**20 + low
 
 
-def _looked_at(problem: Any, solver: Any, progress: Progress, provisional: bool) -> Progress:
+def _looked_at(problem: Any, solver: Any, progress: Progress, provisional: bool, until: Any) -> Progress:
     """Progress whose best certified point is no worse than where it stands; its steps go on as if nobody had looked."""
-    looked = _certified(problem, solver, progress._replace(stale=jnp.zeros_like(progress.stale)), provisional)
+    looked = progress._replace(stale=jnp.zeros_like(progress.stale))
+    looked = _certified(problem, solver, looked, provisional, until)
     if int(looked.status) != Status.RUNNING:
         return looked
     # A large state is gone: it goes on as from a certificate.
@@ -304,6 +332,9 @@ def _driven(
     def late() -> bool:
         return max_seconds is not None and time.monotonic() - started > max_seconds
 
+    def enough() -> bool:
+        return stop.seen or late()
+
     while running:
         try:
             before, steps = time.monotonic(), int(progress.state.counters.steps)
@@ -313,12 +344,17 @@ def _driven(
             begun = True
             time_to, polish_due = np.asarray(flags).tolist()
             if polish_due:
-                polished = polish_in_pieces(problem, solver, progress, lambda: stop.seen or late())
+                polished = polish_in_pieces(problem, solver, progress, enough)
                 time_to, progress = polished is not None, polished or progress
             if time_to:
-                progress = _certified(problem, solver, progress, provisional)
+                if problem.n >= LONG:  # so that there is something to stop with while the product is computed
+                    progress = carried(problem, solver, progress)
+                progress = _certified(problem, solver, progress, provisional, enough)
             elif callback is not None and _worth_a_look(problem, progress, shown):
-                progress, shown = _looked_at(problem, solver, progress, provisional), _evaluations(progress)
+                progress = _looked_at(problem, solver, progress, provisional, enough)
+                shown = None if _gone(progress) else _evaluations(progress)
+            if _gone(progress):
+                break
             jax.block_until_ready(progress)
             took = time.monotonic() - before
             running = int(progress.status) == Status.RUNNING
@@ -335,14 +371,21 @@ def _driven(
                 chunks = _next_burst(chunks, used, took)
         except KeyboardInterrupt:  # of a callback, or a handler of the user's own
             stop.note()
-        running = int(progress.status) == Status.RUNNING and not (told or stop.seen or late())
+        running = int(progress.status) == Status.RUNNING and not (told or enough())
     if int(progress.status) != Status.RUNNING:
         return progress
-    gone = any(leaf.is_deleted() for leaf in jax.tree.leaves(progress.state))  # a handler's exception, in between
-    if begun and not gone:  # else even that is not compiled, perhaps: the start point has its certificate
-        progress = _certified(problem, solver, progress, provisional)
+    if begun and not _gone(progress):  # else even that is not compiled, perhaps: the start point has its certificate
+        patience = time.monotonic() + PATIENCE
+        progress = carried(problem, solver, progress) if problem.n >= LONG else progress
+        if problem.n < TOO_LONG or not proves_by_sums(problem, solver):
+            progress = _certified(problem, solver, progress, provisional, lambda: time.monotonic() > patience)
     interrupted = jnp.asarray(np.int32(Status.INTERRUPTED))
     return progress._replace(status=interrupted) if int(progress.status) == Status.RUNNING else progress
+
+
+def _gone(progress: Progress) -> bool:
+    """Whether its state was handed on to a computation that nobody waited for."""
+    return any(leaf.is_deleted() for leaf in jax.tree.leaves(progress.state) if hasattr(leaf, "is_deleted"))
 
 
 def _credited(problem: Any, solver: Any, progress: Progress, init: Any) -> Progress:

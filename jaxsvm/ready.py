@@ -4,18 +4,20 @@ Both are decided here, once a call, and cut off or let go of in the end.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from jaxsvm.errors import InputError
 from jaxsvm.gram.dense import with_values
+from jaxsvm.interruption import LONG, unless
 from jaxsvm.padding import lengthened, padded
 from jaxsvm.result import Fit
 from jaxsvm.solvers.start import Resumed, Start
 
 
-def ready(problem: Any, solver: Any) -> Any:
+def ready(problem: Any, solver: Any, until: Callable[[], bool] | None = None) -> Any:
     """The problem with absent samples up to its size class, and all kernel values stored: where its solver wants that.
 
     Whoever calls a driver several times, or for several problems on one operator, does this first and once: a driver
@@ -24,17 +26,21 @@ def ready(problem: Any, solver: Any) -> Any:
     Args:
         problem: A problem, traced or not.
         solver: What is to solve it.
+        until: As for `ready_together`.
     """
-    return ready_together([problem], [solver])[0]
+    return ready_together([problem], [solver], until=until)[0]
 
 
-def ready_together(problems: list[Any], solvers: list[Any], pad: bool = True) -> list[Any]:
+def ready_together(
+    problems: list[Any], solvers: list[Any], pad: bool = True, until: Callable[[], bool] | None = None
+) -> list[Any]:
     """The same for several problems: those on one operator share what is stored of it.
 
     Args:
         problems: The problems.
         solvers: What is to solve each.
         pad: Whether they may be padded: not where a user's function sees them.
+        until: Once it holds nobody waits for kernel values any more, and none are stored; None: never.
     """
     made: dict[Any, Any] = {}
     found = []
@@ -45,7 +51,10 @@ def ready_together(problems: list[Any], solvers: list[Any], pad: bool = True) ->
         if key not in made:
             longer = padded(problem) if pads else problem
             gram = getattr(longer, name)
-            made[key] = (longer is not problem, (with_values(gram) if stores else gram).with_squares())
+            if stores:
+                large = until is not None and problem.n >= LONG
+                gram = (unless(until, with_values, gram) or gram) if large else with_values(gram)
+            made[key] = (longer is not problem, gram.with_squares())
         is_longer, gram = made[key]
         if is_longer:
             found.append(padded(problem, gram))

@@ -55,6 +55,12 @@ process 65,530 (vm.max_map_count), and XLA crashes without a word where one more
 
 
 @pytest.fixture(autouse=True)
+def no_interruption_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Ctrl-C of one test is not the first of two of the next."""
+    monkeypatch.setattr("jaxsvm.interruption.Interruption.last", -float("inf"))
+
+
+@pytest.fixture(autouse=True)
 def few_programs() -> Iterator[None]:
     """Compiled programs never crowd a worker out of memory maps; the cache on disk gives them back."""
     yield

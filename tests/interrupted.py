@@ -5,6 +5,7 @@ on stdin, begins the call (`begin`), and says how it ended: a line of JSON. Noth
 """
 
 import json
+import math
 import signal
 import sys
 import time
@@ -14,6 +15,7 @@ import numpy as np
 
 import jaxsvm
 from jaxsvm import SMO, FrankWolfe, Newton
+from jaxsvm.interruption import Interruption
 from jaxsvm.kernels import RBF
 from jaxsvm.path import coarse_to_fine
 
@@ -144,6 +146,7 @@ def main():
         try:
             if not sys.stdin.readline():
                 return
+            Interruption.last = -math.inf  # every trial is the first
             say("begin")
             outcome = call()
         except KeyboardInterrupt:

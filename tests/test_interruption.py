@@ -14,11 +14,14 @@ import time
 from pathlib import Path
 
 import interrupted
+import jax
 import numpy as np
 import pytest
 
 import jaxsvm
-from jaxsvm.interruption import Interruption, watching
+from jaxsvm import loop
+from jaxsvm.interruption import TWICE, Interruption, unless, watching
+from jaxsvm.kernels import RBF
 
 HERE = Path(__file__).resolve().parent
 SECONDS = float(os.environ.get("JAXSVM_TEST_SECONDS", "1"))
@@ -325,3 +328,169 @@ def test_what_has_no_half_answer_raises(monkeypatch):
         jaxsvm.is_coreset(jaxsvm.meb_problem(interrupted.GRAM), [0, 1, 2], 0.1)
     with pytest.raises(KeyboardInterrupt):
         jaxsvm.tune(jaxsvm.kernels.RBF(0.5), interrupted.X, interrupted.Y, folds=2, steps=5)
+
+
+# --- what the user wants of it ---
+
+
+def pressing(calls):
+    """A callback that sends one SIGINT."""
+    pressed = []
+
+    def callback(*_):
+        if not pressed:
+            pressed.append(calls.append(1))
+            signal.raise_signal(signal.SIGINT)
+
+    return callback
+
+
+@pytest.mark.parametrize("kind", ["fit", "chain", "path"])
+@pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning")
+def test_the_second_within_two_seconds_ends_a_loop_of_calls(kind):
+    """A loop of calls ends by two of them, though each meets one; long after the first another one is a first one."""
+    calls = []
+    CALLS[kind](pressing(calls))
+    with pytest.raises(KeyboardInterrupt):
+        CALLS[kind](pressing(calls))
+    Interruption.last -= TWICE
+    CALLS[kind](pressing(calls))
+    assert len(calls) == 3
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_callback_that_raises_is_no_first_of_two():
+    def callback(*_):
+        raise KeyboardInterrupt
+
+    for _ in range(2):
+        with pytest.warns(jaxsvm.ConvergenceWarning):
+            CALLS["fit"](callback)
+
+
+def one_press(monkeypatch):
+    """SIGINT within the first burst of steps of a driver."""
+    from jaxsvm import compiled
+
+    burst = compiled._burst
+
+    def pressed(*arguments):
+        monkeypatch.setattr(compiled, "_burst", burst)
+        signal.raise_signal(signal.SIGINT)
+        return burst(*arguments)
+
+    pressed.lower = burst.lower
+    monkeypatch.setattr(compiled, "_burst", pressed)
+
+
+RAISING = {
+    "fit": lambda **options: jaxsvm.fit(
+        jaxsvm.svm_problem(interrupted.GRAM, interrupted.Y, 1.0), interrupted.PAIRS, **options
+    ),
+    "path": lambda **options: jaxsvm.solve_path(
+        jaxsvm.svm_problem(interrupted.GRAM, interrupted.Y), [0.1, 1.0], solver=interrupted.PAIRS, **options
+    ),
+    "folds": lambda **options: jaxsvm.cross_validate(
+        jaxsvm.svm_problem(interrupted.GRAM, interrupted.Y), [0.1, 1.0], 2, solver=interrupted.PAIRS, **options
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", RAISING)
+@pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning")
+def test_the_first_raises_where_that_is_asked_for(kind, monkeypatch):
+    one_press(monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        RAISING[kind](interrupt="raise")
+    with pytest.raises(jaxsvm.InputError, match="interrupt is 'stop'"):
+        RAISING[kind](interrupt="stop")
+
+
+def test_a_time_limit_does_not_raise():
+    with pytest.warns(jaxsvm.ConvergenceWarning, match="INTERRUPTED"):
+        assert RAISING["fit"](max_seconds=0, interrupt="raise").status.name == "INTERRUPTED"
+
+
+# --- what takes long is not waited for ---
+
+
+def test_nobody_waits_for_what_is_left():
+    """Once told so; else the answer counts, and an error is raised where it is waited for."""
+    looks = []
+
+    def slow():
+        while len(looks) < 5:
+            time.sleep(0.001)
+        return np.ones(2)
+
+    assert unless(lambda: looks.append(1) or len(looks) > 2, slow) is None
+    looks.extend([1] * 5)
+    np.testing.assert_array_equal(unless(lambda: False, slow), np.ones(2))
+    with pytest.raises(ZeroDivisionError):
+        unless(lambda: False, lambda: 1 / 0)
+
+
+LOOSE = {
+    "pairs": (lambda: jaxsvm.svm_problem(interrupted.GRAM, interrupted.Y, 1.0), jaxsvm.FrankWolfe(tol=1e-9)),
+    "sets": (
+        lambda: jaxsvm.svm_problem(interrupted.GRAM, interrupted.Y, 1.0),
+        jaxsvm.WorkingSet(tol=1e-9, size=32, fresh=16),
+    ),
+    "hinge": (
+        lambda: jaxsvm.hinge_problem(interrupted.GRAM, interrupted.Y, 1.0, bias="free"),
+        jaxsvm.SMO(tol=1e-9, check_every=20),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", LOOSE)
+@pytest.mark.parametrize("x64", [True, False])
+@pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning")
+def test_a_large_fit_ends_with_what_its_carried_sums_prove(kind, x64, monkeypatch):
+    """A true bracket without a product: as if each certificate would take too long for who was told to stop."""
+    monkeypatch.setattr(loop, "LONG", 1)
+    monkeypatch.setattr(loop, "TOO_LONG", 1)
+    calls = []
+    monkeypatch.setattr(loop, "_certified", lambda *given: calls.append(given) or given[2])
+    with jax.enable_x64(x64):
+        gram = jaxsvm.gram(RBF(0.5), interrupted.X.astype(np.float64 if x64 else np.float32))
+        monkeypatch.setattr(interrupted, "GRAM", gram)
+        make, solver = LOOSE[kind]
+        problem = make()
+        found = jaxsvm.fit(problem, solver, callback=lambda fit: True)
+    assert found.status.name == "INTERRUPTED"
+    assert len(calls) == 1  # for the callback's sake
+    low, high = float(found.certificate.dual), float(found.certificate.primal)
+    assert np.isfinite(found.certificate.relative_gap) and found.certificate.relative_gap > 0
+    monkeypatch.undo()
+    best = jaxsvm.fit(make(), tol=1e-8)
+    assert low <= float(best.certificate.primal) * (1 + 1e-6)
+    assert high >= float(best.certificate.dual) * (1 - 1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning")
+def test_a_path_keeps_the_value_that_was_running(monkeypatch):
+    """Interrupted in its first value, without time for a product, it has that value's best point, certified."""
+    from jaxsvm import compiled
+    from jaxsvm.path import coarse_to_fine
+
+    burst, calls = compiled._burst, []
+
+    def pressed(*arguments):
+        calls.append(arguments)
+        if len(calls) == 2:
+            signal.raise_signal(signal.SIGINT)
+        return burst(*arguments)
+
+    pressed.lower = burst.lower
+    monkeypatch.setattr(compiled, "_burst", pressed)
+    for module in (loop, coarse_to_fine):
+        monkeypatch.setattr(module, "TOO_LONG", 1)
+    monkeypatch.setattr(loop, "LONG", 1)
+    problem = jaxsvm.svm_problem(interrupted.GRAM, interrupted.Y)
+    path = jaxsvm.solve_path(problem, [1.0, 300.0], tol=1e-12)
+    assert path.status.name.tolist() == ["INTERRUPTED"] * 2
+    gaps = np.asarray(path.certificate.relative_gap)
+    assert np.isfinite(gaps[0]) and gaps[0] > 0
+    best = jaxsvm.fit(problem.at(1.0), tol=1e-9).certificate
+    assert path.certificate.dual[0] <= best.primal and path.certificate.primal[0] >= best.dual

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int
 from jaxsvm.errors import ConvergenceWarning, InputError, is_concrete, warn
 from jaxsvm.gram.low_rank import LowRankGram, landmarks_among
 from jaxsvm.gram.signed import SignedGram
-from jaxsvm.interruption import on_host_stacked, watching
+from jaxsvm.interruption import answering, on_host_stacked, watching
 from jaxsvm.loop import drive
 from jaxsvm.model import is_right
 from jaxsvm.model_selection.folds import Fold, fold_masks
@@ -77,6 +77,7 @@ def cross_validate(
     tol: Any = 1e-3,
     seed: int = 0,
     key: Array | None = None,
+    interrupt: str = "return",
 ) -> CrossValidation:
     """Score values of C on held-out folds.
 
@@ -95,6 +96,7 @@ def cross_validate(
         tol: The relative duality gap that each fit is certified to.
         seed: Of the shuffle that deals samples to folds.
         key: A random key for the solver.
+        interrupt: As for `jaxsvm.fit`: what Ctrl-C does, "return" or "raise".
 
     Returns:
         Scores, standard errors, the chosen values, and all fits with their certificates. After Ctrl-C the choice is
@@ -118,14 +120,14 @@ def cross_validate(
     parts = [problem.weighted(fold.train.astype(float)) for fold in dealt]
     key = jax.random.key(0) if key is None else key
     options = {"solver": solver, "tol": tol, "key": key}
-    if isinstance(problem.gram, LowRankGram) and problem.gram.landmarks is not None:
-        keys, fits = jax.random.split(jax.random.key(seed), len(parts)), []
-        with watching() as stop:
+    with answering(interrupt) as stop:
+        if isinstance(problem.gram, LowRankGram) and problem.gram.landmarks is not None:
+            keys, fits = jax.random.split(jax.random.key(seed), len(parts)), []
             for part, drawn in zip(parts, keys, strict=True):  # one Gram operator at a time
                 gram = landmarks_among(problem.gram, np.asarray(part.present), drawn)
                 fits += solve_together([part.on(gram)], values, stop=stop, **options)
-    else:
-        fits = solve_together(parts, values, **options)
+        else:
+            fits = solve_together(parts, values, stop=stop, **options)
     scores = np.stack([_scores(fit, fold.test, labels, weights, score) for fit, fold in zip(fits, dealt, strict=True)])
     mean = scores.mean(axis=0)
     error = scores.std(axis=0, ddof=1) / np.sqrt(len(scores)) if len(scores) > 1 else np.zeros_like(mean)

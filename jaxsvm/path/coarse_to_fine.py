@@ -20,8 +20,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from jaxsvm.carried_certificate import TOO_LONG, answer_of
 from jaxsvm.gram.signed import SignedGram
-from jaxsvm.interruption import Interruption, interrupted, nothing, on_host_stacked, unreached, watching
+from jaxsvm.interruption import Interruption, interrupted, nothing, on_host_stacked, unless, unreached, watching
 from jaxsvm.loop import drive, warn_unless_converged
 from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.padding import on_device
@@ -85,22 +86,32 @@ def _last_call(grids: list[Grid], solver: BlockNewton) -> list[tuple[Any, ...]]:
     none: Any = np.zeros(0)
     vectors = [[jax.ShapeDtypeStruct((whole.n,), whole.dtype)] * width] * 4
     penalties, counters = np.zeros((width,), whole.dtype), _counters([Point(none, none, 0, 0)] * width, solver)
-    return [(_finish, whole, *vectors, penalties, counters, solver.tol)]
+    calls: list[tuple[Any, ...]] = [(_finish, whole, *vectors, penalties, counters, solver.tol)]
+    if _too_long(whole):
+        one = _taken(counters, 0)
+        calls.append((_finish_carried, whole, vectors[0][0], vectors[0][0], 0, one, solver.tol))
+    return calls
 
 
 def _certified(grids: list[Grid], solver: BlockNewton, key: Array, done: Any, stop: Interruption) -> list[Fit]:
     """Certify every point on the whole problem, `lanes` of them to a product; finish what is not within `tol`."""
     every = [(number, place) for number, grid in enumerate(grids) for place in range(len(grid.logs))]
+    whole, width, groups = grids[0].problems[0], _width(grids, solver), []
+    in_time = not (stop.seen and _too_long(whole))
     tasks = [(number, place) for number, place in every if not stop.seen or place in grids[number].points]
+    for first in range(0, len(tasks) if in_time else 0, width):
+        group = [tasks[min(first + lane, len(tasks) - 1)] for lane in range(width)]  # the last one fills up
+        found = _certified_group(grids, group, solver, (lambda: stop.seen) if _too_long(whole) else None)
+        in_time = found is not None
+        if not in_time:
+            break
+        groups.append(found)
+    if not in_time:
+        tasks = [(number, place) for number, place in tasks if _carried(grids[number], place) is not None]
+        groups = [on_host_stacked([_as_carried(grids[number], place, solver)]) for number, place in tasks]
     if not tasks:
         return [on_host_stacked([nothing(problem) for problem in grid.problems]) for grid in grids]
-    width = _width(grids, solver)
-    groups = []
-    for first in range(0, len(tasks), width):
-        group = [tasks[min(first + lane, len(tasks) - 1)] for lane in range(width)]  # the last one fills up
-        groups.append(_certified_group(grids, group, solver))
     fits = jax.tree.map(lambda *leaves: np.concatenate(leaves)[: len(tasks)], *groups)
-    whole = grids[0].problems[0]
     if not whole.gram.definite and bool(_indefinite(whole)):  # a gap proves nothing there
         codes = np.full_like(fits.status.code, Status.NOT_PSD)
         fits = dataclasses.replace(fits, status=StatusCode(codes))
@@ -152,17 +163,46 @@ def _of_grid(fits: Fit, tasks: list[tuple[int, int]], number: int, grid: Grid) -
     return on_host_stacked([at(place) for place in range(len(grid.logs))])
 
 
-def _taken(fits: Fit, lane: int) -> Fit:
+def _taken(fits: Any, lane: int) -> Any:
     return jax.tree.map(lambda leaf: leaf[lane], fits)
 
 
-def _certified_group(grids: list[Grid], group: list[tuple[int, int]], solver: BlockNewton) -> Fit:
+def _too_long(whole: SquaredHingeProblem) -> bool:
+    """Whether a product over all samples is too long for who was told to stop, and carried ones prove something."""
+    return whole.n >= TOO_LONG and whole.gram.definite
+
+
+def _carried(grid: Grid, place: int) -> int | None:
+    """Steps that the margins of a point were carried along; None: there are none of all samples."""
+    return grid.points[place].carried if place in grid.points else None
+
+
+def _as_carried(grid: Grid, place: int, solver: BlockNewton) -> Fit:
+    """The fit of a point by the margins that it came with."""
+    counters = _taken(_counters([grid.points[place]], solver), 0)
+    point = grid.points[place]
+    return _finish_carried(grid.problems[place], point.x, point.f, point.carried, counters, solver.tol)
+
+
+@Program
+def _finish_carried(problem: SquaredHingeProblem, x: Array, f: Array, steps: Any, counters: Counters, tol: Any) -> Fit:
+    """A point certified by margins that were carried along, without a product."""
+    answer = answer_of(problem, x, f + problem.ridge * x, steps)
+    converged = answer.certificate.relative_gap <= tol
+    return answer.fit(jnp.where(converged, Status.CONVERGED, Status.STALLED).astype(jnp.int32), counters)
+
+
+def _certified_group(
+    grids: list[Grid], group: list[tuple[int, int]], solver: BlockNewton, until: Callable[[], bool] | None
+) -> Fit | None:
+    """Fits of a group of points, lanes first, certified from scratch; None once `until` holds."""
     problems = [grids[number].problems[place] for number, place in group]
     points = [_nearest(grids[number], place) for number, place in group]
     columns = ([problem.y for problem in problems], [problem.ridge for problem in problems])
     penalties = np.stack([np.asarray(problem.C) for problem in problems])
     vectors = (*columns, [point.x for point in points], [point.f for point in points])
-    return _finish(grids[0].problems[0], *vectors, penalties, _counters(points, solver), solver.tol)
+    arguments = (grids[0].problems[0], *vectors, penalties, _counters(points, solver), solver.tol)
+    return _finish(*arguments) if until is None else unless(until, _finish, *arguments)
 
 
 def _nearest(grid: Grid, place: int) -> Point:

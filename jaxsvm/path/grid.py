@@ -42,12 +42,14 @@ class Point(NamedTuple):
         f: Margins, `(n,)`.
         steps: Pair steps or Newton rounds.
         evaluations: Kernel evaluations.
+        carried: Steps that f was carried along since it was computed from scratch; None: it is not of all samples.
     """
 
     x: Float[Array, " n"]
     f: Float[Array, " n"]
     steps: int
     evaluations: int
+    carried: int | None = None
 
 
 class Grid:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from jaxsvm.interruption import Interruption
+from jaxsvm.interruption import Interruption, unless
 from jaxsvm.path.block_newton import BlockNewton, newton_round, preconditioner
 from jaxsvm.path.grid import RESERVE, Grid, Lanes, Point, anchors, assess, mean_point, middles
 from jaxsvm.programs import Program
@@ -44,7 +44,10 @@ def solve_by_lanes(grids: list[Grid], solver: BlockNewton, key: Array, stop: Int
         if not any(inside):
             return
         if not loaded:
-            c, f, took = _round(gram, offset, P, lanes, solver)
+            found = unless(lambda: stop.seen, _round, gram, offset, P, lanes, solver)
+            if found is None:
+                return
+            c, f, took = found
             lanes = lanes._replace(c=c, f=f)
             rounds, products = rounds + 1, products + int(took)
         x, f, gaps = assess(template, lanes)

@@ -4,20 +4,17 @@ Where C is large and many samples are left, the solver of sets takes the place o
 """
 
 import os
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from jaxsvm.gram.signed import SignedGram
-from jaxsvm.interruption import Interruption
+from jaxsvm.interruption import LONG, Interruption, unless, with_settings
 from jaxsvm.loop import drive
-from jaxsvm.numerics.transfers import transfers
 from jaxsvm.path.block_newton import BlockNewton
 from jaxsvm.path.grid import (
     RESERVE,
@@ -81,18 +78,6 @@ def _threads() -> int:
     return len(os.sched_getaffinity(0)) if backend() == "cpu" and hasattr(os, "sched_getaffinity") else 1
 
 
-def _with_settings(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with this thread's settings of JAX, which other threads do not see; what it transfers is meant."""
-    config: Any = jax.config
-    x64, device, precision = config.jax_enable_x64, config.jax_default_device, config.jax_default_matmul_precision
-
-    def call(*arguments: Any) -> Any:
-        with jax.enable_x64(x64), jax.default_device(device), jax.default_matmul_precision(precision):
-            return transfers(function)(*arguments)
-
-    return call
-
-
 def _solve_anchors(
     grid: Grid,
     solver: BlockNewton,
@@ -107,14 +92,14 @@ def _solve_anchors(
         return jobs
     solved = sorted(place for place in grid.points if place < left[0])
     chain = [*solved[-1:], *left]
-    whole, fill = grid.problems[0], _with_settings(_fill)
+    whole, fill = grid.problems[0], with_settings(_fill)
     working_set = WorkingSet.of(np.arange(whole.n), whole.gram)
     for place in (chain[index] for index in anchors(grid.logs[chain])):
         if stop.seen:
             return jobs
         if solved:
             working_set = smaller(grid, solved[-1], working_set)
-        start = _ahead(grid, solved, place)
+        start = _ahead(grid, solved, place, stop)
         while place not in grid.points or support_outside(whole, grid.points[place], working_set):
             if place in grid.points:
                 start = grid.points[place][:2]
@@ -122,9 +107,10 @@ def _solve_anchors(
             point = None if stop.seen else _solved(grid, place, start, working_set, solver, key, stop)
             if point is None:
                 return jobs
-            problem = grid.problems[place]
-            x, f = _margins(problem.signed, point.x)
-            grid.points[place] = point._replace(x=x, f=f)
+            grid.points[place] = point
+            if stop.seen or (there := _from_scratch(grid.problems[place], point.x, stop)) is None:
+                return jobs
+            grid.points[place] = point._replace(x=there[0], f=there[1], carried=0)
         between = [other for other in chain if solved and solved[-1] <= other <= place]
         if len(between) > 2:
             ends = {end: grid.points[end] for end in (between[0], between[-1])}
@@ -134,14 +120,21 @@ def _solve_anchors(
     return jobs
 
 
-def _ahead(grid: Grid, solved: list[int], place: int) -> tuple[Array, Array] | None:
-    """Where an anchor starts: on the line through two solved values below it; None: nowhere."""
+def _from_scratch(problem: Any, x: Array, stop: Interruption) -> tuple[Array, Array] | None:
+    """A point without what is negative, and its margins; None after Ctrl-C."""
+    if problem.n < LONG:
+        return _margins(problem.signed, x)
+    return unless(lambda: stop.seen, _margins, problem.signed, x)
+
+
+def _ahead(grid: Grid, solved: list[int], place: int, stop: Interruption) -> tuple[Array, Array] | None:
+    """Where an anchor starts: on the line through two solved values below it; None: nowhere, or after Ctrl-C."""
     problem = grid.problems[place]
     if not solved:
         if place >= grid.uniform:
             return None
         equal = np.asarray(np.asarray(problem.ridge) > 0, problem.dtype)
-        return _margins(problem.signed, equal)
+        return _from_scratch(problem, jnp.asarray(equal), stop)
     x, f = grid.points[solved[-1]][:2]
     jump = grid.times[place] - grid.times[solved[-1]]
     near = [other for other in solved[:-1] if jump <= FARTHEST * (grid.times[solved[-1]] - grid.times[other])]
@@ -149,7 +142,7 @@ def _ahead(grid: Grid, solved: list[int], place: int) -> tuple[Array, Array] | N
         return x, f
     before = grid.points[near[-1]]
     ahead, _ = mean_point(before.x, before.f, x, f, grid.between(near[-1], solved[-1], place))
-    return _margins(problem.signed, ahead)
+    return _from_scratch(problem, ahead, stop)
 
 
 def _fill(
@@ -221,7 +214,10 @@ def _solved(
     key: Array,
     stop: Interruption,
 ) -> Point | None:
-    """The point of a place by steps; margins outside its working set are the start's. None after Ctrl-C."""
+    """The point of a place by steps; margins outside its working set are the start's.
+
+    After Ctrl-C the best point that is certified; None where none is.
+    """
     whole = grid.problems[place]
     share = RESERVE_OF_PARENTS if place >= len(grid.logs) - grid.free else RESERVE
     steps = stepper(grid, place, len(working_set.samples), share * solver.tol)
@@ -235,9 +231,10 @@ def _solved(
         here = Start(point, margins, R, part)
         fit = drive(part, steps, key, here, warn=False, stop=stop, provisional=True)
         x, f = _scattered(start[1], samples, fit.alpha, fit.margins, fit.R)
-    if int(fit.status) == Status.INTERRUPTED:
+    if int(fit.status) == Status.INTERRUPTED and not np.isfinite(fit.certificate.relative_gap):
         return None
-    return Point(x, f, int(fit.steps), fit.kernel_evaluations)
+    of_all = start is None or len(working_set.samples) == whole.n
+    return Point(x, f, int(fit.steps), fit.kernel_evaluations, int(fit.steps) if of_all else None)
 
 
 def stepper(grid: Grid, place: int, samples: int, tol: float) -> Any:

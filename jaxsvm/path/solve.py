@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxsvm.errors import InputError, is_concrete, require_finite
-from jaxsvm.interruption import Interruption, on_host_stacked, watching
+from jaxsvm.interruption import Interruption, answering, on_host_stacked, watching
 from jaxsvm.numerics.meshes import in_automatic_axes
 from jaxsvm.numerics.transfers import transfers
 from jaxsvm.padding import on_device, trimmed
@@ -111,6 +111,7 @@ def solve_path(
     key: Array | None = None,
     max_seconds: float | None = None,
     callback: Callable[[int, Fit], Any] | None = None,
+    interrupt: str = "return",
 ) -> Path:
     """Solve a problem, or several, at many values of C.
 
@@ -134,6 +135,7 @@ def solve_path(
         key: A random key for solvers that draw.
         max_seconds: Begin nothing more after about so many seconds, as if Ctrl-C had come.
         callback: Called after each value with its place in `Cs` and its fit (concrete arrays, one problem only).
+        interrupt: As for `jaxsvm.fit`: what Ctrl-C does, "return" or "raise".
 
     Returns:
         The path, in the order of `Cs`: fits with axes `(k,)`, or `(m, k)` for several problems. A value that fails
@@ -151,18 +153,20 @@ def solve_path(
         raise InputError("callback is a function of a place and a fit, of one problem alone.")
     key = jax.random.key(0) if key is None else key
     if is_concrete(problems, Cs, solver, key):
-        fits = solve_together(
-            problems,
-            np.asarray(Cs),
-            solver=solver,
-            tol=tol,
-            reduction=reduction,
-            screen=screen,
-            lanes=lanes,
-            key=key,
-            max_seconds=max_seconds,
-            callback=callback,
-        )
+        with answering(interrupt) as stop:
+            fits = solve_together(
+                problems,
+                np.asarray(Cs),
+                solver=solver,
+                tol=tol,
+                reduction=reduction,
+                screen=screen,
+                lanes=lanes,
+                key=key,
+                max_seconds=max_seconds,
+                callback=callback,
+                stop=stop,
+            )
     elif callback is not None or max_seconds is not None:
         raise InputError("callback and max_seconds need concrete arrays: call `solve_path` outside jit and vmap.")
     else:
@@ -220,7 +224,7 @@ def solve_together(
     fits: dict[int, Fit] = {}
     with watching(stop) as stop, stop.within(max_seconds):
         exact = [exact_solver(problem, tol) if solver is None else solver for problem in problems]
-        problems = ready_together(list(problems), exact, pad=reduction is None)
+        problems = ready_together(list(problems), exact, reduction is None, lambda: stop.seen)
         for problem in problems:  # what the dtype cannot hold is said before anything is solved
             for C in (Cs.min(), Cs.max()):
                 problem.at(C)

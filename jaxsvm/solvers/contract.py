@@ -76,6 +76,7 @@ class Solver:
             over would be solved for a start.
         resumes: Whether `init` takes a `Resumed`, all that a fit knows, where a fit is given: how far steps go, or in
             which order, depends on how many there were, or w is not made of the dual point.
+        carries_sums: Whether every step carries the products of its `dual_point` along, as good as rounding permits.
         knows_origin: Whether `init` takes an `Origin` too, and is compiled sooner for one.
         final_check: "none" where the running excess may end a fit that no certificate bears out.
         rows: Rows of its dual points: 2 where its w is not made of its dual variables.
@@ -89,6 +90,7 @@ class Solver:
     large_state = False
     takes_start = True
     resumes = False
+    carries_sums = False
     knows_origin = False
     final_check = "full"
     rows = 1

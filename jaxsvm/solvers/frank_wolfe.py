@@ -58,6 +58,7 @@ class FrankWolfe(Solver):
 
     solves = SIMPLEX
     pads = True
+    carries_sums = True
 
     variant: str = dataclasses.field(default="smo", metadata={"static": True})
     tol: Any = 1e-4

@@ -46,6 +46,7 @@ class SMO(Solver):
 
     solves = ("box",)
     pads = True
+    carries_sums = True
 
     tol: Any = 1e-4
     variables: int = dataclasses.field(default=2, metadata={"static": True})

@@ -63,6 +63,7 @@ class WorkingSet(Solver):
     unroll = 1
     patience = 10
     pads = True
+    carries_sums = True
     large_state = True
     knows_origin = True
 
