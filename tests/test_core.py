@@ -204,7 +204,8 @@ def test_points_on_a_mesh_with_explicit_axes(spec):
         assert jitted == pytest.approx(by_oracle(2.0), rel=2e-3)
 
 
-@pytest.mark.parametrize("of", [jax.jacfwd, pytest.param(jax.hessian, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("of", [jax.jacfwd, jax.hessian])
 def test_derivatives_by_a_python_float(of):
     with jax.enable_x64(False):
         d = on_device()

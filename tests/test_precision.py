@@ -303,3 +303,11 @@ def test_water_levels_by_bisection_keep_their_digits_with_weights_over_seven_dec
             found = jaxsvm.water_level_with_bias(c, y, 3.0, weight=w, method="bisection").level
             wanted = jaxsvm.water_level_with_bias(c, y, 3.0, weight=w, method="sort").level
             assert float(found) == pytest.approx(float(wanted), rel=1e-5, abs=1e-6)
+
+
+def test_a_python_float_has_derivatives_of_any_order():
+    """Inside the operation its primal was float64 and its tangent float32."""
+    with jax.enable_x64(False):
+        cube = in_double(lambda v: (v.astype(jnp.float64) ** 3).astype(jnp.float32))
+        assert float(jax.jacfwd(cube)(0.5)) == pytest.approx(0.75)
+        assert float(jax.hessian(cube)(0.5)) == pytest.approx(3.0)
