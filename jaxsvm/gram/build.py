@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxsvm.errors import InputError, PrecisionWarning, is_concrete, warn
+from jaxsvm.errors import InputError, PrecisionWarning, is_concrete, require_finite, warn
 from jaxsvm.gram.dense import DenseGram, dense_values
 from jaxsvm.gram.low_rank import LowRankGram, low_rank_gram
 from jaxsvm.gram.tiled import BUILD_TILE, TiledGram
@@ -126,8 +126,9 @@ def require_symmetric(name: str, K: np.ndarray) -> None:
         K: Kernel values, `(n, n)`, NumPy's: inside a user's jit operations of JAX are traced, of concrete values too.
 
     Raises:
-        InputError: With how far it is off.
+        InputError: With how far it is off; where a value is not finite.
     """
+    require_finite(name, K)
     worst, largest = float(np.abs(K - K.T).max(initial=0)), float(np.abs(K).max(initial=0))
     eps = float(np.finfo(K.dtype if np.issubdtype(K.dtype, np.floating) else float).eps)
     if not worst <= 1e3 * eps * largest:
