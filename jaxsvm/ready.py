@@ -52,8 +52,10 @@ def ready_together(
             longer = padded(problem) if pads else problem
             gram = getattr(longer, name)
             if stores:
-                waited = until is None or problem.n < LONG
-                gram = with_values(gram) if waited else unless(until, with_values, gram) or gram
+                if until is None or problem.n < LONG:
+                    gram = with_values(gram)
+                else:
+                    gram = unless(until, with_values, gram) or gram
             made[key] = (longer is not problem, gram.with_squares())
         is_longer, gram = made[key]
         if is_longer:

@@ -43,7 +43,7 @@ def solver_of(name: str, tol: float, max_steps: int) -> Any:
 def fit_one(job: Job, C: float, solver: Any, tol: float, seed: int, max_seconds: float | None) -> Answer:
     """One C."""
     problem = problem_of(job, C)
-    named = {"tol": tol} if solver is None else {}
+    named: dict[str, Any] = {"tol": tol} if solver is None else {}
     with gap_bar(tol) as callback:
         fitted = jaxsvm.fit(
             problem, solver, key=jax.random.key(seed), max_seconds=max_seconds, callback=callback, **named
