@@ -61,6 +61,7 @@ class Wrapper(Solver):
     check_every = _Inner()
     refresh_every = _Inner()
     rows = _Inner()
+    carries_sums = False  # the inner products may be those of some samples alone
 
     def problem_inside(self, problem: Any, state: Any) -> Any:
         """Return the problem that the inner solver sees."""
