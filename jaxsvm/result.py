@@ -150,9 +150,10 @@ SOLVERS = (
 
 
 def bit_of(solver: Any) -> np.ndarray:
-    """The bit of a solver's kind, int32 `()`."""
-    name = type(solver).__name__
-    return np.asarray(1 << (SOLVERS.index(name) if name in SOLVERS else len(SOLVERS)), np.int32)
+    """The bit of a solver's kind, int32 `()`; of one around another both."""
+    name, inside = type(solver).__name__, getattr(solver, "solver", None)
+    bit = np.asarray(1 << (SOLVERS.index(name) if name in SOLVERS else len(SOLVERS)), np.int32)
+    return bit if inside is None else bit | bit_of(inside)
 
 
 class Counters(NamedTuple):

@@ -336,6 +336,21 @@ def test_a_nu_that_no_loss_is_as_small_as_has_its_w_inside_the_ball():
     assert float(fit.certificate.dual) == pytest.approx(nu / loss, rel=2e-4)
 
 
+def test_inseparable_samples_are_certified_at_any_nu_and_at_none_it_ends():
+    """The level is proportional to nu down there; at nu = 0 it is 0, and no relative gap of that can be proven."""
+    x, y, _ = data()
+    problem = slack_problem(jaxsvm.gram(jaxsvm.kernels.Linear(), x), y, 1e-3, bias="free")
+    fits = [jaxsvm.check(jaxsvm.fit(problem.at(nu))) for nu in (1e-4, 1e-8)]
+    levels = [float(fit.certificate.dual) for fit in fits]
+    assert levels[1] == pytest.approx(1e-4 * levels[0], rel=2e-4)
+    assert fits[0].solvers == ("SMO", "EquivalentHinge")
+    with pytest.warns(jaxsvm.ConvergenceWarning):
+        none = jaxsvm.fit(problem.at(0.0))
+    assert none.status.name == "STALLED"
+    assert abs(float(none.certificate.primal)) < 1e-6
+    assert float(none.certificate.relative_gap) == np.inf
+
+
 def test_paths_and_folds_over_small_nu_are_certified():
     _, y, K = data()
     problem = slack_problem(jaxsvm.gram(Precomputed(), K), y, 0.1, bias="none", sample_weight=weights())

@@ -22,6 +22,7 @@ from jaxsvm.gram.signed import SignedGram
 from jaxsvm.numerics.masks import some
 from jaxsvm.numerics.precision import rounded, rounding
 from jaxsvm.numerics.transfers import transfers
+from jaxsvm.points import transposed_product
 from jaxsvm.problems.arguments import (
     checked_weights,
     labelled,
@@ -202,6 +203,25 @@ class SlackProblem:
             return share(self.weight > 0)
         return (share((self.y > 0) & (self.weight > 0)) + share((self.y < 0) & (self.weight > 0))) / 2
 
+    def length_of(self, p: Float[Array, " n"], row: Float[Array, " n"], error: Any = 0.0) -> Float[Array, ""]:
+        """`|sum_i p_i y_i phi_i|`, `()`: of the sum itself where there are features, which its square loses half of.
+
+        Args:
+            p: A distribution, in any scale, `(n,)`.
+            row: `Qp`, `(n,)`; not looked at where there are features.
+            error: What rounding may have taken of `p'Qp`, `()`.
+        """
+        x = self.gram.design
+        if x is None:
+            return jnp.sqrt(jnp.maximum(p @ row, 0) + error)
+        w, constant = transposed_product(x, self.y * p), jnp.sqrt(self.offset) * (self.y @ p)
+        eps = jnp.where(error > 0, rounding(self.n, p.dtype), 0)  # an allowance that is asked for
+        return jnp.sqrt(w @ w + constant**2) + eps * self.radius * p.sum()
+
+    def highest(self, p: Float[Array, " n"]) -> Float[Array, ""]:
+        """`max_i p_i / weight_i`, `()`."""
+        return jnp.where(self.weight > 0, p / jnp.where(self.weight > 0, self.weight, 1), 0).max()
+
     def margins(self, point: Float[Array, "two n"], s: Float[Array, "two n"]) -> Float[Array, " n"]:
         """`y_i (<w, phi_i> + b)`, in the scale of the unit vector."""
         del point
@@ -220,7 +240,7 @@ class SlackProblem:
         a, p = point
         length = jnp.sqrt(jnp.maximum(a @ s[0], 0))
         below = self.level(s[0] / jnp.maximum(length, 1)).level
-        return self._bounds(point, below, jnp.sqrt(jnp.maximum(p @ s[1], 0)))
+        return self._bounds(point, below, self.length_of(p, s[1]))
 
     def certified(self, point: Float[Array, "two n"], s: Float[Array, "two n"], dtype: Any) -> Answer:
         """A point as it is returned, certified: `w / level`, and p.
@@ -250,7 +270,7 @@ class SlackProblem:
         narrow = jnp.finfo(dtype).eps / 2 if jnp.finfo(dtype).bits < jnp.finfo(s.dtype).bits else 0.0
         off = narrow * (size.max() * (jnp.abs(a) @ size) + jnp.abs(best) * scale) / length
         below = level - error[0] / length - off
-        above = jnp.sqrt(jnp.maximum(p @ s[1], 0) + error[1])
+        above = self.length_of(p, s[1], error[1])
         above, feasible = above * (1 + 4 * narrow) + 4 * eps * self.radius, True
         if self.free_bias:  # p may miss the equality by rounding
             missed = self.y @ p
@@ -287,8 +307,7 @@ class SlackProblem:
     ) -> Certificate:
         """The certificate of a level and of `sqrt(p'Qp)`, where p is known to `share` of itself, in any scale."""
         a, p = point
-        highest = jnp.where(self.weight > 0, p / jnp.where(self.weight > 0, self.weight, 1), 0).max()
-        above = (length + self.volume * highest * (1 + share)) / p.sum()
+        above = (length + self.volume * self.highest(p) * (1 + share)) / p.sum()
         error = 32 * jnp.finfo(below.dtype).eps * (above + self.radius)
         feasible = feasible & is_weights(p, self.present)
         found = judged(above, below, above - below, below, rounding=error, feasible=feasible)
@@ -401,14 +420,14 @@ def equivalent_C(problem: SlackProblem, fit: Fit) -> Float[Array, ""]:  # noqa: 
     Returns:
         C, `()`; infinite where the inexact p says so.
     """
-    level, q = fit.certificate.dual, _highest(problem, fit.alpha)
+    level, q = fit.certificate.dual, problem.highest(fit.alpha)
     inverse = level**2 / q - problem.volume * level
     return jnp.where(inverse > 0, 1 / jnp.where(inverse > 0, inverse, 1), jnp.inf)
 
 
 def nu_svm_parameter(problem: SlackProblem, fit: Fit) -> Float[Array, ""]:
     """The nu of nu-SVM (scikit-learn's `NuSVC`) with the same decision function: `1 / (n max_i p_i)`."""
-    return 1 / (problem.weight.sum() * _highest(problem, fit.alpha))
+    return 1 / (problem.weight.sum() * problem.highest(fit.alpha))
 
 
 def distinct_evaluations(fit: Fit) -> Any:
@@ -426,7 +445,3 @@ def squared_norm(problem: BoxProblem, fit: Fit) -> Float[Array, ""]:
     a = problem.y * fit.dual_coef
     s = fit.margins if problem.c is None else problem.matvec(a)
     return a @ s
-
-
-def _highest(problem: SlackProblem, p: Float[Array, " n"]) -> Float[Array, ""]:
-    return jnp.where(problem.weight > 0, p / jnp.where(problem.weight > 0, problem.weight, 1), 0).max()

@@ -13,6 +13,7 @@ the bias moves against each other: there p has half of its mass in each.
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -200,22 +201,22 @@ def _two_basins(c: Array, y: Array, volume: Array, w: Array) -> WaterLevel:
     `S(m)`, the sum of the lowest heights of a class up to mass m, is piecewise linear: the minimum lies at a mass where
     a sample of one of the two classes is covered in full.
     """
-    sides = [_Basin.of(c, jnp.where(y * sign > 0, w, 0)) for sign in (1, -1)]
-    most = jnp.minimum(sides[0].mass[-1], sides[1].mass[-1])
-    candidates = jnp.concatenate([side.mass for side in sides])
+    # Both classes as lanes of one computation, which takes half as long to compile as two.
+    sides = jax.vmap(_Basin.of, (None, 0))(c, jnp.stack([jnp.where(y * sign > 0, w, 0) for sign in (1, -1)]))
+    most = sides.mass[:, -1].min()
+    candidates = sides.mass.ravel()
     usable = (candidates > 0) & (candidates <= most * (1 + 8 * jnp.finfo(c.dtype).eps))
     masses = jnp.minimum(jnp.where(usable, candidates, most), most)
-    shift = sum(side.lowest for side in sides)  # the sums are relative to the lowest height of their class
-    doubled = (volume + sum(side.sum_up_to(masses) for side in sides)) / masses
+    shift = sides.lowest.sum()  # the sums are relative to the lowest height of their class
+    doubled = (volume + jax.vmap(_Basin.sum_up_to, (0, None))(sides, masses).sum(axis=0)) / masses
     best = selection.lowest(jnp.where(usable, doubled, jnp.inf))
     m, twice = masses[best], doubled[best] + shift
 
-    (top, after), (top_n, after_n) = (side.around(m) for side in sides)
+    (top, top_n), (after, after_n) = jax.vmap(_Basin.around, (0, None))(sides, m)
     room = jnp.maximum(twice - top - top_n, 0)
     up, up_n = jnp.minimum(room, after - top), jnp.minimum(room, after_n - top_n)
     plus, minus = top + (room + up - up_n) / 2, top_n + (room - up + up_n) / 2
-    plus_p, minus_p = (side.share(m, c.shape[0]) for side in sides)
-    p = plus_p + minus_p
+    p = jax.vmap(_Basin.share, (0, None))(sides, m).sum(axis=0)
     return WaterLevel((plus + minus) / 2, p / p.sum(), (minus - plus) / 2)
 
 
@@ -241,17 +242,17 @@ class _Basin(NamedTuple):
     def around(self, m: Array) -> tuple[Array, Array]:
         """The highest covered height at mass m, and the next one: the same where a sample is covered in part."""
         slack = 8 * jnp.finfo(m.dtype).eps * m
-        last = jnp.searchsorted(self.mass, m - slack)  # the first place whose mass reaches m
-        following = jnp.searchsorted(self.mass, m + slack, side="right")
+        last = (self.mass < m - slack).sum()  # the first place whose mass reaches m
+        following = (self.mass <= m + slack).sum()
         n = self.heights.shape[0]
         inside = (following < n) & (self.widths[jnp.minimum(following, n - 1)] > 0)
         after = jnp.where(inside, self.heights[jnp.minimum(following, n - 1)], jnp.inf)
         return self.heights[last], after
 
-    def share(self, m: Array, n: int) -> Array:
+    def share(self, m: Array) -> Array:
         """What of each sample lies below mass m."""
         covered = jnp.clip(m - (self.mass - self.widths), 0, self.widths)
-        return jnp.zeros((n,), m.dtype).at[self.order].add(covered)
+        return jnp.zeros_like(covered).at[self.order].add(covered)
 
 
 def _two_basins_by_bisection(c: Array, y: Array, volume: Array, w: Array) -> WaterLevel:
