@@ -51,8 +51,7 @@ def in_double(function: Callable[..., Any]) -> Callable[..., Any]:
             shapes.append(shape)
             return out
 
-        arrays = [leaf if hasattr(leaf, "dtype") else jnp.asarray(leaf) for leaf in leaves]
-        out = _bind(of_leaves, *varying(arrays))  # so that a tangent varies where its argument does
+        out = _bind(of_leaves, *varying([_typed(leaf) for leaf in leaves]))  # a tangent varies as its argument does
         return jax.tree.unflatten(shapes[-1], out)
 
     return call
@@ -76,6 +75,12 @@ def _bind(function: Callable[..., Any], *leaves: Any) -> list[Array]:
     )
     jaxpr = ClosedJaxpr(inner, _where(own, traced.consts))
     return _in_double.bind(*_where(free, traced.consts), *leaves, jaxpr=jaxpr)
+
+
+def _typed(leaf: Any) -> Any:
+    """An array of the dtype that a number has where it comes from: a Python float would be float64 with x64 on."""
+    array = leaf if hasattr(leaf, "dtype") else jnp.asarray(leaf)
+    return lax.convert_element_type(array, array.dtype) if getattr(jax.typeof(array), "weak_type", False) else array
 
 
 def _evaluate(*leaves: Any, jaxpr: ClosedJaxpr) -> list[Array]:
@@ -111,9 +116,6 @@ def _to_lojax(*leaves: Any, jaxpr: ClosedJaxpr) -> list[Array]:
 
 def _push(primals: Any, tangents: Any, *, jaxpr: ClosedJaxpr) -> tuple[list[Array], list[Any]]:
     """The tangent is an operation apart, linear in the tangents that there are."""
-    # A primal may be a Python float still: with x64 on it would be of another dtype than its tangent.
-    dtypes = [aval.dtype for aval in jaxpr.in_avals]
-    primals = [p if hasattr(p, "dtype") else jnp.asarray(p, dtype) for p, dtype in zip(primals, dtypes, strict=True)]
     moves = [not isinstance(tangent, ad.Zero) for tangent in tangents]
     smooth = [jnp.issubdtype(aval.dtype, jnp.floating) for aval in jaxpr.out_avals]
     n = len(moves)
