@@ -31,7 +31,9 @@ from jaxsvm.solvers.choice import certain_solver
 from jaxsvm.validation import require_differentiable
 
 
-def solution(problem: Any, support: Any = None, *, solver: Any = None, method: str = "auto") -> Fit:
+def solution(
+    problem: Any, support: Any = None, *, solver: Any = None, method: str = "auto", tol: Any = 1e-4
+) -> Fit:
     """The exact solution on a support, differentiable to every order in both modes.
 
     Args:
@@ -42,11 +44,12 @@ def solution(problem: Any, support: Any = None, *, solver: Any = None, method: s
         solver: What solves it where `support` is None; None takes Newton, to the floor of the dtype (SMO for a box).
         method: How the linear system is solved: "cholesky" (a matrix of the support's size), "cg" (products with the
             kernel matrix only: O(n tile) memory for a tiled Gram), or "auto".
+        tol: The relative duality gap at which the solution counts as one, > 0.
 
     Returns:
         The solution of `Kt_SS beta_S = 1` (of `jaxsvm.derivatives.box` for a box) as a `Fit` with its certificate. Its
-        status is CONVERGED where the certificate bears the support out (a relative gap of at most 1e-6, in float32
-        1e-3), else STALLED: then S is not the support of a solution.
+        status is CONVERGED where the certificate proves a relative gap of at most `tol`, as that of any fit, else
+        STALLED: S is not the support of a solution, or the dtype is too narrow to prove it (float32 at large C).
 
     Raises:
         InputError: On another kind of problem, or a support that is none.
@@ -65,7 +68,7 @@ def solution(problem: Any, support: Any = None, *, solver: Any = None, method: s
     values = rule.solution_on(problem, active, sizes=sizes, method=method)
     certificate = _certificate(*lax.stop_gradient((problem, values)))
     gap, dual = certificate.relative_gap, certificate.dual
-    found = Fit(**values._asdict(), certificate=certificate, status=_judged(gap, values.bias), counters=Counters.zero())
+    found = Fit(**values._asdict(), certificate=certificate, status=_judged(gap, tol, values.bias), counters=Counters.zero())
     dual = rule.optimal_value(problem, found)
     primal = dual + lax.stop_gradient(certificate.primal - certificate.dual)
     return dataclasses.replace(found, certificate=certificate._replace(primal=primal, dual=dual))
@@ -122,9 +125,9 @@ def _certificate(problem: Any, values: Values) -> Certificate:
     return jax.tree.map(lambda leaf: leaf.astype(problem.dtype), found)
 
 
-def _judged(gap: Array, number: Array) -> StatusCode:
-    """CONVERGED where the gap bears the support out."""
-    code = jnp.where(gap <= jnp.finfo(gap.dtype).eps ** (3 / 8), Status.CONVERGED, Status.STALLED)
+def _judged(gap: Array, tol: Any, number: Array) -> StatusCode:
+    """Return CONVERGED where the gap is at most `tol`, NOT_FINITE where the solution is not, else STALLED."""
+    code = jnp.where(gap <= tol, Status.CONVERGED, Status.STALLED)
     return StatusCode(jnp.where(jnp.isfinite(number), code, Status.NOT_FINITE).astype(jnp.int32))
 
 
