@@ -20,10 +20,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxsvm.coresets.construction import ETA, FEW, TOTALS, Plan, choose, draw, propose
+from jaxsvm.coresets.construction.coreset import ETA, FEW, TOTALS, Plan, choose, draw, propose
+from jaxsvm.coresets.construction.recombination import recombine
+from jaxsvm.coresets.construction.sampling import independent
 from jaxsvm.coresets.pilot import solve
-from jaxsvm.coresets.recombination import recombine
-from jaxsvm.coresets.sampling import independent
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_compilation_cache_dir", "/tmp/cache_cs")

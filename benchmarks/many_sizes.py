@@ -3,9 +3,9 @@
     python benchmarks/many_sizes.py [--fits 500] [--paths 50] [--least 200] [--most 5000] [--every 50]
 
 Each fit has another n, spread over the range in a shuffled order, and is cut down with `compact` to a model that
-predicts; every tenth is a path of 8 values of C as well. Before programs were let go (`jaxsvm.programs`) this ended in
-a segmentation fault between the 120th and the 150th n; before sizes were shared (`jaxsvm.padding`) each n compiled
-anew.
+predicts; every tenth is a path of 8 values of C as well. Before programs were let go (`jaxsvm.runtime.programs`) this
+ended in a segmentation fault between the 120th and the 150th n; before sizes were shared (`jaxsvm.problems.padding`)
+each n compiled anew.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from jax import monitoring
 
 import jaxsvm
 from jaxsvm.kernels import RBF
-from jaxsvm.programs import maps
+from jaxsvm.runtime.programs import maps
 
 
 def resident() -> float:

@@ -30,7 +30,7 @@ jax.config.update("jax_enable_x64", True)
 
 import jaxsvm  # noqa: E402
 from jaxsvm.kernels import Linear  # noqa: E402
-from jaxsvm.solvers.pegasos import Pegasos  # noqa: E402
+from jaxsvm.solvers.stochastic.pegasos import Pegasos  # noqa: E402
 
 TARGETS = (1e-2, 1e-3)
 PASSES = (1, 2, 3, 5, 8, 12, 20, 30, 50, 80, 120, 200, 400)

@@ -28,8 +28,8 @@ import scipy.sparse as sp
 from objective import dense, error_rate, judge
 
 import jaxsvm
-from jaxsvm.gamma import gamma_paper
 from jaxsvm.kernels import RBF, Precomputed
+from jaxsvm.kernels.width import gamma_paper
 
 HERE = pathlib.Path(__file__).resolve().parent
 DATA = HERE.parents[1] / "shared" / "data"

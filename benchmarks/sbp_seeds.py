@@ -19,7 +19,7 @@ from single_fit import data
 
 import jaxsvm
 from jaxsvm.kernels import RBF
-from jaxsvm.loop import fit_compiled
+from jaxsvm.loop.driver import fit_compiled
 
 
 def main():

@@ -25,7 +25,7 @@ from sklearn.svm import SVC
 
 import jaxsvm
 from jaxsvm.kernels import RBF
-from jaxsvm.round import run_steps
+from jaxsvm.loop.round import run_steps
 
 SHARED = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data"
 WITHIN = 1e-3

@@ -20,7 +20,7 @@ from jax import lax
 
 import jaxsvm
 from jaxsvm.kernels import RBF
-from jaxsvm.round import refresh_interval, run_steps
+from jaxsvm.loop.round import refresh_interval, run_steps
 from jaxsvm.solvers.contract import Solver
 
 STEPS = 5000

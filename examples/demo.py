@@ -24,8 +24,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # a checkout th
 
 import jaxsvm
 from jaxsvm.datasets import Scaling, two_classes
-from jaxsvm.gamma import resolve_gamma
 from jaxsvm.kernels import RBF
+from jaxsvm.kernels.width import resolve_gamma
 from jaxsvm.plots import path_figure
 
 

@@ -11,49 +11,56 @@ carries its own proof of quality:
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from jaxsvm import datasets, implicit, kernels, screening
-from jaxsvm.ball import Ball, ball, is_coreset, meb_problem
-from jaxsvm.cache import keep_programs
+from jaxsvm import datasets, kernels, screening
 from jaxsvm.errors import ConvergenceError, ConvergenceWarning, DataError, InputError, PrecisionWarning
 from jaxsvm.gram.build import gram
-from jaxsvm.history import History
-from jaxsvm.loop import fit
-from jaxsvm.model import Model, compact, decision_function, predict
-from jaxsvm.model_file import load_model
+from jaxsvm.loop import implicit
+from jaxsvm.loop.driver import fit
+from jaxsvm.loop.enclosing_ball import Ball, ball, is_coreset
+from jaxsvm.loop.history import History
 from jaxsvm.model_selection.cross_validation import C_grid, CrossValidation, cross_validate
+from jaxsvm.models.file import load_model
+from jaxsvm.models.model import Model, compact, decision_function, predict
 from jaxsvm.path.solve import Path, solve_path
 from jaxsvm.problems import slack
+from jaxsvm.problems.ball import meb_problem
 from jaxsvm.problems.box import box_problem, hinge_problem
 from jaxsvm.problems.slack import slack_problem
 from jaxsvm.problems.squared_hinge import svm_problem
 from jaxsvm.problems.water_level import water_level, water_level_with_bias
-from jaxsvm.result import Certificate, Fit, Status, check
-from jaxsvm.solvers.core_vector_machine import CoreVectorMachine
-from jaxsvm.solvers.dual_coordinate_ascent import SDCA
-from jaxsvm.solvers.equivalent_hinge import EquivalentHinge
-from jaxsvm.solvers.frank_wolfe import FrankWolfe
-from jaxsvm.solvers.interior_point import InteriorPoint
-from jaxsvm.solvers.newton import Newton
-from jaxsvm.solvers.perceptron import Perceptron
-from jaxsvm.solvers.sequential_minimal_optimization import SMO
-from jaxsvm.solvers.stochastic_batch_perceptron import StochasticBatchPerceptron
+from jaxsvm.results.fit import Certificate, Fit, Status, check
+from jaxsvm.runtime.cache import keep_programs
+from jaxsvm.solvers.around.equivalent_hinge import EquivalentHinge
+from jaxsvm.solvers.around.polished import polished
+from jaxsvm.solvers.around.sampled import sampled
+from jaxsvm.solvers.around.screened import screened
+from jaxsvm.solvers.baselines.perceptron import Perceptron
+from jaxsvm.solvers.box.dual_coordinate_ascent import SDCA
+from jaxsvm.solvers.box.interior_point import InteriorPoint
+from jaxsvm.solvers.box.sequential_minimal_optimization import SMO
+from jaxsvm.solvers.simplex.core_vector_machine import CoreVectorMachine
+from jaxsvm.solvers.simplex.frank_wolfe import FrankWolfe
+from jaxsvm.solvers.simplex.newton import Newton
+from jaxsvm.solvers.stochastic.stochastic_batch_perceptron import StochasticBatchPerceptron
 from jaxsvm.solvers.working_set import WorkingSet
-from jaxsvm.transforms.polished import polished
-from jaxsvm.transforms.sampled import sampled
-from jaxsvm.transforms.screened import screened
 
 if TYPE_CHECKING:
-    from jaxsvm import coresets, interchange, relational
+    from jaxsvm import coresets, relational
     from jaxsvm.model_selection.tune import Tuned, tune
-    from jaxsvm.solvers.ball_sgd import BallSGD
-    from jaxsvm.solvers.pegasos import Pegasos
+    from jaxsvm.models import interchange
+    from jaxsvm.solvers.baselines.ball_sgd import BallSGD
+    from jaxsvm.solvers.stochastic.pegasos import Pegasos
 
 __version__ = "0.1.0"
 
-_PACKAGES = ("coresets", "interchange", "relational")
+_MODULES = {
+    "coresets": "jaxsvm.coresets",
+    "interchange": "jaxsvm.models.interchange",
+    "relational": "jaxsvm.relational",
+}
 _NAMES = {
-    "BallSGD": "jaxsvm.solvers.ball_sgd",
-    "Pegasos": "jaxsvm.solvers.pegasos",
+    "BallSGD": "jaxsvm.solvers.baselines.ball_sgd",
+    "Pegasos": "jaxsvm.solvers.stochastic.pegasos",
     "Tuned": "jaxsvm.model_selection.tune",
     "tune": "jaxsvm.model_selection.tune",
 }
@@ -62,8 +69,8 @@ jax's own."""
 
 
 def __getattr__(name: str) -> Any:
-    if name in _PACKAGES:
-        return importlib.import_module(f"jaxsvm.{name}")
+    if name in _MODULES:
+        return importlib.import_module(_MODULES[name])
     if name in _NAMES:
         return getattr(importlib.import_module(_NAMES[name]), name)
     raise AttributeError(f"module 'jaxsvm' has no attribute {name!r}")

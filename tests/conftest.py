@@ -57,7 +57,7 @@ process 65,530 (vm.max_map_count), and XLA crashes without a word where one more
 @pytest.fixture(autouse=True)
 def no_interruption_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """A Ctrl-C of one test is not the first of two of the next."""
-    monkeypatch.setattr("jaxsvm.interruption.Interruption.last", -float("inf"))
+    monkeypatch.setattr("jaxsvm.loop.interruption.Interruption.last", -float("inf"))
 
 
 @pytest.fixture(autouse=True)

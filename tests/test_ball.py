@@ -11,7 +11,7 @@ from samples import data, exact, gram, svm
 import jaxsvm
 from jaxsvm import CoreVectorMachine
 from jaxsvm.kernels import RBF, Laplacian, Linear, Polynomial, Precomputed
-from jaxsvm.solvers.frank_wolfe import FrankWolfe
+from jaxsvm.solvers.simplex.frank_wolfe import FrankWolfe
 
 pytestmark = pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning", "ignore::jaxsvm.PrecisionWarning")
 FAR = {"float32 at 2e3": (np.float32, 2e3), "float64 at 1e8": (np.float64, 1e8), "float32 at 0": (np.float32, 0)}

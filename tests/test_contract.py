@@ -37,7 +37,7 @@ from jaxsvm import (
 )
 from jaxsvm import StochasticBatchPerceptron as SBP
 from jaxsvm.kernels import RBF
-from jaxsvm.loop import fit_compiled
+from jaxsvm.loop.driver import fit_compiled
 
 pytestmark = pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning")
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from jaxsvm import coresets
-from jaxsvm.coresets.calibration import calibrated
-from jaxsvm.coresets.partition import cells, draw, partition
+from jaxsvm.coresets.construction.calibration import calibrated
+from jaxsvm.coresets.construction.partition import cells, draw, partition
+from jaxsvm.coresets.construction.queries import hinges, objectives
+from jaxsvm.coresets.construction.recombination import recombined
+from jaxsvm.coresets.construction.sampling import inclusion, independent, systematic
+from jaxsvm.coresets.construction.sensitivity import gammas, total_bound
 from jaxsvm.coresets.pilot import solve
-from jaxsvm.coresets.queries import hinges, objectives
-from jaxsvm.coresets.recombination import recombined
-from jaxsvm.coresets.sampling import inclusion, independent, systematic
-from jaxsvm.coresets.sensitivity import gammas, total_bound
 from jaxsvm.coresets.summary import solution
 from jaxsvm.errors import InputError
 

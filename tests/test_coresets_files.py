@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxsvm import coresets
-from jaxsvm.coresets import files
+from jaxsvm.coresets.parts import files
 from jaxsvm.datasets import Scaling, delimited, shards, svmlight, text
 from jaxsvm.errors import DataError, InputError
 

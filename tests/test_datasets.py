@@ -18,7 +18,7 @@ from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, StandardScaler
 
 from jaxsvm.datasets import Layout, Scaling, load, two_classes, two_gaussians
 from jaxsvm.errors import DataError, InputError
-from jaxsvm.points import CSR
+from jaxsvm.points.rows import CSR
 
 many = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 numbers = st.floats(-1e6, 1e6, allow_nan=False, width=64)
@@ -714,7 +714,7 @@ def test_scaling_keeps_type_and_dtype():
     bytes_in = Scaling.min_max(np.asarray([[0], [255]], np.uint8))(np.asarray([[51]], np.uint8))
     assert bytes_in.dtype == np.float32 and np.isclose(bytes_in[0, 0], 0.2)
     for short in (x.astype(np.float16), jnp.asarray(x, jnp.bfloat16), x.astype(jnp.bfloat16)):
-        assert Scaling.standardise(short)(short).dtype == np.float32  # one rule: see jaxsvm.points.floating
+        assert Scaling.standardise(short)(short).dtype == np.float32  # one rule: see jaxsvm.runtime.arrays.floating
     for kind in (scipy.sparse.csr_array, scipy.sparse.csr_matrix):
         rows = kind(x)
         kept = rows.copy()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxsvm.coresets.files import scan
+from jaxsvm.coresets.parts.files import scan
 from jaxsvm.datasets import load, shards, text, two_classes
 from jaxsvm.datasets.labels import joined
 from jaxsvm.datasets.shards import Source

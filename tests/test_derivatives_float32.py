@@ -10,9 +10,9 @@ import pytest
 
 import jaxsvm
 from jaxsvm import SMO, InteriorPoint, implicit
-from jaxsvm.derivatives.rule import differentiable
 from jaxsvm.kernels import RBF, Linear, Precomputed
-from jaxsvm.solvers.newton import Newton
+from jaxsvm.loop.differentiation import differentiable
+from jaxsvm.solvers.simplex.newton import Newton
 
 N, D = 60, 3
 

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsvm.numerics.elimination import LAPACK_SIZE, factored, identity, semifactored
-from jaxsvm.numerics.nystroem import inverse_root
+from jaxsvm.numerics.linear.elimination import LAPACK_SIZE, factored, identity, semifactored
+from jaxsvm.numerics.linear.nystroem import inverse_root
 
 
 def positive(q, lanes=(), seed=0):

@@ -18,9 +18,10 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from jaxsvm import estimators, kernels, loop
-from jaxsvm.estimators import box
-from jaxsvm.result import Certificate, Status
+from jaxsvm import estimators, kernels
+from jaxsvm.estimators.training import box
+from jaxsvm.loop import driver as loop
+from jaxsvm.results.fit import Certificate, Status
 
 X, Y = load_iris(return_X_y=True)
 X2, Y2 = X[Y > 0], Y[Y > 0]
@@ -79,7 +80,8 @@ def test_sparse_and_float32_points_are_the_dense_ones():
 
 
 def test_blocks_of_a_compiled_program_are_the_values_by_numpy(monkeypatch):
-    from jaxsvm.estimators import kernel_values, training
+    from jaxsvm.estimators.training import kernel_values
+    from jaxsvm.estimators.training import machines as training
 
     reference = estimators.SVC(tol=1e-6).fit(X, Y)
     for module in (kernel_values, training):
@@ -199,8 +201,8 @@ def test_a_chosen_c_is_the_best_of_the_folds():
 
 def test_chains_over_c_are_certified_and_are_the_fits_of_each_value():
     """With and without an equality, with an absent sample, in one block and by working sets."""
-    from jaxsvm.estimators import chains
-    from jaxsvm.estimators.kernel_values import kernel_values
+    from jaxsvm.estimators.training import chains
+    from jaxsvm.estimators.training.kernel_values import kernel_values
 
     values = kernel_values("rbf", 0.5, 0.0, 3, X2)
     K, y, Cs = values.between(X2, X2), np.where(Y2 == 1, 1.0, -1.0), np.geomspace(0.01, 1e3, 6)
@@ -227,7 +229,7 @@ def test_a_class_that_a_fold_lacks_is_never_told():
 
 @pytest.mark.slow
 def test_a_path_over_many_samples_goes_by_working_sets(monkeypatch):
-    from jaxsvm.estimators import chains
+    from jaxsvm.estimators.training import chains
 
     reference = estimators.SVCPath(Cs=[0.1, 1.0, 10.0], cv=3).fit(X, Y)
     monkeypatch.setattr(chains, "AT_ONCE", 0)
@@ -248,7 +250,7 @@ def test_probabilities_are_calibrated_on_samples_left_out(multi_class):
 def test_coupled_probabilities_and_sigmoids_are_the_best_there_are():
     from scipy.optimize import minimize
 
-    from jaxsvm.estimators.probability import coupled, fitted_sigmoid
+    from jaxsvm.estimators.training.probability import coupled, fitted_sigmoid
 
     random = np.random.default_rng(0)
     truth = random.dirichlet(np.ones(4), size=20)

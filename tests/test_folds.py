@@ -21,9 +21,9 @@ import jaxsvm
 from jaxsvm import InputError
 from jaxsvm.gram.low_rank import landmarks_among
 from jaxsvm.kernels import RBF, Polynomial, Precomputed
-from jaxsvm.model import is_right
 from jaxsvm.model_selection import objective
 from jaxsvm.model_selection.folds import fold_masks
+from jaxsvm.models.model import is_right
 
 N = 12
 Y = np.where(np.arange(N) % 3 == 0, 1.0, -1.0)
@@ -264,7 +264,7 @@ def test_zero_is_positive_in_every_score():
 @pytest.mark.parametrize("xp", [np, jnp])
 def test_one_rule_for_the_right_side(xp):
     values, y = np.array([-1.0, -0.0, 0.0, 1.0] * 2), np.repeat([1.0, -1.0], 4)
-    predicted = np.where(np.asarray(jaxsvm.model.is_positive(values)), 1, -1)
+    predicted = np.where(np.asarray(jaxsvm.models.model.is_positive(values)), 1, -1)
     np.testing.assert_array_equal(is_right(xp.asarray(y * values), xp.asarray(y)), predicted == y)
 
 

@@ -15,7 +15,7 @@ from scipy.optimize import minimize_scalar
 import jaxsvm
 from jaxsvm import CoreVectorMachine, FrankWolfe, Newton, polished
 from jaxsvm.kernels import Linear, Precomputed
-from jaxsvm.round import begin
+from jaxsvm.loop.round import begin
 
 VARIANTS = ("classic", "away", "pairwise", "smo")
 ORACLE_NAMES = {"classic": "fw", "away": "mfw", "pairwise": "pfw", "smo": "smo"}

@@ -13,7 +13,7 @@ import pytest
 import jaxsvm
 from jaxsvm import FrankWolfe, implicit
 from jaxsvm.kernels import RBF, Laplacian, Linear, Polynomial, Precomputed
-from jaxsvm.solvers.newton import Newton
+from jaxsvm.solvers.simplex.newton import Newton
 
 N, D = 40, 3
 CLOSE = 1e-5  # relative: what the project promises away from kinks

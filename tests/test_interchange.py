@@ -13,10 +13,11 @@ from sklearn.base import clone
 from sklearn.svm import SVC, SVR, NuSVC, OneClassSVM
 
 import jaxsvm
-from jaxsvm import estimators, interchange, onnx_graph
+from jaxsvm import estimators, interchange
 from jaxsvm.datasets import Layout, Scaling
 from jaxsvm.errors import DataError, InputError
 from jaxsvm.kernels import RBF, Laplacian, Linear, Polynomial, Precomputed, Sigmoid
+from jaxsvm.models import onnx as onnx_graph
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 3))

@@ -14,8 +14,8 @@ from sklearn.svm import SVC
 import jaxsvm
 from jaxsvm import SMO, InteriorPoint, box_problem, hinge_problem
 from jaxsvm.kernels import RBF, Linear, Precomputed
-from jaxsvm.loop import fit_compiled
-from jaxsvm.solvers.barrier_systems import DIRECT_SIZE
+from jaxsvm.loop.driver import fit_compiled
+from jaxsvm.solvers.box.barrier_systems import DIRECT_SIZE
 
 BIASES = ("none", "regularized", "free")
 MANY = DIRECT_SIZE + 52

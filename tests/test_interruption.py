@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 
 import jaxsvm
-from jaxsvm import loop
-from jaxsvm.interruption import TWICE, Interruption, unless, watching
 from jaxsvm.kernels import RBF
+from jaxsvm.loop import driver as loop
+from jaxsvm.loop.interruption import TWICE, Interruption, unless, watching
 
 HERE = Path(__file__).resolve().parent
 SECONDS = float(os.environ.get("JAXSVM_TEST_SECONDS", "1"))
@@ -269,7 +269,7 @@ def test_an_interruption_as_a_fit_ends_is_not_forgotten():
 
 
 def test_an_interruption_within_the_last_burst_is_not_forgotten(monkeypatch):
-    from jaxsvm import compiled
+    from jaxsvm.loop import bursts as compiled
 
     certify = compiled._certify
 
@@ -289,7 +289,7 @@ def test_an_interruption_within_the_last_burst_is_not_forgotten(monkeypatch):
 
 def test_folds_keep_what_was_certified(monkeypatch):
     """Nothing was reached by every fold: there is no choice, and what one fold has is there."""
-    from jaxsvm import compiled
+    from jaxsvm.loop import bursts as compiled
 
     burst, calls = compiled._burst, []
 
@@ -312,7 +312,7 @@ def test_folds_keep_what_was_certified(monkeypatch):
 
 
 def test_what_has_no_half_answer_raises(monkeypatch):
-    from jaxsvm import compiled
+    from jaxsvm.loop import bursts as compiled
 
     burst = compiled._burst
 
@@ -370,7 +370,7 @@ def test_a_callback_that_raises_is_no_first_of_two():
 
 def one_press(monkeypatch):
     """SIGINT within the first burst of steps of a driver."""
-    from jaxsvm import compiled
+    from jaxsvm.loop import bursts as compiled
 
     burst = compiled._burst
 
@@ -471,8 +471,8 @@ def test_a_large_fit_ends_with_what_its_carried_sums_prove(kind, x64, monkeypatc
 @pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning")
 def test_a_path_keeps_the_value_that_was_running(monkeypatch):
     """Interrupted in its first value, without time for a product, it has that value's best point, certified."""
-    from jaxsvm import compiled
-    from jaxsvm.path import coarse_to_fine
+    from jaxsvm.loop import bursts as compiled
+    from jaxsvm.path.coarse_to_fine import engine as coarse_to_fine
 
     burst, calls = compiled._burst, []
 

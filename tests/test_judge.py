@@ -8,8 +8,8 @@ from test_contract import PROBLEMS, each, problem, solved
 
 from jaxsvm import gram, svm_problem
 from jaxsvm.kernels import Precomputed
-from jaxsvm.problems.judge import balances, is_weights, judged, narrowed, refused, relative_to
-from jaxsvm.result import Certificate
+from jaxsvm.results.fit import Certificate
+from jaxsvm.results.judge import balances, is_weights, judged, narrowed, refused, relative_to
 
 INFINITE = Certificate(np.inf, -np.inf, np.inf)
 

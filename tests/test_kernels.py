@@ -12,9 +12,9 @@ from oracle import laplacian, linear, poly, rbf, sigmoid
 from scipy.spatial.distance import pdist
 
 from jaxsvm.errors import InputError
-from jaxsvm.gamma import gamma_median, gamma_paper, gamma_scale, resolve_gamma
 from jaxsvm.kernels import RBF, Function, Kernel, Laplacian, Linear, Polynomial, Precomputed, Sigmoid, as_kernel
-from jaxsvm.model_description import kernel_from_dict, kernel_to_dict
+from jaxsvm.kernels.width import gamma_median, gamma_paper, gamma_scale, resolve_gamma
+from jaxsvm.models.description import kernel_from_dict, kernel_to_dict
 
 ARD = np.array([0.3, 0.02, 1.1, 0.5])
 
@@ -270,7 +270,7 @@ def test_gamma_rules_against_their_definitions(offset):
 
 def test_gamma_rules_on_sparse_points_are_those_of_dense_ones():
     matrix = scipy.sparse.random(40, 6, 0.3, "csr", random_state=6)
-    from jaxsvm.points import CSR
+    from jaxsvm.points.rows import CSR
 
     for rule in ("scale", "paper", "median"):
         want = resolve_gamma(rule, matrix.toarray())

@@ -15,7 +15,7 @@ from tolerances import ACCEPTED_GAP, FLOAT32_GAP
 import jaxsvm
 from jaxsvm import FrankWolfe, Newton
 from jaxsvm.kernels import RBF, Linear, Polynomial, Precomputed
-from jaxsvm.loop import fit_compiled
+from jaxsvm.loop.driver import fit_compiled
 from jaxsvm.numerics.line_search import best_bias, hinge_minimum
 from jaxsvm.solvers.start import Start
 

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsvm.numerics import nystroem
-from jaxsvm.numerics.conjugate_gradients import conjugate_gradients
-from jaxsvm.numerics.elimination import padded_factor
+from jaxsvm.numerics.linear import nystroem
+from jaxsvm.numerics.linear.conjugate_gradients import conjugate_gradients
+from jaxsvm.numerics.linear.elimination import padded_factor
 from jaxsvm.numerics.masks import count, every, places_first, some
 from jaxsvm.numerics.sizes import SMALLEST, in_smallest, size_classes
 from jaxsvm.numerics.sums import sums

@@ -13,13 +13,17 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 import jaxsvm
-from jaxsvm import FrankWolfe, Status, compiled, loop
+from jaxsvm import FrankWolfe, Status
 from jaxsvm.kernels import RBF, Linear, Polynomial, Precomputed, Sigmoid
+from jaxsvm.loop import bursts as compiled
+from jaxsvm.loop import driver as loop
 from jaxsvm.numerics.sizes import size_class
-from jaxsvm.path import block_newton, coarse_to_fine, grid, lanes, pairs, working_set
-from jaxsvm.path.block_newton import BlockNewton, newton_round, preconditioner
-from jaxsvm.path.coarse_to_fine import solve_grids
-from jaxsvm.path.grid import Grid
+from jaxsvm.path.coarse_to_fine import block_newton, grid, lanes, pairs
+from jaxsvm.path.coarse_to_fine import candidates as working_set
+from jaxsvm.path.coarse_to_fine import engine as coarse_to_fine
+from jaxsvm.path.coarse_to_fine.block_newton import BlockNewton, newton_round, preconditioner
+from jaxsvm.path.coarse_to_fine.engine import solve_grids
+from jaxsvm.path.coarse_to_fine.grid import Grid
 from jaxsvm.path.solve import solve_together
 
 N = 100  # the one size of most tests: few shapes, so few compilations

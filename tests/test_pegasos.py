@@ -11,9 +11,15 @@ import scipy.sparse
 
 import jaxsvm
 from jaxsvm.kernels import RBF, Linear, Precomputed
-from jaxsvm.solvers import batches
-from jaxsvm.solvers.ball_sgd import BallSGD
-from jaxsvm.solvers.pegasos import Pegasos, average_iterates, average_of, pegasos_transform, project_onto_ball
+from jaxsvm.solvers.baselines.ball_sgd import BallSGD
+from jaxsvm.solvers.stochastic import batches
+from jaxsvm.solvers.stochastic.pegasos import (
+    Pegasos,
+    average_iterates,
+    average_of,
+    pegasos_transform,
+    project_onto_ball,
+)
 
 N, D, C, BATCH, STEPS = 40, 5, 0.7, 4, 60
 CHECK = 1  # an unrolled loop of steps takes several times as long to compile

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import jaxsvm
-from jaxsvm import programs
-from jaxsvm.compiled import _burst
-from jaxsvm.interruption import watching
 from jaxsvm.kernels import RBF
+from jaxsvm.loop.bursts import _burst
+from jaxsvm.loop.interruption import watching
+from jaxsvm.runtime import programs
 
 
 def solve(n):

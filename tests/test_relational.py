@@ -7,11 +7,11 @@ import pytest
 
 from jaxsvm.errors import InputError
 from jaxsvm.relational import Join, far_counts, pseudo_gradient
-from jaxsvm.relational.counting import LARGEST, SMALLEST, marginals
-from jaxsvm.relational.gradient import squared_hinge
-from jaxsvm.relational.join_tree import cyclic_core, join_tree
-from jaxsvm.relational.score_grid import GridEngine
-from jaxsvm.relational.sketch import SketchEngine, rank_grid
+from jaxsvm.relational.counting.semirings import LARGEST, SMALLEST, marginals
+from jaxsvm.relational.gradient.engine import squared_hinge
+from jaxsvm.relational.gradient.score_grid import GridEngine
+from jaxsvm.relational.gradient.sketch import SketchEngine, rank_grid
+from jaxsvm.relational.schema.join_tree import cyclic_core, join_tree
 
 PATH, HUB, CROSS = "path", "hub", "cross"
 GOLDEN = {

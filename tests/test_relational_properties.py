@@ -11,11 +11,11 @@ from test_relational import PATH, beta_of, join_of, tables_of, truth
 from test_relational_fit import optimum
 
 from jaxsvm import relational
-from jaxsvm.relational import order_statistics
-from jaxsvm.relational.merge import MergeEngine
-from jaxsvm.relational.moments import prepared
-from jaxsvm.relational.order_statistics import _far_sums, _sums_at_ranks
-from jaxsvm.relational.sketch import SketchEngine, middle_grid
+from jaxsvm.relational.counting import order_statistics
+from jaxsvm.relational.counting.moments import prepared
+from jaxsvm.relational.counting.order_statistics import _far_sums, _sums_at_ranks
+from jaxsvm.relational.gradient.merge import MergeEngine
+from jaxsvm.relational.gradient.sketch import SketchEngine, middle_grid
 
 
 def relinked(tree, edges):

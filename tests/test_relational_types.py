@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from jaxsvm import relational
 from jaxsvm.errors import InputError
-from jaxsvm.relational.columns import shared_codes
-from jaxsvm.relational.tables import column_of
+from jaxsvm.relational.tables.columns import shared_codes
+from jaxsvm.relational.tables.reading import column_of
 
 duckdb = pytest.importorskip("duckdb")
 pa = pytest.importorskip("pyarrow")

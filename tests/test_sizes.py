@@ -12,9 +12,9 @@ import jaxsvm
 from jaxsvm import estimators
 from jaxsvm.errors import InputError
 from jaxsvm.kernels import RBF, Linear
+from jaxsvm.loop.prepare import ready, ready_together
 from jaxsvm.numerics.sizes import size_class
-from jaxsvm.padding import padded
-from jaxsvm.ready import ready, ready_together
+from jaxsvm.problems.padding import padded
 
 GAMMA = 0.4
 PAIRS = jaxsvm.FrankWolfe(tol=1e-6)

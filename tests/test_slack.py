@@ -12,8 +12,8 @@ from sklearn.svm import SVC, NuSVC
 import jaxsvm
 from jaxsvm import Status, StochasticBatchPerceptron, hinge_problem, slack_problem
 from jaxsvm.kernels import Precomputed
+from jaxsvm.loop.round import begin, certify, finish
 from jaxsvm.problems.slack import equivalent_C, equivalent_nu, nu_svm_parameter, squared_norm
-from jaxsvm.round import begin, certify, finish
 
 BIASES = ("none", "regularized", "free")
 NUS = (0.01, 0.08, 0.4, 1.5)

@@ -17,7 +17,7 @@ from sklearn.svm import SVC, SVR, OneClassSVM
 import jaxsvm
 from jaxsvm import SMO, box_problem, hinge_problem
 from jaxsvm.kernels import RBF, Linear, Precomputed
-from jaxsvm.loop import fit_compiled
+from jaxsvm.loop.driver import fit_compiled
 
 BIASES = ("none", "regularized", "free")
 N = 60

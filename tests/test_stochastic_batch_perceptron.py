@@ -14,11 +14,11 @@ from jax import lax
 import jaxsvm
 from jaxsvm import StochasticBatchPerceptron, slack_problem
 from jaxsvm.kernels import RBF, Linear, Precomputed
-from jaxsvm.loop import fit_compiled
+from jaxsvm.loop.driver import fit_compiled
 from jaxsvm.numerics.sampling import systematic_draw
 from jaxsvm.problems.slack import equivalent_C
-from jaxsvm.result import Counters
-from jaxsvm.solvers.stochastic_batch_perceptron import rows_computed
+from jaxsvm.results.fit import Counters
+from jaxsvm.solvers.stochastic.stochastic_batch_perceptron import rows_computed
 
 N, NU, LANES = 60, 0.08, 30
 SINGLE = StochasticBatchPerceptron()

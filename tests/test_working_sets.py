@@ -10,10 +10,10 @@ from samples import data, gram
 import jaxsvm
 from jaxsvm import SMO, FrankWolfe, InputError, Newton, Status, WorkingSet, hinge_problem, svm_problem
 from jaxsvm.kernels import RBF, Linear
+from jaxsvm.loop import choice
 from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.numerics.products import weighted_rows
 from jaxsvm.numerics.selection import largest_packed
-from jaxsvm.solvers import choice
 from jaxsvm.solvers.working_set import block
 
 SMALL = WorkingSet(tol=1e-3, size=16, fresh=8)

@@ -25,11 +25,11 @@ from jaxsvm import (
     screened,
 )
 from jaxsvm import StochasticBatchPerceptron as SBP
+from jaxsvm.solvers.around.polished import Polished
+from jaxsvm.solvers.around.sampled import Sampled
+from jaxsvm.solvers.around.screened import Screened
+from jaxsvm.solvers.around.wrapper import Wrapper
 from jaxsvm.solvers.contract import Solver, Steps
-from jaxsvm.transforms.polished import Polished
-from jaxsvm.transforms.sampled import Sampled
-from jaxsvm.transforms.screened import Screened
-from jaxsvm.transforms.wrapper import Wrapper
 
 SOLVERS = {
     "FrankWolfe": FrankWolfe(variant="away", tol=1e-2),

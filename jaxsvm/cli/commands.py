@@ -49,8 +49,8 @@ from jaxsvm.cli.options import (
     place_to_save,
     zero_based,
 )
-from jaxsvm.cli.page import page_of
-from jaxsvm.cli.report import (
+from jaxsvm.cli.report.page import page_of
+from jaxsvm.cli.report.text import (
     BAD_INPUT,
     INTERRUPTED,
     complain,
@@ -64,8 +64,8 @@ from jaxsvm.cli.report import (
 from jaxsvm.cli.system import Interrupts, check_writable, save
 from jaxsvm.datasets import load
 from jaxsvm.errors import ConvergenceWarning, InputError
-from jaxsvm.model import Model, decision_function, labels_of
-from jaxsvm.model_file import load_model
+from jaxsvm.models.file import load_model
+from jaxsvm.models.model import Model, decision_function, labels_of
 from jaxsvm.plots.axes import figure_class
 
 app = typer.Typer(

@@ -7,8 +7,8 @@ import typer
 import jaxsvm
 from jaxsvm.cli.commands import _command as command  # pyright: ignore[reportPrivateUsage]
 from jaxsvm.cli.options import IndexBase, Json, Label, Positive, Seed, label_of, zero_based
-from jaxsvm.cli.progress import progress_bar
-from jaxsvm.cli.report import show
+from jaxsvm.cli.report.progress import progress_bar
+from jaxsvm.cli.report.text import show
 from jaxsvm.cli.system import check_writable
 from jaxsvm.errors import InputError
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxsvm.model import Model
-from jaxsvm.model_description import kernel_to_dict
-from jaxsvm.points import is_sparse
+from jaxsvm.models.description import kernel_to_dict
+from jaxsvm.models.model import Model
+from jaxsvm.points.checks import is_sparse
 
 
 def truth_of(y: np.ndarray, classes: tuple[Any, ...]) -> np.ndarray | None:

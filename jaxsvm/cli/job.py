@@ -13,10 +13,10 @@ from jaxsvm.cli.system import require_memory
 from jaxsvm.datasets import Layout, Scaling, load, two_classes
 from jaxsvm.datasets.labels import several_classes, targets
 from jaxsvm.errors import InputError
-from jaxsvm.gamma import resolve_gamma
-from jaxsvm.model import Model, predict
-from jaxsvm.model_description import kernel_to_dict
-from jaxsvm.points import is_sparse
+from jaxsvm.kernels.width import resolve_gamma
+from jaxsvm.models.description import kernel_to_dict
+from jaxsvm.models.model import Model, predict
+from jaxsvm.points.checks import is_sparse
 
 UNEVEN = 1000.0
 """The spread of a column, in those of another, from which on a report says that columns are not scaled."""

@@ -7,19 +7,19 @@ import jax
 import numpy as np
 
 import jaxsvm
-from jaxsvm.cli.answer import Answer, Folds
 from jaxsvm.cli.job import Job
-from jaxsvm.cli.progress import progress_bar
+from jaxsvm.cli.report.answer import Answer, Folds
+from jaxsvm.cli.report.progress import progress_bar
 from jaxsvm.errors import InputError
-from jaxsvm.estimators.box import Solved
-from jaxsvm.estimators.kernel_values import KernelValues
-from jaxsvm.estimators.multiclass import class_slices, coefficients_of_pairs, decisions_of_pairs, pairs
-from jaxsvm.estimators.training import Samples, samples, train
-from jaxsvm.interruption import Interruption
+from jaxsvm.estimators.training.box import Solved
+from jaxsvm.estimators.training.kernel_values import KernelValues
+from jaxsvm.estimators.training.machines import Samples, samples, train
+from jaxsvm.estimators.training.multiclass import class_slices, coefficients_of_pairs, decisions_of_pairs, pairs
 from jaxsvm.kernels import RBF, Kernel, Laplacian, Linear, Polynomial, Sigmoid
-from jaxsvm.model import Model, votes
+from jaxsvm.loop.interruption import Interruption
 from jaxsvm.model_selection.folds import fold_masks
-from jaxsvm.result import Certificate, Status
+from jaxsvm.models.model import Model, votes
+from jaxsvm.results.fit import Certificate, Status
 
 BATCH = 16
 """Machines between two looks at Ctrl-C and the time: each takes some hundredths of a second."""

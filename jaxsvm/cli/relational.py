@@ -8,8 +8,8 @@ import typer
 import jaxsvm
 from jaxsvm.cli.commands import _command
 from jaxsvm.cli.options import Json, MaxSeconds, Tol
-from jaxsvm.cli.progress import progress_bar
-from jaxsvm.cli.report import finish, show
+from jaxsvm.cli.report.progress import progress_bar
+from jaxsvm.cli.report.text import finish, show
 from jaxsvm.cli.system import Interrupts, check_writable, save
 from jaxsvm.errors import InputError
 

@@ -7,11 +7,11 @@ import numpy as np
 import scipy.sparse as sp
 
 import jaxsvm
-from jaxsvm.cli.answer import Answer, Folds
 from jaxsvm.cli.job import Job, r_squared
-from jaxsvm.cli.progress import gap_bar, progress_bar
-from jaxsvm.model import compact
-from jaxsvm.result import Fit, Status
+from jaxsvm.cli.report.answer import Answer, Folds
+from jaxsvm.cli.report.progress import gap_bar, progress_bar
+from jaxsvm.models.model import compact
+from jaxsvm.results.fit import Fit, Status
 
 
 def problem_of(job: Job, C: float = 1.0) -> Any:

@@ -12,11 +12,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxsvm.cache import keep_programs
 from jaxsvm.errors import InputError
 from jaxsvm.gram.tiled import BUILD_TILE
-from jaxsvm.interruption import Interruption
-from jaxsvm.points import is_sparse
+from jaxsvm.loop.interruption import Interruption
+from jaxsvm.points.checks import is_sparse
+from jaxsvm.runtime.cache import keep_programs
 
 VECTORS = 4
 """Numbers a column, beside the rows: the shift, the spread, the scaling."""

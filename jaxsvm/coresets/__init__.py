@@ -8,18 +8,18 @@ They serve where the data do not fit into memory, come as a stream, change, or l
 over C. For one linear SVM in memory train on all of it: that is as fast as making the coreset.
 """
 
-from jaxsvm.coresets.construction import coreset
-from jaxsvm.coresets.dask_ import from_dask
-from jaxsvm.coresets.dynamic import DynamicCoreset
-from jaxsvm.coresets.evaluation import Evaluation, evaluate
-from jaxsvm.coresets.exact import exact_sensitivity
-from jaxsvm.coresets.files import from_files
-from jaxsvm.coresets.kernel import kernel_coreset, kernel_sensitivity
-from jaxsvm.coresets.mesh import on_mesh
-from jaxsvm.coresets.sampling import sample_size
-from jaxsvm.coresets.sensitivity import sensitivity
-from jaxsvm.coresets.storage import load_coreset, save_coreset
-from jaxsvm.coresets.stream import Stream, StreamState
+from jaxsvm.coresets.construction.coreset import coreset
+from jaxsvm.coresets.construction.evaluation import Evaluation, evaluate
+from jaxsvm.coresets.construction.exact import exact_sensitivity
+from jaxsvm.coresets.construction.kernel import kernel_coreset, kernel_sensitivity
+from jaxsvm.coresets.construction.sampling import sample_size
+from jaxsvm.coresets.construction.sensitivity import sensitivity
+from jaxsvm.coresets.parts.dask_ import from_dask
+from jaxsvm.coresets.parts.dynamic import DynamicCoreset
+from jaxsvm.coresets.parts.files import from_files
+from jaxsvm.coresets.parts.mesh import on_mesh
+from jaxsvm.coresets.parts.storage import load_coreset, save_coreset
+from jaxsvm.coresets.parts.stream import Stream, StreamState
 from jaxsvm.coresets.summary import Coreset
 
 __all__ = [

@@ -8,7 +8,7 @@ from jaxtyping import Array
 
 from jaxsvm.datasets.labels import is_nothing
 from jaxsvm.errors import InputError, is_concrete, require_finite
-from jaxsvm.points import CSR
+from jaxsvm.points.rows import CSR
 
 LARGEST = 2**31
 """Bytes that sparse points may take as dense ones: cells have dense means."""

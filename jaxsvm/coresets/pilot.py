@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxsvm.numerics.elimination import factored
+from jaxsvm.numerics.linear.elimination import factored
 
 BACK_OFF = 0.995
 """Share of the way to the nearest bound."""

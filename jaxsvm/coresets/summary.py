@@ -12,10 +12,10 @@ from jaxsvm.coresets.pilot import Pilot, solve
 from jaxsvm.errors import InputError
 from jaxsvm.gram.build import gram
 from jaxsvm.kernels import Linear
-from jaxsvm.loop import fit
+from jaxsvm.loop.driver import fit
 from jaxsvm.problems.box import hinge_problem
-from jaxsvm.result import Fit
-from jaxsvm.solvers.interior_point import InteriorPoint
+from jaxsvm.results.fit import Fit
+from jaxsvm.solvers.box.interior_point import InteriorPoint
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ from jaxsvm.datasets.svmlight import MAX_INDEX, Svmlight, index_base
 from jaxsvm.datasets.tables import Npz, Parquet
 from jaxsvm.datasets.text import compression_of, opened
 from jaxsvm.errors import DataError, InputError
-from jaxsvm.points import is_sparse
+from jaxsvm.points.checks import is_sparse
 
 FORMATS = {
     "svmlight": (".svm", ".svmlight", ".libsvm", ".txt"),

@@ -9,7 +9,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxsvm.errors import InputError, is_concrete, require_finite
-from jaxsvm.points import distinct_entries, is_sparse
+from jaxsvm.points.checks import is_sparse
+from jaxsvm.points.rows import distinct_entries
 
 
 @jax.tree_util.register_dataclass

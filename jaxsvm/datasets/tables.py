@@ -13,7 +13,8 @@ from jaxsvm.datasets.numbers import as_number, fault_of, rounded, rounds
 from jaxsvm.datasets.refusal import AGAIN, BadRow, label_column, label_hint, need
 from jaxsvm.datasets.text import compression_of, opened
 from jaxsvm.errors import DataError, InputError
-from jaxsvm.points import MAX_INT32, is_sparse
+from jaxsvm.points.checks import is_sparse
+from jaxsvm.points.rows import MAX_INT32
 
 ROWS = 1 << 16
 """Rows a piece."""

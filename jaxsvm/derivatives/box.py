@@ -13,8 +13,8 @@ from jaxtyping import Array, Bool, Float
 from jaxsvm.derivatives.support_equations import plan, solver
 from jaxsvm.derivatives.values import Active, Values, negligible
 from jaxsvm.numerics.masks import count, every, some
-from jaxsvm.problems.judge import judged
-from jaxsvm.result import Certificate
+from jaxsvm.results.fit import Certificate
+from jaxsvm.results.judge import judged
 
 FREE = 1 / 16
 """A free sample that others explain has left where its margin is off by this share of the root of what bounded ones may

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float
 from jaxsvm.derivatives.support_equations import solver
 from jaxsvm.derivatives.values import Active, Values, negligible
 from jaxsvm.numerics.masks import every, some
-from jaxsvm.result import Certificate
+from jaxsvm.results.fit import Certificate
 
 
 def active_set(problem: Any, values: Any, before: Active | None = None) -> Active:

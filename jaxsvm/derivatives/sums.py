@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from jaxsvm.numerics.elimination import semifactored
+from jaxsvm.numerics.linear.elimination import semifactored
 from jaxsvm.numerics.precision import rounded
 
 MOST_FEATURES = 512

@@ -13,9 +13,10 @@ from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm.errors import is_concrete
-from jaxsvm.numerics import masks, nystroem
-from jaxsvm.numerics.conjugate_gradients import Apply, conjugate_gradients
-from jaxsvm.numerics.elimination import LAPACK_SIZE, Factor, identity, padded_factor, semifactored
+from jaxsvm.numerics import masks
+from jaxsvm.numerics.linear import nystroem
+from jaxsvm.numerics.linear.conjugate_gradients import Apply, conjugate_gradients
+from jaxsvm.numerics.linear.elimination import LAPACK_SIZE, Factor, identity, padded_factor, semifactored
 from jaxsvm.numerics.sizes import in_smallest, size_classes
 
 FACTOR_LIMIT = 4096

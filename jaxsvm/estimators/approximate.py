@@ -15,9 +15,9 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from jaxsvm.coresets import coreset
 from jaxsvm.estimators.base import Versioned, report
-from jaxsvm.estimators.box import solve_further
-from jaxsvm.estimators.kernel_values import kernel_values, padded_rows
 from jaxsvm.estimators.linear import LinearSVC
+from jaxsvm.estimators.training.box import solve_further
+from jaxsvm.estimators.training.kernel_values import kernel_values, padded_rows
 from jaxsvm.estimators.validation import (
     FiniteDecisions,
     checked,
@@ -25,11 +25,11 @@ from jaxsvm.estimators.validation import (
     require_classes,
     require_finite_decisions,
 )
-from jaxsvm.forking import require_own_process
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.kernels import Kernel, Linear
 from jaxsvm.numerics.sizes import LARGEST, size_class
 from jaxsvm.problems.box import hinge_problem
+from jaxsvm.runtime.forking import require_own_process
 
 ROWS = 4096
 """Rows whose features are computed at a time."""

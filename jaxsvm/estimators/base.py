@@ -13,11 +13,11 @@ from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from jaxsvm import __version__
 from jaxsvm.errors import InputError, warn
-from jaxsvm.estimators.kernel_values import BLOCK, ROUNDED, KernelValues, kernel_values
+from jaxsvm.estimators.training.kernel_values import BLOCK, ROUNDED, KernelValues, kernel_values
 from jaxsvm.estimators.validation import checked
-from jaxsvm.forking import require_own_process
 from jaxsvm.kernels import Kernel
-from jaxsvm.result import Certificate, Status, advice
+from jaxsvm.results.fit import Certificate, Status, advice
+from jaxsvm.runtime.forking import require_own_process
 
 SEEN = 1e-3
 """Rounding of decision values, whose unit is the margin, from which kernel values of float32 points are in float64."""

@@ -16,8 +16,9 @@ from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from jaxsvm.errors import InputError
 from jaxsvm.estimators.base import KernelEstimator, dense, require_finite, warn_of
-from jaxsvm.estimators.box import Solved
-from jaxsvm.estimators.multiclass import (
+from jaxsvm.estimators.training.box import Solved
+from jaxsvm.estimators.training.machines import Machine, Samples, hard_margin, samples, train, undecided
+from jaxsvm.estimators.training.multiclass import (
     against_rest,
     class_slices,
     coefficients,
@@ -26,7 +27,7 @@ from jaxsvm.estimators.multiclass import (
     pairs,
     weights_of_pairs,
 )
-from jaxsvm.estimators.probability import (
+from jaxsvm.estimators.training.probability import (
     DEFAULT_PROBABILITY,
     Sigmoid,
     coupled,
@@ -36,7 +37,6 @@ from jaxsvm.estimators.probability import (
     warn_attribute_deprecated,
     warn_deprecated,
 )
-from jaxsvm.estimators.training import Machine, Samples, hard_margin, samples, train, undecided
 from jaxsvm.estimators.validation import (
     class_factors,
     costs,
@@ -44,7 +44,7 @@ from jaxsvm.estimators.validation import (
     require_finite_decisions,
     sample_weights,
 )
-from jaxsvm.model import votes
+from jaxsvm.models.model import votes
 
 
 def _has_probability(estimator: Any) -> bool:
@@ -119,6 +119,8 @@ class SVC(ClassifierMixin, KernelEstimator):
         "break_ties": ["boolean"],
         "random_state": ["random_state"],
     }
+
+    scikit_learn_class = "SVC"
 
     def __init__(
         self,

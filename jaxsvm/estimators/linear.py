@@ -13,8 +13,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight
 
 from jaxsvm.estimators.base import Versioned, report
-from jaxsvm.estimators.box import Solved, solve_further
-from jaxsvm.estimators.kernel_values import padded_rows
+from jaxsvm.estimators.training.box import Solved, solve_further
+from jaxsvm.estimators.training.kernel_values import padded_rows
 from jaxsvm.estimators.validation import FiniteDecisions, checked, class_factors, require_classes
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.kernels import Linear

@@ -10,13 +10,13 @@ from jaxtyping import Array
 from sklearn.utils._param_validation import Interval
 
 from jaxsvm.errors import InputError
-from jaxsvm.estimators.box import BoxData, Solved, on_definite
 from jaxsvm.estimators.classifier import SVC
-from jaxsvm.estimators.probability import DEFAULT_PROBABILITY
-from jaxsvm.estimators.training import Machine, Samples, size_class, undecided
-from jaxsvm.estimators.within_classes import minimized
+from jaxsvm.estimators.training.box import BoxData, Solved, on_definite
+from jaxsvm.estimators.training.machines import Machine, Samples, size_class, undecided
+from jaxsvm.estimators.training.probability import DEFAULT_PROBABILITY
+from jaxsvm.estimators.training.within_classes import minimized
 from jaxsvm.problems.box import BoxProblem
-from jaxsvm.result import Status
+from jaxsvm.results.fit import Status
 
 LARGEST = 16384
 """Samples of a machine, whose kernel values are all stored."""
@@ -68,6 +68,8 @@ class NuSVC(SVC):
         },
         "nu": [Interval(Real, 0.0, 1.0, closed="right")],
     }
+
+    scikit_learn_class = "NuSVC"
 
     def __init__(
         self,

@@ -11,13 +11,13 @@ from sklearn.utils._param_validation import Interval
 
 from jaxsvm.errors import InputError
 from jaxsvm.estimators.base import KernelEstimator
-from jaxsvm.estimators.box import NOTHING, BoxData, Solved, on_definite
 from jaxsvm.estimators.regression import OneMachine
-from jaxsvm.estimators.training import Samples, size_class
-from jaxsvm.estimators.within_classes import minimized
+from jaxsvm.estimators.training.box import NOTHING, BoxData, Solved, on_definite
+from jaxsvm.estimators.training.machines import Samples, size_class
+from jaxsvm.estimators.training.within_classes import minimized
 from jaxsvm.problems.box import BoxProblem
-from jaxsvm.problems.judge import relative_to
-from jaxsvm.result import Status
+from jaxsvm.results.fit import Status
+from jaxsvm.results.judge import relative_to
 
 LARGEST = 8192
 """Samples of a `NuSVR`, whose kernel values are stored twice over."""
@@ -57,6 +57,8 @@ class NuSVR(RegressorMixin, OneMachine):
         "C": [Interval(Real, 0.0, None, closed="neither")],
         "nu": [Interval(Real, 0.0, 1.0, closed="right")],
     }
+
+    scikit_learn_class = "NuSVR"
 
     def __init__(
         self,

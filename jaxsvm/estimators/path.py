@@ -13,19 +13,19 @@ from sklearn.model_selection import check_cv
 from sklearn.utils._param_validation import Interval
 
 from jaxsvm.errors import InputError, warn
-from jaxsvm.estimators.box import AT_ONCE, BoxData, is_indefinite
-from jaxsvm.estimators.chains import Chain, solve_chains, solve_chains_in_features
 from jaxsvm.estimators.classifier import SVC
-from jaxsvm.estimators.multiclass import class_slices, one_thread
-from jaxsvm.estimators.probability import DEFAULT_PROBABILITY
-from jaxsvm.estimators.training import Machine, Samples, in_threads, size_class
+from jaxsvm.estimators.training.box import AT_ONCE, BoxData, is_indefinite
+from jaxsvm.estimators.training.chains import Chain, solve_chains, solve_chains_in_features
+from jaxsvm.estimators.training.machines import Machine, Samples, in_threads, size_class
+from jaxsvm.estimators.training.multiclass import class_slices, one_thread
+from jaxsvm.estimators.training.probability import DEFAULT_PROBABILITY
 from jaxsvm.gram.build import gram as gram_of
-from jaxsvm.model import votes
 from jaxsvm.model_selection.cross_validation import C_grid, cross_validate
+from jaxsvm.models.model import votes
 from jaxsvm.numerics.sizes import LARGEST
 from jaxsvm.path.solve import checked_values
+from jaxsvm.problems.arguments import require_costs
 from jaxsvm.problems.squared_hinge import svm_problem
-from jaxsvm.validation import require_costs
 
 RANGE = (1e-2, 1e3)
 """Of C, where nobody says."""

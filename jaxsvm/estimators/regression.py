@@ -12,13 +12,13 @@ from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from jaxsvm.estimators.base import KernelEstimator, dense, require_finite
-from jaxsvm.estimators.box import LARGEST, BoxData, Solved, solve_box, solve_further, solve_in_features
-from jaxsvm.estimators.training import Samples, hard_margin, samples, size_class
+from jaxsvm.estimators.training.box import LARGEST, BoxData, Solved, solve_box, solve_further, solve_in_features
+from jaxsvm.estimators.training.machines import Samples, hard_margin, samples, size_class
 from jaxsvm.estimators.validation import costs, require_finite_decisions, sample_weights
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.problems.box import box_problem
-from jaxsvm.problems.judge import relative_to
-from jaxsvm.result import Certificate, Status
+from jaxsvm.results.fit import Certificate, Status
+from jaxsvm.results.judge import relative_to
 
 TRIFLE = 1e-6
 """Objectives of a one-class machine, in units of `nu n max K_ii`, that count as 0: its points have 0 in their midst."""
@@ -128,6 +128,8 @@ class SVR(RegressorMixin, OneMachine):
         "C": [Interval(Real, 0.0, None, closed="right")],
         "epsilon": [Interval(Real, 0.0, None, closed="left")],
     }
+
+    scikit_learn_class = "SVR"
 
     def __init__(
         self,
@@ -254,6 +256,8 @@ class OneClassSVM(OutlierMixin, OneMachine):
         **KernelEstimator._parameter_constraints,
         "nu": [Interval(Real, 0.0, 1.0, closed="right")],
     }
+
+    scikit_learn_class = "OneClassSVM"
 
     def __init__(
         self,

@@ -14,18 +14,18 @@ from sklearn.utils.multiclass import _check_partial_fit_first_call, check_classi
 from sklearn.utils.validation import _check_sample_weight
 
 from jaxsvm.estimators.base import Versioned
-from jaxsvm.estimators.box import Solved
 from jaxsvm.estimators.classifier import SVC
-from jaxsvm.estimators.probability import DEFAULT_PROBABILITY
-from jaxsvm.estimators.training import Machine, Samples, size_class
+from jaxsvm.estimators.training.box import Solved
+from jaxsvm.estimators.training.machines import Machine, Samples, size_class
+from jaxsvm.estimators.training.probability import DEFAULT_PROBABILITY
 from jaxsvm.estimators.validation import FiniteDecisions, checked, class_factors, require_classes
 from jaxsvm.gram.build import gram as gram_of
-from jaxsvm.loop import drive
+from jaxsvm.loop.driver import drive
 from jaxsvm.numerics.sizes import LARGEST
 from jaxsvm.problems.slack import slack_problem
-from jaxsvm.result import Status
-from jaxsvm.solvers.pegasos import Pegasos
-from jaxsvm.solvers.stochastic_batch_perceptron import StochasticBatchPerceptron
+from jaxsvm.results.fit import Status
+from jaxsvm.solvers.stochastic.pegasos import Pegasos
+from jaxsvm.solvers.stochastic.stochastic_batch_perceptron import StochasticBatchPerceptron
 
 PASSES, STEPS = 20, 1000
 """Of `PegasosClassifier(passes="auto")`: passes, and steps of few samples, which 20 passes leave far from an answer."""
@@ -74,6 +74,8 @@ class SBPClassifier(SVC):
         "steps": [Interval(Integral, 1, None, closed="left")],
         "batch": [Interval(Integral, 1, None, closed="left")],
     }
+
+    scikit_learn_class = ""
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ from sklearn.utils import compute_class_weight
 from sklearn.utils.validation import validate_data
 
 from jaxsvm.errors import InputError
-from jaxsvm.forking import require_own_process
+from jaxsvm.runtime.forking import require_own_process
 
 MOST_INDEX = np.iinfo(np.int32).max
 

@@ -14,8 +14,9 @@ from jaxsvm.kernels import Kernel, Precomputed
 from jaxsvm.numerics.precision import precisely
 from jaxsvm.numerics.products import matmul
 from jaxsvm.numerics.sizes import size_class
-from jaxsvm.padding import first_rows, lengthened, may_be_padded
-from jaxsvm.points import CSR, Rows, as_points, by_row_tiles, dense_rows, product, transposed_product
+from jaxsvm.points.checks import as_points
+from jaxsvm.points.rows import CSR, Rows, by_row_tiles, dense_rows, product, transposed_product
+from jaxsvm.runtime.arrays import first_rows, lengthened, may_be_padded
 
 BLOCK_BYTES = 32 * 2**20
 BASIS_TILE = 1024
@@ -31,7 +32,7 @@ class KernelBasis:
         kernel: The kernel.
         x: The points, less `shift`, `(q, d)` dense or CSR; for `Precomputed` indices of training samples, `(q,)`.
         shift: What to subtract from new points, `(d,)`.
-        near: Whether the points are known to be near the origin, as `jaxsvm.numerics.distances.place` found. New points
+        near: Whether the points are known to be near the origin, as `jaxsvm.kernels.distances.place` found. New points
             need not be: one that is far away is far from all of them, and its distance keeps its digits. Static.
     """
 

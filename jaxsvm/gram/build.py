@@ -16,9 +16,11 @@ from jaxsvm.gram.dense import DenseGram, dense_values
 from jaxsvm.gram.low_rank import LowRankGram, low_rank_gram
 from jaxsvm.gram.tiled import BUILD_TILE, TiledGram
 from jaxsvm.kernels import Precomputed, as_kernel
-from jaxsvm.numerics.distances import place
-from jaxsvm.numerics.transfers import transfers
-from jaxsvm.points import CSR, as_points, floating
+from jaxsvm.kernels.distances import place
+from jaxsvm.points.checks import as_points
+from jaxsvm.points.rows import CSR
+from jaxsvm.runtime.arrays import floating
+from jaxsvm.runtime.transfers import transfers
 
 MEMORY = 4 * 2**30
 """Default budget of a stored kernel matrix in bytes: n = 32,768 in float32."""

@@ -11,10 +11,10 @@ from jaxtyping import Array, Float, Int
 
 from jaxsvm.gram.tiled import BUILD_TILE, OfPoints, TiledGram
 from jaxsvm.kernels import Kernel, Precomputed
-from jaxsvm.numerics.loops import fori_loop
 from jaxsvm.numerics.products import matmul
-from jaxsvm.padding import on_device
-from jaxsvm.points import CSR, dense_rows
+from jaxsvm.points.rows import CSR, dense_rows
+from jaxsvm.runtime.arrays import on_device
+from jaxsvm.runtime.loops import fori_loop
 
 WIDE_TILE = 256
 """Rows of a stored matrix at a time in a product of a wider dtype: of 10,000, with one vector 52 ms (in float32 14),
@@ -30,7 +30,7 @@ class DenseGram(OfPoints):
         kernel: The kernel.
         x: The points, `(n, d)` dense or CSR, less `shift`; for `Precomputed` their indices, `(n,)`.
         shift: What was subtracted from the points, `(d,)`: their mean, where the kernel is stationary and that costs no
-            digits (`jaxsvm.numerics.distances.place`); else 0.
+            digits (`jaxsvm.kernels.distances.place`); else 0.
         K: `k(x_i, x_j)`, `(n, n)`.
         near: Whether the points are known to be near the origin, so that distances may be expanded; static.
         vouched: Whether the matrix is known to be positive semidefinite though its kernel is not: as a part of

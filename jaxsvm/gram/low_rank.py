@@ -17,11 +17,11 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.gram.basis import FourierBasis, NystroemBasis
 from jaxsvm.kernels import Kernel
-from jaxsvm.numerics.distances import place
-from jaxsvm.numerics.nystroem import inverse_root, pivots
+from jaxsvm.kernels.distances import place
+from jaxsvm.numerics.linear.nystroem import inverse_root, pivots
 from jaxsvm.numerics.precision import precisely
 from jaxsvm.numerics.products import matmul
-from jaxsvm.points import CSR, by_row_tiles, dense_rows, transposed_product
+from jaxsvm.points.rows import CSR, by_row_tiles, dense_rows, transposed_product
 
 TILE = 256
 """Rows that become features, or dense, at a time."""

@@ -10,11 +10,11 @@ from jaxtyping import Array, Float, Int
 
 from jaxsvm.gram.basis import KernelBasis
 from jaxsvm.kernels import Kernel
-from jaxsvm.numerics.loops import while_loop
 from jaxsvm.numerics.masks import count, places_first
 from jaxsvm.numerics.products import matmul
-from jaxsvm.padding import lengthened, may_be_padded
-from jaxsvm.points import Rows, by_row_tiles, dense_rows, product, taken, transposed_product
+from jaxsvm.points.rows import Rows, by_row_tiles, dense_rows, product, taken, transposed_product
+from jaxsvm.runtime.arrays import lengthened, may_be_padded
+from jaxsvm.runtime.loops import while_loop
 
 BUILD_TILE = 128
 ROW_TILE = 128

@@ -46,7 +46,7 @@ class Kernel:
         Args:
             x: Points.
             z: Other points.
-            near: That the points are near the origin, as `jaxsvm.numerics.distances.place` found: then distances are
+            near: That the points are near the origin, as `jaxsvm.kernels.distances.place` found: then distances are
                 expanded without a look at what that costs; static.
             same: Pairs that are one point, whose values the caller takes from `diag`.
             squares: `|x_i|^2` and `|z_j|^2`, where the caller has them.

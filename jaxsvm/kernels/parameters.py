@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxsvm.errors import InputError, is_concrete
-from jaxsvm.points import floating
+from jaxsvm.runtime.arrays import floating
 
 _Cls = TypeVar("_Cls")
 

@@ -9,9 +9,10 @@ from jaxtyping import Array
 
 from jaxsvm.errors import InputError
 from jaxsvm.kernels.contract import Kernel
+from jaxsvm.kernels.distances import by_differences, squared_distances
 from jaxsvm.kernels.parameters import parameter, pytree, require_positive
-from jaxsvm.numerics.distances import by_differences, squared_distances
-from jaxsvm.points import entrywise, floating, product
+from jaxsvm.points.rows import entrywise, product
+from jaxsvm.runtime.arrays import floating
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +42,7 @@ class RBF(_Stationary):
     """
 
     def matrix(self, x: Array, z: Array, **how: Any) -> Array:
-        """`(n, m)`; see `jaxsvm.numerics.distances` for what the entries are worth."""
+        """`(n, m)`; see `jaxsvm.kernels.distances` for what the entries are worth."""
         return jnp.exp(-squared_distances(_floats(x), _floats(z), _weights(self.gamma, x), **how))
 
     def reach(self, x: Any) -> Array:

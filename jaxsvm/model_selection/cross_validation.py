@@ -16,15 +16,16 @@ from jaxtyping import Array, Float, Int
 from jaxsvm.errors import ConvergenceWarning, InputError, is_concrete, warn
 from jaxsvm.gram.low_rank import LowRankGram, landmarks_among
 from jaxsvm.gram.signed import SignedGram
-from jaxsvm.interruption import answering, on_host_stacked, watching
-from jaxsvm.loop import drive
-from jaxsvm.model import is_right
+from jaxsvm.loop.choice import exact_solver
+from jaxsvm.loop.driver import drive
+from jaxsvm.loop.interruption import answering, watching
+from jaxsvm.loop.prepare import ready
 from jaxsvm.model_selection.folds import Fold, fold_masks
-from jaxsvm.numerics.transfers import transfers
+from jaxsvm.models.model import is_right
+from jaxsvm.path.placeholders import on_host_stacked
 from jaxsvm.path.solve import checked_values, solve_together
-from jaxsvm.ready import ready
-from jaxsvm.result import Certificate, Fit, StatusCode
-from jaxsvm.solvers.choice import exact_solver
+from jaxsvm.results.fit import Certificate, Fit, StatusCode
+from jaxsvm.runtime.transfers import transfers
 from jaxsvm.solvers.start import Start
 
 SCORES = ("accuracy", "balanced_accuracy", "squared_hinge")

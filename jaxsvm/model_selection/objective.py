@@ -14,17 +14,18 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-from jaxsvm.derivatives.rule import differentiable
 from jaxsvm.errors import InputError
 from jaxsvm.gram.build import gram
 from jaxsvm.gram.dense import with_values
-from jaxsvm.interruption import Interruption, on_host_stacked, watching
 from jaxsvm.kernels import Kernel
-from jaxsvm.loop import drive
-from jaxsvm.model import decision_function, is_right
+from jaxsvm.loop.differentiation import differentiable
+from jaxsvm.loop.driver import drive
+from jaxsvm.loop.interruption import Interruption, watching
 from jaxsvm.model_selection.folds import fold_masks
+from jaxsvm.models.model import decision_function, is_right
+from jaxsvm.path.placeholders import on_host_stacked
 from jaxsvm.problems.squared_hinge import svm_problem
-from jaxsvm.result import Fit
+from jaxsvm.results.fit import Fit
 
 
 def smoothed_hinge(margins: Float[Array, " m"]) -> Float[Array, " m"]:

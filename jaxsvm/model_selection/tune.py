@@ -1,7 +1,7 @@
 """Tuning by gradients: C and every kernel parameter, against the loss of held-out decision values.
 
 The loss is a smooth function of the decision values, these of the solution, and the solution of the parameters
-(`jaxsvm.derivatives.rule`): fifty length scales cost what one costs (Chapelle, Vapnik, Bousquet, Mukherjee 2002;
+(`jaxsvm.loop.differentiation`): fifty length scales cost what one costs (Chapelle, Vapnik, Bousquet, Mukherjee 2002;
 Keerthi, Sindhwani, Chapelle 2007). Parameters are positive and move on a log scale; a fit starts from the one before.
 
 The loss itself is `jaxsvm.model_selection.objective`: one compiled function for all steps.
@@ -22,16 +22,17 @@ from jaxtyping import Array
 
 from jaxsvm.errors import ConvergenceWarning, InputError, require_finite, warn
 from jaxsvm.gram.build import gram
-from jaxsvm.interruption import Interruption, nothing, watching
 from jaxsvm.kernels import Kernel, as_kernel
-from jaxsvm.loop import fit
+from jaxsvm.loop.driver import fit
+from jaxsvm.loop.interruption import Interruption, watching
 from jaxsvm.model_selection.objective import LOSSES, HeldOut, Objective, evaluate, fold_weights
-from jaxsvm.numerics.transfers import transfers
-from jaxsvm.points import as_points
+from jaxsvm.path.placeholders import nothing
+from jaxsvm.points.checks import as_points
 from jaxsvm.problems.squared_hinge import svm_problem
-from jaxsvm.result import Fit, Status
-from jaxsvm.solvers.frank_wolfe import FrankWolfe
-from jaxsvm.validation import require_whole
+from jaxsvm.results.fit import Fit, Status
+from jaxsvm.runtime.checks import require_whole
+from jaxsvm.runtime.transfers import transfers
+from jaxsvm.solvers.simplex.frank_wolfe import FrankWolfe
 
 FAILURES = 3
 """Evaluations in a row without a number before tuning gives up."""

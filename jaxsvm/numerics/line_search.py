@@ -5,7 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxsvm.numerics.loops import while_loop
+from jaxsvm.runtime.loops import while_loop
 
 EVALUATIONS = 60
 """Bisections that leave nothing of a bracket; Newton's steps on the derivative usually need two to five."""

@@ -21,7 +21,7 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array
 
-from jaxsvm.numerics.loops import varying
+from jaxsvm.runtime.loops import varying
 
 _T = TypeVar("_T")
 

@@ -4,8 +4,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from jaxsvm.numerics.loops import while_loop
 from jaxsvm.numerics.masks import count, places_first
+from jaxsvm.runtime.loops import while_loop
 
 ROWS = 16
 """Rows a turn of `weighted_rows`: 8 take half as long again, 32 no less."""

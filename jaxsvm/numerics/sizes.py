@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxtyping import Array, Int
 
-from jaxsvm.numerics.once import once
+from jaxsvm.runtime.once import once
 
 SMALLEST = 256
 """Below, a system costs what it costs to start it."""
@@ -20,7 +20,7 @@ LARGEST = SHARES[-1][0]
 
 
 def size_class(n: int) -> int:
-    """How many samples n of them are padded to (`jaxsvm.padding`): up to 127 more, a quarter of a small n."""
+    """How many samples n of them are padded to (`jaxsvm.problems.padding`): up to 127 more, a quarter of a small n."""
     if n < 1:
         return n
     for limit, share in SHARES:

@@ -10,19 +10,19 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
-from jaxsvm.numerics.loops import fori_loop, while_loop
 from jaxsvm.numerics.masks import every
-from jaxsvm.numerics.once import once
 from jaxsvm.numerics.precision import bits_of, double, in_double, of_bits, rounded, widened
-from jaxsvm.problems.judge import narrowed
-from jaxsvm.programs import Program
-from jaxsvm.result import Counters, Fit, Status
+from jaxsvm.results.fit import Counters, Fit, Status
+from jaxsvm.results.judge import narrowed
+from jaxsvm.runtime.loops import fori_loop, while_loop
+from jaxsvm.runtime.once import once
+from jaxsvm.runtime.programs import Program
 from jaxsvm.screening.reference import reference_fit
 from jaxsvm.screening.rules import Screening
-from jaxsvm.solvers.sequential_minimal_optimization import SMO, State
+from jaxsvm.solvers.box.sequential_minimal_optimization import SMO, State
+from jaxsvm.solvers.stopping import stop_excess
 from jaxsvm.solvers.working_set import WorkingSet
 from jaxsvm.solvers.working_set.members import ends
-from jaxsvm.stopping import stop_excess
 
 CLAIM = 0.9
 """What is claimed without a certificate must be this far below what is asked for."""

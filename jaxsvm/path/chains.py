@@ -17,18 +17,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxsvm.compiled import compiled_begin, polish_in_pieces
-from jaxsvm.interruption import Interruption, nothing, on_host_stacked, unreached, watching
-from jaxsvm.loop import drive, fit_compiled, warn_unless_converged
-from jaxsvm.numerics.loops import scan
+from jaxsvm.loop.bursts import compiled_begin, polish_in_pieces
+from jaxsvm.loop.driver import drive, fit_compiled, warn_unless_converged
+from jaxsvm.loop.interruption import Interruption, watching
+from jaxsvm.loop.round import advance, certify, due, earned_polish, finish
 from jaxsvm.numerics.precision import in_double, widened
+from jaxsvm.path.placeholders import nothing, on_host_stacked, unreached
 from jaxsvm.path.reduction import Kept, Reduction, samples_of
-from jaxsvm.programs import Program
-from jaxsvm.result import Answer, Fit, Status
-from jaxsvm.round import advance, certify, due, earned_polish, finish
+from jaxsvm.results.fit import Answer, Fit, Status
+from jaxsvm.runtime.loops import scan
+from jaxsvm.runtime.programs import Program
 from jaxsvm.solvers.start import Start
-from jaxsvm.stopping import stop_excess
-from jaxsvm.validation import require_usable
+from jaxsvm.solvers.stopping import stop_excess
+from jaxsvm.solvers.validation import require_usable
 
 CHUNKS = 4
 """Chunks of steps between two looks at the lanes: a lane that is done waits for the others as long as that."""

@@ -18,15 +18,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxsvm.errors import InputError
-from jaxsvm.interruption import on_host_stacked, watching
-from jaxsvm.numerics.transfers import transfers
-from jaxsvm.padding import trimmed
+from jaxsvm.loop.choice import exact_solver
+from jaxsvm.loop.interruption import watching
+from jaxsvm.loop.prepare import ready
 from jaxsvm.path.carried import certified, longer, point_of, products_of
+from jaxsvm.path.placeholders import on_host_stacked
 from jaxsvm.path.solve import Path, chain_link
-from jaxsvm.ready import ready
-from jaxsvm.result import Fit, Status
+from jaxsvm.problems.padding import trimmed
+from jaxsvm.results.fit import Fit, Status
+from jaxsvm.runtime.transfers import transfers
 from jaxsvm.screening.reference import screenable
-from jaxsvm.solvers.choice import exact_solver
 
 TIGHTER = 0.05
 """Values are solved to this share of epsilon, where nothing else is asked for: a tenth more costs few of them."""

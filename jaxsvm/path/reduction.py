@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm.numerics.sizes import size_classes
-from jaxsvm.result import Fit
+from jaxsvm.results.fit import Fit
 
 
 class Kept(NamedTuple):

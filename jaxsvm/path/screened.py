@@ -17,8 +17,9 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxsvm.gram.dense import part_of, values_between
-from jaxsvm.interruption import Interruption
-from jaxsvm.loop import drive
+from jaxsvm.loop.choice import LARGER, LEAST_SETS, first_choice
+from jaxsvm.loop.driver import drive
+from jaxsvm.loop.interruption import Interruption
 from jaxsvm.numerics.sizes import size_classes
 from jaxsvm.path.carried import (
     CLAIM,
@@ -39,12 +40,11 @@ from jaxsvm.path.carried import (
     solved,
 )
 from jaxsvm.problems.definiteness import is_indefinite
-from jaxsvm.result import Fit, Status, bit_of
+from jaxsvm.results.fit import Fit, Status, bit_of
 from jaxsvm.screening.rules import Rule
-from jaxsvm.solvers.barrier_systems import few_features
-from jaxsvm.solvers.choice import LARGER, LEAST_SETS, first_choice
-from jaxsvm.solvers.interior_point import InteriorPoint
-from jaxsvm.solvers.sequential_minimal_optimization import SMO
+from jaxsvm.solvers.box.barrier_systems import few_features
+from jaxsvm.solvers.box.interior_point import InteriorPoint
+from jaxsvm.solvers.box.sequential_minimal_optimization import SMO
 from jaxsvm.solvers.start import Start
 from jaxsvm.solvers.working_set import WorkingSet
 

@@ -16,23 +16,27 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxsvm.errors import InputError, is_concrete, require_finite
-from jaxsvm.interruption import Interruption, answering, on_host_stacked, watching
-from jaxsvm.numerics.meshes import in_automatic_axes
-from jaxsvm.numerics.transfers import transfers
-from jaxsvm.padding import on_device, trimmed
-from jaxsvm.path.block_newton import BlockNewton
+from jaxsvm.loop.choice import exact_solver
+from jaxsvm.loop.interruption import Interruption, answering, watching
+from jaxsvm.loop.prepare import ready_together
 from jaxsvm.path.chains import Neighbour, chain_on_host, chains_in_lanes, chains_traced
-from jaxsvm.path.coarse_to_fine import solve_grids
-from jaxsvm.path.grid import Grid
+from jaxsvm.path.coarse_to_fine.block_newton import BlockNewton
+from jaxsvm.path.coarse_to_fine.engine import solve_grids
+from jaxsvm.path.coarse_to_fine.grid import Grid
+from jaxsvm.path.placeholders import on_host_stacked
 from jaxsvm.path.reduction import NearMargin, Reduction
 from jaxsvm.path.screened import Screened
-from jaxsvm.ready import ready_together
-from jaxsvm.result import Certificate, Fit, StatusCode, has_values, outcomes
+from jaxsvm.problems.contract import require_problem
+from jaxsvm.problems.padding import trimmed
+from jaxsvm.results.fit import Certificate, Fit, StatusCode, has_values, outcomes
+from jaxsvm.runtime.arrays import on_device
+from jaxsvm.runtime.checks import require_function, require_seconds, require_whole
+from jaxsvm.runtime.meshes import in_automatic_axes
+from jaxsvm.runtime.transfers import transfers
 from jaxsvm.screening.reduction import Safe
 from jaxsvm.screening.reference import require_screenable, screenable
-from jaxsvm.solvers.choice import exact_solver
-from jaxsvm.solvers.sequential_minimal_optimization import SMO
-from jaxsvm.validation import require_function, require_problem, require_seconds, require_usable, require_whole
+from jaxsvm.solvers.box.sequential_minimal_optimization import SMO
+from jaxsvm.solvers.validation import require_usable
 
 
 @jax.tree_util.register_dataclass

@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxsvm.ball import ball
 from jaxsvm.errors import InputError
-from jaxsvm.model import Model, decision_function, predict
+from jaxsvm.loop.enclosing_ball import ball
+from jaxsvm.models.model import Model, decision_function, predict
 from jaxsvm.plots.axes import GREY, RED, axes_of
 
 GRID = 160

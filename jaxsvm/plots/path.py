@@ -6,7 +6,7 @@ import numpy as np
 
 from jaxsvm.errors import InputError
 from jaxsvm.plots.axes import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, axes_of, figure_class, logarithmic_C
-from jaxsvm.result import Status
+from jaxsvm.results.fit import Status
 
 
 def path_figure(path: Any, *, scores: Any = None, ax: Any = None) -> Any:

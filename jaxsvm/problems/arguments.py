@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxsvm.errors import InputError, is_concrete, require_finite
 from jaxsvm.numerics.masks import every, some
-from jaxsvm.padding import on_device, owned
+from jaxsvm.runtime.arrays import on_device, owned
 
 
 class Labelled(NamedTuple):
@@ -137,3 +137,33 @@ def _usable(weight: Array) -> tuple[Array, Array]:
 def two_classes(y: Float[Array, " n"], present: Bool[Array, " n"]) -> Bool[Array, ""]:
     """Whether all labels are signs and each has a sample that is present: `require_both_classes`, under tracing."""
     return every(jnp.abs(y) == 1) & some(present & (y > 0)) & some(present & (y < 0))
+
+
+def require_costs(C: Any, weight: Any, dtype: Any) -> None:
+    """Refuse costs `C w_i` that the dtype holds neither as they are nor as `1 / (C w_i)`; traced ones pass.
+
+    An infinite cost would have the ridge 0, which marks an absent sample, and so would a weight that turns into 0.
+
+    Raises:
+        InputError: Naming the first sample, its cost and the range.
+    """
+    if not is_concrete(C, weight):
+        return
+    least = float(np.finfo(dtype).tiny)
+    weights = np.asarray(1.0 if weight is None else weight, np.float64)
+    with np.errstate(over="ignore"):
+        costs = np.where(weights > 0, float(C) * weights, 1.0)
+    wrong = (weights > 0) & ~((costs >= least) & (costs <= 1 / least) & (weights >= least))
+    if wrong.any():
+        at = int(np.flatnonzero(wrong)[0])
+        where = "C is" if weight is None else f"C times sample_weight[{at}] (weight {float(weights.flat[at]):.3g}) is"
+        raise InputError(
+            f"{where} {float(costs.flat[at]):.3g}: {np.dtype(dtype).name} holds costs and weights from {least:.3g} to "
+            f"{1 / least:.3g}; weights of 0 leave samples out."
+        )
+
+
+def costs_hold(costs: Any, present: Any) -> Any:
+    """`require_costs` under tracing: whether the costs of all samples that are present can be held, `()`."""
+    least = jnp.finfo(costs.dtype).tiny
+    return every(jnp.where(present, (costs >= least) & (costs <= 1 / least), True))

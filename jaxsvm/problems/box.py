@@ -25,27 +25,29 @@ from jaxsvm.derivatives.values import Active, Values
 from jaxsvm.errors import InputError, is_concrete, require_finite
 from jaxsvm.gram.dense import part_of, values_between
 from jaxsvm.gram.signed import SignedGram
-from jaxsvm.numerics.loops import fori_loop
 from jaxsvm.numerics.masks import count, every, some
 from jaxsvm.numerics.precision import in_double, like, rounded, rounding, widened
 from jaxsvm.numerics.sums import sums
-from jaxsvm.numerics.transfers import transfers
-from jaxsvm.padding import in_size_class, lengthened, owned, padded, shortened
 from jaxsvm.problems.arguments import (
     checked_signs,
     checked_weights,
+    costs_hold,
     labelled,
     positive_scalar,
+    require_costs,
     require_positive_scalar,
     two_classes,
     vector_dtype,
     weights_times,
 )
 from jaxsvm.problems.corrections import beside
-from jaxsvm.problems.judge import balances, judged
-from jaxsvm.programs import Program
-from jaxsvm.result import Answer, Certificate
-from jaxsvm.validation import costs_hold, require_costs
+from jaxsvm.problems.padding import in_size_class, padded
+from jaxsvm.results.fit import Answer, Certificate
+from jaxsvm.results.judge import balances, judged
+from jaxsvm.runtime.arrays import lengthened, owned, shortened
+from jaxsvm.runtime.loops import fori_loop
+from jaxsvm.runtime.programs import Program
+from jaxsvm.runtime.transfers import transfers
 
 ALLOWED = 4
 """The allowance for rounding in standard deviations of its sum."""

@@ -13,7 +13,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.derivatives.values import Active, Values
-from jaxsvm.result import Answer, Certificate
+from jaxsvm.errors import InputError
+from jaxsvm.results.fit import Answer, Certificate
 
 
 class Problem(Protocol):
@@ -32,7 +33,7 @@ class Problem(Protocol):
             what folds are dealt and scored by.
         operator: The field of the operator that solvers work on: "gram", as a rule.
         padding: What its fields of an entry a sample (but `mask`) have for an absent one, by name, None for a copy of
-            the first; None: it cannot be padded (`jaxsvm.padding`).
+            the first; None: it cannot be padded (`jaxsvm.problems.padding`).
         feasible: Whether the values make a problem, `()`: known late under tracing.
         diagonal: `Q_ii` (`Kt_ii`), `(n,)`.
         mask: Samples that take part, `(n,)`; None where all do.
@@ -253,3 +254,39 @@ class Differentiable(Protocol):
     def certificate_of(self, values: Values, dtype: Any) -> Certificate:
         """Of values of `solution_on` as numbers of `dtype`; a gap of infinity where they are no feasible point."""
         ...
+
+
+PROBLEMS = {
+    "squared hinge": "squared-hinge problems (`svm_problem`)",
+    "ball": "enclosing balls (`meb_problem`)",
+    "box": "hinge problems (`hinge_problem`, `box_problem`)",
+    "slack": "slack problems (`slack_problem`)",
+}
+"""Kinds of problems, in words that name what builds them; a kind that is not here is its own word."""
+
+
+def require_problem(problem: Any) -> None:
+    """Refuse what is no problem.
+
+    Raises:
+        InputError: With what makes one.
+    """
+    if not hasattr(problem, "kind"):
+        raise InputError(
+            f"problem is a {type(problem).__name__}: one of `svm_problem`, `hinge_problem`, `box_problem`, "
+            "`slack_problem` or `meb_problem` is needed."
+        )
+
+
+def require_differentiable(problem: Any) -> None:
+    """Refuse a problem that contributes nothing to derivatives (`jaxsvm.problems.contract.Differentiable`).
+
+    Raises:
+        InputError: Naming it, and what has derivatives.
+    """
+    if not hasattr(problem, "solution_on"):
+        raise InputError(
+            f"problem is a {type(problem).__name__}: derivatives of a solution exist for squared-hinge and hinge "
+            "problems (svm_problem, hinge_problem, box_problem). Put `jax.lax.stop_gradient` around the fit if none "
+            "are meant."
+        )

@@ -16,10 +16,10 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from jaxsvm.numerics import selection
-from jaxsvm.numerics.elimination import factored
-from jaxsvm.numerics.loops import fori_loop, scan
+from jaxsvm.numerics.linear.elimination import factored
 from jaxsvm.numerics.precision import rounded
-from jaxsvm.points import Rows, dense_rows, product, transposed_product
+from jaxsvm.points.rows import Rows, dense_rows, product, transposed_product
+from jaxsvm.runtime.loops import fori_loop, scan
 
 LONGEST = 0.01
 """By how much w may be lengthened."""

@@ -16,11 +16,11 @@ from jaxtyping import Array, Bool, Float
 
 from jaxsvm.errors import InputError
 from jaxsvm.gram.signed import SignedGram
-from jaxsvm.numerics.elimination import factored
-from jaxsvm.numerics.loops import scan
+from jaxsvm.numerics.linear.elimination import factored
 from jaxsvm.numerics.masks import every
 from jaxsvm.numerics.precision import in_double, widened
-from jaxsvm.programs import Program
+from jaxsvm.runtime.loops import scan
+from jaxsvm.runtime.programs import Program
 
 DIRECT_SIZE = 2048
 """Up to this n the matrix is factored (0.1 s at 2,048)."""

@@ -32,22 +32,24 @@ from jaxsvm.numerics.line_search import best_bias
 from jaxsvm.numerics.precision import rounded, rounding
 from jaxsvm.numerics.products import matmul
 from jaxsvm.numerics.sums import sums
-from jaxsvm.numerics.transfers import transfers
-from jaxsvm.padding import in_size_class, lengthened, padded, shortened
 from jaxsvm.problems.arguments import (
     checked_weights,
+    costs_hold,
     labelled,
     positive_scalar,
     require_both_classes,
+    require_costs,
     require_positive_scalar,
     two_classes,
     vector_dtype,
     weights_times,
 )
-from jaxsvm.problems.judge import balances, is_weights, judged
-from jaxsvm.programs import Program
-from jaxsvm.result import Answer, Certificate, Fit
-from jaxsvm.validation import costs_hold, require_costs
+from jaxsvm.problems.padding import in_size_class, padded
+from jaxsvm.results.fit import Answer, Certificate, Fit
+from jaxsvm.results.judge import balances, is_weights, judged
+from jaxsvm.runtime.arrays import lengthened, shortened
+from jaxsvm.runtime.programs import Program
+from jaxsvm.runtime.transfers import transfers
 
 
 @jax.tree_util.register_dataclass

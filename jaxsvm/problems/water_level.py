@@ -20,9 +20,9 @@ from jaxtyping import Array, Float
 
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.numerics import selection
-from jaxsvm.numerics.loops import fori_loop, while_loop
-from jaxsvm.numerics.once import once
 from jaxsvm.problems.arguments import checked_signs, require_both_classes
+from jaxsvm.runtime.loops import fori_loop, while_loop
+from jaxsvm.runtime.once import once
 
 METHODS = ("sort", "newton", "bisection")
 NEWTON_PASSES = 100

@@ -10,14 +10,20 @@ keys repeat on both sides of a join (orders and clicks of a customer) it may hav
 tables do.
 """
 
-from jaxsvm.relational.database import from_duckdb, from_ibis
-from jaxsvm.relational.descent import RelationalFit, fit, fit_path
-from jaxsvm.relational.design import Design, JoinedRows, design
-from jaxsvm.relational.gradient import PseudoGradient, far_counts, gradient_interval, pseudo_gradient, squared_hinge
-from jaxsvm.relational.moments import Moments, least_squares
-from jaxsvm.relational.pegasos import pegasos
-from jaxsvm.relational.sampling import Sample, sample
-from jaxsvm.relational.schema import Join
+from jaxsvm.relational.counting.moments import Moments, least_squares
+from jaxsvm.relational.counting.sampling import Sample, sample
+from jaxsvm.relational.descent.design import Design, JoinedRows, design
+from jaxsvm.relational.descent.fit import RelationalFit, fit, fit_path
+from jaxsvm.relational.descent.pegasos import pegasos
+from jaxsvm.relational.gradient.engine import (
+    PseudoGradient,
+    far_counts,
+    gradient_interval,
+    pseudo_gradient,
+    squared_hinge,
+)
+from jaxsvm.relational.schema.database import from_duckdb, from_ibis
+from jaxsvm.relational.schema.join import Join
 
 __all__ = [
     "Design",

@@ -1,11 +1,31 @@
-"""Safe sample screening: samples whose dual variables are known before a problem is solved, or while it is."""
+"""Screen samples safely: find dual variables that are known before a problem is solved, or while it is solved."""
 
-from jaxsvm.path.epsilon import EpsilonPath, epsilon_path
-from jaxsvm.path.screening_report import Report, screening_report
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from jaxsvm.screening.dome import dome_test
 from jaxsvm.screening.dynamic import gap_safe
 from jaxsvm.screening.reduction import Safe
 from jaxsvm.screening.rules import Screening, ball_test_1, ball_test_2, dvi, intersection_test
+
+if TYPE_CHECKING:
+    from jaxsvm.path.epsilon import EpsilonPath, epsilon_path
+    from jaxsvm.path.screening_report import Report, screening_report
+
+_OF_PATHS = {
+    "EpsilonPath": "jaxsvm.path.epsilon",
+    "Report": "jaxsvm.path.screening_report",
+    "epsilon_path": "jaxsvm.path.epsilon",
+    "screening_report": "jaxsvm.path.screening_report",
+}
+"""Public names of screening that solve whole paths, imported where they are first asked for: paths import this room."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in _OF_PATHS:
+        return getattr(importlib.import_module(_OF_PATHS[name]), name)
+    raise AttributeError(f"module 'jaxsvm.screening' has no attribute {name!r}")
+
 
 __all__ = [
     "EpsilonPath",

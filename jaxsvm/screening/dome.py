@@ -15,7 +15,7 @@ from jaxtyping import Array
 
 from jaxsvm.errors import InputError
 from jaxsvm.numerics.precision import in_double, widened
-from jaxsvm.result import Fit
+from jaxsvm.results.fit import Fit
 from jaxsvm.screening.ball import gap_terms
 from jaxsvm.screening.reference import Reference, checked_C, reference_of, screenable
 from jaxsvm.screening.rules import Screening, decided

@@ -16,7 +16,7 @@ from jax import lax
 from jaxtyping import Array
 
 from jaxsvm.numerics.precision import in_double, widened
-from jaxsvm.result import Fit
+from jaxsvm.results.fit import Fit
 from jaxsvm.screening.ball import first_ball
 from jaxsvm.screening.reference import Reference, best_scale, reference_of, screenable
 from jaxsvm.screening.rules import Screening, decided

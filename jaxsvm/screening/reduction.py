@@ -5,7 +5,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from jaxsvm.result import Fit
+from jaxsvm.results.fit import Fit
 from jaxsvm.screening.rules import Rule
 
 

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxsvm.errors import InputError, is_concrete
-from jaxsvm.numerics.once import once
 from jaxsvm.problems.definiteness import vouched
-from jaxsvm.result import Counters, Fit, StatusCode
+from jaxsvm.results.fit import Counters, Fit, StatusCode
+from jaxsvm.runtime.once import once
 
 AT_BOUND = 1e-6
 """Relative distance from its bound at which a dual variable counts as there when the reference's C is looked for."""

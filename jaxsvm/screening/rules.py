@@ -15,8 +15,8 @@ from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm.numerics.precision import in_double, widened
-from jaxsvm.numerics.transfers import transfers
-from jaxsvm.result import Fit
+from jaxsvm.results.fit import Fit
+from jaxsvm.runtime.transfers import transfers
 from jaxsvm.screening.ball import difference, first_ball, gap_terms, intersection_bounds, second_ball
 from jaxsvm.screening.reference import Reference, checked_C, reference_of, screenable
 

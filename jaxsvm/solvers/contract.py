@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol
 
 from jaxtyping import Array, Float
 
-from jaxsvm.stopping import CERTIFIED_GAP, stop_excess
+from jaxsvm.solvers.stopping import CERTIFIED_GAP, stop_excess
 
 SIMPLEX = ("squared hinge", "ball")
 """Kinds whose dual points lie on the simplex."""
@@ -37,8 +37,8 @@ class Steps(Protocol):
 
         Every state has `R` (`()`: by it the driver sees whether anything moves, and that numbers are finite; what
         descends, `problem.objective` carried along, or a count, or a mean loss), `indefinite` (whether a negative
-        curvature showed, `()`) and `counters` (`jaxsvm.result.Counters`: a step adds 1 to `steps`, and to the kernel
-        evaluations, by `evaluated`, those that it asked for).
+        curvature showed, `()`) and `counters` (`jaxsvm.results.fit.Counters`: a step adds 1 to `steps`, and to
+        the kernel evaluations, by `evaluated`, those that it asked for).
         """
         ...
 
@@ -64,12 +64,12 @@ class Solver:
 
     Attributes:
         solves: Kinds of problems it is for: their `kind`.
-        stop: Its stop rule (`jaxsvm.stopping`).
+        stop: Its stop rule (`jaxsvm.solvers.stopping`).
         unroll: Steps a turn of the inner loop: 2 take a twentieth off a light step, 5 no more than that, and each
             copy of the step 0.1 s to compile; 1 for heavy ones.
         patience: Certificates in a row without progress before a fit is STALLED.
-        pads: Whether drivers may pad concrete problems with absent samples (`jaxsvm.padding`): where these cost little,
-            and draws do not depend on n.
+        pads: Whether drivers may pad concrete problems with absent samples (`jaxsvm.problems.padding`): where these
+            cost little, and draws do not depend on n.
         large_state: Whether its state is large, kernel rows above all: the host driver hands it on without a copy. Then
             `init` makes every array of it: none may be an argument as it came.
         takes_start: Whether `init` moves where it begins. Chains leave nothing out for one that does not: what is left

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from jaxsvm.numerics.loops import while_loop
-from jaxsvm.points import Rows, product, transposed_product
+from jaxsvm.points.rows import Rows, product, transposed_product
+from jaxsvm.runtime.loops import while_loop
 
 TILE = 2048
 """Rows of a Hessian tile: 2,048 x 50 in float64 stay in a core's cache."""

@@ -3,8 +3,8 @@
 Pair steps descend slowly where the problem is ill-conditioned (a linear or polynomial kernel at large C). On a fixed
 support R is a quadratic: conjugate gradients in `sum p = 0` go to its minimum; a step that would turn a weight
 negative ends where the weight is 0, drops it, and starts the directions afresh (Polyak 1969; Nocedal and Wright,
-section 16.7). Where a matrix of n x n is affordable, semismooth Newton on the primal (`jaxsvm.solvers.newton`) is
-finite and needs no condition number.
+section 16.7). Where a matrix of n x n is affordable, semismooth Newton on the primal
+(`jaxsvm.solvers.simplex.newton`) is finite and needs no condition number.
 """
 
 import dataclasses
@@ -16,10 +16,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.gram.dense import part_of
 from jaxsvm.gram.tiled import TiledGram
-from jaxsvm.numerics.loops import while_loop
 from jaxsvm.numerics.masks import every
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
-from jaxsvm.solvers.newton import kernel
+from jaxsvm.runtime.loops import while_loop
+from jaxsvm.solvers.simplex.newton import kernel
 
 DIRECT_SIZE = 2048
 """Up to this n a polish may hold an n x n matrix (32 MiB in float64) and factor it."""

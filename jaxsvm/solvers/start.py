@@ -9,11 +9,11 @@ from jaxtyping import Array, Float, Int
 
 from jaxsvm.errors import InputError, is_concrete, require_finite
 from jaxsvm.numerics import selection
-from jaxsvm.numerics.loops import fori_loop
 from jaxsvm.numerics.sampling import balanced_draw
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.squared_hinge import Restricted
-from jaxsvm.result import Counters, Fit, bit_of
+from jaxsvm.results.fit import Counters, Fit, bit_of
+from jaxsvm.runtime.loops import fori_loop
 
 
 class Start(NamedTuple):

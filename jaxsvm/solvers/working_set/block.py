@@ -11,9 +11,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from jaxsvm.numerics.loops import fori_loop, while_loop
 from jaxsvm.numerics.rectangle import best_in_rectangle
 from jaxsvm.numerics.selection import entry, largest, largest_packed, smallest
+from jaxsvm.runtime.loops import fori_loop, while_loop
 
 TURN = 8
 """Steps between looks at the violation: a look costs about what a step does."""

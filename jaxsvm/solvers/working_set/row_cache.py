@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from jaxsvm.numerics.loops import while_loop
 from jaxsvm.numerics.masks import count, places_first
+from jaxsvm.runtime.loops import while_loop
 
 TILES = (128, 32)
 """Kernel rows at a time: a tile stays in cache between product and exponential. Few take the small one; where only the

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from jaxsvm.errors import InputError
-from jaxsvm.result import Counters
+from jaxsvm.results.fit import Counters
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.start import Origin, onto_simplex, starting_point, weights_of
 from jaxsvm.solvers.working_set import bounded, row_cache, unbounded

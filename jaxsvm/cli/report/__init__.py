@@ -1,0 +1,1 @@
+"""What the command shows: progress, answers, text and pages."""

@@ -1,0 +1,137 @@
+"""The report of a path as one HTML page: tables, and pictures inside it. No script, nothing from elsewhere."""
+
+import base64
+import datetime
+import html
+import io
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+import jaxsvm
+from jaxsvm.cli.report.answer import Folds
+from jaxsvm.cli.report.text import SCORES, shown
+from jaxsvm.plots.axes import BLUE, GREEN, ORANGE, PURPLE, RED, axes_of, logarithmic_C
+from jaxsvm.plots.path import path_scores
+
+STYLE = """
+body { font: 15px/1.45 system-ui, sans-serif; color: #1c1c1c; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
+table { border-collapse: collapse; } td, th { padding: .2rem .8rem .2rem 0; text-align: left; vertical-align: top; }
+table.path td, table.path th { text-align: right; font-variant-numeric: tabular-nums; border-bottom: 1px solid #ddd; }
+tr.chosen { background: #e8f1fb; font-weight: 600; } tr.failed { color: #b00020; }
+.pictures { display: flex; flex-wrap: wrap; gap: .5rem; } img { width: 29rem; max-width: 100%; }
+footer { margin-top: 2rem; color: #666; font-size: .85rem; }
+"""
+LEFT_OUT = ("command", "path", "note", "not_reached")
+COLUMNS = {"C": ".4g", "status": "", "relative_gap": ".1e", "primal": ".5g", "dual": ".5g", "steps": "", "support": ""}
+
+
+def page_of(report: dict[str, Any], folds: Folds | None, Cs: list[float]) -> str:
+    """The page.
+
+    Args:
+        report: As `--json` prints it.
+        folds: Scores of cross-validation, or None.
+        Cs: The values that were asked for.
+    """
+    name = html.escape(str(report["data"]).replace("\\", "/").rsplit("/", 1)[-1])
+    facts = "".join(
+        f"<tr><th>{html.escape(key.replace('_', ' '))}</th><td>{html.escape(shown(value))}</td></tr>"
+        for key, value in report.items()
+        if key not in LEFT_OUT and value is not None and value != []
+    )
+    unreached = report["not_reached"]
+    notes = [report.get("note"), f"Not reached: C = {shown(unreached)}." if unreached else None]
+    pictures = "".join(_image(title, axes) for title, axes in _pictures(report, folds, Cs))
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>Path over C: {name}</title><style>{STYLE}</style></head><body>
+<h1>Path over C: {name}</h1>
+<p>{html.escape(_summary(report))}</p>
+{"".join(f"<p>{html.escape(note)}</p>" for note in notes if note)}
+<h2>Pictures</h2><div class="pictures">{pictures}</div>
+<h2>Every value of C</h2>{_table(report)}
+<h2>What was asked</h2><table>{facts}</table>
+<footer>jaxsvm {jaxsvm.__version__}, {datetime.datetime.now().astimezone():%Y-%m-%d %H:%M %Z}. A relative gap is
+primal / dual - 1, from values recomputed from scratch: the optimum lies between the two.</footer>
+</body></html>
+"""
+
+
+def _summary(report: dict[str, Any]) -> str:
+    rows, chosen = report["path"], report["chosen_C"]
+    certified = sum(row["certified"] for row in rows)
+    said = f"{certified} of {len(rows)} values of C are certified to a relative duality gap of {report['tol']:g}."
+    row = next((row for row in rows if row["C"] == chosen), None)
+    if row is None:
+        return said
+    scores = [f"{SCORES[key]} {row[key]:.4f}" for key in SCORES if key[:2] in ("cv", "te") and row.get(key) is not None
+              and key != "cv_standard_error"]  # fmt: skip
+    return f"{said} Chosen: C = {chosen:.4g}" + (f" ({', '.join(scores)})." if scores else ".")
+
+
+def _table(report: dict[str, Any]) -> str:
+    rows = report["path"]
+    scores = [key for key in SCORES if key not in COLUMNS and any(row.get(key) is not None for row in rows)]
+    formats = COLUMNS | dict.fromkeys(scores, ".4f")
+    head = "".join(f"<th>{html.escape(SCORES.get(key, key))}</th>" for key in formats)
+    lines = []
+    for row in rows:
+        kind = "failed" if not row["certified"] else "chosen" if row["C"] == report["chosen_C"] else ""
+        cells = (("" if row.get(key) is None else format(row[key], style)) for key, style in formats.items())
+        lines.append(f'<tr class="{kind}">' + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>")
+    return f'<table class="path"><tr>{head}</tr>{"".join(lines)}</table>'
+
+
+def _pictures(report: dict[str, Any], folds: Folds | None, Cs: list[float]) -> list[tuple[str, Any]]:
+    rows = report["path"]
+    if not rows:
+        return []
+    metric = "r2" if report.get("epsilon") is not None else "accuracy"
+    found = []
+    if folds is not None and np.isfinite(folds.mean).any():
+        found.append((f"Cross-validated {SCORES[f'cv_{metric}'].split()[-1]}", _scores(folds, Cs)))
+    if any(row.get(f"test_{metric}") is not None for row in rows):
+        found.append(("On samples held out", _line(rows, f"test_{metric}", SCORES[f"test_{metric}"], PURPLE)))
+    found.append(("Support", _line(rows, "support", "support vectors", GREEN)))
+    found.append(("Proof of quality", _line(rows, "relative_gap", "relative gap", BLUE, report["tol"])))
+    found.append(("Objective", _line(rows, "primal", "primal value", ORANGE, None)))
+    return found
+
+
+def _scores(folds: Folds, Cs: list[float]) -> Any:
+    values, mean, error = np.asarray(Cs), folds.mean, folds.standard_error
+    known = np.flatnonzero(np.isfinite(mean))
+    best = min(known, key=lambda place: (-mean[place], values[place]))
+    cautious = values[known][mean[known] >= mean[best] - error[best]].min()
+    return path_scores(
+        SimpleNamespace(Cs=values, mean=mean, standard_error=error, C=values[best], C_one_standard_error=cautious)
+    )
+
+
+def _line(rows: list[dict[str, Any]], key: str, title: str, colour: str, tol: float | None = None) -> Any:
+    """Values against C; those that are not certified are crossed out, and a tolerance is a line."""
+    ax = axes_of(None)
+    rows = sorted((row for row in rows if row.get(key) is not None and np.isfinite(row[key])), key=lambda row: row["C"])
+    ax.plot([row["C"] for row in rows], [row[key] for row in rows], "o-", color=colour, markersize=4)
+    failed = [row for row in rows if not row["certified"]]
+    ax.plot([row["C"] for row in failed], [row[key] for row in failed], "x", color=RED, markersize=9)
+    values = [row[key] for row in rows]
+    if key in ("relative_gap", "primal") and min(values, default=0) > 0 and max(values) > 10 * min(values):
+        ax.set_yscale("log")
+    if tol is not None:
+        ax.axhline(tol, color="0.45", linestyle=":", linewidth=1, label=f"tol = {tol:g}")
+        ax.legend(fontsize=8)
+    ax.set_ylabel(title)
+    logarithmic_C(ax)
+    return ax
+
+
+def _image(title: str, ax: Any) -> str:
+    ax.set_title(title, fontsize=10)
+    content = io.BytesIO()
+    ax.figure.savefig(content, format="png", dpi=110)
+    data = base64.b64encode(content.getvalue()).decode("ascii")
+    return f'<img alt="{html.escape(title)} against C" src="data:image/png;base64,{data}">'

@@ -1,0 +1,162 @@
+"""Reports: a table or JSON on stdout, one line for what went wrong on stderr, and the exit code."""
+
+import contextlib
+import csv
+import errno
+import json
+import math
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Column, Table
+
+from jaxsvm.errors import InputError
+from jaxsvm.results.fit import Status, advice
+
+CERTIFIED, NOT_CERTIFIED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+ADVICE = {
+    Status.STALLED: "The floor of the numbers is reached: use --dtype float64, a larger --tol or a smaller C.",
+    Status.MAX_STEPS: "Raise --max-steps or loosen --tol.",
+    Status.INTERRUPTED: "Give it more time or loosen --tol.",
+}
+"""What the command's options can do about a status; `jaxsvm.results.fit.advice` speaks of the library's arguments."""
+
+
+SCORES = {
+    "relative_gap": "gap",
+    "cv_accuracy": "cv accuracy",
+    "cv_r2": "cv R2",
+    "cv_standard_error": "+-",
+    "test_accuracy": "test accuracy",
+    "test_r2": "test R2",
+}
+"""Columns that are called otherwise in a table."""
+
+
+def show(as_json: bool, report: dict[str, Any]) -> None:
+    """Print a report: facts, then the rows of a path, then what is to be noted; or all of it as JSON."""
+    if as_json:
+        print_json(report)
+        return
+    with reporting():
+        _print_table(report)
+
+
+def _print_table(report: dict[str, Any]) -> None:
+    console = _Console(soft_wrap=True, width=None if sys.stdout.isatty() else 160)
+    facts = Table(show_header=False, box=None)
+    for name, value in report.items():
+        if name not in ("path", "note") and value is not None and value != []:
+            facts.add_row(name.replace("_", " "), shown(value))
+    console.print(facts)
+    if "path" in report:
+        formats = {"C": ".4g", "status": "", "relative_gap": ".1e", "primal": ".5g", "steps": "", "support": ""}
+        formats |= {
+            name: ".4f"
+            for name in SCORES
+            if name != "relative_gap" and any(row.get(name) is not None for row in report["path"])
+        }
+        table = Table(*(Column(SCORES.get(name, name), justify="right", no_wrap=True) for name in formats), box=None)
+        for row in report["path"]:
+            cells = ("" if row[name] is None else format(row[name], style) for name, style in formats.items())
+            table.add_row(*cells, style=None if row["certified"] else "red")
+        console.print(table)
+    if report.get("note"):
+        console.print(report["note"])
+
+
+def shown(value: Any) -> str:
+    """A value in words."""
+    if isinstance(value, dict):
+        return ", ".join(shown(part) if name == "kernel" else f"{name} {shown(part)}" for name, part in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(shown, value[:20])) + (f", ... ({len(value)})" if len(value) > 20 else "")
+    return f"{value:.5g}" if isinstance(value, float) else "" if value is None else str(value)
+
+
+def print_json(report: dict[str, Any]) -> None:
+    """One JSON object on stdout."""
+    with reporting():
+        json.dump(_strict(report), sys.stdout, indent=2, allow_nan=False)
+        sys.stdout.write("\n")
+
+
+def print_lines(lines: list[Any]) -> None:
+    """One a line on stdout."""
+    with reporting():
+        sys.stdout.write("".join(f"{line}\n" for line in lines))
+
+
+def write_predictions(path: str, labels: list[Any], values: list[Any], columns: list[str]) -> None:
+    """`label,decision` as CSV, or a column a pair of classes: a label that holds a comma is quoted."""
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(("label", *columns))
+        for label, value in zip(labels, values, strict=True):
+            decisions = value if isinstance(value, list) else [value]
+            writer.writerow((label, *map(repr, decisions[: len(columns)])))
+
+
+def require_stdout() -> None:
+    """Refuse to work for a report that has nowhere to go."""
+    if sys.stdout is None:
+        raise InputError("the report cannot be written: stdout is closed.")
+
+
+@contextlib.contextmanager
+def reporting() -> Iterator[None]:
+    """A report that stdout does not take is an error in words.
+
+    Raises:
+        InputError: Where stdout is closed or full, or its encoding lacks a character.
+    """
+    require_stdout()
+    try:
+        yield
+        sys.stdout.flush()
+    except UnicodeEncodeError as error:
+        missing = error.object[error.start]
+        raise InputError(
+            f"the report cannot be written: stdout takes {error.encoding}, which has no {missing!a}; set "
+            "PYTHONIOENCODING=utf-8."
+        ) from None
+    except OSError as error:
+        with contextlib.suppress(OSError, ValueError):  # else Python writes the rest when it leaves, and fails again
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise InputError(f"the report cannot be written to stdout: {error.strerror or error}.") from None
+
+
+class _Console(Console):
+    """A console whose reader has gone is a failure like any other."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
+def _strict(value: Any) -> Any:
+    """The same with None for what JSON has no number for."""
+    if isinstance(value, dict):
+        return {name: _strict(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def complain(message: str) -> None:
+    """One line on stderr."""
+    typer.echo(f"jaxsvm: error: {' '.join(message.split())}", err=True)
+
+
+def finish(statuses: Iterable[Any], interrupted: bool, complete: bool = True) -> None:
+    """Say on stderr what is not certified, and leave with the exit code."""
+    failed = [Status(int(status)) for status in statuses if status != Status.CONVERGED]
+    if failed:
+        hint = f" {ADVICE.get(failed[0]) or advice(failed[0])}"
+        typer.echo(f"jaxsvm: not certified: {', '.join(status.name for status in failed[:8])}.{hint}", err=True)
+    if interrupted:
+        raise typer.Exit(INTERRUPTED)
+    raise typer.Exit(CERTIFIED if complete and not failed else NOT_CERTIFIED)

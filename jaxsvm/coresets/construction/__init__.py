@@ -1,0 +1,1 @@
+"""Build a coreset: sensitivities, calibration, sampling, recombination."""

@@ -1,0 +1,120 @@
+"""How good a coreset is: its relative error at queries that are chosen to be hard for it, and of the machine it trains.
+
+Random directions alone say little: the largest errors are at multiples of the optimum, at biases alone, at machines
+trained on a few points or for another C, and where some steps up the error itself lead.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array
+
+from jaxsvm.coresets.construction.coreset import as_key
+from jaxsvm.coresets.construction.queries import LOOSE, hinges, objectives
+from jaxsvm.coresets.data import as_data
+from jaxsvm.coresets.pilot import solve
+from jaxsvm.coresets.summary import Coreset
+from jaxsvm.errors import InputError
+
+SUBSETS = 24
+GAUSSIANS = 24
+CLIMBS = 8
+"""Queries from which the error is climbed."""
+STEPS = 20
+
+
+class Evaluation(NamedTuple):
+    """Measured errors of a coreset.
+
+    Attributes:
+        worst: The largest relative error of the objective over the queries.
+        mean: Their mean.
+        excess: `F(w_S) / F(w*) - 1` of the machine that is trained on the coreset; 0 where both are 0 (one class).
+        optimum: `F(w*)` on the data.
+        queries: `(w, b)` as rows, `(q, d + 1)`: the data's optimum first, the coreset's second.
+        errors: `F_S / F - 1` at each, `(q,)`.
+    """
+
+    worst: float
+    mean: float
+    excess: float
+    optimum: float
+    queries: np.ndarray
+    errors: np.ndarray
+
+
+def evaluate(coreset: Coreset, data: Any, C: float | None = None, key: Array | int = 0) -> Evaluation:
+    """Measure a coreset against the data that it stands for.
+
+    Args:
+        coreset: From `jaxsvm.coresets`.
+        data: `(x, y)` or `(x, y, sample_weight)`.
+        C: Another C than the coreset's, in the data's terms.
+        key: A random key, or a seed, of the queries.
+
+    Raises:
+        InputError: Where shapes do not agree.
+    """
+    if not isinstance(data, tuple | list) or len(data) not in (2, 3):
+        raise InputError("data: a tuple (x, y) or (x, y, sample_weight) is needed.")
+    x, y, u = as_data(*data)
+    if coreset.x.shape[1] != x.shape[1]:
+        raise InputError(f"data has {x.shape[1]} features and the coreset {coreset.x.shape[1]}: they must agree.")
+    C = coreset.info["C_data"] if C is None else float(C)
+    x_s, y_s, v = as_data(coreset.x, coreset.y, coreset.weight)
+    share = v.sum() / u.sum() if coreset.info["regulariser"] == "scaled" else 1.0
+    with jax.enable_x64(True):
+        found = _evaluate(as_key(key), x, y, u, x_s, y_s, v, C, share)
+        queries, errors, F = (np.asarray(part) for part in found)
+    size = np.abs(errors)
+    # Both are 0 on data of one class.
+    excess = float(F[1] / F[0] - 1) if F[0] > 0 else 0.0 if F[1] == 0 else np.inf
+    return Evaluation(float(size.max()), float(size.mean()), excess, float(F[0]), queries, errors)
+
+
+@jax.jit
+def _evaluate(key: Array, x: Array, y: Array, u: Array, x_s: Array, y_s: Array, v: Array, C: Any, share: Any) -> Any:
+    keys = jax.random.split(key, 4)
+    middle = (u @ x) / u.sum()
+    x, x_s = x - middle, x_s - middle
+    best, own = solve(x, y, C * u), solve(x_s, y_s, C * v / share)
+    d, row = x.shape[1], lambda at: jnp.append(at.w, at.b)
+    size = min(max(2 * d, 8), len(y))
+
+    def of_subset(lane: tuple[Array, Array]) -> Array:
+        index, factor = lane
+        return row(solve(x[index], y[index], factor * C * u[index] * len(y) / size, tol=LOOSE))
+
+    index = jax.random.randint(keys[0], (SUBSETS, size), 0, len(y))
+    factors = jnp.asarray([0.1, 1.0, 10.0, 1000.0])[jnp.arange(SUBSETS) % 4]
+    subsets = lax.map(of_subset, (index, factors))
+    norms = 10 ** jax.random.uniform(keys[1], (GAUSSIANS, 1), x.dtype, -2, 1.5)
+    gaussians = jax.random.normal(keys[2], (GAUSSIANS, d + 1), x.dtype) * norms
+    multiples = jnp.asarray([0.0, 0.25, 0.5, 0.8, 1.25, 2.0, 5.0, 20.0])[:, None] * row(best)
+    biases = jnp.zeros((6, d + 1), x.dtype).at[:, -1].set(jnp.asarray([0.5, -0.5, 1.0, -1.0, 5.0, -5.0]))
+    pool = jnp.concatenate([row(best)[None], row(own)[None], multiples, biases, subsets, gaussians])
+    pool = jnp.where(jnp.isfinite(pool), pool, 0)
+
+    def ratio(queries: Array) -> Array:
+        whole = objectives(queries, hinges(x, y, queries), u, C)
+        part = objectives(queries, hinges(x_s, y_s, queries), v, C, share)
+        # Both are 0 on data of one class, where that class is on its side.
+        return jnp.where(whole > 0, part / jnp.where(whole > 0, whole, 1) - 1, jnp.where(part > 0, jnp.inf, 0))
+
+    def climb(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        at, step = carry
+        gradient = jax.grad(lambda q: jnp.abs(ratio(q)).sum())(at)
+        size = jnp.linalg.norm(gradient, axis=1, keepdims=True)
+        new = at + step * gradient / jnp.where(size > 0, size, 1) * jnp.linalg.norm(at, axis=1, keepdims=True)
+        better = (jnp.abs(ratio(new)) > jnp.abs(ratio(at)))[:, None]
+        return jnp.where(better, new, at), jnp.where(better, step * 1.2, step / 2)
+
+    _, hardest = lax.top_k(jnp.abs(ratio(pool)), CLIMBS)
+    climbed, _ = lax.fori_loop(0, STEPS, climb, (pool[hardest], jnp.full((CLIMBS, 1), 0.1, x.dtype)))
+    queries = jnp.concatenate([pool, climbed])
+    F = objectives(queries[:2], hinges(x, y, queries[:2]), u, C)
+    # Back to the data's own origin.
+    return queries.at[:, -1].add(-queries[:, :-1] @ middle), ratio(queries), F

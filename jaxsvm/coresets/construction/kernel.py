@@ -1,0 +1,135 @@
+"""Coresets for kernel machines: the bounds do not know the dimension, and need inner products only.
+
+`kernel_sensitivity` takes the kernel matrix: with the weights u of a cell C and `Z = y phi(x)`,
+
+    D^2 = K_pp - 2 y_p / U_C sum_q u_q y_q K_pq + 1 / U_C^2 sum_q sum_r u_q u_r y_q y_r K_qr,
+    <c - Z_p, w> = 1 / U_C sum_q u_q y_q g_q - y_p g_p,      g = K beta  for w = sum beta phi(x).
+
+It holds n^2 numbers. `kernel_coreset` is for larger data: features of a Nystroem map, and the linear construction on
+them; what it is a coreset for is the machine on these features, which is the kernel's as far as the map is.
+"""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxsvm.coresets.construction.coreset import as_key, coreset
+from jaxsvm.coresets.construction.sensitivity import directional, require_choice, tight
+from jaxsvm.coresets.data import as_data
+from jaxsvm.coresets.pilot import Pilot
+from jaxsvm.coresets.summary import Coreset
+from jaxsvm.errors import InputError
+from jaxsvm.gram.build import gram
+from jaxsvm.kernels import Kernel
+from jaxsvm.loop.driver import fit
+from jaxsvm.numerics.linear.nystroem import inverse_root
+from jaxsvm.problems.box import hinge_problem
+from jaxsvm.results.fit import Fit
+from jaxsvm.runtime.checks import require_positive, require_whole
+from jaxsvm.solvers.box.sequential_minimal_optimization import SMO
+
+LEAST = 1e-10
+"""Eigenvalues below this share of the largest are rounding."""
+
+
+def kernel_sensitivity(
+    kernel: Kernel, x: Any, y: Any, C: float, sample_weight: Any = None, *, bound: str = "dir", labels: Any = None,
+    fitted: Fit | None = None,
+) -> np.ndarray:  # fmt: skip
+    """Upper bounds on the (pinned) sensitivities of a kernel SVM with a free bias, `(n,)` float64; O(n^2) memory.
+
+    Args:
+        kernel: The kernel.
+        x: Points, `(n, d)`.
+        y: Signs in {-1, +1}, `(n,)`.
+        C: What multiplies the loss, positive.
+        sample_weight: Weights, `(n,)`, not negative.
+        bound: "dir" or "tight".
+        labels: A partition of each class, `(n,)` integers; None: the classes themselves.
+        fitted: A fit of the problem (`hinge_problem(..., bias="free")`); None: `SMO(tol=1e-4)` makes one.
+
+    Raises:
+        InputError: On arguments that cannot be used.
+    """
+    require_choice("bound", bound, ("dir", "tight"))
+    require_positive("C", C)
+    x, y, u = as_data(x, y, sample_weight)
+    labels = (y > 0).astype(int) if labels is None else np.unique(np.asarray(labels), return_inverse=True)[1]
+    if labels.shape != y.shape or len(np.unique(np.stack([labels, y]), axis=1)[0]) != labels.max() + 1:
+        raise InputError("labels: one cell a sample, none with points of both classes, is needed.")
+    with jax.enable_x64(True):
+        if fitted is None:
+            problem = hinge_problem(gram(kernel, x), y, C, bias="free", sample_weight=u)
+            fitted = fit(problem, SMO(tol=1e-4))
+        beta, proof = np.asarray(fitted.dual_coef, float), fitted.certificate
+        values = float(proof.primal), float(proof.dual)
+        return np.asarray(_bounds(kernel, x, y, u, float(C), labels, int(labels.max()) + 1, beta, values, bound))
+
+
+@partial(jax.jit, static_argnames=("most", "bound"))
+def _bounds(
+    kernel: Kernel, x: Array, y: Array, u: Array, C: Any, label: Array, most: int, beta: Array, values: Any, bound: str
+) -> Float[Array, " n"]:
+    K = kernel.matrix(x, x)
+    member = jnp.where(label[:, None] == jnp.arange(most), (u * y)[:, None], 0)
+    U_C = jax.ops.segment_sum(u, label, most)
+    safe = jnp.where(U_C > 0, U_C, 1)
+    towards = K @ member / safe  # <phi_p, c_C>, (n, most)
+    inner = (member * (K @ member)).sum(axis=0) / safe**2
+    own = jnp.take_along_axis(towards, label[:, None], axis=1)[:, 0]
+    D = jnp.sqrt(jnp.maximum(jnp.diagonal(K) - 2 * y * own + inner[label], 0))
+    g = K @ beta
+    mean = member.T @ g / safe
+    norm = jnp.sqrt(jnp.maximum(beta @ g, 0))
+    o = jnp.maximum(values[1], jnp.sqrt(jnp.finfo(u.dtype).tiny))
+    alpha = 1 / (2 * C * safe[label])
+    B = tight(alpha, D, o)
+    if bound == "dir":
+        at = Pilot(norm[None], jnp.zeros(()), values[0], o, beta)  # all that is asked of w is its length
+        B = jnp.minimum(B, directional(alpha, D, o, mean[label] - y * g, at))
+    B = jnp.where(D > 0, B, 0)
+    return jnp.where(u > 0, jnp.minimum(1, u / safe[label] + C * u * B), 0)
+
+
+def kernel_coreset(
+    kernel: Kernel, x: Any, y: Any, C: float, m: int, key: Array | int = 0, sample_weight: Any = None, *,
+    rank: int = 128, **options: Any,
+) -> Coreset:  # fmt: skip
+    """A coreset of m points for a kernel machine, by Nystroem features and the linear construction.
+
+    Args:
+        kernel: The kernel.
+        x: Points, `(n, d)`.
+        y: Signs in {-1, +1}, `(n,)`.
+        C: What multiplies the loss, positive.
+        m: How many points.
+        key: A random key, or a seed: of the landmarks and of the draw.
+        sample_weight: Weights, `(n,)`, not negative.
+        rank: Landmarks, drawn uniformly.
+        options: As for `coreset`.
+
+    Returns:
+        The points as they came: fit them with `small.problem(kernel=kernel)`.
+
+    Raises:
+        InputError: On arguments that cannot be used.
+    """
+    require_whole("rank", rank, 1)
+    points, y, u = as_data(x, y, sample_weight)
+    with jax.enable_x64(True):
+        key = as_key(key)
+        rank = min(rank, len(y))
+        landmarks = points[np.asarray(jax.random.choice(jax.random.fold_in(key, 1), len(y), (rank,), replace=False))]
+        features = np.asarray(_features(kernel, points, landmarks))
+    small = coreset(features, y, C, m, key, u, **options)
+    kept = points[small.info["index"]]
+    return Coreset(kept.astype(getattr(x, "dtype", np.float64)), small.y, small.weight, small.info | {"rank": rank})
+
+
+@jax.jit
+def _features(kernel: Kernel, x: Array, landmarks: Array) -> Float[Array, "n r"]:
+    return kernel.matrix(x, landmarks) @ inverse_root(kernel.matrix(landmarks, landmarks), LEAST)

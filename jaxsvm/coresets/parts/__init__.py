@@ -1,0 +1,1 @@
+"""Build coresets of data in parts: streams, files, meshes, clusters."""

@@ -1,0 +1,93 @@
+"""Coresets of data that lie on the devices of a mesh.
+
+"global": the construction of one host, compiled for sharded arrays: XLA sums over the devices where cells, gradients
+and totals are summed. The probabilities are those of one host, but for rounding, and no error of merging is added.
+"tree": each device makes a coreset of its part under `shard_map`, with its own share of the regulariser, and one reduce
+makes one of all: nothing but sums and `size` points a device travels.
+"""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array
+
+from jaxsvm.coresets.construction.coreset import Plan, _construct, as_key, construct, plan_of
+from jaxsvm.coresets.construction.sensitivity import require_choice
+from jaxsvm.coresets.data import as_data
+from jaxsvm.coresets.parts.nodes import Node, as_coreset, reduced
+from jaxsvm.coresets.parts.stream import PILOT_TOL
+from jaxsvm.coresets.summary import Coreset, packed
+from jaxsvm.runtime.checks import require_positive
+
+
+def on_mesh(
+    x: Any, y: Any, C: float, m: int, mesh: Mesh, key: Array | int = 0, sample_weight: Any = None, *,
+    axis: str | None = None, mode: str = "global", size: int | None = None, sampler: str = "mixture",
+    bound: str = "dir", clusters: Any = 16,
+) -> Coreset:  # fmt: skip
+    """A coreset of m points of data that are laid over one axis of a mesh.
+
+    Args:
+        x: Points, `(n, d)`.
+        y: Signs in {-1, +1}, `(n,)`.
+        C: What multiplies the loss, positive.
+        m: Points of the coreset.
+        mesh: The devices.
+        key: A random key, or a seed.
+        sample_weight: Weights, `(n,)`.
+        axis: The mesh's axis that rows are laid over; None: the first.
+        mode: "global" or "tree", as above.
+        size: Points of each device's coreset ("tree"); None: m.
+        sampler: As for `coreset`.
+        bound: As for `coreset`.
+        clusters: As for `coreset`.
+
+    Raises:
+        InputError: On arguments that cannot be used.
+    """
+    require_choice("mode", mode, ("global", "tree"))
+    require_positive("C", C)
+    plan = plan_of(m, sampler, bound, "pinned", clusters, len(y))
+    dtype = np.dtype(getattr(x, "dtype", np.float64))
+    x, y, u = as_data(x, y, sample_weight)
+    axis = mesh.axis_names[0] if axis is None else axis
+    count = mesh.shape[axis]
+    fill = -len(y) % count  # absent points
+    padded = [np.pad(a, [(0, fill)] + [(0, 0)] * (a.ndim - 1)) for a in (x, np.where(y > 0, 1.0, -1.0), u)]
+    info = {"n": len(y), "C_data": float(C), "regulariser": "pinned", "sampler": sampler, "bound": bound}
+    with jax.enable_x64(True):
+        rows = NamedSharding(mesh, PartitionSpec(axis))
+        xs, ys, us = (jax.device_put(a, rows) for a in padded)
+        if mode == "global":
+            drawn = jax.device_get(_construct(as_key(key), xs, ys, us, float(C), plan))
+            return packed(drawn, padded[0], padded[1], padded[2], dtype if dtype.kind == "f" else np.float64, info)
+        local = plan._replace(m=m if size is None else size, tol=PILOT_TOL)
+        parts = jax.device_get(_by_device(as_key(key), xs, ys, us, float(C), local, mesh, axis))
+    whole = Node(*parts[:3], share=np.float64(1), opt=np.float64(parts[3].max()))
+    if (whole.weight > 0).sum() > m:
+        whole = reduced(whole, C, jax.random.fold_in(as_key(key), count), plan._replace(tol=PILOT_TOL), 0.0)
+    more = {"n": len(y), "U": float(u.sum()), "sampler": sampler, "bound": bound}
+    return as_coreset(whole, float(C), dtype if dtype.kind == "f" else np.float64, more)
+
+
+@partial(jax.jit, static_argnames=("plan", "mesh", "axis"))
+def _by_device(key: Array, x: Array, y: Array, u: Array, C: Any, plan: Plan, mesh: Mesh, axis: str) -> Any:
+    rows, everywhere = PartitionSpec(axis), PartitionSpec()
+
+    def of_part(key: Array, x: Array, y: Array, u: Array, C: Array) -> Any:
+        share = u.sum() / jax.lax.psum(u.sum(), axis)
+        rho = jnp.where(share > 0, share, 1)
+        drawn = construct(jax.random.fold_in(key, jax.lax.axis_index(axis)), x, y, u, C / rho, plan)
+        index = jnp.minimum(drawn.rows, len(y) - 1)
+        real = (drawn.rows < len(y)) & (share > 0)
+        opt = jnp.where(share > 0, 0.5 * share * drawn.dual, 0)
+        return x[index], jnp.where(real, y[index], 0), jnp.where(real, drawn.weight, 0), opt[None]
+
+    mapped = jax.shard_map(
+        of_part, mesh=mesh, in_specs=(everywhere, rows, rows, rows, everywhere), out_specs=(rows,) * 4, check_vma=False
+    )
+    return mapped(key, x, y, u, jnp.asarray(C))

@@ -1,0 +1,54 @@
+"""Coresets as files that any tool reads."""
+
+import json
+import os
+
+import numpy as np
+
+from jaxsvm.coresets.parts.nodes import read_arrays, write_arrays
+from jaxsvm.coresets.summary import Coreset
+from jaxsvm.datasets.refusal import need
+from jaxsvm.errors import DataError, InputError
+
+
+def save_coreset(path: str | os.PathLike[str], small: Coreset) -> None:
+    """Write it for any tool to read, by the end of the name.
+
+    `.npz`: keys X, y, weight. `.parquet`: columns x0, x1, ..., label, weight. `.svm`, `.svmlight`, `.libsvm`, `.txt`:
+    svmlight lines, and the weights one a line in a file beside it, named as LIBSVM's and LIBLINEAR's `-W` take it,
+    with `.weight` at the end. C, and what made the rows, are in npz and Parquet (`C`, `info`).
+
+    Raises:
+        InputError: On another name.
+    """
+    name = os.fspath(path)
+    lower = name.lower()
+    info = json.dumps({k: v.tolist() if hasattr(v, "tolist") else v for k, v in small.info.items() if k != "index"})
+    if lower.endswith(".npz"):
+        arrays = {"X": small.x, "y": small.y.astype(np.int8), "weight": small.weight}
+        write_arrays(name, arrays | {"C": np.float64(small.C), "info": np.asarray(info)})
+    elif lower.endswith((".parquet", ".pq")):
+        pa, parquet = need("pyarrow", "pyarrow", "Parquet"), need("pyarrow.parquet", "pyarrow", "Parquet")
+        columns = {f"x{j}": small.x[:, j] for j in range(small.x.shape[1])}
+        table = pa.table(columns | {"label": small.y.astype(np.int8), "weight": small.weight})
+        parquet.write_table(table.replace_schema_metadata({"C": repr(small.C), "info": info}), name)
+    elif lower.endswith((".svm", ".svmlight", ".libsvm", ".txt")):
+        with open(name, "w") as file, open(f"{name}.weight", "w") as weights:
+            for row, sign, weight in zip(small.x.tolist(), small.y.tolist(), small.weight.tolist(), strict=True):
+                entries = " ".join(f"{j + 1}:{value!r}" for j, value in enumerate(row) if value)
+                file.write(f"{int(sign):+d} {entries}\n")
+                weights.write(f"{weight!r}\n")
+    else:
+        raise InputError(f"the name is {name!r}: .npz, .parquet, .svm, .svmlight, .libsvm or .txt are known.")
+
+
+def load_coreset(path: str | os.PathLike[str]) -> Coreset:
+    """Read what `save_coreset` wrote as npz.
+
+    Raises:
+        DataError: Where the file is something else.
+    """
+    stored = read_arrays(path)
+    if not {"X", "y", "weight", "info"} <= set(stored):
+        raise DataError(f"{os.fspath(path)}: no coreset: its keys are {', '.join(stored)}.")
+    return Coreset(stored["X"], stored["y"].astype(float), stored["weight"], json.loads(str(stored["info"])))

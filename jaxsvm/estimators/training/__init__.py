@@ -1,0 +1,1 @@
+"""Train the machines of an estimator: pairs of classes, chains over C, probabilities."""

@@ -1,0 +1,1 @@
+"""Models that predict: files, checks, and exchange with LIBSVM, scikit-learn and ONNX."""

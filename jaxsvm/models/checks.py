@@ -1,0 +1,215 @@
+"""What makes a model sound: its header, the members that belong together, their shapes and their values.
+
+Held against a file before it is loaded, and against a model before it is saved: what is saved can be loaded.
+"""
+
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxsvm.errors import InputError, require_finite
+from jaxsvm.models.description import KERNELS, kernel_from_dict
+from jaxsvm.points.rows import MAX_INT32
+from jaxsvm.results.fit import Certificate
+
+FORMAT = "jaxsvm-model-3"
+FORMATS = ("jaxsvm-model-1", "jaxsvm-model-2", FORMAT)
+"""The first one has no layout; the second one knows two classes only. docs/model_file.md says what they hold."""
+FLOATS, INTEGERS = ("floats", "f"), ("integers", "iu")
+
+COMMON = {"coef": (FLOATS, ("r",)), "bias": (FLOATS, ()), "R": (FLOATS, ())}
+COMMON |= {f"certificate/{name}": (FLOATS, ()) for name in Certificate._fields}
+SCALED = {"scaling/offset": (FLOATS, ("d",)), "scaling/factor": (FLOATS, ("d",))}
+BASES = {
+    "kernel": {"basis/x": (FLOATS, ("r", "d")), "basis/shift": (FLOATS, ("d",))},
+    "sparse": {
+        "basis/data": (FLOATS, ("entries",)),
+        "basis/indices": (INTEGERS, ("entries",)),
+        "basis/indptr": (INTEGERS, ("r + 1",)),
+        "basis/shift": (FLOATS, ("d",)),
+    },
+    "precomputed": {"basis/x": (INTEGERS, ("r",)), "basis/shift": (FLOATS, ("0",))},
+    "nystroem": {
+        "basis/x": (FLOATS, ("q", "d")),
+        "basis/whitening": (FLOATS, ("q", "r")),
+        "basis/shift": (FLOATS, ("d",)),
+    },
+    "fourier": {
+        "basis/frequencies": (FLOATS, ("d", "r")),
+        "basis/phases": (FLOATS, ("r",)),
+        "basis/shift": (FLOATS, ("d",)),
+    },
+}
+"""The members of each kind of basis: their type, and their shape in sizes that must agree."""
+MEMBERS = {"header", *COMMON, *SCALED, *(name for members in BASES.values() for name in members)}
+PARAMETERS = {name: tuple(field.name for field in dataclasses.fields(cls)) for name, cls in KERNELS.items()}
+KERNEL_FIELDS = ("first", "second", "base")
+
+
+class Declared(NamedTuple):
+    """What a member says of itself."""
+
+    dtype: np.dtype
+    shape: tuple[int, ...]
+
+
+def require_sound(header: Any, declared: dict[str, Declared]) -> None:
+    """The header, and that all members are there and fit together.
+
+    Raises:
+        InputError: With what was found.
+    """
+    kind, sizes = _require_header(header)
+    common = {name: (what, (*axes, *_outputs(header))) for name, (what, axes) in COMMON.items()}
+    wanted = common | BASES[kind] | (SCALED if "scaling/offset" in declared else {})
+    for name in wanted:
+        if name not in declared:
+            raise InputError(f"it has no {name}.")
+    if strange := sorted(set(declared) - set(wanted)):
+        raise InputError(f"the member {strange[0]!r} is no part of a model of this kind.")
+    if kind == "precomputed" and "scaling/offset" in declared:
+        sizes["d"] = math.prod(declared["scaling/offset"].shape)  # columns of kernel values, which nothing else counts
+    for name, ((word, kinds), axes) in wanted.items():
+        dtype, shape = declared[name]
+        if dtype.kind not in kinds or dtype.itemsize > 8:
+            raise InputError(f"{name} is {dtype}: {word} of up to 64 bits are needed.")
+        for axis, length in zip(axes, shape, strict=False):
+            sizes.setdefault(axis, length)  # what comes first says how long; `coef` does
+            sizes["r + 1"] = sizes["r"] + 1
+        needed = tuple(sizes.get(axis, -1) for axis in axes)
+        if shape != needed:
+            shown = ", ".join("any" if size < 0 else str(size) for size in needed)
+            raise InputError(f"{name} has shape {shape}, and ({shown}) is needed beside the others.")
+    if sizes.get("d", 1) < 1:
+        raise InputError("it has no columns.")
+    d = None if kind == "precomputed" else sizes["d"]
+    _require_layout(header.get("layout"), d)
+    if kind != "fourier":
+        _require_kernel(header["basis"]["kernel"], d)
+        kernel_from_dict(header["basis"]["kernel"])  # raises on values that no kernel has
+
+
+def _outputs(header: Any) -> tuple[str, ...]:
+    """The further axis of coefficients and all that there is one of for each decision function; none for one."""
+    classes = header["classes"]
+    return () if classes is None or len(classes) == 2 else ("m",)
+
+
+def _require_header(header: Any) -> tuple[str, dict[str, int]]:
+    """The kind of basis, and the sizes that the header itself says."""
+    _require_keys("the header", header, {"format", "basis", "classes"}, {"layout"})
+    if header["format"] not in FORMATS:
+        raise InputError(f"the format is {header['format']!r}, this version reads {' and '.join(FORMATS)}.")
+    _require_classes(header["classes"])
+    basis = header["basis"]
+    kind = basis.get("type") if isinstance(basis, dict) else None
+    if kind not in ("kernel", "nystroem", "fourier"):
+        raise InputError(f"the basis is {str(basis)[:80]}: one of type kernel, nystroem or fourier is needed.")
+    needed = {"type"} if kind == "fourier" else {"type", "kernel"}
+    allowed = {"kernel": {"sparse", "near"}, "nystroem": {"near"}, "fourier": set()}
+    _require_keys("the basis", basis, needed, allowed[kind])
+    if not isinstance(basis.get("near", False), bool):
+        raise InputError(f"the basis has near = {basis['near']!r}: true or false is needed.")
+    k = 2 if header["classes"] is None else len(header["classes"])
+    sizes = {"0": 0, "m": k * (k - 1) // 2}
+    if "sparse" in basis:
+        return "sparse", sizes | {"d": _sparse_columns(basis["sparse"])}
+    kernel = basis.get("kernel")
+    precomputed = kind == "kernel" and isinstance(kernel, dict) and kernel.get("kernel") == "Precomputed"
+    return ("precomputed" if precomputed else kind), sizes
+
+
+def _require_classes(classes: Any) -> None:
+    if classes is None:  # regression
+        return
+    sound = isinstance(classes, list) and len(classes) > 1 and all(isinstance(c, str | int | float) for c in classes)
+    if (
+        not sound
+        or len(set(classes)) < len(classes)
+        or not all(math.isfinite(c) for c in classes if isinstance(c, float))
+    ):
+        raise InputError(f"the classes are {str(classes)[:80]}: two different labels are needed, or more.")
+
+
+def _sparse_columns(sparse: Any) -> int:
+    _require_keys("the sparse basis", sparse, {"d", "width"}, set())
+    for key, value in sparse.items():
+        if not _is_count(value) or not 1 <= value <= MAX_INT32:
+            raise InputError(f"the sparse basis has {key} = {value!r}: from 1 to {MAX_INT32} is needed.")
+    if sparse["width"] > sparse["d"]:
+        raise InputError(f"the sparse basis has {sparse['width']} entries in a row of {sparse['d']} columns.")
+    return sparse["d"]
+
+
+def _require_keys(what: str, found: Any, needed: set[str], allowed: set[str]) -> None:
+    if not isinstance(found, dict) or not needed <= set(found) <= needed | allowed:
+        keys = sorted(found) if isinstance(found, dict) else type(found).__name__
+        raise InputError(f"{what} holds {str(keys)[:120]}: {', '.join(sorted(needed))} are needed.")
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _require_layout(layout: Any, d: int | None) -> None:
+    if layout is None:
+        return
+    _require_keys("the layout", layout, {"columns", "label", "index_base"}, set())
+    columns, label, base = layout["columns"], layout["label"], layout["index_base"]
+    if columns is not None:
+        if not isinstance(columns, list) or not all(isinstance(column, str) for column in columns):
+            raise InputError(f"the columns are {str(columns)[:80]}: names are needed.")
+        if d is not None and len(columns) != d:
+            raise InputError(f"{len(columns)} columns have names, and the basis has {d} columns.")
+    if not (label is None or isinstance(label, str) or _is_count(label)) or base not in (None, 0, 1):
+        raise InputError(f"the label's place is {label!r} and indices count from {base!r}.")
+
+
+def _require_kernel(found: Any, d: int | None, top: bool = True) -> None:
+    """Names and parameters; the kernel's own constructor looks at their values."""
+    name = found.get("kernel") if isinstance(found, dict) else found
+    if not isinstance(name, str) or name not in PARAMETERS or (name == "Precomputed" and (d is not None or not top)):
+        allowed = ", ".join(known for known in PARAMETERS if known != "Precomputed")
+        raise InputError(f"the kernel is {str(name)[:60]!r}: one of {allowed} is needed.")
+    _require_keys(f"the kernel {name}", found, {"kernel", *PARAMETERS[name]}, set())
+    for field in PARAMETERS[name]:
+        value = found[field]
+        if field in KERNEL_FIELDS:
+            _require_kernel(value, d, False)
+            continue
+        lengths = field == "gamma" and name in ("RBF", "Laplacian") and isinstance(value, list) and len(value) in (1, d)
+        for number in value if lengths else [value]:
+            if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
+                raise InputError(f"{field} of {name} is {str(value)[:60]}: finite, and one number or {d}, is needed.")
+
+
+# --- values ----------------------------------------------------------------------------------------------------------
+
+
+def require_values(header: Any, arrays: dict[str, np.ndarray]) -> None:
+    """What the arrays hold: finite numbers, indices within range.
+
+    Raises:
+        InputError: With what was found.
+    """
+    for name, array in arrays.items():
+        if array.dtype.kind == "f" and not name.startswith("certificate/"):  # a gap may be infinite
+            require_finite(name, array)
+    if "basis/indptr" in arrays:
+        data, indices, indptr = (arrays[f"basis/{part}"] for part in ("data", "indices", "indptr"))
+        lengths = np.diff(indptr.astype(np.int64))
+        if indptr[0] != 0 or (lengths < 0).any() or indptr[-1] > len(data):
+            raise InputError(f"basis/indptr does not ascend from 0 to the {len(data)} entries that there are.")
+        sparse = header["basis"]["sparse"]
+        if lengths.max(initial=0) > sparse["width"]:
+            raise InputError(f"a row of the basis has {lengths.max()} entries; {sparse['width']} is said.")
+        _require_range("basis/indices", indices, sparse["d"] - 1)
+    elif arrays.get("basis/x", np.zeros(0)).dtype.kind in "iu":
+        _require_range("basis/x", arrays["basis/x"], MAX_INT32)
+
+
+def _require_range(name: str, indices: np.ndarray, last: int) -> None:
+    if indices.size and not 0 <= int(indices.min()) <= int(indices.max()) <= last:
+        raise InputError(f"{name} go from {indices.min()} to {indices.max()}: from 0 to {last} is possible.")

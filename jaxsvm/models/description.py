@@ -1,0 +1,92 @@
+"""A model's basis and kernel as JSON and named arrays, and back: what a file holds of them."""
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxsvm.errors import InputError
+from jaxsvm.gram.basis import FourierBasis, KernelBasis, NystroemBasis
+from jaxsvm.kernels import RBF, Kernel, Laplacian, Linear, Polynomial, Precomputed, Product, Scaled, Sigmoid, Sum
+from jaxsvm.points.rows import CSR
+
+KERNELS = {
+    cls.__name__: cls for cls in (Linear, RBF, Laplacian, Polynomial, Sigmoid, Precomputed, Sum, Product, Scaled)
+}
+"""The kernels that a file can hold, by name: others are functions of a user's own."""
+
+
+def basis_to_arrays(basis: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A basis as a description in JSON's types and named arrays.
+
+    Raises:
+        InputError: Where the kernel is a user's function.
+    """
+    if isinstance(basis, FourierBasis):
+        return {"type": "fourier"}, {"frequencies": basis.frequencies, "phases": basis.phases, "shift": basis.shift}
+    description: dict[str, Any] = {"type": "kernel", "kernel": kernel_to_dict(basis.kernel), "near": basis.near}
+    arrays = {"shift": basis.shift}
+    if isinstance(basis, NystroemBasis):
+        description["type"] = "nystroem"
+        arrays["whitening"] = basis.whitening
+    if isinstance(basis.x, CSR):
+        description["sparse"] = {"d": basis.x.d, "width": basis.x.width}
+        arrays |= {"data": basis.x.data, "indices": basis.x.indices, "indptr": basis.x.indptr}
+    else:
+        arrays["x"] = basis.x
+    return description, arrays
+
+
+def basis_from_arrays(description: dict[str, Any], arrays: dict[str, Any]) -> Any:
+    """What `basis_to_arrays` described."""
+    values = {name: jnp.asarray(value) for name, value in arrays.items()}
+    if description["type"] == "fourier":
+        return FourierBasis(values["frequencies"], values["phases"], values["shift"])
+    kernel = kernel_from_dict(description["kernel"])
+    near = bool(description.get("near", False))  # files of earlier versions do not know
+    if "sparse" in description:
+        x: Any = CSR(values["data"], values["indices"], values["indptr"], **description["sparse"])
+    else:
+        x = values["x"]
+    if description["type"] == "nystroem":
+        return NystroemBasis(kernel, x, values["shift"], values["whitening"], near)
+    return KernelBasis(kernel, x, values["shift"], near)
+
+
+def kernel_to_dict(kernel: Kernel) -> dict[str, Any]:
+    """A description in JSON's types.
+
+    Raises:
+        InputError: For a user's function, which no file can hold.
+    """
+    name = type(kernel).__name__
+    if name not in KERNELS:
+        raise InputError(
+            f"kernel {name} cannot be written to a file: save the fit's arrays and rebuild the kernel in code."
+        )
+    fields = {}
+    for field in dataclasses.fields(kernel):  # pyright: ignore[reportArgumentType]  # every kernel is a dataclass
+        value = getattr(kernel, field.name)
+        fields[field.name] = kernel_to_dict(value) if isinstance(value, Kernel) else np.asarray(value).tolist()
+    return {"kernel": name, **fields}
+
+
+def kernel_from_dict(description: dict[str, Any]) -> Kernel:
+    """What `kernel_to_dict` described.
+
+    Raises:
+        InputError: On a name that no kernel has.
+    """
+    fields = dict(description)
+    name = fields.pop("kernel", None)
+    cls = KERNELS.get(name)
+    if cls is None:
+        raise InputError(f"kernel is {name!r}: one of {', '.join(KERNELS)} is needed.")
+    return cls(**{key: _field_from_json(value) for key, value in fields.items()})
+
+
+def _field_from_json(value: Any) -> Any:
+    if isinstance(value, dict):
+        return kernel_from_dict(value)
+    return jnp.asarray(value) if isinstance(value, list) else value

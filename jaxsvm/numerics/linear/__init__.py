@@ -1,0 +1,1 @@
+"""Linear systems: elimination, conjugate gradients, Nystroem preconditioners."""

@@ -1,0 +1,259 @@
+"""Many values of C at once, coarse to fine: lanes, chains, and the certificates of every value.
+
+A `Grid` is one problem (a fold, a class) at increasing values of C. Its *anchors*, a factor `ANCHOR_RATIO` apart, are
+solved first; between two solved values the one in the middle starts from their mean in primal scale, weighted so that
+the path is nearly straight (`TURN`). A mean of dual points is one, and its error is of second order: for larger C it
+is mostly within a gap of 1e-4 as it stands, so that most of 64 values cost one product each.
+
+Values with `C mean(K_ii) <= EASY` of all grids run as lanes of the block Newton method: a lane that ends loads the
+next value whose parents are solved. Larger ones run as chains of pair steps on what can still be support: a working
+set, whose kernel matrix is stored. Every answer is certified on the whole problem, from scratch, many values
+to one product with the kernel matrix.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from jaxsvm.gram.signed import SignedGram
+from jaxsvm.loop.carried_certificate import TOO_LONG, answer_of
+from jaxsvm.loop.driver import drive, warn_unless_converged
+from jaxsvm.loop.interruption import Interruption, unless, watching
+from jaxsvm.numerics.precision import in_double, widened
+from jaxsvm.path.coarse_to_fine.block_newton import BlockNewton
+from jaxsvm.path.coarse_to_fine.grid import Grid, Point, backend, in_lane
+from jaxsvm.path.coarse_to_fine.lanes import solve_by_lanes
+from jaxsvm.path.coarse_to_fine.pairs import solve_by_pairs, stepper
+from jaxsvm.path.placeholders import interrupted, nothing, on_host_stacked, unreached
+from jaxsvm.problems.definiteness import negative_curvature
+from jaxsvm.problems.squared_hinge import SquaredHingeProblem
+from jaxsvm.results.fit import Answer, Counters, Fit, Status, StatusCode, bit_of
+from jaxsvm.runtime.arrays import on_device
+from jaxsvm.runtime.programs import Program, compiled_ahead
+from jaxsvm.solvers.simplex.frank_wolfe import FrankWolfe
+from jaxsvm.solvers.start import Start
+
+FULL = 2
+"""On a CPU they are, where they fill all lanes so many times over: half-empty products are slower than pair steps."""
+
+
+def solve_grids(
+    grids: list[Grid],
+    solver: BlockNewton,
+    key: Array,
+    done: Callable[[int, int, Fit], Any] | None = None,
+    stop: Interruption | None = None,
+) -> list[Fit]:
+    """Solve all grids, which have their values of C in common.
+
+    Args:
+        grids: The grids, all on one Gram operator.
+        solver: Tolerance and lanes.
+        key: A random key.
+        done: Called with grid, place and fit of each value.
+        stop: What ends it, and whoever called for it; None: Ctrl-C alone.
+
+    Returns:
+        Fits by grid, a leading axis for its places. After Ctrl-C what was found is certified, which takes a few
+        products; values that were not reached are INTERRUPTED, with no certificate, at the nearest point.
+    """
+    with watching(stop) as stop:
+        easy = sum(grid.easy for grid in grids)
+        wait = compiled_ahead(lambda: _last_call(grids, solver), grids[0].problems[0], _width(grids, solver))
+        try:
+            low_rank = grids[0].problems[0].gram.rank is not None
+            if backend() != "cpu" or easy >= FULL * solver.lanes or low_rank:
+                solve_by_lanes(grids, solver, key, stop)
+            solve_by_pairs(grids, solver, key, stop)
+        except KeyboardInterrupt:  # of a handler of the user's own
+            stop.note()
+        wait()
+        return _certified(grids, solver, key, done, stop)
+
+
+def _width(grids: list[Grid], solver: BlockNewton) -> int:
+    """Points that are certified by one product."""
+    return min(solver.lanes, sum(len(grid.logs) for grid in grids))
+
+
+def _last_call(grids: list[Grid], solver: BlockNewton) -> list[tuple[Any, ...]]:
+    """The program that certifies all values in the end, by the shapes of its arguments."""
+    whole, width = grids[0].problems[0], _width(grids, solver)
+    none: Any = np.zeros(0)
+    vectors = [[jax.ShapeDtypeStruct((whole.n,), whole.dtype)] * width] * 4
+    penalties, counters = np.zeros((width,), whole.dtype), _counters([Point(none, none, 0, 0)] * width, solver)
+    calls: list[tuple[Any, ...]] = [(_finish, whole, *vectors, penalties, counters, solver.tol)]
+    if _too_long(whole):
+        one = _taken(counters, 0)
+        calls.append((_finish_carried, whole, vectors[0][0], vectors[0][0], 0, one, solver.tol))
+    return calls
+
+
+def _certified(grids: list[Grid], solver: BlockNewton, key: Array, done: Any, stop: Interruption) -> list[Fit]:
+    """Certify every point on the whole problem, `lanes` of them to a product; finish what is not within `tol`."""
+    every = [(number, place) for number, grid in enumerate(grids) for place in range(len(grid.logs))]
+    whole, width, groups = grids[0].problems[0], _width(grids, solver), []
+    in_time = not (stop.seen and _too_long(whole))
+    tasks = [(number, place) for number, place in every if not stop.seen or place in grids[number].points]
+    for first in range(0, len(tasks) if in_time else 0, width):
+        group = [tasks[min(first + lane, len(tasks) - 1)] for lane in range(width)]  # the last one fills up
+        found = _certified_group(grids, group, solver, (lambda: stop.seen) if _too_long(whole) else None)
+        in_time = found is not None
+        if not in_time:
+            break
+        groups.append(found)
+    if not in_time:
+        tasks = [(number, place) for number, place in tasks if _carried(grids[number], place) is not None]
+        groups = [on_host_stacked([_as_carried(grids[number], place, solver)]) for number, place in tasks]
+    if not tasks:
+        return [on_host_stacked([nothing(problem) for problem in grid.problems]) for grid in grids]
+    fits = jax.tree.map(lambda *leaves: np.concatenate(leaves)[: len(tasks)], *groups)
+    if not whole.gram.definite and bool(_indefinite(whole)):  # a gap proves nothing there
+        codes = np.full_like(fits.status.code, Status.NOT_PSD)
+        fits = dataclasses.replace(fits, status=StatusCode(codes))
+        warn_unless_converged(_taken(fits, 0), FrankWolfe(tol=solver.tol))
+        return [_of_grid(fits, tasks, number, grid) for number, grid in enumerate(grids)]
+    for lane in np.flatnonzero(fits.status.code != Status.CONVERGED).tolist():
+        fit = _finished(grids[tasks[lane][0]], tasks[lane][1], solver, key, _taken(fits, lane), stop)
+        jax.tree.map(lambda leaf, new, lane=lane: leaf.__setitem__(lane, new), fits, fit)
+    try:
+        if done is not None:
+            for lane, task in enumerate(tasks):
+                done(*task, jax.tree.map(jnp.asarray, _taken(fits, lane)))
+    except KeyboardInterrupt:  # everything is found by now: the callbacks alone end
+        stop.note()
+    return [_of_grid(fits, tasks, number, grid) for number, grid in enumerate(grids)]
+
+
+@Program
+def _indefinite(problem: SquaredHingeProblem) -> Array:
+    return in_double(lambda problem: negative_curvature(widened(problem)))(problem)
+
+
+def _finished(grid: Grid, place: int, solver: BlockNewton, key: Array, fit: Fit, stop: Interruption) -> Fit:
+    """A fit that is not within `tol` taken there, on the whole problem; after Ctrl-C as it is."""
+    problem = grid.problems[place]
+    if stop.seen:
+        return dataclasses.replace(fit, status=interrupted())
+    steps = stepper(grid, place, problem.n, solver.tol)
+    if not isinstance(steps, FrankWolfe):
+        fit = drive(problem, steps, key, Start.of(fit, problem), warn=False, stop=stop)
+        if stop.seen or int(fit.status) == Status.CONVERGED:
+            return fit
+    return drive(problem, FrankWolfe(tol=solver.tol), key, Start.of(fit, problem), stop=stop)
+
+
+def _of_grid(fits: Fit, tasks: list[tuple[int, int]], number: int, grid: Grid) -> Fit:
+    """The fits of a grid; a value that was not reached stands at the nearest that was."""
+    lanes = {place: lane for lane, (other, place) in enumerate(tasks) if other == number}
+    if len(lanes) == len(grid.logs):
+        first = lanes[0]
+        return jax.tree.map(lambda leaf: on_device(leaf[first : first + len(lanes)]), fits)
+
+    def at(place: int) -> Fit:
+        nearest = min(lanes, key=lambda other: abs(other - place), default=None)
+        if nearest is None:
+            return nothing(grid.problems[place])
+        return _taken(fits, lanes[nearest]) if nearest == place else unreached(_taken(fits, lanes[nearest]))
+
+    return on_host_stacked([at(place) for place in range(len(grid.logs))])
+
+
+def _taken(fits: Any, lane: int) -> Any:
+    return jax.tree.map(lambda leaf: leaf[lane], fits)
+
+
+def _too_long(whole: SquaredHingeProblem) -> bool:
+    """Whether a product over all samples is too long for who was told to stop, and carried ones prove something."""
+    return whole.n >= TOO_LONG and whole.gram.definite
+
+
+def _carried(grid: Grid, place: int) -> int | None:
+    """Steps that the margins of a point were carried along; None: there are none of all samples."""
+    return grid.points[place].carried if place in grid.points else None
+
+
+def _as_carried(grid: Grid, place: int, solver: BlockNewton) -> Fit:
+    """The fit of a point by the margins that it came with."""
+    counters = _taken(_counters([grid.points[place]], solver), 0)
+    point = grid.points[place]
+    return _finish_carried(grid.problems[place], point.x, point.f, point.carried, counters, solver.tol)
+
+
+@Program
+def _finish_carried(problem: SquaredHingeProblem, x: Array, f: Array, steps: Any, counters: Counters, tol: Any) -> Fit:
+    """A point certified by margins that were carried along, without a product."""
+    answer = answer_of(problem, x, f + problem.ridge * x, steps)
+    converged = answer.certificate.relative_gap <= tol
+    return answer.fit(jnp.where(converged, Status.CONVERGED, Status.STALLED).astype(jnp.int32), counters)
+
+
+def _certified_group(
+    grids: list[Grid], group: list[tuple[int, int]], solver: BlockNewton, until: Callable[[], bool] | None
+) -> Fit | None:
+    """Fits of a group of points, lanes first, certified from scratch; None once `until` holds."""
+    problems = [grids[number].problems[place] for number, place in group]
+    points = [_nearest(grids[number], place) for number, place in group]
+    columns = ([problem.y for problem in problems], [problem.ridge for problem in problems])
+    penalties = np.stack([np.asarray(problem.C) for problem in problems])
+    vectors = (*columns, [point.x for point in points], [point.f for point in points])
+    arguments = (grids[0].problems[0], *vectors, penalties, _counters(points, solver), solver.tol)
+    return _finish(*arguments) if until is None else unless(until, _finish, *arguments)
+
+
+def _nearest(grid: Grid, place: int) -> Point:
+    """The point of a place, or of the nearest place that has one; equal weights where none has."""
+    found = min(grid.points, key=lambda other: abs(other - place), default=None)
+    if found is None:
+        equal = (grid.problems[0].ridge > 0).astype(grid.problems[0].dtype)
+        return Point(equal, jnp.zeros_like(equal), 0, 0)
+    return grid.points[found]
+
+
+def _counters(points: list[Point], solver: BlockNewton) -> Counters:
+    steps = on_device(np.asarray([point.steps for point in points], np.int32))
+    none = on_device(np.zeros(len(points), np.int32))
+    limbs = on_device(np.asarray([divmod(point.evaluations, 2**20) for point in points], np.int32))
+    kind = on_device(np.full(len(points), bit_of(solver), np.int32))
+    return Counters(steps, steps, away=none, drops=none, unpolished=none, evaluations=limbs, solvers=kind)
+
+
+@Program
+def _finish(
+    template: SquaredHingeProblem,
+    signs: list[Array],
+    ridges: list[Array],
+    points: list[Array],
+    margins: list[Array],
+    C: Array,
+    counters: Counters,
+    tol: Any,
+) -> Fit:
+    """Fits of dual points, lanes first, certified from scratch."""
+    y, ridge, x, f = (jnp.stack(columns, axis=1) for columns in (signs, ridges, points, margins))
+    x = jnp.where(ridge > 0, jnp.maximum(x, 0), 0)
+    # In primal scale, about: a dual point may have any, the decision function that is returned has this one.
+    square = (x * (f + ridge * x)).sum(axis=0)
+    x = x * jnp.where(square > 0, x.sum(axis=0) / jnp.where(square > 0, square, 1), 1)[None, :]
+    answers = in_double(_answers)(template, y, ridge, x, C)
+    converged = answers.certificate.relative_gap <= tol
+    return answers.fit(jnp.where(converged, Status.CONVERGED, Status.STALLED).astype(jnp.int32), counters)
+
+
+def _answers(template: SquaredHingeProblem, y: Array, ridge: Array, x: Array, C: Array) -> Answer:
+    """Points as they are returned, in twice the precision; the products of all lanes are one."""
+    wide = widened(template)
+    y, ridge, x = (column.astype(wide.dtype) for column in (y, ridge, x))
+    margins = SignedGram(wide.gram, y, wide.offset).matvec(x)
+
+    def one(y: Array, ridge: Array, C: Array, beta: Array, margins: Array) -> Answer:
+        problem = dataclasses.replace(in_lane(wide, y, ridge), C=C)
+        return problem.certified(beta, margins + ridge * beta, template.dtype)
+
+    answers = jax.vmap(one, in_axes=(1, 1, 0, 1, 1))(y, ridge, C, x, margins)
+    return jax.tree.map(lambda leaf: leaf.astype(template.dtype), answers)

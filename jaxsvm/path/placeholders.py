@@ -1,0 +1,46 @@
+"""Make the fits that stand for values of C that an interrupted path did not reach."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxsvm.results.fit import Certificate, Counters, Fit, Status, StatusCode
+from jaxsvm.runtime.arrays import on_device
+
+
+def unreached(nearest: Fit) -> Fit:
+    """What stands for a value that was not reached: the point of another one, to go on from, and no certificate.
+
+    Its leaves are NumPy arrays: after Ctrl-C nothing is compiled.
+    """
+    infinite: Any = np.full_like(np.asarray(nearest.certificate.relative_gap), np.inf)
+    return dataclasses.replace(
+        jax.tree.map(np.asarray, nearest),
+        certificate=Certificate(infinite, -infinite, infinite),
+        status=interrupted(),
+        counters=jax.tree.map(lambda leaf: np.zeros_like(np.asarray(leaf)), nearest.counters),
+    )
+
+
+def nothing(problem: Any) -> Fit:
+    """What stands for a value where no other was reached either: the decision function 0, to start afresh from."""
+    zero: Any = np.zeros((), problem.dtype)
+    zeros: Any = np.zeros((problem.n,), problem.dtype)
+    none: Any = np.zeros((), np.int32)
+    limbs: Any = np.zeros((2,), np.int32)
+    counters = Counters(none, none, none, none, none, limbs, none)
+    certificate = Certificate(zero, zero, zero)
+    return unreached(Fit(zeros, zeros, zero, np.ones_like(zero), zeros, certificate, interrupted(), counters))
+
+
+def interrupted() -> StatusCode:
+    """The status, on the host."""
+    code: Any = np.asarray(np.int32(Status.INTERRUPTED))
+    return StatusCode(code)
+
+
+def on_host_stacked(fits: list[Fit]) -> Fit:
+    """Fits with a leading axis, stacked by NumPy: nothing is compiled."""
+    return jax.tree.map(lambda *leaves: on_device(np.stack([np.asarray(leaf) for leaf in leaves])), *fits)

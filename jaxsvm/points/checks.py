@@ -1,0 +1,129 @@
+"""Check what a caller hands over as points: dense arrays, SciPy and JAX sparse matrices, data frames."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxsvm.errors import InputError, is_concrete, require_finite
+from jaxsvm.points.rows import CSR, MAX_INT32
+from jaxsvm.runtime.arrays import floating, on_device
+from jaxsvm.runtime.meshes import with_automatic_axes
+
+
+def as_points(x: Any, dtype: Any = None, name: str = "x") -> Any:
+    """Points as an array `(n, d)` of floats, or as `CSR`.
+
+    Args:
+        x: A list, NumPy or JAX array, SciPy sparse matrix, `jax.experimental.sparse.BCSR`, or `CSR`.
+        dtype: The dtype wanted; None keeps float32 and float64, promotes shorter floats to float32, and turns integers
+            into the default float (see `floating`, which holds for a dtype that is named too).
+        name: What the caller calls it.
+
+    Raises:
+        InputError: On other shapes, an empty set, NaN or infinity, columns or entries that int32 cannot count.
+    """
+    dtype = None if dtype is None else floating(dtype)
+    if hasattr(x, "tocsr"):
+        _require_numbers(name, x.dtype)
+        _require_two_axes(name, x.shape)  # SciPy's sparse arrays may have one
+        _require_countable(name, x.shape, x.nnz)
+        points: Any = CSR.from_scipy(x, dtype)
+        _require_held(name, x, points.data)
+    elif isinstance(x, CSR):
+        dtype = floating(x.dtype) if dtype is None and x.dtype.itemsize < 4 else dtype
+        points = x if dtype is None else dataclasses.replace(x, data=x.data.astype(dtype))
+        _require_held(name, x.data, points.data)
+    elif not isinstance(x, np.ndarray) and _is_bcsr(x):
+        if not is_concrete(x):
+            raise InputError(f"{name} is a traced BCSR: its longest row is not known; convert it to CSR outside jit.")
+        _require_numbers(name, x.data.dtype)
+        _require_two_axes(name, x.shape)
+        _require_countable(name, x.shape, x.data.shape[0])
+        if x.data.ndim != 1:
+            raise InputError(f"{name} is a BCSR with dense or batch axes: entries (nse,) of a matrix are needed.")
+        width = int(np.diff(np.asarray(x.indptr)).max(initial=0))
+        data = jnp.asarray(x.data, floating(x.data.dtype) if dtype is None else dtype)
+        indices = jnp.asarray(x.indices, jnp.int32)
+        if not len(data):  # a gather needs one entry to look at
+            data, indices = jnp.zeros(1, data.dtype), jnp.zeros(1, jnp.int32)
+        _require_distinct_entries(name, x)
+        points = CSR(data, indices, jnp.asarray(x.indptr, jnp.int32), x.shape[1], max(width, 1))
+        _require_held(name, x.data, points.data)
+    else:
+        try:
+            array = with_automatic_axes(x) if hasattr(x, "dtype") else np.asarray(x)
+        except ValueError:
+            raise InputError(f"{name} has rows of different lengths: (n, d) is needed.") from None
+        if hasattr(x, "todense"):
+            raise InputError(f"{name} is a {type(x).__name__}: of sparse formats SciPy's, BCSR and CSR are taken.")
+        _require_numbers(name, array.dtype)
+        if jnp.issubdtype(array.dtype, jnp.floating) and array.dtype.itemsize not in (4, 8):
+            array = array.astype(floating(array.dtype))  # NumPy does not look for NaN in short floats of JAX's own
+        require_finite(name, array)
+        with np.errstate(over="ignore"):  # said below
+            # NumPy's memory is copied: `asarray` may share it, and the caller may change it later.
+            shared, wanted = isinstance(array, jax.Array), floating(array.dtype) if dtype is None else dtype
+            # NumPy converts: JAX would compile that for every size.
+            points = jnp.asarray(array, wanted) if shared else on_device(np.array(array, wanted))
+        if points.dtype.itemsize < array.dtype.itemsize:  # what was finite may be too large for fewer bits
+            _require_held(name, array, points)
+    _require_two_axes(name, points.shape)
+    if points.shape[0] == 0 or points.shape[1] == 0:
+        raise InputError(f"{name} is empty, shape {points.shape}: at least one sample with one feature is needed.")
+    return points
+
+
+def is_sparse(x: Any) -> bool:
+    """Whether points, as they came or as `as_points` made them, are sparse rows: SciPy's, BCSR or `CSR`."""
+    return hasattr(x, "indptr")
+
+
+def _require_two_axes(name: str, shape: tuple[int, ...]) -> None:
+    if len(shape) != 2:
+        raise InputError(
+            f"{name} has shape {shape}: (n, d) is needed; one feature is x[:, None], one sample x[None, :]."
+        )
+
+
+def _is_bcsr(x: Any) -> bool:
+    return all(hasattr(x, part) for part in ("data", "indices", "indptr", "shape")) and not hasattr(x, "ravel")
+
+
+def _require_countable(name: str, shape: tuple[int, ...], entries: int) -> None:
+    """Columns and entries are counted in int32: larger numbers would wrap."""
+    for what, count in (("columns", shape[1]), ("entries", entries)):
+        if count > MAX_INT32:
+            raise InputError(f"{name} has {count} {what}: up to {MAX_INT32} can be counted (int32).")
+
+
+def _require_distinct_entries(name: str, x: Any) -> None:
+    """An entry that comes twice would count twice in some sums and once in others."""
+    indptr = np.asarray(x.indptr, np.int64)
+    rows = np.repeat(np.arange(len(indptr) - 1), indptr[1:] - indptr[:-1])
+    place = rows * x.shape[1] + np.asarray(x.indices)[: len(rows)]
+    if len(np.unique(place)) < len(place):
+        raise InputError(f"{name} is a BCSR with entries that come twice: `sum_duplicates()` makes them one.")
+
+
+def _require_numbers(name: str, dtype: Any) -> None:
+    if dtype.kind not in "fiub" and not jnp.issubdtype(dtype, jnp.floating):
+        cure = "" if dtype.kind == "c" else f" (`{name}.astype(float)`, once columns of text are encoded)"
+        raise InputError(f"{name} has dtype {dtype}: real numbers are needed{cure}.")
+
+
+def _require_held(name: str, given: Any, held: Any) -> None:
+    """Refuse finite values that fewer bits made infinite: these are not missing, and nothing is to be imputed."""
+    try:
+        require_finite(name, held)
+    except InputError:
+        values = np.asarray(given.tocsr().data if hasattr(given, "tocsr") else given)
+        if not np.isfinite(values).all():
+            raise
+        largest = float(np.abs(values).max())
+        raise InputError(
+            f"{name} has values up to {largest:.3g} in size, which {held.dtype} cannot hold: scale the features "
+            "(`jaxsvm.datasets.Scaling.standardise(x)(x)`), or turn x64 on."
+        ) from None

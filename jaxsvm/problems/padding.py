@@ -1,0 +1,78 @@
+"""Samples that are not there: a concrete problem of n samples is solved as one of few sizes, whose programs are shared.
+
+A sample of weight 0 is absent, exactly: it enters no sum, and steps never take it. So 1,000 and 1,010 samples are both
+1,024, of which some are absent, and the second n compiles nothing. Drivers pad what they are given and cut what they
+return, by NumPy, which compiles nothing either: nobody else sees it. Absent samples lie where the first sample lies, so
+that no kernel meets a point that its user did not give.
+
+Nothing is padded under tracing, where the user's own program has one size; where kernel values are stored already,
+since a copy of them costs more than programs; of CSR points, whose number of entries is a size of its own.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from jaxsvm.errors import is_concrete
+from jaxsvm.numerics.sizes import size_class
+from jaxsvm.results.fit import Fit
+from jaxsvm.runtime.arrays import lengthened, on_device, shortened
+
+PER_SAMPLE = ("alpha", "dual_coef", "margins")
+"""Fields of a fit with an entry a sample, last."""
+
+
+def padded(problem: Any, gram: Any = None) -> Any:
+    """The problem with absent samples up to its size class; as it is where it cannot be padded.
+
+    Args:
+        problem: A problem.
+        gram: Its operator of as many points, where that was made for another problem; None makes it.
+    """
+    if problem.padding is None or not is_concrete(problem):
+        return problem
+    size = size_class(problem.n)
+    if size == problem.n and problem.mask is not None and gram is None:
+        return problem
+    gram = problem.gram.lengthened(size) if gram is None else gram
+    if gram is None:
+        return problem
+    there = np.arange(size) < problem.n
+    parts = {
+        name: lengthened(getattr(problem, name), size, fill)
+        for name, fill in problem.padding.items()
+        if getattr(problem, name) is not None
+    }
+    mask = on_device(there) if problem.mask is None else lengthened(problem.mask, size, False)
+    return dataclasses.replace(problem, gram=gram, mask=mask, **parts)
+
+
+def in_size_class(function: Callable[..., Any], gram: Any, y: Any, C: Any, weight: Any, *rest: Any) -> Any:
+    """`function(gram, y, C, weight, *rest)`, computed with absent samples; its vectors `(n,)` are cut.
+
+    Args:
+        function: Of samples, one by one.
+        gram: Their Gram operator.
+        y: Signs, `(n,)`.
+        C: Passed on.
+        weight: Weights, `(n,)`, or None.
+        *rest: Passed on.
+    """
+    size, n = size_class(gram.n), gram.n
+    longer = gram.lengthened(size) if is_concrete(gram, y, C, weight, rest) else None
+    if longer is None:
+        return function(gram, y, C, weight, *rest)
+    ones: Any = np.ones((n,), y.dtype)
+    weight = lengthened(ones if weight is None else weight, size, 0)
+    return shortened(function(longer, lengthened(y, size, 1), C, weight, *rest), n, size)
+
+
+def trimmed(fit: Fit, n: int) -> Fit:
+    """A fit, or fits with leading axes, of n samples: what a caller of a driver gets."""
+    size = fit.alpha.shape[-1]
+    if size == n:
+        return fit
+    parts = {name: shortened(getattr(fit, name), n, size) for name in PER_SAMPLE}
+    return dataclasses.replace(fit, **parts)

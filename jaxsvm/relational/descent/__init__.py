@@ -1,0 +1,1 @@
+"""Descend on that gradient: fits, paths, Pegasos on joined samples."""

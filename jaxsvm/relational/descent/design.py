@@ -1,0 +1,143 @@
+"""A join as a design matrix that is never formed: `X w`, `X' v`, `X' D X` from the tables, for the package's solvers.
+
+    rows = relational.design(join)
+    problem = jaxsvm.svm_problem(rows.gram(), rows.y, C, sample_weight=rows.weight)
+    fit = jaxsvm.fit(problem, jaxsvm.Newton())
+
+For joins whose rows can be counted one by one (a star of unique keys has those of its fact table): a product gathers
+the scores of the tables' rows, its transpose sums by them first, O(N m + sum_i n_i d_i) instead of O(N d) (Chen,
+Kumar, Naughton, Patel, "Towards Linear Algebra over Normalized Data", VLDB 2017).
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from jaxsvm.errors import InputError
+from jaxsvm.gram.tiled import TiledGram
+from jaxsvm.kernels import Linear
+from jaxsvm.points.rows import Rows
+from jaxsvm.runtime.arrays import floating
+
+ROWS = 1 << 27
+"""Rows of a join that get an entry in the vectors of a solver."""
+TILE = 2048
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class JoinedRows(Rows):
+    """The rows of a join, `(N, d)`, as row numbers of its tables. A pytree.
+
+    Attributes:
+        X: The numbers of each table, `(n_i, p_i)`.
+        codes: The levels of its categorical features, `(n_i,)` int32 each.
+        place: The row of each table, `(N,)` int32 each.
+        levels: How many levels each category has; static.
+    """
+
+    X: tuple[Float[Array, "n p"], ...]
+    codes: tuple[tuple[Int[Array, " n"], ...], ...]
+    place: tuple[Int[Array, " N"], ...]
+    levels: tuple[tuple[int, ...], ...] = dataclasses.field(metadata={"static": True})
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """`(N, d)`."""
+        return self.place[0].shape[0], sum(x.shape[1] for x in self.X) + sum(map(sum, self.levels))
+
+    @property
+    def dtype(self) -> Any:
+        """Of the numbers."""
+        return self.X[0].dtype
+
+    def take(self, index: Any) -> "JoinedRows":
+        """Some rows."""
+        return dataclasses.replace(self, place=tuple(place[index] for place in self.place))
+
+    def dot(self, w: Float[Array, "d *k"]) -> Float[Array, "N *k"]:
+        """`X w`."""
+        total, first = jnp.zeros((), jnp.result_type(self.dtype, w.dtype)), 0
+        for x, codes, levels, place in zip(self.X, self.codes, self.levels, self.place, strict=True):
+            score = jnp.matmul(x, w[first : first + x.shape[1]], precision=jax.lax.Precision.HIGHEST)
+            first += x.shape[1]
+            for code, many in zip(codes, levels, strict=True):
+                score = score + w[first : first + many][code]
+                first += many
+            total = total + score[place]
+        return total
+
+    def transposed_dot(self, v: Float[Array, "N *k"]) -> Float[Array, "d *k"]:
+        """`X' v`."""
+        parts = []
+        for x, codes, levels, place in zip(self.X, self.codes, self.levels, self.place, strict=True):
+            u = jax.ops.segment_sum(v, place, num_segments=len(x))
+            parts.append(jnp.matmul(x.T, u, precision=jax.lax.Precision.HIGHEST))
+            parts += [jax.ops.segment_sum(u, code, num_segments=k) for code, k in zip(codes, levels, strict=True)]
+        return jnp.concatenate(parts)
+
+    def rows(self, index: Int[Array, " t"]) -> Float[Array, "t d"]:
+        """Dense rows."""
+        parts = []
+        for x, codes, levels, place in zip(self.X, self.codes, self.levels, self.place, strict=True):
+            at = place[index]
+            parts.append(x[at])
+            parts += [jax.nn.one_hot(code[at], k, dtype=x.dtype) for code, k in zip(codes, levels, strict=True)]
+        return jnp.concatenate(parts, axis=1)
+
+    def squared(self) -> "JoinedRows":
+        """Each entry's square."""
+        return dataclasses.replace(self, X=tuple(x**2 for x in self.X))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Design:
+    """What a problem of the package needs of a join.
+
+    Attributes:
+        x: The rows.
+        y: Signs, `(N,)`.
+        weight: How many equal rows of the join each stands for, `(N,)`: `sample_weight`.
+        names: Of the coefficients.
+    """
+
+    x: JoinedRows
+    y: np.ndarray
+    weight: np.ndarray
+    names: list[str]
+
+    def gram(self) -> TiledGram:
+        """The Gram operator `X X'`, whose solvers work in the space of the features."""
+        shift = jnp.zeros((self.x.shape[1],), self.x.dtype)
+        return TiledGram(Linear(), self.x, shift, min(TILE, len(self.y)), self.x.dtype)
+
+    def coefficients(self, fit: Any) -> np.ndarray:
+        """`w` of a fit's decision function `w.x + fit.bias`, `(d,)`, in the order of `names`."""
+        return np.asarray(self.x.transposed_dot(jnp.asarray(fit.dual_coef, self.x.dtype)))
+
+
+def design(join: Any) -> Design:
+    """A join as a design matrix that is not formed.
+
+    Args:
+        join: A `Join`, or `fit.join`, which is scaled.
+
+    Raises:
+        InputError: On a join that has too many rows to have an entry in a vector.
+    """
+    tree = join.tree.within(1, ROWS)
+    if tree is None:
+        raise InputError(f"join has {float(join.size):.3g} rows, too many for vectors of them; take relational.fit.")
+    dtype = floating(np.float64)
+    blocks = join.blocks
+    x = JoinedRows(
+        tuple(jnp.asarray(block.X, dtype) for block in blocks),
+        tuple(tuple(jnp.asarray(c.codes, jnp.int32) for c in block.categories) for block in blocks),
+        tuple(jnp.asarray(tree.members[0][t], jnp.int32) for t in range(len(blocks))),
+        tuple(tuple(len(c.levels) for c in block.categories) for block in blocks),
+    )
+    return Design(x, tree.y, tree.weight[0], join.feature_names)

@@ -1,0 +1,1 @@
+"""Engines for the gradient of a linear SVM over a join that is never formed."""

@@ -1,0 +1,1 @@
+"""Schemas of joins: trees, blocks of features, tables and databases."""

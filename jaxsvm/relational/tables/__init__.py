@@ -1,0 +1,1 @@
+"""Tables as columns: readers, keys, types of SQL and Arrow."""

@@ -1,0 +1,1 @@
+"""Baselines of the papers: perceptrons and stochastic descent in a ball."""

@@ -1,0 +1,180 @@
+"""The Perceptron in kernel form, online, and its margin version: no SVM solver, but what one has to beat.
+
+Sources: Rosenblatt 1958; Freund and Schapire 1999 (averages, kernels). Samples come one by one; where
+`y_i <w, phi_i> <= margin`, `a_i <- a_i + 1`. A mistake costs n kernel evaluations, since all responses are carried, any
+other sample none. For every u, over the mistakes, `M <= L + r |u| sqrt(L) + r^2 |u|^2` with L the hinge losses of u.
+
+The direction of w is the answer; its length means nothing. The fit takes the multiple of w that makes the hinge
+objective smallest, so that it is calibrated and has a certificate.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxsvm.errors import InputError
+from jaxsvm.numerics import selection
+from jaxsvm.numerics.precision import rounded
+from jaxsvm.problems.box import BoxProblem
+from jaxsvm.results.fit import Counters
+from jaxsvm.runtime.loops import cond, fori_loop
+from jaxsvm.solvers.box.dual_coordinate_ascent import ORDERS, Visits, visited
+from jaxsvm.solvers.contract import Solver
+from jaxsvm.solvers.start import Resumed, key_after, steps_of, weights_of
+
+OUTPUTS = ("last", "average", "random")
+NEVER = 2**30
+HALVINGS = 60
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Perceptron(Solver):
+    """Configuration of the Perceptron.
+
+    Attributes:
+        steps: Samples it sees, >= 0: n are one pass.
+        margin: A response of at most this is a mistake, >= 0.
+        output: "last" (the current w), "average" (the mean of all), or "random" (one of them, uniformly drawn, which
+            the theory of its errors speaks of); static.
+        order: "permuted" (a fresh permutation a pass) or "random" (uniform, with replacement); static.
+        tol: The relative gap that would end it sooner, > 0.
+        check_every: Steps a chunk; static.
+    """
+
+    solves = ("box",)
+    rows = 2
+
+    steps: Any
+    margin: Any = 0.0
+    output: str = dataclasses.field(default="last", metadata={"static": True})
+    order: str = dataclasses.field(default="permuted", metadata={"static": True})
+    tol: Any = 1e-3
+    check_every: int = dataclasses.field(default=250, metadata={"static": True})
+
+    resumes = True
+    refresh_every = NEVER
+    patience = NEVER
+
+    def __post_init__(self) -> None:
+        if self.output not in OUTPUTS:
+            raise InputError(f"output is {self.output!r}: one of {', '.join(OUTPUTS)} is needed.")
+        if self.order not in ORDERS:
+            raise InputError(f"order is {self.order!r}: one of {', '.join(ORDERS)} is needed.")
+
+    @property
+    def max_steps(self) -> Any:
+        """The step cap."""
+        return self.steps
+
+    def init(self, problem: BoxProblem, key: Array | None = None, init: Any = None) -> "State":
+        """The state at w = 0, or at the counts `init`, `(n,)`; of a fit at its w, in the scale of the mistakes made."""
+        if problem.free_bias:
+            raise InputError(
+                'the problem has a free bias: the Perceptron learns a constant feature, bias="regularized".'
+            )
+        h = jnp.zeros((problem.n,), problem.dtype)
+        s, before = h, jnp.zeros((), jnp.int32)
+        if isinstance(init, Resumed):
+            # Of another solver's w as if each sample had been seen once, and been a mistake.
+            before = steps_of(init, jnp.where(jnp.isfinite(init.steps), init.steps, problem.n))
+            size, mistakes = jnp.abs(init.w).sum(), jnp.where(jnp.isfinite(init.toward), init.toward, problem.n)
+            h = init.w * (jnp.maximum(mistakes, 1) / jnp.where(size > 0, size, 1))
+            s = problem.matvec(h)
+        elif init is not None:
+            h = jnp.maximum(weights_of(problem, init)[0], 0)
+            s = problem.matvec(h)
+        visits = Visits.start(key_after(key, init), problem.n)
+        return State(visits, h, s, h, s, before, jnp.zeros((), problem.dtype), jnp.asarray(False), Counters.zero())
+
+    def step(self, problem: BoxProblem, state: "State") -> "State":
+        """One sample."""
+        t = state.before + state.counters.steps + 1
+        visits, i = state.visits.following(state.counters.steps, self.order)
+        mistake = (selection.entry(state.s, i) <= self.margin) & (selection.entry(problem.upper, i) > 0)
+        h = state.h.at[i].add(mistake.astype(state.h.dtype))
+        s = cond(mistake, lambda: state.s + problem.column(i), lambda: state.s)
+        rho = 1 / t.astype(s.dtype)
+        if self.output == "last":
+            rho = jnp.ones_like(rho)
+        elif self.output == "random":  # a reservoir of one
+            key, draw_key = jax.random.split(visits.key)
+            visits = visits._replace(key=key)
+            rho = (jax.random.uniform(draw_key, (), s.dtype) < rho).astype(s.dtype)
+        return State(
+            visits=visits,
+            h=h,
+            s=s,
+            kept_h=state.kept_h + rho * (h - state.kept_h),
+            kept_s=state.kept_s + rho * (s - state.kept_s),
+            before=state.before,
+            R=state.R + mistake.astype(s.dtype),
+            indefinite=state.indefinite,
+            counters=visited(state.counters, mistake, problem.n),
+        )
+
+    def refresh(self, problem: BoxProblem, state: "State") -> "State":
+        """Recompute the responses from scratch."""
+        s, kept_s = problem.matvec(jnp.stack([state.h, state.kept_h]).astype(problem.dtype))
+        return state._replace(s=s, kept_s=kept_s)
+
+    def dual_point(self, problem: BoxProblem, state: "State") -> tuple[Float[Array, "two n"], Float[Array, "two n"]]:
+        """The best multiple of w, and the same coefficients within the box, with `Q` times both."""
+        times = best_multiple(problem, state.kept_s, state.kept_h @ state.kept_s)
+        w = rounded(times * state.kept_h, state.h.dtype)
+        point = jnp.stack([w, jnp.clip(w, 0, problem.upper)])
+        # Outside of certificates nobody needs the products: the driver asks only when it certifies.
+        return point, problem.matvec(point)
+
+    def running_excess(self, problem: BoxProblem, state: "State") -> Float[Array, ""]:
+        """Infinite: it ends with its steps."""
+        del problem
+        return jnp.full((), jnp.inf, state.s.dtype)
+
+
+class State(NamedTuple):
+    """Where the Perceptron stands.
+
+    Attributes:
+        visits: The order of the samples.
+        h: Mistakes on each sample, `(n,)`: `w = sum_i h_i y_i phi_i`.
+        s: Its responses `Qh`, `(n,)`, carried along.
+        kept_h: The output's coefficients, `(n,)`.
+        kept_s: The output's responses, `(n,)`.
+        before: Steps that led to where it started, int32 `()`.
+        R: Mistakes so far, `()`: what the driver watches.
+        indefinite: Never known.
+        counters: Steps (mistakes are `toward`) and kernel evaluations.
+    """
+
+    visits: Visits
+    h: Float[Array, " n"]
+    s: Float[Array, " n"]
+    kept_h: Float[Array, " n"]
+    kept_s: Float[Array, " n"]
+    before: Int[Array, ""]
+    R: Float[Array, ""]
+    indefinite: Bool[Array, ""]
+    counters: Counters
+
+
+def best_multiple(problem: BoxProblem, s: Float[Array, " n"], squared_norm: Float[Array, ""]) -> Float[Array, ""]:
+    """The `t >= 0` that makes `P(t w)` smallest, by bisection of its slope `t |w|^2 - sum_i U_i s_i [t s_i < q_i]`."""
+
+    def slope(t: Array) -> Array:
+        return t * squared_norm - jnp.where(t * s < problem.q, problem.upper * s, 0).sum()
+
+    # Beyond it no slack can be left to win.
+    high = jnp.maximum(problem.upper @ jnp.maximum(s, 0), 0) / jnp.where(squared_norm > 0, squared_norm, 1)
+
+    def halve(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = ends
+        middle = (low + high) / 2
+        falls = slope(middle) < 0
+        return jnp.where(falls, middle, low), jnp.where(falls, high, middle)
+
+    low, high = fori_loop(0, HALVINGS, halve, (jnp.zeros_like(high), high))
+    return jnp.where(squared_norm > 0, (low + high) / 2, 0)

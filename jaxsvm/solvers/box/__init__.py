@@ -1,0 +1,1 @@
+"""Solvers of hinge problems, between bounds."""

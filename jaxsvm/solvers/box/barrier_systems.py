@@ -1,0 +1,166 @@
+"""The linear systems of an interior point method: `(Q + diag(D)) da + c db = r`, `c'da = e - c'a`.
+
+By Cholesky of an n x n matrix for moderate n. Where the kernel has d < n features, in their space: with `H = (W, c)`,
+`Q = W W'`, and `v = (W'a, b)` carried along (the digits of `W'a` would cancel where U is large),
+
+    (P + H' D^-1 H) dv = H'(D^-1 r + a) - P v - (0, e),     da = D^-1 (r - H dv),     P = diag(1, ..., 1, 0).
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+from jaxsvm.numerics.linear.elimination import factored
+from jaxsvm.points.rows import product, transposed_product
+from jaxsvm.problems.box import BoxProblem
+from jaxsvm.solvers.features import TILE, feature_matrix, weighted_squares
+
+DIRECT_SIZE = 2048
+"""Up to this n an n x n matrix may be held and factored (32 MiB in float64, 0.1 s a system)."""
+MOST_FEATURES = 2048
+
+Solve = Callable[[Array], tuple[Array, Array, Array]]
+"""From r to `da`, `dv`, and how the margins change."""
+
+
+def affordable(problem: BoxProblem) -> bool:
+    """Whether systems with Q can be solved: for moderate n, or where the kernel has few features."""
+    return problem.n <= DIRECT_SIZE or few_features(problem) is not None
+
+
+def few_features(problem: BoxProblem) -> Any:
+    """`X (n, d)` with `K = X X'` where the systems are solved in its space; else None.
+
+    For moderate n that takes fewer operations from d = n / 2 down: n d^2 for n^3 / 3, and no Cholesky factor of size n.
+    """
+    x = feature_matrix(problem)
+    most = problem.n // 2 if problem.n <= DIRECT_SIZE else MOST_FEATURES
+    return None if x is None or x.shape[1] > most else x
+
+
+def barrier_system(problem: BoxProblem) -> "DenseSystem | FeatureSystem":
+    """The systems of an `affordable` problem; absent samples have no part in them."""
+    present, dtype, n = problem.present, problem.dtype, problem.n
+    e = jnp.zeros((0,), dtype) if problem.c is None else problem.e[None]
+    c = jnp.zeros((n, 0), dtype) if problem.c is None else jnp.where(present, problem.c, 0)[:, None]
+    x = few_features(problem)
+    if x is None:
+        everything = jnp.arange(n)
+        Q = jnp.where(present[:, None] & present[None, :], problem.block(everything, everything), 0)
+        return DenseSystem(Q.astype(dtype), c, e)
+    y = jnp.where(present, problem.y, 0)
+    constant = jnp.ones((n, 1 if problem.offset else 0), dtype)
+    penalty = jnp.ones((x.shape[1] + constant.shape[1] + len(e),), dtype)
+    return FeatureSystem(
+        x=x,
+        y=y,
+        more=jnp.concatenate([constant, y[:, None] * c], axis=1),
+        penalty=penalty.at[len(penalty) - len(e) :].set(0),
+        e=jnp.zeros_like(penalty).at[len(penalty) - len(e) :].set(e),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class DenseSystem:
+    """`Q` as a matrix; v is the bias, or nothing.
+
+    Attributes:
+        Q: The matrix, `(n, n)`.
+        c: The equality's coefficients, a column or none, `(n, p)`.
+        e: Its right-hand side, `(p,)`.
+    """
+
+    Q: Float[Array, "n n"]
+    c: Float[Array, "n p"]
+    e: Float[Array, " p"]
+
+    def start(self, a: Float[Array, " n"]) -> Float[Array, " p"]:
+        """What v is where the iteration begins."""
+        del a
+        return jnp.zeros_like(self.e)
+
+    def margins(self, a: Float[Array, " n"], v: Float[Array, " p"]) -> Float[Array, " n"]:
+        """`Qa + b c`."""
+        return _dot(self.Q, a) + self.c @ v
+
+    def factored(self, D: Float[Array, " n"], a: Float[Array, " n"], v: Float[Array, " p"]) -> Solve:
+        """The solver of systems with this diagonal, at this point."""
+        del v
+        off = self.c.T @ a - self.e
+        scale = lax.rsqrt(jnp.diagonal(self.Q) + D)
+        factor = factored(scale[:, None] * (self.Q + jnp.diag(D)) * scale[None, :])
+
+        def inverse(r: Array) -> Array:
+            x = scale * factor.solve(scale * r)
+            rest = r - _dot(self.Q, x) - D * x  # one refinement
+            return x + scale * factor.solve(scale * rest)
+
+        column = inverse(self.c[:, 0]) if len(self.e) else None
+
+        def solve(r: Array) -> tuple[Array, Array, Array]:
+            da, dv = inverse(r), jnp.zeros_like(self.e)
+            if column is not None:
+                dv = (self.c.T @ da + off) / (self.c.T @ column)
+                da = da - column * dv
+            return da, dv, _dot(self.Q, da) + self.c @ dv
+
+        return solve
+
+
+@dataclasses.dataclass(frozen=True)
+class FeatureSystem:
+    """`H = diag(y) (X, more)`; v is `W'a`, and the bias.
+
+    Attributes:
+        x: The features, `(n, d)`, dense or CSR.
+        y: Signs, `(n,)`; 0 for absent samples.
+        more: More columns: the constant where the bias is regularised, `y c` where there is an equality, `(n, p)`.
+        penalty: `P`, `(d + p,)`.
+        e: 0, and the equality's right-hand side, `(d + p,)`.
+    """
+
+    x: Any
+    y: Float[Array, " n"]
+    more: Float[Array, "n p"]
+    penalty: Float[Array, " dp"]
+    e: Float[Array, " dp"]
+
+    def start(self, a: Float[Array, " n"]) -> Float[Array, " dp"]:
+        """What v is where the iteration begins."""
+        return self.penalty * self._transposed(a)
+
+    def margins(self, a: Float[Array, " n"], v: Float[Array, " dp"]) -> Float[Array, " n"]:
+        """`H v`, which is `Qa + b c` for the a that v stands for."""
+        del a
+        d = self.x.shape[1]
+        return self.y * (product(self.x, v[:d]) + self.more @ v[d:])
+
+    def factored(self, D: Float[Array, " n"], a: Float[Array, " n"], v: Float[Array, " dp"]) -> Solve:
+        """The solver of systems with this diagonal, at this point."""
+        weight = jnp.where(self.y != 0, 1 / D, 0)  # signs cancel
+        tiles = -(-len(self.y) // min(TILE, len(self.y)))
+        core = weighted_squares(self.x, self.more, weight, tiles) + jnp.diag(self.penalty)
+        scale = lax.rsqrt(jnp.diagonal(core))
+        # Of the mean with its transpose: at the end of the barrier one triangle alone, rounded, has another least root.
+        factor = factored(scale[:, None] * (core + core.T) / 2 * scale[None, :])
+        rest = self.penalty * v + self.e
+
+        def solve(r: Array) -> tuple[Array, Array, Array]:
+            right = self._transposed(r / D + a) - rest
+            dv = scale * factor.solve(scale * right)
+            dm = self.margins(a, dv)
+            return (r - dm) / D, dv, dm
+
+        return solve
+
+    def _transposed(self, u: Array) -> Array:
+        signed = self.y * u
+        return jnp.concatenate([transposed_product(self.x, signed), self.more.T @ signed])
+
+
+def _dot(A: Array, b: Array) -> Array:
+    return jnp.matmul(A, b, precision=lax.Precision.HIGHEST)

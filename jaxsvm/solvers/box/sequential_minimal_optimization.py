@@ -1,0 +1,254 @@
+"""Sequential minimal optimisation on the box: `max q'a - 1/2 a'Qa`, `0 <= a <= U`, optionally `c'a = e`.
+
+Sources: Platt 1999; Fan, Chen and Lin 2005 for the second-order choice of a pair under an equality (WSS 2); Steinwart,
+Hush and Scovel 2011 for one and two variables without one. It is the exact solver of hinge problems.
+
+Without an equality a step takes the variable whose own step gains most, `delta r_i - Q_ii delta^2 / 2`,
+`r = q - Qa`, and with two variables the one that gains most after it, and solves for both. Under an equality a pair
+moves along `(1 / c_i, -1 / c_j)`: docs/mathematics.md, The hinge: a box. A variable costs one column of Q, n kernel
+evaluations. Linear convergence in the end; the certificate is the duality gap with the best bias, not LIBSVM's
+violation of the optimality conditions.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from jaxsvm.errors import InputError
+from jaxsvm.numerics import selection
+from jaxsvm.numerics.precision import rounded
+from jaxsvm.numerics.rectangle import best_in_rectangle
+from jaxsvm.problems.box import BoxProblem
+from jaxsvm.results.fit import Counters
+from jaxsvm.solvers.box import interior_point
+from jaxsvm.solvers.contract import Solver
+from jaxsvm.solvers.start import box_start
+
+TAU = 1e-12
+"""LIBSVM's floor of a curvature."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class SMO(Solver):
+    """Configuration of sequential minimal optimisation.
+
+    Attributes:
+        tol: The relative duality gap that ends it, > 0.
+        variables: How many a step moves: 2, or 1 (where there is no equality constraint); static.
+        max_steps: The step cap, >= 0.
+        check_every: Steps a chunk, between looks at the running gap; static.
+        refresh_every: Steps after which `s` is recomputed at the latest; None: 4,000, or n where that is more. Static.
+    """
+
+    solves = ("box",)
+    pads = True
+    carries_sums = True
+
+    tol: Any = 1e-4
+    variables: int = dataclasses.field(default=2, metadata={"static": True})
+    max_steps: Any = 10_000_000
+    check_every: int = dataclasses.field(default=250, metadata={"static": True})
+    refresh_every: int | None = dataclasses.field(default=None, metadata={"static": True})
+
+    knows_origin = True
+    patience = 20  # the gap of a pair's steps goes up and down: in float32 three looks without progress are no floor
+
+    def __post_init__(self) -> None:
+        if self.variables not in (1, 2):
+            raise InputError(f"variables is {self.variables}: 1 or 2 is needed.")
+
+    def init(self, problem: BoxProblem, key: Array | None = None, init: Any = None) -> "State":
+        """The state at a = 0 (or the feasible point nearest to it), or at `init`: weights, or weights and margins."""
+        del key
+        if problem.free_bias and self.variables == 1:
+            raise InputError("variables is 1: a free bias is an equality constraint, which needs pairs; leave it at 2.")
+        a, s = box_start(problem, init)
+        return State(a, s, problem.objective(a, s), jnp.asarray(False), Counters.zero())
+
+    def step(self, problem: BoxProblem, state: "State") -> "State":
+        """One step."""
+        if problem.free_bias:
+            return _pair_step(problem, state)
+        return _single_step(problem, state) if self.variables == 1 else _double_step(problem, state)
+
+    def refresh(self, problem: BoxProblem, state: "State") -> "State":
+        """Put `a` back on the constraints and recompute `s` and `R`: what rounding made drift."""
+        a = problem.on_equality(jnp.clip(state.a.astype(problem.dtype), 0, problem.upper))
+        a = rounded(a, state.a.dtype)
+        s = problem.matvec(a)
+        return state._replace(a=a, s=s, R=problem.objective(a, s))
+
+    def polish_interval(self, problem: BoxProblem) -> int | None:
+        """Steps that earn a polish (`jaxsvm.solvers.box.interior_point`); None where there is none to be had."""
+        return interior_point.polish_steps(problem)
+
+    def polish(self, problem: BoxProblem, state: "State") -> "State":
+        """The state at the interior point method's solution, where that is better."""
+        return self._better(problem, state, interior_point.solved(problem, self._polish_tol(problem)))
+
+    def polish_begin(self, problem: BoxProblem, state: "State") -> Any:
+        """A polish in pieces, for the host driver: before the first."""
+        del state
+        return interior_point.begin(problem, self._polish_tol(problem))
+
+    def polish_step(self, problem: BoxProblem, carry: Any) -> Any:
+        """One piece further."""
+        return interior_point.further(problem, carry, self._polish_tol(problem))
+
+    def polish_end(self, problem: BoxProblem, state: "State", carry: Any) -> "State":
+        """The state where the polish ended, where that is better than `state`."""
+        return self._better(problem, state, interior_point.end(problem, carry))
+
+    def _polish_tol(self, problem: BoxProblem) -> Any:
+        return jnp.maximum(0.01 * self.tol, 4 * jnp.finfo(problem.dtype).eps)
+
+    def _better(self, problem: BoxProblem, state: "State", a: Array) -> "State":
+        s = problem.matvec(a)
+        R = problem.objective(a, s)
+        better = R < state.R
+        return state._replace(
+            a=jnp.where(better, a, state.a), s=jnp.where(better, s, state.s), R=jnp.where(better, R, state.R)
+        )
+
+    def dual_point(self, problem: BoxProblem, state: "State") -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+        """`a` and its `s = Qa`."""
+        del problem
+        return state.a, state.s
+
+    def running_excess(self, problem: BoxProblem, state: "State") -> Float[Array, ""]:
+        """The relative gap over `tol`, for the bias in the middle of the violating pair's: no sorting."""
+        bias = None
+        if problem.free_bias:
+            pull, up, low = _pulls(problem, state)
+            bias = (jnp.where(up, pull, -jnp.inf).max() + jnp.where(low, pull, jnp.inf).min()) / 2
+        return problem.certificate(state.a, state.s, bias).relative_gap / self.tol
+
+
+class State(NamedTuple):
+    """Where SMO stands.
+
+    Attributes:
+        a: Dual variables, `(n,)`, within the box and on the equality up to rounding; bounds are met exactly.
+        s: `Qa`, `(n,)`, carried along.
+        R: `-D(a)`, `()`, carried along: what the driver watches.
+        indefinite: Whether a negative curvature showed, `()`.
+        counters: Steps and kernel evaluations.
+    """
+
+    a: Float[Array, " n"]
+    s: Float[Array, " n"]
+    R: Float[Array, ""]
+    indefinite: Bool[Array, ""]
+    counters: Counters
+
+
+def _single_step(problem: BoxProblem, state: State) -> State:
+    """The best single variable: `delta_i = clip(a_i + (q_i - s_i) / Q_ii, 0, U_i) - a_i`."""
+    a, s = state.a, state.s
+    delta, gain = _single_gains(problem, a, s)
+    best, i = selection.argmax(gain)
+    new = _moved(a, problem.upper, i, jnp.where(best > 0, selection.entry(delta, i), 0))
+    return state._replace(
+        a=a.at[i].set(new),
+        s=s + (new - selection.entry(a, i)) * problem.column(i),
+        R=state.R - jnp.maximum(best, 0),
+        indefinite=state.indefinite | _negative(problem, selection.entry(problem.diagonal, i)),
+        counters=_count(state.counters, problem.n),
+    )
+
+
+def _double_step(problem: BoxProblem, state: State) -> State:
+    """The best single variable, the best one after it, and the best move of both in their box."""
+    a, s = state.a, state.s
+    delta, gain = _single_gains(problem, a, s)
+    best, i = selection.argmax(gain)
+    column_i, first = problem.column(i), selection.entry(delta, i)
+    _, gain_j = _single_gains(problem, a.at[i].add(first), s + first * column_i)
+    _, j = selection.argmax(jnp.where(jnp.arange(a.shape[0]) == i, -jnp.inf, gain_j))
+    column_j = problem.column(j)
+
+    def at(v: Array) -> tuple[Array, Array]:
+        return selection.entry(v, i), selection.entry(v, j)
+
+    (a_i, a_j), (U_i, U_j), (D_i, D_j) = at(a), at(problem.upper), at(problem.diagonal)
+    (s_i, s_j), (q_i, q_j), Q_ij = at(s), at(problem.q), selection.entry(column_i, j)
+    t_i, t_j, gain = best_in_rectangle((q_i - s_i, q_j - s_j), (D_i, D_j, Q_ij), (-a_i, U_i - a_i), (-a_j, U_j - a_j))
+    usable = best > 0
+    new_i = _moved(a, problem.upper, i, jnp.where(usable, t_i, 0))
+    new_j = jnp.where(i == j, new_i, _moved(a, problem.upper, j, jnp.where(usable, t_j, 0)))
+    return state._replace(
+        a=a.at[i].set(new_i).at[j].set(new_j),
+        s=s + ((new_i - a_i) * column_i + jnp.where(i == j, 0, new_j - a_j) * column_j),
+        R=state.R - jnp.where(usable, gain, 0),
+        indefinite=state.indefinite | _negative(problem, jnp.minimum(D_i, D_j)),
+        counters=_count(state.counters, 2 * problem.n),
+    )
+
+
+def _pair_step(problem: BoxProblem, state: State) -> State:
+    """The pair of WSS 2 (Fan, Chen and Lin 2005): i violates most, j promises the largest decrease with it."""
+    a, s, D = state.a, state.s, problem.diagonal
+    c = jnp.ones_like(a) if problem.c is None else problem.c
+    pull, up, low = _pulls(problem, state)
+    m, i = selection.argmax(jnp.where(up, pull, -jnp.inf))
+    column_i, D_i, c_i = problem.column(i), selection.entry(D, i), selection.entry(c, i)
+    descent = m - pull
+    curvature = jnp.maximum(D_i / c_i**2 + D / c**2 - 2 * column_i / (c_i * c), TAU)
+    _, j = selection.argmax(jnp.where(low & (descent > 0), descent * descent / curvature, -jnp.inf))
+    c_j, D_j, Q_ij = selection.entry(c, j), selection.entry(D, j), selection.entry(column_i, j)
+
+    exact = D_i / c_i**2 + D_j / c_j**2 - 2 * Q_ij / (c_i * c_j)
+    descent_j = selection.entry(descent, j)
+    usable = (descent_j > 0) & selection.entry(low, j) & selection.entry(up, i)
+    a_i, a_j = selection.entry(a, i), selection.entry(a, j)
+    U_i, U_j = selection.entry(problem.upper, i), selection.entry(problem.upper, j)
+    room_i = jnp.where(c_i > 0, U_i - a_i, a_i) * jnp.abs(c_i)
+    room_j = jnp.where(c_j > 0, a_j, U_j - a_j) * jnp.abs(c_j)
+    t = jnp.minimum(descent_j / jnp.maximum(exact, TAU), jnp.minimum(room_i, room_j))
+    t = jnp.where(usable, t, 0)
+    # Bounds are met exactly, so that a sample is at one or is not.
+    new_i = jnp.where(t >= room_i, jnp.where(c_i > 0, U_i, 0), a_i + t / c_i)
+    new_j = jnp.where(t >= room_j, jnp.where(c_j > 0, 0, U_j), a_j - t / c_j)
+    a = a.at[i].set(jnp.where(usable, jnp.clip(new_i, 0, U_i), a_i))
+    return state._replace(
+        a=a.at[j].set(jnp.where(usable, jnp.clip(new_j, 0, U_j), selection.entry(a, j))),
+        s=s + t * (column_i / c_i - problem.column(j) / c_j),
+        R=state.R - t * (descent_j - t * exact / 2),
+        indefinite=state.indefinite | usable & _negative(problem, exact),
+        counters=_count(state.counters, 2 * problem.n),
+    )
+
+
+def _pulls(problem: BoxProblem, state: State) -> tuple[Array, Array, Array]:
+    """`(q_i - s_i) / c_i`, and who may move along `1 / c_i` and against it: the bias that suits all lies between."""
+    a, c = state.a, jnp.ones_like(state.a) if problem.c is None else problem.c
+    not_full, not_empty = a < problem.upper, a > 0
+    up, low = jnp.where(c > 0, not_full, not_empty), jnp.where(c > 0, not_empty, not_full)
+    return (problem.q - state.s) / c, up & problem.present, low & problem.present
+
+
+def _single_gains(problem: BoxProblem, a: Array, s: Array) -> tuple[Array, Array]:
+    """The step of each variable by itself, and what it gains."""
+    rest, D = problem.q - s, problem.diagonal
+    delta = jnp.clip(a + rest / jnp.maximum(D, TAU), 0, problem.upper) - a
+    return delta, delta * (rest - D * delta / 2)
+
+
+def _moved(a: Array, upper: Array, i: Array, move: Array) -> Array:
+    """`a_i + move`, exactly 0 or U_i where it comes within rounding of that."""
+    old, U = selection.entry(a, i), selection.entry(upper, i)
+    rounding = 4 * jnp.finfo(a.dtype).eps * U
+    new = old + move
+    return jnp.where(new <= rounding, 0, jnp.where(new >= U - rounding, U, new))
+
+
+def _negative(problem: BoxProblem, curvature: Array) -> Array:
+    return curvature < -32 * jnp.finfo(curvature.dtype).eps * problem.diagonal.max()
+
+
+def _count(counters: Counters, evaluations: int) -> Counters:
+    return counters._replace(steps=counters.steps + 1, toward=counters.toward + 1).evaluated(evaluations)

@@ -1,0 +1,1 @@
+"""Solvers of squared-hinge problems and enclosing balls, on the simplex."""

@@ -1,0 +1,252 @@
+"""Frank-Wolfe and its relatives on the simplex: `min R(alpha) = alpha' Kt alpha`.
+
+Source: Frandi, Nanculef, Gasparo, Lodi, Sartori, "Training Support Vector Machines Using Frank-Wolfe Optimization
+Methods" (FW: `classic`; MFW: `away`); Lacoste-Julien and Jaggi 2015 (`pairwise`); Fan, Chen and Lin 2005
+for the second-order choice of a pair (`smo`). The whole solver is three objects: `alpha`, `s = Kt alpha`, and `R =
+alpha . s`. A step toward a vertex or away from one costs one column of `Kt` (n kernel evaluations), a pair step two,
+and all of them a few passes over vectors of length n.
+
+Rates: `classic` O(1/k); the others converge linearly, since R is strongly convex with modulus 2/C.
+
+Where we depart from the paper (docs/mathematics.md, Steps on the simplex): the step formulas are those for any kernel;
+the radius after an away step, printed with a wrong sign, is never formed, since R is carried instead; the stop rule
+is the driver's (`jaxsvm.loop.driver`), tested on values that were recomputed from scratch.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from jaxsvm.errors import InputError
+from jaxsvm.numerics import selection
+from jaxsvm.numerics.sums import sums
+from jaxsvm.results.fit import Counters
+from jaxsvm.solvers import polish
+from jaxsvm.solvers.contract import SIMPLEX, Solver
+from jaxsvm.solvers.start import start
+
+VARIANTS = ("classic", "away", "pairwise", "smo")
+CURVATURE_FLOOR = 32
+"""A curvature below -32 eps (D_i + D_j) is no rounding: the kernel is not positive semidefinite."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class FrankWolfe(Solver):
+    """Configuration of the Frank-Wolfe family.
+
+    Attributes:
+        variant: "smo" (second-order pairs, the default exact solver), "pairwise", "away" (MFW) or "classic" (FW);
+            static.
+        tol: What the stop rule is held against; for the default rule a relative duality gap, > 0.
+        max_steps: The step cap, >= 0.
+        stop: "certified_gap" (the certified relative gap of the problem), "relative_fw" (`G <= tol R`) or "paper"
+            (`G <= (2 tol + tol^2)(Delta^2 - R)`); static.
+        start: "random" (the ball of a balanced random draw), "two-point" or "uniform"; static.
+        draw: Size of the random draw, >= 2; static.
+        check_every: Steps a chunk, between looks at the running stop rule; static.
+        refresh_every: Steps after which `s` is recomputed from scratch at the latest; None: 4,000, or n where that is
+            more. (In float32 the running gap of steps that rescale drifts sooner: nothing is decided on it.)
+            Static.
+        polish_products: "smo" only: matrix-vector products of a polish (`jaxsvm.solvers.polish`), which the driver
+            grants once the pair steps have spent as many kernel evaluations: easy problems never see one,
+            ill-conditioned ones end; 0: none; static.
+    """
+
+    solves = SIMPLEX
+    pads = True
+    carries_sums = True
+
+    variant: str = dataclasses.field(default="smo", metadata={"static": True})
+    tol: Any = 1e-4
+    max_steps: Any = 1_000_000
+    stop: str = dataclasses.field(default="certified_gap", metadata={"static": True})
+    start: str = dataclasses.field(default="random", metadata={"static": True})
+    draw: int = dataclasses.field(default=20, metadata={"static": True})
+    check_every: int = dataclasses.field(default=250, metadata={"static": True})
+    refresh_every: int | None = dataclasses.field(default=None, metadata={"static": True})
+    polish_products: int = dataclasses.field(default=40, metadata={"static": True})
+
+    def __post_init__(self) -> None:
+        if self.variant not in VARIANTS:
+            raise InputError(f"variant is {self.variant!r}: one of {', '.join(VARIANTS)} is needed.")
+
+    def init(self, problem: Any, key: Array | None = None, init: Any = None) -> "State":
+        """A state at the start point, or at `init`: weights `(n,)`, or weights and their margins."""
+        return self.at(*start(problem, key, self.start, self.draw, init))
+
+    def at(self, alpha: Float[Array, " n"], s: Float[Array, " n"], counters: Counters) -> "State":
+        """The state at a given point `alpha` with `s = Kt alpha`."""
+        R, infinite = alpha @ s, jnp.asarray(jnp.inf, s.dtype)
+        return State(alpha, s, R, infinite, jnp.asarray(False), counters, 1 / jnp.where(R > 0, R, 1))
+
+    def wants_vertex(self, problem: Any, state: "State") -> Bool[Array, ""]:
+        """Whether the next step looks for a vertex among all samples: always."""
+        del problem, state
+        return jnp.asarray(True)
+
+    def step(self, problem: Any, state: "State") -> "State":
+        """One step of the variant."""
+        if self.variant in ("pairwise", "smo"):
+            return pair_step(problem, state, second_order=self.variant == "smo")
+        return _vertex_step(problem, state, may_go_away=self.variant == "away")
+
+    def refresh(self, problem: Any, state: "State") -> "State":
+        """Put alpha back on the simplex and recompute `s` and `R`: what rounding made drift."""
+        return state._replace(**simplex_point(problem, state.alpha, state.R))
+
+    def polish_interval(self, problem: Any) -> int | None:
+        """Steps that earn a polish: as many kernel evaluations as it costs."""
+        return max(self.polish_products * problem.n // 2, 1) if self.variant == "smo" and self.polish_products else None
+
+    def polish(self, problem: Any, state: "State") -> "State":
+        """Conjugate gradients on the support of a state that was just refreshed."""
+        return self.place(problem, state, *polish.polish(problem, state.alpha, state.s, self.polish_products))
+
+    def polish_begin(self, problem: Any, state: "State") -> Any:
+        """A polish in pieces, for the host driver: before the first."""
+        return polish.begin(problem, state.alpha, state.s, self.polish_products)
+
+    def polish_step(self, problem: Any, carry: Any) -> Any:
+        """One piece further."""
+        return polish.further(problem, carry, self.polish_products)
+
+    def polish_end(self, problem: Any, state: "State", carry: Any) -> "State":
+        """The state where the polish ended, which began at `state`."""
+        return self.place(problem, state, *polish.end(problem, state.alpha, state.s, carry))
+
+    def place(self, problem: Any, state: "State", alpha: Float[Array, " n"], s: Float[Array, " n"]) -> "State":
+        """The state moved to another point `alpha` with `s = Kt alpha`."""
+        del problem
+        return state._replace(alpha=alpha, s=s, R=alpha @ s)
+
+    def dual_point(self, problem: Any, state: "State") -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+        """What a caller would get, `alpha` times the scale of the last refresh, and its `s`."""
+        del problem
+        return state.scale * state.alpha, state.scale * state.s
+
+
+def simplex_point(problem: Any, alpha: Float[Array, " n"], R: Float[Array, ""]) -> dict[str, Array]:
+    """alpha, s, R and scale of a state, from scratch: alpha is moved to where `scale alpha` are numbers of its dtype.
+
+    Those are the coefficients that a caller gets (`problem.returned`), whatever precision the problem has by now.
+    """
+    given = problem.returned(jnp.maximum(alpha, 0), R)
+    wide = given.astype(problem.dtype)
+    (total,) = sums(wide)
+    alpha = wide / total
+    s = problem.matvec(alpha)
+    return {"alpha": alpha, "s": s, "R": sums(alpha * s)[0], "scale": total}
+
+
+class State(NamedTuple):
+    """Where a Frank-Wolfe solver stands.
+
+    Attributes:
+        alpha: Weights on the simplex, `(n,)`; exact zeros outside the active set.
+        s: `Kt alpha`, `(n,)`, carried along.
+        R: `alpha . s`, `()`, carried along.
+        gap: `G = 2 (R - min_i s_i)` before the last step, `()`; infinite at the start.
+        indefinite: Whether a negative curvature showed, `()`: the kernel is not positive semidefinite.
+        counters: Steps by kind and kernel evaluations.
+        scale: Coefficients over alpha at the last refresh, `()`.
+    """
+
+    alpha: Float[Array, " n"]
+    s: Float[Array, " n"]
+    R: Float[Array, ""]
+    gap: Float[Array, ""]
+    indefinite: Bool[Array, ""]
+    counters: Counters
+    scale: Float[Array, ""]
+
+
+def _vertex_step(problem: Any, state: State, may_go_away: bool) -> State:
+    """Toward the best vertex, or (MFW) away from the worst active one where that gap is larger.
+
+    `G_plus = 2 (R - min s)` and `G_minus = 2 (max_active s - R)`: the larger of the two is the largest `|s - R|` among
+    samples that lie below R or are active, so one search finds vertex and direction.
+    """
+    alpha, s, R = state.alpha, state.s, state.R
+    candidates = s < R if problem.mask is None else problem.mask & (s < R)
+    if may_go_away:
+        candidates = candidates | (alpha > 0)
+    distance, p = selection.argmax(jnp.where(candidates, jnp.abs(s - R), -jnp.inf))
+    there = distance >= 0  # no candidate: the index means nothing, and the point stays where it is
+    s_p, alpha_p = selection.entry(s, p), selection.entry(alpha, p)
+    toward = s_p <= R
+    sign = jnp.where(toward, 1, -1).astype(s.dtype)
+
+    gap = 2 * sign * (R - s_p)
+    D_p = selection.entry(problem.diagonal, p)
+    q = D_p - 2 * s_p + R
+    bound = jnp.where(toward, 1, alpha_p / jnp.where(alpha_p < 1, 1 - alpha_p, 1))
+    usable = there & (q > 0) & (gap > 0)
+    lam = jnp.where(usable, jnp.minimum(gap / jnp.where(usable, 2 * q, 1), bound), 0)
+    dropped = ~toward & usable & (lam >= bound)
+
+    scale = 1 - sign * lam
+    new_alpha_p = jnp.where(dropped, 0, jnp.maximum(scale * alpha_p + sign * lam, 0))
+    return State(
+        alpha=(scale * alpha).at[p].set(new_alpha_p),
+        s=scale * s + (sign * lam) * problem.column(p),
+        R=R - lam * gap + lam**2 * q,
+        gap=jnp.where(there, jnp.where(toward, gap, state.gap), 0),
+        indefinite=state.indefinite | there & _negative(q, D_p + jnp.abs(R)),
+        counters=_count(state.counters, toward, dropped, s.shape[0]),
+        scale=state.scale,
+    )
+
+
+def pair_step(problem: Any, state: Any, second_order: bool) -> Any:
+    """Move mass from an active vertex j to the best vertex i (docs/mathematics.md, Steps on the simplex)."""
+    alpha, s, R = state.alpha, state.s, state.R
+    s_i, i = selection.argmin(s if problem.mask is None else jnp.where(problem.mask, s, jnp.inf))
+    column_i, D_i = problem.column(i), selection.entry(problem.diagonal, i)
+    above = s - s_i
+    if second_order:
+        tiny = jnp.finfo(s.dtype).tiny
+        curvature = jnp.maximum(D_i + problem.diagonal - 2 * column_i, tiny)
+        score = jnp.where((alpha > 0) & (above > 0), above * above / curvature, -jnp.inf)
+    else:
+        score = jnp.where(alpha > 0, above, -jnp.inf)
+    _, j = selection.argmax(score)
+    alpha_j, descent = selection.entry(alpha, j), selection.entry(above, j)
+
+    D_j = selection.entry(problem.diagonal, j)
+    q = D_i + D_j - 2 * selection.entry(column_i, j)
+    usable = (descent > 0) & (alpha_j > 0) & (i != j)
+    lam = jnp.where(usable, jnp.minimum(descent / jnp.maximum(q, jnp.finfo(s.dtype).tiny), alpha_j), 0)
+    dropped = usable & (lam >= alpha_j)
+
+    # One pass over alpha, not two writes: XLA copies a carried vector before each write.
+    places = jnp.arange(s.shape[0], dtype=jnp.int32)
+    left = jnp.where(dropped, 0, jnp.maximum(alpha_j - lam, 0))
+    return state._replace(
+        alpha=jnp.where(places == i, alpha + lam, jnp.where(places == j, left, alpha)),
+        s=s + lam * (column_i - problem.column(j)),
+        R=R - 2 * lam * descent + lam**2 * q,
+        gap=2 * (R - s_i),
+        indefinite=state.indefinite | usable & _negative(q, D_i + D_j),
+        counters=_count(state.counters, jnp.asarray(True), dropped, 2 * s.shape[0]),
+    )
+
+
+def _negative(curvature: Array, scale: Array) -> Bool[Array, ""]:
+    return curvature < -CURVATURE_FLOOR * jnp.finfo(curvature.dtype).eps * scale
+
+
+def _count(counters: Counters, toward: Array, dropped: Array, evaluations: int) -> Counters:
+    one = jnp.asarray(1, jnp.int32)
+    return Counters(
+        steps=counters.steps + one,
+        toward=counters.toward + toward.astype(jnp.int32),
+        away=counters.away + (~toward).astype(jnp.int32),
+        drops=counters.drops + dropped.astype(jnp.int32),
+        unpolished=counters.unpolished,
+        evaluations=counters.evaluations,
+        solvers=counters.solvers,
+    ).evaluated(evaluations)

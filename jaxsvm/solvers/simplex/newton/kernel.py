@@ -1,0 +1,157 @@
+"""Newton in the span of the samples: a linear system on the support, and a product with the kernel matrix."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxsvm.numerics import masks
+from jaxsvm.numerics.line_search import SLOPE_LEFT, hinge_minimum
+from jaxsvm.numerics.masks import every
+from jaxsvm.problems.squared_hinge import SquaredHingeProblem
+from jaxsvm.results.fit import Counters
+from jaxsvm.solvers.simplex.newton.state import State, counted, pair_of_classes
+from jaxsvm.solvers.simplex.newton.system import solve_support
+from jaxsvm.solvers.start import weights_of
+
+WHOLE = 1024
+"""Up to this n the first step takes all samples."""
+
+
+class KernelPoint(NamedTuple):
+    """A primal point in the span of the samples, `w = sum_i c_i y_i phi(x_i)`.
+
+    Attributes:
+        c: Its coefficients, `(n,)`; `y . c = 0` with a free bias.
+        slack: `1 - y_i h(x_i)`, the bias included, `(n,)`; on a solved support `c_i / C_i` to the last digit.
+    """
+
+    c: Float[Array, " n"]
+    slack: Float[Array, " n"]
+
+
+class Move(NamedTuple):
+    """A step to the lowest point on the way to the Newton point of the active set.
+
+    Attributes:
+        point: Where it ends.
+        t: How far it went, `()`: 1 at the Newton point.
+        settled: Whether that is the Newton point, and its active set the one that it was computed for, `()`.
+        healthy: Whether the system was positive definite, `()`.
+        finite: Whether its entries were finite, `()`.
+        size: Samples in the active set, int32 `()`.
+    """
+
+    point: KernelPoint
+    t: Float[Array, ""]
+    settled: Bool[Array, ""]
+    healthy: Bool[Array, ""]
+    finite: Bool[Array, ""]
+    size: Int[Array, ""]
+
+
+def start(problem: SquaredHingeProblem, key: Array | None, init: Any) -> State:
+    """A state at 0, or at `init`."""
+    n, infinite = problem.n, jnp.asarray(jnp.inf, problem.dtype)
+    if init is not None:
+        point, margins = weights_of(problem, init)
+        alpha = problem.feasible_point(point)
+        s = problem.matvec(alpha) if margins is None else problem.gradient(alpha, margins)
+        point = point_of(problem, alpha, s)
+    else:
+        alpha = pair_of_classes(problem)
+        s = problem.matvec(alpha)
+        point = KernelPoint(jnp.zeros_like(alpha), problem.present.astype(alpha.dtype))
+    memory, effort = None, n
+    if init is None and n > WHOLE:
+        order = jax.random.permutation(jax.random.key(0) if key is None else key, n)
+        memory, effort = jnp.zeros((n,), jnp.int32).at[order].set(jnp.arange(n, dtype=jnp.int32)), WHOLE // 2
+    R = _value(problem.costs, point)
+    counters = Counters.zero().evaluated(2 * n)
+    effort, rest = jnp.asarray(effort, jnp.int32), jax.tree.map(jnp.zeros_like, point)
+    return State(point, alpha, s, R, infinite, jnp.asarray(False), counters, effort, memory, rest)
+
+
+def point_of(problem: SquaredHingeProblem, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> KernelPoint:
+    """The primal point of a dual point with its `s = Kt alpha`."""
+    R = alpha @ s
+    return KernelPoint(alpha / R, jnp.where(problem.present, 1 - problem.margins(alpha, s) / R, 0))
+
+
+def dual_of(problem: SquaredHingeProblem, point: KernelPoint) -> Float[Array, " n"]:
+    """The dual point of a primal one, in its scale: what the slack costs."""
+    return problem.costs * jnp.maximum(point.slack, 0)
+
+
+def move(
+    problem: SquaredHingeProblem,
+    here: KernelPoint,
+    taking_part: Bool[Array, " n"],
+    gap: Float[Array, ""],
+    method: str,
+    factor_limit: int,
+) -> Move:
+    """A Newton step among the samples that take part; see `solve_support` for the last three."""
+    C = jnp.where(taking_part, problem.costs, 0)
+    active = taking_part & (here.slack > 0)
+    beta, bias, healthy, finite = solve_support(problem, active, here.c, gap, method, factor_limit)
+    f = problem.signed.support_matvec(beta) + problem.y * bias
+    target = _slack(problem, active, beta, 1 - f)
+    dc, change = beta - here.c, target - here.slack
+    linear = -(here.c @ change)
+    falls = linear + C * jnp.maximum(here.slack, 0) @ change
+    enough = SLOPE_LEFT * jnp.abs(falls)
+    t = hinge_minimum(here.slack, change, C, linear, -(dc @ change), (0.0, 1.0), 1.0, enough)
+    there = KernelPoint(here.c + t * dc, here.slack + t * change)
+    there = jax.tree.map(lambda new, end: jnp.where(t == 1, end, new), there, KernelPoint(beta, target))
+    settled = (t == 1) & every(((target > 0) & taking_part) == active)
+    return Move(there, t, settled, healthy, finite, masks.count(active))
+
+
+def step(problem: SquaredHingeProblem, state: State, method: str, factor_limit: int) -> State:
+    """One step, with the dual point of where it ends; the state stays where nothing is better there."""
+    here, taking_part = state.point, problem.present
+    if state.memory is not None:
+        taking_part = taking_part & (state.memory < state.effort)
+    there, _, settled, healthy, finite, size = move(problem, here, taking_part, state.gap, method, factor_limit)
+    C = jnp.where(taking_part, problem.costs, 0)
+    before, after = _value(C, here), _value(C, there)
+    alpha = problem.feasible_point(C * jnp.maximum(there.slack, 0))
+    s = jnp.where(finite, problem.matvec(alpha), jnp.nan)  # a NaN in the kernel has a status of its own
+    gap = problem.certificate(alpha, s).relative_gap
+    # Where the primal ends in rounding, the gap still tells a better point: at large C it is far more sensitive.
+    nearer = (gap < state.gap) & (after <= before * (1 + jnp.sqrt(jnp.finfo(s.dtype).eps)))
+    lower = finite & healthy & ((after < before) | settled | nearer)
+    effort = state.effort
+    if state.memory is not None:  # a part is solved well enough where the primal stops falling fast
+        effort = jnp.where(settled | ~(after < 0.9 * before), jnp.minimum(2 * effort, problem.n), effort)
+    return state._replace(
+        point=jax.tree.map(lambda new, old: jnp.where(lower, new, old), there, here),
+        alpha=jnp.where(lower | ~finite, alpha, state.alpha),
+        s=jnp.where(lower | ~finite, s, state.s),
+        R=jnp.where(lower, after, before),
+        gap=jnp.where(lower, gap, state.gap),
+        indefinite=state.indefinite | finite & ~healthy,
+        counters=counted(state.counters, problem.n, size),
+        effort=effort,
+    )
+
+
+def _value(C: Float[Array, " n"], point: KernelPoint) -> Float[Array, ""]:
+    """The primal, `c' B c / 2 + sum_i C_i max(0, slack_i)^2 / 2`; a free bias takes no part since `y . c = 0`."""
+    hinge = jnp.maximum(point.slack, 0)
+    return (point.c @ (1 - point.slack) + (C * hinge) @ hinge) / 2
+
+
+def _slack(
+    problem: SquaredHingeProblem, active: Bool[Array, " n"], beta: Float[Array, " n"], product: Float[Array, " n"]
+) -> Float[Array, " n"]:
+    """The slack at a Newton point: `beta / C` on its support.
+
+    Except where that differs from the product by more than rounding: the system was not solved as well as that.
+    """
+    size = jnp.sqrt(jnp.maximum(problem.diagonal, 0))
+    rounding = 32 * jnp.finfo(beta.dtype).eps * (1 + size * (jnp.abs(beta) @ size))
+    exact = problem.ridge * beta
+    return jnp.where(active & (jnp.abs(exact - product) <= rounding), exact, product)

@@ -1,0 +1,127 @@
+"""Semismooth Newton on the squared-hinge primal: a finite method, exact to the floor of the dtype.
+
+With `f_i = y_i h(x_i)` and `slack = 1 - f` the primal is quadratic wherever the active set `S = {slack > 0}` does not
+change, and its minimum there solves `(B_SS + diag(1 / C_S)) beta_S = 1` (Mangasarian 2002; Keerthi and DeCoste 2005;
+Chapelle 2007). A step goes toward that point, to the exact minimum on the way: the primal falls with every step, no set
+comes back, and so it ends. With a free bias the system is bordered: `y_S . beta_S = 0`.
+
+A step costs a product with the kernel matrix, and the system on the support: a Cholesky factor up to `factor_limit`
+samples (buckets of powers of two: a small support is cheap), beyond it conjugate gradients with a Nystroem
+preconditioner. Where n is large, Newton first solves on a random part of the samples, which doubles: the first active
+set would be all of them. Where the Gram has features and d < n, w takes the place of beta (`feature.py`).
+
+Where we depart from Chapelle: the line search is exact; what is carried is the slack, not f, since on the support it
+is `beta / C`, which at large C is far below the rounding of f.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxsvm.errors import InputError
+from jaxsvm.numerics.precision import in_double, like, remainder, rounded, whole, widened
+from jaxsvm.problems.squared_hinge import SquaredHingeProblem
+from jaxsvm.solvers.contract import Solver
+from jaxsvm.solvers.simplex.newton import feature, kernel
+from jaxsvm.solvers.simplex.newton.state import State
+
+METHODS = ("auto", "cholesky", "cg", "lbfgs")
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Newton(Solver):
+    """Configuration of semismooth Newton. For squared-hinge problems of any bias.
+
+    Attributes:
+        tol: The certified relative duality gap that is asked for, > 0.
+        max_steps: The step cap, >= 0. Newton takes 5 to 30, L-BFGS a few hundred.
+        method: "cholesky", "cg", "lbfgs" (feature space only), or "auto": a factor up to `factor_limit` samples, or in
+            feature space up to 2,000 dense features, conjugate gradients beyond; static.
+        factor_limit: The largest support whose system is factored: it holds `factor_limit^2` numbers (128 MiB at 4,096
+            in float64), a lane; static.
+        stop: As for `FrankWolfe`; static.
+        check_every: Steps a chunk; static.
+        refresh_every: As for `FrankWolfe`; static.
+    """
+
+    solves = ("squared hinge",)
+
+    tol: Any = 1e-8
+    max_steps: Any = 1000
+    method: str = dataclasses.field(default="auto", metadata={"static": True})
+    factor_limit: int = dataclasses.field(default=4096, metadata={"static": True})
+    stop: str = dataclasses.field(default="certified_gap", metadata={"static": True})
+    check_every: int = dataclasses.field(default=1, metadata={"static": True})
+    refresh_every: int | None = dataclasses.field(default=None, metadata={"static": True})
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise InputError(f"method is {self.method!r}: one of {', '.join(METHODS)} is needed.")
+        if self.factor_limit < 1:
+            raise InputError(f"factor_limit is {self.factor_limit}: at least 1 is needed.")
+
+    def stores(self, problem: Any) -> bool:
+        """In the kernel's space only."""
+        return feature.primal_of(problem) is None
+
+    def init(self, problem: Any, key: Array | None = None, init: Any = None) -> State:
+        """A state at `beta = 0`, or at `init`: weights `(n,)`, or weights and their margins."""
+        primal = feature.primal_of(problem)
+        if primal is not None:
+            return feature.start(problem, primal, init)
+        if self.method == "lbfgs":
+            raise InputError('method is "lbfgs": it needs features (a linear kernel or a low-rank Gram) with d < n.')
+        return kernel.start(problem, key, init)
+
+    def step(self, problem: Any, state: State) -> State:
+        """One Newton (or L-BFGS) step, in twice the precision: a system in that of float32 data loses its digits."""
+        return _step_in_double(self, problem, state)
+
+    def refresh(self, problem: Any, state: State) -> State:
+        """The dual point of the slack as it is now, and its `s` from scratch."""
+        primal = feature.primal_of(problem)
+        if primal is None:
+            alpha, s = state.alpha.astype(problem.dtype), state.s.astype(problem.dtype)
+            alpha, s = alpha / alpha.sum(), s / alpha.sum()
+        else:
+            here, alpha, s = feature.refreshed(problem, primal, _whole(state, problem.dtype).point)
+            counters = state.counters.evaluated(3 * problem.n)
+            state = state._replace(point=here, counters=counters, rest=remainder(here, state.point))
+        # The coefficients that a caller gets, numbers of the data's dtype.
+        beta = rounded(problem.returned(alpha, alpha @ s), state.alpha.dtype)
+        total = beta.sum()
+        alpha = beta / total
+        s = problem.matvec(alpha) if primal is None else feature.product(problem, primal, alpha)[1]
+        return state._replace(alpha=beta, s=total * s)
+
+    def running_excess(self, problem: Any, state: State) -> Float[Array, ""]:
+        """What the certificate would say about the state, over `tol`."""
+        del problem
+        return state.gap / jnp.asarray(self.tol, state.gap.dtype)
+
+    def dual_point(self, problem: Any, state: State) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+        """The dual point in some scale and its `s = Kt alpha`, as of the last refresh."""
+        del problem
+        return state.alpha, state.s
+
+
+@in_double
+def _step_in_double(solver: Newton, problem: SquaredHingeProblem, state: State) -> State:
+    wide = widened(problem)
+    here = _whole(state, wide.dtype)
+    primal = feature.primal_of(wide)
+    if primal is not None:
+        there = feature.step(wide, primal, here, solver.method)
+    else:
+        there = kernel.step(wide, here, solver.method, solver.factor_limit)
+    return like(there._replace(rest=remainder(there.point, state.point)), state)
+
+
+def _whole(state: State, dtype: Any) -> State:
+    """The state in a wider dtype, its point with what rounding took from it."""
+    wide = jax.tree.map(lambda leaf: leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, state)
+    return wide._replace(point=whole(state.point, state.rest, dtype))

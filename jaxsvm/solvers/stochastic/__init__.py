@@ -1,0 +1,1 @@
+"""Stochastic solvers: Pegasos and the Stochastic Batch Perceptron."""

@@ -1,0 +1,235 @@
+"""The Stochastic Batch Perceptron: stochastic supergradient ascent on the water level of a unit vector's responses.
+
+Source: Cotter, Shalev-Shwartz, Srebro, "The Kernelized Stochastic Batch Perceptron" (ICML 2012), Algorithm 1, with the
+corrections of docs/mathematics.md, Sources. All responses are carried, so a step knows the worst margins exactly and
+learns from one of them, drawn from the minimax distribution p, at the price of its row: n kernel evaluations. The mean
+of the iterates is within `3 r / sqrt(steps)` of the optimum in expectation.
+
+Where we depart: samples are drawn from the rank set, which is never empty; mini-batches (one block of rows) and exact
+supergradients (all rows of p: one product of a stored matrix) beside single draws; the mean of the p of all steps
+bounds the optimum from above, a gap and a stopping rule that the paper lacks.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxsvm.errors import InputError
+from jaxsvm.numerics.precision import rounded
+from jaxsvm.numerics.sampling import systematic_draw
+from jaxsvm.problems.slack import SlackProblem
+from jaxsvm.problems.water_level import METHODS
+from jaxsvm.results.fit import Counters
+from jaxsvm.solvers.contract import Solver
+from jaxsvm.solvers.start import Resumed, key_after, resumed, steps_of
+
+AVERAGES = ("uniform", "linear", "last")
+NEVER = 2**30
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class StochasticBatchPerceptron(Solver):
+    """Configuration of the Stochastic Batch Perceptron.
+
+    Attributes:
+        steps: The step cap, >= 0: the paper's T.
+        batch: Rows a step, >= 1 (even where the bias is free: then half of each class); None: the exact supergradient,
+            deterministic. Static.
+        fill: Whether the lowest responses fill up a batch that is larger than the rank set (a small nu leaves one
+            sample a class): their rows cost what repeated ones would, and p is nearly as good. Static.
+        tol: The relative gap that ends it sooner, > 0.
+        average: What it returns: "uniform" (the mean of the iterates, the paper's), "linear" (later iterates count
+            more) or "last"; static.
+        burn_in: Steps that are left out of the mean: the paper's `T_0`, >= 0.
+        method: How the water level is found, see `jaxsvm.problems.water_level`; None: without sorting where that is
+            exact; static.
+        check_every: Steps a chunk, between looks at the running gap; static.
+    """
+
+    solves = ("slack",)
+    rows = 2
+
+    steps: Any = 10_000
+    batch: int | None = dataclasses.field(default=1, metadata={"static": True})
+    fill: bool = dataclasses.field(default=False, metadata={"static": True})
+    tol: Any = 1e-3
+    average: str = dataclasses.field(default="uniform", metadata={"static": True})
+    burn_in: Any = 0
+    method: str | None = dataclasses.field(default=None, metadata={"static": True})
+    check_every: int = dataclasses.field(default=100, metadata={"static": True})
+
+    resumes = True
+    refresh_every = NEVER  # a product costs as much as the whole run: only to certify
+    patience = NEVER  # a noisy gap that does not shrink for a while is no floor
+    unroll = 1  # a step's rows outweigh what lies between turns, and each copy takes 0.3 s to compile
+
+    def __post_init__(self) -> None:
+        if self.batch is not None and self.batch < 1:
+            raise InputError(f"batch is {self.batch}: at least 1 is needed, or None for the exact supergradient.")
+        if self.average not in AVERAGES:
+            raise InputError(f"average is {self.average!r}: one of {', '.join(AVERAGES)} is needed.")
+        if self.method not in (None, *METHODS):
+            raise InputError(f"method is {self.method!r}: one of {', '.join(METHODS)} is needed, or None.")
+
+    @property
+    def max_steps(self) -> Any:
+        """The step cap."""
+        return self.steps
+
+    def init(self, problem: SlackProblem, key: Array | None = None, init: Any = None) -> "State":
+        """The state at w = 0; or at the w and p of a fit, or at a p, `(n,)`, and the unit vector along `Qp`.
+
+        From these it takes the steps that come after those that led there: as many as the start's gap is worth by the
+        bound of the rate, `r^2 / gap^2`, at the most.
+        """
+        nothing, one = jnp.zeros((problem.n,), problem.dtype), jnp.ones((), problem.dtype)
+        p, a, c, r2 = problem.feasible_point(nothing), nothing, nothing, 0 * one
+        row = jnp.full_like(c, problem.radius**2)  # p'Qp is at most that: a bound, until something better is known
+        before = jnp.zeros((), jnp.int32)
+        if init is not None:
+            given = resumed(problem, init)
+            p = problem.feasible_point(given.point)
+            a = jnp.where(problem.present, jnp.maximum(given.w, 0), 0) if isinstance(init, Resumed) else p
+            c, row = problem.matvec(jnp.stack([a, p]))
+            length = jnp.sqrt(jnp.maximum(a @ c, jnp.finfo(row.dtype).tiny))
+            a, c, r2 = a / length, c / length, one
+            bounds = problem.certificate(jnp.stack([a, p]), jnp.stack([c, row]))
+            gap = jnp.maximum(bounds.primal - bounds.dual, jnp.finfo(row.dtype).tiny ** 0.5 * problem.radius)
+            before = steps_of(given, (problem.radius / gap) ** 2)
+        mean = Mean(a, c, p, row)
+        key = key_after(key, init)
+        return State(key, a, c, r2, mean, -problem.nu, one, before, jnp.asarray(False), Counters.zero())
+
+    def step(self, problem: SlackProblem, state: "State") -> "State":
+        """Water level, draw, move along the drawn rows, back into the unit ball, average."""
+        t = state.before + state.counters.steps + 1
+        eta = 1 / (problem.radius * jnp.sqrt(t.astype(problem.dtype)))
+        water = problem.level(state.c, self.method)
+        if self.fill and self.batch is not None:
+            water = water._replace(p=_filled(problem, state.c, water.p, self.batch))
+        key, draw_key = jax.random.split(state.key)
+        if self.batch is None:
+            g, row, rows = water.p, problem.matvec(water.p[None])[0], (water.p > 0).sum(dtype=jnp.int32)
+        else:
+            index = systematic_draw(draw_key, water.p, self.batch, problem.y if problem.free_bias else None)
+            g = jnp.zeros_like(state.a).at[index].add(1 / self.batch)
+            row = problem.combination(index, jnp.full((self.batch,), 1 / self.batch, problem.dtype))
+            rows = _distinct(index)
+        r2 = state.r2 + 2 * eta * (g @ state.c) + eta**2 * (g @ row)
+        scale = jnp.where(r2 > 1, lax.rsqrt(jnp.where(r2 > 1, r2, 1)), 1)
+        a, c = scale * (state.a + eta * g), scale * (state.c + eta * row)
+        return State(
+            key=key,
+            a=a,
+            c=c,
+            r2=jnp.minimum(r2, 1),
+            mean=self._averaged(state.mean, t, Mean(a, c, water.p, row)),
+            R=-water.level,
+            claim=state.claim,
+            before=state.before,
+            indefinite=state.indefinite | (r2 < -64 * jnp.finfo(r2.dtype).eps),
+            counters=rows_computed(state.counters, rows, problem.n),
+        )
+
+    def refresh(self, problem: SlackProblem, state: "State") -> "State":
+        """Responses of iterate, mean and p from scratch; after a claim that ended nothing the next must claim more."""
+        a, p = jnp.maximum(state.mean.a, 0), problem.feasible_point(state.mean.p.astype(problem.dtype))
+        a, p = a.astype(problem.dtype), rounded(p, state.mean.p.dtype)
+        c, mean_c, row = problem.matvec(jnp.stack([state.a, a, p]))
+        mean = Mean(a, mean_c, p, row)
+        claim = jnp.where(state.counters.steps > 0, 2 * state.claim, state.claim)
+        return state._replace(c=c, r2=jnp.maximum(state.a @ c, 0), mean=mean, claim=claim)
+
+    def dual_point(self, problem: SlackProblem, state: "State") -> tuple[Float[Array, "two n"], Float[Array, "two n"]]:
+        """The mean of the iterates and that of p, and `Q` times both."""
+        del problem
+        a, c, p, row = state.mean
+        return jnp.stack([a, p]), jnp.stack([c, row])
+
+    def running_excess(self, problem: SlackProblem, state: "State") -> Float[Array, ""]:
+        """The relative gap over `tol`, as far as the rows that were drawn tell `p'Qp`."""
+        return problem.certificate(*self.dual_point(problem, state)).relative_gap / self.tol * state.claim
+
+    def _averaged(self, mean: "Mean", t: Array, new: "Mean") -> "Mean":
+        """Running means: long sums would lose digits in float32. Up to `burn_in` the newest alone."""
+        since = jnp.maximum(t - self.burn_in, 1).astype(new.c.dtype)
+        rho = 2 / (since + 1) if self.average == "linear" else 1 / since
+        of_w = jnp.ones_like(rho) if self.average == "last" else rho
+        share = Mean(of_w, of_w, rho, rho)
+        return Mean(*(old + part * (fresh - old) for old, fresh, part in zip(mean, new, share, strict=True)))
+
+
+class Mean(NamedTuple):
+    """Running means over the steps.
+
+    Attributes:
+        a: Of the coefficients, `(n,)`.
+        c: Of the responses, `(n,)`: `Q` times that.
+        p: Of the minimax distributions, `(n,)`.
+        row: Of the rows that were drawn, `(n,)`: `Qp` up to the noise of the draws; exact after a refresh, and with
+            exact supergradients.
+    """
+
+    a: Float[Array, " n"]
+    c: Float[Array, " n"]
+    p: Float[Array, " n"]
+    row: Float[Array, " n"]
+
+
+class State(NamedTuple):
+    """Where the Stochastic Batch Perceptron stands.
+
+    Attributes:
+        key: The random key.
+        a: Coefficients of the iterate, `(n,)`, not negative: `w = sum_i a_i y_i phi_i`.
+        c: Its responses `Qa`, `(n,)`, carried along.
+        r2: `|w|^2 <= 1`, `()`, carried along.
+        mean: Running means.
+        R: Minus the water level before the last step, `()`: what the driver watches.
+        claim: By how much a running gap must be better than `tol` to be believed, `()`.
+        before: Steps that led to where it started, int32 `()`.
+        indefinite: Whether `|w|^2` came out negative, `()`.
+        counters: Steps and kernel evaluations (of distinct rows within a batch).
+    """
+
+    key: Array
+    a: Float[Array, " n"]
+    c: Float[Array, " n"]
+    r2: Float[Array, ""]
+    mean: Mean
+    R: Float[Array, ""]
+    claim: Float[Array, ""]
+    before: Int[Array, ""]
+    indefinite: Bool[Array, ""]
+    counters: Counters
+
+
+def _filled(problem: SlackProblem, c: Float[Array, " n"], p: Float[Array, " n"], size: int) -> Float[Array, " n"]:
+    """The same p, or one uniform on the `size` lowest responses (half a class with a free bias) where p has fewer."""
+    heights = jnp.where(problem.weight > 0, c, jnp.inf)
+    classes = [problem.y > 0, problem.y < 0] if problem.free_bias else [problem.weight > 0]
+    each, lowest = max(min(size, problem.n) // len(classes), 1), jnp.zeros_like(p)
+    for members in classes:
+        _, index = lax.top_k(-jnp.where(members, heights, jnp.inf), each)
+        lowest = lowest.at[index].add(jnp.where(members, problem.weight, 0)[index])
+    return jnp.where((p > 0).sum() < size, problem.feasible_point(lowest), p)
+
+
+def rows_computed(counters: Counters, rows: Int[Array, ""], n: int) -> Counters:
+    """Counters after a step that computed so many rows of n kernel values; the product may exceed 32 bits."""
+    coarse, fine = rows >> 10, rows & 1023
+    counters = counters.evaluated(fine * n)
+    counters = counters.evaluated(((coarse * n) & 1023) << 10)
+    high = counters.evaluations[0] + ((coarse * n) >> 10)
+    evaluations = counters.evaluations.at[0].set(high)
+    return counters._replace(steps=counters.steps + 1, toward=counters.toward + 1, evaluations=evaluations)
+
+
+def _distinct(index: Int[Array, " b"]) -> Int[Array, ""]:
+    ordered = jnp.sort(index)
+    return 1 + (ordered[1:] != ordered[:-1]).sum(dtype=jnp.int32)

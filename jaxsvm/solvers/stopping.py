@@ -1,0 +1,37 @@
+"""Stop rules: a value over its threshold, at most 1 where the rule holds. The driver decides by them."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxsvm.results.fit import Certificate
+
+CERTIFIED_GAP = "certified_gap"
+STOP_RULES = (CERTIFIED_GAP, "relative_fw", "paper")
+"""The certified relative gap of the problem (the default); `G <= tol R`; `G <= (2 tol + tol^2)(Delta^2 - R)`."""
+
+
+def stop_excess(problem: Any, solver: Any, point: Array, s: Array, certificate: Certificate) -> Float[Array, ""]:
+    """The stop rule's value over its threshold: at most 1 where the rule holds.
+
+    Args:
+        problem: The problem.
+        solver: The solver, for its `tol` and `stop`.
+        point: A dual point; of a simplex problem in any scale.
+        s: Its products.
+        certificate: Of the point.
+    """
+    tol = solver.tol
+    rule = solver.stop
+    if rule == CERTIFIED_GAP:
+        return certificate.relative_gap / tol
+    total = point.sum()
+    alpha, s = point / total, s / total
+    R = alpha @ s
+    lowest = s.min() if problem.mask is None else jnp.where(problem.mask, s, jnp.inf).min()
+    G = 2 * (R - lowest)
+    if rule == "relative_fw":
+        return G / (tol * jnp.abs(R))
+    # Never as a ratio of radii: in float32 that is one ulp wide (docs/mathematics.md, Steps on the simplex).
+    return G / ((2 * tol + tol**2) * (problem.diameter_squared - R))

@@ -1,0 +1,77 @@
+"""What every driver asks of a solver's numbers and of a time limit before it begins: one place, the same for all.
+
+Fits, chains, lanes and what calls them go through `require_usable`; traced values pass, since they have none yet.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from jaxsvm.errors import InputError, is_concrete
+from jaxsvm.problems.contract import PROBLEMS
+from jaxsvm.runtime.checks import require_positive, require_whole
+from jaxsvm.solvers.stopping import STOP_RULES
+
+_ABSENT = object()
+
+
+def require_usable(solver: Any) -> None:
+    """Refuse a configuration that no driver can run: each field that the solver has, and those of a solver inside it.
+
+    Raises:
+        InputError: Naming the field, what was found and what is needed.
+    """
+    if isinstance(solver, type) or not (dataclasses.is_dataclass(solver) or hasattr(solver, "step")):
+        shown = solver.__name__ if isinstance(solver, type) else repr(solver)
+        raise InputError(f"solver is {shown}: a solver's configuration is needed, such as `jaxsvm.SMO(tol=1e-4)`.")
+    for name, require in RULES.items():
+        value = getattr(solver, name, _ABSENT)
+        if value is not _ABSENT and (isinstance(value, int | float | str) or is_concrete(value)):
+            require(name, value)
+    inner = getattr(solver, "solver", None)  # of a transformation
+    if inner is not None:
+        require_usable(inner)
+
+
+def require_solves(solver: Any, problem: Any) -> None:
+    """Refuse a problem of a kind that the solver is not for.
+
+    Raises:
+        InputError: Naming both, and who solves it.
+    """
+    if problem.kind in solver.solves:
+        return
+    meant = " and ".join(PROBLEMS.get(kind, f"{kind} problems") for kind in solver.solves)
+    raise InputError(
+        f"{type(solver).__name__} is for {meant}, not for a {type(problem).__name__}: use `{problem.solved_by}`."
+    )
+
+
+def _require_rule(name: str, value: Any) -> None:
+    if value not in STOP_RULES:
+        raise InputError(f"{name} is {value!r}: one of {', '.join(STOP_RULES)} is needed.")
+
+
+def _require_interval(name: str, value: Any) -> None:
+    if value is not None:
+        require_whole(name, value, 1)
+
+
+def _from(least: int) -> Callable[[str, Any], None]:
+    return lambda name, value: require_whole(name, value, least)
+
+
+RULES: dict[str, Callable[[str, Any], None]] = {
+    "stop": _require_rule,
+    "tol": require_positive,
+    "inner_tol": require_positive,
+    "radius": require_positive,
+    "steps": _from(0),
+    "max_steps": _from(0),
+    "burn_in": _from(0),
+    "polish_products": _from(0),
+    "check_every": _from(1),
+    "refresh_every": _require_interval,
+    "draw": _from(2),
+}
+"""What a field of that name must be, in any solver."""

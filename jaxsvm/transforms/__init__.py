@@ -1,1 +1,0 @@
-"""Transformations of a solver into a solver."""
