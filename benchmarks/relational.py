@@ -22,11 +22,11 @@ import jax
 import numpy as np
 
 from jaxsvm import relational
-from jaxsvm.relational.counting.moments import prepared
 from jaxsvm.relational.gradient.engine import pseudo_gradient
 from jaxsvm.relational.gradient.merge import MergeEngine
 from jaxsvm.relational.gradient.score_grid import GridEngine
 from jaxsvm.relational.gradient.sketch import SketchEngine
+from jaxsvm.relational.schema.join import prepared
 
 RESULTS = Path(__file__).resolve().parent / "results"
 FLIGHTS = Path(__file__).resolve().parent.parent.parent / "shared" / "data" / "relational" / "nycflights13"

@@ -19,8 +19,7 @@ from jaxsvm.loop.driver import fit
 from jaxsvm.loop.enclosing_ball import Ball, ball, is_coreset
 from jaxsvm.loop.history import History
 from jaxsvm.model_selection.cross_validation import C_grid, CrossValidation, cross_validate
-from jaxsvm.models.file import load_model
-from jaxsvm.models.model import Model, compact, decision_function, predict
+from jaxsvm.models.model import Model, compact, decision_function, load_model, predict
 from jaxsvm.path.solve import Path, solve_path
 from jaxsvm.problems import slack
 from jaxsvm.problems.ball import meb_problem

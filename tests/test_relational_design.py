@@ -8,7 +8,7 @@ from test_relational import PATH, join_of
 import jaxsvm
 from jaxsvm import relational
 from jaxsvm.errors import InputError
-from jaxsvm.relational.counting.moments import prepared
+from jaxsvm.relational.schema.join import prepared
 
 
 def test_products_are_those_of_the_materialised_join():

@@ -64,8 +64,7 @@ from jaxsvm.cli.report.text import (
 from jaxsvm.cli.system import Interrupts, check_writable, save
 from jaxsvm.datasets import load
 from jaxsvm.errors import ConvergenceWarning, InputError
-from jaxsvm.models.file import load_model
-from jaxsvm.models.model import Model, decision_function, labels_of
+from jaxsvm.models.model import Model, decision_function, labels_of, load_model
 from jaxsvm.plots.axes import figure_class
 
 app = typer.Typer(

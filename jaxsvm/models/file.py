@@ -10,7 +10,7 @@ import json
 import math
 import os
 import zipfile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -19,15 +19,17 @@ from jaxsvm.datasets import Layout, Scaling
 from jaxsvm.errors import DataError, InputError
 from jaxsvm.models.checks import FORMAT, MEMBERS, Declared, require_sound, require_values
 from jaxsvm.models.description import basis_from_arrays, basis_to_arrays
-from jaxsvm.models.model import Model
 from jaxsvm.results.fit import Certificate
+
+if TYPE_CHECKING:
+    from jaxsvm.models.model import Model
 
 MEMORY = 256 * 2**20
 """Bytes of arrays that any file may hold; a larger one may hold as many as its own size explains (`RATIO`)."""
 RATIO = 100
 
 
-def save_model(model: Model, path: Any) -> None:
+def save_model(model: "Model", path: Any) -> None:
     """See `Model.save`."""
     header, arrays = _described(model)
     try:
@@ -45,7 +47,7 @@ def save_model(model: Model, path: Any) -> None:
         file.write(content.getbuffer())
 
 
-def _described(model: Model) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def _described(model: "Model") -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The header, in JSON's types, and the arrays."""
     description, parts = basis_to_arrays(model.basis)
     classes = model.classes
@@ -71,16 +73,8 @@ def _described(model: Model) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     return header, arrays
 
 
-def load_model(path: Any, *, memory: int | None = None) -> Model:
-    """Read what `Model.save` wrote. Nothing in the file is ever executed.
-
-    Args:
-        path: The file.
-        memory: Bytes that its arrays may take. None: 256 MiB, or a hundred times the size of the file.
-
-    Raises:
-        DataError: Where the file is missing, cut short, no model, or a model that cannot be: with what was found.
-    """
+def read_model(path: Any, memory: int | None) -> dict[str, Any]:
+    """Read the fields of a `Model` from a file; see `jaxsvm.load_model`."""
     name = os.fspath(path)
     try:
         with open(path, "rb") as file, zipfile.ZipFile(file) as archive:
@@ -96,7 +90,7 @@ def load_model(path: Any, *, memory: int | None = None) -> Model:
         ) from error
 
 
-def _read(archive: zipfile.ZipFile, size: int, memory: int | None) -> Model:
+def _read(archive: zipfile.ZipFile, size: int, memory: int | None) -> dict[str, Any]:
     declared = _directory(archive, size, memory)
     header = json.loads(str(_array(archive, "header")))
     require_sound(header, {name: what for name, what in declared.items() if name != "header"})
@@ -108,16 +102,16 @@ def _read(archive: zipfile.ZipFile, size: int, memory: int | None) -> Model:
     layout = header.get("layout")
     if layout is not None:
         layout = Layout(layout["columns"] and tuple(layout["columns"]), layout["label"], layout["index_base"])
-    return Model(
-        basis=basis_from_arrays(header["basis"], basis),
-        coef=placed["coef"],
-        bias=placed["bias"],
-        R=placed["R"],
-        certificate=Certificate(*(placed[f"certificate/{name}"] for name in Certificate._fields)),
-        scaling=scaling,
-        classes=header["classes"] and tuple(header["classes"]),
-        layout=layout,
-    )
+    return {
+        "basis": basis_from_arrays(header["basis"], basis),
+        "coef": placed["coef"],
+        "bias": placed["bias"],
+        "R": placed["R"],
+        "certificate": Certificate(*(placed[f"certificate/{name}"] for name in Certificate._fields)),
+        "scaling": scaling,
+        "classes": header["classes"] and tuple(header["classes"]),
+        "layout": layout,
+    }
 
 
 # --- what the file declares ------------------------------------------------------------------------------------------

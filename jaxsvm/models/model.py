@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.gram.basis import BLOCK_BYTES, KernelBasis
+from jaxsvm.models.file import read_model, save_model
 from jaxsvm.points.checks import is_sparse
 from jaxsvm.points.rows import CSR, taken
 from jaxsvm.results.fit import Certificate, Fit, has_values
@@ -75,9 +76,20 @@ class Model:
                 where coefficients are not finite.
             OSError: Where the path cannot be written.
         """
-        from jaxsvm.models.file import save_model  # which knows this class
-
         save_model(self, path)
+
+
+def load_model(path: Any, *, memory: int | None = None) -> Model:
+    """Read what `Model.save` wrote. Nothing in the file is ever executed.
+
+    Args:
+        path: The file.
+        memory: Bytes that its arrays may take. None: 256 MiB, or a hundred times the size of the file.
+
+    Raises:
+        DataError: Where the file is missing, cut short, no model, or a model that cannot be: with what was found.
+    """
+    return Model(**read_model(path, memory))
 
 
 @transfers

@@ -45,7 +45,7 @@ def chain_on_host(
     Args:
         problem: The problem, at any value.
         Cs: The values, `(k,)`, in any order.
-        link: What makes a problem's fit of the one before: a `Neighbour`, or `jaxsvm.path.screened.Screened`.
+        link: What makes a problem's fit of the one before: a `Neighbour`, or `jaxsvm.path.screened.ScreenedChain`.
         found: Called with place and fit of each value.
         stop: What ends it, and whoever called for it; None: Ctrl-C alone.
 

@@ -58,7 +58,7 @@ LARGEST = 8192
 """Samples whose kernel values are stored for one value of C at the most."""
 
 
-class Screened:
+class ScreenedChain:
     """Fits of one C after another, each from the one before. For host drivers, of hinge problems.
 
     With an equality (a free bias) no rule is safe, and kernel values are stored.

@@ -25,7 +25,7 @@ from jaxsvm.path.coarse_to_fine.engine import solve_grids
 from jaxsvm.path.coarse_to_fine.grid import Grid
 from jaxsvm.path.placeholders import on_host_stacked
 from jaxsvm.path.reduction import NearMargin, Reduction
-from jaxsvm.path.screened import Screened
+from jaxsvm.path.screened import ScreenedChain
 from jaxsvm.problems.contract import require_problem
 from jaxsvm.problems.padding import trimmed
 from jaxsvm.results.fit import Certificate, Fit, StatusCode, has_values, outcomes
@@ -268,7 +268,7 @@ def chain_link(
     # larger than what is left: carried sums keep their rounding.
     carried = carried and (problem.equality is None or float(problem.e) == 0) and _spread(problem) <= EVEN
     if carried and (problem.gram.stored or rule is not None):
-        return Screened(solver, key, rule, stop)
+        return ScreenedChain(solver, key, rule, stop)
     return Neighbour(solver, key, reduction if rule is None else Safe(rule), stop)
 
 

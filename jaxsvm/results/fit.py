@@ -141,18 +141,22 @@ class Answer(NamedTuple):
         return Fit(**self._asdict(), status=StatusCode(code), counters=counters)
 
 
-SOLVERS = (
-    *("FrankWolfe", "CoreVectorMachine", "Newton", "WorkingSet", "SMO", "InteriorPoint", "SDCA", "Perceptron"),
-    *("BallSGD", "Pegasos", "StochasticBatchPerceptron", "Polished", "Sampled", "Screened", "BlockNewton"),
-    "EquivalentHinge",
-)
-"""By class name, in the order of the bits of `Counters.solvers`; the bit after them is of any other."""
+ANOTHER = 16
+"""The bit in `Counters.solvers` of a solver that names none, such as a user's own."""
+_NAMES: dict[int, str] = {}
+
+
+def counted_by_name(solver: type) -> type:
+    """Enter a class under its `bit`, which no other class has, so that `Fit.solvers` names it; returns the class."""
+    if _NAMES.setdefault(solver.bit, solver.__name__) != solver.__name__:  # pyright: ignore[reportAttributeAccessIssue]
+        raise TypeError(f"{solver.__name__}.bit is that of {_NAMES[solver.bit]}.")  # pyright: ignore[reportAttributeAccessIssue]
+    return solver
 
 
 def bit_of(solver: Any) -> np.ndarray:
-    """The bit of a solver's kind, int32 `()`; of one around another both."""
-    name, inside = type(solver).__name__, getattr(solver, "solver", None)
-    bit = np.asarray(1 << (SOLVERS.index(name) if name in SOLVERS else len(SOLVERS)), np.int32)
+    """Return the bit of a solver's class, int32 `()`; of one around another both."""
+    inside = getattr(solver, "solver", None)
+    bit = np.asarray(1 << vars(type(solver)).get("bit", ANOTHER), np.int32)
     return bit if inside is None else bit | bit_of(inside)
 
 
@@ -249,7 +253,7 @@ class Fit:
         `"another"` is a solver of the user's own. For lanes, what was at any of them; empty where no driver ran.
         """
         bits = int(np.bitwise_or.reduce(np.ravel(np.asarray(self.counters.solvers))))
-        return tuple(name for k, name in enumerate((*SOLVERS, "another")) if bits >> k & 1)
+        return tuple(_NAMES.get(k, "another") for k in range(ANOTHER + 1) if bits >> k & 1)
 
     @property
     def support(self) -> Any:

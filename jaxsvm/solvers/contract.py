@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Protocol
 
 from jaxtyping import Array, Float
 
+from jaxsvm.results.fit import counted_by_name
 from jaxsvm.solvers.stopping import CERTIFIED_GAP, stop_excess
 
 SIMPLEX = ("squared hinge", "ball")
@@ -80,6 +81,7 @@ class Solver:
         knows_origin: Whether `init` takes an `Origin` too, and is compiled sooner for one.
         final_check: "none" where the running excess may end a fit that no certificate bears out.
         rows: Rows of its dual points: 2 where its w is not made of its dual variables.
+        bit: Its place in `Counters.solvers`, by which `Fit.solvers` names it: one of its own below `ANOTHER`, if any.
     """
 
     solves: ClassVar[tuple[str, ...]]
@@ -94,6 +96,12 @@ class Solver:
     knows_origin = False
     final_check = "full"
     rows = 1
+    bit: ClassVar[int]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "bit" in vars(cls):
+            counted_by_name(cls)
 
     def stores(self, problem: Any) -> bool:
         """Whether it is faster with all kernel values stored: drivers do so first, where the Gram operator permits."""

@@ -32,6 +32,7 @@ from jaxsvm.numerics.line_search import hinge_minimum
 from jaxsvm.numerics.linear import nystroem
 from jaxsvm.numerics.linear.elimination import Factor, factored
 from jaxsvm.numerics.masks import some
+from jaxsvm.results.fit import counted_by_name
 from jaxsvm.runtime.loops import cond, while_loop
 
 NOISE = 1e3
@@ -40,6 +41,7 @@ LONGEST = 4.0
 """The longest step, in units of the way to the Newton point."""
 
 
+@counted_by_name
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class BlockNewton:
@@ -55,6 +57,7 @@ class BlockNewton:
         lanes: Problems side by side, >= 1; static.
     """
 
+    bit = 14
     tol: Any = 1e-4
     max_rounds: Any = 10
     max_products: Any = 40

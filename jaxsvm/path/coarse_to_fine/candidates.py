@@ -22,7 +22,7 @@ SMALLEST = 1024
 """No working set is smaller: below, a step costs what it costs to start its kernels."""
 
 
-class WorkingSet(NamedTuple):
+class Candidates(NamedTuple):
     """Samples that can be support, on the host and where JAX has them, and their Gram operator."""
 
     samples: np.ndarray
@@ -30,12 +30,12 @@ class WorkingSet(NamedTuple):
     gram: Any
 
     @staticmethod
-    def of(samples: np.ndarray, gram: Any) -> "WorkingSet":
+    def of(samples: np.ndarray, gram: Any) -> "Candidates":
         """The working set of some samples, their Gram operator at hand."""
-        return WorkingSet(samples, on_device(np.asarray(samples, np.int32)), gram)
+        return Candidates(samples, on_device(np.asarray(samples, np.int32)), gram)
 
 
-def support_outside(whole: SquaredHingeProblem, point: Point, working_set: WorkingSet) -> bool:
+def support_outside(whole: SquaredHingeProblem, point: Point, working_set: Candidates) -> bool:
     """Whether samples outside the working set are support of this point. Absent ones never are."""
     support = (np.asarray(point.f) < 1) & (np.asarray(whole.ridge) > 0)
     support[working_set.samples] = False
@@ -50,7 +50,7 @@ def sizes(n: int) -> list[int]:
     return found
 
 
-def smaller(grid: Grid, place: int, working_set: WorkingSet) -> WorkingSet:
+def smaller(grid: Grid, place: int, working_set: Candidates) -> Candidates:
     """A smaller working set around a solved value, where what can be support fits one."""
     whole, point = grid.problems[place], grid.points[place]
     kept = _kept(whole, point, MARGIN)
@@ -60,12 +60,12 @@ def smaller(grid: Grid, place: int, working_set: WorkingSet) -> WorkingSet:
     return _working_set_around(whole, point, size)
 
 
-def exchanged(grid: Grid, point: Point, working_set: WorkingSet) -> WorkingSet:
+def exchanged(grid: Grid, point: Point, working_set: Candidates) -> Candidates:
     """One of the same size around a point that showed support outside; a larger one where all of it is support."""
     whole = grid.problems[0]
     kept = _kept(whole, point, 0.0)
     size = max(len(working_set.samples), min(size for size in sizes(whole.n) if size >= kept))
-    return WorkingSet.of(np.arange(whole.n), whole.gram) if size == whole.n else _working_set_around(whole, point, size)
+    return Candidates.of(np.arange(whole.n), whole.gram) if size == whole.n else _working_set_around(whole, point, size)
 
 
 def _kept(whole: SquaredHingeProblem, point: Point, margin: float) -> int:
@@ -74,10 +74,10 @@ def _kept(whole: SquaredHingeProblem, point: Point, margin: float) -> int:
     return int((near & (np.asarray(whole.ridge) > 0)).sum())
 
 
-def _working_set_around(whole: SquaredHingeProblem, point: Point, size: int) -> WorkingSet:
+def _working_set_around(whole: SquaredHingeProblem, point: Point, size: int) -> Candidates:
     """Support first, then by margin, absent samples last: the working set is filled up to its size."""
     margins = np.where(np.asarray(point.x) > 0, -np.inf, np.asarray(point.f))
     order = np.argsort(np.where(np.asarray(whole.ridge) > 0, margins, np.inf), kind="stable")
     samples = np.sort(order[:size])
-    found = WorkingSet.of(samples, None)
+    found = Candidates.of(samples, None)
     return found._replace(gram=part_of(whole.gram, values_between(whole.gram, found.places)))

@@ -16,7 +16,7 @@ from jaxsvm.gram.signed import SignedGram
 from jaxsvm.loop.driver import drive
 from jaxsvm.loop.interruption import LONG, Interruption, unless, with_settings
 from jaxsvm.path.coarse_to_fine.block_newton import BlockNewton
-from jaxsvm.path.coarse_to_fine.candidates import WorkingSet, exchanged, smaller, support_outside
+from jaxsvm.path.coarse_to_fine.candidates import Candidates, exchanged, smaller, support_outside
 from jaxsvm.path.coarse_to_fine.grid import (
     RESERVE,
     Grid,
@@ -93,7 +93,7 @@ def _solve_anchors(
     solved = sorted(place for place in grid.points if place < left[0])
     chain = [*solved[-1:], *left]
     whole, fill = grid.problems[0], with_settings(_fill)
-    working_set = WorkingSet.of(np.arange(whole.n), whole.gram)
+    working_set = Candidates.of(np.arange(whole.n), whole.gram)
     for place in (chain[index] for index in anchors(grid.logs[chain])):
         if stop.seen:
             return jobs
@@ -149,7 +149,7 @@ def _fill(
     grid: Grid,
     places: list[int],
     ends: dict[int, Point],
-    working_set: WorkingSet,
+    working_set: Candidates,
     solver: BlockNewton,
     key: Array,
     stop: Interruption,
@@ -184,7 +184,7 @@ def _between(grid: Grid, points: dict[int, Point], place: int, left: int, right:
 
 
 def _gaps_on_working_set(
-    grid: Grid, places: list[int], points: list[Point], working_set: WorkingSet, solver: BlockNewton
+    grid: Grid, places: list[int], points: list[Point], working_set: Candidates, solver: BlockNewton
 ) -> np.ndarray:
     """Relative gaps of points on the working set, `lanes` of them to a product."""
     fill = [0] * (solver.lanes - len(points)) + list(range(len(points)))  # one compiled width for all
@@ -209,7 +209,7 @@ def _solved(
     grid: Grid,
     place: int,
     start: tuple[Array, Array] | None,
-    working_set: WorkingSet,
+    working_set: Candidates,
     solver: BlockNewton,
     key: Array,
     stop: Interruption,

@@ -5,12 +5,10 @@ rows of the join through r: one pass a table, and nothing of size d^2 a row, whi
 Olteanu, Ciucanu, "Learning Linear Regression Models over Factorized Joins", SIGMOD 2016) would carry.
 """
 
-import dataclasses
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxsvm.errors import InputError
 from jaxsvm.relational.counting import semirings as counting
 
 COLUMNS = 64
@@ -75,49 +73,6 @@ def columns(block: Any, wanted: np.ndarray) -> np.ndarray:
         parts.append((codes[:, None] == inside).astype(float))
         first += len(levels)
     return np.concatenate(parts, axis=1)
-
-
-def prepared(join: Any, scale: str = "none", intercept: bool = False) -> Any:
-    """A join with scaled features, and a constant one in the label's table.
-
-    Args:
-        join: Features as given.
-        scale: "none"; "max": by the largest size of a feature among rows that join, as in the paper; "standard": mean 0
-            and variance 1 over the rows of the join, whose perturbations then are smaller too. Levels of categories
-            stay 0 and 1.
-        intercept: Whether there is a constant feature 1; it is regularised like the others.
-
-    Raises:
-        InputError: On another scale.
-    """
-    if scale not in SCALES:
-        raise InputError(f"scale is {scale!r}: one of {', '.join(SCALES)} is needed.")
-    N, blocks = float(join.size), []
-    for i, (given, out) in enumerate(zip(join.blocks, join.counts(), strict=True)):
-        mean, size, number = np.zeros(len(given.names)), np.ones(len(given.names)), np.array(given.names, object) != ""
-        if scale == "max":
-            size = np.abs(given.X).max(axis=0, initial=0)
-        elif scale == "standard":
-            mean = given.X.T @ out / N
-            size = np.sqrt(((given.X - mean) ** 2).T @ out / N)
-            size = np.where(size > 1e-12 * np.abs(mean), size, 0)
-        mean, size = np.where(number, mean, 0.0), np.where(number & (size > 0), size, 1.0)
-        # Of numbers that were scaled before, `x = mean + scale X`, both together.
-        both = {"mean": given.mean + given.scale * mean, "scale": given.scale * size}
-        scaled = given._replace(X=(given.X - mean) / size, **both)
-        if intercept and i == join.tree.label and not join.constant:
-            scaled = scaled._replace(
-                X=np.append(scaled.X, np.ones((len(scaled.X), 1)), axis=1),
-                names=[*scaled.names, ""],
-                mean=np.append(scaled.mean, 0.0),
-                scale=np.append(scaled.scale, 1.0),
-                fill=np.append(scaled.fill, np.nan),
-            )
-        blocks.append(scaled)
-    from jaxsvm.relational.schema.join import Prepared
-
-    fields = {field.name: getattr(join, field.name) for field in dataclasses.fields(Prepared)}
-    return Prepared(**fields | {"blocks": blocks, "constant": intercept or join.constant})
 
 
 def least_squares(join: Any, lam: float) -> np.ndarray:

@@ -27,10 +27,10 @@ import numpy as np
 
 from jaxsvm.errors import InputError
 from jaxsvm.loop.interruption import watching
-from jaxsvm.relational.counting.moments import prepared
 from jaxsvm.relational.descent.run import Run
 from jaxsvm.relational.gradient.bundle import Bundle
 from jaxsvm.relational.gradient.engine import engine_for
+from jaxsvm.relational.schema.join import prepared
 from jaxsvm.relational.tables.sql import decision_function, to_sql
 from jaxsvm.results.fit import Certificate, Status, StatusCode
 from jaxsvm.runtime.checks import require_positive, require_seconds, require_whole

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from jaxsvm.relational.counting.moments import prepared
 from jaxsvm.relational.counting.sampling import Sampler, generator
 from jaxsvm.relational.descent.fit import RelationalFit, answer
 from jaxsvm.relational.descent.run import Run
 from jaxsvm.relational.gradient.bundle import Bundle
 from jaxsvm.relational.gradient.engine import engine_for
+from jaxsvm.relational.schema.join import prepared
 from jaxsvm.runtime.checks import require_positive, require_whole
 
 ROWS = 1 << 18

@@ -58,6 +58,7 @@ class EquivalentHinge(Wrapper):
         max_steps: The cap on the solver's steps, for all values of C together, >= 0.
     """
 
+    bit = 15
     solves = ("slack",)
     layer = 4
     made_by = "EquivalentHinge"

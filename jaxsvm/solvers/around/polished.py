@@ -37,6 +37,7 @@ def polished(solver: Any, products: int = 40) -> "Polished":
 class Polished(Wrapper):
     """Configuration of a polished solver; build it with `polished`. Its state is the inner solver's."""
 
+    bit = 11
     products: int = dataclasses.field(metadata={"static": True})
 
     layer = 2

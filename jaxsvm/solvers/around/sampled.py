@@ -74,6 +74,7 @@ def sampled(
 class Sampled(Wrapper):
     """Configuration of the sampled vertex search; build it with `sampled`."""
 
+    bit = 12
     r: int = dataclasses.field(metadata={"static": True})
     tries: int = dataclasses.field(metadata={"static": True})
     final_check: str = dataclasses.field(metadata={"static": True})

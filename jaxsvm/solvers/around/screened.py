@@ -77,6 +77,7 @@ def screened(solver: Any, rule: Rule = gap_safe, every: int | None = None) -> "S
 class Screened(Wrapper):
     """Configuration of a screened solver; build it with `screened`."""
 
+    bit = 13
     rule: Any = dataclasses.field(metadata={"static": True})
     every: int | None = dataclasses.field(default=None, metadata={"static": True})
 

@@ -45,6 +45,7 @@ class BallSGD(Solver):
         refresh_every: Steps between certificates; None: about five passes, later a fifth of the steps taken. Static.
     """
 
+    bit = 8
     solves = ("box",)
     rows = 2
 

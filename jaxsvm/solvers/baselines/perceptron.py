@@ -45,6 +45,7 @@ class Perceptron(Solver):
         check_every: Steps a chunk; static.
     """
 
+    bit = 7
     solves = ("box",)
     rows = 2
 

@@ -42,6 +42,7 @@ class SDCA(Solver):
         refresh_every: Steps after which `s` is recomputed at the latest; None: 4,000, or n where that is more. Static.
     """
 
+    bit = 6
     solves = ("box",)
 
     order: str = dataclasses.field(default="permuted", metadata={"static": True})

@@ -49,6 +49,7 @@ class InteriorPoint(Solver):
         max_steps: The step cap, >= 0; 15 to 40 are usual.
     """
 
+    bit = 5
     solves = ("box",)
 
     tol: Any = 1e-4

@@ -44,6 +44,7 @@ class SMO(Solver):
         refresh_every: Steps after which `s` is recomputed at the latest; None: 4,000, or n where that is more. Static.
     """
 
+    bit = 4
     solves = ("box",)
     pads = True
     carries_sums = True

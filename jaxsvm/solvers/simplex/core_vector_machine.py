@@ -43,6 +43,7 @@ class CoreVectorMachine(Solver):
         refresh_every: As for `FrankWolfe`; static.
     """
 
+    bit = 1
     solves = SIMPLEX
 
     tol: Any = 1e-4

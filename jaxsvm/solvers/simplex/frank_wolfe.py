@@ -56,6 +56,7 @@ class FrankWolfe(Solver):
             ill-conditioned ones end; 0: none; static.
     """
 
+    bit = 0
     solves = SIMPLEX
     pads = True
     carries_sums = True

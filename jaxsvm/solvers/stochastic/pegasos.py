@@ -210,6 +210,7 @@ class Pegasos(Solver):
         refresh_every: Steps between certificates; None: about five passes, later a fifth of the steps taken. Static.
     """
 
+    bit = 9
     solves = ("box",)
     rows = 2
 

@@ -51,6 +51,7 @@ class StochasticBatchPerceptron(Solver):
         check_every: Steps a chunk, between looks at the running gap; static.
     """
 
+    bit = 10
     solves = ("slack",)
     rows = 2
 

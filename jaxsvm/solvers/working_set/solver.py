@@ -49,6 +49,7 @@ class WorkingSet(Solver):
         refresh_every: Steps after which `s` is recomputed at the latest; None: 4,000, or n where that is more. Static.
     """
 
+    bit = 3
     solves = ("box", "squared hinge")
 
     tol: Any = 1e-4

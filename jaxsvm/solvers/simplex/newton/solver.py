@@ -48,6 +48,7 @@ class Newton(Solver):
         refresh_every: As for `FrankWolfe`; static.
     """
 
+    bit = 2
     solves = ("squared hinge",)
 
     tol: Any = 1e-8

@@ -1,0 +1,74 @@
+"""The house: which rooms there are, and that no import runs up."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+HOUSE = Path(__file__).resolve().parent.parent / "jaxsvm"
+ROOMS = (
+    *("errors", "runtime", "numerics", "points", "kernels", "gram", "results", "derivatives", "problems", "screening"),
+    *("solvers", "loop", "path", "datasets", "models", "model_selection", "coresets", "estimators", "relational"),
+    *("plots", "cli"),
+)
+"""From the ground up: a room imports from itself and from those before it."""
+MOST_FILES = 12
+"""Files of a room, `__init__.py` and the folders in it apart."""
+
+
+def modules() -> list[Path]:
+    return sorted(path for path in HOUSE.rglob("*.py") if path != HOUSE / "__init__.py")
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Modules of ours that a file imports, by their names below `jaxsvm`; not those that only type checkers see."""
+    tree = ast.parse(path.read_text())
+    unseen = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and id(node) not in unseen and (node.module or "").startswith("jaxsvm"):
+            room = (node.module or "").removeprefix("jaxsvm").removeprefix(".")
+            for alias in node.names:
+                inner = f"{room}.{alias.name}".removeprefix(".")
+                if (HOUSE / inner.replace(".", "/")).with_suffix(".py").exists() or (room == "" and inner in ROOMS):
+                    yield inner
+                elif room:
+                    yield room
+
+
+def test_only_the_front_door_and_errors_stand_outside_the_rooms():
+    assert sorted(path.name for path in HOUSE.glob("*.py")) == ["__init__.py", "errors.py"]
+    assert {path.parent.name for path in HOUSE.glob("*/__init__.py")} == set(ROOMS) - {"errors"}
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(HOUSE)))
+def test_no_import_runs_up(path):
+    place = ROOMS.index(path.relative_to(HOUSE).parts[0].removesuffix(".py"))
+    assert [name for name in imported(path) if ROOMS.index(name.split(".")[0]) > place] == []
+
+
+def test_rooms_are_small():
+    rooms = {path.parent for path in modules()}
+    crowded = {
+        room.name: len(list(room.glob("*.py"))) for room in rooms if len(list(room.glob("*.py"))) > MOST_FILES + 1
+    }
+    assert crowded == {}
+
+
+def test_modules_import_each_other_one_way():
+    """No circle of files: each can be put after all that it imports."""
+    names = {
+        ".".join(path.relative_to(HOUSE).with_suffix("").parts).removesuffix(".__init__"): path for path in modules()
+    }
+    left = {
+        name: {other for other in imported(path) if other in names and other != name} for name, path in names.items()
+    }
+    while left:
+        free = {name for name, needs in left.items() if not needs & left.keys()}
+        assert free, f"a circle among {sorted(left)}"
+        left = {name: needs for name, needs in left.items() if name not in free}
