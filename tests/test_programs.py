@@ -90,6 +90,7 @@ def test_nothing_is_cleared_while_another_thread_runs_a_driver(crowded):
 
 
 def test_every_program_of_the_library_is_known():
+    assert jaxsvm.tune  # imports what is imported where it is first asked for
     names = {function.__name__ for function in programs.compiled_functions()}
     assert {"begin", "_assess", "_run", "_values", "dense_values", "measured", "_advance"} <= names
 
@@ -103,8 +104,8 @@ def as_shipped(monkeypatch):
 def test_a_program_is_compiled_quickly_on_a_cpu_and_gives_the_same(as_shipped):
     x = jnp.arange(5.0)
     assert float(as_shipped(x)) == float(jnp.sin(x) @ x)
-    quick, plain = as_shipped._quick._cache_size(), as_shipped._plain._cache_size()
-    assert (quick, plain) == ((1, 0) if jax.default_backend() == "cpu" else (0, 1))
+    quickly = jax.default_backend() == "cpu" and programs._book.quick  # JAX 0.12's XLA has not the older way any more
+    assert as_shipped._plain._cache_size() == (0 if quickly else 1)
     assert as_shipped.lower(x).compile()(x) == as_shipped(x)
     as_shipped.clear_cache()
     assert as_shipped._cache_size() == 0
