@@ -207,7 +207,7 @@ def compiled_functions() -> list[Any]:
     """The jitted functions of this library's modules; looked for again only where Python has imported something."""
     if len(sys.modules) != _book.modules:
         _book.modules = len(sys.modules)
-        modules = [module for name, module in list(sys.modules.items()) if name.split(".")[0] == __package__]
+        modules = [module for name, module in list(sys.modules.items()) if name.split(".")[0] == "jaxsvm"]
         found = [
             f for module in modules for f in vars(module).values() if hasattr(f, "clear_cache") and f is not Program
         ]
