@@ -18,7 +18,6 @@ from jaxsvm.estimators.validation import costs, require_finite_decisions, sample
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.problems.box import box_problem
 from jaxsvm.results.fit import Certificate, Status
-from jaxsvm.results.judge import relative_to
 
 TRIFLE = 1e-6
 """Objectives of a one-class machine, in units of `nu n max K_ii`, that count as 0: its points have 0 in their midst."""
@@ -346,7 +345,7 @@ def _enclosed(data: Samples, upper: np.ndarray, nu: float, tol: float, max_iter:
         floor = TRIFLE * budget * float(np.asarray(operator.diag()).max())
         found = solve_box(operator, problem, tol, max_iter, product, floor)
         if found.status == Status.CONVERGED and abs(float(found.certificate.dual)) <= floor:
-            # There is nothing that a gap could be relative to.
-            certificate: Any = jax.tree.map(np.asarray, relative_to(found.certificate, 0.0))
+            # There is nothing that a gap could be relative to: the dual value may be rounding alone.
+            certificate = found.certificate._replace(relative_gap=np.inf)
             found = found._replace(status=Status.STALLED, certificate=certificate)
     return found._replace(dual_coef=found.dual_coef[:n])
