@@ -18,7 +18,11 @@ from jax import monitoring
 
 import jaxsvm
 from jaxsvm.kernels import RBF
-from jaxsvm.runtime.programs import maps
+
+
+def maps() -> int:
+    """Memory maps of this process, of which Linux grants 65,530."""
+    return Path("/proc/self/maps").read_bytes().count(b"\n")
 
 
 def resident() -> float:

@@ -1,5 +1,6 @@
 """Programs are let go where they are many, and only then; never under a driver that runs."""
 
+import dataclasses
 import threading
 
 import jax
@@ -24,22 +25,16 @@ def solve(n):
 @pytest.fixture(autouse=True)
 def looked_for_again(monkeypatch):
     """Other tests put functions of their own in the place of compiled ones, perhaps just when these were looked for."""
-    monkeypatch.setattr(programs._book, "modules", 0)
+    monkeypatch.setattr(programs._registry, "modules", 0)
 
 
 @pytest.fixture
 def crowded(monkeypatch):
-    """Every look at the programs finds too many of them."""
-    monkeypatch.setattr(programs, "LAST_MAPS", 0)
-    monkeypatch.setattr(programs, "MOST_PROGRAMS", 0)
-    monkeypatch.setattr(programs, "LOOK", 1)
-    monkeypatch.setattr(programs._book, "programs", 0)  # noqa: SLF001 (the count is what these tests are about)
+    """Any program is one too many."""
+    monkeypatch.setattr(programs, "MEASURED", dataclasses.replace(programs.MEASURED, programs_kept=0))
 
 
-@pytest.mark.parametrize("counted", [True, False], ids=["maps", "programs"])
-def test_too_many_programs_are_let_go(crowded, monkeypatch, tmp_path, counted):
-    if not counted:
-        monkeypatch.setattr(programs, "_MAPS", tmp_path / "absent")
+def test_too_many_programs_are_let_go(crowded):
     with watching():
         first = solve(20)
         assert _burst._cache_size() > 0
@@ -63,7 +58,8 @@ def test_programs_of_the_user_stay(crowded):
     assert traced == [(7,)]
 
 
-def test_few_programs_stay():
+def test_few_programs_stay(monkeypatch):
+    monkeypatch.setattr(programs, "MEASURED", dataclasses.replace(programs.MEASURED, programs_kept=10_000))
     solve(20)
     before = _burst._cache_size()
     assert before > 0
@@ -97,14 +93,16 @@ def test_every_program_of_the_library_is_known():
 
 @pytest.fixture
 def as_shipped(monkeypatch):
-    monkeypatch.setattr(programs._book, "quick", True)
+    monkeypatch.setattr(programs._registry, "quick", True)
     return programs.Program(lambda x: jnp.sin(x) @ x)
 
 
 def test_a_program_is_compiled_quickly_on_a_cpu_and_gives_the_same(as_shipped):
     x = jnp.arange(5.0)
     assert float(as_shipped(x)) == float(jnp.sin(x) @ x)
-    quickly = jax.default_backend() == "cpu" and programs._book.quick  # JAX 0.12's XLA has not the older way any more
+    quickly = (
+        jax.default_backend() == "cpu" and programs._registry.quick
+    )  # JAX 0.12's XLA has not the older way any more
     assert as_shipped._plain._cache_size() == (0 if quickly else 1)
     assert as_shipped.lower(x).compile()(x) == as_shipped(x)
     as_shipped.clear_cache()
@@ -112,16 +110,16 @@ def test_a_program_is_compiled_quickly_on_a_cpu_and_gives_the_same(as_shipped):
 
 
 def test_a_compiler_that_does_not_know_the_option_costs_nothing_but_time(as_shipped, monkeypatch):
-    assert programs._book.quick
+    assert programs._registry.quick
     monkeypatch.setattr(programs, "QUICK", {"xla_cpu_of_another_day": False})
     program = programs.Program(lambda x: jnp.cos(x) @ x)
     x = jnp.arange(5.0)
     assert float(program(x)) == float(jnp.cos(x) @ x)
     assert program._plain._cache_size() == 1
-    assert not programs._book.quick or jax.default_backend() != "cpu"
+    assert not programs._registry.quick or jax.default_backend() != "cpu"
 
 
 def test_an_error_of_a_program_is_the_callers(as_shipped):
     with pytest.raises(TypeError, match="dot_general"):
         as_shipped(jnp.ones((2, 3)))
-    assert programs._book.quick
+    assert programs._registry.quick

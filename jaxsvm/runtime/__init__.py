@@ -1,1 +1,1 @@
-"""What JAX and the process need: compiled programs, transfers, meshes, arrays, argument checks."""
+"""Everything about JAX and the process: compiled programs, transfers, meshes, arrays, argument checks."""

@@ -10,36 +10,36 @@ from jaxsvm.errors import is_concrete
 
 
 def lengthened(values: Any, size: int, fill: Any = None) -> Any:
-    """An array with more entries along its first axis; placed where it was.
+    """Append entries along the first axis; the result stays on the device of `values`.
 
     Args:
-        values: Concrete, at least one entry.
-        size: How many entries it is to have.
-        fill: Those that are added; None: the first one.
+        values: Concrete array with at least one entry.
+        size: Length of the result.
+        fill: Value of the new entries; None repeats the first entry.
     """
-    there = np.asarray(values)
-    if len(there) == size and isinstance(values, jax.Array):
+    array = np.asarray(values)
+    if len(array) == size and isinstance(values, jax.Array):
         return values
-    more = there[:1] if fill is None else np.full_like(there[:1], fill)
-    return on_device(np.concatenate([there, np.repeat(more, size - len(there), axis=0)]), values)
+    more = array[:1] if fill is None else np.full_like(array[:1], fill)
+    return on_device(np.concatenate([array, np.repeat(more, size - len(array), axis=0)]), values)
 
 
 def first_rows(values: Any, n: int) -> Any:
-    """The first n entries of an array along its first axis."""
+    """Return the first n entries of an array along its first axis."""
     if len(values) == n or not is_concrete(values):
         return values[:n]
     return on_device(np.asarray(values)[:n], values)
 
 
 def shortened(tree: Any, n: int, size: int) -> Any:
-    """A tree whose vectors of `size` entries, along the last axis, have n."""
+    """Cut all leaves of a tree whose last axis has `size` entries to n entries."""
     if n == size:
         return tree
 
     def cut(leaf: Any) -> Any:
         if np.shape(leaf)[-1:] != (size,):
             return leaf
-        if not is_concrete(leaf):  # of values that a user's program closes over
+        if not is_concrete(leaf):  # computed from values that a user's program closes over
             return leaf[..., :n]
         return on_device(np.ascontiguousarray(np.asarray(leaf)[..., :n]), leaf)
 
@@ -47,33 +47,33 @@ def shortened(tree: Any, n: int, size: int) -> Any:
 
 
 def may_be_padded(values: Any) -> bool:
-    """Whether an array lies on one device: what is spread over several stays as it is."""
+    """Return whether an array lies on one device; arrays spread over several devices keep their size."""
     return not isinstance(values, jax.Array) or len(values.sharding.device_set) == 1
 
 
 def on_device(values: np.ndarray, like: Any = None) -> Any:
-    """A NumPy array that nobody will change, as JAX's, in the dtype that it has: `jnp.array` compiles for every size.
+    """Put a NumPy array on a device in its own dtype; `jnp.array` would compile a program for every size.
 
     Args:
-        values: The array.
-        like: Where another array was put, this one goes too.
+        values: Array that nothing will change later: its memory may be shared.
+        like: Array whose placement the result takes, if that array was placed explicitly.
     """
-    with jax.enable_x64(True), jax.ensure_compile_time_eval():  # a value, in a user's program too
+    with jax.enable_x64(True), jax.ensure_compile_time_eval():  # a concrete value in a user's program too
         return jax.device_put(values, like.sharding if getattr(like, "committed", False) else None)
 
 
 def owned(values: Any, dtype: Any) -> Any:
-    """What a caller hands over as JAX's, in a dtype: their NumPy memory, which they may change later, is copied."""
+    """Convert a caller's values to a JAX array of a dtype; NumPy memory, which the caller may change, is copied."""
     if isinstance(values, jax.Array) or not is_concrete(values):
         return jnp.asarray(values, dtype)
     return on_device(np.array(values, dtype))
 
 
 def floating(dtype: Any) -> Any:
-    """What to compute in: float32 at least, float64 for float64 (where x64 is on); JAX's default float for integers.
+    """Return the dtype to compute in: float32 or float64 (only with x64 on); JAX's default float for integers.
 
-    Shorter floats (float16, bfloat16, 8 bits) are promoted to float32, which holds each of their values: sums and
-    certificates in 8 or 11 bits prove nothing. Longer ones become float64.
+    Shorter floats (float16, bfloat16, 8 bits) become float32, which holds each of their values: sums and certificates
+    in 8 or 11 bits prove nothing. Longer ones become float64.
     """
     if not jnp.issubdtype(dtype, jnp.floating):
         return jax.dtypes.canonicalize_dtype(float)

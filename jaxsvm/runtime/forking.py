@@ -1,16 +1,16 @@
-"""Processes that were forked from one that had computed: JAX's threads are not there, and it waits for them."""
+"""Refuse to compute in a forked child of a process that has computed: JAX's threads are missing there."""
 
 import os
 
 _computing: set[int] = set()
-"""The process that computed first, of this one and those that it was forked from."""
+"""Process ids, this process or its ancestors, in which jaxsvm computed first."""
 
 
 def require_own_process() -> None:
-    """Note the process that computes first, and refuse to compute in one that was forked from it.
+    """Note the first process that computes, and refuse to compute in one that was forked from it.
 
     Raises:
-        RuntimeError: In a forked child, where the computation would not return.
+        RuntimeError: In a forked child, where the computation would never return.
     """
     if not _computing:
         _computing.add(os.getpid())

@@ -1,7 +1,8 @@
-"""Loops that a user's `jax.shard_map` may hold: it asks of every carry whether it varies from device to device.
+"""Loops that work inside a user's `jax.shard_map`, which checks whether each carry varies from device to device.
 
-A carry that begins as a constant and goes on as what varies has two types there (`check_vma=True`, the default). Inside
-a `shard_map` these loops let all they carry vary along the axes that are mapped over; elsewhere they are JAX's own.
+A carry that starts as a constant and becomes something that varies changes its type there (`check_vma=True`, the
+default). Inside a `shard_map` these loops mark every carry as varying along the mapped axes; elsewhere they are JAX's
+own loops.
 """
 
 from collections.abc import Callable
@@ -15,12 +16,12 @@ _T = TypeVar("_T")
 
 
 def while_loop(goes_on: Callable[[_T], Any], turn: Callable[[_T], _T], start: _T) -> _T:
-    """Take turns while a condition holds, as `lax.while_loop` does.
+    """Repeat `turn` while `goes_on(carry)` holds, as `lax.while_loop` does.
 
     Args:
-        goes_on: Whether another turn is taken, of the carry.
-        turn: The carry after another turn.
-        start: The carry before the first.
+        goes_on: Condition on the carry.
+        turn: Function from one carry to the next.
+        start: First carry.
     """
     if not _mapped_axes():
         return lax.while_loop(goes_on, turn, start)
@@ -28,7 +29,7 @@ def while_loop(goes_on: Callable[[_T], Any], turn: Callable[[_T], _T], start: _T
 
 
 def fori_loop(lower: Any, upper: Any, turn: Callable[[Any, _T], _T], start: _T, unroll: int | None = None) -> _T:
-    """Take a turn for each integer from `lower` to `upper - 1`, as `lax.fori_loop` does."""
+    """Apply `turn(i, carry)` for each integer from `lower` to `upper - 1`, as `lax.fori_loop` does."""
     if not _mapped_axes():
         return lax.fori_loop(lower, upper, turn, start, unroll=unroll)
     return lax.fori_loop(lower, upper, lambda i, carry: varying(turn(i, carry)), varying(start), unroll=unroll)
@@ -37,27 +38,27 @@ def fori_loop(lower: Any, upper: Any, turn: Callable[[Any, _T], _T], start: _T, 
 def scan(
     turn: Callable[[Any, Any], tuple[Any, Any]], start: Any, xs: Any, length: int | None = None
 ) -> tuple[Any, Any]:
-    """Take a turn for each row of `xs` and stack what it gives, as `lax.scan` does."""
+    """Apply `turn(carry, x)` to each row of `xs` and stack the outputs, as `lax.scan` does."""
     if not _mapped_axes():
         return lax.scan(turn, start, xs, length)
 
-    def moved(carry: Any, x: Any) -> tuple[Any, Any]:
+    def varying_turn(carry: Any, x: Any) -> tuple[Any, Any]:
         new, out = turn(carry, x)
         return varying(new), out
 
-    return lax.scan(moved, varying(start), xs)
+    return lax.scan(varying_turn, varying(start), xs)
 
 
 def cond(condition: Bool[Array, ""], if_true: Callable[..., _T], if_false: Callable[..., _T], *operands: Any) -> _T:
     """Compute one of two branches, as `lax.cond` does."""
     if not _mapped_axes():
         return lax.cond(condition, if_true, if_false, *operands)
-    branches = [lambda *here, of=of: varying(of(*here)) for of in (if_true, if_false)]
+    branches = [lambda *operands, of=of: varying(of(*operands)) for of in (if_true, if_false)]
     return lax.cond(condition, *branches, *operands)
 
 
 def varying(tree: _T) -> _T:
-    """Let every array of a tree vary along all axes that a `shard_map` around it maps over; it may already."""
+    """Mark every array of a tree as varying along all axes that a surrounding `shard_map` maps over."""
     for axis in _mapped_axes():
         tree = jax.tree.map(lambda leaf, axis=axis: _varying(leaf, axis), tree)
     return tree

@@ -1,7 +1,7 @@
-"""Arrays on a mesh whose axes are Explicit (what `jax.make_mesh` makes): their sharding is part of their type.
+"""Handle arrays on a mesh with Explicit axes (what `jax.make_mesh` makes), whose sharding is part of their type.
 
-Operations of this library leave the sharding of what they compute to XLA. So arrays that hold values are taken as if
-the axes of their mesh were Auto, and what is traced of others is computed inside `jax.sharding.auto_axes`.
+The operations of this library leave sharding to XLA. Concrete arrays are therefore treated as if the axes of their mesh
+were Auto, and traced ones are computed inside `jax.sharding.auto_axes`.
 """
 
 import functools
@@ -15,7 +15,7 @@ from jaxsvm.errors import is_concrete
 
 
 def with_automatic_axes(x: Any) -> Any:
-    """Return an array that holds values on a mesh of Auto axes, where its own are Explicit; nothing is moved."""
+    """Return a concrete array with the Explicit axes of its mesh turned into Auto ones; no data moves."""
     if not isinstance(x, jax.Array) or not is_concrete(x) or not _explicit_axes(x):
         return x
     sharding = cast(NamedSharding, x.sharding)
@@ -25,7 +25,7 @@ def with_automatic_axes(x: Any) -> Any:
 
 
 def in_automatic_axes(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compute a traced function with the axes of its arguments' mesh as Auto ones; its results are replicated."""
+    """Wrap a function so that the Explicit axes of its arguments' mesh are Auto inside; its results are replicated."""
 
     @functools.wraps(function)
     def call(*arguments: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A computation under a condition that lanes do not all pay for."""
+"""Compute under a condition, without every lane of a `vmap` paying for it."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -12,10 +12,10 @@ _T = TypeVar("_T")
 
 
 def once(condition: Bool[Array, ""], compute: Callable[[_T], _T], value: _T) -> _T:
-    """`compute(value)` where the condition holds, else `value`.
+    """Return `compute(value)` if the condition holds, else `value`.
 
-    A loop of one turn at the most: under `vmap` a `lax.cond` would compute it for every lane, whenever it is met; this
-    does only where the condition holds in one of them.
+    This is a loop of at most one turn. Under `vmap` a `lax.cond` computes both branches always; this loop computes only
+    if the condition holds in at least one lane.
     """
     start = (condition, value)
     return while_loop(lambda carry: carry[0], lambda carry: (jnp.asarray(False), compute(carry[1])), start)[1]

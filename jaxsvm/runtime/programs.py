@@ -1,145 +1,105 @@
-"""Compiled programs are let go before they crowd a process out of memory maps.
+"""Compile programs ahead and in parallel, and clear them before the process runs out of memory maps.
 
-A fit of another n compiles all of its programs anew: some 400 memory maps and 37 MiB that JAX keeps for good. Linux
-grants a process 65,530 maps, and XLA crashes without a word where one more is refused. Host drivers are therefore
-inside `running()`: where the outermost one ends, and maps are many, this library's own programs are cleared (those of
-the user stay). Shapes in use are then compiled once more, which tens of new shapes must come before: whoever has few
-never sees it.
+Linux grants a process 65,530 memory maps, and XLA crashes without a message when one more is refused. A compiled
+program holds about 80 of them, and JAX keeps programs for good. Host drivers therefore run inside `running()`: when the
+outermost driver ends and this library has more than `MEASURED.programs_kept` programs, all of them are cleared (the
+user's own stay). Shapes still in use are compiled once more. Sizes are padded to a few classes, so most processes never
+get there.
 
-A driver that meets shapes for the first time has its programs compiled beside each other: XLA compiles on one core,
-and lets go of Python meanwhile. Those that are a `Program` are compiled for a CPU in half of the time.
+When a driver meets shapes for the first time, its programs are compiled in parallel: XLA compiles on one core and
+releases Python's lock meanwhile. A `Program` is compiled for a CPU in half of the time.
 
-What is counted here, and which shapes were met, is the only state of this library outside its values.
+The known shapes and the count of drivers are the only state of this library outside its values.
 """
 
 import contextlib
-import ctypes
 import functools
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
 from jaxsvm.errors import is_concrete
-
-MOST_MAPS = 15_000
-"""Memory maps above those that are left by clearing (they are the user's, and single operations') that are too many."""
-LAST_MAPS = 50_000
-"""Maps of the process that are too many in any case."""
-MOST_PROGRAMS = 400
-"""The same where maps cannot be counted: programs of this library."""
-LOOK = 20
-"""New programs between two looks at the maps: reading them takes milliseconds."""
+from jaxsvm.runtime.measured import MEASURED
 
 QUICK = {"xla_cpu_use_fusion_emitters": False}
-"""XLA's newer emitters make a module of each fused loop, and compile each by itself."""
+"""Switch off XLA's newer emitters, which compile each fused loop as a module of its own."""
 BRIEF = {**QUICK, "xla_backend_optimization_level": 0}
-"""And without LLVM's optimisations a third of the time is left."""
-
-_MAPS = Path("/proc/self/maps")
+"""Switch off LLVM's optimisations too: a third of the compile time is left."""
 
 
-class _Book:
-    """Drivers that run, in all threads, programs there were at the last look, and where they are kept."""
+class _Registry:
+    """State of the process: active drivers of all threads, shapes already compiled, and the library's functions."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.drivers = 0
-        self.programs = 0
-        self.left = 0  # maps that clearing did not take
-        self.quick = True  # until a version of XLA says that it does not know the option
-        self.modules = 0
+        self.quick = True  # until a version of XLA refuses the option
+        self.modules = 0  # imported when `functions` was collected
         self.functions: list[Any] = []
-        self.met: set[Any] = set()
+        self.shapes: set[Any] = set()
 
 
-_book = _Book()
+_registry = _Registry()
 
 
 @contextlib.contextmanager
 def running() -> Iterator[None]:
-    """Inside, no program is cleared; where the outermost ends, all are if there are too many."""
-    with _book.lock:
-        _book.drivers += 1
+    """Clear no program inside; when the outermost driver of all threads ends, clear them if there are too many."""
+    with _registry.lock:
+        _registry.drivers += 1
     try:
         yield
     finally:
-        with _book.lock:
-            _book.drivers -= 1
-            if _book.drivers == 0:
-                _tidy()
+        with _registry.lock:
+            _registry.drivers -= 1
+            if _registry.drivers == 0:
+                _clear_if_many()
 
 
-def _tidy() -> None:
-    """Clear where there are too many programs; no driver runs, and none can begin meanwhile."""
+def _clear_if_many() -> None:
+    """Clear this library's programs if there are too many; the caller holds the lock and no driver runs."""
     functions = compiled_functions()
-    programs = sum(function._cache_size() for function in functions)  # noqa: SLF001 (JAX has no other name for it)
-    if programs < _book.programs + LOOK:
-        _book.programs = min(programs, _book.programs)
-        return
-    _book.programs = programs
-    known = _MAPS.exists()
-    if maps() > min(_book.left + MOST_MAPS, LAST_MAPS) if known else programs > MOST_PROGRAMS:
+    if sum(function._cache_size() for function in functions) > MEASURED.programs_kept:  # noqa: SLF001 (JAX has no other name)
         for function in functions:
             function.clear_cache()
-        _book.met.clear()
-        _forget_traces()
-        _give_back()
-        _book.programs, _book.left = 0, maps() if known else 0
-
-
-def _forget_traces() -> None:
-    """JAX keeps what it traced of its own functions for every shape, without a limit: 10 MiB a size.
-
-    Programs that are compiled, the user's too, do not need it. There is no public name for that alone.
-    """
-    with contextlib.suppress(ImportError, AttributeError):
-        from jax._src.interpreters.partial_eval import trace_to_jaxpr
-
-        trace_to_jaxpr.cache_clear()
-
-
-def _give_back() -> None:
-    """Memory that is free goes back to the system, where its C library can be asked to (glibc)."""
-    with contextlib.suppress(OSError, AttributeError, TypeError):
-        ctypes.CDLL(None).malloc_trim(0)
+        _registry.shapes.clear()
 
 
 def compiled_ahead(calls: Callable[[], Iterable[tuple[Any, ...]]], *arguments: Any) -> Callable[[], None]:
-    """Compile, beside what the caller does meanwhile, programs that are about to be called.
+    """Start to compile programs that are about to be called, in parallel with what the caller does next.
 
     Args:
-        calls: What they are: a jitted function and its arguments, or their shapes, one after the other, the longest
-            first: it is compiled while the next is traced. Asked for only where `arguments` are met for the first time,
-            so that a call with known ones costs microseconds.
-        *arguments: What decides the programs' shapes.
+        calls: Function that returns the calls: a jitted function and its arguments (or their shapes) each, the longest
+            compilation first, since it runs while the next one is traced. It is called only if the shapes of
+            `arguments` are new, so that known ones cost microseconds.
+        *arguments: Values whose shapes determine the programs.
 
     Returns:
-        What to call before the first of them is: it waits until they are there.
+        A function that waits until all programs are compiled; call it before the first of them.
     """
     leaves, tree = jax.tree.flatten(arguments)
     shapes = (calls.__qualname__, tree, tuple((np.shape(leaf), getattr(leaf, "dtype", type(leaf))) for leaf in leaves))
-    with _book.lock:
-        known = shapes in _book.met
-        _book.met.add(shapes)
+    with _registry.lock:
+        known = shapes in _registry.shapes
+        _registry.shapes.add(shapes)
     if known:
         return lambda: None
     threads = []
 
-    def compile_it(one: Any) -> None:
-        with contextlib.suppress(jax.errors.JaxRuntimeError):  # whoever calls it meets the same error
-            one.compile()
+    def compile_lowered(lowered: Any) -> None:
+        with contextlib.suppress(jax.errors.JaxRuntimeError):  # the call itself raises the same error
+            lowered.compile()
 
-    # Traced here: other threads do not have this one's settings of JAX, and Python runs one at a time anyway.
-    # A configuration that looks at its fields, of which JAX makes one of descriptions here, may raise: its programs are
-    # compiled where they are called.
+    # Trace in this thread: others do not have its settings of JAX, and Python runs one thread at a time anyway.
+    # A solver that checks its fields may raise here, where JAX rebuilds it from shapes: its programs are then compiled
+    # when they are called.
     with contextlib.suppress(TypeError):
         for function, *rest in calls():
-            threads.append(threading.Thread(target=compile_it, args=(function.lower(*rest),), daemon=True))
+            threads.append(threading.Thread(target=compile_lowered, args=(function.lower(*rest),), daemon=True))
             threads[-1].start()
 
     def wait() -> None:
@@ -150,16 +110,16 @@ def compiled_ahead(calls: Callable[[], Iterable[tuple[Any, ...]]], *arguments: A
 
 
 class Program:
-    """A jitted part of a host driver, which XLA compiles for a CPU by its older way of making kernels.
+    """A jitted part of a host driver, compiled for a CPU by XLA's older way of making kernels.
 
-    That takes half of the time, and the kernels are as fast but for long fused sums in float64 (twice as slow). JAX
-    takes options of the compiler at the top level alone: where something is traced, `function` is called instead (by
-    the caller, but for brief ones).
+    That takes half of the compile time, and the kernels are as fast, except for long fused sums in float64 (twice as
+    slow). JAX accepts compiler options at the top level only: inside a trace `function` must be called instead (the
+    caller does so; brief programs do it themselves).
 
     Args:
-        function: What is jitted, for `jax.eval_shape` and other programs.
-        brief: Whether it runs once, a few operations a sample: then it is compiled without optimisations.
-        **options: Of `jax.jit`.
+        function: The function to jit; also for `jax.eval_shape` and for use inside other programs.
+        brief: Whether it runs once with a few operations a sample; it is then compiled without optimisations.
+        **options: Passed on to `jax.jit`.
     """
 
     def __init__(self, function: Callable[..., Any], *, brief: bool = False, **options: Any) -> None:
@@ -170,10 +130,10 @@ class Program:
         self._quick: Any = jax.jit(function, compiler_options=BRIEF if brief else QUICK, **options)
 
     def _jitted(self) -> Any:
-        return self._quick if _book.quick and jax.default_backend() == "cpu" else self._plain
+        return self._quick if _registry.quick and jax.default_backend() == "cpu" else self._plain
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """The function's value."""
+        """Call the compiled function; XLA versions that do not know the options compile it without them."""
         if self.brief and not is_concrete(arguments):
             return self.function(*arguments, **named)
         if self._jitted() is self._plain:
@@ -183,19 +143,19 @@ class Program:
         except jax.errors.JaxRuntimeError as error:
             if "No such compile option" not in str(error):
                 raise
-        _book.quick = False
+        _registry.quick = False
         return self._plain(*arguments, **named)
 
     def shapes(self, *arguments: Any, **named: Any) -> Any:
-        """Of what it returns; it is traced once for this and for a call."""
+        """Return the shapes of the results; the trace is shared with a later call."""
         return self._jitted().trace(*arguments, **named).out_info
 
     def lower(self, *arguments: Any, **named: Any) -> Any:
-        """As of a jitted function."""
+        """Lower the function for these arguments, as a jitted function does."""
         return self._jitted().lower(*arguments, **named)
 
     def clear_cache(self) -> None:
-        """As of a jitted function."""
+        """Clear the compiled programs, as of a jitted function."""
         self._plain.clear_cache()
         self._quick.clear_cache()
 
@@ -204,17 +164,10 @@ class Program:
 
 
 def compiled_functions() -> list[Any]:
-    """The jitted functions of this library's modules; looked for again only where Python has imported something."""
-    if len(sys.modules) != _book.modules:
-        _book.modules = len(sys.modules)
-        modules = [module for name, module in list(sys.modules.items()) if name.split(".")[0] == "jaxsvm"]
-        found = [
-            f for module in modules for f in vars(module).values() if hasattr(f, "clear_cache") and f is not Program
-        ]
-        _book.functions = list({id(f): f for f in found}.values())
-    return _book.functions
-
-
-def maps() -> int:
-    """Memory maps of this process."""
-    return _MAPS.read_bytes().count(b"\n")
+    """Return the jitted functions of all modules of this library; collected anew only after an import."""
+    if len(sys.modules) != _registry.modules:
+        _registry.modules = len(sys.modules)
+        ours = [module for name, module in list(sys.modules.items()) if name.split(".")[0] == "jaxsvm"]
+        jitted = [f for module in ours for f in vars(module).values() if hasattr(f, "clear_cache") and f is not Program]
+        _registry.functions = list({id(f): f for f in jitted}.values())
+    return _registry.functions

@@ -1,4 +1,4 @@
-"""Transfers between host and device that are meant: what `jax.transfer_guard` forbids is what nobody asked for."""
+"""Allow the transfers between host and device that this library makes on purpose, under `jax.transfer_guard` too."""
 
 import functools
 from collections.abc import Callable
@@ -12,14 +12,14 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def transfers(function: _F) -> _F:
-    """Let a function that works on the host move its arguments to the device, and read the numbers that it decides by.
+    """Wrap a host function so that it may move its arguments to the device and read results back.
 
     Args:
         function: A public function whose arguments may be NumPy arrays or Python numbers.
 
     Returns:
-        The function; inside it transfers are allowed, whatever `jax.transfer_guard` says outside. In a process that was
-        forked from one that had computed it is refused (`jaxsvm.runtime.forking`).
+        The function; inside it transfers are allowed, whatever `jax.transfer_guard` says outside. It refuses to run in
+        a forked child of a process that had computed (`jaxsvm.runtime.forking`).
     """
 
     @functools.wraps(function)
