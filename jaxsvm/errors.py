@@ -1,8 +1,7 @@
-"""What goes wrong, said to people: the argument, what was found, what to do.
+"""Errors and warnings: each message names the argument, its value, and what to do.
 
-Every error that a wrong input can cause is an `InputError`, which is a `ValueError`. Values can only be
-looked at when they are concrete: under `jax.jit` and its relatives the same faults become a status
-(`jaxsvm.Status`), never a silent answer.
+Every error that a wrong input can cause is an `InputError`, which is a `ValueError`. Only concrete values can be
+checked: under `jax.jit` and its relatives the same faults become a status (`jaxsvm.Status`), never a silent result.
 """
 
 import sys
@@ -15,31 +14,31 @@ import numpy as np
 
 
 class InputError(ValueError):
-    """An argument that cannot be used: its message names it, what was found, and what to do."""
+    """An argument that cannot be used; the message names it, its value, and what to do."""
 
 
 class DataError(InputError):
-    """A file that cannot be read as data: its message names the file, the line and what was expected."""
+    """A file that cannot be read as data; the message names the file, the line and what was expected."""
 
 
 class ConvergenceError(RuntimeError):
-    """Raised by `jaxsvm.check` for an answer that is not certified."""
+    """A fit is not certified; raised by `jaxsvm.check`."""
 
 
 class ConvergenceWarning(UserWarning):
-    """Given by the host driver when a fit ends without the certificate that was asked for."""
+    """A fit ended without the requested certificate; given by the host driver."""
 
 
 class PrecisionWarning(UserWarning):
-    """Given where numbers were rounded so coarsely that what is computed of them says little: it names the cure."""
+    """Rounding has made a result unreliable; the message says what to do."""
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
-    """Warn at the line that called this library, however deep inside of it the warning arises.
+    """Warn at the line that called this library, however deep inside it the warning arises.
 
     Args:
-        message: What was found, and what to do.
-        category: A class of warnings.
+        message: What is wrong, and what to do.
+        category: Class of the warning.
     """
     frame, level = sys._getframe(), 1
     while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).split(".")[0] == "jaxsvm":
@@ -48,19 +47,19 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
 
 
 def is_concrete(*trees: Any) -> bool:
-    """Whether every leaf holds a value that Python may look at (no leaf is being traced)."""
+    """Return whether every leaf holds a concrete value: none is traced."""
     return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(trees))
 
 
 def require_finite(name: str, values: Any) -> None:
-    """Refuse NaN and infinity in concrete `values`; say how many there are and where the first one is.
+    """Refuse NaN and infinity in concrete `values`.
 
     Args:
-        name: The argument, as the caller knows it.
+        name: Name of the argument, for the message.
         values: Any array; a traced one passes, since it has no values yet.
 
     Raises:
-        InputError: Where a value is not finite.
+        InputError: If a value is not finite; the message says how many are not and where the first one is.
     """
     if not is_concrete(values):
         return

@@ -162,8 +162,7 @@ def second_choice(problem: Any, solver: Any, state: Any, excess: Any, ended: boo
         return SMO(tol=solver.tol)
     elif solver.size < LARGER and float(excess) > NEAR and free(problem, state) > CROWDED * solver.size:
         return WorkingSet(tol=solver.tol, size=LARGER, fresh=3 * FRESH, cache=_rows_to_keep(problem))
-    high, low = (int(limb) for limb in state.counters.evaluations)
-    paid = (high * 2**20 + low) > PAID * problem.n**2
+    paid = state.counters.total > PAID * problem.n**2
     if paid and not solver.store and _storable(problem):
         return dataclasses.replace(solver, store=True)
     return None

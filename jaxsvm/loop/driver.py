@@ -276,12 +276,7 @@ def _worth_a_look(problem: Any, progress: Progress, shown: int | None) -> bool:
     if shown is None or problem.n <= EVERY_CHUNK:
         return True
     a_product = problem.n * (problem.n if getattr(problem, problem.operator).design is None else 1)
-    return _evaluations(progress) - shown >= a_product
-
-
-def _evaluations(progress: Progress) -> int:
-    high, low = np.asarray(progress.state.counters.evaluations).tolist()
-    return high * 2**20 + low
+    return progress.state.counters.total - shown >= a_product
 
 
 def _looked_at(problem: Any, solver: Any, progress: Progress, provisional: bool, until: Any) -> Progress:
@@ -354,7 +349,7 @@ def _driven(
                 progress = _certified(problem, solver, progress, provisional, enough)
             elif callback is not None and _worth_a_look(problem, progress, shown):
                 progress = _looked_at(problem, solver, progress, provisional, enough)
-                shown = None if _gone(progress) else _evaluations(progress)
+                shown = None if _gone(progress) else progress.state.counters.total
             if _gone(progress):
                 break
             jax.block_until_ready(progress)

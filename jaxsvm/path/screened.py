@@ -40,7 +40,7 @@ from jaxsvm.path.carried import (
     solved,
 )
 from jaxsvm.problems.definiteness import is_indefinite
-from jaxsvm.results.fit import Fit, Status, bit_of
+from jaxsvm.results.fit import Fit, Status, bit_of, limbs_of, total_of
 from jaxsvm.screening.rules import Rule
 from jaxsvm.solvers.box.barrier_systems import few_features
 from jaxsvm.solvers.box.interior_point import InteriorPoint
@@ -135,8 +135,7 @@ class ScreenedChain:
         steps, taken, inside = 0, 0 if whole else size**2, look.start
         for _ in range(0, most if size > SMALL else 1, sets_at_once(size)):
             inside, more, asked, done = solved(here, self.solver, look, samples, gram, sets)
-            high, low = np.asarray(asked).tolist()
-            steps, taken = steps + int(more), taken + (high * 2**20 + low if whole else 0)
+            steps, taken = steps + int(more), taken + (total_of(asked) if whole else 0)
             if bool(done) or self.stop.seen:
                 break
             look = look._replace(start=filled_in(look, samples, inside))
@@ -153,7 +152,7 @@ class ScreenedChain:
 def _done(steps: int, evaluations: int, solver: Any) -> np.ndarray:
     """What a value took, as `certified` takes it."""
     bit = 0 if solver is None else int(bit_of(solver))
-    return np.asarray([steps, evaluations >> 20, evaluations & (2**20 - 1), bit], np.int32)
+    return np.asarray([steps, *limbs_of(evaluations), bit], np.int32)
 
 
 def _filled(kept: np.ndarray, present: np.ndarray, size: int) -> np.ndarray:

@@ -1,1 +1,1 @@
-"""What a solver hands back: fits, their status and certificates, and the judge of certificates."""
+"""Results of solvers: fits, their status and certificates, and the judge of certificates."""

@@ -1,4 +1,4 @@
-"""What a solver hands back: the answer, its proof of quality, and how it ended."""
+"""The result of a solver: its solution, the certificate of its quality, and how the solver ended."""
 
 import dataclasses
 import enum
@@ -13,30 +13,30 @@ from jaxsvm.errors import ConvergenceError, InputError, is_concrete
 
 
 class Status(enum.IntEnum):
-    """How a fit ended. Compiled code carries the integer, one a lane; `Fit.status.name` reads it on the host."""
+    """How a fit ended. Compiled code carries the integer, one a lane; `Fit.status.name` is for the host."""
 
     RUNNING = 0
-    """Not ended: seen only by callbacks."""
+    """Not ended; only callbacks see it."""
     CONVERGED = 1
-    """The certified relative gap, of values that were recomputed from scratch, is at most `tol`: always, and whatever
-    stop rule was asked for."""
+    """The certified relative gap, of values recomputed from scratch, is at most `tol`: always, and for every stop
+    rule."""
     STALLED = 2
-    """Nothing moves any more and the rule does not hold: the floor of the dtype. The certificate says how far it
-    came."""
+    """Steps no longer change anything and the rule does not hold: the precision of the dtype is reached. The
+    certificate holds the gap that was reached."""
     MAX_STEPS = 3
-    """The step cap came first."""
+    """The maximal number of steps was reached first."""
     NOT_FINITE = 4
     """NaN or infinity appeared; the last finite certified point is returned."""
     NOT_PSD = 5
-    """A direction of negative curvature showed: the kernel is not positive semidefinite."""
+    """A direction of negative curvature appeared: the kernel is not positive semidefinite."""
     INFEASIBLE = 6
-    """The problem has no answer: C <= 0, one class only, no positive weight (seen under tracing only; concrete
-    values raise `InputError`)."""
+    """The problem has no solution: C <= 0, only one class, or no positive weight (under tracing only; concrete values
+    raise `InputError`)."""
     INTERRUPTED = 7
-    """Ctrl-C, a callback or `max_seconds`; the last certified point is returned and can be resumed."""
+    """Ctrl-C, a callback or `max_seconds` ended it; the last certified point is returned and can be resumed."""
     UNCERTIFIED = 8
-    """A stop rule that is no certificate ended it, as was asked for (`stop="paper"`, `stop="relative_fw"`, a sampled
-    stop without a final check), with a certified relative gap above `tol`. The certificate says how far it came."""
+    """The requested stop rule is no certificate (`stop="paper"`, `stop="relative_fw"`, a sampled stop without a final
+    check) and ended the fit with a certified relative gap above `tol`. The certificate holds that gap."""
     FULL = 9
     """The buffer of a `sampled` solver is too small for the samples that have to be active."""
 
@@ -44,23 +44,23 @@ class Status(enum.IntEnum):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class StatusCode:
-    """The status of a fit, or of each lane: an integer array that reads as `Status` on the host.
+    """The status of a fit, or of each lane: an integer array that prints and compares as `Status` on the host.
 
     Attributes:
-        code: int32, `()` or one a lane `(k,)`.
+        code: int32, `()`, or `(k,)` for k lanes.
     """
 
     code: Int[Array, "..."]
 
     @property
     def name(self) -> Any:
-        """The name on the host: a string, or an array of strings for lanes."""
+        """The name, on the host: a string, or an array of strings for lanes."""
         names = np.vectorize(lambda code: Status(code).name, otypes=[object])(np.asarray(self.code))
         return str(names) if names.ndim == 0 else names
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The lanes' shape."""
+        """The shape of the lanes."""
         return jnp.shape(self.code)
 
     def __getitem__(self, lane: Any) -> "StatusCode":
@@ -76,7 +76,7 @@ class StatusCode:
         return self._comparable() != (other._comparable() if isinstance(other, StatusCode) else other)
 
     def _comparable(self) -> Any:
-        """NumPy's where it is concrete: JAX would compile the comparison."""
+        """Return the code, as a NumPy array if it is concrete: JAX would compile the comparison."""
         return np.asarray(self.code) if is_concrete(self.code) else self.code
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]  # an array by nature
@@ -101,10 +101,10 @@ class Certificate(NamedTuple):
     """A proof of quality: `dual <= optimum <= primal`.
 
     Attributes:
-        primal: The objective at the primal point, `()`.
-        dual: The objective at the dual point, `()`.
+        primal: Objective at the primal point, `()`.
+        dual: Objective at the dual point, `()`.
         relative_gap: `primal / dual - 1`, `()`, computed without that cancellation and with an allowance for the
-            rounding of the dtype; infinite where `dual <= 0`.
+            rounding of the dtype; infinite if `dual <= 0`.
     """
 
     primal: Float[Array, "..."]
@@ -113,7 +113,7 @@ class Certificate(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A point in the numbers that a caller gets, and the proof of just these numbers.
+    """A solution in the numbers that the caller gets, with the certificate of exactly these numbers.
 
     Attributes:
         alpha: As in a `Fit`.
@@ -121,7 +121,7 @@ class Answer(NamedTuple):
         bias: As in a `Fit`.
         R: As in a `Fit`.
         margins: As in a `Fit`.
-        certificate: Of `dual_coef` and `bias` (primal) and of `alpha` (dual), an allowance for rounding included.
+        certificate: Primal of `dual_coef` and `bias`, dual of `alpha`, with an allowance for rounding.
     """
 
     alpha: Float[Array, "... n"]
@@ -132,47 +132,59 @@ class Answer(NamedTuple):
     certificate: Certificate
 
     def fit(self, code: Any, counters: "Counters") -> "Fit":
-        """The fit that ends with this answer.
+        """Build the fit with this solution.
 
         Args:
-            code: How it ended, an integer `()`.
-            counters: What was done for it.
+            code: How the fit ended, an integer `()`.
+            counters: The work done.
         """
         return Fit(**self._asdict(), status=StatusCode(code), counters=counters)
 
 
-ANOTHER = 16
-"""The bit in `Counters.solvers` of a solver that names none, such as a user's own."""
+BIT_OF_OTHERS = 16
+"""The bit in `Counters.solvers` of solver classes without a name there, such as a user's own."""
 _NAMES: dict[int, str] = {}
 
 
 def counted_by_name(solver: type) -> type:
-    """Enter a class under its `bit`, which no other class has, so that `Fit.solvers` names it; returns the class."""
+    """Register a solver class under its unique `bit`, so that `Fit.solvers` can name it; return the class."""
     if _NAMES.setdefault(solver.bit, solver.__name__) != solver.__name__:  # pyright: ignore[reportAttributeAccessIssue]
         raise TypeError(f"{solver.__name__}.bit is that of {_NAMES[solver.bit]}.")  # pyright: ignore[reportAttributeAccessIssue]
     return solver
 
 
 def bit_of(solver: Any) -> np.ndarray:
-    """Return the bit of a solver's class, int32 `()`; of one around another both."""
+    """Return the bit of a solver's class, int32 `()`; a wrapper adds the bit of the solver inside."""
     inside = getattr(solver, "solver", None)
-    bit = np.asarray(1 << vars(type(solver)).get("bit", ANOTHER), np.int32)
+    bit = np.asarray(1 << vars(type(solver)).get("bit", BIT_OF_OTHERS), np.int32)
     return bit if inside is None else bit | bit_of(inside)
 
 
+def total_of(limbs: Any) -> Any:
+    """Join two limbs `(..., 2)` of 2**20 into one number, on the host: an int, or an int64 array for lanes."""
+    wide = np.asarray(limbs, dtype=np.int64)
+    total = wide[..., 0] * 2**20 + wide[..., 1]
+    return int(total) if total.ndim == 0 else total
+
+
+def limbs_of(total: Any) -> np.ndarray:
+    """Split numbers, on the host, into two limbs `(..., 2)` of 2**20, int32: 32 bits alone would not hold them."""
+    return np.stack(np.divmod(total, 2**20), axis=-1).astype(np.int32)
+
+
 class Counters(NamedTuple):
-    """What a solver did.
+    """The work that a solver did.
 
     Attributes:
         steps: Steps taken, int32 `()`.
         toward: Steps toward a vertex (pair steps count here), int32 `()`.
         away: Steps away from a vertex, int32 `()`.
         drops: Steps that set a weight to exactly 0, int32 `()`.
-        unpolished: Steps since the last polish, those of the fits that this one went on from included, int32 `()`: they
-            earn the next one, of a fit that goes on from this one (`init=`).
-        evaluations: Kernel evaluations asked for, in two limbs `(high, low)` of 2**20, int32 `(2,)`, since 32 bits do
-            not hold them; read them with `Fit.kernel_evaluations`.
-        solvers: What took the steps, a bit each, int32 `()`; read it with `Fit.solvers`.
+        unpolished: Steps since the last polish, including those of the fits that this one continued, int32 `()`. They
+            count toward the next polish of a fit that continues this one (`init=`).
+        evaluations: Kernel evaluations requested, in two limbs `(high, low)` of 2**20, int32 `(2,)`; read them with
+            `total` or `Fit.kernel_evaluations`.
+        solvers: One bit for each solver that took steps, int32 `()`; read it with `Fit.solvers`.
     """
 
     steps: Int[Array, "..."]
@@ -183,26 +195,28 @@ class Counters(NamedTuple):
     evaluations: Int[Array, "... 2"]
     solvers: Int[Array, "..."]
 
+    @property
+    def total(self) -> Any:
+        """Kernel evaluations requested, on the host: an int, or an int64 array for lanes."""
+        return total_of(self.evaluations)
+
     @staticmethod
     def zero() -> "Counters":
-        """All counters at 0."""
+        """Return counters that are all 0."""
         nothing = jnp.zeros((), jnp.int32)
         return Counters(nothing, nothing, nothing, nothing, nothing, jnp.zeros((2,), jnp.int32), nothing)
 
     def plus(self, later: "Counters") -> "Counters":
-        """The sum with the counters of steps that came later, on the host; `unpolished` is theirs."""
+        """Add, on the host, the counters of later steps; `unpolished` is taken from them."""
         first, second = (jax.tree.map(np.asarray, counters) for counters in (self, later))
-        high, low = (
-            first.evaluations[..., 0] + second.evaluations[..., 0],
-            first.evaluations[..., 1] + second.evaluations[..., 1],
+        return jax.tree.map(lambda a, b: jnp.asarray(a + b), first, second)._replace(
+            evaluations=jnp.asarray(limbs_of(first.total + second.total)),
+            unpolished=later.unpolished,
+            solvers=jnp.asarray(first.solvers | second.solvers),
         )
-        added = jax.tree.map(lambda a, b: jnp.asarray(a + b), first, second)
-        limbs = np.stack([high + (low >> 20), low & (2**20 - 1)], axis=-1).astype(np.int32)
-        solvers = jnp.asarray(first.solvers | second.solvers)
-        return added._replace(evaluations=jnp.asarray(limbs), unpolished=later.unpolished, solvers=solvers)
 
     def evaluated(self, count: Any) -> "Counters":
-        """These counters with `count` (below 2**30) kernel evaluations more."""
+        """Add `count` (below 2**30) kernel evaluations."""
         low = self.evaluations[1] + jnp.asarray(count, jnp.int32)
         limbs = jnp.stack([self.evaluations[0] + (low >> 20), low & (2**20 - 1)])
         return self._replace(evaluations=limbs)
@@ -211,17 +225,18 @@ class Counters(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Fit:
-    """A solved problem that carries its own proof of quality. A pytree; under `vmap` every field has lanes first.
+    """A solved problem with its certificate. A pytree; under `vmap` every field has lanes first.
 
     Attributes:
-        alpha: The problem's own dual variable, here on the simplex, `(n,)`.
-        dual_coef: Coefficients of the decision function in primal scale, `(n,)`:
-            `K(x_new, x) @ dual_coef + bias` is calibrated (margin 1).
-        bias: The constant of the decision function, primal scale, `()`.
-        R: `alpha' Kt alpha`, `()`: the scale between the paper's `h` and the calibrated decision function.
-        margins: `y_i f(x_i)` of the decision function that is returned, from scratch, `(n,)`; of a ball `Q alpha`.
+        alpha: Dual variables of the problem, `(n,)`: on the simplex for `svm_problem`, in a box for hinge problems.
+        dual_coef: Coefficients of the decision function in primal scale, `(n,)`: `K(x_new, x) @ dual_coef + bias` is
+            calibrated (margin 1).
+        bias: Constant of the decision function, primal scale, `()`.
+        R: `alpha' Kt alpha`, `()`: the scale between the paper's `h` and the calibrated decision function; 1 for hinge
+            problems.
+        margins: `y_i f(x_i)` of the returned decision function, computed from scratch, `(n,)`; for a ball `Q alpha`.
         certificate: Primal, dual and relative gap.
-        status: How it ended, an integer code; `.name` on the host.
+        status: How the fit ended, an integer code; `.name` on the host.
         counters: Steps by kind and kernel evaluations.
     """
 
@@ -241,19 +256,17 @@ class Fit:
 
     @property
     def kernel_evaluations(self) -> Any:
-        """Kernel evaluations asked for, on the host: an int, or an int64 array for lanes."""
-        limbs = np.asarray(self.counters.evaluations, dtype=np.int64)
-        total = limbs[..., 0] * 2**20 + limbs[..., 1]
-        return int(total) if total.ndim == 0 else total
+        """Kernel evaluations requested, on the host: an int, or an int64 array for lanes."""
+        return self.counters.total
 
     @property
     def solvers(self) -> tuple[str, ...]:
-        """What was at it, by class name, on the host: of `fit(problem)`, which may change its mind, more than one.
+        """Class names of the solvers that took steps, on the host; `fit(problem)` may have used several.
 
-        `"another"` is a solver of the user's own. For lanes, what was at any of them; empty where no driver ran.
+        `"another"` is a solver of the user's own. For lanes, the solvers of all of them; empty if no driver ran.
         """
         bits = int(np.bitwise_or.reduce(np.ravel(np.asarray(self.counters.solvers))))
-        return tuple(_NAMES.get(k, "another") for k in range(ANOTHER + 1) if bits >> k & 1)
+        return tuple(_NAMES.get(k, "another") for k in range(BIT_OF_OTHERS + 1) if bits >> k & 1)
 
     @property
     def support(self) -> Any:
@@ -261,7 +274,7 @@ class Fit:
         return np.flatnonzero(np.asarray(self.alpha) > 0)
 
     def __repr__(self) -> str:
-        """What one wants to know of it, in a line; its arrays one by one where they have no values yet."""
+        """Summarise the fit in a line; list its arrays while they have no values."""
         if not has_values(self):
             fields = ", ".join(f"{part.name}={getattr(self, part.name)!r}" for part in dataclasses.fields(self))
             return f"Fit({fields})"
@@ -275,25 +288,25 @@ class Fit:
 
 
 def has_values(tree: Any) -> bool:
-    """Whether every leaf is an array whose values may be looked at: none is traced, a shape or a placeholder."""
+    """Return whether every leaf is an array with concrete values: none is traced, a shape or a placeholder."""
     leaves = jax.tree.leaves(tree)
     arrays = (jax.Array, np.ndarray, np.generic, int)
     return bool(leaves) and is_concrete(leaves) and all(isinstance(leaf, arrays) for leaf in leaves)
 
 
 def outcomes(fit: Fit) -> str:
-    """How a fit ended, or how its lanes did, and the largest gap, in words."""
+    """Describe how a fit or its lanes ended, with the largest relative gap."""
     codes = np.ravel(np.asarray(fit.status.code))
     names = [Status(code).name for code in codes.tolist()]
-    told = ", ".join(f"{names.count(name)} {name}" for name in dict.fromkeys(names)) if len(names) > 1 else names[0]
+    ends = ", ".join(f"{names.count(name)} {name}" for name in dict.fromkeys(names)) if len(names) > 1 else names[0]
     gaps = np.ravel(np.asarray(fit.certificate.relative_gap))
-    return f"{told}, relative gap {'' if len(names) == 1 else 'up to '}{gaps.max():.1e}"
+    return f"{ends}, relative gap {'' if len(names) == 1 else 'up to '}{gaps.max():.1e}"
 
 
 def better_of(first: Fit, second: Fit) -> Fit:
-    """The one with the smaller certified gap, on the host; the second where neither is smaller."""
-    one, other = (float(fit.certificate.relative_gap) for fit in (first, second))
-    return first if one < other else second
+    """Return the fit with the smaller certified gap, on the host; the second unless the first's is smaller."""
+    gap, other = (float(fit.certificate.relative_gap) for fit in (first, second))
+    return first if gap < other else second
 
 
 def check(fit: Any) -> Any:
@@ -302,10 +315,12 @@ def check(fit: Any) -> Any:
     Args:
         fit: A `Fit` (or a path of fits) with concrete values.
 
+    Returns:
+        The fit itself.
+
     Raises:
-        ConvergenceError: Where a status is not CONVERGED; the message names the lanes, how they ended and how far
-            they came.
-        InputError: Inside `jit` or `vmap`, where how it ended is not known yet.
+        ConvergenceError: If a status is not CONVERGED; the message names the lanes, their status and their gap.
+        InputError: Inside `jit` or `vmap`, where the status is not known yet.
     """
     if not is_concrete(fit.status.code):
         raise InputError("fit is being traced: call `check` outside jit and vmap; inside, return `fit.status`.")
@@ -330,7 +345,7 @@ def check(fit: Any) -> Any:
 
 
 def advice(status: Status) -> str:
-    """What a user can do about a status."""
+    """Return a sentence on what a user can do about a status."""
     return {
         Status.STALLED: "The dtype's floor is reached: use float64 data where they are float32, a larger tol, a "
         "smaller C or scaled features.",

@@ -1,9 +1,9 @@
-"""The one judge of certificates: what a primal and a dual value prove.
+"""The only judge of certificates: what a primal and a dual value prove.
 
-Every place that calls a point certified asks here: problems, estimators, paths and joins. A pair of values proves
-nothing where the dual point is not feasible, where a number is NaN, or where the dual exceeds the primal by more than
-rounding can make it: by weak duality a product, a sum or a point is wrong then, and no gap can be told. Whether the
-matrix is positive semidefinite is asked of `jaxsvm.problems.definiteness`, and `refused` is what follows from it.
+Problems, estimators, paths and joins all certify their points here. A pair of values proves nothing if the dual point
+is infeasible, if a number is NaN, or if the dual exceeds the primal by more than rounding explains: by weak duality
+some product, sum or point is then wrong, and no gap is known. Whether the matrix is positive semidefinite is decided
+in `jaxsvm.problems.definiteness`; `refused` applies the result.
 """
 
 from typing import Any
@@ -16,27 +16,22 @@ from jaxtyping import Array, Bool
 from jaxsvm.numerics.masks import every
 from jaxsvm.results.fit import Certificate
 
-EQUALITY = 32
-"""Units of the dtype that a dual point may be off its equality, relative to the sum of the sizes of its terms."""
-MANY_STEPS = 1e-12
-"""What millions of pair steps in float64 may add to that: each rounds twice."""
-
 
 def judged(primal: Any, dual: Any, gap: Any, scale: Any, *, rounding: Any, feasible: Any = True) -> Certificate:
-    """Return the certificate of a primal and a dual value; infinite where they prove nothing.
+    """Return the certificate of a primal and a dual value; infinite if they prove nothing.
 
     Args:
-        primal: The value above the optimum, `(...)`, NumPy's or JAX's, as all arguments are.
-        dual: The value below it.
-        gap: The primal less the dual, with an allowance for rounding, best a sum of terms that are not negative.
-        scale: What the gap is relative to, in the same units; where it is not positive only a gap of 0 is known.
+        primal: Upper bound of the optimum, `(...)`; like all arguments NumPy's or JAX's.
+        dual: Lower bound of the optimum.
+        gap: Primal minus dual with an allowance for rounding, best computed as a sum of non-negative terms.
+        scale: What the gap is relative to, in the same units; if it is not positive, only a gap of 0 is known.
         rounding: By how much rounding may have made the gap too small, >= 0: a gap below `-rounding` is refused.
         feasible: Whether the dual point is feasible.
     """
     xp: Any = (
         np if all(isinstance(part, (float, np.generic, np.ndarray)) for part in (primal, dual, gap, scale)) else jnp
     )
-    sound = feasible & (gap >= -rounding) & ~xp.isnan(dual)  # NaN is not >= anything
+    sound = feasible & (gap >= -rounding) & ~xp.isnan(dual)  # no comparison holds for a gap of NaN
     known = sound & ((scale > 0) | (gap == 0)) & (scale < xp.inf)
     relative = xp.maximum(gap, 0) / xp.where(scale > 0, scale, 1)
     return Certificate(
@@ -47,14 +42,14 @@ def judged(primal: Any, dual: Any, gap: Any, scale: Any, *, rounding: Any, feasi
 
 
 def relative_to(certificate: Certificate, floor: Any) -> Certificate:
-    """Return a certificate whose gap is relative to no less than `floor`: for problems whose optimum may be 0."""
+    """Return a certificate whose gap is relative to at least `floor`: for problems whose optimum may be 0."""
     primal, dual, _ = certificate
     gap, scale = primal - dual, jnp.maximum(jnp.abs(dual), floor)
     return certificate._replace(relative_gap=jnp.where((scale > 0) & (gap < jnp.inf), gap / scale, jnp.inf))
 
 
 def refused(certificate: Certificate, wrong: Any) -> Certificate:
-    """Return a certificate that proves nothing where something is `wrong`: a matrix that is not semidefinite, say."""
+    """Return a certificate that proves nothing wherever `wrong` holds, say because the matrix is not semidefinite."""
     infinite = certificate._replace(
         primal=jnp.full_like(certificate.primal, jnp.inf),
         dual=jnp.full_like(certificate.dual, -jnp.inf),
@@ -64,7 +59,7 @@ def refused(certificate: Certificate, wrong: Any) -> Certificate:
 
 
 def narrowed(certificate: Certificate, dtype: Any) -> Certificate:
-    """Return a certificate as numbers of a dtype: what is out of its range stays on its side of the optimum."""
+    """Convert a certificate to a dtype; values out of its range are clipped to stay valid bounds of the optimum."""
     largest = float(jnp.finfo(dtype).max)
     primal, dual, relative_gap = certificate
     bounded = Certificate(jnp.maximum(primal, -largest), jnp.minimum(dual, largest), relative_gap)
@@ -72,16 +67,17 @@ def narrowed(certificate: Certificate, dtype: Any) -> Certificate:
 
 
 def is_weights(alpha: Array, present: Array) -> Bool[Array, ""]:
-    """Whether dual variables are not negative, and 0 for samples that are absent."""
+    """Return whether dual variables are non-negative, and 0 for absent samples."""
     return every((alpha == 0) | (present & (alpha > 0)))
 
 
 def balances(off: Array, size: Array, dtype: Any) -> Bool[Array, ""]:
-    """Whether an equality is missed by rounding alone.
+    """Return whether an equality constraint is missed by no more than rounding explains.
 
     Args:
         off: `c'a - e`, `()`.
         size: `|c|'|a| + |e|`, `()`.
-        dtype: Of the numbers of a.
+        dtype: Dtype of a.
     """
-    return jnp.abs(off) <= (EQUALITY * float(jnp.finfo(dtype).eps) + MANY_STEPS) * size
+    # 32 units of rounding of the dtype, and 1e-12 for millions of pair steps in float64, each of which rounds twice.
+    return jnp.abs(off) <= (32 * float(jnp.finfo(dtype).eps) + 1e-12) * size

@@ -32,7 +32,7 @@ from jaxsvm.path.coarse_to_fine.pairs import solve_by_pairs, stepper
 from jaxsvm.path.placeholders import interrupted, nothing, on_host_stacked, unreached
 from jaxsvm.problems.definiteness import negative_curvature
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
-from jaxsvm.results.fit import Answer, Counters, Fit, Status, StatusCode, bit_of
+from jaxsvm.results.fit import Answer, Counters, Fit, Status, StatusCode, bit_of, limbs_of
 from jaxsvm.runtime.arrays import on_device
 from jaxsvm.runtime.programs import Program, compiled_ahead
 from jaxsvm.solvers.simplex.frank_wolfe import FrankWolfe
@@ -218,7 +218,7 @@ def _nearest(grid: Grid, place: int) -> Point:
 def _counters(points: list[Point], solver: BlockNewton) -> Counters:
     steps = on_device(np.asarray([point.steps for point in points], np.int32))
     none = on_device(np.zeros(len(points), np.int32))
-    limbs = on_device(np.asarray([divmod(point.evaluations, 2**20) for point in points], np.int32))
+    limbs = on_device(limbs_of([point.evaluations for point in points]))
     kind = on_device(np.full(len(points), bit_of(solver), np.int32))
     return Counters(steps, steps, away=none, drops=none, unpolished=none, evaluations=limbs, solvers=kind)
 
