@@ -14,7 +14,7 @@ from jaxsvm.datasets.refusal import AGAIN, BadRow, label_column, label_hint, nee
 from jaxsvm.datasets.text import compression_of, opened
 from jaxsvm.errors import DataError, InputError
 from jaxsvm.points.checks import is_sparse
-from jaxsvm.points.rows import MAX_INT32
+from jaxsvm.runtime.checks import MAX_INT32
 
 ROWS = 1 << 16
 """Rows a piece."""

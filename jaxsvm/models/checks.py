@@ -11,8 +11,8 @@ import numpy as np
 
 from jaxsvm.errors import InputError, require_finite
 from jaxsvm.models.description import KERNELS, kernel_from_dict
-from jaxsvm.points.rows import MAX_INT32
 from jaxsvm.results.fit import Certificate
+from jaxsvm.runtime.checks import MAX_INT32
 
 FORMAT = "jaxsvm-model-3"
 FORMATS = ("jaxsvm-model-1", "jaxsvm-model-2", FORMAT)

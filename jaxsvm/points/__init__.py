@@ -1,1 +1,1 @@
-"""Points: dense arrays and sparse rows, and the checks of what a caller hands over as such."""
+"""Points: dense arrays and sparse rows, and the checks of a caller's points."""

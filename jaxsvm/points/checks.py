@@ -1,4 +1,4 @@
-"""Check what a caller hands over as points: dense arrays, SciPy and JAX sparse matrices, data frames."""
+"""Check the points that a caller passes: dense arrays, SciPy and JAX sparse matrices, data frames."""
 
 import dataclasses
 from typing import Any
@@ -8,19 +8,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxsvm.errors import InputError, is_concrete, require_finite
-from jaxsvm.points.rows import CSR, MAX_INT32
+from jaxsvm.points.rows import CSR
 from jaxsvm.runtime.arrays import floating, on_device
+from jaxsvm.runtime.checks import MAX_INT32
 from jaxsvm.runtime.meshes import with_automatic_axes
 
 
 def as_points(x: Any, dtype: Any = None, name: str = "x") -> Any:
-    """Points as an array `(n, d)` of floats, or as `CSR`.
+    """Convert points to an array `(n, d)` of floats or to `CSR`, and refuse unusable ones.
 
     Args:
         x: A list, NumPy or JAX array, SciPy sparse matrix, `jax.experimental.sparse.BCSR`, or `CSR`.
-        dtype: The dtype wanted; None keeps float32 and float64, promotes shorter floats to float32, and turns integers
-            into the default float (see `floating`, which holds for a dtype that is named too).
-        name: What the caller calls it.
+        dtype: Dtype of the result; None keeps float32 and float64, promotes shorter floats to float32, and turns
+            integers into the default float. `floating` applies to a given dtype too.
+        name: Name of the argument, for messages.
 
     Raises:
         InputError: On other shapes, an empty set, NaN or infinity, columns or entries that int32 cannot count.
@@ -37,39 +38,9 @@ def as_points(x: Any, dtype: Any = None, name: str = "x") -> Any:
         points = x if dtype is None else dataclasses.replace(x, data=x.data.astype(dtype))
         _require_held(name, x.data, points.data)
     elif not isinstance(x, np.ndarray) and _is_bcsr(x):
-        if not is_concrete(x):
-            raise InputError(f"{name} is a traced BCSR: its longest row is not known; convert it to CSR outside jit.")
-        _require_numbers(name, x.data.dtype)
-        _require_two_axes(name, x.shape)
-        _require_countable(name, x.shape, x.data.shape[0])
-        if x.data.ndim != 1:
-            raise InputError(f"{name} is a BCSR with dense or batch axes: entries (nse,) of a matrix are needed.")
-        width = int(np.diff(np.asarray(x.indptr)).max(initial=0))
-        data = jnp.asarray(x.data, floating(x.data.dtype) if dtype is None else dtype)
-        indices = jnp.asarray(x.indices, jnp.int32)
-        if not len(data):  # a gather needs one entry to look at
-            data, indices = jnp.zeros(1, data.dtype), jnp.zeros(1, jnp.int32)
-        _require_distinct_entries(name, x)
-        points = CSR(data, indices, jnp.asarray(x.indptr, jnp.int32), x.shape[1], max(width, 1))
-        _require_held(name, x.data, points.data)
+        points = _from_bcsr(x, dtype, name)
     else:
-        try:
-            array = with_automatic_axes(x) if hasattr(x, "dtype") else np.asarray(x)
-        except ValueError:
-            raise InputError(f"{name} has rows of different lengths: (n, d) is needed.") from None
-        if hasattr(x, "todense"):
-            raise InputError(f"{name} is a {type(x).__name__}: of sparse formats SciPy's, BCSR and CSR are taken.")
-        _require_numbers(name, array.dtype)
-        if jnp.issubdtype(array.dtype, jnp.floating) and array.dtype.itemsize not in (4, 8):
-            array = array.astype(floating(array.dtype))  # NumPy does not look for NaN in short floats of JAX's own
-        require_finite(name, array)
-        with np.errstate(over="ignore"):  # said below
-            # NumPy's memory is copied: `asarray` may share it, and the caller may change it later.
-            shared, wanted = isinstance(array, jax.Array), floating(array.dtype) if dtype is None else dtype
-            # NumPy converts: JAX would compile that for every size.
-            points = jnp.asarray(array, wanted) if shared else on_device(np.array(array, wanted))
-        if points.dtype.itemsize < array.dtype.itemsize:  # what was finite may be too large for fewer bits
-            _require_held(name, array, points)
+        points = _from_dense(x, dtype, name)
     _require_two_axes(name, points.shape)
     if points.shape[0] == 0 or points.shape[1] == 0:
         raise InputError(f"{name} is empty, shape {points.shape}: at least one sample with one feature is needed.")
@@ -77,8 +48,48 @@ def as_points(x: Any, dtype: Any = None, name: str = "x") -> Any:
 
 
 def is_sparse(x: Any) -> bool:
-    """Whether points, as they came or as `as_points` made them, are sparse rows: SciPy's, BCSR or `CSR`."""
+    """Return whether points, before or after `as_points`, are sparse rows: SciPy's, BCSR or `CSR`."""
     return hasattr(x, "indptr")
+
+
+def _from_bcsr(x: Any, dtype: Any, name: str) -> CSR:
+    if not is_concrete(x):
+        raise InputError(f"{name} is a traced BCSR: its longest row is not known; convert it to CSR outside jit.")
+    _require_numbers(name, x.data.dtype)
+    _require_two_axes(name, x.shape)
+    _require_countable(name, x.shape, x.data.shape[0])
+    if x.data.ndim != 1:
+        raise InputError(f"{name} is a BCSR with dense or batch axes: entries (nse,) of a matrix are needed.")
+    width = int(np.diff(np.asarray(x.indptr)).max(initial=0))
+    data = jnp.asarray(x.data, floating(x.data.dtype) if dtype is None else dtype)
+    indices = jnp.asarray(x.indices, jnp.int32)
+    if not len(data):  # a gather needs at least one entry
+        data, indices = jnp.zeros(1, data.dtype), jnp.zeros(1, jnp.int32)
+    _require_distinct_entries(name, x)
+    points = CSR(data, indices, jnp.asarray(x.indptr, jnp.int32), x.shape[1], max(width, 1))
+    _require_held(name, x.data, points.data)
+    return points
+
+
+def _from_dense(x: Any, dtype: Any, name: str) -> Any:
+    try:
+        array = with_automatic_axes(x) if hasattr(x, "dtype") else np.asarray(x)
+    except ValueError:
+        raise InputError(f"{name} has rows of different lengths: (n, d) is needed.") from None
+    if hasattr(x, "todense"):
+        raise InputError(f"{name} is a {type(x).__name__}: of sparse formats SciPy's, BCSR and CSR are taken.")
+    _require_numbers(name, array.dtype)
+    if jnp.issubdtype(array.dtype, jnp.floating) and array.dtype.itemsize not in (4, 8):
+        array = array.astype(floating(array.dtype))  # NumPy cannot find NaN in JAX's short floats
+    require_finite(name, array)
+    with np.errstate(over="ignore"):  # reported below
+        # NumPy's memory is copied: `asarray` may share it, and the caller may change it later.
+        shared, wanted = isinstance(array, jax.Array), floating(array.dtype) if dtype is None else dtype
+        # NumPy converts the dtype: JAX would compile a program for every size.
+        points = jnp.asarray(array, wanted) if shared else on_device(np.array(array, wanted))
+    if points.dtype.itemsize < array.dtype.itemsize:  # a finite value may be too large for fewer bits
+        _require_held(name, array, points)
+    return points
 
 
 def _require_two_axes(name: str, shape: tuple[int, ...]) -> None:
@@ -93,14 +104,14 @@ def _is_bcsr(x: Any) -> bool:
 
 
 def _require_countable(name: str, shape: tuple[int, ...], entries: int) -> None:
-    """Columns and entries are counted in int32: larger numbers would wrap."""
+    """Refuse more columns or entries than int32 can count: larger numbers would wrap."""
     for what, count in (("columns", shape[1]), ("entries", entries)):
         if count > MAX_INT32:
             raise InputError(f"{name} has {count} {what}: up to {MAX_INT32} can be counted (int32).")
 
 
 def _require_distinct_entries(name: str, x: Any) -> None:
-    """An entry that comes twice would count twice in some sums and once in others."""
+    """Refuse duplicate entries: they would count twice in some sums and once in others."""
     indptr = np.asarray(x.indptr, np.int64)
     rows = np.repeat(np.arange(len(indptr) - 1), indptr[1:] - indptr[:-1])
     place = rows * x.shape[1] + np.asarray(x.indices)[: len(rows)]
@@ -115,7 +126,7 @@ def _require_numbers(name: str, dtype: Any) -> None:
 
 
 def _require_held(name: str, given: Any, held: Any) -> None:
-    """Refuse finite values that fewer bits made infinite: these are not missing, and nothing is to be imputed."""
+    """Refuse finite values that overflowed in a shorter dtype, with a message other than that for missing values."""
     try:
         require_finite(name, held)
     except InputError:

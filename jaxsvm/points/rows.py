@@ -1,4 +1,4 @@
-"""Sparse rows: a CSR matrix whose rows become dense a block at a time, never all at once."""
+"""Sparse points: a CSR matrix whose rows become dense a block at a time, never all at once."""
 
 import dataclasses
 import math
@@ -13,16 +13,9 @@ from jaxtyping import Array, Float, Int
 from jaxsvm.numerics.products import matmul
 from jaxsvm.runtime.arrays import floating
 
-MAX_INT32 = 2**31 - 1
-PARTIAL_SUMS = 2**20
-"""Partial sums of a product over rows that are held at a time (8 for each column at least)."""
-MOST_BLOCKS = 1024
-LEAST_ROWS = 64
-"""Rows whose sum is as good one after another."""
-
 
 class Rows:
-    """Points that are no array, whose rows are made where they are asked for: products, and dense rows of some."""
+    """Points that are not an array: they offer products, and make dense rows on demand."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -31,35 +24,35 @@ class Rows:
 
     @property
     def dtype(self) -> Any:
-        """Of the entries."""
+        """Dtype of the entries."""
         raise NotImplementedError
 
     @property
     def ndim(self) -> int:
-        """2."""
+        """Number of axes, 2."""
         return 2
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def take(self, index: Any) -> "Rows":
-        """Some rows, stored alike."""
+        """Select rows, in the same storage."""
         raise NotImplementedError
 
     def dot(self, w: Float[Array, "d *k"]) -> Float[Array, "n *k"]:
-        """`X w`."""
+        """Compute `X w`."""
         raise NotImplementedError
 
     def transposed_dot(self, v: Float[Array, "n *k"]) -> Float[Array, "d *k"]:
-        """`X' v`."""
+        """Compute `X' v`."""
         raise NotImplementedError
 
     def rows(self, index: Int[Array, " t"]) -> Float[Array, "t d"]:
-        """Dense rows."""
+        """Return dense rows."""
         raise NotImplementedError
 
     def squared(self) -> "Rows":
-        """The square of each entry."""
+        """Square each entry."""
         raise NotImplementedError
 
 
@@ -69,11 +62,11 @@ class CSR(Rows):
     """Compressed sparse rows, `(n, d)`. A pytree; build it with `CSR.from_scipy` or `as_points`.
 
     Attributes:
-        data: The entries, `(nnz,)`.
-        indices: Their columns, `(nnz,)` int32.
-        indptr: Where each row begins, `(n + 1,)` int32.
-        d: Columns; static.
-        width: The most entries in a row; static.
+        data: Entries, `(nnz,)`.
+        indices: Columns of the entries, `(nnz,)` int32.
+        indptr: Start of each row, `(n + 1,)` int32.
+        d: Number of columns; static.
+        width: Largest number of entries in a row; static.
     """
 
     data: Float[Array, " nnz"]
@@ -84,13 +77,13 @@ class CSR(Rows):
 
     @staticmethod
     def from_scipy(matrix: Any, dtype: Any = None) -> "CSR":
-        """From any SciPy sparse matrix; duplicates are summed."""
+        """Convert any SciPy sparse matrix; duplicates are summed."""
         rows = distinct_entries(matrix)
         dtype = floating(rows.dtype) if dtype is None else dtype
         width = int(np.diff(rows.indptr).max(initial=0))
-        data = rows.data if rows.nnz else np.zeros(1)  # a gather needs one entry to look at
+        data = rows.data if rows.nnz else np.zeros(1)  # a gather needs at least one entry
         indices = rows.indices if rows.nnz else np.zeros(1)
-        with np.errstate(over="ignore"):  # `as_points` says it
+        with np.errstate(over="ignore"):  # `as_points` reports it
             entries = jnp.array(data, dtype)  # a copy: `asarray` may share the caller's memory
         return CSR(
             entries,
@@ -107,40 +100,41 @@ class CSR(Rows):
 
     @property
     def dtype(self) -> Any:
-        """Of the entries."""
+        """Dtype of the entries."""
         return self.data.dtype
 
     def squared(self) -> "CSR":
-        """The square of each entry."""
+        """Square each entry."""
         return dataclasses.replace(self, data=self.data**2)
 
     def take(self, index: np.ndarray) -> "CSR":
-        """Some rows, still sparse; on the host."""
+        """Select rows, which stay sparse; on the host."""
         start, stop = np.asarray(self.indptr)[index], np.asarray(self.indptr)[index + 1]
         lengths = stop - start
         places = np.repeat(start - np.append(0, np.cumsum(lengths)[:-1]), lengths) + np.arange(lengths.sum())
         places = places if len(places) else np.zeros(1, int)
         indptr = np.append(0, np.cumsum(lengths)).astype(np.int32)
-        # Placed, with no operation of JAX, which would compile every size.
+        # No operation of JAX: it would compile a program for every size.
         data, indices, indptr = jax.device_put(
             (np.asarray(self.data)[places], np.asarray(self.indices)[places], indptr)
         )
         return CSR(data, indices, indptr, self.d, self.width)
 
     def dot(self, w: Float[Array, "d *k"]) -> Float[Array, "n *k"]:
-        """`X w`, O(entries k)."""
+        """Compute `X w`, O(entries k)."""
         w = jnp.asarray(w)
         data = self.data if w.ndim == 1 else self.data[:, None]
         return jax.ops.segment_sum(data * w[self.indices], self.row_of_entry(), len(self), indices_are_sorted=True)
 
     def transposed_dot(self, v: Float[Array, "n *k"]) -> Float[Array, "d *k"]:
-        """`X' v`, O(entries k): sums of blocks of rows, added in pairs, since one long sum loses digits.
+        """Compute `X' v`, O(entries k), as sums of blocks of rows that are added in pairs: one long sum loses digits.
 
-        In float32 a sum of 1,000,000 positive terms, one after another, is off by 3e-4; in 1,024 blocks by 1e-7.
+        In float32 a sequential sum of 1,000,000 positive terms is off by 3e-4; one in 1,024 blocks by 1e-7.
         """
         v = jnp.asarray(v)
         n, width = len(self), self.d * math.prod(v.shape[1:])
-        blocks = min(max(PARTIAL_SUMS // width, 8), MOST_BLOCKS, -(-n // LEAST_ROWS))
+        # At most 2^20 partial sums, but 8 a column; 64 rows need no blocks.
+        blocks = min(max(2**20 // width, 8), 1024, -(-n // 64))
         data = self.data if v.ndim == 1 else self.data[:, None]
         row = self.row_of_entry()
         terms = (data * v[row]).astype(v.dtype)
@@ -151,12 +145,12 @@ class CSR(Rows):
         return sums[0]
 
     def row_of_entry(self) -> Int[Array, " nnz"]:
-        """Which row each stored entry is in."""
+        """Return the row of each stored entry."""
         rows = jnp.arange(len(self), dtype=jnp.int32)
         return jnp.repeat(rows, jnp.diff(self.indptr), total_repeat_length=self.data.shape[0])
 
     def rows(self, index: Int[Array, " t"]) -> Float[Array, "t d"]:
-        """Dense rows."""
+        """Return dense rows."""
         start, stop = self.indptr[index], self.indptr[index + 1]
         place = start[:, None] + jnp.arange(self.width, dtype=start.dtype)
         inside = place < stop[:, None]
@@ -167,39 +161,35 @@ class CSR(Rows):
         return jnp.zeros((t, self.d), self.dtype).at[jnp.arange(t)[:, None], columns].add(values)
 
 
-WIDE_TILE = 2048
-"""Dense rows at a time in a product of a wider dtype."""
-
 Points = Float[Array, "n d"] | CSR
 
 
 def dense_rows(x: Any, index: Int[Array, " t"]) -> Float[Array, "t d"]:
-    """Rows of dense or sparse points."""
+    """Return dense rows of dense or sparse points."""
     return x.rows(index) if isinstance(x, Rows) else x[index]
 
 
 def taken(x: Any, index: Any) -> Any:
-    """Rows of dense or sparse points, stored as these are; of sparse ones on the host."""
+    """Select rows of dense or sparse points, in the same storage; sparse ones on the host."""
     return x.take(np.asarray(index)) if isinstance(x, Rows) else x[index]
 
 
 def entrywise(function: Callable[[Array], Array], x: Any) -> Any:
-    """A function that is 0 at 0 of every entry of dense or sparse points."""
+    """Apply a function with f(0) = 0 to every entry of dense or sparse points."""
     return dataclasses.replace(x, data=function(x.data)) if isinstance(x, CSR) else function(x)
 
 
 def product(x: Any, w: Float[Array, "d *k"]) -> Float[Array, "n *k"]:
-    """`X w` of dense or sparse points; dense ones of a narrower dtype are widened some rows at a time."""
+    """Compute `X w` of dense or sparse points; dense ones of a narrower dtype are widened 2,048 rows at a time."""
     if isinstance(x, Rows):
         return x.dot(w)
-
     if x.dtype == w.dtype:
         return matmul(x, w)
-    return by_row_tiles(x.shape[0], WIDE_TILE, lambda index: matmul(x[index].astype(w.dtype), w))
+    return by_row_tiles(x.shape[0], 2048, lambda index: matmul(x[index].astype(w.dtype), w))
 
 
 def transposed_product(x: Any, v: Float[Array, "n *k"]) -> Float[Array, "d *k"]:
-    """`X' v` of dense or sparse points."""
+    """Compute `X' v` of dense or sparse points."""
     if isinstance(x, Rows):
         return x.transposed_dot(v)
     x = x.astype(v.dtype)
@@ -209,7 +199,7 @@ def transposed_product(x: Any, v: Float[Array, "n *k"]) -> Float[Array, "d *k"]:
 
 
 def _column_sums(x: Float[Array, "n d"], v: Float[Array, " n"]) -> Float[Array, " d"]:
-    """`x' v`: on the CPU twice as fast as the product, and 14 times as exact in float32 at n = 200,000."""
+    """Compute `x' v` on a CPU: twice as fast as the product, and 14 times as exact in float32 at n = 200,000."""
     return (x * v[:, None]).sum(axis=0)
 
 
@@ -218,7 +208,7 @@ def _vector_product(x: Float[Array, "n d"], v: Float[Array, " n"]) -> Float[Arra
 
 
 def by_row_tiles(n: int, tile: int, rows: Callable[[Array], Array]) -> Array:
-    """`rows(index)` for all indices, `tile` at a time, put together along the first axis."""
+    """Compute `rows(index)` for all indices, `tile` at a time, and concatenate along the first axis."""
     tile = max(1, min(tile, n))
     whole = n // tile
     head = jax.lax.map(rows, jnp.arange(whole * tile, dtype=jnp.int32).reshape(whole, tile))
@@ -229,10 +219,10 @@ def by_row_tiles(n: int, tile: int, rows: Callable[[Array], Array]) -> Array:
 
 
 def distinct_entries(matrix: Any) -> Any:
-    """A SciPy sparse matrix as its CSR without duplicates."""
+    """Convert a SciPy sparse matrix to its CSR without duplicates."""
     rows = matrix.tocsr()
     if not rows.has_canonical_format:
-        # A copy: `tocsr` of a CSR matrix is the caller's own. Sums of small integers would wrap.
+        # Copy: `tocsr` of a CSR matrix is the caller's own. Small integers are converted: their sums would wrap.
         rows = rows.astype(floating(rows.dtype) if rows.dtype.kind in "biu" else rows.dtype, copy=True)
         rows.sum_duplicates()
     return rows

@@ -81,7 +81,7 @@ class Solver:
         knows_origin: Whether `init` takes an `Origin` too, and is compiled sooner for one.
         final_check: "none" where the running excess may end a fit that no certificate bears out.
         rows: Rows of its dual points: 2 where its w is not made of its dual variables.
-        bit: Its place in `Counters.solvers`, by which `Fit.solvers` names it: one of its own below `BIT_OF_OTHERS`, if any.
+        bit: Its place in `Counters.solvers`, by which `Fit.solvers` names it: its own, below `BIT_OF_OTHERS`, if any.
     """
 
     solves: ClassVar[tuple[str, ...]]
