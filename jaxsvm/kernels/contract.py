@@ -1,4 +1,4 @@
-"""What a kernel is, and what makes kernels of kernels: sums, products, multiples; any function of two points."""
+"""The contract of kernels, and kernels made of others: sums, products, multiples; any function of two points."""
 
 import dataclasses
 from typing import Any
@@ -12,24 +12,24 @@ from jaxsvm.kernels.parameters import parameter, pytree, require_number, require
 
 
 class Kernel:
-    """What kernels share: one point against one other, and composition. Parameters are fields of the subclasses."""
+    """The base of all kernels: evaluation at two points, and composition. Subclasses hold parameters as fields."""
 
     stationary = False
-    """Whether the kernel depends on `x - z` only: then points may be moved first, which spares digits."""
+    """Whether the kernel depends on `x - z` only; points may then be moved first, which keeps digits."""
 
     definite = False
-    """Whether every matrix of the kernel is positive semidefinite, by what kind of function it is."""
+    """Whether every matrix of the kernel is known to be positive semidefinite."""
 
     linear = False
-    """Whether the kernel is `x . z` itself: then products need no kernel values."""
+    """Whether the kernel is `x . z` itself; products then need no kernel values."""
 
     @property
     def moves_freely(self) -> bool:
-        """Whether `k(x, x) + k(z, z) - 2 k(x, z)` depends on `x - z` only: then distances have no origin."""
+        """Whether `k(x, x) + k(z, z) - 2 k(x, z)` depends on `x - z` only; distances then need no origin."""
         return self.stationary or self.linear
 
     def __call__(self, x: Float[Array, " d"], z: Float[Array, " d"]) -> Float[Array, ""]:
-        """`k(x, z)` of two points `(d,)`."""
+        """Compute `k(x, z)` of two points `(d,)`."""
         return self.matrix(jnp.asarray(x)[None], jnp.asarray(z)[None])[0, 0]
 
     def matrix(
@@ -41,31 +41,33 @@ class Kernel:
         same: Bool[Array, "n m"] | None = None,
         squares: tuple[Float[Array, " n"], Float[Array, " m"]] | None = None,
     ) -> Float[Array, "n m"]:
-        """`k` of every pair, `(n, m)`.
+        """Compute `k` of every pair, `(n, m)`.
 
         Args:
             x: Points.
             z: Other points.
-            near: That the points are near the origin, as `jaxsvm.kernels.distances.place` found: then distances are
-                expanded without a look at what that costs; static.
-            same: Pairs that are one point, whose values the caller takes from `diag`.
-            squares: `|x_i|^2` and `|z_j|^2`, where the caller has them.
+            near: Whether `jaxsvm.kernels.distances.place` found all points near the origin: distances are then expanded
+                without a check of their digits; static.
+            same: Pairs of identical points, whose values the caller takes from `diag`.
+            squares: `|x_i|^2` and `|z_j|^2`, if known.
         """
         raise TypeError(f"{type(self).__name__} defines no matrix")
 
     def reach(self, x: Any) -> Float[Array, " n"]:
-        """How far points, dense or CSR, lie from the origin in widths of the kernel, `(n,)`; 0 where it has none."""
+        """Return how far points, dense or CSR, lie from the origin in widths of the kernel, `(n,)`; 0 without one."""
         return jnp.zeros((x.shape[0],), x.dtype)
 
     def diag(self, x: Float[Array, "n d"]) -> Float[Array, " n"]:
-        """`k(x_i, x_i)`, `(n,)`."""
+        """Compute `k(x_i, x_i)`, `(n,)`."""
         return jax.vmap(self.__call__)(x, x)
 
     def frequencies(self, key: Array, d: int, rank: int, dtype: Any) -> Float[Array, "d rank"]:
-        """Frequencies of random Fourier features, `(d, rank)`: draws from the kernel's spectral measure.
+        """Draw frequencies of random Fourier features, `(d, rank)`, from the kernel's spectral measure.
+
+        Source: Rahimi and Recht 2007.
 
         Raises:
-            InputError: Where it is not known.
+            InputError: If the spectral measure is not known.
         """
         raise InputError(f"kernel is {type(self).__name__}: random Fourier features exist for RBF and Laplacian here.")
 
@@ -88,7 +90,7 @@ class Precomputed(Kernel):
     """
 
     def matrix(self, x: Array, z: Array, **how: Any) -> Array:
-        """`x[:, z]` for rows of kernel values `x (m, n)` and indices `z (q,)`."""
+        """Select `x[:, z]` from rows of kernel values `x (m, n)` by indices `z (q,)`."""
         del how
         return x[:, z]
 
@@ -109,34 +111,34 @@ class Function(Kernel):
             object.__setattr__(self, "function", jax.tree_util.Partial(self.function))
 
     def __call__(self, x: Array, z: Array) -> Array:
-        """The function itself."""
+        """Call the function."""
         return self.function(x, z)
 
     def matrix(self, x: Array, z: Array, **how: Any) -> Array:
-        """`(n, m)`."""
+        """Compute the function of every pair, `(n, m)`."""
         del how
         return jax.vmap(lambda a: jax.vmap(lambda b: self.function(a, b))(z))(x)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Pair(Kernel):
-    """What is made of two kernels: definite, stationary where both are."""
+    """A kernel made of two others: definite and stationary if both are."""
 
     first: Kernel
     second: Kernel
 
     @property
     def definite(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Where both are."""
+        """Whether both kernels are."""
         return self.first.definite and self.second.definite
 
     @property
     def stationary(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Where both are."""
+        """Whether both kernels are."""
         return self.first.stationary and self.second.stationary
 
     def reach(self, x: Any) -> Array:
-        """The larger of both."""
+        """Return the larger reach of both."""
         return jnp.maximum(self.first.reach(x), self.second.reach(x))
 
 
@@ -147,15 +149,15 @@ class Sum(_Pair):
 
     @property
     def moves_freely(self) -> bool:
-        """Where both do."""
+        """Whether both kernels move freely."""
         return self.first.moves_freely and self.second.moves_freely
 
     def matrix(self, x: Array, z: Array, **how: Any) -> Array:
-        """`(n, m)`."""
+        """Add the values of both kernels, `(n, m)`."""
         return self.first.matrix(x, z, **how) + self.second.matrix(x, z, **how)
 
     def diag(self, x: Array) -> Array:
-        """`(n,)`."""
+        """Add the diagonals of both kernels, `(n,)`."""
         return self.first.diag(x) + self.second.diag(x)
 
 
@@ -165,11 +167,11 @@ class Product(_Pair):
     """`first * second`, element by element."""
 
     def matrix(self, x: Array, z: Array, **how: Any) -> Array:
-        """`(n, m)`."""
+        """Multiply the values of both kernels, `(n, m)`."""
         return self.first.matrix(x, z, **how) * self.second.matrix(x, z, **how)
 
     def diag(self, x: Array) -> Array:
-        """`(n,)`."""
+        """Multiply the diagonals of both kernels, `(n,)`."""
         return self.first.diag(x) * self.second.diag(x)
 
 
@@ -187,46 +189,46 @@ class Scaled(Kernel):
 
     @property
     def definite(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """As the base."""
+        """Whether the base is."""
         return self.base.definite
 
     @property
     def stationary(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """As the base's."""
+        """Whether the base is."""
         return self.base.stationary
 
     @property
     def moves_freely(self) -> bool:
-        """As the base's."""
+        """Whether the base moves freely."""
         return self.base.moves_freely
 
     def matrix(self, x: Array, z: Array, **how: Any) -> Array:
-        """`(n, m)`."""
+        """Multiply the base's values by the factor, `(n, m)`."""
         return parameter(self.factor, x) * self.base.matrix(x, z, **how)
 
     def reach(self, x: Any) -> Array:
-        """The base's."""
+        """Return the reach of the base."""
         return self.base.reach(x)
 
     def diag(self, x: Array) -> Array:
-        """`(n,)`."""
+        """Multiply the base's diagonal by the factor, `(n,)`."""
         return parameter(self.factor, x) * self.base.diag(x)
 
 
 def as_kernel(kernel: Any) -> Kernel:
-    """A kernel as it is, or a function of two points as `Function`.
+    """Return a kernel as it is, and wrap a function of two points in `Function`.
 
     Raises:
         InputError: On anything else.
     """
     if isinstance(kernel, Kernel):
         return kernel
-    if isinstance(kernel, type) and issubclass(kernel, Kernel):  # callable, and no function of two points
+    if isinstance(kernel, type) and issubclass(kernel, Kernel):  # callable, but not a function of two points
         raise InputError(f"kernel is the class {kernel.__name__}: a kernel is needed, such as RBF(gamma=0.5).")
     if callable(kernel):
         return Function(kernel)
     shape = getattr(kernel, "shape", None)
-    found = repr(kernel) if shape is None else f"an array of shape {tuple(shape)}"
+    shown = repr(kernel) if shape is None else f"an array of shape {tuple(shape)}"
     raise InputError(
-        f"kernel is {found}: a kernel of jaxsvm.kernels or a function of two points is needed, before the points."
+        f"kernel is {shown}: a kernel of jaxsvm.kernels or a function of two points is needed, before the points."
     )

@@ -17,12 +17,12 @@ class _OfInnerProducts(Kernel):
     """A function of `x . z`."""
 
     def matrix(self, x: Array, z: Array, **how: Any) -> Array:
-        """`(n, m)`."""
+        """Compute the function of every inner product, `(n, m)`."""
         del how
         return self._of(matmul(x, z.T))
 
     def diag(self, x: Array) -> Array:
-        """`(n,)`."""
+        """Compute the function of every squared norm, `(n,)`."""
         return self._of((x * x).sum(axis=1))
 
     def _of(self, products: Array) -> Array:
@@ -44,7 +44,7 @@ class Linear(_OfInnerProducts):
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Polynomial(_OfInnerProducts):
-    """`(gamma x . z + coef0) ** degree`; homogeneous where `coef0` is 0.
+    """`(gamma x . z + coef0) ** degree`; homogeneous if `coef0` is 0.
 
     Attributes:
         degree: A positive integer; static.
@@ -74,7 +74,7 @@ class Polynomial(_OfInnerProducts):
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Sigmoid(_OfInnerProducts):
-    """`tanh(gamma x . z + coef0)`: positive semidefinite for few parameters only; a fit says NOT_PSD where it shows.
+    """`tanh(gamma x . z + coef0)`, positive semidefinite for few parameters only: a fit may end as NOT_PSD.
 
     Attributes:
         gamma: Scale of the inner product, `()`.

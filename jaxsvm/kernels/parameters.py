@@ -1,4 +1,4 @@
-"""What a kernel's parameters are: leaves of a pytree, in the dtype of the points, within their range."""
+"""Parameters of kernels: leaves of a pytree, converted to the dtype of the points, checked for their range."""
 
 import dataclasses
 from typing import Any, TypeVar
@@ -17,8 +17,8 @@ _Cls = TypeVar("_Cls")
 def pytree(cls: type[_Cls]) -> type[_Cls]:
     """Register a frozen dataclass as a pytree that is rebuilt without `__post_init__`.
 
-    A gradient with respect to a kernel is a kernel as well, and its "gamma" may well be negative. Parameters that are
-    NumPy arrays are copied: the caller may change theirs later.
+    A gradient with respect to a kernel is a kernel too, and its "gamma" may be negative. Parameters that are NumPy
+    arrays are copied: the caller may change them later.
     """
     fields = dataclasses.fields(cls)  # pyright: ignore[reportArgumentType]
     data = [field.name for field in fields if not field.metadata.get("static")]
@@ -52,12 +52,16 @@ def pytree(cls: type[_Cls]) -> type[_Cls]:
 
 
 def parameter(value: Any, x: Array) -> Array:
-    """A parameter in the dtype of the points; beside integer points it stays a float."""
+    """Convert a parameter to the dtype of the points; to a float for integer points."""
     return jnp.asarray(value, floating(x.dtype))
 
 
 def require_number(name: str, value: Any) -> None:
-    """One finite number: an array would be broadcast over pairs of points without a word."""
+    """Refuse anything but one finite number: an array would be broadcast over pairs of points.
+
+    Raises:
+        InputError: The message names the parameter.
+    """
     if value is None or isinstance(value, str):
         raise InputError(f"{name} is {value!r}: one number is needed.")
     if jnp.ndim(value):
@@ -67,7 +71,11 @@ def require_number(name: str, value: Any) -> None:
 
 
 def require_positive(name: str, value: Any) -> None:
-    """Positive and finite numbers, as many as there are."""
+    """Refuse numbers, one or several, that are not positive and finite.
+
+    Raises:
+        InputError: The message names the parameter.
+    """
     if value is None or isinstance(value, str):
         raise InputError(f"{name} is {value!r}: a positive number is needed (`resolve_gamma` turns words into one).")
     if isinstance(value, float | int | list | tuple | np.ndarray | np.generic | jax.Array) and is_concrete(value):

@@ -28,7 +28,7 @@ class _Stationary(Kernel):
         require_positive("gamma", self.gamma)
 
     def diag(self, x: Array) -> Array:
-        """Ones, `(n,)`."""
+        """Return ones, `(n,)`."""
         return jnp.ones(x.shape[0], floating(x.dtype))
 
 
@@ -38,19 +38,19 @@ class RBF(_Stationary):
     """`exp(-sum_k gamma_k (x_k - z_k)^2)`.
 
     Attributes:
-        gamma: Positive, `()`, or one a feature `(d,)` (automatic relevance determination).
+        gamma: Positive, `()`, or one a feature, `(d,)` (automatic relevance determination).
     """
 
     def matrix(self, x: Array, z: Array, **how: Any) -> Array:
-        """`(n, m)`; see `jaxsvm.kernels.distances` for what the entries are worth."""
+        """Compute the kernel of every pair, `(n, m)`; `jaxsvm.kernels.distances` states the accuracy."""
         return jnp.exp(-squared_distances(_floats(x), _floats(z), _weights(self.gamma, x), **how))
 
     def reach(self, x: Any) -> Array:
-        """`sqrt(sum_k gamma_k x_k^2)`, `(n,)`."""
+        """Compute `sqrt(sum_k gamma_k x_k^2)`, `(n,)`."""
         return jnp.sqrt(product(entrywise(jnp.square, x), _per_feature(self.gamma, x)))
 
     def frequencies(self, key: Array, d: int, rank: int, dtype: Any) -> Array:
-        """Normal, `(d, rank)`."""
+        """Draw from a normal distribution, `(d, rank)`."""
         scale = jnp.sqrt(2 * jnp.broadcast_to(jnp.asarray(self.gamma, dtype), (d,)))
         return scale[:, None] * jax.random.normal(key, (d, rank), dtype)
 
@@ -65,16 +65,16 @@ class Laplacian(_Stationary):
     """
 
     def matrix(self, x: Array, z: Array, **how: Any) -> Array:
-        """`(n, m)`, by differences."""
+        """Compute the kernel of every pair by differences, `(n, m)`."""
         del how
         return jnp.exp(-by_differences(_floats(x), _floats(z), _weights(self.gamma, x), jnp.abs))
 
     def reach(self, x: Any) -> Array:
-        """`sum_k gamma_k |x_k|`, `(n,)`."""
+        """Compute `sum_k gamma_k |x_k|`, `(n,)`."""
         return product(entrywise(jnp.abs, x), _per_feature(self.gamma, x))
 
     def frequencies(self, key: Array, d: int, rank: int, dtype: Any) -> Array:
-        """Cauchy, `(d, rank)`."""
+        """Draw from a Cauchy distribution, `(d, rank)`."""
         scale = jnp.broadcast_to(jnp.asarray(self.gamma, dtype), (d,))
         return scale[:, None] * jax.random.cauchy(key, (d, rank), dtype)
 
@@ -87,7 +87,7 @@ def _per_feature(gamma: Any, x: Array) -> Array:
 
 
 def _weights(gamma: Any, x: Array) -> Array:
-    """One number, or one a feature."""
+    """Return gamma as one number, or as one a feature."""
     return _per_feature(gamma, x) if jnp.ndim(gamma) else parameter(gamma, x)
 
 

@@ -1,4 +1,4 @@
-"""Choosing the width of a kernel from the data: "scale", "median" and "paper", by name or as functions."""
+"""Choose the width of a kernel from the data: "scale", "median" and "paper", by name or as functions."""
 
 from typing import Any
 
@@ -10,19 +10,19 @@ from jaxsvm.points.rows import dense_rows, distinct_entries
 
 
 def gamma_scale(x: Any) -> float:
-    """scikit-learn's "scale": `1 / (d var(x))`, the variance over all entries, absent ones of a sparse matrix too."""
+    """Return scikit-learn's "scale", `1 / (d var(x))`: the variance of all entries, absent sparse ones included."""
     means, variances = _moments(x)
     return 1 / (len(means) * _spread(variances.mean() + (means - means[0]).var()))
 
 
 def gamma_paper(x: Any) -> float:
-    """The paper's `exp(-|x - z|^2 / (2 sigma^2))`, sigma^2 the average squared distance, `2 trace(Cov)`. O(n d)."""
+    """Return the paper's `1 / (2 sigma^2)` with the average squared distance sigma^2 = `2 trace(Cov)`. O(n d)."""
     _, variances = _moments(x)
     return 1 / (4 * _spread(variances.sum()))
 
 
 def gamma_median(x: Any, sample: int = 1000, seed: int = 0) -> float:
-    """`1 / median |x - z|^2` over the pairs of a random sample of rows."""
+    """Return `1 / median |x - z|^2` over the pairs of a random sample of rows."""
     x = _host_points(x)
     n = x.shape[0]
     picked = np.sort(np.random.default_rng(seed).permutation(n)[:sample])
@@ -35,10 +35,10 @@ def gamma_median(x: Any, sample: int = 1000, seed: int = 0) -> float:
 
 
 def resolve_gamma(value: Any, x: Any) -> float:
-    """A number from "scale", "median", "paper" or a number (as text too).
+    """Turn "scale", "median", "paper" or a number (text too) into a number.
 
     Raises:
-        InputError: On other words, and numbers that are not positive.
+        InputError: On other words, and on numbers that are not positive.
     """
     rules = {"scale": gamma_scale, "median": gamma_median, "paper": gamma_paper}
     if isinstance(value, str) and value in rules:
@@ -53,14 +53,14 @@ def resolve_gamma(value: Any, x: Any) -> float:
 
 
 def _host_points(x: Any) -> Any:
-    """Lists as an array, SciPy's sparse formats as CSR without duplicates; what else has rows as it is."""
+    """Convert lists to an array, and SciPy's sparse formats to CSR without duplicates; keep other points as they are."""
     if hasattr(x, "tocsr"):
         return distinct_entries(x)
     return x if hasattr(x, "shape") else np.asarray(x)
 
 
 def _moments(x: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Means and variances of the columns of x, in float64."""
+    """Return means and variances of the columns of x, in float64."""
     x = _host_points(x)
     n, d = x.shape
     if is_sparse(x):
@@ -77,5 +77,5 @@ def _moments(x: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _spread(value: Any) -> float:
-    """The spread itself; 1 where all points are equal, so that gamma stays finite."""
+    """Return the spread, or 1 if all points are equal, so that gamma stays finite."""
     return float(value) if value > 0 else 1.0
