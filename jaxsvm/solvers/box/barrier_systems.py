@@ -17,6 +17,7 @@ from jaxtyping import Array, Float
 from jaxsvm.numerics.linear.elimination import factored
 from jaxsvm.points.rows import product, transposed_product
 from jaxsvm.problems.box import BoxProblem
+from jaxsvm.runtime.loops import fori_loop
 from jaxsvm.solvers.features import TILE, feature_matrix, weighted_squares
 
 DIRECT_SIZE = 2048
@@ -93,19 +94,22 @@ class DenseSystem:
         off = self.c.T @ a - self.e
         scale = lax.rsqrt(jnp.diagonal(self.Q) + D)
         factor = factored(scale[:, None] * (self.Q + jnp.diag(D)) * scale[None, :])
+        scale, D = scale[:, None], D[:, None]
 
-        def inverse(r: Array) -> Array:
-            x = scale * factor.solve(scale * r)
-            rest = r - _dot(self.Q, x) - D * x  # one refinement
-            return x + scale * factor.solve(scale * rest)
+        def inverse(R: Array) -> Array:
+            """Solve for several right-hand sides; the second turn is a refinement."""
 
-        column = inverse(self.c[:, 0]) if len(self.e) else None
+            def refine(_: Any, X: Array) -> Array:
+                return X + scale * factor.solve(scale * (R - _dot(self.Q, X) - D * X))
+
+            return fori_loop(0, 2, refine, jnp.zeros_like(R))
 
         def solve(r: Array) -> tuple[Array, Array, Array]:
-            da, dv = inverse(r), jnp.zeros_like(self.e)
-            if column is not None:
-                dv = (self.c.T @ da + off) / (self.c.T @ column)
-                da = da - column * dv
+            # With the equality's column beside r: to solve for it apart would double the program.
+            X = inverse(jnp.concatenate([r[:, None], self.c], axis=1))
+            da, column = X[:, 0], X[:, 1:]
+            dv = (self.c.T @ da + off) / (self.c * column).sum(axis=0)
+            da = da - column @ dv
             return da, dv, _dot(self.Q, da) + self.c @ dv
 
         return solve

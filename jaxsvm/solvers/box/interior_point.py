@@ -24,7 +24,7 @@ from jaxsvm.numerics.masks import every, some
 from jaxsvm.numerics.precision import in_double, like, remainder, rounded, whole, widened
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.results.fit import Counters
-from jaxsvm.runtime.loops import while_loop
+from jaxsvm.runtime.loops import fori_loop, while_loop
 from jaxsvm.solvers.box.barrier_systems import DIRECT_SIZE, MOST_FEATURES, affordable, barrier_system, few_features
 from jaxsvm.solvers.contract import Solver
 
@@ -72,15 +72,10 @@ class InteriorPoint(Solver):
                 f"the problem has {problem.n} samples: InteriorPoint takes {DIRECT_SIZE} at most, or a kernel of at "
                 f"most {MOST_FEATURES} features (Linear, a Gram with rank=): use `SMO`, or `Pegasos`."
             )
-        system, U, q = barrier_system(problem), _upper(problem), _present(problem, problem.q)
-        middle = _present(problem, U / 2)
-        v = system.start(middle)
-        pull = system.margins(middle, v) - q
-        reserve = 1 + jnp.abs(_present(problem, pull)).max()
-        x = Iterate(U / 2, U / 2, jnp.maximum(pull, 0) + reserve, jnp.maximum(-pull, 0) + reserve, v)
-        a = problem.feasible_point(middle)
+        x = first_iterate(problem)
+        a = problem.feasible_point(_present(problem, x.a))
         s = problem.matvec(a)
-        unknown = jnp.asarray(jnp.inf, U.dtype)
+        unknown = jnp.asarray(jnp.inf, s.dtype)
         rest = jax.tree.map(jnp.zeros_like, x)
         return State(x, rest, a, s, problem.objective(a, s), unknown, jnp.asarray(False), Counters.zero())
 
@@ -190,8 +185,9 @@ def solved(problem: BoxProblem, tol: Any) -> Float[Array, " n"]:
 
 def begin(problem: BoxProblem, tol: Any) -> Going:
     """`solved` before its first piece."""
-    first = InteriorPoint(tol).init(problem)
-    return Going(first.x, first.left, jnp.zeros((), jnp.int32), first.left > tol)
+    del tol
+    unknown = jnp.asarray(jnp.inf, problem.dtype)
+    return Going(first_iterate(problem), unknown, jnp.zeros((), jnp.int32), jnp.asarray(True))
 
 
 def further(problem: BoxProblem, at: Going, tol: Any) -> Going:
@@ -204,6 +200,16 @@ def further(problem: BoxProblem, at: Going, tol: Any) -> Going:
 def end(problem: BoxProblem, at: Going) -> Float[Array, " n"]:
     """The feasible point beside the iterate."""
     return problem.on_equality(at_bounds(problem, at.x))
+
+
+def first_iterate(problem: BoxProblem) -> Iterate:
+    """Return the middle of the box, with multipliers that leave no residual."""
+    system, U, q = barrier_system(problem), _upper(problem), _present(problem, problem.q)
+    middle = _present(problem, U / 2)
+    v = system.start(middle)
+    pull = system.margins(middle, v) - q
+    reserve = 1 + jnp.abs(_present(problem, pull)).max()
+    return Iterate(U / 2, U / 2, jnp.maximum(pull, 0) + reserve, jnp.maximum(-pull, 0) + reserve, v)
 
 
 def advance(problem: BoxProblem, x: Iterate) -> tuple[Iterate, Float[Array, ""]]:
@@ -222,22 +228,30 @@ def advance(problem: BoxProblem, x: Iterate) -> tuple[Iterate, Float[Array, ""]]
     residual = m - q - x.z + x.w
     solve = system.factored(jnp.where(present, x.z / x.a + x.w / x.t, 1), _present(problem, x.a), x.v)
 
-    def direction(to_z: Array, to_w: Array) -> tuple[Iterate, Array]:
-        """Newton's step for wanted changes of the products, and how the margins change."""
+    mu = mean_product(x)
+
+    def direction(_: Any, carry: tuple[Iterate, Array, Array, Array]) -> tuple[Iterate, Array, Array, Array]:
+        """Take Newton's step to products of `centre`, corrected by those of the step before it (Mehrotra 1992).
+
+        Returns the step, how the margins change, the centre that it calls for, and how far it reaches.
+        """
+        d, _, centre, _ = carry
+        to_z, to_w = centre - x.a * x.z - d.a * d.z, centre - x.t * x.w - d.t * d.w
         da, dv, dm = solve(_present(problem, to_z / x.a - to_w / x.t - residual))
         da = _present(problem, da)
-        return Iterate(da, -da, (to_z - x.z * da) / x.a, (to_w + x.w * da) / x.t, dv), dm
+        d = Iterate(da, -da, (to_z - x.z * da) / x.a, (to_w + x.w * da) / x.t, dv)
+        reach = _reach(present, x, d)
+        return d, dm, jnp.clip((mean_product(_moved(x, d, reach)) / mu) ** 3, 0, 1) * mu, reach
 
-    mu = mean_product(x)
-    ahead, _ = direction(-x.a * x.z, -x.t * x.w)
-    reached = _moved(x, ahead, _reach(present, x, ahead))
-    centre = jnp.clip((mean_product(reached) / mu) ** 3, 0, 1) * mu
-    d, dm = direction(centre - x.a * x.z - ahead.a * ahead.z, centre - x.t * x.w - ahead.t * ahead.w)
-    step = jnp.minimum(1, BACK_OFF * _reach(present, x, d))
+    nothing = jnp.zeros_like(mu)
+    # The predicted step, and the corrected one.
+    start = (jax.tree.map(jnp.zeros_like, x), jnp.zeros_like(m), nothing, nothing)
+    d, dm, _, reach = fori_loop(0, 2, direction, start)
+    step = jnp.minimum(1, BACK_OFF * reach)
     new = _moved(x, d, step)
     new = Iterate(*(jnp.where(present, part, 1) for part in new[:-1]), v=new.v)
     value = jnp.abs(_present(problem, x.a) @ (m / 2 - q))
-    sound = every(jnp.stack([every(jnp.isfinite(part)) for part in new]))
+    sound = every(jnp.isfinite(jnp.concatenate(new)))
     sound = sound & (count * mu > jnp.finfo(value.dtype).eps * value)
     x = jax.tree.map(lambda fresh, old: jnp.where(sound, fresh, old), new, x)
     value = jnp.abs(_present(problem, x.a) @ ((m + jnp.where(sound, step, 0) * dm) / 2 - q))
@@ -281,10 +295,6 @@ def _moved(x: Iterate, d: Iterate, step: Array) -> Iterate:
 
 def _reach(present: Array, x: Iterate, d: Iterate) -> Array:
     """The longest step, at most 1, that keeps all of a, t, z and w from becoming negative."""
-
-    def one(value: Array, change: Array) -> Array:
-        falls = present & (change < 0)
-        return jnp.where(falls, -value / jnp.where(falls, change, -1), jnp.inf).min()
-
-    ends = [one(value, change) for value, change in zip(x[:4], d[:4], strict=True)]
-    return jnp.minimum(1, jnp.stack(ends).min())
+    values, changes = jnp.stack(x[:4]), jnp.stack(d[:4])
+    falls = present & (changes < 0)
+    return jnp.minimum(1, jnp.where(falls, -values / jnp.where(falls, changes, -1), jnp.inf).min())
