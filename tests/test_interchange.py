@@ -417,7 +417,7 @@ def test_what_onnx_cannot_hold(monkeypatch):
     with pytest.raises(InputError, match="60 sparse support vectors of 1048576 columns"):
         interchange.to_onnx(model_of(jaxsvm.gram(RBF(0.3), wide)))
     assert len(interchange.to_onnx(model_of(jaxsvm.gram(Linear(), wide))).SerializeToString()) > 8 * 2**20
-    monkeypatch.setattr(onnx_graph, "LARGEST", 1000)
+    monkeypatch.setattr(onnx_graph, "MOST_BYTES", 1000)
     with pytest.raises(InputError, match="ends at 2 GiB"):
         interchange.to_onnx(model)
 

@@ -1,4 +1,4 @@
-"""The command `jaxsvm`: fit, path, predict, info and coreset, thin over the library.
+"""The command `jaxsvm`: fit, path, predict, info, coreset and relational. Each is a thin layer over the library.
 
 Reports go to stdout (`--json`: one JSON object and nothing else), progress and errors to stderr. Exit codes: 0
 certified, 1 finished but not certified (a model is still written), 2 input that cannot be used, 130 after Ctrl-C (the
@@ -11,14 +11,14 @@ try:
 except ImportError as error:
     raise SystemExit(f"jaxsvm: error: the command needs {error.name}: pip install 'jaxsvm[cli]'") from error
 
-from jaxsvm.cli import coreset, relational  # noqa: F401 - they register their commands
-from jaxsvm.cli.commands import app
+from jaxsvm.cli import training, predict, info, coreset, relational  # noqa: F401, I001 - each registers its commands, in the order of --help
+from jaxsvm.cli.app import app
 from jaxsvm.cli.system import use_cache
 
 __all__ = ["app", "main"]
 
 
 def main() -> None:
-    """The entry point: a persistent compilation cache, then the command."""
+    """Run the command with a persistent compilation cache."""
     use_cache()
     app()

@@ -1,4 +1,4 @@
-"""`python -m jaxsvm.cli` is the command too."""
+"""Run the command by `python -m jaxsvm.cli`."""
 
 from jaxsvm.cli import main
 

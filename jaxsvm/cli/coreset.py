@@ -1,12 +1,12 @@
-"""The command `jaxsvm coreset`: files of any length into a small weighted file."""
+"""The command `jaxsvm coreset`: summarise files of any length by a small weighted file."""
 
 from typing import Annotated
 
 import typer
 
 import jaxsvm
-from jaxsvm.cli.commands import _command as command  # pyright: ignore[reportPrivateUsage]
-from jaxsvm.cli.options import IndexBase, Json, Label, Positive, Seed, label_of, zero_based
+from jaxsvm.cli.app import command
+from jaxsvm.cli.options import IndexBase, Json, Label, Positive, Seed, label_of, option, zero_based
 from jaxsvm.cli.report.progress import progress_bar
 from jaxsvm.cli.report.text import show
 from jaxsvm.cli.system import check_writable
@@ -15,26 +15,20 @@ from jaxsvm.errors import InputError
 ENDS = (".npz", ".parquet", ".pq", ".svm", ".svmlight", ".libsvm", ".txt")
 
 
-@command
+@command("coreset")
 def coreset(
     files: Annotated[list[str], typer.Argument(metavar="FILE...", help="svmlight, CSV, npz or Parquet files.")],
-    size: Annotated[int, typer.Option("--size", help="Points of the coreset: ten times d, at least.")] = 1000,
-    C: Annotated[
-        float, typer.Option("--C", "--lambda", help="What multiplies the loss: the largest to be used.")
-    ] = 1.0,
-    out: Annotated[
-        str | None,
-        typer.Option("--out", metavar="FILE", help="Where to write it: .npz, .parquet, .svm.", show_default=False),
-    ] = None,
-    scale: Annotated[str, typer.Option("--scale", metavar="none|standardise", help="What to do to columns.")] = "none",
-    damaged: Annotated[str, typer.Option("--damaged", metavar="stop|skip", help="What a damaged line does.")] = "stop",
-    passes: Annotated[int, typer.Option("--passes", help="1, or 2: with a first look that counts.")] = 2,
+    size: Annotated[int, option("--size", "Points of the coreset: at least ten times the number of columns.")] = 1000,
+    C: Annotated[float, option("--C,--lambda", "Factor of the loss: the largest that will be used.")] = 1.0,
+    out: Annotated[str | None, option("--out", "File to write: .npz, .parquet, .svm.", "FILE")] = None,
+    scale: Annotated[str, option("--scale", "Scaling of the columns.", ("none", "standardise"))] = "none",
+    damaged: Annotated[str, option("--damaged", "What a damaged line causes.", ("stop", "skip"))] = "stop",
+    passes: Annotated[int, option("--passes", "Passes over the files: 1, or 2 with a first one that counts.")] = 2,
     features: Annotated[
-        int | None, typer.Option("--features", help="d, for one pass over svmlight files.", show_default=False)
+        int | None, option("--features", "Number of columns, for one pass over svmlight files.")
     ] = None,
     checkpoint: Annotated[
-        str | None,
-        typer.Option("--checkpoint", metavar="FILE", help="Keep the state there; go on from it.", show_default=False),
+        str | None, option("--checkpoint", "File to keep the state in, and to go on from.", "FILE")
     ] = None,
     positive: Positive = None,
     label: Label = None,
@@ -48,16 +42,15 @@ def coreset(
     if out is not None and not out.lower().endswith(ENDS):
         raise InputError(f"--out is {out!r}: a name that ends in {', '.join(ENDS)} is needed.")
     check_writable(out, *files)
-    with progress_bar() as bar:
-        task = bar.add_task("coreset", total=None, note="")
+    with progress_bar("coreset") as bar:
 
-        def look(done: int, total: int | None) -> None:
-            bar.update(task, total=total, completed=done, note=f"{done} rows")
+        def draw(done: int, total: int | None) -> None:
+            bar.update(total=total, completed=done, note=f"{done} rows")
 
         small = jaxsvm.coresets.from_files(
             files, C, size, seed, passes=passes, damaged=damaged, checkpoint=checkpoint, m=size, features=features,
             standardise=scale == "standardise", label=label_of(label), positive=positive,
-            zero_based=zero_based(index_base), progress=look,
+            zero_based=zero_based(index_base), progress=draw,
         )  # fmt: skip
     if out is not None:
         jaxsvm.coresets.save_coreset(out, small)

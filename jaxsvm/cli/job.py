@@ -1,44 +1,61 @@
-"""What fit and path share: data made ready, what is to be learned of them, and how well a model does on others."""
+"""The job that `fit` and `path` share: the data, the kernel and the scores of a model on other samples."""
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxsvm import kernels
-from jaxsvm.cli.inspection import truth_of
-from jaxsvm.cli.options import label_of, zero_based
+from jaxsvm.cli.options import Training, label_of, zero_based
 from jaxsvm.cli.system import require_memory
 from jaxsvm.datasets import Layout, Scaling, load, two_classes
 from jaxsvm.datasets.labels import several_classes, targets
 from jaxsvm.errors import InputError
 from jaxsvm.kernels.width import resolve_gamma
+from jaxsvm.loop.interruption import Interruption
 from jaxsvm.models.description import kernel_to_dict
 from jaxsvm.models.model import Model, predict
 from jaxsvm.points.checks import is_sparse
 
-UNEVEN = 1000.0
-"""The spread of a column, in those of another, from which on a report says that columns are not scaled."""
+
+class Run(NamedTuple):
+    """How a job is solved.
+
+    Attributes:
+        tol: The relative duality gap to certify.
+        seed: Seed of the folds and of the solver's draws.
+        stop: The flag that Ctrl-C and the time limit set.
+        solver: Name of the solver; "auto" lets the library choose.
+        max_steps: Cap on the steps of one fit by a named solver; None: a million.
+        max_seconds: Time limit of a fit or path of two classes or of regression, or None.
+    """
+
+    tol: float
+    seed: int
+    stop: Interruption
+    solver: str
+    max_steps: int | None
+    max_seconds: float | None
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """Data that is ready to be fitted: read, split and scaled.
+    """Data that is read, split and scaled, and what to learn from it.
 
     Attributes:
         source: The file.
         x: Training points, scaled, `(n, d)`.
-        target: What is to be learned, `(n,)`: signs of two classes, integers of several, numbers in regression.
-        test: Points as they are in the file, and their labels; None where nothing is held out.
-        scaling: What was done to columns, or None.
+        target: The values to learn, `(n,)`: signs of two classes, integers of several, numbers in regression.
+        test: The points held out, as they are in the file, and their labels; None if nothing is held out.
+        scaling: The scaling of the columns, or None.
         classes: The labels, two or more; None in regression.
         kernel: The kernel.
         loss: "squared_hinge", "hinge" or "epsilon_insensitive".
         epsilon: Half the width of the tube, in regression.
         scale: The scaling's name.
-        layout: How the file holds its columns.
-        note: What one had better know of the columns, or None.
+        layout: The columns of the file.
+        note: A warning about the columns for the report, or None.
     """
 
     source: str
@@ -61,11 +78,11 @@ class Job:
 
     @property
     def metric(self) -> str:
-        """What scores are: "accuracy", or "r2" in regression."""
+        """The kind of scores: "accuracy", or "r2" in regression."""
         return "r2" if self.classes is None else "accuracy"
 
     def description(self) -> dict[str, Any]:
-        """For the report."""
+        """Return the job's entries of the report."""
         kinds = None if self.classes is None else list(self.classes)
         return {
             "data": self.source,
@@ -81,95 +98,93 @@ class Job:
         }
 
     def score(self, model: Model) -> float | None:
-        """Of a model on the samples held out; None where there are none."""
+        """Return a model's score on the samples held out; None if there are none."""
         return None if self.test is None else score_of(predict(model, self.test[0]), self.test[1], model.classes)
 
 
 def score_of(predicted: Any, y: np.ndarray, classes: tuple[Any, ...] | None) -> float | None:
-    """Accuracy of predicted labels, or R^2 of predicted values; None where y holds other labels than there are classes.
+    """Return the accuracy of predicted labels, or R^2 of predicted values.
 
     Args:
-        predicted: What a model predicts, `(m,)`.
-        y: What the file holds, `(m,)`.
-        classes: The model's classes, or None.
+        predicted: A model's predictions, `(m,)`.
+        y: The labels in the file, `(m,)`.
+        classes: The model's classes, or None in regression.
+
+    Returns:
+        The score; None if a label is in none of the classes, or is not a number in regression.
     """
     if classes is None:
         return r_squared(np.asarray(predicted), y) if y.dtype.kind in "biuf" else None
-    truth = truth_of(y, classes)
+    truth = _codes_of(y, classes)
     if truth is None:
         return None
-    places = {label: place for place, label in enumerate(classes)}
-    found = np.asarray([places[label] for label in np.asarray(predicted).tolist()])
-    return float(np.mean(found == truth))
+    codes = {label: code for code, label in enumerate(classes)}
+    return float(np.mean(np.asarray([codes[label] for label in np.asarray(predicted).tolist()]) == truth))
 
 
-def chosen_place(rows: dict[int, dict[str, Any]], score: str, one_standard_error: bool = False) -> int | None:
-    """The best score among the certified values, of equals the smallest C; among all if none is; None without scores.
+def _codes_of(y: np.ndarray, classes: tuple[Any, ...]) -> np.ndarray | None:
+    """Return the index of each label among the classes, `(n,)`; None if a label is in none of them."""
+    if classes[0] == f"not {classes[1]}":
+        return np.asarray([_same(label, classes[1]) for label in y.tolist()]).astype(int)
+    present, inverse = np.unique(y, return_inverse=True)
+    codes = [next((code for code, kind in enumerate(classes) if _same(label, kind)), -1) for label in present.tolist()]
+    return None if min(codes) < 0 else np.asarray(codes)[inverse]
 
-    Args:
-        rows: Of the report, by place.
-        score: The score's name in them.
-        one_standard_error: Whether the smallest C whose score is within one standard error of the best is taken.
-    """
-    scored = {place: row for place, row in rows.items() if row[score] is not None and math.isfinite(row[score])}
-    among = {place: row for place, row in scored.items() if row["certified"]} or scored
-    if not among:
-        return None
-    best = min(among, key=lambda place: (-among[place][score], among[place]["C"]))
-    if not one_standard_error:
-        return best
-    enough = among[best][score] - among[best]["cv_standard_error"]
-    return min((place for place in among if among[place][score] >= enough), key=lambda place: among[place]["C"])
+
+def _same(label: Any, other: Any) -> bool:
+    """Return whether two labels agree as numbers or as text, since files write 1 in different ways."""
+    try:
+        return float(label) == float(other)
+    except ValueError:
+        return str(label) == str(other)
 
 
 def r_squared(predicted: np.ndarray, y: np.ndarray) -> float:
-    """The share of the variance of y that is explained; 0 where y does not vary and is not met."""
+    """Return the share of y's variance that is explained; for constant y, 1 if it is predicted exactly, else 0."""
     left, spread = float(((y - predicted) ** 2).sum()), float(((y - y.mean()) ** 2).sum())
     return 1 - left / spread if spread > 0 else float(left == 0)
 
 
-def prepare(
-    data: str, label: str | None, index_base: str, positive: str | None, test_fraction: float, scale: str, seed: int,
-    dtype: str, kernel: str, gamma: str | None, degree: int | None, coef0: float | None, loss: str,
-    epsilon: float | None,
-) -> Job:  # fmt: skip
+def prepare(options: Training) -> Job:
     """Read, split and scale the data."""
-    dataset = load(data, label=label_of(label), dtype=dtype, zero_based=zero_based(index_base))
+    data, loss, dtype = options.data, options.loss, options.dtype
+    dataset = load(data, label=label_of(options.label), dtype=dtype, zero_based=zero_based(options.index_base))
     require_memory(data, dataset.x)
     y: Any = dataset.y
     if loss == "epsilon_insensitive":
-        if positive is not None:
-            raise InputError(f"--positive is {positive!r}: regression has no classes; leave it out.")
+        if options.positive is not None:
+            raise InputError(f"--positive is {options.positive!r}: regression has no classes; leave it out.")
         target, classes = targets(y), None
-    elif positive is not None or len(np.unique(y)) <= 2:
-        target, classes = two_classes(y, positive)
+    elif options.positive is not None or len(np.unique(y)) <= 2:
+        target, classes = two_classes(y, options.positive)
         y = y if len(classes) == len(np.unique(y)) else np.where(target > 0, classes[1], classes[0])
     else:
         target, classes = several_classes(y)
     target = target if target.dtype.kind == "i" else target.astype(dtype)
-    train, test = _split(None if classes is None else target, len(target), test_fraction, seed)
+    strata = None if classes is None else target
+    train, test = _split(strata, len(target), options.test_fraction, options.seed)
     x = dataset.x[train]
     constructors = {"standardise": Scaling.standardise, "min-max": Scaling.min_max}
-    scaling = constructors[scale](x) if scale in constructors else None
-    scaled = x if scaling is None else scaling(x)
+    scaling = constructors[options.scale](x) if options.scale in constructors else None
+    x = x if scaling is None else scaling(x)
     return Job(
         source=data,
-        x=scaled,
+        x=x,
         target=target[train],
         test=None if test is None else (dataset.x[test], y[test]),
         scaling=scaling,
         classes=None if classes is None else tuple(classes.tolist()),
-        kernel=_kernel(kernel, gamma, degree, coef0, scaled),
+        kernel=_kernel(options, x),
         loss=loss,
-        epsilon=0.1 if epsilon is None else epsilon,
-        scale=scale,
+        epsilon=0.1 if options.epsilon is None else options.epsilon,
+        scale=options.scale,
         layout=dataset.layout,
-        note=_spread(scaled, dataset.layout.columns) if scaling is None else None,
+        note=_uneven_columns(x, dataset.layout.columns) if scaling is None else None,
     )
 
 
-def _spread(x: Any, names: tuple[str, ...] | None) -> str | None:
-    """A word on columns of very different sizes: kernels see the largest alone. None where they are alike."""
+def _uneven_columns(x: Any, names: tuple[str, ...] | None) -> str | None:
+    """Return a warning if the columns' spreads differ by a factor of 1,000: kernels then see the widest alone."""
     if is_sparse(x):
         return None
     deviations = np.std(x, axis=0)
@@ -177,18 +192,18 @@ def _spread(x: Any, names: tuple[str, ...] | None) -> str | None:
     if not len(varying):
         return None
     widest, narrowest = (int(varying[pick(deviations[varying])]) for pick in (np.argmax, np.argmin))
-    times = float(deviations[widest] / deviations[narrowest])
-    if times < UNEVEN:
+    ratio = float(deviations[widest] / deviations[narrowest])
+    if ratio < 1000:
         return None
     wide, narrow = (f"column {at}" if names is None else repr(names[at]) for at in (widest, narrowest))
     return (
-        f"Columns are not scaled: {wide} varies {times:.2g} times as much as {narrow}, and the kernel sees little but "
+        f"Columns are not scaled: {wide} varies {ratio:.2g} times as much as {narrow}, and the kernel sees little but "
         "the former. --scale standardise gives all of them a say."
     )
 
 
 def _split(strata: np.ndarray | None, n: int, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Indices of the training and the test samples; all and None where nothing is held out."""
+    """Return indices of the training and the test samples; all and None if the fraction is 0."""
     if fraction == 0:
         return np.arange(n), None
     try:
@@ -202,19 +217,18 @@ def _split(strata: np.ndarray | None, n: int, fraction: float, seed: int) -> tup
     return np.sort(train), np.sort(test)
 
 
-def _kernel(name: str, gamma: str | None, degree: int | None, coef0: float | None, x: Any) -> kernels.Kernel:
-    if name == "linear":
+def _kernel(options: Training, x: Any) -> kernels.Kernel:
+    """Build the kernel, with a width from the training points where no number is given."""
+    if options.kernel == "linear":
         return kernels.Linear()
-    width = resolve_gamma("scale" if gamma is None else gamma, x)
+    width = resolve_gamma("scale" if options.gamma is None else options.gamma, x)
     if not math.isfinite(width):
-        raise InputError(f"gamma is {gamma!r}: a finite number is needed.")
-    if name == "rbf":
-        return kernels.RBF(width)
-    if name == "laplacian":
-        return kernels.Laplacian(width)
-    if coef0 is not None and not math.isfinite(coef0):
-        raise InputError(f"--coef0 is {coef0}: a finite number is needed.")
-    constant = {"coef0": coef0} if coef0 is not None else {}
-    if name == "sigmoid":
+        raise InputError(f"gamma is {options.gamma!r}: a finite number is needed.")
+    if options.kernel in ("rbf", "laplacian"):
+        return (kernels.RBF if options.kernel == "rbf" else kernels.Laplacian)(width)
+    if options.coef0 is not None and not math.isfinite(options.coef0):
+        raise InputError(f"--coef0 is {options.coef0}: a finite number is needed.")
+    constant = {} if options.coef0 is None else {"coef0": options.coef0}
+    if options.kernel == "sigmoid":
         return kernels.Sigmoid(width, **constant)
-    return kernels.Polynomial(3 if degree is None else degree, width, **constant)
+    return kernels.Polynomial(3 if options.degree is None else options.degree, width, **constant)

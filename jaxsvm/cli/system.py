@@ -1,4 +1,4 @@
-"""What the command asks of the system: files written whole or not at all, Ctrl-C, a place for compiled programs."""
+"""The command and the system: atomic writes, memory, Ctrl-C and the compilation cache."""
 
 import contextlib
 import os
@@ -17,9 +17,6 @@ from jaxsvm.gram.tiled import BUILD_TILE
 from jaxsvm.loop.interruption import Interruption
 from jaxsvm.points.checks import is_sparse
 from jaxsvm.runtime.cache import keep_programs
-
-VECTORS = 4
-"""Numbers a column, beside the rows: the shift, the spread, the scaling."""
 
 
 def check_writable(out: str | None, *inputs: str, option: str = "--out") -> None:
@@ -45,7 +42,7 @@ def check_writable(out: str | None, *inputs: str, option: str = "--out") -> None
 
 
 def save(out: str | None, write: Callable[[str], Any], option: str = "--out") -> None:
-    """Write whole or not at all: to a neighbour first, which then takes the name."""
+    """Write a file whole or not at all: a temporary file beside it takes its name. None: write nothing."""
     if out is None:
         return
     target = os.path.realpath(out)
@@ -53,42 +50,44 @@ def save(out: str | None, write: Callable[[str], Any], option: str = "--out") ->
         if os.path.exists(target) and not os.path.isfile(target):
             write(target)
             return
-        handle, neighbour = tempfile.mkstemp(dir=os.path.dirname(target), prefix=f".{os.path.basename(target)}.")
+        handle, temporary = tempfile.mkstemp(dir=os.path.dirname(target), prefix=f".{os.path.basename(target)}.")
         os.close(handle)
         try:
-            write(neighbour)
+            write(temporary)
             mask = os.umask(0)
             os.umask(mask)
-            os.chmod(neighbour, 0o666 & ~mask)  # mkstemp's are for the owner alone
-            os.replace(neighbour, target)
+            os.chmod(temporary, 0o666 & ~mask)  # mkstemp's are for the owner alone
+            os.replace(temporary, target)
         except BaseException:
-            os.unlink(neighbour)
+            os.unlink(temporary)
             raise
     except OSError as error:
         raise InputError(f"{option} is {out!r}: cannot be written: {error.strerror or error}.") from error
 
 
 def require_memory(name: str, x: Any) -> None:
-    """Refuse sparse points so wide that the rows which are made dense, a block at a time, would not fit this machine.
+    """Refuse sparse points whose blocks of dense rows would take more than half of this machine's memory.
 
     Raises:
-        InputError: With what they take, and what to do.
+        InputError: With the bytes needed, and what to do.
     """
     if not is_sparse(x):
         return
     n, d = x.shape
-    needed, there = (2 * min(n, BUILD_TILE) + VECTORS) * d * x.dtype.itemsize, memory()
-    if there is not None and needed > there / 2:
+    # Four vectors beside the rows: shift, spread, and the two of the scaling.
+    needed, available = (2 * min(n, BUILD_TILE) + 4) * d * x.dtype.itemsize, memory()
+    if available is not None and needed > available / 2:
         used = len(np.unique(x.indices))
         raise InputError(
             f"{name}: has {n} samples and {d} columns, of which {used} occur: blocks of dense rows would take "
-            f"{needed / 2**30:.3g} GiB, and this machine has {there / 2**30:.3g}. Number the columns that occur from 1 "
-            "without gaps (indices must be the columns' numbers, not hashes or identifiers), or hash them to fewer."
+            f"{needed / 2**30:.3g} GiB, and this machine has {available / 2**30:.3g}. Number the columns that occur "
+            "from 1 without gaps (indices must be the columns' numbers, not hashes or identifiers), or hash them to "
+            "fewer."
         )
 
 
 def memory() -> int | None:
-    """Bytes that this machine has, or that this process may use; None where that is not known."""
+    """Return the bytes of memory that this process may use; None if that is not known."""
     known = []
     with contextlib.suppress(OSError, ValueError, AttributeError):
         known.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
@@ -99,9 +98,9 @@ def memory() -> int | None:
 
 
 class Interrupts(Interruption):
-    """Ctrl-C for a whole command: the library's drivers look at it, and what is done between them ends at once.
+    """The Ctrl-C handler of a whole command: a flag while the library's drivers run, an exception between them.
 
-    Disarmed, it only remembers: what was computed is saved before the command leaves.
+    Once `armed` is False it only sets the flag, so that what was computed is saved before the command ends.
     """
 
     armed = True
@@ -117,14 +116,14 @@ class Interrupts(Interruption):
             signal.signal(signal.SIGINT, self.before)
 
     def arrived(self, *signal_and_frame: object) -> None:
-        """The signal's handler."""
+        """Handle the signal."""
         if self.armed:
             super().arrived(*signal_and_frame)
         self.came = True
 
 
 def use_cache() -> None:
-    """Keep compiled programs between calls: `JAXSVM_CACHE` is another directory for them, or "off"."""
+    """Keep compiled programs between calls, in the directory `JAXSVM_CACHE` if that is set; "off" keeps none."""
     wanted = os.environ.get("JAXSVM_CACHE")
     if wanted is not None and wanted.lower() in ("", "0", "off", "no", "none"):
         return

@@ -1,6 +1,6 @@
-"""What makes a model sound: its header, the members that belong together, their shapes and their values.
+"""Checks of a model file's contents: its header, its members, their shapes and their values.
 
-Held against a file before it is loaded, and against a model before it is saved: what is saved can be loaded.
+They run before a file is loaded and before a model is saved, so that every saved model can be loaded.
 """
 
 import dataclasses
@@ -16,53 +16,46 @@ from jaxsvm.runtime.checks import MAX_INT32
 
 FORMAT = "jaxsvm-model-3"
 FORMATS = ("jaxsvm-model-1", "jaxsvm-model-2", FORMAT)
-"""The first one has no layout; the second one knows two classes only. docs/model_file.md says what they hold."""
-FLOATS, INTEGERS = ("floats", "f"), ("integers", "iu")
+"""The first has no layout; the second has two classes only. docs/model_file.md describes them."""
+KINDS = {"floats": "f", "integers": "iu"}
 
-COMMON = {"coef": (FLOATS, ("r",)), "bias": (FLOATS, ()), "R": (FLOATS, ())}
-COMMON |= {f"certificate/{name}": (FLOATS, ()) for name in Certificate._fields}
-SCALED = {"scaling/offset": (FLOATS, ("d",)), "scaling/factor": (FLOATS, ("d",))}
+COMMON = {"coef": "floats r", "bias": "floats", "R": "floats"}
+COMMON |= {f"certificate/{name}": "floats" for name in Certificate._fields}
+SCALED = {"scaling/offset": "floats d", "scaling/factor": "floats d"}
+CSR = {"basis/data": "floats entries", "basis/indices": "integers entries", "basis/indptr": "integers r+1"}
 BASES = {
-    "kernel": {"basis/x": (FLOATS, ("r", "d")), "basis/shift": (FLOATS, ("d",))},
-    "sparse": {
-        "basis/data": (FLOATS, ("entries",)),
-        "basis/indices": (INTEGERS, ("entries",)),
-        "basis/indptr": (INTEGERS, ("r + 1",)),
-        "basis/shift": (FLOATS, ("d",)),
-    },
-    "precomputed": {"basis/x": (INTEGERS, ("r",)), "basis/shift": (FLOATS, ("0",))},
-    "nystroem": {
-        "basis/x": (FLOATS, ("q", "d")),
-        "basis/whitening": (FLOATS, ("q", "r")),
-        "basis/shift": (FLOATS, ("d",)),
-    },
-    "fourier": {
-        "basis/frequencies": (FLOATS, ("d", "r")),
-        "basis/phases": (FLOATS, ("r",)),
-        "basis/shift": (FLOATS, ("d",)),
-    },
+    "kernel": {"basis/x": "floats r d", "basis/shift": "floats d"},
+    "sparse": {**CSR, "basis/shift": "floats d"},
+    "precomputed": {"basis/x": "integers r", "basis/shift": "floats 0"},
+    "nystroem": {"basis/x": "floats q d", "basis/whitening": "floats q r", "basis/shift": "floats d"},
+    "fourier": {"basis/frequencies": "floats d r", "basis/phases": "floats r", "basis/shift": "floats d"},
 }
 """The members of each kind of basis: their type, and their shape in sizes that must agree."""
 MEMBERS = {"header", *COMMON, *SCALED, *(name for members in BASES.values() for name in members)}
 PARAMETERS = {name: tuple(field.name for field in dataclasses.fields(cls)) for name, cls in KERNELS.items()}
-KERNEL_FIELDS = ("first", "second", "base")
 
 
 class Declared(NamedTuple):
-    """What a member says of itself."""
+    """The dtype and shape that a member of a file declares."""
 
     dtype: np.dtype
     shape: tuple[int, ...]
 
 
 def require_sound(header: Any, declared: dict[str, Declared]) -> None:
-    """The header, and that all members are there and fit together.
+    """Refuse a header, or members that are missing, unknown or of the wrong type or shape.
+
+    Args:
+        header: The header, in JSON's types.
+        declared: All other members, by name.
 
     Raises:
-        InputError: With what was found.
+        InputError: With the fault.
     """
     kind, sizes = _require_header(header)
-    common = {name: (what, (*axes, *_outputs(header))) for name, (what, axes) in COMMON.items()}
+    classes = header["classes"]
+    outputs = "" if classes is None or len(classes) == 2 else " m"  # the axis of several decision functions
+    common = {name: form + outputs for name, form in COMMON.items()}
     wanted = common | BASES[kind] | (SCALED if "scaling/offset" in declared else {})
     for name in wanted:
         if name not in declared:
@@ -70,14 +63,15 @@ def require_sound(header: Any, declared: dict[str, Declared]) -> None:
     if strange := sorted(set(declared) - set(wanted)):
         raise InputError(f"the member {strange[0]!r} is no part of a model of this kind.")
     if kind == "precomputed" and "scaling/offset" in declared:
-        sizes["d"] = math.prod(declared["scaling/offset"].shape)  # columns of kernel values, which nothing else counts
-    for name, ((word, kinds), axes) in wanted.items():
+        sizes["d"] = math.prod(declared["scaling/offset"].shape)  # no other member counts columns of kernel values
+    for name, form in wanted.items():
+        word, *axes = form.split()
         dtype, shape = declared[name]
-        if dtype.kind not in kinds or dtype.itemsize > 8:
+        if dtype.kind not in KINDS[word] or dtype.itemsize > 8:
             raise InputError(f"{name} is {dtype}: {word} of up to 64 bits are needed.")
         for axis, length in zip(axes, shape, strict=False):
-            sizes.setdefault(axis, length)  # what comes first says how long; `coef` does
-            sizes["r + 1"] = sizes["r"] + 1
+            sizes.setdefault(axis, length)  # the first member with an axis defines its length; "r" is that of `coef`
+            sizes["r+1"] = sizes["r"] + 1
         needed = tuple(sizes.get(axis, -1) for axis in axes)
         if shape != needed:
             shown = ", ".join("any" if size < 0 else str(size) for size in needed)
@@ -91,14 +85,8 @@ def require_sound(header: Any, declared: dict[str, Declared]) -> None:
         kernel_from_dict(header["basis"]["kernel"])  # raises on values that no kernel has
 
 
-def _outputs(header: Any) -> tuple[str, ...]:
-    """The further axis of coefficients and all that there is one of for each decision function; none for one."""
-    classes = header["classes"]
-    return () if classes is None or len(classes) == 2 else ("m",)
-
-
 def _require_header(header: Any) -> tuple[str, dict[str, int]]:
-    """The kind of basis, and the sizes that the header itself says."""
+    """Return the kind of basis, and the sizes that the header itself gives."""
     _require_keys("the header", header, {"format", "basis", "classes"}, {"layout"})
     if header["format"] not in FORMATS:
         raise InputError(f"the format is {header['format']!r}, this version reads {' and '.join(FORMATS)}.")
@@ -122,18 +110,17 @@ def _require_header(header: Any) -> tuple[str, dict[str, int]]:
 
 
 def _require_classes(classes: Any) -> None:
-    if classes is None:  # regression
+    """Refuse classes that are not two or more different labels; None stands for regression."""
+    if classes is None:
         return
     sound = isinstance(classes, list) and len(classes) > 1 and all(isinstance(c, str | int | float) for c in classes)
-    if (
-        not sound
-        or len(set(classes)) < len(classes)
-        or not all(math.isfinite(c) for c in classes if isinstance(c, float))
-    ):
+    finite = sound and all(math.isfinite(label) for label in classes if isinstance(label, float))
+    if not finite or len(set(classes)) < len(classes):
         raise InputError(f"the classes are {str(classes)[:80]}: two different labels are needed, or more.")
 
 
 def _sparse_columns(sparse: Any) -> int:
+    """Return the number of columns of a sparse basis."""
     _require_keys("the sparse basis", sparse, {"d", "width"}, set())
     for key, value in sparse.items():
         if not _is_count(value) or not 1 <= value <= MAX_INT32:
@@ -143,17 +130,20 @@ def _sparse_columns(sparse: Any) -> int:
     return sparse["d"]
 
 
-def _require_keys(what: str, found: Any, needed: set[str], allowed: set[str]) -> None:
-    if not isinstance(found, dict) or not needed <= set(found) <= needed | allowed:
-        keys = sorted(found) if isinstance(found, dict) else type(found).__name__
-        raise InputError(f"{what} holds {str(keys)[:120]}: {', '.join(sorted(needed))} are needed.")
+def _require_keys(name: str, value: Any, needed: set[str], allowed: set[str]) -> None:
+    """Refuse a value that is no dictionary, lacks a needed key or has a key that is not allowed."""
+    if not isinstance(value, dict) or not needed <= set(value) <= needed | allowed:
+        keys = sorted(value) if isinstance(value, dict) else type(value).__name__
+        raise InputError(f"{name} holds {str(keys)[:120]}: {', '.join(sorted(needed))} are needed.")
 
 
 def _is_count(value: Any) -> bool:
+    """Return whether a value is an integer, and no truth value."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _require_layout(layout: Any, d: int | None) -> None:
+    """Refuse a layout whose names, label or index base are of the wrong kind; None: there is none."""
     if layout is None:
         return
     _require_keys("the layout", layout, {"columns", "label", "index_base"}, set())
@@ -167,16 +157,22 @@ def _require_layout(layout: Any, d: int | None) -> None:
         raise InputError(f"the label's place is {label!r} and indices count from {base!r}.")
 
 
-def _require_kernel(found: Any, d: int | None, top: bool = True) -> None:
-    """Names and parameters; the kernel's own constructor looks at their values."""
-    name = found.get("kernel") if isinstance(found, dict) else found
+def _require_kernel(kernel: Any, d: int | None, top: bool = True) -> None:
+    """Refuse unknown kernels and parameters that are no numbers; the kernel's constructor checks their range.
+
+    Args:
+        kernel: The kernel in JSON's types.
+        d: Columns of the points; None for kernel values.
+        top: Whether it is the whole kernel, and not a part of a sum or product.
+    """
+    name = kernel.get("kernel") if isinstance(kernel, dict) else kernel
     if not isinstance(name, str) or name not in PARAMETERS or (name == "Precomputed" and (d is not None or not top)):
         allowed = ", ".join(known for known in PARAMETERS if known != "Precomputed")
         raise InputError(f"the kernel is {str(name)[:60]!r}: one of {allowed} is needed.")
-    _require_keys(f"the kernel {name}", found, {"kernel", *PARAMETERS[name]}, set())
+    _require_keys(f"the kernel {name}", kernel, {"kernel", *PARAMETERS[name]}, set())
     for field in PARAMETERS[name]:
-        value = found[field]
-        if field in KERNEL_FIELDS:
+        value = kernel[field]
+        if field in ("first", "second", "base"):
             _require_kernel(value, d, False)
             continue
         lengths = field == "gamma" and name in ("RBF", "Laplacian") and isinstance(value, list) and len(value) in (1, d)
@@ -185,14 +181,11 @@ def _require_kernel(found: Any, d: int | None, top: bool = True) -> None:
                 raise InputError(f"{field} of {name} is {str(value)[:60]}: finite, and one number or {d}, is needed.")
 
 
-# --- values ----------------------------------------------------------------------------------------------------------
-
-
 def require_values(header: Any, arrays: dict[str, np.ndarray]) -> None:
-    """What the arrays hold: finite numbers, indices within range.
+    """Refuse numbers that are not finite, and indices out of range.
 
     Raises:
-        InputError: With what was found.
+        InputError: With the fault.
     """
     for name, array in arrays.items():
         if array.dtype.kind == "f" and not name.startswith("certificate/"):  # a gap may be infinite
@@ -211,5 +204,6 @@ def require_values(header: Any, arrays: dict[str, np.ndarray]) -> None:
 
 
 def _require_range(name: str, indices: np.ndarray, last: int) -> None:
+    """Refuse indices outside 0, ..., last."""
     if indices.size and not 0 <= int(indices.min()) <= int(indices.max()) <= last:
         raise InputError(f"{name} go from {indices.min()} to {indices.max()}: from 0 to {last} is possible.")

@@ -1,4 +1,4 @@
-"""A model's basis and kernel as JSON and named arrays, and back: what a file holds of them."""
+"""A model's basis and kernel as JSON and named arrays, as a file holds them, and back."""
 
 import dataclasses
 from typing import Any
@@ -14,14 +14,26 @@ from jaxsvm.points.rows import CSR
 KERNELS = {
     cls.__name__: cls for cls in (Linear, RBF, Laplacian, Polynomial, Sigmoid, Precomputed, Sum, Product, Scaled)
 }
-"""The kernels that a file can hold, by name: others are functions of a user's own."""
+"""The kernels that a file can hold, by name; a user's function is none of them."""
+
+SCIKIT_LEARN_NAMES = {Linear: "linear", RBF: "rbf", Laplacian: "laplacian", Polynomial: "poly", Sigmoid: "sigmoid"}
+
+
+def scikit_learn_kernel(kernel: Any) -> tuple[str, dict[str, Any]]:
+    """Return scikit-learn's name and parameters of a kernel in `SCIKIT_LEARN_NAMES` that has a single gamma."""
+    parameters: dict[str, Any] = {
+        name: float(np.asarray(getattr(kernel, name))) for name in ("gamma", "coef0") if hasattr(kernel, name)
+    }
+    if isinstance(kernel, Polynomial):
+        parameters["degree"] = int(kernel.degree)
+    return SCIKIT_LEARN_NAMES[type(kernel)], parameters
 
 
 def basis_to_arrays(basis: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A basis as a description in JSON's types and named arrays.
+    """Describe a basis by JSON's types and named arrays.
 
     Raises:
-        InputError: Where the kernel is a user's function.
+        InputError: If the kernel is a user's function.
     """
     if isinstance(basis, FourierBasis):
         return {"type": "fourier"}, {"frequencies": basis.frequencies, "phases": basis.phases, "shift": basis.shift}
@@ -39,12 +51,12 @@ def basis_to_arrays(basis: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def basis_from_arrays(description: dict[str, Any], arrays: dict[str, Any]) -> Any:
-    """What `basis_to_arrays` described."""
+    """Rebuild the basis that `basis_to_arrays` described."""
     values = {name: jnp.asarray(value) for name, value in arrays.items()}
     if description["type"] == "fourier":
         return FourierBasis(values["frequencies"], values["phases"], values["shift"])
     kernel = kernel_from_dict(description["kernel"])
-    near = bool(description.get("near", False))  # files of earlier versions do not know
+    near = bool(description.get("near", False))  # files of earlier versions lack it
     if "sparse" in description:
         x: Any = CSR(values["data"], values["indices"], values["indptr"], **description["sparse"])
     else:
@@ -55,10 +67,10 @@ def basis_from_arrays(description: dict[str, Any], arrays: dict[str, Any]) -> An
 
 
 def kernel_to_dict(kernel: Kernel) -> dict[str, Any]:
-    """A description in JSON's types.
+    """Describe a kernel by JSON's types.
 
     Raises:
-        InputError: For a user's function, which no file can hold.
+        InputError: If the kernel is a user's function, which no file can hold.
     """
     name = type(kernel).__name__
     if name not in KERNELS:
@@ -73,10 +85,10 @@ def kernel_to_dict(kernel: Kernel) -> dict[str, Any]:
 
 
 def kernel_from_dict(description: dict[str, Any]) -> Kernel:
-    """What `kernel_to_dict` described.
+    """Rebuild the kernel that `kernel_to_dict` described.
 
     Raises:
-        InputError: On a name that no kernel has.
+        InputError: If no kernel has the name.
     """
     fields = dict(description)
     name = fields.pop("kernel", None)
@@ -87,6 +99,7 @@ def kernel_from_dict(description: dict[str, Any]) -> Kernel:
 
 
 def _field_from_json(value: Any) -> Any:
+    """Rebuild a kernel's field: a kernel, an array or a number."""
     if isinstance(value, dict):
         return kernel_from_dict(value)
     return jnp.asarray(value) if isinstance(value, list) else value

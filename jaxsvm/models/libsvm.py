@@ -1,8 +1,8 @@
 """Read and write model files of LIBSVM.
 
-LIBSVM's layout of several classes: support vectors lie class by class, each with k - 1 coefficients, and machine (i, j)
-is positive for class i. Of two classes the label that comes first in a file of LIBSVM is positive; here it is
-`classes[1]`, the greater one.
+LIBSVM orders the support vectors of k classes by class, and gives each k - 1 coefficients. Its machine (i, j) is
+positive for class i. Of two classes, the label that comes first in a file of LIBSVM is positive; here it is
+`classes[1]`, the greater label.
 """
 
 import os
@@ -16,19 +16,15 @@ import numpy as np
 from jaxsvm.errors import DataError, InputError
 from jaxsvm.gram.basis import KernelBasis
 from jaxsvm.gram.build import gram
-from jaxsvm.kernels import RBF, Kernel, Linear, Polynomial, Sigmoid
-from jaxsvm.models.model import Model
+from jaxsvm.kernels import RBF, Kernel, Laplacian, Linear, Polynomial, Sigmoid
+from jaxsvm.models.description import SCIKIT_LEARN_NAMES, scikit_learn_kernel
+from jaxsvm.models.measured import MEASURED
+from jaxsvm.models.model import Model, scipy_rows
 from jaxsvm.points.rows import CSR
 from jaxsvm.results.fit import Certificate
 
-DENSE = 2**24
-"""Numbers of support vectors up to which they are kept dense."""
-
-
 CLASSIFIERS = ("c_svc", "nu_svc")
-
-
-REGRESSORS = ("epsilon_svr", "nu_svr")
+OTHERS = ("epsilon_svr", "nu_svr", "one_class")
 
 
 def from_libsvm(path: str | os.PathLike[str], *, features: int | None = None) -> Model:
@@ -36,15 +32,15 @@ def from_libsvm(path: str | os.PathLike[str], *, features: int | None = None) ->
 
     Args:
         path: The file: C-SVC or nu-SVC of any number of classes, epsilon-SVR or nu-SVR, or a one-class machine.
-        features: How many columns points have, which the file does not say; None: up to the last one in which a support
-            vector has an entry.
+        features: Number of columns of a point, which the file does not give; None: up to the last one in which a
+            support vector has an entry.
 
     Returns:
-        The model; nothing is proved of it, so its certificate is an infinite gap. Probabilities are left out.
+        The model. Its certificate has an infinite gap, since nothing is proved of it. Probabilities are left out.
 
     Raises:
-        InputError: Where `features` is no positive integer, or fewer than a support vector has.
-        DataError: Where the file is no such model, its kernel is precomputed, or it knows one class alone.
+        InputError: If `features` is no positive integer, or less than a support vector needs.
+        DataError: If the file is no such model, its kernel is precomputed, or it has one class only.
     """
     if features is not None and not (isinstance(features, Integral) and features > 0):
         raise InputError(f"features is {features!r}: the number of columns, a positive integer, is needed.")
@@ -55,54 +51,59 @@ def from_libsvm(path: str | os.PathLike[str], *, features: int | None = None) ->
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{name}: cannot be read as a LIBSVM model: {error}.") from None
     try:
-        start = lines.index("SV")
-        header = {key: value.split() for key, _, value in (line.partition(" ") for line in lines[:start])}
-        kind, kernel = header["svm_type"][0], _libsvm_kernel(name, header)
-        if kind in CLASSIFIERS and int(header["nr_class"][0]) < 2:
-            raise DataError(f"{name}: the model knows one class alone, and tells nothing apart: train on two or more.")
-        rho = np.array(header["rho"], float)
-        rows = [line.split() for line in lines[start + 1 :] if line.strip()]
-        width = int(header["nr_class"][0]) - 1 if kind in CLASSIFIERS else 1
-        coef = np.array([row[:width] for row in rows], float).T
-        x = _libsvm_points([row[width:] for row in rows], features)
-        if not rows:
-            raise ValueError("there are no support vectors")
-        if len(rows) != int(header["total_sv"][0]):
-            raise ValueError(f"{header['total_sv'][0]} support vectors are announced, {len(rows)} are there")
-        if kind not in CLASSIFIERS:
-            if kind not in (*REGRESSORS, "one_class"):
-                raise ValueError(f"svm_type is {kind}")
-            return _model(kernel, x, coef[0], -rho[0], (-1, 1) if kind == "one_class" else None)
-        counts, labels = [int(n) for n in header["nr_sv"]], [int(label) for label in header["label"]]
-        if sum(counts) != len(rows) or len(rho) != len(labels) * (len(labels) - 1) // 2:
-            raise ValueError("counts of support vectors, labels and rho do not fit together")
+        return _parsed(name, lines, features)
+    except InputError:
+        raise
     except (KeyError, ValueError, IndexError) as error:
-        if isinstance(error, InputError):
-            raise
         raise DataError(f"{name}: not a whole LIBSVM model: {error}.") from None
+
+
+def _parsed(name: str, lines: list[str], features: int | None) -> Model:
+    """Return the model in a file's lines; raise KeyError, ValueError or IndexError if they are no whole model."""
+    start = lines.index("SV")
+    header = {key: value.split() for key, _, value in (line.partition(" ") for line in lines[:start])}
+    kind, kernel = header["svm_type"][0], _parsed_kernel(name, header)
+    if kind in CLASSIFIERS and int(header["nr_class"][0]) < 2:
+        raise DataError(f"{name}: the model knows one class alone, and tells nothing apart: train on two or more.")
+    rho = np.array(header["rho"], float)
+    rows = [line.split() for line in lines[start + 1 :] if line.strip()]
+    width = int(header["nr_class"][0]) - 1 if kind in CLASSIFIERS else 1
+    coef = np.array([row[:width] for row in rows], float).T
+    x = _parsed_points([row[width:] for row in rows], features)
+    if not rows:
+        raise ValueError("there are no support vectors")
+    if len(rows) != int(header["total_sv"][0]):
+        raise ValueError(f"{header['total_sv'][0]} support vectors are announced, {len(rows)} are there")
+    if kind not in CLASSIFIERS:
+        if kind not in OTHERS:
+            raise ValueError(f"svm_type is {kind}")
+        return _model(kernel, x, coef[0], -rho[0], (-1, 1) if kind == "one_class" else None)
+    counts, labels = [int(n) for n in header["nr_sv"]], [int(label) for label in header["label"]]
+    if sum(counts) != len(rows) or len(rho) != len(labels) * (len(labels) - 1) // 2:
+        raise ValueError("counts of support vectors, labels and rho do not fit together")
     return _classifier(kernel, x, coef, rho, counts, labels)
 
 
 def _classifier(kernel: Kernel, x: Any, coef: np.ndarray, rho: np.ndarray, counts: list[int], labels: list[int]) -> Any:
-    """A model of classes in increasing order from machines of classes in the file's order."""
+    """Build a model of classes in increasing order from machines of classes in the file's order."""
     k, of_class = len(labels), np.repeat(np.arange(len(labels)), counts)
     order = np.argsort(labels)
-    place = {int(was): now for now, was in enumerate(order)}
+    rank = np.argsort(order)  # of each class of the file among the sorted ones
     machines = list(combinations(range(k), 2))
     values, bias = np.zeros((len(of_class), len(machines))), np.zeros(len(machines))
     for (i, j), b in zip(machines, rho, strict=True):
         column = np.where(of_class == i, coef[j - 1], 0) + np.where(of_class == j, coef[i], 0)
-        one, other = place[i], place[j]
-        sign = 1.0 if one < other else -1.0
-        at = machines.index((min(one, other), max(one, other)))
+        low, high = sorted((int(rank[i]), int(rank[j])))
+        sign, at = (1.0 if rank[i] < rank[j] else -1.0), machines.index((low, high))
         values[:, at], bias[at] = sign * column, -sign * b
-    classes = tuple(labels[was] for was in order)
-    if k == 2:  # positive for the second here
+    classes = tuple(labels[place] for place in order)
+    if k == 2:  # positive for the second class here
         return _model(kernel, x, -values[:, 0], -bias[0], classes)
     return _model(kernel, x, values, bias, classes)
 
 
 def _model(kernel: Kernel, x: Any, coef: np.ndarray, bias: Any, classes: tuple[Any, ...] | None) -> Model:
+    """Build a model that is not certified."""
     unknown: Any = np.full(np.shape(bias), np.inf)
     with jax.enable_x64(True):
         basis, _ = gram(kernel, x).expansion(jax.numpy.zeros(x.shape[0]))
@@ -110,7 +111,8 @@ def _model(kernel: Kernel, x: Any, coef: np.ndarray, bias: Any, classes: tuple[A
         return Model(basis, *jax.device_put(parts), classes=classes)
 
 
-def _libsvm_kernel(name: str, header: dict[str, list[str]]) -> Kernel:
+def _parsed_kernel(name: str, header: dict[str, list[str]]) -> Kernel:
+    """Return the kernel of a file's header."""
     kind = header["kernel_type"][0]
     gamma, coef0 = (float(header.get(key, ["0"])[0]) for key in ("gamma", "coef0"))
     if kind == "linear":
@@ -124,7 +126,8 @@ def _libsvm_kernel(name: str, header: dict[str, list[str]]) -> Kernel:
     raise DataError(f"{name}: the kernel is {kind!r}: linear, polynomial, rbf or sigmoid can be read.")
 
 
-def _libsvm_points(rows: list[list[str]], features: int | None) -> Any:
+def _parsed_points(rows: list[list[str]], features: int | None) -> Any:
+    """Return the support vectors, dense if they are small enough."""
     from scipy.sparse import csr_array
 
     pairs = [[token.split(":") for token in row] for row in rows]
@@ -138,80 +141,69 @@ def _libsvm_points(rows: list[list[str]], features: int | None) -> Any:
         raise InputError(f"features is {features}, and a support vector has column {last}: take at least that many.")
     shape = (len(rows), last if features is None else int(features))
     x = csr_array((data, indices, indptr), shape=shape)
-    return x.toarray() if shape[0] * shape[1] <= DENSE else x
+    return x.toarray() if shape[0] * shape[1] <= MEASURED.numbers_made_dense else x
 
 
 def to_libsvm(model: Model, path: str | os.PathLike[str]) -> None:
     """Write a model as a file that LIBSVM's `svm-predict` reads.
 
     Args:
-        model: Of a linear, polynomial, RBF or sigmoid kernel, with integer labels or of regression. The format has no
-            place for a scaling: points given to `svm-predict` have to be scaled as those of the training were.
-        path: Where to.
+        model: A model of a linear, polynomial, RBF or sigmoid kernel, with integer labels or of regression. The format
+            cannot hold a scaling: points given to `svm-predict` must be scaled as those of the training were.
+        path: The file to write.
 
     Raises:
-        InputError: Where the format cannot hold the model.
+        InputError: If the format cannot hold the model.
     """
     if model.scaling is not None:
         raise InputError(
             "model has a scaling, which LIBSVM's format cannot hold: train on scaled points, and scale new ones too."
         )
     classes = model.classes
-    if classes is not None and not all(float(label).is_integer() for label in _numbers(classes)):
+    if classes is not None and not all(_is_integer(label) for label in classes):
         raise InputError(f"classes are {classes}: LIBSVM's labels are integers.")
-    parts = KernelParts(model)
-    lines = ["svm_type " + ("epsilon_svr" if classes is None else "c_svc"), *parts.kernel_lines()]
+    kernel, parameters, points = kernel_and_points(model)
+    kind = "polynomial" if kernel == "poly" else kernel
+    lines = ["svm_type " + ("epsilon_svr" if classes is None else "c_svc"), f"kernel_type {kind}"]
+    lines += [f"{key} {parameters[key]!r}" for key in ("degree", "gamma", "coef0") if key in parameters]
     k, coef, bias, order, counts = machine_layout(model)
-    lines += [f"nr_class {k}", f"total_sv {len(order)}"]
-    lines += ["rho " + " ".join(_text(-b) for b in bias)]
+    lines += [f"nr_class {k}", f"total_sv {len(order)}", f"rho {_numbers(-bias)}"]
     if classes is not None:
         lines += ["label " + " ".join(str(int(float(label))) for label in classes)]
         lines += ["nr_sv " + " ".join(map(str, counts))]
     lines += ["SV"]
     for row in order:
-        entries = (f"{j + 1}:{_text(value)}" for j, value in enumerate(parts.x[row]) if value)
-        lines.append(" ".join([*(_text(value) for value in coef[:, row]), *entries]))
+        entries = (f"{j + 1}:{float(value)!r}" for j, value in enumerate(points[row]) if value)
+        lines.append(" ".join([_numbers(coef[:, row]), *entries]))
     with open(path, "w", encoding="utf-8") as file:
         file.write("\n".join(lines) + "\n")
 
 
-class KernelParts:
-    """Kernel and support of a model as NumPy's, where other libraries have the kernel."""
+def kernel_and_points(model: Model) -> tuple[str, dict[str, Any], np.ndarray]:
+    """Return scikit-learn's name and parameters of a model's kernel, and the dense support vectors `(s, d)`.
 
-    def __init__(self, model: Model) -> None:
-        basis = model.basis
-        names: dict[type[Kernel], str] = {Linear: "linear", RBF: "rbf", Polynomial: "poly", Sigmoid: "sigmoid"}
-        kernel: Any = basis.kernel if isinstance(basis, KernelBasis) else None
-        gamma = np.asarray(getattr(kernel, "gamma", 0.0), float)
-        if type(kernel) not in names or gamma.size > 1:
-            found = type(basis).__name__ if kernel is None else type(kernel).__name__
-            raise InputError(
-                f"model has {found}: linear, polynomial, RBF (of one gamma) and sigmoid kernels are known elsewhere."
-            )
-        self.name, shift = names[type(kernel)], np.asarray(basis.shift, float)
-        self.parameters: dict[str, Any] = {}
-        if not isinstance(kernel, Linear):
-            self.parameters["gamma"] = float(gamma)
-        if isinstance(kernel, Polynomial | Sigmoid):
-            self.parameters["coef0"] = float(np.asarray(kernel.coef0))
-        if isinstance(kernel, Polynomial):
-            self.parameters["degree"] = int(kernel.degree)
-        x = basis.x
-        if isinstance(x, CSR):
-            from scipy.sparse import csr_array
-
-            x = csr_array(tuple(map(np.asarray, (x.data, x.indices, x.indptr))), shape=x.shape).toarray()
-        self.x = np.asarray(x, float) + shift
-
-    def kernel_lines(self) -> list[str]:
-        """The kernel in LIBSVM's header."""
-        kind = {"poly": "polynomial"}.get(self.name, self.name)
-        keys = [key for key in ("degree", "gamma", "coef0") if key in self.parameters]
-        return [f"kernel_type {kind}", *(f"{key} {_text(self.parameters[key])}" for key in keys)]
+    Raises:
+        InputError: If LIBSVM and scikit-learn do not have the kernel.
+    """
+    basis = model.basis
+    kernel: Any = basis.kernel if isinstance(basis, KernelBasis) else None
+    shared = type(kernel) in SCIKIT_LEARN_NAMES and not isinstance(kernel, Laplacian)
+    if not shared or np.size(getattr(kernel, "gamma", 0.0)) > 1:
+        kind = type(basis).__name__ if kernel is None else type(kernel).__name__
+        raise InputError(
+            f"model has {kind}: linear, polynomial, RBF (of one gamma) and sigmoid kernels are known elsewhere."
+        )
+    x = scipy_rows(basis.x).toarray() if isinstance(basis.x, CSR) else basis.x
+    return *scikit_learn_kernel(kernel), np.asarray(x, float) + np.asarray(basis.shift, float)
 
 
 def machine_layout(model: Model) -> tuple[int, np.ndarray, np.ndarray, np.ndarray, list[int]]:
-    """Number of classes, coefficients `(k - 1, s)`, constants, the order of the support by class, and their counts."""
+    """Return LIBSVM's layout of a model.
+
+    Returns:
+        The number of classes, coefficients `(k - 1, s)`, constants, the order of the support vectors by class, and how
+        many each class has.
+    """
     coef, bias = np.asarray(model.coef, float), np.atleast_1d(np.asarray(model.bias, float))
     if model.classes is None:
         return 2, coef[None], bias, np.arange(len(coef)), [len(coef)]
@@ -229,12 +221,14 @@ def machine_layout(model: Model) -> tuple[int, np.ndarray, np.ndarray, np.ndarra
     return k, rows, bias, np.argsort(of_class, kind="stable"), np.bincount(of_class, minlength=k).tolist()
 
 
-def _numbers(classes: tuple[Any, ...]) -> list[float]:
+def _is_integer(label: Any) -> bool:
+    """Return whether a label is an integer, also as text."""
     try:
-        return [float(label) for label in classes]
+        return float(label).is_integer()
     except ValueError:
-        raise InputError(f"classes are {classes}: LIBSVM's labels are integers.") from None
+        return False
 
 
-def _text(value: Any) -> str:
-    return repr(float(value)) if not isinstance(value, int) else str(value)
+def _numbers(values: np.ndarray) -> str:
+    """Write numbers with all their digits."""
+    return " ".join(repr(float(value)) for value in values)

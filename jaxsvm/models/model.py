@@ -1,4 +1,4 @@
-"""Prediction: decision values and labels, from a fit or from a model cut down to its support, in blocks of rows."""
+"""Predict decision values and labels of new points, from a fit or from a model reduced to its support."""
 
 import dataclasses
 from itertools import combinations
@@ -21,7 +21,7 @@ from jaxsvm.runtime.transfers import transfers
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """A decision function on its own: what remains of a fit for prediction. A pytree; build it with `compact`.
+    """The part of a fit that predicts: a decision function. A pytree; build it with `compact`.
 
     Of k > 2 classes it is the m = k (k - 1) / 2 decision functions of all pairs on one basis, in LIBSVM's order:
     (0, 1), (0, 2), ..., (1, 2), ..., each positive for the first class of its pair.
@@ -31,12 +31,11 @@ class Model:
         coef: Their coefficients in primal scale, `(q,)`; of several classes `(q, m)`.
         bias: The constant, `()`; of several classes `(m,)`.
         R: The scale of the paper's `h`, shaped as `bias`.
-        certificate: That of the fit, each value shaped as `bias`.
-        scaling: What was done to the features before training, to be done to new ones too, or None.
-        classes: The labels, as NumPy scalars' text or numbers: of the negative and the positive side, or of k > 2
-            classes in sorted order; None for regression, whose decision values are its predictions. Static.
-        layout: How the training file held its columns (`jaxsvm.datasets.Layout`), for files of new points, or None;
-            static.
+        certificate: The certificate of the fit, each value shaped as `bias`.
+        scaling: The scaling of the features before training, which new points get too, or None.
+        classes: The labels, as text or numbers: of the negative and the positive side, or of k > 2 classes in sorted
+            order; None for regression, whose decision values are its predictions. Static.
+        layout: The columns of the training file (`jaxsvm.datasets.Layout`), for files of new points, or None; static.
     """
 
     basis: Any
@@ -50,11 +49,11 @@ class Model:
 
     @property
     def columns(self) -> tuple[str, ...] | None:
-        """The names of the columns, in the order that new points must have; None where they are not known."""
+        """The names of the columns, in the order that new points must have; None if they are not known."""
         return None if self.layout is None else self.layout.columns
 
     def __repr__(self) -> str:
-        """In a line: what it tells apart, by what, and what is proved of it; its parts where they have no values."""
+        """Show the task, the kernel and the gap in one line; the parts instead if they are traced."""
         parts = (self.coef, self.bias, self.certificate)
         if not has_values(parts):
             return f"Model(basis={self.basis!r}, coef={self.coef!r}, classes={self.classes!r})"
@@ -72,22 +71,25 @@ class Model:
         """Write the model to one `.npz` file that holds arrays and JSON only: safe to load from anywhere.
 
         Raises:
-            InputError: Where the kernel is a user's function, or labels are objects, which no file can hold, or
-                where coefficients are not finite.
-            OSError: Where the path cannot be written.
+            InputError: If the kernel is a user's function, or labels are objects, which no file can hold, or if
+                coefficients are not finite.
+            OSError: If the path cannot be written.
         """
         save_model(self, path)
 
 
 def load_model(path: Any, *, memory: int | None = None) -> Model:
-    """Read what `Model.save` wrote. Nothing in the file is ever executed.
+    """Read a model that `Model.save` wrote. Nothing in the file is ever executed.
 
     Args:
         path: The file.
         memory: Bytes that its arrays may take. None: 256 MiB, or a hundred times the size of the file.
 
+    Returns:
+        The model, in the dtype that it was saved in where x64 is on.
+
     Raises:
-        DataError: Where the file is missing, cut short, no model, or a model that cannot be: with what was found.
+        DataError: If the file is missing, cut short or no sound model, with the fault.
     """
     return Model(**read_model(path, memory))
 
@@ -96,7 +98,7 @@ def load_model(path: Any, *, memory: int | None = None) -> Model:
 def compact(
     fit: Fit, problem: Any, *, scaling: Any = None, classes: tuple[Any, Any] | None = (-1, 1), layout: Any = None
 ) -> Model:
-    """Cut a fit down to the samples whose `dual_coef` is not 0, on the host: no size compiles anything.
+    """Reduce a fit to the samples whose `dual_coef` is not 0, on the host, which compiles nothing.
 
     These need not be the samples with a positive `alpha`: Pegasos and the perceptron with `init=` have coefficients
     beside their duals. A low-rank Gram keeps its features, whatever the support.
@@ -104,10 +106,10 @@ def compact(
     Args:
         fit: A single fit (of a path, take `path[i]`) with concrete values, since the model's size is a shape.
         problem: The problem that it solves.
-        scaling: What was done to the features before training (`jaxsvm.datasets.Scaling`), or None.
+        scaling: The scaling of the features before training (`jaxsvm.datasets.Scaling`), or None.
         classes: The labels of the negative and the positive side; None for regression.
-        layout: How the training file held its columns (`dataset.layout`), for `load(new_file, like=model.layout)`; or
-            None. `Layout(columns=(...))` says names alone.
+        layout: The columns of the training file (`dataset.layout`), for `load(new_file, like=model.layout)`, or None.
+            `Layout(columns=(...))` gives names alone.
 
     Returns:
         The model: `decision_function(model, x_new)`.
@@ -123,7 +125,7 @@ def compact(
 
 
 def _without_zeros(basis: Any, coef: Array) -> tuple[Any, Array]:
-    """The kernels at samples whose coefficient is not 0, gathered by NumPy: JAX would compile it for every size."""
+    """Keep the samples whose coefficient is not 0, by NumPy: JAX would compile the gather for every size."""
     if not isinstance(basis, KernelBasis):  # features: the coefficients are a weight vector
         return basis, coef
     values = np.asarray(coef)
@@ -141,22 +143,22 @@ def decision_function(fit: Fit, problem: Any, x_new: Any, /, *, calibrated: bool
 
 @transfers
 def decision_function(*arguments: Any, calibrated: bool = True) -> Float[Array, " m"]:
-    """Decision values of new points: `decision_function(model, x_new)` or `decision_function(fit, problem, x_new)`.
+    """Compute decision values: `decision_function(model, x_new)` or `decision_function(fit, problem, x_new)`.
 
     Args:
-        *arguments: A model, or a fit and its problem; then the points `(m, d)`, dense, CSR, or a frame: where a model
-            knows the names of its columns, those of a frame are put in its order, and missing or other ones refused.
+        *arguments: A model, or a fit and its problem; then the points `(m, d)`, dense, CSR, or a frame: if a model
+            has names of columns, those of a frame are put in its order, and missing or unknown ones are errors.
             For a precomputed kernel, the kernel values between new points and all training samples, `(m, n)`.
         calibrated: Whether values are in primal scale, margin 1; False gives the paper's `h`, which is R times as large
             (docs/mathematics.md, The dual, on the simplex).
 
     Returns:
-        Values `(m,)`, positive on the side of +1; of a model of several classes a column a pair. Rows are taken in
-        blocks: a million of them need no m x n memory. Sparse points become dense, a block at a time, where the model
+        Values `(m,)`, positive on the side of +1; for a model of several classes one column per pair. Rows are computed
+        in blocks: a million of them need no m x n memory. Sparse points become dense, a block at a time, if the model
         shifts its columns.
 
     Raises:
-        InputError: On arguments that do not fit together.
+        InputError: If the arguments do not fit together.
     """
     if len(arguments) == 2 and isinstance(arguments[0], Model):
         model, x_new = arguments
@@ -177,31 +179,32 @@ def decision_function(*arguments: Any, calibrated: bool = True) -> Float[Array, 
 
 
 def _in_order(model: Model, x_new: Any) -> Any:
-    """Points whose columns are in the order of the model's, where both have names; others as they are."""
+    """Put the columns in the order of the model's, if both have names."""
     names = getattr(x_new, "columns", None)
     if model.columns is None or names is None or not all(isinstance(name, str) for name in names):
         return x_new
-    from jaxsvm.datasets.layout import Wanted  # which readers of files hold them to as well
+    from jaxsvm.datasets.layout import Wanted  # file readers apply the same rules
 
     order = Wanted(like=model.layout).order("x_new", tuple(names))
     return x_new if order is None else np.asarray(x_new)[:, order]
 
 
 def _shifts(scaling: Any) -> bool:
-    """Whether a scaling moves zeros, so that sparse points would not stay sparse."""
+    """Return whether a scaling moves zeros, so that sparse points would not stay sparse."""
     return is_concrete(scaling.offset) and bool(np.asarray(scaling.offset).any())
 
 
 def _of_dense_blocks(model: Model, x_new: Any, calibrated: bool) -> Array:
-    """Decision values of sparse points that are made dense some rows at a time; by NumPy, for concrete points."""
-    rows = _scipy_of(x_new)
+    """Compute decision values of concrete sparse points, some rows of which are made dense at a time."""
+    rows = scipy_rows(x_new)
     size = max(1, BLOCK_BYTES // (8 * rows.shape[1]))
     blocks = (rows[start : start + size].toarray() for start in range(0, rows.shape[0], size))
     return jnp.concatenate([decision_function(model, block, calibrated=calibrated) for block in blocks])
 
 
-def _scipy_of(x: Any) -> Any:
-    from scipy.sparse import csr_array  # whoever has sparse points has SciPy, or can have it
+def scipy_rows(x: Any) -> Any:
+    """Convert sparse points to SciPy's `csr_array`."""
+    from scipy.sparse import csr_array  # an optional dependency, which users of sparse points have
 
     if isinstance(x, CSR):
         return csr_array(tuple(map(np.asarray, (x.data, x.indices, x.indptr))), shape=x.shape)
@@ -209,53 +212,58 @@ def _scipy_of(x: Any) -> Any:
 
 
 def votes(decisions: np.ndarray, k: int) -> np.ndarray:
-    """The class with the most votes of all pairs, the first of equals, `(m,)` integers below k.
+    """Return the class with the most votes of all pairs, the first of equals, `(m,)` integers below k.
 
     Args:
-        decisions: A column a pair, `(m, k (k - 1) / 2)`, positive for its first class.
-        k: How many classes.
+        decisions: Decision values, one column per pair, `(m, k (k - 1) / 2)`, positive for its first class.
+        k: Number of classes.
     """
     count = np.zeros((len(decisions), k), int)
-    for place, (one, other) in enumerate(combinations(range(k), 2)):
-        first = decisions[:, place] > 0
-        count[:, one] += first
-        count[:, other] += ~first
+    for column, (i, j) in enumerate(combinations(range(k), 2)):
+        positive = decisions[:, column] > 0
+        count[:, i] += positive
+        count[:, j] += ~positive
     return count.argmax(axis=1)
 
 
 def is_positive(values: Any) -> Any:
-    """Which decision values predict +1: from 0 on. The one rule, of predictions and of every score."""
+    """Return which decision values predict +1: those from 0 on. Predictions and all scores use this rule."""
     return values >= 0
 
 
 def is_right(margins: Any, y: Any) -> Any:
-    """Which margins `y f(x)` are on the right side by that rule: 0 is right for +1 and wrong for -1."""
+    """Return which margins `y f(x)` are correct by that rule: 0 is correct for +1 and wrong for -1."""
     return (margins > 0) | ((margins == 0) & (y > 0))
 
 
 def _require_one(fit: Fit) -> None:
+    """Refuse a fit with lanes."""
     if fit.alpha.ndim != 1:
         raise InputError(f"fit has lanes (alpha of shape {fit.alpha.shape}): take one of them, such as path[0].")
 
 
 @transfers
 def predict(*arguments: Any) -> Any:
-    """Labels of new points: `predict(model, x_new)` or `predict(fit, problem, x_new)`; as `decision_function`.
+    """Predict labels of new points: `predict(model, x_new)` or `predict(fit, problem, x_new)`.
+
+    Args:
+        *arguments: A model, or a fit and its problem; then the points `(m, d)`, in the forms that `decision_function`
+            takes.
 
     Returns:
         The model's classes, a NumPy array `(m,)`; for a fit, -1 and +1 as an array of its dtype. A value of 0 counts
-        as positive. Several classes are told by votes of their pairs; a model of regression predicts its values. Under
-        tracing a value that is NaN, of kernel values that overflow, has the label NaN.
+        as positive. Of several classes the votes of their pairs decide; a model of regression predicts its values.
+        Under tracing, a value that is NaN because kernel values overflow has the label NaN.
 
     Raises:
-        InputError: On arguments that do not fit together, and where a value that decides is NaN.
+        InputError: If the arguments do not fit together, or a decision value is NaN.
     """
     values = decision_function(*arguments)
     return labels_of(arguments[0], values) if isinstance(arguments[0], Model) else _signs(values)
 
 
 def labels_of(model: Model, values: Any) -> Any:
-    """What a model predicts where its decision values are these, `(m,)` or `(m, pairs)`: see `predict`."""
+    """Return the predictions of a model for its decision values, `(m,)` or `(m, pairs)`; see `predict`."""
     classes = model.classes
     if classes is None:
         return values
@@ -268,12 +276,13 @@ def labels_of(model: Model, values: Any) -> Any:
 
 
 def _signs(values: Any) -> Any:
+    """Return -1 and +1 in the values' dtype, and NaN for NaN under tracing."""
     _require_known(values)
     return jnp.where(jnp.isnan(values), values, jnp.where(is_positive(values), 1, -1).astype(values.dtype))
 
 
 def _require_known(values: Any) -> None:
-    """Refuse concrete decision values of NaN, which are on neither side."""
+    """Refuse concrete decision values that are NaN."""
     unknown = np.isnan(np.asarray(values)) if is_concrete(values) else np.zeros((0,), bool)
     if unknown.any():
         rows = np.flatnonzero(unknown.reshape(len(unknown), -1).any(axis=1))

@@ -5,21 +5,21 @@ from typing import Any
 import numpy as np
 
 from jaxsvm.errors import InputError
-from jaxsvm.models.libsvm import KernelParts, machine_layout
+from jaxsvm.models.libsvm import kernel_and_points, machine_layout
 from jaxsvm.models.model import Model
 
 
 def to_sklearn(model: Any) -> Any:
-    """A model or a fitted estimator of ours as scikit-learn's own: what predicts then needs neither jaxsvm nor JAX.
+    """Return scikit-learn's estimator that predicts as a model or a fitted estimator does, without jaxsvm or JAX.
 
     Args:
-        model: A `Model` of a linear, polynomial, RBF or sigmoid kernel: it becomes an `SVC` or `SVR`; where it has a
-            scaling, a pipeline with a `StandardScaler` first. Where it knows the names of its columns, frames are held
-            to them. Or a fitted `SVC`, `NuSVC`, `SVCPath`, `SVR`, `NuSVR` or `OneClassSVM` of `jaxsvm.estimators`, of
-            these kernels or a precomputed one; sigmoids of `probability=True` stay behind.
+        model: A `Model` of a linear, polynomial, RBF or sigmoid kernel: it becomes an `SVC` or `SVR`; if it has a
+            scaling, a pipeline with a `StandardScaler` first. If it has names of columns, frames are checked against
+            them. Or a fitted `SVC`, `NuSVC`, `SVCPath`, `SVR`, `NuSVR` or `OneClassSVM` of `jaxsvm.estimators`, of
+            these kernels or a precomputed one; sigmoids of `probability=True` are not transferred.
 
     Raises:
-        InputError: On another kernel, features in place of kernels, or an estimator that scikit-learn has no like of.
+        InputError: On another kernel, features in place of kernels, or an estimator without a counterpart.
     """
     if not isinstance(model, Model):
         return _of_estimator(model)
@@ -27,18 +27,18 @@ def to_sklearn(model: Any) -> Any:
     from sklearn.preprocessing import StandardScaler
     from sklearn.svm import SVC, SVR
 
-    parts = KernelParts(model)
+    kernel, parameters, points = kernel_and_points(model)
     _, coef, bias, order, counts = machine_layout(model)
-    machine: Any = (SVR if model.classes is None else SVC)(kernel=parts.name, **parts.parameters)
-    machine.support_vectors_ = np.ascontiguousarray(parts.x[order])
-    machine.support_ = np.arange(len(order), dtype=np.int32)  # of these support vectors: the training set is not here
+    machine: Any = (SVR if model.classes is None else SVC)(kernel=kernel, **parameters)
+    machine.support_vectors_ = np.ascontiguousarray(points[order])
+    machine.support_ = np.arange(len(order), dtype=np.int32)  # among these support vectors: no training set is known
     machine._n_support = np.array(counts if model.classes is not None else [len(order), 0], np.int32)
     machine._dual_coef_, machine._intercept_ = np.ascontiguousarray(coef[:, order]), np.array(bias)
     flip = -1.0 if model.classes is not None and len(model.classes) == 2 else 1.0  # scikit-learn shows the other sign
     machine.dual_coef_, machine.intercept_ = flip * machine._dual_coef_, flip * machine._intercept_
     machine._probA = machine._probB = np.empty(0)
-    machine._gamma, machine._sparse = parts.parameters.get("gamma", 0.0), False
-    machine.fit_status_, machine.shape_fit_, machine.n_features_in_ = 0, parts.x.shape, parts.x.shape[1]
+    machine._gamma, machine._sparse = parameters.get("gamma", 0.0), False
+    machine.fit_status_, machine.shape_fit_, machine.n_features_in_ = 0, points.shape, points.shape[1]
     if model.classes is not None:
         machine.classes_ = np.asarray(model.classes)
         machine.class_weight_ = np.ones(len(model.classes))
@@ -54,7 +54,7 @@ def to_sklearn(model: Any) -> Any:
 
 
 def _of_estimator(estimator: Any) -> Any:
-    """A fitted estimator of ours as the one of scikit-learn that it is called after."""
+    """Return the estimator of scikit-learn whose name a fitted estimator of ours has."""
     from sklearn import svm
     from sklearn.utils.validation import check_is_fitted
 
@@ -64,32 +64,31 @@ def _of_estimator(estimator: Any) -> Any:
             f"model is a {type(estimator).__name__}: a `jaxsvm.Model`, or a fitted SVC, NuSVC, SVCPath, SVR, NuSVR or "
             "OneClassSVM of `jaxsvm.estimators` is needed. (Of a linear machine, `coef_` and `intercept_` say all.)"
         )
-    fitted: Any = estimator
-    check_is_fitted(fitted)
-    if fitted.kernel not in ("linear", "poly", "rbf", "sigmoid", "precomputed"):
-        raise InputError(f"kernel is {fitted.kernel!r}: scikit-learn's by name alone can be handed on.")
-    classes = getattr(fitted, "classes_", ())
-    if len(classes) > 2 and fitted.multi_class != "ovo":
-        raise InputError(f"multi_class is {fitted.multi_class!r}: scikit-learn's machines are those of all pairs.")
+    check_is_fitted(estimator)
+    if estimator.kernel not in ("linear", "poly", "rbf", "sigmoid", "precomputed"):
+        raise InputError(f"kernel is {estimator.kernel!r}: scikit-learn's by name alone can be handed on.")
+    classes = getattr(estimator, "classes_", ())
+    if len(classes) > 2 and estimator.multi_class != "ovo":
+        raise InputError(f"multi_class is {estimator.multi_class!r}: scikit-learn's machines are those of all pairs.")
     machine: Any = theirs()
-    shared = fitted.get_params().keys() & machine.get_params().keys() - {"probability"}
-    machine.set_params(**{name: getattr(fitted, name) for name in shared})
-    taken = ("support_", "support_vectors_", "_n_support", "intercept_", "fit_status_", "shape_fit_", "n_features_in_")
-    taken += ("n_iter_", "_gamma", "_sparse", "classes_", "class_weight_", "feature_names_in_", "offset_")
-    for name in taken:
-        if hasattr(fitted, name):
-            setattr(machine, name, getattr(fitted, name))
-    coef, flip = fitted.dual_coef_, -1.0 if len(classes) == 2 else 1.0
-    coef = np.ascontiguousarray(coef.toarray() if fitted._sparse else coef)
-    machine.dual_coef_, machine._dual_coef_ = _as_stored(coef, fitted), _as_stored(flip * coef, fitted)
-    machine._intercept_ = flip * fitted.intercept_
+    shared = estimator.get_params().keys() & machine.get_params().keys() - {"probability"}
+    machine.set_params(**{name: getattr(estimator, name) for name in shared})
+    copied = ("support_", "support_vectors_", "_n_support", "intercept_", "fit_status_", "shape_fit_", "n_features_in_")
+    copied += ("n_iter_", "_gamma", "_sparse", "classes_", "class_weight_", "feature_names_in_", "offset_")
+    for name in copied:
+        if hasattr(estimator, name):
+            setattr(machine, name, getattr(estimator, name))
+    coef, flip = estimator.dual_coef_, -1.0 if len(classes) == 2 else 1.0
+    coef = np.ascontiguousarray(coef.toarray() if estimator._sparse else coef)
+    machine.dual_coef_, machine._dual_coef_ = _as_stored(coef, estimator), _as_stored(flip * coef, estimator)
+    machine._intercept_ = flip * estimator.intercept_
     machine._probA = machine._probB = np.empty(0)
-    machine._effective_probability = False  # which version 1.9 looks at
+    machine._effective_probability = False  # scikit-learn 1.9 reads it
     return machine
 
 
 def _as_stored(coef: np.ndarray, estimator: Any) -> Any:
-    """Coefficients as scikit-learn keeps them: of sparse points as CSR in which zeros are stored too."""
+    """Return coefficients as scikit-learn keeps them: of sparse points as CSR in which zeros are stored too."""
     if not estimator._sparse:
         return coef
     from scipy.sparse import csr_array

@@ -1,11 +1,11 @@
-"""Pictures, without pyplot and without global state: functions that take results, draw on matplotlib axes, return them.
+"""Pictures of results, each drawn on matplotlib axes without pyplot and without global state.
 
-Each makes a figure of its own where no axes are given: `path_scores(found).figure.savefig("scores.png")`.
+A function makes a figure of its own if it is given no axes: `path_scores(validated).figure.savefig("scores.png")`.
 """
 
 from jaxsvm.plots.convergence import convergence
 from jaxsvm.plots.decision import decision_boundary, enclosing_ball
-from jaxsvm.plots.measured import coreset_error, learning_curve, relational_certificate, screening_rates
+from jaxsvm.plots.measurements import coreset_error, learning_curve, relational_certificate, screening_rates
 from jaxsvm.plots.path import path_figure, path_margin, path_scores, path_support
 
 __all__ = [

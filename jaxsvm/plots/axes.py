@@ -1,4 +1,4 @@
-"""Axes to draw on, without pyplot and without global state, and the colours that all pictures share."""
+"""Axes to draw on, and the colours and labels that all pictures share."""
 
 from typing import Any
 
@@ -8,10 +8,10 @@ BLUE, ORANGE, GREEN, RED, PURPLE, GREY = "tab:blue", "tab:orange", "tab:green", 
 
 
 def figure_class() -> Any:
-    """Matplotlib's `Figure`.
+    """Return matplotlib's `Figure`.
 
     Raises:
-        InputError: Where matplotlib is not installed.
+        InputError: If matplotlib is not installed.
     """
     try:
         from matplotlib.figure import Figure
@@ -21,27 +21,31 @@ def figure_class() -> Any:
 
 
 def axes_of(ax: Any, width: float = 6.0, height: float = 3.8) -> Any:
-    """The axes that were given, or those of a new figure of that size in inches; `ax.figure.savefig(...)` writes it."""
+    """Return the given axes, or those of a new figure of that size in inches."""
     if ax is not None:
         return ax
     return figure_class()(figsize=(width, height), layout="constrained").subplots()
 
 
-def logarithmic_C(ax: Any) -> None:
-    """C along the lower edge, and a light grid; call it when the values are drawn."""
+def labelled(ax: Any, x: str, y: str) -> Any:
+    """Label the axes, show the legend if there are names and a light grid behind; return the axes."""
+    ax.set_xlabel(x)
+    ax.set_ylabel(y)
+    if ax.get_legend_handles_labels()[1]:
+        ax.legend(fontsize=8)
+    ax.grid(True, which="major", alpha=0.3)
+    ax.set_axisbelow(True)
+    return ax
+
+
+def against_C(ax: Any, y: str) -> Any:
+    """Label the axes with a logarithmic C below, once the values are drawn; return the axes."""
     ax.set_xscale("log")
     low, high = ax.get_xlim()
-    if high < 10 * low:  # powers of ten alone would be one label, or none
+    if high < 10 * low:  # powers of ten alone would give one label at most
         from matplotlib.ticker import MaxNLocator, NullLocator, ScalarFormatter
 
         ax.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
         ax.xaxis.set_major_formatter(ScalarFormatter())
         ax.xaxis.set_minor_locator(NullLocator())
-    ax.set_xlabel("C")
-    light_grid(ax)
-
-
-def light_grid(ax: Any) -> None:
-    """Lines to read values by, behind what is drawn."""
-    ax.grid(True, which="major", alpha=0.3)
-    ax.set_axisbelow(True)
+    return labelled(ax, "C", y)

@@ -1,4 +1,4 @@
-"""The gap on its way down."""
+"""The gap of a fit in the course of its steps."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,27 +6,22 @@ from typing import Any
 import numpy as np
 
 from jaxsvm.errors import InputError
-from jaxsvm.plots.axes import GREY, axes_of, light_grid
+from jaxsvm.plots.axes import GREY, axes_of, labelled
 
 AGAINST = {"seconds": "seconds", "steps": "steps", "kernel_evaluations": "kernel evaluations"}
 
 
 def convergence(histories: Any, *, against: str = "seconds", tol: float | None = None, ax: Any = None) -> Any:
-    """Certified relative gaps against time, steps or kernel evaluations.
-
-    Looks that came before a certificate are left out.
+    """Draw certified relative gaps against time, steps or kernel evaluations; return the axes.
 
     Args:
-        histories: A `jaxsvm.History`, or several by name.
+        histories: A `jaxsvm.History`, or several by name. Lines from before the first certificate are left out.
         against: "seconds", "steps" or "kernel_evaluations".
-        tol: The gap that was asked for: a line; None: none.
+        tol: Gap to mark by a line, or None.
         ax: Axes of matplotlib; None makes a figure.
 
-    Returns:
-        The axes.
-
     Raises:
-        InputError: On another `against`.
+        InputError: If `against` is none of these.
     """
     if against not in AGAINST:
         raise InputError(f"against is {against!r}: one of {', '.join(AGAINST)} is needed.")
@@ -41,9 +36,4 @@ def convergence(histories: Any, *, against: str = "seconds", tol: float | None =
     ax.set_yscale("log")
     if against != "seconds":
         ax.set_xscale("log")
-    ax.set_xlabel(AGAINST[against])
-    ax.set_ylabel("relative gap")
-    if ax.get_legend_handles_labels()[1]:
-        ax.legend(fontsize=8)
-    light_grid(ax)
-    return ax
+    return labelled(ax, AGAINST[against], "relative gap")

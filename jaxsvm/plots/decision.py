@@ -1,4 +1,4 @@
-"""Points of two features: decision boundaries with their support, and enclosing balls."""
+"""Pictures of points of two features: decision boundaries and enclosing balls."""
 
 from typing import Any
 
@@ -9,34 +9,28 @@ from jaxsvm.loop.enclosing_ball import ball
 from jaxsvm.models.model import Model, decision_function, predict
 from jaxsvm.plots.axes import GREY, RED, axes_of
 
-GRID = 160
-"""Points of the grid along an edge."""
-ROOM = 0.08
-"""Of the points' range, around them."""
-
 
 def decision_boundary(model: Model, x: Any, labels: Any, *, support: Any = None, ax: Any = None) -> Any:
-    """The regions of a model's classes among points of two features.
+    """Draw the regions of a model's classes among points of two features.
 
     Two classes have their boundary (solid) and margins (dashed), several the regions that they win, regression levels.
 
     Args:
-        model: From `jaxsvm.compact` or `jaxsvm.load_model`.
+        model: A model of `jaxsvm.compact` or `jaxsvm.load_model`.
         x: Points as they were before scaling, `(n, 2)`.
         labels: Their labels, `(n,)`; numbers in regression.
-        support: Indices of samples to ring: `fit.support`; or None.
+        support: Indices of samples to ring, such as `fit.support`, or None.
         ax: Axes of matplotlib; None makes a figure.
 
     Returns:
         The axes.
 
     Raises:
-        InputError: On points of another number of features.
+        InputError: If the points do not have two features.
     """
     x, labels = _plane(x), np.asarray(labels)
     ax = axes_of(ax, 5.2, 4.4)
-    u, v, grid = _grid_around(x)
-    grid = grid.astype(np.asarray(model.coef).dtype)
+    u, v, grid = _grid_around(x, 0.08, np.asarray(model.coef).dtype)
     if model.classes is None:
         levels = ax.contourf(u, v, np.asarray(predict(model, grid)).reshape(u.shape), levels=12, alpha=0.6)
         ax.scatter(*x.T, c=labels, s=16, edgecolors="white", linewidths=0.4, cmap=levels.cmap, norm=levels.norm)
@@ -47,23 +41,22 @@ def decision_boundary(model: Model, x: Any, labels: Any, *, support: Any = None,
         ax.contour(u, v, values, levels=[-1, 0, 1], colors="0.15", linestyles=["--", "-", "--"], linewidths=[1, 1.6, 1])
         _scatter(ax, x, labels, dict(zip(model.classes, ("tab:red", "tab:blue"), strict=True)))
     else:
-        places = {label: place for place, label in enumerate(model.classes)}
-        won = np.array([places[label] for label in np.asarray(predict(model, grid)).tolist()]).reshape(u.shape)
-        colours = [f"C{place % 10}" for place in range(len(places))]
-        edges = np.arange(len(places) + 1) - 0.5
-        ax.contourf(u, v, won, levels=edges, colors=colours, alpha=0.22)
+        codes = {label: code for code, label in enumerate(model.classes)}
+        won = np.array([codes[label] for label in np.asarray(predict(model, grid)).tolist()]).reshape(u.shape)
+        colours = [f"C{code % 10}" for code in range(len(codes))]
+        ax.contourf(u, v, won, levels=np.arange(len(codes) + 1) - 0.5, colors=colours, alpha=0.22)
         _scatter(ax, x, labels, dict(zip(model.classes, colours, strict=True)))
-    _ring(ax, x, support, "0.1", "support")
-    _framed(ax, u, v)
-    return ax
+    if support is not None:
+        _ring(ax, x, support, "0.1", "support")
+    return _framed(ax, u, v)
 
 
 def enclosing_ball(fit: Any, problem: Any, x: Any, *, ax: Any = None) -> Any:
-    """The minimum enclosing ball of points of two features, as it meets their plane: a circle for the linear kernel.
+    """Draw the intersection of the minimum enclosing ball with the plane of its points: for the linear kernel a circle.
 
     Args:
         fit: A fit of `problem`.
-        problem: From `jaxsvm.meb_problem`.
+        problem: A problem of `jaxsvm.meb_problem`.
         x: Its points, `(n, 2)`.
         ax: Axes of matplotlib; None makes a figure.
 
@@ -72,53 +65,55 @@ def enclosing_ball(fit: Any, problem: Any, x: Any, *, ax: Any = None) -> Any:
     """
     x = _plane(x)
     ax = axes_of(ax, 5.2, 4.4)
-    found = ball(fit, problem)
-    u, v, grid = _grid_around(x, 0.35)
-    grid = grid.astype(np.asarray(found.weights).dtype)
-    basis, coef = problem.gram.expansion(found.weights)
-    centre = float(np.asarray(found.weights) @ np.asarray(basis.apply(x.astype(grid.dtype), coef)))  # its square
+    enclosing = ball(fit, problem)
+    weights, radius = np.asarray(enclosing.weights), float(enclosing.radius)
+    u, v, grid = _grid_around(x, 0.35, weights.dtype)
+    basis, coef = problem.gram.expansion(enclosing.weights)
+    centre = float(weights @ np.asarray(basis.apply(x.astype(grid.dtype), coef)))  # its square
     squares = np.asarray(basis.kernel.diag(grid - np.asarray(basis.shift))) - 2 * np.asarray(basis.apply(grid, coef))
     distance = np.sqrt(np.maximum(squares + centre, 0)).reshape(u.shape)
-    inside = np.linspace(distance.min(), float(found.radius), 9)
-    ax.contourf(u, v, distance, levels=inside, cmap="Blues_r", alpha=0.5)
-    ax.contour(u, v, distance, levels=[float(found.radius)], colors="0.15", linewidths=1.6)
+    ax.contourf(u, v, distance, levels=np.linspace(distance.min(), radius, 9), cmap="Blues_r", alpha=0.5)
+    ax.contour(u, v, distance, levels=[radius], colors="0.15", linewidths=1.6)
     ax.scatter(*x.T, s=14, color=GREY, zorder=2)
-    _ring(ax, x, found.coreset, RED)
-    _framed(ax, u, v)
+    _ring(ax, x, enclosing.coreset, RED)
     ax.set_aspect("equal")
-    ax.set_title(f"radius {float(found.radius):.4g}, of {len(found.coreset)} of {len(x)} points (ringed)", fontsize=9)
-    return ax
+    ax.set_title(f"radius {radius:.4g}, of {len(enclosing.coreset)} of {len(x)} points (ringed)", fontsize=9)
+    return _framed(ax, u, v)
 
 
 def _plane(x: Any) -> np.ndarray:
+    """Return dense points; refuse those that do not have two features."""
     x = np.asarray(x.toarray() if hasattr(x, "toarray") else x)
     if x.ndim != 2 or x.shape[1] != 2:
         raise InputError(f"x has shape {x.shape}: points of two features, (n, 2), can be drawn; choose two columns.")
     return x
 
 
-def _grid_around(x: np.ndarray, room: float = ROOM) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Coordinates of a grid, `(GRID, GRID)` each, and its points `(GRID^2, 2)`."""
+def _grid_around(x: np.ndarray, border: float, dtype: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the coordinates `(160, 160)` of a grid and its points `(160^2, 2)`; `border` is in units of the range."""
     low, high = x.min(axis=0), x.max(axis=0)
-    edge = np.where(high > low, high - low, 1.0) * room
-    u, v = np.meshgrid(*(np.linspace(low[j] - edge[j], high[j] + edge[j], GRID) for j in range(2)))
-    return u, v, np.stack([u.ravel(), v.ravel()], axis=1)
+    edge = np.where(high > low, high - low, 1.0) * border
+    u, v = np.meshgrid(*(np.linspace(low[j] - edge[j], high[j] + edge[j], 160) for j in range(2)))
+    return u, v, np.stack([u.ravel(), v.ravel()], axis=1).astype(dtype)
 
 
 def _scatter(ax: Any, x: np.ndarray, labels: np.ndarray, colours: dict[Any, str]) -> None:
+    """Draw the points of each class in its colour."""
     for label, colour in colours.items():
-        mine = x[np.asarray([str(one) == str(label) for one in labels.tolist()])]
+        mine = x[np.asarray([str(other) == str(label) for other in labels.tolist()])]
         ax.scatter(*mine.T, s=16, color=colour, edgecolors="white", linewidths=0.4, label=str(label), zorder=2)
 
 
 def _ring(ax: Any, x: np.ndarray, indices: Any, colour: str, label: str | None = None) -> None:
-    if indices is not None:
-        ringed = x[np.asarray(indices)].T
-        ax.scatter(*ringed, s=52, facecolors="none", edgecolors=colour, linewidths=1, label=label, zorder=3)
+    """Draw rings around some of the points."""
+    ringed = x[np.asarray(indices)].T
+    ax.scatter(*ringed, s=52, facecolors="none", edgecolors=colour, linewidths=1, label=label, zorder=3)
 
 
-def _framed(ax: Any, u: np.ndarray, v: np.ndarray) -> None:
+def _framed(ax: Any, u: np.ndarray, v: np.ndarray) -> Any:
+    """Cut the axes to the grid and show the legend if there are names; return the axes."""
     ax.set_xlim(u.min(), u.max())
     ax.set_ylim(v.min(), v.max())
     if ax.get_legend_handles_labels()[1]:
         ax.legend(fontsize=8, framealpha=0.9)
+    return ax

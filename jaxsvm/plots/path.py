@@ -1,21 +1,21 @@
-"""A path against C: gaps, values, support, margins, scores and what they choose."""
+"""Pictures of a regularisation path against C."""
 
 from typing import Any
 
 import numpy as np
 
 from jaxsvm.errors import InputError
-from jaxsvm.plots.axes import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, axes_of, figure_class, logarithmic_C
+from jaxsvm.plots.axes import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, against_C, axes_of, figure_class
 from jaxsvm.results.fit import Status
 
 
 def path_figure(path: Any, *, scores: Any = None, ax: Any = None) -> Any:
-    """A regularisation path against C: relative gap, primal value, support size and, where given, test accuracy.
+    """Draw relative gap, primal value, support size and, where given, test accuracy of a path, one panel each.
 
     Values of C whose status is not CONVERGED are marked with a red cross and the status's name.
 
     Args:
-        path: From `jaxsvm.solve_path`, with concrete values.
+        path: The path of `jaxsvm.solve_path`, with concrete values.
         scores: Test accuracy of each value, `(k,)` in [0, 1], or None.
         ax: One axes of matplotlib for each panel (3, or 4 with `scores`), from top to bottom; None makes a figure.
 
@@ -23,11 +23,10 @@ def path_figure(path: Any, *, scores: Any = None, ax: Any = None) -> Any:
         The `matplotlib.figure.Figure`; `figure.savefig(...)` writes it.
 
     Raises:
-        InputError: On scores or axes of another number, or where matplotlib is not installed.
+        InputError: If the number of scores or axes is wrong, or matplotlib is not installed.
     """
     Figure = figure_class()
-    Cs = np.asarray(path.Cs, float)
-    order = np.argsort(Cs, kind="stable")
+    Cs, order = _sorted_values(path)
     panels = _panels(path, scores)
     if ax is None:
         figure = Figure(figsize=(7, 2.1 * len(panels) + 0.6), layout="constrained")
@@ -39,27 +38,28 @@ def path_figure(path: Any, *, scores: Any = None, ax: Any = None) -> Any:
         figure = axes[0].get_figure(root=True)
     codes = np.atleast_1d(np.asarray(path.status.code))
     for axis, (title, values, logarithmic, colour) in zip(axes, panels, strict=True):
-        _draw(axis, Cs[order], values[order], codes[order], title, logarithmic, colour)
+        _draw(axis, Cs, values[order], codes[order], logarithmic, colour)
+        axis.set_ylabel(title)
+        axis.grid(True, which="major", alpha=0.3)
     axes[-1].set_xlabel("C")
     return figure
 
 
 def path_scores(validated: Any, *, label: str = "cross-validated", ax: Any = None) -> Any:
-    """Mean scores of folds against C with one standard error to each side, and both choices of C.
+    """Draw mean scores of folds against C, within one standard error, and mark both choices of C.
 
     Args:
-        validated: From `jaxsvm.cross_validate`; or what has its `Cs`, `mean`, `standard_error`, `C` and
+        validated: The result of `jaxsvm.cross_validate`, or any object with its `Cs`, `mean`, `standard_error`, `C` and
             `C_one_standard_error`.
-        label: What the scores are called.
+        label: Name of the scores.
         ax: Axes of matplotlib; None makes a figure.
 
     Returns:
         The axes.
     """
     ax = axes_of(ax)
-    Cs, mean, error = (np.asarray(part, float) for part in (validated.Cs, validated.mean, validated.standard_error))
-    order = np.argsort(Cs, kind="stable")
-    Cs, mean, error = Cs[order], mean[order], error[order]
+    Cs, order = _sorted_values(validated)
+    mean, error = (np.asarray(part, float)[order] for part in (validated.mean, validated.standard_error))
     ax.fill_between(Cs, mean - error, mean + error, color=BLUE, alpha=0.18, linewidth=0, label="one standard error")
     ax.plot(Cs, mean, "o-", color=BLUE, markersize=4, label=label)
     if np.isfinite(mean).any():
@@ -68,40 +68,35 @@ def path_scores(validated: Any, *, label: str = "cross-validated", ax: Any = Non
         ax.axvline(validated.C, color=ORANGE, linewidth=1.5, label=f"best: C = {validated.C:.3g}")
         cautious = validated.C_one_standard_error
         ax.axvline(cautious, color=GREEN, linewidth=1.5, linestyle="--", label=f"within one error: C = {cautious:.3g}")
-    ax.set_ylabel("score")
-    ax.legend(fontsize=8)
-    logarithmic_C(ax)
-    return ax
+    return against_C(ax, "score")
 
 
 def path_support(path: Any, *, ax: Any = None) -> Any:
-    """How many samples have a coefficient, against C.
+    """Draw the number of samples with a coefficient against C.
 
     Args:
-        path: From `jaxsvm.solve_path`, of one problem.
+        path: The path of `jaxsvm.solve_path`, of one problem.
         ax: Axes of matplotlib; None makes a figure.
 
     Returns:
         The axes.
     """
     ax = axes_of(ax)
-    Cs = np.asarray(path.Cs, float)
-    order = np.argsort(Cs, kind="stable")
+    Cs, order = _sorted_values(path)
     coef = np.asarray(path.fits.dual_coef)
-    ax.plot(Cs[order], (coef != 0).sum(axis=1)[order], "o-", color=GREEN, markersize=4)
-    ax.set_ylim(0, coef.shape[1] * 1.04)
-    ax.axhline(coef.shape[1], color=GREY, linewidth=1, linestyle=":")
-    ax.annotate("all samples", (Cs.min(), coef.shape[1]), xytext=(2, -11), textcoords="offset points", fontsize=8)
-    ax.set_ylabel("support vectors")
-    logarithmic_C(ax)
-    return ax
+    n = coef.shape[1]
+    ax.plot(Cs, (coef != 0).sum(axis=1)[order], "o-", color=GREEN, markersize=4)
+    ax.set_ylim(0, n * 1.04)
+    ax.axhline(n, color=GREY, linewidth=1, linestyle=":")
+    ax.annotate("all samples", (Cs[0], n), xytext=(2, -11), textcoords="offset points", fontsize=8)
+    return against_C(ax, "support vectors")
 
 
 def path_margin(path: Any, problem: Any, *, ax: Any = None) -> Any:
-    """The geometric margin `1 / |w|` in feature space against C: how far from the boundary the margin lies.
+    """Draw the geometric margin `1 / |w|` in feature space against C: the distance from the boundary to the margin.
 
     Args:
-        path: From `jaxsvm.solve_path`, of one problem.
+        path: The path of `jaxsvm.solve_path`, of one problem.
         problem: That problem.
         ax: Axes of matplotlib; None makes a figure.
 
@@ -109,20 +104,24 @@ def path_margin(path: Any, problem: Any, *, ax: Any = None) -> Any:
         The axes.
     """
     ax = axes_of(ax)
-    Cs = np.asarray(path.Cs, float)
-    order = np.argsort(Cs, kind="stable")
+    Cs, order = _sorted_values(path)
     coef, margins, bias = (np.asarray(part, float) for part in (path.fits.dual_coef, path.fits.margins, path.fits.bias))
     values = margins * np.asarray(problem.y, float) - bias[:, None]  # <w, phi(x_i)>
     squares = np.einsum("kn,kn->k", coef, values)  # |w|^2
-    ax.plot(Cs[order], 1 / np.sqrt(np.maximum(squares, np.finfo(float).tiny))[order], "o-", color=PURPLE, markersize=4)
+    ax.plot(Cs, 1 / np.sqrt(np.maximum(squares, np.finfo(float).tiny))[order], "o-", color=PURPLE, markersize=4)
     ax.set_yscale("log")
-    ax.set_ylabel("margin 1 / |w|")
-    logarithmic_C(ax)
-    return ax
+    return against_C(ax, "margin 1 / |w|")
+
+
+def _sorted_values(path: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return the values of C in increasing order, and that order."""
+    Cs = np.asarray(path.Cs, float)
+    order = np.argsort(Cs, kind="stable")
+    return Cs[order], order
 
 
 def _panels(path: Any, scores: Any) -> list[tuple[str, np.ndarray, bool, str]]:
-    """Title, values `(k,)`, whether on a log scale, and colour of each panel."""
+    """Return title, values `(k,)`, whether on a log scale, and colour of each panel."""
     support = (np.asarray(path.alphas) > 0).sum(axis=1)
     panels = [
         ("relative gap", np.asarray(path.certificate.relative_gap, float), True, BLUE),
@@ -137,27 +136,20 @@ def _panels(path: Any, scores: Any) -> list[tuple[str, np.ndarray, bool, str]]:
     return panels
 
 
-def _draw(axis: Any, Cs: np.ndarray, values: np.ndarray, codes: np.ndarray, title: str, log: bool, colour: str) -> None:
+def _draw(axis: Any, Cs: np.ndarray, values: np.ndarray, codes: np.ndarray, logarithmic: bool, colour: str) -> None:
+    """Draw values against C, with a cross and the name of the status where that is not CONVERGED."""
     axis.set_xscale("log")
     positive = np.isfinite(values) & (values > 0)
-    if log and positive.any():
+    if logarithmic and positive.any():
         axis.set_yscale("log")
-    drawable = positive if log and positive.any() else np.isfinite(values)
+    drawable = positive if logarithmic and positive.any() else np.isfinite(values)
     axis.plot(Cs[drawable], values[drawable], "o-", color=colour, markersize=4)
-    failed = codes != Status.CONVERGED
-    # A value that cannot be drawn (an infinite gap) is marked at the top edge instead of left out.
-    for C, value, code, visible in zip(Cs[failed], values[failed], codes[failed], drawable[failed], strict=True):
-        where = {} if visible else {"transform": axis.get_xaxis_transform(), "clip_on": False}
-        height = value if visible else 1.0
-        axis.plot([C], [height], "x", color=RED, markersize=9, markeredgewidth=2, **where)
-        axis.annotate(
-            Status(int(code)).name,
-            (C, height),
-            xycoords="data" if visible else axis.get_xaxis_transform(),
-            xytext=(4, 4),
-            textcoords="offset points",
-            color=RED,
-            fontsize=7,
-        )
-    axis.set_ylabel(title)
-    axis.grid(True, which="major", alpha=0.3)
+    for place in np.flatnonzero(codes != Status.CONVERGED):
+        visible, name = drawable[place], Status(int(codes[place])).name
+        # A value that cannot be drawn (an infinite gap) is marked at the top edge instead of left out.
+        coordinates = axis.transData if visible else axis.get_xaxis_transform()
+        point = (Cs[place], values[place] if visible else 1.0)
+        style = {"markersize": 9, "markeredgewidth": 2, "transform": coordinates, "clip_on": bool(visible)}
+        axis.plot(*point, "x", color=RED, **style)
+        text = {"xytext": (4, 4), "textcoords": "offset points", "color": RED, "fontsize": 7}
+        axis.annotate(name, point, xycoords=coordinates, **text)

@@ -1,1 +1,1 @@
-"""What the command shows: progress, answers, text and pages."""
+"""Everything that the command shows: progress bars, solutions, text and pages."""

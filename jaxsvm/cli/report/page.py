@@ -1,4 +1,4 @@
-"""The report of a path as one HTML page: tables, and pictures inside it. No script, nothing from elsewhere."""
+"""The report of a path as one HTML page of tables and pictures, without scripts or links to other files."""
 
 import base64
 import datetime
@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 import jaxsvm
-from jaxsvm.cli.report.answer import Folds
+from jaxsvm.cli.report.solution import FoldScores
 from jaxsvm.cli.report.text import SCORES, shown
-from jaxsvm.plots.axes import BLUE, GREEN, ORANGE, PURPLE, RED, axes_of, logarithmic_C
+from jaxsvm.plots.axes import BLUE, GREEN, ORANGE, PURPLE, RED, against_C, axes_of
 from jaxsvm.plots.path import path_scores
 
 STYLE = """
@@ -28,13 +28,13 @@ LEFT_OUT = ("command", "path", "note", "not_reached")
 COLUMNS = {"C": ".4g", "status": "", "relative_gap": ".1e", "primal": ".5g", "dual": ".5g", "steps": "", "support": ""}
 
 
-def page_of(report: dict[str, Any], folds: Folds | None, Cs: list[float]) -> str:
-    """The page.
+def page_of(report: dict[str, Any], folds: FoldScores | None, Cs: list[float]) -> str:
+    """Return the page.
 
     Args:
-        report: As `--json` prints it.
+        report: The report, as `--json` prints it.
         folds: Scores of cross-validation, or None.
-        Cs: The values that were asked for.
+        Cs: All values of C of the grid, also those not reached.
     """
     name = html.escape(str(report["data"]).replace("\\", "/").rsplit("/", 1)[-1])
     facts = "".join(
@@ -61,6 +61,7 @@ primal / dual - 1, from values recomputed from scratch: the optimum lies between
 
 
 def _summary(report: dict[str, Any]) -> str:
+    """Return how many values are certified, and the chosen one with its scores."""
     rows, chosen = report["path"], report["chosen_C"]
     certified = sum(row["certified"] for row in rows)
     said = f"{certified} of {len(rows)} values of C are certified to a relative duality gap of {report['tol']:g}."
@@ -73,6 +74,7 @@ def _summary(report: dict[str, Any]) -> str:
 
 
 def _table(report: dict[str, Any]) -> str:
+    """Return the rows of the path as an HTML table."""
     rows = report["path"]
     scores = [key for key in SCORES if key not in COLUMNS and any(row.get(key) is not None for row in rows)]
     formats = COLUMNS | dict.fromkeys(scores, ".4f")
@@ -85,23 +87,25 @@ def _table(report: dict[str, Any]) -> str:
     return f'<table class="path"><tr>{head}</tr>{"".join(lines)}</table>'
 
 
-def _pictures(report: dict[str, Any], folds: Folds | None, Cs: list[float]) -> list[tuple[str, Any]]:
+def _pictures(report: dict[str, Any], folds: FoldScores | None, Cs: list[float]) -> list[tuple[str, Any]]:
+    """Return titles and axes of all pictures that the report has values for."""
     rows = report["path"]
     if not rows:
         return []
     metric = "r2" if report.get("epsilon") is not None else "accuracy"
-    found = []
+    pictures = []
     if folds is not None and np.isfinite(folds.mean).any():
-        found.append((f"Cross-validated {SCORES[f'cv_{metric}'].split()[-1]}", _scores(folds, Cs)))
+        pictures.append((f"Cross-validated {SCORES[f'cv_{metric}'].split()[-1]}", _scores(folds, Cs)))
     if any(row.get(f"test_{metric}") is not None for row in rows):
-        found.append(("On samples held out", _line(rows, f"test_{metric}", SCORES[f"test_{metric}"], PURPLE)))
-    found.append(("Support", _line(rows, "support", "support vectors", GREEN)))
-    found.append(("Proof of quality", _line(rows, "relative_gap", "relative gap", BLUE, report["tol"])))
-    found.append(("Objective", _line(rows, "primal", "primal value", ORANGE, None)))
-    return found
+        pictures.append(("On samples held out", _line(rows, f"test_{metric}", SCORES[f"test_{metric}"], PURPLE)))
+    pictures.append(("Support", _line(rows, "support", "support vectors", GREEN)))
+    pictures.append(("Proof of quality", _line(rows, "relative_gap", "relative gap", BLUE, report["tol"])))
+    pictures.append(("Objective", _line(rows, "primal", "primal value", ORANGE, None)))
+    return pictures
 
 
-def _scores(folds: Folds, Cs: list[float]) -> Any:
+def _scores(folds: FoldScores, Cs: list[float]) -> Any:
+    """Draw the scores of cross-validation."""
     values, mean, error = np.asarray(Cs), folds.mean, folds.standard_error
     known = np.flatnonzero(np.isfinite(mean))
     best = min(known, key=lambda place: (-mean[place], values[place]))
@@ -112,7 +116,7 @@ def _scores(folds: Folds, Cs: list[float]) -> Any:
 
 
 def _line(rows: list[dict[str, Any]], key: str, title: str, colour: str, tol: float | None = None) -> Any:
-    """Values against C; those that are not certified are crossed out, and a tolerance is a line."""
+    """Draw values against C; cross out those that are not certified, and mark the tolerance by a line."""
     ax = axes_of(None)
     rows = sorted((row for row in rows if row.get(key) is not None and np.isfinite(row[key])), key=lambda row: row["C"])
     ax.plot([row["C"] for row in rows], [row[key] for row in rows], "o-", color=colour, markersize=4)
@@ -123,13 +127,11 @@ def _line(rows: list[dict[str, Any]], key: str, title: str, colour: str, tol: fl
         ax.set_yscale("log")
     if tol is not None:
         ax.axhline(tol, color="0.45", linestyle=":", linewidth=1, label=f"tol = {tol:g}")
-        ax.legend(fontsize=8)
-    ax.set_ylabel(title)
-    logarithmic_C(ax)
-    return ax
+    return against_C(ax, title)
 
 
 def _image(title: str, ax: Any) -> str:
+    """Return a picture as an HTML image that contains its PNG file."""
     ax.set_title(title, fontsize=10)
     content = io.BytesIO()
     ax.figure.savefig(content, format="png", dpi=110)

@@ -1,8 +1,10 @@
-"""Progress on stderr, where that is a terminal."""
+"""Progress bars on stderr, drawn only if that is a terminal."""
 
 import contextlib
+import dataclasses
 import math
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import rich.progress
 from rich.console import Console
@@ -10,8 +12,25 @@ from rich.console import Console
 from jaxsvm.results.fit import Fit
 
 
-def progress_bar() -> rich.progress.Progress:
-    """A bar on stderr, which is disabled where that is no terminal."""
+@dataclasses.dataclass(frozen=True)
+class Bar:
+    """A progress bar with one task."""
+
+    progress: rich.progress.Progress
+    task: rich.progress.TaskID
+
+    def update(self, **changes: Any) -> None:
+        """Change the task: `advance=`, `completed=`, `total=`, `note=`."""
+        self.progress.update(self.task, **changes)
+
+    def callback(self, function: Callable[..., None]) -> Callable[..., None] | None:
+        """Return the function; None if the bar is not drawn, since a fit without a callback is faster."""
+        return None if self.progress.disable else function
+
+
+@contextlib.contextmanager
+def progress_bar(title: str, total: float | None = None) -> Iterator[Bar]:
+    """Draw a bar of that many parts while the context runs; None: the number is unknown."""
     columns = (
         rich.progress.TextColumn("{task.description}"),
         rich.progress.BarColumn(),
@@ -19,28 +38,24 @@ def progress_bar() -> rich.progress.Progress:
         rich.progress.TextColumn("{task.fields[note]}"),
     )
     console = Console(stderr=True)
-    return rich.progress.Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    with rich.progress.Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        yield Bar(progress, progress.add_task(title, total=total, note=""))
 
 
 @contextlib.contextmanager
-def gap_bar(tol: float) -> Iterator[Callable[[Fit], None] | None]:
-    """A callback that draws how far the gap has come, on a log scale; None without a terminal, which is faster."""
-    with progress_bar() as bar:
-        if bar.disable:
-            yield None
-            return
-        task = bar.add_task("fit", total=None, note="")
-        first: float | None = None
+def gap_bar(tol: float) -> Iterator[Callable[..., None] | None]:
+    """Yield a callback of `jaxsvm.fit` that draws the gap's way down to `tol` on a log scale; None without a bar."""
+    with progress_bar("fit") as bar:
+        first = 0.0
 
-        def look(fitted: Fit) -> None:
+        def draw(fitted: Fit) -> None:
             nonlocal first
             gap = float(fitted.certificate.relative_gap)
             if not (math.isfinite(gap) and gap > 0):
                 return
-            first = max(first or 0.0, gap, 2 * tol)
+            first = max(first, gap, 2 * tol)
             done = math.log(first / gap) / math.log(first / tol)
-            bar.update(
-                task, total=1.0, completed=min(max(done, 0.0), 1.0), note=f"gap {gap:.2g}, step {int(fitted.steps)}"
-            )
+            note = f"gap {gap:.2g}, step {int(fitted.steps)}"
+            bar.update(total=1.0, completed=min(max(done, 0.0), 1.0), note=note)
 
-        yield look
+        yield bar.callback(draw)

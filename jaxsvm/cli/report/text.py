@@ -1,7 +1,8 @@
-"""Reports: a table or JSON on stdout, one line for what went wrong on stderr, and the exit code."""
+"""Reports as a table or JSON on stdout, errors as one line on stderr, and the exit code."""
 
 import contextlib
 import csv
+import enum
 import errno
 import json
 import math
@@ -17,14 +18,22 @@ from rich.table import Column, Table
 from jaxsvm.errors import InputError
 from jaxsvm.results.fit import Status, advice
 
-CERTIFIED, NOT_CERTIFIED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+
+class Exit(enum.IntEnum):
+    """Exit codes of the command."""
+
+    CERTIFIED = 0
+    NOT_CERTIFIED = 1
+    BAD_INPUT = 2
+    INTERRUPTED = 130
+
+
 ADVICE = {
     Status.STALLED: "The floor of the numbers is reached: use --dtype float64, a larger --tol or a smaller C.",
     Status.MAX_STEPS: "Raise --max-steps or loosen --tol.",
     Status.INTERRUPTED: "Give it more time or loosen --tol.",
 }
-"""What the command's options can do about a status; `jaxsvm.results.fit.advice` speaks of the library's arguments."""
-
+"""Advice for a status in terms of the command's options; `jaxsvm.results.fit.advice` names the library's arguments."""
 
 SCORES = {
     "relative_gap": "gap",
@@ -34,11 +43,11 @@ SCORES = {
     "test_accuracy": "test accuracy",
     "test_r2": "test R2",
 }
-"""Columns that are called otherwise in a table."""
+"""Titles of the columns whose key is not their title."""
 
 
 def show(as_json: bool, report: dict[str, Any]) -> None:
-    """Print a report: facts, then the rows of a path, then what is to be noted; or all of it as JSON."""
+    """Print a report as JSON, or as text: the facts, the rows of a path, the note."""
     if as_json:
         print_json(report)
         return
@@ -47,6 +56,7 @@ def show(as_json: bool, report: dict[str, Any]) -> None:
 
 
 def _print_table(report: dict[str, Any]) -> None:
+    """Print a report as text."""
     console = _Console(soft_wrap=True, width=None if sys.stdout.isatty() else 160)
     facts = Table(show_header=False, box=None)
     for name, value in report.items():
@@ -70,7 +80,7 @@ def _print_table(report: dict[str, Any]) -> None:
 
 
 def shown(value: Any) -> str:
-    """A value in words."""
+    """Format a value for a table."""
     if isinstance(value, dict):
         return ", ".join(shown(part) if name == "kernel" else f"{name} {shown(part)}" for name, part in value.items())
     if isinstance(value, list):
@@ -79,20 +89,20 @@ def shown(value: Any) -> str:
 
 
 def print_json(report: dict[str, Any]) -> None:
-    """One JSON object on stdout."""
+    """Print a report as one JSON object on stdout."""
     with reporting():
         json.dump(_strict(report), sys.stdout, indent=2, allow_nan=False)
         sys.stdout.write("\n")
 
 
 def print_lines(lines: list[Any]) -> None:
-    """One a line on stdout."""
+    """Print values on stdout, one a line."""
     with reporting():
         sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 
 def write_predictions(path: str, labels: list[Any], values: list[Any], columns: list[str]) -> None:
-    """`label,decision` as CSV, or a column a pair of classes: a label that holds a comma is quoted."""
+    """Write `label,decision` as CSV, or a column per pair of classes; labels that hold a comma are quoted."""
     with open(path, "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(("label", *columns))
@@ -102,17 +112,17 @@ def write_predictions(path: str, labels: list[Any], values: list[Any], columns: 
 
 
 def require_stdout() -> None:
-    """Refuse to work for a report that has nowhere to go."""
+    """Refuse a closed stdout, before the work."""
     if sys.stdout is None:
         raise InputError("the report cannot be written: stdout is closed.")
 
 
 @contextlib.contextmanager
 def reporting() -> Iterator[None]:
-    """A report that stdout does not take is an error in words.
+    """Turn a failed write to stdout into an error.
 
     Raises:
-        InputError: Where stdout is closed or full, or its encoding lacks a character.
+        InputError: If stdout is closed or full, or its encoding lacks a character.
     """
     require_stdout()
     try:
@@ -131,14 +141,15 @@ def reporting() -> Iterator[None]:
 
 
 class _Console(Console):
-    """A console whose reader has gone is a failure like any other."""
+    """A console that raises an error if nothing reads its output."""
 
     def on_broken_pipe(self) -> None:
+        """Raise the error that Rich would turn into a silent exit."""
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
 def _strict(value: Any) -> Any:
-    """The same with None for what JSON has no number for."""
+    """Replace NaN and infinity, which JSON does not have, by None."""
     if isinstance(value, dict):
         return {name: _strict(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
@@ -147,16 +158,16 @@ def _strict(value: Any) -> Any:
 
 
 def complain(message: str) -> None:
-    """One line on stderr."""
+    """Print an error as one line on stderr."""
     typer.echo(f"jaxsvm: error: {' '.join(message.split())}", err=True)
 
 
 def finish(statuses: Iterable[Any], interrupted: bool, complete: bool = True) -> None:
-    """Say on stderr what is not certified, and leave with the exit code."""
+    """Name on stderr what is not certified, and end the command with its exit code."""
     failed = [Status(int(status)) for status in statuses if status != Status.CONVERGED]
     if failed:
         hint = f" {ADVICE.get(failed[0]) or advice(failed[0])}"
         typer.echo(f"jaxsvm: not certified: {', '.join(status.name for status in failed[:8])}.{hint}", err=True)
     if interrupted:
-        raise typer.Exit(INTERRUPTED)
-    raise typer.Exit(CERTIFIED if complete and not failed else NOT_CERTIFIED)
+        raise typer.Exit(Exit.INTERRUPTED)
+    raise typer.Exit(Exit.CERTIFIED if complete and not failed else Exit.NOT_CERTIFIED)

@@ -1,4 +1,4 @@
-"""What was measured: screening rates, errors of coresets, certificates of relational fits, learning curves."""
+"""Measurements of screening rules, coresets, fits over joins, and training sets of several sizes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 
 from jaxsvm.errors import InputError
-from jaxsvm.plots.axes import BLUE, GREY, ORANGE, axes_of, light_grid, logarithmic_C
+from jaxsvm.plots.axes import BLUE, GREY, ORANGE, against_C, axes_of, labelled
 
 
 def screening_rates(report: Any, *, ax: Any = None) -> Any:
-    """What each screening rule knows along a path, against C, and what any rule could know.
+    """Draw the share of samples that each screening rule decides against C, and the largest possible share.
 
     Args:
-        report: From `jaxsvm.screening.screening_report`.
+        report: The report of `jaxsvm.screening.screening_report`.
         ax: Axes of matplotlib; None makes a figure.
 
     Returns:
@@ -24,25 +24,24 @@ def screening_rates(report: Any, *, ax: Any = None) -> Any:
         ax.plot(report.Cs, inactive + at_bound, "o-", markersize=3, label=name)
     ax.plot(report.Cs, report.possible, color=GREY, linestyle="--", label="at most: off the margin")
     ax.set_ylim(-0.03, 1.03)
-    ax.set_ylabel("share of the samples")
+    against_C(ax, "share of the samples")
     ax.legend(fontsize=8, loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False)  # lines may be anywhere
-    logarithmic_C(ax)
     return ax
 
 
 def coreset_error(sizes: Any, errors: Mapping[str, Any], *, ax: Any = None) -> Any:
-    """Errors of coresets against their size: the median of draws, and what half of the draws lie between.
+    """Draw errors of coresets against their size: the median over draws, and the range of the middle half.
 
     Args:
         sizes: Numbers of points, `(k,)`.
-        errors: Of each method by name, `(draws, k)` or `(k,)`: `evaluate(...).worst` or `.excess`.
+        errors: Errors of each method by name, `(draws, k)` or `(k,)`: `evaluate(...).worst` or `.excess`.
         ax: Axes of matplotlib; None makes a figure.
 
     Returns:
         The axes.
 
     Raises:
-        InputError: On errors of another number of sizes.
+        InputError: If the number of errors is not the number of sizes.
     """
     ax = axes_of(ax)
     sizes = np.asarray(sizes, float)
@@ -57,18 +56,14 @@ def coreset_error(sizes: Any, errors: Mapping[str, Any], *, ax: Any = None) -> A
     ax.set_yscale("log")
     ax.set_xticks(sizes, [f"{size:g}" for size in sizes])
     ax.set_xticks([], minor=True)
-    ax.set_xlabel("points of the coreset")
-    ax.set_ylabel("relative error")
-    ax.legend(fontsize=8)
-    light_grid(ax)
-    return ax
+    return labelled(ax, "points of the coreset", "relative error")
 
 
 def relational_certificate(fitted: Any, *, ax: Any = None) -> Any:
-    """The interval that holds the optimum of a fit over a join, closing from step to step.
+    """Draw the bounds on the optimum of a fit over a join, step by step.
 
     Args:
-        fitted: From `jaxsvm.relational.fit`.
+        fitted: The fit of `jaxsvm.relational.fit`.
         ax: Axes of matplotlib; None makes a figure.
 
     Returns:
@@ -83,21 +78,18 @@ def relational_certificate(fitted: Any, *, ax: Any = None) -> Any:
     ax.plot(steps, dual, "o-", markersize=3, color=BLUE, label="lower bound: what planes prove")
     gap = float(fitted.certificate.relative_gap)
     ax.set_title(f"relative gap {gap:.1e} after {int(fitted.steps)} evaluations", fontsize=9)
-    ax.set_xlabel("step")
-    ax.set_ylabel("objective F")
-    ax.legend(fontsize=8)
-    light_grid(ax)
-    return ax
+    return labelled(ax, "step", "objective F")
 
 
 def learning_curve(sizes: Any, training: Any, held_out: Any, *, score: str = "accuracy", ax: Any = None) -> Any:
-    """Scores against the number of training samples, with one standard deviation over folds to each side.
+    """Draw scores against the number of training samples, within one standard deviation over folds.
 
     Args:
         sizes: Numbers of training samples, `(k,)`.
-        training: Scores on them, `(k, folds)` or `(k,)`, as `sklearn.model_selection.learning_curve` returns.
-        held_out: Scores on others, likewise.
-        score: What the scores are called.
+        training: Scores on the training samples, `(k, folds)` or `(k,)`, as `sklearn.model_selection.learning_curve`
+            returns them.
+        held_out: Scores on other samples, of the same shape.
+        score: Name of the scores.
         ax: Axes of matplotlib; None makes a figure.
 
     Returns:
@@ -110,8 +102,4 @@ def learning_curve(sizes: Any, training: Any, held_out: Any, *, score: str = "ac
         mean, spread = scores.mean(axis=1), scores.std(axis=1)
         ax.plot(sizes, mean, "o-", markersize=4, color=colour, label=name)
         ax.fill_between(sizes, mean - spread, mean + spread, color=colour, alpha=0.15, linewidth=0)
-    ax.set_xlabel("training samples")
-    ax.set_ylabel(score)
-    ax.legend(fontsize=8)
-    light_grid(ax)
-    return ax
+    return labelled(ax, "training samples", score)

@@ -1,0 +1,86 @@
+"""The command `jaxsvm info`: the contents of a model or a data set, or the versions that are installed."""
+
+import sys
+from typing import Annotated, Any
+
+import jax
+import numpy as np
+import typer
+
+import jaxsvm
+from jaxsvm.cli.app import command
+from jaxsvm.cli.options import IndexBase, Json, Label, label_of, zero_based
+from jaxsvm.cli.report.solution import totals
+from jaxsvm.cli.report.text import show
+from jaxsvm.datasets import load
+from jaxsvm.models.description import kernel_to_dict
+from jaxsvm.models.model import Model, load_model
+from jaxsvm.points.checks import is_sparse
+
+
+@command("info")
+def info(
+    file: Annotated[str | None, typer.Argument(metavar="[MODEL|DATA]", help="A model or a data set.")] = None,
+    label: Label = None,
+    index_base: IndexBase = "auto",
+    as_json: Json = False,
+) -> None:
+    """Show what is in a model or a data set, or what this installation runs on."""
+    if file is None:
+        report = {
+            "jaxsvm": jaxsvm.__version__,
+            "jax": jax.__version__,
+            "python": sys.version.split()[0],
+            "backend": jax.default_backend(),
+            "devices": [str(device) for device in jax.devices()],
+            "compilation_cache": getattr(jax.config, "jax_compilation_cache_dir", None),
+        }
+    elif _is_model(file):
+        with jax.enable_x64(True):
+            report = {"model": file, **_describe_model(load_model(file))}
+    else:
+        dataset = load(file, label=label_of(label), zero_based=zero_based(index_base))
+        report = {"data": file, **_describe_data(dataset)}
+    show(as_json, {"command": "info", **report})
+
+
+def _is_model(file: str) -> bool:
+    """Return whether the file looks like one that `Model.save` wrote."""
+    try:
+        with np.load(file, allow_pickle=False) as stored:
+            return "header" in stored.files
+    except Exception:  # if it is not an archive either, `load` says what is wrong with it
+        return False
+
+
+def _describe_model(model: Model) -> dict[str, Any]:
+    """Return a model's entries of the report."""
+    return {
+        "task": "regression" if model.classes is None else "classification",
+        "classes": None if model.classes is None else list(model.classes),
+        "d": model.basis.columns,
+        "support": int(model.coef.shape[0]),
+        "kernel": None if model.basis.kernel is None else kernel_to_dict(model.basis.kernel),
+        "dtype": str(model.coef.dtype),
+        "scaled": model.scaling is not None,
+        "columns": None if model.columns is None else list(model.columns),
+        "label": None if model.layout is None else model.layout.label,
+        "index_base": None if model.layout is None else model.layout.index_base,
+        **totals(model.certificate),
+    }
+
+
+def _describe_data(dataset: Any) -> dict[str, Any]:
+    """Return a data set's entries of the report."""
+    present, counts = np.unique(dataset.y, return_counts=True)
+    n, d = dataset.x.shape
+    sparse = is_sparse(dataset.x)
+    return {
+        "n": n,
+        "d": d,
+        "sparse": sparse,
+        "density": float((dataset.x.nnz if sparse else np.count_nonzero(dataset.x)) / (n * d)),
+        "dtype": str(dataset.x.dtype),
+        "labels": {str(name): int(count) for name, count in zip(present.tolist()[:20], counts[:20], strict=True)},
+        "n_labels": len(present),
+    }

@@ -1,0 +1,77 @@
+"""The command `jaxsvm predict`: labels and decision values of new points."""
+
+from itertools import combinations
+from typing import Annotated, Any
+
+import jax
+import numpy as np
+import typer
+
+from jaxsvm.cli.app import command
+from jaxsvm.cli.job import score_of
+from jaxsvm.cli.options import Data, IndexBase, Json, Label, label_of, option, zero_based
+from jaxsvm.cli.report.text import print_json, print_lines, write_predictions
+from jaxsvm.cli.system import check_writable, save
+from jaxsvm.datasets import load
+from jaxsvm.errors import InputError
+from jaxsvm.models.model import decision_function, labels_of, load_model
+
+
+@command("predict")
+def predict(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model that fit or path wrote.")],
+    data: Data,
+    label: Label = None,
+    unlabelled: Annotated[bool, option("--unlabelled", "DATA has no labels: every column is a feature.")] = False,
+    index_base: IndexBase = "auto",
+    part: Annotated[str, option("--part", "Part of an npz file.", ("train", "test"))] = "train",
+    out: Annotated[str | None, option("--out", "File to write label,decision to, as CSV.", "FILE")] = None,
+    as_json: Json = False,
+) -> None:
+    """Predict labels of new points, one a line; if DATA has labels, report the score.
+
+    Named columns are put in the order of the training file; missing and unknown columns are errors. Labels are read
+    from the column where the training file had them. A table with just the model's columns, or an npz file without y,
+    has none. With --unlabelled the labels that start the lines of a svmlight file are ignored. The indices of a
+    svmlight file count from where those of the training file did.
+    """
+    if unlabelled and label is not None:
+        raise InputError(f"--label is {label!r}, and --unlabelled says that there are no labels: give one of the two.")
+    check_writable(out, data, model)
+    with jax.enable_x64(True):  # the model's own dtype is kept, whatever it is
+        loaded = load_model(model)
+        dataset = load(
+            data,
+            label=False if unlabelled else label_of(label),
+            label_optional=not unlabelled,
+            part=part,
+            features=loaded.basis.columns,
+            dtype=loaded.coef.dtype,
+            zero_based=zero_based(index_base),
+            like=loaded.layout,
+        )
+        values = np.asarray(decision_function(loaded, dataset.x))
+        labels = labels_of(loaded, values).tolist()
+    score = None if dataset.y is None else score_of(labels, dataset.y, loaded.classes)
+    save(out, lambda target: write_predictions(target, labels, values.tolist(), _decision_columns(loaded.classes)))
+    metric = "r2" if loaded.classes is None else "accuracy"
+    if as_json:
+        report = {"command": "predict", "model": model, "data": data, "n": len(labels), metric: score}
+        print_json(report | {"labels": labels, "decision": values.tolist(), "notes": list(dataset.notes), "out": out})
+        return
+    if out is None:
+        print_lines(labels)
+    if score is not None:
+        summary = f", {metric} {score:.4f}"
+    elif dataset.y is not None:
+        summary = f", {metric} unknown (DATA has other labels)"
+    else:
+        summary = "" if unlabelled else f", no labels: DATA has the model's {dataset.x.shape[1]} columns only"
+    typer.echo("\n".join([f"{len(labels)} points{summary}", *dataset.notes]), err=True)
+
+
+def _decision_columns(classes: tuple[Any, ...] | None) -> list[str]:
+    """Name the columns of decision values in a table; regression has none, since they are the predictions."""
+    if classes is None:
+        return []
+    return ["decision"] if len(classes) == 2 else [f"{first} | {second}" for first, second in combinations(classes, 2)]
