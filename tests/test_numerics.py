@@ -9,7 +9,8 @@ from jaxsvm.numerics.linear import nystroem
 from jaxsvm.numerics.linear.conjugate_gradients import conjugate_gradients
 from jaxsvm.numerics.linear.elimination import padded_factor
 from jaxsvm.numerics.masks import count, every, places_first, some
-from jaxsvm.numerics.sizes import SMALLEST, in_smallest, size_classes
+from jaxsvm.numerics.measured import MEASURED
+from jaxsvm.numerics.sizes import in_smallest, size_classes
 from jaxsvm.numerics.sums import sums
 
 
@@ -85,7 +86,7 @@ def test_a_padded_factor_is_the_identity_where_nothing_is():
 )
 def test_size_classes(limit, sizes):
     assert size_classes(limit) == sizes
-    assert SMALLEST == 256
+    assert MEASURED.smallest_system == 256
 
     def taken(count, allowed=True):
         return int(in_smallest(sizes, jnp.asarray(count), lambda size, _: jnp.asarray(size), jnp.asarray(-1), allowed))

@@ -70,7 +70,7 @@ def test_every_length_with_the_search_in_blocks():
 
     def found(n, place):
         block = selection._block_size(n)
-        assert block == selection.BLOCK or (64 <= block <= 256 and n % block == 0)
+        assert block == 128 or (64 <= block <= 256 and n % block == 0)
         values = np.zeros(n)
         values[place] = -1
         return values

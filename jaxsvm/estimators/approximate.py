@@ -27,7 +27,7 @@ from jaxsvm.estimators.validation import (
 )
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.kernels import Kernel, Linear
-from jaxsvm.numerics.sizes import LARGEST, size_class
+from jaxsvm.numerics.sizes import size_class
 from jaxsvm.problems.box import hinge_problem
 from jaxsvm.runtime.forking import require_own_process
 
@@ -266,7 +266,7 @@ class CoresetSVC(FiniteDecisions, LinearClassifierMixin, Versioned, BaseEstimato
             small = coreset(x, y, C, int(self.m), seed, sample_weight=weight)
             x, y, weight, C = np.asarray(small.x), np.asarray(small.y), np.asarray(small.weight), small.C
         n = len(y)
-        size = size_class(n) if n <= LARGEST else n
+        size = size_class(n)
         with jax.enable_x64(True):
             operator = gram_of(Linear(), padded_rows(x, size))
             absent, top = np.zeros(size - n), float(weight.max())

@@ -18,7 +18,7 @@ from jaxsvm.estimators.training.kernel_values import padded_rows
 from jaxsvm.estimators.validation import FiniteDecisions, checked, class_factors, require_classes
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.kernels import Linear
-from jaxsvm.numerics.sizes import LARGEST, size_class
+from jaxsvm.numerics.sizes import size_class
 from jaxsvm.problems.box import hinge_problem
 from jaxsvm.problems.squared_hinge import svm_problem
 
@@ -152,7 +152,7 @@ class LinearSVC(FiniteDecisions, LinearClassifierMixin, SparseCoefMixin, Version
             X = sp.hstack([X, constant], format="csr") if sp.issparse(X) else np.hstack([X, constant])
         if sp.issparse(X) and X.shape[1] <= FEW_COLUMNS and n * X.shape[1] <= DENSE:
             X = X.toarray()
-        size = n if sp.issparse(X) or n > LARGEST else size_class(n)
+        size = n if sp.issparse(X) else size_class(n)
         operator = gram_of(Linear(), X if sp.issparse(X) else padded_rows(padded_columns(X), size))
         absent = np.zeros(size - n)
         top = float(weight.max())

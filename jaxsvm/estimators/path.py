@@ -22,7 +22,7 @@ from jaxsvm.estimators.training.probability import DEFAULT_PROBABILITY
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.model_selection.cross_validation import C_grid, cross_validate
 from jaxsvm.models.model import votes
-from jaxsvm.numerics.sizes import LARGEST
+from jaxsvm.numerics.sizes import LARGEST_PADDED
 from jaxsvm.path.solve import checked_values
 from jaxsvm.problems.arguments import require_costs
 from jaxsvm.problems.squared_hinge import svm_problem
@@ -240,7 +240,7 @@ class SVCPath(SVC):
 
     def _chain(self, data: Samples, K: np.ndarray, codes: np.ndarray, one: _Asked) -> Chain:
         n = len(one.rows)
-        size = n if n > LARGEST else size_class(n)
+        size = n if n > LARGEST_PADDED else size_class(n)
         y, weight = np.ones(size), np.zeros((len(one.folds), size))
         y[:n], weight[:, :n] = np.where(codes[one.rows] == codes[one.rows[0]], 1.0, -1.0), one.weight
         x = data.features([one.rows], size) if n > AT_ONCE else None
@@ -273,7 +273,7 @@ class SVCPath(SVC):
     ) -> np.ndarray:
         """Every fold and value of C of a class against the rest in one computation."""
         n = len(codes)
-        size = size_class(n) if n <= LARGEST else n
+        size = size_class(n) if n <= LARGEST_PADDED else n
         if data.K is None:
             operator = gram_of(data.values.kernel, data.x, store=True)
         else:

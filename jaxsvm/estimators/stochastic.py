@@ -21,7 +21,7 @@ from jaxsvm.estimators.training.probability import DEFAULT_PROBABILITY
 from jaxsvm.estimators.validation import FiniteDecisions, checked, class_factors, require_classes
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.loop.driver import drive
-from jaxsvm.numerics.sizes import LARGEST
+from jaxsvm.numerics.sizes import LARGEST_PADDED
 from jaxsvm.problems.slack import slack_problem
 from jaxsvm.results.fit import Status
 from jaxsvm.solvers.stochastic.pegasos import Pegasos
@@ -124,7 +124,7 @@ class SBPClassifier(SVC):
 
     def _one(self, data: Samples, machine: Machine, solver: Any, key: Any) -> Solved:
         n = machine.n
-        size = size_class(n) if n <= LARGEST else n
+        size = size_class(n) if n <= LARGEST_PADDED else n
         if data.K is None:
             operator = gram_of(data.values.kernel, data.points(machine.parts))
         else:

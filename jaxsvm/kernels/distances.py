@@ -33,7 +33,7 @@ from jaxsvm.errors import is_concrete
 from jaxsvm.kernels.measured import MEASURED
 from jaxsvm.numerics.masks import some
 from jaxsvm.numerics.products import matmul
-from jaxsvm.numerics.sizes import LARGEST, size_class
+from jaxsvm.numerics.sizes import LARGEST_PADDED, size_class
 from jaxsvm.points.rows import CSR, transposed_product
 from jaxsvm.runtime.arrays import lengthened, may_be_padded, on_device
 from jaxsvm.runtime.loops import cond, scan
@@ -174,7 +174,7 @@ def _lost(expanded: Array, sizes: Array) -> Array:
 
 @custom_vmap
 def _of_all_lanes(value: Array) -> Array:
-    """Return a flag shared by all lanes of `vmap`, so that a `cond` does not become a batched one with both branches."""
+    """Return a flag shared by all lanes of `vmap`: a `cond` on a batched one would run both branches."""
     return value
 
 
@@ -205,7 +205,7 @@ def place(kernel: Any, x: Any) -> tuple[Any, Float[Array, " d"], Any, Any]:
     if not kernel.stationary:
         far = np.asarray(far) if shared else far
         return x, jnp.asarray(np.zeros((x.shape[1],), x.dtype)), far <= NEAR, far
-    if shared and x.shape[0] <= LARGEST:
+    if shared and x.shape[0] <= LARGEST_PADDED:
         return *_moved_on_host(kernel, x), far
     return *_moved(kernel, x), far
 

@@ -53,7 +53,7 @@ def resolve_gamma(value: Any, x: Any) -> float:
 
 
 def _host_points(x: Any) -> Any:
-    """Convert lists to an array, and SciPy's sparse formats to CSR without duplicates; keep other points as they are."""
+    """Convert lists to an array, SciPy's sparse formats to CSR without duplicates; keep other points as they are."""
     if hasattr(x, "tocsr"):
         return distinct_entries(x)
     return x if hasattr(x, "shape") else np.asarray(x)

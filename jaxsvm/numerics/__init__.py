@@ -1,1 +1,1 @@
-"""Leaf algorithms without an SVM noun in them."""
+"""Numerical algorithms that know nothing of support vector machines."""

@@ -1,11 +1,11 @@
-"""Twice the precision where something is decided: float64 for float32 data, whatever the caller's x64 flag says.
+"""Compute decisive numbers in twice the precision: float64 for float32 data, for any x64 flag of the caller.
 
-Steps run in the dtype of the data. What decides (products from scratch, certificates, polishes) runs in float64 inside
-`in_double`, which turns x64 on for the operations of one function and for nothing else: what goes in and what comes out
-has the caller's dtypes, so that no float64 array ever reaches a caller who has x64 off. It works inside `jit`, loops
-and `vmap`, and its derivatives are computed in float64 as well, and rounded once.
+Steps run in the dtype of the data. Products from scratch, certificates and polishes run in float64 inside `in_double`,
+which turns x64 on for the operations of one function only. Its arguments and results have the caller's dtypes, so that
+no float64 array ever reaches a caller who has x64 off. It works inside `jit`, loops and `vmap`; its derivatives are
+computed in float64 too, and rounded once.
 
-A TPU has no float64: there everything stays in the data's dtype, and allowances grow with it.
+A TPU has no float64: there everything stays in the data's dtype, and allowances for rounding grow with it.
 """
 
 import dataclasses
@@ -25,18 +25,22 @@ from jaxsvm.runtime.loops import varying
 
 _T = TypeVar("_T")
 
+PARTS_OF_A_SUM = 64
+"""Sums are taken in at least so many parts (vector lanes and tiles): as fast as vectors go, and as exact as `rounding`
+says."""
+
 
 def in_double(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` with float64 at hand; its arguments and results keep their dtypes.
+    """Wrap a function so that float64 is available inside; its arguments and results keep their dtypes.
 
     Args:
-        function: Of pytrees of arrays to a pytree of arrays. What it returns must not be float64 where its arguments
-            are not (`like` rounds).
+        function: From pytrees of arrays to a pytree of arrays. Its results must not be float64 unless its arguments are
+            (`like` rounds).
 
     Returns:
-        The function, an operation of its own: lanes of it, its derivatives of any order and their transposes are made
-        with x64 on, whatever the flag says where they are asked for. (Batching a loop traces its body again, with the
-        caller's flag; this operation is not looked into then, but batched as a whole.)
+        The function as an operation of its own. It is batched, differentiated (to any order) and transposed with x64
+        on, whatever the caller's flag. (Batching a loop traces its body again with the caller's flag; this operation is
+        then batched as a whole.)
     """
 
     def call(*arguments: Any) -> Any:
@@ -62,12 +66,12 @@ _in_double.multiple_results = True
 
 
 def _bind(function: Callable[..., Any], *leaves: Any) -> list[Array]:
-    """The operation that `function` is, of arrays to a list of arrays, traced with x64 on."""
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):  # to mix both precisions is what it is for
+    """Trace a function of arrays with x64 on, and bind it as the operation."""
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):  # it mixes both precisions on purpose
         traced = jax.make_jaxpr(function)(*leaves)
     closed, free = traced.jaxpr, [isinstance(const, Tracer) for const in traced.consts]
     own = [not is_free for is_free in free]
-    # What the function closes over of a trace that is going on is an argument too.
+    # Tracers that the function closes over become arguments too.
     inner = closed.replace(
         constvars=_where(own, closed.constvars),
         invars=[*_where(free, closed.constvars), *closed.invars],
@@ -78,7 +82,7 @@ def _bind(function: Callable[..., Any], *leaves: Any) -> list[Array]:
 
 
 def _typed(leaf: Any) -> Any:
-    """An array of the dtype that a number has where it comes from: a Python float would be float64 with x64 on."""
+    """Give a number the dtype that it has outside: a Python float would be float64 with x64 on."""
     array = leaf if hasattr(leaf, "dtype") else jnp.asarray(leaf)
     return lax.convert_element_type(array, array.dtype) if getattr(jax.typeof(array), "weak_type", False) else array
 
@@ -91,8 +95,8 @@ def _evaluate(*leaves: Any, jaxpr: ClosedJaxpr) -> list[Array]:
 def _lower(context: Any, *leaves: Any, jaxpr: ClosedJaxpr) -> Any:
     with jax.enable_x64(True):
         if context.dim_var_values:
-            # An export for several platforms tells functions which one it is by an index: wide in here, narrow outside,
-            # so that nothing that was lowered on one side is of use on the other.
+            # An export for several platforms passes the platform's index: wide inside, narrow outside. So neither side
+            # may reuse what the other has lowered.
             wide = mlir.aval_to_ir_type(context.module_context, ShapedArray((), "int64"))
             module = context.module_context.replace(lowering_cache={}, cached_primitive_lowerings={})
             places = [hlo.convert(wide, place) for place in context.dim_var_values]
@@ -106,16 +110,16 @@ def _batch(leaves: Any, axes: Any, *, jaxpr: ClosedJaxpr) -> tuple[list[Array], 
 
 
 def _to_lojax(*leaves: Any, jaxpr: ClosedJaxpr) -> list[Array]:
-    """Bind the operation again with a jaxpr of operations that JAX lowers: from 0.12 on some it traces are not."""
+    """Bind the operation with a jaxpr of operations that JAX can lower; from 0.12 on, some traced ones are not."""
     from jax.interpreters import partial_eval
 
     with jax.enable_x64(True):
-        lowered = partial_eval.lower_jaxpr2(jaxpr)  # pyright: ignore[reportAttributeAccessIssue]  # older ones have none
+        lowered = partial_eval.lower_jaxpr2(jaxpr)  # pyright: ignore[reportAttributeAccessIssue]  # absent before
     return _in_double.bind(*leaves, jaxpr=lowered)
 
 
 def _push(primals: Any, tangents: Any, *, jaxpr: ClosedJaxpr) -> tuple[list[Array], list[Any]]:
-    """The tangent is an operation apart, linear in the tangents that there are."""
+    """Bind the tangent as an operation of its own, linear in the non-zero tangents."""
     moves = [not isinstance(tangent, ad.Zero) for tangent in tangents]
     smooth = [jnp.issubdtype(aval.dtype, jnp.floating) for aval in jaxpr.out_avals]
     n = len(moves)
@@ -143,7 +147,7 @@ def _transpose(cotangents: Any, *leaves: Any, jaxpr: ClosedJaxpr) -> list[Any]:
             fixed = iter(known)
             return jaxpr_as_fun(jaxpr)(*_merged(linear, moving, [None if lin else next(fixed) for lin in linear]))
 
-        # Arrays and not shapes: inside of a `shard_map` they know that they vary.
+        # Arrays rather than shapes: inside a `shard_map` only arrays are typed as varying.
         moving = varying([jnp.zeros(leaf.aval.shape, leaf.aval.dtype) for leaf in moved])
         return jax.linear_transpose(along, *moving)(list(back))
 
@@ -156,7 +160,7 @@ def _where(chosen: list[bool], items: Any) -> list[Any]:
 
 
 def _merged(chosen: list[bool], some: Any, others: Any) -> list[Any]:
-    """`others` with `some`, one after the other, in the chosen places."""
+    """Insert the items of `some`, in order, at the chosen places of `others`."""
     rest = iter(some)
     return [next(rest) if wanted else other for wanted, other in zip(chosen, others, strict=True)]
 
@@ -171,13 +175,13 @@ ad.primitive_transposes[_in_double] = _transpose
 
 
 def precisely(function: Callable[..., Array]) -> Callable[..., Array]:
-    """A function of a vector (and more) whose value is computed from the vector in twice the precision.
+    """Wrap a function of a vector (and more arguments) so that it computes in twice the precision of the vector.
 
     Args:
-        function: Whose result follows the dtype of its first argument, a vector.
+        function: A function whose result has the dtype of its first argument, a vector.
 
     Returns:
-        The function; its result is rounded to the dtype that it had, and so are its derivatives.
+        The function; its result and its derivatives are rounded to their original dtype.
     """
 
     def call(vector: Array, *rest: Any) -> Array:
@@ -189,12 +193,12 @@ def precisely(function: Callable[..., Array]) -> Callable[..., Array]:
 
 
 def double(dtype: Any) -> Any:
-    """Twice the precision of a dtype, where the backend has it. To be asked inside `in_double`."""
+    """Return float64, or the dtype itself on a backend without float64. Call it inside `in_double`."""
     return jnp.dtype(dtype) if jax.default_backend() == "tpu" else jnp.dtype(jnp.float64)
 
 
 def widened(problem: Any) -> Any:
-    """A problem whose vectors are in float64; its Gram operator stays as it is stored, but for what costs nothing."""
+    """Convert the vectors of a problem to float64; of its Gram operator only the parts that cost nothing."""
     wide = double(problem.dtype)
     changed = {
         field.name: _wide_part(getattr(problem, field.name), wide)
@@ -205,53 +209,50 @@ def widened(problem: Any) -> Any:
 
 
 def cast(tree: _T, dtype: Any) -> _T:
-    """A tree whose floating leaves are of a dtype."""
+    """Convert the floating leaves of a tree to a dtype."""
     return jax.tree.map(lambda leaf: _cast(leaf, dtype), tree)
 
 
 def like(tree: _T, old: Any) -> _T:
-    """A tree whose leaves have the dtypes of another."""
+    """Convert the leaves of a tree to the dtypes of another tree's."""
     return jax.tree.map(_as, tree, old)
 
 
 def rounded(x: Array, dtype: Any) -> Array:
-    """The nearest numbers of a narrower dtype, in the dtype of x: what a caller gets is what was computed with."""
+    """Round numbers to a narrower dtype but keep the dtype of x: to compute with the numbers that the caller gets."""
     return x.astype(dtype).astype(x.dtype)
 
 
 def whole(kept: _T, rest: _T, dtype: Any) -> _T:
-    """Numbers known to twice the precision of their dtype, in a wider one: what is kept, and its `remainder`."""
+    """Recombine rounded values and their `remainder` in a wider dtype."""
     return jax.tree.map(lambda a, b: _cast(a, dtype) + _cast(b, dtype), kept, rest)
 
 
 def remainder(values: _T, kept: Any) -> _T:
-    """What the dtypes of `kept` cannot hold of values (nothing of an infinite one)."""
+    """Return the part of `values` that the dtypes of `kept` cannot hold; 0 for an infinite value."""
     return jax.tree.map(lambda new, old: jnp.where(jnp.isfinite(new), new - rounded(new, old.dtype), 0), values, kept)
 
 
 def bits_of(values: Array) -> Array:
-    """Numbers as integers of 32 bits, of float64 with an axis of 2 more: what carries them where x64 is off."""
+    """Reinterpret numbers as uint32, float64 with another axis of 2, so that they can pass where x64 is off."""
     return lax.bitcast_convert_type(values, jnp.uint32)
 
 
 def of_bits(bits: Array) -> Array:
-    """The numbers of bits; inside `in_double`."""
+    """Reinterpret bits as numbers; call it inside `in_double`."""
     return lax.bitcast_convert_type(bits, jnp.float32 if jax.default_backend() == "tpu" else jnp.float64)
 
 
 def rounding(n: int, dtype: Any) -> float:
-    """What a product of n terms may be off by, in units of the sum of their sizes: a dot product's partial sums.
+    """Return the rounding error of a dot product of n terms, relative to the sum of their sizes.
 
-    Sums are taken in at least 64 parts (vector lanes and tiles), each a random walk of n / 64 roundings at most.
+    Sums are taken in at least 64 parts (vector lanes and tiles), each a random walk of at most n / 64 roundings.
     """
-    return float(jnp.finfo(dtype).eps) * (1 + n**0.5 / 64)
+    return float(jnp.finfo(dtype).eps) * (1 + n**0.5 / PARTS_OF_A_SUM)
 
 
 def _wide_part(part: Any, dtype: Any) -> Any:
-    """A Gram operator knows what it is in a wider dtype; vectors are cast."""
-    if hasattr(part, "widened"):
-        return part.widened(dtype)
-    return cast(part, dtype)
+    return part.widened(dtype) if hasattr(part, "widened") else cast(part, dtype)  # Gram operators widen themselves
 
 
 def _cast(leaf: Any, dtype: Any) -> Any:

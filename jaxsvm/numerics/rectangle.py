@@ -1,25 +1,22 @@
-"""A quadratic of two variables over a rectangle."""
+"""The maximum of a quadratic of two variables over a rectangle."""
 
 import jax.numpy as jnp
 from jaxtyping import Array
-
-LEAST = 1e-12
-"""LIBSVM's floor of a curvature."""
 
 
 def best_in_rectangle(
     g: tuple[Array, Array], Q: tuple[Array, Array, Array], box_i: tuple[Array, Array], box_j: tuple[Array, Array]
 ) -> tuple[Array, Array, Array]:
-    """The largest `g't - 1/2 t'Qt` over a rectangle that holds 0: inside, or on one of its four sides.
+    """Maximise `g't - 1/2 t'Qt` over a rectangle that contains 0, from its interior and its four sides.
 
     Args:
-        g: The gradient's two entries.
+        g: The two entries of the gradient.
         Q: `Q_ii`, `Q_jj` and `Q_ij`.
-        box_i: The ends of `t_i`, which may be infinite.
-        box_j: The ends of `t_j`.
+        box_i: Bounds of `t_i`, which may be infinite.
+        box_j: Bounds of `t_j`.
 
     Returns:
-        `t_i`, `t_j` and the value there.
+        `t_i`, `t_j` and the maximum.
     """
     (g_i, g_j), (D_i, D_j, Q_ij) = g, Q
 
@@ -27,7 +24,7 @@ def best_in_rectangle(
         return g_i * t_i + g_j * t_j - (D_i * t_i * t_i + D_j * t_j * t_j) / 2 - Q_ij * t_i * t_j
 
     def given(t: Array, g: Array, D: Array, box: tuple[Array, Array]) -> Array:
-        return jnp.clip((g - Q_ij * t) / jnp.maximum(D, LEAST), *box)
+        return jnp.clip((g - Q_ij * t) / jnp.maximum(D, 1e-12), *box)  # LIBSVM's floor of a curvature
 
     determinant = D_i * D_j - Q_ij * Q_ij
     scale = jnp.where(determinant > 0, determinant, 1)
@@ -36,12 +33,11 @@ def best_in_rectangle(
     inside = inside & (inner_j >= box_j[0]) & (inner_j <= box_j[1])
     best_i, best_j = jnp.where(inside, inner_i, 0), jnp.where(inside, inner_j, 0)
     best = jnp.where(inside, value(inner_i, inner_j), 0)
-    sides = [(end, given(end, g_j, D_j, box_j)) for end in box_i] + [
-        (given(end, g_i, D_i, box_i), end) for end in box_j
-    ]
+    sides = [(end, given(end, g_j, D_j, box_j)) for end in box_i]
+    sides += [(given(end, g_i, D_i, box_i), end) for end in box_j]
     for t_i, t_j in sides:
-        here = value(t_i, t_j)
-        better = ~inside & (here > best)
+        on_side = value(t_i, t_j)
+        better = ~inside & (on_side > best)
         best_i, best_j = jnp.where(better, t_i, best_i), jnp.where(better, t_j, best_j)
-        best = jnp.where(better, here, best)
+        best = jnp.where(better, on_side, best)
     return best_i, best_j, best

@@ -1,4 +1,4 @@
-"""Random draws of samples: balanced between two classes, and in proportion to weights."""
+"""Draw samples at random: balanced between two classes, or in proportion to weights."""
 
 import jax
 import jax.numpy as jnp
@@ -15,20 +15,20 @@ def balanced_draw(
 
     Args:
         key: A random key.
-        y: Signs, `(n,)`; of one sign where there are no classes.
+        y: Signs, `(n,)`; all equal if there are no classes.
         eligible: Which samples may be drawn, `(n,)`.
-        size: How many, at most n.
+        size: Number of draws, at most n.
 
     Returns:
-        Indices `(size,)` int32 and which of them hold a sample `(size,)`: a class smaller than its half
-        leaves places empty.
+        Indices `(size,)` int32, and which of them hold a sample `(size,)`: a class with too few samples leaves places
+        empty.
     """
     n = y.shape[0]
     noise = jnp.where(eligible, _scrambled(key, n), -1)
     one_class = ~(some(eligible & (y > 0)) & some(eligible & (y < 0)))
     halves = []
     for sign, count in ((1, min(size // 2, n)), (-1, min(size - size // 2, n))):
-        # With one class only, the two halves come from the two parities, so that they stay distinct.
+        # With only one class the two halves come from even and odd places, so that they stay distinct.
         side = jnp.where(one_class, jnp.arange(n) % 2 == int(sign > 0), y * sign > 0)
         scores, picked = lax.top_k(jnp.where(side, noise, -1), count)
         halves.append((picked, scores >= 0))
@@ -37,9 +37,10 @@ def balanced_draw(
 
 
 def _scrambled(key: Array, n: int) -> Float[Array, " n"]:
-    """An even number in [0, 2**24) a place, of key and place alone: the order of a draw without replacement.
+    """Return a pseudorandom integer in [0, 2**24) for each place: the order of a draw without replacement.
 
-    By the finaliser of MurmurHash3 (Appleby 2011), twice; what `jax.random` makes of n places takes 0.3 s to compile.
+    It is the finaliser of MurmurHash3 (Appleby 2011), applied twice to key and place. `jax.random` for n places takes
+    0.3 s to compile.
     """
 
     def mixed(bits: Array) -> Array:
@@ -57,16 +58,16 @@ def _scrambled(key: Array, n: int) -> Float[Array, " n"]:
 def systematic_draw(
     key: Array, p: Float[Array, " n"], size: int, y: Float[Array, " n"] | None = None
 ) -> Int[Array, " size"]:
-    """Draws from p: one is drawn as ever, several systematically, a step of `1 / size` of the mass apart.
+    """Draw indices in proportion to p by systematic sampling: equally spaced in the cumulated mass, `1 / size` apart.
 
-    Their mean is p in expectation, with less noise than that of independent draws. With signs y the classes stand one
-    after the other: p with half of its mass in each then gives each half of an even number of draws. (Without that the
-    classes' difference walks at random, and w with it along whatever all samples share.)
+    The mean of the draws is p in expectation, with less noise than independent draws have. With signs y the classes are
+    cumulated one after the other: if each holds half of the mass, each gets half of an even number of draws. (Otherwise
+    the difference of the classes walks at random, and w with it along whatever all samples share.)
 
     Args:
         key: A random key.
-        p: Not negative, `(n,)`, of any sum; what has none of it is never drawn.
-        size: How many.
+        p: Weights, `(n,)`, not negative, of any sum; a sample of weight 0 is never drawn.
+        size: Number of draws.
         y: Signs, `(n,)`; None: one class.
     """
     parts = [p] if y is None else [jnp.where(y > 0, p, 0), jnp.where(y > 0, 0, p)]

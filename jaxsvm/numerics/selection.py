@@ -1,14 +1,14 @@
-"""Extremes with their index: the one place that knows a backend's quirks.
+"""Find extremes and their index; only this file knows how each backend searches.
 
-`jnp.argmin` on a CPU is a scalar loop (15 to 45 us for 5,000 to 10,000 floats, while everything else in a
-Frank-Wolfe step takes 5). Here the search has two stages: the minimum of each block, which vectorises, then
-the index inside the one block that holds it. Ties go to the lowest index, as in `jnp.argmin`.
+`jnp.argmin` on a CPU is a scalar loop (15 to 45 us for 5,000 to 10,000 floats; everything else in a Frank-Wolfe step
+takes 5). Here the search has two stages: the minimum of each block, which is vectorised, then the index inside the
+block that holds it. Ties go to the lowest index, as in `jnp.argmin`.
 
-Short vectors in the inner loop of a working set are *folded*: cut into slices, of which XLA takes the entrywise extreme
-in vectors, where its own reduction goes one number after another (1,024 entries: 0.25 us and 0.45). Of long ones whose
-entries are themselves computed there, a fold makes each slice in a loop of its own: slower, not faster.
+Short vectors in the inner loop of a working set are *folded*: cut into slices, whose entrywise extreme XLA vectorises;
+its own reduction is scalar (1,024 entries: 0.25 us against 0.45). Do not fold long vectors whose entries are computed
+in the same loop: each slice becomes a loop of its own, which is slower.
 
-A vector that holds NaN has no extreme: the value is NaN and the index is in range but means nothing.
+A vector that holds NaN has no extreme: the value is NaN, and the index is in range but means nothing.
 """
 
 import functools
@@ -18,17 +18,14 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-BLOCK = 128
-"""Elements a block where n has no divisor near it: 64 to 256 made no difference at n = 5,000 and 10,000."""
-FOLDS, NARROWEST = 12, 16
-"""Slices of a fold at the most, and entries of one at least."""
+from jaxsvm.numerics.measured import MEASURED
 
 
 def argmin(values: Float[Array, " n"]) -> tuple[Float[Array, ""], Int[Array, ""]]:
-    """The smallest of `values` and its lowest index.
+    """Return the smallest of `values` and its lowest index.
 
     Args:
-        values: A vector, `(n,)` with n >= 1; entries may be infinite.
+        values: `(n,)` with n >= 1; entries may be infinite.
 
     Returns:
         The value `()` and its index `()`, int32.
@@ -37,35 +34,35 @@ def argmin(values: Float[Array, " n"]) -> tuple[Float[Array, ""], Int[Array, ""]
 
 
 def argmax(values: Float[Array, " n"]) -> tuple[Float[Array, ""], Int[Array, ""]]:
-    """The largest of `values` and its lowest index; see `argmin`."""
+    """Return the largest of `values` and its lowest index; see `argmin`."""
     value, index = argmin(-values)
     return -value, index
 
 
 def entry(values: Float[Array, " n"], index: Int[Array, ""]) -> Float[Array, ""]:
-    """`values[index]` for an index that is known to be in range (spares the wrap-around of negative ones)."""
+    """Return `values[index]` for an index in range, without the wrap-around of negative ones."""
     return lax.dynamic_index_in_dim(values, index, keepdims=False, allow_negative_indices=False)
 
 
 def lowest(values: Float[Array, " n"]) -> Int[Array, ""]:
-    """The lowest index of the smallest value, for short vectors: by equality.
+    """Return the lowest index of the smallest value of a short vector, by equality.
 
     `jnp.argmin` of float64 values does not compile in a function whose caller has x64 off
     (`jaxsvm.numerics.precision`).
     """
     places = jnp.arange(values.shape[0], dtype=jnp.int32)
-    found = (values == values.min()) | jnp.isnan(values)  # a NaN is the minimum, and in its own place
-    return jnp.where(found, places, values.shape[0] - 1).min()
+    smallest_ones = (values == values.min()) | jnp.isnan(values)  # a NaN is the minimum, at its own place
+    return jnp.where(smallest_ones, places, values.shape[0] - 1).min()
 
 
 def largest_packed(values: Float[Array, " q"]) -> Int[Array, ""]:
-    """The index of one of the largest values of a short vector: to a relative 2^-13 at q = 1,024, in a single pass.
+    """Return the index of the largest value of a short vector in a single pass, up to a relative 2^-13 at q = 1,024.
 
-    The order of floating-point numbers is that of their bits read as integers (negative ones turned round), and the
-    last bits make room for the index: one fold finds both.
+    Floating-point numbers are ordered as their bits read as integers (negative ones flipped). The last bits are
+    replaced by the index, so that one fold finds both.
 
     Args:
-        values: `(q,)`, no NaN; float64 ones are compared as float32.
+        values: `(q,)`, no NaN; float64 values are compared as float32.
 
     Returns:
         An index in range, `()`, int32.
@@ -79,19 +76,20 @@ def largest_packed(values: Float[Array, " q"]) -> Int[Array, ""]:
 
 
 def largest(values: Float[Array, " n"] | Int[Array, " n"]) -> Float[Array, ""] | Int[Array, ""]:
-    """`values.max()`, folded: of vectors in the loops of a CPU."""
+    """Compute `values.max()`, folded on a CPU."""
     return lax.platform_dependent(values, cpu=lambda values: _folded(jnp.maximum, values).max(), default=jnp.max)
 
 
 def smallest(values: Float[Array, " n"] | Int[Array, " n"]) -> Float[Array, ""] | Int[Array, ""]:
-    """`values.min()`, folded."""
+    """Compute `values.min()`, folded on a CPU."""
     return lax.platform_dependent(values, cpu=lambda values: _folded(jnp.minimum, values).min(), default=jnp.min)
 
 
 def _folded(extreme: Callable[[Array, Array], Array], values: Array) -> Array:
-    """The entrywise extreme of slices, until few entries are left; the last one overlaps its neighbour: no padding."""
-    while (n := values.shape[0]) > 2 * NARROWEST:
-        width = max(NARROWEST, 1 << (-(-n // FOLDS) - 1).bit_length())
+    """Take the entrywise extreme of slices until few entries are left; the last slice overlaps: no padding."""
+    slices, least = MEASURED.slices_per_fold, MEASURED.entries_per_slice
+    while (n := values.shape[0]) > 2 * least:
+        width = max(least, 1 << (-(-n // slices) - 1).bit_length())
         starts = [min(start, n - width) for start in range(0, n, width)]
         values = functools.reduce(extreme, [values[start : start + width] for start in starts])
     return values
@@ -111,7 +109,7 @@ def _argmin_in_blocks(values: Float[Array, " n"]) -> tuple[Float[Array, ""], Int
         return _argmin_native(values)
     whole = n // block
     minima = values[: whole * block].reshape(whole, block).min(axis=1)
-    if n % block:  # the tail is one block more; the slice below overlaps its neighbour instead of padding
+    if n % block:  # the tail is another block; the slice below overlaps its neighbour instead of padding
         minima = jnp.append(minima, values[whole * block :].min())
     start = jnp.minimum(_argmin_native(minima)[1] * block, n - block)
     value, index = _argmin_native(lax.dynamic_slice_in_dim(values, start, block, allow_negative_indices=False))
@@ -119,6 +117,9 @@ def _argmin_in_blocks(values: Float[Array, " n"]) -> tuple[Float[Array, ""], Int
 
 
 def _block_size(n: int) -> int:
-    """A divisor of n between 64 and 256 that makes the two stages most equal, so that no tail is left; else `BLOCK`."""
+    """Return a divisor of n in 64 to 256, which leaves no tail, as close to sqrt(n) as possible; else 128.
+
+    Block sizes of 64 to 256 made no difference at n = 5,000 and 10,000.
+    """
     divisors = [size for size in range(64, 257) if n % size == 0]
-    return min(divisors, key=lambda size: abs(size - n**0.5), default=BLOCK)
+    return min(divisors, key=lambda size: abs(size - n**0.5), default=128)

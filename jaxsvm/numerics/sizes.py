@@ -1,4 +1,4 @@
-"""Size classes: a compiled program has one shape, and one for each power of two wastes half of it at the most."""
+"""Size classes: programs are compiled for a few sizes only, and smaller data or systems are padded up to one."""
 
 from collections.abc import Callable
 from functools import partial
@@ -6,33 +6,30 @@ from typing import Any
 
 from jaxtyping import Array, Int
 
+from jaxsvm.numerics.measured import MEASURED
 from jaxsvm.runtime.once import once
 
-SMALLEST = 256
-"""Below, a system costs what it costs to start it."""
-LEAST = 64
-"""Sizes of padded data sets are multiples of it."""
-SHARES = ((1024, 4), (8192, 32))
-"""Up to so many samples there are so many sizes between two powers of two: a small fit takes less time than its
-programs, a large one is not to take longer. More samples are not padded: at n = 10,000 a pair step took 4 to 9 % longer
-for a mask and one percent of samples."""
-LARGEST = SHARES[-1][0]
+LARGEST_PADDED = max(limit for limit, _, _ in MEASURED.padded_sizes)
+"""Data sets of more samples are not padded."""
 
 
 def size_class(n: int) -> int:
-    """How many samples n of them are padded to (`jaxsvm.problems.padding`): up to 127 more, a quarter of a small n."""
+    """Return the size that n samples are padded to (`jaxsvm.problems.padding`): up to 127 more, a quarter of a small n.
+
+    A small fit takes less time than its programs, a large one must not take longer for its padding.
+    """
     if n < 1:
         return n
-    for limit, share in SHARES:
+    for limit, sizes, multiple in MEASURED.padded_sizes:
         if n <= limit:
-            step = max(LEAST if n <= 1024 else LEAST // 2, 2 ** ((n - 1).bit_length() - 1) // share)
+            step = max(multiple, 2 ** ((n - 1).bit_length() - 1) // sizes)
             return -(-n // step) * step
     return n
 
 
 def size_classes(limit: int) -> tuple[int, ...]:
-    """Powers of two from `SMALLEST` on that are below a limit, and the limit."""
-    sizes, size = [], SMALLEST
+    """Return the powers of two below a limit, from the smallest system on, and the limit itself."""
+    sizes, size = [], MEASURED.smallest_system
     while size < limit:
         sizes.append(size)
         size *= 2
@@ -42,14 +39,14 @@ def size_classes(limit: int) -> tuple[int, ...]:
 def in_smallest(
     sizes: tuple[int, ...], count: Int[Array, ""], compute: Callable[[int, Any], Any], value: Any, allowed: Any = True
 ) -> Any:
-    """`compute(size, value)` with the smallest of some sizes that holds a count; the value where none does.
+    """Return `compute(size, value)` for the smallest size that holds a count; `value` if none does.
 
     Args:
         sizes: Increasing; static.
-        count: How many there are to hold.
-        compute: Of a static size and the value, to another value.
+        count: How many entries must fit, `()`.
+        compute: Function of a static size and a value, to another value.
         value: A pytree of arrays.
-        allowed: False leaves the value as it is, `()`.
+        allowed: If False, `value` is returned as it is, `()`.
     """
     below = -1
     for size in sizes:

@@ -1,4 +1,4 @@
-"""Preconditioned conjugate gradients (Hestenes and Stiefel 1952) for one symmetric positive definite system."""
+"""Preconditioned conjugate gradients (Hestenes and Stiefel 1952) for a symmetric positive definite system."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -12,15 +12,15 @@ Apply = Callable[[Float[Array, " n"]], Float[Array, " n"]]
 
 
 class Iterate(NamedTuple):
-    """Where conjugate gradients stand.
+    """An iterate of conjugate gradients.
 
     Attributes:
-        steps: Products taken, int32 `()`.
-        x: The solution so far, `(n,)`.
-        r: Its residual, carried along, `(n,)`.
-        p: The next direction, `(n,)`.
+        steps: Products computed, int32 `()`.
+        x: Current solution, `(n,)`.
+        r: Its residual, updated recursively, `(n,)`.
+        p: Next direction, `(n,)`.
         energy: `r' P^-1 r` with the preconditioner P, `()`.
-        first: The energy where they began, `()`.
+        first: Energy of the first iterate, `()`.
         definite: Whether no direction of negative curvature was met, `()`.
     """
 
@@ -41,24 +41,24 @@ def conjugate_gradients(
     most: int,
     unfinished: Callable[[Iterate], Array],
 ) -> Iterate:
-    """Solve `A x = b` from a guess.
+    """Solve `A x = b` from a first guess.
 
     Args:
         product: `v -> A v`.
         precondition: `r -> P^-1 r`.
-        x: The guess, `(n,)`.
+        x: First guess, `(n,)`.
         r: Its residual `b - A x`, `(n,)`.
-        most: Steps at the most; static.
-        unfinished: Whether an iterate asks for one more step.
+        most: Largest number of steps; static.
+        unfinished: Whether to continue after an iterate.
 
     Returns:
-        The last iterate; its residual is NaN where a product was.
+        The last iterate; a NaN in a product shows in its residual.
     """
 
     def step(at: Iterate) -> Iterate:
         Ap = product(at.p)
         curvature = at.p @ Ap
-        none = curvature <= 0  # a NaN is to show
+        none = curvature <= 0  # False for NaN, which must show
         t = jnp.where(none, 0, at.energy / jnp.where(none, 1, curvature))
         x, r = at.x + t * at.p, at.r - t * Ap
         q = precondition(r)

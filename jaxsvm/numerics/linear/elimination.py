@@ -1,13 +1,13 @@
-"""Cholesky factors and the solves with them, by elimination in JAX: for systems in lanes, and for all small ones.
+"""Compute Cholesky factors and solve with them by elimination in JAX: for systems in lanes, and for all small ones.
 
-Batched LAPACK calls that do not depend on each other run at once inside a compiled program, where each waits for
-threads that the others hold: three of 1,024 lanes never return (jax 0.10). A single one waits at barriers beside a busy
-neighbour: at 256 variables for 100 ms, which are 2 here. So LAPACK is called in one place only, for the factor of a
-single matrix of `LAPACK_SIZE` and more; in lanes that is elimination too.
+LAPACK is avoided inside compiled programs. Independent batched calls run at the same time, and each waits for threads
+that the others hold: three of 1,024 lanes never return (jax 0.10). A single call waits at barriers if another process
+keeps a core busy: 100 ms at 256 variables, 2 ms here. LAPACK therefore only factors a single matrix of `LAPACK_SIZE`
+or more; in lanes, elimination does that too.
 
-A panel of columns at a time, in a loop, so that a program is as small for any size: what the columns before it leave, a
-factor of its diagonal block with the inverse of that, a row at a time, and a product with this inverse (Du Croz and
-Higham 1992), whose rounding one correction takes back.
+Elimination takes a panel of columns at a time, in a loop, so that programs of all sizes are equally small. For a panel
+it subtracts the contributions of the columns before, factors and inverts the diagonal block, a row at a time, and
+multiplies by this inverse (Du Croz and Higham 1992). One correction removes the rounding of the inverse.
 """
 
 from functools import partial
@@ -19,37 +19,34 @@ from jax import lax
 from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Bool, Float
 
+from jaxsvm.numerics.measured import MEASURED
 from jaxsvm.runtime.loops import fori_loop
 
-PANEL = 32
-"""Columns of a panel."""
-ONE_PANEL = 48
-"""Up to this size there is one panel."""
-LAPACK_SIZE = 1024
-"""From this size on LAPACK factors a single matrix sooner: it takes a sixth of the operations, on all cores."""
+PANEL = MEASURED.columns_per_panel
+LAPACK_SIZE = MEASURED.lapack_size
 
 
 class Factor(NamedTuple):
-    """`A = L L'`; NaN or infinity where A is not positive definite.
+    """A Cholesky factor, `A = L L'`; NaN or infinity if A is not positive definite.
 
     Attributes:
-        L: The lower factor, and an identity up to whole panels, `(panels b, panels b)`.
-        inverses: Of its diagonal blocks, `(panels, b, b)`.
+        L: Lower factor, padded by an identity up to whole panels, `(panels b, panels b)`.
+        inverses: Inverses of its diagonal blocks, `(panels, b, b)`.
     """
 
     L: Float[Array, "s s"]
     inverses: Float[Array, "k b b"]
 
     def solve(self, B: Float[Array, "q *m"]) -> Float[Array, "q *m"]:
-        """`A^-1 B`."""
+        """Compute `A^-1 B`."""
         return self._substituted(self.lower_solve(B), transposed=True)
 
     def lower_solve(self, B: Float[Array, "q *m"]) -> Float[Array, "q *m"]:
-        """`L^-1 B`."""
+        """Compute `L^-1 B`."""
         return self._substituted(B, transposed=False)
 
     def within(self, larger: "Factor") -> "Factor":
-        """The factor in the first places of one of more variables, where sizes beyond `ONE_PANEL` are padded up."""
+        """Write the factor into the first places of a factor of more variables, both padded to whole panels."""
         parts = [lax.dynamic_update_slice(old, new, (0,) * new.ndim) for new, old in zip(self, larger, strict=True)]
         return Factor(*parts)
 
@@ -76,26 +73,26 @@ class Factor(NamedTuple):
 
 
 def factored(A: Float[Array, "q q"]) -> Factor:
-    """The Cholesky factor of a symmetric positive definite matrix, whose lower triangle is read.
+    """Compute the Cholesky factor of a symmetric positive definite matrix from its lower triangle.
 
-    A pivot that is not positive makes all from there on NaN or infinite.
+    After a pivot that is not positive everything is NaN or infinite.
     """
     return _factored_by_size(A) if len(A) >= LAPACK_SIZE else _eliminated(A)
 
 
 def semifactored(A: Float[Array, "q q"], floor: Any) -> Factor:
-    """The factor of the variables of a positive semidefinite matrix that those before them do not explain.
+    """Factor a positive semidefinite matrix on the variables that those before them do not explain.
 
-    A variable whose pivot is not above `floor` is left out: its column of L is 0, and so is its place in each solution.
+    A variable whose pivot does not exceed `floor` is left out: its column of L is 0, and so is its entry of solutions.
     """
     return _eliminated(A, floor)
 
 
 def padded_factor(values: Float[Array, "q q"], valid: Bool[Array, " q"]) -> Factor:
-    """The factor of a matrix on its valid places, and of the identity on the others.
+    """Factor a matrix on its valid places, and the identity on the others.
 
-    With a shift of what rounding may take from the smallest eigenvalue, without which a factor of a positive definite
-    matrix can fail: whoever solves with it refines, which takes the shift out again.
+    The diagonal is shifted by as much as rounding may take from the smallest eigenvalue: without the shift the factor
+    of a positive definite matrix can fail. Solutions must be refined, which removes the effect of the shift.
     """
     values = jnp.where(valid[:, None] & valid[None, :], values, 0)
     size = jnp.asarray(len(valid), values.dtype)
@@ -104,7 +101,7 @@ def padded_factor(values: Float[Array, "q q"], valid: Bool[Array, " q"]) -> Fact
 
 
 def identity(q: int, dtype: Any) -> Factor:
-    """The factor of an identity."""
+    """Return the factor of an identity."""
     b = _panel(q)
     size = -(-q // b) * b
     return Factor(jnp.eye(size, dtype=dtype), jnp.tile(jnp.eye(b, dtype=dtype), (size // b, 1, 1)))
@@ -112,7 +109,7 @@ def identity(q: int, dtype: Any) -> Factor:
 
 @custom_vmap
 def _factored_by_size(A: Array) -> Factor:
-    # `jnp.linalg.cholesky` takes the mean with the transpose first: a third of its time at q = 2,000.
+    # `jnp.linalg.cholesky` first symmetrises its argument: a third of its time at q = 2,000.
     L = _padded(lax.linalg.cholesky(A, symmetrize_input=False), PANEL)
     starts = jnp.arange(0, len(L), PANEL, dtype=jnp.int32)
     return Factor(L, jax.vmap(lambda at: _row_by_row(jnp.eye(PANEL, dtype=L.dtype), _square(L, at, PANEL)))(starts))
@@ -148,11 +145,11 @@ def _eliminated(A: Array, floor: Any = None) -> Factor:
 
 
 def _panel(q: int) -> int:
-    return q if q <= ONE_PANEL else PANEL
+    return q if q <= MEASURED.size_of_a_single_panel else PANEL
 
 
 def _corner(A: Float[Array, "b b"], floor: Any) -> tuple[Float[Array, "b b"], Float[Array, "b b"]]:
-    """The lower factor of a block and the inverse of that: rows of `(L', L^-1)` are what is left of `(A, I)`."""
+    """Return the lower factor of a block and its inverse: elimination turns `(A, I)` into `(L', L^-1)`, row by row."""
     b = len(A)
     places = jnp.arange(2 * b, dtype=jnp.int32)
     symmetric = jnp.where(places[:b, None] >= places[None, :b], A, A.T)
@@ -163,15 +160,15 @@ def _corner(A: Float[Array, "b b"], floor: Any) -> tuple[Float[Array, "b b"], Fl
         rest = _rows(A, j, 1) - (before * both).sum(axis=0, keepdims=True)
         pivot = jnp.where(places == j, rest[0], 0).sum()
         usable = True if floor is None else pivot > floor
-        found = rest / jnp.sqrt(jnp.where(usable, pivot, 1))
-        return lax.dynamic_update_slice_in_dim(both, jnp.where(((places >= j) & usable)[None, :], found, 0), j, 0)
+        scaled = rest / jnp.sqrt(jnp.where(usable, pivot, 1))
+        return lax.dynamic_update_slice_in_dim(both, jnp.where(((places >= j) & usable)[None, :], scaled, 0), j, 0)
 
     both = fori_loop(0, b, row, jnp.zeros_like(A))
     return both[:, :b].T, both[:, b:]
 
 
 def _row_by_row(B: Float[Array, "b m"], L: Float[Array, "b b"]) -> Float[Array, "b m"]:
-    """`L^-1 B`."""
+    """Compute `L^-1 B` row by row."""
     places = jnp.arange(len(L), dtype=jnp.int32)
 
     def row(j: Any, X: Array) -> Array:
@@ -183,13 +180,13 @@ def _row_by_row(B: Float[Array, "b m"], L: Float[Array, "b b"]) -> Float[Array, 
 
 
 def _corrected(L: Array, inverse: Array, right: Array) -> Array:
-    """`L^-1 right` by the inverse, and once more of what that leaves."""
+    """Compute `L^-1 right` by the inverse, and correct the result once by its residual."""
     x = _dot(inverse, right)
     return x + _dot(inverse, right - _dot(L, x))
 
 
 def _padded(A: Float[Array, "q q"], b: int) -> Float[Array, "s s"]:
-    """The matrix, and an identity up to a multiple of b."""
+    """Pad a matrix by an identity up to a multiple of b."""
     more = -len(A) % b
     if not more:
         return A

@@ -1,4 +1,4 @@
-"""Nystroem features of a positive semidefinite matrix (Williams and Seeger 2001), and inverses by them."""
+"""Nystroem features of a positive semidefinite matrix (Williams and Seeger 2001), and preconditioners made of them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,12 +13,9 @@ from jaxsvm.numerics.linear.elimination import factored, semifactored
 from jaxsvm.numerics.products import matmul
 from jaxsvm.runtime.loops import fori_loop
 
-POWERS = 8
-"""Of the inverse, toward its largest eigenvalue: a tenth of it is enough."""
-
 
 def evenly_among(members: Bool[Array, " n"], most: int) -> Int[Array, " landmarks"]:
-    """Indices of members that stand evenly among them, `most` or n; some come twice where there are fewer members."""
+    """Return `most` (or n) indices of members, evenly spaced; some repeat if there are fewer members."""
     n, count = members.shape[0], masks.count(members)
     landmarks = min(most, n)
     ranks = (jnp.arange(landmarks, dtype=jnp.int32) * count) // landmarks + 1
@@ -26,12 +23,12 @@ def evenly_among(members: Bool[Array, " n"], most: int) -> Int[Array, " landmark
 
 
 def pivots(row: Callable[[Array], Float[Array, " n"]], diagonal: Float[Array, " n"], rank: int) -> Int[Array, " rank"]:
-    """Greedy landmarks: each is what the ones before it leave worst explained (pivoted Cholesky).
+    """Choose landmarks greedily: each is the point that those before it explain worst (pivoted Cholesky).
 
     Args:
         row: `i -> K[i]`.
-        diagonal: `K_ii`, `(n,)`; minus infinity where i may be none. Of the others there are `rank` at least.
-        rank: How many; static.
+        diagonal: `K_ii`, `(n,)`; minus infinity if i may not be chosen. At least `rank` may.
+        rank: Number of landmarks; static.
     """
 
     def choose(k: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
@@ -40,7 +37,7 @@ def pivots(row: Callable[[Array], Float[Array, " n"]], diagonal: Float[Array, " 
         column = row(i) - matmul(factor[:, i], factor)
         pivot = rest[i]
         column = jnp.where(pivot > 0, column / jnp.sqrt(jnp.where(pivot > 0, pivot, 1)), 0)
-        rest = jnp.where(rest >= 0, jnp.maximum(rest - column**2, 0), -jnp.inf).at[i].set(-jnp.inf)  # each point once
+        rest = jnp.where(rest >= 0, jnp.maximum(rest - column**2, 0), -jnp.inf).at[i].set(-jnp.inf)  # never again
         return rest, factor.at[k].set(column), index.at[k].set(i)
 
     start = (diagonal, jnp.zeros((rank, len(diagonal)), diagonal.dtype), jnp.zeros((rank,), jnp.int32))
@@ -48,9 +45,9 @@ def pivots(row: Callable[[Array], Float[Array, " n"]], diagonal: Float[Array, " 
 
 
 def features(rows: Float[Array, "q n"], landmarks: Int[Array, " q"]) -> Float[Array, "n q"]:
-    """`F` with `F F' ~ K`, from rows of K: by a Cholesky factor, for preconditioners.
+    """Compute `F` with `F F' ~ K` from rows of K by a Cholesky factor, for preconditioners.
 
-    Landmarks that others explain, such as the same one twice, have columns of 0.
+    Landmarks that others explain, such as repeated ones, have columns of 0.
     """
     inner = rows[:, landmarks]
     floor = 8 * len(landmarks) * jnp.finfo(inner.dtype).eps * jnp.trace(inner)
@@ -59,11 +56,12 @@ def features(rows: Float[Array, "q n"], landmarks: Int[Array, " q"]) -> Float[Ar
 
 @jax.custom_jvp
 def inverse_root(inner: Float[Array, "q q"], share: Any) -> Float[Array, "q q"]:
-    """`W` with `W W' = inner^-1`, on landmarks that those before them leave more than a share of the largest diagonal.
+    """Compute `W` with `W W' = inner^-1` on the landmarks that those before them do not explain.
 
     Args:
-        inner: The matrix between the landmarks, positive semidefinite.
-        share: Below it the rest of a landmark is taken for rounding: its column of W is 0.
+        inner: Positive semidefinite matrix between the landmarks.
+        share: Unexplained share of the largest diagonal entry, up to which it is taken for rounding: the landmark's
+            column of W is then 0.
     """
     factor = semifactored(inner, share * jnp.diagonal(inner).max())
     return factor.lower_solve(jnp.eye(len(inner), dtype=inner.dtype)).T
@@ -71,7 +69,7 @@ def inverse_root(inner: Float[Array, "q q"], share: Any) -> Float[Array, "q q"]:
 
 @inverse_root.defjvp
 def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    """By the derivative of a Cholesky factor (Smith 1995)."""
+    """Differentiate by the derivative of a Cholesky factor (Smith 1995)."""
     W = inverse_root(*primals)
     moved = jnp.tril(matmul(matmul(W.T, (tangents[0] + tangents[0].T) / 2), W))
     moved = moved - jnp.diag(jnp.diagonal(moved)) / 2
@@ -79,12 +77,12 @@ def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
 
 
 def unexplained(diagonal: Float[Array, " n"], F: Float[Array, "n r"]) -> Float[Array, " n"]:
-    """What features leave of a diagonal: where the tail of a kernel's spectrum lies, rather than at 0."""
+    """Return what features leave of a diagonal: an estimate of the tail of the spectrum that is better than 0."""
     return jnp.maximum(diagonal - (F * F).sum(axis=1), 0)
 
 
 def woodbury(F: Float[Array, "n r"], D: Any) -> Callable[[Float[Array, " n"]], Float[Array, " n"]]:
-    """`r -> (diag(D) + F F')^-1 r` for a positive D, `(n,)`."""
+    """Return `r -> (diag(D) + F F')^-1 r` for a positive D, `(n,)`."""
     scaled = F / D[:, None]
     inner = jnp.eye(F.shape[1], dtype=F.dtype) + jnp.matmul(F.T, scaled, precision=lax.Precision.HIGHEST)
     factor = factored(inner)
@@ -92,15 +90,15 @@ def woodbury(F: Float[Array, "n r"], D: Any) -> Callable[[Float[Array, " n"]], F
 
 
 def deflation(F: Float[Array, "n r"]) -> Callable[[Float[Array, " n"]], Float[Array, " n"]]:
-    """`r -> P^-1 r` for a `P ~ I + K` with `K ~ F F'`, up to a factor (as Frangella, Tropp, Udell 2023, have it).
+    """Return `r -> P^-1 r` for `P ~ I + K` with `K ~ F F'`, up to a factor (Frangella, Tropp, Udell 2023).
 
-    What F leaves of K is taken to be as large in all directions as the smallest eigenvalue of F F'. On the systems of
-    Newton that takes up to 40 % fewer iterations than `woodbury` with a diagonal rest (radial kernels in 2 to 4
-    dimensions), and up to 25 % more (in 20).
+    The part of K outside F is taken to be as large in all directions as the smallest eigenvalue of F F'. On Newton's
+    systems this takes up to 40 % fewer iterations than `woodbury` with a diagonal rest (radial kernels in 2 to 4
+    dimensions), and up to 25 % more (in 20 dimensions).
     """
     squares = jnp.matmul(F.T, F, precision=lax.Precision.HIGHEST)
     size, diagonal = jnp.trace(squares), jnp.diagonal(squares)
-    counts = diagonal > jnp.finfo(F.dtype).eps * F.shape[1] * size  # else of a landmark that others explain
+    counts = diagonal > jnp.finfo(F.dtype).eps * F.shape[1] * size  # false for landmarks that others explain
     one = jnp.eye(F.shape[1], dtype=F.dtype)
     inverse = factored(squares + jnp.diag(jnp.where(counts, 1, 1 + size)))
 
@@ -108,7 +106,8 @@ def deflation(F: Float[Array, "n r"]) -> Callable[[Float[Array, " n"]], Float[Ar
         v = inverse.solve(v)
         return v / jnp.linalg.norm(v)
 
-    v = fori_loop(0, POWERS, toward_least, jnp.where(counts, 1, 0) / jnp.sqrt(jnp.maximum(counts.sum(), 1)))
+    # 8 powers of the inverse: the smallest eigenvalue is needed to a tenth only.
+    v = fori_loop(0, 8, toward_least, jnp.where(counts, 1, 0) / jnp.sqrt(jnp.maximum(counts.sum(), 1)))
     level = 1 + v @ squares @ v
     factor = factored(squares + level * one)
     return lambda r: r - F @ factor.solve(r @ F)

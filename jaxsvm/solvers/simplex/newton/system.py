@@ -14,7 +14,7 @@ from jaxsvm.numerics.linear import nystroem
 from jaxsvm.numerics.linear.conjugate_gradients import Apply, Iterate, conjugate_gradients
 from jaxsvm.numerics.linear.elimination import padded_factor
 from jaxsvm.numerics.masks import every
-from jaxsvm.numerics.sizes import SMALLEST, in_smallest, size_classes
+from jaxsvm.numerics.sizes import in_smallest, size_classes
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.runtime.once import once
 
@@ -67,7 +67,7 @@ def solve_small_support(
     problem: SquaredHingeProblem, active: Bool[Array, " n"], beta: Float[Array, " n"]
 ) -> Float[Array, " n"]:
     """The Newton point of an active set of at most 256 samples, where it is feasible; else `beta`."""
-    size = min(SMALLEST, problem.n)
+    size = size_classes(problem.n)[0]
     otherwise = (beta, jnp.zeros((), beta.dtype), jnp.asarray(True), jnp.asarray(True))
     here = masks.count(active) <= size
     found, _, healthy, _ = once(here, lambda _: _factor(problem, active, size), otherwise)
