@@ -122,10 +122,13 @@ class Function(Kernel):
 
 @dataclasses.dataclass(frozen=True)
 class _Pair(Kernel):
-    """A kernel made of two others: definite and stationary if both are."""
+    """A kernel made of two others, entry by entry: definite and stationary if both are."""
 
     first: Kernel
     second: Kernel
+
+    def _join(self, first: Array, second: Array) -> Array:
+        raise NotImplementedError
 
     @property
     def definite(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -136,6 +139,14 @@ class _Pair(Kernel):
     def stationary(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Whether both kernels are."""
         return self.first.stationary and self.second.stationary
+
+    def matrix(self, x: Array, z: Array, **how: Any) -> Array:
+        """Join the values of both kernels, `(n, m)`."""
+        return self._join(self.first.matrix(x, z, **how), self.second.matrix(x, z, **how))
+
+    def diag(self, x: Array) -> Array:
+        """Join the diagonals of both kernels, `(n,)`."""
+        return self._join(self.first.diag(x), self.second.diag(x))
 
     def reach(self, x: Any) -> Array:
         """Return the larger reach of both."""
@@ -152,13 +163,8 @@ class Sum(_Pair):
         """Whether both kernels move freely."""
         return self.first.moves_freely and self.second.moves_freely
 
-    def matrix(self, x: Array, z: Array, **how: Any) -> Array:
-        """Add the values of both kernels, `(n, m)`."""
-        return self.first.matrix(x, z, **how) + self.second.matrix(x, z, **how)
-
-    def diag(self, x: Array) -> Array:
-        """Add the diagonals of both kernels, `(n,)`."""
-        return self.first.diag(x) + self.second.diag(x)
+    def _join(self, first: Array, second: Array) -> Array:
+        return first + second
 
 
 @pytree
@@ -166,13 +172,8 @@ class Sum(_Pair):
 class Product(_Pair):
     """`first * second`, element by element."""
 
-    def matrix(self, x: Array, z: Array, **how: Any) -> Array:
-        """Multiply the values of both kernels, `(n, m)`."""
-        return self.first.matrix(x, z, **how) * self.second.matrix(x, z, **how)
-
-    def diag(self, x: Array) -> Array:
-        """Multiply the diagonals of both kernels, `(n,)`."""
-        return self.first.diag(x) * self.second.diag(x)
+    def _join(self, first: Array, second: Array) -> Array:
+        return first * second
 
 
 @pytree

@@ -86,11 +86,7 @@ class CSR(Rows):
         with np.errstate(over="ignore"):  # `as_points` reports it
             entries = jnp.array(data, dtype)  # a copy: `asarray` may share the caller's memory
         return CSR(
-            entries,
-            jnp.array(indices, jnp.int32),
-            jnp.array(rows.indptr, jnp.int32),
-            int(rows.shape[1]),
-            max(width, 1),
+            entries, jnp.array(indices, jnp.int32), jnp.array(rows.indptr, jnp.int32), int(rows.shape[1]), max(width, 1)
         )
 
     @property

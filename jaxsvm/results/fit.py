@@ -116,11 +116,7 @@ class Answer(NamedTuple):
     """A solution in the numbers that the caller gets, with the certificate of exactly these numbers.
 
     Attributes:
-        alpha: As in a `Fit`.
-        dual_coef: As in a `Fit`.
-        bias: As in a `Fit`.
-        R: As in a `Fit`.
-        margins: As in a `Fit`.
+        alpha, dual_coef, bias, R, margins: As in a `Fit`.
         certificate: Primal of `dual_coef` and `bias`, dual of `alpha`, with an allowance for rounding.
     """
 
@@ -324,24 +320,16 @@ def check(fit: Any) -> Any:
     """
     if not is_concrete(fit.status.code):
         raise InputError("fit is being traced: call `check` outside jit and vmap; inside, return `fit.status`.")
-    shape = np.shape(fit.status.code)
-    codes, gaps = np.ravel(np.asarray(fit.status.code)), np.ravel(np.asarray(fit.certificate.relative_gap))
-    failed = np.flatnonzero(codes != Status.CONVERGED)
-
-    def name(lane: int) -> str:
-        if len(shape) < 2:
-            return f"lane {lane}: " if len(codes) > 1 else ""
-        return f"lane ({', '.join(str(int(i)) for i in np.unravel_index(lane, shape))}): "
-
-    if len(failed):
-        raise ConvergenceError(
-            "; ".join(
-                f"{name(lane)}{Status(codes[lane]).name}, relative gap {gaps[lane]:.3g}" for lane in failed[:8].tolist()
-            )
-            + (f" and {len(failed) - 8} more" if len(failed) > 8 else "")
-            + f". {advice(Status(codes[failed[0]]))}"
-        )
-    return fit
+    codes, gaps = np.asarray(fit.status.code), np.asarray(fit.certificate.relative_gap)
+    failed = [tuple(lane) for lane in np.argwhere(codes != Status.CONVERGED).tolist()]
+    if not failed:
+        return fit
+    ends = []
+    for lane in failed[:8]:
+        name = f"lane {lane[0] if len(lane) == 1 else lane}: " if codes.size > 1 or codes.ndim > 1 else ""
+        ends.append(f"{name}{Status(codes[lane]).name}, relative gap {gaps[lane]:.3g}")
+    more = f" and {len(failed) - 8} more" if len(failed) > 8 else ""
+    raise ConvergenceError(f"{'; '.join(ends)}{more}. {advice(Status(codes[failed[0]]))}")
 
 
 def advice(status: Status) -> str:
