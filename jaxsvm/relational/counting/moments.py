@@ -1,8 +1,8 @@
-"""Statistics of a join from its tables: sums, means, second moments; scaling by them; and least squares, exactly.
+"""Compute statistics of a join from its tables: sums, means, second moments; and least squares, exactly.
 
 The second moments of two tables' features are `X_i' S`, where `S[r]` is the sum of the other table's features over the
-rows of the join through r: one pass a table, and nothing of size d^2 a row, which the covariance ring (Schleich,
-Olteanu, Ciucanu, "Learning Linear Regression Models over Factorized Joins", SIGMOD 2016) would carry.
+rows of the join through r: one pass a table, without the d^2 numbers a row that the covariance ring would carry
+(Schleich, Olteanu, Ciucanu, "Learning Linear Regression Models over Factorized Joins", SIGMOD 2016).
 """
 
 from typing import Any, NamedTuple
@@ -11,18 +11,16 @@ import numpy as np
 
 from jaxsvm.relational.counting import semirings as counting
 
-COLUMNS = 64
-"""Columns of one table that a pass takes at a time."""
 SCALES = ("none", "max", "standard")
 
 
 class Moments(NamedTuple):
-    """Over the rows of a join, in the order of its coefficients.
+    """Statistics over the rows of a join, in the order of its coefficients.
 
     Attributes:
-        size: N.
-        mean: Of each feature, `(d,)`.
-        absolute: Of its size, `(d,)`.
+        size: The number of rows N.
+        mean: Mean of each feature, `(d,)`.
+        absolute: Mean of its absolute value, `(d,)`.
         second: Mean of `x x'`, `(d, d)`.
         label: Mean of y, `()`.
         label_mean: Mean of `y x`, `(d,)`.
@@ -37,35 +35,32 @@ class Moments(NamedTuple):
 
 
 def moments(join: Any) -> Moments:
-    """Of a join, O(n d^2 + m n d)."""
+    """Return the moments of a join in O(n d^2 + m n d)."""
     tree, blocks = join.tree, join.blocks
     N = float(join.size)
     out = join.counts()
-    of_label = [counting.marginals(tree, counting.masked(tree, sign)) for sign in (0, 1)]
+    plus, minus = (counting.marginals(tree, counting.masked(tree, sign)) for sign in (0, 1))
     first = np.cumsum([0] + [block.d for block in blocks])
     second = np.zeros((first[-1], first[-1]))
     for i, block in enumerate(blocks):
-        for begin in range(0, block.d, COLUMNS):
-            wanted = np.arange(begin, min(begin + COLUMNS, block.d))
-            part = columns(block, wanted)
-            for j, sums in enumerate(counting.spread(tree, i, part)):
-                theirs = [blocks[j].transposed(sums[:, k]) for k in range(len(wanted))]
-                second[first[j] : first[j + 1], first[i] + wanted] = np.array(theirs).T.reshape(
-                    blocks[j].d, len(wanted)
-                )
+        for begin in range(0, block.d, 64):  # columns of one pass, which bounds its memory
+            wanted = np.arange(begin, min(begin + 64, block.d))
+            for j, sums in enumerate(counting.spread(tree, i, _columns(block, wanted))):
+                theirs = np.array([blocks[j].transposed(column) for column in sums.T])
+                second[first[j] : first[j + 1], first[i] + wanted] = theirs.T.reshape(blocks[j].d, len(wanted))
     gather = np.concatenate
     return Moments(
         join.size,
         gather([b.transposed(o) for b, o in zip(blocks, out, strict=True)]) / N,
         gather([b.absolute().transposed(o) for b, o in zip(blocks, out, strict=True)]) / N,
         (second + second.T) / (2 * N),
-        float((of_label[0][0].sum() - of_label[1][0].sum()) / N),
-        gather([b.transposed(p - q) for b, p, q in zip(blocks, *of_label, strict=True)]) / N,
+        float((plus[0].sum() - minus[0].sum()) / N),
+        gather([b.transposed(p - q) for b, p, q in zip(blocks, plus, minus, strict=True)]) / N,
     )
 
 
-def columns(block: Any, wanted: np.ndarray) -> np.ndarray:
-    """Some columns of a block, with one for each level of a category, `(n_i, k)`."""
+def _columns(block: Any, wanted: np.ndarray) -> np.ndarray:
+    """Return some columns of a block, which has one column for each level of a category, `(n_i, k)`."""
     p = len(block.names)
     parts, first = [block.X[:, wanted[wanted < p]]], p
     for _, codes, levels in block.categories:
@@ -76,10 +71,10 @@ def columns(block: Any, wanted: np.ndarray) -> np.ndarray:
 
 
 def least_squares(join: Any, lam: float) -> np.ndarray:
-    """The least-squares SVM, `argmin mean (1 - y beta.x)^2 + lam |beta|^2`, `(d,)`, for a join of any size.
+    """Solve the least-squares SVM, `argmin mean (1 - y beta.x)^2 + lam |beta|^2`, `(d,)`, for a join of any size.
 
     Args:
-        join: With a constant feature, where one is wanted (`prepared`).
+        join: A join; with a constant feature, if one is wanted (`prepared`).
         lam: The strength of the regulariser, > 0.
     """
     m = moments(join)

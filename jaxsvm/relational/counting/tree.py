@@ -1,8 +1,8 @@
-"""A join tree without its features: rows, the ids of the keys they share, multiplicities, labels. Edges can contract.
+"""Represent a join tree without its features: rows, the ids of the keys they share, multiplicities, labels.
 
-Two neighbours contract into one node whose rows are their joined pairs, held as row numbers of the tables: no feature
-is copied. Where one of them has unique keys nothing grows, so a snowflake becomes its fact table; where the whole join
-is small it becomes one node, and a linear function of it is a few gathers.
+Two neighbours contract into one node whose rows are their joined pairs, stored as row numbers of the tables; features
+are not copied. If one of them has unique keys the node has no more rows than the other, so a snowflake becomes its
+fact table. If the whole join is small it becomes one node, and a linear function of it is a few gathers.
 """
 
 import dataclasses
@@ -25,20 +25,20 @@ class Groups(NamedTuple):
 
 
 def grouped(kid: np.ndarray, count: int) -> Groups:
-    """Rows by the ids `kid` in `0 ... count - 1`."""
+    """Group rows by the ids `kid` in `0 ... count - 1`."""
     order = np.argsort(kid, kind="stable")
     return Groups(order, np.append(0, np.cumsum(np.bincount(kid, minlength=count))))
 
 
 @dataclasses.dataclass(frozen=True)
 class Tree:
-    """Nodes and edges of a join tree.
+    """A join tree.
 
     Attributes:
-        weight: How many equal rows each row stands for, float64 `(n_i,)` a node.
-        kid: `kid[i, j]`: the id of the key that each row of i shares with its neighbour j, `(n_i,)`; the same ids in
-            `kid[j, i]`.
-        count: `count[i, j]`: how many ids the edge has.
+        weight: For each node the number of equal rows that each row stands for, float64 `(n_i,)`.
+        kid: `kid[i, j]`: the id of the key that each row of i shares with its neighbour j, `(n_i,)`; `kid[j, i]` has
+            the same ids.
+        count: `count[i, j]`: the number of ids of the edge.
         label: The node with the label.
         y: Its signs, float64 `(n_label,)`.
         members: For each node, the tables in it and the row of each table, `(n_i,)`.
@@ -53,16 +53,16 @@ class Tree:
 
     @property
     def m(self) -> int:
-        """How many nodes."""
+        """Return the number of nodes."""
         return len(self.weight)
 
     def neighbours(self, i: int) -> list[int]:
-        """The neighbours of a node."""
+        """Return the neighbours of a node."""
         return [b for a, b in self.kid if a == i]
 
     @cached_property
     def directed(self) -> list[tuple[int, int]]:
-        """All directed edges, each after those that its message is made of."""
+        """All directed edges, each after the edges that its message depends on."""
         done: list[tuple[int, int]] = []
         waiting = list(self.kid)
         while waiting:
@@ -77,16 +77,16 @@ class Tree:
         return {edge: grouped(kid, self.count[edge]) for edge, kid in self.kid.items()}
 
     def pairs(self, i: int, j: int) -> int:
-        """Rows of the join of two neighbours."""
+        """Count the rows of the join of two neighbours."""
         one, two = (np.bincount(self.kid[e], minlength=self.count[e]).astype(float) for e in ((i, j), (j, i)))
         return int(one @ two)
 
     def masks(self) -> list[np.ndarray]:
-        """For the labels +1 and -1: which rows of the label's node have it, float64."""
+        """Return, for the labels +1 and -1, a float64 indicator of the rows of the label's node that have it."""
         return [(self.y == sign).astype(float) for sign in (1, -1)]
 
     def contract(self, i: int, j: int) -> "Tree":
-        """The tree with the neighbours i and j as one node, in i's place."""
+        """Return the tree with the neighbours i and j joined to one node, in i's place."""
         order, start = self.groups[j, i]
         kid = self.kid[i, j]
         many = np.diff(start)[kid]
@@ -95,21 +95,22 @@ class Tree:
         rename = {old: old - (old > j) for old in range(self.m)} | {j: i - (i > j)}
         weights = [weight for old, weight in enumerate(self.weight) if old != j]
         weights[rename[i]] = self.weight[i][mine] * self.weight[j][theirs]
-        both = {t: rows[mine] for t, rows in self.members[i].items()}
-        both |= {t: rows[theirs] for t, rows in self.members[j].items()}
         members = [member for old, member in enumerate(self.members) if old != j]
-        members[rename[i]] = both
-        kids = {}
+        members[rename[i]] = {t: rows[mine] for t, rows in self.members[i].items()} | {
+            t: rows[theirs] for t, rows in self.members[j].items()
+        }
+        moved = {i: mine, j: theirs}
+        kids, counts = {}, {}
         for (a, b), ids in self.kid.items():
             if {a, b} != {i, j}:
-                kids[rename[a], rename[b]] = ids[mine] if a == i else ids[theirs] if a == j else ids
-        counts = {(rename[a], rename[b]): G for (a, b), G in self.count.items() if {a, b} != {i, j}}
-        y = self.y[mine] if self.label == i else self.y[theirs] if self.label == j else self.y
+                kids[rename[a], rename[b]] = ids[moved[a]] if a in moved else ids
+                counts[rename[a], rename[b]] = self.count[a, b]
+        y = self.y[moved[self.label]] if self.label in moved else self.y
         return Tree(weights, kids, counts, rename[self.label], y, members)
 
     @cached_property
     def simplified(self) -> "Tree":
-        """The tree without edges whose keys are unique on one side: contracting them makes no row more."""
+        """The tree without edges whose keys are unique on one side; contracting them adds no rows."""
         tree = self
         while True:
             unique = [(i, j) for i, j in tree.kid if np.bincount(tree.kid[j, i], minlength=1).max() <= 1]
@@ -118,14 +119,14 @@ class Tree:
             tree = tree.contract(*unique[0])
 
     def within(self, nodes: int, rows: float) -> "Tree | None":
-        """The simplified tree contracted to so many nodes at most, the cheapest edge first.
+        """Contract the simplified tree to at most `nodes` nodes, the cheapest edge first.
 
         Args:
-            nodes: The most nodes.
-            rows: The most rows that a node may get.
+            nodes: The largest number of nodes.
+            rows: The largest number of rows of a contracted node.
 
         Returns:
-            None where a node would have more.
+            The tree; None if a node would have more rows.
         """
         tree = self.simplified
         while tree.m > nodes:

@@ -1,12 +1,12 @@
-"""A join as a design matrix that is never formed: `X w`, `X' v`, `X' D X` from the tables, for the package's solvers.
+"""Use a join as a design matrix that is not formed: `X w`, `X' v`, `X' D X` from the tables, for jaxsvm's solvers.
 
     rows = relational.design(join)
     problem = jaxsvm.svm_problem(rows.gram(), rows.y, C, sample_weight=rows.weight)
     fit = jaxsvm.fit(problem, jaxsvm.Newton())
 
-For joins whose rows can be counted one by one (a star of unique keys has those of its fact table): a product gathers
-the scores of the tables' rows, its transpose sums by them first, O(N m + sum_i n_i d_i) instead of O(N d) (Chen,
-Kumar, Naughton, Patel, "Towards Linear Algebra over Normalized Data", VLDB 2017).
+This is for joins whose rows can be counted one by one (a star of unique keys has those of its fact table). A product
+gathers the scores of the tables' rows, its transpose sums over them first: O(N m + sum_i n_i d_i) instead of O(N d)
+(Chen, Kumar, Naughton, Patel, "Towards Linear Algebra over Normalized Data", VLDB 2017).
 """
 
 import dataclasses
@@ -23,10 +23,6 @@ from jaxsvm.kernels import Linear
 from jaxsvm.points.rows import Rows
 from jaxsvm.runtime.arrays import floating
 
-ROWS = 1 << 27
-"""Rows of a join that get an entry in the vectors of a solver."""
-TILE = 2048
-
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +33,7 @@ class JoinedRows(Rows):
         X: The numbers of each table, `(n_i, p_i)`.
         codes: The levels of its categorical features, `(n_i,)` int32 each.
         place: The row of each table, `(N,)` int32 each.
-        levels: How many levels each category has; static.
+        levels: The number of levels of each category; static.
     """
 
     X: tuple[Float[Array, "n p"], ...]
@@ -47,20 +43,20 @@ class JoinedRows(Rows):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """`(N, d)`."""
+        """The shape `(N, d)`."""
         return self.place[0].shape[0], sum(x.shape[1] for x in self.X) + sum(map(sum, self.levels))
 
     @property
     def dtype(self) -> Any:
-        """Of the numbers."""
+        """The dtype of the numbers."""
         return self.X[0].dtype
 
     def take(self, index: Any) -> "JoinedRows":
-        """Some rows."""
+        """Select rows."""
         return dataclasses.replace(self, place=tuple(place[index] for place in self.place))
 
     def dot(self, w: Float[Array, "d *k"]) -> Float[Array, "N *k"]:
-        """`X w`."""
+        """Return `X w`."""
         total, first = jnp.zeros((), jnp.result_type(self.dtype, w.dtype)), 0
         for x, codes, levels, place in zip(self.X, self.codes, self.levels, self.place, strict=True):
             score = jnp.matmul(x, w[first : first + x.shape[1]], precision=jax.lax.Precision.HIGHEST)
@@ -72,7 +68,7 @@ class JoinedRows(Rows):
         return total
 
     def transposed_dot(self, v: Float[Array, "N *k"]) -> Float[Array, "d *k"]:
-        """`X' v`."""
+        """Return `X' v`."""
         parts = []
         for x, codes, levels, place in zip(self.X, self.codes, self.levels, self.place, strict=True):
             u = jax.ops.segment_sum(v, place, num_segments=len(x))
@@ -81,7 +77,7 @@ class JoinedRows(Rows):
         return jnp.concatenate(parts)
 
     def rows(self, index: Int[Array, " t"]) -> Float[Array, "t d"]:
-        """Dense rows."""
+        """Return some rows, dense."""
         parts = []
         for x, codes, levels, place in zip(self.X, self.codes, self.levels, self.place, strict=True):
             at = place[index]
@@ -90,19 +86,19 @@ class JoinedRows(Rows):
         return jnp.concatenate(parts, axis=1)
 
     def squared(self) -> "JoinedRows":
-        """Each entry's square."""
+        """Square each entry."""
         return dataclasses.replace(self, X=tuple(x**2 for x in self.X))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Design:
-    """What a problem of the package needs of a join.
+    """The arrays of a join that a problem needs.
 
     Attributes:
         x: The rows.
         y: Signs, `(N,)`.
-        weight: How many equal rows of the join each stands for, `(N,)`: `sample_weight`.
-        names: Of the coefficients.
+        weight: The number of equal rows of the join that each row stands for, `(N,)`: `sample_weight`.
+        names: Names of the coefficients.
     """
 
     x: JoinedRows
@@ -111,25 +107,25 @@ class Design:
     names: list[str]
 
     def gram(self) -> TiledGram:
-        """The Gram operator `X X'`, whose solvers work in the space of the features."""
+        """Return the Gram operator `X X'`, whose solvers work in the space of the features."""
         shift = jnp.zeros((self.x.shape[1],), self.x.dtype)
-        return TiledGram(Linear(), self.x, shift, min(TILE, len(self.y)), self.x.dtype)
+        return TiledGram(Linear(), self.x, shift, min(2048, len(self.y)), self.x.dtype)  # rows per tile
 
     def coefficients(self, fit: Any) -> np.ndarray:
-        """`w` of a fit's decision function `w.x + fit.bias`, `(d,)`, in the order of `names`."""
+        """Return `w` of a fit's decision function `w.x + fit.bias`, `(d,)`, in the order of `names`."""
         return np.asarray(self.x.transposed_dot(jnp.asarray(fit.dual_coef, self.x.dtype)))
 
 
 def design(join: Any) -> Design:
-    """A join as a design matrix that is not formed.
+    """Return a join as a design matrix that is not formed.
 
     Args:
         join: A `Join`, or `fit.join`, which is scaled.
 
     Raises:
-        InputError: On a join that has too many rows to have an entry in a vector.
+        InputError: On a join of more than 2^27 merged rows, too many for vectors with an entry for each.
     """
-    tree = join.tree.within(1, ROWS)
+    tree = join.tree.within(1, 1 << 27)
     if tree is None:
         raise InputError(f"join has {float(join.size):.3g} rows, too many for vectors of them; take relational.fit.")
     dtype = floating(np.float64)

@@ -1,21 +1,21 @@
-"""`fit`: a linear SVM over a join, with an interval that holds the optimum.
+"""Fit a linear SVM over a join, with an interval that contains the optimum.
 
     F(beta) = mean over the join of max(0, 1 - y beta.x) + lam |beta|^2,      lam = 1 / (2 C N)
 
-or the same with the squared hinge, from sums of slacks in the place of counts; its planes and its certificate are of
-the same form, its Newton's steps need no ramp.
+or the same with the squared hinge, from sums of slacks instead of counts; its planes and its certificate have the same
+form, and its Newton steps need no ramp.
 
-Three ways to descend, on counts of any engine:
+There are three methods, on counts of any engine:
 
-    bundle  the default: cutting planes with the best weights, a proximal term (`bundle.py`); interior points where
-            each row of the join is looked at and few are, or many levels; else Newton's steps, proved by the same
-            planes, where the engine can count a smooth weight (rows, grid)
+    bundle  the default: cutting planes with the best weights, a proximal term (`bundle.py`). Interior points if the
+            engine evaluates each row of the join and there are few, or many levels. Else Newton steps, proved by the
+            same planes, if the engine can count a smooth weight (rows, grid).
     steps   `beta <- beta - G / (2 lam t)`: F is 2 lam-strongly convex, so the average regret is O(d log T / (lam T));
-            ten to two hundred steps where the paper's analysis asks for 10^14
+            ten to two hundred steps, where the paper's analysis needs 10^14
     paper   the paper's: guard eps, counts from below, steps `1 / (lam sqrt(d t))` in the ball of radius
             `sqrt(d) / (2 lam)`, the iterate of the least estimate; constants that go together (Theorem 1 has others)
 
-Every answer carries D and P, `D <= F* <= F(beta) <= P`, from the same counts, with no assumption of stability.
+Every result has D and P, `D <= F* <= F(beta) <= P`, from the same counts, with no assumption of stability.
 """
 
 import dataclasses
@@ -44,21 +44,21 @@ class RelationalFit:
     """A linear SVM over a join.
 
     Attributes:
-        coef: Coefficients of the features as given, `(d,)`, in the order of `feature_names`.
+        coef: Coefficients of the unscaled features, `(d,)`, in the order of `feature_names`.
         intercept: The constant.
-        beta: Coefficients of the scaled features, the constant's among them: what F is a function of.
+        beta: Coefficients of the scaled features and of the constant: the argument of F.
         certificate: Primal, dual and relative gap of F.
-        status: How it ended.
-        steps: Evaluations.
-        engine: What counted, and why.
-        seconds: How long it took.
+        status: How the fit ended.
+        steps: Number of evaluations.
+        engine: The engine, and why it was chosen.
+        seconds: Duration of the fit.
         history: `(k, 3)`: D, P and the estimate of F after each step; a step with a line search takes several
             evaluations.
         join: The scaled join.
         counter: The engine itself.
-        bundle: The planes: `init` for a fit at another lam.
+        bundle: The planes: `init` of a fit at another lam uses them.
         lam: The strength of the regulariser.
-        feature_names: Of `coef`.
+        feature_names: Names of `coef`.
         loss: "hinge" or "squared_hinge".
     """
 
@@ -79,15 +79,15 @@ class RelationalFit:
     loss: str = "hinge"
 
     def to_sql(self, tables: dict[str, str] | None = None) -> str:
-        """The query that scores every row of the join; see `jaxsvm.relational.tables.sql.to_sql`."""
+        """Write the query that scores every row of the join; see `jaxsvm.relational.tables.sql.to_sql`."""
         return to_sql(self, tables)
 
     def decision_function(self, rows: Any) -> np.ndarray:
-        """Scores of joined rows, `(k,)`; see `jaxsvm.relational.tables.sql.decision_function`."""
+        """Return the scores of joined rows, `(k,)`; see `jaxsvm.relational.tables.sql.decision_function`."""
         return decision_function(self, rows)
 
     def predict(self, rows: Any) -> np.ndarray:
-        """Labels of joined rows, `(k,)`."""
+        """Return the labels of joined rows, `(k,)`."""
         return self.join.classes[(self.decision_function(rows) >= 0).astype(int)]
 
     def __repr__(self) -> str:
@@ -119,17 +119,17 @@ def fit(
         join: A `Join`.
         lam: The strength of the regulariser in `mean hinge + lam |beta|^2`, > 0; `1 / (2 C N)`.
         eps: The accuracy of the sketch's counts, in (0, 1].
-        engine: "auto" (chosen by cost: `fit.engine` says), "rows", "merge", "grid" or "sketch"; see `engine_for`.
+        engine: "auto" (chosen by cost; `fit.engine` says which), "rows", "merge", "grid" or "sketch".
         C: The penalty of `|beta|^2 / 2 + C sum hinge`, instead of lam.
-        tol: The relative gap that ends it.
+        tol: The relative gap at which the fit ends.
         max_steps: Cap on evaluations.
-        scale: What is done to numbers first: "none", "max" (the paper's) or "standard"; `coef` is for those given.
-        intercept: Whether there is a constant; it is regularised, as one more feature 1.
+        scale: Scaling of numbers: "none", "max" (the paper's) or "standard"; `coef` is for unscaled numbers.
+        intercept: Whether there is a constant feature 1, regularised like the others.
         method: "bundle", "steps" or "paper"; see the module.
         loss: "hinge", or "squared_hinge": `mean max(0, 1 - y beta.x)^2 + lam |beta|^2`, where C is that of
             `|beta|^2 / 2 + C sum hinge^2`.
-        init: A fit of the same join, scale, engine and loss at another lam: its planes hold here too.
-        max_seconds: Begin no further evaluation after so many seconds.
+        init: A fit of the same join, scale, engine and loss at another lam, whose planes are valid for this lam too.
+        max_seconds: Start no further evaluation after so many seconds.
         callback: Called with the step, D and P.
 
     Raises:
@@ -142,10 +142,9 @@ def fit(
             require_positive(name, value)
     require_whole("max_steps", max_steps, 1)
     require_seconds(max_seconds)
-    if method not in METHODS:
-        raise InputError(f"method is {method!r}: one of {', '.join(METHODS)} is needed.")
-    if loss not in LOSSES:
-        raise InputError(f"loss is {loss!r}: one of {', '.join(LOSSES)} is needed.")
+    for name, value, choices in (("method", method, METHODS), ("loss", loss, LOSSES)):
+        if value not in choices:
+            raise InputError(f"{name} is {value!r}: one of {', '.join(choices)} is needed.")
     if loss != "hinge" and method != "bundle":
         raise InputError(f"method is {method!r}, which is for the hinge: leave it out for loss={loss!r}.")
     if init is not None and init.loss != loss:
@@ -157,30 +156,35 @@ def fit(
     planes = Bundle.empty(scaled.d, lam) if init is None else dataclasses.replace(init.bundle, lam=lam)
     run = Run(scaled, lam, eps, counter, planes, started, max_seconds, callback, loss == "squared_hinge")
     with watching() as stop:
-        if method == "bundle":
+        if method != "bundle":
+            run.plain_steps(max_steps, tol, stop, paper=method == "paper")
+        else:
             first, done = None if init is None else init.beta, False
             if init is not None:
-                run.D = max(run.D, run.planes.bound()[0])
-            if run.row_by_row:
+                run.improve_bound()
+            if run.interior:
                 done, first = run.interior_steps(max_steps, tol, stop), run.best
             if not done:
-                smooth = hasattr(counter, "ramp") or run.squared
-                descend = run.newton_steps if smooth else run.bundle_steps
+                descend = run.newton_steps if counter.smooth or run.squared else run.bundle_steps
                 descend(max_steps, tol, stop, first)
-        else:
-            run.plain_steps(max_steps, tol, stop, paper=method == "paper")
-    return answer(run, tol, why)
+    return result_of(run, tol, why)
 
 
 def fit_path(join: Any, lams: Any, eps: float = 0.1, engine: Any = "auto", **options: Any) -> list[RelationalFit]:
-    """Fits at several lam, each from the planes of the one before: they are below the hinge whatever lam is.
+    """Fit at several lam; each fit starts from the planes of the one before, which are below the hinge for any lam.
 
     Args:
         join: A `Join`.
-        lams: The values; taken from the largest to the smallest, returned in their order.
-        eps: As in `fit`.
-        engine: As in `fit`.
-        options: As in `fit`.
+        lams: The values, > 0; they are fitted from the largest to the smallest.
+        eps: The accuracy of the sketch's counts, in (0, 1].
+        engine: "auto", "rows", "merge", "grid" or "sketch".
+        options: Other arguments of `fit`.
+
+    Returns:
+        The fits, in the order of `lams`.
+
+    Raises:
+        InputError: On arguments that cannot be used.
     """
     lams, fits = [float(lam) for lam in lams], {}
     before = None
@@ -189,25 +193,24 @@ def fit_path(join: Any, lams: Any, eps: float = 0.1, engine: Any = "auto", **opt
     return [fits[lam] for lam in lams]
 
 
-def answer(run: Run, tol: float, why: str) -> RelationalFit:
-    """The fit of a run."""
-    certificate = run.certificate()
+def result_of(run: Run, tol: float, why: str) -> RelationalFit:
+    """Return the fit at the best point of a run."""
+    certificate, join = run.certificate(), run.join
     proven = certificate.relative_gap <= tol
     status = Status.CONVERGED if proven else Status.INTERRUPTED if run.stopped else Status.MAX_STEPS
     status = status if run.finite else Status.NOT_FINITE
-    coef, constant, given = [], 0.0, []
-    for table, block, part in zip(run.join.names, run.join.blocks, run.join.split(run.best), strict=True):
+    coef, constant = [], 0.0
+    for block, part in zip(join.blocks, join.split(run.best), strict=True):
         p = len(block.names)
         numbers = part[:p] / block.scale
         constant -= float(numbers @ block.mean)
         real = np.array([bool(name) for name in block.names], bool)
         constant += float(numbers[~real].sum())
         coef += [numbers[real], part[p:]]
-        given += [f"{table}.{name}" for name in block.names if name]
-        given += [f"{table}.{name}" for c in block.categories for name in c.names]
+    names = [name for name in join.feature_names if name != "(intercept)"]
     code = StatusCode(np.int32(status))  # pyright: ignore[reportArgumentType]
     return RelationalFit(
         np.concatenate(coef), constant, run.best, certificate, code, run.taken, why,
-        time.monotonic() - run.started, np.array(run.history), run.join, run.engine, run.planes, run.lam, given,
+        time.monotonic() - run.started, np.array(run.history), join, run.engine, run.planes, run.lam, names,
         "squared_hinge" if run.squared else "hinge",
     )  # fmt: skip

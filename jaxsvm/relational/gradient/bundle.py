@@ -1,37 +1,34 @@
-"""Cutting planes of the mean hinge, what they prove, and where to look next.
+"""Keep cutting planes of the mean hinge, prove lower bounds from them, and choose the next point.
 
 Weights `alpha(x)` in [0, 1] give a plane below the mean hinge, `n + g.beta` with `n = mean alpha` and
 `g = -mean alpha y x`; counts of far rows are such weights. Convex combinations w of planes are planes too, so
 
     D(w) = sum_t w_t n_t - |sum_t w_t g_t|^2 / (4 lam)  <=  F*
 
-for any w on the simplex: the window of iterates that the stability-free certificate averages is the special case of
-equal weights, and `beta = -sum_t w_t g_t / (2 lam)` with `w = 1 / t` is the step `1 / (2 lam t)`. The best weights are
-a small quadratic program; its beta minimises the model of F (Teo, Vishwanathan, Smola, Le, "Bundle Methods for
-Regularized Risk Minimization", JMLR 2010), here with a proximal term around the best point in the metric `E x x'`,
-which is the curvature of the mean hinge but for a factor (the density of scores at the margin): steps are Newton's,
-about, and the planes correct them.
+for any w on the simplex. The window of iterates that the stability-free certificate averages is the case of equal
+weights, and `beta = -sum_t w_t g_t / (2 lam)` with `w = 1 / t` is the step `1 / (2 lam t)`. The best weights solve a
+small quadratic program; its beta minimises the model of F (Teo, Vishwanathan, Smola, Le, "Bundle Methods for
+Regularized Risk Minimization", JMLR 2010). A proximal term around the best point is added in the metric `E x x'`, which
+is the curvature of the mean hinge up to a factor (the density of scores at the margin). So steps are about Newton's,
+and the planes correct them.
 """
 
 import dataclasses
 
 import numpy as np
 
-KEPT = 100
-"""Planes that the program has at most: those without weight go first."""
-
 
 @dataclasses.dataclass
 class Bundle:
-    """Planes, each an interval where counts are: `low <= n`, `g` between `g_low` and `g_high`.
+    """Cutting planes. Each is an interval if counts are: `low <= n`, `g` between `g_low` and `g_high`.
 
     Attributes:
         lam: The strength of the regulariser.
         n: Middle of the constants, `(T,)`.
         g: Middle of the gradients, `(T, d)`.
-        low: Lower bounds of the constants; NaN where none are known: such planes steer, but prove nothing.
+        low: Lower bounds of the constants; NaN if unknown: such planes steer, but prove nothing.
         g_low: Lower ends, `(T, d)`.
-        g_high: Upper ends.
+        g_high: Upper ends, `(T, d)`.
     """
 
     lam: float
@@ -43,40 +40,44 @@ class Bundle:
 
     @staticmethod
     def empty(d: int, lam: float) -> "Bundle":
-        """The plane 0, which is below any hinge."""
-        none, nothing = np.zeros(1), np.zeros((1, d))
-        return Bundle(lam, none, nothing, none, nothing, nothing)
+        """Return the plane 0, which is below any hinge."""
+        constant, gradient = np.zeros(1), np.zeros((1, d))
+        return Bundle(lam, constant, gradient, constant, gradient, gradient)
 
     def add(self, n: float, g: np.ndarray, low: float, g_low: np.ndarray, g_high: np.ndarray) -> None:
-        """One plane more."""
-        self.n, self.low = np.append(self.n, n), np.append(self.low, low)
-        self.g, self.g_low = np.vstack([self.g, g]), np.vstack([self.g_low, g_low])
-        self.g_high = np.vstack([self.g_high, g_high])
+        """Add a plane."""
+        for name, value in (("n", n), ("g", g), ("low", low), ("g_low", g_low), ("g_high", g_high)):
+            setattr(self, name, np.append(getattr(self, name), [value], axis=0))
 
     def keep(self, worth: np.ndarray) -> None:
-        """Drop the planes of the least worth, beyond `KEPT`; never the last ones."""
-        if len(self.n) > KEPT + 20:
+        """Drop the planes of the least worth: from 121 planes on all but 100, and never the last 20."""
+        if len(self.n) > 120:
             worth = worth.copy()
             worth[-20:] = np.inf
-            kept = np.sort(np.argsort(-worth, kind="stable")[:KEPT])
+            kept = np.sort(np.argsort(-worth, kind="stable")[:100])
             for name in ("n", "g", "low", "g_low", "g_high"):
                 setattr(self, name, getattr(self, name)[kept])
 
-    def bound(self) -> tuple[float, np.ndarray, np.ndarray]:
-        """The best proof: D, the weights, and the point that minimises the model."""
+    def bound(self) -> tuple[float, np.ndarray]:
+        """Return the best lower bound D and the weights of its planes."""
         proving = np.flatnonzero(~np.isnan(self.low))
         g = self.g[proving]
         w = simplex_maximum(self.low[proving], g @ g.T / (2 * self.lam))
         ends = np.maximum(np.abs(w @ self.g_low[proving]), np.abs(w @ self.g_high[proving]))
-        D = float(w @ self.low[proving] - ends @ ends / (4 * self.lam))
         weights = np.zeros(len(self.n))
         weights[proving] = w
-        return D, weights, -(w @ self.g[proving]) / (2 * self.lam)
+        return float(w @ self.low[proving] - ends @ ends / (4 * self.lam)), weights
 
     def near(self, centre: np.ndarray, pull: float, metric: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The minimum of the model plus `pull (beta - centre)' M (beta - centre)`, and the weights of its planes.
+        """Minimise the model plus `pull (beta - centre)' M (beta - centre)`.
 
-        M is a matrix, `(d, d)`, or the diagonal of one, `(d,)`.
+        Args:
+            centre: `(d,)`.
+            pull: The weight of the proximal term, > 0.
+            metric: M, `(d, d)`, or the diagonal of one, `(d,)`.
+
+        Returns:
+            The minimum, `(d,)`, and the weights of its planes, `(T,)`.
         """
         if metric.ndim == 1:
             A = pull * metric + self.lam
@@ -89,8 +90,8 @@ class Bundle:
         return start - back @ w / 2, w
 
 
-def simplex_maximum(n: np.ndarray, H: np.ndarray, steps: int = 60) -> np.ndarray:
-    """`argmax_w n.w - w' H w / 2` over the simplex, `(T,)`, by a primal-dual interior point."""
+def simplex_maximum(n: np.ndarray, H: np.ndarray) -> np.ndarray:
+    """Return `argmax_w n.w - w' H w / 2` over the simplex, `(T,)`, by a primal-dual interior point."""
     T = len(n)
     if T == 1:
         return np.ones(1)
@@ -99,7 +100,7 @@ def simplex_maximum(n: np.ndarray, H: np.ndarray, steps: int = 60) -> np.ndarray
     H, n = H / size, n / size
     w, z = np.full(T, 1 / T), np.ones(T)
     nu = 0.0
-    for _ in range(steps):
+    for _ in range(60):
         mu = w @ z / T
         dual, sums = H @ w - n - nu - z, w.sum() - 1
         if mu < 1e-13 and np.abs(dual).max() < 1e-11:
@@ -111,7 +112,12 @@ def simplex_maximum(n: np.ndarray, H: np.ndarray, steps: int = 60) -> np.ndarray
         change = (-sums - free.sum()) / along.sum()
         dw = free + change * along
         dz = target / w - z - z / w * dw
-        step = min(1.0, *(0.99 / max(np.max(-d / v), 1e-300) for d, v in ((dw, w), (dz, z))))
+        step = step_inside((w, dw), (z, dz))
         w, z, nu = w + step * dw, z + step * dz, nu + step * change
     w = np.maximum(w, 0)
     return w / w.sum()
+
+
+def step_inside(*pairs: tuple[np.ndarray, np.ndarray]) -> float:
+    """Return the longest step, at most 1, that keeps 1 % of each positive variable; pairs of values and directions."""
+    return min(1.0, *(0.99 / max(np.max(-d / v), 1e-300) for v, d in pairs))

@@ -1,89 +1,147 @@
-"""What every engine answers: how many rows of the join, through each row of each table, are far from the margin.
+"""Define what engines compute: the rows of the join, through each row of each table, that are far from the margin.
 
-A row x of the join with label l is *far* where `score_l(x) = sum_i s_i[r_i] <= 1`: its hinge is active (under every
-eps-perturbation of the row, where the scores have a guard). Engines differ in how they count (the paper proves that
-exact counts are #P-hard in general):
+A row x of the join with label l is *far* if `score_l(x) = sum_i s_i[r_i] <= 1`: its hinge is active (under every
+eps-perturbation of the row, if the scores have a guard). The paper proves that exact counts are #P-hard in general.
+The engines count in different ways:
 
-    rows     the whole join as row numbers of its tables, where it is small enough: exact
-    merge    three nodes or two: sorted merges through the middle one: exact
+    rows     the whole join as row numbers of its tables, if it is small enough: exact
+    merge    at most three nodes: sorted merges through the middle one: exact
     grid     scores split between two points of a grid: exact for a slightly blurred indicator
     sketch   sorted sketches as messages (the paper's): each count within a factor 1 + eps
 """
 
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxsvm.relational.counting.semirings import masked
 from jaxsvm.relational.counting.tree import Tree
+
+Scores = tuple[list[np.ndarray], list[np.ndarray]]
 
 
 class Far(NamedTuple):
-    """Counts for the labels +1 and -1.
+    """Counts of far rows for the labels +1 and -1.
 
     Attributes:
-        counts: `counts[sign][table]`, `(n_i,)`: far rows with that label through each row, multiplicities included.
+        counts: `counts[sign][table]`, `(n_i,)`: far rows with that label through each row, with multiplicities.
         slack: `slack[sign]`: the sum of `1 - score` over them.
-        slacks: The same a row of each table, where the engine was asked for it (squared hinge), else None.
-        squares: `squares[sign]`: the sum of squares of `1 - score` over them, where it was asked for, else None.
+        slacks: The same a row of each table, if it was asked for (squared hinge), else None.
+        squares: `squares[sign]`: the sum of squares of `1 - score` over them; valid only with `slacks`.
     """
 
-    counts: tuple[list[np.ndarray], list[np.ndarray]]
-    slack: tuple[float, float]
+    counts: tuple[list[np.ndarray], ...]
+    slack: tuple[float, ...]
     slacks: Any = None
-    squares: tuple[float, float] | None = None
+    squares: tuple[float, ...] = (0.0, 0.0)
 
 
-Engine = Callable[..., Far]
-"""Of `scores[sign][table]`, a mode, a threshold, and whether sums of slacks and of their squares are wanted."""
+class Request(NamedTuple):
+    """What an engine is asked to count.
+
+    Attributes:
+        mode: "lower", "upper" or "mid"; only engines with `bounds` tell them apart.
+        tau: The threshold of the scores.
+        squared: Whether sums of slacks a row, and of squared slacks, are needed.
+        ramp: Half-width of the ramp that replaces the step from far to close, for engines that are `smooth`; 0: none.
+    """
+
+    mode: str = "mid"
+    tau: float = 1.0
+    squared: bool = False
+    ramp: float = 0.0
 
 
-def node_scores(tree: Tree, scores: list[np.ndarray]) -> list[np.ndarray]:
-    """Scores of the nodes' rows from those of the tables' rows."""
-    return [sum((scores[t][rows] for t, rows in member.items()), np.zeros(())) for member in tree.members]
+class Engine:
+    """A way to count far rows over a join tree.
+
+    Attributes:
+        name: Its name.
+        bounds: Whether its counts are bounds, which "lower" and "upper" tell apart.
+        smooth: Whether it can count with a ramp.
+        threads: How many labels are counted at a time.
+        tree: The tree.
+    """
+
+    name = ""
+    bounds = smooth = False
+    threads = 1
+    tree: Tree
+
+    def plan(self, mode: str) -> Any:
+        """Prepare what does not depend on scores."""
+
+    def count(
+        self, sign: int, s: list[np.ndarray], request: Request
+    ) -> tuple[list[np.ndarray], list[np.ndarray] | None, float, float]:
+        """Count the far rows of one label.
+
+        Args:
+            sign: 0 for the label +1, 1 for -1.
+            s: Scores of each node's rows, `(n_i,)` each.
+            request: What to count.
+
+        Returns:
+            For each node the far rows through each of its rows and the sums of their slacks (None unless asked for),
+            `(n_i,)` each; the sum of all slacks; the sum of their squares (arbitrary unless asked for).
+        """
+        raise NotImplementedError
+
+    def __call__(
+        self, scores: Scores, mode: str = "mid", tau: float = 1.0, squared: bool = False, ramp: float = 0.0
+    ) -> Far:
+        """Count far rows.
+
+        Args:
+            scores: Scores of each table's rows, `scores[sign][table]`, `(n_i,)`.
+            mode: "lower", "upper" or "mid".
+            tau: The threshold of the scores.
+            squared: Whether sums of slacks and of their squares are needed.
+            ramp: Half-width of the ramp; 0: none.
+        """
+        self.plan(mode)
+        request = Request(mode, tau, squared, ramp)
+
+        def of_label(sign: int) -> tuple[Any, ...]:
+            tree, s = self.tree, scores[sign]
+            nodes = [sum((s[t][rows] for t, rows in member.items()), np.zeros(())) for member in tree.members]
+            *parts, slack, squares = self.count(sign, nodes, request)
+            return *(None if part is None else _of_tables(tree, s, part) for part in parts), slack, squares
+
+        if self.threads == 1:
+            results = [of_label(0), of_label(1)]
+        else:
+            with ThreadPoolExecutor(self.threads) as pool:
+                results = list(pool.map(of_label, (0, 1)))
+        counts, slacks, slack, squares = zip(*results, strict=True)
+        return Far(counts, slack, None if slacks[0] is None else slacks, squares)
 
 
-def table_counts(tree: Tree, tables: list[np.ndarray], counts: list[np.ndarray]) -> list[np.ndarray]:
-    """Counts of the tables' rows from those of the nodes' rows; `tables` says how long they are."""
+def _of_tables(tree: Tree, tables: list[np.ndarray], values: list[np.ndarray]) -> list[np.ndarray]:
+    """Sum values of the nodes' rows over the tables' rows; `tables` gives the lengths."""
     out: list[Any] = [None] * len(tables)
-    for member, count in zip(tree.members, counts, strict=True):
+    for member, value in zip(tree.members, values, strict=True):
         for t, rows in member.items():
-            out[t] = np.bincount(rows, count, minlength=len(tables[t]))
+            out[t] = np.bincount(rows, value, minlength=len(tables[t]))
     return out
 
 
-class RowsEngine:
-    """The join as row numbers of its tables: O(m N) a call, exact, nothing of the features copied."""
+class RowsEngine(Engine):
+    """The join as row numbers of its tables: O(m N) a call, exact, no feature is copied."""
 
-    name = "rows"
+    name, smooth = "rows", True
 
     def __init__(self, tree: Tree) -> None:
-        """Take a tree that contracts to one node."""
-        self.ramp = 0.0
-        """Half the width of the ramp that stands for the step from far to close, where a smooth weight is wanted."""
+        """Contract the tree to one node."""
         contracted = tree.within(1, np.inf)
         assert contracted is not None
         self.tree = contracted
 
-    def __call__(
-        self,
-        scores: tuple[list[np.ndarray], list[np.ndarray]],
-        mode: str = "mid",
-        tau: float = 1.0,
-        squared: bool = False,
-    ) -> Far:
-        """Count; the mode does not matter, and sums of slacks are there unless a ramp is."""
-        del mode, squared
-        counts, slack, slacks, squares = [], [], [], []
-        for sign, mask in enumerate(self.tree.masks()):
-            slack_of = tau - node_scores(self.tree, scores[sign])[0]
-            far = self.tree.weight[0] * mask * (slack_of >= 0)
-            room = far * slack_of
-            if self.ramp:
-                far = self.tree.weight[0] * mask * np.clip(slack_of / (2 * self.ramp) + 0.5, 0, 1)
-            counts.append(table_counts(self.tree, scores[sign], [far]))
-            slacks.append(table_counts(self.tree, scores[sign], [room]) if not self.ramp else None)
-            slack.append(float(room.sum()))
-            squares.append(float(room @ slack_of))
-        both = (squares[0], squares[1])
-        return Far((counts[0], counts[1]), (slack[0], slack[1]), None if self.ramp else slacks, both)
+    def count(self, sign: int, s: list[np.ndarray], request: Request) -> Any:
+        """Count the far rows of one label; slacks a row are not available with a ramp."""
+        weight, slack, ramp = masked(self.tree, sign)[0], request.tau - s[0], request.ramp
+        far = weight * (slack >= 0)
+        room = far * slack
+        smooth = weight * np.clip(slack / (2 * ramp) + 0.5, 0, 1) if ramp else far
+        return [smooth], None if ramp else [room], float(room.sum()), float(room @ slack)

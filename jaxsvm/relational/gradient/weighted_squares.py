@@ -1,17 +1,15 @@
-"""`X' S X` of rows of a join from counts, and systems with it: what Newton's and interior-point steps solve.
+"""Compute `X' S X` of rows of a join from counts, and solve systems with it, for Newton and interior-point steps.
 
 Rows are row numbers of the tables, so a row costs its numbers and one code a category, however many levels there are.
-Numbers meet by products, numbers and levels by sums of numbers a level, levels of two categories by counts of pairs;
-the levels of one category never meet, so the largest category's block is diagonal and is eliminated first (an arrow).
+Two numbers contribute products, a number and a level sums of numbers a level, levels of two categories counts of pairs.
+Two levels of one category never occur together, so the largest category's block is diagonal and is eliminated first (an
+arrow).
 """
 
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-
-CHUNK = 1 << 16
-"""Rows whose numbers are looked at a time."""
 
 
 class JoinedSquares:
@@ -20,10 +18,11 @@ class JoinedSquares:
     Attributes:
         blocks: The features of each table.
         rows: The row of each table, `(n,)` each.
+        rest: The number of coefficients without the largest category's: the order of the dense system.
     """
 
     def __init__(self, blocks: list[Any], rows: list[np.ndarray]) -> None:
-        """Note where the coefficients of each table's numbers and of each category lie."""
+        """Locate the coefficients of each table's numbers and of each category."""
         self.blocks, self.rows, first = blocks, rows, 0
         self.numbers, self.categories = [], []  # (table, column, coefficient); (codes of the rows, first, levels)
         for table, block in enumerate(blocks):
@@ -33,40 +32,37 @@ class JoinedSquares:
             for _, codes, levels in block.categories:
                 self.categories.append((codes[rows[table]], first, len(levels)))
                 first += len(levels)
-        self.d = first
+        self.d = self.rest = first
         self.largest = max(range(len(self.categories)), key=lambda c: self.categories[c][2], default=None)
         self.place = np.arange(first)  # of each coefficient, with those of the largest category last
         if self.largest is not None:
             _, begin, levels = self.categories[self.largest]
-            self.place[begin : begin + levels] = np.arange(first - levels, first)
+            self.rest = first - levels
+            self.place[begin : begin + levels] = np.arange(self.rest, first)
             self.place[begin + levels :] -= levels
 
-    @property
-    def rest(self) -> int:
-        """How many coefficients are left when the largest category's are eliminated: the order of the dense system."""
-        return self.d - (0 if self.largest is None else self.categories[self.largest][2])
-
     def product(self, parts: list[np.ndarray]) -> np.ndarray:
-        """`X beta`, `(n,)`, from the parts of beta a table."""
+        """Return `X beta`, `(n,)`, from the parts of beta a table."""
         of_table = (block.product(part)[rows] for block, part, rows in zip(self.blocks, parts, self.rows, strict=True))
         return np.sum(list(of_table), axis=0)
 
     def transposed(self, v: np.ndarray) -> np.ndarray:
-        """`X' v`, `(d,)`."""
+        """Return `X' v`, `(d,)`."""
         sums = (np.bincount(rows, v, minlength=len(b.X)) for b, rows in zip(self.blocks, self.rows, strict=True))
         return np.concatenate([block.transposed(u) for block, u in zip(self.blocks, sums, strict=True)])
 
     def system(self, s: np.ndarray, ridge: float = 1.0) -> Callable[[np.ndarray], np.ndarray]:
-        """What solves `(ridge I + X' diag(s) X) z = b`, for `s >= 0` and `ridge > 0`.
+        """Return the function that solves `(ridge I + X' diag(s) X) z = b` for z, `(d,)`.
 
         Args:
-            s: The weight of each row, `(n,)`.
-            ridge: What is added to the diagonal.
+            s: The weight of each row, `(n,)`, >= 0.
+            ridge: The number that is added to the diagonal, > 0.
         """
         out, diagonal = self._levels(s)
         numbers = self.place[[first for _, _, first in self.numbers]]
-        for begin in range(0, len(s) if len(numbers) else 0, CHUNK):
-            part = slice(begin, begin + CHUNK)
+        chunk = 1 << 16  # rows whose numbers are gathered at a time
+        for begin in range(0, len(s) if len(numbers) else 0, chunk):
+            part = slice(begin, begin + chunk)
             x = np.stack([self.blocks[table].X[self.rows[table][part], k] for table, k, _ in self.numbers], axis=1)
             weighted = x * s[part, None]
             out[np.ix_(numbers, numbers)] += x.T @ weighted
@@ -92,7 +88,7 @@ class JoinedSquares:
         return solve
 
     def _levels(self, s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Sums of the weights of levels and of their pairs, `(rest, d)`; and the largest category's, `(d - rest,)`."""
+        """Sum weights a level and a pair of levels, `(rest, d)`; and those of the largest category, `(d - rest,)`."""
         out, diagonal = np.zeros((self.rest, self.d)), np.zeros(0)
         for c, (code, first, levels) in enumerate(self.categories):
             own, of_level = self.place[first : first + levels], np.bincount(code, s, minlength=levels)

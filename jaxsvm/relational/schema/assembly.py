@@ -1,6 +1,6 @@
-"""From columns and numbered keys to what engines work on: rows that join, merged, a join tree, features, labels."""
+"""Make what engines work on from columns and numbered keys: the rows that join, a join tree, features, labels."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,19 +10,23 @@ from jaxsvm.relational.counting import semirings as counting
 from jaxsvm.relational.counting.tree import Tree
 from jaxsvm.relational.schema.blocks import Block, block_of
 from jaxsvm.relational.schema.join_tree import join_tree
-from jaxsvm.relational.tables.columns import Column, distinct, shown
-from jaxsvm.relational.tables.keys import edge_ids
+from jaxsvm.relational.tables.columns import Column, distinct, python_values
+from jaxsvm.relational.tables.keys import Attributes, edge_ids
 
 
 class Tables(NamedTuple):
-    """Tables that were read.
+    """The tables of a join, as read.
 
     Attributes:
-        names: Of the tables.
+        names: Names of the tables.
         columns: For each, the columns of its features.
-        target: The label's.
+        target: The label's column.
         codes: For each, the number of each row's value of each attribute, `(n_i,)`; -1 where missing.
-        weights: For each, how many equal rows each row stands for, float64 `(n_i,)`.
+        weights: For each, the number of equal rows that each row stands for, float64 `(n_i,)`.
+        label: The table and column of the label.
+        keys: The attributes of the join.
+        sources: The SQL that stands for a table in FROM, if not its name.
+        casts: The SQL type in which the database compares an attribute of columns of different types.
     """
 
     names: list[str]
@@ -30,73 +34,87 @@ class Tables(NamedTuple):
     target: Column
     codes: list[dict[str, np.ndarray]]
     weights: list[np.ndarray]
-
-
-class Parts(NamedTuple):
-    """What `Prepared` has of the same names."""
-
-    tree: Tree
-    blocks: list[Block]
-    classes: np.ndarray
-    rows: list[np.ndarray]
-    notes: list[str]
+    label: tuple[str, str]
+    keys: Attributes
+    sources: dict[str, str]
+    casts: dict[str, str]
 
 
 def assembled(
-    tables: Tables, label: tuple[str, str], categorical: Mapping[str, set[str]], positive: Any, missing: str
-) -> Parts:
+    tables: Tables, categorical: Mapping[str, Sequence[str]], positive: Any, missing: str
+) -> tuple[Tree, list[Block], np.ndarray, list[np.ndarray], list[str]]:
     """Drop rows that join with nothing, merge equal rows, make features of columns and signs of labels.
+
+    Args:
+        tables: The tables.
+        categorical: Columns that are categories, by table.
+        positive: The label that is +1; None: the greater one.
+        missing: "refuse", "impute" or "drop".
+
+    Returns:
+        The tree, the features of each table, the two labels, the given row of each kept row, and notes.
 
     Raises:
         InputError: On a cyclic join, one without rows or with one label, and columns that are no features.
     """
-    names, codes, hub = tables.names, tables.codes, tables.names.index(label[0])
+    _check_categorical(tables, categorical)
+    names, codes, hub = tables.names, tables.codes, tables.names.index(tables.label[0])
     rows, notes = [], []
-    for place, weight in enumerate(tables.weights):
+    for i, weight in enumerate(tables.weights):
         kept = np.ones(len(weight), bool)
-        for code in codes[place].values():
+        for code in codes[i].values():
             kept &= code >= 0
         if missing == "drop":
-            for part in [*tables.columns[place].values(), *([tables.target] if place == hub else [])]:
+            for part in [*tables.columns[i].values(), *([tables.target] if i == hub else [])]:
                 kept &= ~part.missing
         rows.append(np.flatnonzero(kept))
     shared = [frozenset(code) for code in codes]
 
     def cost(i: int, j: int) -> float:
-        one, two, G = _edge(codes, rows, shared, i, j)
+        one, two, G = _edge(codes, rows, i, j)
         return float(np.bincount(one, minlength=G).astype(float) @ np.bincount(two, minlength=G))
 
     edges = join_tree(names, shared, hub, cost)
     for i, j in edges:
         if not shared[i] & shared[j]:
             notes.append(f"{names[i]} and {names[j]} share no key: every row of one joins every row of the other.")
-    rows = _reduced(names, codes, rows, shared, edges, notes)
-    y, classes = _signs(label, tables.target.take(rows[hub]), positive)
-    weights = [weight[index] for weight, index in zip(tables.weights, rows, strict=True)]
-    blocks = []
-    for name, index, weight, columns in zip(names, rows, weights, tables.columns, strict=True):
-        parts = {c: part.take(index) for c, part in columns.items()}
-        blocks.append(block_of(name, weight, parts, categorical.get(name, set()), missing))
-    for place, name in enumerate(names):
-        same = [codes[place][a][rows[place]] for a in shared[place]]
-        same += list(blocks[place].X.T) + [category.codes for category in blocks[place].categories]
-        same += [y] if place == hub else []
-        first, kind = merged(same, len(rows[place]))
+    rows = _reduced(names, codes, rows, edges, notes)
+    y, classes = _signs(tables.label, tables.target.take(rows[hub]), positive)
+    weights, blocks = [], []
+    for i, name in enumerate(names):
+        weight = tables.weights[i][rows[i]]
+        parts = {c: part.take(rows[i]) for c, part in tables.columns[i].items()}
+        block = block_of(name, weight, parts, set(categorical.get(name, ())), missing)
+        same = [codes[i][a][rows[i]] for a in shared[i]] + list(block.X.T)
+        same += [category.codes for category in block.categories] + ([y] if i == hub else [])
+        first, kind = _merged(same, len(rows[i]))
         if len(first) < len(kind):
             notes.append(f"{name}: {len(kind)} rows are {len(first)} different ones.")
-            rows[place], weights[place] = rows[place][first], np.bincount(kind, weights[place])
-            cut = [category._replace(codes=category.codes[first]) for category in blocks[place].categories]
-            blocks[place] = blocks[place]._replace(X=blocks[place].X[first], categories=cut)
-            y = y[first] if place == hub else y
-    kid, count = _edges(codes, rows, shared, edges)
+            rows[i], weight, block = rows[i][first], np.bincount(kind, weight), block.take(first)
+            y = y[first] if i == hub else y
+        weights.append(weight)
+        blocks.append(block)
     members = [{i: np.arange(len(index))} for i, index in enumerate(rows)]
-    return Parts(Tree(weights, kid, count, hub, y, members), blocks, classes, rows, notes)
+    return Tree(weights, *_edges(codes, rows, edges), hub, y, members), blocks, classes, rows, notes
 
 
-def merged(columns: list[np.ndarray], n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Equal rows: the first of each kind, and the kind of each row, `(n,)`.
+def _check_categorical(tables: Tables, categorical: Mapping[str, Sequence[str]]) -> None:
+    """Refuse `categorical` with tables or features that do not exist."""
+    for name, chosen in categorical.items():
+        if name not in tables.names:
+            known = f"there are the tables {', '.join(tables.names)}"
+        else:
+            columns = tables.columns[tables.names.index(name)]
+            if set(chosen) <= set(columns):
+                continue
+            known = f"the features of {name} are {', '.join(columns)}"
+        raise InputError(f"categorical[{name!r}] is {list(chosen)}: {known}.")
 
-    Rows are told apart by a 64-bit sum of their scrambled columns; where that would merge two that differ, nothing is.
+
+def _merged(columns: list[np.ndarray], n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Find equal rows: return the first of each kind, and the kind of each row, `(n,)`.
+
+    Rows are told apart by a 64-bit hash of their columns. If it would merge two that differ, nothing is merged.
     """
     mark = np.zeros(n, np.uint64)
     for place, values in enumerate(columns):
@@ -110,31 +128,33 @@ def merged(columns: list[np.ndarray], n: int) -> tuple[np.ndarray, np.ndarray]:
     return np.arange(n), np.arange(n)
 
 
-def _edge(codes: Any, rows: Any, shared: Any, i: int, j: int) -> tuple[np.ndarray, np.ndarray, int]:
-    common = sorted(shared[i] & shared[j])
+def _edge(codes: Any, rows: Any, i: int, j: int) -> tuple[np.ndarray, np.ndarray, int]:
+    """Return the ids of the keys that two tables share, for the rows of each, and their number."""
+    common = sorted(codes[i].keys() & codes[j].keys())
     if not common:
         return np.zeros(len(rows[i]), np.int64), np.zeros(len(rows[j]), np.int64), 1
     return edge_ids(*([codes[k][a][rows[k]] for a in common] for k in (i, j)))
 
 
-def _edges(codes: Any, rows: Any, shared: Any, edges: Any) -> tuple[dict[Any, np.ndarray], dict[Any, int]]:
+def _edges(codes: Any, rows: Any, edges: Any) -> tuple[dict[Any, np.ndarray], dict[Any, int]]:
+    """Return `kid` and `count` of the tree with these edges."""
     kid, count = {}, {}
     for i, j in edges:
-        kid[i, j], kid[j, i], count[i, j] = _edge(codes, rows, shared, i, j)
+        kid[i, j], kid[j, i], count[i, j] = _edge(codes, rows, i, j)
         count[j, i] = count[i, j]
     return kid, count
 
 
-def _reduced(names: Any, codes: Any, rows: Any, shared: Any, edges: Any, notes: list[str]) -> list[np.ndarray]:
-    """The rows that take part in the join: those through which a row of it goes."""
-    kid, count = _edges(codes, rows, shared, edges)
+def _reduced(names: Any, codes: Any, rows: Any, edges: Any, notes: list[str]) -> list[np.ndarray]:
+    """Return the rows of each table through which a row of the join goes."""
     ones = [np.ones(len(index)) for index in rows]
-    tree = Tree(ones, kid, count, 0, np.empty(0), [{} for _ in rows])
-    # In (max, min) a count cannot overflow, and says as well whether there is any.
-    through = counting.marginals(tree, ones, counting.Semiring(np.maximum, np.minimum, 0.0, 1.0))
-    out = [index[there > 0] for index, there in zip(rows, through, strict=True)]
+    tree = Tree(ones, *_edges(codes, rows, edges), 0, np.empty(0), [{} for _ in rows])
+    # In (max, min) a count cannot overflow, and shows as well whether there is any.
+    through = counting.marginals(tree, ones, counting.Semiring(np.maximum, np.minimum, 0.0))
+    out = [index[any_row > 0] for index, any_row in zip(rows, through, strict=True)]
     if not len(out[0]):
-        pairs = "; ".join(f"{names[i]} with {names[j]} on {', '.join(sorted(shared[i] & shared[j]))}" for i, j in edges)
+        keys = {(i, j): ", ".join(sorted(codes[i].keys() & codes[j].keys())) for i, j in edges}
+        pairs = "; ".join(f"{names[i]} with {names[j]} on {key}" for (i, j), key in keys.items())
         raise InputError(f"tables make a join without rows ({pairs}): look for keys that never match.")
     for name, before, after in zip(names, rows, out, strict=True):
         if len(after) < len(before):
@@ -143,12 +163,12 @@ def _reduced(names: Any, codes: Any, rows: Any, shared: Any, edges: Any, notes: 
 
 
 def _signs(label: tuple[str, str], target: Column, positive: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return the signs of a label, `(n,)`, and its two classes."""
+    name = f"{label[0]}.{label[1]}"
     if target.missing.any():
-        raise InputError(
-            f"label {label[0]}.{label[1]} is missing in {target.missing.sum()} rows: remove them, or missing='drop'."
-        )
-    known, code = distinct(target, f"{label[0]}.{label[1]}")
-    classes = shown(known)
+        raise InputError(f"label {name} is missing in {target.missing.sum()} rows: remove them, or missing='drop'.")
+    known, code = distinct(target, name)
+    classes = python_values(known)
     if positive is not None:
         values = classes.tolist()
         if positive not in values:
@@ -157,7 +177,9 @@ def _signs(label: tuple[str, str], target: Column, positive: Any) -> tuple[np.nd
         negative = [c for c in values if c != positive]
         classes = np.array([negative[0] if len(negative) == 1 else f"not {positive}", positive], object)
     if len(classes) != 2:
-        held = ", ".join(map(str, classes[:10]))
-        raise InputError(f"label {label[0]}.{label[1]} has {len(classes)} values among rows that join ({held}): two "
-                         "are needed, or `positive`, which is told from all others.")  # fmt: skip
+        values = ", ".join(map(str, classes[:10]))
+        raise InputError(
+            f"label {name} has {len(classes)} values among rows that join ({values}): two are needed, or `positive`, "
+            "which is told from all others."
+        )
     return np.where(code == 1, 1.0, -1.0), classes

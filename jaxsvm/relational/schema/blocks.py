@@ -1,4 +1,4 @@
-"""The features that a table owns: numbers as float64 columns, categories as codes, never as zeros and ones."""
+"""Store the features of a table: numbers as float64 columns, categories as codes, never as zeros and ones."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -6,16 +6,16 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxsvm.errors import InputError
-from jaxsvm.relational.tables.columns import NUMBERS, Column, distinct, numbers, require_role, shown
+from jaxsvm.relational.tables.columns import NUMBERS, Column, distinct, numbers, python_values, require_role
 
 
 class Category(NamedTuple):
-    """A categorical feature: `levels[codes]`; each level has its own coefficient.
+    """A categorical feature, `levels[codes]`; each level has its own coefficient.
 
     Attributes:
-        name: Of its column.
+        name: Name of its column.
         codes: The level of each row, int32 `(n,)`.
-        levels: Different values of the column, in order; the last one is missing where that is a level of its own.
+        levels: Different values of the column, in order; a level for missing values, if there is one, is the last.
     """
 
     name: str
@@ -24,20 +24,20 @@ class Category(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        """`column=level`, or `column IS NULL`, `(levels,)`."""
-        values = zip(shown(self.levels), self.levels.missing, strict=True)
+        """The names of the levels, `column=level` or `column IS NULL`."""
+        values = zip(python_values(self.levels), self.levels.missing, strict=True)
         return [f"{self.name} IS NULL" if gone else f"{self.name}={value}" for value, gone in values]
 
 
 class Block(NamedTuple):
-    """The features that a table owns.
+    """The features of a table.
 
     Attributes:
         X: Its numbers, float64 `(n_i, p)`, scaled.
-        names: Of the columns of X.
-        mean: What was taken off each column, `(p,)`.
-        scale: By what each was divided then, `(p,)`.
-        fill: What stands for a missing number, `(p,)`; NaN where missing numbers are refused.
+        names: Names of the columns of X; "" is the constant.
+        mean: The number subtracted from each column, `(p,)`.
+        scale: The number each was divided by then, `(p,)`.
+        fill: The number that replaces a missing one, `(p,)`; NaN if missing numbers are refused.
         categories: Its categorical features.
     """
 
@@ -50,11 +50,11 @@ class Block(NamedTuple):
 
     @property
     def d(self) -> int:
-        """How many coefficients."""
+        """The number of coefficients."""
         return len(self.names) + sum(len(category.levels) for category in self.categories)
 
     def product(self, beta: np.ndarray) -> np.ndarray:
-        """The score of each row, `(n_i,)`."""
+        """Return the score of each row, `(n_i,)`."""
         p = len(self.names)
         score, first = self.X @ beta[:p], p
         for _, codes, levels in self.categories:
@@ -63,17 +63,22 @@ class Block(NamedTuple):
         return score
 
     def transposed(self, v: np.ndarray) -> np.ndarray:
-        """`X' v`, `(d,)`."""
+        """Return `X' v`, `(d,)`."""
         parts = [self.X.T @ v]
         parts += [np.bincount(codes, v, minlength=len(levels)) for _, codes, levels in self.categories]
         return np.concatenate(parts)
 
     def absolute(self) -> "Block":
-        """The same with the sizes of the numbers."""
+        """Return the block with the absolute values of its numbers."""
         return self._replace(X=np.abs(self.X))
 
+    def take(self, rows: np.ndarray) -> "Block":
+        """Select rows."""
+        cut = [category._replace(codes=category.codes[rows]) for category in self.categories]
+        return self._replace(X=self.X[rows], categories=cut)
+
     def dense(self, rows: np.ndarray) -> np.ndarray:
-        """Some rows with a column for each level, `(k, d)`."""
+        """Return some rows with a column for each level, `(k, d)`."""
         parts = [self.X[rows]]
         parts += [
             (codes[rows][:, None] == np.arange(len(levels))).astype(float) for _, codes, levels in self.categories
@@ -82,52 +87,50 @@ class Block(NamedTuple):
 
 
 def block_of(table: str, weight: np.ndarray, parts: Mapping[str, Column], categorical: set[str], missing: str) -> Block:
-    """The features of a table.
+    """Make the features of a table.
 
     Args:
         table: Its name.
-        weight: How many equal rows each row stands for, `(n,)`.
+        weight: The number of equal rows that each row stands for, `(n,)`.
         parts: The columns of its features, by name.
-        categorical: Which numbers are categories.
-        missing: As in `Join`.
+        categorical: The columns that are categories although they have another role by default.
+        missing: "refuse", "impute" or "drop".
 
     Raises:
-        InputError: On columns that are no features, missing values where they are refused, infinite numbers.
+        InputError: On columns that are no features, missing values that are refused, infinite numbers.
     """
-    found, names, fills, categories = [], [], [], []
+    columns, names, fills, categories = [], [], [], []
     for name, part in parts.items():
-        where = f"{table}.{name}"
+        where, absent = f"{table}.{name}", part.missing
         require_role(part.kind, where, part.type, name in categorical)
         number = part.kind in NUMBERS and name not in categorical
         values = numbers(part, where) if number else np.zeros(len(part))
-        absent = part.missing
         if absent.any() and missing == "refuse":
             raise InputError(
                 f"feature {where} is missing in {absent.sum()} of {len(part)} rows that join: choose "
                 "missing='impute' or 'drop', or leave it out of features."
             )
-        if number:
-            if np.isinf(values).any():
-                raise InputError(f"feature {where} has infinite values: remove them or make them missing.")
-            fill = np.nan
-            if missing == "impute":
-                fill = 0.0 if absent.all() else np.average(values[~absent], weights=weight[~absent])
-            names.append(name)
-            fills.append(fill)
-            found.append(np.where(absent, fill, values))
-        else:
+        if not number:
             categories.append(_category(name, part, where))
-    X = np.stack(found, axis=1) if found else np.zeros((len(weight), 0))
+            continue
+        if np.isinf(values).any():
+            raise InputError(f"feature {where} has infinite values: remove them or make them missing.")
+        fill = np.nan
+        if missing == "impute":
+            fill = 0.0 if absent.all() else np.average(values[~absent], weights=weight[~absent])
+        names.append(name)
+        fills.append(fill)
+        columns.append(np.where(absent, fill, values))
+    X = np.stack(columns, axis=1) if columns else np.zeros((len(weight), 0))
     p = len(names)
     return Block(X, names, np.zeros(p), np.ones(p), np.array(fills), categories)
 
 
 def _category(name: str, part: Column, where: str) -> Category:
-    """The levels of a column: its values, and after them, where any is missing, that it is missing."""
+    """Return the levels of a column: its values and, if any is missing, a last one for missing values."""
     known, code = distinct(part, where)
     if (code < 0).any():
         last = known.values[:1] if len(known) else np.zeros(1)
-        values = np.append(known.values, last)
-        known = known.changed(values=values, missing=np.append(known.missing, True))
+        known = known.changed(values=np.append(known.values, last), missing=np.append(known.missing, True))
         code = np.where(code < 0, len(known) - 1, code)
     return Category(name, code.astype(np.int32), known)

@@ -1,44 +1,63 @@
-"""A join whose tables lie in a database: the set-oriented part is SQL that runs there, once.
+"""Make a join of tables in a database: the set-oriented part is SQL that runs in the database, once.
 
-For each table one query: its projection to keys, features and label; rows without a key away; the semijoins of
-Yannakakis (1981) up and down the join tree, which leave just the rows that join; the key of each edge as `DENSE_RANK`,
-which numbers both sides alike, since after the semijoins both have the same keys, and of one type (`sql_types.py`);
-equal rows merged with `COUNT(*)`. What comes over is numbers, features and multiplicities. The iterations then run on
-these reduced tables.
+There is one query a table. It projects to keys, features and label, and drops rows without a key. The semijoins of
+Yannakakis (1981) up and down the join tree leave just the rows that join. `DENSE_RANK` numbers the key of each edge, in
+the same way on both sides, since after the semijoins both have the same keys, of one type (`sql_types.py`). `COUNT(*)`
+merges equal rows. Only numbers, features and multiplicities are fetched; the iterations run on these reduced tables.
 
 The SQL is standard (EXISTS, window functions, common table expressions), so the same text serves DuckDB and, by ibis,
 PostgreSQL, Trino and others that quote names with `"`.
 """
 
+import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from jaxsvm.errors import InputError
 from jaxsvm.relational.schema.assembly import Tables
-from jaxsvm.relational.schema.join import MISSING_CHOICES, Join, features_of
+from jaxsvm.relational.schema.join import Join, features_of, require_options
 from jaxsvm.relational.schema.join_tree import join_tree
-from jaxsvm.relational.tables.columns import Column, as_feature, inexact, largest, numbers, require_role
+from jaxsvm.relational.tables.columns import (
+    Column,
+    as_feature,
+    inexact_keys,
+    largest_integer,
+    numbers,
+    require_role,
+)
 from jaxsvm.relational.tables.keys import Attributes, attributes
 from jaxsvm.relational.tables.pushdown import Plan, edge_name, queries, quoted
 from jaxsvm.relational.tables.reading import column, opened
-from jaxsvm.relational.tables.sql_types import Declared, comparison_type, declared
+from jaxsvm.relational.tables.sql_types import DOUBLE, Declared, comparison_type, declared
+
+Ask = Callable[[str], Any]
+Types = Callable[[str], dict[str, str]]
+
+
+@contextlib.contextmanager
+def _refusing(error_type: type[Exception], what: str = "refuses a query") -> Iterator[None]:
+    """Turn an error of the database into an `InputError`."""
+    try:
+        yield
+    except error_type as error:
+        raise InputError(f"the database {what}: {error}") from None
 
 
 def from_duckdb(source: Any, tables: Sequence[str] | Mapping[str, str], label: tuple[str, str], **options: Any) -> Join:
-    """A join of tables or views of a DuckDB database.
+    """Make a join of tables or views of a DuckDB database.
 
     Args:
         source: A connection, or the path of a database file.
-        tables: Names of tables or views; or names with what stands for them in FROM, such as
+        tables: Names of tables or views; or names with the SQL that stands for them in FROM, such as
             `{"sales": "read_parquet('sales/*.parquet')"}`.
         label: The table and column of the label.
-        options: `features`, `keys`, `categorical`, `positive`, `missing`, as in `Join`.
+        options: `features`, `keys`, `categorical`, `positive` and `missing` of `Join`.
 
     Raises:
-        InputError: On a database that cannot be opened or asked, and as `Join`.
+        InputError: On a database that cannot be opened or queried, and on anything that `Join` refuses.
     """
     try:
         import duckdb
@@ -55,27 +74,22 @@ def from_duckdb(source: Any, tables: Sequence[str] | Mapping[str, str], label: t
         connection = source
 
     def ask(query: str) -> Any:
-        try:
+        with _refusing(duckdb.Error):
             return connection.sql(query).to_arrow_table()
-        except duckdb.Error as error:
-            raise InputError(f"the database refuses a query: {error}") from None
 
     def types(query: str) -> dict[str, str]:
-        try:
-            found = connection.sql(query)
-            named = _once(found.columns, [str(kind) for kind in found.types])
-            texts = [c for c, kind in named.items() if kind == "VARCHAR"]
-            for c in texts:  # a type does not say how it is compared
+        with _refusing(duckdb.Error):
+            relation = connection.sql(query)
+            named = _distinct_names(relation.columns, [str(kind) for kind in relation.types])
+            for c in [c for c, kind in named.items() if kind == "VARCHAR"]:  # its type does not show its collation
                 value = f"COALESCE(t.{quoted(c)}, 'a') = 'A', COALESCE(t.{quoted(c)}, '\u00e1') = 'a'"
                 said = connection.sql(f"SELECT {value} FROM (SELECT 1) LEFT JOIN ({query}) AS t ON FALSE").fetchall()[0]
                 marks = [mark for mark, alike in zip(("NOCASE", "NOACCENT"), said, strict=True) if alike]
                 named[c] = " COLLATE ".join(["VARCHAR", *marks])
-        except duckdb.Error as error:
-            raise InputError(f"the database refuses a query: {error}") from None
         return named
 
     try:
-        return from_query(ask, types, tables, label, alike=str.lower, **options)
+        return _from_queries(ask, types, tables, label, alike=str.lower, **options)
     finally:
         if connection is not source:
             connection.close()
@@ -84,66 +98,69 @@ def from_duckdb(source: Any, tables: Sequence[str] | Mapping[str, str], label: t
 def from_ibis(
     connection: Any, tables: Sequence[str] | Mapping[str, str], label: tuple[str, str], **options: Any
 ) -> Join:
-    """The same on any engine that ibis speaks to and that quotes names with `"`: PostgreSQL, Trino, DuckDB, ...
+    """Make a join of tables of any database that ibis supports and that quotes names with `"`: PostgreSQL, Trino, ...
 
     Args:
         connection: An ibis backend.
-        tables: As in `from_duckdb`.
-        label: As in `from_duckdb`.
-        options: As in `from_duckdb`.
+        tables: Names of tables or views; or names with the SQL that stands for them in FROM.
+        label: The table and column of the label.
+        options: `features`, `keys`, `categorical`, `positive` and `missing` of `Join`.
+
+    Raises:
+        InputError: On a database that cannot be queried, and on anything that `Join` refuses.
     """
     if connection.name == "duckdb":  # ibis 12 asks DuckDB 2 for a method that it no longer has
         return from_duckdb(connection.con, tables, label, **options)
     if connection.name == "postgres":
         # `connection.sql` fails in ibis 12 with sqlglot 30.30, and brings NUMERIC as decimals of 9 places.
-        return from_query(*_postgres(connection), tables, label, **options)
-    return from_query(lambda query: connection.sql(query).to_pyarrow(), None, tables, label, **options)
+        return _from_queries(*_postgres(connection), tables, label, **options)
+
+    def ask(query: str) -> Any:
+        return connection.sql(query).to_pyarrow()
+
+    def types(query: str) -> dict[str, str]:
+        schema = ask(query).schema
+        return _distinct_names(schema.names, [str(kind) for kind in schema.types])
+
+    return _from_queries(ask, types, tables, label, **options)
 
 
-def _postgres(connection: Any) -> tuple[Callable[[str], Any], Callable[[str], dict[str, str]]]:
-    """What answers a query of PostgreSQL, and what names the types of its columns, by ibis' own psycopg connection."""
+def _postgres(connection: Any) -> tuple[Ask, Types]:
+    """Return functions that query PostgreSQL, and name the types of its columns, by ibis' own psycopg connection."""
     import psycopg
 
-    def answered(query: str) -> Any:
-        try:
+    def cursor_of(query: str) -> Any:
+        with _refusing(psycopg.Error):
             return connection.raw_sql(query)
-        except psycopg.Error as error:
-            raise InputError(f"the database refuses a query: {error}") from None
 
     def ask(query: str) -> dict[str, list[Any]]:
-        with answered(query) as cursor:
-            try:
+        with cursor_of(query) as cursor:
+            with _refusing(psycopg.Error, "has values that cannot be read"):  # such as dates beyond Python's
                 rows = cursor.fetchall()
-            except psycopg.Error as error:  # such as a date that Python has not
-                raise InputError(f"the database has values that cannot be read: {error}") from None
             return {part.name: [row[k] for row in rows] for k, part in enumerate(cursor.description)}
 
     def types(query: str) -> dict[str, str]:
-        with answered(query) as cursor:
-            found = list(cursor.description)
-        with answered("SELECT oid, typname FROM pg_type WHERE typtype = 'e'") as cursor:
+        with cursor_of(query) as cursor:
+            columns = list(cursor.description)
+        with cursor_of("SELECT oid, typname FROM pg_type WHERE typtype = 'e'") as cursor:
             enums = dict(cursor.fetchall())
-        kinds = [f"ENUM {enums[c.type_code]}" if c.type_code in enums else c.type_display for c in found]
-        return _once([c.name for c in found], kinds)
+        kinds = [f"ENUM {enums[c.type_code]}" if c.type_code in enums else c.type_display for c in columns]
+        return _distinct_names([c.name for c in columns], kinds)
 
     return ask, types
 
 
-def _once(names: Sequence[str], types: Sequence[str]) -> dict[str, str]:
-    """The type of each column.
-
-    Raises:
-        InputError: On two columns of one name.
-    """
+def _distinct_names(names: Sequence[str], types: Sequence[str]) -> dict[str, str]:
+    """Return the type of each column; refuse two columns of one name."""
     twice = [name for name in names if list(names).count(name) > 1]
     if twice:
         raise InputError(f"a table has two columns {twice[0]}: give them different names.")
     return dict(zip(names, types, strict=True))
 
 
-def from_query(
-    ask: Callable[[str], Any],
-    types: Callable[[str], dict[str, str]] | None,
+def _from_queries(
+    ask: Ask,
+    types: Types,
     tables: Sequence[str] | Mapping[str, str],
     label: tuple[str, str],
     *,
@@ -154,113 +171,107 @@ def from_query(
     positive: Any = None,
     missing: str = "refuse",
 ) -> Join:
-    """The same with functions that answer queries.
+    """Make a join of tables in a database; arguments that are not listed are those of `Join`.
 
     Args:
-        ask: Answers SQL by a table, in any form that `Join` takes.
-        types: Answers SQL by the names of the columns and of their types; None: those of the Arrow tables of `ask`.
-        tables: As in `from_duckdb`.
-        label: As in `from_duckdb`.
-        alike: What makes names of columns equal that are one name to the database.
-        features: As in `Join`.
-        keys: As in `Join`.
-        categorical: As in `Join`.
-        positive: As in `Join`.
-        missing: As in `Join`.
+        ask: Returns the result of a query, as a table in any form that `Join` takes.
+        types: Returns the names of a query's columns and of their types.
+        tables: Names of tables or views; or names with the SQL that stands for them in FROM.
+        label: The table and column of the label.
+        alike: Maps column names that are equal in the database to one.
+        features: The columns of each table that are features.
+        keys: The columns that join.
+        categorical: Columns that are categories, by table.
+        positive: The label that is +1.
+        missing: "refuse", "impute" or "drop".
     """
-    if missing not in MISSING_CHOICES:
-        raise InputError(f"missing is {missing!r}: one of {', '.join(MISSING_CHOICES)} is needed.")
     if isinstance(tables, str):
         raise InputError(f"tables is {tables!r}: a list of names is needed.")
     sources = dict(tables) if isinstance(tables, Mapping) else {name: quoted(name) for name in tables}
     if not sources:
         raise InputError("tables is empty: at least one table is needed.")
-    empty = {name: f"SELECT * FROM {source} AS t LIMIT 0" for name, source in sources.items()}
-    if types is None:
-        schemas = {name: ask(query).schema for name, query in empty.items()}
-        named = {name: _once(schema.names, [str(kind) for kind in schema.types]) for name, schema in schemas.items()}
-    else:
-        named = {name: types(query) for name, query in empty.items()}
-    columns = {name: {c: declared(kind) for c, kind in found.items()} for name, found in named.items()}
-    if not (
-        isinstance(label, tuple | list) and len(label) == 2 and label[0] in columns and label[1] in columns[label[0]]
-    ):
-        raise InputError(f"label is {label!r}: (table, column) is needed; the tables are {', '.join(columns)}.")
-    if columns[label[0]][label[1]].kind == "other":
-        raise InputError(f"label {label[0]}.{label[1]} is {named[label[0]][label[1]]}: cast it to a text or a number.")
-    found = attributes(columns, keys, alike)
-    wanted = features_of(columns, found, label, features)
-    for name, chosen in wanted.items():
-        absent = [c for c in chosen if c not in columns[name]]
+    require_options(label, missing, sources)
+    columns = {
+        name: {c: declared(kind) for c, kind in types(f"SELECT * FROM {source} AS t LIMIT 0").items()}
+        for name, source in sources.items()
+    }
+    known = attributes(columns, keys, alike)
+    wanted = features_of(columns, known, label, features)
+    _check_columns(columns, wanted, label, categorical or {})
+    casts = _casts(ask, sources, columns, known)
+    names = list(sources)
+    shared = [frozenset(key for key, owners in known.items() if name in owners) for name in names]
+    edges = join_tree(names, shared, names.index(label[0]), lambda i, j: 0.0)
+    plan = Plan(sources, columns, known, casts, wanted, (label[0], label[1]), edges, missing)
+    given = sources if isinstance(tables, Mapping) else {}
+    return Join.of_tables(_fetched(ask, plan, given), categorical, positive, missing)
+
+
+def _check_columns(columns: Any, wanted: dict[str, list[str]], label: Any, categorical: Mapping[str, Any]) -> None:
+    """Refuse a label and features that do not exist or have no role."""
+    table, name = label
+    if name not in columns[table]:
+        raise InputError(f"label is {label!r}: table {table} has the columns {', '.join(columns[table])}.")
+    if columns[table][name].kind == "other":
+        raise InputError(f"label {table}.{name} is {columns[table][name].name}: cast it to a text or a number.")
+    for table, chosen in wanted.items():
+        known, absent = columns[table], [c for c in chosen if c not in columns[table]]
         if absent:
-            raise InputError(
-                f"features[{name!r}] names {', '.join(absent)}: table {name} has {', '.join(columns[name])}."
-            )
+            raise InputError(f"features[{table!r}] names {', '.join(absent)}: table {table} has {', '.join(known)}.")
         for c in chosen:
-            asked = c in (categorical or {}).get(name, [])
-            require_role(columns[name][c].kind, f"{name}.{c}", columns[name][c].name, asked)
-    casts = _casts(ask, sources, columns, found)
-    names, hub = list(sources), list(sources).index(label[0])
-    shared = [frozenset(key for key, owners in found.items() if name in owners) for name in names]
-    edges = join_tree(names, shared, hub, lambda i, j: 0.0)
-    parts = queries(Plan(sources, columns, found, casts, wanted, (label[0], label[1]), edges, missing))
-    fetched = [opened(name, ask(query)) for name, query in zip(names, parts, strict=True)]
-    for name, table in zip(names, fetched, strict=True):
-        if not len(column(name, table, "n")):
+            require_role(known[c].kind, f"{table}.{c}", known[c].name, c in categorical.get(table, []))
+
+
+def _fetched(ask: Ask, plan: Plan, given: dict[str, str]) -> Tables:
+    """Run the queries of a plan; `given` are the sources that the user gave."""
+    names, hub = list(plan.sources), list(plan.sources).index(plan.label[0])
+    tables = [opened(name, ask(query)) for name, query in zip(names, queries(plan), strict=True)]
+    counts = [numbers(column(name, table, "n"), name) for name, table in zip(names, tables, strict=True)]
+    for name, count in zip(names, counts, strict=True):
+        if not len(count):
             raise InputError(
                 f"tables make a join without rows (nothing is left of {name}): look for keys that never match."
             )
 
     def values(i: int, k: int, c: str) -> Column:
-        part, kind = as_feature(column(names[i], fetched[i], f"c{k}")), columns[names[i]][c]
+        part, kind = as_feature(column(names[i], tables[i], f"c{k}")), plan.columns[names[i]][c]
         # A database brings UUIDs as texts; and a column without values has a type nevertheless.
         return part.changed(kind="uuid" if kind.kind == "uuid" else part.kind, type=kind.name)
 
     codes: list[dict[str, np.ndarray]] = [{} for _ in names]
-    for i, j in edges:
-        ends = [column(names[k], fetched[k], edge_name(i, j)).values.astype(np.int64) for k in (i, j)]
-        one, two = map(np.unique, ends)
-        if not np.array_equal(one, two):
+    for i, j in plan.edges:
+        ends = [column(names[k], tables[k], edge_name(i, j)).values.astype(np.int64) for k in (i, j)]
+        if not np.array_equal(*map(np.unique, ends)):
             raise InputError(
                 f"tables {names[i]} and {names[j]} have different keys left after what joins was kept: a table changed "
                 "between two queries, or its columns of a key have different collations."
             )
         codes[i][edge_name(i, j)], codes[j][edge_name(i, j)] = ends
-    read = Tables(
-        names,
-        [{c: values(i, k, c) for k, c in enumerate(wanted[name])} for i, name in enumerate(names)],
-        values(hub, len(wanted[label[0]]), label[1]),
-        codes,
-        [numbers(column(name, table, "n"), name) for name, table in zip(names, fetched, strict=True)],
-    )
-    given = sources if isinstance(tables, Mapping) else {}
-    return Join.of_tables(
-        read, (label[0], label[1]), found, categorical or {}, positive, missing, sources=given, casts=casts
-    )
+    columns = [{c: values(i, k, c) for k, c in enumerate(plan.features[name])} for i, name in enumerate(names)]
+    target = values(hub, len(plan.features[plan.label[0]]), plan.label[1])
+    return Tables(names, columns, target, codes, counts, plan.label, plan.keys, given, plan.casts)
 
 
 def _casts(
-    ask: Callable[[str], Any], sources: dict[str, str], columns: dict[str, dict[str, Declared]], found: Attributes
+    ask: Ask, sources: dict[str, str], columns: dict[str, dict[str, Declared]], keys: Attributes
 ) -> dict[str, str]:
-    """The type in which each attribute of columns that are declared differently is compared."""
+    """Return the type in which each attribute of columns that are declared differently is compared."""
     casts = {}
-    for attribute, owners in found.items():
-        types = [columns[name][key] for name, key in owners.items()]
-        listed = ", ".join(
-            f"{name}.{key} ({kind.name})" for (name, key), kind in zip(owners.items(), types, strict=True)
-        )
-        cast = comparison_type(types, listed)
+    for attribute, owners in keys.items():
+        types = {(name, key): columns[name][key] for name, key in owners.items()}
+        described = ", ".join(f"{name}.{key} ({kind.name})" for (name, key), kind in types.items())
+        cast = comparison_type(list(types.values()), described)
         if cast is None:
             continue
         casts[attribute] = cast
-        if cast == "DOUBLE PRECISION" and any(kind.integer for kind in types):
-            most = largest(any(kind.narrow for kind in types))
-            for (name, key), kind in zip(owners.items(), types, strict=True):
-                value = f"CAST(t.{quoted(key)} AS {'DOUBLE PRECISION' if kind.kind == 'float' else 'DECIMAL(38, 0)'})"
-                test = f"({value} > {most} OR {value} < -{most})" + (
-                    f" AND {value} <> CAST('NaN' AS DOUBLE PRECISION)" if kind.kind == "float" else ""
-                )
+        if cast == DOUBLE and any(kind.integer for kind in types.values()):
+            limit = largest_integer(any(kind.narrow for kind in types.values()))
+            for (name, key), kind in types.items():
+                is_float = kind.kind == "float"
+                value = f"CAST(t.{quoted(key)} AS {DOUBLE if is_float else 'DECIMAL(38, 0)'})"
+                test = f"({value} > {limit} OR {value} < -{limit})"
+                test += f" AND {value} <> CAST('NaN' AS {DOUBLE})" if is_float else ""
                 query = f"SELECT COUNT(*) AS n FROM {sources[name]} AS t WHERE {test}"
                 if numbers(column(name, ask(query), "n"), name)[0]:
-                    raise inexact(listed, most)
+                    raise inexact_keys(described, limit)
     return casts

@@ -1,11 +1,10 @@
-"""A join and its features: tables in; keys as integers, rows that join, a join tree, a block of features a table out.
+"""Build a join from tables: keys as integers, the rows that join, a join tree, a block of features a table.
 
     join = Join({"sales": sales, "shops": shops}, label=("sales", "returned"))
 
-What is kept are the rows that take part in the join (a row that joins with nothing is dropped: the marginal counts of
-one pass say which), equal rows merged into one with a multiplicity, numbers as float64 columns and categories as codes,
-never as columns of zeros and ones. Every feature belongs to one table: of a key that several tables share, to the first
-that names it.
+A join keeps the rows that take part in it (the marginal counts of one pass show which), with equal rows merged into one
+with a multiplicity, numbers as float64 columns and categories as codes, never as columns of zeros and ones. Every
+feature belongs to one table: that of a key which several tables share, to the first that names it.
 """
 
 import dataclasses
@@ -25,50 +24,58 @@ from jaxsvm.relational.tables.columns import as_feature, numbers
 from jaxsvm.relational.tables.keys import Attributes, attributes, encoded
 from jaxsvm.relational.tables.reading import column, column_names, opened
 
-EXACT = 2**53
 MISSING_CHOICES = ("refuse", "impute", "drop")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Prepared:
-    """What engines work on: the tree, its features, its labels. `Join` makes it."""
+    """The tree, features and labels that engines work on. `Join` makes it.
+
+    Attributes:
+        names: Names of the tables.
+        tree: The join tree.
+        blocks: The features of each table.
+        classes: The labels of the signs -1 and +1.
+        rows: For each table, the given row that each kept row came from (the first of equal ones).
+        keys: The attributes of the join.
+        notes: What was done to the tables.
+        sources: The SQL that stands for a table in FROM, if not its name; `to_sql` uses it.
+        casts: The SQL type in which the database compares an attribute of columns of different types.
+        constant: Whether there is a constant feature.
+    """
 
     names: list[str]
     tree: Tree
     blocks: list[Block]
     classes: np.ndarray
     rows: list[np.ndarray]
-    """For each table, the row of the given table that each kept row came from (the first of equal ones)."""
-    label_name: tuple[str, str]
     keys: Attributes
     notes: list[str]
+    sources: dict[str, str]
+    casts: dict[str, str]
     constant: bool = False
-    sources: dict[str, str] = dataclasses.field(default_factory=dict)
-    """What stands for a table in FROM, where that is not its name: `to_sql` asks the same."""
-    casts: dict[str, str] = dataclasses.field(default_factory=dict)
-    """The SQL type in which the database compares an attribute of columns of different types."""
 
     @property
     def d(self) -> int:
-        """How many coefficients, the constant's included."""
+        """The number of coefficients, with the constant's."""
         return sum(block.d for block in self.blocks)
 
     def split(self, beta: np.ndarray) -> list[np.ndarray]:
-        """A vector of coefficients in the parts of the tables."""
+        """Split a vector of coefficients into the parts of the tables."""
         return np.split(beta, np.cumsum([block.d for block in self.blocks])[:-1])
 
     @cached_property
     def size(self) -> int | float:
-        """How many rows the join has: exact up to 2^53, beyond in float64 (relative error about 1e-14)."""
+        """The number of rows of the join: exact up to 2^53, beyond in float64 (relative error about 1e-14)."""
         total = float(self.counts()[0].sum())
-        return int(total) if total < EXACT else total
+        return int(total) if total < 2**53 else total
 
     def counts(self) -> list[np.ndarray]:
-        """For each row kept of each table, how many rows of the join go through it, float64 `(n_i,)`."""
+        """Return, for each kept row of each table, the number of rows of the join through it, float64 `(n_i,)`."""
         return counting.marginals(self.tree, self.tree.weight)
 
-    def moments(self) -> "Moments":
-        """Means and second moments of features and label over all rows of the join, exact but for rounding."""
+    def moments(self) -> Moments:
+        """Return means and second moments of features and label over all rows of the join, exact but for rounding."""
         return moments(self)
 
     @property
@@ -81,10 +88,13 @@ class Prepared:
         return names
 
     def materialise(self, rows: list[np.ndarray] | None = None) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
-        """The join itself, or some rows of it: for tests, samples and small joins.
+        """Form the join, or some rows of it: for tests, samples and small joins.
+
+        Args:
+            rows: The row of each table, `(N,)` each; None: all rows of the join, equal ones once a copy.
 
         Returns:
-            Features `(N, d)`, signs `(N,)`, and the row of each table, `(N,)` each; multiplicities are written out.
+            Features `(N, d)`, signs `(N,)`, and the row of each table, `(N,)` each.
         """
         if rows is None:
             tree = self.tree.within(1, np.inf)
@@ -99,7 +109,7 @@ class Join(Prepared):
     """The natural join of some tables, or the join on named keys, with features and a label: never formed.
 
     Attributes:
-        size: How many rows the join has.
+        size: The number of rows of the join.
         notes: What was done to the tables.
     """
 
@@ -123,65 +133,48 @@ class Join(Prepared):
             features: The columns of each table that are features; None: all that are neither keys nor the label.
                 Numbers (decimals too) are taken as they are; texts, enumerations and booleans are categories. Other
                 types are refused by name.
-            keys: What joins; None: columns of equal names. Else `{(table, table): columns}`, where columns is a name, a
-                list of names, or `{column of the first: column of the second}`. Values are compared exactly; columns
-                whose types have no exact common one (texts with integers, say) are refused by name.
+            keys: The columns that join; None: columns of equal names. Else `{(table, table): columns}`, where columns
+                is a name, a list of names, or `{column of the first: column of the second}`. Values are compared
+                exactly; columns whose types have no exact common one (texts with integers, say) are refused by name.
             categorical: Columns of numbers, dates, times or UUIDs that are categories, by table.
             positive: The label that is +1; None: the greater one.
-            missing: What is done about missing features: "refuse", "impute" (the mean of the column; a level of its own
-                for categories) or "drop" the row. A missing key joins nothing, as in SQL.
-            copies: For tables whose equal rows were merged already, the column that says how many there were.
+            missing: Treatment of missing features: "refuse", "impute" (the mean of the column; a level of its own for
+                categories) or "drop" the row. A missing key joins nothing, as in SQL.
+            copies: For tables whose equal rows were merged already, the column with the number of copies.
 
         Raises:
             InputError: On anything that does not fit, a cyclic join, and a join without rows or with one label.
         """
         if not isinstance(tables, Mapping) or not tables:
             raise InputError("tables is empty: a dict of at least one table by name is needed.")
-        if missing not in MISSING_CHOICES:
-            raise InputError(f"missing is {missing!r}: one of {', '.join(MISSING_CHOICES)} is needed.")
+        require_options(label, missing, tables)
         tables = {str(name): opened(str(name), table) for name, table in tables.items()}
-        names = list(tables)
-        if not (isinstance(label, tuple | list) and len(label) == 2 and label[0] in tables):
-            raise InputError(f"label is {label!r}: (table, column) is needed, the table one of {', '.join(names)}.")
-        for name, counted in (copies or {}).items():
-            features = {**(features or features_of(tables, attributes(tables, keys), label, None))}
+        names, known, copies = list(tables), attributes(tables, keys), copies or {}
+        for name, counted in copies.items():
+            features = {**(features or features_of(tables, known, label, None))}
             features[name] = [c for c in features.get(name, []) if c != counted]
-        found = attributes(tables, keys)
-        codes = encoded(tables, found)
-        wanted = features_of(tables, found, label, features)
+        codes = encoded(tables, known)
+        wanted = features_of(tables, known, label, features)
         columns = [{c: as_feature(column(name, tables[name], c)) for c in wanted[name]} for name in names]
         target = as_feature(column(label[0], tables[label[0]], label[1]))
-        weights = [_copies(name, tables[name], (copies or {}).get(name)) for name in names]
-        self._assemble(
-            Tables(names, columns, target, [codes[name] for name in names], weights),
-            (label[0], label[1]), found, categorical or {}, positive, missing,
-        )  # fmt: skip
+        weights = [_copies(name, tables[name], copies.get(name)) for name in names]
+        read = Tables(
+            names, columns, target, [codes[name] for name in names], weights, (label[0], label[1]), known, {}, {}
+        )
+        self._assemble(read, categorical, positive, missing)
 
-    def _assemble(
-        self, tables: Tables, label: tuple[str, str], keys: Attributes, categorical: Mapping[str, Sequence[str]],
-        positive: Any, missing: str, sources: Mapping[str, str] | None = None, casts: Mapping[str, str] | None = None,
-    ) -> None:  # fmt: skip
-        for name, chosen in categorical.items():
-            known = list(tables.columns[tables.names.index(name)]) if name in tables.names else None
-            if known is None or not set(chosen) <= set(known):
-                raise InputError(
-                    f"categorical[{name!r}] is {list(chosen)}: "
-                    + (f"the features of {name} are {', '.join(known)}." if known is not None else
-                       f"there are the tables {', '.join(tables.names)}.")
-                )  # fmt: skip
-        parts = assembled(tables, label, {name: set(chosen) for name, chosen in categorical.items()}, positive, missing)
-        super().__init__(
-            tables.names, parts.tree, parts.blocks, parts.classes, parts.rows, label, keys, parts.notes,
-            sources=dict(sources or {}), casts=dict(casts or {}),
-        )  # fmt: skip
+    def _assemble(self, tables: Tables, categorical: Any, positive: Any, missing: str) -> None:
+        """Set the fields from tables that were read."""
+        tree, blocks, classes, rows, notes = assembled(tables, categorical or {}, positive, missing)
+        super().__init__(tables.names, tree, blocks, classes, rows, tables.keys, notes, tables.sources, tables.casts)
         if not np.isfinite(float(self.size)):
             raise InputError("tables make a join of more than 1e308 rows: float64 cannot count it.")
 
     @classmethod
-    def of_tables(cls, tables: Tables, *arguments: Any, **options: Any) -> "Join":
-        """The join of tables whose columns were read and whose keys are numbered; arguments as in `_assemble`."""
+    def of_tables(cls, tables: Tables, categorical: Any, positive: Any, missing: str) -> "Join":
+        """Make a join of tables that were read; the other arguments are those of the class."""
         join = object.__new__(cls)
-        join._assemble(tables, *arguments, **options)
+        join._assemble(tables, categorical, positive, missing)
         return join
 
     def __repr__(self) -> str:
@@ -191,24 +184,26 @@ class Join(Prepared):
         return f"Join of {self.size:,} rows: {parts}"
 
 
-def _length(name: str, table: Any) -> int:
-    lengths = (
-        {len(column(name, table, c).values) for c in column_names(table)[:1]}
-        if isinstance(table, Mapping)
-        else {int(table.num_rows) if hasattr(table, "num_rows") else len(table)}
-    )
-    if isinstance(table, Mapping):
-        lengths |= {len(np.asarray(values)) for values in table.values()}
-    if len(lengths) != 1 or 0 in lengths:
-        found = f"columns of {', '.join(map(str, sorted(lengths)))} rows" if len(lengths) > 1 else "no rows"
-        raise InputError(f"table {name} has {found}: at least one row, the same number in every column, is needed.")
-    return lengths.pop()
+def require_options(label: Any, missing: str, tables: Mapping[str, Any]) -> None:
+    """Refuse a label that names none of the tables, and an unknown treatment of missing features."""
+    if missing not in MISSING_CHOICES:
+        raise InputError(f"missing is {missing!r}: one of {', '.join(MISSING_CHOICES)} is needed.")
+    if not (isinstance(label, tuple | list) and len(label) == 2 and label[0] in map(str, tables)):
+        names = ", ".join(map(str, tables))
+        raise InputError(f"label is {label!r}: (table, column) is needed, the table one of {names}.")
 
 
 def _copies(name: str, table: Any, counted: str | None) -> np.ndarray:
-    n = _length(name, table)
+    """Return the number of copies of each row, float64 `(n,)`."""
+    if isinstance(table, Mapping):
+        lengths = sorted({len(values) for values in table.values()})
+    else:
+        lengths = [int(table.num_rows) if hasattr(table, "num_rows") else len(table)]
+    if len(lengths) != 1 or 0 in lengths:
+        held = f"columns of {', '.join(map(str, lengths))} rows" if len(lengths) > 1 else "no rows"
+        raise InputError(f"table {name} has {held}: at least one row, the same number in every column, is needed.")
     if counted is None:
-        return np.ones(n)
+        return np.ones(lengths[0])
     values = numbers(column(name, table, counted), f"{name}.{counted}")
     if not (values >= 1).all() or (values != np.floor(values)).any():
         raise InputError(f"copies[{name!r}] is {counted}: positive whole numbers are needed in it.")
@@ -216,7 +211,7 @@ def _copies(name: str, table: Any, counted: str | None) -> np.ndarray:
 
 
 def features_of(tables: Any, keys: Attributes, label: Any, features: Any) -> dict[str, list[str]]:
-    """The columns of each table that are features.
+    """Return the columns of each table that are features.
 
     Raises:
         InputError: On tables that do not exist, the label, and columns that the join makes equal.
@@ -238,14 +233,14 @@ def features_of(tables: Any, keys: Attributes, label: Any, features: Any) -> dic
 
 
 def prepared(join: Any, scale: str = "none", intercept: bool = False) -> Any:
-    """A join with scaled features, and a constant one in the label's table.
+    """Scale the features of a join, and add a constant one to the label's table.
 
     Args:
-        join: Features as given.
-        scale: "none"; "max": by the largest size of a feature among rows that join, as in the paper; "standard": mean 0
-            and variance 1 over the rows of the join, whose perturbations then are smaller too. Levels of categories
-            stay 0 and 1.
-        intercept: Whether there is a constant feature 1; it is regularised like the others.
+        join: The join.
+        scale: "none"; "max": by the largest absolute value of a feature among rows that join, as in the paper;
+            "standard": to mean 0 and variance 1 over the rows of the join, whose perturbations then are smaller too.
+            Levels of categories stay 0 and 1.
+        intercept: Whether to add a constant feature 1; it is regularised like the others.
 
     Raises:
         InputError: On another scale.
@@ -262,17 +257,12 @@ def prepared(join: Any, scale: str = "none", intercept: bool = False) -> Any:
             size = np.sqrt(((given.X - mean) ** 2).T @ out / N)
             size = np.where(size > 1e-12 * np.abs(mean), size, 0)
         mean, size = np.where(number, mean, 0.0), np.where(number & (size > 0), size, 1.0)
-        # Of numbers that were scaled before, `x = mean + scale X`, both together.
-        both = {"mean": given.mean + given.scale * mean, "scale": given.scale * size}
-        scaled = given._replace(X=(given.X - mean) / size, **both)
+        # Numbers may have been scaled before, `x = mean + scale X`: combine both.
+        X, names, fill = (given.X - mean) / size, given.names, given.fill
+        mean, size = given.mean + given.scale * mean, given.scale * size
         if intercept and i == join.tree.label and not join.constant:
-            scaled = scaled._replace(
-                X=np.append(scaled.X, np.ones((len(scaled.X), 1)), axis=1),
-                names=[*scaled.names, ""],
-                mean=np.append(scaled.mean, 0.0),
-                scale=np.append(scaled.scale, 1.0),
-                fill=np.append(scaled.fill, np.nan),
-            )
-        blocks.append(scaled)
+            X, names = np.append(X, np.ones((len(X), 1)), axis=1), [*names, ""]
+            mean, size, fill = np.append(mean, 0.0), np.append(size, 1.0), np.append(fill, np.nan)
+        blocks.append(Block(X, names, mean, size, fill, given.categories))
     fields = {field.name: getattr(join, field.name) for field in dataclasses.fields(Prepared)}
     return Prepared(**fields | {"blocks": blocks, "constant": intercept or join.constant})

@@ -1,6 +1,6 @@
-"""Keys: which columns of which tables must be equal, and their values as small integers, the same in every table."""
+"""Number the values of keys: the columns that the join makes equal get the same small integers in every table."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,14 +13,21 @@ Attributes = dict[str, dict[str, str]]
 """For each attribute of the join, its column in each table that has it."""
 
 
+def root(parent: dict[Any, Any], node: Hashable) -> Any:
+    """Return the representative of a node's class in a union-find structure; a new node is its own."""
+    while parent.setdefault(node, node) != node:
+        node = parent[node]
+    return node
+
+
 def attributes(tables: Mapping[str, Any], keys: Any, alike: Callable[[str], str] = str) -> Attributes:
-    """The attributes of the join.
+    """Return the attributes of the join.
 
     Args:
-        tables: By name.
-        keys: None: columns of equal names (a natural join). Else pairs of tables with what joins them:
+        tables: Tables by name.
+        keys: None: columns of equal names (a natural join). Else pairs of tables with the columns that join them:
             `{("flights", "weather"): ["origin", "time_hour"], ("flights", "airports"): {"dest": "faa"}}`.
-        alike: Of names: those that it makes equal are one name to the database (`str.lower` where case is nothing).
+        alike: Maps column names that are equal in the database to one (`str.lower` if case does not matter).
 
     Raises:
         InputError: On tables and columns that do not exist, pairs of no columns, and two columns of one table that
@@ -31,50 +38,48 @@ def attributes(tables: Mapping[str, Any], keys: Any, alike: Callable[[str], str]
         for name, table in tables.items():
             for key in column_names(table):
                 where.setdefault(alike(key), {})[name] = key
-        return {key: found for key, found in where.items() if len(found) > 1}
-    parent: dict[tuple[str, str], tuple[str, str]] = {}
-
-    def root(node: tuple[str, str]) -> tuple[str, str]:
-        parent.setdefault(node, node)
-        while parent[node] != node:
-            node = parent[node]
-        return node
-
+        return {key: owners for key, owners in where.items() if len(owners) > 1}
     if not isinstance(keys, Mapping):
         raise InputError(
             f"keys is a {type(keys).__name__}: pairs of tables with their columns are needed, such as "
             '{("sales", "shops"): ["shop"], ("sales", "days"): {"sold_on": "day"}}.'
         )
+    parent: dict[tuple[str, str], tuple[str, str]] = {}
     for pair, columns in keys.items():
-        if not (isinstance(pair, tuple) and len(pair) == 2 and set(pair) <= set(tables) and pair[0] != pair[1]):
-            raise InputError(f"keys has {pair!r}: a pair of two of the tables {', '.join(tables)} is needed.")
-        listed = [columns] if isinstance(columns, str) else columns
-        named = dict(listed) if isinstance(listed, Mapping) else {key: key for key in listed}
-        if not named:
-            raise InputError(f"keys[{pair!r}] is empty: name the columns that join the two tables, or leave it out.")
-        for ours, theirs in named.items():
-            for table, key in zip(pair, (ours, theirs), strict=True):
-                if key not in column_names(tables[table]):
-                    known = ", ".join(column_names(tables[table])[:20])
-                    raise InputError(f"keys[{pair!r}] names {key}: table {table} has no such column; it has {known}.")
-            parent[root((pair[1], theirs))] = root((pair[0], ours))
+        for ours, theirs in _pairs(tables, pair, columns):
+            parent[root(parent, (pair[1], theirs))] = root(parent, (pair[0], ours))
     classes: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for node in parent:
-        classes.setdefault(root(node), []).append(node)
-    found = {}
+        classes.setdefault(root(parent, node), []).append(node)
+    out: Attributes = {}
     for (table, key), members in classes.items():
-        inside = [f"{t}.{c}" for t, c in members]
         if len({t for t, _ in members}) < len(members):
             raise InputError(
-                f"keys makes {', '.join(inside)} equal, two of them in one table: give a table that joins twice under "
-                "two names, once for each of its roles."
+                f"keys makes {', '.join(f'{t}.{c}' for t, c in members)} equal, two of them in one table: give a table "
+                "that joins twice under two names, once for each of its roles."
             )
-        found[key if key not in found else f"{table}.{key}"] = dict(members)
-    return found
+        out[key if key not in out else f"{table}.{key}"] = dict(members)
+    return out
+
+
+def _pairs(tables: Mapping[str, Any], pair: Any, columns: Any) -> Iterable[tuple[str, str]]:
+    """Return the pairs of columns that join a pair of tables, after checking that they exist."""
+    if not (isinstance(pair, tuple) and len(pair) == 2 and set(pair) <= set(tables) and pair[0] != pair[1]):
+        raise InputError(f"keys has {pair!r}: a pair of two of the tables {', '.join(tables)} is needed.")
+    listed = [columns] if isinstance(columns, str) else columns
+    named = dict(listed) if isinstance(listed, Mapping) else {key: key for key in listed}
+    if not named:
+        raise InputError(f"keys[{pair!r}] is empty: name the columns that join the two tables, or leave it out.")
+    for both in named.items():
+        for table, key in zip(pair, both, strict=True):
+            if key not in column_names(tables[table]):
+                known = ", ".join(column_names(tables[table])[:20])
+                raise InputError(f"keys[{pair!r}] names {key}: table {table} has no such column; it has {known}.")
+    return named.items()
 
 
 def encoded(tables: Mapping[str, Any], wanted: Attributes) -> dict[str, dict[str, np.ndarray]]:
-    """The values of each attribute as integers, `codes[table][attribute] (n,)`; -1 where missing, which joins nothing.
+    """Return `codes[table][attribute] (n,)`: the values of attributes as integers; -1 (joins nothing) where missing.
 
     Raises:
         InputError: On an attribute whose columns hold values of different kinds.
@@ -82,18 +87,18 @@ def encoded(tables: Mapping[str, Any], wanted: Attributes) -> dict[str, dict[str
     codes: dict[str, dict[str, np.ndarray]] = {name: {} for name in tables}
     for attribute, owners in wanted.items():
         columns = [column(name, tables[name], key) for name, key in owners.items()]
-        found, _ = shared_codes(columns, [f"{name}.{key}" for name, key in owners.items()])
-        for name, code in zip(owners, found, strict=True):
+        parts, _ = shared_codes(columns, [f"{name}.{key}" for name, key in owners.items()])
+        for name, code in zip(owners, parts, strict=True):
             codes[name][attribute] = code
     return codes
 
 
 def edge_ids(one: list[np.ndarray], two: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray, int]:
-    """Dense ids of the combinations of codes on both sides of an edge, and how many there are.
+    """Number the combinations of codes on both sides of an edge, from 0 without gaps; also return how many there are.
 
     Args:
-        one: Codes of the shared attributes on one side, each `(n_i,)`.
-        two: The same on the other.
+        one: Codes of the shared attributes on one side, `(n_i,)` each.
+        two: The same on the other side.
     """
     n = len(one[0])
     ids = np.zeros(n + len(two[0]), np.int64)

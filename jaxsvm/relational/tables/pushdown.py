@@ -1,39 +1,39 @@
-"""The queries that reduce the tables of a join where they lie; see `database.py`."""
+"""Write the SQL queries that reduce the tables of a join inside their database; see `schema/database.py`."""
 
 from typing import NamedTuple
 
 from jaxsvm.relational.tables.keys import Attributes
-from jaxsvm.relational.tables.sql_types import Declared
+from jaxsvm.relational.tables.sql_types import DOUBLE, Declared
 
 
 class Plan(NamedTuple):
-    """What is asked of the database.
+    """The description of a join in a database.
 
     Attributes:
-        sources: What stands for each table in FROM.
+        sources: The SQL that stands for each table in FROM.
         columns: The declared type of each column of each table.
-        found: The attributes of the join.
-        casts: In which type attributes are compared, where that is not their own.
-        wanted: The features of each table.
+        keys: The attributes of the join.
+        casts: The type in which attributes are compared, if it is not their own.
+        features: The features of each table.
         label: The table and column of the label.
-        edges: Of the join tree.
+        edges: The edges of the join tree.
         missing: As in `Join`.
     """
 
     sources: dict[str, str]
     columns: dict[str, dict[str, Declared]]
-    found: Attributes
+    keys: Attributes
     casts: dict[str, str]
-    wanted: dict[str, list[str]]
+    features: dict[str, list[str]]
     label: tuple[str, str]
     edges: list[tuple[int, int]]
     missing: str
 
 
 def queries(plan: Plan) -> list[str]:
-    """For each table its query: features and label as c0, c1, ..., keys as `edge_name`, multiplicities as n.
+    """Write one query a table: features and label as c0, c1, ..., keys as `edge_name`, multiplicities as n.
 
-    No name of the user's is an output of a subquery, so that none can be taken for one of ours.
+    The subqueries output only names made by this function, so a name of the user cannot collide with one.
     """
     names, near = list(plan.sources), {i: [] for i in range(len(plan.sources))}
     for i, j in plan.edges:
@@ -47,27 +47,21 @@ def queries(plan: Plan) -> list[str]:
                 order.append(j)
     steps = [f"base{i} AS ({_base(plan, name)})" for i, name in enumerate(names)]
 
-    def semijoin(one: str, others: list[tuple[str, list[str]]]) -> str:
-        tests = []
-        for other, both in others:
-            equal = " AND ".join(f"b.{key} = a.{key}" for key in both) or "TRUE"
-            tests.append(f"EXISTS (SELECT 1 FROM {other} AS b WHERE {equal})")
-        return f"SELECT * FROM {one} AS a" + (f" WHERE {' AND '.join(tests)}" if tests else "")
-
-    def both(i: int, j: int) -> list[str]:
-        return [f"k{a}" for a, owners in enumerate(plan.found.values()) if names[i] in owners and names[j] in owners]
+    def shared(i: int, j: int) -> list[str]:
+        return [f"k{a}" for a, owners in enumerate(plan.keys.values()) if names[i] in owners and names[j] in owners]
 
     for i in reversed(order):
-        steps.append(f"up{i} AS ({semijoin(f'base{i}', [(f'up{j}', both(i, j)) for j in near[i] if j != parent[i]])})")
+        below = [(f"up{j}", shared(i, j)) for j in near[i] if j != parent[i]]
+        steps.append(f"up{i} AS ({_semijoin(f'base{i}', below)})")
     for i in order:
-        above = [(f"down{parent[i]}", both(i, parent[i]))] if parent[i] >= 0 else []
-        steps.append(f"down{i} AS ({semijoin(f'up{i}', above)})")
+        above = [(f"down{parent[i]}", shared(i, parent[i]))] if parent[i] >= 0 else []
+        steps.append(f"down{i} AS ({_semijoin(f'up{i}', above)})")
     out = []
     for i, name in enumerate(names):
-        inner = [f"c{k}" for k in range(len(chosen(plan, name)))]
+        inner = [f"c{k}" for k in range(len(_fetched(plan, name)))]
         group = inner + [edge_name(i, j) for j in near[i]]
         for j in near[i]:
-            by = ", ".join(both(i, j))
+            by = ", ".join(shared(i, j))
             inner.append(f"DENSE_RANK() OVER (ORDER BY {by}) AS {edge_name(i, j)}" if by else f"1 AS {edge_name(i, j)}")
         query = f"SELECT {', '.join([*group, 'COUNT(*) AS n'])} FROM (SELECT {', '.join(inner) or '1'} FROM down{i})"
         query = f"WITH {', '.join(steps)} {query} AS reduced"
@@ -75,28 +69,37 @@ def queries(plan: Plan) -> list[str]:
     return out
 
 
+def _semijoin(table: str, others: list[tuple[str, list[str]]]) -> str:
+    """Select the rows of a table that have a partner in each of the others, which are given with the shared keys."""
+    tests = []
+    for other, keys in others:
+        equal = " AND ".join(f"b.{key} = a.{key}" for key in keys) or "TRUE"
+        tests.append(f"EXISTS (SELECT 1 FROM {other} AS b WHERE {equal})")
+    return f"SELECT * FROM {table} AS a" + (f" WHERE {' AND '.join(tests)}" if tests else "")
+
+
 def edge_name(i: int, j: int) -> str:
-    """What the numbers of the keys of an edge are called, at both of its ends."""
+    """Return the column name of the key numbers of an edge, the same at both of its ends."""
     return f"e{min(i, j)}_{max(i, j)}"
 
 
-def chosen(plan: Plan, name: str) -> list[str]:
-    """The columns of a table that come over."""
-    return [*plan.wanted[name], *([plan.label[1]] if name == plan.label[0] else [])]
+def _fetched(plan: Plan, name: str) -> list[str]:
+    """Return the columns of a table that are fetched: features, and the label."""
+    return [*plan.features[name], *([plan.label[1]] if name == plan.label[0] else [])]
 
 
 def _base(plan: Plan, name: str) -> str:
-    """A table's keys that may join, its features and label."""
+    """Select the keys, features and label of a table; rows with a missing key are left out."""
     kept, needed = [], []
-    for a, (attribute, owners) in enumerate(plan.found.items()):
+    for a, (attribute, owners) in enumerate(plan.keys.items()):
         if name in owners:
             kept.append(f"{compared(f't.{quoted(owners[name])}', plan.casts.get(attribute))} AS k{a}")
             needed.append(owners[name])
-    for k, c in enumerate(chosen(plan, name)):
+    for k, c in enumerate(_fetched(plan, name)):
         kind, value = plan.columns[name][c], f"t.{quoted(c)}"
-        # Enumerations and padded texts as what they say; drivers round REAL to decimals, and Arrow has no UHUGEINT.
+        # Enumerations and padded texts as their texts; drivers round REAL to decimals, and Arrow has no UHUGEINT.
         double = kind.narrow or kind.name == "UHUGEINT"
-        cast = "VARCHAR" if kind.kind == "text" else "DOUBLE PRECISION" if double else None
+        cast = "VARCHAR" if kind.kind == "text" else DOUBLE if double else None
         kept.append(f"{compared(value, cast)} AS c{k}")
         needed += [c] if plan.missing == "drop" else []
     tests = " AND ".join(f"t.{quoted(c)} IS NOT NULL" for c in dict.fromkeys(needed)) or "TRUE"
@@ -104,10 +107,10 @@ def _base(plan: Plan, name: str) -> str:
 
 
 def compared(value: str, cast: str | None) -> str:
-    """A value in another type, where there is one."""
+    """Cast a value to another type, if there is one."""
     return value if cast is None else f"CAST({value} AS {cast})"
 
 
 def quoted(name: str) -> str:
-    """A name as standard SQL quotes it."""
+    """Quote a name as standard SQL does."""
     return '"' + name.replace('"', '""') + '"'

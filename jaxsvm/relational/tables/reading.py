@@ -1,8 +1,7 @@
-"""Columns of a table, whatever holds it: pandas, polars, Arrow, a dict of arrays, or a Parquet or CSV file.
+"""Read the columns of a table: pandas, polars, Arrow, a dict of arrays, or a Parquet or CSV file.
 
-A column becomes one `Column`: a kind, values of that kind, and what is missing. Nothing else of a table is looked at,
-and only the columns that are asked for are converted. A NaN is missing, as pandas has it, but in Arrow and polars,
-which have nulls as well.
+Only the columns that are asked for are converted, each to a `Column`. A NaN is missing, as in pandas, except in Arrow
+and polars, which have nulls as well.
 """
 
 import datetime
@@ -17,20 +16,27 @@ import numpy as np
 
 from jaxsvm.errors import InputError
 from jaxsvm.relational.tables.arrow import arrow_column
-from jaxsvm.relational.tables.columns import DAY, UNITS, Column, common, objects, whole
+from jaxsvm.relational.tables.columns import (
+    SCALED,
+    SECONDS_PER_DAY,
+    TIME_SCALES,
+    Column,
+    common_kind,
+    integers,
+    object_array,
+)
 
 EPOCH = datetime.datetime(1970, 1, 1)
-MICROSECOND = datetime.timedelta(microseconds=1)
 
 
 def opened(name: str, table: Any) -> Any:
-    """A table whose columns can be asked for: a path is read (Parquet, CSV), everything else is itself.
+    """Return a table whose columns can be read; a path is opened (Parquet, CSV).
 
     Raises:
-        InputError: On a file that is absent or of another kind, or something that is no table.
+        InputError: On a file that is absent or of another format, and on anything that is no table.
     """
     if isinstance(table, str | os.PathLike):
-        return _read(name, os.fspath(table))
+        return _opened_file(name, os.fspath(table))
     if isinstance(table, Mapping) or hasattr(table, "columns"):
         return table
     raise InputError(
@@ -40,132 +46,125 @@ def opened(name: str, table: Any) -> Any:
 
 
 def column_names(table: Any) -> list[str]:
-    """The names of the columns, in order."""
+    """Return the names of the columns, in order."""
     if isinstance(table, Mapping):
         return [str(key) for key in table]
     return [str(key) for key in (table.column_names if hasattr(table, "column_names") else table.columns)]
 
 
 def column(name: str, table: Any, wanted: str) -> Column:
-    """One column of a table.
+    """Read one column of a table.
 
     Raises:
-        InputError: On a column that is absent, is there twice, has more than one axis, or mixes kinds of values.
+        InputError: On a column that is absent, exists twice, has more than one axis, or mixes kinds of values.
     """
     names, where = column_names(table), f"{name}.{wanted}"
-    if names.count(wanted) != 1:
-        if wanted in names:
-            raise InputError(f"table {name} has {names.count(wanted)} columns {wanted}: give them different names.")
+    if wanted not in names:
         raise InputError(f"table {name} has no column {wanted}; it has {', '.join(names[:20])}.")
+    if names.count(wanted) > 1:
+        raise InputError(f"table {name} has {names.count(wanted)} columns {wanted}: give them different names.")
     if hasattr(table, "column_names"):
         return arrow_column(table.column(names.index(wanted)), where)
     own = next(key for key in (table if isinstance(table, Mapping) else table.columns) if str(key) == wanted)
     return column_of(table[own], where)
 
 
-def column_of(found: Any, where: str) -> Column:
-    """A column of an Arrow array, a pandas or polars series, an array or a list."""
-    if hasattr(found, "to_arrow"):  # polars
-        return arrow_column(found.to_arrow(), where)
-    if hasattr(found, "combine_chunks") or type(found).__module__.startswith("pyarrow"):
-        return arrow_column(found, where)
-    if hasattr(found, "isna") and hasattr(found, "dtype"):
-        return _of_pandas(found, where)
-    if isinstance(found, np.ma.MaskedArray):
-        return _of_array(np.asarray(found.data), np.ma.getmaskarray(found), where)
-    return _of_array(found if isinstance(found, np.ndarray) else _of_values(found), None, where)
-
-
-def _of_values(found: Any) -> np.ndarray:
-    if not isinstance(found, list | tuple):
-        return np.asarray(found)
-    return objects(found)  # NumPy would make floats of integers beside a float, and text of both
+def column_of(values: Any, where: str) -> Column:
+    """Convert an Arrow array, a pandas or polars series, an array or a list to a column."""
+    if hasattr(values, "to_arrow"):  # polars
+        return arrow_column(values.to_arrow(), where)
+    if hasattr(values, "combine_chunks") or type(values).__module__.startswith("pyarrow"):
+        return arrow_column(values, where)
+    if hasattr(values, "isna") and hasattr(values, "dtype"):
+        return _of_pandas(values, where)
+    if isinstance(values, np.ma.MaskedArray):
+        return _of_array(np.asarray(values.data), np.ma.getmaskarray(values), where)
+    # Of a list NumPy would make floats of integers that stand with a float, and text of both.
+    return _of_array(object_array(values) if isinstance(values, list | tuple) else np.asarray(values), None, where)
 
 
 def _of_pandas(series: Any, where: str) -> Column:
-    """Of a series or an index, by its dtype."""
+    """Convert a series or an index, by its dtype."""
     kind, missing = series.dtype, np.asarray(series.isna())
     if hasattr(kind, "pyarrow_dtype"):
         return arrow_column(series.array.__arrow_array__(), where)
-    if hasattr(kind, "categories"):  # by the values, not by their order
-        held = series.array
-        known, code = _of_pandas(kind.categories, where), np.asarray(held.codes)
+    if hasattr(kind, "categories"):  # only its values count, not their order
+        known, code = _of_pandas(kind.categories, where), np.asarray(series.array.codes)
         if not len(known.values):
             return Column("null", np.zeros(len(code)), missing, 0, str(kind))
         return known.take(np.maximum(code, 0)).changed(missing=missing, type="category")
     if hasattr(kind, "tz"):
-        held = series.array.tz_convert("UTC").tz_localize(None)
-        return _of_array(np.asarray(held), missing, where).changed(kind="zoned", type=str(kind))
+        values = np.asarray(series.array.tz_convert("UTC").tz_localize(None))
+        return _of_array(values, missing, where).changed(kind="zoned", type=str(kind))
     if hasattr(kind, "numpy_dtype"):  # nullable numbers and booleans
         values = series.to_numpy(dtype=kind.numpy_dtype, na_value=kind.numpy_dtype.type(0))
-        return _of_array(values, missing, where).changed(type=str(kind))
-    values = series.to_numpy()
+    else:
+        values = series.to_numpy()
     return _of_array(values, missing, where).changed(type=str(kind))
 
 
 def _of_array(values: np.ndarray, missing: np.ndarray | None, where: str) -> Column:
-    """Of a NumPy array."""
+    """Convert a NumPy array."""
     if values.ndim != 1:
         raise InputError(f"column {where} has shape {values.shape}: one value a row is needed.")
     missing = np.zeros(len(values), bool) if missing is None else np.array(missing, bool)
-    kind, called = values.dtype.kind, str(values.dtype)
+    kind, type_name = values.dtype.kind, str(values.dtype)
     if kind == "b":
-        return Column("boolean", values, missing, 0, called)
+        return Column("boolean", values, missing, 0, type_name)
     if kind in "iu":
-        return Column("number", whole(np.where(missing, values.dtype.type(0), values)), missing, 0, called)
+        return Column("number", integers(np.where(missing, values.dtype.type(0), values)), missing, 0, type_name)
     if kind == "f" and values.dtype.itemsize <= 8:
-        return Column("float", values, missing | np.isnan(values), 0, called)
+        return Column("float", values, missing | np.isnan(values), 0, type_name)
     if kind == "M":
-        unit, many = np.datetime_data(values.dtype)
-        missing, unit = missing | np.isnat(values), "s" if unit in ("Y", "M", "W", "D", "h", "m") else unit
-        kind = "date" if np.datetime_data(values.dtype)[0] in ("Y", "M", "W", "D") else "timestamp"
-        if unit in UNITS:
+        given = np.datetime_data(values.dtype)[0]
+        missing, unit = missing | np.isnat(values), "s" if given in ("Y", "M", "W", "D", "h", "m") else given
+        kind = "date" if given in ("Y", "M", "W", "D") else "timestamp"
+        if unit in TIME_SCALES:
             ints = np.where(missing, 0, values.astype(f"M8[{unit}]").astype(np.int64))
-            return Column(kind, ints, missing, UNITS[unit], called)
+            return Column(kind, ints, missing, TIME_SCALES[unit], type_name)
     if kind in "UT":
-        return _of_objects(values.astype(object), missing, where).changed(kind="text", type=called)
+        return _of_objects(values.astype(object), missing, where).changed(kind="text", type=type_name)
     if kind == "S":
         text = np.array([value.decode("utf-8", "surrogateescape") for value in values.tolist()], object)
-        return Column("text", text, missing, 0, called)
+        return Column("text", text, missing, 0, type_name)
     if kind == "O":
         return _of_objects(values, missing, where)
-    return Column("other", values, missing, 0, called)
+    return Column("other", values, missing, 0, type_name)
 
 
 def _of_objects(values: np.ndarray, missing: np.ndarray, where: str) -> Column:
-    """Of Python's values, which must be of one kind."""
-    missing = missing | np.fromiter((absent(value) for value in values), bool, len(values))
+    """Convert Python objects, which must be of one kind."""
+    missing = missing | np.fromiter((_is_missing(value) for value in values), bool, len(values))
     present = values[~missing]
-    kinds = {found: kind_of(found) for found in set(map(type, present))}
-    if datetime.datetime in map(type, present) or any(issubclass(t, datetime.datetime) for t in kinds):
+    kinds = {found: _kind_of(found) for found in set(map(type, present))}
+    type_name = ", ".join(sorted(t.__name__ for t in kinds))
+    if any(issubclass(t, datetime.datetime) for t in kinds):
         zones = {getattr(value, "tzinfo", None) is not None for value in present}
         kinds = {t: "zoned" if k == "timestamp" and True in zones else k for t, k in kinds.items()}
         if len(zones) > 1:
             raise InputError(f"column {where} mixes times with and without a time zone: cast them to one kind.")
-    kind = common(list(kinds.values()))
+    kind = common_kind(list(kinds.values()))
     if kind is None and len(set(kinds.values())) > 1:
-        raise InputError(
-            f"column {where} mixes values of {', '.join(sorted(t.__name__ for t in kinds))}: cast them to one kind."
-        )
+        raise InputError(f"column {where} mixes values of {type_name}: cast them to one kind.")
     kind = kind or "other"
-    called, out, scale = ", ".join(sorted(t.__name__ for t in kinds)), np.zeros(len(values), object), 0
     if kind == "float" and "number" in kinds.values():
-        unlike = [v for v in present if not isinstance(v, float | np.floating) and (v != int(v) or abs(v) > 2**53)]
-        if unlike:
-            raise InputError(f"column {where} mixes floats with {unlike[0]}, which no float holds: cast one of them.")
+        inexact = [v for v in present if not isinstance(v, float | np.floating) and (v != int(v) or abs(v) > 2**53)]
+        if inexact:
+            raise InputError(f"column {where} mixes floats with {inexact[0]}, which no float holds: cast one of them.")
     if kind in ("null", "float"):
         out = np.zeros(len(values))
         out[~missing] = [float(value) for value in present]
-        return Column(kind, out, missing, 0, called)
-    made, scale = READ[kind](present) if kind in READ else (list(present), 0)
-    out[~missing] = made
-    if kind in ("number", "date", "timestamp", "zoned", "time"):
-        out = whole(out)
-    return Column(kind, out.astype(bool) if kind == "boolean" else out, missing, scale, called)
+        return Column(kind, out, missing, 0, type_name)
+    out = np.zeros(len(values), object)
+    converted, scale = CONVERSIONS[kind](present) if kind in CONVERSIONS else (list(present), 0)
+    out[~missing] = converted
+    if kind in SCALED:
+        out = integers(out)
+    return Column(kind, out.astype(bool) if kind == "boolean" else out, missing, scale, type_name)
 
 
-def absent(value: Any) -> bool:
-    """Whether a value of Python's stands for a missing one: None, NaN, NA, NaT."""
+def _is_missing(value: Any) -> bool:
+    """Return whether a Python value stands for a missing one: None, NaN, NA, NaT."""
     if value is None:
         return True
     if isinstance(value, float | np.floating):
@@ -177,18 +176,18 @@ def absent(value: Any) -> bool:
 
 KINDS = [
     ((bool, np.bool_), "boolean"), ((int, np.integer, Decimal), "number"), ((float, np.floating), "float"),
-    (str, "text"), (bytes, "bytes"), (bytearray, "bytes"), (uuid.UUID, "uuid"), (datetime.datetime, "timestamp"),
+    (str, "text"), ((bytes, bytearray), "bytes"), (uuid.UUID, "uuid"), (datetime.datetime, "timestamp"),
     (datetime.date, "date"), (datetime.time, "time"),
 ]  # fmt: skip
 
 
-def kind_of(found: type) -> str:
-    """The kind of a type of Python's."""
-    return next((kind for types, kind in KINDS if issubclass(found, types)), "other")
+def _kind_of(value_type: type) -> str:
+    """Return the kind of a Python type."""
+    return next((kind for types, kind in KINDS if issubclass(value_type, types)), "other")
 
 
 def _decimals(values: Any) -> tuple[list[int], int]:
-    """Whole numbers and the scale that makes them so."""
+    """Write integers and decimals as integers with a common decimal scale."""
     scale = 0
     for value in values:
         if isinstance(value, Decimal):
@@ -200,38 +199,44 @@ def _decimals(values: Any) -> tuple[list[int], int]:
     ], scale
 
 
-def _moments(values: Any) -> tuple[list[int], int]:
-    """Microseconds since 1970, nanoseconds where there are any (pandas)."""
+def _times(values: Any) -> tuple[list[int], int]:
+    """Count microseconds since 1970, or nanoseconds if any value has them (pandas)."""
     fine = any(getattr(value, "nanosecond", 0) for value in values)
     out = []
     for value in values:
         if not isinstance(value, datetime.datetime):
-            count = (value - EPOCH.date()).days * DAY * 1_000_000
+            count = (value - EPOCH.date()).days * SECONDS_PER_DAY * 1_000_000
         else:
             plain = value if value.tzinfo is None else value.astimezone(datetime.UTC).replace(tzinfo=None)
-            plain = datetime.datetime(*plain.timetuple()[:6], plain.microsecond)  # of pandas' too
-            count = (plain - EPOCH) // MICROSECOND
+            plain = datetime.datetime(*plain.timetuple()[:6], plain.microsecond)  # also of pandas' timestamps
+            count = (plain - EPOCH) // datetime.timedelta(microseconds=1)
         out.append(count * 1000 + getattr(value, "nanosecond", 0) if fine else count)
     return out, 9 if fine else 6
 
 
-READ: dict[str, Any] = {
+def _texts(values: Any) -> tuple[list[str], int]:
+    """Write values as text."""
+    return [str(value) for value in values], 0
+
+
+CONVERSIONS: dict[str, Any] = {
     "number": _decimals,
-    "date": lambda values: ([(value - EPOCH.date()).days * DAY for value in values], 0),
-    "timestamp": _moments,
-    "zoned": _moments,
+    "date": lambda values: ([(value - EPOCH.date()).days * SECONDS_PER_DAY for value in values], 0),
+    "timestamp": _times,
+    "zoned": _times,
     "time": lambda values: (
         [((v.hour * 60 + v.minute) * 60 + v.second) * 1_000_000 + v.microsecond for v in values],
         6,
     ),
-    "text": lambda values: ([str(value) for value in values], 0),
+    "text": _texts,
     "bytes": lambda values: ([bytes(value) for value in values], 0),
-    "uuid": lambda values: ([str(value) for value in values], 0),
+    "uuid": _texts,
 }
-"""How values of a kind become a column's; with their scale."""
+"""For a kind, the function that converts Python objects; it returns values and their scale."""
 
 
-def _read(name: str, path: str) -> Any:
+def _opened_file(name: str, path: str) -> Any:
+    """Read a Parquet or CSV file as an Arrow table."""
     if not os.path.exists(path):
         raise InputError(f"tables[{name!r}] is {path!r}: there is no such file.")
     try:
