@@ -102,7 +102,8 @@ def test_sums_too_many_to_hold_are_sorted_between_cuts(monkeypatch):
     whole = order_statistics.sums_at_ranks(s, w, A, a, look, rank)
     assert np.isfinite(whole).all()
     for slab in (100, 5000):
-        monkeypatch.setattr(order_statistics, "SLAB", slab)
+        limits = dataclasses.replace(order_statistics.MEASURED, sums_per_row_sort=slab)
+        monkeypatch.setattr(order_statistics, "MEASURED", limits)
         np.testing.assert_array_equal(order_statistics.sums_at_ranks(s, w, A, a, look, rank), whole)
 
 
