@@ -35,12 +35,10 @@ def fori_loop(lower: Any, upper: Any, turn: Callable[[Any, _T], _T], start: _T, 
     return lax.fori_loop(lower, upper, lambda i, carry: varying(turn(i, carry)), varying(start), unroll=unroll)
 
 
-def scan(
-    turn: Callable[[Any, Any], tuple[Any, Any]], start: Any, xs: Any, length: int | None = None
-) -> tuple[Any, Any]:
+def scan(turn: Callable[[Any, Any], tuple[Any, Any]], start: Any, xs: Any) -> tuple[Any, Any]:
     """Apply `turn(carry, x)` to each row of `xs` and stack the outputs, as `lax.scan` does."""
     if not _mapped_axes():
-        return lax.scan(turn, start, xs, length)
+        return lax.scan(turn, start, xs)
 
     def varying_turn(carry: Any, x: Any) -> tuple[Any, Any]:
         new, out = turn(carry, x)
