@@ -645,7 +645,7 @@ def test_paths_end_at_the_exact_optimum(screen):
 @pytest.fixture
 def small_sizes(monkeypatch):
     """Problems of few samples are compacted too."""
-    monkeypatch.setattr(sizes, "SMALLEST", 16)
+    monkeypatch.setattr(sizes, "MEASURED", dataclasses.replace(sizes.MEASURED, smallest_system=16))
 
 
 def unstored(kernel):
