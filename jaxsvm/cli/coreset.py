@@ -6,11 +6,10 @@ import typer
 
 import jaxsvm
 from jaxsvm.cli.app import command
-from jaxsvm.cli.options import IndexBase, Json, Label, Positive, Seed, label_of, option, zero_based
+from jaxsvm.cli.options import IndexBase, Json, Label, Positive, Seed, label_of, option, require, zero_based
 from jaxsvm.cli.report.progress import progress_bar
 from jaxsvm.cli.report.text import show
 from jaxsvm.cli.system import check_writable
-from jaxsvm.errors import InputError
 
 ENDS = (".npz", ".parquet", ".pq", ".svm", ".svmlight", ".libsvm", ".txt")
 
@@ -37,10 +36,9 @@ def coreset(
     as_json: Json = False,
 ) -> None:
     """Make a small weighted set of points on which a linear SVM is nearly what it is on all of them."""
-    if scale not in ("none", "standardise"):
-        raise InputError(f"--scale is {scale!r}: one of none, standardise is needed.")
-    if out is not None and not out.lower().endswith(ENDS):
-        raise InputError(f"--out is {out!r}: a name that ends in {', '.join(ENDS)} is needed.")
+    require(scale in ("none", "standardise"), f"--scale is {scale!r}: one of none, standardise is needed.")
+    known = out is None or out.lower().endswith(ENDS)
+    require(known, f"--out is {out!r}: a name that ends in {', '.join(ENDS)} is needed.")
     check_writable(out, *files)
     with progress_bar("coreset") as bar:
 

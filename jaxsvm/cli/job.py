@@ -2,12 +2,12 @@
 
 import dataclasses
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from jaxsvm import kernels
-from jaxsvm.cli.options import Training, label_of, zero_based
+from jaxsvm.cli.options import Training, label_of, require, zero_based
 from jaxsvm.cli.system import require_memory
 from jaxsvm.datasets import Layout, Scaling, load, two_classes
 from jaxsvm.datasets.labels import several_classes, targets
@@ -19,57 +19,43 @@ from jaxsvm.models.model import Model, predict
 from jaxsvm.points.checks import is_sparse
 
 
-class Run(NamedTuple):
-    """How a job is solved.
-
-    Attributes:
-        tol: The relative duality gap to certify.
-        seed: Seed of the folds and of the solver's draws.
-        stop: The flag that Ctrl-C and the time limit set.
-        solver: Name of the solver; "auto" lets the library choose.
-        max_steps: Cap on the steps of one fit by a named solver; None: a million.
-        max_seconds: Time limit of a fit or path of two classes or of regression, or None.
-    """
-
-    tol: float
-    seed: int
-    stop: Interruption
-    solver: str
-    max_steps: int | None
-    max_seconds: float | None
-
-
 @dataclasses.dataclass(frozen=True)
 class Job:
     """Data that is read, split and scaled, and what to learn from it.
 
     Attributes:
-        source: The file.
+        options: The options of the command.
         x: Training points, scaled, `(n, d)`.
         target: The values to learn, `(n,)`: signs of two classes, integers of several, numbers in regression.
         test: The points held out, as they are in the file, and their labels; None if nothing is held out.
         scaling: The scaling of the columns, or None.
         classes: The labels, two or more; None in regression.
         kernel: The kernel.
-        loss: "squared_hinge", "hinge" or "epsilon_insensitive".
-        epsilon: Half the width of the tube, in regression.
-        scale: The scaling's name.
         layout: The columns of the file.
-        note: A warning about the columns for the report, or None.
+        solver: Name of the solver; "auto" lets the library choose.
+        stop: The flag that Ctrl-C and the time limit set.
     """
 
-    source: str
+    options: Training
     x: Any
     target: np.ndarray
     test: tuple[Any, np.ndarray] | None
     scaling: Scaling | None
     classes: tuple[Any, ...] | None
     kernel: kernels.Kernel
-    loss: str
-    epsilon: float
-    scale: str
     layout: Layout
-    note: str | None = None
+    solver: str
+    stop: Interruption
+
+    @property
+    def epsilon(self) -> float:
+        """Half the width of the tube, in regression."""
+        return 0.1 if self.options.epsilon is None else self.options.epsilon
+
+    @property
+    def note(self) -> str | None:
+        """A warning about the columns for the report, or None."""
+        return _uneven_columns(self.x, self.layout.columns) if self.scaling is None else None
 
     @property
     def several(self) -> bool:
@@ -85,16 +71,18 @@ class Job:
         """Return the job's entries of the report."""
         kinds = None if self.classes is None else list(self.classes)
         return {
-            "data": self.source,
+            "data": self.options.data,
             "n": self.x.shape[0],
             "d": self.x.shape[1],
             "label": self.layout.label,
             "n_test": 0 if self.test is None else len(self.test[1]),
-            "loss": self.loss,
+            "loss": self.options.loss,
             **({"epsilon": self.epsilon} if kinds is None else {"classes": kinds}),
             **({"machines": len(kinds) * (len(kinds) - 1) // 2} if self.several and kinds else {}),
-            "scale": self.scale,
+            "scale": self.options.scale,
             "kernel": kernel_to_dict(self.kernel),
+            "solver": self.solver,
+            "tol": self.options.tol,
         }
 
     def score(self, model: Model) -> float | None:
@@ -145,15 +133,21 @@ def r_squared(predicted: np.ndarray, y: np.ndarray) -> float:
     return 1 - left / spread if spread > 0 else float(left == 0)
 
 
-def prepare(options: Training) -> Job:
-    """Read, split and scale the data."""
-    data, loss, dtype = options.data, options.loss, options.dtype
+def prepare(options: Training, solver: str, stop: Interruption) -> Job:
+    """Read, split and scale the data.
+
+    Args:
+        options: The options of the command.
+        solver: Solver of two classes with the squared hinge, if the options name none.
+        stop: The flag that Ctrl-C and the time limit set.
+    """
+    data, dtype = options.data, options.dtype
     dataset = load(data, label=label_of(options.label), dtype=dtype, zero_based=zero_based(options.index_base))
     require_memory(data, dataset.x)
     y: Any = dataset.y
-    if loss == "epsilon_insensitive":
-        if options.positive is not None:
-            raise InputError(f"--positive is {options.positive!r}: regression has no classes; leave it out.")
+    if options.loss == "epsilon_insensitive":
+        need = f"--positive is {options.positive!r}: regression has no classes; leave it out."
+        require(options.positive is None, need)
         target, classes = targets(y), None
     elif options.positive is not None or len(np.unique(y)) <= 2:
         target, classes = two_classes(y, options.positive)
@@ -161,26 +155,31 @@ def prepare(options: Training) -> Job:
     else:
         target, classes = several_classes(y)
     target = target if target.dtype.kind == "i" else target.astype(dtype)
-    strata = None if classes is None else target
-    train, test = _split(strata, len(target), options.test_fraction, options.seed)
+    train, test = _split(None if classes is None else target, len(target), options.test_fraction, options.seed)
     x = dataset.x[train]
     constructors = {"standardise": Scaling.standardise, "min-max": Scaling.min_max}
     scaling = constructors[options.scale](x) if options.scale in constructors else None
     x = x if scaling is None else scaling(x)
-    return Job(
-        source=data,
+    two = classes is not None and len(classes) == 2
+    job = Job(
+        options=options,
         x=x,
         target=target[train],
         test=None if test is None else (dataset.x[test], y[test]),
         scaling=scaling,
         classes=None if classes is None else tuple(classes.tolist()),
         kernel=_kernel(options, x),
-        loss=loss,
-        epsilon=0.1 if options.epsilon is None else options.epsilon,
-        scale=options.scale,
         layout=dataset.layout,
-        note=_uneven_columns(x, dataset.layout.columns) if scaling is None else None,
+        solver=options.solver or (solver if two and options.loss == "squared_hinge" else "auto"),
+        stop=stop,
     )
+    for name, value in (("--solver", options.named_solver), ("--max-steps", options.max_steps)):
+        if job.several and value is not None:
+            raise InputError(
+                f"{name} is {value}: it is for two classes, and {data} has {len(job.classes or ())}; leave it out, or "
+                "choose one class against the rest with --positive."
+            )
+    return job
 
 
 def _uneven_columns(x: Any, names: tuple[str, ...] | None) -> str | None:
@@ -222,12 +221,11 @@ def _kernel(options: Training, x: Any) -> kernels.Kernel:
     if options.kernel == "linear":
         return kernels.Linear()
     width = resolve_gamma("scale" if options.gamma is None else options.gamma, x)
-    if not math.isfinite(width):
-        raise InputError(f"gamma is {options.gamma!r}: a finite number is needed.")
+    require(math.isfinite(width), f"gamma is {options.gamma!r}: a finite number is needed.")
     if options.kernel in ("rbf", "laplacian"):
         return (kernels.RBF if options.kernel == "rbf" else kernels.Laplacian)(width)
-    if options.coef0 is not None and not math.isfinite(options.coef0):
-        raise InputError(f"--coef0 is {options.coef0}: a finite number is needed.")
+    finite = options.coef0 is None or math.isfinite(options.coef0)
+    require(finite, f"--coef0 is {options.coef0}: a finite number is needed.")
     constant = {} if options.coef0 is None else {"coef0": options.coef0}
     if options.kernel == "sigmoid":
         return kernels.Sigmoid(width, **constant)

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 import jaxsvm
-from jaxsvm.cli.job import Job, Run
+from jaxsvm.cli.job import Job
 from jaxsvm.cli.report.progress import Bar, progress_bar
 from jaxsvm.cli.report.solution import FoldScores, Solution
 from jaxsvm.errors import InputError
@@ -25,57 +25,57 @@ from jaxsvm.models.model import Model, votes
 from jaxsvm.results.fit import Certificate, Status
 
 
-def fit_one(job: Job, C: float, run: Run) -> Solution:
+def fit_one(job: Job, C: float) -> Solution:
     """Solve the job at one C.
 
     Raises:
         InputError: If the time is up before all machines are trained.
     """
-    solutions = fit_path(job, [C], run, "fit")
+    solutions = fit_path(job, [C], "fit")
     if not solutions:
         raise InputError("--max-seconds is too short: not all pairs of classes were trained; give it more time.")
     return solutions[0]
 
 
-def fit_path(job: Job, Cs: list[float], run: Run, title: str = "path") -> dict[int, Solution]:
+def fit_path(job: Job, Cs: list[float], title: str = "path") -> dict[int, Solution]:
     """Solve the job at each C; return the solutions by index, up to Ctrl-C or the time limit."""
     order = np.argsort(job.target, kind="stable")
     x, k = job.x[order], len(job.classes or ())
-    data, classes = samples(_kernel_values(job), x, run.tol), class_slices(job.target[order], k)
+    data, classes = samples(_kernel_values(job), x, job.options.tol), class_slices(job.target[order], k)
     solutions: dict[int, Solution] = {}
     with progress_bar(title, len(Cs) * k * (k - 1) // 2) as bar:
         for place, C in enumerate(Cs):
             bar.update(note=f"C {C:.4g}")
-            solved = _train(job, data, classes, C, run, bar)
+            solved = _train(job, data, classes, C, bar)
             if solved is None:
                 break
             solutions[place] = _solution(job, x, classes, C, solved)
-    if not solutions and run.stop.came:
+    if not solutions and job.stop.came:
         raise KeyboardInterrupt
     return solutions
 
 
-def folds_of(job: Job, Cs: list[float], folds: int, run: Run) -> FoldScores:
+def folds_of(job: Job, Cs: list[float], folds: int) -> FoldScores:
     """Score each C on the samples that folds leave out; the kernel values of folds are parts of one matrix."""
     order = np.argsort(job.target, kind="stable")
     codes, values = job.target[order], _kernel_values(job)
     x, k = job.x[order], len(job.classes or ())
-    whole = samples(values, x, run.tol)
+    whole = samples(values, x, job.options.tol)
     scores = np.full((folds, len(Cs)), np.nan)
     with progress_bar("folds", folds * len(Cs) * k * (k - 1) // 2) as bar:
-        for fold, (training, held_out) in enumerate(fold_masks(codes, folds, None, run.seed)):
+        for fold, (training, held_out) in enumerate(fold_masks(codes, folds, None, job.options.seed)):
             rows, others = np.flatnonzero(training), np.flatnonzero(held_out)
             classes, sizes = class_slices(codes[rows], k), np.bincount(codes[rows], minlength=k)
             if sizes.min() == 0:
                 raise InputError(f"--folds is {folds}: a fold leaves a class without samples; take fewer folds.")
             if whole.K is None:
-                part, between = samples(values, x[rows], run.tol), values.between(x[others], x[rows])
+                part, between = samples(values, x[rows], job.options.tol), values.between(x[others], x[rows])
             else:
                 part = Samples(values, None, np.ascontiguousarray(whole.K[np.ix_(rows, rows)]), False)
                 between = whole.K[np.ix_(others, rows)]
             for place, C in enumerate(Cs):
                 bar.update(note=f"fold {fold + 1}, C {C:.4g}")
-                solved = _train(job, part, classes, C, run, bar)
+                solved = _train(job, part, classes, C, bar)
                 if solved is None:
                     return FoldScores.of(scores)
                 bias = np.array([machine.bias for machine in solved])
@@ -89,20 +89,20 @@ def _kernel_values(job: Job) -> KernelValues:
     return KernelValues(*scikit_learn_kernel(job.kernel), job.kernel)
 
 
-def _train(job: Job, data: Samples, classes: list[slice], C: float, run: Run, bar: Bar) -> list[Solved] | None:
+def _train(job: Job, data: Samples, classes: list[slice], C: float, bar: Bar) -> list[Solved] | None:
     """Train a machine per pair; return None if Ctrl-C or the time limit came first.
 
     The squared hinge counts `C / 2` of each square in the command, and its bias is regularised, as for two classes; the
     estimators count C, as scikit-learn does.
     """
-    hinge, batch = job.loss == "hinge", 16  # machines between two checks for Ctrl-C; each takes some 0.01 s
+    hinge, batch = job.options.loss == "hinge", 16  # machines between two checks for Ctrl-C; each takes some 0.01 s
     machines = pairs(classes, np.full(classes[-1].stop, C if hinge else C / 2))
     bias, solved = "free" if hinge else "regularized", []
     for start in range(0, len(machines), batch):
-        if run.stop.seen:
+        if job.stop.seen:
             return None
         some = machines[start : start + batch]
-        solved += train(data, some, loss=job.loss, bias=bias, tol=run.tol, max_iter=-1)
+        solved += train(data, some, loss=job.options.loss, bias=bias, tol=job.options.tol, max_iter=-1)
         bar.update(advance=len(some))
     return solved
 

@@ -9,11 +9,10 @@ import typer
 
 from jaxsvm.cli.app import command
 from jaxsvm.cli.job import score_of
-from jaxsvm.cli.options import Data, IndexBase, Json, Label, label_of, option, zero_based
+from jaxsvm.cli.options import Data, IndexBase, Json, Label, label_of, option, require, zero_based
 from jaxsvm.cli.report.text import print_json, print_lines, write_predictions
 from jaxsvm.cli.system import check_writable, save
 from jaxsvm.datasets import load
-from jaxsvm.errors import InputError
 from jaxsvm.models.model import decision_function, labels_of, load_model
 
 
@@ -35,8 +34,8 @@ def predict(
     has none. With --unlabelled the labels that start the lines of a svmlight file are ignored. The indices of a
     svmlight file count from where those of the training file did.
     """
-    if unlabelled and label is not None:
-        raise InputError(f"--label is {label!r}, and --unlabelled says that there are no labels: give one of the two.")
+    need = f"--label is {label!r}, and --unlabelled says that there are no labels: give one of the two."
+    require(label is None or not unlabelled, need)
     check_writable(out, data, model)
     with jax.enable_x64(True):  # the model's own dtype is kept, whatever it is
         loaded = load_model(model)

@@ -7,12 +7,11 @@ import jax
 
 import jaxsvm
 from jaxsvm.cli.app import command
-from jaxsvm.cli.options import Json, MaxSeconds, Tol, option
+from jaxsvm.cli.options import Json, MaxSeconds, Tol, option, require
 from jaxsvm.cli.report.progress import progress_bar
 from jaxsvm.cli.report.solution import totals
 from jaxsvm.cli.report.text import finish, show
 from jaxsvm.cli.system import Interrupts, check_writable, save
-from jaxsvm.errors import InputError
 
 
 @command("relational")
@@ -47,8 +46,7 @@ def fit_join(
     check_writable(sql, database)
     keys, features = _keys(key or []), {}
     names = list(dict.fromkeys([fact, *(table or []), *(name for pair in keys for name in pair)]))
-    if len(names) < 2:
-        raise InputError("--table is missing: name at least one table that joins --fact, or a --key.")
+    require(len(names) > 1, "--table is missing: name at least one table that joins --fact, or a --key.")
     for text in feature or []:
         name, column = _column("--feature", text)
         features.setdefault(name, []).append(column)
@@ -85,8 +83,7 @@ def fit_join(
 def _column(name: str, text: str) -> tuple[str, str]:
     """Split "table.column", a value of the option `name`."""
     table, _, column = text.strip().partition(".")
-    if not (table and column):
-        raise InputError(f"{name} has {text!r}: table.column is needed.")
+    require(bool(table and column), f"{name} has {text!r}: table.column is needed.")
     return table, column
 
 
@@ -95,8 +92,7 @@ def _keys(texts: list[str]) -> dict[tuple[str, str], dict[str, str]]:
     keys: dict[tuple[str, str], dict[str, str]] = {}
     for text in texts:
         left, sign, right = text.partition("=")
-        if not sign:
-            raise InputError(f"--key has {text!r}: table.column=table.column is needed.")
+        require(bool(sign), f"--key has {text!r}: table.column=table.column is needed.")
         (a, x), (b, y) = _column("--key", left), _column("--key", right)
         keys.setdefault((a, b), {})[x] = y
     return keys

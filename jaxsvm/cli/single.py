@@ -7,33 +7,33 @@ import numpy as np
 import scipy.sparse as sp
 
 import jaxsvm
-from jaxsvm.cli.job import Job, Run, r_squared
+from jaxsvm.cli.job import Job, r_squared
 from jaxsvm.cli.report.progress import gap_bar, progress_bar
 from jaxsvm.cli.report.solution import FoldScores, Solution
 from jaxsvm.models.model import compact
 from jaxsvm.results.fit import Fit, Status
 
 
-def fit_one(job: Job, C: float, run: Run) -> Solution:
+def fit_one(job: Job, C: float) -> Solution:
     """Solve the job at one C."""
-    problem, solver = _problem(job, C), _solver(run)
-    options: dict[str, Any] = {"key": jax.random.key(run.seed), "max_seconds": run.max_seconds}
-    options |= {"tol": run.tol} if solver is None else {}
-    with gap_bar(run.tol) as callback:
+    problem, options = _problem(job, C), _options(job)
+    solver = options.pop("solver")
+    if solver is not None:
+        del options["tol"]  # the solver has it
+    with gap_bar(job.options.tol) as callback:
         fitted = jaxsvm.fit(problem, solver, callback=callback, **options)
     return _solution(job, problem, C, fitted)
 
 
-def fit_path(job: Job, Cs: list[float], run: Run) -> dict[int, Solution]:
+def fit_path(job: Job, Cs: list[float]) -> dict[int, Solution]:
     """Solve the job at each C; return the solutions by index, but for those that Ctrl-C or the time limit left out."""
     problem = _problem(job)
-    options = {"solver": _solver(run), "tol": run.tol, "key": jax.random.key(run.seed), "max_seconds": run.max_seconds}
     with progress_bar("path", len(Cs)) as bar:
 
         def draw(place: int, fitted: Fit) -> None:
             bar.update(advance=1, note=f"C {Cs[place]:.4g}, gap {float(fitted.certificate.relative_gap):.2g}")
 
-        path = jaxsvm.solve_path(problem, Cs, callback=bar.callback(draw), **options)
+        path = jaxsvm.solve_path(problem, Cs, callback=bar.callback(draw), **_options(job))
     fits = jax.tree.map(np.asarray, path.fits)  # slices of NumPy arrays are not compiled
     unreached = np.isinf(fits.certificate.relative_gap) & (fits.status.code == Status.INTERRUPTED)
     return {
@@ -42,14 +42,15 @@ def fit_path(job: Job, Cs: list[float], run: Run) -> dict[int, Solution]:
     }
 
 
-def folds_of(job: Job, Cs: list[float], folds: int, run: Run) -> FoldScores:
+def folds_of(job: Job, Cs: list[float], folds: int) -> FoldScores:
     """Score each C on the samples that folds leave out."""
-    problem = _problem(job)
+    problem, options = _problem(job), _options(job)
     if job.classes is None:
-        return FoldScores.of(_regression_scores(job, problem, Cs, folds, run))
+        return FoldScores.of(_regression_scores(job, problem, Cs, folds))
     with progress_bar("folds") as bar:
         bar.update(note=f"{folds} folds, {len(Cs)} values of C")
-        scores = jaxsvm.cross_validate(problem, Cs, folds, solver=_solver(run), tol=run.tol, seed=run.seed)
+        solver, tol, seed = options["solver"], options["tol"], job.options.seed
+        scores = jaxsvm.cross_validate(problem, Cs, folds, solver=solver, tol=tol, seed=seed)
     return FoldScores(scores.mean, scores.standard_error)
 
 
@@ -61,7 +62,7 @@ def _problem(job: Job, C: float = 1.0) -> Any:
     """
     if job.classes is not None:
         gram = jaxsvm.gram(job.kernel, job.x)
-        if job.loss == "hinge":
+        if job.options.loss == "hinge":
             return jaxsvm.hinge_problem(gram, job.target, C, bias="free")
         return jaxsvm.svm_problem(gram, job.target, C)
     gram = jaxsvm.gram(job.kernel, (sp.vstack if sp.issparse(job.x) else np.concatenate)([job.x, job.x]))
@@ -70,26 +71,27 @@ def _problem(job: Job, C: float = 1.0) -> Any:
     return jaxsvm.box_problem(gram, q, 1.0, y=side, c=side).at(C)  # C in units of the bounds
 
 
-def _solver(run: Run) -> Any:
-    """Configure the solver that was named; None leaves the choice to the library."""
-    if run.solver == "auto":
-        return None
-    options: dict[str, Any] = {"tol": run.tol, "max_steps": 1_000_000 if run.max_steps is None else run.max_steps}
-    if run.solver == "cvm":
-        return jaxsvm.CoreVectorMachine(**options)
-    return jaxsvm.FrankWolfe(variant=run.solver, **options)
+def _options(job: Job) -> dict[str, Any]:
+    """Return the options of `jaxsvm.fit` and `jaxsvm.solve_path`; the solver None leaves the choice to the library."""
+    tol, seconds, steps = job.options.tol, job.options.max_seconds, job.options.max_steps
+    solver, limits = None, {"tol": tol, "max_steps": 1_000_000 if steps is None else steps}
+    if job.solver == "cvm":
+        solver = jaxsvm.CoreVectorMachine(**limits)
+    elif job.solver != "auto":
+        solver = jaxsvm.FrankWolfe(variant=job.solver, **limits)
+    return {"solver": solver, "tol": tol, "key": jax.random.key(job.options.seed), "max_seconds": seconds}
 
 
-def _regression_scores(job: Job, problem: Any, Cs: list[float], folds: int, run: Run) -> np.ndarray:
+def _regression_scores(job: Job, problem: Any, Cs: list[float], folds: int) -> np.ndarray:
     """Return R^2 of each fold at each C, `(folds, k)`; the samples left out have margins too."""
     y, n = job.target, len(job.target)
-    dealt = np.random.default_rng(run.seed).permutation(n) % folds
+    dealt = np.random.default_rng(job.options.seed).permutation(n) % folds
     scores = np.full((folds, len(Cs)), np.nan)
     with progress_bar("folds", folds * len(Cs)) as bar:
         draw = bar.callback(lambda *_: bar.update(advance=1))
         for fold in range(folds):
             part = problem.weighted(np.tile(dealt != fold, 2).astype(y.dtype))
-            path = jaxsvm.solve_path(part, Cs, tol=run.tol, callback=draw)
+            path = jaxsvm.solve_path(part, Cs, tol=job.options.tol, callback=draw)
             reached = np.isfinite(np.asarray(path.certificate.relative_gap))
             values = np.asarray(path.fits.margins)[:, :n]  # of the upper side, whose sign is +1
             for place in np.flatnonzero(reached):

@@ -10,21 +10,11 @@ import numpy as np
 
 from jaxsvm.cli import single
 from jaxsvm.cli.app import command
-from jaxsvm.cli.job import Job, Run, prepare
-from jaxsvm.cli.options import (
-    PATH_SOLVERS,
-    SOLVERS,
-    MaxSeconds,
-    Penalty,
-    Training,
-    option,
-    penalties,
-    place_to_save,
-)
+from jaxsvm.cli.job import Job, prepare
+from jaxsvm.cli.options import Grid, Training, option, require
 from jaxsvm.cli.report.page import page_of
 from jaxsvm.cli.report.text import complain, finish, show
 from jaxsvm.cli.system import Interrupts, check_writable, save
-from jaxsvm.errors import InputError
 from jaxsvm.models.model import Model
 from jaxsvm.plots.axes import figure_class
 
@@ -35,76 +25,38 @@ OPTIMISTIC = (
 
 
 @command("fit")
-def fit(
-    C: Penalty = 1.0,
-    solver: Annotated[
-        str | None,
-        option(
-            "--solver", "Solver of the squared hinge and two classes (default: smo); others have their own.", SOLVERS
-        ),
-    ] = None,
-    max_steps: Annotated[
-        int | None, option("--max-steps", "Cap on the steps of one fit, for the squared hinge.")
-    ] = None,
-    max_seconds: MaxSeconds = None,
-    *,
-    options: Training,
-) -> None:
+def fit(C: Annotated[float, option("--C", "Penalty of a violated margin.")] = 1.0, *, options: Training) -> None:
     """Fit one SVM and certify it: two classes, more of them (a machine a pair), or numbers."""
-    options.check(solver, max_steps, max_seconds)
-    if not (math.isfinite(C) and C > 0):
-        raise InputError(f"--C is {C}: a positive number is needed.")
+    options.check()
+    require(0 < C < math.inf, f"--C is {C}: a positive number is needed.")
     check_writable(options.out, options.data)
     with jax.enable_x64(options.dtype == "float64"), Interrupts() as interrupts:
-        job = prepare(options)
+        job = prepare(options, "smo", interrupts)
         started = time.monotonic()
-        if solver is None and not job.several and options.loss == "squared_hinge":
-            solver = "smo"
-        run = Run(options.tol, options.seed, interrupts, solver or "auto", max_steps, max_seconds)
-        with interrupts.within(max_seconds if job.several else None):
-            solution = _trainer(job, run).fit_one(job, C, run)
+        with interrupts.within(options.max_seconds if job.several else None):
+            solution = _trainer(job).fit_one(job, C)
         seconds = time.monotonic() - started
         interrupts.armed = False
         model = solution.model()
         out = _saved(options.out, model)
         row = solution.row(job.metric, job.score(model)) | {"seconds": seconds}
-    report = {"command": "fit", **job.description(), "solver": run.solver, "tol": run.tol, **row}
-    show(options.as_json, report | {"out": out, "note": job.note})
+    show(options.as_json, {"command": "fit", **job.description(), **row, "out": out, "note": job.note})
     finish(solution.statuses, interrupts.seen)
 
 
 @command("path")
 def path(
-    C: Annotated[str | None, option("--C", "Penalties, instead of a grid.", "C1,C2,...")] = None,
-    C_min: Annotated[float, option("--C-min", "Smallest C of the logarithmic grid.")] = 1e-2,
-    C_max: Annotated[float, option("--C-max", "Largest C of the grid.")] = 1e3,
-    n_c: Annotated[int, option("--n-c", "Number of values in the grid.")] = 16,
-    folds: Annotated[int | None, option("--folds", "Choose C by cross-validation with this many folds.")] = None,
-    one_standard_error: Annotated[
-        bool, option("--one-standard-error", "With --folds: the smallest C within one standard error of the best.")
-    ] = False,
-    save_C: Annotated[
-        float | None, option("--save-C", "C of the model that is written to --out; default: the best by score.")
-    ] = None,
-    solver: Annotated[
-        str, option("--solver", "Solver for a chain of fits; auto: coarse to fine.", PATH_SOLVERS)
-    ] = "auto",
-    max_steps: Annotated[int | None, option("--max-steps", "Cap on the steps of one fit of a named solver.")] = None,
-    max_seconds: Annotated[
-        float | None, option("--max-seconds", "Begin no further value of C after this many seconds.")
-    ] = None,
+    grid: Grid,
     report_file: Annotated[str | None, option("--report", "File to write an HTML report to.", "FILE")] = None,
     *,
     options: Training,
 ) -> None:
     """Fit one SVM for every C of a grid, each certified, from one kernel matrix; choose C by folds if asked to."""
-    if max_steps is not None and solver == "auto":
-        raise InputError("--max-steps is for a named solver: add --solver smo, say.")
-    options.check(None if solver == "auto" else solver, max_steps, max_seconds, PATH_SOLVERS)
-    if one_standard_error and folds is None:
-        raise InputError("--one-standard-error is for --folds: add --folds 5, say.")
-    Cs = penalties(C, C_min, C_max, n_c)
-    saved = place_to_save(Cs, save_C, options.out, options.test_fraction, folds)
+    needless = options.max_steps is None or options.named_solver is not None
+    require(needless, "--max-steps is for a named solver: add --solver smo, say.")
+    options.check()
+    Cs = grid.values()
+    saved = grid.place_to_save(Cs, options)
     check_writable(options.out, options.data)
     check_writable(report_file, options.data, *filter(None, [options.out]), option="--report")
     if report_file is not None:
@@ -112,14 +64,13 @@ def path(
     with (
         jax.enable_x64(options.dtype == "float64"),
         Interrupts() as interrupts,
-        interrupts.within(max_seconds),
+        interrupts.within(options.max_seconds),
     ):
-        job = prepare(options)
+        job = prepare(options, "auto", interrupts)
         started = time.monotonic()
-        run = Run(options.tol, options.seed, interrupts, solver, max_steps, max_seconds)
-        trainer = _trainer(job, run)
-        solutions = trainer.fit_path(job, Cs, run)
-        validated = None if folds is None else trainer.folds_of(job, Cs, folds, run)
+        trainer = _trainer(job)
+        solutions = trainer.fit_path(job, Cs)
+        validated = None if grid.folds is None else trainer.folds_of(job, Cs, grid.folds)
         seconds = time.monotonic() - started
         interrupts.armed = False
         if not solutions and interrupts.came:
@@ -137,7 +88,7 @@ def path(
         by_test = saved is None and validated is None and tested
         chosen = saved
         if saved is None and (by_test or validated is not None):
-            chosen = _best(rows, f"{'test' if by_test else 'cv'}_{job.metric}", one_standard_error)
+            chosen = _best(rows, f"{'test' if by_test else 'cv'}_{job.metric}", grid.one_standard_error)
         if chosen is not None and chosen not in solutions:
             complain(f"C = {Cs[chosen]:g} was not reached{'' if options.out is None else ': no model is written'}.")
             chosen = None
@@ -146,9 +97,7 @@ def path(
     report = {
         "command": "path",
         **job.description(),
-        "solver": solver,
-        "tol": options.tol,
-        "folds": folds,
+        "folds": grid.folds,
         "path": list(rows.values()),
         "not_reached": [C for place, C in enumerate(Cs) if place not in solutions],
         "chosen_C": None if chosen is None else Cs[chosen],
@@ -163,16 +112,10 @@ def path(
     finish([solution.status for solution in solutions.values()], interrupts.came, complete=len(solutions) == len(Cs))
 
 
-def _trainer(job: Job, run: Run) -> Any:
+def _trainer(job: Job) -> Any:
     """Return the module that trains this job: `pairs` for more than two classes, else `single`."""
     if not job.several:
         return single
-    for name, value in (("--solver", run.solver if run.solver != "auto" else None), ("--max-steps", run.max_steps)):
-        if value is not None:
-            raise InputError(
-                f"{name} is {value}: it is for two classes, and {job.source} has {len(job.classes or ())}; leave it "
-                "out, or choose one class against the rest with --positive."
-            )
     from jaxsvm.cli import pairs  # it imports scikit-learn, which takes a second
 
     return pairs

@@ -5,6 +5,7 @@ It gives the values that `decision_function` gives for float64 points. `SVMClass
 coefficients cancel.
 """
 
+import functools
 import importlib
 import json
 import os
@@ -26,6 +27,8 @@ OPSET, IR_VERSION = 13, 7
 """Versions of ONNX of 2020: every runtime since then reads them, and they have all operators that are needed."""
 MOST_BYTES = 2**31 - 2**20
 """Bytes of constants: ONNX limits a file to 2 GiB."""
+
+_double = functools.partial(np.asarray, dtype=np.float64)
 
 
 def to_onnx(model: Model, path: str | os.PathLike[str] | None = None) -> Any:
@@ -248,8 +251,3 @@ def _dense(x: Any) -> np.ndarray:
         )
     with jax.enable_x64(True):
         return _double(x.rows(jax.numpy.arange(q)))
-
-
-def _double(values: Any) -> np.ndarray:
-    """Convert numbers to float64."""
-    return np.asarray(values, np.float64)

@@ -11,7 +11,7 @@ from jaxsvm.plots.axes import GREY, RED, axes_of
 
 
 def decision_boundary(model: Model, x: Any, labels: Any, *, support: Any = None, ax: Any = None) -> Any:
-    """Draw the regions of a model's classes among points of two features.
+    """Draw the regions of a model's classes among points of two features; return the axes.
 
     Two classes have their boundary (solid) and margins (dashed), several the regions that they win, regression levels.
 
@@ -21,9 +21,6 @@ def decision_boundary(model: Model, x: Any, labels: Any, *, support: Any = None,
         labels: Their labels, `(n,)`; numbers in regression.
         support: Indices of samples to ring, such as `fit.support`, or None.
         ax: Axes of matplotlib; None makes a figure.
-
-    Returns:
-        The axes.
 
     Raises:
         InputError: If the points do not have two features.
@@ -52,16 +49,15 @@ def decision_boundary(model: Model, x: Any, labels: Any, *, support: Any = None,
 
 
 def enclosing_ball(fit: Any, problem: Any, x: Any, *, ax: Any = None) -> Any:
-    """Draw the intersection of the minimum enclosing ball with the plane of its points: for the linear kernel a circle.
+    """Draw the section of a minimum enclosing ball by the plane of its points; return the axes.
+
+    It is a circle for the linear kernel.
 
     Args:
         fit: A fit of `problem`.
         problem: A problem of `jaxsvm.meb_problem`.
         x: Its points, `(n, 2)`.
         ax: Axes of matplotlib; None makes a figure.
-
-    Returns:
-        The axes.
     """
     x = _plane(x)
     ax = axes_of(ax, 5.2, 4.4)

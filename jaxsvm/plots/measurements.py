@@ -10,14 +10,11 @@ from jaxsvm.plots.axes import BLUE, GREY, ORANGE, against_C, axes_of, labelled
 
 
 def screening_rates(report: Any, *, ax: Any = None) -> Any:
-    """Draw the share of samples that each screening rule decides against C, and the largest possible share.
+    """Draw the share of samples that each screening rule decides, and any could, against C; return the axes.
 
     Args:
         report: The report of `jaxsvm.screening.screening_report`.
         ax: Axes of matplotlib; None makes a figure.
-
-    Returns:
-        The axes.
     """
     ax = axes_of(ax)
     for name, inactive, at_bound in zip(report.names, report.inactive, report.at_bound, strict=True):
@@ -30,15 +27,12 @@ def screening_rates(report: Any, *, ax: Any = None) -> Any:
 
 
 def coreset_error(sizes: Any, errors: Mapping[str, Any], *, ax: Any = None) -> Any:
-    """Draw errors of coresets against their size: the median over draws, and the range of the middle half.
+    """Draw errors of coresets against their size: the median of draws and their middle half; return the axes.
 
     Args:
         sizes: Numbers of points, `(k,)`.
         errors: Errors of each method by name, `(draws, k)` or `(k,)`: `evaluate(...).worst` or `.excess`.
         ax: Axes of matplotlib; None makes a figure.
-
-    Returns:
-        The axes.
 
     Raises:
         InputError: If the number of errors is not the number of sizes.
@@ -60,14 +54,11 @@ def coreset_error(sizes: Any, errors: Mapping[str, Any], *, ax: Any = None) -> A
 
 
 def relational_certificate(fitted: Any, *, ax: Any = None) -> Any:
-    """Draw the bounds on the optimum of a fit over a join, step by step.
+    """Draw the bounds on the optimum of a fit over a join, step by step; return the axes.
 
     Args:
         fitted: The fit of `jaxsvm.relational.fit`.
         ax: Axes of matplotlib; None makes a figure.
-
-    Returns:
-        The axes.
     """
     ax = axes_of(ax)
     dual, primal = np.asarray(fitted.history, float)[:, :2].T
@@ -82,7 +73,7 @@ def relational_certificate(fitted: Any, *, ax: Any = None) -> Any:
 
 
 def learning_curve(sizes: Any, training: Any, held_out: Any, *, score: str = "accuracy", ax: Any = None) -> Any:
-    """Draw scores against the number of training samples, within one standard deviation over folds.
+    """Draw scores against the number of training samples, within one standard deviation; return the axes.
 
     Args:
         sizes: Numbers of training samples, `(k,)`.
@@ -91,9 +82,6 @@ def learning_curve(sizes: Any, training: Any, held_out: Any, *, score: str = "ac
         held_out: Scores on other samples, of the same shape.
         score: Name of the scores.
         ax: Axes of matplotlib; None makes a figure.
-
-    Returns:
-        The axes.
     """
     ax = axes_of(ax)
     sizes = np.asarray(sizes, float)

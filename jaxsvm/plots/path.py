@@ -46,16 +46,13 @@ def path_figure(path: Any, *, scores: Any = None, ax: Any = None) -> Any:
 
 
 def path_scores(validated: Any, *, label: str = "cross-validated", ax: Any = None) -> Any:
-    """Draw mean scores of folds against C, within one standard error, and mark both choices of C.
+    """Draw mean scores of folds against C, within one standard error, and both choices of C; return the axes.
 
     Args:
         validated: The result of `jaxsvm.cross_validate`, or any object with its `Cs`, `mean`, `standard_error`, `C` and
             `C_one_standard_error`.
         label: Name of the scores.
         ax: Axes of matplotlib; None makes a figure.
-
-    Returns:
-        The axes.
     """
     ax = axes_of(ax)
     Cs, order = _sorted_values(validated)
@@ -72,14 +69,11 @@ def path_scores(validated: Any, *, label: str = "cross-validated", ax: Any = Non
 
 
 def path_support(path: Any, *, ax: Any = None) -> Any:
-    """Draw the number of samples with a coefficient against C.
+    """Draw the number of samples with a coefficient against C; return the axes.
 
     Args:
         path: The path of `jaxsvm.solve_path`, of one problem.
         ax: Axes of matplotlib; None makes a figure.
-
-    Returns:
-        The axes.
     """
     ax = axes_of(ax)
     Cs, order = _sorted_values(path)
@@ -93,15 +87,12 @@ def path_support(path: Any, *, ax: Any = None) -> Any:
 
 
 def path_margin(path: Any, problem: Any, *, ax: Any = None) -> Any:
-    """Draw the geometric margin `1 / |w|` in feature space against C: the distance from the boundary to the margin.
+    """Draw the geometric margin `1 / |w|`, a distance in feature space, against C; return the axes.
 
     Args:
         path: The path of `jaxsvm.solve_path`, of one problem.
         problem: That problem.
         ax: Axes of matplotlib; None makes a figure.
-
-    Returns:
-        The axes.
     """
     ax = axes_of(ax)
     Cs, order = _sorted_values(path)

@@ -11,7 +11,7 @@ import numpy as np
 
 import jaxsvm
 from jaxsvm.cli.report.solution import FoldScores
-from jaxsvm.cli.report.text import SCORES, shown
+from jaxsvm.cli.report.text import SCORES, path_table, shown
 from jaxsvm.plots.axes import BLUE, GREEN, ORANGE, PURPLE, RED, against_C, axes_of
 from jaxsvm.plots.path import path_scores
 
@@ -75,16 +75,12 @@ def _summary(report: dict[str, Any]) -> str:
 
 def _table(report: dict[str, Any]) -> str:
     """Return the rows of the path as an HTML table."""
-    rows = report["path"]
-    scores = [key for key in SCORES if key not in COLUMNS and any(row.get(key) is not None for row in rows)]
-    formats = COLUMNS | dict.fromkeys(scores, ".4f")
-    head = "".join(f"<th>{html.escape(SCORES.get(key, key))}</th>" for key in formats)
-    lines = []
-    for row in rows:
+    titles, lines = path_table(report["path"], COLUMNS)
+    head, body = "".join(f"<th>{html.escape(title)}</th>" for title in titles), ""
+    for row, cells in zip(report["path"], lines, strict=True):
         kind = "failed" if not row["certified"] else "chosen" if row["C"] == report["chosen_C"] else ""
-        cells = (("" if row.get(key) is None else format(row[key], style)) for key, style in formats.items())
-        lines.append(f'<tr class="{kind}">' + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>")
-    return f'<table class="path"><tr>{head}</tr>{"".join(lines)}</table>'
+        body += f'<tr class="{kind}">' + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>"
+    return f'<table class="path"><tr>{head}</tr>{body}</table>'
 
 
 def _pictures(report: dict[str, Any], folds: FoldScores | None, Cs: list[float]) -> list[tuple[str, Any]]:

@@ -45,6 +45,9 @@ SCORES = {
 }
 """Titles of the columns whose key is not their title."""
 
+COLUMNS = {"C": ".4g", "status": "", "relative_gap": ".1e", "primal": ".5g", "steps": "", "support": ""}
+"""The columns of a path's table on a terminal, and their formats."""
+
 
 def show(as_json: bool, report: dict[str, Any]) -> None:
     """Print a report as JSON, or as text: the facts, the rows of a path, the note."""
@@ -64,19 +67,21 @@ def _print_table(report: dict[str, Any]) -> None:
             facts.add_row(name.replace("_", " "), shown(value))
     console.print(facts)
     if "path" in report:
-        formats = {"C": ".4g", "status": "", "relative_gap": ".1e", "primal": ".5g", "steps": "", "support": ""}
-        formats |= {
-            name: ".4f"
-            for name in SCORES
-            if name != "relative_gap" and any(row.get(name) is not None for row in report["path"])
-        }
-        table = Table(*(Column(SCORES.get(name, name), justify="right", no_wrap=True) for name in formats), box=None)
-        for row in report["path"]:
-            cells = ("" if row[name] is None else format(row[name], style) for name, style in formats.items())
+        titles, lines = path_table(report["path"], COLUMNS)
+        table = Table(*(Column(title, justify="right", no_wrap=True) for title in titles), box=None)
+        for row, cells in zip(report["path"], lines, strict=True):
             table.add_row(*cells, style=None if row["certified"] else "red")
         console.print(table)
     if report.get("note"):
         console.print(report["note"])
+
+
+def path_table(rows: list[dict[str, Any]], formats: dict[str, str]) -> tuple[list[str], list[list[str]]]:
+    """Return the titles and the cells of a table: the columns of `formats`, then the scores that the rows have."""
+    scores = [name for name in SCORES if name not in formats and any(row.get(name) is not None for row in rows)]
+    formats = formats | dict.fromkeys(scores, ".4f")
+    cells = [["" if row[name] is None else format(row[name], form) for name, form in formats.items()] for row in rows]
+    return [SCORES.get(name, name) for name in formats], cells
 
 
 def shown(value: Any) -> str:
