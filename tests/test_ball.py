@@ -192,3 +192,10 @@ def test_an_svm_with_constant_diagonal_is_a_ball():
     varying = jaxsvm.svm_problem(jaxsvm.gram(Polynomial(2), data()[0]), data()[1], 2.0)
     with pytest.raises(jaxsvm.InputError, match="diagonal"):
         jaxsvm.ball(jaxsvm.fit(varying, FrankWolfe(tol=1e-2)), varying)
+
+
+def test_a_ball_of_many_points():
+    """From 4,096 points on drivers prove squared-hinge and box fits by the sums that steps carry: a ball has none."""
+    x = np.random.default_rng(0).normal(size=(4100, 2))
+    fit = jaxsvm.check(jaxsvm.fit(jaxsvm.meb_problem(jaxsvm.gram(RBF(gamma=0.5), x)), FrankWolfe(tol=1e-2)))
+    assert fit.status.name == "CONVERGED"

@@ -4,7 +4,7 @@ With F the samples strictly inside the box and B those at U, `Q_FF a_F + b c_F =
 optimal value needs no system: `d D = dq'a - 1/2 a'dQa + dU'max(0, r) + b de`, with `r = q - Qa - b c`.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 from jax import lax
@@ -16,12 +16,15 @@ from jaxsvm.numerics.masks import count, every, some
 from jaxsvm.results.fit import Certificate
 from jaxsvm.results.judge import judged
 
+if TYPE_CHECKING:
+    from jaxsvm.problems.box import BoxProblem
+
 FREE = 1 / 16
 """A free sample that others explain has left where its margin is off by this share of the root of what bounded ones may
 be off by."""
 
 
-def active_set(problem: Any, values: Any, before: Active | None = None) -> Active:
+def active_set(problem: "BoxProblem", values: Any, before: Active | None = None) -> Active:
     """Samples strictly inside the box, and those at their upper bound.
 
     Of a fit: bounds may be met exactly, or be approached, as an interior point does; then a sample whose margin is
@@ -52,7 +55,7 @@ def active_set(problem: Any, values: Any, before: Active | None = None) -> Activ
     return lax.stop_gradient(Active(free & present, bound & present, jnp.clip(a, 0, U)))
 
 
-def solution_on(problem: Any, active: Active, sizes: tuple[int, ...], method: str) -> Values:
+def solution_on(problem: "BoxProblem", active: Active, sizes: tuple[int, ...], method: str) -> Values:
     """The solution on the sets as values, differentiable to every order: derivatives flow from all but y and c."""
     y = lax.stop_gradient(problem.y)
     multiplier, present = jnp.zeros_like(problem.e), active.present.astype(y.dtype)
@@ -90,7 +93,7 @@ def solution_on(problem: Any, active: Active, sizes: tuple[int, ...], method: st
     return Values(a, coefficients, bias, jnp.ones_like(bias), margins)
 
 
-def lagrangian(problem: Any, values: Values) -> Float[Array, ""]:
+def lagrangian(problem: "BoxProblem", values: Values) -> Float[Array, ""]:
     """What has the derivatives of the optimal value where `a`, margins and bias of the solution stand still."""
     slack = jnp.maximum(0, problem.q - values.margins)
     multiplier = values.bias if problem.c is not None else 0.0
@@ -98,7 +101,7 @@ def lagrangian(problem: Any, values: Values) -> Float[Array, ""]:
     return linear - problem.signed.quadratic_form(values.alpha) / 2
 
 
-def kinks(problem: Any, values: Any, tol: Any) -> Bool[Array, " n"]:
+def kinks(problem: "BoxProblem", values: Any, tol: Any) -> Bool[Array, " n"]:
     """Samples whose margin is that of a free one, and that need not be: a small move may set them free, or not.
 
     They are at a bound, or others explain them: these need not move as they do. At a corner they are those that set the
@@ -114,7 +117,7 @@ def kinks(problem: Any, values: Any, tol: Any) -> Bool[Array, " n"]:
     return lax.stop_gradient((problem.upper > 0) & found)
 
 
-def _tied(problem: Any, values: Any, tol: Any) -> Bool[Array, " n"]:
+def _tied(problem: "BoxProblem", values: Any, tol: Any) -> Bool[Array, " n"]:
     """Samples that set an end of the interval of biases together with others, where none is free."""
     apart = (problem.q - values.margins) / problem.c
     tied = jnp.zeros_like(problem.upper, bool)
@@ -125,7 +128,7 @@ def _tied(problem: Any, values: Any, tol: Any) -> Bool[Array, " n"]:
     return tied
 
 
-def certificate_of(problem: Any, values: Values, dtype: Any) -> Certificate:
+def certificate_of(problem: "BoxProblem", values: Values, dtype: Any) -> Certificate:
     """The certificate of values of `solution_on`, numbers of `dtype`: of the system's bias, which need not be the best.
 
     A gap of infinity where they are no point.
@@ -135,9 +138,10 @@ def certificate_of(problem: Any, values: Values, dtype: Any) -> Certificate:
     found = problem.certified(a, s, dtype).certificate
     constant = problem.offset * (problem.y @ a)
     without = s - problem.y * constant
-    direction = problem.c if problem.free_bias else problem.offset * problem.y
+    c: Any = problem.c
+    direction = c if problem.free_bias else problem.offset * problem.y
     slack = jnp.maximum(0, problem.q - without - b * direction)
-    missed = jnp.abs(b * (problem.c @ a - problem.e)) if problem.free_bias else 0.0
+    missed = jnp.abs(b * (c @ a - problem.e)) if problem.free_bias else 0.0
     primal = (
         (a @ without + problem.offset * b**2) / 2 + b * problem.e + problem.upper @ slack + missed + problem.constant
     )

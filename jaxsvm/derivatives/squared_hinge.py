@@ -4,7 +4,7 @@ On a support S, `beta = alpha / R` solves `Kt_SS beta_S = 1` (Chapelle et al. 20
 y_S = 1`, `y . beta = 0`. The optimal value `1 / (2 R)` needs no system: its derivative is `-1/2 beta' dKt beta`.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 from jax import lax
@@ -15,8 +15,11 @@ from jaxsvm.derivatives.values import Active, Values, negligible
 from jaxsvm.numerics.masks import every, some
 from jaxsvm.results.fit import Certificate
 
+if TYPE_CHECKING:
+    from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 
-def active_set(problem: Any, values: Any, before: Active | None = None) -> Active:
+
+def active_set(problem: "SquaredHingeProblem", values: Any, before: Active | None = None) -> Active:
     """Samples inside the margin: where alpha > 0 at the solution, and closer to that set than alpha before it.
 
     A first-order solver leaves a little alpha on samples that have long left the support. An empty set, which no
@@ -32,7 +35,7 @@ def active_set(problem: Any, values: Any, before: Active | None = None) -> Activ
     return lax.stop_gradient(Active(inside | ~some(inside), jnp.zeros_like(inside)))
 
 
-def solution_on(problem: Any, active: Active, sizes: tuple[int, ...], method: str) -> Values:
+def solution_on(problem: "SquaredHingeProblem", active: Active, sizes: tuple[int, ...], method: str) -> Values:
     """The solution of the system on S as values; `alpha` may be negative where S is not the support of a solution."""
     y, support = lax.stop_gradient(problem.y), active.free
     _, solve = solver(problem, support, sizes, method)
@@ -47,18 +50,18 @@ def solution_on(problem: Any, active: Active, sizes: tuple[int, ...], method: st
     return Values(beta * R, coefficients, bias, R, margins)
 
 
-def lagrangian(problem: Any, values: Values) -> Float[Array, ""]:
+def lagrangian(problem: "SquaredHingeProblem", values: Values) -> Float[Array, ""]:
     """`-1/2 beta' Kt beta`, by tiles: its derivative with respect to the problem needs no n x n matrix of its own."""
     beta = values.alpha / values.R
     return -(problem.signed.quadratic_form(beta) + problem.ridge @ beta**2) / 2
 
 
-def kinks(problem: Any, values: Any, tol: Any) -> Bool[Array, " n"]:
+def kinks(problem: "SquaredHingeProblem", values: Any, tol: Any) -> Bool[Array, " n"]:
     """Samples on the margin, which carry no weight and may get some."""
     return lax.stop_gradient((problem.ridge > 0) & (jnp.abs(values.margins - 1) <= tol))
 
 
-def certificate_of(problem: Any, values: Values, dtype: Any) -> Certificate:
+def certificate_of(problem: "SquaredHingeProblem", values: Values, dtype: Any) -> Certificate:
     """The certificate of values of `solution_on`, numbers of `dtype`; a gap of infinity where they are no point."""
     beta = jnp.maximum(values.alpha, 0) / values.R
     certificate = problem.certified(beta, problem.matvec(beta), dtype).certificate

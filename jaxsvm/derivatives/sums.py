@@ -10,7 +10,7 @@ rounding coefficients moves decision values by as much as `LOST`, their tangents
 """
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,9 @@ from jaxtyping import Array, Bool, Float
 from jaxsvm.numerics.linear.elimination import semifactored
 from jaxsvm.numerics.precision import rounded
 
+if TYPE_CHECKING:
+    from jaxsvm.problems.contract import Problem
+
 MOST_FEATURES = 512
 """Features whose systems are solved for it."""
 EXPLAINED = 1e-12
@@ -28,7 +31,7 @@ LOST = 0.25
 """Of a margin: the standard deviation of what rounding coefficients does to decision values, at the most."""
 
 
-def unsummable(problem: Any, coefficients: Float[Array, " n"]) -> Bool[Array, ""]:
+def unsummable(problem: "Problem", coefficients: Float[Array, " n"]) -> Bool[Array, ""]:
     """Whether coefficients of the problem's dtype are too coarse for their sums to have derivatives."""
     if jnp.finfo(problem.dtype).bits >= 64 or _has_few(problem.gram.feature_rows):
         return jnp.asarray(False)

@@ -6,7 +6,7 @@ low-rank Gram, and the same formula with Nystroem features and what they leave o
 tile) memory. A system that cannot be solved gives NaN: never a wrong derivative in silence.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 from jax import lax
@@ -19,6 +19,9 @@ from jaxsvm.numerics.linear.conjugate_gradients import Apply, conjugate_gradient
 from jaxsvm.numerics.linear.elimination import LAPACK_SIZE, Factor, identity, padded_factor, semifactored
 from jaxsvm.numerics.sizes import in_smallest, size_classes
 
+if TYPE_CHECKING:
+    from jaxsvm.problems.contract import Differentiable
+
 FACTOR_LIMIT = 4096
 """The largest support whose matrix is factored: 128 MiB in float64."""
 LANDMARKS = 128
@@ -29,7 +32,7 @@ REFINEMENTS = 6
 """Iterations where the preconditioner is the inverse up to rounding."""
 
 
-def plan(problem: Any, support: Any) -> tuple[tuple[int, ...], str]:
+def plan(problem: "Differentiable", support: Any) -> tuple[tuple[int, ...], str]:
     """How the system is solved: sizes of a factor to choose from, and "cholesky", "features" or "nystroem"."""
     # Without a ridge the matrix may be as good as singular, which conjugate gradients alone do not survive.
     if not problem.bounded:
@@ -51,7 +54,11 @@ def factor_sizes(n: int, support: Any) -> tuple[int, ...]:
 
 
 def solver(
-    problem: Any, support: Bool[Array, " n"], sizes: tuple[int, ...], method: str, u: Float[Array, " n"] | None = None
+    problem: "Differentiable",
+    support: Bool[Array, " n"],
+    sizes: tuple[int, ...],
+    method: str,
+    u: Float[Array, " n"] | None = None,
 ) -> tuple[Bool[Array, " n"], Apply]:
     """The system `(Kt + u u')_SS x_S = b_S` of the samples S of a support that the others do not explain.
 
@@ -96,7 +103,7 @@ def _solved(product: Apply, precondition: Apply, b: Float[Array, " n"], steps: i
 
 
 def _factor(
-    problem: Any, support: Bool[Array, " n"], sizes: tuple[int, ...], u: Float[Array, " n"]
+    problem: "Differentiable", support: Bool[Array, " n"], sizes: tuple[int, ...], u: Float[Array, " n"]
 ) -> tuple[Bool[Array, " n"], Apply]:
     """What others do not explain, and solves with a Cholesky factor of `(Kt + u u')_SS`, in the smallest size for S."""
     largest, count = sizes[-1], masks.count(support)
@@ -124,7 +131,7 @@ def _factor(
     return support, precondition
 
 
-def _woodbury(problem: Any, support: Bool[Array, " n"], exact: bool, u: Float[Array, " n"]) -> Apply:
+def _woodbury(problem: "Differentiable", support: Bool[Array, " n"], exact: bool, u: Float[Array, " n"]) -> Apply:
     """`(D + F F')^-1` on S, for features F of `Kt` and the rest D of its diagonal; the identity off S."""
     if exact:
         F, rest = problem.gram.design.astype(problem.dtype), 0

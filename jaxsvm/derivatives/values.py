@@ -1,9 +1,12 @@
 """What a solution is to its derivatives: the values of a fit that move, and the sets of samples that they move on."""
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
+
+if TYPE_CHECKING:
+    from jaxsvm.problems.contract import Problem
 
 
 class Values(NamedTuple):
@@ -33,7 +36,7 @@ def values_of(fit: Any) -> Values:
     return Values(*(getattr(fit, name) for name in Values._fields))
 
 
-def negligible(problem: Any, point: Float[Array, " n"]) -> tuple[Any, Float[Array, " n"]]:
+def negligible(problem: "Problem", point: Float[Array, " n"]) -> tuple[Any, Float[Array, " n"]]:
     """What a coefficient (of its bound) and a product may be off by for a sample to stay where it stands.
 
     More than rounding: samples at a kink would go to and fro.

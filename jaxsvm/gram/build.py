@@ -12,8 +12,9 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxsvm.errors import InputError, PrecisionWarning, is_concrete, require_finite, warn
+from jaxsvm.gram.contract import Gram
 from jaxsvm.gram.dense import DenseGram, dense_values
-from jaxsvm.gram.low_rank import LowRankGram, low_rank_gram
+from jaxsvm.gram.low_rank import low_rank_gram
 from jaxsvm.gram.tiled import BUILD_TILE, TiledGram
 from jaxsvm.kernels import Precomputed, as_kernel
 from jaxsvm.kernels.distances import place
@@ -26,8 +27,6 @@ MEMORY = 4 * 2**30
 """Default budget of a stored kernel matrix in bytes: n = 32,768 in float32."""
 COLLAPSED = 1 / 16
 """Spacing of floating-point numbers, in widths of the kernel, at which its values are called meaningless."""
-
-Gram = DenseGram | TiledGram | LowRankGram
 
 
 @transfers
@@ -43,7 +42,7 @@ def gram(
     method: str = "nystroem",
     landmarks: str = "pivoted",
     key: Array | None = None,
-) -> Any:
+) -> Gram:
     """The Gram operator of a data set.
 
     Args:

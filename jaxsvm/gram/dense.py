@@ -1,7 +1,7 @@
 """The Gram operator that stores all kernel values."""
 
 import dataclasses
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +9,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from jaxsvm.gram.contract import Gram
 from jaxsvm.gram.tiled import BUILD_TILE, OfPoints, TiledGram
 from jaxsvm.kernels import Kernel, Precomputed
 from jaxsvm.numerics.products import matmul
@@ -83,12 +84,13 @@ class DenseGram(OfPoints):
         return self.matvec(v)
 
 
-def with_values(gram: Any) -> Any:
+def with_values(gram: Gram) -> Gram:
     """The operator with all its values stored, where its budget permits; else as it is."""
     if gram.stored or not gram.may_store:
         return gram
-    K = dense_values(gram.kernel, gram.x, gram.dtype, gram.near)
-    return DenseGram(gram.kernel, gram.x, gram.shift, K, gram.near, gram.vouched)
+    tiled = cast(TiledGram, gram)
+    K = dense_values(tiled.kernel, tiled.x, tiled.dtype, tiled.near)
+    return DenseGram(tiled.kernel, tiled.x, tiled.shift, K, tiled.near, tiled.vouched)
 
 
 @jax.jit(static_argnames=("dtype", "near"))
@@ -112,14 +114,14 @@ def dense_values(kernel: Kernel, points: Any, dtype: Any, near: bool) -> Float[A
     return K.at[jnp.arange(n), jnp.arange(n)].set(tiled.diag())
 
 
-def part_of(gram: Any, K: Float[Array, "m m"]) -> DenseGram:
+def part_of(gram: Gram, K: Float[Array, "m m"]) -> DenseGram:
     """The operator of kernel values between some of the points of another one, `(m, m)`."""
     places = np.arange(K.shape[0], dtype=np.int32)
     return DenseGram(Precomputed(), on_device(places), on_device(np.zeros((0,), K.dtype)), K, vouched=gram.definite)
 
 
 @jax.jit
-def values_between(gram: Any, samples: Int[Array, " m"]) -> Float[Array, "m m"]:
+def values_between(gram: Gram, samples: Int[Array, " m"]) -> Float[Array, "m m"]:
     """Kernel values between some samples; whole rows of a stored matrix first, since they lie in one piece."""
     return gram.rows(samples)[:, samples] if gram.stored else gram.block(samples, samples)
 

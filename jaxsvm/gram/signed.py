@@ -1,13 +1,15 @@
 """`y (K + offset) y`: the matrix that every problem of two classes is made of, whichever way K is held."""
 
 import dataclasses
-from typing import Any
+from typing import cast
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from jaxsvm.gram.contract import Gram
+from jaxsvm.gram.dense import DenseGram
 from jaxsvm.numerics.products import weighted_rows
 from jaxsvm.numerics.selection import entry
 from jaxsvm.numerics.sums import sums
@@ -24,7 +26,7 @@ class SignedGram:
         offset: 1.0 where the constant is one more feature of value 1, else 0.0; static.
     """
 
-    gram: Any
+    gram: Gram
     y: Float[Array, "n *L"]
     offset: float = dataclasses.field(metadata={"static": True})
 
@@ -59,7 +61,7 @@ class SignedGram:
         """`B v` for a v that is 0 nearly everywhere, from the rows where it is not, stored ones too; in v's dtype."""
         signed = self.y * v
         gram = self.gram
-        product = weighted_rows(signed, gram.K) if gram.stored else gram.support_matvec(signed)
+        product = weighted_rows(signed, cast(DenseGram, gram).K) if gram.stored else gram.support_matvec(signed)
         return self.y * (product.astype(v.dtype) + self.offset * signed.sum())
 
     def quadratic_form(self, v: Float[Array, " n"]) -> Float[Array, ""]:

@@ -9,6 +9,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from jaxsvm.gram.basis import KernelBasis
+from jaxsvm.gram.contract import Gram
 from jaxsvm.kernels import Kernel
 from jaxsvm.numerics.masks import count, places_first
 from jaxsvm.numerics.products import matmul
@@ -201,7 +202,7 @@ def _squares(x: Array) -> Array:
     return (x * x).sum(axis=1)
 
 
-def _support_matvec(gram: Any, v: Float[Array, " n"], tile: int) -> Float[Array, " n"]:
+def _support_matvec(gram: Gram, v: Float[Array, " n"], tile: int) -> Float[Array, " n"]:
     """`K @ v` from the rows (K is symmetric) of the support of v, a tile at a time; the number of tiles is traced."""
     n, tile, v = gram.n, min(tile, gram.n), jnp.asarray(v)
     active = v != 0

@@ -24,7 +24,9 @@ from jaxsvm.loop.round import (
     whole_chunks,
 )
 from jaxsvm.numerics.precision import like, widened
+from jaxsvm.problems.contract import Problem
 from jaxsvm.runtime.programs import Program
+from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.start import Origin
 
 QUICKLY = 8192
@@ -33,7 +35,9 @@ BRIEFLY = 2048
 """Samples up to which fresh starts are compiled without optimisations: of n^2 products a start takes 12 ms longer."""
 
 
-def _run(problem: Any, solver: Any, progress: Progress, chunks: Any, at_cap: bool = False) -> tuple[Progress, Array]:
+def _run(
+    problem: Problem, solver: Solver, progress: Progress, chunks: Any, at_cap: bool = False
+) -> tuple[Progress, Array]:
     """A round without its end, cut short after `chunks` chunks; whether that is due, and whether with a polish.
 
     At the cap on steps the last ones take the place of chunks.
@@ -45,7 +49,7 @@ def _run(problem: Any, solver: Any, progress: Progress, chunks: Any, at_cap: boo
 
 
 def _assess(
-    problem: Any, solver: Any, progress: Progress, provisional: bool = False, may_correct: bool = False
+    problem: Problem, solver: Solver, progress: Progress, provisional: bool = False, may_correct: bool = False
 ) -> Progress:
     """The end of a round, without a polish, and before a fit is stuck without a correction: most fits see neither.
 
@@ -54,13 +58,15 @@ def _assess(
     return certify(problem, solver, progress, may_polish=False, provisional=provisional, may_correct=may_correct)
 
 
-def _run_in_place(problem: Any, solver: Any, rest: Progress, state: Any, chunks: Any, at_cap: bool = False) -> Any:
+def _run_in_place(
+    problem: Problem, solver: Solver, rest: Progress, state: Any, chunks: Any, at_cap: bool = False
+) -> Any:
     """`_run` whose state, kernel rows of 50 MB, is not copied: the old one is gone."""
     return _run(problem, solver, rest._replace(state=state), chunks, at_cap)
 
 
 def _assess_in_place(
-    problem: Any, solver: Any, rest: Progress, state: Any, provisional: bool = False, may_correct: bool = False
+    problem: Problem, solver: Solver, rest: Progress, state: Any, provisional: bool = False, may_correct: bool = False
 ) -> Progress:
     """`_assess` whose state is not copied."""
     return _assess(problem, solver, rest._replace(state=state), provisional, may_correct)
@@ -81,7 +87,7 @@ def begin_program(start: Any, n: int) -> Program:
     return _fresh_begin if fresh and n <= BRIEFLY else compiled_begin
 
 
-def burst_call(problem: Any, solver: Any, progress: Progress, *more: Any) -> tuple[Any, ...]:
+def burst_call(problem: Problem, solver: Solver, progress: Progress, *more: Any) -> tuple[Any, ...]:
     """The program of a burst and its arguments: in place where the solver's state is large."""
     if not solver.large_state:
         return (_burst, problem, solver, progress, *more)
@@ -89,14 +95,14 @@ def burst_call(problem: Any, solver: Any, progress: Progress, *more: Any) -> tup
     return (burst, problem, solver, progress._replace(state=None), progress.state, *more)
 
 
-def certify_call(problem: Any, solver: Any, progress: Progress, *more: Any) -> tuple[Any, ...]:
+def certify_call(problem: Problem, solver: Solver, progress: Progress, *more: Any) -> tuple[Any, ...]:
     """The same of a certificate."""
     if not solver.large_state:
         return (_certify, problem, solver, progress, *more)
     return (_certify_in_place, problem, solver, progress._replace(state=None), progress.state, *more)
 
 
-def polish_in_pieces(problem: Any, solver: Any, progress: Progress, told: Callable[[], bool]) -> Progress | None:
+def polish_in_pieces(problem: Problem, solver: Solver, progress: Progress, told: Callable[[], bool]) -> Progress | None:
     """Progress with a polished state, whose certificate is due; None where it was told to stop in between.
 
     A polish can take many times `BURST_SECONDS`: on the host one compiled piece of it at a time.
@@ -115,17 +121,17 @@ def polish_in_pieces(problem: Any, solver: Any, progress: Progress, told: Callab
 
 
 @Program
-def _polish_begin(problem: Any, solver: Any, state: Any) -> tuple[Any, Any]:
+def _polish_begin(problem: Problem, solver: Solver, state: Any) -> tuple[Any, Any]:
     wide = widened(problem)
     fresh = solver.refresh(wide, state)
     return fresh, solver.polish_begin(wide, fresh)
 
 
 @Program
-def _polish_step(problem: Any, solver: Any, carry: Any) -> Any:
+def _polish_step(problem: Problem, solver: Solver, carry: Any) -> Any:
     return solver.polish_step(widened(problem), carry)
 
 
 @Program
-def _polish_end(problem: Any, solver: Any, state: Any, fresh: Any, carry: Any) -> Any:
+def _polish_end(problem: Problem, solver: Solver, state: Any, fresh: Any, carry: Any) -> Any:
     return like(solver.polish_end(widened(problem), fresh, carry), state)

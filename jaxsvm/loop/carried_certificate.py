@@ -5,7 +5,7 @@ rounds the carried `s = Qa` a little: with all of it counted against the point t
 hardly wider.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +13,11 @@ from jaxtyping import Array, Float
 
 from jaxsvm.loop.round import Progress, steps_taken
 from jaxsvm.numerics.precision import in_double, widened
+from jaxsvm.problems.contract import Problem, Restrictable
 from jaxsvm.results.fit import Answer
 from jaxsvm.results.judge import judged, narrowed
 from jaxsvm.runtime.programs import Program
+from jaxsvm.solvers.contract import Solver
 
 A_STEP = 4
 """Units of rounding of the largest sum that a step may add to each, two products and a sum."""
@@ -25,7 +27,7 @@ TOO_LONG = 16_384
 """Samples from which a product is too long for who was told to stop."""
 
 
-def off_by(problem: Any, point: Float[Array, " n"], s: Float[Array, " n"], steps: Any) -> Float[Array, ""]:
+def off_by(problem: Problem, point: Float[Array, " n"], s: Float[Array, " n"], steps: Any) -> Float[Array, ""]:
     """By how much rounding may have made carried sums wrong, so many steps after they were computed, `()`.
 
     That of the coefficients themselves is counted too, once.
@@ -34,7 +36,7 @@ def off_by(problem: Any, point: Float[Array, " n"], s: Float[Array, " n"], steps
     return A_STEP * jnp.finfo(s.dtype).eps * (steps * jnp.abs(s).max() + terms)
 
 
-def bracketed(wide: Any, point: Float[Array, " n"], s: Float[Array, " n"], off: Any, dtype: Any) -> Answer:
+def bracketed(wide: Problem, point: Float[Array, " n"], s: Float[Array, " n"], off: Any, dtype: Any) -> Answer:
     """A point as it is returned, and what is true of it wherever within `off` its sums lie.
 
     Margins that are lower give a loss that is no smaller, sums that are higher a dual value that is no larger; squares
@@ -47,11 +49,11 @@ def bracketed(wide: Any, point: Float[Array, " n"], s: Float[Array, " n"], off: 
     return low._replace(margins=(low.margins + high.margins) / 2, certificate=certificate)
 
 
-def answer_of(problem: Any, point: Float[Array, " n"], s: Float[Array, " n"], steps: Any) -> Answer:
+def answer_of(problem: Restrictable, point: Float[Array, " n"], s: Float[Array, " n"], steps: Any) -> Answer:
     """A dual point, whose `s = Qa` was carried along for so many steps, as it is returned."""
 
     @in_double
-    def assess(problem: Any, point: Array, s: Array, steps: Any) -> Answer:
+    def assess(problem: Restrictable, point: Array, s: Array, steps: Any) -> Answer:
         wide = widened(problem)
         point = jnp.clip(point, 0, problem.upper if problem.bounded else None)
         off = off_by(problem, point, s, steps).astype(wide.dtype)
@@ -68,7 +70,7 @@ def answer_of(problem: Any, point: Float[Array, " n"], s: Float[Array, " n"], st
 
 
 @Program
-def carried_program(problem: Any, solver: Any, progress: Progress) -> Answer:
+def carried_program(problem: Restrictable, solver: Solver, progress: Progress) -> Answer:
     """Where steps stand, if that is proven to be better than the answer so far; else that."""
     point, s = solver.dual_point(problem, progress.state)
     answer = answer_of(problem, point, s, steps_taken(progress) - progress.refreshed)
@@ -76,13 +78,16 @@ def carried_program(problem: Any, solver: Any, progress: Progress) -> Answer:
     return jax.tree.map(lambda new, old: jnp.where(better, new, old), answer, progress.answer)
 
 
-def proves_by_sums(problem: Any, solver: Any) -> bool:
-    """Whether carried sums prove anything: not where no kernel vouches for the matrix, or a solver carries none."""
-    return solver.carries_sums and problem.gram.definite
+def proves_by_sums(problem: Problem, solver: Solver) -> bool:
+    """Whether carried sums prove anything: not where no kernel vouches for the matrix, or a solver carries none.
+
+    Of a ball they prove nothing here either: its dual point has one scale.
+    """
+    return solver.carries_sums and problem.restricts and problem.gram.definite
 
 
-def carried(problem: Any, solver: Any, progress: Progress) -> Progress:
+def carried(problem: Problem, solver: Solver, progress: Progress) -> Progress:
     """Progress whose answer is where its steps stand, if carried sums prove that to be better; else as it was."""
     if not proves_by_sums(problem, solver):
         return progress
-    return progress._replace(answer=carried_program(problem, solver, progress))
+    return progress._replace(answer=carried_program(cast(Restrictable, problem), solver, progress))

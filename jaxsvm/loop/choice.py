@@ -7,16 +7,19 @@ margin, pair steps on stored kernel values are faster then. With few features th
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, cast
 
 import jax.numpy as jnp
 import numpy as np
 
 from jaxsvm.errors import InputError
+from jaxsvm.problems.contract import Problem, Restrictable
+from jaxsvm.problems.slack import SlackProblem
 from jaxsvm.solvers.around.equivalent_hinge import EquivalentHinge
 from jaxsvm.solvers.box.barrier_systems import few_features
 from jaxsvm.solvers.box.interior_point import InteriorPoint
 from jaxsvm.solvers.box.sequential_minimal_optimization import SMO
+from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.simplex.frank_wolfe import FrankWolfe
 from jaxsvm.solvers.simplex.newton import Newton
 from jaxsvm.solvers.working_set import WorkingSet
@@ -69,7 +72,7 @@ FEW, FEW_SETS = 4, 50
 kernels at C = 1e5 took three to seven times as long with 300."""
 
 
-def first_choice(problem: Any, tol: Any) -> Any:
+def first_choice(problem: Problem, tol: Any) -> Solver:
     """The solver to begin with; under tracing the only one.
 
     Raises:
@@ -86,7 +89,7 @@ def first_choice(problem: Any, tol: Any) -> Any:
             return InteriorPoint(tol=tol)
         return SMO(tol=tol) if problem.n <= ONE_SET else WorkingSet(tol=tol, fresh=FRESH)
     if problem.kind == "slack":
-        hinge = problem.hinge(1.0)
+        hinge = cast(SlackProblem, problem).hinge(1.0)
         few = problem.n <= SMALL and not systems_pay(hinge)  # sets take longer to compile than pair steps to end
         return EquivalentHinge(SMO() if few else first_choice(hinge, tol), tol=tol)
     if problem.kind == "ball":
@@ -94,7 +97,7 @@ def first_choice(problem: Any, tol: Any) -> Any:
     raise _unknown(problem)
 
 
-def systems_pay(problem: Any) -> bool:
+def systems_pay(problem: Problem) -> bool:
     """Whether a box problem has so few features that interior points in their space are its solver, at any C.
 
     Rounding is no reason against: systems are solved in float64, and at large C a w beside the dual point is certified.
@@ -103,7 +106,7 @@ def systems_pay(problem: Any) -> bool:
     return x is not None and problem.n > ONE_SET and x.shape[1] <= max(FEATURES, problem.n / SAMPLES_EACH)
 
 
-def exact_solver(problem: Any, tol: Any) -> Any:
+def exact_solver(problem: Problem, tol: Any) -> Solver:
     """The solver of a path, a fold or a grid of C: one that certifies this kind of problem to any gap.
 
     Raises:
@@ -114,11 +117,11 @@ def exact_solver(problem: Any, tol: Any) -> Any:
     if problem.kind == "box":
         return InteriorPoint(tol=tol) if systems_pay(problem) else SMO(tol=tol)
     if problem.kind == "slack":
-        return EquivalentHinge(exact_solver(problem.hinge(1.0), tol), tol=tol)
+        return EquivalentHinge(exact_solver(cast(SlackProblem, problem).hinge(1.0), tol), tol=tol)
     raise _unknown(problem)
 
 
-def certain_solver(problem: Any) -> Any:
+def certain_solver(problem: Problem) -> Solver:
     """What solves a problem to where its support is known: Newton near the floor of the dtype; SMO meets bounds sooner.
 
     Raises:
@@ -132,7 +135,7 @@ def certain_solver(problem: Any) -> Any:
     raise _unknown(problem)
 
 
-def second_choice(problem: Any, solver: Any, state: Any, excess: Any, ended: bool) -> Any:
+def second_choice(problem: Problem, solver: Solver, state: Any, excess: Any, ended: bool) -> Solver | None:
     """The solver to hand the point over to, from what a state shows; None: go on as it is. For concrete values.
 
     Args:
@@ -143,11 +146,12 @@ def second_choice(problem: Any, solver: Any, state: Any, excess: Any, ended: boo
         ended: Whether it ended without a proof.
     """
     if isinstance(solver, EquivalentHinge):
-        following = second_choice(problem.hinge(state.search.C), solver.solver, state.inner, excess, ended)
+        hinge = cast(SlackProblem, problem).hinge(state.search.C)
+        following = second_choice(hinge, solver.solver, state.inner, excess, ended)
         return None if following is None else dataclasses.replace(solver, solver=following)
     if not isinstance(solver, WorkingSet):
         return None
-    steps = int(state.counters.steps)
+    problem, steps = cast(Restrictable, problem), int(state.counters.steps)
     many = MANY if problem.n > FEW * solver.size else FEW_SETS
     many = max(many, ROUNDS * problem.n // solver.fresh)
     if problem.kind == "squared hinge":
@@ -168,7 +172,7 @@ def second_choice(problem: Any, solver: Any, state: Any, excess: Any, ended: boo
     return None
 
 
-def _too_wide(problem: Any, solver: Any, state: Any, steps: int) -> bool:
+def _too_wide(problem: Restrictable, solver: WorkingSet, state: Any, steps: int) -> bool:
     """Whether pair steps on stored values would be sooner there than sets of the squared hinge, after so many."""
     offered = steps * solver.fresh / problem.n
     most = next((share for seats, share in WIDE if offered >= seats), 1.0)
@@ -179,34 +183,34 @@ def _too_wide(problem: Any, solver: Any, state: Any, steps: int) -> bool:
     return values.mean() <= GENTLE * ridge.mean() and width(problem, state) > most
 
 
-def _rows_to_keep(problem: Any) -> int:
+def _rows_to_keep(problem: Problem) -> int:
     """Kernel rows of larger sets: a quarter of all, in a power of two, as memory permits."""
     wanted = 2 ** math.ceil(math.log2(max(problem.n / 4, 2 * LARGER)))
     permitted = min(CACHE, problem.gram.memory or CACHE) // (problem.n * jnp.dtype(problem.gram.dtype).itemsize)
     return max(min(wanted, permitted), LARGER)
 
 
-def takes_state(solver: Any, following: Any) -> bool:
+def takes_state(solver: Solver, following: Solver | None) -> bool:
     """Whether the next solver goes on from the state: larger sets, which keep rows and sums."""
     return isinstance(solver, WorkingSet) and isinstance(following, WorkingSet) and solver.store == following.store
 
 
-def width(problem: Any, state: Any) -> float:
+def width(problem: Restrictable, state: Any) -> float:
     """Share of the samples that are inside the margin: what the support is growing to."""
     present = np.asarray(problem.present)
     return float((np.asarray(state.s) < np.asarray(problem.targets))[present].mean())
 
 
-def free(problem: Any, state: Any) -> int:
+def free(problem: Restrictable, state: Any) -> int:
     """How many dual variables are between their bounds."""
     a = np.asarray(state.a)
     return int(((a > 0) & (a < np.asarray(problem.upper))).sum())
 
 
-def _unknown(problem: Any) -> InputError:
+def _unknown(problem: Problem) -> InputError:
     return InputError(f"solver is None: a {type(problem).__name__} has no solver of its own; name one.")
 
 
-def _storable(problem: Any) -> bool:
+def _storable(problem: Problem) -> bool:
     """Whether all kernel values may be stored, or are."""
     return problem.gram.stored or problem.gram.may_store

@@ -13,6 +13,7 @@ own. Where it never is, where a fit has no answer, or where a system cannot be s
 """
 
 import dataclasses
+import typing
 from functools import partial
 from typing import Any
 
@@ -27,7 +28,7 @@ from jaxsvm.derivatives.values import Active, Values, values_of
 from jaxsvm.errors import is_concrete
 from jaxsvm.numerics.masks import some
 from jaxsvm.numerics.precision import cast, in_double, like, rounded, widened
-from jaxsvm.problems.contract import require_differentiable
+from jaxsvm.problems.contract import BoxForm, Differentiable, Problem, require_differentiable
 from jaxsvm.results.fit import Fit, Status
 from jaxsvm.runtime.loops import while_loop
 from jaxsvm.runtime.once import once
@@ -40,7 +41,7 @@ FLOOR = 1e-13
 """The relative gap to which a problem is solved anew."""
 
 
-def differentiable(problem: Any, fit: Fit) -> Fit:
+def differentiable(problem: Problem, fit: Fit) -> Fit:
     """The same fit, with the derivatives of the solution with respect to the problem.
 
     Args:
@@ -61,14 +62,14 @@ def differentiable(problem: Any, fit: Fit) -> Fit:
     )
 
 
-def optimal_value(problem: Any, fit: Fit) -> Float[Array, ""]:
+def optimal_value(problem: Problem, fit: Fit) -> Float[Array, ""]:
     """The dual objective of a fit, with the derivatives of the optimal value: no system for the first of them."""
     fit = lax.stop_gradient(fit)
     return _optimal_value(problem, values_of(fit), fit.status.code, fit.certificate.dual)
 
 
 def solution_on(
-    problem: Any, active: Active, returned: Array | None = None, *, sizes: tuple[int, ...], method: str
+    problem: Differentiable, active: Active, returned: Array | None = None, *, sizes: tuple[int, ...], method: str
 ) -> Values:
     """`problem.solution_on`, computed in twice the precision and rounded; its derivatives too.
 
@@ -84,7 +85,7 @@ def solution_on(
 
 @partial(jax.jit, static_argnames=("sizes", "method"))
 def _solution_on(
-    problem: Any, active: Active, returned: Array | None, *, sizes: tuple[int, ...], method: str
+    problem: Differentiable, active: Active, returned: Array | None, *, sizes: tuple[int, ...], method: str
 ) -> Values:
     wide, dtype = _wide(problem), problem.dtype
     found = wide.solution_on(active, sizes, method)
@@ -95,7 +96,7 @@ def _solution_on(
     return cast(found, dtype)
 
 
-def settled(problem: Any, active: Active) -> tuple[Active, Bool[Array, ""]]:
+def settled(problem: Differentiable, active: Active) -> tuple[Active, Bool[Array, ""]]:
     """Sets whose solution stands on them, found from those of an inexact one, and whether there are any.
 
     Each solution tells who leaves. Where that goes round in a circle, as the many sets of a fit whose kernel has few
@@ -110,7 +111,7 @@ def settled(problem: Any, active: Active) -> tuple[Active, Bool[Array, ""]]:
 
 
 @partial(jax.jit, static_argnames="anew")
-def _settled(problem: Any, active: Active, *, anew: bool) -> tuple[Active, Bool[Array, ""]]:
+def _settled(problem: Differentiable, active: Active, *, anew: bool) -> tuple[Active, Bool[Array, ""]]:
     wide = _wide(problem)
     sizes, method = plan(wide, active.free)  # traced: whatever the sets become
 
@@ -118,7 +119,7 @@ def _settled(problem: Any, active: Active, *, anew: bool) -> tuple[Active, Bool[
         return (carry[0] < SETTLING * (1 + anew)) & carry[2]
 
     def solve_anew(_: Active) -> Active:
-        a = interior_point.solved(wide, FLOOR)
+        a = interior_point.solved(typing.cast(BoxForm, wide), FLOOR)
         margins = wide.margins(a, wide.matvec(a))
         zero = jnp.zeros((), a.dtype)
         return wide.active_set(Values(a, wide.y * a, zero, zero, margins))
@@ -138,7 +139,7 @@ def _settled(problem: Any, active: Active, *, anew: bool) -> tuple[Active, Bool[
 
 
 @jax.custom_jvp
-def _differentiable(problem: Any, values: Values, status: Array) -> Values:
+def _differentiable(problem: Problem, values: Values, status: Array) -> Values:
     """The values; what `problem` is here for is the rule below."""
     del problem, status
     return values
@@ -148,7 +149,7 @@ def _differentiable(problem: Any, values: Values, status: Array) -> Values:
 def _move(primals: Any, tangents: Any) -> tuple[Values, Values]:
     """Tangents of the exact solution on the support of the values."""
     (problem, values, status), (dproblem, _, _) = primals, tangents
-    require_differentiable(problem)
+    problem = require_differentiable(problem)
     active, found = settled(problem, problem.active_set(values))
     sizes, method = plan(problem, active.free)
     solve = partial(solution_on, active=active, returned=values.dual_coef, sizes=sizes, method=method)
@@ -160,7 +161,7 @@ def _move(primals: Any, tangents: Any) -> tuple[Values, Values]:
 
 
 @jax.custom_jvp
-def _optimal_value(problem: Any, values: Values, status: Array, value: Array) -> Array:
+def _optimal_value(problem: Problem, values: Values, status: Array, value: Array) -> Array:
     """The value; what all else is here for is the rule below."""
     del problem, values, status
     return value
@@ -173,7 +174,7 @@ def _envelope(primals: Any, tangents: Any) -> tuple[Array, Array]:
     Rounded coefficients are not where that holds: of a narrow dtype the solution is taken from its system.
     """
     (problem, values, status, value), (dproblem, *_) = primals, tangents
-    require_differentiable(problem)
+    problem = require_differentiable(problem)
     found = jnp.asarray(True)
     if jnp.finfo(problem.dtype).bits < 64:
         active, found = settled(problem, problem.active_set(values))
@@ -187,12 +188,14 @@ def _envelope(primals: Any, tangents: Any) -> tuple[Array, Array]:
 
 
 @partial(jax.jit, static_argnames=("sizes", "method"))
-def _lagrangian_on(problem: Any, solved: Any, active: Active, *, sizes: tuple[int, ...], method: str) -> Array:
+def _lagrangian_on(
+    problem: Differentiable, solved: Any, active: Active, *, sizes: tuple[int, ...], method: str
+) -> Array:
     values = _wide(solved).solution_on(active, sizes, method)
     return _wide(problem).lagrangian(values).astype(problem.dtype)
 
 
-def _wide(problem: Any) -> Any:
+def _wide(problem: Differentiable) -> Any:
     """The problem in twice the precision; its features too, each use of which would round its part of a cotangent."""
     if jnp.finfo(problem.dtype).bits >= 64:
         return problem
@@ -208,6 +211,6 @@ def _answered(status: Array, found: Array, tangent: Array) -> Array:
     return tangent * jnp.where(failed, jnp.nan, 1)  # a product, so that NaN goes backward as well
 
 
-def _push(function: Any, problem: Any, dproblem: Any) -> Any:
+def _push(function: Any, problem: Differentiable, dproblem: Any) -> Any:
     """The tangent of `function(problem)` in the direction `dproblem`."""
     return jax.jvp(function, (problem,), (dproblem,))[1]

@@ -10,7 +10,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterator
 from functools import reduce
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +35,7 @@ from jaxsvm.loop.round import (
     steps_taken,
     stuck,
 )
-from jaxsvm.problems.contract import require_problem
+from jaxsvm.problems.contract import Problem, Restrictable, require_problem
 from jaxsvm.problems.padding import trimmed
 from jaxsvm.results.fit import Counters, Fit, Status, advice, better_of, bit_of
 from jaxsvm.runtime.checks import require_seconds
@@ -43,6 +43,7 @@ from jaxsvm.runtime.loops import while_loop
 from jaxsvm.runtime.meshes import in_automatic_axes
 from jaxsvm.runtime.programs import compiled_ahead
 from jaxsvm.runtime.transfers import transfers
+from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.start import Origin, given_start
 from jaxsvm.solvers.validation import require_usable
 
@@ -118,7 +119,7 @@ def fit(
 
 
 @in_automatic_axes
-def fit_compiled(problem: Any, solver: Any, key: Array, init: Any = None) -> Fit:
+def fit_compiled(problem: Problem, solver: Solver, key: Array, init: Any = None) -> Fit:
     """The compiled driver: `fit` for use inside `jit`, `vmap` and `scan`.
 
     Args:
@@ -144,8 +145,8 @@ def fit_compiled(problem: Any, solver: Any, key: Array, init: Any = None) -> Fit
 
 
 def drive(
-    problem: Any,
-    solver: Any,
+    problem: Problem,
+    solver: Solver,
     key: Array,
     init: Any = None,
     max_seconds: float | None = None,
@@ -184,14 +185,14 @@ def drive(
             here = ready(problem, solver, lambda: stop.seen or time.monotonic() > deadline)
             left = None if max_seconds is None else max(max_seconds - (time.monotonic() - started), 0.0)
             start = start_of(init, here, solver, n) if state is None else state
-            leaves = (may_change, may_leave and hasattr(problem, "restrict"))
+            leaves = (may_change, may_leave and problem.restricts)
             progress = _driven(here, solver, key, start, init, left, told, stop, provisional, leaves)
             fitted = finish(solver, progress) if provisional else _with_credit(finish(solver, progress), progress)
             fitted = trimmed(fitted, n)
             best = fitted if best is None else better_of(best, fitted)
             spent.append(fitted.counters)
             if leaves[1] and int(progress.status) == Status.RUNNING and solver.left(here, progress.state) is not None:
-                init, may_leave = _of_fewer(here, solver, key, progress, stop), False
+                init, may_leave = _of_fewer(cast(Restrictable, here), solver, key, progress, stop), False
                 spent.append(init.counters)
                 init, solver = np.asarray(init.alpha)[:n], solver.whole
                 continue
@@ -212,9 +213,9 @@ def drive(
     return fitted
 
 
-def _of_fewer(problem: Any, solver: Any, key: Array, progress: Progress, stop: Interruption) -> Fit:
+def _of_fewer(problem: Restrictable, solver: Solver, key: Array, progress: Progress, stop: Interruption) -> Fit:
     """The fit of what is not known, with the others at their values: a point of the whole, not yet certified."""
-    samples, fixed = solver.left(problem, progress.state)
+    samples, fixed = cast("tuple[Any, Any]", solver.left(problem, progress.state))
     point = np.asarray(solver.dual_point(problem, progress.state)[0])
     part = problem.restrict(jnp.asarray(samples), fixed=fixed)
     inside = drive(part, solver, key, point[samples], warn=False, stop=stop)
@@ -227,7 +228,7 @@ UNFINISHED = (Status.RUNNING, Status.STALLED, Status.MAX_STEPS)
 """What another solver may go on from: MAX_STEPS is a cap of the choice's own."""
 
 
-def _following(problem: Any, solver: Any, progress: Progress) -> Any:
+def _following(problem: Problem, solver: Solver, progress: Progress) -> Solver | None:
     """The solver to go on with, if any, once one has ended or been told to leave."""
     status = int(progress.status)
     if status not in UNFINISHED:
@@ -235,7 +236,9 @@ def _following(problem: Any, solver: Any, progress: Progress) -> Any:
     return second_choice(problem, solver, progress.state, progress.excess, ended=status != Status.RUNNING)
 
 
-def _first_calls(problem: Any, solver: Any, key: Array, start: Any, provisional: bool) -> Iterator[tuple[Any, ...]]:
+def _first_calls(
+    problem: Problem, solver: Solver, key: Array, start: Any, provisional: bool
+) -> Iterator[tuple[Any, ...]]:
     """The programs that every fit needs, by the shapes of their arguments."""
     progress = begin_program(start, problem.n).shapes(problem, solver, key, start)
     yield burst_call(problem, solver, progress, 1, solver.check_every > int(solver.max_steps))
@@ -245,7 +248,7 @@ def _first_calls(problem: Any, solver: Any, key: Array, start: Any, provisional:
 
 
 def _certified(
-    problem: Any, solver: Any, progress: Progress, provisional: bool, until: Callable[[], bool] = lambda: False
+    problem: Problem, solver: Solver, progress: Progress, provisional: bool, until: Callable[[], bool] = lambda: False
 ) -> Progress:
     """Progress with the certificate of where it stands; without it once `until` holds, where carried sums are to go by.
 
@@ -259,7 +262,7 @@ def _certified(
     return progress._replace(state=solver.counted(progress.state, counters)) if found is None else found
 
 
-def _certificate(problem: Any, solver: Any, progress: Progress, provisional: bool) -> tuple[Any, ...]:
+def _certificate(problem: Problem, solver: Solver, progress: Progress, provisional: bool) -> tuple[Any, ...]:
     """The program of that certificate and its arguments."""
     # On the host: single operations of JAX are compiled one by one.
     at_cap = int(steps_taken(progress)) >= int(solver.max_steps)
@@ -268,7 +271,7 @@ def _certificate(problem: Any, solver: Any, progress: Progress, provisional: boo
     return certify_call(problem, solver, progress, *more)
 
 
-def _worth_a_look(problem: Any, progress: Progress, shown: int | None) -> bool:
+def _worth_a_look(problem: Problem, progress: Progress, shown: int | None) -> bool:
     """Whether to certify where a fit stands for a callback, which has seen it last after so many evaluations, if ever.
 
     Beyond `EVERY_CHUNK` samples no sooner than steps have cost as much as the products of a certificate.
@@ -279,7 +282,7 @@ def _worth_a_look(problem: Any, progress: Progress, shown: int | None) -> bool:
     return progress.state.counters.total - shown >= a_product
 
 
-def _looked_at(problem: Any, solver: Any, progress: Progress, provisional: bool, until: Any) -> Progress:
+def _looked_at(problem: Problem, solver: Solver, progress: Progress, provisional: bool, until: Any) -> Progress:
     """Progress whose best certified point is no worse than where it stands; its steps go on as if nobody had looked."""
     looked = progress._replace(stale=jnp.zeros_like(progress.stale))
     looked = _certified(problem, solver, looked, provisional, until)
@@ -303,8 +306,8 @@ def _next_burst(chunks: int, used: int, took: float) -> int:
 
 
 def _driven(
-    problem: Any,
-    solver: Any,
+    problem: Problem,
+    solver: Solver,
     key: Array,
     start: Any,
     init: Any,
@@ -385,7 +388,7 @@ def _gone(progress: Progress) -> bool:
     return any(leaf.is_deleted() for leaf in jax.tree.leaves(progress.state) if hasattr(leaf, "is_deleted"))
 
 
-def _credited(problem: Any, solver: Any, progress: Progress, init: Any) -> Progress:
+def _credited(problem: Problem, solver: Solver, progress: Progress, init: Any) -> Progress:
     """Progress that goes on from an unfinished fit has the steps to its credit that the fit took since its last polish.
 
     Else a fit in pieces, each shorter than what earns a polish, would never see one. What is earned comes at once, with
@@ -413,7 +416,7 @@ def _on_host(values: Any) -> Any:
     return jax.tree.map(np.asarray, values) if is_concrete(values) else values
 
 
-def warn_unless_converged(fitted: Fit, solver: Any) -> None:
+def warn_unless_converged(fitted: Fit, solver: Solver) -> None:
     """Warn of a fit that ended in any other way."""
     status = Status(int(fitted.status))
     if status != Status.CONVERGED:

@@ -27,8 +27,9 @@ from jaxsvm.loop import differentiation as rule
 from jaxsvm.loop.choice import certain_solver
 from jaxsvm.loop.driver import fit as solve
 from jaxsvm.numerics.precision import in_double, widened
-from jaxsvm.problems.contract import require_differentiable
+from jaxsvm.problems.contract import Differentiable, require_differentiable
 from jaxsvm.results.fit import Certificate, Counters, Fit, Status, StatusCode
+from jaxsvm.solvers.contract import Solver
 
 
 def solution(problem: Any, support: Any = None, *, solver: Any = None, method: str = "auto", tol: Any = 1e-4) -> Fit:
@@ -112,14 +113,14 @@ def one_sided(problem: Any, fit: Fit, tol: Any = 1e-6) -> Bool[Array, " n"]:
     return problem.kinks(fit, tol)
 
 
-def _solved_sets(problem: Any, solver: Any) -> Active:
+def _solved_sets(problem: Differentiable, solver: Solver) -> Active:
     """The active sets of a problem that is solved for them."""
     solver = certain_solver(problem) if solver is None else solver
     return rule.settled(problem, problem.active_set(solve(problem, solver)))[0]
 
 
 @in_double
-def _certificate(problem: Any, values: Values) -> Certificate:
+def _certificate(problem: Differentiable, values: Values) -> Certificate:
     wide = widened(problem)
     found = wide.certificate_of(jax.tree.map(lambda leaf: leaf.astype(wide.dtype), values), problem.dtype)
     return jax.tree.map(lambda leaf: leaf.astype(problem.dtype), found)
@@ -143,7 +144,7 @@ def _checked_mask(support: Any, n: int) -> Bool[Array, " n"]:
     return mask
 
 
-def _plan(problem: Any, mask: Array, method: str) -> tuple[tuple[int, ...], str]:
+def _plan(problem: Differentiable, mask: Array, method: str) -> tuple[tuple[int, ...], str]:
     if method not in ("auto", "cholesky", "cg"):
         raise InputError(f'method is {method!r}: "auto", "cholesky" or "cg" is needed.')
     if method == "cg":

@@ -4,7 +4,7 @@ Both are decided here, once a call, and cut off or let go of in the end.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,13 +12,15 @@ import numpy as np
 from jaxsvm.errors import InputError
 from jaxsvm.gram.dense import with_values
 from jaxsvm.loop.interruption import LONG, unless
+from jaxsvm.problems.contract import Problem
 from jaxsvm.problems.padding import padded
 from jaxsvm.results.fit import Fit
 from jaxsvm.runtime.arrays import lengthened
+from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.start import Resumed, Start
 
 
-def ready(problem: Any, solver: Any, until: Callable[[], bool] | None = None) -> Any:
+def ready(problem: Problem, solver: Solver, until: Callable[[], bool] | None = None) -> Any:
     """The problem with absent samples up to its size class, and all kernel values stored: where its solver wants that.
 
     Whoever calls a driver several times, or for several problems on one operator, does this first and once: a driver
@@ -33,7 +35,7 @@ def ready(problem: Any, solver: Any, until: Callable[[], bool] | None = None) ->
 
 
 def ready_together(
-    problems: list[Any], solvers: list[Any], pad: bool = True, until: Callable[[], bool] | None = None
+    problems: Sequence[Any], solvers: Sequence[Solver], pad: bool = True, until: Callable[[], bool] | None = None
 ) -> list[Any]:
     """The same for several problems: those on one operator share what is stored of it.
 
@@ -66,7 +68,7 @@ def ready_together(
     return found
 
 
-def start_of(init: Any, problem: Any, solver: Any, n: int) -> Any:
+def start_of(init: Any, problem: Problem, solver: Solver, n: int) -> Any:
     """Where a solver is to start, with absent samples up to the problem's size: of a fit what the solver takes of it.
 
     Raises:

@@ -6,7 +6,7 @@ certifies, and decides. Nothing is decided on running values.
 """
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -14,11 +14,13 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.numerics.masks import every
 from jaxsvm.numerics.precision import in_double, like, widened
+from jaxsvm.problems.contract import BoxForm, Problem
 from jaxsvm.problems.definiteness import negative_curvature
 from jaxsvm.results.fit import Answer, Certificate, Fit, Status, bit_of
 from jaxsvm.results.judge import narrowed, refused
 from jaxsvm.runtime.loops import fori_loop, while_loop
 from jaxsvm.runtime.once import once
+from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.start import Resumed
 from jaxsvm.solvers.stopping import CERTIFIED_GAP, stop_excess
 from jaxsvm.solvers.validation import require_solves
@@ -61,7 +63,7 @@ class Progress(NamedTuple):
     idle: Bool[Array, ""]
 
 
-def begin(problem: Any, solver: Any, key: Array, init: Any = None) -> Progress:
+def begin(problem: Problem, solver: Solver, key: Array, init: Any = None) -> Progress:
     """Progress at the start point, of which nothing is certified yet: the decision function 0, to go on from.
 
     A certificate of the start would be a fifth of the compile time. One that a user gave, which steps of a stochastic
@@ -93,12 +95,12 @@ def begin(problem: Any, solver: Any, key: Array, init: Any = None) -> Progress:
     )
 
 
-def advance(problem: Any, solver: Any, progress: Progress, chunks: Any = None) -> Progress:
+def advance(problem: Problem, solver: Solver, progress: Progress, chunks: Any = None) -> Progress:
     """Take chunks of steps until certification is due (or `chunks` of them are done), the last one cut at the cap."""
     return last_steps(problem, solver, whole_chunks(problem, solver, progress, chunks))
 
 
-def whole_chunks(problem: Any, solver: Any, progress: Progress, chunks: Any = None) -> Progress:
+def whole_chunks(problem: Problem, solver: Solver, progress: Progress, chunks: Any = None) -> Progress:
     """Take chunks until certification is due, `chunks` of them are done, or the cap is nearer than another one."""
 
     def chunk(progress: Progress) -> Progress:
@@ -114,7 +116,7 @@ def whole_chunks(problem: Any, solver: Any, progress: Progress, chunks: Any = No
     return while_loop(going, lambda carry: (carry[0] + 1, chunk(carry[1])), start)[1]
 
 
-def last_steps(problem: Any, solver: Any, progress: Progress) -> Progress:
+def last_steps(problem: Problem, solver: Solver, progress: Progress) -> Progress:
     """Where a chunk has no room: single steps up to the cap, which is exact; else nothing.
 
     Only there: under vmap each would copy its carry. The host driver compiles them where it gets there.
@@ -128,16 +130,16 @@ def last_steps(problem: Any, solver: Any, progress: Progress) -> Progress:
     return look(problem, solver, progress, state)
 
 
-def _waiting(solver: Any, progress: Progress) -> Array:
+def _waiting(solver: Solver, progress: Progress) -> Array:
     return (progress.status == Status.RUNNING) & ~due(solver, progress)
 
 
-def has_room(solver: Any, steps: Any) -> Any:
+def has_room(solver: Solver, steps: Any) -> Any:
     """Whether the cap on steps leaves room for a whole chunk after so many."""
     return steps + solver.check_every <= solver.max_steps
 
 
-def run_steps(problem: Any, solver: Any, state: Any, steps: int) -> Any:
+def run_steps(problem: Problem, solver: Solver, state: Any, steps: int) -> Any:
     """`steps` (static) steps, a few a turn: between turns XLA copies vectors, which costs a quarter of a step."""
     if steps == 1:
         return solver.step(problem, state)
@@ -145,7 +147,7 @@ def run_steps(problem: Any, solver: Any, state: Any, steps: int) -> Any:
     return fori_loop(0, steps, lambda _, state: solver.step(problem, state), state, unroll=unroll)
 
 
-def look(problem: Any, solver: Any, progress: Progress, state: Any) -> Progress:
+def look(problem: Problem, solver: Solver, progress: Progress, state: Any) -> Progress:
     """Progress with a new state, its running excess, and whether it moved at all."""
     moved = state.counters.steps > progress.state.counters.steps
     excess = solver.running_excess(problem, state)
@@ -155,7 +157,7 @@ def look(problem: Any, solver: Any, progress: Progress, state: Any) -> Progress:
     return progress._replace(state=state, excess=excess, idle=jnp.where(moved, still, progress.idle))
 
 
-def due(solver: Any, progress: Progress) -> Array:
+def due(solver: Solver, progress: Progress) -> Array:
     """Whether it is time to recompute and certify."""
     since = steps_taken(progress) - progress.refreshed
     n = progress.answer.alpha.shape[-1]
@@ -170,8 +172,8 @@ def due(solver: Any, progress: Progress) -> Array:
 
 
 def certify(
-    problem: Any,
-    solver: Any,
+    problem: Problem,
+    solver: Solver,
     progress: Progress,
     may_polish: bool = True,
     provisional: bool = False,
@@ -229,7 +231,7 @@ def certify(
     )
 
 
-def stuck(problem: Any, solver: Any, stale: Any, misses: Any, at_cap: Any) -> Any:
+def stuck(problem: Problem, solver: Solver, stale: Any, misses: Any, at_cap: Any) -> Any:
     """Whether steps no longer help: then a w beside the dual point may; one that is known, at a claim in vain.
 
     In float64 a few more steps mostly do without.
@@ -242,14 +244,14 @@ def stuck(problem: Any, solver: Any, stale: Any, misses: Any, at_cap: Any) -> An
     return ended | (misses > (0 if jnp.finfo(problem.dtype).bits < 64 else MISSES))
 
 
-def corrects(problem: Any, solver: Any) -> bool:
+def corrects(problem: Problem, solver: Solver) -> bool:
     """Whether a w beside the dual point may help: rounding is no floor of float64, but to a w that is known."""
     return problem.corrects and (jnp.finfo(problem.dtype).bits < 64 or solver.carries_weights(problem))
 
 
 def _assessed(
-    problem: Any,
-    solver: Any,
+    problem: Problem,
+    solver: Solver,
     state: Any,
     earned: Array,
     stuck: Array,
@@ -282,7 +284,7 @@ def _assessed(
     excess = stop_excess(wide, solver, point, s, answer.certificate)
     if may_correct and not provisional and point.ndim == 1 and corrects(problem, solver):
         w = solver.feature_weights(wide, fresh) if solver.carries_weights(problem) else None
-        answer, excess = _put_beside(wide, solver, (point, s, problem.dtype, w), stuck, answer, excess)
+        answer, excess = _put_beside(cast(BoxForm, wide), solver, (point, s, problem.dtype, w), stuck, answer, excess)
     sound = jnp.isfinite(R) & every(jnp.isfinite(s)) & jnp.isfinite((point * s).sum())
     indefinite = fresh.indefinite | wide.indefinite(R)
     if not wide.gram.definite:
@@ -297,7 +299,7 @@ def _assessed(
 
 
 def _put_beside(
-    wide: Any, solver: Any, there: tuple[Any, ...], stuck: Array, answer: Answer, excess: Array
+    wide: BoxForm, solver: Solver, there: tuple[Any, ...], stuck: Array, answer: Answer, excess: Array
 ) -> tuple[Answer, Array]:
     """Where steps no longer help and the coefficients' dtype is what is left of the gap: a w beside the dual point."""
 
@@ -312,7 +314,7 @@ def _put_beside(
     return jax.tree.map(lambda new, old: jnp.where(better, new, old), (beside, left), (answer, excess))
 
 
-def earned_polish(problem: Any, solver: Any, progress: Progress) -> Array:
+def earned_polish(problem: Problem, solver: Solver, progress: Progress) -> Array:
     """Whether the steps since the last polish have spent as much as a polish costs."""
     interval = solver.polish_interval(problem)
     if interval is None:
@@ -320,7 +322,7 @@ def earned_polish(problem: Any, solver: Any, progress: Progress) -> Array:
     return steps_taken(progress) - progress.polished >= interval
 
 
-def _gave_up(problem: Any, solver: Any, progress: Progress) -> Array:
+def _gave_up(problem: Problem, solver: Solver, progress: Progress) -> Array:
     """A sampled solver without a final check ends where its samples saw no violator, borne out or not.
 
     With a full buffer they saw none because they were not let in: that is no such end.
@@ -330,12 +332,12 @@ def _gave_up(problem: Any, solver: Any, progress: Progress) -> Array:
     return (progress.excess <= CLAIM) & ~jnp.asarray(solver.full(problem, progress.state))
 
 
-def finish(solver: Any, progress: Progress) -> Fit:
+def finish(solver: Solver, progress: Progress) -> Fit:
     """The best certified point as a `Fit`, with the name of its solver: nothing is computed."""
     return progress.answer.fit(progress.status, progress.state.counters._replace(solvers=bit_of(solver)))
 
 
-def refresh_interval(solver: Any, n: int) -> int:
+def refresh_interval(solver: Solver, n: int) -> int:
     """Steps between refreshes at the most: a refresh is a product, which costs thousands of steps."""
     return max(4000, n) if solver.refresh_every is None else solver.refresh_every
 

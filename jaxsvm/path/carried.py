@@ -10,8 +10,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
+from jaxsvm.gram.contract import Gram
 from jaxsvm.numerics.masks import every
 from jaxsvm.numerics.precision import bits_of, double, in_double, of_bits, rounded, widened
+from jaxsvm.problems.box import BoxProblem
 from jaxsvm.results.fit import Counters, Fit, Status
 from jaxsvm.results.judge import narrowed
 from jaxsvm.runtime.loops import fori_loop, while_loop
@@ -20,6 +22,7 @@ from jaxsvm.runtime.programs import Program
 from jaxsvm.screening.reference import reference_fit
 from jaxsvm.screening.rules import Screening
 from jaxsvm.solvers.box.sequential_minimal_optimization import SMO, State
+from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.stopping import stop_excess
 from jaxsvm.solvers.working_set import WorkingSet
 from jaxsvm.solvers.working_set.members import ends
@@ -97,7 +100,7 @@ def sets_at_once(size: int) -> int:
     return min(max(PIECE // size, 1), MOST_SETS // 2)
 
 
-def _lengths(problem: Any) -> Float[Array, " n"]:
+def _lengths(problem: BoxProblem) -> Float[Array, " n"]:
     """`|phi_i|`."""
     return jnp.sqrt(jnp.maximum(problem.diagonal, 0))
 
@@ -108,20 +111,20 @@ def _differ(a: Array, b: Array) -> Bool[Array, " n"]:
 
 
 @Program
-def products_of(problem: Any, a: Array) -> UInt32[Array, "n *two"]:
+def products_of(problem: BoxProblem, a: Array) -> UInt32[Array, "n *two"]:
     """`Qa` from scratch in twice the precision, as bits."""
     return in_double(lambda problem, a: bits_of(widened(problem).matvec(a.astype(double(a.dtype)))))(problem, a)
 
 
 @Program
-def first_point(problem: Any, solver: Any) -> Point:
+def first_point(problem: BoxProblem, solver: Solver) -> Point:
     """Where a chain begins: below `C_min = 1 / max_i (Q w)_i` of bounds `C w` all samples are at their bounds.
 
     That is the solution; from further up, 0 is as good a start as any.
     """
 
     @in_double
-    def start(problem: Any) -> tuple[Array, Array]:
+    def start(problem: BoxProblem) -> tuple[Array, Array]:
         wide = widened(problem)
         if wide.c is not None:  # all at their bounds is off the equality
             return jnp.zeros_like(problem.upper), bits_of(jnp.zeros_like(wide.upper))
@@ -133,14 +136,14 @@ def first_point(problem: Any, solver: Any) -> Point:
 
 
 @Program
-def point_of(problem: Any, solver: Any, a: Array, products: Array) -> Point:
+def point_of(problem: BoxProblem, solver: Solver, a: Array, products: Array) -> Point:
     """A solution whose products are at hand."""
     reach, lengthened = in_double(_reach)(problem, solver, a, products)
     drift = a @ _lengths(problem)
     return Point(a, products, problem.C, drift, None, None, reach, lengthened)
 
 
-def _reach(problem: Any, solver: Any, a: Array, products: Array) -> tuple[Array, Array]:
+def _reach(problem: BoxProblem, solver: Solver, a: Array, products: Array) -> tuple[Array, Array]:
     """How far a solution reaches: its gap grows with C by what its losses cost; and that of a w without a loss."""
     wide = widened(problem)
     a, p = a.astype(wide.dtype), of_bits(products)
@@ -156,7 +159,7 @@ def _reach(problem: Any, solver: Any, a: Array, products: Array) -> tuple[Array,
     return reach.astype(problem.dtype), lengthened.astype(problem.dtype)
 
 
-def _length(wide: Any, margins: Array) -> Array:
+def _length(wide: BoxProblem, margins: Array) -> Array:
     """The factor of w, and of its bias, that leaves no sample a loss; infinite where none does."""
     scale = jnp.where(wide.targets > 0, wide.targets, 1)
     ratio = jnp.where(wide.present & (wide.targets > 0), margins / scale, jnp.inf)
@@ -165,11 +168,11 @@ def _length(wide: Any, margins: Array) -> Array:
 
 
 @Program
-def longer(problem: Any, point: Point) -> dict[str, Any]:
+def longer(problem: BoxProblem, point: Point) -> dict[str, Any]:
     """A w so long that no margin leaves a loss, its coefficients rounded, and its products."""
 
     @in_double
-    def lengthen(problem: Any, point: Point) -> tuple[Array, Array]:
+    def lengthen(problem: BoxProblem, point: Point) -> tuple[Array, Array]:
         wide, p = widened(problem), of_bits(point.products)
         spare = 4 * jnp.finfo(problem.dtype).eps
         a = point.a.astype(wide.dtype)
@@ -182,18 +185,18 @@ def longer(problem: Any, point: Point) -> dict[str, Any]:
 
 
 @Program
-def as_reference(problem: Any, point: Point) -> Fit:
+def as_reference(problem: BoxProblem, point: Point) -> Fit:
     """The point as rules see it: its own w, however it was answered."""
     p = in_double(lambda products: of_bits(products).astype(problem.dtype))(point.products)
     return reference_fit(problem, point.a, p)
 
 
 @Program
-def look_ahead(problem: Any, point: Point, found: Screening | None) -> Look:
+def look_ahead(problem: BoxProblem, point: Point, found: Screening | None) -> Look:
     """What is left to be found, and the products where it starts, from few kernel rows."""
 
     @in_double
-    def look(problem: Any, point: Point, found: Screening | None) -> Look:
+    def look(problem: BoxProblem, point: Point, found: Screening | None) -> Look:
         wide, narrow = widened(problem), problem.dtype
         a, p = point.a.astype(wide.dtype), of_bits(point.products)
         rho = wide.C / point.C.astype(wide.dtype)
@@ -224,7 +227,7 @@ def look_ahead(problem: Any, point: Point, found: Screening | None) -> Look:
 
 @Program
 def solved(
-    problem: Any, solver: Any, look: Look, samples: Array | None, gram: Any, sets: WorkingSet
+    problem: BoxProblem, solver: Solver, look: Look, samples: Array | None, gram: Gram, sets: WorkingSet
 ) -> tuple[Float[Array, " m"], Int[Array, ""], Int[Array, " 2"], Bool[Array, ""]]:
     """The values of what is kept, all others where they are; steps, kernel values asked for, in limbs; and the end.
 
@@ -321,12 +324,14 @@ def _by_sets(view: Any, sets: WorkingSet, products: Array, lacks: Any, a: Array)
 
 
 @Program
-def joined(problem: Any, solver: Any, look: Look, samples: Array | None, inside: Array) -> tuple[Point, Array]:
+def joined(
+    problem: BoxProblem, solver: Solver, look: Look, samples: Array | None, inside: Array
+) -> tuple[Point, Array]:
     """The whole problem's point, of which nothing is certified yet, and how many kernel rows were taken."""
     point = filled_in.function(look, samples, inside)
 
     @in_double
-    def join(problem: Any, solver: Any, look: Look, point: Array) -> Any:
+    def join(problem: BoxProblem, solver: Solver, look: Look, point: Array) -> Any:
         wide = widened(problem)
         a, there = point.astype(wide.dtype), of_bits(look.there)
         moved = _differ(a, there)
@@ -347,7 +352,7 @@ def joined(problem: Any, solver: Any, look: Look, samples: Array | None, inside:
 
 @Program
 def certified(
-    problem: Any, solver: Any, point: Array, products: Array, done: Int[Array, " 4"]
+    problem: BoxProblem, solver: Solver, point: Array, products: Array, done: Int[Array, " 4"]
 ) -> tuple[Fit, Float[Array, ""]]:
     """A point of one row or two, whose products are at hand, as a certified fit, and the stop rule's excess.
 
@@ -361,7 +366,7 @@ def certified(
     """
 
     @in_double
-    def certify(problem: Any, solver: Any, point: Array, products: Array) -> Any:
+    def certify(problem: BoxProblem, solver: Solver, point: Array, products: Array) -> Any:
         wide = widened(problem)
         point, s = point.astype(wide.dtype), of_bits(products)
         answer = wide.certified(point, s, problem.dtype)

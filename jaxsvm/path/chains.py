@@ -24,9 +24,11 @@ from jaxsvm.loop.round import advance, certify, due, earned_polish, finish
 from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.path.placeholders import nothing, on_host_stacked, unreached
 from jaxsvm.path.reduction import Kept, Reduction, samples_of
+from jaxsvm.problems.contract import Parametric, Restrictable
 from jaxsvm.results.fit import Answer, Fit, Status
 from jaxsvm.runtime.loops import scan
 from jaxsvm.runtime.programs import Program
+from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.start import Start
 from jaxsvm.solvers.stopping import stop_excess
 from jaxsvm.solvers.validation import require_usable
@@ -38,7 +40,11 @@ Found = Callable[[int, Fit], Any] | None
 
 
 def chain_on_host(
-    problem: Any, Cs: np.ndarray, link: Callable[[Any], Fit], found: Found = None, stop: Interruption | None = None
+    problem: Parametric,
+    Cs: np.ndarray,
+    link: Callable[[Any], Fit],
+    found: Found = None,
+    stop: Interruption | None = None,
 ) -> Fit:
     """One warm chain in increasing order of C.
 
@@ -73,7 +79,7 @@ class Neighbour:
     Its solution with the others at their values is certified on the whole problem: that answers it, or is a start.
     """
 
-    def __init__(self, solver: Any, key: Array, reduction: Any, stop: Interruption | None) -> None:
+    def __init__(self, solver: Solver, key: Array, reduction: Any, stop: Interruption | None) -> None:
         self.solver, self.key, self.stop = solver, key, stop
         self.reduction = reduction if solver.takes_start else None
         self.before: tuple[Any, Fit] | None = None
@@ -98,7 +104,13 @@ class Neighbour:
 
 
 def _reduced(
-    reduction: Reduction, old: Any, fit: Fit, new: Any, solver: Any, key: Array, stop: Interruption | None
+    reduction: Reduction,
+    old: Restrictable,
+    fit: Fit,
+    new: Restrictable,
+    solver: Solver,
+    key: Array,
+    stop: Interruption | None,
 ) -> Fit | None:
     """The solution of what a reduction keeps as a fit of the whole problem; None where that is nearly everything.
 
@@ -119,13 +131,13 @@ def _reduced(
 
 
 @Program
-def _extended(problem: Any, solver: Any, fixed: Array, samples: Array, inside: Fit) -> tuple[Answer, Array]:
+def _extended(problem: Restrictable, solver: Solver, fixed: Array, samples: Array, inside: Fit) -> tuple[Answer, Array]:
     """The point of the whole problem that a restricted one's is, certified, and the stop rule's excess."""
     values = inside.alpha if problem.bounded else problem.y[samples] * inside.dual_coef
     point = fixed.at[samples].set(values)
 
     @in_double
-    def certify(problem: Any, solver: Any, point: Array) -> tuple[Answer, Array]:
+    def certify(problem: Restrictable, solver: Solver, point: Array) -> tuple[Answer, Array]:
         wide = widened(problem)
         a = point.astype(wide.dtype)
         s = wide.matvec(a)
@@ -137,8 +149,8 @@ def _extended(problem: Any, solver: Any, fixed: Array, samples: Array, inside: F
 
 
 def chains_in_lanes(
-    problem: Any,
-    solver: Any,
+    problem: Parametric,
+    solver: Solver,
     Cs: np.ndarray,
     key: Array,
     lanes: int,
@@ -171,7 +183,14 @@ def chains_in_lanes(
 
 
 def _run_lanes(
-    problem: Any, solver: Any, Cs: np.ndarray, key: Array, lanes: int, found: Found, stop: Interruption, fits: Any
+    problem: Parametric,
+    solver: Solver,
+    Cs: np.ndarray,
+    key: Array,
+    lanes: int,
+    found: Found,
+    stop: Interruption,
+    fits: Any,
 ) -> None:
     """Fill `fits`; after Ctrl-C with what was begun, at its last certified point."""
     lanes = min(lanes, len(Cs))
@@ -233,7 +252,7 @@ def _run_lanes(
                 settle(lane)
 
 
-def chains_traced(problem: Any, solver: Any, Cs: Float[Array, " k"], key: Array, lanes: int) -> Fit:
+def chains_traced(problem: Parametric, solver: Solver, Cs: Float[Array, " k"], key: Array, lanes: int) -> Fit:
     """Fixed lanes of one computation; each is a chain through neighbouring values in increasing order.
 
     Args:
@@ -277,14 +296,14 @@ class _Shape(tuple):
     """
 
     @classmethod
-    def of(cls, problem: Any, other: Any) -> "_Shape":
+    def of(cls, problem: Parametric, other: Any) -> "_Shape":
         leaves, tree = jax.tree.flatten(problem)
         return cls((tree, tuple(a is b for a, b in zip(leaves, jax.tree.leaves(other), strict=True))))
 
-    def shared(self, problem: Any) -> list[Array]:
+    def shared(self, problem: Parametric) -> list[Array]:
         return [leaf for leaf, common in zip(jax.tree.leaves(problem), self[1], strict=True) if common]
 
-    def own(self, problem: Any) -> list[Array]:
+    def own(self, problem: Parametric) -> list[Array]:
         return [leaf for leaf, common in zip(jax.tree.leaves(problem), self[1], strict=True) if not common]
 
     def join(self, shared: list[Array], own: list[Array]) -> Any:
@@ -293,7 +312,7 @@ class _Shape(tuple):
 
 
 @partial(Program, static_argnames="shape")
-def _advance(shared: Any, own: Any, solver: Any, progress: Any, shape: _Shape) -> tuple[Any, Array, Array]:
+def _advance(shared: Any, own: Any, solver: Solver, progress: Any, shape: _Shape) -> tuple[Any, Array, Array]:
     """Some chunks in each lane, and which lanes wait for a certification, or have earned a polish."""
 
     def one(own: Any, progress: Any) -> tuple[Any, Array, Array]:
@@ -305,7 +324,7 @@ def _advance(shared: Any, own: Any, solver: Any, progress: Any, shape: _Shape) -
 
 
 @partial(Program, static_argnames="shape")
-def _certify(shared: Any, own: Any, solver: Any, progress: Any, shape: _Shape) -> Any:
+def _certify(shared: Any, own: Any, solver: Solver, progress: Any, shape: _Shape) -> Any:
     """Certificates for the lanes that wait for one; the products of all lanes are one."""
 
     def one(own: Any, progress: Any) -> Any:
@@ -336,7 +355,7 @@ def _stack(items: list[Any]) -> Any:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *items)
 
 
-def _in_order(fits: dict[int, Fit], Cs: np.ndarray, problem: Any) -> Fit:
+def _in_order(fits: dict[int, Fit], Cs: np.ndarray, problem: Parametric) -> Fit:
     """Fits of all values in the order of `Cs`: those that were not reached stand at the nearest that was.
 
     Stacked by NumPy: nothing is compiled for it.

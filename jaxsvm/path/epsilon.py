@@ -24,10 +24,12 @@ from jaxsvm.loop.prepare import ready
 from jaxsvm.path.carried import certified, longer, point_of, products_of
 from jaxsvm.path.placeholders import on_host_stacked
 from jaxsvm.path.solve import Path, chain_link
+from jaxsvm.problems.contract import Restrictable
 from jaxsvm.problems.padding import trimmed
 from jaxsvm.results.fit import Fit, Status
 from jaxsvm.runtime.transfers import transfers
 from jaxsvm.screening.reference import screenable
+from jaxsvm.solvers.contract import Solver
 
 TIGHTER = 0.05
 """Values are solved to this share of epsilon, where nothing else is asked for: a tenth more costs few of them."""
@@ -140,7 +142,7 @@ def epsilon_path(
     return EpsilonPath(Path(Cs, fits), lower, upper, jnp.asarray(epsilon, fits.alpha.dtype))
 
 
-def _interval(problem: Any, fit: Fit, epsilon: float) -> tuple[float, float]:
+def _interval(problem: Restrictable, fit: Fit, epsilon: float) -> tuple[float, float]:
     """Between which values of C a fit of a problem proves the bound; on the host, in float64. Empty: infinity, 0."""
     C, y = float(problem.C), np.asarray(problem.y, float)
     primal, dual = float(fit.certificate.primal), float(fit.certificate.dual)
@@ -175,7 +177,7 @@ def _interval(problem: Any, fit: Fit, epsilon: float) -> tuple[float, float]:
     return C * low, C * high
 
 
-def without_loss(problem: Any, solver: Any, fit: Fit, epsilon: float) -> Fit | None:
+def without_loss(problem: Restrictable, solver: Solver, fit: Fit, epsilon: float) -> Fit | None:
     """Return a fit whose w is so long that no sample has a loss: it is within epsilon at every larger C.
 
     The set of samples beyond their margin is empty, where Algorithm 1, line 5, ends the path: primal and dual no longer

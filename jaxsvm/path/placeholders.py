@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxsvm.problems.contract import Problem
 from jaxsvm.results.fit import Certificate, Counters, Fit, Status, StatusCode
 from jaxsvm.runtime.arrays import on_device
 
@@ -24,7 +25,7 @@ def unreached(nearest: Fit) -> Fit:
     )
 
 
-def nothing(problem: Any) -> Fit:
+def nothing(problem: Problem) -> Fit:
     """What stands for a value where no other was reached either: the decision function 0, to start afresh from."""
     zero: Any = np.zeros((), problem.dtype)
     zeros: Any = np.zeros((problem.n,), problem.dtype)

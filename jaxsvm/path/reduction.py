@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm.numerics.sizes import size_classes
+from jaxsvm.problems.contract import Restrictable
 from jaxsvm.results.fit import Fit
 
 
@@ -32,7 +33,7 @@ class Kept(NamedTuple):
 class Reduction(Protocol):
     """`reduction(old, fit, new) -> Kept`, for `Restrictable` problems (`problems/contract.py`) with concrete values."""
 
-    def __call__(self, old: Any, fit: Fit, new: Any) -> Kept:
+    def __call__(self, old: Restrictable, fit: Fit, new: Restrictable) -> Kept:
         """What of `new` can be left out, knowing `fit` of `old`.
 
         `fit.alpha` is the problem's own dual point (on a simplex it sums to 1), `fit.margins` in primal scale:
@@ -41,7 +42,7 @@ class Reduction(Protocol):
         ...
 
 
-def at_bounds(old: Any, fit: Fit, new: Any) -> Kept:
+def at_bounds(old: Restrictable, fit: Fit, new: Restrictable) -> Kept:
     """Whatever is at a bound stays there, at the bound of the next problem; what is inside is kept.
 
     Most reductions keep these and some more: `least._replace(kept=least.kept | more)`.
@@ -66,7 +67,7 @@ class NearMargin:
 
     distance: float = 0.5
 
-    def __call__(self, old: Any, fit: Fit, new: Any) -> Kept:
+    def __call__(self, old: Restrictable, fit: Fit, new: Restrictable) -> Kept:
         """Far beyond the margin alpha is 0; far inside it is at its bound, where there is one."""
         margins, targets = np.asarray(fit.margins), np.asarray(old.targets)
         near = np.abs(margins - targets) <= self.distance

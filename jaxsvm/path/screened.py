@@ -45,6 +45,7 @@ from jaxsvm.screening.rules import Rule
 from jaxsvm.solvers.box.barrier_systems import few_features
 from jaxsvm.solvers.box.interior_point import InteriorPoint
 from jaxsvm.solvers.box.sequential_minimal_optimization import SMO
+from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.start import Start
 from jaxsvm.solvers.working_set import WorkingSet
 
@@ -73,7 +74,7 @@ class ScreenedChain:
             slow, and what is strictly inside the box is no point for them to start from.
     """
 
-    def __init__(self, solver: Any, key: Array, rule: Rule | None, stop: Interruption) -> None:
+    def __init__(self, solver: Solver, key: Array, rule: Rule | None, stop: Interruption) -> None:
         self.solver, self.key, self.rule, self.stop = solver, key, rule, stop
         self.point: Point | None = None
         self.fit: Fit | None = None
@@ -149,7 +150,7 @@ class ScreenedChain:
         return fitted
 
 
-def _done(steps: int, evaluations: int, solver: Any) -> np.ndarray:
+def _done(steps: int, evaluations: int, solver: Solver | None) -> np.ndarray:
     """What a value took, as `certified` takes it."""
     bit = 0 if solver is None else int(bit_of(solver))
     return np.asarray([steps, *limbs_of(evaluations), bit], np.int32)

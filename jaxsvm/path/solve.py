@@ -8,7 +8,7 @@ One Gram operator serves all values. Squared-hinge problems are solved coarse to
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -26,8 +26,9 @@ from jaxsvm.path.coarse_to_fine.grid import Grid
 from jaxsvm.path.placeholders import on_host_stacked
 from jaxsvm.path.reduction import NearMargin, Reduction
 from jaxsvm.path.screened import ScreenedChain
-from jaxsvm.problems.contract import require_problem
+from jaxsvm.problems.contract import BoxForm, Parametric, require_problem
 from jaxsvm.problems.padding import trimmed
+from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import Certificate, Fit, StatusCode, has_values, outcomes
 from jaxsvm.runtime.arrays import on_device
 from jaxsvm.runtime.checks import require_function, require_seconds, require_whole
@@ -36,6 +37,7 @@ from jaxsvm.runtime.transfers import transfers
 from jaxsvm.screening.reduction import Safe
 from jaxsvm.screening.reference import require_screenable, screenable
 from jaxsvm.solvers.box.sequential_minimal_optimization import SMO
+from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.validation import require_usable
 
 
@@ -181,17 +183,19 @@ def solve_path(
     return Path(Cs=jnp.asarray(Cs, together.alpha.dtype), fits=together)
 
 
-def _traced_together(problems: list[Any], solvers: list[Any], Cs: Array, key: Array, lanes: int) -> list[Fit]:
+def _traced_together(
+    problems: Sequence[Parametric], solvers: list[Solver], Cs: Array, key: Array, lanes: int
+) -> list[Fit]:
     """Solve paths of several problems inside a user's program."""
     pairs = zip(ready_together(problems, solvers), solvers, strict=True)
     return [trimmed(chains_traced(here, one, Cs, key, lanes), problems[0].n) for here, one in pairs]
 
 
 def solve_together(
-    problems: Sequence[Any],
+    problems: Sequence[Parametric],
     Cs: np.ndarray,
     *,
-    solver: Any = None,
+    solver: Solver | None = None,
     tol: Any = 1e-4,
     reduction: Reduction | None = None,
     screen: Any = "auto",
@@ -236,7 +240,9 @@ def solve_together(
         for group in _on_one_gram(problems):
             first = problems[group[0]]
             if not chained and first.kind == "squared hinge" and not any(problems[one].free_bias for one in group):
-                found = _coarse_to_fine([problems[one] for one in group], Cs, tol, key, told, stop)
+                found = _coarse_to_fine(
+                    [cast(SquaredHingeProblem, problems[one]) for one in group], Cs, tol, key, told, stop
+                )
                 fits.update(zip(group, found, strict=True))
                 continue
             for one in group:
@@ -249,7 +255,7 @@ def solve_together(
 
 
 def chain_link(
-    problem: Any, solver: Any, key: Array, stop: Interruption, reduction: Any, screen: Any, named: bool
+    problem: Parametric, solver: Solver, key: Array, stop: Interruption, reduction: Any, screen: Any, named: bool
 ) -> Callable[[Any], Fit]:
     """What makes the next fit of a chain of the one before.
 
@@ -266,13 +272,17 @@ def chain_link(
     carried = isinstance(solver, SMO) and not named and reduction is None
     # What is scaled stays on an equality of 0. Bounds of very different sizes let values come and go that are decades
     # larger than what is left: carried sums keep their rounding.
-    carried = carried and (problem.equality is None or float(problem.e) == 0) and _spread(problem) <= EVEN
+    carried = (
+        carried
+        and (problem.equality is None or float(cast(BoxForm, problem).e) == 0)
+        and _spread(cast(BoxForm, problem)) <= EVEN
+    )
     if carried and (problem.gram.stored or rule is not None):
         return ScreenedChain(solver, key, rule, stop)
     return Neighbour(solver, key, reduction if rule is None else Safe(rule), stop)
 
 
-def _spread(problem: Any) -> float:
+def _spread(problem: BoxForm) -> float:
     """The largest bound over the smallest one of the samples that are present."""
     bounds = np.asarray(problem.upper, np.float64)
     present = bounds[bounds > 0]
@@ -280,7 +290,14 @@ def _spread(problem: Any) -> float:
 
 
 def _check(
-    problems: list[Any], Cs: Any, solver: Any, tol: Any, reduction: Any, screen: Any, lanes: Any, max_seconds: Any
+    problems: list[Parametric],
+    Cs: Any,
+    solver: Solver,
+    tol: Any,
+    reduction: Any,
+    screen: Any,
+    lanes: Any,
+    max_seconds: Any,
 ) -> None:
     if not problems:
         raise InputError("problem is an empty list: at least one problem is needed.")
@@ -313,7 +330,7 @@ def _check(
         raise InputError("reduction needs problems of `svm_problem`, `hinge_problem` or `box_problem`.")
 
 
-def _on_one_gram(problems: Sequence[Any]) -> list[list[int]]:
+def _on_one_gram(problems: Sequence[Parametric]) -> list[list[int]]:
     """Places of the problems that hold the very same Gram operator and differ in nothing that is static."""
     groups: dict[Any, list[int]] = {}
     for place, problem in enumerate(problems):
@@ -344,7 +361,7 @@ def checked_values(Cs: Any) -> Any:
 
 
 def _coarse_to_fine(
-    problems: list[Any], Cs: np.ndarray, tol: Any, key: Array, callback: Any, stop: Interruption
+    problems: list[SquaredHingeProblem], Cs: np.ndarray, tol: Any, key: Array, callback: Any, stop: Interruption
 ) -> list[Fit]:
     """Squared-hinge problems on one Gram operator, each distinct value once."""
     values, places = np.unique(Cs, return_inverse=True)

@@ -11,13 +11,14 @@ another: under a linear kernel, one added to a stationary one, or in features.
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar, Self, cast
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import is_concrete
+from jaxsvm.gram.contract import Gram
 from jaxsvm.gram.dense import dense_values
 from jaxsvm.gram.low_rank import LowRankGram
 from jaxsvm.kernels.distances import less, middle
@@ -56,15 +57,16 @@ class BallProblem:
     corrects = False
     parameter = None
     restricts = False
+    differentiable = False
     free_bias = False
-    padding = None
+    padding: ClassVar[Any] = None
 
     @property
     def operator(self) -> str:
         """The field of the operator that distances are computed from."""
         return "gram" if self.moved is None else "moved"
 
-    gram: Any
+    gram: Gram
     moved: Any
     squares: Float[Array, " n"]
     mask: Bool[Array, " n"] | None
@@ -116,7 +118,7 @@ class BallProblem:
         """0: `Delta^2 - R` is the squared radius, as the published stop rule wants it."""
         return jnp.zeros((), self.dtype)
 
-    def weighted(self, sample_weight: Any) -> "BallProblem":
+    def weighted(self, sample_weight: Any) -> Self:
         """The ball of the points of positive weight, `(n,)`, among those that count."""
         _, mask, feasible = checked_weights(sample_weight, self.n, self.dtype)
         mask = self.present if mask is None else self.present & mask
@@ -127,9 +129,9 @@ class BallProblem:
             feasible=self.feasible & feasible & some(mask),
         )
 
-    def on(self, gram: Any) -> "BallProblem":
+    def on(self, gram: Gram) -> Self:
         """The ball of the same points under another Gram operator."""
-        return meb_problem(gram, sample_weight=None if self.mask is None else self.mask.astype(self.dtype))
+        return cast(Self, meb_problem(gram, sample_weight=None if self.mask is None else self.mask.astype(self.dtype)))
 
     def column(self, i: Int[Array, ""]) -> Float[Array, " n"]:
         """`Q[:, i] = K[:, i] - (K_ii + K_ll) / 2`."""
@@ -255,7 +257,7 @@ def meb_problem(gram: Any, *, sample_weight: Any = None) -> BallProblem:
     )
 
 
-def _moved(gram: Any, mask: Bool[Array, " n"] | None) -> Any:
+def _moved(gram: Gram, mask: Bool[Array, " n"] | None) -> Any:
     """The Gram operator of the points less the mean of those that count.
 
     None where that changes distances, or would be no better.
@@ -285,7 +287,7 @@ def _largest(x: Any, mask: Bool[Array, " n"] | None) -> Float[Array, ""]:
 
 
 @jax.jit
-def _coincide(gram: Any, points: Any, squares: Float[Array, " n"], mask: Bool[Array, " n"] | None) -> Bool[Array, ""]:
+def _coincide(gram: Gram, points: Any, squares: Float[Array, " n"], mask: Bool[Array, " n"] | None) -> Bool[Array, ""]:
     """Whether all points that count are the first of them: its features, or where none are known its kernel values.
 
     Kernel values do not tell: those of an RBF kernel round to 1 before points are one, and those of points that are one
@@ -299,7 +301,7 @@ def _coincide(gram: Any, points: Any, squares: Float[Array, " n"], mask: Bool[Ar
     return every(same if mask is None else same | ~mask)
 
 
-def _one_point(gram: Any, first: Int[Array, ""]) -> Bool[Array, " n"]:
+def _one_point(gram: Gram, first: Int[Array, ""]) -> Bool[Array, " n"]:
     """Which points have the features of the first; all of a precomputed kernel, which shows none."""
     x = gram.x if gram.design is None else gram.design
     if x.ndim == 1:

@@ -13,7 +13,7 @@ which is how it is computed: without cancellation, for any b.
 
 import dataclasses
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsvm.derivatives import box as derivatives
 from jaxsvm.derivatives.values import Active, Values
 from jaxsvm.errors import InputError, is_concrete, require_finite
+from jaxsvm.gram.contract import Gram
 from jaxsvm.gram.dense import part_of, values_between
 from jaxsvm.gram.signed import SignedGram
 from jaxsvm.numerics.masks import count, every, some
@@ -85,8 +86,9 @@ class BoxProblem:
     corrects = True
     parameter = "C"
     restricts = True
+    differentiable = True
 
-    gram: Any
+    gram: Gram
     y: Float[Array, " n"]
     q: Float[Array, " n"]
     upper: Float[Array, " n"]
@@ -134,7 +136,7 @@ class BoxProblem:
         """Q."""
         return SignedGram(self.gram, self.y, self.offset)
 
-    def at(self, C: Any) -> "BoxProblem":
+    def at(self, C: Any) -> Self:
         """The same problem at another C: the upper bounds alone change.
 
         Args:
@@ -150,7 +152,7 @@ class BoxProblem:
         penalty, upper, feasible = shortened(_rescaled(here, new), self.n, here.n)
         return dataclasses.replace(self, C=penalty, upper=upper, feasible=feasible)
 
-    def weighted(self, sample_weight: Any) -> "BoxProblem":
+    def weighted(self, sample_weight: Any) -> Self:
         """The same problem with its bounds times these weights: a fold, say, or some samples absent.
 
         Args:
@@ -174,11 +176,11 @@ class BoxProblem:
             return None
         return np.asarray(self.upper, np.float64) / float(self.C)
 
-    def on(self, gram: Any) -> "BoxProblem":
+    def on(self, gram: Gram) -> Self:
         """The same samples with another Gram operator: the landmarks of a fold, say."""
         return dataclasses.replace(self, gram=gram, diagonal=_diagonal(gram, self.upper, self.offset))
 
-    def restrict(self, samples: Int[Array, " m"], fixed: Any = None, gram: Any = None) -> "BoxProblem":
+    def restrict(self, samples: Int[Array, " m"], fixed: Any = None, gram: Gram | None = None) -> Self:
         """The problem of some samples while all others stay where they are: a box problem again.
 
         `q_S - Q_SR a_R` stands for q and `e - c_R' a_R` for e; `constant` makes its objective that of the whole. With a
@@ -456,7 +458,7 @@ def hinge_problem(
 
 @partial(Program, brief=True)
 def _assembled(
-    gram: Any, y: Array, C: Array, weight: Array | None, offset: Any, usable: Any
+    gram: Gram, y: Array, C: Array, weight: Array | None, offset: Any, usable: Any
 ) -> tuple[Array, Array, Array, Array]:
     """Linear term, upper bounds, diagonal, and whether the values make a problem, in one program."""
     ones = jnp.ones_like(y)
@@ -527,7 +529,7 @@ def box_problem(gram: Any, q: Any, upper: Any, *, y: Any = None, c: Any = None, 
 
 
 @jax.jit
-def _diagonal(gram: Any, upper: Array, offset: Any) -> Array:
+def _diagonal(gram: Gram, upper: Array, offset: Any) -> Array:
     return gram.diag().astype(upper.dtype) + offset
 
 

@@ -1,258 +1,430 @@
-"""What drivers and solvers ask of a problem: the members of all, and what some have besides.
+"""The contracts of a problem: what every problem has, and what problems of a certain form or ability have besides.
 
-`Problem` is for all; `SimplexProblem` and `BoxForm` are what steps see of two forms; `Restrictable` is for problems
-that leave samples out, `Differentiable` for those whose solutions have derivatives.
+* `Problem`: every problem.
+* `Parametric`: a problem with a parameter (C, nu) that a path varies.
+* `SimplexForm`, `BoxForm`: the forms that solvers work on.
+* `Restrictable`: a problem from which samples can be left out.
+* `Differentiable`: a problem whose solution has derivatives.
 
-A problem is a frozen dataclass, registered as a pytree, whose vectors all have one dtype; `jaxsvm.numerics.precision`
-widens them for what decides.
+Write a problem as a frozen dataclass, register it as a pytree, and give all its vectors one dtype:
+`jaxsvm.numerics.precision.widened` widens them for certificates. No base class is needed: a class fulfils a contract
+by having its members.
 """
 
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.derivatives.values import Active, Values
 from jaxsvm.errors import InputError
-from jaxsvm.results.fit import Answer, Certificate
+from jaxsvm.gram.contract import Gram
+from jaxsvm.gram.signed import SignedGram
+from jaxsvm.results.fit import Answer, Certificate, Fit
 
 
 class Problem(Protocol):
-    """What every problem has.
+    """What every problem has: n samples, a Gram operator, dual points, and their certificates.
 
     Attributes:
-        kind: Which solvers are for it: those that have it in `solves`.
-        solved_by: The solver that somebody is told of who took one that is not for it.
-        parameter: What a path goes along: "C", "nu", or None where there is nothing.
-        restricts: Whether it has `restrict`: a smaller problem of some samples while the others stay where they are.
-        corrects: Whether it has `beside`: a w of a smaller primal beside a dual point, where rounding is its floor.
-        free_bias: Whether there is an unregularised bias.
-        offset: 1.0 where the constant is one more feature of value 1, which makes a regularised bias; else 0.0. Static.
-        gram: The Gram operator of its n samples.
-        y: Labels in {-1, +1}, `(n,)`: the signs of `y_i y_j (K_ij + offset)`, whose definiteness drivers look at, and
-            what folds are dealt and scored by.
-        operator: The field of the operator that solvers work on: "gram", as a rule.
-        padding: What its fields of an entry a sample (but `mask`) have for an absent one, by name, None for a copy of
-            the first; None: it cannot be padded (`jaxsvm.problems.padding`).
-        feasible: Whether the values make a problem, `()`: known late under tracing.
-        diagonal: `Q_ii` (`Kt_ii`), `(n,)`.
-        mask: Samples that take part, `(n,)`; None where all do.
+        padding: Values of an absent sample, by the name of each field of shape `(n,)` but `mask`; None as a value
+            copies the first sample's. None instead of the dictionary: the problem cannot be padded
+            (`jaxsvm.problems.padding`).
     """
 
-    kind: str
-    solved_by: str
-    parameter: str | None
-    restricts: bool
-    corrects: bool
-    free_bias: Any
-    offset: float
-    gram: Any
-    y: Any
-    operator: str
-    padding: Any
-    feasible: Any
-    diagonal: Any
-    mask: Any
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+    padding: ClassVar[Any]
+
+    @property
+    def kind(self) -> str:
+        """The form, such as "box": a solver takes the kinds that its `solves` lists."""
+        ...
+
+    @property
+    def solved_by(self) -> str:
+        """The solver to suggest in the error when an unsuitable one is given."""
+        ...
+
+    @property
+    def parameter(self) -> str | None:
+        """The parameter that a path varies, "C" or "nu"; None if there is none. Otherwise it is `Parametric`."""
+        ...
+
+    @property
+    def restricts(self) -> bool:
+        """Whether samples can be left out: it is then `Restrictable`."""
+        ...
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether its solution has derivatives: it is then `Differentiable`."""
+        ...
+
+    @property
+    def corrects(self) -> bool:
+        """Whether it has `beside` (`BoxForm.beside`)."""
+        ...
+
+    @property
+    def free_bias(self) -> bool:
+        """Whether there is an unregularised bias."""
+        ...
+
+    @property
+    def offset(self) -> float:
+        """1.0 for a regularised bias (the constant is one more feature of value 1), else 0.0; static."""
+        ...
+
+    @property
+    def gram(self) -> Gram:
+        """The Gram operator of the samples."""
+        ...
+
+    @property
+    def y(self) -> Float[Array, " n"]:
+        """Labels in {-1, +1}, `(n,)`: the signs in `y_i y_j (K_ij + offset)`. Folds are dealt and scored by them."""
+        ...
+
+    @property
+    def operator(self) -> str:
+        """The name of the field that holds the operator solvers work on, usually "gram"."""
+        ...
+
+    @property
+    def feasible(self) -> Bool[Array, ""]:
+        """Whether the values make a problem, `()`. Under tracing this is known only at run time."""
+        ...
+
+    @property
+    def diagonal(self) -> Float[Array, " n"]:
+        """The diagonal of the matrix that solvers work on, `(n,)`."""
+        ...
+
+    @property
+    def mask(self) -> Bool[Array, " n"] | None:
+        """Samples that take part, `(n,)`; None where all do."""
+        ...
 
     @property
     def n(self) -> int:
-        """How many samples."""
+        """Number of samples."""
         ...
 
     @property
     def dtype(self) -> Any:
-        """Of its vectors."""
+        """Dtype of the vectors."""
         ...
 
     @property
     def present(self) -> Bool[Array, " n"]:
-        """Samples that take part."""
+        """Samples that take part, `(n,)`."""
         ...
 
     @property
     def equality(self) -> Float[Array, " n"] | None:
-        """Coefficients of an equality that dual points keep, or None."""
+        """Coefficients of an equality that dual points keep, `(n,)`; None if there is none."""
         ...
 
-    def at(self, C: Any) -> "Problem":
-        """The same problem at another value of its parameter; absent where `parameter` is None."""
+    def weighted(self, sample_weight: Any) -> Self:
+        """Return the problem with its weights multiplied by `sample_weight (n,)`; 0 removes a sample."""
         ...
 
-    def weighted(self, sample_weight: Any) -> "Problem":
-        """The same problem with its weights times these, `(n,)`: 0 is absence."""
+    def on(self, gram: Any) -> Self:
+        """Return the problem of the same samples with another Gram operator."""
+        ...
+
+    def matvec(self, point: Array, /) -> Array:
+        """Return the products of a dual point, computed from scratch."""
+        ...
+
+    def feasible_point(self, point: Float[Array, " n"], /) -> Float[Array, " n"]:
+        """Return a feasible dual point near any vector."""
+        ...
+
+    def margins(self, point: Array, s: Array, /) -> Float[Array, " n"]:
+        """Return the part of the products `s` that does not depend on C, in the scale of the point.
+
+        `gradient` turns it into the products at another C, for a warm start.
+        """
+        ...
+
+    def objective(self, point: Array, s: Array, /) -> Float[Array, ""]:
+        """Return the value that solvers minimise."""
+        ...
+
+    def certificate(self, point: Array, s: Array, /) -> Certificate:
+        """Return primal, dual and relative gap, as if the products `s` were exact. Solvers ask for it on the way."""
+        ...
+
+    def certified(self, point: Array, s: Array, dtype: Any, /) -> Answer:
+        """Return a point as the caller gets it, with a certificate that holds under rounding.
+
+        The problem's vectors are in twice the precision here (`widened`).
+
+        Args:
+            point: Numbers of `dtype`, held in twice its precision.
+            s: Its products, computed from scratch in twice the precision.
+            dtype: Dtype of the numbers that the caller gets; a bias is `rounded` to it before it is certified.
+
+        Returns:
+            The result. For a point of one row, `R * margins` are the `margins` of `alpha`. The certificate allows for
+            the rounding of the products (`jaxsvm.numerics.precision.rounding`). The gap of an infeasible point is
+            infinite.
+        """
+        ...
+
+    def indefinite(self, objective: Float[Array, ""], /) -> Bool[Array, ""]:
+        """Return whether the objective alone proves that the kernel is not positive semidefinite."""
+        ...
+
+
+class Parametric(Problem, Protocol):
+    """A problem whose `parameter` is not None."""
+
+    def at(self, value: Any, /) -> Self:
+        """Return the problem at another value of its parameter."""
         ...
 
     def weights(self) -> np.ndarray | None:
-        """The sample weights on the host, `(n,)`, which held-out scores count by; None where they are all 1, or traced.
+        """Return the sample weights on the host, `(n,)`; None where they are all 1, or traced.
 
-        Absent where `parameter` is None.
+        Held-out scores use them.
         """
         ...
 
-    def on(self, gram: Any) -> "Problem":
-        """The same samples with another Gram operator."""
+
+class SimplexPart(Protocol):
+    """What a step of a simplex solver sees of a problem, or of a part of it: columns of `Kt`."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def diagonal(self) -> Float[Array, " n"]:
+        """`D_i = Kt_ii`, `(n,)`."""
         ...
 
-    def matvec(self, point: Array) -> Array:
-        """The products of a point, from scratch."""
+    @property
+    def mask(self) -> Bool[Array, " n"] | None:
+        """Samples that take part, `(n,)`; None where all do."""
         ...
 
-    def feasible_point(self, point: Float[Array, " n"]) -> Float[Array, " n"]:
-        """A feasible dual point near any vector."""
+    @property
+    def diameter_squared(self) -> Float[Array, ""]:
+        """`Delta^2`, the scale of the published stop rule, `()`."""
         ...
-
-    def margins(self, point: Array, s: Array) -> Float[Array, " n"]:
-        """What of the products does not depend on C: a warm start at another C gets them back by `gradient`."""
-        ...
-
-    def gradient(self, point: Array, margins: Float[Array, " n"]) -> Array:
-        """The products of a point from its `margins`, whatever C they were computed at.
-
-        Absent where points have two rows: nothing starts from their products.
-        """
-        ...
-
-    def objective(self, point: Array, s: Array) -> Float[Array, ""]:
-        """What solvers make smaller."""
-        ...
-
-    def certificate(self, point: Array, s: Array) -> Certificate:
-        """Primal, dual and relative gap as if the products were exact: looked at on the way."""
-        ...
-
-    def certified(self, point: Array, s: Array, dtype: Any) -> Answer:
-        """A point as it is returned, in numbers of `dtype`, with a certificate that rounding cannot make false.
-
-        Args:
-            point: Numbers of `dtype`, held in twice its precision, as this problem's vectors are then (`widened`).
-            s: Its products from scratch, in twice the precision.
-            dtype: Of the numbers that the caller gets: a bias is `rounded` to it before it is certified.
-
-        Returns:
-            The answer: of a point of one row `R * margins` are the `margins` of `alpha`; the certificate makes room for
-            what the products may be off by (`jaxsvm.numerics.precision.rounding`). The gap of a point that is not
-            feasible is infinite: its dual bounds nothing.
-        """
-        ...
-
-    def indefinite(self, objective: Float[Array, ""]) -> Bool[Array, ""]:
-        """Whether the objective alone shows that the kernel is not positive semidefinite."""
-        ...
-
-
-class SimplexProblem(Protocol):
-    """What a step of a simplex solver sees of it, or of a part of it: columns of `Kt`.
-
-    Attributes:
-        diagonal: `D_i = Kt_ii`, `(n,)`.
-        mask: Which samples take part; None where all do.
-    """
-
-    diagonal: Any
-    mask: Any
 
     def column(self, i: Int[Array, ""]) -> Float[Array, " n"]:
-        """`Kt[:, i]`."""
+        """Return `Kt[:, i]`."""
         ...
 
     def block(self, rows: Int[Array, " t"], columns: Int[Array, " u"]) -> Float[Array, "t u"]:
-        """`Kt[rows, columns]`."""
+        """Return `Kt[rows, columns]`."""
         ...
 
 
-class BoxForm(Protocol):
-    """What a step of a box solver sees: `max q'a - 1/2 a'Qa` over `0 <= a <= upper` and, with a free bias, `c'a = e`.
+class SimplexForm(Problem, SimplexPart, Protocol):
+    """A problem `min alpha' Kt alpha` over the simplex: squared hinge and enclosing balls. Products are `Kt alpha`."""
 
-    Its products are `s = Qa`, so that `q - s` is the gradient, and `objective` is the negative of what is maximised.
+    def columns(self, indices: Int[Array, " t"]) -> Float[Array, "t n"]:
+        """Return `Kt[indices, :]`."""
+        ...
 
-    Attributes:
-        q: The linear term, `(n,)`: 1 for an SVM.
-        upper: The bounds, `(n,)`; 0 for an absent sample.
-        diagonal: `Q_ii`, `(n,)`.
-        c: Coefficients of the equality, `(n,)`; None without a free bias.
-        e: Its right-hand side, `()`.
+    def gradient(self, point: Float[Array, " n"], margins: Float[Array, " n"], /) -> Float[Array, " n"]:
+        """Return the products of a point from its `margins`, whatever C these were computed at."""
+        ...
+
+    def returned(self, alpha: Float[Array, " n"], R: Float[Array, ""]) -> Float[Array, " n"]:
+        """Return the point that `certified` takes for `alpha` on the simplex with `R = alpha' Kt alpha`."""
+        ...
+
+    def squared_distances(self, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Float[Array, " n"]:
+        """Return the squared distances of the points from the centre `sum_i alpha_i z_i`, `(n,)`."""
+        ...
+
+    def require_ball(self) -> None:
+        """Refuse a problem that is no minimum enclosing ball.
+
+        Raises:
+            InputError: With the reason.
+        """
+        ...
+
+    def enclosing(self, fit: Fit) -> tuple[Array, Array, Array]:
+        """Return a fit's squared radii, from above and below, and the squared norm of its centre."""
+        ...
+
+
+class BoxForm(Parametric, Protocol):
+    """A problem `max q'a - 1/2 a'Qa` over `0 <= a <= upper` and, with a free bias, `c'a = e`.
+
+    Its products are `s = Qa`, so that `q - s` is the gradient; `objective` is minus what is maximised.
     """
 
-    q: Any
-    upper: Any
-    diagonal: Any
-    c: Any
-    e: Any
+    @property
+    def C(self) -> Float[Array, ""]:
+        """The cost, `()`: `upper` is proportional to it."""
+        ...
+
+    @property
+    def q(self) -> Float[Array, " n"]:
+        """The linear term, `(n,)`: 1 for an SVM."""
+        ...
+
+    @property
+    def upper(self) -> Float[Array, " n"]:
+        """The bounds, `(n,)`; 0 for an absent sample."""
+        ...
+
+    @property
+    def c(self) -> Float[Array, " n"] | None:
+        """Coefficients of the equality, `(n,)`; None without a free bias."""
+        ...
+
+    @property
+    def e(self) -> Float[Array, ""]:
+        """The right-hand side of the equality, `()`."""
+        ...
+
+    @property
+    def constant(self) -> Float[Array, ""]:
+        """A constant that is added to what is maximised, `()`."""
+        ...
+
+    @property
+    def signed(self) -> SignedGram:
+        """Q."""
+        ...
 
     def column(self, i: Int[Array, ""]) -> Float[Array, " n"]:
-        """`Q[:, i]`."""
+        """Return `Q[:, i]`."""
         ...
 
     def columns(self, indices: Int[Array, " t"]) -> Float[Array, "t n"]:
-        """`Q[indices, :]`."""
+        """Return `Q[indices, :]`."""
         ...
 
     def block(self, rows: Int[Array, " t"], columns: Int[Array, " u"]) -> Float[Array, "t u"]:
-        """`Q[rows, columns]`."""
+        """Return `Q[rows, columns]`."""
         ...
 
-
-class Restrictable(Protocol):
-    """What a problem has that `restricts`: samples can be left out of it (`jaxsvm.path.reduction`).
-
-    Attributes:
-        bounded: Whether dual variables have an upper bound, `upper`, `(n,)`, besides 0.
-        targets: The margins at which samples begin to have a loss, `(n,)`.
-    """
-
-    bounded: bool
-
-    @property
-    def targets(self) -> Float[Array, " n"]:
-        """`q` of a box; 1 of an SVM."""
+    def gradient(self, point: Float[Array, " n"], margins: Float[Array, " n"], /) -> Float[Array, " n"]:
+        """Return the products of a point from its `margins`, whatever C these were computed at."""
         ...
 
-    def restrict(self, samples: Int[Array, " m"], fixed: Any = None, gram: Any = None) -> "Problem":
-        """The problem of some samples while the others stay at their values in `fixed`, `(n,)`; None: at 0.
+    def certificate(self, point: Array, s: Array, /, bias: Any = None) -> Certificate:
+        """Return the certificate, at the best free bias or the given one."""
+        ...
 
-        Its objective is that of the whole. Where nothing is `bounded` they can be left at 0 alone. `gram` is the
-        samples' Gram operator where it is at hand.
+    def on_equality(self, a: Float[Array, " n"]) -> Float[Array, " n"]:
+        """Return a point of the box moved onto the equality."""
+        ...
+
+    def best_bias(self, s: Float[Array, " n"]) -> Float[Array, ""]:
+        """Return the free bias that minimises the primal at products `s`."""
+        ...
+
+    def beside(self, a: Float[Array, " n"], s: Float[Array, " n"], dtype: Any, w: Any = None) -> tuple[Array, Array]:
+        """Return a point of two rows and its products: `a`, and coefficients of a w with a smaller primal.
+
+        Drivers ask where rounding stops progress and `corrects` is true.
         """
         ...
 
 
-class Differentiable(Protocol):
-    """What a problem contributes to the derivatives of its solution; without it they are refused.
+class Restrictable(Parametric, Protocol):
+    """A problem from which samples can be left out (`restricts`): reductions, screening and working sets use it."""
 
-    `jaxsvm.derivatives` has the linear systems (`support_equations`) and the rule; here is what is a problem's own.
+    @property
+    def bounded(self) -> bool:
+        """Whether dual variables have a finite upper bound: the problem is then a `BoxForm`."""
+        ...
 
-    Attributes:
-        bounded: Whether active samples may stand at an upper bound too.
-    """
+    @property
+    def C(self) -> Float[Array, ""]:
+        """The cost, `()`."""
+        ...
 
-    bounded: bool
+    @property
+    def upper(self) -> Float[Array, " n"]:
+        """The upper bounds, `(n,)`: infinite where not `bounded`; 0 for an absent sample."""
+        ...
 
     @property
     def ridge(self) -> Float[Array, " n"]:
-        """What is added to the diagonal of the signed matrix; 0 where a sample may stand at a bound."""
+        """What is added to the diagonal of the signed matrix, `(n,)`; 0 where `bounded`."""
+        ...
+
+    @property
+    def signed(self) -> SignedGram:
+        """The matrix `y_i y_j (K_ij + offset)`."""
+        ...
+
+    @property
+    def targets(self) -> Float[Array, " n"]:
+        """The margins below which samples have a loss, `(n,)`: 1 for an SVM, `q` of a box."""
+        ...
+
+    def gradient(self, point: Float[Array, " n"], margins: Float[Array, " n"], /) -> Float[Array, " n"]:
+        """Return the products of a point from its `margins`, whatever C these were computed at."""
+        ...
+
+    def restrict(self, samples: Any, fixed: Any = None, gram: Any = None) -> Self:
+        """Return the problem of some samples while the others keep their values.
+
+        Its objective is that of the whole problem.
+
+        Args:
+            samples: Distinct indices, int `(m,)`.
+            fixed: Values of the others, read from `(n,)`; None for 0, the only choice where not `bounded`.
+            gram: The Gram operator of `samples`, if at hand.
+        """
+        ...
+
+
+class Differentiable(Problem, Protocol):
+    """A problem whose solution has derivatives (`differentiable`).
+
+    `jaxsvm.derivatives` has the linear systems (`support_equations`); the rule is in `jaxsvm.loop.differentiation`.
+    """
+
+    @property
+    def bounded(self) -> bool:
+        """Whether active samples may also stand at an upper bound."""
+        ...
+
+    @property
+    def ridge(self) -> Float[Array, " n"]:
+        """What is added to the diagonal of the signed matrix, `(n,)`; 0 where `bounded`."""
+        ...
+
+    @property
+    def signed(self) -> SignedGram:
+        """The matrix `y_i y_j (K_ij + offset)`."""
         ...
 
     def active_set(self, values: Any, before: Active | None = None) -> Active:
-        """The sets that a solution's values call for: of a fit, or of `solution_on` the sets `before`, their own then.
+        """Return the sets of samples that a solution's values imply, as masks without derivatives.
 
-        As masks without derivatives; what is at a kink up to rounding stays where it was before.
+        Args:
+            values: Of a fit; or of `solution_on`, for the sets `before`.
+            before: The sets to keep a sample in that is within rounding of a kink.
         """
         ...
 
     def solution_on(self, active: Active, sizes: tuple[int, ...], method: str) -> Values:
-        """The solution on the sets by a linear system (`support_equations.solver`), differentiable to every order."""
+        """Solve the linear system of the sets (`support_equations.solver`); differentiable to every order."""
         ...
 
     def lagrangian(self, values: Values) -> Float[Array, ""]:
-        """Its derivatives, where the values stand still, are those of the optimal value."""
+        """Return the function whose derivatives at fixed `values` are those of the optimal value."""
         ...
 
     def kinks(self, values: Any, tol: Any) -> Bool[Array, " n"]:
-        """Samples within `tol` of changing sets, where the derivative is that of one side."""
+        """Return the samples within `tol` of changing sets, `(n,)`: the derivative there is one-sided."""
         ...
 
     def certificate_of(self, values: Values, dtype: Any) -> Certificate:
-        """Of values of `solution_on` as numbers of `dtype`; a gap of infinity where they are no feasible point."""
+        """Return the certificate of `solution_on`'s values as numbers of `dtype`; an infinite gap if infeasible."""
         ...
 
 
@@ -262,14 +434,14 @@ PROBLEMS = {
     "box": "hinge problems (`hinge_problem`, `box_problem`)",
     "slack": "slack problems (`slack_problem`)",
 }
-"""Kinds of problems, in words that name what builds them; a kind that is not here is its own word."""
+"""Kinds of problems for error messages, with what builds them; other kinds are named by themselves."""
 
 
 def require_problem(problem: Any) -> None:
-    """Refuse what is no problem.
+    """Refuse an argument that is no problem.
 
     Raises:
-        InputError: With what makes one.
+        InputError: Naming the functions that build one.
     """
     if not hasattr(problem, "kind"):
         raise InputError(
@@ -278,15 +450,17 @@ def require_problem(problem: Any) -> None:
         )
 
 
-def require_differentiable(problem: Any) -> None:
-    """Refuse a problem that contributes nothing to derivatives (`jaxsvm.problems.contract.Differentiable`).
+def require_differentiable(problem: Any) -> Differentiable:
+    """Return a problem that has derivatives; refuse any other argument.
 
     Raises:
-        InputError: Naming it, and what has derivatives.
+        InputError: Naming it, and the problems that have derivatives.
     """
-    if not hasattr(problem, "solution_on"):
+    require_problem(problem)
+    if not problem.differentiable:
         raise InputError(
             f"problem is a {type(problem).__name__}: derivatives of a solution exist for squared-hinge and hinge "
             "problems (svm_problem, hinge_problem, box_problem). Put `jax.lax.stop_gradient` around the fit if none "
             "are meant."
         )
+    return problem

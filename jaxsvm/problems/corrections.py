@@ -19,6 +19,7 @@ from jaxsvm.numerics import selection
 from jaxsvm.numerics.linear.elimination import factored
 from jaxsvm.numerics.precision import rounded
 from jaxsvm.points.rows import Rows, dense_rows, product, transposed_product
+from jaxsvm.problems.contract import BoxForm
 from jaxsvm.runtime.loops import fori_loop, scan
 
 LONGEST = 0.01
@@ -37,7 +38,7 @@ REFINEMENTS = 3
 
 
 def beside(
-    problem: Any, a: Float[Array, " n"], s: Float[Array, " n"], dtype: Any, w: Float[Array, " p"] | None = None
+    problem: BoxForm, a: Float[Array, " n"], s: Float[Array, " n"], dtype: Any, w: Float[Array, " p"] | None = None
 ) -> tuple[Array, Array]:
     """A point whose w is near that of a dual point, of a smaller primal, and its products.
 
@@ -68,7 +69,7 @@ def beside(
     return jnp.stack([candidates[best], a]), jnp.stack([products[best], s])
 
 
-def _lengthened(problem: Any, w: Float[Array, " n"], s: Float[Array, " n"], dtype: Any) -> Float[Array, "k n"]:
+def _lengthened(problem: BoxForm, w: Float[Array, " n"], s: Float[Array, " n"], dtype: Any) -> Float[Array, "k n"]:
     """`(1 + t) w` for a few t around the one that makes the primal smallest: rounding moves them anew."""
     f = s if problem.c is None else s + problem.best_bias(s) * problem.c
     squared_norm = w @ s
@@ -95,7 +96,7 @@ class Signed(NamedTuple):
     offset: float
 
     @staticmethod
-    def of(problem: Any, x: Any, dtype: Any) -> "Signed":
+    def of(problem: BoxForm, x: Any, dtype: Any) -> "Signed":
         """Of dense or sparse points; absent samples are 0."""
         return Signed(
             x if isinstance(x, Rows) else x.astype(dtype),
@@ -124,7 +125,7 @@ class Signed(NamedTuple):
 
 
 def corrected(
-    problem: Any,
+    problem: BoxForm,
     x: Any,
     a: Float[Array, " n"],
     s: Float[Array, " n"],
@@ -158,7 +159,7 @@ def corrected(
 
 
 def _to_margins(
-    problem: Any, H: Float[Array, "n p"], a: Float[Array, " n"], s: Float[Array, " n"]
+    problem: BoxForm, H: Float[Array, "n p"], a: Float[Array, " n"], s: Float[Array, " n"]
 ) -> Float[Array, " p"]:
     """The least change of w with which samples inside their box have the margin 1."""
     shift = 0 if problem.c is None else problem.best_bias(s) * problem.c

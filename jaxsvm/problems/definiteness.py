@@ -19,6 +19,7 @@ from jaxsvm.gram.signed import SignedGram
 from jaxsvm.numerics.linear.elimination import factored
 from jaxsvm.numerics.masks import every
 from jaxsvm.numerics.precision import in_double, widened
+from jaxsvm.problems.contract import Problem
 from jaxsvm.runtime.loops import scan
 from jaxsvm.runtime.programs import Program
 
@@ -31,7 +32,7 @@ ROUNDING = 16
 
 
 @Program
-def is_indefinite(problem: Any) -> Bool[Array, ""]:
+def is_indefinite(problem: Problem) -> Bool[Array, ""]:
     """Say whether a certificate proves nothing: looked at once, in twice the precision, for what no kernel vouches for.
 
     Off the equality too, where a w beside the dual point is.
@@ -39,7 +40,7 @@ def is_indefinite(problem: Any) -> Bool[Array, ""]:
     return in_double(lambda problem: negative_curvature(widened(problem), everywhere=True))(problem)
 
 
-def vouched(problem: Any) -> Any:
+def vouched(problem: Problem) -> Any:
     """Return a concrete problem whose Gram operator is known to be positive semidefinite, after a look at its matrix.
 
     Raises:
@@ -57,7 +58,7 @@ def vouched(problem: Any) -> Any:
     return dataclasses.replace(problem, gram=dataclasses.replace(problem.gram, vouched=True))
 
 
-def negative_curvature(problem: Any, everywhere: bool = False) -> Bool[Array, ""]:
+def negative_curvature(problem: Problem, everywhere: bool = False) -> Bool[Array, ""]:
     """Whether the problem's matrix, without its ridge, has a clearly negative eigenvalue where its points can move.
 
     Points move among the samples that are present and, with an equality, along it. A matrix beyond 2,048 samples may
@@ -76,7 +77,7 @@ def negative_curvature(problem: Any, everywhere: bool = False) -> Bool[Array, ""
     return _by_lanczos(problem, present, u, eps, largest)
 
 
-def _by_cholesky(problem: Any, present: Array, u: Any, eps: float, largest: Array) -> Bool[Array, ""]:
+def _by_cholesky(problem: Problem, present: Array, u: Any, eps: float, largest: Array) -> Bool[Array, ""]:
     everything = jnp.arange(problem.n, dtype=jnp.int32)
     B = SignedGram(problem.gram, problem.y, problem.offset).block(everything, everything)
     Q = jnp.where(present[:, None] & present, B, 0)
@@ -89,7 +90,7 @@ def _by_cholesky(problem: Any, present: Array, u: Any, eps: float, largest: Arra
     return every(jnp.isfinite(Q)) & ~every(jnp.isfinite(factor.L))
 
 
-def _by_lanczos(problem: Any, present: Array, u: Any, eps: float, largest: Array) -> Bool[Array, ""]:
+def _by_lanczos(problem: Problem, present: Array, u: Any, eps: float, largest: Array) -> Bool[Array, ""]:
     signed = SignedGram(problem.gram, problem.y, problem.offset)
 
     def inside(v: Float[Array, " n"]) -> Float[Array, " n"]:

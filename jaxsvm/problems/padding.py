@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from jaxsvm.errors import is_concrete
+from jaxsvm.gram.contract import Gram
 from jaxsvm.numerics.sizes import size_class
 from jaxsvm.results.fit import Fit
 from jaxsvm.runtime.arrays import lengthened, on_device, shortened
@@ -24,7 +25,7 @@ PER_SAMPLE = ("alpha", "dual_coef", "margins")
 """Fields of a fit with an entry a sample, last."""
 
 
-def padded(problem: Any, gram: Any = None) -> Any:
+def padded(problem: Any, gram: Gram | None = None) -> Any:
     """The problem with absent samples up to its size class; as it is where it cannot be padded.
 
     Args:
@@ -49,7 +50,7 @@ def padded(problem: Any, gram: Any = None) -> Any:
     return dataclasses.replace(problem, gram=gram, mask=mask, **parts)
 
 
-def in_size_class(function: Callable[..., Any], gram: Any, y: Any, C: Any, weight: Any, *rest: Any) -> Any:
+def in_size_class(function: Callable[..., Any], gram: Gram, y: Any, C: Any, weight: Any, *rest: Any) -> Any:
     """`function(gram, y, C, weight, *rest)`, computed with absent samples; its vectors `(n,)` are cut.
 
     Args:

@@ -9,7 +9,7 @@ optimum from above, which is the certificate. `w / level` solves the hinge probl
 """
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import InputError, is_concrete
+from jaxsvm.gram.contract import Gram
 from jaxsvm.gram.signed import SignedGram
 from jaxsvm.numerics.masks import some
 from jaxsvm.numerics.precision import rounded, rounding
@@ -69,8 +70,9 @@ class SlackProblem:
     corrects = False
     parameter = "nu"
     restricts = False
+    differentiable = False
 
-    gram: Any
+    gram: Gram
     y: Float[Array, " n"]
     nu: Float[Array, ""]
     weight: Float[Array, " n"]
@@ -115,7 +117,7 @@ class SlackProblem:
         """Q."""
         return SignedGram(self.gram, self.y, self.offset)
 
-    def at(self, nu: Any) -> "SlackProblem":
+    def at(self, nu: Any) -> Self:
         """The same problem at another nu, not negative, `()`.
 
         Raises:
@@ -124,7 +126,7 @@ class SlackProblem:
         nu = _checked_nu(nu, self.dtype)
         return dataclasses.replace(self, nu=nu, feasible=_usable_at(self.feasible, nu))
 
-    def weighted(self, sample_weight: Any) -> "SlackProblem":
+    def weighted(self, sample_weight: Any) -> Self:
         """The same problem with its weights times these: a fold, say, or some samples absent.
 
         Args:
@@ -145,7 +147,7 @@ class SlackProblem:
         """Sample weights on the host, `(n,)`; None where they are all 1, or traced."""
         return None if self.mask is None or not is_concrete(self.weight) else np.asarray(self.weight, np.float64)
 
-    def on(self, gram: Any) -> "SlackProblem":
+    def on(self, gram: Gram) -> Self:
         """The same samples with another Gram operator: the landmarks of a fold, say."""
         return dataclasses.replace(self, gram=gram, diagonal=gram.diag().astype(self.dtype) + self.offset)
 
@@ -359,7 +361,7 @@ def slack_problem(gram: Any, y: Any, nu: Any, *, bias: str = "regularized", samp
 
 @jax.jit
 def _assembled(
-    gram: Any, y: Array, nu: Array, weight: Array | None, offset: Any, usable: Any
+    gram: Gram, y: Array, nu: Array, weight: Array | None, offset: Any, usable: Any
 ) -> tuple[Array, Array, Array]:
     """Weights, diagonal, and whether the values make a problem, in one program."""
     weight = jnp.ones_like(y) if weight is None else weight

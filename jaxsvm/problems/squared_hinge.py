@@ -16,7 +16,7 @@ The minimum enclosing ball of any points (`jaxsvm.ball`) is another problem of t
 
 import dataclasses
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsvm.derivatives import squared_hinge as derivatives
 from jaxsvm.derivatives.values import Active, Values
 from jaxsvm.errors import InputError, is_concrete
+from jaxsvm.gram.contract import Gram
 from jaxsvm.gram.dense import part_of, values_between
 from jaxsvm.gram.signed import SignedGram
 from jaxsvm.numerics.line_search import best_bias
@@ -44,6 +45,7 @@ from jaxsvm.problems.arguments import (
     vector_dtype,
     weights_times,
 )
+from jaxsvm.problems.contract import SimplexForm
 from jaxsvm.problems.padding import in_size_class, padded
 from jaxsvm.results.fit import Answer, Certificate, Fit
 from jaxsvm.results.judge import balances, is_weights, judged
@@ -76,8 +78,9 @@ class SquaredHingeProblem:
     corrects = False
     parameter = "C"
     restricts = True
+    differentiable = True
 
-    gram: Any
+    gram: Gram
     y: Float[Array, " n"]
     C: Float[Array, ""]
     ridge: Float[Array, " n"]
@@ -128,7 +131,7 @@ class SquaredHingeProblem:
         """`B = y (K + offset) y`: `Kt` without its ridge."""
         return SignedGram(self.gram, self.y, self.offset)
 
-    def at(self, C: Any) -> "SquaredHingeProblem":
+    def at(self, C: Any) -> Self:
         """The same problem at another C: the ridge alone changes.
 
         Args:
@@ -143,7 +146,7 @@ class SquaredHingeProblem:
         penalty, ridge, diagonal, feasible = shortened(_rescaled(here, new), self.n, here.n)
         return dataclasses.replace(self, C=penalty, ridge=ridge, diagonal=diagonal, feasible=feasible)
 
-    def weighted(self, sample_weight: Any) -> "SquaredHingeProblem":
+    def weighted(self, sample_weight: Any) -> Self:
         """The same problem with its costs `C_i` times these weights: a fold, say, or some samples absent.
 
         Args:
@@ -163,11 +166,11 @@ class SquaredHingeProblem:
         ridge, diagonal, mask, feasible = shortened(_reweighted(here, weight, feasible), self.n, here.n)
         return dataclasses.replace(self, ridge=ridge, diagonal=diagonal, mask=mask, feasible=feasible)
 
-    def on(self, gram: Any) -> "SquaredHingeProblem":
+    def on(self, gram: Gram) -> Self:
         """The same samples with another Gram operator: the landmarks of a fold, say."""
         return dataclasses.replace(self, gram=gram, diagonal=_diagonal(gram, self.ridge, self.offset))
 
-    def restrict(self, samples: Int[Array, " m"], fixed: None = None, gram: Any = None) -> "SquaredHingeProblem":
+    def restrict(self, samples: Int[Array, " m"], fixed: None = None, gram: Gram | None = None) -> Self:
         """The problem of some samples, the others absent; with 0 for these its solution is one of the whole's.
 
         Args:
@@ -415,7 +418,7 @@ class Restricted:
         mask: Places that may be stepped toward, `(m,)`.
     """
 
-    problem: Any
+    problem: SimplexForm
     indices: Int[Array, " m"]
     mask: Bool[Array, " m"] | None
 
@@ -478,7 +481,7 @@ def svm_problem(
 
 @partial(Program, brief=True)
 def _assembled(
-    gram: Any, y: Array, C: Array, weight: Array | None, offset: Any, usable: Any
+    gram: Gram, y: Array, C: Array, weight: Array | None, offset: Any, usable: Any
 ) -> tuple[Array, Array, Array]:
     """Ridge, diagonal, and whether the values make a problem: one program, where single operations would be ten."""
     present = jnp.ones_like(y, bool) if weight is None else weight > 0
@@ -488,14 +491,14 @@ def _assembled(
     return ridge, diagonal, usable & two_classes(y, present) & (C > 0) & costs_hold(costs, present)
 
 
-def furthest(problem: Any, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Float[Array, ""]:
+def furthest(problem: SimplexForm, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Float[Array, ""]:
     """The largest squared distance of a sample that takes part from the centre, of a simplex problem."""
     distances = problem.squared_distances(alpha, s)
     return (distances if problem.mask is None else jnp.where(problem.mask, distances, 0)).max()
 
 
 @jax.jit
-def _diagonal(gram: Any, ridge: Array, offset: Any) -> Array:
+def _diagonal(gram: Gram, ridge: Array, offset: Any) -> Array:
     return gram.diag().astype(ridge.dtype) + offset + ridge
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import enum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -149,9 +149,18 @@ def counted_by_name(solver: type) -> type:
     return solver
 
 
-def bit_of(solver: Any) -> np.ndarray:
+class Counted(Protocol):
+    """A configuration that takes steps which counters name: a solver, say."""
+
+    @property
+    def inside(self) -> "Counted | None":
+        """The configuration that this one goes around; None if there is none."""
+        ...
+
+
+def bit_of(solver: Counted) -> np.ndarray:
     """Return the bit of a solver's class, int32 `()`; a wrapper adds the bit of the solver inside."""
-    inside = getattr(solver, "solver", None)
+    inside = solver.inside
     bit = np.asarray(1 << vars(type(solver)).get("bit", BIT_OF_OTHERS), np.int32)
     return bit if inside is None else bit | bit_of(inside)
 

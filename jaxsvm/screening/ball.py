@@ -13,11 +13,13 @@ Sources: Ogawa, Suzuki, Suzumura, Takeuchi 2014 (the two tests and their interse
 a gap and the allowances for rounding are ours.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxsvm.problems.contract import Restrictable
+from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.screening.reference import Reference
 
 
@@ -40,7 +42,7 @@ class Ball(NamedTuple):
         return self.centre - reach, self.centre + reach
 
 
-def gap_terms(wide: Any, a: Array, p: Array, error: Array) -> Float[Array, " n"]:
+def gap_terms(wide: Restrictable, a: Array, p: Array, error: Array) -> Float[Array, " n"]:
     """The samples' terms `e_i` of the duality gap, or more: of the margins the worst within their errors is taken.
 
     Args:
@@ -53,18 +55,18 @@ def gap_terms(wide: Any, a: Array, p: Array, error: Array) -> Float[Array, " n"]
     above = jnp.maximum(p - wide.targets + error, 0)
     if wide.bounded:
         return (wide.upper - a) * below + a * above
-    C = wide.costs
+    C = cast(SquaredHingeProblem, wide).costs
     off = jnp.abs(jnp.maximum(wide.targets - p, 0) - wide.ridge * a) + error
     return jnp.where(C > 0, C / 2 * off**2 + a * above, 0)
 
 
-def dual_of(wide: Any, p: Array) -> Float[Array, " n"]:
+def dual_of(wide: Restrictable, p: Array) -> Float[Array, " n"]:
     """The dual point that margins call for: the loss's slope there."""
     loss = jnp.maximum(wide.targets - p, 0)
-    return jnp.where(loss > 0, wide.upper, 0) if wide.bounded else wide.costs * loss
+    return jnp.where(loss > 0, wide.upper, 0) if wide.bounded else cast(SquaredHingeProblem, wide).costs * loss
 
 
-def first_ball(wide: Any, reference: Reference) -> Ball:
+def first_ball(wide: Restrictable, reference: Reference) -> Ball:
     """Of w and `rho a`: the segment from w to `rho w` is its diameter, but for the reference's own gap."""
     a, p, error, _, W, rho, unit = reference
     missed = gap_terms(wide, rho * a, p, error).sum() * (1 + unit)
@@ -91,7 +93,7 @@ class Difference(NamedTuple):
     square: Float[Array, ""]
 
 
-def difference(wide: Any, reference: Reference) -> Difference:
+def difference(wide: Restrictable, reference: Reference) -> Difference:
     """To the dual point that the first ball's centre calls for: it makes the two balls' intersection smallest.
 
     (Ogawa et al., Section IV-B: `s_i = 1` where the centre's margin is below 1.) Where `rho a` is at its bound already
@@ -109,7 +111,7 @@ def difference(wide: Any, reference: Reference) -> Difference:
     return Difference(b, delta, q, unit * size * total, square)
 
 
-def second_ball(wide: Any, reference: Reference, apart: Difference) -> Ball:
+def second_ball(wide: Restrictable, reference: Reference, apart: Difference) -> Ball:
     """Of the same w, and the dual point that the first ball's centre calls for."""
     a, p, error, size, W, rho, unit = reference
     _, delta, q, error_q, _ = apart

@@ -15,6 +15,7 @@ from jaxtyping import Array
 
 from jaxsvm.errors import InputError
 from jaxsvm.numerics.precision import in_double, widened
+from jaxsvm.problems.contract import Restrictable
 from jaxsvm.results.fit import Fit
 from jaxsvm.screening.ball import gap_terms
 from jaxsvm.screening.reference import Reference, checked_C, reference_of, screenable
@@ -48,12 +49,12 @@ def dome_test(problem: Any, below: Fit, above: Fit, C_below: Any, C_above: Any) 
 
 
 @jax.jit
-def _dome(problem: Any, below: Fit, above: Fit, C_below: Any, C_above: Any) -> Screening:
+def _dome(problem: Restrictable, below: Fit, above: Fit, C_below: Any, C_above: Any) -> Screening:
     # As rounded as the problem's own.
     C_below, C_above = (jnp.asarray(C, problem.dtype) for C in (C_below, C_above))
 
     @in_double
-    def evaluate(problem: Any, below: Fit, above: Fit, C_below: Any, C_above: Any) -> Screening:
+    def evaluate(problem: Restrictable, below: Fit, above: Fit, C_below: Any, C_above: Any) -> Screening:
         wide = widened(problem)
         dtype = below.margins.dtype
         C_below, C_above = C_below.astype(wide.dtype), C_above.astype(wide.dtype)
@@ -88,7 +89,7 @@ def _dome(problem: Any, below: Fit, above: Fit, C_below: Any, C_above: Any) -> S
     return evaluate(problem, below, above, C_below, C_above)
 
 
-def _distance(wide: Any, reference: Reference, C: Any) -> Array:
+def _distance(wide: Restrictable, reference: Reference, C: Any) -> Array:
     """How far a reference's w may be from the solution at its C: its ball's radius, and its centre's distance.
 
     A dual point that is beyond its bounds there, by rounding or because another C was named, is brought back.

@@ -16,6 +16,7 @@ from jax import lax
 from jaxtyping import Array
 
 from jaxsvm.numerics.precision import in_double, widened
+from jaxsvm.problems.contract import Restrictable
 from jaxsvm.results.fit import Fit
 from jaxsvm.screening.ball import first_ball
 from jaxsvm.screening.reference import Reference, best_scale, reference_of, screenable
@@ -41,9 +42,9 @@ def gap_safe(problem: Any, reference: Fit, C_ref: Any = None) -> Screening:
 
 
 @jax.jit
-def _gap_safe(problem: Any, fit: Fit) -> Screening:
+def _gap_safe(problem: Restrictable, fit: Fit) -> Screening:
     @in_double
-    def evaluate(problem: Any, fit: Fit) -> Screening:
+    def evaluate(problem: Restrictable, fit: Fit) -> Screening:
         wide = widened(problem)
         reference = reference_of(wide, fit, None, fit.margins.dtype)
         return screening_of(wide, reference, problem.dtype)
@@ -51,7 +52,7 @@ def _gap_safe(problem: Any, fit: Fit) -> Screening:
     return evaluate(problem, fit)
 
 
-def screening_of(wide: Any, reference: Reference, dtype: Any) -> Screening:
+def screening_of(wide: Restrictable, reference: Reference, dtype: Any) -> Screening:
     """What a reference says of the problem that it is a point of; inside `in_double`.
 
     Args:
@@ -68,7 +69,7 @@ def screening_of(wide: Any, reference: Reference, dtype: Any) -> Screening:
     return found._replace(inactive=inactive, C_until=jnp.where(inactive, wide.C.astype(dtype), jnp.nan))
 
 
-def _outside_on_simplex(wide: Any, reference: Reference) -> Array:
+def _outside_on_simplex(wide: Restrictable, reference: Reference) -> Array:
     """Samples that the enclosing ball's own geometry shows to have no weight.
 
     With `h = H alpha` of a point on the simplex, `V = alpha . h`, `m = min h` and `g = V - m`, the solution v* is

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from jaxsvm.problems.contract import Restrictable
 from jaxsvm.results.fit import Fit
 from jaxsvm.screening.rules import Rule
 
@@ -19,7 +20,7 @@ class Safe:
 
     rule: Rule
 
-    def __call__(self, old: Any, fit: Fit, new: Any) -> tuple[Any, Any]:
+    def __call__(self, old: Restrictable, fit: Fit, new: Restrictable) -> tuple[Any, Any]:
         """What is not known, and the values of the others, each `(n,)` (`jaxsvm.path.reduction.Kept`)."""
         found = self.rule(new, fit, old.C)
         return ~found.screened, jnp.where(found.at_bound, new.upper, 0)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxsvm.errors import InputError, is_concrete
+from jaxsvm.problems.contract import Restrictable, require_problem
 from jaxsvm.problems.definiteness import vouched
 from jaxsvm.results.fit import Counters, Fit, StatusCode
 from jaxsvm.runtime.once import once
@@ -48,7 +49,8 @@ def require_screenable(problem: Any) -> None:
     Raises:
         InputError: With what to do instead.
     """
-    if not getattr(problem, "restricts", False):
+    require_problem(problem)
+    if not problem.restricts:
         raise InputError(
             f"problem is a {type(problem).__name__}: screening is for problems of `svm_problem`, `hinge_problem` and "
             "`box_problem`."
@@ -61,7 +63,7 @@ def require_screenable(problem: Any) -> None:
         )
 
 
-def screenable(problem: Any) -> Any:
+def screenable(problem: Any) -> Restrictable:
     """Return a problem that rules may be asked about, its matrix looked at where no kernel vouches for it.
 
     Under tracing nobody can look: the matrix stays unvouched for, and rules say nothing of it.
@@ -73,7 +75,7 @@ def screenable(problem: Any) -> Any:
     return vouched(problem) if is_concrete(problem) else problem
 
 
-def reference_of(wide: Any, fit: Fit, C_ref: Any, narrow: Any) -> Reference:
+def reference_of(wide: Restrictable, fit: Fit, C_ref: Any, narrow: Any) -> Reference:
     """The reference that a fit is. Inside `in_double`.
 
     Args:
@@ -102,7 +104,7 @@ def reference_of(wide: Any, fit: Fit, C_ref: Any, narrow: Any) -> Reference:
     return Reference(a, p, error, size, W, _scale(wide, a, p, W, C_ref), unit)
 
 
-def reference_fit(problem: Any, point: Array, s: Array) -> Fit:
+def reference_fit(problem: Restrictable, point: Array, s: Array) -> Fit:
     """A dual point as rules take it, with the w that it makes and nothing beside it.
 
     Args:
@@ -126,7 +128,7 @@ def reference_fit(problem: Any, point: Array, s: Array) -> Fit:
     )
 
 
-def _scale(wide: Any, a: Array, p: Array, W: Array, C_ref: Any) -> Array:
+def _scale(wide: Restrictable, a: Array, p: Array, W: Array, C_ref: Any) -> Array:
     """The factor that takes the reference's dual point to the new problem; any that keeps it feasible is safe.
 
     C over the reference's C, which is named, or shows in the hinge's dual variables: those of samples with a loss are
@@ -144,7 +146,7 @@ def _scale(wide: Any, a: Array, p: Array, W: Array, C_ref: Any) -> Array:
     return jnp.where(known, largest, best)
 
 
-def best_scale(wide: Any, a: Array, p: Array, W: Array) -> Array:
+def best_scale(wide: Restrictable, a: Array, p: Array, W: Array) -> Array:
     """The feasible factor of the dual point that makes the ball of w and it smallest: a parabola's minimum."""
     loss = jnp.where(wide.present, wide.targets - p, 0)
     if wide.bounded:
@@ -153,7 +155,7 @@ def best_scale(wide: Any, a: Array, p: Array, W: Array) -> Array:
     return jnp.maximum((W / 2 + a @ loss) / jnp.where(W + square > 0, W / 2 + square, 1), 0)
 
 
-def _largest(wide: Any, a: Array) -> Any:
+def _largest(wide: Restrictable, a: Array) -> Any:
     """The largest factor that keeps a dual point feasible."""
     if not wide.bounded:
         return jnp.inf

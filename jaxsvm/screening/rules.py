@@ -15,6 +15,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm.numerics.precision import in_double, widened
+from jaxsvm.problems.contract import Restrictable
 from jaxsvm.results.fit import Fit
 from jaxsvm.runtime.transfers import transfers
 from jaxsvm.screening.ball import difference, first_ball, gap_terms, intersection_bounds, second_ball
@@ -119,17 +120,17 @@ dvi = ball_test_1
 """The rule of Wang, Wonka and Ye 2014 from the dual variational inequality: Ball Test 1 with the reference's own w."""
 
 
-def _first(wide: Any, reference: Reference) -> tuple[Array, Array, Array]:
+def _first(wide: Restrictable, reference: Reference) -> tuple[Array, Array, Array]:
     low, high = first_ball(wide, reference).bounds(reference.size)
     return low, high, _until(wide, reference, low, high)
 
 
-def _second(wide: Any, reference: Reference) -> tuple[Array, Array, Array]:
+def _second(wide: Restrictable, reference: Reference) -> tuple[Array, Array, Array]:
     ball = second_ball(wide, reference, difference(wide, reference))
     return *ball.bounds(reference.size), jnp.broadcast_to(wide.C, wide.y.shape)
 
 
-def _both(wide: Any, reference: Reference) -> tuple[Array, Array, Array]:
+def _both(wide: Restrictable, reference: Reference) -> tuple[Array, Array, Array]:
     first, apart = first_ball(wide, reference), difference(wide, reference)
     second = second_ball(wide, reference, apart)
     low, high = intersection_bounds(first, second, apart, reference.size, reference.unit)
@@ -138,16 +139,16 @@ def _both(wide: Any, reference: Reference) -> tuple[Array, Array, Array]:
 
 
 @transfers
-def _screened(problem: Any, fit: Fit, C_ref: Any, rule: Any) -> Screening:
+def _screened(problem: Restrictable, fit: Fit, C_ref: Any, rule: Any) -> Screening:
     """A rule's answer, found in twice the precision, in the problem's dtype."""
     problem, fit, C_ref = lax.stop_gradient((problem, fit, C_ref))
     return _evaluated(problem, fit, C_ref, rule)
 
 
 @jax.jit(static_argnames="rule")
-def _evaluated(problem: Any, fit: Fit, C_ref: Any, rule: Any) -> Screening:
+def _evaluated(problem: Restrictable, fit: Fit, C_ref: Any, rule: Any) -> Screening:
     @in_double
-    def evaluate(problem: Any, fit: Fit, C_ref: Any) -> Screening:
+    def evaluate(problem: Restrictable, fit: Fit, C_ref: Any) -> Screening:
         wide = widened(problem)
         reference = reference_of(wide, fit, C_ref, fit.margins.dtype)
         low, high, until = rule(wide, reference)
@@ -156,7 +157,7 @@ def _evaluated(problem: Any, fit: Fit, C_ref: Any, rule: Any) -> Screening:
     return evaluate(problem, fit, C_ref)
 
 
-def decided(wide: Any, low: Array, high: Array, until: Any, dtype: Any) -> Screening:
+def decided(wide: Restrictable, low: Array, high: Array, until: Any, dtype: Any) -> Screening:
     """What follows from bounds: strictly beyond its target, and not otherwise; what is not a number says nothing."""
     if not wide.gram.definite:  # the one theorem is of positive semidefinite matrices
         low, high = jnp.full_like(low, -jnp.inf), jnp.full_like(high, jnp.inf)
@@ -176,7 +177,7 @@ def _outward(bound: Array, dtype: Any, toward: float) -> Array:
     return jnp.where(narrow.astype(bound.dtype) * jnp.sign(toward) >= bound * jnp.sign(toward), narrow, beyond)
 
 
-def _until(wide: Any, reference: Reference, low: Array, high: Array) -> Float[Array, " n"]:
+def _until(wide: Restrictable, reference: Reference, low: Array, high: Array) -> Float[Array, " n"]:
     """The other end of the interval of C on which Ball Test 1 screens a sample that it screens now.
 
     Where `v = rho - 1` and m is by how much the reference's margin is beyond its target, a sample stays screened while

@@ -1,101 +1,81 @@
-"""What the drivers ask of a solver: the required members as a protocol, the optional ones with their defaults.
+"""The contract of a solver: what drivers ask of a configuration.
 
-A solver is a frozen dataclass, registered as a pytree, that derives from `Solver`; what is not traced of its fields is
-marked static. It joins the suite by a line of `SOLVERS` in `tests/test_contract.py`.
+Write a solver as a frozen dataclass that derives from `Solver`, register it as a pytree, and mark the fields that are
+not traced as static. Add a line to `SOLVERS` in `tests/test_contract.py` to have it tested.
 """
 
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Generic, TypeVar
 
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
-from jaxsvm.results.fit import counted_by_name
+from jaxsvm.problems.contract import Problem
+from jaxsvm.results.fit import Counters, counted_by_name
 from jaxsvm.solvers.stopping import CERTIFIED_GAP, stop_excess
 
 SIMPLEX = ("squared hinge", "ball")
 """Kinds whose dual points lie on the simplex."""
 
+P = TypeVar("P", bound=Problem)
+"""The form of problem that a solver takes, such as `BoxForm`. `solves` says the same to drivers, by kind."""
 
-class Steps(Protocol):
-    """What every solver has.
+
+class Solver(Generic[P]):
+    """A solver's configuration. Implement `init`, `step`, `refresh` and `dual_point`; all else has a default.
+
+    A state is a pytree with at least these fields:
+
+    * `R`, `()`: it shows the driver whether anything moves and whether numbers are finite. Carry `problem.objective`
+      in it, or a count, or a mean loss.
+    * `indefinite`, `()`: whether a step met negative curvature.
+    * `counters`, `jaxsvm.results.fit.Counters`: a step adds 1 to `steps`, and by `evaluated` the kernel evaluations
+      that it asked for.
 
     Attributes:
-        tol: What the stop rule is held to, > 0.
-        max_steps: The step cap, >= 0; exact.
-        check_every: Steps a chunk, between looks at the running excess; static. 1: a step costs a certificate.
-        refresh_every: Steps between certificates at the most; None: 4,000, or n where that is more; static.
+        solves: Kinds of problems it takes, by their `kind`.
+        tol: Threshold of the stop rule, > 0.
+        max_steps: Maximum number of steps, >= 0; exact.
+        check_every: Steps between looks at the running excess; static. 1 where a step costs as much as a certificate.
+        refresh_every: Maximum number of steps between certificates; None for 4,000, or n where that is more; static.
+        stop: The stop rule (`jaxsvm.solvers.stopping`).
+        unroll: Steps per turn of the inner loop. 2 saves a twentieth of a light step, 5 saves no more than that, and
+            each copy of the step takes 0.1 s to compile; use 1 for heavy steps.
+        patience: Certificates in a row without progress after which a fit is STALLED.
+        pads: Whether drivers may pad concrete problems with absent samples (`jaxsvm.problems.padding`). Set it where
+            absent samples cost little and random draws do not depend on n.
+        large_state: Whether the state is large (kernel rows, say): the host driver then passes it on without a copy.
+            `init` must then create every array of the state: none may be an argument as it came.
+        takes_start: Whether `init` uses the start that it is given. Paths leave no samples out for a solver without.
+        resumes: Whether `init` takes a `Resumed`, all that is known of a fit, instead of weights. Set it where step
+            sizes or their order depend on the number of steps so far, or where w is not made of the dual point.
+        carries_sums: Whether every step keeps the products of its `dual_point` as exact as rounding permits.
+        knows_origin: Whether `init` also takes an `Origin`, and compiles faster for one.
+        final_check: "full", or "none" if the running excess may end a fit that no certificate confirms.
+        rows: Rows of a dual point: 2 where w is not made of the dual variables.
+        has_place: Whether points lie on the simplex and the solver has `place`: `polished` needs it.
+        searches_vertices: Whether the solver has `wants_vertex` and `at`: `sampled` needs them.
+        inside: The solver that this one goes around; None if there is none.
+        bit: Its place in `Counters.solvers`, by which `Fit.solvers` names it; unique and below `BIT_OF_OTHERS`, if given.
     """
 
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+    solves: ClassVar[tuple[str, ...]]
     tol: Any
     max_steps: Any
     check_every: int
     refresh_every: int | None
-
-    def init(self, problem: Any, key: Array | None = None, init: Any = None) -> Any:
-        """A state to start from: fresh, or at weights `(n,)`, or at a `Start`, whose problem is known too.
-
-        `jaxsvm.solvers.start` reads them: `weights_of`, and `starting_point` of a box problem. A solver that cannot
-        keep `problem.equality` refuses a problem that has a `free_bias` here: `solves` does not tell these apart.
-
-        Every state has `R` (`()`: by it the driver sees whether anything moves, and that numbers are finite; what
-        descends, `problem.objective` carried along, or a count, or a mean loss), `indefinite` (whether a negative
-        curvature showed, `()`) and `counters` (`jaxsvm.results.fit.Counters`: a step adds 1 to `steps`, and to
-        the kernel evaluations, by `evaluated`, those that it asked for).
-        """
-        ...
-
-    def step(self, problem: Any, state: Any) -> Any:
-        """One step further: no stopping, no printing."""
-        ...
-
-    def refresh(self, problem: Any, state: Any) -> Any:
-        """The state with what drifts recomputed from scratch, in the precision of the problem that is given."""
-        ...
-
-    def dual_point(self, problem: Any, state: Any) -> tuple[Array, Array]:
-        """A point that `problem.certified` takes, of numbers that a caller can be given, and its products."""
-        ...
-
-
-class Solver:
-    """What a solver may have besides `Steps`, with the defaults.
-
-    Transformations ask for more: `polished` for `place(problem, state, alpha, s)`, the state at a point on the simplex;
-    `sampled` for `wants_vertex(problem, state)`, whether the next step searches all samples for a vertex, and
-    `at(alpha, s, counters)`, a state at a point.
-
-    Attributes:
-        solves: Kinds of problems it is for: their `kind`.
-        stop: Its stop rule (`jaxsvm.solvers.stopping`).
-        unroll: Steps a turn of the inner loop: 2 take a twentieth off a light step, 5 no more than that, and each
-            copy of the step 0.1 s to compile; 1 for heavy ones.
-        patience: Certificates in a row without progress before a fit is STALLED.
-        pads: Whether drivers may pad concrete problems with absent samples (`jaxsvm.problems.padding`): where these
-            cost little, and draws do not depend on n.
-        large_state: Whether its state is large, kernel rows above all: the host driver hands it on without a copy. Then
-            `init` makes every array of it: none may be an argument as it came.
-        takes_start: Whether `init` moves where it begins. Chains leave nothing out for one that does not: what is left
-            over would be solved for a start.
-        resumes: Whether `init` takes a `Resumed`, all that a fit knows, where a fit is given: how far steps go, or in
-            which order, depends on how many there were, or w is not made of the dual point.
-        carries_sums: Whether every step carries the products of its `dual_point` along, as good as rounding permits.
-        knows_origin: Whether `init` takes an `Origin` too, and is compiled sooner for one.
-        final_check: "none" where the running excess may end a fit that no certificate bears out.
-        rows: Rows of its dual points: 2 where its w is not made of its dual variables.
-        bit: Its place in `Counters.solvers`, by which `Fit.solvers` names it: its own, below `BIT_OF_OTHERS`, if any.
-    """
-
-    solves: ClassVar[tuple[str, ...]]
-    stop = CERTIFIED_GAP
-    unroll = 2
-    patience = 3
-    pads = False
-    large_state = False
-    takes_start = True
-    resumes = False
-    carries_sums = False
-    knows_origin = False
-    final_check = "full"
-    rows = 1
+    stop: str = CERTIFIED_GAP
+    unroll: int = 2
+    patience: int = 3
+    pads: bool = False
+    large_state: bool = False
+    takes_start: bool = True
+    resumes: bool = False
+    carries_sums: bool = False
+    knows_origin: bool = False
+    final_check: str = "full"
+    rows: int = 1
+    has_place: bool = False
+    searches_vertices: bool = False
     bit: ClassVar[int]
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -103,52 +83,132 @@ class Solver:
         if "bit" in vars(cls):
             counted_by_name(cls)
 
-    def stores(self, problem: Any) -> bool:
-        """Whether it is faster with all kernel values stored: drivers do so first, where the Gram operator permits."""
+    # What every solver implements.
+
+    def init(self, problem: P, key: Array | None = None, init: Any = None) -> Any:
+        """Return a state to start from.
+
+        A solver that cannot keep `problem.equality` refuses here a problem that has a `free_bias`: `solves` does not
+        distinguish these.
+
+        Args:
+            problem: The problem.
+            key: A random key; None takes key 0.
+            init: None for a fresh start; weights `(n,)`; or a `Start`, whose problem is known too
+                (`jaxsvm.solvers.start` reads them: `weights_of`, and `starting_point` of a box problem).
+        """
+        raise NotImplementedError
+
+    def step(self, problem: P, state: Any) -> Any:
+        """Return the state after one step, without stop rule or output."""
+        raise NotImplementedError
+
+    def refresh(self, problem: P, state: Any) -> Any:
+        """Return the state with whatever accumulates rounding recomputed, in the precision of the given problem."""
+        raise NotImplementedError
+
+    def dual_point(self, problem: P, state: Any) -> tuple[Array, Array]:
+        """Return a point that `problem.certified` takes, of numbers that a caller can be given, and its products."""
+        raise NotImplementedError
+
+    # What every solver may override.
+
+    @property
+    def inside(self) -> "Solver | None":
+        """The solver that this one goes around; None if there is none."""
+        return None
+
+    def stores(self, problem: P) -> bool:
+        """Return whether the solver is faster with all kernel values stored.
+
+        Drivers then store them first, where the Gram operator permits.
+        """
         del problem
         return True
 
-    def running_excess(self: Any, problem: Any, state: Any) -> Float[Array, ""]:
-        """What the stop rule would say of the state as it is, over its threshold: at most 1 claims that it holds."""
+    def running_excess(self, problem: P, state: Any) -> Float[Array, ""]:
+        """Return the stop rule's value at the state as it is, over its threshold: it holds at 1 and below."""
         point, s = self.dual_point(problem, state)
         return stop_excess(problem, self, point, s, problem.certificate(point, s))
 
-    def carries_weights(self, problem: Any) -> bool:
-        """Whether its states have w of the primal in the space of the features, which no rounded variable spoils.
-
-        With it comes `feature_weights(problem, state)`, `(d,)`, that of the constant last. Certificates put it beside
-        the dual point where that falls short.
-        """
-        del problem
-        return False
-
-    def counted(self, state: Any, counters: Any) -> Any:
-        """The state with other counters: of a start that goes on from somewhere."""
+    def counted(self, state: Any, counters: Counters) -> Any:
+        """Return the state with other counters, for a start that continues other steps."""
         return state._replace(counters=counters)
 
-    def full(self, problem: Any, state: Any) -> Any:
-        """Whether it has no room for another sample, `()`: what stands still then ends as FULL. False: never."""
+    def full(self, problem: P, state: Any) -> Any:
+        """Return whether the state has no room for another sample, `()`: a fit that stands still is then FULL."""
         del problem, state
         return False
 
-    def grown(self, problem: Any, state: Any) -> Any:
-        """A configuration with more room, to go on at the certified point; None: as it is. For host drivers."""
+    def grown(self, problem: P, state: Any) -> Any:
+        """Return a configuration with more room, to continue at the certified point; None for no change.
+
+        Host drivers only.
+        """
         del problem, state
 
-    def left(self, problem: Any, state: Any) -> tuple[Any, Any] | None:
-        """Samples to go on with, and the values that the others keep, `(n,)`; None: all of them. For host drivers."""
+    def left(self, problem: P, state: Any) -> tuple[Any, Any] | None:
+        """Return the samples to continue with and the values that the others keep, `(n,)`; None for all samples.
+
+        Host drivers only.
+        """
         del problem, state
 
     @property
-    def whole(self) -> Any:
-        """The solver that goes on where one of fewer samples has ended."""
+    def whole(self) -> "Solver":
+        """The solver that continues on all samples after a fit on those of `left`."""
         return self
 
-    def polish_interval(self, problem: Any) -> int | None:
-        """Steps that earn a polish; None: the solver has none.
+    # What comes in pairs: the first method says whether the solver has the others.
 
-        With one come `polish(problem, state)`, and in pieces for the host driver `polish_begin(problem, state)`, a
-        carry with `going`, `polish_step(problem, carry)` and `polish_end(problem, state, carry)`, a state.
+    def carries_weights(self, problem: P) -> bool:
+        """Return whether states have w of the primal in the space of the features, unspoilt by rounded dual variables.
+
+        Certificates use w beside a dual point that falls short. The solver then has `feature_weights`.
+        """
+        del problem
+        return False
+
+    def feature_weights(self, problem: P, state: Any) -> Float[Array, " d"]:
+        """Return w in the space of the features, `(d,)`, the constant's weight last."""
+        raise NotImplementedError
+
+    def polish_interval(self, problem: P) -> int | None:
+        """Return the number of steps after which a polish pays; None if the solver has none.
+
+        A solver with one has `polish`, and in pieces for the host driver `polish_begin`, `polish_step`, `polish_end`.
         """
         del problem
         return None
+
+    def polish(self, problem: P, state: Any) -> Any:
+        """Return a better state than one that was just refreshed."""
+        raise NotImplementedError
+
+    def polish_begin(self, problem: P, state: Any) -> Any:
+        """Begin a polish in pieces.
+
+        Returns:
+            A carry, with `going`: whether there is more to do.
+        """
+        raise NotImplementedError
+
+    def polish_step(self, problem: P, carry: Any) -> Any:
+        """Return the carry after one piece more."""
+        raise NotImplementedError
+
+    def polish_end(self, problem: P, state: Any, carry: Any) -> Any:
+        """Return the state at the end of the polish that began at `state`."""
+        raise NotImplementedError
+
+    def place(self, problem: P, state: Any, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Any:
+        """Return the state moved to a point `alpha` of the simplex with products `s` (`has_place`)."""
+        raise NotImplementedError
+
+    def wants_vertex(self, problem: P, state: Any) -> Bool[Array, ""]:
+        """Return whether the next step searches all samples for a vertex (`searches_vertices`)."""
+        raise NotImplementedError
+
+    def at(self, alpha: Float[Array, " n"], s: Float[Array, " n"], counters: Counters) -> Any:
+        """Return a state at a point `alpha` of the simplex with products `s` (`searches_vertices`)."""
+        raise NotImplementedError

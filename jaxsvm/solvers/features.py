@@ -12,13 +12,14 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from jaxsvm.points.rows import Rows, product, transposed_product
+from jaxsvm.problems.contract import Problem
 from jaxsvm.runtime.loops import while_loop
 
 TILE = 2048
 """Rows of a Hessian tile: 2,048 x 50 in float64 stay in a core's cache."""
 
 
-def feature_matrix(problem: Any) -> Any:
+def feature_matrix(problem: Problem) -> Any:
     """`X (n, d)` with `K = X X'`, dense or CSR, where there is one with d < n; else None."""
     x = problem.gram.design
     return x if x is not None and x.shape[1] < problem.n else None

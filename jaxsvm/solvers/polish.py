@@ -8,7 +8,7 @@ section 16.7). Where a matrix of n x n is affordable, semismooth Newton on the p
 """
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard, cast
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsvm.gram.dense import part_of
 from jaxsvm.gram.tiled import TiledGram
 from jaxsvm.numerics.masks import every
+from jaxsvm.problems.contract import SimplexForm
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.runtime.loops import while_loop
 from jaxsvm.solvers.simplex.newton import kernel
@@ -46,7 +47,7 @@ class Descent(NamedTuple):
 
 
 def polish(
-    problem: Any, alpha: Float[Array, " n"], s: Float[Array, " n"], products: int
+    problem: SimplexForm, alpha: Float[Array, " n"], s: Float[Array, " n"], products: int
 ) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
     """Descend from `alpha`, by Newton for a squared-hinge problem of moderate n, else by conjugate gradients.
 
@@ -70,7 +71,7 @@ def polish(
     return end(problem, alpha, s, carry)
 
 
-def begin(problem: Any, alpha: Float[Array, " n"], s: Float[Array, " n"], products: int) -> Any:
+def begin(problem: SimplexForm, alpha: Float[Array, " n"], s: Float[Array, " n"], products: int) -> Any:
     """A polish before its first piece."""
     none = jnp.zeros((), jnp.int32)
     if _by_newton(problem):
@@ -79,17 +80,17 @@ def begin(problem: Any, alpha: Float[Array, " n"], s: Float[Array, " n"], produc
     return Descent(alpha, s, r, r, none, jnp.asarray(products > 0))
 
 
-def further(problem: Any, carry: Any, products: int) -> Any:
+def further(problem: SimplexForm, carry: Any, products: int) -> Any:
     """One linear system further, or one product."""
     if isinstance(carry, NewtonRound):
-        return _newton_round(problem, carry)
+        return _newton_round(cast(SquaredHingeProblem, problem), carry)
     return _conjugate_gradient(problem, carry, products)
 
 
-def end(problem: Any, alpha: Array, s: Array, carry: Any) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+def end(problem: SimplexForm, alpha: Array, s: Array, carry: Any) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
     """What a polish found, with its `s` from scratch; where it began, if R is no lower there."""
     if isinstance(carry, NewtonRound):
-        beta = kernel.dual_of(problem, carry.point)
+        beta = kernel.dual_of(cast(SquaredHingeProblem, problem), carry.point)
         found = jnp.where(beta.sum() > 0, beta, alpha)
     else:
         found = carry.alpha
@@ -99,7 +100,7 @@ def end(problem: Any, alpha: Array, s: Array, carry: Any) -> tuple[Float[Array, 
     return jnp.where(lower, found, alpha), jnp.where(lower, s_found, s)
 
 
-def _by_newton(problem: Any) -> bool:
+def _by_newton(problem: SimplexForm) -> TypeGuard[SquaredHingeProblem]:
     return problem.kind == "squared hinge" and problem.n <= DIRECT_SIZE
 
 
@@ -128,7 +129,7 @@ def _slope(alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Float[Array, " n
     return jnp.where(active, mean - s, 0)
 
 
-def _conjugate_gradient(problem: Any, at: Descent, products: int) -> Descent:
+def _conjugate_gradient(problem: SimplexForm, at: Descent, products: int) -> Descent:
     """One conjugate gradient step on the support, inside the simplex; `s` is carried along."""
     alpha, s, r, p = at.alpha, at.s, at.r, at.p
     Qp = problem.matvec(p)

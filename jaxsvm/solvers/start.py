@@ -1,6 +1,6 @@
 """Where a solver starts: of a simplex the ball of a random draw, two far points, the centre; or a warm start."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -10,10 +10,11 @@ from jaxtyping import Array, Float, Int
 from jaxsvm.errors import InputError, is_concrete, require_finite
 from jaxsvm.numerics import selection
 from jaxsvm.numerics.sampling import balanced_draw
-from jaxsvm.problems.box import BoxProblem
+from jaxsvm.problems.contract import BoxForm, Problem, SimplexForm
 from jaxsvm.problems.squared_hinge import Restricted
 from jaxsvm.results.fit import Counters, Fit, bit_of
 from jaxsvm.runtime.loops import fori_loop
+from jaxsvm.solvers.contract import Solver
 
 
 class Start(NamedTuple):
@@ -29,10 +30,10 @@ class Start(NamedTuple):
     point: Float[Array, " n"]
     margins: Float[Array, " n"]
     R: Float[Array, ""]
-    problem: Any
+    problem: Problem
 
     @classmethod
-    def of(cls, fit: Fit, problem: Any) -> "Start":
+    def of(cls, fit: Fit, problem: Problem) -> "Start":
         """The start that a fit of a problem is."""
         return cls(fit.alpha, fit.margins, fit.R, problem)
 
@@ -54,7 +55,7 @@ class Resumed(NamedTuple):
     toward: Float[Array, ""]
 
     @classmethod
-    def of(cls, fit: Fit, y: Float[Array, " n"], solver: Any) -> "Resumed":
+    def of(cls, fit: Fit, y: Float[Array, " n"], solver: Solver) -> "Resumed":
         """What a fit is to a solver, of a problem with the signs y."""
         xp: Any = np if is_concrete(fit) else jnp  # single operations of JAX are compiled one by one
         counters = jax.tree.map(xp.asarray, fit.counters)
@@ -69,9 +70,9 @@ class Origin(NamedTuple):
     """Where a box problem's solver may start: a = 0, known to be feasible. No projection and no product to compile."""
 
     @classmethod
-    def of(cls, problem: Any) -> "Origin | None":
+    def of(cls, problem: Problem) -> "Origin | None":
         """The start of a concrete problem that has it."""
-        return cls() if problem.kind == "box" and float(problem.e) == 0 else None
+        return cls() if problem.kind == "box" and float(cast(BoxForm, problem).e) == 0 else None
 
 
 STARTS = ("random", "two-point", "uniform")
@@ -82,7 +83,7 @@ MOST_BEFORE = 2**28
 
 
 def start(
-    problem: Any, key: Array | None, kind: str, draw: int, init: Any = None
+    problem: SimplexForm, key: Array | None, kind: str, draw: int, init: Any = None
 ) -> tuple[Float[Array, " n"], Float[Array, " n"], Counters]:
     """A point on the simplex.
 
@@ -119,7 +120,7 @@ def start(
     raise InputError(f"start is {kind!r}: one of {', '.join(STARTS)} is needed.")
 
 
-def weights_of(problem: Any, init: Any) -> tuple[Float[Array, " n"], Float[Array, " n"] | None]:
+def weights_of(problem: Problem, init: Any) -> tuple[Float[Array, " n"], Float[Array, " n"] | None]:
     """The weights of a start, of a fit its dual point, and their margins in its scale where they are known.
 
     Raises:
@@ -132,7 +133,7 @@ def weights_of(problem: Any, init: Any) -> tuple[Float[Array, " n"], Float[Array
     return jnp.asarray(weights, problem.dtype), margins
 
 
-def resumed(problem: Any, init: Any) -> Resumed:
+def resumed(problem: Problem, init: Any) -> Resumed:
     """A start in both its parts: of weights `(n,)` w and the dual point are these.
 
     Raises:
@@ -184,7 +185,7 @@ def given_start(init: Any, n: int) -> Any:
     return weights
 
 
-def starting_point(problem: BoxProblem, init: Any) -> Float[Array, " n"]:
+def starting_point(problem: BoxForm, init: Any) -> Float[Array, " n"]:
     """A feasible start: 0, or what `init` says; of a `Start` what was at its bound goes to the new one."""
     if isinstance(init, Origin):
         return jnp.zeros((problem.n,), problem.dtype)
@@ -192,17 +193,17 @@ def starting_point(problem: BoxProblem, init: Any) -> Float[Array, " n"]:
         return problem.feasible_point(jnp.zeros((problem.n,), problem.dtype))
     a, _ = weights_of(problem, init)
     if isinstance(init, Start):
-        a = jnp.where(init.problem.present & (a >= init.problem.upper), problem.upper, a)
+        a = jnp.where(init.problem.present & (a >= cast(BoxForm, init.problem).upper), problem.upper, a)
     return problem.feasible_point(a)
 
 
-def box_start(problem: BoxProblem, init: Any) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+def box_start(problem: BoxForm, init: Any) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
     """That start and its `s = Qa`, from scratch but at the origin."""
     a = starting_point(problem, init)
     return a, jnp.zeros_like(a) if isinstance(init, Origin) else problem.matvec(a)
 
 
-def onto_simplex(problem: Any, alpha: Float[Array, " n"]) -> Float[Array, " n"]:
+def onto_simplex(problem: SimplexForm, alpha: Float[Array, " n"]) -> Float[Array, " n"]:
     """Clip and normalise; the centre of the simplex where nothing positive is left."""
     alpha = jnp.maximum(alpha, 0)
     centre = jnp.ones_like(alpha)
@@ -212,7 +213,7 @@ def onto_simplex(problem: Any, alpha: Float[Array, " n"]) -> Float[Array, " n"]:
     return alpha / alpha.sum()
 
 
-def _two_point(problem: Any, key: Array, counters: Counters) -> tuple[Array, Array, Counters]:
+def _two_point(problem: SimplexForm, key: Array, counters: Counters) -> tuple[Array, Array, Counters]:
     """Half on any sample a, half on the one furthest from it."""
     indices, _ = balanced_draw(key, problem.y, _eligible(problem), min(2, problem.n))
     a = indices[0]
@@ -223,7 +224,7 @@ def _two_point(problem: Any, key: Array, counters: Counters) -> tuple[Array, Arr
     return alpha, (column_a + problem.column(b)) / 2, counters.evaluated(2 * problem.n)
 
 
-def _random_draw(problem: Any, key: Array, draw: int, counters: Counters) -> tuple[Array, Array, Counters]:
+def _random_draw(problem: SimplexForm, key: Array, draw: int, counters: Counters) -> tuple[Array, Array, Counters]:
     """The solution on a few samples drawn evenly from the classes, by first-order pair steps.
 
     Of a matrix that is held, with its products anew each time: a third of a solver's pair step to compile.
@@ -250,5 +251,5 @@ def _random_draw(problem: Any, key: Array, draw: int, counters: Counters) -> tup
     return alpha, weights @ problem.columns(indices), counters.evaluated(indices.shape[0] * problem.n)
 
 
-def _eligible(problem: Any) -> Array:
+def _eligible(problem: SimplexForm) -> Array:
     return jnp.ones((problem.n,), bool) if problem.mask is None else problem.mask

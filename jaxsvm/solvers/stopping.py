@@ -1,18 +1,24 @@
 """Stop rules: a value over its threshold, at most 1 where the rule holds. The driver decides by them."""
 
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxsvm.results.fit import Certificate
 
+if TYPE_CHECKING:
+    from jaxsvm.problems.contract import Problem, SimplexForm
+    from jaxsvm.solvers.contract import Solver
+
 CERTIFIED_GAP = "certified_gap"
 STOP_RULES = (CERTIFIED_GAP, "relative_fw", "paper")
 """The certified relative gap of the problem (the default); `G <= tol R`; `G <= (2 tol + tol^2)(Delta^2 - R)`."""
 
 
-def stop_excess(problem: Any, solver: Any, point: Array, s: Array, certificate: Certificate) -> Float[Array, ""]:
+def stop_excess(
+    problem: "Problem", solver: "Solver", point: Array, s: Array, certificate: Certificate
+) -> Float[Array, ""]:
     """The stop rule's value over its threshold: at most 1 where the rule holds.
 
     Args:
@@ -34,4 +40,4 @@ def stop_excess(problem: Any, solver: Any, point: Array, s: Array, certificate: 
     if rule == "relative_fw":
         return G / (tol * jnp.abs(R))
     # Never as a ratio of radii: in float32 that is one ulp wide (docs/mathematics.md, Steps on the simplex).
-    return G / ((2 * tol + tol**2) * (problem.diameter_squared - R))
+    return G / ((2 * tol + tol**2) * (cast("SimplexForm", problem).diameter_squared - R))

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxsvm.errors import InputError, is_concrete
-from jaxsvm.problems.contract import PROBLEMS
+from jaxsvm.problems.contract import PROBLEMS, Problem
 from jaxsvm.runtime.checks import require_positive, require_whole
+from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.stopping import STOP_RULES
 
 _ABSENT = object()
@@ -33,7 +34,7 @@ def require_usable(solver: Any) -> None:
         require_usable(inner)
 
 
-def require_solves(solver: Any, problem: Any) -> None:
+def require_solves(solver: Solver, problem: Problem) -> None:
     """Refuse a problem of a kind that the solver is not for.
 
     Raises:

@@ -27,6 +27,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from jaxsvm.gram.contract import Gram
 from jaxsvm.gram.signed import SignedGram
 from jaxsvm.numerics.line_search import hinge_minimum
 from jaxsvm.numerics.linear import nystroem
@@ -58,6 +59,7 @@ class BlockNewton:
     """
 
     bit = 14
+    inside = None
     tol: Any = 1e-4
     max_rounds: Any = 10
     max_products: Any = 40
@@ -90,7 +92,7 @@ class Found(NamedTuple):
     f: Float[Array, "n L"]
 
 
-def preconditioner(gram: Any, offset: float, rank: int, key: Array) -> Preconditioner:
+def preconditioner(gram: Gram, offset: float, rank: int, key: Array) -> Preconditioner:
     """Nystroem features from `2 rank` random landmarks, or the features that a low-rank Gram has."""
     n = gram.n
     if gram.rank is not None and gram.rank <= 2 * rank:
@@ -106,7 +108,7 @@ def preconditioner(gram: Any, offset: float, rank: int, key: Array) -> Precondit
 
 
 def newton_round(
-    gram: Any, offset: float, P: Preconditioner, y: Array, ridge: Array, c: Array, f: Array, solver: BlockNewton
+    gram: Gram, offset: float, P: Preconditioner, y: Array, ridge: Array, c: Array, f: Array, solver: BlockNewton
 ) -> tuple[Array, Array, Int[Array, ""]]:
     """One round: toward the Newton point of each lane, by conjugate gradients and an exact line search.
 
@@ -143,14 +145,14 @@ def newton_round(
     return jnp.where(moves, c + t * dc, c), jnp.where(moves, f + t * df, f), products + 1
 
 
-def dual_point(gram: Any, offset: float, y: Array, ridge: Array, c: Array) -> Found:
+def dual_point(gram: Gram, offset: float, y: Array, ridge: Array, c: Array) -> Found:
     """The dual point `max(c, 0)` of each lane, with its margins from scratch."""
     x = jnp.where(ridge > 0, jnp.maximum(c, 0), 0)
     return Found(x, SignedGram(gram, y, offset).matvec(x))
 
 
 def _conjugate_gradients(
-    gram: Any,
+    gram: Gram,
     offset: float,
     P: Preconditioner,
     y: Array,

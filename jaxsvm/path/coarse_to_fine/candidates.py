@@ -1,12 +1,13 @@
 """What can still be support of a problem: its samples, and their kernel matrix, stored."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
 from jaxsvm.gram.build import MEMORY
+from jaxsvm.gram.contract import Gram
 from jaxsvm.gram.dense import part_of, values_between
 from jaxsvm.path.coarse_to_fine.grid import Grid, Point
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
@@ -27,10 +28,10 @@ class Candidates(NamedTuple):
 
     samples: np.ndarray
     places: Int[Array, " m"]
-    gram: Any
+    gram: Gram | None
 
     @staticmethod
-    def of(samples: np.ndarray, gram: Any) -> "Candidates":
+    def of(samples: np.ndarray, gram: Gram | None) -> "Candidates":
         """The working set of some samples, their Gram operator at hand."""
         return Candidates(samples, on_device(np.asarray(samples, np.int32)), gram)
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
+from jaxsvm.gram.contract import Gram
 from jaxsvm.loop.interruption import Interruption, unless
 from jaxsvm.path.coarse_to_fine.block_newton import BlockNewton, newton_round, preconditioner
 from jaxsvm.path.coarse_to_fine.grid import RESERVE, Grid, Lanes, Point, anchors, assess, mean_point, middles
@@ -102,7 +103,7 @@ _preconditioner = Program(preconditioner, static_argnums=(1, 2))
 
 
 @partial(Program, static_argnums=1)
-def _round(gram: Any, offset: float, P: Any, lanes: Lanes, solver: BlockNewton) -> tuple[Array, Array, Int[Array, ""]]:
+def _round(gram: Gram, offset: float, P: Any, lanes: Lanes, solver: BlockNewton) -> tuple[Array, Array, Int[Array, ""]]:
     return newton_round(gram, offset, P, lanes.y, lanes.ridge, lanes.c, lanes.f, solver)
 
 

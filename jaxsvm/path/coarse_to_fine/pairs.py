@@ -120,7 +120,7 @@ def _solve_anchors(
     return jobs
 
 
-def _from_scratch(problem: Any, x: Array, stop: Interruption) -> tuple[Array, Array] | None:
+def _from_scratch(problem: SquaredHingeProblem, x: Array, stop: Interruption) -> tuple[Array, Array] | None:
     """A point without what is negative, and its margins; None after Ctrl-C."""
     if problem.n < LONG:
         return _margins(problem.signed, x)

@@ -49,7 +49,7 @@ CORRECTIONS = 3
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class EquivalentHinge(Wrapper):
+class EquivalentHinge(Wrapper[SlackProblem]):
     """Configuration of the search for the equivalent hinge problem: the solver of slack problems where none is named.
 
     Attributes:

@@ -7,6 +7,7 @@ import jax
 from jaxtyping import Array
 
 from jaxsvm.errors import InputError
+from jaxsvm.problems.contract import SimplexForm
 from jaxsvm.solvers import polish
 from jaxsvm.solvers.around.wrapper import Wrapper, described, require_inner
 
@@ -22,7 +23,7 @@ def polished(solver: Any, products: int = 40) -> "Polished":
         InputError: On another solver, or products < 1.
     """
     require_inner(Polished, solver)
-    if not hasattr(solver, "place"):
+    if not solver.has_place:
         raise InputError(
             f"solver is {described(solver)}: polished() goes around a solver of points on the simplex, such as "
             "FrankWolfe or CoreVectorMachine."
@@ -34,7 +35,7 @@ def polished(solver: Any, products: int = 40) -> "Polished":
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Polished(Wrapper):
+class Polished(Wrapper[SimplexForm]):
     """Configuration of a polished solver; build it with `polished`. Its state is the inner solver's."""
 
     bit = 11
@@ -43,28 +44,28 @@ class Polished(Wrapper):
     layer = 2
     made_by = "polished"
 
-    def polish_interval(self, problem: Any) -> int:
+    def polish_interval(self, problem: SimplexForm) -> int:
         """Polish at every certification."""
         del problem
         return 0
 
-    def polish(self, problem: Any, state: Any) -> Any:
+    def polish(self, problem: SimplexForm, state: Any) -> Any:
         """Descend by conjugate gradients on the support of a state that was just refreshed."""
         alpha, s = polish.polish(problem, *self._on_simplex(problem, state), products=self.products)
         return self.solver.place(problem, state, alpha, s)
 
-    def polish_begin(self, problem: Any, state: Any) -> Any:
+    def polish_begin(self, problem: SimplexForm, state: Any) -> Any:
         """Begin a polish in pieces, for the host driver."""
         return polish.begin(problem, *self._on_simplex(problem, state), products=self.products)
 
-    def polish_step(self, problem: Any, carry: Any) -> Any:
+    def polish_step(self, problem: SimplexForm, carry: Any) -> Any:
         """Take one piece more."""
         return polish.further(problem, carry, self.products)
 
-    def polish_end(self, problem: Any, state: Any, carry: Any) -> Any:
+    def polish_end(self, problem: SimplexForm, state: Any, carry: Any) -> Any:
         """Return the state where the polish ended, which began at `state`."""
         return self.solver.place(problem, state, *polish.end(problem, *self._on_simplex(problem, state), carry))
 
-    def _on_simplex(self, problem: Any, state: Any) -> tuple[Array, Array]:
+    def _on_simplex(self, problem: SimplexForm, state: Any) -> tuple[Array, Array]:
         point, s = self.solver.dual_point(problem, state)
         return point / point.sum(), s / point.sum()

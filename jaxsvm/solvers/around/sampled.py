@@ -7,7 +7,7 @@ and a fit that gains nothing more by that ends as FULL.
 """
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,8 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsvm.errors import InputError
 from jaxsvm.numerics import selection
 from jaxsvm.numerics.masks import every, some
-from jaxsvm.problems.squared_hinge import Restricted
+from jaxsvm.problems.contract import SimplexForm
+from jaxsvm.problems.squared_hinge import Restricted, SquaredHingeProblem
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.checks import require_whole
 from jaxsvm.runtime.loops import cond, while_loop
@@ -57,7 +58,7 @@ def sampled(
     if final_check not in ("full", "none"):
         raise InputError(f'final_check is {final_check!r}: "full" or "none" is needed.')
     require_inner(Sampled, solver)
-    if not hasattr(solver, "wants_vertex"):
+    if not solver.searches_vertices:
         raise InputError(
             f"solver is {described(solver)}: sampled() goes around a solver that searches vertices, FrankWolfe or "
             "CoreVectorMachine."
@@ -71,7 +72,7 @@ def sampled(
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Sampled(Wrapper):
+class Sampled(Wrapper[SimplexForm]):
     """Configuration of the sampled vertex search; build it with `sampled`."""
 
     bit = 12
@@ -83,6 +84,7 @@ class Sampled(Wrapper):
 
     layer = 1
     made_by = "sampled"
+    has_place = True
     refresh_every = 2**30  # a full product is what sampling avoids
     pads = False  # draws depend on n
 
@@ -94,17 +96,17 @@ class Sampled(Wrapper):
         """Return the state with another one on the buffer."""
         return state._replace(inner=inner)
 
-    def polish_interval(self, problem: Any) -> None:
+    def polish_interval(self, problem: SimplexForm) -> None:
         """Have no polish: the solver's own would work on the buffer as if it were the problem."""
         del problem
 
-    def init(self, problem: Any, key: Array | None = None, init: Any = None) -> "SampledState":
+    def init(self, problem: SimplexForm, key: Array | None = None, init: Any = None) -> "SampledState":
         """The solver's start, in a buffer."""
         start_key, run_key = jax.random.split(jax.random.key(0) if key is None else key)
         whole = self.solver.init(problem, start_key, init)
         return self._fill(problem, whole.alpha, whole.s, whole.counters, run_key)
 
-    def step(self, problem: Any, state: "SampledState") -> "SampledState":
+    def step(self, problem: SimplexForm, state: "SampledState") -> "SampledState":
         """Draw a sample; where it holds a violator, let the solver step on buffer and sample."""
         size, inner = self._size(problem), state.inner
         key, draw_key = jax.random.split(state.key)
@@ -146,7 +148,7 @@ class Sampled(Wrapper):
             s=state.s,
         )
 
-    def refresh(self, problem: Any, state: "SampledState") -> "SampledState":
+    def refresh(self, problem: SimplexForm, state: "SampledState") -> "SampledState":
         """Take the full pass: alpha and `s` of all samples; its best vertex is the first of the next sample.
 
         A buffer that was full at the last pass and is full again loses its lightest places.
@@ -162,27 +164,27 @@ class Sampled(Wrapper):
         claim = jnp.where(state.misses >= self.tries, state.claim / 2, state.claim)
         return buffer._replace(inner=inner, hint=best, claim=claim, crowded=crowded)
 
-    def place(self, problem: Any, state: "SampledState", alpha: Array, s: Array) -> "SampledState":
+    def place(self, problem: SimplexForm, state: "SampledState", alpha: Array, s: Array) -> "SampledState":
         """The state moved to another point `alpha` with `s = Kt alpha`."""
         buffer = self._fill(problem, alpha, s, state.counters, state.key)
         return buffer._replace(hint=state.hint, claim=state.claim, crowded=state.crowded)
 
-    def dual_point(self, problem: Any, state: "SampledState") -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+    def dual_point(self, problem: SimplexForm, state: "SampledState") -> tuple[Float[Array, " n"], Float[Array, " n"]]:
         """What a caller would get: `alpha` times the scale of the last refresh, of all samples, and its `s`."""
         del problem
         return state.inner.scale * state.alpha, state.inner.scale * state.s
 
-    def running_excess(self, problem: Any, state: "SampledState") -> Float[Array, ""]:
+    def running_excess(self, problem: SimplexForm, state: "SampledState") -> Float[Array, ""]:
         """Return 0 once `tries` samples in a row held no violator, or the buffer is full; else infinity."""
         ended = (state.misses >= self.tries) | self.full(problem, state)
         return jnp.where(ended, 0.0, jnp.inf).astype(state.s.dtype)
 
-    def full(self, problem: Any, state: "SampledState") -> Bool[Array, ""]:
+    def full(self, problem: SimplexForm, state: "SampledState") -> Bool[Array, ""]:
         """Say whether no place of the buffer is free, `()`; never where it has one for each sample."""
         size = self._size(problem)
         return every(state.inner.alpha[:size] > 0) if size < problem.n else jnp.asarray(False)
 
-    def grown(self, problem: Any, state: "SampledState") -> "Sampled | None":
+    def grown(self, problem: SimplexForm, state: "SampledState") -> "Sampled | None":
         """Return this configuration with a larger buffer where it is full, and the steps that are left; on the host."""
         if self.capacity is not None or not bool(state.crowded):
             return None
@@ -190,10 +192,10 @@ class Sampled(Wrapper):
         inner = dataclasses.replace(self.solver, max_steps=max(steps, 0))
         return dataclasses.replace(self, solver=inner, places=GROWTH * self.places)
 
-    def _size(self, problem: Any) -> int:
+    def _size(self, problem: SimplexForm) -> int:
         return min(problem.n, self.places if self.capacity is None else self.capacity)
 
-    def _spread(self, problem: Any, state: "SampledState") -> Float[Array, " n"]:
+    def _spread(self, problem: SimplexForm, state: "SampledState") -> Float[Array, " n"]:
         """Return the weights of all samples, without the lightest places of a buffer that stays full."""
         size = state.indices.shape[0]
         weights = jnp.maximum(state.inner.alpha[:size], 0)
@@ -202,7 +204,7 @@ class Sampled(Wrapper):
         weights = weights.at[lightest].multiply(jnp.where(freed, 0, 1).astype(weights.dtype))
         return jnp.zeros((problem.n,), weights.dtype).at[state.indices].add(weights / weights.sum())
 
-    def _fill(self, problem: Any, alpha: Array, s: Array, counters: Counters, key: Array) -> "SampledState":
+    def _fill(self, problem: SimplexForm, alpha: Array, s: Array, counters: Counters, key: Array) -> "SampledState":
         """A buffer that holds the largest weights of alpha."""
         size = self._size(problem)
         weights, indices = lax.top_k(alpha, size)
@@ -225,7 +227,12 @@ class Sampled(Wrapper):
         )
 
     def _excess(
-        self, problem: Any, inner: Any, drawn: Int[Array, " r"], s_drawn: Float[Array, " r"], indices: Int[Array, " q"]
+        self,
+        problem: SimplexForm,
+        inner: Any,
+        drawn: Int[Array, " r"],
+        s_drawn: Float[Array, " r"],
+        indices: Int[Array, " q"],
     ) -> Float[Array, ""]:
         """What the sample says of the stop rule: its value over its threshold."""
         R, tol = inner.R, self.solver.tol
@@ -236,12 +243,13 @@ class Sampled(Wrapper):
             return G / (tol * jnp.abs(R))
         # The certificate's sum, exact on the buffer and estimated by the sample for the inactive rest.
         weights, s = inner.alpha[: indices.shape[0]], inner.s[: indices.shape[0]]
-        ridge = problem.ridge[indices]
+        costs = cast(SquaredHingeProblem, problem).ridge
+        ridge = costs[indices]
         u, v = R - s, weights * ridge
         C = jnp.where(ridge > 0, 1 / jnp.where(ridge > 0, ridge, 1), 0)
         on_buffer = jnp.where(weights > 0, C * jnp.where(u + v > 0, u * (u + 2 * v), -v * v), 0).sum()
         active = jnp.any((drawn[:, None] == indices[None, :]) & (weights > 0)[None, :], axis=1)
-        ridge = problem.ridge[drawn]
+        ridge = costs[drawn]
         C = jnp.where((ridge > 0) & ~active, 1 / jnp.where(ridge > 0, ridge, 1), 0)
         outside = jnp.where(jnp.isfinite(s_drawn), C * jnp.maximum(R - s_drawn, 0) ** 2, 0)
         return (on_buffer + problem.n * outside.mean()) / R / tol
@@ -271,7 +279,7 @@ class Sampled(Wrapper):
 
 
 def _drawn_gradient(
-    problem: Any, drawn: Int[Array, " r"], indices: Int[Array, " q"], weights: Float[Array, " q"]
+    problem: SimplexForm, drawn: Int[Array, " r"], indices: Int[Array, " q"], weights: Float[Array, " q"]
 ) -> Float[Array, " r"]:
     """`s` of the drawn samples: `Kt[drawn, indices] @ weights`, at the price of the places in use, not of all.
 

@@ -21,7 +21,7 @@ from jaxsvm.errors import InputError
 from jaxsvm.numerics.masks import some
 from jaxsvm.numerics.precision import in_double, like, widened
 from jaxsvm.numerics.sizes import size_classes
-from jaxsvm.problems.contract import PROBLEMS
+from jaxsvm.problems.contract import PROBLEMS, Restrictable
 from jaxsvm.problems.definiteness import negative_curvature
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.checks import require_function, require_whole
@@ -74,7 +74,7 @@ def screened(solver: Any, rule: Rule = gap_safe, every: int | None = None) -> "S
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Screened(Wrapper):
+class Screened(Wrapper[Restrictable]):
     """Configuration of a screened solver; build it with `screened`."""
 
     bit = 13
@@ -99,7 +99,7 @@ class Screened(Wrapper):
         """Steps a chunk: the solver's, or less where the rule looks more often."""
         return self.solver.check_every if self.every is None else min(self.every, self.solver.check_every)
 
-    def problem_inside(self, problem: Any, state: "State") -> Any:
+    def problem_inside(self, problem: Restrictable, state: "State") -> Any:
         """Return the problem without the samples that are known to be at 0."""
         return _without(problem, state.inactive)
 
@@ -111,7 +111,7 @@ class Screened(Wrapper):
         """Return the state with another one of the solver."""
         return state._replace(inner=inner)
 
-    def init(self, problem: Any, key: Array | None = None, init: Any = None) -> "State":
+    def init(self, problem: Restrictable, key: Array | None = None, init: Any = None) -> "State":
         """The solver's start: nothing is known yet."""
         require_screenable(problem)
         nobody = jnp.zeros((problem.n,), bool)
@@ -121,12 +121,12 @@ class Screened(Wrapper):
             definite = ~in_double(lambda problem: negative_curvature(widened(problem), everywhere=True))(problem)
         return State(inner, nobody, Found(nobody, nobody), definite)
 
-    def step(self, problem: Any, state: "State") -> "State":
+    def step(self, problem: Restrictable, state: "State") -> "State":
         """A step of the solver on what is not known; what has been found since the last one leaves first."""
         state = once(some(state.found.inactive & ~state.inactive), lambda state: self._leave(problem, state), state)
         return super().step(problem, state)
 
-    def refresh(self, problem: Any, state: "State") -> "State":
+    def refresh(self, problem: Restrictable, state: "State") -> "State":
         """From scratch; and the rule looks at the point: what it has found leaves with the next step."""
         state = super().refresh(problem, state)
         known = problem if problem.gram.definite else _vouched(problem)
@@ -134,7 +134,7 @@ class Screened(Wrapper):
         inactive = before.inactive | state.definite & found.inactive
         return state._replace(found=Found(inactive, before.at_bound | state.definite & found.at_bound))
 
-    def _leave(self, problem: Any, state: "State") -> "State":
+    def _leave(self, problem: Restrictable, state: "State") -> "State":
         """The solver begins anew at its point, where what was found has its value."""
         inactive, at_bound = state.found
         point, _ = self.dual_point(problem, state)
@@ -143,15 +143,15 @@ class Screened(Wrapper):
         inner = self.solver.init(_without(problem, inactive), key, point)
         return state._replace(inner=like(self.solver.counted(inner, state.counters), state.inner), inactive=inactive)
 
-    def polish_begin(self, problem: Any, state: "State") -> "Polishing":
+    def polish_begin(self, problem: Restrictable, state: "State") -> "Polishing":
         """The same in pieces, for the host driver: before the first."""
         return Polishing(super().polish_begin(problem, state), state.inactive)
 
-    def polish_step(self, problem: Any, carry: "Polishing") -> "Polishing":
+    def polish_step(self, problem: Restrictable, carry: "Polishing") -> "Polishing":
         """One piece further."""
         return carry._replace(carry=self.solver.polish_step(_without(problem, carry.inactive), carry.carry))
 
-    def polish_end(self, problem: Any, state: "State", carry: "Polishing") -> "State":
+    def polish_end(self, problem: Restrictable, state: "State", carry: "Polishing") -> "State":
         """The state where the polish ended."""
         return super().polish_end(problem, state, carry.carry)
 
@@ -160,7 +160,7 @@ class Screened(Wrapper):
         """The solver that ends what fewer samples began."""
         return self.solver.whole
 
-    def left(self, problem: Any, state: "State") -> tuple[np.ndarray, Any] | None:
+    def left(self, problem: Restrictable, state: "State") -> tuple[np.ndarray, Any] | None:
         """Samples to go on with, and the values of the others: where that is worth a smaller problem. On the host."""
         inactive, at_bound = (np.asarray(mask) for mask in state.found)
         present = np.asarray(problem.present)
@@ -224,12 +224,12 @@ class State(NamedTuple):
         return self.inner.counters
 
 
-def _vouched(problem: Any) -> Any:
+def _vouched(problem: Restrictable) -> Any:
     """The problem as rules see it that are heard where its matrix is positive semidefinite alone."""
     return dataclasses.replace(problem, gram=dataclasses.replace(problem.gram, vouched=True))
 
 
-def _without(problem: Any, inactive: Array) -> Any:
+def _without(problem: Restrictable, inactive: Array) -> Any:
     """The problem without some samples, with all n places: they have no room, or no weight."""
     if problem.bounded:
         return dataclasses.replace(problem, upper=jnp.where(inactive, 0, problem.upper))

@@ -21,8 +21,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
-from jaxsvm.problems.box import BoxProblem
-from jaxsvm.solvers.contract import Solver
+from jaxsvm.problems.contract import BoxForm
 from jaxsvm.solvers.stochastic import subgradient
 from jaxsvm.solvers.stochastic.pegasos import project_onto_ball
 from jaxsvm.solvers.stochastic.subgradient import Rule, State
@@ -30,7 +29,7 @@ from jaxsvm.solvers.stochastic.subgradient import Rule, State
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class BallSGD(Solver):
+class BallSGD(subgradient.Stochastic):
     """Configuration of SGD over a ball.
 
     Attributes:
@@ -71,7 +70,7 @@ class BallSGD(Solver):
         """The step cap."""
         return self.steps
 
-    def rule(self, problem: BoxProblem) -> Rule:
+    def rule(self, problem: BoxForm) -> Rule:
         """No shrinking; steps `B / (r sqrt(t))`; the ball."""
         radius = jnp.asarray(self.radius, problem.dtype)
         r = jnp.sqrt(jnp.where(problem.present, problem.diagonal, 0).max())
@@ -83,32 +82,32 @@ class BallSGD(Solver):
         transform = optax.chain(optax.scale_by_learning_rate(schedule), project_onto_ball(radius))
         return Rule(jnp.zeros((), problem.dtype), schedule, radius, transform)
 
-    def worth(self, problem: BoxProblem, gap: Any) -> Float[Array, ""]:
+    def worth(self, problem: BoxForm, gap: Any) -> Float[Array, ""]:
         """Steps after which the bound of the rate, `r B / sqrt(T)`, is the gap of the mean loss."""
         r = jnp.sqrt(jnp.where(problem.present, problem.diagonal, 0).max())
         return (r * self.radius / gap) ** 2
 
-    def stores(self, problem: BoxProblem) -> bool:
+    def stores(self, problem: BoxForm) -> bool:
         """Where there are no features to step in."""
         return subgradient.features_of(problem) is None
 
-    def init(self, problem: BoxProblem, key: Array | None = None, init: Any = None) -> State:
+    def init(self, problem: BoxForm, key: Array | None = None, init: Any = None) -> State:
         """The state at w = 0, or at the coefficients `init`, `(n,)`."""
         return subgradient.start(problem, self, key, init)
 
-    def step(self, problem: BoxProblem, state: State) -> State:
+    def step(self, problem: BoxForm, state: State) -> State:
         """One batch."""
         return subgradient.step(problem, self, state)
 
-    def refresh(self, problem: BoxProblem, state: State) -> State:
+    def refresh(self, problem: BoxForm, state: State) -> State:
         """The answer's w, a dual point and `Q` times both from scratch."""
         return subgradient.refresh(problem, self, state)
 
-    def dual_point(self, problem: BoxProblem, state: State) -> tuple[Float[Array, "two n"], Float[Array, "two n"]]:
+    def dual_point(self, problem: BoxForm, state: State) -> tuple[Float[Array, "two n"], Float[Array, "two n"]]:
         """The last certified point: coefficients of w and a feasible dual point, with `Q` times both."""
         del problem
         return state.point, state.products
 
-    def running_excess(self, problem: BoxProblem, state: State) -> Float[Array, ""]:
+    def running_excess(self, problem: BoxForm, state: State) -> Float[Array, ""]:
         """At most 1 where a certificate is due."""
         return subgradient.running_excess(problem, self, state)

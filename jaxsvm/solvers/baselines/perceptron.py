@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsvm.errors import InputError
 from jaxsvm.numerics import selection
 from jaxsvm.numerics.precision import rounded
-from jaxsvm.problems.box import BoxProblem
+from jaxsvm.problems.contract import BoxForm
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.loops import cond, fori_loop
 from jaxsvm.solvers.box.dual_coordinate_ascent import ORDERS, Visits, visited
@@ -32,7 +32,7 @@ HALVINGS = 60
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Perceptron(Solver):
+class Perceptron(Solver[BoxForm]):
     """Configuration of the Perceptron.
 
     Attributes:
@@ -71,7 +71,7 @@ class Perceptron(Solver):
         """The step cap."""
         return self.steps
 
-    def init(self, problem: BoxProblem, key: Array | None = None, init: Any = None) -> "State":
+    def init(self, problem: BoxForm, key: Array | None = None, init: Any = None) -> "State":
         """The state at w = 0, or at the counts `init`, `(n,)`; of a fit at its w, in the scale of the mistakes made."""
         if problem.free_bias:
             raise InputError(
@@ -91,7 +91,7 @@ class Perceptron(Solver):
         visits = Visits.start(key_after(key, init), problem.n)
         return State(visits, h, s, h, s, before, jnp.zeros((), problem.dtype), jnp.asarray(False), Counters.zero())
 
-    def step(self, problem: BoxProblem, state: "State") -> "State":
+    def step(self, problem: BoxForm, state: "State") -> "State":
         """One sample."""
         t = state.before + state.counters.steps + 1
         visits, i = state.visits.following(state.counters.steps, self.order)
@@ -117,12 +117,12 @@ class Perceptron(Solver):
             counters=visited(state.counters, mistake, problem.n),
         )
 
-    def refresh(self, problem: BoxProblem, state: "State") -> "State":
+    def refresh(self, problem: BoxForm, state: "State") -> "State":
         """Recompute the responses from scratch."""
         s, kept_s = problem.matvec(jnp.stack([state.h, state.kept_h]).astype(problem.dtype))
         return state._replace(s=s, kept_s=kept_s)
 
-    def dual_point(self, problem: BoxProblem, state: "State") -> tuple[Float[Array, "two n"], Float[Array, "two n"]]:
+    def dual_point(self, problem: BoxForm, state: "State") -> tuple[Float[Array, "two n"], Float[Array, "two n"]]:
         """The best multiple of w, and the same coefficients within the box, with `Q` times both."""
         times = best_multiple(problem, state.kept_s, state.kept_h @ state.kept_s)
         w = rounded(times * state.kept_h, state.h.dtype)
@@ -130,7 +130,7 @@ class Perceptron(Solver):
         # Outside of certificates nobody needs the products: the driver asks only when it certifies.
         return point, problem.matvec(point)
 
-    def running_excess(self, problem: BoxProblem, state: "State") -> Float[Array, ""]:
+    def running_excess(self, problem: BoxForm, state: "State") -> Float[Array, ""]:
         """Infinite: it ends with its steps."""
         del problem
         return jnp.full((), jnp.inf, state.s.dtype)
@@ -162,7 +162,7 @@ class State(NamedTuple):
     counters: Counters
 
 
-def best_multiple(problem: BoxProblem, s: Float[Array, " n"], squared_norm: Float[Array, ""]) -> Float[Array, ""]:
+def best_multiple(problem: BoxForm, s: Float[Array, " n"], squared_norm: Float[Array, ""]) -> Float[Array, ""]:
     """The `t >= 0` that makes `P(t w)` smallest, by bisection of its slope `t |w|^2 - sum_i U_i s_i [t s_i < q_i]`."""
 
     def slope(t: Array) -> Array:

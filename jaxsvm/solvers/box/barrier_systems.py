@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 
 from jaxsvm.numerics.linear.elimination import factored
 from jaxsvm.points.rows import product, transposed_product
-from jaxsvm.problems.box import BoxProblem
+from jaxsvm.problems.contract import BoxForm, Problem
 from jaxsvm.runtime.loops import fori_loop
 from jaxsvm.solvers.features import TILE, feature_matrix, weighted_squares
 
@@ -28,12 +28,12 @@ Solve = Callable[[Array], tuple[Array, Array, Array]]
 """From r to `da`, `dv`, and how the margins change."""
 
 
-def affordable(problem: BoxProblem) -> bool:
+def affordable(problem: Problem) -> bool:
     """Whether systems with Q can be solved: for moderate n, or where the kernel has few features."""
     return problem.n <= DIRECT_SIZE or few_features(problem) is not None
 
 
-def few_features(problem: BoxProblem) -> Any:
+def few_features(problem: Problem) -> Any:
     """`X (n, d)` with `K = X X'` where the systems are solved in its space; else None.
 
     For moderate n that takes fewer operations from d = n / 2 down: n d^2 for n^3 / 3, and no Cholesky factor of size n.
@@ -43,7 +43,7 @@ def few_features(problem: BoxProblem) -> Any:
     return None if x is None or x.shape[1] > most else x
 
 
-def barrier_system(problem: BoxProblem) -> "DenseSystem | FeatureSystem":
+def barrier_system(problem: BoxForm) -> "DenseSystem | FeatureSystem":
     """The systems of an `affordable` problem; absent samples have no part in them."""
     present, dtype, n = problem.present, problem.dtype, problem.n
     e = jnp.zeros((0,), dtype) if problem.c is None else problem.e[None]

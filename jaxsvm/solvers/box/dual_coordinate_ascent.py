@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import InputError
 from jaxsvm.numerics import selection
-from jaxsvm.problems.box import BoxProblem
+from jaxsvm.problems.contract import BoxForm
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.loops import cond
 from jaxsvm.runtime.once import once
@@ -31,7 +31,7 @@ CURVATURE_FLOOR = 1e-12
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class SDCA(Solver):
+class SDCA(Solver[BoxForm]):
     """Configuration of stochastic dual coordinate ascent.
 
     Attributes:
@@ -59,11 +59,11 @@ class SDCA(Solver):
         if self.order not in ORDERS:
             raise InputError(f"order is {self.order!r}: one of {', '.join(ORDERS)} is needed.")
 
-    def stores(self, problem: BoxProblem) -> bool:
+    def stores(self, problem: BoxForm) -> bool:
         """Where there are no features, of which a row is a product."""
         return problem.gram.design is None
 
-    def init(self, problem: BoxProblem, key: Array | None = None, init: Any = None) -> "State":
+    def init(self, problem: BoxForm, key: Array | None = None, init: Any = None) -> "State":
         """The state at a = 0, or at `init`: weights `(n,)`, or weights and margins."""
         if problem.free_bias:
             raise InputError(
@@ -74,7 +74,7 @@ class SDCA(Solver):
         visits = Visits.start(key_after(key, init), problem.n)
         return State(visits, a, s, problem.objective(a, s), jnp.asarray(False), Counters.zero())
 
-    def step(self, problem: BoxProblem, state: "State") -> "State":
+    def step(self, problem: BoxForm, state: "State") -> "State":
         """One variable, exactly."""
         visits, i = state.visits.following(state.counters.steps, self.order)
         a_i, s_i, D_i = (selection.entry(v, i) for v in (state.a, state.s, problem.diagonal))
@@ -91,13 +91,13 @@ class SDCA(Solver):
             counters=visited(state.counters, moves, problem.n),
         )
 
-    def refresh(self, problem: BoxProblem, state: "State") -> "State":
+    def refresh(self, problem: BoxForm, state: "State") -> "State":
         """Recompute `s` and `R` from scratch."""
         a = state.a.astype(problem.dtype)
         s = problem.matvec(a)
         return state._replace(a=a, s=s, R=problem.objective(a, s))
 
-    def dual_point(self, problem: BoxProblem, state: "State") -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+    def dual_point(self, problem: BoxForm, state: "State") -> tuple[Float[Array, " n"], Float[Array, " n"]]:
         """`a` and its `s = Qa`."""
         del problem
         return state.a, state.s

@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsvm.errors import InputError
 from jaxsvm.numerics.masks import every, some
 from jaxsvm.numerics.precision import in_double, like, remainder, rounded, whole, widened
-from jaxsvm.problems.box import BoxProblem
+from jaxsvm.problems.contract import BoxForm
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.loops import fori_loop, while_loop
 from jaxsvm.solvers.box.barrier_systems import DIRECT_SIZE, MOST_FEATURES, affordable, barrier_system, few_features
@@ -37,7 +37,7 @@ CLEAR = 1e-6
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class InteriorPoint(Solver):
+class InteriorPoint(Solver[BoxForm]):
     """Configuration of the interior point method.
 
     For hinge and box problems of at most 2,048 samples, or of any number where the kernel has few features: a linear
@@ -60,11 +60,11 @@ class InteriorPoint(Solver):
     unroll = 1
     takes_start = False
 
-    def stores(self, problem: BoxProblem) -> bool:
+    def stores(self, problem: BoxForm) -> bool:
         """Where its systems are not solved in the space of few features."""
         return few_features(problem) is None
 
-    def init(self, problem: BoxProblem, key: Array | None = None, init: Any = None) -> "State":
+    def init(self, problem: BoxForm, key: Array | None = None, init: Any = None) -> "State":
         """The middle of the box."""
         del key, init
         if not affordable(problem):
@@ -79,7 +79,7 @@ class InteriorPoint(Solver):
         rest = jax.tree.map(jnp.zeros_like, x)
         return State(x, rest, a, s, problem.objective(a, s), unknown, jnp.asarray(False), Counters.zero())
 
-    def step(self, problem: BoxProblem, state: "State") -> "State":
+    def step(self, problem: BoxForm, state: "State") -> "State":
         """One system: a predicted step, and the corrected one; in twice the precision, which is what systems lose."""
         x, rest, left = _advance_in_double(problem, state.x, state.rest)
         counters = state.counters
@@ -87,7 +87,7 @@ class InteriorPoint(Solver):
         evaluations = problem.n**2 if few_features(problem) is None else 0
         return state._replace(x=x, rest=rest, left=left, counters=counters.evaluated(evaluations))
 
-    def refresh(self, problem: BoxProblem, state: "State") -> "State":
+    def refresh(self, problem: BoxForm, state: "State") -> "State":
         """The feasible point beside the iterate, and its `s` and objective from scratch."""
         x = whole(state.x, state.rest, problem.dtype)
         a = rounded(problem.on_equality(at_bounds(problem, x)), state.a.dtype)
@@ -95,21 +95,21 @@ class InteriorPoint(Solver):
         s = problem.matvec(a)
         return state._replace(a=a, s=s, R=problem.objective(a, s))
 
-    def dual_point(self, problem: BoxProblem, state: "State") -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+    def dual_point(self, problem: BoxForm, state: "State") -> tuple[Float[Array, " n"], Float[Array, " n"]]:
         """The last refreshed point and its `s = Qa`."""
         del problem
         return state.a, state.s
 
-    def carries_weights(self, problem: BoxProblem) -> bool:
+    def carries_weights(self, problem: BoxForm) -> bool:
         """Where its systems are those of features."""
         return few_features(problem) is not None
 
-    def feature_weights(self, problem: BoxProblem, state: "State") -> Float[Array, " d"]:
+    def feature_weights(self, problem: BoxForm, state: "State") -> Float[Array, " d"]:
         """`W'a` as the systems carry it, where they are those of features."""
         v = whole(state.x, state.rest, problem.dtype).v
         return v if problem.c is None else v[:-1]
 
-    def running_excess(self, problem: BoxProblem, state: "State") -> Float[Array, ""]:
+    def running_excess(self, problem: BoxForm, state: "State") -> Float[Array, ""]:
         """What the products `a z` and `(U - a) w` say of the relative gap, over `tol`."""
         del problem
         return state.left / self.tol
@@ -157,7 +157,7 @@ class Iterate(NamedTuple):
     v: Float[Array, " p"]
 
 
-def polish_steps(problem: BoxProblem) -> int | None:
+def polish_steps(problem: BoxForm) -> int | None:
     """How many pair steps cost as much as `solved`, about, its compilation counted; None where it is not affordable."""
     if not affordable(problem):
         return None
@@ -174,7 +174,7 @@ class Going(NamedTuple):
     going: Bool[Array, ""]
 
 
-def solved(problem: BoxProblem, tol: Any) -> Float[Array, " n"]:
+def solved(problem: BoxForm, tol: Any) -> Float[Array, " n"]:
     """A feasible point near the solution of an `affordable` problem, from scratch, `(n,)`.
 
     The host driver takes it in pieces: `begin`, `further` for as long as it is going, `end`.
@@ -183,26 +183,26 @@ def solved(problem: BoxProblem, tol: Any) -> Float[Array, " n"]:
     return end(problem, while_loop(lambda at: at.going, lambda at: further(problem, at, tol), start))
 
 
-def begin(problem: BoxProblem, tol: Any) -> Going:
+def begin(problem: BoxForm, tol: Any) -> Going:
     """`solved` before its first piece."""
     del tol
     unknown = jnp.asarray(jnp.inf, problem.dtype)
     return Going(first_iterate(problem), unknown, jnp.zeros((), jnp.int32), jnp.asarray(True))
 
 
-def further(problem: BoxProblem, at: Going, tol: Any) -> Going:
+def further(problem: BoxForm, at: Going, tol: Any) -> Going:
     """One system further."""
     x, left = advance(problem, at.x)
     rounds, moved = at.rounds + 1, some(x.a != at.x.a)
     return Going(x, left, rounds, (rounds < POLISH_ROUNDS) & (left > tol) & moved)
 
 
-def end(problem: BoxProblem, at: Going) -> Float[Array, " n"]:
+def end(problem: BoxForm, at: Going) -> Float[Array, " n"]:
     """The feasible point beside the iterate."""
     return problem.on_equality(at_bounds(problem, at.x))
 
 
-def first_iterate(problem: BoxProblem) -> Iterate:
+def first_iterate(problem: BoxForm) -> Iterate:
     """Return the middle of the box, with multipliers that leave no residual."""
     system, U, q = barrier_system(problem), _upper(problem), _present(problem, problem.q)
     middle = _present(problem, U / 2)
@@ -212,7 +212,7 @@ def first_iterate(problem: BoxProblem) -> Iterate:
     return Iterate(U / 2, U / 2, jnp.maximum(pull, 0) + reserve, jnp.maximum(-pull, 0) + reserve, v)
 
 
-def advance(problem: BoxProblem, x: Iterate) -> tuple[Iterate, Float[Array, ""]]:
+def advance(problem: BoxForm, x: Iterate) -> tuple[Iterate, Float[Array, ""]]:
     """One step, and the sum of the products `a z` and `t w` after it, over the objective.
 
     A step that rounding has spoilt is not taken, nor one where all that is left of the products is rounding: a
@@ -259,13 +259,13 @@ def advance(problem: BoxProblem, x: Iterate) -> tuple[Iterate, Float[Array, ""]]
 
 
 @in_double
-def _advance_in_double(problem: BoxProblem, x: Iterate, rest: Iterate) -> tuple[Iterate, Iterate, Float[Array, ""]]:
+def _advance_in_double(problem: BoxForm, x: Iterate, rest: Iterate) -> tuple[Iterate, Iterate, Float[Array, ""]]:
     wide = widened(problem)
     there, left = advance(wide, whole(x, rest, wide.dtype))
     return like(there, x), like(remainder(there, x), rest), left.astype(problem.dtype)
 
 
-def at_bounds(problem: BoxProblem, x: Iterate) -> Float[Array, " n"]:
+def at_bounds(problem: BoxForm, x: Iterate) -> Float[Array, " n"]:
     """A point with what is clearly at a bound put there, and absent samples at 0."""
     size, pull = _present(problem, x.a).max(), jnp.abs(_present(problem, problem.q)).max()
     pull = jnp.where(pull > 0, pull, _present(problem, jnp.maximum(x.z, x.w)).max())  # q = 0: one-class machines
@@ -274,18 +274,18 @@ def at_bounds(problem: BoxProblem, x: Iterate) -> Float[Array, " n"]:
     return _present(problem, jnp.clip(a, 0, problem.upper))
 
 
-def _nothing_to_lose(problem: BoxProblem) -> Array:
+def _nothing_to_lose(problem: BoxForm) -> Array:
     """Whether a constant leaves no loss: 0 is the solution then, which an iterate inside the box never is."""
     nothing = jnp.zeros_like(problem.q)
     pull = problem.q - (0 if problem.c is None else problem.best_bias(nothing) * problem.c)
     return (problem.e == 0) & (_present(problem, pull).max() <= 0)
 
 
-def _present(problem: BoxProblem, v: Array) -> Array:
+def _present(problem: BoxForm, v: Array) -> Array:
     return jnp.where(problem.present, v, 0)
 
 
-def _upper(problem: BoxProblem) -> Array:
+def _upper(problem: BoxForm) -> Array:
     return jnp.where(problem.present, problem.upper, 2)
 
 

@@ -21,7 +21,7 @@ from jaxsvm.errors import InputError
 from jaxsvm.numerics import selection
 from jaxsvm.numerics.precision import rounded
 from jaxsvm.numerics.rectangle import best_in_rectangle
-from jaxsvm.problems.box import BoxProblem
+from jaxsvm.problems.contract import BoxForm
 from jaxsvm.results.fit import Counters
 from jaxsvm.solvers.box import interior_point
 from jaxsvm.solvers.contract import Solver
@@ -33,7 +33,7 @@ TAU = 1e-12
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class SMO(Solver):
+class SMO(Solver[BoxForm]):
     """Configuration of sequential minimal optimisation.
 
     Attributes:
@@ -62,7 +62,7 @@ class SMO(Solver):
         if self.variables not in (1, 2):
             raise InputError(f"variables is {self.variables}: 1 or 2 is needed.")
 
-    def init(self, problem: BoxProblem, key: Array | None = None, init: Any = None) -> "State":
+    def init(self, problem: BoxForm, key: Array | None = None, init: Any = None) -> "State":
         """The state at a = 0 (or the feasible point nearest to it), or at `init`: weights, or weights and margins."""
         del key
         if problem.free_bias and self.variables == 1:
@@ -70,44 +70,44 @@ class SMO(Solver):
         a, s = box_start(problem, init)
         return State(a, s, problem.objective(a, s), jnp.asarray(False), Counters.zero())
 
-    def step(self, problem: BoxProblem, state: "State") -> "State":
+    def step(self, problem: BoxForm, state: "State") -> "State":
         """One step."""
         if problem.free_bias:
             return _pair_step(problem, state)
         return _single_step(problem, state) if self.variables == 1 else _double_step(problem, state)
 
-    def refresh(self, problem: BoxProblem, state: "State") -> "State":
+    def refresh(self, problem: BoxForm, state: "State") -> "State":
         """Put `a` back on the constraints and recompute `s` and `R`: what rounding made drift."""
         a = problem.on_equality(jnp.clip(state.a.astype(problem.dtype), 0, problem.upper))
         a = rounded(a, state.a.dtype)
         s = problem.matvec(a)
         return state._replace(a=a, s=s, R=problem.objective(a, s))
 
-    def polish_interval(self, problem: BoxProblem) -> int | None:
+    def polish_interval(self, problem: BoxForm) -> int | None:
         """Steps that earn a polish (`jaxsvm.solvers.box.interior_point`); None where there is none to be had."""
         return interior_point.polish_steps(problem)
 
-    def polish(self, problem: BoxProblem, state: "State") -> "State":
+    def polish(self, problem: BoxForm, state: "State") -> "State":
         """The state at the interior point method's solution, where that is better."""
         return self._better(problem, state, interior_point.solved(problem, self._polish_tol(problem)))
 
-    def polish_begin(self, problem: BoxProblem, state: "State") -> Any:
+    def polish_begin(self, problem: BoxForm, state: "State") -> Any:
         """A polish in pieces, for the host driver: before the first."""
         del state
         return interior_point.begin(problem, self._polish_tol(problem))
 
-    def polish_step(self, problem: BoxProblem, carry: Any) -> Any:
+    def polish_step(self, problem: BoxForm, carry: Any) -> Any:
         """One piece further."""
         return interior_point.further(problem, carry, self._polish_tol(problem))
 
-    def polish_end(self, problem: BoxProblem, state: "State", carry: Any) -> "State":
+    def polish_end(self, problem: BoxForm, state: "State", carry: Any) -> "State":
         """The state where the polish ended, where that is better than `state`."""
         return self._better(problem, state, interior_point.end(problem, carry))
 
-    def _polish_tol(self, problem: BoxProblem) -> Any:
+    def _polish_tol(self, problem: BoxForm) -> Any:
         return jnp.maximum(0.01 * self.tol, 4 * jnp.finfo(problem.dtype).eps)
 
-    def _better(self, problem: BoxProblem, state: "State", a: Array) -> "State":
+    def _better(self, problem: BoxForm, state: "State", a: Array) -> "State":
         s = problem.matvec(a)
         R = problem.objective(a, s)
         better = R < state.R
@@ -115,12 +115,12 @@ class SMO(Solver):
             a=jnp.where(better, a, state.a), s=jnp.where(better, s, state.s), R=jnp.where(better, R, state.R)
         )
 
-    def dual_point(self, problem: BoxProblem, state: "State") -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+    def dual_point(self, problem: BoxForm, state: "State") -> tuple[Float[Array, " n"], Float[Array, " n"]]:
         """`a` and its `s = Qa`."""
         del problem
         return state.a, state.s
 
-    def running_excess(self, problem: BoxProblem, state: "State") -> Float[Array, ""]:
+    def running_excess(self, problem: BoxForm, state: "State") -> Float[Array, ""]:
         """The relative gap over `tol`, for the bias in the middle of the violating pair's: no sorting."""
         bias = None
         if problem.free_bias:
@@ -147,7 +147,7 @@ class State(NamedTuple):
     counters: Counters
 
 
-def _single_step(problem: BoxProblem, state: State) -> State:
+def _single_step(problem: BoxForm, state: State) -> State:
     """The best single variable: `delta_i = clip(a_i + (q_i - s_i) / Q_ii, 0, U_i) - a_i`."""
     a, s = state.a, state.s
     delta, gain = _single_gains(problem, a, s)
@@ -162,7 +162,7 @@ def _single_step(problem: BoxProblem, state: State) -> State:
     )
 
 
-def _double_step(problem: BoxProblem, state: State) -> State:
+def _double_step(problem: BoxForm, state: State) -> State:
     """The best single variable, the best one after it, and the best move of both in their box."""
     a, s = state.a, state.s
     delta, gain = _single_gains(problem, a, s)
@@ -190,7 +190,7 @@ def _double_step(problem: BoxProblem, state: State) -> State:
     )
 
 
-def _pair_step(problem: BoxProblem, state: State) -> State:
+def _pair_step(problem: BoxForm, state: State) -> State:
     """The pair of WSS 2 (Fan, Chen and Lin 2005): i violates most, j promises the largest decrease with it."""
     a, s, D = state.a, state.s, problem.diagonal
     c = jnp.ones_like(a) if problem.c is None else problem.c
@@ -224,7 +224,7 @@ def _pair_step(problem: BoxProblem, state: State) -> State:
     )
 
 
-def _pulls(problem: BoxProblem, state: State) -> tuple[Array, Array, Array]:
+def _pulls(problem: BoxForm, state: State) -> tuple[Array, Array, Array]:
     """`(q_i - s_i) / c_i`, and who may move along `1 / c_i` and against it: the bias that suits all lies between."""
     a, c = state.a, jnp.ones_like(state.a) if problem.c is None else problem.c
     not_full, not_empty = a < problem.upper, a > 0
@@ -232,7 +232,7 @@ def _pulls(problem: BoxProblem, state: State) -> tuple[Array, Array, Array]:
     return (problem.q - state.s) / c, up & problem.present, low & problem.present
 
 
-def _single_gains(problem: BoxProblem, a: Array, s: Array) -> tuple[Array, Array]:
+def _single_gains(problem: BoxForm, a: Array, s: Array) -> tuple[Array, Array]:
     """The step of each variable by itself, and what it gains."""
     rest, D = problem.q - s, problem.diagonal
     delta = jnp.clip(a + rest / jnp.maximum(D, TAU), 0, problem.upper) - a
@@ -247,7 +247,7 @@ def _moved(a: Array, upper: Array, i: Array, move: Array) -> Array:
     return jnp.where(new <= rounding, 0, jnp.where(new >= U - rounding, U, new))
 
 
-def _negative(problem: BoxProblem, curvature: Array) -> Array:
+def _negative(problem: BoxForm, curvature: Array) -> Array:
     return curvature < -32 * jnp.finfo(curvature.dtype).eps * problem.diagonal.max()
 
 

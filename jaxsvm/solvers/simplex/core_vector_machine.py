@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm.numerics import selection
+from jaxsvm.problems.contract import SimplexForm
 from jaxsvm.results.fit import Counters
 from jaxsvm.solvers.contract import SIMPLEX, Solver
 from jaxsvm.solvers.simplex.frank_wolfe import pair_step, simplex_point
@@ -28,7 +29,7 @@ from jaxsvm.solvers.start import start
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class CoreVectorMachine(Solver):
+class CoreVectorMachine(Solver[SimplexForm]):
     """Configuration of the Core Vector Machine.
 
     Attributes:
@@ -45,6 +46,8 @@ class CoreVectorMachine(Solver):
 
     bit = 1
     solves = SIMPLEX
+    has_place = True
+    searches_vertices = True
 
     tol: Any = 1e-4
     max_steps: Any = 1_000_000
@@ -55,7 +58,7 @@ class CoreVectorMachine(Solver):
     check_every: int = dataclasses.field(default=250, metadata={"static": True})
     refresh_every: int | None = dataclasses.field(default=None, metadata={"static": True})
 
-    def init(self, problem: Any, key: Array | None = None, init: Any = None) -> "State":
+    def init(self, problem: SimplexForm, key: Array | None = None, init: Any = None) -> "State":
         """A state whose core is the support of the start point."""
         return self.at(*start(problem, key, self.start, self.draw, init))
 
@@ -67,11 +70,11 @@ class CoreVectorMachine(Solver):
             alpha, s, R, infinite, jnp.asarray(False), counters, 1 / jnp.where(R > 0, R, 1), alpha > 0, inner_tol
         )
 
-    def wants_vertex(self, problem: Any, state: "State") -> Bool[Array, ""]:
+    def wants_vertex(self, problem: SimplexForm, state: "State") -> Bool[Array, ""]:
         """Whether the core is solved, so that the next step looks outside it."""
         return state.gap <= state.inner_tol * (problem.diameter_squared - state.R)
 
-    def step(self, problem: Any, state: "State") -> "State":
+    def step(self, problem: SimplexForm, state: "State") -> "State":
         """A pair step inside the core, or toward the vertex that joins it."""
         outside = self.wants_vertex(problem, state)
         everywhere = jnp.ones_like(state.core) if problem.mask is None else problem.mask
@@ -85,16 +88,16 @@ class CoreVectorMachine(Solver):
             inner_tol=jnp.where(known, state.inner_tol / 2, state.inner_tol),
         )
 
-    def refresh(self, problem: Any, state: "State") -> "State":
+    def refresh(self, problem: SimplexForm, state: "State") -> "State":
         """Put alpha back on the simplex and recompute `s` and `R`."""
         return state._replace(**simplex_point(problem, state.alpha, state.R))
 
-    def place(self, problem: Any, state: "State", alpha: Float[Array, " n"], s: Float[Array, " n"]) -> "State":
+    def place(self, problem: SimplexForm, state: "State", alpha: Float[Array, " n"], s: Float[Array, " n"]) -> "State":
         """The state moved to another point `alpha` with `s = Kt alpha`."""
         del problem
         return state._replace(alpha=alpha, s=s, R=alpha @ s)
 
-    def dual_point(self, problem: Any, state: "State") -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+    def dual_point(self, problem: SimplexForm, state: "State") -> tuple[Float[Array, " n"], Float[Array, " n"]]:
         """What a caller would get, `alpha` times the scale of the last refresh, and its `s`."""
         del problem
         return state.scale * state.alpha, state.scale * state.s

@@ -23,6 +23,7 @@ from jaxtyping import Array, Bool, Float
 from jaxsvm.errors import InputError
 from jaxsvm.numerics import selection
 from jaxsvm.numerics.sums import sums
+from jaxsvm.problems.contract import SimplexForm, SimplexPart
 from jaxsvm.results.fit import Counters
 from jaxsvm.solvers import polish
 from jaxsvm.solvers.contract import SIMPLEX, Solver
@@ -35,7 +36,7 @@ CURVATURE_FLOOR = 32
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class FrankWolfe(Solver):
+class FrankWolfe(Solver[SimplexForm]):
     """Configuration of the Frank-Wolfe family.
 
     Attributes:
@@ -58,6 +59,8 @@ class FrankWolfe(Solver):
 
     bit = 0
     solves = SIMPLEX
+    has_place = True
+    searches_vertices = True
     pads = True
     carries_sums = True
 
@@ -75,7 +78,7 @@ class FrankWolfe(Solver):
         if self.variant not in VARIANTS:
             raise InputError(f"variant is {self.variant!r}: one of {', '.join(VARIANTS)} is needed.")
 
-    def init(self, problem: Any, key: Array | None = None, init: Any = None) -> "State":
+    def init(self, problem: SimplexForm, key: Array | None = None, init: Any = None) -> "State":
         """A state at the start point, or at `init`: weights `(n,)`, or weights and their margins."""
         return self.at(*start(problem, key, self.start, self.draw, init))
 
@@ -84,53 +87,53 @@ class FrankWolfe(Solver):
         R, infinite = alpha @ s, jnp.asarray(jnp.inf, s.dtype)
         return State(alpha, s, R, infinite, jnp.asarray(False), counters, 1 / jnp.where(R > 0, R, 1))
 
-    def wants_vertex(self, problem: Any, state: "State") -> Bool[Array, ""]:
+    def wants_vertex(self, problem: SimplexForm, state: "State") -> Bool[Array, ""]:
         """Whether the next step looks for a vertex among all samples: always."""
         del problem, state
         return jnp.asarray(True)
 
-    def step(self, problem: Any, state: "State") -> "State":
+    def step(self, problem: SimplexPart, state: "State") -> "State":
         """One step of the variant."""
         if self.variant in ("pairwise", "smo"):
             return pair_step(problem, state, second_order=self.variant == "smo")
         return _vertex_step(problem, state, may_go_away=self.variant == "away")
 
-    def refresh(self, problem: Any, state: "State") -> "State":
+    def refresh(self, problem: SimplexForm, state: "State") -> "State":
         """Put alpha back on the simplex and recompute `s` and `R`: what rounding made drift."""
         return state._replace(**simplex_point(problem, state.alpha, state.R))
 
-    def polish_interval(self, problem: Any) -> int | None:
+    def polish_interval(self, problem: SimplexForm) -> int | None:
         """Steps that earn a polish: as many kernel evaluations as it costs."""
         return max(self.polish_products * problem.n // 2, 1) if self.variant == "smo" and self.polish_products else None
 
-    def polish(self, problem: Any, state: "State") -> "State":
+    def polish(self, problem: SimplexForm, state: "State") -> "State":
         """Conjugate gradients on the support of a state that was just refreshed."""
         return self.place(problem, state, *polish.polish(problem, state.alpha, state.s, self.polish_products))
 
-    def polish_begin(self, problem: Any, state: "State") -> Any:
+    def polish_begin(self, problem: SimplexForm, state: "State") -> Any:
         """A polish in pieces, for the host driver: before the first."""
         return polish.begin(problem, state.alpha, state.s, self.polish_products)
 
-    def polish_step(self, problem: Any, carry: Any) -> Any:
+    def polish_step(self, problem: SimplexForm, carry: Any) -> Any:
         """One piece further."""
         return polish.further(problem, carry, self.polish_products)
 
-    def polish_end(self, problem: Any, state: "State", carry: Any) -> "State":
+    def polish_end(self, problem: SimplexForm, state: "State", carry: Any) -> "State":
         """The state where the polish ended, which began at `state`."""
         return self.place(problem, state, *polish.end(problem, state.alpha, state.s, carry))
 
-    def place(self, problem: Any, state: "State", alpha: Float[Array, " n"], s: Float[Array, " n"]) -> "State":
+    def place(self, problem: SimplexForm, state: "State", alpha: Float[Array, " n"], s: Float[Array, " n"]) -> "State":
         """The state moved to another point `alpha` with `s = Kt alpha`."""
         del problem
         return state._replace(alpha=alpha, s=s, R=alpha @ s)
 
-    def dual_point(self, problem: Any, state: "State") -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+    def dual_point(self, problem: SimplexForm, state: "State") -> tuple[Float[Array, " n"], Float[Array, " n"]]:
         """What a caller would get, `alpha` times the scale of the last refresh, and its `s`."""
         del problem
         return state.scale * state.alpha, state.scale * state.s
 
 
-def simplex_point(problem: Any, alpha: Float[Array, " n"], R: Float[Array, ""]) -> dict[str, Array]:
+def simplex_point(problem: SimplexForm, alpha: Float[Array, " n"], R: Float[Array, ""]) -> dict[str, Array]:
     """alpha, s, R and scale of a state, from scratch: alpha is moved to where `scale alpha` are numbers of its dtype.
 
     Those are the coefficients that a caller gets (`problem.returned`), whatever precision the problem has by now.
@@ -165,7 +168,7 @@ class State(NamedTuple):
     scale: Float[Array, ""]
 
 
-def _vertex_step(problem: Any, state: State, may_go_away: bool) -> State:
+def _vertex_step(problem: SimplexPart, state: State, may_go_away: bool) -> State:
     """Toward the best vertex, or (MFW) away from the worst active one where that gap is larger.
 
     `G_plus = 2 (R - min s)` and `G_minus = 2 (max_active s - R)`: the larger of the two is the largest `|s - R|` among
@@ -202,7 +205,7 @@ def _vertex_step(problem: Any, state: State, may_go_away: bool) -> State:
     )
 
 
-def pair_step(problem: Any, state: Any, second_order: bool) -> Any:
+def pair_step(problem: SimplexPart, state: Any, second_order: bool) -> Any:
     """Move mass from an active vertex j to the best vertex i (docs/mathematics.md, Steps on the simplex)."""
     alpha, s, R = state.alpha, state.s, state.R
     s_i, i = selection.argmin(s if problem.mask is None else jnp.where(problem.mask, s, jnp.inf))

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxsvm.numerics.sampling import systematic_draw
 from jaxsvm.points.rows import CSR
-from jaxsvm.problems.box import BoxProblem
+from jaxsvm.problems.contract import BoxForm
 from jaxsvm.runtime.loops import fori_loop, while_loop
 
 STRIDES = 1024
@@ -79,7 +79,7 @@ def strides(n: int, batch: int) -> np.ndarray:
 
 
 def next_batch(
-    problem: BoxProblem, draws: Draws, batch: int, order: str
+    problem: BoxForm, draws: Draws, batch: int, order: str
 ) -> tuple[Draws, Int[Array, " batch"], Float[Array, " batch"]]:
     """The next batch, and the factor of each sample's loss that makes its mean unbiased, over `batch`."""
     if order == "random" and problem.mask is not None:  # weights: in proportion, systematically
@@ -90,7 +90,7 @@ def next_batch(
     return draws, index, problem.upper[index] * (problem.n / batch) / problem.upper.sum()
 
 
-def _full(problem: BoxProblem, size: int, value: float) -> Float[Array, " size"]:
+def _full(problem: BoxForm, size: int, value: float) -> Float[Array, " size"]:
     return jnp.full((size,), value, problem.dtype)
 
 

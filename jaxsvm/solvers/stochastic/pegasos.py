@@ -38,8 +38,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxsvm.errors import InputError
 from jaxsvm.points.rows import CSR
-from jaxsvm.problems.box import BoxProblem
-from jaxsvm.solvers.contract import Solver
+from jaxsvm.problems.contract import BoxForm
 from jaxsvm.solvers.features import Primal
 from jaxsvm.solvers.stochastic import subgradient
 from jaxsvm.solvers.stochastic.running_sums import weight_of
@@ -191,7 +190,7 @@ def first_step(mean_square: Any, batch: Any) -> Float[Array, ""]:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Pegasos(Solver):
+class Pegasos(subgradient.Stochastic):
     """Configuration of Pegasos.
 
     Attributes:
@@ -238,7 +237,7 @@ class Pegasos(Solver):
         """The step cap."""
         return self.steps
 
-    def rule(self, problem: BoxProblem) -> Rule:
+    def rule(self, problem: BoxForm) -> Rule:
         """`lam = 1 / sum_i U_i` (`1 / (n C)` without weights), the schedule, and the ball that holds the optimum."""
         total = problem.upper.sum()
         lam = 1 / jnp.where(total > 0, total, 1)
@@ -255,34 +254,34 @@ class Pegasos(Solver):
         parts += [] if radius is None else [project_onto_ball(radius)]
         return Rule(lam, schedule, radius, optax.chain(*parts))
 
-    def worth(self, problem: BoxProblem, gap: Any) -> Float[Array, ""]:
+    def worth(self, problem: BoxForm, gap: Any) -> Float[Array, ""]:
         """Steps after which the bound of the rate, `(sqrt(lam) + r)^2 / (2 lam T)`, is the gap of the mean loss."""
         lam = 1 / problem.upper.sum()
         r = jnp.sqrt(jnp.where(problem.present, problem.diagonal, 0).max())
         return (jnp.sqrt(lam) + r) ** 2 / (2 * lam * gap)
 
-    def stores(self, problem: BoxProblem) -> bool:
+    def stores(self, problem: BoxForm) -> bool:
         """Where there are no features to step in."""
         return subgradient.features_of(problem) is None
 
-    def init(self, problem: BoxProblem, key: Array | None = None, init: Any = None) -> State:
+    def init(self, problem: BoxForm, key: Array | None = None, init: Any = None) -> State:
         """The state at w = 0, or at the coefficients `init`, `(n,)`, or at a fit."""
         return subgradient.start(problem, self, key, init)
 
-    def step(self, problem: BoxProblem, state: State) -> State:
+    def step(self, problem: BoxForm, state: State) -> State:
         """One batch."""
         return subgradient.step(problem, self, state)
 
-    def refresh(self, problem: BoxProblem, state: State) -> State:
+    def refresh(self, problem: BoxForm, state: State) -> State:
         """The answer's w, a dual point and `Q` times both from scratch."""
         return subgradient.refresh(problem, self, state)
 
-    def dual_point(self, problem: BoxProblem, state: State) -> tuple[Float[Array, "two n"], Float[Array, "two n"]]:
+    def dual_point(self, problem: BoxForm, state: State) -> tuple[Float[Array, "two n"], Float[Array, "two n"]]:
         """The last certified point: coefficients of w and a feasible dual point, with `Q` times both."""
         del problem
         return state.point, state.products
 
-    def running_excess(self, problem: BoxProblem, state: State) -> Float[Array, ""]:
+    def running_excess(self, problem: BoxForm, state: State) -> Float[Array, ""]:
         """At most 1 where a certificate is due."""
         return subgradient.running_excess(problem, self, state)
 

@@ -33,7 +33,7 @@ NEVER = 2**30
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class StochasticBatchPerceptron(Solver):
+class StochasticBatchPerceptron(Solver[SlackProblem]):
     """Configuration of the Stochastic Batch Perceptron.
 
     Attributes:

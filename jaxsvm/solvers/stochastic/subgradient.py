@@ -24,10 +24,11 @@ from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.numerics.masks import some
 from jaxsvm.numerics.precision import rounded
 from jaxsvm.points.rows import CSR
-from jaxsvm.problems.box import BoxProblem
+from jaxsvm.problems.contract import BoxForm
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.loops import cond
 from jaxsvm.runtime.once import once
+from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.features import Primal
 from jaxsvm.solvers.start import key_after, resumed, steps_of
 from jaxsvm.solvers.stochastic.batches import Draws, next_batch, sparse_add, sparse_margins
@@ -82,13 +83,13 @@ class Scaled(NamedTuple):
     r2: Float[Array, ""]
 
 
-def features_of(problem: BoxProblem) -> Primal | None:
+def features_of(problem: BoxForm) -> Primal | None:
     """The features X with `K = X X'`, where the Gram has them."""
     x = problem.gram.design
     return None if x is None else Primal(x, problem.y, problem.upper, problem.offset == 1, False)
 
 
-def place(problem: BoxProblem, rule: Rule, h: Float[Array, " n"], before: Int[Array, ""]) -> Dense | Scaled:
+def place(problem: BoxForm, rule: Rule, h: Float[Array, " n"], before: Int[Array, ""]) -> Dense | Scaled:
     """The iterate of coefficients h, from scratch, after so many steps."""
     features = features_of(problem)
     if features is None:
@@ -100,7 +101,7 @@ def place(problem: BoxProblem, rule: Rule, h: Float[Array, " n"], before: Int[Ar
     return Dense(w, optax.tree_utils.tree_set(rule.transform.init(w), count=before))
 
 
-def products(problem: BoxProblem, points: Float[Array, "k n"]) -> Float[Array, "k n"]:
+def products(problem: BoxForm, points: Float[Array, "k n"]) -> Float[Array, "k n"]:
     """`Q` times each row: through the features where there are some, O(n d)."""
     features = features_of(problem)
     if features is None:
@@ -124,7 +125,7 @@ class Move(NamedTuple):
     taken: Int[Array, ""]
 
 
-def _margins(problem: BoxProblem, at: Dense | Scaled, index: Int[Array, " b"]) -> tuple[Float[Array, " b"], Any]:
+def _margins(problem: BoxForm, at: Dense | Scaled, index: Int[Array, " b"]) -> tuple[Float[Array, " b"], Any]:
     """`y_j <v, phi_j>` (of w itself for dense features), and the dense rows."""
     features: Any = features_of(problem)
     if isinstance(at, Scaled):
@@ -139,7 +140,7 @@ def _margins(problem: BoxProblem, at: Dense | Scaled, index: Int[Array, " b"]) -
 
 
 def _move_dense(
-    problem: BoxProblem, rule: Rule, at: Dense, sums: RunningSums, move: Move, rows: Float[Array, "b d"]
+    problem: BoxForm, rule: Rule, at: Dense, sums: RunningSums, move: Move, rows: Float[Array, "b d"]
 ) -> tuple[Dense, Any, Any]:
     """The optax chain's step on w; the scale and gain that do the same to the sums."""
     signed = problem.y[move.batch] * move.g
@@ -154,7 +155,7 @@ def _move_dense(
 
 
 def _move_scaled(
-    problem: BoxProblem, rule: Rule, at: Scaled, sums: RunningSums, move: Move, before: Float[Array, " b"]
+    problem: BoxForm, rule: Rule, at: Scaled, sums: RunningSums, move: Move, before: Float[Array, " b"]
 ) -> tuple[Scaled, Any, Any]:
     """The same step in the scaled form: `s <- (1 - eta lam) s`, `v += (eta / s) sum_j g_j y_j phi_j`."""
     features, (s, gain) = features_of(problem), _scale(rule, sums, move.taken)
@@ -221,7 +222,25 @@ class State(NamedTuple):
     counters: Counters
 
 
-def require_options(solver: Any) -> None:
+class Stochastic(Solver[BoxForm]):
+    """A solver by stochastic subgradients: the settings that the functions below read of it."""
+
+    steps: Any
+    batch: int
+    average: str
+    order: str
+    schedule: Any
+
+    def rule(self, problem: BoxForm) -> Rule:
+        """Return the step sizes."""
+        raise NotImplementedError
+
+    def worth(self, problem: BoxForm, gap: Any) -> Float[Array, ""]:
+        """Return the steps after which the bound of the rate is a gap of the mean loss, `()`."""
+        raise NotImplementedError
+
+
+def require_options(solver: Stochastic) -> None:
     """Raise on options that cannot be used.
 
     Raises:
@@ -239,7 +258,7 @@ def require_options(solver: Any) -> None:
         )
 
 
-def start(problem: BoxProblem, solver: Any, key: Array | None, init: Any) -> State:
+def start(problem: BoxForm, solver: Stochastic, key: Array | None, init: Any) -> State:
     """The state at w = 0, or at the coefficients `init`, or at the w and the dual point of a fit.
 
     From these it takes the steps that come after those that led there: as many as the start's gap is worth by the bound
@@ -276,7 +295,7 @@ def start(problem: BoxProblem, solver: Any, key: Array | None, init: Any) -> Sta
     )
 
 
-def step(problem: BoxProblem, solver: Any, state: State) -> State:
+def step(problem: BoxForm, solver: Stochastic, state: State) -> State:
     """Draw a batch, look at its margins, average, shrink, move along what is violated, project."""
     rule, count = solver.rule(problem), state.before + state.counters.steps
     at, sums = _in_range(state.at, state.sums)
@@ -304,7 +323,7 @@ def step(problem: BoxProblem, solver: Any, state: State) -> State:
     )
 
 
-def refresh(problem: BoxProblem, solver: Any, state: State) -> State:
+def refresh(problem: BoxForm, solver: Stochastic, state: State) -> State:
     """The point of the certificate from scratch; scales multiplied out, responses and `|v|^2` recomputed."""
     dtype = state.sums.columns.dtype
     sums = state.sums.multiplied_out()
@@ -335,7 +354,7 @@ def refresh(problem: BoxProblem, solver: Any, state: State) -> State:
     )
 
 
-def running_excess(problem: BoxProblem, solver: Any, state: State) -> Float[Array, ""]:
+def running_excess(problem: BoxForm, solver: Stochastic, state: State) -> Float[Array, ""]:
     """0 where the steps since the last certificate have earned another, else infinite: margins of all are not known."""
     taken, infinite = state.counters.steps, jnp.asarray(jnp.inf, problem.dtype)
     if solver.refresh_every is not None:
@@ -344,13 +363,13 @@ def running_excess(problem: BoxProblem, solver: Any, state: State) -> Float[Arra
     return jnp.where(taken - state.certified >= interval, 0, infinite)
 
 
-def _averaged_steps(solver: Any, state: State) -> Int[Array, ""]:
+def _averaged_steps(solver: Stochastic, state: State) -> Int[Array, ""]:
     """Steps that the average holds: of "suffix" those of the second half of this run."""
     suffix = solver.average == "suffix"
     return state.counters.steps - burn_in(solver) if suffix else state.before + state.counters.steps
 
 
-def burn_in(solver: Any) -> Any:
+def burn_in(solver: Stochastic) -> Any:
     """Steps before the average begins."""
     return solver.steps // 2 if solver.average == "suffix" else 0
 

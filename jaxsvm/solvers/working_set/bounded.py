@@ -8,6 +8,7 @@ from jaxtyping import Array
 
 from jaxsvm.numerics.precision import bits_of, double, in_double, of_bits, widened
 from jaxsvm.numerics.products import weighted_rows
+from jaxsvm.problems.box import BoxProblem
 from jaxsvm.solvers.working_set.block import double_steps, pair_steps
 from jaxsvm.solvers.working_set.members import ends, is_negative
 
@@ -17,7 +18,7 @@ STEPS_PER_SAMPLE = 16
 """The cap of a block's own steps: beyond, other samples matter more."""
 
 
-def begun(problem: Any, a: Array | None) -> dict[str, Any]:
+def begun(problem: BoxProblem, a: Array | None) -> dict[str, Any]:
     """`s = Qa` from scratch, and where vectors are narrower than float64 its bits in twice the precision.
 
     An a of None is 0.
@@ -25,7 +26,7 @@ def begun(problem: Any, a: Array | None) -> dict[str, Any]:
     if jnp.finfo(problem.dtype).bits >= 64:
         return {"s": jnp.zeros_like(problem.y) if a is None else problem.matvec(a), "exact": None}
 
-    def compute(problem: Any, a: Array | None) -> dict[str, Array]:
+    def compute(problem: BoxProblem, a: Array | None) -> dict[str, Array]:
         wide = double(problem.dtype)
         s = jnp.zeros((problem.n,), wide) if a is None else widened(problem).matvec(a.astype(wide))
         return {"s": s.astype(problem.dtype), "exact": bits_of(s)}
@@ -34,7 +35,7 @@ def begun(problem: Any, a: Array | None) -> dict[str, Any]:
 
 
 def moved(
-    problem: Any, state: Any, K: Array, rows: Array, slots: Array, members: Array
+    problem: BoxProblem, state: Any, K: Array, rows: Array, slots: Array, members: Array
 ) -> tuple[dict[str, Any], Array, Array]:
     """What changes of the state when the set's problem is solved, the steps that took, and any negative curvature.
 
@@ -61,7 +62,7 @@ def moved(
 
 
 def _placed(
-    problem: Any, state: Any, rows: Array, slots: Array, members: Array, old: Array, new: Array
+    problem: BoxProblem, state: Any, rows: Array, slots: Array, members: Array, old: Array, new: Array
 ) -> dict[str, Any]:
     """`a` with the set's new values, and `s` moved by their rows.
 
@@ -88,7 +89,7 @@ def _placed(
     return in_double(move)(state.a, state.s, state.exact, new, rows)
 
 
-def refreshed(problem: Any, state: Any) -> dict[str, Any]:
+def refreshed(problem: BoxProblem, state: Any) -> dict[str, Any]:
     """`s` and `R` of the state's `a`: of the sums that were carried in twice the precision, no product from scratch.
 
     But of a linear kernel, where that is a product with the points, O(n d): its rows are rounded, their products not.

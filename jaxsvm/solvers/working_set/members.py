@@ -4,18 +4,18 @@ What a step sees of a problem is a box: `max t'a - 1/2 a'Qa` over `0 <= a <= upp
 its `targets` and, of a free bias, its `equality`.
 """
 
-from typing import Any
-
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
+
+from jaxsvm.problems.contract import Restrictable
 
 GOLDEN = 0.6180339887
 CURVATURE_FLOOR = 32
 """A curvature below -32 eps times its scale is no rounding: the kernel is not positive semidefinite."""
 
 
-def sides(problem: Any, a: Array, s: Array) -> tuple[Array, Array, Array]:
+def sides(problem: Restrictable, a: Array, s: Array) -> tuple[Array, Array, Array]:
     """`(t_i - s_i) / c_i`, and who may move along `1 / c_i` and against it."""
     c = jnp.ones_like(a) if problem.equality is None else problem.equality
     not_full, not_empty = a < problem.upper, a > 0
@@ -23,14 +23,14 @@ def sides(problem: Any, a: Array, s: Array) -> tuple[Array, Array, Array]:
     return (problem.targets - s) / c, up & problem.present, low & problem.present
 
 
-def ends(problem: Any, a: Array, s: Array) -> tuple[Array, Array]:
+def ends(problem: Restrictable, a: Array, s: Array) -> tuple[Array, Array]:
     """The largest pull upward and the smallest downward: of an equality the violating pair's, else no less than 0."""
     pull, up, low = sides(problem, a, s)
     nothing = jnp.inf if problem.free_bias else 0
     return jnp.where(up, pull, -nothing).max(), jnp.where(low, pull, nothing).min()
 
 
-def candidates(problem: Any, a: Array, s: Array, members: Int[Array, " q"], count: int) -> Int[Array, " f"]:
+def candidates(problem: Restrictable, a: Array, s: Array, members: Int[Array, " q"], count: int) -> Int[Array, " f"]:
     """Samples outside the set that violate most, n in the places of those that do not; of an equality both sides."""
     n = problem.n
     pull, up, low = sides(problem, a, s)
@@ -54,7 +54,7 @@ def candidates(problem: Any, a: Array, s: Array, members: Int[Array, " q"], coun
 
 
 def seated(
-    problem: Any, a: Array, s: Array, members: Array, entered: Array, step: Array, fresh: Array
+    problem: Restrictable, a: Array, s: Array, members: Array, entered: Array, step: Array, fresh: Array
 ) -> tuple[Array, Array, Array]:
     """The set with new members in the seats of those that matter least: at a bound and content, or there for longest.
 

@@ -4,12 +4,14 @@ Of the samples that ever enter a set nearly all do so several times: MNIST at C 
 samples, and its rows are nine tenths of a fit.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from jaxsvm.gram.contract import Gram
+from jaxsvm.gram.dense import DenseGram
 from jaxsvm.numerics.masks import count, places_first
 from jaxsvm.runtime.loops import while_loop
 
@@ -32,7 +34,7 @@ class RowCache(NamedTuple):
     used: Int[Array, " m"]
 
 
-def empty(gram: Any, n: int, m: int) -> RowCache:
+def empty(gram: Gram, n: int, m: int) -> RowCache:
     """Room for m rows, none where the Gram operator stores all."""
     m = 0 if gram.stored else m
     return RowCache(jnp.zeros((m, n), gram.dtype), jnp.full((m,), n, jnp.int32), jnp.full((m,), -1, jnp.int32))
@@ -50,13 +52,13 @@ def enlarged(cache: RowCache, m: int) -> RowCache:
     )
 
 
-def stored_rows(gram: Any, cache: RowCache) -> Array:
+def stored_rows(gram: Gram, cache: RowCache) -> Array:
     """Where `fetched` points to: all rows of a Gram operator that stores them, else the cache's."""
-    return gram.K if gram.stored else cache.rows
+    return cast(DenseGram, gram).K if gram.stored else cache.rows
 
 
 def fetched(
-    gram: Any, cache: RowCache, members: Int[Array, " q"], step: Int[Array, ""], most: int
+    gram: Gram, cache: RowCache, members: Int[Array, " q"], step: Int[Array, ""], most: int
 ) -> tuple[RowCache, Int[Array, " q"], Int[Array, ""]]:
     """The cache with the rows of all members; those that are missing take the places of what was used longest ago.
 
@@ -96,7 +98,7 @@ def fetched(
     )
 
 
-def _computed(gram: Any, rows: Array, there: Array, new: Array, count: Array, tiles: tuple[int, ...]) -> Array:
+def _computed(gram: Gram, rows: Array, there: Array, new: Array, count: Array, tiles: tuple[int, ...]) -> Array:
     """The rows with those of `new`, at the front of their list, in their places: large tiles, then small ones."""
     m, n = rows.shape
     start = jnp.zeros((), jnp.int32)

@@ -16,13 +16,16 @@ other weights are variables of the block.
 """
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from jaxsvm.errors import InputError
+from jaxsvm.problems.box import BoxProblem
+from jaxsvm.problems.contract import Restrictable
+from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import Counters
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.start import Origin, onto_simplex, starting_point, weights_of
@@ -33,7 +36,7 @@ from jaxsvm.solvers.working_set.row_cache import RowCache
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class WorkingSet(Solver):
+class WorkingSet(Solver[Restrictable]):
     """Configuration of working sets.
 
     Attributes:
@@ -68,7 +71,7 @@ class WorkingSet(Solver):
     large_state = True
     knows_origin = True
 
-    def stores(self, problem: Any) -> bool:
+    def stores(self, problem: Restrictable) -> bool:
         """Rows are computed for those that violate, where `store` does not say otherwise."""
         del problem
         return self.store
@@ -81,7 +84,7 @@ class WorkingSet(Solver):
         if self.cache is not None and self.cache < self.size:
             raise InputError(f"cache is {self.cache}: the rows of a set need at least size = {self.size}.")
 
-    def init(self, problem: Any, key: Array | None = None, init: Any = None) -> "State":
+    def init(self, problem: Restrictable, key: Array | None = None, init: Any = None) -> "State":
         """The state at a = 0 (or the feasible point nearest to it), or at `init`, with an empty set.
 
         From a `State` it goes on with its set, rows and sums, and seats left empty: what a smaller set has learned.
@@ -90,16 +93,18 @@ class WorkingSet(Solver):
         if isinstance(init, State):
             return self._enlarged(problem, init)
         if problem.bounded:
-            a = starting_point(problem, init)
-            return self.begun(problem, {"a": a, **bounded.begun(problem, None if isinstance(init, Origin) else a)})
+            box = cast(BoxProblem, problem)
+            a = starting_point(box, init)
+            return self.begun(problem, {"a": a, **bounded.begun(box, None if isinstance(init, Origin) else a)})
         if problem.free_bias:
             raise InputError("the problem has a free bias, which sets without a lid cannot keep: use `Newton`.")
+        svm = cast(SquaredHingeProblem, problem)
         if init is None:
-            return self.begun(problem, unbounded.one_of_each(problem))
-        weights = onto_simplex(problem, weights_of(problem, init)[0])
-        return self.begun(problem, unbounded.begun(problem, unbounded.scaled(problem, weights)))
+            return self.begun(problem, unbounded.one_of_each(svm))
+        weights = onto_simplex(svm, weights_of(svm, init)[0])
+        return self.begun(problem, unbounded.begun(svm, unbounded.scaled(svm, weights)))
 
-    def begun(self, problem: Any, parts: dict[str, Any]) -> "State":
+    def begun(self, problem: Restrictable, parts: dict[str, Any]) -> "State":
         """The state at a point that is known, with an empty set: its `a`, `s` and `exact`."""
         q = min(self.size if problem.bounded else self.size - 2, problem.n)
         return State(
@@ -112,11 +117,11 @@ class WorkingSet(Solver):
             counters=Counters.zero(),
         )
 
-    def _capacity(self, problem: Any) -> int:
+    def _capacity(self, problem: Restrictable) -> int:
         """Rows that are kept: no more than there are."""
         return min(self.size if self.cache is None else self.cache, problem.n)
 
-    def _enlarged(self, problem: Any, state: "State") -> "State":
+    def _enlarged(self, problem: Restrictable, state: "State") -> "State":
         """The state of a smaller set with more seats; who has sat for how long is forgotten."""
         n, more = problem.n, min(self.size, problem.n) - len(state.members)
         return state._replace(
@@ -127,14 +132,14 @@ class WorkingSet(Solver):
             counters=Counters.zero(),
         )
 
-    def step(self, problem: Any, state: "State") -> "State":
+    def step(self, problem: Restrictable, state: "State") -> "State":
         """Pick a set, get its rows, solve its problem, and move all of `s`."""
         a, s, counters = state.a, state.s, state.counters
         fresh = candidates(problem, a, s, state.members, min(self.fresh, len(state.members)))
         members, entered, seats = seated(problem, a, s, state.members, state.entered, counters.steps, fresh)
         cache, slots, count = row_cache.fetched(problem.gram, state.cache, members, counters.steps, len(fresh))
         count = (fresh < problem.n).sum(dtype=jnp.int32) if problem.gram.stored else count  # asked for all the same
-        kind, rows = bounded if problem.bounded else unbounded, row_cache.stored_rows(problem.gram, cache)
+        kind, rows = _module(problem), row_cache.stored_rows(problem.gram, cache)
         K = state.K if problem.gram.stored else among(state.K, rows, slots, members, seats)
         between = rows[slots[:, None], slots] if problem.gram.stored else K
         changes, inner, curved = kind.moved(problem, state, between, rows, slots, members)
@@ -149,21 +154,26 @@ class WorkingSet(Solver):
             counters=counters.evaluated(count * problem.n),
         )
 
-    def refresh(self, problem: Any, state: "State") -> "State":
+    def refresh(self, problem: Restrictable, state: "State") -> "State":
         """`s` and `R` of the state's `a`, in the precision of the problem that is given."""
-        return state._replace(**(bounded if problem.bounded else unbounded).refreshed(problem, state))
+        return state._replace(**_module(problem).refreshed(problem, state))
 
-    def dual_point(self, problem: Any, state: "State") -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+    def dual_point(self, problem: Restrictable, state: "State") -> tuple[Float[Array, " n"], Float[Array, " n"]]:
         """`a` and its `s = Qa`."""
         del problem
         return state.a, state.s
 
-    def running_excess(self, problem: Any, state: "State") -> Float[Array, ""]:
+    def running_excess(self, problem: Restrictable, state: "State") -> Float[Array, ""]:
         """The relative gap over `tol`; of an equality for a bias in the middle of the violating pair's: no sorting."""
         if not problem.free_bias:
             return problem.certificate(state.a, state.s).relative_gap / self.tol
         bias = sum(ends(problem, state.a, state.s)) / 2
-        return problem.certificate(state.a, state.s, bias).relative_gap / self.tol
+        return cast(BoxProblem, problem).certificate(state.a, state.s, bias).relative_gap / self.tol
+
+
+def _module(problem: Restrictable) -> Any:
+    """Return the module of steps with or without upper bounds."""
+    return bounded if problem.bounded else unbounded
 
 
 class State(NamedTuple):

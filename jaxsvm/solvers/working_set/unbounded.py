@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 
 from jaxsvm.numerics.precision import bits_of, double, in_double, of_bits, rounded, widened
 from jaxsvm.numerics.products import matmul, weighted_rows
+from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.solvers.working_set.block import double_steps
 from jaxsvm.solvers.working_set.members import is_negative
 from jaxsvm.solvers.working_set.row_cache import RowCache
@@ -28,23 +29,23 @@ DOUBT = 16
 """Units of rounding by which the sums behind a scale's curvature may be off."""
 
 
-def begun(problem: Any, beta: Array) -> dict[str, Any]:
+def begun(problem: SquaredHingeProblem, beta: Array) -> dict[str, Any]:
     """Of weights: the classes' parts of their product, and all of it with the ridge."""
 
-    def compute(problem: Any, beta: Array) -> dict[str, Array]:
+    def compute(problem: SquaredHingeProblem, beta: Array) -> dict[str, Array]:
         wide = widened(problem)
         return _sums(wide, beta, _products(wide, beta.astype(wide.dtype), None))
 
     return in_double(compute)(problem, beta)
 
 
-def one_of_each(problem: Any) -> dict[str, Any]:
+def one_of_each(problem: SquaredHingeProblem) -> dict[str, Any]:
     """The start: equal weights on a sample of each class, in the scale in which the dual objective is largest.
 
     Its products cost two kernel rows, and compile in a fraction of the time that any other start's take.
     """
 
-    def compute(problem: Any, rows: Array, pair: Array, there: Array) -> dict[str, Array]:
+    def compute(problem: SquaredHingeProblem, rows: Array, pair: Array, there: Array) -> dict[str, Array]:
         wide = widened(problem)
         signs = jnp.where(there, jnp.asarray(SIGNS, wide.dtype), 0)
         products = jnp.outer(signs, wide.y) * (rows.astype(wide.dtype) + wide.offset)
@@ -61,7 +62,7 @@ def one_of_each(problem: Any) -> dict[str, Any]:
     return in_double(compute)(problem, problem.gram.rows(pair), pair, there)
 
 
-def scaled(problem: Any, alpha: Array) -> Array:
+def scaled(problem: SquaredHingeProblem, alpha: Array) -> Array:
     """Weights in the scale in which the dual objective `1'b - 1/2 b'Kt b` is largest."""
     s = problem.matvec(alpha)
     curvature = alpha @ s
@@ -69,7 +70,7 @@ def scaled(problem: Any, alpha: Array) -> Array:
 
 
 def moved(
-    problem: Any, state: Any, K: Array, rows: Array, slots: Array, members: Array
+    problem: SquaredHingeProblem, state: Any, K: Array, rows: Array, slots: Array, members: Array
 ) -> tuple[dict[str, Any], Array, Array]:
     """What changes of the state when set and scales are solved for, the steps that took, any negative curvature.
 
@@ -83,7 +84,7 @@ def moved(
     return placed, steps, is_negative(H, move)
 
 
-def _block(problem: Any, a: Array, exact: Array, K: Array, members: Array) -> tuple[Array, ...]:
+def _block(problem: SquaredHingeProblem, a: Array, exact: Array, K: Array, members: Array) -> tuple[Array, ...]:
     """The problem of the moves of set and scales: its matrix, gradient and bounds, and the scales' units.
 
     All of it is computed in twice the precision, and differences are what is left to the block. A scale is counted in
@@ -126,7 +127,7 @@ def _block(problem: Any, a: Array, exact: Array, K: Array, members: Array) -> tu
 
 
 def _placed(
-    problem: Any,
+    problem: SquaredHingeProblem,
     a: Array,
     exact: Array,
     move: Array,
@@ -153,7 +154,7 @@ def _placed(
     return _sums(wide, after, factors[:, None] * parts + moved)
 
 
-def refreshed(problem: Any, state: Any) -> dict[str, Any]:
+def refreshed(problem: SquaredHingeProblem, state: Any) -> dict[str, Any]:
     """All of it from scratch, with the rows that are at hand; what was carried where only that is in more digits."""
     beta = rounded(jnp.maximum(state.a.astype(problem.dtype), 0), state.a.dtype)
     if problem.dtype != double(problem.dtype):
@@ -161,20 +162,20 @@ def refreshed(problem: Any, state: Any) -> dict[str, Any]:
     return _sums(problem, beta, _products(problem, beta, state.cache))
 
 
-def _sums(wide: Any, beta: Array, parts: Array) -> dict[str, Array]:
+def _sums(wide: SquaredHingeProblem, beta: Array, parts: Array) -> dict[str, Array]:
     """What the state carries of weights and their products, vectors in the dtype of the weights; inside `in_double`."""
     s = parts.sum(axis=0) + wide.ridge * beta
     R = wide.objective(beta.astype(parts.dtype), s)
     return {"a": beta, "exact": bits_of(parts), "s": s.astype(beta.dtype), "R": R.astype(beta.dtype)}
 
 
-def _products(problem: Any, beta: Array, cache: RowCache | None) -> Float[Array, "2 n"]:
+def _products(problem: SquaredHingeProblem, beta: Array, cache: RowCache | None) -> Float[Array, "2 n"]:
     """`B beta` of each class by itself."""
     of_class = jnp.stack([jnp.where(problem.y == sign, beta, 0) for sign in SIGNS])
     return lax.map(lambda v: _product(problem, v, cache), of_class)  # one program for both
 
 
-def _product(problem: Any, v: Array, cache: RowCache | None) -> Float[Array, " n"]:
+def _product(problem: SquaredHingeProblem, v: Array, cache: RowCache | None) -> Float[Array, " n"]:
     """`B v`, by rows that are at hand where they are, of the other samples by rows that are computed."""
     if cache is None or not len(cache.owner) or problem.gram.design is not None:
         return problem.signed.support_matvec(v)
@@ -184,7 +185,7 @@ def _product(problem: Any, v: Array, cache: RowCache | None) -> Float[Array, " n
     return rest + _signed_rows(problem, inside, cache.rows, None, place)
 
 
-def _signed_rows(problem: Any, v: Array, rows: Array, slots: Any, place: Array) -> Float[Array, " n"]:
+def _signed_rows(problem: SquaredHingeProblem, v: Array, rows: Array, slots: Any, place: Array) -> Float[Array, " n"]:
     """`B[:, place] v`."""
     signed = problem.y[place] * v
     return problem.y * (weighted_rows(signed, rows, slots) + problem.offset * signed.sum())

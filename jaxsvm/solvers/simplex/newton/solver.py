@@ -33,7 +33,7 @@ METHODS = ("auto", "cholesky", "cg", "lbfgs")
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Newton(Solver):
+class Newton(Solver[SquaredHingeProblem]):
     """Configuration of semismooth Newton. For squared-hinge problems of any bias.
 
     Attributes:
@@ -65,11 +65,11 @@ class Newton(Solver):
         if self.factor_limit < 1:
             raise InputError(f"factor_limit is {self.factor_limit}: at least 1 is needed.")
 
-    def stores(self, problem: Any) -> bool:
+    def stores(self, problem: SquaredHingeProblem) -> bool:
         """In the kernel's space only."""
         return feature.primal_of(problem) is None
 
-    def init(self, problem: Any, key: Array | None = None, init: Any = None) -> State:
+    def init(self, problem: SquaredHingeProblem, key: Array | None = None, init: Any = None) -> State:
         """A state at `beta = 0`, or at `init`: weights `(n,)`, or weights and their margins."""
         primal = feature.primal_of(problem)
         if primal is not None:
@@ -78,11 +78,11 @@ class Newton(Solver):
             raise InputError('method is "lbfgs": it needs features (a linear kernel or a low-rank Gram) with d < n.')
         return kernel.start(problem, key, init)
 
-    def step(self, problem: Any, state: State) -> State:
+    def step(self, problem: SquaredHingeProblem, state: State) -> State:
         """One Newton (or L-BFGS) step, in twice the precision: a system in that of float32 data loses its digits."""
         return _step_in_double(self, problem, state)
 
-    def refresh(self, problem: Any, state: State) -> State:
+    def refresh(self, problem: SquaredHingeProblem, state: State) -> State:
         """The dual point of the slack as it is now, and its `s` from scratch."""
         primal = feature.primal_of(problem)
         if primal is None:
@@ -99,12 +99,12 @@ class Newton(Solver):
         s = problem.matvec(alpha) if primal is None else feature.product(problem, primal, alpha)[1]
         return state._replace(alpha=beta, s=total * s)
 
-    def running_excess(self, problem: Any, state: State) -> Float[Array, ""]:
+    def running_excess(self, problem: SquaredHingeProblem, state: State) -> Float[Array, ""]:
         """What the certificate would say about the state, over `tol`."""
         del problem
         return state.gap / jnp.asarray(self.tol, state.gap.dtype)
 
-    def dual_point(self, problem: Any, state: State) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+    def dual_point(self, problem: SquaredHingeProblem, state: State) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
         """The dual point in some scale and its `s = Kt alpha`, as of the last refresh."""
         del problem
         return state.alpha, state.s
