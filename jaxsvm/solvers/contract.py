@@ -54,7 +54,7 @@ class Solver(Generic[P]):
         has_place: Whether points lie on the simplex and the solver has `place`: `polished` needs it.
         searches_vertices: Whether the solver has `wants_vertex` and `at`: `sampled` needs them.
         inside: The solver that this one goes around; None if there is none.
-        bit: Its place in `Counters.solvers`, by which `Fit.solvers` names it; unique and below `BIT_OF_OTHERS`, if given.
+        bit: Its place in `Counters.solvers`, by which `Fit.solvers` names it, if given: unique, below `BIT_OF_OTHERS`.
     """
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
