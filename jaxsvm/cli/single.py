@@ -11,6 +11,8 @@ from jaxsvm.cli.job import Job, r_squared
 from jaxsvm.cli.report.progress import gap_bar, progress_bar
 from jaxsvm.cli.report.solution import FoldScores, Solution
 from jaxsvm.models.model import compact
+from jaxsvm.problems.box import BoxProblem
+from jaxsvm.problems.contract import Problem
 from jaxsvm.results.fit import Fit, Status
 
 
@@ -82,7 +84,7 @@ def _options(job: Job) -> dict[str, Any]:
     return {"solver": solver, "tol": tol, "key": jax.random.key(job.options.seed), "max_seconds": seconds}
 
 
-def _regression_scores(job: Job, problem: Any, Cs: list[float], folds: int) -> np.ndarray:
+def _regression_scores(job: Job, problem: BoxProblem, Cs: list[float], folds: int) -> np.ndarray:
     """Return R^2 of each fold at each C, `(folds, k)`; the samples left out have margins too."""
     y, n = job.target, len(job.target)
     dealt = np.random.default_rng(job.options.seed).permutation(n) % folds
@@ -99,7 +101,7 @@ def _regression_scores(job: Job, problem: Any, Cs: list[float], folds: int) -> n
     return scores
 
 
-def _solution(job: Job, problem: Any, C: float, fitted: Fit) -> Solution:
+def _solution(job: Job, problem: Problem, C: float, fitted: Fit) -> Solution:
     """Gather what reports and models need of a fit."""
     return Solution(
         C=C,

@@ -122,7 +122,7 @@ class SBPClassifier(SVC):
         with jax.enable_x64(True):
             return [self._one(data, machine, solver, key) for machine in machines]
 
-    def _one(self, data: Samples, machine: Machine, solver: Any, key: Any) -> Solved:
+    def _one(self, data: Samples, machine: Machine, solver: StochasticBatchPerceptron, key: Any) -> Solved:
         n = machine.n
         size = size_class(n) if n <= LARGEST_PADDED else n
         if data.K is None:
@@ -287,10 +287,10 @@ class PegasosClassifier(FiniteDecisions, LinearClassifierMixin, SparseCoefMixin,
 
 
 @jax.jit
-def _updated(solver: Any, states: Any, x: Any, y: Any, weight: Any) -> Any:
+def _updated(solver: Pegasos, states: Any, x: Any, y: Any, weight: Any) -> Any:
     return jax.vmap(lambda state, signs: solver.update(state, x, signs, weight))(states, y)
 
 
 @jax.jit
-def _answer(solver: Any, states: Any) -> Any:
+def _answer(solver: Pegasos, states: Any) -> Any:
     return jax.vmap(lambda state: (solver.coef(state), solver.intercept(state)))(states)

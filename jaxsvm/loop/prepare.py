@@ -5,7 +5,7 @@ Both are decided here, once a call, and cut off or let go of in the end.
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -19,8 +19,10 @@ from jaxsvm.runtime.arrays import lengthened
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.start import Resumed, Start
 
+P = TypeVar("P", bound=Problem)
 
-def ready(problem: Problem, solver: Solver, until: Callable[[], bool] | None = None) -> Any:
+
+def ready(problem: P, solver: Solver, until: Callable[[], bool] | None = None) -> P:
     """The problem with absent samples up to its size class, and all kernel values stored: where its solver wants that.
 
     Whoever calls a driver several times, or for several problems on one operator, does this first and once: a driver
@@ -35,8 +37,8 @@ def ready(problem: Problem, solver: Solver, until: Callable[[], bool] | None = N
 
 
 def ready_together(
-    problems: Sequence[Any], solvers: Sequence[Solver], pad: bool = True, until: Callable[[], bool] | None = None
-) -> list[Any]:
+    problems: Sequence[P], solvers: Sequence[Solver], pad: bool = True, until: Callable[[], bool] | None = None
+) -> list[P]:
     """The same for several problems: those on one operator share what is stored of it.
 
     Args:

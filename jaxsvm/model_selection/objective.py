@@ -26,6 +26,7 @@ from jaxsvm.models.model import decision_function, is_right
 from jaxsvm.path.placeholders import on_host_stacked
 from jaxsvm.problems.squared_hinge import svm_problem
 from jaxsvm.results.fit import Fit
+from jaxsvm.solvers.contract import Solver
 
 
 def smoothed_hinge(margins: Float[Array, " m"]) -> Float[Array, " m"]:
@@ -50,7 +51,7 @@ class HeldOut(NamedTuple):
     held_out: Any  # (x, y) of other points, or None
     folds: Any  # (k, n) weights of those that train, and of those held out, or None
     leaves: tuple[Any, ...]
-    solver: Any
+    solver: Solver
 
 
 class Objective(NamedTuple):

@@ -28,10 +28,11 @@ from jaxsvm.loop.interruption import Interruption, watching
 from jaxsvm.model_selection.objective import LOSSES, HeldOut, Objective, evaluate, fold_weights
 from jaxsvm.path.placeholders import nothing
 from jaxsvm.points.checks import as_points
-from jaxsvm.problems.squared_hinge import svm_problem
+from jaxsvm.problems.squared_hinge import SquaredHingeProblem, svm_problem
 from jaxsvm.results.fit import Fit, Status
 from jaxsvm.runtime.checks import require_whole
 from jaxsvm.runtime.transfers import transfers
+from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.simplex.frank_wolfe import FrankWolfe
 
 FAILURES = 3
@@ -77,7 +78,7 @@ class Tuned:
 
     kernel: Kernel
     C: float
-    problem: Any
+    problem: SquaredHingeProblem
     fit: Fit
     loss: float
     best: int
@@ -264,7 +265,7 @@ def _check(C: Any, validation: Any, folds: Any, loss: Any, steps: Any, patience:
 
 
 def _prepare(
-    kernel: Kernel, points: Any, y: Any, C: Any, validation: Any, folds: Any, loss: Any, solver: Any
+    kernel: Kernel, points: Any, y: Any, C: Any, validation: Any, folds: Any, loss: Any, solver: Solver | None
 ) -> tuple[HeldOut, Objective, Any]:
     leaves, treedef = jax.tree.flatten(kernel)
     dtype = points.dtype

@@ -10,7 +10,7 @@ A TPU has no float64: there everything stays in the data's dtype, and allowances
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,20 @@ from jaxtyping import Array
 from jaxsvm.runtime.loops import varying
 
 _T = TypeVar("_T")
+
+
+class _Vectors(Protocol):
+    """A dataclass of vectors of one dtype: a problem."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def dtype(self) -> Any:
+        """Dtype of the vectors."""
+        ...
+
+
+_P = TypeVar("_P", bound=_Vectors)
 
 PARTS_OF_A_SUM = 64
 """Sums are taken in at least so many parts (vector lanes and tiles): as fast as vectors go, and as exact as `rounding`
@@ -197,7 +211,7 @@ def double(dtype: Any) -> Any:
     return jnp.dtype(dtype) if jax.default_backend() == "tpu" else jnp.dtype(jnp.float64)
 
 
-def widened(problem: Any) -> Any:
+def widened(problem: _P) -> _P:
     """Convert the vectors of a problem to float64; of its Gram operator only the parts that cost nothing."""
     wide = double(problem.dtype)
     changed = {

@@ -79,12 +79,12 @@ class Neighbour:
     Its solution with the others at their values is certified on the whole problem: that answers it, or is a start.
     """
 
-    def __init__(self, solver: Solver, key: Array, reduction: Any, stop: Interruption | None) -> None:
+    def __init__(self, solver: Solver, key: Array, reduction: Reduction | None, stop: Interruption | None) -> None:
         self.solver, self.key, self.stop = solver, key, stop
         self.reduction = reduction if solver.takes_start else None
-        self.before: tuple[Any, Fit] | None = None
+        self.before: tuple[Restrictable, Fit] | None = None
 
-    def __call__(self, here: Any) -> Fit:
+    def __call__(self, here: Restrictable) -> Fit:
         """Return the fit of the next problem; its counters are those of all that was solved for it."""
         warm, reduced = None, None
         if self.before is not None:
@@ -296,7 +296,7 @@ class _Shape(tuple):
     """
 
     @classmethod
-    def of(cls, problem: Parametric, other: Any) -> "_Shape":
+    def of(cls, problem: Parametric, other: Parametric) -> "_Shape":
         leaves, tree = jax.tree.flatten(problem)
         return cls((tree, tuple(a is b for a, b in zip(leaves, jax.tree.leaves(other), strict=True))))
 

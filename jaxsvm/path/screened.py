@@ -11,7 +11,7 @@ product over all samples. Every answer is certified on all samples: a rule that 
 """
 
 import dataclasses
-from typing import Any
+from typing import cast
 
 import numpy as np
 from jaxtyping import Array
@@ -39,6 +39,7 @@ from jaxsvm.path.carried import (
     sets_at_once,
     solved,
 )
+from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.definiteness import is_indefinite
 from jaxsvm.results.fit import Fit, Status, bit_of, limbs_of, total_of
 from jaxsvm.screening.rules import Rule
@@ -78,11 +79,11 @@ class ScreenedChain:
         self.solver, self.key, self.rule, self.stop = solver, key, rule, stop
         self.point: Point | None = None
         self.fit: Fit | None = None
-        self.old: Any = None
+        self.old: BoxProblem | None = None
         self.by_systems = False
         self.lost = _done(0, 0, None)  # what was taken for this value in vain
 
-    def __call__(self, here: Any) -> Fit:
+    def __call__(self, here: BoxProblem) -> Fit:
         """The fit of the next problem."""
         if self.point is None and self.fit is None and (here.gram.definite or not bool(is_indefinite(here))):
             self.point = first_point(here, self.solver)
@@ -91,7 +92,7 @@ class ScreenedChain:
             fitted = self._reduced(here, self.point)
             self.by_systems = fitted is None and self.fit is not None and few_features(here) is not None
         if fitted is None:
-            warm = None if self.fit is None else Start.of(self.fit, self.old)
+            warm = None if self.fit is None else Start.of(self.fit, cast(BoxProblem, self.old))
             solver = InteriorPoint(self.solver.tol) if self.by_systems else first_choice(here, self.solver.tol)
             fitted = drive(here, solver, self.key, warm, stop=self.stop, may_change=True)
             fitted = dataclasses.replace(fitted, counters=counted(self.lost).plus(fitted.counters))
@@ -103,7 +104,7 @@ class ScreenedChain:
         self.fit, self.old = fitted, here
         return fitted
 
-    def _known(self, here: Any, point: Point) -> Fit | None:
+    def _known(self, here: BoxProblem, point: Point) -> Fit | None:
         """The last solution, where it is this one's too."""
         if float(here.C) < float(point.C):
             return None  # what is feasible there may not be here
@@ -115,7 +116,7 @@ class ScreenedChain:
         fitted, excess = certified(here, self.solver, *pair, _done(0, 0, None))
         return fitted if float(excess) <= 1 else None
 
-    def _reduced(self, here: Any, point: Point) -> Fit | None:
+    def _reduced(self, here: BoxProblem, point: Point) -> Fit | None:
         """The solution of what the rule leaves over; None where the whole problem's solver had better go on."""
         stored = here.gram.stored
         if self.rule is None and not stored:

@@ -255,7 +255,13 @@ def solve_together(
 
 
 def chain_link(
-    problem: Parametric, solver: Solver, key: Array, stop: Interruption, reduction: Any, screen: Any, named: bool
+    problem: Parametric,
+    solver: Solver,
+    key: Array,
+    stop: Interruption,
+    reduction: Reduction | None,
+    screen: Any,
+    named: bool,
 ) -> Callable[[Any], Fit]:
     """What makes the next fit of a chain of the one before.
 
@@ -290,9 +296,9 @@ def _spread(problem: BoxForm) -> float:
 
 
 def _check(
-    problems: list[Parametric],
+    problems: Sequence[Any],
     Cs: Any,
-    solver: Solver,
+    solver: Any,
     tol: Any,
     reduction: Any,
     screen: Any,

@@ -67,14 +67,14 @@ class BallProblem:
         return "gram" if self.moved is None else "moved"
 
     gram: Gram
-    moved: Any
+    moved: Gram | None
     squares: Float[Array, " n"]
     mask: Bool[Array, " n"] | None
     coincide: Bool[Array, ""]
     feasible: Bool[Array, ""]
 
     @property
-    def points(self) -> Any:
+    def points(self) -> Gram:
         """The Gram operator that distances are computed from."""
         return self.gram if self.moved is None else self.moved
 
@@ -257,7 +257,7 @@ def meb_problem(gram: Any, *, sample_weight: Any = None) -> BallProblem:
     )
 
 
-def _moved(gram: Gram, mask: Bool[Array, " n"] | None) -> Any:
+def _moved(gram: Gram, mask: Bool[Array, " n"] | None) -> Gram | None:
     """The Gram operator of the points less the mean of those that count.
 
     None where that changes distances, or would be no better.
@@ -275,9 +275,9 @@ def _moved(gram: Gram, mask: Bool[Array, " n"] | None) -> Any:
         if before < WORTH_MOVING * after:
             return None
     # What was near the origin need not be near the mean.
-    here = dataclasses.replace(gram, x=points, shift=gram.shift + shift, near=False)
+    here: Gram = dataclasses.replace(cast(Any, gram), x=points, shift=gram.shift + shift, near=False)
     if gram.stored:
-        return dataclasses.replace(here, K=dense_values(gram.kernel, points, gram.dtype, False))
+        return dataclasses.replace(cast(Any, here), K=dense_values(gram.kernel, points, gram.dtype, False))
     return here
 
 
@@ -287,7 +287,7 @@ def _largest(x: Any, mask: Bool[Array, " n"] | None) -> Float[Array, ""]:
 
 
 @jax.jit
-def _coincide(gram: Gram, points: Any, squares: Float[Array, " n"], mask: Bool[Array, " n"] | None) -> Bool[Array, ""]:
+def _coincide(gram: Gram, points: Gram, squares: Float[Array, " n"], mask: Bool[Array, " n"] | None) -> Bool[Array, ""]:
     """Whether all points that count are the first of them: its features, or where none are known its kernel values.
 
     Kernel values do not tell: those of an RBF kernel round to 1 before points are one, and those of points that are one

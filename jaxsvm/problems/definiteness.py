@@ -7,7 +7,7 @@ beyond.
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,7 @@ from jaxsvm.problems.contract import Problem
 from jaxsvm.runtime.loops import scan
 from jaxsvm.runtime.programs import Program
 
+P = TypeVar("P", bound=Problem)
 DIRECT_SIZE = 2048
 """Up to this n the matrix is factored (0.1 s at 2,048)."""
 PRODUCTS = 12
@@ -40,7 +41,7 @@ def is_indefinite(problem: Problem) -> Bool[Array, ""]:
     return in_double(lambda problem: negative_curvature(widened(problem), everywhere=True))(problem)
 
 
-def vouched(problem: Problem) -> Any:
+def vouched(problem: P) -> P:
     """Return a concrete problem whose Gram operator is known to be positive semidefinite, after a look at its matrix.
 
     Raises:
@@ -55,7 +56,7 @@ def vouched(problem: Problem) -> Any:
             f"the kernel matrix ({type(problem.gram.kernel).__name__}) is not positive semidefinite: no bound holds on "
             "it, and neither rules nor certificates say anything. Choose another kernel, or other parameters of it."
         )
-    return dataclasses.replace(problem, gram=dataclasses.replace(problem.gram, vouched=True))
+    return dataclasses.replace(problem, gram=dataclasses.replace(cast(Any, problem.gram), vouched=True))
 
 
 def negative_curvature(problem: Problem, everywhere: bool = False) -> Bool[Array, ""]:

@@ -11,21 +11,23 @@ since a copy of them costs more than programs; of CSR points, whose number of en
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from jaxsvm.errors import is_concrete
 from jaxsvm.gram.contract import Gram
 from jaxsvm.numerics.sizes import size_class
+from jaxsvm.problems.contract import Problem
 from jaxsvm.results.fit import Fit
 from jaxsvm.runtime.arrays import lengthened, on_device, shortened
 
+P = TypeVar("P", bound=Problem)
 PER_SAMPLE = ("alpha", "dual_coef", "margins")
 """Fields of a fit with an entry a sample, last."""
 
 
-def padded(problem: Any, gram: Gram | None = None) -> Any:
+def padded(problem: P, gram: Gram | None = None) -> P:
     """The problem with absent samples up to its size class; as it is where it cannot be padded.
 
     Args:

@@ -140,7 +140,7 @@ class Solver(Generic[P]):
         del problem, state
         return False
 
-    def grown(self, problem: P, state: Any) -> Any:
+    def grown(self, problem: P, state: Any) -> "Solver | None":
         """Return a configuration with more room, to continue at the certified point; None for no change.
 
         Host drivers only.

@@ -12,7 +12,7 @@ there at C = 100, and at C = 1e4 did not end.
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -21,10 +21,13 @@ from jax import lax
 from jaxtyping import Array
 
 from jaxsvm.gram.build import gram as gram_of
+from jaxsvm.gram.contract import Gram
+from jaxsvm.gram.dense import DenseGram
 from jaxsvm.kernels import Linear
 from jaxsvm.loop.choice import first_choice
 from jaxsvm.loop.driver import drive
 from jaxsvm.problems.box import BoxProblem
+from jaxsvm.problems.contract import Problem
 from jaxsvm.problems.definiteness import negative_curvature
 from jaxsvm.results.fit import Certificate, Status
 from jaxsvm.results.judge import refused, relative_to
@@ -96,7 +99,7 @@ class Solved(NamedTuple):
 
 
 def solve_box(
-    gram: Any, data: BoxData, tol: float, max_iter: int = -1, start_product: Any = None, floor: float | None = None
+    gram: Gram, data: BoxData, tol: float, max_iter: int = -1, start_product: Any = None, floor: float | None = None
 ) -> Solved:
     """Solve a box problem; inside x64.
 
@@ -127,7 +130,7 @@ def solve_box(
     return solve_further(_problem(gram, arrays, data.offset), tol, alpha, int(steps))
 
 
-def is_indefinite(gram: Any, data: BoxData) -> bool:
+def is_indefinite(gram: Gram, data: BoxData) -> bool:
     """Whether a problem's matrix, which no kernel vouches for, is indefinite where its points can move; inside x64."""
     if gram.definite:
         return False
@@ -136,11 +139,11 @@ def is_indefinite(gram: Any, data: BoxData) -> bool:
 
 
 @functools.partial(jax.jit, static_argnames="offset")
-def _curvature(gram: Any, arrays: Any, offset: float) -> Any:
+def _curvature(gram: Gram, arrays: Any, offset: float) -> Any:
     return negative_curvature(_problem(gram, arrays, offset))
 
 
-def on_definite(gram: Any, data: BoxData, found: Solved) -> Solved:
+def on_definite(gram: Gram, data: BoxData, found: Solved) -> Solved:
     """An answer as it is, or, of an indefinite matrix, without a certificate: there a gap proves nothing."""
     if not is_indefinite(gram, data):
         return found
@@ -206,7 +209,7 @@ def _assessed(arrays: Any, a: Array, s: Array, offset: float) -> Any:
     return answer.bias, answer.certificate
 
 
-def solve_further(problem: Any, how: Any, init: Any = None, steps: int = 0) -> Solved:
+def solve_further(problem: Problem, how: Any, init: Any = None, steps: int = 0) -> Solved:
     """Solve a problem as `jaxsvm.fit` does, to a relative duality gap or by a solver; warnings are left to the caller.
 
     Not by silencing those of `fit`: filters of warnings are those of all threads.
@@ -220,12 +223,12 @@ def solve_further(problem: Any, how: Any, init: Any = None, steps: int = 0) -> S
     return Solved(coef, float(found.bias), certificate, steps, Status(int(found.status)))
 
 
-def _problem(gram: Any, arrays: Any, offset: float) -> BoxProblem:
+def _problem(gram: Gram | None, arrays: Any, offset: float) -> BoxProblem:
     y, q, upper, c, e = arrays
     y = jnp.asarray(y)
     one = jnp.ones((), y.dtype)
     return BoxProblem(
-        gram=gram,
+        gram=cast(Gram, gram),
         y=y,
         q=jnp.asarray(q),
         upper=jnp.asarray(upper),
@@ -241,7 +244,7 @@ def _problem(gram: Any, arrays: Any, offset: float) -> BoxProblem:
 
 
 @functools.partial(jax.jit, static_argnames="offset")
-def _solved(gram: Any, arrays: Any, a: Array, s: Array, tol: Array, limit: Array, floor: Array, offset: float) -> Any:
+def _solved(gram: Gram, arrays: Any, a: Array, s: Array, tol: Array, limit: Array, floor: Array, offset: float) -> Any:
     """Alpha, coefficients, bias, certificate and pair steps."""
     problem = _problem(gram, arrays, offset)
     solve = _at_once if gram.stored and problem.n <= AT_ONCE else _by_sets
@@ -262,7 +265,7 @@ def _at_once(problem: BoxProblem, a: Array, s: Array, tol: Array, limit: Array, 
     """All samples are one working set; its violation is made smaller until the gap is small too."""
     c = jnp.ones_like(a) if problem.c is None else problem.c
     sign, end = problem.y / c, c * problem.upper
-    K = (problem.gram.K.astype(a.dtype) + problem.offset) * jnp.outer(sign, sign)
+    K = (cast(DenseGram, problem.gram).K.astype(a.dtype) + problem.offset) * jnp.outer(sign, sign)
     low, high = jnp.minimum(0, end), jnp.maximum(0, end)
     steps_of = pair_steps if problem.free_bias else double_steps
 

@@ -21,6 +21,7 @@ from jaxtyping import Array
 
 from jaxsvm.estimators.training.box import NO_LIMIT, BoxData, solve_box, solve_in_features
 from jaxsvm.estimators.training.kernel_values import KernelValues
+from jaxsvm.gram.dense import DenseGram
 from jaxsvm.results.judge import judged
 from jaxsvm.solvers.working_set.block import double_steps, pair_steps
 
@@ -105,7 +106,9 @@ def solve_chains_in_features(
     return found
 
 
-def _go_on(found: Chain, gram: Any, y: np.ndarray, weight: np.ndarray, Cs: np.ndarray, bias: str, tol: float) -> None:
+def _go_on(
+    found: Chain, gram: DenseGram, y: np.ndarray, weight: np.ndarray, Cs: np.ndarray, bias: str, tol: float
+) -> None:
     """Where the gap is not below `tol`: working sets, from the value before."""
     c, offset = y if bias == "free" else None, float(bias == "regularized")
     for fold, place in zip(*np.nonzero(~(found.gap <= tol)), strict=True):

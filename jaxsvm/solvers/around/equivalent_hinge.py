@@ -24,6 +24,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from jaxsvm.numerics.precision import like, rounded
+from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.slack import SlackProblem
 from jaxsvm.runtime.loops import fori_loop
 from jaxsvm.runtime.once import once
@@ -73,7 +74,7 @@ class EquivalentHinge(Wrapper[SlackProblem]):
     patience = 30  # not every C is nearer to the one that is looked for
     carries_weights = Solver.carries_weights
 
-    def problem_inside(self, problem: SlackProblem, state: "State") -> Any:
+    def problem_inside(self, problem: SlackProblem, state: "State") -> BoxProblem:
         """Return the hinge problem at C."""
         return problem.hinge(state.search.C)
 
@@ -165,7 +166,7 @@ class EquivalentHinge(Wrapper[SlackProblem]):
         best = state.reached
         return jnp.stack([best.w, best.p]), jnp.stack([best.w_row, best.row])
 
-    def _at(self, search: "Search") -> Any:
+    def _at(self, search: "Search") -> Solver:
         """The solver, to be as exact as the search needs it."""
         return dataclasses.replace(self.solver, tol=self.tol * search.share)
 

@@ -10,7 +10,7 @@ Sources: Ndiaye, Fercoq, Gramfort and Salmon 2017; docs/mathematics.md, Safe scr
 """
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +30,7 @@ from jaxsvm.screening.dynamic import gap_safe
 from jaxsvm.screening.reference import reference_fit, require_screenable
 from jaxsvm.screening.rules import Rule
 from jaxsvm.solvers.around.wrapper import Wrapper, described, require_inner
+from jaxsvm.solvers.contract import Solver
 
 SCREENABLE = ("box", "squared hinge")
 """Kinds of problems that rules know."""
@@ -99,7 +100,7 @@ class Screened(Wrapper[Restrictable]):
         """Steps a chunk: the solver's, or less where the rule looks more often."""
         return self.solver.check_every if self.every is None else min(self.every, self.solver.check_every)
 
-    def problem_inside(self, problem: Restrictable, state: "State") -> Any:
+    def problem_inside(self, problem: Restrictable, state: "State") -> Restrictable:
         """Return the problem without the samples that are known to be at 0."""
         return _without(problem, state.inactive)
 
@@ -156,7 +157,7 @@ class Screened(Wrapper[Restrictable]):
         return super().polish_end(problem, state, carry.carry)
 
     @property
-    def whole(self) -> Any:
+    def whole(self) -> Solver:
         """The solver that ends what fewer samples began."""
         return self.solver.whole
 
@@ -224,12 +225,12 @@ class State(NamedTuple):
         return self.inner.counters
 
 
-def _vouched(problem: Restrictable) -> Any:
+def _vouched(problem: Restrictable) -> Restrictable:
     """The problem as rules see it that are heard where its matrix is positive semidefinite alone."""
-    return dataclasses.replace(problem, gram=dataclasses.replace(problem.gram, vouched=True))
+    return dataclasses.replace(problem, gram=dataclasses.replace(cast(Any, problem.gram), vouched=True))
 
 
-def _without(problem: Restrictable, inactive: Array) -> Any:
+def _without(problem: Restrictable, inactive: Array) -> Restrictable:
     """The problem without some samples, with all n places: they have no room, or no weight."""
     if problem.bounded:
         return dataclasses.replace(problem, upper=jnp.where(inactive, 0, problem.upper))

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm.errors import InputError
+from jaxsvm.problems.contract import Problem
 from jaxsvm.results.fit import Counters
 from jaxsvm.solvers.contract import P, Solver
 
@@ -74,7 +75,7 @@ class Wrapper(Solver[P]):
         """The inner solver's configuration."""
         return self.solver
 
-    def problem_inside(self, problem: P, state: Any) -> Any:
+    def problem_inside(self, problem: P, state: Any) -> Problem:
         """Return the problem that the inner solver sees."""
         del state
         return problem
@@ -131,7 +132,7 @@ class Wrapper(Solver[P]):
         """Say whether the inner solver has no room for another sample."""
         return self.solver.full(*self._given(problem, state))
 
-    def grown(self, problem: P, state: Any) -> Any:
+    def grown(self, problem: P, state: Any) -> Solver | None:
         """Return the same transformation of the inner solver with more room; None where that has enough."""
         inner = self.solver.grown(*self._given(problem, state))
         return None if inner is None else dataclasses.replace(self, solver=inner)
@@ -141,7 +142,7 @@ class Wrapper(Solver[P]):
         return self.solver.left(*self._given(problem, state))
 
     @property
-    def whole(self) -> Any:
+    def whole(self) -> Solver:
         """The same transformation of the solver that goes on where one of fewer samples has ended."""
         return dataclasses.replace(self, solver=self.solver.whole)
 
