@@ -31,13 +31,16 @@ class Kept(NamedTuple):
 
 
 class Reduction(Protocol):
-    """`reduction(old, fit, new) -> Kept`, for `Restrictable` problems (`problems/contract.py`) with concrete values."""
+    """A callable `reduction(old, fit, new) -> Kept`, for `Restrictable` problems with concrete values."""
 
-    def __call__(self, old: Restrictable, fit: Fit, new: Restrictable) -> Kept:
-        """What of `new` can be left out, knowing `fit` of `old`.
+    def __call__(self, old: Restrictable, fit: Fit, new: Restrictable) -> tuple[Array, Array]:
+        """Return the samples of `new` to keep and the values of the others (`Kept`), from the fit of `old`.
 
-        `fit.alpha` is the problem's own dual point (on a simplex it sums to 1), `fit.margins` in primal scale:
-        `fit.R * fit.margins` are `old.margins` of that point.
+        Args:
+            old: The problem that was solved.
+            fit: Its fit. `fit.alpha` is the problem's own dual point (on a simplex it sums to 1), `fit.margins` are in
+                primal scale: `fit.R * fit.margins` are `old.margins` of that point.
+            new: The problem to solve next.
         """
         ...
 
