@@ -46,6 +46,12 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
     warnings.warn(message, category, stacklevel=level)
 
 
+def require(holds: bool, message: str) -> None:
+    """Raise an `InputError` with the message unless the condition holds."""
+    if not holds:
+        raise InputError(message)
+
+
 def is_concrete(*trees: Any) -> bool:
     """Return whether every leaf holds a concrete value: none is traced."""
     return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(trees))

@@ -6,10 +6,11 @@ import typer
 
 import jaxsvm
 from jaxsvm.cli.app import command
-from jaxsvm.cli.options import IndexBase, Json, Label, Positive, Seed, label_of, option, require, zero_based
+from jaxsvm.cli.options import IndexBase, Json, Label, Positive, Seed, label_of, option, zero_based
 from jaxsvm.cli.report.progress import progress_bar
 from jaxsvm.cli.report.text import show
 from jaxsvm.cli.system import check_writable
+from jaxsvm.errors import require
 
 ENDS = (".npz", ".parquet", ".pq", ".svm", ".svmlight", ".libsvm", ".txt")
 

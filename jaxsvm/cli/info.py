@@ -55,19 +55,16 @@ def _is_model(file: str) -> bool:
 
 def _describe_model(model: Model) -> dict[str, Any]:
     """Return a model's entries of the report."""
+    classes, layout, kernel = model.classes, model.layout, model.basis.kernel
     return {
-        "task": "regression" if model.classes is None else "classification",
-        "classes": None if model.classes is None else list(model.classes),
-        "d": model.basis.columns,
-        "support": int(model.coef.shape[0]),
-        "kernel": None if model.basis.kernel is None else kernel_to_dict(model.basis.kernel),
-        "dtype": str(model.coef.dtype),
-        "scaled": model.scaling is not None,
+        "task": "regression" if classes is None else "classification",
+        "classes": None if classes is None else list(classes), "d": model.basis.columns,
+        "support": int(model.coef.shape[0]), "kernel": None if kernel is None else kernel_to_dict(kernel),
+        "dtype": str(model.coef.dtype), "scaled": model.scaling is not None,
         "columns": None if model.columns is None else list(model.columns),
-        "label": None if model.layout is None else model.layout.label,
-        "index_base": None if model.layout is None else model.layout.index_base,
+        "label": None if layout is None else layout.label, "index_base": None if layout is None else layout.index_base,
         **totals(model.certificate),
-    }
+    }  # fmt: skip
 
 
 def _describe_data(dataset: Any) -> dict[str, Any]:
@@ -76,11 +73,9 @@ def _describe_data(dataset: Any) -> dict[str, Any]:
     n, d = dataset.x.shape
     sparse = is_sparse(dataset.x)
     return {
-        "n": n,
-        "d": d,
-        "sparse": sparse,
+        "n": n, "d": d, "sparse": sparse,
         "density": float((dataset.x.nnz if sparse else np.count_nonzero(dataset.x)) / (n * d)),
         "dtype": str(dataset.x.dtype),
         "labels": {str(name): int(count) for name, count in zip(present.tolist()[:20], counts[:20], strict=True)},
         "n_labels": len(present),
-    }
+    }  # fmt: skip

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from jaxsvm import kernels
-from jaxsvm.cli.options import Training, label_of, require, zero_based
+from jaxsvm.cli.options import Training, label_of, zero_based
 from jaxsvm.cli.system import require_memory
 from jaxsvm.datasets import Layout, Scaling, load, two_classes
 from jaxsvm.datasets.labels import several_classes, targets
-from jaxsvm.errors import InputError
+from jaxsvm.errors import InputError, require
 from jaxsvm.kernels.width import resolve_gamma
 from jaxsvm.loop.interruption import Interruption
 from jaxsvm.models.description import kernel_to_dict
@@ -71,19 +71,13 @@ class Job:
         """Return the job's entries of the report."""
         kinds = None if self.classes is None else list(self.classes)
         return {
-            "data": self.options.data,
-            "n": self.x.shape[0],
-            "d": self.x.shape[1],
-            "label": self.layout.label,
-            "n_test": 0 if self.test is None else len(self.test[1]),
-            "loss": self.options.loss,
+            "data": self.options.data, "n": self.x.shape[0], "d": self.x.shape[1], "label": self.layout.label,
+            "n_test": 0 if self.test is None else len(self.test[1]), "loss": self.options.loss,
             **({"epsilon": self.epsilon} if kinds is None else {"classes": kinds}),
             **({"machines": len(kinds) * (len(kinds) - 1) // 2} if self.several and kinds else {}),
-            "scale": self.options.scale,
-            "kernel": kernel_to_dict(self.kernel),
-            "solver": self.solver,
+            "scale": self.options.scale, "kernel": kernel_to_dict(self.kernel), "solver": self.solver,
             "tol": self.options.tol,
-        }
+        }  # fmt: skip
 
     def score(self, model: Model) -> float | None:
         """Return a model's score on the samples held out; None if there are none."""

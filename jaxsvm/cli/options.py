@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from jaxsvm.errors import InputError
+from jaxsvm.errors import require
 
 KERNEL_OPTIONS = {
     "linear": (),
@@ -157,12 +157,6 @@ class Grid:
         )
         require(options.out is None or options.test_fraction > 0 or self.folds is not None, need)
         return None
-
-
-def require(holds: bool, message: str) -> None:
-    """Raise an `InputError` unless a condition holds."""
-    if not holds:
-        raise InputError(message)
 
 
 def _require_one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:

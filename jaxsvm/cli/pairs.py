@@ -77,11 +77,11 @@ def folds_of(job: Job, Cs: list[float], folds: int) -> FoldScores:
                 bar.update(note=f"fold {fold + 1}, C {C:.4g}")
                 solved = _train(job, part, classes, C, bar)
                 if solved is None:
-                    return FoldScores.of(scores)
+                    return FoldScores.of(Cs, scores)
                 bias = np.array([machine.bias for machine in solved])
                 decisions = decisions_of_pairs(between, coefficients_of_pairs(classes, solved), sizes, bias)
                 scores[fold, place] = np.mean(votes(decisions, k) == codes[others])
-    return FoldScores.of(scores)
+    return FoldScores.of(Cs, scores)
 
 
 def _kernel_values(job: Job) -> KernelValues:

@@ -9,10 +9,11 @@ import typer
 
 from jaxsvm.cli.app import command
 from jaxsvm.cli.job import score_of
-from jaxsvm.cli.options import Data, IndexBase, Json, Label, label_of, option, require, zero_based
+from jaxsvm.cli.options import Data, IndexBase, Json, Label, label_of, option, zero_based
 from jaxsvm.cli.report.text import print_json, print_lines, write_predictions
 from jaxsvm.cli.system import check_writable, save
 from jaxsvm.datasets import load
+from jaxsvm.errors import require
 from jaxsvm.models.model import decision_function, labels_of, load_model
 
 

@@ -7,11 +7,12 @@ import jax
 
 import jaxsvm
 from jaxsvm.cli.app import command
-from jaxsvm.cli.options import Json, MaxSeconds, Tol, option, require
+from jaxsvm.cli.options import Json, MaxSeconds, Tol, option
 from jaxsvm.cli.report.progress import progress_bar
 from jaxsvm.cli.report.solution import totals
 from jaxsvm.cli.report.text import finish, show
 from jaxsvm.cli.system import Interrupts, check_writable, save
+from jaxsvm.errors import require
 
 
 @command("relational")

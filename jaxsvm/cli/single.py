@@ -48,12 +48,12 @@ def folds_of(job: Job, Cs: list[float], folds: int) -> FoldScores:
     """Score each C on the samples that folds leave out."""
     problem, options = _problem(job), _options(job)
     if job.classes is None:
-        return FoldScores.of(_regression_scores(job, problem, Cs, folds))
+        return FoldScores.of(Cs, _regression_scores(job, problem, Cs, folds))
     with progress_bar("folds") as bar:
         bar.update(note=f"{folds} folds, {len(Cs)} values of C")
         solver, tol, seed = options["solver"], options["tol"], job.options.seed
         scores = jaxsvm.cross_validate(problem, Cs, folds, solver=solver, tol=tol, seed=seed)
-    return FoldScores(scores.mean, scores.standard_error)
+    return FoldScores(scores.Cs, scores.mean, scores.standard_error)
 
 
 def _problem(job: Job, C: float = 1.0) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxsvm.errors import InputError
+from jaxsvm.errors import InputError, require
 from jaxsvm.gram.tiled import BUILD_TILE
 from jaxsvm.loop.interruption import Interruption
 from jaxsvm.points.checks import is_sparse
@@ -23,13 +23,11 @@ def check_writable(out: str | None, *inputs: str, option: str = "--out") -> None
     """Refuse, before any work, a path that could not be written, or that would overwrite an input."""
     if out is None:
         return
-    if os.path.isdir(out):
-        raise InputError(f"{option} is {out!r}: this is a directory; name a file in it.")
+    require(not os.path.isdir(out), f"{option} is {out!r}: this is a directory; name a file in it.")
     if os.path.exists(out):
-        if any(os.path.exists(name) and os.path.samefile(out, name) for name in inputs):
-            raise InputError(f"{option} is {out!r}: this is an input file, which would be lost; choose another name.")
-        if not os.access(out, os.W_OK):
-            raise InputError(f"{option} is {out!r}: the file cannot be written.")
+        lost = any(os.path.exists(name) and os.path.samefile(out, name) for name in inputs)
+        require(not lost, f"{option} is {out!r}: this is an input file, which would be lost; choose another name.")
+        require(os.access(out, os.W_OK), f"{option} is {out!r}: the file cannot be written.")
         if not os.path.isfile(out):
             return  # a device or a pipe
     try:

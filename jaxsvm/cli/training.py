@@ -11,10 +11,11 @@ import numpy as np
 from jaxsvm.cli import single
 from jaxsvm.cli.app import command
 from jaxsvm.cli.job import Job, prepare
-from jaxsvm.cli.options import Grid, Training, option, require
+from jaxsvm.cli.options import Grid, Training, option
 from jaxsvm.cli.report.page import page_of
 from jaxsvm.cli.report.text import complain, finish, show
 from jaxsvm.cli.system import Interrupts, check_writable, save
+from jaxsvm.errors import require
 from jaxsvm.models.model import Model
 from jaxsvm.plots.axes import figure_class
 
@@ -95,18 +96,13 @@ def path(
         out = None if chosen is None else _saved(options.out, models.get(chosen) or solutions[chosen].model())
     notes = [job.note, OPTIMISTIC if by_test and len(solutions) > 1 else None]
     report = {
-        "command": "path",
-        **job.description(),
-        "folds": grid.folds,
-        "path": list(rows.values()),
+        "command": "path", **job.description(), "folds": grid.folds, "path": list(rows.values()),
         "not_reached": [C for place, C in enumerate(Cs) if place not in solutions],
-        "chosen_C": None if chosen is None else Cs[chosen],
-        "seconds": seconds,
-        "out": out,
+        "chosen_C": None if chosen is None else Cs[chosen], "seconds": seconds, "out": out,
         "note": " ".join(filter(None, notes)) or None,
-    }
+    }  # fmt: skip
     if report_file is not None:
-        page = page_of(report, validated, Cs)
+        page = page_of(report, validated)
         save(report_file, lambda target: Path(target).write_text(page, encoding="utf-8"), "--report")
     show(options.as_json, report)
     finish([solution.status for solution in solutions.values()], interrupts.came, complete=len(solutions) == len(Cs))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxsvm.errors import InputError, require_finite
+from jaxsvm.errors import InputError, require, require_finite
 from jaxsvm.models.description import KERNELS, kernel_from_dict
 from jaxsvm.results.fit import Certificate
 from jaxsvm.runtime.checks import MAX_INT32
@@ -58,26 +58,23 @@ def require_sound(header: Any, declared: dict[str, Declared]) -> None:
     common = {name: form + outputs for name, form in COMMON.items()}
     wanted = common | BASES[kind] | (SCALED if "scaling/offset" in declared else {})
     for name in wanted:
-        if name not in declared:
-            raise InputError(f"it has no {name}.")
-    if strange := sorted(set(declared) - set(wanted)):
-        raise InputError(f"the member {strange[0]!r} is no part of a model of this kind.")
+        require(name in declared, f"it has no {name}.")
+    for name in sorted(set(declared) - set(wanted)):
+        raise InputError(f"the member {name!r} is no part of a model of this kind.")
     if kind == "precomputed" and "scaling/offset" in declared:
         sizes["d"] = math.prod(declared["scaling/offset"].shape)  # no other member counts columns of kernel values
     for name, form in wanted.items():
         word, *axes = form.split()
         dtype, shape = declared[name]
-        if dtype.kind not in KINDS[word] or dtype.itemsize > 8:
-            raise InputError(f"{name} is {dtype}: {word} of up to 64 bits are needed.")
+        narrow = dtype.kind in KINDS[word] and dtype.itemsize <= 8
+        require(narrow, f"{name} is {dtype}: {word} of up to 64 bits are needed.")
         for axis, length in zip(axes, shape, strict=False):
             sizes.setdefault(axis, length)  # the first member with an axis defines its length; "r" is that of `coef`
             sizes["r+1"] = sizes["r"] + 1
         needed = tuple(sizes.get(axis, -1) for axis in axes)
-        if shape != needed:
-            shown = ", ".join("any" if size < 0 else str(size) for size in needed)
-            raise InputError(f"{name} has shape {shape}, and ({shown}) is needed beside the others.")
-    if sizes.get("d", 1) < 1:
-        raise InputError("it has no columns.")
+        shown = ", ".join("any" if size < 0 else str(size) for size in needed)
+        require(shape == needed, f"{name} has shape {shape}, and ({shown}) is needed beside the others.")
+    require(sizes.get("d", 1) > 0, "it has no columns.")
     d = None if kind == "precomputed" else sizes["d"]
     _require_layout(header.get("layout"), d)
     if kind != "fourier":
@@ -88,18 +85,17 @@ def require_sound(header: Any, declared: dict[str, Declared]) -> None:
 def _require_header(header: Any) -> tuple[str, dict[str, int]]:
     """Return the kind of basis, and the sizes that the header itself gives."""
     _require_keys("the header", header, {"format", "basis", "classes"}, {"layout"})
-    if header["format"] not in FORMATS:
-        raise InputError(f"the format is {header['format']!r}, this version reads {' and '.join(FORMATS)}.")
+    version, basis = header["format"], header["basis"]
+    require(version in FORMATS, f"the format is {version!r}, this version reads {' and '.join(FORMATS)}.")
     _require_classes(header["classes"])
-    basis = header["basis"]
     kind = basis.get("type") if isinstance(basis, dict) else None
     if kind not in ("kernel", "nystroem", "fourier"):
         raise InputError(f"the basis is {str(basis)[:80]}: one of type kernel, nystroem or fourier is needed.")
     needed = {"type"} if kind == "fourier" else {"type", "kernel"}
     allowed = {"kernel": {"sparse", "near"}, "nystroem": {"near"}, "fourier": set()}
     _require_keys("the basis", basis, needed, allowed[kind])
-    if not isinstance(basis.get("near", False), bool):
-        raise InputError(f"the basis has near = {basis['near']!r}: true or false is needed.")
+    near = basis.get("near", False)
+    require(isinstance(near, bool), f"the basis has near = {near!r}: true or false is needed.")
     k = 2 if header["classes"] is None else len(header["classes"])
     sizes = {"0": 0, "m": k * (k - 1) // 2}
     if "sparse" in basis:
@@ -115,18 +111,18 @@ def _require_classes(classes: Any) -> None:
         return
     sound = isinstance(classes, list) and len(classes) > 1 and all(isinstance(c, str | int | float) for c in classes)
     finite = sound and all(math.isfinite(label) for label in classes if isinstance(label, float))
-    if not finite or len(set(classes)) < len(classes):
-        raise InputError(f"the classes are {str(classes)[:80]}: two different labels are needed, or more.")
+    distinct = finite and len(set(classes)) == len(classes)
+    require(distinct, f"the classes are {str(classes)[:80]}: two different labels are needed, or more.")
 
 
 def _sparse_columns(sparse: Any) -> int:
     """Return the number of columns of a sparse basis."""
     _require_keys("the sparse basis", sparse, {"d", "width"}, set())
     for key, value in sparse.items():
-        if not _is_count(value) or not 1 <= value <= MAX_INT32:
-            raise InputError(f"the sparse basis has {key} = {value!r}: from 1 to {MAX_INT32} is needed.")
-    if sparse["width"] > sparse["d"]:
-        raise InputError(f"the sparse basis has {sparse['width']} entries in a row of {sparse['d']} columns.")
+        counted = _is_count(value) and 1 <= value <= MAX_INT32
+        require(counted, f"the sparse basis has {key} = {value!r}: from 1 to {MAX_INT32} is needed.")
+    d, width = sparse["d"], sparse["width"]
+    require(width <= d, f"the sparse basis has {width} entries in a row of {d} columns.")
     return sparse["d"]
 
 
@@ -151,10 +147,9 @@ def _require_layout(layout: Any, d: int | None) -> None:
     if columns is not None:
         if not isinstance(columns, list) or not all(isinstance(column, str) for column in columns):
             raise InputError(f"the columns are {str(columns)[:80]}: names are needed.")
-        if d is not None and len(columns) != d:
-            raise InputError(f"{len(columns)} columns have names, and the basis has {d} columns.")
-    if not (label is None or isinstance(label, str) or _is_count(label)) or base not in (None, 0, 1):
-        raise InputError(f"the label's place is {label!r} and indices count from {base!r}.")
+        require(d in (None, len(columns)), f"{len(columns)} columns have names, and the basis has {d} columns.")
+    placed = (label is None or isinstance(label, str) or _is_count(label)) and base in (None, 0, 1)
+    require(placed, f"the label's place is {label!r} and indices count from {base!r}.")
 
 
 def _require_kernel(kernel: Any, d: int | None, top: bool = True) -> None:
@@ -193,11 +188,10 @@ def require_values(header: Any, arrays: dict[str, np.ndarray]) -> None:
     if "basis/indptr" in arrays:
         data, indices, indptr = (arrays[f"basis/{part}"] for part in ("data", "indices", "indptr"))
         lengths = np.diff(indptr.astype(np.int64))
-        if indptr[0] != 0 or (lengths < 0).any() or indptr[-1] > len(data):
-            raise InputError(f"basis/indptr does not ascend from 0 to the {len(data)} entries that there are.")
-        sparse = header["basis"]["sparse"]
-        if lengths.max(initial=0) > sparse["width"]:
-            raise InputError(f"a row of the basis has {lengths.max()} entries; {sparse['width']} is said.")
+        ascends = indptr[0] == 0 and (lengths >= 0).all() and indptr[-1] <= len(data)
+        require(ascends, f"basis/indptr does not ascend from 0 to the {len(data)} entries that there are.")
+        sparse, longest = header["basis"]["sparse"], lengths.max(initial=0)
+        require(longest <= sparse["width"], f"a row of the basis has {longest} entries; {sparse['width']} is said.")
         _require_range("basis/indices", indices, sparse["d"] - 1)
     elif arrays.get("basis/x", np.zeros(0)).dtype.kind in "iu":
         _require_range("basis/x", arrays["basis/x"], MAX_INT32)

@@ -16,6 +16,7 @@ KERNELS = {
 }
 """The kernels that a file can hold, by name; a user's function is none of them."""
 
+BASES = {"kernel": KernelBasis, "nystroem": NystroemBasis, "fourier": FourierBasis}
 SCIKIT_LEARN_NAMES = {Linear: "linear", RBF: "rbf", Laplacian: "laplacian", Polynomial: "poly", Sigmoid: "sigmoid"}
 
 
@@ -35,35 +36,27 @@ def basis_to_arrays(basis: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     Raises:
         InputError: If the kernel is a user's function.
     """
-    if isinstance(basis, FourierBasis):
-        return {"type": "fourier"}, {"frequencies": basis.frequencies, "phases": basis.phases, "shift": basis.shift}
-    description: dict[str, Any] = {"type": "kernel", "kernel": kernel_to_dict(basis.kernel), "near": basis.near}
-    arrays = {"shift": basis.shift}
-    if isinstance(basis, NystroemBasis):
-        description["type"] = "nystroem"
-        arrays["whitening"] = basis.whitening
-    if isinstance(basis.x, CSR):
-        description["sparse"] = {"d": basis.x.d, "width": basis.x.width}
-        arrays |= {"data": basis.x.data, "indices": basis.x.indices, "indptr": basis.x.indptr}
-    else:
-        arrays["x"] = basis.x
-    return description, arrays
+    description: dict[str, Any] = {"type": next(name for name, cls in BASES.items() if isinstance(basis, cls))}
+    fields = {field.name: getattr(basis, field.name) for field in dataclasses.fields(basis)}
+    if "kernel" in fields:
+        description |= {"kernel": kernel_to_dict(fields.pop("kernel")), "near": fields.pop("near")}
+    if isinstance(fields.get("x"), CSR):
+        x = fields.pop("x")
+        description["sparse"] = {"d": x.d, "width": x.width}
+        fields |= {"data": x.data, "indices": x.indices, "indptr": x.indptr}
+    return description, fields
 
 
 def basis_from_arrays(description: dict[str, Any], arrays: dict[str, Any]) -> Any:
     """Rebuild the basis that `basis_to_arrays` described."""
-    values = {name: jnp.asarray(value) for name, value in arrays.items()}
-    if description["type"] == "fourier":
-        return FourierBasis(values["frequencies"], values["phases"], values["shift"])
-    kernel = kernel_from_dict(description["kernel"])
-    near = bool(description.get("near", False))  # files of earlier versions lack it
+    fields: dict[str, Any] = {name: jnp.asarray(value) for name, value in arrays.items()}
+    if "kernel" in description:
+        fields["kernel"] = kernel_from_dict(description["kernel"])
+        fields["near"] = bool(description.get("near", False))  # files of earlier versions lack it
     if "sparse" in description:
-        x: Any = CSR(values["data"], values["indices"], values["indptr"], **description["sparse"])
-    else:
-        x = values["x"]
-    if description["type"] == "nystroem":
-        return NystroemBasis(kernel, x, values["shift"], values["whitening"], near)
-    return KernelBasis(kernel, x, values["shift"], near)
+        parts = (fields.pop(name) for name in ("data", "indices", "indptr"))
+        fields["x"] = CSR(*parts, **description["sparse"])
+    return BASES[description["type"]](**fields)
 
 
 def kernel_to_dict(kernel: Kernel) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxsvm.datasets import Layout, Scaling
-from jaxsvm.errors import DataError, InputError
+from jaxsvm.errors import DataError, InputError, require
 from jaxsvm.models.checks import FORMAT, MEMBERS, Declared, require_sound, require_values
 from jaxsvm.models.description import basis_from_arrays, basis_to_arrays
 from jaxsvm.models.measured import MEASURED
@@ -115,20 +115,18 @@ def _directory(archive: zipfile.ZipFile, size: int, memory: int | None) -> dict[
     infos = archive.infolist()
     names = [info.filename.removesuffix(".npy") for info in infos]
     for info, name in zip(infos, names, strict=True):
-        if name not in MEMBERS or name == info.filename:
-            raise InputError(f"the member {info.filename[:60]!r} is no part of a model.")
-        if names.count(name) > 1:
-            raise InputError(f"the member {name!r} is there {names.count(name)} times.")
-        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise InputError(f"the member {name!r} is packed in another way than models are.")
+        known = name in MEMBERS and name != info.filename
+        require(known, f"the member {info.filename[:60]!r} is no part of a model.")
+        require(names.count(name) == 1, f"the member {name!r} is there {names.count(name)} times.")
+        packed = info.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+        require(packed, f"the member {name!r} is packed in another way than models are.")
     total, limit = sum(info.file_size for info in infos), _most_bytes(size) if memory is None else memory
-    if total > limit:
-        raise InputError(
-            f"its arrays would take {total:,} bytes, and {limit:,} are allowed for a file of {size:,}; for a file that "
-            f"is trusted say load_model(path, memory={total})."
-        )
-    if "header" not in names:
-        raise InputError("it has no header.")
+    require(
+        total <= limit,
+        f"its arrays would take {total:,} bytes, and {limit:,} are allowed for a file of {size:,}; for a file that is "
+        f"trusted say load_model(path, memory={total}).",
+    )
+    require("header" in names, "it has no header.")
     return {name: _declared(archive, info, name) for info, name in zip(infos, names, strict=True)}
 
 
@@ -137,15 +135,13 @@ def _declared(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> Dec
     with archive.open(info) as file:
         version = np.lib.format.read_magic(file)
         readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-        if version not in readers:
-            raise InputError(f"the member {name!r} is an array of version {version}.")
+        require(version in readers, f"the member {name!r} is an array of version {version}.")
         shape, _, dtype = readers[version](file)
-        if dtype.hasobject:
-            raise InputError(f"{name} holds pickled objects, which are never loaded.")
-        if min(shape, default=0) < 0 or file.tell() + math.prod(shape) * dtype.itemsize != info.file_size:
-            raise InputError(f"{name} is of shape {shape} and {dtype}, which is not what its size says.")
-    if name == "header" and (shape != () or dtype.kind != "U"):
-        raise InputError(f"the header has shape {shape} and dtype {dtype}: text is needed.")
+        require(not dtype.hasobject, f"{name} holds pickled objects, which are never loaded.")
+        whole = min(shape, default=0) >= 0 and file.tell() + math.prod(shape) * dtype.itemsize == info.file_size
+        require(whole, f"{name} is of shape {shape} and {dtype}, which is not what its size says.")
+    text = name != "header" or (shape == () and dtype.kind == "U")
+    require(text, f"the header has shape {shape} and dtype {dtype}: text is needed.")
     return Declared(dtype, shape)
 
 

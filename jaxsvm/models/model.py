@@ -163,9 +163,11 @@ def decision_function(*arguments: Any, calibrated: bool = True) -> Float[Array, 
     if len(arguments) == 2 and isinstance(arguments[0], Model):
         model, x_new = arguments
         x_new = _in_order(model, x_new)
-        if model.scaling is not None and is_sparse(x_new) and _shifts(model.scaling):
-            return _of_dense_blocks(model, x_new, calibrated)
-        x_new = x_new if model.scaling is None else model.scaling(x_new)
+        if model.scaling is not None:
+            offset = model.scaling.offset
+            if is_sparse(x_new) and is_concrete(offset) and np.asarray(offset).any():  # they would not stay sparse
+                return _of_dense_blocks(model, x_new, calibrated)
+            x_new = model.scaling(x_new)
     elif len(arguments) == 3 and isinstance(arguments[0], Fit) and hasattr(arguments[1], "gram"):
         fit, problem, x_new = arguments
         _require_one(fit)
@@ -187,11 +189,6 @@ def _in_order(model: Model, x_new: Any) -> Any:
 
     order = Wanted(like=model.layout).order("x_new", tuple(names))
     return x_new if order is None else np.asarray(x_new)[:, order]
-
-
-def _shifts(scaling: Any) -> bool:
-    """Return whether a scaling moves zeros, so that sparse points would not stay sparse."""
-    return is_concrete(scaling.offset) and bool(np.asarray(scaling.offset).any())
 
 
 def _of_dense_blocks(model: Model, x_new: Any, calibrated: bool) -> Array:

@@ -34,7 +34,7 @@ def to_sklearn(model: Any) -> Any:
     machine.support_ = np.arange(len(order), dtype=np.int32)  # among these support vectors: no training set is known
     machine._n_support = np.array(counts if model.classes is not None else [len(order), 0], np.int32)
     machine._dual_coef_, machine._intercept_ = np.ascontiguousarray(coef[:, order]), np.array(bias)
-    flip = -1.0 if model.classes is not None and len(model.classes) == 2 else 1.0  # scikit-learn shows the other sign
+    flip = -1.0 if len(model.classes or ()) == 2 else 1.0  # scikit-learn shows the other sign
     machine.dual_coef_, machine.intercept_ = flip * machine._dual_coef_, flip * machine._intercept_
     machine._probA = machine._probB = np.empty(0)
     machine._gamma, machine._sparse = parameters.get("gamma", 0.0), False

@@ -4,7 +4,6 @@ import base64
 import datetime
 import html
 import io
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,13 +27,12 @@ LEFT_OUT = ("command", "path", "note", "not_reached")
 COLUMNS = {"C": ".4g", "status": "", "relative_gap": ".1e", "primal": ".5g", "dual": ".5g", "steps": "", "support": ""}
 
 
-def page_of(report: dict[str, Any], folds: FoldScores | None, Cs: list[float]) -> str:
+def page_of(report: dict[str, Any], folds: FoldScores | None) -> str:
     """Return the page.
 
     Args:
         report: The report, as `--json` prints it.
         folds: Scores of cross-validation, or None.
-        Cs: All values of C of the grid, also those not reached.
     """
     name = html.escape(str(report["data"]).replace("\\", "/").rsplit("/", 1)[-1])
     facts = "".join(
@@ -44,7 +42,7 @@ def page_of(report: dict[str, Any], folds: FoldScores | None, Cs: list[float]) -
     )
     unreached = report["not_reached"]
     notes = [report.get("note"), f"Not reached: C = {shown(unreached)}." if unreached else None]
-    pictures = "".join(_image(title, axes) for title, axes in _pictures(report, folds, Cs))
+    pictures = "".join(_image(title, axes) for title, axes in _pictures(report, folds))
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>Path over C: {name}</title><style>{STYLE}</style></head><body>
@@ -83,7 +81,7 @@ def _table(report: dict[str, Any]) -> str:
     return f'<table class="path"><tr>{head}</tr>{body}</table>'
 
 
-def _pictures(report: dict[str, Any], folds: FoldScores | None, Cs: list[float]) -> list[tuple[str, Any]]:
+def _pictures(report: dict[str, Any], folds: FoldScores | None) -> list[tuple[str, Any]]:
     """Return titles and axes of all pictures that the report has values for."""
     rows = report["path"]
     if not rows:
@@ -91,24 +89,13 @@ def _pictures(report: dict[str, Any], folds: FoldScores | None, Cs: list[float])
     metric = "r2" if report.get("epsilon") is not None else "accuracy"
     pictures = []
     if folds is not None and np.isfinite(folds.mean).any():
-        pictures.append((f"Cross-validated {SCORES[f'cv_{metric}'].split()[-1]}", _scores(folds, Cs)))
+        pictures.append((f"Cross-validated {SCORES[f'cv_{metric}'].split()[-1]}", path_scores(folds)))
     if any(row.get(f"test_{metric}") is not None for row in rows):
         pictures.append(("On samples held out", _line(rows, f"test_{metric}", SCORES[f"test_{metric}"], PURPLE)))
     pictures.append(("Support", _line(rows, "support", "support vectors", GREEN)))
     pictures.append(("Proof of quality", _line(rows, "relative_gap", "relative gap", BLUE, report["tol"])))
     pictures.append(("Objective", _line(rows, "primal", "primal value", ORANGE, None)))
     return pictures
-
-
-def _scores(folds: FoldScores, Cs: list[float]) -> Any:
-    """Draw the scores of cross-validation."""
-    values, mean, error = np.asarray(Cs), folds.mean, folds.standard_error
-    known = np.flatnonzero(np.isfinite(mean))
-    best = min(known, key=lambda place: (-mean[place], values[place]))
-    cautious = values[known][mean[known] >= mean[best] - error[best]].min()
-    return path_scores(
-        SimpleNamespace(Cs=values, mean=mean, standard_error=error, C=values[best], C_one_standard_error=cautious)
-    )
 
 
 def _line(rows: list[dict[str, Any]], key: str, title: str, colour: str, tol: float | None = None) -> Any:

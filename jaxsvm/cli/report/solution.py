@@ -40,15 +40,10 @@ class Solution:
     def row(self, metric: str, score: float | None) -> dict[str, Any]:
         """Return the entries of the report."""
         return {
-            "C": self.C,
-            "status": self.status.name,
-            "certified": self.status == Status.CONVERGED,
-            **totals(self.certificate),
-            "steps": self.steps,
-            "kernel_evaluations": self.kernel_evaluations,
-            "support": self.support,
-            f"test_{metric}": score,
-        }
+            "C": self.C, "status": self.status.name, "certified": self.status == Status.CONVERGED,
+            **totals(self.certificate), "steps": self.steps, "kernel_evaluations": self.kernel_evaluations,
+            "support": self.support, f"test_{metric}": score,
+        }  # fmt: skip
 
 
 def totals(certificate: Certificate) -> dict[str, float]:
@@ -64,14 +59,27 @@ class FoldScores(NamedTuple):
     """Scores of k values of C on the samples that folds leave out.
 
     Attributes:
+        Cs: The values, `(k,)`.
         mean: Mean over folds, `(k,)`; NaN where Ctrl-C came first.
         standard_error: Standard error of that mean, `(k,)`.
     """
 
+    Cs: np.ndarray
     mean: np.ndarray
     standard_error: np.ndarray
 
     @staticmethod
-    def of(scores: np.ndarray) -> "FoldScores":
+    def of(Cs: list[float], scores: np.ndarray) -> "FoldScores":
         """Average the scores of each fold, `(folds, k)`."""
-        return FoldScores(scores.mean(axis=0), scores.std(axis=0, ddof=1) / np.sqrt(len(scores)))
+        return FoldScores(np.asarray(Cs), scores.mean(axis=0), scores.std(axis=0, ddof=1) / np.sqrt(len(scores)))
+
+    @property
+    def C(self) -> float:  # noqa: N802
+        """The value of the best mean, the smallest of equals."""
+        return self.Cs[self.mean == np.nanmax(self.mean)].min()
+
+    @property
+    def C_one_standard_error(self) -> float:  # noqa: N802
+        """The smallest value whose mean lies within one standard error of the best."""
+        best = np.flatnonzero(self.Cs == self.C)[0]
+        return self.Cs[self.mean >= self.mean[best] - self.standard_error[best]].min()
