@@ -45,7 +45,7 @@ def moments(join: Any) -> Moments:
     for i, block in enumerate(blocks):
         for begin in range(0, block.d, 64):  # columns of one pass, which bounds its memory
             wanted = np.arange(begin, min(begin + 64, block.d))
-            for j, sums in enumerate(counting.spread(tree, i, _columns(block, wanted))):
+            for j, sums in enumerate(counting.spread(tree, i, block.columns(wanted))):
                 theirs = np.array([blocks[j].transposed(column) for column in sums.T])
                 second[first[j] : first[j + 1], first[i] + wanted] = theirs.T.reshape(blocks[j].d, len(wanted))
     gather = np.concatenate
@@ -57,17 +57,6 @@ def moments(join: Any) -> Moments:
         float((plus[0].sum() - minus[0].sum()) / N),
         gather([b.transposed(p - q) for b, p, q in zip(blocks, plus, minus, strict=True)]) / N,
     )
-
-
-def _columns(block: Any, wanted: np.ndarray) -> np.ndarray:
-    """Return some columns of a block, which has one column for each level of a category, `(n_i, k)`."""
-    p = len(block.names)
-    parts, first = [block.X[:, wanted[wanted < p]]], p
-    for _, codes, levels in block.categories:
-        inside = wanted[(wanted >= first) & (wanted < first + len(levels))] - first
-        parts.append((codes[:, None] == inside).astype(float))
-        first += len(levels)
-    return np.concatenate(parts, axis=1)
 
 
 def least_squares(join: Any, lam: float) -> np.ndarray:

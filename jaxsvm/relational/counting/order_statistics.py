@@ -20,18 +20,11 @@ Arrays3 = tuple[np.ndarray, np.ndarray, np.ndarray]
 def sums_at_ranks(
     s: np.ndarray, w: np.ndarray, A: np.ndarray, a: np.ndarray, sketch: np.ndarray, rank: np.ndarray
 ) -> np.ndarray:
-    """Return the least sums whose running weights reach some ranks.
+    """Return the least sums `s + A[sketch]`, with weights `w a[sketch]`, whose running weights reach ranks, `(R, k)`.
 
-    Args:
-        s: Scores, `(R, M)`; +inf with weight 0 is padding.
-        w: Weights, `(R, M)`.
-        A: Sketches: ascending scores, `(G, K)`; +inf with weight 0 is padding.
-        a: Their weights, `(G, K)`.
-        sketch: The row of A that each score is added to, `(R, M)`.
-        rank: `(R, k)`, ascending, at most the sum of weights.
-
-    Returns:
-        `(R, k)`: of the sums `s + A[sketch]`, with weights `w a[sketch]`.
+    Scores s, weights w and the row of A that each score is added to are `(R, M)`. Sketches A, ascending, and their
+    weights a are `(G, K)`. A score +inf with weight 0 is padding. `rank`, `(R, k)`, is ascending, at most the sum of
+    weights.
     """
     R, points = len(s), s.shape[1] * A.shape[1]
     if points > MEASURED.sums_per_row_sort:
@@ -102,17 +95,9 @@ def far_sums(
 ) -> Arrays3:
     """Return the mass of sums `A[rest] + B[last]` up to t, and over them the sums of `t - sum` and of its square.
 
-    Args:
-        t: Thresholds, finite, `(R,)`.
-        A: Sketches `(G, K)`, ascending; +inf with weight 0 is padding.
-        a: Their weights.
-        rest: The row of A of each threshold, `(R,)`.
-        B: More sketches, `(H, L)`.
-        b: Their weights.
-        last: The row of B of each threshold, `(R,)`, ascending, all within `keys_per_search` of each other.
-
-    Returns:
-        `(R,)` each.
+    Thresholds t, `(R,)`, are finite. Sketches A, `(G, K)`, and B, `(H, L)`, are ascending, with weights a and b; +inf
+    with weight 0 is padding. `rest` and `last`, `(R,)`, are the rows of A and B of each threshold; `last` is ascending,
+    within `MEASURED.keys_per_search`.
     """
     first, many = int(last[0]), int(last[-1] - last[0]) + 1
     B, b, key = B[first : first + many], b[first : first + many], (last - first)[:, None]

@@ -20,36 +20,19 @@ from jaxsvm.relational.counting.tree import Tree
 
 
 class Semiring(NamedTuple):
-    """A commutative semiring on float64.
+    """A commutative semiring on float64."""
 
-    Attributes:
-        add: A NumPy ufunc.
-        multiply: A NumPy ufunc that distributes over it.
-        zero: The neutral element of `add`.
-    """
-
-    add: Any
-    multiply: Any
-    zero: float
+    add: Any  # a NumPy ufunc
+    multiply: Any  # a NumPy ufunc that distributes over it
+    zero: float  # the neutral element of `add`
 
 
 COUNTS = Semiring(np.add, np.multiply, 0.0)
-SMALLEST = Semiring(np.minimum, np.add, np.inf)
-"""The least sum of scores of any row (min, +)."""
-LARGEST = Semiring(np.maximum, np.add, -np.inf)
-"""The largest sum of scores of any row (max, +)."""
-
 Messages = dict[tuple[int, int], np.ndarray]
 
 
 def messages(tree: Tree, factors: list[np.ndarray], ring: Semiring = COUNTS) -> Messages:
-    """Return all messages, `(G,)` a directed edge.
-
-    Args:
-        tree: The join tree.
-        factors: `f_i`, float64 `(n_i,)` a node.
-        ring: The semiring.
-    """
+    """Return all messages, `(G,)` a directed edge, of the factors `f_i`, float64 `(n_i,)` a node."""
     sent: Messages = {}
     for i, j in tree.directed:
         value = multiplied(tree, sent, i, factors[i], j, ring=ring)
@@ -84,15 +67,9 @@ def masked(tree: Tree, sign: int) -> list[np.ndarray]:
 
 
 def spread(tree: Tree, source: int, values: np.ndarray) -> list[np.ndarray]:
-    """Sum, for each row of each node, the `values` of the source's rows over the rows of the join through it.
+    """Sum, for each row of each node, the `values` `(n_source, k)` of the source over the rows of the join through it.
 
-    Args:
-        tree: The join tree.
-        source: A node.
-        values: `(n_source, k)`.
-
-    Returns:
-        `(n_i, k)` a node.
+    Returns `(n_i, k)` a node.
     """
     sent = messages(tree, tree.weight)
     out: list[Any] = [None] * tree.m

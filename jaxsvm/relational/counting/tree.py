@@ -13,15 +13,10 @@ import numpy as np
 
 
 class Groups(NamedTuple):
-    """The rows of a node by the id of a key.
+    """The rows of a node by the id of a key."""
 
-    Attributes:
-        order: Rows sorted by id, `(n,)`.
-        start: Where each id begins in `order`, `(G + 1,)`.
-    """
-
-    order: np.ndarray
-    start: np.ndarray
+    order: np.ndarray  # rows sorted by id, `(n,)`
+    start: np.ndarray  # where each id begins in `order`, `(G + 1,)`
 
 
 def grouped(kid: np.ndarray, count: int) -> Groups:
@@ -32,24 +27,16 @@ def grouped(kid: np.ndarray, count: int) -> Groups:
 
 @dataclasses.dataclass(frozen=True)
 class Tree:
-    """A join tree.
+    """A join tree."""
 
-    Attributes:
-        weight: For each node the number of equal rows that each row stands for, float64 `(n_i,)`.
-        kid: `kid[i, j]`: the id of the key that each row of i shares with its neighbour j, `(n_i,)`; `kid[j, i]` has
-            the same ids.
-        count: `count[i, j]`: the number of ids of the edge.
-        label: The node with the label.
-        y: Its signs, float64 `(n_label,)`.
-        members: For each node, the tables in it and the row of each table, `(n_i,)`.
-    """
-
-    weight: list[np.ndarray]
+    weight: list[np.ndarray]  # for each node the number of equal rows that each row stands for, float64 `(n_i,)`
+    # `kid[i, j]`: the id of the key that each row of i shares with its neighbour j, `(n_i,)`; `kid[j, i]` has the same
+    # ids:
     kid: dict[tuple[int, int], np.ndarray]
-    count: dict[tuple[int, int], int]
-    label: int
-    y: np.ndarray
-    members: list[dict[int, np.ndarray]]
+    count: dict[tuple[int, int], int]  # `count[i, j]`: the number of ids of the edge
+    label: int  # the node with the label
+    y: np.ndarray  # its signs, float64 `(n_label,)`
+    members: list[dict[int, np.ndarray]]  # for each node, the tables in it and the row of each table, `(n_i,)`
 
     @property
     def m(self) -> int:
@@ -121,12 +108,7 @@ class Tree:
     def within(self, nodes: int, rows: float) -> "Tree | None":
         """Contract the simplified tree to at most `nodes` nodes, the cheapest edge first.
 
-        Args:
-            nodes: The largest number of nodes.
-            rows: The largest number of rows of a contracted node.
-
-        Returns:
-            The tree; None if a node would have more rows.
+        Return None if a node would have more than `rows` rows.
         """
         tree = self.simplified
         while tree.m > nodes:

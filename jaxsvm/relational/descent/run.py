@@ -19,47 +19,27 @@ from jaxsvm.results.judge import judged
 
 @dataclasses.dataclass
 class Run:
-    """The state of a descent.
+    """The state of a descent."""
 
-    Attributes:
-        join: The scaled join.
-        lam: The strength of the regulariser.
-        eps: The guard of the paper's method.
-        engine: The engine that counts.
-        planes: The cutting planes.
-        started: Start of the fit, by `time.monotonic`.
-        max_seconds: Start no further evaluation after so many seconds.
-        callback: Called with the number of evaluations, D and P.
-        squared: Whether the loss is the squared hinge.
-        best: The best point, `(d,)`.
-        P: Upper bound of F at the best point.
-        D: Lower bound of the optimum.
-        taken: Number of evaluations.
-        history: D, P and the estimate of F after each step.
-        stopped: Whether it was interrupted or out of time.
-        finite: Whether the last estimate of F was finite.
-        pull: Weight of the proximal term, in units of `E x x'`.
-        ramp: Half-width of the ramp of counts; 0: none.
-    """
-
-    join: Any
-    lam: float
-    eps: float
-    engine: Any
-    planes: Bundle
-    started: float
-    max_seconds: float | None = None
-    callback: Any = None
-    squared: bool = False
-    best: np.ndarray = dataclasses.field(init=False)
-    P: float = np.inf
-    D: float = 0.0
-    taken: int = 0
+    join: Any  # the scaled join
+    lam: float  # the strength of the regulariser
+    eps: float  # the guard of the paper's method
+    engine: Any  # the engine that counts
+    planes: Bundle  # the cutting planes
+    started: float  # start of the fit, by `time.monotonic`
+    max_seconds: float | None = None  # start no further evaluation after so many seconds
+    callback: Any = None  # called with the number of evaluations, D and P
+    squared: bool = False  # whether the loss is the squared hinge
+    best: np.ndarray = dataclasses.field(init=False)  # the best point, `(d,)`
+    P: float = np.inf  # upper bound of F at the best point
+    D: float = 0.0  # lower bound of the optimum
+    taken: int = 0  # number of evaluations
+    # D, P and the estimate of F after each step:
     history: list[tuple[float, float, float]] = dataclasses.field(default_factory=list)
-    stopped: bool = False
-    finite: bool = True
-    pull: float = MEASURED.proximal_pull
-    ramp: float = 0.0
+    stopped: bool = False  # whether it was interrupted or out of time
+    finite: bool = True  # whether the last estimate of F was finite
+    pull: float = MEASURED.proximal_pull  # weight of the proximal term, in units of `E x x'`
+    ramp: float = 0.0  # half-width of the ramp of counts; 0: none
 
     def __post_init__(self) -> None:
         self.best = np.zeros(self.join.d)
@@ -97,11 +77,9 @@ class Run:
         return from_counts(self.join, beta, self.lam, far, self.squared)
 
     def evaluate(self, beta: np.ndarray, proof: bool = True) -> float:
-        """Return the estimate of F, and add a plane.
+        """Add a plane at beta, and return the estimate of F.
 
-        Args:
-            beta: The point, `(d,)`.
-            proof: Whether the plane shall prove a bound; with counts that are bounds this takes two passes.
+        If counts are bounds, a plane that shall prove one (`proof`) takes two passes.
         """
         if self.engine.bounds and proof:
             low, high = self.counts(beta, "lower"), self.counts(beta, "upper")
@@ -280,12 +258,9 @@ class Run:
 
 
 def _curvature(slack: np.ndarray, weight: np.ndarray, ramp: float | None) -> np.ndarray:
-    """Return the second derivative of each row's loss; with a ramp, rows farther from the margin give it a floor.
+    """Return the second derivative of each row's loss, `(n,)`, from slacks `1 - y beta.x` and the shares of the rows.
 
-    Args:
-        slack: `1 - y beta.x`, `(n,)`.
-        weight: The share of each row, `(n,)`.
-        ramp: Half-width of the ramp; None for the squared hinge.
+    A ramp is that of the hinge, and rows farther from the margin give it a floor; None is the squared hinge.
     """
     if ramp is None:
         return 2 * weight * (slack >= 0)

@@ -20,23 +20,14 @@ import numpy as np
 
 @dataclasses.dataclass
 class Bundle:
-    """Cutting planes. Each is an interval if counts are: `low <= n`, `g` between `g_low` and `g_high`.
+    """Cutting planes. Each is an interval if counts are: `low <= n`, `g` between `g_low` and `g_high`."""
 
-    Attributes:
-        lam: The strength of the regulariser.
-        n: Middle of the constants, `(T,)`.
-        g: Middle of the gradients, `(T, d)`.
-        low: Lower bounds of the constants; NaN if unknown: such planes steer, but prove nothing.
-        g_low: Lower ends, `(T, d)`.
-        g_high: Upper ends, `(T, d)`.
-    """
-
-    lam: float
-    n: np.ndarray
-    g: np.ndarray
-    low: np.ndarray
-    g_low: np.ndarray
-    g_high: np.ndarray
+    lam: float  # the strength of the regulariser
+    n: np.ndarray  # middle of the constants, `(T,)`
+    g: np.ndarray  # middle of the gradients, `(T, d)`
+    low: np.ndarray  # lower bounds of the constants; NaN if unknown: such planes steer, but prove nothing
+    g_low: np.ndarray  # lower ends, `(T, d)`
+    g_high: np.ndarray  # upper ends, `(T, d)`
 
     @staticmethod
     def empty(d: int, lam: float) -> "Bundle":
@@ -69,15 +60,9 @@ class Bundle:
         return float(w @ self.low[proving] - ends @ ends / (4 * self.lam)), weights
 
     def near(self, centre: np.ndarray, pull: float, metric: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Minimise the model plus `pull (beta - centre)' M (beta - centre)`.
+        """Return the minimum of the model plus `pull (beta - centre)' M (beta - centre)`, and its planes' weights.
 
-        Args:
-            centre: `(d,)`.
-            pull: The weight of the proximal term, > 0.
-            metric: M, `(d, d)`, or the diagonal of one, `(d,)`.
-
-        Returns:
-            The minimum, `(d,)`, and the weights of its planes, `(T,)`.
+        The metric M is `(d, d)`, or a diagonal, `(d,)`.
         """
         if metric.ndim == 1:
             A = pull * metric + self.lam

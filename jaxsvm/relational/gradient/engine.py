@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxsvm.errors import InputError
-from jaxsvm.relational.gradient.far import Far, RowsEngine
+from jaxsvm.relational.gradient.far import Far, Request, RowsEngine
 from jaxsvm.relational.gradient.merge import MergeEngine
 from jaxsvm.relational.gradient.score_grid import GridEngine
 from jaxsvm.relational.gradient.sketch import SketchEngine
@@ -120,7 +120,7 @@ def far_counts(
     """
     beta = checked(join, beta)
     engine = engine_for(join, engine, eps)[0] if isinstance(engine, str) else engine
-    return engine(scores(join, beta, guard), mode, tau, squared, ramp)
+    return engine(scores(join, beta, guard), Request(mode, tau, squared, ramp))
 
 
 def pseudo_gradient(
@@ -195,11 +195,7 @@ def _by_sign(block: Any, count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def checked(join: Any, beta: Any) -> np.ndarray:
-    """Return coefficients as float64 `(d,)`.
-
-    Raises:
-        InputError: On another shape, or values that are not finite.
-    """
+    """Return coefficients as float64 `(d,)`; refuse another shape, and values that are not finite."""
     beta = np.asarray(beta, float)
     if beta.shape != (join.d,):
         raise InputError(f"beta has shape {beta.shape}: ({join.d},) is needed, one for each of join.feature_names.")

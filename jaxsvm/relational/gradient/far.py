@@ -22,51 +22,33 @@ Scores = tuple[list[np.ndarray], list[np.ndarray]]
 
 
 class Far(NamedTuple):
-    """Counts of far rows for the labels +1 and -1.
+    """Counts of far rows for the labels +1 and -1."""
 
-    Attributes:
-        counts: `counts[sign][table]`, `(n_i,)`: far rows with that label through each row, with multiplicities.
-        slack: `slack[sign]`: the sum of `1 - score` over them.
-        slacks: The same a row of each table, if it was asked for (squared hinge), else None.
-        squares: `squares[sign]`: the sum of squares of `1 - score` over them; valid only with `slacks`.
-    """
-
+    # `counts[sign][table]`, `(n_i,)`: far rows with that label through each row, with multiplicities:
     counts: tuple[list[np.ndarray], ...]
-    slack: tuple[float, ...]
-    slacks: Any = None
+    slack: tuple[float, ...]  # `slack[sign]`: the sum of `1 - score` over them
+    slacks: Any = None  # the same a row of each table, if it was asked for (squared hinge), else None
+    # `squares[sign]`: the sum of squares of `1 - score` over them; valid only with `slacks`:
     squares: tuple[float, ...] = (0.0, 0.0)
 
 
 class Request(NamedTuple):
-    """What an engine is asked to count.
+    """What an engine is asked to count."""
 
-    Attributes:
-        mode: "lower", "upper" or "mid"; only engines with `bounds` tell them apart.
-        tau: The threshold of the scores.
-        squared: Whether sums of slacks a row, and of squared slacks, are needed.
-        ramp: Half-width of the ramp that replaces the step from far to close, for engines that are `smooth`; 0: none.
-    """
-
-    mode: str = "mid"
-    tau: float = 1.0
-    squared: bool = False
+    mode: str = "mid"  # "lower", "upper" or "mid"; only engines with `bounds` tell them apart
+    tau: float = 1.0  # the threshold of the scores
+    squared: bool = False  # whether sums of slacks a row, and of squared slacks, are needed
+    # Half-width of the ramp that replaces the step from far to close, for engines that are `smooth`; 0: none:
     ramp: float = 0.0
 
 
 class Engine:
-    """A way to count far rows over a join tree.
-
-    Attributes:
-        name: Its name.
-        bounds: Whether its counts are bounds, which "lower" and "upper" tell apart.
-        smooth: Whether it can count with a ramp.
-        threads: How many labels are counted at a time.
-        tree: The tree.
-    """
+    """A way to count far rows over a join tree."""
 
     name = ""
-    bounds = smooth = False
-    threads = 1
+    bounds = False  # whether its counts are bounds, which "lower" and "upper" tell apart
+    smooth = False  # whether it can count with a ramp
+    threads = 1  # how many labels are counted at a time
     tree: Tree
 
     def plan(self, mode: str) -> Any:
@@ -75,12 +57,7 @@ class Engine:
     def count(
         self, sign: int, s: list[np.ndarray], request: Request
     ) -> tuple[list[np.ndarray], list[np.ndarray] | None, float, float]:
-        """Count the far rows of one label.
-
-        Args:
-            sign: 0 for the label +1, 1 for -1.
-            s: Scores of each node's rows, `(n_i,)` each.
-            request: What to count.
+        """Count the far rows of a label (sign 0 for +1, 1 for -1) from the scores of each node's rows, `(n_i,)` each.
 
         Returns:
             For each node the far rows through each of its rows and the sums of their slacks (None unless asked for),
@@ -88,20 +65,9 @@ class Engine:
         """
         raise NotImplementedError
 
-    def __call__(
-        self, scores: Scores, mode: str = "mid", tau: float = 1.0, squared: bool = False, ramp: float = 0.0
-    ) -> Far:
-        """Count far rows.
-
-        Args:
-            scores: Scores of each table's rows, `scores[sign][table]`, `(n_i,)`.
-            mode: "lower", "upper" or "mid".
-            tau: The threshold of the scores.
-            squared: Whether sums of slacks and of their squares are needed.
-            ramp: Half-width of the ramp; 0: none.
-        """
-        self.plan(mode)
-        request = Request(mode, tau, squared, ramp)
+    def __call__(self, scores: Scores, request: Request) -> Far:
+        """Count far rows from the scores of each table's rows, `scores[sign][table]`, `(n_i,)`."""
+        self.plan(request.mode)
 
         def of_label(sign: int) -> tuple[Any, ...]:
             tree, s = self.tree, scores[sign]

@@ -25,33 +25,20 @@ from jaxsvm.relational.gradient.far import Engine, Request
 
 
 class Split(NamedTuple):
-    """The rows of a node on the grid, two entries a row.
+    """The rows of a node on the grid, two entries a row."""
 
-    Attributes:
-        bins: The bin of the lower point, counted from the node's first, `(n_i,)`.
-        upper: The share of the upper point, `(n_i,)`.
-        width: The number of bins.
-    """
-
-    bins: np.ndarray
-    upper: np.ndarray
-    width: int
+    bins: np.ndarray  # the bin of the lower point, counted from the node's first, `(n_i,)`
+    upper: np.ndarray  # the share of the upper point, `(n_i,)`
+    width: int  # the number of bins
 
 
 class Threshold(NamedTuple):
-    """The threshold on the grid.
+    """The threshold on the grid."""
 
-    Attributes:
-        limit: A sum of bins is far if it is at most this.
-        room: The slack of bin 0.
-        h: The width of a bin.
-        ramp: Half-width of the ramp in bins; 0: none.
-    """
-
-    limit: int
-    room: float
-    h: float
-    ramp: int
+    limit: int  # a sum of bins is far if it is at most this
+    room: float  # the slack of bin 0
+    h: float  # the width of a bin
+    ramp: int  # half-width of the ramp in bins; 0: none
 
 
 class GridEngine(Engine):

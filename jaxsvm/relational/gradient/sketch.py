@@ -59,19 +59,12 @@ def middle_grid(eps: float, size: float) -> Grid:
 
 
 class Step(NamedTuple):
-    """One compression of the program.
+    """One compression of the program."""
 
-    Attributes:
-        name: Name of the sketches that it makes.
-        node: The node whose rows are points, or -1 for a product of two sketches.
-        to: The neighbour that the message is for.
-        sources: Names of the sketches that are added; "" is the sketch of the score 0 alone.
-    """
-
-    name: str
-    node: int
-    to: int
-    sources: tuple[str, ...]
+    name: str  # name of the sketches that it makes
+    node: int  # the node whose rows are points, or -1 for a product of two sketches
+    to: int  # the neighbour that the message is for
+    sources: tuple[str, ...]  # names of the sketches that are added; "" is the sketch of the score 0 alone
 
 
 Chunk = tuple[np.ndarray, np.ndarray | None]
@@ -80,16 +73,11 @@ beyond the last. None for a product."""
 
 
 class Plan(NamedTuple):
-    """The part that does not depend on scores, for modes that share their cells.
+    """The part that does not depend on scores, for modes that share their cells."""
 
-    Attributes:
-        grid: The cells of each sketch.
-        chunks: Chunks by label and step.
-        rows: By label and node: rows in chunks for their counts, by the key of their last neighbour.
-    """
-
-    grid: dict[str, Grid]
-    chunks: tuple[dict[str, list[Chunk]], ...]
+    grid: dict[str, Grid]  # the cells of each sketch
+    chunks: tuple[dict[str, list[Chunk]], ...]  # chunks by label and step
+    # By label and node: rows in chunks for their counts, by the key of their last neighbour:
     rows: tuple[dict[int, list[np.ndarray]], ...]
 
 

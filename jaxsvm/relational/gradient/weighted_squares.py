@@ -52,12 +52,7 @@ class JoinedSquares:
         return np.concatenate([block.transposed(u) for block, u in zip(self.blocks, sums, strict=True)])
 
     def system(self, s: np.ndarray, ridge: float = 1.0) -> Callable[[np.ndarray], np.ndarray]:
-        """Return the function that solves `(ridge I + X' diag(s) X) z = b` for z, `(d,)`.
-
-        Args:
-            s: The weight of each row, `(n,)`, >= 0.
-            ridge: The number that is added to the diagonal, > 0.
-        """
+        """Return the function that solves `(ridge I + X' diag(s) X) z = b` for z; `s >= 0`, `(n,)`, and `ridge > 0`."""
         out, diagonal = self._levels(s)
         numbers = self.place[[first for _, _, first in self.numbers]]
         chunk = 1 << 16  # rows whose numbers are gathered at a time

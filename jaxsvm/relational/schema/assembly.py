@@ -15,41 +15,24 @@ from jaxsvm.relational.tables.keys import Attributes, edge_ids
 
 
 class Tables(NamedTuple):
-    """The tables of a join, as read.
+    """The tables of a join, as read."""
 
-    Attributes:
-        names: Names of the tables.
-        columns: For each, the columns of its features.
-        target: The label's column.
-        codes: For each, the number of each row's value of each attribute, `(n_i,)`; -1 where missing.
-        weights: For each, the number of equal rows that each row stands for, float64 `(n_i,)`.
-        label: The table and column of the label.
-        keys: The attributes of the join.
-        sources: The SQL that stands for a table in FROM, if not its name.
-        casts: The SQL type in which the database compares an attribute of columns of different types.
-    """
-
-    names: list[str]
-    columns: list[dict[str, Column]]
-    target: Column
+    names: list[str]  # names of the tables
+    columns: list[dict[str, Column]]  # for each, the columns of its features
+    target: Column  # the label's column
+    # For each, the number of each row's value of each attribute, `(n_i,)`; -1 where missing:
     codes: list[dict[str, np.ndarray]]
-    weights: list[np.ndarray]
-    label: tuple[str, str]
-    keys: Attributes
-    sources: dict[str, str]
-    casts: dict[str, str]
+    weights: list[np.ndarray]  # for each, the number of equal rows that each row stands for, float64 `(n_i,)`
+    label: tuple[str, str]  # the table and column of the label
+    keys: Attributes  # the attributes of the join
+    sources: dict[str, str]  # the SQL that stands for a table in FROM, if not its name
+    casts: dict[str, str]  # the SQL type in which the database compares an attribute of columns of different types
 
 
 def assembled(
     tables: Tables, categorical: Mapping[str, Sequence[str]], positive: Any, missing: str
 ) -> tuple[Tree, list[Block], np.ndarray, list[np.ndarray], list[str]]:
     """Drop rows that join with nothing, merge equal rows, make features of columns and signs of labels.
-
-    Args:
-        tables: The tables.
-        categorical: Columns that are categories, by table.
-        positive: The label that is +1; None: the greater one.
-        missing: "refuse", "impute" or "drop".
 
     Returns:
         The tree, the features of each table, the two labels, the given row of each kept row, and notes.

@@ -10,17 +10,11 @@ from jaxsvm.relational.tables.columns import NUMBERS, Column, distinct, numbers,
 
 
 class Category(NamedTuple):
-    """A categorical feature, `levels[codes]`; each level has its own coefficient.
+    """A categorical feature, `levels[codes]`; each level has its own coefficient."""
 
-    Attributes:
-        name: Name of its column.
-        codes: The level of each row, int32 `(n,)`.
-        levels: Different values of the column, in order; a level for missing values, if there is one, is the last.
-    """
-
-    name: str
-    codes: np.ndarray
-    levels: Column
+    name: str  # name of its column
+    codes: np.ndarray  # the level of each row, int32 `(n,)`
+    levels: Column  # different values of the column, in order; a level for missing values, if there is one, is the last
 
     @property
     def names(self) -> list[str]:
@@ -30,23 +24,14 @@ class Category(NamedTuple):
 
 
 class Block(NamedTuple):
-    """The features of a table.
+    """The features of a table."""
 
-    Attributes:
-        X: Its numbers, float64 `(n_i, p)`, scaled.
-        names: Names of the columns of X; "" is the constant.
-        mean: The number subtracted from each column, `(p,)`.
-        scale: The number each was divided by then, `(p,)`.
-        fill: The number that replaces a missing one, `(p,)`; NaN if missing numbers are refused.
-        categories: Its categorical features.
-    """
-
-    X: np.ndarray
-    names: list[str]
-    mean: np.ndarray
-    scale: np.ndarray
-    fill: np.ndarray
-    categories: list[Category]
+    X: np.ndarray  # its numbers, float64 `(n_i, p)`, scaled
+    names: list[str]  # names of the columns of X; "" is the constant
+    mean: np.ndarray  # the number subtracted from each column, `(p,)`
+    scale: np.ndarray  # the number each was divided by then, `(p,)`
+    fill: np.ndarray  # the number that replaces a missing one, `(p,)`; NaN if missing numbers are refused
+    categories: list[Category]  # its categorical features
 
     @property
     def d(self) -> int:
@@ -77,24 +62,23 @@ class Block(NamedTuple):
         cut = [category._replace(codes=category.codes[rows]) for category in self.categories]
         return self._replace(X=self.X[rows], categories=cut)
 
+    def columns(self, wanted: np.ndarray) -> np.ndarray:
+        """Return some columns, of which a category has one for each level, `(n_i, k)`."""
+        p = len(self.names)
+        parts, first = [self.X[:, wanted[wanted < p]]], p
+        for _, codes, levels in self.categories:
+            inside = wanted[(wanted >= first) & (wanted < first + len(levels))] - first
+            parts.append((codes[:, None] == inside).astype(float))
+            first += len(levels)
+        return np.concatenate(parts, axis=1)
+
     def dense(self, rows: np.ndarray) -> np.ndarray:
         """Return some rows with a column for each level, `(k, d)`."""
-        parts = [self.X[rows]]
-        parts += [
-            (codes[rows][:, None] == np.arange(len(levels))).astype(float) for _, codes, levels in self.categories
-        ]
-        return np.concatenate(parts, axis=1)
+        return self.take(rows).columns(np.arange(self.d))
 
 
 def block_of(table: str, weight: np.ndarray, parts: Mapping[str, Column], categorical: set[str], missing: str) -> Block:
-    """Make the features of a table.
-
-    Args:
-        table: Its name.
-        weight: The number of equal rows that each row stands for, `(n,)`.
-        parts: The columns of its features, by name.
-        categorical: The columns that are categories although they have another role by default.
-        missing: "refuse", "impute" or "drop".
+    """Make the features of a table from their columns by name, and the multiplicities of its rows, `(n,)`.
 
     Raises:
         InputError: On columns that are no features, missing values that are refused, infinite numbers.

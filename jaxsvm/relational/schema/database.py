@@ -171,19 +171,10 @@ def _from_queries(
     positive: Any = None,
     missing: str = "refuse",
 ) -> Join:
-    """Make a join of tables in a database; arguments that are not listed are those of `Join`.
+    """Make a join of tables in a database; `features` and all after it are arguments of `Join`.
 
-    Args:
-        ask: Returns the result of a query, as a table in any form that `Join` takes.
-        types: Returns the names of a query's columns and of their types.
-        tables: Names of tables or views; or names with the SQL that stands for them in FROM.
-        label: The table and column of the label.
-        alike: Maps column names that are equal in the database to one.
-        features: The columns of each table that are features.
-        keys: The columns that join.
-        categorical: Columns that are categories, by table.
-        positive: The label that is +1.
-        missing: "refuse", "impute" or "drop".
+    `ask` returns the result of a query as a table in any form that `Join` takes, `types` the names of its columns and
+    their types. `alike` maps column names that are equal in the database to one.
     """
     if isinstance(tables, str):
         raise InputError(f"tables is {tables!r}: a list of names is needed.")

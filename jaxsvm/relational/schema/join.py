@@ -7,7 +7,7 @@ with a multiplicity, numbers as float64 columns and categories as codes, never a
 feature belongs to one table: that of a key which several tables share, to the first that names it.
 """
 
-import dataclasses
+import copy
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -17,7 +17,6 @@ import numpy as np
 from jaxsvm.errors import InputError
 from jaxsvm.relational.counting import semirings as counting
 from jaxsvm.relational.counting.moments import SCALES, Moments, moments
-from jaxsvm.relational.counting.tree import Tree
 from jaxsvm.relational.schema.assembly import Tables, assembled
 from jaxsvm.relational.schema.blocks import Block
 from jaxsvm.relational.tables.columns import as_feature, numbers
@@ -27,91 +26,25 @@ from jaxsvm.relational.tables.reading import column, column_names, opened
 MISSING_CHOICES = ("refuse", "impute", "drop")
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Prepared:
-    """The tree, features and labels that engines work on. `Join` makes it.
-
-    Attributes:
-        names: Names of the tables.
-        tree: The join tree.
-        blocks: The features of each table.
-        classes: The labels of the signs -1 and +1.
-        rows: For each table, the given row that each kept row came from (the first of equal ones).
-        keys: The attributes of the join.
-        notes: What was done to the tables.
-        sources: The SQL that stands for a table in FROM, if not its name; `to_sql` uses it.
-        casts: The SQL type in which the database compares an attribute of columns of different types.
-        constant: Whether there is a constant feature.
-    """
-
-    names: list[str]
-    tree: Tree
-    blocks: list[Block]
-    classes: np.ndarray
-    rows: list[np.ndarray]
-    keys: Attributes
-    notes: list[str]
-    sources: dict[str, str]
-    casts: dict[str, str]
-    constant: bool = False
-
-    @property
-    def d(self) -> int:
-        """The number of coefficients, with the constant's."""
-        return sum(block.d for block in self.blocks)
-
-    def split(self, beta: np.ndarray) -> list[np.ndarray]:
-        """Split a vector of coefficients into the parts of the tables."""
-        return np.split(beta, np.cumsum([block.d for block in self.blocks])[:-1])
-
-    @cached_property
-    def size(self) -> int | float:
-        """The number of rows of the join: exact up to 2^53, beyond in float64 (relative error about 1e-14)."""
-        total = float(self.counts()[0].sum())
-        return int(total) if total < 2**53 else total
-
-    def counts(self) -> list[np.ndarray]:
-        """Return, for each kept row of each table, the number of rows of the join through it, float64 `(n_i,)`."""
-        return counting.marginals(self.tree, self.tree.weight)
-
-    def moments(self) -> Moments:
-        """Return means and second moments of features and label over all rows of the join, exact but for rounding."""
-        return moments(self)
-
-    @property
-    def feature_names(self) -> list[str]:
-        """`table.column` or `table.column=level`, one a coefficient; a constant is `(intercept)`."""
-        names = []
-        for table, block in zip(self.names, self.blocks, strict=True):
-            names += [f"{table}.{name}" if name else "(intercept)" for name in block.names]
-            names += [f"{table}.{name}" for c in block.categories for name in c.names]
-        return names
-
-    def materialise(self, rows: list[np.ndarray] | None = None) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
-        """Form the join, or some rows of it: for tests, samples and small joins.
-
-        Args:
-            rows: The row of each table, `(N,)` each; None: all rows of the join, equal ones once a copy.
-
-        Returns:
-            Features `(N, d)`, signs `(N,)`, and the row of each table, `(N,)` each.
-        """
-        if rows is None:
-            tree = self.tree.within(1, np.inf)
-            assert tree is not None
-            copies = np.repeat(np.arange(len(tree.weight[0])), tree.weight[0].astype(int))
-            rows = [tree.members[0][t][copies] for t in range(len(self.names))]
-        x = np.concatenate([block.dense(index) for block, index in zip(self.blocks, rows, strict=True)], axis=1)
-        return x, self.tree.y[rows[self.tree.label]], rows
-
-
-class Join(Prepared):
+class Join:
     """The natural join of some tables, or the join on named keys, with features and a label: never formed.
 
     Attributes:
         size: The number of rows of the join.
+        feature_names: `table.column` or `table.column=level`, one a coefficient; a constant is `(intercept)`.
+        names: Names of the tables.
+        rows: For each table, the given row that each kept row came from (the first of equal ones).
+        classes: The labels of the signs -1 and +1.
+        tree: The join tree.
+        blocks: The features of each table.
+        keys: The attributes of the join.
+        sources: The SQL that stands for a table in FROM, if not its name; `to_sql` uses it.
+        casts: The SQL type in which the database compares an attribute of columns of different types.
         notes: What was done to the tables.
+        constant: Whether there is a constant feature.
     """
+
+    constant = False
 
     def __init__(
         self,
@@ -164,9 +97,10 @@ class Join(Prepared):
         self._assemble(read, categorical, positive, missing)
 
     def _assemble(self, tables: Tables, categorical: Any, positive: Any, missing: str) -> None:
-        """Set the fields from tables that were read."""
-        tree, blocks, classes, rows, notes = assembled(tables, categorical or {}, positive, missing)
-        super().__init__(tables.names, tree, blocks, classes, rows, tables.keys, notes, tables.sources, tables.casts)
+        """Set the attributes from tables that were read."""
+        self.names, self.keys, self.sources, self.casts = tables.names, tables.keys, tables.sources, tables.casts
+        parts = assembled(tables, categorical or {}, positive, missing)
+        self.tree, self.blocks, self.classes, self.rows, self.notes = parts
         if not np.isfinite(float(self.size)):
             raise InputError("tables make a join of more than 1e308 rows: float64 cannot count it.")
 
@@ -176,6 +110,55 @@ class Join(Prepared):
         join = object.__new__(cls)
         join._assemble(tables, categorical, positive, missing)
         return join
+
+    @property
+    def d(self) -> int:
+        """The number of coefficients, with the constant's."""
+        return sum(block.d for block in self.blocks)
+
+    def split(self, beta: np.ndarray) -> list[np.ndarray]:
+        """Split a vector of coefficients into the parts of the tables."""
+        return np.split(beta, np.cumsum([block.d for block in self.blocks])[:-1])
+
+    @cached_property
+    def size(self) -> int | float:
+        """The number of rows of the join: exact up to 2^53, beyond in float64 (relative error about 1e-14)."""
+        total = float(self.counts()[0].sum())
+        return int(total) if total < 2**53 else total
+
+    def counts(self) -> list[np.ndarray]:
+        """Return, for each kept row of each table, the number of rows of the join through it, float64 `(n_i,)`."""
+        return counting.marginals(self.tree, self.tree.weight)
+
+    def moments(self) -> Moments:
+        """Return means and second moments of features and label over all rows of the join, exact but for rounding."""
+        return moments(self)
+
+    @property
+    def feature_names(self) -> list[str]:
+        """`table.column` or `table.column=level`, one a coefficient; a constant is `(intercept)`."""
+        names = []
+        for table, block in zip(self.names, self.blocks, strict=True):
+            names += [f"{table}.{name}" if name else "(intercept)" for name in block.names]
+            names += [f"{table}.{name}" for c in block.categories for name in c.names]
+        return names
+
+    def materialise(self, rows: list[np.ndarray] | None = None) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
+        """Form the join, or some rows of it: for tests, samples and small joins.
+
+        Args:
+            rows: The row of each table, `(N,)` each; None: all rows of the join, equal ones once a copy.
+
+        Returns:
+            Features `(N, d)`, signs `(N,)`, and the row of each table, `(N,)` each.
+        """
+        if rows is None:
+            tree = self.tree.within(1, np.inf)
+            assert tree is not None
+            copies = np.repeat(np.arange(len(tree.weight[0])), tree.weight[0].astype(int))
+            rows = [tree.members[0][t][copies] for t in range(len(self.names))]
+        x = np.concatenate([block.dense(index) for block, index in zip(self.blocks, rows, strict=True)], axis=1)
+        return x, self.tree.y[rows[self.tree.label]], rows
 
     def __repr__(self) -> str:
         parts = ", ".join(
@@ -211,11 +194,7 @@ def _copies(name: str, table: Any, counted: str | None) -> np.ndarray:
 
 
 def features_of(tables: Any, keys: Attributes, label: Any, features: Any) -> dict[str, list[str]]:
-    """Return the columns of each table that are features.
-
-    Raises:
-        InputError: On tables that do not exist, the label, and columns that the join makes equal.
-    """
+    """Return the columns of each table that are features; refuse unknown tables, the label, and equal columns."""
     taken = {(table, key) for owners in keys.values() for table, key in owners.items()} | {tuple(label)}
     if features is None:
         return {n: [c for c in column_names(t) if (n, c) not in taken] for n, t in tables.items()}
@@ -232,7 +211,7 @@ def features_of(tables: Any, keys: Attributes, label: Any, features: Any) -> dic
     return wanted
 
 
-def prepared(join: Any, scale: str = "none", intercept: bool = False) -> Any:
+def prepared(join: Join, scale: str = "none", intercept: bool = False) -> Join:
     """Scale the features of a join, and add a constant one to the label's table.
 
     Args:
@@ -264,5 +243,6 @@ def prepared(join: Any, scale: str = "none", intercept: bool = False) -> Any:
             X, names = np.append(X, np.ones((len(X), 1)), axis=1), [*names, ""]
             mean, size, fill = np.append(mean, 0.0), np.append(size, 1.0), np.append(fill, np.nan)
         blocks.append(Block(X, names, mean, size, fill, given.categories))
-    fields = {field.name: getattr(join, field.name) for field in dataclasses.fields(Prepared)}
-    return Prepared(**fields | {"blocks": blocks, "constant": intercept or join.constant})
+    out = copy.copy(join)
+    out.blocks, out.constant = blocks, intercept or join.constant
+    return out

@@ -11,11 +11,7 @@ from jaxsvm.relational.tables.columns import SECONDS_PER_DAY, TIME_SCALES, Colum
 
 
 def arrow_column(array: Any, where: str) -> Column:
-    """Read an Arrow array or chunked array.
-
-    Raises:
-        InputError: On an array that Arrow cannot decode.
-    """
+    """Read an Arrow array or chunked array."""
     import pyarrow as pa
 
     if isinstance(array, pa.ChunkedArray):

@@ -35,22 +35,14 @@ TIME_SCALES = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Column:
-    """A column of a table.
+    """A column of a table."""
 
-    Attributes:
-        kind: A kind of the module's table; "null" if all values are missing and the kind is unknown.
-        values: Values of the kind, `(n,)`: int64 or Python integers, floats, bool, or objects; arbitrary where
-            `missing`.
-        missing: Which values are missing, bool `(n,)`.
-        scale: Decimal scale of integers: `10^scale` of them are 1 (a second, for times).
-        type: Name of the type in its table, for messages.
-    """
-
-    kind: str
+    kind: str  # a kind of the module's table; "null" if all values are missing and the kind is unknown
+    # Values of the kind, `(n,)`: int64 or Python integers, floats, bool, or objects; arbitrary where `missing`:
     values: np.ndarray
-    missing: np.ndarray
-    scale: int = 0
-    type: str = ""
+    missing: np.ndarray  # which values are missing, bool `(n,)`
+    scale: int = 0  # decimal scale of integers: `10^scale` of them are 1 (a second, for times)
+    type: str = ""  # name of the type in its table, for messages
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -104,8 +96,7 @@ def inexact_keys(columns: str, limit: int) -> InputError:
 def comparable(columns: Sequence[Column], names: Sequence[str]) -> list[np.ndarray]:
     """Return the values of each column that are not missing, as arrays whose `==` is that of the columns.
 
-    Raises:
-        InputError: On kinds that are never equal, and integers and floats that cannot be told apart exactly.
+    Kinds that are never equal, and integers and floats that cannot be told apart exactly, are refused.
     """
     described = ", ".join(f"{name} ({c.type or c.kind})" for name, c in zip(names, columns, strict=True))
     kind = common_kind([c.kind for c in columns])
@@ -143,13 +134,9 @@ def _within(values: np.ndarray, limit: int) -> bool:
 
 
 def shared_codes(columns: Sequence[Column], names: Sequence[str]) -> tuple[list[np.ndarray], np.ndarray]:
-    """Number the values of some columns by one dictionary: only equal values have equal numbers.
+    """Assign numbers to the values of some columns: equal values, and only they, have equal numbers.
 
-    Returns:
-        For each column the number of each row's value, -1 where missing; and the values that the numbers stand for.
-
-    Raises:
-        InputError: As `comparable`.
+    Return for each column the number of each row's value, -1 where missing; and the values of the numbers.
     """
     parts = comparable(columns, names)
     together = np.concatenate([part for part in parts if len(part)] or [np.zeros(0)])
@@ -215,11 +202,7 @@ def as_feature(column: Column) -> Column:
 
 
 def numbers(column: Column, where: str) -> np.ndarray:
-    """Convert a column to float64 `(n,)`, each value rounded once; NaN where missing.
-
-    Raises:
-        InputError: On a column that holds no numbers, or one beyond float64.
-    """
+    """Convert a column of numbers to float64 `(n,)`, each value rounded once; NaN where missing; refuse others."""
     if column.kind not in NUMBERS:
         raise InputError(f"column {where} holds {column.type or column.kind}: numbers are needed.")
     known, out = column.values[~column.missing], np.full(len(column), np.nan)
@@ -238,14 +221,7 @@ def numbers(column: Column, where: str) -> np.ndarray:
 
 
 def require_role(kind: str, where: str, type_name: str, categorical: bool) -> None:
-    """Refuse a feature that is neither a number nor a category.
-
-    Args:
-        kind: Kind of the column.
-        where: Name of the column.
-        type_name: Its type, for the error.
-        categorical: Whether it is named in `categorical`.
-    """
+    """Refuse a feature that is neither a number nor a category; `where` is its name, for the error."""
     if kind in NUMBERS or kind in CATEGORIES or (categorical and kind in CATEGORIES_BY_REQUEST):
         return
     described = {"date": "dates", "timestamp": "timestamps", "uuid": "UUIDs"}

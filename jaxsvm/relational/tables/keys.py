@@ -79,11 +79,7 @@ def _pairs(tables: Mapping[str, Any], pair: Any, columns: Any) -> Iterable[tuple
 
 
 def encoded(tables: Mapping[str, Any], wanted: Attributes) -> dict[str, dict[str, np.ndarray]]:
-    """Return `codes[table][attribute] (n,)`: the values of attributes as integers; -1 (joins nothing) where missing.
-
-    Raises:
-        InputError: On an attribute whose columns hold values of different kinds.
-    """
+    """Return `codes[table][attribute] (n,)`: the values of attributes as integers; -1 (joins nothing) where missing."""
     codes: dict[str, dict[str, np.ndarray]] = {name: {} for name in tables}
     for attribute, owners in wanted.items():
         columns = [column(name, tables[name], key) for name, key in owners.items()]
@@ -94,12 +90,7 @@ def encoded(tables: Mapping[str, Any], wanted: Attributes) -> dict[str, dict[str
 
 
 def edge_ids(one: list[np.ndarray], two: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray, int]:
-    """Number the combinations of codes on both sides of an edge, from 0 without gaps; also return how many there are.
-
-    Args:
-        one: Codes of the shared attributes on one side, `(n_i,)` each.
-        two: The same on the other side.
-    """
+    """Assign ids to the combinations of codes, `(n_i,)` each, on both sides of an edge; also return their number."""
     n = len(one[0])
     ids = np.zeros(n + len(two[0]), np.int64)
     for a, b in zip(one, two, strict=True):

@@ -7,27 +7,16 @@ from jaxsvm.relational.tables.sql_types import DOUBLE, Declared
 
 
 class Plan(NamedTuple):
-    """The description of a join in a database.
+    """The description of a join in a database."""
 
-    Attributes:
-        sources: The SQL that stands for each table in FROM.
-        columns: The declared type of each column of each table.
-        keys: The attributes of the join.
-        casts: The type in which attributes are compared, if it is not their own.
-        features: The features of each table.
-        label: The table and column of the label.
-        edges: The edges of the join tree.
-        missing: As in `Join`.
-    """
-
-    sources: dict[str, str]
-    columns: dict[str, dict[str, Declared]]
-    keys: Attributes
-    casts: dict[str, str]
-    features: dict[str, list[str]]
-    label: tuple[str, str]
-    edges: list[tuple[int, int]]
-    missing: str
+    sources: dict[str, str]  # the SQL that stands for each table in FROM
+    columns: dict[str, dict[str, Declared]]  # the declared type of each column of each table
+    keys: Attributes  # the attributes of the join
+    casts: dict[str, str]  # the type in which attributes are compared, if it is not their own
+    features: dict[str, list[str]]  # the features of each table
+    label: tuple[str, str]  # the table and column of the label
+    edges: list[tuple[int, int]]  # the edges of the join tree
+    missing: str  # "refuse", "impute" or "drop"
 
 
 def queries(plan: Plan) -> list[str]:

@@ -30,11 +30,7 @@ EPOCH = datetime.datetime(1970, 1, 1)
 
 
 def opened(name: str, table: Any) -> Any:
-    """Return a table whose columns can be read; a path is opened (Parquet, CSV).
-
-    Raises:
-        InputError: On a file that is absent or of another format, and on anything that is no table.
-    """
+    """Return a table whose columns can be read; open the path of a Parquet or CSV file; refuse anything else."""
     if isinstance(table, str | os.PathLike):
         return _opened_file(name, os.fspath(table))
     if isinstance(table, Mapping) or hasattr(table, "columns"):
@@ -53,11 +49,7 @@ def column_names(table: Any) -> list[str]:
 
 
 def column(name: str, table: Any, wanted: str) -> Column:
-    """Read one column of a table.
-
-    Raises:
-        InputError: On a column that is absent, exists twice, has more than one axis, or mixes kinds of values.
-    """
+    """Read one column of a table; refuse it if it is absent, exists twice, has more than one axis, or mixes kinds."""
     names, where = column_names(table), f"{name}.{wanted}"
     if wanted not in names:
         raise InputError(f"table {name} has no column {wanted}; it has {', '.join(names[:20])}.")

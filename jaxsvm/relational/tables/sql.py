@@ -5,6 +5,7 @@ coefficient of each category's level; a level that training did not see adds not
 number counts as its mean if training imputed, else the score is NULL. Numbers count as doubles, as in training.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ def to_sql(fit: Any, tables: dict[str, str] | None = None) -> str:
         `SELECT fact.*, score FROM ...`, standard SQL. If tables have equal rows, each joined row comes once a copy.
     """
     join, names = fit.join, fit.join.names
-    terms = _terms(fit)
+    terms = [_number(fit.intercept), *(_term(*feature) for feature in _features(fit))]
     sources = {name: quoted(name) for name in names} | fit.join.sources | (tables or {})
     hub = join.tree.label
     joined, clauses = {hub}, [f"{sources[names[hub]]} AS {quoted(names[hub])}"]
@@ -45,21 +46,27 @@ def to_sql(fit: Any, tables: dict[str, str] | None = None) -> str:
     return f"SELECT {quoted(names[hub])}.*,\n    {body} AS score\nFROM " + "\n".join(clauses)
 
 
-def _terms(fit: Any) -> list[str]:
-    """Write the summands of the score: the intercept, then one a number and one a category."""
-    terms, coef = [_number(fit.intercept)], iter(fit.coef)
-    for name, block in zip(fit.join.names, fit.join.blocks, strict=True):
-        for feature, fill in zip(block.names, block.fill, strict=True):
-            if feature:
-                value = compared(f"{quoted(name)}.{quoted(feature)}", DOUBLE)
-                if not np.isnan(fill):
-                    value = f"COALESCE(NULLIF({value}, CAST('NaN' AS {DOUBLE})), {_number(fill)})"
-                terms.append(f"{_number(next(coef))} * {value}")
-        for category in block.categories:
-            tests = _tests(f"{quoted(name)}.{quoted(category.name)}", category.levels)
-            cases = [f"WHEN {test} THEN {_number(next(coef))}" for test in tests]
-            terms.append(f"CASE {' '.join(cases)} ELSE 0 END")
-    return terms
+def _features(fit: Any) -> Iterator[tuple[str, str, Any, Any]]:
+    """Yield table, name, coefficients, and the fill of a number or the levels of a category, of each feature."""
+    at = 0
+    for table, block in zip(fit.join.names, fit.join.blocks, strict=True):
+        parts = [(name, 1, fill) for name, fill in zip(block.names, block.fill, strict=True) if name]
+        parts += [(category.name, len(category.levels), category.levels) for category in block.categories]
+        for name, many, part in parts:
+            yield table, name, fit.coef[at : at + many], part
+            at += many
+
+
+def _term(table: str, name: str, coef: Any, part: Any) -> str:
+    """Write the summand of a feature."""
+    value = f"{quoted(table)}.{quoted(name)}"
+    if isinstance(part, Column):
+        cases = [f"WHEN {test} THEN {_number(c)}" for test, c in zip(_tests(value, part), coef, strict=True)]
+        return f"CASE {' '.join(cases)} ELSE 0 END"
+    value = compared(value, DOUBLE)
+    if not np.isnan(part):
+        value = f"COALESCE(NULLIF({value}, CAST('NaN' AS {DOUBLE})), {_number(part)})"
+    return f"{_number(coef[0])} * {value}"
 
 
 def decision_function(fit: Any, rows: Any) -> np.ndarray:
@@ -76,25 +83,16 @@ def decision_function(fit: Any, rows: Any) -> np.ndarray:
     Raises:
         InputError: On a feature that is absent, or has values of another kind than in training.
     """
-    known, terms, at = column_names(rows), [], 0
-    for name, block in zip(fit.join.names, fit.join.blocks, strict=True):
-
-        def read(feature: str, name: str = name) -> Column:
-            wanted = f"{name}.{feature}" if f"{name}.{feature}" in known else feature
-            if wanted not in known:
-                raise InputError(f"rows has no column {feature} or {name}.{feature}: every feature is needed.")
-            return as_feature(column("rows", rows, wanted))
-
-        for feature, fill in zip(block.names, block.fill, strict=True):
-            if feature:
-                part = read(feature)
-                values = np.where(part.missing, fill, numbers(part, f"rows.{feature}"))
-                terms.append(fit.coef[at] * values)
-                at += 1
-        for category in block.categories:
-            coef = fit.coef[at : at + len(category.levels)]
-            terms.append(_level_scores(category.levels, coef, read(category.name), f"{name}.{category.name}"))
-            at += len(coef)
+    known, terms = column_names(rows), []
+    for table, name, coef, part in _features(fit):
+        wanted = f"{table}.{name}" if f"{table}.{name}" in known else name
+        if wanted not in known:
+            raise InputError(f"rows has no column {name} or {table}.{name}: every feature is needed.")
+        values = as_feature(column("rows", rows, wanted))
+        if isinstance(part, Column):
+            terms.append(_level_scores(part, coef, values, f"{table}.{name}"))
+        else:
+            terms.append(coef[0] * np.where(values.missing, part, numbers(values, f"rows.{name}")))
     if not terms:
         raise InputError("the model has no features: every score is its intercept.")
     return sum(terms, 0.0) + fit.intercept

@@ -16,23 +16,14 @@ DOUBLE = "DOUBLE PRECISION"
 
 
 class Declared(NamedTuple):
-    """A declared type.
+    """A declared type."""
 
-    Attributes:
-        name: Its name in the database.
-        kind: One of the kinds of `columns.py`.
-        digits: Digits of a number before the point; 0 if there is no limit.
-        scale: Digits of a number after the point.
-        integer: Whether it is an integer.
-        narrow: Whether it is a float of fewer than 64 bits.
-    """
-
-    name: str
-    kind: str
-    digits: int = 0
-    scale: int = 0
-    integer: bool = False
-    narrow: bool = False
+    name: str  # its name in the database
+    kind: str  # one of the kinds of `columns.py`
+    digits: int = 0  # digits of a number before the point; 0 if there is no limit
+    scale: int = 0  # digits of a number after the point
+    integer: bool = False  # whether it is an integer
+    narrow: bool = False  # whether it is a float of fewer than 64 bits
 
 
 INTEGERS = {
@@ -73,15 +64,7 @@ def declared(name: str) -> Declared:
 
 
 def comparison_type(types: Sequence[Declared], columns: str) -> str | None:
-    """Return the type to which columns are cast to be compared; None if they are declared alike.
-
-    Args:
-        types: Types of the columns.
-        columns: The columns, for the error.
-
-    Raises:
-        InputError: If no type holds the values of all columns exactly.
-    """
+    """Return the type to which columns are cast to be compared exactly; None if they are declared alike."""
     if len({t.name for t in types}) == 1:
         return None
     kind = common_kind([t.kind for t in types])
