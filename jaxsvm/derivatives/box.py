@@ -6,6 +6,7 @@ optimal value needs no system: `d D = dq'a - 1/2 a'dQa + dU'max(0, r) + b de`, w
 
 from typing import TYPE_CHECKING, Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
@@ -79,8 +80,7 @@ def solution_on(problem: "BoxProblem", active: Active, sizes: tuple[int, ...], m
         free, solve = solver(problem, active.free, sizes, method, jnp.sqrt(rho) * c)
         fixed, right = others(free)
         e = problem.e - problem.c @ fixed
-        a = jnp.where(free, solve(right), 0)
-        along = jnp.where(free, solve(jnp.where(free, c, 0)), 0)
+        a, along = jnp.where(free, jax.vmap(solve)(jnp.stack([right, jnp.where(free, c, 0)])), 0)
         determined = some(free)
         step = jnp.where(determined, (c @ a - e) / jnp.where(determined, c @ along, 1), 0)
         a = a - step * along + fixed

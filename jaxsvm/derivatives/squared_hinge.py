@@ -6,6 +6,7 @@ y_S = 1`, `y . beta = 0`. The optimal value `1 / (2 R)` needs no system: its der
 
 from typing import TYPE_CHECKING, Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
@@ -39,11 +40,12 @@ def solution_on(problem: "SquaredHingeProblem", active: Active, sizes: tuple[int
     """The solution of the system on S as values; `alpha` may be negative where S is not the support of a solution."""
     y, support = lax.stop_gradient(problem.y), active.free
     _, solve = solver(problem, support, sizes, method)
-    beta, constant = solve(support.astype(problem.dtype)), jnp.zeros((), problem.dtype)
     if problem.free_bias:
-        other = solve(jnp.where(support, y, 0))
+        beta, other = jax.vmap(solve)(jnp.where(support, jnp.stack([jnp.ones_like(y), y]), 0))
         constant = (y @ beta) / (y @ other)
         beta = beta - constant * other
+    else:
+        beta, constant = solve(support.astype(problem.dtype)), jnp.zeros((), problem.dtype)
     R, coefficients = 1 / beta.sum(), y * beta
     bias = constant + problem.offset * coefficients.sum()
     margins = y * (problem.gram.matvec(coefficients) + bias)

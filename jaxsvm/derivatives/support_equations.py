@@ -6,18 +6,19 @@ low-rank Gram, and the same formula with Nystroem features and what they leave o
 tile) memory. A system that cannot be solved gives NaN: never a wrong derivative in silence.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import is_concrete
 from jaxsvm.numerics import masks
 from jaxsvm.numerics.linear import nystroem
-from jaxsvm.numerics.linear.conjugate_gradients import Apply, conjugate_gradients
+from jaxsvm.numerics.linear.conjugate_gradients import Apply
 from jaxsvm.numerics.linear.elimination import LAPACK_SIZE, Factor, identity, padded_factor, semifactored
 from jaxsvm.numerics.sizes import in_smallest, size_classes
+from jaxsvm.runtime.loops import while_loop
 
 if TYPE_CHECKING:
     from jaxsvm.problems.contract import Differentiable
@@ -91,14 +92,48 @@ def solver(
     return support, lambda b: lax.custom_linear_solve(matvec, b, solve, symmetric=True)
 
 
+class _Solving(NamedTuple):
+    """Where conjugate gradients stand: solution, residual, next direction, and `energy = r' P^-1 r`, now and at first.
+
+    `checks`: whether the next turn recomputes the residual from scratch; `ended`: whether the last one did.
+    """
+
+    turns: Int[Array, ""]
+    x: Float[Array, " n"]
+    r: Float[Array, " n"]
+    p: Float[Array, " n"]
+    energy: Float[Array, ""]
+    first: Float[Array, ""]
+    checks: Bool[Array, ""]
+    ended: Bool[Array, ""]
+
+
 def _solved(product: Apply, precondition: Apply, b: Float[Array, " n"], steps: int) -> Float[Array, " n"]:
-    """Conjugate gradients to the floor of the dtype; NaN where a thousandth of the digits is missing."""
+    """Solve by conjugate gradients to the floor of the dtype; NaN where a thousandth of the digits is missing.
+
+    The first turn has no direction yet, and the last one takes the product of the solution, for its residual: so the
+    program has one product and one preconditioner.
+    """
     eps = jnp.finfo(b.dtype).eps
-    found = conjugate_gradients(
-        product, precondition, jnp.zeros_like(b), b, steps, lambda at: at.energy > (16 * eps) ** 2 * at.first
-    )
-    rest = b - product(found.x)
-    solved = rest @ precondition(rest) <= eps**0.8 * found.first  # squared: 3e-7 of b in float64, 2e-3 in float32
+
+    def turn(at: _Solving) -> _Solving:
+        Av = product(jnp.where(at.checks, at.x, at.p))
+        curvature = at.p @ Av
+        moves = ~at.checks & ~(curvature <= 0)  # a NaN is to show
+        t = jnp.where(moves, at.energy / jnp.where(moves, curvature, 1), 0)
+        x, r = at.x + t * at.p, jnp.where(at.checks, b - Av, at.r - t * Av)
+        q = precondition(r)
+        energy, begins = r @ q, at.turns == 0
+        first = jnp.where(begins, energy, at.first)
+        p = q + jnp.where(begins, 0, energy / jnp.where(at.energy > 0, at.energy, 1)) * at.p
+        enough = (at.turns >= steps) | ~(energy > (16 * eps) ** 2 * first)
+        return _Solving(at.turns + 1, x, r, p, energy, first, enough & ~at.checks, at.checks)
+
+    zero, no = jnp.zeros((), b.dtype), jnp.asarray(False)
+    nothing = jnp.zeros_like(b)
+    start = _Solving(jnp.zeros((), jnp.int32), nothing, b, nothing, zero, zero, no, no)
+    found = while_loop(lambda at: ~at.ended, turn, start)
+    solved = found.energy <= eps**0.8 * found.first  # squared: 3e-7 of b in float64, 2e-3 in float32
     return jnp.where(solved | (found.first == 0), found.x, jnp.nan)
 
 
