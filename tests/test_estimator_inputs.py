@@ -1,5 +1,6 @@
 """What estimators are given: points in any form, weights of samples and classes, parameters at ends of their ranges."""
 
+import dataclasses
 import multiprocessing
 import warnings
 
@@ -13,6 +14,7 @@ from sklearn.metrics.pairwise import linear_kernel, rbf_kernel
 
 from jaxsvm import estimators
 from jaxsvm.errors import InputError
+from jaxsvm.estimators.measured import MEASURED
 from jaxsvm.estimators.training import probability
 
 RANDOM = np.random.default_rng(0)
@@ -190,7 +192,7 @@ def test_decisions_on_points_far_from_the_origin_do_not_depend_on_the_batch(apar
         exact = rbf_of_differences(new, wide[machine.support_], 30.0) @ machine.dual_coef_[0] + machine.intercept_
         np.testing.assert_allclose(machine.decision_function(new), exact, atol=1e-3)
         with monkeypatch.context() as patched:
-            patched.setattr(kernel_values, "FEW", 0)
+            patched.setattr(kernel_values, "MEASURED", dataclasses.replace(MEASURED, values_by_numpy=0))
             np.testing.assert_allclose(machine.decision_function(new), exact, atol=1e-3)
 
 

@@ -1,5 +1,6 @@
 """Estimators: scikit-learn's answers, attributes and habits; few sizes, so that few programs are compiled."""
 
+import dataclasses
 import functools
 import pickle
 import subprocess
@@ -19,6 +20,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from jaxsvm import estimators, kernels
+from jaxsvm.estimators.measured import MEASURED
 from jaxsvm.estimators.training import box
 from jaxsvm.loop import driver as loop
 from jaxsvm.results.fit import Certificate, Status
@@ -81,12 +83,12 @@ def test_sparse_and_float32_points_are_the_dense_ones():
 
 def test_blocks_of_a_compiled_program_are_the_values_by_numpy(monkeypatch):
     from jaxsvm.estimators.training import kernel_values
-    from jaxsvm.estimators.training import machines as training
+    from jaxsvm.estimators.training import samples as training
 
     reference = estimators.SVC(tol=1e-6).fit(X, Y)
+    small = dataclasses.replace(MEASURED, values_by_numpy=0, samples_with_all_values=0)
     for module in (kernel_values, training):
-        monkeypatch.setattr(module, "FEW", 0)
-    monkeypatch.setattr(training, "WHOLE", 0)
+        monkeypatch.setattr(module, "MEASURED", small)
     rows = estimators.SVC(tol=1e-6).fit(X, Y)
     np.testing.assert_allclose(rows.decision_function(X), reference.decision_function(X), atol=1e-4)
 
@@ -232,7 +234,7 @@ def test_a_path_over_many_samples_goes_by_working_sets(monkeypatch):
     from jaxsvm.estimators.training import chains
 
     reference = estimators.SVCPath(Cs=[0.1, 1.0, 10.0], cv=3).fit(X, Y)
-    monkeypatch.setattr(chains, "AT_ONCE", 0)
+    monkeypatch.setattr(chains, "MEASURED", dataclasses.replace(MEASURED, samples_of_one_block=0))
     path = estimators.SVCPath(Cs=[0.1, 1.0, 10.0], cv=3).fit(X, Y)
     assert path.largest_gap_.max() <= 1e-3
     np.testing.assert_allclose(path.mean_score_, reference.mean_score_, atol=0.01)
@@ -523,7 +525,7 @@ def test_the_better_of_interior_points_and_pair_steps(monkeypatch):
     """Pair steps are asked for where interior points ended far off, with a cap."""
     x, labels = overlapping(600, 6, scales=True)
     y, caps = np.where(labels == "yes", 1.0, -1.0), []
-    monkeypatch.setattr(box, "NEARLY", 0.0)
+    monkeypatch.setattr(box, "MEASURED", dataclasses.replace(MEASURED, acceptable_gap=0.0))
     data = box.BoxData(y, np.ones(600), np.ones(600), y)
 
     def ended(gap):
@@ -537,7 +539,7 @@ def test_the_better_of_interior_points_and_pair_steps(monkeypatch):
 
     assert ended(0.5) == Status.STALLED
     assert ended(0.0) == Status.MAX_STEPS
-    assert caps == [600 * box.STEPS_PER_SAMPLE] * 2
+    assert caps == [600 * MEASURED.steps_per_sample] * 2
 
 
 @pytest.mark.parametrize("kernel", ["linear", "rbf"])

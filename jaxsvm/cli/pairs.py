@@ -17,8 +17,9 @@ from jaxsvm.cli.report.solution import FoldScores, Solution
 from jaxsvm.errors import InputError
 from jaxsvm.estimators.training.box import Solved
 from jaxsvm.estimators.training.kernel_values import KernelValues
-from jaxsvm.estimators.training.machines import Samples, samples, train
+from jaxsvm.estimators.training.machines import train
 from jaxsvm.estimators.training.multiclass import class_slices, coefficients_of_pairs, decisions_of_pairs, pairs
+from jaxsvm.estimators.training.samples import Samples, samples
 from jaxsvm.model_selection.folds import fold_masks
 from jaxsvm.models.description import scikit_learn_kernel
 from jaxsvm.models.model import Model, votes

@@ -1,7 +1,7 @@
-"""scikit-learn estimators: its names, parameters, attributes and signs, with jaxsvm's solvers and certificates.
+"""Provide scikit-learn estimators: its names, parameters, attributes and signs, with jaxsvm's solvers and certificates.
 
-They hold NumPy arrays only, pickle, clone, and run in pipelines and grid searches; data of like sizes share their
-compiled programs. `pip install "jaxsvm[sklearn]"`.
+They hold NumPy arrays only, pickle, clone, and run in pipelines and grid searches. Data sets of similar size share
+their compiled programs. Install by `pip install "jaxsvm[sklearn]"`.
 """
 
 try:
@@ -15,8 +15,7 @@ except ImportError as error:
 from jaxsvm.estimators.approximate import CoresetSVC, NystroemSVC
 from jaxsvm.estimators.classifier import SVC
 from jaxsvm.estimators.linear import LinearSVC
-from jaxsvm.estimators.nu import NuSVC
-from jaxsvm.estimators.nu_regression import NuSVR
+from jaxsvm.estimators.nu import NuSVC, NuSVR
 from jaxsvm.estimators.path import SVCPath
 from jaxsvm.estimators.regression import SVR, OneClassSVM
 from jaxsvm.estimators.stochastic import PegasosClassifier, SBPClassifier

@@ -1,64 +1,61 @@
-"""What all kernel estimators share: parameters of the kernel, validation, values between new points and the support."""
+"""Share what kernel estimators have in common: parameters of the kernel, the support, decision values, reports."""
 
 from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import scipy.sparse as sp
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model._base import LinearClassifierMixin
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from jaxsvm import __version__
 from jaxsvm.errors import InputError, warn
-from jaxsvm.estimators.training.kernel_values import BLOCK, ROUNDED, KernelValues, kernel_values
-from jaxsvm.estimators.validation import checked
+from jaxsvm.estimators.measured import MEASURED
+from jaxsvm.estimators.training.box import Solved
+from jaxsvm.estimators.training.kernel_values import FLOAT32_ERROR, KernelValues, kernel_values
+from jaxsvm.estimators.training.multiclass import decisions
+from jaxsvm.estimators.validation import checked, require_finite_decisions
 from jaxsvm.kernels import Kernel
 from jaxsvm.results.fit import Certificate, Status, advice
 from jaxsvm.runtime.forking import require_own_process
 
-SEEN = 1e-3
-"""Rounding of decision values, whose unit is the margin, from which kernel values of float32 points are in float64."""
 DTYPES = [np.float64, np.float32]
-PLACED = 2.0**-24
-"""What rounding of a place to float32 adds to an RBF value, for each width that it lies from the origin."""
 KERNELS = {"linear", "poly", "rbf", "sigmoid", "laplacian", "precomputed"}
 
 
-class Versioned:
-    """A pickle is read by the version of jaxsvm that wrote it: attributes of another one may mean something else."""
+class JaxsvmEstimator(BaseEstimator):
+    """An estimator whose pickle is read only by the version of jaxsvm that wrote it: attributes may change meaning."""
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...  # parameters are stored by name
+
+    def _store_parameters(self, arguments: dict[str, Any]) -> None:
+        """Store the arguments of a constructor, its `locals()`, as attributes of the same names."""
+        vars(self).update((name, value) for name, value in arguments.items() if name != "self")
 
     def __getstate__(self) -> dict[str, Any]:
         state: Any = super().__getstate__()
         return {**state, "_jaxsvm_version": __version__}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        found = state.get("_jaxsvm_version")
-        if found != __version__:
+        version = state.get("_jaxsvm_version")
+        if version != __version__:
             raise InputError(
-                f"a pickle of {type(self).__name__} was written by jaxsvm {found or 'of an unknown version'}, and this "
-                f"is {__version__}: install that version, or train again."
+                f"a pickle of {type(self).__name__} was written by jaxsvm {version or 'of an unknown version'}, and "
+                f"this is {__version__}: install that version, or train again."
             )
-        parent: Any = super()
-        parent.__setstate__({name: value for name, value in state.items() if name != "_jaxsvm_version"})
+        super().__setstate__({name: value for name, value in state.items() if name != "_jaxsvm_version"})
 
 
-class KernelEstimator(Versioned, BaseEstimator):
-    """Kernel, data and support of an estimator. Those derived from it have the parameters that are read here."""
+class KernelEstimator(JaxsvmEstimator):
+    """An estimator with a kernel and support vectors; derived classes have the parameters that are read here."""
 
-    kernel: Any
-    degree: int
-    gamma: Any
-    coef0: float
-    tol: float
-    max_iter: int
-    coef_: Any
-    dual_coef_: Any
-    _sparse: bool
-    _n_support: np.ndarray
-    intercept_: np.ndarray
+    _by_pairs = False
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "kernel": [StrOptions(KERNELS), callable],
@@ -80,11 +77,11 @@ class KernelEstimator(Versioned, BaseEstimator):
 
     @property
     def _takes_anything(self) -> bool:
-        """Whether the kernel is a function of two sets, of whatever it likes: only it looks at points."""
+        """Whether the kernel is a function of two sets, which may be of any type: only the function reads points."""
         return callable(self.kernel) and not isinstance(self.kernel, Kernel)
 
     def _checked_points(self, X: Any, y: Any = None) -> Any:
-        """Training points, and targets where there are any."""
+        """Return checked training points, and the targets if there are any, as they are."""
         require_own_process()
         if sp.issparse(X) and self.kernel == "precomputed":
             raise TypeError("Sparse precomputed kernels are not supported.")
@@ -101,7 +98,7 @@ class KernelEstimator(Versioned, BaseEstimator):
         return X, y
 
     def _learn_kernel(self, X: Any) -> tuple[KernelValues, Any]:
-        """The kernel for these training points, and the points; kernel values in their place for a function of sets."""
+        """Return the kernel for these training points, and the points; kernel values instead for a function of sets."""
         values = kernel_values(self.kernel, self.gamma, self.coef0, self.degree, X)
         self.shape_fit_ = X.shape if hasattr(X, "shape") else (_num_samples(X),)
         self._gamma = values.parameters.get("gamma", 0.0)
@@ -118,39 +115,66 @@ class KernelEstimator(Versioned, BaseEstimator):
         return values, X
 
     def _keep_support(self, X: Any, support: np.ndarray) -> None:
-        """Support in the order in which coefficients are."""
+        """Store the support in the order of the coefficients."""
         self.support_ = support.astype(np.int32)
         if self.kernel == "precomputed" or self._takes_anything:
             self.support_vectors_ = np.empty((0, 0))
         else:
             self.support_vectors_ = X[self.support_]
 
-    def _support_values(self, X: Any) -> Iterable[tuple[slice, np.ndarray]]:
-        """Blocks of rows of X with their kernel values against the support, `(rows, support)`."""
+    @property
+    def n_support_(self) -> np.ndarray:
+        """The number of support vectors of each class, `(k,)`; without classes `(1,)`."""
+        return self._n_support
+
+    @property
+    def coef_(self) -> Any:
+        """The weights of a linear kernel, one row a machine."""
+        if self.kernel != "linear":
+            raise AttributeError("coef_ is only available when using a linear kernel")
         check_is_fitted(self)
+        points, dual, zero = self.support_vectors_, dense(self.dual_coef_), 0 * self.intercept_
+        weights = np.asarray(decisions(points.T, dual, self._n_support, zero, self._by_pairs).T)
+        if self._sparse:
+            return sp.csr_array(weights)
+        weights.flags.writeable = False
+        return weights
+
+    def _decisions(self, X: Any) -> np.ndarray:
+        """Return decision values, a column a machine; of two classes positive on the side of the second."""
+        check_is_fitted(self)
+        if self._n_support.sum() != len(self.support_):
+            raise ValueError(f"The internal representation of {type(self).__name__} was altered")
+        if self.kernel == "linear" and not self._sparse:
+            return require_finite_decisions(self._linear_decisions(X))
+        model = (dense(self.dual_coef_), self._n_support, self.intercept_, self._by_pairs)
+        return require_finite_decisions(np.concatenate([decisions(K, *model) for K in self._support_values(X)]))
+
+    def _support_values(self, X: Any) -> Iterable[np.ndarray]:
+        """Yield kernel values of blocks of rows of X against the support, `(rows, support)`."""
         if self._takes_anything:
             values = kernel_values(self.kernel, self.gamma, self.coef0, self.degree, None)
             K = values.between(X, self._seen)
             self._require_columns(K)
-            yield slice(0, K.shape[0]), K[:, self.support_]
+            yield K[:, self.support_]
             return
-        X = self._points(X)
+        X = checked(self, X, dtype=DTYPES, reset=False)
         if self.kernel == "precomputed":
             self._require_columns(X)
-            yield slice(0, X.shape[0]), np.asarray(X)[:, self.support_]
+            yield np.asarray(X)[:, self.support_]
             return
         if not len(self.support_):
-            yield slice(0, X.shape[0]), np.zeros((X.shape[0], 0))
+            yield np.zeros((X.shape[0], 0))
             return
         values = kernel_values(self.kernel, self._gamma, self.coef0, self.degree, X)
-        yield from values.blocks(X, self._support_in(values))
-
-    def _points(self, X: Any) -> Any:
-        """Points or kernel values to decide on, as they are."""
-        return checked(self, X, dtype=DTYPES, reset=False)
+        for _, K in values.blocks(X, self._support_in(values)):
+            yield K
 
     def _support_in(self, values: KernelValues) -> Any:
-        """The support vectors, in float64 where values in float32 would be seen in decisions."""
+        """Return the support vectors, in float64 if float32 kernel values would change decisions by 1e-3 margins.
+
+        Rounding a point to float32 adds `2^-24` to an RBF value for each width that it lies from the origin.
+        """
         support = self.support_vectors_
         if support.dtype != np.float32:
             return support
@@ -158,19 +182,18 @@ class KernelEstimator(Versioned, BaseEstimator):
             return support.astype(np.float64)
         centred = support - support.mean(axis=0, dtype=np.float64)
         reach = np.sqrt(values.parameters["gamma"] * np.einsum("ij,ij->i", centred, centred).max(initial=0))
-        seen = (ROUNDED + PLACED * reach) * np.linalg.norm(dense(self.dual_coef_), axis=1).max()
-        return support if seen < SEEN else support.astype(np.float64)
+        error = (FLOAT32_ERROR + 2.0**-24 * reach) * np.linalg.norm(dense(self.dual_coef_), axis=1).max()
+        return support if error < 1e-3 else support.astype(np.float64)
 
     def _linear_decisions(self, X: Any) -> np.ndarray:
-        """Decision values of a linear kernel, a column a machine: by weights, O(m d), and in float64.
+        """Return decision values of a linear kernel, a column a machine: from weights, O(m d), and in float64.
 
-        Not for support vectors that are sparse: their weights are dense, of as many features as there may be words.
+        Sparse support vectors do not come here: their weights are dense, of as many features as there may be words.
         """
-        X = self._points(X)
-        if self._n_support.sum() != self.support_vectors_.shape[0]:
-            raise ValueError(f"The internal representation of {type(self).__name__} was altered")
+        X = checked(self, X, dtype=DTYPES, reset=False)
         weights = dense(self.coef_).T.astype(np.float64)
-        step = X.shape[0] if sp.issparse(X) else max(BLOCK // X.shape[1], 1)  # what is copied, where X is in float32
+        # The product copies a block of X if it is in float32.
+        step = X.shape[0] if sp.issparse(X) else max(MEASURED.values_per_block // X.shape[1], 1)
         parts = [X[start : start + step] @ weights for start in range(0, X.shape[0], step)]
         return np.concatenate(parts) + self.intercept_
 
@@ -181,64 +204,77 @@ class KernelEstimator(Versioned, BaseEstimator):
                 "training time"
             )
 
-    def _report(
-        self, certificates: list[Certificate], statuses: list[Status], single: bool = False, cause: str = ""
-    ) -> None:
-        report(self, certificates, statuses, cause)
-        if single:
-            self.certificate_ = Certificate(*(values[0] for values in self.certificate_))
+
+class LinearEstimator(LinearClassifierMixin, JaxsvmEstimator):
+    """A linear classifier whose `decision_function` and `predict` refuse values that are not finite."""
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Return decision values, `(m,)` for two classes, positive for the second; else `(m, k)`.
+
+        Args:
+            X: Points, `(m, d)`, dense, a frame, or sparse.
+        """
+        return require_finite_decisions(super().decision_function(X))
 
 
-def report(estimator: Any, certificates: list[Certificate], statuses: list[Status], cause: str = "") -> None:
-    """Keep certificates, one entry a problem; warn where one is not what was asked for."""
-    stacked: Any = Certificate(*(_column(values) for values in zip(*certificates, strict=True)))
-    estimator.certificate_ = stacked
-    if getattr(estimator, "_steps_suffice", False):  # steps are what was asked for: to end with them is no failure
-        statuses = [Status.CONVERGED if status == Status.MAX_STEPS else status for status in statuses]
-    estimator.fit_status_ = int(any(status != Status.CONVERGED for status in statuses))
+def report(estimator: Any, solved: Sequence[Solved], cause: str = "") -> None:
+    """Store the certificates of an estimator's problems; warn if one is not of the requested accuracy.
+
+    Args:
+        estimator: The estimator; with `_steps_suffice`, its steps may end a solve without a warning.
+        solved: The solution of each problem.
+        cause: The cause of a failure, if it is known.
+    """
+    columns = zip(*(solution.certificate for solution in solved), strict=True)
+    estimator.certificate_ = Certificate(*(np.array(values, np.float64) for values in columns))  # pyright: ignore
+    if getattr(estimator, "_steps_suffice", False):
+        ended = (Status.CONVERGED, Status.MAX_STEPS)
+        solved = [s._replace(status=Status.CONVERGED) if s.status in ended else s for s in solved]
+    statuses = {solution.status for solution in solved}
+    estimator.fit_status_ = int(statuses != {Status.CONVERGED})
     if not cause and Status.INFEASIBLE in statuses and np.isinf(getattr(estimator, "C", 1.0)):
         cause = (
             "C is infinite, and a coefficient reaches the bound of C = 1e10: no function without errors was found. "
             "Take a finite C, or scale the data."
         )
-    warn_of(estimator, "problem(s)", certificates, statuses, cause)
+    warn_of(estimator, "problem(s)", solved, cause)
 
 
-def warn_of(
-    estimator: Any, what: str, certificates: Sequence[Certificate], statuses: Sequence[Status], cause: str = ""
-) -> None:
-    """Warn where one of several problems ended as something else than CONVERGED, in LIBSVM's words if it was capped."""
-    failed = [place for place, status in enumerate(statuses) if status != Status.CONVERGED]
+def warn_of(estimator: Any, what: str, solved: Sequence[Solved], cause: str = "") -> None:
+    """Warn if one of several problems is not CONVERGED; in LIBSVM's words if `max_iter` stopped it."""
+    failed = [solution for solution in solved if solution.status != Status.CONVERGED]
     if not failed:
         return
+    statuses = {solution.status for solution in failed}
     if not cause and Status.NOT_PSD in statuses:
         cause = f"The kernel matrix is indefinite, so that nothing is certified. {advice(Status.NOT_PSD)}"
-    worst = max(float(certificates[place].relative_gap) for place in failed)
-    names = ", ".join(sorted({statuses[place].name for place in failed}))
-    capped = Status.MAX_STEPS in [statuses[place] for place in failed] and getattr(estimator, "max_iter", -1) >= 0
+    worst = max(float(solution.certificate.relative_gap) for solution in failed)
+    names = ", ".join(sorted(status.name for status in statuses))
+    capped = Status.MAX_STEPS in statuses and getattr(estimator, "max_iter", -1) >= 0
     warn(
         (f"Solver terminated early (max_iter={estimator.max_iter}).  " if capped else "")
         + (cause or "Consider pre-processing your data with StandardScaler or MinMaxScaler.")
-        + f" {len(failed)} of {len(statuses)} {what} ended as {names}, with a relative duality gap of up to "
+        + f" {len(failed)} of {len(solved)} {what} ended as {names}, with a relative duality gap of up to "
         f"{worst:.3g} (tol {estimator.tol:.3g})."
         + ("" if cause else " A larger max_iter, a smaller C, or a larger tol may help too."),
         ConvergenceWarning,
     )
 
 
-def _column(values: Any) -> Any:
-    return np.array(values, np.float64)
+def require_finite(coef: np.ndarray, solved: Sequence[Solved]) -> None:
+    """Refuse solutions from kernel values that overflowed: the primal value of a solver's last finite point is not.
 
-
-def require_finite(coef: np.ndarray, bias: Any, certificates: list[Certificate], statuses: list[Status]) -> None:
-    """Refuse an answer of kernel values that overflowed: a solver keeps its last finite point, whose primal is not.
-
-    (Of an indefinite matrix, and of a nu machine that was capped before it had a margin, no primal value is known
-    either, and the status says so.)
+    An indefinite matrix, and a nu machine that was stopped before it had a margin, have no primal value either; their
+    status says so.
     """
-    pairs = zip(certificates, statuses, strict=True)
-    primal = np.array([float(one.primal) for one, status in pairs if status not in (Status.NOT_PSD, Status.MAX_STEPS)])
-    if not (np.isfinite(coef).all() and np.isfinite(bias).all() and np.isfinite(primal).all()):
+    unknown = (Status.NOT_PSD, Status.MAX_STEPS)
+    numbers = [solution.certificate.primal for solution in solved if solution.status not in unknown]
+    if not np.isfinite([*numbers, *(solution.bias for solution in solved)]).all() or not np.isfinite(coef).all():
         raise ValueError(
             "The dual coefficients or intercepts are not finite. The input data may contain large values and need to "
             "be preprocessed."
@@ -246,5 +282,5 @@ def require_finite(coef: np.ndarray, bias: Any, certificates: list[Certificate],
 
 
 def dense(values: Any) -> np.ndarray:
-    """An array, of a sparse one its entries."""
+    """Return an array; for a sparse one its entries."""
     return values.toarray() if sp.issparse(values) else np.asarray(values)

@@ -1,4 +1,4 @@
-"""`SVC`: kernel support vector classification, scikit-learn's estimator with certified answers."""
+"""Classify with kernel support vector machines: scikit-learn's `SVC`, with certified solutions."""
 
 from itertools import combinations
 from numbers import Real
@@ -11,13 +11,14 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils._param_validation import Hidden, Interval, StrOptions
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.multiclass import _ovr_decision_function, check_classification_targets
+from sklearn.utils.multiclass import _ovr_decision_function
 from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from jaxsvm.errors import InputError
-from jaxsvm.estimators.base import KernelEstimator, dense, require_finite, warn_of
+from jaxsvm.estimators.base import KernelEstimator, report, require_finite, warn_of
+from jaxsvm.estimators.training import probability as probabilities
 from jaxsvm.estimators.training.box import Solved
-from jaxsvm.estimators.training.machines import Machine, Samples, hard_margin, samples, train, undecided
+from jaxsvm.estimators.training.machines import Machine, hard_margin, train, undecided
 from jaxsvm.estimators.training.multiclass import (
     against_rest,
     class_slices,
@@ -25,30 +26,14 @@ from jaxsvm.estimators.training.multiclass import (
     decisions,
     last_of_dag,
     pairs,
-    weights_of_pairs,
 )
-from jaxsvm.estimators.training.probability import (
-    DEFAULT_PROBABILITY,
-    Sigmoid,
-    coupled,
-    cross_fitted,
-    is_asked,
-    sigmoids,
-    warn_attribute_deprecated,
-    warn_deprecated,
-)
-from jaxsvm.estimators.validation import (
-    class_factors,
-    costs,
-    require_classes,
-    require_finite_decisions,
-    sample_weights,
-)
+from jaxsvm.estimators.training.samples import Samples, samples
+from jaxsvm.estimators.validation import class_factors, classes_of, costs, require_classes, sample_weights
 from jaxsvm.models.model import votes
 
 
 def _has_probability(estimator: Any) -> bool:
-    if not is_asked(estimator.probability):
+    if not probabilities.is_requested(estimator.probability):
         raise AttributeError("predict_proba is not available when probability=False")
     return True
 
@@ -61,50 +46,45 @@ class SVC(ClassifierMixin, KernelEstimator):
 
     Args:
         C: The cost of a unit of slack, > 0; times class and sample weights. Infinite, with the hinge, is the hard
-            margin: the solution of every C from some one on; a ConvergenceWarning where there is none up to 1e10.
+            margin: the solution of every C above some value; if there is none up to 1e10, a ConvergenceWarning.
         kernel: "rbf", "linear", "poly", "sigmoid", "laplacian" or "precomputed"; a function of two sets of points that
-            returns their kernel matrix, as scikit-learn has it; or a kernel of `jaxsvm.kernels`.
-        degree: Of "poly", >= 1.
+            returns their kernel matrix, as in scikit-learn; or a kernel of `jaxsvm.kernels`.
+        degree: The degree of "poly", >= 1.
         gamma: "scale" (`1 / (d var(X))`), "auto" (`1 / d`) or a number, >= 0.
-        coef0: Of "poly" (>= 0) and "sigmoid".
-        loss: "hinge", or "squared_hinge" (`C_i max(0, 1 - y_i f)^2`, as `LinearSVC` of scikit-learn counts).
+        coef0: The constant of "poly" (>= 0) and "sigmoid".
+        loss: "hinge", or "squared_hinge" (`C_i max(0, 1 - y_i f)^2`, as in scikit-learn's `LinearSVC`).
         bias: "free" (LIBSVM's), "regularized" (one more feature of value 1) or "none".
         multi_class: "ovo" (all pairs of classes, which vote, LIBSVM's), "ddag" (all pairs, of which k - 1 decide about
-            a point: each strikes out a class; Platt, Cristianini and Shawe-Taylor 2000) or "ovr" (each class against
-            the rest).
-        shrinking: Taken for scikit-learn's sake; without effect, as `cache_size` and `verbose` are.
-        probability: Whether `fit` calibrates decision values too, for `predict_proba`: a sigmoid a machine (Platt's) on
-            values of five-fold cross-fitting; those of pairs are coupled (Wu, Lin and Weng 2004). The most probable
-            class need not be the one that `predict` tells, as with LIBSVM. Deprecated where the installed scikit-learn
-            says so (1.9): `CalibratedClassifierCV(SVC(), ensemble=False)` takes its place.
-        tol: The relative duality gap that each machine is certified to, > 0; up to 8,192 samples moreover LIBSVM's
-            largest violation. From 1e-5 on kernel values are held in float32, as LIBSVM holds them, where there are
-            many; the certificate is that of the points as they are given.
-        cache_size: See `shrinking`.
-        class_weight: Factors of C a class, "balanced", or None.
-        verbose: See `shrinking`.
-        max_iter: A cap on pair steps of a machine, looked at between working sets; -1: none.
+            a point: each rules out a class; Platt, Cristianini and Shawe-Taylor 2000) or "ovr" (each class against the
+            rest).
+        shrinking: Accepted for compatibility with scikit-learn; no effect.
+        probability: Whether to fit sigmoids for `predict_proba`, by five-fold cross-validation.
+        tol: The relative duality gap to certify for each machine, and LIBSVM's largest violation, > 0.
+        cache_size: Accepted for compatibility with scikit-learn; no effect.
+        class_weight: Factors of C by class, "balanced", or None.
+        verbose: Accepted for compatibility with scikit-learn; no effect.
+        max_iter: Most pair steps of a machine, checked between working sets; -1 sets no limit.
         decision_function_shape: "ovr" (a column a class) or "ovo" (a column a pair) of `decision_function`.
-        break_ties: Whether ties of votes are broken by decision values, which takes "ovr" columns.
-        random_state: Of the folds of `probability`.
+        break_ties: Whether decision values break ties of votes, which takes "ovr" columns.
+        random_state: The seed of the folds of `probability`.
 
     Attributes:
         classes_: Labels, sorted, `(k,)`.
         support_: Indices of the support vectors, by class, `(s,)`.
-        support_vectors_: They, `(s, d)`.
-        n_support_: How many of each class, `(k,)`.
+        support_vectors_: The support vectors, `(s, d)`.
+        n_support_: The number of support vectors of each class, `(k,)`.
         dual_coef_: `y_i a_i` in LIBSVM's layout, `(k - 1, s)`; with "ovr" and three classes or more `(k, s)`.
-        intercept_: A constant a machine.
-        coef_: Weights a machine, of a linear kernel.
+        intercept_: The constant of each machine.
+        coef_: The weights of each machine, for a linear kernel.
         class_weight_: Factors of C, `(k,)`.
-        n_iter_: Pair steps a machine, `(k (k - 1) / 2,)`.
-        fit_status_: 0, or 1 where a machine is not certified to `tol` (then there was a ConvergenceWarning).
-        certificate_: Primal value, dual value and relative gap a machine: `dual <= optimum <= primal`.
-        probA_: Slope of each sigmoid, `(machines,)`; empty without `probability`.
-        probB_: Shift of each sigmoid, `(machines,)`.
-        n_features_in_: d.
-        feature_names_in_: Names of the columns, where they have any.
-        shape_fit_: Shape of the training points.
+        n_iter_: The number of pair steps of each machine, `(k (k - 1) / 2,)`.
+        fit_status_: 0, or 1 if a machine is not certified to `tol` (`fit` gave a ConvergenceWarning).
+        certificate_: Primal value, dual value and relative gap of each machine: `dual <= optimum <= primal`.
+        probA_: The slope of each sigmoid, `(machines,)`; empty without `probability`.
+        probB_: The shift of each sigmoid, `(machines,)`.
+        n_features_in_: The number of features d.
+        feature_names_in_: Names of the columns, if they have any.
+        shape_fit_: The shape of the training points.
     """
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
@@ -134,7 +114,7 @@ class SVC(ClassifierMixin, KernelEstimator):
         bias: str = "free",
         multi_class: str = "ovo",
         shrinking: bool = True,
-        probability: Any = DEFAULT_PROBABILITY,
+        probability: Any = probabilities.DEFAULT_PROBABILITY,
         tol: float = 1e-3,
         cache_size: float = 200,
         class_weight: Any = None,
@@ -144,104 +124,78 @@ class SVC(ClassifierMixin, KernelEstimator):
         break_ties: bool = False,
         random_state: Any = None,
     ) -> None:
-        self.C = C
-        self.kernel = kernel
-        self.degree = degree
-        self.gamma = gamma
-        self.coef0 = coef0
-        self.loss = loss
-        self.bias = bias
-        self.multi_class = multi_class
-        self.shrinking = shrinking
-        self.probability = probability
-        self.tol = tol
-        self.cache_size = cache_size
-        self.class_weight = class_weight
-        self.verbose = verbose
-        self.max_iter = max_iter
-        self.decision_function_shape = decision_function_shape
-        self.break_ties = break_ties
-        self.random_state = random_state
+        self._store_parameters(locals())
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "SVC":
-        """Train on labelled samples.
+        """Train on labelled samples; return the estimator.
 
         Args:
             X: Points, `(n, d)`, dense, a frame, or sparse; kernel values `(n, n)` for "precomputed".
             y: Labels, `(n,)`, of two classes or more.
-            sample_weight: Factors of C, `(n,)`; what is not positive is left out.
-
-        Returns:
-            The estimator.
+            sample_weight: Factors of C, `(n,)`; samples whose factor is not positive are left out.
         """
-        warn_deprecated(self)
+        probabilities.warn_deprecated(self)
         X, y = self._checked_points(X, y)
-        codes = self._learn_classes(y)
+        y = column_or_1d(y, warn=True)
+        self.classes_, codes = classes_of(y)
+        self.class_weight_ = class_factors(self.class_weight, self.classes_, y)
         n = _num_samples(X)
         if n != len(codes):
             raise ValueError(f"X and y have incompatible shapes.\nX has {n} samples, but y has {len(codes)}.")
         values, X = self._learn_kernel(X)
         weight = sample_weights(sample_weight, n)
-        self._require_classes(codes, weight * self.class_weight_[codes])
-        present = weight * self.class_weight_[codes] > 0
-        # Sorted by class: a machine's samples are slices.
-        order = np.argsort(codes, kind="stable")
-        order = order[present[order]]
+        present = weight * self.class_weight_[codes]
+        self._require_classes(codes, present)
+        order = np.argsort(codes, kind="stable")  # sorted by class, the samples of a machine are slices
+        order = order[present[order] > 0]
         sorted_points = X[order][:, order] if values.by_values else X[order]
-        classes = class_slices(codes[order], len(self.classes_))
-        machines = self._machines(classes, weight[order])
-        self._order, self._codes, self._weight = order, codes, weight
         data = samples(values, sorted_points, self.tol if self._may_round else 0.0)
+        self._order, self._codes, self._weight = order, codes, weight
+        self._train_all(X, data)
+        del self._order, self._codes, self._weight
+        requested = probabilities.is_requested(self.probability)
+        calibrated = self._calibrated(data, codes[order], weight[order]) if requested else []
+        self._probA = np.array([sigmoid.slope for sigmoid in calibrated])
+        self._probB = np.array([sigmoid.shift for sigmoid in calibrated])
+        return self
+
+    def _train_all(self, X: Any, data: Samples) -> None:
+        """Train all machines, and store their support, coefficients and certificates."""
+        k, order = len(self.classes_), self._order
+        classes = class_slices(self._codes[order], k)
+        machines = self._machines(classes, self._weight[order])
         solved = self._trained(data, machines)
         coef = coefficients(classes, machines, solved, self._by_pairs)
-        bias = np.array([one.bias for one in solved])
-        require_finite(coef, bias, [one.certificate for one in solved], [one.status for one in solved])
+        bias = np.array([solution.bias for solution in solved])
+        require_finite(coef, solved)
         kept = np.flatnonzero((coef != 0).any(axis=0))
         self._keep_support(X, order[kept])
-        self._n_support = np.bincount(codes[self.support_], minlength=len(self.classes_)).astype(np.int32)
-        sign = -1.0 if len(self.classes_) == 2 else 1.0  # LIBSVM's first class is scikit-learn's negative one
+        self._n_support = np.bincount(self._codes[self.support_], minlength=k).astype(np.int32)
+        sign = -1.0 if k == 2 else 1.0  # LIBSVM's first class is scikit-learn's negative one
         coef = sign * coef[:, kept]
         self.dual_coef_ = sp.csr_array(coef) if self._sparse else coef
         self.intercept_ = sign * bias
-        self.n_iter_ = np.array([one.steps for one in solved], np.int32)
-        self._report([one.certificate for one in solved], [one.status for one in solved])
-        del self._order, self._codes, self._weight
-        calibrated = self._calibrated(data, codes[order], weight[order]) if is_asked(self.probability) else []
-        self._probA = np.array([one.slope for one in calibrated])
-        self._probB = np.array([one.shift for one in calibrated])
-        return self
+        self.n_iter_ = np.array([solution.steps for solution in solved], np.int32)
+        report(self, solved)
 
     def _require_classes(self, codes: np.ndarray, weight: np.ndarray) -> None:
         require_classes(codes, weight, self.classes_, every=not self._by_pairs)
 
-    def _learn_classes(self, y: Any) -> np.ndarray:
-        y = column_or_1d(y, warn=True)
-        check_classification_targets(y)
-        self.classes_, codes = np.unique(y, return_inverse=True)
-        self.class_weight_ = class_factors(self.class_weight, self.classes_, y)
-        if len(self.classes_) < 2:
-            raise ValueError(
-                f"The number of classes has to be greater than one; got {len(self.classes_)} class: two are needed."
-            )
-        return codes
-
     @property
     def _cost(self) -> float:
-        if np.isinf(self.C) and self.loss != "hinge":
+        """The value of C; 1 in derived classes that have none."""
+        C = getattr(self, "C", 1.0)
+        if np.isinf(C) and self.loss != "hinge":
             raise InputError(
                 f"C is infinite, with loss={self.loss!r}: only the hinge has a hard margin; name a finite C."
             )
-        return self.C
+        return C
 
     @property
     def _may_round(self) -> bool:
-        """Whether kernel values may be float32: where the answer is then certified in float64 (`training`)."""
+        """Whether kernel values may be float32: a solution with the hinge is certified in float64 afterwards."""
         return self.loss == "hinge"
-
-    @property
-    def _most_steps(self) -> int:
-        return getattr(self, "max_iter", -1)  # not all that are derived from it have one
 
     @property
     def _by_pairs(self) -> bool:
@@ -253,12 +207,13 @@ class SVC(ClassifierMixin, KernelEstimator):
         return (pairs if self._by_pairs else against_rest)(classes, upper)
 
     def _trained(self, data: Samples, machines: list[Machine]) -> list[Solved]:
-        """A fit a machine; a class that has no sample of positive weight is never told."""
+        """Train the machines; a class without samples of positive weight is never predicted."""
         ready = [machine for machine in machines if len(np.unique(machine.signs)) == 2]
+        most = getattr(self, "max_iter", -1)  # some derived classes have none
 
         def at(C: float, some: list[Machine]) -> list[Solved]:
             some = [machine._replace(upper=C * machine.upper) for machine in some]
-            return train(data, some, loss=self.loss, bias=self.bias, tol=self.tol, max_iter=self._most_steps)
+            return train(data, some, loss=self.loss, bias=self.bias, tol=self.tol, max_iter=most)
 
         if np.isinf(getattr(self, "C", 1.0)):
             solved = iter([hard_margin(lambda C, one=one: at(C, [one])[0], one.upper) for one in ready])
@@ -266,18 +221,18 @@ class SVC(ClassifierMixin, KernelEstimator):
             solved = iter(at(1.0, ready) if ready else [])
         return [next(solved) if len(np.unique(machine.signs)) == 2 else undecided(machine) for machine in machines]
 
-    def _left_out(self, data: Samples, machines: list[Machine]) -> list[Solved]:
-        """Machines on a part of the samples, for decision values of the others."""
+    def _trained_on_part(self, data: Samples, machines: list[Machine]) -> list[Solved]:
+        """Train machines on a part of the samples, for decision values of the others."""
         return self._trained(data, machines)
 
-    def _calibrated(self, data: Samples, codes: np.ndarray, weight: np.ndarray) -> list[Sigmoid]:
-        """A sigmoid a machine, of decision values that were computed for samples left out; codes are increasing."""
+    def _calibrated(self, data: Samples, codes: np.ndarray, weight: np.ndarray) -> list[probabilities.Sigmoid]:
+        """Fit a sigmoid a machine to decision values of samples that were left out; codes are increasing."""
         k, ended = len(self.classes_), []
 
         def decide(rest: np.ndarray, test: np.ndarray) -> np.ndarray:
             classes = class_slices(codes[rest], k)
             machines = self._machines(classes, weight[rest])
-            solved = self._left_out(data.part(rest), machines)
+            solved = self._trained_on_part(data.part(rest), machines)
             ended.extend(solved)
             coef, bias = coefficients(classes, machines, solved, self._by_pairs), np.array([one.bias for one in solved])
             kept = np.flatnonzero((coef != 0).any(axis=0))
@@ -285,73 +240,39 @@ class SVC(ClassifierMixin, KernelEstimator):
             blocks = data.between(test, rest[kept])
             return np.concatenate([decisions(K, coef[:, kept], counts, bias, self._by_pairs) for _, K in blocks])
 
-        values = cross_fitted(decide, codes, self._places, check_random_state(self.random_state))
-        warn_of(self, "machines of probability=True", [one.certificate for one in ended], [one.status for one in ended])
-        return sigmoids(-values if k == 2 else values, codes, weight, self._places)
+        random = check_random_state(self.random_state)
+        values = probabilities.cross_fitted(decide, codes, self._places, random)
+        warn_of(self, "machines of probability=True", ended)
+        return probabilities.sigmoids(-values if k == 2 else values, codes, weight, self._places)
 
     @property
     def _places(self) -> list[tuple[int, ...]]:
         """The classes of each machine: a pair, or one against the rest."""
         k = len(self.classes_)
-        return list(combinations(range(k), 2)) if self._by_pairs else [(one,) for one in range(k)]
-
-    @property
-    def n_support_(self) -> np.ndarray:
-        """How many support vectors each class has, `(k,)`."""
-        if not hasattr(self, "_n_support"):
-            raise AttributeError("n_support_ is there once the estimator is fitted.")
-        return self._n_support
+        return list(combinations(range(k), 2)) if self._by_pairs else [(code,) for code in range(k)]
 
     @property
     def probA_(self) -> np.ndarray:  # noqa: N802
-        """Slope of each sigmoid, `(machines,)`; empty without `probability`."""
-        slopes = self._probA
-        warn_attribute_deprecated("probA_")
+        """The slope of each sigmoid, `(machines,)`; empty without `probability`."""
+        slopes = self._probA  # raises before the warning if there are none
+        probabilities.warn_attribute_deprecated("probA_")
         return slopes
 
     @property
     def probB_(self) -> np.ndarray:  # noqa: N802
-        """Shift of each sigmoid, `(machines,)`."""
+        """The shift of each sigmoid, `(machines,)`."""
         shifts = self._probB
-        warn_attribute_deprecated("probB_")
+        probabilities.warn_attribute_deprecated("probB_")
         return shifts
 
-    @property
-    def coef_(self) -> Any:
-        """Weights of a linear kernel, one row a machine."""
-        if self.kernel != "linear":
-            raise AttributeError("coef_ is only available when using a linear kernel")
-        check_is_fitted(self)
-        dual = dense(self.dual_coef_)
-        if len(self.classes_) == 2 or not self._by_pairs:
-            weights = np.asarray((self.support_vectors_.T @ dual.T).T)
-        else:
-            weights = weights_of_pairs(self.support_vectors_, dual, self._n_support)
-        if self._sparse:
-            return sp.csr_array(weights)
-        weights.flags.writeable = False
-        return weights
-
-    def _decisions(self, X: Any) -> np.ndarray:
-        """A column a machine; of two classes positive on the side of the second."""
-        check_is_fitted(self)
-        if self.kernel == "linear" and not self._sparse:
-            return require_finite_decisions(self._linear_decisions(X))
-        found, coef = [], dense(self.dual_coef_)
-        for _, K in self._support_values(X):
-            if self._n_support.sum() != K.shape[1]:
-                raise ValueError(f"The internal representation of {type(self).__name__} was altered")
-            found.append(decisions(K, coef, self._n_support, self.intercept_, self._by_pairs))
-        return require_finite_decisions(np.concatenate(found))
-
     def decision_function(self, X: Any) -> np.ndarray:
-        """Decision values.
+        """Return decision values.
 
         Args:
             X: Points, `(m, d)`; kernel values against all training samples, `(m, n)`, for "precomputed".
 
         Returns:
-            `(m,)` for two classes, positive for the second; else a column a class `(m, k)`, or a pair
+            Values `(m,)` for two classes, positive for the second; else a column a class `(m, k)`, or a pair
             `(m, k (k - 1) / 2)` with `decision_function_shape="ovo"`.
         """
         values, k = self._decisions(X), len(self.classes_)
@@ -362,7 +283,7 @@ class SVC(ClassifierMixin, KernelEstimator):
         return values
 
     def predict(self, X: Any) -> np.ndarray:
-        """Labels, `(m,)`; arguments as for `decision_function`."""
+        """Return the labels `(m,)` of points `(m, d)`, or of kernel values `(m, n)` for "precomputed"."""
         check_is_fitted(self)
         if self.break_ties and self.decision_function_shape == "ovo":
             raise ValueError("break_ties must be False when decision_function_shape is 'ovo'")
@@ -379,20 +300,21 @@ class SVC(ClassifierMixin, KernelEstimator):
 
     @available_if(_has_probability)
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Probabilities, a column a class `(m, k)`; for an estimator that was fitted with `probability=True`.
+        """Return probabilities, a column a class `(m, k)`, of an estimator fitted with `probability=True`.
 
-        They come of sigmoids, of machines trained on other samples: the largest need not be the label of `predict`.
+        They come from sigmoids of machines trained on other samples: the largest need not be the label of `predict`.
         """
         check_is_fitted(self)
         if not len(self._probA):
             raise NotFittedError("predict_proba is not available when fitted with probability=False: fit again.")
-        known = [Sigmoid(slope, shift) for slope, shift in zip(self._probA, self._probB, strict=True)]
-        found = np.stack([one(values) for one, values in zip(known, self._decisions(X).T, strict=True)], axis=1)
+        fitted = [probabilities.Sigmoid(*numbers) for numbers in zip(self._probA, self._probB, strict=True)]
+        columns = zip(fitted, self._decisions(X).T, strict=True)
+        p = np.stack([sigmoid(values) for sigmoid, values in columns], axis=1)
         if len(self.classes_) == 2:
-            return np.hstack([1 - found, found])
-        return coupled(found, len(self.classes_)) if self._by_pairs else found / found.sum(axis=1, keepdims=True)
+            return np.hstack([1 - p, p])
+        return probabilities.coupled(p, len(self.classes_)) if self._by_pairs else p / p.sum(axis=1, keepdims=True)
 
     @available_if(_has_probability)
     def predict_log_proba(self, X: Any) -> np.ndarray:
-        """Logarithms of `predict_proba`."""
+        """Return the logarithms of `predict_proba(X)`."""
         return np.log(self.predict_proba(X))

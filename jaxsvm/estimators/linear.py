@@ -1,4 +1,4 @@
-"""`LinearSVC`: linear classification of many samples, in feature space."""
+"""Linear classification of many samples, in feature space: `LinearSVC`."""
 
 from numbers import Integral, Real
 from typing import Any, ClassVar
@@ -6,61 +6,48 @@ from typing import Any, ClassVar
 import jax
 import numpy as np
 import scipy.sparse as sp
-from sklearn.base import BaseEstimator, _fit_context
-from sklearn.linear_model._base import LinearClassifierMixin, SparseCoefMixin
+from sklearn.base import _fit_context
+from sklearn.linear_model._base import SparseCoefMixin
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight
 
-from jaxsvm.estimators.base import Versioned, report
-from jaxsvm.estimators.training.box import Solved, solve_further
+from jaxsvm.estimators.base import LinearEstimator, report
+from jaxsvm.estimators.training.box import Solved, solve_by_driver
 from jaxsvm.estimators.training.kernel_values import padded_rows
-from jaxsvm.estimators.validation import FiniteDecisions, checked, class_factors, require_classes
+from jaxsvm.estimators.training.machines import weighted_problem
+from jaxsvm.estimators.validation import labelled, signs_against_rest
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.kernels import Linear
 from jaxsvm.numerics.sizes import size_class
-from jaxsvm.problems.box import hinge_problem
-from jaxsvm.problems.squared_hinge import svm_problem
-
-DENSE = 5e7
-"""Entries up to which sparse points of few columns are made dense, where solvers in feature space are at hand."""
-FEW_COLUMNS = 2000
-COLUMNS = 8
-"""Columns of small data are padded to a multiple of it: programs for another d compile for seconds."""
-SMALL = 10**9
-"""Operations `n d^2` up to which columns are padded: more take longer than a program."""
 
 
-class LinearSVC(FiniteDecisions, LinearClassifierMixin, SparseCoefMixin, Versioned, BaseEstimator):
+class LinearSVC(SparseCoefMixin, LinearEstimator):
     """Linear support vector classification, each class against the rest, with a regularised bias.
 
-    `min (|w|^2 + b^2 / s^2) / 2 + C sum_i loss_i`, `loss = max(0, 1 - y f)^2` or `max(0, 1 - y f)`, s being
-    `intercept_scaling`: the problem, parameters and attributes of `sklearn.svm.LinearSVC`, and `certificate_`. Newton
-    (squared hinge) and interior point steps in feature space, O(n d^2) each, whatever C.
+    `min (|w|^2 + b^2 / s^2) / 2 + C sum_i loss_i`, `loss = max(0, 1 - y f)^2` or `max(0, 1 - y f)`, where s is
+    `intercept_scaling`: the problem, parameters and attributes of `sklearn.svm.LinearSVC`, and `certificate_`. Solved
+    by Newton (squared hinge) or interior point steps in feature space, O(n d^2) each; C does not change their number.
 
     Args:
         penalty: "l2".
         loss: "squared_hinge" or "hinge".
-        dual: Taken for scikit-learn's sake; without effect, as `verbose`, `random_state` and `max_iter` are.
-        tol: The relative duality gap that each class is certified to, > 0.
+        dual: Accepted for compatibility with scikit-learn; no effect.
+        tol: The relative duality gap to certify for each class, > 0.
         C: The cost of a loss of 1, > 0; times class and sample weights.
         multi_class: "ovr".
         fit_intercept: Whether there is a bias.
-        intercept_scaling: The value of the feature whose weight the bias is, > 0.
-        class_weight: Factors of C a class, "balanced", or None.
-        verbose: See `dual`.
-        random_state: See `dual`.
-        max_iter: See `dual`.
+        intercept_scaling: The value s of the feature whose weight is the bias, > 0.
+        class_weight: Factors of C by class, "balanced", or None.
+        verbose: Accepted for compatibility with scikit-learn; no effect.
+        random_state: Accepted for compatibility with scikit-learn; no effect.
+        max_iter: Accepted for compatibility with scikit-learn; no effect.
 
     Attributes:
         classes_: Labels, sorted, `(k,)`.
         coef_: Weights, `(1, d)` for two classes, else `(k, d)`.
         intercept_: Biases, `(1,)` or `(k,)`.
-        n_iter_: The most steps of a class.
-        fit_status_: 0, or 1 where a class is not certified to `tol` (then there was a ConvergenceWarning).
-        certificate_: Primal value, dual value and relative gap a class.
-        n_features_in_: d.
-        feature_names_in_: Names of the columns, where they have any.
+        n_iter_: The largest number of steps of a class.
+        fit_status_: 0, or 1 if a class is not certified to `tol` (`fit` gave a ConvergenceWarning).
+        certificate_: Primal value, dual value and relative gap of each class.
     """
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
@@ -94,79 +81,48 @@ class LinearSVC(FiniteDecisions, LinearClassifierMixin, SparseCoefMixin, Version
         random_state: Any = None,
         max_iter: int = 1000,
     ) -> None:
-        self.penalty = penalty
-        self.loss = loss
-        self.dual = dual
-        self.tol = tol
-        self.C = C
-        self.multi_class = multi_class
-        self.fit_intercept = fit_intercept
-        self.intercept_scaling = intercept_scaling
-        self.class_weight = class_weight
-        self.verbose = verbose
-        self.random_state = random_state
-        self.max_iter = max_iter
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return tags
+        self._store_parameters(locals())
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "LinearSVC":
-        """Train on labelled samples.
+        """Train on labelled samples; return the estimator.
 
         Args:
             X: Points, `(n, d)`, dense, a frame, or sparse.
             y: Labels, `(n,)`, of two classes or more.
-            sample_weight: Factors of C, `(n,)`, not negative; 0 is absence.
-
-        Returns:
-            The estimator.
+            sample_weight: Factors of C, `(n,)`, not negative; 0 leaves a sample out.
         """
-        X, y = checked(self, X, y)
-        check_classification_targets(y)
-        self.classes_, codes = np.unique(y, return_inverse=True)
-        k = len(self.classes_)
-        if k < 2:
-            raise ValueError(f"The number of classes has to be greater than one; got {k} class: two are needed.")
-        weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        weight = weight * class_factors(self.class_weight, self.classes_, y)[codes]
-        require_classes(codes, weight, self.classes_, every=True)
+        X, codes, weight = labelled(self, X, y, sample_weight)
         with jax.enable_x64(True):
-            solved, w = self._trained(X, codes, weight, [1] if k == 2 else list(range(k)))
+            solved, w = self._trained(X, codes, weight)
         d = X.shape[1]
         self.coef_ = w[:, :d]
         self.intercept_ = w[:, d] * self.intercept_scaling if self.fit_intercept else np.zeros(len(w))
-        self.n_iter_ = int(max(one.steps for one in solved))
-        report(self, [one.certificate for one in solved], [one.status for one in solved])
+        self.n_iter_ = int(max(solution.steps for solution in solved))
+        report(self, solved)
         return self
 
-    def _trained(
-        self, X: Any, codes: np.ndarray, weight: np.ndarray, positive: list[int]
-    ) -> tuple[list[Solved], np.ndarray]:
-        """A fit, and weights, for each class against the rest."""
+    def _trained(self, X: Any, codes: np.ndarray, weight: np.ndarray) -> tuple[list[Solved], np.ndarray]:
+        """Return the solution and the weights of each class against the rest."""
         n = X.shape[0]
         if self.fit_intercept:
             constant = np.full((n, 1), self.intercept_scaling)
             X = sp.hstack([X, constant], format="csr") if sp.issparse(X) else np.hstack([X, constant])
-        if sp.issparse(X) and X.shape[1] <= FEW_COLUMNS and n * X.shape[1] <= DENSE:
+        if sp.issparse(X) and X.shape[1] <= 2000 and n * X.shape[1] <= 5e7:  # dense points take the feature solvers
             X = X.toarray()
-        size = n if sp.issparse(X) else size_class(n)
-        operator = gram_of(Linear(), X if sp.issparse(X) else padded_rows(padded_columns(X), size))
-        absent = np.zeros(size - n)
-        top = float(weight.max())
-        make, C = (hinge_problem, self.C * top) if self.loss == "hinge" else (svm_problem, 2 * self.C * top)
+        operator = gram_of(Linear(), X if sp.issparse(X) else padded_rows(padded_columns(X), size_class(n)))
         solved, w = [], []
-        for one in positive:
-            y = np.concatenate([np.where(codes == one, 1.0, -1.0), absent + 1])
-            problem = make(operator, y, C, bias="none", sample_weight=np.append(weight / top, absent))
-            solved.append(solve_further(problem, self.tol))
+        for y in signs_against_rest(codes, len(self.classes_)):
+            problem = weighted_problem(operator, y, weight, self.C, self.loss, "none")
+            solved.append(solve_by_driver(problem, self.tol))
             w.append(np.asarray(X.T @ solved[-1].dual_coef[:n]).ravel())
         return solved, np.stack(w)
 
 
 def padded_columns(x: np.ndarray) -> np.ndarray:
-    """Points `(n, d)` with columns of zeros, which change no product, where a program costs more than they do."""
+    """Return points `(n, d)` with zero columns up to a multiple of 8, up to 1e9 operations `n d^2`.
+
+    The columns change no product. A program for another d compiles for seconds; larger data takes longer than that.
+    """
     n, d = x.shape
-    return np.pad(x, ((0, 0), (0, -d % COLUMNS if n * d * d <= SMALL else 0)))
+    return np.pad(x, ((0, 0), (0, -d % 8 if n * d * d <= 10**9 else 0)))

@@ -1,4 +1,4 @@
-"""`NuSVC`: classification with a share nu of margin errors in place of C."""
+"""Classify and regress with a share nu of errors, in place of C and of the width of the tube: `NuSVC`, `NuSVR`."""
 
 from numbers import Real
 from typing import Any, ClassVar
@@ -7,51 +7,54 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
+from sklearn.base import RegressorMixin, _fit_context
 from sklearn.utils._param_validation import Interval
 
-from jaxsvm.errors import InputError
+from jaxsvm.estimators.base import KernelEstimator
 from jaxsvm.estimators.classifier import SVC
-from jaxsvm.estimators.training.box import BoxData, Solved, on_definite
-from jaxsvm.estimators.training.machines import Machine, Samples, size_class, undecided
+from jaxsvm.estimators.regression import OneMachine, both_sides
+from jaxsvm.estimators.training.box import ROUNDING_OF_ZERO, BoxData, Solved, box_problem_of
+from jaxsvm.estimators.training.machines import Machine, undecided
 from jaxsvm.estimators.training.probability import DEFAULT_PROBABILITY
-from jaxsvm.estimators.training.within_classes import minimized
-from jaxsvm.problems.box import BoxProblem
-from jaxsvm.results.fit import Status
-
-LARGEST = 16384
-"""Samples of a machine, whose kernel values are all stored."""
-MOST_STEPS = 10_000_000
-TIGHTER = np.array([1.0, 0.1, 0.01, 1e-3])
-"""Violations, in units of `tol`, until the gap is below `tol` too."""
+from jaxsvm.estimators.training.samples import Samples, padded_size
+from jaxsvm.estimators.training.within_classes import (
+    MOST_VARIABLES,
+    first_at_bounds,
+    minimized,
+    require_storable,
+    solve_certified,
+)
+from jaxsvm.results.judge import relative_to
 
 
 class NuSVC(SVC):
     """Support vector classification with a kernel, nu in place of C.
 
-    `min a'Qa / 2` over `0 <= a <= 1`, each class of a sum `nu n / 2` (Schoelkopf et al. 2000; LIBSVM's scale). Its
-    solution divided by its margin r is that of `SVC(C=1 / r)`, and this is how it is certified: `certificate_` is that
-    of the hinge problem at that C. Parameters and attributes are those of `sklearn.svm.NuSVC`.
+    `min a'Qa / 2` over `0 <= a <= 1`, where the sum of each class is `nu n / 2` (Schoelkopf et al. 2000; LIBSVM's
+    scale). Its solution divided by its margin r is that of `SVC(C=1 / r)`, and is certified as such: `certificate_` is
+    that of the hinge problem at that C. Parameters and attributes are those of `sklearn.svm.NuSVC`.
 
     Args:
-        nu: At most this share of the samples has margin errors, at least it is support; in (0, 1], up to twice the
-            share of the smaller class.
-        kernel: As for `SVC`.
-        degree: As for `SVC`.
-        gamma: As for `SVC`.
-        coef0: As for `SVC`.
-        shrinking: As for `SVC`.
-        probability: As for `SVC`.
-        tol: LIBSVM's largest violation, and the relative duality gap of the answer, > 0.
-        cache_size: As for `SVC`.
-        class_weight: As for `SVC`: weights of samples, in whose sums nu is a share.
-        verbose: As for `SVC`.
-        max_iter: As for `SVC`.
-        decision_function_shape: As for `SVC`.
-        break_ties: As for `SVC`.
-        random_state: As for `SVC`.
+        nu: At most this share of the samples has margin errors, at least this share is support; in (0, 1], up to twice
+            the share of the smaller class.
+        kernel: "rbf", "linear", "poly", "sigmoid", "laplacian" or "precomputed"; a function of two sets of points that
+            returns their kernel matrix; or a kernel of `jaxsvm.kernels`.
+        degree: The degree of "poly", >= 1.
+        gamma: "scale" (`1 / (d var(X))`), "auto" (`1 / d`) or a number, >= 0.
+        coef0: The constant of "poly" (>= 0) and "sigmoid".
+        shrinking: Accepted for compatibility with scikit-learn; no effect.
+        probability: Whether to fit sigmoids for `predict_proba`.
+        tol: LIBSVM's largest violation, and the relative duality gap of the solution, > 0.
+        cache_size: Accepted for compatibility with scikit-learn; no effect.
+        class_weight: Factors of sample weights by class, "balanced", or None; nu is a share of their sum.
+        verbose: Accepted for compatibility with scikit-learn; no effect.
+        max_iter: Most pair steps of a machine; -1 sets no limit.
+        decision_function_shape: "ovr" (a column a class) or "ovo" (a column a pair) of `decision_function`.
+        break_ties: Whether decision values break ties of votes, which takes "ovr" columns.
+        random_state: The seed of the folds of `probability`.
 
     Attributes:
-        C_: What C each machine has the same solution at, a number a machine.
+        C_: The C at which `SVC` has the same solution, a number a machine.
 
     All others are those of `SVC`.
     """
@@ -59,6 +62,7 @@ class NuSVC(SVC):
     loss = "hinge"
     bias = "free"
     multi_class = "ovo"
+    _may_round = False
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         **{
@@ -90,47 +94,22 @@ class NuSVC(SVC):
         break_ties: bool = False,
         random_state: Any = None,
     ) -> None:
-        self.nu = nu
-        self.kernel = kernel
-        self.degree = degree
-        self.gamma = gamma
-        self.coef0 = coef0
-        self.shrinking = shrinking
-        self.probability = probability
-        self.tol = tol
-        self.cache_size = cache_size
-        self.class_weight = class_weight
-        self.verbose = verbose
-        self.max_iter = max_iter
-        self.decision_function_shape = decision_function_shape
-        self.break_ties = break_ties
-        self.random_state = random_state
-
-    @property
-    def _may_round(self) -> bool:
-        return False
-
-    @property
-    def _cost(self) -> float:
-        return 1.0
+        self._store_parameters(locals())
 
     def _trained(self, data: Samples, machines: list[Machine]) -> list[Solved]:
-        data = data.looked_at()
-        nothing = np.nan  # of a machine that lacks a class
-        found = [
-            self._one(data, machine, self.nu) if _largest(machine) > 0 else (undecided(machine), nothing)
+        data = data.with_definiteness()
+        results = [
+            self._solve(data, machine, self.nu) if _largest_nu(machine) > 0 else (undecided(machine), np.nan)
             for machine in machines
         ]
-        self.C_ = np.array([C for _, C in found])
-        return [solved for solved, _ in found]
+        self.C_ = np.array([C for _, C in results])
+        return [solved for solved, _ in results]
 
-    def _left_out(self, data: Samples, machines: list[Machine]) -> list[Solved]:
-        """With the largest nu there is, where a part of the samples is too uneven for the one that was asked for."""
-        found = []
-        for machine in machines:
-            nu = min(self.nu, _largest(machine) * (1 - 1e-12))
-            found.append(self._one(data, machine, nu)[0] if nu > 0 else undecided(machine))
-        return found
+    def _trained_on_part(self, data: Samples, machines: list[Machine]) -> list[Solved]:
+        """Train with the largest feasible nu if a part of the samples is too uneven for the requested one."""
+        nus = [min(self.nu, _largest_nu(machine) * (1 - 1e-12)) for machine in machines]
+        pairs = zip(machines, nus, strict=True)
+        return [self._solve(data, machine, nu)[0] if nu > 0 else undecided(machine) for machine, nu in pairs]
 
     def _require_classes(self, codes: np.ndarray, weight: np.ndarray) -> None:
         try:
@@ -138,79 +117,140 @@ class NuSVC(SVC):
         except ValueError as error:
             raise ValueError(f"specified nu is infeasible: {error}") from None  # as LIBSVM says it
 
-    def _one(self, data: Samples, machine: Machine, nu: float) -> tuple[Solved, float]:
-        """A machine's answer, and its C."""
-        n, size = machine.n, size_class(machine.n)
-        if n > LARGEST:
-            raise InputError(
-                f"X has {n} samples in two classes: NuSVC stores kernel values of up to {LARGEST}; use SVC with a C."
-            )
-        y, upper = machine.signs, machine.upper
-        budget = nu * upper.sum() / 2
-        if not all(0 < budget <= upper[y == sign].sum() for sign in (-1, 1)):
+    def _solve(self, data: Samples, machine: Machine, nu: float) -> tuple[Solved, float]:
+        """Return a machine's solution, and its C."""
+        n, size, parts = machine.n, padded_size(machine.n, up_to=MOST_VARIABLES), machine.parts
+        require_storable(n, MOST_VARIABLES, "SVC with a C")
+        signs = machine.signs
+        budget = nu * machine.upper.sum() / 2
+        if not all(0 < budget <= machine.upper[signs == sign].sum() for sign in (-1, 1)):
             raise ValueError(
                 f"specified nu is infeasible: nu is {nu}, and at most twice the smaller class's share of the "
-                f"weights, {_largest(machine):.6g}, is possible."
+                f"weights, {_largest_nu(machine):.6g}, is possible."
             )
-        start = np.zeros(n)
-        for sign in (-1, 1):  # LIBSVM's: the first samples of each class, at their bounds
-            mine = y == sign
-            before = np.append(0, np.cumsum(upper[mine])[:-1])
-            start[mine] = np.clip(budget - before, 0, upper[mine])
-        y, upper, start = (np.append(v, np.full(size - n, fill)) for v, fill in ((y, 1), (upper, 0), (start, 0)))
+        y, upper, start = np.ones(size), np.zeros(size), np.zeros(size)
+        y[:n], upper[:n] = signs, machine.upper
+        for sign in (-1, 1):
+            mine = np.flatnonzero(signs == sign)
+            start[mine] = first_at_bounds(budget, upper[mine])
+        problem = BoxData(y, np.ones(size), upper, y, start=start)
         with jax.enable_x64(True):
             if data.K is None:
-                x = data.points(machine.parts)
-                operator = data.values.stored(_square(data.values.between(x, x), size))
-            else:
-                operator = data.operator(machine.parts, size)
-            limit = MOST_STEPS if self.max_iter < 0 else self.max_iter
-            found: Any = None
-            steps, certified = 0, False
-            for violation in self.tol * TIGHTER:
-                found = _solved(operator.K, y, upper, start, np.float64(violation), np.int32(limit - steps))
-                found = jax.tree.map(np.asarray, found)
-                start, steps = found[0], steps + int(found[-1])
-                certified = bool(found[-2].relative_gap <= self.tol)
-                if certified or steps >= limit:
-                    break
-            _, coef, bias, C, certificate, _ = found
-            status = Status.CONVERGED if certified else Status.MAX_STEPS
-            solved = Solved(coef[:n], float(bias), certificate, steps, status)
-            return on_definite(operator, BoxData(y, np.ones(size), upper, y), solved), float(C)
+                x = data.points(parts)
+                data, parts = data._replace(K=data.values.between(x, x)), (slice(0, n),)
+            operator = data.operator(parts, size)
+            solved, C = solve_certified(_classified, operator, problem, self.tol, self.max_iter)
+        return solved._replace(dual_coef=solved.dual_coef[:n]), C
 
 
-def _largest(machine: Machine) -> float:
-    """The largest nu that a machine has a solution for."""
+def _largest_nu(machine: Machine) -> float:
+    """Return the largest nu that a machine has a solution for."""
     y, upper = machine.signs, machine.upper
     return 2 * min(upper[y == 1].sum(), upper[y == -1].sum()) / upper.sum() if len(y) else 0.0
 
 
-def _square(K: np.ndarray, size: int) -> np.ndarray:
-    out = np.zeros((size, size), K.dtype)
-    out[: len(K), : len(K)] = K
-    return out
+@jax.jit
+def _classified(K: Array, y: Array, q: Array, upper: Array, a: Array, tol: Array, limit: Array) -> Any:
+    """Return the point, coefficients, bias, C, certificate and steps of a `NuSVC`."""
+    result = minimized(K, y, jnp.zeros_like(a), upper, a, tol, limit)
+    r = (result.levels[0] + result.levels[1]) / 2
+    arrays, diagonal = (y, q, upper / r, y, jnp.zeros((), a.dtype)), jnp.diagonal(K).astype(a.dtype)
+    problem = box_problem_of(None, arrays, C=1 / r, diagonal=diagonal)
+    hinge = problem.certified(result.a / r, result.s / r, a.dtype)
+    return result.a, hinge.dual_coef, hinge.bias, 1 / r, hinge.certificate, result.steps
+
+
+class NuSVR(RegressorMixin, OneMachine):
+    """Support vector regression with a kernel, a share nu of errors in place of the width of the tube.
+
+    `min |w|^2 / 2 + sum_i C_i (nu epsilon + max(0, |y_i - f(x_i)| - epsilon))` over w, b and `epsilon >= 0`. Parameters
+    and attributes are those of `sklearn.svm.NuSVR`. Its solution is that of `SVR` at the epsilon that it finds
+    (`epsilon_`), and is certified as such.
+
+    Args:
+        nu: At most this share of the samples is outside the tube, at least this share is support, in (0, 1].
+        C: The cost of a unit of error outside the tube, > 0.
+        kernel: "rbf", "linear", "poly", "sigmoid", "laplacian" or "precomputed"; a function of two sets of points that
+            returns their kernel matrix; or a kernel of `jaxsvm.kernels`.
+        degree: The degree of "poly", >= 1.
+        gamma: "scale" (`1 / (d var(X))`), "auto" (`1 / d`) or a number, >= 0.
+        coef0: The constant of "poly" (>= 0) and "sigmoid".
+        shrinking: Accepted for compatibility with scikit-learn; no effect.
+        tol: The relative duality gap, and LIBSVM's largest violation (in units of y), > 0.
+        cache_size: Accepted for compatibility with scikit-learn; no effect.
+        verbose: Accepted for compatibility with scikit-learn; no effect.
+        max_iter: Most pair steps; -1 sets no limit.
+
+    Attributes:
+        epsilon_: Half the width of the tube, in units of y.
+
+    All others are those of `SVR`.
+    """
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        **KernelEstimator._parameter_constraints,
+        "C": [Interval(Real, 0.0, None, closed="neither")],
+        "nu": [Interval(Real, 0.0, 1.0, closed="right")],
+    }
+
+    scikit_learn_class = "NuSVR"
+
+    def __init__(
+        self,
+        *,
+        nu: float = 0.5,
+        C: float = 1.0,  # noqa: N803
+        kernel: Any = "rbf",
+        degree: int = 3,
+        gamma: Any = "scale",
+        coef0: float = 0.0,
+        shrinking: bool = True,
+        tol: float = 1e-3,
+        cache_size: float = 200,
+        verbose: bool = False,
+        max_iter: int = -1,
+    ) -> None:
+        self._store_parameters(locals())
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "NuSVR":
+        """Train on samples with targets; return the estimator.
+
+        Args:
+            X: Points, `(n, d)`, dense, a frame, or sparse; kernel values `(n, n)` for "precomputed".
+            y: Targets, `(n,)`.
+            sample_weight: Factors of C, `(n,)`; samples whose factor is not positive are left out.
+        """
+        X, rows, data, target, weight = self._learn(*self._checked_points(X, y), sample_weight)
+        solved, self.epsilon_ = self._solve(data.with_definiteness(), target, self.C * weight)
+        self._keep(X, rows, solved)
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return the targets `(m,)` of points `(m, d)`, or of kernel values `(m, n)` for "precomputed"."""
+        return self._decisions(X)[:, 0]
+
+    def _solve(self, data: Samples, target: np.ndarray, upper: np.ndarray) -> tuple[Solved, float]:
+        """Return the solution of 2 n variables, those above the tube first, and the half width of the tube."""
+        n = len(target)
+        require_storable(n, MOST_VARIABLES // 2, "SVR with an epsilon")
+        problem = both_sides(target, upper, 0.0, padded_size(2 * n, up_to=MOST_VARIABLES))
+        start = np.tile(first_at_bounds(self.nu * upper.sum() / 2, upper), 2)
+        problem = problem._replace(start=np.pad(start, (0, len(problem.y) - 2 * n)))
+        with jax.enable_x64(True):
+            if data.K is None:
+                data = data._replace(K=data.values.between(data.x, data.x))
+            operator = data.operator((slice(0, n), slice(0, n)), len(problem.y))
+            solved, epsilon = solve_certified(_regressed, operator, problem, self.tol, self.max_iter)
+        return solved._replace(dual_coef=solved.dual_coef[: 2 * n]), epsilon
 
 
 @jax.jit
-def _solved(K: Array, y: Array, upper: Array, a: Array, tol: Array, limit: Array) -> Any:
-    """The point, coefficients, bias, C, certificate, steps."""
-    found = minimized(K, y, jnp.zeros_like(a), upper, a, tol, limit)
-    r = (found.levels[0] + found.levels[1]) / 2
-    one = jnp.ones((), a.dtype)
-    problem = BoxProblem(
-        gram=None,
-        y=y,
-        q=jnp.ones_like(a),
-        upper=upper / r,
-        c=y,
-        e=0 * one,
-        C=1 / r,
-        constant=0 * one,
-        diagonal=jnp.diagonal(K).astype(a.dtype),
-        mask=None,
-        feasible=one > 0,
-        offset=0.0,
-    )
-    answer = problem.certified(found.a / r, found.s / r, a.dtype)
-    return found.a, answer.dual_coef, answer.bias, 1 / r, answer.certificate, found.steps
+def _regressed(K: Array, y: Array, t: Array, upper: Array, a: Array, tol: Array, limit: Array) -> Any:
+    """Return the point, coefficients, bias, epsilon, certificate and steps of a `NuSVR`."""
+    result = minimized(K, y, t, upper, a, tol, limit)
+    epsilon = jnp.maximum(-(result.levels[0] + result.levels[1]) / 2, 0)
+    arrays, diagonal = (y, t - epsilon, upper, y, jnp.zeros((), a.dtype)), jnp.diagonal(K).astype(a.dtype)
+    tube = box_problem_of(None, arrays, diagonal=diagonal).certified(result.a, result.s, a.dtype)
+    certificate = relative_to(tube.certificate, ROUNDING_OF_ZERO * jnp.minimum(1, upper @ jnp.abs(t)))
+    return result.a, tube.dual_coef, tube.bias, epsilon, certificate, result.steps

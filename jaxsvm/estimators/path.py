@@ -1,4 +1,4 @@
-"""`SVCPath`: C by cross-validation, all values and folds in one computation."""
+"""Choose C by cross-validation, all values and folds in one computation: `SVCPath`."""
 
 import functools
 from itertools import combinations
@@ -14,33 +14,28 @@ from sklearn.utils._param_validation import Interval
 
 from jaxsvm.errors import InputError, warn
 from jaxsvm.estimators.classifier import SVC
-from jaxsvm.estimators.training.box import AT_ONCE, BoxData, is_indefinite
+from jaxsvm.estimators.measured import MEASURED
+from jaxsvm.estimators.training.box import hinge_data, is_indefinite
 from jaxsvm.estimators.training.chains import Chain, solve_chains, solve_chains_in_features
-from jaxsvm.estimators.training.machines import Machine, Samples, in_threads, size_class
+from jaxsvm.estimators.training.machines import Machine, in_threads, weighted_problem
 from jaxsvm.estimators.training.multiclass import class_slices, one_thread
 from jaxsvm.estimators.training.probability import DEFAULT_PROBABILITY
+from jaxsvm.estimators.training.samples import Samples, padded_size
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.model_selection.cross_validation import C_grid, cross_validate
 from jaxsvm.models.model import votes
-from jaxsvm.numerics.sizes import LARGEST_PADDED
 from jaxsvm.path.solve import checked_values
 from jaxsvm.problems.arguments import require_costs
-from jaxsvm.problems.squared_hinge import svm_problem
-
-RANGE = (1e-2, 1e3)
-"""Of C, where nobody says."""
-MANY = 10
-"""Pairs from which a program takes all folds of a pair: below, folds are what threads share."""
 
 
-class _Asked(NamedTuple):
-    """A chain of values of C.
+class _Task(NamedTuple):
+    """A chain of values of C to solve.
 
     Attributes:
-        pair: Of which pair of classes.
+        pair: The pair of classes, by its place.
         rows: Its samples, of the first class first, `(n,)`.
         weight: Factors of C, `(f, n)`; 0: not trained on.
-        folds: Of which folds, `(f,)`.
+        folds: The folds, `(f,)`.
     """
 
     pair: int
@@ -55,29 +50,30 @@ class SVCPath(SVC):
     All values of C and all folds share one kernel matrix and the compiled programs; every fit is certified.
 
     Args:
-        Cs: Values of C, or how many of a grid: from 0.01 to 1,000, or with the squared hinge as the data propose
+        Cs: Values of C, or the size of a grid: from 0.01 to 1,000, or with the squared hinge from the data
             (`jaxsvm.C_grid`).
-        cv: Folds: a number, a splitter of scikit-learn, or pairs of indices.
-        kernel: As for `SVC`.
-        degree: As for `SVC`.
-        gamma: As for `SVC`.
-        coef0: As for `SVC`.
+        cv: The folds: a number, a splitter of scikit-learn, or pairs of indices.
+        kernel: "rbf", "linear", "poly", "sigmoid", "laplacian" or "precomputed"; a function of two sets of points that
+            returns their kernel matrix; or a kernel of `jaxsvm.kernels`.
+        degree: The degree of "poly", >= 1.
+        gamma: "scale" (`1 / (d var(X))`), "auto" (`1 / d`) or a number, >= 0.
+        coef0: The constant of "poly" (>= 0) and "sigmoid".
         loss: "hinge" (all pairs of classes), or "squared_hinge" (`C max(0, 1 - y f)^2`, each class against the rest, by
             `jaxsvm.cross_validate`: for thousands of samples and fine grids of C).
         bias: "free", "regularized" or "none".
         one_standard_error: Whether C is the smallest whose mean score is within one standard error of the best.
-        tol: The relative duality gap that every fit is certified to, > 0.
-        class_weight: As for `SVC`.
-        decision_function_shape: As for `SVC`.
+        tol: The relative duality gap to certify for every fit, > 0.
+        class_weight: Factors of C by class, "balanced", or None.
+        decision_function_shape: "ovr" (a column a class) or "ovo" (a column a pair) of `decision_function`.
 
     Attributes:
-        C_: The value chosen.
-        Cs_: The values tried, increasing, `(c,)`.
-        scores_: Accuracy of each fold at each value, by the weights of its samples if there are any, `(folds, c)`.
+        C_: The chosen value.
+        Cs_: The values, increasing, `(c,)`.
+        scores_: Accuracy of each fold at each value, weighted if samples have weights, `(folds, c)`.
         mean_score_: Its mean over folds, `(c,)`.
-        standard_error_: Of that mean, `(c,)`.
+        standard_error_: The standard error of that mean, `(c,)`.
         largest_gap_: The largest relative duality gap of each fit that was scored, `(folds, c)`, for kernel values as
-            they are held (float32 where there are many and tol is 1e-5 or more).
+            they are stored (float32 if there are many and tol is 1e-5 or more).
 
     All others are those of `SVC` at `C_`, trained on all samples.
     """
@@ -112,30 +108,21 @@ class SVCPath(SVC):
         class_weight: Any = None,
         decision_function_shape: str = "ovr",
     ) -> None:
-        self.Cs = Cs
-        self.cv = cv
-        self.kernel = kernel
-        self.degree = degree
-        self.gamma = gamma
-        self.coef0 = coef0
-        self.loss = loss
-        self.bias = bias
-        self.one_standard_error = one_standard_error
-        self.tol = tol
-        self.class_weight = class_weight
-        self.decision_function_shape = decision_function_shape
+        self._store_parameters(locals())
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "SVCPath":
-        """Choose C and train with it; arguments as for `SVC.fit`."""
+        """Choose C, and train with it; return the estimator.
+
+        Args:
+            X: Points, `(n, d)`, dense, a frame, or sparse; kernel values `(n, n)` for "precomputed".
+            y: Labels, `(n,)`, of two classes or more.
+            sample_weight: Factors of C, `(n,)`; samples whose factor is not positive are left out.
+        """
         if np.ndim(self.Cs):
             checked_values(self.Cs)
         super().fit(X, y, sample_weight)
         return self
-
-    @property
-    def _cost(self) -> float:
-        return 1.0  # until it is chosen
 
     @property
     def multi_class(self) -> str:
@@ -143,32 +130,33 @@ class SVCPath(SVC):
         return "ovo" if self.loss == "hinge" else "ovr"
 
     def _trained(self, data: Samples, machines: list[Machine]) -> Any:
-        classes, weight = _classes_of(machines, len(self.classes_))
-        codes = np.repeat(np.arange(len(classes)), [part.stop - part.start for part in classes])
+        """Choose C by the folds, and train the machines of all samples with it."""
+        codes = self._codes[self._order]
+        weight = self._weight[self._order] * self.class_weight_[codes]
         splitter: Any = check_cv(self.cv, self._codes, classifier=True)
-        place = np.full(len(self._codes), -1)  # of samples as they came among those that are sorted by class
+        place = np.full(len(self._codes), -1)  # of samples in their original order among those sorted by class
         place[self._order] = np.arange(len(codes))
         parts = [tuple(map(np.asarray, pair)) for pair in splitter.split(np.zeros(len(place)), self._codes)]
-        dealt = [tuple(there[there >= 0] for there in (place[train], place[test])) for train, test in parts]
-        # Of what is not trained on because of its class's factor: told wrong, as the class is never told.
+        folds = [tuple(rows[rows >= 0] for rows in (place[train], place[test])) for train, test in parts]
+        # Samples that the factor of their class leaves out count as wrong, as their class is never predicted.
         totals = np.array([np.maximum(self._weight[test], 0).sum() for _, test in parts])
-        for fold, (train, _) in enumerate(dealt):
-            self._require_fold(fold, len(dealt), codes[train], totals[fold])
+        for fold, (train, _) in enumerate(folds):
+            self._require_fold(fold, len(folds), codes[train], totals[fold])
         if self.loss == "hinge":
-            right = self._right_by_pairs(data, codes, weight, dealt)
+            correct = self._correct_by_pairs(data, codes, weight, folds)
         else:
             with jax.enable_x64(True):
-                right = self._right_against_rest(data, classes, codes, weight, dealt)
-        self._choose(right, self._weight[self._order], dealt, totals)
+                correct = self._correct_against_rest(data, codes, weight, folds)
+        self._choose(correct, self._weight[self._order], folds, totals)
         return super()._trained(data, [machine._replace(upper=self.C_ * machine.upper) for machine in machines])
 
     def _require_fold(self, fold: int, folds: int, codes: np.ndarray, total: float) -> None:
-        """Refuse a fold that nothing can be trained or scored on."""
-        there = np.unique(codes)
-        if len(there) < 2:
-            found = f"samples of the class {self.classes_[there].tolist()[0]!r} alone" if len(there) else "no sample"
+        """Refuse a fold that trains on less than two classes, or scores no sample."""
+        present = self.classes_[np.unique(codes)].tolist()
+        if len(present) < 2:
+            rest = f"samples of the class {present[0]!r} alone" if present else "no sample"
             raise InputError(
-                f"cv trains fold {fold + 1} of {folds} on {found} (of those of positive weight): two classes are "
+                f"cv trains fold {fold + 1} of {folds} on {rest} (of those of positive weight): two classes are "
                 "needed; take fewer folds, stratified ones, or other weights."
             )
         if total <= 0:
@@ -177,86 +165,88 @@ class SVCPath(SVC):
                 "other weights."
             )
 
-    def _choose(self, right: np.ndarray, weight: np.ndarray, dealt: Any, totals: np.ndarray) -> None:
-        """Set `C_` and what it was chosen by, of whether each sample was told right when left out, `(c, n)`."""
-        self.scores_ = np.array([right[:, test] @ weight[test] for _, test in dealt]) / totals[:, None]
+    def _choose(self, correct: np.ndarray, weight: np.ndarray, folds: Any, totals: np.ndarray) -> None:
+        """Set `C_` and the scores it is chosen by, from whether each sample was correct when left out, `(c, n)`."""
+        self.scores_ = np.array([correct[:, test] @ weight[test] for _, test in folds]) / totals[:, None]
         self.mean_score_ = self.scores_.mean(axis=0)
-        spread = self.scores_.std(axis=0, ddof=1) if len(dealt) > 1 else 0 * self.mean_score_
-        self.standard_error_ = spread / np.sqrt(len(dealt))
+        spread = self.scores_.std(axis=0, ddof=1) if len(folds) > 1 else 0 * self.mean_score_
+        self.standard_error_ = spread / np.sqrt(len(folds))
         best = int(self.mean_score_.argmax())
         if self.one_standard_error:
             best = int((self.mean_score_ >= self.mean_score_[best] - self.standard_error_[best]).argmax())
         self.C_ = float(self.Cs_[best])
 
-    def _right_by_pairs(self, data: Samples, codes: np.ndarray, weight: np.ndarray, dealt: Any) -> np.ndarray:
-        """Every fold and value of C by chains of all pairs, whose kernel values are parts of one matrix."""
-        k, m = len(self.classes_), len(codes)
-        self.Cs_ = np.sort(np.asarray(self.Cs, float)) if np.ndim(self.Cs) else np.geomspace(*RANGE, self.Cs)
-        data = data.looked_at()
+    def _correct_by_pairs(self, data: Samples, codes: np.ndarray, weight: np.ndarray, folds: Any) -> np.ndarray:
+        """Return which left-out samples are correct at each C, by chains of all pairs on parts of one kernel matrix."""
+        self.Cs_ = np.sort(np.asarray(self.Cs, float)) if np.ndim(self.Cs) else np.geomspace(1e-2, 1e3, self.Cs)
+        data = data.with_definiteness()
         for C in (self.Cs_[0], self.Cs_[-1]):
             require_costs(C, weight, np.float64)
         K = data.values.between(data.x, data.x) if data.K is None else data.K
-        trains = np.zeros((len(dealt), m))
-        for fold, (train_rows, _) in enumerate(dealt):
-            trains[fold, train_rows] = weight[train_rows]
-        places = list(combinations(range(k), 2))
-        asked = self._asked(class_slices(codes, k), trains)
+        trains = np.zeros((len(folds), len(codes)))
+        for fold, (train, _) in enumerate(folds):
+            trains[fold, train] = weight[train]
+        tasks = _tasks(class_slices(codes, len(self.classes_)), trains)
         with jax.enable_x64(True):
-            solve = functools.partial(self._chain, data, K, codes)
-            chains = in_threads(solve, asked, key=lambda one: (size_class(len(one.rows)), len(one.folds)))
-        self.largest_gap_ = np.zeros((len(dealt), len(self.Cs_)))
-        for one, chain in zip(asked, chains, strict=True):
-            np.maximum.at(self.largest_gap_, one.folds, chain.gap)
-        right = np.zeros((len(self.Cs_), m), bool)
-        for fold, (_, test) in enumerate(dealt):
-            there = np.bincount(codes, trains[fold], minlength=k) > 0
-            decisions = np.empty((len(places), len(self.Cs_), len(test)))
-            for pair, (i, j) in enumerate(places):  # a class without samples in a fold is never told
-                decisions[pair] = np.sign(float(there[i]) - float(there[j]))
-            with one_thread():
-                between = np.asarray(K[test], np.float64)
-                for one, chain in zip(asked, chains, strict=True):
-                    for place in np.flatnonzero(one.folds == fold):
-                        decisions[one.pair] = chain.coef[place] @ between[:, one.rows].T + chain.bias[place][:, None]
-            told = votes(decisions.reshape(len(places), -1).T, k).reshape(len(self.Cs_), -1)
-            right[:, test] = told == codes[test]
+            solve = functools.partial(self._solve_chain, data, K, codes)
+            chains = in_threads(solve, tasks, key=lambda task: (padded_size(len(task.rows)), len(task.folds)))
+        self.largest_gap_ = np.zeros((len(folds), len(self.Cs_)))
+        for task, chain in zip(tasks, chains, strict=True):
+            np.maximum.at(self.largest_gap_, task.folds, chain.gap)
+        correct = np.zeros((len(self.Cs_), len(codes)), bool)
+        solved = list(zip(tasks, chains, strict=True))
+        for fold, (_, test) in enumerate(folds):
+            counts = np.bincount(codes, trains[fold], minlength=len(self.classes_))
+            correct[:, test] = self._predicted(K[test], solved, fold, counts > 0) == codes[test]
         self._warn_of_gaps()
-        return right
+        return correct
 
-    def _asked(self, classes: list[slice], trains: np.ndarray) -> list[_Asked]:
-        """Chains of all pairs and folds: all folds at once where there are pairs for every thread."""
-        found = []
-        for pair, (i, j) in enumerate(combinations(classes, 2)):
-            rows = np.r_[i, j]
-            sides = [trains[:, part].sum(axis=1) > 0 for part in (i, j)]
-            folds = np.flatnonzero(sides[0] & sides[1])
-            if len(classes) * (len(classes) - 1) / 2 >= MANY:
-                found.append(_Asked(pair, rows, trains[np.ix_(folds, rows)], folds))
-                continue
-            for fold in folds:
-                present = rows[trains[fold, rows] > 0]
-                found.append(_Asked(pair, present, trains[fold, present][None], np.array([fold])))
-        return [one for one in found if len(one.folds)]
+    def _predicted(self, K: np.ndarray, solved: list[tuple[_Task, Chain]], fold: int, present: np.ndarray) -> Any:
+        """Return the class of each left-out sample of a fold at each C, by votes of the pairs, `(c, m)`.
 
-    def _chain(self, data: Samples, K: np.ndarray, codes: np.ndarray, one: _Asked) -> Chain:
-        n = len(one.rows)
-        size = n if n > LARGEST_PADDED else size_class(n)
-        y, weight = np.ones(size), np.zeros((len(one.folds), size))
-        y[:n], weight[:, :n] = np.where(codes[one.rows] == codes[one.rows[0]], 1.0, -1.0), one.weight
-        x = data.features([one.rows], size) if n > AT_ONCE else None
-        with jax.enable_x64(True):  # a thread of its own has JAX's settings anew
+        Args:
+            K: Kernel values of these samples against all, `(m, n)`.
+            solved: The chains of all pairs and folds.
+            fold: The fold.
+            present: Whether the fold trains on each class; a class without samples is never predicted.
+        """
+        k = len(present)
+        places = list(combinations(range(k), 2))
+        decisions = np.empty((len(places), len(self.Cs_), len(K)))
+        for pair, (i, j) in enumerate(places):
+            decisions[pair] = np.sign(float(present[i]) - float(present[j]))
+        with one_thread():
+            between = np.asarray(K, np.float64)
+            for task, chain in solved:
+                for place in np.flatnonzero(task.folds == fold):
+                    decisions[task.pair] = chain.coef[place] @ between[:, task.rows].T + chain.bias[place][:, None]
+        return votes(decisions.reshape(len(places), -1).T, k).reshape(len(self.Cs_), -1)
+
+    def _solve_chain(self, data: Samples, K: np.ndarray, codes: np.ndarray, task: _Task) -> Chain:
+        """Solve a task; its gaps are infinite if its matrix is indefinite."""
+        n = len(task.rows)
+        size = padded_size(n)
+        y, weight = np.ones(size), np.zeros((len(task.folds), size))
+        y[:n], weight[:, :n] = np.where(codes[task.rows] == codes[task.rows[0]], 1.0, -1.0), task.weight
+
+        @functools.cache
+        def values() -> np.ndarray:
+            part = np.zeros((size, size), K.dtype)
+            part[:n, :n] = K[np.ix_(task.rows, task.rows)]
+            return part
+
+        x = data.features([task.rows], size) if n > MEASURED.samples_of_one_working_set else None
+        with jax.enable_x64(True):  # a new thread has JAX's default settings
             if x is None:
-                found = solve_chains(data.values, _part(K, one.rows, size), y, weight, self.Cs_, self.bias, self.tol)
+                chain = solve_chains(data.values, values(), y, weight, self.Cs_, self.bias, self.tol)
             else:
-                operator = functools.cache(lambda: data.values.stored(_part(K, one.rows, size)))
-                found = solve_chains_in_features(x, operator, y, weight, self.Cs_, self.bias, self.tol)
-        if not data.vouched:
-            one_machine = BoxData(y, np.ones(size), weight.max(axis=0), y if self.bias == "free" else None)
-            one_machine = one_machine._replace(offset=float(self.bias == "regularized"))
-            with jax.enable_x64(True):
-                if is_indefinite(data.values.stored(_part(K, one.rows, size)), one_machine):
-                    found = found._replace(gap=np.full_like(found.gap, np.inf))
-        return found._replace(coef=found.coef[:, :, :n])
+                operator = functools.cache(lambda: data.values.stored(values()))
+                chain = solve_chains_in_features(x, operator, y, weight, self.Cs_, self.bias, self.tol)
+            if not data.definite:
+                machine = hinge_data(y, weight.max(axis=0), self.bias)
+                if is_indefinite(data.values.stored(values()), machine):
+                    chain = chain._replace(gap=np.full_like(chain.gap, np.inf))
+        return chain._replace(coef=chain.coef[:, :, :n])
 
     def _warn_of_gaps(self) -> None:
         failed = ~(self.largest_gap_ <= self.tol)  # NaN too
@@ -268,53 +258,48 @@ class SVCPath(SVC):
                 ConvergenceWarning,
             )
 
-    def _right_against_rest(
-        self, data: Samples, classes: list[slice], codes: np.ndarray, weight: np.ndarray, dealt: Any
-    ) -> np.ndarray:
-        """Every fold and value of C of a class against the rest in one computation."""
-        n = len(codes)
-        size = size_class(n) if n <= LARGEST_PADDED else n
+    def _correct_against_rest(self, data: Samples, codes: np.ndarray, weight: np.ndarray, folds: Any) -> np.ndarray:
+        """Return which left-out samples are correct at each C: all folds and values of a class in one computation."""
+        n, k = len(codes), len(self.classes_)
         if data.K is None:
             operator = gram_of(data.values.kernel, data.x, store=True)
         else:
-            operator = data.operator((slice(0, n),), size)
-        size = operator.n
+            operator = data.operator((slice(0, n),), padded_size(n))
         scale = 2 * float(weight.max())
-        there = np.append(weight / weight.max(), np.zeros(size - n))
-        masks = [(np.isin(np.arange(size), train), np.isin(np.arange(size), test)) for train, test in dealt]
-        found, gaps = [], []
-        for one in [0] if len(classes) == 2 else range(len(classes)):
-            y = np.append(np.where(codes == one, 1.0, -1.0), np.ones(size - n))
-            problem = svm_problem(operator, y, 1.0, bias=self.bias, sample_weight=there)
-            if not found:
-                given = np.asarray(self.Cs, float) if np.ndim(self.Cs) else C_grid(problem, self.Cs) / scale
-                self.Cs_ = np.sort(given)
+        samples = np.arange(operator.n)
+        masks = [(np.isin(samples, train), np.isin(samples, test)) for train, test in folds]
+        values, gaps = [], []
+        for code in [0] if k == 2 else range(k):
+            y = np.where(codes == code, 1.0, -1.0)
+            problem = weighted_problem(operator, y, weight / weight.max(), 0.5, self.loss, self.bias)  # of C = 1
+            if not gaps:
+                Cs = np.asarray(self.Cs, float) if np.ndim(self.Cs) else C_grid(problem, self.Cs) / scale
+                self.Cs_ = np.sort(Cs)
             fits = cross_validate(problem, self.Cs_ * scale, masks, tol=self.tol).fits
             gaps.append(np.asarray(fits.certificate.relative_gap))
-            values = np.zeros((len(self.Cs_), n))
-            for fold, (_, test) in enumerate(dealt):
-                values[:, test] = np.asarray(fits.margins[fold])[:, test] * y[test]
-            found.append(values)
+            values.append(np.zeros((len(self.Cs_), n)))
+            for fold, (_, test) in enumerate(folds):
+                values[-1][:, test] = np.asarray(fits.margins[fold])[:, test] * y[test]
         self.largest_gap_ = np.max(gaps, axis=0)
-        return (found[0] > 0) == (codes == 0) if len(classes) == 2 else np.argmax(found, axis=0) == codes
+        return (values[0] > 0) == (codes == 0) if k == 2 else np.argmax(values, axis=0) == codes
 
 
-def _classes_of(machines: list[Machine], k: int) -> tuple[list[slice], np.ndarray]:
-    """Where the samples of each class lie, and the weight of each sample."""
-    found: dict[Any, tuple[slice, np.ndarray]] = {}
-    for machine in machines:
-        start = 0
-        for part in machine.parts:
-            stop = start + part.stop - part.start
-            found[part.start, part.stop] = (part, machine.upper[start:stop])
-            start = stop
-    ordered = [found[key] for key in sorted(found)]
-    assert len(ordered) == k
-    return [part for part, _ in ordered], np.concatenate([weight for _, weight in ordered])
+def _tasks(classes: list[slice], trains: np.ndarray) -> list[_Task]:
+    """Return the chains of all pairs and folds; from 10 pairs on, all folds of a pair are one task.
 
-
-def _part(K: np.ndarray, rows: np.ndarray, size: int) -> np.ndarray:
-    """Kernel values among some samples, and absent ones up to `size`."""
-    values = np.zeros((size, size), K.dtype)
-    values[: len(rows), : len(rows)] = K[np.ix_(rows, rows)]
-    return values
+    Args:
+        classes: The samples of each class.
+        trains: Factors of C in each fold, `(folds, n)`; 0: not trained on.
+    """
+    places = list(combinations(classes, 2))
+    tasks = []
+    for pair, (i, j) in enumerate(places):
+        rows = np.r_[i, j]
+        folds = np.flatnonzero((trains[:, i].sum(axis=1) > 0) & (trains[:, j].sum(axis=1) > 0))
+        if len(places) >= 10:  # enough pairs for every thread
+            tasks.append(_Task(pair, rows, trains[np.ix_(folds, rows)], folds))
+            continue
+        for fold in folds:
+            present = rows[trains[fold, rows] > 0]
+            tasks.append(_Task(pair, present, trains[fold, present][None], np.array([fold])))
+    return [task for task in tasks if len(task.folds)]

@@ -1,4 +1,4 @@
-"""`SBPClassifier` and `PegasosClassifier`: stochastic solvers, for a good classifier long before the optimum."""
+"""Classify by stochastic solvers, which are good long before the optimum: `SBPClassifier`, `PegasosClassifier`."""
 
 from numbers import Integral, Real
 from typing import Any, ClassVar
@@ -6,53 +6,49 @@ from typing import Any, ClassVar
 import jax
 import numpy as np
 import scipy.sparse as sp
-from sklearn.base import BaseEstimator, _fit_context
-from sklearn.linear_model._base import LinearClassifierMixin, SparseCoefMixin
+from sklearn.base import _fit_context
+from sklearn.linear_model._base import SparseCoefMixin
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.multiclass import _check_partial_fit_first_call, check_classification_targets
-from sklearn.utils.validation import _check_sample_weight
+from sklearn.utils.multiclass import _check_partial_fit_first_call
 
-from jaxsvm.estimators.base import Versioned
+from jaxsvm.estimators.base import LinearEstimator
 from jaxsvm.estimators.classifier import SVC
-from jaxsvm.estimators.training.box import Solved
-from jaxsvm.estimators.training.machines import Machine, Samples, size_class
+from jaxsvm.estimators.training.box import Solved, solved_of
+from jaxsvm.estimators.training.machines import Machine
 from jaxsvm.estimators.training.probability import DEFAULT_PROBABILITY
-from jaxsvm.estimators.validation import FiniteDecisions, checked, class_factors, require_classes
+from jaxsvm.estimators.training.samples import Samples, padded_size
+from jaxsvm.estimators.validation import checked, labelled, signs_against_rest, weights_of
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.loop.driver import drive
-from jaxsvm.numerics.sizes import LARGEST_PADDED
 from jaxsvm.problems.slack import slack_problem
-from jaxsvm.results.fit import Status
 from jaxsvm.solvers.stochastic.pegasos import Pegasos
 from jaxsvm.solvers.stochastic.stochastic_batch_perceptron import StochasticBatchPerceptron
-
-PASSES, STEPS = 20, 1000
-"""Of `PegasosClassifier(passes="auto")`: passes, and steps of few samples, which 20 passes leave far from an answer."""
 
 
 class SBPClassifier(SVC):
     """The slack-constrained kernel SVM by the Stochastic Batch Perceptron (Cotter, Shalev-Shwartz and Srebro 2012).
 
-    The best worst margin of a unit vector that has a mean slack of nu; more than two classes are each class against
-    the rest. It ends with its steps, or sooner where its gap is below `tol`: not to reach it is no failure here.
+    It maximises the smallest margin of a unit vector with a mean slack of nu. More than two classes are each class
+    against the rest. It stops after its steps, or earlier if its gap is below `tol`; a larger gap is no failure.
 
     Args:
-        nu: Mean slack of a unit vector, >= 0, in units of the largest `sqrt(k(x_i, x_i))`.
-        kernel: As for `SVC`.
-        degree: As for `SVC`.
-        gamma: As for `SVC`.
-        coef0: As for `SVC`.
+        nu: The mean slack of a unit vector, >= 0, in units of the largest `sqrt(k(x_i, x_i))`.
+        kernel: "rbf", "linear", "poly", "sigmoid", "laplacian" or "precomputed"; a function of two sets of points that
+            returns their kernel matrix; or a kernel of `jaxsvm.kernels`.
+        degree: The degree of "poly", >= 1.
+        gamma: "scale" (`1 / (d var(X))`), "auto" (`1 / d`) or a number, >= 0.
+        coef0: The constant of "poly" (>= 0) and "sigmoid".
         bias: "regularized", "none" or "free".
-        steps: The step cap, >= 1.
-        batch: Rows a step, >= 1.
-        tol: The relative gap that ends it sooner, > 0.
-        class_weight: As for `SVC`.
-        decision_function_shape: As for `SVC`.
-        random_state: Of the draws.
+        steps: The number of steps, >= 1.
+        batch: The number of samples a step, >= 1.
+        tol: The relative gap at which it stops earlier, > 0.
+        class_weight: Factors of the weights by class, "balanced", or None.
+        decision_function_shape: "ovr" or "ovo": no effect, each class is against the rest.
+        random_state: The seed of the draws.
 
     Attributes:
-        certificate_: The level reached and its bound, a number a class each, and their relative gap.
+        certificate_: The level reached, its upper bound, and their relative gap, a number a class each.
 
     All others are those of `SVC`.
     """
@@ -62,7 +58,7 @@ class SBPClassifier(SVC):
     probability = DEFAULT_PROBABILITY
     break_ties = False
     _steps_suffice = True
-    """`steps` is what was asked for: to end with them is no failure."""
+    _may_round = False
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         **{
@@ -93,26 +89,7 @@ class SBPClassifier(SVC):
         decision_function_shape: str = "ovr",
         random_state: Any = None,
     ) -> None:
-        self.nu = nu
-        self.kernel = kernel
-        self.degree = degree
-        self.gamma = gamma
-        self.coef0 = coef0
-        self.bias = bias
-        self.steps = steps
-        self.batch = batch
-        self.tol = tol
-        self.class_weight = class_weight
-        self.decision_function_shape = decision_function_shape
-        self.random_state = random_state
-
-    @property
-    def _may_round(self) -> bool:
-        return False
-
-    @property
-    def _cost(self) -> float:
-        return 1.0
+        self._store_parameters(locals())
 
     def _trained(self, data: Samples, machines: list[Machine]) -> list[Solved]:
         key = jax.random.key(check_random_state(self.random_state).randint(2**31 - 1))
@@ -120,40 +97,37 @@ class SBPClassifier(SVC):
             steps=int(self.steps), batch=int(self.batch), fill=True, tol=float(self.tol), average="linear"
         )
         with jax.enable_x64(True):
-            return [self._one(data, machine, solver, key) for machine in machines]
+            return [self._solve(data, machine, solver, key) for machine in machines]
 
-    def _one(self, data: Samples, machine: Machine, solver: StochasticBatchPerceptron, key: Any) -> Solved:
+    def _solve(self, data: Samples, machine: Machine, solver: StochasticBatchPerceptron, key: Any) -> Solved:
         n = machine.n
-        size = size_class(n) if n <= LARGEST_PADDED else n
         if data.K is None:
             operator = gram_of(data.values.kernel, data.points(machine.parts))
         else:
-            operator = data.operator(machine.parts, size)
-        size = operator.n
-        y, weight = np.ones(size), np.zeros(size)
+            operator = data.operator(machine.parts, padded_size(n))
+        y, weight = np.ones(operator.n), np.zeros(operator.n)
         y[:n], weight[:n] = machine.signs, machine.upper / machine.upper.mean()
         radius = float(np.sqrt(np.asarray(operator.diag())[:n].max() + (self.bias == "regularized")))
         problem = slack_problem(operator, y, self.nu * radius, bias=self.bias, sample_weight=weight)
-        found = drive(problem, solver, key, warn=False)
-        certificate: Any = jax.tree.map(np.asarray, found.certificate)
-        coef = np.asarray(found.dual_coef, np.float64)[:n]
-        return Solved(coef, float(found.bias), certificate, int(found.steps), Status(int(found.status)))
+        fit = drive(problem, solver, key, warn=False)
+        solved = solved_of(fit, int(fit.steps))
+        return solved._replace(dual_coef=solved.dual_coef[:n])
 
 
-class PegasosClassifier(FiniteDecisions, LinearClassifierMixin, SparseCoefMixin, Versioned, BaseEstimator):
+class PegasosClassifier(SparseCoefMixin, LinearEstimator):
     """A linear SVM by stochastic subgradient descent, over passes or as a stream (`partial_fit`).
 
     `min alpha / 2 |w|^2 + mean_i max(0, 1 - y_i f(x_i))`, each class against the rest (Shalev-Shwartz et al. 2011;
-    steps and averages: `jaxsvm.Pegasos`). Features had better be scaled.
+    steps and averages: `jaxsvm.Pegasos`). Scale the features first.
 
     Args:
-        alpha: The strength of the regulariser, > 0: `1 / (n C)` of an SVM.
-        batch: Samples a step, >= 1.
-        passes: Passes of `fit` over the samples, >= 1; "auto": 20, or as many as make 1,000 steps of few samples.
-        average: "linear", "uniform" or "last": what the answer is of the iterates.
+        alpha: The strength of the regulariser, > 0; `1 / (n C)` of an SVM.
+        batch: The number of samples a step, >= 1.
+        passes: Passes of `fit` over the samples, >= 1; "auto": 20, or more until there are 1,000 steps.
+        average: "linear", "uniform" or "last": the average of the iterates that is returned.
         fit_intercept: Whether there is a bias (regularised).
-        class_weight: Factors of the loss a class, "balanced" (of `fit` alone), or None.
-        random_state: Of the order of samples in `fit`.
+        class_weight: Factors of the loss by class, "balanced" (only in `fit`), or None.
+        random_state: The seed of the order of samples in `fit`.
 
     Attributes:
         classes_: Labels, sorted, `(k,)`.
@@ -161,9 +135,7 @@ class PegasosClassifier(FiniteDecisions, LinearClassifierMixin, SparseCoefMixin,
         intercept_: Biases, `(1,)` or `(k,)`.
         loss_: Mean hinge loss of each batch before its step, `(1,)` or `(k,)`: progressive validation.
         n_iter_: Passes of the last `fit`, 1 after `partial_fit`.
-        t_: Steps taken.
-        n_features_in_: d.
-        feature_names_in_: Names of the columns, where they have any.
+        t_: The number of steps taken.
     """
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
@@ -187,58 +159,35 @@ class PegasosClassifier(FiniteDecisions, LinearClassifierMixin, SparseCoefMixin,
         class_weight: Any = None,
         random_state: Any = None,
     ) -> None:
-        self.alpha = alpha
-        self.batch = batch
-        self.passes = passes
-        self.average = average
-        self.fit_intercept = fit_intercept
-        self.class_weight = class_weight
-        self.random_state = random_state
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return tags
+        self._store_parameters(locals())
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "PegasosClassifier":
-        """Train anew, several times over samples in random order.
+        """Train from the start, in several passes over the samples in random order; return the estimator.
 
         Args:
             X: Points, `(n, d)`, dense, a frame, or sparse (made dense a batch at a time).
             y: Labels, `(n,)`.
             sample_weight: Factors of the loss, `(n,)`; its mean is over samples, whatever their weights.
-
-        Returns:
-            The estimator.
         """
-        X, y = checked(self, X, y)
-        check_classification_targets(y)
-        self.classes_ = np.unique(y)
-        if len(self.classes_) < 2:
-            raise ValueError("The number of classes has to be greater than one; got 1 class: two are needed.")
-        weight = self._weights(sample_weight, X, y)
-        require_classes(np.searchsorted(self.classes_, y), weight, self.classes_, every=True)
+        X, codes, weight = labelled(self, X, y, sample_weight)
         random = check_random_state(self.random_state)
         self._states, self.t_ = None, 0
         steps = -(-X.shape[0] // self.batch)
-        self.n_iter_ = max(PASSES, -(-STEPS // steps)) if self.passes == "auto" else int(self.passes)
+        self.n_iter_ = max(20, -(-1000 // steps)) if self.passes == "auto" else int(self.passes)
         for _ in range(self.n_iter_):
-            self._walk(X, y, weight, random.permutation(X.shape[0]))
+            self._pass(X, codes, weight, random.permutation(X.shape[0]))
         return self
 
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> "PegasosClassifier":
-        """Go on with some more samples, once over them; nothing is kept of them.
+        """Continue with one pass over more samples; they are not stored; return the estimator.
 
         Args:
             X: Points, `(n, d)`.
             y: Labels, `(n,)`.
-            classes: All labels there will be, at the first call.
+            classes: All labels of the stream, at the first call.
             sample_weight: Factors of the loss, `(n,)`.
-
-        Returns:
-            The estimator.
         """
         first = not hasattr(self, "classes_")
         X, y = checked(self, X, y, reset=first)
@@ -249,20 +198,15 @@ class PegasosClassifier(FiniteDecisions, LinearClassifierMixin, SparseCoefMixin,
             raise ValueError(f"`classes={self.classes_}` lacks {unknown} of y: name all labels at the first call.")
         if isinstance(self.class_weight, str):
             raise ValueError('class_weight "balanced" needs all labels at once: give factors a class in a dictionary.')
-        self._walk(X, y, self._weights(sample_weight, X, y), np.arange(X.shape[0]))
+        weight = weights_of(self, X, y, sample_weight)
+        self._pass(X, np.searchsorted(self.classes_, y), weight, np.arange(X.shape[0]))
         self.n_iter_ = 1
         return self
 
-    def _weights(self, sample_weight: Any, X: Any, y: np.ndarray) -> np.ndarray:
-        weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        factors = class_factors(self.class_weight, self.classes_, y)
-        return weight * factors[np.searchsorted(self.classes_, y)]
-
-    def _walk(self, X: Any, y: np.ndarray, weight: np.ndarray, order: np.ndarray) -> None:
-        """One pass in batches of one shape: the last one has samples of weight 0 in the places that are left."""
+    def _pass(self, X: Any, codes: np.ndarray, weight: np.ndarray, order: np.ndarray) -> None:
+        """Make one pass in batches of one shape; samples of weight 0 fill the last one."""
         d, b = X.shape[1], self.batch
-        signs = [1] if len(self.classes_) == 2 else range(len(self.classes_))
-        targets = np.stack([np.where(y == self.classes_[place], 1.0, -1.0) for place in signs])
+        targets = np.stack(signs_against_rest(codes, len(self.classes_)))
         solver = Pegasos(batch=b, average=self.average)
         bias = "regularized" if self.fit_intercept else "none"
         with jax.enable_x64(True):
@@ -276,12 +220,12 @@ class PegasosClassifier(FiniteDecisions, LinearClassifierMixin, SparseCoefMixin,
                 left = b - len(rows)
                 rows = np.append(rows, np.repeat(rows[:1], left))
                 points = X[rows].toarray() if sp.issparse(X) else X[rows]
-                here = weight[rows] * b / (b - left)
-                here[b - left :] = 0
-                states = _updated(solver, states, points, targets[:, rows], here)
+                factors = weight[rows] * b / (b - left)
+                factors[b - left :] = 0
+                states = _updated(solver, states, points, targets[:, rows], factors)
                 self.t_ += 1
             self._states = jax.tree.map(np.asarray, states)
-            coef, intercept = _answer(solver, states)
+            coef, intercept = _decision(solver, states)
         self.coef_, self.intercept_ = np.array(coef), np.array(intercept)
         self.loss_ = np.array(self._states.loss)
 
@@ -292,5 +236,5 @@ def _updated(solver: Pegasos, states: Any, x: Any, y: Any, weight: Any) -> Any:
 
 
 @jax.jit
-def _answer(solver: Pegasos, states: Any) -> Any:
+def _decision(solver: Pegasos, states: Any) -> Any:
     return jax.vmap(lambda state: (solver.coef(state), solver.intercept(state)))(states)

@@ -1,4 +1,4 @@
-"""What estimators are given and what they hand out, checked in one place: points, weights, and decision values."""
+"""Check the arguments and results of estimators: points, labels, weights, and decision values."""
 
 from numbers import Real
 from typing import Any
@@ -6,43 +6,43 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from sklearn.utils import compute_class_weight
-from sklearn.utils.validation import validate_data
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from jaxsvm.errors import InputError
 from jaxsvm.runtime.forking import require_own_process
 
-MOST_INDEX = np.iinfo(np.int32).max
-
 
 def checked(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
-    """Check points, and targets, as scikit-learn does; of sparse points make CSR without duplicate entries.
+    """Check points, and targets, as scikit-learn does; convert sparse points to CSR without duplicate entries.
 
     Args:
-        estimator: Whose number and names of features they are held to, or give.
-        X: Points, `(m, d)`: dense, a frame, or sparse of any format.
+        estimator: The estimator, which learns the number and names of features, or has them.
+        X: Points, `(m, d)`: dense, a frame, or sparse of any format. They are not changed.
         *y: Targets, `(m,)`, or nothing.
-        **options: Of `sklearn.utils.validation.validate_data`, in place of float64, C order and CSR.
+        **options: Options of `sklearn.utils.validation.validate_data`, in place of float64, C order and CSR.
 
     Returns:
-        The points, or points and targets. What was given is not changed.
+        The points, or points and targets.
     """
-    if y:  # a fit, which computes whatever it is given
+    if y:  # every fit comes here
         require_own_process()
     options = {"dtype": np.float64, "order": "C", "accept_sparse": "csr", **options}
-    found = validate_data(estimator, X, *y, **options)
-    return (canonical(found[0]), found[1]) if y else canonical(found)
+    result = validate_data(estimator, X, *y, **options)
+    return (canonical(result[0]), result[1]) if y else canonical(result)
 
 
 def canonical(X: Any) -> Any:
-    """CSR whose entries are each there once, in order, with 32-bit indices; a copy where they are not. Others as is.
+    """Return CSR with each entry stored once, in order, with 32-bit indices; a copy if necessary. Others are unchanged.
 
-    scikit-learn's kernels and SciPy's products read entries as they stand: the square of a row is not that of sums.
+    scikit-learn's kernels and SciPy's products read entries as stored: the squares of duplicates do not add up to the
+    square of their sum.
     """
     if not sp.issparse(X):
         return X
     if X.indices.dtype != np.int32 or X.indptr.dtype != np.int32:
-        if max(*X.shape, X.nnz) > MOST_INDEX:
-            raise ValueError(f"X has shape {X.shape} and {X.nnz} entries: up to {MOST_INDEX} of each are taken.")
+        if max(*X.shape, X.nnz) > (most := np.iinfo(np.int32).max):
+            raise ValueError(f"X has shape {X.shape} and {X.nnz} entries: up to {most} of each are taken.")
         X = type(X)((X.data, X.indices.astype(np.int32), X.indptr.astype(np.int32)), shape=X.shape)
     if not X.has_canonical_format:
         X = X.copy()
@@ -52,8 +52,48 @@ def canonical(X: Any) -> Any:
     return X
 
 
+def labelled(estimator: Any, X: Any, y: Any, sample_weight: Any) -> tuple[Any, np.ndarray, np.ndarray]:
+    """Check labelled samples of a linear classifier; store `classes_`.
+
+    Args:
+        estimator: The estimator, with a `class_weight`.
+        X: Points, `(n, d)`, dense, a frame, or sparse.
+        y: Labels, `(n,)`.
+        sample_weight: Weights of samples, `(n,)`, not negative, or None.
+
+    Returns:
+        The points; the class of each sample, `(n,)`; weights of samples times factors of classes, `(n,)`.
+    """
+    X, y = checked(estimator, X, y)
+    estimator.classes_, codes = classes_of(y)
+    weight = weights_of(estimator, X, y, sample_weight)
+    require_classes(codes, weight, estimator.classes_, every=True)
+    return X, codes, weight
+
+
+def classes_of(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sorted labels, at least two, and the place of each sample's label among them."""
+    check_classification_targets(y)
+    classes, codes = np.unique(y, return_inverse=True)
+    if len(classes) < 2:
+        raise ValueError(f"The number of classes has to be greater than one; got {len(classes)} class: two are needed.")
+    return classes, codes
+
+
+def weights_of(estimator: Any, X: Any, y: np.ndarray, sample_weight: Any) -> np.ndarray:
+    """Return weights of samples times factors of their classes, `(n,)`, for an estimator with `classes_`."""
+    weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    factors = class_factors(estimator.class_weight, estimator.classes_, y)
+    return weight * factors[np.searchsorted(estimator.classes_, y)]
+
+
+def signs_against_rest(codes: np.ndarray, k: int) -> list[np.ndarray]:
+    """Return the signs `(n,)` of each class against the rest; of two classes, those of the second alone."""
+    return [np.where(codes == code, 1.0, -1.0) for code in ([1] if k == 2 else range(k))]
+
+
 def class_factors(class_weight: Any, classes: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Factors of C a class, `(k,)`; 0 leaves the samples of a class out.
+    """Return factors of C a class, `(k,)`; 0 leaves the samples of a class out.
 
     Args:
         class_weight: A dictionary by label, "balanced", or None.
@@ -61,7 +101,7 @@ def class_factors(class_weight: Any, classes: np.ndarray, y: np.ndarray) -> np.n
         y: The label of each sample, `(n,)`.
 
     Raises:
-        InputError: On a factor that is negative, NaN, infinite or no number.
+        InputError: If a factor is negative, NaN, infinite or no number.
     """
     for label, factor in class_weight.items() if isinstance(class_weight, dict) else ():
         if not (isinstance(factor, Real) and 0 <= float(factor) < np.inf):
@@ -73,10 +113,10 @@ def class_factors(class_weight: Any, classes: np.ndarray, y: np.ndarray) -> np.n
 
 
 def sample_weights(sample_weight: Any, n: int) -> np.ndarray:
-    """Weights of samples, `(n,)`, as LIBSVM reads them: what is not positive is left out.
+    """Return weights of samples, `(n,)`, as LIBSVM reads them: samples of weights that are not positive are left out.
 
     Raises:
-        ValueError: On another shape, values that are not finite, or none that is positive.
+        ValueError: If the shape differs, a value is not finite, or none is positive.
     """
     if sample_weight is None:
         return np.ones(n)
@@ -92,19 +132,19 @@ def sample_weights(sample_weight: Any, n: int) -> np.ndarray:
 
 
 def require_classes(codes: np.ndarray, weight: np.ndarray, classes: np.ndarray, every: bool) -> None:
-    """Refuse weights that leave samples of one class alone, or, where every class is needed, that leave one out.
+    """Refuse weights that leave samples of a single class, or, if every class is needed, that leave one out.
 
     Args:
         codes: The class of each sample, `(n,)`.
-        weight: Weights of samples times factors of classes, `(n,)`; what is not positive is absent.
+        weight: Weights of samples times factors of classes, `(n,)`; a sample is absent unless it is positive.
         classes: Labels, sorted, `(k,)`.
-        every: Whether each class is told from the rest, which one without samples cannot be; pairs do without it.
+        every: Whether each class is separated from the rest, which needs samples of it; pairs do not.
     """
-    there = np.isin(np.arange(len(classes)), codes[weight > 0])
-    if there.sum() < 2:
+    present = np.isin(np.arange(len(classes)), codes[weight > 0])
+    if present.sum() < 2:
         raise ValueError("Invalid input - all samples with positive weights belong to the same class.")
-    if every and not there.all():
-        absent = classes[~there].tolist()[0]
+    if every and not present.all():
+        absent = classes[~present].tolist()[0]
         raise InputError(
             f"sample_weight and class_weight leave no sample of the class {absent!r}, which cannot be told "
             "from the rest then: leave its samples out of X and y, or take machines of pairs (SVC)."
@@ -112,15 +152,15 @@ def require_classes(codes: np.ndarray, weight: np.ndarray, classes: np.ndarray, 
 
 
 def costs(C: float, weight: np.ndarray) -> np.ndarray:
-    """Costs `C_i` of samples, `(n,)`: C times their weights; 1 where C is infinite, for `hard_margin` to multiply."""
+    """Return costs `C_i` of samples, `(n,)`: C times weights; 1 if C is infinite, for `hard_margin` to multiply."""
     return np.where(weight > 0, 1.0, 0.0) if np.isinf(C) else C * weight
 
 
 def require_finite_decisions(values: np.ndarray) -> np.ndarray:
-    """Decision values as they are, where all are finite.
+    """Return decision values unchanged if all are finite.
 
     Raises:
-        InputError: Where kernel values, or their sums, overflowed: such a value is on neither side.
+        InputError: If kernel values, or their sums, overflowed: such a value is on neither side.
     """
     finite = np.isfinite(values)
     bad = ~(finite if values.ndim == 1 else finite.all(axis=1))
@@ -130,16 +170,3 @@ def require_finite_decisions(values: np.ndarray) -> np.ndarray:
             "kernel values overflow there. Scale the features, as in training, or look for what is wrong in that row."
         )
     return values
-
-
-class FiniteDecisions:
-    """Of a linear classifier of scikit-learn's: what `decision_function` and `predict` say is finite, or refused."""
-
-    def decision_function(self, X: Any) -> np.ndarray:
-        """Decision values, `(m,)` for two classes, positive for the second; else `(m, k)`.
-
-        Args:
-            X: Points, `(m, d)`, dense, a frame, or sparse.
-        """
-        parent: Any = super()
-        return require_finite_decisions(parent.decision_function(X))

@@ -1,1 +1,1 @@
-"""Model selection: cross-validation, folds, a grid of C from the data, gradients of a held-out loss."""
+"""Select models: cross-validation, folds, a grid of C from the data, gradients of a held-out loss."""

@@ -1,8 +1,8 @@
-"""Cross-validation over folds x C in one computation, and a grid of C from the data.
+"""Cross-validate over folds x C in one computation, and propose a grid of C from the data.
 
-A fold is the same problem with its held-out samples absent (weight 0): one Gram operator serves all folds, and the
-margins of the held-out samples come with the certificate of each fit. Nystroem Grams are the exception: no landmark may
-be a held-out sample, so that each fold has a Gram of its own.
+A fold is the same problem with its held-out samples absent (weight 0): one Gram operator serves all folds, and each fit
+comes with the margins of the held-out samples. Nystroem Grams are the exception: no landmark may be a held-out sample,
+so each fold has its own Gram.
 """
 
 import dataclasses
@@ -36,11 +36,11 @@ class CrossValidation:
     """Scores of k values of C on every fold, each fit certified.
 
     Attributes:
-        Cs: The values, in the order asked, `(k,)`.
-        scores: Score of each fold at each value, `(folds, k)`; larger is better; NaN where Ctrl-C left it out.
-        mean: Mean over folds, `(k,)`; NaN where one of them is.
-        standard_error: Of that mean, `(k,)`.
-        C: The value of the best mean; the smallest of equals; NaN where Ctrl-C left no value that every fold reached.
+        Cs: The values, in the order of the argument, `(k,)`.
+        scores: Score of each fold at each value, `(folds, k)`; larger is better; NaN if Ctrl-C left it out.
+        mean: Mean over folds, `(k,)`; NaN if one of them is.
+        standard_error: The standard error of that mean, `(k,)`.
+        C: The value of the best mean; the smallest of equals; NaN if Ctrl-C left no value that every fold reached.
         C_one_standard_error: The smallest value whose mean lies within one standard error of the best.
         folds: The fold in which each sample is held out, `(n,)`; the last of several; -1: never.
         fits: The fits, leading axes `(folds, k)`.
@@ -83,28 +83,28 @@ def cross_validate(
     """Score values of C on held-out folds.
 
     Args:
-        problem: From `svm_problem` or `hinge_problem` (or `slack_problem`, with values of nu), with its sample weights,
-            which count in fits and scores; its own value is not looked at. The landmarks of a Nystroem Gram are chosen
-            anew in each fold, by the same rule, among the samples that train there.
+        problem: A problem of `svm_problem` or `hinge_problem` (or `slack_problem`, with values of nu). Its sample
+            weights count in fits and scores; its own C is not used. The landmarks of a Nystroem Gram are chosen again
+            in each fold, by the same rule, among its training samples.
         Cs: Values of C, `(k,)`, in any order.
-        folds: How many folds (stratified by class, or by group where groups are given); or a splitter of scikit-learn
+        folds: The number of folds (stratified by class, or by group if groups are given); or a splitter of scikit-learn
             (any object with `split(X, y, groups)`); or pairs `(train, test)` in a list, tuple or generator, each part
             indices of samples or a boolean mask; or the fold of each sample, `(n,)` integers with -1 for "never held
             out". A sample in neither part of a pair does not count in that fold.
         groups: Group of each sample, `(n,)`: samples of a group are held out together. For a number or a splitter.
         score: "accuracy", "balanced_accuracy" (the mean over classes) or "squared_hinge" (the loss, negated).
-        solver: As for `solve_path`.
-        tol: The relative duality gap that each fit is certified to.
-        seed: Of the shuffle that deals samples to folds.
+        solver: The solver of every fit; None chooses one by the problem.
+        tol: The relative duality gap to certify for each fit.
+        seed: The seed of the shuffle that deals samples to folds.
         key: A random key for the solver.
-        interrupt: As for `jaxsvm.fit`: what Ctrl-C does, "return" or "raise".
+        interrupt: The effect of Ctrl-C: "return" the fits so far, or "raise" KeyboardInterrupt.
 
     Returns:
         Scores, standard errors, the chosen values, and all fits with their certificates. After Ctrl-C the choice is
         among the values that every fold reached.
 
     Raises:
-        InputError: On arguments that cannot be used.
+        InputError: If an argument cannot be used.
     """
     if not is_concrete(problem, Cs, folds, groups):
         raise InputError("cross_validate needs concrete arrays: call it outside jit and vmap.")
@@ -155,10 +155,10 @@ def _require_classes(labels: np.ndarray, weights: np.ndarray, fold: Fold, number
 
 
 def _scores(fit: Fit, mask: np.ndarray, labels: np.ndarray, weights: np.ndarray, score: str) -> np.ndarray:
-    """One score a value of C, from margins of the held-out samples in primal scale, `(k,)`."""
+    """Return the score at each C, from margins of the held-out samples in primal scale, `(k,)`."""
     held = mask & (weights > 0)
     margins = np.asarray(fit.margins, float)[:, held]
-    margins[np.isinf(np.asarray(fit.certificate.relative_gap))] = np.nan  # not reached: at another value's point
+    margins[np.isinf(np.asarray(fit.certificate.relative_gap))] = np.nan  # not reached: a point of another value
     w, sign = weights[held], labels[held]
     if score == "squared_hinge":
         return -(w * np.maximum(0, 1 - margins) ** 2).sum(axis=1) / w.sum()
@@ -184,25 +184,25 @@ def _warn_of_unfinished(fits: Fit) -> None:
 def C_grid(  # noqa: N802 (C is the field's name)
     problem: Any, n: int = 64, *, change: float = 0.02, largest: float = 1e6, solver: Any = None
 ) -> Float[np.ndarray, " n"]:
-    """A grid of C from the data: from "every sample is a support vector" to "nothing changes any more".
+    """Return a grid of C from the data: from "every sample is a support vector" to "nothing changes any more".
 
-    Below `1 / max_i (B 1)_i` (B the signed kernel matrix) every margin of the solution `beta ~ C (1 - C B 1)` is under
-    1: that is the lower end. The upper end is the first `C` of a decimal scale from which ten times more
-    changes the margins by less than `change`.
+    Below `1 / max_i (B 1)_i` (B the signed kernel matrix) every margin of the solution `beta ~ C (1 - C B 1)` is below
+    1: this is the lower end. The upper end is the first C, in steps of ten from there, at which a step of ten changes
+    the margins by less than `change`.
 
     Args:
-        problem: From `svm_problem` or `hinge_problem`; its own value is not looked at.
-        n: How many values, >= 1.
-        change: Relative change of the margins (root mean square) that counts as nothing, > 0.
-        largest: The upper end at the most, in units of the lower end and at least ten of it.
-        solver: What solves the problem at each decade, to a few digits; None: the exact one of its kind.
+        problem: A problem of `svm_problem` or `hinge_problem`; its own C is not used.
+        n: The number of values, >= 1.
+        change: The relative change of the margins (root mean square) that counts as none, > 0.
+        largest: The largest upper end, in units of the lower end, >= 10.
+        solver: The solver at each decade, to a few digits; None takes the exact one of the problem's kind.
 
     Returns:
         Increasing values, evenly spaced in log C, `(n,)`.
 
     Raises:
-        InputError: On arguments that cannot be used.
-        KeyboardInterrupt: On Ctrl-C: half of a grid is none.
+        InputError: If an argument cannot be used.
+        KeyboardInterrupt: On Ctrl-C: a part of a grid is of no use.
     """
     if not isinstance(n, int | np.integer) or n < 1:
         raise InputError(f"n is {n!r}: the number of values, at least 1, is needed.")
@@ -221,11 +221,11 @@ def C_grid(  # noqa: N802 (C is the field's name)
     high, before, warm = low, None, None
     with watching() as stop:
         while high < low * largest:
-            here = problem.at(high)
-            fit = drive(here, solver, key, warm, warn=False, stop=stop)
-            if stop.seen:  # a grid that ends early would not say so
+            at_high = problem.at(high)
+            fit = drive(at_high, solver, key, warm, warn=False, stop=stop)
+            if stop.seen:
                 raise KeyboardInterrupt
-            warm, margins = Start.of(fit, here), np.asarray(fit.margins, float)
+            warm, margins = Start.of(fit, at_high), np.asarray(fit.margins, float)
             if before is not None and np.linalg.norm(margins - before) <= change * np.linalg.norm(margins):
                 high /= 10
                 break

@@ -1,7 +1,4 @@
-"""Folds as people give them, as masks: a number, a splitter, pairs of parts, the fold of each sample.
-
-What `cross_validate` and `tune` share.
-"""
+"""Convert folds to masks, for `cross_validate` and `tune`: a number, a splitter, pairs, the fold of each sample."""
 
 import warnings
 from collections.abc import Iterable, Mapping, Set
@@ -20,11 +17,11 @@ FORMS = (
 
 
 class Fold(NamedTuple):
-    """Who trains and who is held out; a sample may do neither.
+    """Masks of the samples that train and of those held out; a sample may do neither.
 
     Attributes:
-        train: `(n,)`.
-        test: `(n,)`, disjoint from it.
+        train: Whether a sample trains, `(n,)`.
+        test: Whether it is held out, `(n,)`; never both.
     """
 
     train: Bool[np.ndarray, " n"]
@@ -32,23 +29,25 @@ class Fold(NamedTuple):
 
 
 def fold_masks(labels: np.ndarray, folds: Any, groups: Any = None, seed: int = 0) -> list[Fold]:
-    """The folds.
+    """Return the folds as masks.
 
     Args:
         labels: Labels, `(n,)`: a number of folds is dealt class by class.
-        folds: How many; or an object with `split(X, y, groups)`, as scikit-learn's splitters are; or pairs
+        folds: A number; or an object with `split(X, y, groups)`, as scikit-learn's splitters are; or pairs
             `(train, test)` in any iterable, each part the indices of samples (array, list, range) or a boolean mask
             `(n,)`; or the fold of each sample, n integers, with -1 for "never held out".
         groups: Group of each sample, `(n,)`, for a number of folds or a splitter: groups are held out together.
-        seed: Of the shuffle that deals a number of folds.
+        seed: The seed of the shuffle that deals a number of folds.
 
     Raises:
-        InputError: On anything else.
+        InputError: If the folds have another form, or hold samples that do not exist, or none.
     """
     n = len(labels)
     if groups is not None and np.shape(groups) != (n,):
         raise InputError(f"groups has shape {np.shape(groups)}: ({n},) is needed, one a sample.")
     count = _count(folds)
+    if count is not None and not 2 <= count <= n:
+        raise InputError(f"folds is {count}: from 2 to the number of samples, {n}, is needed.")
     numbers = _fold_numbers(folds, n) if count is None else None
     splits = count is None and numbers is None and hasattr(folds, "split") and not isinstance(folds, str | bytes)
     if groups is not None and count is None and not splits:
@@ -56,25 +55,25 @@ def fold_masks(labels: np.ndarray, folds: Any, groups: Any = None, seed: int = 0
     if count is not None and groups is None:
         numbers = _dealt(labels, count, seed)
     if numbers is not None:
-        found = [Fold(numbers != number, numbers == number) for number in np.unique(numbers[numbers >= 0])]
+        masks = [Fold(numbers != number, numbers == number) for number in np.unique(numbers[numbers >= 0])]
     elif count is not None:
-        found = _of_pairs(_split(_grouped(count, n, seed), labels, groups), n)
+        masks = _of_pairs(_split(_grouped(count, seed), labels, groups), n)
     else:
-        found = _of_pairs(_split(folds, labels, groups) if splits else folds, n)
-    if not found:
+        masks = _of_pairs(_split(folds, labels, groups) if splits else folds, n)
+    if not masks:
         raise InputError(f"folds holds no fold (a generator can be used once only): {FORMS}.")
-    return found
+    return masks
 
 
 def _count(folds: Any) -> int | None:
-    """The number of folds, where that is what was given; True is none."""
+    """Return the number of folds if `folds` is an integer; True is none."""
     if hasattr(folds, "dtype") and np.ndim(folds) == 0 and np.asarray(folds).dtype.kind in "iu":
         return int(folds)
     return int(folds) if isinstance(folds, Integral) and not isinstance(folds, bool) else None
 
 
 def _fold_numbers(folds: Any, n: int) -> Int[np.ndarray, " n"] | None:
-    """The fold of each sample, where that is what was given: one axis of numbers."""
+    """Return the fold of each sample if `folds` is one axis of integers."""
     if isinstance(folds, list | tuple | range):
         if not len(folds) or not all(isinstance(number, Integral) for number in folds):
             return None
@@ -91,10 +90,8 @@ def _fold_numbers(folds: Any, n: int) -> Int[np.ndarray, " n"] | None:
 
 
 def _dealt(labels: np.ndarray, count: int, seed: int) -> Int[np.ndarray, " n"]:
-    """The fold of each sample, stratified: the very folds of scikit-learn's `StratifiedKFold(shuffle=True)`."""
+    """Return the fold of each sample, stratified: those of scikit-learn's `StratifiedKFold(shuffle=True)`."""
     n = len(labels)
-    if not 2 <= count <= n:
-        raise InputError(f"folds is {count}: from 2 to the number of samples, {n}, is needed.")
     _, first, codes = np.unique(labels, return_index=True, return_inverse=True)
     codes = np.argsort(np.argsort(first))[codes]  # classes in the order in which they occur
     ordered, random, numbers = np.sort(codes), np.random.RandomState(seed), np.empty(n, np.int64)
@@ -106,9 +103,7 @@ def _dealt(labels: np.ndarray, count: int, seed: int) -> Int[np.ndarray, " n"]:
     return numbers
 
 
-def _grouped(count: int, n: int, seed: int) -> Any:
-    if not 2 <= count <= n:
-        raise InputError(f"folds is {count}: from 2 to the number of samples, {n}, is needed.")
+def _grouped(count: int, seed: int) -> Any:
     try:
         from sklearn.model_selection import StratifiedGroupKFold
     except ImportError as missing:
@@ -120,12 +115,12 @@ def _grouped(count: int, n: int, seed: int) -> Any:
 
 
 def _split(splitter: Any, labels: np.ndarray, groups: Any) -> list[Any]:
-    """What a splitter yields."""
+    """Return the pairs of a splitter."""
     if isinstance(splitter, type):
         raise InputError(f"folds is the class {splitter.__name__}: make a splitter of it, {splitter.__name__}(...).")
     arguments = (np.zeros((len(labels), 1)), labels) + (() if groups is None else (groups,))
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The least populated class", UserWarning)  # what matters of it is checked
+        warnings.filterwarnings("ignore", "The least populated class", UserWarning)  # classes are checked later
         try:
             return list(splitter.split(*arguments))
         except (ValueError, TypeError) as refused:
@@ -133,7 +128,7 @@ def _split(splitter: Any, labels: np.ndarray, groups: Any) -> list[Any]:
 
 
 def _of_pairs(pairs: Any, n: int) -> list[Fold]:
-    scalar = hasattr(pairs, "dtype") and np.ndim(pairs) == 0  # an array, and yet nothing to iterate over
+    scalar = hasattr(pairs, "dtype") and np.ndim(pairs) == 0  # an array without an axis to iterate over
     if scalar or isinstance(pairs, str | bytes | Mapping | Set) or not isinstance(pairs, Iterable):
         raise InputError(f"folds is {_short(pairs)}: {FORMS}.")
     return [_of_pair(pair, n, number) for number, pair in enumerate(pairs)]
@@ -156,7 +151,7 @@ def _of_pair(pair: Any, n: int, number: int) -> Fold:
 
 
 def _mask(part: Any, n: int, where: str) -> Bool[np.ndarray, " n"]:
-    """One part of a pair as a mask."""
+    """Return one part of a pair as a mask."""
     try:
         array = np.asarray(part)
     except ValueError:  # rows of different lengths
@@ -178,7 +173,7 @@ def _mask(part: Any, n: int, where: str) -> Bool[np.ndarray, " n"]:
 
 
 def _short(value: Any) -> str:
-    """What was found, in a few words."""
+    """Describe a value in a few words."""
     if hasattr(value, "dtype"):
         return f"an array of shape {np.shape(value)} and type {value.dtype}"
     text = repr(value)

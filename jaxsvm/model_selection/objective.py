@@ -1,7 +1,7 @@
-"""The loss of held-out decision values as one compiled function of C and the kernel's parameters, with its gradient.
+"""Compute the loss of held-out decision values, and its gradient in C and the kernel's parameters, by one program.
 
-The data are arguments of that function: parameters, data and tolerances of the same shapes never compile it again. (Nor
-should data be closed over on the CPU: XLA's fusion there gave wrong products of constants, jaxlib 0.10.2, float32.)
+The data are arguments of the program: parameters, data and tolerances of the same shapes never compile it again. (Data
+must not be closed over on the CPU: XLA's fusion gave wrong products of constants, jaxlib 0.10.2, float32.)
 """
 
 from collections.abc import Callable
@@ -30,13 +30,13 @@ from jaxsvm.solvers.contract import Solver
 
 
 def smoothed_hinge(margins: Float[Array, " m"]) -> Float[Array, " m"]:
-    """0 from margin 1 on, `(1 - m)^2 / 2` down to margin 0, and a line from there (Rennie and Srebro 2005)."""
+    """Return 0 from margin 1 on, `(1 - m)^2 / 2` down to margin 0, and a line below (Rennie and Srebro 2005)."""
     slack = jnp.maximum(1 - margins, 0)
     return jnp.where(slack < 1, slack**2 / 2, slack - 0.5)
 
 
 def logistic(margins: Float[Array, " m"]) -> Float[Array, " m"]:
-    """`log(1 + exp(-m))`."""
+    """Return `log(1 + exp(-m))`."""
     return jax.nn.softplus(-margins)
 
 
@@ -44,35 +44,35 @@ LOSSES = {"smoothed_hinge": smoothed_hinge, "logistic": logistic}
 
 
 class HeldOut(NamedTuple):
-    """What is the same at every step: points, labels, what is held out, kernel leaves that stay, the solver."""
+    """The constant part of a search: points, labels, held-out samples, the initial kernel leaves, the solver."""
 
     x: Any
     y: Array
     held_out: Any  # (x, y) of other points, or None
-    folds: Any  # (k, n) weights of those that train, and of those held out, or None
+    folds: Any  # (k, n) weights of training samples, and of held-out samples, or None
     leaves: tuple[Any, ...]
     solver: Solver
 
 
 class Objective(NamedTuple):
-    """The static part of an evaluation: how parameters become a kernel, and the loss."""
+    """The static part of an evaluation: the kernel's structure, which leaves are tuned, and the loss."""
 
     treedef: Any
     tuned: tuple[bool, ...]
     loss: Callable[[Array], Array]
 
     def kernel(self, logs: tuple[Array, ...], leaves: tuple[Any, ...]) -> Kernel:
-        """The kernel of these logs; leaves that are not tuned stay."""
+        """Return the kernel of these logs; leaves that are not tuned do not change."""
         rest = iter(logs)
         filled = [jnp.exp(next(rest)) if tuned else leaf for tuned, leaf in zip(self.tuned, leaves, strict=True)]
         return jax.tree.unflatten(self.treedef, filled)
 
 
 class Outcome(NamedTuple):
-    """What an evaluation tells beside the loss.
+    """The results of an evaluation besides the loss.
 
     Attributes:
-        fit: The fit; with folds lanes, `(k, ...)`.
+        fit: The fit; with folds a leading axis, `(k, ...)`.
         error: The fraction of held-out samples on the wrong side, `()`.
     """
 
@@ -83,18 +83,18 @@ class Outcome(NamedTuple):
 def evaluate(
     parameters: Any, alpha: Array, data: HeldOut, objective: Objective, stop: Interruption | None = None
 ) -> Any:
-    """`((loss, outcome), gradient)` at `parameters = (log C, logs of the kernel's)`; None where Ctrl-C ended a fit.
+    """Return `((loss, outcome), gradient)` at `parameters = (log C, logs of the kernel's)`; None after Ctrl-C.
 
-    The fits are the host driver's, which hears Ctrl-C; the rest is one compiled function of them.
+    The host driver computes the fits, and reacts to Ctrl-C; the rest is one compiled function of them.
     """
     log_C, logs = parameters
-    here, C = with_values(gram(objective.kernel(logs, data.leaves), data.x)), jnp.exp(log_C)
+    K, C = with_values(gram(objective.kernel(logs, data.leaves), data.x)), jnp.exp(log_C)
     fits = []
     with watching(stop) as stop:
         weights = [None] if data.folds is None else [np.asarray(train) for train in data.folds[0]]
         starts = [alpha] if data.folds is None else np.asarray(alpha)
         for weight, start in zip(weights, starts, strict=True):
-            problem = svm_problem(here, data.y, C, sample_weight=weight)
+            problem = svm_problem(K, data.y, C, sample_weight=weight)
             fits.append(drive(problem, data.solver, jax.random.key(0), start, warn=False, stop=stop))
             if stop.seen:
                 return None
@@ -103,15 +103,15 @@ def evaluate(
 
 @partial(jax.jit, static_argnames="objective")
 def measured(parameters: Any, fits: Fit, data: HeldOut, objective: Objective) -> Any:
-    """`evaluate` from the fits on; with folds they are lanes."""
+    """Return the results of `evaluate` from its fits; with folds they have a leading axis."""
     return jax.value_and_grad(_loss, has_aux=True)(parameters, fits, data, objective)
 
 
 def _loss(parameters: Any, fits: Fit, data: HeldOut, objective: Objective) -> tuple[Array, Outcome]:
     log_C, logs = parameters
-    here, C = with_values(gram(objective.kernel(logs, data.leaves), data.x)), jnp.exp(log_C)
+    K, C = with_values(gram(objective.kernel(logs, data.leaves), data.x)), jnp.exp(log_C)
     if data.folds is None:
-        problem = svm_problem(here, data.y, C)
+        problem = svm_problem(K, data.y, C)
         fitted = differentiable(problem, fits)
         x_new, y_new = data.held_out
         margins = y_new * decision_function(fitted, problem, x_new)
@@ -119,20 +119,20 @@ def _loss(parameters: Any, fits: Fit, data: HeldOut, objective: Objective) -> tu
     count = data.folds[1].sum()
 
     def one_fold(fold: tuple[Array, Array, Fit]) -> tuple[Array, Outcome]:
-        train, test, found = fold
-        fitted = differentiable(svm_problem(here, data.y, C, sample_weight=train), found)
-        margins = fitted.margins  # an absent sample has its margin all the same
+        train, test, fit = fold
+        fitted = differentiable(svm_problem(K, data.y, C, sample_weight=train), fit)
+        margins = fitted.margins  # those of absent samples too
         error = jnp.where(test > 0, ~is_right(margins, data.y), False).sum(dtype=count.dtype) / count
         values = jnp.where(test > 0, objective.loss(margins), 0).sum() / count
         return values, Outcome(fitted, error)
 
-    # One after the other: lanes would all hold the matrices of their derivatives.
+    # In sequence: in parallel all folds would hold the matrices of their derivatives.
     values, outcome = lax.map(one_fold, (*data.folds, fits))
     return values.sum(), outcome._replace(error=outcome.error.sum())
 
 
 def fold_weights(y: np.ndarray, folds: Any) -> tuple[np.ndarray, np.ndarray]:
-    """1 where a sample trains, and 1 where it is held out, `(k, n)` each; folds are what `fold_masks` takes."""
+    """Return 1 for samples that train, and 1 for those held out, `(k, n)` each; `folds` as for `fold_masks`."""
     dealt = fold_masks(y, folds)
     train, test = (np.stack(masks) for masks in zip(*dealt, strict=True))
     for sign in (-1, 1):

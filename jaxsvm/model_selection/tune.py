@@ -1,10 +1,10 @@
-"""Tuning by gradients: C and every kernel parameter, against the loss of held-out decision values.
+"""Tune C and every kernel parameter by gradients of the loss of held-out decision values.
 
 The loss is a smooth function of the decision values, these of the solution, and the solution of the parameters
-(`jaxsvm.loop.differentiation`): fifty length scales cost what one costs (Chapelle, Vapnik, Bousquet, Mukherjee 2002;
-Keerthi, Sindhwani, Chapelle 2007). Parameters are positive and move on a log scale; a fit starts from the one before.
+(`jaxsvm.loop.differentiation`): fifty length scales cost as much as one (Chapelle, Vapnik, Bousquet, Mukherjee 2002;
+Keerthi, Sindhwani, Chapelle 2007). Parameters are positive and move on a log scale; a fit starts from the previous one.
 
-The loss itself is `jaxsvm.model_selection.objective`: one compiled function for all steps.
+The loss is computed by `jaxsvm.model_selection.objective`: one compiled function for all steps.
 """
 
 import contextlib
@@ -35,21 +35,18 @@ from jaxsvm.runtime.transfers import transfers
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.simplex.frank_wolfe import FrankWolfe
 
-FAILURES = 3
-"""Evaluations in a row without a number before tuning gives up."""
-
 
 class Record(NamedTuple):
     """One evaluation, on the host.
 
     Attributes:
-        loss: The validation loss; NaN where there is none.
+        loss: The validation loss; NaN if there is none.
         error: The fraction of held-out samples on the wrong side.
         C: The penalty.
         kernel: The kernel, its parameters as NumPy arrays.
         relative_gap: The certified gap; with folds the largest.
         status: How the fit ended; with folds the first that is not CONVERGED.
-        gradient_norm: Of the gradient with respect to the logs.
+        gradient_norm: The norm of the gradient with respect to the logs.
     """
 
     loss: float
@@ -63,17 +60,17 @@ class Record(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Tuned:
-    """What `tune` found.
+    """The result of `tune`.
 
     Attributes:
         kernel: The kernel of the best certified evaluation.
         C: Its penalty.
-        problem: The problem of all training samples at these, for `decision_function(fit, problem, x_new)`.
+        problem: The problem of all training samples at these values, for `decision_function(fit, problem, x_new)`.
         fit: The fit of that problem.
         loss: The validation loss of the best evaluation.
-        best: Its place in `history`.
+        best: The place of that evaluation in `history`.
         history: Every evaluation, in order.
-        stopped: Why it ended: "steps", "patience", "failed" (no number in 3 evaluations in a row), "interrupted".
+        stopped: The reason: "steps", "patience", "failed" (three evaluations in a row without a number), "interrupted".
     """
 
     kernel: Kernel
@@ -107,29 +104,29 @@ def tune(
     """Minimise a validation loss over log C and the logs of all positive kernel parameters.
 
     Args:
-        kernel: Where to start; `RBF(gamma)` with a gamma `(d,)` tunes a length scale a feature. Parameters that are 0
-            or negative stay as they are.
+        kernel: The initial kernel; `RBF(gamma)` with a gamma `(d,)` tunes a length scale a feature. Parameters that are
+            0 or negative do not change.
         x: Training points `(n, d)`, dense or CSR.
         y: Labels in {-1, +1}, `(n,)`.
-        C: Where to start, positive.
+        C: The initial C, > 0.
         validation: Held-out points and labels `((m, d), (m,))`; this or `folds`.
-        folds: How many stratified folds, or any other form that `cross_validate` takes.
+        folds: The number of stratified folds, or any other form that `cross_validate` takes.
         loss: "smoothed_hinge", "logistic", or a function of the margins `y_i f(x_i)`, `(m,) -> (m,)`.
-        optimizer: Of optax; None takes `optax.adam(0.1)`.
-        steps: Evaluations at the most, >= 1.
-        patience: Evaluations without a better certified loss before it stops.
-        bounds: Factors of its start that every parameter stays between.
+        optimizer: An optimiser of optax; None takes `optax.adam(0.1)`.
+        steps: The largest number of evaluations, >= 1.
+        patience: The number of evaluations without a better certified loss after which it stops.
+        bounds: Factors of its initial value between which every parameter stays.
         solver: The inner solver; None takes second-order pairs to a relative gap of 1e-4. Tighter ones cost little:
-            each fit starts from the last.
-        progress: Whether to draw a bar; None: where rich is installed and stderr is a terminal.
+            each fit starts from the previous one.
+        progress: Whether to draw a bar; None: if rich is installed and stderr is a terminal.
         callback: Called with each record; returning True stops.
 
     Returns:
         The best certified point, not the last. Evaluations that failed are in the history, with their status. Ctrl-C
-        returns the best so far; with folds, its fit of all samples is then still to be done (INTERRUPTED).
+        returns the best so far; with folds, its fit of all samples is then not computed (INTERRUPTED).
 
     Raises:
-        InputError: On arguments that cannot be used, or where no evaluation was certified.
+        InputError: If an argument cannot be used, or no evaluation was certified.
         KeyboardInterrupt: On Ctrl-C before any was.
     """
     _check(C, validation, folds, loss, steps, patience, bounds)
@@ -148,21 +145,21 @@ def tune(
                 draw(search)
                 if callback is not None and callback(record) is True or stop.seen:
                     stopped = "interrupted"
-                elif search.failures >= FAILURES:
+                elif search.failures >= 3:
                     stopped = "failed"
                 elif len(search.history) - 1 - max(search.best, 0) >= patience:
                     stopped = "patience"
                 else:
                     continue
                 break
-        except KeyboardInterrupt:  # of a callback, or a handler of the user's own
+        except KeyboardInterrupt:  # from a callback, or a handler of the user
             stop.note()
             stopped = "interrupted"
         return _finish(search, data, objective, stopped, stop)
 
 
 class _Search:
-    """The iterations of the optimiser, on the host."""
+    """The iterations of the optimiser, on the host: parameters, history and the best fit."""
 
     def __init__(self, objective: Objective, data: HeldOut, optimizer: Any, parameters: Any, bounds: Any) -> None:
         self.objective, self.data = objective, data
@@ -176,15 +173,15 @@ class _Search:
         self.best, self.best_parameters, self.best_fit, self.failures = -1, parameters, None, 0
 
     def step(self, stop: Interruption) -> Record | None:
-        """Evaluate, remember, move; None where Ctrl-C came in between."""
-        found = evaluate(self.parameters, self.alpha, self.data, self.objective, stop)
-        if found is None:
+        """Evaluate, record and move; return None after Ctrl-C."""
+        evaluation = evaluate(self.parameters, self.alpha, self.data, self.objective, stop)
+        if evaluation is None:
             return None
-        (value, outcome), gradient = found
+        (value, outcome), gradient = evaluation
         record = _record(self.objective, self.data, self.parameters, value, outcome, gradient)
         self.history.append(record)
         if not (np.isfinite(record.loss) and np.isfinite(record.gradient_norm)):
-            self.failures += 1  # halfway back to the last point that had a derivative
+            self.failures += 1  # go halfway back to the last point with a derivative
             self.parameters = jax.tree.map(lambda bad, good: (bad + good) / 2, self.parameters, self.good)
             return record
         self.failures, self.good, self.alpha = 0, self.parameters, outcome.fit.alpha
@@ -192,8 +189,8 @@ class _Search:
         if certified and (self.best < 0 or record.loss < self.history[self.best].loss):
             self.best, self.best_parameters = len(self.history) - 1, self.parameters
             self.best_fit = outcome.fit
-        moved, self.opt_state = self.update(gradient, self.opt_state, self.parameters, self.low, self.high)
-        self.parameters = moved
+        arguments = (gradient, self.opt_state, self.parameters, self.low, self.high)
+        self.parameters, self.opt_state = self.update(*arguments)
         return record
 
 
@@ -238,7 +235,7 @@ def _finish(search: _Search, data: HeldOut, objective: Objective, stopped: str, 
     kernel, best = objective.kernel(logs, data.leaves), search.history[search.best]
     problem = svm_problem(gram(kernel, data.x), data.y, jnp.exp(log_C))
     fitted: Any = search.best_fit
-    if data.folds is not None:  # all samples together have not been fitted yet
+    if data.folds is not None:  # all samples together are not fitted yet
         mean = jnp.asarray(np.asarray(fitted.alpha).mean(axis=0))
         if stop.seen:
             fitted = jax.tree.map(jnp.asarray, dataclasses.replace(nothing(problem), alpha=mean))
@@ -247,13 +244,10 @@ def _finish(search: _Search, data: HeldOut, objective: Objective, stopped: str, 
     return Tuned(kernel, best.C, problem, fitted, best.loss, search.best, tuple(search.history), stopped)
 
 
-# --- arguments -------------------------------------------------------------------------------------------------------
-
-
 def _check(C: Any, validation: Any, folds: Any, loss: Any, steps: Any, patience: Any, bounds: Any) -> None:
     if (validation is None) == (folds is None):
-        found = "both" if folds is not None else "neither"
-        raise InputError(f"validation and folds: {found} given; one of them is needed to measure the loss on.")
+        passed = "both" if folds is not None else "neither"
+        raise InputError(f"validation and folds: {passed} given; one of them is needed to measure the loss on.")
     if not callable(loss) and loss not in LOSSES:
         raise InputError(f"loss is {loss!r}: one of {', '.join(LOSSES)}, or a function of margins, is needed.")
     for name, number in (("steps", steps), ("patience", patience)):
@@ -295,12 +289,9 @@ def _prepare(
     return data, Objective(treedef, tuned, function), (jnp.log(jnp.asarray(C, dtype)), logs)
 
 
-# --- the bar ---------------------------------------------------------------------------------------------------------
-
-
 @contextlib.contextmanager
 def _bar(steps: int, progress: bool | None) -> Iterator[Callable[[_Search], None]]:
-    """A function that draws where the search stands; nothing without rich or a terminal."""
+    """Yield a function that draws the state of a search; it draws nothing without rich or a terminal."""
     wanted = sys.stderr.isatty() if progress is None else progress
     try:
         if not wanted:

@@ -1,13 +1,13 @@
-"""Box problems of up to some thousand samples, many of them: one compiled program a size class, no driver between.
+"""Solve many box problems of up to some thousand samples each, a size class by one compiled program.
 
-`jaxsvm.fit` looks up four times a second, tells what it sees and changes its mind; for 325 problems of some hundred
-samples each, that takes longer than the problems. Here a whole solve, working sets and their certificate, is one
-program, which several threads call. It solves in float64 with kernel values as they come (float32 ones are LIBSVM's
-own choice), and stops by both rules: a relative duality gap of `tol`, and LIBSVM's, a violation of the optimality
-conditions of `tol`. What does not end so goes on in `jaxsvm.fit`.
+`jaxsvm.fit` checks progress four times a second and may change its solver. For 325 problems of some hundred samples
+each this takes longer than the problems. Here a whole solve, working sets and certificate, is one program, which
+several threads call. It works in float64 on kernel values as they come (float32 is LIBSVM's own choice). It stops when
+both the relative duality gap and LIBSVM's violation of the optimality conditions are at most `tol`. Where it does not
+reach that, the driver of `jaxsvm.fit` continues.
 
-Linear machines of few features are solved by interior points in their space from the start: pair steps took seconds
-there at C = 100, and at C = 1e4 did not end.
+Linear machines of few features are solved by interior points in feature space from the start: pair steps took seconds
+there at C = 100, and did not end at C = 1e4.
 """
 
 import functools
@@ -20,6 +20,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array
 
+from jaxsvm.estimators.measured import MEASURED
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.gram.contract import Gram
 from jaxsvm.gram.dense import DenseGram
@@ -37,29 +38,15 @@ from jaxsvm.solvers.working_set import WorkingSet
 from jaxsvm.solvers.working_set.block import double_steps, pair_steps
 from jaxsvm.solvers.working_set.members import ends
 
-LARGEST = 8192
-"""Samples of a problem that are solved here."""
-AT_ONCE = 512
-"""Samples of a problem with all kernel values at hand that are one working set."""
-STEPS_PER_SAMPLE = 500
-TIGHTEST = 1e-7
-MOST_SETS = 1000
-"""Working sets after which `jaxsvm.fit` goes on."""
-FEATURES, SAMPLES_EACH = 64, 10
-"""Of a linear kernel: d, or samples a feature, up to and from which interior points in their space are its solver."""
-LEAST_FEATURES = 16
-"""Features are padded to twice as many, and so on: programs are shared."""
-NEARLY = 0.01
-"""A relative gap where they end early, at the floor of float64, that pair steps did not make smaller in minutes."""
-CLOSER = 1e-5
-"""They go on to this share of the gap that is asked for, which costs a few steps: LIBSVM's rule is mostly as strict."""
-NO_LIMIT = 2**30
-NOTHING = 1e-12
-"""A violation, or a gap where the optimum is 0, that counts as none."""
+NO_STEP_LIMIT = 2**30
+ROUNDING_OF_ZERO = 1e-12
+"""A violation, or a gap where the optimum is 0, up to which it counts as 0."""
 
 
 class BoxData(NamedTuple):
-    """`max q'a - a'Qa/2`, `0 <= a <= upper`, `c'a = e`, `Q_ij = y_i y_j (K_ij + offset)`, as NumPy arrays.
+    """A box problem as NumPy arrays: `max q'a - a'Qa/2`, `0 <= a <= upper`, `c'a = e`.
+
+    `Q_ij = y_i y_j (K_ij + offset)`.
 
     Attributes:
         y: Signs, `(n,)`.
@@ -67,7 +54,7 @@ class BoxData(NamedTuple):
         upper: Upper bounds, `(n,)`; 0 for an absent sample.
         c: Coefficients of the equality, `(n,)`, or None.
         e: Its right-hand side.
-        start: A feasible point, `(n,)`, or None: 0 is one.
+        start: A feasible point, `(n,)`; None starts at 0.
         offset: 1.0 with a regularised bias, else 0.0.
     """
 
@@ -79,16 +66,21 @@ class BoxData(NamedTuple):
     start: np.ndarray | None = None
     offset: float = 0.0
 
+    @property
+    def arrays(self) -> tuple[Any, ...]:
+        """The arguments of a compiled program: y, q, upper, c, e."""
+        return self.y, self.q, self.upper, self.c, np.float64(self.e)
+
 
 class Solved(NamedTuple):
-    """What comes of it, as NumPy's.
+    """A solution as NumPy arrays.
 
     Attributes:
         dual_coef: Coefficients of the decision function, `y a`, `(n,)`.
         bias: Its constant.
-        certificate: Of both.
+        certificate: Primal value, dual value and relative gap of both.
         steps: Pair steps.
-        status: How it ended.
+        status: How the solve ended.
     """
 
     dual_coef: np.ndarray
@@ -98,132 +90,161 @@ class Solved(NamedTuple):
     status: Status
 
 
+def hinge_data(y: np.ndarray, upper: np.ndarray, bias: str) -> BoxData:
+    """Return the box problem of a hinge machine with signs and costs `(n,)`."""
+    c, offset = y if bias == "free" else None, float(bias == "regularized")
+    return BoxData(y, np.ones(len(y)), upper, c, offset=offset)
+
+
+def constant_solution(n: int, bias: float) -> Solved:
+    """Return the exact solution whose n coefficients and objective are 0."""
+    zero: Any = np.float64(0)
+    return Solved(np.zeros(n), bias, Certificate(zero, zero, zero), 0, Status.CONVERGED)
+
+
 def solve_box(
     gram: Gram, data: BoxData, tol: float, max_iter: int = -1, start_product: Any = None, floor: float | None = None
 ) -> Solved:
     """Solve a box problem; inside x64.
 
     Args:
-        gram: Its Gram operator, of n points.
+        gram: The Gram operator of its n points.
         data: The problem.
-        tol: The relative duality gap, and the largest violation, that end it, > 0.
-        max_iter: A cap on pair steps, looked at between working sets; -1: none.
-        start_product: `K (y start)`, `(n,)`, where there is a start.
-        floor: Objectives below it count as 0: a gap is relative to no less. None: `NOTHING`, or of small losses (at a
-            tiny C) that share of them.
+        tol: The relative duality gap, and the largest violation, to stop at, > 0.
+        max_iter: Most pair steps, checked between working sets; -1 sets no limit.
+        start_product: `K (y start)`, `(n,)`, if there is a start.
+        floor: The gap is relative to at least this objective. None takes `ROUNDING_OF_ZERO`, or that share of the
+            losses where they are small (at a tiny C).
 
     Returns:
-        The answer, with a status other than CONVERGED where it is not certified to `tol`.
+        The solution; its status is not CONVERGED if it is not certified to `tol`.
     """
     a = np.zeros(len(data.y)) if data.start is None else data.start
     s = np.zeros(len(data.y)) if start_product is None else data.y * start_product
-    limit = NO_LIMIT if max_iter < 0 else max_iter
-    floor = NOTHING * min(1.0, float(data.upper @ np.abs(data.q))) if floor is None else floor
-    arrays = (data.y, data.q, data.upper, data.c, np.float64(data.e))
-    found = _solved(gram, arrays, a, s, np.float64(tol), np.int32(limit), np.float64(floor), data.offset)
-    alpha, dual_coef, bias, certificate, steps = jax.tree.map(np.asarray, found)
-    # Of a problem whose optimum is 0 the gap is relative to nothing.
+    limit = NO_STEP_LIMIT if max_iter < 0 else max_iter
+    floor = ROUNDING_OF_ZERO * min(1.0, float(data.upper @ np.abs(data.q))) if floor is None else floor
+    result = _solved(gram, data.arrays, a, s, np.float64(tol), np.int32(limit), np.float64(floor), data.offset)
+    alpha, dual_coef, bias, certificate, steps = jax.tree.map(np.asarray, result)
     certified = float(certificate.relative_gap) <= tol
     if certified or steps >= limit:
         status = Status.CONVERGED if certified else Status.MAX_STEPS
-        return on_definite(gram, data, Solved(dual_coef, float(bias), certificate, int(steps), status))
-    return solve_further(_problem(gram, arrays, data.offset), tol, alpha, int(steps))
+        return refused_if_indefinite(gram, data, Solved(dual_coef, float(bias), certificate, int(steps), status))
+    return solve_by_driver(box_problem_of(gram, data.arrays, data.offset), tol, alpha, int(steps))
 
 
 def is_indefinite(gram: Gram, data: BoxData) -> bool:
-    """Whether a problem's matrix, which no kernel vouches for, is indefinite where its points can move; inside x64."""
-    if gram.definite:
-        return False
-    arrays = (data.y, data.q, data.upper, data.c, np.float64(data.e))
-    return bool(_curvature(gram, arrays, data.offset))
+    """Return whether a problem's matrix has negative curvature along its feasible directions; inside x64.
+
+    A kernel that is known to be positive semidefinite is not checked.
+    """
+    return not gram.definite and bool(_curvature(gram, data.arrays, data.offset))
 
 
 @functools.partial(jax.jit, static_argnames="offset")
 def _curvature(gram: Gram, arrays: Any, offset: float) -> Any:
-    return negative_curvature(_problem(gram, arrays, offset))
+    return negative_curvature(box_problem_of(gram, arrays, offset))
 
 
-def on_definite(gram: Gram, data: BoxData, found: Solved) -> Solved:
-    """An answer as it is, or, of an indefinite matrix, without a certificate: there a gap proves nothing."""
+def refused_if_indefinite(gram: Gram, data: BoxData, solved: Solved) -> Solved:
+    """Return a solution; without a certificate if the matrix is indefinite, where a gap proves nothing."""
     if not is_indefinite(gram, data):
-        return found
-    certificate: Any = jax.tree.map(np.asarray, refused(found.certificate, True))
-    return found._replace(certificate=certificate, status=Status.NOT_PSD)
+        return solved
+    certificate: Any = jax.tree.map(np.asarray, refused(solved.certificate, True))
+    return solved._replace(certificate=certificate, status=Status.NOT_PSD)
 
 
-def few_features(x: Any, n: int) -> bool:
-    """Whether a linear machine on n samples of these points `(n, d)` is solved by interior points."""
-    return x.shape[1] <= min(n / 2, max(FEATURES, n / SAMPLES_EACH))
+def prefers_features(x: Any, n: int) -> bool:
+    """Return whether interior points in feature space solve a linear machine on n samples of points `(n, d)`."""
+    return x.shape[1] <= min(n / 2, max(MEASURED.features_always_few, n / MEASURED.samples_per_feature))
 
 
 def solve_in_features(x: np.ndarray, data: BoxData, tol: float, by_pairs: Callable[[int], Solved]) -> Solved:
     """Solve a box problem of a linear kernel by interior points in the space of its features; inside x64.
 
-    One that is a single working set is left to pair steps first: mostly they take no time.
+    A problem of a single working set is first tried by pair steps, which mostly take no time.
 
     Args:
-        x: The points, `(n, d)`, of absent samples anything finite.
-        data: The problem; its start is not looked at.
-        tol: The relative duality gap that is asked for, > 0.
-        by_pairs: From a cap on steps to the answer of pair steps.
+        x: The points, `(n, d)`; those of absent samples may be anything finite.
+        data: The problem; its start is not used.
+        tol: The relative duality gap to reach, > 0.
+        by_pairs: Solves the problem by pair steps, given the most steps.
 
     Returns:
-        As `solve_box`, the better of both answers.
+        The better of both solutions, as `solve_box` returns it.
     """
-    most = STEPS_PER_SAMPLE * len(data.y)
-    before = by_pairs(most) if len(data.y) <= AT_ONCE else None
+    most = MEASURED.steps_per_sample * len(data.y)
+    before = by_pairs(most) if len(data.y) <= MEASURED.samples_of_one_working_set else None
     if before is not None and before.status == Status.CONVERGED:
         return before
-    size = LEAST_FEATURES
-    while size < x.shape[1]:
-        size *= 2
+    size = max(16, 2 ** (x.shape[1] - 1).bit_length())  # of columns: similar numbers of features share a program
     operator = gram_of(Linear(), np.pad(np.asarray(x, np.float64), ((0, 0), (0, size - x.shape[1]))))
-    problem = _problem(operator, (data.y, data.q, data.upper, data.c, np.float64(data.e)), data.offset)
-    found = solve_further(problem, InteriorPoint(tol=CLOSER * tol))
-    gap = float(found.certificate.relative_gap)
+    problem = box_problem_of(operator, data.arrays, data.offset)
+    # A gap of 1e-5 tol costs a few more steps, and mostly satisfies LIBSVM's rule too.
+    result = solve_by_driver(problem, InteriorPoint(tol=1e-5 * tol))
+    gap = float(result.certificate.relative_gap)
     if gap <= tol:
-        return found._replace(status=Status.CONVERGED)
-    if gap <= NEARLY and before is None:
-        return found
+        return result._replace(status=Status.CONVERGED)
+    if gap <= MEASURED.acceptable_gap and before is None:
+        return result
     other = by_pairs(most) if before is None else before
-    return found if gap <= float(other.certificate.relative_gap) else other
+    return result if gap <= float(other.certificate.relative_gap) else other
 
 
 def recertified(data: BoxData, dual_coef: np.ndarray, product: np.ndarray) -> tuple[float, Certificate]:
-    """The constant and certificate of coefficients whose products with other kernel values are at hand; inside x64.
+    """Return the constant and the certificate of coefficients for other kernel values; inside x64.
 
     Args:
         data: The problem.
         dual_coef: `y a`, `(n,)`.
-        product: `K (y a)`, `(n,)`.
+        product: `K (y a)`, `(n,)`, with the other kernel values.
     """
-    arrays = (data.y, data.q, data.upper, data.c, np.float64(data.e))
     a, s = data.y * dual_coef, data.y * (product + data.offset * dual_coef.sum())
-    bias, certificate = jax.tree.map(np.asarray, _assessed(arrays, a, s, data.offset))
+    bias, certificate = jax.tree.map(np.asarray, _assessed(data.arrays, a, s, data.offset))
     return float(bias), certificate
 
 
 @functools.partial(jax.jit, static_argnames="offset")
 def _assessed(arrays: Any, a: Array, s: Array, offset: float) -> Any:
-    answer = _problem(None, arrays, offset).certified(a, s, a.dtype)
-    return answer.bias, answer.certificate
+    result = box_problem_of(None, arrays, offset).certified(a, s, a.dtype)
+    return result.bias, result.certificate
 
 
-def solve_further(problem: Problem, how: Any, init: Any = None, steps: int = 0) -> Solved:
-    """Solve a problem as `jaxsvm.fit` does, to a relative duality gap or by a solver; warnings are left to the caller.
+def solve_by_driver(problem: Problem, how: Any, init: Any = None, steps: int = 0) -> Solved:
+    """Solve a problem by the driver of `jaxsvm.fit`, without its warnings.
 
-    Not by silencing those of `fit`: filters of warnings are those of all threads.
+    The driver gives no warning, rather than a filter that removes it: filters apply to all threads.
+
+    Args:
+        problem: Any problem of the library.
+        how: A solver, or the relative duality gap to reach by the solvers that the driver chooses.
+        init: Dual variables to start from, `(n,)`, or None.
+        steps: Steps taken before, which count in the result.
     """
     chosen = not isinstance(how, Solver)
     solver = first_choice(problem, how) if chosen else how
-    found = drive(problem, solver, jax.random.key(0), init, warn=False, may_change=chosen)
-    certificate = jax.tree.map(np.asarray, found.certificate)
-    steps += max(int(found.counters.toward), int(found.steps))
-    coef = np.asarray(found.dual_coef, np.float64)
-    return Solved(coef, float(found.bias), certificate, steps, Status(int(found.status)))
+    fit = drive(problem, solver, jax.random.key(0), init, warn=False, may_change=chosen)
+    return solved_of(fit, steps + max(int(fit.counters.toward), int(fit.steps)))
 
 
-def _problem(gram: Gram | None, arrays: Any, offset: float) -> BoxProblem:
+def solved_of(fit: Any, steps: int) -> Solved:
+    """Return a `jaxsvm.Fit` as NumPy arrays."""
+    certificate = jax.tree.map(np.asarray, fit.certificate)
+    coef = np.asarray(fit.dual_coef, np.float64)
+    return Solved(coef, float(fit.bias), certificate, steps, Status(int(fit.status)))
+
+
+def box_problem_of(
+    gram: Gram | None, arrays: Any, offset: float = 0.0, C: Any = None, diagonal: Any = None
+) -> BoxProblem:  # noqa: N803
+    """Return the problem of `BoxData.arrays`, without the checks of `jaxsvm.box_problem`; traceable.
+
+    Args:
+        gram: Its Gram operator; None where only a certificate is computed.
+        arrays: y, q, upper, c, e.
+        offset: 1.0 with a regularised bias, else 0.0.
+        C: The value that the problem reports, `()`; None: 1.
+        diagonal: `K_ii + offset`, `(n,)`; None computes it, or takes 0 without a Gram operator.
+    """
     y, q, upper, c, e = arrays
     y = jnp.asarray(y)
     one = jnp.ones((), y.dtype)
@@ -234,35 +255,39 @@ def _problem(gram: Gram | None, arrays: Any, offset: float) -> BoxProblem:
         upper=jnp.asarray(upper),
         c=None if c is None else jnp.asarray(c),
         e=jnp.asarray(e),
-        C=one,
+        C=one if C is None else C,
         constant=0 * one,
-        diagonal=jnp.zeros_like(y) if gram is None else gram.diag().astype(y.dtype) + offset,
+        diagonal=_diagonal(gram, y, offset) if diagonal is None else diagonal,
         mask=None,
         feasible=one > 0,
         offset=offset,
     )
 
 
+def _diagonal(gram: Gram | None, y: Array, offset: float) -> Array:
+    return jnp.zeros_like(y) if gram is None else gram.diag().astype(y.dtype) + offset
+
+
 @functools.partial(jax.jit, static_argnames="offset")
 def _solved(gram: Gram, arrays: Any, a: Array, s: Array, tol: Array, limit: Array, floor: Array, offset: float) -> Any:
-    """Alpha, coefficients, bias, certificate and pair steps."""
-    problem = _problem(gram, arrays, offset)
-    solve = _at_once if gram.stored and problem.n <= AT_ONCE else _by_sets
-    a, s, steps = solve(problem, a, s, tol, limit, floor)
-    answer = problem.certified(a, s, a.dtype)
-    return answer.alpha, answer.dual_coef, answer.bias, relative_to(answer.certificate, floor), steps
+    """Return alpha, coefficients, bias, certificate and pair steps."""
+    problem = box_problem_of(gram, arrays, offset)
+    at_once = gram.stored and problem.n <= MEASURED.samples_of_one_working_set
+    a, s, steps = (_at_once if at_once else _by_sets)(problem, a, s, tol, limit, floor)
+    result = problem.certified(a, s, a.dtype)
+    return result.alpha, result.dual_coef, result.bias, relative_to(result.certificate, floor), steps
 
 
-def _gap(problem: BoxProblem, a: Array, s: Array, floor: Array) -> tuple[Array, Array]:
-    """The violation, and the gap relative to the dual value or `floor`."""
+def _violation_and_gap(problem: BoxProblem, a: Array, s: Array, floor: Array) -> tuple[Array, Array]:
+    """Return the violation, and the gap relative to the dual value or `floor`."""
     top, bottom = ends(problem, a, s)
     certificate = problem.certificate(a, s, (top + bottom) / 2 if problem.free_bias else None)
     gap = relative_to(certificate, floor).relative_gap
-    return top - bottom, jnp.where(top - bottom <= NOTHING, 0, gap)
+    return top - bottom, jnp.where(top - bottom <= ROUNDING_OF_ZERO, 0, gap)
 
 
 def _at_once(problem: BoxProblem, a: Array, s: Array, tol: Array, limit: Array, floor: Array) -> tuple[Array, ...]:
-    """All samples are one working set; its violation is made smaller until the gap is small too."""
+    """Solve on all samples as one working set: reduce the violation tenfold until the gap is small too."""
     c = jnp.ones_like(a) if problem.c is None else problem.c
     sign, end = problem.y / c, c * problem.upper
     K = (cast(DenseGram, problem.gram).K.astype(a.dtype) + problem.offset) * jnp.outer(sign, sign)
@@ -271,33 +296,33 @@ def _at_once(problem: BoxProblem, a: Array, s: Array, tol: Array, limit: Array, 
 
     def turn(carry: tuple[Any, ...]) -> tuple[Any, ...]:
         v, s, steps, violation, _ = carry
-        most = jnp.minimum(limit - steps, STEPS_PER_SAMPLE * problem.n)
+        most = jnp.minimum(limit - steps, MEASURED.steps_per_sample * problem.n)
         v, _, more = steps_of(K, low, high, v, (problem.q - s) / c, violation, most)
         s = c * (K @ v)
-        return v, s, steps + more, violation / 10, _gap(problem, _of(v), s, floor)[1]
+        return v, s, steps + more, violation / 10, _violation_and_gap(problem, _of(v), s, floor)[1]
 
     def _of(v: Array) -> Array:
         return jnp.where(v == end, problem.upper, jnp.clip(v / c, 0, problem.upper))
 
     start = (c * a, s, jnp.zeros((), jnp.int32), tol, jnp.asarray(jnp.inf, a.dtype))
-    v, s, steps, _, _ = lax.while_loop(
-        lambda carry: (carry[4] > tol) & (carry[2] < limit) & (carry[3] > tol * TIGHTEST), turn, start
+    v, s, steps, _, _ = lax.while_loop(  # a violation of 1e-7 tol is at the rounding of float64
+        lambda carry: (carry[4] > tol) & (carry[2] < limit) & (carry[3] > tol * 1e-7), turn, start
     )
     return _of(v), s, steps
 
 
 def _by_sets(problem: BoxProblem, a: Array, s: Array, tol: Array, limit: Array, floor: Array) -> tuple[Array, ...]:
-    """Working sets, whose kernel rows alone are looked at."""
+    """Solve by working sets, up to 1,000 of them: only their kernel rows are read."""
     size = set_size(problem.n)
     solver = WorkingSet(tol=tol, size=size, fresh=size // 2)
 
     def turn(carry: tuple[Any, Array]) -> tuple[Any, Array]:
         state = solver.step(problem, carry[0])
-        return state, jnp.maximum(*_gap(problem, state.a, state.s, floor)) / tol
+        return state, jnp.maximum(*_violation_and_gap(problem, state.a, state.s, floor)) / tol
 
     def goes_on(carry: tuple[Any, Array]) -> Array:
         counters = carry[0].counters
-        return (carry[1] > 1) & (counters.steps < MOST_SETS) & (counters.toward < limit)
+        return (carry[1] > 1) & (counters.steps < 1000) & (counters.toward < limit)
 
     state = solver.begun(problem, {"a": a, "s": s, "exact": None})
     state, _ = lax.while_loop(goes_on, turn, (state, jnp.asarray(jnp.inf, a.dtype)))
@@ -305,5 +330,5 @@ def _by_sets(problem: BoxProblem, a: Array, s: Array, tol: Array, limit: Array, 
 
 
 def set_size(n: int) -> int:
-    """Samples of a working set: measured on pairs of digits, letters and MNIST's classes."""
+    """Return how many samples a working set has: measured on pairs of digits, letters and MNIST's classes."""
     return 128 if n <= 1024 else 256 if n <= 4096 else 512

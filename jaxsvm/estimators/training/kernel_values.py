@@ -1,7 +1,7 @@
-"""Kernel values for estimators: between NumPy or SciPy points, however the kernel was named.
+"""Compute kernel values between NumPy or SciPy points, for a kernel by name, function or object.
 
-Few values, and those of sparse points, are scikit-learn's (`sklearn.metrics.pairwise`): compiling a program would take
-longer. Many are computed by a compiled program on blocks of one shape, so that no number of points compiles anew.
+Few values, and those of sparse points, are computed by scikit-learn (`sklearn.metrics.pairwise`): compiling a program
+would take longer. Many are computed by a compiled program on blocks of one shape, which serves any number of points.
 """
 
 import dataclasses
@@ -14,6 +14,7 @@ from scipy.spatial.distance import cdist
 from sklearn.metrics.pairwise import pairwise_kernels, rbf_kernel
 
 from jaxsvm.errors import InputError
+from jaxsvm.estimators.measured import MEASURED
 from jaxsvm.gram.build import require_symmetric
 from jaxsvm.gram.dense import DenseGram
 from jaxsvm.gram.tiled import BUILD_TILE, TiledGram
@@ -21,18 +22,8 @@ from jaxsvm.kernels import RBF, Kernel, Laplacian, Linear, Polynomial, Precomput
 from jaxsvm.numerics.sizes import size_class
 from jaxsvm.runtime.forking import require_own_process
 
-FEW = 2**20
-"""Values that NumPy computes sooner than a program is compiled."""
-BLOCK = 2**22
-"""Values of a block: 32 MiB in float64."""
-FAR = 1e5
-"""Squares of distances to the origin, times gamma, up to which an expanded square costs 1e-10 of a kernel value."""
-MOST_ROWS = 1024
-"""Rows of a block."""
-ROUNDED = 2.0**-21
-"""What float32 may add to a kernel value, in units of the largest one of a point with itself (measured: half of it)."""
-TINY = 1e-300
-"""What stands for a gamma of 0, which scikit-learn takes: the kernel is constant."""
+FLOAT32_ERROR = 2.0**-21
+"""Bound of the float32 error of a kernel value, in units of the largest `k(x_i, x_i)` (half of it was measured)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,10 +31,10 @@ class KernelValues:
     """A kernel with its parameters resolved.
 
     Attributes:
-        name: scikit-learn's name of it; "precomputed"; "callable" (scikit-learn's convention: two sets of points make a
-            matrix); or "object" (a kernel of `jaxsvm.kernels`).
-        parameters: Of scikit-learn's function of that name.
-        kernel: The same as a kernel of `jaxsvm.kernels`; a function of two sets for "callable"; None for "precomputed".
+        name: scikit-learn's name of the kernel; "precomputed"; "callable" (a function of two sets of points that
+            returns a matrix); or "object" (a kernel of `jaxsvm.kernels`).
+        parameters: Keyword arguments of scikit-learn's function of that name.
+        kernel: A kernel of `jaxsvm.kernels`; a function of two sets for "callable"; None for "precomputed".
     """
 
     name: str
@@ -52,16 +43,16 @@ class KernelValues:
 
     @property
     def by_values(self) -> bool:
-        """Whether values are all that is known of it: no points to compute others from."""
+        """Whether only values are known, and no points to compute others from."""
         return self.name in ("precomputed", "callable")
 
     @property
     def definite(self) -> bool:
-        """Whether every matrix of the kernel is positive semidefinite, by what kind of function it is."""
+        """Whether the kernel guarantees that every matrix of its values is positive semidefinite."""
         return not self.by_values and self.kernel.definite
 
     def between(self, x: Any, z: Any) -> np.ndarray:
-        """Values `k(x_i, z_j)`, `(m, n)`, of points `(m, d)` and `(n, d)`; x itself where it is precomputed."""
+        """Return `k(x_i, z_j)`, `(m, n)`, of points `(m, d)` and `(n, d)`; x itself if it is precomputed."""
         if self.name == "precomputed":
             return np.asarray(x)
         if self.name == "callable":
@@ -72,9 +63,9 @@ class KernelValues:
             return values.astype(np.float64)
         m, n = x.shape[0], z.shape[0]
         sparse = sp.issparse(x) or sp.issparse(z)
-        if self.name == "rbf" and not sparse and m * n <= FEW:
+        if self.name == "rbf" and not sparse and m * n <= MEASURED.values_by_numpy:
             return self._few_rbf(x, z)
-        if self.name != "object" and (sparse or m * n <= FEW):
+        if self.name != "object" and (sparse or m * n <= MEASURED.values_by_numpy):
             values = pairwise_kernels(x, z, metric=self.name, **self.parameters)
             return np.asarray(values.toarray() if sp.issparse(values) else values)
         out = np.empty((m, n), np.result_type(x.dtype, np.float32))
@@ -83,23 +74,24 @@ class KernelValues:
         return out
 
     def _few_rbf(self, x: np.ndarray, z: np.ndarray) -> np.ndarray:
-        """The same, with the origin among the points, and by differences where they are still far from it.
+        """Return RBF values of points shifted to their mean; computed from differences if some are far from it.
 
-        A square of a distance is the difference of three numbers, which swallow it where they are large.
+        An expanded squared distance is a difference of large numbers, which loses its digits far from the origin. Up to
+        `gamma |x|^2 = 1e5` this costs 1e-10 of a kernel value.
         """
         gamma = self.parameters["gamma"]
         shift = z.mean(axis=0, dtype=np.float64)
         x, z = x - shift, z - shift
-        if gamma * max(np.einsum("ij,ij->i", x, x).max(), np.einsum("ij,ij->i", z, z).max()) <= FAR:
+        if gamma * max(np.einsum("ij,ij->i", x, x).max(), np.einsum("ij,ij->i", z, z).max()) <= 1e5:
             return rbf_kernel(x, z, gamma=gamma)
         return np.exp(-gamma * cdist(x, z, "sqeuclidean"))
 
     def blocks(self, x: Any, z: Any) -> Any:
-        """Pairs of a slice of the rows of x and their values against all of z, `(rows, n)`."""
+        """Yield pairs of a slice of the rows of x and their values against all of z, `(rows, n)`."""
         m, n = x.shape[0], z.shape[0]
         sparse = sp.issparse(x) or sp.issparse(z)
-        if self.by_values or (self.name != "object" and (sparse or m * n <= FEW)):
-            step = max(BLOCK // max(n, 1), 64)
+        if self.by_values or (self.name != "object" and (sparse or m * n <= MEASURED.values_by_numpy)):
+            step = max(MEASURED.values_per_block // max(n, 1), 64)
             for start in range(0, m, step):
                 rows = slice(start, min(start + step, m))
                 yield rows, self.between(x[rows], z)
@@ -108,10 +100,10 @@ class KernelValues:
         x, z = (points if sp.issparse(points) else np.asarray(points) for points in (x, z))
         dtype = np.result_type(x.dtype, z.dtype)
         z = z.toarray() if sp.issparse(z) else z
-        # In float64 and before anything is rounded: points far from the origin lie near their mean.
+        # Shift in float64, before anything is rounded: points far from the origin lie near their mean.
         shift = z.mean(axis=0, dtype=np.float64) if self.kernel.stationary else 0.0
         columns = padded_rows((z - shift).astype(dtype), size_class(n))
-        step = min(MOST_ROWS, max(64, 2 ** (BLOCK // len(columns)).bit_length() // 2), size_class(m))
+        step = min(1024, max(64, 2 ** (MEASURED.values_per_block // len(columns)).bit_length() // 2), size_class(m))
         with jax.enable_x64(True):
             columns = jax.device_put(columns)
             for start in range(0, m, step):
@@ -120,19 +112,19 @@ class KernelValues:
                 values = np.asarray(_values(self.kernel, padded_rows((block - shift).astype(dtype), step), columns))
                 yield rows, values[: rows.stop - rows.start, :n]
 
-    def stored(self, values: np.ndarray, vouched: bool | None = None) -> DenseGram:
-        """An operator of values at hand, `(n, n)`; inside x64.
+    def stored(self, values: np.ndarray, definite: bool | None = None) -> DenseGram:
+        """Return an operator of stored values; inside x64.
 
         Args:
-            values: Kernel values between points.
-            vouched: Whether their matrix is known to be positive semidefinite; None: where the kernel says so.
+            values: Kernel values between points, `(n, n)`.
+            definite: Whether their matrix is known to be positive semidefinite; None asks the kernel.
         """
         places, nothing = np.arange(len(values), dtype=np.int32), np.zeros((0,), values.dtype)
-        vouched = self.definite if vouched is None else vouched
+        vouched = self.definite if definite is None else definite
         return DenseGram(Precomputed(), *jax.device_put((places, nothing, values)), vouched=vouched)
 
     def on_demand(self, x: np.ndarray, near: bool) -> TiledGram:
-        """An operator that computes rows of points, `(n, d)`, moved by whoever called; inside x64."""
+        """Return an operator that computes rows of points `(n, d)`, which are shifted already; inside x64."""
         squares = np.einsum("ij,ij->i", x, x) if self.kernel.stationary else None
         x, shift, squares = jax.device_put((x, np.zeros(x.shape[1], x.dtype), squares))
         return TiledGram(self.kernel, x, shift, min(BUILD_TILE, x.shape[0]), np.dtype(x.dtype), squares, near)
@@ -144,22 +136,22 @@ def _values(kernel: Any, x: Any, z: Any) -> Any:
 
 
 def padded_rows(x: np.ndarray, size: int) -> np.ndarray:
-    """Points with the first one again and again, up to `size`."""
+    """Return points with copies of the first one, up to `size` rows."""
     return x if len(x) == size else np.concatenate([x, np.repeat(x[:1], size - len(x), axis=0)])
 
 
 def kernel_values(kernel: Any, gamma: Any, coef0: float, degree: float, X: Any) -> KernelValues:  # noqa: N803
-    """The kernel that an estimator's parameters name, for training points X.
+    """Return the kernel that an estimator's parameters specify, for training points X.
 
     Args:
         kernel: A name, a function of two sets of points, or a kernel of `jaxsvm.kernels`.
         gamma: "scale", "auto" or a number, >= 0.
-        coef0: Of "poly" and "sigmoid".
-        degree: Of "poly", >= 1.
+        coef0: The constant of "poly" and "sigmoid".
+        degree: The degree of "poly", >= 1.
         X: Training points, `(n, d)`.
 
     Raises:
-        InputError: On parameters that make no kernel.
+        InputError: If degree < 1 or coef0 < 0 for "poly".
     """
     if isinstance(kernel, Kernel):
         return KernelValues("object", {}, kernel)
@@ -170,7 +162,7 @@ def kernel_values(kernel: Any, gamma: Any, coef0: float, degree: float, X: Any) 
     if kernel == "linear":
         return KernelValues("linear", {}, Linear())
     width = resolved_gamma(gamma, X)
-    width_or_tiny = np.float64(max(width, TINY))
+    width_or_tiny = np.float64(max(width, 1e-300))  # scikit-learn takes 0: a constant kernel
     if kernel == "rbf":
         return KernelValues("rbf", {"gamma": width}, RBF(width_or_tiny))
     if kernel == "laplacian":
@@ -187,7 +179,7 @@ def kernel_values(kernel: Any, gamma: Any, coef0: float, degree: float, X: Any) 
 
 
 def resolved_gamma(gamma: Any, X: Any) -> float:  # noqa: N803
-    """scikit-learn's "scale" (`1 / (d var(X))`) and "auto" (`1 / d`) as a number."""
+    """Return gamma as a number: scikit-learn's "scale" is `1 / (d var(X))`, "auto" is `1 / d`."""
     if gamma == "auto":
         return 1.0 / X.shape[1]
     if gamma != "scale":

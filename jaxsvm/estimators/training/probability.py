@@ -1,6 +1,7 @@
-"""Probabilities from decision values: Platt's sigmoids, and pairwise coupling for several classes.
+"""Compute probabilities from decision values: Platt's sigmoids, and pairwise coupling for several classes.
 
 Sources: Platt 1999, by the Newton method of Lin, Lin and Weng 2007; Wu, Lin and Weng 2004, second approach (LIBSVM's).
+Tolerances and floors are LIBSVM's.
 """
 
 import inspect
@@ -15,41 +16,31 @@ from jaxsvm.errors import warn
 
 _theirs = inspect.signature(svm.SVC).parameters.get("probability")
 DEFAULT_PROBABILITY: Any = False if _theirs is None else _theirs.default
-"""What `probability` is where nobody says, as in the installed scikit-learn: "deprecated" from version 1.9 on."""
-FOLDS = 5
-
-CLIP = 1e-7
-"""Probabilities of a pair are no nearer to 0 and 1 (LIBSVM's): coupling needs positive ones."""
-MOST_STEPS = 100
-STEEPEST = 1e-12
-"""Added to the curvature, LIBSVM's."""
-SMALLEST_STEP = 1e-10
-ENOUGH = 1e-8
-"""A gradient, in units of the weights' sum, that ends it."""
+"""The default of `probability` in the installed scikit-learn: "deprecated" from version 1.9 on."""
 
 
-def is_asked(probability: Any) -> bool:
-    """Whether this value of the parameter asks for probabilities."""
+def is_requested(probability: Any) -> bool:
+    """Return whether a value of the parameter asks for probabilities."""
     return not isinstance(probability, str) and bool(probability)
 
 
 def warn_deprecated(estimator: Any) -> None:
-    """Warn where `probability` was given and the installed scikit-learn does, in its words."""
-    if DEFAULT_PROBABILITY == "deprecated" and estimator.probability != "deprecated":
-        name = type(estimator).__name__
-        warn(
+    """Warn if `probability` was passed and the installed scikit-learn deprecates it, in its words."""
+    name = type(estimator).__name__
+    if estimator.probability != "deprecated":
+        _warn(
             "The `probability` parameter was deprecated in 1.9 of scikit-learn and will be removed in version 1.11. "
-            f"Use `CalibratedClassifierCV({name}(), ensemble=False)` instead of `{name}(probability=True)`",
-            FutureWarning,
+            f"Use `CalibratedClassifierCV({name}(), ensemble=False)` instead of `{name}(probability=True)`"
         )
 
 
 def warn_attribute_deprecated(name: str) -> None:
-    """Warn where the installed scikit-learn does of an attribute that `probability=True` makes."""
+    """Warn if the installed scikit-learn deprecates an attribute that `probability=True` makes."""
+    _warn(f"Attribute `{name}` was deprecated in version 1.9 and will be removed in 1.11, as `probability=True` is.")
+
+
+def _warn(message: str) -> None:
     if DEFAULT_PROBABILITY == "deprecated":
-        message = (
-            f"Attribute `{name}` was deprecated in version 1.9 and will be removed in 1.11, as `probability=True` is."
-        )
         warn(message, FutureWarning)
 
 
@@ -59,83 +50,84 @@ def cross_fitted(
     places: Sequence[tuple[int, ...]],
     random: np.random.RandomState,
 ) -> np.ndarray:
-    """Decision values of samples that machines were not trained on, `(n, machines)`, of five folds.
+    """Return decision values `(n, machines)` of samples that machines were not trained on, from five folds.
 
-    Each class is dealt to the folds by turns, in random order; of fewer samples than folds some folds lack it. Where
-    the samples to train on lack one side of a machine its value is 1 on the other side, as in LIBSVM.
+    Each class is dealt to the folds in turn, in random order; some folds lack a class of fewer samples than folds. If
+    the training samples lack a side of a machine, its value is 1 on the other side, as in LIBSVM.
 
     Args:
-        decide: From indices of samples to train on, and of others, to values of these, `(others, machines)`.
-        codes: Classes, increasing, `(n,)`; two of them at least.
+        decide: Maps indices of training samples and of others to values of the others, `(others, machines)`.
+        codes: Classes, increasing, `(n,)`; at least two of them.
         places: The classes of each machine: a pair, or one against the rest; positive for the first.
-        random: Of the order.
+        random: Shuffles the samples.
     """
-    n, k, fold = len(codes), 1 + max(map(max, places)), np.empty(len(codes), int)
-    fold[np.lexsort((random.permutation(n), codes))] = np.arange(n) % FOLDS
+    n, k, folds = len(codes), 1 + max(map(max, places)), 5
+    fold_of = np.empty(n, int)
+    fold_of[np.lexsort((random.permutation(n), codes))] = np.arange(n) % folds
     values = np.empty((n, len(places)))
-    for one in range(min(FOLDS, n)):
-        test, rest = np.flatnonzero(fold == one), np.flatnonzero(fold != one)
-        there = np.bincount(codes[rest], minlength=k) > 0
-        values[test] = decide(rest, test) if there.sum() > 1 else 0
-        for at, place in enumerate(places):
-            first = there[place[0]]
-            other = there[place[1]] if len(place) == 2 else np.delete(there, place[0]).any()
+    for fold in range(min(folds, n)):
+        test, rest = np.flatnonzero(fold_of == fold), np.flatnonzero(fold_of != fold)
+        present = np.bincount(codes[rest], minlength=k) > 0
+        values[test] = decide(rest, test) if present.sum() > 1 else 0
+        for column, place in enumerate(places):
+            first = present[place[0]]
+            other = present[place[1]] if len(place) == 2 else np.delete(present, place[0]).any()
             if first != other:
-                values[test, at] = float(first) - float(other)
+                values[test, column] = float(first) - float(other)
     return values
 
 
 def sigmoids(
     values: np.ndarray, codes: np.ndarray, weight: np.ndarray, places: Sequence[tuple[int, ...]]
 ) -> list["Sigmoid"]:
-    """A sigmoid a machine, for its first class, of a single machine of two classes for the second."""
-    found = []
+    """Fit a sigmoid a machine: for its first class, or for the second if there is a single machine."""
+    result = []
     for place, decisions in zip(places, values.T, strict=True):
         mine = np.isin(codes, place) if len(place) == 2 else np.ones(len(codes), bool)
         positive = codes == place[-1 if len(places) == 1 else 0]
-        found.append(fitted_sigmoid(decisions[mine], positive[mine], weight[mine]))
-    return found
+        result.append(fitted_sigmoid(decisions[mine], positive[mine], weight[mine]))
+    return result
 
 
 class Sigmoid(NamedTuple):
-    """`P(positive | f) = 1 / (1 + exp(slope f + shift))`."""
+    """A map from decision values to `P(positive | f) = 1 / (1 + exp(slope f + shift))`."""
 
     slope: float
     shift: float
 
     def __call__(self, decisions: np.ndarray) -> np.ndarray:
-        """Probabilities of the positive class, clipped."""
-        return np.clip(expit(-(self.slope * decisions + self.shift)), CLIP, 1 - CLIP)
+        """Return the probabilities of the positive class, clipped to LIBSVM's 1e-7: coupling needs positive ones."""
+        return np.clip(expit(-(self.slope * decisions + self.shift)), 1e-7, 1 - 1e-7)
 
 
 def fitted_sigmoid(decisions: np.ndarray, positive: np.ndarray, weight: np.ndarray) -> Sigmoid:
-    """The sigmoid of the largest likelihood, with Platt's targets in place of 0 and 1.
+    """Return the sigmoid of the largest likelihood, with Platt's targets in place of 0 and 1.
 
     Args:
         decisions: Values of samples that were left out, `(m,)`.
         positive: Whether each is of the positive class, `(m,)`.
         weight: Weights of the samples, `(m,)`.
     """
-    many, few = weight[positive].sum(), weight[~positive].sum()
-    target = np.where(positive, (many + 1) / (many + 2), 1 / (few + 2))
-    slope, shift = 0.0, np.log((few + 1) / (many + 1))
+    positives, negatives = weight[positive].sum(), weight[~positive].sum()
+    target = np.where(positive, (positives + 1) / (positives + 2), 1 / (negatives + 2))
+    slope, shift = 0.0, np.log((negatives + 1) / (positives + 1))
 
     def loss(slope: float, shift: float) -> float:
         exponent = slope * decisions + shift
         return float(weight @ (np.logaddexp(0, exponent) - (1 - target) * exponent))
 
     value = loss(slope, shift)
-    for _ in range(MOST_STEPS):
+    for _ in range(100):
         p = expit(-(slope * decisions + shift))
         pull, curve = weight * (target - p), weight * p * (1 - p)
         gradient = np.array([pull @ decisions, pull.sum()])
-        if np.abs(gradient).max() < ENOUGH * weight.sum():
+        if np.abs(gradient).max() < 1e-8 * weight.sum():
             break
         cross = curve @ decisions
-        hessian = np.array([[curve @ decisions**2, cross], [cross, curve.sum()]]) + STEEPEST * np.eye(2)
+        hessian = np.array([[curve @ decisions**2, cross], [cross, curve.sum()]]) + 1e-12 * np.eye(2)
         move = -np.linalg.lstsq(hessian, gradient)[0]
         step = 1.0
-        while step >= SMALLEST_STEP:
+        while step >= 1e-10:
             new = loss(slope + step * move[0], shift + step * move[1])
             if new < value + 1e-4 * step * (gradient @ move):
                 break
@@ -147,14 +139,14 @@ def fitted_sigmoid(decisions: np.ndarray, positive: np.ndarray, weight: np.ndarr
 
 
 def coupled(pairs: np.ndarray, k: int) -> np.ndarray:
-    """Probabilities of k classes, `(m, k)`: `min sum_{i != j} (r_ji p_i - r_ij p_j)^2` over the simplex.
+    """Return probabilities of k classes, `(m, k)`: `min sum_{i != j} (r_ji p_i - r_ij p_j)^2` over the simplex.
 
-    Without the signs in mind: where all r are positive the solution is (Wu, Lin and Weng 2004, theorem 1), a linear
-    system of k + 1 equations.
+    The signs of p are not constrained: for positive r the solution has none negative (Wu, Lin and Weng 2004,
+    theorem 1), and is that of a linear system of k + 1 equations.
 
     Args:
         pairs: `r_ij = P(i | i or j)`, in LIBSVM's order of pairs i < j, `(m, k (k - 1) / 2)`.
-        k: How many classes.
+        k: The number of classes.
     """
     m = len(pairs)
     r = np.zeros((m, k, k))
@@ -166,5 +158,5 @@ def coupled(pairs: np.ndarray, k: int) -> np.ndarray:
     system[:, :k, k] = system[:, k, :k] = 1
     right = np.zeros((m, k + 1, 1))
     right[:, k] = 1
-    found = np.clip(np.linalg.solve(system, right)[:, :k, 0], 0, None)  # of rounding
-    return found / found.sum(axis=1, keepdims=True)
+    p = np.clip(np.linalg.solve(system, right)[:, :k, 0], 0, None)  # rounding may make one negative
+    return p / p.sum(axis=1, keepdims=True)

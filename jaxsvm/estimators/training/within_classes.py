@@ -1,21 +1,25 @@
-"""Box problems with two equalities, those of nu: pairs of second order within a class, as LIBSVM's `Solver_NU`."""
+"""Solve the box problems with two equalities of nu machines: pair steps within a class, as LIBSVM's `Solver_NU`."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array
 
+from jaxsvm.errors import InputError
+from jaxsvm.estimators.training.box import BoxData, Solved, refused_if_indefinite
 from jaxsvm.numerics.selection import entry, largest_packed
+from jaxsvm.results.fit import Status
 
-TURN = 8
-"""Steps between looks at the violation."""
-TAU = 1e-12
-"""LIBSVM's floor of a curvature."""
+MOST_VARIABLES = 16384
+"""Dual variables whose kernel values are stored at the most: 2 GiB in float64."""
 
 
 class Solution(NamedTuple):
-    """Where the steps ended.
+    """The point at which pair steps stopped.
 
     Attributes:
         a: The point, `(n,)`.
@@ -30,8 +34,50 @@ class Solution(NamedTuple):
     steps: Array
 
 
+def require_storable(n: int, most: int, instead: str) -> None:
+    """Refuse n samples if kernel values of at most `most` are stored; `instead` names the estimator to use."""
+    if n > most:
+        raise InputError(f"X has {n} samples: kernel values of up to {most} are stored; use {instead}.")
+
+
+def first_at_bounds(budget: float, upper: np.ndarray) -> np.ndarray:
+    """Return LIBSVM's start: the first samples at their bounds `(n,)`, until their sum is `budget`."""
+    return np.clip(budget - np.append(0, np.cumsum(upper)[:-1]), 0, upper)
+
+
+def solve_certified(
+    program: Callable[..., Any], operator: Any, data: BoxData, tol: float, max_iter: int
+) -> tuple[Solved, float]:
+    """Solve a nu machine by a compiled program until its relative gap is at most `tol` too; inside x64.
+
+    Args:
+        program: Maps `(K, y, q, upper, start, tol, limit)` to the point, coefficients, bias, the parameter that the
+            machine of fixed C or epsilon has, certificate and steps.
+        operator: The stored Gram operator.
+        data: The problem with its start.
+        tol: LIBSVM's largest violation, and the relative duality gap to reach, > 0.
+        max_iter: Most pair steps; -1 allows 10 million.
+
+    Returns:
+        The solution, and the parameter.
+    """
+    limit = 10_000_000 if max_iter < 0 else max_iter
+    a, steps, certified, result = data.start, 0, False, None
+    for violation in tol * np.array([1.0, 0.1, 0.01, 1e-3]):
+        arguments = (operator.K, data.y, data.q, data.upper, a, np.float64(violation), np.int32(limit - steps))
+        result = jax.tree.map(np.asarray, program(*arguments))
+        a, steps = result[0], steps + int(result[-1])
+        certified = float(result[-2].relative_gap) <= tol
+        if certified or steps >= limit:
+            break
+    assert result is not None
+    _, coef, bias, parameter, certificate, _ = result
+    solved = Solved(coef, float(bias), certificate, steps, Status.CONVERGED if certified else Status.MAX_STEPS)
+    return refused_if_indefinite(operator, data, solved), float(parameter)
+
+
 def minimized(K: Array, y: Array, q: Array, upper: Array, a: Array, tol: Array, limit: Array) -> Solution:
-    """`min a'Qa / 2 - q'a` over `0 <= a <= upper`, the sum of each class as at the start, `Q_ij = y_i y_j K_ij`.
+    """Solve `min a'Qa / 2 - q'a`, `0 <= a <= upper`, with each class's sum as at the start; `Q_ij = y_i y_j K_ij`.
 
     Args:
         K: Kernel values, `(n, n)`.
@@ -39,65 +85,76 @@ def minimized(K: Array, y: Array, q: Array, upper: Array, a: Array, tol: Array, 
         q: The linear term, `(n,)`.
         upper: Upper bounds, `(n,)`; 0 for an absent sample.
         a: A feasible point, `(n,)`.
-        tol: The largest violation within a class that ends it, > 0.
-        limit: A cap on pair steps.
+        tol: The largest violation within a class to stop at, > 0.
+        limit: Most pair steps.
     """
     D = jnp.diagonal(K).astype(a.dtype)
-    positive, infinity = y > 0, jnp.inf
+    positive = y > 0
 
     def product(a: Array) -> Array:
         return y * (K.astype(a.dtype) @ (y * a))
 
-    def ends_of(g: Array, a: Array, mine: Array) -> tuple[Array, Array]:
-        """The largest `-g` that can grow, and the smallest that can shrink, of a class."""
-        return (
-            jnp.where(mine & (a < upper), -g, -infinity).max(),
-            jnp.where(mine & (a > 0), -g, infinity).min(),
-        )
-
-    def look(g: Array, a: Array) -> tuple[Array, Array]:
-        """The middle of each sample's class, and the larger violation of both."""
-        ends = [ends_of(g, a, mine) for mine in (positive, ~positive)]
-        # Where a class is full, or one sample of it moves, nothing violates.
+    def assess(g: Array, a: Array) -> tuple[Array, Array]:
+        """Return the middle of each sample's class, and the larger violation of both."""
+        ends = [_ends(g, a, upper, mine) for mine in (positive, ~positive)]
+        # If a class is full, or one sample of it moves, nothing violates.
         widths = [jnp.where(jnp.isfinite(top - bottom), top - bottom, 0) for top, bottom in ends]
         middles = [jnp.where(jnp.isfinite(top - bottom), (top + bottom) / 2, 0) for top, bottom in ends]
         return jnp.where(positive, *middles), jnp.maximum(*widths)
 
-    def pair(carry: tuple[Array, Array, Array], left: Array) -> tuple[Array, Array, Array]:
-        a, g, middle = carry
-        i = largest_packed(jnp.where(a < upper, -g - middle, -infinity))
-        row_i = y * entry(y, i) * lax.dynamic_index_in_dim(K, i, keepdims=False)
-        descent = g - entry(g, i)
-        curvature = jnp.maximum(entry(D, i) + D - 2 * row_i, TAU)
-        usable = (a > 0) & (descent > 0) & (y == entry(y, i))
-        j = largest_packed(jnp.where(usable, descent * descent / curvature, -1))
-        room_i, room_j = entry(upper, i) - entry(a, i), entry(a, j)
-        t = jnp.minimum(entry(descent, j) / entry(curvature, j), jnp.minimum(room_i, room_j))
-        moves = entry(usable, j) & (room_i > 0) & (left > 0)
-        t = jnp.where(moves, t, 0)
-        a_i = jnp.where(moves & (t >= room_i), entry(upper, i), entry(a, i) + t)
-        a_j = jnp.where(moves & (t >= room_j), 0, entry(a, j) - t)
-        row_j = y * entry(y, j) * lax.dynamic_index_in_dim(K, j, keepdims=False)
-        a = a.at[i].set(a_i).at[j].set(jnp.where(moves, a_j, a.at[i].set(a_i)[j]))
-        return a, g + t * (row_i - row_j), middle
-
     def turn(carry: Any) -> Any:
         a, g, steps, _ = carry
-        middle, _ = look(g, a)
+        middle, _ = assess(g, a)
         left = limit - steps
-        a, g, _ = lax.fori_loop(0, TURN, lambda k, carry: pair(carry, left - k.astype(steps.dtype)), (a, g, middle))
-        return a, g, jnp.minimum(steps + TURN, limit), look(g, a)[1]
+
+        def step(k: Array, carry: Any) -> Any:
+            return _pair_step(K, D, y, upper, middle, left - k.astype(steps.dtype), carry)
+
+        a, g = lax.fori_loop(0, 8, step, (a, g))  # 8 steps between checks of the violation
+        return a, g, jnp.minimum(steps + 8, limit), assess(g, a)[1]
 
     g = product(a) - q
-    start = (a, g, jnp.zeros((), jnp.int32), look(g, a)[1])
+    start = (a, g, jnp.zeros((), jnp.int32), assess(g, a)[1])
     a, _, steps, _ = lax.while_loop(lambda carry: (carry[3] > tol) & (carry[2] < limit), turn, start)
     s = product(a)
+    levels = [_level(s - q, a, upper, mine) for mine in (positive, ~positive)]
+    return Solution(a, s, (levels[0], levels[1]), steps)
 
-    def level_of(mine: Array) -> Array:
-        free, g = mine & (a > 0) & (a < upper), s - q
-        top, bottom = ends_of(g, a, mine)
-        middle = jnp.where(jnp.isfinite(bottom), (top + bottom) / 2, top)
-        between = jnp.where(jnp.isfinite(top), middle, bottom)
-        return jnp.where(free.any(), jnp.where(free, g, 0).sum() / jnp.maximum(free.sum(), 1), -between)
 
-    return Solution(a, s, (level_of(positive), level_of(~positive)), steps)
+def _pair_step(
+    K: Array, D: Array, y: Array, upper: Array, middle: Array, left: Array, carry: tuple[Array, Array]
+) -> tuple[Array, Array]:
+    """Move along the best pair of a class; leave a point and its gradient as they are if no steps are left."""
+    a, g = carry
+    i = largest_packed(jnp.where(a < upper, -g - middle, -jnp.inf))
+    row_i = y * entry(y, i) * lax.dynamic_index_in_dim(K, i, keepdims=False)
+    descent = g - entry(g, i)
+    curvature = jnp.maximum(entry(D, i) + D - 2 * row_i, 1e-12)  # LIBSVM's tau
+    usable = (a > 0) & (descent > 0) & (y == entry(y, i))
+    j = largest_packed(jnp.where(usable, descent * descent / curvature, -1))
+    room_i, room_j = entry(upper, i) - entry(a, i), entry(a, j)
+    t = jnp.minimum(entry(descent, j) / entry(curvature, j), jnp.minimum(room_i, room_j))
+    moves = entry(usable, j) & (room_i > 0) & (left > 0)
+    t = jnp.where(moves, t, 0)
+    a_i = jnp.where(moves & (t >= room_i), entry(upper, i), entry(a, i) + t)
+    a_j = jnp.where(moves & (t >= room_j), 0, entry(a, j) - t)
+    row_j = y * entry(y, j) * lax.dynamic_index_in_dim(K, j, keepdims=False)
+    a = a.at[i].set(a_i).at[j].set(jnp.where(moves, a_j, a.at[i].set(a_i)[j]))
+    return a, g + t * (row_i - row_j)
+
+
+def _ends(g: Array, a: Array, upper: Array, mine: Array) -> tuple[Array, Array]:
+    """Return the largest `-g` of a class that can grow, and the smallest that can shrink."""
+    return (
+        jnp.where(mine & (a < upper), -g, -jnp.inf).max(),
+        jnp.where(mine & (a > 0), -g, jnp.inf).min(),
+    )
+
+
+def _level(g: Array, a: Array, upper: Array, mine: Array) -> Array:
+    """Return the gradient of a class's free samples, or the middle of its bounds if there are none."""
+    free = mine & (a > 0) & (a < upper)
+    top, bottom = _ends(g, a, upper, mine)
+    middle = jnp.where(jnp.isfinite(bottom), (top + bottom) / 2, top)
+    between = jnp.where(jnp.isfinite(top), middle, bottom)
+    return jnp.where(free.any(), jnp.where(free, g, 0).sum() / jnp.maximum(free.sum(), 1), -between)
