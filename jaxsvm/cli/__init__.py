@@ -11,7 +11,8 @@ try:
 except ImportError as error:
     raise SystemExit(f"jaxsvm: error: the command needs {error.name}: pip install 'jaxsvm[cli]'") from error
 
-from jaxsvm.cli import training, predict, info, coreset, relational  # noqa: F401, I001 - each registers its commands, in the order of --help
+# Each registers its commands, in the order of --help.
+from jaxsvm.cli import training, predict, info, coreset, relational  # noqa: F401, I001
 from jaxsvm.cli.app import app
 from jaxsvm.cli.system import use_cache
 

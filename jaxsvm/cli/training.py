@@ -13,6 +13,7 @@ from jaxsvm.cli.app import command
 from jaxsvm.cli.job import Job, prepare
 from jaxsvm.cli.options import Grid, Training, option
 from jaxsvm.cli.report.page import page_of
+from jaxsvm.cli.report.solution import FoldScores, Solution
 from jaxsvm.cli.report.text import complain, finish, show
 from jaxsvm.cli.system import Interrupts, check_writable, save
 from jaxsvm.errors import require
@@ -53,8 +54,8 @@ def path(
     options: Training,
 ) -> None:
     """Fit one SVM for every C of a grid, each certified, from one kernel matrix; choose C by folds if asked to."""
-    needless = options.max_steps is None or options.named_solver is not None
-    require(needless, "--max-steps is for a named solver: add --solver smo, say.")
+    usable = options.max_steps is None or options.named_solver is not None
+    require(usable, "--max-steps is for a named solver: add --solver smo, say.")
     options.check()
     Cs = grid.values()
     saved = grid.place_to_save(Cs, options)
@@ -78,14 +79,7 @@ def path(
             raise KeyboardInterrupt
         tested = job.test is not None
         models = {place: solution.model() for place, solution in solutions.items() if tested}
-        rows = {
-            place: solution.row(job.metric, job.score(models[place]) if tested else None)
-            for place, solution in solutions.items()
-        }
-        if validated is not None:
-            for place, row in rows.items():
-                row[f"cv_{job.metric}"] = float(validated.mean[place])
-                row["cv_standard_error"] = float(validated.standard_error[place])
+        rows = _rows(job, solutions, models, validated)
         by_test = saved is None and validated is None and tested
         chosen = saved
         if saved is None and (by_test or validated is not None):
@@ -115,6 +109,19 @@ def _trainer(job: Job) -> Any:
     from jaxsvm.cli import pairs  # it imports scikit-learn, which takes a second
 
     return pairs
+
+
+def _rows(
+    job: Job, solutions: dict[int, Solution], models: dict[int, Model], validated: FoldScores | None
+) -> dict[int, dict[str, Any]]:
+    """Return the rows of the report, by index of C; there are models if samples are held out."""
+    rows = {}
+    for place, solution in solutions.items():
+        rows[place] = solution.row(job.metric, job.score(models[place]) if models else None)
+        if validated is not None:
+            rows[place][f"cv_{job.metric}"] = float(validated.mean[place])
+            rows[place]["cv_standard_error"] = float(validated.standard_error[place])
+    return rows
 
 
 def _best(rows: dict[int, dict[str, Any]], score: str, one_standard_error: bool) -> int | None:
