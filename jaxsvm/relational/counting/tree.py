@@ -30,8 +30,7 @@ class Tree:
     """A join tree."""
 
     weight: list[np.ndarray]  # for each node the number of equal rows that each row stands for, float64 `(n_i,)`
-    # `kid[i, j]`: the id of the key that each row of i shares with its neighbour j, `(n_i,)`; `kid[j, i]` has the same
-    # ids:
+    # `kid[i, j]`: the id, `(n_i,)`, of the key that each row of i shares with its neighbour j; as in `kid[j, i]`:
     kid: dict[tuple[int, int], np.ndarray]
     count: dict[tuple[int, int], int]  # `count[i, j]`: the number of ids of the edge
     label: int  # the node with the label

@@ -68,7 +68,7 @@ def assembled(
         weight = tables.weights[i][rows[i]]
         parts = {c: part.take(rows[i]) for c, part in tables.columns[i].items()}
         block = block_of(name, weight, parts, set(categorical.get(name, ())), missing)
-        same = [codes[i][a][rows[i]] for a in shared[i]] + list(block.X.T)
+        same = [codes[i][a][rows[i]] for a in sorted(shared[i])] + list(block.X.T)
         same += [category.codes for category in block.categories] + ([y] if i == hub else [])
         first, kind = _merged(same, len(rows[i]))
         if len(first) < len(kind):
@@ -163,6 +163,6 @@ def _signs(label: tuple[str, str], target: Column, positive: Any) -> tuple[np.nd
         values = ", ".join(map(str, classes[:10]))
         raise InputError(
             f"label {name} has {len(classes)} values among rows that join ({values}): two are needed, or `positive`, "
-            "which is told from all others."
+            "which is set against all others."
         )
     return np.where(code == 1, 1.0, -1.0), classes

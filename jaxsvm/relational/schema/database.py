@@ -38,12 +38,12 @@ Types = Callable[[str], dict[str, str]]
 
 
 @contextlib.contextmanager
-def _refusing(error_type: type[Exception], what: str = "refuses a query") -> Iterator[None]:
+def _refusing(error_type: type[Exception], what: str = "the database refuses a query") -> Iterator[None]:
     """Turn an error of the database into an `InputError`."""
     try:
         yield
     except error_type as error:
-        raise InputError(f"the database {what}: {error}") from None
+        raise InputError(f"{what}: {error}") from None
 
 
 def from_duckdb(source: Any, tables: Sequence[str] | Mapping[str, str], label: tuple[str, str], **options: Any) -> Join:
@@ -63,15 +63,13 @@ def from_duckdb(source: Any, tables: Sequence[str] | Mapping[str, str], label: t
         import duckdb
     except ImportError as error:
         raise InputError("from_duckdb needs duckdb: pip install 'jaxsvm[relational]'") from error
+    connection = source
     if isinstance(source, str | os.PathLike):
-        if not os.path.exists(source):
-            raise InputError(f"source is {os.fspath(source)!r}: there is no such file.")
-        try:
-            connection = duckdb.connect(os.fspath(source), read_only=True)
-        except duckdb.Error as error:
-            raise InputError(f"source is {os.fspath(source)!r}: DuckDB cannot open it: {error}") from None
-    else:
-        connection = source
+        path = os.fspath(source)
+        if not os.path.exists(path):
+            raise InputError(f"source is {path!r}: there is no such file.")
+        with _refusing(duckdb.Error, f"source is {path!r}: DuckDB cannot open it"):
+            connection = duckdb.connect(path, read_only=True)
 
     def ask(query: str) -> Any:
         with _refusing(duckdb.Error):
@@ -135,7 +133,9 @@ def _postgres(connection: Any) -> tuple[Ask, Types]:
 
     def ask(query: str) -> dict[str, list[Any]]:
         with cursor_of(query) as cursor:
-            with _refusing(psycopg.Error, "has values that cannot be read"):  # such as dates beyond Python's
+            with _refusing(
+                psycopg.Error, "the database has values that cannot be read"
+            ):  # such as dates beyond Python's
                 rows = cursor.fetchall()
             return {part.name: [row[k] for row in rows] for k, part in enumerate(cursor.description)}
 

@@ -128,7 +128,7 @@ def _of_objects(values: np.ndarray, missing: np.ndarray, where: str) -> Column:
     """Convert Python objects, which must be of one kind."""
     missing = missing | np.fromiter((_is_missing(value) for value in values), bool, len(values))
     present = values[~missing]
-    kinds = {found: _kind_of(found) for found in set(map(type, present))}
+    kinds = {t: _kind_of(t) for t in set(map(type, present))}
     type_name = ", ".join(sorted(t.__name__ for t in kinds))
     if any(issubclass(t, datetime.datetime) for t in kinds):
         zones = {getattr(value, "tzinfo", None) is not None for value in present}
