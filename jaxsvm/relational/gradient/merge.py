@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxsvm.relational.counting.semirings import masked
 from jaxsvm.relational.counting.tree import Tree
-from jaxsvm.relational.gradient.far import Engine, Request
+from jaxsvm.relational.gradient.far import Engine, Request, RowsEngine
 from jaxsvm.relational.measured import MEASURED
 
 
@@ -40,9 +40,7 @@ class MergeEngine(Engine):
         tree, hub, tau, squared = self.tree, self.hub, request.tau, request.squared
         weight = masked(tree, sign)
         if tree.m == 1:
-            far = weight[0] * (s[0] <= tau)
-            room = far * (tau - s[0])
-            return [far], [room] if squared else None, float(room.sum()), float(room @ (tau - s[0]))
+            return RowsEngine(tree).count(sign, s, request)
         out, rooms = ([np.zeros(len(w)) for w in weight] for _ in range(2))
         first, last = self.near[0], self.near[-1]
         # The last neighbour's rows of this label by key and score; complex numbers sort and search by both.

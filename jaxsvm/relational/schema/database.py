@@ -133,9 +133,8 @@ def _postgres(connection: Any) -> tuple[Ask, Types]:
 
     def ask(query: str) -> dict[str, list[Any]]:
         with cursor_of(query) as cursor:
-            with _refusing(
-                psycopg.Error, "the database has values that cannot be read"
-            ):  # such as dates beyond Python's
+            # Such as dates beyond Python's.
+            with _refusing(psycopg.Error, "the database has values that cannot be read"):
                 rows = cursor.fetchall()
             return {part.name: [row[k] for row in rows] for k, part in enumerate(cursor.description)}
 
