@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from jaxsvm import kernels
-from jaxsvm.cli.options import Training, label_of, zero_based
+from jaxsvm.cli.options import KERNEL_OPTIONS, Training, label_of, zero_based
 from jaxsvm.cli.system import require_memory
 from jaxsvm.datasets import Layout, Scaling, load, two_classes
 from jaxsvm.datasets.labels import several_classes, targets
@@ -216,11 +216,10 @@ def _kernel(options: Training, x: Any) -> kernels.Kernel:
         return kernels.Linear()
     width = resolve_gamma("scale" if options.gamma is None else options.gamma, x)
     require(math.isfinite(width), f"gamma is {options.gamma!r}: a finite number is needed.")
-    if options.kernel in ("rbf", "laplacian"):
-        return (kernels.RBF if options.kernel == "rbf" else kernels.Laplacian)(width)
     finite = options.coef0 is None or math.isfinite(options.coef0)
     require(finite, f"--coef0 is {options.coef0}: a finite number is needed.")
-    constant = {} if options.coef0 is None else {"coef0": options.coef0}
-    if options.kernel == "sigmoid":
-        return kernels.Sigmoid(width, **constant)
-    return kernels.Polynomial(3 if options.degree is None else options.degree, width, **constant)
+    degree = 3 if options.degree is None else options.degree
+    given = {"gamma": width, "degree": degree, "coef0": options.coef0}
+    used = {name: given[name] for name in KERNEL_OPTIONS[options.kernel] if given[name] is not None}
+    classes = {"rbf": kernels.RBF, "laplacian": kernels.Laplacian, "sigmoid": kernels.Sigmoid}
+    return classes.get(options.kernel, kernels.Polynomial)(**used)
