@@ -24,7 +24,6 @@ from jaxsvm.results.fit import Certificate, Status, advice
 from jaxsvm.runtime.forking import require_own_process
 
 DTYPES = [np.float64, np.float32]
-KERNELS = {"linear", "poly", "rbf", "sigmoid", "laplacian", "precomputed"}
 
 
 class JaxsvmEstimator(BaseEstimator):
@@ -53,12 +52,12 @@ class JaxsvmEstimator(BaseEstimator):
 
 
 class KernelEstimator(JaxsvmEstimator):
-    """An estimator with a kernel and support vectors; derived classes have the parameters that are read here."""
+    """An estimator with a kernel and support vectors; derived classes have its parameters."""
 
     _by_pairs = False
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
-        "kernel": [StrOptions(KERNELS), callable],
+        "kernel": [StrOptions({"linear", "poly", "rbf", "sigmoid", "laplacian", "precomputed"}), callable],
         "degree": [Interval(Integral, 0, None, closed="left")],
         "gamma": [StrOptions({"scale", "auto"}), Interval(Real, 0.0, None, closed="left")],
         "coef0": [Interval(Real, None, None, closed="neither")],
@@ -188,7 +187,7 @@ class KernelEstimator(JaxsvmEstimator):
     def _linear_decisions(self, X: Any) -> np.ndarray:
         """Return decision values of a linear kernel, a column a machine: from weights, O(m d), and in float64.
 
-        Sparse support vectors do not come here: their weights are dense, of as many features as there may be words.
+        It is not for sparse support vectors: their weights are dense, of as many features as a text has words.
         """
         X = checked(self, X, dtype=DTYPES, reset=False)
         weights = dense(self.coef_).T.astype(np.float64)

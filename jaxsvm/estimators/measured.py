@@ -18,7 +18,7 @@ class Measured:
     steps_per_sample: int = 500
     """Pair steps a sample after which another method continues."""
     features_always_few: int = 64
-    """Features up to which a linear machine is solved by interior points, whatever its number of samples."""
+    """Features up to which a linear machine is solved by interior points, for any number of samples."""
     samples_per_feature: int = 10
     """Samples a feature from which a linear machine is solved by interior points."""
     acceptable_gap: float = 0.01

@@ -7,12 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
-from sklearn.base import RegressorMixin, _fit_context
 from sklearn.utils._param_validation import Interval
 
 from jaxsvm.estimators.base import KernelEstimator
 from jaxsvm.estimators.classifier import SVC
-from jaxsvm.estimators.regression import OneMachine, both_sides
+from jaxsvm.estimators.regression import SVR, both_sides
 from jaxsvm.estimators.training.box import ROUNDING_OF_ZERO, BoxData, Solved, box_problem_of
 from jaxsvm.estimators.training.machines import Machine, undecided
 from jaxsvm.estimators.training.probability import DEFAULT_PROBABILITY
@@ -37,8 +36,7 @@ class NuSVC(SVC):
     Args:
         nu: At most this share of the samples has margin errors, at least this share is support; in (0, 1], up to twice
             the share of the smaller class.
-        kernel: "rbf", "linear", "poly", "sigmoid", "laplacian" or "precomputed"; a function of two sets of points that
-            returns their kernel matrix; or a kernel of `jaxsvm.kernels`.
+        kernel: "rbf", "linear", "poly", "sigmoid", "laplacian", "precomputed", a function, or one of `jaxsvm.kernels`.
         degree: The degree of "poly", >= 1.
         gamma: "scale" (`1 / (d var(X))`), "auto" (`1 / d`) or a number, >= 0.
         coef0: The constant of "poly" (>= 0) and "sigmoid".
@@ -160,7 +158,7 @@ def _classified(K: Array, y: Array, q: Array, upper: Array, a: Array, tol: Array
     return result.a, hinge.dual_coef, hinge.bias, 1 / r, hinge.certificate, result.steps
 
 
-class NuSVR(RegressorMixin, OneMachine):
+class NuSVR(SVR):
     """Support vector regression with a kernel, a share nu of errors in place of the width of the tube.
 
     `min |w|^2 / 2 + sum_i C_i (nu epsilon + max(0, |y_i - f(x_i)| - epsilon))` over w, b and `epsilon >= 0`. Parameters
@@ -170,8 +168,7 @@ class NuSVR(RegressorMixin, OneMachine):
     Args:
         nu: At most this share of the samples is outside the tube, at least this share is support, in (0, 1].
         C: The cost of a unit of error outside the tube, > 0.
-        kernel: "rbf", "linear", "poly", "sigmoid", "laplacian" or "precomputed"; a function of two sets of points that
-            returns their kernel matrix; or a kernel of `jaxsvm.kernels`.
+        kernel: "rbf", "linear", "poly", "sigmoid", "laplacian", "precomputed", a function, or one of `jaxsvm.kernels`.
         degree: The degree of "poly", >= 1.
         gamma: "scale" (`1 / (d var(X))`), "auto" (`1 / d`) or a number, >= 0.
         coef0: The constant of "poly" (>= 0) and "sigmoid".
@@ -212,27 +209,8 @@ class NuSVR(RegressorMixin, OneMachine):
     ) -> None:
         self._store_parameters(locals())
 
-    @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "NuSVR":
-        """Train on samples with targets; return the estimator.
-
-        Args:
-            X: Points, `(n, d)`, dense, a frame, or sparse; kernel values `(n, n)` for "precomputed".
-            y: Targets, `(n,)`.
-            sample_weight: Factors of C, `(n,)`; samples whose factor is not positive are left out.
-        """
-        X, rows, data, target, weight = self._learn(*self._checked_points(X, y), sample_weight)
-        solved, self.epsilon_ = self._solve(data.with_definiteness(), target, self.C * weight)
-        self._keep(X, rows, solved)
-        return self
-
-    def predict(self, X: Any) -> np.ndarray:
-        """Return the targets `(m,)` of points `(m, d)`, or of kernel values `(m, n)` for "precomputed"."""
-        return self._decisions(X)[:, 0]
-
-    def _solve(self, data: Samples, target: np.ndarray, upper: np.ndarray) -> tuple[Solved, float]:
-        """Return the solution of 2 n variables, those above the tube first, and the half width of the tube."""
-        n = len(target)
+    def _solve(self, data: Samples, target: np.ndarray, weight: np.ndarray) -> Solved:
+        n, upper, data = len(target), self.C * weight, data.with_definiteness()
         require_storable(n, MOST_VARIABLES // 2, "SVR with an epsilon")
         problem = both_sides(target, upper, 0.0, padded_size(2 * n, up_to=MOST_VARIABLES))
         start = np.tile(first_at_bounds(self.nu * upper.sum() / 2, upper), 2)
@@ -241,8 +219,8 @@ class NuSVR(RegressorMixin, OneMachine):
             if data.K is None:
                 data = data._replace(K=data.values.between(data.x, data.x))
             operator = data.operator((slice(0, n), slice(0, n)), len(problem.y))
-            solved, epsilon = solve_certified(_regressed, operator, problem, self.tol, self.max_iter)
-        return solved._replace(dual_coef=solved.dual_coef[: 2 * n]), epsilon
+            solved, self.epsilon_ = solve_certified(_regressed, operator, problem, self.tol, self.max_iter)
+        return solved
 
 
 @jax.jit

@@ -7,7 +7,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import numpy as np
-from sklearn.base import _fit_context
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import check_cv
 from sklearn.utils._param_validation import Interval
@@ -53,8 +52,7 @@ class SVCPath(SVC):
         Cs: Values of C, or the size of a grid: from 0.01 to 1,000, or with the squared hinge from the data
             (`jaxsvm.C_grid`).
         cv: The folds: a number, a splitter of scikit-learn, or pairs of indices.
-        kernel: "rbf", "linear", "poly", "sigmoid", "laplacian" or "precomputed"; a function of two sets of points that
-            returns their kernel matrix; or a kernel of `jaxsvm.kernels`.
+        kernel: "rbf", "linear", "poly", "sigmoid", "laplacian", "precomputed", a function, or one of `jaxsvm.kernels`.
         degree: The degree of "poly", >= 1.
         gamma: "scale" (`1 / (d var(X))`), "auto" (`1 / d`) or a number, >= 0.
         coef0: The constant of "poly" (>= 0) and "sigmoid".
@@ -110,20 +108,6 @@ class SVCPath(SVC):
     ) -> None:
         self._store_parameters(locals())
 
-    @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "SVCPath":
-        """Choose C, and train with it; return the estimator.
-
-        Args:
-            X: Points, `(n, d)`, dense, a frame, or sparse; kernel values `(n, n)` for "precomputed".
-            y: Labels, `(n,)`, of two classes or more.
-            sample_weight: Factors of C, `(n,)`; samples whose factor is not positive are left out.
-        """
-        if np.ndim(self.Cs):
-            checked_values(self.Cs)
-        super().fit(X, y, sample_weight)
-        return self
-
     @property
     def multi_class(self) -> str:
         """All pairs of classes with a hinge, each against the rest with its square."""
@@ -131,6 +115,8 @@ class SVCPath(SVC):
 
     def _trained(self, data: Samples, machines: list[Machine]) -> Any:
         """Choose C by the folds, and train the machines of all samples with it."""
+        if np.ndim(self.Cs):
+            checked_values(self.Cs)
         codes = self._codes[self._order]
         weight = self._weight[self._order] * self.class_weight_[codes]
         splitter: Any = check_cv(self.cv, self._codes, classifier=True)

@@ -31,6 +31,8 @@ ZERO_OBJECTIVE = (
 class OneMachine(KernelEstimator):
     """A kernel estimator of a single machine without classes."""
 
+    _variables = 1  # of each sample
+
     def _learn(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, np.ndarray, Samples, np.ndarray, np.ndarray]:
         """Return all checked points; the indices, samples, targets and weights of those of positive weight."""
         y = column_or_1d(y, warn=True).astype(np.float64)
@@ -44,8 +46,9 @@ class OneMachine(KernelEstimator):
         return X, rows, samples(values, points, 0.0), y[rows], weight[rows]
 
     def _keep(self, X: Any, rows: np.ndarray, solved: Solved, cause: str = "") -> None:
-        """Store a solution with one or two variables for each of the samples `rows`."""
-        coef = solved.dual_coef.reshape(-1, len(rows)).sum(axis=0)
+        """Store a solution for the samples `rows`; the variables of absent ones come last."""
+        n = len(rows)
+        coef = solved.dual_coef[: self._variables * n].reshape(-1, n).sum(axis=0)
         require_finite(coef, [solved])
         kept = np.flatnonzero(coef)
         self._keep_support(X, rows[kept])
@@ -69,8 +72,7 @@ class SVR(RegressorMixin, OneMachine):
     box problem of 2 n variables, one for each side of the tube.
 
     Args:
-        kernel: "rbf", "linear", "poly", "sigmoid", "laplacian" or "precomputed"; a function of two sets of points that
-            returns their kernel matrix; or a kernel of `jaxsvm.kernels`.
+        kernel: "rbf", "linear", "poly", "sigmoid", "laplacian", "precomputed", a function, or one of `jaxsvm.kernels`.
         degree: The degree of "poly", >= 1.
         gamma: "scale" (`1 / (d var(X))`), "auto" (`1 / d`) or a number, >= 0.
         coef0: The constant of "poly" (>= 0) and "sigmoid".
@@ -101,6 +103,7 @@ class SVR(RegressorMixin, OneMachine):
     }
 
     scikit_learn_class = "SVR"
+    _variables = 2
 
     def __init__(
         self,
@@ -129,40 +132,36 @@ class SVR(RegressorMixin, OneMachine):
             sample_weight: Factors of C, `(n,)`; samples whose factor is not positive are left out.
         """
         X, rows, data, target, weight = self._learn(*self._checked_points(X, y), sample_weight)
-        upper = costs(self.C, weight)
-
-        def at(scale: float) -> Solved:
-            return _regressed(data, target, scale * upper, self.epsilon, self.tol, self.max_iter)
-
-        self._keep(X, rows, hard_margin(at, np.tile(upper, 2)) if np.isinf(self.C) else at(1.0))
+        self._keep(X, rows, self._solve(data, target, weight))
         return self
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the targets `(m,)` of points `(m, d)`, or of kernel values `(m, n)` for "precomputed"."""
         return self._decisions(X)[:, 0]
 
+    def _solve(self, data: Samples, target: np.ndarray, weight: np.ndarray) -> Solved:
+        """Return the solution of 2 n variables: those above the tube first."""
+        data, upper = data.with_definiteness(), costs(self.C, weight)
+        if np.isinf(self.C):
+            return hard_margin(lambda C: self._solve_at(data, target, C * upper), np.tile(upper, 2))
+        return self._solve_at(data, target, upper)
 
-def _regressed(
-    data: Samples, target: np.ndarray, upper: np.ndarray, epsilon: float, tol: float, max_iter: int
-) -> Solved:
-    """Return the solution of 2 n variables: those above the tube first."""
-    n, data = len(target), data.with_definiteness()
-    present = target[upper > 0]
-    if present.max() - present.min() <= 2 * epsilon:  # exactly 0, which a solver reaches only up to its last digits
-        return constant_solution(2 * n, float(present.min() + present.max()) / 2)
-    parts = (slice(0, n), slice(0, n))
-    with jax.enable_x64(True):
-        problem = both_sides(target, upper, epsilon, padded_size(2 * n))
-        if 2 * n <= MEASURED.samples_of_one_program:
+    def _solve_at(self, data: Samples, target: np.ndarray, upper: np.ndarray) -> Solved:
+        n, present = len(target), target[upper > 0]
+        if present.max() - present.min() <= 2 * self.epsilon:  # exactly 0: a solver has its last digits wrong
+            return constant_solution(2 * n, float(present.min() + present.max()) / 2)
+        parts = (slice(0, n), slice(0, n))
+        problem = both_sides(target, upper, self.epsilon, padded_size(2 * n))
+        with jax.enable_x64(True):
+            if 2 * n > MEASURED.samples_of_one_program:
+                y, q, U, _, _ = problem.arrays
+                return solve_by_driver(box_problem(data.operator(parts, 2 * n), q, U, y=y, c=y), self.tol)
 
             def by_pairs(most: int) -> Solved:
-                return solve_box(data.operator(parts, len(problem.y)), problem, tol, most)
+                return solve_box(data.operator(parts, len(problem.y)), problem, self.tol, most)
 
-            result = pairs_or_features(data, parts, problem, tol, max_iter, by_pairs)
-        else:
-            y, q, U, _, _ = problem.arrays
-            result = solve_by_driver(box_problem(data.operator(parts, 2 * n), q, U, y=y, c=y), tol)
-    return result._replace(dual_coef=result.dual_coef[: 2 * n])
+            solved = pairs_or_features(data, parts, problem, self.tol, self.max_iter, by_pairs)
+        return solved._replace(dual_coef=solved.dual_coef[: 2 * n])
 
 
 def both_sides(target: np.ndarray, upper: np.ndarray, epsilon: float, size: int) -> BoxData:
@@ -187,8 +186,7 @@ class OneClassSVM(OutlierMixin, OneMachine):
     those of `sklearn.svm.OneClassSVM`; there is also `certificate_`.
 
     Args:
-        kernel: "rbf", "linear", "poly", "sigmoid", "laplacian" or "precomputed"; a function of two sets of points that
-            returns their kernel matrix; or a kernel of `jaxsvm.kernels`.
+        kernel: "rbf", "linear", "poly", "sigmoid", "laplacian", "precomputed", a function, or one of `jaxsvm.kernels`.
         degree: The degree of "poly", >= 1.
         gamma: "scale" (`1 / (d var(X))`), "auto" (`1 / d`) or a number, >= 0.
         coef0: The constant of "poly" (>= 0) and "sigmoid".
@@ -282,4 +280,4 @@ def _enclosed(data: Samples, upper: np.ndarray, nu: float, tol: float, max_iter:
             # A gap relative to the dual value would say nothing: it may be rounding alone.
             certificate = result.certificate._replace(relative_gap=np.inf)
             result = result._replace(status=Status.STALLED, certificate=certificate)
-    return result._replace(dual_coef=result.dual_coef[:n])
+    return result

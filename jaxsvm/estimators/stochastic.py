@@ -34,8 +34,7 @@ class SBPClassifier(SVC):
 
     Args:
         nu: The mean slack of a unit vector, >= 0, in units of the largest `sqrt(k(x_i, x_i))`.
-        kernel: "rbf", "linear", "poly", "sigmoid", "laplacian" or "precomputed"; a function of two sets of points that
-            returns their kernel matrix; or a kernel of `jaxsvm.kernels`.
+        kernel: "rbf", "linear", "poly", "sigmoid", "laplacian", "precomputed", a function, or one of `jaxsvm.kernels`.
         degree: The degree of "poly", >= 1.
         gamma: "scale" (`1 / (d var(X))`), "auto" (`1 / d`) or a number, >= 0.
         coef0: The constant of "poly" (>= 0) and "sigmoid".

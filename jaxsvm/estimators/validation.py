@@ -25,7 +25,7 @@ def checked(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
     Returns:
         The points, or points and targets.
     """
-    if y:  # every fit comes here
+    if y:
         require_own_process()
     options = {"dtype": np.float64, "order": "C", "accept_sparse": "csr", **options}
     result = validate_data(estimator, X, *y, **options)

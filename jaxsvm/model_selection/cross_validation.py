@@ -115,10 +115,10 @@ def cross_validate(
         raise InputError(f"score is {score!r}: one of {', '.join(SCORES)} is needed.")
     labels, weights = np.asarray(problem.y), problem.weights()
     weights = np.ones(len(labels)) if weights is None else weights
-    dealt = fold_masks(labels, folds, groups, seed)
-    for number, fold in enumerate(dealt):
+    masks = fold_masks(labels, folds, groups, seed)
+    for number, fold in enumerate(masks):
         _require_classes(labels, weights, fold, number)
-    parts = [problem.weighted(fold.train.astype(float)) for fold in dealt]
+    parts = [problem.weighted(fold.train.astype(float)) for fold in masks]
     key = jax.random.key(0) if key is None else key
     options = {"solver": solver, "tol": tol, "key": key}
     with answering(interrupt) as stop:
@@ -129,7 +129,7 @@ def cross_validate(
                 fits += solve_together([part.on(gram)], values, stop=stop, **options)
         else:
             fits = solve_together(parts, values, stop=stop, **options)
-    scores = np.stack([_scores(fit, fold.test, labels, weights, score) for fit, fold in zip(fits, dealt, strict=True)])
+    scores = np.stack([_scores(fit, fold.test, labels, weights, score) for fit, fold in zip(fits, masks, strict=True)])
     mean = scores.mean(axis=0)
     error = scores.std(axis=0, ddof=1) / np.sqrt(len(scores)) if len(scores) > 1 else np.zeros_like(mean)
     scored = [i for i in range(len(values)) if np.isfinite(mean[i])]
@@ -139,7 +139,7 @@ def cross_validate(
     stacked = on_host_stacked(fits)
     _warn_of_unfinished(stacked)
     number_of = np.full(len(labels), -1)
-    for number, fold in enumerate(dealt):
+    for number, fold in enumerate(masks):
         number_of[fold.test] = number
     return CrossValidation(values, scores, mean, error, *chosen, number_of, stacked)
 

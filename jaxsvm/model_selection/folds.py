@@ -53,7 +53,7 @@ def fold_masks(labels: np.ndarray, folds: Any, groups: Any = None, seed: int = 0
     if groups is not None and count is None and not splits:
         raise InputError("groups goes with a number of folds or a splitter: these folds are given sample by sample.")
     if count is not None and groups is None:
-        numbers = _dealt(labels, count, seed)
+        numbers = _stratified(labels, count, seed)
     if numbers is not None:
         masks = [Fold(numbers != number, numbers == number) for number in np.unique(numbers[numbers >= 0])]
     elif count is not None:
@@ -89,7 +89,7 @@ def _fold_numbers(folds: Any, n: int) -> Int[np.ndarray, " n"] | None:
     return numbers.astype(np.int64)
 
 
-def _dealt(labels: np.ndarray, count: int, seed: int) -> Int[np.ndarray, " n"]:
+def _stratified(labels: np.ndarray, count: int, seed: int) -> Int[np.ndarray, " n"]:
     """Return the fold of each sample, stratified: those of scikit-learn's `StratifiedKFold(shuffle=True)`."""
     n = len(labels)
     _, first, codes = np.unique(labels, return_index=True, return_inverse=True)
@@ -97,9 +97,9 @@ def _dealt(labels: np.ndarray, count: int, seed: int) -> Int[np.ndarray, " n"]:
     ordered, random, numbers = np.sort(codes), np.random.RandomState(seed), np.empty(n, np.int64)
     for code in range(len(first)):
         sizes = [int((ordered[fold::count] == code).sum()) for fold in range(count)]
-        dealt = np.repeat(np.arange(count), sizes)
-        random.shuffle(dealt)
-        numbers[codes == code] = dealt
+        shuffled = np.repeat(np.arange(count), sizes)
+        random.shuffle(shuffled)
+        numbers[codes == code] = shuffled
     return numbers
 
 

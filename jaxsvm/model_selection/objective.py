@@ -133,8 +133,7 @@ def _loss(parameters: Any, fits: Fit, data: HeldOut, objective: Objective) -> tu
 
 def fold_weights(y: np.ndarray, folds: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return 1 for samples that train, and 1 for those held out, `(k, n)` each; `folds` as for `fold_masks`."""
-    dealt = fold_masks(y, folds)
-    train, test = (np.stack(masks) for masks in zip(*dealt, strict=True))
+    train, test = (np.stack(masks) for masks in zip(*fold_masks(y, folds), strict=True))
     for sign in (-1, 1):
         if not train[:, y == sign].any(axis=1).all():
             raise InputError(f"folds: one of them leaves no sample of class {sign:+d} to train on; take fewer folds.")

@@ -134,28 +134,23 @@ def tune(
     data, objective, parameters = _prepare(kernel, points, y, C, validation, folds, loss, solver)
     optimizer = optax.adam(0.1) if optimizer is None else optimizer
     search = _Search(objective, data, optimizer, parameters, bounds)
-    stopped = "steps"
+    stopped = ""
     with _bar(steps, progress) as draw, watching() as stop:
         try:
-            for _ in range(steps):
+            while not stopped and len(search.history) < steps:
                 record = search.step(stop)
-                if record is None:
-                    stopped = "interrupted"
-                    break
-                draw(search)
-                if callback is not None and callback(record) is True or stop.seen:
+                if record is not None:
+                    draw(search)
+                if record is None or (callback is not None and callback(record) is True) or stop.seen:
                     stopped = "interrupted"
                 elif search.failures >= 3:
                     stopped = "failed"
                 elif len(search.history) - 1 - max(search.best, 0) >= patience:
                     stopped = "patience"
-                else:
-                    continue
-                break
         except KeyboardInterrupt:  # from a callback, or a handler of the user
             stop.note()
             stopped = "interrupted"
-        return _finish(search, data, objective, stopped, stop)
+        return _finish(search, data, objective, stopped or "steps", stop)
 
 
 class _Search:
@@ -187,8 +182,7 @@ class _Search:
         self.failures, self.good, self.alpha = 0, self.parameters, outcome.fit.alpha
         certified = record.status == Status.CONVERGED
         if certified and (self.best < 0 or record.loss < self.history[self.best].loss):
-            self.best, self.best_parameters = len(self.history) - 1, self.parameters
-            self.best_fit = outcome.fit
+            self.best, self.best_parameters, self.best_fit = len(self.history) - 1, self.parameters, outcome.fit
         arguments = (gradient, self.opt_state, self.parameters, self.low, self.high)
         self.parameters, self.opt_state = self.update(*arguments)
         return record
@@ -227,7 +221,7 @@ def _finish(search: _Search, data: HeldOut, objective: Objective, stopped: str, 
         )
     if failed:
         warn(
-            f"{len(failed)} of {len(search.history)} evaluations failed, {ended}: see `history`. The answer is one of "
+            f"{len(failed)} of {len(search.history)} evaluations failed, {ended}: see `history`. The result is one of "
             "those that were certified.",
             ConvergenceWarning,
         )
@@ -277,14 +271,8 @@ def _prepare(
         held_out = (x_new, y_new)
     masks = None if folds is None else tuple(jnp.asarray(m, dtype) for m in fold_weights(np.asarray(y), folds))
     logs = tuple(jnp.log(leaf) for leaf, chosen in zip(leaves, tuned, strict=True) if chosen)
-    data = HeldOut(
-        x=points,
-        y=jnp.asarray(y, dtype),
-        held_out=held_out,
-        folds=masks,
-        leaves=tuple(leaves),
-        solver=FrankWolfe(variant="smo", tol=1e-4) if solver is None else solver,
-    )
+    solver = FrankWolfe(variant="smo", tol=1e-4) if solver is None else solver
+    data = HeldOut(points, jnp.asarray(y, dtype), held_out, masks, tuple(leaves), solver)
     function: Any = loss if callable(loss) else LOSSES[loss]
     return data, Objective(treedef, tuned, function), (jnp.log(jnp.asarray(C, dtype)), logs)
 

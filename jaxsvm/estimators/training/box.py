@@ -1,13 +1,13 @@
 """Solve many box problems of up to some thousand samples each, a size class by one compiled program.
 
 `jaxsvm.fit` checks progress four times a second and may change its solver. For 325 problems of some hundred samples
-each this takes longer than the problems. Here a whole solve, working sets and certificate, is one program, which
+each this takes longer than the problems. So a whole solve, working sets and certificate, is one program, which
 several threads call. It works in float64 on kernel values as they come (float32 is LIBSVM's own choice). It stops when
 both the relative duality gap and LIBSVM's violation of the optimality conditions are at most `tol`. Where it does not
 reach that, the driver of `jaxsvm.fit` continues.
 
 Linear machines of few features are solved by interior points in feature space from the start: pair steps took seconds
-there at C = 100, and did not end at C = 1e4.
+at C = 100, and did not end at C = 1e4.
 """
 
 import functools

@@ -10,7 +10,6 @@ Up to some thousand samples a block of stored kernel values is the fastest. Beyo
 """
 
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -20,7 +19,7 @@ from jax import lax
 from jaxtyping import Array
 
 from jaxsvm.estimators.measured import MEASURED
-from jaxsvm.estimators.training.box import NO_STEP_LIMIT, BoxData, Solved, hinge_data, solve_box, solve_in_features
+from jaxsvm.estimators.training.box import NO_STEP_LIMIT, Solved, hinge_data, solve_box, solve_in_features
 from jaxsvm.estimators.training.kernel_values import KernelValues
 from jaxsvm.gram.dense import DenseGram
 from jaxsvm.results.judge import judged
@@ -94,13 +93,9 @@ def solve_chains_in_features(
     chain = Chain.unsolved(weight, Cs)
     for fold, place in np.ndindex(chain.gap.shape):
         problem = hinge_data(y, Cs[place] * weight[fold], bias)
-        solve = functools.partial(_by_pairs, operator, problem, tol)
-        chain.store(fold, place, solve_in_features(x, problem, tol, solve))
+        by_pairs = functools.partial(lambda problem, most: solve_box(operator(), problem, tol, most), problem)
+        chain.store(fold, place, solve_in_features(x, problem, tol, by_pairs))
     return chain
-
-
-def _by_pairs(operator: Callable[[], Any], problem: BoxData, tol: float, most: int) -> Solved:
-    return solve_box(operator(), problem, tol, most)
 
 
 def _continue_by_sets(
