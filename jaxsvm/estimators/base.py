@@ -124,6 +124,7 @@ class KernelEstimator(JaxsvmEstimator):
     @property
     def n_support_(self) -> np.ndarray:
         """The number of support vectors of each class, `(k,)`; without classes `(1,)`."""
+        check_is_fitted(self)
         return self._n_support
 
     @property
