@@ -50,7 +50,7 @@ class Screening(NamedTuple):
         return self.inactive | self.at_bound
 
 
-Rule = Callable[[Any, Fit, Any], Screening]
+Rule = Callable[[Restrictable, Fit, Any], Screening]
 """`rule(problem, reference, C_ref)`, as those below."""
 
 
