@@ -20,9 +20,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxsvm.coresets.construction.coreset import ETA, FEW, TOTALS, Plan, choose, draw, propose
+from jaxsvm.coresets.construction.coreset import Plan, choose, draw, least_points, propose
 from jaxsvm.coresets.construction.recombination import recombine
 from jaxsvm.coresets.construction.sampling import independent
+from jaxsvm.coresets.measured import MEASURED
 from jaxsvm.coresets.pilot import solve
 
 jax.config.update("jax_enable_x64", True)
@@ -81,7 +82,7 @@ def methods(x, y, k, variants, wanted):
     points = jnp.asarray(x), jnp.asarray(y)
 
     def recombination(found, key, m):
-        if m < x.shape[1] + TOTALS:  # nothing to keep the totals on
+        if m < least_points(x.shape[1]):  # nothing to keep the totals on
             return _draw(key, found, *points, u, Plan(m, counts=(k,), tol=1e-3))[:2]
         rows, weight = recombine(key, found, *points, u, m)
         short = (0, m - len(rows))  # one shape for all draws
@@ -91,7 +92,7 @@ def methods(x, y, k, variants, wanted):
         plan = Plan(0, counts=(k,), tol=1e-3, sampler=sampler, **options)
 
         def draw_of(found, key, m):
-            if sampler == "mixture" and m < FEW * x.shape[1]:
+            if sampler == "mixture" and m < MEASURED.points_per_feature_for_one_draw * x.shape[1]:
                 return _choose(key, found, *points, u, 1.0, plan._replace(m=m))[:2]
             return _draw(key, found, *points, u, plan._replace(m=m))[:2]
 
@@ -207,7 +208,7 @@ def main():
     if given.plot:
         return plot()
     sizes = [int(m) for m in given.sizes.split(",")]
-    print(f"eta {ETA}, {given.trials} trials, {given.clusters} cells a class", flush=True)
+    print(f"eta {MEASURED.share_of_bounds}, {given.trials} trials, {given.clusters} cells a class", flush=True)
     for name in given.sets.split(","):
         measured = measure(name, sizes, given)
         if not given.variants:

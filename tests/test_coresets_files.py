@@ -1,5 +1,6 @@
 """Files larger than memory (here: than a piece): formats, damaged lines, runs killed and resumed."""
 
+import dataclasses
 import signal
 import subprocess
 import sys
@@ -17,9 +18,10 @@ SIZES = {"size": 24, "chunk": 96}
 
 @pytest.fixture
 def small_pieces(monkeypatch):
-    monkeypatch.setattr(text, "TEXT", 250)
-    monkeypatch.setattr(shards, "ROWS", 16)
-    monkeypatch.setattr(files, "EVERY", 2)
+    few = dataclasses.replace(text.MEASURED, bytes_per_text_piece=250, rows_per_piece=16)
+    monkeypatch.setattr(text, "MEASURED", few)
+    monkeypatch.setattr(shards, "MEASURED", few)
+    monkeypatch.setattr(files, "MEASURED", dataclasses.replace(files.MEASURED, pieces_between_saves=2))
 
 
 def data(n=400):
@@ -239,7 +241,7 @@ def test_blocks_without_a_fault_are_read_as_their_lines_are(tmp_path, monkeypatc
     rng = np.random.default_rng(1)
     x = rng.normal(size=(500, 2)) * 10.0 ** rng.integers(-300, 15, (500, 2))
     path = write(tmp_path, kind, x, np.where(rng.random(500) < 0.5, 1.0, -1.0))
-    monkeypatch.setattr(text, "TEXT", 2000)
+    monkeypatch.setattr(text, "MEASURED", dataclasses.replace(text.MEASURED, bytes_per_text_piece=2000))
     options = {"features": 2, "zero_based": False} if kind == "svm" else {}
     read = [_pieces(path, fast, monkeypatch, **options) for fast in (True, False)]
     assert len(read[0]) > 5
@@ -274,12 +276,13 @@ def test_lines_that_are_not_plain_are_never_read_in_a_block(monkeypatch, arrow):
 
 
 KILLED = """
-import sys
-from jaxsvm.coresets import files
+import dataclasses, sys
+from jaxsvm.coresets.parts import files
 from jaxsvm.datasets import text
 import jax
 jax.config.update("jax_compilation_cache_dir", sys.argv[4])
-text.TEXT, files.EVERY = 4000, 2
+text.MEASURED = dataclasses.replace(text.MEASURED, bytes_per_text_piece=4000)
+files.MEASURED = dataclasses.replace(files.MEASURED, pieces_between_saves=2)
 from jaxsvm import coresets
 def look(done, total):
     print(done, flush=True)

@@ -1,21 +1,20 @@
-"""What coresets take for data: points, signs and weights, as float64 arrays of the host."""
+"""Check the data of a coreset: points, signs and weights become float64 arrays of the host."""
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from jaxsvm.coresets.measured import MEASURED
 from jaxsvm.datasets.labels import is_nothing
 from jaxsvm.errors import InputError, is_concrete, require_finite
 from jaxsvm.points.rows import CSR
 
-LARGEST = 2**31
-"""Bytes that sparse points may take as dense ones: cells have dense means."""
-
 
 def as_data(x: Any, y: Any, sample_weight: Any = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Points `(n, d)`, signs and weights `(n,)`, float64.
+    """Return points `(n, d)`, signs and weights `(n,)`, float64.
 
     Raises:
         InputError: On traced arrays, shapes that do not agree, labels that are no signs, weights that are negative or
@@ -38,7 +37,7 @@ def as_data(x: Any, y: Any, sample_weight: Any = None) -> tuple[np.ndarray, np.n
     y = np.asarray(y)
     if y.shape != (len(x),):
         raise InputError(f"y has shape {y.shape}: one sign a sample is needed, ({len(x)},).")
-    if y.dtype.kind == "O":  # what frames with missing values hand over
+    if y.dtype.kind == "O":  # data frames with missing values
         missing = np.asarray([is_nothing(label) for label in y.tolist()], bool)
         if missing.any():
             raise InputError(f"y has {missing.sum()} missing label(s), the first at index {missing.argmax()}.")
@@ -51,24 +50,43 @@ def as_data(x: Any, y: Any, sample_weight: Any = None) -> tuple[np.ndarray, np.n
     require_finite("x", x)
     require_finite("sample_weight", u)
     if (u < 0).any() or not u.any():
-        found = f"the least is {u.min():.3g}" if (u < 0).any() else "all are 0"
-        raise InputError(f"sample_weight: {found}; weights that are not negative, one of them positive, are needed.")
+        fault = f"the least is {u.min():.3g}" if (u < 0).any() else "all are 0"
+        raise InputError(f"sample_weight: {fault}; weights that are not negative, one of them positive, are needed.")
     return np.asarray(x, np.float64), y.astype(np.float64), u
 
 
+def float_dtype(x: Any) -> Any:
+    """Return the dtype that a coreset of points x has: their own if it is floating, else float64."""
+    dtype = np.dtype(getattr(x, "dtype", np.float64))
+    return dtype if dtype.kind == "f" else np.float64
+
+
+def as_key(key: Any) -> Array:
+    """Return a random key from a key or a seed; refuse a traced one, for which the number of points is not known."""
+    if not is_concrete(key):
+        raise InputError(
+            "key is being traced: coresets are made outside jit and vmap; make one for each key in a loop."
+        )
+    if isinstance(key, int | np.integer):
+        return jax.random.key(int(key))
+    if not isinstance(key, jax.Array):
+        raise InputError(f"key is {key!r}: a random key (jax.random.key) or a whole number is needed.")
+    return jax.random.wrap_key_data(key) if key.dtype == np.uint32 else key
+
+
 def centred(x: Array, u: Array) -> Array:
-    """Points about their weighted mean: nothing that coresets compute depends on it, but for rounding."""
+    """Subtract the weighted mean from the points, which changes no result but its rounding."""
     return x - (u @ x) / jnp.maximum(u.sum(), jnp.finfo(u.dtype).tiny)
 
 
 def _dense(x: Any) -> np.ndarray:
     if hasattr(x, "tocsr") or isinstance(x, CSR):
         taken = x.shape[0] * x.shape[1] * 8
-        if taken > LARGEST:
+        if taken > MEASURED.bytes_as_dense:
             raise InputError(
                 f"x is sparse and {x.shape[0]} x {x.shape[1]}: coresets work on dense points (cells have dense means), "
-                f"which take {taken / 2**30:.1f} GiB here, of {LARGEST >> 30} allowed; hand it over in parts "
-                "(`Stream`), or with fewer features."
+                f"which take {taken / 2**30:.1f} GiB here, of {MEASURED.bytes_as_dense >> 30} allowed; hand it over in "
+                "parts (`Stream`), or with fewer features."
             )
         if isinstance(x, CSR):
             return np.asarray(x.rows(jnp.arange(len(x))))

@@ -1,15 +1,17 @@
-"""The weighted linear hinge SVM with a free bias, solved in the space of the features: what every coreset begins with.
+"""Solve the weighted linear hinge SVM with a free bias in the space of its features: the first step of every coreset.
 
     min  1/2 |w|^2 + l'(w, b) + sum_i U_i max(0, 1 - y_i (x_i w + b)),        U_i = C u_i
 
-by Mehrotra's predictor-corrector method with Gondzio's corrections, O(n d^2) a step and 7 to 30 steps, with the dual
-value that makes the answer a lower bound of the optimum: sensitivities divide by it. `jaxsvm.InteriorPoint` solves the
-same problem, for users; this one is a pure function of arrays for use inside compiled merges, in lanes, where points of
-weight 0 are absent and a single class is no error, and it takes the linear term l that exact sensitivities need.
+Mehrotra's predictor-corrector method with Gondzio's corrections: O(n d^2) a step, 7 to 30 steps. The dual value is a
+lower bound of the optimum; sensitivities divide by it. `jaxsvm.InteriorPoint` solves the same problem for users. This
+solver is a pure function of arrays for compiled merges and `vmap`: points of weight 0 are absent, a single class is no
+error, and it takes the linear term l that exact sensitivities need.
 
 Sources: Mehrotra 1992; Gondzio 1996 (centrality corrections: 54 steps instead of 80 on HTRU2, at half the time).
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -17,32 +19,35 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxsvm.coresets.measured import MEASURED
 from jaxsvm.numerics.linear.elimination import factored
-
-BACK_OFF = 0.995
-"""Share of the way to the nearest bound."""
-MOST_STEPS = 100
-CORRECTIONS = 3
-"""Of a step's products that would end far from the others: each costs two products, a system costs d of them."""
-STRETCH = 0.3
 
 
 class Pilot(NamedTuple):
-    """A nearly optimal `(w, b)` and its proof.
+    """A nearly optimal `(w, b)` and its proof."""
 
-    Attributes:
-        w: `(d,)`.
-        b: `()`.
-        primal: The objective there, `()`.
-        dual: A lower bound of the optimum, `()`: 0 where there is one class only (its optimum is 0, at w = 0).
-        a: The dual variables, `(n,)`: feasible, inside their boxes (0 where there is one class only).
-    """
+    w: Float[Array, " d"]  # `(d,)`
+    b: Float[Array, ""]  # `()`
+    primal: Float[Array, ""]  # the objective there, `()`
+    dual: Float[Array, ""]  # A lower bound of the optimum, `()`: 0 for a single class (its optimum is 0, at w = 0)
+    a: Float[Array, " n"]  # feasible dual variables, `(n,)`, inside their boxes (0 for a single class)
 
-    w: Float[Array, " d"]
-    b: Float[Array, ""]
-    primal: Float[Array, ""]
-    dual: Float[Array, ""]
-    a: Float[Array, " n"]
+
+class _Problem(NamedTuple):
+    H: Float[Array, "d+1 n"]  # y_i (x_i, 1) as columns: products with long rows take a fifth of the time
+    y: Float[Array, " n"]
+    upper: Float[Array, " n"]
+    present: Bool[Array, " n"]
+    penalty: Float[Array, " d+1"]  # 1 for w, 0 for b
+    term: Float[Array, " d+1"]
+    count: Float[Array, ""]  # complementarity products
+
+    def only(self, v: Array) -> Array:
+        return jnp.where(self.present, v, 0)
+
+    def primal(self, v: Array) -> Array:
+        loss = self.only(self.upper * jnp.maximum(0, 1 - v @ self.H)).sum()
+        return 0.5 * (self.penalty * v) @ v + self.term @ v + loss
 
 
 class _Iterate(NamedTuple):
@@ -53,21 +58,17 @@ class _Iterate(NamedTuple):
     v: Float[Array, " d+1"]  # (w, b)
 
 
-class _Going(NamedTuple):
+class _Progress(NamedTuple):
     x: _Iterate
     step: Int[Array, ""]
     moved: Bool[Array, ""]
-    left: Float[Array, ""]
+    gap: Float[Array, ""]  # relative
 
 
 def solve(
-    x: Float[Array, "n d"],
-    y: Float[Array, " n"],
-    U: Float[Array, " n"],
-    linear: Float[Array, " d+1"] | None = None,
+    x: Float[Array, "n d"], y: Float[Array, " n"], U: Float[Array, " n"], linear: Float[Array, " d+1"] | None = None,
     tol: float = 1e-8,
-    init: Float[Array, " d+1"] | None = None,
-) -> Pilot:
+) -> Pilot:  # fmt: skip
     """Solve one problem; pure, for `jit`, `vmap` and `lax.map`.
 
     Args:
@@ -75,79 +76,28 @@ def solve(
         y: Signs, `(n,)`.
         U: Costs `C u_i`, `(n,)`, not negative; 0: absent.
         linear: The linear term l of `(w, b)`, `(d + 1,)`; None: 0.
-        tol: The relative gap that ends it (what rounding allows ends it too).
-        init: A `(w, b)` that competes with the answer, `(d + 1,)`: the better one of the two is returned.
+        tol: The relative gap at which to stop (rounding may stop it earlier).
     """
     present = U > 0
     y = jnp.where(present, y, 0)
-    # One row a feature: products with long rows, both ways, take a fifth of the time of products with short ones.
     H = y[None, :] * jnp.concatenate([x.T, jnp.ones((1, x.shape[0]), x.dtype)])
     penalty = jnp.ones(H.shape[0], x.dtype).at[-1].set(0)
     term = jnp.zeros_like(penalty) if linear is None else linear
     upper = jnp.where(present, U, 2)
     count = 2 * jnp.maximum(present.sum(dtype=x.dtype), 1)
-
-    def only(v: Array) -> Array:
-        return jnp.where(present, v, 0)
-
-    def start() -> _Iterate:
-        # At w = 0 and not at the w of these a, which is far off where the classes differ in weight: half the steps.
-        one = jnp.ones_like(upper)
-        return _Iterate(upper / 2, upper / 2, one, 2 * one, jnp.zeros_like(term))
-
-    def advance(going: _Going) -> _Going:
-        at = going.x
-        residual = only(at.v @ H - 1 - at.z + at.s)
-        off = penalty * at.v + term - H @ only(at.a)
-        inverse = jnp.where(present, 1 / (at.z / at.a + at.s / at.t), 0)
-        core = jnp.matmul(inverse[None, :] * H, H.T, precision=lax.Precision.HIGHEST) + jnp.diag(penalty)
-        scale = lax.rsqrt(jnp.maximum(jnp.diagonal(core), jnp.finfo(x.dtype).tiny))
-        factor = factored(scale[:, None] * core * scale[None, :])
-
-        def direction(to_z: Array, to_s: Array) -> _Iterate:
-            right = only(to_z / at.a - to_s / at.t) - residual
-            whole = scale * (H @ (inverse * right) - off)
-            dv = scale * factor.solve(whole)
-            da = inverse * (right - dv @ H)
-            return _Iterate(da, -da, (to_z - at.z * da) / at.a, (to_s + at.s * da) / at.t, dv)
-
-        mu = only(at.a * at.z + at.t * at.s).sum() / count
-        ahead = direction(-at.a * at.z, -at.t * at.s)
-        there = _moved(at, ahead, _reach(present, at, ahead))
-        centre = jnp.clip((only(there.a * there.z + there.t * there.s).sum() / count / mu) ** 3, 0, 1) * mu
-        to_z, to_s = centre - at.a * at.z - ahead.a * ahead.z, centre - at.t * at.s - ahead.t * ahead.s
-        d = direction(to_z, to_s)
-        step = _reach(present, at, d)
-
-        def correct(_: Array, carry: Any) -> Any:
-            to_z, to_s, d, step = carry
-            trial = _moved(at, d, jnp.minimum(1, step + STRETCH))
-            more_z = to_z + _outlying(trial.a * trial.z, centre)
-            more_s = to_s + _outlying(trial.t * trial.s, centre)
-            bent = direction(more_z, more_s)
-            longer = _reach(present, at, bent)
-            there = (more_z, more_s, bent, longer)
-            return jax.tree.map(lambda new, old: jnp.where(longer > step, new, old), there, carry)
-
-        *_, d, step = lax.fori_loop(0, CORRECTIONS, correct, (to_z, to_s, d, step))
-        new = _moved(at, d, jnp.minimum(1, BACK_OFF * step))
-        new = _Iterate(*(jnp.where(present, part, 1) for part in new[:-1]), v=new.v)
-        sound = jnp.all(jnp.stack([jnp.all(jnp.isfinite(part)) for part in new]))
-        new = jax.tree.map(lambda fresh, old: jnp.where(sound, fresh, old), new, at)
-        products = only(new.a * new.z + new.t * new.s).sum()
-        value = jnp.abs(only(new.a).sum()) + jnp.finfo(x.dtype).tiny
-        unequal = jnp.abs(y @ new.a - term[-1]) / value
-        return _Going(new, going.step + 1, sound & jnp.any(new.a != at.a), jnp.maximum(products / value, unequal))
-
+    problem = _Problem(H, y, upper, present, penalty, term, count)
     one_class = ~(jnp.any(y > 0) & jnp.any(y < 0))
-    wanted = jnp.asarray(True) if linear is not None else ~one_class  # else its optimum is known
-    first = _Going(start(), jnp.zeros((), jnp.int32), wanted, jnp.asarray(jnp.inf, x.dtype))
-    last = lax.while_loop(lambda g: (g.step < MOST_STEPS) & g.moved & (g.left > tol / 4), advance, first).x
+    wanted = jnp.asarray(True) if linear is not None else ~one_class  # the optimum of one class is known
+    # Start at w = 0 instead of the w of these a, which is far off if the classes differ in weight: half the steps.
+    one = jnp.ones_like(upper)
+    start = _Iterate(upper / 2, upper / 2, one, 2 * one, jnp.zeros_like(term))
+    first = _Progress(start, jnp.zeros((), jnp.int32), wanted, jnp.asarray(jnp.inf, x.dtype))
 
-    def primal_of(v: Array) -> Array:
-        return 0.5 * (penalty * v) @ v + term @ v + only(upper * jnp.maximum(0, 1 - v @ H)).sum()
+    def goes_on(progress: _Progress) -> Array:
+        return (progress.step < 100) & progress.moved & (progress.gap > tol / 4)
 
-    a = only(_on_equality(last.a, y, term[-1]))
+    last = lax.while_loop(goes_on, partial(_advance, problem), first).x
+    a = problem.only(_balanced(last.a, y, term[-1]))
     u = H @ a - term
     dual = a.sum() - 0.5 * (penalty * u) @ u
     dual = jnp.where(jnp.abs(u[-1]) <= 1e-9 * jnp.maximum(a.sum(), jnp.finfo(x.dtype).tiny) + 1e-300, dual, -jnp.inf)
@@ -156,15 +106,66 @@ def solve(
         dual = jnp.maximum(dual, 0)  # costs are not negative
         v = jnp.where(one_class, jnp.zeros_like(v).at[-1].set(jnp.sign(y.sum())), v)
         dual = jnp.where(one_class, 0, dual)
-    primal = primal_of(v)
-    if init is not None:
-        better = primal_of(init) < primal
-        v, primal = jnp.where(better, init, v), jnp.minimum(primal, primal_of(init))
+    primal = problem.primal(v)
     return Pilot(v[:-1], v[-1], primal, jnp.minimum(dual, primal), a)
 
 
-def _on_equality(a: Array, y: Array, e: Array) -> Array:
-    """`sum a y = e` by scaling down the class that is too heavy, which leaves the box for no point."""
+def _advance(problem: _Problem, progress: _Progress) -> _Progress:
+    """Take one step, with its corrections; stay where it is not finite."""
+    at, only = progress.x, problem.only
+    direction = _directions(problem, at)
+    mu = only(at.a * at.z + at.t * at.s).sum() / problem.count
+    ahead = direction(-at.a * at.z, -at.t * at.s)
+    trial = _moved(at, ahead, _longest_step(problem.present, at, ahead))
+    centre = jnp.clip((only(trial.a * trial.z + trial.t * trial.s).sum() / problem.count / mu) ** 3, 0, 1) * mu
+    to_z, to_s = centre - at.a * at.z - ahead.a * ahead.z, centre - at.t * at.s - ahead.t * ahead.s
+    d = direction(to_z, to_s)
+    step = _longest_step(problem.present, at, d)
+
+    def correct(_: Array, carry: Any) -> Any:
+        """Keep the correction of a step that is longer by 0.3 if it lengthens the step."""
+        to_z, to_s, d, step = carry
+        trial = _moved(at, d, jnp.minimum(1, step + 0.3))
+        more_z = to_z + _correction(trial.a * trial.z, centre)
+        more_s = to_s + _correction(trial.t * trial.s, centre)
+        bent = direction(more_z, more_s)
+        longer = _longest_step(problem.present, at, bent)
+        return jax.tree.map(lambda new, old: jnp.where(longer > step, new, old), (more_z, more_s, bent, longer), carry)
+
+    # Each correction costs two products; a system costs d of them.
+    *_, d, step = lax.fori_loop(0, MEASURED.centrality_corrections, correct, (to_z, to_s, d, step))
+    new = _moved(at, d, jnp.minimum(1, 0.995 * step))  # stays inside the bounds
+    new = _Iterate(*(jnp.where(problem.present, part, 1) for part in new[:-1]), v=new.v)
+    sound = jnp.all(jnp.stack([jnp.all(jnp.isfinite(part)) for part in new]))
+    new = jax.tree.map(lambda fresh, old: jnp.where(sound, fresh, old), new, at)
+    products = only(new.a * new.z + new.t * new.s).sum()
+    value = jnp.abs(only(new.a).sum()) + jnp.finfo(new.a.dtype).tiny
+    unequal = jnp.abs(problem.y @ new.a - problem.term[-1]) / value
+    return _Progress(new, progress.step + 1, sound & jnp.any(new.a != at.a), jnp.maximum(products / value, unequal))
+
+
+def _directions(problem: _Problem, at: _Iterate) -> Callable[[Array, Array], _Iterate]:
+    """Factor the Newton system at a point; the result maps the targets of z and s to a direction."""
+    H, penalty, only = problem.H, problem.penalty, problem.only
+    residual = only(at.v @ H - 1 - at.z + at.s)
+    off = penalty * at.v + problem.term - H @ only(at.a)
+    inverse = jnp.where(problem.present, 1 / (at.z / at.a + at.s / at.t), 0)
+    core = jnp.matmul(inverse[None, :] * H, H.T, precision=lax.Precision.HIGHEST) + jnp.diag(penalty)
+    scale = lax.rsqrt(jnp.maximum(jnp.diagonal(core), jnp.finfo(core.dtype).tiny))
+    factor = factored(scale[:, None] * core * scale[None, :])
+
+    def direction(to_z: Array, to_s: Array) -> _Iterate:
+        right = only(to_z / at.a - to_s / at.t) - residual
+        whole = scale * (H @ (inverse * right) - off)
+        dv = scale * factor.solve(whole)
+        da = inverse * (right - dv @ H)
+        return _Iterate(da, -da, (to_z - at.z * da) / at.a, (to_s + at.s * da) / at.t, dv)
+
+    return direction
+
+
+def _balanced(a: Array, y: Array, e: Array) -> Array:
+    """Scale down the heavier class until `sum a y = e`, which keeps all points inside their boxes."""
     plus, minus = jnp.where(y > 0, a, 0).sum(), jnp.where(y < 0, a, 0).sum()
     tiny = jnp.finfo(a.dtype).tiny
     of_plus = jnp.clip((minus + e) / jnp.maximum(plus, tiny), 0, 1)
@@ -172,8 +173,8 @@ def _on_equality(a: Array, y: Array, e: Array) -> Array:
     return jnp.where(y > 0, a * of_plus, jnp.where(y < 0, a * of_minus, a))
 
 
-def _outlying(product: Array, centre: Array) -> Array:
-    """What brings a product back to within a factor 10 of the target, and no large one back at any price."""
+def _correction(product: Array, centre: Array) -> Array:
+    """Return what brings a product to within a factor 10 of the target, but lowers it by 10 targets at most."""
     return jnp.maximum(jnp.clip(product, 0.1 * centre, 10 * centre) - product, -10 * centre)
 
 
@@ -181,8 +182,8 @@ def _moved(x: _Iterate, d: _Iterate, step: Array) -> _Iterate:
     return jax.tree.map(lambda value, change: value + step * change, x, d)
 
 
-def _reach(present: Array, x: _Iterate, d: _Iterate) -> Array:
-    """The longest step, at most 1, that keeps a, t, z and s positive."""
+def _longest_step(present: Array, x: _Iterate, d: _Iterate) -> Array:
+    """Return the longest step, at most 1, that keeps a, t, z and s positive."""
     ends = [
         jnp.where(present & (change < 0), -value / jnp.where(change < 0, change, -1), jnp.inf).min()
         for value, change in zip(x[:4], d[:4], strict=True)

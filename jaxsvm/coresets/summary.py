@@ -1,4 +1,4 @@
-"""What a construction yields: weighted points, the problem on them and its solution."""
+"""The coreset: weighted points, the problem on them and its solution."""
 
 import dataclasses
 from typing import Any
@@ -20,21 +20,21 @@ from jaxsvm.solvers.box.interior_point import InteriorPoint
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Coreset:
-    """Weighted points. Fit them with `C` and `sample_weight=weight` in any solver, or by `coreset.fit()`.
+    """Weighted points that stand for many: fit them with `C` and `sample_weight=weight`, or by `coreset.fit()`.
 
     Attributes:
         x: Points, `(m, d)`, in the dtype that they came in.
         y: Signs, `(m,)`, float64.
         weight: Weights, `(m,)`, positive, float64.
-        info: How it was made: `C` (to be used in a fit), `C_data` (that of the objective that it stands for; also any
+        info: How it was made: `C` (to be used in a fit), `C_data` (of the objective that it stands for; also any
             smaller one), `total` (the sum of the sensitivity bounds), `opt` (a lower bound of the optimum), `gap`,
             `cells`, `share` (of the regulariser: 1 but for parts), `regulariser`, `sampler`, `bound`, `n`, `U`
-            (points and weight that it stands for), `index` (rows of the points, where they came from one array),
-            `change` (the largest relative change of a weight by calibration); of `coreset` also `epsilon` (the relative
-            error that one query, fixed before the draw, exceeds with probability 0.05 at most, after Bernstein's
-            inequality for independent draws, and with what calibration changed: often more than 1, where it promises
-            nothing, and far more than `evaluate` measures) and `notes` (what is to be said of it). Of recombined points
-            both are infinite: nothing is known of other queries than the solution.
+            (points and weight that it stands for), `index` (rows of the points, if they came from one array),
+            `change` (the largest relative change of a weight by calibration). `coreset` adds `epsilon` (the relative
+            error that one query, fixed before the draw, exceeds with probability 0.05 at most: Bernstein's inequality
+            for independent draws, plus the change by calibration; often above 1, where it promises nothing, and far
+            above what `evaluate` measures) and `notes` (warnings). For recombined points `change` and `epsilon` are
+            infinite: nothing is known about other queries than the solution.
     """
 
     x: np.ndarray
@@ -44,43 +44,44 @@ class Coreset:
 
     @property
     def C(self) -> float:
-        """What a solver is to be given for C."""
+        """The C to give to a solver."""
         return self.info["C"]
 
     def __len__(self) -> int:
         return len(self.y)
 
     def problem(self, C: float | None = None, kernel: Any = None) -> Any:
-        """The weighted hinge problem with a free bias.
+        """Return the weighted hinge problem with a free bias.
 
         Args:
             C: In the data's terms, at most `info["C_data"]` for the guarantee; None: that value.
             kernel: Another kernel than the linear one, for which this is no coreset (see `kernel_coreset`).
 
         Raises:
-            InputError: Where its points are of one class.
+            InputError: If all points are of one class.
         """
         if len(set(self.y.tolist())) < 2:
             raise InputError(
                 f"coreset: its {len(self)} points are all of the class {self.y[0]:+.0f}, and a machine needs both: if "
                 "the data have both, take a larger m, or another sampler than 'independent', which draws either or not."
             )
-        factor = 1.0 if C is None else C / self.info["C_data"]
         points = gram(Linear() if kernel is None else kernel, self.x)
-        return hinge_problem(points, self.y, factor * self.C, bias="free", sample_weight=self.weight)
+        return hinge_problem(points, self.y, self._scaled(C), bias="free", sample_weight=self.weight)
 
     def fit(self, solver: Any = None, C: float | None = None) -> Fit:
-        """Fit it: by `InteriorPoint(tol=1e-8)` unless another solver is named."""
+        """Fit the coreset by a solver, `InteriorPoint(tol=1e-8)` by default."""
         return fit(self.problem(C), InteriorPoint(tol=1e-8) if solver is None else solver)
 
     def solution(self, C: float | None = None) -> tuple[np.ndarray, float]:
-        """`w (d,)` and b of the fit on it, float64."""
-        factor = 1.0 if C is None else C / self.info["C_data"]
-        return solution(self.x, self.y, factor * self.C, self.weight)
+        """Return `w (d,)` and b of the linear machine trained on the coreset, float64."""
+        return solution(self.x, self.y, self._scaled(C), self.weight)
+
+    def _scaled(self, C: float | None) -> float:
+        return (1.0 if C is None else C / self.info["C_data"]) * self.C
 
 
 def packed(drawn: Any, x: np.ndarray, y: np.ndarray, u: np.ndarray, dtype: Any, info: dict[str, Any]) -> Coreset:
-    """A coreset of the points that a construction has drawn: each once, its weights added."""
+    """Make a coreset of the points that a construction has drawn: each point once, with its weights added."""
     real = drawn.weight > 0
     index, place = np.unique(drawn.rows[real], return_inverse=True)
     weight = np.bincount(place, drawn.weight[real], len(index))
@@ -103,13 +104,13 @@ def packed(drawn: Any, x: np.ndarray, y: np.ndarray, u: np.ndarray, dtype: Any, 
 
 
 def notes_on(small: Coreset, present: int, classes: int) -> tuple[str, ...]:
-    """What is to be said of a coreset of so many points, of so many classes."""
+    """Return the warnings about a coreset of data with so many present points and classes."""
     total, n, notes = small.info["total"], len(small), ()
     if n == present:
         return (f"all {n} points are in it: there are no more; take a smaller m, or train on them as they are.",)
     if len(set(small.y.tolist())) < classes:
         notes = (f"all {n} points drawn are of one class: take a larger m, or another sampler than 'independent'.",)
-    if classes == 2 and total > present / 2:  # of one class all bounds are 1: the optimum is 0
+    if classes == 2 and total > present / 2:  # with one class all bounds are 1: the optimum is 0
         notes += (
             f"the bounds on sensitivities add up to {total:.0f} of {present} points: at C = {small.info['C_data']:g} "
             f"{n} points cannot stand for them; take a smaller C, or all of them.",
@@ -118,7 +119,7 @@ def notes_on(small: Coreset, present: int, classes: int) -> tuple[str, ...]:
 
 
 def solution(x: Any, y: Any, C: float, sample_weight: Any = None, tol: float = 1e-8) -> tuple[np.ndarray, float]:
-    """`w (d,)` and b of the linear hinge SVM with a free bias, to a relative gap, float64."""
+    """Return `w (d,)` and b of the linear hinge SVM with a free bias, to a relative gap, float64."""
     x, y, u = as_data(x, y, sample_weight)
     with jax.enable_x64(True):
         w, b, *_ = jax.device_get(_solution(x, y, u, float(C), tol))

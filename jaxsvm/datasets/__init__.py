@@ -1,8 +1,8 @@
-"""Data sets: files into arrays, labels into signs, columns to one scale, and points to play with.
+"""Data sets: read files into arrays, turn labels into signs, scale columns, draw synthetic points.
 
-`load` reads svmlight, CSV, npz and Parquet files, and so does `coresets.from_files`, a piece at a time, by the same
-readers. They read fast; blocks that are not plain are read line by line, so that the error can name the line. Nothing
-is dropped, filled in or guessed in silence, and no label is rounded.
+`load` reads svmlight, CSV, npz and Parquet files; `coresets.from_files` uses the same readers a piece at a time. Plain
+blocks are read fast, others line by line, so that an error can name the line. Nothing is dropped, filled in or guessed
+silently, and no label is rounded.
 """
 
 from jaxsvm.datasets.labels import two_classes

@@ -1,9 +1,10 @@
-"""Labels: what a file's text says, whatever the format, and as what they are learned.
+"""Read labels from the texts and arrays of files, and turn them into signs, codes or numbers.
 
-Whole numbers stay whole, up to 64 bits; two labels are the same if they are, to the last digit. Text that says that
-there is no label ("", "NA", "nan", ...) is none, and neither is an infinite number.
+Whole numbers stay whole, up to 64 bits; two labels are equal only if they agree to the last digit. Texts of missing
+values ("", "NA", "nan", ...) and infinite numbers are no labels.
 """
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,19 +15,21 @@ from jaxsvm.errors import DataError, InputError, is_concrete
 
 
 class Texts(NamedTuple):
-    """Labels as they are written.
+    """Labels as they are written."""
 
-    Attributes:
-        values: The different ones.
-        codes: Which one each sample has, `(n,)`.
-    """
+    values: list[str]  # the different ones
+    codes: np.ndarray  # the index of each sample's, `(n,)`
 
-    values: list[str]
-    codes: np.ndarray
+
+def coded(texts: Iterable[str]) -> Texts:
+    """Code the labels of samples in the order of their first occurrence."""
+    places: dict[str, int] = {}
+    codes = np.asarray([places.setdefault(text, len(places)) for text in texts], int)
+    return Texts(list(places), codes)
 
 
 def kept(label: Any, good: np.ndarray) -> Any:
-    """The labels of some samples: an array, `Texts` or None."""
+    """Return the labels of some samples: an array, `Texts` or None."""
     if not isinstance(label, Texts):
         return None if label is None else label[good]
     used, codes = np.unique(label.codes[good], return_inverse=True)
@@ -34,7 +37,7 @@ def kept(label: Any, good: np.ndarray) -> Any:
 
 
 def fault_of_text(text: str) -> str | None:
-    """What is wrong with text as a label, in words; None where nothing is."""
+    """Describe the fault of a text as a label; None if it has none."""
     if is_missing(text):
         return f"is missing ({shown(text)})" if text else "is missing"
     if "\0" in text:
@@ -44,7 +47,7 @@ def fault_of_text(text: str) -> str | None:
 
 
 def fault_of_label(text: str) -> str | None:
-    """What is wrong with a label that may be a number: that is kept to the last digit."""
+    """Describe the fault of a label that may be a number, which must be kept to the last digit; None if it has none."""
     fault = fault_of_text(text)
     if fault is not None:
         return fault
@@ -58,10 +61,10 @@ def fault_of_label(text: str) -> str | None:
 
 
 def of_texts(name: str, texts: list[str]) -> np.ndarray:
-    """Written labels as what they are: integers if all of them are, else floats, else the texts, `(n,)`.
+    """Convert written labels to integers if all of them are, else to floats, else leave the texts, `(n,)`.
 
     Raises:
-        DataError: Where numbers of one file cannot be told apart, or kept.
+        DataError: If numbers of one file would become equal, or change.
     """
     for text in texts:
         fault = fault_of_label(text)
@@ -85,7 +88,7 @@ def of_texts(name: str, texts: list[str]) -> np.ndarray:
 
 
 def _refuse_one_number(name: str, texts: list[str], whole: list[int]) -> None:
-    """Refuse codes such as 01 beside 1: as numbers they are one label."""
+    """Refuse codes such as 01 together with 1: as numbers they are one label."""
     seen: dict[int, str] = {}
     for text, value in zip(texts, whole, strict=True):
         digits = text.lstrip("+")
@@ -94,36 +97,37 @@ def _refuse_one_number(name: str, texts: list[str], whole: list[int]) -> None:
 
 
 def joined(name: str, parts: list[Any]) -> np.ndarray:
-    """The labels of the pieces of one file, `(n,)`: arrays, or `Texts`."""
+    """Join the labels of the pieces of one file, arrays or `Texts`, `(n,)`."""
     if not isinstance(parts[0], Texts):
         return _wide(np.concatenate(parts) if len(parts) > 1 else parts[0])
-    places: dict[str, int] = {}
-    codes = [np.asarray([places.setdefault(t, len(places)) for t in part.values], int)[part.codes] for part in parts]
-    return of_texts(name, list(places))[np.concatenate(codes)]
+    values, codes = coded(text for part in parts for text in part.values)
+    of_parts = np.split(codes, np.cumsum([len(part.values) for part in parts])[:-1])
+    return of_texts(name, values)[np.concatenate([own[p.codes] for own, p in zip(of_parts, parts, strict=True)])]
 
 
 def _wide(y: np.ndarray) -> np.ndarray:
-    """Small integers become int64, so that arithmetic on labels cannot overflow."""
+    """Widen small integers to int64, so that arithmetic on labels cannot overflow."""
     if y.dtype.kind in "iu":
         return y if y.dtype == np.uint64 and y.max(initial=0) >= 2**63 else y.astype(np.int64)
     return y.astype(np.float64) if y.dtype.kind == "f" and y.dtype.itemsize > 8 else y
 
 
 def two_classes(y: Any, positive: Any = None) -> tuple[np.ndarray, np.ndarray]:
-    """Labels of two classes as signs.
+    """Turn labels of two classes into signs.
 
     Args:
         y: Labels `(n,)`: integers, floats, booleans or strings.
         positive: The label that becomes +1, against all others; None for two classes in sorted order. A string that
-            spells a number is that number where the labels are numbers (a command line has strings only).
+            spells a number means that number if the labels are numbers (a command line has strings only).
 
     Returns:
         Signs `(n,)`, float64 in {-1, +1} (problems take them in the dtype of the points), and the classes `(2,)`:
-        `classes[0]` is -1 and `classes[1]` is +1. Where `positive` stands against several others, the classes are the
+        `classes[0]` is -1 and `classes[1]` is +1. With several other labels than `positive`, the classes are the
         strings `"not 8"` and `"8"`.
 
     Raises:
-        InputError: On missing labels, one class only, more than two without `positive`, or under tracing.
+        InputError: If labels are missing, there is one class only, there are more than two without `positive`, or y is
+            traced.
     """
     if not is_concrete(y):
         raise InputError("y is being traced: which classes there are is not known yet; call `two_classes` outside jit.")
@@ -145,16 +149,10 @@ def two_classes(y: Any, positive: Any = None) -> tuple[np.ndarray, np.ndarray]:
 
 
 def several_classes(y: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Labels of two classes or more as integers.
-
-    Args:
-        y: Labels `(n,)`: integers, floats, booleans or strings.
-
-    Returns:
-        Codes `(n,)`, int64 from 0 on, and the classes `(k,)` in sorted order.
+    """Return codes of the labels y `(n,)`, int64 from 0 on, and the classes `(k,)` in sorted order.
 
     Raises:
-        InputError: On missing labels, one class only, or nearly as many classes as samples.
+        InputError: If labels are missing, there is one class only, or nearly as many classes as samples.
     """
     present, codes, shown = _present(y)
     if len(present) > max(2, len(codes) / 3):
@@ -167,13 +165,10 @@ def several_classes(y: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def targets(y: Any) -> np.ndarray:
-    """Labels of regression as float64, `(n,)`.
-
-    Args:
-        y: Numbers `(n,)`.
+    """Return the numbers y `(n,)`, labels of regression, as float64.
 
     Raises:
-        InputError: On text, and on missing or infinite numbers.
+        InputError: If they are text, missing or infinite.
     """
     values = np.asarray(y)
     if values.ndim != 1 or not len(values):
@@ -187,7 +182,7 @@ def targets(y: Any) -> np.ndarray:
 
 
 def _present(y: Any) -> tuple[np.ndarray, np.ndarray, str]:
-    """The classes, the class of each sample, and the first classes in words."""
+    """Return the classes, the class of each sample, and a list of the first classes for messages."""
     labels = np.asarray(y)
     if labels.ndim != 1 or not len(labels):
         raise InputError(f"y has shape {labels.shape}: one label a sample is needed, shape (n,) with n >= 1.")
@@ -225,19 +220,19 @@ def _refuse_missing_labels(labels: np.ndarray) -> None:
 
 
 def is_nothing(label: Any) -> bool:
-    """Whether an object is no label: None, NaN, NaT, pandas' NA, infinity, or text that says so."""
+    """Return whether an object is no label: None, NaN, NaT, pandas' NA, infinity, or a text of a missing value."""
     if isinstance(label, str):
         return is_missing(label)
     if isinstance(label, float | np.floating):
         return not np.isfinite(label)
     try:
         return label is None or bool(label != label)  # NaN and NaT differ from themselves
-    except TypeError:  # NA does not say
+    except TypeError:  # NA has no truth value
         return True
 
 
 def index_of(positive: Any, present: list[Any]) -> int | None:
-    """Which of the labels is meant: one that equals it, is written like it, or is the number that it spells."""
+    """Return the index of the label that equals `positive`, is written like it, or is the number that it spells."""
     if positive in present:
         return present.index(positive)
     texts = [str(label) for label in present]
@@ -249,7 +244,7 @@ def index_of(positive: Any, present: list[Any]) -> int | None:
 
 
 def value_of(text: str) -> int | float | str:
-    """The number that a text spells, whole where it is, or else the text."""
+    """Return the number that a text spells, as an integer if it is whole, or else the text."""
     if WHOLE.fullmatch(text):
         return int(text)
     number = as_number(text)

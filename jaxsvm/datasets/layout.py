@@ -1,4 +1,4 @@
-"""How a file holds its points: remembered with a model, so that files of new points are held to it."""
+"""The layout of a file's columns: stored with a model, so that files of new points are read in the same way."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -12,10 +12,10 @@ class Layout:
     """The columns of a file.
 
     Attributes:
-        columns: The names of the feature columns, or None where the file has none.
-        label: Where the labels were: a column's name, its index where columns have no names, or a key of npz that was
-            asked for; None where the format itself says it.
-        index_base: What the indices of a svmlight file count from, 0 or 1; None for other formats.
+        columns: The names of the feature columns, or None if the file has none.
+        label: The place of the labels: a column's name, its index if columns have no names, or a key of npz that was
+            asked for; None if the format defines it.
+        index_base: The first index of a svmlight file, 0 or 1; None for other formats.
     """
 
     columns: tuple[str, ...] | None = None
@@ -24,57 +24,42 @@ class Layout:
 
 
 class Place(NamedTuple):
-    """Where a run stands: the file, the byte of its text (as it is before compression) or the row, the lines before."""
+    """A place in several files."""
 
     file: int = 0
-    offset: int = 0
-    line: int = 0
+    offset: int = 0  # bytes of (decompressed) text, or rows
+    line: int = 0  # lines before it
 
 
 class Piece(NamedTuple):
-    """Rows of one file, and where the next piece begins, which depends on nothing but the file.
+    """Some rows of one file; where the next piece begins depends on the file only."""
 
-    Attributes:
-        x: Points, `(k, d)`: floats, a NumPy array or a SciPy CSR array.
-        label: Their labels: an array `(k,)`, `Texts` of text, or None where there are none.
-        after: Where the next piece begins.
-        damaged: Why rows are no samples: these are left out.
-    """
-
-    x: Any
-    label: Any
-    after: Place
-    damaged: list[BadRow]
+    x: Any  # points, `(k, d)`: floats, a NumPy array or a SciPy CSR array
+    label: Any  # labels: an array `(k,)`, `Texts` of text, or None if there are none
+    after: Place  # the beginning of the next piece
+    damaged: list[BadRow]  # errors of the rows that are no samples and were left out
 
 
 @dataclasses.dataclass(frozen=True)
 class Wanted:
-    """What a reader is asked for.
+    """What a caller requires of a file."""
 
-    Attributes:
-        label: Where the labels are; False: there are none; None: find out.
-        optional: Whether there may be none, where `label` is None.
-        features: How many feature columns there must be, or None.
-        like: The layout of the training file, or None.
-        whose: What has that layout, in words.
-    """
-
-    label: Any = None
-    optional: bool = False
-    features: int | None = None
-    like: Layout = Layout()
-    whose: str = "the training file"
+    label: Any = None  # the place of the labels; False: there are none; None: find it
+    optional: bool = False  # whether there may be none, if `label` is None
+    features: int | None = None  # required number of feature columns, or None
+    like: Layout = Layout()  # the layout of the training file
+    whose: str = "the training file"  # the owner of that layout, for messages
 
     def place(self, width: int) -> Any:
-        """The label's place before names are known: what tells a header from numbers has to leave it out."""
+        """Return the label's place before names are known: the test for a header must leave the label out."""
         bare = self.optional and width == self.features
         return self.like.label if self.label is None and isinstance(self.like.label, int) and not bare else self.label
 
     def label_in(self, name: str, names: list[str] | None, width: int) -> Any:
-        """Where the labels of a table are: a name, an index, False for "there are none" or None for "the last column".
+        """Return the place of the labels in a table: a name, an index, False (none) or None (the last column).
 
         Raises:
-            DataError: Where it cannot be told.
+            DataError: If it cannot be decided.
         """
         if self.label is not None:
             return self.label
@@ -82,8 +67,7 @@ class Wanted:
         if names is not None and isinstance(known, str) and names.count(known) == 1 and known not in (columns or ()):
             return known
         if names is not None and columns is not None:
-            strangers = [column for column in names if column not in columns]
-            if not strangers and self.optional:
+            if self.optional and all(column in columns for column in names):
                 return False
             raise DataError(
                 f"{name}: {_difference(names, columns, self.whose)}; name the column of the labels (label=, --label), "
@@ -101,16 +85,16 @@ class Wanted:
         return None
 
     def notes(self, label: str | int | None, last: bool, moved: bool) -> tuple[str, ...]:
-        """What there is to say of a table whose labels are in the column `label`, the `last` one or not."""
+        """Describe the decisions about a table whose labels are in the column `label`, the `last` one or not."""
         known = self.label is None and label is not None and not last
         labels = (f"labels are in column {label!r}, as in {self.whose}",) if known else ()
         return labels + ((f"columns are put in the order of {self.whose}",) if moved else ())
 
     def order(self, name: str, names: tuple[str, ...] | None) -> list[int] | None:
-        """The places of the training file's feature columns among those of this file; None: as they are.
+        """Return the places of the training file's feature columns in this file; None: the same order.
 
         Raises:
-            DataError: Where columns are missing, or others are there.
+            DataError: If columns are missing or unknown.
         """
         columns = self.like.columns
         if columns is None or names is None or names == columns:
@@ -123,11 +107,11 @@ class Wanted:
 
 
 def _difference(names: Any, columns: Any, whose: str) -> str:
-    """What sets the columns of two files apart, in words."""
+    """Describe the difference between the columns of two files."""
     missing = [column for column in columns if column not in names]
-    strangers = [column for column in names if column not in columns]
+    unknown = [column for column in names if column not in columns]
     parts = [f"lacks {_listed(missing)}, which {whose} had"] if missing else []
-    parts += [f"has {_listed(strangers)}, which {whose} had not"] if strangers else []
+    parts += [f"has {_listed(unknown)}, which {whose} had not"] if unknown else []
     twice = sorted({column for column in names if list(names).count(column) > 1})
     parts += [f"has {_listed(twice)} more than once"] if twice and not parts else []
     return "; ".join(parts) or f"has the features of {whose} and no other column"

@@ -1,4 +1,4 @@
-"""One call for all formats: what the file is, whether it can be opened, and who reads it."""
+"""Read a data set of any format in one call."""
 
 import dataclasses
 import importlib
@@ -13,11 +13,12 @@ import numpy as np
 from jaxsvm.datasets.delimited import Delimited
 from jaxsvm.datasets.labels import joined
 from jaxsvm.datasets.layout import Layout, Place, Wanted
-from jaxsvm.datasets.svmlight import MAX_INDEX, Svmlight, index_base
+from jaxsvm.datasets.svmlight import Svmlight, index_base
 from jaxsvm.datasets.tables import Npz, Parquet
 from jaxsvm.datasets.text import compression_of, opened
 from jaxsvm.errors import DataError, InputError
 from jaxsvm.points.checks import is_sparse
+from jaxsvm.points.rows import MAX_INT32
 
 FORMATS = {
     "svmlight": (".svm", ".svmlight", ".libsvm", ".txt"),
@@ -26,7 +27,7 @@ FORMATS = {
     "parquet": (".parquet", ".pq"),
 }
 SVMLIGHT = rb"[^\s:,;]+([ \t]+[0-9]+:[^\s:,;]+)+"
-"""A line of svmlight: LIBSVM's own files are called `a9a`, `a9a.t` or `mnist.scale`."""
+"""A line of svmlight, to recognise LIBSVM's own files: `a9a`, `a9a.t` or `mnist.scale`."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -36,12 +37,12 @@ class Dataset:
     Attributes:
         x: Points `(n, d)`: a float NumPy array, or a SciPy CSR array (svmlight, sparse npz).
         y: Labels `(n,)` as they are in the file: integers, floats, booleans or strings; `two_classes` makes signs. None
-            where the points have no labels.
-        feature_names: The `d` column names, or None where the file has none.
+            if the points have no labels.
+        feature_names: The `d` column names, or None if the file has none.
         source: The path that was read.
-        layout: How the file holds its columns: `compact(..., layout=...)` remembers it, `load(..., like=...)` holds
-            another file to it.
-        notes: What was decided that one may want to know, in words.
+        layout: The file's columns: `compact(..., layout=...)` stores them, `load(..., like=...)` reads another file in
+            the same way.
+        notes: Descriptions of decisions that the caller may want to check.
     """
 
     x: Any
@@ -53,49 +54,38 @@ class Dataset:
 
 
 def load(
-    path: str | os.PathLike[str],
-    *,
-    label: str | int | Literal[False] | None = None,
-    label_optional: bool = False,
-    dtype: Any = None,
-    part: str = "train",
-    features: int | None = None,
-    header: bool | None = None,
-    format: str | None = None,
-    zero_based: bool | None = None,
-    like: Layout | None = None,
-) -> Dataset:
+    path: str | os.PathLike[str], *, label: str | int | Literal[False] | None = None, label_optional: bool = False,
+    dtype: Any = None, part: str = "train", features: int | None = None, header: bool | None = None,
+    format: str | None = None, zero_based: bool | None = None, like: Layout | None = None,
+) -> Dataset:  # fmt: skip
     """Read a data set.
 
     Args:
         path: A file: svmlight (`.svm`, `.svmlight`, `.libsvm`, `.txt`), CSV (`.csv`, `.tsv`; separated by comma,
             semicolon or tab), npz (keys `X` or `X_data`, `X_indices`, `X_indptr`, `X_shape`, and `y`) or Parquet
             (`.parquet`, `.pq`). The text formats may be compressed (`.gz`, `.bz2`). A file of another name, such as
-            `a9a` or `a9a.t`, is svmlight where its first line looks like it.
-        label: Where the labels are: a column's name or index in CSV and Parquet (the last one by default), a key in npz
-            (`y` by default, `yt` for the test part). False: there are none, every column is a feature and `y` is None;
-            svmlight lines start with a label always, which False drops.
-        label_optional: Whether labels may be absent, where `label` is None: a CSV or Parquet file of exactly `features`
+            `a9a` or `a9a.t`, is svmlight if its first line looks like it.
+        label: The place of the labels: a column's name or index in CSV and Parquet (the last one by default), a key in
+            npz (`y` by default, `yt` for the test part). False: there are none, every column is a feature and `y` is
+            None; False drops the label that starts every svmlight line.
+        label_optional: Whether labels may be absent, if `label` is None: a CSV or Parquet file of exactly `features`
             columns, or an npz file without the key of the labels, is then read as with `label=False`.
-        dtype: Floating dtype of `x`; None keeps what the file holds: float64 for text, the smallest float that holds
-            the column types otherwise (at least float32).
+        dtype: Floating dtype of `x`; None: float64 for text, else the smallest float that holds the column types (at
+            least float32).
         part: "train", or "test" for the arrays `Xt`, `yt` of an npz file.
-        features: Number of feature columns that there must be; None counts them. A svmlight file may have fewer, as
-            a test file that lacks the last ones has.
-        header: Whether the first line of a CSV file holds names. None finds out: it does if no field of it is a number.
+        features: Required number of feature columns; None counts them. A svmlight file may have fewer, like a test
+            file in which the last ones do not occur.
+        header: Whether the first line of a CSV file holds names; None: if no field of it is a number.
         format: "svmlight", "csv", "npz" or "parquet", for a file whose name does not tell.
-        zero_based: Whether the indices of a svmlight file count from 0. None: as in the training file, where `like` is
-            given; else from 0 where the index 0 occurs in the file, and from 1 where it does not.
+        zero_based: Whether the indices of a svmlight file count from 0. None: as in the training file, if `like` is
+            given; else from 0 if the index 0 occurs in the file, and from 1 if it does not.
         like: The layout of the training file (`dataset.layout`, `model.layout`). Columns that have names are put in its
-            order; missing and other ones are refused. The labels are looked for where they were there.
-
-    Returns:
-        The data set.
+            order; missing and unknown ones are refused. Labels are read from the same place.
 
     Raises:
-        DataError: Where the file is missing, unreadable, cut short or holds something else: the message names the file,
-            the line where there is one, what was found and what to do.
-        InputError: On arguments that do not fit, or where the package that reads the format is not installed.
+        DataError: If the file is missing, unreadable, cut short or holds something else: the message names the file,
+            the line if there is one, what was found and what to do.
+        InputError: If arguments do not fit, or the package that reads the format is not installed.
     """
     name = os.fspath(path)
     _check_arguments(name, label, part, dtype, format)
@@ -125,16 +115,9 @@ def reader_of(
     name: str, kind: str, wanted: Wanted, header: bool | None = None, base: int | None = None, d: int | None = None,
     part: str = "train",
 ) -> Any:  # fmt: skip
-    """What reads a file a piece at a time: it has `pieces`, a `layout` and `notes`.
+    """Return the reader of a file of some kind, which has `pieces`, a `layout` and `notes`.
 
-    Args:
-        name: The file.
-        kind: Its format.
-        wanted: What is asked for.
-        header: Whether a CSV file has one.
-        base: What svmlight indices count from.
-        d: Features of svmlight.
-        part: Of npz.
+    `header` is for CSV, `base` (the first index) and `d` (features) are for svmlight, `part` is for npz.
     """
     _refuse_blank(name)
     if kind == "svmlight":
@@ -145,11 +128,7 @@ def reader_of(
 
 
 def _together(name: str, reader: Any) -> tuple[Any, Any]:
-    """All the points and labels of a reader.
-
-    Raises:
-        BadRow: At the first row that is no sample.
-    """
+    """Return all the points and labels of a reader; raise BadRow at the first row that is no sample."""
     xs, labels, pieces = [], [], reader.pieces(Place())
     for piece in pieces:
         if piece.damaged:
@@ -177,19 +156,19 @@ def _stacked(xs: list[Any]) -> Any:
 
 
 def _load_svmlight(name: str, wanted: Wanted, base: int | None) -> tuple[Any, Any, Layout, tuple[str, ...]]:
-    """Points, labels, and what indices count from, which all of them tell."""
+    """Return points, labels, layout and notes; the first index is known only when all are read."""
     x, y = _together(name, reader_of(name, "svmlight", wanted))
     if not x.shape[0]:
         raise DataError(f"{name}: the file holds comments only: it has no samples.")
     base, notes = index_base(name, int(x.indices.min()) if x.nnz else None, base, wanted.like.index_base)
     d = max(x.shape[1] - base, 0) if x.nnz else 0
-    if d > min(wanted.features or d, MAX_INDEX):
-        _together(name, reader_of(name, "svmlight", wanted, base=base, d=wanted.features or MAX_INDEX))
+    if d > min(wanted.features or d, MAX_INT32):
+        _together(name, reader_of(name, "svmlight", wanted, base=base, d=wanted.features or MAX_INT32))
     if x.nnz == 0 and wanted.features is None:
         raise DataError(f"{name}: no line has a feature; svmlight lines look like '+1 3:0.5 7:1'.")
     parts = (x.data, (x.indices - base).astype(np.int32), x.indptr.astype(np.int32))
-    if x.nnz > MAX_INDEX:
-        raise DataError(f"{name}: holds {x.nnz} values: up to {MAX_INDEX} can be counted; take it in parts.")
+    if x.nnz > MAX_INT32:
+        raise DataError(f"{name}: holds {x.nnz} values: up to {MAX_INT32} can be counted; take it in parts.")
     x = type(x)(parts, shape=(x.shape[0], wanted.features or d))
     x.eliminate_zeros()
     return x, y, Layout(index_base=base), notes
@@ -211,11 +190,7 @@ def _check_arguments(name: str, label: Any, part: str, dtype: Any, format: str |
 
 
 def kind_of(name: str, format: str | None) -> str:
-    """Format by the end of the name, or else by the first line of svmlight.
-
-    Raises:
-        DataError: Where neither tells.
-    """
+    """Return the format by the end of the name, or else by the first line of svmlight; refuse any other file."""
     stem = Path(name.lower())
     suffix = stem.with_suffix("").suffix if compression_of(name) else stem.suffix
     if format is not None:

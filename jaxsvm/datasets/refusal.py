@@ -1,4 +1,4 @@
-"""How a file is refused: the file, the line, what was found, what to do."""
+"""Refuse a file with the file's name, the line, what was found there, and what to do."""
 
 import importlib
 import shlex
@@ -7,11 +7,10 @@ from typing import Any, NoReturn
 from jaxsvm.errors import DataError, InputError
 
 AGAIN = "; it may have been cut short: fetch or write it again."
-SHOWN = 40  # characters of a bad token that a message repeats
 
 
 def need(module: str, package: str, purpose: str) -> Any:
-    """Import an optional dependency, or say how to install it."""
+    """Import an optional dependency, or raise an error with the command that installs it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -21,7 +20,7 @@ def need(module: str, package: str, purpose: str) -> Any:
 
 
 def decoded(name: str, number: int, line: bytes, expected: str) -> str:
-    """The text of a line; a byte that is none is refused."""
+    """Decode a line, or refuse its first byte that is no UTF-8."""
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -29,12 +28,12 @@ def decoded(name: str, number: int, line: bytes, expected: str) -> str:
 
 
 def shown(token: str) -> str:
-    """A piece of a file as a message repeats it."""
-    return repr(token if len(token) <= SHOWN else token[:SHOWN] + "...")
+    """Quote a piece of a file for a message, at most 40 characters of it."""
+    return repr(token if len(token) <= 40 else token[:40] + "...")
 
 
 class BadRow(DataError):
-    """One row that is no sample: what was found there, and what to do.
+    """A row that is no sample: what was found there, and what to do.
 
     Attributes:
         lacks: Whether a value is missing.
@@ -49,7 +48,7 @@ class BadRow(DataError):
         return _bad_row, (self.parts, self.cut, self.lacks)
 
     def with_more(self, more: int) -> "BadRow":
-        """The same where so many other rows lack a value too."""
+        """Return the same error with the number of other rows that lack a value too."""
         where, found, expected = self.parts
         others = f", and {more} more line(s) lack a value" if more else ""
         return BadRow(where, found + others, expected, cut=self.cut, lacks=self.lacks)
@@ -60,23 +59,18 @@ def _bad_row(parts: tuple[str, str, str], cut: bool, lacks: bool) -> BadRow:
 
 
 def refuse_line(name: str, line: int, found: str, expected: str, *, cut: bool = False, lacks: bool = False) -> NoReturn:
-    """Raise for one line; `cut` where it is the last one and has no end."""
+    """Raise for one line; `cut` if it is the last one and does not end in a newline."""
     raise BadRow(f"{name}, line {line}", found, expected, cut=cut, lacks=lacks)
 
 
 def label_hint(column: str | int, last: str | int) -> str:
-    """What to say of a column of text where nobody said which one holds the labels: it may be that one.
-
-    Args:
-        column: Its name or index.
-        last: That of the last column, which was taken for the labels.
-    """
+    """Suggest that a column of text holds the labels, if the last column was taken for them by default."""
     asked = f"label={column!r}, --label {shlex.quote(str(column))}"
     return f"; if it holds the labels, say so ({asked}): they were looked for in the last column, {last!r}"
 
 
 def label_column(name: str, names: list[str] | None, width: int, label: str | int | None) -> int | None:
-    """The label's column as an index from 0; None where `label` is False: there is none."""
+    """Return the label's column as an index from 0; None if `label` is False: there is none."""
     if label is False:
         if width < 1:
             raise DataError(f"{name}: there is no column: it has no samples.")
@@ -89,9 +83,9 @@ def label_column(name: str, names: list[str] | None, width: int, label: str | in
         if names is None:
             raise InputError(f"label is {label!r}, and {name} has no header: give the column's index.")
         if names.count(label) != 1:
-            found = "no column" if label not in names else f"{names.count(label)} columns"
-            shown = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
-            raise InputError(f"label is {label!r}: {name} has {found} of that name; it has {shown}.")
+            count = "no column" if label not in names else f"{names.count(label)} columns"
+            listed = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
+            raise InputError(f"label is {label!r}: {name} has {count} of that name; it has {listed}.")
         return names.index(label)
     column = width - 1 if label is None else label
     if not -width <= column < width:

@@ -1,4 +1,4 @@
-"""Columns to one scale: learnt once, applied to every later set of points."""
+"""Scale columns: learn the scale from training points, apply it to all later ones."""
 
 import dataclasses
 from typing import Any
@@ -16,9 +16,9 @@ from jaxsvm.points.rows import distinct_entries
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scaling:
-    """`(x - offset) * factor`, column by column: learnt from the training points, done to all later ones. A pytree.
+    """The map `(x - offset) * factor`, column by column, learnt from training points. A pytree.
 
-    Sparse points (SciPy or `jaxsvm` CSR) are scaled and never shifted, since a shift would fill them: the constructors
+    Sparse points (SciPy or `jaxsvm` CSR) are scaled but never shifted, since a shift would fill them: the constructors
     give them an offset of zero.
 
     Attributes:
@@ -31,13 +31,13 @@ class Scaling:
 
     @classmethod
     def standardise(cls, x: Any) -> "Scaling":
-        """Mean 0 and standard deviation 1 (over n); sparse columns keep their mean.
+        """Scale columns to mean 0 and standard deviation 1 (over n); sparse columns keep their mean.
 
         Args:
             x: Points `(n, d)`: anything array-like, or CSR. NumPy and sparse points are summed in float64.
 
         Raises:
-            InputError: On points that are not `(n, d)` or not finite.
+            InputError: If points are not `(n, d)` or not finite.
         """
         x = _points(x)
         if is_sparse(x):
@@ -52,13 +52,13 @@ class Scaling:
 
     @classmethod
     def min_max(cls, x: Any) -> "Scaling":
-        """Columns to [0, 1]; sparse columns are divided by their largest absolute value, which gives [-1, 1].
+        """Scale columns to [0, 1]; divide sparse columns by their largest absolute value, which gives [-1, 1].
 
         Args:
             x: Points `(n, d)`: anything array-like, or CSR.
 
         Raises:
-            InputError: On points that are not `(n, d)` or not finite.
+            InputError: If points are not `(n, d)` or not finite.
         """
         x = _points(x)
         if is_sparse(x):
@@ -76,10 +76,10 @@ class Scaling:
         return cls(*_offset_and_factor(low, spread, low, high, x.dtype))
 
     def __call__(self, x: Any) -> Any:
-        """Scale points `(m, d)`; NumPy and SciPy in, the same out; may be traced for dense `x`.
+        """Scale points `(m, d)`; NumPy and SciPy types are kept; dense `x` may be traced.
 
         Raises:
-            InputError: On another number of columns, or sparse points where the offset is not zero.
+            InputError: If the number of columns differs, or points are sparse and the offset is not zero.
         """
         x = _points(x, check=False)
         d = self.offset.shape[0]
@@ -102,12 +102,11 @@ class Scaling:
 
 
 def _stored(x: Any) -> Any:
-    """The numbers that `x` holds."""
     return x.data if is_sparse(x) else x
 
 
 def _with_stored(x: Any, data: Any) -> Any:
-    """The points with these numbers."""
+    """Return the points with other stored numbers."""
     if not is_sparse(x):
         return data
     if hasattr(x, "tocsr"):
@@ -116,12 +115,12 @@ def _with_stored(x: Any, data: Any) -> Any:
 
 
 def _namespace(x: Any) -> tuple[Any, Any]:
-    """Where to compute, and in what: NumPy sums down columns one by one, so float32 would lose digits."""
+    """Return the array module and the dtype of sums: NumPy adds up columns in order, so float32 would lose digits."""
     return (jnp, x.dtype) if isinstance(x, jax.Array) else (np, np.float64)
 
 
 def _points(x: Any, check: bool = True) -> Any:
-    """Points as they came, but floating (float32 at least) and `(n, d)`."""
+    """Return points `(n, d)` of their own type, but floating (float32 at least)."""
     if hasattr(x, "tocsr"):
         x = distinct_entries(x)
     elif not (is_sparse(x) or isinstance(x, jax.Array)):
@@ -140,19 +139,15 @@ def _points(x: Any, check: bool = True) -> Any:
 
 
 class Moments:
-    """Means and spreads of columns that come in parts (Chan, Golub and LeVeque 1979), in units of their own size.
-
-    Attributes:
-        rows: Rows seen.
-    """
+    """Means and spreads of columns that come in parts (Chan, Golub and LeVeque 1979), in units of their own size."""
 
     def __init__(self) -> None:
-        self.rows = 0
+        self.rows = 0  # added so far
         self.low = self.high = self._mean = self._squares = np.zeros(1)
         self._unit = np.ones(1)
 
     def add(self, x: np.ndarray) -> None:
-        """Take in some rows, `(k, d)`, at least one."""
+        """Add some rows, `(k, d)`, at least one."""
         low, high, k = x.min(axis=0), x.max(axis=0), len(x)
         if self.rows:
             low, high = np.minimum(low, self.low), np.maximum(high, self.high)
@@ -167,30 +162,26 @@ class Moments:
         self.low, self.high, self.rows = low, high, self.rows + k
 
     def mean(self) -> np.ndarray:
-        """Of each column, `(d,)`."""
+        """Return the mean of each column, `(d,)`."""
         return self._mean * self._unit
 
     def spread(self) -> np.ndarray:
-        """Standard deviation of each column, 1 where it is constant, `(d,)`."""
+        """Return the standard deviation of each column, 1 if it is constant, `(d,)`."""
         return spread_of(np.sqrt(self._squares / max(self.rows, 1)) * self._unit, self.low, self.high, np.float64)
 
 
 def unit_of(low: Any, high: Any) -> Any:
-    """A power of two near the largest absolute value of each column: dividing by it rounds nothing."""
+    """Return a power of two near the largest absolute value of each column: dividing by it rounds nothing."""
     xp = jnp if isinstance(low, jax.Array) else np
     largest = xp.maximum(xp.abs(low), xp.abs(high))
     return xp.ldexp(xp.ones_like(largest), xp.where(largest > 0, xp.frexp(largest)[1] - 1, 0))
 
 
 def spread_of(spread: Any, low: Any, high: Any, dtype: Any) -> Any:
-    """What a column is divided by: its spread, or 1 where it is constant, but for rounding.
+    """Return the divisor of each column: its spread `(d,)`, or 1 if it is constant up to rounding.
 
-    Args:
-        spread: Standard deviations, or another measure, `(d,)`.
-        low: The least value of each column, `(d,)`.
-        high: The largest.
-        dtype: Of the points: a spread of no more than a unit in the last place of their largest value is rounding, and
-            so are a few of the float64 in which it was computed.
+    A spread of no more than a unit in the last place of the column's largest value, in the dtype of the points, is
+    rounding; so are a few such units of the float64 in which it was computed.
     """
     xp = jnp if isinstance(spread, jax.Array) else np
     info, largest = jnp.finfo(dtype), xp.maximum(xp.abs(low), xp.abs(high))
@@ -200,7 +191,7 @@ def spread_of(spread: Any, low: Any, high: Any, dtype: Any) -> Any:
 
 
 def _sparse_deviation(x: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Standard deviation about the mean, least and largest value of every column; zeros not stored count too."""
+    """Return standard deviation about the mean, least and largest value of every column; unstored zeros count."""
     n, d = x.shape
     indices, data = np.asarray(x.indices), np.asarray(x.data, float)
     stored = np.bincount(indices, minlength=d)
@@ -215,7 +206,7 @@ def _sparse_deviation(x: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _offset_and_factor(offset: Any, spread: Any, low: Any, high: Any, dtype: Any) -> tuple[Array, Array]:
-    """Offset and 1 / spread in JAX's dtype for `dtype`; 1 where there is no spread, or none that can be inverted."""
+    """Return offset and 1 / spread in JAX's dtype for `dtype`; 1 if there is no spread that can be inverted."""
     spread = spread_of(spread, low, high, dtype)
     dtype = jax.dtypes.canonicalize_dtype(dtype)
     offset, spread = jnp.asarray(offset, dtype), jnp.asarray(spread, dtype)

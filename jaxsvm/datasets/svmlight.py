@@ -1,4 +1,4 @@
-"""svmlight: lines `label index:value ...`."""
+"""Read svmlight: lines `label index:value ...`."""
 
 import importlib
 import re
@@ -7,39 +7,34 @@ from typing import Any
 
 import numpy as np
 
-from jaxsvm.datasets.labels import Texts, fault_of_label
+from jaxsvm.datasets.labels import Texts, coded, fault_of_label
 from jaxsvm.datasets.layout import Layout
+from jaxsvm.datasets.measured import MEASURED
 from jaxsvm.datasets.numbers import EXACT, WHOLE, as_number, rounds
-from jaxsvm.datasets.refusal import need, refuse_line, shown
-from jaxsvm.datasets.text import BOM, TEXT, TextReader, opened
+from jaxsvm.datasets.refusal import need, shown
+from jaxsvm.datasets.text import BOM, TextReader, opened
 from jaxsvm.errors import DataError
-
-MAX_INDEX = 2**31 - 1  # columns are int32 everywhere
-WRITTEN = "write index:value, as in 3:0.5"
+from jaxsvm.points.rows import MAX_INT32
 
 
 class Svmlight(TextReader):
-    """A svmlight file; points come as CSR, labels that are whole as whole numbers.
-
-    Attributes:
-        base: What indices count from; None: not known yet, indices come as they are written.
-        d: Features; None: as many as there are.
-    """
+    """A svmlight file; points are read as CSR, whole labels as whole numbers."""
 
     expected = "a text file of lines such as '+1 3:0.5 7:1'"
 
     def __init__(self, name: str, base: int | None = None, d: int | None = None, labelled: bool = True):
         super().__init__(name)
-        self.base, self.d, self.labelled = base, d, labelled
+        self.base = base  # the first index; None: not known yet, indices are left as they are written
+        self.d, self.labelled = d, labelled  # features; None: as many as occur
         self.layout, self.notes = Layout(index_base=base), ()
         self._csr = need("scipy.sparse", "scipy", "svmlight").csr_array
 
     def fast(self, block: bytes) -> tuple[Any, Any] | None:
-        """CSR and labels of plain lines."""
-        found = svmlight_entries(block)
-        if found is None:
+        """Return CSR and labels of plain lines; None if a line is not plain."""
+        entries = svmlight_entries(block)
+        if entries is None:
             return None
-        label, row, index, value = found
+        label, row, index, value = entries
         index = index - (self.base or 0)
         if not (np.isfinite(value).all() and np.isfinite(label).all()):
             return None
@@ -49,20 +44,20 @@ class Svmlight(TextReader):
             return None
         different, codes = np.unique(label, return_inverse=True)
         indptr = np.searchsorted(row, np.arange(len(label) + 1))
-        return self._points(value, index, indptr), self._labels([_plain(v) for v in different.tolist()], codes)
+        return self._data(value, index, indptr, Texts([_plain(v) for v in different.tolist()], codes))
 
     def line(self, number: int, text: str, cut: bool) -> Any:
-        """The label, and the index and value of each entry."""
+        """Return the label, and the index and value of each entry; None for a blank line."""
         tokens = text.split("#", 1)[0].split()
         if not tokens:
             return None
         label = as_number(tokens[0])
         if label is None or not np.isfinite(label):
             expected = "a svmlight line starts with its label, a finite number, as in '+1 3:0.5 7:1'"
-            refuse_line(self.name, number, f"the label is {shown(tokens[0])}", expected, cut=cut)
+            self.refuse(number, f"the label is {shown(tokens[0])}", expected, cut=cut)
         fault = fault_of_label(tokens[0])
         if fault is not None:
-            refuse_line(self.name, number, f"the label {fault}", "mend it", cut=cut)
+            self.refuse(number, f"the label {fault}", "mend it", cut=cut)
         entries = tokens[2:] if tokens[1:] and re.fullmatch("qid:[0-9]+", tokens[1]) else tokens[1:]
         index, value = [], []
         for token in entries:
@@ -71,74 +66,65 @@ class Svmlight(TextReader):
             value.append(entry)
         base = self.base or 0
         if index and index[0] < base:
-            refuse_line(self.name, number, "the feature index is 0, and indices count from 1", "say zero_based=True")
+            self.refuse(number, "the feature index is 0, and indices count from 1", "say zero_based=True")
         if index and self.d is not None and index[-1] - base >= self.d:
             found = f"the feature index is {index[-1]}" + ("" if base else ", and indices count from 0")
-            refuse_line(self.name, number, found, f"features={self.d} was given, raise it or drop it")
+            self.refuse(number, found, f"features={self.d} was given, raise it or drop it")
         written = str(int(tokens[0])) if WHOLE.fullmatch(tokens[0]) else _plain(label)
         return written, [at - base for at in index], value
 
     def _entry(self, line: int, token: str, last: int, cut: bool) -> tuple[int, float]:
-        match = re.fullmatch(r"([^:]*):([^:]*)", token)
+        match, written = re.fullmatch(r"([^:]*):([^:]*)", token), shown(token)
         if match is None:
-            refuse_line(
-                self.name, line, f"found {shown(token)}", "a feature is written index:value, as in 3:0.5", cut=cut
-            )
+            self.refuse(line, f"found {written}", "a feature is written index:value, as in 3:0.5", cut=cut)
         index, value = match.groups()
         if index == "qid":
-            refuse_line(self.name, line, f"found {shown(token)}", "qid:1 stands behind the label, and once", cut=cut)
+            self.refuse(line, f"found {written}", "qid:1 stands behind the label, and once", cut=cut)
         if not re.fullmatch(r"\+?[0-9]+", index):
-            found = f"the index of {shown(token)} is no whole number >= 0"
-            refuse_line(self.name, line, found, "write 3:0.5", cut=cut)
-        if int(index) > MAX_INDEX:
-            refuse_line(self.name, line, f"the feature index is {index}", f"indices go to {MAX_INDEX}")
+            self.refuse(line, f"the index of {written} is no whole number >= 0", "write 3:0.5", cut=cut)
+        if int(index) > MAX_INT32:
+            self.refuse(line, f"the feature index is {index}", f"indices go to {MAX_INT32}")
         if int(index) <= last:
             expected = "the indices of a line ascend and occur once"
-            refuse_line(self.name, line, f"feature index {int(index)} follows {last}", expected, cut=cut)
+            self.refuse(line, f"feature index {int(index)} follows {last}", expected, cut=cut)
         number = as_number(value)
         if number is None:
-            refuse_line(self.name, line, f"the value of {shown(token)} is no number", WRITTEN, cut=cut)
+            expected = "write index:value, as in 3:0.5"
+            self.refuse(line, f"the value of {written} is no number", expected, cut=cut)
         if not np.isfinite(number):
-            refuse_line(self.name, line, f"the value of {shown(token)} is not finite", "remove or impute it first")
+            self.refuse(line, f"the value of {written} is not finite", "remove or impute it first")
         if rounds(value, number):
-            found = f"the value of {shown(token)} is a whole number that float64 does not hold"
-            refuse_line(self.name, line, found, "an identifier is no feature: leave it out")
+            found = f"the value of {written} is a whole number that float64 does not hold"
+            self.refuse(line, found, "an identifier is no feature: leave it out")
         return int(index), number
 
     def stacked(self, rows: list[Any]) -> tuple[Any, Any]:
-        """CSR and labels."""
+        """Return CSR and labels."""
         indptr = np.cumsum([0] + [len(index) for _, index, _ in rows])
         index = np.asarray([at for _, index, _ in rows for at in index], np.int64)
         value = np.asarray([entry for *_, value in rows for entry in value], np.float64)
-        places: dict[str, int] = {}
-        codes = np.asarray([places.setdefault(label, len(places)) for label, *_ in rows], int)
-        return self._points(value, index, indptr), self._labels(list(places), codes)
+        return self._data(value, index, indptr, coded(label for label, *_ in rows))
 
-    def _points(self, value: np.ndarray, index: np.ndarray, indptr: np.ndarray) -> Any:
+    def _data(self, value: np.ndarray, index: np.ndarray, indptr: np.ndarray, labels: Texts) -> tuple[Any, Any]:
         d = int(index.max(initial=-1)) + 1 if self.d is None else self.d
-        # The longest index is MAX_INDEX: int64 until it is known what they count from.
-        return self._csr((value, index, indptr.astype(np.int64)), shape=(len(indptr) - 1, d))
-
-    def _labels(self, values: list[str], codes: np.ndarray) -> Texts | None:
-        return Texts(values, codes) if self.labelled else None
+        # An index may be 2^31 - 1: keep int64 until the first index is known.
+        x = self._csr((value, index, indptr.astype(np.int64)), shape=(len(indptr) - 1, d))
+        return x, labels if self.labelled else None
 
 
 def _plain(label: float) -> str:
-    """A label as one writes it: the format does not tell 1 from 1.0."""
+    """Write a label without a fraction of zero: the format does not distinguish 1 from 1.0."""
     return str(int(label)) if label == np.rint(label) and abs(label) < EXACT else repr(label)
 
 
 def index_base(name: str, lowest: int | None, base: int | None, training: int | None) -> tuple[int, tuple[str, ...]]:
-    """What indices count from, and what is to be said of it.
+    """Return the first index of a file, 0 or 1, and notes; refuse one that contradicts the file.
 
     Args:
         name: The file.
         lowest: The least index in it, or None.
-        base: What was said; None: as in the training file, or 0 where the index 0 occurs and else 1.
-        training: Of the training file, or None.
-
-    Raises:
-        DataError: Where it cannot be.
+        base: The first index that was given; None: that of the training file, or 0 if the index 0 occurs and else 1.
+        training: The first index of the training file, or None.
     """
     if base == 1 and lowest == 0:
         raise DataError(
@@ -159,32 +145,32 @@ def index_base(name: str, lowest: int | None, base: int | None, training: int | 
 
 
 def scan_svmlight(paths: list[str]) -> tuple[int, int]:
-    """The largest and the least index of svmlight files (-1 and 1 where there is none), from one look at all lines."""
+    """Return the largest and the least index of svmlight files (-1 and 1 if there is none), from one pass."""
     largest, least = -1, 1
     for path in paths:
         with opened(path) as file:
-            while block := file.read(TEXT):
+            while block := file.read(MEASURED.bytes_per_text_piece):
                 block = (block + file.readline()).removeprefix(BOM)
-                found = svmlight_entries(block)
-                index = _indices(block) if found is None else found[2]
+                entries = svmlight_entries(block)
+                index = _indices(block) if entries is None else entries[2]
                 if len(index):
                     largest, least = max(largest, int(index.max())), min(least, int(index.min()))
     return largest, least
 
 
 def _indices(block: bytes) -> np.ndarray:
-    """What looks like an index, in lines of any kind."""
+    """Return all tokens that may be indices, in lines of any kind."""
     tokens = (token for line in block.splitlines() for token in line.split(b"#", 1)[0].split()[1:])
     heads = (token.split(b":", 1)[0] for token in tokens)
     return np.array([int(head) for head in heads if head.isdigit() and len(head) < 10 and int(head) < 2**31], np.int64)
 
 
 def svmlight_entries(block: bytes) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
-    """Labels, and row, index and value of each entry, of svmlight lines; None where any line is not plain and sound.
+    """Return labels, and row, index and value of each entry, of svmlight lines; None if a line is not plain and valid.
 
-    Every token but the first of a line has to be digits, one colon and something that is not blank, and all of them
-    together as many numbers as that makes; indices rise. What is none of this (comments and `qid:` too) is for
-    the path that looks at lines.
+    Every token but the first of a line must be digits, one colon and something that is not blank; together they must
+    make the expected count of numbers; indices must rise. Other lines, also those with comments and `qid:`, are read
+    one by one.
     """
     if b"#" in block or b"q" in block or block.count(b"\r") != block.count(b"\r\n"):
         return None
@@ -224,13 +210,13 @@ def _among(text: np.ndarray, which: bytes) -> np.ndarray:
 
 
 def _numbers(block: bytes) -> np.ndarray | None:
-    """The numbers between blanks and colons, each rounded as `float` rounds it; None where something is no number."""
+    """Return the numbers between blanks and colons, each rounded as `float` does; None if a text is no number."""
     try:
         arrow: Any = importlib.import_module("pyarrow")
         csv: Any = importlib.import_module("pyarrow.csv")
     except ImportError:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # what is no number ends the numbers, with a warning
+            warnings.simplefilter("error")  # a text that is no number ends the numbers with a warning
             try:
                 return np.fromstring(block.translate(_SPACES), sep=" ")
             except (DeprecationWarning, ValueError):

@@ -1,4 +1,4 @@
-"""Points to play with."""
+"""Synthetic points for examples and tests."""
 
 import math
 from typing import Any
@@ -13,7 +13,7 @@ from jaxsvm.errors import InputError
 def two_gaussians(
     key: Array, n: int, d: int, *, separation: float = 3.0, dtype: Any = float
 ) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:
-    """Two round Gaussian clouds, in random order: the smallest problem with a known answer.
+    """Draw two round Gaussian clouds, in random order: the smallest problem with a known solution.
 
     Args:
         key: A JAX random key.
@@ -27,7 +27,7 @@ def two_gaussians(
         Points `(n, d)` and signs `(n,)`.
 
     Raises:
-        InputError: On `n < 2` or `d < 1`.
+        InputError: If `n < 2` or `d < 1`.
     """
     if n < 2 or d < 1:
         raise InputError(f"n is {n} and d is {d}: n >= 2 and d >= 1 are needed.")

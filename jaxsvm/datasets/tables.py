@@ -1,14 +1,16 @@
-"""Arrays and columns: npz and Parquet."""
+"""Read arrays and columns: npz and Parquet."""
 
 import io
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from jaxsvm.datasets.labels import Texts, fault_of_label, fault_of_text, kept
+from jaxsvm.datasets.labels import coded, fault_of_label, fault_of_text, kept
 from jaxsvm.datasets.layout import Layout, Piece, Place, Wanted
+from jaxsvm.datasets.measured import MEASURED
 from jaxsvm.datasets.numbers import as_number, fault_of, rounded, rounds
 from jaxsvm.datasets.refusal import AGAIN, BadRow, label_column, label_hint, need
 from jaxsvm.datasets.text import compression_of, opened
@@ -16,21 +18,39 @@ from jaxsvm.errors import DataError, InputError
 from jaxsvm.points.checks import is_sparse
 from jaxsvm.runtime.checks import MAX_INT32
 
-ROWS = 1 << 16
-"""Rows a piece."""
+IMPUTE = "remove or impute it first"
+
+
+class _Faults(dict[int, tuple[str, str]]):
+    """The first fault of each row of a piece that is no sample, and what to do about it."""
+
+    def note(self, rows: Any, where: str, fault: Callable[[int], Any], advice: str = IMPUTE) -> None:
+        """Note a fault of some rows, `(k,)`."""
+        for row in rows.tolist():
+            self.setdefault(row, (f"{where} {fault(row)}", advice))
+
+    def piece(self, name: str, begin: int, x: Any, label: Any, file: int) -> Piece:
+        """Return the rows without a fault, of a piece that begins at a row of a file."""
+        damaged = [BadRow(f"{name}, row {begin + row} (from 0)", *self[row]) for row in sorted(self)]
+        after = Place(file, begin + x.shape[0], 0)
+        if damaged:
+            good = np.ones(x.shape[0], bool)
+            good[list(self)] = False
+            x, label = x[good], kept(label, good)
+        return Piece(x, label, after, damaged)
 
 
 class Npz:
-    """Arrays of the training or the test part, points dense or CSR; they are read at once.
+    """Arrays of the training or the test part, points dense or CSR, read at once.
 
-    `label=False` reads points alone, and so does `optional` where the labels' key is not there.
+    `label=False` reads points alone, and so does `optional` if the labels' key is missing.
     """
 
     def __init__(self, name: str, wanted: Wanted, part: str = "train"):
-        """Look at all of it.
+        """Read the arrays.
 
         Raises:
-            DataError: Where keys are missing, shapes do not agree, or the file is damaged.
+            DataError: If keys are missing, shapes do not agree, or the file is damaged.
         """
         self.name = name
         self.key_x, key_y = ("X", "y") if part == "train" else ("Xt", "yt")
@@ -38,7 +58,7 @@ class Npz:
         if isinstance(label, int) and label is not False:
             raise InputError(f"label is {label}: in an npz file it is a key, such as 'y'.")
         key_y = label if isinstance(label, str) else key_y
-        content = _whole(name)
+        content = _seekable(name)
         try:
             with np.load(content, allow_pickle=False) as stored:
                 if label is None and part == "train" and isinstance(known, str) and known in stored.files:
@@ -46,7 +66,7 @@ class Npz:
                 wants = [key for key in stored.files if key in (key_y, self.key_x) or key.startswith(f"{self.key_x}_")]
                 arrays = {key: stored[key] for key in wants}
                 keys = ", ".join(stored.files)
-        except Exception as error:  # EOF, CRC, a bad header: damage shows itself in many ways
+        except Exception as error:  # EOF, CRC, a bad header: damage shows in many ways
             if "allow_pickle" in str(error) and zipfile.is_zipfile(content):
                 raise DataError(
                     f"{name}: holds pickled objects, which are never loaded; save numeric arrays."
@@ -56,6 +76,7 @@ class Npz:
         if labelled and key_y not in arrays:
             raise DataError(f"{name}: has no labels {key_y!r}; its keys are {keys}.")
         self.key_y, y = key_y, arrays[key_y] if labelled else None
+        self.unusable = np.zeros(0, int)  # entries of CSR points that are not finite or change as float64
         self.x = x = self._points(arrays, keys)
         if x.ndim != 2 or not x.shape[0] or not x.shape[1] or (y is not None and y.shape != x.shape[:1]):
             found = "" if y is None else f" and {key_y} {y.shape}"
@@ -67,9 +88,6 @@ class Npz:
         self.layout = Layout(label=label if isinstance(label, str) else None)
         self.notes = () if y is None else wanted.notes(self.layout.label, False, False)
 
-    strange: np.ndarray = np.zeros(0, int)
-    """Entries of CSR points that are no numbers, or not those that float64 holds."""
-
     def _points(self, arrays: dict[str, np.ndarray], keys: str) -> Any:
         key_x, fields = self.key_x, ("data", "indices", "indptr", "shape")
         if key_x in arrays:
@@ -79,53 +97,44 @@ class Npz:
             if stored["data"].dtype.kind not in "biuf":
                 raise DataError(f"{self.name}: {key_x}_data is {stored['data'].dtype}; numbers are needed.")
             with np.errstate(invalid="ignore"):
-                self.strange = np.flatnonzero(~np.isfinite(stored["data"]) | rounded(stored["data"]))
+                self.unusable = np.flatnonzero(~np.isfinite(stored["data"]) | rounded(stored["data"]))
             return _csr_of_arrays(self.name, stored)
         needed = f"{key_x}, or {key_x}_data, {key_x}_indices, {key_x}_indptr and {key_x}_shape"
         raise DataError(f"{self.name}: has no points: {needed} are needed; its keys are {keys}.")
 
     def pieces(self, at: Place, step: int | None = None) -> Iterator[Piece]:
-        """All rows from a place on, so many a piece; None: all of them."""
+        """Yield all rows from a place on, `step` a piece; None: all at once."""
         n: int = self.x.shape[0]
-        for begin in range(at.offset, n, n if step is None else step):
-            rows = slice(begin, min(begin + (n if step is None else step), n))
-            faults, x = self._faults(begin, rows)
+        for begin in range(at.offset, n, step or n):
+            rows, faults = slice(begin, min(begin + (step or n), n)), _Faults()
+            x = self._floats(rows, faults)
             y = None if self.y is None else self.y[rows]
             if y is not None:
-                for row in np.flatnonzero(_strange(y)):
-                    fault = fault_of_text(str(y[row])) if y.dtype.kind == "U" else f"is {fault_of(y[row])}"
-                    found = f"the label ({self.key_y}) {fault}"
-                    faults.setdefault(begin + int(row), (found, "remove the row or fill it in"))
-            damaged = [BadRow(f"{self.name}, row {i} (from 0)", *faults[i]) for i in sorted(faults)]
-            good = np.ones(x.shape[0], bool)
-            good[[i - begin for i in faults]] = False
-            x, y = (x, y) if good.all() else (x[good], kept(y, good))
-            yield Piece(x, y, Place(at.file, rows.stop, 0), damaged)
+                wrong, where = np.flatnonzero(_no_labels(y)), f"the label ({self.key_y})"
+                faults.note(wrong, where, partial(_fault_in, y), "remove the row or fill it in")
+            yield faults.piece(self.name, begin, x, y, at.file)
 
-    def _faults(self, begin: int, rows: slice) -> tuple[dict[int, tuple[str, str]], Any]:
-        """What is wrong with rows, and the points as floats."""
-        faults: dict[int, tuple[str, str]] = {}
+    def _floats(self, rows: slice, faults: _Faults) -> Any:
+        """Return the points as floats."""
+        raw = self.x[rows]
         if is_sparse(self.x):
-            x = self.x[rows]
-            for entry in self.strange.tolist():
+            for entry in self.unusable.tolist():
                 row = int(np.searchsorted(self.x.indptr, entry, side="right")) - 1
                 if rows.start <= row < rows.stop:
                     found = f"column {self.x.indices[entry]} of {self.key_x} is {fault_of(self.x.data[entry])}"
-                    faults.setdefault(row, (found, "remove or impute it first"))
-            x.sum_duplicates()
-            return faults, x
-        raw = self.x[rows]
+                    faults.setdefault(row - rows.start, (found, IMPUTE))
+            raw.sum_duplicates()
+            return raw
         x = _floats(raw)
         bad = ~np.isfinite(x) | rounded(raw)
-        for row in np.flatnonzero(bad.any(axis=1)) if bad.any() else ():
+        for row in np.flatnonzero(bad.any(axis=1)).tolist() if bad.any() else ():
             column = int(bad[row].argmax())
-            found = f"column {column} of {self.key_x} is {fault_of(raw[row, column])}"
-            faults[begin + int(row)] = (found, "remove or impute it first")
-        return faults, x
+            faults[row] = (f"column {column} of {self.key_x} is {fault_of(raw[row, column])}", IMPUTE)
+        return x
 
 
-def _whole(name: str) -> Any:
-    """A file that is read from any place."""
+def _seekable(name: str) -> Any:
+    """Return a file that can be read from any place."""
     if not compression_of(name):
         return name
     with opened(name) as file:
@@ -133,13 +142,13 @@ def _whole(name: str) -> Any:
 
 
 def _floats(values: np.ndarray) -> np.ndarray:
-    """Numbers as the smallest float, of four bytes at least and eight at most, that holds them."""
+    """Convert numbers to the smallest float, of four to eight bytes, that holds them."""
     wide = np.result_type(values.dtype, np.float32)
     return values.astype(np.float64 if wide.itemsize > 8 else wide, copy=False)
 
 
 def _text(name: str, key: str, y: np.ndarray) -> np.ndarray:
-    """Labels, bytes as text."""
+    """Decode labels that are bytes."""
     if y.dtype.kind != "S":
         return y
     try:
@@ -148,14 +157,22 @@ def _text(name: str, key: str, y: np.ndarray) -> np.ndarray:
         raise DataError(f"{name}: {key} holds bytes that are no UTF-8 text ({error}).") from error
 
 
-def _strange(y: np.ndarray) -> np.ndarray:
-    """Where a label is none."""
+def _no_labels(y: np.ndarray) -> np.ndarray:
+    """Return which entries are no labels."""
     if y.dtype.kind in "biu":
         return np.zeros(len(y), bool)
     if y.dtype.kind == "f":
         return ~np.isfinite(y) | rounded(y)
     values, codes = np.unique(y, return_inverse=True)
-    return np.asarray([fault_of_text(text) is not None for text in values.tolist()], bool)[codes]
+    return _faulty(values.tolist(), fault_of_text)[codes]
+
+
+def _fault_in(y: np.ndarray, row: int) -> str | None:
+    return fault_of_text(str(y[row])) if y.dtype.kind == "U" else f"is {fault_of(y[row])}"
+
+
+def _faulty(texts: Iterable[str], fault: Callable[[str], Any]) -> np.ndarray:
+    return np.asarray([fault(text) is not None for text in texts], bool)
 
 
 def _csr_of_arrays(name: str, fields: dict[str, np.ndarray]) -> Any:
@@ -172,7 +189,7 @@ def _csr_of_arrays(name: str, fields: dict[str, np.ndarray]) -> Any:
 
 
 def _counted(values: np.ndarray, what: str, last: int) -> np.ndarray:
-    """Whole numbers from 0 to `last` as int32: looked at before the cast, which would wrap them."""
+    """Convert whole numbers from 0 to `last` to int32, checked before the cast, which would wrap them."""
     if last > MAX_INT32:
         raise ValueError(f"{what} may go to {last}: up to {MAX_INT32} can be counted")
     if values.dtype.kind not in "iu":
@@ -183,26 +200,22 @@ def _counted(values: np.ndarray, what: str, last: int) -> np.ndarray:
 
 
 class Parquet:
-    """Dense points of a table, by its columns.
-
-    Attributes:
-        layout: The columns.
-    """
+    """Dense points of a table, by its columns."""
 
     def __init__(self, name: str, wanted: Wanted):
-        """Look at its schema.
+        """Check the schema.
 
         Raises:
-            DataError: Where a column holds no numbers, the columns are not those of the training file, or the file is
+            DataError: If a column holds no numbers, the columns are not those of the training file, or the file is
                 damaged.
         """
         self.name, self._pa = name, need("pyarrow", "pyarrow", "Parquet")
         parquet = need("pyarrow.parquet", "pyarrow", "Parquet")
         try:
-            self.file = parquet.ParquetFile(_whole(name))
+            self.file = parquet.ParquetFile(_seekable(name))
             schema = self.file.schema_arrow
         except Exception as error:  # as above
-            raise DataError(f"{name}: not a whole Parquet file ({str(error).strip()}){AGAIN}") from error
+            raise self._damaged(error) from error
         if not self.file.metadata.num_rows:
             raise DataError(f"{name}: the table has no rows: it has no samples.")
         self.keys = keys = schema.names
@@ -222,6 +235,9 @@ class Parquet:
         self.notes = wanted.notes(key, column == len(keys) - 1, order is not None)
         self.layout = Layout(tuple(keys[i] for i in self.places), key)
 
+    def _damaged(self, error: Exception) -> DataError:
+        return DataError(f"{self.name}: not a whole Parquet file ({str(error).strip()}){AGAIN}")
+
     def _require(self, kind: Any, i: int, is_label: bool, hint: str) -> None:
         types = self._pa.types
         kind = kind.value_type if types.is_dictionary(kind) else kind
@@ -237,84 +253,65 @@ class Parquet:
         return types.is_string(kind) or types.is_large_string(kind) or view(kind)
 
     def pieces(self, at: Place, step: int | None = None) -> Iterator[Piece]:
-        """All rows from a place on."""
-        begin = 0
-        for batch in self._batches(step or ROWS):
-            if begin >= at.offset:
-                yield self._piece(batch, begin, at.file)
-            begin += len(batch)
-
-    def _batches(self, step: int) -> Iterator[Any]:
-        batches = self.file.iter_batches(step)
+        """Yield all rows from a place on, `step` a piece."""
+        begin, batches = 0, self.file.iter_batches(step or MEASURED.rows_per_piece)
         while True:
             try:
                 batch = next(batches)
             except StopIteration:
                 return
             except Exception as error:  # as above
-                raise DataError(f"{self.name}: not a whole Parquet file ({str(error).strip()}){AGAIN}") from error
-            yield batch
+                raise self._damaged(error) from error
+            if begin >= at.offset:
+                yield self._piece(batch, begin, at.file)
+            begin += len(batch)
 
     def _piece(self, batch: Any, begin: int, file: int) -> Piece:
-        faults: dict[int, tuple[str, str]] = {}
+        faults = _Faults()
         columns = [self._numbers(batch.column(i), i, faults) for i in self.places]
         label = None if self.column is None else self._labels(batch.column(self.column), self.column, faults)
         x = np.empty((len(batch), len(columns)), np.result_type(np.float32, *(values.dtype for values in columns)))
         for j, values in enumerate(columns):
             x[:, j] = values
-        good = np.ones(len(batch), bool)
-        good[list(faults)] = False
-        damaged = [BadRow(f"{self.name}, row {begin + i} (from 0)", *faults[i]) for i in sorted(faults)]
-        if damaged:
-            x, label = x[good], kept(label, good)
-        return Piece(x, label, Place(file, begin + len(batch), 0), damaged)
+        return faults.piece(self.name, begin, x, label, file)
 
-    def _plain(self, values: Any) -> tuple[Any, np.ndarray]:
-        """A column without a dictionary, and where it has no value."""
+    def _plain(self, values: Any, i: int, faults: _Faults) -> tuple[Any, np.ndarray, str]:
+        """Return a column without a dictionary, which entries are missing, and its name for messages."""
         if self._pa.types.is_dictionary(values.type):
             values = values.dictionary_decode()
-        return values, values.is_null().to_numpy(zero_copy_only=False)
+        null, where = values.is_null().to_numpy(zero_copy_only=False), f"column {i} ({self.keys[i]})"
+        faults.note(np.flatnonzero(null), where, lambda row: "is missing")
+        return values, null, where
 
-    def _note(self, faults: Any, rows: Any, i: int, what: Any) -> None:
-        for row in rows.tolist():
-            found = f"column {i} ({self.keys[i]}) is {what(row)}"
-            faults.setdefault(row, (found, "remove or impute it first"))
-
-    def _numbers(self, values: Any, i: int, faults: Any) -> np.ndarray:
-        values, null = self._plain(values)
-        self._note(faults, np.flatnonzero(null), i, lambda row: "missing")
+    def _numbers(self, values: Any, i: int, faults: _Faults) -> np.ndarray:
+        values, null, where = self._plain(values, i, faults)
         if self._pa.types.is_decimal(values.type):
-            texts = ["0" if value is None else str(value) for value in values.to_pylist()]
-            array = np.asarray([as_number(text) for text in texts], np.float64)
-            wrong = np.asarray([rounds(t, v) for t, v in zip(texts, array.tolist(), strict=True)], bool)
-            self._note(faults, np.flatnonzero(wrong), i, lambda row: fault_of(texts[row]))
-            return array
-        raw = _filled(values, null)
-        array = _floats(raw)
-        self._note(faults, np.flatnonzero(~np.isfinite(array) | rounded(raw)), i, lambda row: fault_of(raw[row]))
+            raw = ["0" if value is None else str(value) for value in values.to_pylist()]
+            array = np.asarray([as_number(text) for text in raw], np.float64)
+            wrong = np.asarray([rounds(t, v) for t, v in zip(raw, array.tolist(), strict=True)], bool)
+        else:
+            raw = _filled(values, null)
+            array = _floats(raw)
+            wrong = ~np.isfinite(array) | rounded(raw)
+        faults.note(np.flatnonzero(wrong), where, lambda row: f"is {fault_of(raw[row])}")
         return array
 
-    def _labels(self, values: Any, i: int, faults: Any) -> Any:
-        values, null = self._plain(values)
-        self._note(faults, np.flatnonzero(null), i, lambda row: "missing")
-        if self._pa.types.is_decimal(values.type) or self._is_text(values.type):
-            decimal = self._pa.types.is_decimal(values.type)
-            texts = ["" if value is None else str(value) for value in values.to_pylist()]
-            places: dict[str, int] = {}
-            codes = np.asarray([places.setdefault(text, len(places)) for text in texts], int)
-            fault = fault_of_label if decimal else fault_of_text
-            strange = np.asarray([fault(text) is not None for text in places], bool)[codes] & ~null
-            for row in np.flatnonzero(strange).tolist():
-                found = f"column {i} ({self.keys[i]}) {fault(texts[row])}"
-                faults.setdefault(row, (found, "remove or impute it first"))
-            return Texts(list(places), codes) if decimal else np.asarray(list(places), dtype=str)[codes]
-        array = _filled(values, null)
-        self._note(faults, np.flatnonzero(_strange(array)), i, lambda row: fault_of(array[row]))
-        return array
+    def _labels(self, values: Any, i: int, faults: _Faults) -> Any:
+        values, null, where = self._plain(values, i, faults)
+        decimal = self._pa.types.is_decimal(values.type)
+        if not decimal and not self._is_text(values.type):
+            array = _filled(values, null)
+            faults.note(np.flatnonzero(_no_labels(array)), where, lambda row: f"is {fault_of(array[row])}")
+            return array
+        texts = ["" if value is None else str(value) for value in values.to_pylist()]
+        fault, label = fault_of_label if decimal else fault_of_text, coded(texts)
+        wrong = _faulty(label.values, fault)[label.codes] & ~null
+        faults.note(np.flatnonzero(wrong), where, lambda row: fault(texts[row]))
+        return label if decimal else np.asarray(label.values, dtype=str)[label.codes]
 
 
 def _filled(values: Any, null: np.ndarray) -> np.ndarray:
-    """A column as an array of its own type, with 0 where it has no value: NULLs would make floats of integers."""
+    """Return a column as an array of its own type, 0 for missing values: NULLs would make floats of integers."""
     if null.any():
         values = values.cast("float32") if str(values.type) == "halffloat" else values
         values = values.fill_null(False if str(values.type) == "bool" else 0)

@@ -1,4 +1,4 @@
-"""Text files a block of lines at a time, whole blocks fast and line by line where something is not plain."""
+"""Read text files in blocks of lines: whole blocks fast, and line by line if a line is not plain."""
 
 import bz2
 import contextlib
@@ -6,67 +6,59 @@ import gzip
 import os
 import zlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 from jaxsvm.datasets.layout import Piece, Place
-from jaxsvm.datasets.refusal import AGAIN, BadRow, decoded
+from jaxsvm.datasets.measured import MEASURED
+from jaxsvm.datasets.refusal import AGAIN, BadRow, decoded, refuse_line
 from jaxsvm.errors import DataError
 
-TEXT = 1 << 22
-"""Bytes of text a piece."""
-BOM = b"\xef\xbb\xbf"
-"""What some editors write first."""
+BOM = b"\xef\xbb\xbf"  # the byte order mark that some editors write first
 
 
 class TextReader:
-    """What readers of lines share; they say what a block and what a line holds.
+    """The common part of readers of lines; subclasses read a block and a line."""
 
-    Attributes:
-        name: The file.
-        expected: What its lines are, in words.
-        first: The byte where samples begin.
-        lines: The lines before it.
-    """
-
-    expected = "text"
+    expected = "text"  # a description of the lines, for messages
 
     def __init__(self, name: str):
-        self.name, self.first, self.lines = name, 0, 0
+        self.name = name
+        self.first, self.lines = 0, 0  # the byte at which samples begin, and the lines before it
 
     def fast(self, block: bytes) -> tuple[Any, Any] | None:
-        """Points and labels of a block of plain lines; None: look at its lines."""
+        """Return points and labels of a block of plain lines; None if its lines have to be read one by one."""
         raise NotImplementedError
 
     def line(self, number: int, text: str, cut: bool) -> Any:
-        """What one line holds; None where it is blank.
-
-        Raises:
-            BadRow: Where it is no sample.
-        """
+        """Read one line; return None if it is blank, raise BadRow if it is no sample."""
         raise NotImplementedError
 
     def stacked(self, rows: list[Any]) -> tuple[Any, Any]:
-        """Points and labels of what `line` returned."""
+        """Return points and labels of the results of `line`."""
         raise NotImplementedError
 
+    def refuse(self, line: int, found: str, expected: str, **more: bool) -> NoReturn:
+        """Raise for one line."""
+        refuse_line(self.name, line, found, expected, **more)
+
     def pieces(self, at: Place, step: int | None = None) -> Iterator[Piece]:
-        """All rows from a place on."""
-        del step  # pieces of text are so many bytes
+        """Yield all rows from a place on."""
+        del step  # the size of pieces of text is in bytes
         with opened(self.name) as file:
             file.seek(max(at.offset, self.first))
             line = max(at.line, self.lines)
-            while block := file.read(TEXT):
+            while block := file.read(MEASURED.bytes_per_text_piece):
                 block += file.readline()
                 if not line:
                     block = block.removeprefix(BOM)
-                fast = self.fast(block)
+                data = self.fast(block)
                 damaged: list[BadRow] = []
-                if fast is None:
+                if data is None:
                     rows, count = self._rows(block, line, damaged)
-                    fast, line = self.stacked(rows), line + count
+                    data, line = self.stacked(rows), line + count
                 else:
                     line += block.count(b"\n") + (not block.endswith(b"\n"))
-                yield Piece(*fast, Place(at.file, file.tell(), line), damaged)
+                yield Piece(*data, Place(at.file, file.tell(), line), damaged)
 
     def _rows(self, block: bytes, before: int, damaged: list[BadRow]) -> tuple[list[Any], int]:
         lines, rows = block.splitlines(), []
@@ -84,16 +76,16 @@ class TextReader:
 
 
 def compression_of(name: str) -> str:
-    """How a file is compressed, by its name: "", ".gz" or ".bz2"."""
+    """Return the compression that a file's name ends in: "", ".gz" or ".bz2"."""
     return next((end for end in (".gz", ".bz2") if name.lower().endswith(end)), "")
 
 
 @contextlib.contextmanager
 def opened(name: str) -> Iterator[Any]:
-    """A file's bytes, decompressed.
+    """Open a file for its decompressed bytes.
 
     Raises:
-        DataError: Where it cannot be read, or was cut short.
+        DataError: If it cannot be read or was cut short.
     """
     compression = compression_of(name)
     try:

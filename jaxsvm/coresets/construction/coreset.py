@@ -1,25 +1,25 @@
-"""A coreset: few weighted points on which every `(w, b)` has nearly the objective that it has on all of them.
+"""Make a coreset: few weighted points on which every `(w, b)` has nearly its objective on all points.
 
     |F_S(w, b) - F(w, b)| <= epsilon F(w, b)    for all (w, b),    F = 1/2 |w|^2 + C sum u_i max(0, 1 - y_i f(x_i))
 
 Points are drawn by bounds on their sensitivities and weighted by the inverse of their probability. The samplers:
 
     "independent"  Algorithm 1 of the paper: m independent draws with q = gamma / sum gamma.
-    "systematic"   q = eta gamma / sum gamma + (1 - eta - kappa) s / sum s + kappa r / sum r with s the largest share
-                   of the objective that a point has at some tens of queries, and r its part in the dual vector of
-                   the pilot (`queries.py`); systematic sampling along the cells of the partition: unbiased, no
-                   point twice.
-                   Any q >= eta gamma / t keeps the guarantee with t / eta in the place of t.
-    "mixture"      the same draw, and weights that are calibrated to what is known of all the points
-                   (`calibration.py`): a small part of the error, a bias of the order 1 / m.
-    "recombination"  no draw, and no coreset in the sense above: points that have the totals of all exactly
-                   (`recombination.py`). Their machine is the pilot's; of any other query no epsilon is known.
+    "systematic"   q = eta gamma / sum gamma + (1 - eta - kappa) s / sum s + kappa r / sum r; s is the largest share of
+                   the objective that a point has at some tens of queries, r its pull on the dual vector of the pilot
+                   (`queries.py`). Systematic sampling along the cells of the partition: unbiased, no point twice. Any
+                   q >= eta gamma / t keeps the guarantee, with t / eta instead of t.
+    "mixture"      the same draw, with weights calibrated to known totals of all the points (`calibration.py`): a small
+                   part of the error, a bias of the order 1 / m.
+    "recombination"  no draw, and no coreset in the sense above: points with exactly the totals of all
+                   (`recombination.py`). Training on them gives the pilot; no epsilon is known for other queries.
 
-So few points that they are separable say little about what was not drawn, and a machine that is trained on hard ones
-fails on easy ones. With fewer than `FEW` points a feature "mixture" draws by q and by mixtures of q with the uniform
-distribution (`SPREADS`), trains on each and keeps the draw whose machine has the least F on all the data.
+A coreset of so few points that they are separable says little about the points that were not drawn, and a machine
+trained on hard points fails on easy ones. With fewer than 10 points a feature "mixture" therefore draws by q and by
+mixtures of q with the uniform distribution, trains on each draw and keeps the one whose machine has the least F on all
+the data.
 
-Source: Tukan, Baykal, Feldman and Rus 2020, Algorithm 1; what is corrected: docs/mathematics.md, "Coresets".
+Source: Tukan, Baykal, Feldman and Rus 2020, Algorithm 1; corrections: docs/mathematics.md, "Coresets".
 """
 
 from typing import Any, NamedTuple
@@ -31,76 +31,58 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from jaxsvm.coresets.construction.calibration import calibrated, largest_change, reach_of, totals_of
-from jaxsvm.coresets.construction.queries import LOOSE, hinges, objectives, pool, pulls, scores
+from jaxsvm.coresets.construction.queries import hinges, objectives, pool, pulls, scores
 from jaxsvm.coresets.construction.recombination import recombine
 from jaxsvm.coresets.construction.sampling import inclusion, independent, query_error, systematic
 from jaxsvm.coresets.construction.sensitivity import BOUNDS, REGULARISERS, cluster_counts, require_choice, smallest
-from jaxsvm.coresets.data import as_data
+from jaxsvm.coresets.data import as_data, as_key, float_dtype
+from jaxsvm.coresets.measured import MEASURED
 from jaxsvm.coresets.pilot import Pilot, solve
 from jaxsvm.coresets.summary import Coreset, notes_on, packed
-from jaxsvm.errors import InputError, is_concrete, warn
+from jaxsvm.errors import InputError, warn
 from jaxsvm.runtime.checks import require_positive, require_whole
 from jaxsvm.runtime.transfers import transfers
 
-SAMPLERS = ("mixture", "systematic", "independent")
-RECOMBINATION = "recombination"
-"""What `coreset` takes beside them: of all points at once, so not in streams and trees."""
-ETA = 0.3
-"""The share of the bounds in the mixture."""
-PULL = 0.15
-"""The share of the pilot's support in it."""
-FEW = 10
-"""Points a feature below which several draws are made, of which one is kept."""
-DELTA = 0.05
-"""The probability with which a query may exceed `info["epsilon"]`."""
-TOTALS = 5
-"""Totals that weights are calibrated to, beside one a feature, and a point that is always taken."""
-SPREADS = (0.0, 0.5, 0.9, 0.99)
-"""The share of the uniform distribution in each of these draws."""
+SAMPLERS = ("mixture", "systematic", "independent")  # of streams and trees too
+RECOMBINATION = "recombination"  # needs all points at once
 
 
 class Plan(NamedTuple):
-    """What is static of a construction: one compiled program each.
+    """The static arguments of a construction: one compiled program each."""
 
-    Attributes:
-        m: Points of the coreset.
-        sampler: One of `SAMPLERS`.
-        bound: As for `sensitivity`.
-        scaled: Whether a point's cost has its share of the regulariser.
-        counts: Cells a class of each partition.
-        tol: The relative gap of the pilot.
-        choose: Whether one of several draws is chosen by its machine.
-    """
-
-    m: int
-    sampler: str = "mixture"
-    bound: str = "dir"
-    scaled: bool = False
-    counts: tuple[int, ...] = (16,)
-    tol: float = 1e-6
-    choose: bool = False
+    m: int  # points of the coreset
+    sampler: str = "mixture"  # one of `SAMPLERS`
+    bound: str = "dir"  # one of `BOUNDS`
+    scaled: bool = False  # whether a point's cost has its share of the regulariser
+    counts: tuple[int, ...] = (16,)  # cells a class of each partition
+    tol: float = 1e-6  # the relative gap of the pilot
+    choose: bool = False  # whether to make several draws and keep the one with the best machine
 
 
 class Drawn(NamedTuple):
-    """What a construction yields inside compiled code.
+    """The result of a construction inside compiled code."""
 
-    Attributes:
-        rows: Points drawn, `(m,)` int32; n where the slot is empty.
-        weight: Their weights, `(m,)`; 0 where the slot is empty.
-        change: The largest relative change of a weight by calibration, `()`.
-        total: The sum of the bounds, `()`.
-        cells: Cells of the (finest) partition, `()`.
-        primal: The objective of the pilot, `()`.
-        dual: A lower bound of the optimum, `()`.
-    """
+    rows: Int[Array, " m"]  # points drawn, `(m,)` int32; n in an empty slot
+    weight: Float[Array, " m"]  # their weights, `(m,)`; 0 in an empty slot
+    change: Float[Array, ""]  # the largest relative change of a weight by calibration, `()`
+    total: Float[Array, ""]  # the sum of the bounds, `()`
+    cells: Int[Array, ""]  # cells of the (finest) partition, `()`
+    primal: Float[Array, ""]  # the objective of the pilot, `()`
+    dual: Float[Array, ""]  # A lower bound of the optimum, `()`
 
-    rows: Int[Array, " m"]
-    weight: Float[Array, " m"]
-    change: Float[Array, ""]
-    total: Float[Array, ""]
-    cells: Int[Array, ""]
-    primal: Float[Array, ""]
-    dual: Float[Array, ""]
+
+class Proposal(NamedTuple):
+    """Probabilities and totals that serve draws of any size."""
+
+    q: Float[Array, " n"]  # proportional to the probabilities, `(n,)`
+    label: Int[Array, " n"]  # cells, along which systematic sampling walks, `(n,)`
+    total: Float[Array, ""]  # the sum of the bounds, `()`
+    cells: Int[Array, ""]  # how many cells there are, `()`
+    pilot: Pilot  # A nearly optimal point of the data, about their own origin
+    h: Float[Array, " n"]  # the loss of each point at the pilot, `(n,)`
+    share: Float[Array, " n"]  # its dual variable as part of its box, `(n,)`
+    totals: Float[Array, " p"]  # what weights are calibrated to, `(p,)`, of points about `origin`
+    origin: Float[Array, " d"]  # the points' mean, `(d,)`
 
 
 @transfers
@@ -108,50 +90,49 @@ def coreset(
     x: Any, y: Any, C: float, m: int, key: Array | int = 0, sample_weight: Any = None, sampler: str = "mixture",
     bound: str = "dir", *, regulariser: str = "pinned", clusters: int | tuple[int, ...] | None = None,
 ) -> Coreset:  # fmt: skip
-    """A coreset of m points for the linear hinge SVM with a free bias, at C and every smaller C.
+    """Make a coreset of m points for the linear hinge SVM with a free bias, at C and every smaller C.
 
     Args:
         x: Points, `(n, d)`: any array, SciPy sparse or CSR (made dense here).
         y: Signs in {-1, +1}, `(n,)`.
-        C: What multiplies the loss, positive (the paper's lambda): a coreset for C is one for every smaller C.
-        m: How many points, at least 2; ten times d is a good size. With "independent", draws, of which some coincide.
+        C: The factor of the loss, positive (the paper's lambda): a coreset for C is one for every smaller C.
+        m: Number of points, at least 2; ten times d is a good size. With "independent": draws, of which some coincide.
         key: A random key, or a seed.
         sample_weight: Weights, `(n,)`, not negative; 0: absent.
         sampler: "mixture" (the default), "systematic" (the same without calibration: unbiased), "independent": the
-            paper's, which the theory speaks of; or "recombination": at least d + 5 points on which the solution at C
-            is that of all the data, and of which no error at any other query or C is known.
+            paper's, which the theory is about; or "recombination": at least d + 5 points on which the solution at C is
+            that of all the data, with no known error at any other query or C.
         bound: "dir", "tight", "fixed", or the paper's "printed", which is no bound.
-        regulariser: What becomes of `1/2 |w|^2`: "pinned" keeps it; "scaled" (the paper's) multiplies it by V / U, the
+        regulariser: The treatment of `1/2 |w|^2`: "pinned" keeps it; "scaled" (the paper's) multiplies it by V / U, the
             weights' sums on coreset and data; "normalised" makes V = U.
         clusters: Cells a class of the partition, or several for the least of several bounds.
 
     Returns:
-        The coreset; fewer points than m where the data have fewer. Both classes are in it where both have weight, but
-        for "independent", which draws either or not.
+        The coreset; fewer points than m if the data have fewer. It holds both classes if both have weight, except with
+        "independent", which may miss one.
 
     Raises:
-        InputError: On arguments that cannot be used, or under tracing.
+        InputError: If an argument cannot be used or is traced.
 
     Warns:
-        UserWarning: Where the bounds add up to more than half of the points: few cannot stand for them at this C.
+        UserWarning: If the bounds add up to more than half of the points: few cannot stand for them at this C.
     """
     plan = plan_of(m, sampler, bound, regulariser, clusters, len(y), (*SAMPLERS, RECOMBINATION))
     require_positive("C", C)
-    points = x if hasattr(x, "dtype") and np.dtype(x.dtype).kind == "f" else np.float64
+    dtype = float_dtype(x)
     x, y, u = as_data(x, y, sample_weight)
-    few = sampler == "mixture" and m < FEW * x.shape[1]
+    plan = plan._replace(choose=sampler == "mixture" and m < MEASURED.points_per_feature_for_one_draw * x.shape[1])
     with jax.enable_x64(True):
         key = as_key(key)
         if sampler == RECOMBINATION:
-            if m < x.shape[1] + TOTALS:
-                raise InputError(f"m is {m}: to recombine points of {x.shape[1]} features takes d + {TOTALS} at least.")
+            if m < least_points(x.shape[1]):
+                raise InputError(f"m is {m}: to recombine points of {x.shape[1]} features takes d + 5 at least.")
             drawn = _recombined(key, x, y, u, float(C), plan)
         else:
-            drawn = jax.device_get(_construct(key, x, y, u, float(C), plan._replace(choose=few)))
+            drawn = jax.device_get(_construct(key, x, y, u, float(C), plan))
     info = {"n": len(y), "C_data": float(C), "regulariser": regulariser, "sampler": sampler, "bound": bound}
-    dtype = points if points is np.float64 else points.dtype
     small = packed(drawn, x, y, u, dtype, info)
-    small.info["epsilon"] = _epsilon(small, plan._replace(choose=few), int((u > 0).sum()))
+    small.info["epsilon"] = _epsilon(small, plan, int((u > 0).sum()))
     small.info["notes"] = notes_on(small, int((u > 0).sum()), len(set(y[u > 0].tolist())))
     for note in small.info["notes"]:
         warn(note)
@@ -159,27 +140,29 @@ def coreset(
 
 
 def _epsilon(small: Coreset, plan: Plan, present: int) -> float:
-    """What one query is off by with probability `DELTA`, as far as it is known."""
+    """Return the error that one fixed query exceeds with probability 0.05 at most, as far as it is known."""
     change, total = small.info["change"], small.info["total"]
     if len(small) == present and plan.sampler != "independent" and change < 1e-12:
         return 0.0
     if plan.sampler == RECOMBINATION or plan.bound == "printed":
         return float("inf")
     if plan.sampler != "independent":
-        # The bounds' share of the probabilities: of the draw that is kept, and where a rare class is drawn more often.
-        total = total / (ETA * (1 - max(SPREADS) if plan.choose else 1) * (1 - 1 / plan.m))
-    plain = query_error(max(total, 1.0), plan.m, DELTA)
+        # The bounds' share of the probabilities: of the draw that is kept, and if a rare class is drawn more often.
+        uniform = max(MEASURED.uniform_shares) if plan.choose else 0
+        total = total / (MEASURED.share_of_bounds * (1 - uniform) * (1 - 1 / plan.m))
+    plain = query_error(max(total, 1.0), plan.m, 0.05)
     return plain + change * (1 + plain)
+
+
+def least_points(d: int) -> int:
+    """Return how few points of d features can be recombined: one a total (one a feature, 4 more), and one kept."""
+    return d + 5
 
 
 def plan_of(
     m: int, sampler: str, bound: str, regulariser: str, clusters: Any, n: int, samplers: tuple[str, ...] = SAMPLERS
 ) -> Plan:
-    """The plan of a construction.
-
-    Raises:
-        InputError: On choices that there are not.
-    """
+    """Check the choices of a construction and return its plan."""
     require_choice("sampler", sampler, samplers)
     require_choice("bound", bound, BOUNDS)
     require_choice("regulariser", regulariser, REGULARISERS)
@@ -187,78 +170,35 @@ def plan_of(
     return Plan(int(m), sampler, bound, regulariser == "scaled", cluster_counts(clusters, n))
 
 
-def as_key(key: Any) -> Array:
-    """A random key from a key or a seed.
-
-    Raises:
-        InputError: On anything else, and under tracing: how many points a coreset has is not known then.
-    """
-    if not is_concrete(key):
-        raise InputError(
-            "key is being traced: coresets are made outside jit and vmap; make one for each key in a loop."
-        )
-    if isinstance(key, int | np.integer):
-        return jax.random.key(int(key))
-    if not isinstance(key, jax.Array):
-        raise InputError(f"key is {key!r}: a random key (jax.random.key) or a whole number is needed.")
-    return jax.random.wrap_key_data(key) if key.dtype == np.uint32 else key
+def node_plan(m: int, sampler: str, bound: str, clusters: Any) -> Plan:
+    """Check the choices of a node of a tree and return its plan, whose pilot is rough: this costs little accuracy."""
+    return plan_of(m, sampler, bound, "pinned", clusters, m)._replace(tol=MEASURED.rough_gap)
 
 
 def construct(key: Array, x: Array, y: Array, u: Array, C: Any, plan: Plan, floor: Any = 0.0) -> Drawn:
-    """Algorithm 1, with points of weight 0 absent; pure.
+    """Run Algorithm 1; pure.
 
-    Args:
-        key: A random key.
-        x: Points, `(n, d)`.
-        y: Signs, `(n,)`.
-        u: Weights, `(n,)`.
-        C: What multiplies the loss: of a part with the share rho of the regulariser, C / rho.
-        plan: The rest; static.
-        floor: As for `gammas`.
+    Points of weight u = 0 are absent. For a part with the share rho of the regulariser, pass C / rho, and for `floor` a
+    lower bound of the optimum of all the data (see `gammas`).
     """
     keys = jax.random.split(key, 2)
-    found = propose(keys[0], x, y, u, C, plan, floor)
+    proposal = propose(keys[0], x, y, u, C, plan, floor)
     if plan.choose:
-        index, weight, change = choose(keys[1], found, x, y, u, C, plan)
+        index, weight, change = choose(keys[1], proposal, x, y, u, C, plan)
     else:
-        index, weight, change = draw(keys[1], found, x, y, u, plan)
-    return Drawn(index, weight, change, found.total, found.cells, found.pilot.primal, found.pilot.dual)
-
-
-class Proposal(NamedTuple):
-    """What points are drawn by, for any size.
-
-    Attributes:
-        q: Proportional to the probabilities, `(n,)`.
-        label: Cells, along which systematic sampling walks, `(n,)`.
-        total: The sum of the bounds, `()`.
-        cells: How many cells there are, `()`.
-        pilot: A nearly optimal point of the data, about the origin that they came with.
-        h: The loss of each point at the pilot, `(n,)`.
-        share: Its dual variable's part of its box, `(n,)`.
-        totals: What weights are calibrated to, `(p,)`, of points about `origin`.
-        origin: The points' mean, `(d,)`.
-    """
-
-    q: Float[Array, " n"]
-    label: Int[Array, " n"]
-    total: Float[Array, ""]
-    cells: Int[Array, ""]
-    pilot: Pilot
-    h: Float[Array, " n"]
-    share: Float[Array, " n"]
-    totals: Float[Array, " p"]
-    origin: Float[Array, " d"]
+        index, weight, change = draw(keys[1], proposal, x, y, u, plan)
+    pilot = proposal.pilot
+    return Drawn(index, weight, change, proposal.total, proposal.cells, pilot.primal, pilot.dual)
 
 
 def propose(key: Array, x: Array, y: Array, u: Array, C: Any, plan: Plan, floor: Any = 0.0) -> Proposal:
-    """Probabilities; arguments as for `construct`."""
+    """Solve the pilot and compute the probabilities; arguments as in `construct`."""
     tiny = jnp.finfo(u.dtype).tiny
     origin = (u @ x) / jnp.maximum(u.sum(), tiny)
     x = x - origin[None, :]
     keys = jax.random.split(key)
     at = solve(x, y, C * u, tol=plan.tol)
-    floor = jnp.where(at.dual < floor, floor, 0.0)  # else the data's own optimum serves, and promises more
+    floor = jnp.where(at.dual < floor, floor, 0.0)  # a larger optimum of the data's own promises more
     gamma, cell = smallest(keys[0], x, y, u, C, at, plan.counts, plan.bound, plan.scaled, floor)
     total, q = gamma.sum(), gamma
     h = hinges(x, y, jnp.append(at.w, at.b)[None])[:, 0]
@@ -266,35 +206,41 @@ def propose(key: Array, x: Array, y: Array, u: Array, C: Any, plan: Plan, floor:
     if plan.sampler != "independent":
         s = scores(x, y, u, C, pool(keys[1], x, y, u, C, gamma, at), plan.scaled, floor)
         parts = jnp.stack([gamma, s, pulls(x, u, share)])
-        shares = jnp.array([ETA, 1 - ETA - PULL, PULL]) / jnp.maximum(parts.sum(axis=1), tiny)
+        shares = jnp.array(shares_of_parts()) / jnp.maximum(parts.sum(axis=1), tiny)
         q = shares @ parts
-    known = u @ totals_of(x, y, h, share)
+    totals = u @ totals_of(x, y, h, share)
     pilot = at._replace(b=at.b - at.w @ origin)
-    return Proposal(q, cell.label, total, cell.occupied, pilot, h, share, known, origin)
+    return Proposal(q, cell.label, total, cell.occupied, pilot, h, share, totals, origin)
+
+
+def shares_of_parts() -> list[float]:
+    """Return the shares of bounds, scores and pulls in the probabilities."""
+    bounds, pulls = MEASURED.share_of_bounds, MEASURED.share_of_pulls
+    return [bounds, 1 - bounds - pulls, pulls]
 
 
 def draw(
-    key: Array, found: Proposal, x: Array, y: Array, u: Array, plan: Plan
+    key: Array, proposal: Proposal, x: Array, y: Array, u: Array, plan: Plan
 ) -> tuple[Int[Array, " m"], Float[Array, " m"], Float[Array, ""]]:
-    """`plan.m` points, their weights, and the largest relative change of a weight by calibration."""
+    """Draw `plan.m` points; return them, their weights, and the largest relative change of a weight by calibration."""
     if plan.sampler == "independent":
-        index = independent(key, found.q, plan.m)
-        return index, u[index] * found.q.sum() / (plan.m * found.q[index]), jnp.zeros((), u.dtype)
+        index = independent(key, proposal.q, plan.m)
+        return index, u[index] * proposal.q.sum() / (plan.m * proposal.q[index]), jnp.zeros((), u.dtype)
     keys = jax.random.split(key)
-    pi = inclusion(_both_classes(found.q, y, plan.m), plan.m)
-    order = jnp.lexsort((jax.random.uniform(keys[0], u.shape, u.dtype), found.label))
+    pi = inclusion(_both_classes(proposal.q, y, plan.m), plan.m)
+    order = jnp.lexsort((jax.random.uniform(keys[0], u.shape, u.dtype), proposal.label))
     index = systematic(keys[1], pi, order, plan.m)
     plain = jnp.append(u / jnp.where(pi > 0, pi, 1), 0)[index]
     if plan.sampler == "systematic":
         return index, plain, jnp.zeros((), u.dtype)
     rows = jnp.minimum(index, u.shape[0] - 1)
-    A = totals_of(x - found.origin[None, :], y, found.h, found.share)
-    weight = calibrated(plain, 1 - pi[rows], A[rows], found.totals, reach_of(u, pi, A))
+    A = totals_of(x - proposal.origin[None, :], y, proposal.h, proposal.share)
+    weight = calibrated(plain, 1 - pi[rows], A[rows], proposal.totals, reach_of(u, pi, A))
     return index, weight, largest_change(plain, weight)
 
 
 def _both_classes(q: Array, y: Array, m: int) -> Array:
-    """Q with the share 1 / m for each class that has any, at least: along the cells, class after class, one is met."""
+    """Raise the share of each class that has any q to 1 / m: a walk along the cells, class by class, then meets it."""
     share = jnp.where(y > 0, q, 0).sum() / jnp.maximum(q.sum(), jnp.finfo(q.dtype).tiny)
     wanted = jnp.clip(share, 1 / m, 1 - 1 / m)
     both = (share > 0) & (share < 1)
@@ -303,39 +249,38 @@ def _both_classes(q: Array, y: Array, m: int) -> Array:
 
 
 def choose(
-    key: Array, found: Proposal, x: Array, y: Array, u: Array, C: Any, plan: Plan
+    key: Array, proposal: Proposal, x: Array, y: Array, u: Array, C: Any, plan: Plan
 ) -> tuple[Int[Array, " m"], Float[Array, " m"], Float[Array, ""]]:
-    """As `draw`: of several draws the one whose machine is best on all the points; pure.
+    """Make several draws and return, as `draw` does, the one whose machine is best on all the points; pure.
 
     With the share s of the uniform distribution the probabilities are at least 1 - s of the proposal's: each draw has
-    the guarantee with t / (eta (1 - s)) in the place of t, and whichever is kept has the weakest of them.
+    the guarantee with t / (eta (1 - s)) instead of t, and the draw that is kept has the weakest of them.
     """
     spread = u / jnp.maximum(u.sum(), jnp.finfo(u.dtype).tiny)
 
-    def one(share: Array) -> tuple[Array, tuple[Array, Array, Array]]:
-        by = found._replace(q=(1 - share) * found.q / found.q.sum() + share * spread)
+    def trial(share: Array) -> tuple[Array, tuple[Array, Array, Array]]:
+        by = proposal._replace(q=(1 - share) * proposal.q / proposal.q.sum() + share * spread)
         index, weight, change = draw(key, by, x, y, u, plan)
         rows = jnp.minimum(index, u.shape[0] - 1)
         trained = jnp.where(plan.scaled, u.sum() / weight.sum(), 1) * C
-        at = solve(x[rows] - found.origin[None, :], y[rows], trained * weight, tol=LOOSE)
-        machine = jnp.append(at.w, at.b - at.w @ found.origin)[None]
+        at = solve(x[rows] - proposal.origin[None, :], y[rows], trained * weight, tol=MEASURED.rough_gap)
+        machine = jnp.append(at.w, at.b - at.w @ proposal.origin)[None]
         F = objectives(machine, hinges(x, y, machine), u, C)[0]
         return jnp.where(jnp.isfinite(F), F, jnp.inf), (index, weight, change)
 
-    F, draws = lax.map(one, jnp.array(SPREADS, u.dtype))
+    F, draws = lax.map(trial, jnp.array(MEASURED.uniform_shares, u.dtype))
     index, weight, change = (part[jnp.argmin(F)] for part in draws)
     return index, weight, change
 
 
 def _recombined(key: Array, x: np.ndarray, y: np.ndarray, u: np.ndarray, C: float, plan: Plan) -> Drawn:
-    """A coreset of points that were not drawn."""
+    """Choose points by recombination instead of drawing them."""
     keys = jax.random.split(key, 2)
-    found = _propose(keys[0], x, y, u, C, plan)
-    rows, weight = recombine(keys[1], found, jnp.asarray(x), jnp.asarray(y), jnp.asarray(u), plan.m)
-    change: Any = 0.0 if len(rows) == (u > 0).sum() else np.inf
-    drawn: tuple[Any, Any, Any] = rows, weight, change
-    found = jax.device_get(found)
-    return Drawn(*drawn, found.total, found.cells, found.pilot.primal, found.pilot.dual)
+    proposal = _propose(keys[0], x, y, u, C, plan)
+    rows, weight = recombine(keys[1], proposal, jnp.asarray(x), jnp.asarray(y), jnp.asarray(u), plan.m)
+    chosen: tuple[Any, Any, Any] = rows, weight, 0.0 if len(rows) == (u > 0).sum() else np.inf
+    proposal = jax.device_get(proposal)
+    return Drawn(*chosen, proposal.total, proposal.cells, proposal.pilot.primal, proposal.pilot.dual)
 
 
 _construct = jax.jit(construct, static_argnames="plan")

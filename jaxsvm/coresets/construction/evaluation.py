@@ -1,7 +1,7 @@
-"""How good a coreset is: its relative error at queries that are chosen to be hard for it, and of the machine it trains.
+"""Measure a coreset: its relative error at queries chosen to be hard for it, and the error of the machine it trains.
 
-Random directions alone say little: the largest errors are at multiples of the optimum, at biases alone, at machines
-trained on a few points or for another C, and where some steps up the error itself lead.
+Random directions alone say little. The largest errors are at multiples of the optimum, at biases alone, at machines
+trained on a few points or for another C, and at the end of some steps that climb the error itself.
 """
 
 from typing import Any, NamedTuple
@@ -12,18 +12,12 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array
 
-from jaxsvm.coresets.construction.coreset import as_key
-from jaxsvm.coresets.construction.queries import LOOSE, hinges, objectives
-from jaxsvm.coresets.data import as_data
+from jaxsvm.coresets.construction.queries import hinges, objectives
+from jaxsvm.coresets.data import as_data, as_key
+from jaxsvm.coresets.measured import MEASURED
 from jaxsvm.coresets.pilot import solve
 from jaxsvm.coresets.summary import Coreset
 from jaxsvm.errors import InputError
-
-SUBSETS = 24
-GAUSSIANS = 24
-CLIMBS = 8
-"""Queries from which the error is climbed."""
-STEPS = 20
 
 
 class Evaluation(NamedTuple):
@@ -32,7 +26,7 @@ class Evaluation(NamedTuple):
     Attributes:
         worst: The largest relative error of the objective over the queries.
         mean: Their mean.
-        excess: `F(w_S) / F(w*) - 1` of the machine that is trained on the coreset; 0 where both are 0 (one class).
+        excess: `F(w_S) / F(w*) - 1` of the machine that is trained on the coreset; 0 if both are 0 (one class).
         optimum: `F(w*)` on the data.
         queries: `(w, b)` as rows, `(q, d + 1)`: the data's optimum first, the coreset's second.
         errors: `F_S / F - 1` at each, `(q,)`.
@@ -53,10 +47,10 @@ def evaluate(coreset: Coreset, data: Any, C: float | None = None, key: Array | i
         coreset: From `jaxsvm.coresets`.
         data: `(x, y)` or `(x, y, sample_weight)`.
         C: Another C than the coreset's, in the data's terms.
-        key: A random key, or a seed, of the queries.
+        key: A random key of the queries, or a seed.
 
     Raises:
-        InputError: Where shapes do not agree.
+        InputError: If shapes do not agree.
     """
     if not isinstance(data, tuple | list) or len(data) not in (2, 3):
         raise InputError("data: a tuple (x, y) or (x, y, sample_weight) is needed.")
@@ -67,8 +61,8 @@ def evaluate(coreset: Coreset, data: Any, C: float | None = None, key: Array | i
     x_s, y_s, v = as_data(coreset.x, coreset.y, coreset.weight)
     share = v.sum() / u.sum() if coreset.info["regulariser"] == "scaled" else 1.0
     with jax.enable_x64(True):
-        found = _evaluate(as_key(key), x, y, u, x_s, y_s, v, C, share)
-        queries, errors, F = (np.asarray(part) for part in found)
+        measured = _evaluate(as_key(key), x, y, u, x_s, y_s, v, C, share)
+        queries, errors, F = (np.asarray(part) for part in measured)
     size = np.abs(errors)
     # Both are 0 on data of one class.
     excess = float(F[1] / F[0] - 1) if F[0] > 0 else 0.0 if F[1] == 0 else np.inf
@@ -83,38 +77,39 @@ def _evaluate(key: Array, x: Array, y: Array, u: Array, x_s: Array, y_s: Array, 
     best, own = solve(x, y, C * u), solve(x_s, y_s, C * v / share)
     d, row = x.shape[1], lambda at: jnp.append(at.w, at.b)
     size = min(max(2 * d, 8), len(y))
+    count, climbers = 24, 8
 
     def of_subset(lane: tuple[Array, Array]) -> Array:
         index, factor = lane
-        return row(solve(x[index], y[index], factor * C * u[index] * len(y) / size, tol=LOOSE))
+        return row(solve(x[index], y[index], factor * C * u[index] * len(y) / size, tol=MEASURED.rough_gap))
 
-    index = jax.random.randint(keys[0], (SUBSETS, size), 0, len(y))
-    factors = jnp.asarray([0.1, 1.0, 10.0, 1000.0])[jnp.arange(SUBSETS) % 4]
+    index = jax.random.randint(keys[0], (count, size), 0, len(y))
+    factors = jnp.asarray([0.1, 1.0, 10.0, 1000.0])[jnp.arange(count) % 4]
     subsets = lax.map(of_subset, (index, factors))
-    norms = 10 ** jax.random.uniform(keys[1], (GAUSSIANS, 1), x.dtype, -2, 1.5)
-    gaussians = jax.random.normal(keys[2], (GAUSSIANS, d + 1), x.dtype) * norms
+    norms = 10 ** jax.random.uniform(keys[1], (count, 1), x.dtype, -2, 1.5)
+    gaussians = jax.random.normal(keys[2], (count, d + 1), x.dtype) * norms
     multiples = jnp.asarray([0.0, 0.25, 0.5, 0.8, 1.25, 2.0, 5.0, 20.0])[:, None] * row(best)
     biases = jnp.zeros((6, d + 1), x.dtype).at[:, -1].set(jnp.asarray([0.5, -0.5, 1.0, -1.0, 5.0, -5.0]))
     pool = jnp.concatenate([row(best)[None], row(own)[None], multiples, biases, subsets, gaussians])
     pool = jnp.where(jnp.isfinite(pool), pool, 0)
 
-    def ratio(queries: Array) -> Array:
+    def error(queries: Array) -> Array:
         whole = objectives(queries, hinges(x, y, queries), u, C)
         part = objectives(queries, hinges(x_s, y_s, queries), v, C, share)
-        # Both are 0 on data of one class, where that class is on its side.
+        # Both are 0 on data of one class if that class is on its side.
         return jnp.where(whole > 0, part / jnp.where(whole > 0, whole, 1) - 1, jnp.where(part > 0, jnp.inf, 0))
 
     def climb(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         at, step = carry
-        gradient = jax.grad(lambda q: jnp.abs(ratio(q)).sum())(at)
+        gradient = jax.grad(lambda q: jnp.abs(error(q)).sum())(at)
         size = jnp.linalg.norm(gradient, axis=1, keepdims=True)
         new = at + step * gradient / jnp.where(size > 0, size, 1) * jnp.linalg.norm(at, axis=1, keepdims=True)
-        better = (jnp.abs(ratio(new)) > jnp.abs(ratio(at)))[:, None]
+        better = (jnp.abs(error(new)) > jnp.abs(error(at)))[:, None]
         return jnp.where(better, new, at), jnp.where(better, step * 1.2, step / 2)
 
-    _, hardest = lax.top_k(jnp.abs(ratio(pool)), CLIMBS)
-    climbed, _ = lax.fori_loop(0, STEPS, climb, (pool[hardest], jnp.full((CLIMBS, 1), 0.1, x.dtype)))
+    _, hardest = lax.top_k(jnp.abs(error(pool)), climbers)
+    climbed, _ = lax.fori_loop(0, 20, climb, (pool[hardest], jnp.full((climbers, 1), 0.1, x.dtype)))
     queries = jnp.concatenate([pool, climbed])
     F = objectives(queries[:2], hinges(x, y, queries[:2]), u, C)
     # Back to the data's own origin.
-    return queries.at[:, -1].add(-queries[:, :-1] @ middle), ratio(queries), F
+    return queries.at[:, -1].add(-queries[:, :-1] @ middle), error(queries), F

@@ -1,7 +1,7 @@
-"""Exact sensitivities: what the bounds bound, by one convex programme for each point and level (Dinkelbach 1967).
+"""Compute exact sensitivities, one convex programme for each point and level (Dinkelbach 1967).
 
-For a level tau the concave function `u f(p) - tau F` has a maximum that is positive as long as tau is below the
-sensitivity. Where the hinge of p is positive it is linear, so that the maximum is a weighted SVM with a linear term,
+For a level tau the concave function `u f(p) - tau F` has a positive maximum as long as tau is below the sensitivity.
+Where the hinge of p is positive it is linear, so the maximum is a weighted SVM with a linear term,
 
     min  1/2 (tau - rho) |w|^2 + (1 - tau) C u_p y_p f(x_p) + tau C sum_{q != p} u_q h_q,    rho = u_p / U or 0,
 
@@ -24,26 +24,22 @@ from jaxsvm.coresets.data import as_data, centred
 from jaxsvm.coresets.pilot import solve
 from jaxsvm.runtime.checks import require_positive
 
-RISE = 1e-7
-"""A level that rises by less is the sensitivity."""
-LEVELS = 30
-
 
 def exact_sensitivity(
     x: Any, y: Any, C: float, sample_weight: Any = None, *, regulariser: str = "pinned", index: Any = None
 ) -> np.ndarray:
-    """The sensitivities of some points, `(k,)` float64: from below, to 1e-6 of themselves.
+    """Return the sensitivities of some points, `(k,)` float64: from below, with a relative error of 1e-6.
 
     Args:
         x: Points, `(n, d)`.
         y: Signs in {-1, +1}, `(n,)`.
-        C: What multiplies the loss, positive.
+        C: The factor of the loss, positive.
         sample_weight: Weights, `(n,)`, not negative.
         regulariser: "pinned" or "scaled": whether a point's cost has its share of `1/2 |w|^2`.
         index: Which points, `(k,)`; None: all.
 
     Raises:
-        InputError: On arguments that cannot be used.
+        InputError: If an argument cannot be used.
     """
     require_choice("regulariser", regulariser, ("pinned", "scaled"))
     require_positive("C", C)
@@ -70,23 +66,23 @@ def _exact(x: Array, y: Array, u: Array, C: Any, points: Array, scaled: bool) ->
             F = objectives(v[None], h, u, C)[0]
             return jnp.where(jnp.isfinite(F) & (F > 0), own / F, 0)
 
-        def level(tau: Array) -> Array:
+        def next_level(tau: Array) -> Array:
             scale = jnp.maximum(tau - rho, 1e-12)
             costs = jnp.where(jnp.arange(len(u)) == p, 0, tau * C * u / scale)
             linear = (1 - tau) * C * u[p] * y[p] / scale * jnp.append(x[p], 1.0)
-            found = solve(x, y, costs, linear=linear, tol=1e-9)
-            return ratio(jnp.append(found.w, found.b))
+            maximum = solve(x, y, costs, linear=linear, tol=1e-9)
+            return ratio(jnp.append(maximum.w, maximum.b))
 
         def rise(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             tau, _, step = carry
-            new = level(tau)
-            return jnp.maximum(new, tau), new <= tau * (1 + RISE), step + 1
+            new = next_level(tau)
+            return jnp.maximum(new, tau), new <= tau * (1 + 1e-7), step + 1
 
         floor = jnp.maximum(u[p] / of_class, ratio(best))
         start = jnp.maximum(1.005 * u[p] / of_class, ratio(best))
-        first = level(start)
+        first = next_level(start)
         tau, _, _ = lax.while_loop(
-            lambda carry: ~carry[1] & (carry[2] < LEVELS) & (carry[0] < 1),
+            lambda carry: ~carry[1] & (carry[2] < 30) & (carry[0] < 1),
             rise,
             (jnp.maximum(floor, first), first <= floor, jnp.zeros((), jnp.int32)),
         )

@@ -1,12 +1,12 @@
-"""Coresets for kernel machines: the bounds do not know the dimension, and need inner products only.
+"""Make coresets for kernel machines: the bounds do not depend on the dimension and need inner products only.
 
 `kernel_sensitivity` takes the kernel matrix: with the weights u of a cell C and `Z = y phi(x)`,
 
     D^2 = K_pp - 2 y_p / U_C sum_q u_q y_q K_pq + 1 / U_C^2 sum_q sum_r u_q u_r y_q y_r K_qr,
     <c - Z_p, w> = 1 / U_C sum_q u_q y_q g_q - y_p g_p,      g = K beta  for w = sum beta phi(x).
 
-It holds n^2 numbers. `kernel_coreset` is for larger data: features of a Nystroem map, and the linear construction on
-them; what it is a coreset for is the machine on these features, which is the kernel's as far as the map is.
+It holds n^2 numbers. `kernel_coreset` is for larger data: it applies the linear construction to features of a Nystroem
+map. The result is a coreset for the machine on these features, which is the kernel's as far as the map is exact.
 """
 
 from functools import partial
@@ -17,12 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxsvm.coresets.construction.coreset import as_key, coreset
-from jaxsvm.coresets.construction.sensitivity import directional, require_choice, tight
-from jaxsvm.coresets.data import as_data
+from jaxsvm.coresets.construction.coreset import coreset
+from jaxsvm.coresets.construction.sensitivity import directional, own_partition, require_choice, tight
+from jaxsvm.coresets.data import as_data, as_key
 from jaxsvm.coresets.pilot import Pilot
 from jaxsvm.coresets.summary import Coreset
-from jaxsvm.errors import InputError
 from jaxsvm.gram.build import gram
 from jaxsvm.kernels import Kernel
 from jaxsvm.loop.driver import fit
@@ -32,42 +31,37 @@ from jaxsvm.results.fit import Fit
 from jaxsvm.runtime.checks import require_positive, require_whole
 from jaxsvm.solvers.box.sequential_minimal_optimization import SMO
 
-LEAST = 1e-10
-"""Eigenvalues below this share of the largest are rounding."""
-
 
 def kernel_sensitivity(
     kernel: Kernel, x: Any, y: Any, C: float, sample_weight: Any = None, *, bound: str = "dir", labels: Any = None,
     fitted: Fit | None = None,
 ) -> np.ndarray:  # fmt: skip
-    """Upper bounds on the (pinned) sensitivities of a kernel SVM with a free bias, `(n,)` float64; O(n^2) memory.
+    """Bound the (pinned) sensitivities of a kernel SVM with a free bias from above, `(n,)` float64; O(n^2) memory.
 
     Args:
         kernel: The kernel.
         x: Points, `(n, d)`.
         y: Signs in {-1, +1}, `(n,)`.
-        C: What multiplies the loss, positive.
+        C: The factor of the loss, positive.
         sample_weight: Weights, `(n,)`, not negative.
         bound: "dir" or "tight".
         labels: A partition of each class, `(n,)` integers; None: the classes themselves.
         fitted: A fit of the problem (`hinge_problem(..., bias="free")`); None: `SMO(tol=1e-4)` makes one.
 
     Raises:
-        InputError: On arguments that cannot be used.
+        InputError: If an argument cannot be used.
     """
     require_choice("bound", bound, ("dir", "tight"))
     require_positive("C", C)
     x, y, u = as_data(x, y, sample_weight)
-    labels = (y > 0).astype(int) if labels is None else np.unique(np.asarray(labels), return_inverse=True)[1]
-    if labels.shape != y.shape or len(np.unique(np.stack([labels, y]), axis=1)[0]) != labels.max() + 1:
-        raise InputError("labels: one cell a sample, none with points of both classes, is needed.")
+    label, most = own_partition(y > 0 if labels is None else labels, y)
     with jax.enable_x64(True):
         if fitted is None:
             problem = hinge_problem(gram(kernel, x), y, C, bias="free", sample_weight=u)
             fitted = fit(problem, SMO(tol=1e-4))
         beta, proof = np.asarray(fitted.dual_coef, float), fitted.certificate
         values = float(proof.primal), float(proof.dual)
-        return np.asarray(_bounds(kernel, x, y, u, float(C), labels, int(labels.max()) + 1, beta, values, bound))
+        return np.asarray(_bounds(kernel, x, y, u, float(C), label, most, beta, values, bound))
 
 
 @partial(jax.jit, static_argnames=("most", "bound"))
@@ -89,7 +83,7 @@ def _bounds(
     alpha = 1 / (2 * C * safe[label])
     B = tight(alpha, D, o)
     if bound == "dir":
-        at = Pilot(norm[None], jnp.zeros(()), values[0], o, beta)  # all that is asked of w is its length
+        at = Pilot(norm[None], jnp.zeros(()), values[0], o, beta)  # only the length of w is used
         B = jnp.minimum(B, directional(alpha, D, o, mean[label] - y * g, at))
     B = jnp.where(D > 0, B, 0)
     return jnp.where(u > 0, jnp.minimum(1, u / safe[label] + C * u * B), 0)
@@ -99,24 +93,24 @@ def kernel_coreset(
     kernel: Kernel, x: Any, y: Any, C: float, m: int, key: Array | int = 0, sample_weight: Any = None, *,
     rank: int = 128, **options: Any,
 ) -> Coreset:  # fmt: skip
-    """A coreset of m points for a kernel machine, by Nystroem features and the linear construction.
+    """Make a coreset of m points for a kernel machine, by Nystroem features and the linear construction.
 
     Args:
         kernel: The kernel.
         x: Points, `(n, d)`.
         y: Signs in {-1, +1}, `(n,)`.
-        C: What multiplies the loss, positive.
-        m: How many points.
+        C: The factor of the loss, positive.
+        m: Number of points.
         key: A random key, or a seed: of the landmarks and of the draw.
         sample_weight: Weights, `(n,)`, not negative.
         rank: Landmarks, drawn uniformly.
-        options: As for `coreset`.
+        options: `sampler`, `bound`, `regulariser` and `clusters` of `coreset`.
 
     Returns:
-        The points as they came: fit them with `small.problem(kernel=kernel)`.
+        A coreset of the original points: fit it with `small.problem(kernel=kernel)`.
 
     Raises:
-        InputError: On arguments that cannot be used.
+        InputError: If an argument cannot be used.
     """
     require_whole("rank", rank, 1)
     points, y, u = as_data(x, y, sample_weight)
@@ -132,4 +126,5 @@ def kernel_coreset(
 
 @jax.jit
 def _features(kernel: Kernel, x: Array, landmarks: Array) -> Float[Array, "n r"]:
-    return kernel.matrix(x, landmarks) @ inverse_root(kernel.matrix(landmarks, landmarks), LEAST)
+    # Eigenvalues below 1e-10 of the largest are rounding.
+    return kernel.matrix(x, landmarks) @ inverse_root(kernel.matrix(landmarks, landmarks), 1e-10)

@@ -1,8 +1,8 @@
-"""Queries `(w, b)`: solutions of small subsets and what else a trained machine may be, and what each point is to them.
+"""Make queries `(w, b)`, plausible trained machines, and score each point by its share of their objectives.
 
-A bound on a sensitivity is loose by a large and uneven factor (15 to 30 on real sets); the largest share that a point
-has of the objective at some tens of plausible queries is no bound at all, but near to what matters. Drawing by a
-mixture of both keeps the guarantee of the first, with its share, and gets most of its accuracy from the second.
+A bound on a sensitivity is loose by a large and uneven factor (15 to 30 on real sets). The largest share that a point
+has of the objective at some tens of plausible queries is no bound, but close to the sensitivities that matter. Drawing
+by a mixture of both keeps the guarantee of the bounds, with their share, and most of the accuracy of the scores.
 """
 
 from typing import Any
@@ -13,23 +13,20 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from jaxsvm.coresets.construction.sampling import independent
+from jaxsvm.coresets.measured import MEASURED
 from jaxsvm.coresets.pilot import Pilot, solve
 from jaxsvm.numerics.linear.elimination import factored
-
-QUERIES = 24
-"""Small subsets that are solved."""
-SUBSET = 256
-"""Their points."""
-LOOSE = 1e-3
-"""The relative gap to which they are solved."""
 
 
 def pool(
     key: Array, x: Float[Array, "n d"], y: Float[Array, " n"], u: Float[Array, " n"], C: Any, gamma: Float[Array, " n"],
-    at: Pilot, count: int = QUERIES, size: int = SUBSET,
+    at: Pilot,
 ) -> Float[Array, "q d+1"]:  # fmt: skip
-    """Queries as rows `(w, b)`: the pilot, `(0, +-1)`, and solutions of subsets drawn by gamma at several C; pure."""
-    size = max(8, min(size, x.shape[0] // 2))
+    """Return queries as rows `(w, b)`; pure.
+
+    They are the pilot, `(0, +-1)`, and the solutions of subsets that are drawn by the bounds gamma, at several C.
+    """
+    count, size = MEASURED.subsets_solved, max(8, min(MEASURED.points_per_subset, x.shape[0] // 2))
     draws, values = jax.random.split(key)
     index = independent(draws, gamma, count * size).reshape(count, size)
     share = gamma / jnp.maximum(gamma.sum(), jnp.finfo(u.dtype).tiny)
@@ -37,12 +34,12 @@ def pool(
     # C spread evenly over three decades on a logarithmic scale, one value in each of `count` equal parts.
     exponent = (jnp.arange(count, dtype=u.dtype) + jax.random.uniform(values, (count,), u.dtype)) / count * 3 - 2
 
-    def one(lane: tuple[Array, Array, Array]) -> Array:
+    def solved(lane: tuple[Array, Array, Array]) -> Array:
         index, weight, C = lane
-        w, b, *_ = solve(x[index], y[index], C * weight, tol=LOOSE)
+        w, b, *_ = solve(x[index], y[index], C * weight, tol=MEASURED.rough_gap)
         return jnp.append(w, b)
 
-    small = lax.map(one, (index, weight, C * 10**exponent))
+    small = lax.map(solved, (index, weight, C * 10**exponent))
     small = jnp.where(jnp.isfinite(small), small, 0)
     fixed = (
         jnp.zeros((3, x.shape[1] + 1), x.dtype).at[0].set(jnp.append(at.w, at.b)).at[1:, -1].set(jnp.array([1.0, -1.0]))
@@ -51,20 +48,20 @@ def pool(
 
 
 def hinges(x: Float[Array, "n d"], y: Float[Array, " n"], queries: Float[Array, "q d+1"]) -> Float[Array, "n q"]:
-    """The hinge loss of every point at every query."""
+    """Return the hinge loss of every point at every query."""
     f = jnp.matmul(x, queries[:, :-1].T, precision=lax.Precision.HIGHEST) + queries[None, :, -1]
     return jnp.maximum(0, 1 - y[:, None] * f)
 
 
 def objectives(queries: Array, h: Float[Array, "n q"], u: Float[Array, " n"], C: Any, share: Any = 1.0) -> Array:
-    """`F` at every query, `(q,)`, with a share of the regulariser."""
+    """Return `F` at every query, `(q,)`, with a share of the regulariser."""
     return share * 0.5 * (queries[:, :-1] ** 2).sum(axis=1) + C * (u @ h)
 
 
 def scores(
     x: Array, y: Array, u: Array, C: Any, queries: Float[Array, "q d+1"], scaled: bool, floor: Any = 0.0
 ) -> Float[Array, " n"]:
-    """The largest share of F that each point has at the queries, `(n,)`; pure."""
+    """Return the largest share of F that each point has at the queries, `(n,)`; pure."""
     h = hinges(x, y, queries)
     F = objectives(queries, h, u, C) + floor
     own = jnp.where(scaled, 0.5 * (queries[:, :-1] ** 2).sum(axis=1) / u.sum(), 0.0)
@@ -73,18 +70,19 @@ def scores(
 
 
 def pulls(x: Array, u: Array, share: Array) -> Float[Array, " n"]:
-    """Each point's part in the pilot's dual vector: `u a |z|`, `z = (x, 1)`, in the metric of `sum u a z z'`; pure.
+    """Return the pull `u a |z|` of each point on the pilot's dual vector, in the metric of `sum u a z z'`; pure.
 
-    With probabilities proportional to it the vector is estimated with the least variance in that metric.
-
-    Args:
-        x: Points, `(n, d)`.
-        u: Weights, `(n,)`.
-        share: Dual variables of the pilot, in the part of their boxes, `(n,)`.
+    Here `z = (x, 1)`, and a is the share of each dual variable in its box. Probabilities proportional to the pull
+    estimate that vector with the least variance in this metric.
     """
+    z, half = with_metric(x, u * share)
+    pull = u * share * jnp.linalg.norm(z @ half.T, axis=1)
+    return jnp.where(jnp.isfinite(pull), pull, 0)
+
+
+def with_metric(x: Array, weight: Array) -> tuple[Float[Array, "n d+1"], Float[Array, "d+1 d+1"]]:
+    """Return `z = (x, 1)` and the inverse Cholesky factor of `sum weight z z'`, slightly shifted; pure."""
     z = jnp.concatenate([x, jnp.ones((x.shape[0], 1), x.dtype)], axis=1)
-    M = jnp.matmul((z * (u * share)[:, None]).T, z, precision=lax.Precision.HIGHEST)
+    M = jnp.matmul((z * weight[:, None]).T, z, precision=lax.Precision.HIGHEST)
     M = M + (1e-9 * jnp.trace(M) + jnp.finfo(x.dtype).tiny) * jnp.eye(z.shape[1], dtype=x.dtype)
-    half = factored(M).lower_solve(jnp.eye(len(M), dtype=x.dtype))
-    found = u * share * jnp.linalg.norm(z @ half.T, axis=1)
-    return jnp.where(jnp.isfinite(found), found, 0)
+    return z, factored(M).lower_solve(jnp.eye(len(M), dtype=x.dtype))

@@ -1,13 +1,12 @@
-"""Draws with given probabilities: independent ones, and systematic ones of a fixed size without repetition.
+"""Draw points with given probabilities: independently, or systematically without repetition.
 
-Independent draws with weights `u / (m q)` are what the theory of coresets speaks of. Systematic sampling (Madow 1949)
-walks along an ordering of the points with one random offset and takes a point wherever the running sum of the inclusion
-probabilities passes a whole number: unbiased too, no point twice, and neighbours of the ordering are represented in
-proportion, which takes their part out of the variance. Its tail bounds are not those of the theory.
+The theory of coresets is about independent draws with weights `u / (m q)`. Systematic sampling (Madow 1949) walks along
+an ordering of the points with one random offset and takes a point wherever the running sum of the inclusion
+probabilities passes a whole number. It is unbiased too and takes no point twice. Neighbours in the ordering are
+represented in proportion, which removes their part of the variance. The tail bounds of the theory do not cover it.
 """
 
 import math
-from functools import partial
 from typing import Any
 
 import jax
@@ -17,26 +16,24 @@ from jaxtyping import Array, Float, Int
 
 from jaxsvm.errors import InputError
 
-HALVINGS = 100
-
 
 def sample_size(
     total: float, epsilon: float, delta: float, *, features: int | None = None, queries: int | None = None,
     constant: float = 1.0,
 ) -> int:  # fmt: skip
-    """How many independent draws make an epsilon-coreset with probability 1 - delta.
+    """Return how many independent draws make an epsilon-coreset with probability 1 - delta.
 
     Args:
-        total: The sum of the bounds on sensitivities that points are drawn by, at least 1.
+        total: The sum t of the sensitivity bounds that the points are drawn by, at least 1.
         epsilon: The relative error, in (0, 1).
         delta: The probability of failure, in (0, 1).
-        features: d, for all queries at a time: `constant t / epsilon^2 ((d + 1) log t + log 1 / delta)`. The constant
-            is universal and not known: a heuristic.
+        features: d, for all queries at once: `constant t / epsilon^2 ((d + 1) log t + log 1 / delta)`. The universal
+            constant is not known, so this is a heuristic.
         queries: N, for N queries that are fixed before the draw (Bernstein's inequality: a proof).
-        constant: See `features`.
+        constant: The constant of the formula for `features`.
 
     Raises:
-        InputError: On numbers out of their range, or unless one of `features` and `queries` is given.
+        InputError: If a number is out of its range, or unless exactly one of `features` and `queries` is given.
     """
     for name, value in (("epsilon", epsilon), ("delta", delta)):
         if not 0 < value < 1:
@@ -53,9 +50,9 @@ def sample_size(
 
 
 def query_error(total: float, m: int, delta: float) -> float:
-    """What one query, fixed before m independent draws, is off by with probability delta at most: a relative error.
+    """Return the relative error that one query, fixed before m independent draws, exceeds with probability delta.
 
-    The inverse of `sample_size(..., queries=1)`; arguments as there.
+    The inverse of `sample_size(total, epsilon, delta, queries=1)`.
     """
     rate = math.log(2 / delta) / m
     linear = total * rate / 3
@@ -63,7 +60,7 @@ def query_error(total: float, m: int, delta: float) -> float:
 
 
 def independent(key: Array, q: Float[Array, " n"], m: int) -> Int[Array, " m"]:
-    """M indices, independently, with probabilities proportional to q; pure."""
+    """Draw m indices independently, with probabilities proportional to q; pure."""
     ends = jnp.cumsum(q)
     targets = jax.random.uniform(key, (m,), q.dtype) * ends[-1]
     last = jnp.where(q > 0, jnp.arange(q.shape[0], dtype=jnp.int32), 0).max()
@@ -71,7 +68,7 @@ def independent(key: Array, q: Float[Array, " n"], m: int) -> Int[Array, " m"]:
 
 
 def inclusion(q: Float[Array, " n"], m: Any) -> Float[Array, " n"]:
-    """`pi = min(1, c q)` with `sum pi = m`, or 1 for all that have q > 0 where these are not more than m; pure."""
+    """Return `pi = min(1, c q)` with `sum pi = m`; if no more than m points have q > 0, 1 for these; pure."""
     positive = q > 0
     q = q / jnp.maximum(q.sum(), jnp.finfo(q.dtype).tiny)
     few = positive.sum() <= m
@@ -84,32 +81,24 @@ def inclusion(q: Float[Array, " n"], m: Any) -> Float[Array, " n"]:
         return jnp.where(enough, low, middle), jnp.where(enough, middle, high)
 
     ends = (jnp.log(jnp.asarray(m, q.dtype)) - 1e-3, jnp.log(1 / least) + 1e-3)
-    scale = jnp.exp(lax.fori_loop(0, HALVINGS, halve, ends)[1])
+    scale = jnp.exp(lax.fori_loop(0, 100, halve, ends)[1])
     return jnp.where(few, positive.astype(q.dtype), jnp.minimum(1, scale * q))
 
 
 def systematic(key: Array, pi: Float[Array, " n"], order: Int[Array, " n"], m: int) -> Int[Array, " m"]:
-    """M indices, each with its inclusion probability, walking along an order; n where there are fewer; pure.
+    """Draw m indices, each with its inclusion probability, along an ordering; pure.
 
     Args:
         key: A random key.
         pi: Inclusion probabilities, `(n,)`, with the sum m (or fewer points than m, all with 1).
         order: A permutation of the points, `(n,)`.
-        m: How many; static.
+        m: Number of indices; static. If fewer are drawn, the rest of the indices are n.
     """
     along = jnp.cumsum(pi[order])
     whole = jnp.round(along[-1])
-    # What rounding left of the last whole number is spread over all: exactly m places are passed.
+    # Spread the rounding of the last sum over all: exactly m whole numbers are passed.
     along = along * (whole / jnp.maximum(along[-1], 1))
     passed = jnp.floor(along.at[-1].set(whole) + jax.random.uniform(key, (), pi.dtype))
     taken = jnp.diff(passed, prepend=0.0) > 0
     places = jnp.nonzero(taken, size=m, fill_value=pi.shape[0])[0]
     return jnp.append(order, pi.shape[0])[places].astype(jnp.int32)
-
-
-@partial(jax.jit, static_argnames="m")
-def uniform(key: Array, u: Float[Array, " n"], m: int) -> tuple[Int[Array, " m"], Float[Array, " m"]]:
-    """The baseline: m points without repetition with equal probability, and their weights."""
-    n = u.shape[0]
-    picked = jax.random.permutation(key, n)[:m]
-    return picked, u[picked] * n / min(m, n)

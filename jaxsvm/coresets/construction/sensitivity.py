@@ -1,4 +1,4 @@
-"""Upper bounds on sensitivities: how much of the objective one point can ever be.
+"""Bound sensitivities from above: the largest share that a point can have of the objective.
 
 The sensitivity of a point is the supremum over all `(w, b)` of `u f(p; w, b) / F(P; w, b)`, with
 `F = 1/2 |w|^2 + C sum u h` and the point's own cost `f = |w|^2 / 2U + C h` (`regulariser="scaled"`, the paper's) or
@@ -10,13 +10,13 @@ of its cell, `U_C` the cell's weight and o a lower bound of the optimum,
     printed  B = 9/2 max(4/9 alpha, sqrt(4 alpha^2 + 2 D^2 / 9 o) - 2 alpha)      the paper's: NOT a valid bound
     fixed    B = max(3 alpha, 18 (sqrt(4 alpha^2 + D^2 / 18 o) - 2 alpha))        its proof, arithmetic corrected
     tight    B = D^2 / (4 alpha o) where D <= 2 alpha sqrt(2 o), else D sqrt(2 / o) - 2 alpha
-    dir      B = min(tight, G), which knows where the optimum lies: points nearer to the margin than their mean count
+    dir      B = min(tight, G), which uses where the optimum lies: points nearer to the margin than their mean count
 
 Derivations: h(p) <= h(c) + [<w, c - p>]_+ and Jensen's inequality leave
 `s / u <= 1 / U_C + C sup ([<w, Delta>]_+ - alpha |w|^2) / F`; `tight` maximises it over |w| with
 `F >= max(o, |w|^2 / 2)`. For `dir` F is 1-strongly convex in w, so `F >= opt + 1/2 |w - w*|^2`, and the supremum of
-that ratio is the positive root of `2 o G^2 + 2 (alpha Q - beta) G - D^2 = 0`, with what the gap of the pilot leaves
-open of w* taken on the safe side.
+that ratio is the positive root of `2 o G^2 + 2 (alpha Q - beta) G - D^2 = 0`, with what the pilot's gap leaves
+uncertain about w* taken on the safe side.
 
 Source: Tukan, Baykal, Feldman and Rus 2020, Lemma 2; corrections and `dir`: docs/mathematics.md, "Coresets".
 """
@@ -40,32 +40,24 @@ REGULARISERS = ("pinned", "scaled", "normalised")
 
 
 def sensitivity(
-    x: Any,
-    y: Any,
-    C: float,
-    sample_weight: Any = None,
-    *,
-    bound: str = "dir",
-    regulariser: str = "pinned",
-    clusters: int | tuple[int, ...] | None = None,
-    labels: Any = None,
-    key: Array | None = None,
-) -> np.ndarray:
-    """Upper bounds gamma of all sensitivities, `(n,)` float64.
+    x: Any, y: Any, C: float, sample_weight: Any = None, *, bound: str = "dir", regulariser: str = "pinned",
+    clusters: int | tuple[int, ...] | None = None, labels: Any = None, key: Array | None = None,
+) -> np.ndarray:  # fmt: skip
+    """Return upper bounds gamma of all sensitivities, `(n,)` float64.
 
     Args:
         x: Points, `(n, d)`.
         y: Signs in {-1, +1}, `(n,)`.
-        C: What multiplies the loss, positive (the paper's lambda).
+        C: The factor of the loss, positive (the paper's lambda).
         sample_weight: Weights, `(n,)`, not negative.
         bound: "dir", "tight", "fixed", or "printed", which is the paper's and no bound.
         regulariser: "pinned" or "scaled": whether a point's cost has a share of `1/2 |w|^2`, as in the paper.
         clusters: Cells a class, several for the smallest of several bounds; None: 16 or 64 by the number of points.
-        labels: A partition of one's own, `(n,)` integers: no cell may hold both classes.
+        labels: A partition to use instead, `(n,)` integers: no cell may hold both classes.
         key: A random key of the partitions; None takes key 0.
 
     Raises:
-        InputError: On arguments that cannot be used.
+        InputError: If an argument cannot be used.
     """
     require_choice("bound", bound, BOUNDS)
     require_choice("regulariser", regulariser, REGULARISERS)
@@ -77,7 +69,7 @@ def sensitivity(
         if labels is None:
             gamma = _sensitivity(key, x, y, u, float(C), cluster_counts(clusters, len(y)), bound, scaled)
         else:
-            label, most = _own_partition(labels, y)
+            label, most = own_partition(labels, y)
             gamma = _of_partition(x, y, u, float(C), label, most, bound, scaled)
         return np.asarray(gamma)
 
@@ -98,7 +90,7 @@ def smallest(
     key: Array, x: Array, y: Array, u: Array, C: Array, at: Pilot, counts: tuple[int, ...], bound: str, scaled: bool,
     floor: Any = 0.0,
 ) -> tuple[Float[Array, " n"], Cells]:  # fmt: skip
-    """The least bound of each point over partitions of several sizes, `(n,)`, and the cells of the finest; pure."""
+    """Return each point's least bound over partitions of several sizes, `(n,)`, and the finest's cells; pure."""
     gamma, cell = jnp.ones_like(u), None
     for i, k in enumerate(sorted(counts)):
         cell = cells(x, y, u, partition(jax.random.fold_in(key, i), x, y, u, k), 2 * k)
@@ -108,24 +100,17 @@ def smallest(
 
 
 def gammas(cell: Cells, u: Array, C: Any, at: Pilot, bound: str, scaled: bool, floor: Any = 0.0) -> Float[Array, " n"]:
-    """The bounds of one partition, `(n,)`, at most 1, and 0 where the weight is; pure.
+    """Return the bounds of one partition, at most 1, and 0 for weight 0; pure.
 
-    Args:
-        cell: The partition's cells.
-        u: Weights, `(n,)`.
-        C: What multiplies the loss.
-        at: A nearly optimal point and its dual value.
-        bound: Which one.
-        scaled: Whether a point's cost has its share of the regulariser.
-        floor: Where positive: a lower bound O of the optimum of all the data of which these are a part, `()`. The
-            bounds then hold for denominators `F + O` if these are smaller (a part of one class has the optimum 0, and
-            no other bound than 1).
+    `scaled` gives a point's cost its share of the regulariser. A positive `floor` is a lower bound O of the optimum of
+    all the data of which these are a part: bounds for the denominator `F + O` are then used where they are smaller (a
+    part of one class has the optimum 0, and no other bound than 1).
     """
     tiny = jnp.finfo(u.dtype).tiny
     U = u.sum()
     U_C = jnp.where(cell.weight > 0, cell.weight, 1)
     alpha = jnp.where(scaled, jnp.maximum(U - U_C, 0) / jnp.maximum(U, tiny), 1.0) / (2 * C * U_C)
-    o = jnp.maximum(at.dual, jnp.sqrt(tiny))  # its products with D^2 are no denormal numbers
+    o = jnp.maximum(at.dual, jnp.sqrt(tiny))  # keeps products with D^2 from being denormal
     D = jnp.linalg.norm(cell.offset, axis=1)
     if bound == "printed":
         B = 4.5 * jnp.maximum(4 / 9 * alpha, _root(2 * alpha, 2 * D**2 / (9 * o)))
@@ -142,14 +127,14 @@ def gammas(cell: Cells, u: Array, C: Any, at: Pilot, bound: str, scaled: bool, f
 
 
 def tight(alpha: Array, D: Array, o: Array) -> Array:
-    """The supremum of `(r D - alpha r^2) / max(o, r^2 / 2)` over r."""
+    """Return the supremum of `(r D - alpha r^2) / max(o, r^2 / 2)` over r."""
     near = 2 * alpha * jnp.sqrt(2 * o) >= D
     safe = jnp.where(alpha > 0, alpha, 1)
     return jnp.where(near & (alpha > 0), D**2 / (4 * safe * o), D * jnp.sqrt(2 / o) - 2 * alpha)
 
 
 def directional(alpha: Array, D: Array, o: Array, projection: Array, at: Pilot) -> Array:
-    """G of the module's docstring; `projection` is `<Delta, w~>`.
+    """Return the bound G of the module's docstring; `projection` is `<Delta, w~>`.
 
     The optimum lies within `e = sqrt(2 gap)` of the pilot, since F is 1-strongly convex in w.
     """
@@ -161,13 +146,8 @@ def directional(alpha: Array, D: Array, o: Array, projection: Array, at: Pilot) 
     return jnp.where(eta < 0, D**2 / below, (eta + root) / (2 * o))
 
 
-def total_bound(cell: Cells, u: Array, C: Any, o: Any) -> Array:
-    """`K + 2 C M1 / sqrt(2 o)`, which the sum of the `tight` bounds never exceeds, `()`: M1 is `sum u D`."""
-    return cell.occupied + 2 * C * (u @ jnp.linalg.norm(cell.offset, axis=1)) / jnp.sqrt(2 * o)
-
-
 def cluster_counts(clusters: int | tuple[int, ...] | None, n: int) -> tuple[int, ...]:
-    """Cells a class of each partition; by default what served 1,000 to 250,000 points well."""
+    """Return the cells a class of each partition; the default served 1,000 to 250,000 points well."""
     if clusters is None:
         return (16,) if n < 2000 else (64,)
     counts = (clusters,) if isinstance(clusters, int) else tuple(clusters)
@@ -177,12 +157,13 @@ def cluster_counts(clusters: int | tuple[int, ...] | None, n: int) -> tuple[int,
 
 
 def require_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
-    """Refuse what is none of the choices."""
+    """Refuse a value that is not among the choices."""
     if value not in choices:
         raise InputError(f"{name} is {value!r}: one of {', '.join(choices)} is needed.")
 
 
-def _own_partition(labels: Any, y: np.ndarray) -> tuple[np.ndarray, int]:
+def own_partition(labels: Any, y: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return the cells of a given partition, `(n,)` int32, and their number; refuse one that mixes the classes."""
     codes = np.unique(np.asarray(labels), return_inverse=True)[1].astype(np.int32)
     if codes.shape != y.shape:
         raise InputError(f"labels has shape {codes.shape}: one cell a sample is needed, {y.shape}.")
@@ -193,6 +174,6 @@ def _own_partition(labels: Any, y: np.ndarray) -> tuple[np.ndarray, int]:
 
 
 def _root(a: Array, z: Array) -> Array:
-    """`sqrt(a^2 + z) - a` without cancellation."""
+    """Return `sqrt(a^2 + z) - a` without cancellation."""
     below = jnp.sqrt(a**2 + z) + a
     return z / jnp.where(below > 0, below, 1)

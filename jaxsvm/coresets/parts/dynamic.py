@@ -1,11 +1,11 @@
-"""A coreset of data that change: points come, go, change their label or weight, at O(log n) reduces each.
+"""A coreset of changing data: points come, go, change label or weight, at O(log n) reduces each.
 
-A balanced binary tree: leaves hold up to `2 size` points as they are, nodes a coreset of what their two children hold
-(or just that, where it is no more than `size` points). A change touches one leaf and the nodes above it. Nothing can be
-deleted from a coreset itself: it has no record of what it left out.
+A balanced binary tree: each leaf holds up to `2 size` points as they are, each node a coreset of its two children (or
+their points, if they are no more than `size`). A change affects one leaf and the nodes above it. Points cannot be
+deleted from a coreset itself: it has no record of the points that it left out.
 
-The bound W on the total weight that shares of the regulariser refer to is twice the weight at the last rebuild; where
-the weight exceeds it, or falls below a quarter of it, all nodes are made again: at a cost that many changes have paid.
+Shares of the regulariser refer to a bound W on the total weight, twice the weight at the last rebuild. If the weight
+exceeds W or falls below a quarter of it, all nodes are made again; many changes share this cost.
 """
 
 from typing import Any
@@ -14,10 +14,9 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from jaxsvm.coresets.construction.coreset import as_key, plan_of
-from jaxsvm.coresets.data import as_data
-from jaxsvm.coresets.parts.nodes import Node, as_coreset, joined, raw, reduced
-from jaxsvm.coresets.parts.stream import PILOT_TOL
+from jaxsvm.coresets.construction.coreset import node_plan
+from jaxsvm.coresets.data import as_data, as_key
+from jaxsvm.coresets.parts.nodes import Node, as_coreset, joined, node_key, raw, reduced
 from jaxsvm.coresets.summary import Coreset
 from jaxsvm.errors import InputError
 from jaxsvm.runtime.checks import require_positive, require_whole
@@ -26,8 +25,9 @@ from jaxsvm.runtime.checks import require_positive, require_whole
 class DynamicCoreset:
     """A coreset that follows its data.
 
-    Changes are noted at once and computed when `coreset()` asks, each node once: a batch of changes costs less than its
-    parts. Calls repeat: the same changes, asked for at the same times with the same key, give the same coreset.
+    Changes are recorded at once and computed by `coreset()`, each node once: a batch of changes costs less than the
+    same changes one by one. The same changes, followed by `coreset()` at the same times with the same key, give the
+    same coreset.
 
     Attributes:
         reduces: Reduces computed so far.
@@ -37,28 +37,27 @@ class DynamicCoreset:
         self, C: float, size: int, key: Array | int = 0, *, sampler: str = "mixture", bound: str = "dir",
         clusters: Any = 16,
     ):  # fmt: skip
-        """An empty one.
+        """Make an empty one.
 
         Args:
-            C: What multiplies the loss, positive.
+            C: The factor of the loss, positive.
             size: Points of every node's coreset, at least 2.
             key: A random key, or a seed.
-            sampler: As for `coreset`.
-            bound: As for `coreset`.
-            clusters: As for `coreset`.
+            sampler: "mixture", "systematic" or "independent", see `coreset`.
+            bound: "dir", "tight", "fixed" or "printed", see `coreset`.
+            clusters: Cells a class, or several for the least of several bounds.
 
         Raises:
-            InputError: On a configuration that cannot be used.
+            InputError: If an argument cannot be used.
         """
         require_positive("C", C)
         require_whole("size", size, 2)
         self.C, self.size, self.reduces = float(C), int(size), 0
-        self._plan = plan_of(size, sampler, bound, "pinned", clusters, size)._replace(tol=PILOT_TOL)
+        self._plan = node_plan(size, sampler, bound, clusters)
         self._key = as_key(key)
         self._room = 2 * self.size
-        self._x: np.ndarray | None = None  # of all slots, leaf after leaf; an empty one has weight 0 and identity -1
+        self._x = np.zeros((0, 0))  # of all slots, leaf after leaf; an empty one has weight 0
         self._y = self._u = np.zeros(0)
-        self._identity = np.zeros(0, np.int64)
         self._place: dict[int, int] = {}
         self._free: list[int] = []
         self._next = 0
@@ -71,13 +70,13 @@ class DynamicCoreset:
         return len(self._place)
 
     def insert(self, x: Any, y: Any, sample_weight: Any = None) -> np.ndarray:
-        """Add points; returns their identities, `(k,)` int64, by which they are changed later.
+        """Add points; return their identities, `(k,)` int64, by which they are changed later.
 
         Raises:
-            InputError: On points that cannot be used.
+            InputError: If the points cannot be used.
         """
         x, y, u = as_data(x, y, sample_weight)
-        if self._x is None:
+        if not self._next:
             self._x = np.zeros((0, x.shape[1]))
         if x.shape[1] != self._x.shape[1]:
             raise InputError(f"x has {x.shape[1]} features, the data so far {self._x.shape[1]}: they must agree.")
@@ -86,54 +85,54 @@ class DynamicCoreset:
         slots = np.asarray([self._free.pop() for _ in range(len(y))])
         identities = np.arange(self._next, self._next + len(y))
         self._next += len(y)
-        self._x[slots], self._y[slots], self._u[slots], self._identity[slots] = x, y, u, identities
+        self._x[slots], self._y[slots], self._u[slots] = x, y, u
         self._place.update(zip(identities.tolist(), slots.tolist(), strict=True))
-        self._touch(slots)
+        self._mark(slots)
         return identities
 
     def delete(self, identities: Any) -> None:
-        """Take points out.
+        """Remove points.
 
         Raises:
-            InputError: On an identity that is not there.
+            InputError: If an identity does not exist.
         """
         slots = self._slots(identities)
         for identity in np.atleast_1d(identities).tolist():
             del self._place[identity]
-        self._u[slots], self._identity[slots] = 0, -1
+        self._u[slots] = 0
         self._free.extend(slots.tolist())
-        self._touch(slots)
+        self._mark(slots)
 
     def relabel(self, identities: Any, y: Any) -> None:
         """Give points another label, -1 or +1.
 
         Raises:
-            InputError: On an identity that is not there, or other labels.
+            InputError: If an identity does not exist, or a label is another one.
         """
         slots = self._slots(identities)
         if not np.isin(y, (-1, 1)).all():
             raise InputError("y holds other labels than -1 and +1.")
         self._y[slots] = y
-        self._touch(slots)
+        self._mark(slots)
 
     def reweight(self, identities: Any, sample_weight: Any) -> None:
         """Give points another weight, not negative.
 
         Raises:
-            InputError: On an identity that is not there, or weights that are negative or not finite.
+            InputError: If an identity does not exist, or a weight is negative or not finite.
         """
         slots = self._slots(identities)
         weight = np.asarray(sample_weight, float)
         if not (np.isfinite(weight).all() and (weight >= 0).all()):
             raise InputError("sample_weight: finite weights that are not negative are needed.")
         self._u[slots] = weight
-        self._touch(slots)
+        self._mark(slots)
 
     def coreset(self) -> Coreset:
-        """The coreset of the points that are there now.
+        """Return the coreset of the present points.
 
         Raises:
-            InputError: Where there are none.
+            InputError: If there are none.
         """
         U = float(self._u.sum())
         if not U > 0:
@@ -160,7 +159,6 @@ class DynamicCoreset:
         return as_coreset(root, self.C, np.float64, info | {"reduces": self.reduces})
 
     def _leaf(self, leaf: int) -> Node | None:
-        assert self._x is not None
         part = np.arange(leaf * self._room, (leaf + 1) * self._room)
         part = part[self._u[part] > 0]
         share = float(self._u[part].sum()) / self._bound
@@ -170,28 +168,28 @@ class DynamicCoreset:
         if part is None or len(part.y) <= self.size:
             return part
         version = self._versions[level, place] = self._versions.get((level, place), 0) + 1
-        key = jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(self._key, level), place), version)
+        key = jax.random.fold_in(node_key(self._key, level, place), version)
         self.reduces += 1
         return reduced(part, self.C, key, self._plan, 0.0, self._room)
 
     def _grow(self) -> None:
-        """Twice as many leaves; what there is becomes the left half."""
-        assert self._x is not None
+        """Double the number of leaves; the old ones become the left half."""
         old = len(self._u)
         new = max(2 * old, self._room)
-        self._x = np.concatenate([self._x, np.zeros((new - old, self._x.shape[1]))])
-        self._y, self._u = (np.concatenate([part, np.zeros(new - old)]) for part in (self._y, self._u))
-        self._identity = np.concatenate([self._identity, np.full(new - old, -1)])
+        self._x, self._y, self._u = (
+            np.concatenate([part, np.zeros((new - old, *part.shape[1:]))]) for part in (self._x, self._y, self._u)
+        )
         self._free = list(range(new - 1, old - 1, -1)) + self._free
         self._dirty |= set(range(old // self._room, new // self._room)) | ({0} if old else set())
 
     def _slots(self, identities: Any) -> np.ndarray:
         wanted = np.atleast_1d(identities).tolist()
-        strangers = [identity for identity in wanted if identity not in self._place]
-        if strangers or len(set(wanted)) < len(wanted):
-            found = f"{strangers[0]} is not there" if strangers else "one comes twice"
-            raise InputError(f"identities: {found}; `insert` returns them, and each is changed once a call.")
+        unknown = [identity for identity in wanted if identity not in self._place]
+        if unknown or len(set(wanted)) < len(wanted):
+            fault = f"{unknown[0]} is not there" if unknown else "one comes twice"
+            raise InputError(f"identities: {fault}; `insert` returns them, and each is changed once a call.")
         return np.asarray([self._place[identity] for identity in wanted], int)
 
-    def _touch(self, slots: np.ndarray) -> None:
+    def _mark(self, slots: np.ndarray) -> None:
+        """Mark the leaves of some slots as changed."""
         self._dirty |= set((slots // self._room).tolist())

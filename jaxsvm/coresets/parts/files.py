@@ -1,63 +1,55 @@
-"""Coresets of files that are larger than memory: a stream of their rows, which can be killed and goes on.
+"""Coresets of files that are larger than memory: a stream of their rows, which can be killed and resumed.
 
-With `passes=2` a first look counts rows and features, finds the labels and, on request, what standardises the
-columns: the shares of the regulariser are exact then. With `passes=1` there is none: labels must be known, and so must
-d of svmlight files. Rows come in their order, a piece at a time; files that are sorted by label make chunks of one
-class, which is no error, but larger chunks are better then.
+With `passes=2` a first pass counts rows and features, finds the labels and computes what standardises the columns; the
+shares of the regulariser are then exact. With `passes=1` labels must be known, and so must d of svmlight files. Rows
+come in their order, a piece at a time. Files that are sorted by label make chunks of one class, which is no error, but
+larger chunks are better then.
 """
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
 import numpy as np
 from jaxtyping import Array
 
-from jaxsvm.coresets.construction.coreset import as_key
 from jaxsvm.coresets.construction.sensitivity import require_choice
-from jaxsvm.coresets.parts.stream import PILOT_TOL, Stream, StreamState
-from jaxsvm.coresets.parts.whole import Sums, drawn, finished, frame, scale, sums
+from jaxsvm.coresets.data import as_key
+from jaxsvm.coresets.measured import MEASURED
+from jaxsvm.coresets.parts.stream import Stream, StreamState
+from jaxsvm.coresets.parts.whole import drawn_globally
 from jaxsvm.coresets.summary import Coreset
 from jaxsvm.datasets.labels import Texts, index_of, of_texts, value_of
 from jaxsvm.datasets.layout import Piece, Place
-from jaxsvm.datasets.refusal import BadRow
 from jaxsvm.datasets.scaling import Moments
 from jaxsvm.datasets.shards import Source
 from jaxsvm.errors import DataError, InputError
 
-NAMED = 20
-"""Damaged rows that are kept in words."""
-EVERY = 16
-"""Pieces between two saved states."""
-CLUSTERS = 64
-"""Cells a class, where rows are drawn by their part in the whole."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Scan:
-    """What a first look at files finds.
+    """The result of a first pass over files."""
 
-    Attributes:
-        rows: Rows that are samples.
-        damaged: Lines that are not.
-        named: The first of them, in words.
-        features: d.
-        zero_based: Of svmlight files.
-        classes: The labels of -1 and +1.
-        mean: Of the columns, `(d,)`.
-        scale: Their standard deviations, 1 for constant columns, `(d,)`.
-    """
+    rows: int  # rows that are samples
+    damaged: int  # lines that are not
+    named: tuple[str, ...]  # messages about the first 20 of them
+    features: int  # d
+    zero_based: bool | None  # of svmlight files
+    classes: tuple[Any, Any]  # the labels of -1 and +1
+    mean: np.ndarray  # of the columns, `(d,)`
+    scale: np.ndarray  # their standard deviations, 1 for constant columns, `(d,)`
 
-    rows: int
-    damaged: int
-    named: tuple[str, ...]
-    features: int
-    zero_based: bool | None
-    classes: tuple[Any, Any]
-    mean: np.ndarray
-    scale: np.ndarray
+    def plain(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return dataclasses.asdict(self) | {"mean": self.mean.tolist(), "scale": self.scale.tolist()}
+
+    @staticmethod
+    def of_plain(kept: dict[str, Any]) -> "Scan":
+        """Read what `plain` returned."""
+        arrays = {name: np.asarray(kept[name]) for name in ("mean", "scale")}
+        return Scan(**(kept | arrays | {name: tuple(kept[name]) for name in ("classes", "named")}))
 
 
 def from_files(
@@ -68,43 +60,82 @@ def from_files(
     chunk: int | None = None, m: int | None = None, mode: str = "tree",
     progress: Callable[[int, int | None], Any] | None = None,
 ) -> Coreset:  # fmt: skip
-    """A coreset of the rows of svmlight, CSV, npz or Parquet files, in memory that does not depend on their length.
+    """Make a coreset of the rows of svmlight, CSV, npz or Parquet files, in memory independent of their length.
 
     Args:
         paths: One file, or several of one kind of rows: shards, read in this order. Text may be compressed. Columns
             that have names are put in the order of the first file, or refused.
-        C: What multiplies the loss, positive; the coreset serves every smaller C.
+        C: The factor of the loss, positive; the coreset serves every smaller C.
         size: Points of each node of the merge tree.
         key: A random key, or a seed.
-        passes: 2: a first look counts, as above. 1: none; labels are -1 and +1, or `positive` says which is +1.
-        damaged: What a line that is no sample does: "stop" raises with its number, "skip" counts it
-            (`info["damaged"]`, and the first ones in `info["damaged_lines"]`).
-        checkpoint: A file to keep the state in; where it exists, the run goes on from it and ends with the same
-            coreset, bit for bit. A run with other arguments, or of files that have changed since (in size or time), is
-            refused. It is removed at the end.
-        standardise: Bring all columns to mean 0 and variance 1 by what the first look found (`info["mean"]`,
+        passes: 2: a first pass counts, as above. 1: none; labels are -1 and +1, or `positive` is the label of +1.
+        damaged: What to do with a line that is no sample: "stop" raises with its number, "skip" counts it
+            (`info["damaged"]`, and messages about the first 20 in `info["damaged_lines"]`).
+        checkpoint: A file to keep the state in; if it exists, the run resumes from it and ends with the same coreset,
+            bit for bit. A run with other arguments, or of files that have changed since (in size or time), is refused.
+            It is removed at the end.
+        standardise: Bring all columns to mean 0 and variance 1 as measured by the first pass (`info["mean"]`,
             `info["scale"]`): the coreset is one of the standardised rows.
         label: Column (CSV, Parquet; the last one by default) or key (npz) of the labels.
         positive: The label that is +1, against all others.
-        features: d, where it is known.
-        zero_based: Whether svmlight indices count from 0; None: from 0 where the index 0 occurs (two passes), else 1.
-        header: Whether CSV files have a header; None: where no field of the first line is a number.
-        format: "svmlight", "csv", "npz", "parquet", where the names do not tell.
-        chunk: As for `Stream`.
+        features: d, if it is known.
+        zero_based: Whether svmlight indices count from 0; None: from 0 if the index 0 occurs (two passes), else 1.
+        header: Whether CSV files have a header; None: if no field of the first line is a number.
+        format: "svmlight", "csv", "npz" or "parquet", for files whose names do not tell.
+        chunk: Points that are gathered before they are reduced, at least `2 size`; None: `8 size`.
         m: Reduce the union of the nodes to so many points; None: leave it.
         mode: "tree": the merge tree's coreset. "global": the tree's is a summary by which each row is drawn from the
-            files themselves in two more looks, with no error of merging (`whole.py`): m points expected (`size` where m
-            is None), for two passes only.
-        progress: Called with rows done and rows in all (None where not known) after every piece, of all looks but the
+            files themselves in two more passes, with no error of merging (`whole.py`): m points expected (`size` if m
+            is None); needs `passes=2`.
+        progress: Called with rows done and rows in all (None if not known) after every piece, of all passes but the
             first.
 
     Returns:
         The coreset, with `info["classes"]`.
 
     Raises:
-        DataError: On a damaged line, where it stops; on files that hold something else.
-        InputError: On arguments that cannot be used.
+        DataError: If a line is damaged and `damaged` is "stop", or files hold something else.
+        InputError: If an argument cannot be used.
     """
+    _check(damaged, label, passes, mode, standardise)
+    names = (paths,) if isinstance(paths, str | os.PathLike) else tuple(paths)
+    source = Source(tuple(os.fspath(name) for name in names), features, label, zero_based, header, format)
+    if not source.paths:
+        raise InputError("paths is empty: one file at least is needed.")
+    wanted: dict[str, Any] = {"C": float(C), "size": size, "chunk": chunk, "passes": passes, "mode": mode}
+    wanted |= {"standardise": standardise, "positive": repr(positive), "damaged": damaged}
+    wanted |= {"key": np.asarray(jax.random.key_data(as_key(key))).tolist()}
+    wanted |= dataclasses.asdict(source) | {"paths": list(source.paths), "what the files hold": source.stamps()}
+    state, kept = _resumed(checkpoint, wanted)
+    first = Scan.of_plain(kept["scan"]) if kept.get("scan") else None
+    if first is None and passes == 2:
+        first = scan(source, damaged, positive)
+    if first is not None:
+        source = dataclasses.replace(source, features=first.features, zero_based=first.zero_based)
+    elif source.features is None and any(source.kind(path) == "svmlight" for path in source.paths):
+        raise InputError("features is None: svmlight files do not say d before their end; name it, or take two passes.")
+    stream = Stream(C, size, chunk, None if first is None else float(first.rows))
+    state = stream.init(key) if state is None else state
+    rows = None if first is None else (3 if mode == "global" else 1) * first.rows
+
+    def report(done: int) -> None:
+        if progress is not None:
+            progress(done, rows)
+
+    run = _Run(source, stream, state, first, damaged, positive, standardise, report)
+    run.stream_rows(checkpoint, wanted, kept, save_end=mode == "global")
+    small = run.drawn(size if m is None else m) if mode == "global" else stream.finalize(run.state, m)
+    small.info.update(damaged=run.bad, damaged_lines=run.lines, files=source.paths)
+    small.info["classes"] = first.classes if first is not None else (-1, 1) if positive is None else ("rest", positive)
+    if standardise and first is not None:
+        small.info.update(mean=first.mean, scale=first.scale)
+    if checkpoint is not None and os.path.exists(checkpoint):
+        os.unlink(checkpoint)
+    return small
+
+
+def _check(damaged: str, label: Any, passes: int, mode: str, standardise: bool) -> None:
+    """Refuse arguments that no file could fit."""
     require_choice("damaged", damaged, ("stop", "skip"))
     if isinstance(label, bool):
         raise InputError(f"label is {label}: a column's name or index, or an npz key is needed: coresets have labels.")
@@ -115,113 +146,110 @@ def from_files(
         raise InputError("mode is 'global' with passes=1: it reads the files more than once.")
     if standardise and passes == 1:
         raise InputError("standardise is True with passes=1: what brings the columns to one scale takes a pass.")
-    names = (paths,) if isinstance(paths, str | os.PathLike) else tuple(paths)
-    source = Source(tuple(os.fspath(name) for name in names), features, label, zero_based, header, format)
-    if not source.paths:
-        raise InputError("paths is empty: one file at least is needed.")
-    wanted: dict[str, Any] = {"C": float(C), "size": size, "chunk": chunk, "passes": passes, "mode": mode}
-    wanted |= {"standardise": standardise, "positive": repr(positive), "damaged": damaged}
-    wanted |= {"key": np.asarray(_key_data(key)).tolist()} | dataclasses.asdict(source) | {"paths": list(source.paths)}
-    wanted["what the files hold"] = source.stamps()
-    state, place, counted = _resumed(checkpoint, wanted)
-    found = _scan_of(counted) if counted else None
-    if found is None and passes == 2:
-        found = scan(source, damaged, positive)
-    if found is not None:
-        source = dataclasses.replace(source, features=found.features, zero_based=found.zero_based)
-    _require_known(source, passes)
-    stream = Stream(C, size, chunk, None if found is None else float(found.rows))
-    state = stream.init(key) if state is None else state
-    bad, lines = (counted["bad"], counted["lines"]) if counted else (0, [])
-    looks = 3 if mode == "global" else 1
-    rows = None if found is None else looks * found.rows
-
-    def data_of(piece: Piece) -> tuple[np.ndarray, np.ndarray]:
-        x = np.asarray(piece.x.toarray() if hasattr(piece.x, "toarray") else piece.x, np.float64)
-        x = x if not standardise or found is None else (x - found.mean) / found.scale
-        return x, _signs(piece.label, found, positive)
-
-    def save(state: StreamState, after: Place) -> None:
-        if checkpoint is not None:
-            state.save(checkpoint, wanted=wanted, place=after, bad=bad, lines=lines, scan=_plain(found))
-
-    for number, piece in enumerate(source.pieces(place), 1):
-        _refuse(piece.damaged, damaged)
-        bad, lines, place = bad + len(piece.damaged), (lines + [str(row) for row in piece.damaged])[:NAMED], piece.after
-        state = stream.update(state, *data_of(piece))
-        if progress is not None:
-            progress(state.rows, rows)
-        if number % EVERY == 0:
-            save(state, place)
-    if not state.rows:
-        raise DataError(f"{', '.join(source.paths)}: no line is a sample.")
-    if mode == "global":
-        save(state, place)
-
-        def look(number: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-            done = number * state.rows
-            for piece in source.pieces():
-                yield data_of(piece)
-                done += piece.x.shape[0]
-                if progress is not None:
-                    progress(done, rows)
-
-        small = _drawn(stream, state, size if m is None else m, look)
-    else:
-        small = stream.finalize(state, m)
-    small.info.update(damaged=bad, damaged_lines=lines, files=source.paths)
-    small.info["classes"] = found.classes if found is not None else (-1, 1) if positive is None else ("rest", positive)
-    if standardise and found is not None:
-        small.info.update(mean=found.mean, scale=found.scale)
-    if checkpoint is not None and os.path.exists(checkpoint):
-        os.unlink(checkpoint)
-    return small
 
 
-def _drawn(stream: Stream, state: StreamState, m: int, look: Callable[[int], Iterator[Any]]) -> Coreset:
-    """Two more looks at the rows, by what the stream holds of them."""
-    summary = stream.union(state)
-    base = jax.random.wrap_key_data(jax.numpy.asarray(state.key))
-    made = frame(summary, stream.C, jax.random.fold_in(base, 2**31 - 2), CLUSTERS, PILOT_TOL)
-    seen = [sums(x, y, np.ones(len(y)), made) for x, y in look(1) if len(y)]
-    known = Sums(*(sum(column) for column in zip(*seen, strict=True)))
-    by, seed = scale(summary, m, made, known), state.key.tolist()
-    draws = [
-        drawn(x, y, np.ones(len(y)), (*seed, number), made, known, by)
-        for number, (x, y) in enumerate(look(2))
-        if len(y)
-    ]
-    info = {"n": state.rows, "U": state.weight, "sampler": "mixture", "bound": "dir", "chunks": state.chunks}
-    return finished(draws, made, known, state.dtype, info)
+@dataclasses.dataclass
+class _Run:
+    """A run over files and its state."""
+
+    source: Source
+    stream: Stream
+    state: StreamState
+    first: Scan | None
+    damaged: str
+    positive: Any
+    standardise: bool
+    report: Callable[[int], None]
+    bad: int = 0
+    lines: list[str] = dataclasses.field(default_factory=list)
+    passes_done: int = 0
+
+    def stream_rows(self, checkpoint: Any, wanted: dict[str, Any], kept: dict[str, Any], save_end: bool) -> None:
+        """Give all rows to the stream, from the place of a checkpoint on."""
+        place = Place(*kept["place"]) if kept else Place()
+        self.bad, self.lines = (kept["bad"], kept["lines"]) if kept else (0, [])
+
+        def save() -> None:
+            if checkpoint is not None:
+                first = None if self.first is None else self.first.plain()
+                more = {"wanted": wanted, "place": place, "bad": self.bad, "lines": self.lines, "scan": first}
+                self.state.save(checkpoint, **more)
+
+        for number, piece in enumerate(self.source.pieces(place), 1):
+            self.bad, self.lines = _counted(piece, self.damaged, self.bad, self.lines)
+            self.state, place = self.stream.update(self.state, *self._data_of(piece)), piece.after
+            self.report(self.state.rows)
+            if number % MEASURED.pieces_between_saves == 0:
+                save()
+        if not self.state.rows:
+            raise DataError(f"{', '.join(self.source.paths)}: no line is a sample.")
+        if save_end:
+            save()
+        self.passes_done = 1
+
+    def drawn(self, m: int) -> Coreset:
+        """Draw from the files in two more passes, by the summary that the stream made."""
+        state, stream = self.state, self.stream
+        info = {"n": state.rows, "U": state.weight, "sampler": "mixture", "bound": "dir", "chunks": state.chunks}
+        key, seed = jax.random.fold_in(state.base_key(), 2**31 - 2), tuple(state.key.tolist())
+        clusters = 64  # as `coreset` takes for many points
+        summary = stream.union(state)
+        return drawn_globally(summary, m, stream.C, key, clusters, seed, self._over_pieces, state.dtype, info)
+
+    def _over_pieces(self, f: Callable[..., Any]) -> list[Any]:
+        """Map a function over the pieces, in one pass over the files."""
+        results, done = [], self.passes_done * self.state.rows
+        self.passes_done += 1
+        for number, piece in enumerate(self.source.pieces()):
+            x, y = self._data_of(piece)
+            if len(y):
+                results.append(f(number, x, y, np.ones(len(y))))
+            done += len(y)
+            self.report(done)
+        return results
+
+    def _data_of(self, piece: Piece) -> tuple[np.ndarray, np.ndarray]:
+        x, first = _dense(piece.x), self.first
+        x = x if not self.standardise or first is None else (x - first.mean) / first.scale
+        return x, _signs(piece.label, first, self.positive)
 
 
 def scan(source: Source, damaged: str = "stop", positive: Any = None) -> Scan:
-    """Look at all rows once.
+    """Read all rows once and count.
 
     Raises:
-        DataError: On a damaged line, unless these are skipped; where there are not two classes.
+        DataError: If a line is damaged, unless these are skipped, or there are not two classes.
     """
     source = source.found_out()
-    bad, named, moments = 0, [], Moments()
+    bad, lines, moments = 0, [], Moments()
     texts: set[str] = set()
     values: set[Any] = set()
     for piece in source.pieces():
-        _refuse(piece.damaged, damaged)
-        bad, named = bad + len(piece.damaged), (named + [str(row) for row in piece.damaged])[:NAMED]
+        bad, lines = _counted(piece, damaged, bad, lines)
         (texts if isinstance(piece.label, Texts) else values).update(_different(piece.label)[0])
         if piece.x.shape[0]:
-            x = piece.x.toarray() if hasattr(piece.x, "toarray") else piece.x
-            moments.add(np.asarray(x, np.float64))
+            moments.add(_dense(piece.x))
     where = ", ".join(source.paths)
     if not moments.rows:
         raise DataError(f"{where}: no line is a sample.")
     classes = _classes(where, texts, values, positive)
     mean = moments.mean()
-    return Scan(moments.rows, bad, tuple(named), len(mean), source.zero_based, classes, mean, moments.spread())
+    return Scan(moments.rows, bad, tuple(lines), len(mean), source.zero_based, classes, mean, moments.spread())
+
+
+def _dense(x: Any) -> np.ndarray:
+    return np.asarray(x.toarray() if hasattr(x, "toarray") else x, np.float64)
+
+
+def _counted(piece: Piece, how: str, bad: int, lines: list[str]) -> tuple[int, list[str]]:
+    """Add a piece's damaged lines to their number and to the messages about the first 20, or refuse the first."""
+    if piece.damaged and how == "stop":
+        raise DataError(f"{piece.damaged[0]} Mend it, or skip such lines (damaged='skip').")
+    return bad + len(piece.damaged), (lines + [str(row) for row in piece.damaged])[:20]
 
 
 def _different(label: Any) -> tuple[list[Any], np.ndarray]:
-    """The different labels of a piece, and which one each row has."""
+    """Return the different labels of a piece, and the code of each row."""
     if isinstance(label, Texts):
         return label.values, label.codes
     values, codes = np.unique(label, return_inverse=True)
@@ -229,11 +257,11 @@ def _different(label: Any) -> tuple[list[Any], np.ndarray]:
 
 
 def _classes(where: str, texts: set[str], values: set[Any], positive: Any) -> tuple[Any, Any]:
-    """The labels of -1 and +1, of all that were written in text files or are stored in others."""
-    found = {*of_texts(where, sorted(texts)).tolist(), *values}
-    if len({isinstance(label, str) for label in found}) > 1:
+    """Return the labels of -1 and +1, from all labels written in text files or stored in others."""
+    labels = {*of_texts(where, sorted(texts)).tolist(), *values}
+    if len({isinstance(label, str) for label in labels}) > 1:
         raise DataError(f"{where}: labels are text in some files and numbers in others: write all of them alike.")
-    present = sorted(found)
+    present = sorted(labels)
     if positive is not None:
         index = index_of(positive, present)
         if index is None:
@@ -245,61 +273,32 @@ def _classes(where: str, texts: set[str], values: set[Any], positive: Any) -> tu
     raise InputError(f"{where}: has {len(present)} labels, {present[:6]}: two are needed, or positive= for +1.")
 
 
-def _signs(label: Any, found: Scan | None, positive: Any) -> np.ndarray:
-    """-1 and +1: each different label is looked at, as the number that it is where the classes are numbers."""
+def _signs(label: Any, first: Scan | None, positive: Any) -> np.ndarray:
+    """Return -1 and +1; written labels are compared as numbers if the classes are numbers."""
     values, codes = _different(label)
-    written = isinstance(label, Texts)
-    if found is None and positive is None:
-        numbers = [value_of(value) if written else value for value in values]
-        if not all(number in (-1, 1) for number in numbers):
-            raise InputError("the labels are not -1 and +1: say positive= for +1, or take two passes.")
-        return np.asarray(numbers, np.float64)[codes]
-    if found is not None:
-        wanted = found.classes[1]
-        is_text = isinstance(wanted, str)
-        chosen = [(value if is_text or not written else value_of(value)) == wanted for value in values]
+    numbers = [value_of(value) for value in values] if isinstance(label, Texts) else values
+    if first is not None:
+        wanted = first.classes[1]
+        chosen = [value == wanted for value in (values if isinstance(wanted, str) else numbers)]
+    elif positive is not None:
+        chosen = [index_of(positive, [number]) == 0 for number in numbers]
+    elif all(number in (-1, 1) for number in numbers):
+        chosen = [number == 1 for number in numbers]
     else:
-        chosen = [index_of(positive, [value_of(value) if written else value]) == 0 for value in values]
+        raise InputError("the labels are not -1 and +1: say positive= for +1, or take two passes.")
     return np.where(chosen, 1.0, -1.0)[codes]
 
 
-def _refuse(damaged: list[BadRow], how: str) -> None:
-    if damaged and how == "stop":
-        raise DataError(f"{damaged[0]} Mend it, or skip such lines (damaged='skip').")
-
-
-def _require_known(source: Source, passes: int) -> None:
-    if passes == 1 and source.features is None and any(source.kind(path) == "svmlight" for path in source.paths):
-        raise InputError("features is None: svmlight files do not say d before their end; name it, or take two passes.")
-
-
-def _key_data(key: Any) -> Any:
-    return jax.random.key_data(as_key(key))
-
-
-def _plain(found: Scan | None) -> dict[str, Any] | None:
-    if found is None:
-        return None
-    return dataclasses.asdict(found) | {"mean": found.mean.tolist(), "scale": found.scale.tolist()}
-
-
-def _scan_of(counted: dict[str, Any]) -> Scan | None:
-    kept = counted["scan"]
-    if kept is None:
-        return None
-    arrays = {"mean": np.asarray(kept["mean"]), "scale": np.asarray(kept["scale"])}
-    return Scan(**(kept | arrays | {"classes": tuple(kept["classes"]), "named": tuple(kept["named"])}))
-
-
-def _resumed(checkpoint: Any, wanted: dict[str, Any]) -> tuple[StreamState | None, Place, dict[str, Any]]:
+def _resumed(checkpoint: Any, wanted: dict[str, Any]) -> tuple[StreamState | None, dict[str, Any]]:
+    """Return the state of a checkpoint and the values saved with it, if it exists; refuse one of another run."""
     if checkpoint is None or not os.path.exists(checkpoint):
-        return None, Place(), {}
-    state, more = StreamState.restore(checkpoint)
-    if more.get("wanted") != wanted:
-        kept = more.get("wanted") or {}
-        other = [name for name in wanted if kept.get(name) != wanted[name]]
+        return None, {}
+    state, kept = StreamState.restore(checkpoint)
+    if kept.get("wanted") != wanted:
+        before = kept.get("wanted") or {}
+        other = [name for name in wanted if before.get(name) != wanted[name]]
         raise InputError(
             f"checkpoint is {os.fspath(checkpoint)!r}: it is of another run ({', '.join(other)} differ); remove it or "
             "name another file."
         )
-    return state, Place(*more["place"]), more
+    return state, kept

@@ -1,9 +1,9 @@
 """Coresets of data that lie on the devices of a mesh.
 
-"global": the construction of one host, compiled for sharded arrays: XLA sums over the devices where cells, gradients
-and totals are summed. The probabilities are those of one host, but for rounding, and no error of merging is added.
-"tree": each device makes a coreset of its part under `shard_map`, with its own share of the regulariser, and one reduce
-makes one of all: nothing but sums and `size` points a device travels.
+"global": the construction of one host, compiled for sharded arrays: XLA sums over the devices for cells, gradients and
+totals. The probabilities are those of one host up to rounding, and there is no error of merging.
+"tree": each device makes a coreset of its part under `shard_map`, with its share of the regulariser, and one reduce
+makes one of all: only sums and `size` points a device are communicated.
 """
 
 from functools import partial
@@ -15,11 +15,11 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
-from jaxsvm.coresets.construction.coreset import Plan, _construct, as_key, construct, plan_of
+from jaxsvm.coresets.construction.coreset import Plan, _construct, construct, plan_of
 from jaxsvm.coresets.construction.sensitivity import require_choice
-from jaxsvm.coresets.data import as_data
-from jaxsvm.coresets.parts.nodes import Node, as_coreset, reduced
-from jaxsvm.coresets.parts.stream import PILOT_TOL
+from jaxsvm.coresets.data import as_data, as_key, float_dtype
+from jaxsvm.coresets.measured import MEASURED
+from jaxsvm.coresets.parts.nodes import Node, as_coreset, padded, reduced
 from jaxsvm.coresets.summary import Coreset, packed
 from jaxsvm.runtime.checks import require_positive
 
@@ -29,49 +29,48 @@ def on_mesh(
     axis: str | None = None, mode: str = "global", size: int | None = None, sampler: str = "mixture",
     bound: str = "dir", clusters: Any = 16,
 ) -> Coreset:  # fmt: skip
-    """A coreset of m points of data that are laid over one axis of a mesh.
+    """Make a coreset of m points of data that are sharded over one axis of a mesh.
 
     Args:
         x: Points, `(n, d)`.
         y: Signs in {-1, +1}, `(n,)`.
-        C: What multiplies the loss, positive.
+        C: The factor of the loss, positive.
         m: Points of the coreset.
         mesh: The devices.
         key: A random key, or a seed.
         sample_weight: Weights, `(n,)`.
-        axis: The mesh's axis that rows are laid over; None: the first.
+        axis: The mesh axis of the rows; None: the first.
         mode: "global" or "tree", as above.
         size: Points of each device's coreset ("tree"); None: m.
-        sampler: As for `coreset`.
-        bound: As for `coreset`.
-        clusters: As for `coreset`.
+        sampler: "mixture", "systematic" or "independent", see `coreset`.
+        bound: "dir", "tight", "fixed" or "printed", see `coreset`.
+        clusters: Cells a class, or several for the least of several bounds.
 
     Raises:
-        InputError: On arguments that cannot be used.
+        InputError: If an argument cannot be used.
     """
     require_choice("mode", mode, ("global", "tree"))
     require_positive("C", C)
-    plan = plan_of(m, sampler, bound, "pinned", clusters, len(y))
-    dtype = np.dtype(getattr(x, "dtype", np.float64))
+    plan, dtype = plan_of(m, sampler, bound, "pinned", clusters, len(y)), float_dtype(x)
     x, y, u = as_data(x, y, sample_weight)
     axis = mesh.axis_names[0] if axis is None else axis
     count = mesh.shape[axis]
-    fill = -len(y) % count  # absent points
-    padded = [np.pad(a, [(0, fill)] + [(0, 0)] * (a.ndim - 1)) for a in (x, np.where(y > 0, 1.0, -1.0), u)]
+    filled = [padded(a, len(y) + -len(y) % count) for a in (x, y, u)]
     info = {"n": len(y), "C_data": float(C), "regulariser": "pinned", "sampler": sampler, "bound": bound}
     with jax.enable_x64(True):
         rows = NamedSharding(mesh, PartitionSpec(axis))
-        xs, ys, us = (jax.device_put(a, rows) for a in padded)
+        xs, ys, us = (jax.device_put(a, rows) for a in filled)
         if mode == "global":
             drawn = jax.device_get(_construct(as_key(key), xs, ys, us, float(C), plan))
-            return packed(drawn, padded[0], padded[1], padded[2], dtype if dtype.kind == "f" else np.float64, info)
-        local = plan._replace(m=m if size is None else size, tol=PILOT_TOL)
+            return packed(drawn, *filled, dtype, info)
+        plan = plan._replace(tol=MEASURED.rough_gap)
+        local = plan._replace(m=m if size is None else size)
         parts = jax.device_get(_by_device(as_key(key), xs, ys, us, float(C), local, mesh, axis))
     whole = Node(*parts[:3], share=np.float64(1), opt=np.float64(parts[3].max()))
     if (whole.weight > 0).sum() > m:
-        whole = reduced(whole, C, jax.random.fold_in(as_key(key), count), plan._replace(tol=PILOT_TOL), 0.0)
+        whole = reduced(whole, C, jax.random.fold_in(as_key(key), count), plan, 0.0)
     more = {"n": len(y), "U": float(u.sum()), "sampler": sampler, "bound": bound}
-    return as_coreset(whole, float(C), dtype if dtype.kind == "f" else np.float64, more)
+    return as_coreset(whole, float(C), dtype, more)
 
 
 @partial(jax.jit, static_argnames=("plan", "mesh", "axis"))

@@ -1,16 +1,13 @@
-"""Nodes of a merge tree: coresets of parts, which know their share of the regulariser.
+"""Nodes of a merge tree: coresets of parts, each with its share of the regulariser.
 
     F = sum over parts Q of   rho_Q 1/2 |w|^2 + C sum_Q u h,        sum rho_Q <= 1,    rho_Q = U(Q) / W
 
-A part with the share rho is one with `C / rho` and the whole regulariser, and that is what its coreset is made for:
-with C alone (as the paper has it) J parts together may be off by J epsilon / 2 |w|^2. Shares add up when parts are
-joined, and a coreset of a part has the part's share. Parts of error epsilon join to a whole of error epsilon; a coreset
-of error e2 of one of error e1 has at most (1 + e1) (1 + e2) - 1.
+A part with the share rho is a problem with `C / rho` and the whole regulariser; its coreset is made for that. With C
+alone (as in the paper) J parts together may be off by J epsilon / 2 |w|^2. Shares add up when parts are joined, and a
+coreset of a part has the part's share. Parts of error epsilon join to a whole of error epsilon; a coreset of error e2
+of one of error e1 has at most (1 + e1) (1 + e2) - 1.
 """
 
-import io
-import os
-import tempfile
 from typing import Any, NamedTuple
 
 import jax
@@ -19,37 +16,28 @@ from jaxtyping import Array
 
 from jaxsvm.coresets.construction.coreset import Plan, construct
 from jaxsvm.coresets.summary import Coreset
-from jaxsvm.errors import DataError
 
 
 class Node(NamedTuple):
-    """A weighted part, on the host; float64.
+    """A weighted part, on the host; float64."""
 
-    Attributes:
-        x: Points, `(k, d)`.
-        y: Signs, `(k,)`; 0 in empty slots.
-        weight: Weights, `(k,)`; 0 in empty slots.
-        share: Of the regulariser, `()`.
-        opt: A lower bound of the optimum of all the data, from this part, `()`: 0 where it tells nothing.
-        lower: What the part's points as they were contribute to the optimum of all the data at least, `()`: parts are
-            problems of their own, so the sum over parts is a lower bound of the whole that no coreset is in between of.
-    """
-
-    x: np.ndarray
-    y: np.ndarray
-    weight: np.ndarray
-    share: Any
-    opt: Any
+    x: np.ndarray  # points, `(k, d)`
+    y: np.ndarray  # signs, `(k,)`; 0 in empty slots
+    weight: np.ndarray  # weights, `(k,)`; 0 in empty slots
+    share: Any  # of the regulariser, `()`
+    opt: Any  # A lower bound of the optimum of all the data, from this part, `()`; 0 if there is none
+    # A lower bound of what the part's original points contribute to the optimum of all the data, `()`: parts are
+    # problems of their own, so its sum over parts is a lower bound of the whole, without the error of any coreset
     lower: Any = np.float64(0)
 
 
 def raw(x: np.ndarray, y: np.ndarray, u: np.ndarray, share: float) -> Node:
-    """Points as they are."""
+    """Make a node of original points."""
     return Node(x, y, u, np.float64(share), np.float64(0))
 
 
 def joined(*parts: Node) -> Node:
-    """The multiset union: no error is added."""
+    """Return the multiset union, which adds no error."""
     x, y, weight = (np.concatenate([getattr(part, name) for part in parts]) for name in ("x", "y", "weight"))
     share, opt = np.float64(sum(part.share for part in parts)), np.float64(max(part.opt for part in parts))
     return Node(x, y, weight, share, opt, np.float64(sum(part.lower for part in parts)))
@@ -58,71 +46,50 @@ def joined(*parts: Node) -> Node:
 def reduced(
     part: Node, C: float, key: Array, plan: Plan, floor: float, room: int | None = None, leaf: bool = False
 ) -> Node:
-    """A coreset of `plan.m` points; slots that there are no points for are empty.
+    """Make a coreset of `plan.m` points; if there are fewer points, the rest of its slots are empty.
 
     Args:
-        part: What to reduce.
-        C: What multiplies the loss of the whole.
+        part: The node to reduce.
+        C: The factor of the loss of the whole.
         key: A random key.
         plan: The construction.
         floor: A lower bound of the optimum of all data, for parts of one class; 0: none.
-        room: The number of points to fill up to, with absent ones, so that few programs serve all; None: as it is.
-        leaf: Whether the points are the data's own.
+        room: The number of points to pad to with absent ones, so that few programs serve all; None: no padding.
+        leaf: Whether the points are original ones.
     """
     room = len(part.y) if room is None else room
-    fill = room - len(part.y)
-    x, y, u = (np.pad(a, [(0, fill)] + [(0, 0)] * (a.ndim - 1)) for a in part[:3])
+    x, y, u = (padded(a, room) for a in part[:3])
     with jax.enable_x64(True):
         drawn = jax.device_get(_drawn(key, x, y, u, C / float(part.share), plan, float(floor)))
     index = np.minimum(drawn.rows, room - 1)
     weight = np.where(drawn.rows < room, drawn.weight, 0)
-    opt = 0.5 * float(part.share) * float(drawn.dual)  # one half for what a coreset may be off by
+    opt = 0.5 * float(part.share) * float(drawn.dual)  # half of it, for the error of the coreset
     lower = part.share * drawn.dual if leaf else part.lower
     y = np.where(weight > 0, y[index], 0)
     return Node(x[index], y, weight, part.share, np.maximum(part.opt, opt), np.float64(lower))
 
 
+_drawn = jax.jit(construct, static_argnames="plan")
+
+
+def padded(a: np.ndarray, room: int) -> np.ndarray:
+    """Append rows of zeros up to a number of rows."""
+    return np.pad(a, [(0, room - len(a))] + [(0, 0)] * (a.ndim - 1))
+
+
 def room_for(n: int) -> int:
-    """A few sizes serve all partitions: programs are compiled for each."""
+    """Round a number of rows up to one of four sizes between two powers of two, to compile few programs."""
     step = max(1, 2 ** (n.bit_length() - 3))
     return -(-n // step) * step
 
 
-_drawn = jax.jit(construct, static_argnames="plan")
+def node_key(base: Array, level: int, number: int) -> Array:
+    """Return the key of a node by its place alone: where and when it is computed does not matter."""
+    return jax.random.fold_in(jax.random.fold_in(base, level), number)
 
 
 def as_coreset(part: Node, C: float, dtype: Any, info: dict[str, Any]) -> Coreset:
-    """What users get: the slots that hold a point."""
+    """Make a coreset of a node's occupied slots."""
     real = part.weight > 0
     info = {"C": C, "C_data": C, "regulariser": "pinned", "share": float(part.share), "opt": float(part.opt)} | info
     return Coreset(part.x[real].astype(dtype), part.y[real], part.weight[real], info)
-
-
-def write_arrays(path: str | os.PathLike[str], arrays: dict[str, np.ndarray]) -> None:
-    """An npz file without pickled objects, written whole or not at all."""
-    target = os.path.realpath(os.fspath(path))
-    content = io.BytesIO()
-    np.savez(content, allow_pickle=False, **arrays)
-    handle, neighbour = tempfile.mkstemp(dir=os.path.dirname(target), prefix=f".{os.path.basename(target)}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content.getbuffer())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(neighbour, target)
-    except BaseException:
-        os.unlink(neighbour)
-        raise
-
-
-def read_arrays(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
-    """The arrays of such a file.
-
-    Raises:
-        DataError: Where the file is none.
-    """
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            return {name: stored[name] for name in stored.files}
-    except Exception as error:  # EOF, CRC, a bad header: damage shows itself in many ways
-        raise DataError(f"{os.fspath(path)}: not a whole state of a stream ({error}).") from error

@@ -1,25 +1,25 @@
-"""Coresets as files that any tool reads."""
+"""Save and load coresets, in formats that any tool reads, and the arrays of streams."""
 
 import json
 import os
 
 import numpy as np
 
-from jaxsvm.coresets.parts.nodes import read_arrays, write_arrays
 from jaxsvm.coresets.summary import Coreset
 from jaxsvm.datasets.refusal import need
 from jaxsvm.errors import DataError, InputError
+from jaxsvm.runtime.files import write_whole
 
 
 def save_coreset(path: str | os.PathLike[str], small: Coreset) -> None:
-    """Write it for any tool to read, by the end of the name.
+    """Write a coreset in the format that the file name ends in.
 
     `.npz`: keys X, y, weight. `.parquet`: columns x0, x1, ..., label, weight. `.svm`, `.svmlight`, `.libsvm`, `.txt`:
-    svmlight lines, and the weights one a line in a file beside it, named as LIBSVM's and LIBLINEAR's `-W` take it,
-    with `.weight` at the end. C, and what made the rows, are in npz and Parquet (`C`, `info`).
+    svmlight lines, and the weights one a line in a second file with `.weight` appended to the name, as LIBSVM's and
+    LIBLINEAR's `-W` take it. npz and Parquet also hold C and how the coreset was made (`C`, `info`).
 
     Raises:
-        InputError: On another name.
+        InputError: If the name has another end.
     """
     name = os.fspath(path)
     lower = name.lower()
@@ -43,12 +43,35 @@ def save_coreset(path: str | os.PathLike[str], small: Coreset) -> None:
 
 
 def load_coreset(path: str | os.PathLike[str]) -> Coreset:
-    """Read what `save_coreset` wrote as npz.
+    """Read a coreset that `save_coreset` wrote as npz.
 
     Raises:
-        DataError: Where the file is something else.
+        DataError: If the file is something else.
     """
     stored = read_arrays(path)
     if not {"X", "y", "weight", "info"} <= set(stored):
         raise DataError(f"{os.fspath(path)}: no coreset: its keys are {', '.join(stored)}.")
     return Coreset(stored["X"], stored["y"].astype(float), stored["weight"], json.loads(str(stored["info"])))
+
+
+def write_arrays(path: str | os.PathLike[str], arrays: dict[str, np.ndarray]) -> None:
+    """Write an npz file without pickled objects, whole or not at all."""
+
+    def write(name: str) -> None:
+        with open(name, "wb") as file:
+            np.savez(file, allow_pickle=False, **arrays)
+
+    write_whole(path, write)
+
+
+def read_arrays(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
+    """Read the arrays of an npz file.
+
+    Raises:
+        DataError: If the file is damaged or something else.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return {name: stored[name] for name in stored.files}
+    except Exception as error:  # EOF, CRC, a bad header: damage shows in many ways
+        raise DataError(f"{os.fspath(path)}: not a whole state of a stream ({error}).") from error
