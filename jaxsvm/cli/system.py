@@ -17,6 +17,7 @@ from jaxsvm.gram.tiled import BUILD_TILE
 from jaxsvm.loop.interruption import Interruption
 from jaxsvm.points.checks import is_sparse
 from jaxsvm.runtime.cache import keep_programs
+from jaxsvm.runtime.files import write_whole
 
 
 def check_writable(out: str | None, *inputs: str, option: str = "--out") -> None:
@@ -47,18 +48,8 @@ def save(out: str | None, write: Callable[[str], Any], option: str = "--out") ->
     try:
         if os.path.exists(target) and not os.path.isfile(target):
             write(target)
-            return
-        handle, temporary = tempfile.mkstemp(dir=os.path.dirname(target), prefix=f".{os.path.basename(target)}.")
-        os.close(handle)
-        try:
-            write(temporary)
-            mask = os.umask(0)
-            os.umask(mask)
-            os.chmod(temporary, 0o666 & ~mask)  # mkstemp's are for the owner alone
-            os.replace(temporary, target)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        else:
+            write_whole(target, write)
     except OSError as error:
         raise InputError(f"{option} is {out!r}: cannot be written: {error.strerror or error}.") from error
 

@@ -46,8 +46,8 @@ class _Problem(NamedTuple):
         return jnp.where(self.present, v, 0)
 
     def primal(self, v: Array) -> Array:
-        loss = self.only(self.upper * jnp.maximum(0, 1 - v @ self.H)).sum()
-        return 0.5 * (self.penalty * v) @ v + self.term @ v + loss
+        regulariser = 0.5 * (self.penalty * v) @ v + self.term @ v
+        return regulariser + self.only(self.upper * jnp.maximum(0, 1 - v @ self.H)).sum()
 
 
 class _Iterate(NamedTuple):

@@ -18,7 +18,7 @@ from jaxsvm.datasets.tables import Npz, Parquet
 from jaxsvm.datasets.text import compression_of, opened
 from jaxsvm.errors import DataError, InputError
 from jaxsvm.points.checks import is_sparse
-from jaxsvm.points.rows import MAX_INT32
+from jaxsvm.runtime.checks import MAX_INT32
 
 FORMATS = {
     "svmlight": (".svm", ".svmlight", ".libsvm", ".txt"),

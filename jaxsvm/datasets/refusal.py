@@ -2,6 +2,7 @@
 
 import importlib
 import shlex
+from functools import partial
 from typing import Any, NoReturn
 
 from jaxsvm.errors import DataError, InputError
@@ -45,17 +46,13 @@ class BadRow(DataError):
         self.parts, self.cut, self.lacks = (where, found, expected), cut, lacks
 
     def __reduce__(self) -> Any:
-        return _bad_row, (self.parts, self.cut, self.lacks)
+        return partial(BadRow, cut=self.cut, lacks=self.lacks), self.parts
 
     def with_more(self, more: int) -> "BadRow":
         """Return the same error with the number of other rows that lack a value too."""
         where, found, expected = self.parts
         others = f", and {more} more line(s) lack a value" if more else ""
         return BadRow(where, found + others, expected, cut=self.cut, lacks=self.lacks)
-
-
-def _bad_row(parts: tuple[str, str, str], cut: bool, lacks: bool) -> BadRow:
-    return BadRow(*parts, cut=cut, lacks=lacks)
 
 
 def refuse_line(name: str, line: int, found: str, expected: str, *, cut: bool = False, lacks: bool = False) -> NoReturn:

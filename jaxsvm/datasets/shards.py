@@ -12,7 +12,7 @@ from jaxsvm.datasets.measured import MEASURED
 from jaxsvm.datasets.reading import kind_of, reader_of
 from jaxsvm.datasets.svmlight import scan_svmlight
 from jaxsvm.errors import DataError, InputError
-from jaxsvm.points.rows import MAX_INT32
+from jaxsvm.runtime.checks import MAX_INT32
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,7 @@ from jaxsvm.datasets.numbers import EXACT, WHOLE, as_number, rounds
 from jaxsvm.datasets.refusal import need, shown
 from jaxsvm.datasets.text import BOM, TextReader, opened
 from jaxsvm.errors import DataError
-from jaxsvm.points.rows import MAX_INT32
+from jaxsvm.runtime.checks import MAX_INT32
 
 
 class Svmlight(TextReader):

@@ -75,14 +75,14 @@ def pulls(x: Array, u: Array, share: Array) -> Float[Array, " n"]:
     Here `z = (x, 1)`, and a is the share of each dual variable in its box. Probabilities proportional to the pull
     estimate that vector with the least variance in this metric.
     """
-    z, half = with_metric(x, u * share)
+    z, half = with_metric(x, u, share)
     pull = u * share * jnp.linalg.norm(z @ half.T, axis=1)
     return jnp.where(jnp.isfinite(pull), pull, 0)
 
 
-def with_metric(x: Array, weight: Array) -> tuple[Float[Array, "n d+1"], Float[Array, "d+1 d+1"]]:
-    """Return `z = (x, 1)` and the inverse Cholesky factor of `sum weight z z'`, slightly shifted; pure."""
+def with_metric(x: Array, u: Array, share: Array) -> tuple[Float[Array, "n d+1"], Float[Array, "d+1 d+1"]]:
+    """Return `z = (x, 1)` and the inverse Cholesky factor of `sum u share z z'`, slightly shifted; pure."""
     z = jnp.concatenate([x, jnp.ones((x.shape[0], 1), x.dtype)], axis=1)
-    M = jnp.matmul((z * weight[:, None]).T, z, precision=lax.Precision.HIGHEST)
+    M = jnp.matmul((z * (u * share)[:, None]).T, z, precision=lax.Precision.HIGHEST)
     M = M + (1e-9 * jnp.trace(M) + jnp.finfo(x.dtype).tiny) * jnp.eye(z.shape[1], dtype=x.dtype)
     return z, factored(M).lower_solve(jnp.eye(len(M), dtype=x.dtype))

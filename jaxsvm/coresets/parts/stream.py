@@ -111,19 +111,18 @@ class StreamState:
             raise ValueError("its counts are no counts")
         if self.filled and (self.x is None or self.filled > len(self.x)):
             raise ValueError("more points wait than there are")
-        parts: list[Any] = [("waiting points", *self.buffer(), self.filled)] if self.x is not None else []
+        parts = [("waiting points", *self.buffer())] if self.x is not None else []
         for j, node in enumerate(self.levels):
             if node is not None:
-                parts.append((f"level {j}", node.x, node.y, node.weight, None))
+                parts.append((f"level {j}", node.x, node.y, node.weight))
                 if not (np.isfinite([node.share, node.opt, node.lower]).all() and node.share > 0 and node.opt >= 0):
                     raise ValueError(f"level {j}: its share or bound is no such number")
-        for where, x, y, u, real in parts:
+        for where, x, y, u in parts:
             if x.ndim != 2 or y.shape != x.shape[:1] or u.shape != y.shape or x.shape[1] != parts[0][1].shape[1]:
                 raise ValueError(f"{where}: shapes do not agree")
-            taken = slice(0, real) if real is not None else u != 0
             if not (np.isfinite(x).all() and np.isfinite(u).all() and (u >= 0).all()):
                 raise ValueError(f"{where}: points or weights that are not finite, or weights below 0")
-            if not np.isin(y[taken], (-1, 1)).all():
+            if not np.isin(y[u != 0], (-1, 1)).all():
                 raise ValueError(f"{where}: labels other than -1 and +1")
 
     def buffer(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

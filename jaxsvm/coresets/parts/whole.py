@@ -97,7 +97,7 @@ def _frame(key: Array, x: Array, y: Array, u: Array, C: Any, tol: Any, clusters:
     at = solve(x, y, C * u, tol=tol)
     cells = centres(keys[0], x, y, u, clusters)
     share = jnp.where(u > 0, at.a / (C * jnp.where(u > 0, u, 1)), 0)
-    metric = with_metric(x, u * share)[1]
+    metric = with_metric(x, u, share)[1]
     queries = pool(keys[1], x, y, u, C, (u > 0).astype(x.dtype), at)  # the summary was drawn by its bounds
     return Frame(origin, queries, cells, metric, jnp.asarray(C, x.dtype), at.dual)
 
