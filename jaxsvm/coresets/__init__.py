@@ -1,11 +1,11 @@
-"""Coresets: few weighted points on which a linear SVM is nearly what it is on all of them.
+"""Coresets: few weighted points on which a linear SVM is nearly the one trained on all points.
 
     small = jaxsvm.coresets.coreset(x, y, C=1.0, m=1000, key=0)
     fit = small.fit()                                   # or any solver: small.problem()
     jaxsvm.coresets.evaluate(small, (x, y)).worst       # measured, at queries that are hard for it
 
-They serve where the data do not fit into memory, come as a stream, change, or lie on several machines, and for paths
-over C. For one linear SVM in memory train on all of it: that is as fast as making the coreset.
+They serve data that do not fit into memory, come as a stream, change, or lie on several machines, and paths over C. For
+one linear SVM in memory, train on all of the data: that is as fast as making the coreset.
 """
 
 from jaxsvm.coresets.construction.coreset import coreset
@@ -23,21 +23,7 @@ from jaxsvm.coresets.parts.stream import Stream, StreamState
 from jaxsvm.coresets.summary import Coreset
 
 __all__ = [
-    "Coreset",
-    "DynamicCoreset",
-    "Evaluation",
-    "Stream",
-    "StreamState",
-    "coreset",
-    "evaluate",
-    "exact_sensitivity",
-    "from_dask",
-    "from_files",
-    "kernel_coreset",
-    "kernel_sensitivity",
-    "load_coreset",
-    "on_mesh",
-    "sample_size",
-    "save_coreset",
-    "sensitivity",
-]
+    "Coreset", "DynamicCoreset", "Evaluation", "Stream", "StreamState", "coreset", "evaluate", "exact_sensitivity",
+    "from_dask", "from_files", "kernel_coreset", "kernel_sensitivity", "load_coreset", "on_mesh", "sample_size",
+    "save_coreset", "sensitivity",
+]  # fmt: skip

@@ -16,9 +16,8 @@ from jaxsvm.points.rows import CSR
 def as_data(x: Any, y: Any, sample_weight: Any = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return points `(n, d)`, signs and weights `(n,)`, float64.
 
-    Raises:
-        InputError: On traced arrays, shapes that do not agree, labels that are no signs, weights that are negative or
-            all 0, NaN or infinity, sparse points that are too wide to be dense.
+    Refused are traced arrays, shapes that do not agree, labels that are no signs, weights that are negative or all 0,
+    NaN or infinity, and sparse points that are too wide to be made dense.
     """
     if not is_concrete(x, y, sample_weight):
         raise InputError("x, y or sample_weight is being traced: coresets are made outside jit.")
@@ -27,9 +26,7 @@ def as_data(x: Any, y: Any, sample_weight: Any = None) -> tuple[np.ndarray, np.n
         try:
             x = np.asarray(x, np.float64)
         except (TypeError, ValueError) as error:
-            raise InputError(
-                f"x holds objects that are no numbers ({error}): missing ones have to be imputed."
-            ) from error
+            raise InputError(f"x holds objects that are no numbers ({error}): impute missing ones.") from error
     if x.ndim != 2 or not x.size:
         raise InputError(f"x has shape {x.shape}: (n, d) with n, d >= 1 is needed.")
     if x.dtype.kind not in "biuf":
@@ -64,9 +61,7 @@ def float_dtype(x: Any) -> Any:
 def as_key(key: Any) -> Array:
     """Return a random key from a key or a seed; refuse a traced one, for which the number of points is not known."""
     if not is_concrete(key):
-        raise InputError(
-            "key is being traced: coresets are made outside jit and vmap; make one for each key in a loop."
-        )
+        raise InputError("key is being traced: make coresets outside jit and vmap, one for each key in a loop.")
     if isinstance(key, int | np.integer):
         return jax.random.key(int(key))
     if not isinstance(key, jax.Array):

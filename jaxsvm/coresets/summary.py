@@ -88,18 +88,9 @@ def packed(drawn: Any, x: np.ndarray, y: np.ndarray, u: np.ndarray, dtype: Any, 
     U, V, C = float(u.sum()), float(weight.sum()), info["C_data"]
     if info["regulariser"] == "normalised":
         weight = weight * (U / V)
-    info = info | {
-        "C": C * U / V if info["regulariser"] == "scaled" else C,
-        "change": float(drawn.change),
-        "total": float(drawn.total),
-        "opt": float(drawn.dual),
-        "gap": float(drawn.primal - drawn.dual),
-        "cells": int(drawn.cells),
-        "share": 1.0,
-        "U": U,
-        "index": index,
-        "notes": (),
-    }
+    info = info | {"C": C * U / V if info["regulariser"] == "scaled" else C, "change": float(drawn.change)}
+    info |= {"total": float(drawn.total), "opt": float(drawn.dual), "gap": float(drawn.primal - drawn.dual)}
+    info |= {"cells": int(drawn.cells), "share": 1.0, "U": U, "index": index, "notes": ()}
     return Coreset(x[index].astype(dtype), y[index], weight, info)
 
 

@@ -19,11 +19,7 @@ NAMES = {",": "commas", ";": "semicolons", "\t": "tabs"}
 
 
 class Delimited(TextReader):
-    """A CSV file; its first lines determine the separator, the column of the labels and the names.
-
-    Attributes:
-        width: Number of feature columns.
-    """
+    """A CSV file; its first lines determine the separator, the column of the labels and the names."""
 
     expected = "a text file of numbers and separators"
 
@@ -44,7 +40,7 @@ class Delimited(TextReader):
             self.refuse(line, f"column {fields.index('')} of the header has no name", expected)
         names = tuple(field for i, field in enumerate(fields) if i != self.column) if named else None
         self.order = wanted.order(name, names)
-        self.width = self.fields - (self.column is not None)
+        self.width = self.fields - (self.column is not None)  # feature columns
         key = None if self.column is None else fields[self.column] if named else self.column
         self.layout = Layout(names if self.order is None else wanted.like.columns, key)
         self.notes = wanted.notes(key, self.column == self.fields - 1, self.order is not None)
@@ -162,11 +158,7 @@ class Delimited(TextReader):
         return x if self.order is None or not len(x) else x[:, self.order]
 
     def _delimiter(self, number: int, lines: list[str]) -> str:
-        """Return the separator: among several candidates the one that makes numbers of the fields.
-
-        Raises:
-            DataError: If two do.
-        """
+        """Return the separator: among several candidates the one that makes numbers of the fields; refuse two such."""
         bare = [re.sub(r'"[^"]*"', '""', line) for line in lines if line.strip()]
         candidates = [mark for mark in NAMES if mark in bare[0]]
         if len(candidates) < 2:

@@ -63,8 +63,7 @@ def fault_of_label(text: str) -> str | None:
 def of_texts(name: str, texts: list[str]) -> np.ndarray:
     """Convert written labels to integers if all of them are, else to floats, else leave the texts, `(n,)`.
 
-    Raises:
-        DataError: If numbers of one file would become equal, or change.
+    Numbers that would become equal or change are refused.
     """
     for text in texts:
         fault = fault_of_label(text)
@@ -157,9 +156,9 @@ def several_classes(y: Any) -> tuple[np.ndarray, np.ndarray]:
     present, codes, shown = _present(y)
     if len(present) > max(2, len(codes) / 3):
         raise InputError(
-            f"y holds {len(present)} different labels ({shown}) for {len(codes)} samples: too many to be classes. For "
-            "numbers that are to be predicted, use regression (--loss epsilon_insensitive); if other values are the "
-            "labels, say which (label=, --label): of a table it is the last column, where nobody says."
+            f"y holds {len(present)} different labels ({shown}) for {len(codes)} samples: too many to be classes. To "
+            "predict numbers, use regression (--loss epsilon_insensitive); if other values are the labels, name them "
+            "(label=, --label): of a table it is the last column by default."
         )
     return codes.astype(np.int64), present
 
@@ -174,9 +173,7 @@ def targets(y: Any) -> np.ndarray:
     if values.ndim != 1 or not len(values):
         raise InputError(f"y has shape {values.shape}: one number a sample is needed, shape (n,) with n >= 1.")
     if values.dtype.kind not in "biuf":
-        raise InputError(
-            f"y holds {values[0]!s:.40}: regression needs numbers; for classes use a hinge (--loss hinge)."
-        )
+        raise InputError(f"y holds {values[0]!s:.40}: regression needs numbers; classes need a hinge (--loss hinge).")
     _refuse_missing_labels(values)
     return values.astype(np.float64)
 
@@ -191,9 +188,7 @@ def _present(y: Any) -> tuple[np.ndarray, np.ndarray, str]:
     try:
         present, codes = np.unique(labels, return_inverse=True)
     except TypeError as error:
-        raise InputError(
-            f"y mixes labels that have no order ({error}): use one type, all strings for example."
-        ) from error
+        raise InputError(f"y mixes labels that have no order ({error}): use one type, such as strings.") from error
     shown = ", ".join(map(str, present[:6].tolist())) + (", ..." if len(present) > 6 else "")
     if len(present) < 2:
         raise InputError(f"y holds one class only, {shown}: two are needed to separate them.")
@@ -213,10 +208,8 @@ def _refuse_missing_labels(labels: np.ndarray) -> None:
     else:
         raise InputError(f"y is of type {labels.dtype}: numbers, booleans or strings are needed.")
     if missing.any():
-        raise InputError(
-            f"y has {int(missing.sum())} label(s) that are missing or not finite, the first at index "
-            f"{int(missing.argmax())}: remove those samples."
-        )
+        first = f"the first at index {int(missing.argmax())}"
+        raise InputError(f"y has {int(missing.sum())} label(s) that are missing or not finite, {first}: remove them.")
 
 
 def is_nothing(label: Any) -> bool:

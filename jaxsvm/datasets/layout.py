@@ -56,11 +56,7 @@ class Wanted:
         return self.like.label if self.label is None and isinstance(self.like.label, int) and not bare else self.label
 
     def label_in(self, name: str, names: list[str] | None, width: int) -> Any:
-        """Return the place of the labels in a table: a name, an index, False (none) or None (the last column).
-
-        Raises:
-            DataError: If it cannot be decided.
-        """
+        """Return the place of the labels in a table: a name, an index, False (none) or None (the last column)."""
         if self.label is not None:
             return self.label
         known, columns = self.like.label, self.like.columns
@@ -91,11 +87,7 @@ class Wanted:
         return labels + ((f"columns are put in the order of {self.whose}",) if moved else ())
 
     def order(self, name: str, names: tuple[str, ...] | None) -> list[int] | None:
-        """Return the places of the training file's feature columns in this file; None: the same order.
-
-        Raises:
-            DataError: If columns are missing or unknown.
-        """
+        """Return the places of the training file's feature columns in this file; None: the same order."""
         columns = self.like.columns
         if columns is None or names is None or names == columns:
             return None

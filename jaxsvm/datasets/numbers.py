@@ -10,10 +10,7 @@ from typing import Any
 
 import numpy as np
 
-MISSING = (
-    "", "?", "na", "n/a", "nan", "null", "none", "nat", "<na>", "#n/a", "#na", "-nan", "+nan",
-)  # fmt: skip
-"""Texts of missing values, in lower case."""
+MISSING = ("", "?", "na", "n/a", "nan", "null", "none", "nat", "<na>", "#n/a", "#na", "-nan", "+nan")  # in lower case
 WHOLE = re.compile(r"[+-]?[0-9]+")
 EXACT = 2.0**53
 """Every whole number up to here is a float64."""

@@ -21,11 +21,9 @@ from jaxsvm.points.checks import is_sparse
 from jaxsvm.runtime.checks import MAX_INT32
 
 FORMATS = {
-    "svmlight": (".svm", ".svmlight", ".libsvm", ".txt"),
-    "csv": (".csv", ".tsv"),
-    "npz": (".npz",),
+    "svmlight": (".svm", ".svmlight", ".libsvm", ".txt"), "csv": (".csv", ".tsv"), "npz": (".npz",),
     "parquet": (".parquet", ".pq"),
-}
+}  # fmt: skip
 SVMLIGHT = rb"[^\s:,;]+([ \t]+[0-9]+:[^\s:,;]+)+"
 """A line of svmlight, to recognise LIBSVM's own files: `a9a`, `a9a.t` or `mnist.scale`."""
 

@@ -15,9 +15,7 @@ def need(module: str, package: str, purpose: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise InputError(
-            f"reading {purpose} files needs {package}, which is not installed: pip install 'jaxsvm[cli]'"
-        ) from error
+        raise InputError(f"{purpose} files need {package}, which is missing: pip install 'jaxsvm[cli]'") from error
 
 
 def decoded(name: str, number: int, line: bytes, expected: str) -> str:
@@ -34,11 +32,7 @@ def shown(token: str) -> str:
 
 
 class BadRow(DataError):
-    """A row that is no sample: what was found there, and what to do.
-
-    Attributes:
-        lacks: Whether a value is missing.
-    """
+    """A row that is no sample: what was found there, and what to do; `lacks` if a value is missing."""
 
     def __init__(self, where: str, found: str, expected: str, *, cut: bool = False, lacks: bool = False):
         hint = " It is the last line and does not end in a newline: the file may have been cut short." if cut else ""
@@ -73,9 +67,7 @@ def label_column(name: str, names: list[str] | None, width: int, label: str | in
             raise DataError(f"{name}: there is no column: it has no samples.")
         return None
     if width < 2:
-        raise DataError(
-            f"{name}: there is one column only; features and a label are needed (in CSV with , ; or tab between)."
-        )
+        raise DataError(f"{name}: one column only; features and a label are needed (in CSV with , ; or tab between).")
     if isinstance(label, str):
         if names is None:
             raise InputError(f"label is {label!r}, and {name} has no header: give the column's index.")

@@ -70,9 +70,7 @@ class Scaling:
         with np.errstate(over="ignore"):
             spread = high - low
         if is_concrete(spread) and not np.isfinite(np.asarray(spread)).all():
-            raise InputError(
-                f"x has a column from {low.min():.3g} to {high.max():.3g}: more than {x.dtype} can subtract."
-            )
+            raise InputError(f"x goes from {low.min():.3g} to {high.max():.3g}: more than {x.dtype} can subtract.")
         return cls(*_offset_and_factor(low, spread, low, high, x.dtype))
 
     def __call__(self, x: Any) -> Any:
@@ -84,9 +82,7 @@ class Scaling:
         x = _points(x, check=False)
         d = self.offset.shape[0]
         if x.shape[1] != d:
-            raise InputError(
-                f"x has {x.shape[1]} columns: {d} are needed, as in the points that the scaling was made from."
-            )
+            raise InputError(f"x has {x.shape[1]} columns: {d} are needed, as in the points of the scaling.")
         offset, factor = self.offset, self.factor
         if not isinstance(_stored(x), jax.Array) and is_concrete(offset, factor):
             offset, factor = np.asarray(offset), np.asarray(factor)  # NumPy and SciPy stay what they are
@@ -94,10 +90,8 @@ class Scaling:
         if not is_sparse(x):
             return (x - offset) * factor
         if is_concrete(self.offset) and np.asarray(self.offset).any():
-            raise InputError(
-                "x is sparse and the scaling shifts its columns, which would fill it: make the scaling "
-                "from sparse points, or pass dense ones."
-            )
+            hint = "make the scaling from sparse points, or pass dense ones"
+            raise InputError(f"x is sparse and the scaling shifts its columns, which would fill it: {hint}.")
         return _with_stored(x, x.data * factor[x.indices])
 
 

@@ -51,11 +51,7 @@ class Source:
         return [[(of := os.stat(path)).st_size, of.st_mtime_ns] for path in self.paths]
 
     def pieces(self, start: Place | None = None) -> Iterator[Piece]:
-        """Yield all rows from a place on; points `(k, d)`, arrays or CSR.
-
-        Raises:
-            DataError: If a file holds something else, or other columns than the first.
-        """
+        """Yield all rows from a place on; refuse a file that holds something else, or other columns than the first."""
         start, like, d = Place() if start is None else start, Layout(), self.features
         first = self.paths[0]
         for number, path in enumerate(self.paths):

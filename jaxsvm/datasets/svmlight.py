@@ -127,9 +127,7 @@ def index_base(name: str, lowest: int | None, base: int | None, training: int | 
         training: The first index of the training file, or None.
     """
     if base == 1 and lowest == 0:
-        raise DataError(
-            f"{name}: the index 0 occurs, so its indices count from 0: leave zero_based=False (--index-base 1) out."
-        )
+        raise DataError(f"{name}: the index 0 occurs: leave zero_based=False (--index-base 1) out.")
     if base is not None:
         return base, ()
     if training == 1 and lowest == 0:

@@ -47,11 +47,7 @@ class Npz:
     """
 
     def __init__(self, name: str, wanted: Wanted, part: str = "train"):
-        """Read the arrays.
-
-        Raises:
-            DataError: If keys are missing, shapes do not agree, or the file is damaged.
-        """
+        """Read the arrays; refuse missing keys, shapes that do not agree, and damaged files."""
         self.name = name
         self.key_x, key_y = ("X", "y") if part == "train" else ("Xt", "yt")
         label, known = wanted.label, wanted.like.label
@@ -68,9 +64,7 @@ class Npz:
                 keys = ", ".join(stored.files)
         except Exception as error:  # EOF, CRC, a bad header: damage shows in many ways
             if "allow_pickle" in str(error) and zipfile.is_zipfile(content):
-                raise DataError(
-                    f"{name}: holds pickled objects, which are never loaded; save numeric arrays."
-                ) from error
+                raise DataError(f"{name}: holds pickled objects, which are never loaded; save numbers.") from error
             raise DataError(f"{name}: not a whole npz file ({error}){AGAIN}") from error
         labelled = label is not False and (key_y in arrays or not wanted.optional)
         if labelled and key_y not in arrays:
@@ -203,12 +197,7 @@ class Parquet:
     """Dense points of a table, by its columns."""
 
     def __init__(self, name: str, wanted: Wanted):
-        """Check the schema.
-
-        Raises:
-            DataError: If a column holds no numbers, the columns are not those of the training file, or the file is
-                damaged.
-        """
+        """Check the schema; refuse columns without numbers, other columns than in training, and damaged files."""
         self.name, self._pa = name, need("pyarrow", "pyarrow", "Parquet")
         parquet = need("pyarrow.parquet", "pyarrow", "Parquet")
         try:

@@ -82,11 +82,7 @@ def compression_of(name: str) -> str:
 
 @contextlib.contextmanager
 def opened(name: str) -> Iterator[Any]:
-    """Open a file for its decompressed bytes.
-
-    Raises:
-        DataError: If it cannot be read or was cut short.
-    """
+    """Open a file for its decompressed bytes; raise DataError if it cannot be read or was cut short."""
     compression = compression_of(name)
     try:
         empty = not os.path.getsize(name)

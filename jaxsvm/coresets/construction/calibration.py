@@ -18,8 +18,6 @@ Source: Deville and Särndal 1992 (calibration estimators, their case 7: the tru
 (the ridge).
 """
 
-from typing import Any
-
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
@@ -34,9 +32,8 @@ def totals_of(x: Array, y: Array, h: Array, share: Array) -> Float[Array, "n p"]
     From points x (best centred), signs y, losses h at the pilot, and dual variables as shares of their boxes.
     """
     pull = (share * y)[:, None]
-    return jnp.concatenate(
-        [jnp.stack([(y > 0).astype(h.dtype), (y < 0).astype(h.dtype), h], axis=1), pull * x, pull], axis=1
-    )
+    of_classes = jnp.stack([(y > 0).astype(h.dtype), (y < 0).astype(h.dtype), h], axis=1)
+    return jnp.concatenate([of_classes, pull * x, pull], axis=1)
 
 
 def reach_of(u: Float[Array, " n"], pi: Float[Array, " n"], A: Float[Array, "n p"]) -> Float[Array, " p"]:
@@ -52,14 +49,9 @@ def calibrated(
     v: Float[Array, " m"], s: Float[Array, " m"], A: Float[Array, "m p"], T: Float[Array, " p"],
     reach: Float[Array, " p"],
 ) -> Array:  # fmt: skip
-    """Return weights near v with `A'v'` near T, `(m,)`; pure.
+    """Return weights near v (0: absent) with `A'v'` near T, the totals over the data; pure.
 
-    Args:
-        v: Weights, `(m,)`; 0: absent.
-        s: How far each may move, in [0, 1]; 0: not at all.
-        A: Variables, `(m, p)`.
-        T: Their totals over the data, `(p,)`.
-        reach: Squared scales of the totals, over all draws (`reach_of`), `(p,)`.
+    s in [0, 1] limits how far each weight may move (0: not at all); `reach` is that of `reach_of`.
     """
     spread = jnp.sqrt(reach)
     scale = jnp.where(spread > 0, 1 / jnp.where(spread > 0, spread, 1), 0)  # drop totals that every draw meets
@@ -91,8 +83,3 @@ def calibrated(
     dual = lax.while_loop(lambda c: (c[0] < 40) & ~c[2], newton, start)[1]
     moved = v * (1 + jnp.clip(s * (A @ dual), low, high))
     return jnp.where(jnp.isfinite(moved), moved, v)
-
-
-def largest_change(before: Array, after: Array) -> Any:
-    """Return the largest relative change of a weight, `()`."""
-    return jnp.where(before > 0, jnp.abs(after / jnp.where(before > 0, before, 1) - 1), 0).max(initial=0)

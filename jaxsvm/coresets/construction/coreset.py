@@ -30,7 +30,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from jaxsvm.coresets.construction.calibration import calibrated, largest_change, reach_of, totals_of
+from jaxsvm.coresets.construction.calibration import calibrated, reach_of, totals_of
 from jaxsvm.coresets.construction.queries import hinges, objectives, pool, pulls, scores
 from jaxsvm.coresets.construction.recombination import recombine
 from jaxsvm.coresets.construction.sampling import inclusion, independent, query_error, systematic
@@ -125,7 +125,7 @@ def coreset(
     with jax.enable_x64(True):
         key = as_key(key)
         if sampler == RECOMBINATION:
-            if m < least_points(x.shape[1]):
+            if m < x.shape[1] + 5:  # one a total (one a feature and 4 more), and one that is kept
                 raise InputError(f"m is {m}: to recombine points of {x.shape[1]} features takes d + 5 at least.")
             drawn = _recombined(key, x, y, u, float(C), plan)
         else:
@@ -152,11 +152,6 @@ def _epsilon(small: Coreset, plan: Plan, present: int) -> float:
         total = total / (MEASURED.share_of_bounds * (1 - uniform) * (1 - 1 / plan.m))
     plain = query_error(max(total, 1.0), plan.m, 0.05)
     return plain + change * (1 + plain)
-
-
-def least_points(d: int) -> int:
-    """Return how few points of d features can be recombined: one a total (one a feature, 4 more), and one kept."""
-    return d + 5
 
 
 def plan_of(
@@ -236,7 +231,8 @@ def draw(
     rows = jnp.minimum(index, u.shape[0] - 1)
     A = totals_of(x - proposal.origin[None, :], y, proposal.h, proposal.share)
     weight = calibrated(plain, 1 - pi[rows], A[rows], proposal.totals, reach_of(u, pi, A))
-    return index, weight, largest_change(plain, weight)
+    change = jnp.where(plain > 0, jnp.abs(weight / jnp.where(plain > 0, plain, 1) - 1), 0).max(initial=0)
+    return index, weight, change
 
 
 def _both_classes(q: Array, y: Array, m: int) -> Array:

@@ -86,13 +86,9 @@ def inclusion(q: Float[Array, " n"], m: Any) -> Float[Array, " n"]:
 
 
 def systematic(key: Array, pi: Float[Array, " n"], order: Int[Array, " n"], m: int) -> Int[Array, " m"]:
-    """Draw m indices, each with its inclusion probability, along an ordering; pure.
+    """Draw m indices, each with its inclusion probability pi, along a permutation of the points; pure, m static.
 
-    Args:
-        key: A random key.
-        pi: Inclusion probabilities, `(n,)`, with the sum m (or fewer points than m, all with 1).
-        order: A permutation of the points, `(n,)`.
-        m: Number of indices; static. If fewer are drawn, the rest of the indices are n.
+    The probabilities add up to m, or fewer points than m have the probability 1: the rest of the indices are then n.
     """
     along = jnp.cumsum(pi[order])
     whole = jnp.round(along[-1])

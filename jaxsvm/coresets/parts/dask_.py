@@ -22,7 +22,7 @@ from jaxtyping import Array
 from jaxsvm.coresets.construction.coreset import node_plan
 from jaxsvm.coresets.construction.sensitivity import require_choice
 from jaxsvm.coresets.data import as_data, as_key
-from jaxsvm.coresets.parts.nodes import Node, as_coreset, joined, node_key, raw, reduced, room_for
+from jaxsvm.coresets.parts.nodes import Node, as_coreset, joined, node_key, reduced, room_for
 from jaxsvm.coresets.parts.whole import drawn_globally
 from jaxsvm.coresets.summary import Coreset
 from jaxsvm.errors import InputError
@@ -108,9 +108,7 @@ def _partitions(dask: Any, data: Any, label: str | None, weight: str | None) -> 
         return [dask.delayed(tuple)(list(block)) for block in blocks]
     if hasattr(data, "to_delayed"):
         if label is None or label not in data.columns:
-            raise InputError(
-                f"label is {label!r}: the dataframe's column of signs is needed, one of {list(data.columns)}."
-            )
+            raise InputError(f"label is {label!r}: the column of signs is needed, one of {list(data.columns)}.")
         return [dask.delayed(_of_frame)(part, label, weight) for part in data.to_delayed()]
     raise InputError(f"data is a {type(data).__name__}: Dask arrays, a dataframe or a list of delayed are needed.")
 
@@ -130,7 +128,7 @@ def _leaf(part: Any, C: float, W: float, base: np.ndarray, number: int, plan: An
     if not len(part[1]) or (len(part) == 3 and not np.any(part[2])):
         return None
     x, y, u = as_data(*part)
-    node = raw(x, y, u, float(u.sum()) / W)
+    node = Node(x, y, u, float(u.sum()) / W)
     return _reduced(node, C, _key(base, 0, number), plan, 0.0, leaf=True)
 
 

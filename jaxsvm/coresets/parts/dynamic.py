@@ -16,7 +16,7 @@ from jaxtyping import Array
 
 from jaxsvm.coresets.construction.coreset import node_plan
 from jaxsvm.coresets.data import as_data, as_key
-from jaxsvm.coresets.parts.nodes import Node, as_coreset, joined, node_key, raw, reduced
+from jaxsvm.coresets.parts.nodes import Node, as_coreset, joined, node_key, reduced
 from jaxsvm.coresets.summary import Coreset
 from jaxsvm.errors import InputError
 from jaxsvm.runtime.checks import require_positive, require_whole
@@ -162,7 +162,7 @@ class DynamicCoreset:
         part = np.arange(leaf * self._room, (leaf + 1) * self._room)
         part = part[self._u[part] > 0]
         share = float(self._u[part].sum()) / self._bound
-        return raw(self._x[part], self._y[part], self._u[part], share) if len(part) else None
+        return Node(self._x[part], self._y[part], self._u[part], share) if len(part) else None
 
     def _compressed(self, level: int, place: int, part: Node | None) -> Node | None:
         if part is None or len(part.y) <= self.size:

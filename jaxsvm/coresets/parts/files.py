@@ -30,26 +30,16 @@ from jaxsvm.errors import DataError, InputError
 
 @dataclasses.dataclass(frozen=True)
 class Scan:
-    """The result of a first pass over files."""
+    """The result of a first pass over files, as JSON values."""
 
     rows: int  # rows that are samples
     damaged: int  # lines that are not
-    named: tuple[str, ...]  # messages about the first 20 of them
+    named: list[str]  # messages about the first 20 of them
     features: int  # d
     zero_based: bool | None  # of svmlight files
     classes: tuple[Any, Any]  # the labels of -1 and +1
-    mean: np.ndarray  # of the columns, `(d,)`
-    scale: np.ndarray  # their standard deviations, 1 for constant columns, `(d,)`
-
-    def plain(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        return dataclasses.asdict(self) | {"mean": self.mean.tolist(), "scale": self.scale.tolist()}
-
-    @staticmethod
-    def of_plain(kept: dict[str, Any]) -> "Scan":
-        """Read what `plain` returned."""
-        arrays = {name: np.asarray(kept[name]) for name in ("mean", "scale")}
-        return Scan(**(kept | arrays | {name: tuple(kept[name]) for name in ("classes", "named")}))
+    mean: list[float]  # of the columns, `(d,)`
+    scale: list[float]  # their standard deviations, 1 for constant columns, `(d,)`
 
 
 def from_files(
@@ -107,7 +97,7 @@ def from_files(
     wanted |= {"key": np.asarray(jax.random.key_data(as_key(key))).tolist()}
     wanted |= dataclasses.asdict(source) | {"paths": list(source.paths), "what the files hold": source.stamps()}
     state, kept = _resumed(checkpoint, wanted)
-    first = Scan.of_plain(kept["scan"]) if kept.get("scan") else None
+    first = Scan(**kept["scan"]) if kept.get("scan") else None
     if first is None and passes == 2:
         first = scan(source, damaged, positive)
     if first is not None:
@@ -126,9 +116,10 @@ def from_files(
     run.stream_rows(checkpoint, wanted, kept, save_end=mode == "global")
     small = run.drawn(size if m is None else m) if mode == "global" else stream.finalize(run.state, m)
     small.info.update(damaged=run.bad, damaged_lines=run.lines, files=source.paths)
-    small.info["classes"] = first.classes if first is not None else (-1, 1) if positive is None else ("rest", positive)
+    classes = first.classes if first is not None else (-1, 1) if positive is None else ("rest", positive)
+    small.info["classes"] = tuple(classes)
     if standardise and first is not None:
-        small.info.update(mean=first.mean, scale=first.scale)
+        small.info.update(mean=np.asarray(first.mean), scale=np.asarray(first.scale))
     if checkpoint is not None and os.path.exists(checkpoint):
         os.unlink(checkpoint)
     return small
@@ -171,7 +162,7 @@ class _Run:
 
         def save() -> None:
             if checkpoint is not None:
-                first = None if self.first is None else self.first.plain()
+                first = None if self.first is None else dataclasses.asdict(self.first)
                 more = {"wanted": wanted, "place": place, "bad": self.bad, "lines": self.lines, "scan": first}
                 self.state.save(checkpoint, **more)
 
@@ -210,16 +201,12 @@ class _Run:
 
     def _data_of(self, piece: Piece) -> tuple[np.ndarray, np.ndarray]:
         x, first = _dense(piece.x), self.first
-        x = x if not self.standardise or first is None else (x - first.mean) / first.scale
+        x = x if not self.standardise or first is None else (x - np.asarray(first.mean)) / np.asarray(first.scale)
         return x, _signs(piece.label, first, self.positive)
 
 
 def scan(source: Source, damaged: str = "stop", positive: Any = None) -> Scan:
-    """Read all rows once and count.
-
-    Raises:
-        DataError: If a line is damaged, unless these are skipped, or there are not two classes.
-    """
+    """Read all rows once and count; refuse a damaged line, unless these are skipped, and other than two classes."""
     source = source.found_out()
     bad, lines, moments = 0, [], Moments()
     texts: set[str] = set()
@@ -233,8 +220,8 @@ def scan(source: Source, damaged: str = "stop", positive: Any = None) -> Scan:
     if not moments.rows:
         raise DataError(f"{where}: no line is a sample.")
     classes = _classes(where, texts, values, positive)
-    mean = moments.mean()
-    return Scan(moments.rows, bad, tuple(lines), len(mean), source.zero_based, classes, mean, moments.spread())
+    mean, scale = moments.mean().tolist(), moments.spread().tolist()
+    return Scan(moments.rows, bad, lines, len(mean), source.zero_based, classes, mean, scale)
 
 
 def _dense(x: Any) -> np.ndarray:

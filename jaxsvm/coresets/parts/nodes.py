@@ -25,15 +25,10 @@ class Node(NamedTuple):
     y: np.ndarray  # signs, `(k,)`; 0 in empty slots
     weight: np.ndarray  # weights, `(k,)`; 0 in empty slots
     share: Any  # of the regulariser, `()`
-    opt: Any  # A lower bound of the optimum of all the data, from this part, `()`; 0 if there is none
+    opt: Any = np.float64(0)  # A lower bound of the optimum of all the data, from this part, `()`; 0 if there is none
     # A lower bound of what the part's original points contribute to the optimum of all the data, `()`: parts are
     # problems of their own, so its sum over parts is a lower bound of the whole, without the error of any coreset
     lower: Any = np.float64(0)
-
-
-def raw(x: np.ndarray, y: np.ndarray, u: np.ndarray, share: float) -> Node:
-    """Make a node of original points."""
-    return Node(x, y, u, np.float64(share), np.float64(0))
 
 
 def joined(*parts: Node) -> Node:
@@ -48,14 +43,8 @@ def reduced(
 ) -> Node:
     """Make a coreset of `plan.m` points; if there are fewer points, the rest of its slots are empty.
 
-    Args:
-        part: The node to reduce.
-        C: The factor of the loss of the whole.
-        key: A random key.
-        plan: The construction.
-        floor: A lower bound of the optimum of all data, for parts of one class; 0: none.
-        room: The number of points to pad to with absent ones, so that few programs serve all; None: no padding.
-        leaf: Whether the points are original ones.
+    C is the factor of the loss of the whole, `floor` a lower bound of its optimum, for parts of one class (0: none).
+    The points are padded to `room` with absent ones, so that few programs serve all. `leaf`: they are original points.
     """
     room = len(part.y) if room is None else room
     x, y, u = (padded(a, room) for a in part[:3])

@@ -27,7 +27,7 @@ from jaxtyping import Array
 from jaxsvm.coresets.construction.coreset import Plan, node_plan
 from jaxsvm.coresets.data import as_data, as_key
 from jaxsvm.coresets.measured import MEASURED
-from jaxsvm.coresets.parts.nodes import Node, as_coreset, joined, node_key, raw, reduced
+from jaxsvm.coresets.parts.nodes import Node, as_coreset, joined, node_key, reduced
 from jaxsvm.coresets.parts.storage import read_arrays, write_arrays
 from jaxsvm.coresets.summary import Coreset
 from jaxsvm.errors import DataError, InputError
@@ -263,7 +263,7 @@ class Stream:
             whole = 2.0 ** math.ceil(math.log2(max(state.weight, np.finfo(float).tiny)))
         else:
             whole = max(self.total_weight, state.weight)
-        return raw(x, y, u, float(u.sum()) / whole)
+        return Node(x, y, u, float(u.sum()) / whole)
 
     def _carry(self, state: StreamState) -> StreamState:
         """Reduce the full buffer; join and reduce as long as its level is taken."""

@@ -73,20 +73,15 @@ def drawn_globally(
     `over_parts` maps a function f(number, x, y, u) over the parts that have weight, in their order. The draws are
     seeded by `seed` and the number of a part. `clusters` are cells a class, `info` is added to the coreset's.
     """
-    shared = frame(summary, C, key, clusters)
+    real = summary.weight > 0
+    with jax.enable_x64(True):
+        data = _padded(summary.x[real], summary.y[real], summary.weight[real])
+        shared = jax.device_get(_frame(key, *data, C, MEASURED.rough_gap, clusters))
+    # Parts of one class give no lower bound: take half of the summary's own optimum if that is larger.
+    shared = shared._replace(lower=max(float(summary.lower), 0.5 * float(shared.lower)))
     known = Sums(*(sum(column) for column in zip(*over_parts(partial(sums, shared)), strict=True)))
     draws = over_parts(partial(drawn, shared, known, _scale(summary, m, shared, known), seed))
     return _finished(draws, shared, known, dtype, info)
-
-
-def frame(summary: Node, C: float, key: Array, clusters: int) -> Frame:
-    """Compute the shared values from the summary, with so many cells a class."""
-    real = summary.weight > 0
-    x, y, u = summary.x[real], summary.y[real], summary.weight[real]
-    with jax.enable_x64(True):
-        shared = jax.device_get(_frame(key, *_padded(x, y, u), C, MEASURED.rough_gap, clusters))
-        # Parts of one class give no lower bound: take half of the summary's own optimum if that is larger.
-        return shared._replace(lower=max(float(summary.lower), 0.5 * float(shared.lower)))
 
 
 @partial(jax.jit, static_argnames="clusters")
