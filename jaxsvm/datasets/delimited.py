@@ -128,8 +128,8 @@ class Delimited(TextReader):
         label = None if self.column is None else fields.pop(self.column)
         fault = None if label is None else fault_of_label(label)
         if fault is not None:
-            found = f"the label (column {self.column}) {fault}"
-            self.refuse(number, found, "remove the line or fill it in", cut=cut)
+            issue = f"the label (column {self.column}) {fault}"
+            self.refuse(number, issue, "remove the line or fill it in", cut=cut)
         return label, [self._number(number, j, field, cut) for j, field in enumerate(fields)]
 
     def _number(self, line: int, j: int, field: str, cut: bool) -> float:
@@ -142,8 +142,8 @@ class Delimited(TextReader):
         if is_missing(field):
             self.refuse(line, f"{where} is missing ({shown(field)})", "remove or impute it first", cut=cut, lacks=True)
         if finite:
-            found = f"{where} is {shown(field)}, a whole number that float64 does not hold"
-            self.refuse(line, found, "an identifier is no feature: leave the column out", cut=cut)
+            issue = f"{where} is {shown(field)}, a whole number that float64 does not hold"
+            self.refuse(line, issue, "an identifier is no feature: leave the column out", cut=cut)
         hint = "; write decimal points, not commas" if has_decimal_comma(field) else ""
         if self.label_guessed and number is None and self.column is not None and not hint:
             hint = label_hint(*((at, self.column) if names is None else (names[at], names[self.column])))
@@ -166,8 +166,8 @@ class Delimited(TextReader):
         even = [mark for mark in candidates if len({line.count(mark) for line in bare}) == 1] or candidates
         readable = [mark for mark in even if all(_is_row(line.split(mark)) for line in bare[1:] or bare)]
         if len(readable) > 1:
-            found = f"its fields may be divided by {' or by '.join(NAMES[mark] for mark in readable)}"
-            self.refuse(number, found, "write decimal points, and quote fields that hold a separator")
+            issue = f"its fields may be divided by {' or by '.join(NAMES[mark] for mark in readable)}"
+            self.refuse(number, issue, "write decimal points, and quote fields that hold a separator")
         return (readable or [max(even, key=bare[0].count)])[0]
 
     def _check_quotes(self, number: int, line: str) -> None:

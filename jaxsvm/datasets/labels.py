@@ -208,8 +208,8 @@ def _refuse_missing_labels(labels: np.ndarray) -> None:
     else:
         raise InputError(f"y is of type {labels.dtype}: numbers, booleans or strings are needed.")
     if missing.any():
-        first = f"the first at index {int(missing.argmax())}"
-        raise InputError(f"y has {int(missing.sum())} label(s) that are missing or not finite, {first}: remove them.")
+        where = f"y has {missing.sum()} label(s) that are missing or not finite, the first at index {missing.argmax()}"
+        raise InputError(f"{where}: remove those samples.")
 
 
 def is_nothing(label: Any) -> bool:

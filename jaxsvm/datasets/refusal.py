@@ -34,24 +34,24 @@ def shown(token: str) -> str:
 class BadRow(DataError):
     """A row that is no sample: what was found there, and what to do; `lacks` if a value is missing."""
 
-    def __init__(self, where: str, found: str, expected: str, *, cut: bool = False, lacks: bool = False):
+    def __init__(self, where: str, issue: str, expected: str, *, cut: bool = False, lacks: bool = False):
         hint = " It is the last line and does not end in a newline: the file may have been cut short." if cut else ""
-        super().__init__(f"{where}: {found}; {expected}.{hint}")
-        self.parts, self.cut, self.lacks = (where, found, expected), cut, lacks
+        super().__init__(f"{where}: {issue}; {expected}.{hint}")
+        self.parts, self.cut, self.lacks = (where, issue, expected), cut, lacks
 
     def __reduce__(self) -> Any:
         return partial(BadRow, cut=self.cut, lacks=self.lacks), self.parts
 
     def with_more(self, more: int) -> "BadRow":
         """Return the same error with the number of other rows that lack a value too."""
-        where, found, expected = self.parts
+        where, issue, expected = self.parts
         others = f", and {more} more line(s) lack a value" if more else ""
-        return BadRow(where, found + others, expected, cut=self.cut, lacks=self.lacks)
+        return BadRow(where, issue + others, expected, cut=self.cut, lacks=self.lacks)
 
 
-def refuse_line(name: str, line: int, found: str, expected: str, *, cut: bool = False, lacks: bool = False) -> NoReturn:
+def refuse_line(name: str, line: int, issue: str, expected: str, *, cut: bool = False, lacks: bool = False) -> NoReturn:
     """Raise for one line; `cut` if it is the last one and does not end in a newline."""
-    raise BadRow(f"{name}, line {line}", found, expected, cut=cut, lacks=lacks)
+    raise BadRow(f"{name}, line {line}", issue, expected, cut=cut, lacks=lacks)
 
 
 def label_hint(column: str | int, last: str | int) -> str:

@@ -68,8 +68,8 @@ class Svmlight(TextReader):
         if index and index[0] < base:
             self.refuse(number, "the feature index is 0, and indices count from 1", "say zero_based=True")
         if index and self.d is not None and index[-1] - base >= self.d:
-            found = f"the feature index is {index[-1]}" + ("" if base else ", and indices count from 0")
-            self.refuse(number, found, f"features={self.d} was given, raise it or drop it")
+            issue = f"the feature index is {index[-1]}" + ("" if base else ", and indices count from 0")
+            self.refuse(number, issue, f"features={self.d} was given, raise it or drop it")
         written = str(int(tokens[0])) if WHOLE.fullmatch(tokens[0]) else _plain(label)
         return written, [at - base for at in index], value
 
@@ -94,8 +94,8 @@ class Svmlight(TextReader):
         if not np.isfinite(number):
             self.refuse(line, f"the value of {written} is not finite", "remove or impute it first")
         if rounds(value, number):
-            found = f"the value of {written} is a whole number that float64 does not hold"
-            self.refuse(line, found, "an identifier is no feature: leave it out")
+            issue = f"the value of {written} is a whole number that float64 does not hold"
+            self.refuse(line, issue, "an identifier is no feature: leave it out")
         return int(index), number
 
     def stacked(self, rows: list[Any]) -> tuple[Any, Any]:

@@ -73,11 +73,11 @@ class Npz:
         self.unusable = np.zeros(0, int)  # entries of CSR points that are not finite or change as float64
         self.x = x = self._points(arrays, keys)
         if x.ndim != 2 or not x.shape[0] or not x.shape[1] or (y is not None and y.shape != x.shape[:1]):
-            found = "" if y is None else f" and {key_y} {y.shape}"
-            raise DataError(f"{name}: {self.key_x} has shape {x.shape}{found}; (n, d) and (n,) are needed, n, d >= 1.")
+            issue = "" if y is None else f" and {key_y} {y.shape}"
+            raise DataError(f"{name}: {self.key_x} has shape {x.shape}{issue}; (n, d) and (n,) are needed, n, d >= 1.")
         if x.dtype.kind not in "biuf" or (y is not None and y.dtype.kind not in "biufUS"):
-            found = "" if y is None else f" and {key_y} {y.dtype}"
-            raise DataError(f"{name}: {self.key_x} is {x.dtype}{found}; numbers, and numbers or strings, are needed.")
+            issue = "" if y is None else f" and {key_y} {y.dtype}"
+            raise DataError(f"{name}: {self.key_x} is {x.dtype}{issue}; numbers, and numbers or strings, are needed.")
         self.y, self.width = None if y is None else _text(name, key_y, y), x.shape[1]
         self.layout = Layout(label=label if isinstance(label, str) else None)
         self.notes = () if y is None else wanted.notes(self.layout.label, False, False)
@@ -115,8 +115,8 @@ class Npz:
             for entry in self.unusable.tolist():
                 row = int(np.searchsorted(self.x.indptr, entry, side="right")) - 1
                 if rows.start <= row < rows.stop:
-                    found = f"column {self.x.indices[entry]} of {self.key_x} is {fault_of(self.x.data[entry])}"
-                    faults.setdefault(row - rows.start, (found, IMPUTE))
+                    issue = f"column {self.x.indices[entry]} of {self.key_x} is {fault_of(self.x.data[entry])}"
+                    faults.setdefault(row - rows.start, (issue, IMPUTE))
             raw.sum_duplicates()
             return raw
         x = _floats(raw)

@@ -37,9 +37,9 @@ class TextReader:
         """Return points and labels of the results of `line`."""
         raise NotImplementedError
 
-    def refuse(self, line: int, found: str, expected: str, **more: bool) -> NoReturn:
+    def refuse(self, line: int, issue: str, expected: str, **more: bool) -> NoReturn:
         """Raise for one line."""
-        refuse_line(self.name, line, found, expected, **more)
+        refuse_line(self.name, line, issue, expected, **more)
 
     def pieces(self, at: Place, step: int | None = None) -> Iterator[Piece]:
         """Yield all rows from a place on."""

@@ -131,12 +131,12 @@ def _check(damaged: str, label: Any, passes: int, mode: str, standardise: bool) 
     if isinstance(label, bool):
         raise InputError(f"label is {label}: a column's name or index, or an npz key is needed: coresets have labels.")
     if passes not in (1, 2):
-        raise InputError(f"passes is {passes}: 1, or 2 with a first look at the files, is needed.")
+        raise InputError(f"passes is {passes}: 1, or 2 with a first pass over the files, is needed.")
     require_choice("mode", mode, ("tree", "global"))
     if mode == "global" and passes == 1:
         raise InputError("mode is 'global' with passes=1: it reads the files more than once.")
     if standardise and passes == 1:
-        raise InputError("standardise is True with passes=1: what brings the columns to one scale takes a pass.")
+        raise InputError("standardise is True with passes=1: measuring the scale of the columns takes a pass.")
 
 
 @dataclasses.dataclass
