@@ -275,9 +275,9 @@ def _moved(gram: Gram, mask: Bool[Array, " n"] | None) -> Gram | None:
         if before < WORTH_MOVING * after:
             return None
     # What was near the origin need not be near the mean.
-    here: Gram = dataclasses.replace(cast(Any, gram), x=points, shift=gram.shift + shift, near=False)
+    here: Gram = dataclasses.replace(gram, x=points, shift=gram.shift + shift, near=False)
     if gram.stored:
-        return dataclasses.replace(cast(Any, here), K=dense_values(gram.kernel, points, gram.dtype, False))
+        return dataclasses.replace(here, K=dense_values(gram.kernel, points, gram.dtype, False))
     return here
 
 

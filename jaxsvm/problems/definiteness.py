@@ -7,7 +7,7 @@ beyond.
 """
 
 import dataclasses
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -56,7 +56,7 @@ def vouched(problem: P) -> P:
             f"the kernel matrix ({type(problem.gram.kernel).__name__}) is not positive semidefinite: no bound holds on "
             "it, and neither rules nor certificates say anything. Choose another kernel, or other parameters of it."
         )
-    return dataclasses.replace(problem, gram=dataclasses.replace(cast(Any, problem.gram), vouched=True))
+    return dataclasses.replace(problem, gram=dataclasses.replace(problem.gram, vouched=True))
 
 
 def negative_curvature(problem: Problem, everywhere: bool = False) -> Bool[Array, ""]:

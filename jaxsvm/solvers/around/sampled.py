@@ -243,13 +243,13 @@ class Sampled(Wrapper[SimplexForm]):
             return G / (tol * jnp.abs(R))
         # The certificate's sum, exact on the buffer and estimated by the sample for the inactive rest.
         weights, s = inner.alpha[: indices.shape[0]], inner.s[: indices.shape[0]]
-        costs = cast(SquaredHingeProblem, problem).ridge
-        ridge = costs[indices]
+        ridges = cast(SquaredHingeProblem, problem).ridge
+        ridge = ridges[indices]
         u, v = R - s, weights * ridge
         C = jnp.where(ridge > 0, 1 / jnp.where(ridge > 0, ridge, 1), 0)
         on_buffer = jnp.where(weights > 0, C * jnp.where(u + v > 0, u * (u + 2 * v), -v * v), 0).sum()
         active = jnp.any((drawn[:, None] == indices[None, :]) & (weights > 0)[None, :], axis=1)
-        ridge = costs[drawn]
+        ridge = ridges[drawn]
         C = jnp.where((ridge > 0) & ~active, 1 / jnp.where(ridge > 0, ridge, 1), 0)
         outside = jnp.where(jnp.isfinite(s_drawn), C * jnp.maximum(R - s_drawn, 0) ** 2, 0)
         return (on_buffer + problem.n * outside.mean()) / R / tol

@@ -10,7 +10,7 @@ Sources: Ndiaye, Fercoq, Gramfort and Salmon 2017; docs/mathematics.md, Safe scr
 """
 
 import dataclasses
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -227,7 +227,7 @@ class State(NamedTuple):
 
 def _vouched(problem: Restrictable) -> Restrictable:
     """The problem as rules see it that are heard where its matrix is positive semidefinite alone."""
-    return dataclasses.replace(problem, gram=dataclasses.replace(cast(Any, problem.gram), vouched=True))
+    return dataclasses.replace(problem, gram=dataclasses.replace(problem.gram, vouched=True))
 
 
 def _without(problem: Restrictable, inactive: Array) -> Restrictable:
