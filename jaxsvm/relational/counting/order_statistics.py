@@ -31,10 +31,11 @@ def sums_at_ranks(
         return np.stack([_between_cuts(s[r], w[r], A, a, sketch[r], rank[r]) for r in range(R)])
     value = (s[:, :, None] + A[sketch]).reshape(R, points)
     weight = (w[:, :, None] * a[sketch]).reshape(R, points)
-    order = np.argsort(value, axis=1)
-    order += points * np.arange(R)[:, None]
+    rows = np.arange(R)[:, None]
+    order = np.argsort(value, axis=1) + points * rows
     running = np.cumsum(weight.ravel()[order], axis=1)
-    place = np.minimum(_count_below(running, rank), points - 1)
+    below = np.searchsorted(keyed(rows, running).ravel(), keyed(rows, rank)) - points * rows
+    place = np.minimum(below, points - 1)
     return value.ravel()[np.take_along_axis(order, place, axis=1)]
 
 
@@ -52,23 +53,19 @@ def _between_cuts(
     share = MEASURED.sums_per_row_sort / 2 / (len(s) * K)
     cuts = np.quantile(some[np.isfinite(some)], np.arange(share, 1, share))
     out, done, passed = np.full(len(rank), np.inf), 0, 0.0
-    begin = np.zeros(len(live), np.int64)
     s, w, sketch = s[live], w[live], sketch[live]
+    known, begin = keyed(np.arange(len(A))[:, None], A).ravel(), K * sketch
     for cut in np.append(cuts, np.inf):
-        low, high = begin.copy(), np.full_like(begin, K)
-        for _ in range(K.bit_length()):
-            middle = (low + high) // 2
-            inside = (A[sketch, np.minimum(middle, K - 1)] <= cut - s) & (low < high)
-            low, high = np.where(inside, middle + 1, low), np.where(inside, high, np.minimum(middle, high))
-        many = low - begin
+        end = np.searchsorted(known, keyed(sketch, cut - s), side="right")
+        many = end - begin
         which = np.repeat(np.arange(len(s)), many)
-        column = np.arange(len(which)) - np.repeat(np.cumsum(many) - many - begin, many)
-        begin = low
+        place = np.arange(len(which)) - np.repeat(np.cumsum(many) - many - begin, many)
+        begin = end
         if not len(which):
             continue
-        value = s[which] + A[sketch[which], column]
+        value = s[which] + A.ravel()[place]
         order = np.argsort(value)
-        running = passed + np.cumsum((w[which] * a[sketch[which], column])[order])
+        running = passed + np.cumsum((w[which] * a.ravel()[place])[order])
         reached = int(np.searchsorted(rank, running[-1], side="right"))
         place = np.searchsorted(running, rank[done:reached])
         out[done:reached] = value[order[np.minimum(place, len(order) - 1)]]
@@ -77,17 +74,11 @@ def _between_cuts(
     return out
 
 
-def _count_below(running: np.ndarray, rank: np.ndarray) -> np.ndarray:
-    """Count the entries of each ascending row that are less than each of its ranks, by one bisection for all."""
-    n = running.shape[1]
-    low, first = np.zeros(rank.shape, np.int64), n * np.arange(len(running))[:, None]
-    high, flat = np.full_like(low, n), running.ravel()
-    for _ in range(n.bit_length()):
-        middle = (low + high) // 2
-        less = flat[np.minimum(middle, n - 1) + first] < rank
-        less &= low < high
-        low, high = np.where(less, middle + 1, low), np.where(less, high, middle)
-    return low
+def keyed(key: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """Return complex numbers, which order by key and then by value."""
+    out = np.empty(np.broadcast(key, value).shape, complex)
+    out.real, out.imag = key, value
+    return out
 
 
 def far_sums(

@@ -7,22 +7,14 @@ fact table. If the whole join is small it becomes one node, and a linear functio
 
 import dataclasses
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
 
-class Groups(NamedTuple):
-    """The rows of a node by the id of a key."""
-
-    order: np.ndarray  # rows sorted by id, `(n,)`
-    start: np.ndarray  # where each id begins in `order`, `(G + 1,)`
-
-
-def grouped(kid: np.ndarray, count: int) -> Groups:
-    """Group rows by the ids `kid` in `0 ... count - 1`."""
+def grouped(kid: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows sorted by their ids `kid` in `0 ... count - 1`, `(n,)`, and where each id begins, `(count + 1,)`."""
     order = np.argsort(kid, kind="stable")
-    return Groups(order, np.append(0, np.cumsum(np.bincount(kid, minlength=count))))
+    return order, np.append(0, np.cumsum(np.bincount(kid, minlength=count)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,8 +50,8 @@ class Tree:
         return done
 
     @cached_property
-    def groups(self) -> dict[tuple[int, int], Groups]:
-        """The rows of `i` by the key shared with `j`."""
+    def groups(self) -> dict[tuple[int, int], tuple[np.ndarray, np.ndarray]]:
+        """`groups[i, j]`: the rows of i sorted by the key shared with j, and where each key begins."""
         return {edge: grouped(kid, self.count[edge]) for edge, kid in self.kid.items()}
 
     def pairs(self, i: int, j: int) -> int:

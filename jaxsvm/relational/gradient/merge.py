@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxsvm.relational.counting.order_statistics import keyed
 from jaxsvm.relational.counting.semirings import masked
 from jaxsvm.relational.counting.tree import Tree
 from jaxsvm.relational.gradient.far import Engine, Request, RowsEngine
@@ -47,7 +48,7 @@ class MergeEngine(Engine):
         live = np.flatnonzero(weight[last] > 0)
         order = live[np.lexsort((s[last][live], tree.kid[last, hub][live]))]
         kid = tree.kid[last, hub][order]
-        known = _key_and_score(kid, s[last][order])
+        known = keyed(kid, s[last][order])
         start = np.searchsorted(kid, np.arange(tree.count[last, hub] + 1))
         mass, moment, second = (np.append(0.0, np.cumsum(weight[last][order] * s[last][order] ** k)) for k in range(3))
         change, shift = np.zeros(len(order) + 1), np.zeros(len(order) + 1)
@@ -56,7 +57,7 @@ class MergeEngine(Engine):
             w = weight[hub][r] * (1.0 if a is None else weight[first][a])
             t = tau - s[hub][r] - (0.0 if a is None else s[first][a])
             key = tree.kid[hub, last][r]
-            begin, end = start[key], np.searchsorted(known, _key_and_score(key, t), side="right")
+            begin, end = start[key], np.searchsorted(known, keyed(key, t), side="right")
             far, sums = mass[end] - mass[begin], moment[end] - moment[begin]
             room = t * far - sums
             slack += float(w @ room)
@@ -95,10 +96,3 @@ class MergeEngine(Engine):
             begin = start[tree.kid[hub, first][r]]
             inside = np.arange(n.sum()) - np.repeat(np.cumsum(n) - n, n)
             yield np.repeat(r, n), order[np.repeat(begin, n) + inside]
-
-
-def _key_and_score(key: np.ndarray, score: np.ndarray) -> np.ndarray:
-    """Return complex numbers, which order by key and then by score."""
-    out = np.empty(len(key), complex)
-    out.real, out.imag = key, score
-    return out
