@@ -150,12 +150,12 @@ def _largest_nu(machine: Machine) -> float:
 @jax.jit
 def _classified(K: Array, y: Array, q: Array, upper: Array, a: Array, tol: Array, limit: Array) -> Any:
     """Return the point, coefficients, bias, C, certificate and steps of a `NuSVC`."""
-    result = minimized(K, y, jnp.zeros_like(a), upper, a, tol, limit)
-    r = (result.levels[0] + result.levels[1]) / 2
+    a, s, positive, negative, steps = minimized(K, y, jnp.zeros_like(a), upper, a, tol, limit)
+    r = (positive + negative) / 2
     arrays, diagonal = (y, q, upper / r, y, jnp.zeros((), a.dtype)), jnp.diagonal(K).astype(a.dtype)
     problem = box_problem_of(None, arrays, C=1 / r, diagonal=diagonal)
-    hinge = problem.certified(result.a / r, result.s / r, a.dtype)
-    return result.a, hinge.dual_coef, hinge.bias, 1 / r, hinge.certificate, result.steps
+    hinge = problem.certified(a / r, s / r, a.dtype)
+    return a, hinge.dual_coef, hinge.bias, 1 / r, hinge.certificate, steps
 
 
 class NuSVR(SVR):
@@ -226,9 +226,9 @@ class NuSVR(SVR):
 @jax.jit
 def _regressed(K: Array, y: Array, t: Array, upper: Array, a: Array, tol: Array, limit: Array) -> Any:
     """Return the point, coefficients, bias, epsilon, certificate and steps of a `NuSVR`."""
-    result = minimized(K, y, t, upper, a, tol, limit)
-    epsilon = jnp.maximum(-(result.levels[0] + result.levels[1]) / 2, 0)
+    a, s, positive, negative, steps = minimized(K, y, t, upper, a, tol, limit)
+    epsilon = jnp.maximum(-(positive + negative) / 2, 0)
     arrays, diagonal = (y, t - epsilon, upper, y, jnp.zeros((), a.dtype)), jnp.diagonal(K).astype(a.dtype)
-    tube = box_problem_of(None, arrays, diagonal=diagonal).certified(result.a, result.s, a.dtype)
+    tube = box_problem_of(None, arrays, diagonal=diagonal).certified(a, s, a.dtype)
     certificate = relative_to(tube.certificate, ROUNDING_OF_ZERO * jnp.minimum(1, upper @ jnp.abs(t)))
-    return result.a, tube.dual_coef, tube.bias, epsilon, certificate, result.steps
+    return a, tube.dual_coef, tube.bias, epsilon, certificate, steps

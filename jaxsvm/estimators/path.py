@@ -15,7 +15,7 @@ from jaxsvm.errors import InputError, warn
 from jaxsvm.estimators.classifier import SVC
 from jaxsvm.estimators.measured import MEASURED
 from jaxsvm.estimators.training.box import hinge_data, is_indefinite
-from jaxsvm.estimators.training.chains import Chain, solve_chains, solve_chains_in_features
+from jaxsvm.estimators.training.chains import Chain, solve_chains
 from jaxsvm.estimators.training.machines import Machine, in_threads, weighted_problem
 from jaxsvm.estimators.training.multiclass import class_slices, one_thread
 from jaxsvm.estimators.training.probability import DEFAULT_PROBABILITY
@@ -215,23 +215,14 @@ class SVCPath(SVC):
         y, weight = np.ones(size), np.zeros((len(task.folds), size))
         y[:n], weight[:, :n] = np.where(codes[task.rows] == codes[task.rows[0]], 1.0, -1.0), task.weight
 
-        @functools.cache
-        def values() -> np.ndarray:
-            part = np.zeros((size, size), K.dtype)
-            part[:n, :n] = K[np.ix_(task.rows, task.rows)]
-            return part
-
+        part = np.zeros((size, size), K.dtype)
+        part[:n, :n] = K[np.ix_(task.rows, task.rows)]
         x = data.features([task.rows], size) if n > MEASURED.samples_of_one_working_set else None
-        with jax.enable_x64(True):  # a new thread has JAX's default settings
-            if x is None:
-                chain = solve_chains(data.values, values(), y, weight, self.Cs_, self.bias, self.tol)
-            else:
-                operator = functools.cache(lambda: data.values.stored(values()))
-                chain = solve_chains_in_features(x, operator, y, weight, self.Cs_, self.bias, self.tol)
-            if not data.definite:
-                machine = hinge_data(y, weight.max(axis=0), self.bias)
-                if is_indefinite(data.values.stored(values()), machine):
-                    chain = chain._replace(gap=np.full_like(chain.gap, np.inf))
+        chain = solve_chains(data.values, part, y, weight, self.Cs_, self.bias, self.tol, x)
+        if not data.definite:
+            machine = hinge_data(y, weight.max(axis=0), self.bias)
+            if is_indefinite(data.values.stored(part), machine):
+                chain = chain._replace(gap=np.full_like(chain.gap, np.inf))
         return chain._replace(coef=chain.coef[:, :, :n])
 
     def _warn_of_gaps(self) -> None:

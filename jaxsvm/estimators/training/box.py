@@ -313,7 +313,8 @@ def _at_once(problem: BoxProblem, a: Array, s: Array, tol: Array, limit: Array, 
 
 def _by_sets(problem: BoxProblem, a: Array, s: Array, tol: Array, limit: Array, floor: Array) -> tuple[Array, ...]:
     """Solve by working sets, up to 1,000 of them: only their kernel rows are read."""
-    size = set_size(problem.n)
+    # Measured on pairs of digits, letters and MNIST's classes.
+    size = 128 if problem.n <= 1024 else 256 if problem.n <= 4096 else 512
     solver = WorkingSet(tol=tol, size=size, fresh=size // 2)
 
     def turn(carry: tuple[Any, Array]) -> tuple[Any, Array]:
@@ -327,8 +328,3 @@ def _by_sets(problem: BoxProblem, a: Array, s: Array, tol: Array, limit: Array, 
     state = solver.begun(problem, {"a": a, "s": s, "exact": None})
     state, _ = lax.while_loop(goes_on, turn, (state, jnp.asarray(jnp.inf, a.dtype)))
     return state.a, state.s, state.counters.toward
-
-
-def set_size(n: int) -> int:
-    """Return how many samples a working set has: measured on pairs of digits, letters and MNIST's classes."""
-    return 128 if n <= 1024 else 256 if n <= 4096 else 512

@@ -54,9 +54,18 @@ class Chain(NamedTuple):
 
 
 def solve_chains(
-    values: KernelValues, K: np.ndarray, y: np.ndarray, weight: np.ndarray, Cs: np.ndarray, bias: str, tol: float
+    values: KernelValues,
+    K: np.ndarray,
+    y: np.ndarray,
+    weight: np.ndarray,
+    Cs: Any,
+    bias: str,
+    tol: float,
+    x: Any = None,
 ) -> Chain:
     """Solve for the same samples with the weights of each fold; inside x64.
+
+    In the space of few features each value is solved by itself, in a time that C does not change.
 
     Args:
         values: The kernel.
@@ -66,7 +75,10 @@ def solve_chains(
         Cs: Increasing values of C, `(c,)`.
         bias: "free", "regularized" or "none".
         tol: The relative duality gap, > 0.
+        x: The points, `(n, d)`, of a linear kernel of few features; else None.
     """
+    if x is not None:
+        return _solve_in_features(x, functools.cache(lambda: values.stored(K)), y, weight, Cs, bias, tol)
     if len(y) <= MEASURED.samples_of_one_block:
         chain = Chain(*(np.array(part) for part in _chains(K, y, weight, Cs, np.float64(tol), bias)))
     else:
@@ -76,20 +88,9 @@ def solve_chains(
     return chain
 
 
-def solve_chains_in_features(
+def _solve_in_features(
     x: np.ndarray, operator: Any, y: np.ndarray, weight: np.ndarray, Cs: np.ndarray, bias: str, tol: float
 ) -> Chain:
-    """Solve for a linear kernel of few features, each value by itself, in a time that C does not change; inside x64.
-
-    Args:
-        x: The points, `(n, d)`; those of absent samples may be anything finite.
-        operator: Returns their Gram operator, if pair steps are needed too.
-        y: Signs, `(n,)`.
-        weight: Factors of C, `(f, n)`; 0 for an absent sample.
-        Cs: Increasing values of C, `(c,)`.
-        bias: "free", "regularized" or "none".
-        tol: The relative duality gap, > 0.
-    """
     chain = Chain.unsolved(weight, Cs)
     for fold, place in np.ndindex(chain.gap.shape):
         problem = hinge_data(y, Cs[place] * weight[fold], bias)

@@ -25,6 +25,7 @@ from jaxsvm.estimators.training.box import (
 from jaxsvm.estimators.training.kernel_values import FLOAT32_ERROR
 from jaxsvm.estimators.training.samples import Samples, padded_size
 from jaxsvm.gram.build import gram as gram_of
+from jaxsvm.loop.interruption import with_settings
 from jaxsvm.problems.box import hinge_problem
 from jaxsvm.problems.squared_hinge import svm_problem
 from jaxsvm.results.fit import Status
@@ -100,14 +101,14 @@ def train(
     data = data.with_definiteness()
 
     def solve(machine: Machine) -> Solved:
-        with jax.enable_x64(True):
-            if loss == "hinge" and machine.n <= MEASURED.samples_of_one_program:
-                return _solve_whole(data, machine, bias, tol, max_iter)
-            return _solve_by_driver(data, machine, loss, bias, tol)
+        if loss == "hinge" and machine.n <= MEASURED.samples_of_one_program:
+            return _solve_whole(data, machine, bias, tol, max_iter)
+        return _solve_by_driver(data, machine, loss, bias, tol)
 
-    if loss == "hinge":
-        return in_threads(solve, machines, key=lambda machine: padded_size(machine.n))
-    return [solve(machine) for machine in machines]
+    with jax.enable_x64(True):
+        if loss == "hinge":
+            return in_threads(solve, machines, key=lambda machine: padded_size(machine.n))
+        return [solve(machine) for machine in machines]
 
 
 def pairs_or_features(
@@ -200,7 +201,7 @@ def weighted_problem(operator: Any, y: np.ndarray, weight: np.ndarray, C: float,
 
 
 def in_threads(function: Callable[[Any], Any], items: Sequence[Any], key: Callable[[Any], Any]) -> list[Any]:
-    """Return `function` of each item, in order, computed in as many threads as there are cores.
+    """Return `function` of each item, in order, computed by a thread a core with this thread's settings of JAX.
 
     The first item of each key comes before the others, since it compiles.
 
@@ -216,5 +217,7 @@ def in_threads(function: Callable[[Any], Any], items: Sequence[Any], key: Callab
     results: dict[int, Any] = {}
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
         for batch in (list(first), [place for place in range(len(items)) if place not in set(first)]):
-            results.update(zip(batch, pool.map(function, [items[place] for place in batch]), strict=True))
+            results.update(
+                zip(batch, pool.map(with_settings(function), [items[place] for place in batch]), strict=True)
+            )
     return [results[place] for place in range(len(items))]

@@ -1,7 +1,7 @@
 """Solve the box problems with two equalities of nu machines: pair steps within a class, as LIBSVM's `Solver_NU`."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,22 +16,6 @@ from jaxsvm.results.fit import Status
 
 MOST_VARIABLES = 16384
 """Dual variables whose kernel values are stored at the most: 2 GiB in float64."""
-
-
-class Solution(NamedTuple):
-    """The point at which pair steps stopped.
-
-    Attributes:
-        a: The point, `(n,)`.
-        s: `Qa`, `(n,)`.
-        levels: The gradient `s - q` of free samples of the positive class, and of the negative one, two numbers.
-        steps: Pair steps.
-    """
-
-    a: Array
-    s: Array
-    levels: tuple[Array, Array]
-    steps: Array
 
 
 def require_storable(n: int, most: int, instead: str) -> None:
@@ -76,7 +60,7 @@ def solve_certified(
     return refused_if_indefinite(operator, data, solved), float(parameter)
 
 
-def minimized(K: Array, y: Array, q: Array, upper: Array, a: Array, tol: Array, limit: Array) -> Solution:
+def minimized(K: Array, y: Array, q: Array, upper: Array, a: Array, tol: Array, limit: Array) -> tuple[Array, ...]:
     """Solve `min a'Qa / 2 - q'a`, `0 <= a <= upper`, with each class's sum as at the start; `Q_ij = y_i y_j K_ij`.
 
     Args:
@@ -87,6 +71,10 @@ def minimized(K: Array, y: Array, q: Array, upper: Array, a: Array, tol: Array, 
         a: A feasible point, `(n,)`.
         tol: The largest violation within a class to stop at, > 0.
         limit: Most pair steps.
+
+    Returns:
+        The point a, `(n,)`; `s = Qa`, `(n,)`; the level of the gradient `s - q` at free samples of the positive class,
+        and of the negative one, `()`; pair steps, `()`.
     """
     D = jnp.diagonal(K).astype(a.dtype)
     positive = y > 0
@@ -117,8 +105,7 @@ def minimized(K: Array, y: Array, q: Array, upper: Array, a: Array, tol: Array, 
     start = (a, g, jnp.zeros((), jnp.int32), assess(g, a)[1])
     a, _, steps, _ = lax.while_loop(lambda carry: (carry[3] > tol) & (carry[2] < limit), turn, start)
     s = product(a)
-    levels = [_level(s - q, a, upper, mine) for mine in (positive, ~positive)]
-    return Solution(a, s, (levels[0], levels[1]), steps)
+    return a, s, _level(s - q, a, upper, positive), _level(s - q, a, upper, ~positive), steps
 
 
 def _pair_step(
