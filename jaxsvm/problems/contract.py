@@ -129,7 +129,7 @@ class Problem(Protocol):
         """Return the problem with its weights multiplied by `sample_weight (n,)`; 0 removes a sample."""
         ...
 
-    def on(self, gram: Any) -> Self:
+    def on(self, gram: Gram) -> Self:
         """Return the problem of the same samples with another Gram operator."""
         ...
 
@@ -368,7 +368,7 @@ class Restrictable(Parametric, Protocol):
         """Return the products of a point from its `margins`, whatever C these were computed at."""
         ...
 
-    def restrict(self, samples: Any, fixed: Any = None, gram: Any = None) -> Self:
+    def restrict(self, samples: Any, fixed: Any = None, gram: Gram | None = None) -> Self:
         """Return the problem of some samples while the others keep their values.
 
         Its objective is that of the whole problem.
