@@ -250,15 +250,15 @@ class Stream:
         """
         if state.x is None:
             raise InputError("state: the stream has seen no point yet.")
-        rest = [self._raw(state, state.filled)] if state.filled else []
+        rest = [self._raw(state)] if state.filled else []
         return joined(*(node for node in state.levels if node is not None), *rest)
 
     def _plan(self, m: int) -> Plan:
         return node_plan(m, self.sampler, self.bound, self.clusters)
 
-    def _raw(self, state: StreamState, count: int) -> Node:
-        """Return the first points of the buffer; without a total weight, their share is of the next power of two."""
-        x, y, u = (part[:count] for part in state.buffer())
+    def _raw(self, state: StreamState) -> Node:
+        """Return the points of the buffer; without a total weight, their share is of the next power of two."""
+        x, y, u = (part[: state.filled] for part in state.buffer())
         if self.total_weight is None:
             whole = 2.0 ** math.ceil(math.log2(max(state.weight, np.finfo(float).tiny)))
         else:
@@ -267,7 +267,7 @@ class Stream:
 
     def _carry(self, state: StreamState) -> StreamState:
         """Reduce the full buffer; join and reduce as long as its level is taken."""
-        plan, base, node = self._plan(self.size), state.base_key(), self._raw(state, state.filled)
+        plan, base, node = self._plan(self.size), state.base_key(), self._raw(state)
         opt, levels, j = state.opt, list(state.levels), 0
         if node.share > 0:
             node = reduced(node, self.C, node_key(base, 0, state.chunks), plan, opt, leaf=True)
