@@ -30,7 +30,7 @@ def command(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
-        groups = {
+        groups: dict[str, Any] = {
             parameter.name: parameter.annotation
             for parameter in inspect.signature(function).parameters.values()
             if dataclasses.is_dataclass(parameter.annotation)

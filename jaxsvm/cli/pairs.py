@@ -122,7 +122,7 @@ def _solution(job: Job, x: Any, classes: list[slice], C: float, solved: list[Sol
         basis, _ = jaxsvm.gram(job.kernel, x[rows]).expansion(jax.numpy.zeros(len(rows)))
         bias, ones = np.array([machine.bias for machine in solved]), np.ones(len(solved))
         parts = jax.device_put((coef[rows], bias, ones, certificate))
-        return Model(basis, *parts, job.scaling, job.classes, job.layout)
+        return Model(basis, *parts, scaling=job.scaling, classes=job.classes, layout=job.layout)
 
     statuses = tuple(Status(int(machine.status)) for machine in solved)
     steps = sum(machine.steps for machine in solved)

@@ -46,7 +46,8 @@ def fit_join(
     """Fit a linear SVM over the join of tables in a DuckDB file, without forming the join."""
     check_writable(sql, database)
     keys, features = _keys(key or []), {}
-    names = list(dict.fromkeys([fact, *(table or []), *(name for pair in keys for name in pair)]))
+    named = [fact, *(table or []), *(name for pair in keys for name in pair)]
+    names: list[str] = list(dict.fromkeys(named))
     require(len(names) > 1, "--table is missing: name at least one table that joins --fact, or a --key.")
     for text in feature or []:
         name, column = _column("--feature", text)

@@ -189,7 +189,7 @@ def require_values(header: Any, arrays: dict[str, np.ndarray]) -> None:
         data, indices, indptr = (arrays[f"basis/{part}"] for part in ("data", "indices", "indptr"))
         lengths = np.diff(indptr.astype(np.int64))
         ascends = indptr[0] == 0 and (lengths >= 0).all() and indptr[-1] <= len(data)
-        require(ascends, f"basis/indptr does not ascend from 0 to the {len(data)} entries that there are.")
+        require(bool(ascends), f"basis/indptr does not ascend from 0 to the {len(data)} entries that there are.")
         sparse, longest = header["basis"]["sparse"], lengths.max(initial=0)
         require(longest <= sparse["width"], f"a row of the basis has {longest} entries; {sparse['width']} is said.")
         _require_range("basis/indices", indices, sparse["d"] - 1)
