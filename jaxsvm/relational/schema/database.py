@@ -231,7 +231,7 @@ def _fetched(ask: Ask, plan: Plan, given: dict[str, str]) -> Tables:
     codes: list[dict[str, np.ndarray]] = [{} for _ in names]
     for i, j in plan.edges:
         ends = [column(names[k], tables[k], edge_name(i, j)).values.astype(np.int64) for k in (i, j)]
-        if not np.array_equal(*map(np.unique, ends)):
+        if not np.array_equal(np.unique(ends[0]), np.unique(ends[1])):
             raise InputError(
                 f"tables {names[i]} and {names[j]} have different keys left after what joins was kept: a table changed "
                 "between two queries, or its columns of a key have different collations."
