@@ -1,13 +1,13 @@
-"""SVMs over a database join that is never formed.
+"""Train SVMs over a database join that is never formed.
 
     join = relational.Join({"sales": sales, "shops": shops, "days": days}, label=("sales", "returned"))
     fit = relational.fit(join, C=1.0, scale="standard")
     fit.certificate     # dual <= optimum <= primal, of the whole join
     fit.to_sql()        # the query that scores it in the database
 
-Where every dimension table has unique keys the join has as many rows as the fact table, and the fit is exact; where
-keys repeat on both sides of a join (orders and clicks of a customer) it may have 10^12, and each step costs what its
-tables do.
+If every dimension table has unique keys, the join has as many rows as the fact table, and the fit is exact. If keys
+repeat on both sides of a join (orders and clicks of a customer), it may have 10^12 rows; the cost of a step depends on
+the size of the tables only.
 """
 
 from jaxsvm.relational.counting.moments import Moments, least_squares

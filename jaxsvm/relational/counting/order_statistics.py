@@ -1,4 +1,4 @@
-"""Compute what sketches are made of, on NumPy arrays: order statistics of sums, and counts of sums.
+"""Compute order statistics of sums, and counts of sums, on NumPy arrays, for sketches.
 
 Each function has two forms that agree. NumPy's sorts seven times as fast as XLA on a CPU and compiles nothing; the
 jitted one is for accelerators. A compiled program has one shape, so its arguments are padded to classes of sizes

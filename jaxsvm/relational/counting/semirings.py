@@ -74,7 +74,7 @@ def spread(tree: Tree, source: int, values: np.ndarray) -> list[np.ndarray]:
     sent = messages(tree, tree.weight)
     out: list[Any] = [None] * tree.m
     out[source] = multiplied(tree, sent, source, tree.weight[source])[:, None] * values
-    inside, parent = {source: values}, {source: source}  # inside: what each row receives from the source's side
+    inside, parent = {source: values}, {source: source}  # inside: the sum over the source's side of each row
     reached = [source]
     for i in reached:
         for j in tree.neighbours(i):

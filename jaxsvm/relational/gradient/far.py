@@ -1,4 +1,4 @@
-"""Define what engines compute: the rows of the join, through each row of each table, that are far from the margin.
+"""Count the rows of the join, through each row of each table, that are far from the margin: the base of all engines.
 
 A row x of the join with label l is *far* if `score_l(x) = sum_i s_i[r_i] <= 1`: its hinge is active (under every
 eps-perturbation of the row, if the scores have a guard). The paper proves that exact counts are #P-hard in general.
@@ -33,7 +33,7 @@ class Far(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What an engine is asked to count."""
+    """The options of a count."""
 
     mode: str = "mid"  # "lower", "upper" or "mid"; only engines with `bounds` tell them apart
     tau: float = 1.0  # the threshold of the scores
@@ -52,7 +52,7 @@ class Engine:
     tree: Tree
 
     def plan(self, mode: str) -> Any:
-        """Prepare what does not depend on scores."""
+        """Prepare a mode, before any scores are known."""
 
     def count(
         self, sign: int, s: list[np.ndarray], request: Request

@@ -151,7 +151,7 @@ class GridEngine(Engine):
 
 
 def _beyond(histogram: np.ndarray, bins: int, threshold: Threshold, wanted: int) -> list[np.ndarray]:
-    """Return what each histogram adds to a sum of u bins, `(G, bins)` for `u = 0, 1, ...`.
+    """Return the contributions of each histogram to a sum of u bins, `(G, bins)` for `u = 0, 1, ...`.
 
     The first `wanted` of far mass, slack and squared slack. Far is at most `limit` bins together; with a ramp, the mean
     over the limits within its half-width. Slack is `room - h bins` over far bins without a ramp.

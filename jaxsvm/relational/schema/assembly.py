@@ -1,4 +1,4 @@
-"""Make what engines work on from columns and numbered keys: the rows that join, a join tree, features, labels."""
+"""Make the rows that join, a join tree, features and labels from columns and numbered keys."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

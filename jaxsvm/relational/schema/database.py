@@ -38,12 +38,12 @@ Types = Callable[[str], dict[str, str]]
 
 
 @contextlib.contextmanager
-def _refusing(error_type: type[Exception], what: str = "the database refuses a query") -> Iterator[None]:
+def _refusing(error_type: type[Exception], message: str = "the database refuses a query") -> Iterator[None]:
     """Turn an error of the database into an `InputError`."""
     try:
         yield
     except error_type as error:
-        raise InputError(f"{what}: {error}") from None
+        raise InputError(f"{message}: {error}") from None
 
 
 def from_duckdb(source: Any, tables: Sequence[str] | Mapping[str, str], label: tuple[str, str], **options: Any) -> Join:
@@ -233,7 +233,7 @@ def _fetched(ask: Ask, plan: Plan, given: dict[str, str]) -> Tables:
         ends = [column(names[k], tables[k], edge_name(i, j)).values.astype(np.int64) for k in (i, j)]
         if not np.array_equal(np.unique(ends[0]), np.unique(ends[1])):
             raise InputError(
-                f"tables {names[i]} and {names[j]} have different keys left after what joins was kept: a table changed "
+                f"tables {names[i]} and {names[j]} have different keys among the rows that join: a table changed "
                 "between two queries, or its columns of a key have different collations."
             )
         codes[i][edge_name(i, j)], codes[j][edge_name(i, j)] = ends

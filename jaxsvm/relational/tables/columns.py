@@ -1,4 +1,4 @@
-"""Decide what the type of a column makes of it: a key, a number or a category. Tables and databases share this.
+"""Decide by its type whether a column is a number or a category, and compare keys; for tables and databases.
 
 A kind is a set of values with one equality. Values are compared exactly by one shared dictionary: integers of any
 width and decimals as integers with a decimal scale, times as integers of their unit, texts as they are. They are never
