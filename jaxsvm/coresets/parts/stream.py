@@ -110,20 +110,17 @@ class StreamState:
         if not (np.isfinite(numbers).all() and min(numbers) >= 0 and np.dtype(self.dtype).kind in "biuf"):
             raise ValueError("its counts are no counts")
         if self.filled and (self.x is None or self.filled > len(self.x)):
-            raise ValueError("more points wait than there are")
-        parts = [("waiting points", *self.buffer())] if self.x is not None else []
-        for j, node in enumerate(self.levels):
-            if node is not None:
-                parts.append((f"level {j}", node.x, node.y, node.weight))
-                if not (np.isfinite([node.share, node.opt, node.lower]).all() and node.share > 0 and node.opt >= 0):
-                    raise ValueError(f"level {j}: its share or bound is no such number")
-        for where, x, y, u in parts:
-            if x.ndim != 2 or y.shape != x.shape[:1] or u.shape != y.shape or x.shape[1] != parts[0][1].shape[1]:
+            raise ValueError("its buffer holds fewer points than it counts")
+        parts = [("its buffer", Node(*self.buffer(), share=1.0))] if self.x is not None else []
+        parts += [(f"level {j}", node) for j, node in enumerate(self.levels) if node is not None]
+        for where, node in parts:
+            x, y, u, *numbers = node
+            if x.ndim != 2 or y.shape != x.shape[:1] or u.shape != y.shape or x.shape[1] != parts[0][1].x.shape[1]:
                 raise ValueError(f"{where}: shapes do not agree")
-            if not (np.isfinite(x).all() and np.isfinite(u).all() and (u >= 0).all()):
-                raise ValueError(f"{where}: points or weights that are not finite, or weights below 0")
-            if not np.isin(y[u != 0], (-1, 1)).all():
-                raise ValueError(f"{where}: labels other than -1 and +1")
+            finite = all(np.isfinite(part).all() for part in (x, u, numbers))
+            signed = (u >= 0).all() and np.isin(y[u != 0], (-1, 1)).all()
+            if not (finite and signed and node.share > 0 and node.opt >= 0):
+                raise ValueError(f"{where}: points, signs, weights, share or bound that no stream holds")
 
     def buffer(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return points, signs and weights of the buffer, after the first point."""
