@@ -111,7 +111,7 @@ def solve(
 
 
 def _advance(problem: _Problem, progress: _Progress) -> _Progress:
-    """Take one step, with its corrections; stay where it is not finite."""
+    """Take one step, with its corrections; keep the iterate if the step is not finite."""
     at, only = progress.x, problem.only
     direction = _directions(problem, at)
     mu = only(at.a * at.z + at.t * at.s).sum() / problem.count
@@ -174,7 +174,7 @@ def _balanced(a: Array, y: Array, e: Array) -> Array:
 
 
 def _correction(product: Array, centre: Array) -> Array:
-    """Return what brings a product to within a factor 10 of the target, but lowers it by 10 targets at most."""
+    """Return the change that brings a product within a factor 10 of the target, at most 10 targets down."""
     return jnp.maximum(jnp.clip(product, 0.1 * centre, 10 * centre) - product, -10 * centre)
 
 

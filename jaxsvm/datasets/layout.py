@@ -42,7 +42,7 @@ class Piece(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Wanted:
-    """What a caller requires of a file."""
+    """The requirements of a caller on a file."""
 
     label: Any = None  # the place of the labels; False: there are none; None: find it
     optional: bool = False  # whether there may be none, if `label` is None

@@ -85,7 +85,7 @@ class Scaling:
             raise InputError(f"x has {x.shape[1]} columns: {d} are needed, as in the points of the scaling.")
         offset, factor = self.offset, self.factor
         if not isinstance(_stored(x), jax.Array) and is_concrete(offset, factor):
-            offset, factor = np.asarray(offset), np.asarray(factor)  # NumPy and SciPy stay what they are
+            offset, factor = np.asarray(offset), np.asarray(factor)  # keeps the types of NumPy and SciPy
         offset, factor = offset.astype(x.dtype), factor.astype(x.dtype)
         if not is_sparse(x):
             return (x - offset) * factor

@@ -81,7 +81,7 @@ class Proposal(NamedTuple):
     pilot: Pilot  # A nearly optimal point of the data, about their own origin
     h: Float[Array, " n"]  # the loss of each point at the pilot, `(n,)`
     share: Float[Array, " n"]  # its dual variable as part of its box, `(n,)`
-    totals: Float[Array, " p"]  # what weights are calibrated to, `(p,)`, of points about `origin`
+    totals: Float[Array, " p"]  # totals that weights are calibrated to, `(p,)`, of points about `origin`
     origin: Float[Array, " d"]  # the points' mean, `(d,)`
 
 

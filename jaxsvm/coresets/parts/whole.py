@@ -50,7 +50,7 @@ class Sums(NamedTuple):
     weight: Any  # of each cell, `(2k,)`
     means: Any  # the sums of `u y x` over each cell, `(2k, d)`
     losses: Any  # `sum u h` at every query, `(q,)`
-    totals: Any  # what weights are calibrated to, `(d + 4,)`
+    totals: Any  # totals that weights are calibrated to, `(d + 4,)`
 
 
 class Drawn(NamedTuple):
