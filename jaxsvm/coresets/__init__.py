@@ -10,10 +10,9 @@ one linear SVM in memory, train on all of the data: that is as fast as making th
 
 from jaxsvm.coresets.construction.coreset import coreset
 from jaxsvm.coresets.construction.evaluation import Evaluation, evaluate
-from jaxsvm.coresets.construction.exact import exact_sensitivity
 from jaxsvm.coresets.construction.kernel import kernel_coreset, kernel_sensitivity
 from jaxsvm.coresets.construction.sampling import sample_size
-from jaxsvm.coresets.construction.sensitivity import sensitivity
+from jaxsvm.coresets.construction.sensitivity import exact_sensitivity, sensitivity
 from jaxsvm.coresets.parts.dask_ import from_dask
 from jaxsvm.coresets.parts.dynamic import DynamicCoreset
 from jaxsvm.coresets.parts.files import from_files

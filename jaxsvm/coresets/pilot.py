@@ -40,7 +40,7 @@ class _Problem(NamedTuple):
     present: Bool[Array, " n"]
     penalty: Float[Array, " d+1"]  # 1 for w, 0 for b
     term: Float[Array, " d+1"]
-    count: Float[Array, ""]  # complementarity products
+    products: Float[Array, ""]  # number of complementarity products
 
     def only(self, v: Array) -> Array:
         return jnp.where(self.present, v, 0)
@@ -84,8 +84,8 @@ def solve(
     penalty = jnp.ones(H.shape[0], x.dtype).at[-1].set(0)
     term = jnp.zeros_like(penalty) if linear is None else linear
     upper = jnp.where(present, U, 2)
-    count = 2 * jnp.maximum(present.sum(dtype=x.dtype), 1)
-    problem = _Problem(H, y, upper, present, penalty, term, count)
+    products = 2 * jnp.maximum(present.sum(dtype=x.dtype), 1)
+    problem = _Problem(H, y, upper, present, penalty, term, products)
     one_class = ~(jnp.any(y > 0) & jnp.any(y < 0))
     wanted = jnp.asarray(True) if linear is not None else ~one_class  # the optimum of one class is known
     # Start at w = 0 instead of the w of these a, which is far off if the classes differ in weight: half the steps.
@@ -114,10 +114,10 @@ def _advance(problem: _Problem, progress: _Progress) -> _Progress:
     """Take one step, with its corrections; keep the iterate if the step is not finite."""
     at, only = progress.x, problem.only
     direction = _directions(problem, at)
-    mu = only(at.a * at.z + at.t * at.s).sum() / problem.count
+    mu = only(at.a * at.z + at.t * at.s).sum() / problem.products
     ahead = direction(-at.a * at.z, -at.t * at.s)
     trial = _moved(at, ahead, _longest_step(problem.present, at, ahead))
-    centre = jnp.clip((only(trial.a * trial.z + trial.t * trial.s).sum() / problem.count / mu) ** 3, 0, 1) * mu
+    centre = jnp.clip((only(trial.a * trial.z + trial.t * trial.s).sum() / problem.products / mu) ** 3, 0, 1) * mu
     to_z, to_s = centre - at.a * at.z - ahead.a * ahead.z, centre - at.t * at.s - ahead.t * ahead.s
     d = direction(to_z, to_s)
     step = _longest_step(problem.present, at, d)

@@ -62,7 +62,7 @@ def on_mesh(
         xs, ys, us = (jax.device_put(a, rows) for a in filled)
         if mode == "global":
             drawn = jax.device_get(_construct(as_key(key), xs, ys, us, float(C), plan))
-            return packed(drawn, *filled, dtype, info)
+            return packed(drawn, filled[0], filled[1], filled[2], dtype, info)
         plan = plan._replace(tol=MEASURED.rough_gap)
         local = plan._replace(m=m if size is None else size)
         parts = jax.device_get(_by_device(as_key(key), xs, ys, us, float(C), local, mesh, axis))
