@@ -31,9 +31,11 @@ from jaxsvm.loop.round import (
     begin,
     certify,
     corrects,
+    ends_with_a_chunk,
     finish,
     steps_taken,
     stuck,
+    whole_chunks,
 )
 from jaxsvm.problems.contract import Problem, Restrictable, require_problem
 from jaxsvm.problems.padding import trimmed
@@ -132,13 +134,14 @@ def fit_compiled(problem: Problem, solver: Solver, key: Array, init: Any = None)
         The best certified point, differentiable with respect to the problem (`jaxsvm.loop.differentiation`).
     """
     require_usable(solver)
+    advanced = whole_chunks if ends_with_a_chunk(solver) else advance
     still, solver, key, init = lax.stop_gradient((problem, solver, key, init))
     still = ready(still, solver)
     begun = begin(still, solver, key, start_of(init, still, solver, still.n))
     progress = _credited(still, solver, begun, init)
     progress = while_loop(
         lambda progress: progress.status == Status.RUNNING,
-        lambda progress: certify(still, solver, advance(still, solver, progress)),
+        lambda progress: certify(still, solver, advanced(still, solver, progress)),
         progress,
     )
     return differentiable(problem, _with_credit(finish(solver, progress), progress))

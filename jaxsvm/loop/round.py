@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxsvm.errors import is_concrete
 from jaxsvm.numerics.masks import every
 from jaxsvm.numerics.precision import in_double, like, widened
 from jaxsvm.problems.contract import BoxForm, Problem
@@ -98,6 +99,11 @@ def begin(problem: Problem, solver: Solver, key: Array, init: Any = None) -> Pro
 def advance(problem: Problem, solver: Solver, progress: Progress, chunks: Any = None) -> Progress:
     """Take chunks of steps until certification is due (or `chunks` of them are done), the last one cut at the cap."""
     return last_steps(problem, solver, whole_chunks(problem, solver, progress, chunks))
+
+
+def ends_with_a_chunk(solver: Solver) -> bool:
+    """Return whether whole chunks of a fresh fit end exactly at the cap, so that no program needs `last_steps`."""
+    return is_concrete(solver.max_steps) and int(solver.max_steps) % solver.check_every == 0
 
 
 def whole_chunks(problem: Problem, solver: Solver, progress: Progress, chunks: Any = None) -> Progress:

@@ -74,10 +74,10 @@ class InteriorPoint(Solver[BoxForm]):
             )
         x = first_iterate(problem)
         a = problem.feasible_point(_present(problem, x.a))
-        s = problem.matvec(a)
-        unknown = jnp.asarray(jnp.inf, s.dtype)
+        unknown, nothing = jnp.asarray(jnp.inf, a.dtype), jnp.zeros((), a.dtype)
         rest = jax.tree.map(jnp.zeros_like, x)
-        return State(x, rest, a, s, problem.objective(a, s), unknown, jnp.asarray(False), Counters.zero())
+        # The products of a, and its objective, are those of the first refresh: a certificate comes after it.
+        return State(x, rest, a, jnp.zeros_like(a), nothing, unknown, jnp.asarray(False), Counters.zero())
 
     def step(self, problem: BoxForm, state: "State") -> "State":
         """One system: a predicted step, and the corrected one; in twice the precision, which is what systems lose."""
