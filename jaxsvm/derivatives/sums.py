@@ -1,12 +1,16 @@
-"""Tangents of coefficients in a narrow dtype, whose sums keep their digits.
+"""Tangents of coefficients in a narrow dtype, computed so that their sums keep their digits.
 
-Where C is large, coefficients and their tangents are as large, and what they move is not: a decision value sums them
-up, and half a unit in the last place of each, or of their cotangents, is more than what is left. Where the kernel has
-d < n dense features X, only `X'v` and the sum of v matter to it. So forward, what rounding takes from these is carried
-by samples that are no support, in numbers as small as it is (as `jaxsvm.problems.corrections` does for the coefficients
-themselves), and so is what a move of X makes of the rounding of coefficients that were returned; and backward, a
-cotangent that is a function of the features up to rounding is taken to be one. Other kernels have no such sums: where
-rounding coefficients moves decision values by as much as `LOST`, their tangents are NaN (margins and bias keep theirs).
+At large C, coefficients and their tangents are large, while decision values, which are sums of them, move little: half
+a unit in the last place of each coefficient, or of its cotangent, is more than what remains. If the kernel has d < n
+dense features X, only `X'v` and the sum of v matter:
+
+* Forward, samples outside the support carry what rounding takes from these sums, in numbers as small as that (as
+  `jaxsvm.problems.certificates.corrections` does for the coefficients themselves). They also carry what a move of X
+  makes of the rounding of returned coefficients.
+* Backward, a cotangent that is a function of the features up to rounding is replaced by that function.
+
+Other kernels have no such sums: where rounding the coefficients moves decision values by a quarter of a margin, their
+tangents are NaN (margins and bias keep theirs).
 """
 
 from functools import partial

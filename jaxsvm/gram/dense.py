@@ -35,7 +35,7 @@ class DenseGram(OfPoints):
         K: `k(x_i, x_j)`, `(n, n)`.
         near: Whether the points are known to be near the origin, so that distances may be expanded; static.
         vouched: Whether the matrix is known to be positive semidefinite though its kernel is not: as a part of
-            one (`part_of`), or as it was found (`jaxsvm.problems.definiteness`); static.
+            one (`part_of`), or as it was found (`jaxsvm.problems.certificates.definiteness`); static.
     """
 
     kernel: Kernel

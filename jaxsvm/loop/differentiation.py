@@ -28,7 +28,8 @@ from jaxsvm.derivatives.values import Active, Values, values_of
 from jaxsvm.errors import is_concrete
 from jaxsvm.numerics.masks import some
 from jaxsvm.numerics.precision import cast, in_double, like, rounded, widened
-from jaxsvm.problems.contract import BoxForm, Differentiable, Problem, require_differentiable
+from jaxsvm.problems.contract import Differentiable, Problem, require_differentiable
+from jaxsvm.problems.forms import BoxForm
 from jaxsvm.results.fit import Fit, Status
 from jaxsvm.runtime.loops import while_loop
 from jaxsvm.runtime.once import once

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 from jaxsvm.errors import InputError
 from jaxsvm.loop.driver import fit as solve
 from jaxsvm.loop.interruption import watching
-from jaxsvm.problems.squared_hinge import furthest
+from jaxsvm.problems.forms import furthest
 from jaxsvm.results.fit import Fit
 from jaxsvm.runtime.transfers import transfers
 from jaxsvm.solvers.simplex.frank_wolfe import FrankWolfe

@@ -15,8 +15,9 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsvm.errors import is_concrete
 from jaxsvm.numerics.masks import every
 from jaxsvm.numerics.precision import in_double, like, widened
-from jaxsvm.problems.contract import BoxForm, Problem
-from jaxsvm.problems.definiteness import negative_curvature
+from jaxsvm.problems.certificates.definiteness import negative_curvature
+from jaxsvm.problems.contract import Problem
+from jaxsvm.problems.forms import BoxForm
 from jaxsvm.results.fit import Answer, Certificate, Fit, Status, bit_of
 from jaxsvm.results.judge import narrowed, refused
 from jaxsvm.runtime.loops import fori_loop, while_loop

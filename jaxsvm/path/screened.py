@@ -40,7 +40,7 @@ from jaxsvm.path.carried import (
     solved,
 )
 from jaxsvm.problems.box import BoxProblem
-from jaxsvm.problems.definiteness import is_indefinite
+from jaxsvm.problems.certificates.definiteness import is_indefinite
 from jaxsvm.results.fit import Fit, Status, bit_of, limbs_of, total_of
 from jaxsvm.screening.rules import Rule
 from jaxsvm.solvers.box.barrier_systems import few_features

@@ -26,7 +26,8 @@ from jaxsvm.path.coarse_to_fine.grid import Grid
 from jaxsvm.path.placeholders import on_host_stacked
 from jaxsvm.path.reduction import NearMargin, Reduction
 from jaxsvm.path.screened import ScreenedChain
-from jaxsvm.problems.contract import BoxForm, Parametric, require_problem
+from jaxsvm.problems.contract import Parametric, require_problem
+from jaxsvm.problems.forms import BoxForm
 from jaxsvm.problems.padding import trimmed
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import Certificate, Fit, StatusCode, has_values, outcomes

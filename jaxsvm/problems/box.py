@@ -41,7 +41,7 @@ from jaxsvm.problems.arguments import (
     vector_dtype,
     weights_times,
 )
-from jaxsvm.problems.corrections import beside
+from jaxsvm.problems.certificates.corrections import beside
 from jaxsvm.problems.padding import in_size_class, padded
 from jaxsvm.results.fit import Answer, Certificate
 from jaxsvm.results.judge import balances, judged

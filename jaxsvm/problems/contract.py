@@ -2,9 +2,10 @@
 
 * `Problem`: every problem.
 * `Parametric`: a problem with a parameter (C, nu) that a path varies.
-* `SimplexForm`, `BoxForm`: the forms that solvers work on.
 * `Restrictable`: a problem from which samples can be left out.
 * `Differentiable`: a problem whose solution has derivatives.
+
+The forms that solvers work on stand in `jaxsvm.problems.forms`.
 
 Write a problem as a frozen dataclass, register it as a pytree, and give all its vectors one dtype:
 `jaxsvm.numerics.precision.widened` widens them for certificates. No base class is needed: a class fulfils a contract
@@ -14,13 +15,13 @@ by having its members.
 from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
 from jaxsvm.derivatives.values import Active, Values
 from jaxsvm.errors import InputError
 from jaxsvm.gram.contract import Gram
 from jaxsvm.gram.signed import SignedGram
-from jaxsvm.results.fit import Answer, Certificate, Fit
+from jaxsvm.results.fit import Answer, Certificate
 
 
 class Problem(Protocol):
@@ -189,144 +190,6 @@ class Parametric(Problem, Protocol):
         """Return the sample weights on the host, `(n,)`; None where they are all 1, or traced.
 
         Held-out scores use them.
-        """
-        ...
-
-
-class SimplexPart(Protocol):
-    """What a step of a simplex solver sees of a problem, or of a part of it: columns of `Kt`."""
-
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
-    @property
-    def diagonal(self) -> Float[Array, " n"]:
-        """`D_i = Kt_ii`, `(n,)`."""
-        ...
-
-    @property
-    def mask(self) -> Bool[Array, " n"] | None:
-        """Samples that take part, `(n,)`; None where all do."""
-        ...
-
-    @property
-    def diameter_squared(self) -> Float[Array, ""]:
-        """`Delta^2`, the scale of the published stop rule, `()`."""
-        ...
-
-    def column(self, i: Int[Array, ""]) -> Float[Array, " n"]:
-        """Return `Kt[:, i]`."""
-        ...
-
-    def block(self, rows: Int[Array, " t"], columns: Int[Array, " u"]) -> Float[Array, "t u"]:
-        """Return `Kt[rows, columns]`."""
-        ...
-
-
-class SimplexForm(Problem, SimplexPart, Protocol):
-    """A problem `min alpha' Kt alpha` over the simplex: squared hinge and enclosing balls. Products are `Kt alpha`."""
-
-    def columns(self, indices: Int[Array, " t"]) -> Float[Array, "t n"]:
-        """Return `Kt[indices, :]`."""
-        ...
-
-    def gradient(self, point: Float[Array, " n"], margins: Float[Array, " n"], /) -> Float[Array, " n"]:
-        """Return the products of a point from its `margins`, whatever C these were computed at."""
-        ...
-
-    def returned(self, alpha: Float[Array, " n"], R: Float[Array, ""]) -> Float[Array, " n"]:
-        """Return the point that `certified` takes for `alpha` on the simplex with `R = alpha' Kt alpha`."""
-        ...
-
-    def squared_distances(self, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Float[Array, " n"]:
-        """Return the squared distances of the points from the centre `sum_i alpha_i z_i`, `(n,)`."""
-        ...
-
-    def require_ball(self) -> None:
-        """Refuse a problem that is no minimum enclosing ball.
-
-        Raises:
-            InputError: With the reason.
-        """
-        ...
-
-    def enclosing(self, fit: Fit) -> tuple[Array, Array, Array]:
-        """Return a fit's squared radii, from above and below, and the squared norm of its centre."""
-        ...
-
-
-class BoxForm(Parametric, Protocol):
-    """A problem `max q'a - 1/2 a'Qa` over `0 <= a <= upper` and, with a free bias, `c'a = e`.
-
-    Its products are `s = Qa`, so that `q - s` is the gradient; `objective` is minus what is maximised.
-    """
-
-    @property
-    def C(self) -> Float[Array, ""]:
-        """The cost, `()`: `upper` is proportional to it."""
-        ...
-
-    @property
-    def q(self) -> Float[Array, " n"]:
-        """The linear term, `(n,)`: 1 for an SVM."""
-        ...
-
-    @property
-    def upper(self) -> Float[Array, " n"]:
-        """The bounds, `(n,)`; 0 for an absent sample."""
-        ...
-
-    @property
-    def c(self) -> Float[Array, " n"] | None:
-        """Coefficients of the equality, `(n,)`; None without a free bias."""
-        ...
-
-    @property
-    def e(self) -> Float[Array, ""]:
-        """The right-hand side of the equality, `()`."""
-        ...
-
-    @property
-    def constant(self) -> Float[Array, ""]:
-        """A constant that is added to what is maximised, `()`."""
-        ...
-
-    @property
-    def signed(self) -> SignedGram:
-        """Q."""
-        ...
-
-    def column(self, i: Int[Array, ""]) -> Float[Array, " n"]:
-        """Return `Q[:, i]`."""
-        ...
-
-    def columns(self, indices: Int[Array, " t"]) -> Float[Array, "t n"]:
-        """Return `Q[indices, :]`."""
-        ...
-
-    def block(self, rows: Int[Array, " t"], columns: Int[Array, " u"]) -> Float[Array, "t u"]:
-        """Return `Q[rows, columns]`."""
-        ...
-
-    def gradient(self, point: Float[Array, " n"], margins: Float[Array, " n"], /) -> Float[Array, " n"]:
-        """Return the products of a point from its `margins`, whatever C these were computed at."""
-        ...
-
-    def certificate(self, point: Array, s: Array, /, bias: Any = None) -> Certificate:
-        """Return the certificate, at the best free bias or the given one."""
-        ...
-
-    def on_equality(self, a: Float[Array, " n"]) -> Float[Array, " n"]:
-        """Return a point of the box moved onto the equality."""
-        ...
-
-    def best_bias(self, s: Float[Array, " n"]) -> Float[Array, ""]:
-        """Return the free bias that minimises the primal at products `s`."""
-        ...
-
-    def beside(self, a: Float[Array, " n"], s: Float[Array, " n"], dtype: Any, w: Any = None) -> tuple[Array, Array]:
-        """Return a point of two rows and its products: `a`, and coefficients of a w with a smaller primal.
-
-        Drivers ask where rounding stops progress and `corrects` is true.
         """
         ...
 

@@ -45,7 +45,6 @@ from jaxsvm.problems.arguments import (
     vector_dtype,
     weights_times,
 )
-from jaxsvm.problems.contract import SimplexForm
 from jaxsvm.problems.padding import in_size_class, padded
 from jaxsvm.results.fit import Answer, Certificate, Fit
 from jaxsvm.results.judge import balances, is_weights, judged
@@ -405,42 +404,6 @@ class SquaredHingeProblem:
         return derivatives.certificate_of(self, values, dtype)
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Restricted:
-    """A problem seen through some of its vertices: columns of length m, computed on demand.
-
-    An index may stand in several places: the matrix is still positive semidefinite, and the mass of the places adds.
-
-    Attributes:
-        problem: The whole problem.
-        indices: Its vertices that are seen, `(m,)`.
-        mask: Places that may be stepped toward, `(m,)`.
-    """
-
-    problem: SimplexForm
-    indices: Int[Array, " m"]
-    mask: Bool[Array, " m"] | None
-
-    @property
-    def diagonal(self) -> Float[Array, " m"]:
-        """`D` of the places."""
-        return self.problem.diagonal[self.indices]
-
-    @property
-    def diameter_squared(self) -> Float[Array, ""]:
-        """`Delta^2` of the whole problem."""
-        return self.problem.diameter_squared
-
-    def column(self, i: Int[Array, ""]) -> Float[Array, " m"]:
-        """`Kt[indices, indices[i]]`, m kernel evaluations."""
-        return self.problem.block(self.indices[i][None], self.indices)[0]
-
-    def block(self, rows: Int[Array, " t"], columns: Int[Array, " u"]) -> Float[Array, "t u"]:
-        """`Kt` between places."""
-        return self.problem.block(self.indices[rows], self.indices[columns])
-
-
 @transfers
 def svm_problem(
     gram: Any, y: Any, C: Any = 1.0, *, bias: str = "regularized", sample_weight: Any = None
@@ -489,12 +452,6 @@ def _assembled(
     ridge = jnp.where(present, 1 / costs, 0)
     diagonal = gram.diag().astype(y.dtype) + offset + ridge
     return ridge, diagonal, usable & two_classes(y, present) & (C > 0) & costs_hold(costs, present)
-
-
-def furthest(problem: SimplexForm, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Float[Array, ""]:
-    """The largest squared distance of a sample that takes part from the centre, of a simplex problem."""
-    distances = problem.squared_distances(alpha, s)
-    return (distances if problem.mask is None else jnp.where(problem.mask, distances, 0)).max()
 
 
 @jax.jit

@@ -3,7 +3,7 @@
 Problems, estimators, paths and joins all certify their points here. A pair of values proves nothing if the dual point
 is infeasible, if a number is NaN, or if the dual exceeds the primal by more than rounding explains: by weak duality
 some product, sum or point is then wrong, and no gap is known. Whether the matrix is positive semidefinite is decided
-in `jaxsvm.problems.definiteness`; `refused` applies the result.
+in `jaxsvm.problems.certificates.definiteness`; `refused` applies the result.
 """
 
 from typing import Any

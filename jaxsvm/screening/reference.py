@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxsvm.errors import InputError, is_concrete
+from jaxsvm.problems.certificates.definiteness import vouched
 from jaxsvm.problems.contract import Restrictable, require_problem
-from jaxsvm.problems.definiteness import vouched
 from jaxsvm.results.fit import Counters, Fit, StatusCode
 from jaxsvm.runtime.once import once
 

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsvm.gram.dense import part_of
 from jaxsvm.gram.tiled import TiledGram
 from jaxsvm.numerics.masks import every
-from jaxsvm.problems.contract import SimplexForm
+from jaxsvm.problems.forms import SimplexForm
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.runtime.loops import while_loop
 from jaxsvm.solvers.simplex.newton import kernel

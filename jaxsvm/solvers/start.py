@@ -10,8 +10,8 @@ from jaxtyping import Array, Float, Int
 from jaxsvm.errors import InputError, is_concrete, require_finite
 from jaxsvm.numerics import selection
 from jaxsvm.numerics.sampling import balanced_draw
-from jaxsvm.problems.contract import BoxForm, Problem, SimplexForm
-from jaxsvm.problems.squared_hinge import Restricted
+from jaxsvm.problems.contract import Problem
+from jaxsvm.problems.forms import BoxForm, Restricted, SimplexForm
 from jaxsvm.results.fit import Counters, Fit, bit_of
 from jaxsvm.runtime.loops import fori_loop
 from jaxsvm.solvers.contract import Solver

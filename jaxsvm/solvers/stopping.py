@@ -8,7 +8,8 @@ from jaxtyping import Array, Float
 from jaxsvm.results.fit import Certificate
 
 if TYPE_CHECKING:
-    from jaxsvm.problems.contract import Problem, SimplexForm
+    from jaxsvm.problems.contract import Problem
+    from jaxsvm.problems.forms import SimplexForm
     from jaxsvm.solvers.contract import Solver
 
 CERTIFIED_GAP = "certified_gap"

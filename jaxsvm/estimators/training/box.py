@@ -28,8 +28,8 @@ from jaxsvm.kernels import Linear
 from jaxsvm.loop.choice import first_choice
 from jaxsvm.loop.driver import drive
 from jaxsvm.problems.box import BoxProblem
+from jaxsvm.problems.certificates.definiteness import negative_curvature
 from jaxsvm.problems.contract import Problem
-from jaxsvm.problems.definiteness import negative_curvature
 from jaxsvm.results.fit import Certificate, Status
 from jaxsvm.results.judge import refused, relative_to
 from jaxsvm.solvers.box.interior_point import InteriorPoint

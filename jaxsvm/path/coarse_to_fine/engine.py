@@ -30,7 +30,7 @@ from jaxsvm.path.coarse_to_fine.grid import Grid, Point, backend, in_lane
 from jaxsvm.path.coarse_to_fine.lanes import solve_by_lanes
 from jaxsvm.path.coarse_to_fine.pairs import solve_by_pairs, stepper
 from jaxsvm.path.placeholders import interrupted, nothing, on_host_stacked, unreached
-from jaxsvm.problems.definiteness import negative_curvature
+from jaxsvm.problems.certificates.definiteness import negative_curvature
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import Answer, Counters, Fit, Status, StatusCode, bit_of, limbs_of
 from jaxsvm.runtime.arrays import on_device

@@ -7,7 +7,7 @@ import jax
 from jaxtyping import Array
 
 from jaxsvm.errors import InputError
-from jaxsvm.problems.contract import SimplexForm
+from jaxsvm.problems.forms import SimplexForm
 from jaxsvm.solvers import polish
 from jaxsvm.solvers.around.wrapper import Wrapper, described, require_inner
 

@@ -17,8 +17,8 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsvm.errors import InputError
 from jaxsvm.numerics import selection
 from jaxsvm.numerics.masks import every, some
-from jaxsvm.problems.contract import SimplexForm
-from jaxsvm.problems.squared_hinge import Restricted, SquaredHingeProblem
+from jaxsvm.problems.forms import Restricted, SimplexForm
+from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.checks import require_whole
 from jaxsvm.runtime.loops import cond, while_loop

@@ -21,8 +21,8 @@ from jaxsvm.errors import InputError
 from jaxsvm.numerics.masks import some
 from jaxsvm.numerics.precision import in_double, like, widened
 from jaxsvm.numerics.sizes import size_classes
+from jaxsvm.problems.certificates.definiteness import negative_curvature
 from jaxsvm.problems.contract import PROBLEMS, Restrictable
-from jaxsvm.problems.definiteness import negative_curvature
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.checks import require_function, require_whole
 from jaxsvm.runtime.once import once

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
-from jaxsvm.problems.contract import BoxForm
+from jaxsvm.problems.forms import BoxForm
 from jaxsvm.solvers.stochastic import subgradient
 from jaxsvm.solvers.stochastic.pegasos import project_onto_ball
 from jaxsvm.solvers.stochastic.subgradient import Rule, State

@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsvm.errors import InputError
 from jaxsvm.numerics import selection
 from jaxsvm.numerics.precision import rounded
-from jaxsvm.problems.contract import BoxForm
+from jaxsvm.problems.forms import BoxForm
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.loops import cond, fori_loop
 from jaxsvm.solvers.box.dual_coordinate_ascent import ORDERS, Visits, visited

@@ -16,7 +16,8 @@ from jaxtyping import Array, Float
 
 from jaxsvm.numerics.linear.elimination import factored
 from jaxsvm.points.rows import product, transposed_product
-from jaxsvm.problems.contract import BoxForm, Problem
+from jaxsvm.problems.contract import Problem
+from jaxsvm.problems.forms import BoxForm
 from jaxsvm.runtime.loops import fori_loop
 from jaxsvm.solvers.features import TILE, feature_matrix, weighted_squares
 

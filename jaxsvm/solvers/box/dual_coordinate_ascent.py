@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import InputError
 from jaxsvm.numerics import selection
-from jaxsvm.problems.contract import BoxForm
+from jaxsvm.problems.forms import BoxForm
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.loops import cond
 from jaxsvm.runtime.once import once

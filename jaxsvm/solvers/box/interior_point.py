@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsvm.errors import InputError
 from jaxsvm.numerics.masks import every, some
 from jaxsvm.numerics.precision import in_double, like, remainder, rounded, whole, widened
-from jaxsvm.problems.contract import BoxForm
+from jaxsvm.problems.forms import BoxForm
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.loops import fori_loop, while_loop
 from jaxsvm.solvers.box.barrier_systems import DIRECT_SIZE, MOST_FEATURES, affordable, barrier_system, few_features

@@ -21,7 +21,7 @@ from jaxsvm.errors import InputError
 from jaxsvm.numerics import selection
 from jaxsvm.numerics.precision import rounded
 from jaxsvm.numerics.rectangle import best_in_rectangle
-from jaxsvm.problems.contract import BoxForm
+from jaxsvm.problems.forms import BoxForm
 from jaxsvm.results.fit import Counters
 from jaxsvm.solvers.box import interior_point
 from jaxsvm.solvers.contract import Solver

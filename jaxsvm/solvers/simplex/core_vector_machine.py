@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm.numerics import selection
-from jaxsvm.problems.contract import SimplexForm
+from jaxsvm.problems.forms import SimplexForm
 from jaxsvm.results.fit import Counters
 from jaxsvm.solvers.contract import SIMPLEX, Solver
 from jaxsvm.solvers.simplex.frank_wolfe import pair_step, simplex_point

@@ -23,7 +23,7 @@ from jaxtyping import Array, Bool, Float
 from jaxsvm.errors import InputError
 from jaxsvm.numerics import selection
 from jaxsvm.numerics.sums import sums
-from jaxsvm.problems.contract import SimplexForm, SimplexPart
+from jaxsvm.problems.forms import SimplexForm, SimplexPart
 from jaxsvm.results.fit import Counters
 from jaxsvm.solvers import polish
 from jaxsvm.solvers.contract import SIMPLEX, Solver

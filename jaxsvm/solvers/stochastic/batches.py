@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxsvm.numerics.sampling import systematic_draw
 from jaxsvm.points.rows import CSR
-from jaxsvm.problems.contract import BoxForm
+from jaxsvm.problems.forms import BoxForm
 from jaxsvm.runtime.loops import fori_loop, while_loop
 
 STRIDES = 1024

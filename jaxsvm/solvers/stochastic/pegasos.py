@@ -38,7 +38,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxsvm.errors import InputError
 from jaxsvm.points.rows import CSR
-from jaxsvm.problems.contract import BoxForm
+from jaxsvm.problems.forms import BoxForm
 from jaxsvm.solvers.features import Primal
 from jaxsvm.solvers.stochastic import subgradient
 from jaxsvm.solvers.stochastic.running_sums import weight_of

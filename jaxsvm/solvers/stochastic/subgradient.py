@@ -24,7 +24,7 @@ from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.numerics.masks import some
 from jaxsvm.numerics.precision import rounded
 from jaxsvm.points.rows import CSR
-from jaxsvm.problems.contract import BoxForm
+from jaxsvm.problems.forms import BoxForm
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.loops import cond
 from jaxsvm.runtime.once import once

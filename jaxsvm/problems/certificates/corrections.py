@@ -19,7 +19,7 @@ from jaxsvm.numerics import selection
 from jaxsvm.numerics.linear.elimination import factored
 from jaxsvm.numerics.precision import rounded
 from jaxsvm.points.rows import Rows, dense_rows, product, transposed_product
-from jaxsvm.problems.contract import BoxForm
+from jaxsvm.problems.forms import BoxForm
 from jaxsvm.runtime.loops import fori_loop, scan
 
 LONGEST = 0.01
