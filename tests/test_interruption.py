@@ -38,7 +38,7 @@ ENVIRONMENT = os.environ | {
 
 COMMAND = """
 import signal, sys
-from jaxsvm import compiled
+from jaxsvm.loop import bursts as compiled
 burst = compiled._burst
 def first(*arguments):
     result = burst(*arguments)
