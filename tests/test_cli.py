@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 import jaxsvm
 from jaxsvm import cli
-from jaxsvm.cli import system
+from jaxsvm.cli import pairs, system
 from jaxsvm.datasets import Scaling, load
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -581,6 +581,28 @@ def test_ctrl_c_keeps_the_values_of_a_path_that_were_reached(data, tmp_path, mon
     monkeypatch.setattr(jaxsvm, "solve_path", interrupted)
     options = ("--solver", "smo", "--test-fraction", 0.25, "--out", out, "--json")
     result = invoke("path", data, "--C", "0.1,1,10", *options)
+    assert result.exit_code == 130
+    report = json.loads(result.stdout)
+    assert [row["C"] for row in report["path"]] == [0.1, 1] and report["not_reached"] == [10]
+    assert jaxsvm.load_model(out).coef.size > 0
+
+
+def test_ctrl_c_keeps_the_values_of_a_path_of_several_classes_that_were_reached(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    x, labels = rng.normal(size=(60, 2)), np.repeat([0, 1, 2], 20)
+    x[:, 0] += 3 * labels
+    data, out, calls, real = tmp_path / "three.csv", tmp_path / "model.npz", [], pairs.train
+    np.savetxt(data, np.column_stack([x, labels]), delimiter=",", header="a,b,label", comments="", fmt="%g")
+
+    def train(*arguments, **options):
+        calls.append(arguments)
+        if len(calls) == 2:
+            signal.raise_signal(signal.SIGINT)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(pairs, "train", train)
+    options = ("--test-fraction", 0.25, "--out", out, "--json")
+    result = invoke("path", data, "--label", "label", "--C", "0.1,1,10", *options)
     assert result.exit_code == 130
     report = json.loads(result.stdout)
     assert [row["C"] for row in report["path"]] == [0.1, 1] and report["not_reached"] == [10]

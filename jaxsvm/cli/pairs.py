@@ -20,6 +20,7 @@ from jaxsvm.estimators.training.kernel_values import KernelValues
 from jaxsvm.estimators.training.machines import train
 from jaxsvm.estimators.training.multiclass import class_slices, coefficients_of_pairs, decisions_of_pairs, pairs
 from jaxsvm.estimators.training.samples import Samples, samples
+from jaxsvm.loop.interruption import watching
 from jaxsvm.model_selection.folds import fold_masks
 from jaxsvm.models.description import scikit_learn_kernel
 from jaxsvm.models.model import Model, votes
@@ -44,7 +45,8 @@ def fit_path(job: Job, Cs: list[float], title: str = "path") -> dict[int, Soluti
     x, k = job.x[order], len(job.classes or ())
     data, classes = samples(_kernel_values(job), x, job.options.tol), class_slices(job.target[order], k)
     solutions: dict[int, Solution] = {}
-    with progress_bar(title, len(Cs) * k * (k - 1) // 2) as bar:
+    # While a driver watches, Ctrl-C is a flag: what was trained by then is kept.
+    with watching(job.stop), progress_bar(title, len(Cs) * k * (k - 1) // 2) as bar:
         for place, C in enumerate(Cs):
             bar.update(note=f"C {C:.4g}")
             solved = _train(job, data, classes, C, bar)
@@ -63,7 +65,7 @@ def folds_of(job: Job, Cs: list[float], folds: int) -> FoldScores:
     x, k = job.x[order], len(job.classes or ())
     whole = samples(values, x, job.options.tol)
     scores = np.full((folds, len(Cs)), np.nan)
-    with progress_bar("folds", folds * len(Cs) * k * (k - 1) // 2) as bar:
+    with watching(job.stop), progress_bar("folds", folds * len(Cs) * k * (k - 1) // 2) as bar:
         for fold, (training, held_out) in enumerate(fold_masks(codes, folds, None, job.options.seed)):
             rows, others = np.flatnonzero(training), np.flatnonzero(held_out)
             classes, sizes = class_slices(codes[rows], k), np.bincount(codes[rows], minlength=k)
