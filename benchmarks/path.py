@@ -69,7 +69,8 @@ def ours(x, y, gamma, Cs, options):
 def judged_gap(x, y, path, place, C, gamma, options):
     """The relative gap of one value in float64, from the points: the primal of the decision function that is returned.
 
-    Of a hinge its coefficients are the dual point too: a w beside it (`jaxsvm.problems.certificates.corrections`) is not far.
+    Of a hinge its coefficients are the dual point too: a w beside it
+    (`jaxsvm.problems.certificates.corrections`) is not far.
     """
     if options.loss == "squared":
         return judge(x, y, path.alphas[place], C, gamma)["gap"]
