@@ -72,7 +72,7 @@ def test_double_steps_in_a_block_reach_its_solution():
 def test_a_block_without_violation_stays():
     v, _, steps = block.pair_steps(jnp.eye(4), jnp.zeros(4), jnp.ones(4), jnp.full(4, 0.5), jnp.zeros(4), 1e-3, 100)
     assert np.array_equal(v, np.full(4, 0.5))
-    assert int(steps) <= block.TURN
+    assert int(steps) <= block.MEASURED.steps_per_turn
 
 
 @pytest.mark.parametrize("q", [1, 2, 5, 64, 300, 1024])

@@ -108,8 +108,12 @@ class Solver(Generic[P]):
         raise NotImplementedError
 
     def dual_point(self, problem: P, state: Any) -> tuple[Array, Array]:
-        """Return a point that `problem.certified` takes, of numbers that a caller can be given, and its products."""
-        raise NotImplementedError
+        """Return a point that `problem.certified` takes, of numbers that a caller can be given, and its products.
+
+        By default these are `state.a` and `state.s`.
+        """
+        del problem
+        return state.a, state.s
 
     # What every solver may override.
 

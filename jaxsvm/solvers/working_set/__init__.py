@@ -1,4 +1,4 @@
-"""Working sets: blocks of samples, each solved by itself, with their kernel rows at hand."""
+"""Working sets: blocks of samples, each solved with all others fixed, and a cache of kernel rows."""
 
 from jaxsvm.solvers.working_set.solver import State, WorkingSet
 

@@ -1,8 +1,7 @@
-"""The block's own problem, of a shape that does not depend on n: a function of (matrix, bounds, gradient).
+"""Solve the problem of a block, whose shape does not depend on n: a function of (matrix, bounds, gradient).
 
-`pair_steps` keeps the sum of its variables (an equality constraint), `double_steps` keeps nothing. Both are pure
-functions of small arrays, so that another backend can put its own kernel in their place. They return the gradient that
-they carry along, for whoever goes on from there.
+`pair_steps` keeps the sum of its variables (an equality constraint), `double_steps` has no constraint. Both are pure
+functions of small arrays, so that another backend can replace them. They also return the updated gradient.
 """
 
 from typing import Any
@@ -14,11 +13,7 @@ from jaxtyping import Array, Float, Int
 from jaxsvm.numerics.rectangle import best_in_rectangle
 from jaxsvm.numerics.selection import entry, largest, largest_packed, smallest
 from jaxsvm.runtime.loops import fori_loop, while_loop
-
-TURN = 8
-"""Steps between looks at the violation: a look costs about what a step does."""
-TAU = 1e-12
-"""LIBSVM's floor of a curvature."""
+from jaxsvm.solvers.measured import MEASURED
 
 
 def pair_steps(
@@ -30,22 +25,23 @@ def pair_steps(
     tol: Any,
     limit: Any,
 ) -> tuple[Float[Array, " q"], Float[Array, " q"], Int[Array, ""]]:
-    """`max pull'(u - v) - 1/2 (u - v)'K(u - v)` over `low <= u <= high`, `sum u = sum v`, by second-order pairs.
+    """Solve a block with an equality constraint by second-order pairs.
 
-    Sources: Fan, Chen and Lin 2005 (WSS 2). In these variables (`v_i = c_i a_i` of a box problem) a pair moves the same
-    way whatever the signs: up by t at i, down by t at j.
+    Maximize `pull'(u - v) - 1/2 (u - v)'K(u - v)` over `low <= u <= high`, `sum u = sum v`. Source: Fan, Chen and Lin
+    2005 (WSS 2). In these variables (`v_i = c_i a_i` of a box problem) a pair moves the same way for all signs: up by t
+    at i, down by t at j.
 
     Args:
         K: The block's matrix, positive semidefinite.
         low: Lower bounds; equal to `high` in an empty place.
         high: Upper bounds.
-        v: Where to start, within the bounds.
-        pull: The gradient there.
-        tol: The violation `max pull_up - min pull_low` that ends it, > 0.
-        limit: The step cap.
+        v: Starting point, within the bounds.
+        pull: Gradient at the starting point.
+        tol: Violation `max pull_up - min pull_low` at which to stop, > 0.
+        limit: Maximum number of steps.
 
     Returns:
-        The point, the gradient there, and the steps taken, `()`.
+        The point, its gradient, and the number of steps, `()`.
     """
     D = jnp.diagonal(K)
     infinity = jnp.asarray(jnp.inf, K.dtype)
@@ -56,14 +52,14 @@ def pair_steps(
         i = largest_packed(jnp.where(v < high, pull - middle, -infinity))
         row_i, pull_i = lax.dynamic_index_in_dim(K, i, keepdims=False), entry(pull, i)
         descent = pull_i - pull
-        curvature = jnp.maximum(entry(D, i) + D - 2 * row_i, TAU)
+        curvature = jnp.maximum(entry(D, i) + D - 2 * row_i, MEASURED.curvature_floor)
         j = largest_packed(jnp.where((v > low) & (descent > 0), descent * descent / curvature, -1))
         descent_j, v_i, v_j = entry(descent, j), entry(v, i), entry(v, j)
         high_i, low_j = entry(high, i), entry(low, j)
         t = jnp.minimum(descent_j / entry(curvature, j), jnp.minimum(high_i - v_i, v_j - low_j))
         usable = (descent_j > 0) & (v_i < high_i) & (v_j > low_j) & (left > 0)
         t = jnp.where(usable, t, 0)
-        # Bounds are met exactly, so that a sample is at one or is not.
+        # Bounds are met exactly, so that comparisons with them are exact.
         new_i = jnp.where(usable & (t >= high_i - v_i), high_i, v_i + t)
         new_j = jnp.where(usable & (t >= v_j - low_j), low_j, v_j - t)
         v = v.at[i].set(new_i).at[j].set(jnp.where(usable, new_j, v_j))
@@ -75,8 +71,10 @@ def pair_steps(
         violation = top - bottom
         middle = jnp.where(jnp.isfinite(violation), (top + bottom) / 2, 0)
         left = limit - steps
-        v, pull, _ = fori_loop(0, TURN, lambda k, carry: pair(carry, left - k.astype(steps.dtype)), (v, pull, middle))
-        return v, pull, middle, jnp.minimum(steps + TURN, limit), violation > tol
+        v, pull, _ = fori_loop(
+            0, MEASURED.steps_per_turn, lambda k, carry: pair(carry, left - k.astype(steps.dtype)), (v, pull, middle)
+        )
+        return v, pull, middle, jnp.minimum(steps + MEASURED.steps_per_turn, limit), violation > tol
 
     start = (v, pull, jnp.zeros((), K.dtype), jnp.zeros((), jnp.int32), jnp.asarray(True))
     v, pull, _, steps, _ = while_loop(lambda carry: carry[4] & (carry[3] < limit), turn, start)
@@ -92,24 +90,16 @@ def double_steps(
     tol: Any,
     limit: Any,
 ) -> tuple[Float[Array, " q"], Float[Array, " q"], Int[Array, ""]]:
-    """The same without the equality: the variable that gains most by itself, the best one after it, and both at once.
+    """Solve a block without an equality by steps of two variables.
 
-    Source: Steinwart, Hush and Scovel 2011 (2D-SMO). Steps of one variable took ten times as many where the entries of
-    K are much alike, as with a regularised bias.
+    A step moves the variable that gains most alone and the best variable after it, both at once. Source: Steinwart,
+    Hush and Scovel 2011 (2D-SMO). Steps of single variables took ten times as many if the entries of K are much alike,
+    as with a regularised bias.
 
-    Args:
-        K: As for `pair_steps`.
-        low: As for `pair_steps`.
-        high: As for `pair_steps`; infinite where there is no bound.
-        v: As for `pair_steps`.
-        pull: As for `pair_steps`.
-        tol: The largest gradient of a variable that can follow it that ends it, > 0.
-        limit: As for `pair_steps`.
-
-    Returns:
-        As for `pair_steps`.
+    Arguments and results are those of `pair_steps`, except that `high` may be infinite, and that `tol` is compared with
+    the largest gradient of a variable that can follow it.
     """
-    D = jnp.maximum(jnp.diagonal(K), TAU)
+    D = jnp.maximum(jnp.diagonal(K), MEASURED.curvature_floor)
     places = jnp.arange(len(v), dtype=jnp.int32)
 
     def double(carry: tuple[Array, Array], left: Array) -> tuple[Array, Array]:
@@ -130,8 +120,8 @@ def double_steps(
         curvatures = (entry(D, i), entry(D, j), entry(row_i, j))
         ends_i, ends_j = (low_i - v_i, high_i - v_i), (low_j - v_j, high_j - v_j)
         t_i, t_j, _ = best_in_rectangle((entry(pull, i), entry(pull, j)), curvatures, ends_i, ends_j)
-        t_i, t_j = jnp.where(left > 0, t_i, 0), jnp.where((i == j) | (left <= 0), 0, t_j)  # of one variable alone
-        # Bounds are met exactly, so that a sample is at one or is not.
+        t_i, t_j = jnp.where(left > 0, t_i, 0), jnp.where((i == j) | (left <= 0), 0, t_j)  # i == j: a single variable
+        # Bounds are met exactly, so that comparisons with them are exact.
         new_i = jnp.where(t_i == ends_i[0], low_i, jnp.where(t_i == ends_i[1], high_i, v_i + t_i))
         new_j = jnp.where(t_j == ends_j[0], low_j, jnp.where(t_j == ends_j[1], high_j, v_j + t_j))
         return v.at[i].set(new_i).at[j].set(jnp.where(i == j, new_i, new_j)), pull - (t_i * row_i + t_j * row_j)
@@ -140,8 +130,10 @@ def double_steps(
         v, pull, steps, _ = carry
         violation = largest(jnp.where(v < high, pull, 0)) - smallest(jnp.where(v > low, pull, 0))
         left = limit - steps
-        v, pull = fori_loop(0, TURN, lambda k, carry: double(carry, left - k.astype(steps.dtype)), (v, pull))
-        return v, pull, jnp.minimum(steps + TURN, limit), violation > tol
+        v, pull = fori_loop(
+            0, MEASURED.steps_per_turn, lambda k, carry: double(carry, left - k.astype(steps.dtype)), (v, pull)
+        )
+        return v, pull, jnp.minimum(steps + MEASURED.steps_per_turn, limit), violation > tol
 
     start = (v, pull, jnp.zeros((), jnp.int32), jnp.asarray(True))
     v, pull, steps, _ = while_loop(lambda carry: carry[3] & (carry[2] < limit), turn, start)

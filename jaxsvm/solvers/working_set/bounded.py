@@ -1,4 +1,4 @@
-"""A step on a problem with a lid, the hinge's: `s = Qa` is carried in twice the precision."""
+"""Working-set steps with upper bounds (the hinge): `s = Qa` is carried in twice the precision."""
 
 from typing import Any
 
@@ -9,20 +9,13 @@ from jaxtyping import Array
 from jaxsvm.numerics.precision import bits_of, double, in_double, of_bits, widened
 from jaxsvm.numerics.products import weighted_rows
 from jaxsvm.problems.box import BoxProblem
+from jaxsvm.solvers.measured import MEASURED
 from jaxsvm.solvers.working_set.block import double_steps, pair_steps
 from jaxsvm.solvers.working_set.members import ends, is_negative
 
-SHARE = 0.1
-"""Of the violation that a block is given it leaves this much: less costs steps whose effect other samples undo."""
-STEPS_PER_SAMPLE = 16
-"""The cap of a block's own steps: beyond, other samples matter more."""
-
 
 def begun(problem: BoxProblem, a: Array | None) -> dict[str, Any]:
-    """`s = Qa` from scratch, and where vectors are narrower than float64 its bits in twice the precision.
-
-    An a of None is 0.
-    """
+    """Compute `s = Qa`, and in dtypes narrower than float64 also its bits in twice the precision; an a of None is 0."""
     if jnp.finfo(problem.dtype).bits >= 64:
         return {"s": jnp.zeros_like(problem.y) if a is None else problem.matvec(a), "exact": None}
 
@@ -37,9 +30,10 @@ def begun(problem: BoxProblem, a: Array | None) -> dict[str, Any]:
 def moved(
     problem: BoxProblem, state: Any, K: Array, rows: Array, slots: Array, members: Array
 ) -> tuple[dict[str, Any], Array, Array]:
-    """What changes of the state when the set's problem is solved, the steps that took, and any negative curvature.
+    """Solve the set's problem, with the members' kernel rows `rows[slots]` and the kernel values K between members.
 
-    The members' kernel rows are `rows[slots]`, those values that are between them K.
+    Returns:
+        Changed fields of the state, the number of steps, and whether a curvature was negative.
     """
     place, valid = jnp.minimum(members, problem.n - 1), members < problem.n
     y = problem.y[place]
@@ -51,22 +45,22 @@ def moved(
     low, high = jnp.minimum(0, end), jnp.maximum(0, end)
     solve = pair_steps if problem.free_bias else double_steps
     top, bottom = ends(problem, state.a, state.s)
-    tol, limit = SHARE * (top - bottom), STEPS_PER_SAMPLE * len(place)
+    tol, limit = MEASURED.violation_left * (top - bottom), MEASURED.steps_per_member * len(place)
     v, _, steps = solve(Q / jnp.outer(c, c), low, high, c * old, gradient / c, tol, limit)
-    # Bounds are met exactly, so that a sample is at one or is not.
+    # Bounds are met exactly, so that comparisons with them are exact.
     new = jnp.where(v == end, U, jnp.clip(v / c, 0, U))
     change = new - old
     gain = change @ (gradient - Q @ change / 2)
-    placed = _placed(problem, state, rows, slots, members, old, new)
+    placed = _with_values(problem, state, rows, slots, members, old, new)
     return {**placed, "R": state.R - gain}, steps, is_negative(Q, change)
 
 
-def _placed(
+def _with_values(
     problem: BoxProblem, state: Any, rows: Array, slots: Array, members: Array, old: Array, new: Array
 ) -> dict[str, Any]:
-    """`a` with the set's new values, and `s` moved by their rows.
+    """Put the set's new values into `a`, and update `s` by their rows.
 
-    The member with the most room takes what rounding has left of the equality, so that `a` as a whole stays on it.
+    The member with the most room corrects the rounding error of the equality, so that the whole `a` stays on it.
     """
     n, place = problem.n, jnp.minimum(members, problem.n - 1)
     y, U, c = problem.y[place], problem.upper[place], problem.equality
@@ -90,9 +84,9 @@ def _placed(
 
 
 def refreshed(problem: BoxProblem, state: Any) -> dict[str, Any]:
-    """`s` and `R` of the state's `a`: of the sums that were carried in twice the precision, no product from scratch.
+    """Compute `s` and `R` of the state's `a` from the sums in twice the precision, without a product.
 
-    But of a linear kernel, where that is a product with the points, O(n d): its rows are rounded, their products not.
+    Only a linear kernel computes `Qa` anew, O(n d): its rows are rounded, products with its points are not.
     """
     a = state.a.astype(problem.dtype)
     if problem.gram.design is not None:

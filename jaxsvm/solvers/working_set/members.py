@@ -1,7 +1,7 @@
-"""Who is in the set: samples that violate most, and the seats they take.
+"""Choose the members of a working set: the samples that violate most, and the places that they take.
 
-What a step sees of a problem is a box: `max t'a - 1/2 a'Qa` over `0 <= a <= upper` (infinite without a lid), with `t`
-its `targets` and, of a free bias, its `equality`.
+A step treats a problem as a box: `max t'a - 1/2 a'Qa` over `0 <= a <= upper` (infinite without upper bounds), with `t`
+its `targets` and, with a free bias, its `equality`.
 """
 
 import jax.numpy as jnp
@@ -9,14 +9,11 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.problems.contract import Restrictable
-
-GOLDEN = 0.6180339887
-CURVATURE_FLOOR = 32
-"""A curvature below -32 eps times its scale is no rounding: the kernel is not positive semidefinite."""
+from jaxsvm.solvers.measured import MEASURED
 
 
 def sides(problem: Restrictable, a: Array, s: Array) -> tuple[Array, Array, Array]:
-    """`(t_i - s_i) / c_i`, and who may move along `1 / c_i` and against it."""
+    """Return `(t_i - s_i) / c_i`, and the samples that may move along `1 / c_i` and against it."""
     c = jnp.ones_like(a) if problem.equality is None else problem.equality
     not_full, not_empty = a < problem.upper, a > 0
     up, low = jnp.where(c > 0, not_full, not_empty), jnp.where(c > 0, not_empty, not_full)
@@ -24,19 +21,19 @@ def sides(problem: Restrictable, a: Array, s: Array) -> tuple[Array, Array, Arra
 
 
 def ends(problem: Restrictable, a: Array, s: Array) -> tuple[Array, Array]:
-    """The largest pull upward and the smallest downward: of an equality the violating pair's, else no less than 0."""
+    """Return the largest pull upward and the smallest downward; without an equality at least 0 and at most 0."""
     pull, up, low = sides(problem, a, s)
-    nothing = jnp.inf if problem.free_bias else 0
-    return jnp.where(up, pull, -nothing).max(), jnp.where(low, pull, nothing).min()
+    empty_side = jnp.inf if problem.free_bias else 0
+    return jnp.where(up, pull, -empty_side).max(), jnp.where(low, pull, empty_side).min()
 
 
 def candidates(problem: Restrictable, a: Array, s: Array, members: Int[Array, " q"], count: int) -> Int[Array, " f"]:
-    """Samples outside the set that violate most, n in the places of those that do not; of an equality both sides."""
+    """Return samples outside the set that violate most, n for missing ones; with an equality from both sides."""
     n = problem.n
     pull, up, low = sides(problem, a, s)
     outside = jnp.ones((n,), bool).at[members].set(False, mode="drop")
-    # Ties are many (all samples at a = 0) and neighbours alike: they are broken by a sequence that spreads.
-    spread = 1 + 1e-4 * jnp.mod(jnp.arange(n, dtype=a.dtype) * GOLDEN, 1)
+    # Ties are frequent (all samples at a = 0) and neighbours are similar: a golden-ratio sequence breaks them.
+    spread = 1 + 1e-4 * jnp.mod(jnp.arange(n, dtype=a.dtype) * 0.6180339887, 1)
 
     def worst(score: Array, count: int) -> Array:
         values, index = lax.top_k(score * spread, min(count, n))
@@ -53,49 +50,49 @@ def candidates(problem: Restrictable, a: Array, s: Array, members: Int[Array, " 
     return jnp.concatenate([upward, downward])
 
 
-def seated(
+def with_new_members(
     problem: Restrictable, a: Array, s: Array, members: Array, entered: Array, step: Array, fresh: Array
 ) -> tuple[Array, Array, Array]:
-    """The set with new members in the seats of those that matter least: at a bound and content, or there for longest.
+    """Replace the least useful members: those at a bound that do not violate, then the oldest.
 
     Returns:
-        Members, when they entered, and the seats of the new ones, `(f,)`; q in the places of those that there are not.
+        Members, the steps at which they entered, and the places of the new ones, `(f,)`; q for missing ones.
     """
     n, q = problem.n, len(members)
     place = jnp.minimum(members, n - 1)
-    here, U = a[place], problem.upper[place]
+    old, U = a[place], problem.upper[place]
     pull, up, low = (values[place] for values in sides(problem, a, s))
     middle = sum(ends(problem, a, s)) / 2 if problem.free_bias else 0
-    free, moves = (here > 0) & (here < U), (up & (pull > middle)) | (low & (pull < middle))
+    free, moves = (old > 0) & (old < U), (up & (pull > middle)) | (low & (pull < middle))
     worth = entered + jnp.where(free, 1 << 29, 0) + jnp.where(moves, 1 << 28, 0)
     _, order = lax.top_k(-jnp.where(members < n, worth, -1), len(fresh))
-    newcomers = jnp.sort(fresh)  # empty places, which are n, behind them
-    seats = jnp.where(newcomers < n, order, q).astype(jnp.int32)
-    return members.at[seats].set(newcomers, mode="drop"), entered.at[seats].set(step, mode="drop"), seats
+    newcomers = jnp.sort(fresh)  # missing ones, which are n, come last
+    places = jnp.where(newcomers < n, order, q).astype(jnp.int32)
+    return members.at[places].set(newcomers, mode="drop"), entered.at[places].set(step, mode="drop"), places
 
 
 def among(
-    K: Float[Array, "q q"], rows: Float[Array, "m n"], slots: Int[Array, " q"], members: Array, seats: Int[Array, " f"]
+    K: Float[Array, "q q"], rows: Float[Array, "m n"], slots: Int[Array, " q"], members: Array, places: Int[Array, " f"]
 ) -> Float[Array, "q q"]:
-    """The kernel matrix of the set, of that of the last one: read anew are the rows of the new members alone.
+    """Update the kernel matrix between the members: only the rows of new members are read.
 
     Entries of long rows are far apart: reading all q^2 of them took a sixth of a fit of n = 30,000.
 
     Args:
-        K: That of the last set; entries of empty seats mean nothing.
+        K: Matrix of the last set; entries of empty places are arbitrary.
         rows: Kernel rows, of which the members' are `rows[slots]`.
-        slots: Where the members' are.
-        members: The set, n in an empty seat.
-        seats: Where the new ones sit; q in the places of those that there are not.
+        slots: Indices of the members' rows.
+        members: The set, n in an empty place.
+        places: Places of the new members; q for missing ones.
     """
     q, place = len(members), jnp.minimum(members, rows.shape[1] - 1)
-    new = rows[slots[jnp.minimum(seats, q - 1)][:, None], place]
-    K = K.at[seats].set(new, mode="drop")
-    is_new = jnp.zeros((q,), bool).at[seats].set(True, mode="drop")
+    new = rows[slots[jnp.minimum(places, q - 1)][:, None], place]
+    K = K.at[places].set(new, mode="drop")
+    is_new = jnp.zeros((q,), bool).at[places].set(True, mode="drop")
     return jnp.where(is_new, K.T, K)
 
 
 def is_negative(Q: Float[Array, "q q"], move: Float[Array, " q"]) -> Bool[Array, ""]:
-    """Whether a matrix has a negative curvature along a move, by more than rounding."""
+    """Return whether a matrix has a negative curvature along a move, beyond rounding."""
     scale = jnp.abs(Q).max() * jnp.abs(move).sum() ** 2
-    return move @ (Q @ move) < -CURVATURE_FLOOR * jnp.finfo(Q.dtype).eps * scale
+    return move @ (Q @ move) < -MEASURED.curvature_roundings * jnp.finfo(Q.dtype).eps * scale

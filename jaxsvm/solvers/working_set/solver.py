@@ -1,19 +1,4 @@
-"""Working sets: `max t'a - 1/2 a'Qa`, `0 <= a <= U`, optionally `c'a = e`, touching few rows of Q.
-
-Sources: Joachims 1999 (SVMlight: decomposition); Wen, Shi, Li, He and Chen 2018 (ThunderSVM: large sets, of which a
-part is kept). A step picks the samples that violate the optimality conditions most, keeps of its last set what still
-moves, gets the kernel rows of the new ones in one product, solves the problem of the set with all others fixed
-(`block`), and updates `s = Qa` by one product with the rows. Nothing is computed for samples that never violate: where
-a tenth of the samples is support, a tenth of the kernel matrix is.
-
-Cost of a step: `fresh n` kernel evaluations at the most, `q n` multiplications, and the block's own steps, O(q) each.
-For the squared hinge, where nearly all samples inside the margin are support, stored pair steps are faster on wide
-ones.
-
-Where we depart from the papers (docs/mathematics.md, Working sets): sums are carried in twice the precision, so that a
-certificate of a box costs no product, and sets of the squared hinge end at large C; there the scales of the classes'
-other weights are variables of the block.
-"""
+"""The working-set solver: decomposition with large sets, a cache of kernel rows, and sums in twice the precision."""
 
 import dataclasses
 from typing import Any, NamedTuple, cast
@@ -30,26 +15,42 @@ from jaxsvm.results.fit import Counters
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.start import Origin, onto_simplex, starting_point, weights_of
 from jaxsvm.solvers.working_set import bounded, row_cache, unbounded
-from jaxsvm.solvers.working_set.members import among, candidates, ends, seated
+from jaxsvm.solvers.working_set.members import among, candidates, ends, with_new_members
 from jaxsvm.solvers.working_set.row_cache import RowCache
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class WorkingSet(Solver[Restrictable]):
-    """Configuration of working sets.
+    """Working sets: `max t'a - 1/2 a'Qa`, `0 <= a <= U`, optionally `c'a = e`, from few rows of Q.
+
+    A step picks the samples that violate the optimality conditions most, keeps those of the last set that may still
+    move, computes the kernel rows of the new ones in one product, solves the problem of the set with all others fixed,
+    and updates `s = Qa` by one product with the rows. No kernel row is computed for samples that never violate.
+
+    Problems: hinge and box problems; squared hinge without a free bias. For the squared hinge, where nearly all samples
+    inside the margin are support, stored pair steps are faster on wide margins.
+    Cost of a step: at most `fresh n` kernel evaluations, `q n` multiplications, and the steps on the block, O(q) each.
+    Rate: the sources state no bound; for pairs it is linear in the end (`SMO`).
+    Sources: Joachims 1999 (SVMlight: decomposition); Wen, Shi, Li, He and Chen 2018 (ThunderSVM: large sets, of which a
+    part is kept). Departures (docs/mathematics.md, Working sets): sums are carried in twice the precision, so that a
+    certificate of a box costs no product, and sets of the squared hinge end at large C; the scales of the classes'
+    other weights are then variables of the block.
 
     Attributes:
-        tol: The relative duality gap that ends it, > 0.
-        size: Samples of a set, >= 4; of the squared hinge 2 fewer. Where all support between its bounds fits in, few
-            sets are left to solve: 1,024 where there are many, 512 where not. Static.
-        fresh: New ones a step at the most, 2 to `size`; static. The others are kept.
-        cache: Kernel rows that are kept, those of the set included, at least `size`: 4 n bytes each in float32. Those
-            whose samples left longest ago give way. None: `size`. Static.
-        store: Whether all kernel values are stored first, where the Gram operator permits; static.
-        max_steps: The step cap (of sets), >= 0.
-        check_every: Steps a chunk; static.
-        refresh_every: Steps after which `s` is recomputed at the latest; None: 4,000, or n where that is more. Static.
+        tol: Relative duality gap at which to stop, > 0.
+        size: Samples of a set, >= 4; 2 fewer for the squared hinge. Few sets are needed if all support between its
+            bounds fits in: 1,024 if there is much of it, else 512. Static.
+        fresh: Maximum number of new samples in a step, 2 to `size`; static. The others are kept.
+        cache: Kernel rows to keep, with those of the set, at least `size`: 4 n bytes each in float32. Rows whose
+            samples left longest ago are replaced. None: `size`. Static.
+        store: Whether to store all kernel values first, if the Gram operator permits; static.
+        max_steps: Maximum number of steps (sets), >= 0.
+        check_every: Steps in a chunk; static.
+        refresh_every: Maximum number of steps between recomputations of `s`; None: 4,000, or n if larger. Static.
+
+    Raises:
+        InputError: On sizes out of range; when a squared hinge with a free bias is solved.
     """
 
     bit = 3
@@ -72,7 +73,7 @@ class WorkingSet(Solver[Restrictable]):
     knows_origin = True
 
     def stores(self, problem: Restrictable) -> bool:
-        """Rows are computed for those that violate, where `store` does not say otherwise."""
+        """Return `store`: by default, rows are computed for violating samples only."""
         del problem
         return self.store
 
@@ -85,9 +86,9 @@ class WorkingSet(Solver[Restrictable]):
             raise InputError(f"cache is {self.cache}: the rows of a set need at least size = {self.size}.")
 
     def init(self, problem: Restrictable, key: Array | None = None, init: Any = None) -> "State":
-        """The state at a = 0 (or the feasible point nearest to it), or at `init`, with an empty set.
+        """Return a state with an empty set, at a = 0 (or the feasible point nearest to it) or at `init`.
 
-        From a `State` it goes on with its set, rows and sums, and seats left empty: what a smaller set has learned.
+        From the `State` of a smaller set, continue with its members, rows and sums, and with empty places.
         """
         del key
         if isinstance(init, State):
@@ -97,15 +98,15 @@ class WorkingSet(Solver[Restrictable]):
             a = starting_point(box, init)
             return self.begun(problem, {"a": a, **bounded.begun(box, None if isinstance(init, Origin) else a)})
         if problem.free_bias:
-            raise InputError("the problem has a free bias, which sets without a lid cannot keep: use `Newton`.")
+            raise InputError("the problem has a free bias, which sets without upper bounds cannot keep: use `Newton`.")
         svm = cast(SquaredHingeProblem, problem)
         if init is None:
-            return self.begun(problem, unbounded.one_of_each(svm))
+            return self.begun(problem, unbounded.pair_of_classes(svm))
         weights = onto_simplex(svm, weights_of(svm, init)[0])
         return self.begun(problem, unbounded.begun(svm, unbounded.scaled(svm, weights)))
 
     def begun(self, problem: Restrictable, parts: dict[str, Any]) -> "State":
-        """The state at a point that is known, with an empty set: its `a`, `s` and `exact`."""
+        """Return a state with an empty set at a known point: its `a`, `s` and `exact`."""
         q = min(self.size if problem.bounded else self.size - 2, problem.n)
         return State(
             **{**parts, "R": problem.objective(parts["a"], parts["s"])},
@@ -118,11 +119,11 @@ class WorkingSet(Solver[Restrictable]):
         )
 
     def _capacity(self, problem: Restrictable) -> int:
-        """Rows that are kept: no more than there are."""
+        """Return the number of rows to keep, at most n."""
         return min(self.size if self.cache is None else self.cache, problem.n)
 
     def _enlarged(self, problem: Restrictable, state: "State") -> "State":
-        """The state of a smaller set with more seats; who has sat for how long is forgotten."""
+        """Return the state of a smaller set with more places; the ages of its members are forgotten."""
         n, more = problem.n, min(self.size, problem.n) - len(state.members)
         return state._replace(
             members=jnp.pad(state.members, (0, more), constant_values=n),
@@ -133,14 +134,14 @@ class WorkingSet(Solver[Restrictable]):
         )
 
     def step(self, problem: Restrictable, state: "State") -> "State":
-        """Pick a set, get its rows, solve its problem, and move all of `s`."""
+        """Pick a set, compute its rows, solve its problem, and update `s`."""
         a, s, counters = state.a, state.s, state.counters
         fresh = candidates(problem, a, s, state.members, min(self.fresh, len(state.members)))
-        members, entered, seats = seated(problem, a, s, state.members, state.entered, counters.steps, fresh)
+        members, entered, places = with_new_members(problem, a, s, state.members, state.entered, counters.steps, fresh)
         cache, slots, count = row_cache.fetched(problem.gram, state.cache, members, counters.steps, len(fresh))
-        count = (fresh < problem.n).sum(dtype=jnp.int32) if problem.gram.stored else count  # asked for all the same
+        count = (fresh < problem.n).sum(dtype=jnp.int32) if problem.gram.stored else count  # counted although stored
         kind, rows = _module(problem), row_cache.stored_rows(problem.gram, cache)
-        K = state.K if problem.gram.stored else among(state.K, rows, slots, members, seats)
+        K = state.K if problem.gram.stored else among(state.K, rows, slots, members, places)
         between = rows[slots[:, None], slots] if problem.gram.stored else K
         changes, inner, curved = kind.moved(problem, state, between, rows, slots, members)
         counters = counters._replace(steps=counters.steps + 1, toward=counters.toward + inner)
@@ -155,16 +156,11 @@ class WorkingSet(Solver[Restrictable]):
         )
 
     def refresh(self, problem: Restrictable, state: "State") -> "State":
-        """`s` and `R` of the state's `a`, in the precision of the problem that is given."""
+        """Recompute `s` and `R` of `a`, in the precision of the given problem."""
         return state._replace(**_module(problem).refreshed(problem, state))
 
-    def dual_point(self, problem: Restrictable, state: "State") -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-        """`a` and its `s = Qa`."""
-        del problem
-        return state.a, state.s
-
     def running_excess(self, problem: Restrictable, state: "State") -> Float[Array, ""]:
-        """The relative gap over `tol`; of an equality for a bias in the middle of the violating pair's: no sorting."""
+        """Return the relative gap over `tol`; with an equality for the violating pair's bias: no sorting."""
         if not problem.free_bias:
             return problem.certificate(state.a, state.s).relative_gap / self.tol
         bias = sum(ends(problem, state.a, state.s)) / 2
@@ -177,21 +173,21 @@ def _module(problem: Restrictable) -> Any:
 
 
 class State(NamedTuple):
-    """Where working sets stand.
+    """State of a working-set solver.
 
     Attributes:
-        a: Dual variables, `(n,)`, within their bounds; of a box on its equality, bounds met exactly.
-        s: `Qa`, `(n,)`, carried along.
-        exact: In twice the precision, as bits in uint32: of a box `s`, `(n, 2)`, or None where that is float64 itself;
-            of the squared hinge the classes' parts of it, without the ridge, `(2, n, 2)`.
-        R: The objective, `()`, carried along.
-        members: The set, `(q,)`; n in an empty seat.
-        entered: Step at which each entered, `(q,)`; -1 in an empty seat.
-        K: Kernel values between them, `(q, q)`, in the rows and columns of empty seats of no meaning; `(0, 0)` where
-            the Gram operator stores all.
-        cache: Kernel rows, theirs included.
-        indefinite: Whether a negative curvature showed, `()`.
-        counters: Steps (sets), the blocks' own steps as `toward`, and kernel evaluations.
+        a: Dual variables, `(n,)`, within their bounds, which are met exactly; of a box on its equality.
+        s: `Qa`, `(n,)`, updated by each step.
+        exact: Sums in twice the precision, as bits in uint32: for a box `s`, `(n, 2)`, or None if `s` is float64; for
+            the squared hinge the classes' parts of `s`, without the ridge, `(2, n, 2)`.
+        R: Objective, `()`, updated by each step.
+        members: The set, `(q,)`; n in an empty place.
+        entered: Step at which each member entered, `(q,)`; -1 in an empty place.
+        K: Kernel values between the members, `(q, q)`, arbitrary in empty places; `(0, 0)` if the Gram operator stores
+            all.
+        cache: Kernel rows, with those of the members.
+        indefinite: Whether a negative curvature occurred, `()`.
+        counters: Steps (sets), the steps on blocks as `toward`, and kernel evaluations.
     """
 
     a: Float[Array, " n"]

@@ -1,10 +1,10 @@
-"""A step on a problem without a lid, the squared hinge's: samples fight over the constant, so their scales move too.
+"""Working-set steps without upper bounds (the squared hinge): blocks also scale the weights of each class.
 
-Nearly all samples inside the margin have a weight between its bounds, and blocks of them by themselves push the
-constant to and fro (hundreds of sets at n = 10,000). So the weights of all that are not in the set move as well, by one
-factor a class: two more variables of the block, whose rows are sums that are carried, the classes' parts of the
-product. Those nearly cancel (at C = 100 they are 1e5, and what is left of them is about 1), so they are carried in
-twice the precision: in float32, sets at large C did not end.
+Nearly all samples inside the margin have a positive weight, and blocks of them alone push the constant back and forth
+(hundreds of sets at n = 10,000). So a block has two more variables: a factor for each class, by which the weights
+outside the set are multiplied. Their rows are the classes' parts of the product, which are carried. These nearly cancel
+(at C = 100 they are 1e5, their sum is about 1), so they are carried in twice the precision: in float32, sets at large C
+did not end.
 """
 
 from typing import Any
@@ -16,21 +16,16 @@ from jaxtyping import Array, Float
 from jaxsvm.numerics.precision import bits_of, double, in_double, of_bits, rounded, widened
 from jaxsvm.numerics.products import matmul, weighted_rows
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
+from jaxsvm.solvers.measured import MEASURED
 from jaxsvm.solvers.working_set.block import double_steps
 from jaxsvm.solvers.working_set.members import is_negative
 from jaxsvm.solvers.working_set.row_cache import RowCache
 
 SIGNS = (1, -1)
-SHARE = 0.05
-"""Of the largest gradient that a block is given it leaves this much."""
-STEPS_PER_SAMPLE = 16
-"""The cap of a block's own steps: primal-dual active sets after them took as many sets, and a factor each."""
-DOUBT = 16
-"""Units of rounding by which the sums behind a scale's curvature may be off."""
 
 
 def begun(problem: SquaredHingeProblem, beta: Array) -> dict[str, Any]:
-    """Of weights: the classes' parts of their product, and all of it with the ridge."""
+    """Compute the classes' parts of the product of weights, and their sum with the ridge."""
 
     def compute(problem: SquaredHingeProblem, beta: Array) -> dict[str, Array]:
         wide = widened(problem)
@@ -39,31 +34,33 @@ def begun(problem: SquaredHingeProblem, beta: Array) -> dict[str, Any]:
     return in_double(compute)(problem, beta)
 
 
-def one_of_each(problem: SquaredHingeProblem) -> dict[str, Any]:
-    """The start: equal weights on a sample of each class, in the scale in which the dual objective is largest.
+def pair_of_classes(problem: SquaredHingeProblem) -> dict[str, Any]:
+    """Start with equal weights on a sample of each class, in the scale that maximizes the dual objective.
 
-    Its products cost two kernel rows, and compile in a fraction of the time that any other start's take.
+    The products cost two kernel rows, and compile in a fraction of the time of any other start.
     """
 
-    def compute(problem: SquaredHingeProblem, rows: Array, pair: Array, there: Array) -> dict[str, Array]:
+    def compute(problem: SquaredHingeProblem, rows: Array, pair: Array, exists: Array) -> dict[str, Array]:
         wide = widened(problem)
-        signs = jnp.where(there, jnp.asarray(SIGNS, wide.dtype), 0)
+        signs = jnp.where(exists, jnp.asarray(SIGNS, wide.dtype), 0)
         products = jnp.outer(signs, wide.y) * (rows.astype(wide.dtype) + wide.offset)
-        curvature = jnp.where(there[None, :], products[:, pair], 0).sum() + jnp.where(there, wide.ridge[pair], 0).sum()
-        total = there.sum(dtype=wide.dtype)
+        curvature = (
+            jnp.where(exists[None, :], products[:, pair], 0).sum() + jnp.where(exists, wide.ridge[pair], 0).sum()
+        )
+        total = exists.sum(dtype=wide.dtype)
         scale = jnp.where(curvature > 0, total / jnp.where(curvature > 0, curvature, 1), 1)
         weight = rounded(scale, problem.dtype)
-        beta = jnp.zeros_like(wide.y).at[pair].set(jnp.where(there, weight, 0))
+        beta = jnp.zeros_like(wide.y).at[pair].set(jnp.where(exists, weight, 0))
         return _sums(wide, beta.astype(problem.dtype), weight * products)
 
     pairs = [lax.top_k((problem.present & (problem.y == sign)).astype(jnp.float32), 1) for sign in SIGNS]
-    there = jnp.concatenate([value for value, _ in pairs]) > 0
+    exists = jnp.concatenate([value for value, _ in pairs]) > 0
     pair = jnp.concatenate([place for _, place in pairs]).astype(jnp.int32)
-    return in_double(compute)(problem, problem.gram.rows(pair), pair, there)
+    return in_double(compute)(problem, problem.gram.rows(pair), pair, exists)
 
 
 def scaled(problem: SquaredHingeProblem, alpha: Array) -> Array:
-    """Weights in the scale in which the dual objective `1'b - 1/2 b'Kt b` is largest."""
+    """Return weights in the scale that maximizes the dual objective `1'b - 1/2 b'Kt b`."""
     s = problem.matvec(alpha)
     curvature = alpha @ s
     return alpha * jnp.where(curvature > 0, alpha.sum() / jnp.where(curvature > 0, curvature, 1), 1)
@@ -72,23 +69,26 @@ def scaled(problem: SquaredHingeProblem, alpha: Array) -> Array:
 def moved(
     problem: SquaredHingeProblem, state: Any, K: Array, rows: Array, slots: Array, members: Array
 ) -> tuple[dict[str, Any], Array, Array]:
-    """What changes of the state when set and scales are solved for, the steps that took, any negative curvature.
+    """Solve for set and scales, with the members' kernel rows `rows[slots]` and the kernel values K between members.
 
-    The members' kernel rows are `rows[slots]`, those values that are between them K.
+    Returns:
+        Changed fields of the state, the number of steps, and whether a curvature was negative.
     """
     H, gradient, low, high, units = in_double(_block)(problem, state.a, state.exact, K, members)
     violation = jnp.where((low < 0) | (gradient > 0), jnp.abs(gradient), 0).max()
-    limit = STEPS_PER_SAMPLE * len(low)
-    move, _, steps = double_steps(H, low, high, jnp.zeros_like(low), gradient, SHARE * violation, limit)
-    placed = in_double(_placed)(problem, state.a, state.exact, move, low, units, rows, slots, members)
+    limit = MEASURED.steps_per_member * len(low)
+    move, _, steps = double_steps(
+        H, low, high, jnp.zeros_like(low), gradient, MEASURED.gradient_left * violation, limit
+    )
+    placed = in_double(_with_moves)(problem, state.a, state.exact, move, low, units, rows, slots, members)
     return placed, steps, is_negative(H, move)
 
 
 def _block(problem: SquaredHingeProblem, a: Array, exact: Array, K: Array, members: Array) -> tuple[Array, ...]:
-    """The problem of the moves of set and scales: its matrix, gradient and bounds, and the scales' units.
+    """Form the problem of the moves of set and scales: its matrix, gradient and bounds, and the scales' units.
 
-    All of it is computed in twice the precision, and differences are what is left to the block. A scale is counted in
-    units in which its own curvature is 1.
+    Everything is computed in twice the precision, and the block solves for differences. A scale is measured in units in
+    which its own curvature is 1.
     """
     wide, parts = widened(problem), of_bits(exact)
     place, valid, beta, y = jnp.minimum(members, problem.n - 1), members < problem.n, a.astype(parts.dtype), wide.y
@@ -100,12 +100,12 @@ def _block(problem: SquaredHingeProblem, a: Array, exact: Array, K: Array, membe
     g = [parts[k][place] - matmul(B, inside[k]) for k in range(2)]
 
     def between(a: int, b: int) -> Array:
-        """`rest_a' B rest_b`: no rows of the rest are needed."""
+        """Return `rest_a' B rest_b`, without rows of the rest."""
         return outside[a] @ parts[b] - inside[b] @ g[a]
 
     across = (between(0, 1) + between(1, 0)) / 2
     own = jnp.stack([between(k, k) + wide.ridge @ outside[k] ** 2 for k in range(2)])
-    # Weights are rounded where they are stored, each by itself: no move may count on a curvature below that.
+    # Stored weights are rounded, each by itself, so no move may rely on a smaller curvature (16 roundings).
     eps = jnp.finfo(a.dtype).eps
     doubt = jnp.stack([jnp.linalg.norm(outside[k] * parts[k]) for k in range(2)])
     totals = jnp.stack([outside[k].sum() for k in range(2)])
@@ -113,20 +113,20 @@ def _block(problem: SquaredHingeProblem, a: Array, exact: Array, K: Array, membe
         wide.targets[place] - parts.sum(axis=0)[place] - ridge * old,
         totals - jnp.stack([outside[k] @ parts.sum(axis=0) + wide.ridge @ outside[k] ** 2 for k in range(2)]),
     ])  # fmt: skip
-    units = jnp.sqrt(jnp.maximum(own, 0) + DOUBT * eps * doubt)
-    there = jnp.concatenate([valid, (totals > 0) & (units > 0)])
-    units = jnp.where(there[-2:], units, 1)
+    units = jnp.sqrt(jnp.maximum(own, 0) + 16 * eps * doubt)
+    exists = jnp.concatenate([valid, (totals > 0) & (units > 0)])
+    units = jnp.where(exists[-2:], units, 1)
     sides = jnp.stack(g, axis=1) / units[None, :]
     corner = jnp.stack([jnp.stack([units[0] ** 2, across]), jnp.stack([across, units[1] ** 2])])
     H = jnp.block([[B + jnp.diag(ridge), sides], [sides.T, corner / units[:, None] / units[None, :]]])
-    H = jnp.where(there[:, None] & there[None, :], H, jnp.eye(len(there), dtype=H.dtype))
-    pull = jnp.where(there, pull / jnp.concatenate([jnp.ones_like(old), units]), 0)
-    low = jnp.where(there, -jnp.concatenate([old, units]), 0)
-    high = jnp.where(there, jnp.inf, 0)
+    H = jnp.where(exists[:, None] & exists[None, :], H, jnp.eye(len(exists), dtype=H.dtype))
+    pull = jnp.where(exists, pull / jnp.concatenate([jnp.ones_like(old), units]), 0)
+    low = jnp.where(exists, -jnp.concatenate([old, units]), 0)
+    high = jnp.where(exists, jnp.inf, 0)
     return tuple(value.astype(a.dtype) for value in (H, pull, low, high, units))
 
 
-def _placed(
+def _with_moves(
     problem: SquaredHingeProblem,
     a: Array,
     exact: Array,
@@ -137,7 +137,7 @@ def _placed(
     slots: Array,
     members: Array,
 ) -> dict[str, Array]:
-    """The sums after the block's moves; what reaches its bound is 0."""
+    """Return the sums after the moves of the block; weights that reach their bound are 0."""
     wide, parts = widened(problem), of_bits(exact)
     place, valid = jnp.minimum(members, problem.n - 1), members < problem.n
     y_set = wide.y[place]
@@ -155,7 +155,7 @@ def _placed(
 
 
 def refreshed(problem: SquaredHingeProblem, state: Any) -> dict[str, Any]:
-    """All of it from scratch, with the rows that are at hand; what was carried where only that is in more digits."""
+    """Recompute all sums, with the cached rows; in narrower dtypes keep the carried sums, which are more exact."""
     beta = rounded(jnp.maximum(state.a.astype(problem.dtype), 0), state.a.dtype)
     if problem.dtype != double(problem.dtype):
         return {"a": beta, "s": state.s, "R": problem.objective(beta, state.s)}
@@ -163,20 +163,20 @@ def refreshed(problem: SquaredHingeProblem, state: Any) -> dict[str, Any]:
 
 
 def _sums(wide: SquaredHingeProblem, beta: Array, parts: Array) -> dict[str, Array]:
-    """What the state carries of weights and their products, vectors in the dtype of the weights; inside `in_double`."""
+    """Return the state's fields from weights and their products, in the dtype of the weights; inside `in_double`."""
     s = parts.sum(axis=0) + wide.ridge * beta
     R = wide.objective(beta.astype(parts.dtype), s)
     return {"a": beta, "exact": bits_of(parts), "s": s.astype(beta.dtype), "R": R.astype(beta.dtype)}
 
 
 def _products(problem: SquaredHingeProblem, beta: Array, cache: RowCache | None) -> Float[Array, "2 n"]:
-    """`B beta` of each class by itself."""
+    """Return `B beta` for each class."""
     of_class = jnp.stack([jnp.where(problem.y == sign, beta, 0) for sign in SIGNS])
-    return lax.map(lambda v: _product(problem, v, cache), of_class)  # one program for both
+    return lax.map(lambda v: _product(problem, v, cache), of_class)  # compiled once for both
 
 
 def _product(problem: SquaredHingeProblem, v: Array, cache: RowCache | None) -> Float[Array, " n"]:
-    """`B v`, by rows that are at hand where they are, of the other samples by rows that are computed."""
+    """Return `B v` from cached rows where they exist, and from computed rows for the other samples."""
     if cache is None or not len(cache.owner) or problem.gram.design is not None:
         return problem.signed.support_matvec(v)
     place = jnp.minimum(cache.owner, problem.n - 1)
@@ -186,6 +186,6 @@ def _product(problem: SquaredHingeProblem, v: Array, cache: RowCache | None) -> 
 
 
 def _signed_rows(problem: SquaredHingeProblem, v: Array, rows: Array, slots: Any, place: Array) -> Float[Array, " n"]:
-    """`B[:, place] v`."""
+    """Return `B[:, place] v`."""
     signed = problem.y[place] * v
     return problem.y * (weighted_rows(signed, rows, slots) + problem.offset * signed.sum())
