@@ -80,7 +80,7 @@ def solution_on(problem: "BoxProblem", active: Active, sizes: tuple[int, ...], m
         free, solve = solver(problem, active.free, sizes, method, jnp.sqrt(rho) * c)
         fixed, right = others(free)
         e = problem.e - problem.c @ fixed
-        a, along = jnp.where(free, jax.vmap(solve)(jnp.stack([right, jnp.where(free, c, 0)])), 0)
+        a, along = jnp.where(free[None, :], jax.vmap(solve)(jnp.stack([right, jnp.where(free, c, 0)])), 0)
         determined = some(free)
         step = jnp.where(determined, (c @ a - e) / jnp.where(determined, c @ along, 1), 0)
         a = a - step * along + fixed

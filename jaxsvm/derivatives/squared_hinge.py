@@ -41,7 +41,7 @@ def solution_on(problem: "SquaredHingeProblem", active: Active, sizes: tuple[int
     y, support = lax.stop_gradient(problem.y), active.free
     _, solve = solver(problem, support, sizes, method)
     if problem.free_bias:
-        beta, other = jax.vmap(solve)(jnp.where(support, jnp.stack([jnp.ones_like(y), y]), 0))
+        beta, other = jax.vmap(solve)(jnp.where(support[None, :], jnp.stack([jnp.ones_like(y), y]), 0))
         constant = (y @ beta) / (y @ other)
         beta = beta - constant * other
     else:

@@ -296,5 +296,5 @@ def _moved(x: Iterate, d: Iterate, step: Array) -> Iterate:
 def _reach(present: Array, x: Iterate, d: Iterate) -> Array:
     """The longest step, at most 1, that keeps all of a, t, z and w from becoming negative."""
     values, changes = jnp.stack(x[:4]), jnp.stack(d[:4])
-    falls = present & (changes < 0)
+    falls = present[None, :] & (changes < 0)
     return jnp.minimum(1, jnp.where(falls, -values / jnp.where(falls, changes, -1), jnp.inf).min())
