@@ -376,7 +376,7 @@ def test_random_start_draws_a_rare_class():
 def test_begin_certifies_the_start():
     y, _, problem, exact = example()
     progress = begin(problem, FrankWolfe(), jax.random.key(0))
-    assert float(progress.answer.certificate.dual) <= exact.optimum <= float(progress.answer.certificate.primal)
+    assert float(progress.best.certificate.dual) <= exact.optimum <= float(progress.best.certificate.primal)
 
 
 @pytest.mark.parametrize("thousand", [False, pytest.param(True, marks=pytest.mark.slow)])

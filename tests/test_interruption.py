@@ -3,6 +3,7 @@
 The calls, and what is checked of their answers, are those of `interrupted.py`, which runs in a process of its own.
 """
 
+import dataclasses
 import json
 import os
 import random
@@ -20,8 +21,8 @@ import pytest
 
 import jaxsvm
 from jaxsvm.kernels import RBF
-from jaxsvm.loop import driver as loop
-from jaxsvm.loop.interruption import TWICE, Interruption, unless, watching
+from jaxsvm.loop import bursts, carried_certificate
+from jaxsvm.loop.interruption import Interruption, unless, watching
 
 HERE = Path(__file__).resolve().parent
 SECONDS = float(os.environ.get("JAXSVM_TEST_SECONDS", "1"))
@@ -269,9 +270,7 @@ def test_an_interruption_as_a_fit_ends_is_not_forgotten():
 
 
 def test_an_interruption_within_the_last_burst_is_not_forgotten(monkeypatch):
-    from jaxsvm.loop import bursts as compiled
-
-    certify = compiled._certify
+    certify = bursts._certify
 
     def pressed(*arguments):
         result = certify(*arguments)
@@ -280,7 +279,7 @@ def test_an_interruption_within_the_last_burst_is_not_forgotten(monkeypatch):
         return result
 
     pressed.lower = certify.lower
-    monkeypatch.setattr(compiled, "_certify", pressed)
+    monkeypatch.setattr(bursts, "_certify", pressed)
     path = jaxsvm.solve_path(
         jaxsvm.svm_problem(interrupted.GRAM, interrupted.Y), [0.1, 1.0, 10.0], solver=interrupted.PAIRS
     )
@@ -289,9 +288,7 @@ def test_an_interruption_within_the_last_burst_is_not_forgotten(monkeypatch):
 
 def test_folds_keep_what_was_certified(monkeypatch):
     """Nothing was reached by every fold: there is no choice, and what one fold has is there."""
-    from jaxsvm.loop import bursts as compiled
-
-    burst, calls = compiled._burst, []
+    burst, calls = bursts._burst, []
 
     def pressed(*arguments):
         calls.append(arguments)
@@ -300,7 +297,7 @@ def test_folds_keep_what_was_certified(monkeypatch):
         return burst(*arguments)
 
     pressed.lower = burst.lower
-    monkeypatch.setattr(compiled, "_burst", pressed)
+    monkeypatch.setattr(bursts, "_burst", pressed)
     problem, Cs = jaxsvm.hinge_problem, [0.1, 1.0, 1e3]
     with pytest.warns(jaxsvm.ConvergenceWarning):
         result = jaxsvm.cross_validate(problem(interrupted.GRAM, interrupted.Y), Cs, 3, solver=jaxsvm.SMO(tol=1e-8))
@@ -312,16 +309,14 @@ def test_folds_keep_what_was_certified(monkeypatch):
 
 
 def test_what_has_no_half_answer_raises(monkeypatch):
-    from jaxsvm.loop import bursts as compiled
-
-    burst = compiled._burst
+    burst = bursts._burst
 
     def pressed(*arguments):
         signal.raise_signal(signal.SIGINT)
         return burst(*arguments)
 
     pressed.lower = burst.lower
-    monkeypatch.setattr(compiled, "_burst", pressed)
+    monkeypatch.setattr(bursts, "_burst", pressed)
     with pytest.raises(KeyboardInterrupt):
         jaxsvm.C_grid(jaxsvm.svm_problem(interrupted.GRAM, interrupted.Y), 4)
     with pytest.raises(KeyboardInterrupt):
@@ -353,7 +348,7 @@ def test_the_second_within_two_seconds_ends_a_loop_of_calls(kind):
     CALLS[kind](pressing(calls))
     with pytest.raises(KeyboardInterrupt):
         CALLS[kind](pressing(calls))
-    Interruption.last -= TWICE
+    Interruption.last -= Interruption.seconds_to_repeat
     CALLS[kind](pressing(calls))
     assert len(calls) == 3
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -370,17 +365,15 @@ def test_a_callback_that_raises_is_no_first_of_two():
 
 def one_press(monkeypatch):
     """SIGINT within the first burst of steps of a driver."""
-    from jaxsvm.loop import bursts as compiled
-
-    burst = compiled._burst
+    burst = bursts._burst
 
     def pressed(*arguments):
-        monkeypatch.setattr(compiled, "_burst", burst)
+        monkeypatch.setattr(bursts, "_burst", burst)
         signal.raise_signal(signal.SIGINT)
         return burst(*arguments)
 
     pressed.lower = burst.lower
-    monkeypatch.setattr(compiled, "_burst", pressed)
+    monkeypatch.setattr(bursts, "_burst", pressed)
 
 
 RAISING = {
@@ -443,15 +436,21 @@ LOOSE = {
 }
 
 
+def no_time_for_products(monkeypatch):
+    """As if each certificate would take too long once a fit is stopped."""
+    measured = dataclasses.replace(bursts.MEASURED, samples_of_a_long_product=1, samples_of_a_last_product=1)
+    for module in (bursts, carried_certificate):
+        monkeypatch.setattr(module, "MEASURED", measured)
+
+
 @pytest.mark.parametrize("kind", LOOSE)
 @pytest.mark.parametrize("x64", [True, False])
 @pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning")
 def test_a_large_fit_ends_with_what_its_carried_sums_prove(kind, x64, monkeypatch):
     """A true bracket without a product: as if each certificate would take too long for who was told to stop."""
-    monkeypatch.setattr(loop, "LONG", 1)
-    monkeypatch.setattr(loop, "TOO_LONG", 1)
+    no_time_for_products(monkeypatch)
     calls = []
-    monkeypatch.setattr(loop, "_certified", lambda *given: calls.append(given) or given[2])
+    monkeypatch.setattr(bursts, "_certified", lambda *given: calls.append(given) or given[2])
     with jax.enable_x64(x64):
         gram = jaxsvm.gram(RBF(0.5), interrupted.X.astype(np.float64 if x64 else np.float32))
         monkeypatch.setattr(interrupted, "GRAM", gram)
@@ -471,10 +470,9 @@ def test_a_large_fit_ends_with_what_its_carried_sums_prove(kind, x64, monkeypatc
 @pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning")
 def test_a_path_keeps_the_value_that_was_running(monkeypatch):
     """Interrupted in its first value, without time for a product, it has that value's best point, certified."""
-    from jaxsvm.loop import bursts as compiled
     from jaxsvm.path.coarse_to_fine import engine as coarse_to_fine
 
-    burst, calls = compiled._burst, []
+    burst, calls = bursts._burst, []
 
     def pressed(*arguments):
         calls.append(arguments)
@@ -483,10 +481,9 @@ def test_a_path_keeps_the_value_that_was_running(monkeypatch):
         return burst(*arguments)
 
     pressed.lower = burst.lower
-    monkeypatch.setattr(compiled, "_burst", pressed)
-    for module in (loop, coarse_to_fine):
-        monkeypatch.setattr(module, "TOO_LONG", 1)
-    monkeypatch.setattr(loop, "LONG", 1)
+    monkeypatch.setattr(bursts, "_burst", pressed)
+    no_time_for_products(monkeypatch)
+    monkeypatch.setattr(coarse_to_fine, "LOOP", bursts.MEASURED)
     problem = jaxsvm.svm_problem(interrupted.GRAM, interrupted.Y)
     path = jaxsvm.solve_path(problem, [1.0, 300.0], tol=1e-12)
     assert path.status.name.tolist() == ["INTERRUPTED"] * 2

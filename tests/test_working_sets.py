@@ -1,5 +1,7 @@
 """Working sets, and the choice of a solver: what is particular to them; the contract suite has the rest."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -249,7 +251,7 @@ def test_the_first_choice_goes_by_what_is_known():
     assert isinstance(choice.first_choice(svm_problem(linear, y, 1.0), 1e-3), Newton)
     assert isinstance(choice.first_choice(svm_problem(kernel, y, 1.0), 1e-3), FrankWolfe)
     assert isinstance(choice.first_choice(hinge_problem(kernel, y, 1.0), 1e-3), SMO)
-    many, signs = points(choice.ONE_SET + 1)
+    many, signs = points(choice.MEASURED.samples_of_one_working_set + 1)
     assert isinstance(choice.first_choice(hinge_problem(jaxsvm.gram(RBF(0.5), many), signs, 1.0), 1e-3), WorkingSet)
     assert isinstance(choice.first_choice(svm_problem(jaxsvm.gram(RBF(0.5), many), signs, 1.0), 1e-3), FrankWolfe)
 
@@ -280,11 +282,15 @@ def test_wide_supports_are_handed_over(monkeypatch):
     """Whatever the width: the point goes on, and the counters are those of both."""
     x, y = points(600, shift=0.0)
     seen = []
-    monkeypatch.setattr(choice, "SMALL", 10)
-    monkeypatch.setattr(choice, "ONE_SET", 10)
-    monkeypatch.setattr(choice, "WIDE", ((0, 0.01),))
-    monkeypatch.setattr(choice, "SEEN", 1)
-    monkeypatch.setattr(choice, "PAID", 0.0)
+    measured = dataclasses.replace(
+        choice.MEASURED,
+        samples_of_a_small_problem=10,
+        samples_of_one_working_set=10,
+        wide_supports=((0, 0.01),),
+        sets_before_a_width=1,
+        passes_before_storing=0.0,
+    )
+    monkeypatch.setattr(choice, "MEASURED", measured)
     for make in (svm_problem, hinge_problem):
         problem = make(jaxsvm.gram(RBF(gamma=0.5), x), y, 1.0)
         fit = jaxsvm.fit(problem, tol=1e-4)
@@ -429,8 +435,8 @@ def test_a_fit_says_which_solvers_ran():
 
 
 def test_a_fit_that_changed_its_solver_names_both(monkeypatch):
-    monkeypatch.setattr(choice, "FEW_SETS", 3)
-    monkeypatch.setattr(choice, "ONE_SET", 10)
+    measured = dataclasses.replace(choice.MEASURED, sets_of_a_small_problem=3, samples_of_one_working_set=10)
+    monkeypatch.setattr(choice, "MEASURED", measured)
     x, y = points(300)
     fit = jaxsvm.fit(hinge_problem(jaxsvm.gram(RBF(gamma=0.5), x), y, 500.0, bias="free"), tol=1e-5)
     assert fit.solvers == ("WorkingSet", "SMO")
@@ -442,6 +448,6 @@ def test_kernel_rows_that_larger_sets_keep_stay_within_the_memory_that_was_given
     def kept(**given):
         return choice._rows_to_keep(hinge_problem(jaxsvm.gram(RBF(gamma=0.5), x, **given), y, 1.0))
 
-    assert kept() == 2 * choice.LARGER
+    assert kept() == 2 * choice.MEASURED.samples_of_a_larger_set
     assert kept(memory=1500 * 3000 * 4) == 1500
-    assert kept(memory=1) == choice.LARGER
+    assert kept(memory=1) == choice.MEASURED.samples_of_a_larger_set

@@ -20,7 +20,7 @@ from jaxsvm.estimators.training.probability import DEFAULT_PROBABILITY
 from jaxsvm.estimators.training.samples import Samples, padded_size
 from jaxsvm.estimators.validation import checked, labelled, signs_against_rest, weights_of
 from jaxsvm.gram.build import gram as gram_of
-from jaxsvm.loop.driver import drive
+from jaxsvm.loop.driver import QUIET, drive
 from jaxsvm.problems.slack import slack_problem
 from jaxsvm.solvers.stochastic.pegasos import Pegasos
 from jaxsvm.solvers.stochastic.stochastic_batch_perceptron import StochasticBatchPerceptron
@@ -108,7 +108,7 @@ class SBPClassifier(SVC):
         y[:n], weight[:n] = machine.signs, machine.upper / machine.upper.mean()
         radius = float(np.sqrt(np.asarray(operator.diag())[:n].max() + (self.bias == "regularized")))
         problem = slack_problem(operator, y, self.nu * radius, bias=self.bias, sample_weight=weight)
-        fit = drive(problem, solver, key, warn=False)
+        fit = drive(problem, solver, key, options=QUIET)
         solved = solved_of(fit, int(fit.steps))
         return solved._replace(dual_coef=solved.dual_coef[:n])
 

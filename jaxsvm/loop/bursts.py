@@ -1,118 +1,301 @@
-"""The compiled programs of the host drivers: a start, a burst of steps, a certificate, a polish in pieces.
+"""Run a solver on the host: compiled bursts of steps and, between them, the clock, the callback and Ctrl-C.
 
-Each is a program of its own, so that one that is not needed is not compiled, and those that are are compiled beside one
-another.
+A start, a burst, a certificate and a polish are programs of their own: one that is not needed is not compiled, and the
+others are compiled in parallel.
 """
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
-from jaxsvm.loop.interruption import unless
+from jaxsvm.loop.carried_certificate import carried_program, proved_by_sums, proves_by_sums
+from jaxsvm.loop.interruption import Session, unless
+from jaxsvm.loop.measured import MEASURED
+from jaxsvm.loop.prepare import with_earlier_steps, with_steps_since_polish
 from jaxsvm.loop.round import (
+    Certifying,
     Progress,
     begin,
+    can_correct,
+    certificate_due,
     certify,
-    due,
-    earned_polish,
+    finish,
     last_steps,
+    needs_correction,
+    polish_due,
     steps_taken,
     whole_chunks,
 )
 from jaxsvm.numerics.precision import like, widened
 from jaxsvm.problems.contract import Problem
-from jaxsvm.runtime.programs import Program
+from jaxsvm.results.fit import Status
+from jaxsvm.runtime.programs import Program, compiled_ahead
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.start import Origin
 
-QUICKLY = 8192
-"""Samples up to which the steps of working sets are compiled quickly: of more, what sums their rows counts."""
-BRIEFLY = 2048
-"""Samples up to which fresh starts are compiled without optimisations: of n^2 products a start takes 12 ms longer."""
+# --- the loop
+
+
+def run(
+    problem: Problem,
+    solver: Solver,
+    progress: Progress,
+    session: Session,
+    successor: Callable[[Progress], Any],
+    provisional: bool,
+) -> tuple[Progress, Any]:
+    """Run bursts of steps until the fit ends, must stop, or has a successor.
+
+    Args:
+        problem: A prepared problem.
+        solver: A solver's configuration.
+        progress: Where to begin (`begun`).
+        session: What may end it.
+        successor: Called with the progress between bursts; what it returns continues the fit, unless it is None.
+        provisional: As for `Certifying`.
+
+    Returns:
+        The progress and its successor. The status is RUNNING only if there is a successor.
+    """
+    chunks, evaluations_shown, certifiable, told_to_stop = 1, None, False, False
+    running = int(progress.status) == Status.RUNNING and not session.stop.seen
+    while running:
+        try:
+            before, steps = time.monotonic(), int(steps_taken(progress))
+            at_cap = steps + solver.check_every > int(solver.max_steps)
+            burst, *arguments = _burst_call(problem, solver, progress, chunks, at_cap)
+            progress, flags = burst(*arguments)
+            certifiable = True
+            certifies, polishes = np.asarray(flags).tolist()
+            if polishes:
+                polished = polish_in_pieces(problem, solver, progress, session.over)
+                certifies, progress = polished is not None, polished or progress
+            if certifies:
+                progress = proved_by_sums(problem, solver, progress)  # in case of a stop during the product
+                progress = _certified(problem, solver, progress, provisional, session.over)
+            elif session.callback is not None and _worth_showing(problem, progress, evaluations_shown):
+                progress = _certified_in_passing(problem, solver, progress, provisional, session.over)
+                evaluations_shown = None if _abandoned(progress) else progress.state.counters.total
+            if _abandoned(progress):
+                break
+            jax.block_until_ready(progress)
+            seconds = time.monotonic() - before
+            if int(progress.status) == Status.RUNNING and not session.stop.seen:
+                following = successor(progress)
+                if following is not None:
+                    return progress, following
+            if session.callback is not None:  # then each burst is one chunk
+                told_to_stop = session.callback(with_steps_since_polish(finish(solver, progress), progress)) is True
+            else:
+                used = (int(steps_taken(progress)) - steps) // solver.check_every
+                chunks = _next_burst(chunks, used, seconds)
+        except KeyboardInterrupt:  # raised by a callback, or by a handler of the user's own
+            session.stop.note()
+        running = int(progress.status) == Status.RUNNING and not (told_to_stop or session.over())
+    if int(progress.status) == Status.RUNNING:
+        progress = _stopped(problem, solver, progress, provisional, certifiable and not _abandoned(progress))
+    return progress, None if session.stop.seen else successor(progress)
+
+
+def begun(problem: Problem, solver: Solver, key: Array, start: Any, init: Any, provisional: bool) -> Progress:
+    """Return the progress at the start; every program that a fit needs is compiled by then.
+
+    Args:
+        problem: A prepared problem.
+        solver: A solver's configuration.
+        key: A random key.
+        start: Where to start, as the solver takes it (`start_of`).
+        init: Where the caller starts: of an unfinished fit, earlier steps count toward the next polish.
+        provisional: As for `Certifying`.
+    """
+    start = Origin.of(problem) if start is None and solver.knows_origin else start
+    given = (problem, solver, key, start)
+    wait = compiled_ahead(lambda: _first_calls(*given, provisional), *given, provisional)
+    progress = _begin_program(start, problem.n)(*given)
+    progress = with_earlier_steps(problem, solver, progress, init)
+    wait()
+    return progress
+
+
+def _first_calls(
+    problem: Problem, solver: Solver, key: Array, start: Any, provisional: bool
+) -> Iterator[tuple[Any, ...]]:
+    """Yield the programs that every fit needs, with the shapes of their arguments."""
+    progress = _begin_program(start, problem.n).shapes(problem, solver, key, start)
+    yield _burst_call(problem, solver, progress, 1, solver.check_every > int(solver.max_steps))
+    yield _certify_call(
+        problem, solver, progress, Certifying(may_polish=False, may_correct=False, provisional=provisional)
+    )
+    if proves_by_sums(problem, solver):
+        yield carried_program, problem, solver, progress
+
+
+def _next_burst(chunks: int, used: int, seconds: float) -> int:
+    """Return the chunks of the next burst, which is to take about `MEASURED.seconds_of_a_burst`.
+
+    Args:
+        chunks: The chunks of the last burst.
+        used: How many of them it took: a burst that ended early says nothing of a longer one.
+        seconds: The time that it took.
+    """
+    if seconds < MEASURED.seconds_of_a_burst / 2:
+        return min(2 * chunks, 2 * max(used, 1))
+    return max(chunks // 2, 1) if seconds > 2 * MEASURED.seconds_of_a_burst else chunks
+
+
+def _stopped(problem: Problem, solver: Solver, progress: Progress, provisional: bool, certifiable: bool) -> Progress:
+    """Return the progress of a solve that was stopped, as INTERRUPTED; its point is certified if that is quick.
+
+    Before the first burst nothing is certified, since even that program may not be compiled.
+    """
+    if certifiable:
+        patience = time.monotonic() + 0.4  # seconds, of the second that a call may take to end
+        progress = proved_by_sums(problem, solver, progress)
+        if problem.n < MEASURED.samples_of_a_last_product or not proves_by_sums(problem, solver):
+            progress = _certified(problem, solver, progress, provisional, lambda: time.monotonic() > patience)
+    interrupted = jnp.asarray(np.int32(Status.INTERRUPTED))
+    return progress._replace(status=interrupted) if int(progress.status) == Status.RUNNING else progress
+
+
+# --- certificates
+
+
+def _certified(
+    problem: Problem, solver: Solver, progress: Progress, provisional: bool, until: Callable[[], bool]
+) -> Progress:
+    """Certify the current point; if carried sums prove enough, give up once `until` holds.
+
+    A certificate that was given up leaves nothing of a large state but its counters.
+    """
+    at_cap = int(steps_taken(progress)) >= int(solver.max_steps)
+    # On the host: JAX compiles single operations one by one.
+    corrects = needs_correction(problem, solver, int(progress.stalled), int(progress.refuted), at_cap)
+    corrects = can_correct(problem, solver) and corrects
+    how = Certifying(may_polish=False, may_correct=corrects, provisional=provisional)
+    program, *arguments = _certify_call(problem, solver, progress, how)
+    if not proves_by_sums(problem, solver):
+        return program(*arguments)
+    counters = jax.tree.map(np.array, progress.state.counters)  # copies
+    certified = unless(until, program, *arguments)
+    return progress._replace(state=solver.counted(progress.state, counters)) if certified is None else certified
+
+
+def _certified_in_passing(
+    problem: Problem, solver: Solver, progress: Progress, provisional: bool, until: Callable[[], bool]
+) -> Progress:
+    """Certify the current point for a callback; the steps that follow are those without the certificate."""
+    certified = progress._replace(stalled=jnp.zeros_like(progress.stalled))
+    certified = _certified(problem, solver, certified, provisional, until)
+    if int(certified.status) != Status.RUNNING:
+        return certified
+    # The program took over a large state: continue from the state that it returned.
+    return progress._replace(best=certified.best, state=certified.state if solver.large_state else progress.state)
+
+
+def _worth_showing(problem: Problem, progress: Progress, evaluations_shown: int | None) -> bool:
+    """Return whether to certify the current point for a callback.
+
+    Large problems wait until steps have cost as much as the products of a certificate.
+
+    Args:
+        problem: The problem.
+        progress: Its progress.
+        evaluations_shown: Kernel evaluations at the last certificate for the callback; None before the first.
+    """
+    if evaluations_shown is None or problem.n <= MEASURED.samples_of_a_small_problem:
+        return True
+    product = problem.n * (problem.n if getattr(problem, problem.operator).design is None else 1)
+    return progress.state.counters.total - evaluations_shown >= product
+
+
+def _abandoned(progress: Progress) -> bool:
+    """Return whether the state was passed to a computation that was given up."""
+    return any(leaf.is_deleted() for leaf in jax.tree.leaves(progress.state) if hasattr(leaf, "is_deleted"))
+
+
+# --- the programs
 
 
 def _run(
     problem: Problem, solver: Solver, progress: Progress, chunks: Any, at_cap: bool = False
 ) -> tuple[Progress, Array]:
-    """A round without its end, cut short after `chunks` chunks; whether that is due, and whether with a polish.
+    """Take up to `chunks` chunks of steps; return also whether a certificate, and whether a polish, is due.
 
-    At the cap on steps the last ones take the place of chunks.
+    At the cap on steps take the last ones instead of chunks.
     """
     steps = last_steps if at_cap else partial(whole_chunks, chunks=chunks)
     progress = steps(problem, solver, progress)
-    time_to = due(solver, progress)
-    return progress, jnp.stack([time_to, time_to & earned_polish(problem, solver, progress)])
-
-
-def _assess(
-    problem: Problem, solver: Solver, progress: Progress, provisional: bool = False, may_correct: bool = False
-) -> Progress:
-    """The end of a round, without a polish, and before a fit is stuck without a correction: most fits see neither.
-
-    A program of its own: steps and certificate in one took half as long again to compile.
-    """
-    return certify(problem, solver, progress, may_polish=False, provisional=provisional, may_correct=may_correct)
+    due = certificate_due(solver, progress)
+    return progress, jnp.stack([due, due & polish_due(problem, solver, progress)])
 
 
 def _run_in_place(
     problem: Problem, solver: Solver, rest: Progress, state: Any, chunks: Any, at_cap: bool = False
 ) -> Any:
-    """`_run` whose state, kernel rows of 50 MB, is not copied: the old one is gone."""
+    """Call `_run` with the state donated (it may hold 50 MB of kernel rows); the caller must drop its copy."""
     return _run(problem, solver, rest._replace(state=state), chunks, at_cap)
 
 
-def _assess_in_place(
-    problem: Problem, solver: Solver, rest: Progress, state: Any, provisional: bool = False, may_correct: bool = False
-) -> Progress:
-    """`_assess` whose state is not copied."""
-    return _assess(problem, solver, rest._replace(state=state), provisional, may_correct)
+def _certify_in_place_of(problem: Problem, solver: Solver, rest: Progress, state: Any, how: Certifying) -> Progress:
+    """Call `certify` with the state donated."""
+    return certify(problem, solver, rest._replace(state=state), how)
 
 
-compiled_begin = Program(begin)
+begin_program = Program(begin)
 _fresh_begin = Program(begin, brief=True)
 _burst = Program(_run, static_argnames="at_cap")
 _burst_in_place = Program(_run_in_place, static_argnames="at_cap", donate_argnames="state")
 _long_burst_in_place = jax.jit(_run_in_place, static_argnames="at_cap", donate_argnames="state")
-_certify = Program(_assess, static_argnames=("provisional", "may_correct"))
-_certify_in_place = Program(_assess_in_place, static_argnames=("provisional", "may_correct"), donate_argnames="state")
+_certify = Program(certify, static_argnames="how")
+_certify_in_place = Program(_certify_in_place_of, static_argnames="how", donate_argnames="state")
 
 
-def begin_program(start: Any, n: int) -> Program:
-    """The program of a start."""
+def _begin_program(start: Any, n: int) -> Program:
+    """Return the program of a start: not optimised for small fresh ones, of n^2 products a start takes 12 ms longer."""
     fresh = start is None or isinstance(start, Origin)
-    return _fresh_begin if fresh and n <= BRIEFLY else compiled_begin
+    return _fresh_begin if fresh and n <= MEASURED.samples_of_a_small_problem else begin_program
 
 
-def burst_call(problem: Problem, solver: Solver, progress: Progress, *more: Any) -> tuple[Any, ...]:
-    """The program of a burst and its arguments: in place where the solver's state is large."""
+def _burst_call(problem: Problem, solver: Solver, progress: Progress, chunks: Any, at_cap: bool) -> tuple[Any, ...]:
+    """Return the program of a burst and its arguments; a large state is donated.
+
+    Working sets of more than 8,192 samples are compiled with all optimisations: they sum long rows.
+    """
     if not solver.large_state:
-        return (_burst, problem, solver, progress, *more)
-    burst = _burst_in_place if problem.n <= QUICKLY else _long_burst_in_place
-    return (burst, problem, solver, progress._replace(state=None), progress.state, *more)
+        return (_burst, problem, solver, progress, chunks, at_cap)
+    burst = _burst_in_place if problem.n <= 8192 else _long_burst_in_place
+    return (burst, problem, solver, progress._replace(state=None), progress.state, chunks, at_cap)
 
 
-def certify_call(problem: Problem, solver: Solver, progress: Progress, *more: Any) -> tuple[Any, ...]:
-    """The same of a certificate."""
+def _certify_call(problem: Problem, solver: Solver, progress: Progress, how: Certifying) -> tuple[Any, ...]:
+    """Return the program of a certificate and its arguments; a large state is donated."""
     if not solver.large_state:
-        return (_certify, problem, solver, progress, *more)
-    return (_certify_in_place, problem, solver, progress._replace(state=None), progress.state, *more)
+        return (_certify, problem, solver, progress, how)
+    return (_certify_in_place, problem, solver, progress._replace(state=None), progress.state, how)
 
 
-def polish_in_pieces(problem: Problem, solver: Solver, progress: Progress, told: Callable[[], bool]) -> Progress | None:
-    """Progress with a polished state, whose certificate is due; None where it was told to stop in between.
+# --- a polish in pieces
 
-    A polish can take many times `BURST_SECONDS`: on the host one compiled piece of it at a time.
+
+def polish_in_pieces(
+    problem: Problem, solver: Solver, progress: Progress, until: Callable[[], bool]
+) -> Progress | None:
+    """Return the progress with a polished state, to be certified; None if `until` holds before the polish ends.
+
+    A polish can take many times as long as a burst: the host calls one compiled piece of it at a time.
     """
     with jax.enable_x64(True):  # between pieces a polish is in twice the precision as well
-        begun = unless(told, _polish_begin, problem, solver, progress.state)
-        if begun is None:
+        first = unless(until, _polish_begin, problem, solver, progress.state)
+        if first is None:
             return None
-        fresh, carry = begun
-        while bool(carry.going) and not told():
+        fresh, carry = first
+        while bool(carry.going) and not until():
             carry = _polish_step(problem, solver, carry)
         if bool(carry.going):
             return None

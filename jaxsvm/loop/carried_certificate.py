@@ -1,8 +1,8 @@
-"""What the products that steps carry along prove of a point: a certificate without a product, for who cannot wait.
+"""Certify a point without a product, by the sums `s = Qa` that the steps carried along.
 
-A certificate from scratch is a product over all samples, a minute at n = 100,000 where nothing is stored. Every step
-rounds the carried `s = Qa` a little: with all of it counted against the point the bracket is still true, and in float64
-hardly wider.
+A certificate from scratch is a product over all samples, which takes a minute at n = 100,000 if nothing is stored.
+Every step rounds the carried sums a little. With all of that rounding counted against the point, the bracket remains
+true, and in float64 is hardly wider.
 """
 
 from typing import Any, cast
@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxsvm.loop.measured import MEASURED
 from jaxsvm.loop.round import Progress, steps_taken
 from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.problems.contract import Problem, Restrictable
@@ -19,28 +20,22 @@ from jaxsvm.results.judge import judged, narrowed
 from jaxsvm.runtime.programs import Program
 from jaxsvm.solvers.contract import Solver
 
-A_STEP = 4
-"""Units of rounding of the largest sum that a step may add to each, two products and a sum."""
-
-
-TOO_LONG = 16_384
-"""Samples from which a product is too long for who was told to stop."""
-
 
 def off_by(problem: Problem, point: Float[Array, " n"], s: Float[Array, " n"], steps: Any) -> Float[Array, ""]:
-    """By how much rounding may have made carried sums wrong, so many steps after they were computed, `()`.
+    """Bound the rounding error of carried sums so many steps after they were computed, `()`.
 
-    That of the coefficients themselves is counted too, once.
+    A step adds at most 4 roundings of the largest sum to each: of two products and a sum. The rounding of the
+    coefficients is counted too, once.
     """
     terms = jnp.abs(point).sum() * jnp.abs(problem.diagonal).max()
-    return A_STEP * jnp.finfo(s.dtype).eps * (steps * jnp.abs(s).max() + terms)
+    return 4 * jnp.finfo(s.dtype).eps * (steps * jnp.abs(s).max() + terms)
 
 
 def bracketed(wide: Problem, point: Float[Array, " n"], s: Float[Array, " n"], off: Any, dtype: Any) -> Answer:
-    """A point as it is returned, and what is true of it wherever within `off` its sums lie.
+    """Certify a point whose sums are only known to within `off`.
 
-    Margins that are lower give a loss that is no smaller, sums that are higher a dual value that is no larger; squares
-    of w differ by no more than `off` times the sum of the weights, each way.
+    Lower margins give a loss that is no smaller, higher sums a dual value that is no larger. The square of w changes by
+    at most `off` times the sum of the weights, either way.
     """
     low, high = wide.certified(point, s - off, dtype), wide.certified(point, s + off, dtype)
     more = off * jnp.abs(point).sum()
@@ -50,7 +45,7 @@ def bracketed(wide: Problem, point: Float[Array, " n"], s: Float[Array, " n"], o
 
 
 def answer_of(problem: Restrictable, point: Float[Array, " n"], s: Float[Array, " n"], steps: Any) -> Answer:
-    """A dual point, whose `s = Qa` was carried along for so many steps, as it is returned."""
+    """Certify a dual point by `s = Qa`, which was carried along for so many steps."""
 
     @in_double
     def assess(problem: Restrictable, point: Array, s: Array, steps: Any) -> Answer:
@@ -58,7 +53,7 @@ def answer_of(problem: Restrictable, point: Float[Array, " n"], s: Float[Array, 
         point = jnp.clip(point, 0, problem.upper if problem.bounded else None)
         off = off_by(problem, point, s, steps).astype(wide.dtype)
         point, s = point.astype(wide.dtype), s.astype(wide.dtype)
-        if not problem.bounded:  # in any scale a point proves the same of the dual, in the best one most of the primal
+        if not problem.bounded:  # the dual bound is the same at any scale; the primal one is best at this one
             square = (point * s).sum()
             scale = jnp.where(square > 0, point.sum() / jnp.where(square > 0, square, 1), 1)
             point, s, off = scale * point, scale * s, scale * off
@@ -71,23 +66,25 @@ def answer_of(problem: Restrictable, point: Float[Array, " n"], s: Float[Array, 
 
 @Program
 def carried_program(problem: Restrictable, solver: Solver, progress: Progress) -> Answer:
-    """Where steps stand, if that is proven to be better than the answer so far; else that."""
+    """Return the certified current point if its gap is smaller than that of the best point; else the best point."""
     point, s = solver.dual_point(problem, progress.state)
     answer = answer_of(problem, point, s, steps_taken(progress) - progress.refreshed)
-    better = answer.certificate.relative_gap < progress.answer.certificate.relative_gap
-    return jax.tree.map(lambda new, old: jnp.where(better, new, old), answer, progress.answer)
+    better = answer.certificate.relative_gap < progress.best.certificate.relative_gap
+    return jax.tree.map(lambda new, old: jnp.where(better, new, old), answer, progress.best)
 
 
 def proves_by_sums(problem: Problem, solver: Solver) -> bool:
-    """Whether carried sums prove anything: not where no kernel vouches for the matrix, or a solver carries none.
+    """Return whether to certify by carried sums: a product takes long, and the sums prove something.
 
-    Of a ball they prove nothing here either: its dual point has one scale.
+    They prove nothing unless a kernel guarantees a semidefinite matrix and the solver carries exact sums, nor for a
+    ball, whose dual point has a fixed scale.
     """
-    return solver.carries_sums and problem.restricts and problem.gram.definite
+    long = problem.n >= MEASURED.samples_of_a_long_product
+    return long and solver.carries_sums and problem.restricts and problem.gram.definite
 
 
-def carried(problem: Problem, solver: Solver, progress: Progress) -> Progress:
-    """Progress whose answer is where its steps stand, if carried sums prove that to be better; else as it was."""
+def proved_by_sums(problem: Problem, solver: Solver, progress: Progress) -> Progress:
+    """Return the progress with its current point as the best one, if `proves_by_sums` and it is better."""
     if not proves_by_sums(problem, solver):
         return progress
-    return progress._replace(answer=carried_program(cast(Restrictable, problem), solver, progress))
+    return progress._replace(best=carried_program(cast(Restrictable, problem), solver, progress))

@@ -1,8 +1,9 @@
-"""The solver that is taken where none is named: by what is known before it begins, and by what it sees on the way.
+"""Choose the solver of a problem if the user names none, and change it during the fit.
 
-Measured (`benchmarks/working_sets.py`): where the support is narrow, working sets touch a tenth of the kernel matrix
-and win; for the hinge they do on wide supports too. For the squared hinge, whose support is all that is inside the
-margin, pair steps on stored kernel values are faster then. With few features there are systems in their space.
+Measured (`benchmarks/working_sets.py`): if few samples are support vectors, working sets compute a tenth of the kernel
+matrix and are fastest; for the hinge also if many are. The support of the squared hinge is everything inside the
+margin: if that is wide, pair steps on stored kernel values are faster. With few features, interior points solve systems
+in their space.
 """
 
 import dataclasses
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxsvm.errors import InputError
+from jaxsvm.loop.measured import MEASURED
 from jaxsvm.problems.contract import Problem, Restrictable
 from jaxsvm.problems.slack import SlackProblem
 from jaxsvm.solvers.around.equivalent_hinge import EquivalentHinge
@@ -24,93 +26,50 @@ from jaxsvm.solvers.simplex.frank_wolfe import FrankWolfe
 from jaxsvm.solvers.simplex.newton import Newton
 from jaxsvm.solvers.working_set import WorkingSet
 
-SMALL = 2048
-"""Samples up to which pair steps on stored values are as fast as sets for the squared hinge (n = 2,000: 0.96 of their
-seconds in the geometric mean of nine sets, n = 3,000: 1.34), and half of the programs to compile."""
-ONE_SET = 512
-"""The same for the hinge (n = 250: 0.87, 500: 0.93, 1,000: 1.25)."""
-FEATURES, SAMPLES_EACH = 64, 150
-"""Where a kernel has d features: d, or samples a feature, up to and from which interior points in their space are as
-fast as working sets at C = 1 already (13 sets, n = 570 to 20,000); at C = 100 and more by ten to a thousand times."""
-SYSTEMS = 20
-"""Working sets of one new sample that cost as much as interior points, a feature: at d = 180, 28 sets of 128."""
-LEAST_SETS = 20
-WIDE = ((0.43, 0.45), (0.25, 0.75))
-"""Once working sets of the squared hinge have offered seats to so many samples, in n: the share of samples inside the
-margin from which pair steps on stored values are faster. It falls while the sets work, and before `SEEN` of them says
-little."""
-SEEN = 5
-GENTLE = 60.0
-"""And that only where the kernel's diagonal is no more than so many times the ridge 1 / C: pair steps grow in number
-with C, sets hardly do. (22 sets of n = 6,000 and 10 of 12,000, sets / pairs in the geometric mean: C = 1 1.2, 10 .97,
-with this rule 1.05, .95; C = 100 .79, C = 1,000 .57.)"""
-PAID = 3.0
-"""Kernel evaluations, in n^2, after which working sets go on with all values stored."""
-CROWDED = 0.6
-"""Share of the set that support between its bounds may fill before the hinge takes larger sets: where all of it fits
-in, few sets are left to solve; where it is little, smaller ones cost half."""
-LARGER = 1024
-"""Samples of a larger set; 2,048 were slower on all sets tried."""
-LONG = 2.5
-"""Seats that sets of the squared hinge have offered, in n, when larger ones take their place, of as many new samples:
-these compute a third of the kernel rows where C is large (n = 6,000, C = 1,000: 23,000 for 88,000), in longer blocks.
-(a9a, n = 30,000, C = 100: 33 s for 49.)"""
-NEAR = 1000
-"""A gap within so many times of the tolerance is closed by the sets that have come there sooner than by larger ones."""
-FRESH = 128
-"""New samples a step of the hinge's sets: 256 computed a third more kernel rows, and took a tenth longer in the
-geometric mean of nine sets. Larger sets, which find most rows in their cache, take three times as many."""
-CACHE = 2**30
-"""Bytes of kernel rows that larger sets keep at the most."""
-MANY = 1000
-"""Working sets after which something else is tried, but for large n: there no fewer than seat all `ROUNDS` times. (The
-hinge on a9a, n = 30,000, C = 100: 515 sets, 13 s; pair steps from the 300th on took 87. The squared hinge at C = 1,000
-takes up to 395 at n = 6,000.)"""
-ROUNDS = 4
-FEW, FEW_SETS = 4, 50
-"""Of samples that fill no more than `FEW` sets, sets after which pair steps and their polish are sooner there: linear
-kernels at C = 1e5 took three to seven times as long with 300."""
-
 
 def first_choice(problem: Problem, tol: Any) -> Solver:
-    """The solver to begin with; under tracing the only one.
+    """Return the solver to begin with; under tracing it is the only one.
 
     Raises:
-        InputError: Where none is known.
+        InputError: If none is known for this kind of problem.
     """
     if problem.kind == "squared hinge":
         if problem.free_bias or problem.gram.feature_rows is not None:
             return Newton(tol=tol)
-        if problem.n <= SMALL:
+        if problem.n <= MEASURED.samples_of_a_small_problem:
             return FrankWolfe(tol=tol)
-        return WorkingSet(tol=tol) if _storable(problem) else WorkingSet(tol=tol, size=LARGER, fresh=LARGER // 2)
+        size = MEASURED.samples_of_a_larger_set
+        return WorkingSet(tol=tol) if _storable(problem) else WorkingSet(tol=tol, size=size, fresh=size // 2)
     if problem.kind == "box":
         if systems_pay(problem):
             return InteriorPoint(tol=tol)
-        return SMO(tol=tol) if problem.n <= ONE_SET else WorkingSet(tol=tol, fresh=FRESH)
+        small = problem.n <= MEASURED.samples_of_one_working_set
+        return SMO(tol=tol) if small else WorkingSet(tol=tol, fresh=MEASURED.new_samples_of_a_set)
     if problem.kind == "slack":
         hinge = cast(SlackProblem, problem).hinge(1.0)
-        few = problem.n <= SMALL and not systems_pay(hinge)  # sets take longer to compile than pair steps to end
-        return EquivalentHinge(SMO() if few else first_choice(hinge, tol), tol=tol)
+        # Working sets take longer to compile than pair steps take to solve.
+        small = problem.n <= MEASURED.samples_of_a_small_problem and not systems_pay(hinge)
+        return EquivalentHinge(SMO() if small else first_choice(hinge, tol), tol=tol)
     if problem.kind == "ball":
         return FrankWolfe(tol=tol)
     raise _unknown(problem)
 
 
 def systems_pay(problem: Problem) -> bool:
-    """Whether a box problem has so few features that interior points in their space are its solver, at any C.
+    """Return whether interior points solve a box problem fastest at any C: its kernel has few features.
 
-    Rounding is no reason against: systems are solved in float64, and at large C a w beside the dual point is certified.
+    That is up to 64 features, or at least 150 samples a feature. Rounding does not matter: systems are solved in
+    float64, and at large C a corrected w is certified.
     """
     x = few_features(problem)
-    return x is not None and problem.n > ONE_SET and x.shape[1] <= max(FEATURES, problem.n / SAMPLES_EACH)
+    return x is not None and problem.n > MEASURED.samples_of_one_working_set and x.shape[1] <= max(64, problem.n / 150)
 
 
 def exact_solver(problem: Problem, tol: Any) -> Solver:
-    """The solver of a path, a fold or a grid of C: one that certifies this kind of problem to any gap.
+    """Return the solver of a path, a fold or a grid of C: one that certifies this kind of problem to any gap.
 
     Raises:
-        InputError: Where none is known.
+        InputError: If none is known for this kind of problem.
     """
     if problem.kind == "squared hinge":
         return Newton(tol=tol) if problem.free_bias else FrankWolfe(variant="smo", tol=tol)
@@ -122,10 +81,10 @@ def exact_solver(problem: Problem, tol: Any) -> Solver:
 
 
 def certain_solver(problem: Problem) -> Solver:
-    """What solves a problem to where its support is known: Newton near the floor of the dtype; SMO meets bounds sooner.
+    """Return a solver that determines the support: Newton near the floor of the dtype, or SMO, which meets bounds.
 
     Raises:
-        InputError: Where none is known.
+        InputError: If none is known for this kind of problem.
     """
     narrow = problem.dtype == jnp.float32
     if problem.kind == "squared hinge":
@@ -136,73 +95,84 @@ def certain_solver(problem: Problem) -> Solver:
 
 
 def second_choice(problem: Problem, solver: Solver, state: Any, excess: Any, ended: bool) -> Solver | None:
-    """The solver to hand the point over to, from what a state shows; None: go on as it is. For concrete values.
+    """Return the solver that is to take over, judged by the state; None to keep the present one. Concrete values only.
 
     Args:
         problem: The problem.
-        solver: What has been at it.
-        state: Its state.
+        solver: Its present solver.
+        state: The solver's state.
         excess: Its gap over its tolerance.
         ended: Whether it ended without a proof.
     """
     if isinstance(solver, EquivalentHinge):
         hinge = cast(SlackProblem, problem).hinge(state.search.C)
-        following = second_choice(hinge, solver.solver, state.inner, excess, ended)
-        return None if following is None else dataclasses.replace(solver, solver=following)
+        other = second_choice(hinge, solver.solver, state.inner, excess, ended)
+        return None if other is None else dataclasses.replace(solver, solver=other)
     if not isinstance(solver, WorkingSet):
         return None
     problem, steps = cast(Restrictable, problem), int(state.counters.steps)
-    many = MANY if problem.n > FEW * solver.size else FEW_SETS
-    many = max(many, ROUNDS * problem.n // solver.fresh)
+    # For large n, wait until every sample may have been in a set four times.
+    enough = 1000 if problem.n > 4 * solver.size else MEASURED.sets_of_a_small_problem
+    exhausted = ended or steps >= max(enough, 4 * problem.n // solver.fresh)
+    larger = MEASURED.samples_of_a_larger_set
     if problem.kind == "squared hinge":
-        if ended or steps >= many or (_storable(problem) and _too_wide(problem, solver, state, steps)):
+        if exhausted or (_storable(problem) and _too_wide(problem, solver, state, steps)):
             return FrankWolfe(tol=solver.tol)
-        if solver.size < LARGER and steps * solver.fresh >= LONG * problem.n and free(problem, state) > solver.size:
-            return dataclasses.replace(solver, size=LARGER)
-    elif few_features(problem) is not None:
-        if ended or steps >= max(SYSTEMS * few_features(problem).shape[1] // solver.fresh, LEAST_SETS):
+        # Sets that offered places to 2.5 n samples are crowded.
+        if solver.size < larger and steps * solver.fresh >= 2.5 * problem.n and free(problem, state) > solver.size:
+            return dataclasses.replace(solver, size=larger)
+    elif (x := few_features(problem)) is not None:
+        # Interior points cost as much as 20 sets of one new sample a feature.
+        if ended or steps >= max(20 * x.shape[1] // solver.fresh, 20):
             return InteriorPoint(tol=solver.tol)
-    elif ended or steps >= many:
+    elif exhausted:
         return SMO(tol=solver.tol)
-    elif solver.size < LARGER and float(excess) > NEAR and free(problem, state) > CROWDED * solver.size:
-        return WorkingSet(tol=solver.tol, size=LARGER, fresh=3 * FRESH, cache=_rows_to_keep(problem))
-    paid = state.counters.total > PAID * problem.n**2
-    if paid and not solver.store and _storable(problem):
+    elif (  # within 1,000 tolerances the present sets end sooner than larger ones
+        solver.size < larger and float(excess) > 1000 and free(problem, state) > MEASURED.crowded_share * solver.size
+    ):
+        fresh = 3 * MEASURED.new_samples_of_a_set
+        return WorkingSet(tol=solver.tol, size=larger, fresh=fresh, cache=_rows_to_keep(problem))
+    pays = state.counters.total > MEASURED.passes_before_storing * problem.n**2
+    if pays and not solver.store and _storable(problem):
         return dataclasses.replace(solver, store=True)
     return None
 
 
 def _too_wide(problem: Restrictable, solver: WorkingSet, state: Any, steps: int) -> bool:
-    """Whether pair steps on stored values would be sooner there than sets of the squared hinge, after so many."""
+    """Return whether pair steps on stored values are faster than working sets of the squared hinge after these steps.
+
+    Not if the kernel's diagonal exceeds 60 times the ridge 1 / C: pair steps grow in number with C, sets hardly do.
+    """
     offered = steps * solver.fresh / problem.n
-    most = next((share for seats, share in WIDE if offered >= seats), 1.0)
-    if steps < SEEN or most == 1:
+    widest = next((share for places, share in MEASURED.wide_supports if offered >= places), 1.0)
+    if steps < MEASURED.sets_before_a_width or widest == 1:
         return False
     present = np.asarray(problem.present)
     values, ridge = np.asarray(problem.gram.diag())[present] + float(problem.offset), np.asarray(problem.ridge)[present]
-    return values.mean() <= GENTLE * ridge.mean() and width(problem, state) > most
+    return values.mean() <= 60.0 * ridge.mean() and width(problem, state) > widest
 
 
 def _rows_to_keep(problem: Problem) -> int:
-    """Kernel rows of larger sets: a quarter of all, in a power of two, as memory permits."""
-    wanted = 2 ** math.ceil(math.log2(max(problem.n / 4, 2 * LARGER)))
-    permitted = min(CACHE, problem.gram.memory or CACHE) // (problem.n * jnp.dtype(problem.gram.dtype).itemsize)
-    return max(min(wanted, permitted), LARGER)
+    """Return the kernel rows that larger sets keep: n / 4 as a power of two, within the memory and 1 GiB."""
+    larger, limit = MEASURED.samples_of_a_larger_set, 2**30
+    wanted = 2 ** math.ceil(math.log2(max(problem.n / 4, 2 * larger)))
+    permitted = min(limit, problem.gram.memory or limit) // (problem.n * jnp.dtype(problem.gram.dtype).itemsize)
+    return max(min(wanted, permitted), larger)
 
 
-def takes_state(solver: Solver, following: Solver | None) -> bool:
-    """Whether the next solver goes on from the state: larger sets, which keep rows and sums."""
-    return isinstance(solver, WorkingSet) and isinstance(following, WorkingSet) and solver.store == following.store
+def takes_state(solver: Solver, other: Solver) -> bool:
+    """Return whether the next solver takes over the state: larger sets do, which keep rows and sums."""
+    return isinstance(solver, WorkingSet) and isinstance(other, WorkingSet) and solver.store == other.store
 
 
 def width(problem: Restrictable, state: Any) -> float:
-    """Share of the samples that are inside the margin: what the support is growing to."""
+    """Return the share of the samples inside the margin, which the support grows to."""
     present = np.asarray(problem.present)
     return float((np.asarray(state.s) < np.asarray(problem.targets))[present].mean())
 
 
 def free(problem: Restrictable, state: Any) -> int:
-    """How many dual variables are between their bounds."""
+    """Return the number of dual variables between their bounds."""
     a = np.asarray(state.a)
     return int(((a > 0) & (a < np.asarray(problem.upper))).sum())
 
@@ -212,5 +182,5 @@ def _unknown(problem: Problem) -> InputError:
 
 
 def _storable(problem: Problem) -> bool:
-    """Whether all kernel values may be stored, or are."""
+    """Return whether all kernel values are stored or may be."""
     return problem.gram.stored or problem.gram.may_store

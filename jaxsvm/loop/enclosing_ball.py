@@ -23,10 +23,10 @@ class Ball:
     """A ball in feature space around the points of a problem.
 
     Attributes:
-        weights: The centre is `sum_i weights_i phi(x_i)`, `(n,)`.
-        radius: Of a ball around that centre that covers every point, `()`.
-        lower_radius: No ball that covers every point has a smaller radius, `()`.
-        squared_norm: Of the centre, `()`.
+        weights: Weights of the centre `sum_i weights_i phi(x_i)`, `(n,)`.
+        radius: Radius of a ball around that centre that covers every point, `()`.
+        lower_radius: Lower bound on the radius of any ball that covers every point, `()`.
+        squared_norm: Squared norm of the centre, `()`.
     """
 
     weights: Float[Array, " n"]
@@ -36,30 +36,30 @@ class Ball:
 
     @property
     def coreset(self) -> Int[np.ndarray, " q"]:
-        """Indices of the points that the centre is made of, on the host."""
+        """Indices of the points of positive weight, on the host."""
         return np.flatnonzero(np.asarray(self.weights) > 0)
 
     def centre(self, x: Float[Array, "n d"]) -> Float[Array, " d"]:
-        """The centre in input space, `(d,)`: for the linear kernel, whose feature space that is."""
+        """Return the centre in input space, `(d,)`; for the linear kernel, whose feature space that is."""
         x = jnp.asarray(x)
-        mean = x.mean(axis=0)  # weights that sum to 1 but for rounding would move a far mean by a rounding of its place
+        mean = x.mean(axis=0)  # a far mean would move by the rounding of the weights' sum
         return mean + (self.weights / self.weights.sum()) @ (x - mean)
 
 
 @transfers
 def ball(fit: Fit, problem: Any) -> Ball:
-    """The ball of a fit.
+    """Return the ball of a fit.
 
     Args:
         fit: A fit of `problem`.
-        problem: From `meb_problem`; or from `svm_problem` where the diagonal of `Kt` is constant (RBF without weights,
+        problem: From `meb_problem`, or from `svm_problem` if the diagonal of `Kt` is constant (RBF without weights,
             say): then the SVM is the ball of the points `(y_i phi(x_i), y_i, e_i / sqrt(C))`.
 
     Returns:
-        The ball, with its radius from above and from below.
+        The ball, with its radius bounded from above and from below.
 
     Raises:
-        InputError: For an SVM with a diagonal that varies: its solution is no ball.
+        InputError: For an SVM whose diagonal varies: its solution is no ball.
     """
     upper, lower, squared_norm = problem.enclosing(fit)
     return Ball(fit.alpha, jnp.sqrt(upper), jnp.sqrt(lower), squared_norm)
@@ -67,17 +67,17 @@ def ball(fit: Fit, problem: Any) -> Ball:
 
 @transfers
 def is_coreset(problem: Any, subset: Any, eps: float, *, tol: float = 1e-6, solver: Any = None) -> bool:
-    """Whether the ball of a subset, inflated to `(1 + eps)` times its radius, covers every point.
+    """Return whether the ball of a subset, inflated to `(1 + eps)` times its radius, covers every point.
 
     Args:
-        problem: As for `ball`.
+        problem: From `meb_problem`, or from `svm_problem` if the diagonal of `Kt` is constant.
         subset: Indices of the subset, `(q,)`.
         eps: The inflation, > 0.
-        tol: To which relative gap the subset's ball is computed.
-        solver: For the subset's ball; None takes second-order pairs.
+        tol: Relative gap to which the subset's ball is computed.
+        solver: Solver of the subset's ball; None takes second-order pairs.
 
     Returns:
-        True only where it is certain: the covering radius is taken from above, the subset's from below.
+        True only if it is certain: the covering radius is taken from above, the subset's from below.
 
     Raises:
         InputError: On an empty subset, or eps <= 0.
@@ -88,10 +88,10 @@ def is_coreset(problem: Any, subset: Any, eps: float, *, tol: float = 1e-6, solv
     problem.require_ball()
     inside = problem.weighted(np.isin(np.arange(problem.n), indices).astype(float))
     with watching() as stop:
-        found = solve(inside, FrankWolfe(tol=tol) if solver is None else solver)
-    if stop.seen:  # there is no answer, and False would be one
+        fitted = solve(inside, FrankWolfe(tol=tol) if solver is None else solver)
+    if stop.seen:  # neither True nor False is known
         raise KeyboardInterrupt
-    reach = furthest(problem, found.alpha, inside.matvec(found.alpha))
-    _, lower, _ = inside.enclosing(found)
-    certain = np.isfinite(np.asarray(found.certificate.relative_gap))  # of a point that is none, no radius is known
+    reach = furthest(problem, fitted.alpha, inside.matvec(fitted.alpha))
+    _, lower, _ = inside.enclosing(fitted)
+    certain = np.isfinite(np.asarray(fitted.certificate.relative_gap))
     return bool(certain & (jnp.sqrt(reach) <= (1 + eps) * jnp.sqrt(jnp.maximum(lower, 0))))

@@ -1,4 +1,4 @@
-"""How a fit went: what `fit(callback=)` saw, kept."""
+"""Record how a fit went, as its callback."""
 
 import time
 from typing import Any
@@ -7,13 +7,13 @@ import numpy as np
 
 
 class History:
-    """A callback that keeps a line for every look: `history = History(); jaxsvm.fit(problem, callback=history)`.
+    """A callback that keeps a line a call: `history = History(); jaxsvm.fit(problem, callback=history)`.
 
-    It is called on the host between chunks of steps, and computes nothing; compiled code knows nothing of it.
+    It runs on the host between chunks of steps, and computes nothing.
 
     Attributes:
-        lines: `(seconds, steps, kernel evaluations, primal, dual, relative gap)` of each look: seconds since this
-            history was made, of the best certified point by then.
+        lines: `(seconds, steps, kernel evaluations, primal, dual, relative gap)` of the best certified point at each
+            call; seconds since this history was made.
     """
 
     def __init__(self) -> None:
@@ -21,10 +21,10 @@ class History:
         self.lines: list[tuple[float, int, int, float, float, float]] = []
 
     def __call__(self, fitted: Any) -> None:
-        """Keep a line; called by `fit`."""
+        """Keep a line; `fit` calls this."""
         primal, dual, gap = (float(part) for part in fitted.certificate)
-        steps, asked = int(fitted.steps), int(fitted.kernel_evaluations)
-        self.lines.append((time.perf_counter() - self.started, steps, asked, primal, dual, gap))
+        steps, evaluations = int(fitted.steps), int(fitted.kernel_evaluations)
+        self.lines.append((time.perf_counter() - self.started, steps, evaluations, primal, dual, gap))
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -34,30 +34,30 @@ class History:
 
     @property
     def seconds(self) -> np.ndarray:
-        """Since this history was made, `(looks,)`."""
+        """Seconds since this history was made, `(calls,)`."""
         return self._column(0)
 
     @property
     def steps(self) -> np.ndarray:
-        """Steps taken, `(looks,)`."""
+        """Steps taken, `(calls,)`."""
         return self._column(1)
 
     @property
     def kernel_evaluations(self) -> np.ndarray:
-        """Kernel values asked for, `(looks,)`."""
+        """Kernel values computed, `(calls,)`."""
         return self._column(2)
 
     @property
     def primal(self) -> np.ndarray:
-        """Primal values, `(looks,)`."""
+        """Primal values, `(calls,)`."""
         return self._column(3)
 
     @property
     def dual(self) -> np.ndarray:
-        """Dual values, `(looks,)`."""
+        """Dual values, `(calls,)`."""
         return self._column(4)
 
     @property
     def relative_gap(self) -> np.ndarray:
-        """Certified relative gaps, `(looks,)`."""
+        """Certified relative gaps, `(calls,)`."""
         return self._column(5)

@@ -1,14 +1,14 @@
-"""Derivatives of a solution: with respect to C, sample weights, kernel parameters, points and precomputed Gram entries.
+"""Differentiate a solution in C, sample weights, kernel parameters, points and precomputed Gram entries.
 
-`jax.grad`, `jax.jvp` and all that is made of them go through `jaxsvm.fit` itself. This module is for those who already
-have a fit, want its derivatives to rounding, or want to know where there are none:
+`jax.grad`, `jax.jvp` and their combinations work on `jaxsvm.fit` itself. This module is for a fit that exists already,
+for derivatives to rounding, and for finding samples where they do not exist:
 
     fit = implicit.solution(problem)                       # solved and differentiable, to every order
     fit = implicit.solution(problem, support=known_fit)    # one linear system, no solver
     value = implicit.value(problem, known_fit)             # the optimal value; its gradient needs no system
     kinks = implicit.one_sided(problem, fit)               # samples where the two one-sided derivatives differ
 
-Labels have no derivative. A sample of weight 0 is absent, and stays so for derivatives.
+Labels have no derivative. A sample of weight 0 is absent, also for derivatives.
 """
 
 import dataclasses
@@ -33,25 +33,25 @@ from jaxsvm.solvers.contract import Solver
 
 
 def solution(problem: Any, support: Any = None, *, solver: Any = None, method: str = "auto", tol: Any = 1e-4) -> Fit:
-    """The exact solution on a support, differentiable to every order in both modes.
+    """Return the exact solution on a support, differentiable to every order in both modes.
 
     Args:
         problem: From `svm_problem`, `hinge_problem` or `box_problem`.
         support: Which samples carry weight: a mask `(n,)` of bool, or a `Fit` of this problem (its samples inside the
-            margin); None solves the problem first, without derivatives. For a box problem a `Fit` only: it tells free
-            samples from those at their bound.
-        solver: What solves it where `support` is None; None takes Newton, to the floor of the dtype (SMO for a box).
+            margin); None solves the problem first, without derivatives. A box problem needs a `Fit`, which shows which
+            samples are free and which at their bound.
+        solver: Solver if `support` is None; None takes Newton, to the floor of the dtype (SMO for a box).
         method: How the linear system is solved: "cholesky" (a matrix of the support's size), "cg" (products with the
             kernel matrix only: O(n tile) memory for a tiled Gram), or "auto".
-        tol: The relative duality gap at which the solution counts as one, > 0.
+        tol: Relative duality gap up to which the result counts as a solution, > 0.
 
     Returns:
         The solution of `Kt_SS beta_S = 1` (of `jaxsvm.derivatives.box` for a box) as a `Fit` with its certificate. Its
-        status is CONVERGED where the certificate proves a relative gap of at most `tol`, as that of any fit, else
-        STALLED: S is not the support of a solution, or the dtype is too narrow to prove it (float32 at large C).
+        status is CONVERGED if the certificate proves a relative gap of at most `tol`. Else it is STALLED: S is not the
+        support of a solution, or the dtype is too narrow to prove it (float32 at large C).
 
     Raises:
-        InputError: On another kind of problem, or a support that is none.
+        InputError: On another kind of problem, or an invalid support.
     """
     require_differentiable(problem)
     if support is None:
@@ -67,22 +67,22 @@ def solution(problem: Any, support: Any = None, *, solver: Any = None, method: s
     values = rule.solution_on(problem, active, sizes=sizes, method=method)
     certificate = _certificate(*lax.stop_gradient((problem, values)))
     gap, dual = certificate.relative_gap, certificate.dual
-    found = Fit(
+    fitted = Fit(
         **values._asdict(), certificate=certificate, status=_judged(gap, tol, values.bias), counters=Counters.zero()
     )
-    dual = rule.optimal_value(problem, found)
+    dual = rule.optimal_value(problem, fitted)
     primal = dual + lax.stop_gradient(certificate.primal - certificate.dual)
-    return dataclasses.replace(found, certificate=certificate._replace(primal=primal, dual=dual))
+    return dataclasses.replace(fitted, certificate=certificate._replace(primal=primal, dual=dual))
 
 
 def value(problem: Any, fit: Fit) -> Float[Array, ""]:
-    """The optimal value `1 / (2 R)`, by the envelope theorem: its gradient is one product, no linear system.
+    """Return the optimal value `1 / (2 R)`, differentiable by the envelope theorem: its gradient needs no system.
 
     Args:
         problem: From `svm_problem`, traced for derivatives.
-        fit: A fit of it, to a tight gap: the error of the value is the square of that of the fit, that of its gradient
-            is of the first order. It may be computed outside of the differentiated function: the second derivative
-            takes the motion of the solution into account all the same.
+        fit: A fit of it, to a tight gap: the error of the value is of second order in that of the fit, the error of its
+            gradient of first order. It may be computed outside the differentiated function: the second derivative
+            still includes the motion of the solution.
 
     Returns:
         The value, `()`: the dual objective of the fit.
@@ -95,7 +95,7 @@ def value(problem: Any, fit: Fit) -> Float[Array, ""]:
 
 
 def one_sided(problem: Any, fit: Fit, tol: Any = 1e-6) -> Bool[Array, " n"]:
-    """Samples at a kink: on the margin, where an arbitrarily small move lets them in or not.
+    """Return which samples are at a kink: on the margin, so that an arbitrarily small change moves them across.
 
     Args:
         problem: From `svm_problem`.
@@ -103,18 +103,18 @@ def one_sided(problem: Any, fit: Fit, tol: Any = 1e-6) -> Bool[Array, " n"]:
         tol: How close to 1 a margin `y_i f(x_i)` counts as on it, > 0.
 
     Returns:
-        A mask, `(n,)`. Where any is true, the derivative is that of one side: the side on which these samples stay as
-        they are. Of a hinge problem more samples may be between their bounds than its kernel tells apart (twins, points
-        on a grid, more than d + 1 of a linear kernel): those that the others explain are named too. There the
-        coefficients of a solution are not unique, its w and bias are; the derivatives are of the coefficients that
-        leave these samples' own where they are.
+        A mask, `(n,)`. If any is true, the derivative is one-sided: on the side where these samples stay as they are.
+        A hinge problem may have more samples between their bounds than its kernel distinguishes (twins, points on a
+        grid, more than d + 1 with a linear kernel): samples that the others explain are marked too. The coefficients of
+        such a solution are not unique, its w and bias are; derivatives are those of the coefficients that keep the
+        marked samples' own fixed.
     """
     require_differentiable(problem)
     return problem.kinks(fit, tol)
 
 
 def _solved_sets(problem: Differentiable, solver: Solver) -> Active:
-    """The active sets of a problem that is solved for them."""
+    """Solve a problem and return its active sets."""
     solver = certain_solver(problem) if solver is None else solver
     return rule.settled(problem, problem.active_set(solve(problem, solver)))[0]
 
@@ -122,12 +122,12 @@ def _solved_sets(problem: Differentiable, solver: Solver) -> Active:
 @in_double
 def _certificate(problem: Differentiable, values: Values) -> Certificate:
     wide = widened(problem)
-    found = wide.certificate_of(jax.tree.map(lambda leaf: leaf.astype(wide.dtype), values), problem.dtype)
-    return jax.tree.map(lambda leaf: leaf.astype(problem.dtype), found)
+    certificate = wide.certificate_of(jax.tree.map(lambda leaf: leaf.astype(wide.dtype), values), problem.dtype)
+    return jax.tree.map(lambda leaf: leaf.astype(problem.dtype), certificate)
 
 
 def _judged(gap: Array, tol: Any, number: Array) -> StatusCode:
-    """Return CONVERGED where the gap is at most `tol`, NOT_FINITE where the solution is not, else STALLED."""
+    """Return CONVERGED if the gap is at most `tol`, NOT_FINITE if the solution is not finite, else STALLED."""
     code = jnp.where(gap <= tol, Status.CONVERGED, Status.STALLED)
     return StatusCode(jnp.where(jnp.isfinite(number), code, Status.NOT_FINITE).astype(jnp.int32))
 

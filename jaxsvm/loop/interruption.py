@@ -1,13 +1,14 @@
-"""Ctrl-C as a flag that drivers look at: nothing is torn in the middle, and nothing that was certified is lost.
+"""Turn Ctrl-C into a flag that drivers check, so that no result that was certified is lost.
 
 Python raises KeyboardInterrupt between any two instructions of the main thread: in the middle of JAX, in a destructor
-(where it is swallowed), just after the fit it was meant for. While a driver runs, the first Ctrl-C is therefore a flag,
-which it looks at between bursts, and which is still there for whoever would begin the next fit; the second one raises,
-as ever, and so does one that comes within `TWICE` seconds of the last, though it is the next call's first: a loop of
-fits ends by two. `interrupt="raise"` raises at the first, when the call's drivers have ended. A handler of the user's
-own is left in place: a KeyboardInterrupt that it raises, or a callback, counts alike.
+(where it is swallowed), or just after the fit that it was meant for. While a driver runs, the first Ctrl-C therefore
+sets a flag, which drivers check between bursts and before they begin another fit. The second Ctrl-C raises. So does a
+first one within two seconds of the last in an earlier call: two of them end a loop of fits. `interrupt="raise"` raises
+at the first, once the call's drivers have ended. A handler of the user's own is left in place; a KeyboardInterrupt that
+it or a callback raises sets the same flag.
 """
 
+import dataclasses
 import math
 import signal
 import threading
@@ -22,24 +23,19 @@ from jaxsvm.errors import InputError
 from jaxsvm.runtime.programs import running
 from jaxsvm.runtime.transfers import transfers
 
-TWICE = 2.0
-"""Seconds within which a second Ctrl-C is for the program, whatever call it meets."""
-
-
-LONG = 4096
-"""Samples from which a product may take longer than a look: it is computed where nobody has to wait for it."""
-A_LOOK = 0.01
-"""Seconds between two looks, at the most."""
-
 
 class Interruption:
-    """Whether Ctrl-C came. One for all drivers of a call, and for their threads, which get no signals themselves.
+    """Whether Ctrl-C came: one flag for all drivers of a call and for their threads, which receive no signals.
 
     Attributes:
-        drivers: How many drivers look at it; where none does, the first Ctrl-C raises.
-        last: When the last signal came that a driver was told of, in any call of this process.
+        seconds_to_repeat: Time within which a second Ctrl-C raises, whichever call it meets.
+        last: Time of the last signal that a driver received, in any call of this process.
+        drivers: How many drivers check the flag; if none does, the first Ctrl-C raises.
+        came: Whether Ctrl-C came.
+        deadline: Time from which the flag counts as set.
     """
 
+    seconds_to_repeat = 2.0
     last = -math.inf
 
     def __init__(self) -> None:
@@ -49,12 +45,12 @@ class Interruption:
 
     @property
     def seen(self) -> bool:
-        """Whether it came, or the time is up: whoever sees it begins nothing new."""
+        """Whether Ctrl-C came or the time is up: then begin nothing new."""
         return self.came or time.monotonic() > self.deadline
 
     @contextmanager
     def within(self, seconds: float | None) -> Iterator[None]:
-        """A time limit for whatever runs inside, as if Ctrl-C came then; None: no other than there was."""
+        """Set the flag after so many seconds, for code inside; None leaves the time limit as it is."""
         before = self.deadline
         if seconds is not None:
             self.deadline = min(before, time.monotonic() + seconds)
@@ -64,28 +60,47 @@ class Interruption:
             self.deadline = before
 
     def arrived(self, *signal_and_frame: Any) -> None:
-        """The signal's handler."""
+        """Handle the signal."""
         del signal_and_frame
-        again = self.came or time.monotonic() - Interruption.last < TWICE
+        again = self.came or time.monotonic() - Interruption.last < self.seconds_to_repeat
         self.came, Interruption.last = True, time.monotonic()
         if again or not self.drivers:
             raise KeyboardInterrupt
 
     def note(self) -> None:
-        """Keep a KeyboardInterrupt that was caught as the flag; a second one goes on to the user."""
+        """Set the flag for a KeyboardInterrupt that was caught; raise a second one."""
         if self.came:
             raise KeyboardInterrupt
         self.came = True
 
 
+@dataclasses.dataclass(frozen=True)
+class Session:
+    """What may end a solve from outside.
+
+    Attributes:
+        stop: The flag of Ctrl-C.
+        deadline: Time of the monotonic clock, in seconds, at which to stop; infinite for none.
+        callback: Called with the best certified `Fit`; it stops the solve by returning True. None for none.
+    """
+
+    stop: Interruption
+    deadline: float = math.inf
+    callback: Callable[[Any], Any] | None = None
+
+    def over(self) -> bool:
+        """Return whether to stop: Ctrl-C came or the time is up."""
+        return self.stop.seen or time.monotonic() > self.deadline
+
+
 @contextmanager
 def watching(stop: Interruption | None = None) -> Iterator[Interruption]:
-    """The `Interruption` of whoever is inside already, or a new one, which Python's own handler makes way for.
+    """Reuse the active interruption flag, or install one in place of Python's handler of SIGINT.
 
-    Every host driver is inside one; programs are not let go meanwhile.
+    Every host driver runs inside; programs are not cleared meanwhile.
 
     Args:
-        stop: What the caller looks at; None: the one in place, on the main thread, or a new one.
+        stop: The caller's flag; None: the installed one, on the main thread, or a new one.
     """
     on_main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGINT) if on_main else None
@@ -106,10 +121,10 @@ def watching(stop: Interruption | None = None) -> Iterator[Interruption]:
 
 @contextmanager
 def answering(interrupt: str) -> Iterator[Interruption]:
-    """`watching` for a public call, whose user said what Ctrl-C is to do.
+    """Run a public call inside `watching`, with the user's choice of what Ctrl-C does.
 
     Args:
-        interrupt: "return": what is certified by then is returned; "raise": KeyboardInterrupt once drivers have ended.
+        interrupt: "return" returns what is certified; "raise" raises KeyboardInterrupt once drivers have ended.
 
     Raises:
         InputError: On any other `interrupt`.
@@ -123,14 +138,14 @@ def answering(interrupt: str) -> Iterator[Interruption]:
 
 
 def unless(until: Callable[[], bool], call: Callable[..., Any], *arguments: Any) -> Any:
-    """What a call of a compiled program returns; None once `until` holds: then nobody waits for it any more.
+    """Call a compiled program and return its result, or None as soon as `until` holds.
 
-    It is begun by a thread of its own: on a CPU what one thread asks for is computed in order, and what comes after
-    this would wait for it. A computation cannot be ended; one that is left goes on beside what follows.
+    A thread of its own begins the call: on a CPU the calls of one thread are computed in order, and later ones would
+    wait for it. A computation cannot be ended; an abandoned one runs on beside whatever follows.
 
     Args:
-        until: Looked at some hundred times a second.
-        call: A function of arrays to a pytree of arrays, not None.
+        until: Checked about a hundred times a second.
+        call: Function of arrays that returns a pytree of arrays, not None.
         *arguments: Its arguments.
     """
     outcome: list[Any] = []
@@ -138,14 +153,14 @@ def unless(until: Callable[[], bool], call: Callable[..., Any], *arguments: Any)
     def begin() -> None:
         try:
             outcome.append((call(*arguments), None))
-        except BaseException as error:  # noqa: BLE001 - whoever waits raises it
+        except BaseException as error:  # noqa: BLE001 - raised below, in the thread that waits
             outcome.append((None, error))
 
     begun = time.monotonic()
     thread = threading.Thread(target=with_settings(begin))
     thread.start()
     while not until():
-        pause = min((time.monotonic() - begun) / 50, A_LOOK)
+        pause = min((time.monotonic() - begun) / 50, 0.01)
         if thread.is_alive():
             thread.join(pause)
             continue
@@ -159,7 +174,7 @@ def unless(until: Callable[[], bool], call: Callable[..., Any], *arguments: Any)
 
 
 def with_settings(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with this thread's settings of JAX, which other threads do not see; what it transfers is meant."""
+    """Return the function with this thread's settings of JAX, for other threads; its transfers are intended."""
     config: Any = jax.config
     x64, device, precision = config.jax_enable_x64, config.jax_default_device, config.jax_default_matmul_precision
 

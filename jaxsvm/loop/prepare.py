@@ -1,20 +1,25 @@
-"""A problem as drivers work on it: padded to a size whose programs are shared, its kernel values stored if that pays.
+"""Prepare a problem, a start and its credit for a driver.
 
-Both are decided here, once a call, and cut off or let go of in the end.
+Problems are padded to sizes whose compiled programs are shared, and their kernel values stored if that pays: once a
+call, undone at its end.
 """
 
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
-from jaxsvm.errors import InputError
+from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.gram.dense import with_values
-from jaxsvm.loop.interruption import LONG, unless
+from jaxsvm.loop.interruption import unless
+from jaxsvm.loop.measured import MEASURED
+from jaxsvm.loop.round import Progress, steps_taken
 from jaxsvm.problems.contract import Problem
 from jaxsvm.problems.padding import padded
-from jaxsvm.results.fit import Fit
+from jaxsvm.results.fit import Fit, Status, bit_of
 from jaxsvm.runtime.arrays import lengthened
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.start import Resumed, Start
@@ -23,14 +28,14 @@ P = TypeVar("P", bound=Problem)
 
 
 def ready(problem: P, solver: Solver, until: Callable[[], bool] | None = None) -> P:
-    """The problem with absent samples up to its size class, and all kernel values stored: where its solver wants that.
+    """Prepare a problem for a solver: pad it to its size class and store its kernel values, if the solver prefers.
 
-    Whoever calls a driver several times, or for several problems on one operator, does this first and once: a driver
-    finds it done. What comes of it has `problem.n` samples: `jaxsvm.problems.padding.trimmed` cuts it.
+    A prepared problem is returned as it is. A caller of several fits on one operator prepares once, before the drivers
+    do. The result has `problem.n` samples; `jaxsvm.problems.padding.trimmed` cuts fits of it.
 
     Args:
         problem: A problem, traced or not.
-        solver: What is to solve it.
+        solver: Its solver.
         until: As for `ready_together`.
     """
     return ready_together([problem], [solver], until=until)[0]
@@ -39,39 +44,39 @@ def ready(problem: P, solver: Solver, until: Callable[[], bool] | None = None) -
 def ready_together(
     problems: Sequence[P], solvers: Sequence[Solver], pad: bool = True, until: Callable[[], bool] | None = None
 ) -> list[P]:
-    """The same for several problems: those on one operator share what is stored of it.
+    """Prepare several problems; those on one operator share what is stored of it.
 
     Args:
         problems: The problems.
-        solvers: What is to solve each.
-        pad: Whether they may be padded: not where a user's function sees them.
-        until: Once it holds nobody waits for kernel values any more, and none are stored; None: never.
+        solvers: The solver of each.
+        pad: Whether they may be padded: not if a user's function sees them.
+        until: Stop waiting for kernel values once it holds, and store none; None: always wait.
     """
-    made: dict[Any, Any] = {}
-    found = []
+    prepared: dict[Any, Any] = {}
+    result = []
     for problem, solver in zip(problems, solvers, strict=True):
         name, stores = problem.operator, solver.stores(problem)
         pads = pad and solver.pads
         key = (id(getattr(problem, name)), pads, stores)
-        if key not in made:
+        if key not in prepared:
             longer = padded(problem) if pads else problem
             gram = getattr(longer, name)
-            if stores:
-                if until is None or problem.n < LONG:
-                    gram = with_values(gram)
-                else:
-                    gram = unless(until, with_values, gram) or gram
-            made[key] = (longer is not problem, gram.with_squares())
-        is_longer, gram = made[key]
+            if stores and (until is None or problem.n < MEASURED.samples_of_a_long_product):
+                gram = with_values(gram)
+            elif stores:
+                gram = unless(until, with_values, gram) or gram
+            prepared[key] = (longer is not problem, gram.with_squares())
+        is_longer, gram = prepared[key]
         if is_longer:
-            found.append(padded(problem, gram))
+            result.append(padded(problem, gram))
         else:
-            found.append(problem if gram is getattr(problem, name) else dataclasses.replace(problem, **{name: gram}))
-    return found
+            same = gram is getattr(problem, name)
+            result.append(problem if same else dataclasses.replace(problem, **{name: gram}))
+    return result
 
 
 def start_of(init: Any, problem: Problem, solver: Solver, n: int) -> Any:
-    """Where a solver is to start, with absent samples up to the problem's size: of a fit what the solver takes of it.
+    """Return the start of a solver for a padded problem: of a fit what the solver takes of it.
 
     Raises:
         InputError: On weights of another length than n.
@@ -92,3 +97,31 @@ def start_of(init: Any, problem: Problem, solver: Solver, n: int) -> Any:
         return lengthened(init, size, 0)
     point, margins = (lengthened(part, size, 0) for part in (init.point, init.margins))
     return Start(point, margins, init.R, padded(init.problem))
+
+
+def with_earlier_steps(problem: Problem, solver: Solver, progress: Progress, init: Any) -> Progress:
+    """Count the steps that an unfinished fit took since its last polish toward the next one.
+
+    Without it, a fit in pieces that are each shorter than a polish interval would never be polished. A polish that is
+    due comes at once, with the start's certificate. For a solver without a polish, all its steps that led here count.
+    """
+    if not isinstance(init, Fit):
+        return progress
+    interval = solver.polish_interval(problem)
+    code, steps, bits = _on_host((init.status.code, init.counters.unpolished, init.counters.solvers))
+    if interval is None:
+        return progress._replace(polished=jnp.asarray(-steps * ((bits & bit_of(solver)) > 0), jnp.int32))
+    steps = steps * ((code == Status.MAX_STEPS) | (code == Status.INTERRUPTED))
+    return progress._replace(polished=jnp.asarray(-steps, jnp.int32))
+
+
+def with_steps_since_polish(fit: Fit, progress: Progress) -> Fit:
+    """Store the steps since the last polish in a fit, for a fit that continues it."""
+    steps, polished = _on_host((steps_taken(progress), progress.polished))
+    counters = fit.counters._replace(unpolished=jnp.asarray(steps - polished))
+    return dataclasses.replace(fit, counters=counters)
+
+
+def _on_host(values: Any) -> Any:
+    """Convert concrete values to NumPy: JAX compiles single operations one by one."""
+    return jax.tree.map(np.asarray, values) if is_concrete(values) else values

@@ -17,7 +17,7 @@ from jaxsvm.errors import ConvergenceWarning, InputError, is_concrete, warn
 from jaxsvm.gram.low_rank import LowRankGram, landmarks_among
 from jaxsvm.gram.signed import SignedGram
 from jaxsvm.loop.choice import exact_solver
-from jaxsvm.loop.driver import drive
+from jaxsvm.loop.driver import QUIET, drive
 from jaxsvm.loop.interruption import answering, watching
 from jaxsvm.loop.prepare import ready
 from jaxsvm.model_selection.folds import Fold, fold_masks
@@ -222,7 +222,7 @@ def C_grid(  # noqa: N802 (C is the field's name)
     with watching() as stop:
         while high < low * largest:
             at_high = problem.at(high)
-            fit = drive(at_high, solver, key, warm, warn=False, stop=stop)
+            fit = drive(at_high, solver, key, warm, stop=stop, options=QUIET)
             if stop.seen:
                 raise KeyboardInterrupt
             warm, margins = Start.of(fit, at_high), np.asarray(fit.margins, float)

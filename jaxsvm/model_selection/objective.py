@@ -19,7 +19,7 @@ from jaxsvm.gram.build import gram
 from jaxsvm.gram.dense import with_values
 from jaxsvm.kernels import Kernel
 from jaxsvm.loop.differentiation import differentiable
-from jaxsvm.loop.driver import drive
+from jaxsvm.loop.driver import QUIET, drive
 from jaxsvm.loop.interruption import Interruption, watching
 from jaxsvm.model_selection.folds import fold_masks
 from jaxsvm.models.model import decision_function, is_right
@@ -95,7 +95,7 @@ def evaluate(
         starts = [alpha] if data.folds is None else np.asarray(alpha)
         for weight, start in zip(weights, starts, strict=True):
             problem = svm_problem(K, data.y, C, sample_weight=weight)
-            fits.append(drive(problem, data.solver, jax.random.key(0), start, warn=False, stop=stop))
+            fits.append(drive(problem, data.solver, jax.random.key(0), start, stop=stop, options=QUIET))
             if stop.seen:
                 return None
     return measured(parameters, fits[0] if data.folds is None else on_host_stacked(fits), data, objective)

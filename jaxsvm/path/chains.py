@@ -17,10 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxsvm.loop.bursts import compiled_begin, polish_in_pieces
-from jaxsvm.loop.driver import drive, fit_compiled, warn_unless_converged
+from jaxsvm.loop.bursts import begin_program, polish_in_pieces
+from jaxsvm.loop.driver import QUIET, drive, fit_compiled, warn_unless_converged
 from jaxsvm.loop.interruption import Interruption, watching
-from jaxsvm.loop.round import advance, certify, due, earned_polish, finish
+from jaxsvm.loop.round import Certifying, advance, certificate_due, certify, finish, polish_due
 from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.path.placeholders import nothing, on_host_stacked, unreached
 from jaxsvm.path.reduction import Kept, Reduction, samples_of
@@ -123,7 +123,7 @@ def _reduced(
         return None
     part = new.restrict(samples, fixed=kept.fixed)
     # Certificates in twice the precision here too: in the data's own, float32 ends at gaps of 1e-5 and never sees it.
-    inside = drive(part, solver, key, np.asarray(fit.alpha)[samples], warn=False, stop=stop)
+    inside = drive(part, solver, key, np.asarray(fit.alpha)[samples], stop=stop, options=QUIET)
     answer, excess = _extended(new, solver, kept.fixed, samples, inside)
     proven = float(excess) <= 1 and float(answer.certificate.relative_gap) <= float(solver.tol)
     certified = proven and new.gram.definite
@@ -200,7 +200,7 @@ def _run_lanes(
     shape = _Shape.of(problems[0], problem.at(Cs[places[0]]))
     own = _stack([shape.own(here) for here in problems])
     shared = shape.shared(problems[0])
-    progress = _stack([compiled_begin(here, solver, key, None) for here in problems])
+    progress = _stack([begin_program(here, solver, key, None) for here in problems])
 
     def settle(lane: int) -> None:
         fits[places[lane]] = fitted = finish(solver, _lane(progress, np.int32(lane)))
@@ -211,7 +211,7 @@ def _run_lanes(
     def start(place: int) -> tuple[Any, Any]:
         nearest = min(fits, key=lambda other: abs(np.log(Cs[place] / Cs[other])))
         here = problem.at(Cs[place])
-        return here, compiled_begin(here, solver, key, Start.of(fits[nearest], problem.at(Cs[nearest])))
+        return here, begin_program(here, solver, key, Start.of(fits[nearest], problem.at(Cs[nearest])))
 
     running = set(range(lanes))
     while running and not stop.seen:
@@ -317,8 +317,8 @@ def _advance(shared: Any, own: Any, solver: Solver, progress: Any, shape: _Shape
 
     def one(own: Any, progress: Any) -> tuple[Any, Array, Array]:
         progress = advance(shape.join(shared, own), solver, progress, CHUNKS)
-        wanted = (progress.status == Status.RUNNING) & due(solver, progress)
-        return progress, wanted, earned_polish(shape.join(shared, own), solver, progress)
+        wanted = (progress.status == Status.RUNNING) & certificate_due(solver, progress)
+        return progress, wanted, polish_due(shape.join(shared, own), solver, progress)
 
     return jax.vmap(one)(own, progress)
 
@@ -328,8 +328,8 @@ def _certify(shared: Any, own: Any, solver: Solver, progress: Any, shape: _Shape
     """Certificates for the lanes that wait for one; the products of all lanes are one."""
 
     def one(own: Any, progress: Any) -> Any:
-        wanted = (progress.status == Status.RUNNING) & due(solver, progress)
-        certified = certify(shape.join(shared, own), solver, progress, may_polish=False)
+        wanted = (progress.status == Status.RUNNING) & certificate_due(solver, progress)
+        certified = certify(shape.join(shared, own), solver, progress, Certifying(may_polish=False))
         return jax.tree.map(lambda new, old: jnp.where(wanted, new, old), certified, progress)
 
     return jax.vmap(one)(own, progress)

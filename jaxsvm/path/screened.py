@@ -17,8 +17,8 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxsvm.gram.dense import part_of, values_between
-from jaxsvm.loop.choice import LARGER, LEAST_SETS, first_choice
-from jaxsvm.loop.driver import drive
+from jaxsvm.loop.choice import first_choice
+from jaxsvm.loop.driver import Options, drive
 from jaxsvm.loop.interruption import Interruption
 from jaxsvm.numerics.sizes import size_classes
 from jaxsvm.path.carried import (
@@ -94,7 +94,7 @@ class ScreenedChain:
         if fitted is None:
             warm = None if self.fit is None else Start.of(self.fit, cast(BoxProblem, self.old))
             solver = InteriorPoint(self.solver.tol) if self.by_systems else first_choice(here, self.solver.tol)
-            fitted = drive(here, solver, self.key, warm, stop=self.stop, may_change=True)
+            fitted = drive(here, solver, self.key, warm, stop=self.stop, options=Options(may_change=True))
             fitted = dataclasses.replace(fitted, counters=counted(self.lost).plus(fitted.counters))
             self.lost = _done(0, 0, None)
             self.point = None
@@ -132,8 +132,8 @@ class ScreenedChain:
         samples = None if whole else _filled(np.asarray(look.kept), np.asarray(here.present), size)
         gram = here.gram if whole else part_of(here.gram, values_between(here.gram, samples))
         few = few_features(here)
-        most = MOST_SETS if few is None or self.fit is None else max(few.shape[1] ** 2 // SQUARES, LEAST_SETS)
-        sets = WorkingSet(size=SET if free <= CROWDED * SET else LARGER, max_steps=most)
+        most = MOST_SETS if few is None or self.fit is None else max(few.shape[1] ** 2 // SQUARES, 20)
+        sets = WorkingSet(size=SET if free <= CROWDED * SET else 1024, max_steps=most)
         steps, taken, inside = 0, 0 if whole else size**2, look.start
         for _ in range(0, most if size > SMALL else 1, sets_at_once(size)):
             inside, more, asked, done = solved(here, self.solver, look, samples, gram, sets)

@@ -26,7 +26,7 @@ from jaxsvm.gram.contract import Gram
 from jaxsvm.gram.dense import DenseGram
 from jaxsvm.kernels import Linear
 from jaxsvm.loop.choice import first_choice
-from jaxsvm.loop.driver import drive
+from jaxsvm.loop.driver import Options, drive
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.certificates.definiteness import negative_curvature
 from jaxsvm.problems.contract import Problem
@@ -222,7 +222,7 @@ def solve_by_driver(problem: Problem, how: Any, init: Any = None, steps: int = 0
     """
     chosen = not isinstance(how, Solver)
     solver = first_choice(problem, how) if chosen else how
-    fit = drive(problem, solver, jax.random.key(0), init, warn=False, may_change=chosen)
+    fit = drive(problem, solver, jax.random.key(0), init, options=Options(warns=False, may_change=chosen))
     return solved_of(fit, steps + max(int(fit.counters.toward), int(fit.steps)))
 
 

@@ -21,9 +21,10 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxsvm.gram.signed import SignedGram
-from jaxsvm.loop.carried_certificate import TOO_LONG, answer_of
-from jaxsvm.loop.driver import drive, warn_unless_converged
+from jaxsvm.loop.carried_certificate import answer_of
+from jaxsvm.loop.driver import QUIET, drive, warn_unless_converged
 from jaxsvm.loop.interruption import Interruption, unless, watching
+from jaxsvm.loop.measured import MEASURED as LOOP
 from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.path.coarse_to_fine.block_newton import BlockNewton
 from jaxsvm.path.coarse_to_fine.grid import Grid, Point, backend, in_lane
@@ -142,7 +143,7 @@ def _finished(grid: Grid, place: int, solver: BlockNewton, key: Array, fit: Fit,
         return dataclasses.replace(fit, status=interrupted())
     steps = stepper(grid, place, problem.n, solver.tol)
     if not isinstance(steps, FrankWolfe):
-        fit = drive(problem, steps, key, Start.of(fit, problem), warn=False, stop=stop)
+        fit = drive(problem, steps, key, Start.of(fit, problem), stop=stop, options=QUIET)
         if stop.seen or int(fit.status) == Status.CONVERGED:
             return fit
     return drive(problem, FrankWolfe(tol=solver.tol), key, Start.of(fit, problem), stop=stop)
@@ -170,7 +171,7 @@ def _taken(fits: Any, lane: int) -> Any:
 
 def _too_long(whole: SquaredHingeProblem) -> bool:
     """Whether a product over all samples is too long for who was told to stop, and carried ones prove something."""
-    return whole.n >= TOO_LONG and whole.gram.definite
+    return whole.n >= LOOP.samples_of_a_last_product and whole.gram.definite
 
 
 def _carried(grid: Grid, place: int) -> int | None:

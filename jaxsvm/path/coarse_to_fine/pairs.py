@@ -13,8 +13,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxsvm.gram.signed import SignedGram
-from jaxsvm.loop.driver import drive
-from jaxsvm.loop.interruption import LONG, Interruption, unless, with_settings
+from jaxsvm.loop.driver import Options, drive
+from jaxsvm.loop.interruption import Interruption, unless, with_settings
+from jaxsvm.loop.measured import MEASURED as LOOP
 from jaxsvm.path.coarse_to_fine.block_newton import BlockNewton
 from jaxsvm.path.coarse_to_fine.candidates import Candidates, exchanged, smaller, support_outside
 from jaxsvm.path.coarse_to_fine.grid import (
@@ -50,6 +51,8 @@ by sets; letter, of which 4,480 are left, .85 s and 1.3 s for the value at C = 2
 
 MOST_SETS = 1000
 """Sets after which pair steps go on all the same."""
+
+PROVISIONAL = Options(warns=False, provisional=True)
 
 
 def solve_by_pairs(grids: list[Grid], solver: BlockNewton, key: Array, stop: Interruption) -> None:
@@ -122,7 +125,7 @@ def _solve_anchors(
 
 def _from_scratch(problem: SquaredHingeProblem, x: Array, stop: Interruption) -> tuple[Array, Array] | None:
     """A point without what is negative, and its margins; None after Ctrl-C."""
-    if problem.n < LONG:
+    if problem.n < LOOP.samples_of_a_long_product:
         return _margins(problem.signed, x)
     return unless(lambda: stop.seen, _margins, problem.signed, x)
 
@@ -222,14 +225,14 @@ def _solved(
     share = RESERVE_OF_PARENTS if place >= len(grid.logs) - grid.free else RESERVE
     steps = stepper(grid, place, len(working_set.samples), share * solver.tol)
     if start is None:
-        fit = drive(whole, steps, key, warn=False, stop=stop, provisional=True)
+        fit = drive(whole, steps, key, stop=stop, options=PROVISIONAL)
         x, f = _in_primal_scale(fit.alpha, fit.R), fit.margins
     else:
         samples = working_set.places
         part = whole if len(working_set.samples) == whole.n else whole.restrict(samples, gram=working_set.gram)
         point, margins, R = _on_working_set(*start, samples)
         here = Start(point, margins, R, part)
-        fit = drive(part, steps, key, here, warn=False, stop=stop, provisional=True)
+        fit = drive(part, steps, key, here, stop=stop, options=PROVISIONAL)
         x, f = _scattered(start[1], samples, fit.alpha, fit.margins, fit.R)
     if int(fit.status) == Status.INTERRUPTED and not np.isfinite(fit.certificate.relative_gap):
         return None

@@ -1,0 +1,40 @@
+"""Numbers of the driver that were measured: how, and on what, is in `docs/measured_constants.md`."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """Sizes, shares and times from which a driver does something else."""
+
+    samples_of_a_small_problem: int = 2048
+    """Samples up to which pair steps on stored values solve a squared hinge, fresh starts are compiled without
+    optimisations, and a callback sees a certificate of every chunk."""
+    samples_of_one_working_set: int = 512
+    """Samples up to which pair steps on stored values solve a hinge problem."""
+    samples_of_a_larger_set: int = 1024
+    """Samples of the working set that replaces a crowded one."""
+    new_samples_of_a_set: int = 128
+    """Samples that join a hinge's working set in one step."""
+    crowded_share: float = 0.6
+    """Share of a working set between its bounds from which the hinge takes larger sets."""
+    wide_supports: tuple[tuple[float, float], ...] = ((0.43, 0.45), (0.25, 0.75))
+    """Once working sets of the squared hinge have offered places to so many samples, in n: the share of samples inside
+    the margin from which pair steps on stored values are faster."""
+    sets_before_a_width: int = 5
+    """Working sets before which the share of samples inside the margin says little."""
+    passes_before_storing: float = 3.0
+    """Kernel evaluations, in n^2, after which working sets continue with all values stored."""
+    sets_of_a_small_problem: int = 50
+    """Working sets after which pair steps take over if n is at most four sets."""
+    samples_of_a_long_product: int = 4096
+    """Samples from which a product over all of them may take longer than a look at the clock."""
+    samples_of_a_last_product: int = 16_384
+    """Samples from which a stopped fit is not certified by a product any more."""
+    seconds_of_a_burst: float = 0.25
+    """Seconds that compiled steps run before the host looks at the clock."""
+    credible_share: float = 0.9
+    """Share of its threshold that a running value must reach before a certificate is computed for it."""
+
+
+MEASURED = Measured()
