@@ -1,6 +1,6 @@
-"""Arguments that make a problem, checked: concrete values raise, traced ones are told by `feasible`."""
+"""Check the arguments of problems: bad concrete values raise, traced ones make `feasible` False at run time."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,26 +12,19 @@ from jaxsvm.numerics.masks import every, some
 from jaxsvm.runtime.arrays import on_device, owned
 
 
-class Labelled(NamedTuple):
-    """What all problems of two classes begin with.
+def labelled(gram: Any, y: Any, bias: str, sample_weight: Any, name: str) -> tuple[Array, Any, Any, Array, float]:
+    """Check the labels, bias and weights of a problem of two classes.
 
-    Attributes:
-        y: Signs, `(n,)`.
-        weight: Weights, `(n,)`, or None.
-        mask: Samples of positive weight, `(n,)`, or None.
-        feasible: Whether the weights can be used, `()`.
-        offset: 1.0 with a regularised bias, else 0.0.
-    """
+    Args:
+        gram: A Gram operator of n samples.
+        y: Labels in {-1, +1}, `(n,)`.
+        bias: "regularized", "none" or "free".
+        sample_weight: Non-negative weights, `(n,)`, or None.
+        name: The problem, for messages.
 
-    y: Float[Array, " n"]
-    weight: Float[Array, " n"] | None
-    mask: Bool[Array, " n"] | None
-    feasible: Bool[Array, ""]
-    offset: float
-
-
-def labelled(gram: Any, y: Any, bias: str, sample_weight: Any, name: str) -> Labelled:
-    """Labels, bias and weights, checked.
+    Returns:
+        Signs `(n,)`; weights and the mask of positive ones, `(n,)` or None each; whether the weights can be used, `()`;
+        and 1.0 with a regularised bias, else 0.0.
 
     Raises:
         InputError: On anything that makes no problem of two classes.
@@ -43,14 +36,14 @@ def labelled(gram: Any, y: Any, bias: str, sample_weight: Any, name: str) -> Lab
     weight, mask, feasible = checked_weights(sample_weight, gram.n, dtype)
     if is_concrete(signs, weight):
         require_both_classes(signs, weight)
-    return Labelled(signs, weight, mask, feasible, 1.0 if bias == "regularized" else 0.0)
+    return signs, weight, mask, feasible, 1.0 if bias == "regularized" else 0.0
 
 
 def vector_dtype(gram: Any) -> Any:
-    """The dtype of the data; the Gram entries' own where the points are no numbers (precomputed).
+    """Return the dtype of the data; that of the Gram values if the points are no numbers (precomputed).
 
     Raises:
-        InputError: Where that is no Gram operator: points themselves, say.
+        InputError: If the argument is no Gram operator, for instance the points themselves.
     """
     if not hasattr(gram, "expansion"):
         raise InputError(
@@ -60,7 +53,7 @@ def vector_dtype(gram: Any) -> Any:
 
 
 def checked_signs(y: Any, n: int, dtype: Any) -> Float[Array, " n"]:
-    """Labels as signs; anything but -1 and +1 is refused."""
+    """Return labels as signs, `(n,)`; refuse anything but -1 and +1."""
     if np.shape(y) != (n,):
         raise InputError(f"y has shape {np.shape(y)}: one label for each of the {n} samples is needed, shape ({n},).")
     if is_concrete(y):
@@ -75,7 +68,7 @@ def checked_signs(y: Any, n: int, dtype: Any) -> Float[Array, " n"]:
 
 
 def require_both_classes(signs: Any, weight: Any) -> None:
-    """Raise unless both classes have a sample of positive weight."""
+    """Refuse signs of which a class has no sample of positive weight."""
     values = np.asarray(signs)
     present = values if weight is None else values[np.asarray(weight) > 0]
     for sign in (-1, 1):
@@ -87,7 +80,7 @@ def require_both_classes(signs: Any, weight: Any) -> None:
 
 
 def positive_scalar(name: str, value: Any, dtype: Any) -> Float[Array, ""]:
-    """One positive finite number as an array; anything else is refused."""
+    """Return one positive finite number as an array, `()`; refuse anything else."""
     require_positive_scalar(name, value)
     return jnp.asarray(value, dtype)
 
@@ -105,7 +98,7 @@ def require_positive_scalar(name: str, value: Any) -> None:
 
 
 def checked_weights(sample_weight: Any, n: int, dtype: Any) -> tuple[Array | None, Array | None, Array]:
-    """Weights, mask and whether they are usable; None and None where no weights were given."""
+    """Return weights, their mask, and whether they can be used; None, None and True if no weights are given."""
     if sample_weight is None:
         return None, None, jnp.asarray(True)
     if np.shape(sample_weight) != (n,):
@@ -124,7 +117,7 @@ def checked_weights(sample_weight: Any, n: int, dtype: Any) -> tuple[Array | Non
 
 
 def weights_times(weight: Any, before: Any) -> np.ndarray:
-    """Products of concrete weights, `(n,)`: 0 where one of them is, and nowhere else, however small they are."""
+    """Return products of concrete weights, `(n,)`: 0 only where a factor is 0, however small the others are."""
     weight, before = (np.asarray(values, np.float64) for values in (weight, before))
     return np.where((weight > 0) & (before > 0), np.maximum(weight * before, np.finfo(float).smallest_subnormal), 0.0)
 
@@ -135,14 +128,14 @@ def _usable(weight: Array) -> tuple[Array, Array]:
 
 
 def two_classes(y: Float[Array, " n"], present: Bool[Array, " n"]) -> Bool[Array, ""]:
-    """Whether all labels are signs and each has a sample that is present: `require_both_classes`, under tracing."""
+    """Return whether labels are signs and each class has a present sample: `require_both_classes` under tracing."""
     return every(jnp.abs(y) == 1) & some(present & (y > 0)) & some(present & (y < 0))
 
 
 def require_costs(C: Any, weight: Any, dtype: Any) -> None:
     """Refuse costs `C w_i` that the dtype holds neither as they are nor as `1 / (C w_i)`; traced ones pass.
 
-    An infinite cost would have the ridge 0, which marks an absent sample, and so would a weight that turns into 0.
+    An infinite cost would have the ridge 0, which marks an absent sample; so would a weight that is rounded to 0.
 
     Raises:
         InputError: Naming the first sample, its cost and the range.
@@ -164,6 +157,6 @@ def require_costs(C: Any, weight: Any, dtype: Any) -> None:
 
 
 def costs_hold(costs: Any, present: Any) -> Any:
-    """`require_costs` under tracing: whether the costs of all samples that are present can be held, `()`."""
+    """Return whether the dtype holds the costs of all present samples, `()`: `require_costs` under tracing."""
     least = jnp.finfo(costs.dtype).tiny
     return every(jnp.where(present, (costs >= least) & (costs <= 1 / least), True))

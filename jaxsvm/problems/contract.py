@@ -127,7 +127,14 @@ class Problem(Protocol):
         ...
 
     def weighted(self, sample_weight: Any) -> Self:
-        """Return the problem with its weights multiplied by `sample_weight (n,)`; 0 removes a sample."""
+        """Return the problem with its weights multiplied by others, for instance for a fold.
+
+        Args:
+            sample_weight: Non-negative, `(n,)`; 0 removes a sample.
+
+        Raises:
+            InputError: On concrete weights that leave no problem; under tracing the fit's status is INFEASIBLE instead.
+        """
         ...
 
     def on(self, gram: Gram) -> Self:
@@ -183,7 +190,11 @@ class Parametric(Problem, Protocol):
     """A problem whose `parameter` is not None."""
 
     def at(self, value: Any, /) -> Self:
-        """Return the problem at another value of its parameter."""
+        """Return the problem at another value of its parameter, `()`.
+
+        Raises:
+            InputError: On a concrete value out of range; under tracing the fit's status is INFEASIBLE instead.
+        """
         ...
 
     def weights(self) -> np.ndarray | None:

@@ -158,14 +158,14 @@ class BoxForm(Parametric, Protocol):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Restricted:
-    """A problem seen through some of its vertices: columns of length m, computed on demand.
+    """Some vertices of a problem: columns of length m, computed on demand.
 
-    An index may stand in several places: the matrix is still positive semidefinite, and the mass of the places adds.
+    An index may occur several times: the matrix is still positive semidefinite, and the masses add.
 
     Attributes:
         problem: The whole problem.
-        indices: Its vertices that are seen, `(m,)`.
-        mask: Places that may be stepped toward, `(m,)`.
+        indices: Indices of the vertices, `(m,)`.
+        mask: Vertices that steps may move toward, `(m,)`.
     """
 
     problem: SimplexForm
@@ -174,7 +174,7 @@ class Restricted:
 
     @property
     def diagonal(self) -> Float[Array, " m"]:
-        """`D` of the places."""
+        """`D` of the vertices, `(m,)`."""
         return self.problem.diagonal[self.indices]
 
     @property
@@ -183,15 +183,15 @@ class Restricted:
         return self.problem.diameter_squared
 
     def column(self, i: Int[Array, ""]) -> Float[Array, " m"]:
-        """`Kt[indices, indices[i]]`, m kernel evaluations."""
+        """Return `Kt[indices, indices[i]]`, m kernel evaluations."""
         return self.problem.block(self.indices[i][None], self.indices)[0]
 
     def block(self, rows: Int[Array, " t"], columns: Int[Array, " u"]) -> Float[Array, "t u"]:
-        """`Kt` between places."""
+        """Return `Kt` between vertices."""
         return self.problem.block(self.indices[rows], self.indices[columns])
 
 
 def furthest(problem: SimplexForm, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Float[Array, ""]:
-    """The largest squared distance of a sample that takes part from the centre, of a simplex problem."""
+    """Return the largest squared distance of a sample that takes part from the centre."""
     distances = problem.squared_distances(alpha, s)
     return (distances if problem.mask is None else jnp.where(problem.mask, distances, 0)).max()

@@ -1,12 +1,11 @@
-"""Samples that are not there: a concrete problem of n samples is solved as one of few sizes, whose programs are shared.
+"""Pad problems with absent samples: a problem of n samples is solved as one of few sizes, which share programs.
 
-A sample of weight 0 is absent, exactly: it enters no sum, and steps never take it. So 1,000 and 1,010 samples are both
-1,024, of which some are absent, and the second n compiles nothing. Drivers pad what they are given and cut what they
-return, by NumPy, which compiles nothing either: nobody else sees it. Absent samples lie where the first sample lies, so
-that no kernel meets a point that its user did not give.
+A sample of weight 0 is exactly absent: it enters no sum, and steps never take it. So 1,000 and 1,010 samples are both
+padded to 1,024, and the second n compiles nothing. Drivers pad problems and cut results by NumPy, which compiles
+nothing either. Absent samples are copies of the first one, so that no kernel meets a point that its user did not give.
 
-Nothing is padded under tracing, where the user's own program has one size; where kernel values are stored already,
-since a copy of them costs more than programs; of CSR points, whose number of entries is a size of its own.
+Nothing is padded under tracing, where the user's program has one size; with stored kernel values, whose copy costs more
+than programs; with CSR points, whose number of entries is a size of its own.
 """
 
 import dataclasses
@@ -23,16 +22,14 @@ from jaxsvm.results.fit import Fit
 from jaxsvm.runtime.arrays import lengthened, on_device, shortened
 
 P = TypeVar("P", bound=Problem)
-PER_SAMPLE = ("alpha", "dual_coef", "margins")
-"""Fields of a fit with an entry a sample, last."""
 
 
 def padded(problem: P, gram: Gram | None = None) -> P:
-    """The problem with absent samples up to its size class; as it is where it cannot be padded.
+    """Return a problem padded to its size class; unchanged if it cannot be padded.
 
     Args:
         problem: A problem.
-        gram: Its operator of as many points, where that was made for another problem; None makes it.
+        gram: Its operator of as many points, if it was made for another problem; None makes it.
     """
     if problem.padding is None or not is_concrete(problem):
         return problem
@@ -42,21 +39,21 @@ def padded(problem: P, gram: Gram | None = None) -> P:
     gram = problem.gram.lengthened(size) if gram is None else gram
     if gram is None:
         return problem
-    there = np.arange(size) < problem.n
+    present = np.arange(size) < problem.n
     parts = {
         name: lengthened(getattr(problem, name), size, fill)
         for name, fill in problem.padding.items()
         if getattr(problem, name) is not None
     }
-    mask = on_device(there) if problem.mask is None else lengthened(problem.mask, size, False)
+    mask = on_device(present) if problem.mask is None else lengthened(problem.mask, size, False)
     return dataclasses.replace(problem, gram=gram, mask=mask, **parts)
 
 
 def in_size_class(function: Callable[..., Any], gram: Gram, y: Any, C: Any, weight: Any, *rest: Any) -> Any:
-    """`function(gram, y, C, weight, *rest)`, computed with absent samples; its vectors `(n,)` are cut.
+    """Return `function(gram, y, C, weight, *rest)`, computed in the size class; its vectors are cut to `(n,)`.
 
     Args:
-        function: Of samples, one by one.
+        function: A function of each sample by itself.
         gram: Their Gram operator.
         y: Signs, `(n,)`.
         C: Passed on.
@@ -73,9 +70,9 @@ def in_size_class(function: Callable[..., Any], gram: Gram, y: Any, C: Any, weig
 
 
 def trimmed(fit: Fit, n: int) -> Fit:
-    """A fit, or fits with leading axes, of n samples: what a caller of a driver gets."""
+    """Cut a fit, or fits with leading axes, to n samples."""
     size = fit.alpha.shape[-1]
     if size == n:
         return fit
-    parts = {name: shortened(getattr(fit, name), n, size) for name in PER_SAMPLE}
+    parts = {name: shortened(getattr(fit, name), n, size) for name in ("alpha", "dual_coef", "margins")}
     return dataclasses.replace(fit, **parts)

@@ -1,11 +1,11 @@
-"""The slack-constrained hinge SVM: the best worst margin of a unit vector, for a budget of slack.
+"""The slack-constrained hinge SVM: maximise the worst margin of a unit vector, given a budget of slack.
 
     max  min_i (y_i <w, phi_i> + xi_i)    over  |w| <= 1,  xi >= 0,  mean slack sum_i weight_i xi_i <= n nu
 
 (Hazan, Koren, Srebro 2011; Cotter, Shalev-Shwartz, Srebro 2012). Its objective is the water level of the responses
 (`jaxsvm.problems.water_level`), its dual `min_p sqrt(p'Qp) + n nu max_i p_i` over the simplex: every p bounds the
-optimum from above, which is the certificate. `w / level` solves the hinge problem with the C that `equivalent_C` tells
-(docs/mathematics.md, The slack budget).
+optimum from above, which is the certificate. `w / level` solves the hinge problem with the C that `equivalent_C`
+returns (docs/mathematics.md, The slack budget).
 """
 
 import dataclasses
@@ -20,51 +20,34 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.gram.contract import Gram
 from jaxsvm.gram.signed import SignedGram
-from jaxsvm.numerics.masks import some
-from jaxsvm.numerics.precision import rounded, rounding
+from jaxsvm.numerics.precision import rounding
 from jaxsvm.points.rows import transposed_product
-from jaxsvm.problems.arguments import (
-    checked_weights,
-    costs_hold,
-    labelled,
-    require_both_classes,
-    require_costs,
-    two_classes,
-    vector_dtype,
-    weights_times,
-)
+from jaxsvm.problems import arguments
 from jaxsvm.problems.box import BoxProblem
+from jaxsvm.problems.certificates import slack as certificates
+from jaxsvm.problems.measured import MEASURED
+from jaxsvm.problems.samples import OfSamples
 from jaxsvm.problems.water_level import WaterLevel, water_level, water_level_with_bias
-from jaxsvm.results.fit import Answer, Certificate, Fit
-from jaxsvm.results.judge import balances, is_weights, judged
+from jaxsvm.results.fit import Fit
 from jaxsvm.runtime.transfers import transfers
-
-SORTED = 2048
-"""Up to here two sorts are faster than the bisection of a bias: 20 ms against 4 at n = 32,561, 0.3 each at 2,048."""
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class SlackProblem:
+class SlackProblem(OfSamples):
     """The slack-constrained hinge SVM. Build it with `slack_problem`.
 
     A *point* of it has two rows, `(2, n)`: coefficients a of `w = sum_i a_i y_i phi_i` with `|w| <= 1`, and a
     distribution p, the dual variable.
 
-    Attributes:
-        gram: The kernel matrix of the samples, as an operator.
-        y: Signs, `(n,)`.
+    Attributes (beside those of `OfSamples`):
         nu: The mean slack allowed, in units of margin, `()`.
         weight: Sample weights, `(n,)`; 0 for an absent sample.
         diagonal: `Q_ii`, `(n,)`.
-        mask: Samples of positive weight, `(n,)`; None where no weights were given.
-        feasible: Whether the values make a problem, `()`: known late under tracing.
-        offset: 1.0 with a regularised bias, 0.0 without; static.
         free_bias: Whether there is an unregularised bias, so that p has half of its mass in each class; static.
     """
 
     kind = "slack"
-    operator = "gram"
     padding: ClassVar[Any] = {"y": 1, "weight": 0, "diagonal": None}
     solved_by = "StochasticBatchPerceptron"
     corrects = False
@@ -83,23 +66,13 @@ class SlackProblem:
     free_bias: bool = dataclasses.field(metadata={"static": True})
 
     @property
-    def n(self) -> int:
-        """How many samples."""
-        return self.y.shape[-1]
-
-    @property
-    def dtype(self) -> Any:
-        """The dtype of the solver's vectors."""
-        return self.y.dtype
-
-    @property
     def present(self) -> Bool[Array, " n"]:
         """Samples that take part, `(n,)`."""
         return self.weight > 0
 
     @property
     def equality(self) -> None:
-        """None: that of p, with a free bias, does not hold the coefficients of w."""
+        """None: with a free bias, that of p does not hold for the coefficients of w."""
         return None
 
     @property
@@ -112,47 +85,31 @@ class SlackProblem:
         """`r = max_i |phi_i|`: how fast the level can change with w."""
         return jnp.sqrt(jnp.where(self.weight > 0, self.diagonal, 0).max())
 
-    @property
-    def signed(self) -> SignedGram:
-        """Q."""
-        return SignedGram(self.gram, self.y, self.offset)
-
     def at(self, nu: Any) -> Self:
-        """The same problem at another nu, not negative, `()`.
-
-        Raises:
-            InputError: On a concrete nu that is none; under tracing the fit's status is INFEASIBLE instead.
-        """
+        """Return the problem at another nu, not negative, `()`."""
         nu = _checked_nu(nu, self.dtype)
         return dataclasses.replace(self, nu=nu, feasible=_usable_at(self.feasible, nu))
 
     def weighted(self, sample_weight: Any) -> Self:
-        """The same problem with its weights times these: a fold, say, or some samples absent.
-
-        Args:
-            sample_weight: Non-negative, `(n,)`; 0 is absence.
-
-        Raises:
-            InputError: On concrete weights that leave no problem of two classes; under tracing as for `at`.
-        """
-        weight, _, feasible = checked_weights(sample_weight, self.n, self.dtype)
+        """Return the problem with its weights multiplied by others, `(n,)`."""
+        weight, _, feasible = arguments.checked_weights(sample_weight, self.n, self.dtype)
         if is_concrete(self.y, self.weight, weight):
-            product = weights_times(weight, self.weight)
-            require_costs(1.0, product, self.dtype)
-            require_both_classes(self.y, product)
+            product = arguments.weights_times(weight, self.weight)
+            arguments.require_costs(1.0, product, self.dtype)
+            arguments.require_both_classes(self.y, product)
         weight, mask, feasible = _reweighted(self, weight, feasible)
         return dataclasses.replace(self, weight=weight, mask=mask, feasible=feasible)
 
     def weights(self) -> np.ndarray | None:
-        """Sample weights on the host, `(n,)`; None where they are all 1, or traced."""
+        """Return sample weights on the host, `(n,)`; None if all are 1, or traced."""
         return None if self.mask is None or not is_concrete(self.weight) else np.asarray(self.weight, np.float64)
 
     def on(self, gram: Gram) -> Self:
-        """The same samples with another Gram operator: the landmarks of a fold, say."""
+        """Return the problem of the same samples with another Gram operator."""
         return dataclasses.replace(self, gram=gram, diagonal=gram.diag().astype(self.dtype) + self.offset)
 
     def hinge(self, C: Any) -> BoxProblem:
-        """The hinge problem of the same samples at C, `()`, with the same bias: at one C it has the same solution."""
+        """Return the hinge problem at C, `()`, with the same bias; at one C it has the same solution."""
         C = jnp.asarray(C, self.dtype)
         return BoxProblem(
             gram=self.gram,
@@ -170,7 +127,7 @@ class SlackProblem:
         )
 
     def combination(self, indices: Int[Array, " t"], weights: Float[Array, " t"]) -> Float[Array, " n"]:
-        """`sum_k weights_k Q[indices_k, :]`, t n kernel evaluations."""
+        """Return `sum_k weights_k Q[indices_k, :]`, t n kernel evaluations."""
         signed = weights * self.y[indices]
         rows = self.gram.rows(indices)
         dtype = jnp.result_type(rows.dtype, signed.dtype)
@@ -178,23 +135,23 @@ class SlackProblem:
         return self.y * (values + self.offset * signed.sum()).astype(self.dtype)
 
     def matvec(self, point: Float[Array, "k n"]) -> Float[Array, "k n"]:
-        """`Q` times each row, from scratch."""
+        """Return `Q` times each row, from scratch."""
         return SignedGram(self.gram, self.y[:, None], self.offset).matvec(point.T).T
 
     def level(self, c: Float[Array, " n"], method: str | None = None) -> WaterLevel:
-        """The water level of responses c, with the best bias where there is a free one.
+        """Return the water level of responses c, with the best bias if it is free.
 
         Args:
             c: Responses `y_i <w, phi_i>`, `(n,)`.
-            method: As `jaxsvm.problems.water_level` has it; None: without sorting where that is faster.
+            method: A method of `jaxsvm.problems.water_level`; None takes the fastest.
         """
         if self.free_bias:
-            method = method or ("sort" if self.n <= SORTED else "bisection")
+            method = method or ("sort" if self.n <= MEASURED.samples_up_to_which_sorting_is_fast else "bisection")
             return water_level_with_bias(c, self.y, self.volume, weight=self.weight, method=method)
         return water_level(c, self.volume, weight=self.weight, method=method or "newton")
 
     def feasible_point(self, p: Float[Array, " n"]) -> Float[Array, " n"]:
-        """The distribution p on the simplex; half of it in each class with a free bias."""
+        """Return p clipped at 0 and scaled onto the simplex; with a free bias, half of the mass in each class."""
         p = jnp.where(self.weight > 0, jnp.maximum(p, 0), 0)
 
         def share(members: Array) -> Array:
@@ -207,144 +164,66 @@ class SlackProblem:
         return (share((self.y > 0) & (self.weight > 0)) + share((self.y < 0) & (self.weight > 0))) / 2
 
     def length_of(self, p: Float[Array, " n"], row: Float[Array, " n"], error: Any = 0.0) -> Float[Array, ""]:
-        """`|sum_i p_i y_i phi_i|`, `()`: of the sum itself where there are features, which its square loses half of.
+        """Return `|sum_i p_i y_i phi_i|`, `()`; from features if there are any, since its square loses half the digits.
 
         Args:
             p: A distribution, in any scale, `(n,)`.
-            row: `Qp`, `(n,)`; not looked at where there are features.
-            error: What rounding may have taken of `p'Qp`, `()`.
+            row: `Qp`, `(n,)`; not used if there are features.
+            error: A bound on the rounding of `p'Qp`, `()`; 0 asks for no allowance.
         """
         x = self.gram.design
         if x is None:
             return jnp.sqrt(jnp.maximum(p @ row, 0) + error)
         w, constant = transposed_product(x, self.y * p), jnp.sqrt(self.offset) * (self.y @ p)
-        eps = jnp.where(error > 0, rounding(self.n, p.dtype), 0)  # an allowance that is asked for
+        eps = jnp.where(error > 0, rounding(self.n, p.dtype), 0)
         return jnp.sqrt(w @ w + constant**2) + eps * self.radius * p.sum()
 
     def highest(self, p: Float[Array, " n"]) -> Float[Array, ""]:
-        """`max_i p_i / weight_i`, `()`."""
+        """Return `max_i p_i / weight_i`, `()`."""
         return jnp.where(self.weight > 0, p / jnp.where(self.weight > 0, self.weight, 1), 0).max()
 
     def margins(self, point: Float[Array, "two n"], s: Float[Array, "two n"]) -> Float[Array, " n"]:
-        """`y_i (<w, phi_i> + b)`, in the scale of the unit vector."""
+        """Return `y_i (<w, phi_i> + b)`, in the scale of the unit vector."""
         del point
         return s[0] + self.y * self.level(s[0]).bias
 
     def objective(self, point: Float[Array, "two n"], s: Float[Array, "two n"]) -> Float[Array, ""]:
-        """Minus the level of w."""
+        """Return minus the level of w."""
         del point
         return -self.level(s[0]).level
 
-    def certificate(self, point: Float[Array, "two n"], s: Float[Array, "two n"]) -> Certificate:
-        """`sqrt(p'Qp) + V max_i p_i / weight_i` (primal: above the optimum) and the level of w (dual: below it).
-
-        As if s were exact: solvers look at it; what is decided rests on `certified`.
-        """
-        a, p = point
-        length = jnp.sqrt(jnp.maximum(a @ s[0], 0))
-        below = self.level(s[0] / jnp.maximum(length, 1)).level
-        return self._bounds(point, below, self.length_of(p, s[1]))
-
-    def certified(self, point: Float[Array, "two n"], s: Float[Array, "two n"], dtype: Any) -> Answer:
-        """A point as it is returned, certified: `w / level`, and p.
-
-        The level is that of the unit vector along w with the bias that is returned, less what rounding `w / level` to
-        `dtype` may take from it.
-
-        Args:
-            point: Coefficients a of w and p, numbers of `dtype`.
-            s: `Q` times both, from scratch, in twice the precision.
-            dtype: Of the numbers that are returned.
-        """
-        a, p = point
-        size, eps = jnp.sqrt(jnp.maximum(self.diagonal, 0)), rounding(self.n, s.dtype)
-        error = eps * size.max() * (jnp.abs(point) @ size)  # of an entry of s, in each row
-        length = jnp.sqrt(jnp.maximum(a @ s[0] + error[0] * jnp.abs(a).sum(), 0))
-        length = jnp.maximum(length, 1)
-        c = s[0] / length  # of a vector of the unit ball
-        water = self.level(c)
-        level = self._paid_for(c + self.y * water.bias, water.level)
-        scale = jnp.where(level > 0, level, 1) * length
-        coefficients = rounded(self.y * a / scale, dtype)
-        constant = self.offset * coefficients.sum()
-        best = water.bias * length / scale if self.free_bias else constant
-        bias = rounded(best, dtype)
-        # What w / level is off by, back in units of the unit vector.
-        narrow = jnp.finfo(dtype).eps / 2 if jnp.finfo(dtype).bits < jnp.finfo(s.dtype).bits else 0.0
-        off = narrow * (size.max() * (jnp.abs(a) @ size) + jnp.abs(best) * scale) / length
-        below = level - error[0] / length - off
-        above = self.length_of(p, s[1], error[1])
-        above, feasible = above * (1 + 4 * narrow) + 4 * eps * self.radius, True
-        if self.free_bias:  # p may miss the equality by rounding
-            missed = self.y @ p
-            above = above + jnp.abs(missed) * (jnp.abs(water.bias) + self.radius)
-            feasible = balances(missed, p.sum(), dtype)
-        certificate = self._bounds(point, below, above, 4 * narrow, feasible)
-        return Answer(
-            alpha=p,
-            dual_coef=coefficients,
-            bias=bias,
-            R=scale / length,
-            margins=c * (length / scale) + (self.y * bias if self.free_bias else 0),
-            certificate=certificate,
-        )
-
-    def _paid_for(self, heights: Float[Array, " n"], level: Float[Array, ""]) -> Float[Array, ""]:
-        """The level, or a lower one that the volume pays for for certain.
-
-        Sums over weights of very different sizes swallow the light samples' slack. What a level costs is a sum of terms
-        that are not negative, and above the true one costs rise at least as fast as the lightest sample's, or as those
-        of all samples that are covered further down.
-        """
-        present, eps = self.present, rounding(self.n, level.dtype)
-        lightest = jnp.where(present, self.weight, jnp.inf).min()
-        floor = jnp.where(present, heights, jnp.inf).min() + self.volume / self.weight.sum()
-        cost = jnp.where(present, self.weight * jnp.maximum(level - heights, 0), 0).sum()
-        over = jnp.maximum(cost * (1 + eps) - self.volume, 0)
-        low = jnp.maximum(level - over / lightest, floor)
-        covered = jnp.where(present & (heights < low), self.weight, 0).sum()
-        return jnp.maximum(level - over / jnp.maximum(covered, lightest), floor)
-
-    def _bounds(
-        self, point: Float[Array, "two n"], below: Array, length: Array, share: Any = 0.0, feasible: Any = True
-    ) -> Certificate:
-        """The certificate of a level and of `sqrt(p'Qp)`, where p is known to `share` of itself, in any scale."""
-        a, p = point
-        above = (length + self.volume * self.highest(p) * (1 + share)) / p.sum()
-        error = 32 * jnp.finfo(below.dtype).eps * (above + self.radius)
-        feasible = feasible & is_weights(p, self.present)
-        found = judged(above, below, above - below, below, rounding=error, feasible=feasible)
-        # w = 0 has the level nu, but no point with a w may lose against that.
-        return found._replace(relative_gap=jnp.where(some(a > 0), found.relative_gap, jnp.inf))
-
     def indefinite(self, objective: Float[Array, ""]) -> Bool[Array, ""]:
-        """Never known from the level."""
+        """Return False: the level proves nothing."""
         return jnp.zeros_like(objective, bool)
+
+    certificate = certificates.certificate
+    certified = certificates.certified
 
 
 @transfers
 def slack_problem(gram: Any, y: Any, nu: Any, *, bias: str = "regularized", sample_weight: Any = None) -> SlackProblem:
-    """The slack-constrained hinge SVM of labelled samples.
+    """Build the slack-constrained hinge SVM of labelled samples.
 
     Args:
         gram: The Gram operator of the n samples, from `jaxsvm.gram`.
         y: Labels in {-1, +1}, `(n,)`.
-        nu: The mean slack of a unit vector, not negative, `()`: not the nu of nu-SVM (`nu_svm_parameter`). Values above
-            `max_i sqrt(k(x_i, x_i))` change nothing any more.
+        nu: The mean slack of a unit vector, not negative, `()`: not the nu of nu-SVM (`nu_svm_parameter`). Raising it
+            beyond `max_i sqrt(k(x_i, x_i))` changes nothing.
         bias: "regularized" (the constant is one more feature of value 1), "none", or "free" (not part of the unit
             vector).
-        sample_weight: Non-negative weights, `(n,)`. Weight 0 is absence, weight 2 duplication.
+        sample_weight: Non-negative weights, `(n,)`. Weight 0 removes a sample, weight 2 doubles it.
 
     Returns:
-        The problem; a pytree. Of its fits `certificate.dual` is the level reached, `certificate.primal` a bound that no
-        w exceeds; `alpha` is p, and `dual_coef` and `bias` are those of `w / level`, whose margin is 1.
+        The problem; a pytree. In its fits, `certificate.dual` is the level reached and `certificate.primal` a bound for
+        any w; `alpha` is p, and `dual_coef` and `bias` are those of `w / level`, whose margin is 1.
 
     Raises:
-        InputError: On concrete values that make no problem; under tracing the fit's status is INFEASIBLE instead.
+        InputError: On concrete values that make no problem: a nu that is negative or not finite, labels other than -1
+            and +1, one class only, bad weights. Under tracing the fit's status is INFEASIBLE instead.
     """
-    nu = _checked_nu(nu, vector_dtype(gram))
-    signs, weight, mask, feasible, offset = labelled(gram, y, bias, sample_weight, "slack")
-    require_costs(1.0, sample_weight, signs.dtype)
+    nu = _checked_nu(nu, arguments.vector_dtype(gram))
+    signs, weight, mask, feasible, offset = arguments.labelled(gram, y, bias, sample_weight, "slack")
+    arguments.require_costs(1.0, sample_weight, signs.dtype)
     weight, diagonal, feasible = _assembled(gram, signs, nu, weight, offset, feasible)
     return SlackProblem(
         gram=gram,
@@ -363,9 +242,15 @@ def slack_problem(gram: Any, y: Any, nu: Any, *, bias: str = "regularized", samp
 def _assembled(
     gram: Gram, y: Array, nu: Array, weight: Array | None, offset: Any, usable: Any
 ) -> tuple[Array, Array, Array]:
-    """Weights, diagonal, and whether the values make a problem, in one program."""
+    """Compute weights, diagonal and feasibility in one program."""
     weight = jnp.ones_like(y) if weight is None else weight
-    usable = usable & two_classes(y, weight > 0) & costs_hold(weight, weight > 0) & (nu >= 0) & jnp.isfinite(nu)
+    usable = (
+        usable
+        & arguments.two_classes(y, weight > 0)
+        & arguments.costs_hold(weight, weight > 0)
+        & (nu >= 0)
+        & jnp.isfinite(nu)
+    )
     return weight, gram.diag().astype(y.dtype) + offset, usable
 
 
@@ -386,21 +271,25 @@ def _usable_at(usable: Array, nu: Array) -> Bool[Array, ""]:
 def _reweighted(problem: SlackProblem, weight: Array, usable: Array) -> tuple[Array, Array, Array]:
     present = (problem.weight > 0) & (weight > 0)
     weight = problem.weight * weight
-    return weight, present, usable & problem.feasible & two_classes(problem.y, present) & costs_hold(weight, present)
+    return (
+        weight,
+        present,
+        usable & problem.feasible & arguments.two_classes(problem.y, present) & arguments.costs_hold(weight, present),
+    )
 
 
 def lambda_of_C(C: Any, n: Any) -> Any:  # noqa: N802 (C is the field's name)
-    """`lambda = 1 / (n C)` of `lambda/2 |w|^2 + mean loss` (Pegasos), for n samples (or a sum of weights of n)."""
+    """Return `lambda = 1 / (n C)` of `lambda/2 |w|^2 + mean loss` (Pegasos), for n samples or a sum of weights n."""
     return 1 / (n * C)
 
 
 def C_of_lambda(lam: Any, n: Any) -> Any:  # noqa: N802
-    """`C = 1 / (n lambda)`."""
+    """Return `C = 1 / (n lambda)`."""
     return 1 / (n * lam)
 
 
 def equivalent_nu(problem: BoxProblem, fit: Fit) -> Float[Array, ""]:
-    """The nu whose slack problem has the same solution as a hinge problem: its mean loss over `|w|`.
+    """Return the nu whose slack problem has the same solution as a hinge problem: its mean loss over `|w|`.
 
     Args:
         problem: From `hinge_problem`.
@@ -414,14 +303,14 @@ def equivalent_nu(problem: BoxProblem, fit: Fit) -> Float[Array, ""]:
 
 
 def equivalent_C(problem: SlackProblem, fit: Fit) -> Float[Array, ""]:  # noqa: N802 (C is the field's name)
-    """The C whose hinge problem has the same solution: `1 / C = level^2 / q - n nu level`, `q = max_i p_i`.
+    """Return the C whose hinge problem has the same solution: `1 / C = level^2 / q - n nu level`, `q = max_i p_i`.
 
     Args:
         problem: From `slack_problem`.
-        fit: A fit of it, well converged: the formula rests on p.
+        fit: A fit of it, well converged, since the formula depends on p.
 
     Returns:
-        C, `()`; infinite where the inexact p says so.
+        C, `()`; it may be infinite for an inexact p.
     """
     level, q = fit.certificate.dual, problem.highest(fit.alpha)
     inverse = level**2 / q - problem.volume * level
@@ -429,14 +318,14 @@ def equivalent_C(problem: SlackProblem, fit: Fit) -> Float[Array, ""]:  # noqa: 
 
 
 def nu_svm_parameter(problem: SlackProblem, fit: Fit) -> Float[Array, ""]:
-    """The nu of nu-SVM (scikit-learn's `NuSVC`) with the same decision function: `1 / (n max_i p_i)`."""
+    """Return the nu of nu-SVM (scikit-learn's `NuSVC`) with the same decision function: `1 / (n max_i p_i)`."""
     return 1 / (problem.weight.sum() * problem.highest(fit.alpha))
 
 
 def distinct_evaluations(fit: Fit) -> Any:
-    """Kernel values of distinct rows that a run computed, on the host: n for each sample that w is made of.
+    """Return how many kernel values of distinct rows a run computed, on the host: n for each sample in w.
 
-    `fit.kernel_evaluations` is the nominal count, repeated rows included. An int, or an array for lanes.
+    `fit.kernel_evaluations` counts repeated rows too. The result is an int, or an array for lanes.
     """
     coefficients = np.asarray(fit.dual_coef)
     total = np.count_nonzero(coefficients, axis=-1).astype(np.int64) * coefficients.shape[-1]
@@ -444,7 +333,7 @@ def distinct_evaluations(fit: Fit) -> Any:
 
 
 def squared_norm(problem: BoxProblem, fit: Fit) -> Float[Array, ""]:
-    """`|w|^2` of a hinge fit, a free bias left out, `()`."""
+    """Return `|w|^2` of a hinge fit, without a free bias, `()`."""
     a = problem.y * fit.dual_coef
     s = fit.margins if problem.c is None else problem.matvec(a)
     return a @ s

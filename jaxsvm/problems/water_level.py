@@ -1,14 +1,14 @@
-"""The water level: the worst margin after a budget of slack has been spent as well as it can be.
+"""The water level: the worst margin after a budget of slack has been spent in the best way.
 
 Source: Cotter, Shalev-Shwartz, Srebro, "The Kernelized Stochastic Batch Perceptron" (ICML 2012), whose printed routines
-are wrong (docs/mathematics.md, Sources); closed forms stand here. Over a floor of heights `c_i` and widths
-`w_i` pour a volume V: the surface stands at
+are wrong (docs/mathematics.md, Sources); these are closed forms. A volume V of water over a floor of heights `c_i` and
+widths `w_i` has its surface at
 
     level = min_{p in simplex} p'c + V max_i p_i / w_i = min_k (sum of w c over the k lowest + V) / (their sum of w),
 
 the root of `sum_i w_i max(0, level - c_i) = V`. A minimising p, uniform (in units of w) on the k lowest, is a
-supergradient of the level with respect to c. An unregularised bias turns the floor into two basins, one a class, which
-the bias moves against each other: there p has half of its mass in each.
+supergradient of the level with respect to c. With an unregularised bias there are two basins, one for each class, which
+the bias moves against each other: p then has half of its mass in each.
 """
 
 from typing import Any, NamedTuple
@@ -25,18 +25,17 @@ from jaxsvm.runtime.loops import fori_loop, while_loop
 from jaxsvm.runtime.once import once
 
 METHODS = ("sort", "newton", "bisection")
-NEWTON_PASSES = 100
-"""More than Newton's method takes: 11 were seen at n = 60,000, and each pass drops at least one sample."""
 HALVINGS = {"float32": 32, "float64": 62}
+"""Bisections by dtype: about its digits and the exponent's range."""
 
 
 class WaterLevel(NamedTuple):
-    """A level and what it rests on.
+    """A level, with the distribution and the bias that prove it.
 
     Attributes:
         level: The level, `()`.
         p: A minimax-optimal distribution over the samples, `(n,)`: `level = p . c + V max_i p_i / w_i`.
-        bias: The bias at which the level is reached, `()`: the middle where a whole interval does; 0 without one.
+        bias: The bias that reaches the level, `()`: the middle of an interval of such biases; 0 without a bias.
     """
 
     level: Float[Array, "..."]
@@ -45,25 +44,25 @@ class WaterLevel(NamedTuple):
 
 
 def water_level(c: Any, volume: Any, *, weight: Any = None, method: str = "sort") -> WaterLevel:
-    """The largest `min_i (c_i + xi_i)` over `xi >= 0`, `sum_i w_i xi_i <= volume`.
+    """Return the largest `min_i (c_i + xi_i)` over `xi >= 0`, `sum_i w_i xi_i <= volume`.
 
     Args:
         c: Responses, `(n,)`.
         volume: V, `()`, not negative: `n nu` in the slack-constrained problem.
-        weight: w, `(n,)`, not negative; 0 is absence; None: all 1.
+        weight: w, `(n,)`, not negative; 0 removes a response; None: all 1.
         method: "sort" (closed form), "newton" (a few passes, no sorting) or "bisection" (a fixed number of passes:
-            best under `vmap`, where a loop runs to its slowest lane's end).
+            best under `vmap`, where a loop runs until its slowest lane ends).
 
     Returns:
         The level, p and bias 0.
 
     Raises:
-        InputError: On values out of range.
+        InputError: On an unknown method; on concrete negative or all-zero weights, or a negative volume.
     """
     if method not in METHODS:
         raise InputError(f"method is {method!r}: one of {', '.join(METHODS)} is needed.")
     c, w, volume = _checked(c, volume, weight)
-    # Relative to the lowest: a small volume would be lost beside large responses.
+    # Relative to the lowest response: rounding would lose a small volume in large responses.
     lowest = jnp.where(w > 0, c, jnp.inf).min()
     rest = jnp.where(w > 0, c - lowest, jnp.inf)
     level, p = {"sort": _by_sorting, "newton": _by_newton, "bisection": _by_bisection}[method](rest, w, volume)
@@ -71,7 +70,7 @@ def water_level(c: Any, volume: Any, *, weight: Any = None, method: str = "sort"
 
 
 def water_level_with_bias(c: Any, y: Any, volume: Any, *, weight: Any = None, method: str = "sort") -> WaterLevel:
-    """The largest `min_i (c_i + y_i b + xi_i)` over `xi >= 0`, `sum_i w_i xi_i <= volume` and all b.
+    """Return the largest `min_i (c_i + y_i b + xi_i)` over `xi >= 0`, `sum_i w_i xi_i <= volume` and all b.
 
     Args:
         c: Responses without the bias, `(n,)`.
@@ -84,7 +83,7 @@ def water_level_with_bias(c: Any, y: Any, volume: Any, *, weight: Any = None, me
         The level, p with half of its mass in each class, and b.
 
     Raises:
-        InputError: On values out of range.
+        InputError: As `water_level`; on signs other than -1 and +1, or a class without a positive weight.
     """
     if method not in ("sort", "bisection"):
         raise InputError(f"method is {method!r}: sort or bisection is needed for two basins.")
@@ -116,7 +115,7 @@ def _checked(c: Any, volume: Any, weight: Any) -> tuple[Array, Array, Array]:
 
 
 def _by_sorting(rest: Array, w: Array, volume: Array) -> tuple[Array, Array]:
-    """`F_k = (sum of the k lowest + V) / k`: the smallest, and its k lowest as p."""
+    """Return the smallest `F_k = (sum of the k lowest + V) / k`, and p on these k."""
     order = jnp.argsort(rest)
     heights, widths = rest[order], w[order]
     mass = jnp.cumsum(widths)
@@ -128,21 +127,22 @@ def _by_sorting(rest: Array, w: Array, volume: Array) -> tuple[Array, Array]:
 
 
 def _by_newton(rest: Array, w: Array, volume: Array) -> tuple[Array, Array]:
-    """Newton's method from the right on a convex piecewise linear function: monotone, ends on the right piece."""
+    """Solve by Newton's method from the right, which is monotone on a convex piecewise linear function, and exact."""
     level = _fallen(rest, w, volume, _average(rest, w, volume))
     return level, _covered(rest, w, level)
 
 
 def _average(rest: Array, w: Array, volume: Array) -> Array:
-    """The level if all samples were covered: never below the level."""
+    """Return the level if all samples were covered: an upper bound."""
     return (volume + jnp.where(w > 0, w * rest, 0).sum()) / w.sum()
 
 
 def _fallen(heights: Array, w: Array, volume: Array, start: Array) -> Array:
-    """The level by Newton's method from any start above the lowest height: one pass lands on the right of the root.
+    """Return the level by Newton's method from any start above the lowest height; one pass reaches the root's right.
 
-    Where a pass stands still though the water costs more than there is, the sum of a heavy sample has swallowed the
-    slack of lighter ones, and rounding put the level just above it: it goes on below that sample.
+    If a pass does not move though the level costs more than the volume, rounding put the level just above a heavy
+    sample, whose term hides the slack of lighter ones: the search continues below that sample. Each other pass drops at
+    least one sample (11 passes were seen at n = 60,000).
     """
     eps = jnp.finfo(heights.dtype).eps
 
@@ -158,19 +158,19 @@ def _fallen(heights: Array, w: Array, volume: Array, start: Array) -> Array:
         def below(following: Array) -> Array:
             cost = jnp.where(w > 0, w * jnp.maximum(g - heights, 0), 0).sum()
             top = jnp.where((heights < g) & (w > 0), heights, -jnp.inf).max()
-            swallowed = (cost > volume * (1 + 8 * eps * heights.shape[0])) & (top > -jnp.inf)
-            return jnp.where(swallowed, top, following)
+            hidden = (cost > volume * (1 + 8 * eps * heights.shape[0])) & (top > -jnp.inf)
+            return jnp.where(hidden, top, following)
 
         following = fill(g)
         return k + 1, g, once(following >= g, below, following)
 
     first = (jnp.zeros((), jnp.int32), jnp.full_like(start, jnp.inf), fill(start))
-    _, above, g = while_loop(lambda carry: (carry[2] < carry[1]) & (carry[0] < NEWTON_PASSES), fall, first)
+    _, above, g = while_loop(lambda carry: (carry[2] < carry[1]) & (carry[0] < 100), fall, first)
     return jnp.minimum(above, g)
 
 
 def _by_bisection(rest: Array, w: Array, volume: Array) -> tuple[Array, Array]:
-    """A fixed number of halvings, and one step of Newton's, which makes it exact."""
+    """Solve by a fixed number of halvings, and one step of Newton's method, which makes the level exact."""
     lowest_width = jnp.where(w > 0, w, jnp.inf).min()
 
     def halve(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -190,18 +190,18 @@ def _by_bisection(rest: Array, w: Array, volume: Array) -> tuple[Array, Array]:
 
 
 def _covered(rest: Array, w: Array, level: Array) -> Array:
-    """The p on the samples at or below the level, of which there is at least one: the lowest, with `rest = 0`."""
+    """Return p on the samples at or below the level; the lowest, with `rest = 0`, is one."""
     p = jnp.where(rest <= level, w, 0)
     return p / p.sum()
 
 
 def _two_basins(c: Array, y: Array, volume: Array, w: Array) -> WaterLevel:
-    """`2 level = min_m (V + S+(m) + S-(m)) / m` over the mass m that each class has covered.
+    """Solve `2 level = min_m (V + S+(m) + S-(m)) / m` over the mass m that is covered in each class.
 
-    `S(m)`, the sum of the lowest heights of a class up to mass m, is piecewise linear: the minimum lies at a mass where
-    a sample of one of the two classes is covered in full.
+    `S(m)`, the sum of the lowest heights of a class up to mass m, is piecewise linear. So the minimum lies at a mass
+    where a sample of one of the classes is covered in full.
     """
-    # Both classes as lanes of one computation, which takes half as long to compile as two.
+    # Both classes are lanes of one computation, which compiles in half the time of two.
     sides = jax.vmap(_Basin.of, (None, 0))(c, jnp.stack([jnp.where(y * sign > 0, w, 0) for sign in (1, -1)]))
     most = sides.mass[:, -1].min()
     candidates = sides.mass.ravel()
@@ -221,7 +221,7 @@ def _two_basins(c: Array, y: Array, volume: Array, w: Array) -> WaterLevel:
 
 
 class _Basin(NamedTuple):
-    """One class in increasing order; the samples of the other, of width 0, last."""
+    """One class in increasing order; the samples of the other class, of width 0, are last."""
 
     order: Array
     heights: Array
@@ -240,7 +240,7 @@ class _Basin(NamedTuple):
         return jnp.interp(masses, jnp.concatenate([zero, self.mass]), jnp.concatenate([zero, filled]))
 
     def around(self, m: Array) -> tuple[Array, Array]:
-        """The highest covered height at mass m, and the next one: the same where a sample is covered in part."""
+        """Return the highest covered height at mass m and the next one; the same if a sample is covered in part."""
         slack = 8 * jnp.finfo(m.dtype).eps * m
         last = (self.mass < m - slack).sum()  # the first place whose mass reaches m
         following = (self.mass <= m + slack).sum()
@@ -250,29 +250,29 @@ class _Basin(NamedTuple):
         return self.heights[last], after
 
     def share(self, m: Array) -> Array:
-        """What of each sample lies below mass m."""
+        """Return the part of each sample that lies below mass m."""
         covered = jnp.clip(m - (self.mass - self.widths), 0, self.widths)
         return jnp.zeros_like(covered).at[self.order].add(covered)
 
 
 def _two_basins_by_bisection(c: Array, y: Array, volume: Array, w: Array) -> WaterLevel:
-    """The level for a given bias is concave in it: its slope is the mass covered in one class less the other's."""
+    """Bisect the bias: the level is concave in it, and its slope is the difference of covered masses."""
     eps, steps = jnp.finfo(c.dtype).eps, HALVINGS[jnp.dtype(c.dtype).name]
     present, sides = w > 0, [jnp.where(y * sign > 0, w, 0) for sign in (1, -1)]
     heights = jnp.where(present, c, jnp.inf)
     lowest, lowest_n = (jnp.where(y * sign > 0, heights, jnp.inf).min() for sign in (1, -1))
     middle = (lowest_n - lowest) / 2
-    floor = (lowest + lowest_n) / 2  # the lowest heights of both classes at `middle`, which all else is relative to
+    floor = (lowest + lowest_n) / 2  # the lowest heights of both classes at `middle`; others are relative to it
     rest = jnp.where(present, c + y * middle - floor, 0)
-    # No best bias is further from the middle than the level of all the water in one class.
+    # No best bias is further from the middle than the level if all the water were in one class.
     spread = jnp.maximum(*(_fallen(rest, side, volume, _average(rest, side, volume)) for side in sides))
 
     def at(b: Array, guess: Array) -> tuple[Array, Array]:
-        here = rest + y * b
+        heights = rest + y * b
         low = -jnp.abs(b)
-        level = _fallen(here, w, volume, jnp.where(guess > low, guess, low + spread))
-        # A heavy sample at the surface takes any volume: rounding must not put it above.
-        return level, y @ jnp.where(here <= level + 4 * eps * (jnp.abs(here) + jnp.abs(level)), w, 0)
+        level = _fallen(heights, w, volume, jnp.where(guess > low, guess, low + spread))
+        # A heavy sample at the surface holds any volume: rounding must not put it above.
+        return level, y @ jnp.where(heights <= level + 4 * eps * (jnp.abs(heights) + jnp.abs(level)), w, 0)
 
     def halve(_: Any, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         low, high, guess = carry
@@ -289,26 +289,26 @@ def _two_basins_by_bisection(c: Array, y: Array, volume: Array, w: Array) -> Wat
 
 
 def _balanced(over: Array, rounding: Array, y: Array, w: Array) -> tuple[Array, Array]:
-    """At a best bias: p, and how far the middle of the best biases is.
+    """Return p at a best bias, and the distance to the middle of the best biases.
 
-    Each class has covered what is below the level, and of what stands at it so much that both have covered one mass.
-    While that is all or nothing, the classes can be moved against each other without a change of the level.
+    In each class the samples below the level are covered, and as much of those at the level as makes the covered masses
+    equal. If that is all of them or none, the classes can be moved against each other without changing the level.
 
     Args:
-        over: How far each sample stands above the level, `(n,)`.
-        rounding: What of that may be rounding, `(n,)`.
+        over: Heights above the level, `(n,)`.
+        rounding: Bounds on their rounding, `(n,)`.
         y: Signs, `(n,)`.
         w: Widths, `(n,)`.
     """
     sides = [(y * sign > 0) & (w > 0) for sign in (1, -1)]
-    # No class is dry at a best bias, whatever rounding says.
+    # At a best bias each class has a covered sample, whatever rounding says.
     touched = [over <= jnp.maximum(rounding, jnp.where(side, over, jnp.inf).min()) for side in sides]
     under = [side & (over < -rounding) for side in sides]
     level_with = [side & touch & ~below for side, touch, below in zip(sides, touched, under, strict=True)]
     sure, partly = ([jnp.where(part, w, 0).sum() for part in parts] for parts in (under, level_with))
     least = jnp.maximum(*sure)
     mass = jnp.where(least > 0, least, jnp.minimum(*(s + t for s, t in zip(sure, partly, strict=True))))
-    eps = 64 * jnp.finfo(w.dtype).eps  # of what is compared: beside all widths light ones are nothing
+    eps = 64 * jnp.finfo(w.dtype).eps  # relative to what is compared: light widths vanish in the total
     halves, tops, nexts = [], [], []
     for side, below, at, full, extra in zip(sides, under, level_with, sure, partly, strict=True):
         share = jnp.clip((mass - full) / jnp.where(extra > 0, extra, 1), 0, 1)

@@ -1,9 +1,8 @@
-"""Whether a kernel matrix is positive semidefinite, where its kernel does not say so by itself.
+"""Test whether a kernel matrix is positive semidefinite, if its kernel does not guarantee it.
 
 On an indefinite matrix a duality gap proves nothing: the "primal" is not convex, and the dual has better points
-elsewhere. Solvers see negative curvature along their own steps, but may never step there. So whatever is about to be
-called converged is looked at once more: by a Cholesky factor where n is moderate, by Lanczos' smallest Ritz value
-beyond.
+elsewhere. Solvers see negative curvature along their own steps, but may never step there. So the matrix is tested
+before a fit is called converged: by a Cholesky factor for moderate n, by Lanczos' smallest Ritz value beyond.
 """
 
 import dataclasses
@@ -20,36 +19,31 @@ from jaxsvm.numerics.linear.elimination import factored
 from jaxsvm.numerics.masks import every
 from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.problems.contract import Problem
+from jaxsvm.problems.measured import MEASURED
 from jaxsvm.runtime.loops import scan
 from jaxsvm.runtime.programs import Program
 
 P = TypeVar("P", bound=Problem)
-DIRECT_SIZE = 2048
-"""Up to this n the matrix is factored (0.1 s at 2,048)."""
-PRODUCTS = 12
-"""Of Lanczos' method, beyond."""
-ROUNDING = 16
-"""An eigenvalue of `-ROUNDING eps n max|K|`, with the eps of the entries, may be rounding."""
 
 
 @Program
 def is_indefinite(problem: Problem) -> Bool[Array, ""]:
-    """Say whether a certificate proves nothing: looked at once, in twice the precision, for what no kernel vouches for.
+    """Return whether the matrix is indefinite, so that certificates prove nothing, in twice the precision.
 
-    Off the equality too, where a w beside the dual point is.
+    Directions off the equality count too: a corrected w moves along them.
     """
     return in_double(lambda problem: negative_curvature(widened(problem), everywhere=True))(problem)
 
 
 def vouched(problem: P) -> P:
-    """Return a concrete problem whose Gram operator is known to be positive semidefinite, after a look at its matrix.
+    """Return a concrete problem whose Gram operator is known to be positive semidefinite; test its matrix if needed.
 
     Raises:
-        InputError: Where the matrix has a clearly negative eigenvalue.
+        InputError: If the matrix has a clearly negative eigenvalue.
     """
     if problem.gram.definite:
         return problem
-    with jax.ensure_compile_time_eval():  # a concrete problem may be asked about inside a user's jit
+    with jax.ensure_compile_time_eval():  # a concrete problem may occur inside a user's jit
         indefinite = bool(is_indefinite(problem))
     if indefinite:
         raise InputError(
@@ -60,20 +54,21 @@ def vouched(problem: P) -> P:
 
 
 def negative_curvature(problem: Problem, everywhere: bool = False) -> Bool[Array, ""]:
-    """Whether the problem's matrix, without its ridge, has a clearly negative eigenvalue where its points can move.
+    """Return whether the matrix without its ridge has a clearly negative eigenvalue in directions that points can move.
 
-    Points move among the samples that are present and, with an equality, along it. A matrix beyond 2,048 samples may
-    hide a small one from `PRODUCTS` products.
+    Points move among the samples that are present and, with an equality, along it. Twelve products with a matrix of
+    more than 2,048 samples may miss a small eigenvalue. One of `-16 eps n max|K|`, with the eps of the entries, may be
+    rounding.
 
     Args:
-        problem: Any problem, its vectors in the precision that is to be computed in.
-        everywhere: Whether to look off the equality as well, where a w beside the dual point need not be; static.
+        problem: Any problem, its vectors in the precision to compute in.
+        everywhere: Whether to test directions off the equality as well; static.
     """
     present, u = problem.present, None if everywhere else problem.equality
     u = None if u is None else jnp.where(present, u, 0) / jnp.linalg.norm(jnp.where(present, u, 0))
     eps = float(jnp.finfo(problem.gram.dtype).eps)
     largest = jnp.where(present, jnp.abs(problem.gram.diag() + problem.offset), 0).max().astype(problem.dtype)
-    if problem.n <= DIRECT_SIZE:
+    if problem.n <= MEASURED.samples_up_to_which_a_matrix_is_factored:
         return _by_cholesky(problem, present, u, eps, largest)
     return _by_lanczos(problem, present, u, eps, largest)
 
@@ -86,13 +81,13 @@ def _by_cholesky(problem: Problem, present: Array, u: Any, eps: float, largest: 
     if u is not None:
         Qu = jnp.matmul(Q, u, precision=lax.Precision.HIGHEST)
         Q = Q - jnp.outer(Qu, u) - jnp.outer(u, Qu) + (u @ Qu) * jnp.outer(u, u)
-    shift = jnp.maximum(ROUNDING * eps * problem.n * largest, jnp.finfo(Q.dtype).tiny)
+    shift = jnp.maximum(16 * eps * problem.n * largest, jnp.finfo(Q.dtype).tiny)
     factor = factored(Q + shift * jnp.eye(problem.n, dtype=Q.dtype))
     return every(jnp.isfinite(Q)) & ~every(jnp.isfinite(factor.L))
 
 
 def _by_lanczos(problem: Problem, present: Array, u: Any, eps: float, largest: Array) -> Bool[Array, ""]:
-    signed = SignedGram(problem.gram, problem.y, problem.offset)
+    signed, products = SignedGram(problem.gram, problem.y, problem.offset), MEASURED.products_of_lanczos
 
     def inside(v: Float[Array, " n"]) -> Float[Array, " n"]:
         v = jnp.where(present, v, 0)
@@ -111,11 +106,11 @@ def _by_lanczos(problem: Problem, present: Array, u: Any, eps: float, largest: A
         fresh = jnp.where(norm > 0, w / jnp.where(norm > 0, norm, 1), 0)
         return (V.at[k + 1].set(fresh, mode="drop"), W), None
 
-    # In float32: 64 random bits cannot be had where the x64 flag is off, whatever is on around the call.
+    # In float32: without the x64 flag there are no 64 random bits, whatever is enabled around the call.
     first = inside(jax.random.normal(jax.random.key(0), (problem.n,), jnp.float32).astype(problem.dtype))
-    V = jnp.zeros((PRODUCTS, problem.n), problem.dtype).at[0].set(first / jnp.linalg.norm(first))
-    (V, W), _ = scan(step, (V, jnp.zeros_like(V)), jnp.arange(PRODUCTS, dtype=jnp.int32))
+    V = jnp.zeros((products, problem.n), problem.dtype).at[0].set(first / jnp.linalg.norm(first))
+    (V, W), _ = scan(step, (V, jnp.zeros_like(V)), jnp.arange(products, dtype=jnp.int32))
     T = V @ W.T
-    shift = ROUNDING * eps * problem.n * largest
-    factor = factored((T + T.T) / 2 + shift * jnp.eye(PRODUCTS, dtype=T.dtype))
+    shift = 16 * eps * problem.n * largest
+    factor = factored((T + T.T) / 2 + shift * jnp.eye(products, dtype=T.dtype))
     return every(jnp.isfinite(T)) & ~every(jnp.isfinite(factor.L))

@@ -1,0 +1,112 @@
+"""The squared-hinge certificate: on the way, and under rounding for a point that is returned."""
+
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxsvm.numerics.line_search import best_bias
+from jaxsvm.numerics.precision import rounded, rounding
+from jaxsvm.numerics.products import matmul
+from jaxsvm.numerics.sums import sums
+from jaxsvm.results.fit import Answer, Certificate
+from jaxsvm.results.judge import balances, is_weights, judged
+
+if TYPE_CHECKING:
+    from jaxsvm.problems.squared_hinge import SquaredHingeProblem
+
+
+def certificate(problem: "SquaredHingeProblem", alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Certificate:
+    """Return the certificate as if `s = Kt alpha` were exact, for a dual point in any scale. Solvers ask for it.
+
+    `relative_gap = sum_i C_i t_i / R` with `u_i = R - s_i`, `v_i = alpha_i / C_i`, and `t_i = u_i (u_i + 2 v_i)`
+    where `u_i + v_i > 0`, else `-v_i^2`. Errors of `s` cancel to first order (docs/mathematics.md, The certificate).
+    """
+    # Weights are not negative, and 0 for absent samples: tested by a sum, which costs nothing beside the others.
+    wrong = jnp.where(problem.present, jnp.minimum(alpha, 0), alpha)
+    size = jnp.abs(alpha) * jnp.sqrt(jnp.maximum(problem.diagonal, 0))
+    total, square, infeasible, spread = sums(alpha, alpha * s, jnp.abs(wrong), size)
+    alpha, s, R, spread = alpha / total, s / total, square / total**2, spread / total
+    u, v = R - s, problem.ridge * alpha
+    slack = u + v
+    (loss,) = sums(problem.costs * jnp.where(slack > 0, u * (slack + v), -v * v))
+    positive = R > 0
+    scale = jnp.where(positive, R, 1)
+    relative_gap = loss / scale
+    dual = 1 / (2 * scale)
+    return judged(
+        dual * (1 + relative_gap),
+        dual,
+        relative_gap,
+        jnp.ones_like(scale),
+        rounding=32 * jnp.finfo(s.dtype).eps * (1 + spread**2 / scale),
+        feasible=positive & (infeasible == 0),
+    )
+
+
+def certified(problem: "SquaredHingeProblem", beta: Float[Array, " n"], s: Float[Array, " n"], dtype: Any) -> Answer:
+    """Return a point as the caller gets it, certified.
+
+    Args:
+        problem: The problem, in twice the precision.
+        beta: Coefficients in primal scale (`alpha / R`), not negative, numbers of `dtype`, `(n,)`: a dual point in any
+            scale; in any but the best one the primal is a little larger.
+        s: `Kt beta`, computed from scratch in twice the precision, `(n,)`.
+        dtype: Dtype of the numbers that are returned.
+
+    Returns:
+        The result: `dual_coef` is `y beta`, `alpha` is beta over its sum, rounded.
+    """
+    C, y = problem.costs, problem.y
+    margins = s - problem.ridge * beta
+    if problem.free_bias:
+        margins = y * problem.gram.support_matvec(y * beta)
+    size = jnp.sqrt(jnp.maximum(problem.diagonal, 0))
+    # Several sums at once: each alone would be one more kernel to compile, 0.01 s.
+    parts = jnp.stack([jnp.ones_like(beta), y, margins, problem.ridge * beta, size])
+    total, balance, square, excess, spread = matmul(parts, beta)
+    constant = problem.offset * balance
+    best = best_bias(margins, y, C, 1.0) if problem.free_bias else constant
+    bias = rounded(best, dtype)
+    returned = margins + y * (bias - constant)
+    exact = margins + y * (best - constant) + problem.ridge * beta
+    slack, squared_norm, Q = 1 - returned, square - constant * balance, square + excess
+    usable = (Q > 0) & (total > 0) & is_weights(beta, problem.present)
+    if problem.free_bias:
+        usable = usable & balances(balance, total, dtype)
+    scale = jnp.where(usable, Q, 1)
+    dual = total**2 / (2 * scale)
+
+    # Errors of the products count to second order, since primal and dual move together to first order. Their share in Q
+    # counts where beta' K beta cancels: the dual's Q may then be anything.
+    error = rounding(problem.n, s.dtype) * size * spread + jnp.finfo(s.dtype).eps * (1 + jnp.abs(bias))
+    loss, allowed, moved = sums(
+        C * jnp.maximum(slack, 0) ** 2,
+        jnp.where(slack > -error, C * error * (2 * jnp.abs(1 - exact) + error), 0),
+        beta * jnp.abs(exact - Q / jnp.where(usable, total, 1)),
+    )
+    primal, allowance = (squared_norm + problem.offset * bias**2 + loss) / 2, allowed / 2
+    if problem.free_bias:  # beta may be off y . beta = 0 by rounding
+        allowance = allowance + 2 * jnp.abs(best * balance)
+    # The rounding of alpha: its R is at most Q (1 + share) / total^2.
+    eps = jnp.finfo(dtype).eps if jnp.finfo(dtype).bits < jnp.finfo(s.dtype).bits else 0.0
+    share = (eps * moved + (eps / 2 * spread) ** 2) / scale
+    doubt = rounding(problem.n, s.dtype) * spread**2 / scale
+    usable = usable & (doubt < 1)  # else Q may be rounding alone, and truly negative
+    relative_gap = ((primal + allowance) / dual) * (1 + share) - 1 + doubt**2 + 8 * jnp.finfo(s.dtype).eps
+    R = Q / jnp.where(usable, total, 1) ** 2
+    return Answer(
+        alpha=beta / jnp.where(total > 0, total, 1),
+        dual_coef=y * beta,
+        bias=bias,
+        R=R,
+        margins=returned,
+        certificate=judged(
+            primal,
+            dual / (1 + doubt),
+            relative_gap,
+            jnp.ones_like(scale),
+            rounding=share + doubt + 64 * jnp.finfo(s.dtype).eps,
+            feasible=usable,
+        ),
+    )

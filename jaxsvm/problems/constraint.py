@@ -1,0 +1,114 @@
+"""The equality constraint of a box problem: feasible points near others, and the bias, which is its multiplier."""
+
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from jaxsvm.errors import InputError, is_concrete
+from jaxsvm.numerics.masks import count, every
+from jaxsvm.numerics.sums import sums
+from jaxsvm.runtime.loops import fori_loop
+
+if TYPE_CHECKING:
+    from jaxsvm.problems.box import BoxProblem
+
+
+def feasible_point(problem: "BoxProblem", a: Float[Array, " n"]) -> Float[Array, " n"]:
+    """Return the nearest feasible point: `clip(a - t c, 0, U)` with the multiplier t that meets the equality."""
+    if problem.c is None:
+        return jnp.clip(a, 0, problem.upper)
+    a, c = jnp.clip(a, 0, problem.upper), problem.c
+
+    def at(t: Array) -> Array:
+        return jnp.clip(a - t * c, 0, problem.upper)
+
+    # Beyond these ends every sample is at the bound that c pulls it to.
+    reach = (jnp.maximum(a, problem.upper - a) / jnp.where(c == 0, 1, jnp.abs(c))).max()
+
+    def halve(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = ends
+        middle = (low + high) / 2
+        above = c @ at(middle) > problem.e
+        return jnp.where(above, middle, low), jnp.where(above, high, middle)
+
+    low, high = fori_loop(0, 64, halve, (-reach, reach))  # a float64 bracket has fewer bits to lose
+    reached, size = sums(c * a, jnp.abs(c * a))
+    met = jnp.abs(reached - problem.e) <= _rounding(problem, size)
+    return jnp.where(met, a, on_equality(problem, at((low + high) / 2)))
+
+
+def on_equality(problem: "BoxProblem", a: Float[Array, " n"]) -> Float[Array, " n"]:
+    """Return a point of the box moved back onto the equality that rounding took it off.
+
+    Each sample moves by the same share of its room. Only samples inside the box move if they suffice, since
+    derivatives depend on which samples are at a bound.
+    """
+    if problem.c is None:
+        return a
+    met, size = sums(problem.c * a, jnp.abs(problem.c * a))
+    too_much = met - problem.e
+    target = jnp.where(problem.c * too_much > 0, 0, problem.upper)
+    room = jnp.abs(problem.c * (target - a))
+    inside = (a > 0) & (a < problem.upper)
+    of_inside, of_all = sums(jnp.where(inside, room, 0), jnp.where(problem.present, room, 0))
+    enough = of_inside > jnp.abs(too_much)
+    moved, total = jnp.where(enough, inside, problem.present), jnp.where(enough, of_inside, of_all)
+    off = jnp.abs(too_much) > _rounding(problem, size)
+    share = jnp.where(off, jnp.clip(jnp.abs(too_much) / jnp.where(total > 0, total, 1), 0, 1), 0)
+    return jnp.where(moved, a + share * (target - a), a)
+
+
+def best_bias(problem: "BoxProblem", s: Float[Array, " n"]) -> Float[Array, ""]:
+    """Return the b that minimises the primal for margins s without b; the middle of the interval if there is one."""
+    if problem.c is None:
+        return jnp.zeros((), s.dtype)
+    weight = problem.upper * jnp.abs(problem.c)
+    breaks = (problem.q - s) / jnp.where(problem.c == 0, 1, problem.c)
+    order = jnp.argsort(jnp.where(weight > 0, breaks, jnp.inf))
+    sorted_breaks, steps = breaks[order], weight[order]
+    # The slope right of each break; at -infinity every sample with c > 0 has slack.
+    upward, total = sums(jnp.where(problem.c > 0, weight, 0), weight)
+    slope = problem.e - upward + jnp.cumsum(steps)
+    rounding = 8 * jnp.finfo(s.dtype).eps * total
+    below, present = count(slope < -rounding), count(steps > 0)
+    first = jnp.minimum(below, jnp.maximum(present - 1, 0))
+    flat = (jnp.abs(slope[first]) <= rounding) & (first + 1 < present)
+    last = jnp.where(flat, jnp.minimum(first + 1, s.shape[0] - 1), first)
+    return (sorted_breaks[first] + sorted_breaks[last]) / 2
+
+
+def _rounding(problem: "BoxProblem", size: Float[Array, ""]) -> Float[Array, ""]:
+    """Bound the rounding of `c'a - e`, where `|c|'|a|` is the size."""
+    return 4 * jnp.finfo(size.dtype).eps * (size + jnp.abs(problem.e))
+
+
+def reachable(c: Any, e: Array, upper: Array) -> Bool[Array, ""]:
+    """Return whether the box holds a point of the equality, up to rounding, `()`."""
+    if c is None:
+        return jnp.asarray(True)
+    least, most = _ends(c, upper)
+    slack = 8 * jnp.finfo(upper.dtype).eps * jnp.abs(c * upper).sum()
+    return (e >= least - slack) & (e <= most + slack)
+
+
+def checked(c: Array, e: Array, upper: Array, feasible: Array) -> Bool[Array, ""]:
+    """Return whether a problem is feasible and its equality can be met in the box, `()`.
+
+    Raises:
+        InputError: On concrete coefficients c with zeros in the box, or a right-hand side e out of reach.
+    """
+    usable = every((c != 0) | (upper == 0))  # pairs move along 1 / c
+    if is_concrete(usable) and not bool(usable):
+        raise InputError("c holds 0: every point in the box (upper > 0) takes part in the equality constraint.")
+    met = reachable(c, e, upper)
+    if is_concrete(met) and not bool(met):
+        least, most = _ends(c, upper)
+        raise InputError(f"e is {float(e)}: c'a lies between {float(least):.6g} and {float(most):.6g} in this box.")
+    return feasible & usable & met
+
+
+def _ends(c: Array, upper: Array) -> tuple[Array, Array]:
+    """Return the least and the largest `c'a` in the box."""
+    terms = c * upper
+    return jnp.minimum(terms, 0).sum(), jnp.maximum(terms, 0).sum()
