@@ -15,10 +15,10 @@ import jaxsvm
 from jaxsvm import SMO, InteriorPoint, box_problem, hinge_problem
 from jaxsvm.kernels import RBF, Linear, Precomputed
 from jaxsvm.loop.driver import fit_compiled
-from jaxsvm.solvers.box.barrier_systems import DIRECT_SIZE
+from jaxsvm.solvers.measured import MEASURED
 
 BIASES = ("none", "regularized", "free")
-MANY = DIRECT_SIZE + 52
+MANY = MEASURED.largest_direct_system + 52
 """Samples whose systems are solved in the space of their features; no multiple of a tile."""
 
 

@@ -1,4 +1,4 @@
-"""The contract of a solver: what drivers ask of a configuration.
+"""The contract between drivers and solvers.
 
 Write a solver as a frozen dataclass that derives from `Solver`, register it as a pytree, and mark the fields that are
 not traced as static. Add a line to `SOLVERS` in `tests/test_contract.py` to have it tested.
@@ -14,6 +14,8 @@ from jaxsvm.solvers.stopping import CERTIFIED_GAP, stop_excess
 
 SIMPLEX = ("squared hinge", "ball")
 """Kinds whose dual points lie on the simplex."""
+NEVER = 2**30
+"""As an interval or a patience: more steps than any fit takes."""
 
 P = TypeVar("P", bound=Problem)
 """The form of problem that a solver takes, such as `BoxForm`. `solves` says the same to drivers, by kind."""
@@ -34,7 +36,7 @@ class Solver(Generic[P]):
         solves: Kinds of problems it takes, by their `kind`.
         tol: Threshold of the stop rule, > 0.
         max_steps: Maximum number of steps, >= 0; exact.
-        check_every: Steps between looks at the running excess; static. 1 where a step costs as much as a certificate.
+        check_every: Steps between tests of the running excess; static. 1 if a step costs as much as a certificate.
         refresh_every: Maximum number of steps between certificates; None for 4,000, or n where that is more; static.
         stop: The stop rule (`jaxsvm.solvers.stopping`).
         unroll: Steps per turn of the inner loop. 2 saves a twentieth of a light step, 5 saves no more than that, and
@@ -48,12 +50,12 @@ class Solver(Generic[P]):
         resumes: Whether `init` takes a `Resumed`, all that is known of a fit, instead of weights. Set it where step
             sizes or their order depend on the number of steps so far, or where w is not made of the dual point.
         carries_sums: Whether every step keeps the products of its `dual_point` as exact as rounding permits.
-        knows_origin: Whether `init` also takes an `Origin`, and compiles faster for one.
+        knows_origin: Whether `init` also takes an `Origin`, and compiles faster with it.
         final_check: "full", or "none" if the running excess may end a fit that no certificate confirms.
         rows: Rows of a dual point: 2 where w is not made of the dual variables.
         has_place: Whether points lie on the simplex and the solver has `place`: `polished` needs it.
         searches_vertices: Whether the solver has `wants_vertex` and `at`: `sampled` needs them.
-        inside: The solver that this one goes around; None if there is none.
+        inside: The inner solver of a wrapper; None if there is none.
         bit: Its place in `Counters.solvers`, by which `Fit.solvers` names it, if given: unique, below `BIT_OF_OTHERS`.
     """
 
@@ -88,7 +90,7 @@ class Solver(Generic[P]):
     def init(self, problem: P, key: Array | None = None, init: Any = None) -> Any:
         """Return a state to start from.
 
-        A solver that cannot keep `problem.equality` refuses here a problem that has a `free_bias`: `solves` does not
+        A solver that cannot keep `problem.equality` must refuse a problem that has a `free_bias`: `solves` does not
         distinguish these.
 
         Args:
@@ -100,7 +102,7 @@ class Solver(Generic[P]):
         raise NotImplementedError
 
     def step(self, problem: P, state: Any) -> Any:
-        """Return the state after one step, without stop rule or output."""
+        """Return the state after a step, without stop rule or output."""
         raise NotImplementedError
 
     def refresh(self, problem: P, state: Any) -> Any:
@@ -119,7 +121,7 @@ class Solver(Generic[P]):
 
     @property
     def inside(self) -> "Solver | None":
-        """The solver that this one goes around; None if there is none."""
+        """The inner solver of a wrapper; None if there is none."""
         return None
 
     def stores(self, problem: P) -> bool:
@@ -180,25 +182,26 @@ class Solver(Generic[P]):
     def polish_interval(self, problem: P) -> int | None:
         """Return the number of steps after which a polish pays; None if the solver has none.
 
-        A solver with one has `polish`, and in pieces for the host driver `polish_begin`, `polish_step`, `polish_end`.
+        A solver with a polish has `polish`, and in pieces for the host driver `polish_begin`, `polish_step`,
+        `polish_end`.
         """
         del problem
         return None
 
     def polish(self, problem: P, state: Any) -> Any:
-        """Return a better state than one that was just refreshed."""
+        """Return a better state than the given one, which was just refreshed."""
         raise NotImplementedError
 
     def polish_begin(self, problem: P, state: Any) -> Any:
         """Begin a polish in pieces.
 
         Returns:
-            A carry, with `going`: whether there is more to do.
+            A carry, with `going`: whether more pieces follow.
         """
         raise NotImplementedError
 
     def polish_step(self, problem: P, carry: Any) -> Any:
-        """Return the carry after one piece more."""
+        """Return the carry after another piece."""
         raise NotImplementedError
 
     def polish_end(self, problem: P, state: Any, carry: Any) -> Any:

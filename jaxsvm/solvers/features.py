@@ -1,6 +1,6 @@
 """The primal in the space of features, `w (d,)`: products with X, and the Hessian `I + X' D X` from tiles of rows.
 
-What Newton, the interior point method and stochastic subgradients have in common where a kernel has features.
+Newton, the interior point method and stochastic subgradients use it for kernels with features.
 """
 
 import dataclasses
@@ -14,13 +14,11 @@ from jaxtyping import Array, Float
 from jaxsvm.points.rows import Rows, product, transposed_product
 from jaxsvm.problems.contract import Problem
 from jaxsvm.runtime.loops import while_loop
-
-TILE = 2048
-"""Rows of a Hessian tile: 2,048 x 50 in float64 stay in a core's cache."""
+from jaxsvm.solvers.measured import MEASURED
 
 
 def feature_matrix(problem: Problem) -> Any:
-    """`X (n, d)` with `K = X X'`, dense or CSR, where there is one with d < n; else None."""
+    """Return `X (n, d)` with `K = X X'` and d < n, dense or CSR, if the Gram has it; else None."""
     x = problem.gram.design
     return x if x is not None and x.shape[1] < problem.n else None
 
@@ -32,7 +30,7 @@ class Primal:
     Attributes:
         x: The features, `(n, d)`, dense or CSR.
         y: Signs, `(n,)`.
-        C: Costs, `(n,)`; 0 for absent samples.
+        C: Costs of the samples, `(n,)`; 0 for absent ones.
         constant: Whether w has a last entry for the constant.
         free: Whether that entry is unregularised.
     """
@@ -45,7 +43,7 @@ class Primal:
 
     @property
     def size(self) -> int:
-        """Entries of w."""
+        """Number of entries of w."""
         return self.x.shape[1] + self.constant
 
     @property
@@ -55,43 +53,43 @@ class Primal:
         return ones.at[-1].set(0) if self.free else ones
 
     def product(self, w: Float[Array, " size"]) -> Float[Array, " n"]:
-        """`X w`, the constant included."""
+        """Return `X w`, with the constant."""
         values = product(self.x, w[: self.x.shape[1]])
         return values + w[-1] if self.constant else values
 
     def transposed(self, v: Float[Array, " n"]) -> Float[Array, " size"]:
-        """`X' v`, the constant included."""
+        """Return `X' v`, with the constant."""
         sums = transposed_product(self.x, v)
         return jnp.append(sums, v.sum()) if self.constant else sums
 
     @property
     def tiles(self) -> int:
-        """Tiles of rows."""
-        return -(-len(self.y) // min(TILE, len(self.y)))
+        """Number of tiles of rows."""
+        return -(-len(self.y) // min(MEASURED.rows_per_tile, len(self.y)))
 
     def hessian(self, D: Float[Array, " n"], tiles: Any) -> Float[Array, "size size"]:
-        """`diag(penalty) + X' D X`, estimated from `tiles` (traced) tiles, which are spread over the rows."""
+        """Estimate `diag(penalty) + X' D X` from `tiles` (traced) tiles, which are spread over the rows."""
         constant = jnp.ones((len(self.y), int(self.constant)), D.dtype)
         total = weighted_squares(self.x, constant, D, tiles, _coprime(self.tiles))
         share = jnp.asarray(tiles, D.dtype) / self.tiles
         return total / share + jnp.diag(self.penalty)
 
     def squares(self, D: Float[Array, " n"]) -> Float[Array, " size"]:
-        """The diagonal of the Hessian."""
+        """Return the diagonal of the Hessian."""
         x = self.x
         squared = x.squared() if isinstance(x, Rows) else x**2
         return self.penalty + dataclasses.replace(self, x=squared).transposed(D)
 
     def curve(self, D: Float[Array, " n"], v: Float[Array, " size"]) -> Float[Array, " size"]:
-        """The Hessian times v."""
+        """Return the Hessian times v."""
         return self.penalty * v + self.transposed(D * self.product(v))
 
 
 def weighted_squares(
     x: Any, more: Float[Array, "n p"], weight: Float[Array, " n"], tiles: Any, stride: int = 1
 ) -> Float[Array, "dp dp"]:
-    """`H' diag(weight) H` for `H = (X, more)`, of `tiles` (traced) tiles of rows, `stride` apart in a circle."""
-    n, tile = weight.shape[0], min(TILE, weight.shape[0])
+    """Return `H' diag(weight) H`, `H = (X, more)`, from `tiles` (traced) tiles of rows, `stride` apart cyclically."""
+    n, tile = weight.shape[0], min(MEASURED.rows_per_tile, weight.shape[0])
 
     def add(carry: tuple[Array, Array]) -> tuple[Array, Array]:
         turn, total = carry
@@ -100,9 +98,9 @@ def weighted_squares(
         index = start + jnp.arange(tile, dtype=jnp.int32)
         rows = x.rows(index) if isinstance(x, Rows) else lax.dynamic_slice_in_dim(x, start, tile)
         rows = jnp.concatenate([rows.astype(weight.dtype), lax.dynamic_slice_in_dim(more, start, tile)], axis=1)
-        # The last tile overlaps its neighbour: a row counts once.
-        here = jnp.where(index >= k * tile, lax.dynamic_slice_in_dim(weight, start, tile), 0)
-        return turn + 1, total + jnp.matmul((rows * here[:, None]).T, rows, precision=lax.Precision.HIGHEST)
+        # The last tile overlaps the one before it: each row counts once.
+        tile_weight = jnp.where(index >= k * tile, lax.dynamic_slice_in_dim(weight, start, tile), 0)
+        return turn + 1, total + jnp.matmul((rows * tile_weight[:, None]).T, rows, precision=lax.Precision.HIGHEST)
 
     size = x.shape[1] + more.shape[1]
     start = (jnp.zeros((), jnp.int32), jnp.zeros((size, size), weight.dtype))
@@ -110,7 +108,7 @@ def weighted_squares(
 
 
 def _coprime(count: int) -> int:
-    """A step through `count` tiles that visits each once, and the first few far from each other."""
+    """Return a stride that visits each of `count` tiles once, the first few far from each other."""
     step = max(1, round(0.618 * count))
     while gcd(step, count) != 1:
         step += 1

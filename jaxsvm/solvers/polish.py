@@ -1,10 +1,10 @@
-"""The last decades of the gap, where first-order steps crawl: descent on the support, and Newton where n is moderate.
+"""Polish a point of the simplex, where pair steps descend slowly: by Newton for moderate n, else on its support.
 
-Pair steps descend slowly where the problem is ill-conditioned (a linear or polynomial kernel at large C). On a fixed
-support R is a quadratic: conjugate gradients in `sum p = 0` go to its minimum; a step that would turn a weight
-negative ends where the weight is 0, drops it, and starts the directions afresh (Polyak 1969; Nocedal and Wright,
-section 16.7). Where a matrix of n x n is affordable, semismooth Newton on the primal
-(`jaxsvm.solvers.simplex.newton`) is finite and needs no condition number.
+Pair steps are slow on ill-conditioned problems (a linear or polynomial kernel at large C). On a fixed support R is a
+quadratic: conjugate gradients in `sum p = 0` lead to its minimum; a step that would make a weight negative ends where
+the weight is 0, drops it, and restarts the directions (Polyak 1969; Nocedal and Wright, section 16.7). If an n x n
+matrix is affordable, semismooth Newton on the primal (`jaxsvm.solvers.simplex.newton`) is finite, and independent of
+the condition number.
 """
 
 import dataclasses
@@ -20,15 +20,12 @@ from jaxsvm.numerics.masks import every
 from jaxsvm.problems.forms import SimplexForm
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.runtime.loops import while_loop
+from jaxsvm.solvers.measured import MEASURED
 from jaxsvm.solvers.simplex.newton import kernel
-
-DIRECT_SIZE = 2048
-"""Up to this n a polish may hold an n x n matrix (32 MiB in float64) and factor it."""
-NEWTON_STEPS = 30
 
 
 class NewtonRound(NamedTuple):
-    """Where semismooth Newton stands: its primal point, rounds, whether it goes on."""
+    """Carry of semismooth Newton: its primal point, rounds, whether to continue."""
 
     point: kernel.KernelPoint
     rounds: Int[Array, ""]
@@ -36,7 +33,7 @@ class NewtonRound(NamedTuple):
 
 
 class Descent(NamedTuple):
-    """Where conjugate gradients stand: alpha, `Kt alpha`, residual, direction `(n,)`, products, whether they go on."""
+    """Carry of conjugate gradients: alpha, `Kt alpha`, residual, direction `(n,)`, products, whether to continue."""
 
     alpha: Float[Array, " n"]
     s: Float[Array, " n"]
@@ -51,18 +48,18 @@ def polish(
 ) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
     """Descend from `alpha`, by Newton for a squared-hinge problem of moderate n, else by conjugate gradients.
 
-    The host driver takes it in pieces: `begin`, `further` for as long as it is going, `end`.
+    The host driver runs it in pieces: `begin`, `further` while it is going, `end`.
 
     Args:
         problem: A simplex problem.
         alpha: A point of the simplex, `(n,)`.
-        s: Its `Kt alpha`, `(n,)`.
+        s: `Kt alpha`, `(n,)`.
         products: Matrix-vector products to spend on conjugate gradients; static.
 
     Returns:
-        A point of the simplex whose R is no higher, and its `s`, from scratch.
+        A point of the simplex with R no higher, and its `s`, recomputed.
     """
-    stored = _stored(problem) if _by_newton(problem) else problem  # once for all rounds
+    stored = _stored(problem) if _by_newton(problem) else problem  # stored once for all rounds
     carry = while_loop(
         lambda carry: carry.going,
         lambda carry: further(stored, carry, products),
@@ -72,7 +69,7 @@ def polish(
 
 
 def begin(problem: SimplexForm, alpha: Float[Array, " n"], s: Float[Array, " n"], products: int) -> Any:
-    """A polish before its first piece."""
+    """Return the carry before the first piece of a polish."""
     none = jnp.zeros((), jnp.int32)
     if _by_newton(problem):
         return NewtonRound(kernel.point_of(problem, alpha, s), none, jnp.asarray(True))
@@ -81,31 +78,31 @@ def begin(problem: SimplexForm, alpha: Float[Array, " n"], s: Float[Array, " n"]
 
 
 def further(problem: SimplexForm, carry: Any, products: int) -> Any:
-    """One linear system further, or one product."""
+    """Solve the next linear system, or take the next product."""
     if isinstance(carry, NewtonRound):
         return _newton_round(cast(SquaredHingeProblem, problem), carry)
     return _conjugate_gradient(problem, carry, products)
 
 
 def end(problem: SimplexForm, alpha: Array, s: Array, carry: Any) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-    """What a polish found, with its `s` from scratch; where it began, if R is no lower there."""
+    """Return the polished point with its `s`, recomputed; or the starting point, if its R is not higher."""
     if isinstance(carry, NewtonRound):
         beta = kernel.dual_of(cast(SquaredHingeProblem, problem), carry.point)
-        found = jnp.where(beta.sum() > 0, beta, alpha)
+        point = jnp.where(beta.sum() > 0, beta, alpha)
     else:
-        found = carry.alpha
-    found = found / found.sum()
-    s_found = problem.matvec(found)
-    lower = (found @ s_found) < (alpha @ s)
-    return jnp.where(lower, found, alpha), jnp.where(lower, s_found, s)
+        point = carry.alpha
+    point = point / point.sum()
+    s_point = problem.matvec(point)
+    lower = (point @ s_point) < (alpha @ s)
+    return jnp.where(lower, point, alpha), jnp.where(lower, s_point, s)
 
 
 def _by_newton(problem: SimplexForm) -> TypeGuard[SquaredHingeProblem]:
-    return problem.kind == "squared hinge" and problem.n <= DIRECT_SIZE
+    return problem.kind == "squared hinge" and problem.n <= MEASURED.largest_direct_system
 
 
 def _stored(problem: SquaredHingeProblem) -> SquaredHingeProblem:
-    """The problem with its kernel matrix stored, where each look at it would compute it again."""
+    """Store the kernel matrix of a problem that would recompute it in each round."""
     if not isinstance(problem.gram, TiledGram):
         return problem
     everything = jnp.arange(problem.n)
@@ -113,24 +110,24 @@ def _stored(problem: SquaredHingeProblem) -> SquaredHingeProblem:
 
 
 def _newton_round(problem: SquaredHingeProblem, at: NewtonRound) -> NewtonRound:
-    """One Newton step; it ends at the minimum, or where there is nothing to go on with."""
-    gap = jnp.ones((), problem.dtype)  # a factor does not ask for it
-    found = kernel.move(problem, at.point, problem.present, gap, "cholesky", problem.n)
-    finite = every(jnp.isfinite(found.point.slack))
+    """Take a Newton step; stop at the minimum, on values that are not finite, or after 30 rounds."""
+    gap = jnp.ones((), problem.dtype)  # unused: the system is factored
+    point = kernel.move(problem, at.point, problem.present, gap, "cholesky", problem.n)
+    finite = every(jnp.isfinite(point.point.slack))
     rounds = at.rounds + 1
-    going = finite & ~found.settled & (found.t > 0) & (rounds < NEWTON_STEPS)
-    return NewtonRound(jax.tree.map(lambda new, old: jnp.where(finite, new, old), found.point, at.point), rounds, going)
+    going = finite & ~point.settled & (point.t > 0) & (rounds < 30)
+    return NewtonRound(jax.tree.map(lambda new, old: jnp.where(finite, new, old), point.point, at.point), rounds, going)
 
 
 def _slope(alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Float[Array, " n"]:
-    """The negative gradient on the support, inside `sum p = 0`."""
+    """Return the negative gradient on the support, projected on `sum p = 0`."""
     active = alpha > 0
     mean = jnp.where(active, s, 0).sum() / active.sum()
     return jnp.where(active, mean - s, 0)
 
 
 def _conjugate_gradient(problem: SimplexForm, at: Descent, products: int) -> Descent:
-    """One conjugate gradient step on the support, inside the simplex; `s` is carried along."""
+    """Take a conjugate gradient step on the support, inside the simplex, and update `s`."""
     alpha, s, r, p = at.alpha, at.s, at.r, at.p
     Qp = problem.matvec(p)
     rr, rp, curvature = r @ r, r @ p, p @ Qp

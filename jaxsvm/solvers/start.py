@@ -1,4 +1,4 @@
-"""Where a solver starts: of a simplex the ball of a random draw, two far points, the centre; or a warm start."""
+"""Starting points of solvers: on the simplex a random draw, two far points or the centre; or a warm start."""
 
 from typing import Any, NamedTuple, cast
 
@@ -18,12 +18,12 @@ from jaxsvm.solvers.contract import Solver
 
 
 class Start(NamedTuple):
-    """Where a solver may start: at the solution of a neighbour, whose problem is known too.
+    """A warm start: the solution of a related problem, which is known too.
 
     Attributes:
-        point: Its dual point, `(n,)`.
+        point: Dual point, `(n,)`.
         margins: `y_i f(x_i)` of `point / R`, `(n,)`.
-        R: The point's scale, `()`.
+        R: Scale of the point, `()`.
         problem: The problem that it solves.
     """
 
@@ -34,19 +34,19 @@ class Start(NamedTuple):
 
     @classmethod
     def of(cls, fit: Fit, problem: Problem) -> "Start":
-        """The start that a fit of a problem is."""
+        """Return the start at a fit of a problem."""
         return cls(fit.alpha, fit.margins, fit.R, problem)
 
 
 class Resumed(NamedTuple):
-    """Where a solver goes on whose steps depend on how many there were: a fit, of which `alpha` alone tells too little.
+    """A warm start for solvers whose steps depend on the number of steps so far, or whose w is not made of `alpha`.
 
     Attributes:
-        w: Coefficients of its w, in primal scale, `(n,)`.
-        point: Its dual point, `(n,)`.
-        steps: Steps of this solver that led to it, those of the fits that it went on from included, `()`; infinite
-            where another solver found it.
-        toward: Those of them that counted as `Counters.toward`, `()`.
+        w: Coefficients of w, in primal scale, `(n,)`.
+        point: Dual point, `(n,)`.
+        steps: Steps of this solver that led to it, with those of the fits it continued, `()`; infinite if it comes from
+            another solver.
+        toward: Steps among them that counted as `Counters.toward`, `()`.
     """
 
     w: Float[Array, " n"]
@@ -56,8 +56,8 @@ class Resumed(NamedTuple):
 
     @classmethod
     def of(cls, fit: Fit, y: Float[Array, " n"], solver: Solver) -> "Resumed":
-        """What a fit is to a solver, of a problem with the signs y."""
-        xp: Any = np if is_concrete(fit) else jnp  # single operations of JAX are compiled one by one
+        """Return the start of a solver at a fit of a problem with the signs y."""
+        xp: Any = np if is_concrete(fit) else jnp  # JAX would compile each single operation
         counters = jax.tree.map(xp.asarray, fit.counters)
         own = (counters.solvers & bit_of(solver)) > 0
         share = counters.toward / xp.maximum(counters.steps, 1)
@@ -67,35 +67,31 @@ class Resumed(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Where a box problem's solver may start: a = 0, known to be feasible. No projection and no product to compile."""
+    """The start a = 0 of a box problem, known to be feasible: no projection and no product to compile."""
 
     @classmethod
     def of(cls, problem: Problem) -> "Origin | None":
-        """The start of a concrete problem that has it."""
+        """Return this start for a concrete box problem with `e = 0`; else None."""
         return cls() if problem.kind == "box" and float(cast(BoxForm, problem).e) == 0 else None
 
 
 STARTS = ("random", "two-point", "uniform")
-DRAW_STEPS = 200
-"""Steps on the drawn points."""
-MOST_BEFORE = 2**28
-"""Steps that a start stands for at the most."""
 
 
 def start(
     problem: SimplexForm, key: Array | None, kind: str, draw: int, init: Any = None
 ) -> tuple[Float[Array, " n"], Float[Array, " n"], Counters]:
-    """A point on the simplex.
+    """Return a starting point on the simplex.
 
     Args:
         problem: A simplex problem of n samples.
         key: A random key, for the random draw and the first of two points; None takes key 0.
         kind: "random", "two-point" or "uniform".
         draw: Size of the random draw.
-        init: Weights to start from `(n,)`, or a `Start`, which saves the matrix-vector product; None starts fresh.
+        init: Weights to start from, `(n,)`; a `Start`, which saves a product; None for a fresh start.
 
     Returns:
-        `alpha (n,)`, `s = Kt alpha (n,)` and counters that hold the kernel evaluations spent.
+        `alpha (n,)`, `s = Kt alpha (n,)` and counters with the kernel evaluations spent.
 
     Raises:
         InputError: On a free bias, an unknown start, or weights of another length.
@@ -121,7 +117,7 @@ def start(
 
 
 def weights_of(problem: Problem, init: Any) -> tuple[Float[Array, " n"], Float[Array, " n"] | None]:
-    """The weights of a start, of a fit its dual point, and their margins in its scale where they are known.
+    """Return the weights of a start (the dual point of a fit), and their margins in its scale if known.
 
     Raises:
         InputError: On weights of another length.
@@ -134,7 +130,7 @@ def weights_of(problem: Problem, init: Any) -> tuple[Float[Array, " n"], Float[A
 
 
 def resumed(problem: Problem, init: Any) -> Resumed:
-    """A start in both its parts: of weights `(n,)` w and the dual point are these.
+    """Return a start with w and dual point; weights `(n,)` are both.
 
     Raises:
         InputError: On weights of another length.
@@ -146,20 +142,20 @@ def resumed(problem: Problem, init: Any) -> Resumed:
 
 
 def steps_of(init: Resumed, worth: Any) -> Int[Array, ""]:
-    """For how many steps a start stands, int32 `()`: those that were taken, and no more than what it is worth.
+    """Return the number of steps a start counts for, int32 `()`: those taken, at most `worth`, at most 2^28.
 
-    A solver that goes on from it takes the steps that come after these: the first ones of a fresh run would leave it.
+    A solver continues with the steps after these: the first steps of a fresh run would leave the start.
 
     Args:
         init: The start.
-        worth: The steps after which a run has its gap, by the bound of its rate, `()`.
+        worth: Steps after which a run reaches its gap, by the bound of its rate, `()`.
     """
     steps = jnp.minimum(init.steps, jnp.where(jnp.isnan(worth), 0, worth))
-    return jnp.clip(steps, 1, MOST_BEFORE).astype(jnp.int32)
+    return jnp.clip(steps, 1, 2**28).astype(jnp.int32)
 
 
 def key_after(key: Array | None, init: Any) -> Array:
-    """The key of a solver that draws: pieces of a run, which are given the same one, draw differently."""
+    """Return the key of a solver that draws, made different for each piece of a run with the same key."""
     key = jax.random.key(0) if key is None else key
     if not isinstance(init, Resumed):
         return key
@@ -167,7 +163,7 @@ def key_after(key: Array | None, init: Any) -> Array:
 
 
 def given_start(init: Any, n: int) -> Any:
-    """What a user starts from: nothing, a fit, a `Start`, or finite weights `(n,)`, as an array.
+    """Check a user's start: None, a fit, a `Start`, or finite weights `(n,)`, which are returned as an array.
 
     Raises:
         InputError: On anything else.
@@ -186,7 +182,7 @@ def given_start(init: Any, n: int) -> Any:
 
 
 def starting_point(problem: BoxForm, init: Any) -> Float[Array, " n"]:
-    """A feasible start: 0, or what `init` says; of a `Start` what was at its bound goes to the new one."""
+    """Return a feasible start: 0, or `init`; variables of a `Start` at their bound move to the new bound."""
     if isinstance(init, Origin):
         return jnp.zeros((problem.n,), problem.dtype)
     if init is None:
@@ -198,13 +194,13 @@ def starting_point(problem: BoxForm, init: Any) -> Float[Array, " n"]:
 
 
 def box_start(problem: BoxForm, init: Any) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-    """That start and its `s = Qa`, from scratch but at the origin."""
+    """Return the starting point and its `s = Qa`."""
     a = starting_point(problem, init)
     return a, jnp.zeros_like(a) if isinstance(init, Origin) else problem.matvec(a)
 
 
 def onto_simplex(problem: SimplexForm, alpha: Float[Array, " n"]) -> Float[Array, " n"]:
-    """Clip and normalise; the centre of the simplex where nothing positive is left."""
+    """Clip and normalise weights; return the centre of the simplex if none is positive."""
     alpha = jnp.maximum(alpha, 0)
     centre = jnp.ones_like(alpha)
     if problem.mask is not None:
@@ -214,7 +210,7 @@ def onto_simplex(problem: SimplexForm, alpha: Float[Array, " n"]) -> Float[Array
 
 
 def _two_point(problem: SimplexForm, key: Array, counters: Counters) -> tuple[Array, Array, Counters]:
-    """Half on any sample a, half on the one furthest from it."""
+    """Put half on a random sample, half on the sample furthest from it."""
     indices, _ = balanced_draw(key, problem.y, _eligible(problem), min(2, problem.n))
     a = indices[0]
     column_a, D = problem.column(a), problem.diagonal
@@ -225,9 +221,9 @@ def _two_point(problem: SimplexForm, key: Array, counters: Counters) -> tuple[Ar
 
 
 def _random_draw(problem: SimplexForm, key: Array, draw: int, counters: Counters) -> tuple[Array, Array, Counters]:
-    """The solution on a few samples drawn evenly from the classes, by first-order pair steps.
+    """Solve on a few samples drawn evenly from the classes, by 200 first-order pair steps.
 
-    Of a matrix that is held, with its products anew each time: a third of a solver's pair step to compile.
+    Each step multiplies by a stored matrix: that compiles in a third of the time of a solver's pair step.
     """
     indices, valid = balanced_draw(key, problem.y, _eligible(problem), draw)
     few = Restricted(problem, indices, valid)
@@ -245,7 +241,7 @@ def _random_draw(problem: SimplexForm, key: Array, draw: int, counters: Counters
         moved = jnp.where(curvature > 0, jnp.minimum(descent / jnp.where(curvature > 0, curvature, 1), longest), 0)
         return jnp.maximum(weights + moved * pair, 0)
 
-    weights = fori_loop(0, DRAW_STEPS, step, weights)
+    weights = fori_loop(0, 200, step, weights)
     weights = weights / weights.sum()
     alpha = jnp.zeros((problem.n,), problem.dtype).at[indices].add(weights)
     return alpha, weights @ problem.columns(indices), counters.evaluated(indices.shape[0] * problem.n)

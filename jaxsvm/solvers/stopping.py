@@ -1,4 +1,4 @@
-"""Stop rules: a value over its threshold, at most 1 where the rule holds. The driver decides by them."""
+"""Stop rules: a value over its threshold, at most 1 if the rule holds."""
 
 from typing import TYPE_CHECKING, cast
 
@@ -20,14 +20,14 @@ STOP_RULES = (CERTIFIED_GAP, "relative_fw", "paper")
 def stop_excess(
     problem: "Problem", solver: "Solver", point: Array, s: Array, certificate: Certificate
 ) -> Float[Array, ""]:
-    """The stop rule's value over its threshold: at most 1 where the rule holds.
+    """Return the stop rule's value over its threshold: at most 1 if the rule holds.
 
     Args:
         problem: The problem.
         solver: The solver, for its `tol` and `stop`.
         point: A dual point; of a simplex problem in any scale.
         s: Its products.
-        certificate: Of the point.
+        certificate: The certificate of the point.
     """
     tol = solver.tol
     rule = solver.stop
@@ -40,5 +40,5 @@ def stop_excess(
     G = 2 * (R - lowest)
     if rule == "relative_fw":
         return G / (tol * jnp.abs(R))
-    # Never as a ratio of radii: in float32 that is one ulp wide (docs/mathematics.md, Steps on the simplex).
+    # Not a ratio of radii: in float32 that is a single ulp wide (docs/mathematics.md, Steps on the simplex).
     return G / ((2 * tol + tol**2) * (cast("SimplexForm", problem).diameter_squared - R))

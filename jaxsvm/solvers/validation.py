@@ -1,6 +1,6 @@
-"""What every driver asks of a solver's numbers and of a time limit before it begins: one place, the same for all.
+"""Refuse configurations that no driver can run, and problems that a solver is not for.
 
-Fits, chains, lanes and what calls them go through `require_usable`; traced values pass, since they have none yet.
+All drivers call `require_usable`; traced values pass, since they are not known yet.
 """
 
 import dataclasses
@@ -17,10 +17,10 @@ _ABSENT = object()
 
 
 def require_usable(solver: Any) -> None:
-    """Refuse a configuration that no driver can run: each field that the solver has, and those of a solver inside it.
+    """Refuse a configuration that no driver can run, by each field of the solver and of the solver inside it.
 
     Raises:
-        InputError: Naming the field, what was found and what is needed.
+        InputError: The message names the field, its value and what is needed.
     """
     if isinstance(solver, type) or not (dataclasses.is_dataclass(solver) or hasattr(solver, "step")):
         shown = solver.__name__ if isinstance(solver, type) else repr(solver)
@@ -29,7 +29,7 @@ def require_usable(solver: Any) -> None:
         value = getattr(solver, name, _ABSENT)
         if value is not _ABSENT and (isinstance(value, int | float | str) or is_concrete(value)):
             require(name, value)
-    inner = getattr(solver, "solver", None)  # of a transformation
+    inner = getattr(solver, "solver", None)  # of a wrapper
     if inner is not None:
         require_usable(inner)
 
@@ -38,7 +38,7 @@ def require_solves(solver: Solver, problem: Problem) -> None:
     """Refuse a problem of a kind that the solver is not for.
 
     Raises:
-        InputError: Naming both, and who solves it.
+        InputError: The message names both, and a solver for the problem.
     """
     if problem.kind in solver.solves:
         return
@@ -75,4 +75,4 @@ RULES: dict[str, Callable[[str, Any], None]] = {
     "refresh_every": _require_interval,
     "draw": _from(2),
 }
-"""What a field of that name must be, in any solver."""
+"""The check of each field, by name, for any solver."""

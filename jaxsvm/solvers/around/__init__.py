@@ -1,1 +1,1 @@
-"""Solvers around another solver: sampled, polished, screened, and the hinge form of slack problems."""
+"""Solvers around other solvers: sampled, polished, screened, and the hinge form of slack problems."""

@@ -1,4 +1,4 @@
-"""A descent on the support whenever the driver certifies, around any solver of points on the simplex."""
+"""A polish at every certificate, around any solver of points on the simplex."""
 
 import dataclasses
 from typing import Any
@@ -13,14 +13,14 @@ from jaxsvm.solvers.around.wrapper import Wrapper, described, require_inner
 
 
 def polished(solver: Any, products: int = 40) -> "Polished":
-    """Descend on the support by conjugate gradients whenever the driver certifies (`jaxsvm.solvers.polish`).
+    """Polish a solver's point at every certificate (`jaxsvm.solvers.polish`).
 
     Args:
-        solver: Any simplex solver, a `sampled` one too.
-        products: Matrix-vector products a polish, >= 1; static.
+        solver: Any simplex solver, also a `sampled` one.
+        products: Matrix-vector products of a polish, >= 1; static.
 
     Raises:
-        InputError: On another solver, or products < 1.
+        InputError: On another kind of solver, or products < 1.
     """
     require_inner(Polished, solver)
     if not solver.has_place:
@@ -36,7 +36,14 @@ def polished(solver: Any, products: int = 40) -> "Polished":
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Polished(Wrapper[SimplexForm]):
-    """Configuration of a polished solver; build it with `polished`. Its state is the inner solver's."""
+    """A solver that is polished at every certificate; made by `polished`. Its state is the inner solver's.
+
+    Problems: those of the inner solver, on the simplex (squared hinge, enclosing balls).
+    Cost of a polish: at most `products` products with the kernel matrix, or for squared-hinge problems of at most 2,048
+    samples up to 30 linear systems on the support.
+    Rate: on a fixed support that of conjugate gradients; Newton is finite.
+    Sources: Polyak 1969; Nocedal and Wright, section 16.7.
+    """
 
     bit = 11
     products: int = dataclasses.field(metadata={"static": True})
@@ -45,12 +52,12 @@ class Polished(Wrapper[SimplexForm]):
     made_by = "polished"
 
     def polish_interval(self, problem: SimplexForm) -> int:
-        """Polish at every certification."""
+        """Return 0: polish at every certificate."""
         del problem
         return 0
 
     def polish(self, problem: SimplexForm, state: Any) -> Any:
-        """Descend by conjugate gradients on the support of a state that was just refreshed."""
+        """Polish a state that was just refreshed."""
         alpha, s = polish.polish(problem, *self._on_simplex(problem, state), products=self.products)
         return self.solver.place(problem, state, alpha, s)
 
@@ -59,11 +66,11 @@ class Polished(Wrapper[SimplexForm]):
         return polish.begin(problem, *self._on_simplex(problem, state), products=self.products)
 
     def polish_step(self, problem: SimplexForm, carry: Any) -> Any:
-        """Take one piece more."""
+        """Take the next piece."""
         return polish.further(problem, carry, self.products)
 
     def polish_end(self, problem: SimplexForm, state: Any, carry: Any) -> Any:
-        """Return the state where the polish ended, which began at `state`."""
+        """Return the state at the end of the polish that began at `state`."""
         return self.solver.place(problem, state, *polish.end(problem, *self._on_simplex(problem, state), carry))
 
     def _on_simplex(self, problem: SimplexForm, state: Any) -> tuple[Array, Array]:

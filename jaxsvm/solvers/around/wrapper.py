@@ -1,16 +1,16 @@
-"""What every transformation of a solver shares: it hands the whole contract of `solvers/contract.py` on.
+"""Wrappers around a solver: they forward the whole contract of `solvers/contract.py`.
 
-A transformation derives from `Wrapper`, overrides what it changes, and says by three hooks what the inner solver is
-given: `problem_inside`, `state_inside`, `with_inside`. Nothing is forwarded by default: `tests/test_wrappers.py` holds
-the contract against what is named here.
+A wrapper derives from `Wrapper` and overrides what it changes. Three hooks determine what the inner solver is given:
+`problem_inside`, `state_inside`, `with_inside`. `tests/test_wrappers.py` checks that every member is forwarded by name.
 
-Transformations nest in one order, each once, from the inside: sampled, polished, screened.
+Wrappers nest in a fixed order, each at most once, from the inside: sampled, polished, screened.
 """
 
 import dataclasses
-from typing import Any, ClassVar
+import functools
+from typing import Any, ClassVar, NamedTuple
 
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from jaxsvm.errors import InputError
 from jaxsvm.problems.contract import Problem
@@ -19,7 +19,7 @@ from jaxsvm.solvers.contract import P, Solver
 
 
 class _Inner:
-    """A configuration member that is the inner solver's; a field of the wrapper by the same name takes its place."""
+    """A member that has the inner solver's value; a field of the wrapper by the same name replaces it."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -32,18 +32,38 @@ def _inner() -> Any:
     return _Inner()
 
 
+def _passed(name: str) -> Any:
+    """Make a method that returns the result of the inner solver's."""
+
+    @functools.wraps(getattr(Solver, name))
+    def method(self: "Wrapper[Any]", problem: Any, state: Any, *more: Any) -> Any:
+        return getattr(self.solver, name)(*self._given(problem, state), *more)
+
+    return method
+
+
+def _moving(name: str) -> Any:
+    """Make a method that returns the state with the inner state that the inner solver's method returns."""
+
+    @functools.wraps(getattr(Solver, name))
+    def method(self: "Wrapper[Any]", problem: Any, state: Any, *more: Any) -> Any:
+        return self.with_inside(state, getattr(self.solver, name)(*self._given(problem, state), *more))
+
+    return method
+
+
 # ruff: noqa: RUF009
 # pyright: reportIncompatibleVariableOverride=false, reportIncompatibleMethodOverride=false
 
 
 @dataclasses.dataclass(frozen=True)
 class Wrapper(Solver[P]):
-    """A solver around another one. What a subclass does not override is the inner solver's.
+    """A solver around another solver. Members that a subclass does not override are the inner solver's.
 
     Attributes:
         solver: The inner solver's configuration.
-        layer: The place in the order of nesting: it goes around solvers and wrappers of lower layers.
-        made_by: The function that users call for it.
+        layer: Place in the order of nesting: a wrapper goes around solvers and wrappers of lower layers.
+        made_by: Name of the function that makes it.
     """
 
     solver: Solver
@@ -68,11 +88,11 @@ class Wrapper(Solver[P]):
     rows = _inner()
     has_place = False
     searches_vertices = False
-    carries_sums = False  # the inner products may be those of some samples alone
+    carries_sums = False  # inner products may be those of a part of the samples
 
     @property
     def inside(self) -> Solver:
-        """The inner solver's configuration."""
+        """Configuration of the inner solver."""
         return self.solver
 
     def problem_inside(self, problem: P, state: Any) -> Problem:
@@ -85,7 +105,7 @@ class Wrapper(Solver[P]):
         return state
 
     def with_inside(self, state: Any, inner: Any) -> Any:
-        """Return the state with another one of the inner solver."""
+        """Return the state with another inner state."""
         del state
         return inner
 
@@ -93,97 +113,83 @@ class Wrapper(Solver[P]):
         return self.problem_inside(problem, state), self.state_inside(state)
 
     def init(self, problem: P, key: Array | None = None, init: Any = None) -> Any:
-        """Start as the inner solver does."""
+        """Start the inner solver."""
         return self.solver.init(problem, key, init)
 
-    def step(self, problem: P, state: Any) -> Any:
-        """Take the inner solver's step."""
-        return self.with_inside(state, self.solver.step(*self._given(problem, state)))
-
-    def refresh(self, problem: P, state: Any) -> Any:
-        """Recompute what drifts in the inner state."""
-        return self.with_inside(state, self.solver.refresh(*self._given(problem, state)))
-
-    def dual_point(self, problem: P, state: Any) -> tuple[Array, Array]:
-        """Return the inner solver's point and its products."""
-        return self.solver.dual_point(*self._given(problem, state))
+    step = _moving("step")
+    refresh = _moving("refresh")
+    dual_point = _passed("dual_point")
+    running_excess = _passed("running_excess")
+    feature_weights = _passed("feature_weights")
+    full = _passed("full")
+    left = _passed("left")
+    polish = _moving("polish")
+    polish_begin = _passed("polish_begin")
+    polish_end = _moving("polish_end")
+    place = _moving("place")
+    wants_vertex = _passed("wants_vertex")
 
     def stores(self, problem: P) -> bool:
-        """Say whether the inner solver is faster with all kernel values stored."""
+        """Return whether the inner solver is faster with all kernel values stored."""
         return self.solver.stores(problem)
 
-    def running_excess(self, problem: P, state: Any) -> Float[Array, ""]:
-        """Return the inner solver's running value of the stop rule."""
-        return self.solver.running_excess(*self._given(problem, state))
-
     def carries_weights(self, problem: P) -> bool:
-        """Say whether the inner states have w in the space of the features."""
+        """Return whether the inner states have w in the space of the features."""
         return self.solver.carries_weights(problem)
 
-    def feature_weights(self, problem: P, state: Any) -> Float[Array, " d"]:
-        """Return the inner solver's w."""
-        return self.solver.feature_weights(*self._given(problem, state))
+    def polish_interval(self, problem: P) -> int | None:
+        """Return the steps after which the inner solver's polish pays; None if it has none."""
+        return self.solver.polish_interval(problem)
+
+    def polish_step(self, problem: P, carry: Any) -> Any:
+        """Take the next piece of a polish."""
+        return self.solver.polish_step(problem, carry)
+
+    def at(self, alpha: Float[Array, " n"], s: Float[Array, " n"], counters: Counters) -> Any:
+        """Start the inner solver at a point."""
+        return self.solver.at(alpha, s, counters)
 
     def counted(self, state: Any, counters: Counters) -> Any:
         """Return the state with other counters."""
         return self.with_inside(state, self.solver.counted(self.state_inside(state), counters))
 
-    def full(self, problem: P, state: Any) -> Any:
-        """Say whether the inner solver has no room for another sample."""
-        return self.solver.full(*self._given(problem, state))
-
     def grown(self, problem: P, state: Any) -> Solver | None:
-        """Return the same transformation of the inner solver with more room; None where that has enough."""
+        """Return the same wrapper of the inner solver with more room; None if it has enough."""
         inner = self.solver.grown(*self._given(problem, state))
         return None if inner is None else dataclasses.replace(self, solver=inner)
 
-    def left(self, problem: P, state: Any) -> tuple[Any, Any] | None:
-        """Return what samples the inner solver had better go on with."""
-        return self.solver.left(*self._given(problem, state))
-
     @property
     def whole(self) -> Solver:
-        """The same transformation of the solver that goes on where one of fewer samples has ended."""
+        """The same wrapper of the solver that continues on all samples."""
         return dataclasses.replace(self, solver=self.solver.whole)
 
-    def polish_interval(self, problem: P) -> int | None:
-        """Return the steps that earn the inner solver's polish; None where it has none."""
-        return self.solver.polish_interval(problem)
 
-    def polish(self, problem: P, state: Any) -> Any:
-        """Polish the inner state."""
-        return self.with_inside(state, self.solver.polish(*self._given(problem, state)))
+class HoldingWrapper(Wrapper[P]):
+    """A wrapper whose state has the inner solver's as its field `inner`."""
 
-    def polish_begin(self, problem: P, state: Any) -> Any:
-        """Begin a polish in pieces, for the host driver."""
-        return self.solver.polish_begin(*self._given(problem, state))
+    def state_inside(self, state: Any) -> Any:
+        """Return the inner solver's state."""
+        return state.inner
 
-    def polish_step(self, problem: P, carry: Any) -> Any:
-        """Take one piece more."""
-        return self.solver.polish_step(problem, carry)
+    def with_inside(self, state: Any, inner: Any) -> Any:
+        """Return the state with another inner state."""
+        return state._replace(inner=inner)
 
-    def polish_end(self, problem: P, state: Any, carry: Any) -> Any:
-        """Return the state where the polish ended, which began at `state`."""
-        return self.with_inside(state, self.solver.polish_end(*self._given(problem, state), carry))
 
-    def place(self, problem: P, state: Any, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Any:
-        """Move the inner state to another point."""
-        return self.with_inside(state, self.solver.place(*self._given(problem, state), alpha, s))
+class Polishing(NamedTuple):
+    """A polish in pieces of an inner solver, with what determines its problem."""
 
-    def wants_vertex(self, problem: P, state: Any) -> Bool[Array, ""]:
-        """Say whether the inner solver's next step searches all samples for a vertex."""
-        return self.solver.wants_vertex(*self._given(problem, state))
+    carry: Any
+    given: Any
 
-    def at(self, alpha: Float[Array, " n"], s: Float[Array, " n"], counters: Counters) -> Any:
-        """Begin the inner solver at a point."""
-        return self.solver.at(alpha, s, counters)
+    going = property(lambda self: self.carry.going)
 
 
 def require_inner(wrapper: type[Wrapper], solver: Any) -> None:
-    """Refuse what a transformation does not go around: no solver at all, or a wrapper of its own layer or above.
+    """Refuse anything but a solver, and wrappers of the same layer or above.
 
     Raises:
-        InputError: Naming both, and the order of nesting.
+        InputError: The message names both, and the order of nesting.
     """
     if isinstance(solver, type) or not isinstance(solver, Solver):
         shown = solver.__name__ if isinstance(solver, type) else repr(solver)
@@ -199,5 +205,5 @@ def require_inner(wrapper: type[Wrapper], solver: Any) -> None:
 
 
 def described(solver: Solver) -> str:
-    """Name a configuration as it was written, such as "polished(FrankWolfe)"."""
+    """Return the name of a configuration, such as "polished(FrankWolfe)"."""
     return f"{solver.made_by}({described(solver.solver)})" if isinstance(solver, Wrapper) else type(solver).__name__

@@ -1,7 +1,7 @@
-"""The linear systems of an interior point method: `(Q + diag(D)) da + c db = r`, `c'da = e - c'a`.
+"""Solve the linear systems of an interior point method: `(Q + diag(D)) da + c db = r`, `c'da = e - c'a`.
 
-By Cholesky of an n x n matrix for moderate n. Where the kernel has d < n features, in their space: with `H = (W, c)`,
-`Q = W W'`, and `v = (W'a, b)` carried along (the digits of `W'a` would cancel where U is large),
+For moderate n factor an n x n matrix. If the kernel has d < n features, solve in their space: with `H = (W, c)`,
+`Q = W W'`, and `v = (W'a, b)` carried (the digits of `W'a` would cancel for large U),
 
     (P + H' D^-1 H) dv = H'(D^-1 r + a) - P v - (0, e),     da = D^-1 (r - H dv),     P = diag(1, ..., 1, 0).
 """
@@ -19,33 +19,30 @@ from jaxsvm.points.rows import product, transposed_product
 from jaxsvm.problems.contract import Problem
 from jaxsvm.problems.forms import BoxForm
 from jaxsvm.runtime.loops import fori_loop
-from jaxsvm.solvers.features import TILE, feature_matrix, weighted_squares
-
-DIRECT_SIZE = 2048
-"""Up to this n an n x n matrix may be held and factored (32 MiB in float64, 0.1 s a system)."""
-MOST_FEATURES = 2048
+from jaxsvm.solvers.features import feature_matrix, weighted_squares
+from jaxsvm.solvers.measured import MEASURED
 
 Solve = Callable[[Array], tuple[Array, Array, Array]]
-"""From r to `da`, `dv`, and how the margins change."""
+"""From r to `da`, `dv`, and the change of the margins."""
 
 
 def affordable(problem: Problem) -> bool:
-    """Whether systems with Q can be solved: for moderate n, or where the kernel has few features."""
-    return problem.n <= DIRECT_SIZE or few_features(problem) is not None
+    """Return whether systems with Q can be solved: for moderate n, or if the kernel has few features."""
+    return problem.n <= MEASURED.largest_direct_system or few_features(problem) is not None
 
 
 def few_features(problem: Problem) -> Any:
-    """`X (n, d)` with `K = X X'` where the systems are solved in its space; else None.
+    """Return `X (n, d)` with `K = X X'` if the systems are solved in its space; else None.
 
-    For moderate n that takes fewer operations from d = n / 2 down: n d^2 for n^3 / 3, and no Cholesky factor of size n.
+    For moderate n that takes fewer operations up to d = n / 2: n d^2 instead of n^3 / 3, and no factor of size n.
     """
     x = feature_matrix(problem)
-    most = problem.n // 2 if problem.n <= DIRECT_SIZE else MOST_FEATURES
+    most = problem.n // 2 if problem.n <= MEASURED.largest_direct_system else MEASURED.largest_direct_system
     return None if x is None or x.shape[1] > most else x
 
 
 def barrier_system(problem: BoxForm) -> "DenseSystem | FeatureSystem":
-    """The systems of an `affordable` problem; absent samples have no part in them."""
+    """Form the systems of an `affordable` problem, without absent samples."""
     present, dtype, n = problem.present, problem.dtype, problem.n
     e = jnp.zeros((0,), dtype) if problem.c is None else problem.e[None]
     c = jnp.zeros((n, 0), dtype) if problem.c is None else jnp.where(present, problem.c, 0)[:, None]
@@ -68,12 +65,12 @@ def barrier_system(problem: BoxForm) -> "DenseSystem | FeatureSystem":
 
 @dataclasses.dataclass(frozen=True)
 class DenseSystem:
-    """`Q` as a matrix; v is the bias, or nothing.
+    """Systems with `Q` as a matrix; v is the bias, or empty.
 
     Attributes:
         Q: The matrix, `(n, n)`.
-        c: The equality's coefficients, a column or none, `(n, p)`.
-        e: Its right-hand side, `(p,)`.
+        c: Coefficients of the equality, one column or none, `(n, p)`.
+        e: Right-hand side of the equality, `(p,)`.
     """
 
     Q: Float[Array, "n n"]
@@ -81,16 +78,16 @@ class DenseSystem:
     e: Float[Array, " p"]
 
     def start(self, a: Float[Array, " n"]) -> Float[Array, " p"]:
-        """What v is where the iteration begins."""
+        """Return v for the first iterate."""
         del a
         return jnp.zeros_like(self.e)
 
     def margins(self, a: Float[Array, " n"], v: Float[Array, " p"]) -> Float[Array, " n"]:
-        """`Qa + b c`."""
+        """Return `Qa + b c`."""
         return _dot(self.Q, a) + self.c @ v
 
     def factored(self, D: Float[Array, " n"], a: Float[Array, " n"], v: Float[Array, " p"]) -> Solve:
-        """The solver of systems with this diagonal, at this point."""
+        """Return the solver of systems with this diagonal, at this point."""
         del v
         off = self.c.T @ a - self.e
         scale = lax.rsqrt(jnp.diagonal(self.Q) + D)
@@ -98,7 +95,7 @@ class DenseSystem:
         scale, D = scale[:, None], D[:, None]
 
         def inverse(R: Array) -> Array:
-            """Solve for several right-hand sides; the second turn is a refinement."""
+            """Solve for several right-hand sides; the second turn refines the solution."""
 
             def refine(_: Any, X: Array) -> Array:
                 return X + scale * factor.solve(scale * (R - _dot(self.Q, X) - D * X))
@@ -106,7 +103,7 @@ class DenseSystem:
             return fori_loop(0, 2, refine, jnp.zeros_like(R))
 
         def solve(r: Array) -> tuple[Array, Array, Array]:
-            # With the equality's column beside r: to solve for it apart would double the program.
+            # Solve for r and the equality's column together: two solves would double the program.
             X = inverse(jnp.concatenate([r[:, None], self.c], axis=1))
             da, column = X[:, 0], X[:, 1:]
             dv = (self.c.T @ da + off) / (self.c * column).sum(axis=0)
@@ -118,14 +115,14 @@ class DenseSystem:
 
 @dataclasses.dataclass(frozen=True)
 class FeatureSystem:
-    """`H = diag(y) (X, more)`; v is `W'a`, and the bias.
+    """Systems with `H = diag(y) (X, more)`; v is `W'a` and the bias.
 
     Attributes:
         x: The features, `(n, d)`, dense or CSR.
         y: Signs, `(n,)`; 0 for absent samples.
-        more: More columns: the constant where the bias is regularised, `y c` where there is an equality, `(n, p)`.
+        more: Further columns: the constant of a regularised bias, `y c` of an equality, `(n, p)`.
         penalty: `P`, `(d + p,)`.
-        e: 0, and the equality's right-hand side, `(d + p,)`.
+        e: Zeros, and the right-hand side of the equality, `(d + p,)`.
     """
 
     x: Any
@@ -135,22 +132,22 @@ class FeatureSystem:
     e: Float[Array, " dp"]
 
     def start(self, a: Float[Array, " n"]) -> Float[Array, " dp"]:
-        """What v is where the iteration begins."""
+        """Return v for the first iterate."""
         return self.penalty * self._transposed(a)
 
     def margins(self, a: Float[Array, " n"], v: Float[Array, " dp"]) -> Float[Array, " n"]:
-        """`H v`, which is `Qa + b c` for the a that v stands for."""
+        """Return `H v`, which is `Qa + b c` if v is `W'a` and b."""
         del a
         d = self.x.shape[1]
         return self.y * (product(self.x, v[:d]) + self.more @ v[d:])
 
     def factored(self, D: Float[Array, " n"], a: Float[Array, " n"], v: Float[Array, " dp"]) -> Solve:
-        """The solver of systems with this diagonal, at this point."""
+        """Return the solver of systems with this diagonal, at this point."""
         weight = jnp.where(self.y != 0, 1 / D, 0)  # signs cancel
-        tiles = -(-len(self.y) // min(TILE, len(self.y)))
+        tiles = -(-len(self.y) // min(MEASURED.rows_per_tile, len(self.y)))
         core = weighted_squares(self.x, self.more, weight, tiles) + jnp.diag(self.penalty)
         scale = lax.rsqrt(jnp.diagonal(core))
-        # Of the mean with its transpose: at the end of the barrier one triangle alone, rounded, has another least root.
+        # Factor the mean with its transpose: at the end a rounded triangle alone has another smallest eigenvalue.
         factor = factored(scale[:, None] * (core + core.T) / 2 * scale[None, :])
         rest = self.penalty * v + self.e
 

@@ -1,12 +1,4 @@
-"""Stochastic dual coordinate ascent: exact steps of single dual variables, in random order, all responses carried.
-
-Sources: Hsieh, Chang, Lin, Keerthi, Sundararajan 2008, Algorithm 1 (a permutation an epoch); Shalev-Shwartz, Zhang 2013
-(uniform draws; `O~(n + 1 / (lambda eps))` steps to a gap of eps). A step sets
-
-    a_i <- clip(a_i + (q_i - s_i) / Q_ii, 0, U_i),      s <- s + (its change) Q[:, i],
-
-and costs n kernel evaluations where the variable moves, none where it stays at a bound.
-"""
+"""Stochastic dual coordinate ascent: exact steps of single dual variables, in random order."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -22,24 +14,35 @@ from jaxsvm.problems.forms import BoxForm
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.loops import cond
 from jaxsvm.runtime.once import once
-from jaxsvm.solvers.contract import Solver
+from jaxsvm.solvers.contract import NEVER, Solver
+from jaxsvm.solvers.measured import MEASURED
 from jaxsvm.solvers.start import box_start, key_after
 
 ORDERS = ("random", "permuted")
-CURVATURE_FLOOR = 1e-12
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class SDCA(Solver[BoxForm]):
-    """Configuration of stochastic dual coordinate ascent.
+    """Stochastic dual coordinate ascent: exact steps of single dual variables, in random order.
+
+        a_i <- clip(a_i + (q_i - s_i) / Q_ii, 0, U_i),      s <- s + (its change) Q[:, i]
+
+    Problems: hinge and box problems without an equality (a regularised bias, or none).
+    Cost of a step: n kernel evaluations if the variable moves, none if it stays at a bound.
+    Rate: `O~(n + 1 / (lambda eps))` steps to a gap of eps.
+    Sources: Hsieh, Chang, Lin, Keerthi, Sundararajan 2008, Algorithm 1 (a permutation an epoch); Shalev-Shwartz, Zhang
+    2013 (uniform draws, and the rate).
 
     Attributes:
         order: "permuted" (a fresh permutation an epoch) or "random" (uniform, with replacement); static.
-        tol: The relative duality gap that ends it, > 0.
-        max_steps: The step cap, >= 0; n steps are an epoch.
-        check_every: Steps a chunk, between looks at the running gap; static.
-        refresh_every: Steps after which `s` is recomputed at the latest; None: 4,000, or n where that is more. Static.
+        tol: Relative duality gap at which to stop, > 0.
+        max_steps: Maximum number of steps, >= 0; n steps are an epoch.
+        check_every: Steps in a chunk, between tests of the running gap; static.
+        refresh_every: Maximum number of steps between recomputations of `s`; None: 4,000, or n if larger. Static.
+
+    Raises:
+        InputError: On another order; when a problem with a free bias is solved.
     """
 
     bit = 6
@@ -53,18 +56,18 @@ class SDCA(Solver[BoxForm]):
 
     resumes = True
     knows_origin = True
-    patience = 2**30  # chunks differ in what they gain: a gap that rests for a while is no floor
+    patience = NEVER  # chunks gain unevenly: a gap may rest for a while and shrink again
 
     def __post_init__(self) -> None:
         if self.order not in ORDERS:
             raise InputError(f"order is {self.order!r}: one of {', '.join(ORDERS)} is needed.")
 
     def stores(self, problem: BoxForm) -> bool:
-        """Where there are no features, of which a row is a product."""
+        """Return whether the Gram has no features; with features a row is a product."""
         return problem.gram.design is None
 
     def init(self, problem: BoxForm, key: Array | None = None, init: Any = None) -> "State":
-        """The state at a = 0, or at `init`: weights `(n,)`, or weights and margins."""
+        """Return a state at a = 0, or at `init`: weights `(n,)`, or weights and margins."""
         if problem.free_bias:
             raise InputError(
                 "the problem has a free bias, an equality that single variables cannot keep: use `SMO`, or bias="
@@ -75,11 +78,11 @@ class SDCA(Solver[BoxForm]):
         return State(visits, a, s, problem.objective(a, s), jnp.asarray(False), Counters.zero())
 
     def step(self, problem: BoxForm, state: "State") -> "State":
-        """One variable, exactly."""
+        """Move a single variable to its best value."""
         visits, i = state.visits.following(state.counters.steps, self.order)
         a_i, s_i, D_i = (selection.entry(v, i) for v in (state.a, state.s, problem.diagonal))
         rest = selection.entry(problem.q, i) - s_i
-        target = jnp.clip(a_i + rest / jnp.maximum(D_i, CURVATURE_FLOOR), 0, selection.entry(problem.upper, i))
+        target = jnp.clip(a_i + rest / jnp.maximum(D_i, MEASURED.curvature_floor), 0, selection.entry(problem.upper, i))
         delta = target - a_i
         moves = delta != 0
         return State(
@@ -87,7 +90,8 @@ class SDCA(Solver[BoxForm]):
             a=state.a.at[i].set(target),
             s=cond(moves, lambda: state.s + delta * problem.column(i), lambda: state.s),
             R=state.R - delta * (rest - D_i * delta / 2),
-            indefinite=state.indefinite | (-32 * jnp.finfo(D_i.dtype).eps * problem.diagonal.max() > D_i),
+            indefinite=state.indefinite
+            | (-MEASURED.curvature_roundings * jnp.finfo(D_i.dtype).eps * problem.diagonal.max() > D_i),
             counters=visited(state.counters, moves, problem.n),
         )
 
@@ -97,18 +101,13 @@ class SDCA(Solver[BoxForm]):
         s = problem.matvec(a)
         return state._replace(a=a, s=s, R=problem.objective(a, s))
 
-    def dual_point(self, problem: BoxForm, state: "State") -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-        """`a` and its `s = Qa`."""
-        del problem
-        return state.a, state.s
-
 
 class Visits(NamedTuple):
-    """In which order samples are visited.
+    """Order in which samples are visited.
 
     Attributes:
         key: The random key.
-        permutation: That of this epoch, `(n,)` int32.
+        permutation: Permutation of this epoch, `(n,)` int32.
     """
 
     key: Array
@@ -116,11 +115,11 @@ class Visits(NamedTuple):
 
     @staticmethod
     def start(key: Array, n: int) -> "Visits":
-        """Before the first step."""
+        """Return the order before the first step."""
         return Visits(key, jnp.arange(n, dtype=jnp.int32))
 
     def following(self, t: Int[Array, ""], order: str) -> tuple["Visits", Int[Array, ""]]:
-        """The sample of step t (from 0), "random" or "permuted"."""
+        """Return the sample of step t (from 0), "random" or "permuted"."""
         n = self.permutation.shape[0]
         if order == "random":
             key, draw_key = jax.random.split(self.key)
@@ -135,14 +134,14 @@ class Visits(NamedTuple):
 
 
 class State(NamedTuple):
-    """Where dual coordinate ascent stands.
+    """State of dual coordinate ascent.
 
     Attributes:
         visits: The order of the samples.
         a: Dual variables, `(n,)`, within the box.
-        s: `Qa`, `(n,)`, carried along.
-        R: `-D(a)`, `()`, carried along: what the driver watches.
-        indefinite: Whether a negative curvature showed, `()`.
+        s: `Qa`, `(n,)`, updated by each step.
+        R: `-D(a)`, `()`, updated by each step.
+        indefinite: Whether a negative curvature occurred, `()`.
         counters: Steps (those that moved a variable are `toward`) and kernel evaluations.
     """
 
@@ -155,7 +154,7 @@ class State(NamedTuple):
 
 
 def visited(counters: Counters, moved: Bool[Array, ""], n: int) -> Counters:
-    """Counters after a visit: n kernel evaluations where a variable moved, else none."""
+    """Count a visit: n kernel evaluations if a variable moved, else none."""
     moved_once = moved.astype(jnp.int32)
     counters = counters._replace(steps=counters.steps + 1, toward=counters.toward + moved_once)
     return counters.evaluated(moved_once * n)

@@ -1,15 +1,8 @@
-"""A primal-dual interior point method for box problems: what ends the ones on which pair steps crawl.
+"""A primal-dual interior point method for box problems, for those on which pair steps are too slow.
 
-On a singular kernel with overlapping classes and a large C (a linear kernel at C = 1e6), SMO needs a number of steps
-that no one has time for. Newton's method on the perturbed optimality conditions of `min 1/2 a'Qa - q'a`,
-`0 <= a <= U`, `c'a = e`,
+It solves `min 1/2 a'Qa - q'a`, `0 <= a <= U`, `c'a = e` by Newton's method on the perturbed optimality conditions
 
-    Qa + b c - q - z + w = 0,     a_i z_i = mu,     (U_i - a_i) w_i = mu,
-
-needs 15 to 40 systems with `Q + diag(z / a + w / (U - a))`, whatever the conditioning: by Cholesky where an n x n
-matrix is affordable; in the space of the features, O(n d^2), where the kernel has d < n of them.
-
-Sources: Mehrotra 1992 (predictor and corrector); Ferris and Munson 2002 (many samples by low rank).
+    Qa + b c - q - z + w = 0,     a_i z_i = mu,     (U_i - a_i) w_i = mu.
 """
 
 import dataclasses
@@ -25,28 +18,32 @@ from jaxsvm.numerics.precision import in_double, like, remainder, rounded, whole
 from jaxsvm.problems.forms import BoxForm
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.loops import fori_loop, while_loop
-from jaxsvm.solvers.box.barrier_systems import DIRECT_SIZE, MOST_FEATURES, affordable, barrier_system, few_features
+from jaxsvm.solvers.box.barrier_systems import affordable, barrier_system, few_features
 from jaxsvm.solvers.contract import Solver
-
-BACK_OFF = 0.995
-"""Share of the way to the nearest bound."""
-POLISH_ROUNDS = 60
-CLEAR = 1e-6
-"""A variable this much nearer to its bound than its multiplier is to 0, each in its own scale, is at the bound."""
+from jaxsvm.solvers.measured import MEASURED
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class InteriorPoint(Solver[BoxForm]):
-    """Configuration of the interior point method.
+    """A primal-dual interior point method, whose steps do not depend on the conditioning of the problem.
 
-    For hinge and box problems of at most 2,048 samples, or of any number where the kernel has few features: a linear
-    kernel with d < n (at most 2,048), a low-rank Gram. It starts from the middle of the box, wherever `init` is: the
-    neighbourhood of a bound is no place to start from.
+    On a singular kernel with overlapping classes and a large C (a linear kernel at C = 1e6) pair steps take too long.
+    It starts from the middle of the box and ignores `init`: a start near a bound is a bad one.
+
+    Problems: hinge and box problems of at most 2,048 samples, or of any number if the kernel has few features: a linear
+    kernel with d < n (at most 2,048), a low-rank Gram.
+    Cost of a step: a system with `Q + diag(z / a + w / (U - a))`: n^3 / 3 operations by Cholesky of an n x n matrix, or
+    O(n d^2) in the space of d < n features.
+    Rate: 15 to 40 steps, whatever the conditioning.
+    Sources: Mehrotra 1992 (predictor and corrector); Ferris and Munson 2002 (many samples by low rank).
 
     Attributes:
-        tol: The relative duality gap that ends it, > 0.
-        max_steps: The step cap, >= 0; 15 to 40 are usual.
+        tol: Relative duality gap at which to stop, > 0.
+        max_steps: Maximum number of steps, >= 0; 15 to 40 are usual.
+
+    Raises:
+        InputError: When a larger problem without few features is solved.
     """
 
     bit = 5
@@ -56,16 +53,16 @@ class InteriorPoint(Solver[BoxForm]):
     max_steps: Any = 100
 
     check_every = 1
-    refresh_every = 10  # a certificate costs less than a system: what the products do not tell is looked at in between
+    refresh_every = 10  # a certificate costs less than a system, and is more exact than the products
     unroll = 1
     takes_start = False
 
     def stores(self, problem: BoxForm) -> bool:
-        """Where its systems are not solved in the space of few features."""
+        """Return whether the systems are not solved in the space of few features."""
         return few_features(problem) is None
 
     def init(self, problem: BoxForm, key: Array | None = None, init: Any = None) -> "State":
-        """The middle of the box."""
+        """Return a state at the middle of the box."""
         del key, init
         if not affordable(problem):
             raise InputError(
@@ -76,11 +73,11 @@ class InteriorPoint(Solver[BoxForm]):
         a = problem.feasible_point(_present(problem, x.a))
         unknown, nothing = jnp.asarray(jnp.inf, a.dtype), jnp.zeros((), a.dtype)
         rest = jax.tree.map(jnp.zeros_like, x)
-        # The products of a, and its objective, are those of the first refresh: a certificate comes after it.
+        # The first refresh computes the products of a and its objective; certificates come after it.
         return State(x, rest, a, jnp.zeros_like(a), nothing, unknown, jnp.asarray(False), Counters.zero())
 
     def step(self, problem: BoxForm, state: "State") -> "State":
-        """One system: a predicted step, and the corrected one; in twice the precision, which is what systems lose."""
+        """Take a predicted step and the corrected step of a system, in twice the precision: systems lose digits."""
         x, rest, left = _advance_in_double(problem, state.x, state.rest)
         counters = state.counters
         counters = counters._replace(steps=counters.steps + 1, toward=counters.toward + 1)
@@ -88,42 +85,37 @@ class InteriorPoint(Solver[BoxForm]):
         return state._replace(x=x, rest=rest, left=left, counters=counters.evaluated(evaluations))
 
     def refresh(self, problem: BoxForm, state: "State") -> "State":
-        """The feasible point beside the iterate, and its `s` and objective from scratch."""
+        """Compute the feasible point of the iterate, and its `s` and objective."""
         x = whole(state.x, state.rest, problem.dtype)
         a = rounded(problem.on_equality(at_bounds(problem, x)), state.a.dtype)
         a = jnp.where(_nothing_to_lose(problem), 0, a)
         s = problem.matvec(a)
         return state._replace(a=a, s=s, R=problem.objective(a, s))
 
-    def dual_point(self, problem: BoxForm, state: "State") -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-        """The last refreshed point and its `s = Qa`."""
-        del problem
-        return state.a, state.s
-
     def carries_weights(self, problem: BoxForm) -> bool:
-        """Where its systems are those of features."""
+        """Return whether the systems are solved in the space of features."""
         return few_features(problem) is not None
 
     def feature_weights(self, problem: BoxForm, state: "State") -> Float[Array, " d"]:
-        """`W'a` as the systems carry it, where they are those of features."""
+        """Return `W'a` as carried by the systems in the space of features."""
         v = whole(state.x, state.rest, problem.dtype).v
         return v if problem.c is None else v[:-1]
 
     def running_excess(self, problem: BoxForm, state: "State") -> Float[Array, ""]:
-        """What the products `a z` and `(U - a) w` say of the relative gap, over `tol`."""
+        """Return the relative gap by the products `a z` and `(U - a) w`, over `tol`."""
         del problem
         return state.left / self.tol
 
 
 class State(NamedTuple):
-    """Where the interior point method stands.
+    """State of the interior point method.
 
     Attributes:
         x: The iterate.
-        rest: What the data's dtype could not hold of it: it is known to twice its precision.
+        rest: Rounding error of the iterate in the data's dtype: together they have twice its precision.
         a: The last feasible point, `(n,)`.
-        s: Its `Qa`, `(n,)`.
-        R: Its `-D(a)`, `()`.
+        s: `Qa`, `(n,)`.
+        R: `-D(a)`, `()`.
         left: The sum of the products over the objective, `()`.
         indefinite: Never set: the diagonal hides a negative curvature.
         counters: Steps and kernel evaluations.
@@ -140,14 +132,14 @@ class State(NamedTuple):
 
 
 class Iterate(NamedTuple):
-    """A point strictly inside; absent samples are at 1 in all of it.
+    """A point strictly inside the bounds; absent samples are at 1 in every field.
 
     Attributes:
         a: Dual variables, `(n,)`.
-        t: `U - a`, `(n,)`, kept apart: its digits would drown in those of U.
+        t: `U - a`, `(n,)`, kept separately: it may be far smaller than the rounding of U.
         z: Multipliers of `a >= 0`, `(n,)`.
         w: Multipliers of `a <= U`, `(n,)`.
-        v: What makes the margins besides a: the bias, or feature weights and the bias, `(p,)`.
+        v: The bias, or feature weights and the bias, `(p,)`.
     """
 
     a: Float[Array, " n"]
@@ -158,7 +150,7 @@ class Iterate(NamedTuple):
 
 
 def polish_steps(problem: BoxForm) -> int | None:
-    """How many pair steps cost as much as `solved`, about, its compilation counted; None where it is not affordable."""
+    """Return about how many pair steps cost as much as `solved` with its compilation; None if it is not affordable."""
     if not affordable(problem):
         return None
     features = few_features(problem)
@@ -166,7 +158,7 @@ def polish_steps(problem: BoxForm) -> int | None:
 
 
 class Going(NamedTuple):
-    """Where `solved` stands: the iterate, the sum of its products over the objective, rounds, whether it goes on."""
+    """Carry of `solved`: the iterate, the sum of its products over the objective, rounds, whether to continue."""
 
     x: Iterate
     left: Float[Array, ""]
@@ -175,30 +167,28 @@ class Going(NamedTuple):
 
 
 def solved(problem: BoxForm, tol: Any) -> Float[Array, " n"]:
-    """A feasible point near the solution of an `affordable` problem, from scratch, `(n,)`.
+    """Return a feasible point near the solution of an `affordable` problem, `(n,)`.
 
-    The host driver takes it in pieces: `begin`, `further` for as long as it is going, `end`.
+    The host driver runs it in pieces: `begin`, `further` while it is going, `end`.
     """
-    start = begin(problem, tol)
-    return end(problem, while_loop(lambda at: at.going, lambda at: further(problem, at, tol), start))
+    return end(problem, while_loop(lambda at: at.going, lambda at: further(problem, at, tol), begin(problem)))
 
 
-def begin(problem: BoxForm, tol: Any) -> Going:
-    """`solved` before its first piece."""
-    del tol
+def begin(problem: BoxForm) -> Going:
+    """Return the carry before the first piece of `solved`."""
     unknown = jnp.asarray(jnp.inf, problem.dtype)
     return Going(first_iterate(problem), unknown, jnp.zeros((), jnp.int32), jnp.asarray(True))
 
 
 def further(problem: BoxForm, at: Going, tol: Any) -> Going:
-    """One system further."""
+    """Solve the next system; at most 60."""
     x, left = advance(problem, at.x)
     rounds, moved = at.rounds + 1, some(x.a != at.x.a)
-    return Going(x, left, rounds, (rounds < POLISH_ROUNDS) & (left > tol) & moved)
+    return Going(x, left, rounds, (rounds < 60) & (left > tol) & moved)
 
 
 def end(problem: BoxForm, at: Going) -> Float[Array, " n"]:
-    """The feasible point beside the iterate."""
+    """Return the feasible point of the iterate."""
     return problem.on_equality(at_bounds(problem, at.x))
 
 
@@ -213,10 +203,10 @@ def first_iterate(problem: BoxForm) -> Iterate:
 
 
 def advance(problem: BoxForm, x: Iterate) -> tuple[Iterate, Float[Array, ""]]:
-    """One step, and the sum of the products `a z` and `t w` after it, over the objective.
+    """Take a step; also return the sum of the products `a z` and `t w` after it, over the objective.
 
-    A step that rounding has spoilt is not taken, nor one where all that is left of the products is rounding: a
-    variable that has lost its digits to the other ones of its system drives the iterate away again.
+    A step is rejected if it is not finite, or if the products before it are mere rounding: a variable that has lost its
+    digits in the system would drive the iterate away again.
     """
     present, q, system = problem.present, _present(problem, problem.q), barrier_system(problem)
     count = 2 * present.sum(dtype=x.a.dtype)
@@ -231,9 +221,9 @@ def advance(problem: BoxForm, x: Iterate) -> tuple[Iterate, Float[Array, ""]]:
     mu = mean_product(x)
 
     def direction(_: Any, carry: tuple[Iterate, Array, Array, Array]) -> tuple[Iterate, Array, Array, Array]:
-        """Take Newton's step to products of `centre`, corrected by those of the step before it (Mehrotra 1992).
+        """Return Newton's step to products of `centre`, corrected by the step before it (Mehrotra 1992).
 
-        Returns the step, how the margins change, the centre that it calls for, and how far it reaches.
+        Also return the change of the margins, the next centre, and how far the step reaches.
         """
         d, _, centre, _ = carry
         to_z, to_w = centre - x.a * x.z - d.a * d.z, centre - x.t * x.w - d.t * d.w
@@ -247,7 +237,7 @@ def advance(problem: BoxForm, x: Iterate) -> tuple[Iterate, Float[Array, ""]]:
     # The predicted step, and the corrected one.
     start = (jax.tree.map(jnp.zeros_like, x), jnp.zeros_like(m), nothing, nothing)
     d, dm, _, reach = fori_loop(0, 2, direction, start)
-    step = jnp.minimum(1, BACK_OFF * reach)
+    step = jnp.minimum(1, 0.995 * reach)  # of the way to the nearest bound
     new = _moved(x, d, step)
     new = Iterate(*(jnp.where(present, part, 1) for part in new[:-1]), v=new.v)
     value = jnp.abs(_present(problem, x.a) @ (m / 2 - q))
@@ -261,21 +251,21 @@ def advance(problem: BoxForm, x: Iterate) -> tuple[Iterate, Float[Array, ""]]:
 @in_double
 def _advance_in_double(problem: BoxForm, x: Iterate, rest: Iterate) -> tuple[Iterate, Iterate, Float[Array, ""]]:
     wide = widened(problem)
-    there, left = advance(wide, whole(x, rest, wide.dtype))
-    return like(there, x), like(remainder(there, x), rest), left.astype(problem.dtype)
+    moved, left = advance(wide, whole(x, rest, wide.dtype))
+    return like(moved, x), like(remainder(moved, x), rest), left.astype(problem.dtype)
 
 
 def at_bounds(problem: BoxForm, x: Iterate) -> Float[Array, " n"]:
-    """A point with what is clearly at a bound put there, and absent samples at 0."""
+    """Put variables that are clearly at a bound there, and absent samples at 0."""
     size, pull = _present(problem, x.a).max(), jnp.abs(_present(problem, problem.q)).max()
     pull = jnp.where(pull > 0, pull, _present(problem, jnp.maximum(x.z, x.w)).max())  # q = 0: one-class machines
-    a = jnp.where(x.a / size < CLEAR * x.z / pull, 0, x.a)
-    a = jnp.where(x.t / size < CLEAR * x.w / pull, problem.upper, a)
+    a = jnp.where(x.a / size < MEASURED.at_bound * x.z / pull, 0, x.a)
+    a = jnp.where(x.t / size < MEASURED.at_bound * x.w / pull, problem.upper, a)
     return _present(problem, jnp.clip(a, 0, problem.upper))
 
 
 def _nothing_to_lose(problem: BoxForm) -> Array:
-    """Whether a constant leaves no loss: 0 is the solution then, which an iterate inside the box never is."""
+    """Return whether a constant has no loss: the solution is then 0, which no iterate inside the box reaches."""
     nothing = jnp.zeros_like(problem.q)
     pull = problem.q - (0 if problem.c is None else problem.best_bias(nothing) * problem.c)
     return (problem.e == 0) & (_present(problem, pull).max() <= 0)
@@ -294,7 +284,7 @@ def _moved(x: Iterate, d: Iterate, step: Array) -> Iterate:
 
 
 def _reach(present: Array, x: Iterate, d: Iterate) -> Array:
-    """The longest step, at most 1, that keeps all of a, t, z and w from becoming negative."""
+    """Return the longest step, at most 1, that keeps a, t, z and w nonnegative."""
     values, changes = jnp.stack(x[:4]), jnp.stack(d[:4])
     falls = present[None, :] & (changes < 0)
     return jnp.minimum(1, jnp.where(falls, -values / jnp.where(falls, changes, -1), jnp.inf).min())

@@ -1,14 +1,4 @@
-"""Sequential minimal optimisation on the box: `max q'a - 1/2 a'Qa`, `0 <= a <= U`, optionally `c'a = e`.
-
-Sources: Platt 1999; Fan, Chen and Lin 2005 for the second-order choice of a pair under an equality (WSS 2); Steinwart,
-Hush and Scovel 2011 for one and two variables without one. It is the exact solver of hinge problems.
-
-Without an equality a step takes the variable whose own step gains most, `delta r_i - Q_ii delta^2 / 2`,
-`r = q - Qa`, and with two variables the one that gains most after it, and solves for both. Under an equality a pair
-moves along `(1 / c_i, -1 / c_j)`: docs/mathematics.md, The hinge: a box. A variable costs one column of Q, n kernel
-evaluations. Linear convergence in the end; the certificate is the duality gap with the best bias, not LIBSVM's
-violation of the optimality conditions.
-"""
+"""Sequential minimal optimisation: steps of one or two dual variables of a box problem."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -25,23 +15,35 @@ from jaxsvm.problems.forms import BoxForm
 from jaxsvm.results.fit import Counters
 from jaxsvm.solvers.box import interior_point
 from jaxsvm.solvers.contract import Solver
+from jaxsvm.solvers.measured import MEASURED
 from jaxsvm.solvers.start import box_start
-
-TAU = 1e-12
-"""LIBSVM's floor of a curvature."""
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class SMO(Solver[BoxForm]):
-    """Configuration of sequential minimal optimisation.
+    """Sequential minimal optimisation: `max q'a - 1/2 a'Qa`, `0 <= a <= U`, optionally `c'a = e`.
+
+    Without an equality a step takes the variable whose own step gains most, `delta r_i - Q_ii delta^2 / 2`, `r = q -
+    Qa`; with two variables it adds the one that gains most after it, and solves for both. Under an equality a pair
+    moves along `(1 / c_i, -1 / c_j)` (docs/mathematics.md, The hinge: a box). The certificate is the duality gap with
+    the best bias, not LIBSVM's violation of the optimality conditions.
+
+    Problems: hinge and box problems.
+    Cost of a step: a column of Q, n kernel evaluations, for each variable.
+    Rate: linear in the end.
+    Sources: Platt 1999; Fan, Chen and Lin 2005 (second-order choice of a pair under an equality, WSS 2); Steinwart,
+    Hush and Scovel 2011 (one and two variables without an equality).
 
     Attributes:
-        tol: The relative duality gap that ends it, > 0.
-        variables: How many a step moves: 2, or 1 (where there is no equality constraint); static.
-        max_steps: The step cap, >= 0.
-        check_every: Steps a chunk, between looks at the running gap; static.
-        refresh_every: Steps after which `s` is recomputed at the latest; None: 4,000, or n where that is more. Static.
+        tol: Relative duality gap at which to stop, > 0.
+        variables: Variables of a step: 2, or 1 (without an equality constraint); static.
+        max_steps: Maximum number of steps, >= 0.
+        check_every: Steps in a chunk, between tests of the running gap; static.
+        refresh_every: Maximum number of steps between recomputations of `s`; None: 4,000, or n if larger. Static.
+
+    Raises:
+        InputError: On other `variables`; when a problem with a free bias is solved by single variables.
     """
 
     bit = 4
@@ -56,14 +58,14 @@ class SMO(Solver[BoxForm]):
     refresh_every: int | None = dataclasses.field(default=None, metadata={"static": True})
 
     knows_origin = True
-    patience = 20  # the gap of a pair's steps goes up and down: in float32 three looks without progress are no floor
+    patience = 20  # the gap of pair steps goes up and down: in float32 it may rest for three certificates
 
     def __post_init__(self) -> None:
         if self.variables not in (1, 2):
             raise InputError(f"variables is {self.variables}: 1 or 2 is needed.")
 
     def init(self, problem: BoxForm, key: Array | None = None, init: Any = None) -> "State":
-        """The state at a = 0 (or the feasible point nearest to it), or at `init`: weights, or weights and margins."""
+        """Return a state at a = 0 (or the nearest feasible point), or at `init`: weights, or weights and margins."""
         del key
         if problem.free_bias and self.variables == 1:
             raise InputError("variables is 1: a free bias is an equality constraint, which needs pairs; leave it at 2.")
@@ -71,37 +73,37 @@ class SMO(Solver[BoxForm]):
         return State(a, s, problem.objective(a, s), jnp.asarray(False), Counters.zero())
 
     def step(self, problem: BoxForm, state: "State") -> "State":
-        """One step."""
+        """Take a step of one or two variables."""
         if problem.free_bias:
             return _pair_step(problem, state)
         return _single_step(problem, state) if self.variables == 1 else _double_step(problem, state)
 
     def refresh(self, problem: BoxForm, state: "State") -> "State":
-        """Put `a` back on the constraints and recompute `s` and `R`: what rounding made drift."""
+        """Put `a` back on the constraints, and recompute `s` and `R`, which drift by rounding."""
         a = problem.on_equality(jnp.clip(state.a.astype(problem.dtype), 0, problem.upper))
         a = rounded(a, state.a.dtype)
         s = problem.matvec(a)
         return state._replace(a=a, s=s, R=problem.objective(a, s))
 
     def polish_interval(self, problem: BoxForm) -> int | None:
-        """Steps that earn a polish (`jaxsvm.solvers.box.interior_point`); None where there is none to be had."""
+        """Return the steps after which an interior point method pays (`interior_point`); None if it cannot run."""
         return interior_point.polish_steps(problem)
 
     def polish(self, problem: BoxForm, state: "State") -> "State":
-        """The state at the interior point method's solution, where that is better."""
+        """Return the state at the interior point method's solution, if that is better."""
         return self._better(problem, state, interior_point.solved(problem, self._polish_tol(problem)))
 
     def polish_begin(self, problem: BoxForm, state: "State") -> Any:
-        """A polish in pieces, for the host driver: before the first."""
+        """Begin a polish in pieces, for the host driver."""
         del state
-        return interior_point.begin(problem, self._polish_tol(problem))
+        return interior_point.begin(problem)
 
     def polish_step(self, problem: BoxForm, carry: Any) -> Any:
-        """One piece further."""
+        """Take the next piece."""
         return interior_point.further(problem, carry, self._polish_tol(problem))
 
     def polish_end(self, problem: BoxForm, state: "State", carry: Any) -> "State":
-        """The state where the polish ended, where that is better than `state`."""
+        """Return the state at the end of the polish, if that is better than `state`."""
         return self._better(problem, state, interior_point.end(problem, carry))
 
     def _polish_tol(self, problem: BoxForm) -> Any:
@@ -115,13 +117,8 @@ class SMO(Solver[BoxForm]):
             a=jnp.where(better, a, state.a), s=jnp.where(better, s, state.s), R=jnp.where(better, R, state.R)
         )
 
-    def dual_point(self, problem: BoxForm, state: "State") -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-        """`a` and its `s = Qa`."""
-        del problem
-        return state.a, state.s
-
     def running_excess(self, problem: BoxForm, state: "State") -> Float[Array, ""]:
-        """The relative gap over `tol`, for the bias in the middle of the violating pair's: no sorting."""
+        """Return the relative gap over `tol`, for the bias between the violating pair: no sorting."""
         bias = None
         if problem.free_bias:
             pull, up, low = _pulls(problem, state)
@@ -130,13 +127,13 @@ class SMO(Solver[BoxForm]):
 
 
 class State(NamedTuple):
-    """Where SMO stands.
+    """State of SMO.
 
     Attributes:
         a: Dual variables, `(n,)`, within the box and on the equality up to rounding; bounds are met exactly.
-        s: `Qa`, `(n,)`, carried along.
-        R: `-D(a)`, `()`, carried along: what the driver watches.
-        indefinite: Whether a negative curvature showed, `()`.
+        s: `Qa`, `(n,)`, updated by each step.
+        R: `-D(a)`, `()`, updated by each step.
+        indefinite: Whether a negative curvature occurred, `()`.
         counters: Steps and kernel evaluations.
     """
 
@@ -148,7 +145,7 @@ class State(NamedTuple):
 
 
 def _single_step(problem: BoxForm, state: State) -> State:
-    """The best single variable: `delta_i = clip(a_i + (q_i - s_i) / Q_ii, 0, U_i) - a_i`."""
+    """Move the best single variable by `delta_i = clip(a_i + (q_i - s_i) / Q_ii, 0, U_i) - a_i`."""
     a, s = state.a, state.s
     delta, gain = _single_gains(problem, a, s)
     best, i = selection.argmax(gain)
@@ -163,7 +160,7 @@ def _single_step(problem: BoxForm, state: State) -> State:
 
 
 def _double_step(problem: BoxForm, state: State) -> State:
-    """The best single variable, the best one after it, and the best move of both in their box."""
+    """Move the best single variable and the best variable after it, both at once within their box."""
     a, s = state.a, state.s
     delta, gain = _single_gains(problem, a, s)
     best, i = selection.argmax(gain)
@@ -191,14 +188,14 @@ def _double_step(problem: BoxForm, state: State) -> State:
 
 
 def _pair_step(problem: BoxForm, state: State) -> State:
-    """The pair of WSS 2 (Fan, Chen and Lin 2005): i violates most, j promises the largest decrease with it."""
+    """Move the pair of WSS 2 (Fan, Chen and Lin 2005): i violates most, j decreases most with it."""
     a, s, D = state.a, state.s, problem.diagonal
     c = jnp.ones_like(a) if problem.c is None else problem.c
     pull, up, low = _pulls(problem, state)
     m, i = selection.argmax(jnp.where(up, pull, -jnp.inf))
     column_i, D_i, c_i = problem.column(i), selection.entry(D, i), selection.entry(c, i)
     descent = m - pull
-    curvature = jnp.maximum(D_i / c_i**2 + D / c**2 - 2 * column_i / (c_i * c), TAU)
+    curvature = jnp.maximum(D_i / c_i**2 + D / c**2 - 2 * column_i / (c_i * c), MEASURED.curvature_floor)
     _, j = selection.argmax(jnp.where(low & (descent > 0), descent * descent / curvature, -jnp.inf))
     c_j, D_j, Q_ij = selection.entry(c, j), selection.entry(D, j), selection.entry(column_i, j)
 
@@ -209,9 +206,9 @@ def _pair_step(problem: BoxForm, state: State) -> State:
     U_i, U_j = selection.entry(problem.upper, i), selection.entry(problem.upper, j)
     room_i = jnp.where(c_i > 0, U_i - a_i, a_i) * jnp.abs(c_i)
     room_j = jnp.where(c_j > 0, a_j, U_j - a_j) * jnp.abs(c_j)
-    t = jnp.minimum(descent_j / jnp.maximum(exact, TAU), jnp.minimum(room_i, room_j))
+    t = jnp.minimum(descent_j / jnp.maximum(exact, MEASURED.curvature_floor), jnp.minimum(room_i, room_j))
     t = jnp.where(usable, t, 0)
-    # Bounds are met exactly, so that a sample is at one or is not.
+    # Bounds are met exactly, so that comparisons with them are exact.
     new_i = jnp.where(t >= room_i, jnp.where(c_i > 0, U_i, 0), a_i + t / c_i)
     new_j = jnp.where(t >= room_j, jnp.where(c_j > 0, 0, U_j), a_j - t / c_j)
     a = a.at[i].set(jnp.where(usable, jnp.clip(new_i, 0, U_i), a_i))
@@ -225,7 +222,7 @@ def _pair_step(problem: BoxForm, state: State) -> State:
 
 
 def _pulls(problem: BoxForm, state: State) -> tuple[Array, Array, Array]:
-    """`(q_i - s_i) / c_i`, and who may move along `1 / c_i` and against it: the bias that suits all lies between."""
+    """Return `(q_i - s_i) / c_i`, and the samples that may move along `1 / c_i` and against it; the bias is between."""
     a, c = state.a, jnp.ones_like(state.a) if problem.c is None else problem.c
     not_full, not_empty = a < problem.upper, a > 0
     up, low = jnp.where(c > 0, not_full, not_empty), jnp.where(c > 0, not_empty, not_full)
@@ -233,14 +230,14 @@ def _pulls(problem: BoxForm, state: State) -> tuple[Array, Array, Array]:
 
 
 def _single_gains(problem: BoxForm, a: Array, s: Array) -> tuple[Array, Array]:
-    """The step of each variable by itself, and what it gains."""
+    """Return the best step of each variable alone, and its gain."""
     rest, D = problem.q - s, problem.diagonal
-    delta = jnp.clip(a + rest / jnp.maximum(D, TAU), 0, problem.upper) - a
+    delta = jnp.clip(a + rest / jnp.maximum(D, MEASURED.curvature_floor), 0, problem.upper) - a
     return delta, delta * (rest - D * delta / 2)
 
 
 def _moved(a: Array, upper: Array, i: Array, move: Array) -> Array:
-    """`a_i + move`, exactly 0 or U_i where it comes within rounding of that."""
+    """Return `a_i + move`, or exactly 0 or U_i if within rounding of it."""
     old, U = selection.entry(a, i), selection.entry(upper, i)
     rounding = 4 * jnp.finfo(a.dtype).eps * U
     new = old + move
@@ -248,7 +245,7 @@ def _moved(a: Array, upper: Array, i: Array, move: Array) -> Array:
 
 
 def _negative(problem: BoxForm, curvature: Array) -> Array:
-    return curvature < -32 * jnp.finfo(curvature.dtype).eps * problem.diagonal.max()
+    return curvature < -MEASURED.curvature_roundings * jnp.finfo(curvature.dtype).eps * problem.diagonal.max()
 
 
 def _count(counters: Counters, evaluations: int) -> Counters:

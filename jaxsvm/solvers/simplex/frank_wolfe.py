@@ -1,17 +1,4 @@
-"""Frank-Wolfe and its relatives on the simplex: `min R(alpha) = alpha' Kt alpha`.
-
-Source: Frandi, Nanculef, Gasparo, Lodi, Sartori, "Training Support Vector Machines Using Frank-Wolfe Optimization
-Methods" (FW: `classic`; MFW: `away`); Lacoste-Julien and Jaggi 2015 (`pairwise`); Fan, Chen and Lin 2005
-for the second-order choice of a pair (`smo`). The whole solver is three objects: `alpha`, `s = Kt alpha`, and `R =
-alpha . s`. A step toward a vertex or away from one costs one column of `Kt` (n kernel evaluations), a pair step two,
-and all of them a few passes over vectors of length n.
-
-Rates: `classic` O(1/k); the others converge linearly, since R is strongly convex with modulus 2/C.
-
-Where we depart from the paper (docs/mathematics.md, Steps on the simplex): the step formulas are those for any kernel;
-the radius after an away step, printed with a wrong sign, is never formed, since R is carried instead; the stop rule
-is the driver's (`jaxsvm.loop.driver`), tested on values that were recomputed from scratch.
-"""
+"""Frank-Wolfe and its relatives on the simplex: `min R(alpha) = alpha' Kt alpha`."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -27,40 +14,72 @@ from jaxsvm.problems.forms import SimplexForm, SimplexPart
 from jaxsvm.results.fit import Counters
 from jaxsvm.solvers import polish
 from jaxsvm.solvers.contract import SIMPLEX, Solver
+from jaxsvm.solvers.measured import MEASURED
 from jaxsvm.solvers.start import start
 
 VARIANTS = ("classic", "away", "pairwise", "smo")
-CURVATURE_FLOOR = 32
-"""A curvature below -32 eps (D_i + D_j) is no rounding: the kernel is not positive semidefinite."""
+
+
+class SimplexSolver(Solver[SimplexForm]):
+    """A solver whose state is a point `alpha` of the simplex, with `s = Kt alpha` and `R = alpha . s`."""
+
+    solves = SIMPLEX
+    has_place = True
+    searches_vertices = True
+
+    def refresh(self, problem: SimplexForm, state: Any) -> Any:
+        """Put alpha back on the simplex, and recompute `s` and `R`, which drift by rounding."""
+        return state._replace(**simplex_point(problem, state.alpha, state.R))
+
+    def place(self, problem: SimplexForm, state: Any, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Any:
+        """Return the state moved to a point `alpha` with `s = Kt alpha`."""
+        del problem
+        return state._replace(alpha=alpha, s=s, R=alpha @ s)
+
+    def dual_point(self, problem: SimplexForm, state: Any) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+        """Return the coefficients of a fit, `alpha` times the scale of the last refresh, and their `s`."""
+        del problem
+        return state.scale * state.alpha, state.scale * state.s
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class FrankWolfe(Solver[SimplexForm]):
-    """Configuration of the Frank-Wolfe family.
+class FrankWolfe(SimplexSolver):
+    """Frank-Wolfe and its relatives on the simplex: `min R(alpha) = alpha' Kt alpha`.
+
+    The solver carries `alpha`, `s = Kt alpha`, and `R = alpha . s`.
+
+    Problems: squared hinge without a free bias, and enclosing balls.
+    Cost of a step: a column of `Kt` (n kernel evaluations) toward or away from a vertex, two for a pair, and a few
+    passes over vectors of length n.
+    Rate: O(1/k) for "classic"; linear for the others, since R is strongly convex with modulus 2/C.
+    Sources: Frandi, Nanculef, Gasparo, Lodi, Sartori, "Training Support Vector Machines Using Frank-Wolfe Optimization
+    Methods" ("classic": FW; "away": MFW); Lacoste-Julien and Jaggi 2015 ("pairwise"); Fan, Chen and Lin 2005 (the
+    second-order choice of a pair, "smo"). Departures (docs/mathematics.md, Steps on the simplex): the step formulas
+    hold for any kernel; the radius after an away step, printed with a wrong sign, is never formed, since R is carried;
+    the driver tests the stop rule (`jaxsvm.loop.driver`) on recomputed values.
 
     Attributes:
         variant: "smo" (second-order pairs, the default exact solver), "pairwise", "away" (MFW) or "classic" (FW);
             static.
-        tol: What the stop rule is held against; for the default rule a relative duality gap, > 0.
-        max_steps: The step cap, >= 0.
+        tol: Threshold of the stop rule, > 0; by default a relative duality gap.
+        max_steps: Maximum number of steps, >= 0.
         stop: "certified_gap" (the certified relative gap of the problem), "relative_fw" (`G <= tol R`) or "paper"
             (`G <= (2 tol + tol^2)(Delta^2 - R)`); static.
         start: "random" (the ball of a balanced random draw), "two-point" or "uniform"; static.
         draw: Size of the random draw, >= 2; static.
-        check_every: Steps a chunk, between looks at the running stop rule; static.
-        refresh_every: Steps after which `s` is recomputed from scratch at the latest; None: 4,000, or n where that is
-            more. (In float32 the running gap of steps that rescale drifts sooner: nothing is decided on it.)
-            Static.
-        polish_products: "smo" only: matrix-vector products of a polish (`jaxsvm.solvers.polish`), which the driver
-            grants once the pair steps have spent as many kernel evaluations: easy problems never see one,
-            ill-conditioned ones end; 0: none; static.
+        check_every: Steps in a chunk, between tests of the running stop rule; static.
+        refresh_every: Maximum number of steps between recomputations of `s`; None: 4,000, or n if larger. (In float32
+            the running gap of steps that rescale drifts sooner; nothing is decided by it.) Static.
+        polish_products: "smo" only: matrix-vector products of a polish (`jaxsvm.solvers.polish`). The driver polishes
+            once the pair steps have spent as many kernel evaluations: easy problems end before, ill-conditioned ones
+            end by it. 0: no polish; static.
+
+    Raises:
+        InputError: On an unknown variant or start; when a problem with a free bias is solved.
     """
 
     bit = 0
-    solves = SIMPLEX
-    has_place = True
-    searches_vertices = True
     pads = True
     carries_sums = True
 
@@ -79,64 +98,50 @@ class FrankWolfe(Solver[SimplexForm]):
             raise InputError(f"variant is {self.variant!r}: one of {', '.join(VARIANTS)} is needed.")
 
     def init(self, problem: SimplexForm, key: Array | None = None, init: Any = None) -> "State":
-        """A state at the start point, or at `init`: weights `(n,)`, or weights and their margins."""
+        """Return a state at the start point, or at `init`: weights `(n,)`, or weights and their margins."""
         return self.at(*start(problem, key, self.start, self.draw, init))
 
     def at(self, alpha: Float[Array, " n"], s: Float[Array, " n"], counters: Counters) -> "State":
-        """The state at a given point `alpha` with `s = Kt alpha`."""
+        """Return the state at a point `alpha` with `s = Kt alpha`."""
         R, infinite = alpha @ s, jnp.asarray(jnp.inf, s.dtype)
         return State(alpha, s, R, infinite, jnp.asarray(False), counters, 1 / jnp.where(R > 0, R, 1))
 
     def wants_vertex(self, problem: SimplexForm, state: "State") -> Bool[Array, ""]:
-        """Whether the next step looks for a vertex among all samples: always."""
+        """Return True: every step searches all samples for a vertex."""
         del problem, state
         return jnp.asarray(True)
 
     def step(self, problem: SimplexPart, state: "State") -> "State":
-        """One step of the variant."""
+        """Take a step of the variant."""
         if self.variant in ("pairwise", "smo"):
             return pair_step(problem, state, second_order=self.variant == "smo")
         return _vertex_step(problem, state, may_go_away=self.variant == "away")
 
-    def refresh(self, problem: SimplexForm, state: "State") -> "State":
-        """Put alpha back on the simplex and recompute `s` and `R`: what rounding made drift."""
-        return state._replace(**simplex_point(problem, state.alpha, state.R))
-
     def polish_interval(self, problem: SimplexForm) -> int | None:
-        """Steps that earn a polish: as many kernel evaluations as it costs."""
+        """Return the steps after which a polish pays: with as many kernel evaluations as it costs."""
         return max(self.polish_products * problem.n // 2, 1) if self.variant == "smo" and self.polish_products else None
 
     def polish(self, problem: SimplexForm, state: "State") -> "State":
-        """Conjugate gradients on the support of a state that was just refreshed."""
+        """Polish a state that was just refreshed."""
         return self.place(problem, state, *polish.polish(problem, state.alpha, state.s, self.polish_products))
 
     def polish_begin(self, problem: SimplexForm, state: "State") -> Any:
-        """A polish in pieces, for the host driver: before the first."""
+        """Begin a polish in pieces, for the host driver."""
         return polish.begin(problem, state.alpha, state.s, self.polish_products)
 
     def polish_step(self, problem: SimplexForm, carry: Any) -> Any:
-        """One piece further."""
+        """Take the next piece."""
         return polish.further(problem, carry, self.polish_products)
 
     def polish_end(self, problem: SimplexForm, state: "State", carry: Any) -> "State":
-        """The state where the polish ended, which began at `state`."""
+        """Return the state at the end of the polish that began at `state`."""
         return self.place(problem, state, *polish.end(problem, state.alpha, state.s, carry))
-
-    def place(self, problem: SimplexForm, state: "State", alpha: Float[Array, " n"], s: Float[Array, " n"]) -> "State":
-        """The state moved to another point `alpha` with `s = Kt alpha`."""
-        del problem
-        return state._replace(alpha=alpha, s=s, R=alpha @ s)
-
-    def dual_point(self, problem: SimplexForm, state: "State") -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-        """What a caller would get, `alpha` times the scale of the last refresh, and its `s`."""
-        del problem
-        return state.scale * state.alpha, state.scale * state.s
 
 
 def simplex_point(problem: SimplexForm, alpha: Float[Array, " n"], R: Float[Array, ""]) -> dict[str, Array]:
-    """alpha, s, R and scale of a state, from scratch: alpha is moved to where `scale alpha` are numbers of its dtype.
+    """Recompute alpha, s, R and scale of a state; alpha is moved to make `scale alpha` numbers of its dtype.
 
-    Those are the coefficients that a caller gets (`problem.returned`), whatever precision the problem has by now.
+    These are the coefficients of a fit (`problem.returned`), in whatever precision the problem is.
     """
     given = problem.returned(jnp.maximum(alpha, 0), R)
     wide = given.astype(problem.dtype)
@@ -147,16 +152,16 @@ def simplex_point(problem: SimplexForm, alpha: Float[Array, " n"], R: Float[Arra
 
 
 class State(NamedTuple):
-    """Where a Frank-Wolfe solver stands.
+    """State of a Frank-Wolfe solver.
 
     Attributes:
         alpha: Weights on the simplex, `(n,)`; exact zeros outside the active set.
-        s: `Kt alpha`, `(n,)`, carried along.
-        R: `alpha . s`, `()`, carried along.
+        s: `Kt alpha`, `(n,)`, updated by each step.
+        R: `alpha . s`, `()`, updated by each step.
         gap: `G = 2 (R - min_i s_i)` before the last step, `()`; infinite at the start.
-        indefinite: Whether a negative curvature showed, `()`: the kernel is not positive semidefinite.
+        indefinite: Whether a negative curvature occurred, `()`: the kernel is not positive semidefinite.
         counters: Steps by kind and kernel evaluations.
-        scale: Coefficients over alpha at the last refresh, `()`.
+        scale: Ratio of the coefficients to alpha at the last refresh, `()`.
     """
 
     alpha: Float[Array, " n"]
@@ -169,17 +174,17 @@ class State(NamedTuple):
 
 
 def _vertex_step(problem: SimplexPart, state: State, may_go_away: bool) -> State:
-    """Toward the best vertex, or (MFW) away from the worst active one where that gap is larger.
+    """Move toward the best vertex, or (MFW) away from the worst active one if that gap is larger.
 
-    `G_plus = 2 (R - min s)` and `G_minus = 2 (max_active s - R)`: the larger of the two is the largest `|s - R|` among
-    samples that lie below R or are active, so one search finds vertex and direction.
+    `G_plus = 2 (R - min s)` and `G_minus = 2 (max_active s - R)`: the larger is the largest `|s - R|` among
+    samples that lie below R or are active, so a single search gives vertex and direction.
     """
     alpha, s, R = state.alpha, state.s, state.R
     candidates = s < R if problem.mask is None else problem.mask & (s < R)
     if may_go_away:
         candidates = candidates | (alpha > 0)
     distance, p = selection.argmax(jnp.where(candidates, jnp.abs(s - R), -jnp.inf))
-    there = distance >= 0  # no candidate: the index means nothing, and the point stays where it is
+    exists = distance >= 0  # without a candidate the index is arbitrary, and the point stays
     s_p, alpha_p = selection.entry(s, p), selection.entry(alpha, p)
     toward = s_p <= R
     sign = jnp.where(toward, 1, -1).astype(s.dtype)
@@ -188,7 +193,7 @@ def _vertex_step(problem: SimplexPart, state: State, may_go_away: bool) -> State
     D_p = selection.entry(problem.diagonal, p)
     q = D_p - 2 * s_p + R
     bound = jnp.where(toward, 1, alpha_p / jnp.where(alpha_p < 1, 1 - alpha_p, 1))
-    usable = there & (q > 0) & (gap > 0)
+    usable = exists & (q > 0) & (gap > 0)
     lam = jnp.where(usable, jnp.minimum(gap / jnp.where(usable, 2 * q, 1), bound), 0)
     dropped = ~toward & usable & (lam >= bound)
 
@@ -198,8 +203,8 @@ def _vertex_step(problem: SimplexPart, state: State, may_go_away: bool) -> State
         alpha=(scale * alpha).at[p].set(new_alpha_p),
         s=scale * s + (sign * lam) * problem.column(p),
         R=R - lam * gap + lam**2 * q,
-        gap=jnp.where(there, jnp.where(toward, gap, state.gap), 0),
-        indefinite=state.indefinite | there & _negative(q, D_p + jnp.abs(R)),
+        gap=jnp.where(exists, jnp.where(toward, gap, state.gap), 0),
+        indefinite=state.indefinite | exists & _negative(q, D_p + jnp.abs(R)),
         counters=_count(state.counters, toward, dropped, s.shape[0]),
         scale=state.scale,
     )
@@ -226,7 +231,7 @@ def pair_step(problem: SimplexPart, state: Any, second_order: bool) -> Any:
     lam = jnp.where(usable, jnp.minimum(descent / jnp.maximum(q, jnp.finfo(s.dtype).tiny), alpha_j), 0)
     dropped = usable & (lam >= alpha_j)
 
-    # One pass over alpha, not two writes: XLA copies a carried vector before each write.
+    # A single pass over alpha, not two writes: XLA copies a carried vector before each write.
     places = jnp.arange(s.shape[0], dtype=jnp.int32)
     left = jnp.where(dropped, 0, jnp.maximum(alpha_j - lam, 0))
     return state._replace(
@@ -240,17 +245,13 @@ def pair_step(problem: SimplexPart, state: Any, second_order: bool) -> Any:
 
 
 def _negative(curvature: Array, scale: Array) -> Bool[Array, ""]:
-    return curvature < -CURVATURE_FLOOR * jnp.finfo(curvature.dtype).eps * scale
+    return curvature < -MEASURED.curvature_roundings * jnp.finfo(curvature.dtype).eps * scale
 
 
 def _count(counters: Counters, toward: Array, dropped: Array, evaluations: int) -> Counters:
-    one = jnp.asarray(1, jnp.int32)
-    return Counters(
-        steps=counters.steps + one,
+    return counters._replace(
+        steps=counters.steps + jnp.asarray(1, jnp.int32),
         toward=counters.toward + toward.astype(jnp.int32),
         away=counters.away + (~toward).astype(jnp.int32),
         drops=counters.drops + dropped.astype(jnp.int32),
-        unpolished=counters.unpolished,
-        evaluations=counters.evaluations,
-        solvers=counters.solvers,
     ).evaluated(evaluations)

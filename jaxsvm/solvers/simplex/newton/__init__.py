@@ -1,4 +1,4 @@
-"""Semismooth Newton: `solver.py` is the configuration, `kernel.py` and `feature.py` its steps in either space."""
+"""Semismooth Newton: the configuration in `solver.py`, the steps in `kernel.py` and `feature.py`."""
 
 from jaxsvm.solvers.simplex.newton.solver import Newton
 

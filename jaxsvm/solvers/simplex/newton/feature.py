@@ -1,14 +1,14 @@
-"""Newton in the space of the features, `w (d,)`: no kernel matrix, O(n d) a product.
+"""Newton in the space of the features, `w (d,)`: no kernel matrix, O(n d) for a product.
 
-With `slack_i = 1 - y_i h(x_i)` and `beta_i = C_i max(0, slack_i)` the gradient is `g = w - X' (y beta)` and, where the
-active set `slack > 0` is constant, the Hessian is `I + X_S' C_S X_S`. The constant is one more entry of w, regularised
-or not. Of g comes the duality gap for nothing: `P(w) - D(beta) = |g|^2 / 2`.
+With `slack_i = 1 - y_i h(x_i)` and `beta_i = C_i max(0, slack_i)` the gradient is `g = w - X' (y beta)` and, while the
+active set `slack > 0` is constant, the Hessian is `I + X_S' C_S X_S`. The constant is another entry of w, regularised
+or not. The gradient also gives the duality gap: `P(w) - D(beta) = |g|^2 / 2`.
 
-The Hessian is by far the dearest part of a step (n d^2 against n d). Where n is much larger than d, a part of the
-samples knows it well enough: the steps take as many tiles of rows as they need to go on shrinking the gap (subsampled
-Newton: Byrd, Chin, Neveitt, Nocedal 2011), and gradients always take all; what the part does not know of the Hessian
-the steps learn, by the secant pairs of L-BFGS with it as their metric. For large d conjugate gradients need products
-only; L-BFGS (Liu and Nocedal 1989) is there to compare.
+The Hessian is by far the most expensive part of a step (n d^2 against n d). If n is much larger than d, a part of the
+samples suffices for it: steps take as many tiles of rows as they need to keep shrinking the gap (subsampled Newton:
+Byrd, Chin, Neveitt, Nocedal 2011), and gradients always take all. The secant pairs of L-BFGS, with the partial Hessian
+as their metric, correct it. For large d conjugate gradients need products only; L-BFGS (Liu and Nocedal 1989) is for
+comparison.
 """
 
 from typing import Any, NamedTuple
@@ -25,30 +25,22 @@ from jaxsvm.points.rows import dense_rows
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.loops import while_loop
-from jaxsvm.solvers.features import TILE, Primal, feature_matrix
+from jaxsvm.solvers.features import Primal, feature_matrix
+from jaxsvm.solvers.measured import MEASURED
 from jaxsvm.solvers.simplex.newton.state import State, counted, pair_of_classes
 from jaxsvm.solvers.simplex.newton.system import solve_small_support
 from jaxsvm.solvers.start import weights_of
 
-START_ROWS = 16
-"""A start is solved on every 16th row."""
-START_STEPS = 10
-HISTORY = 10
-"""Pairs that L-BFGS keeps."""
-CG_STEPS = 500
-LARGE_D = 2000
-"""From this d on a Hessian of d x d is not formed."""
-
 
 class Iterate(NamedTuple):
-    """A point of the primal, and what was found there.
+    """A point of the primal, with its slack, gradient, value and gap.
 
     Attributes:
-        w: The weight vector, the constant last, `(size,)`.
+        w: Weight vector, the constant last, `(size,)`.
         slack: `1 - y_i h(x_i)`, `(n,)`.
-        gradient: Of the primal at w, `(size,)`.
-        value: The primal, `()`.
-        gap: What the certificate of its dual point would say, about, `()`.
+        gradient: Gradient of the primal at w, `(size,)`.
+        value: Primal value, `()`.
+        gap: Estimate of the relative gap of its dual point, `()`.
     """
 
     w: Float[Array, " size"]
@@ -59,21 +51,21 @@ class Iterate(NamedTuple):
 
 
 class History(NamedTuple):
-    """Of L-BFGS: steps and changes of the gradient, oldest first, `(HISTORY, size)`; zeros where there are none yet."""
+    """Secant pairs of L-BFGS: steps and changes of the gradient, oldest first, `(pairs, size)`; missing ones are 0."""
 
     steps: Float[Array, "h size"]
     changes: Float[Array, "h size"]
 
 
 def primal_of(problem: SquaredHingeProblem) -> Primal | None:
-    """The primal in the space of the features, where they are fewer than the samples."""
+    """Return the primal in the space of the features, if they are fewer than the samples."""
     x = feature_matrix(problem)
     constant = problem.offset > 0 or problem.free_bias
     return None if x is None else Primal(x, problem.y, problem.costs, constant, problem.free_bias)
 
 
 def start(problem: SquaredHingeProblem, primal: Primal, init: Any) -> State:
-    """A state at the solution on a part of the rows, or at `init`."""
+    """Return a state at the solution on a part of the rows, or at `init`."""
     if init is None:
         w = subsample_start(primal)
         slack = jnp.where(primal.C > 0, 1 - primal.y * primal.product(w), 0)
@@ -86,7 +78,11 @@ def start(problem: SquaredHingeProblem, primal: Primal, init: Any) -> State:
         R = alpha @ s
         slack = jnp.where(primal.C > 0, 1 - problem.margins(alpha, s) / R, 0)
         point = iterate_at(primal, w / R, slack)
-    tiles = max(1, primal.tiles // START_ROWS) if primal.tiles * TILE >= 256 * primal.size else None
+    tiles = (
+        max(1, primal.tiles // MEASURED.rows_per_start_row)
+        if primal.tiles * MEASURED.rows_per_tile >= 256 * primal.size
+        else None
+    )
     return State(
         point=point,
         alpha=alpha,
@@ -104,7 +100,7 @@ def start(problem: SquaredHingeProblem, primal: Primal, init: Any) -> State:
 def product(
     problem: SquaredHingeProblem, primal: Primal, alpha: Float[Array, " n"]
 ) -> tuple[Float[Array, " size"], Float[Array, " n"]]:
-    """`w = X' (y alpha)` with the bias, and `s = Kt alpha`, O(n d)."""
+    """Return `w = X' (y alpha)` with the bias, and `s = Kt alpha`, O(n d)."""
     w = primal.transposed(primal.y * alpha)
     if problem.free_bias:
         w = w.at[-1].set(0)
@@ -118,9 +114,9 @@ def product(
 def dual_of(
     problem: SquaredHingeProblem, primal: Primal, slack: Float[Array, " n"]
 ) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-    """The dual point of a slack, and its `s`, from scratch.
+    """Return the dual point of a slack, and its `s`.
 
-    Where C is large and the slack tiny, `C slack` keeps few digits: a small support has its own system.
+    For large C and a tiny slack, `C slack` keeps few digits: a small support is then solved by its own system.
     """
     active = slack > 0
     beta = solve_small_support(problem, active, primal.C * jnp.maximum(slack, 0))
@@ -129,30 +125,30 @@ def dual_of(
 
 
 def refreshed(problem: SquaredHingeProblem, primal: Primal, point: Iterate) -> tuple[Iterate, Array, Array]:
-    """A point with its slack from scratch, and its dual point on the simplex with its `s`."""
+    """Recompute the slack of a point; also return its dual point on the simplex with its `s`."""
     slack = jnp.where(primal.C > 0, 1 - primal.y * primal.product(point.w), 0)
     return point._replace(slack=slack), *dual_of(problem, primal, slack)
 
 
 def step(problem: SquaredHingeProblem, primal: Primal, state: State, method: str) -> State:
-    """One step, by the method that is named or the better one of two."""
+    """Take a step by a method; "auto" factors the Hessian for few features, else uses conjugate gradients."""
     if method == "auto":
-        method = "cholesky" if primal.size <= LARGE_D else "cg"
-    here, memory, effort = state.point, state.memory, state.effort
+        method = "cholesky" if primal.size <= MEASURED.features_with_dense_hessian else "cg"
+    current, memory, effort = state.point, state.memory, state.effort
     finite = jnp.asarray(True)
     if method == "lbfgs":
-        there, memory, finite = lbfgs_move(primal, here, memory)
+        following, memory, finite = lbfgs_move(primal, current, memory)
     elif method == "cg":
-        there, finite = cg_move(primal, here)
+        following, finite = cg_move(primal, current)
     else:
-        there, memory, finite = newton_move(primal, here, effort, memory)
-        # Where a part of the Hessian no longer shrinks the gap tenfold, take more of it.
-        slow = ~(there.gap <= 0.1 * state.gap) & jnp.isfinite(state.gap)
+        following, memory, finite = newton_move(primal, current, effort, memory)
+        # If a part of the Hessian no longer shrinks the gap tenfold, take more of it.
+        slow = ~(following.gap <= 0.1 * state.gap) & jnp.isfinite(state.gap)
         effort = jnp.where(slow, jnp.minimum(4 * effort, primal.tiles), effort)
     return state._replace(
-        point=there,
-        R=jnp.where(finite, there.value, jnp.nan),
-        gap=there.gap,
+        point=following,
+        R=jnp.where(finite, following.value, jnp.nan),
+        gap=following.gap,
         counters=counted(state.counters, problem.n, jnp.asarray(3, jnp.int32)),
         effort=effort,
         memory=memory,
@@ -160,37 +156,41 @@ def step(problem: SquaredHingeProblem, primal: Primal, state: State, method: str
 
 
 def iterate_at(primal: Primal, w: Float[Array, " size"], slack: Float[Array, " n"]) -> Iterate:
-    """Value and gradient at w, with its slack."""
+    """Compute value and gradient at w, from its slack."""
     beta = primal.C * jnp.maximum(slack, 0)
     gradient = primal.penalty * w - primal.transposed(primal.y * beta)
     value = (w @ (primal.penalty * w) + beta @ jnp.maximum(slack, 0)) / 2
     return Iterate(w, slack, gradient, value, jnp.asarray(jnp.inf, w.dtype))
 
 
-def move(primal: Primal, here: Iterate, direction: Float[Array, " size"], reach: float) -> Iterate:
-    """The lowest point along a direction, up to `reach` times its length; `here` where nothing is lower."""
+def move(primal: Primal, current: Iterate, direction: Float[Array, " size"], reach: float) -> Iterate:
+    """Return the lowest point along a direction, up to `reach` times its length; `current` if none is lower."""
     change = -primal.y * primal.product(direction)
     regular = primal.penalty * direction
-    enough = SLOPE_LEFT * jnp.abs(here.gradient @ direction)
-    t = hinge_minimum(here.slack, change, primal.C, here.w @ regular, direction @ regular, (0.0, reach), 1.0, enough)
-    there = iterate_at(primal, here.w + t * direction, here.slack + t * change)
-    # Where steps end in rounding, the gradient still tells a better point.
-    rounding = 8 * jnp.finfo(t.dtype).eps * here.value
-    nearer = (there.value <= here.value + rounding) & (there.gradient @ there.gradient < here.gradient @ here.gradient)
-    lower = (there.value < here.value) | nearer
-    return jax.tree.map(lambda new, old: jnp.where(lower, new, old), there, here)
+    enough = SLOPE_LEFT * jnp.abs(current.gradient @ direction)
+    t = hinge_minimum(
+        current.slack, change, primal.C, current.w @ regular, direction @ regular, (0.0, reach), 1.0, enough
+    )
+    following = iterate_at(primal, current.w + t * direction, current.slack + t * change)
+    # When values differ by rounding only, a smaller gradient tells the better point.
+    rounding = 8 * jnp.finfo(t.dtype).eps * current.value
+    nearer = (following.value <= current.value + rounding) & (
+        following.gradient @ following.gradient < current.gradient @ current.gradient
+    )
+    lower = (following.value < current.value) | nearer
+    return jax.tree.map(lambda new, old: jnp.where(lower, new, old), following, current)
 
 
 def newton_move(
-    primal: Primal, here: Iterate, tiles: Any, history: History
+    primal: Primal, current: Iterate, tiles: Any, history: History
 ) -> tuple[Iterate, History, Bool[Array, ""]]:
-    """One Newton step with a Hessian of so many tiles and, where those are not all, secant pairs.
+    """Take a Newton step with a Hessian of so many tiles and, unless they are all, secant pairs.
 
     Returns:
         The next point, the pairs, and whether the direction was finite.
     """
-    H = primal.hessian(jnp.where(here.slack > 0, primal.C, 0), tiles)
-    # Unit diagonal: features of different scales cost no digits.
+    H = primal.hessian(jnp.where(current.slack > 0, primal.C, 0), tiles)
+    # Scale to a unit diagonal, so that features of different scales cost no digits.
     diagonal = jnp.diagonal(H)
     scale = 1 / jnp.sqrt(jnp.where(diagonal > 0, diagonal, 1))
     jitter = 4 * primal.size * jnp.finfo(H.dtype).eps
@@ -201,96 +201,100 @@ def newton_move(
         return scale * factor.solve(scale * q)
 
     known = jax.tree.map(lambda pairs: jnp.where(tiles < primal.tiles, pairs, 0), history)
-    direction = _two_loop(here.gradient, known, solve)
+    direction = _two_loop(current.gradient, known, solve)
     finite = every(jnp.isfinite(direction))
-    there = move(primal, here, jnp.where(finite, direction, 0), 4.0)
-    there = there._replace(gap=_gap(there, H @ there.gradient))
-    return there, _push(known, here, there), finite
+    following = move(primal, current, jnp.where(finite, direction, 0), 4.0)
+    following = following._replace(gap=_gap(following, H @ following.gradient))
+    return following, _push(known, current, following), finite
 
 
-def cg_move(primal: Primal, here: Iterate) -> tuple[Iterate, Bool[Array, ""]]:
-    """One Newton step by conjugate gradients with a diagonal preconditioner."""
-    D = jnp.where(here.slack > 0, primal.C, 0)
+def cg_move(primal: Primal, current: Iterate) -> tuple[Iterate, Bool[Array, ""]]:
+    """Take a Newton step by conjugate gradients with a diagonal preconditioner; also return if it was finite."""
+    D = jnp.where(current.slack > 0, primal.C, 0)
     diagonal = primal.squares(D)
     inverse = 1 / jnp.where(diagonal > 0, diagonal, 1)
-    # Steps are solved the better the nearer they are (Dembo, Eisenstat, Steihaug 1982).
-    forcing = jnp.clip(jnp.sqrt(here.gap), 1e-10, 0.1) ** 2
+    # Solve more exactly as the gap shrinks (Dembo, Eisenstat, Steihaug 1982).
+    forcing = jnp.clip(jnp.sqrt(current.gap), 1e-10, 0.1) ** 2
     v = conjugate_gradients(
         lambda p: primal.curve(D, p),
         lambda r: inverse * r,
-        jnp.zeros_like(here.w),
-        -here.gradient,
-        CG_STEPS,
+        jnp.zeros_like(current.w),
+        -current.gradient,
+        MEASURED.conjugate_gradient_steps,
         lambda at: at.energy > forcing * at.first,
     ).x
     finite = every(jnp.isfinite(v))
-    there = move(primal, here, jnp.where(finite, v, 0), 4.0)
-    return there._replace(gap=_gap(there, primal.curve(D, there.gradient))), finite
+    following = move(primal, current, jnp.where(finite, v, 0), 4.0)
+    return following._replace(gap=_gap(following, primal.curve(D, following.gradient))), finite
 
 
-def lbfgs_move(primal: Primal, here: Iterate, history: History) -> tuple[Iterate, History, Bool[Array, ""]]:
-    """One step along the two-loop direction, to the exact minimum along it; and whether that was finite."""
+def lbfgs_move(primal: Primal, current: Iterate, history: History) -> tuple[Iterate, History, Bool[Array, ""]]:
+    """Take a step along the two-loop direction to its exact minimum; also return the pairs, and if it was finite."""
     step, change = history.steps[-1], history.changes[-1]
     product = step @ change
     curvature = jnp.where(product > 0, change @ change / jnp.where(product > 0, product, 1), 1 + primal.C.sum())
-    direction = _two_loop(here.gradient, history, lambda q: q / curvature)
+    direction = _two_loop(current.gradient, history, lambda q: q / curvature)
     finite = every(jnp.isfinite(direction))
-    there = move(primal, here, jnp.where(finite, direction, 0), 1e4)
-    return there._replace(gap=_gap(there, curvature * there.gradient)), _push(history, here, there), finite
+    following = move(primal, current, jnp.where(finite, direction, 0), 1e4)
+    return (
+        following._replace(gap=_gap(following, curvature * following.gradient)),
+        _push(history, current, following),
+        finite,
+    )
 
 
 def _two_loop(gradient: Float[Array, " size"], history: History, solve: Any) -> Float[Array, " size"]:
-    """The L-BFGS direction, with `solve` for the inverse of the metric that it starts from."""
+    """Return the L-BFGS direction, with `solve` as the inverse of its initial metric."""
     steps, changes = history
     products = (steps * changes).sum(axis=1)
     rho = jnp.where(products > 0, 1 / jnp.where(products > 0, products, 1), 0)
     q, shares = gradient, []
-    for k in reversed(range(HISTORY)):
+    for k in reversed(range(MEASURED.secant_pairs)):
         shares.append(rho[k] * (steps[k] @ q))
         q = q - shares[-1] * changes[k]
     r = solve(q)
-    for k, share in zip(range(HISTORY), reversed(shares), strict=True):
+    for k, share in zip(range(MEASURED.secant_pairs), reversed(shares), strict=True):
         r = r + (share - rho[k] * (changes[k] @ r)) * steps[k]
     return -r
 
 
-def _push(history: History, here: Iterate, there: Iterate) -> History:
-    """The history with one pair more; empty where the step found nothing lower, to start afresh."""
+def _push(history: History, current: Iterate, following: Iterate) -> History:
+    """Append a pair to the history; empty it if the step did not move, to restart."""
     pushed = History(
-        jnp.concatenate([history.steps[1:], (there.w - here.w)[None]]),
-        jnp.concatenate([history.changes[1:], (there.gradient - here.gradient)[None]]),
+        jnp.concatenate([history.steps[1:], (following.w - current.w)[None]]),
+        jnp.concatenate([history.changes[1:], (following.gradient - current.gradient)[None]]),
     )
-    moved = some(there.w != here.w)
+    moved = some(following.w != current.w)
     return jax.tree.map(lambda pairs: jnp.where(moved, pairs, 0), pushed)
 
 
 def no_history(primal: Primal) -> History:
-    """No pairs."""
-    pairs = jnp.zeros((HISTORY, primal.size), primal.y.dtype)
+    """Return an empty history."""
+    pairs = jnp.zeros((MEASURED.secant_pairs, primal.size), primal.y.dtype)
     return History(pairs, pairs)
 
 
 def subsample_start(primal: Primal) -> Float[Array, " size"]:
-    """The solution on every 16th row, where those are many for so few features; else 0."""
+    """Solve on every 16th row, in at most 10 steps, if there are 256 rows a feature; else return 0."""
     n = len(primal.y)
     w = jnp.zeros((primal.size,), primal.y.dtype)
-    if n < START_ROWS * 16 * primal.size:
+    if n < MEASURED.rows_per_start_row * 16 * primal.size:
         return w
-    index = jnp.arange(0, n, START_ROWS, dtype=jnp.int32)
+    index = jnp.arange(0, n, MEASURED.rows_per_start_row, dtype=jnp.int32)
     C = primal.C[index]
     scale = primal.C.sum() / jnp.where(C.sum() > 0, C.sum(), 1)
     part = Primal(dense_rows(primal.x, index), primal.y[index], scale * C, primal.constant, primal.free)
 
     def step(carry: tuple[Array, Iterate, Array]) -> tuple[Array, Iterate, Array]:
-        k, here, _ = carry
-        there, _, _ = newton_move(part, here, part.tiles, no_history(part))
-        return k + 1, there, here.value - there.value <= 1e-3 * there.value
+        k, current, _ = carry
+        following, _, _ = newton_move(part, current, part.tiles, no_history(part))
+        return k + 1, following, current.value - following.value <= 1e-3 * following.value
 
     first = iterate_at(part, w, jnp.where(part.C > 0, 1.0, 0.0).astype(w.dtype))
     start = (jnp.zeros((), jnp.int32), first, jnp.asarray(False))
-    return while_loop(lambda carry: ~carry[2] & (carry[0] < START_STEPS), step, start)[1].w
+    return while_loop(lambda carry: ~carry[2] & (carry[0] < 10), step, start)[1].w
 
 
-def _gap(there: Iterate, curved: Float[Array, " size"]) -> Float[Array, ""]:
-    """The relative gap between `P(w - g)` and the dual value of its beta, to second order: `g' H g / 2 P`."""
-    return there.gradient @ curved / (2 * jnp.maximum(there.value, jnp.finfo(curved.dtype).tiny))
+def _gap(following: Iterate, curved: Float[Array, " size"]) -> Float[Array, ""]:
+    """Return the relative gap of `P(w - g)` to the dual value of its beta, to second order: `g' H g / 2 P`."""
+    return following.gradient @ curved / (2 * jnp.maximum(following.value, jnp.finfo(curved.dtype).tiny))

@@ -11,20 +11,18 @@ from jaxsvm.numerics.line_search import SLOPE_LEFT, hinge_minimum
 from jaxsvm.numerics.masks import every
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import Counters
+from jaxsvm.solvers.measured import MEASURED
 from jaxsvm.solvers.simplex.newton.state import State, counted, pair_of_classes
 from jaxsvm.solvers.simplex.newton.system import solve_support
 from jaxsvm.solvers.start import weights_of
-
-WHOLE = 1024
-"""Up to this n the first step takes all samples."""
 
 
 class KernelPoint(NamedTuple):
     """A primal point in the span of the samples, `w = sum_i c_i y_i phi(x_i)`.
 
     Attributes:
-        c: Its coefficients, `(n,)`; `y . c = 0` with a free bias.
-        slack: `1 - y_i h(x_i)`, the bias included, `(n,)`; on a solved support `c_i / C_i` to the last digit.
+        c: Coefficients, `(n,)`; `y . c = 0` with a free bias.
+        slack: `1 - y_i h(x_i)`, with the bias, `(n,)`; on a solved support exactly `c_i / C_i`.
     """
 
     c: Float[Array, " n"]
@@ -32,12 +30,12 @@ class KernelPoint(NamedTuple):
 
 
 class Move(NamedTuple):
-    """A step to the lowest point on the way to the Newton point of the active set.
+    """A step to the lowest point between a point and the Newton point of its active set.
 
     Attributes:
-        point: Where it ends.
-        t: How far it went, `()`: 1 at the Newton point.
-        settled: Whether that is the Newton point, and its active set the one that it was computed for, `()`.
+        point: Its end.
+        t: Its length, `()`: 1 at the Newton point.
+        settled: Whether it ends at the Newton point with an unchanged active set, `()`.
         healthy: Whether the system was positive definite, `()`.
         finite: Whether its entries were finite, `()`.
         size: Samples in the active set, int32 `()`.
@@ -52,7 +50,7 @@ class Move(NamedTuple):
 
 
 def start(problem: SquaredHingeProblem, key: Array | None, init: Any) -> State:
-    """A state at 0, or at `init`."""
+    """Return a state at 0, or at `init`."""
     n, infinite = problem.n, jnp.asarray(jnp.inf, problem.dtype)
     if init is not None:
         point, margins = weights_of(problem, init)
@@ -64,9 +62,12 @@ def start(problem: SquaredHingeProblem, key: Array | None, init: Any) -> State:
         s = problem.matvec(alpha)
         point = KernelPoint(jnp.zeros_like(alpha), problem.present.astype(alpha.dtype))
     memory, effort = None, n
-    if init is None and n > WHOLE:
+    if init is None and n > MEASURED.samples_at_once:
         order = jax.random.permutation(jax.random.key(0) if key is None else key, n)
-        memory, effort = jnp.zeros((n,), jnp.int32).at[order].set(jnp.arange(n, dtype=jnp.int32)), WHOLE // 2
+        memory, effort = (
+            jnp.zeros((n,), jnp.int32).at[order].set(jnp.arange(n, dtype=jnp.int32)),
+            MEASURED.samples_at_once // 2,
+        )
     R = _value(problem.costs, point)
     counters = Counters.zero().evaluated(2 * n)
     effort, rest = jnp.asarray(effort, jnp.int32), jax.tree.map(jnp.zeros_like, point)
@@ -74,60 +75,60 @@ def start(problem: SquaredHingeProblem, key: Array | None, init: Any) -> State:
 
 
 def point_of(problem: SquaredHingeProblem, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> KernelPoint:
-    """The primal point of a dual point with its `s = Kt alpha`."""
+    """Return the primal point of a dual point with its `s = Kt alpha`."""
     R = alpha @ s
     return KernelPoint(alpha / R, jnp.where(problem.present, 1 - problem.margins(alpha, s) / R, 0))
 
 
 def dual_of(problem: SquaredHingeProblem, point: KernelPoint) -> Float[Array, " n"]:
-    """The dual point of a primal one, in its scale: what the slack costs."""
+    """Return the dual point of a primal one, in its scale: `C max(0, slack)`."""
     return problem.costs * jnp.maximum(point.slack, 0)
 
 
 def move(
     problem: SquaredHingeProblem,
-    here: KernelPoint,
+    current: KernelPoint,
     taking_part: Bool[Array, " n"],
     gap: Float[Array, ""],
     method: str,
     factor_limit: int,
 ) -> Move:
-    """A Newton step among the samples that take part; see `solve_support` for the last three."""
+    """Take a Newton step among the samples that take part; see `solve_support` for the last three arguments."""
     C = jnp.where(taking_part, problem.costs, 0)
-    active = taking_part & (here.slack > 0)
-    beta, bias, healthy, finite = solve_support(problem, active, here.c, gap, method, factor_limit)
+    active = taking_part & (current.slack > 0)
+    beta, bias, healthy, finite = solve_support(problem, active, current.c, gap, method, factor_limit)
     f = problem.signed.support_matvec(beta) + problem.y * bias
     target = _slack(problem, active, beta, 1 - f)
-    dc, change = beta - here.c, target - here.slack
-    linear = -(here.c @ change)
-    falls = linear + C * jnp.maximum(here.slack, 0) @ change
+    dc, change = beta - current.c, target - current.slack
+    linear = -(current.c @ change)
+    falls = linear + C * jnp.maximum(current.slack, 0) @ change
     enough = SLOPE_LEFT * jnp.abs(falls)
-    t = hinge_minimum(here.slack, change, C, linear, -(dc @ change), (0.0, 1.0), 1.0, enough)
-    there = KernelPoint(here.c + t * dc, here.slack + t * change)
-    there = jax.tree.map(lambda new, end: jnp.where(t == 1, end, new), there, KernelPoint(beta, target))
+    t = hinge_minimum(current.slack, change, C, linear, -(dc @ change), (0.0, 1.0), 1.0, enough)
+    following = KernelPoint(current.c + t * dc, current.slack + t * change)
+    following = jax.tree.map(lambda new, end: jnp.where(t == 1, end, new), following, KernelPoint(beta, target))
     settled = (t == 1) & every(((target > 0) & taking_part) == active)
-    return Move(there, t, settled, healthy, finite, masks.count(active))
+    return Move(following, t, settled, healthy, finite, masks.count(active))
 
 
 def step(problem: SquaredHingeProblem, state: State, method: str, factor_limit: int) -> State:
-    """One step, with the dual point of where it ends; the state stays where nothing is better there."""
-    here, taking_part = state.point, problem.present
+    """Take a step, with the dual point of its end; keep the old point if the new one is not better."""
+    current, taking_part = state.point, problem.present
     if state.memory is not None:
         taking_part = taking_part & (state.memory < state.effort)
-    there, _, settled, healthy, finite, size = move(problem, here, taking_part, state.gap, method, factor_limit)
+    following, _, settled, healthy, finite, size = move(problem, current, taking_part, state.gap, method, factor_limit)
     C = jnp.where(taking_part, problem.costs, 0)
-    before, after = _value(C, here), _value(C, there)
-    alpha = problem.feasible_point(C * jnp.maximum(there.slack, 0))
-    s = jnp.where(finite, problem.matvec(alpha), jnp.nan)  # a NaN in the kernel has a status of its own
+    before, after = _value(C, current), _value(C, following)
+    alpha = problem.feasible_point(C * jnp.maximum(following.slack, 0))
+    s = jnp.where(finite, problem.matvec(alpha), jnp.nan)  # a NaN in the kernel has its own status
     gap = problem.certificate(alpha, s).relative_gap
-    # Where the primal ends in rounding, the gap still tells a better point: at large C it is far more sensitive.
+    # When primals differ by rounding only, the gap tells the better point: at large C it is far more sensitive.
     nearer = (gap < state.gap) & (after <= before * (1 + jnp.sqrt(jnp.finfo(s.dtype).eps)))
     lower = finite & healthy & ((after < before) | settled | nearer)
     effort = state.effort
-    if state.memory is not None:  # a part is solved well enough where the primal stops falling fast
+    if state.memory is not None:  # a part is solved well enough once the primal stops falling fast
         effort = jnp.where(settled | ~(after < 0.9 * before), jnp.minimum(2 * effort, problem.n), effort)
     return state._replace(
-        point=jax.tree.map(lambda new, old: jnp.where(lower, new, old), there, here),
+        point=jax.tree.map(lambda new, old: jnp.where(lower, new, old), following, current),
         alpha=jnp.where(lower | ~finite, alpha, state.alpha),
         s=jnp.where(lower | ~finite, s, state.s),
         R=jnp.where(lower, after, before),
@@ -139,7 +140,7 @@ def step(problem: SquaredHingeProblem, state: State, method: str, factor_limit: 
 
 
 def _value(C: Float[Array, " n"], point: KernelPoint) -> Float[Array, ""]:
-    """The primal, `c' B c / 2 + sum_i C_i max(0, slack_i)^2 / 2`; a free bias takes no part since `y . c = 0`."""
+    """Return the primal `c' B c / 2 + sum_i C_i max(0, slack_i)^2 / 2`, free of a free bias since `y . c = 0`."""
     hinge = jnp.maximum(point.slack, 0)
     return (point.c @ (1 - point.slack) + (C * hinge) @ hinge) / 2
 
@@ -147,9 +148,9 @@ def _value(C: Float[Array, " n"], point: KernelPoint) -> Float[Array, ""]:
 def _slack(
     problem: SquaredHingeProblem, active: Bool[Array, " n"], beta: Float[Array, " n"], product: Float[Array, " n"]
 ) -> Float[Array, " n"]:
-    """The slack at a Newton point: `beta / C` on its support.
+    """Return the slack at a Newton point: `beta / C` on its support, if it equals the product up to rounding.
 
-    Except where that differs from the product by more than rounding: the system was not solved as well as that.
+    Else the system was not solved that exactly, and the product is returned.
     """
     size = jnp.sqrt(jnp.maximum(problem.diagonal, 0))
     rounding = 32 * jnp.finfo(beta.dtype).eps * (1 + size * (jnp.abs(beta) @ size))

@@ -1,18 +1,4 @@
-"""Semismooth Newton on the squared-hinge primal: a finite method, exact to the floor of the dtype.
-
-With `f_i = y_i h(x_i)` and `slack = 1 - f` the primal is quadratic wherever the active set `S = {slack > 0}` does not
-change, and its minimum there solves `(B_SS + diag(1 / C_S)) beta_S = 1` (Mangasarian 2002; Keerthi and DeCoste 2005;
-Chapelle 2007). A step goes toward that point, to the exact minimum on the way: the primal falls with every step, no set
-comes back, and so it ends. With a free bias the system is bordered: `y_S . beta_S = 0`.
-
-A step costs a product with the kernel matrix, and the system on the support: a Cholesky factor up to `factor_limit`
-samples (buckets of powers of two: a small support is cheap), beyond it conjugate gradients with a Nystroem
-preconditioner. Where n is large, Newton first solves on a random part of the samples, which doubles: the first active
-set would be all of them. Where the Gram has features and d < n, w takes the place of beta (`feature.py`).
-
-Where we depart from Chapelle: the line search is exact; what is carried is the slack, not f, since on the support it
-is `beta / C`, which at large C is far below the rounding of f.
-"""
+"""Semismooth Newton on the squared-hinge primal: a finite method, exact to the rounding of the dtype."""
 
 import dataclasses
 from typing import Any
@@ -34,18 +20,36 @@ METHODS = ("auto", "cholesky", "cg", "lbfgs")
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Newton(Solver[SquaredHingeProblem]):
-    """Configuration of semismooth Newton. For squared-hinge problems of any bias.
+    """Semismooth Newton on the squared-hinge primal: a finite method, exact to the rounding of the dtype.
+
+    With `f_i = y_i h(x_i)` and `slack = 1 - f` the primal is quadratic while the active set `S = {slack > 0}` does not
+    change, and its minimum solves `(B_SS + diag(1 / C_S)) beta_S = 1`; with a free bias the system is bordered by
+    `y_S . beta_S = 0`. A step goes toward that point, to the exact minimum on the way: the primal falls with every
+    step, no set returns, and so the method ends. For large n, Newton first solves on a random part of the samples,
+    which doubles: the first active set would be all of them. If the Gram has d < n features, w takes the place of beta
+    (`feature.py`).
+
+    Problems: squared hinge, with any bias.
+    Cost of a step: a product with the kernel matrix, and the system on the support: a Cholesky factor up to
+    `factor_limit` samples (in sizes of powers of two, so a small support is cheap), beyond it conjugate gradients with
+    a Nystroem preconditioner.
+    Rate: finite: 5 to 30 steps are usual.
+    Sources: Mangasarian 2002; Keerthi and DeCoste 2005; Chapelle 2007. Departures from Chapelle: the line search is
+    exact; the slack is carried, not f, since on the support it is `beta / C`, at large C far below the rounding of f.
 
     Attributes:
-        tol: The certified relative duality gap that is asked for, > 0.
-        max_steps: The step cap, >= 0. Newton takes 5 to 30, L-BFGS a few hundred.
+        tol: Certified relative duality gap at which to stop, > 0.
+        max_steps: Maximum number of steps, >= 0. Newton takes 5 to 30, L-BFGS a few hundred.
         method: "cholesky", "cg", "lbfgs" (feature space only), or "auto": a factor up to `factor_limit` samples, or in
             feature space up to 2,000 dense features, conjugate gradients beyond; static.
-        factor_limit: The largest support whose system is factored: it holds `factor_limit^2` numbers (128 MiB at 4,096
-            in float64), a lane; static.
-        stop: As for `FrankWolfe`; static.
-        check_every: Steps a chunk; static.
-        refresh_every: As for `FrankWolfe`; static.
+        factor_limit: Largest support whose system is factored: `factor_limit^2` numbers (128 MiB at 4,096 in float64)
+            in each lane; static.
+        stop: "certified_gap", "relative_fw" or "paper", see `FrankWolfe`; static.
+        check_every: Steps in a chunk; static.
+        refresh_every: Maximum number of steps between certificates; None: 4,000, or n if larger. Static.
+
+    Raises:
+        InputError: On an unknown method or `factor_limit` < 1; when "lbfgs" solves a problem without few features.
     """
 
     bit = 2
@@ -66,11 +70,11 @@ class Newton(Solver[SquaredHingeProblem]):
             raise InputError(f"factor_limit is {self.factor_limit}: at least 1 is needed.")
 
     def stores(self, problem: SquaredHingeProblem) -> bool:
-        """In the kernel's space only."""
+        """Return whether the steps are in the span of the samples."""
         return feature.primal_of(problem) is None
 
     def init(self, problem: SquaredHingeProblem, key: Array | None = None, init: Any = None) -> State:
-        """A state at `beta = 0`, or at `init`: weights `(n,)`, or weights and their margins."""
+        """Return a state at `beta = 0`, or at `init`: weights `(n,)`, or weights and their margins."""
         primal = feature.primal_of(problem)
         if primal is not None:
             return feature.start(problem, primal, init)
@@ -79,20 +83,20 @@ class Newton(Solver[SquaredHingeProblem]):
         return kernel.start(problem, key, init)
 
     def step(self, problem: SquaredHingeProblem, state: State) -> State:
-        """One Newton (or L-BFGS) step, in twice the precision: a system in that of float32 data loses its digits."""
+        """Take a Newton (or L-BFGS) step, in twice the precision: in float32 a system loses its digits."""
         return _step_in_double(self, problem, state)
 
     def refresh(self, problem: SquaredHingeProblem, state: State) -> State:
-        """The dual point of the slack as it is now, and its `s` from scratch."""
+        """Compute the dual point of the current slack, and its `s`."""
         primal = feature.primal_of(problem)
         if primal is None:
             alpha, s = state.alpha.astype(problem.dtype), state.s.astype(problem.dtype)
             alpha, s = alpha / alpha.sum(), s / alpha.sum()
         else:
-            here, alpha, s = feature.refreshed(problem, primal, _whole(state, problem.dtype).point)
+            current, alpha, s = feature.refreshed(problem, primal, _whole(state, problem.dtype).point)
             counters = state.counters.evaluated(3 * problem.n)
-            state = state._replace(point=here, counters=counters, rest=remainder(here, state.point))
-        # The coefficients that a caller gets, numbers of the data's dtype.
+            state = state._replace(point=current, counters=counters, rest=remainder(current, state.point))
+        # The coefficients of a fit, numbers of the data's dtype.
         beta = rounded(problem.returned(alpha, alpha @ s), state.alpha.dtype)
         total = beta.sum()
         alpha = beta / total
@@ -100,12 +104,12 @@ class Newton(Solver[SquaredHingeProblem]):
         return state._replace(alpha=beta, s=total * s)
 
     def running_excess(self, problem: SquaredHingeProblem, state: State) -> Float[Array, ""]:
-        """What the certificate would say about the state, over `tol`."""
+        """Return the estimate of the relative gap over `tol`."""
         del problem
         return state.gap / jnp.asarray(self.tol, state.gap.dtype)
 
     def dual_point(self, problem: SquaredHingeProblem, state: State) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-        """The dual point in some scale and its `s = Kt alpha`, as of the last refresh."""
+        """Return the dual point of the last refresh, in any scale, and its `s = Kt alpha`."""
         del problem
         return state.alpha, state.s
 
@@ -113,16 +117,16 @@ class Newton(Solver[SquaredHingeProblem]):
 @in_double
 def _step_in_double(solver: Newton, problem: SquaredHingeProblem, state: State) -> State:
     wide = widened(problem)
-    here = _whole(state, wide.dtype)
+    current = _whole(state, wide.dtype)
     primal = feature.primal_of(wide)
     if primal is not None:
-        there = feature.step(wide, primal, here, solver.method)
+        following = feature.step(wide, primal, current, solver.method)
     else:
-        there = kernel.step(wide, here, solver.method, solver.factor_limit)
-    return like(there._replace(rest=remainder(there.point, state.point)), state)
+        following = kernel.step(wide, current, solver.method, solver.factor_limit)
+    return like(following._replace(rest=remainder(following.point, state.point)), state)
 
 
 def _whole(state: State, dtype: Any) -> State:
-    """The state in a wider dtype, its point with what rounding took from it."""
+    """Return the state in a wider dtype, its point with its rounding error added."""
     wide = jax.tree.map(lambda leaf: leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, state)
     return wide._replace(point=whole(state.point, state.rest, dtype))

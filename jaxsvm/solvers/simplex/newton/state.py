@@ -1,4 +1,4 @@
-"""What a step of Newton carries, in either space, and how both spaces begin."""
+"""The state of Newton in both spaces, and their common start."""
 
 from typing import Any, NamedTuple
 
@@ -11,21 +11,20 @@ from jaxsvm.results.fit import Counters
 
 
 class State(NamedTuple):
-    """Where Newton stands.
+    """State of Newton.
 
     Attributes:
-        point: The primal point: `kernel.KernelPoint`, or `feature.Iterate`.
-        alpha: The dual point on the simplex, `(n,)`.
-        s: Its `Kt alpha`, `(n,)`.
-        R: The primal value among the samples that take part so far, `()`: what descends. (The loop asks only whether it
-            moves.)
-        gap: The relative duality gap of the dual point, or an estimate of it, `()`.
+        point: Primal point: `kernel.KernelPoint`, or `feature.Iterate`.
+        alpha: Dual point on the simplex, `(n,)`.
+        s: `Kt alpha`, `(n,)`.
+        R: Primal value of the samples that take part so far, `()`, which decreases.
+        gap: Relative duality gap of the dual point, or an estimate of it, `()`.
         indefinite: Whether a system was not positive definite, `()`.
         counters: Steps and kernel evaluations.
         effort: Kernel space: samples that take part; feature space: Hessian tiles; int32 `()`.
-        rest: What the data's dtype could not hold of the point, which is known to twice its precision.
-        memory: Kernel space: the rank of each sample in the order of taking part, `(n,)`, or None where all do at once;
-            feature space: the pairs of L-BFGS.
+        rest: Rounding error of the point in the data's dtype: together they have twice its precision.
+        memory: Kernel space: rank of each sample in the order of taking part, `(n,)`, or None if all do at once;
+            feature space: secant pairs of L-BFGS.
     """
 
     point: Any
@@ -41,14 +40,14 @@ class State(NamedTuple):
 
 
 def pair_of_classes(problem: SquaredHingeProblem) -> Float[Array, " n"]:
-    """Half on a sample of each class: a dual point whose product is cheap."""
+    """Return half on a sample of each class: a dual point whose product is cheap."""
     present = problem.ridge > 0
     ends = jnp.stack([selection.argmax(jnp.where(present, sign * problem.y, -jnp.inf))[1] for sign in (1, -1)])
     return jnp.zeros((problem.n,), problem.dtype).at[ends].add(0.5)
 
 
 def counted(counters: Counters, n: int, columns: Int[Array, ""]) -> Counters:
-    """Counters after a step that took so many columns of n kernel values."""
-    one = jnp.asarray(1, jnp.int32)
+    """Count a step that took so many columns of n kernel values."""
+    step = jnp.asarray(1, jnp.int32)
     evaluations = jnp.minimum(columns, (2**30 - 1) // n) * n
-    return counters._replace(steps=counters.steps + one, toward=counters.toward + one).evaluated(evaluations)
+    return counters._replace(steps=counters.steps + step, toward=counters.toward + step).evaluated(evaluations)

@@ -1,8 +1,9 @@
-"""The system on the support, `(B_SS + diag(1 / C_S)) beta_S = 1`, bordered by `y_S . beta_S = 0` with a free bias.
+"""Solve the system on the support, `(B_SS + diag(1 / C_S)) beta_S = 1`.
 
-By Cholesky, in the smallest bucket of a power of two that holds the support; or by conjugate gradients on the scaled
-system `I + C^1/2 B C^1/2` with a Nystroem preconditioner (Frangella, Tropp, Udell 2023), a product with the kernel
-matrix an iteration; under `vmap` the products of all lanes are one matrix product.
+With a free bias it is bordered by `y_S . beta_S = 0`. It is factored by Cholesky, at the smallest power of two that
+holds the support; or solved by conjugate gradients on the scaled system `I + C^1/2 B C^1/2` with a Nystroem
+preconditioner (Frangella, Tropp, Udell 2023), with a product with the kernel matrix in each iteration; under `vmap` the
+products of all lanes are a single matrix product.
 """
 
 import jax.numpy as jnp
@@ -17,13 +18,7 @@ from jaxsvm.numerics.masks import every
 from jaxsvm.numerics.sizes import in_smallest, size_classes
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.runtime.once import once
-
-LANDMARKS = 128
-"""Samples of the support that the preconditioner is made of."""
-CG_STEPS = 500
-ROWS_A_STEP = 128
-"""A step of conjugate gradients on a system of m costs about as much as this many of the m columns of its factor: a
-product is bound by memory, a factor is not."""
+from jaxsvm.solvers.measured import MEASURED
 
 
 def solve_support(
@@ -34,15 +29,15 @@ def solve_support(
     method: str,
     factor_limit: int,
 ) -> tuple[Float[Array, " n"], Float[Array, ""], Bool[Array, ""], Bool[Array, ""]]:
-    """The Newton point of an active set.
+    """Solve for the Newton point of an active set.
 
     Args:
         problem: The problem.
         active: The active set S, `(n,)`.
-        guess: Coefficients that conjugate gradients start from, `(n,)`.
-        gap: The relative gap now: conjugate gradients solve as well as it deserves.
+        guess: Coefficients at which conjugate gradients start, `(n,)`.
+        gap: Current relative gap: the smaller, the more exact are conjugate gradients.
         method: "auto", "cholesky" or "cg"; static.
-        factor_limit: The largest support that "auto" factors; static.
+        factor_limit: Largest support that "auto" factors; static.
 
     Returns:
         `beta (n,)`, zero off S; the free bias (0 without); whether the matrix was positive definite; whether its
@@ -50,38 +45,38 @@ def solve_support(
     """
     n, count = problem.n, masks.count(active)
     yes = jnp.asarray(True)
-    found = (jnp.zeros((n,), problem.dtype), jnp.zeros((), problem.dtype), yes, yes)
+    solution = (jnp.zeros((n,), problem.dtype), jnp.zeros((), problem.dtype), yes, yes)
     if method == "cg":
         return _conjugate_gradients(problem, active, guess, gap)
     sizes = size_classes(n if method == "cholesky" else min(n, factor_limit))
     iterate = count > sizes[-1]
-    if method == "auto" and n > factor_limit:  # smaller systems are factored sooner than their condition is known
-        iterate = iterate | (_steps_expected(problem, count) * ROWS_A_STEP < count)
-    found = in_smallest(sizes, count, lambda size, _: _factor(problem, active, size), found, ~iterate)
+    if method == "auto" and n > factor_limit:  # a smaller system is always factored
+        iterate = iterate | (_steps_expected(problem, count) * MEASURED.columns_per_product < count)
+    solution = in_smallest(sizes, count, lambda size, _: _factor(problem, active, size), solution, ~iterate)
     if sizes[-1] < n:
-        found = once(iterate, lambda _: _conjugate_gradients(problem, active, guess, gap), found)
-    return found
+        solution = once(iterate, lambda _: _conjugate_gradients(problem, active, guess, gap), solution)
+    return solution
 
 
 def solve_small_support(
     problem: SquaredHingeProblem, active: Bool[Array, " n"], beta: Float[Array, " n"]
 ) -> Float[Array, " n"]:
-    """The Newton point of an active set of at most 256 samples, where it is feasible; else `beta`."""
+    """Return the Newton point of an active set of at most 256 samples, if it is feasible; else `beta`."""
     size = size_classes(problem.n)[0]
     otherwise = (beta, jnp.zeros((), beta.dtype), jnp.asarray(True), jnp.asarray(True))
-    here = masks.count(active) <= size
-    found, _, healthy, _ = once(here, lambda _: _factor(problem, active, size), otherwise)
-    return jnp.where(healthy & every(found >= 0), found, beta)
+    fits = masks.count(active) <= size
+    solution, _, healthy, _ = once(fits, lambda _: _factor(problem, active, size), otherwise)
+    return jnp.where(healthy & every(solution >= 0), solution, beta)
 
 
 def _steps_expected(problem: SquaredHingeProblem, count: Array) -> Array:
-    """Conjugate gradient steps to about ten digits without a preconditioner, from a bound of the condition number."""
+    """Estimate the conjugate gradient steps to about ten digits without preconditioner, by the condition number."""
     condition = 1 + problem.costs.max() * problem.diagonal.max() * count
     return 12 * jnp.sqrt(condition)
 
 
 def _factor(problem: SquaredHingeProblem, active: Bool[Array, " n"], size: int) -> tuple[Array, Array, Array, Array]:
-    """By Cholesky, with one step of refinement; `size` (static) places."""
+    """Solve by Cholesky in `size` (static) places, with a step of refinement."""
     index = jnp.nonzero(active, size=size, fill_value=0)[0]
     valid = jnp.arange(size, dtype=jnp.int32) < masks.count(active)
     block = jnp.where(valid[:, None] & valid[None, :], problem.block(index, index), 0)
@@ -89,29 +84,29 @@ def _factor(problem: SquaredHingeProblem, active: Bool[Array, " n"], size: int) 
     rhs = valid.astype(block.dtype)[:, None]
     if problem.free_bias:
         rhs = jnp.concatenate([rhs, jnp.where(valid, problem.y[index], 0)[:, None]], axis=1)
-    found = factor.solve(rhs)
-    residual = rhs - jnp.matmul(block, found, precision=lax.Precision.HIGHEST)
-    found = found + factor.solve(residual)
-    beta, bias = _border(problem, found, rhs)
-    healthy = every(jnp.isfinite(found))
+    solution = factor.solve(rhs)
+    residual = rhs - jnp.matmul(block, solution, precision=lax.Precision.HIGHEST)
+    solution = solution + factor.solve(residual)
+    beta, bias = _border(problem, solution, rhs)
+    healthy = every(jnp.isfinite(solution))
     whole = jnp.zeros((problem.n,), beta.dtype).at[index].add(jnp.where(valid, beta, 0))
     return whole, bias, healthy, every(jnp.isfinite(block))
 
 
-def _border(problem: SquaredHingeProblem, found: Array, rhs: Array) -> tuple[Array, Array]:
-    """`beta` and bias of the bordered system, from solutions for 1 and for y."""
+def _border(problem: SquaredHingeProblem, solution: Array, rhs: Array) -> tuple[Array, Array]:
+    """Return `beta` and bias of the bordered system, from solutions for 1 and for y."""
     if not problem.free_bias:
-        return found[:, 0], jnp.zeros((), found.dtype)
+        return solution[:, 0], jnp.zeros((), solution.dtype)
     signs = rhs[:, 1]
-    below = signs @ found[:, 1]
-    bias = jnp.where(below > 0, (signs @ found[:, 0]) / jnp.where(below > 0, below, 1), 0)
-    return found[:, 0] - bias * found[:, 1], bias
+    below = signs @ solution[:, 1]
+    bias = jnp.where(below > 0, (signs @ solution[:, 0]) / jnp.where(below > 0, below, 1), 0)
+    return solution[:, 0] - bias * solution[:, 1], bias
 
 
 def _conjugate_gradients(
     problem: SquaredHingeProblem, active: Bool[Array, " n"], guess: Float[Array, " n"], gap: Float[Array, ""]
 ) -> tuple[Array, Array, Array, Array]:
-    """By preconditioned conjugate gradients on `z = C^-1/2 beta`, from `guess`."""
+    """Solve by preconditioned conjugate gradients on `z = C^-1/2 beta`, from `guess`."""
     root = jnp.where(active, jnp.sqrt(problem.costs), 0)
     signs = root * problem.y
 
@@ -128,22 +123,24 @@ def _conjugate_gradients(
         return (at.r @ at.r > tol**2 * (at.x @ at.x)) & at.definite
 
     def solve(rhs: Array, z: Array) -> tuple[Array, Array]:
-        found = conjugate_gradients(apply, precondition, z, rhs - apply(z), CG_STEPS, unfinished)
-        return found.x, found.definite
+        solution = conjugate_gradients(
+            apply, precondition, z, rhs - apply(z), MEASURED.conjugate_gradient_steps, unfinished
+        )
+        return solution.x, solution.definite
 
     ones, definite = solve(root, start)
-    found, rhs = ones[:, None], root[:, None]
+    solution, rhs = ones[:, None], root[:, None]
     if problem.free_bias:
         constant, also = solve(signs, jnp.zeros_like(root))
-        found, rhs = jnp.stack([ones, constant], axis=1), jnp.stack([root, signs], axis=1)
+        solution, rhs = jnp.stack([ones, constant], axis=1), jnp.stack([root, signs], axis=1)
         definite = definite & also
-    z, bias = _border(problem, found, rhs)
+    z, bias = _border(problem, solution, rhs)
     beta = root * z
     return beta, bias, definite, every(jnp.isfinite(beta))
 
 
 def _preconditioner(problem: SquaredHingeProblem, active: Bool[Array, " n"], root: Float[Array, " n"]) -> Apply:
-    """The inverse of `I + C^1/2 B_SS C^1/2`, about, from evenly spaced samples of the support."""
-    landmarks = nystroem.evenly_among(active, LANDMARKS)
+    """Approximate the inverse of `I + C^1/2 B_SS C^1/2`, from evenly spaced samples of the support."""
+    landmarks = nystroem.evenly_among(active, MEASURED.landmarks)
     rows = problem.gram.rows(landmarks).astype(root.dtype) + problem.offset
     return nystroem.deflation((root * problem.y)[:, None] * nystroem.features(rows, landmarks))
