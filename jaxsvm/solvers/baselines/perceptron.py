@@ -1,12 +1,4 @@
-"""The Perceptron in kernel form, online, and its margin version: no SVM solver, but what one has to beat.
-
-Sources: Rosenblatt 1958; Freund and Schapire 1999 (averages, kernels). Samples come one by one; where
-`y_i <w, phi_i> <= margin`, `a_i <- a_i + 1`. A mistake costs n kernel evaluations, since all responses are carried, any
-other sample none. For every u, over the mistakes, `M <= L + r |u| sqrt(L) + r^2 |u|^2` with L the hinge losses of u.
-
-The direction of w is the answer; its length means nothing. The fit takes the multiple of w that makes the hinge
-objective smallest, so that it is calibrated and has a certificate.
-"""
+"""The Perceptron in kernel form, online, and its margin version: a baseline, not an SVM solver."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -22,27 +14,37 @@ from jaxsvm.problems.forms import BoxForm
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.loops import cond, fori_loop
 from jaxsvm.solvers.box.dual_coordinate_ascent import ORDERS, Visits, visited
-from jaxsvm.solvers.contract import Solver
+from jaxsvm.solvers.contract import NEVER, Solver
 from jaxsvm.solvers.start import Resumed, key_after, steps_of, weights_of
 
 OUTPUTS = ("last", "average", "random")
-NEVER = 2**30
-HALVINGS = 60
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Perceptron(Solver[BoxForm]):
-    """Configuration of the Perceptron.
+    """The Perceptron in kernel form, online, and its margin version: a baseline, not an SVM solver.
+
+    Samples come one by one; if `y_i <w, phi_i> <= margin`, `a_i <- a_i + 1`. The direction of w is the result; its
+    length means nothing. The fit takes the multiple of w with the smallest hinge objective, so that it is calibrated
+    and has a certificate.
+
+    Problems: hinge and box problems without an equality (a regularised bias, or none).
+    Cost of a step: n kernel evaluations at a mistake, since all responses are carried; else none.
+    Rate: for every u, over the mistakes, `M <= L + r |u| sqrt(L) + r^2 |u|^2` with L the hinge losses of u.
+    Sources: Rosenblatt 1958; Freund and Schapire 1999 (averages, kernels).
 
     Attributes:
-        steps: Samples it sees, >= 0: n are one pass.
-        margin: A response of at most this is a mistake, >= 0.
-        output: "last" (the current w), "average" (the mean of all), or "random" (one of them, uniformly drawn, which
-            the theory of its errors speaks of); static.
+        steps: Number of samples to visit, >= 0: n are a pass.
+        margin: Largest response that is a mistake, >= 0.
+        output: "last" (the current w), "average" (the mean of all), or "random" (one of all, uniformly drawn, as in the
+            theory of its errors); static.
         order: "permuted" (a fresh permutation a pass) or "random" (uniform, with replacement); static.
-        tol: The relative gap that would end it sooner, > 0.
-        check_every: Steps a chunk; static.
+        tol: Relative gap at which to stop earlier, > 0.
+        check_every: Steps in a chunk; static.
+
+    Raises:
+        InputError: On an unknown output or order; when a problem with a free bias is solved.
     """
 
     bit = 7
@@ -68,11 +70,11 @@ class Perceptron(Solver[BoxForm]):
 
     @property
     def max_steps(self) -> Any:
-        """The step cap."""
+        """Maximum number of steps."""
         return self.steps
 
     def init(self, problem: BoxForm, key: Array | None = None, init: Any = None) -> "State":
-        """The state at w = 0, or at the counts `init`, `(n,)`; of a fit at its w, in the scale of the mistakes made."""
+        """Return a state at w = 0, at the counts `init`, `(n,)`, or at the w of a fit, in the scale of its mistakes."""
         if problem.free_bias:
             raise InputError(
                 'the problem has a free bias: the Perceptron learns a constant feature, bias="regularized".'
@@ -80,7 +82,7 @@ class Perceptron(Solver[BoxForm]):
         h = jnp.zeros((problem.n,), problem.dtype)
         s, before = h, jnp.zeros((), jnp.int32)
         if isinstance(init, Resumed):
-            # Of another solver's w as if each sample had been seen once, and been a mistake.
+            # Another solver's w counts as if each sample had been visited once, with a mistake.
             before = steps_of(init, jnp.where(jnp.isfinite(init.steps), init.steps, problem.n))
             size, mistakes = jnp.abs(init.w).sum(), jnp.where(jnp.isfinite(init.toward), init.toward, problem.n)
             h = init.w * (jnp.maximum(mistakes, 1) / jnp.where(size > 0, size, 1))
@@ -92,7 +94,7 @@ class Perceptron(Solver[BoxForm]):
         return State(visits, h, s, h, s, before, jnp.zeros((), problem.dtype), jnp.asarray(False), Counters.zero())
 
     def step(self, problem: BoxForm, state: "State") -> "State":
-        """One sample."""
+        """Visit a sample."""
         t = state.before + state.counters.steps + 1
         visits, i = state.visits.following(state.counters.steps, self.order)
         mistake = (selection.entry(state.s, i) <= self.margin) & (selection.entry(problem.upper, i) > 0)
@@ -101,7 +103,7 @@ class Perceptron(Solver[BoxForm]):
         rho = 1 / t.astype(s.dtype)
         if self.output == "last":
             rho = jnp.ones_like(rho)
-        elif self.output == "random":  # a reservoir of one
+        elif self.output == "random":  # a reservoir of a single w
             key, draw_key = jax.random.split(visits.key)
             visits = visits._replace(key=key)
             rho = (jax.random.uniform(draw_key, (), s.dtype) < rho).astype(s.dtype)
@@ -118,36 +120,35 @@ class Perceptron(Solver[BoxForm]):
         )
 
     def refresh(self, problem: BoxForm, state: "State") -> "State":
-        """Recompute the responses from scratch."""
+        """Recompute the responses."""
         s, kept_s = problem.matvec(jnp.stack([state.h, state.kept_h]).astype(problem.dtype))
         return state._replace(s=s, kept_s=kept_s)
 
     def dual_point(self, problem: BoxForm, state: "State") -> tuple[Float[Array, "two n"], Float[Array, "two n"]]:
-        """The best multiple of w, and the same coefficients within the box, with `Q` times both."""
+        """Return the best multiple of w, and the same coefficients within the box, with `Q` times both."""
         times = best_multiple(problem, state.kept_s, state.kept_h @ state.kept_s)
         w = rounded(times * state.kept_h, state.h.dtype)
         point = jnp.stack([w, jnp.clip(w, 0, problem.upper)])
-        # Outside of certificates nobody needs the products: the driver asks only when it certifies.
         return point, problem.matvec(point)
 
     def running_excess(self, problem: BoxForm, state: "State") -> Float[Array, ""]:
-        """Infinite: it ends with its steps."""
+        """Return infinity: the fit ends with its steps."""
         del problem
         return jnp.full((), jnp.inf, state.s.dtype)
 
 
 class State(NamedTuple):
-    """Where the Perceptron stands.
+    """State of the Perceptron.
 
     Attributes:
         visits: The order of the samples.
         h: Mistakes on each sample, `(n,)`: `w = sum_i h_i y_i phi_i`.
-        s: Its responses `Qh`, `(n,)`, carried along.
-        kept_h: The output's coefficients, `(n,)`.
-        kept_s: The output's responses, `(n,)`.
-        before: Steps that led to where it started, int32 `()`.
-        R: Mistakes so far, `()`: what the driver watches.
-        indefinite: Never known.
+        s: Responses `Qh`, `(n,)`, updated by each step.
+        kept_h: Coefficients of the output, `(n,)`.
+        kept_s: Responses of the output, `(n,)`.
+        before: Steps that led to the start, int32 `()`.
+        R: Number of mistakes, `()`.
+        indefinite: Never set.
         counters: Steps (mistakes are `toward`) and kernel evaluations.
     """
 
@@ -163,12 +164,12 @@ class State(NamedTuple):
 
 
 def best_multiple(problem: BoxForm, s: Float[Array, " n"], squared_norm: Float[Array, ""]) -> Float[Array, ""]:
-    """The `t >= 0` that makes `P(t w)` smallest, by bisection of its slope `t |w|^2 - sum_i U_i s_i [t s_i < q_i]`."""
+    """Minimize `P(t w)` over `t >= 0`, by 60 bisections of its slope `t |w|^2 - sum_i U_i s_i [t s_i < q_i]`."""
 
     def slope(t: Array) -> Array:
         return t * squared_norm - jnp.where(t * s < problem.q, problem.upper * s, 0).sum()
 
-    # Beyond it no slack can be left to win.
+    # Beyond this t the slope is not negative.
     high = jnp.maximum(problem.upper @ jnp.maximum(s, 0), 0) / jnp.where(squared_norm > 0, squared_norm, 1)
 
     def halve(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -177,5 +178,5 @@ def best_multiple(problem: BoxForm, s: Float[Array, " n"], squared_norm: Float[A
         falls = slope(middle) < 0
         return jnp.where(falls, middle, low), jnp.where(falls, high, middle)
 
-    low, high = fori_loop(0, HALVINGS, halve, (jnp.zeros_like(high), high))
+    low, high = fori_loop(0, 60, halve, (jnp.zeros_like(high), high))
     return jnp.where(squared_norm > 0, (low + high) / 2, 0)

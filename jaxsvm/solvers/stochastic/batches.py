@@ -1,9 +1,8 @@
-"""Mini-batches: which samples come next, and sparse rows at the price of their entries.
+"""Mini-batches: the order of the samples, and sparse rows at the cost of their entries.
 
 Batches are `start, start + stride, start + 2 stride, ...` modulo n, with a random start and a random stride coprime to
 n: each sample comes with probability 1 / n, those of a batch are distinct and nearly pairwise independent, and
-n / batch of them in a row are a permutation. It takes two random numbers where `jax.random.permutation` sorts: 14 ms
-for n = 32,561, three times a pass of Pegasos.
+n / batch consecutive batches are a permutation. This takes two random numbers instead of a sort.
 """
 
 import math
@@ -20,20 +19,17 @@ from jaxsvm.numerics.sampling import systematic_draw
 from jaxsvm.points.rows import CSR
 from jaxsvm.problems.forms import BoxForm
 from jaxsvm.runtime.loops import fori_loop, while_loop
-
-STRIDES = 1024
-CHUNK = 128
-"""Entries of a long sparse row at a time (64 to 256 made no difference); shorter rows are padded to the longest."""
+from jaxsvm.solvers.measured import MEASURED
 
 
 class Draws(NamedTuple):
-    """Which samples come next.
+    """Order of the samples.
 
     Attributes:
         key: The random key.
-        start: The next sample, int32 `()`.
-        stride: From each to the next, coprime to n, int32 `()`.
-        left: Samples left of this pass, int32 `()`.
+        start: Next sample, int32 `()`.
+        stride: Distance to the following sample, coprime to n, int32 `()`.
+        left: Remaining samples of this pass, int32 `()`.
     """
 
     key: Array
@@ -43,22 +39,22 @@ class Draws(NamedTuple):
 
     @staticmethod
     def begin(key: Array) -> "Draws":
-        """Before the first batch."""
-        nothing = jnp.zeros((), jnp.int32)
-        return Draws(key, nothing, nothing, nothing)
+        """Return the order before the first batch."""
+        zero = jnp.zeros((), jnp.int32)
+        return Draws(key, zero, zero, zero)
 
     def fresh(self, n: int, batch: int) -> "Draws":
-        """A new start and stride."""
+        """Draw a new start and stride."""
         key, draw_key = jax.random.split(self.key)
         table = jnp.asarray(strides(n, batch))
         start, which = jax.random.randint(draw_key, (2,), 0, np.array([n, len(table)]), jnp.int32)
         return Draws(key, start, table[which], jnp.asarray(n, jnp.int32))
 
     def following(self, n: int, batch: int, order: str) -> tuple["Draws", Int[Array, " batch"]]:
-        """The next batch."""
+        """Return the next batch."""
         if order == "random":
             draws = self.fresh(n, batch)
-        else:  # a loop of one turn at most: under vmap a cond would draw at every step
+        else:  # a loop of at most a turn: under vmap a cond would draw at every step
             _, draws = while_loop(
                 lambda carry: carry[0],
                 lambda carry: (jnp.asarray(False), carry[1].fresh(n, batch)),
@@ -71,32 +67,28 @@ class Draws(NamedTuple):
 
 @cache
 def strides(n: int, batch: int) -> np.ndarray:
-    """Steps that visit all n samples, `(<= STRIDES,)` int32, so small that `batch` of them stay within 32 bits."""
+    """Return up to 1,024 strides that visit all n samples, int32, so small that `batch` of them stay in 32 bits."""
     top = max(2, min(n, (2**31 - 1 - n) // batch))
-    tried = np.arange(1, top) if top <= STRIDES else np.random.default_rng(0).integers(1, top, 2 * STRIDES)
-    found = [int(step) for step in tried if math.gcd(int(step), n) == 1]
-    return np.array(found[:STRIDES], np.int32)
+    tried = np.arange(1, top) if top <= 1024 else np.random.default_rng(0).integers(1, top, 2 * 1024)
+    coprime = [int(step) for step in tried if math.gcd(int(step), n) == 1]
+    return np.array(coprime[:1024], np.int32)
 
 
 def next_batch(
     problem: BoxForm, draws: Draws, batch: int, order: str
 ) -> tuple[Draws, Int[Array, " batch"], Float[Array, " batch"]]:
-    """The next batch, and the factor of each sample's loss that makes its mean unbiased, over `batch`."""
-    if order == "random" and problem.mask is not None:  # weights: in proportion, systematically
+    """Return the next batch, and factors over `batch` of its losses that make their mean unbiased."""
+    if order == "random" and problem.mask is not None:  # draw in proportion to weights
         key, draw_key = jax.random.split(draws.key)
         drawn = systematic_draw(draw_key, problem.upper, batch)
-        return draws._replace(key=key), drawn, _full(problem, batch, 1 / batch)
+        return draws._replace(key=key), drawn, jnp.full((batch,), 1 / batch, problem.dtype)
     draws, index = draws.following(problem.n, batch, order)
     return draws, index, problem.upper[index] * (problem.n / batch) / problem.upper.sum()
 
 
-def _full(problem: BoxForm, size: int, value: float) -> Float[Array, " size"]:
-    return jnp.full((size,), value, problem.dtype)
-
-
 def sparse_margins(x: CSR, index: Int[Array, " b"], v: Float[Array, " size"]) -> Float[Array, " b"]:
-    """`<v, x_j>` of the rows in `index`, O(their entries)."""
-    if x.width <= CHUNK:
+    """Return `<v, x_j>` of the rows in `index`, O(their entries)."""
+    if x.width <= MEASURED.entries_per_chunk:
         values, columns = _padded(x, index, v.dtype)
         return (values * v.at[columns].get(mode="promise_in_bounds")).sum(axis=1)
 
@@ -113,8 +105,8 @@ def sparse_margins(x: CSR, index: Int[Array, " b"], v: Float[Array, " size"]) ->
 def sparse_add(
     x: CSR, index: Int[Array, " b"], coefficients: Float[Array, " b"], v: Float[Array, " size"]
 ) -> Float[Array, " size"]:
-    """`v + sum_j coefficients_j x_j`, O(the entries of rows whose coefficient is not 0)."""
-    if x.width <= CHUNK:
+    """Return `v + sum_j coefficients_j x_j`, O(the entries of rows whose coefficient is not 0)."""
+    if x.width <= MEASURED.entries_per_chunk:
         values, columns = _padded(x, index, v.dtype)
         return v.at[columns].add(coefficients[:, None] * values, mode="promise_in_bounds")
 
@@ -129,7 +121,7 @@ def sparse_add(
 
 
 def _padded(x: CSR, index: Int[Array, " b"], dtype: Any) -> tuple[Array, Array]:
-    """Entries and columns of rows, `(b, width)`; 0 where a row has ended."""
+    """Return entries and columns of rows, `(b, width)`; 0 beyond the end of a row."""
     begin, end = x.indptr[index], x.indptr[index + 1]
     where = begin[:, None] + jnp.arange(x.width, dtype=begin.dtype)
     inside = where < end[:, None]
@@ -139,14 +131,14 @@ def _padded(x: CSR, index: Int[Array, " b"], dtype: Any) -> tuple[Array, Array]:
 
 
 def _chunk(x: CSR, i: Int[Array, ""], k: Int[Array, ""], dtype: Any) -> tuple[Array, Array]:
-    """The k-th `CHUNK` of entries and columns of row i: slices, since its entries lie side by side."""
-    first = x.indptr[i] + k * CHUNK
-    begin = jnp.minimum(first, x.data.shape[0] - CHUNK)
-    where = begin + jnp.arange(CHUNK, dtype=begin.dtype)
+    """Return the k-th chunk of entries and columns of row i, which are slices of the stored ones."""
+    first = x.indptr[i] + k * MEASURED.entries_per_chunk
+    begin = jnp.minimum(first, x.data.shape[0] - MEASURED.entries_per_chunk)
+    where = begin + jnp.arange(MEASURED.entries_per_chunk, dtype=begin.dtype)
     inside = (where >= first) & (where < x.indptr[i + 1])
-    values = lax.dynamic_slice(x.data, (begin,), (CHUNK,)).astype(dtype)
-    return jnp.where(inside, values, 0), lax.dynamic_slice(x.indices, (begin,), (CHUNK,))
+    values = lax.dynamic_slice(x.data, (begin,), (MEASURED.entries_per_chunk,)).astype(dtype)
+    return jnp.where(inside, values, 0), lax.dynamic_slice(x.indices, (begin,), (MEASURED.entries_per_chunk,))
 
 
 def _chunks(x: CSR, i: Int[Array, ""]) -> Int[Array, ""]:
-    return -(-(x.indptr[i + 1] - x.indptr[i]) // CHUNK)
+    return -(-(x.indptr[i + 1] - x.indptr[i]) // MEASURED.entries_per_chunk)

@@ -1,10 +1,10 @@
-"""What each sample contributed to an iterate and to the average of all iterates, at O(batch) a step whatever n.
+"""Contributions of each sample to an iterate and to the average of all iterates, at O(batch) a step.
 
-Coefficients are held as `s h`, so that shrinking costs O(1), and those of the average as `p h + q u` (the two-vector
-trick of Xu 2011). Beside them stand the visits to each sample, and those that found it violated, later ones counting
-more: `a_i = U_i violated_i / visits_i` is the dual point, within the box by itself. Clipping the counts of violations
-(`h_i` in units of U) instead was 3 to 35 times farther from the optimum after 100 passes, since the first visits find
-everything violated (n = 400, C = 0.1 and 10).
+Coefficients are stored as `s h`, so that shrinking costs O(1), and those of the average as `p h + q u` (the two-vector
+trick of Xu 2011). For each sample its visits are counted, and those at which it was violated, with larger weights for
+later ones: `a_i = U_i violated_i / visits_i` is the dual point, which is in the box. Clipping the counts of violations
+(`h_i` in units of U) instead was 3 to 35 times farther from the optimum after 100 passes, since at the first visits
+every sample is violated (n = 400, C = 0.1 and 10).
 """
 
 from typing import Any, NamedTuple
@@ -14,13 +14,13 @@ from jaxtyping import Array, Bool, Float, Int
 
 
 class RunningSums(NamedTuple):
-    """What each sample contributed to the iterate and to the average.
+    """Contributions of each sample to the iterate and to the average.
 
     Attributes:
-        columns: h, u, violated visits, visits (later ones count more), `(n, 4)`.
+        columns: h, u, violated visits, visits (later ones have larger weights), `(n, 4)`.
         s: The iterate has coefficients `s h`, `()`.
         p: The average has coefficients `p h + q u`, `()`.
-        q: See p, `()`.
+        q: Scale of u in the average, `()`.
     """
 
     columns: Float[Array, "n 4"]
@@ -30,19 +30,19 @@ class RunningSums(NamedTuple):
 
     @staticmethod
     def begin(h: Float[Array, " n"]) -> "RunningSums":
-        """At an iterate of these coefficients."""
-        one = jnp.ones((), h.dtype)
+        """Return the sums at an iterate of coefficients h."""
+        unit = jnp.ones((), h.dtype)
         columns = jnp.zeros((h.shape[0], 4), h.dtype).at[:, 0].set(h)
-        return RunningSums(columns, one, 0 * one, one)
+        return RunningSums(columns, unit, 0 * unit, unit)
 
     def seeded(self, a: Float[Array, " n"], upper: Float[Array, " n"], steps: Any, batch: int) -> "RunningSums":
-        """At the start of a run that goes on: the average is the iterate, and visits tell a dual point along a.
+        """Return the sums of a continued run: the average is the iterate, and visits give a dual point along a.
 
         Args:
-            a: The dual point, within the box.
-            upper: Its bounds.
-            steps: How many steps led to it.
-            batch: Samples a step.
+            a: Dual point, within the box.
+            upper: Upper bounds of a.
+            steps: Number of steps that led to a.
+            batch: Samples of a step.
         """
         n, dtype = a.shape[0], a.dtype
         visits = jnp.full((n,), jnp.asarray(steps, dtype) ** 2 * batch / (2 * n), dtype)
@@ -62,7 +62,7 @@ class RunningSums(NamedTuple):
         return self.p * self.columns[:, 0] + self.q * self.columns[:, 1]
 
     def averaged(self, since: Int[Array, ""], average: str) -> "RunningSums":
-        """The average with this iterate in it, the `since`-th that counts."""
+        """Return the sums with this iterate, the `since`-th that counts, in the average."""
         if average == "last":
             return self
         rho = weight_of(since, average, self.s.dtype)
@@ -73,7 +73,7 @@ class RunningSums(NamedTuple):
     def moved(
         self, index: Int[Array, " b"], g: Float[Array, " b"], gain: Any, violated: Bool[Array, " b"], t: Any
     ) -> "RunningSums":
-        """After `h_j += gain g_j` on the batch; the average stays what it was."""
+        """Return the sums after `h_j += gain g_j` on the batch, with the same average."""
         dh = gain * g
         t = jnp.asarray(t, g.dtype)
         change = jnp.stack(
@@ -82,12 +82,12 @@ class RunningSums(NamedTuple):
         return self._replace(columns=self.columns.at[index].add(change, mode="promise_in_bounds"))
 
     def multiplied_out(self) -> "RunningSums":
-        """The same iterate and average with scales 1, 0, 1."""
+        """Return the same iterate and average with scales 1, 0, 1."""
         columns = self.columns.at[:, 0].set(self.iterate).at[:, 1].set(self.mean)
         return RunningSums(columns, jnp.ones_like(self.s), jnp.zeros_like(self.p), jnp.ones_like(self.q))
 
 
 def weight_of(since: Any, average: str, dtype: Any) -> Float[Array, ""]:
-    """The share of the `since`-th iterate (from 1) in the running average."""
+    """Return the share of the `since`-th iterate (from 1) in the running average."""
     since = jnp.maximum(since, 1).astype(dtype)
     return 2 / (since + 1) if average == "linear" else 1 / since

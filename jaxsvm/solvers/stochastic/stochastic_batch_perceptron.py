@@ -1,14 +1,4 @@
-"""The Stochastic Batch Perceptron: stochastic supergradient ascent on the water level of a unit vector's responses.
-
-Source: Cotter, Shalev-Shwartz, Srebro, "The Kernelized Stochastic Batch Perceptron" (ICML 2012), Algorithm 1, with the
-corrections of docs/mathematics.md, Sources. All responses are carried, so a step knows the worst margins exactly and
-learns from one of them, drawn from the minimax distribution p, at the price of its row: n kernel evaluations. The mean
-of the iterates is within `3 r / sqrt(steps)` of the optimum in expectation.
-
-Where we depart: samples are drawn from the rank set, which is never empty; mini-batches (one block of rows) and exact
-supergradients (all rows of p: one product of a stored matrix) beside single draws; the mean of the p of all steps
-bounds the optimum from above, a gap and a stopping rule that the paper lacks.
-"""
+"""The Stochastic Batch Perceptron: supergradient ascent on the water level of a unit vector's responses."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -24,31 +14,45 @@ from jaxsvm.numerics.sampling import systematic_draw
 from jaxsvm.problems.slack import SlackProblem
 from jaxsvm.problems.water_level import METHODS
 from jaxsvm.results.fit import Counters
-from jaxsvm.solvers.contract import Solver
+from jaxsvm.solvers.contract import NEVER, Solver
 from jaxsvm.solvers.start import Resumed, key_after, resumed, steps_of
 
 AVERAGES = ("uniform", "linear", "last")
-NEVER = 2**30
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class StochasticBatchPerceptron(Solver[SlackProblem]):
-    """Configuration of the Stochastic Batch Perceptron.
+    """The Stochastic Batch Perceptron: stochastic supergradient ascent on the water level of a unit vector's responses.
+
+    All responses are carried, so a step knows the worst margins exactly and learns from one of them, drawn from the
+    minimax distribution p.
+
+    Problems: slack problems, with any bias.
+    Cost of a step: n kernel evaluations for each drawn row.
+    Rate: the mean of the iterates is within `3 r / sqrt(steps)` of the optimum in expectation.
+    Source: Cotter, Shalev-Shwartz, Srebro, "The Kernelized Stochastic Batch Perceptron" (ICML 2012), Algorithm 1, with
+    the corrections of docs/mathematics.md, Sources. Departures: samples are drawn from the rank set, which is never
+    empty; mini-batches (a block of rows) and exact supergradients (all rows of p: one product of a stored matrix) as
+    well as single draws; the mean of the p of all steps bounds the optimum from above, which gives a gap and a stopping
+    rule that the paper lacks.
 
     Attributes:
-        steps: The step cap, >= 0: the paper's T.
-        batch: Rows a step, >= 1 (even where the bias is free: then half of each class); None: the exact supergradient,
-            deterministic. Static.
-        fill: Whether the lowest responses fill up a batch that is larger than the rank set (a small nu leaves one
-            sample a class): their rows cost what repeated ones would, and p is nearly as good. Static.
-        tol: The relative gap that ends it sooner, > 0.
-        average: What it returns: "uniform" (the mean of the iterates, the paper's), "linear" (later iterates count
-            more) or "last"; static.
-        burn_in: Steps that are left out of the mean: the paper's `T_0`, >= 0.
-        method: How the water level is found, see `jaxsvm.problems.water_level`; None: without sorting where that is
-            exact; static.
-        check_every: Steps a chunk, between looks at the running gap; static.
+        steps: Maximum number of steps, >= 0: the paper's T.
+        batch: Rows of a step, >= 1 (even if the bias is free: half of each class); None: the exact, deterministic
+            supergradient. Static.
+        fill: Whether the lowest responses fill up a batch that is larger than the rank set (for a small nu one sample
+            of each class): their rows cost as much as repeated ones, and p is nearly as good. Static.
+        tol: Relative gap at which to stop earlier, > 0.
+        average: The returned w: "uniform" (mean of the iterates, the paper's), "linear" (later iterates have larger
+            weights) or "last"; static.
+        burn_in: Steps to leave out of the mean: the paper's `T_0`, >= 0.
+        method: Method for the water level, see `jaxsvm.problems.water_level`; None: without sorting if that is exact;
+            static.
+        check_every: Steps in a chunk, between tests of the running gap; static.
+
+    Raises:
+        InputError: On an unknown average or method, or batch < 1.
     """
 
     bit = 10
@@ -65,9 +69,9 @@ class StochasticBatchPerceptron(Solver[SlackProblem]):
     check_every: int = dataclasses.field(default=100, metadata={"static": True})
 
     resumes = True
-    refresh_every = NEVER  # a product costs as much as the whole run: only to certify
-    patience = NEVER  # a noisy gap that does not shrink for a while is no floor
-    unroll = 1  # a step's rows outweigh what lies between turns, and each copy takes 0.3 s to compile
+    refresh_every = NEVER  # a product costs as much as the whole run: only certificates compute it
+    patience = NEVER  # a noisy gap may rest for a while and shrink again
+    unroll = 1  # the rows of a step outweigh a turn, and each copy of the step takes 0.3 s to compile
 
     def __post_init__(self) -> None:
         if self.batch is not None and self.batch < 1:
@@ -79,18 +83,18 @@ class StochasticBatchPerceptron(Solver[SlackProblem]):
 
     @property
     def max_steps(self) -> Any:
-        """The step cap."""
+        """Maximum number of steps."""
         return self.steps
 
     def init(self, problem: SlackProblem, key: Array | None = None, init: Any = None) -> "State":
-        """The state at w = 0; or at the w and p of a fit, or at a p, `(n,)`, and the unit vector along `Qp`.
+        """Return a state at w = 0, at w and p of a fit, or at a p, `(n,)`, and the unit vector along `Qp`.
 
-        From these it takes the steps that come after those that led there: as many as the start's gap is worth by the
-        bound of the rate, `r^2 / gap^2`, at the most.
+        From a fit or a p, continue with the steps after those that led to it, at most as many as reach the start's gap
+        by the bound of the rate, `r^2 / gap^2`.
         """
-        nothing, one = jnp.zeros((problem.n,), problem.dtype), jnp.ones((), problem.dtype)
-        p, a, c, r2 = problem.feasible_point(nothing), nothing, nothing, 0 * one
-        row = jnp.full_like(c, problem.radius**2)  # p'Qp is at most that: a bound, until something better is known
+        zeros, unit = jnp.zeros((problem.n,), problem.dtype), jnp.ones((), problem.dtype)
+        p, a, c, r2 = problem.feasible_point(zeros), zeros, zeros, 0 * unit
+        row = jnp.full_like(c, problem.radius**2)  # a bound of p'Qp, until it is computed
         before = jnp.zeros((), jnp.int32)
         if init is not None:
             given = resumed(problem, init)
@@ -98,16 +102,16 @@ class StochasticBatchPerceptron(Solver[SlackProblem]):
             a = jnp.where(problem.present, jnp.maximum(given.w, 0), 0) if isinstance(init, Resumed) else p
             c, row = problem.matvec(jnp.stack([a, p]))
             length = jnp.sqrt(jnp.maximum(a @ c, jnp.finfo(row.dtype).tiny))
-            a, c, r2 = a / length, c / length, one
+            a, c, r2 = a / length, c / length, unit
             bounds = problem.certificate(jnp.stack([a, p]), jnp.stack([c, row]))
             gap = jnp.maximum(bounds.primal - bounds.dual, jnp.finfo(row.dtype).tiny ** 0.5 * problem.radius)
             before = steps_of(given, (problem.radius / gap) ** 2)
         mean = Mean(a, c, p, row)
         key = key_after(key, init)
-        return State(key, a, c, r2, mean, -problem.nu, one, before, jnp.asarray(False), Counters.zero())
+        return State(key, a, c, r2, mean, -problem.nu, unit, before, jnp.asarray(False), Counters.zero())
 
     def step(self, problem: SlackProblem, state: "State") -> "State":
-        """Water level, draw, move along the drawn rows, back into the unit ball, average."""
+        """Compute the water level, draw rows, move along them, project onto the unit ball, average."""
         t = state.before + state.counters.steps + 1
         eta = 1 / (problem.radius * jnp.sqrt(t.astype(problem.dtype)))
         water = problem.level(state.c, self.method)
@@ -131,33 +135,33 @@ class StochasticBatchPerceptron(Solver[SlackProblem]):
             r2=jnp.minimum(r2, 1),
             mean=self._averaged(state.mean, t, Mean(a, c, water.p, row)),
             R=-water.level,
-            claim=state.claim,
+            strictness=state.strictness,
             before=state.before,
             indefinite=state.indefinite | (r2 < -64 * jnp.finfo(r2.dtype).eps),
             counters=rows_computed(state.counters, rows, problem.n),
         )
 
     def refresh(self, problem: SlackProblem, state: "State") -> "State":
-        """Responses of iterate, mean and p from scratch; after a claim that ended nothing the next must claim more."""
+        """Recompute responses of iterate, mean and p; after a certificate that ended nothing, demand a smaller gap."""
         a, p = jnp.maximum(state.mean.a, 0), problem.feasible_point(state.mean.p.astype(problem.dtype))
         a, p = a.astype(problem.dtype), rounded(p, state.mean.p.dtype)
         c, mean_c, row = problem.matvec(jnp.stack([state.a, a, p]))
         mean = Mean(a, mean_c, p, row)
-        claim = jnp.where(state.counters.steps > 0, 2 * state.claim, state.claim)
-        return state._replace(c=c, r2=jnp.maximum(state.a @ c, 0), mean=mean, claim=claim)
+        strictness = jnp.where(state.counters.steps > 0, 2 * state.strictness, state.strictness)
+        return state._replace(c=c, r2=jnp.maximum(state.a @ c, 0), mean=mean, strictness=strictness)
 
     def dual_point(self, problem: SlackProblem, state: "State") -> tuple[Float[Array, "two n"], Float[Array, "two n"]]:
-        """The mean of the iterates and that of p, and `Q` times both."""
+        """Return the mean of the iterates and that of p, and `Q` times both."""
         del problem
         a, c, p, row = state.mean
         return jnp.stack([a, p]), jnp.stack([c, row])
 
     def running_excess(self, problem: SlackProblem, state: "State") -> Float[Array, ""]:
-        """The relative gap over `tol`, as far as the rows that were drawn tell `p'Qp`."""
-        return problem.certificate(*self.dual_point(problem, state)).relative_gap / self.tol * state.claim
+        """Return the relative gap over `tol`, with `p'Qp` estimated from the drawn rows."""
+        return problem.certificate(*self.dual_point(problem, state)).relative_gap / self.tol * state.strictness
 
     def _averaged(self, mean: "Mean", t: Array, new: "Mean") -> "Mean":
-        """Running means: long sums would lose digits in float32. Up to `burn_in` the newest alone."""
+        """Update running means (long sums would lose digits in float32); up to `burn_in` keep the newest point."""
         since = jnp.maximum(t - self.burn_in, 1).astype(new.c.dtype)
         rho = 2 / (since + 1) if self.average == "linear" else 1 / since
         of_w = jnp.ones_like(rho) if self.average == "last" else rho
@@ -169,11 +173,11 @@ class Mean(NamedTuple):
     """Running means over the steps.
 
     Attributes:
-        a: Of the coefficients, `(n,)`.
-        c: Of the responses, `(n,)`: `Q` times that.
-        p: Of the minimax distributions, `(n,)`.
-        row: Of the rows that were drawn, `(n,)`: `Qp` up to the noise of the draws; exact after a refresh, and with
-            exact supergradients.
+        a: Mean of the coefficients, `(n,)`.
+        c: Mean of the responses, `Qa`, `(n,)`.
+        p: Mean of the minimax distributions, `(n,)`.
+        row: Mean of the drawn rows, `(n,)`: `Qp` up to the noise of the draws; exact after a refresh, and with exact
+            supergradients.
     """
 
     a: Float[Array, " n"]
@@ -183,18 +187,18 @@ class Mean(NamedTuple):
 
 
 class State(NamedTuple):
-    """Where the Stochastic Batch Perceptron stands.
+    """State of the Stochastic Batch Perceptron.
 
     Attributes:
         key: The random key.
         a: Coefficients of the iterate, `(n,)`, not negative: `w = sum_i a_i y_i phi_i`.
-        c: Its responses `Qa`, `(n,)`, carried along.
-        r2: `|w|^2 <= 1`, `()`, carried along.
+        c: Responses `Qa`, `(n,)`, updated by each step.
+        r2: `|w|^2 <= 1`, `()`, updated by each step.
         mean: Running means.
-        R: Minus the water level before the last step, `()`: what the driver watches.
-        claim: By how much a running gap must be better than `tol` to be believed, `()`.
-        before: Steps that led to where it started, int32 `()`.
-        indefinite: Whether `|w|^2` came out negative, `()`.
+        R: Minus the water level before the last step, `()`.
+        strictness: Factor by which a running gap must be below `tol` to cause a certificate, `()`.
+        before: Steps that led to the start, int32 `()`.
+        indefinite: Whether a computed `|w|^2` was negative, `()`.
         counters: Steps and kernel evaluations (of distinct rows within a batch).
     """
 
@@ -204,14 +208,17 @@ class State(NamedTuple):
     r2: Float[Array, ""]
     mean: Mean
     R: Float[Array, ""]
-    claim: Float[Array, ""]
+    strictness: Float[Array, ""]
     before: Int[Array, ""]
     indefinite: Bool[Array, ""]
     counters: Counters
 
 
 def _filled(problem: SlackProblem, c: Float[Array, " n"], p: Float[Array, " n"], size: int) -> Float[Array, " n"]:
-    """The same p, or one uniform on the `size` lowest responses (half a class with a free bias) where p has fewer."""
+    """Return p; if it has fewer than `size` samples, the uniform p on the `size` lowest responses.
+
+    With a free bias these are half of each class.
+    """
     heights = jnp.where(problem.weight > 0, c, jnp.inf)
     classes = [problem.y > 0, problem.y < 0] if problem.free_bias else [problem.weight > 0]
     each, lowest = max(min(size, problem.n) // len(classes), 1), jnp.zeros_like(p)
@@ -222,7 +229,7 @@ def _filled(problem: SlackProblem, c: Float[Array, " n"], p: Float[Array, " n"],
 
 
 def rows_computed(counters: Counters, rows: Int[Array, ""], n: int) -> Counters:
-    """Counters after a step that computed so many rows of n kernel values; the product may exceed 32 bits."""
+    """Count a step that computed so many rows of n kernel values; their product may exceed 32 bits."""
     coarse, fine = rows >> 10, rows & 1023
     counters = counters.evaluated(fine * n)
     counters = counters.evaluated(((coarse * n) & 1023) << 10)

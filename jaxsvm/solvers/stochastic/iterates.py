@@ -1,0 +1,182 @@
+"""The iterate of stochastic subgradients in three spaces, and its steps.
+
+Dense features have w itself, moved by an optax chain; CSR features `w = s v`, so that shrinking costs O(1) and a step
+O(entries of the batch); kernels the coefficients of w and all responses, in the same scaled form.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import optax
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxsvm.numerics.masks import some
+from jaxsvm.points.rows import CSR
+from jaxsvm.problems.forms import BoxForm
+from jaxsvm.runtime.loops import cond
+from jaxsvm.runtime.once import once
+from jaxsvm.solvers.features import Primal
+from jaxsvm.solvers.stochastic.batches import sparse_add, sparse_margins
+from jaxsvm.solvers.stochastic.running_sums import RunningSums
+
+
+class Rule(NamedTuple):
+    """Scalars of the recursion.
+
+    Attributes:
+        lam: Strength of the regulariser, `()`.
+        schedule: Step sizes by number of steps taken, from 0: an optax schedule.
+        radius: B, `()`; None: no projection.
+        transform: The same step as an optax transformation of w; its last state has the `factor` of the projection.
+    """
+
+    lam: Any
+    schedule: Callable[[Any], Any]
+    radius: Any
+    transform: optax.GradientTransformation
+
+
+class Dense(NamedTuple):
+    """Dense features: `w`, the constant last, `(size,)`, and the state of the optax chain that moves it."""
+
+    w: Float[Array, " size"]
+    chain: Any
+
+
+class Scaled(NamedTuple):
+    """CSR features or a kernel: `w = s v` with s of the sums.
+
+    Attributes:
+        v: v, `(size,)`, of features; the responses `Q h`, `(n,)`, of a kernel.
+        r2: `|v|^2`, `()`; updated only for a projection.
+    """
+
+    v: Float[Array, " size"]
+    r2: Float[Array, ""]
+
+
+def features_of(problem: BoxForm) -> Primal | None:
+    """Return the features X with `K = X X'`, if the Gram has them."""
+    x = problem.gram.design
+    return None if x is None else Primal(x, problem.y, problem.upper, problem.offset == 1, False)
+
+
+def place(problem: BoxForm, rule: Rule, h: Float[Array, " n"], before: Int[Array, ""]) -> Dense | Scaled:
+    """Return the iterate of coefficients h, after `before` steps."""
+    features = features_of(problem)
+    if features is None:
+        v = problem.matvec(h)
+        return Scaled(v, jnp.maximum(h @ v, 0))
+    w = features.transposed(problem.y * h)
+    if isinstance(features.x, CSR):
+        return Scaled(w, w @ w)
+    return Dense(w, optax.tree_utils.tree_set(rule.transform.init(w), count=before))
+
+
+def products(problem: BoxForm, points: Float[Array, "k n"]) -> Float[Array, "k n"]:
+    """Return `Q` times each row: through features if there are any, O(n d)."""
+    features = features_of(problem)
+    if features is None:
+        return problem.matvec(points)
+    return jnp.stack([problem.y * features.product(features.transposed(problem.y * point)) for point in points])
+
+
+class Move(NamedTuple):
+    """A step on a batch.
+
+    Attributes:
+        batch: The samples, `(b,)`.
+        violated: Samples of too small margins, `(b,)`.
+        g: Minus the coefficients of the subgradient, `(b,)`; 0 for samples that are not violated.
+        taken: Steps before it, int32 `()`.
+    """
+
+    batch: Int[Array, " b"]
+    violated: Bool[Array, " b"]
+    g: Float[Array, " b"]
+    taken: Int[Array, ""]
+
+
+def margins_of(problem: BoxForm, at: Dense | Scaled, index: Int[Array, " b"]) -> tuple[Float[Array, " b"], Any]:
+    """Return `y_j <v, phi_j>` (of w for dense features), and the dense rows."""
+    features: Any = features_of(problem)
+    if isinstance(at, Scaled):
+        if features is None:
+            return at.v[index], None
+        inner, rows, weights = sparse_margins(features.x, index, at.v), None, at.v
+    else:
+        rows, weights = features.x.at[index].get(mode="promise_in_bounds").astype(at.w.dtype), at.w
+        inner = jnp.matmul(rows, at.w[: rows.shape[1]], precision=lax.Precision.HIGHEST)
+    inner = inner + weights[-1] if features.constant else inner
+    return problem.y[index] * inner, rows
+
+
+def move_dense(
+    problem: BoxForm, rule: Rule, at: Dense, sums: RunningSums, move: Move, rows: Float[Array, "b d"]
+) -> tuple[Dense, Any, Any]:
+    """Take the optax chain's step on w; return scale and gain of the same step on the sums, too."""
+    signed = problem.y[move.batch] * move.g
+    descent = jnp.matmul(signed, rows, precision=lax.Precision.HIGHEST)
+    gradient = -jnp.append(descent, signed.sum()) if problem.offset == 1 else -descent
+    moved: Any = rule.transform.update(gradient, at.chain, at.w)
+    updates, chain = moved
+    w = jnp.asarray(optax.apply_updates(at.w, updates))
+    s, gain = _scale(rule, sums, move.taken)
+    factor = 1 if rule.radius is None else chain[-1].factor
+    return Dense(w, chain), s * factor, gain
+
+
+def move_scaled(
+    problem: BoxForm, rule: Rule, at: Scaled, sums: RunningSums, move: Move, before: Float[Array, " b"]
+) -> tuple[Scaled, Any, Any]:
+    """Take the same step in the scaled form: `s <- (1 - eta lam) s`, `v += (eta / s) sum_j g_j y_j phi_j`."""
+    features, (s, gain) = features_of(problem), _scale(rule, sums, move.taken)
+    dh = gain * move.g
+    if features is None:
+        # Rows are computed only if a sample of the batch is violated.
+        v = cond(
+            some(move.violated),
+            lambda: at.v + jnp.matmul(dh, problem.columns(move.batch), precision=lax.Precision.HIGHEST),
+            lambda: at.v,
+        )
+    else:
+        signed = problem.y[move.batch] * dh
+        v = sparse_add(features.x, move.batch, signed, at.v)
+        v = v.at[-1].add(signed.sum()) if features.constant else v
+    if rule.radius is None:
+        return Scaled(v, at.r2), s, gain
+    after, _ = margins_of(problem, Scaled(v, at.r2), move.batch)
+    r2 = jnp.maximum(at.r2 + dh @ (before + after), 0)  # |v + g|^2 = |v|^2 + <v, g> + <v + g, g>
+    length = jnp.abs(s) * jnp.sqrt(r2)
+    return Scaled(v, r2), s * jnp.minimum(1, rule.radius / jnp.where(length > 0, length, 1)), gain
+
+
+def _scale(rule: Rule, sums: RunningSums, count: Int[Array, ""]) -> tuple[Array, Array]:
+    """Return the scale before the projection, and the gain by which it becomes `eta g`."""
+    dtype = sums.s.dtype
+    eta = jnp.asarray(rule.schedule(count), dtype)
+    shrink = 1 - eta * rule.lam
+    # Step 1 of Pegasos erases w_1, which is 0 (see `init`): any scale will do. Later ones must not vanish.
+    erases = jnp.abs(shrink) <= 8 * jnp.finfo(dtype).eps
+    s = jnp.where(erases, jnp.where(count == 0, 1, jnp.finfo(dtype).eps), shrink) * sums.s
+    return s, eta / s
+
+
+def in_range(at: Any, sums: RunningSums) -> tuple[Any, RunningSums]:
+    """Multiply out scales below 1e-12, or that shrank so fast that `p h + q u` cancels.
+
+    Steps of `1 / (lam t)` never need it between two certificates; other schedules may. The average may lose a factor of
+    64 in digits: the ratio is 2 for linear averages, ln T for uniform ones.
+    """
+
+    def multiply(carry: tuple[Any, RunningSums]) -> tuple[Any, RunningSums]:
+        at, sums = carry
+        if isinstance(at, Scaled):
+            at = Scaled(sums.s * at.v, sums.s**2 * at.r2)
+        return at, sums.multiplied_out()
+
+    size = jnp.abs(sums.s)
+    small = (size < 1e-12) | (sums.q < 1e-12) | (jnp.abs(sums.p) > 64 * size)
+    return once(small, multiply, (at, sums))
