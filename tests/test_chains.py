@@ -1,5 +1,6 @@
 """Warm chains in lanes: loaded, moved together, interrupted; several problems on one Gram operator."""
 
+import dataclasses
 import functools
 import warnings
 
@@ -15,7 +16,8 @@ import jaxsvm
 from jaxsvm import FrankWolfe, Status
 from jaxsvm.gram.dense import with_values
 from jaxsvm.kernels import RBF
-from jaxsvm.path import chains
+from jaxsvm.path import chain_lanes, chains
+from jaxsvm.path.measured import MEASURED
 from jaxsvm.path.reduction import Kept, NearMargin
 
 SOLVER = FrankWolfe(tol=1e-5)
@@ -25,13 +27,13 @@ SOLVER = FrankWolfe(tol=1e-5)
 def widths(monkeypatch):
     """How many lanes each round had."""
     seen = []
-    advance = chains._advance  # noqa: SLF001 (what a round costs is what these tests are about)
+    advance = chain_lanes._advance  # noqa: SLF001 (what a round costs is what these tests are about)
 
     def counted(shared, own, solver, progress, shape):
         seen.append(progress.status.shape[0])
         return advance(shared, own, solver, progress, shape)
 
-    monkeypatch.setattr(chains, "_advance", counted)
+    monkeypatch.setattr(chain_lanes, "_advance", counted)
     return seen
 
 
@@ -63,7 +65,7 @@ def test_lanes_with_nothing_left_are_left_out(widths):
 
 def test_lanes_share_the_gram_operator():
     here = with_values(gram())
-    shape = chains._Shape.of(*(jaxsvm.svm_problem(here, data()[1], C) for C in (1.0, 2.0)))  # noqa: SLF001
+    shape = chain_lanes._Shape.of(*(jaxsvm.svm_problem(here, data()[1], C) for C in (1.0, 2.0)))  # noqa: SLF001
     problem = jaxsvm.svm_problem(here, data()[1], 3.0)
     assert any(leaf is problem.gram.K for leaf in shape.shared(problem))
     assert max(leaf.size for leaf in shape.own(problem)) == N
@@ -91,7 +93,7 @@ def test_other_values_compile_nothing():
 
 @pytest.mark.parametrize("call", [0, 1, 3])
 def test_ctrl_c_keeps_what_was_found(monkeypatch, call):
-    calls, advance = [], chains._advance  # noqa: SLF001
+    calls, advance = [], chain_lanes._advance  # noqa: SLF001
 
     def pressed(*arguments):
         if len(calls) == call:
@@ -99,7 +101,7 @@ def test_ctrl_c_keeps_what_was_found(monkeypatch, call):
         calls.append(None)
         return advance(*arguments)
 
-    monkeypatch.setattr(chains, "_advance", pressed)
+    monkeypatch.setattr(chain_lanes, "_advance", pressed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", jaxsvm.ConvergenceWarning)
         path = jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), GRID, tol=1e-6, lanes=3)
@@ -300,10 +302,10 @@ def test_a_fold_of_a_free_bias_leaves_its_absent_samples_out(monkeypatch, small)
     alone = jaxsvm.hinge_problem(jaxsvm.gram(RBF(0.5), x[present > 0], store=True), y[present > 0], bias="free")
     Cs = [0.1, 0.3, 1.0, 3.0]
     expected = jaxsvm.solve_path(alone, Cs, tol=1e-5).certificate.primal
-    monkeypatch.setattr("jaxsvm.path.screened.GATHERED", 8)
+    measured = dataclasses.replace(MEASURED, samples_of_whole_rows=8, samples_of_short_rows=small)
     monkeypatch.setattr("jaxsvm.path.screened.size_classes", lambda n: (48, n))
-    for module in ("screened", "carried"):
-        monkeypatch.setattr(f"jaxsvm.path.{module}.SMALL", small)
+    for module in ("screened", "next_value"):
+        monkeypatch.setattr(f"jaxsvm.path.{module}.MEASURED", measured)
     jax.clear_caches()
     path = jaxsvm.check(jaxsvm.solve_path(whole, Cs, tol=1e-5).fits)
     np.testing.assert_allclose(path.certificate.primal, expected, rtol=2e-5)

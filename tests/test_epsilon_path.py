@@ -1,5 +1,7 @@
 """Paths that choose their values, solvers that leave out what they know, and the report of rules."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import oracle_hinge
@@ -9,6 +11,7 @@ from samples import data, hinge, kernel_matrix, svm
 import jaxsvm
 from jaxsvm import SMO, FrankWolfe, screening
 from jaxsvm.kernels import Linear
+from jaxsvm.path.measured import MEASURED
 from jaxsvm.plots import screening_rates
 
 
@@ -50,7 +53,7 @@ def test_the_path_ends_where_no_sample_has_a_loss(solver):
 
 def test_a_value_that_does_not_reach_back_is_solved_nearer_by(monkeypatch):
     """The point of a larger C is no point of a smaller one: its coefficients are beyond their bounds."""
-    monkeypatch.setattr("jaxsvm.path.epsilon.HOPEFUL", 3.0)
+    monkeypatch.setattr("jaxsvm.path.epsilon.MEASURED", dataclasses.replace(MEASURED, interval_beyond_its_end=3.0))
     path = screening.epsilon_path(hinge(), 0.1, 0.01, 10.0)
     for C, fit in zip(np.asarray(path.path.Cs), path.path, strict=True):
         assert np.asarray(fit.alpha).max() <= C * (1 + 1e-12)

@@ -1,6 +1,7 @@
 """Paths: every value certified, whatever the order, the kernel, the weights, the Gram operator and the interruption."""
 
 import contextlib
+import dataclasses
 import functools
 import threading
 import warnings
@@ -24,6 +25,7 @@ from jaxsvm.path.coarse_to_fine import engine as coarse_to_fine
 from jaxsvm.path.coarse_to_fine.block_newton import BlockNewton, newton_round, preconditioner
 from jaxsvm.path.coarse_to_fine.engine import solve_grids
 from jaxsvm.path.coarse_to_fine.grid import Grid
+from jaxsvm.path.options import Options
 from jaxsvm.path.solve import solve_together
 
 N = 100  # the one size of most tests: few shapes, so few compilations
@@ -184,7 +186,8 @@ def test_cuts_shrink_and_the_answers_hold(working_sets, dtype):
 
 def test_samples_left_out_come_back(working_sets, monkeypatch):
     """Without a margin a working set holds the support alone, of a smaller C: what enters later is exchanged for."""
-    monkeypatch.setattr(working_set, "MARGIN", 0.0)
+    measured = dataclasses.replace(working_set.MEASURED, margin_of_candidates=0.0)
+    monkeypatch.setattr(working_set, "MEASURED", measured)
     monkeypatch.setattr(working_set, "sizes", lambda n: [n, 64, 48, 24])
     x, y = data(noise=0.02)
     Cs, here = [0.1, 10.0, 1e3], jaxsvm.gram(Polynomial(degree=3), x)
@@ -223,7 +226,8 @@ def test_absent_samples_never_count_as_support(working_sets):
 @pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning")
 def test_cuts_at_the_floor_of_the_dtype_end(working_sets, monkeypatch):
     """A value that stalls on its working_set ends there, and says so, and the others hold."""
-    monkeypatch.setattr(working_set, "MARGIN", -0.8)
+    measured = dataclasses.replace(working_set.MEASURED, margin_of_candidates=-0.8)
+    monkeypatch.setattr(working_set, "MEASURED", measured)
     Cs, y = np.array([1.0, 10.0, 1e7, 1e8]), data(noise=0.02)[1]
     path = jaxsvm.solve_path(jaxsvm.svm_problem(gram("float32", noise=0.02), y), Cs, tol=1e-5)
     assert working_sets["smaller"]
@@ -501,11 +505,11 @@ def test_several_problems_on_one_gram():
     folds = [np.where(np.arange(N) % 3 == i, 0.0, 1.0) for i in range(3)]
     signs = np.where(data()[0][:, 1] > 0, 1.0, -1.0)
     here = jaxsvm.svm_problem(gram(), y)
-    found = solve_together([here.weighted(fold) for fold in folds], Cs, tol=1e-5, key=jax.random.key(0))
+    found = solve_together([here.weighted(fold) for fold in folds], Cs, Options(jax.random.key(0), tol=1e-5))
     for fold, fits in zip(folds, found, strict=True):
         judge(jaxsvm.path.Path(Cs, fits), Cs, kernel_of(gram()), y, 1e-5, fold)
     classes = [jaxsvm.svm_problem(gram(), labels) for labels in (y, signs)]
-    for labels, fits in zip((y, signs), solve_together(classes, Cs, tol=1e-5, key=jax.random.key(0)), strict=True):
+    for labels, fits in zip((y, signs), solve_together(classes, Cs, Options(jax.random.key(0), tol=1e-5)), strict=True):
         judge(jaxsvm.path.Path(Cs, fits), Cs, kernel_of(gram()), labels, 1e-5)
 
 
@@ -618,7 +622,7 @@ def test_ctrl_c_in_the_lanes(monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(coarse_to_fine, "solve_by_lanes", interrupt)
-    monkeypatch.setattr(coarse_to_fine, "FULL", 0)
+    monkeypatch.setattr(coarse_to_fine, "backend", lambda: "accelerator")
     assert set(_interrupted().status.name) == {"INTERRUPTED"}
 
 
@@ -736,7 +740,7 @@ def test_settings_of_the_calling_thread_hold_in_all_threads():
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_easy_values_run_as_lanes(monkeypatch, solves, dtype):
-    monkeypatch.setattr(coarse_to_fine, "FULL", 0)
+    monkeypatch.setattr(coarse_to_fine, "backend", lambda: "accelerator")
     Cs, y = np.geomspace(1e-4, 0.3, 12), data()[1]
     path = jaxsvm.solve_path(jaxsvm.svm_problem(gram(dtype), y), Cs, tol=1e-4)
     assert not solves
@@ -745,11 +749,11 @@ def test_easy_values_run_as_lanes(monkeypatch, solves, dtype):
 
 
 def test_lanes_and_pairs_share_a_path(monkeypatch, solves):
-    monkeypatch.setattr(coarse_to_fine, "FULL", 0)
+    monkeypatch.setattr(coarse_to_fine, "backend", lambda: "accelerator")
     path = jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), GRID, tol=1e-5)
     judge(path, GRID, kernel_of(gram()), data()[1], 1e-5)
     assert {C for _, C, _ in solves}
-    assert min(C for _, C, _ in solves) > grid.EASY
+    assert min(C for _, C, _ in solves) > grid.MEASURED.easy_scaled_C
 
 
 def test_many_easy_values_take_the_lanes_by_themselves(solves):
@@ -760,8 +764,8 @@ def test_many_easy_values_take_the_lanes_by_themselves(solves):
 
 
 def test_what_the_lanes_do_not_end_goes_to_the_pairs(monkeypatch, solves):
-    monkeypatch.setattr(coarse_to_fine, "FULL", 0)
-    monkeypatch.setattr(grid, "EASY", 1e4)
+    monkeypatch.setattr(coarse_to_fine, "backend", lambda: "accelerator")
+    monkeypatch.setattr(grid, "MEASURED", dataclasses.replace(grid.MEASURED, easy_scaled_C=1e4))
     Cs, y = np.geomspace(1e-3, 1e3, 7), data()[1]
     values = Grid([jaxsvm.svm_problem(gram(), y, C) for C in Cs], Cs)
     assert values.easy == 7
@@ -893,7 +897,7 @@ def test_anchors_are_no_further_apart_than_need_be(seed):
     assert places[0] == 0
     assert places[-1] == len(logs) - 1
     assert (np.diff(places) > 0).all()
-    reach = np.log(grid.ANCHOR_RATIO) + 1e-8
+    reach = np.log(5) + 1e-8
     for a, b in zip(places, places[1:], strict=False):
         assert b == a + 1 or logs[b] - logs[a] <= reach
         assert b == len(logs) - 1 or logs[b + 1] - logs[a] > reach - 2e-8  # the furthest within reach
@@ -945,7 +949,7 @@ def test_places_lie_between_their_neighbours():
 @pytest.mark.parametrize("Cs", [[100.0], [1.0, 50.0, 200.0, 1000.0]])
 def test_steep_values_of_many_samples_are_solved_by_sets(monkeypatch, Cs):
     """Also where the first value is one, and where what float32 claimed on the way has to be finished."""
-    monkeypatch.setattr(pairs, "MANY", 100)
+    monkeypatch.setattr(pairs, "MEASURED", dataclasses.replace(pairs.MEASURED, samples_for_working_sets=100))
     used = []
     drive = pairs.drive
     monkeypatch.setattr(pairs, "drive", lambda *args, **more: used.append(args[1]) or drive(*args, **more))

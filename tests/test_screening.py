@@ -739,7 +739,7 @@ def test_ctrl_c_keeps_what_was_certified():
     assert_safe(intersection_test(make("hinge", 10.0), last), *solution(10.0), np.full(N, 10.0))
 
 
-@pytest.mark.parametrize("step", ["look_ahead", "solved", "joined"])
+@pytest.mark.parametrize("step", ["next_start", "solve_kept", "joined"])
 def test_ctrl_c_within_a_value(monkeypatch, step):
     from jaxsvm.path import screened
 
@@ -775,14 +775,15 @@ def test_the_first_value_of_a_chain_is_solved_no_further_than_asked(bias):
 @pytest.mark.slow
 def test_pieces_of_a_value_leave_what_a_rule_knows_where_it_is(monkeypatch):
     """Samples at their bound were set to 0 from the second piece on, and the whole problem solved again."""
-    from jaxsvm.path import carried, screened
+    from jaxsvm.path import next_value, screened
 
     n, whole, inner = 1200, [], screened.drive
     rng = np.random.default_rng(0)
     x = rng.normal(size=(n, 2))
     y = np.where(x[:, 0] + rng.normal(size=n) > 0, 1.0, -1.0)
     problem = jaxsvm.hinge_problem(jaxsvm.gram(RBF(5.0), x, store=True), y, 1.0, bias="none")
-    monkeypatch.setattr(carried, "PIECE", n)  # a value takes several
+    measured = dataclasses.replace(next_value.MEASURED, samples_times_sets_of_a_piece=n)
+    monkeypatch.setattr(next_value, "MEASURED", measured)  # a value takes several
     monkeypatch.setattr(screened, "drive", lambda *a, **k: whole.append(a[0]) or inner(*a, **k))
     path = jaxsvm.solve_path(problem, 10 * 1.15 ** np.arange(4), tol=1e-5, screen=intersection_test)
     assert list(path.status.name) == ["CONVERGED"] * 4

@@ -23,7 +23,7 @@ from jaxsvm.estimators.training.samples import Samples, padded_size
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.model_selection.cross_validation import C_grid, cross_validate
 from jaxsvm.models.model import votes
-from jaxsvm.path.solve import checked_values
+from jaxsvm.path.options import checked_values
 from jaxsvm.problems.arguments import require_costs
 
 

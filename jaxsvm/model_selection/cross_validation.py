@@ -22,8 +22,9 @@ from jaxsvm.loop.interruption import answering, watching
 from jaxsvm.loop.prepare import ready
 from jaxsvm.model_selection.folds import Fold, fold_masks
 from jaxsvm.models.model import is_right
+from jaxsvm.path.options import Options, checked_values
 from jaxsvm.path.placeholders import on_host_stacked
-from jaxsvm.path.solve import checked_values, solve_together
+from jaxsvm.path.solve import solve_together
 from jaxsvm.results.fit import Certificate, Fit, StatusCode
 from jaxsvm.runtime.transfers import transfers
 from jaxsvm.solvers.start import Start
@@ -120,15 +121,15 @@ def cross_validate(
         _require_classes(labels, weights, fold, number)
     parts = [problem.weighted(fold.train.astype(float)) for fold in masks]
     key = jax.random.key(0) if key is None else key
-    options = {"solver": solver, "tol": tol, "key": key}
+    options = Options(key, solver, tol)
     with answering(interrupt) as stop:
         if isinstance(problem.gram, LowRankGram) and problem.gram.landmarks is not None:
             keys, fits = jax.random.split(jax.random.key(seed), len(parts)), []
             for part, drawn in zip(parts, keys, strict=True):  # one Gram operator at a time
                 gram = landmarks_among(problem.gram, np.asarray(part.present), drawn)
-                fits += solve_together([part.on(gram)], values, stop=stop, **options)
+                fits += solve_together([part.on(gram)], values, options, stop)
         else:
-            fits = solve_together(parts, values, stop=stop, **options)
+            fits = solve_together(parts, values, options, stop)
     scores = np.stack([_scores(fit, fold.test, labels, weights, score) for fit, fold in zip(fits, masks, strict=True)])
     mean = scores.mean(axis=0)
     error = scores.std(axis=0, ddof=1) / np.sqrt(len(scores)) if len(scores) > 1 else np.zeros_like(mean)

@@ -12,7 +12,7 @@ from jaxsvm.runtime.arrays import on_device
 
 
 def unreached(nearest: Fit) -> Fit:
-    """What stands for a value that was not reached: the point of another one, to go on from, and no certificate.
+    """Return a placeholder for a value that was not reached: the point of the nearest fit, without a certificate.
 
     Its leaves are NumPy arrays: after Ctrl-C nothing is compiled.
     """
@@ -26,7 +26,7 @@ def unreached(nearest: Fit) -> Fit:
 
 
 def nothing(problem: Problem) -> Fit:
-    """What stands for a value where no other was reached either: the decision function 0, to start afresh from."""
+    """Return a placeholder if no value was reached: all zeros, and an infinite gap."""
     zero: Any = np.zeros((), problem.dtype)
     zeros: Any = np.zeros((problem.n,), problem.dtype)
     none: Any = np.zeros((), np.int32)
@@ -37,11 +37,11 @@ def nothing(problem: Problem) -> Fit:
 
 
 def interrupted() -> StatusCode:
-    """The status, on the host."""
+    """Return the status INTERRUPTED, on the host."""
     code: Any = np.asarray(np.int32(Status.INTERRUPTED))
     return StatusCode(code)
 
 
 def on_host_stacked(fits: list[Fit]) -> Fit:
-    """Fits with a leading axis, stacked by NumPy: nothing is compiled."""
+    """Stack fits along a new first axis, by NumPy: nothing is compiled."""
     return jax.tree.map(lambda *leaves: on_device(np.stack([np.asarray(leaf) for leaf in leaves])), *fits)

@@ -1,8 +1,8 @@
-"""What leaves samples out of the next problem of a path: the interface of heuristics and of safe rules alike.
+"""Reductions: leave samples out of the next problem of a path, by a heuristic or a safe rule.
 
-A reduction sees a solved problem, its fit (and so its gap), and the problem to be solved next. What it leaves out keeps
-the value that it is given; the problem of the others (`problem.restrict`) is solved first, and the whole one from
-there, so that no answer rests on the reduction being right: it saves time, or does not.
+A reduction sees a solved problem, its fit (and so its gap), and the problem to be solved next. Samples that it leaves
+out keep the values that it gives them. The problem of the others (`problem.restrict`) is solved first, and the whole
+one from there: results are right whether the reduction is or not, which only decides how much time it saves.
 """
 
 import dataclasses
@@ -18,12 +18,11 @@ from jaxsvm.results.fit import Fit
 
 
 class Kept(NamedTuple):
-    """What a reduction says.
+    """The samples that a reduction keeps.
 
     Attributes:
-        kept: Samples whose values are still to be found, `(n,)`.
-        fixed: The values that the others keep in the next problem, `(n,)`: 0, or where it is `bounded` anything within
-            its bounds.
+        kept: Samples to solve for, `(n,)`.
+        fixed: Values of the others in the next problem, `(n,)`: 0, or anything within the bounds if it is `bounded`.
     """
 
     kept: Bool[Array, " n"]
@@ -46,7 +45,7 @@ class Reduction(Protocol):
 
 
 def at_bounds(old: Restrictable, fit: Fit, new: Restrictable) -> Kept:
-    """Whatever is at a bound stays there, at the bound of the next problem; what is inside is kept.
+    """Keep the samples between their bounds; leave the others at the same bound of the next problem.
 
     Most reductions keep these and some more: `least._replace(kept=least.kept | more)`.
     """
@@ -60,18 +59,18 @@ def at_bounds(old: Restrictable, fit: Fit, new: Restrictable) -> Kept:
 
 @dataclasses.dataclass(frozen=True)
 class NearMargin:
-    """Samples within a distance of the margin are kept; the others stay at the bound at which they are.
+    """Keep the samples within a distance of the margin; leave the others at their bounds.
 
-    A heuristic: what turns out to be wrong is mended on the whole problem.
+    A heuristic: solving the whole problem corrects its mistakes.
 
     Attributes:
-        distance: How far from its target (1; of a box `q_i`) a margin `y_i f(x_i)` may be, >= 0.
+        distance: Largest distance of a margin `y_i f(x_i)` from its target (1; of a box `q_i`), >= 0.
     """
 
     distance: float = 0.5
 
     def __call__(self, old: Restrictable, fit: Fit, new: Restrictable) -> Kept:
-        """Far beyond the margin alpha is 0; far inside it is at its bound, where there is one."""
+        """Return the samples near the margin: far beyond it alpha is 0, far inside at its bound, if any."""
         margins, targets = np.asarray(fit.margins), np.asarray(old.targets)
         near = np.abs(margins - targets) <= self.distance
         if not old.bounded:
@@ -81,12 +80,16 @@ class NearMargin:
 
 
 def samples_of(kept: Kept, n: int, present: Any) -> np.ndarray | None:
-    """Indices of what is kept, filled up to one of few sizes, so that few programs are compiled; None: all of them."""
-    chosen, present = np.asarray(kept.kept), np.asarray(present)
-    count = int((chosen & present).sum())
-    size = min(size for size in size_classes(n) if size >= count)
-    if size == n:
-        return None
-    # Those kept first, absent ones last.
-    order = np.argsort(np.where(chosen & present, 0, np.where(present, 1, 2)), kind="stable")
+    """Return the indices of the kept samples, filled up to one of few sizes; None if that is all of them."""
+    chosen = np.asarray(kept.kept) & np.asarray(present)
+    size = min(size for size in size_classes(n) if size >= int(chosen.sum()))
+    return None if size == n else filled(chosen, np.asarray(present), size)
+
+
+def filled(kept: np.ndarray, present: np.ndarray, size: int) -> np.ndarray:
+    """Return the indices of the kept samples, filled up to a size with other samples, absent ones last.
+
+    Few sizes mean few compiled programs.
+    """
+    order = np.argsort(np.where(kept, 0, np.where(present, 1, 2)), kind="stable")
     return np.sort(order[:size])

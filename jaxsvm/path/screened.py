@@ -1,13 +1,13 @@
-"""A warm chain of hinge problems that touches few kernel rows, and leaves out what a safe rule knows.
+"""A warm chain of hinge problems that computes few kernel rows and leaves out the samples that a safe rule knows.
 
 The path algorithm of Ogawa, Suzuki, Suzumura and Takeuchi 2014: the solution at one C bounds all margins at the next
-one; samples that are certainly beyond their margin get 0, those certainly inside it their bound, and the problem of the
-others is solved. Where nothing is left to change, the solution answers every larger C.
+one. Samples that are certainly beyond their margin get 0, those certainly inside it their bound, and the problem of the
+others is solved. Once nothing is left to change, the solution holds for every larger C.
 
-Where we depart from it (docs/mathematics.md, Safe screening): the products `p = Qa` are carried along the path in twice
-the precision. From one C to the next all of `a` is scaled by `rho`, but for few samples: those that are free, or change
-sides; `p` follows by their kernel rows. So the rule, the problem of the others and the certificate of the whole cost no
-product over all samples. Every answer is certified on all samples: a rule that erred would cost time, not truth.
+Unlike there (docs/mathematics.md, Safe screening), the products `p = Qa` are carried along the path in twice the
+precision. From one C to the next all of `a` is scaled by `rho`, except for few samples that are free or change sides;
+`p` follows by their kernel rows. So the rule, the problem of the others and the certificate of the whole cost no
+product over all samples. Every result is certified on all samples: a wrong rule would cost time, not correctness.
 """
 
 import dataclasses
@@ -20,25 +20,21 @@ from jaxsvm.gram.dense import part_of, values_between
 from jaxsvm.loop.choice import first_choice
 from jaxsvm.loop.driver import Options, drive
 from jaxsvm.loop.interruption import Interruption
+from jaxsvm.loop.measured import MEASURED as LOOP
 from jaxsvm.numerics.sizes import size_classes
 from jaxsvm.path.carried import (
-    CLAIM,
-    MOST_SETS,
-    SMALL,
     Point,
     as_reference,
     certified,
-    counted,
-    filled_in,
+    counters_of,
     first_point,
-    joined,
-    longer,
-    look_ahead,
     point_of,
     products_of,
-    sets_at_once,
-    solved,
+    scaled_up,
 )
+from jaxsvm.path.measured import MEASURED
+from jaxsvm.path.next_value import filled_in, joined, next_start, sets_at_once, solve_kept
+from jaxsvm.path.reduction import filled
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.certificates.definiteness import is_indefinite
 from jaxsvm.results.fit import Fit, Status, bit_of, limbs_of, total_of
@@ -50,15 +46,6 @@ from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.start import Start
 from jaxsvm.solvers.working_set import WorkingSet
 
-SET, CROWDED = 512, 0.6
-"""Samples of a working set, and the share of it that starts between its bounds from which larger ones are taken."""
-SQUARES = 1000
-"""Squares of the number of features whose systems cost a working set, about: at d = 180, 32 sets."""
-GATHERED = 4096
-"""Up to so many samples steps go along whole stored rows where nothing but absent samples could be left out."""
-LARGEST = 8192
-"""Samples whose kernel values are stored for one value of C at the most."""
-
 
 class ScreenedChain:
     """Fits of one C after another, each from the one before. For host drivers, of hinge problems.
@@ -66,13 +53,15 @@ class ScreenedChain:
     With an equality (a free bias) no rule is safe, and kernel values are stored.
 
     Attributes:
-        solver: Whose gap is asked for. What sets and steps do not end here is solved as a fit of its own.
-        rule: What leaves samples out; None: nothing.
-        point: The last solution, None before the first, and after one that is not certified.
+        solver: The solver whose gap is asked for. If steps and working sets do not reach it, the value is solved as a
+            fit of its own.
+        rule: The rule that leaves samples out; None for none.
+        point: The last solution, None before the first and after one that is not certified.
         fit: The last fit.
         old: Its problem.
         by_systems: Whether all further values are solved by systems in the space of few features: steps have become
-            slow, and what is strictly inside the box is no point for them to start from.
+            slow, and they cannot start from a point strictly inside the box.
+        lost: Work that was spent on this value in vain (`_work`).
     """
 
     def __init__(self, solver: Solver, key: Array, rule: Rule | None, stop: Interruption) -> None:
@@ -81,83 +70,94 @@ class ScreenedChain:
         self.fit: Fit | None = None
         self.old: BoxProblem | None = None
         self.by_systems = False
-        self.lost = _done(0, 0, None)  # what was taken for this value in vain
+        self.lost = _work(0, 0, None)
 
-    def __call__(self, here: BoxProblem) -> Fit:
-        """The fit of the next problem."""
-        if self.point is None and self.fit is None and (here.gram.definite or not bool(is_indefinite(here))):
-            self.point = first_point(here, self.solver)
-        fitted = None if self.point is None else self._known(here, self.point)
+    def __call__(self, problem: BoxProblem) -> Fit:
+        """Return the fit of the next problem."""
+        if self.point is None and self.fit is None and (problem.gram.definite or not bool(is_indefinite(problem))):
+            self.point = first_point(problem, self.solver)
+        fitted = None if self.point is None else self._still_valid(problem, self.point)
         if fitted is None and self.point is not None and not self.by_systems:
-            fitted = self._reduced(here, self.point)
-            self.by_systems = fitted is None and self.fit is not None and few_features(here) is not None
+            fitted = self._reduced(problem, self.point)
+            self.by_systems = fitted is None and self.fit is not None and few_features(problem) is not None
         if fitted is None:
-            warm = None if self.fit is None else Start.of(self.fit, cast(BoxProblem, self.old))
-            solver = InteriorPoint(self.solver.tol) if self.by_systems else first_choice(here, self.solver.tol)
-            fitted = drive(here, solver, self.key, warm, stop=self.stop, options=Options(may_change=True))
-            fitted = dataclasses.replace(fitted, counters=counted(self.lost).plus(fitted.counters))
-            self.lost = _done(0, 0, None)
-            self.point = None
-            if int(fitted.status) == Status.CONVERGED:  # of an indefinite matrix nothing is
-                products = products_of(here, fitted.alpha)
-                self.point = point_of(here, self.solver, fitted.alpha, products)
-        self.fit, self.old = fitted, here
+            fitted = self._whole(problem)
+        self.fit, self.old = fitted, problem
         return fitted
 
-    def _known(self, here: BoxProblem, point: Point) -> Fit | None:
-        """The last solution, where it is this one's too."""
-        if float(here.C) < float(point.C):
-            return None  # what is feasible there may not be here
-        if float(here.C) > float(point.reach):
-            if point.w is not None or not float(point.lengthened) <= CLAIM:
+    def _whole(self, problem: BoxProblem) -> Fit:
+        """Solve the whole problem as a fit of its own."""
+        warm = None if self.fit is None else Start.of(self.fit, cast(BoxProblem, self.old))
+        tol = self.solver.tol
+        solver = InteriorPoint(tol) if self.by_systems else first_choice(problem, tol)
+        fitted = drive(problem, solver, self.key, warm, stop=self.stop, options=Options(may_change=True))
+        fitted = dataclasses.replace(fitted, counters=counters_of(self.lost).plus(fitted.counters))
+        self.lost = _work(0, 0, None)
+        self.point = None
+        if int(fitted.status) == Status.CONVERGED:  # with an indefinite matrix no fit is
+            products = products_of(problem, fitted.alpha)
+            self.point = point_of(problem, self.solver, fitted.alpha, products)
+        return fitted
+
+    def _still_valid(self, problem: BoxProblem, point: Point) -> Fit | None:
+        """Return the last solution if it solves this problem too."""
+        if float(problem.C) < float(point.C):
+            return None  # it may be infeasible
+        if float(problem.C) > float(point.valid_up_to):
+            if point.w is not None or not float(point.scaled_gap) <= LOOP.credible_share:
                 return None
-            self.point = point = point._replace(**longer(here, point))
+            self.point = point = point._replace(**scaled_up(problem, point))
         pair = (point.a, point.products) if point.w is None else (point.w, point.w_products)
-        fitted, excess = certified(here, self.solver, *pair, _done(0, 0, None))
+        fitted, excess = certified(problem, self.solver, *pair, _work(0, 0, None))
         return fitted if float(excess) <= 1 else None
 
-    def _reduced(self, here: BoxProblem, point: Point) -> Fit | None:
-        """The solution of what the rule leaves over; None where the whole problem's solver had better go on."""
-        stored = here.gram.stored
+    def _reduced(self, problem: BoxProblem, point: Point) -> Fit | None:
+        """Solve for the samples that the rule leaves undecided; None if a fit of the whole problem is better."""
+        stored = problem.gram.stored
         if self.rule is None and not stored:
-            return None  # nothing says what could be left out
-        found = None if self.rule is None else self.rule(here, as_reference(here, point), point.C)
-        look = look_ahead(here, point, found)
-        kept, free, rows = np.asarray(look.counts).tolist()
-        size = min(size for size in size_classes(here.n) if size >= kept)
-        whole = stored and (size == here.n or (self.rule is None and here.n <= GATHERED))
-        size = here.n if whole else size
-        if not whole and (size > LARGEST or size == here.n):
+            return None  # no sample can be left out
+        known = None if self.rule is None else self.rule(problem, as_reference(problem, point), point.C)
+        begin = next_start(problem, point, known)
+        kept, free, rows = np.asarray(begin.counts).tolist()
+        size = min(size for size in size_classes(problem.n) if size >= kept)
+        short = self.rule is None and problem.n <= MEASURED.samples_of_whole_rows
+        whole = stored and (size == problem.n or short)
+        size = problem.n if whole else size
+        if not whole and (size > 8192 or size == problem.n):  # too many kernel values to store for one value of C
             return None
-        samples = None if whole else _filled(np.asarray(look.kept), np.asarray(here.present), size)
-        gram = here.gram if whole else part_of(here.gram, values_between(here.gram, samples))
-        few = few_features(here)
-        most = MOST_SETS if few is None or self.fit is None else max(few.shape[1] ** 2 // SQUARES, 20)
-        sets = WorkingSet(size=SET if free <= CROWDED * SET else 1024, max_steps=most)
-        steps, taken, inside = 0, 0 if whole else size**2, look.start
-        for _ in range(0, most if size > SMALL else 1, sets_at_once(size)):
-            inside, more, asked, done = solved(here, self.solver, look, samples, gram, sets)
-            steps, taken = steps + int(more), taken + (total_of(asked) if whole else 0)
-            if bool(done) or self.stop.seen:
+        samples = None if whole else filled(np.asarray(begin.kept), np.asarray(problem.present), size).astype(np.int32)
+        gram = problem.gram if whole else part_of(problem.gram, values_between(problem.gram, samples))
+        sets = self._working_sets(problem, free)
+        steps, evaluations, inside = 0, 0 if whole else size**2, begin.start
+        by_steps = size <= MEASURED.samples_of_short_rows
+        for _ in range(0, 1 if by_steps else sets.max_steps, sets_at_once(size)):
+            inside, more, asked, ended = solve_kept(problem, self.solver, begin, samples, gram, sets)
+            steps, evaluations = steps + int(more), evaluations + (total_of(asked) if whole else 0)
+            if bool(ended) or self.stop.seen:
                 break
-            look = look._replace(start=filled_in(look, samples, inside))
-        point, moved = joined(here, self.solver, look, samples, inside)
-        done = _done(steps, taken + (rows + int(moved)) * here.n, SMO() if size <= SMALL else sets)
-        fitted, excess = certified(here, self.solver, point.a, point.products, done)
+            begin = begin._replace(start=filled_in(begin, samples, inside))
+        point, moved = joined(problem, self.solver, begin, samples, inside)
+        work = _work(steps, evaluations + (rows + int(moved)) * problem.n, SMO() if by_steps else sets)
+        fitted, excess = certified(problem, self.solver, point.a, point.products, work)
         if not float(excess) <= 1:
-            self.lost = done
+            self.lost = work
             return None
         self.point = point
         return fitted
 
+    def _working_sets(self, problem: BoxProblem, free: int) -> WorkingSet:
+        """Return working sets for a value of which so many samples start between their bounds.
 
-def _done(steps: int, evaluations: int, solver: Solver | None) -> np.ndarray:
-    """What a value took, as `certified` takes it."""
+        After 100 of them the value is solved as a fit of its own. With few features, systems cost about as much as d^2 / 1,000 sets (d = 180: 32).
+        """
+        x = few_features(problem)
+        most = 100 if x is None or self.fit is None else max(x.shape[1] ** 2 // 1000, 20)
+        small = LOOP.samples_of_one_working_set
+        crowded = free > LOOP.crowded_share * small
+        return WorkingSet(size=LOOP.samples_of_a_larger_set if crowded else small, max_steps=most)
+
+
+def _work(steps: int, evaluations: int, solver: Solver | None) -> np.ndarray:
+    """Return the work of a value, as `certified` takes it."""
     bit = 0 if solver is None else int(bit_of(solver))
     return np.asarray([steps, *limbs_of(evaluations), bit], np.int32)
-
-
-def _filled(kept: np.ndarray, present: np.ndarray, size: int) -> np.ndarray:
-    """Indices of what is kept, filled up to a size with other samples, absent ones last."""
-    order = np.argsort(np.where(kept, 0, np.where(present, 1, 2)), kind="stable")
-    return np.sort(order[:size]).astype(np.int32)

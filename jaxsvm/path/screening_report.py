@@ -1,4 +1,4 @@
-"""What rules are worth on a problem: how much each knows along a path, what it costs, and what it saves."""
+"""Compare screening rules on a problem: the share of samples each decides, its cost, and the time it saves."""
 
 import time
 from collections.abc import Mapping
@@ -8,7 +8,8 @@ import jax
 import numpy as np
 
 from jaxsvm.errors import InputError
-from jaxsvm.path.solve import checked_values, solve_path
+from jaxsvm.path.options import checked_values
+from jaxsvm.path.solve import solve_path
 from jaxsvm.screening.reference import screenable
 from jaxsvm.screening.rules import Rule, ball_test_1, ball_test_2, intersection_test
 
@@ -17,22 +18,22 @@ PUBLISHED: Mapping[str, Rule] = {
     "ball test 2": ball_test_2,
     "intersection test": intersection_test,
 }
-"""The rules that are compared where none are named."""
+"""The rules that are compared by default."""
 
 
 class Report(NamedTuple):
-    """Of r rules at k values of C, each from the value before.
+    """Measurements of r rules at k values of C, each from the value before.
 
     Attributes:
         Cs: Values of C, increasing, `(k,)`.
         names: The rules.
-        inactive: Share of the samples present that each rule knows to be at 0, `(r, k)`; NaN of the first value, which
+        inactive: Share of the samples present that each rule proves to be at 0, `(r, k)`; NaN at the first value, which
             has no reference.
-        at_bound: Share that it knows to be at their bound, `(r, k)`.
-        possible: Share that any rule could know: samples off their margin, `(k,)`.
+        at_bound: Share that it proves to be at their bound, `(r, k)`.
+        possible: Share that any rule could prove: samples off their margin, `(k,)`.
         rule_seconds: Wall seconds that each rule took, compiled, `(r, k)`.
-        path_seconds: Wall seconds of whole paths with each rule, `(r,)`, compilation apart.
-        plain_seconds: Of the path without a rule, `()`.
+        path_seconds: Wall seconds of whole paths with each rule, without compilation, `(r,)`.
+        plain_seconds: Wall seconds of the path without a rule, `()`.
     """
 
     Cs: np.ndarray
@@ -46,7 +47,7 @@ class Report(NamedTuple):
 
     @property
     def saved_seconds(self) -> np.ndarray:
-        """Wall seconds that each rule saved of the path; negative where it cost more than it saved, `(r,)`."""
+        """Wall seconds that each rule saved of the path, `(r,)`; negative if it cost more."""
         return self.plain_seconds - self.path_seconds
 
     def __str__(self) -> str:
@@ -63,16 +64,16 @@ class Report(NamedTuple):
 
 
 def screening_report(problem: Any, Cs: Any, rules: Mapping[str, Rule] | None = None, *, tol: float = 1e-4) -> Report:
-    """Follow a path, and let each rule say at every value what it knows from the one before.
+    """Solve a path, and apply each rule at every value to the fit of the value before.
 
     Args:
         problem: From `svm_problem` or `hinge_problem`, with a regularised bias or none.
-        Cs: Values of C, `(k,)`, k >= 2; looked at in increasing order.
-        rules: By name; None: both ball tests and the Intersection Test.
-        tol: The gap of the path's fits: the better they are, the more rules know.
+        Cs: Values of C, `(k,)`, k >= 2; sorted first.
+        rules: Rules by name; None takes both ball tests and the Intersection Test.
+        tol: Relative gap of the path's fits: the smaller, the more samples rules decide.
 
     Returns:
-        The report; `print` shows it, `jaxsvm.plots.screening_rates` draws it.
+        The report; `print` shows it, and `jaxsvm.plots.screening_rates` draws it.
 
     Raises:
         InputError: On arguments that cannot be used.
@@ -92,11 +93,11 @@ def screening_report(problem: Any, Cs: Any, rules: Mapping[str, Rule] | None = N
     for row, rule in enumerate(rules.values()):
         jax.block_until_ready(rule(problem.at(values[1]), fits[0], values[0]))
         for place in range(1, len(values)):
-            here, before = problem.at(values[place]), time.perf_counter()
-            found = jax.block_until_ready(rule(here, fits[place - 1], values[place - 1]))
+            following, before = problem.at(values[place]), time.perf_counter()
+            known = jax.block_until_ready(rule(following, fits[place - 1], values[place - 1]))
             seconds[row, place] = time.perf_counter() - before
-            inactive[row, place] = np.asarray(found.inactive)[present].mean()
-            at_bound[row, place] = np.asarray(found.at_bound)[present].mean()
+            inactive[row, place] = np.asarray(known.inactive)[present].mean()
+            at_bound[row, place] = np.asarray(known.at_bound)[present].mean()
 
     def whole(rule: Rule | None) -> float:
         solve_path(problem, values, tol=tol, screen=rule)

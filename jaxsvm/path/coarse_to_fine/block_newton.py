@@ -11,11 +11,11 @@ solve the system for all lanes in lockstep; the preconditioner is `Z Z' + diag(1
 Nystroem features Z and `rest = diag(K - Z Z')`: that diagonal is what keeps float32 going at C > 10, since the tail
 of a kernel's spectrum lies about it and not at 0 (16 iterations where `Z Z' + 1 / C` alone stalls).
 
-A round costs one product for what leaves the support, one for each iteration of conjugate gradients, and one that
-certifies the dual point `max(c, 0)` from scratch.
+A round costs one product for samples that leave the support, one for each iteration of conjugate gradients, and one
+that certifies the dual point `max(c, 0)` from scratch.
 
-It is fast where C times the kernel's diagonal is about 1 or less (there a round gains four decades): for larger C
-the support is nearly degenerate, full steps leave it again, and pair steps are faster.
+It is fast if C times the kernel's diagonal is about 1 or less: a round then gains four decades. For larger C the
+support is nearly degenerate, full steps leave it again, and pair steps are faster.
 """
 
 import dataclasses
@@ -36,11 +36,6 @@ from jaxsvm.numerics.masks import some
 from jaxsvm.results.fit import counted_by_name
 from jaxsvm.runtime.loops import cond, while_loop
 
-NOISE = 1e3
-"""Slopes below so many units of rounding of P say nothing of a step."""
-LONGEST = 4.0
-"""The longest step, in units of the way to the Newton point."""
-
 
 @counted_by_name
 @jax.tree_util.register_dataclass
@@ -50,10 +45,10 @@ class BlockNewton:
 
     Attributes:
         tol: The certified relative gap at which a lane ends, > 0.
-        max_rounds: Newton rounds a lane may take before it is left to pair steps, >= 1.
+        max_rounds: Newton rounds of a lane before pair steps take over, >= 1.
         max_products: Conjugate gradient iterations a round, >= 1.
-        forcing: A round's conjugate gradients end where the residual's energy has fallen by this factor, in (0, 1), or
-            lies below what `tol` needs.
+        forcing: Factor in (0, 1) by which the residual's energy falls in a round's conjugate gradients, unless `tol`
+            needs less.
         rank: Features of the preconditioner, >= 1; static.
         lanes: Problems side by side, >= 1; static.
     """
@@ -67,21 +62,26 @@ class BlockNewton:
     rank: int = dataclasses.field(default=128, metadata={"static": True})
     lanes: int = dataclasses.field(default=16, metadata={"static": True})
 
+    @property
+    def inner_tol(self) -> Any:
+        """Gap of lanes, of means and of problems on a working set, below `tol`: the last certificate confirms it."""
+        return 0.95 * self.tol
+
 
 class Preconditioner(NamedTuple):
     """`K + offset ~ Z Z' + diag(rest)`.
 
     Attributes:
         Z: Features and the constant, `(n, r + 1)`.
-        rest: What the features leave of the diagonal, `(n,)`.
+        rest: The rest of the diagonal, `(n,)`.
     """
 
     Z: Float[Array, "n r"]
     rest: Float[Array, " n"]
 
 
-class Found(NamedTuple):
-    """A dual point a lane.
+class DualPoints(NamedTuple):
+    """The dual points of all lanes.
 
     Attributes:
         x: Coefficients in primal scale, not negative, `(n, L)`.
@@ -93,7 +93,7 @@ class Found(NamedTuple):
 
 
 def preconditioner(gram: Gram, offset: float, rank: int, key: Array) -> Preconditioner:
-    """Nystroem features from `2 rank` random landmarks, or the features that a low-rank Gram has."""
+    """Return Nystroem features from `2 rank` random landmarks, or the features of a low-rank Gram operator."""
     n = gram.n
     if gram.rank is not None and gram.rank <= 2 * rank:
         Z, rest = gram.design, jnp.zeros((n,), gram.design.dtype)
@@ -110,20 +110,20 @@ def preconditioner(gram: Gram, offset: float, rank: int, key: Array) -> Precondi
 def newton_round(
     gram: Gram, offset: float, P: Preconditioner, y: Array, ridge: Array, c: Array, f: Array, solver: BlockNewton
 ) -> tuple[Array, Array, Int[Array, ""]]:
-    """One round: toward the Newton point of each lane, by conjugate gradients and an exact line search.
+    """Move each lane toward its Newton point, by conjugate gradients and an exact line search.
 
     Args:
         gram: The Gram operator.
         offset: 1.0 with a regularised bias, 0.0 without.
         P: Its preconditioner.
-        y: Signs, `(n, L)`, or `(n, 1)` where all lanes share them.
-        ridge: `1 / C_i`, `(n, L)`; 0 where a sample is absent.
+        y: Signs, `(n, L)`, or `(n, 1)` if all lanes share them.
+        ridge: `1 / C_i`, `(n, L)`; 0 for an absent sample.
         c: Coefficients in primal scale, `(n, L)`.
         f: Their margins, `(n, L)`.
         solver: The configuration.
 
     Returns:
-        Coefficients and margins after the step, and the products that it took.
+        Coefficients and margins after the step, and the number of products.
     """
     present = ridge > 0
     support = present & (f < 1)
@@ -136,19 +136,20 @@ def newton_round(
     room = jnp.where(present, jnp.maximum(1 - f, 0), 0)
     primal = (c * f + C * room * room).sum(axis=0) / 2
     slope = ((c - C * room) * df).sum(axis=0)
-    search = jax.vmap(partial(hinge_minimum, bracket=(0.0, LONGEST), start=1.0), in_axes=(1, 1, 1, 0, 0))
+    # At most four times the way to the Newton point.
+    search = jax.vmap(partial(hinge_minimum, bracket=(0.0, 4.0), start=1.0), in_axes=(1, 1, 1, 0, 0))
     t = jnp.where(slope < 0, search(1 - f, -df, C, (c * df).sum(axis=0), (dc * df).sum(axis=0)), 0)
-    # What P can still fall by is below its rounding: the support alone is left to settle, by whole steps.
-    t = jnp.where(jnp.abs(slope) < NOISE * jnp.finfo(f.dtype).eps * primal, 1, t)
+    # A slope below 1,000 roundings of P says nothing: only the support is left to settle, by whole steps.
+    t = jnp.where(jnp.abs(slope) < 1e3 * jnp.finfo(f.dtype).eps * primal, 1, t)
     t = jnp.where(jnp.isfinite(t) & jnp.all(jnp.isfinite(f_target), axis=0), t, 0)
     moves = t > 0
     return jnp.where(moves, c + t * dc, c), jnp.where(moves, f + t * df, f), products + 1
 
 
-def dual_point(gram: Gram, offset: float, y: Array, ridge: Array, c: Array) -> Found:
-    """The dual point `max(c, 0)` of each lane, with its margins from scratch."""
+def dual_point(gram: Gram, offset: float, y: Array, ridge: Array, c: Array) -> DualPoints:
+    """Return the dual point `max(c, 0)` of each lane, with its margins from scratch."""
     x = jnp.where(ridge > 0, jnp.maximum(c, 0), 0)
-    return Found(x, SignedGram(gram, y, offset).matvec(x))
+    return DualPoints(x, SignedGram(gram, y, offset).matvec(x))
 
 
 def _conjugate_gradients(
@@ -162,12 +163,12 @@ def _conjugate_gradients(
     f: Array,
     solver: BlockNewton,
 ) -> tuple[Array, Array, Array]:
-    """Toward `(B_SS + diag(ridge)) x_S = 1`, from x with its margins f; both are carried along."""
+    """Solve `(B_SS + diag(ridge)) x_S = 1` by conjugate gradients from x and its margins f; return both."""
     precondition = _factored(P, y, jnp.where(support, 1 / (ridge + P.rest[:, None] + (~support)), 0))
     r = jnp.where(support, 1 - f - ridge * x, 0)
     z = precondition(r)
     energy = (r * z).sum(axis=0)
-    # The energy r' A^-1 r, in units of sum x, is what the relative gap can still fall by.
+    # The relative gap can still fall by the energy r' A^-1 r, in units of sum x.
     enough = jnp.maximum(0.05 * solver.tol * jnp.abs(x.sum(axis=0)), solver.forcing * energy)
 
     def unfinished(carry: tuple[Array, ...]) -> Array:
@@ -194,13 +195,13 @@ def _conjugate_gradients(
 
 
 def _factored(P: Preconditioner, y: Array, weight: Array) -> Any:
-    """`r -> (Y Z Z' Y + diag(1 / weight))^-1 r` where the weight is positive, for each lane, by Woodbury."""
+    """Return `r -> (Y Z Z' Y + diag(1 / weight))^-1 r` of each lane, on positive weights, by Woodbury."""
     Z = P.Z
 
     def capacitance(w: Array) -> Array:
         return jnp.matmul(Z.T, w[:, None] * Z, precision=lax.Precision.HIGHEST) + jnp.eye(Z.shape[1], dtype=Z.dtype)
 
-    # One after the other: on a CPU these sizes take a third of the time that they take side by side.
+    # One after another: on a CPU these sizes take a third of the time of a batch.
     factors = lax.map(lambda w: factored(capacitance(w)), weight.T)
 
     def apply(r: Array) -> Array:

@@ -1,14 +1,14 @@
-"""Many values of C at once, coarse to fine: lanes, chains, and the certificates of every value.
+"""Solve many values of C at once, coarse to fine, and certify each.
 
-A `Grid` is one problem (a fold, a class) at increasing values of C. Its *anchors*, a factor `ANCHOR_RATIO` apart, are
-solved first; between two solved values the one in the middle starts from their mean in primal scale, weighted so that
-the path is nearly straight (`TURN`). A mean of dual points is one, and its error is of second order: for larger C it
-is mostly within a gap of 1e-4 as it stands, so that most of 64 values cost one product each.
+A `Grid` is one problem (a fold, a class) at increasing values of C. Its *anchors*, at most a factor 5 apart, are solved
+first. Between two solved values, the one in the middle starts from their mean in primal scale, weighted so that the
+path is nearly straight (`Grid.times`). A mean of dual points is a dual point, and its error is of second order: for
+larger C it is mostly within a gap of 1e-4 without steps, so that most of 64 values cost one product each.
 
-Values with `C mean(K_ii) <= EASY` of all grids run as lanes of the block Newton method: a lane that ends loads the
-next value whose parents are solved. Larger ones run as chains of pair steps on what can still be support: a working
-set, whose kernel matrix is stored. Every answer is certified on the whole problem, from scratch, many values
-to one product with the kernel matrix.
+Easy values (`C mean(K_ii) <= 0.35`) of all grids run as lanes of the block Newton method: a lane that ends loads the
+next value whose parents are solved. Larger ones run as chains of pair steps on candidates: a working set of the samples
+that may be support, whose kernel matrix is stored. Every result is certified on the whole problem, from scratch, many
+values to one product with the kernel matrix.
 """
 
 import dataclasses
@@ -39,82 +39,73 @@ from jaxsvm.runtime.programs import Program, compiled_ahead
 from jaxsvm.solvers.simplex.frank_wolfe import FrankWolfe
 from jaxsvm.solvers.start import Start
 
-FULL = 2
-"""On a CPU they are, where they fill all lanes so many times over: half-empty products are slower than pair steps."""
-
 
 def solve_grids(
     grids: list[Grid],
     solver: BlockNewton,
     key: Array,
-    done: Callable[[int, int, Fit], Any] | None = None,
+    report: Callable[[int, int, Fit], Any] | None = None,
     stop: Interruption | None = None,
 ) -> list[Fit]:
-    """Solve all grids, which have their values of C in common.
+    """Solve all grids, which have the same values of C.
+
+    On a CPU the lanes are used only if easy values fill them twice: pair steps are faster than half-empty products.
 
     Args:
         grids: The grids, all on one Gram operator.
         solver: Tolerance and lanes.
         key: A random key.
-        done: Called with grid, place and fit of each value.
-        stop: What ends it, and whoever called for it; None: Ctrl-C alone.
+        report: Called with grid, place and fit of each value.
+        stop: The caller's interruption flag; None: the active one.
 
     Returns:
-        Fits by grid, a leading axis for its places. After Ctrl-C what was found is certified, which takes a few
-        products; values that were not reached are INTERRUPTED, with no certificate, at the nearest point.
+        Fits by grid, an axis for its places first. After Ctrl-C the points so far are certified, which takes a few
+        products; values that were not reached are INTERRUPTED, without a certificate, at the nearest point.
     """
     with watching(stop) as stop:
         easy = sum(grid.easy for grid in grids)
         wait = compiled_ahead(lambda: _last_call(grids, solver), grids[0].problems[0], _width(grids, solver))
         try:
             low_rank = grids[0].problems[0].gram.rank is not None
-            if backend() != "cpu" or easy >= FULL * solver.lanes or low_rank:
+            if backend() != "cpu" or easy >= 2 * solver.lanes or low_rank:
                 solve_by_lanes(grids, solver, key, stop)
             solve_by_pairs(grids, solver, key, stop)
-        except KeyboardInterrupt:  # of a handler of the user's own
+        except KeyboardInterrupt:  # raised by a handler of the user's own
             stop.note()
         wait()
-        return _certified(grids, solver, key, done, stop)
+        return _certified(grids, solver, key, report, stop)
 
 
 def _width(grids: list[Grid], solver: BlockNewton) -> int:
-    """Points that are certified by one product."""
+    """Return the number of points that one product certifies."""
     return min(solver.lanes, sum(len(grid.logs) for grid in grids))
 
 
 def _last_call(grids: list[Grid], solver: BlockNewton) -> list[tuple[Any, ...]]:
-    """The program that certifies all values in the end, by the shapes of its arguments."""
+    """Return the programs that certify all values, with the shapes of their arguments."""
     whole, width = grids[0].problems[0], _width(grids, solver)
     none: Any = np.zeros(0)
     vectors = [[jax.ShapeDtypeStruct((whole.n,), whole.dtype)] * width] * 4
     penalties, counters = np.zeros((width,), whole.dtype), _counters([Point(none, none, 0, 0)] * width, solver)
     calls: list[tuple[Any, ...]] = [(_finish, whole, *vectors, penalties, counters, solver.tol)]
     if _too_long(whole):
-        one = _taken(counters, 0)
-        calls.append((_finish_carried, whole, vectors[0][0], vectors[0][0], 0, one, solver.tol))
+        calls.append((_finish_carried, whole, vectors[0][0], vectors[0][0], 0, _taken(counters, 0), solver.tol))
     return calls
 
 
-def _certified(grids: list[Grid], solver: BlockNewton, key: Array, done: Any, stop: Interruption) -> list[Fit]:
-    """Certify every point on the whole problem, `lanes` of them to a product; finish what is not within `tol`."""
+def _certified(grids: list[Grid], solver: BlockNewton, key: Array, report: Any, stop: Interruption) -> list[Fit]:
+    """Certify every point on the whole problem; solve those that are not within `tol` further, and report all."""
+    whole = grids[0].problems[0]
     every = [(number, place) for number, grid in enumerate(grids) for place in range(len(grid.logs))]
-    whole, width, groups = grids[0].problems[0], _width(grids, solver), []
-    in_time = not (stop.seen and _too_long(whole))
     tasks = [(number, place) for number, place in every if not stop.seen or place in grids[number].points]
-    for first in range(0, len(tasks) if in_time else 0, width):
-        group = [tasks[min(first + lane, len(tasks) - 1)] for lane in range(width)]  # the last one fills up
-        found = _certified_group(grids, group, solver, (lambda: stop.seen) if _too_long(whole) else None)
-        in_time = found is not None
-        if not in_time:
-            break
-        groups.append(found)
-    if not in_time:
+    groups = _by_products(grids, tasks, solver, stop)
+    if groups is None:
         tasks = [(number, place) for number, place in tasks if _carried(grids[number], place) is not None]
         groups = [on_host_stacked([_as_carried(grids[number], place, solver)]) for number, place in tasks]
     if not tasks:
         return [on_host_stacked([nothing(problem) for problem in grid.problems]) for grid in grids]
     fits = jax.tree.map(lambda *leaves: np.concatenate(leaves)[: len(tasks)], *groups)
-    if not whole.gram.definite and bool(_indefinite(whole)):  # a gap proves nothing there
+    if not whole.gram.definite and bool(_indefinite(whole)):  # then a gap proves nothing
         codes = np.full_like(fits.status.code, Status.NOT_PSD)
         fits = dataclasses.replace(fits, status=StatusCode(codes))
         warn_unless_converged(_taken(fits, 0), FrankWolfe(tol=solver.tol))
@@ -123,12 +114,29 @@ def _certified(grids: list[Grid], solver: BlockNewton, key: Array, done: Any, st
         fit = _finished(grids[tasks[lane][0]], tasks[lane][1], solver, key, _taken(fits, lane), stop)
         jax.tree.map(lambda leaf, new, lane=lane: leaf.__setitem__(lane, new), fits, fit)
     try:
-        if done is not None:
+        if report is not None:
             for lane, task in enumerate(tasks):
-                done(*task, jax.tree.map(jnp.asarray, _taken(fits, lane)))
-    except KeyboardInterrupt:  # everything is found by now: the callbacks alone end
+                report(*task, jax.tree.map(jnp.asarray, _taken(fits, lane)))
+    except KeyboardInterrupt:  # all values are solved by now: only the reports end
         stop.note()
     return [_of_grid(fits, tasks, number, grid) for number, grid in enumerate(grids)]
+
+
+def _by_products(
+    grids: list[Grid], tasks: list[tuple[int, int]], solver: BlockNewton, stop: Interruption
+) -> list[Fit] | None:
+    """Certify the points of all tasks, `lanes` of them to a product; None if a stopped call has no time for it."""
+    until = (lambda: stop.seen) if _too_long(grids[0].problems[0]) else None
+    if until is not None and until():
+        return None
+    width, groups = _width(grids, solver), []
+    for first in range(0, len(tasks), width):
+        group = [tasks[min(first + lane, len(tasks) - 1)] for lane in range(width)]  # the last one fills up
+        fits = _certified_group(grids, group, solver, until)
+        if fits is None:
+            return None
+        groups.append(fits)
+    return groups
 
 
 @Program
@@ -137,7 +145,7 @@ def _indefinite(problem: SquaredHingeProblem) -> Array:
 
 
 def _finished(grid: Grid, place: int, solver: BlockNewton, key: Array, fit: Fit, stop: Interruption) -> Fit:
-    """A fit that is not within `tol` taken there, on the whole problem; after Ctrl-C as it is."""
+    """Solve a fit that is not within `tol` further, on the whole problem; return it as it is after Ctrl-C."""
     problem = grid.problems[place]
     if stop.seen:
         return dataclasses.replace(fit, status=interrupted())
@@ -150,7 +158,7 @@ def _finished(grid: Grid, place: int, solver: BlockNewton, key: Array, fit: Fit,
 
 
 def _of_grid(fits: Fit, tasks: list[tuple[int, int]], number: int, grid: Grid) -> Fit:
-    """The fits of a grid; a value that was not reached stands at the nearest that was."""
+    """Return the fits of a grid; a value that was not reached gets the nearest point."""
     lanes = {place: lane for lane, (other, place) in enumerate(tasks) if other == number}
     if len(lanes) == len(grid.logs):
         first = lanes[0]
@@ -170,17 +178,17 @@ def _taken(fits: Any, lane: int) -> Any:
 
 
 def _too_long(whole: SquaredHingeProblem) -> bool:
-    """Whether a product over all samples is too long for who was told to stop, and carried ones prove something."""
+    """Return whether a stopped call has no time for a product over all samples, and carried sums prove something."""
     return whole.n >= LOOP.samples_of_a_last_product and whole.gram.definite
 
 
 def _carried(grid: Grid, place: int) -> int | None:
-    """Steps that the margins of a point were carried along; None: there are none of all samples."""
+    """Return the steps for which margins were carried along; None if they are not known for all samples."""
     return grid.points[place].carried if place in grid.points else None
 
 
 def _as_carried(grid: Grid, place: int, solver: BlockNewton) -> Fit:
-    """The fit of a point by the margins that it came with."""
+    """Return the fit of a point by its carried margins."""
     counters = _taken(_counters([grid.points[place]], solver), 0)
     point = grid.points[place]
     return _finish_carried(grid.problems[place], point.x, point.f, point.carried, counters, solver.tol)
@@ -188,7 +196,7 @@ def _as_carried(grid: Grid, place: int, solver: BlockNewton) -> Fit:
 
 @Program
 def _finish_carried(problem: SquaredHingeProblem, x: Array, f: Array, steps: Any, counters: Counters, tol: Any) -> Fit:
-    """A point certified by margins that were carried along, without a product."""
+    """Certify a point by carried margins, without a product."""
     answer = answer_of(problem, x, f + problem.ridge * x, steps)
     converged = answer.certificate.relative_gap <= tol
     return answer.fit(jnp.where(converged, Status.CONVERGED, Status.STALLED).astype(jnp.int32), counters)
@@ -197,7 +205,7 @@ def _finish_carried(problem: SquaredHingeProblem, x: Array, f: Array, steps: Any
 def _certified_group(
     grids: list[Grid], group: list[tuple[int, int]], solver: BlockNewton, until: Callable[[], bool] | None
 ) -> Fit | None:
-    """Fits of a group of points, lanes first, certified from scratch; None once `until` holds."""
+    """Certify a group of points from scratch, lanes first; return None once `until` holds."""
     problems = [grids[number].problems[place] for number, place in group]
     points = [_nearest(grids[number], place) for number, place in group]
     columns = ([problem.y for problem in problems], [problem.ridge for problem in problems])
@@ -208,12 +216,12 @@ def _certified_group(
 
 
 def _nearest(grid: Grid, place: int) -> Point:
-    """The point of a place, or of the nearest place that has one; equal weights where none has."""
-    found = min(grid.points, key=lambda other: abs(other - place), default=None)
-    if found is None:
+    """Return the point of a place, or of the nearest place that has one; equal weights if none has."""
+    nearest = min(grid.points, key=lambda other: abs(other - place), default=None)
+    if nearest is None:
         equal = (grid.problems[0].ridge > 0).astype(grid.problems[0].dtype)
         return Point(equal, jnp.zeros_like(equal), 0, 0)
-    return grid.points[found]
+    return grid.points[nearest]
 
 
 def _counters(points: list[Point], solver: BlockNewton) -> Counters:
@@ -235,10 +243,10 @@ def _finish(
     counters: Counters,
     tol: Any,
 ) -> Fit:
-    """Fits of dual points, lanes first, certified from scratch."""
+    """Certify dual points from scratch, lanes first."""
     y, ridge, x, f = (jnp.stack(columns, axis=1) for columns in (signs, ridges, points, margins))
     x = jnp.where(ridge > 0, jnp.maximum(x, 0), 0)
-    # In primal scale, about: a dual point may have any, the decision function that is returned has this one.
+    # To about primal scale: a dual point may have any, but the decision function that is returned has this one.
     square = (x * (f + ridge * x)).sum(axis=0)
     x = x * jnp.where(square > 0, x.sum(axis=0) / jnp.where(square > 0, square, 1), 1)[None, :]
     answers = in_double(_answers)(template, y, ridge, x, C)
@@ -247,7 +255,7 @@ def _finish(
 
 
 def _answers(template: SquaredHingeProblem, y: Array, ridge: Array, x: Array, C: Array) -> Answer:
-    """Points as they are returned, in twice the precision; the products of all lanes are one."""
+    """Certify points in twice the precision; the products of all lanes are one."""
     wide = widened(template)
     y, ridge, x = (column.astype(wide.dtype) for column in (y, ridge, x))
     margins = SignedGram(wide.gram, y, wide.offset).matvec(x)

@@ -1,4 +1,4 @@
-"""Easy values of C: lanes of the block Newton method."""
+"""Solve easy values of C in lanes of the block Newton method."""
 
 from functools import partial
 from typing import Any
@@ -10,65 +10,61 @@ from jaxtyping import Array, Int
 from jaxsvm.gram.contract import Gram
 from jaxsvm.loop.interruption import Interruption, unless
 from jaxsvm.path.coarse_to_fine.block_newton import BlockNewton, newton_round, preconditioner
-from jaxsvm.path.coarse_to_fine.grid import RESERVE, Grid, Lanes, Point, anchors, assess, mean_point, middles
+from jaxsvm.path.coarse_to_fine.grid import Grid, Lanes, Point, anchors, assess, mean_point, middles
 from jaxsvm.runtime.programs import Program
+
+Task = tuple[int, int, tuple[int, ...]]
 
 
 def solve_by_lanes(grids: list[Grid], solver: BlockNewton, key: Array, stop: Interruption) -> None:
-    """Solve the easy values of all grids, until `stop`; what does not end in `max_rounds` is left to pair steps."""
+    """Solve the easy values of all grids, until `stop`; values that need more than `max_rounds` are left unsolved."""
     waiting = _easy_tasks(grids)
     if not waiting:
         return
     template = grids[0].problems[0]
-    n, dtype = template.n, template.dtype
     gram, offset = template.gram, template.offset
     P = _preconditioner(gram, offset, solver.rank, key)
     width = min(solver.lanes, 2 ** int(np.ceil(np.log2(len(waiting)))))
-    empty = jnp.zeros((n, width), dtype)
-    lanes = Lanes(jnp.ones((n, width), dtype), empty, empty, empty)
-    inside: list[Any] = [None] * width
+    empty = jnp.zeros((template.n, width), template.dtype)
+    lanes = Lanes(jnp.ones((template.n, width), template.dtype), empty, empty, empty)
+    running: list[Task | None] = [None] * width
     rounds, products = np.zeros(width, int), np.zeros(width, int)
     failed: set[tuple[int, int]] = set()
-    tol = RESERVE * solver.tol
     while not stop.seen:
-        loaded = False
-        for lane in range(width):
-            if inside[lane] is None:
-                task = _next_ready(waiting, grids, failed)
-                if task is not None:
-                    number, place, parents = task
-                    c, f = _start(grids[number], place, parents, n, dtype)
-                    problem = grids[number].problems[place]
-                    lanes = _load(lanes, lane, problem.y, problem.ridge, c, f)
-                    inside[lane], rounds[lane], products[lane] = task, 0, 0
-                    loaded = loaded or bool(parents)
-        if not any(inside):
+        means_loaded = False
+        for lane in [lane for lane in range(width) if running[lane] is None]:
+            task = running[lane] = _next_ready(waiting, grids, failed)
+            if task is not None:
+                lanes = _load(lanes, lane, *_columns(grids[task[0]], *task[1:]))
+                rounds[lane], products[lane] = 0, 0
+                means_loaded = means_loaded or bool(task[2])
+        if not any(running):
             return
-        if not loaded:
-            found = unless(lambda: stop.seen, _round, gram, offset, P, lanes, solver)
-            if found is None:
+        if not means_loaded:  # a mean may need no round
+            moved = unless(lambda: stop.seen, _round, gram, offset, P, lanes, solver)
+            if moved is None:
                 return
-            c, f, took = found
+            c, f, count = moved
             lanes = lanes._replace(c=c, f=f)
-            rounds, products = rounds + 1, products + int(took)
+            rounds, products = rounds + 1, products + int(count)
         x, f, gaps = assess(template, lanes)
         gaps = np.asarray(gaps)
-        for lane in range(width):
-            if inside[lane] is None:
+        for lane, task in enumerate(running):
+            if task is None:
                 continue
-            number, place, _ = inside[lane]
-            if gaps[lane] <= tol:
-                evaluations = n * n * int(products[lane] + 1)
+            number, place, _ = task
+            if gaps[lane] <= solver.inner_tol:
+                evaluations = template.n**2 * int(products[lane] + 1)
                 grids[number].points[place] = Point(x[:, lane], f[:, lane], int(rounds[lane]), evaluations)
             elif rounds[lane] >= solver.max_rounds:
                 failed.add((number, place))
             else:
                 continue
-            inside[lane] = None
+            running[lane] = None
 
 
-def _easy_tasks(grids: list[Grid]) -> list[tuple[int, int, tuple[int, ...]]]:
-    """(grid, place, parents) of all easy values: anchors first, then level by level."""
+def _easy_tasks(grids: list[Grid]) -> list[Task]:
+    """Return (grid, place, parents) of all easy values: anchors first, then level by level."""
     tasks = []
     for number, grid in enumerate(grids):
         places = anchors(grid.logs[: grid.easy])
@@ -78,8 +74,8 @@ def _easy_tasks(grids: list[Grid]) -> list[tuple[int, int, tuple[int, ...]]]:
     return [task[1:] for task in sorted(tasks, key=lambda task: task[:2])]
 
 
-def _next_ready(waiting: list[Any], grids: list[Grid], failed: set[tuple[int, int]]) -> Any:
-    """Take the first task whose parents are solved; a task with a failed parent fails with it."""
+def _next_ready(waiting: list[Task], grids: list[Grid], failed: set[tuple[int, int]]) -> Task | None:
+    """Take the first task whose parents are solved; a task with a failed parent fails too."""
     for task in list(waiting):
         number, place, parents = task
         if any((number, parent) in failed for parent in parents):
@@ -91,12 +87,15 @@ def _next_ready(waiting: list[Any], grids: list[Grid], failed: set[tuple[int, in
     return None
 
 
-def _start(grid: Grid, place: int, parents: tuple[int, ...], n: int, dtype: Any) -> tuple[Array, Array]:
-    if not parents:
-        return jnp.zeros((n,), dtype), jnp.zeros((n,), dtype)
-    left, right = parents
-    a, b = grid.points[left], grid.points[right]
-    return mean_point(a.x, a.f, b.x, b.f, grid.between(left, right, place))
+def _columns(grid: Grid, place: int, parents: tuple[int, ...]) -> tuple[Array, Array, Array, Array]:
+    """Return the problem of a place, and its start: 0, or the mean of its parents."""
+    problem = grid.problems[place]
+    if parents:
+        a, b = (grid.points[parent] for parent in parents)
+        start = mean_point(a.x, a.f, b.x, b.f, grid.between(*parents, place))
+    else:
+        start = jnp.zeros((problem.n,), problem.dtype), jnp.zeros((problem.n,), problem.dtype)
+    return problem.y, problem.ridge, *start
 
 
 _preconditioner = Program(preconditioner, static_argnums=(1, 2))

@@ -1,6 +1,6 @@
-"""Hard values of C: chains of pair steps on what can be support, anchors first, what lies between beside them.
+"""Solve hard values of C by chains of pair steps on candidates: anchors first, in parallel the values between them.
 
-Where C is large and many samples are left, the solver of sets takes the place of pair steps.
+If C is large and many samples are left, working sets replace pair steps.
 """
 
 import os
@@ -19,7 +19,6 @@ from jaxsvm.loop.measured import MEASURED as LOOP
 from jaxsvm.path.coarse_to_fine.block_newton import BlockNewton
 from jaxsvm.path.coarse_to_fine.candidates import Candidates, exchanged, smaller, support_outside
 from jaxsvm.path.coarse_to_fine.grid import (
-    RESERVE,
     Grid,
     Lanes,
     Point,
@@ -29,6 +28,7 @@ from jaxsvm.path.coarse_to_fine.grid import (
     mean_point,
     middles,
 )
+from jaxsvm.path.measured import MEASURED
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import Status
 from jaxsvm.runtime.programs import Program
@@ -36,32 +36,15 @@ from jaxsvm.solvers import working_set as sets
 from jaxsvm.solvers.simplex.frank_wolfe import FrankWolfe
 from jaxsvm.solvers.start import Start
 
-RESERVE_OF_PARENTS = 0.6
-"""Share of `tol` that values above `FREE` are held to: the gap of a mean is at least the mean of the gaps."""
-
-RESERVE_OF_MEANS = 0.95
-"""The same for the mean of two points, which takes no steps where it is within."""
-
-FARTHEST = 2.0
-"""How far beyond two points their line is followed, in units of their distance."""
-
-MANY = 6000
-"""Samples from which steep values are solved by sets: adult, n = 12,000, 64 values to C = 1,000: 31 s by pair steps, 11
-by sets; letter, of which 4,480 are left, .85 s and 1.3 s for the value at C = 280."""
-
-MOST_SETS = 1000
-"""Sets after which pair steps go on all the same."""
-
 PROVISIONAL = Options(warns=False, provisional=True)
 
 
 def solve_by_pairs(grids: list[Grid], solver: BlockNewton, key: Array, stop: Interruption) -> None:
-    """Solve what the lanes left: anchors in increasing order, and beside them, in threads, what lies between.
+    """Solve the values that the lanes left: anchors in increasing order, and in threads the values between them.
 
-    Threads and not lanes on a CPU: a pair step keeps one core busy, whatever its width, and JAX lets go of Python while
-    it runs. What starts from what does not depend on the threads, so that a call repeats to the bit.
-
-    Ctrl-C comes to the main thread alone: the others look at `stop`, as each of their drivers does.
+    On a CPU threads are better than lanes: a pair step keeps one core busy at any width, and JAX releases Python's lock
+    while it runs. Starts do not depend on the threads, so that a call repeats to the bit. Ctrl-C reaches the main
+    thread alone: the drivers of the others check `stop`.
     """
     with ThreadPoolExecutor(_threads()) as pool:
         jobs: list[tuple[Grid, Future[dict[int, Point]]]] = []
@@ -73,7 +56,7 @@ def solve_by_pairs(grids: list[Grid], solver: BlockNewton, key: Array, stop: Int
         except KeyboardInterrupt:
             stop.note()
         except BaseException:
-            stop.came = True  # of use to nobody any more: the others end
+            stop.came = True  # end the other threads
             raise
 
 
@@ -88,7 +71,7 @@ def _solve_anchors(
     pool: ThreadPoolExecutor,
     stop: Interruption,
 ) -> "list[Future[dict[int, Point]]]":
-    """Solve the anchors on working sets that shrink where that is worth the copy; jobs for what lies between."""
+    """Solve the anchors on working sets that shrink if that is worth the copy; return jobs for the values between."""
     left = [place for place in range(len(grid.logs)) if place not in grid.points]
     jobs: list[Future[dict[int, Point]]] = []
     if not left:
@@ -111,9 +94,9 @@ def _solve_anchors(
             if point is None:
                 return jobs
             grid.points[place] = point
-            if stop.seen or (there := _from_scratch(grid.problems[place], point.x, stop)) is None:
+            if stop.seen or (exact := _from_scratch(grid.problems[place], point.x, stop)) is None:
                 return jobs
-            grid.points[place] = point._replace(x=there[0], f=there[1], carried=0)
+            grid.points[place] = point._replace(x=exact[0], f=exact[1], carried=0)
         between = [other for other in chain if solved and solved[-1] <= other <= place]
         if len(between) > 2:
             ends = {end: grid.points[end] for end in (between[0], between[-1])}
@@ -124,14 +107,17 @@ def _solve_anchors(
 
 
 def _from_scratch(problem: SquaredHingeProblem, x: Array, stop: Interruption) -> tuple[Array, Array] | None:
-    """A point without what is negative, and its margins; None after Ctrl-C."""
+    """Return a point with negative parts cut to 0, and its margins; None after Ctrl-C."""
     if problem.n < LOOP.samples_of_a_long_product:
         return _margins(problem.signed, x)
     return unless(lambda: stop.seen, _margins, problem.signed, x)
 
 
 def _ahead(grid: Grid, solved: list[int], place: int, stop: Interruption) -> tuple[Array, Array] | None:
-    """Where an anchor starts: on the line through two solved values below it; None: nowhere, or after Ctrl-C."""
+    """Return the start of an anchor, on the line through two solved values below it; None for none, or after Ctrl-C.
+
+    The line is followed for up to twice their distance.
+    """
     problem = grid.problems[place]
     if not solved:
         if place >= grid.uniform:
@@ -140,7 +126,7 @@ def _ahead(grid: Grid, solved: list[int], place: int, stop: Interruption) -> tup
         return _from_scratch(problem, jnp.asarray(equal), stop)
     x, f = grid.points[solved[-1]][:2]
     jump = grid.times[place] - grid.times[solved[-1]]
-    near = [other for other in solved[:-1] if jump <= FARTHEST * (grid.times[solved[-1]] - grid.times[other])]
+    near = [other for other in solved[:-1] if jump <= 2.0 * (grid.times[solved[-1]] - grid.times[other])]
     if not near:
         return x, f
     before = grid.points[near[-1]]
@@ -157,10 +143,9 @@ def _fill(
     key: Array,
     stop: Interruption,
 ) -> dict[int, Point]:
-    """The points of the places between the first and the last, level by level; after Ctrl-C those that were found.
+    """Solve the places between the first and the last, level by level; after Ctrl-C return those that are solved.
 
-    All means of a level are certified on the working set by one product; only those that are not within `tol` take
-    steps.
+    One product certifies all means of a level on the working set; only those that are not within `tol` take steps.
     """
     points = dict(ends)
     for level in middles([0, len(places) - 1]):
@@ -172,7 +157,7 @@ def _fill(
             means = [_between(grid, points, *task) for task in group]
             gaps = _gaps_on_working_set(grid, [task[0] for task in group], means, working_set, solver)
             for (place, _, _), mean, gap in zip(group, means, gaps, strict=True):
-                good = gap <= RESERVE_OF_MEANS * solver.tol
+                good = gap <= solver.inner_tol
                 point = mean if good else _solved(grid, place, mean[:2], working_set, solver, key, stop)
                 if point is None:
                     return points
@@ -189,7 +174,7 @@ def _between(grid: Grid, points: dict[int, Point], place: int, left: int, right:
 def _gaps_on_working_set(
     grid: Grid, places: list[int], points: list[Point], working_set: Candidates, solver: BlockNewton
 ) -> np.ndarray:
-    """Relative gaps of points on the working set, `lanes` of them to a product."""
+    """Return the relative gaps of points on the working set, `lanes` of them to a product."""
     fill = [0] * (solver.lanes - len(points)) + list(range(len(points)))  # one compiled width for all
     problems = [grid.problems[places[lane]] for lane in fill]
     gaps = _assess_points(
@@ -217,13 +202,14 @@ def _solved(
     key: Array,
     stop: Interruption,
 ) -> Point | None:
-    """The point of a place by steps; margins outside its working set are the start's.
+    """Solve a place by steps; margins outside its working set are those of the start.
 
-    After Ctrl-C the best point that is certified; None where none is.
+    Values whose means serve others (`Grid.free`) end at 0.6 tol: the gap of a mean is at least the mean of the gaps.
+    After Ctrl-C return the best certified point; None if there is none.
     """
     whole = grid.problems[place]
-    share = RESERVE_OF_PARENTS if place >= len(grid.logs) - grid.free else RESERVE
-    steps = stepper(grid, place, len(working_set.samples), share * solver.tol)
+    tol = 0.6 * solver.tol if place >= len(grid.logs) - grid.free else solver.inner_tol
+    steps = stepper(grid, place, len(working_set.samples), tol)
     if start is None:
         fit = drive(whole, steps, key, stop=stop, options=PROVISIONAL)
         x, f = _in_primal_scale(fit.alpha, fit.R), fit.margins
@@ -231,8 +217,7 @@ def _solved(
         samples = working_set.places
         part = whole if len(working_set.samples) == whole.n else whole.restrict(samples, gram=working_set.gram)
         point, margins, R = _on_working_set(*start, samples)
-        here = Start(point, margins, R, part)
-        fit = drive(part, steps, key, here, stop=stop, options=PROVISIONAL)
+        fit = drive(part, steps, key, Start(point, margins, R, part), stop=stop, options=PROVISIONAL)
         x, f = _scattered(start[1], samples, fit.alpha, fit.margins, fit.R)
     if int(fit.status) == Status.INTERRUPTED and not np.isfinite(fit.certificate.relative_gap):
         return None
@@ -241,21 +226,25 @@ def _solved(
 
 
 def stepper(grid: Grid, place: int, samples: int, tol: float) -> Any:
-    """What solves the problem of a place on so many samples: pair steps, or sets where those would be too many."""
+    """Return the solver of a place on so many samples: pair steps, or up to 1,000 working sets if that is too slow."""
     steep = place >= len(grid.logs) - grid.steep
-    return sets.WorkingSet(tol=tol, max_steps=MOST_SETS) if steep and samples >= MANY else FrankWolfe(tol=tol)
+    return (
+        sets.WorkingSet(tol=tol, max_steps=1000)
+        if steep and samples >= MEASURED.samples_for_working_sets
+        else FrankWolfe(tol=tol)
+    )
 
 
 @Program
 def _margins(signed: SignedGram, x: Array) -> tuple[Array, Array]:
-    """A point without what is negative, and its margins from scratch."""
+    """Return a point with negative parts cut to 0, and its margins from scratch."""
     x = jnp.maximum(x, 0)
     return x, signed.matvec(x)
 
 
 @partial(Program, brief=True)
 def _on_working_set(x: Array, f: Array, samples: Array) -> tuple[Array, Array, Array]:
-    """The part of a point on a working set, as weights on the simplex, its margins and its scale."""
+    """Return the part of a point on a working set, as weights on the simplex, its margins and its scale."""
     x, f = x[samples], f[samples]
     return x / x.sum(), f, 1 / x.sum()
 
@@ -267,6 +256,6 @@ def _in_primal_scale(alpha: Array, R: Array) -> Array:
 
 @partial(Program, brief=True)
 def _scattered(f: Array, samples: Array, alpha: Array, margins: Array, R: Array) -> tuple[Array, Array]:
-    """A fit on a working set as a point of the whole problem."""
+    """Return a fit on a working set as a point of the whole problem."""
     x = jnp.zeros_like(f).at[samples].set(alpha / R)
     return x, f.at[samples].set(margins)

@@ -1,0 +1,26 @@
+"""Numbers of regularisation paths that were measured: how, and on what, is in `docs/measured_constants.md`."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """Sizes and shares from which a path does something else."""
+
+    easy_scaled_C: float = 0.35
+    """Largest `C mean(K_ii)` of a value that may be a lane of the block Newton method."""
+    margin_of_candidates: float = 0.1
+    """A sample whose margin exceeds 1 by more is left out of a smaller candidate set."""
+    samples_for_working_sets: int = 6000
+    """Samples from which values with many pair steps are solved by working sets."""
+    samples_of_short_rows: int = 1024
+    """Samples up to which a value of a screened chain is solved by pair steps; more are solved by working sets."""
+    samples_of_whole_rows: int = 4096
+    """Samples up to which those steps use whole stored rows if only absent samples could be left out."""
+    samples_times_sets_of_a_piece: int = 600_000
+    """Working sets of one compiled piece, times samples: a piece takes less than a second."""
+    interval_beyond_its_end: float = 0.95
+    """How far beyond the end of an interval `epsilon_path` tries the next value, in log C and intervals."""
+
+
+MEASURED = Measured()

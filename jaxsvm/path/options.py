@@ -1,0 +1,110 @@
+"""The options of a path, checked once."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Array
+
+from jaxsvm.errors import InputError, is_concrete, require_finite
+from jaxsvm.path.coarse_to_fine.block_newton import BlockNewton
+from jaxsvm.path.reduction import NearMargin, Reduction
+from jaxsvm.problems.contract import require_problem
+from jaxsvm.results.fit import Fit
+from jaxsvm.runtime.checks import require_function, require_seconds, require_whole
+from jaxsvm.screening.reduction import Safe
+from jaxsvm.screening.reference import require_screenable
+from jaxsvm.screening.rules import Rule
+from jaxsvm.solvers.contract import Solver
+from jaxsvm.solvers.validation import require_usable
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How to solve a path. `jaxsvm.solve_path` describes each option.
+
+    Attributes:
+        key: A random key for solvers that draw.
+        solver: The user's solver, for warm chains; None chooses one.
+        tol: The certified relative duality gap, unless the solver is the user's.
+        reduction: Which samples a chain leaves out of the next problem at first; None for none.
+        rule: Screening rule of a chain; None for none.
+        lanes: How many chains run side by side; None for one.
+        max_seconds: Seconds after which nothing more begins.
+        callback: Called with the place and the fit of each value.
+    """
+
+    key: Array
+    solver: Solver | None = None
+    tol: Any = 1e-4
+    reduction: Reduction | None = None
+    rule: Rule | None = None
+    lanes: int | None = None
+    max_seconds: float | None = None
+    callback: Callable[[int, Fit], Any] | None = None
+
+    @property
+    def chained(self) -> bool:
+        """Whether an option asks for warm chains."""
+        return any(option is not None for option in (self.solver, self.reduction, self.rule, self.lanes))
+
+    def require(self, problems: Sequence[Any], Cs: Any) -> None:
+        """Check the options, problems and values of a path.
+
+        Raises:
+            InputError: On arguments that cannot be used.
+        """
+        if not problems:
+            raise InputError("problem is an empty list: at least one problem is needed.")
+        for problem in problems:
+            require_problem(problem)
+            if problem.parameter is None:
+                raise InputError(f"problem is a {type(problem).__name__}: it has no C that a path could go along.")
+        if len({problem.n for problem in problems}) > 1:
+            raise InputError("the problems have different numbers of samples: solve them one after another.")
+        checked_values(Cs)
+        require_usable(BlockNewton(tol=self.tol) if self.solver is None else self.solver)
+        require_seconds(self.max_seconds)
+        if self.lanes is not None:
+            require_whole("lanes", self.lanes, 1)
+        self._require_reduction(problems)
+        self._require_rule(problems)
+
+    def _require_reduction(self, problems: Sequence[Any]) -> None:
+        if self.reduction is None:
+            return
+        arguments = ("old problem", "fit", "new problem")
+        require_function("reduction", self.reduction, arguments, "a reduction, such as `NearMargin()`,")
+        if self.lanes not in (None, 1):
+            raise InputError("reduction needs one chain: lanes have fixed shapes; leave `lanes` None.")
+        if not all(problem.restricts for problem in problems):
+            raise InputError("reduction needs problems of `svm_problem`, `hinge_problem` or `box_problem`.")
+
+    def _require_rule(self, problems: Sequence[Any]) -> None:
+        if self.rule is None:
+            return
+        arguments = ("problem", "reference fit", "its C")
+        require_function("screen", self.rule, arguments, 'a rule of `jaxsvm.screening`, "auto" or None')
+        if isinstance(self.rule, (NearMargin, Safe)):
+            raise InputError(f"screen is {self.rule!r}: a reduction, which is for `reduction=`; a rule is needed.")
+        if self.reduction is not None or self.lanes not in (None, 1):
+            raise InputError("screen needs one chain, and no other reduction: leave `lanes` and `reduction` None.")
+        for problem in problems:
+            require_screenable(problem)
+
+
+def checked_values(Cs: Any) -> Any:
+    """Return a list of positive values as it came.
+
+    Raises:
+        InputError: On anything else.
+    """
+    if np.ndim(Cs) != 1 or np.shape(Cs)[0] == 0:
+        raise InputError(f"Cs has shape {np.shape(Cs)}: a list of values, shape (k,) with k >= 1, is needed.")
+    if is_concrete(Cs) and np.asarray(Cs).dtype.kind not in "iuf":
+        raise InputError(f"Cs has dtype {np.asarray(Cs).dtype}: real numbers are needed.")
+    require_finite("Cs", Cs)
+    if is_concrete(Cs) and not (np.asarray(Cs) > 0).all():
+        raise InputError(f"Cs holds {float(np.asarray(Cs).min())}: every value must be positive.")
+    return Cs
