@@ -148,7 +148,8 @@ class ScreenedChain:
     def _working_sets(self, problem: BoxProblem, free: int) -> WorkingSet:
         """Return working sets for a value of which so many samples start between their bounds.
 
-        After 100 of them the value is solved as a fit of its own. With few features, systems cost about as much as d^2 / 1,000 sets (d = 180: 32).
+        After 100 of them the value is solved as a fit of its own. With few features, systems cost about as much as
+        d^2 / 1,000 sets (d = 180: 32).
         """
         x = few_features(problem)
         most = 100 if x is None or self.fit is None else max(x.shape[1] ** 2 // 1000, 20)

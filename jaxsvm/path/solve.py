@@ -233,8 +233,8 @@ def chain_link(problem: Parametric, solver: Solver, options: Options, stop: Inte
         stop: The interruption flag.
     """
     if isinstance(solver, SMO) and options.solver is None and options.reduction is None:
-        # A scaled point stays on an equality only if that is 0. If bounds differ by decades, values come and go that are
-        # decades larger than what remains, and carried sums keep their rounding.
+        # A scaled point stays on an equality only if that is 0. If bounds differ by decades, carried sums keep the
+        # rounding of values that come and go and are decades larger than what remains.
         box = cast(BoxForm, problem)
         carries = (problem.equality is None or float(box.e) == 0) and _spread(box) <= 1e4
         if carries and (problem.gram.stored or options.rule is not None):
