@@ -114,7 +114,6 @@ class Solver(Generic[P]):
 
         By default these are `state.a` and `state.s`.
         """
-        del problem
         return state.a, state.s
 
     # What every solver may override.
@@ -129,7 +128,6 @@ class Solver(Generic[P]):
 
         Drivers then store them first, where the Gram operator permits.
         """
-        del problem
         return True
 
     def running_excess(self, problem: P, state: Any) -> Float[Array, ""]:
@@ -143,7 +141,6 @@ class Solver(Generic[P]):
 
     def full(self, problem: P, state: Any) -> Any:
         """Return whether the state has no room for another sample, `()`: a fit that stands still is then FULL."""
-        del problem, state
         return False
 
     def grown(self, problem: P, state: Any) -> "Solver | None":
@@ -151,14 +148,12 @@ class Solver(Generic[P]):
 
         Host drivers only.
         """
-        del problem, state
 
     def left(self, problem: P, state: Any) -> tuple[Any, Any] | None:
         """Return the samples to continue with and the values that the others keep, `(n,)`; None for all samples.
 
         Host drivers only.
         """
-        del problem, state
 
     @property
     def whole(self) -> "Solver":
@@ -172,7 +167,6 @@ class Solver(Generic[P]):
 
         Certificates use w beside a dual point that falls short. The solver then has `feature_weights`.
         """
-        del problem
         return False
 
     def feature_weights(self, problem: P, state: Any) -> Float[Array, " d"]:
@@ -185,7 +179,6 @@ class Solver(Generic[P]):
         A solver with a polish has `polish`, and in pieces for the host driver `polish_begin`, `polish_step`,
         `polish_end`.
         """
-        del problem
         return None
 
     def polish(self, problem: P, state: Any) -> Any:

@@ -149,7 +149,6 @@ class EquivalentHinge(HoldingWrapper[SlackProblem]):
 
     def dual_point(self, problem: SlackProblem, state: "State") -> tuple[Float[Array, "two n"], Float[Array, "two n"]]:
         """Return the best w and the best p so far, and `Q` times both."""
-        del problem
         best = state.reached
         return jnp.stack([best.w, best.p]), jnp.stack([best.w_row, best.row])
 

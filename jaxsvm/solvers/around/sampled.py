@@ -88,7 +88,6 @@ class Sampled(HoldingWrapper[SimplexForm]):
 
     def polish_interval(self, problem: SimplexForm) -> None:
         """Return None: the solver's polish would treat the buffer as the problem."""
-        del problem
 
     def init(self, problem: SimplexForm, key: Array | None = None, init: Any = None) -> "SampledState":
         """Start the inner solver, and put its point into a buffer."""
@@ -161,7 +160,6 @@ class Sampled(HoldingWrapper[SimplexForm]):
 
     def dual_point(self, problem: SimplexForm, state: "SampledState") -> tuple[Float[Array, " n"], Float[Array, " n"]]:
         """Return the coefficients of a fit, `alpha` times the scale of the last refresh, and their `s`."""
-        del problem
         return state.inner.scale * state.alpha, state.inner.scale * state.s
 
     def running_excess(self, problem: SimplexForm, state: "SampledState") -> Float[Array, ""]:
@@ -216,14 +214,7 @@ class Sampled(HoldingWrapper[SimplexForm]):
             s=s,
         )
 
-    def _excess(
-        self,
-        problem: SimplexForm,
-        inner: Any,
-        drawn: Int[Array, " r"],
-        s_drawn: Float[Array, " r"],
-        indices: Int[Array, " q"],
-    ) -> Float[Array, ""]:
+    def _excess(self, problem: SimplexForm, inner: Any, drawn: Array, s_drawn: Array, indices: Array) -> Array:
         """Estimate the stop rule's value over its threshold from the drawn samples."""
         R, tol = inner.R, self.solver.tol
         G = 2 * (R - s_drawn.min())

@@ -28,8 +28,7 @@ class _Inner:
         return self if wrapper is None else getattr(wrapper.solver, self.name)
 
 
-def _inner() -> Any:
-    return _Inner()
+_inner: Any = _Inner
 
 
 def _passed(name: str) -> Any:
@@ -97,7 +96,6 @@ class Wrapper(Solver[P]):
 
     def problem_inside(self, problem: P, state: Any) -> Problem:
         """Return the problem that the inner solver sees."""
-        del state
         return problem
 
     def state_inside(self, state: Any) -> Any:
@@ -106,7 +104,6 @@ class Wrapper(Solver[P]):
 
     def with_inside(self, state: Any, inner: Any) -> Any:
         """Return the state with another inner state."""
-        del state
         return inner
 
     def _given(self, problem: P, state: Any) -> tuple[Any, Any]:

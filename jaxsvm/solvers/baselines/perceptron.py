@@ -133,7 +133,6 @@ class Perceptron(Solver[BoxForm]):
 
     def running_excess(self, problem: BoxForm, state: "State") -> Float[Array, ""]:
         """Return infinity: the fit ends with its steps."""
-        del problem
         return jnp.full((), jnp.inf, state.s.dtype)
 
 

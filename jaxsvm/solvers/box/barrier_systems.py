@@ -79,7 +79,6 @@ class DenseSystem:
 
     def start(self, a: Float[Array, " n"]) -> Float[Array, " p"]:
         """Return v for the first iterate."""
-        del a
         return jnp.zeros_like(self.e)
 
     def margins(self, a: Float[Array, " n"], v: Float[Array, " p"]) -> Float[Array, " n"]:
@@ -88,7 +87,6 @@ class DenseSystem:
 
     def factored(self, D: Float[Array, " n"], a: Float[Array, " n"], v: Float[Array, " p"]) -> Solve:
         """Return the solver of systems with this diagonal, at this point."""
-        del v
         off = self.c.T @ a - self.e
         scale = lax.rsqrt(jnp.diagonal(self.Q) + D)
         factor = factored(scale[:, None] * (self.Q + jnp.diag(D)) * scale[None, :])
@@ -137,7 +135,6 @@ class FeatureSystem:
 
     def margins(self, a: Float[Array, " n"], v: Float[Array, " dp"]) -> Float[Array, " n"]:
         """Return `H v`, which is `Qa + b c` if v is `W'a` and b."""
-        del a
         d = self.x.shape[1]
         return self.y * (product(self.x, v[:d]) + self.more @ v[d:])
 

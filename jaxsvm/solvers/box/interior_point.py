@@ -63,11 +63,11 @@ class InteriorPoint(Solver[BoxForm]):
 
     def init(self, problem: BoxForm, key: Array | None = None, init: Any = None) -> "State":
         """Return a state at the middle of the box."""
-        del key, init
         if not affordable(problem):
+            most = MEASURED.largest_direct_system
             raise InputError(
-                f"the problem has {problem.n} samples: InteriorPoint takes {DIRECT_SIZE} at most, or a kernel of at "
-                f"most {MOST_FEATURES} features (Linear, a Gram with rank=): use `SMO`, or `Pegasos`."
+                f"the problem has {problem.n} samples: InteriorPoint takes {most} at most, or a kernel of at most "
+                f"{most} features (Linear, a Gram with rank=): use `SMO`, or `Pegasos`."
             )
         x = first_iterate(problem)
         a = problem.feasible_point(_present(problem, x.a))
@@ -103,7 +103,6 @@ class InteriorPoint(Solver[BoxForm]):
 
     def running_excess(self, problem: BoxForm, state: "State") -> Float[Array, ""]:
         """Return the relative gap by the products `a z` and `(U - a) w`, over `tol`."""
-        del problem
         return state.left / self.tol
 
 

@@ -17,6 +17,7 @@ from jaxsvm.solvers.box import interior_point
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.measured import MEASURED
 from jaxsvm.solvers.start import box_start
+from jaxsvm.solvers.working_set.members import ends, sides
 
 
 @jax.tree_util.register_dataclass
@@ -66,7 +67,6 @@ class SMO(Solver[BoxForm]):
 
     def init(self, problem: BoxForm, key: Array | None = None, init: Any = None) -> "State":
         """Return a state at a = 0 (or the nearest feasible point), or at `init`: weights, or weights and margins."""
-        del key
         if problem.free_bias and self.variables == 1:
             raise InputError("variables is 1: a free bias is an equality constraint, which needs pairs; leave it at 2.")
         a, s = box_start(problem, init)
@@ -95,7 +95,6 @@ class SMO(Solver[BoxForm]):
 
     def polish_begin(self, problem: BoxForm, state: "State") -> Any:
         """Begin a polish in pieces, for the host driver."""
-        del state
         return interior_point.begin(problem)
 
     def polish_step(self, problem: BoxForm, carry: Any) -> Any:
@@ -121,8 +120,8 @@ class SMO(Solver[BoxForm]):
         """Return the relative gap over `tol`, for the bias between the violating pair: no sorting."""
         bias = None
         if problem.free_bias:
-            pull, up, low = _pulls(problem, state)
-            bias = (jnp.where(up, pull, -jnp.inf).max() + jnp.where(low, pull, jnp.inf).min()) / 2
+            top, bottom = ends(problem, state.a, state.s)
+            bias = (top + bottom) / 2
         return problem.certificate(state.a, state.s, bias).relative_gap / self.tol
 
 
@@ -191,7 +190,7 @@ def _pair_step(problem: BoxForm, state: State) -> State:
     """Move the pair of WSS 2 (Fan, Chen and Lin 2005): i violates most, j decreases most with it."""
     a, s, D = state.a, state.s, problem.diagonal
     c = jnp.ones_like(a) if problem.c is None else problem.c
-    pull, up, low = _pulls(problem, state)
+    pull, up, low = sides(problem, state.a, state.s)
     m, i = selection.argmax(jnp.where(up, pull, -jnp.inf))
     column_i, D_i, c_i = problem.column(i), selection.entry(D, i), selection.entry(c, i)
     descent = m - pull
@@ -219,14 +218,6 @@ def _pair_step(problem: BoxForm, state: State) -> State:
         indefinite=state.indefinite | usable & _negative(problem, exact),
         counters=_count(state.counters, 2 * problem.n),
     )
-
-
-def _pulls(problem: BoxForm, state: State) -> tuple[Array, Array, Array]:
-    """Return `(q_i - s_i) / c_i`, and the samples that may move along `1 / c_i` and against it; the bias is between."""
-    a, c = state.a, jnp.ones_like(state.a) if problem.c is None else problem.c
-    not_full, not_empty = a < problem.upper, a > 0
-    up, low = jnp.where(c > 0, not_full, not_empty), jnp.where(c > 0, not_empty, not_full)
-    return (problem.q - state.s) / c, up & problem.present, low & problem.present
 
 
 def _single_gains(problem: BoxForm, a: Array, s: Array) -> tuple[Array, Array]:

@@ -33,12 +33,10 @@ class SimplexSolver(Solver[SimplexForm]):
 
     def place(self, problem: SimplexForm, state: Any, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Any:
         """Return the state moved to a point `alpha` with `s = Kt alpha`."""
-        del problem
         return state._replace(alpha=alpha, s=s, R=alpha @ s)
 
     def dual_point(self, problem: SimplexForm, state: Any) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
         """Return the coefficients of a fit, `alpha` times the scale of the last refresh, and their `s`."""
-        del problem
         return state.scale * state.alpha, state.scale * state.s
 
 
@@ -108,7 +106,6 @@ class FrankWolfe(SimplexSolver):
 
     def wants_vertex(self, problem: SimplexForm, state: "State") -> Bool[Array, ""]:
         """Return True: every step searches all samples for a vertex."""
-        del problem, state
         return jnp.asarray(True)
 
     def step(self, problem: SimplexPart, state: "State") -> "State":

@@ -152,7 +152,6 @@ class StochasticBatchPerceptron(Solver[SlackProblem]):
 
     def dual_point(self, problem: SlackProblem, state: "State") -> tuple[Float[Array, "two n"], Float[Array, "two n"]]:
         """Return the mean of the iterates and that of p, and `Q` times both."""
-        del problem
         a, c, p, row = state.mean
         return jnp.stack([a, p]), jnp.stack([c, row])
 

@@ -22,20 +22,9 @@ from jaxsvm.results.fit import Counters
 from jaxsvm.solvers.contract import NEVER, Solver
 from jaxsvm.solvers.measured import MEASURED
 from jaxsvm.solvers.start import key_after, resumed, steps_of
+from jaxsvm.solvers.stochastic import iterates
 from jaxsvm.solvers.stochastic.batches import Draws, next_batch
-from jaxsvm.solvers.stochastic.iterates import (
-    Dense,
-    Move,
-    Rule,
-    Scaled,
-    features_of,
-    in_range,
-    margins_of,
-    move_dense,
-    move_scaled,
-    place,
-    products,
-)
+from jaxsvm.solvers.stochastic.iterates import Rule
 from jaxsvm.solvers.stochastic.running_sums import RunningSums
 from jaxsvm.solvers.stochastic.stochastic_batch_perceptron import rows_computed
 
@@ -106,7 +95,7 @@ class Stochastic(Solver[BoxForm]):
 
     def stores(self, problem: BoxForm) -> bool:
         """Return whether the Gram has no features to step in."""
-        return features_of(problem) is None
+        return iterates.features_of(problem) is None
 
     def init(self, problem: BoxForm, key: Array | None = None, init: Any = None) -> State:
         """Return a state at w = 0, at the coefficients `init`, or at w and dual point of a fit.
@@ -126,14 +115,14 @@ class Stochastic(Solver[BoxForm]):
         if init is not None:
             given = resumed(problem, init)
             h, point = given.w, jnp.stack([given.w, problem.feasible_point(given.point)])
-            bounds = problem.certificate(point, products(problem, point))
+            bounds = problem.certificate(point, iterates.products(problem, point))
             gap = (bounds.primal - bounds.dual) / problem.upper.sum()
             before = steps_of(given, self.worth(problem, jnp.maximum(gap, jnp.finfo(h.dtype).tiny ** 0.5)))
             sums = RunningSums.begin(h).seeded(point[1], problem.upper, before, self.batch)
         zeros, zero = jnp.zeros((2, problem.n), problem.dtype), jnp.zeros((), problem.dtype)
         return State(
             draws=Draws.begin(key_after(key, init)),
-            at=place(problem, rule, h, before),
+            at=iterates.place(problem, rule, h, before),
             sums=sums,
             point=zeros,
             products=zeros,
@@ -147,20 +136,20 @@ class Stochastic(Solver[BoxForm]):
     def step(self, problem: BoxForm, state: State) -> State:
         """Draw a batch, average, shrink, move along its violated samples, project."""
         rule, count = self.rule(problem), state.before + state.counters.steps
-        at, sums = in_range(state.at, state.sums)
+        at, sums = iterates.in_range(state.at, state.sums)
         draws, index, share = next_batch(problem, state.draws, self.batch, self.order)
-        inner, rows = margins_of(problem, at, index)
-        margins = inner if isinstance(at, Dense) else sums.s * inner
+        inner, rows = iterates.margins_of(problem, at, index)
+        margins = inner if isinstance(at, iterates.Dense) else sums.s * inner
         slack = problem.q[index] - margins
         violated = slack > 0
-        move = Move(index, violated, jnp.where(violated, share, 0), count)
+        move = iterates.Move(index, violated, jnp.where(violated, share, 0), count)
         sums = sums.averaged(self._averaged_steps(state) + 1, self.average)
-        if isinstance(at, Dense):
-            at, s, gain = move_dense(problem, rule, at, sums, move, rows)
+        if isinstance(at, iterates.Dense):
+            at, s, gain = iterates.move_dense(problem, rule, at, sums, move, rows)
         else:
-            at, s, gain = move_scaled(problem, rule, at, sums, move, inner)
+            at, s, gain = iterates.move_scaled(problem, rule, at, sums, move, inner)
         loss = share @ jnp.maximum(slack, 0)
-        with_features = features_of(problem) is not None
+        with_features = iterates.features_of(problem) is not None
         rows_taken = jnp.asarray(self.batch, jnp.int32) if with_features else violated.sum(dtype=jnp.int32)
         counters = rows_computed(state.counters, rows_taken, 1 if with_features else problem.n)
         return state._replace(
@@ -179,17 +168,17 @@ class Stochastic(Solver[BoxForm]):
         since = self._averaged_steps(state)
         w = h if self.average == "last" else jnp.where(since < 1, h, mean)
         # Samples that were never visited count as violated if they are so at w.
-        if features_of(problem) is None:
-            s, responses = products(problem, jnp.stack([w, h]))
-            at = Scaled(responses, jnp.maximum(h @ responses, 0))
+        if iterates.features_of(problem) is None:
+            s, responses = iterates.products(problem, jnp.stack([w, h]))
+            at = iterates.Scaled(responses, jnp.maximum(h @ responses, 0))
         else:
-            (s,), at = products(problem, w[None]), state.at
-            if isinstance(at, Scaled):
+            (s,), at = iterates.products(problem, w[None]), state.at
+            if isinstance(at, iterates.Scaled):
                 v = state.sums.s * at.v
-                at = Scaled(v, v @ v)
+                at = iterates.Scaled(v, v @ v)
         share = jnp.where(visits > 0, violated / jnp.where(visits > 0, visits, 1), (s < problem.q).astype(visits.dtype))
         a = jnp.clip(share, 0, 1) * problem.upper
-        (a_s,) = products(problem, a[None])
+        (a_s,) = iterates.products(problem, a[None])
         curvature = a @ a_s
         times = jnp.clip(problem.q @ a / jnp.where(curvature > 0, curvature, 1), 0, 1)
         a = rounded(times * a, dtype)  # within the box, whose bounds are numbers of that dtype
@@ -197,7 +186,7 @@ class Stochastic(Solver[BoxForm]):
             at=at,
             sums=sums,
             point=jnp.stack([w, a]),
-            products=jnp.stack([s, products(problem, a[None])[0]]),
+            products=jnp.stack([s, iterates.products(problem, a[None])[0]]),
             certified=state.counters.steps,
         )
 
@@ -214,7 +203,6 @@ class Stochastic(Solver[BoxForm]):
 
     def dual_point(self, problem: BoxForm, state: State) -> tuple[Float[Array, "two n"], Float[Array, "two n"]]:
         """Return the last certified point, coefficients of w and a feasible dual point, and `Q` times both."""
-        del problem
         return state.point, state.products
 
     def _averaged_steps(self, state: State) -> Int[Array, ""]:

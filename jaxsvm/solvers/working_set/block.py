@@ -82,14 +82,8 @@ def pair_steps(
 
 
 def double_steps(
-    K: Float[Array, "q q"],
-    low: Float[Array, " q"],
-    high: Float[Array, " q"],
-    v: Float[Array, " q"],
-    pull: Float[Array, " q"],
-    tol: Any,
-    limit: Any,
-) -> tuple[Float[Array, " q"], Float[Array, " q"], Int[Array, ""]]:
+    K: Array, low: Array, high: Array, v: Array, pull: Array, tol: Any, limit: Any
+) -> tuple[Array, Array, Array]:
     """Solve a block without an equality by steps of two variables.
 
     A step moves the variable that gains most alone and the best variable after it, both at once. Source: Steinwart,

@@ -74,7 +74,6 @@ class WorkingSet(Solver[Restrictable]):
 
     def stores(self, problem: Restrictable) -> bool:
         """Return `store`: by default, rows are computed for violating samples only."""
-        del problem
         return self.store
 
     def __post_init__(self) -> None:
@@ -90,7 +89,6 @@ class WorkingSet(Solver[Restrictable]):
 
         From the `State` of a smaller set, continue with its members, rows and sums, and with empty places.
         """
-        del key
         if isinstance(init, State):
             return self._enlarged(problem, init)
         if problem.bounded:

@@ -80,7 +80,7 @@ def moved(
     move, _, steps = double_steps(
         H, low, high, jnp.zeros_like(low), gradient, MEASURED.gradient_left * violation, limit
     )
-    placed = in_double(_with_moves)(problem, state.a, state.exact, move, low, units, rows, slots, members)
+    placed = in_double(_with_moves)(problem, state.a, state.exact, move, low, units, (rows, slots, members))
     return placed, steps, is_negative(H, move)
 
 
@@ -127,18 +127,10 @@ def _block(problem: SquaredHingeProblem, a: Array, exact: Array, K: Array, membe
 
 
 def _with_moves(
-    problem: SquaredHingeProblem,
-    a: Array,
-    exact: Array,
-    move: Array,
-    low: Array,
-    units: Array,
-    rows: Array,
-    slots: Array,
-    members: Array,
+    problem: SquaredHingeProblem, a: Array, exact: Array, move: Array, low: Array, units: Array, fetched: Any
 ) -> dict[str, Array]:
     """Return the sums after the moves of the block; weights that reach their bound are 0."""
-    wide, parts = widened(problem), of_bits(exact)
+    (rows, slots, members), wide, parts = fetched, widened(problem), of_bits(exact)
     place, valid = jnp.minimum(members, problem.n - 1), members < problem.n
     y_set = wide.y[place]
     old = jnp.where(valid, a[place], 0)

@@ -86,12 +86,7 @@ def dual_of(problem: SquaredHingeProblem, point: KernelPoint) -> Float[Array, " 
 
 
 def move(
-    problem: SquaredHingeProblem,
-    current: KernelPoint,
-    taking_part: Bool[Array, " n"],
-    gap: Float[Array, ""],
-    method: str,
-    factor_limit: int,
+    problem: SquaredHingeProblem, current: KernelPoint, taking_part: Array, gap: Array, method: str, factor_limit: int
 ) -> Move:
     """Take a Newton step among the samples that take part; see `solve_support` for the last three arguments."""
     C = jnp.where(taking_part, problem.costs, 0)

@@ -105,12 +105,10 @@ class Newton(Solver[SquaredHingeProblem]):
 
     def running_excess(self, problem: SquaredHingeProblem, state: State) -> Float[Array, ""]:
         """Return the estimate of the relative gap over `tol`."""
-        del problem
         return state.gap / jnp.asarray(self.tol, state.gap.dtype)
 
     def dual_point(self, problem: SquaredHingeProblem, state: State) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
         """Return the dual point of the last refresh, in any scale, and its `s = Kt alpha`."""
-        del problem
         return state.alpha, state.s
 
 

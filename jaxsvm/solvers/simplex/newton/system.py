@@ -22,13 +22,8 @@ from jaxsvm.solvers.measured import MEASURED
 
 
 def solve_support(
-    problem: SquaredHingeProblem,
-    active: Bool[Array, " n"],
-    guess: Float[Array, " n"],
-    gap: Float[Array, ""],
-    method: str,
-    factor_limit: int,
-) -> tuple[Float[Array, " n"], Float[Array, ""], Bool[Array, ""], Bool[Array, ""]]:
+    problem: SquaredHingeProblem, active: Array, guess: Array, gap: Array, method: str, factor_limit: int
+) -> tuple[Array, Array, Array, Array]:
     """Solve for the Newton point of an active set.
 
     Args:
