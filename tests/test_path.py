@@ -679,7 +679,7 @@ def test_a_second_path_compiles_nothing():
         assert len(seen) == 0
 
 
-PROGRAMS = [compiled.compiled_begin, compiled._burst, compiled._certify]
+PROGRAMS = [compiled.begin_program, compiled._burst, compiled._certify]
 PROGRAMS += [
     value
     for module in (working_set, grid, lanes, pairs, coarse_to_fine)
