@@ -1,1 +1,1 @@
-"""Derivatives of a solution: the rule, and what each problem contributes to it."""
+"""Derivatives of a solution: the linear systems that each problem contributes to the rule."""

@@ -1,4 +1,4 @@
-"""How the solution of the squared-hinge problem moves: the samples inside the margin solve a linear system.
+"""Derivatives of squared-hinge solutions: the samples inside the margin solve a linear system.
 
 On a support S, `beta = alpha / R` solves `Kt_SS beta_S = 1` (Chapelle et al. 2002), with a free bias `Kt_SS beta_S + b
 y_S = 1`, `y . beta = 0`. The optimal value `1 / (2 R)` needs no system: its derivative is `-1/2 beta' dKt beta`.
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def active_set(problem: "SquaredHingeProblem", values: Any, before: Active | None = None) -> Active:
-    """Samples inside the margin: where alpha > 0 at the solution, and closer to that set than alpha before it.
+    """Return the samples inside the margin: those with alpha > 0 at the exact solution.
 
-    A first-order solver leaves a little alpha on samples that have long left the support. An empty set, which no
-    solution has, is all samples instead: through an empty one a NaN would go backward as 0.
+    Before it they are better than alpha: a first-order solver leaves a little alpha on samples that left the support
+    long ago. An empty set, which no solution has, becomes all samples: through an empty one NaN would go backward as 0.
     """
     present, slack = problem.ridge > 0, 1 - values.margins
     if before is None:
@@ -37,7 +37,7 @@ def active_set(problem: "SquaredHingeProblem", values: Any, before: Active | Non
 
 
 def solution_on(problem: "SquaredHingeProblem", active: Active, sizes: tuple[int, ...], method: str) -> Values:
-    """The solution of the system on S as values; `alpha` may be negative where S is not the support of a solution."""
+    """Solve the system on S; `alpha` may be negative if S is not the support of a solution."""
     y, support = lax.stop_gradient(problem.y), active.free
     _, solve = solver(problem, support, sizes, method)
     if problem.free_bias:
@@ -53,21 +53,21 @@ def solution_on(problem: "SquaredHingeProblem", active: Active, sizes: tuple[int
 
 
 def lagrangian(problem: "SquaredHingeProblem", values: Values) -> Float[Array, ""]:
-    """`-1/2 beta' Kt beta`, by tiles: its derivative with respect to the problem needs no n x n matrix of its own."""
+    """Return `-1/2 beta' Kt beta`, by tiles: its derivative by the problem needs no n x n matrix of its own."""
     beta = values.alpha / values.R
     return -(problem.signed.quadratic_form(beta) + problem.ridge @ beta**2) / 2
 
 
 def kinks(problem: "SquaredHingeProblem", values: Any, tol: Any) -> Bool[Array, " n"]:
-    """Samples on the margin, which carry no weight and may get some."""
+    """Return the samples on the margin, which have no weight and may get some."""
     return lax.stop_gradient((problem.ridge > 0) & (jnp.abs(values.margins - 1) <= tol))
 
 
 def certificate_of(problem: "SquaredHingeProblem", values: Values, dtype: Any) -> Certificate:
-    """The certificate of values of `solution_on`, numbers of `dtype`; a gap of infinity where they are no point."""
+    """Return the certificate of `solution_on`'s values as numbers of `dtype`; an infinite gap if infeasible."""
     beta = jnp.maximum(values.alpha, 0) / values.R
     certificate = problem.certified(beta, problem.matvec(beta), dtype).certificate
-    # A point that had to be clipped is not the one that is returned: then no certificate at all.
+    # A point that had to be clipped is not the returned one, which has no certificate then.
     rounding = 64 * jnp.finfo(dtype).eps
     feasible = every(values.alpha >= -rounding * jnp.abs(values.alpha).max())
     gap = jnp.where(feasible, certificate.relative_gap, jnp.inf)

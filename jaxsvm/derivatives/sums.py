@@ -21,43 +21,38 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
+from jaxsvm.derivatives.measured import MEASURED
 from jaxsvm.numerics.linear.elimination import semifactored
 from jaxsvm.numerics.precision import rounded
 
 if TYPE_CHECKING:
     from jaxsvm.problems.contract import Problem
 
-MOST_FEATURES = 512
-"""Features whose systems are solved for it."""
-EXPLAINED = 1e-12
-"""Of a feature's square, what is left by those that explain it."""
-LOST = 0.25
-"""Of a margin: the standard deviation of what rounding coefficients does to decision values, at the most."""
-
 
 def unsummable(problem: "Problem", coefficients: Float[Array, " n"]) -> Bool[Array, ""]:
-    """Whether coefficients of the problem's dtype are too coarse for their sums to have derivatives."""
+    """Return whether the problem's dtype is too coarse for sums of the coefficients to have derivatives, `()`."""
     if jnp.finfo(problem.dtype).bits >= 64 or _has_few(problem.gram.feature_rows):
         return jnp.asarray(False)
     size = jnp.sqrt(jnp.maximum(lax.stop_gradient(problem.diagonal), 0))
-    return jnp.finfo(problem.dtype).eps / 4 * size.max() * jnp.linalg.norm(coefficients * size) > LOST
+    # The standard deviation of the rounding of decision values, against a quarter of a margin.
+    return jnp.finfo(problem.dtype).eps / 4 * size.max() * jnp.linalg.norm(coefficients * size) > 0.25
 
 
 def _has_few(X: Any) -> bool:
-    return X is not None and X.shape[1] <= MOST_FEATURES and X.shape[1] + 1 < X.shape[0]
+    return X is not None and X.shape[1] <= MEASURED.features_of_a_small_system and X.shape[1] + 1 < X.shape[0]
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(3,))
 def summable(
     coefficients: Float[Array, " n"], X: Float[Array, "n d"] | None, returned: Float[Array, " n"], dtype: Any
 ) -> Float[Array, " n"]:
-    """The coefficients as they are, in float64; their tangents as said above, numbers of `dtype`.
+    """Return the coefficients unchanged, in float64; tangents are numbers of `dtype` whose sums keep their digits.
 
     Args:
-        coefficients: The exact ones, `(n,)`.
+        coefficients: The exact coefficients, `(n,)`.
         X: Features, `(n, d)`, or None.
-        returned: What a caller has in their place, `(n,)`.
-        dtype: Of what a caller gets.
+        returned: The rounded coefficients that the caller gets, `(n,)`.
+        dtype: Dtype of the results that the caller gets.
     """
     del X, returned, dtype
     return coefficients
@@ -90,10 +85,10 @@ def _(dtype: Any, primals: Any, tangents: Any) -> tuple[Array, Array]:
 
 
 def _least_squares(X: Float[Array, "n d"], b: Float[Array, " d"]) -> Float[Array, " d"]:
-    """A solution of `X'X v = b` among features that others do not explain, refined once."""
+    """Return a solution v of `X'X v = b`, refined once; features that others explain have the coefficient 0."""
     size = jnp.linalg.norm(X, axis=0)
     scale = jnp.where(size > 0, 1 / jnp.where(size > 0, size, 1), 0)
     squares = scale[:, None] * (X.T @ X) * scale
-    factor = semifactored(squares, EXPLAINED)
+    factor = semifactored(squares, 1e-12)  # below this share of its square a feature is explained by others
     v = factor.solve(scale * b)
     return scale * (v + factor.solve(scale * b - squares @ v))

@@ -1,9 +1,9 @@
-"""The linear system on a support: what the derivatives of a solution, and the solution itself, come from.
+"""Solve the linear system on a support, which gives the solution and its derivatives.
 
-It is solved by conjugate gradients under the best preconditioner there is: a Cholesky factor of the support's matrix
-(stored Gram, at most 4,096 samples; the iterations are then what is known as refinement), Woodbury's formula for a
-low-rank Gram, and the same formula with Nystroem features and what they leave of the diagonal for all else, in O(n
-tile) memory. A system that cannot be solved gives NaN: never a wrong derivative in silence.
+Conjugate gradients solve it with one of three preconditioners: a Cholesky factor of the support's matrix (stored Gram,
+at most 4,096 samples; the iterations are then iterative refinement); Woodbury's formula for a low-rank Gram; otherwise
+the same formula with Nystroem features and the rest of the diagonal, in O(n tile) memory. A system that cannot be
+solved gives NaN, never a wrong derivative.
 """
 
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxsvm.derivatives.measured import MEASURED
 from jaxsvm.errors import is_concrete
 from jaxsvm.numerics import masks
 from jaxsvm.numerics.linear import nystroem
@@ -23,30 +24,21 @@ from jaxsvm.runtime.loops import while_loop
 if TYPE_CHECKING:
     from jaxsvm.problems.contract import Differentiable
 
-FACTOR_LIMIT = 4096
-"""The largest support whose matrix is factored: 128 MiB in float64."""
-LANDMARKS = 128
-CG_STEPS = 1000
-EXPLAINED = 1e-11
-"""Of the largest diagonal: a sample of which the others leave less is explained by them."""
-REFINEMENTS = 6
-"""Iterations where the preconditioner is the inverse up to rounding."""
-
 
 def plan(problem: "Differentiable", support: Any) -> tuple[tuple[int, ...], str]:
-    """How the system is solved: sizes of a factor to choose from, and "cholesky", "features" or "nystroem"."""
-    # Without a ridge the matrix may be as good as singular, which conjugate gradients alone do not survive.
+    """Choose how to solve the system: sizes of a factor, and "cholesky", "features" or "nystroem"."""
+    # Without a ridge the matrix may be nearly singular, and conjugate gradients alone fail.
     if not problem.bounded:
         if problem.gram.rank is not None:
             return (), "features"
         if not problem.gram.may_store:  # a factor would break the promise of O(n tile) memory
             return (), "nystroem"
     sizes = factor_sizes(problem.n, support)
-    return (sizes, "cholesky") if sizes[-1] <= FACTOR_LIMIT else ((), "nystroem")
+    return (sizes, "cholesky") if sizes[-1] <= MEASURED.samples_of_a_factored_support else ((), "nystroem")
 
 
 def factor_sizes(n: int, support: Any) -> tuple[int, ...]:
-    """Size classes up to n; only the one that holds the support where that has values."""
+    """Return size classes up to n; only the one that holds the support if that is concrete."""
     sizes = size_classes(n)
     if is_concrete(support):
         count = int(support.sum())
@@ -61,30 +53,37 @@ def solver(
     method: str,
     u: Float[Array, " n"] | None = None,
 ) -> tuple[Bool[Array, " n"], Apply]:
-    """The system `(Kt + u u')_SS x_S = b_S` of the samples S of a support that the others do not explain.
+    """Return a solver of `(Kt + u u')_SS x_S = b_S` for the samples S of a support that the others do not explain.
+
+    Args:
+        problem: The problem.
+        support: The samples of the support, `(n,)`.
+        sizes: From `plan`.
+        method: From `plan`.
+        u: A vector, `(n,)`, or None for 0.
 
     Returns:
-        S, `(n,)`: all of the support but where the matrix is singular; and `b -> x`, with `x = b` off S, differentiable
-        in b and in the problem, not in u.
+        S, `(n,)`: the whole support unless the matrix is singular; and `b -> x`, with `x = b` off S, differentiable in
+        b and in the problem, not in u.
     """
     y, ridge = lax.stop_gradient(problem.y), problem.ridge
     u = jnp.zeros_like(y) if u is None else jnp.where(support, lax.stop_gradient(u), 0)
-    still = lax.stop_gradient(problem)
+    constant = lax.stop_gradient(problem)
     if method == "cholesky":
-        support, precondition = _factor(still, support, sizes, u)
+        support, precondition = _factor(constant, support, sizes, u)
         u = jnp.where(support, u, 0)
     else:
-        precondition = _woodbury(still, support, method == "features", u)
+        precondition = _woodbury(constant, support, method == "features", u)
 
     def matvec(v: Array) -> Array:
         inside = problem.signed.matvec(jnp.where(support, v, 0)) + ridge * v + u * (u @ v)
         return jnp.where(support, inside, v)
 
-    def product(v: Array) -> Array:  # the same, at the price of the support; it is never differentiated
-        inside = still.signed.support_matvec(jnp.where(support, v, 0)) + lax.stop_gradient(ridge) * v
+    def product(v: Array) -> Array:  # the same at the cost of the support; never differentiated
+        inside = constant.signed.support_matvec(jnp.where(support, v, 0)) + lax.stop_gradient(ridge) * v
         return jnp.where(support, inside + u * (u @ v), v)
 
-    steps = CG_STEPS if method == "nystroem" else REFINEMENTS
+    steps = 1000 if method == "nystroem" else 6  # the other preconditioners are inverses up to rounding
 
     def solve(_: Any, b: Array) -> Array:
         return _solved(product, precondition, b, steps)
@@ -93,7 +92,7 @@ def solver(
 
 
 class _Solving(NamedTuple):
-    """Where conjugate gradients stand: solution, residual, next direction, and `energy = r' P^-1 r`, now and at first.
+    """State of conjugate gradients: solution, residual, next direction, and `energy = r' P^-1 r`, now and at first.
 
     `checks`: whether the next turn recomputes the residual from scratch; `ended`: whether the last one did.
     """
@@ -109,10 +108,10 @@ class _Solving(NamedTuple):
 
 
 def _solved(product: Apply, precondition: Apply, b: Float[Array, " n"], steps: int) -> Float[Array, " n"]:
-    """Solve by conjugate gradients to the floor of the dtype; NaN where a thousandth of the digits is missing.
+    """Solve by conjugate gradients to the precision of the dtype; return NaN if a thousandth of the digits is missing.
 
-    The first turn has no direction yet, and the last one takes the product of the solution, for its residual: so the
-    program has one product and one preconditioner.
+    The first turn has no direction yet, and the last one uses its product for the solution's residual. So the program
+    has one product and one preconditioner.
     """
     eps = jnp.finfo(b.dtype).eps
 
@@ -132,46 +131,46 @@ def _solved(product: Apply, precondition: Apply, b: Float[Array, " n"], steps: i
     zero, no = jnp.zeros((), b.dtype), jnp.asarray(False)
     nothing = jnp.zeros_like(b)
     start = _Solving(jnp.zeros((), jnp.int32), nothing, b, nothing, zero, zero, no, no)
-    found = while_loop(lambda at: ~at.ended, turn, start)
-    solved = found.energy <= eps**0.8 * found.first  # squared: 3e-7 of b in float64, 2e-3 in float32
-    return jnp.where(solved | (found.first == 0), found.x, jnp.nan)
+    end = while_loop(lambda at: ~at.ended, turn, start)
+    solved = end.energy <= eps**0.8 * end.first  # squared: 3e-7 of b in float64, 2e-3 in float32
+    return jnp.where(solved | (end.first == 0), end.x, jnp.nan)
 
 
 def _factor(
     problem: "Differentiable", support: Bool[Array, " n"], sizes: tuple[int, ...], u: Float[Array, " n"]
 ) -> tuple[Bool[Array, " n"], Apply]:
-    """What others do not explain, and solves with a Cholesky factor of `(Kt + u u')_SS`, in the smallest size for S."""
+    """Return the samples that others do not explain, and solves with a Cholesky factor of `(Kt + u u')_SS`."""
     largest, count = sizes[-1], masks.count(support)
     index = jnp.nonzero(support, size=largest, fill_value=0)[0]
     valid = jnp.arange(largest, dtype=count.dtype) < count
 
     def factor(size: int, whole: Factor) -> Factor:
-        here, ridge = index[:size], problem.ridge[index[:size]]
-        values = problem.gram.block(here, here).astype(problem.dtype) + problem.offset
-        values = jnp.outer(problem.y[here], problem.y[here]) * values + jnp.outer(u[here], u[here]) + jnp.diag(ridge)
+        at, ridge = index[:size], problem.ridge[index[:size]]
+        values = problem.gram.block(at, at).astype(problem.dtype) + problem.offset
+        values = jnp.outer(problem.y[at], problem.y[at]) * values + jnp.outer(u[at], u[at]) + jnp.diag(ridge)
         if problem.bounded and size < LAPACK_SIZE:  # there is no ridge
             values = jnp.where(valid[:size, None] & valid[None, :size], values, 0)
-            return semifactored(values, EXPLAINED * jnp.diagonal(values).max()).within(whole)
+            # A sample of which the others leave less than this is explained by them.
+            return semifactored(values, 1e-11 * jnp.diagonal(values).max()).within(whole)
         return padded_factor(values, valid[:size]).within(whole)
 
-    found = in_smallest(sizes, count, factor, identity(largest, problem.dtype))
-
-    known = valid & ~(jnp.diagonal(found.L)[:largest] == 0)  # a NaN is to show
+    factored = in_smallest(sizes, count, factor, identity(largest, problem.dtype))
+    known = valid & ~(jnp.diagonal(factored.L)[:largest] == 0)  # NaN must propagate
     support = jnp.zeros_like(support).at[index].max(known)
 
     def precondition(r: Array) -> Array:
-        solved = found.solve(jnp.where(known, r[index], 0))
+        solved = factored.solve(jnp.where(known, r[index], 0))
         return jnp.where(support, jnp.zeros_like(r).at[index].add(jnp.where(known, solved, 0)), r)
 
     return support, precondition
 
 
 def _woodbury(problem: "Differentiable", support: Bool[Array, " n"], exact: bool, u: Float[Array, " n"]) -> Apply:
-    """`(D + F F')^-1` on S, for features F of `Kt` and the rest D of its diagonal; the identity off S."""
+    """Return `(D + F F')^-1` on S, for features F of `Kt` and the rest D of its diagonal; the identity off S."""
     if exact:
         F, rest = problem.gram.design.astype(problem.dtype), 0
     else:
-        landmarks = nystroem.evenly_among(support, LANDMARKS)
+        landmarks = nystroem.evenly_among(support, MEASURED.landmarks)
         F = nystroem.features(problem.gram.rows(landmarks).astype(problem.dtype), landmarks)
         rest = nystroem.unexplained(problem.gram.diag(), F)
     constant = jnp.full((problem.n, 1), problem.offset**0.5, F.dtype)

@@ -1,4 +1,4 @@
-"""What a solution is to its derivatives: the values of a fit that move, and the sets of samples that they move on."""
+"""The parts of a solution that have derivatives: the values of a fit, and the sets of samples that they depend on."""
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Values(NamedTuple):
-    """What moves of a `Fit`, by its names."""
+    """The fields of a `Fit` that have derivatives."""
 
     alpha: Float[Array, " n"]
     dual_coef: Float[Array, " n"]
@@ -22,8 +22,7 @@ class Values(NamedTuple):
 class Active(NamedTuple):
     """Samples whose coefficients solve the linear system, and those that stay at their upper bound: `(n,)` each.
 
-    `present` is where the coefficients are, `(n,)`; None where no system can be singular. Free samples that others
-    explain stay there.
+    `present` are the coefficients, `(n,)`, which free samples keep that others explain; None if no system is singular.
     """
 
     free: Bool[Array, " n"]
@@ -32,14 +31,14 @@ class Active(NamedTuple):
 
 
 def values_of(fit: Any) -> Values:
-    """The values of a fit."""
+    """Return the values of a fit."""
     return Values(*(getattr(fit, name) for name in Values._fields))
 
 
 def negligible(problem: "Problem", point: Float[Array, " n"]) -> tuple[Any, Float[Array, " n"]]:
-    """What a coefficient (of its bound) and a product may be off by for a sample to stay where it stands.
+    """Return the errors of coefficients (relative to bounds) and of products that do not move samples to another set.
 
-    More than rounding: samples at a kink would go to and fro.
+    They are larger than rounding, or samples at a kink would change sets again and again.
     """
     eps, size = jnp.finfo(problem.dtype).eps, jnp.sqrt(jnp.maximum(problem.diagonal, 0))
     return eps**0.6, 64 * eps * size * (jnp.abs(point) @ size)
