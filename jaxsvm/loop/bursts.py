@@ -137,12 +137,9 @@ def _first_calls(
 
 
 def _next_burst(chunks: int, used: int, seconds: float) -> int:
-    """Return the chunks of the next burst, which is to take about `MEASURED.seconds_of_a_burst`.
+    """Return the chunks of the next burst, after one that took `used` of its chunks in so many seconds.
 
-    Args:
-        chunks: The chunks of the last burst.
-        used: How many of them it took: a burst that ended early says nothing of a longer one.
-        seconds: The time that it took.
+    A burst is to take about `MEASURED.seconds_of_a_burst`. One that ended early says nothing of a longer one.
     """
     if seconds < MEASURED.seconds_of_a_burst / 2:
         return min(2 * chunks, 2 * max(used, 1))
@@ -199,14 +196,9 @@ def _certified_in_passing(
 
 
 def _worth_showing(problem: Problem, progress: Progress, evaluations_shown: int | None) -> bool:
-    """Return whether to certify the current point for a callback.
+    """Return whether to certify the current point for a callback that last saw one at `evaluations_shown`.
 
     Large problems wait until steps have cost as much as the products of a certificate.
-
-    Args:
-        problem: The problem.
-        progress: Its progress.
-        evaluations_shown: Kernel evaluations at the last certificate for the callback; None before the first.
     """
     if evaluations_shown is None or problem.n <= MEASURED.samples_of_a_small_problem:
         return True

@@ -44,7 +44,7 @@ def bracketed(wide: Problem, point: Float[Array, " n"], s: Float[Array, " n"], o
     return low._replace(margins=(low.margins + high.margins) / 2, certificate=certificate)
 
 
-def answer_of(problem: Restrictable, point: Float[Array, " n"], s: Float[Array, " n"], steps: Any) -> Answer:
+def certified_by_sums(problem: Restrictable, point: Float[Array, " n"], s: Float[Array, " n"], steps: Any) -> Answer:
     """Certify a dual point by `s = Qa`, which was carried along for so many steps."""
 
     @in_double
@@ -57,9 +57,9 @@ def answer_of(problem: Restrictable, point: Float[Array, " n"], s: Float[Array, 
             square = (point * s).sum()
             scale = jnp.where(square > 0, point.sum() / jnp.where(square > 0, square, 1), 1)
             point, s, off = scale * point, scale * s, scale * off
-        answer = bracketed(wide, point, s, off, problem.dtype)
-        narrow = jax.tree.map(lambda leaf: leaf.astype(problem.dtype), answer)
-        return narrow._replace(certificate=narrowed(answer.certificate, problem.dtype))
+        certified = bracketed(wide, point, s, off, problem.dtype)
+        narrow = jax.tree.map(lambda leaf: leaf.astype(problem.dtype), certified)
+        return narrow._replace(certificate=narrowed(certified.certificate, problem.dtype))
 
     return assess(problem, point, s, steps)
 
@@ -68,9 +68,9 @@ def answer_of(problem: Restrictable, point: Float[Array, " n"], s: Float[Array, 
 def carried_program(problem: Restrictable, solver: Solver, progress: Progress) -> Answer:
     """Return the certified current point if its gap is smaller than that of the best point; else the best point."""
     point, s = solver.dual_point(problem, progress.state)
-    answer = answer_of(problem, point, s, steps_taken(progress) - progress.refreshed)
-    better = answer.certificate.relative_gap < progress.best.certificate.relative_gap
-    return jax.tree.map(lambda new, old: jnp.where(better, new, old), answer, progress.best)
+    current = certified_by_sums(problem, point, s, steps_taken(progress) - progress.refreshed)
+    better = current.certificate.relative_gap < progress.best.certificate.relative_gap
+    return jax.tree.map(lambda new, old: jnp.where(better, new, old), current, progress.best)
 
 
 def proves_by_sums(problem: Problem, solver: Solver) -> bool:

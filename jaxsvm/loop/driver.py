@@ -222,14 +222,9 @@ class Successor(NamedTuple):
 def _successor(
     problem: Problem, solver: Solver, progress: Progress, *, may_change: bool, may_reduce: bool
 ) -> Successor | None:
-    """Return what continues a fit, if anything.
+    """Return what continues a fit: the solver on fewer samples, a larger one, or another one; None for nothing.
 
-    Args:
-        problem: A prepared problem.
-        solver: Its solver.
-        progress: Its progress; a fit that ended as STALLED or MAX_STEPS may still be continued by another solver.
-        may_change: Whether another solver may continue.
-        may_reduce: Whether the solver may continue on fewer samples.
+    Another solver may also continue a fit that ended as STALLED or MAX_STEPS.
     """
     status = int(progress.status)
     if status == Status.RUNNING:

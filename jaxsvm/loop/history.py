@@ -6,6 +6,11 @@ from typing import Any
 import numpy as np
 
 
+def _column(place: int, meaning: str) -> Any:
+    """Return the property of one column of the lines, an array `(calls,)`."""
+    return property(lambda self: np.array([line[place] for line in self.lines]), doc=f"{meaning}, `(calls,)`.")
+
+
 class History:
     """A callback that keeps a line a call: `history = History(); jaxsvm.fit(problem, callback=history)`.
 
@@ -29,35 +34,9 @@ class History:
     def __len__(self) -> int:
         return len(self.lines)
 
-    def _column(self, place: int) -> np.ndarray:
-        return np.array([line[place] for line in self.lines])
-
-    @property
-    def seconds(self) -> np.ndarray:
-        """Seconds since this history was made, `(calls,)`."""
-        return self._column(0)
-
-    @property
-    def steps(self) -> np.ndarray:
-        """Steps taken, `(calls,)`."""
-        return self._column(1)
-
-    @property
-    def kernel_evaluations(self) -> np.ndarray:
-        """Kernel values computed, `(calls,)`."""
-        return self._column(2)
-
-    @property
-    def primal(self) -> np.ndarray:
-        """Primal values, `(calls,)`."""
-        return self._column(3)
-
-    @property
-    def dual(self) -> np.ndarray:
-        """Dual values, `(calls,)`."""
-        return self._column(4)
-
-    @property
-    def relative_gap(self) -> np.ndarray:
-        """Certified relative gaps, `(calls,)`."""
-        return self._column(5)
+    seconds = _column(0, "Seconds since this history was made")
+    steps = _column(1, "Steps taken")
+    kernel_evaluations = _column(2, "Kernel values computed")
+    primal = _column(3, "Primal values")
+    dual = _column(4, "Dual values")
+    relative_gap = _column(5, "Certified relative gaps")

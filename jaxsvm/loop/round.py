@@ -238,14 +238,8 @@ def needs_correction(problem: Problem, solver: Solver, stalled: Any, refuted: An
     """Return whether further steps cannot close the gap, so that the corrected w is worth computing.
 
     The w that a solver has at hand is tried once a running value is refuted; in float64 after three refutations, since
-    a few more steps usually suffice there.
-
-    Args:
-        problem: The problem.
-        solver: Its solver.
-        stalled: `Progress.stalled`.
-        refuted: `Progress.refuted`.
-        at_cap: Whether the cap on steps is reached. If all three are numbers of the host, so is the result.
+    a few more steps usually suffice there. If `stalled` and `refuted` (of `Progress`) and `at_cap` (the cap on steps is
+    reached) are numbers of the host, so is the result.
     """
     ended = (stalled > 0) | at_cap
     if not solver.carries_weights(problem):

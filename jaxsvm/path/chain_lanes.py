@@ -47,38 +47,19 @@ def chains_in_lanes(
         The fits, as of `jaxsvm.path.chains.chain_on_host`.
     """
     require_usable(solver)
-    fits: dict[int, Fit] = {}
     with watching(stop) as stop:
-        if not stop.seen:
-            _Lanes(problem, solver, Cs, options, report, stop, fits).run()
-        return in_order(fits, Cs, problem)
+        return in_order({} if stop.seen else _Lanes(problem, solver, Cs, options, report).run(stop), Cs, problem)
 
 
 class _Lanes:
     """The values that run, a lane each, and those that wait.
 
-    Attributes:
-        fits: The results, by place.
-        shares: Places that wait, a list a lane.
-        places: The place that runs in each lane.
-        running: Lanes whose value has not ended.
-        shared: Arrays that all problems have in common.
-        own: Arrays of each lane's problem.
-        progress: The progress of all lanes.
+    Lane i solves `places[i]`, with the arrays `own` beside those that all problems `shared`; `shares[i]` wait for it.
     """
 
-    def __init__(
-        self,
-        problem: Parametric,
-        solver: Solver,
-        Cs: np.ndarray,
-        options: Options,
-        report: Report,
-        stop: Interruption,
-        fits: dict[int, Fit],
-    ) -> None:
-        self.problem, self.solver, self.Cs, self.key = problem, solver, Cs, options.key
-        self.report, self.stop, self.fits = report, stop, fits
+    def __init__(self, problem: Parametric, solver: Solver, Cs: np.ndarray, options: Options, report: Report) -> None:
+        self.problem, self.solver, self.Cs, self.key, self.report = problem, solver, Cs, options.key, report
+        self.fits: dict[int, Fit] = {}
         lanes = min(options.lanes or 1, len(Cs))
         self.shares = [part.tolist() for part in np.array_split(np.argsort(Cs, kind="stable"), lanes)]
         self.places = [share.pop(0) for share in self.shares]
@@ -89,42 +70,43 @@ class _Lanes:
         self.shared = self.shape.shared(problems[0])
         self.progress = _stack([begin_program(each, solver, self.key, None) for each in problems])
 
-    def run(self) -> None:
-        """Fill `fits`; after Ctrl-C with the running values at their last certified points."""
-        while self.running and not self.stop.seen:
+    def run(self, stop: Interruption) -> dict[int, Fit]:
+        """Return the fits by place; after Ctrl-C those of running values at their last certified points."""
+        while self.running and not stop.seen:
             try:
-                self._advance()
+                self._advance(stop)
                 codes = np.asarray(self.progress.status)
                 for lane in [lane for lane in sorted(self.running) if codes[lane] != Status.RUNNING]:
-                    self._settle(lane)
+                    self._settle(lane, stop)
                     self._load_next(lane)
                 self._narrow()
             except KeyboardInterrupt:  # raised by a callback, or by a handler of the user's own
-                self.stop.note()
+                stop.note()
         codes = np.asarray(self.progress.status)
         codes = np.where(codes == Status.RUNNING, np.int32(Status.INTERRUPTED), codes)
         if self.running:
             self.progress = self.progress._replace(status=jnp.asarray(codes, jnp.int32))
         for lane in sorted(self.running):
             if self.places[lane] not in self.fits:
-                self._settle(lane)
+                self._settle(lane, stop)
+        return self.fits
 
-    def _advance(self) -> None:
+    def _advance(self, stop: Interruption) -> None:
         """Take a few chunks of steps in each lane, then polish and certify the lanes for which that is due."""
         self.progress, due, polishes = _advance(self.shared, self.own, self.solver, self.progress, self.shape)
         for lane in np.flatnonzero(np.asarray(due) & np.asarray(polishes)).tolist():
             problem = self.problem.at(self.Cs[self.places[lane]])
             one = _lane(self.progress, np.int32(lane))
-            polished = polish_in_pieces(problem, self.solver, one, lambda: self.stop.seen)
+            polished = polish_in_pieces(problem, self.solver, one, lambda: stop.seen)
             self.progress = self.progress if polished is None else _load(self.progress, polished, np.int32(lane))
-        if np.asarray(due).any() and not self.stop.seen:
+        if np.asarray(due).any() and not stop.seen:
             self.progress = _certify(self.shared, self.own, self.solver, self.progress, self.shape)
 
-    def _settle(self, lane: int) -> None:
+    def _settle(self, lane: int, stop: Interruption) -> None:
         """Store and report the fit of a lane."""
         self.fits[self.places[lane]] = fitted = finish(self.solver, _lane(self.progress, np.int32(lane)))
         warn_unless_converged(fitted, self.solver)
-        if self.report is not None and not self.stop.seen:
+        if self.report is not None and not stop.seen:
             self.report(self.places[lane], fitted)
 
     def _load_next(self, lane: int) -> None:

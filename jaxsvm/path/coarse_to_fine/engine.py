@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxsvm.gram.signed import SignedGram
-from jaxsvm.loop.carried_certificate import answer_of
+from jaxsvm.loop.carried_certificate import certified_by_sums
 from jaxsvm.loop.driver import QUIET, drive, warn_unless_converged
 from jaxsvm.loop.interruption import Interruption, unless, watching
 from jaxsvm.loop.measured import MEASURED as LOOP
@@ -197,9 +197,9 @@ def _as_carried(grid: Grid, place: int, solver: BlockNewton) -> Fit:
 @Program
 def _finish_carried(problem: SquaredHingeProblem, x: Array, f: Array, steps: Any, counters: Counters, tol: Any) -> Fit:
     """Certify a point by carried margins, without a product."""
-    answer = answer_of(problem, x, f + problem.ridge * x, steps)
-    converged = answer.certificate.relative_gap <= tol
-    return answer.fit(jnp.where(converged, Status.CONVERGED, Status.STALLED).astype(jnp.int32), counters)
+    certified = certified_by_sums(problem, x, f + problem.ridge * x, steps)
+    converged = certified.certificate.relative_gap <= tol
+    return certified.fit(jnp.where(converged, Status.CONVERGED, Status.STALLED).astype(jnp.int32), counters)
 
 
 def _certified_group(
@@ -249,12 +249,12 @@ def _finish(
     # To about primal scale: a dual point may have any, but the decision function that is returned has this one.
     square = (x * (f + ridge * x)).sum(axis=0)
     x = x * jnp.where(square > 0, x.sum(axis=0) / jnp.where(square > 0, square, 1), 1)[None, :]
-    answers = in_double(_answers)(template, y, ridge, x, C)
-    converged = answers.certificate.relative_gap <= tol
-    return answers.fit(jnp.where(converged, Status.CONVERGED, Status.STALLED).astype(jnp.int32), counters)
+    certified = in_double(_certified_lanes)(template, y, ridge, x, C)
+    converged = certified.certificate.relative_gap <= tol
+    return certified.fit(jnp.where(converged, Status.CONVERGED, Status.STALLED).astype(jnp.int32), counters)
 
 
-def _answers(template: SquaredHingeProblem, y: Array, ridge: Array, x: Array, C: Array) -> Answer:
+def _certified_lanes(template: SquaredHingeProblem, y: Array, ridge: Array, x: Array, C: Array) -> Answer:
     """Certify points in twice the precision; the products of all lanes are one."""
     wide = widened(template)
     y, ridge, x = (column.astype(wide.dtype) for column in (y, ridge, x))
@@ -264,5 +264,5 @@ def _answers(template: SquaredHingeProblem, y: Array, ridge: Array, x: Array, C:
         problem = dataclasses.replace(in_lane(wide, y, ridge), C=C)
         return problem.certified(beta, margins + ridge * beta, template.dtype)
 
-    answers = jax.vmap(one, in_axes=(1, 1, 0, 1, 1))(y, ridge, C, x, margins)
-    return jax.tree.map(lambda leaf: leaf.astype(template.dtype), answers)
+    certified = jax.vmap(one, in_axes=(1, 1, 0, 1, 1))(y, ridge, C, x, margins)
+    return jax.tree.map(lambda leaf: leaf.astype(template.dtype), certified)
