@@ -12,6 +12,7 @@ from jaxsvm.numerics.masks import count, every, places_first, some
 from jaxsvm.numerics.measured import MEASURED
 from jaxsvm.numerics.sizes import in_smallest, size_classes
 from jaxsvm.numerics.sums import sums
+from jaxsvm.runtime.once import once
 
 
 def positive(n=40, rank=60, seed=0):
@@ -108,3 +109,18 @@ def test_masks_and_sums_are_those_of_numpy(n: int) -> None:
         found = [np.asarray(value) for value in (some(mask), every(mask), count(mask), places_first(jnp.asarray(mask)))]
         assert [found[0], found[1], found[2]] == [mask.any(), mask.all(), mask.sum()]
         np.testing.assert_array_equal(found[3][: mask.sum()], np.flatnonzero(mask))
+
+
+def test_what_is_computed_once_if_at_all_stays_inside_its_condition():
+    """XLA would compute in front of the loop whatever the loop does not change, condition or not."""
+
+    def maybe(condition, K, value):
+        return once(condition, lambda value: value + jnp.sort(K @ K, axis=0), value)
+
+    K, conditions = jnp.ones((64, 64)), jnp.array([False, False])
+    lanes = jax.jit(jax.vmap(maybe, (0, None, None)))
+    text = lanes.lower(conditions, K, K).compile().as_text()
+    entry = text[text.index("ENTRY") :]
+    assert "while(" in entry and " sort(" in text
+    assert " sort(" not in entry and "dot(" not in entry and "matmul" not in entry
+    np.testing.assert_array_equal(lanes(jnp.array([False, True]), K, K)[:, 0, 0], [1, 65])

@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from typing import TypeVar
 
+import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Bool
 
 from jaxsvm.runtime.loops import while_loop
@@ -17,5 +19,12 @@ def once(condition: Bool[Array, ""], compute: Callable[[_T], _T], value: _T) -> 
     This is a loop of at most one turn. Under `vmap` a `lax.cond` computes both branches always; this loop computes only
     if the condition holds in at least one lane.
     """
-    start = (condition, value)
-    return while_loop(lambda carry: carry[0], lambda carry: (jnp.asarray(False), compute(carry[1])), start)[1]
+    converted, captured = jax.closure_convert(compute, value)
+
+    def turn(carry: tuple[Bool[Array, ""], _T]) -> tuple[Bool[Array, ""], _T]:
+        # What is captured is tied to the carry: XLA computes what a loop does not change before it, even if it takes no
+        # turn, and in lanes that is most of a polish.
+        value, tied = lax.optimization_barrier((carry[1], captured))
+        return jnp.asarray(False), converted(value, *tied)
+
+    return while_loop(lambda carry: carry[0], turn, (condition, value))[1]
