@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from jaxsvm.errors import InputError, require
-from jaxsvm.gram.tiled import BUILD_TILE
+from jaxsvm.gram import measured as gram
 from jaxsvm.loop.interruption import Interruption
 from jaxsvm.points.checks import is_sparse
 from jaxsvm.runtime.cache import keep_programs
@@ -64,7 +64,7 @@ def require_memory(name: str, x: Any) -> None:
         return
     n, d = x.shape
     # Four vectors beside the rows: shift, spread, and the two of the scaling.
-    needed, available = (2 * min(n, BUILD_TILE) + 4) * d * x.dtype.itemsize, memory()
+    needed, available = (2 * min(n, gram.MEASURED.rows_per_tile) + 4) * d * x.dtype.itemsize, memory()
     if available is not None and needed > available / 2:
         used = len(np.unique(x.indices))
         raise InputError(

@@ -10,6 +10,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from jaxsvm.errors import InputError, is_concrete
+from jaxsvm.gram.measured import MEASURED
 from jaxsvm.kernels import Kernel, Precomputed
 from jaxsvm.numerics.precision import precisely
 from jaxsvm.numerics.products import matmul
@@ -17,10 +18,6 @@ from jaxsvm.numerics.sizes import size_class
 from jaxsvm.points.checks import as_points
 from jaxsvm.points.rows import CSR, Rows, by_row_tiles, dense_rows, product, transposed_product
 from jaxsvm.runtime.arrays import first_rows, lengthened, may_be_padded
-
-BLOCK_BYTES = 32 * 2**20
-BASIS_TILE = 1024
-"""Sparse basis points made dense at a time, at most; fewer where they are wide."""
 
 
 @jax.tree_util.register_dataclass
@@ -32,8 +29,8 @@ class KernelBasis:
         kernel: The kernel.
         x: The points, less `shift`, `(q, d)` dense or CSR; for `Precomputed` indices of training samples, `(q,)`.
         shift: What to subtract from new points, `(d,)`.
-        near: Whether the points are known to be near the origin, as `jaxsvm.kernels.distances.place` found. New points
-            need not be: one that is far away is far from all of them, and its distance keeps its digits. Static.
+        near: Whether `jaxsvm.kernels.distances.place` found the points to be near the origin; static. New points
+            need not be: one that is far from the origin is far from all of them, and its distance keeps its digits.
     """
 
     kernel: Kernel
@@ -43,21 +40,21 @@ class KernelBasis:
 
     @property
     def size(self) -> int:
-        """Q."""
+        """Number of points, q."""
         return self.x.shape[0]
 
     @property
     def columns(self) -> int | None:
-        """Features of a point; None for `Precomputed`, which takes as many kernel values as it needs, or more."""
+        """Features of a point; None for `Precomputed`, which takes at least as many kernel values as it needs."""
         return None if isinstance(self.kernel, Precomputed) else self.x.shape[1]
 
     def __call__(self, x_new: Float[Array, "m d"]) -> Float[Array, "m q"]:
-        """All values, `(m, q)`, of dense new points."""
+        """Return all values, `(m, q)`, of dense new points."""
         if self.columns is None:
             return self.kernel.matrix(x_new, self.x)
         if isinstance(self.x, CSR):
             x, x_new = self.x, x_new - self.shift[None, :]
-            tile = max(1, min(BASIS_TILE, BLOCK_BYTES // (8 * x.d)))
+            tile = max(1, min(1024, MEASURED.bytes_per_block // (8 * x.d)))  # points made dense at a time
             return by_row_tiles(self.size, tile, lambda index: self._values(x_new, x.rows(index)).T).T
         return self._values(x_new - self.shift[None, :], self.x)
 
@@ -69,7 +66,7 @@ class KernelBasis:
         if self.columns is not None or not is_concrete(self.x) or not self.size:
             return apply_in_blocks(self, x_new, coef, block)
         points, last = as_points(x_new, None, "x_new"), int(self.x.max())
-        if points.shape[1] <= last:  # a gather would take the last column for every one that is missing
+        if points.shape[1] <= last:  # a gather would take the last column for each missing one
             raise InputError(
                 f"x_new has {points.shape[1]} columns of kernel values, and training sample {last} is needed: "
                 "one column for every training sample."
@@ -87,7 +84,7 @@ class NystroemBasis:
         x: The landmarks, less `shift`, `(q, d)`.
         shift: What to subtract from new points, `(d,)`.
         whitening: `(q, r)`.
-        near: As in `KernelBasis`.
+        near: Whether the landmarks are known to be near the origin; static.
     """
 
     kernel: Kernel
@@ -98,7 +95,7 @@ class NystroemBasis:
 
     @property
     def size(self) -> int:
-        """R."""
+        """Number of features, r."""
         return self.whitening.shape[1]
 
     @property
@@ -107,7 +104,7 @@ class NystroemBasis:
         return self.x.shape[1]
 
     def __call__(self, x_new: Float[Array, "m d"]) -> Float[Array, "m r"]:
-        """Features of dense points, `(m, r)`."""
+        """Return the features of dense points, `(m, r)`."""
         values = self.kernel.matrix(x_new - self.shift[None, :], self.x, near=self.near)
         return matmul(values.astype(self.whitening.dtype), self.whitening)
 
@@ -131,11 +128,11 @@ class FourierBasis:
     phases: Float[Array, " r"]
     shift: Float[Array, " d"]
 
-    kernel = None  # what they approximate is in the Gram operator
+    kernel = None  # the Gram operator has the kernel that the features approximate
 
     @property
     def size(self) -> int:
-        """R."""
+        """Number of features, r."""
         return self.phases.shape[0]
 
     @property
@@ -144,7 +141,7 @@ class FourierBasis:
         return self.frequencies.shape[0]
 
     def __call__(self, x_new: Float[Array, "m d"]) -> Float[Array, "m r"]:
-        """Features of dense points, `(m, r)`."""
+        """Return the features of dense points, `(m, r)`."""
         angles = matmul(x_new - self.shift[None, :], self.frequencies) + self.phases[None, :]
         return jnp.sqrt(jnp.asarray(2 / self.size, angles.dtype)) * jnp.cos(angles)
 
@@ -154,13 +151,13 @@ class FourierBasis:
 
 
 def apply_in_blocks(basis: Any, x_new: Any, coef: Float[Array, "q *k"], block: int | None) -> Float[Array, "m *k"]:
-    """`basis(x_new) @ coef` for a block of rows at a time: a million rows never need m x q memory.
+    """Return `basis(x_new) @ coef`, computed in blocks of rows: a million rows never need m x q memory.
 
     Args:
         basis: Any basis.
         x_new: Points `(m, d)`, dense or sparse.
         coef: Coefficients, `(q,)`, or columns of them.
-        block: Rows at a time; None: as many as make 32 MiB of values, or of points where these are wider.
+        block: Rows at a time; None: as many as make 32 MiB of values, or of points if they are wider.
 
     Raises:
         InputError: On points of another width, or bad values.
@@ -172,14 +169,14 @@ def apply_in_blocks(basis: Any, x_new: Any, coef: Float[Array, "q *k"], block: i
     basis, coef = _in_size_class(basis, coef)
     if is_concrete(basis, points, coef) and not isinstance(points, Rows) and may_be_padded(points):
         points = lengthened(points, size_class(m))
-    width = max(basis.size, points.shape[1])  # rows that are dense for a while, and their values
-    size = max(1, min(points.shape[0], BLOCK_BYTES // (8 * width) if block is None else block))
+    width = max(basis.size, points.shape[1])  # dense rows, or their values
+    size = max(1, min(points.shape[0], MEASURED.bytes_per_block // (8 * width) if block is None else block))
     values = _values(basis, points, coef, size)
     return values if points.shape[0] == m else first_rows(values, m)
 
 
 def _in_size_class(basis: Any, coef: Any) -> tuple[Any, Any]:
-    """Concrete kernels at copies of the first point, whose coefficients are 0, up to a size class."""
+    """Pad concrete kernel bases to a size class by copies of the first point, whose coefficients are 0."""
     padable = isinstance(basis, KernelBasis) and basis.size and not isinstance(basis.x, Rows)
     if not padable or not is_concrete(basis, coef) or not may_be_padded(basis.x):
         return basis, coef
@@ -189,7 +186,7 @@ def _in_size_class(basis: Any, coef: Any) -> tuple[Any, Any]:
 
 @jax.jit(static_argnames="size")
 def _values(basis: Any, points: Any, coef: Array, size: int) -> Array:
-    """In twice the precision of the coefficients, as they are certified: large ones cancel."""
+    """Compute in twice the precision of the coefficients, as certificates do: large coefficients cancel."""
     if isinstance(basis, KernelBasis) and basis.kernel.linear:
         w = precisely(lambda coef, x: transposed_product(x, coef))(coef, basis.x)
         return product(points, w.astype(jnp.result_type(w.dtype, points.dtype)))

@@ -1,8 +1,8 @@
-"""Gram operators: the kernel matrix of a data set, by rows, blocks and products, stored or not.
+"""Build the Gram operator of a data set: its kernel matrix by rows, blocks and products, stored or not.
 
-`gram(kernel, x)` computes nothing: `TiledGram` computes rows on demand in O(n d) memory, and knows the budget that a
-solver may take to store all n x n values, as a `DenseGram`; `LowRankGram` (`jaxsvm.gram.low_rank`) works on features.
-All three are pytrees with the same methods, and differentiable with respect to kernel parameters and data.
+By default `gram(kernel, x)` computes no values: `TiledGram` computes rows on demand in O(n d) memory, and has the
+budget that a solver may use to store all n x n values as a `DenseGram`. `LowRankGram` works on features. All three are
+pytrees with the same methods, differentiable with respect to kernel parameters and data.
 """
 
 from typing import Any
@@ -15,18 +15,14 @@ from jaxsvm.errors import InputError, PrecisionWarning, is_concrete, require_fin
 from jaxsvm.gram.contract import Gram
 from jaxsvm.gram.dense import DenseGram, dense_values
 from jaxsvm.gram.low_rank import low_rank_gram
-from jaxsvm.gram.tiled import BUILD_TILE, TiledGram
+from jaxsvm.gram.measured import MEASURED
+from jaxsvm.gram.tiled import TiledGram
 from jaxsvm.kernels import Precomputed, as_kernel
 from jaxsvm.kernels.distances import place
 from jaxsvm.points.checks import as_points
 from jaxsvm.points.rows import CSR
 from jaxsvm.runtime.arrays import floating
 from jaxsvm.runtime.transfers import transfers
-
-MEMORY = 4 * 2**30
-"""Default budget of a stored kernel matrix in bytes: n = 32,768 in float32."""
-COLLAPSED = 1 / 16
-"""Spacing of floating-point numbers, in widths of the kernel, at which its values are called meaningless."""
 
 
 @transfers
@@ -38,33 +34,36 @@ def gram(
     *,
     store: bool | None = None,
     dtype: Any = None,
-    memory: int = MEMORY,
+    memory: int = MEASURED.bytes_to_store,
     method: str = "nystroem",
     landmarks: str = "pivoted",
     key: Array | None = None,
 ) -> Gram:
-    """The Gram operator of a data set.
+    """Build the Gram operator of a data set.
 
     Args:
         kernel: A kernel of `jaxsvm.kernels`, or a function of two points.
         x: The points, `(n, d)`: NumPy or JAX array, SciPy CSR; for `Precomputed()` the kernel matrix `(n, n)`.
-        tile: Rows at a time: makes a `TiledGram` whose values nobody stores, whatever the size.
-        rank: Features: makes a `LowRankGram`.
-        store: True stores all values now, whatever they take: worth it where one operator serves several calls. False:
-            nobody does. None: a fit, a path or a cross-validation does where its solver is faster for it and the budget
-            permits, and lets go of them in the end.
-        dtype: Of the kernel values; None: that of the data. float32 values with float64 data keep solver vectors in
-            float64.
-        memory: Budget in bytes for stored kernel values, where `store` is None.
+        tile: Rows at a time; makes a `TiledGram` whose values are never stored.
+        rank: Number of features; makes a `LowRankGram`.
+        store: True stores all values now, whatever their size, which pays if one operator serves several calls. False
+            never stores them. None: a fit, a path or a cross-validation stores them while it runs if its solver is
+            faster with them and they fit the budget.
+        dtype: Dtype of the kernel values; None: that of the data. float32 values with float64 data keep solver vectors
+            in float64.
+        memory: Budget in bytes for stored kernel values if `store` is None.
         method: "nystroem" or "fourier", with `rank`.
         landmarks: "pivoted" (greedy, by pivoted Cholesky) or "random", with "nystroem".
-        key: A random key for what is random; None takes key 0.
+        key: A random key for landmarks or frequencies; None takes key 0.
 
     Returns:
         `DenseGram`, `TiledGram` or `LowRankGram`.
 
     Raises:
         InputError: On bad points, an asymmetric precomputed matrix, or values out of range.
+
+    Warns:
+        PrecisionWarning: If points lie so far from 0 that their dtype cannot resolve the width of the kernel.
     """
     kernel = as_kernel(kernel)
     if store and (tile is not None or rank is not None):
@@ -88,13 +87,13 @@ def gram(
     if store:
         return DenseGram(kernel, points, shift, dense_values(kernel, points, dtype, near), near)
     budget = memory if tile is None and store is None else 0
-    return TiledGram(kernel, points, shift, min(tile or BUILD_TILE, n), dtype, None, near, budget)
+    return TiledGram(kernel, points, shift, min(tile or MEASURED.rows_per_tile, n), dtype, None, near, budget)
 
 
 def _warn_of_collapse(far: float, dtype: Any) -> None:
-    """Say that points lie where their dtype cannot tell apart what the kernel is asked to."""
+    """Warn if the spacing of the points' dtype exceeds a sixteenth of the kernel's width."""
     apart = far * float(jnp.finfo(dtype).eps)
-    if apart > COLLAPSED:
+    if apart > 1 / 16:
         warn(
             f"x lies up to {far:.2g} widths of the kernel away from 0, where {jnp.dtype(dtype)} numbers are "
             f"{apart:.2g} widths apart: points were rounded that much before the kernel saw them, and its values say "
@@ -120,14 +119,14 @@ def _precomputed(kernel: Precomputed, x: Any, dtype: Any) -> DenseGram:
 
 
 def require_symmetric(name: str, K: np.ndarray) -> None:
-    """Refuse a kernel matrix that is not symmetric, but for the rounding of its dtype.
+    """Refuse a kernel matrix that is not symmetric up to the rounding of its dtype.
 
     Args:
-        name: The argument, as the caller knows it.
-        K: Kernel values, `(n, n)`, NumPy's: inside a user's jit operations of JAX are traced, of concrete values too.
+        name: The argument's name, for messages.
+        K: Kernel values, `(n, n)`, of NumPy: inside a user's jit JAX traces operations on concrete values too.
 
     Raises:
-        InputError: With how far it is off; where a value is not finite.
+        InputError: On asymmetric values, with their largest difference; on values that are not finite.
     """
     require_finite(name, K)
     worst, largest = float(np.abs(K - K.T).max(initial=0)), float(np.abs(K).max(initial=0))

@@ -10,16 +10,13 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from jaxsvm.gram.contract import Gram
-from jaxsvm.gram.tiled import BUILD_TILE, OfPoints, TiledGram
+from jaxsvm.gram.measured import MEASURED
+from jaxsvm.gram.tiled import OfPoints, TiledGram
 from jaxsvm.kernels import Kernel, Precomputed
 from jaxsvm.numerics.products import matmul
 from jaxsvm.points.rows import CSR, dense_rows
 from jaxsvm.runtime.arrays import on_device
 from jaxsvm.runtime.loops import fori_loop
-
-WIDE_TILE = 256
-"""Rows of a stored matrix at a time in a product of a wider dtype: of 10,000, with one vector 52 ms (in float32 14),
-with 16 of them 57 (19), with 64 158 (48); 16 rows take 68, 124 and 356."""
 
 
 @jax.tree_util.register_dataclass
@@ -30,12 +27,12 @@ class DenseGram(OfPoints):
     Attributes:
         kernel: The kernel.
         x: The points, `(n, d)` dense or CSR, less `shift`; for `Precomputed` their indices, `(n,)`.
-        shift: What was subtracted from the points, `(d,)`: their mean, where the kernel is stationary and that costs no
-            digits (`jaxsvm.kernels.distances.place`); else 0.
+        shift: What was subtracted from the points, `(d,)`: their mean if the kernel is stationary and no digits are
+            lost (`jaxsvm.kernels.distances.place`); else 0.
         K: `k(x_i, x_j)`, `(n, n)`.
         near: Whether the points are known to be near the origin, so that distances may be expanded; static.
         vouched: Whether the matrix is known to be positive semidefinite though its kernel is not: as a part of
-            one (`part_of`), or as it was found (`jaxsvm.problems.certificates.definiteness`); static.
+            another (`part_of`), or by a test (`jaxsvm.problems.certificates.definiteness`); static.
     """
 
     kernel: Kernel
@@ -49,43 +46,43 @@ class DenseGram(OfPoints):
 
     @property
     def n(self) -> int:
-        """How many points."""
+        """Number of points."""
         return self.K.shape[-1]
 
     @property
     def dtype(self) -> Any:
-        """Of the kernel values."""
+        """Dtype of the kernel values."""
         return self.K.dtype
 
     def row(self, i: Int[Array, ""]) -> Float[Array, " n"]:
-        """`K[i]`."""
+        """Return `K[i]`."""
         return lax.dynamic_index_in_dim(self.K, i, keepdims=False)
 
     def rows(self, index: Int[Array, " t"]) -> Float[Array, "t n"]:
-        """`K[index]`."""
+        """Return `K[index]`."""
         return self.K[index]
 
     def block(self, rows: Int[Array, " t"], columns: Int[Array, " u"]) -> Float[Array, "t u"]:
-        """`K[rows, columns]`."""
+        """Return `K[rows, columns]`."""
         return self.K[rows[:, None], columns]
 
     def diag(self) -> Float[Array, " n"]:
-        """`K_ii`."""
+        """Return `K_ii`."""
         return jnp.diagonal(self.K)
 
     def matvec(self, v: Float[Array, "n *k"]) -> Float[Array, "n *k"]:
-        """`K @ v`, in the wider of the two dtypes."""
+        """Return `K @ v`, in the wider of the two dtypes."""
         if self.K.dtype == v.dtype:
             return matmul(self.K, v)
         return _wide_matvec(self.K, v)
 
     def support_matvec(self, v: Float[Array, " n"]) -> Float[Array, " n"]:
-        """`K @ v`: gathering the rows of the support costs more than reading all of K in order, down to 1 row in 4."""
+        """Return `K @ v`: gathering the support's rows costs more than reading all of K, down to 1 row in 4."""
         return self.matvec(v)
 
 
 def with_values(gram: Gram) -> Gram:
-    """The operator with all its values stored, where its budget permits; else as it is."""
+    """Return the operator with all values stored if its budget permits; else unchanged."""
     if gram.stored or not gram.may_store:
         return gram
     tiled = cast(TiledGram, gram)
@@ -95,9 +92,9 @@ def with_values(gram: Gram) -> Gram:
 
 @jax.jit(static_argnames=("dtype", "near"))
 def dense_values(kernel: Kernel, points: Any, dtype: Any, near: bool) -> Float[Array, "n n"]:
-    """All kernel values, by tiles of rows into one buffer: a tile stays in cache between product and exponential."""
+    """Compute all kernel values by tiles of rows, which stay in the cache between product and exponential."""
     n = points.shape[0]
-    tile = min(BUILD_TILE, n)
+    tile = min(MEASURED.rows_per_tile, n)
     squares = None if isinstance(points, CSR) else (points * points).sum(axis=1)
     tiled = TiledGram(kernel, points, jnp.zeros((points.shape[1],), points.dtype), tile, dtype, squares, near)
 
@@ -115,25 +112,25 @@ def dense_values(kernel: Kernel, points: Any, dtype: Any, near: bool) -> Float[A
 
 
 def part_of(gram: Gram, K: Float[Array, "m m"]) -> DenseGram:
-    """The operator of kernel values between some of the points of another one, `(m, m)`."""
+    """Return the operator of kernel values `(m, m)` between some of the points of another operator."""
     places = np.arange(K.shape[0], dtype=np.int32)
     return DenseGram(Precomputed(), on_device(places), on_device(np.zeros((0,), K.dtype)), K, vouched=gram.definite)
 
 
 @jax.jit
 def values_between(gram: Gram, samples: Int[Array, " m"]) -> Float[Array, "m m"]:
-    """Kernel values between some samples; whole rows of a stored matrix first, since they lie in one piece."""
+    """Return kernel values between some samples; whole rows of a stored matrix first, since they are contiguous."""
     return gram.rows(samples)[:, samples] if gram.stored else gram.block(samples, samples)
 
 
 def _wide_matvec(K: Array, v: Array) -> Array:
-    """`K @ v` for v of a wider dtype, some rows at a time: never a wide copy of K."""
-    n, tile = K.shape[0], min(WIDE_TILE, K.shape[0])
+    """Return `K @ v` for v of a wider dtype, some rows at a time, without a wide copy of K."""
+    n, tile = K.shape[0], min(MEASURED.rows_per_wide_tile, K.shape[0])
     whole = n // tile * tile
 
     def of_rows(start: Array) -> Array:
         return matmul(lax.dynamic_slice_in_dim(K, start, tile), v)
 
-    # Indices of 32 bits: inside `in_double` Python's are of 64, and lanes of a loop are traced with the caller's flag.
+    # Indices of 32 bits: inside `in_double` Python's have 64, but a loop's body is traced with the caller's flag.
     head = lax.map(of_rows, jnp.arange(0, whole, tile, dtype=jnp.int32)).reshape(whole, *v.shape[1:])
     return head if whole == n else jnp.concatenate([head, matmul(K[whole:], v)])

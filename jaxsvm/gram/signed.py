@@ -1,4 +1,4 @@
-"""`y (K + offset) y`: the matrix that every problem of two classes is made of, whichever way K is held."""
+"""The signed matrix `y_i y_j (K_ij + offset)` of problems of two classes, for any Gram operator of K."""
 
 import dataclasses
 from typing import cast
@@ -18,11 +18,11 @@ from jaxsvm.numerics.sums import sums
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class SignedGram:
-    """`B_ij = y_i y_j (K_ij + offset)`, which problems dress with a ridge or a box. It holds no values of its own.
+    """The matrix `B_ij = y_i y_j (K_ij + offset)`. It stores no values of its own.
 
     Attributes:
         gram: The Gram operator of K.
-        y: Signs, `(n,)`; or `(n, L)`, a column a lane, for `matvec` alone.
+        y: Signs, `(n,)`; for `matvec` also `(n, L)`, one column a lane.
         offset: 1.0 where the constant is one more feature of value 1, else 0.0; static.
     """
 
@@ -31,49 +31,49 @@ class SignedGram:
     offset: float = dataclasses.field(metadata={"static": True})
 
     def row(self, i: Int[Array, ""]) -> Float[Array, " n"]:
-        """`B[i]`, n kernel evaluations."""
+        """Return `B[i]`, n kernel evaluations."""
         return self._signed(entry(self.y, i) * self.y, self.gram.row(i))
 
     def rows(self, index: Int[Array, " t"]) -> Float[Array, "t n"]:
-        """`B[index]`."""
+        """Return `B[index]`."""
         return self._signed(jnp.outer(self.y[index], self.y), self.gram.rows(index))
 
     def block(self, rows: Int[Array, " t"], columns: Int[Array, " u"]) -> Float[Array, "t u"]:
-        """`B[rows, columns]`."""
+        """Return `B[rows, columns]`."""
         return self._signed(jnp.outer(self.y[rows], self.y[columns]), self.gram.block(rows, columns))
 
     def diag(self) -> Float[Array, " n"]:
-        """`B_ii`."""
+        """Return `B_ii`."""
         return self.gram.diag().astype(self.y.dtype) + self.offset
 
     def matvec(self, v: Float[Array, "n *L"]) -> Float[Array, "n *L"]:
-        """`B v` of each column."""
+        """Return `B v` of each column."""
         y = self._signs
         signed = y * v
         return y * (self.gram.matvec(signed) + self.offset * signed.sum(axis=0, keepdims=True))
 
     def support_matvec(self, v: Float[Array, " n"]) -> Float[Array, " n"]:
-        """`B v` at the price of the rows where v is not 0: for solvers, not for derivatives."""
+        """Return `B v` at the cost of the rows where v is not 0: for solvers, not for derivatives."""
         signed = self.y * v
         return self.y * (self.gram.support_matvec(signed) + self.offset * sums(signed)[0])
 
     def few_rows_matvec(self, v: Float[Array, " n"]) -> Float[Array, " n"]:
-        """`B v` for a v that is 0 nearly everywhere, from the rows where it is not, stored ones too; in v's dtype."""
+        """Return `B v` from the few rows where v is not 0, also of a stored matrix; in v's dtype."""
         signed = self.y * v
         gram = self.gram
         product = weighted_rows(signed, cast(DenseGram, gram).K) if gram.stored else gram.support_matvec(signed)
         return self.y * (product.astype(v.dtype) + self.offset * signed.sum())
 
     def quadratic_form(self, v: Float[Array, " n"]) -> Float[Array, ""]:
-        """`v' B v`, by tiles; its derivatives need no n x n matrix of their own."""
+        """Return `v' B v`, by tiles; its derivatives need no n x n matrix of their own."""
         signed = self._signs * v
         return signed @ self.gram.matvec(signed) + self.offset * signed.sum() ** 2
 
     @property
     def _signs(self) -> Float[Array, "n *L"]:
-        """Labels have no derivative."""
+        """Signs without derivatives."""
         return lax.stop_gradient(self.y)
 
     def _signed(self, signs: Array, K: Array) -> Array:
-        """In the wider of the two dtypes: in the narrower one `K + offset` would be rounded."""
+        """Multiply in the wider of the two dtypes: in the narrower one `K + offset` would be rounded."""
         return signs * (K.astype(jnp.result_type(K.dtype, signs.dtype)) + self.offset)

@@ -1,4 +1,4 @@
-"""The Gram operator that computes kernel values on demand, and what it shares with the one that stores them."""
+"""The Gram operator that computes kernel values on demand, and its base, which `DenseGram` shares."""
 
 import dataclasses
 from typing import Any
@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxsvm.gram.basis import KernelBasis
 from jaxsvm.gram.contract import Gram
+from jaxsvm.gram.measured import MEASURED
 from jaxsvm.kernels import Kernel
 from jaxsvm.numerics.masks import count, places_first
 from jaxsvm.numerics.products import matmul
@@ -17,12 +18,9 @@ from jaxsvm.points.rows import Rows, by_row_tiles, dense_rows, product, taken, t
 from jaxsvm.runtime.arrays import lengthened, may_be_padded
 from jaxsvm.runtime.loops import while_loop
 
-BUILD_TILE = 128
-ROW_TILE = 128
-
 
 class OfPoints:
-    """What operators of a kernel at points share, stored or not; each has these fields, and says what they are."""
+    """What operators of a kernel at points share, stored or not; each has these fields and documents them."""
 
     kernel: Kernel
     x: Any
@@ -31,53 +29,55 @@ class OfPoints:
     vouched: bool
 
     stored = False
-    """Whether all kernel values are there: then a block of them costs nothing but reading."""
+    """Whether all kernel values are in memory."""
     memory = 0
-    """Bytes that stored kernel values may take; 0: nothing was said, or all are stored already."""
+    """Bytes that stored kernel values may take; 0: no budget was given, or all are stored already."""
     rank = None
-    """How many features the values are made of, where they stand for the kernel; None: they are the kernel's own."""
+    """None: the values are the kernel's own."""
 
     @property
     def may_store(self) -> bool:
-        """Whether whoever works with the operator may store all values: they are, or fit the budget."""
+        """Whether a driver may store all values: they are stored, or fit the budget."""
         return self.stored
 
     def with_squares(self) -> Any:
-        """The operator with what rows on demand are faster for."""
+        """Return the operator unchanged: there is nothing to precompute."""
         return self
 
     def lengthened(self, size: int) -> Any:
-        """The operator of more points, the first one again and again; None where that would not be cheap."""
+        """Return None: longer operators are not cheap."""
         del size
 
     @property
     def definite(self) -> bool:
-        """Whether the matrix is positive semidefinite: by its kernel, as a part of one that is, or as it was found."""
+        """Whether the matrix is known to be positive semidefinite: by its kernel, as a part of one, or by a test."""
         return self.vouched or self.kernel.definite
 
     @property
     def design(self) -> Any:
-        """`X (n, d)`, dense or CSR, with `K = X X'`, where that is at hand; else None."""
+        """A matrix `X (n, d)`, dense or CSR, with `K = X X'`; None if the kernel is not linear."""
         return self.x if self.kernel.linear else None
 
     @property
     def feature_rows(self) -> Any:
-        """The same where it is dense; else None."""
+        """The matrix `design` if it is dense; else None."""
         return None if isinstance(self.x, Rows) else self.design
 
     def widened(self, dtype: Any) -> Any:
-        """The operator for decisions in a wider dtype: a linear kernel's from its points, others as they are.
+        """Return the operator for certificates in a wider dtype: a linear kernel's is recomputed from its points.
 
-        Products take O(n d), and no entry is rounded. Stored entries of a linear kernel are its rounded values: no
-        longer quite positive semidefinite, which at large C has no solution (heart, C = 1e4, float32: a relative gap of
-        0.3 at the best point).
+        Products take O(n d), and no entry is rounded. Stored entries of a linear kernel are rounded and no longer quite
+        positive semidefinite, so that at large C there is no solution (heart, C = 1e4, float32: a relative gap of 0.3
+        at the best point).
         """
         if not self.kernel.linear:
             return self
-        return TiledGram(self.kernel, self.x, self.shift, min(BUILD_TILE, self.x.shape[0]), jnp.dtype(dtype))
+        return TiledGram(
+            self.kernel, self.x, self.shift, min(MEASURED.rows_per_tile, self.x.shape[0]), jnp.dtype(dtype)
+        )
 
     def expansion(self, coef: Float[Array, " n"], support: Any = None) -> tuple[KernelBasis, Float[Array, " q"]]:
-        """Basis functions and coefficients of `sum_j coef_j k(x_j, .)`, of the points in `support` only where given."""
+        """Return basis functions and coefficients of `sum_j coef_j k(x_j, .)`, for points in `support` if given."""
         x, coef = (self.x, coef) if support is None else (taken(self.x, support), coef[support])
         return KernelBasis(self.kernel, x, self.shift, self.near), coef
 
@@ -93,11 +93,11 @@ class TiledGram(OfPoints):
         shift: What was subtracted from the points, `(d,)`.
         tile: Rows of the matrix held at a time; static.
         dtype: Of the kernel values; static.
-        squares: `|x_i|^2`, `(n,)`, for dense points of a stationary kernel, once somebody computes rows; else None.
+        squares: `|x_i|^2`, `(n,)`, for dense points of a stationary kernel, from `with_squares`; else None.
         near: Whether the points are known to be near the origin; static.
         memory: Bytes that a solver may take to store all values (`jaxsvm.gram.dense.with_values`); 0: it may not;
             static.
-        vouched: Whether the matrix was found to be positive semidefinite, though no kernel says so; static.
+        vouched: Whether a test found the matrix to be positive semidefinite, though its kernel need not be; static.
     """
 
     kernel: Kernel
@@ -112,7 +112,7 @@ class TiledGram(OfPoints):
 
     @property
     def n(self) -> int:
-        """How many points."""
+        """Number of points."""
         return self.x.shape[0]
 
     @property
@@ -121,59 +121,56 @@ class TiledGram(OfPoints):
         return self.n**2 * jnp.dtype(self.dtype).itemsize <= self.memory
 
     def with_squares(self) -> "TiledGram":
-        """The operator with its `squares`, where its kernel has use for them."""
+        """Return the operator with its `squares`, if its kernel uses them."""
         if self.squares is not None or not self.kernel.stationary or isinstance(self.x, Rows):
             return self
         return dataclasses.replace(self, squares=_squares(self.x))
 
     def lengthened(self, size: int) -> "TiledGram | None":
-        """The operator of more points, the first one again and again; None of CSR points."""
+        """Return the operator of `size` points, the first one repeated; None for CSR points."""
         if isinstance(self.x, Rows) or not may_be_padded(self.x):
             return None
-        tile = BUILD_TILE if self.tile == self.n else self.tile
+        tile = MEASURED.rows_per_tile if self.tile == self.n else self.tile
         squares = None if self.squares is None else lengthened(self.squares, size)
         return dataclasses.replace(self, x=lengthened(self.x, size), squares=squares, tile=min(tile, size))
 
     def row(self, i: Int[Array, ""]) -> Float[Array, " n"]:
-        """`K[i]`, n kernel evaluations: one pass over the points."""
+        """Return `K[i]`, n kernel evaluations: one pass over the points."""
         return self.rows(jnp.asarray(i)[None])[0]
 
     def rows(self, index: Int[Array, " t"]) -> Float[Array, "t n"]:
-        """`K[index]`."""
+        """Return `K[index]`."""
         picked = dense_rows(self.x, index)
-        # One entry a row is written once more: a choice by index in every place takes a fifth of the time.
+        # One entry a row is overwritten: selecting by index in every place would take a fifth of the time.
         diagonal = self._diagonal(picked)
         return self._off_diagonal(index, picked).at[jnp.arange(len(index)), index].set(diagonal)
 
     def _off_diagonal(self, index: Int[Array, " t"], picked: Float[Array, "t d"]) -> Float[Array, "t n"]:
-        """`K[index]`, but for `K[i, i]`, which nobody has looked at."""
+        """Return `K[index]` with unreliable values of `K[i, i]`."""
         if not isinstance(self.x, Rows):
-            # The norms at hand save two thirds of the time at 32 rows of 60,000 x 784.
+            # Known norms save two thirds of the time at 32 rows of 60,000 x 784.
             squares = None if self.squares is None else (self.squares[index], self.squares)
             columns = jnp.arange(self.n, dtype=jnp.int32)
             return self._values(picked, self.x, index[:, None] == columns[None, :], squares)
-        # The other side by tiles as well: x is never dense as a whole.
+        # The other side is computed by tiles as well: x is never dense as a whole.
         return by_row_tiles(
             self.n, self.tile, lambda tile: self._values(self.x.rows(tile), picked, tile[:, None] == index)
         ).T
 
     def block(self, rows: Int[Array, " t"], columns: Int[Array, " u"]) -> Float[Array, "t u"]:
-        """`K[rows, columns]`, t u kernel evaluations."""
+        """Return `K[rows, columns]`, t u kernel evaluations."""
         picked, same = dense_rows(self.x, rows), rows[:, None] == columns[None, :]
         values = self._values(picked, dense_rows(self.x, columns), same)
         return jnp.where(same, self._diagonal(picked)[:, None], values)
 
     def diag(self) -> Float[Array, " n"]:
-        """`K_ii`."""
+        """Return `K_ii`."""
         if not isinstance(self.x, Rows):
             return self._diagonal(self.x)
         return by_row_tiles(self.n, self.tile, lambda tile: self._diagonal(self.x.rows(tile)))
 
     def matvec(self, v: Float[Array, "n *k"]) -> Float[Array, "n *k"]:
-        """`K @ v`, a tile of rows at a time. Derivatives recompute the tiles instead of holding them.
-
-        A linear kernel needs none: `X (X' v)`, O(n d).
-        """
+        """Return `K @ v`, a tile of rows at a time, which derivatives recompute; `X (X' v)` for a linear kernel."""
         if self.kernel.linear:
             wide = v.astype(jnp.result_type(self.dtype, v.dtype))
             return product(self.x, transposed_product(self.x, wide))
@@ -181,13 +178,13 @@ class TiledGram(OfPoints):
         return by_row_tiles(self.n, self.tile, of_tile)
 
     def support_matvec(self, v: Float[Array, " n"]) -> Float[Array, " n"]:
-        """`K @ v` at the price of the rows where v is not 0: for solvers, not for derivatives."""
+        """Return `K @ v` at the cost of the rows where v is not 0: for solvers, not for derivatives."""
         if self.kernel.linear:
             return self.matvec(v)
-        return _support_matvec(self, v, min(self.tile, ROW_TILE))
+        return _support_matvec(self, v, min(self.tile, MEASURED.rows_per_tile))
 
     def _diagonal(self, x: Array) -> Array:
-        """`k(x_i, x_i)`; a linear kernel's in the operator's dtype, as its other entries."""
+        """Return `k(x_i, x_i)`; a linear kernel computes it in the operator's dtype, as its other entries."""
         x = x.astype(self.dtype) if self.kernel.linear else x
         return self.kernel.diag(x).astype(self.dtype)
 
@@ -203,7 +200,7 @@ def _squares(x: Array) -> Array:
 
 
 def _support_matvec(gram: Gram, v: Float[Array, " n"], tile: int) -> Float[Array, " n"]:
-    """`K @ v` from the rows (K is symmetric) of the support of v, a tile at a time; the number of tiles is traced."""
+    """Return `K @ v` from the rows of v's support (K is symmetric), a tile at a time; their number is traced."""
     n, tile, v = gram.n, min(tile, gram.n), jnp.asarray(v)
     active = v != 0
     many, order = count(active), jnp.pad(places_first(active), (0, tile))

@@ -10,7 +10,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxsvm.errors import InputError, is_concrete
-from jaxsvm.gram.basis import BLOCK_BYTES, KernelBasis
+from jaxsvm.gram import measured as gram
+from jaxsvm.gram.basis import KernelBasis
 from jaxsvm.models.file import read_model, save_model
 from jaxsvm.points.checks import is_sparse
 from jaxsvm.points.rows import CSR, taken
@@ -194,7 +195,7 @@ def _in_order(model: Model, x_new: Any) -> Any:
 def _of_dense_blocks(model: Model, x_new: Any, calibrated: bool) -> Array:
     """Compute decision values of concrete sparse points, some rows of which are made dense at a time."""
     rows = scipy_rows(x_new)
-    size = max(1, BLOCK_BYTES // (8 * rows.shape[1]))
+    size = max(1, gram.MEASURED.bytes_per_block // (8 * rows.shape[1]))
     blocks = (rows[start : start + size].toarray() for start in range(0, rows.shape[0], size))
     return jnp.concatenate([decision_function(model, block, calibrated=calibrated) for block in blocks])
 

@@ -15,9 +15,10 @@ from sklearn.metrics.pairwise import pairwise_kernels, rbf_kernel
 
 from jaxsvm.errors import InputError
 from jaxsvm.estimators.measured import MEASURED
+from jaxsvm.gram import measured as gram
 from jaxsvm.gram.build import require_symmetric
 from jaxsvm.gram.dense import DenseGram
-from jaxsvm.gram.tiled import BUILD_TILE, TiledGram
+from jaxsvm.gram.tiled import TiledGram
 from jaxsvm.kernels import RBF, Kernel, Laplacian, Linear, Polynomial, Precomputed, Sigmoid
 from jaxsvm.numerics.sizes import size_class
 from jaxsvm.runtime.forking import require_own_process
@@ -127,7 +128,9 @@ class KernelValues:
         """Return an operator that computes rows of points `(n, d)`, which are shifted already; inside x64."""
         squares = np.einsum("ij,ij->i", x, x) if self.kernel.stationary else None
         x, shift, squares = jax.device_put((x, np.zeros(x.shape[1], x.dtype), squares))
-        return TiledGram(self.kernel, x, shift, min(BUILD_TILE, x.shape[0]), np.dtype(x.dtype), squares, near)
+        return TiledGram(
+            self.kernel, x, shift, min(gram.MEASURED.rows_per_tile, x.shape[0]), np.dtype(x.dtype), squares, near
+        )
 
 
 @jax.jit

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from jaxsvm.gram.build import MEMORY
+from jaxsvm.gram import measured as gram
 from jaxsvm.gram.contract import Gram
 from jaxsvm.gram.dense import part_of, values_between
 from jaxsvm.path.coarse_to_fine.grid import Grid, Point
@@ -52,7 +52,10 @@ def smaller(grid: Grid, place: int, working_set: Candidates) -> Candidates:
     whole, point = grid.problems[place], grid.points[place]
     kept = _kept(whole, point, MEASURED.margin_of_candidates)
     size = min(size for size in sizes(whole.n) if size >= kept)
-    if size >= len(working_set.samples) or size**2 * jnp.dtype(whole.gram.dtype).itemsize > MEMORY:
+    if (
+        size >= len(working_set.samples)
+        or size**2 * jnp.dtype(whole.gram.dtype).itemsize > gram.MEASURED.bytes_to_store
+    ):
         return working_set
     return _working_set_around(whole, point, size)
 

@@ -1,0 +1,20 @@
+"""The measured numbers of this room; see `docs/measured_constants.md`."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """Numbers chosen by measurement."""
+
+    bytes_per_block: int = 32 * 2**20
+    """Bytes of basis values, or of dense points, that are computed at a time."""
+    bytes_to_store: int = 4 * 2**30
+    """Default budget of a stored kernel matrix: n = 32,768 in float32."""
+    rows_per_tile: int = 128
+    """Rows of a kernel matrix that are computed at a time."""
+    rows_per_wide_tile: int = 256
+    """Rows of a stored matrix, or of features, that are made wide or dense at a time."""
+
+
+MEASURED = Measured()
