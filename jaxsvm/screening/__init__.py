@@ -1,4 +1,4 @@
-"""Screen samples safely: find dual variables that are known before a problem is solved, or while it is solved."""
+"""Screen samples safely: prove dual variables before a problem is solved, or while it is solved."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ _OF_PATHS = {
     "epsilon_path": "jaxsvm.path.epsilon",
     "screening_report": "jaxsvm.path.screening_report",
 }
-"""Public names of screening that solve whole paths, imported where they are first asked for: paths import this room."""
+"""Public names that solve whole paths, imported on first use, since paths import this room."""
 
 
 def __getattr__(name: str) -> Any:

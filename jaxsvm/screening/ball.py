@@ -6,11 +6,11 @@ For any w and any feasible a the solution w* of `min 1/2 |w|^2 + sum_i loss_i(z_
 
 where `w_a = sum_i a_i z_i` and the terms `e_i >= 0` of the duality gap are `loss_i(p_i) - a_i (t_i - p_i)` plus the
 conjugate's part; `P(w) - D(a) = |w - w_a|^2 / 2 + sum_i e_i`. (Add `P(w) - P* >= |w - w*|^2 / 2` and
-`D* - D(a) >= |w_a - w*|^2 / 2`, and complete the square.) The published tests are choices of the pair; none of w and a
+`D* - D(a) >= |w_a - w*|^2 / 2`, and complete the square.) The published tests are choices of the pair; neither w nor a
 has to be optimal. docs/mathematics.md, Safe screening.
 
-Sources: Ogawa, Suzuki, Suzumura, Takeuchi 2014 (the two tests and their intersection); the ball of a pair, its terms of
-a gap and the allowances for rounding are ours.
+Sources: Ogawa, Suzuki, Suzumura, Takeuchi 2014 (the two tests and their intersection). The ball of a pair, its gap
+terms and the allowances for rounding are new here.
 """
 
 from typing import Any, NamedTuple, cast
@@ -24,11 +24,11 @@ from jaxsvm.screening.reference import Reference
 
 
 class Ball(NamedTuple):
-    """Where the solution's w is, as far as margins can tell.
+    """A ball that contains the solution's w, given by margins.
 
     Attributes:
         centre: Margins of the centre, `(n,)`.
-        error: What each of them may be off by, `(n,)`.
+        error: Bounds on their errors, `(n,)`.
         square: The radius squared, `()`, with an allowance for rounding.
     """
 
@@ -37,19 +37,19 @@ class Ball(NamedTuple):
     square: Float[Array, ""]
 
     def bounds(self, size: Float[Array, " n"]) -> tuple[Array, Array]:
-        """The least and the largest margin `z_i . w` of any w in the ball, where `|z_i|` is at most `size`."""
+        """Return the least and the largest margin `z_i . w` of any w in the ball, where `|z_i|` is at most `size`."""
         reach = size * jnp.sqrt(self.square) + self.error
         return self.centre - reach, self.centre + reach
 
 
 def gap_terms(wide: Restrictable, a: Array, p: Array, error: Array) -> Float[Array, " n"]:
-    """The samples' terms `e_i` of the duality gap, or more: of the margins the worst within their errors is taken.
+    """Return upper bounds of the samples' terms `e_i` of the duality gap: the worst case within the margins' errors.
 
     Args:
-        wide: The problem.
+        wide: The problem, in twice the precision.
         a: A feasible dual point, `(n,)`.
         p: Margins of any w, `(n,)`.
-        error: What they may be off by, `(n,)`.
+        error: Bounds on their errors, `(n,)`.
     """
     below = jnp.maximum(wide.targets - p + error, 0)
     above = jnp.maximum(p - wide.targets + error, 0)
@@ -61,13 +61,13 @@ def gap_terms(wide: Restrictable, a: Array, p: Array, error: Array) -> Float[Arr
 
 
 def dual_of(wide: Restrictable, p: Array) -> Float[Array, " n"]:
-    """The dual point that margins call for: the loss's slope there."""
+    """Return the dual point of given margins: the slope of the loss."""
     loss = jnp.maximum(wide.targets - p, 0)
     return jnp.where(loss > 0, wide.upper, 0) if wide.bounded else cast(SquaredHingeProblem, wide).costs * loss
 
 
 def first_ball(wide: Restrictable, reference: Reference) -> Ball:
-    """Of w and `rho a`: the segment from w to `rho w` is its diameter, but for the reference's own gap."""
+    """Return the ball of w and `rho a`: its diameter is the segment from w to `rho w`, up to the reference's gap."""
     a, p, error, _, W, rho, unit = reference
     missed = gap_terms(wide, rho * a, p, error).sum() * (1 + unit)
     middle = (1 + rho) / 2
@@ -76,14 +76,14 @@ def first_ball(wide: Restrictable, reference: Reference) -> Ball:
 
 
 class Difference(NamedTuple):
-    """Between the two dual points of a reference: `delta = rho a - b`, whose support is small, and `q = Q delta`.
+    """The difference of two dual points of a reference: `delta = rho a - b`, whose support is small, and `q = Q delta`.
 
     Attributes:
         b: The dual point of the second ball, `(n,)`, feasible.
         delta: `rho a - b`, `(n,)`; 0 where the two agree.
         q: Its products, `(n,)`.
-        error: What they may be off by, `(n,)`.
-        square: `|w_delta|^2`, not above the true one, `()`.
+        error: Bounds on their errors, `(n,)`.
+        square: A lower bound of `|w_delta|^2`, `()`.
     """
 
     b: Float[Array, " n"]
@@ -94,10 +94,10 @@ class Difference(NamedTuple):
 
 
 def difference(wide: Restrictable, reference: Reference) -> Difference:
-    """To the dual point that the first ball's centre calls for: it makes the two balls' intersection smallest.
+    """Return the difference to the dual point of the first ball's centre, which minimises the balls' intersection.
 
-    (Ogawa et al., Section IV-B: `s_i = 1` where the centre's margin is below 1.) Where `rho a` is at its bound already
-    it stays: only free samples and those that change sides cost kernel columns.
+    (Ogawa et al., Section IV-B: `s_i = 1` where the centre's margin is below 1.) Samples whose `rho a` is at its bound
+    keep it, so that only free samples and those that change sides cost kernel columns.
     """
     a, p, _, size, _, rho, unit = reference
     scaled = rho * a
@@ -112,12 +112,12 @@ def difference(wide: Restrictable, reference: Reference) -> Difference:
 
 
 def second_ball(wide: Restrictable, reference: Reference, apart: Difference) -> Ball:
-    """Of the same w, and the dual point that the first ball's centre calls for."""
+    """Return the ball of the same w and the dual point of the first ball's centre."""
     a, p, error, size, W, rho, unit = reference
     _, delta, q, error_q, _ = apart
     middle, total = (1 + rho) / 2, size @ jnp.abs(delta)
     between = (rho - 1) ** 2 * W + 2 * (1 - rho) * (delta @ p) + delta @ q
-    # |w - w_b|^2 = |(1 - rho) w + w_delta|^2: rounding, of a sum that may cancel.
+    # |w - w_b|^2 = |(1 - rho) w + w_delta|^2: the rounding of a sum that may cancel.
     allowed = unit * (jnp.abs(1 - rho) * (size @ a) + total) ** 2
     allowed = allowed + 2 * jnp.abs(1 - rho) * (jnp.abs(delta) @ error)
     missed = gap_terms(wide, apart.b, p, error).sum() * (1 + unit)
@@ -129,11 +129,11 @@ def second_ball(wide: Restrictable, reference: Reference, apart: Difference) -> 
 def intersection_bounds(
     first: Ball, second: Ball, apart: Difference, size: Float[Array, " n"], unit: Any
 ) -> tuple[Array, Array]:
-    """The least and the largest margin over the intersection of the two balls.
+    """Return the least and the largest margin over the intersection of the two balls.
 
     For every `lam` in [0, 1] the ball with centre `m1 - lam phi`, `phi = m1 - m2`, and `r^2 = (1 - lam) r1^2 + lam r2^2
-    - lam (1 - lam) |phi|^2` holds the intersection, and the best of them is exact (Theorem 8's cases are its
-    clipping). Any `lam`, however rounded, is safe: so nothing here is 0 / 0.
+    - lam (1 - lam) |phi|^2` contains the intersection, and the best of them is exact (Theorem 8's cases are its
+    clipping). Any `lam`, however rounded, is safe, and no case is 0 / 0.
     """
     turn, square = apart.q / 2, apart.square / 4
     safe = jnp.where(square > 0, square, 1)
@@ -154,11 +154,11 @@ def intersection_bounds(
         return middle - reach, middle + reach
 
     def best_lam(sign: float) -> Array:
-        found = 1 - (A / (2 * safe) + sign * step)
-        return jnp.clip(jnp.where(usable & jnp.isfinite(found), found, fallback), 0, 1)
+        lam = 1 - (A / (2 * safe) + sign * step)
+        return jnp.clip(jnp.where(usable & jnp.isfinite(lam), lam, fallback), 0, 1)
 
     low, _ = at(best_lam(1.0))
     _, high = at(best_lam(-1.0))
-    # The best of three: what either ball says alone is never lost.
+    # The best of three: the bounds of either ball alone hold too.
     ends = [first.bounds(size), second.bounds(size)]
     return jnp.maximum(low, jnp.maximum(ends[0][0], ends[1][0])), jnp.minimum(high, jnp.minimum(ends[0][1], ends[1][1]))

@@ -1,8 +1,8 @@
-"""The dome test: between a solution at a smaller C and one at a larger one.
+"""The dome test: screen between a solution at a smaller C and one at a larger C.
 
-Source: Ogawa et al. 2014, Appendix B (Theorem 11), in its corrected form, and for references that are certified to a
-gap: docs/mathematics.md, Safe screening. It needs a solution beyond the C that is asked for; the Intersection Test,
-which does not, is as good or better on most sets.
+Source: Ogawa et al. 2014, Appendix B (Theorem 11), corrected, and for references certified to a gap:
+docs/mathematics.md, Safe screening. The Intersection Test needs no solution beyond the problem's C, and is as good or
+better on most data sets.
 """
 
 import dataclasses
@@ -23,20 +23,20 @@ from jaxsvm.screening.rules import Screening, decided
 
 
 def dome_test(problem: Any, below: Fit, above: Fit, C_below: Any, C_above: Any) -> Screening:
-    """Bounds over the dome of all w no longer than the solution above, and beyond the tangent plane of the one below.
+    """Bound margins over the dome of all w no longer than the solution above, beyond the tangent plane of that below.
 
     `|w*|` grows with C, and `w_a . w* >= |w_a|^2` for the solution `w_a` at any smaller C.
 
     Args:
-        problem: A hinge problem to be screened, as for `jaxsvm.screening.ball_test_1`.
+        problem: The hinge problem to screen, with a regularised bias or none.
         below: A fit at a C that is no larger.
         above: A fit at a C that is no smaller.
-        C_below: The C of the first, `()`.
-        C_above: The C of the second, `()`.
+        C_below: The C of the first fit, `()`.
+        C_above: The C of the second fit, `()`.
 
     Returns:
-        As `jaxsvm.screening.ball_test_1`; `C_until` is `C_above`: the dome is the same for all C between. Where the
-        problem's C is not between, nothing.
+        The screening, as `jaxsvm.screening.ball_test_1`; `C_until` is `C_above`, since the dome is the same for all C
+        between. If the problem's C is not between, nothing is screened.
 
     Raises:
         InputError: As `jaxsvm.screening.ball_test_1`, and on a squared hinge.
@@ -50,7 +50,7 @@ def dome_test(problem: Any, below: Fit, above: Fit, C_below: Any, C_above: Any) 
 
 @jax.jit
 def _dome(problem: Restrictable, below: Fit, above: Fit, C_below: Any, C_above: Any) -> Screening:
-    # As rounded as the problem's own.
+    # Rounded as the problem's own C.
     C_below, C_above = (jnp.asarray(C, problem.dtype) for C in (C_below, C_above))
 
     @in_double
@@ -62,7 +62,7 @@ def _dome(problem: Restrictable, below: Fit, above: Fit, C_below: Any, C_above: 
         first, second = reference_of(wide, below, C_below, dtype), reference_of(wide, above, C_above, dtype)
         unit, p, size = first.unit, first.p, first.size
         off_a, off_b = (_distance(wide, ref, C) for ref, C in ((first, C_below), (second, C_above)))
-        # The solutions are within these distances of what is known.
+        # The solutions are within these distances of the references.
         longest = (jnp.sqrt(second.W) + off_b) * (1 + 8 * unit)
         length = jnp.sqrt(jnp.maximum(first.a @ p - first.a @ first.error, 0))
         square, least_square = first.W, length**2
@@ -70,7 +70,7 @@ def _dome(problem: Restrictable, below: Fit, above: Fit, C_below: Any, C_above: 
         plane = (shortest**2 - off_a * longest) * (1 - 8 * unit)
 
         def least(p: Array) -> Array:
-            """Of `z . w` over the dome, `z . w_a = p`."""
+            """Return the least `z . w` over the dome, where `z . w_a = p`."""
             share = p / jnp.where(square > 0, square, 1)
             rest = jnp.maximum(longest**2 - plane**2 / jnp.where(square > 0, square, 1), 0)
             across = jnp.sqrt(rest * jnp.maximum(size**2 - p * share, 0) * (1 + 8 * unit))
@@ -90,9 +90,9 @@ def _dome(problem: Restrictable, below: Fit, above: Fit, C_below: Any, C_above: 
 
 
 def _distance(wide: Restrictable, reference: Reference, C: Any) -> Array:
-    """How far a reference's w may be from the solution at its C: its ball's radius, and its centre's distance.
+    """Return a bound on the distance of a reference's w from the solution at its C: its ball's radius and centre.
 
-    A dual point that is beyond its bounds there, by rounding or because another C was named, is brought back.
+    A dual point beyond its bounds there, by rounding or because another C was given, is clipped to them.
     """
     own = dataclasses.replace(wide, upper=wide.upper * (C / wide.C))
     a = jnp.minimum(reference.a, own.upper)

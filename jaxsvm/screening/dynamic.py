@@ -1,11 +1,10 @@
-"""The gap-safe rule: what any point of a problem says of its solution, on the way to it.
+"""The gap-safe rule: screen a problem by any of its points, on the way to the solution.
 
-For the hinge the ball of `jaxsvm.screening.ball` with `w = w_a`: its radius is the root of the gap at the most, which
-is the published one over the root of 2 (a multiple of the dual point may have a smaller one). For the squared hinge the
-union of that ball and of two on the simplex (docs/mathematics.md, Safe screening).
+For the hinge it uses the ball of `jaxsvm.screening.ball` with `w = w_a`, whose radius is at most the root of the gap:
+the published radius over the root of 2. (A multiple of the dual point may have a smaller one.) For the squared hinge it
+combines that ball with two on the simplex (docs/mathematics.md, Safe screening).
 
-Sources: Ndiaye, Fercoq, Gramfort and Salmon 2017 (gap-safe rules); Raj et al.
-2016 (simplex); the balls are ours.
+Sources: Ndiaye, Fercoq, Gramfort and Salmon 2017 (gap-safe rules); Raj et al. 2016 (simplex). The balls are new here.
 """
 
 from typing import Any
@@ -24,15 +23,15 @@ from jaxsvm.screening.rules import Screening, decided
 
 
 def gap_safe(problem: Any, reference: Fit, C_ref: Any = None) -> Screening:
-    """What a point of this very problem says of its solution: the smaller its gap, the more.
+    """Screen a problem by a point of it; a smaller gap screens more samples.
 
     Args:
-        problem: As for `jaxsvm.screening.ball_test_1`.
+        problem: The problem to screen, with a regularised bias or none.
         reference: A fit of it, at any gap; or of the same samples at another C.
-        C_ref: Not looked at: rules are called alike.
+        C_ref: Not used; all rules take it.
 
     Returns:
-        As `jaxsvm.screening.ball_test_1`; `C_until` is the problem's C.
+        The screening, as `jaxsvm.screening.ball_test_1`; `C_until` is the problem's C.
 
     Raises:
         InputError: As `jaxsvm.screening.ball_test_1`.
@@ -53,24 +52,24 @@ def _gap_safe(problem: Restrictable, fit: Fit) -> Screening:
 
 
 def screening_of(wide: Restrictable, reference: Reference, dtype: Any) -> Screening:
-    """What a reference says of the problem that it is a point of; inside `in_double`.
+    """Screen a problem by a reference that is a point of it; inside `in_double`.
 
     Args:
-        wide: The problem, widened.
-        reference: A point of it; `rho` is not looked at.
-        dtype: Of the bounds.
+        wide: The problem, in twice the precision.
+        reference: A point of it; its `rho` is not used.
+        dtype: Dtype of the bounds.
     """
     rho = best_scale(wide, reference.a, reference.p, reference.W)
     low, high = first_ball(wide, reference._replace(rho=rho)).bounds(reference.size)
-    found = decided(wide, low, high, wide.C, dtype)
+    screening = decided(wide, low, high, wide.C, dtype)
     if wide.bounded or not wide.gram.definite:
-        return found
-    inactive = found.inactive | (wide.present & _outside_on_simplex(wide, reference))
-    return found._replace(inactive=inactive, C_until=jnp.where(inactive, wide.C.astype(dtype), jnp.nan))
+        return screening
+    inactive = screening.inactive | (wide.present & _outside_on_simplex(wide, reference))
+    return screening._replace(inactive=inactive, C_until=jnp.where(inactive, wide.C.astype(dtype), jnp.nan))
 
 
 def _outside_on_simplex(wide: Restrictable, reference: Reference) -> Array:
-    """Samples that the enclosing ball's own geometry shows to have no weight.
+    """Return the samples that have no weight by the geometry of the enclosing ball.
 
     With `h = H alpha` of a point on the simplex, `V = alpha . h`, `m = min h` and `g = V - m`, the solution v* is
     within `sqrt(g)` of `v = sum_i alpha_i z_i` (points with a coordinate more each, for the ridge), and in the dome
@@ -87,7 +86,7 @@ def _outside_on_simplex(wide: Restrictable, reference: Reference) -> Array:
     doubt = unit * (V + W / jnp.where(total > 0, total, 1) ** 2) + alpha @ off
     m = jnp.where(present, h - off, jnp.inf).min()
     g = jnp.maximum(V + doubt - m, 0)
-    clear = jnp.where(present, h + off, jnp.inf).min()  # no lower than the true minimum: what weights are compared with
+    clear = jnp.where(present, h + off, jnp.inf).min()  # not below the true minimum
     near = (h - off - jnp.sqrt(g) * length > clear) & (4 * g * (1 + 8 * unit) < length**2)
     # The smallest ball around the dome.
     V_high = jnp.maximum(V + doubt, 0)

@@ -1,4 +1,4 @@
-"""A screening rule as a reduction of a path: what it leaves out is certain, where a heuristic's is likely."""
+"""Use a screening rule as the reduction of a path; unlike a heuristic it leaves out only certain samples."""
 
 import dataclasses
 
@@ -12,15 +12,15 @@ from jaxsvm.screening.rules import Rule
 
 @dataclasses.dataclass(frozen=True)
 class Safe:
-    """`solve_path(reduction=Safe(rule))`, for any solver: what the rule knows keeps its value.
+    """The reduction of `solve_path(reduction=Safe(rule))`, for any solver: screened samples keep their proven values.
 
     Attributes:
-        rule: As `jaxsvm.screening.intersection_test`.
+        rule: A rule, such as `jaxsvm.screening.intersection_test`.
     """
 
     rule: Rule
 
     def __call__(self, old: Restrictable, fit: Fit, new: Restrictable) -> tuple[Array, Array]:
-        """What is not known, and the values of the others, each `(n,)` (`jaxsvm.path.reduction.Kept`)."""
-        found = self.rule(new, fit, old.C)
-        return ~found.screened, jnp.where(found.at_bound, new.upper, 0)
+        """Return the samples that are not screened, and the values of the others, each `(n,)`."""
+        screening = self.rule(new, fit, old.C)
+        return ~screening.screened, jnp.where(screening.at_bound, new.upper, 0)

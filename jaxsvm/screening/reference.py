@@ -1,7 +1,7 @@
-"""What screening rules know: a dual point, the margins of its w, and what rounding may have changed in them.
+"""References of screening rules: a dual point, the margins of its w, and bounds on their rounding.
 
-Rules hold with any reference: exact, certified to a gap, or not certified at all, since what it lacks enters the radius
-of every ball (`jaxsvm.screening.ball`). They are evaluated in float64, whatever the data are (`in_double`).
+Rules hold with any reference, exact, certified to a gap or not certified, since its gap enters the radius of every ball
+(`jaxsvm.screening.ball`). They are evaluated in float64 for all data (`in_double`).
 """
 
 from typing import Any, NamedTuple
@@ -15,11 +15,6 @@ from jaxsvm.problems.contract import Restrictable, require_problem
 from jaxsvm.results.fit import Counters, Fit, StatusCode
 from jaxsvm.runtime.once import once
 
-AT_BOUND = 1e-6
-"""Relative distance from its bound at which a dual variable counts as there when the reference's C is looked for."""
-WITH_LOSS = 1e-3
-"""A margin so far below its target shows a loss, which a solution has at the upper bound alone."""
-
 
 class Reference(NamedTuple):
     """A feasible dual point in primal scale, and its w.
@@ -27,11 +22,11 @@ class Reference(NamedTuple):
     Attributes:
         a: The dual point, `(n,)`: `w = sum_i a_i z_i`, with `z_i = y_i phi(x_i)`.
         p: Its margins `z_i . w`, `(n,)`.
-        error: What each of them may be off by, `(n,)`.
-        size: `|z_i|`, `(n,)`, not below the true ones.
-        W: `|w|^2`, not below the true one, `()`.
-        rho: `rho a` is the dual point of the problem that is screened, feasible, `()`: C over the reference's C.
-        unit: What a sum of n products may be off by, in units of the sum of their sizes, `()`.
+        error: Bounds on their errors, `(n,)`.
+        size: Upper bounds of `|z_i|`, `(n,)`.
+        W: An upper bound of `|w|^2`, `()`.
+        rho: C over the reference's C, `()`: `rho a` is a feasible dual point of the problem to screen.
+        unit: The error of a sum of n products, relative to the sum of their sizes, `()`.
     """
 
     a: Float[Array, " n"]
@@ -47,7 +42,7 @@ def require_screenable(problem: Any) -> None:
     """Refuse a problem for which no rule is safe.
 
     Raises:
-        InputError: With what to do instead.
+        InputError: With an alternative.
     """
     require_problem(problem)
     if not problem.restricts:
@@ -64,24 +59,24 @@ def require_screenable(problem: Any) -> None:
 
 
 def screenable(problem: Any) -> Restrictable:
-    """Return a problem that rules may be asked about, its matrix looked at where no kernel vouches for it.
+    """Return a problem that can be screened, after a test of its matrix if the kernel need not be positive definite.
 
-    Under tracing nobody can look: the matrix stays unvouched for, and rules say nothing of it.
+    Under tracing the matrix cannot be tested, and rules screen nothing if the kernel need not be positive definite.
 
     Raises:
-        InputError: Where no rule is safe: other problems, a free bias, a matrix that is not positive semidefinite.
+        InputError: If no rule is safe: other problems, a free bias, a matrix that is not positive semidefinite.
     """
     require_screenable(problem)
     return vouched(problem) if is_concrete(problem) else problem
 
 
 def reference_of(wide: Restrictable, fit: Fit, C_ref: Any, narrow: Any) -> Reference:
-    """The reference that a fit is. Inside `in_double`.
+    """Return the reference that a fit makes; inside `in_double`.
 
     Args:
-        wide: The problem that is screened, widened.
-        fit: Of the same samples, at any C; its vectors as they were returned.
-        C_ref: The C that it was solved at, `()`; None: found in the fit (`_scale`).
+        wide: The problem to screen, in twice the precision.
+        fit: A fit of the same samples, at any C.
+        C_ref: The C that it was solved at, `()`; None derives it from the fit (`_scale`).
         narrow: The dtype that the fit's numbers were rounded to.
     """
     dtype = wide.dtype
@@ -90,7 +85,7 @@ def reference_of(wide: Restrictable, fit: Fit, C_ref: Any, narrow: Any) -> Refer
     a = jnp.where(wide.present & jnp.isfinite(a), jnp.maximum(a, 0), 0)
     p, wide_eps = fit.margins.astype(dtype), float(jnp.finfo(dtype).eps) / 2
     narrow_eps = float(jnp.finfo(narrow).eps) / 2
-    # A fit whose w, or bias, is not made of its dual point has margins of its own: the point's are taken anew.
+    # If the fit's w or bias is not that of its dual point, the margins of the point are computed anew.
     constant = fit.dual_coef.astype(dtype)
     stray = jnp.abs(fit.bias.astype(dtype) - wide.offset * constant.sum())
     other = stray > (4 * wide.n**0.5 + 8) * narrow_eps * wide.offset * jnp.abs(constant).sum()
@@ -105,11 +100,11 @@ def reference_of(wide: Restrictable, fit: Fit, C_ref: Any, narrow: Any) -> Refer
 
 
 def reference_fit(problem: Restrictable, point: Array, s: Array) -> Fit:
-    """A dual point as rules take it, with the w that it makes and nothing beside it.
+    """Return the fit of a dual point with its own w, as a reference for rules.
 
     Args:
         problem: The problem.
-        point: Its dual point, `(n,)`, at whatever scale.
+        point: A dual point, `(n,)`, in any scale.
         s: Its products, `(n,)`.
     """
     total = 1.0 if problem.bounded else point @ s
@@ -129,11 +124,11 @@ def reference_fit(problem: Restrictable, point: Array, s: Array) -> Fit:
 
 
 def _scale(wide: Restrictable, a: Array, p: Array, W: Array, C_ref: Any) -> Array:
-    """The factor that takes the reference's dual point to the new problem; any that keeps it feasible is safe.
+    """Return the factor that takes the reference's dual point to the new problem; any feasible one is safe.
 
-    C over the reference's C, which is named, or shows in the hinge's dual variables: those of samples with a loss are
-    at their bound. Else (nothing has a loss: the solution is that of all larger C too; or no bound is there to see) the
-    factor of the smallest ball.
+    It is C over the reference's C, if that is given, or follows from the hinge's dual variables: those of samples with
+    a loss are at their bound. Otherwise (no sample has a loss, so that the solution is that of all larger C too; or
+    there are no bounds) it is the factor of the smallest ball.
     """
     largest = _largest(wide, a)
     if C_ref is not None:
@@ -141,13 +136,14 @@ def _scale(wide: Restrictable, a: Array, p: Array, W: Array, C_ref: Any) -> Arra
     best = best_scale(wide, a, p, W)
     if not wide.bounded:
         return best
-    at_bound = (a > 0) & (a * largest >= wide.upper * (1 - AT_BOUND))
-    known = jnp.any(at_bound & (wide.targets - p > WITH_LOSS * jnp.abs(wide.targets)))
+    # At the bound up to rounding, and with a clear loss, which a solution has at the upper bound alone.
+    at_bound = (a > 0) & (a * largest >= wide.upper * (1 - 1e-6))
+    known = jnp.any(at_bound & (wide.targets - p > 1e-3 * jnp.abs(wide.targets)))
     return jnp.where(known, largest, best)
 
 
 def best_scale(wide: Restrictable, a: Array, p: Array, W: Array) -> Array:
-    """The feasible factor of the dual point that makes the ball of w and it smallest: a parabola's minimum."""
+    """Return the feasible factor of the dual point that minimises the ball of both: a parabola's minimum."""
     loss = jnp.where(wide.present, wide.targets - p, 0)
     if wide.bounded:
         return jnp.clip(1 + 2 * (a @ loss) / jnp.where(W > 0, W, 1), 0, _largest(wide, a))
@@ -156,7 +152,7 @@ def best_scale(wide: Restrictable, a: Array, p: Array, W: Array) -> Array:
 
 
 def _largest(wide: Restrictable, a: Array) -> Any:
-    """The largest factor that keeps a dual point feasible."""
+    """Return the largest factor that keeps a dual point feasible."""
     if not wide.bounded:
         return jnp.inf
     room = jnp.where(a > 0, wide.upper / jnp.where(a > 0, a, 1), jnp.inf).min()
@@ -164,10 +160,10 @@ def _largest(wide: Restrictable, a: Array) -> Any:
 
 
 def checked_C(C_ref: Any) -> Any:
-    """The C of a reference.
+    """Return the C of a reference, `()`, or None.
 
     Raises:
-        InputError: On a concrete one that is not positive and finite.
+        InputError: On a concrete C that is not positive and finite.
     """
     if C_ref is not None and is_concrete(C_ref) and not 0 < float(C_ref) < float("inf"):
         raise InputError(f"C_ref is {C_ref}: the positive C that the reference was solved at is needed.")
