@@ -10,8 +10,17 @@ import numpy as np
 
 from jaxsvm.datasets.labels import Texts, coded, fault_of_label
 from jaxsvm.datasets.layout import Layout, Wanted
-from jaxsvm.datasets.numbers import EXACT, as_number, has_decimal_comma, is_missing, rounds
-from jaxsvm.datasets.refusal import decoded, label_column, label_hint, shown
+from jaxsvm.datasets.refusal import (
+    EXACT,
+    as_number,
+    decoded,
+    has_decimal_comma,
+    is_missing,
+    label_column,
+    label_hint,
+    rounds,
+    shown,
+)
 from jaxsvm.datasets.text import BOM, TextReader, opened
 from jaxsvm.errors import DataError
 

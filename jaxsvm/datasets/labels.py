@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxsvm.datasets.numbers import WHOLE, as_number, is_missing, rounds
-from jaxsvm.datasets.refusal import shown
+from jaxsvm.datasets.refusal import WHOLE, as_number, is_missing, rounds, shown
 from jaxsvm.errors import DataError, InputError, is_concrete
 
 

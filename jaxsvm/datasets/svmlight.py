@@ -10,8 +10,7 @@ import numpy as np
 from jaxsvm.datasets.labels import Texts, coded, fault_of_label
 from jaxsvm.datasets.layout import Layout
 from jaxsvm.datasets.measured import MEASURED
-from jaxsvm.datasets.numbers import EXACT, WHOLE, as_number, rounds
-from jaxsvm.datasets.refusal import need, shown
+from jaxsvm.datasets.refusal import EXACT, WHOLE, as_number, need, rounds, shown
 from jaxsvm.datasets.text import BOM, TextReader, opened
 from jaxsvm.errors import DataError
 from jaxsvm.runtime.checks import MAX_INT32

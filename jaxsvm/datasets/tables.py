@@ -11,8 +11,7 @@ import numpy as np
 from jaxsvm.datasets.labels import coded, fault_of_label, fault_of_text, kept
 from jaxsvm.datasets.layout import Layout, Piece, Place, Wanted
 from jaxsvm.datasets.measured import MEASURED
-from jaxsvm.datasets.numbers import as_number, fault_of, rounded, rounds
-from jaxsvm.datasets.refusal import AGAIN, BadRow, label_column, label_hint, need
+from jaxsvm.datasets.refusal import AGAIN, BadRow, as_number, fault_of, label_column, label_hint, need, rounded, rounds
 from jaxsvm.datasets.text import compression_of, opened
 from jaxsvm.errors import DataError, InputError
 from jaxsvm.points.checks import is_sparse
