@@ -20,6 +20,33 @@ from jaxsvm.points.rows import CSR, Rows, by_row_tiles, dense_rows, product, tra
 from jaxsvm.runtime.arrays import first_rows, lengthened, may_be_padded
 
 
+def apply_in_blocks(
+    basis: Any, x_new: Any, coef: Float[Array, "q *k"], block: int | None = None
+) -> Float[Array, "m *k"]:
+    """Return `basis(x_new) @ coef`, computed in blocks of rows: a million rows never need m x q memory.
+
+    Args:
+        basis: Any basis.
+        x_new: Points `(m, d)`, dense or sparse.
+        coef: Coefficients, `(q,)`, or columns of them.
+        block: Rows at a time; None: as many as make 32 MiB of values, or of points if they are wider.
+
+    Raises:
+        InputError: On points of another width, or bad values.
+    """
+    points = as_points(x_new, None, "x_new")
+    if basis.columns not in (None, points.shape[1]):
+        raise InputError(f"x_new has {points.shape[1]} features: {basis.columns} are needed, as in training.")
+    m = points.shape[0]
+    basis, coef = _in_size_class(basis, coef)
+    if is_concrete(basis, points, coef) and not isinstance(points, Rows) and may_be_padded(points):
+        points = lengthened(points, size_class(m))
+    width = max(basis.size, points.shape[1])  # dense rows, or their values
+    size = max(1, min(points.shape[0], MEASURED.bytes_per_block // (8 * width) if block is None else block))
+    values = _values(basis, points, coef, size)
+    return values if points.shape[0] == m else first_rows(values, m)
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class KernelBasis:
@@ -62,7 +89,7 @@ class KernelBasis:
         return self.kernel.matrix(x_new, x, near=self.near)
 
     def apply(self, x_new: Any, coef: Float[Array, "q *k"], block: int | None = None) -> Float[Array, "m *k"]:
-        """`basis(x_new) @ coef`, `(m,)` or `(m, k)`, in blocks of rows."""
+        """Return `basis(x_new) @ coef`, `(m,)` or `(m, k)`, in blocks of rows."""
         if self.columns is not None or not is_concrete(self.x) or not self.size:
             return apply_in_blocks(self, x_new, coef, block)
         points, last = as_points(x_new, None, "x_new"), int(self.x.max())
@@ -108,9 +135,7 @@ class NystroemBasis:
         values = self.kernel.matrix(x_new - self.shift[None, :], self.x, near=self.near)
         return matmul(values.astype(self.whitening.dtype), self.whitening)
 
-    def apply(self, x_new: Any, coef: Float[Array, "r *k"], block: int | None = None) -> Float[Array, "m *k"]:
-        """`basis(x_new) @ coef`, `(m,)` or `(m, k)`, in blocks of rows."""
-        return apply_in_blocks(self, x_new, coef, block)
+    apply = apply_in_blocks
 
 
 @jax.tree_util.register_dataclass
@@ -145,34 +170,7 @@ class FourierBasis:
         angles = matmul(x_new - self.shift[None, :], self.frequencies) + self.phases[None, :]
         return jnp.sqrt(jnp.asarray(2 / self.size, angles.dtype)) * jnp.cos(angles)
 
-    def apply(self, x_new: Any, coef: Float[Array, "r *k"], block: int | None = None) -> Float[Array, "m *k"]:
-        """`basis(x_new) @ coef`, `(m,)` or `(m, k)`, in blocks of rows."""
-        return apply_in_blocks(self, x_new, coef, block)
-
-
-def apply_in_blocks(basis: Any, x_new: Any, coef: Float[Array, "q *k"], block: int | None) -> Float[Array, "m *k"]:
-    """Return `basis(x_new) @ coef`, computed in blocks of rows: a million rows never need m x q memory.
-
-    Args:
-        basis: Any basis.
-        x_new: Points `(m, d)`, dense or sparse.
-        coef: Coefficients, `(q,)`, or columns of them.
-        block: Rows at a time; None: as many as make 32 MiB of values, or of points if they are wider.
-
-    Raises:
-        InputError: On points of another width, or bad values.
-    """
-    points = as_points(x_new, None, "x_new")
-    if basis.columns not in (None, points.shape[1]):
-        raise InputError(f"x_new has {points.shape[1]} features: {basis.columns} are needed, as in training.")
-    m = points.shape[0]
-    basis, coef = _in_size_class(basis, coef)
-    if is_concrete(basis, points, coef) and not isinstance(points, Rows) and may_be_padded(points):
-        points = lengthened(points, size_class(m))
-    width = max(basis.size, points.shape[1])  # dense rows, or their values
-    size = max(1, min(points.shape[0], MEASURED.bytes_per_block // (8 * width) if block is None else block))
-    values = _values(basis, points, coef, size)
-    return values if points.shape[0] == m else first_rows(values, m)
+    apply = apply_in_blocks
 
 
 def _in_size_class(basis: Any, coef: Any) -> tuple[Any, Any]:

@@ -244,14 +244,8 @@ def meb_problem(gram: Any, *, sample_weight: Any = None) -> BallProblem:
     moved = _moved(gram, mask)
     points = gram if moved is None else moved
     squares = points.diag().astype(dtype)
-    return BallProblem(
-        gram=gram,
-        moved=moved,
-        squares=squares,
-        mask=mask,
-        coincide=_coincide(gram, points, squares, mask),
-        feasible=feasible,
-    )
+    coincide = _coincide(gram, points, squares, mask)
+    return BallProblem(gram=gram, moved=moved, squares=squares, mask=mask, coincide=coincide, feasible=feasible)
 
 
 def _moved(gram: Gram, mask: Bool[Array, " n"] | None) -> Gram | None:

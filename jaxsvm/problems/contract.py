@@ -205,22 +205,12 @@ class Parametric(Problem, Protocol):
         ...
 
 
-class Restrictable(Parametric, Protocol):
-    """A problem from which samples can be left out (`restricts`): reductions, screening and working sets use it."""
+class OfSignedMatrix(Problem, Protocol):
+    """A problem of the matrix `signed`, plus a ridge or within bounds."""
 
     @property
     def bounded(self) -> bool:
-        """Whether dual variables have a finite upper bound: the problem is then a `BoxForm`."""
-        ...
-
-    @property
-    def C(self) -> Float[Array, ""]:
-        """The cost, `()`."""
-        ...
-
-    @property
-    def upper(self) -> Float[Array, " n"]:
-        """The upper bounds, `(n,)`: infinite where not `bounded`; 0 for an absent sample."""
+        """Whether dual variables have a finite upper bound; one that is `Restrictable` is then a `BoxForm`."""
         ...
 
     @property
@@ -231,6 +221,20 @@ class Restrictable(Parametric, Protocol):
     @property
     def signed(self) -> SignedGram:
         """The matrix `y_i y_j (K_ij + offset)`."""
+        ...
+
+
+class Restrictable(Parametric, OfSignedMatrix, Protocol):
+    """A problem from which samples can be left out (`restricts`): reductions, screening and working sets use it."""
+
+    @property
+    def C(self) -> Float[Array, ""]:
+        """The cost, `()`."""
+        ...
+
+    @property
+    def upper(self) -> Float[Array, " n"]:
+        """The upper bounds, `(n,)`: infinite where not `bounded`; 0 for an absent sample."""
         ...
 
     @property
@@ -255,26 +259,11 @@ class Restrictable(Parametric, Protocol):
         ...
 
 
-class Differentiable(Problem, Protocol):
+class Differentiable(OfSignedMatrix, Protocol):
     """A problem whose solution has derivatives (`differentiable`).
 
     `jaxsvm.derivatives` has the linear systems (`support_equations`); the rule is in `jaxsvm.loop.differentiation`.
     """
-
-    @property
-    def bounded(self) -> bool:
-        """Whether active samples may also stand at an upper bound."""
-        ...
-
-    @property
-    def ridge(self) -> Float[Array, " n"]:
-        """What is added to the diagonal of the signed matrix, `(n,)`; 0 where `bounded`."""
-        ...
-
-    @property
-    def signed(self) -> SignedGram:
-        """The matrix `y_i y_j (K_ij + offset)`."""
-        ...
 
     def active_set(self, values: Any, before: Active | None = None) -> Active:
         """Return the sets of samples that a solution's values imply, as masks without derivatives.
