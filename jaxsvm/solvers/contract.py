@@ -124,10 +124,7 @@ class Solver(Generic[P]):
         return None
 
     def stores(self, problem: P) -> bool:
-        """Return whether the solver is faster with all kernel values stored.
-
-        Drivers then store them first, where the Gram operator permits.
-        """
+        """Return whether drivers should store all kernel values first, if the Gram operator permits."""
         return True
 
     def running_excess(self, problem: P, state: Any) -> Float[Array, ""]:
@@ -144,16 +141,10 @@ class Solver(Generic[P]):
         return False
 
     def grown(self, problem: P, state: Any) -> "Solver | None":
-        """Return a configuration with more room, to continue at the certified point; None for no change.
-
-        Host drivers only.
-        """
+        """Return a configuration with more room, to continue at the certified point, or None; host drivers only."""
 
     def left(self, problem: P, state: Any) -> tuple[Any, Any] | None:
-        """Return the samples to continue with and the values that the others keep, `(n,)`; None for all samples.
-
-        Host drivers only.
-        """
+        """Return the samples to continue with and the values of the others, `(n,)`, or None; host drivers only."""
 
     @property
     def whole(self) -> "Solver":
@@ -186,11 +177,7 @@ class Solver(Generic[P]):
         raise NotImplementedError
 
     def polish_begin(self, problem: P, state: Any) -> Any:
-        """Begin a polish in pieces.
-
-        Returns:
-            A carry, with `going`: whether more pieces follow.
-        """
+        """Return the first carry of a polish in pieces, with `going`: whether more pieces follow."""
         raise NotImplementedError
 
     def polish_step(self, problem: P, carry: Any) -> Any:

@@ -75,9 +75,6 @@ class Origin(NamedTuple):
         return cls() if problem.kind == "box" and float(cast(BoxForm, problem).e) == 0 else None
 
 
-STARTS = ("random", "two-point", "uniform")
-
-
 def start(
     problem: SimplexForm, key: Array | None, kind: str, draw: int, init: Any = None
 ) -> tuple[Float[Array, " n"], Float[Array, " n"], Counters]:
@@ -113,7 +110,7 @@ def start(
         return _two_point(problem, key, counters)
     if kind == "random":
         return _random_draw(problem, key, min(draw, problem.n), counters)
-    raise InputError(f"start is {kind!r}: one of {', '.join(STARTS)} is needed.")
+    raise InputError(f"start is {kind!r}: one of random, two-point, uniform is needed.")
 
 
 def weights_of(problem: Problem, init: Any) -> tuple[Float[Array, " n"], Float[Array, " n"] | None]:

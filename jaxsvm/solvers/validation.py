@@ -53,11 +53,6 @@ def _require_rule(name: str, value: Any) -> None:
         raise InputError(f"{name} is {value!r}: one of {', '.join(STOP_RULES)} is needed.")
 
 
-def _require_interval(name: str, value: Any) -> None:
-    if value is not None:
-        require_whole(name, value, 1)
-
-
 def _from(least: int) -> Callable[[str, Any], None]:
     return lambda name, value: require_whole(name, value, least)
 
@@ -72,7 +67,7 @@ RULES: dict[str, Callable[[str, Any], None]] = {
     "burn_in": _from(0),
     "polish_products": _from(0),
     "check_every": _from(1),
-    "refresh_every": _require_interval,
+    "refresh_every": lambda name, value: None if value is None else require_whole(name, value, 1),
     "draw": _from(2),
 }
 """The check of each field, by name, for any solver."""

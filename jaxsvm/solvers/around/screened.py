@@ -122,7 +122,9 @@ class Screened(HoldingWrapper[Restrictable]):
     def refresh(self, problem: Restrictable, state: "State") -> "State":
         """Recompute the state and apply the rule; samples that it decides leave with the next step."""
         state = super().refresh(problem, state)
-        vouched = problem if problem.gram.definite else _vouched(problem)
+        vouched = problem  # rules require that the matrix is declared positive semidefinite
+        if not problem.gram.definite:
+            vouched = dataclasses.replace(problem, gram=dataclasses.replace(problem.gram, vouched=True))
         known, before = self.rule(vouched, reference_fit(vouched, *self.dual_point(problem, state))), state.known
         inactive = before.inactive | state.definite & known.inactive
         return state._replace(known=Known(inactive, before.at_bound | state.definite & known.at_bound))
@@ -192,11 +194,6 @@ class State(NamedTuple):
     R = property(lambda self: self.inner.R)
     indefinite = property(lambda self: self.inner.indefinite)
     counters = property(lambda self: self.inner.counters)
-
-
-def _vouched(problem: Restrictable) -> Restrictable:
-    """Return the problem with its matrix declared positive semidefinite, as rules require."""
-    return dataclasses.replace(problem, gram=dataclasses.replace(problem.gram, vouched=True))
 
 
 def _without(problem: Restrictable, inactive: Array) -> Restrictable:

@@ -193,7 +193,7 @@ def end(problem: BoxForm, at: Going) -> Float[Array, " n"]:
 
 def first_iterate(problem: BoxForm) -> Iterate:
     """Return the middle of the box, with multipliers that leave no residual."""
-    system, U, q = barrier_system(problem), _upper(problem), _present(problem, problem.q)
+    system, U, q = barrier_system(problem), jnp.where(problem.present, problem.upper, 2), _present(problem, problem.q)
     middle = _present(problem, U / 2)
     v = system.start(middle)
     pull = system.margins(middle, v) - q
@@ -272,10 +272,6 @@ def _nothing_to_lose(problem: BoxForm) -> Array:
 
 def _present(problem: BoxForm, v: Array) -> Array:
     return jnp.where(problem.present, v, 0)
-
-
-def _upper(problem: BoxForm) -> Array:
-    return jnp.where(problem.present, problem.upper, 2)
 
 
 def _moved(x: Iterate, d: Iterate, step: Array) -> Iterate:

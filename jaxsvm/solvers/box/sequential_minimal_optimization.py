@@ -132,8 +132,7 @@ class State(NamedTuple):
         a: Dual variables, `(n,)`, within the box and on the equality up to rounding; bounds are met exactly.
         s: `Qa`, `(n,)`, updated by each step.
         R: `-D(a)`, `()`, updated by each step.
-        indefinite: Whether a negative curvature occurred, `()`.
-        counters: Steps and kernel evaluations.
+        indefinite, counters: See `jaxsvm.solvers.contract.Solver`.
     """
 
     a: Float[Array, " n"]

@@ -196,14 +196,13 @@ def _vertex_step(problem: SimplexPart, state: State, may_go_away: bool) -> State
 
     scale = 1 - sign * lam
     new_alpha_p = jnp.where(dropped, 0, jnp.maximum(scale * alpha_p + sign * lam, 0))
-    return State(
+    return state._replace(
         alpha=(scale * alpha).at[p].set(new_alpha_p),
         s=scale * s + (sign * lam) * problem.column(p),
         R=R - lam * gap + lam**2 * q,
         gap=jnp.where(exists, jnp.where(toward, gap, state.gap), 0),
         indefinite=state.indefinite | exists & _negative(q, D_p + jnp.abs(R)),
         counters=_count(state.counters, toward, dropped, s.shape[0]),
-        scale=state.scale,
     )
 
 

@@ -124,7 +124,8 @@ class StochasticBatchPerceptron(Solver[SlackProblem]):
             index = systematic_draw(draw_key, water.p, self.batch, problem.y if problem.free_bias else None)
             g = jnp.zeros_like(state.a).at[index].add(1 / self.batch)
             row = problem.combination(index, jnp.full((self.batch,), 1 / self.batch, problem.dtype))
-            rows = _distinct(index)
+            ordered = jnp.sort(index)
+            rows = 1 + (ordered[1:] != ordered[:-1]).sum(dtype=jnp.int32)
         r2 = state.r2 + 2 * eta * (g @ state.c) + eta**2 * (g @ row)
         scale = jnp.where(r2 > 1, lax.rsqrt(jnp.where(r2 > 1, r2, 1)), 1)
         a, c = scale * (state.a + eta * g), scale * (state.c + eta * row)
@@ -235,8 +236,3 @@ def rows_computed(counters: Counters, rows: Int[Array, ""], n: int) -> Counters:
     high = counters.evaluations[0] + ((coarse * n) >> 10)
     evaluations = counters.evaluations.at[0].set(high)
     return counters._replace(steps=counters.steps + 1, toward=counters.toward + 1, evaluations=evaluations)
-
-
-def _distinct(index: Int[Array, " b"]) -> Int[Array, ""]:
-    ordered = jnp.sort(index)
-    return 1 + (ordered[1:] != ordered[:-1]).sum(dtype=jnp.int32)

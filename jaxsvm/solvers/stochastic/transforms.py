@@ -17,14 +17,11 @@ from jaxsvm.solvers.stochastic.running_sums import weight_of
 
 
 def inverse_time(lam: Any, offset: Any = 0.0) -> Callable[[Any], Any]:
-    """Make the schedule `eta_t = 1 / (lam (t + offset))` with `t = count + 1`.
+    """Make the optax schedule `eta_t = 1 / (lam (t + offset))` with `t = count + 1`.
 
     Args:
         lam: Strength of the regulariser, > 0.
         offset: Number >= 0 that shortens the first, very long steps.
-
-    Returns:
-        An optax schedule, a function of the number of steps taken.
     """
     lam = jnp.asarray(lam)
 
@@ -36,7 +33,7 @@ def inverse_time(lam: Any, offset: Any = 0.0) -> Callable[[Any], Any]:
 
 
 def gentle(lam: Any, first: Any, after: Any = jnp.inf) -> Callable[[Any], Any]:
-    """Make the schedule `first / max(1 + lam first t, sqrt(1 + t / after))`, which never exceeds `1 / (lam t)`.
+    """Make the optax schedule `first / max(1 + lam first t, sqrt(1 + t / after))`, which never exceeds `1 / (lam t)`.
 
     For lam of about 1 / n the first n / batch steps of `1 / (lam t)` are so long that they erase all that w has
     learned (docs/measured_constants.md, Solvers).
@@ -47,9 +44,6 @@ def gentle(lam: Any, first: Any, after: Any = jnp.inf) -> Callable[[Any], Any]:
             4 to 64, within a factor of 2. With four times that, separable texts are three times nearer to the optimum
             after ten passes, and a9a is twenty times farther.
         after: Number of steps after which the steps fall, > 0, such as ten passes; infinity omits the root.
-
-    Returns:
-        An optax schedule, a function of the number of steps taken.
     """
     lam = jnp.asarray(lam)
 
@@ -61,14 +55,13 @@ def gentle(lam: Any, first: Any, after: Any = jnp.inf) -> Callable[[Any], Any]:
 
 
 def pegasos_transform(lam: Any, schedule: Callable[[Any], Any] | None = None) -> optax.GradientTransformation:
-    """Make the transformation `w <- (1 - eta_t lam) w - eta_t g` for the subgradient g of the mean loss.
+    """Make the transformation `w <- (1 - eta_t lam) w - eta_t g` for subgradients g of the mean loss.
+
+    It needs `params`.
 
     Args:
         lam: Strength of the regulariser `lam/2 |w|^2`, > 0.
         schedule: Optax schedule of step sizes; None: `1 / (lam t)`.
-
-    Returns:
-        A transformation of subgradients of the loss alone, which needs `params`.
     """
     steps = inverse_time(lam) if schedule is None else schedule
     return optax.chain(optax.add_decayed_weights(lam), optax.scale_by_learning_rate(steps))
@@ -83,11 +76,10 @@ class BallState(NamedTuple):
 def project_onto_ball(radius: Any) -> optax.GradientTransformation:
     """Scale updates so that the updated parameters, all leaves together, have a norm of at most `radius`.
 
+    For the end of a chain; it needs `params`.
+
     Args:
         radius: Radius of the ball around 0, > 0. The optimum of an SVM is within `1 / sqrt(lam)`.
-
-    Returns:
-        A transformation for the end of a chain, which needs `params`.
     """
 
     def init(params: Any) -> BallState:
@@ -114,12 +106,11 @@ class AverageState(NamedTuple):
 def average_iterates(average: str = "linear", burn_in: Any = 0) -> optax.GradientTransformation:
     """Average the parameters at which gradients were taken, `w_1 ... w_T`; updates pass unchanged.
 
+    For the end of a chain; `average_of` reads its result.
+
     Args:
         average: "linear" (weights proportional to t), "uniform", or "last" (no average: `w_(T+1)`).
         burn_in: Steps before the average begins; with half of all steps it is the "suffix" average.
-
-    Returns:
-        A transformation for the end of a chain; `average_of` reads its result.
     """
     if average not in ("linear", "uniform", "suffix", "last"):
         raise InputError(f"average is {average!r}: linear, uniform or last is needed.")

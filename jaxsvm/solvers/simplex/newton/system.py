@@ -46,7 +46,9 @@ def solve_support(
     sizes = size_classes(n if method == "cholesky" else min(n, factor_limit))
     iterate = count > sizes[-1]
     if method == "auto" and n > factor_limit:  # a smaller system is always factored
-        iterate = iterate | (_steps_expected(problem, count) * MEASURED.columns_per_product < count)
+        # Steps to about ten digits without a preconditioner, by a bound of the condition number.
+        steps = 12 * jnp.sqrt(1 + problem.costs.max() * problem.diagonal.max() * count)
+        iterate = iterate | (steps * MEASURED.columns_per_product < count)
     solution = in_smallest(sizes, count, lambda size, _: _factor(problem, active, size), solution, ~iterate)
     if sizes[-1] < n:
         solution = once(iterate, lambda _: _conjugate_gradients(problem, active, guess, gap), solution)
@@ -62,12 +64,6 @@ def solve_small_support(
     fits = masks.count(active) <= size
     solution, _, healthy, _ = once(fits, lambda _: _factor(problem, active, size), otherwise)
     return jnp.where(healthy & every(solution >= 0), solution, beta)
-
-
-def _steps_expected(problem: SquaredHingeProblem, count: Array) -> Array:
-    """Estimate the conjugate gradient steps to about ten digits without preconditioner, by the condition number."""
-    condition = 1 + problem.costs.max() * problem.diagonal.max() * count
-    return 12 * jnp.sqrt(condition)
 
 
 def _factor(problem: SquaredHingeProblem, active: Bool[Array, " n"], size: int) -> tuple[Array, Array, Array, Array]:
