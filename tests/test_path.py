@@ -808,8 +808,8 @@ def test_a_round_never_raises_the_primal(dtype):
     P = preconditioner(gram(dtype), 1.0, 40, jax.random.key(1))
     y, ridge, c, f = _lanes(LANES, dtype)
     before = first = _primal(y, ridge, c)
-    # Below NOISE roundings of P a step is not held to it: the support is left to settle.
-    slack = 1e-9 if dtype == "float64" else 2 * block_newton.NOISE * float(jnp.finfo(dtype).eps)
+    # Below 1,000 roundings of P a step is not held to it: the support is left to settle.
+    slack = 1e-9 if dtype == "float64" else 2e3 * float(jnp.finfo(dtype).eps)
     for _ in range(8):
         c, f, products = _round(gram(dtype), P, y, ridge, c, f, solver)
         after = _primal(y, ridge, c)
