@@ -3,6 +3,7 @@
 If C is large and many samples are left, working sets replace pair steps.
 """
 
+import dataclasses
 import os
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -50,7 +51,7 @@ def solve_by_pairs(grids: list[Grid], solver: BlockNewton, key: Array, stop: Int
         jobs: list[tuple[Grid, Future[dict[int, Point]]]] = []
         try:
             for grid in grids:
-                jobs += [(grid, job) for job in _solve_anchors(grid, solver, key, pool, stop)]
+                jobs += [(grid, job) for job in _Hard(grid, solver, key, stop).solve_anchors(pool)]
             for grid, job in jobs:
                 grid.points.update(job.result())
         except KeyboardInterrupt:
@@ -64,127 +65,135 @@ def _threads() -> int:
     return len(os.sched_getaffinity(0)) if backend() == "cpu" and hasattr(os, "sched_getaffinity") else 1
 
 
-def _solve_anchors(
-    grid: Grid,
-    solver: BlockNewton,
-    key: Array,
-    pool: ThreadPoolExecutor,
-    stop: Interruption,
-) -> "list[Future[dict[int, Point]]]":
-    """Solve the anchors on working sets that shrink if that is worth the copy; return jobs for the values between."""
-    left = [place for place in range(len(grid.logs)) if place not in grid.points]
-    jobs: list[Future[dict[int, Point]]] = []
-    if not left:
-        return jobs
-    solved = sorted(place for place in grid.points if place < left[0])
-    chain = [*solved[-1:], *left]
-    whole, fill = grid.problems[0], with_settings(_fill)
-    working_set = Candidates.of(np.arange(whole.n), whole.gram)
-    for place in (chain[index] for index in anchors(grid.logs[chain])):
-        if stop.seen:
-            return jobs
-        if solved:
-            working_set = smaller(grid, solved[-1], working_set)
-        start = _ahead(grid, solved, place, stop)
-        while place not in grid.points or support_outside(whole, grid.points[place], working_set):
-            if place in grid.points:
-                start = grid.points[place][:2]
-                working_set = exchanged(grid, grid.points.pop(place), working_set)
-            point = None if stop.seen else _solved(grid, place, start, working_set, solver, key, stop)
-            if point is None:
-                return jobs
-            grid.points[place] = point
-            if stop.seen or (exact := _from_scratch(grid.problems[place], point.x, stop)) is None:
-                return jobs
-            grid.points[place] = point._replace(x=exact[0], f=exact[1], carried=0)
-        between = [other for other in chain if solved and solved[-1] <= other <= place]
-        if len(between) > 2:
-            ends = {end: grid.points[end] for end in (between[0], between[-1])}
-            jobs.append(pool.submit(fill, grid, between, ends, working_set, solver, key, stop))
-        if place not in solved:
-            solved.append(place)
-    return jobs
+@dataclasses.dataclass(frozen=True)
+class _Hard:
+    """The hard values of one grid, and how they are solved."""
 
+    grid: Grid
+    solver: BlockNewton
+    key: Array
+    stop: Interruption
 
-def _from_scratch(problem: SquaredHingeProblem, x: Array, stop: Interruption) -> tuple[Array, Array] | None:
-    """Return a point with negative parts cut to 0, and its margins; None after Ctrl-C."""
-    if problem.n < LOOP.samples_of_a_long_product:
-        return _margins(problem.signed, x)
-    return unless(lambda: stop.seen, _margins, problem.signed, x)
-
-
-def _ahead(grid: Grid, solved: list[int], place: int, stop: Interruption) -> tuple[Array, Array] | None:
-    """Return the start of an anchor, on the line through two solved values below it; None for none, or after Ctrl-C.
-
-    The line is followed for up to twice their distance.
-    """
-    problem = grid.problems[place]
-    if not solved:
-        if place >= grid.uniform:
-            return None
-        equal = np.asarray(np.asarray(problem.ridge) > 0, problem.dtype)
-        return _from_scratch(problem, jnp.asarray(equal), stop)
-    x, f = grid.points[solved[-1]][:2]
-    jump = grid.times[place] - grid.times[solved[-1]]
-    near = [other for other in solved[:-1] if jump <= 2.0 * (grid.times[solved[-1]] - grid.times[other])]
-    if not near:
-        return x, f
-    before = grid.points[near[-1]]
-    ahead, _ = mean_point(before.x, before.f, x, f, grid.between(near[-1], solved[-1], place))
-    return _from_scratch(problem, ahead, stop)
-
-
-def _fill(
-    grid: Grid,
-    places: list[int],
-    ends: dict[int, Point],
-    working_set: Candidates,
-    solver: BlockNewton,
-    key: Array,
-    stop: Interruption,
-) -> dict[int, Point]:
-    """Solve the places between the first and the last, level by level; after Ctrl-C return those that are solved.
-
-    One product certifies all means of a level on the working set; only those that are not within `tol` take steps.
-    """
-    points = dict(ends)
-    for level in middles([0, len(places) - 1]):
-        tasks = [(places[middle], places[a], places[b]) for middle, a, b in level]
-        for first in range(0, len(tasks), solver.lanes):
-            if stop.seen:
-                return points
-            group = tasks[first : first + solver.lanes]
-            means = [_between(grid, points, *task) for task in group]
-            gaps = _gaps_on_working_set(grid, [task[0] for task in group], means, working_set, solver)
-            for (place, _, _), mean, gap in zip(group, means, gaps, strict=True):
-                good = gap <= solver.inner_tol
-                point = mean if good else _solved(grid, place, mean[:2], working_set, solver, key, stop)
+    def solve_anchors(self, pool: ThreadPoolExecutor) -> "list[Future[dict[int, Point]]]":
+        """Solve the anchors on working sets that shrink if that is worth the copy; return jobs for values between."""
+        grid, jobs = self.grid, []
+        left = [place for place in range(len(grid.logs)) if place not in grid.points]
+        solved = sorted(place for place in grid.points if left and place < left[0])
+        chain = [*solved[-1:], *left] if left else []
+        whole, fill = grid.problems[0], with_settings(self.fill)
+        working_set = Candidates.of(np.arange(whole.n), whole.gram)
+        for place in (chain[index] for index in anchors(grid.logs[chain])) if chain else ():
+            if self.stop.seen:
+                break
+            if solved:
+                working_set = smaller(grid, solved[-1], working_set)
+            start = self.start(solved, place)
+            while place not in grid.points or support_outside(whole, grid.points[place], working_set):
+                if place in grid.points:
+                    start = grid.points[place][:2]
+                    working_set = exchanged(grid, grid.points.pop(place), working_set)
+                point = None if self.stop.seen else self.point(place, start, working_set)
                 if point is None:
+                    return jobs
+                grid.points[place] = point
+                if self.stop.seen or (exact := self.from_scratch(grid.problems[place], point.x)) is None:
+                    return jobs
+                grid.points[place] = point._replace(x=exact[0], f=exact[1], carried=0)
+            between = [other for other in chain if solved and solved[-1] <= other <= place]
+            if len(between) > 2:
+                ends = {end: grid.points[end] for end in (between[0], between[-1])}
+                jobs.append(pool.submit(fill, between, ends, working_set))
+            if place not in solved:
+                solved.append(place)
+        return jobs
+
+    def from_scratch(self, problem: SquaredHingeProblem, x: Array) -> tuple[Array, Array] | None:
+        """Return a point with negative parts cut to 0, and its margins; None after Ctrl-C."""
+        if problem.n < LOOP.samples_of_a_long_product:
+            return _margins(problem.signed, x)
+        return unless(lambda: self.stop.seen, _margins, problem.signed, x)
+
+    def start(self, solved: list[int], place: int) -> tuple[Array, Array] | None:
+        """Return the start of an anchor, on the line through two solved values below it, up to twice their distance.
+
+        None for no start, or after Ctrl-C.
+        """
+        grid = self.grid
+        problem = grid.problems[place]
+        if not solved:
+            if place >= grid.uniform:
+                return None
+            equal = np.asarray(np.asarray(problem.ridge) > 0, problem.dtype)
+            return self.from_scratch(problem, jnp.asarray(equal))
+        x, f = grid.points[solved[-1]][:2]
+        jump = grid.times[place] - grid.times[solved[-1]]
+        near = [other for other in solved[:-1] if jump <= 2.0 * (grid.times[solved[-1]] - grid.times[other])]
+        if not near:
+            return x, f
+        before = grid.points[near[-1]]
+        ahead, _ = mean_point(before.x, before.f, x, f, grid.between(near[-1], solved[-1], place))
+        return self.from_scratch(problem, ahead)
+
+    def fill(self, places: list[int], ends: dict[int, Point], working_set: Candidates) -> dict[int, Point]:
+        """Solve the places between the first and the last, level by level; after Ctrl-C return those that are solved.
+
+        One product certifies all means of a level on the working set; only those that are not within `tol` take steps.
+        """
+        points = dict(ends)
+        for level in middles([0, len(places) - 1]):
+            tasks = [(places[middle], places[a], places[b]) for middle, a, b in level]
+            for first in range(0, len(tasks), self.solver.lanes):
+                if self.stop.seen:
                     return points
-                points[place] = point
-    return points
+                group = tasks[first : first + self.solver.lanes]
+                means = [self.mean(points, *task) for task in group]
+                gaps = self.gaps([task[0] for task in group], means, working_set)
+                for (place, _, _), mean, gap in zip(group, means, gaps, strict=True):
+                    good = gap <= self.solver.inner_tol
+                    point = mean if good else self.point(place, mean[:2], working_set)
+                    if point is None:
+                        return points
+                    points[place] = point
+        return points
 
+    def mean(self, points: dict[int, Point], place: int, left: int, right: int) -> Point:
+        """Return the mean of two points, at a place between them."""
+        a, b = points[left], points[right]
+        x, f = mean_point(a.x, a.f, b.x, b.f, self.grid.between(left, right, place))
+        return Point(x, f, 0, 0)
 
-def _between(grid: Grid, points: dict[int, Point], place: int, left: int, right: int) -> Point:
-    a, b = points[left], points[right]
-    x, f = mean_point(a.x, a.f, b.x, b.f, grid.between(left, right, place))
-    return Point(x, f, 0, 0)
+    def gaps(self, places: list[int], points: list[Point], working_set: Candidates) -> np.ndarray:
+        """Return the relative gaps of points on the working set, `lanes` of them to a product."""
+        empty = self.solver.lanes - len(points)
+        fill = [0] * empty + list(range(len(points)))  # one compiled width for all
+        problems = [self.grid.problems[places[lane]] for lane in fill]
+        part = problems[0].restrict(working_set.places, gram=working_set.gram)
+        columns = ([problem.y for problem in problems], [problem.ridge for problem in problems])
+        return np.asarray(_assess_points(part, working_set.places, *columns, [points[i].x for i in fill]))[empty:]
 
+    def point(self, place: int, start: tuple[Array, Array] | None, working_set: Candidates) -> Point | None:
+        """Solve a place by steps; margins outside its working set are those of the start.
 
-def _gaps_on_working_set(
-    grid: Grid, places: list[int], points: list[Point], working_set: Candidates, solver: BlockNewton
-) -> np.ndarray:
-    """Return the relative gaps of points on the working set, `lanes` of them to a product."""
-    fill = [0] * (solver.lanes - len(points)) + list(range(len(points)))  # one compiled width for all
-    problems = [grid.problems[places[lane]] for lane in fill]
-    gaps = _assess_points(
-        problems[0].restrict(working_set.places, gram=working_set.gram),
-        working_set.places,
-        [problem.y for problem in problems],
-        [problem.ridge for problem in problems],
-        [points[lane].x for lane in fill],
-    )
-    return np.asarray(gaps)[solver.lanes - len(points) :]
+        Values whose means serve others (`Grid.free`) end at 0.6 tol: the gap of a mean is at least the mean of the
+        gaps. After Ctrl-C return the best certified point; None if there is none.
+        """
+        grid, whole = self.grid, self.grid.problems[place]
+        tol = 0.6 * self.solver.tol if place >= len(grid.logs) - grid.free else self.solver.inner_tol
+        steps = stepper(grid, place, len(working_set.samples), tol)
+        all_samples = len(working_set.samples) == whole.n
+        if start is None:
+            fit = drive(whole, steps, self.key, stop=self.stop, options=PROVISIONAL)
+            x, f = _in_primal_scale(fit.alpha, fit.R), fit.margins
+        else:
+            samples = working_set.places
+            part = whole if all_samples else whole.restrict(samples, gram=working_set.gram)
+            point, margins, R = _on_working_set(*start, samples)
+            fit = drive(part, steps, self.key, Start(point, margins, R, part), stop=self.stop, options=PROVISIONAL)
+            x, f = _scattered(start[1], samples, fit.alpha, fit.margins, fit.R)
+        if int(fit.status) == Status.INTERRUPTED and not np.isfinite(fit.certificate.relative_gap):
+            return None
+        carried = int(fit.steps) if start is None or all_samples else None
+        return Point(x, f, int(fit.steps), fit.kernel_evaluations, carried)
 
 
 @Program
@@ -193,46 +202,11 @@ def _assess_points(template: SquaredHingeProblem, samples: Array, *columns: Any)
     return assess.function(template, Lanes(y, ridge, x, x))[2]
 
 
-def _solved(
-    grid: Grid,
-    place: int,
-    start: tuple[Array, Array] | None,
-    working_set: Candidates,
-    solver: BlockNewton,
-    key: Array,
-    stop: Interruption,
-) -> Point | None:
-    """Solve a place by steps; margins outside its working set are those of the start.
-
-    Values whose means serve others (`Grid.free`) end at 0.6 tol: the gap of a mean is at least the mean of the gaps.
-    After Ctrl-C return the best certified point; None if there is none.
-    """
-    whole = grid.problems[place]
-    tol = 0.6 * solver.tol if place >= len(grid.logs) - grid.free else solver.inner_tol
-    steps = stepper(grid, place, len(working_set.samples), tol)
-    if start is None:
-        fit = drive(whole, steps, key, stop=stop, options=PROVISIONAL)
-        x, f = _in_primal_scale(fit.alpha, fit.R), fit.margins
-    else:
-        samples = working_set.places
-        part = whole if len(working_set.samples) == whole.n else whole.restrict(samples, gram=working_set.gram)
-        point, margins, R = _on_working_set(*start, samples)
-        fit = drive(part, steps, key, Start(point, margins, R, part), stop=stop, options=PROVISIONAL)
-        x, f = _scattered(start[1], samples, fit.alpha, fit.margins, fit.R)
-    if int(fit.status) == Status.INTERRUPTED and not np.isfinite(fit.certificate.relative_gap):
-        return None
-    of_all = start is None or len(working_set.samples) == whole.n
-    return Point(x, f, int(fit.steps), fit.kernel_evaluations, int(fit.steps) if of_all else None)
-
-
 def stepper(grid: Grid, place: int, samples: int, tol: float) -> Any:
     """Return the solver of a place on so many samples: pair steps, or up to 1,000 working sets if that is too slow."""
     steep = place >= len(grid.logs) - grid.steep
-    return (
-        sets.WorkingSet(tol=tol, max_steps=1000)
-        if steep and samples >= MEASURED.samples_for_working_sets
-        else FrankWolfe(tol=tol)
-    )
+    large = samples >= MEASURED.samples_for_working_sets
+    return sets.WorkingSet(tol=tol, max_steps=1000) if steep and large else FrankWolfe(tol=tol)
 
 
 @Program
