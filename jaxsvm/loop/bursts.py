@@ -58,7 +58,7 @@ def run(
         progress: Where to begin (`begun`).
         session: What may end it.
         successor: Called with the progress between bursts; what it returns continues the fit, unless it is None.
-        provisional: As for `Certifying`.
+        provisional: Whether certificates stay in the data's precision (`Certifying`).
 
     Returns:
         The progress and its successor. The status is RUNNING only if there is a successor.
@@ -112,7 +112,7 @@ def begun(problem: Problem, solver: Solver, key: Array, start: Any, init: Any, p
         key: A random key.
         start: Where to start, as the solver takes it (`start_of`).
         init: Where the caller starts: of an unfinished fit, earlier steps count toward the next polish.
-        provisional: As for `Certifying`.
+        provisional: Whether certificates stay in the data's precision (`Certifying`).
     """
     start = Origin.of(problem) if start is None and solver.knows_origin else start
     given = (problem, solver, key, start)

@@ -123,7 +123,7 @@ def fit_compiled(problem: Problem, solver: Solver, key: Array, init: Any = None)
     """Solve a problem under tracing: `fit` for use inside `jit`, `vmap` and `scan`.
 
     Args:
-        problem: As for `fit`.
+        problem: A problem, traced or not.
         solver: A solver's configuration.
         key: A random key.
         init: A `Fit` to continue; weights `(n,)`; a `Start` (which saves a matrix-vector product); or None.
@@ -161,10 +161,10 @@ def drive(
         problem: A problem of concrete arrays.
         solver: A solver's configuration.
         key: A random key.
-        init: As for `fit_compiled`.
+        init: A `Fit` to continue; weights `(n,)`; a `Start`; or None.
         stop: The caller's interruption flag, if it runs several fits; None: the active one.
-        max_seconds: As for `fit`.
-        callback: As for `fit`.
+        max_seconds: Seconds after which to stop, at the end of a chunk.
+        callback: Called with the best certified `Fit` after every chunk; it stops the solve by returning True.
         options: How to solve it.
 
     Returns:

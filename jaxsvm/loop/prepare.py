@@ -36,7 +36,7 @@ def ready(problem: P, solver: Solver, until: Callable[[], bool] | None = None) -
     Args:
         problem: A problem, traced or not.
         solver: Its solver.
-        until: As for `ready_together`.
+        until: Stop waiting for kernel values once it holds, and store none; None: always wait.
     """
     return ready_together([problem], [solver], until=until)[0]
 

@@ -44,7 +44,7 @@ def chains_in_lanes(
         stop: The caller's interruption flag; None: the active one.
 
     Returns:
-        The fits, as of `jaxsvm.path.chains.chain_on_host`.
+        The fits, an axis of k first, in the order of `Cs`; after Ctrl-C as `jaxsvm.path.chains.chain_on_host`.
     """
     require_usable(solver)
     with watching(stop) as stop:

@@ -37,7 +37,7 @@ class NextStart(NamedTuple):
         base: The point of the products, in twice the precision, as bits: `rho a` of undecided samples, of others their
             values.
         products: `Q base`, as bits.
-        drift: Drift of the products, as of `Point`, `()`.
+        drift: Drift of the products (`Point`), `()`.
         dual: The dual objective at `base`, `()`.
         counts: How many samples are undecided, how many of them start between their bounds, and how many kernel rows
             were computed, `(3,)`.

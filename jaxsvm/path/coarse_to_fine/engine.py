@@ -12,7 +12,7 @@ values to one product with the kernel matrix.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -100,8 +100,9 @@ def _certified(grids: list[Grid], solver: BlockNewton, key: Array, report: Any, 
     tasks = [(number, place) for number, place in every if not stop.seen or place in grids[number].points]
     groups = _by_products(grids, tasks, solver, stop)
     if groups is None:
-        tasks = [(number, place) for number, place in tasks if _carried(grids[number], place) is not None]
-        groups = [on_host_stacked([_as_carried(grids[number], place, solver)]) for number, place in tasks]
+        reached = [(number, place) for number, place in tasks if place in grids[number].points]
+        tasks = [(number, place) for number, place in reached if grids[number].points[place].carried is not None]
+        groups = [on_host_stacked([fit]) for fit in _by_carried_sums(grids, tasks, solver)]
     if not tasks:
         return [on_host_stacked([nothing(problem) for problem in grid.problems]) for grid in grids]
     fits = jax.tree.map(lambda *leaves: np.concatenate(leaves)[: len(tasks)], *groups)
@@ -132,7 +133,13 @@ def _by_products(
     width, groups = _width(grids, solver), []
     for first in range(0, len(tasks), width):
         group = [tasks[min(first + lane, len(tasks) - 1)] for lane in range(width)]  # the last one fills up
-        fits = _certified_group(grids, group, solver, until)
+        problems = [grids[number].problems[place] for number, place in group]
+        points = [_nearest(grids[number], place) for number, place in group]
+        columns = ([problem.y for problem in problems], [problem.ridge for problem in problems])
+        vectors = (*columns, [point.x for point in points], [point.f for point in points])
+        penalties = np.stack([np.asarray(problem.C) for problem in problems])
+        arguments = (grids[0].problems[0], *vectors, penalties, _counters(points, solver), solver.tol)
+        fits = _finish(*arguments) if until is None else unless(until, _finish, *arguments)
         if fits is None:
             return None
         groups.append(fits)
@@ -182,16 +189,12 @@ def _too_long(whole: SquaredHingeProblem) -> bool:
     return whole.n >= LOOP.samples_of_a_last_product and whole.gram.definite
 
 
-def _carried(grid: Grid, place: int) -> int | None:
-    """Return the steps for which margins were carried along; None if they are not known for all samples."""
-    return grid.points[place].carried if place in grid.points else None
-
-
-def _as_carried(grid: Grid, place: int, solver: BlockNewton) -> Fit:
-    """Return the fit of a point by its carried margins."""
-    counters = _taken(_counters([grid.points[place]], solver), 0)
-    point = grid.points[place]
-    return _finish_carried(grid.problems[place], point.x, point.f, point.carried, counters, solver.tol)
+def _by_carried_sums(grids: list[Grid], tasks: list[tuple[int, int]], solver: BlockNewton) -> Iterator[Fit]:
+    """Yield the fits of points by their carried margins."""
+    for number, place in tasks:
+        point = grids[number].points[place]
+        arguments = (point.x, point.f, point.carried, _taken(_counters([point], solver), 0), solver.tol)
+        yield _finish_carried(grids[number].problems[place], *arguments)
 
 
 @Program
@@ -200,19 +203,6 @@ def _finish_carried(problem: SquaredHingeProblem, x: Array, f: Array, steps: Any
     certified = certified_by_sums(problem, x, f + problem.ridge * x, steps)
     converged = certified.certificate.relative_gap <= tol
     return certified.fit(jnp.where(converged, Status.CONVERGED, Status.STALLED).astype(jnp.int32), counters)
-
-
-def _certified_group(
-    grids: list[Grid], group: list[tuple[int, int]], solver: BlockNewton, until: Callable[[], bool] | None
-) -> Fit | None:
-    """Certify a group of points from scratch, lanes first; return None once `until` holds."""
-    problems = [grids[number].problems[place] for number, place in group]
-    points = [_nearest(grids[number], place) for number, place in group]
-    columns = ([problem.y for problem in problems], [problem.ridge for problem in problems])
-    penalties = np.stack([np.asarray(problem.C) for problem in problems])
-    vectors = (*columns, [point.x for point in points], [point.f for point in points])
-    arguments = (grids[0].problems[0], *vectors, penalties, _counters(points, solver), solver.tol)
-    return _finish(*arguments) if until is None else unless(until, _finish, *arguments)
 
 
 def _nearest(grid: Grid, place: int) -> Point:
