@@ -273,8 +273,9 @@ def require_finite(coef: np.ndarray, solved: Sequence[Solved]) -> None:
     status says so.
     """
     unknown = (Status.NOT_PSD, Status.MAX_STEPS)
-    numbers = [solution.certificate.primal for solution in solved if solution.status not in unknown]
-    if not np.isfinite([*numbers, *(solution.bias for solution in solved)]).all() or not np.isfinite(coef).all():
+    numbers = [float(solution.certificate.primal) for solution in solved if solution.status not in unknown]
+    numbers += [solution.bias for solution in solved]
+    if not np.isfinite(numbers).all() or not np.isfinite(coef).all():
         raise ValueError(
             "The dual coefficients or intercepts are not finite. The input data may contain large values and need to "
             "be preprocessed."

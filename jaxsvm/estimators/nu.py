@@ -60,8 +60,6 @@ class NuSVC(SVC):
     loss = "hinge"
     bias = "free"
     multi_class = "ovo"
-    _may_round = False
-
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         **{
             name: value
@@ -93,6 +91,11 @@ class NuSVC(SVC):
         random_state: Any = None,
     ) -> None:
         self._store_parameters(locals())
+
+    @property
+    def _may_round(self) -> bool:
+        """Return False: kernel values are float64 throughout."""
+        return False
 
     def _trained(self, data: Samples, machines: list[Machine]) -> list[Solved]:
         data = data.with_definiteness()

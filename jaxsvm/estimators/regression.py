@@ -131,7 +131,8 @@ class SVR(RegressorMixin, OneMachine):
             y: Targets, `(n,)`.
             sample_weight: Factors of C, `(n,)`; samples whose factor is not positive are left out.
         """
-        X, rows, data, target, weight = self._learn(*self._checked_points(X, y), sample_weight)
+        X, y = self._checked_points(X, y)
+        X, rows, data, target, weight = self._learn(X, y, sample_weight)
         self._keep(X, rows, self._solve(data, target, weight))
         return self
 

@@ -57,7 +57,6 @@ class SBPClassifier(SVC):
     probability = DEFAULT_PROBABILITY
     break_ties = False
     _steps_suffice = True
-    _may_round = False
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         **{
@@ -89,6 +88,11 @@ class SBPClassifier(SVC):
         random_state: Any = None,
     ) -> None:
         self._store_parameters(locals())
+
+    @property
+    def _may_round(self) -> bool:
+        """Return False: kernel values are float64 throughout."""
+        return False
 
     def _trained(self, data: Samples, machines: list[Machine]) -> list[Solved]:
         key = jax.random.key(check_random_state(self.random_state).randint(2**31 - 1))

@@ -61,10 +61,10 @@ def ready_together(
         if key not in prepared:
             longer = padded(problem) if pads else problem
             gram = getattr(longer, name)
-            if stores and (until is None or problem.n < MEASURED.samples_of_a_long_product):
-                gram = with_values(gram)
-            elif stores:
+            if stores and until is not None and problem.n >= MEASURED.samples_of_a_long_product:
                 gram = unless(until, with_values, gram) or gram
+            elif stores:
+                gram = with_values(gram)
             prepared[key] = (longer is not problem, gram.with_squares())
         is_longer, gram = prepared[key]
         if is_longer:

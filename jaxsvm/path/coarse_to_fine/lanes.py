@@ -92,10 +92,11 @@ def _columns(grid: Grid, place: int, parents: tuple[int, ...]) -> tuple[Array, A
     problem = grid.problems[place]
     if parents:
         a, b = (grid.points[parent] for parent in parents)
-        start = mean_point(a.x, a.f, b.x, b.f, grid.between(*parents, place))
+        first, second = parents
+        x, f = mean_point(a.x, a.f, b.x, b.f, grid.between(first, second, place))
     else:
-        start = jnp.zeros((problem.n,), problem.dtype), jnp.zeros((problem.n,), problem.dtype)
-    return problem.y, problem.ridge, *start
+        x = f = jnp.zeros((problem.n,), problem.dtype)
+    return problem.y, problem.ridge, x, f
 
 
 _preconditioner = Program(preconditioner, static_argnums=(1, 2))
