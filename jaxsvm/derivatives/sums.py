@@ -64,9 +64,9 @@ def _(dtype: Any, primals: Any, tangents: Any) -> tuple[Array, Array]:
     out = summable(coefficients, X, returned, dtype)
     if not _has_few(X):
         return out, moved
-    still, spare, off = lax.stop_gradient((X, coefficients == 0, coefficients - returned))
-    scale = jnp.maximum(jnp.abs(still).max(axis=0), jnp.finfo(dtype).tiny)
-    X = jnp.concatenate([still / scale[None, :], jnp.ones_like(still[:, :1])], axis=1)
+    constant, spare, off = lax.stop_gradient((X, coefficients == 0, coefficients - returned))
+    scale = jnp.maximum(jnp.abs(constant).max(axis=0), jnp.finfo(dtype).tiny)
+    X = jnp.concatenate([constant / scale[None, :], jnp.ones_like(constant[:, :1])], axis=1)
     carriers = jnp.where(spare[:, None], X, 0)
     missed = jnp.append((dX.T @ off) / scale, 0)
     moved = moved + carriers @ _least_squares(carriers, missed)

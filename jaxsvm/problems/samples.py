@@ -63,9 +63,9 @@ def recomputed(problem: P, fields: Sequence[str], program: Any, value: Any, *res
         *rest: Passed on.
     """
     per_sample = np.ndim(value) == 1
-    here: Any = padded(problem) if not per_sample or is_concrete(value) else problem
-    value = lengthened(value, here.n, 0) if per_sample and here is not problem else value
-    parts = shortened(program(here, value, *rest), problem.n, here.n)
+    larger: Any = padded(problem) if not per_sample or is_concrete(value) else problem
+    value = lengthened(value, larger.n, 0) if per_sample and larger is not problem else value
+    parts = shortened(program(larger, value, *rest), problem.n, larger.n)
     return dataclasses.replace(problem, **dict(zip(fields, parts, strict=True)))
 
 
