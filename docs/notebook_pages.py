@@ -12,7 +12,7 @@ LINK = re.compile(r"\]\(\.\./notebooks/(\w+)\.ipynb\)")
 
 
 def on_files(files, config):
-    """Adds a page `notebooks/NAME.md` for each notebook, and its pictures beside it."""
+    """Add a page `notebooks/NAME.md` for each notebook, and its pictures beside it."""
     for notebook in sorted((ROOT / "notebooks").glob("*.ipynb")):
         text, pictures = page_of(json.loads(notebook.read_text(encoding="utf-8")), notebook.stem)
         files.append(File.generated(config, f"notebooks/{notebook.stem}.md", content=text))
@@ -22,7 +22,7 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-    """A link to a notebook, which is one for readers of the repository, is here one to its page."""
+    """Turn links to notebooks, which are for readers of the repository, into links to their pages."""
     del page, config, files
     return LINK.sub(r"](notebooks/\1.md)", markdown)
 

@@ -130,7 +130,7 @@ def solve(
 
 
 def walk(gram: Any, y: Any, Cs: Any, tol: float) -> tuple[jaxsvm.Path, list[float]]:
-    """The path, and the seconds that each value of C took."""
+    """Return the path, and the seconds that each value of C took."""
     seconds = [0.0] * len(Cs)
     last = time.perf_counter()
 
@@ -145,7 +145,7 @@ def walk(gram: Any, y: Any, Cs: Any, tol: float) -> tuple[jaxsvm.Path, list[floa
 
 
 def show(console: Console, title: str, rows: list[dict[str, Any]], best: int) -> None:
-    """A table, a row a value of C; seconds with the compilation and without."""
+    """Print a table with a row for each value of C: seconds with compilation and without."""
     table = Table(title=title, title_justify="left", box=None)
     for heading in ("C", "status", "rel. gap", "steps", "support", "accuracy", "s incl.", "s excl."):
         table.add_column(heading, justify="right", no_wrap=True)

@@ -27,7 +27,8 @@ from jaxsvm.problems.box import box_problem, hinge_problem
 from jaxsvm.problems.slack import slack_problem
 from jaxsvm.problems.squared_hinge import svm_problem
 from jaxsvm.problems.water_level import water_level, water_level_with_bias
-from jaxsvm.results.fit import Certificate, Fit, Status, check
+from jaxsvm.results.fit import Certificate, Fit, check
+from jaxsvm.results.status import Status
 from jaxsvm.runtime.cache import keep_programs
 from jaxsvm.solvers.around.equivalent_hinge import EquivalentHinge
 from jaxsvm.solvers.around.polished import polished

@@ -7,7 +7,8 @@ import numpy as np
 
 def fit_of(y: np.ndarray, a: np.ndarray, Q: np.ndarray, *, offset: float, dtype: str, hinge: bool) -> Any:
     """The fit that a solver would return of a dual point in primal scale."""
-    from jaxsvm.results.fit import Certificate, Counters, Fit, StatusCode
+    from jaxsvm.results.fit import Certificate, Counters, Fit
+    from jaxsvm.results.status import StatusCode
 
     nothing, zero = np.zeros((), dtype), np.zeros((), np.int32)
     return Fit(

@@ -23,7 +23,8 @@ from jaxsvm import estimators, kernels
 from jaxsvm.estimators.measured import MEASURED
 from jaxsvm.estimators.training import box
 from jaxsvm.loop import driver as loop
-from jaxsvm.results.fit import Certificate, Status
+from jaxsvm.results.fit import Certificate
+from jaxsvm.results.status import Status
 
 X, Y = load_iris(return_X_y=True)
 X2, Y2 = X[Y > 0], Y[Y > 0]

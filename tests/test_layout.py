@@ -72,3 +72,15 @@ def test_modules_import_each_other_one_way():
         free = {name for name, needs in left.items() if not needs & left.keys()}
         assert free, f"a circle among {sorted(left)}"
         left = {name: needs for name, needs in left.items() if name not in free}
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(HOUSE)))
+def test_files_and_functions_fit_their_readers(path):
+    """No file above 350 lines, and no function above 50 lines of code."""
+    lines = path.read_text().splitlines()
+    assert len(lines) <= 350
+    for node in ast.walk(ast.parse("\n".join(lines))):
+        if isinstance(node, ast.FunctionDef):
+            body = node.body[1:] if ast.get_docstring(node) and len(node.body) > 1 else node.body
+            code = lines[body[0].lineno - 1 : node.end_lineno]
+            assert sum(bool(line.strip()) and not line.strip().startswith("#") for line in code) <= 50, node.name

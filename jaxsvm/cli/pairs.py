@@ -24,7 +24,8 @@ from jaxsvm.loop.interruption import watching
 from jaxsvm.model_selection.folds import fold_masks
 from jaxsvm.models.description import scikit_learn_kernel
 from jaxsvm.models.model import Model, votes
-from jaxsvm.results.fit import Certificate, Status
+from jaxsvm.results.fit import Certificate
+from jaxsvm.results.status import Status
 
 
 def fit_one(job: Job, C: float) -> Solution:

@@ -13,7 +13,8 @@ from jaxsvm.cli.report.solution import FoldScores, Solution
 from jaxsvm.models.model import compact
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.contract import Problem
-from jaxsvm.results.fit import Fit, Status
+from jaxsvm.results.fit import Fit
+from jaxsvm.results.status import Status
 
 
 def fit_one(job: Job, C: float) -> Solution:

@@ -20,7 +20,8 @@ from jaxsvm.estimators.training.kernel_values import FLOAT32_ERROR, KernelValues
 from jaxsvm.estimators.training.multiclass import decisions
 from jaxsvm.estimators.validation import checked, require_finite_decisions
 from jaxsvm.kernels import Kernel
-from jaxsvm.results.fit import Certificate, Status, advice
+from jaxsvm.results.fit import Certificate
+from jaxsvm.results.status import Status, advice
 from jaxsvm.runtime.forking import require_own_process
 
 DTYPES = [np.float64, np.float32]

@@ -20,7 +20,8 @@ from jaxsvm.estimators.training.within_classes import first_at_bounds
 from jaxsvm.estimators.validation import costs, sample_weights
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.problems.box import box_problem
-from jaxsvm.results.fit import Certificate, Status
+from jaxsvm.results.fit import Certificate
+from jaxsvm.results.status import Status
 
 ZERO_OBJECTIVE = (
     "The objective is 0: the points have the origin in their midst in feature space, no plane keeps them apart from "

@@ -34,7 +34,7 @@ from jaxsvm.loop.round import (
 )
 from jaxsvm.numerics.precision import like, widened
 from jaxsvm.problems.contract import Problem
-from jaxsvm.results.fit import Status
+from jaxsvm.results.status import Status
 from jaxsvm.runtime.programs import Program, compiled_ahead
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.start import Origin

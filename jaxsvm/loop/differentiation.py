@@ -30,7 +30,8 @@ from jaxsvm.numerics.masks import some
 from jaxsvm.numerics.precision import cast, in_double, like, rounded, widened
 from jaxsvm.problems.contract import Differentiable, Problem, require_differentiable
 from jaxsvm.problems.forms import BoxForm
-from jaxsvm.results.fit import Fit, Status
+from jaxsvm.results.fit import Fit
+from jaxsvm.results.status import Status
 from jaxsvm.runtime.loops import while_loop
 from jaxsvm.runtime.once import once
 from jaxsvm.solvers.box import interior_point

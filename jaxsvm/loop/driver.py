@@ -28,7 +28,8 @@ from jaxsvm.loop.prepare import ready, start_of, with_earlier_steps, with_steps_
 from jaxsvm.loop.round import Progress, advance, begin, certify, ends_with_a_chunk, finish, whole_chunks
 from jaxsvm.problems.contract import Problem, Restrictable, require_problem
 from jaxsvm.problems.padding import trimmed
-from jaxsvm.results.fit import Counters, Fit, Status, advice, better_of
+from jaxsvm.results.fit import Counters, Fit, better_of
+from jaxsvm.results.status import Status, advice
 from jaxsvm.runtime.checks import require_seconds
 from jaxsvm.runtime.loops import while_loop
 from jaxsvm.runtime.meshes import in_automatic_axes

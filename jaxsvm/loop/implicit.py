@@ -28,7 +28,8 @@ from jaxsvm.loop.choice import certain_solver
 from jaxsvm.loop.driver import fit as solve
 from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.problems.contract import Differentiable, require_differentiable
-from jaxsvm.results.fit import Certificate, Counters, Fit, Status, StatusCode
+from jaxsvm.results.fit import Certificate, Counters, Fit
+from jaxsvm.results.status import Status, StatusCode
 from jaxsvm.solvers.contract import Solver
 
 

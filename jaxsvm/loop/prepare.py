@@ -19,7 +19,8 @@ from jaxsvm.loop.measured import MEASURED
 from jaxsvm.loop.round import Progress, steps_taken
 from jaxsvm.problems.contract import Problem
 from jaxsvm.problems.padding import padded
-from jaxsvm.results.fit import Fit, Status, bit_of
+from jaxsvm.results.fit import Fit, bit_of
+from jaxsvm.results.status import Status
 from jaxsvm.runtime.arrays import lengthened
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.start import Resumed, Start

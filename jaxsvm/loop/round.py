@@ -20,8 +20,9 @@ from jaxsvm.numerics.precision import in_double, like, widened
 from jaxsvm.problems.certificates.definiteness import negative_curvature
 from jaxsvm.problems.contract import Problem
 from jaxsvm.problems.forms import BoxForm
-from jaxsvm.results.fit import Answer, Certificate, Fit, Status, bit_of
+from jaxsvm.results.fit import Answer, Certificate, Fit, bit_of
 from jaxsvm.results.judge import narrowed, refused
+from jaxsvm.results.status import Status
 from jaxsvm.runtime.loops import fori_loop, while_loop
 from jaxsvm.runtime.once import once
 from jaxsvm.solvers.contract import Solver

@@ -25,7 +25,8 @@ from jaxsvm.models.model import is_right
 from jaxsvm.path.options import Options, checked_values
 from jaxsvm.path.placeholders import on_host_stacked
 from jaxsvm.path.solve import solve_together
-from jaxsvm.results.fit import Certificate, Fit, StatusCode
+from jaxsvm.results.fit import Certificate, Fit
+from jaxsvm.results.status import StatusCode
 from jaxsvm.runtime.transfers import transfers
 from jaxsvm.solvers.start import Start
 

@@ -29,7 +29,8 @@ from jaxsvm.model_selection.objective import LOSSES, HeldOut, Objective, evaluat
 from jaxsvm.path.placeholders import nothing
 from jaxsvm.points.checks import as_points
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem, svm_problem
-from jaxsvm.results.fit import Fit, Status
+from jaxsvm.results.fit import Fit
+from jaxsvm.results.status import Status
 from jaxsvm.runtime.checks import require_whole
 from jaxsvm.runtime.transfers import transfers
 from jaxsvm.solvers.contract import Solver

@@ -15,7 +15,8 @@ from jaxsvm.gram.basis import KernelBasis
 from jaxsvm.models.file import read_model, save_model
 from jaxsvm.points.checks import is_sparse
 from jaxsvm.points.rows import CSR, taken
-from jaxsvm.results.fit import Certificate, Fit, has_values
+from jaxsvm.results.fit import Certificate, Fit
+from jaxsvm.results.status import has_values
 from jaxsvm.runtime.transfers import transfers
 
 

@@ -14,8 +14,9 @@ from jaxsvm.loop.measured import MEASURED as LOOP
 from jaxsvm.numerics.masks import every
 from jaxsvm.numerics.precision import bits_of, double, in_double, of_bits, rounded, widened
 from jaxsvm.problems.box import BoxProblem
-from jaxsvm.results.fit import Counters, Fit, Status
+from jaxsvm.results.fit import Counters, Fit
 from jaxsvm.results.judge import narrowed
+from jaxsvm.results.status import Status
 from jaxsvm.runtime.programs import Program
 from jaxsvm.screening.reference import reference_fit
 from jaxsvm.solvers.contract import Solver

@@ -15,7 +15,8 @@ from jaxsvm.loop.round import Certifying, advance, certificate_due, certify, fin
 from jaxsvm.path.chains import Report, in_order
 from jaxsvm.path.options import Options
 from jaxsvm.problems.contract import Parametric
-from jaxsvm.results.fit import Fit, Status
+from jaxsvm.results.fit import Fit
+from jaxsvm.results.status import Status
 from jaxsvm.runtime.programs import Program
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.start import Start

@@ -20,7 +20,8 @@ from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.path.placeholders import nothing, on_host_stacked, unreached
 from jaxsvm.path.reduction import Kept, Reduction, samples_of
 from jaxsvm.problems.contract import Parametric, Restrictable
-from jaxsvm.results.fit import Answer, Fit, Status
+from jaxsvm.results.fit import Answer, Fit
+from jaxsvm.results.status import Status
 from jaxsvm.runtime.loops import scan
 from jaxsvm.runtime.programs import Program
 from jaxsvm.solvers.contract import Solver

@@ -29,7 +29,8 @@ from jaxsvm.path.placeholders import on_host_stacked
 from jaxsvm.path.solve import Path, chain_link
 from jaxsvm.problems.contract import Restrictable
 from jaxsvm.problems.padding import trimmed
-from jaxsvm.results.fit import Fit, Status
+from jaxsvm.results.fit import Fit
+from jaxsvm.results.status import Status
 from jaxsvm.runtime.transfers import transfers
 from jaxsvm.screening.reference import screenable
 from jaxsvm.solvers.contract import Solver

@@ -7,7 +7,8 @@ import jax
 import numpy as np
 
 from jaxsvm.problems.contract import Problem
-from jaxsvm.results.fit import Certificate, Counters, Fit, Status, StatusCode
+from jaxsvm.results.fit import Certificate, Counters, Fit
+from jaxsvm.results.status import Status, StatusCode
 from jaxsvm.runtime.arrays import on_device
 
 

@@ -37,7 +37,8 @@ from jaxsvm.path.next_value import filled_in, joined, next_start, sets_at_once, 
 from jaxsvm.path.reduction import filled
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.certificates.definiteness import is_indefinite
-from jaxsvm.results.fit import Fit, Status, bit_of, limbs_of, total_of
+from jaxsvm.results.fit import Fit, bit_of, limbs_of, total_of
+from jaxsvm.results.status import Status
 from jaxsvm.screening.rules import Rule
 from jaxsvm.solvers.box.barrier_systems import few_features
 from jaxsvm.solvers.box.interior_point import InteriorPoint

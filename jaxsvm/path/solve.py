@@ -33,7 +33,8 @@ from jaxsvm.problems.contract import Parametric
 from jaxsvm.problems.forms import BoxForm
 from jaxsvm.problems.padding import trimmed
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
-from jaxsvm.results.fit import Certificate, Fit, StatusCode, has_values, outcomes
+from jaxsvm.results.fit import Certificate, Fit, outcomes
+from jaxsvm.results.status import StatusCode, has_values
 from jaxsvm.runtime.arrays import on_device
 from jaxsvm.runtime.meshes import in_automatic_axes
 from jaxsvm.runtime.transfers import transfers

@@ -6,7 +6,7 @@ import numpy as np
 
 from jaxsvm.errors import InputError
 from jaxsvm.plots.axes import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, against_C, axes_of, figure_class
-from jaxsvm.results.fit import Status
+from jaxsvm.results.status import Status
 
 
 def path_figure(path: Any, *, scores: Any = None, ax: Any = None) -> Any:

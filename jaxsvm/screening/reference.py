@@ -12,7 +12,8 @@ from jaxtyping import Array, Float
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.problems.certificates.definiteness import vouched
 from jaxsvm.problems.contract import Restrictable, require_problem
-from jaxsvm.results.fit import Counters, Fit, StatusCode
+from jaxsvm.results.fit import Counters, Fit
+from jaxsvm.results.status import StatusCode
 from jaxsvm.runtime.once import once
 
 

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxsvm.models.model import Model
-from jaxsvm.results.fit import Certificate, Status
+from jaxsvm.results.fit import Certificate
+from jaxsvm.results.status import Status
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from jaxsvm.errors import InputError
-from jaxsvm.results.fit import Status, advice
+from jaxsvm.results.status import Status, advice
 
 
 class Exit(enum.IntEnum):
@@ -33,7 +33,7 @@ ADVICE = {
     Status.MAX_STEPS: "Raise --max-steps or loosen --tol.",
     Status.INTERRUPTED: "Give it more time or loosen --tol.",
 }
-"""Advice for a status in terms of the command's options; `jaxsvm.results.fit.advice` names the library's arguments."""
+"""Advice for a status in terms of the command's options; `results/status.py` names the library's arguments."""
 
 SCORES = {
     "relative_gap": "gap",

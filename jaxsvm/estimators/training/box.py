@@ -30,8 +30,9 @@ from jaxsvm.loop.driver import Options, drive
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.certificates.definiteness import negative_curvature
 from jaxsvm.problems.contract import Problem
-from jaxsvm.results.fit import Certificate, Status
+from jaxsvm.results.fit import Certificate
 from jaxsvm.results.judge import refused, relative_to
+from jaxsvm.results.status import Status
 from jaxsvm.solvers.box.interior_point import InteriorPoint
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.working_set import WorkingSet

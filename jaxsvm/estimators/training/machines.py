@@ -28,7 +28,7 @@ from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.loop.interruption import with_settings
 from jaxsvm.problems.box import hinge_problem
 from jaxsvm.problems.squared_hinge import svm_problem
-from jaxsvm.results.fit import Status
+from jaxsvm.results.status import Status
 
 
 class Machine(NamedTuple):

@@ -33,7 +33,8 @@ from jaxsvm.path.coarse_to_fine.pairs import solve_by_pairs, stepper
 from jaxsvm.path.placeholders import interrupted, nothing, on_host_stacked, unreached
 from jaxsvm.problems.certificates.definiteness import negative_curvature
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
-from jaxsvm.results.fit import Answer, Counters, Fit, Status, StatusCode, bit_of, limbs_of
+from jaxsvm.results.fit import Answer, Counters, Fit, bit_of, limbs_of
+from jaxsvm.results.status import Status, StatusCode
 from jaxsvm.runtime.arrays import on_device
 from jaxsvm.runtime.programs import Program, compiled_ahead
 from jaxsvm.solvers.simplex.frank_wolfe import FrankWolfe

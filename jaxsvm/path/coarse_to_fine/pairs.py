@@ -31,7 +31,7 @@ from jaxsvm.path.coarse_to_fine.grid import (
 )
 from jaxsvm.path.measured import MEASURED
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
-from jaxsvm.results.fit import Status
+from jaxsvm.results.status import Status
 from jaxsvm.runtime.programs import Program
 from jaxsvm.solvers import working_set as sets
 from jaxsvm.solvers.simplex.frank_wolfe import FrankWolfe

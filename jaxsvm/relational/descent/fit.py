@@ -32,7 +32,8 @@ from jaxsvm.relational.gradient.bundle import Bundle
 from jaxsvm.relational.gradient.engine import engine_for
 from jaxsvm.relational.schema.join import prepared
 from jaxsvm.relational.tables.sql import decision_function, to_sql
-from jaxsvm.results.fit import Certificate, Status, StatusCode
+from jaxsvm.results.fit import Certificate
+from jaxsvm.results.status import Status, StatusCode
 from jaxsvm.runtime.checks import require_positive, require_seconds, require_whole
 
 METHODS = ("bundle", "steps", "paper")

@@ -1,0 +1,119 @@
+"""How a fit ended, and what a user can do about it."""
+
+import dataclasses
+import enum
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int
+
+from jaxsvm.errors import is_concrete
+
+
+class Status(enum.IntEnum):
+    """How a fit ended. Compiled code carries the integer, one a lane; `Fit.status.name` is for the host."""
+
+    RUNNING = 0
+    """Not ended; only callbacks see it."""
+    CONVERGED = 1
+    """The certified relative gap, of values recomputed from scratch, is at most `tol`: always, and for every stop
+    rule."""
+    STALLED = 2
+    """Steps no longer change anything and the rule does not hold: the precision of the dtype is reached. The
+    certificate holds the gap that was reached."""
+    MAX_STEPS = 3
+    """The maximal number of steps was reached first."""
+    NOT_FINITE = 4
+    """NaN or infinity appeared; the last finite certified point is returned."""
+    NOT_PSD = 5
+    """A direction of negative curvature appeared: the kernel is not positive semidefinite."""
+    INFEASIBLE = 6
+    """The problem has no solution: C <= 0, only one class, or no positive weight (under tracing only; concrete values
+    raise `InputError`)."""
+    INTERRUPTED = 7
+    """Ctrl-C, a callback or `max_seconds` ended it; the last certified point is returned and can be resumed."""
+    UNCERTIFIED = 8
+    """The requested stop rule is no certificate (`stop="paper"`, `stop="relative_fw"`, a sampled stop without a final
+    check) and ended the fit with a certified relative gap above `tol`. The certificate holds that gap."""
+    FULL = 9
+    """The buffer of a `sampled` solver is too small for the samples that have to be active."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
+class StatusCode:
+    """The status of a fit, or of each lane: an integer array that prints and compares as `Status` on the host.
+
+    Attributes:
+        code: int32, `()`, or `(k,)` for k lanes.
+    """
+
+    code: Int[Array, "..."]
+
+    @property
+    def name(self) -> Any:
+        """The name, on the host: a string, or an array of strings for lanes."""
+        names = np.vectorize(lambda code: Status(code).name, otypes=[object])(np.asarray(self.code))
+        return str(names) if names.ndim == 0 else names
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the lanes."""
+        return jnp.shape(self.code)
+
+    def __getitem__(self, lane: Any) -> "StatusCode":
+        return StatusCode(self.code[lane])
+
+    def __len__(self) -> int:
+        return len(self.code)
+
+    def __eq__(self, other: object) -> Any:
+        return self._comparable() == (other._comparable() if isinstance(other, StatusCode) else other)
+
+    def __ne__(self, other: object) -> Any:
+        return self._comparable() != (other._comparable() if isinstance(other, StatusCode) else other)
+
+    def _comparable(self) -> Any:
+        """Return the code, as a NumPy array if it is concrete: JAX would compile the comparison."""
+        return np.asarray(self.code) if is_concrete(self.code) else self.code
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]  # an array by nature
+
+    def __int__(self) -> int:
+        return int(self.code)
+
+    def __index__(self) -> int:
+        return int(self.code)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.code, dtype=dtype, copy=copy)
+
+    def __jax_array__(self) -> Array:
+        return self.code
+
+    def __repr__(self) -> str:
+        return f"Status.{self.name}" if has_values(self.code) else f"StatusCode({self.code})"
+
+
+def has_values(tree: Any) -> bool:
+    """Return whether every leaf is an array with concrete values: none is traced, a shape or a placeholder."""
+    leaves = jax.tree.leaves(tree)
+    arrays = (jax.Array, np.ndarray, np.generic, int)
+    return bool(leaves) and is_concrete(leaves) and all(isinstance(leaf, arrays) for leaf in leaves)
+
+
+def advice(status: Status) -> str:
+    """Return a sentence on what a user can do about a status."""
+    return {
+        Status.STALLED: "The dtype's floor is reached: use float64 data where they are float32, a larger tol, a "
+        "smaller C or scaled features.",
+        Status.MAX_STEPS: "Raise max_steps, pass this fit as `init` to go on, or loosen tol.",
+        Status.NOT_FINITE: "Look for overflow in the kernel (unscaled features, a high degree) and scale the data.",
+        Status.NOT_PSD: "Choose a positive semidefinite kernel: the sigmoid is one for few parameters only.",
+        Status.INFEASIBLE: "C must be positive, weights non-negative and both classes present.",
+        Status.INTERRUPTED: "Pass this fit as `init` to go on.",
+        Status.FULL: "More samples have to be active than the buffer of `sampled` holds: name a larger `capacity`.",
+        Status.UNCERTIFIED: 'The rule asked for holds and proves no gap: take stop="certified_gap" and a full check.',
+    }.get(status, "")
