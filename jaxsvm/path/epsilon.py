@@ -101,7 +101,7 @@ def epsilon_path(
         raise InputError(f"problem is a {type(problem).__name__}: one of `svm_problem` or `hinge_problem` is needed.")
     # A tenth more than a twentieth of epsilon would save few steps.
     chosen = exact_solver(problem, 0.05 * epsilon) if solver is None else solver
-    rule = None if isinstance(screen, str) and screen == "auto" else screen
+    rule: Any = None if isinstance(screen, str) and screen == "auto" else screen
     with watching(None) as stop:
         problem = problem if rule is None else screenable(problem)
         prepared = ready(problem, chosen)

@@ -154,7 +154,7 @@ def solve_path(
     """
     several = isinstance(problem, list | tuple)
     problems = list(problem) if several else [problem]
-    rule = None if isinstance(screen, str) and screen == "auto" else screen
+    rule: Any = None if isinstance(screen, str) and screen == "auto" else screen
     key = jax.random.key(0) if key is None else key
     options = Options(key, solver, tol, reduction, rule, lanes, max_seconds, callback)
     options.require(problems, Cs)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.gram.signed import SignedGram
-from jaxsvm.problems.contract import Parametric, Problem
+from jaxsvm.problems.contract import Problem, Restrictable
 from jaxsvm.results.fit import Certificate, Fit
 
 
@@ -78,7 +78,7 @@ class SimplexForm(Problem, SimplexPart, Protocol):
         ...
 
 
-class BoxForm(Parametric, Protocol):
+class BoxForm(Restrictable, Protocol):
     """A problem `max q'a - 1/2 a'Qa` over `0 <= a <= upper` and, with a free bias, `c'a = e`.
 
     Its products are `s = Qa`, so that `q - s` is the gradient; `objective` is minus what is maximised.

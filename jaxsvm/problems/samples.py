@@ -63,10 +63,11 @@ def recomputed(problem: P, fields: Sequence[str], program: Any, value: Any, *res
         *rest: Passed on.
     """
     per_sample = np.ndim(value) == 1
-    larger: Any = padded(problem) if not per_sample or is_concrete(value) else problem
-    value = lengthened(value, larger.n, 0) if per_sample and larger is not problem else value
+    given: Any = problem
+    larger = padded(given) if not per_sample or is_concrete(value) else given
+    value = lengthened(value, larger.n, 0) if per_sample and larger is not given else value
     parts = shortened(program(larger, value, *rest), problem.n, larger.n)
-    return dataclasses.replace(problem, **dict(zip(fields, parts, strict=True)))
+    return dataclasses.replace(given, **dict(zip(fields, parts, strict=True)))
 
 
 def rescaled(problem: P, C: Any, weight: Any, fields: Sequence[str], program: Any) -> P:
