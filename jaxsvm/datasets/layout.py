@@ -81,7 +81,13 @@ class Wanted:
         return None
 
     def notes(self, label: str | int | None, last: bool, moved: bool) -> tuple[str, ...]:
-        """Describe the decisions about a table whose labels are in the column `label`, the `last` one or not."""
+        """Describe what was decided about a table.
+
+        Args:
+            label: The column of its labels, by name or place.
+            last: Whether that is the last column.
+            moved: Whether its columns are put in another order.
+        """
         known = self.label is None and label is not None and not last
         labels = (f"labels are in column {label!r}, as in {self.whose}",) if known else ()
         return labels + ((f"columns are put in the order of {self.whose}",) if moved else ())

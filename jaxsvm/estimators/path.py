@@ -209,7 +209,7 @@ class SVCPath(SVC):
         return votes(decisions.reshape(len(places), -1).T, k).reshape(len(self.Cs_), -1)
 
     def _solve_chain(self, data: Samples, K: np.ndarray, codes: np.ndarray, task: _Task) -> Chain:
-        """Solve a task; its gaps are infinite if its matrix is indefinite."""
+        """Solve all values of C for the folds of a task; the gaps are infinite if the kernel matrix is indefinite."""
         n = len(task.rows)
         size = padded_size(n)
         y, weight = np.ones(size), np.zeros((len(task.folds), size))

@@ -114,7 +114,7 @@ class Gram(Protocol):
         ...
 
     def lengthened(self, size: int) -> "Gram | None":
-        """Return the operator of `size` points, the first one repeated; None where that is not cheap."""
+        """Return the operator filled up to `size` points by copies of the first; None where that is not cheap."""
         ...
 
     def widened(self, dtype: Any) -> "Gram":

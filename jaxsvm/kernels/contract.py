@@ -122,7 +122,7 @@ class Function(Kernel):
 
 @dataclasses.dataclass(frozen=True)
 class _Pair(Kernel):
-    """A kernel made of two others, entry by entry: definite and stationary if both are."""
+    """A kernel that combines the values of two others: definite if both are, stationary if both are."""
 
     first: Kernel
     second: Kernel

@@ -196,9 +196,10 @@ def _certified_in_passing(
 
 
 def _worth_showing(problem: Problem, progress: Progress, evaluations_shown: int | None) -> bool:
-    """Return whether to certify the current point for a callback that last saw one at `evaluations_shown`.
+    """Return whether to certify the current point for a callback.
 
-    Large problems wait until steps have cost as much as the products of a certificate.
+    `evaluations_shown` is the number of kernel evaluations up to the last point that it saw; None if it saw none. Large
+    problems wait until steps have cost as much as the products of a certificate.
     """
     if evaluations_shown is None or problem.n <= MEASURED.samples_of_a_small_problem:
         return True

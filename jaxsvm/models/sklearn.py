@@ -54,7 +54,7 @@ def to_sklearn(model: Any) -> Any:
 
 
 def _of_estimator(estimator: Any) -> Any:
-    """Return the estimator of scikit-learn whose name a fitted estimator of ours has."""
+    """Convert a fitted estimator of ours to the scikit-learn estimator of the same name."""
     from sklearn import svm
     from sklearn.utils.validation import check_is_fitted
 

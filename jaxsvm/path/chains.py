@@ -40,6 +40,9 @@ def chain_on_host(
 ) -> Fit:
     """Solve all values in increasing order of C, each from the one before.
 
+    The next value begins when `link` has returned, whatever the status of its fit. Only Ctrl-C and the time limit end
+    the chain early.
+
     Args:
         problem: The problem, at any value.
         Cs: The values, `(k,)`, in any order.

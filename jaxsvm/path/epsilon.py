@@ -127,7 +127,7 @@ class _Step(NamedTuple):
 
 
 def _steps(solved: Callable[[float], _Step], C_min: float, C_max: float, epsilon: float) -> list[_Step]:
-    """Cover `[C_min, C_max]` by intervals, each next value as far beyond the last interval as it is hoped to reach.
+    """Cover `[C_min, C_max]` by intervals; each next value lies as far beyond the last one as its own may reach back.
 
     Raises:
         InputError: If an interval does not reach beyond the one before.

@@ -49,7 +49,7 @@ from jaxsvm.solvers.working_set import WorkingSet
 
 
 class ScreenedChain:
-    """Fits of one C after another, each from the one before. For host drivers, of hinge problems.
+    """Solve hinge problems at one C after another, each from the solution before; for host drivers.
 
     With an equality (a free bias) no rule is safe, and kernel values are stored.
 

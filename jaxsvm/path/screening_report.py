@@ -22,7 +22,7 @@ PUBLISHED: Mapping[str, Rule] = {
 
 
 class Report(NamedTuple):
-    """Measurements of r rules at k values of C, each from the value before.
+    """Measurements of r screening rules at k values of C; the reference of a value is the fit at the value before.
 
     Attributes:
         Cs: Values of C, increasing, `(k,)`.

@@ -189,13 +189,13 @@ class Solver(Generic[P]):
         raise NotImplementedError
 
     def place(self, problem: P, state: Any, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Any:
-        """Return the state moved to a point `alpha` of the simplex with products `s` (`has_place`)."""
+        """Return the state moved to a point `alpha` of the simplex with products `s`; needed if `has_place`."""
         raise NotImplementedError
 
     def wants_vertex(self, problem: P, state: Any) -> Bool[Array, ""]:
-        """Return whether the next step searches all samples for a vertex (`searches_vertices`)."""
+        """Return whether the next step searches all samples for a vertex; needed if `searches_vertices`."""
         raise NotImplementedError
 
     def at(self, alpha: Float[Array, " n"], s: Float[Array, " n"], counters: Counters) -> Any:
-        """Return a state at a point `alpha` of the simplex with products `s` (`searches_vertices`)."""
+        """Return a state at a point `alpha` of the simplex with products `s`; needed if `searches_vertices`."""
         raise NotImplementedError

@@ -25,7 +25,7 @@ from jaxsvm.coresets.construction.calibration import totals_of
 def recombine(
     key: Array, proposal: Any, x: Array, y: Array, u: Array, m: int
 ) -> tuple[Int[np.ndarray, " k"], Float[np.ndarray, " k"]]:
-    """Return at most m rows with the totals of all, m >= d + 5, and their weights, by a `Proposal`."""
+    """Return at most m >= d + 5 rows, and weights with which they have the totals of all points (`Proposal`)."""
     A = np.asarray(totals_of(x - proposal.origin[None, :], y, proposal.h, proposal.share))
     weight, share = np.asarray(u), np.asarray(proposal.share)
     # A point inside its box has the margin 1 at the pilot, which determines b: keep the one farthest inside.

@@ -121,7 +121,7 @@ def _seen(x: Array, y: Array, shared: Frame) -> tuple[Array, Array, Array]:
 
 
 def _scale(summary: Node, m: int, shared: Frame, known: Sums) -> np.ndarray:
-    """Return the factors of bounds, scores and pulls that make probabilities with the sum m, about, `(3,)`."""
+    """Return factors of bounds, scores and pulls, `(3,)`, with which probabilities add up to about m."""
     real = summary.weight > 0
     x, y, v = summary.x[real], summary.y[real], summary.weight[real]
     parts = _scored(x, y, np.ones(len(y)), shared, known)[1]  # per point of weight 1, of which there are v

@@ -106,7 +106,7 @@ def constant_solution(n: int, bias: float) -> Solved:
 def solve_box(
     gram: Gram, data: BoxData, tol: float, max_iter: int = -1, start_product: Any = None, floor: float | None = None
 ) -> Solved:
-    """Solve a box problem; inside x64.
+    """Solve a box problem; call it with x64 on.
 
     Args:
         gram: The Gram operator of its n points.
@@ -134,7 +134,7 @@ def solve_box(
 
 
 def is_indefinite(gram: Gram, data: BoxData) -> bool:
-    """Return whether a problem's matrix has negative curvature along its feasible directions; inside x64.
+    """Return whether a problem's matrix has negative curvature along its feasible directions; call it with x64 on.
 
     A kernel that is known to be positive semidefinite is not checked.
     """
@@ -155,12 +155,12 @@ def refused_if_indefinite(gram: Gram, data: BoxData, solved: Solved) -> Solved:
 
 
 def prefers_features(x: Any, n: int) -> bool:
-    """Return whether interior points in feature space solve a linear machine on n samples of points `(n, d)`."""
+    """Return whether to solve a linear machine on n samples of points `(n, d)` by interior points in feature space."""
     return x.shape[1] <= min(n / 2, max(MEASURED.features_always_few, n / MEASURED.samples_per_feature))
 
 
 def solve_in_features(x: np.ndarray, data: BoxData, tol: float, by_pairs: Callable[[int], Solved]) -> Solved:
-    """Solve a box problem of a linear kernel by interior points in the space of its features; inside x64.
+    """Solve a box problem of a linear kernel by interior points in the space of its features; call it with x64 on.
 
     A problem of a single working set is first tried by pair steps, which mostly take no time.
 
@@ -192,7 +192,7 @@ def solve_in_features(x: np.ndarray, data: BoxData, tol: float, by_pairs: Callab
 
 
 def recertified(data: BoxData, dual_coef: np.ndarray, product: np.ndarray) -> tuple[float, Certificate]:
-    """Return the constant and the certificate of coefficients for other kernel values; inside x64.
+    """Return the constant and the certificate of coefficients for other kernel values; call it with x64 on.
 
     Args:
         data: The problem.

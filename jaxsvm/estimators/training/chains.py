@@ -63,7 +63,7 @@ def solve_chains(
     tol: float,
     x: Any = None,
 ) -> Chain:
-    """Solve for the same samples with the weights of each fold; inside x64.
+    """Solve for the same samples with the weights of each fold; call it with x64 on.
 
     In the space of few features each value is solved by itself, in a time that C does not change.
 

@@ -53,7 +53,7 @@ class KernelValues:
         return not self.by_values and self.kernel.definite
 
     def between(self, x: Any, z: Any) -> np.ndarray:
-        """Return `k(x_i, z_j)`, `(m, n)`, of points `(m, d)` and `(n, d)`; x itself if it is precomputed."""
+        """Return `k(x_i, z_j)`, `(m, n)`, of points `(m, d)` and `(n, d)`; for a precomputed kernel x itself."""
         if self.name == "precomputed":
             return np.asarray(x)
         if self.name == "callable":
@@ -114,7 +114,7 @@ class KernelValues:
                 yield rows, values[: rows.stop - rows.start, :n]
 
     def stored(self, values: np.ndarray, definite: bool | None = None) -> DenseGram:
-        """Return an operator of stored values; inside x64.
+        """Return an operator of stored values; call it with x64 on.
 
         Args:
             values: Kernel values between points, `(n, n)`.
@@ -125,7 +125,7 @@ class KernelValues:
         return DenseGram(Precomputed(), *jax.device_put((places, nothing, values)), vouched=vouched)
 
     def on_demand(self, x: np.ndarray, near: bool) -> TiledGram:
-        """Return an operator that computes rows of points `(n, d)`, which are shifted already; inside x64."""
+        """Return an operator that computes rows of points `(n, d)`, which are shifted already; call it with x64 on."""
         squares = np.einsum("ij,ij->i", x, x) if self.kernel.stationary else None
         x, shift, squares = jax.device_put((x, np.zeros(x.shape[1], x.dtype), squares))
         return TiledGram(

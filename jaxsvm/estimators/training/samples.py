@@ -39,7 +39,7 @@ class Samples(NamedTuple):
     definite: bool = False
 
     def operator(self, parts: Sequence[slice], size: int) -> Any:
-        """Return the Gram operator of the samples in these slices, with absent ones up to `size`; inside x64."""
+        """Return the Gram operator of the samples in these slices, absent ones up to `size`; call it with x64 on."""
         if self.K is None:
             return self.values.on_demand(padded_rows(self.points(parts), size), self.near)
         K, low = np.zeros((size, size), self.K.dtype), 0

@@ -32,7 +32,7 @@ def first_at_bounds(budget: float, upper: np.ndarray) -> np.ndarray:
 def solve_certified(
     program: Callable[..., Any], operator: Any, data: BoxData, tol: float, max_iter: int
 ) -> tuple[Solved, float]:
-    """Solve a nu machine by a compiled program until its relative gap is at most `tol` too; inside x64.
+    """Solve a nu machine by a compiled program until its relative gap is at most `tol` too; call it with x64 on.
 
     Args:
         program: Maps `(K, y, q, upper, start, tol, limit)` to the point, coefficients, bias, the parameter that the

@@ -36,7 +36,7 @@ def is_indefinite(problem: Problem) -> Bool[Array, ""]:
 
 
 def vouched(problem: P) -> P:
-    """Return a concrete problem whose Gram operator is known to be positive semidefinite; test its matrix if needed.
+    """Mark the Gram operator of a concrete problem as positive semidefinite; test its matrix if its kernel may not be.
 
     Raises:
         InputError: If the matrix has a clearly negative eigenvalue.

@@ -26,7 +26,7 @@ def certificate(problem: "SlackProblem", point: Float[Array, "two n"], s: Float[
 
 
 def certified(problem: "SlackProblem", point: Float[Array, "two n"], s: Float[Array, "two n"], dtype: Any) -> Answer:
-    """Return `w / level` and p as the caller gets them, certified.
+    """Return the answer that the caller gets, certified: the coefficients of `w / level`, and the dual point p.
 
     The level is that of the unit vector along w with the returned bias, less what rounding `w / level` to `dtype` may
     take from it.

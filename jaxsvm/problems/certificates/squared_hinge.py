@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def certificate(problem: "SquaredHingeProblem", alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Certificate:
-    """Return the certificate as if `s = Kt alpha` were exact, for a dual point in any scale. Solvers ask for it.
+    """Return the certificate of a dual point in any scale, as if `s = Kt alpha` were exact; solvers use it on the way.
 
     `relative_gap = sum_i C_i t_i / R` with `u_i = R - s_i`, `v_i = alpha_i / C_i`, and `t_i = u_i (u_i + 2 v_i)`
     where `u_i + v_i > 0`, else `-v_i^2`. Errors of `s` cancel to first order (docs/mathematics.md, The certificate).

@@ -35,7 +35,7 @@ class Moments(NamedTuple):
 
 
 def moments(join: Any) -> Moments:
-    """Return the moments of a join in O(n d^2 + m n d)."""
+    """Return the moments of a join of m tables of n rows, with d features in all, in O(n d^2 + m n d)."""
     tree, blocks = join.tree, join.blocks
     N = float(join.size)
     out = join.counts()

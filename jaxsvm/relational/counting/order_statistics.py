@@ -84,7 +84,7 @@ def keyed(key: np.ndarray, value: np.ndarray) -> np.ndarray:
 def far_sums(
     t: np.ndarray, A: np.ndarray, a: np.ndarray, rest: np.ndarray, B: np.ndarray, b: np.ndarray, last: np.ndarray
 ) -> Arrays3:
-    """Return the mass of sums `A[rest] + B[last]` up to t, and over them the sums of `t - sum` and of its square.
+    """Return for each t the weight of the sums `A[rest] + B[last] <= t`, and their totals of `t - sum` and its square.
 
     Thresholds t, `(R,)`, are finite. Sketches A, `(G, K)`, and B, `(H, L)`, are ascending, with weights a and b; +inf
     with weight 0 is padding. `rest` and `last`, `(R,)`, are the rows of A and B of each threshold; `last` is ascending,

@@ -33,7 +33,7 @@ class MergeEngine(Engine):
 
     @property
     def pairs(self) -> int:
-        """Return the number of binary searches a call and label."""
+        """Return the number of binary searches for each call and label."""
         return self.tree.pairs(self.hub, self.near[0]) if len(self.near) == 2 else len(self.tree.weight[self.hub])
 
     def count(self, sign: int, s: list[np.ndarray], request: Request) -> Any:

@@ -82,7 +82,7 @@ class Plan(NamedTuple):
 
 
 def _message(i: int, j: int) -> str:
-    """Return the name of a message's sketches."""
+    """Return the name of the sketches that node i of the tree passes to its neighbour j."""
     return f"{i}>{j}"
 
 

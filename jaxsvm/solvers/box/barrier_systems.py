@@ -93,7 +93,7 @@ class DenseSystem:
         scale, D = scale[:, None], D[:, None]
 
         def inverse(R: Array) -> Array:
-            """Solve for several right-hand sides; the second turn refines the solution."""
+            """Solve `(Q + D) X = R` for several right-hand sides; a second turn refines X."""
 
             def refine(_: Any, X: Array) -> Array:
                 return X + scale * factor.solve(scale * (R - _dot(self.Q, X) - D * X))

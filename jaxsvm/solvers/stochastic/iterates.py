@@ -131,7 +131,10 @@ def move_dense(
 def move_scaled(
     problem: BoxForm, rule: Rule, at: Scaled, sums: RunningSums, move: Move, before: Float[Array, " b"]
 ) -> tuple[Scaled, Any, Any]:
-    """Take the same step in the scaled form: `s <- (1 - eta lam) s`, `v += (eta / s) sum_j g_j y_j phi_j`."""
+    """Take the step of `move_dense` on a `Scaled` iterate.
+
+    `s <- (1 - eta lam) s`, `v += (eta / s) sum_j g_j y_j phi_j`.
+    """
     features, (s, gain) = features_of(problem), _scale(rule, sums, move.taken)
     dh = gain * move.g
     if features is None:

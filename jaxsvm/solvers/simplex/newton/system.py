@@ -97,7 +97,7 @@ def _border(problem: SquaredHingeProblem, solution: Array, rhs: Array) -> tuple[
 def _conjugate_gradients(
     problem: SquaredHingeProblem, active: Bool[Array, " n"], guess: Float[Array, " n"], gap: Float[Array, ""]
 ) -> tuple[Array, Array, Array, Array]:
-    """Solve by preconditioned conjugate gradients on `z = C^-1/2 beta`, from `guess`."""
+    """Solve the Newton system by preconditioned conjugate gradients on `z = C^-1/2 beta`, from `guess`."""
     root = jnp.where(active, jnp.sqrt(problem.costs), 0)
     signs = root * problem.y
 
