@@ -23,21 +23,21 @@ def while_loop(goes_on: Callable[[_T], Any], turn: Callable[[_T], _T], start: _T
         turn: Function from one carry to the next.
         start: First carry.
     """
-    if not _mapped_axes():
+    if not mapped_axes():
         return lax.while_loop(goes_on, turn, start)
     return lax.while_loop(goes_on, lambda carry: varying(turn(carry)), varying(start))
 
 
 def fori_loop(lower: Any, upper: Any, turn: Callable[[Any, _T], _T], start: _T, unroll: int | None = None) -> _T:
     """Apply `turn(i, carry)` for each integer from `lower` to `upper - 1`, as `lax.fori_loop` does."""
-    if not _mapped_axes():
+    if not mapped_axes():
         return lax.fori_loop(lower, upper, turn, start, unroll=unroll)
     return lax.fori_loop(lower, upper, lambda i, carry: varying(turn(i, carry)), varying(start), unroll=unroll)
 
 
 def scan(turn: Callable[[Any, Any], tuple[Any, Any]], start: Any, xs: Any) -> tuple[Any, Any]:
     """Apply `turn(carry, x)` to each row of `xs` and stack the outputs, as `lax.scan` does."""
-    if not _mapped_axes():
+    if not mapped_axes():
         return lax.scan(turn, start, xs)
 
     def varying_turn(carry: Any, x: Any) -> tuple[Any, Any]:
@@ -49,7 +49,7 @@ def scan(turn: Callable[[Any, Any], tuple[Any, Any]], start: Any, xs: Any) -> tu
 
 def cond(condition: Bool[Array, ""], if_true: Callable[..., _T], if_false: Callable[..., _T], *operands: Any) -> _T:
     """Compute one of two branches, as `lax.cond` does."""
-    if not _mapped_axes():
+    if not mapped_axes():
         return lax.cond(condition, if_true, if_false, *operands)
     branches = [lambda *operands, of=of: varying(of(*operands)) for of in (if_true, if_false)]
     return lax.cond(condition, *branches, *operands)
@@ -57,12 +57,13 @@ def cond(condition: Bool[Array, ""], if_true: Callable[..., _T], if_false: Calla
 
 def varying(tree: _T) -> _T:
     """Mark every array of a tree as varying along all axes that a surrounding `shard_map` maps over."""
-    for axis in _mapped_axes():
+    for axis in mapped_axes():
         tree = jax.tree.map(lambda leaf, axis=axis: _varying(leaf, axis), tree)
     return tree
 
 
-def _mapped_axes() -> tuple[str, ...]:
+def mapped_axes() -> tuple[str, ...]:
+    """Return the names of the axes that a surrounding `shard_map` maps over."""
     return jax.sharding.get_abstract_mesh().manual_axes
 
 
