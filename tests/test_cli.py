@@ -591,16 +591,16 @@ def test_ctrl_c_keeps_the_values_of_a_path_of_several_classes_that_were_reached(
     rng = np.random.default_rng(0)
     x, labels = rng.normal(size=(60, 2)), np.repeat([0, 1, 2], 20)
     x[:, 0] += 3 * labels
-    data, out, calls, real = tmp_path / "three.csv", tmp_path / "model.npz", [], pairs.train
+    data, out, calls, real = tmp_path / "three.csv", tmp_path / "model.npz", [], pairs._trained
     np.savetxt(data, np.column_stack([x, labels]), delimiter=",", header="a,b,label", comments="", fmt="%g")
 
-    def train(*arguments, **options):
+    def trained(*arguments):
         calls.append(arguments)
-        if len(calls) == 2:
+        if len(calls) == 3:
             signal.raise_signal(signal.SIGINT)
-        return real(*arguments, **options)
+        return real(*arguments)
 
-    monkeypatch.setattr(pairs, "train", train)
+    monkeypatch.setattr(pairs, "_trained", trained)
     options = ("--test-fraction", 0.25, "--out", out, "--json")
     result = invoke("path", data, "--label", "label", "--C", "0.1,1,10", *options)
     assert result.exit_code == 130

@@ -9,9 +9,9 @@ import scipy.sparse as sp
 import jaxsvm
 from jaxsvm.cli.job import Job, r_squared
 from jaxsvm.cli.report.progress import gap_bar, progress_bar
-from jaxsvm.cli.report.solution import FoldScores, Solution
+from jaxsvm.cli.report.solution import Solution
+from jaxsvm.model_selection.cross_validation import Scores
 from jaxsvm.models.model import compact
-from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.contract import Problem
 from jaxsvm.results.fit import Fit
 from jaxsvm.results.status import Status
@@ -45,16 +45,22 @@ def fit_path(job: Job, Cs: list[float]) -> dict[int, Solution]:
     }
 
 
-def folds_of(job: Job, Cs: list[float], folds: int) -> FoldScores:
+def folds_of(job: Job, Cs: list[float], folds: int) -> Scores:
     """Score each C on the samples that folds leave out."""
-    problem, options = _problem(job), _options(job)
-    if job.classes is None:
-        return FoldScores.of(Cs, _regression_scores(job, problem, Cs, folds))
+    problem, options, seed, y = _problem(job), _options(job), job.options.seed, job.target
+    dealt: Any = folds
+    if job.classes is None:  # both sides of the tube of a sample are held out together
+        dealt = np.tile(np.random.default_rng(seed).permutation(len(y)) % folds, 2)
     with progress_bar("folds") as bar:
         bar.update(note=f"{folds} folds, {len(Cs)} values of C")
-        solver, tol, seed = options["solver"], options["tol"], job.options.seed
-        scores = jaxsvm.cross_validate(problem, Cs, folds, solver=solver, tol=tol, seed=seed)
-    return FoldScores(scores.Cs, scores.mean, scores.standard_error)
+        solver, tol = options["solver"], options["tol"]
+        scores = jaxsvm.cross_validate(problem, Cs, dealt, solver=solver, tol=tol, seed=seed)
+    if job.classes is not None:
+        return scores
+    values = np.array(scores.fits.margins)[:, :, : len(y)]  # of the upper side, whose sign is +1
+    values[np.isinf(scores.certificate.relative_gap)] = np.nan  # not reached
+    held = [scores.folds[: len(y)] == fold for fold in range(folds)]
+    return Scores(scores.Cs, np.array([[r_squared(f[out], y[out]) for f in values[at]] for at, out in enumerate(held)]))
 
 
 def _problem(job: Job, C: float = 1.0) -> Any:
@@ -83,23 +89,6 @@ def _options(job: Job) -> dict[str, Any]:
     elif job.solver != "auto":
         solver = jaxsvm.FrankWolfe(variant=job.solver, **limits)
     return {"solver": solver, "tol": tol, "key": jax.random.key(job.options.seed), "max_seconds": seconds}
-
-
-def _regression_scores(job: Job, problem: BoxProblem, Cs: list[float], folds: int) -> np.ndarray:
-    """Return R^2 of each fold at each C, `(folds, k)`; the samples left out have margins too."""
-    y, n = job.target, len(job.target)
-    dealt = np.random.default_rng(job.options.seed).permutation(n) % folds
-    scores = np.full((folds, len(Cs)), np.nan)
-    with progress_bar("folds", folds * len(Cs)) as bar:
-        draw = bar.callback(lambda *_: bar.update(advance=1))
-        for fold in range(folds):
-            part = problem.weighted(np.tile(dealt != fold, 2).astype(y.dtype))
-            path = jaxsvm.solve_path(part, Cs, tol=job.options.tol, callback=draw)
-            reached = np.isfinite(np.asarray(path.certificate.relative_gap))
-            values = np.asarray(path.fits.margins)[:, :n]  # of the upper side, whose sign is +1
-            for place in np.flatnonzero(reached):
-                scores[fold, place] = r_squared(values[place][dealt == fold], y[dealt == fold])
-    return scores
 
 
 def _solution(job: Job, problem: Problem, C: float, fitted: Fit) -> Solution:

@@ -13,10 +13,11 @@ from jaxsvm.cli.app import command
 from jaxsvm.cli.job import Job, prepare
 from jaxsvm.cli.options import Grid, Training, option
 from jaxsvm.cli.report.page import page_of
-from jaxsvm.cli.report.solution import FoldScores, Solution
+from jaxsvm.cli.report.solution import Solution
 from jaxsvm.cli.report.text import complain, finish, show
 from jaxsvm.cli.system import Interrupts, check_writable, save
 from jaxsvm.errors import require
+from jaxsvm.model_selection.cross_validation import Scores
 from jaxsvm.models.model import Model
 from jaxsvm.plots.axes import figure_class
 
@@ -112,7 +113,7 @@ def _trainer(job: Job) -> Any:
 
 
 def _rows(
-    job: Job, solutions: dict[int, Solution], models: dict[int, Model], validated: FoldScores | None
+    job: Job, solutions: dict[int, Solution], models: dict[int, Model], validated: Scores | None
 ) -> dict[int, dict[str, Any]]:
     """Return the rows of the report, by index of C; there are models if samples are held out."""
     rows = {}

@@ -233,6 +233,7 @@ def report(estimator: Any, solved: Sequence[Solved], cause: str = "") -> None:
     """
     columns = zip(*(solution.certificate for solution in solved), strict=True)
     estimator.certificate_ = Certificate(*(np.array(values, np.float64) for values in columns))  # pyright: ignore
+    estimator._statuses = tuple(Status(int(solution.status)) for solution in solved)
     if getattr(estimator, "_steps_suffice", False):
         ended = (Status.CONVERGED, Status.MAX_STEPS)
         solved = [s._replace(status=Status.CONVERGED) if s.status in ended else s for s in solved]

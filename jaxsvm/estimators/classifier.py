@@ -1,5 +1,6 @@
 """Classify with kernel support vector machines: scikit-learn's `SVC`, with certified solutions."""
 
+from collections.abc import Callable
 from itertools import combinations
 from numbers import Real
 from typing import Any, ClassVar
@@ -101,6 +102,7 @@ class SVC(ClassifierMixin, KernelEstimator):
     }
 
     scikit_learn_class = "SVC"
+    _done: Callable[[], Any] = staticmethod(int)  # called after each machine
 
     def __init__(
         self,
@@ -213,7 +215,7 @@ class SVC(ClassifierMixin, KernelEstimator):
 
         def at(C: float, some: list[Machine]) -> list[Solved]:
             some = [machine._replace(upper=C * machine.upper) for machine in some]
-            return train(data, some, loss=self.loss, bias=self.bias, tol=self.tol, max_iter=most)
+            return train(data, some, loss=self.loss, bias=self.bias, tol=self.tol, max_iter=most, done=self._done)
 
         if np.isinf(getattr(self, "C", 1.0)):
             solved = iter([hard_margin(lambda C, one=one: at(C, [one])[0], one.upper) for one in ready])

@@ -34,26 +34,54 @@ SCORES = ("accuracy", "balanced_accuracy", "squared_hinge")
 
 
 @dataclasses.dataclass(frozen=True)
-class CrossValidation:
-    """Scores of k values of C on every fold, each fit certified.
+class Scores:
+    """Scores of k values of C on every fold.
 
     Attributes:
         Cs: The values, in the order of the argument, `(k,)`.
         scores: Score of each fold at each value, `(folds, k)`; larger is better; NaN if Ctrl-C left it out.
-        mean: Mean over folds, `(k,)`; NaN if one of them is.
-        standard_error: The standard error of that mean, `(k,)`.
-        C: The value of the best mean; the smallest of equals; NaN if Ctrl-C left no value that every fold reached.
-        C_one_standard_error: The smallest value whose mean lies within one standard error of the best.
-        folds: The fold in which each sample is held out, `(n,)`; the last of several; -1: never.
-        fits: The fits, leading axes `(folds, k)`.
     """
 
     Cs: Float[np.ndarray, " k"]
     scores: Float[np.ndarray, "folds k"]
-    mean: Float[np.ndarray, " k"]
-    standard_error: Float[np.ndarray, " k"]
-    C: float
-    C_one_standard_error: float
+
+    @property
+    def mean(self) -> Float[np.ndarray, " k"]:
+        """Mean over folds, `(k,)`; NaN if one of them is."""
+        return self.scores.mean(axis=0)
+
+    @property
+    def standard_error(self) -> Float[np.ndarray, " k"]:
+        """The standard error of that mean, `(k,)`."""
+        folds = len(self.scores)
+        return self.scores.std(axis=0, ddof=1) / np.sqrt(folds) if folds > 1 else np.zeros_like(self.mean)
+
+    @property
+    def C(self) -> float:  # noqa: N802
+        """The value of the best mean; the smallest of equals; NaN if Ctrl-C left no value that every fold reached."""
+        return self._smallest(self.mean.max(initial=-np.inf, where=np.isfinite(self.mean)))
+
+    @property
+    def C_one_standard_error(self) -> float:  # noqa: N802
+        """The smallest value whose mean lies within one standard error of the best."""
+        best = np.flatnonzero(self.Cs == self.C)[:1]
+        return self._smallest((self.mean - self.standard_error)[best].max(initial=-np.inf))
+
+    def _smallest(self, score: Any) -> float:
+        """Return the smallest value whose mean is at least `score`; NaN if there is none."""
+        enough = self.Cs[self.mean >= score]
+        return float(enough.min()) if len(enough) else float("nan")
+
+
+@dataclasses.dataclass(frozen=True)
+class CrossValidation(Scores):
+    """Scores of k values of C on every fold, each fit certified.
+
+    Attributes:
+        folds: The fold in which each sample is held out, `(n,)`; the last of several; -1: never.
+        fits: The fits, leading axes `(folds, k)`.
+    """
+
     folds: Int[np.ndarray, " n"]
     fits: Fit
 
@@ -132,18 +160,12 @@ def cross_validate(
         else:
             fits = solve_together(parts, values, options, stop)
     scores = np.stack([_scores(fit, fold.test, labels, weights, score) for fit, fold in zip(fits, masks, strict=True)])
-    mean = scores.mean(axis=0)
-    error = scores.std(axis=0, ddof=1) / np.sqrt(len(scores)) if len(scores) > 1 else np.zeros_like(mean)
-    scored = [i for i in range(len(values)) if np.isfinite(mean[i])]
-    best = min(scored, key=lambda i: (-mean[i], values[i]), default=None)
-    within = [values[i] for i in scored if best is not None and mean[i] >= mean[best] - error[best]]
-    chosen = (float("nan"), float("nan")) if best is None else (float(values[best]), float(min(within)))
     stacked = on_host_stacked(fits)
     _warn_of_unfinished(stacked)
     number_of = np.full(len(labels), -1)
     for number, fold in enumerate(masks):
         number_of[fold.test] = number
-    return CrossValidation(values, scores, mean, error, *chosen, number_of, stacked)
+    return CrossValidation(values, scores, number_of, stacked)
 
 
 def _require_classes(labels: np.ndarray, weights: np.ndarray, fold: Fold, number: int) -> None:

@@ -6,6 +6,7 @@ positive for class i. Of two classes, the label that comes first in a file of LI
 """
 
 import os
+from collections.abc import Sequence
 from itertools import combinations
 from numbers import Integral
 from typing import Any
@@ -86,13 +87,11 @@ def _parsed(name: str, lines: list[str], features: int | None) -> Model:
 
 def _classifier(kernel: Kernel, x: Any, coef: np.ndarray, rho: np.ndarray, counts: list[int], labels: list[int]) -> Any:
     """Build a model of classes in increasing order from machines of classes in the file's order."""
-    k, of_class = len(labels), np.repeat(np.arange(len(labels)), counts)
-    order = np.argsort(labels)
+    k, order = len(labels), np.argsort(labels)
     rank = np.argsort(order)  # of each class of the file among the sorted ones
     machines = list(combinations(range(k), 2))
-    values, bias = np.zeros((len(of_class), len(machines))), np.zeros(len(machines))
-    for (i, j), b in zip(machines, rho, strict=True):
-        column = np.where(of_class == i, coef[j - 1], 0) + np.where(of_class == j, coef[i], 0)
+    values, bias = np.zeros((coef.shape[1], len(machines))), np.zeros(len(machines))
+    for (i, j), column, b in zip(machines, columns_of_pairs(coef, counts).T, rho, strict=True):
         low, high = sorted((int(rank[i]), int(rank[j])))
         sign, at = (1.0 if rank[i] < rank[j] else -1.0), machines.index((low, high))
         values[:, at], bias[at] = sign * column, -sign * b
@@ -100,6 +99,13 @@ def _classifier(kernel: Kernel, x: Any, coef: np.ndarray, rho: np.ndarray, count
     if k == 2:  # positive for the second class here
         return _model(kernel, x, -values[:, 0], -bias[0], classes)
     return _model(kernel, x, values, bias, classes)
+
+
+def columns_of_pairs(coef: np.ndarray, counts: Sequence[int] | np.ndarray) -> np.ndarray:
+    """Return coefficients `(s, pairs)` of LIBSVM's `(k - 1, s)`, for support vectors by class, so many of each."""
+    of_class, machines = np.repeat(np.arange(len(counts)), counts), list(combinations(range(len(counts)), 2))
+    columns = [np.where(of_class == i, coef[j - 1], 0) + np.where(of_class == j, coef[i], 0) for i, j in machines]
+    return np.stack(columns, axis=1)
 
 
 def _model(kernel: Kernel, x: Any, coef: np.ndarray, bias: Any, classes: tuple[Any, ...] | None) -> Model:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 import jaxsvm
-from jaxsvm.cli.report.solution import FoldScores
 from jaxsvm.cli.report.text import SCORES, path_table, shown
+from jaxsvm.model_selection.cross_validation import Scores
 from jaxsvm.plots.axes import BLUE, GREEN, ORANGE, PURPLE, RED, against_C, axes_of
 from jaxsvm.plots.path import path_scores
 
@@ -27,7 +27,7 @@ LEFT_OUT = ("command", "path", "note", "not_reached")
 COLUMNS = {"C": ".4g", "status": "", "relative_gap": ".1e", "primal": ".5g", "dual": ".5g", "steps": "", "support": ""}
 
 
-def page_of(report: dict[str, Any], folds: FoldScores | None) -> str:
+def page_of(report: dict[str, Any], folds: Scores | None) -> str:
     """Return the page.
 
     Args:
@@ -81,7 +81,7 @@ def _table(report: dict[str, Any]) -> str:
     return f'<table class="path"><tr>{head}</tr>{body}</table>'
 
 
-def _pictures(report: dict[str, Any], folds: FoldScores | None) -> list[tuple[str, Any]]:
+def _pictures(report: dict[str, Any], folds: Scores | None) -> list[tuple[str, Any]]:
     """Return titles and axes of all pictures that the report has values for."""
     rows = report["path"]
     if not rows:

@@ -1,8 +1,8 @@
-"""The solution at one value of C as reports show it, and the scores of cross-validation."""
+"""The solution at one value of C as reports show it."""
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -54,33 +54,3 @@ def totals(certificate: Certificate) -> dict[str, float]:
         "dual": float(np.sum(certificate.dual)),
         "relative_gap": float(np.max(certificate.relative_gap)),
     }
-
-
-class FoldScores(NamedTuple):
-    """Scores of k values of C on the samples that folds leave out.
-
-    Attributes:
-        Cs: The values, `(k,)`.
-        mean: Mean over folds, `(k,)`; NaN where Ctrl-C came first.
-        standard_error: Standard error of that mean, `(k,)`.
-    """
-
-    Cs: np.ndarray
-    mean: np.ndarray
-    standard_error: np.ndarray
-
-    @staticmethod
-    def of(Cs: list[float], scores: np.ndarray) -> "FoldScores":
-        """Average the scores of each fold, `(folds, k)`."""
-        return FoldScores(np.asarray(Cs), scores.mean(axis=0), scores.std(axis=0, ddof=1) / np.sqrt(len(scores)))
-
-    @property
-    def C(self) -> float:  # noqa: N802
-        """The value of the best mean, the smallest of equals."""
-        return self.Cs[self.mean == np.nanmax(self.mean)].min()
-
-    @property
-    def C_one_standard_error(self) -> float:  # noqa: N802
-        """The smallest value whose mean lies within one standard error of the best."""
-        best = np.flatnonzero(self.Cs == self.C)[0]
-        return self.Cs[self.mean >= self.mean[best] - self.standard_error[best]].min()

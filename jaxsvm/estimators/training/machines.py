@@ -25,7 +25,7 @@ from jaxsvm.estimators.training.box import (
 from jaxsvm.estimators.training.kernel_values import FLOAT32_ERROR
 from jaxsvm.estimators.training.samples import Samples, padded_size
 from jaxsvm.gram.build import gram as gram_of
-from jaxsvm.loop.interruption import with_settings
+from jaxsvm.loop.interruption import answering, with_settings
 from jaxsvm.problems.box import hinge_problem
 from jaxsvm.problems.squared_hinge import svm_problem
 from jaxsvm.results.status import Status
@@ -86,7 +86,14 @@ def hard_margin(solve: Callable[[float], Solved], upper: np.ndarray) -> Solved:
 
 
 def train(
-    data: Samples, machines: Sequence[Machine], *, loss: str, bias: str, tol: float, max_iter: int
+    data: Samples,
+    machines: Sequence[Machine],
+    *,
+    loss: str,
+    bias: str,
+    tol: float,
+    max_iter: int,
+    done: Callable[[], Any],
 ) -> list[Solved]:
     """Train machines of two classes.
 
@@ -97,15 +104,24 @@ def train(
         bias: "free", "regularized" or "none".
         tol: The relative duality gap of each, > 0.
         max_iter: Most steps of each; -1 sets no limit.
+        done: Called after each.
+
+    Raises:
+        KeyboardInterrupt: If Ctrl-C came, or the time of the caller is up before the last begins.
     """
     data = data.with_definiteness()
 
     def solve(machine: Machine) -> Solved:
+        if stop.seen:
+            raise KeyboardInterrupt
         if loss == "hinge" and machine.n <= MEASURED.samples_of_one_program:
-            return _solve_whole(data, machine, bias, tol, max_iter)
-        return _solve_by_driver(data, machine, loss, bias, tol)
+            solved = _solve_whole(data, machine, bias, tol, max_iter)
+        else:
+            solved = _solve_by_driver(data, machine, loss, bias, tol)
+        done()
+        return solved
 
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), answering("raise") as stop:
         if loss == "hinge":
             return in_threads(solve, machines, key=lambda machine: padded_size(machine.n))
         return [solve(machine) for machine in machines]
