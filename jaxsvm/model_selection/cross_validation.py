@@ -143,8 +143,7 @@ def cross_validate(
     values = np.asarray(checked_values(Cs), float)
     if score not in SCORES:
         raise InputError(f"score is {score!r}: one of {', '.join(SCORES)} is needed.")
-    labels, weights = np.asarray(problem.y), problem.weights()
-    weights = np.ones(len(labels)) if weights is None else weights
+    labels, weights = np.asarray(problem.y), np.asarray(problem.weights, float)
     masks = fold_masks(labels, folds, groups, seed)
     for number, fold in enumerate(masks):
         _require_classes(labels, weights, fold, number)
@@ -236,8 +235,7 @@ def C_grid(  # noqa: N802 (C is the field's name)
         raise InputError(f"change is {change} and largest {largest}: change > 0 and largest >= 10 are needed.")
     if problem.parameter != "C":
         raise InputError(f"problem is a {type(problem).__name__}: a grid of C is for `svm_problem` or `hinge_problem`.")
-    first, weights = problem.at(1.0), problem.weights()
-    weights = np.ones(problem.n, problem.dtype) if weights is None else weights.astype(problem.dtype)
+    first, weights = problem.at(1.0), np.asarray(problem.weights)
     pull = np.asarray(SignedGram(problem.gram, problem.y, problem.offset).support_matvec(jnp.asarray(weights)))
     low = float(1 / max(pull.max() * float(weights.max()), float(first.diagonal.max()), np.finfo(float).tiny))
     solver, key = exact_solver(first, 1e-2) if solver is None else solver, jax.random.key(0)

@@ -119,15 +119,15 @@ def solve_kept(
     Returns:
         The values, the steps, the kernel evaluations in limbs, and whether it ended.
     """
-    names = ("y", "q", "upper", "diagonal") + (() if problem.c is None else ("c",))
+    names = ("y", "q", "weights", "squares") + (() if problem.c is None else ("c",))
     fields = {name: getattr(problem, name) for name in names}
     whole = {**fields, "kept": begin.kept, "start": begin.start}
     at = {"base": begin.base, "products": begin.products}
     if samples is not None:
         whole, at = jax.tree.map(lambda leaf: leaf[samples], (whole, at))
-    kept, start = whole.pop("kept"), whole.pop("start")
+    kept, start, weight = (whole.pop(name) for name in ("kept", "start", "weights"))
     # Decided samples have no room to move, and act on the others through their products alone.
-    view = dataclasses.replace(problem, gram=gram, **{**whole, "upper": jnp.where(kept, whole["upper"], 0)}, mask=None)
+    view = dataclasses.replace(problem, gram=gram, weight=jnp.where(kept, weight, 0), **whole)
 
     def products_at(view: Any, at: Any, a: Array) -> Array:
         wide = widened(view)

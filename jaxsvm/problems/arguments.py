@@ -12,7 +12,7 @@ from jaxsvm.numerics.masks import every, some
 from jaxsvm.runtime.arrays import on_device, owned
 
 
-def labelled(gram: Any, y: Any, bias: str, sample_weight: Any, name: str) -> tuple[Array, Any, Any, Array, float]:
+def labelled(gram: Any, y: Any, bias: str, sample_weight: Any, name: str) -> tuple[Array, Any, Any, float]:
     """Check the labels, bias and weights of a problem of two classes.
 
     Args:
@@ -23,8 +23,8 @@ def labelled(gram: Any, y: Any, bias: str, sample_weight: Any, name: str) -> tup
         name: The problem, for messages.
 
     Returns:
-        Signs `(n,)`; weights and the mask of positive ones, `(n,)` or None each; whether the weights can be used, `()`;
-        and 1.0 with a regularised bias, else 0.0.
+        Signs `(n,)`; weights, `(n,)` or None; whether the weights can be used, `()`; and 1.0 with a regularised bias,
+        else 0.0.
 
     Raises:
         InputError: On anything that makes no problem of two classes.
@@ -33,10 +33,8 @@ def labelled(gram: Any, y: Any, bias: str, sample_weight: Any, name: str) -> tup
         raise InputError(f'bias is {bias!r}: the {name} problem has "regularized", "none" or "free".')
     dtype = vector_dtype(gram)
     signs = checked_signs(y, gram.n, dtype)
-    weight, mask, feasible = checked_weights(sample_weight, gram.n, dtype)
-    if is_concrete(signs, weight):
-        require_both_classes(signs, weight)
-    return signs, weight, mask, feasible, 1.0 if bias == "regularized" else 0.0
+    weight, feasible = checked_weights(sample_weight, gram.n, dtype)
+    return signs, weight, feasible, 1.0 if bias == "regularized" else 0.0
 
 
 def vector_dtype(gram: Any) -> Any:
@@ -97,10 +95,10 @@ def require_positive_scalar(name: str, value: Any) -> None:
         raise InputError(f"{name} is {float(value)}: a positive finite number is needed.")
 
 
-def checked_weights(sample_weight: Any, n: int, dtype: Any) -> tuple[Array | None, Array | None, Array]:
-    """Return weights, their mask, and whether they can be used; None, None and True if no weights are given."""
+def checked_weights(sample_weight: Any, n: int, dtype: Any) -> tuple[Array | None, Array]:
+    """Return weights, and whether they can be used, `()`; None and True if no weights are given."""
     if sample_weight is None:
-        return None, None, jnp.asarray(True)
+        return None, jnp.asarray(True)
     if np.shape(sample_weight) != (n,):
         raise InputError(f"sample_weight has shape {np.shape(sample_weight)}: ({n},) is needed, one a sample.")
     require_finite("sample_weight", sample_weight)
@@ -111,20 +109,27 @@ def checked_weights(sample_weight: Any, n: int, dtype: Any) -> tuple[Array | Non
         if not (values > 0).any():
             raise InputError("sample_weight is zero everywhere: at least one sample must count.")
         usable: Any = np.asarray(True)
-        return on_device(np.array(values, dtype)), on_device(values > 0), on_device(usable)
+        return on_device(_positive(np.array(values, dtype), values > 0)), on_device(usable)
     weight = jnp.asarray(sample_weight, dtype)
-    return weight, *_usable(weight)
+    return weight, _usable(weight)
 
 
-def weights_times(weight: Any, before: Any) -> np.ndarray:
-    """Return products of concrete weights, `(n,)`: 0 only where a factor is 0, however small the others are."""
-    weight, before = (np.asarray(values, np.float64) for values in (weight, before))
-    return np.where((weight > 0) & (before > 0), np.maximum(weight * before, np.finfo(float).smallest_subnormal), 0.0)
+def weights_times(weight: Any, before: Any) -> tuple[Any, Any]:
+    """Return products of weights, `(n,)`, and whether the dtype holds them, `()`: concrete ones are refused later."""
+    if not is_concrete(weight, before):
+        return weight * before, every((weight * before > 0) == ((weight > 0) & (before > 0)))
+    weight, before = np.asarray(weight), np.asarray(before)
+    return on_device(_positive(weight * before, (weight > 0) & (before > 0))), True
+
+
+def _positive(values: np.ndarray, positive: np.ndarray) -> np.ndarray:
+    """Return values of which those that rounding turned to 0 stay positive, for `require_costs` to refuse."""
+    return np.where(positive & (values == 0), np.finfo(values.dtype).smallest_subnormal, values)
 
 
 @jax.jit
-def _usable(weight: Array) -> tuple[Array, Array]:
-    return weight > 0, every(weight >= 0) & some(weight > 0) & every(jnp.isfinite(weight))
+def _usable(weight: Array) -> Array:
+    return every(weight >= 0) & some(weight > 0) & every(jnp.isfinite(weight))
 
 
 def two_classes(y: Float[Array, " n"], present: Bool[Array, " n"]) -> Bool[Array, ""]:

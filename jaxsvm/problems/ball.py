@@ -11,7 +11,7 @@ kernel, one added to a stationary one, or in features.
 """
 
 import dataclasses
-from typing import Any, ClassVar, Self, cast
+from typing import Any, Self, cast
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,7 @@ from jaxsvm.problems.arguments import checked_weights, vector_dtype
 from jaxsvm.problems.measured import MEASURED
 from jaxsvm.results.fit import Answer, Certificate, Fit
 from jaxsvm.results.judge import balances, is_weights, judged
+from jaxsvm.runtime.arrays import computed
 from jaxsvm.runtime.transfers import transfers
 
 
@@ -52,7 +53,6 @@ class BallProblem:
     restricts = False
     differentiable = False
     free_bias = False
-    padding: ClassVar[Any] = None
 
     @property
     def operator(self) -> str:
@@ -113,8 +113,8 @@ class BallProblem:
 
     def weighted(self, sample_weight: Any) -> Self:
         """Return the ball of the points of positive weight, `(n,)`, among those that count."""
-        _, mask, feasible = checked_weights(sample_weight, self.n, self.dtype)
-        mask = self.present if mask is None else self.present & mask
+        weight, feasible = checked_weights(sample_weight, self.n, self.dtype)
+        mask = self.present if weight is None else self.present & _positive(weight)
         return dataclasses.replace(
             self,
             mask=mask,
@@ -240,12 +240,17 @@ def meb_problem(gram: Any, *, sample_weight: Any = None) -> BallProblem:
         InputError: On concrete weights that are negative, not finite or all zero.
     """
     dtype = vector_dtype(gram)
-    _, mask, feasible = checked_weights(sample_weight, gram.n, dtype)
+    weight, feasible = checked_weights(sample_weight, gram.n, dtype)
+    mask = None if weight is None else _positive(weight)
     moved = _moved(gram, mask)
     points = gram if moved is None else moved
     squares = points.diag().astype(dtype)
     coincide = _coincide(gram, points, squares, mask)
     return BallProblem(gram=gram, moved=moved, squares=squares, mask=mask, coincide=coincide, feasible=feasible)
+
+
+def _positive(weight: Array) -> Bool[Array, " n"]:
+    return computed(lambda _, weight: weight > 0, weight)
 
 
 def _moved(gram: Gram, mask: Bool[Array, " n"] | None) -> Gram | None:

@@ -12,8 +12,7 @@ so that it is computed without cancellation, for any b.
 """
 
 import dataclasses
-from functools import partial
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -25,15 +24,13 @@ from jaxsvm.errors import InputError, is_concrete, require_finite
 from jaxsvm.gram.contract import Gram
 from jaxsvm.gram.dense import part_of, values_between
 from jaxsvm.gram.signed import SignedGram
-from jaxsvm.numerics.masks import every, some
+from jaxsvm.numerics.masks import every
 from jaxsvm.numerics.precision import in_double, like, widened
 from jaxsvm.problems import arguments, constraint
 from jaxsvm.problems.certificates import box as certificates
 from jaxsvm.problems.certificates import corrections
-from jaxsvm.problems.padding import in_size_class
-from jaxsvm.problems.samples import OfSamples, recomputed, rescaled
-from jaxsvm.runtime.arrays import owned
-from jaxsvm.runtime.programs import Program
+from jaxsvm.problems.samples import OfSamples, checked, squares
+from jaxsvm.runtime.arrays import on_device, owned
 from jaxsvm.runtime.transfers import transfers
 
 
@@ -47,16 +44,15 @@ class BoxProblem(OfSamples):
 
     Attributes (beside those of `OfSamples`):
         q: The linear term, `(n,)`: 1 for an SVM.
-        upper: U, `(n,)`, not negative; 0 for an absent sample.
         c: The equality constraint's coefficients, `(n,)`; None if there is none.
         e: Its right-hand side, `()`.
-        C: The factor in `upper`, `()`; `at` takes another one.
+        C: The factor of the weights in the bounds, `()`; `at` takes another one.
         constant: The share of fixed samples in the dual objective, `()`; 0 for a whole problem.
-        diagonal: `Q_ii`, `(n,)`.
     """
 
     kind = "box"
-    padding: ClassVar[Any] = {"y": 1, "q": 1, "upper": 0, "c": None, "diagonal": None}
+    vectors = ("y", "q", "c", "squares")
+    needs_classes = False
     solved_by = "SMO"
     corrects = True
     bounded = True
@@ -67,13 +63,12 @@ class BoxProblem(OfSamples):
     gram: Gram
     y: Float[Array, " n"]
     q: Float[Array, " n"]
-    upper: Float[Array, " n"]
+    weight: Float[Array, " n"] | None
     c: Float[Array, " n"] | None
     e: Float[Array, ""]
     C: Float[Array, ""]
     constant: Float[Array, ""]
-    diagonal: Float[Array, " n"]
-    mask: Bool[Array, " n"] | None
+    squares: Float[Array, " n"]
     feasible: Bool[Array, ""]
     offset: float = dataclasses.field(metadata={"static": True})
 
@@ -98,35 +93,22 @@ class BoxProblem(OfSamples):
         return self.q
 
     @property
-    def present(self) -> Bool[Array, " n"]:
-        """Samples that take part, `(n,)`."""
-        return self.upper > 0
+    def upper(self) -> Float[Array, " n"]:
+        """Upper bounds `U = C weight`, `(n,)`; 0 for an absent sample."""
+        return self.costs
 
-    def at(self, C: Any) -> Self:
-        """Return the problem at another C; only the bounds change. For `box_problem`, C is a factor of those given."""
-        return rescaled(self, C, self._relative_bounds(), ("C", "upper", "feasible"), _rescaled)
+    @property
+    def diagonal(self) -> Float[Array, " n"]:
+        """`Q_ii`, `(n,)`."""
+        return self.squares
+
+    def at(self, C: Any, /) -> Self:
+        """Return the problem at another C. For `box_problem`, C is a factor of the bounds given."""
+        return constraint.checked(super().at(C))
 
     def weighted(self, sample_weight: Any) -> Self:
         """Return the problem with its bounds multiplied by weights `(n,)`."""
-        weight, _, feasible = arguments.checked_weights(sample_weight, self.n, self.dtype)
-        bounds = self._relative_bounds()
-        if is_concrete(bounds, weight):
-            arguments.require_costs(self.C, arguments.weights_times(weight, bounds), self.dtype)
-        return recomputed(self, ("upper", "mask", "feasible"), _reweighted, weight, feasible)
-
-    def weights(self) -> np.ndarray | None:
-        """Return `U_i / C` on the host, `(n,)`; None if all are 1, or traced."""
-        return None if self.mask is None or not is_concrete(self.upper, self.C) else self._relative_bounds()
-
-    def _relative_bounds(self) -> Any:
-        """Return `U_i / C` on the host, `(n,)`; whichever of the two is traced, if one is."""
-        if not is_concrete(self.upper, self.C):
-            return self.upper if is_concrete(self.C) else self.C
-        return np.asarray(self.upper, np.float64) / float(self.C)
-
-    def on(self, gram: Gram) -> Self:
-        """Return the problem of the same samples with another Gram operator."""
-        return dataclasses.replace(self, gram=gram, diagonal=_diagonal(gram, self.upper, self.offset))
+        return constraint.checked(super().weighted(sample_weight))
 
     def restrict(self, samples: Int[Array, " m"], fixed: Any = None, gram: Gram | None = None) -> Self:
         """Return the problem of some samples S while the others R keep their values; a box problem again.
@@ -217,39 +199,21 @@ def hinge_problem(
             class only, bad weights. Under tracing the fit's status is INFEASIBLE instead.
     """
     penalty = arguments.positive_scalar("C", C, arguments.vector_dtype(gram))
-    signs, weight, mask, feasible, offset = arguments.labelled(gram, y, bias, sample_weight, "hinge")
-    arguments.require_costs(C, sample_weight, signs.dtype)
-    ones, upper, diagonal, feasible = in_size_class(_assembled, gram, signs, penalty, weight, offset, feasible)
-    return BoxProblem(
+    signs, weight, usable, offset = arguments.labelled(gram, y, bias, sample_weight, "hinge")
+    problem = BoxProblem(
         gram=gram,
         y=signs,
-        q=ones,
-        upper=upper,
+        q=on_device(np.ones((gram.n,), signs.dtype)),
+        weight=weight,
         c=signs if bias == "free" else None,
-        e=jnp.zeros((), signs.dtype),
+        e=on_device(np.zeros((), signs.dtype)),
         C=penalty,
-        constant=jnp.zeros((), signs.dtype),
-        diagonal=diagonal,
-        mask=mask,
-        feasible=feasible,
+        constant=on_device(np.zeros((), signs.dtype)),
+        squares=squares(gram, signs.dtype, offset),
+        feasible=on_device(np.asarray(True)),
         offset=offset,
     )
-
-
-@partial(Program, brief=True)
-def _assembled(
-    gram: Gram, y: Array, C: Array, weight: Array | None, offset: Any, usable: Any
-) -> tuple[Array, Array, Array, Array]:
-    """Compute the linear term, upper bounds, diagonal and feasibility in one program."""
-    ones = jnp.ones_like(y)
-    upper = C * (ones if weight is None else weight)
-    usable = (
-        usable
-        & arguments.two_classes(y, upper > 0)
-        & (C > 0)
-        & arguments.costs_hold(upper, ones > 0 if weight is None else weight > 0)
-    )
-    return ones, upper, gram.diag().astype(y.dtype) + offset, usable
+    return checked(problem, usable)
 
 
 @transfers
@@ -283,45 +247,21 @@ def box_problem(gram: Any, q: Any, upper: Any, *, y: Any = None, c: Any = None, 
         raise InputError(f"upper holds {float(np.min(upper))}: bounds must not be negative.")
     if c is None and is_concrete(e) and float(e) != 0:
         raise InputError(f"e is {float(e)} without c: an equality constraint has coefficients c.")
-    upper = jnp.broadcast_to(owned(upper, dtype), (n,))
-    coefficients = None if c is None else jnp.broadcast_to(owned(c, dtype), (n,))
-    e, feasible = owned(e, dtype), every(upper >= 0)
-    if coefficients is not None:
-        feasible = constraint.checked(coefficients, e, upper, feasible)
-    return BoxProblem(
+    problem = BoxProblem(
         gram=gram,
-        y=jnp.ones((n,), dtype) if y is None else y,
+        y=on_device(np.ones((n,), dtype)) if y is None else y,
         q=owned(q, dtype),
-        upper=upper,
-        c=coefficients,
-        e=e,
+        weight=jnp.broadcast_to(owned(upper, dtype), (n,)),
+        c=None if c is None else jnp.broadcast_to(owned(c, dtype), (n,)),
+        e=owned(e, dtype),
         C=jnp.ones((), dtype),
         constant=jnp.zeros((), dtype),
-        diagonal=gram.diag().astype(dtype),
-        mask=None,
-        feasible=feasible,
+        squares=squares(gram, dtype, 0.0),
+        feasible=every(jnp.asarray(upper) >= 0),
         offset=0.0,
     )
-
-
-@jax.jit
-def _diagonal(gram: Gram, upper: Array, offset: Any) -> Array:
-    return gram.diag().astype(upper.dtype) + offset
-
-
-@partial(Program, brief=True)
-def _rescaled(problem: BoxProblem, C: Any) -> tuple[Array, Array, Array]:
-    C = jnp.asarray(C, problem.dtype)
-    upper = problem.upper * (C / problem.C)
-    usable = problem.feasible & (C > 0) & arguments.costs_hold(upper, problem.upper > 0)
-    return C, upper, usable & constraint.reachable(problem.c, problem.e, upper)
-
-
-@partial(Program, brief=True)
-def _reweighted(problem: BoxProblem, weight: Array, usable: Array) -> tuple[Array, Array, Array]:
-    upper, present = problem.upper * weight, (problem.upper > 0) & (weight > 0)
-    usable = usable & problem.feasible & some(present) & arguments.costs_hold(upper, present)
-    return upper, present, usable & constraint.reachable(problem.c, problem.e, upper)
+    constraint.require_reachable(problem)
+    return constraint.checked(problem)
 
 
 @jax.jit
@@ -332,7 +272,7 @@ def _restricted(problem: BoxProblem, samples: Array, fixed: Array | None) -> dic
     """
     picked = {
         name: None if (whole := getattr(problem, name)) is None else whole[samples]
-        for name in ("y", "q", "upper", "diagonal", "mask", "c")
+        for name in ("y", "q", "weight", "squares", "c")
     }
     if fixed is None:
         return picked

@@ -1,17 +1,22 @@
 """The equality constraint of a box problem: feasible points near others, and the bias, which is its multiplier."""
 
-from typing import TYPE_CHECKING, Any
+import dataclasses
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+import numpy as np
+from jaxtyping import Array, Float
 
 from jaxsvm.errors import InputError, is_concrete
-from jaxsvm.numerics.masks import count, every
+from jaxsvm.numerics.masks import count
 from jaxsvm.numerics.sums import sums
+from jaxsvm.runtime.arrays import computed
 from jaxsvm.runtime.loops import fori_loop
 
 if TYPE_CHECKING:
     from jaxsvm.problems.box import BoxProblem
+
+P = TypeVar("P", bound="BoxProblem")
 
 
 def feasible_point(problem: "BoxProblem", a: Float[Array, " n"]) -> Float[Array, " n"]:
@@ -83,32 +88,41 @@ def _rounding(problem: "BoxProblem", size: Float[Array, ""]) -> Float[Array, ""]
     return 4 * jnp.finfo(size.dtype).eps * (size + jnp.abs(problem.e))
 
 
-def reachable(c: Any, e: Array, upper: Array) -> Bool[Array, ""]:
-    """Return whether the box holds a point of the equality, up to rounding, `()`."""
-    if c is None:
-        return jnp.asarray(True)
-    least, most = _ends(c, upper)
-    slack = 8 * jnp.finfo(upper.dtype).eps * jnp.abs(c * upper).sum()
-    return (e >= least - slack) & (e <= most + slack)
+def checked(problem: P) -> P:
+    """Return a box problem that is not feasible if its box holds no point of the equality, up to rounding."""
+    if problem.c is None:
+        return problem
+
+    def within(_: Any, c: Array, e: Array, upper: Array) -> Array:
+        least, most = _ends(c, upper)
+        slack = 8 * jnp.finfo(c.dtype).eps * abs(c * upper).sum()
+        return (e >= least - slack) & (e <= most + slack)
+
+    met = computed(within, problem.c, problem.e, problem.upper)
+    if is_concrete(met) and bool(met):
+        return problem
+    return dataclasses.replace(problem, feasible=problem.feasible & met)
 
 
-def checked(c: Array, e: Array, upper: Array, feasible: Array) -> Bool[Array, ""]:
-    """Return whether a problem is feasible and its equality can be met in the box, `()`.
+def require_reachable(problem: "BoxProblem") -> None:
+    """Refuse concrete coefficients c with zeros in the box, or a right-hand side e that the box does not reach.
 
     Raises:
-        InputError: On concrete coefficients c with zeros in the box, or a right-hand side e out of reach.
+        InputError: Naming the argument.
     """
-    usable = every((c != 0) | (upper == 0))  # pairs move along 1 / c
-    if is_concrete(usable) and not bool(usable):
+    if problem.c is None or not is_concrete(problem.c, problem.e, problem.upper):
+        return
+    c, upper = np.asarray(problem.c), np.asarray(problem.upper)
+    if ((c == 0) & (upper != 0)).any():
         raise InputError("c holds 0: every point in the box (upper > 0) takes part in the equality constraint.")
-    met = reachable(c, e, upper)
-    if is_concrete(met) and not bool(met):
+    if not bool(checked(problem).feasible) and bool(problem.feasible):
         least, most = _ends(c, upper)
-        raise InputError(f"e is {float(e)}: c'a lies between {float(least):.6g} and {float(most):.6g} in this box.")
-    return feasible & usable & met
+        raise InputError(
+            f"e is {float(problem.e)}: c'a lies between {float(least):.6g} and {float(most):.6g} in this box."
+        )
 
 
-def _ends(c: Array, upper: Array) -> tuple[Array, Array]:
+def _ends(c: Any, upper: Any) -> tuple[Any, Any]:
     """Return the least and the largest `c'a` in the box."""
     terms = c * upper
-    return jnp.minimum(terms, 0).sum(), jnp.maximum(terms, 0).sum()
+    return (terms * (terms < 0)).sum(), (terms * (terms > 0)).sum()

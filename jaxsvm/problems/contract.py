@@ -14,7 +14,6 @@ by having its members.
 
 from typing import Any, ClassVar, Protocol, Self
 
-import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm.derivatives.values import Active, Values
@@ -25,16 +24,9 @@ from jaxsvm.results.fit import Answer, Certificate
 
 
 class Problem(Protocol):
-    """What every problem has: n samples, a Gram operator, dual points, and their certificates.
-
-    Attributes:
-        padding: Values of an absent sample, by the name of each field of shape `(n,)` but `mask`; None as a value
-            copies the first sample's. None instead of the dictionary: the problem cannot be padded
-            (`jaxsvm.problems.padding`).
-    """
+    """What every problem has: n samples, a Gram operator, dual points, and their certificates."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
-    padding: ClassVar[Any]
 
     @property
     def kind(self) -> str:
@@ -197,11 +189,9 @@ class Parametric(Problem, Protocol):
         """
         ...
 
-    def weights(self) -> np.ndarray | None:
-        """Return the sample weights on the host, `(n,)`; None where they are all 1, or traced.
-
-        Held-out scores use them.
-        """
+    @property
+    def weights(self) -> Float[Array, " n"]:
+        """Sample weights, `(n,)`: ones if none were given. Held-out scores use them."""
         ...
 
 

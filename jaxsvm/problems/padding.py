@@ -9,19 +9,18 @@ than programs; with CSR points, whose number of entries is a size of its own.
 """
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any, TypeVar
-
-import numpy as np
+from typing import TypeVar
 
 from jaxsvm.errors import is_concrete
 from jaxsvm.gram.contract import Gram
 from jaxsvm.numerics.sizes import size_class
 from jaxsvm.problems.contract import Problem
+from jaxsvm.problems.samples import OfSamples
 from jaxsvm.results.fit import Fit
-from jaxsvm.runtime.arrays import lengthened, on_device, shortened
+from jaxsvm.runtime.arrays import lengthened, shortened
 
 P = TypeVar("P", bound=Problem)
+S = TypeVar("S", bound=OfSamples)
 
 
 def padded(problem: P, gram: Gram | None = None) -> P:
@@ -31,42 +30,19 @@ def padded(problem: P, gram: Gram | None = None) -> P:
         problem: A problem.
         gram: Its operator of as many points, if it was made for another problem; None makes it.
     """
-    if problem.padding is None or not is_concrete(problem):
-        return problem
+    return _padded(problem, gram) if isinstance(problem, OfSamples) and is_concrete(problem) else problem
+
+
+def _padded(problem: S, gram: Gram | None) -> S:
     size = size_class(problem.n)
-    if size == problem.n and problem.mask is not None and gram is None:
+    if size == problem.n and problem.weight is not None and gram is None:
         return problem
     gram = problem.gram.lengthened(size) if gram is None else gram
     if gram is None:
         return problem
-    present = np.arange(size) < problem.n
-    parts = {
-        name: lengthened(getattr(problem, name), size, fill)
-        for name, fill in problem.padding.items()
-        if getattr(problem, name) is not None
-    }
-    mask = on_device(present) if problem.mask is None else lengthened(problem.mask, size, False)
-    return dataclasses.replace(problem, gram=gram, mask=mask, **parts)
-
-
-def in_size_class(function: Callable[..., Any], gram: Gram, y: Any, C: Any, weight: Any, *rest: Any) -> Any:
-    """Return `function(gram, y, C, weight, *rest)`, computed in the size class; its vectors are cut to `(n,)`.
-
-    Args:
-        function: A function of each sample by itself.
-        gram: Their Gram operator.
-        y: Signs, `(n,)`.
-        C: Passed on.
-        weight: Weights, `(n,)`, or None.
-        *rest: Passed on.
-    """
-    size, n = size_class(gram.n), gram.n
-    longer = gram.lengthened(size) if is_concrete(gram, y, C, weight, rest) else None
-    if longer is None:
-        return function(gram, y, C, weight, *rest)
-    ones: Any = np.ones((n,), y.dtype)
-    weight = lengthened(ones if weight is None else weight, size, 0)
-    return shortened(function(longer, lengthened(y, size, 1), C, weight, *rest), n, size)
+    vectors = {name: getattr(problem, name) for name in problem.vectors}
+    parts = {name: lengthened(vector, size) for name, vector in vectors.items() if vector is not None}
+    return dataclasses.replace(problem, gram=gram, weight=lengthened(problem.weights, size, 0), **parts)
 
 
 def trimmed(fit: Fit, n: int) -> Fit:

@@ -1,40 +1,48 @@
-"""What the problems of labelled samples share."""
+"""What the problems of labelled samples share: they store what was given, and derive everything else."""
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, ClassVar, Self, TypeVar
 
-import numpy as np
-from jaxtyping import Array, Bool, Float
+import jax
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import is_concrete
 from jaxsvm.gram.contract import Gram
 from jaxsvm.gram.signed import SignedGram
-from jaxsvm.problems.arguments import require_costs, require_positive_scalar
-from jaxsvm.problems.padding import padded
-from jaxsvm.runtime.arrays import lengthened, shortened
-
-P = TypeVar("P", bound="OfSamples")
+from jaxsvm.numerics.masks import some
+from jaxsvm.numerics.sizes import size_class
+from jaxsvm.problems import arguments
+from jaxsvm.runtime.arrays import computed, filled, owned, shortened
+from jaxsvm.runtime.programs import Program
 
 
 class OfSamples:
-    """A problem of labelled samples: its sizes and its signed matrix.
+    """A problem of labelled samples: Gram operator, signs, penalty and weights as given.
 
     Attributes:
         gram: The Gram operator of the samples.
         y: Signs, `(n,)`.
-        mask: Samples of positive weight, `(n,)`; None if no weights were given.
+        weight: Non-negative sample weights, `(n,)`, 0 for an absent sample; None if all are 1.
+        squares: `K_ii + offset`, `(n,)`.
         feasible: Whether the values make a problem, `()`. Under tracing this is known only at run time.
         offset: 1.0 with a regularised bias, 0.0 without; static.
+        vectors: Names of the fields of shape `(n,)` but `weight`.
+        needs_classes: Whether other weights must leave a sample of each class.
     """
 
     gram: Gram
     y: Float[Array, " n"]
-    mask: Bool[Array, " n"] | None
+    weight: Float[Array, " n"] | None
+    squares: Float[Array, " n"]
     feasible: Bool[Array, ""]
     offset: float
 
+    __dataclass_fields__: ClassVar[dict[str, Any]]
     operator = "gram"
+    vectors: ClassVar[tuple[str, ...]] = ("y", "squares")
+    needs_classes: ClassVar[bool] = True
+    C: Any
 
     @property
     def n(self) -> int:
@@ -51,35 +59,92 @@ class OfSamples:
         """The matrix `y_i y_j (K_ij + offset)`."""
         return SignedGram(self.gram, self.y, self.offset)
 
+    @property
+    def weights(self) -> Float[Array, " n"]:
+        """Sample weights, `(n,)`: ones if none were given."""
+        return filled(self.y, 1) if self.weight is None else self.weight
 
-def recomputed(problem: P, fields: Sequence[str], program: Any, value: Any, *rest: Any) -> P:
-    """Return a problem with fields that a program computes from it in its size class.
+    @property
+    def mask(self) -> Bool[Array, " n"] | None:
+        """Samples of positive weight, `(n,)`; None if no weights were given."""
+        return None if self.weight is None else computed(lambda _, weight: weight > 0, self.weight)
+
+    @property
+    def present(self) -> Bool[Array, " n"]:
+        """Samples that take part, `(n,)`."""
+        return (
+            filled(self.y, True, bool) if self.weight is None else computed(lambda _, weight: weight > 0, self.weight)
+        )
+
+    @property
+    def costs(self) -> Float[Array, " n"]:
+        """`C_i = C weight_i`, `(n,)`; 0 for an absent sample."""
+        if self.weight is None:
+            return filled(self.y, self.C)
+        return computed(lambda _, weight, C: C * weight, self.weight, self.C)
+
+    def at(self, C: Any, /) -> Self:
+        """Return the problem at another C. For `box_problem`, C is a factor of the bounds given."""
+        arguments.require_positive_scalar("C", C)
+        return checked(dataclasses.replace(self, C=owned(C, self.dtype)), classes=False)
+
+    def weighted(self, sample_weight: Any) -> Self:
+        """Return the problem with its weights multiplied by others, `(n,)`."""
+        weight, usable = arguments.checked_weights(sample_weight, self.n, self.dtype)
+        if weight is not None and self.weight is not None:
+            weight, held = arguments.weights_times(weight, self.weight)
+            usable = usable & held
+        return checked(dataclasses.replace(self, weight=weight), usable, self.needs_classes)
+
+    def on(self, gram: Gram) -> Self:
+        """Return the problem of the same samples with another Gram operator."""
+        return dataclasses.replace(self, gram=gram, squares=squares(gram, self.dtype, self.offset))
+
+
+P = TypeVar("P", bound=OfSamples)
+
+
+def checked(problem: P, usable: Any = True, classes: bool = True) -> P:
+    """Refuse costs, labels and weights that make no problem; traced ones are marked as not feasible at run time.
 
     Args:
-        problem: The problem.
-        fields: Names of the fields that the program returns, in its order.
-        program: Function of the problem, the value and the rest.
-        value: A number; or one value a sample, `(n,)`, 0 for samples that padding adds.
-        *rest: Passed on.
+        problem: A problem whose values were just given.
+        usable: Whether weights can be used, `()`.
+        classes: Whether each class needs a present sample.
+
+    Raises:
+        InputError: On concrete values that make no problem.
     """
-    per_sample = np.ndim(value) == 1
-    given: Any = problem
-    larger = padded(given) if not per_sample or is_concrete(value) else given
-    value = lengthened(value, larger.n, 0) if per_sample and larger is not given else value
-    parts = shortened(program(larger, value, *rest), problem.n, larger.n)
-    return dataclasses.replace(given, **dict(zip(fields, parts, strict=True)))
+    C, weight = problem.C, problem.weight
+    arguments.require_costs(C, weight, problem.dtype)
+    if classes and is_concrete(problem.y, weight):
+        arguments.require_both_classes(problem.y, weight)
+    if is_concrete(problem.y, C, weight):
+        return problem
+    present = problem.present
+    holds = arguments.costs_hold(problem.costs, present) & arguments.costs_hold(problem.weights, present)
+    enough = arguments.two_classes(problem.y, present) if classes else some(present)
+    return dataclasses.replace(problem, feasible=problem.feasible & usable & enough & holds)
 
 
-def rescaled(problem: P, C: Any, weight: Any, fields: Sequence[str], program: Any) -> P:
-    """Return a problem at another C, with fields as in `recomputed`; refuse a C that is no positive number.
+def squares(gram: Gram, dtype: Any, offset: float) -> Float[Array, " n"]:
+    """Return `K_ii + offset`, `(n,)`, by the program of the size class that the samples are padded to."""
+    size = size_class(gram.n)
+    if not is_concrete(gram):
+        return gram.diag().astype(dtype) + offset
+    longer = gram.lengthened(size)
+    with jax.ensure_compile_time_eval():  # in a user's program too
+        if longer is None:
+            return _squares(gram, offset, dtype)
+        return shortened(_squares(longer, offset, dtype), gram.n, size)
 
-    Args:
-        problem: The problem.
-        C: Positive, `()`.
-        weight: Costs of the samples in units of C, `(n,)`; None if they are 1.
-        fields: Names of the fields that the program returns.
-        program: Function of the problem and C.
-    """
-    require_positive_scalar("C", C)
-    require_costs(C, weight, problem.dtype)
-    return recomputed(problem, fields, program, np.asarray(C, problem.dtype) if is_concrete(C) else C)
+
+@partial(Program, brief=True, static_argnames="dtype")
+def _squares(gram: Gram, offset: float, dtype: Any) -> Float[Array, " n"]:
+    return gram.diag().astype(dtype) + offset
+
+
+@jax.jit
+def picked(vectors: Any, samples: Int[Array, " m"]) -> Any:
+    """Return the entries of some samples `(m,)` of a tree of vectors."""
+    return jax.tree.map(lambda vector: vector[samples], vectors)

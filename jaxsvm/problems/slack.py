@@ -9,7 +9,7 @@ returns (docs/mathematics.md, The slack budget).
 """
 
 import dataclasses
-from typing import Any, ClassVar, Self
+from typing import Any, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -26,9 +26,10 @@ from jaxsvm.problems import arguments
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.certificates import slack as certificates
 from jaxsvm.problems.measured import MEASURED
-from jaxsvm.problems.samples import OfSamples
+from jaxsvm.problems.samples import OfSamples, checked, squares
 from jaxsvm.problems.water_level import WaterLevel, water_level, water_level_with_bias
 from jaxsvm.results.fit import Fit
+from jaxsvm.runtime.arrays import computed, on_device, owned
 from jaxsvm.runtime.transfers import transfers
 
 
@@ -42,13 +43,10 @@ class SlackProblem(OfSamples):
 
     Attributes (beside those of `OfSamples`):
         nu: The mean slack allowed, in units of margin, `()`.
-        weight: Sample weights, `(n,)`; 0 for an absent sample.
-        diagonal: `Q_ii`, `(n,)`.
         free_bias: Whether there is an unregularised bias, so that p has half of its mass in each class; static.
     """
 
     kind = "slack"
-    padding: ClassVar[Any] = {"y": 1, "weight": 0, "diagonal": None}
     solved_by = "StochasticBatchPerceptron"
     corrects = False
     parameter = "nu"
@@ -58,17 +56,21 @@ class SlackProblem(OfSamples):
     gram: Gram
     y: Float[Array, " n"]
     nu: Float[Array, ""]
-    weight: Float[Array, " n"]
-    diagonal: Float[Array, " n"]
-    mask: Bool[Array, " n"] | None
+    weight: Float[Array, " n"] | None
+    squares: Float[Array, " n"]
     feasible: Bool[Array, ""]
     offset: float = dataclasses.field(metadata={"static": True})
     free_bias: bool = dataclasses.field(metadata={"static": True})
 
     @property
-    def present(self) -> Bool[Array, " n"]:
-        """Samples that take part, `(n,)`."""
-        return self.weight > 0
+    def C(self) -> Float[Array, ""]:  # noqa: N802 (C is the field's name)
+        """1: weights are costs."""
+        return computed(lambda xp, nu: xp.ones_like(nu), self.nu)
+
+    @property
+    def diagonal(self) -> Float[Array, " n"]:
+        """`Q_ii`, `(n,)`."""
+        return self.squares
 
     @property
     def equality(self) -> None:
@@ -78,35 +80,16 @@ class SlackProblem(OfSamples):
     @property
     def volume(self) -> Float[Array, ""]:
         """`V = n nu`, with the sum of the weights for n."""
-        return self.nu * self.weight.sum()
+        return self.nu * self.weights.sum()
 
     @property
     def radius(self) -> Float[Array, ""]:
         """`r = max_i |phi_i|`: how fast the level can change with w."""
-        return jnp.sqrt(jnp.where(self.weight > 0, self.diagonal, 0).max())
+        return jnp.sqrt(jnp.where(self.present, self.diagonal, 0).max())
 
-    def at(self, nu: Any) -> Self:
+    def at(self, nu: Any, /) -> Self:
         """Return the problem at another nu, not negative, `()`."""
-        nu = _checked_nu(nu, self.dtype)
-        return dataclasses.replace(self, nu=nu, feasible=_usable_at(self.feasible, nu))
-
-    def weighted(self, sample_weight: Any) -> Self:
-        """Return the problem with its weights multiplied by others, `(n,)`."""
-        weight, _, feasible = arguments.checked_weights(sample_weight, self.n, self.dtype)
-        if is_concrete(self.y, self.weight, weight):
-            product = arguments.weights_times(weight, self.weight)
-            arguments.require_costs(1.0, product, self.dtype)
-            arguments.require_both_classes(self.y, product)
-        weight, mask, feasible = _reweighted(self, weight, feasible)
-        return dataclasses.replace(self, weight=weight, mask=mask, feasible=feasible)
-
-    def weights(self) -> np.ndarray | None:
-        """Return sample weights on the host, `(n,)`; None if all are 1, or traced."""
-        return None if self.mask is None or not is_concrete(self.weight) else np.asarray(self.weight, np.float64)
-
-    def on(self, gram: Gram) -> Self:
-        """Return the problem of the same samples with another Gram operator."""
-        return dataclasses.replace(self, gram=gram, diagonal=gram.diag().astype(self.dtype) + self.offset)
+        return _at(self, nu)
 
     def hinge(self, C: Any) -> BoxProblem:
         """Return the hinge problem at C, `()`, with the same bias; at one C it has the same solution."""
@@ -115,13 +98,12 @@ class SlackProblem(OfSamples):
             gram=self.gram,
             y=self.y,
             q=jnp.ones_like(self.y),
-            upper=C * self.weight,
+            weight=self.weight,
             c=self.y if self.free_bias else None,
             e=jnp.zeros_like(C),
             C=C,
             constant=jnp.zeros_like(C),
-            diagonal=self.diagonal,
-            mask=self.mask,
+            squares=self.squares,
             feasible=self.feasible,
             offset=self.offset,
         )
@@ -147,21 +129,21 @@ class SlackProblem(OfSamples):
         """
         if self.free_bias:
             method = method or ("sort" if self.n <= MEASURED.samples_up_to_which_sorting_is_fast else "bisection")
-            return water_level_with_bias(c, self.y, self.volume, weight=self.weight, method=method)
-        return water_level(c, self.volume, weight=self.weight, method=method or "newton")
+            return water_level_with_bias(c, self.y, self.volume, weight=self.weights, method=method)
+        return water_level(c, self.volume, weight=self.weights, method=method or "newton")
 
     def feasible_point(self, p: Float[Array, " n"]) -> Float[Array, " n"]:
         """Return p clipped at 0 and scaled onto the simplex; with a free bias, half of the mass in each class."""
-        p = jnp.where(self.weight > 0, jnp.maximum(p, 0), 0)
+        p = jnp.where(self.present, jnp.maximum(p, 0), 0)
 
         def share(members: Array) -> Array:
             part = jnp.where(members, p, 0)
-            part = jnp.where(part.sum() > 0, part, jnp.where(members, self.weight, 0))
+            part = jnp.where(part.sum() > 0, part, jnp.where(members, self.weights, 0))
             return part / part.sum()
 
         if not self.free_bias:
-            return share(self.weight > 0)
-        return (share((self.y > 0) & (self.weight > 0)) + share((self.y < 0) & (self.weight > 0))) / 2
+            return share(self.present)
+        return (share((self.y > 0) & (self.present)) + share((self.y < 0) & (self.present))) / 2
 
     def length_of(self, p: Float[Array, " n"], row: Float[Array, " n"], error: Any = 0.0) -> Float[Array, ""]:
         """Return `|sum_i p_i y_i phi_i|`, `()`; from features if there are any, since its square loses half the digits.
@@ -180,7 +162,7 @@ class SlackProblem(OfSamples):
 
     def highest(self, p: Float[Array, " n"]) -> Float[Array, ""]:
         """Return `max_i p_i / weight_i`, `()`."""
-        return jnp.where(self.weight > 0, p / jnp.where(self.weight > 0, self.weight, 1), 0).max()
+        return jnp.where(self.present, p / jnp.where(self.present, self.weights, 1), 0).max()
 
     def margins(self, point: Float[Array, "two n"], s: Float[Array, "two n"]) -> Float[Array, " n"]:
         """Return `y_i (<w, phi_i> + b)`, in the scale of the unit vector."""
@@ -198,6 +180,9 @@ class SlackProblem(OfSamples):
 
     certificate = certificates.certificate
     certified = certificates.certified
+
+
+P = TypeVar("P", bound=SlackProblem)
 
 
 @transfers
@@ -221,61 +206,29 @@ def slack_problem(gram: Any, y: Any, nu: Any, *, bias: str = "regularized", samp
         InputError: On concrete values that make no problem: a nu that is negative or not finite, labels other than -1
             and +1, one class only, bad weights. Under tracing the fit's status is INFEASIBLE instead.
     """
-    nu = _checked_nu(nu, arguments.vector_dtype(gram))
-    signs, weight, mask, feasible, offset = arguments.labelled(gram, y, bias, sample_weight, "slack")
-    arguments.require_costs(1.0, sample_weight, signs.dtype)
-    weight, diagonal, feasible = _assembled(gram, signs, nu, weight, offset, feasible)
-    return SlackProblem(
+    signs, weight, usable, offset = arguments.labelled(gram, y, bias, sample_weight, "slack")
+    problem = SlackProblem(
         gram=gram,
         y=signs,
-        nu=nu,
+        nu=on_device(np.zeros((), signs.dtype)),
         weight=weight,
-        diagonal=diagonal,
-        mask=mask,
-        feasible=feasible,
+        squares=squares(gram, signs.dtype, offset),
+        feasible=on_device(np.asarray(True)),
         offset=offset,
         free_bias=bias == "free",
     )
+    return _at(checked(problem, usable), nu)
 
 
-@jax.jit
-def _assembled(
-    gram: Gram, y: Array, nu: Array, weight: Array | None, offset: Any, usable: Any
-) -> tuple[Array, Array, Array]:
-    """Compute weights, diagonal and feasibility in one program."""
-    weight = jnp.ones_like(y) if weight is None else weight
-    usable = (
-        usable
-        & arguments.two_classes(y, weight > 0)
-        & arguments.costs_hold(weight, weight > 0)
-        & (nu >= 0)
-        & jnp.isfinite(nu)
-    )
-    return weight, gram.diag().astype(y.dtype) + offset, usable
-
-
-def _checked_nu(nu: Any, dtype: Any) -> Float[Array, ""]:
+def _at(problem: P, nu: Any) -> P:
     if np.shape(nu) != ():
         raise InputError(f"nu has shape {np.shape(nu)}: one number is needed (use `solve_path` for many).")
     if is_concrete(nu) and not (np.isfinite(float(nu)) and float(nu) >= 0):
         raise InputError(f"nu is {float(nu)}: a finite number, not negative, is needed.")
-    return jnp.asarray(nu, dtype)
-
-
-@jax.jit
-def _usable_at(usable: Array, nu: Array) -> Bool[Array, ""]:
-    return usable & (nu >= 0) & jnp.isfinite(nu)
-
-
-@jax.jit
-def _reweighted(problem: SlackProblem, weight: Array, usable: Array) -> tuple[Array, Array, Array]:
-    present = (problem.weight > 0) & (weight > 0)
-    weight = problem.weight * weight
-    return (
-        weight,
-        present,
-        usable & problem.feasible & arguments.two_classes(problem.y, present) & arguments.costs_hold(weight, present),
-    )
+    problem = dataclasses.replace(problem, nu=owned(nu, problem.dtype))
+    if is_concrete(nu):
+        return problem
+    return dataclasses.replace(problem, feasible=problem.feasible & (problem.nu >= 0) & jnp.isfinite(problem.nu))
 
 
 def lambda_of_C(C: Any, n: Any) -> Any:  # noqa: N802 (C is the field's name)
@@ -319,7 +272,7 @@ def equivalent_C(problem: SlackProblem, fit: Fit) -> Float[Array, ""]:  # noqa: 
 
 def nu_svm_parameter(problem: SlackProblem, fit: Fit) -> Float[Array, ""]:
     """Return the nu of nu-SVM (scikit-learn's `NuSVC`) with the same decision function: `1 / (n max_i p_i)`."""
-    return 1 / (problem.weight.sum() * problem.highest(fit.alpha))
+    return 1 / (problem.weights.sum() * problem.highest(fit.alpha))
 
 
 def distinct_evaluations(fit: Fit) -> Any:

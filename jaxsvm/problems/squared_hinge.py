@@ -15,8 +15,7 @@ The minimum enclosing ball of any points (`jaxsvm.ball`) is another problem of t
 """
 
 import dataclasses
-from functools import partial
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -32,10 +31,9 @@ from jaxsvm.numerics.sums import sums
 from jaxsvm.problems import arguments
 from jaxsvm.problems.certificates import squared_hinge as certificates
 from jaxsvm.problems.forms import furthest
-from jaxsvm.problems.padding import in_size_class
-from jaxsvm.problems.samples import OfSamples, recomputed, rescaled
+from jaxsvm.problems.samples import OfSamples, checked, picked, squares
 from jaxsvm.results.fit import Fit
-from jaxsvm.runtime.programs import Program
+from jaxsvm.runtime.arrays import computed, filled, on_device
 from jaxsvm.runtime.transfers import transfers
 
 
@@ -46,13 +44,10 @@ class SquaredHingeProblem(OfSamples):
 
     Attributes (beside those of `OfSamples`):
         C: The penalty, `()`.
-        ridge: `1 / C_i`, `(n,)`; 0 for an absent sample.
-        diagonal: `D_i = k(x_i, x_i) + 1 + 1 / C_i`, `(n,)`.
         free_bias: Whether there is an unregularised bias, so that `y . alpha = 0`; static.
     """
 
     kind = "squared hinge"
-    padding: ClassVar[Any] = {"y": 1, "ridge": 0, "diagonal": None}
     solved_by = "FrankWolfe"
     corrects = False
     bounded = False
@@ -63,17 +58,27 @@ class SquaredHingeProblem(OfSamples):
     gram: Gram
     y: Float[Array, " n"]
     C: Float[Array, ""]
-    ridge: Float[Array, " n"]
-    diagonal: Float[Array, " n"]
-    mask: Bool[Array, " n"] | None
+    weight: Float[Array, " n"] | None
+    squares: Float[Array, " n"]
     feasible: Bool[Array, ""]
     offset: float = dataclasses.field(metadata={"static": True})
     free_bias: bool = dataclasses.field(default=False, metadata={"static": True})
 
     @property
-    def present(self) -> Bool[Array, " n"]:
-        """Samples that take part, `(n,)`."""
-        return self.ridge > 0
+    def ridge(self) -> Float[Array, " n"]:
+        """`1 / C_i`, `(n,)`; 0 for an absent sample."""
+        if self.weight is None:
+            return filled(self.y, computed(lambda _, C: 1 / C, self.C))
+
+        def reciprocals(xp: Any, costs: Array) -> Array:
+            return xp.where(costs > 0, 1 / xp.where(costs > 0, costs, 1), 0).astype(costs.dtype)
+
+        return computed(reciprocals, self.costs)
+
+    @property
+    def diagonal(self) -> Float[Array, " n"]:
+        """`D_i = k(x_i, x_i) + 1 + 1 / C_i`, `(n,)`."""
+        return computed(lambda _, squares, ridge: squares + ridge, self.squares, self.ridge)
 
     @property
     def equality(self) -> Float[Array, " n"] | None:
@@ -91,48 +96,16 @@ class SquaredHingeProblem(OfSamples):
         return jnp.where(self.present, jnp.inf, 0).astype(self.dtype)
 
     @property
-    def costs(self) -> Float[Array, " n"]:
-        """`C_i`; 0 for an absent sample."""
-        present = self.ridge > 0
-        return jnp.where(present, 1 / jnp.where(present, self.ridge, 1), 0)
-
-    @property
     def diameter_squared(self) -> Float[Array, ""]:
         """`Delta^2 = max_i D_i`, the scale of the published stop rule."""
         return self.diagonal.max()
-
-    def at(self, C: Any) -> Self:
-        """Return the problem at another C; only the ridge changes."""
-        return rescaled(self, C, self.weights(), ("C", "ridge", "diagonal", "feasible"), _rescaled)
-
-    def weighted(self, sample_weight: Any) -> Self:
-        """Return the problem with its costs `C_i` multiplied by weights `(n,)`."""
-        weight, _, feasible = arguments.checked_weights(sample_weight, self.n, self.dtype)
-        weights = self.weights()
-        if is_concrete(self.y, weight, weights):
-            product = arguments.weights_times(weight, np.ones(self.n) if weights is None else weights)
-            arguments.require_both_classes(self.y, product)
-            arguments.require_costs(self.C, product, self.dtype)
-        return recomputed(self, ("ridge", "diagonal", "mask", "feasible"), _reweighted, weight, feasible)
-
-    def on(self, gram: Gram) -> Self:
-        """Return the problem of the same samples with another Gram operator."""
-        return dataclasses.replace(self, gram=gram, diagonal=_diagonal(gram, self.ridge, self.offset))
 
     def restrict(self, samples: Int[Array, " m"], fixed: None = None, gram: Gram | None = None) -> Self:
         """Return the problem of some samples `(m,)`, where the others have the value 0."""
         del fixed
         gram = part_of(self.gram, values_between(self.gram, samples)) if gram is None else gram
-        parts = _picked((self.y, self.ridge, self.diagonal, self.mask), samples)
-        y, ridge, diagonal, mask = parts  # a compiled program would copy the Gram operator
-        return dataclasses.replace(self, gram=gram, y=y, ridge=ridge, diagonal=diagonal, mask=mask)
-
-    def weights(self) -> np.ndarray | None:
-        """Return `C_i / C` on the host, `(n,)`; None if all are 1, or traced."""
-        if self.mask is None or not is_concrete(self.ridge, self.C):
-            return None
-        scaled = np.asarray(self.ridge, np.float64) * float(self.C)
-        return np.divide(1.0, scaled, out=np.zeros_like(scaled), where=scaled > 0)
+        y, weight, squares = picked((self.y, self.weight, self.squares), samples)
+        return dataclasses.replace(self, gram=gram, y=y, weight=weight, squares=squares)
 
     def column(self, i: Int[Array, ""]) -> Float[Array, " n"]:
         """Return `Kt[:, i]`, n kernel evaluations."""
@@ -164,7 +137,7 @@ class SquaredHingeProblem(OfSamples):
 
         If nothing is left of a class, or of the whole, its samples get equal weights.
         """
-        present = self.ridge > 0
+        present = self.present
         beta = jnp.where(present, jnp.maximum(beta, 0), 0)
 
         def share(members: Array) -> Array:
@@ -257,60 +230,15 @@ def svm_problem(
             class only, bad weights. Under tracing the fit's status is INFEASIBLE instead.
     """
     penalty = arguments.positive_scalar("C", C, arguments.vector_dtype(gram))
-    signs, weight, mask, feasible, offset = arguments.labelled(gram, y, bias, sample_weight, "squared-hinge")
-    arguments.require_costs(C, sample_weight, signs.dtype)
-    ridge, diagonal, feasible = in_size_class(_assembled, gram, signs, penalty, weight, offset, feasible)
-    return SquaredHingeProblem(
+    signs, weight, usable, offset = arguments.labelled(gram, y, bias, sample_weight, "squared-hinge")
+    problem = SquaredHingeProblem(
         gram=gram,
         y=signs,
         C=penalty,
-        ridge=ridge,
-        diagonal=diagonal,
-        mask=mask,
-        feasible=feasible,
+        weight=weight,
+        squares=squares(gram, signs.dtype, offset),
+        feasible=on_device(np.asarray(True)),
         offset=offset,
         free_bias=bias == "free",
     )
-
-
-@partial(Program, brief=True)
-def _assembled(
-    gram: Gram, y: Array, C: Array, weight: Array | None, offset: Any, usable: Any
-) -> tuple[Array, Array, Array]:
-    """Compute ridge, diagonal and feasibility in one program, where single operations would be ten."""
-    present = jnp.ones_like(y, bool) if weight is None else weight > 0
-    costs = C * jnp.where(present, 1 if weight is None else weight, 1)
-    ridge = jnp.where(present, 1 / costs, 0)
-    diagonal = gram.diag().astype(y.dtype) + offset + ridge
-    return ridge, diagonal, usable & arguments.two_classes(y, present) & (C > 0) & arguments.costs_hold(costs, present)
-
-
-@jax.jit
-def _diagonal(gram: Gram, ridge: Array, offset: Any) -> Array:
-    return gram.diag().astype(ridge.dtype) + offset + ridge
-
-
-@partial(Program, brief=True)
-def _rescaled(problem: SquaredHingeProblem, C: Any) -> tuple[Array, Array, Array, Array]:
-    """Compute C, ridge, diagonal (from the kernel's, which a large ridge swallows) and feasibility at another C."""
-    C = jnp.asarray(C, problem.dtype)
-    ridge = problem.ridge * (problem.C / C)
-    usable = (
-        problem.feasible & (C > 0) & arguments.costs_hold(ridge, problem.ridge > 0)
-    )  # its reciprocals have the same range
-    return C, ridge, problem.signed.diag() + ridge, usable
-
-
-@partial(Program, brief=True)
-def _reweighted(problem: SquaredHingeProblem, weight: Array, usable: Array) -> tuple[Array, Array, Array, Array]:
-    present = (problem.ridge > 0) & (weight > 0)
-    ridge = jnp.where(present, problem.ridge / jnp.where(present, weight, 1), 0)
-    usable = (
-        usable & problem.feasible & arguments.two_classes(problem.y, present) & arguments.costs_hold(ridge, present)
-    )
-    return ridge, problem.signed.diag() + ridge, present, usable
-
-
-@jax.jit
-def _picked(vectors: Any, samples: Int[Array, " m"]) -> Any:
-    return jax.tree.map(lambda vector: vector[samples], vectors)
+    return checked(problem, usable)

@@ -1,5 +1,6 @@
 """Move arrays between NumPy and JAX, lengthen and shorten them, without compiling a program for each size."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -60,6 +61,25 @@ def on_device(values: np.ndarray, like: Any = None) -> Any:
     """
     with jax.enable_x64(True), jax.ensure_compile_time_eval():  # a concrete value in a user's program too
         return jax.device_put(values, like.sharding if getattr(like, "committed", False) else None)
+
+
+def computed(function: Callable[..., Any], *values: Any) -> Any:
+    """Return `function(numpy, *values)` of concrete values, which compiles no program; else `function(jax.numpy, ...)`.
+
+    Args:
+        function: Function of a module and arrays.
+        *values: Arrays; the result takes the placement of the first one.
+    """
+    if not is_concrete(values):
+        return function(jnp, *values)
+    return on_device(np.asarray(function(np, *map(np.asarray, values))), values[0])
+
+
+def filled(like: Any, value: Any, dtype: Any = None) -> Any:
+    """Return an array of the shape, dtype and placement of another one, filled with a number `()`."""
+    if not is_concrete(like, value):
+        return jnp.full_like(like, value, dtype)
+    return on_device(np.full_like(np.asarray(like), np.asarray(value), dtype), like)
 
 
 def owned(values: Any, dtype: Any) -> Any:

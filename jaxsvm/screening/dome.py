@@ -94,7 +94,7 @@ def _distance(wide: Restrictable, reference: Reference, C: Any) -> Array:
 
     A dual point beyond its bounds there, by rounding or because another C was given, is clipped to them.
     """
-    own = dataclasses.replace(wide, upper=wide.upper * (C / wide.C))
+    own = dataclasses.replace(wide, C=C)
     a = jnp.minimum(reference.a, own.upper)
     half = reference.size @ (reference.a - a) / 2
     gap = gap_terms(own, a, reference.p, reference.error).sum()

@@ -58,7 +58,7 @@ class Grid:
         self.points: dict[int, Point] = {}
         first = problems[0]
         ridge = np.asarray(first.ridge)
-        kernel = float((np.asarray(first.diagonal) - ridge).mean()) - first.offset
+        kernel = float(np.asarray(first.squares).mean()) - first.offset
         penalty = float((1 / ridge[ridge > 0]).mean() / Cs[0])
         scaled = Cs * penalty * max(kernel, 1e-30)
         self.times = np.log(scaled / (scaled + 10.0))
@@ -121,9 +121,8 @@ def assess(template: SquaredHingeProblem, lanes: Lanes) -> tuple[Array, Array, F
 
 def in_lane(template: SquaredHingeProblem, y: Array, ridge: Array) -> SquaredHingeProblem:
     """Return the problem of one lane, for its certificate."""
-    return dataclasses.replace(
-        template, y=y, ridge=ridge, diagonal=template.diagonal - template.ridge + ridge, mask=ridge > 0
-    )
+    weight = jnp.where(ridge > 0, 1 / jnp.where(ridge > 0, ridge, 1), 0)
+    return dataclasses.replace(template, y=y, C=jnp.ones_like(template.C), weight=weight)
 
 
 def backend() -> str:

@@ -79,12 +79,12 @@ def _paid_for(problem: "SlackProblem", heights: Float[Array, " n"], level: Float
     and as the weight of all samples that are covered further down.
     """
     present, eps = problem.present, rounding(problem.n, level.dtype)
-    lightest = jnp.where(present, problem.weight, jnp.inf).min()
-    floor = jnp.where(present, heights, jnp.inf).min() + problem.volume / problem.weight.sum()
-    cost = jnp.where(present, problem.weight * jnp.maximum(level - heights, 0), 0).sum()
+    lightest = jnp.where(present, problem.weights, jnp.inf).min()
+    floor = jnp.where(present, heights, jnp.inf).min() + problem.volume / problem.weights.sum()
+    cost = jnp.where(present, problem.weights * jnp.maximum(level - heights, 0), 0).sum()
     over = jnp.maximum(cost * (1 + eps) - problem.volume, 0)
     low = jnp.maximum(level - over / lightest, floor)
-    covered = jnp.where(present & (heights < low), problem.weight, 0).sum()
+    covered = jnp.where(present & (heights < low), problem.weights, 0).sum()
     return jnp.maximum(level - over / jnp.maximum(covered, lightest), floor)
 
 

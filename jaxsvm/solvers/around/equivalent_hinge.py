@@ -117,7 +117,7 @@ class EquivalentHinge(HoldingWrapper[SlackProblem]):
 
     def _following(self, problem: SlackProblem, search: "Search", solved: "End") -> tuple["Search", "End"]:
         """Return the search at the next C, with this C among its ends, and the solution that is expected at it."""
-        loss = problem.weight @ jnp.maximum(0, 1 - solved.margins)
+        loss = problem.weights @ jnp.maximum(0, 1 - solved.margins)
         small = loss > problem.volume * _length(solved.a, solved.margins)
         low: End = jax.tree.map(lambda new, old: jnp.where(small, new, old), solved, search.low)
         high: End = jax.tree.map(lambda new, old: jnp.where(small, old, new), solved, search.high)
@@ -132,8 +132,8 @@ class EquivalentHinge(HoldingWrapper[SlackProblem]):
         a, margins = (u + t * (v - u) for u, v in zip(first[1:], last[1:], strict=True))
         # With a single end the point is scaled: its p stays. Samples at their bounds stay at them exactly.
         grown = jnp.where(known, 1, C / solved.C)
-        full = (first.a >= first.C * problem.weight) & (last.a >= last.C * problem.weight)
-        expected = End(C, jnp.where(full, C * problem.weight, grown * a), grown * margins)
+        full = (first.a >= first.C * problem.weights) & (last.a >= last.C * problem.weights)
+        expected = End(C, jnp.where(full, C * problem.weights, grown * a), grown * margins)
         least = jnp.maximum(0.01 * jnp.sqrt(self.tol), 64 * jnp.finfo(search.C.dtype).eps)
         # Ends this close leave the gap of the hinge problem only; solved more exactly, another C may be better.
         near = known & (low.C * (1 + least) > high.C)
@@ -253,7 +253,7 @@ def _crossing(problem: SlackProblem, low: End, high: End) -> Float[Array, ""]:
     def halve(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
         left, right = ends
         t = (left + right) / 2
-        loss = problem.weight @ jnp.maximum(0, 1 - low.margins - t * (high.margins - low.margins))
+        loss = problem.weights @ jnp.maximum(0, 1 - low.margins - t * (high.margins - low.margins))
         square = (1 - t) ** 2 * dots[0][0] + t * (1 - t) * (dots[0][1] + dots[1][0]) + t**2 * dots[1][1]
         small = loss > problem.volume * jnp.sqrt(jnp.maximum(square, 0))
         return jnp.where(small, t, left), jnp.where(small, right, t)
@@ -268,7 +268,7 @@ def _best(problem: SlackProblem, reached: Reached, solved: End, expected: End) -
     sizes = jnp.stack([_length(end.a, end.margins) for end in (solved, expected)])
     usable = (sizes > 0) & (jnp.stack([solved.a.sum(), expected.a.sum()]) > 0)
     size = jnp.where(usable, sizes, 1)
-    loss = problem.weight @ jnp.maximum(0, 1 - solved.margins)
+    loss = problem.weights @ jnp.maximum(0, 1 - solved.margins)
     inside = jnp.minimum(problem.volume * size[0] / jnp.where(loss > 0, loss, jnp.inf), 1)
     scales = jnp.stack([jnp.ones_like(inside), 1 / size[0], inside / size[0], 1 / size[1]])
     usable_w = jnp.stack([_length(reached.w, reached.w_row) > 0, usable[0], usable[0] & (inside > 0), usable[1]])
@@ -318,8 +318,8 @@ def _length(a: Float[Array, " n"], row: Float[Array, " n"]) -> Float[Array, ""]:
 
 def _unit(problem: SlackProblem) -> Float[Array, ""]:
     """Return the mean of `weight_i Q_ii` over the samples present."""
-    present = problem.weight > 0
-    mean = jnp.where(present, problem.weight * problem.diagonal, 0).sum() / jnp.maximum(present.sum(), 1)
+    present = problem.weights > 0
+    mean = jnp.where(present, problem.weights * problem.diagonal, 0).sum() / jnp.maximum(present.sum(), 1)
     return jnp.where(mean > 0, mean, 1)
 
 

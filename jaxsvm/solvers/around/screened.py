@@ -198,7 +198,4 @@ class State(NamedTuple):
 
 def _without(problem: Restrictable, inactive: Array) -> Restrictable:
     """Return the problem of all n places in which some samples have an upper bound, or a weight, of 0."""
-    if problem.bounded:
-        return dataclasses.replace(problem, upper=jnp.where(inactive, 0, problem.upper))
-    mask = ~inactive if problem.mask is None else problem.mask & ~inactive
-    return dataclasses.replace(problem, ridge=jnp.where(inactive, 0, problem.ridge), mask=mask)
+    return dataclasses.replace(problem, weight=jnp.where(inactive, 0, problem.weights))

@@ -82,7 +82,7 @@ class CoreVectorMachine(SimplexSolver):
         _, i = selection.argmin(jnp.where(candidates, state.s, jnp.inf))
         known = outside & jax.lax.dynamic_slice(state.core, (i,), (1,))[0]
 
-        moved = pair_step(dataclasses.replace(problem, mask=candidates), state, second_order=True)
+        moved = pair_step(problem, state, candidates, second_order=True)
         return moved._replace(
             core=state.core.at[i].set(True),
             inner_tol=jnp.where(known, state.inner_tol / 2, state.inner_tol),

@@ -111,7 +111,7 @@ class FrankWolfe(SimplexSolver):
     def step(self, problem: SimplexPart, state: "State") -> "State":
         """Take a step of the variant."""
         if self.variant in ("pairwise", "smo"):
-            return pair_step(problem, state, second_order=self.variant == "smo")
+            return pair_step(problem, state, problem.mask, second_order=self.variant == "smo")
         return _vertex_step(problem, state, may_go_away=self.variant == "away")
 
     def polish_interval(self, problem: SimplexForm) -> int | None:
@@ -206,22 +206,29 @@ def _vertex_step(problem: SimplexPart, state: State, may_go_away: bool) -> State
     )
 
 
-def pair_step(problem: SimplexPart, state: Any, second_order: bool) -> Any:
-    """Move mass from an active vertex j to the best vertex i (docs/mathematics.md, Steps on the simplex)."""
-    alpha, s, R = state.alpha, state.s, state.R
-    s_i, i = selection.argmin(s if problem.mask is None else jnp.where(problem.mask, s, jnp.inf))
-    column_i, D_i = problem.column(i), selection.entry(problem.diagonal, i)
+def pair_step(problem: SimplexPart, state: Any, candidates: Bool[Array, " n"] | None, second_order: bool) -> Any:
+    """Move mass from an active vertex j to the best vertex i (docs/mathematics.md, Steps on the simplex).
+
+    Args:
+        problem: The problem.
+        state: A state with alpha, s, R, gap, indefinite and counters.
+        candidates: The samples that i is chosen among, `(n,)`; None for all.
+        second_order: Whether j is the vertex of the largest decrease, not of the largest s.
+    """
+    alpha, s, R, D = state.alpha, state.s, state.R, problem.diagonal
+    s_i, i = selection.argmin(s if candidates is None else jnp.where(candidates, s, jnp.inf))
+    column_i, D_i = problem.column(i), selection.entry(D, i)
     above = s - s_i
     if second_order:
         tiny = jnp.finfo(s.dtype).tiny
-        curvature = jnp.maximum(D_i + problem.diagonal - 2 * column_i, tiny)
+        curvature = jnp.maximum(D_i + D - 2 * column_i, tiny)
         score = jnp.where((alpha > 0) & (above > 0), above * above / curvature, -jnp.inf)
     else:
         score = jnp.where(alpha > 0, above, -jnp.inf)
     _, j = selection.argmax(score)
     alpha_j, descent = selection.entry(alpha, j), selection.entry(above, j)
 
-    D_j = selection.entry(problem.diagonal, j)
+    D_j = selection.entry(D, j)
     q = D_i + D_j - 2 * selection.entry(column_i, j)
     usable = (descent > 0) & (alpha_j > 0) & (i != j)
     lam = jnp.where(usable, jnp.minimum(descent / jnp.maximum(q, jnp.finfo(s.dtype).tiny), alpha_j), 0)

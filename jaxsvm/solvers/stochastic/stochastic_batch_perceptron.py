@@ -219,12 +219,12 @@ def _filled(problem: SlackProblem, c: Float[Array, " n"], p: Float[Array, " n"],
 
     With a free bias these are half of each class.
     """
-    heights = jnp.where(problem.weight > 0, c, jnp.inf)
-    classes = [problem.y > 0, problem.y < 0] if problem.free_bias else [problem.weight > 0]
+    heights = jnp.where(problem.weights > 0, c, jnp.inf)
+    classes = [problem.y > 0, problem.y < 0] if problem.free_bias else [problem.weights > 0]
     each, lowest = max(min(size, problem.n) // len(classes), 1), jnp.zeros_like(p)
     for members in classes:
         _, index = lax.top_k(-jnp.where(members, heights, jnp.inf), each)
-        lowest = lowest.at[index].add(jnp.where(members, problem.weight, 0)[index])
+        lowest = lowest.at[index].add(jnp.where(members, problem.weights, 0)[index])
     return jnp.where((p > 0).sum() < size, problem.feasible_point(lowest), p)
 
 
