@@ -497,7 +497,7 @@ def test_weighted_is_built_with_these_weights(name, dtype):
     for weighted in (here.weighted(WEIGHT), here.weighted(half).weighted(WEIGHT / half)):
         assert_same(answers(name, weighted), answers(name, built), float(jnp.finfo(dtype).eps))
     assert (np.asarray(built.present) == (WEIGHT > 0)).all()
-    assert here.parameter is None or ((here.weighted(WEIGHT).weights() > 0) == (WEIGHT > 0)).all()
+    assert here.parameter is None or ((np.asarray(here.weighted(WEIGHT).weights) > 0) == (WEIGHT > 0)).all()
     assert not jax.jit(lambda weight: here.weighted(weight).feasible)(-WEIGHT)
 
 

@@ -69,11 +69,7 @@ class SquaredHingeProblem(OfSamples):
         """`1 / C_i`, `(n,)`; 0 for an absent sample."""
         if self.weight is None:
             return filled(self.y, computed(lambda _, C: 1 / C, self.C))
-
-        def reciprocals(xp: Any, costs: Array) -> Array:
-            return xp.where(costs > 0, 1 / xp.where(costs > 0, costs, 1), 0).astype(costs.dtype)
-
-        return computed(reciprocals, self.costs)
+        return reciprocals(self.costs)
 
     @property
     def diagonal(self) -> Float[Array, " n"]:
@@ -205,6 +201,15 @@ class SquaredHingeProblem(OfSamples):
     lagrangian = derivatives.lagrangian
     kinks = derivatives.kinks
     certificate_of = derivatives.certificate_of
+
+
+def reciprocals(values: Float[Array, "*n"]) -> Float[Array, "*n"]:
+    """Return `1 / values`, and 0 where they are 0: costs from ridges, and ridges from costs."""
+
+    def of(xp: Any, values: Array) -> Array:
+        return xp.where(values > 0, 1 / xp.where(values > 0, values, 1), 0).astype(values.dtype)
+
+    return computed(of, values)
 
 
 @transfers

@@ -32,7 +32,7 @@ from jaxsvm.path.coarse_to_fine.lanes import solve_by_lanes
 from jaxsvm.path.coarse_to_fine.pairs import solve_by_pairs, stepper
 from jaxsvm.path.placeholders import interrupted, nothing, on_host_stacked, unreached
 from jaxsvm.problems.certificates.definiteness import negative_curvature
-from jaxsvm.problems.squared_hinge import SquaredHingeProblem
+from jaxsvm.problems.squared_hinge import SquaredHingeProblem, reciprocals
 from jaxsvm.results.fit import Answer, Counters, Fit, bit_of, limbs_of
 from jaxsvm.results.status import Status, StatusCode
 from jaxsvm.runtime.arrays import on_device
@@ -136,10 +136,9 @@ def _by_products(
         group = [tasks[min(first + lane, len(tasks) - 1)] for lane in range(width)]  # the last one fills up
         problems = [grids[number].problems[place] for number, place in group]
         points = [_nearest(grids[number], place) for number, place in group]
-        columns = ([problem.y for problem in problems], [problem.ridge for problem in problems])
+        columns = ([problem.y for problem in problems], [problem.costs for problem in problems])
         vectors = (*columns, [point.x for point in points], [point.f for point in points])
-        penalties = np.stack([np.asarray(problem.C) for problem in problems])
-        arguments = (grids[0].problems[0], *vectors, penalties, _counters(points, solver), solver.tol)
+        arguments = (grids[0].problems[0], *vectors, _counters(points, solver), solver.tol)
         fits = _finish(*arguments) if until is None else unless(until, _finish, *arguments)
         if fits is None:
             return None
@@ -227,33 +226,32 @@ def _counters(points: list[Point], solver: BlockNewton) -> Counters:
 def _finish(
     template: SquaredHingeProblem,
     signs: list[Array],
-    ridges: list[Array],
+    costs: list[Array],
     points: list[Array],
     margins: list[Array],
-    C: Array,
     counters: Counters,
     tol: Any,
 ) -> Fit:
     """Certify dual points from scratch, lanes first."""
-    y, ridge, x, f = (jnp.stack(columns, axis=1) for columns in (signs, ridges, points, margins))
-    x = jnp.where(ridge > 0, jnp.maximum(x, 0), 0)
+    y, C, x, f = (jnp.stack(columns, axis=1) for columns in (signs, costs, points, margins))
+    x, ridge = jnp.where(C > 0, jnp.maximum(x, 0), 0), reciprocals(C)
     # To about primal scale: a dual point may have any, but the decision function that is returned has this one.
     square = (x * (f + ridge * x)).sum(axis=0)
     x = x * jnp.where(square > 0, x.sum(axis=0) / jnp.where(square > 0, square, 1), 1)[None, :]
-    certified = in_double(_certified_lanes)(template, y, ridge, x, C)
+    certified = in_double(_certified_lanes)(template, y, C, x)
     converged = certified.certificate.relative_gap <= tol
     return certified.fit(jnp.where(converged, Status.CONVERGED, Status.STALLED).astype(jnp.int32), counters)
 
 
-def _certified_lanes(template: SquaredHingeProblem, y: Array, ridge: Array, x: Array, C: Array) -> Answer:
+def _certified_lanes(template: SquaredHingeProblem, y: Array, C: Array, x: Array) -> Answer:
     """Certify points in twice the precision; the products of all lanes are one."""
     wide = widened(template)
-    y, ridge, x = (column.astype(wide.dtype) for column in (y, ridge, x))
+    y, C, x = (column.astype(wide.dtype) for column in (y, C, x))
     margins = SignedGram(wide.gram, y, wide.offset).matvec(x)
 
-    def one(y: Array, ridge: Array, C: Array, beta: Array, margins: Array) -> Answer:
-        problem = dataclasses.replace(in_lane(wide, y, ridge), C=C)
-        return problem.certified(beta, margins + ridge * beta, template.dtype)
+    def one(y: Array, C: Array, beta: Array, margins: Array) -> Answer:
+        problem = in_lane(wide, y, C)
+        return problem.certified(beta, margins + problem.ridge * beta, template.dtype)
 
-    certified = jax.vmap(one, in_axes=(1, 1, 0, 1, 1))(y, ridge, C, x, margins)
+    certified = jax.vmap(one, in_axes=1)(y, C, x, margins)
     return jax.tree.map(lambda leaf: leaf.astype(template.dtype), certified)

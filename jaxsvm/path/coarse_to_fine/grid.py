@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from jaxsvm.path.coarse_to_fine.block_newton import BlockNewton, dual_point
 from jaxsvm.path.measured import MEASURED
-from jaxsvm.problems.squared_hinge import SquaredHingeProblem
+from jaxsvm.problems.squared_hinge import SquaredHingeProblem, reciprocals
 from jaxsvm.runtime.programs import Program
 
 
@@ -114,15 +114,14 @@ def assess(template: SquaredHingeProblem, lanes: Lanes) -> tuple[Array, Array, F
     def gap(y: Array, ridge: Array, x: Array, f: Array) -> Array:
         total = jnp.where(x.sum() > 0, x.sum(), 1)
         alpha, margins = x / total, f / total
-        return in_lane(template, y, ridge).certificate(alpha, margins + ridge * alpha).relative_gap
+        return in_lane(template, y, reciprocals(ridge)).certificate(alpha, margins + ridge * alpha).relative_gap
 
     return point.x, point.f, jax.vmap(gap, in_axes=1)(lanes.y, lanes.ridge, point.x, point.f)
 
 
-def in_lane(template: SquaredHingeProblem, y: Array, ridge: Array) -> SquaredHingeProblem:
+def in_lane(template: SquaredHingeProblem, y: Array, costs: Array) -> SquaredHingeProblem:
     """Return the problem of one lane, for its certificate."""
-    weight = jnp.where(ridge > 0, 1 / jnp.where(ridge > 0, ridge, 1), 0)
-    return dataclasses.replace(template, y=y, C=jnp.ones_like(template.C), weight=weight)
+    return dataclasses.replace(template, y=y, C=jnp.ones_like(template.C), weight=costs)
 
 
 def backend() -> str:
