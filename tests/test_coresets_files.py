@@ -18,9 +18,8 @@ SIZES = {"size": 24, "chunk": 96}
 
 @pytest.fixture
 def small_pieces(monkeypatch):
-    few = dataclasses.replace(text.MEASURED, bytes_per_text_piece=250, rows_per_piece=16)
-    monkeypatch.setattr(text, "MEASURED", few)
-    monkeypatch.setattr(shards, "MEASURED", few)
+    monkeypatch.setattr(text, "MEASURED", dataclasses.replace(text.MEASURED, bytes_per_text_piece=250))
+    monkeypatch.setattr(shards, "MEASURED", dataclasses.replace(shards.MEASURED, bytes_per_block=16 * 2 * 8))
     monkeypatch.setattr(files, "MEASURED", dataclasses.replace(files.MEASURED, pieces_between_saves=2))
 
 

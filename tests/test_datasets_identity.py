@@ -96,7 +96,7 @@ def test_labels_are_read_as_they_are_or_refused(tmp_path_factory, kind, column):
     if path is None:
         return
     strange = [value for value in values if value is None or value in ("NA", "null", "inf", "1e400", "", "nan")]
-    sizes = dataclasses.replace(text.MEASURED, bytes_per_text_piece=8, rows_per_piece=2)  # pieces of a line
+    sizes = dataclasses.replace(text.MEASURED, bytes_per_text_piece=8)  # pieces of a line
     small = mock.patch.object(text, "MEASURED", sizes)
     try:
         whole = load(path)
@@ -119,7 +119,7 @@ def test_labels_are_read_as_they_are_or_refused(tmp_path_factory, kind, column):
         expected = [10] * len(expected)
     assert whole.y.tolist() == expected
     assert len(set(whole.y.tolist())) == len(set(expected))
-    with small, mock.patch.object(shards, "MEASURED", sizes):
+    with small, mock.patch.object(shards, "MEASURED", dataclasses.replace(shards.MEASURED, bytes_per_block=16)):
         pieces = list(Source((str(path),)).found_out().pieces())
     np.testing.assert_array_equal(joined("data", [piece.label for piece in pieces]), whole.y)
     points = [piece.x.toarray() if hasattr(piece.x, "toarray") else piece.x for piece in pieces]

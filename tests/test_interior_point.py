@@ -15,7 +15,7 @@ import jaxsvm
 from jaxsvm import SMO, InteriorPoint, box_problem, hinge_problem
 from jaxsvm.kernels import RBF, Linear, Precomputed
 from jaxsvm.loop.driver import fit_compiled
-from jaxsvm.solvers.measured import MEASURED
+from jaxsvm.numerics.measured import MEASURED
 
 BIASES = ("none", "regularized", "free")
 MANY = MEASURED.largest_direct_system + 52

@@ -164,7 +164,7 @@ def test_a_width_beyond_the_chunk_is_read_in_chunks():
     x = scipy.sparse.random(12, 400, 0.5, format="csr", random_state=0)
     x = scipy.sparse.vstack([x, scipy.sparse.csr_matrix((1, 400))]).tocsr()
     points = jaxsvm.gram(Linear(), x, tile=4).x
-    assert points.width > batches.MEASURED.entries_per_chunk
+    assert points.width > batches.CHUNK
     index, v, coefficients = np.array([11, 0, 12, 5]), rng.normal(size=400), np.array([0.5, 0.0, 3.0, -2.0])
     np.testing.assert_allclose(batches.sparse_margins(points, jnp.asarray(index), jnp.asarray(v)), x[index] @ v)
     added = batches.sparse_add(points, jnp.asarray(index), jnp.asarray(coefficients), jnp.asarray(v))

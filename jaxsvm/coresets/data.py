@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxsvm.coresets.measured import MEASURED
 from jaxsvm.datasets.labels import is_nothing
 from jaxsvm.errors import InputError, is_concrete, require_finite
+from jaxsvm.gram.measured import MEASURED
 from jaxsvm.points.rows import CSR
 
 
@@ -77,10 +77,10 @@ def centred(x: Array, u: Array) -> Array:
 def _dense(x: Any) -> np.ndarray:
     if hasattr(x, "tocsr") or isinstance(x, CSR):
         taken = x.shape[0] * x.shape[1] * 8
-        if taken > MEASURED.bytes_as_dense:
+        if taken > MEASURED.bytes_to_store:
             raise InputError(
                 f"x is sparse and {x.shape[0]} x {x.shape[1]}: coresets work on dense points (cells have dense means), "
-                f"which take {taken / 2**30:.1f} GiB here, of {MEASURED.bytes_as_dense >> 30} allowed; hand it over in "
+                f"which take {taken / 2**30:.1f} GiB here, of {MEASURED.bytes_to_store >> 30} allowed; hand it over in "
                 "parts (`Stream`), or with fewer features."
             )
         if isinstance(x, CSR):

@@ -8,7 +8,6 @@ class Measured:
     """Tuned numbers, each with its unit in its name or comment."""
 
     share_of_bounds: float = 0.3  # of the probabilities: the part proportional to the sensitivity bounds
-    share_of_pulls: float = 0.15  # of the probabilities: the part proportional to the pulls on the pilot's dual vector
     points_per_feature_for_one_draw: int = 10  # below, several draws are made and one is kept
     uniform_shares: tuple[float, ...] = (0.0, 0.5, 0.9, 0.99)  # of the uniform distribution, in each of these draws
     largest_weight_change: float = 4.0  # calibration multiplies a weight by this factor at most, or divides it
@@ -17,8 +16,12 @@ class Measured:
     points_per_subset: int = 256
     rough_gap: float = 1e-3  # relative gap of the pilots of nodes, subsets and trial machines
     centrality_corrections: int = 3  # in each interior-point step
-    bytes_as_dense: int = 2**31  # that sparse points, or the buffer of a stream, may take
     pieces_between_saves: int = 16  # of files, between two checkpoints
+
+    @property
+    def share_of_pulls(self) -> float:
+        """Of the probabilities: the part proportional to the pulls on the pilot's dual vector."""
+        return self.share_of_bounds / 2
 
 
 MEASURED = Measured()

@@ -8,8 +8,6 @@ class Measured:
     """Tuned numbers, each with its unit in its name."""
 
     bytes_per_text_piece: int = 1 << 22
-    rows_per_piece: int = 1 << 16  # of arrays and tables
-    dense_bytes_per_piece: int = 1 << 28  # that the rows of a piece may take as dense ones
 
 
 MEASURED = Measured()

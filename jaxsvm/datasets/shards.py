@@ -8,10 +8,10 @@ import os
 from collections.abc import Iterator
 
 from jaxsvm.datasets.layout import Layout, Piece, Place, Wanted
-from jaxsvm.datasets.measured import MEASURED
 from jaxsvm.datasets.reading import kind_of, reader_of
 from jaxsvm.datasets.svmlight import scan_svmlight
 from jaxsvm.errors import DataError, InputError
+from jaxsvm.gram.measured import MEASURED
 from jaxsvm.runtime.checks import MAX_INT32
 
 
@@ -70,5 +70,4 @@ class Source:
             d = width
             if number >= start.file:
                 at = start if number == start.file else Place(number)
-                most = MEASURED.dense_bytes_per_piece // (8 * max(d or 1, 1))
-                yield from reader.pieces(at, max(1, min(MEASURED.rows_per_piece, most)))
+                yield from reader.pieces(at, max(1, MEASURED.bytes_per_block // (8 * max(d or 1, 1))))

@@ -10,7 +10,6 @@ import numpy as np
 
 from jaxsvm.datasets.labels import coded, fault_of_label, fault_of_text, kept
 from jaxsvm.datasets.layout import Layout, Piece, Place, Wanted
-from jaxsvm.datasets.measured import MEASURED
 from jaxsvm.datasets.refusal import AGAIN, BadRow, as_number, fault_of, label_column, label_hint, need, rounded, rounds
 from jaxsvm.datasets.text import compression_of, opened
 from jaxsvm.errors import DataError, InputError
@@ -242,7 +241,7 @@ class Parquet:
 
     def pieces(self, at: Place, step: int | None = None) -> Iterator[Piece]:
         """Yield all rows from a place on, `step` a piece."""
-        begin, batches = 0, self.file.iter_batches(step or MEASURED.rows_per_piece)
+        begin, batches = 0, self.file.iter_batches() if step is None else self.file.iter_batches(step)
         while True:
             try:
                 batch = next(batches)

@@ -12,12 +12,12 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxsvm.derivatives.measured import MEASURED
 from jaxsvm.errors import is_concrete
 from jaxsvm.numerics import masks
 from jaxsvm.numerics.linear import nystroem
 from jaxsvm.numerics.linear.conjugate_gradients import Apply
 from jaxsvm.numerics.linear.elimination import LAPACK_SIZE, Factor, identity, padded_factor, semifactored
+from jaxsvm.numerics.measured import MEASURED
 from jaxsvm.numerics.sizes import in_smallest, size_classes
 from jaxsvm.runtime.loops import while_loop
 
@@ -34,7 +34,7 @@ def plan(problem: "Differentiable", support: Any) -> tuple[tuple[int, ...], str]
         if not problem.gram.may_store:  # a factor would break the promise of O(n tile) memory
             return (), "nystroem"
     sizes = factor_sizes(problem.n, support)
-    return (sizes, "cholesky") if sizes[-1] <= MEASURED.samples_of_a_factored_support else ((), "nystroem")
+    return (sizes, "cholesky") if 8 * sizes[-1] ** 2 <= MEASURED.bytes_held else ((), "nystroem")
 
 
 def factor_sizes(n: int, support: Any) -> tuple[int, ...]:

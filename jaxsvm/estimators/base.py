@@ -14,9 +14,8 @@ from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from jaxsvm import __version__
 from jaxsvm.errors import InputError, warn
-from jaxsvm.estimators.measured import MEASURED
 from jaxsvm.estimators.training.box import Solved
-from jaxsvm.estimators.training.kernel_values import FLOAT32_ERROR, KernelValues, kernel_values
+from jaxsvm.estimators.training.kernel_values import FLOAT32_ERROR, VALUES_PER_BLOCK, KernelValues, kernel_values
 from jaxsvm.estimators.training.multiclass import decisions
 from jaxsvm.estimators.validation import checked, require_finite_decisions
 from jaxsvm.kernels import Kernel
@@ -194,7 +193,7 @@ class KernelEstimator(JaxsvmEstimator):
         X = checked(self, X, dtype=DTYPES, reset=False)
         weights = dense(self.coef_).T.astype(np.float64)
         # The product copies a block of X if it is in float32.
-        step = X.shape[0] if sp.issparse(X) else max(MEASURED.values_per_block // X.shape[1], 1)
+        step = X.shape[0] if sp.issparse(X) else max(VALUES_PER_BLOCK // X.shape[1], 1)
         parts = [X[start : start + step] @ weights for start in range(0, X.shape[0], step)]
         return np.concatenate(parts) + self.intercept_
 

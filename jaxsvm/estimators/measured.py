@@ -7,14 +7,8 @@ import dataclasses
 class Measured:
     """Sizes and limits from which another method is faster."""
 
-    samples_of_one_program: int = 8192
-    """Samples of a machine up to which its whole solve is one compiled program."""
-    samples_of_one_working_set: int = 512
-    """Samples of a machine up to which, with all kernel values stored, they are a single working set."""
     samples_of_one_block: int = 3072
     """Samples of a machine up to which a chain over C works on one block: longer rows do not stay in the cache."""
-    samples_with_all_values: int = 4096
-    """Samples up to which an estimator computes all kernel values before it trains."""
     steps_per_sample: int = 500
     """Pair steps a sample after which another method continues."""
     features_always_few: int = 64
@@ -25,8 +19,6 @@ class Measured:
     """Relative gap at which interior points may end: pair steps did not reduce such a gap in minutes."""
     values_by_numpy: int = 2**20
     """Kernel values that NumPy computes in less time than a program is compiled in."""
-    values_per_block: int = 2**22
-    """Kernel values of a block of rows: 32 MiB in float64."""
 
 
 MEASURED = Measured()

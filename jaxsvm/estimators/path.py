@@ -13,7 +13,6 @@ from sklearn.utils._param_validation import Interval
 
 from jaxsvm.errors import InputError, warn
 from jaxsvm.estimators.classifier import SVC
-from jaxsvm.estimators.measured import MEASURED
 from jaxsvm.estimators.training.box import hinge_data, is_indefinite
 from jaxsvm.estimators.training.chains import Chain, solve_chains
 from jaxsvm.estimators.training.machines import Machine, in_threads, weighted_problem
@@ -21,6 +20,7 @@ from jaxsvm.estimators.training.multiclass import class_slices, one_thread
 from jaxsvm.estimators.training.probability import DEFAULT_PROBABILITY
 from jaxsvm.estimators.training.samples import Samples, padded_size
 from jaxsvm.gram.build import gram as gram_of
+from jaxsvm.loop import measured as loop
 from jaxsvm.model_selection.cross_validation import C_grid, cross_validate
 from jaxsvm.models.model import votes
 from jaxsvm.path.options import checked_values
@@ -217,7 +217,7 @@ class SVCPath(SVC):
 
         part = np.zeros((size, size), K.dtype)
         part[:n, :n] = K[np.ix_(task.rows, task.rows)]
-        x = data.features([task.rows], size) if n > MEASURED.samples_of_one_working_set else None
+        x = data.features([task.rows], size) if n > loop.MEASURED.samples_of_one_working_set else None
         chain = solve_chains(data.values, part, y, weight, self.Cs_, self.bias, self.tol, x)
         if not data.definite:
             machine = hinge_data(y, weight.max(axis=0), self.bias)

@@ -12,13 +12,13 @@ from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import _num_samples
 
 from jaxsvm.estimators.base import KernelEstimator, report, require_finite
-from jaxsvm.estimators.measured import MEASURED
 from jaxsvm.estimators.training.box import BoxData, Solved, constant_solution, solve_box, solve_by_driver
 from jaxsvm.estimators.training.machines import hard_margin, pairs_or_features
 from jaxsvm.estimators.training.samples import Samples, padded_size, samples
 from jaxsvm.estimators.training.within_classes import first_at_bounds
 from jaxsvm.estimators.validation import costs, sample_weights
 from jaxsvm.gram.build import gram as gram_of
+from jaxsvm.numerics.sizes import LARGEST_PADDED
 from jaxsvm.problems.box import box_problem
 from jaxsvm.results.fit import Certificate
 from jaxsvm.results.status import Status
@@ -155,7 +155,7 @@ class SVR(RegressorMixin, OneMachine):
         parts = (slice(0, n), slice(0, n))
         problem = both_sides(target, upper, self.epsilon, padded_size(2 * n))
         with jax.enable_x64(True):
-            if 2 * n > MEASURED.samples_of_one_program:
+            if 2 * n > LARGEST_PADDED:
                 y, q, U, _, _ = problem.arrays
                 return solve_by_driver(box_problem(data.operator(parts, 2 * n), q, U, y=y, c=y), self.tol)
 
@@ -265,7 +265,7 @@ def _enclosed(data: Samples, upper: np.ndarray, nu: float, tol: float, max_iter:
     start, U = np.zeros(size), np.zeros(size)
     start[:n], U[:n] = first_at_bounds(budget, upper), upper
     with jax.enable_x64(True):
-        if n > MEASURED.samples_of_one_program:
+        if n > LARGEST_PADDED:
             operator = gram_of(data.values.kernel, data.x) if data.K is None else data.operator((slice(0, n),), n)
             return solve_by_driver(box_problem(operator, np.zeros(n), upper, c=1.0, e=budget), tol)
         operator = data.operator((slice(0, n),), size)

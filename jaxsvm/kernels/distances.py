@@ -32,6 +32,7 @@ from jaxtyping import Array, Bool, Float
 from jaxsvm.errors import is_concrete
 from jaxsvm.kernels.measured import MEASURED
 from jaxsvm.numerics.masks import some
+from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.numerics.products import matmul
 from jaxsvm.numerics.sizes import LARGEST_PADDED, size_class
 from jaxsvm.points.rows import CSR, transposed_product
@@ -99,7 +100,7 @@ def by_differences(
 def _by_blocks(x: Array, z: Array, weights: Array, size: Callable[[Array], Array]) -> Array:
     """Sum several features in each pass over the distances."""
     equal_weights = not jnp.ndim(weights)
-    width = min(MEASURED.features_per_pass, x.shape[1])
+    width = min(SIZES.terms_per_turn, x.shape[1])
 
     def blocks(values: Array) -> Array:
         padded = jnp.pad(values, ((0, 0), (0, -values.shape[1] % width)))

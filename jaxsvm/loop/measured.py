@@ -12,10 +12,6 @@ class Measured:
     optimisations, and a callback sees a certificate of every chunk."""
     samples_of_one_working_set: int = 512
     """Samples up to which pair steps on stored values solve a hinge problem."""
-    samples_of_a_larger_set: int = 1024
-    """Samples of the working set that replaces a crowded one."""
-    new_samples_of_a_set: int = 128
-    """Samples that join a hinge's working set in one step."""
     crowded_share: float = 0.6
     """Share of a working set between its bounds from which the hinge takes larger sets."""
     wide_supports: tuple[tuple[float, float], ...] = ((0.43, 0.45), (0.25, 0.75))
@@ -29,12 +25,25 @@ class Measured:
     """Working sets after which pair steps take over if n is at most four sets."""
     samples_of_a_long_product: int = 4096
     """Samples from which a product over all of them may take longer than a look at the clock."""
-    samples_of_a_last_product: int = 16_384
-    """Samples from which a stopped fit is not certified by a product any more."""
     seconds_of_a_burst: float = 0.25
     """Seconds that compiled steps run before the host looks at the clock."""
     credible_share: float = 0.9
     """Share of its threshold that a running value must reach before a certificate is computed for it."""
+
+    @property
+    def samples_of_a_larger_set(self) -> int:
+        """Samples of the working set that replaces a crowded one."""
+        return 2 * self.samples_of_one_working_set
+
+    @property
+    def new_samples_of_a_set(self) -> int:
+        """Samples that join a hinge's working set in one step."""
+        return self.samples_of_one_working_set // 4
+
+    @property
+    def samples_of_a_last_product(self) -> int:
+        """Samples from which a stopped fit is not certified by a product any more."""
+        return 4 * self.samples_of_a_long_product
 
 
 MEASURED = Measured()

@@ -20,6 +20,7 @@ from jaxsvm.errors import DataError, InputError, require
 from jaxsvm.models.checks import FORMAT, MEMBERS, Declared, require_sound, require_values
 from jaxsvm.models.description import basis_from_arrays, basis_to_arrays
 from jaxsvm.models.measured import MEASURED
+from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.results.fit import Certificate
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def _read(archive: zipfile.ZipFile, size: int, memory: int | None) -> dict[str, 
 
 def _most_bytes(size: int) -> int:
     """Return the bytes of arrays that a file of that size may unpack to."""
-    return max(MEASURED.bytes_of_any_file, MEASURED.bytes_per_byte_of_file * size)
+    return max(SIZES.bytes_held, MEASURED.bytes_per_byte_of_file * size)
 
 
 def _directory(archive: zipfile.ZipFile, size: int, memory: int | None) -> dict[str, Declared]:

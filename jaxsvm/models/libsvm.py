@@ -19,8 +19,8 @@ from jaxsvm.gram.basis import KernelBasis
 from jaxsvm.gram.build import gram
 from jaxsvm.kernels import RBF, Kernel, Laplacian, Linear, Polynomial, Sigmoid
 from jaxsvm.models.description import SCIKIT_LEARN_NAMES, scikit_learn_kernel
-from jaxsvm.models.measured import MEASURED
 from jaxsvm.models.model import Model, scipy_rows
+from jaxsvm.numerics.measured import MEASURED
 from jaxsvm.points.rows import CSR
 from jaxsvm.results.fit import Certificate
 
@@ -147,7 +147,7 @@ def _parsed_points(rows: list[list[str]], features: int | None) -> Any:
         raise InputError(f"features is {features}, and a support vector has column {last}: take at least that many.")
     shape = (len(rows), last if features is None else int(features))
     x = csr_array((data, indices, indptr), shape=shape)
-    return x.toarray() if shape[0] * shape[1] <= MEASURED.numbers_made_dense else x
+    return x.toarray() if 8 * shape[0] * shape[1] <= MEASURED.bytes_held else x
 
 
 def to_libsvm(model: Model, path: str | os.PathLike[str]) -> None:

@@ -7,12 +7,8 @@ import dataclasses
 class Measured:
     """Limits of model files and ONNX graphs."""
 
-    bytes_of_any_file: int = 256 * 2**20
-    """Bytes of arrays that a file of any size may unpack to."""
     bytes_per_byte_of_file: int = 100
     """Bytes of arrays that a larger file may unpack to, for each of its own."""
-    numbers_made_dense: int = 2**24
-    """Numbers up to which sparse support vectors are made dense."""
     largest_expanded_square: float = 1e5
     """Squared distances to the mean of the support, in the kernel's units, up to which ONNX graphs expand them."""
 

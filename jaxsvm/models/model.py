@@ -85,7 +85,7 @@ def load_model(path: Any, *, memory: int | None = None) -> Model:
 
     Args:
         path: The file.
-        memory: Bytes that its arrays may take. None: 256 MiB, or a hundred times the size of the file.
+        memory: Bytes that its arrays may take. None: 128 MiB, or a hundred times the size of the file.
 
     Returns:
         The model, in the dtype that it was saved in where x64 is on.

@@ -21,6 +21,7 @@ from jaxsvm.gram.basis import FourierBasis, KernelBasis, NystroemBasis
 from jaxsvm.kernels import RBF, Laplacian, Linear, Polynomial, Precomputed, Product, Scaled, Sigmoid, Sum
 from jaxsvm.models.measured import MEASURED
 from jaxsvm.models.model import Model
+from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.points.rows import Rows
 
 OPSET, IR_VERSION = 13, 7
@@ -243,10 +244,10 @@ def _dense(x: Any) -> np.ndarray:
     if not isinstance(x, Rows):
         return _double(x)
     q, d = x.shape
-    if q * d > MEASURED.numbers_made_dense:
+    if 8 * q * d > SIZES.bytes_held:
         raise InputError(
             f"model has {q} sparse support vectors of {d} columns, and a graph of ONNX would hold all their zeros: up "
-            f"to {MEASURED.numbers_made_dense} numbers are made dense. Train with a linear kernel, of which only "
+            f"to {SIZES.bytes_held // 8} numbers are made dense. Train with a linear kernel, of which only "
             "weights are written, or with fewer columns."
         )
     with jax.enable_x64(True):

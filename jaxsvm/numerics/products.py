@@ -28,7 +28,7 @@ def weighted_rows(
         rows: `(m, n)`.
         index: Row of each weight, `(q,)`; None: all rows in order.
     """
-    n, turn_size = rows.shape[1], MEASURED.rows_per_turn
+    n, turn_size = rows.shape[1], MEASURED.terms_per_turn
     used = weights != 0
     many, order = count(used), jnp.pad(places_first(used), (0, turn_size))
 

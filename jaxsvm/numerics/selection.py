@@ -87,7 +87,7 @@ def smallest(values: Float[Array, " n"] | Int[Array, " n"]) -> Float[Array, ""] 
 
 def _folded(extreme: Callable[[Array, Array], Array], values: Array) -> Array:
     """Take the entrywise extreme of slices until few entries are left; the last slice overlaps: no padding."""
-    slices, least = MEASURED.slices_per_fold, MEASURED.entries_per_slice
+    slices, least = MEASURED.slices_per_fold, MEASURED.terms_per_turn
     while (n := values.shape[0]) > 2 * least:
         width = max(least, 1 << (-(-n // slices) - 1).bit_length())
         starts = [min(start, n - width) for start in range(0, n, width)]

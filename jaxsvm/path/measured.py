@@ -15,12 +15,15 @@ class Measured:
     """Samples from which values with many pair steps are solved by working sets."""
     samples_of_short_rows: int = 1024
     """Samples up to which a value of a screened chain is solved by pair steps; more are solved by working sets."""
-    samples_of_whole_rows: int = 4096
-    """Samples up to which those steps use whole stored rows if only absent samples could be left out."""
     samples_times_sets_of_a_piece: int = 600_000
     """Working sets of one compiled piece, times samples: a piece takes less than a second."""
     interval_beyond_its_end: float = 0.95
     """How far beyond the end of an interval `epsilon_path` tries the next value, in log C and intervals."""
+
+    @property
+    def samples_of_whole_rows(self) -> int:
+        """Samples up to which those steps use whole stored rows if only absent samples could be left out."""
+        return 4 * self.samples_of_short_rows
 
 
 MEASURED = Measured()

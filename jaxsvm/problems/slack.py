@@ -20,12 +20,12 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.gram.contract import Gram
 from jaxsvm.gram.signed import SignedGram
+from jaxsvm.numerics.measured import MEASURED
 from jaxsvm.numerics.precision import rounding
 from jaxsvm.points.rows import transposed_product
 from jaxsvm.problems import arguments
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.certificates import slack as certificates
-from jaxsvm.problems.measured import MEASURED
 from jaxsvm.problems.samples import OfSamples, checked, squares
 from jaxsvm.problems.water_level import WaterLevel, water_level, water_level_with_bias
 from jaxsvm.results.fit import Fit
@@ -128,7 +128,7 @@ class SlackProblem(OfSamples):
             method: A method of `jaxsvm.problems.water_level`; None takes the fastest.
         """
         if self.free_bias:
-            method = method or ("sort" if self.n <= MEASURED.samples_up_to_which_sorting_is_fast else "bisection")
+            method = method or ("sort" if self.n <= MEASURED.sorted_size else "bisection")
             return water_level_with_bias(c, self.y, self.volume, weight=self.weights, method=method)
         return water_level(c, self.volume, weight=self.weights, method=method or "newton")
 

@@ -9,13 +9,10 @@ class Measured:
 
     auto_rows: int = 1 << 23  # rows of a join up to which "auto" evaluates every row
     auto_pairs: int = 1 << 21  # pairs of rows up to which "auto" merges sorted scores
-    rows_per_node: float = 2e7  # rows that a contracted node of the merge engine may have
     points_per_sort: int = 1 << 18  # points (score and weight) that the sketch sorts at a time on a CPU
-    points_per_compiled_sort: int = 1 << 24  # the same on an accelerator
     sums_per_row_sort: int = 1 << 22  # sums of one row that are sorted at once; more are sorted between quantiles
     keys_per_search: int = 32  # keys whose sketches are searched as one array
     hessian_rows_per_coefficient: int = 64  # rows of a Hessian for each coefficient
-    exact_hessian_rows: int = 1 << 17  # rows of a join up to which a Hessian contains all of them
     proximal_pull: float = 0.05  # weight of the bundle's proximal term at the start, in units of `E x x'`
 
 

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
+from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.points.rows import Rows, product, transposed_product
 from jaxsvm.problems.contract import Problem
 from jaxsvm.runtime.loops import while_loop
-from jaxsvm.solvers.measured import MEASURED
 
 
 def feature_matrix(problem: Problem) -> Any:
@@ -65,7 +65,7 @@ class Primal:
     @property
     def tiles(self) -> int:
         """Number of tiles of rows."""
-        return -(-len(self.y) // min(MEASURED.rows_per_tile, len(self.y)))
+        return -(-len(self.y) // min(SIZES.largest_direct_system, len(self.y)))
 
     def hessian(self, D: Float[Array, " n"], tiles: Any) -> Float[Array, "size size"]:
         """Estimate `diag(penalty) + X' D X` from `tiles` (traced) tiles, which are spread over the rows."""
@@ -89,7 +89,7 @@ def weighted_squares(
     x: Any, more: Float[Array, "n p"], weight: Float[Array, " n"], tiles: Any, stride: int = 1
 ) -> Float[Array, "dp dp"]:
     """Return `H' diag(weight) H`, `H = (X, more)`, from `tiles` (traced) tiles of rows, `stride` apart cyclically."""
-    n, tile = weight.shape[0], min(MEASURED.rows_per_tile, weight.shape[0])
+    n, tile = weight.shape[0], min(SIZES.largest_direct_system, weight.shape[0])
 
     def add(carry: tuple[Array, Array]) -> tuple[Array, Array]:
         turn, total = carry

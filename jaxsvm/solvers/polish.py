@@ -17,10 +17,10 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsvm.gram.dense import part_of
 from jaxsvm.gram.tiled import TiledGram
 from jaxsvm.numerics.masks import every
+from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.problems.forms import SimplexForm
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.runtime.loops import while_loop
-from jaxsvm.solvers.measured import MEASURED
 from jaxsvm.solvers.simplex.newton import kernel
 
 
@@ -98,7 +98,7 @@ def end(problem: SimplexForm, alpha: Array, s: Array, carry: Any) -> tuple[Float
 
 
 def _by_newton(problem: SimplexForm) -> TypeGuard[SquaredHingeProblem]:
-    return problem.kind == "squared hinge" and problem.n <= MEASURED.largest_direct_system
+    return problem.kind == "squared hinge" and problem.n <= SIZES.largest_direct_system
 
 
 def _stored(problem: SquaredHingeProblem) -> SquaredHingeProblem:

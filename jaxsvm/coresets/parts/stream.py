@@ -26,11 +26,11 @@ from jaxtyping import Array
 
 from jaxsvm.coresets.construction.coreset import Plan, node_plan
 from jaxsvm.coresets.data import as_data, as_key
-from jaxsvm.coresets.measured import MEASURED
 from jaxsvm.coresets.parts.nodes import Node, as_coreset, joined, node_key, reduced
 from jaxsvm.coresets.parts.storage import read_arrays, write_arrays
 from jaxsvm.coresets.summary import Coreset
 from jaxsvm.errors import DataError, InputError
+from jaxsvm.gram.measured import MEASURED
 from jaxsvm.runtime.checks import require_positive, require_whole
 
 
@@ -193,7 +193,7 @@ class Stream:
         data = as_data(x, y, sample_weight)
         capacity, d = 8 * self.size if self.chunk is None else self.chunk, data[0].shape[1]
         if state.x is None:
-            taken, allowed = capacity * d * 8, MEASURED.bytes_as_dense
+            taken, allowed = capacity * d * 8, MEASURED.bytes_to_store
             if taken > allowed:
                 raise InputError(
                     f"x has {d} features: a chunk of {capacity} such points takes {taken / 2**30:.1f} GiB, of "

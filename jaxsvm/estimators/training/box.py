@@ -25,6 +25,7 @@ from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.gram.contract import Gram
 from jaxsvm.gram.dense import DenseGram
 from jaxsvm.kernels import Linear
+from jaxsvm.loop import measured as loop
 from jaxsvm.loop.choice import first_choice
 from jaxsvm.loop.driver import Options, drive
 from jaxsvm.problems.box import BoxProblem
@@ -34,12 +35,11 @@ from jaxsvm.results.fit import Certificate
 from jaxsvm.results.judge import refused, relative_to
 from jaxsvm.results.status import Status
 from jaxsvm.solvers.box.interior_point import InteriorPoint
-from jaxsvm.solvers.contract import Solver
+from jaxsvm.solvers.contract import NEVER, Solver
 from jaxsvm.solvers.working_set import WorkingSet
 from jaxsvm.solvers.working_set.block import double_steps, pair_steps
 from jaxsvm.solvers.working_set.members import ends
 
-NO_STEP_LIMIT = 2**30
 ROUNDING_OF_ZERO = 1e-12
 """A violation, or a gap where the optimum is 0, up to which it counts as 0."""
 
@@ -122,7 +122,7 @@ def solve_box(
     """
     a = np.zeros(len(data.y)) if data.start is None else data.start
     s = np.zeros(len(data.y)) if start_product is None else data.y * start_product
-    limit = NO_STEP_LIMIT if max_iter < 0 else max_iter
+    limit = NEVER if max_iter < 0 else max_iter
     floor = ROUNDING_OF_ZERO * min(1.0, float(data.upper @ np.abs(data.q))) if floor is None else floor
     result = _solved(gram, data.arrays, a, s, np.float64(tol), np.int32(limit), np.float64(floor), data.offset)
     alpha, dual_coef, bias, certificate, steps = jax.tree.map(np.asarray, result)
@@ -174,7 +174,7 @@ def solve_in_features(x: np.ndarray, data: BoxData, tol: float, by_pairs: Callab
         The better of both solutions, as `solve_box` returns it.
     """
     most = MEASURED.steps_per_sample * len(data.y)
-    before = by_pairs(most) if len(data.y) <= MEASURED.samples_of_one_working_set else None
+    before = by_pairs(most) if len(data.y) <= loop.MEASURED.samples_of_one_working_set else None
     if before is not None and before.status == Status.CONVERGED:
         return before
     size = max(16, 2 ** (x.shape[1] - 1).bit_length())  # of columns: similar numbers of features share a program
@@ -272,7 +272,7 @@ def _diagonal(gram: Gram | None, y: Array, offset: float) -> Array:
 def _solved(gram: Gram, arrays: Any, a: Array, s: Array, tol: Array, limit: Array, floor: Array, offset: float) -> Any:
     """Return alpha, coefficients, bias, certificate and pair steps."""
     problem = box_problem_of(gram, arrays, offset)
-    at_once = gram.stored and problem.n <= MEASURED.samples_of_one_working_set
+    at_once = gram.stored and problem.n <= loop.MEASURED.samples_of_one_working_set
     a, s, steps = (_at_once if at_once else _by_sets)(problem, a, s, tol, limit, floor)
     result = problem.certified(a, s, a.dtype)
     return result.alpha, result.dual_coef, result.bias, relative_to(result.certificate, floor), steps

@@ -19,10 +19,11 @@ from jax import lax
 from jaxtyping import Array
 
 from jaxsvm.estimators.measured import MEASURED
-from jaxsvm.estimators.training.box import NO_STEP_LIMIT, Solved, hinge_data, solve_box, solve_in_features
+from jaxsvm.estimators.training.box import Solved, hinge_data, solve_box, solve_in_features
 from jaxsvm.estimators.training.kernel_values import KernelValues
 from jaxsvm.gram.dense import DenseGram
 from jaxsvm.results.judge import judged
+from jaxsvm.solvers.contract import NEVER
 from jaxsvm.solvers.working_set.block import double_steps, pair_steps
 
 
@@ -120,7 +121,7 @@ def _chains(K: Array, y: Array, weight: Array, Cs: Array, tol: Array, bias: str)
     K = K.astype(y.dtype) + (1.0 if bias == "regularized" else 0.0)
     free = bias == "free"
     steps_of = pair_steps if free else double_steps
-    most = min(2 * MEASURED.steps_per_sample * len(y), NO_STEP_LIMIT)
+    most = min(2 * MEASURED.steps_per_sample * len(y), NEVER)
 
     def assess(v: Array, p: Array, upper: Array) -> tuple[Array, Array]:
         """Return the constant in the middle of the bounds of the most violating pair, and the gap at it."""

@@ -23,6 +23,7 @@ from jaxsvm.kernels import RBF, Kernel, Laplacian, Linear, Polynomial, Precomput
 from jaxsvm.numerics.sizes import size_class
 from jaxsvm.runtime.forking import require_own_process
 
+VALUES_PER_BLOCK = gram.MEASURED.bytes_per_block // 8
 FLOAT32_ERROR = 2.0**-21
 """Bound of the float32 error of a kernel value, in units of the largest `k(x_i, x_i)` (half of it was measured)."""
 
@@ -92,7 +93,7 @@ class KernelValues:
         m, n = x.shape[0], z.shape[0]
         sparse = sp.issparse(x) or sp.issparse(z)
         if self.by_values or (self.name != "object" and (sparse or m * n <= MEASURED.values_by_numpy)):
-            step = max(MEASURED.values_per_block // max(n, 1), 64)
+            step = max(VALUES_PER_BLOCK // max(n, 1), 64)
             for start in range(0, m, step):
                 rows = slice(start, min(start + step, m))
                 yield rows, self.between(x[rows], z)
@@ -104,7 +105,7 @@ class KernelValues:
         # Shift in float64, before anything is rounded: points far from the origin lie near their mean.
         shift = z.mean(axis=0, dtype=np.float64) if self.kernel.stationary else 0.0
         columns = padded_rows((z - shift).astype(dtype), size_class(n))
-        step = min(1024, max(64, 2 ** (MEASURED.values_per_block // len(columns)).bit_length() // 2), size_class(m))
+        step = min(1024, max(64, 2 ** (VALUES_PER_BLOCK // len(columns)).bit_length() // 2), size_class(m))
         with jax.enable_x64(True):
             columns = jax.device_put(columns)
             for start in range(0, m, step):

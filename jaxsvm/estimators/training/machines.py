@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxsvm.estimators.measured import MEASURED
 from jaxsvm.estimators.training.box import (
     BoxData,
     Solved,
@@ -26,6 +25,7 @@ from jaxsvm.estimators.training.kernel_values import FLOAT32_ERROR
 from jaxsvm.estimators.training.samples import Samples, padded_size
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.loop.interruption import answering, with_settings
+from jaxsvm.numerics.sizes import LARGEST_PADDED
 from jaxsvm.problems.box import hinge_problem
 from jaxsvm.problems.squared_hinge import svm_problem
 from jaxsvm.results.status import Status
@@ -114,7 +114,7 @@ def train(
     def solve(machine: Machine) -> Solved:
         if stop.seen:
             raise KeyboardInterrupt
-        if loss == "hinge" and machine.n <= MEASURED.samples_of_one_program:
+        if loss == "hinge" and machine.n <= LARGEST_PADDED:
             solved = _solve_whole(data, machine, bias, tol, max_iter)
         else:
             solved = _solve_by_driver(data, machine, loss, bias, tol)

@@ -16,6 +16,8 @@ from jaxsvm.estimators.training.kernel_values import KernelValues, padded_rows
 from jaxsvm.gram.build import require_symmetric
 from jaxsvm.kernels import RBF, Linear
 from jaxsvm.kernels.distances import NEAR
+from jaxsvm.numerics.measured import MEASURED as SIZES
+from jaxsvm.numerics.sizes import LARGEST_PADDED
 
 
 class Samples(NamedTuple):
@@ -118,7 +120,7 @@ def samples(values: KernelValues, X: Any, tol: float) -> Samples:  # noqa: N803
         if values.name == "precomputed":
             require_symmetric("X", np.asarray(X))
         return Samples(values, None, np.asarray(X), False)
-    if sp.issparse(X) and n > MEASURED.samples_of_one_program:
+    if sp.issparse(X) and n > LARGEST_PADDED:
         return Samples(values, X, None, False, definite=definite)
     if sp.issparse(X) or n * n <= MEASURED.values_by_numpy:
         X = X.astype(np.float64, copy=False)  # certificates and decisions are in float64: float32 values differ
@@ -129,7 +131,7 @@ def samples(values: KernelValues, X: Any, tol: float) -> Samples:  # noqa: N803
     mean = X.mean(axis=0, dtype=np.float64) if values.kernel.stationary else 0.0
     x = (X - mean).astype(dtype)
     near = isinstance(values.kernel, RBF) and float(values.kernel.gamma * np.einsum("ij,ij->i", x, x).max()) <= NEAR**2
-    K = values.between(x, x) if n <= MEASURED.samples_with_all_values else None
+    K = values.between(x, x) if 8 * n * n <= SIZES.bytes_held else None
     return Samples(values, x, K, near, X if dtype == np.float32 else None, definite)
 
 
@@ -140,7 +142,7 @@ def padded_size(n: int, up_to: int | None = None) -> int:
         n: The number of samples.
         up_to: More samples are not padded; None: those of one program.
     """
-    if n > (MEASURED.samples_of_one_program if up_to is None else up_to):
+    if n > (LARGEST_PADDED if up_to is None else up_to):
         return n
     size = 64
     while size < n:

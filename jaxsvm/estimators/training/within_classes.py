@@ -12,9 +12,10 @@ from jaxtyping import Array
 from jaxsvm.errors import InputError
 from jaxsvm.estimators.training.box import BoxData, Solved, refused_if_indefinite
 from jaxsvm.numerics.selection import entry, largest_packed
+from jaxsvm.numerics.sizes import LARGEST_PADDED
 from jaxsvm.results.status import Status
 
-MOST_VARIABLES = 16384
+MOST_VARIABLES = 2 * LARGEST_PADDED
 """Dual variables whose kernel values are stored at the most: 2 GiB in float64."""
 
 

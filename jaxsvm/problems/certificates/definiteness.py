@@ -17,6 +17,7 @@ from jaxsvm.errors import InputError
 from jaxsvm.gram.signed import SignedGram
 from jaxsvm.numerics.linear.elimination import factored
 from jaxsvm.numerics.masks import every
+from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.problems.contract import Problem
 from jaxsvm.problems.measured import MEASURED
@@ -68,7 +69,7 @@ def negative_curvature(problem: Problem, everywhere: bool = False) -> Bool[Array
     u = None if u is None else jnp.where(present, u, 0) / jnp.linalg.norm(jnp.where(present, u, 0))
     eps = float(jnp.finfo(problem.gram.dtype).eps)
     largest = jnp.where(present, jnp.abs(problem.gram.diag() + problem.offset), 0).max().astype(problem.dtype)
-    if problem.n <= MEASURED.samples_up_to_which_a_matrix_is_factored:
+    if problem.n <= SIZES.largest_direct_system:
         return _by_cholesky(problem, present, u, eps, largest)
     return _by_lanczos(problem, present, u, eps, largest)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.relational.counting.sampling import Sampler
 from jaxsvm.relational.gradient.bundle import Bundle, step_inside
 from jaxsvm.relational.gradient.engine import PseudoGradient, far_counts, from_counts, gradient_interval
@@ -15,6 +16,9 @@ from jaxsvm.relational.gradient.weighted_squares import JoinedSquares
 from jaxsvm.relational.measured import MEASURED
 from jaxsvm.results.fit import Certificate
 from jaxsvm.results.judge import judged
+
+ROWS_OF_A_HESSIAN = MEASURED.hessian_rows_per_coefficient * SIZES.largest_direct_system
+"""Rows of a join up to which a Hessian contains all of them."""
 
 
 @dataclasses.dataclass
@@ -56,7 +60,7 @@ class Run:
     @property
     def _hessian_of_all(self) -> bool:
         """Whether the Hessian contains every row of the join."""
-        most = max(MEASURED.exact_hessian_rows, MEASURED.hessian_rows_per_coefficient * self.join.d)
+        most = max(ROWS_OF_A_HESSIAN, MEASURED.hessian_rows_per_coefficient * self.join.d)
         return isinstance(self.engine, RowsEngine) and len(self.engine.tree.weight[0]) <= most
 
     @property
@@ -194,7 +198,7 @@ class Run:
             rows, weight = [tree.members[0][t] for t in range(len(self.join.blocks))], tree.weight[0]
         else:
             wanted = MEASURED.hessian_rows_per_coefficient * self.join.d
-            many = max(1 << 15, min(wanted, MEASURED.exact_hessian_rows))
+            many = max(1 << 15, min(wanted, ROWS_OF_A_HESSIAN))
             rows = Sampler(self.join).draw(many, np.random.default_rng(0))
             weight = np.ones(many)
         y = self.join.tree.y[rows[self.join.tree.label]]

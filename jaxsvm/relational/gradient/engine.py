@@ -66,7 +66,7 @@ def engine_for(join: Any, engine: str = "auto", eps: float = 0.1) -> tuple[Any, 
             raise InputError(f"engine is 'rows': the join has {size:.3g} rows, more than {64 * limit}; take 'auto'.")
         return RowsEngine(tree), f"rows: the join has {size:,.0f} rows, each looked at, exact"
     if engine in ("auto", "merge"):
-        most = MEASURED.rows_per_node
+        most = 2 * MEASURED.auto_rows
         small = tree.within(3, most if engine == "merge" else MEASURED.auto_pairs)
         merge = None if small is None else MergeEngine(small)
         if merge is not None and (engine == "merge" or merge.pairs <= MEASURED.auto_pairs):

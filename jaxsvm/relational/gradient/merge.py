@@ -22,7 +22,7 @@ class MergeEngine(Engine):
 
     name = "merge"
 
-    def __init__(self, tree: Tree, rows: float = MEASURED.rows_per_node) -> None:
+    def __init__(self, tree: Tree, rows: float = 2 * MEASURED.auto_rows) -> None:
         """Contract the tree to at most three nodes, none with more than `rows` rows."""
         small = tree.within(3, rows)
         assert small is not None

@@ -105,7 +105,7 @@ class SketchEngine(Engine):
         self.tree = tree = tree.simplified if simplify else tree
         self.compiled = jax.default_backend() != "cpu" if compiled is None else compiled
         self.threads = 1 if self.compiled else 2  # NumPy releases the interpreter while it sorts
-        self.points = MEASURED.points_per_compiled_sort if self.compiled else MEASURED.points_per_sort
+        self.points = MEASURED.sums_per_row_sort if self.compiled else MEASURED.points_per_sort
         totals = counting.messages(tree, tree.weight)
         self.near = {i: sorted(tree.neighbours(i), key=lambda k, i=i: totals[k, i].max()) for i in range(tree.m)}
         self.steps, self.products, self.through = self._program()

@@ -9,6 +9,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import InputError
+from jaxsvm.gram.measured import MEASURED
 from jaxsvm.numerics import selection
 from jaxsvm.numerics.masks import every, some
 from jaxsvm.problems.forms import Restricted, SimplexForm
@@ -18,7 +19,6 @@ from jaxsvm.runtime.checks import require_whole
 from jaxsvm.runtime.loops import cond, while_loop
 from jaxsvm.solvers.around.wrapper import HoldingWrapper, described, require_inner
 from jaxsvm.solvers.contract import NEVER
-from jaxsvm.solvers.measured import MEASURED
 from jaxsvm.solvers.simplex.frank_wolfe import simplex_point
 
 
@@ -78,7 +78,7 @@ class Sampled(HoldingWrapper[SimplexForm]):
     tries: int = dataclasses.field(metadata={"static": True})
     final_check: str = dataclasses.field(metadata={"static": True})
     capacity: int | None = dataclasses.field(metadata={"static": True})
-    places: int = dataclasses.field(default=MEASURED.buffer_places, metadata={"static": True})
+    places: int = dataclasses.field(default=16 * MEASURED.rows_per_wide_tile, metadata={"static": True})
 
     layer = 1
     made_by = "sampled"
@@ -267,7 +267,7 @@ def _drawn_gradient(
     New vertices take the first free place, so used places come first: tiles of them are evaluated.
     """
     size = weights.shape[0]
-    tile, places = min(MEASURED.places_per_evaluation, size), jnp.arange(size, dtype=jnp.int32)
+    tile, places = min(MEASURED.rows_per_wide_tile, size), jnp.arange(size, dtype=jnp.int32)
     used = jnp.where(weights > 0, places + 1, 0).max()
 
     def add(carry: tuple[Array, Array]) -> tuple[Array, Array]:

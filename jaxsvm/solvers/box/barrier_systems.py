@@ -15,12 +15,12 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from jaxsvm.numerics.linear.elimination import factored
+from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.points.rows import product, transposed_product
 from jaxsvm.problems.contract import Problem
 from jaxsvm.problems.forms import BoxForm
 from jaxsvm.runtime.loops import fori_loop
 from jaxsvm.solvers.features import feature_matrix, weighted_squares
-from jaxsvm.solvers.measured import MEASURED
 
 Solve = Callable[[Array], tuple[Array, Array, Array]]
 """From r to `da`, `dv`, and the change of the margins."""
@@ -28,7 +28,7 @@ Solve = Callable[[Array], tuple[Array, Array, Array]]
 
 def affordable(problem: Problem) -> bool:
     """Return whether systems with Q can be solved: for moderate n, or if the kernel has few features."""
-    return problem.n <= MEASURED.largest_direct_system or few_features(problem) is not None
+    return problem.n <= SIZES.largest_direct_system or few_features(problem) is not None
 
 
 def few_features(problem: Problem) -> Any:
@@ -37,7 +37,7 @@ def few_features(problem: Problem) -> Any:
     For moderate n that takes fewer operations up to d = n / 2: n d^2 instead of n^3 / 3, and no factor of size n.
     """
     x = feature_matrix(problem)
-    most = problem.n // 2 if problem.n <= MEASURED.largest_direct_system else MEASURED.largest_direct_system
+    most = problem.n // 2 if problem.n <= SIZES.largest_direct_system else SIZES.largest_direct_system
     return None if x is None or x.shape[1] > most else x
 
 
@@ -141,7 +141,7 @@ class FeatureSystem:
     def factored(self, D: Float[Array, " n"], a: Float[Array, " n"], v: Float[Array, " dp"]) -> Solve:
         """Return the solver of systems with this diagonal, at this point."""
         weight = jnp.where(self.y != 0, 1 / D, 0)  # signs cancel
-        tiles = -(-len(self.y) // min(MEASURED.rows_per_tile, len(self.y)))
+        tiles = -(-len(self.y) // min(SIZES.largest_direct_system, len(self.y)))
         core = weighted_squares(self.x, self.more, weight, tiles) + jnp.diag(self.penalty)
         scale = lax.rsqrt(jnp.diagonal(core))
         # Factor the mean with its transpose: at the end a rounded triangle alone has another smallest eigenvalue.

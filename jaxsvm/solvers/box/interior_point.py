@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import InputError
 from jaxsvm.numerics.masks import every, some
+from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.numerics.precision import in_double, like, remainder, rounded, whole, widened
 from jaxsvm.problems.forms import BoxForm
 from jaxsvm.results.fit import Counters
@@ -64,7 +65,7 @@ class InteriorPoint(Solver[BoxForm]):
     def init(self, problem: BoxForm, key: Array | None = None, init: Any = None) -> "State":
         """Return a state at the middle of the box."""
         if not affordable(problem):
-            most = MEASURED.largest_direct_system
+            most = SIZES.largest_direct_system
             raise InputError(
                 f"the problem has {problem.n} samples: InteriorPoint takes {most} at most, or a kernel of at most "
                 f"{most} features (Linear, a Gram with rank=): use `SMO`, or `Pegasos`."

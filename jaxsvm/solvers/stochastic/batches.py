@@ -15,11 +15,14 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from jaxsvm.gram.measured import MEASURED
 from jaxsvm.numerics.sampling import systematic_draw
 from jaxsvm.points.rows import CSR
 from jaxsvm.problems.forms import BoxForm
 from jaxsvm.runtime.loops import fori_loop, while_loop
-from jaxsvm.solvers.measured import MEASURED
+
+CHUNK = MEASURED.rows_per_tile
+"""Entries of a long sparse row at a time; shorter rows are padded to the longest."""
 
 
 class Draws(NamedTuple):
@@ -88,7 +91,7 @@ def next_batch(
 
 def sparse_margins(x: CSR, index: Int[Array, " b"], v: Float[Array, " size"]) -> Float[Array, " b"]:
     """Return `<v, x_j>` of the rows in `index`, O(their entries)."""
-    if x.width <= MEASURED.entries_per_chunk:
+    if x.width <= CHUNK:
         values, columns = _padded(x, index, v.dtype)
         return (values * v.at[columns].get(mode="promise_in_bounds")).sum(axis=1)
 
@@ -106,7 +109,7 @@ def sparse_add(
     x: CSR, index: Int[Array, " b"], coefficients: Float[Array, " b"], v: Float[Array, " size"]
 ) -> Float[Array, " size"]:
     """Return `v + sum_j coefficients_j x_j`, O(the entries of rows whose coefficient is not 0)."""
-    if x.width <= MEASURED.entries_per_chunk:
+    if x.width <= CHUNK:
         values, columns = _padded(x, index, v.dtype)
         return v.at[columns].add(coefficients[:, None] * values, mode="promise_in_bounds")
 
@@ -132,13 +135,13 @@ def _padded(x: CSR, index: Int[Array, " b"], dtype: Any) -> tuple[Array, Array]:
 
 def _chunk(x: CSR, i: Int[Array, ""], k: Int[Array, ""], dtype: Any) -> tuple[Array, Array]:
     """Return the k-th chunk of entries and columns of row i, which are slices of the stored ones."""
-    first = x.indptr[i] + k * MEASURED.entries_per_chunk
-    begin = jnp.minimum(first, x.data.shape[0] - MEASURED.entries_per_chunk)
-    where = begin + jnp.arange(MEASURED.entries_per_chunk, dtype=begin.dtype)
+    first = x.indptr[i] + k * CHUNK
+    begin = jnp.minimum(first, x.data.shape[0] - CHUNK)
+    where = begin + jnp.arange(CHUNK, dtype=begin.dtype)
     inside = (where >= first) & (where < x.indptr[i + 1])
-    values = lax.dynamic_slice(x.data, (begin,), (MEASURED.entries_per_chunk,)).astype(dtype)
-    return jnp.where(inside, values, 0), lax.dynamic_slice(x.indices, (begin,), (MEASURED.entries_per_chunk,))
+    values = lax.dynamic_slice(x.data, (begin,), (CHUNK,)).astype(dtype)
+    return jnp.where(inside, values, 0), lax.dynamic_slice(x.indices, (begin,), (CHUNK,))
 
 
 def _chunks(x: CSR, i: Int[Array, ""]) -> Int[Array, ""]:
-    return -(-(x.indptr[i + 1] - x.indptr[i]) // MEASURED.entries_per_chunk)
+    return -(-(x.indptr[i + 1] - x.indptr[i]) // CHUNK)

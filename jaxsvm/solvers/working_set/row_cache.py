@@ -12,9 +12,12 @@ from jaxtyping import Array, Float, Int
 
 from jaxsvm.gram.contract import Gram
 from jaxsvm.gram.dense import DenseGram
+from jaxsvm.gram.measured import MEASURED
 from jaxsvm.numerics.masks import count, places_first
 from jaxsvm.runtime.loops import while_loop
-from jaxsvm.solvers.measured import MEASURED
+
+ROWS_PER_FETCH = (MEASURED.rows_per_tile, MEASURED.rows_per_tile // 4)
+"""Kernel rows computed at a time, and for a short remainder."""
 
 
 class RowCache(NamedTuple):
@@ -92,7 +95,7 @@ def fetched(
                 slots,
                 new,
                 many,
-                MEASURED.rows_per_fetch if m > len(members) else MEASURED.rows_per_fetch[:1],
+                ROWS_PER_FETCH if m > len(members) else ROWS_PER_FETCH[:1],
             ),
             cache.owner.at[slots].set(new, mode="drop"),
             used.at[slots].set(step, mode="drop"),

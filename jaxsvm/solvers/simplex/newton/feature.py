@@ -21,6 +21,7 @@ from jaxsvm.numerics.line_search import SLOPE_LEFT, best_bias, hinge_minimum
 from jaxsvm.numerics.linear.conjugate_gradients import conjugate_gradients
 from jaxsvm.numerics.linear.elimination import factored
 from jaxsvm.numerics.masks import every, some
+from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.points.rows import dense_rows
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import Counters
@@ -80,7 +81,7 @@ def start(problem: SquaredHingeProblem, primal: Primal, init: Any) -> State:
         point = iterate_at(primal, w / R, slack)
     tiles = (
         max(1, primal.tiles // MEASURED.rows_per_start_row)
-        if primal.tiles * MEASURED.rows_per_tile >= 256 * primal.size
+        if primal.tiles * SIZES.largest_direct_system >= 256 * primal.size
         else None
     )
     return State(
@@ -133,7 +134,7 @@ def refreshed(problem: SquaredHingeProblem, primal: Primal, point: Iterate) -> t
 def step(problem: SquaredHingeProblem, primal: Primal, state: State, method: str) -> State:
     """Take a step by a method; "auto" factors the Hessian for few features, else uses conjugate gradients."""
     if method == "auto":
-        method = "cholesky" if primal.size <= MEASURED.features_with_dense_hessian else "cg"
+        method = "cholesky" if primal.size <= SIZES.largest_direct_system else "cg"
     current, memory, effort = state.point, state.memory, state.effort
     finite = jnp.asarray(True)
     if method == "lbfgs":

@@ -15,6 +15,7 @@ from jaxsvm.numerics.linear import nystroem
 from jaxsvm.numerics.linear.conjugate_gradients import Apply, Iterate, conjugate_gradients
 from jaxsvm.numerics.linear.elimination import padded_factor
 from jaxsvm.numerics.masks import every
+from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.numerics.sizes import in_smallest, size_classes
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.runtime.once import once
@@ -132,6 +133,6 @@ def _conjugate_gradients(
 
 def _preconditioner(problem: SquaredHingeProblem, active: Bool[Array, " n"], root: Float[Array, " n"]) -> Apply:
     """Approximate the inverse of `I + C^1/2 B_SS C^1/2`, from evenly spaced samples of the support."""
-    landmarks = nystroem.evenly_among(active, MEASURED.landmarks)
+    landmarks = nystroem.evenly_among(active, SIZES.landmarks)
     rows = problem.gram.rows(landmarks).astype(root.dtype) + problem.offset
     return nystroem.deflation((root * problem.y)[:, None] * nystroem.features(rows, landmarks))
