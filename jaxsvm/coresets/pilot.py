@@ -2,17 +2,16 @@
 
     min  1/2 |w|^2 + l'(w, b) + sum_i U_i max(0, 1 - y_i (x_i w + b)),        U_i = C u_i
 
-Mehrotra's predictor-corrector method with Gondzio's corrections: O(n d^2) a step, 7 to 30 steps. The dual value is a
-lower bound of the optimum; sensitivities divide by it. `jaxsvm.InteriorPoint` solves the same problem for users. This
-solver is a pure function of arrays for compiled merges and `vmap`: points of weight 0 are absent, a single class is no
-error, and it takes the linear term l that exact sensitivities need.
+The steps of `jaxsvm.InteriorPoint` with Gondzio's corrections: O(n d^2) a step, 7 to 30 steps. The dual value is a
+lower bound of the optimum; sensitivities divide by it. This solver is a pure function of arrays for compiled merges and
+`vmap`: points of weight 0 are absent, a single class is no error, and it takes the linear term l that exact
+sensitivities need.
 
 Sources: Mehrotra 1992; Gondzio 1996 (centrality corrections: 54 steps instead of 80 on HTRU2, at half the time).
 """
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +20,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.coresets.measured import MEASURED
 from jaxsvm.numerics.linear.elimination import factored
+from jaxsvm.solvers.box.barrier_systems import Solve
+from jaxsvm.solvers.box.interior_point import Iterate, stepped
 
 
 class Pilot(NamedTuple):
@@ -40,7 +41,6 @@ class _Problem(NamedTuple):
     present: Bool[Array, " n"]
     penalty: Float[Array, " d+1"]  # 1 for w, 0 for b
     term: Float[Array, " d+1"]
-    products: Float[Array, ""]  # number of complementarity products
 
     def only(self, v: Array) -> Array:
         return jnp.where(self.present, v, 0)
@@ -50,16 +50,8 @@ class _Problem(NamedTuple):
         return regulariser + self.only(self.upper * jnp.maximum(0, 1 - v @ self.H)).sum()
 
 
-class _Iterate(NamedTuple):
-    a: Float[Array, " n"]  # dual variables, inside (0, U)
-    t: Float[Array, " n"]  # U - a
-    z: Float[Array, " n"]  # multipliers of a >= 0
-    s: Float[Array, " n"]  # multipliers of a <= U
-    v: Float[Array, " d+1"]  # (w, b)
-
-
 class _Progress(NamedTuple):
-    x: _Iterate
+    x: Iterate
     step: Int[Array, ""]
     moved: Bool[Array, ""]
     gap: Float[Array, ""]  # relative
@@ -84,13 +76,12 @@ def solve(
     penalty = jnp.ones(H.shape[0], x.dtype).at[-1].set(0)
     term = jnp.zeros_like(penalty) if linear is None else linear
     upper = jnp.where(present, U, 2)
-    products = 2 * jnp.maximum(present.sum(dtype=x.dtype), 1)
-    problem = _Problem(H, y, upper, present, penalty, term, products)
+    problem = _Problem(H, y, upper, present, penalty, term)
     one_class = ~(jnp.any(y > 0) & jnp.any(y < 0))
     wanted = jnp.asarray(True) if linear is not None else ~one_class  # the optimum of one class is known
     # Start at w = 0 instead of the w of these a, which is far off if the classes differ in weight: half the steps.
     one = jnp.ones_like(upper)
-    start = _Iterate(upper / 2, upper / 2, one, 2 * one, jnp.zeros_like(term))
+    start = Iterate(upper / 2, upper / 2, one, 2 * one, jnp.zeros_like(term))
     first = _Progress(start, jnp.zeros((), jnp.int32), wanted, jnp.asarray(jnp.inf, x.dtype))
 
     def goes_on(progress: _Progress) -> Array:
@@ -113,55 +104,32 @@ def solve(
 def _advance(problem: _Problem, progress: _Progress) -> _Progress:
     """Take one step, with its corrections; keep the iterate if the step is not finite."""
     at, only = progress.x, problem.only
-    direction = _directions(problem, at)
-    mu = only(at.a * at.z + at.t * at.s).sum() / problem.products
-    ahead = direction(-at.a * at.z, -at.t * at.s)
-    trial = _moved(at, ahead, _longest_step(problem.present, at, ahead))
-    centre = jnp.clip((only(trial.a * trial.z + trial.t * trial.s).sum() / problem.products / mu) ** 3, 0, 1) * mu
-    to_z, to_s = centre - at.a * at.z - ahead.a * ahead.z, centre - at.t * at.s - ahead.t * ahead.s
-    d = direction(to_z, to_s)
-    step = _longest_step(problem.present, at, d)
-
-    def correct(_: Array, carry: Any) -> Any:
-        """Keep the correction of a step that is longer by 0.3 if it lengthens the step."""
-        to_z, to_s, d, step = carry
-        trial = _moved(at, d, jnp.minimum(1, step + 0.3))
-        more_z = to_z + _correction(trial.a * trial.z, centre)
-        more_s = to_s + _correction(trial.t * trial.s, centre)
-        bent = direction(more_z, more_s)
-        longer = _longest_step(problem.present, at, bent)
-        return jax.tree.map(lambda new, old: jnp.where(longer > step, new, old), (more_z, more_s, bent, longer), carry)
-
+    residual = only(at.v @ problem.H - 1 - at.z + at.w)
     # Each correction costs two products; a system costs d of them.
-    *_, d, step = lax.fori_loop(0, MEASURED.centrality_corrections, correct, (to_z, to_s, d, step))
-    new = _moved(at, d, jnp.minimum(1, 0.995 * step))  # stays inside the bounds
-    new = _Iterate(*(jnp.where(problem.present, part, 1) for part in new[:-1]), v=new.v)
+    new, *_ = stepped(problem.present, at, residual, _solver(problem, at), MEASURED.centrality_corrections)
     sound = jnp.all(jnp.stack([jnp.all(jnp.isfinite(part)) for part in new]))
     new = jax.tree.map(lambda fresh, old: jnp.where(sound, fresh, old), new, at)
-    products = only(new.a * new.z + new.t * new.s).sum()
+    products = only(new.a * new.z + new.t * new.w).sum()
     value = jnp.abs(only(new.a).sum()) + jnp.finfo(new.a.dtype).tiny
     unequal = jnp.abs(problem.y @ new.a - problem.term[-1]) / value
     return _Progress(new, progress.step + 1, sound & jnp.any(new.a != at.a), jnp.maximum(products / value, unequal))
 
 
-def _directions(problem: _Problem, at: _Iterate) -> Callable[[Array, Array], _Iterate]:
-    """Factor the Newton system at a point; the result maps the targets of z and s to a direction."""
-    H, penalty, only = problem.H, problem.penalty, problem.only
-    residual = only(at.v @ H - 1 - at.z + at.s)
-    off = penalty * at.v + problem.term - H @ only(at.a)
-    inverse = jnp.where(problem.present, 1 / (at.z / at.a + at.s / at.t), 0)
+def _solver(problem: _Problem, at: Iterate) -> Solve:
+    """Factor the Newton system at a point, in the space of the features."""
+    H, penalty = problem.H, problem.penalty
+    off = penalty * at.v + problem.term - H @ problem.only(at.a)
+    inverse = jnp.where(problem.present, 1 / (at.z / at.a + at.w / at.t), 0)
     core = jnp.matmul(inverse[None, :] * H, H.T, precision=lax.Precision.HIGHEST) + jnp.diag(penalty)
     scale = lax.rsqrt(jnp.maximum(jnp.diagonal(core), jnp.finfo(core.dtype).tiny))
     factor = factored(scale[:, None] * core * scale[None, :])
 
-    def direction(to_z: Array, to_s: Array) -> _Iterate:
-        right = only(to_z / at.a - to_s / at.t) - residual
-        whole = scale * (H @ (inverse * right) - off)
-        dv = scale * factor.solve(whole)
-        da = inverse * (right - dv @ H)
-        return _Iterate(da, -da, (to_z - at.z * da) / at.a, (to_s + at.s * da) / at.t, dv)
+    def solve(right: Array) -> tuple[Array, Array, Array]:
+        dv = scale * factor.solve(scale * (H @ (inverse * right) - off))
+        dm = dv @ H
+        return inverse * (right - dm), dv, dm
 
-    return direction
+    return solve
 
 
 def _balanced(a: Array, y: Array, e: Array) -> Array:
@@ -171,21 +139,3 @@ def _balanced(a: Array, y: Array, e: Array) -> Array:
     of_plus = jnp.clip((minus + e) / jnp.maximum(plus, tiny), 0, 1)
     of_minus = jnp.clip((plus - e) / jnp.maximum(minus, tiny), 0, 1)
     return jnp.where(y > 0, a * of_plus, jnp.where(y < 0, a * of_minus, a))
-
-
-def _correction(product: Array, centre: Array) -> Array:
-    """Return the change that brings a product within a factor 10 of the target, at most 10 targets down."""
-    return jnp.maximum(jnp.clip(product, 0.1 * centre, 10 * centre) - product, -10 * centre)
-
-
-def _moved(x: _Iterate, d: _Iterate, step: Array) -> _Iterate:
-    return jax.tree.map(lambda value, change: value + step * change, x, d)
-
-
-def _longest_step(present: Array, x: _Iterate, d: _Iterate) -> Array:
-    """Return the longest step, at most 1, that keeps a, t, z and s positive."""
-    ends = [
-        jnp.where(present & (change < 0), -value / jnp.where(change < 0, change, -1), jnp.inf).min()
-        for value, change in zip(x[:4], d[:4], strict=True)
-    ]
-    return jnp.minimum(1, jnp.stack(ends).min())

@@ -19,7 +19,7 @@ from jaxsvm.numerics.precision import in_double, like, remainder, rounded, whole
 from jaxsvm.problems.forms import BoxForm
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.loops import fori_loop, while_loop
-from jaxsvm.solvers.box.barrier_systems import affordable, barrier_system, few_features
+from jaxsvm.solvers.box.barrier_systems import Solve, affordable, barrier_system, few_features
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.measured import MEASURED
 
@@ -210,42 +210,73 @@ def advance(problem: BoxForm, x: Iterate) -> tuple[Iterate, Float[Array, ""]]:
     """
     present, q, system = problem.present, _present(problem, problem.q), barrier_system(problem)
     count = 2 * present.sum(dtype=x.a.dtype)
-
-    def mean_product(x: Iterate) -> Array:
-        return _present(problem, x.a * x.z + x.t * x.w).sum() / count
-
     m = system.margins(_present(problem, x.a), x.v)
-    residual = m - q - x.z + x.w
     solve = system.factored(jnp.where(present, x.z / x.a + x.w / x.t, 1), _present(problem, x.a), x.v)
-
-    mu = mean_product(x)
-
-    def direction(_: Any, carry: tuple[Iterate, Array, Array, Array]) -> tuple[Iterate, Array, Array, Array]:
-        """Return Newton's step to products of `centre`, corrected by the step before it (Mehrotra 1992).
-
-        Also return the change of the margins, the next centre, and how far the step reaches.
-        """
-        d, _, centre, _ = carry
-        to_z, to_w = centre - x.a * x.z - d.a * d.z, centre - x.t * x.w - d.t * d.w
-        da, dv, dm = solve(_present(problem, to_z / x.a - to_w / x.t - residual))
-        da = _present(problem, da)
-        d = Iterate(da, -da, (to_z - x.z * da) / x.a, (to_w + x.w * da) / x.t, dv)
-        reach = _reach(present, x, d)
-        return d, dm, jnp.clip((mean_product(_moved(x, d, reach)) / mu) ** 3, 0, 1) * mu, reach
-
-    nothing = jnp.zeros_like(mu)
-    # The predicted step, and the corrected one.
-    start = (jax.tree.map(jnp.zeros_like, x), jnp.zeros_like(m), nothing, nothing)
-    d, dm, _, reach = fori_loop(0, 2, direction, start)
-    step = jnp.minimum(1, 0.995 * reach)  # of the way to the nearest bound
-    new = _moved(x, d, step)
-    new = Iterate(*(jnp.where(present, part, 1) for part in new[:-1]), v=new.v)
+    mu = mean_product(present, x)
+    new, step, dm = stepped(present, x, m - q - x.z + x.w, solve)
     value = jnp.abs(_present(problem, x.a) @ (m / 2 - q))
     sound = every(jnp.isfinite(jnp.concatenate(new)))
     sound = sound & (count * mu > jnp.finfo(value.dtype).eps * value)
     x = jax.tree.map(lambda fresh, old: jnp.where(sound, fresh, old), new, x)
     value = jnp.abs(_present(problem, x.a) @ ((m + jnp.where(sound, step, 0) * dm) / 2 - q))
-    return x, count * mean_product(x) / jnp.maximum(value, jnp.finfo(value.dtype).tiny)
+    return x, count * mean_product(present, x) / jnp.maximum(value, jnp.finfo(value.dtype).tiny)
+
+
+def stepped(
+    present: Bool[Array, " n"], x: Iterate, residual: Float[Array, " n"], solve: Solve, corrections: int = 0
+) -> tuple[Iterate, Float[Array, ""], Float[Array, " n"]]:
+    """Take Newton's step, predicted and corrected (Mehrotra 1992), most of the way to the nearest bound.
+
+    Args:
+        present: Whether a sample is present, `(n,)`.
+        x: The iterate.
+        residual: What the multipliers leave of the optimality condition of a, `(n,)`.
+        solve: Solves the systems at x.
+        corrections: Further corrections of the products (Gondzio 1996). Each costs a solve with the same factor.
+
+    Returns:
+        The next iterate, which may not be finite; the length of the step; and the change of the margins at length 1.
+    """
+    mu = mean_product(present, x)
+
+    def to(to_z: Array, to_w: Array) -> tuple[Iterate, Array, Array]:
+        """Return the direction to these changes of the products, the change of the margins, and its reach."""
+        da, dv, dm = solve(jnp.where(present, to_z / x.a - to_w / x.t - residual, 0))
+        da = jnp.where(present, da, 0)
+        d = Iterate(da, -da, (to_z - x.z * da) / x.a, (to_w + x.w * da) / x.t, dv)
+        return d, dm, _reach(present, x, d)
+
+    def direction(_: Any, carry: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the step to products of `centre`, corrected by the step before it, and the next centre."""
+        (d, _, _), _, _, centre = carry
+        to_z, to_w = centre - x.a * x.z - d.a * d.z, centre - x.t * x.w - d.t * d.w
+        new = to(to_z, to_w)
+        next_centre = jnp.clip((mean_product(present, _moved(x, new[0], new[2])) / mu) ** 3, 0, 1) * mu
+        return new, (to_z, to_w), centre, next_centre
+
+    def correct(_: Any, carry: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Keep the correction of a step that is longer by 0.3 if it lengthens the step."""
+        (d, _, reach), (to_z, to_w), centre, _ = carry
+        trial = _moved(x, d, jnp.minimum(1, reach + 0.3))
+        more = to_z + _towards(trial.a * trial.z, centre), to_w + _towards(trial.t * trial.w, centre)
+        bent = to(*more)
+        best = jax.tree.map(lambda new, old: jnp.where(bent[2] > reach, new, old), (bent, more), carry[:2])
+        return *best, centre, centre
+
+    nothing, zero = jnp.zeros_like(mu), jnp.zeros_like(residual)
+    start = ((jax.tree.map(jnp.zeros_like, x), zero, nothing), (zero, zero), nothing, nothing)
+    carry = fori_loop(0, 2, direction, start)
+    if corrections:
+        carry = fori_loop(0, corrections, correct, carry)
+    d, dm, reach = carry[0]
+    step = jnp.minimum(1, 0.995 * reach)
+    new = _moved(x, d, step)
+    return Iterate(*(jnp.where(present, part, 1) for part in new[:-1]), v=new.v), step, dm
+
+
+def mean_product(present: Bool[Array, " n"], x: Iterate) -> Float[Array, ""]:
+    """Return the mean of the products `a z` and `t w`."""
+    return jnp.where(present, x.a * x.z + x.t * x.w, 0).sum() / jnp.maximum(2 * present.sum(dtype=x.a.dtype), 1)
 
 
 @in_double
@@ -273,6 +304,11 @@ def _nothing_to_lose(problem: BoxForm) -> Array:
 
 def _present(problem: BoxForm, v: Array) -> Array:
     return jnp.where(problem.present, v, 0)
+
+
+def _towards(product: Array, centre: Array) -> Array:
+    """Return the change that brings a product within a factor 10 of the target, at most 10 targets down."""
+    return jnp.maximum(jnp.clip(product, 0.1 * centre, 10 * centre) - product, -10 * centre)
 
 
 def _moved(x: Iterate, d: Iterate, step: Array) -> Iterate:
