@@ -21,7 +21,7 @@ from jaxsvm.estimators.training.probability import DEFAULT_PROBABILITY
 from jaxsvm.estimators.training.samples import Samples, padded_size
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.loop import measured as loop
-from jaxsvm.model_selection.cross_validation import C_grid, cross_validate
+from jaxsvm.model_selection.cross_validation import C_grid, Scores, cross_validate
 from jaxsvm.models.model import votes
 from jaxsvm.path.options import checked_values
 from jaxsvm.problems.arguments import require_costs
@@ -154,13 +154,9 @@ class SVCPath(SVC):
     def _choose(self, correct: np.ndarray, weight: np.ndarray, folds: Any, totals: np.ndarray) -> None:
         """Set `C_` and the scores it is chosen by, from whether each sample was correct when left out, `(c, n)`."""
         self.scores_ = np.array([correct[:, test] @ weight[test] for _, test in folds]) / totals[:, None]
-        self.mean_score_ = self.scores_.mean(axis=0)
-        spread = self.scores_.std(axis=0, ddof=1) if len(folds) > 1 else 0 * self.mean_score_
-        self.standard_error_ = spread / np.sqrt(len(folds))
-        best = int(self.mean_score_.argmax())
-        if self.one_standard_error:
-            best = int((self.mean_score_ >= self.mean_score_[best] - self.standard_error_[best]).argmax())
-        self.C_ = float(self.Cs_[best])
+        scores = Scores(self.Cs_, self.scores_)
+        self.mean_score_, self.standard_error_ = scores.mean, scores.standard_error
+        self.C_ = scores.C_one_standard_error if self.one_standard_error else scores.C
 
     def _correct_by_pairs(self, data: Samples, codes: np.ndarray, weight: np.ndarray, folds: Any) -> np.ndarray:
         """Return which left-out samples are correct at each C, by chains of all pairs on parts of one kernel matrix."""

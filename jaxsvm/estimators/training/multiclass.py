@@ -33,30 +33,24 @@ def against_rest(classes: Sequence[slice], upper: np.ndarray) -> list[Machine]:
 
 
 def coefficients(classes: Sequence[slice], machines: Any, solved: Sequence[Solved], by_pairs: bool) -> np.ndarray:
-    """Return coefficients, positive for the first class: LIBSVM's layout for pairs, else a row a class `(k, n)`."""
-    if by_pairs:
-        return coefficients_of_pairs(classes, solved)
-    coef = np.zeros((len(classes), classes[-1].stop))
-    for row, machine, solution in zip(coef, machines, solved, strict=True):
+    """Return coefficients, positive for the first class.
+
+    Of pairs in LIBSVM's layout, `(k - 1, n)`: a sample of class i has row j - 1 for class j > i, row j for j < i. Else
+    a row a class, `(k, n)`.
+    """
+    coef = np.zeros((len(classes) - by_pairs, classes[-1].stop))
+    rows = combinations(range(len(classes)), 2) if by_pairs else ((row, row) for row in range(len(classes)))
+    for places, machine, solution in zip(rows, machines, solved, strict=True):
         start = 0
-        for part in machine.parts:
-            row[part] = solution.dual_coef[start : start + part.stop - part.start]
+        for number, part in enumerate(machine.parts):
+            row = places[0] if not by_pairs or number else places[1] - 1
+            coef[row, part] = solution.dual_coef[start : start + part.stop - part.start]
             start += part.stop - part.start
     return coef
 
 
-def coefficients_of_pairs(classes: Sequence[slice], solved: Sequence[Solved]) -> np.ndarray:
-    """Return LIBSVM's layout, `(k - 1, n)`: a sample of class i has row j - 1 for class j > i, row j for j < i."""
-    coef = np.zeros((len(classes) - 1, classes[-1].stop))
-    for (i, j), solution in zip(combinations(range(len(classes)), 2), solved, strict=True):
-        middle = classes[i].stop - classes[i].start
-        coef[j - 1, classes[i]] = solution.dual_coef[:middle]
-        coef[i, classes[j]] = solution.dual_coef[middle:]
-    return coef
-
-
 def decisions(K: Any, coef: np.ndarray, counts: np.ndarray, bias: np.ndarray, by_pairs: bool) -> np.ndarray:
-    """Return the decision values of all machines, `(m, machines)`.
+    """Return the decision values of all machines, `(m, machines)`, positive for the first class.
 
     Args:
         K: Kernel values of new points against the support, sorted by class, `(m, support)`.
@@ -67,21 +61,9 @@ def decisions(K: Any, coef: np.ndarray, counts: np.ndarray, bias: np.ndarray, by
     """
     if len(bias) == 1 or not by_pairs:
         return K @ coef.T + bias
-    return decisions_of_pairs(K, coef, counts, bias)
-
-
-def decisions_of_pairs(values: Any, coef: np.ndarray, n_support: np.ndarray, bias: np.ndarray) -> np.ndarray:
-    """Return the decision values of all pairs, `(m, k (k - 1) / 2)`, positive for the first class.
-
-    Args:
-        values: Kernel values of new points against the support, sorted by class, `(m, support)`.
-        coef: Coefficients in LIBSVM's layout, `(k - 1, support)`.
-        n_support: Support vectors of each class, `(k,)`.
-        bias: The constant of each pair.
-    """
-    parts = _slices(np.append(0, np.cumsum(n_support)))
+    parts = _slices(np.append(0, np.cumsum(counts)))
     with one_thread():
-        of_class = [values[:, part] @ coef[:, part].T for part in parts]
+        of_class = [K[:, part] @ coef[:, part].T for part in parts]
     pairs = combinations(range(len(parts)), 2)
     return np.stack([of_class[i][:, j - 1] + of_class[j][:, i] for i, j in pairs], axis=1) + bias
 
