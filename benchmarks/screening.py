@@ -131,7 +131,6 @@ ROUTES = {
     "no working set": {"solver": SMO(tol=TOL)},
     "working sets": {"solver": WorkingSet(tol=TOL)},
     "none": {"tol": TOL, "screen": None},
-    "auto": {"tol": TOL, "screen": "auto"},
     "BT1": {"tol": TOL, "screen": screening.ball_test_1},
     "IT": {"tol": TOL, "screen": screening.intersection_test},
 }

@@ -121,7 +121,6 @@ KINDS = {
     "hinge fit": lambda: one_fit(SMO(tol=1e-7), jaxsvm.hinge_problem),
     "path": refined,
     "chain": lambda: path(solver=PAIRS),
-    "lanes": lambda: path(solver=PAIRS, lanes=4),
     "newton chain": lambda: path(solver=Newton(tol=1e-10)),
     "folds": lambda: folds(jaxsvm.svm_problem),
     "hinge folds": lambda: folds(jaxsvm.hinge_problem),

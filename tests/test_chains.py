@@ -1,76 +1,31 @@
-"""Warm chains in lanes: loaded, moved together, interrupted; several problems on one Gram operator."""
+"""Warm chains, in lanes too, and with reductions; several problems on one Gram operator."""
 
 import dataclasses
 import functools
-import warnings
+import signal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import oracle
 import pytest
 import samples
 from test_path import GRID, N, compilations, data, gram, judge, kernel_of
 
 import jaxsvm
-from jaxsvm import FrankWolfe, Status
-from jaxsvm.gram.dense import with_values
+from jaxsvm import FrankWolfe
 from jaxsvm.kernels import RBF
-from jaxsvm.path import chain_lanes, chains
+from jaxsvm.path import chains
 from jaxsvm.path.measured import MEASURED
 from jaxsvm.path.reduction import Kept, NearMargin
 
 SOLVER = FrankWolfe(tol=1e-5)
 
 
-@pytest.fixture
-def widths(monkeypatch):
-    """How many lanes each round had."""
-    seen = []
-    advance = chain_lanes._advance  # noqa: SLF001 (what a round costs is what these tests are about)
-
-    def counted(shared, own, solver, progress, shape):
-        seen.append(progress.status.shape[0])
-        return advance(shared, own, solver, progress, shape)
-
-    monkeypatch.setattr(chain_lanes, "_advance", counted)
-    return seen
-
-
 @pytest.mark.parametrize("lanes", [3, pytest.param(50, marks=pytest.mark.slow)])
-def test_lanes_answer_for_every_value(widths, lanes):
+def test_lanes_answer_for_every_value(lanes):
     Cs = np.concatenate([GRID[::-1], GRID[:2]])
-    found = {}
-    path = jaxsvm.solve_path(
-        jaxsvm.svm_problem(gram(), data()[1]), Cs, solver=SOLVER, lanes=lanes, callback=found.__setitem__
-    )
+    path = jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), Cs, solver=SOLVER, lanes=lanes)
     judge(path, Cs, kernel_of(gram()), data()[1], 1e-5)
-    assert sorted(found) == list(range(len(Cs)))
-    for place, fit in found.items():
-        np.testing.assert_array_equal(fit.alpha, path.alphas[place])
-    assert max(widths) == widths[0] == min(lanes, len(Cs))
-
-
-def test_lanes_with_nothing_left_are_left_out(widths):
-    """One value is far harder than the others: in the end it runs alone, and widths fall in powers of two."""
-    path = jaxsvm.solve_path(
-        jaxsvm.svm_problem(gram(), data()[1]), [0.01, 0.02, 0.03, 0.04, 1e6], solver=SOLVER, lanes=5
-    )
-    assert set(path.status.name) == {"CONVERGED"}
-    assert widths[0] == 5
-    assert widths[-1] == 1
-    assert set(widths[1:]) <= {5, 4, 2, 1}
-    assert sorted(widths, reverse=True) == widths
-
-
-def test_lanes_share_the_gram_operator():
-    here = with_values(gram())
-    shape = chain_lanes._Shape.of(*(jaxsvm.svm_problem(here, data()[1], C) for C in (1.0, 2.0)))  # noqa: SLF001
-    problem = jaxsvm.svm_problem(here, data()[1], 3.0)
-    assert any(leaf is problem.gram.K for leaf in shape.shared(problem))
-    assert max(leaf.size for leaf in shape.own(problem)) == N
-    chex_leaves = jax.tree.leaves(shape.join(shape.shared(problem), shape.own(problem)))
-    assert all(a is b for a, b in zip(chex_leaves, jax.tree.leaves(problem), strict=True))
 
 
 @pytest.mark.slow
@@ -91,26 +46,21 @@ def test_other_values_compile_nothing():
     assert not seen
 
 
-@pytest.mark.parametrize("call", [0, 1, 3])
-def test_ctrl_c_keeps_what_was_found(monkeypatch, call):
-    calls, advance = [], chain_lanes._advance  # noqa: SLF001
+def test_ctrl_c_waits_for_the_lanes(monkeypatch):
+    """The problem that runs is solved; the next one is not begun."""
+    compiled = chains._chains  # noqa: SLF001
 
-    def pressed(*arguments):
-        if len(calls) == call:
-            raise KeyboardInterrupt
-        calls.append(None)
-        return advance(*arguments)
+    def pressed(*arguments, **options):
+        solved = jax.block_until_ready(compiled(*arguments, **options))
+        signal.raise_signal(signal.SIGINT)
+        return solved
 
-    monkeypatch.setattr(chain_lanes, "_advance", pressed)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", jaxsvm.ConvergenceWarning)
-        path = jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), GRID, tol=1e-6, lanes=3)
-    gaps, K = np.asarray(path.certificate.relative_gap), kernel_of(gram())
-    assert "INTERRUPTED" in set(path.status.name)
-    assert set(path.status.name) <= {"CONVERGED", "INTERRUPTED"}
-    assert (np.asarray(path.status) == Status.CONVERGED).sum() == (gaps <= 1e-6).sum()
-    for C, fit, gap in [(C, fit, gap) for C, fit, gap in zip(GRID, path, gaps, strict=True) if np.isfinite(gap)]:
-        assert oracle.relative_gap_direct(K, data()[1], C, np.asarray(fit.alpha)) <= float(gap) * (1 + 1e-9) + 1e-9
+    monkeypatch.setattr(chains, "_chains", pressed)
+    problems = [jaxsvm.svm_problem(gram(), y) for y in three_classes()[:2]]
+    path = jaxsvm.solve_path(problems, GRID, tol=1e-5, lanes=3)
+    assert path.status.name.tolist() == [["CONVERGED"] * len(GRID), ["INTERRUPTED"] * len(GRID)]
+    with pytest.raises(KeyboardInterrupt):
+        jaxsvm.solve_path(problems[0], GRID, tol=1e-5, lanes=3, interrupt="raise")
 
 
 # --- several problems on one Gram operator
@@ -186,7 +136,9 @@ def test_check_names_the_lane_of_a_problem():
         (lambda: jaxsvm.solve_path([], [1.0]), "empty"),
         (lambda: jaxsvm.solve_path([jaxsvm.meb_problem(gram())], [1.0]), "no C"),
         (lambda: jaxsvm.solve_path([*of_classes(), of_classes(40)[0]], [1.0]), "numbers of samples"),
-        (lambda: jaxsvm.solve_path(of_classes(), [1.0], reduction=NearMargin(), lanes=2), "lanes"),
+        (lambda: jaxsvm.solve_path(of_classes(), [1.0], reduction=NearMargin(), lanes=2), "reduction is set and lanes"),
+        (lambda: jaxsvm.solve_path(of_classes()[0], [1.0], callback=print, lanes=2), "callback is set and lanes"),
+        (lambda: jaxsvm.solve_path(of_classes(), [1.0], max_seconds=9, lanes=2), "max_seconds is set and lanes"),
         (lambda: jaxsvm.solve_path(of_classes(), [1.0], reduction=lambda problem: None), "old problem"),
         (lambda: jaxsvm.solve_path(of_classes(), [1.0], reduction=NearMargin), "NearMargin()"),
         (lambda: jaxsvm.solve_path(of_classes(), [1.0], screen=jaxsvm.screening.dome_test), "its C"),
@@ -303,8 +255,8 @@ def test_a_fold_of_a_free_bias_leaves_its_absent_samples_out(monkeypatch, small)
     Cs = [0.1, 0.3, 1.0, 3.0]
     expected = jaxsvm.solve_path(alone, Cs, tol=1e-5).certificate.primal
     measured = dataclasses.replace(MEASURED, samples_of_whole_rows=8, samples_of_short_rows=small)
-    monkeypatch.setattr("jaxsvm.path.screened.size_classes", lambda n: (48, n))
-    for module in ("screened", "next_value"):
+    monkeypatch.setattr("jaxsvm.numerics.sizes.size_classes", lambda n: (48, n))
+    for module in ("screened", "next_problem"):
         monkeypatch.setattr(f"jaxsvm.path.{module}.MEASURED", measured)
     jax.clear_caches()
     path = jaxsvm.check(jaxsvm.solve_path(whole, Cs, tol=1e-5).fits)

@@ -82,7 +82,7 @@ def test_a_screened_solver_ends_at_the_solution(build, solver):
 
 
 def test_a_screened_solver_goes_on_with_fewer_samples(monkeypatch):
-    monkeypatch.setattr("jaxsvm.solvers.around.screened.size_classes", lambda n: (16, 32, n))
+    monkeypatch.setattr("jaxsvm.numerics.sizes.size_classes", lambda n: (16, 32, n))
     sizes, restrict = [], type(hinge()).restrict
 
     def counted(problem, samples, *rest, **options):

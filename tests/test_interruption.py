@@ -108,7 +108,7 @@ def test_ctrl_c(kind):
 
 
 FIFTY = {
-    "fit": 7, "hinge fit": 8, "path": 6, "chain": 6, "lanes": 5, "newton chain": 3, "folds": 5,
+    "fit": 7, "hinge fit": 8, "path": 6, "chain": 11, "newton chain": 3, "folds": 5,
     "hinge folds": 2, "tune": 4,
 }  # fmt: skip
 """With four of the command line."""
@@ -205,13 +205,6 @@ CALLS = {
         solver=interrupted.PAIRS,
         callback=callback,
     ),
-    "lanes": lambda callback: jaxsvm.solve_path(
-        jaxsvm.svm_problem(interrupted.GRAM, interrupted.Y),
-        [0.1, 1.0, 10.0],
-        solver=interrupted.PAIRS,
-        lanes=2,
-        callback=callback,
-    ),
     "path": lambda callback: jaxsvm.solve_path(
         jaxsvm.svm_problem(interrupted.GRAM, interrupted.Y), [0.1, 1.0, 10.0], tol=1e-3, callback=callback
     ),
@@ -240,7 +233,7 @@ def test_a_callback_that_raises_ends_every_driver_alike(kind):
     statuses = np.ravel(result.status.name).tolist()
     if kind == "path":  # everything is found before the first callback
         assert set(statuses) == {"CONVERGED"}
-    elif kind in ("chain", "lanes"):
+    elif kind == "chain":
         gaps = np.asarray(result.certificate.relative_gap)
         assert statuses.count("CONVERGED") >= 1
         assert "INTERRUPTED" in statuses

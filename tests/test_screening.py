@@ -631,7 +631,7 @@ def judge(path, Cs, tol, **options):
             assert reached >= best * (1 - tol - 1e-9)
 
 
-SCREENS = {"none": None, "auto": "auto", "ball 1": ball_test_1, "intersection": intersection_test}
+SCREENS = {"none": None, "ball 1": ball_test_1, "intersection": intersection_test}
 WIDE = np.array([30.0, 1e-4, 0.7, 1e6, 0.7, 0.05, 1e3, 3.0])
 """Unsorted, repeated, from far below C_min to far beyond the last change."""
 
@@ -653,7 +653,7 @@ def unstored(kernel):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("screen", ["auto", "intersection"])
+@pytest.mark.parametrize("screen", ["none", "intersection"])
 @pytest.mark.parametrize("name", ["rbf", "linear"])
 def test_paths_of_points_leave_samples_out(small_sizes, name, screen):
     x, y = samples.data()
@@ -775,15 +775,15 @@ def test_the_first_value_of_a_chain_is_solved_no_further_than_asked(bias):
 @pytest.mark.slow
 def test_pieces_of_a_value_leave_what_a_rule_knows_where_it_is(monkeypatch):
     """Samples at their bound were set to 0 from the second piece on, and the whole problem solved again."""
-    from jaxsvm.path import next_value, screened
+    from jaxsvm.path import next_problem, screened
 
     n, whole, inner = 1200, [], screened.drive
     rng = np.random.default_rng(0)
     x = rng.normal(size=(n, 2))
     y = np.where(x[:, 0] + rng.normal(size=n) > 0, 1.0, -1.0)
     problem = jaxsvm.hinge_problem(jaxsvm.gram(RBF(5.0), x, store=True), y, 1.0, bias="none")
-    measured = dataclasses.replace(next_value.MEASURED, samples_times_sets_of_a_piece=n)
-    monkeypatch.setattr(next_value, "MEASURED", measured)  # a value takes several
+    measured = dataclasses.replace(next_problem.MEASURED, samples_times_sets_of_a_piece=n)
+    monkeypatch.setattr(next_problem, "MEASURED", measured)  # a value takes several
     monkeypatch.setattr(screened, "drive", lambda *a, **k: whole.append(a[0]) or inner(*a, **k))
     path = jaxsvm.solve_path(problem, 10 * 1.15 ** np.arange(4), tol=1e-5, screen=intersection_test)
     assert list(path.status.name) == ["CONVERGED"] * 4
@@ -809,7 +809,7 @@ def test_chains_carry_no_products_where_bounds_differ_by_decades(monkeypatch):
         ({"callback": 3}, "callback"),
         ({"solver": "smo"}, "solver"),
         ({"solver": jaxsvm.SMO}, "solver"),
-        ({"screen": "it"}, "screen"),
+        ({"screen": "auto"}, "screen"),
         ({"screen": 3}, "screen"),
         ({"screen": dvi, "lanes": 2}, "lanes"),
     ],

@@ -8,6 +8,7 @@ import numpy as np
 import typer
 
 from jaxsvm.errors import require
+from jaxsvm.runtime.checks import require_one_of
 
 KERNEL_OPTIONS = {
     "linear": (),
@@ -83,17 +84,17 @@ class Training:
     def check(self) -> None:
         """Refuse values that cannot be used, and options that the chosen loss or kernel ignores."""
         loss, epsilon, steps, seconds = self.loss, self.epsilon, self.max_steps, self.max_seconds
-        _require_one_of("--loss", loss, LOSSES)
+        require_one_of("--loss", loss, LOSSES)
         known = epsilon is None or loss == "epsilon_insensitive"
         require(known, f"--epsilon is {epsilon}: it is for --loss epsilon_insensitive; leave it out.")
         require(epsilon is None or 0 <= epsilon < math.inf, f"--epsilon is {epsilon}: at least 0 is needed.")
         for name, value in (("--solver", self.named_solver), ("--max-steps", steps)):
             known = value is None or loss == "squared_hinge"
             require(known, f"{name} is {value}: it is for --loss squared_hinge; {loss} has its own solver.")
-        _require_one_of("--kernel", self.kernel, tuple(KERNEL_OPTIONS))
-        _require_one_of("--solver", self.solver or "auto", SOLVERS)
-        _require_one_of("--scale", self.scale, SCALINGS)
-        _require_one_of("--dtype", self.dtype, DTYPES)
+        require_one_of("--kernel", self.kernel, tuple(KERNEL_OPTIONS))
+        require_one_of("--solver", self.solver or "auto", SOLVERS)
+        require_one_of("--scale", self.scale, SCALINGS)
+        require_one_of("--dtype", self.dtype, DTYPES)
         require(0 < self.tol < math.inf, f"--tol is {self.tol}: a positive relative gap is needed.")
         fraction, largest = self.test_fraction, 2**31 - 1
         require(0 <= fraction < 1, f"--test-fraction is {fraction}: at least 0 and less than 1 is needed.")
@@ -159,11 +160,6 @@ class Grid:
         return None
 
 
-def _require_one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    """Refuse a value that is none of those allowed."""
-    require(value in allowed, f"{name} is {value!r}: one of {', '.join(allowed)} is needed.")
-
-
 def label_of(label: str | None) -> str | int | None:
     """Return a column's index if the text is an integer, else its name."""
     try:
@@ -175,5 +171,5 @@ def label_of(label: str | None) -> str | int | None:
 def zero_based(index_base: str) -> bool | None:
     """Return whether indices count from 0; None leaves it to `load` to decide."""
     known = {"0": True, "1": False, "auto": None}
-    _require_one_of("--index-base", index_base, tuple(known))
+    require_one_of("--index-base", index_base, tuple(known))
     return known[index_base]

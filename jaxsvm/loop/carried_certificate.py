@@ -16,7 +16,7 @@ from jaxsvm.loop.round import Progress, steps_taken
 from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.problems.contract import Problem, Restrictable
 from jaxsvm.results.fit import Answer
-from jaxsvm.results.judge import judged, narrowed
+from jaxsvm.results.judge import in_dtype, judged
 from jaxsvm.runtime.programs import Program
 from jaxsvm.solvers.contract import Solver
 
@@ -57,9 +57,7 @@ def certified_by_sums(problem: Restrictable, point: Float[Array, " n"], s: Float
             square = (point * s).sum()
             scale = jnp.where(square > 0, point.sum() / jnp.where(square > 0, square, 1), 1)
             point, s, off = scale * point, scale * s, scale * off
-        certified = bracketed(wide, point, s, off, problem.dtype)
-        narrow = jax.tree.map(lambda leaf: leaf.astype(problem.dtype), certified)
-        return narrow._replace(certificate=narrowed(certified.certificate, problem.dtype))
+        return in_dtype(bracketed(wide, point, s, off, problem.dtype), problem.dtype)
 
     return assess(problem, point, s, steps)
 

@@ -29,6 +29,7 @@ from jaxsvm.loop.driver import fit as solve
 from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.problems.contract import Differentiable, require_differentiable
 from jaxsvm.results.fit import Certificate, Counters, Fit
+from jaxsvm.results.judge import narrowed
 from jaxsvm.results.status import Status, StatusCode
 from jaxsvm.solvers.contract import Solver
 
@@ -124,7 +125,7 @@ def _solved_sets(problem: Differentiable, solver: Solver) -> Active:
 def _certificate(problem: Differentiable, values: Values) -> Certificate:
     wide = widened(problem)
     certificate = wide.certificate_of(jax.tree.map(lambda leaf: leaf.astype(wide.dtype), values), problem.dtype)
-    return jax.tree.map(lambda leaf: leaf.astype(problem.dtype), certificate)
+    return narrowed(certificate, problem.dtype)
 
 
 def _judged(gap: Array, tol: Any, number: Array) -> StatusCode:

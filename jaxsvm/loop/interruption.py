@@ -10,6 +10,7 @@ it or a callback raises sets the same flag.
 
 import dataclasses
 import math
+import os
 import signal
 import threading
 import time
@@ -171,6 +172,12 @@ def unless(until: Callable[[], bool], call: Callable[..., Any], *arguments: Any)
             return value
         time.sleep(pause)
     return None
+
+
+def workers() -> int:
+    """Return how many threads of fits pay: a CPU's cores that this process may use; one on an accelerator."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores if jax.default_backend() == "cpu" else 1
 
 
 def with_settings(function: Callable[..., Any]) -> Callable[..., Any]:

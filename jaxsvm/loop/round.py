@@ -21,7 +21,7 @@ from jaxsvm.problems.certificates.definiteness import negative_curvature
 from jaxsvm.problems.contract import Problem
 from jaxsvm.problems.forms import BoxForm
 from jaxsvm.results.fit import Answer, Certificate, Fit, bit_of
-from jaxsvm.results.judge import narrowed, refused
+from jaxsvm.results.judge import in_dtype, refused
 from jaxsvm.results.status import Status
 from jaxsvm.runtime.loops import fori_loop, while_loop
 from jaxsvm.runtime.once import once
@@ -107,9 +107,9 @@ def begin(problem: Problem, solver: Solver, key: Array, init: Any = None) -> Pro
     )
 
 
-def advance(problem: Problem, solver: Solver, progress: Progress, chunks: Any = None) -> Progress:
-    """Take chunks of steps until a certificate is due (or `chunks` of them are done), the last one cut at the cap."""
-    return last_steps(problem, solver, whole_chunks(problem, solver, progress, chunks))
+def advance(problem: Problem, solver: Solver, progress: Progress) -> Progress:
+    """Take chunks of steps until a certificate is due, the last one cut at the cap."""
+    return last_steps(problem, solver, whole_chunks(problem, solver, progress))
 
 
 def ends_with_a_chunk(solver: Solver) -> bool:
@@ -294,9 +294,8 @@ def _assessed(
             lambda known: known | negative_curvature(wide, everywhere=point.ndim == 2),
             indefinite,
         )
-    certificate = narrowed(certified.certificate, problem.dtype)
-    narrow, excess, R = jax.tree.map(lambda leaf: leaf.astype(problem.dtype), (certified, excess, R))
-    return like(fresh, state), narrow._replace(certificate=certificate), excess, R, sound, indefinite
+    excess, R = excess.astype(problem.dtype), R.astype(problem.dtype)
+    return like(fresh, state), in_dtype(certified, problem.dtype), excess, R, sound, indefinite
 
 
 def _corrected(

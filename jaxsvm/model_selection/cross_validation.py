@@ -27,6 +27,7 @@ from jaxsvm.path.placeholders import on_host_stacked
 from jaxsvm.path.solve import solve_together
 from jaxsvm.results.fit import Certificate, Fit
 from jaxsvm.results.status import StatusCode
+from jaxsvm.runtime.checks import require_one_of
 from jaxsvm.runtime.transfers import transfers
 from jaxsvm.solvers.start import Start
 
@@ -141,8 +142,7 @@ def cross_validate(
     if problem.parameter is None:
         raise InputError(f"problem is a {type(problem).__name__}: it has no C to choose.")
     values = np.asarray(checked_values(Cs), float)
-    if score not in SCORES:
-        raise InputError(f"score is {score!r}: one of {', '.join(SCORES)} is needed.")
+    require_one_of("score", score, SCORES)
     labels, weights = np.asarray(problem.y), np.asarray(problem.weights, float)
     masks = fold_masks(labels, folds, groups, seed)
     for number, fold in enumerate(masks):

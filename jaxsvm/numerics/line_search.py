@@ -1,14 +1,27 @@
-"""The exact minimum of a squared-hinge objective along a line, for Newton's steps and for the free bias."""
+"""Search along a line: bisection, and the exact minimum of a squared hinge for Newton's steps and the free bias."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxsvm.numerics.measured import MEASURED
-from jaxsvm.runtime.loops import while_loop
+from jaxsvm.runtime.loops import fori_loop, while_loop
 
 SLOPE_LEFT = MEASURED.slope_left
+
+
+def bisected(is_below: Callable[[Array], Array], low: Array, high: Array, turns: int) -> tuple[Array, Array]:
+    """Halve a bracket so many times; `is_below` says whether its middle is below what is sought."""
+
+    def halve(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = ends
+        middle = (low + high) / 2
+        below = is_below(middle)
+        return jnp.where(below, middle, low), jnp.where(below, high, middle)
+
+    return fori_loop(0, turns, halve, (low, high))
 
 
 def hinge_minimum(

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 from jaxtyping import Array, Int
 
 from jaxsvm.numerics.measured import MEASURED
@@ -34,6 +35,17 @@ def size_classes(limit: int) -> tuple[int, ...]:
         sizes.append(size)
         size *= 2
     return (*sizes, limit)
+
+
+def class_of(count: int, limit: int) -> int:
+    """Return the smallest of `size_classes(limit)` that holds a count."""
+    return next(size for size in size_classes(limit) if size >= count)
+
+
+def filled(kept: np.ndarray, present: np.ndarray, size: int) -> np.ndarray:
+    """Return the indices of the kept samples, filled up to a size with other samples, absent ones last; on the host."""
+    order = np.argsort(np.where(kept, 0, np.where(present, 1, 2)), kind="stable")
+    return np.sort(order[:size]).astype(np.int32)
 
 
 def in_smallest(

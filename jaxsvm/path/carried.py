@@ -1,12 +1,11 @@
 """Solutions along a path of hinge problems, with their products: what they prove of other values of C.
 
-A point keeps `p = Qa` in twice the precision, as bits. `jaxsvm.path.next_value` updates it from one C to the next by
+A point keeps `p = Qa` in twice the precision, as bits. `jaxsvm.path.next_problem` updates it from one C to the next by
 the kernel rows of the samples that change; `jaxsvm.path.screened` is the chain.
 """
 
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, UInt32
 
@@ -14,8 +13,9 @@ from jaxsvm.loop.measured import MEASURED as LOOP
 from jaxsvm.numerics.masks import every
 from jaxsvm.numerics.precision import bits_of, double, in_double, of_bits, rounded, widened
 from jaxsvm.problems.box import BoxProblem
-from jaxsvm.results.fit import Counters, Fit
-from jaxsvm.results.judge import narrowed
+from jaxsvm.problems.contract import Restrictable
+from jaxsvm.results.fit import Answer, Counters, Fit
+from jaxsvm.results.judge import in_dtype
 from jaxsvm.results.status import Status
 from jaxsvm.runtime.programs import Program
 from jaxsvm.screening.reference import reference_fit
@@ -54,7 +54,7 @@ def lengths(problem: BoxProblem) -> Float[Array, " n"]:
 
 
 @Program
-def products_of(problem: BoxProblem, a: Array) -> UInt32[Array, "n *two"]:
+def products_of(problem: Restrictable, a: Array) -> UInt32[Array, "n *two"]:
     """Compute `Qa` from scratch in twice the precision, as bits."""
     return in_double(lambda problem, a: bits_of(widened(problem).matvec(a.astype(double(a.dtype)))))(problem, a)
 
@@ -135,6 +135,16 @@ def as_reference(problem: BoxProblem, point: Point) -> Fit:
     return reference_fit(problem, point.a, p)
 
 
+@in_double
+def assessed(problem: Restrictable, solver: Solver, point: Array, products: Array) -> tuple[Answer, Array]:
+    """Certify a point by its products, as bits; return also the stop rule's excess."""
+    wide = widened(problem)
+    point, s = point.astype(wide.dtype), of_bits(products)
+    answer = wide.certified(point, s, problem.dtype)
+    excess = stop_excess(wide, solver, point, s, answer.certificate)
+    return in_dtype(answer, problem.dtype), excess.astype(problem.dtype)
+
+
 @Program
 def certified(
     problem: BoxProblem, solver: Solver, point: Array, products: Array, work: Int[Array, " 4"]
@@ -149,18 +159,7 @@ def certified(
         work: Steps, kernel evaluations in two limbs, and the bit of the solver that took the steps. Putting one array
             for each counter on the device took a third of a path of n = 569.
     """
-
-    @in_double
-    def certify(problem: BoxProblem, solver: Solver, point: Array, products: Array) -> Any:
-        wide = widened(problem)
-        point, s = point.astype(wide.dtype), of_bits(products)
-        answer = wide.certified(point, s, problem.dtype)
-        excess = stop_excess(wide, solver, point, s, answer.certificate)
-        narrow = jax.tree.map(lambda leaf: leaf.astype(problem.dtype), answer)
-        certificate = narrowed(answer.certificate, problem.dtype)
-        return narrow._replace(certificate=certificate), excess.astype(problem.dtype)
-
-    answer, excess = certify(problem, solver, point, products)
+    answer, excess = assessed(problem, solver, point, products)
     return answer.fit(jnp.asarray(Status.CONVERGED, jnp.int32), counters_of(work)), excess
 
 

@@ -1,11 +1,12 @@
 """Warm chains: each value of C is solved from the solution of another.
 
 A chain knows the problem that is solved and the next one: a `Start` holds both, and a `Reduction` decides which samples
-of the next problem to leave out at first. `chain_on_host` solves one value after another, `jaxsvm.path.chain_lanes`
-several side by side, and `chains_traced` fixed lanes under tracing.
+of the next problem to leave out at first. `chain_on_host` solves one value after another; `chains_traced` solves
+several chains side by side, under tracing or, by `chains_compiled`, in one compiled call.
 """
 
 import dataclasses
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -14,10 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxsvm.loop.driver import QUIET, drive, fit_compiled
+from jaxsvm.loop.driver import QUIET, drive, fit_compiled, warn_unless_converged
 from jaxsvm.loop.interruption import Interruption, watching
-from jaxsvm.numerics.precision import in_double, widened
-from jaxsvm.path.placeholders import nothing, on_host_stacked, unreached
+from jaxsvm.path.carried import assessed, products_of
+from jaxsvm.path.options import Options
+from jaxsvm.path.placeholders import in_order
 from jaxsvm.path.reduction import Kept, Reduction, samples_of
 from jaxsvm.problems.contract import Parametric, Restrictable
 from jaxsvm.results.fit import Answer, Fit
@@ -26,7 +28,6 @@ from jaxsvm.runtime.loops import scan
 from jaxsvm.runtime.programs import Program
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.start import Start
-from jaxsvm.solvers.stopping import stop_excess
 
 Report = Callable[[int, Fit], Any] | None
 
@@ -65,7 +66,7 @@ def chain_on_host(
                     report(place, fitted)
             except KeyboardInterrupt:  # raised by a callback, or by a handler of the user's own
                 stop.note()
-        return in_order(fits, Cs, problem)
+        return in_order(fits, np.log(Cs), problem)
 
 
 class Neighbour:
@@ -119,17 +120,7 @@ def _extended(problem: Restrictable, solver: Solver, fixed: Array, samples: Arra
     """Embed a reduced solution in the whole problem and certify it; return also the stop rule's excess."""
     values = inside.alpha if problem.bounded else problem.y[samples] * inside.dual_coef
     point = fixed.at[samples].set(values)
-
-    @in_double
-    def certify(problem: Restrictable, solver: Solver, point: Array) -> tuple[Answer, Array]:
-        wide = widened(problem)
-        a = point.astype(wide.dtype)
-        s = wide.matvec(a)
-        answer = wide.certified(a, s, problem.dtype)
-        excess = stop_excess(wide, solver, a, s, answer.certificate)
-        return jax.tree.map(lambda leaf: leaf.astype(problem.dtype), (answer, excess))
-
-    return certify(problem, solver, point)
+    return assessed(problem, solver, point, products_of.function(problem, point))
 
 
 def chains_traced(problem: Parametric, solver: Solver, Cs: Float[Array, " k"], key: Array, lanes: int) -> Fit:
@@ -169,14 +160,16 @@ def chains_traced(problem: Parametric, solver: Solver, Cs: Float[Array, " k"], k
     return jax.tree.map(lambda leaf: leaf[inverse], flat)
 
 
-def in_order(fits: dict[int, Fit], Cs: np.ndarray, problem: Parametric) -> Fit:
-    """Stack the fits of all values in the order of `Cs`; values that were not reached get the nearest one's point.
+def chains_compiled(problem: Parametric, solver: Solver, Cs: np.ndarray, options: Options, stop: Interruption) -> Fit:
+    """Solve all values of a concrete problem by one call of `chains_traced`; nothing once `stop` is seen."""
+    if stop.seen:
+        return in_order({}, np.log(Cs), problem)
+    values = jnp.asarray(Cs, problem.dtype)
+    solved = jax.device_get(_chains(problem, solver, values, options.key, lanes=options.lanes))
+    fits = {place: jax.tree.map(operator.itemgetter(place), solved) for place in range(len(Cs))}
+    for fitted in fits.values():
+        warn_unless_converged(fitted, solver)
+    return in_order(fits, np.log(Cs), problem)
 
-    NumPy stacks them: nothing is compiled.
-    """
-    logs, known = np.log(np.asarray(Cs, float)), dict(fits)
-    for place in range(len(Cs)):
-        if place not in fits:
-            nearest = min(fits, key=lambda other: abs(logs[place] - logs[other]), default=None)
-            known[place] = nothing(problem) if nearest is None else unreached(fits[nearest])
-    return on_host_stacked([known[place] for place in range(len(Cs))])
+
+_chains = Program(chains_traced, static_argnames="lanes")

@@ -74,7 +74,7 @@ class EpsilonPath:
 
 @transfers
 def epsilon_path(
-    problem: Any, epsilon: float, C_min: float, C_max: float, *, solver: Any = None, screen: Any = "auto"
+    problem: Any, epsilon: float, C_min: float, C_max: float, *, solver: Any = None, screen: Any = None
 ) -> EpsilonPath:
     """Solve at so few values of C that a fit is within epsilon of the optimum at every C from `C_min` to `C_max`.
 
@@ -84,7 +84,7 @@ def epsilon_path(
         C_min: The smallest C, positive.
         C_max: The largest C, no smaller.
         solver: A solver's configuration, for warm chains; None takes the exact solver, to a twentieth of epsilon.
-        screen: A safe screening rule, "auto" or None (`jaxsvm.solve_path`).
+        screen: A safe screening rule, or None (`jaxsvm.solve_path`).
 
     Returns:
         The path. For every C of an interval the fit's w and its dual variables times `C / C_t` prove the bound.
@@ -100,12 +100,13 @@ def epsilon_path(
     if problem.parameter != "C" or problem.kind not in ("box", "squared hinge"):
         raise InputError(f"problem is a {type(problem).__name__}: one of `svm_problem` or `hinge_problem` is needed.")
     # A tenth more than a twentieth of epsilon would save few steps.
-    chosen = exact_solver(problem, 0.05 * epsilon) if solver is None else solver
-    rule: Any = None if isinstance(screen, str) and screen == "auto" else screen
+    options = Options(jax.random.key(0), solver, 0.05 * float(epsilon), screen=screen)
+    options.require([problem], [C_min, C_max])
+    chosen = exact_solver(problem, options.tol) if solver is None else solver
     with watching(None) as stop:
-        problem = problem if rule is None else screenable(problem)
+        problem = problem if screen is None else screenable(problem)
         prepared = ready(problem, chosen)
-        link = chain_link(prepared, chosen, Options(jax.random.key(0), solver, rule=rule), stop)
+        link = chain_link(prepared, chosen, options, stop)
         steps = _steps(
             lambda C: _solved(C, prepared.at(C), link, chosen, epsilon, float(C_max)),
             float(C_min),

@@ -29,8 +29,8 @@ class Options:
         solver: The user's solver, for warm chains; None chooses one.
         tol: The certified relative duality gap, unless the solver is the user's.
         reduction: Which samples a chain leaves out of the next problem at first; None for none.
-        rule: Screening rule of a chain; None for none.
-        lanes: How many chains run side by side; None for one.
+        screen: Screening rule of a chain; None for none.
+        lanes: How many chains run side by side in one compiled call; None for one chain on the host.
         max_seconds: Seconds after which nothing more begins.
         callback: Called with the place and the fit of each value.
     """
@@ -39,7 +39,7 @@ class Options:
     solver: Solver | None = None
     tol: Any = 1e-4
     reduction: Reduction | None = None
-    rule: Rule | None = None
+    screen: Rule | None = None
     lanes: int | None = None
     max_seconds: float | None = None
     callback: Callable[[int, Fit], Any] | None = None
@@ -47,7 +47,7 @@ class Options:
     @property
     def chained(self) -> bool:
         """Whether an option asks for warm chains."""
-        return any(option is not None for option in (self.solver, self.reduction, self.rule, self.lanes))
+        return any(option is not None for option in (self.solver, self.reduction, self.screen, self.lanes))
 
     def require(self, problems: Sequence[Any], Cs: Any) -> None:
         """Check the options, problems and values of a path.
@@ -68,6 +68,12 @@ class Options:
         require_seconds(self.max_seconds)
         if self.lanes is not None:
             require_whole("lanes", self.lanes, 1)
+            for name in ("max_seconds", "callback", "reduction", "screen"):
+                if getattr(self, name) is not None:
+                    raise InputError(
+                        f"{name} is set and lanes is {self.lanes}: lanes are one compiled call, which cannot obey it; "
+                        "leave `lanes` None."
+                    )
         self._require_reduction(problems)
         self._require_rule(problems)
 
@@ -76,20 +82,18 @@ class Options:
             return
         arguments = ("old problem", "fit", "new problem")
         require_function("reduction", self.reduction, arguments, "a reduction, such as `NearMargin()`,")
-        if self.lanes not in (None, 1):
-            raise InputError("reduction needs one chain: lanes have fixed shapes; leave `lanes` None.")
         if not all(problem.restricts for problem in problems):
             raise InputError("reduction needs problems of `svm_problem`, `hinge_problem` or `box_problem`.")
 
     def _require_rule(self, problems: Sequence[Any]) -> None:
-        if self.rule is None:
+        if self.screen is None:
             return
         arguments = ("problem", "reference fit", "its C")
-        require_function("screen", self.rule, arguments, 'a rule of `jaxsvm.screening`, "auto" or None')
-        if isinstance(self.rule, (NearMargin, Safe)):
-            raise InputError(f"screen is {self.rule!r}: a reduction, which is for `reduction=`; a rule is needed.")
-        if self.reduction is not None or self.lanes not in (None, 1):
-            raise InputError("screen needs one chain, and no other reduction: leave `lanes` and `reduction` None.")
+        require_function("screen", self.screen, arguments, "a rule of `jaxsvm.screening` or None")
+        if isinstance(self.screen, (NearMargin, Safe)):
+            raise InputError(f"screen is {self.screen!r}: a reduction, which is for `reduction=`; a rule is needed.")
+        if self.reduction is not None:
+            raise InputError("screen and reduction are both set: a chain has one reduction; leave one of them None.")
         for problem in problems:
             require_screenable(problem)
 

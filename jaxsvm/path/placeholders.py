@@ -46,3 +46,21 @@ def interrupted() -> StatusCode:
 def on_host_stacked(fits: list[Fit]) -> Fit:
     """Stack fits along a new first axis, by NumPy: nothing is compiled."""
     return jax.tree.map(lambda *leaves: on_device(np.stack([np.asarray(leaf) for leaf in leaves])), *fits)
+
+
+def in_order(fits: dict[int, Fit], logs: np.ndarray, problem: Problem) -> Fit:
+    """Stack the fits of all values in order; values that were not reached get the nearest one's point.
+
+    NumPy stacks them: nothing is compiled.
+
+    Args:
+        fits: Fits by place.
+        logs: Logarithms of the values, `(k,)`.
+        problem: The problem, at any value.
+    """
+    known = dict(fits)
+    for place in range(len(logs)):
+        if place not in fits:
+            nearest = min(fits, key=lambda other: abs(logs[place] - logs[other]), default=None)
+            known[place] = nothing(problem) if nearest is None else unreached(fits[nearest])
+    return on_host_stacked([known[place] for place in range(len(logs))])

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from jaxsvm.numerics.sizes import size_classes
+from jaxsvm.numerics.sizes import class_of, filled
 from jaxsvm.problems.contract import Restrictable
 from jaxsvm.results.fit import Fit
 
@@ -82,14 +82,5 @@ class NearMargin:
 def samples_of(kept: Kept, n: int, present: Any) -> np.ndarray | None:
     """Return the indices of the kept samples, filled up to one of few sizes; None if that is all of them."""
     chosen = np.asarray(kept.kept) & np.asarray(present)
-    size = min(size for size in size_classes(n) if size >= int(chosen.sum()))
+    size = class_of(chosen.sum(), n)
     return None if size == n else filled(chosen, np.asarray(present), size)
-
-
-def filled(kept: np.ndarray, present: np.ndarray, size: int) -> np.ndarray:
-    """Return the indices of the kept samples, filled up to a size with other samples, absent ones last.
-
-    Few sizes mean few compiled programs.
-    """
-    order = np.argsort(np.where(kept, 0, np.where(present, 1, 2)), kind="stable")
-    return np.sort(order[:size])

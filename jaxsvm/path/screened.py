@@ -21,7 +21,7 @@ from jaxsvm.loop.choice import first_choice
 from jaxsvm.loop.driver import Options, drive
 from jaxsvm.loop.interruption import Interruption
 from jaxsvm.loop.measured import MEASURED as LOOP
-from jaxsvm.numerics.sizes import size_classes
+from jaxsvm.numerics.sizes import class_of, filled
 from jaxsvm.path.carried import (
     Point,
     as_reference,
@@ -33,8 +33,7 @@ from jaxsvm.path.carried import (
     scaled_up,
 )
 from jaxsvm.path.measured import MEASURED
-from jaxsvm.path.next_value import filled_in, joined, next_start, sets_at_once, solve_kept
-from jaxsvm.path.reduction import filled
+from jaxsvm.path.next_problem import filled_in, joined, next_start, sets_at_once, solve_kept
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.certificates.definiteness import is_indefinite
 from jaxsvm.results.fit import Fit, bit_of, limbs_of, total_of
@@ -120,13 +119,13 @@ class ScreenedChain:
         known = None if self.rule is None else self.rule(problem, as_reference(problem, point), point.C)
         begin = next_start(problem, point, known)
         kept, free, rows = np.asarray(begin.counts).tolist()
-        size = min(size for size in size_classes(problem.n) if size >= kept)
+        size = class_of(kept, problem.n)
         short = self.rule is None and problem.n <= MEASURED.samples_of_whole_rows
         whole = stored and (size == problem.n or short)
         size = problem.n if whole else size
         if not whole and (size > 8192 or size == problem.n):  # too many kernel values to store for one value of C
             return None
-        samples = None if whole else filled(np.asarray(begin.kept), np.asarray(problem.present), size).astype(np.int32)
+        samples = None if whole else filled(np.asarray(begin.kept), np.asarray(problem.present), size)
         gram = problem.gram if whole else part_of(problem.gram, values_between(problem.gram, samples))
         sets = self._working_sets(problem, free)
         steps, evaluations, inside = 0, 0 if whole else size**2, begin.start

@@ -45,11 +45,6 @@ class Report(NamedTuple):
     path_seconds: np.ndarray
     plain_seconds: float
 
-    @property
-    def saved_seconds(self) -> np.ndarray:
-        """Wall seconds that each rule saved of the path, `(r,)`; negative if it cost more."""
-        return self.plain_seconds - self.path_seconds
-
     def __str__(self) -> str:
         lines = [f"{'C':>10}  " + "  ".join(f"{name:>18}" for name in self.names) + "   (possible)"]
         shares = self.inactive + self.at_bound

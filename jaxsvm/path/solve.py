@@ -20,8 +20,7 @@ from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.loop.choice import exact_solver
 from jaxsvm.loop.interruption import Interruption, answering, watching
 from jaxsvm.loop.prepare import ready_together
-from jaxsvm.path.chain_lanes import chains_in_lanes
-from jaxsvm.path.chains import Neighbour, chain_on_host, chains_traced
+from jaxsvm.path.chains import Neighbour, chain_on_host, chains_compiled, chains_traced
 from jaxsvm.path.coarse_to_fine.block_newton import BlockNewton
 from jaxsvm.path.coarse_to_fine.engine import solve_grids
 from jaxsvm.path.coarse_to_fine.grid import Grid
@@ -111,7 +110,7 @@ def solve_path(
     solver: Any = None,
     tol: Any = 1e-4,
     reduction: Reduction | None = None,
-    screen: Any = "auto",
+    screen: Any = None,
     lanes: int | None = None,
     key: Array | None = None,
     max_seconds: float | None = None,
@@ -132,11 +131,10 @@ def solve_path(
             certified on the whole problem. Under tracing shapes are fixed, and nothing is left out; nor is it for
             interior points, which take no start.
         screen: A rule that proves before a problem is solved where some of its samples are, so that chains leave them
-            out (`jaxsvm.screening`: `intersection_test`, ...). "auto" uses one if that is known to be faster, which so
-            far it never is; None uses none. Every result is certified on all samples. Under tracing, and for interior
-            points (the choice for a kernel of few features), nothing is left out.
-        lanes: How many values are solved side by side in one compiled computation: lanes of warm chains, which load
-            the next value when they end (under tracing each has a fixed share); None: one chain.
+            out (`jaxsvm.screening`: `intersection_test`, ...). Every result is certified on all samples. Under tracing,
+            and for interior points (the choice for a kernel of few features), nothing is left out.
+        lanes: Solve all values in one compiled call, as so many warm chains side by side, each through a fixed share of
+            neighbouring values. Ctrl-C waits for the end of that call. None: one chain.
         key: A random key for solvers that draw.
         max_seconds: Begin nothing more after about so many seconds, as after Ctrl-C.
         callback: Called after each value with its place in `Cs` and its fit (concrete arrays, one problem only).
@@ -154,9 +152,8 @@ def solve_path(
     """
     several = isinstance(problem, list | tuple)
     problems = list(problem) if several else [problem]
-    rule: Any = None if isinstance(screen, str) and screen == "auto" else screen
     key = jax.random.key(0) if key is None else key
-    options = Options(key, solver, tol, reduction, rule, lanes, max_seconds, callback)
+    options = Options(key, solver, tol, reduction, screen, lanes, max_seconds, callback)
     options.require(problems, Cs)
     if callback is not None and (several or not callable(callback)):
         raise InputError("callback is a function of a place and a fit, of one problem alone.")
@@ -194,7 +191,7 @@ def solve_together(
     """
     require_usable(BlockNewton(tol=options.tol))
     n = problems[0].n
-    if options.rule is not None or isinstance(options.reduction, Safe):
+    if options.screen is not None or isinstance(options.reduction, Safe):
         operators: dict[int, Any] = {}  # problems on one operator still share it afterwards
         problems = [
             dataclasses.replace(problem, gram=operators.setdefault(id(problem.gram), screenable(problem).gram))
@@ -215,11 +212,11 @@ def solve_together(
             if squared and not options.chained:
                 grids = [cast(SquaredHingeProblem, problem) for problem in members]
                 solved = _coarse_to_fine(grids, Cs, options, report, stop)
-            elif options.lanes in (None, 1):
+            elif options.lanes is None:
                 links = {p: chain_link(problems[p], solvers[p], options, stop) for p in group}
                 solved = [chain_on_host(problems[p], Cs, links[p], report, stop) for p in group]
             else:
-                solved = [chains_in_lanes(problems[p], solvers[p], Cs, options, report, stop) for p in group]
+                solved = [chains_compiled(problems[p], solvers[p], Cs, options, stop) for p in group]
             fits.update(zip(group, solved, strict=True))
     return [trimmed(fits[place], n) for place in range(len(problems))]
 
@@ -238,9 +235,9 @@ def chain_link(problem: Parametric, solver: Solver, options: Options, stop: Inte
         # rounding of values that come and go and are decades larger than what remains.
         box = cast(BoxForm, problem)
         carries = (problem.equality is None or float(box.e) == 0) and _spread(box) <= 1e4
-        if carries and (problem.gram.stored or options.rule is not None):
-            return ScreenedChain(solver, options.key, options.rule, stop)
-    reduction = options.reduction if options.rule is None else Safe(options.rule)
+        if carries and (problem.gram.stored or options.screen is not None):
+            return ScreenedChain(solver, options.key, options.screen, stop)
+    reduction = options.reduction if options.screen is None else Safe(options.screen)
     return Neighbour(solver, options.key, reduction, stop)
 
 

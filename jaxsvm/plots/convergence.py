@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxsvm.errors import InputError
 from jaxsvm.plots.axes import GREY, axes_of, labelled
+from jaxsvm.runtime.checks import require_one_of
 
 AGAINST = {"seconds": "seconds", "steps": "steps", "kernel_evaluations": "kernel evaluations"}
 
@@ -23,8 +23,7 @@ def convergence(histories: Any, *, against: str = "seconds", tol: float | None =
     Raises:
         InputError: If `against` is none of these.
     """
-    if against not in AGAINST:
-        raise InputError(f"against is {against!r}: one of {', '.join(AGAINST)} is needed.")
+    require_one_of("against", against, AGAINST)
     ax = axes_of(ax)
     named = histories if isinstance(histories, Mapping) else {"": histories}
     for name, history in named.items():

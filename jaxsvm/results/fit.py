@@ -135,6 +135,11 @@ class Counters(NamedTuple):
             solvers=jnp.asarray(first.solvers | second.solvers),
         )
 
+    def stepped(self, evaluations: Any, toward: Any = True) -> "Counters":
+        """Add a step with so many kernel evaluations, and what it adds to `toward`."""
+        toward = self.toward + jnp.asarray(toward, jnp.int32)
+        return self._replace(steps=self.steps + 1, toward=toward).evaluated(evaluations)
+
     def evaluated(self, count: Any) -> "Counters":
         """Add `count` (below 2**30) kernel evaluations."""
         low = self.evaluations[1] + jnp.asarray(count, jnp.int32)

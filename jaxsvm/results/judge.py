@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Bool
 
 from jaxsvm.numerics.masks import every
-from jaxsvm.results.fit import Certificate
+from jaxsvm.results.fit import Answer, Certificate
 
 
 def judged(primal: Any, dual: Any, gap: Any, scale: Any, *, rounding: Any, feasible: Any = True) -> Certificate:
@@ -64,6 +64,12 @@ def narrowed(certificate: Certificate, dtype: Any) -> Certificate:
     primal, dual, relative_gap = certificate
     bounded = Certificate(jnp.maximum(primal, -largest), jnp.minimum(dual, largest), relative_gap)
     return jax.tree.map(lambda value: value.astype(dtype), bounded)
+
+
+def in_dtype(answer: Answer, dtype: Any) -> Answer:
+    """Convert a certified point to a dtype, its certificate by `narrowed`."""
+    narrow = jax.tree.map(lambda leaf: leaf.astype(dtype), answer)
+    return narrow._replace(certificate=narrowed(answer.certificate, dtype))
 
 
 def is_weights(alpha: Array, present: Array) -> Bool[Array, ""]:

@@ -1,7 +1,8 @@
-"""Refuse arguments that are not a number, an integer, a function or a time limit; traced values pass."""
+"""Refuse arguments that are not a number, an integer, a choice, a function or a time limit; traced values pass."""
 
 import inspect
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,16 @@ def require_whole(name: str, value: Any, least: int) -> None:
     whole = type(value) is int or np.ndim(value) == 0 and np.asarray(value).dtype.kind in "iu"
     if not (whole and least <= int(value) <= MAX_INT32):
         raise InputError(f"{name} is {_shown(value)}: an integer from {least} to {MAX_INT32} is needed.")
+
+
+def require_one_of(name: str, value: Any, choices: Iterable[str]) -> None:
+    """Refuse a value that is not among the choices.
+
+    Raises:
+        InputError: The message names the argument and the choices.
+    """
+    if value not in choices:
+        raise InputError(f"{name} is {value!r}: one of {', '.join(choices)} is needed.")
 
 
 def require_function(name: str, value: Any, arguments: tuple[str, ...], what: str) -> None:

@@ -6,10 +6,13 @@ not traced as static. Add a line to `SOLVERS` in `tests/test_contract.py` to hav
 
 from typing import Any, ClassVar, Generic, TypeVar
 
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm.problems.contract import Problem
 from jaxsvm.results.fit import Counters, counted_by_name
+from jaxsvm.runtime.loops import while_loop
+from jaxsvm.solvers.measured import MEASURED
 from jaxsvm.solvers.stopping import CERTIFIED_GAP, stop_excess
 
 SIMPLEX = ("squared hinge", "ball")
@@ -19,6 +22,11 @@ NEVER = 2**30
 
 P = TypeVar("P", bound=Problem)
 """The form of problem that a solver takes, such as `BoxForm`. `solves` says the same to drivers, by kind."""
+
+
+def is_negative(curvature: Array, scale: Any) -> Bool[Array, ""]:
+    """Return whether a curvature is negative beyond the rounding of terms of this scale."""
+    return curvature < -MEASURED.curvature_roundings * jnp.finfo(curvature.dtype).eps * scale
 
 
 class Solver(Generic[P]):
@@ -167,14 +175,15 @@ class Solver(Generic[P]):
     def polish_interval(self, problem: P) -> int | None:
         """Return the number of steps after which a polish pays; None if the solver has none.
 
-        A solver with a polish has `polish`, and in pieces for the host driver `polish_begin`, `polish_step`,
-        `polish_end`.
+        A solver with a polish has its pieces: `polish_begin`, `polish_step` and `polish_end`.
         """
         return None
 
     def polish(self, problem: P, state: Any) -> Any:
-        """Return a better state than the given one, which was just refreshed."""
-        raise NotImplementedError
+        """Return a better state than the given one, which was just refreshed: all pieces of the polish at once."""
+        carry = self.polish_begin(problem, state)
+        carry = while_loop(lambda carry: carry.going, lambda carry: self.polish_step(problem, carry), carry)
+        return self.polish_end(problem, state, carry)
 
     def polish_begin(self, problem: P, state: Any) -> Any:
         """Return the first carry of a polish in pieces, with `going`: whether more pieces follow."""

@@ -12,6 +12,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from jaxsvm.numerics.measured import MEASURED as SIZES
+from jaxsvm.numerics.products import matmul
 from jaxsvm.points.rows import Rows, product, transposed_product
 from jaxsvm.problems.contract import Problem
 from jaxsvm.runtime.loops import while_loop
@@ -100,7 +101,7 @@ def weighted_squares(
         rows = jnp.concatenate([rows.astype(weight.dtype), lax.dynamic_slice_in_dim(more, start, tile)], axis=1)
         # The last tile overlaps the one before it: each row counts once.
         tile_weight = jnp.where(index >= k * tile, lax.dynamic_slice_in_dim(weight, start, tile), 0)
-        return turn + 1, total + jnp.matmul((rows * tile_weight[:, None]).T, rows, precision=lax.Precision.HIGHEST)
+        return turn + 1, total + matmul((rows * tile_weight[:, None]).T, rows)
 
     size = x.shape[1] + more.shape[1]
     start = (jnp.zeros((), jnp.int32), jnp.zeros((size, size), weight.dtype))

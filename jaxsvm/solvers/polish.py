@@ -8,28 +8,28 @@ the condition number.
 """
 
 import dataclasses
-from typing import Any, NamedTuple, TypeGuard, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxsvm.gram.dense import part_of
+from jaxsvm.gram.dense import DenseGram, part_of
 from jaxsvm.gram.tiled import TiledGram
 from jaxsvm.numerics.masks import every
 from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.problems.forms import SimplexForm
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
-from jaxsvm.runtime.loops import while_loop
 from jaxsvm.solvers.simplex.newton import kernel
 
 
 class NewtonRound(NamedTuple):
-    """Carry of semismooth Newton: its primal point, rounds, whether to continue."""
+    """Carry of semismooth Newton: its primal point, rounds, whether to continue, the kernel matrix unless stored."""
 
     point: kernel.KernelPoint
     rounds: Int[Array, ""]
     going: Bool[Array, ""]
+    gram: DenseGram | None
 
 
 class Descent(NamedTuple):
@@ -43,36 +43,19 @@ class Descent(NamedTuple):
     going: Bool[Array, ""]
 
 
-def polish(
-    problem: SimplexForm, alpha: Float[Array, " n"], s: Float[Array, " n"], products: int
-) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-    """Descend from `alpha`, by Newton for a squared-hinge problem of moderate n, else by conjugate gradients.
-
-    The host driver runs it in pieces: `begin`, `further` while it is going, `end`.
+def begin(problem: SimplexForm, alpha: Float[Array, " n"], s: Float[Array, " n"], products: int) -> Any:
+    """Return the carry before the first piece of a polish: by Newton for a squared hinge of moderate n.
 
     Args:
         problem: A simplex problem.
         alpha: A point of the simplex, `(n,)`.
         s: `Kt alpha`, `(n,)`.
         products: Matrix-vector products to spend on conjugate gradients; static.
-
-    Returns:
-        A point of the simplex with R no higher, and its `s`, recomputed.
     """
-    stored = _stored(problem) if _by_newton(problem) else problem  # stored once for all rounds
-    carry = while_loop(
-        lambda carry: carry.going,
-        lambda carry: further(stored, carry, products),
-        begin(problem, alpha, s, products),
-    )
-    return end(problem, alpha, s, carry)
-
-
-def begin(problem: SimplexForm, alpha: Float[Array, " n"], s: Float[Array, " n"], products: int) -> Any:
-    """Return the carry before the first piece of a polish."""
     none = jnp.zeros((), jnp.int32)
-    if _by_newton(problem):
-        return NewtonRound(kernel.point_of(problem, alpha, s), none, jnp.asarray(True))
+    if problem.kind == "squared hinge" and problem.n <= SIZES.largest_direct_system:
+        point = kernel.point_of(cast(SquaredHingeProblem, problem), alpha, s)
+        return NewtonRound(point, none, jnp.asarray(True), _stored(problem))
     r = _slope(alpha, s)
     return Descent(alpha, s, r, r, none, jnp.asarray(products > 0))
 
@@ -97,26 +80,24 @@ def end(problem: SimplexForm, alpha: Array, s: Array, carry: Any) -> tuple[Float
     return jnp.where(lower, point, alpha), jnp.where(lower, s_point, s)
 
 
-def _by_newton(problem: SimplexForm) -> TypeGuard[SquaredHingeProblem]:
-    return problem.kind == "squared hinge" and problem.n <= SIZES.largest_direct_system
-
-
-def _stored(problem: SquaredHingeProblem) -> SquaredHingeProblem:
-    """Store the kernel matrix of a problem that would recompute it in each round."""
+def _stored(problem: SimplexForm) -> DenseGram | None:
+    """Return the kernel matrix of a problem that would recompute it in each round; None if it would not."""
     if not isinstance(problem.gram, TiledGram):
-        return problem
+        return None
     everything = jnp.arange(problem.n)
-    return dataclasses.replace(problem, gram=part_of(problem.gram, problem.gram.block(everything, everything)))
+    return part_of(problem.gram, problem.gram.block(everything, everything))
 
 
 def _newton_round(problem: SquaredHingeProblem, at: NewtonRound) -> NewtonRound:
     """Take a Newton step; stop at the minimum, on values that are not finite, or after 30 rounds."""
+    problem = problem if at.gram is None else dataclasses.replace(problem, gram=at.gram)
     gap = jnp.ones((), problem.dtype)  # unused: the system is factored
     point = kernel.move(problem, at.point, problem.present, gap, "cholesky", problem.n)
     finite = every(jnp.isfinite(point.point.slack))
     rounds = at.rounds + 1
     going = finite & ~point.settled & (point.t > 0) & (rounds < 30)
-    return NewtonRound(jax.tree.map(lambda new, old: jnp.where(finite, new, old), point.point, at.point), rounds, going)
+    point = jax.tree.map(lambda new, old: jnp.where(finite, new, old), point.point, at.point)
+    return NewtonRound(point, rounds, going, at.gram)
 
 
 def _slope(alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Float[Array, " n"]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.problems.contract import PROBLEMS, Problem
-from jaxsvm.runtime.checks import require_positive, require_whole
+from jaxsvm.runtime.checks import require_one_of, require_positive, require_whole
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.stopping import STOP_RULES
 
@@ -49,8 +49,7 @@ def require_solves(solver: Solver, problem: Problem) -> None:
 
 
 def _require_rule(name: str, value: Any) -> None:
-    if value not in STOP_RULES:
-        raise InputError(f"{name} is {value!r}: one of {', '.join(STOP_RULES)} is needed.")
+    require_one_of(name, value, STOP_RULES)
 
 
 def _from(least: int) -> Callable[[str, Any], None]:
@@ -62,6 +61,7 @@ RULES: dict[str, Callable[[str, Any], None]] = {
     "tol": require_positive,
     "inner_tol": require_positive,
     "radius": require_positive,
+    "offset": lambda name, value: None if value in (None, 0) else require_positive(name, value),
     "steps": _from(0),
     "max_steps": _from(0),
     "burn_in": _from(0),

@@ -34,13 +34,14 @@ from jaxsvm.coresets.construction.calibration import calibrated, reach_of, total
 from jaxsvm.coresets.construction.queries import hinges, objectives, pool, pulls, scores
 from jaxsvm.coresets.construction.recombination import recombine
 from jaxsvm.coresets.construction.sampling import inclusion, independent, query_error, systematic
-from jaxsvm.coresets.construction.sensitivity import BOUNDS, REGULARISERS, cluster_counts, require_choice, smallest
+from jaxsvm.coresets.construction.sensitivity import BOUNDS, REGULARISERS, cluster_counts, smallest
 from jaxsvm.coresets.data import as_data, as_key, float_dtype
 from jaxsvm.coresets.measured import MEASURED
 from jaxsvm.coresets.pilot import Pilot, solve
 from jaxsvm.coresets.summary import Coreset, notes_on, packed
 from jaxsvm.errors import InputError, warn
-from jaxsvm.runtime.checks import require_positive, require_whole
+from jaxsvm.numerics import selection
+from jaxsvm.runtime.checks import require_one_of, require_positive, require_whole
 from jaxsvm.runtime.transfers import transfers
 
 SAMPLERS = ("mixture", "systematic", "independent")  # of streams and trees too
@@ -158,9 +159,9 @@ def plan_of(
     m: int, sampler: str, bound: str, regulariser: str, clusters: Any, n: int, samplers: tuple[str, ...] = SAMPLERS
 ) -> Plan:
     """Check the choices of a construction and return its plan."""
-    require_choice("sampler", sampler, samplers)
-    require_choice("bound", bound, BOUNDS)
-    require_choice("regulariser", regulariser, REGULARISERS)
+    require_one_of("sampler", sampler, samplers)
+    require_one_of("bound", bound, BOUNDS)
+    require_one_of("regulariser", regulariser, REGULARISERS)
     require_whole("m", m, 2)
     return Plan(int(m), sampler, bound, regulariser == "scaled", cluster_counts(clusters, n))
 
@@ -265,7 +266,7 @@ def choose(
         return jnp.where(jnp.isfinite(F), F, jnp.inf), (index, weight, change)
 
     F, draws = lax.map(trial, jnp.array(MEASURED.uniform_shares, u.dtype))
-    index, weight, change = (part[jnp.argmin(F)] for part in draws)
+    index, weight, change = (part[selection.lowest(F)] for part in draws)
     return index, weight, change
 
 

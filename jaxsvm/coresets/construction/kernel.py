@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxsvm.coresets.construction.coreset import coreset
-from jaxsvm.coresets.construction.sensitivity import directional, own_partition, require_choice, tight
+from jaxsvm.coresets.construction.sensitivity import directional, own_partition, tight
 from jaxsvm.coresets.data import as_data, as_key
 from jaxsvm.coresets.pilot import Pilot
 from jaxsvm.coresets.summary import Coreset
@@ -28,7 +28,7 @@ from jaxsvm.loop.driver import fit
 from jaxsvm.numerics.linear.nystroem import inverse_root
 from jaxsvm.problems.box import hinge_problem
 from jaxsvm.results.fit import Fit
-from jaxsvm.runtime.checks import require_positive, require_whole
+from jaxsvm.runtime.checks import require_one_of, require_positive, require_whole
 from jaxsvm.solvers.box.sequential_minimal_optimization import SMO
 
 
@@ -51,7 +51,7 @@ def kernel_sensitivity(
     Raises:
         InputError: If an argument cannot be used.
     """
-    require_choice("bound", bound, ("dir", "tight"))
+    require_one_of("bound", bound, ("dir", "tight"))
     require_positive("C", C)
     x, y, u = as_data(x, y, sample_weight)
     label, most = own_partition(y > 0 if labels is None else labels, y)

@@ -11,10 +11,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Float, Int
 
 from jaxsvm.errors import InputError
+from jaxsvm.numerics.line_search import bisected
 
 
 def sample_size(
@@ -74,14 +74,11 @@ def inclusion(q: Float[Array, " n"], m: Any) -> Float[Array, " n"]:
     few = positive.sum() <= m
     least = jnp.where(positive, q, jnp.inf).min()
 
-    def halve(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
-        low, high = ends  # logarithms: c may have to be very large
-        middle = (low + high) / 2
-        enough = jnp.minimum(1, jnp.exp(middle) * q).sum() >= m
-        return jnp.where(enough, low, middle), jnp.where(enough, middle, high)
+    def too_small(log_c: Array) -> Array:  # a logarithm: c may have to be very large
+        return jnp.minimum(1, jnp.exp(log_c) * q).sum() < m
 
     ends = (jnp.log(jnp.asarray(m, q.dtype)) - 1e-3, jnp.log(1 / least) + 1e-3)
-    scale = jnp.exp(lax.fori_loop(0, 100, halve, ends)[1])
+    scale = jnp.exp(bisected(too_small, *ends, 100)[1])
     return jnp.where(few, positive.astype(q.dtype), jnp.minimum(1, scale * q))
 
 

@@ -44,7 +44,7 @@ from jaxsvm.coresets.construction.queries import hinges, objectives
 from jaxsvm.coresets.data import as_data, centred
 from jaxsvm.coresets.pilot import Pilot, solve
 from jaxsvm.errors import InputError
-from jaxsvm.runtime.checks import require_positive
+from jaxsvm.runtime.checks import require_one_of, require_positive
 
 BOUNDS = ("dir", "tight", "fixed", "printed")
 REGULARISERS = ("pinned", "scaled", "normalised")
@@ -70,8 +70,8 @@ def sensitivity(
     Raises:
         InputError: If an argument cannot be used.
     """
-    require_choice("bound", bound, BOUNDS)
-    require_choice("regulariser", regulariser, REGULARISERS)
+    require_one_of("bound", bound, BOUNDS)
+    require_one_of("regulariser", regulariser, REGULARISERS)
     require_positive("C", C)
     x, y, u = as_data(x, y, sample_weight)
     with jax.enable_x64(True):
@@ -173,7 +173,7 @@ def exact_sensitivity(
     Raises:
         InputError: If an argument cannot be used.
     """
-    require_choice("regulariser", regulariser, ("pinned", "scaled"))
+    require_one_of("regulariser", regulariser, ("pinned", "scaled"))
     require_positive("C", C)
     x, y, u = as_data(x, y, sample_weight)
     points = np.arange(len(y)) if index is None else np.asarray(index)
@@ -231,12 +231,6 @@ def cluster_counts(clusters: int | tuple[int, ...] | None, n: int) -> tuple[int,
     if not counts or not all(isinstance(k, int) and k >= 1 for k in counts):
         raise InputError(f"clusters is {clusters!r}: a number of cells a class, at least 1, or several are needed.")
     return tuple(min(k, n) for k in counts)
-
-
-def require_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
-    """Refuse a value that is not among the choices."""
-    if value not in choices:
-        raise InputError(f"{name} is {value!r}: one of {', '.join(choices)} is needed.")
 
 
 def own_partition(labels: Any, y: np.ndarray) -> tuple[np.ndarray, int]:

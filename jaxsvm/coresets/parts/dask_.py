@@ -20,13 +20,12 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxsvm.coresets.construction.coreset import node_plan
-from jaxsvm.coresets.construction.sensitivity import require_choice
 from jaxsvm.coresets.data import as_data, as_key
 from jaxsvm.coresets.parts.nodes import Node, as_coreset, joined, node_key, reduced, room_for
 from jaxsvm.coresets.parts.whole import drawn_globally
 from jaxsvm.coresets.summary import Coreset
 from jaxsvm.errors import InputError
-from jaxsvm.runtime.checks import require_positive, require_whole
+from jaxsvm.runtime.checks import require_one_of, require_positive, require_whole
 
 
 def from_dask(
@@ -56,7 +55,7 @@ def from_dask(
         dask: Any = importlib.import_module("dask")
     except ImportError as error:
         raise InputError("from_dask needs dask, which is not installed: pip install 'jaxsvm[cluster]'") from error
-    require_choice("mode", mode, ("tree", "global"))
+    require_one_of("mode", mode, ("tree", "global"))
     if mode == "global" and (sampler != "mixture" or bound != "dir"):
         raise InputError("mode is 'global': it draws by the mixture and the bound 'dir' only.")
     require_positive("C", C)

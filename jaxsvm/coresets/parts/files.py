@@ -15,7 +15,6 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from jaxsvm.coresets.construction.sensitivity import require_choice
 from jaxsvm.coresets.data import as_key
 from jaxsvm.coresets.measured import MEASURED
 from jaxsvm.coresets.parts.stream import Stream, StreamState
@@ -26,6 +25,7 @@ from jaxsvm.datasets.layout import Piece, Place
 from jaxsvm.datasets.scaling import Moments
 from jaxsvm.datasets.shards import Source
 from jaxsvm.errors import DataError, InputError
+from jaxsvm.runtime.checks import require_one_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,12 +127,12 @@ def from_files(
 
 def _check(damaged: str, label: Any, passes: int, mode: str, standardise: bool) -> None:
     """Refuse arguments that no file could fit."""
-    require_choice("damaged", damaged, ("stop", "skip"))
+    require_one_of("damaged", damaged, ("stop", "skip"))
     if isinstance(label, bool):
         raise InputError(f"label is {label}: a column's name or index, or an npz key is needed: coresets have labels.")
     if passes not in (1, 2):
         raise InputError(f"passes is {passes}: 1, or 2 with a first pass over the files, is needed.")
-    require_choice("mode", mode, ("tree", "global"))
+    require_one_of("mode", mode, ("tree", "global"))
     if mode == "global" and passes == 1:
         raise InputError("mode is 'global' with passes=1: it reads the files more than once.")
     if standardise and passes == 1:

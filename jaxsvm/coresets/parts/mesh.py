@@ -16,12 +16,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from jaxsvm.coresets.construction.coreset import Plan, _construct, construct, plan_of
-from jaxsvm.coresets.construction.sensitivity import require_choice
 from jaxsvm.coresets.data import as_data, as_key, float_dtype
 from jaxsvm.coresets.measured import MEASURED
 from jaxsvm.coresets.parts.nodes import Node, as_coreset, padded, reduced
 from jaxsvm.coresets.summary import Coreset, packed
-from jaxsvm.runtime.checks import require_positive
+from jaxsvm.runtime.checks import require_one_of, require_positive
 
 
 def on_mesh(
@@ -49,7 +48,7 @@ def on_mesh(
     Raises:
         InputError: If an argument cannot be used.
     """
-    require_choice("mode", mode, ("global", "tree"))
+    require_one_of("mode", mode, ("global", "tree"))
     require_positive("C", C)
     plan, dtype = plan_of(m, sampler, bound, "pinned", clusters, len(y)), float_dtype(x)
     x, y, u = as_data(x, y, sample_weight)

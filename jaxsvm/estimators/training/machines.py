@@ -4,7 +4,6 @@ Machines of similar sizes share one compiled program, and as many threads as the
 """
 
 import concurrent.futures
-import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -24,7 +23,7 @@ from jaxsvm.estimators.training.box import (
 from jaxsvm.estimators.training.kernel_values import FLOAT32_ERROR
 from jaxsvm.estimators.training.samples import Samples, padded_size
 from jaxsvm.gram.build import gram as gram_of
-from jaxsvm.loop.interruption import answering, with_settings
+from jaxsvm.loop.interruption import answering, with_settings, workers
 from jaxsvm.numerics.sizes import LARGEST_PADDED
 from jaxsvm.problems.box import hinge_problem
 from jaxsvm.problems.squared_hinge import svm_problem
@@ -226,12 +225,11 @@ def in_threads(function: Callable[[Any], Any], items: Sequence[Any], key: Callab
         items: The items.
         key: Maps an item to what identifies its compiled program.
     """
-    workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if jax.default_backend() != "cpu" or workers < 2 or len(items) < 2:
+    if workers() < 2 or len(items) < 2:
         return [function(item) for item in items]
     first = {key(items[place]): place for place in reversed(range(len(items)))}.values()
     results: dict[int, Any] = {}
-    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+    with concurrent.futures.ThreadPoolExecutor(workers()) as pool:
         for batch in (list(first), [place for place in range(len(items)) if place not in set(first)]):
             results.update(
                 zip(batch, pool.map(with_settings(function), [items[place] for place in batch]), strict=True)

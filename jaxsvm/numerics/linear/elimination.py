@@ -20,6 +20,7 @@ from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm.numerics.measured import MEASURED
+from jaxsvm.numerics.products import matmul
 from jaxsvm.runtime.loops import fori_loop
 
 PANEL = MEASURED.columns_per_panel
@@ -65,7 +66,7 @@ class Factor(NamedTuple):
             if transposed:
                 corner, inverse = corner.T, inverse.T
             known = places >= at + b if transposed else places < at
-            right = _rows(X, at, b) - _dot(jnp.where(known[None, :], strip, 0), X)
+            right = _rows(X, at, b) - matmul(jnp.where(known[None, :], strip, 0), X)
             return lax.dynamic_update_slice_in_dim(X, _corrected(corner, inverse, right), at, 0)
 
         X = jnp.pad(B.reshape(q, -1), ((0, size - q), (0, 0)))
@@ -134,7 +135,7 @@ def _eliminated(A: Array, floor: Any = None) -> Factor:
     def panel(k: Any, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         L, inverses = carry
         at = k * b
-        rest = lax.dynamic_slice_in_dim(A, at, b, 1) - _dot(L, _rows(L, at, b).T)
+        rest = lax.dynamic_slice_in_dim(A, at, b, 1) - matmul(L, _rows(L, at, b).T)
         corner, inverse = corner_of(_rows(rest, at, b))
         below = jnp.where((places >= at + b)[:, None], _corrected(corner, inverse, rest.T).T, 0)
         below = lax.dynamic_update_slice_in_dim(below, corner, at, 0)
@@ -181,8 +182,8 @@ def _row_by_row(B: Float[Array, "b m"], L: Float[Array, "b b"]) -> Float[Array, 
 
 def _corrected(L: Array, inverse: Array, right: Array) -> Array:
     """Compute `L^-1 right` by the inverse, and correct the result once by its residual."""
-    x = _dot(inverse, right)
-    return x + _dot(inverse, right - _dot(L, x))
+    x = matmul(inverse, right)
+    return x + matmul(inverse, right - matmul(L, x))
 
 
 def _padded(A: Float[Array, "q q"], b: int) -> Float[Array, "s s"]:
@@ -199,7 +200,3 @@ def _rows(A: Array, at: Any, b: int) -> Array:
 
 def _square(A: Array, at: Any, b: int) -> Array:
     return lax.dynamic_slice_in_dim(_rows(A, at, b), at, b, 1)
-
-
-def _dot(A: Array, B: Array) -> Array:
-    return jnp.matmul(A, B, precision=lax.Precision.HIGHEST)

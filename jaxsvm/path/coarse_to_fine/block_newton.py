@@ -33,6 +33,7 @@ from jaxsvm.numerics.line_search import hinge_minimum
 from jaxsvm.numerics.linear import nystroem
 from jaxsvm.numerics.linear.elimination import Factor, factored
 from jaxsvm.numerics.masks import some
+from jaxsvm.numerics.products import matmul
 from jaxsvm.results.fit import counted_by_name
 from jaxsvm.runtime.loops import cond, while_loop
 
@@ -78,18 +79,6 @@ class Preconditioner(NamedTuple):
 
     Z: Float[Array, "n r"]
     rest: Float[Array, " n"]
-
-
-class DualPoints(NamedTuple):
-    """The dual points of all lanes.
-
-    Attributes:
-        x: Coefficients in primal scale, not negative, `(n, L)`.
-        f: Their margins from scratch, `(n, L)`.
-    """
-
-    x: Float[Array, "n L"]
-    f: Float[Array, "n L"]
 
 
 def preconditioner(gram: Gram, offset: float, rank: int, key: Array) -> Preconditioner:
@@ -146,12 +135,6 @@ def newton_round(
     return jnp.where(moves, c + t * dc, c), jnp.where(moves, f + t * df, f), products + 1
 
 
-def dual_point(gram: Gram, offset: float, y: Array, ridge: Array, c: Array) -> DualPoints:
-    """Return the dual point `max(c, 0)` of each lane, with its margins from scratch."""
-    x = jnp.where(ridge > 0, jnp.maximum(c, 0), 0)
-    return DualPoints(x, SignedGram(gram, y, offset).matvec(x))
-
-
 def _conjugate_gradients(
     gram: Gram,
     offset: float,
@@ -199,15 +182,15 @@ def _factored(P: Preconditioner, y: Array, weight: Array) -> Any:
     Z = P.Z
 
     def capacitance(w: Array) -> Array:
-        return jnp.matmul(Z.T, w[:, None] * Z, precision=lax.Precision.HIGHEST) + jnp.eye(Z.shape[1], dtype=Z.dtype)
+        return matmul(Z.T, w[:, None] * Z) + jnp.eye(Z.shape[1], dtype=Z.dtype)
 
     # One after another: on a CPU these sizes take a third of the time of a batch.
     factors = lax.map(lambda w: factored(capacitance(w)), weight.T)
 
     def apply(r: Array) -> Array:
         u = weight * r
-        inner = jnp.matmul(Z.T, y * u, precision=lax.Precision.HIGHEST)
+        inner = matmul(Z.T, y * u)
         solved = jax.vmap(Factor.solve)(factors, inner.T).T
-        return u - weight * y * jnp.matmul(Z, solved, precision=lax.Precision.HIGHEST)
+        return u - weight * y * matmul(Z, solved)
 
     return apply

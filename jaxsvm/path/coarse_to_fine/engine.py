@@ -18,6 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import default_backend
 from jaxtyping import Array
 
 from jaxsvm.gram.signed import SignedGram
@@ -27,13 +28,14 @@ from jaxsvm.loop.interruption import Interruption, unless, watching
 from jaxsvm.loop.measured import MEASURED as LOOP
 from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.path.coarse_to_fine.block_newton import BlockNewton
-from jaxsvm.path.coarse_to_fine.grid import Grid, Point, backend, in_lane
+from jaxsvm.path.coarse_to_fine.grid import Grid, Point, in_lane
 from jaxsvm.path.coarse_to_fine.lanes import solve_by_lanes
 from jaxsvm.path.coarse_to_fine.pairs import solve_by_pairs, stepper
-from jaxsvm.path.placeholders import interrupted, nothing, on_host_stacked, unreached
+from jaxsvm.path.placeholders import in_order, interrupted, on_host_stacked
 from jaxsvm.problems.certificates.definiteness import negative_curvature
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem, reciprocals
 from jaxsvm.results.fit import Answer, Counters, Fit, bit_of, limbs_of
+from jaxsvm.results.judge import in_dtype
 from jaxsvm.results.status import Status, StatusCode
 from jaxsvm.runtime.arrays import on_device
 from jaxsvm.runtime.programs import Program, compiled_ahead
@@ -68,7 +70,7 @@ def solve_grids(
         wait = compiled_ahead(lambda: _last_call(grids, solver), grids[0].problems[0], _width(grids, solver))
         try:
             low_rank = grids[0].problems[0].gram.rank is not None
-            if backend() != "cpu" or easy >= 2 * solver.lanes or low_rank:
+            if default_backend() != "cpu" or easy >= 2 * solver.lanes or low_rank:
                 solve_by_lanes(grids, solver, key, stop)
             solve_by_pairs(grids, solver, key, stop)
         except KeyboardInterrupt:  # raised by a handler of the user's own
@@ -105,7 +107,7 @@ def _certified(grids: list[Grid], solver: BlockNewton, key: Array, report: Any, 
         tasks = [(number, place) for number, place in reached if grids[number].points[place].carried is not None]
         groups = [on_host_stacked([fit]) for fit in _by_carried_sums(grids, tasks, solver)]
     if not tasks:
-        return [on_host_stacked([nothing(problem) for problem in grid.problems]) for grid in grids]
+        return [in_order({}, grid.logs, grid.problems[0]) for grid in grids]
     fits = jax.tree.map(lambda *leaves: np.concatenate(leaves)[: len(tasks)], *groups)
     if not whole.gram.definite and bool(_indefinite(whole)):  # then a gap proves nothing
         codes = np.full_like(fits.status.code, Status.NOT_PSD)
@@ -170,14 +172,7 @@ def _of_grid(fits: Fit, tasks: list[tuple[int, int]], number: int, grid: Grid) -
     if len(lanes) == len(grid.logs):
         first = lanes[0]
         return jax.tree.map(lambda leaf: on_device(leaf[first : first + len(lanes)]), fits)
-
-    def at(place: int) -> Fit:
-        nearest = min(lanes, key=lambda other: abs(other - place), default=None)
-        if nearest is None:
-            return nothing(grid.problems[place])
-        return _taken(fits, lanes[nearest]) if nearest == place else unreached(_taken(fits, lanes[nearest]))
-
-    return on_host_stacked([at(place) for place in range(len(grid.logs))])
+    return in_order({place: _taken(fits, lane) for place, lane in lanes.items()}, grid.logs, grid.problems[0])
 
 
 def _taken(fits: Any, lane: int) -> Any:
@@ -254,4 +249,4 @@ def _certified_lanes(template: SquaredHingeProblem, y: Array, C: Array, x: Array
         return problem.certified(beta, margins + problem.ridge * beta, template.dtype)
 
     certified = jax.vmap(one, in_axes=1)(y, C, x, margins)
-    return jax.tree.map(lambda leaf: leaf.astype(template.dtype), certified)
+    return in_dtype(certified, template.dtype)

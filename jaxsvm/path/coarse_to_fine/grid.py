@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxsvm.path.coarse_to_fine.block_newton import BlockNewton, dual_point
+from jaxsvm.gram.signed import SignedGram
+from jaxsvm.path.coarse_to_fine.block_newton import BlockNewton
 from jaxsvm.path.measured import MEASURED
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem, reciprocals
 from jaxsvm.runtime.programs import Program
@@ -108,22 +109,18 @@ class Lanes(NamedTuple):
 
 @Program
 def assess(template: SquaredHingeProblem, lanes: Lanes) -> tuple[Array, Array, Float[Array, " L"]]:
-    """Return the dual point of each lane, its margins from scratch, and its relative gap."""
-    point = dual_point(template.gram, template.offset, lanes.y, lanes.ridge, lanes.c)
+    """Return the dual point `max(c, 0)` of each lane, its margins from scratch, and its relative gap."""
+    x = jnp.where(lanes.ridge > 0, jnp.maximum(lanes.c, 0), 0)
+    f = SignedGram(template.gram, lanes.y, template.offset).matvec(x)
 
     def gap(y: Array, ridge: Array, x: Array, f: Array) -> Array:
         total = jnp.where(x.sum() > 0, x.sum(), 1)
         alpha, margins = x / total, f / total
         return in_lane(template, y, reciprocals(ridge)).certificate(alpha, margins + ridge * alpha).relative_gap
 
-    return point.x, point.f, jax.vmap(gap, in_axes=1)(lanes.y, lanes.ridge, point.x, point.f)
+    return x, f, jax.vmap(gap, in_axes=1)(lanes.y, lanes.ridge, x, f)
 
 
 def in_lane(template: SquaredHingeProblem, y: Array, costs: Array) -> SquaredHingeProblem:
     """Return the problem of one lane, for its certificate."""
     return dataclasses.replace(template, y=y, C=jnp.ones_like(template.C), weight=costs)
-
-
-def backend() -> str:
-    """Return the kind of device: "cpu" or "accelerator"."""
-    return "cpu" if jax.default_backend() == "cpu" else "accelerator"

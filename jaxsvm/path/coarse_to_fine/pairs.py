@@ -4,7 +4,6 @@ If C is large and many samples are left, working sets replace pair steps.
 """
 
 import dataclasses
-import os
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -15,7 +14,7 @@ from jaxtyping import Array, Float
 
 from jaxsvm.gram.signed import SignedGram
 from jaxsvm.loop.driver import Options, drive
-from jaxsvm.loop.interruption import Interruption, unless, with_settings
+from jaxsvm.loop.interruption import Interruption, unless, with_settings, workers
 from jaxsvm.loop.measured import MEASURED as LOOP
 from jaxsvm.path.coarse_to_fine.block_newton import BlockNewton
 from jaxsvm.path.coarse_to_fine.candidates import Candidates, exchanged, smaller, support_outside
@@ -25,7 +24,6 @@ from jaxsvm.path.coarse_to_fine.grid import (
     Point,
     anchors,
     assess,
-    backend,
     mean_point,
     middles,
 )
@@ -47,7 +45,7 @@ def solve_by_pairs(grids: list[Grid], solver: BlockNewton, key: Array, stop: Int
     while it runs. Starts do not depend on the threads, so that a call repeats to the bit. Ctrl-C reaches the main
     thread alone: the drivers of the others check `stop`.
     """
-    with ThreadPoolExecutor(_threads()) as pool:
+    with ThreadPoolExecutor(workers()) as pool:
         jobs: list[tuple[Grid, Future[dict[int, Point]]]] = []
         try:
             for grid in grids:
@@ -59,10 +57,6 @@ def solve_by_pairs(grids: list[Grid], solver: BlockNewton, key: Array, stop: Int
         except BaseException:
             stop.came = True  # end the other threads
             raise
-
-
-def _threads() -> int:
-    return len(os.sched_getaffinity(0)) if backend() == "cpu" and hasattr(os, "sched_getaffinity") else 1
 
 
 @dataclasses.dataclass(frozen=True)

@@ -34,7 +34,7 @@ from jaxsvm.relational.schema.join import prepared
 from jaxsvm.relational.tables.sql import decision_function, to_sql
 from jaxsvm.results.fit import Certificate
 from jaxsvm.results.status import Status, StatusCode
-from jaxsvm.runtime.checks import require_positive, require_seconds, require_whole
+from jaxsvm.runtime.checks import require_one_of, require_positive, require_seconds, require_whole
 
 METHODS = ("bundle", "steps", "paper")
 LOSSES = ("hinge", "squared_hinge")
@@ -144,8 +144,7 @@ def fit(
     require_whole("max_steps", max_steps, 1)
     require_seconds(max_seconds)
     for name, value, choices in (("method", method, METHODS), ("loss", loss, LOSSES)):
-        if value not in choices:
-            raise InputError(f"{name} is {value!r}: one of {', '.join(choices)} is needed.")
+        require_one_of(name, value, choices)
     if loss != "hinge" and method != "bundle":
         raise InputError(f"method is {method!r}, which is for the hinge: leave it out for loss={loss!r}.")
     if init is not None and init.loss != loss:

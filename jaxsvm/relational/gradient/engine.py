@@ -20,6 +20,7 @@ from jaxsvm.relational.gradient.merge import MergeEngine
 from jaxsvm.relational.gradient.score_grid import GridEngine
 from jaxsvm.relational.gradient.sketch import SketchEngine
 from jaxsvm.relational.measured import MEASURED
+from jaxsvm.runtime.checks import require_one_of
 
 ENGINES = ("auto", "rows", "merge", "grid", "sketch")
 
@@ -57,8 +58,7 @@ def engine_for(join: Any, engine: str = "auto", eps: float = 0.1) -> tuple[Any, 
     Raises:
         InputError: On another name, or a join that is too large for an exact engine.
     """
-    if engine not in ENGINES:
-        raise InputError(f"engine is {engine!r}: one of {', '.join(ENGINES)} is needed.")
+    require_one_of("engine", engine, ENGINES)
     tree, size, limit = join.tree.simplified, float(join.size), MEASURED.auto_rows
     # Merged rows of the join are fewer than its size where tables repeat.
     if engine == "rows" or (engine == "auto" and size <= limit):

@@ -30,6 +30,7 @@ from jaxsvm.relational.counting import semirings as counting
 from jaxsvm.relational.counting.tree import Tree, grouped
 from jaxsvm.relational.gradient.far import Engine, Request
 from jaxsvm.relational.measured import MEASURED
+from jaxsvm.runtime.checks import require_one_of
 
 MODES = ("lower", "upper", "mid")
 
@@ -119,8 +120,7 @@ class SketchEngine(Engine):
 
     def plan(self, mode: str) -> Plan:
         """Return the plan of a mode, made once."""
-        if mode not in MODES:
-            raise InputError(f"mode is {mode!r}: one of {', '.join(MODES)} is needed.")
+        require_one_of("mode", mode, MODES)
         both = mode == "mid"
         if both not in self.plans:
             grid = {step.name: self._grid(step.name, both) for step in self.steps}

@@ -22,6 +22,7 @@ from jaxsvm.relational.schema.blocks import Block
 from jaxsvm.relational.tables.columns import as_feature, numbers
 from jaxsvm.relational.tables.keys import Attributes, attributes, encoded
 from jaxsvm.relational.tables.reading import column, column_names, opened
+from jaxsvm.runtime.checks import require_one_of
 
 MISSING_CHOICES = ("refuse", "impute", "drop")
 
@@ -169,8 +170,7 @@ class Join:
 
 def require_options(label: Any, missing: str, tables: Mapping[str, Any]) -> None:
     """Refuse a label that names none of the tables, and an unknown treatment of missing features."""
-    if missing not in MISSING_CHOICES:
-        raise InputError(f"missing is {missing!r}: one of {', '.join(MISSING_CHOICES)} is needed.")
+    require_one_of("missing", missing, MISSING_CHOICES)
     if not (isinstance(label, tuple | list) and len(label) == 2 and label[0] in map(str, tables)):
         names = ", ".join(map(str, tables))
         raise InputError(f"label is {label!r}: (table, column) is needed, the table one of {names}.")
@@ -224,8 +224,7 @@ def prepared(join: Join, scale: str = "none", intercept: bool = False) -> Join:
     Raises:
         InputError: On another scale.
     """
-    if scale not in SCALES:
-        raise InputError(f"scale is {scale!r}: one of {', '.join(SCALES)} is needed.")
+    require_one_of("scale", scale, SCALES)
     N, blocks = float(join.size), []
     for i, (given, out) in enumerate(zip(join.blocks, join.counts(), strict=True)):
         mean, size, number = np.zeros(len(given.names)), np.ones(len(given.names)), np.array(given.names, object) != ""

@@ -8,12 +8,14 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from jaxsvm.numerics import selection
+from jaxsvm.numerics.line_search import bisected
 from jaxsvm.numerics.precision import like, rounded
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.slack import SlackProblem
 from jaxsvm.runtime.loops import fori_loop
 from jaxsvm.runtime.once import once
-from jaxsvm.solvers.around.wrapper import HoldingWrapper, Polishing
+from jaxsvm.solvers.around.wrapper import HoldingWrapper
 from jaxsvm.solvers.box.barrier_systems import barrier_system, few_features
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.start import Origin, resumed
@@ -98,7 +100,7 @@ class EquivalentHinge(HoldingWrapper[SlackProblem]):
 
     def refresh(self, problem: SlackProblem, state: "State") -> "State":
         """Recompute the state; once the hinge problem is solved, or its steps end in rounding, move to the next C."""
-        solver, hinge, search = self._at(state.search), problem.hinge(state.search.C), state.search
+        solver, hinge, search = self.solver_at(state), problem.hinge(state.search.C), state.search
         inner = solver.refresh(hinge, state.inner)
         a, s = solver.dual_point(hinge, inner)
         solved = End(hinge.C, a, hinge.margins(a, s))
@@ -152,34 +154,13 @@ class EquivalentHinge(HoldingWrapper[SlackProblem]):
         best = state.reached
         return jnp.stack([best.w, best.p]), jnp.stack([best.w_row, best.row])
 
-    def _at(self, search: "Search") -> Solver:
-        """Return the solver, as exact as the search needs it."""
-        return dataclasses.replace(self.solver, tol=self.tol * search.share)
-
-    def running_excess(self, problem: SlackProblem, state: "State") -> Float[Array, ""]:
-        """Return the solver's running excess of the hinge problem: when that has ended, C moves."""
-        return self._at(state.search).running_excess(*self._given(problem, state))
+    def solver_at(self, state: "State") -> Solver:
+        """Return the solver, as exact as the search needs it: when its hinge problem is solved, C moves."""
+        return dataclasses.replace(self.solver, tol=self.tol * state.search.share)
 
     def polish_interval(self, problem: SlackProblem) -> int | None:
         """Return the steps after which the solver's polish pays; None if it has none."""
         return self.solver.polish_interval(problem.hinge(1.0))
-
-    def polish(self, problem: SlackProblem, state: "State") -> "State":
-        """Polish the solver's state, of the hinge problem."""
-        return state._replace(inner=self._at(state.search).polish(*self._given(problem, state)))
-
-    def polish_begin(self, problem: SlackProblem, state: "State") -> "Polishing":
-        """Begin a polish in pieces, for the host driver."""
-        return Polishing(self._at(state.search).polish_begin(*self._given(problem, state)), state.search)
-
-    def polish_step(self, problem: SlackProblem, carry: "Polishing") -> "Polishing":
-        """Take the next piece."""
-        solver = self._at(carry.given)
-        return carry._replace(carry=solver.polish_step(problem.hinge(carry.given.C), carry.carry))
-
-    def polish_end(self, problem: SlackProblem, state: "State", carry: "Polishing") -> "State":
-        """Return the state at the end of the polish that began at `state`."""
-        return super().polish_end(problem, state, carry.carry)
 
 
 class End(NamedTuple):
@@ -250,16 +231,13 @@ def _crossing(problem: SlackProblem, low: End, high: End) -> Float[Array, ""]:
     """Find the share t of the way from `low` to `high` at which the point has the wanted nu, by 50 bisections."""
     dots = [[a.a @ b.margins for b in (low, high)] for a in (low, high)]
 
-    def halve(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
-        left, right = ends
-        t = (left + right) / 2
+    def is_before(t: Array) -> Array:
         loss = problem.weights @ jnp.maximum(0, 1 - low.margins - t * (high.margins - low.margins))
         square = (1 - t) ** 2 * dots[0][0] + t * (1 - t) * (dots[0][1] + dots[1][0]) + t**2 * dots[1][1]
-        small = loss > problem.volume * jnp.sqrt(jnp.maximum(square, 0))
-        return jnp.where(small, t, left), jnp.where(small, right, t)
+        return loss > problem.volume * jnp.sqrt(jnp.maximum(square, 0))
 
     zero = jnp.zeros((), problem.dtype)
-    left, right = fori_loop(0, 50, halve, (zero, zero + 1))
+    left, right = bisected(is_before, zero, zero + 1, 50)
     return (left + right) / 2
 
 
@@ -275,7 +253,7 @@ def _best(problem: SlackProblem, reached: Reached, solved: End, expected: End) -
     ws = jnp.stack([reached.w, solved.a, solved.a, expected.a])
     rows = jnp.stack([reached.w_row, solved.margins, solved.margins, expected.margins])
     levels = lax.map(lambda c: problem.level(c).level, scales[:, None] * rows)
-    of_w = jnp.argmax(jnp.where(usable_w, levels, -jnp.inf))
+    of_w = selection.lowest(jnp.where(usable_w, -levels, jnp.inf))
 
     ps, bounds = [reached.p, solved.a, expected.a], [reached.bound]
     bounds += [jnp.where(usable[k], _bound(problem, ws[2 + k], sizes[k]), jnp.inf) for k in range(2)]
@@ -283,7 +261,7 @@ def _best(problem: SlackProblem, reached: Reached, solved: End, expected: End) -
         ps.append(_of_no_w(problem, solved))
         bounds.append(_bound(problem, ps[-1], problem.length_of(ps[-1], ps[-1])))
     bounds = jnp.stack(bounds)
-    return (scales[:, None] * ws)[of_w], jnp.stack(ps)[jnp.argmin(jnp.where(bounds > 0, bounds, jnp.inf))]
+    return (scales[:, None] * ws)[of_w], jnp.stack(ps)[selection.lowest(jnp.where(bounds > 0, bounds, jnp.inf))]
 
 
 def _of_no_w(problem: SlackProblem, solved: End) -> Float[Array, " n"]:

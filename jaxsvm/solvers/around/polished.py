@@ -10,6 +10,7 @@ from jaxsvm.errors import InputError
 from jaxsvm.problems.forms import SimplexForm
 from jaxsvm.solvers import polish
 from jaxsvm.solvers.around.wrapper import Wrapper, described, require_inner
+from jaxsvm.solvers.contract import Solver
 
 
 def polished(solver: Any, products: int = 40) -> "Polished":
@@ -55,13 +56,10 @@ class Polished(Wrapper[SimplexForm]):
         """Return 0: polish at every certificate."""
         return 0
 
-    def polish(self, problem: SimplexForm, state: Any) -> Any:
-        """Polish a state that was just refreshed."""
-        alpha, s = polish.polish(problem, *self._on_simplex(problem, state), products=self.products)
-        return self.solver.place(problem, state, alpha, s)
+    polish = Solver.polish
 
     def polish_begin(self, problem: SimplexForm, state: Any) -> Any:
-        """Begin a polish in pieces, for the host driver."""
+        """Begin a polish."""
         return polish.begin(problem, *self._on_simplex(problem, state), products=self.products)
 
     def polish_step(self, problem: SimplexForm, carry: Any) -> Any:

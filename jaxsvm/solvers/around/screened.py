@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool
 from jaxsvm.errors import InputError
 from jaxsvm.numerics.masks import some
 from jaxsvm.numerics.precision import in_double, like, widened
-from jaxsvm.numerics.sizes import size_classes
+from jaxsvm.numerics.sizes import class_of, filled
 from jaxsvm.problems.certificates.definiteness import negative_curvature
 from jaxsvm.problems.contract import PROBLEMS, Restrictable
 from jaxsvm.runtime.checks import require_function, require_whole
@@ -19,7 +19,7 @@ from jaxsvm.runtime.once import once
 from jaxsvm.screening.dynamic import gap_safe
 from jaxsvm.screening.reference import reference_fit, require_screenable
 from jaxsvm.screening.rules import Rule
-from jaxsvm.solvers.around.wrapper import HoldingWrapper, Polishing, described, require_inner
+from jaxsvm.solvers.around.wrapper import HoldingWrapper, described, require_inner
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.measured import MEASURED
 
@@ -138,18 +138,6 @@ class Screened(HoldingWrapper[Restrictable]):
         inner = self.solver.init(_without(problem, inactive), key, point)
         return state._replace(inner=like(self.solver.counted(inner, state.counters), state.inner), inactive=inactive)
 
-    def polish_begin(self, problem: Restrictable, state: "State") -> "Polishing":
-        """Begin a polish in pieces, for the host driver."""
-        return Polishing(super().polish_begin(problem, state), state.inactive)
-
-    def polish_step(self, problem: Restrictable, carry: "Polishing") -> "Polishing":
-        """Take the next piece."""
-        return carry._replace(carry=self.solver.polish_step(_without(problem, carry.given), carry.carry))
-
-    def polish_end(self, problem: Restrictable, state: "State", carry: "Polishing") -> "State":
-        """Return the state at the end of the polish that began at `state`."""
-        return super().polish_end(problem, state, carry.carry)
-
     @property
     def whole(self) -> Solver:
         """The solver that continues on all samples."""
@@ -162,11 +150,10 @@ class Screened(HoldingWrapper[Restrictable]):
         # In float32 the products of samples at their bounds would drown the rest: these stay in the problem.
         at_bound = at_bound & (jnp.finfo(problem.dtype).bits == 64)
         kept = present & ~(inactive | at_bound)
-        size = min(size for size in size_classes(problem.n) if size >= kept.sum())
+        size = class_of(kept.sum(), problem.n)
         if size > MEASURED.worthwhile_share * problem.n:
             return None
-        order = np.argsort(np.where(kept, 0, np.where(present, 1, 2)), kind="stable")
-        return np.sort(order[:size]).astype(np.int32), np.where(at_bound, np.asarray(problem.upper), 0)
+        return filled(kept, present, size), np.where(at_bound, np.asarray(problem.upper), 0)
 
 
 class Known(NamedTuple):

@@ -1,7 +1,8 @@
 """Wrappers around a solver: they forward the whole contract of `solvers/contract.py`.
 
-A wrapper derives from `Wrapper` and overrides what it changes. Three hooks determine what the inner solver is given:
-`problem_inside`, `state_inside`, `with_inside`. `tests/test_wrappers.py` checks that every member is forwarded by name.
+A wrapper derives from `Wrapper` and overrides what it changes. Hooks determine what the inner solver is given:
+`solver_at`, `problem_inside`, `state_inside`, `with_inside`. `tests/test_wrappers.py` checks that every member is
+forwarded by name.
 
 Wrappers nest in a fixed order, each at most once, from the inside: sampled, polished, screened.
 """
@@ -9,8 +10,6 @@ Wrappers nest in a fixed order, each at most once, from the inside: sampled, pol
 import dataclasses
 import functools
 from typing import Any, ClassVar, NamedTuple
-
-from jaxtyping import Array, Float
 
 from jaxsvm.errors import InputError
 from jaxsvm.problems.contract import Problem
@@ -31,12 +30,22 @@ class _Inner:
 _inner: Any = _Inner
 
 
+def _forwarded(name: str) -> Any:
+    """Make a method that returns what the inner solver's does with the same arguments."""
+
+    @functools.wraps(getattr(Solver, name))
+    def method(self: "Wrapper[Any]", *arguments: Any) -> Any:
+        return getattr(self.solver, name)(*arguments)
+
+    return method
+
+
 def _passed(name: str) -> Any:
     """Make a method that returns the result of the inner solver's."""
 
     @functools.wraps(getattr(Solver, name))
     def method(self: "Wrapper[Any]", problem: Any, state: Any, *more: Any) -> Any:
-        return getattr(self.solver, name)(*self._given(problem, state), *more)
+        return getattr(self.solver_at(state), name)(*self._given(problem, state), *more)
 
     return method
 
@@ -46,7 +55,7 @@ def _moving(name: str) -> Any:
 
     @functools.wraps(getattr(Solver, name))
     def method(self: "Wrapper[Any]", problem: Any, state: Any, *more: Any) -> Any:
-        return self.with_inside(state, getattr(self.solver, name)(*self._given(problem, state), *more))
+        return self.with_inside(state, getattr(self.solver_at(state), name)(*self._given(problem, state), *more))
 
     return method
 
@@ -94,6 +103,10 @@ class Wrapper(Solver[P]):
         """Configuration of the inner solver."""
         return self.solver
 
+    def solver_at(self, state: Any) -> Solver:
+        """Return the inner solver's configuration at a state."""
+        return self.solver
+
     def problem_inside(self, problem: P, state: Any) -> Problem:
         """Return the problem that the inner solver sees."""
         return problem
@@ -109,10 +122,7 @@ class Wrapper(Solver[P]):
     def _given(self, problem: P, state: Any) -> tuple[Any, Any]:
         return self.problem_inside(problem, state), self.state_inside(state)
 
-    def init(self, problem: P, key: Array | None = None, init: Any = None) -> Any:
-        """Start the inner solver."""
-        return self.solver.init(problem, key, init)
-
+    init = _forwarded("init")
     step = _moving("step")
     refresh = _moving("refresh")
     dual_point = _passed("dual_point")
@@ -125,26 +135,11 @@ class Wrapper(Solver[P]):
     polish_end = _moving("polish_end")
     place = _moving("place")
     wants_vertex = _passed("wants_vertex")
-
-    def stores(self, problem: P) -> bool:
-        """Return whether the inner solver is faster with all kernel values stored."""
-        return self.solver.stores(problem)
-
-    def carries_weights(self, problem: P) -> bool:
-        """Return whether the inner states have w in the space of the features."""
-        return self.solver.carries_weights(problem)
-
-    def polish_interval(self, problem: P) -> int | None:
-        """Return the steps after which the inner solver's polish pays; None if it has none."""
-        return self.solver.polish_interval(problem)
-
-    def polish_step(self, problem: P, carry: Any) -> Any:
-        """Take the next piece of a polish."""
-        return self.solver.polish_step(problem, carry)
-
-    def at(self, alpha: Float[Array, " n"], s: Float[Array, " n"], counters: Counters) -> Any:
-        """Start the inner solver at a point."""
-        return self.solver.at(alpha, s, counters)
+    stores = _forwarded("stores")
+    carries_weights = _forwarded("carries_weights")
+    polish_interval = _forwarded("polish_interval")
+    polish_step = _forwarded("polish_step")
+    at = _forwarded("at")
 
     def counted(self, state: Any, counters: Counters) -> Any:
         """Return the state with other counters."""
@@ -172,12 +167,26 @@ class HoldingWrapper(Wrapper[P]):
         """Return the state with another inner state."""
         return state._replace(inner=inner)
 
+    def polish_begin(self, problem: P, state: Any) -> "Polishing":
+        """Begin a polish of the inner state."""
+        carry = self.solver_at(state).polish_begin(*self._given(problem, state))
+        return Polishing(carry, self.with_inside(state, None))
+
+    def polish_step(self, problem: P, carry: "Polishing") -> "Polishing":
+        """Take the next piece."""
+        inside = self.problem_inside(problem, carry.at)
+        return carry._replace(carry=self.solver_at(carry.at).polish_step(inside, carry.carry))
+
+    def polish_end(self, problem: P, state: Any, carry: "Polishing") -> Any:
+        """Return the state at the end of the polish that began at `state`."""
+        return super().polish_end(problem, state, carry.carry)
+
 
 class Polishing(NamedTuple):
-    """A polish in pieces of an inner solver, with what determines its problem."""
+    """A polish of an inner solver: its carry, and the wrapper's state without the inner one."""
 
     carry: Any
-    given: Any
+    at: Any
 
     going = property(lambda self: self.carry.going)
 

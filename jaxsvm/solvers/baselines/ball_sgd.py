@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from jaxsvm.problems.forms import BoxForm
 from jaxsvm.solvers.stochastic.iterates import Rule
-from jaxsvm.solvers.stochastic.subgradient import Stochastic, require_options, require_positive
+from jaxsvm.solvers.stochastic.subgradient import Stochastic, require_options
 from jaxsvm.solvers.stochastic.transforms import project_onto_ball
 
 
@@ -63,7 +63,6 @@ class BallSGD(Stochastic):
 
     def __post_init__(self) -> None:
         require_options(self)
-        require_positive("radius", self.radius)
 
     def rule(self, problem: BoxForm) -> Rule:
         """Return steps `B / (r sqrt(t))` without shrinking, and the ball."""

@@ -9,11 +9,13 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import InputError
 from jaxsvm.numerics import selection
+from jaxsvm.numerics.line_search import bisected
 from jaxsvm.numerics.precision import rounded
 from jaxsvm.problems.forms import BoxForm
 from jaxsvm.results.fit import Counters
-from jaxsvm.runtime.loops import cond, fori_loop
-from jaxsvm.solvers.box.dual_coordinate_ascent import ORDERS, Visits, visited
+from jaxsvm.runtime.checks import require_one_of
+from jaxsvm.runtime.loops import cond
+from jaxsvm.solvers.box.dual_coordinate_ascent import ORDERS, Visits
 from jaxsvm.solvers.contract import NEVER, Solver
 from jaxsvm.solvers.start import Resumed, key_after, steps_of, weights_of
 
@@ -63,10 +65,8 @@ class Perceptron(Solver[BoxForm]):
     patience = NEVER
 
     def __post_init__(self) -> None:
-        if self.output not in OUTPUTS:
-            raise InputError(f"output is {self.output!r}: one of {', '.join(OUTPUTS)} is needed.")
-        if self.order not in ORDERS:
-            raise InputError(f"order is {self.order!r}: one of {', '.join(ORDERS)} is needed.")
+        require_one_of("output", self.output, OUTPUTS)
+        require_one_of("order", self.order, ORDERS)
 
     @property
     def max_steps(self) -> Any:
@@ -116,7 +116,7 @@ class Perceptron(Solver[BoxForm]):
             before=state.before,
             R=state.R + mistake.astype(s.dtype),
             indefinite=state.indefinite,
-            counters=visited(state.counters, mistake, problem.n),
+            counters=state.counters.stepped(jnp.where(mistake, problem.n, 0), mistake),
         )
 
     def refresh(self, problem: BoxForm, state: "State") -> "State":
@@ -165,17 +165,10 @@ class State(NamedTuple):
 def best_multiple(problem: BoxForm, s: Float[Array, " n"], squared_norm: Float[Array, ""]) -> Float[Array, ""]:
     """Minimize `P(t w)` over `t >= 0`, by 60 bisections of its slope `t |w|^2 - sum_i U_i s_i [t s_i < q_i]`."""
 
-    def slope(t: Array) -> Array:
-        return t * squared_norm - jnp.where(t * s < problem.q, problem.upper * s, 0).sum()
+    def falls(t: Array) -> Array:
+        return t * squared_norm < jnp.where(t * s < problem.q, problem.upper * s, 0).sum()
 
     # Beyond this t the slope is not negative.
     high = jnp.maximum(problem.upper @ jnp.maximum(s, 0), 0) / jnp.where(squared_norm > 0, squared_norm, 1)
-
-    def halve(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
-        low, high = ends
-        middle = (low + high) / 2
-        falls = slope(middle) < 0
-        return jnp.where(falls, middle, low), jnp.where(falls, high, middle)
-
-    low, high = fori_loop(0, 60, halve, (jnp.zeros_like(high), high))
+    low, high = bisected(falls, jnp.zeros_like(high), high, 60)
     return jnp.where(squared_norm > 0, (low + high) / 2, 0)

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 
 from jaxsvm.numerics.linear.elimination import factored
 from jaxsvm.numerics.measured import MEASURED as SIZES
+from jaxsvm.numerics.products import matmul
 from jaxsvm.points.rows import product, transposed_product
 from jaxsvm.problems.contract import Problem
 from jaxsvm.problems.forms import BoxForm
@@ -83,7 +84,7 @@ class DenseSystem:
 
     def margins(self, a: Float[Array, " n"], v: Float[Array, " p"]) -> Float[Array, " n"]:
         """Return `Qa + b c`."""
-        return _dot(self.Q, a) + self.c @ v
+        return matmul(self.Q, a) + self.c @ v
 
     def factored(self, D: Float[Array, " n"], a: Float[Array, " n"], v: Float[Array, " p"]) -> Solve:
         """Return the solver of systems with this diagonal, at this point."""
@@ -96,7 +97,7 @@ class DenseSystem:
             """Solve `(Q + D) X = R` for several right-hand sides; a second turn refines X."""
 
             def refine(_: Any, X: Array) -> Array:
-                return X + scale * factor.solve(scale * (R - _dot(self.Q, X) - D * X))
+                return X + scale * factor.solve(scale * (R - matmul(self.Q, X) - D * X))
 
             return fori_loop(0, 2, refine, jnp.zeros_like(R))
 
@@ -106,7 +107,7 @@ class DenseSystem:
             da, column = X[:, 0], X[:, 1:]
             dv = (self.c.T @ da + off) / (self.c * column).sum(axis=0)
             da = da - column @ dv
-            return da, dv, _dot(self.Q, da) + self.c @ dv
+            return da, dv, matmul(self.Q, da) + self.c @ dv
 
         return solve
 
@@ -159,7 +160,3 @@ class FeatureSystem:
     def _transposed(self, u: Array) -> Array:
         signed = self.y * u
         return jnp.concatenate([transposed_product(self.x, signed), self.more.T @ signed])
-
-
-def _dot(A: Array, b: Array) -> Array:
-    return jnp.matmul(A, b, precision=lax.Precision.HIGHEST)

@@ -12,9 +12,10 @@ from jaxsvm.errors import InputError
 from jaxsvm.numerics import selection
 from jaxsvm.problems.forms import BoxForm
 from jaxsvm.results.fit import Counters
+from jaxsvm.runtime.checks import require_one_of
 from jaxsvm.runtime.loops import cond
 from jaxsvm.runtime.once import once
-from jaxsvm.solvers.contract import NEVER, Solver
+from jaxsvm.solvers.contract import NEVER, Solver, is_negative
 from jaxsvm.solvers.measured import MEASURED
 from jaxsvm.solvers.start import box_start, key_after
 
@@ -59,8 +60,7 @@ class SDCA(Solver[BoxForm]):
     patience = NEVER  # chunks gain unevenly: a gap may rest for a while and shrink again
 
     def __post_init__(self) -> None:
-        if self.order not in ORDERS:
-            raise InputError(f"order is {self.order!r}: one of {', '.join(ORDERS)} is needed.")
+        require_one_of("order", self.order, ORDERS)
 
     def stores(self, problem: BoxForm) -> bool:
         """Return whether the Gram has no features; with features a row is a product."""
@@ -90,9 +90,8 @@ class SDCA(Solver[BoxForm]):
             a=state.a.at[i].set(target),
             s=cond(moves, lambda: state.s + delta * problem.column(i), lambda: state.s),
             R=state.R - delta * (rest - D_i * delta / 2),
-            indefinite=state.indefinite
-            | (-MEASURED.curvature_roundings * jnp.finfo(D_i.dtype).eps * problem.diagonal.max() > D_i),
-            counters=visited(state.counters, moves, problem.n),
+            indefinite=state.indefinite | is_negative(D_i, problem.diagonal.max()),
+            counters=state.counters.stepped(jnp.where(moves, problem.n, 0), moves),
         )
 
     def refresh(self, problem: BoxForm, state: "State") -> "State":
@@ -151,10 +150,3 @@ class State(NamedTuple):
     R: Float[Array, ""]
     indefinite: Bool[Array, ""]
     counters: Counters
-
-
-def visited(counters: Counters, moved: Bool[Array, ""], n: int) -> Counters:
-    """Count a visit: n kernel evaluations if a variable moved, else none."""
-    moved_once = moved.astype(jnp.int32)
-    counters = counters._replace(steps=counters.steps + 1, toward=counters.toward + moved_once)
-    return counters.evaluated(moved_once * n)

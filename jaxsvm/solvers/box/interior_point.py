@@ -80,10 +80,8 @@ class InteriorPoint(Solver[BoxForm]):
     def step(self, problem: BoxForm, state: "State") -> "State":
         """Take a predicted step and the corrected step of a system, in twice the precision: systems lose digits."""
         x, rest, left = _advance_in_double(problem, state.x, state.rest)
-        counters = state.counters
-        counters = counters._replace(steps=counters.steps + 1, toward=counters.toward + 1)
         evaluations = problem.n**2 if few_features(problem) is None else 0
-        return state._replace(x=x, rest=rest, left=left, counters=counters.evaluated(evaluations))
+        return state._replace(x=x, rest=rest, left=left, counters=state.counters.stepped(evaluations))
 
     def refresh(self, problem: BoxForm, state: "State") -> "State":
         """Compute the feasible point of the iterate, and its `s` and objective."""

@@ -14,7 +14,7 @@ from jaxsvm.numerics.rectangle import best_in_rectangle
 from jaxsvm.problems.forms import BoxForm
 from jaxsvm.results.fit import Counters
 from jaxsvm.solvers.box import interior_point
-from jaxsvm.solvers.contract import Solver
+from jaxsvm.solvers.contract import Solver, is_negative
 from jaxsvm.solvers.measured import MEASURED
 from jaxsvm.solvers.start import box_start
 from jaxsvm.solvers.working_set.members import ends, sides
@@ -89,26 +89,17 @@ class SMO(Solver[BoxForm]):
         """Return the steps after which an interior point method pays (`interior_point`); None if it cannot run."""
         return interior_point.polish_steps(problem)
 
-    def polish(self, problem: BoxForm, state: "State") -> "State":
-        """Return the state at the interior point method's solution, if that is better."""
-        return self._better(problem, state, interior_point.solved(problem, self._polish_tol(problem)))
-
     def polish_begin(self, problem: BoxForm, state: "State") -> Any:
-        """Begin a polish in pieces, for the host driver."""
+        """Begin a polish by interior points."""
         return interior_point.begin(problem)
 
     def polish_step(self, problem: BoxForm, carry: Any) -> Any:
         """Take the next piece."""
-        return interior_point.further(problem, carry, self._polish_tol(problem))
+        return interior_point.further(problem, carry, jnp.maximum(0.01 * self.tol, 4 * jnp.finfo(problem.dtype).eps))
 
     def polish_end(self, problem: BoxForm, state: "State", carry: Any) -> "State":
         """Return the state at the end of the polish, if that is better than `state`."""
-        return self._better(problem, state, interior_point.end(problem, carry))
-
-    def _polish_tol(self, problem: BoxForm) -> Any:
-        return jnp.maximum(0.01 * self.tol, 4 * jnp.finfo(problem.dtype).eps)
-
-    def _better(self, problem: BoxForm, state: "State", a: Array) -> "State":
+        a = interior_point.end(problem, carry)
         s = problem.matvec(a)
         R = problem.objective(a, s)
         better = R < state.R
@@ -152,8 +143,8 @@ def _single_step(problem: BoxForm, state: State) -> State:
         a=a.at[i].set(new),
         s=s + (new - selection.entry(a, i)) * problem.column(i),
         R=state.R - jnp.maximum(best, 0),
-        indefinite=state.indefinite | _negative(problem, selection.entry(problem.diagonal, i)),
-        counters=_count(state.counters, problem.n),
+        indefinite=state.indefinite | is_negative(selection.entry(problem.diagonal, i), problem.diagonal.max()),
+        counters=state.counters.stepped(problem.n),
     )
 
 
@@ -180,8 +171,8 @@ def _double_step(problem: BoxForm, state: State) -> State:
         a=a.at[i].set(new_i).at[j].set(new_j),
         s=s + ((new_i - a_i) * column_i + jnp.where(i == j, 0, new_j - a_j) * column_j),
         R=state.R - jnp.where(usable, gain, 0),
-        indefinite=state.indefinite | _negative(problem, jnp.minimum(D_i, D_j)),
-        counters=_count(state.counters, 2 * problem.n),
+        indefinite=state.indefinite | is_negative(jnp.minimum(D_i, D_j), problem.diagonal.max()),
+        counters=state.counters.stepped(2 * problem.n),
     )
 
 
@@ -214,8 +205,8 @@ def _pair_step(problem: BoxForm, state: State) -> State:
         a=a.at[j].set(jnp.where(usable, jnp.clip(new_j, 0, U_j), selection.entry(a, j))),
         s=s + t * (column_i / c_i - problem.column(j) / c_j),
         R=state.R - t * (descent_j - t * exact / 2),
-        indefinite=state.indefinite | usable & _negative(problem, exact),
-        counters=_count(state.counters, 2 * problem.n),
+        indefinite=state.indefinite | usable & is_negative(exact, D.max()),
+        counters=state.counters.stepped(2 * problem.n),
     )
 
 
@@ -232,11 +223,3 @@ def _moved(a: Array, upper: Array, i: Array, move: Array) -> Array:
     rounding = 4 * jnp.finfo(a.dtype).eps * U
     new = old + move
     return jnp.where(new <= rounding, 0, jnp.where(new >= U - rounding, U, new))
-
-
-def _negative(problem: BoxForm, curvature: Array) -> Array:
-    return curvature < -MEASURED.curvature_roundings * jnp.finfo(curvature.dtype).eps * problem.diagonal.max()
-
-
-def _count(counters: Counters, evaluations: int) -> Counters:
-    return counters._replace(steps=counters.steps + 1, toward=counters.toward + 1).evaluated(evaluations)

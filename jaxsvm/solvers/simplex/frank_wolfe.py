@@ -7,14 +7,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxsvm.errors import InputError
 from jaxsvm.numerics import selection
 from jaxsvm.numerics.sums import sums
 from jaxsvm.problems.forms import SimplexForm, SimplexPart
 from jaxsvm.results.fit import Counters
+from jaxsvm.runtime.checks import require_one_of
 from jaxsvm.solvers import polish
-from jaxsvm.solvers.contract import SIMPLEX, Solver
-from jaxsvm.solvers.measured import MEASURED
+from jaxsvm.solvers.contract import SIMPLEX, Solver, is_negative
 from jaxsvm.solvers.start import start
 
 VARIANTS = ("classic", "away", "pairwise", "smo")
@@ -92,8 +91,7 @@ class FrankWolfe(SimplexSolver):
     polish_products: int = dataclasses.field(default=40, metadata={"static": True})
 
     def __post_init__(self) -> None:
-        if self.variant not in VARIANTS:
-            raise InputError(f"variant is {self.variant!r}: one of {', '.join(VARIANTS)} is needed.")
+        require_one_of("variant", self.variant, VARIANTS)
 
     def init(self, problem: SimplexForm, key: Array | None = None, init: Any = None) -> "State":
         """Return a state at the start point, or at `init`: weights `(n,)`, or weights and their margins."""
@@ -118,12 +116,8 @@ class FrankWolfe(SimplexSolver):
         """Return the steps after which a polish pays: with as many kernel evaluations as it costs."""
         return max(self.polish_products * problem.n // 2, 1) if self.variant == "smo" and self.polish_products else None
 
-    def polish(self, problem: SimplexForm, state: "State") -> "State":
-        """Polish a state that was just refreshed."""
-        return self.place(problem, state, *polish.polish(problem, state.alpha, state.s, self.polish_products))
-
     def polish_begin(self, problem: SimplexForm, state: "State") -> Any:
-        """Begin a polish in pieces, for the host driver."""
+        """Begin a polish."""
         return polish.begin(problem, state.alpha, state.s, self.polish_products)
 
     def polish_step(self, problem: SimplexForm, carry: Any) -> Any:
@@ -201,7 +195,7 @@ def _vertex_step(problem: SimplexPart, state: State, may_go_away: bool) -> State
         s=scale * s + (sign * lam) * problem.column(p),
         R=R - lam * gap + lam**2 * q,
         gap=jnp.where(exists, jnp.where(toward, gap, state.gap), 0),
-        indefinite=state.indefinite | exists & _negative(q, D_p + jnp.abs(R)),
+        indefinite=state.indefinite | exists & is_negative(q, D_p + jnp.abs(R)),
         counters=_count(state.counters, toward, dropped, s.shape[0]),
     )
 
@@ -242,19 +236,11 @@ def pair_step(problem: SimplexPart, state: Any, candidates: Bool[Array, " n"] | 
         s=s + lam * (column_i - problem.column(j)),
         R=R - 2 * lam * descent + lam**2 * q,
         gap=2 * (R - s_i),
-        indefinite=state.indefinite | usable & _negative(q, D_i + D_j),
+        indefinite=state.indefinite | usable & is_negative(q, D_i + D_j),
         counters=_count(state.counters, jnp.asarray(True), dropped, 2 * s.shape[0]),
     )
 
 
-def _negative(curvature: Array, scale: Array) -> Bool[Array, ""]:
-    return curvature < -MEASURED.curvature_roundings * jnp.finfo(curvature.dtype).eps * scale
-
-
 def _count(counters: Counters, toward: Array, dropped: Array, evaluations: int) -> Counters:
-    return counters._replace(
-        steps=counters.steps + jnp.asarray(1, jnp.int32),
-        toward=counters.toward + toward.astype(jnp.int32),
-        away=counters.away + (~toward).astype(jnp.int32),
-        drops=counters.drops + dropped.astype(jnp.int32),
-    ).evaluated(evaluations)
+    away, drops = counters.away + (~toward).astype(jnp.int32), counters.drops + dropped.astype(jnp.int32)
+    return counters.stepped(evaluations, toward)._replace(away=away, drops=drops)

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import optax
-from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.numerics.masks import some
+from jaxsvm.numerics.products import matmul
 from jaxsvm.points.rows import CSR
 from jaxsvm.problems.forms import BoxForm
 from jaxsvm.runtime.loops import cond
@@ -108,7 +108,7 @@ def margins_of(problem: BoxForm, at: Dense | Scaled, index: Int[Array, " b"]) ->
         inner, rows, weights = sparse_margins(features.x, index, at.v), None, at.v
     else:
         rows, weights = features.x.at[index].get(mode="promise_in_bounds").astype(at.w.dtype), at.w
-        inner = jnp.matmul(rows, at.w[: rows.shape[1]], precision=lax.Precision.HIGHEST)
+        inner = matmul(rows, at.w[: rows.shape[1]])
     inner = inner + weights[-1] if features.constant else inner
     return problem.y[index] * inner, rows
 
@@ -118,7 +118,7 @@ def move_dense(
 ) -> tuple[Dense, Any, Any]:
     """Take the optax chain's step on w; return scale and gain of the same step on the sums, too."""
     signed = problem.y[move.batch] * move.g
-    descent = jnp.matmul(signed, rows, precision=lax.Precision.HIGHEST)
+    descent = matmul(signed, rows)
     gradient = -jnp.append(descent, signed.sum()) if problem.offset == 1 else -descent
     moved: Any = rule.transform.update(gradient, at.chain, at.w)
     updates, chain = moved
@@ -141,7 +141,7 @@ def move_scaled(
         # Rows are computed only if a sample of the batch is violated.
         v = cond(
             some(move.violated),
-            lambda: at.v + jnp.matmul(dh, problem.columns(move.batch), precision=lax.Precision.HIGHEST),
+            lambda: at.v + matmul(dh, problem.columns(move.batch)),
             lambda: at.v,
         )
     else:

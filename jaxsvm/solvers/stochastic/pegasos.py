@@ -11,12 +11,13 @@ import optax
 from jax import lax
 from jaxtyping import Array, Float
 
-from jaxsvm.errors import InputError
+from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.points.rows import CSR
 from jaxsvm.problems.forms import BoxForm
+from jaxsvm.runtime.checks import require_positive
 from jaxsvm.solvers.features import Primal
 from jaxsvm.solvers.stochastic.iterates import Rule
-from jaxsvm.solvers.stochastic.subgradient import Stochastic, require_options, require_positive
+from jaxsvm.solvers.stochastic.subgradient import Stochastic, require_options
 from jaxsvm.solvers.stochastic.transforms import (
     average_iterates,
     average_of,
@@ -26,6 +27,7 @@ from jaxsvm.solvers.stochastic.transforms import (
     pegasos_transform,
     project_onto_ball,
 )
+from jaxsvm.solvers.validation import require_usable
 
 
 @jax.tree_util.register_dataclass
@@ -87,8 +89,6 @@ class Pegasos(Stochastic):
 
     def __post_init__(self) -> None:
         require_options(self)
-        if self.offset is not None:
-            require_positive("offset", self.offset, zero=True)
 
     def rule(self, problem: BoxForm) -> Rule:
         """Return `lam = 1 / sum_i U_i` (`1 / (n C)` without weights), the schedule, and a ball with the optimum."""
@@ -137,7 +137,9 @@ class Pegasos(Stochastic):
             raise InputError(f"d is {d}: at least one feature is needed.")
         if bias not in ("regularized", "none"):
             raise InputError(f'bias is {bias!r}: a stream has "regularized" or "none".')
-        require_positive("lam", lam)
+        require_usable(self)
+        if is_concrete(lam):
+            require_positive("lam", lam)
         dtype = jax.dtypes.canonicalize_dtype(float if dtype is None else dtype)
         w, lam = jnp.zeros((d + (bias == "regularized"),), dtype), jnp.asarray(lam, dtype)
         zero = jnp.zeros((), dtype)

@@ -14,6 +14,7 @@ from jaxsvm.numerics.sampling import systematic_draw
 from jaxsvm.problems.slack import SlackProblem
 from jaxsvm.problems.water_level import METHODS
 from jaxsvm.results.fit import Counters
+from jaxsvm.runtime.checks import require_one_of
 from jaxsvm.solvers.contract import NEVER, Solver
 from jaxsvm.solvers.start import Resumed, key_after, resumed, steps_of
 
@@ -76,8 +77,7 @@ class StochasticBatchPerceptron(Solver[SlackProblem]):
     def __post_init__(self) -> None:
         if self.batch is not None and self.batch < 1:
             raise InputError(f"batch is {self.batch}: at least 1 is needed, or None for the exact supergradient.")
-        if self.average not in AVERAGES:
-            raise InputError(f"average is {self.average!r}: one of {', '.join(AVERAGES)} is needed.")
+        require_one_of("average", self.average, AVERAGES)
         if self.method not in (None, *METHODS):
             raise InputError(f"method is {self.method!r}: one of {', '.join(METHODS)} is needed, or None.")
 
@@ -231,8 +231,7 @@ def _filled(problem: SlackProblem, c: Float[Array, " n"], p: Float[Array, " n"],
 def rows_computed(counters: Counters, rows: Int[Array, ""], n: int) -> Counters:
     """Count a step that computed so many rows of n kernel values; their product may exceed 32 bits."""
     coarse, fine = rows >> 10, rows & 1023
-    counters = counters.evaluated(fine * n)
+    counters = counters.stepped(fine * n)
     counters = counters.evaluated(((coarse * n) & 1023) << 10)
     high = counters.evaluations[0] + ((coarse * n) >> 10)
-    evaluations = counters.evaluations.at[0].set(high)
-    return counters._replace(steps=counters.steps + 1, toward=counters.toward + 1, evaluations=evaluations)
+    return counters._replace(evaluations=counters.evaluations.at[0].set(high))

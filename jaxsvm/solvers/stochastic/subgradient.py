@@ -9,16 +9,15 @@ coefficients of w and a dual point that certifies it.
 
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxsvm.errors import InputError, is_concrete
+from jaxsvm.errors import InputError
 from jaxsvm.numerics.masks import some
 from jaxsvm.numerics.precision import rounded
 from jaxsvm.problems.forms import BoxForm
 from jaxsvm.results.fit import Counters
+from jaxsvm.runtime.checks import require_one_of
 from jaxsvm.solvers.contract import NEVER, Solver
 from jaxsvm.solvers.measured import MEASURED
 from jaxsvm.solvers.start import key_after, resumed, steps_of
@@ -219,21 +218,9 @@ def require_options(solver: Stochastic) -> None:
     """
     if solver.batch < 1:
         raise InputError(f"batch is {solver.batch}: at least one sample a step is needed.")
-    if solver.average not in AVERAGES:
-        raise InputError(f"average is {solver.average!r}: one of {', '.join(AVERAGES)} is needed.")
-    if solver.order not in ORDERS:
-        raise InputError(f"order is {solver.order!r}: one of {', '.join(ORDERS)} is needed.")
+    require_one_of("average", solver.average, AVERAGES)
+    require_one_of("order", solver.order, ORDERS)
     if solver.schedule is not None and not callable(solver.schedule):
         raise InputError(
             f"schedule is {solver.schedule!r}: a function of the step is needed, such as optax.constant_schedule(0.1)."
         )
-
-
-def require_positive(name: str, value: Any, zero: bool = False) -> None:
-    """Refuse a known number that is not positive (with `zero`, one that is negative).
-
-    Other values pass: JAX also makes configurations of descriptions of arguments, when it lowers a program.
-    """
-    known = is_concrete(value) and isinstance(value, int | float | np.ndarray | np.number | jax.Array)
-    if known and np.ndim(value) == 0 and not (float(value) > 0 or zero and float(value) == 0):
-        raise InputError(f"{name} is {value}: a {'number not below 0' if zero else 'positive number'} is needed.")

@@ -142,6 +142,3 @@ def average_of(state: Any) -> Any:
 def first_step(mean_square: Any, batch: Any) -> Float[Array, ""]:
     """Return the first of `gentle` steps, for a mean of `|x_i|^2`."""
     return batch / (8 * jnp.where(mean_square > 0, mean_square, 1))
-
-
-# --- the solver ------------------------------------------------------------------------------------------------------

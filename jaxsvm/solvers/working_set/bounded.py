@@ -11,7 +11,7 @@ from jaxsvm.numerics.products import weighted_rows
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.solvers.measured import MEASURED
 from jaxsvm.solvers.working_set.block import double_steps, pair_steps
-from jaxsvm.solvers.working_set.members import ends, is_negative
+from jaxsvm.solvers.working_set.members import ends, is_negative_along
 
 
 def begun(problem: BoxProblem, a: Array | None) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def moved(
     change = new - old
     gain = change @ (gradient - Q @ change / 2)
     placed = _with_values(problem, state, rows, slots, members, old, new)
-    return {**placed, "R": state.R - gain}, steps, is_negative(Q, change)
+    return {**placed, "R": state.R - gain}, steps, is_negative_along(Q, change)
 
 
 def _with_values(

@@ -9,7 +9,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.problems.contract import Restrictable
-from jaxsvm.solvers.measured import MEASURED
+from jaxsvm.solvers.contract import is_negative
 
 
 def sides(problem: Restrictable, a: Array, s: Array) -> tuple[Array, Array, Array]:
@@ -92,7 +92,6 @@ def among(
     return jnp.where(is_new, K.T, K)
 
 
-def is_negative(Q: Float[Array, "q q"], move: Float[Array, " q"]) -> Bool[Array, ""]:
+def is_negative_along(Q: Float[Array, "q q"], move: Float[Array, " q"]) -> Bool[Array, ""]:
     """Return whether a matrix has a negative curvature along a move, beyond rounding."""
-    scale = jnp.abs(Q).max() * jnp.abs(move).sum() ** 2
-    return move @ (Q @ move) < -MEASURED.curvature_roundings * jnp.finfo(Q.dtype).eps * scale
+    return is_negative(move @ (Q @ move), jnp.abs(Q).max() * jnp.abs(move).sum() ** 2)

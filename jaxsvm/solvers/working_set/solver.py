@@ -142,7 +142,6 @@ class WorkingSet(Solver[Restrictable]):
         K = state.K if problem.gram.stored else among(state.K, rows, slots, members, places)
         between = rows[slots[:, None], slots] if problem.gram.stored else K
         changes, inner, curved = kind.moved(problem, state, between, rows, slots, members)
-        counters = counters._replace(steps=counters.steps + 1, toward=counters.toward + inner)
         return state._replace(
             **changes,
             members=members,
@@ -150,7 +149,7 @@ class WorkingSet(Solver[Restrictable]):
             K=K,
             cache=cache,
             indefinite=state.indefinite | curved,
-            counters=counters.evaluated(count * problem.n),
+            counters=counters.stepped(count * problem.n, inner),
         )
 
     def refresh(self, problem: Restrictable, state: "State") -> "State":

@@ -18,7 +18,7 @@ from jaxsvm.numerics.products import matmul, weighted_rows
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.solvers.measured import MEASURED
 from jaxsvm.solvers.working_set.block import double_steps
-from jaxsvm.solvers.working_set.members import is_negative
+from jaxsvm.solvers.working_set.members import is_negative_along
 from jaxsvm.solvers.working_set.row_cache import RowCache
 
 SIGNS = (1, -1)
@@ -81,7 +81,7 @@ def moved(
         H, low, high, jnp.zeros_like(low), gradient, MEASURED.gradient_left * violation, limit
     )
     placed = in_double(_with_moves)(problem, state.a, state.exact, move, low, units, (rows, slots, members))
-    return placed, steps, is_negative(H, move)
+    return placed, steps, is_negative_along(H, move)
 
 
 def _block(problem: SquaredHingeProblem, a: Array, exact: Array, K: Array, members: Array) -> tuple[Array, ...]:

@@ -28,7 +28,7 @@ from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.loops import while_loop
 from jaxsvm.solvers.features import Primal, feature_matrix
 from jaxsvm.solvers.measured import MEASURED
-from jaxsvm.solvers.simplex.newton.state import State, counted, pair_of_classes
+from jaxsvm.solvers.simplex.newton.state import State, pair_of_classes
 from jaxsvm.solvers.simplex.newton.system import solve_small_support
 from jaxsvm.solvers.start import weights_of
 
@@ -150,7 +150,7 @@ def step(problem: SquaredHingeProblem, primal: Primal, state: State, method: str
         point=following,
         R=jnp.where(finite, following.value, jnp.nan),
         gap=following.gap,
-        counters=counted(state.counters, problem.n, jnp.asarray(3, jnp.int32)),
+        counters=state.counters.stepped(3 * problem.n),
         effort=effort,
         memory=memory,
     )

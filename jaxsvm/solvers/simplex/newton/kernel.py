@@ -12,7 +12,7 @@ from jaxsvm.numerics.masks import every
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import Counters
 from jaxsvm.solvers.measured import MEASURED
-from jaxsvm.solvers.simplex.newton.state import State, counted, pair_of_classes
+from jaxsvm.solvers.simplex.newton.state import State, pair_of_classes
 from jaxsvm.solvers.simplex.newton.system import solve_support
 from jaxsvm.solvers.start import weights_of
 
@@ -129,7 +129,7 @@ def step(problem: SquaredHingeProblem, state: State, method: str, factor_limit: 
         R=jnp.where(lower, after, before),
         gap=jnp.where(lower, gap, state.gap),
         indefinite=state.indefinite | finite & ~healthy,
-        counters=counted(state.counters, problem.n, size),
+        counters=state.counters.stepped(jnp.minimum(size, (2**30 - 1) // problem.n) * problem.n),
         effort=effort,
     )
 

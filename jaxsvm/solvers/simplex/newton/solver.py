@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 from jaxsvm.errors import InputError
 from jaxsvm.numerics.precision import in_double, like, remainder, rounded, whole, widened
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
+from jaxsvm.runtime.checks import require_one_of
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.simplex.newton import feature, kernel
 from jaxsvm.solvers.simplex.newton.state import State
@@ -64,8 +65,7 @@ class Newton(Solver[SquaredHingeProblem]):
     refresh_every: int | None = dataclasses.field(default=None, metadata={"static": True})
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise InputError(f"method is {self.method!r}: one of {', '.join(METHODS)} is needed.")
+        require_one_of("method", self.method, METHODS)
         if self.factor_limit < 1:
             raise InputError(f"factor_limit is {self.factor_limit}: at least 1 is needed.")
 

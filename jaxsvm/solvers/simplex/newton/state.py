@@ -44,10 +44,3 @@ def pair_of_classes(problem: SquaredHingeProblem) -> Float[Array, " n"]:
     present = problem.ridge > 0
     ends = jnp.stack([selection.argmax(jnp.where(present, sign * problem.y, -jnp.inf))[1] for sign in (1, -1)])
     return jnp.zeros((problem.n,), problem.dtype).at[ends].add(0.5)
-
-
-def counted(counters: Counters, n: int, columns: Int[Array, ""]) -> Counters:
-    """Count a step that took so many columns of n kernel values."""
-    step = jnp.asarray(1, jnp.int32)
-    evaluations = jnp.minimum(columns, (2**30 - 1) // n) * n
-    return counters._replace(steps=counters.steps + step, toward=counters.toward + step).evaluated(evaluations)

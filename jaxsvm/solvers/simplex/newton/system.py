@@ -7,7 +7,6 @@ products of all lanes are a single matrix product.
 """
 
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm.numerics import masks
@@ -16,6 +15,7 @@ from jaxsvm.numerics.linear.conjugate_gradients import Apply, Iterate, conjugate
 from jaxsvm.numerics.linear.elimination import padded_factor
 from jaxsvm.numerics.masks import every
 from jaxsvm.numerics.measured import MEASURED as SIZES
+from jaxsvm.numerics.products import matmul
 from jaxsvm.numerics.sizes import in_smallest, size_classes
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.runtime.once import once
@@ -77,7 +77,7 @@ def _factor(problem: SquaredHingeProblem, active: Bool[Array, " n"], size: int) 
     if problem.free_bias:
         rhs = jnp.concatenate([rhs, jnp.where(valid, problem.y[index], 0)[:, None]], axis=1)
     solution = factor.solve(rhs)
-    residual = rhs - jnp.matmul(block, solution, precision=lax.Precision.HIGHEST)
+    residual = rhs - matmul(block, solution)
     solution = solution + factor.solve(residual)
     beta, bias = _border(problem, solution, rhs)
     healthy = every(jnp.isfinite(solution))

@@ -1,4 +1,4 @@
-"""Solve the next value of a path of hinge problems, from the point of the one before.
+"""Solve the next problem of a hinge path, from the point of the one before.
 
 `next_start` scales the point to the next C and leaves out the samples that a rule knows, `solve_kept` solves for the
 others, and `joined` returns the point of the whole problem. Products follow by the kernel rows of the samples that
