@@ -254,7 +254,8 @@ def test_a_fold_of_a_free_bias_leaves_its_absent_samples_out(monkeypatch, small)
     alone = jaxsvm.hinge_problem(jaxsvm.gram(RBF(0.5), x[present > 0], store=True), y[present > 0], bias="free")
     Cs = [0.1, 0.3, 1.0, 3.0]
     expected = jaxsvm.solve_path(alone, Cs, tol=1e-5).certificate.primal
-    measured = dataclasses.replace(MEASURED, samples_of_whole_rows=8, samples_of_short_rows=small)
+    monkeypatch.setattr(type(MEASURED), "samples_of_whole_rows", 8)
+    measured = dataclasses.replace(MEASURED, samples_of_short_rows=small)
     monkeypatch.setattr("jaxsvm.numerics.sizes.size_classes", lambda n: (48, n))
     for module in ("screened", "next_problem"):
         monkeypatch.setattr(f"jaxsvm.path.{module}.MEASURED", measured)
