@@ -87,9 +87,9 @@ def test_blocks_of_a_compiled_program_are_the_values_by_numpy(monkeypatch):
     from jaxsvm.estimators.training import samples as training
 
     reference = estimators.SVC(tol=1e-6).fit(X, Y)
-    small = dataclasses.replace(MEASURED, values_by_numpy=0, samples_with_all_values=0)
     for module in (kernel_values, training):
-        monkeypatch.setattr(module, "MEASURED", small)
+        monkeypatch.setattr(module, "MEASURED", dataclasses.replace(MEASURED, values_by_numpy=0))
+    monkeypatch.setattr(training, "SIZES", dataclasses.replace(training.SIZES, bytes_held=0))
     rows = estimators.SVC(tol=1e-6).fit(X, Y)
     np.testing.assert_allclose(rows.decision_function(X), reference.decision_function(X), atol=1e-4)
 

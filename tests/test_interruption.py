@@ -431,7 +431,7 @@ LOOSE = {
 
 def no_time_for_products(monkeypatch):
     """As if each certificate would take too long once a fit is stopped."""
-    measured = dataclasses.replace(bursts.MEASURED, samples_of_a_long_product=1, samples_of_a_last_product=1)
+    measured = dataclasses.replace(bursts.MEASURED, samples_of_a_long_product=1)
     for module in (bursts, carried_certificate):
         monkeypatch.setattr(module, "MEASURED", measured)
 
