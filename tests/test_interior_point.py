@@ -75,13 +75,16 @@ def test_all_hard_cases(case, bias):
 
 @pytest.mark.parametrize("bias", ["free", pytest.param("regularized", marks=pytest.mark.slow)])
 def test_smo_earns_a_polish(bias):
-    """The same on the host and compiled; the steps alone would end as MAX_STEPS at a gap above 1."""
+    """On the host. A compiled fit has no second solver: it says that its steps were not enough."""
     case = cases.hard_case("C1e6-noisy-linear")
+    solver = SMO(tol=1e-6, max_steps=200_000)
     problem = hinge_problem(jaxsvm.gram(Precomputed(), case.K), case.y, case.C, bias=bias)
-    for run in (jaxsvm.fit, jax.jit(lambda problem, solver: fit_compiled(problem, solver, jax.random.key(0)))):
-        fit = jaxsvm.check(run(problem, SMO(tol=1e-6, max_steps=200_000)))
-        wanted = truth.hinge_solution(case.K, case.y, case.C, bias, accuracy=1e-6)
-        assert float(fit.certificate.dual) == pytest.approx(wanted.optimum, rel=2e-6)
+    fit = jaxsvm.check(jaxsvm.fit(problem, solver))
+    wanted = truth.hinge_solution(case.K, case.y, case.C, bias, accuracy=1e-6)
+    assert float(fit.certificate.dual) == pytest.approx(wanted.optimum, rel=2e-6)
+    compiled = jax.jit(lambda problem: fit_compiled(problem, solver, jax.random.key(0)))(problem)
+    assert compiled.status.name == "MAX_STEPS"
+    assert float(compiled.certificate.dual) <= wanted.optimum * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("bias", ["free", "regularized", pytest.param("none", marks=pytest.mark.slow)])

@@ -18,6 +18,7 @@ from jaxsvm.numerics.linear import nystroem
 from jaxsvm.numerics.linear.conjugate_gradients import Apply
 from jaxsvm.numerics.linear.elimination import LAPACK_SIZE, Factor, identity, padded_factor, semifactored
 from jaxsvm.numerics.measured import MEASURED
+from jaxsvm.numerics.products import diagonal, plus_diagonal
 from jaxsvm.numerics.sizes import in_smallest, size_classes
 from jaxsvm.runtime.loops import while_loop
 
@@ -42,8 +43,8 @@ def factor_sizes(n: int, support: Any) -> tuple[int, ...]:
     sizes = size_classes(n)
     if is_concrete(support):
         count = int(support.sum())
-        sizes = (next(size for size in sizes if count <= size),)
-    return sizes
+        return (next(size for size in sizes if count <= size),)
+    return tuple(size for size in sizes if size == n or size > MEASURED.smallest_system)
 
 
 def solver(
@@ -141,21 +142,22 @@ def _factor(
 ) -> tuple[Bool[Array, " n"], Apply]:
     """Return the samples that others do not explain, and solves with a Cholesky factor of `(Kt + u u')_SS`."""
     largest, count = sizes[-1], masks.count(support)
-    index = jnp.nonzero(support, size=largest, fill_value=0)[0]
+    index = masks.places_first(support)[:largest]
     valid = jnp.arange(largest, dtype=count.dtype) < count
 
     def factor(size: int, whole: Factor) -> Factor:
         at, ridge = index[:size], problem.ridge[index[:size]]
         values = problem.gram.block(at, at).astype(problem.dtype) + problem.offset
-        values = jnp.outer(problem.y[at], problem.y[at]) * values + jnp.outer(u[at], u[at]) + jnp.diag(ridge)
+        values = jnp.outer(problem.y[at], problem.y[at]) * values + jnp.outer(u[at], u[at])
+        values = plus_diagonal(values, ridge)
         if problem.bounded and size < LAPACK_SIZE:  # there is no ridge
             values = jnp.where(valid[:size, None] & valid[None, :size], values, 0)
             # A sample of which the others leave less than this is explained by them.
-            return semifactored(values, 1e-11 * jnp.diagonal(values).max()).within(whole)
+            return semifactored(values, 1e-11 * diagonal(values).max()).within(whole)
         return padded_factor(values, valid[:size]).within(whole)
 
     factored = in_smallest(sizes, count, factor, identity(largest, problem.dtype))
-    known = valid & ~(jnp.diagonal(factored.L)[:largest] == 0)  # NaN must propagate
+    known = valid & ~(diagonal(factored.L)[:largest] == 0)  # NaN must propagate
     support = jnp.zeros_like(support).at[index].max(known)
 
     def precondition(r: Array) -> Array:

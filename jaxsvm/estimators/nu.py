@@ -23,6 +23,7 @@ from jaxsvm.estimators.training.within_classes import (
     require_storable,
     solve_certified,
 )
+from jaxsvm.numerics.products import diagonal as diagonal_of
 from jaxsvm.results.judge import relative_to
 
 
@@ -155,7 +156,7 @@ def _classified(K: Array, y: Array, q: Array, upper: Array, a: Array, tol: Array
     """Return the point, coefficients, bias, C, certificate and steps of a `NuSVC`."""
     a, s, positive, negative, steps = minimized(K, y, jnp.zeros_like(a), upper, a, tol, limit)
     r = (positive + negative) / 2
-    arrays, diagonal = (y, q, upper / r, y, jnp.zeros((), a.dtype)), jnp.diagonal(K).astype(a.dtype)
+    arrays, diagonal = (y, q, upper / r, y, jnp.zeros((), a.dtype)), diagonal_of(K).astype(a.dtype)
     problem = box_problem_of(None, arrays, C=1 / r, diagonal=diagonal)
     hinge = problem.certified(a / r, s / r, a.dtype)
     return a, hinge.dual_coef, hinge.bias, 1 / r, hinge.certificate, steps
@@ -231,7 +232,7 @@ def _regressed(K: Array, y: Array, t: Array, upper: Array, a: Array, tol: Array,
     """Return the point, coefficients, bias, epsilon, certificate and steps of a `NuSVR`."""
     a, s, positive, negative, steps = minimized(K, y, t, upper, a, tol, limit)
     epsilon = jnp.maximum(-(positive + negative) / 2, 0)
-    arrays, diagonal = (y, t - epsilon, upper, y, jnp.zeros((), a.dtype)), jnp.diagonal(K).astype(a.dtype)
+    arrays, diagonal = (y, t - epsilon, upper, y, jnp.zeros((), a.dtype)), diagonal_of(K).astype(a.dtype)
     tube = box_problem_of(None, arrays, diagonal=diagonal).certified(a, s, a.dtype)
     certificate = relative_to(tube.certificate, ROUNDING_OF_ZERO * jnp.minimum(1, upper @ jnp.abs(t)))
     return a, tube.dual_coef, tube.bias, epsilon, certificate, steps

@@ -13,10 +13,13 @@ from jaxsvm.gram.contract import Gram
 from jaxsvm.gram.measured import MEASURED
 from jaxsvm.gram.tiled import OfPoints, TiledGram
 from jaxsvm.kernels import Kernel, Precomputed
-from jaxsvm.numerics.products import matmul
+from jaxsvm.numerics.products import diagonal, matmul
 from jaxsvm.points.rows import CSR, dense_rows
 from jaxsvm.runtime.arrays import on_device
 from jaxsvm.runtime.loops import fori_loop
+
+AT_ONCE = 8 * MEASURED.rows_per_tile
+"""Samples up to which a matrix is computed, and multiplied in a wider dtype, in one piece: a loop saves nothing yet."""
 
 
 @jax.tree_util.register_dataclass
@@ -68,7 +71,7 @@ class DenseGram(OfPoints):
 
     def diag(self) -> Float[Array, " n"]:
         """Return `K_ii`."""
-        return jnp.diagonal(self.K)
+        return diagonal(self.K)
 
     def matvec(self, v: Float[Array, "n *k"]) -> Float[Array, "n *k"]:
         """Return `K @ v`, in the wider of the two dtypes."""
@@ -102,6 +105,10 @@ def dense_values(kernel: Kernel, points: Any, dtype: Any, near: bool) -> Float[A
     def rows(index: Array) -> Array:
         return tiled._off_diagonal(index, dense_rows(points, index))
 
+    if n <= AT_ONCE:
+        K = rows(jnp.arange(n, dtype=jnp.int32))
+        return K.at[jnp.arange(n), jnp.arange(n)].set(tiled.diag())
+
     def fill(k: Array, K: Array) -> Array:
         start = jnp.minimum(k * tile, n - tile)  # the last tile overlaps its neighbour
         values = rows(start + jnp.arange(tile, dtype=jnp.int32))
@@ -125,7 +132,9 @@ def values_between(gram: Gram, samples: Int[Array, " m"]) -> Float[Array, "m m"]
 
 def _wide_matvec(K: Array, v: Array) -> Array:
     """Return `K @ v` for v of a wider dtype, some rows at a time, without a wide copy of K."""
-    n, tile = K.shape[0], min(MEASURED.rows_per_wide_tile, K.shape[0])
+    n, tile = K.shape[0], MEASURED.rows_per_wide_tile
+    if n <= AT_ONCE:
+        return matmul(K, v)
     whole = n // tile * tile
 
     def of_rows(start: Array) -> Array:

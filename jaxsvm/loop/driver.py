@@ -21,11 +21,11 @@ from jaxtyping import Array
 
 from jaxsvm.errors import ConvergenceWarning, InputError, is_concrete, warn
 from jaxsvm.loop.bursts import begun, run
-from jaxsvm.loop.choice import first_choice, second_choice, takes_state
+from jaxsvm.loop.choice import first_choice, second_choice, takes_state, traced_choice
 from jaxsvm.loop.differentiation import differentiable
 from jaxsvm.loop.interruption import Interruption, Session, answering, watching
-from jaxsvm.loop.prepare import ready, start_of, with_earlier_steps, with_steps_since_polish
-from jaxsvm.loop.round import Progress, advance, begin, certify, ends_with_a_chunk, finish, whole_chunks
+from jaxsvm.loop.prepare import ready, ready_together, start_of, with_earlier_steps, with_steps_since_polish
+from jaxsvm.loop.round import Certifying, Progress, advance, begin, certify, ends_with_a_chunk, finish, whole_chunks
 from jaxsvm.problems.contract import Problem, Restrictable, require_problem
 from jaxsvm.problems.padding import trimmed
 from jaxsvm.results.fit import Counters, Fit, better_of
@@ -34,8 +34,9 @@ from jaxsvm.runtime.checks import require_seconds
 from jaxsvm.runtime.loops import while_loop
 from jaxsvm.runtime.meshes import in_automatic_axes
 from jaxsvm.runtime.transfers import transfers
+from jaxsvm.solvers.box.interior_point import InteriorPoint
 from jaxsvm.solvers.contract import Solver
-from jaxsvm.solvers.start import given_start
+from jaxsvm.solvers.start import Origin, given_start
 from jaxsvm.solvers.validation import require_usable
 
 
@@ -105,10 +106,13 @@ def fit(
     require_problem(problem)
     init = given_start(init, problem.n)
     options = Options(may_change=solver is None)
-    solver = first_choice(problem, 1e-4 if tol is None else tol) if solver is None else solver
+    tol = 1e-4 if tol is None else tol
+    concrete = is_concrete(problem, solver, tol, key, init)
+    problems = problem if concrete else lax.stop_gradient(problem)
+    choose = first_choice if is_concrete(problems) else traced_choice
+    solver = choose(problem, tol) if solver is None else solver
     require_usable(solver)
-    concrete = is_concrete(problem, solver, key, init)
-    constant = lax.stop_gradient((problem, solver, key, init)) if not concrete else (problem, solver, key, init)
+    constant = (problems, solver, key, init) if concrete else (problems, *lax.stop_gradient((solver, key, init)))
     if is_concrete(constant):
         with answering(interrupt) as stop:
             result = drive(*constant, stop=stop, max_seconds=max_seconds, callback=callback, options=options)
@@ -133,16 +137,20 @@ def fit_compiled(problem: Problem, solver: Solver, key: Array, init: Any = None)
         The best certified point, differentiable with respect to the problem (`jaxsvm.loop.differentiation`).
     """
     require_usable(solver)
-    steps = whole_chunks if ends_with_a_chunk(solver) else advance
+    # A program holds no second solver, unless `polished` asks for one at every certificate.
+    how = Certifying(may_polish=solver.polish_interval(problem) == 0, by_features=False)
+    steps = partial(whole_chunks if ends_with_a_chunk(solver) else advance, unroll=1)
+    init = Origin.of(problem) if init is None and solver.knows_origin else init
+    (problem,) = ready_together([problem], [solver], pad=False)  # derivatives use the kernel values stored here
     constant, solver, key, init = lax.stop_gradient((problem, solver, key, init))
-    constant = ready(constant, solver)
     progress = begin(constant, solver, key, start_of(init, constant, solver, constant.n))
     progress = while_loop(
         lambda progress: progress.status == Status.RUNNING,
-        lambda progress: certify(constant, solver, steps(constant, solver, progress)),
+        lambda progress: certify(constant, solver, steps(constant, solver, progress), how),
         with_earlier_steps(constant, solver, progress, init),
     )
-    return differentiable(problem, with_steps_since_polish(finish(solver, progress), progress))
+    settles = isinstance(solver, InteriorPoint) or problem.gram.kernel.stationary
+    return differentiable(problem, with_steps_since_polish(finish(solver, progress), progress), anew=not settles)
 
 
 def drive(

@@ -12,6 +12,8 @@ class Measured:
     optimisations, and a callback sees a certificate of every chunk."""
     samples_of_one_working_set: int = 512
     """Samples up to which pair steps on stored values solve a hinge problem."""
+    samples_of_a_traced_system: int = 256
+    """Samples up to which a traced hinge with a linear kernel of many features is solved by interior points."""
     crowded_share: float = 0.6
     """Share of a working set between its bounds from which the hinge takes larger sets."""
     wide_supports: tuple[tuple[float, float], ...] = ((0.43, 0.45), (0.25, 0.75))

@@ -65,13 +65,15 @@ class Certifying:
 
     Attributes:
         may_polish: Whether to polish the state first if that is due.
-        may_correct: Whether to correct w if rounding of the coefficients limits the gap (`needs_correction`).
+        may_correct: Whether to look for a better w beside a dual point whose gap is too large (`BoxForm.beside`).
+        by_features: Whether that includes a w in the space of few features that the solver has not at hand.
         provisional: Whether to certify in the data's precision, without an allowance for rounding, because the caller
             certifies the result again. Products take a third of the time.
     """
 
     may_polish: bool = True
     may_correct: bool = True
+    by_features: bool = True
     provisional: bool = False
 
 
@@ -107,9 +109,9 @@ def begin(problem: Problem, solver: Solver, key: Array, init: Any = None) -> Pro
     )
 
 
-def advance(problem: Problem, solver: Solver, progress: Progress) -> Progress:
+def advance(problem: Problem, solver: Solver, progress: Progress, unroll: int | None = None) -> Progress:
     """Take chunks of steps until a certificate is due, the last one cut at the cap."""
-    return last_steps(problem, solver, whole_chunks(problem, solver, progress))
+    return last_steps(problem, solver, whole_chunks(problem, solver, progress, unroll=unroll))
 
 
 def ends_with_a_chunk(solver: Solver) -> bool:
@@ -117,11 +119,16 @@ def ends_with_a_chunk(solver: Solver) -> bool:
     return is_concrete(solver.max_steps) and int(solver.max_steps) % solver.check_every == 0
 
 
-def whole_chunks(problem: Problem, solver: Solver, progress: Progress, chunks: Any = None) -> Progress:
-    """Take chunks until a certificate is due, `chunks` of them are done, or the cap leaves no room for another one."""
+def whole_chunks(
+    problem: Problem, solver: Solver, progress: Progress, chunks: Any = None, unroll: int | None = None
+) -> Progress:
+    """Take chunks until a certificate is due, `chunks` of them are done, or the cap leaves no room for another one.
+
+    `unroll` replaces the solver's own number of steps a turn: a traced program holds each step once.
+    """
 
     def chunk(progress: Progress) -> Progress:
-        state = run_steps(problem, solver, progress.state, solver.check_every)
+        state = run_steps(problem, solver, progress.state, solver.check_every, unroll or solver.unroll)
         return _with_state(problem, solver, progress, state)
 
     def unfinished(carry: tuple[Array, Progress]) -> Array:
@@ -151,12 +158,11 @@ def _stepping(solver: Solver, progress: Progress) -> Array:
     return (progress.status == Status.RUNNING) & ~certificate_due(solver, progress)
 
 
-def run_steps(problem: Problem, solver: Solver, state: Any, steps: int) -> Any:
-    """Take `steps` (static) steps, `solver.unroll` a turn: XLA copies vectors between turns, a quarter of a step."""
+def run_steps(problem: Problem, solver: Solver, state: Any, steps: int, unroll: int) -> Any:
+    """Take `steps` steps, `unroll` a turn (both static): XLA copies vectors between turns, a quarter of a step."""
     if steps == 1:
         return solver.step(problem, state)
-    unroll = min(solver.unroll, steps)
-    return fori_loop(0, steps, lambda _, state: solver.step(problem, state), state, unroll=unroll)
+    return fori_loop(0, steps, lambda _, state: solver.step(problem, state), state, unroll=min(unroll, steps))
 
 
 def _with_state(problem: Problem, solver: Solver, progress: Progress, state: Any) -> Progress:
@@ -195,9 +201,8 @@ def certify(problem: Problem, solver: Solver, progress: Progress, how: Certifyin
     polishes = polish_due(problem, solver, progress)
     at_cap = steps_taken(progress) >= solver.max_steps
     unconfirmed = _ends_unconfirmed(problem, solver, progress)
-    corrects = needs_correction(problem, solver, progress.stalled, progress.refuted, at_cap)
     may_end = unconfirmed | at_cap | (progress.stalled + 1 >= solver.patience)
-    state, point, excess, R, sound, indefinite = assess(problem, solver, progress.state, polishes, corrects, may_end)
+    state, point, excess, R, sound, indefinite = assess(problem, solver, progress.state, polishes, may_end)
     gap, best_gap = point.certificate.relative_gap, progress.best.certificate.relative_gap
     better = sound & (~(gap > best_gap) | (excess <= 1))
 
@@ -258,7 +263,6 @@ def _assessed(
     solver: Solver,
     state: Any,
     polishes: Array,
-    corrects: Array,
     may_end: Array,
     how: Certifying,
 ) -> tuple[Any, ...]:
@@ -278,14 +282,21 @@ def _assessed(
         fresh = once(polishes, polish, fresh)
     point, s = solver.dual_point(wide, fresh)
     R = wide.objective(point, s)
-    certified = wide.certified(point, s, problem.dtype)
+    corrects = how.may_correct and not how.provisional and point.ndim == 1 and can_correct(problem, solver)
+    if not corrects:
+        certified = wide.certified(point, s, problem.dtype)
+    else:
+        w = solver.feature_weights(wide, fresh) if solver.carries_weights(problem) else None
+        box = cast(BoxForm, wide)
+        both, products, bias = box.beside(point, s, problem.dtype, solver.tol, w, how.by_features)
+        certified = box.certified(both, products, problem.dtype, bias)
+        if wide.dtype == problem.dtype:  # the gap of two points has more rounding than that of one
+            alone = wide.certified(point, s, problem.dtype)
+            better = alone.certificate.relative_gap <= certified.certificate.relative_gap
+            certified = jax.tree.map(lambda one, two: jnp.where(better, one, two), alone, certified)
     if how.provisional:
         certified = certified._replace(certificate=wide.certificate(point, s))
     excess = stop_excess(wide, solver, point, s, certified.certificate)
-    if how.may_correct and not how.provisional and point.ndim == 1 and can_correct(problem, solver):
-        w = solver.feature_weights(wide, fresh) if solver.carries_weights(problem) else None
-        at = (point, s, problem.dtype, w)
-        certified, excess = _corrected(cast(BoxForm, wide), solver, at, corrects, certified, excess)
     sound = jnp.isfinite(R) & every(jnp.isfinite(s)) & jnp.isfinite((point * s).sum())
     indefinite = fresh.indefinite | wide.indefinite(R)
     if not wide.gram.definite:
@@ -296,21 +307,6 @@ def _assessed(
         )
     excess, R = excess.astype(problem.dtype), R.astype(problem.dtype)
     return like(fresh, state), in_dtype(certified, problem.dtype), excess, R, sound, indefinite
-
-
-def _corrected(
-    wide: BoxForm, solver: Solver, at: tuple[Any, ...], corrects: Array, certified: Answer, excess: Array
-) -> tuple[Answer, Array]:
-    """Certify the dual point with a corrected w, if steps no longer help, and keep the better of both."""
-
-    def correct(_: Any) -> tuple[Answer, Array]:
-        point, s, dtype, _ = at
-        corrected = wide.certified(*wide.beside(*at), dtype)
-        return corrected, stop_excess(wide, solver, point, s, corrected.certificate)
-
-    corrected, new_excess = once(corrects & (excess > 1), correct, (certified, excess))
-    better = new_excess < excess
-    return jax.tree.map(lambda new, old: jnp.where(better, new, old), (corrected, new_excess), (certified, excess))
 
 
 def polish_due(problem: Problem, solver: Solver, progress: Progress) -> Array:

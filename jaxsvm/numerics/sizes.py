@@ -29,9 +29,9 @@ def size_class(n: int) -> int:
 
 
 def size_classes(limit: int) -> tuple[int, ...]:
-    """Return the powers of two below a limit, from the smallest system on, and the limit itself."""
+    """Return the powers of two below a limit, from the smallest system on, and the limit; up to two of these, one."""
     sizes, size = [], MEASURED.smallest_system
-    while size < limit:
+    while size < limit and limit > 2 * MEASURED.smallest_system:
         sizes.append(size)
         size *= 2
     return (*sizes, limit)

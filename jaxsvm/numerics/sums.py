@@ -1,7 +1,6 @@
 """Compute several sums at once: of short vectors each sum alone is three kernels for XLA to compile on a CPU."""
 
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Float
 
 from jaxsvm.numerics.masks import XLA_SUMS_BY_LIBRARY_FROM
@@ -16,13 +15,5 @@ def sums(*terms: Float[Array, " n"]) -> tuple[Float[Array, ""], ...]:
         return tuple(term.sum() for term in terms)
     if len(terms) == 1:  # for a single vector a matrix product is a library call
         return (matmul(terms[0][None], jnp.ones((n, 2), dtype))[0, 0],)
-    rows = -(-n // PARTS_OF_A_SUM)
-    zeros = (jnp.zeros((), dtype),) * len(terms)
-    more = (0, rows * PARTS_OF_A_SUM - n)
-    parts = tuple(jnp.pad(term.astype(dtype), more).reshape(rows, PARTS_OF_A_SUM) for term in terms)
-    # One reduction of several operands stays in one piece; XLA splits those of one operand.
-    return tuple(lax.reduce(lax.reduce(parts, zeros, _added, (0,)), zeros, _added, (0,)))
-
-
-def _added(a: tuple[Array, ...], b: tuple[Array, ...]) -> tuple[Array, ...]:
-    return tuple(x + y for x, y in zip(a, b, strict=True))
+    parts = jnp.pad(jnp.stack([term.astype(dtype) for term in terms]), ((0, 0), (0, -n % PARTS_OF_A_SUM)))
+    return tuple(parts.reshape(len(terms), -1, PARTS_OF_A_SUM).sum(axis=1).sum(axis=1))

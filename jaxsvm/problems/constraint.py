@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Float
 
 from jaxsvm.errors import InputError, is_concrete
-from jaxsvm.numerics.masks import count
 from jaxsvm.numerics.sums import sums
 from jaxsvm.runtime.arrays import computed
 from jaxsvm.runtime.loops import fori_loop
@@ -69,18 +69,15 @@ def best_bias(problem: "BoxProblem", s: Float[Array, " n"]) -> Float[Array, ""]:
     if problem.c is None:
         return jnp.zeros((), s.dtype)
     weight = problem.upper * jnp.abs(problem.c)
-    breaks = (problem.q - s) / jnp.where(problem.c == 0, 1, problem.c)
-    order = jnp.argsort(jnp.where(weight > 0, breaks, jnp.inf))
-    sorted_breaks, steps = breaks[order], weight[order]
-    # The slope right of each break; at -infinity every sample with c > 0 has slack.
+    breaks = jnp.where(weight > 0, (problem.q - s) / jnp.where(problem.c == 0, 1, problem.c), jnp.inf)
     upward, total = sums(jnp.where(problem.c > 0, weight, 0), weight)
-    slope = problem.e - upward + jnp.cumsum(steps)
-    rounding = 8 * jnp.finfo(s.dtype).eps * total
-    below, present = count(slope < -rounding), count(steps > 0)
-    first = jnp.minimum(below, jnp.maximum(present - 1, 0))
-    flat = (jnp.abs(slope[first]) <= rounding) & (first + 1 < present)
-    last = jnp.where(flat, jnp.minimum(first + 1, s.shape[0] - 1), first)
-    return (sorted_breaks[first] + sorted_breaks[last]) / 2
+    breaks, steps = lax.sort((breaks, weight), num_keys=1)
+    # The slope right of each break; at -infinity every sample with c > 0 has slack.
+    slope, rounding = problem.e - upward + jnp.cumsum(steps), 8 * jnp.finfo(s.dtype).eps * total
+    first = jnp.where(slope >= -rounding, breaks, jnp.inf).min()
+    last = jnp.where(slope > rounding, breaks, jnp.inf).min()
+    bias = (first + jnp.where(last < jnp.inf, last, first)) / 2
+    return jnp.where(first < jnp.inf, bias, 0)
 
 
 def _rounding(problem: "BoxProblem", size: Float[Array, ""]) -> Float[Array, ""]:

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.gram.signed import SignedGram
 from jaxsvm.problems.contract import Problem, Restrictable
-from jaxsvm.results.fit import Certificate, Fit
+from jaxsvm.results.fit import Answer, Certificate, Fit
 
 
 class SimplexPart(Protocol):
@@ -147,11 +147,23 @@ class BoxForm(Restrictable, Protocol):
         """Return the free bias that minimises the primal at products `s`."""
         ...
 
-    def beside(self, a: Float[Array, " n"], s: Float[Array, " n"], dtype: Any, w: Any = None) -> tuple[Array, Array]:
-        """Return a point of two rows and its products: `a`, and coefficients of a w with a smaller primal.
+    def beside(
+        self,
+        a: Float[Array, " n"],
+        s: Float[Array, " n"],
+        dtype: Any,
+        tol: Any,
+        w: Any = None,
+        by_features: bool = False,
+    ) -> tuple[Array, Array, Array]:
+        """Return a point of two rows, its products and bias: `a`, and coefficients of a w with a smaller primal.
 
-        Drivers ask where rounding stops progress and `corrects` is true.
+        Drivers ask where rounding may stop progress and `corrects` is true.
         """
+        ...
+
+    def certified(self, point: Array, s: Array, dtype: Any, /, bias: Any = None) -> Answer:
+        """Return a point as the caller gets it, as `Problem.certified` does; `bias` saves the search for the best."""
         ...
 
 

@@ -175,7 +175,8 @@ class Solver(Generic[P]):
     def polish_interval(self, problem: P) -> int | None:
         """Return the number of steps after which a polish pays; None if the solver has none.
 
-        A solver with a polish has its pieces: `polish_begin`, `polish_step` and `polish_end`.
+        The host driver calls the pieces `polish_begin`, `polish_step` and `polish_end`, which a solver with a polish
+        has. Traced fits polish only where this is 0, at every certificate: a polish is a second solver.
         """
         return None
 

@@ -12,7 +12,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from jaxsvm.numerics.measured import MEASURED as SIZES
-from jaxsvm.numerics.products import matmul
+from jaxsvm.numerics.products import matmul, plus_diagonal
 from jaxsvm.points.rows import Rows, product, transposed_product
 from jaxsvm.problems.contract import Problem
 from jaxsvm.runtime.loops import while_loop
@@ -73,7 +73,7 @@ class Primal:
         constant = jnp.ones((len(self.y), int(self.constant)), D.dtype)
         total = weighted_squares(self.x, constant, D, tiles, _coprime(self.tiles))
         share = jnp.asarray(tiles, D.dtype) / self.tiles
-        return total / share + jnp.diag(self.penalty)
+        return plus_diagonal(total / share, self.penalty)
 
     def squares(self, D: Float[Array, " n"]) -> Float[Array, " size"]:
         """Return the diagonal of the Hessian."""

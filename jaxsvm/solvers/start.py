@@ -72,7 +72,8 @@ class Origin(NamedTuple):
     @classmethod
     def of(cls, problem: Problem) -> "Origin | None":
         """Return this start for a concrete box problem with `e = 0`; else None."""
-        return cls() if problem.kind == "box" and float(cast(BoxForm, problem).e) == 0 else None
+        e = cast(BoxForm, problem).e if problem.kind == "box" else None
+        return cls() if e is not None and is_concrete(e) and float(e) == 0 else None
 
 
 def start(

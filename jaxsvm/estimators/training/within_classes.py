@@ -11,6 +11,7 @@ from jaxtyping import Array
 
 from jaxsvm.errors import InputError
 from jaxsvm.estimators.training.box import BoxData, Solved, refused_if_indefinite
+from jaxsvm.numerics.products import diagonal
 from jaxsvm.numerics.selection import entry, largest_packed
 from jaxsvm.numerics.sizes import LARGEST_PADDED
 from jaxsvm.results.status import Status
@@ -77,7 +78,7 @@ def minimized(K: Array, y: Array, q: Array, upper: Array, a: Array, tol: Array, 
         The point a, `(n,)`; `s = Qa`, `(n,)`; the level of the gradient `s - q` at free samples of the positive class,
         and of the negative one, `()`; pair steps, `()`.
     """
-    D = jnp.diagonal(K).astype(a.dtype)
+    D = diagonal(K).astype(a.dtype)
     positive = y > 0
 
     def product(a: Array) -> Array:

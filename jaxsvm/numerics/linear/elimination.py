@@ -20,7 +20,8 @@ from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm.numerics.measured import MEASURED
-from jaxsvm.numerics.products import matmul
+from jaxsvm.numerics.products import diagonal, matmul, plus_diagonal
+from jaxsvm.numerics.selection import entry
 from jaxsvm.runtime.loops import fori_loop
 
 PANEL = MEASURED.columns_per_panel
@@ -57,20 +58,19 @@ class Factor(NamedTuple):
         if count == 1:
             corner, inverse = self.L, self.inverses[0]
             return _corrected(corner.T, inverse.T, B) if transposed else _corrected(corner, inverse, B)
-        places = jnp.arange(size, dtype=jnp.int32)
+        B, shape = jnp.pad(B.reshape(q, -1), ((0, size - q), (0, 0))), B.shape
 
         def block(k: Any, X: Array) -> Array:
-            at = (count - 1 - k if transposed else k) * b
-            strip = lax.dynamic_slice_in_dim(self.L, at, b, 1).T if transposed else _rows(self.L, at, b)
-            corner, inverse = _square(self.L, at, b), lax.dynamic_index_in_dim(self.inverses, at // b, keepdims=False)
+            k = count - 1 - k if transposed else k
+            at, inverse = k * b, entry(self.inverses, k)
+            strip = _columns(self.L, at, b).T if transposed else _rows(self.L, at, b)
+            corner = _rows(_columns(self.L, at, b), at, b)
             if transposed:
                 corner, inverse = corner.T, inverse.T
-            known = places >= at + b if transposed else places < at
-            right = _rows(X, at, b) - matmul(jnp.where(known[None, :], strip, 0), X)
-            return lax.dynamic_update_slice_in_dim(X, _corrected(corner, inverse, right), at, 0)
+            # Places that are not solved for are still 0 in X.
+            return _with_rows(X, _corrected(corner, inverse, _rows(B, at, b) - matmul(strip, X)), at)
 
-        X = jnp.pad(B.reshape(q, -1), ((0, size - q), (0, 0)))
-        return fori_loop(0, count, block, X)[:q].reshape(B.shape)
+        return fori_loop(0, count, block, jnp.zeros_like(B))[:q].reshape(shape)
 
 
 def factored(A: Float[Array, "q q"]) -> Factor:
@@ -97,8 +97,8 @@ def padded_factor(values: Float[Array, "q q"], valid: Bool[Array, " q"]) -> Fact
     """
     values = jnp.where(valid[:, None] & valid[None, :], values, 0)
     size = jnp.asarray(len(valid), values.dtype)
-    shift = 2 * jnp.finfo(values.dtype).eps * jnp.sqrt(size) * jnp.diagonal(values).max()
-    return factored(values + jnp.diag(jnp.where(valid, shift, 1)))
+    shift = 2 * jnp.finfo(values.dtype).eps * jnp.sqrt(size) * diagonal(values).max()
+    return factored(plus_diagonal(values, jnp.where(valid, shift, 1)))
 
 
 def identity(q: int, dtype: Any) -> Factor:
@@ -113,7 +113,11 @@ def _factored_by_size(A: Array) -> Factor:
     # `jnp.linalg.cholesky` first symmetrises its argument: a third of its time at q = 2,000.
     L = _padded(lax.linalg.cholesky(A, symmetrize_input=False), PANEL)
     starts = jnp.arange(0, len(L), PANEL, dtype=jnp.int32)
-    return Factor(L, jax.vmap(lambda at: _row_by_row(jnp.eye(PANEL, dtype=L.dtype), _square(L, at, PANEL)))(starts))
+
+    def inverse(at: Array) -> Array:
+        return _row_by_row(jnp.eye(PANEL, dtype=L.dtype), _rows(_columns(L, at, PANEL), at, PANEL))
+
+    return Factor(L, jax.vmap(inverse)(starts))
 
 
 @_factored_by_size.def_vmap
@@ -135,11 +139,12 @@ def _eliminated(A: Array, floor: Any = None) -> Factor:
     def panel(k: Any, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         L, inverses = carry
         at = k * b
-        rest = lax.dynamic_slice_in_dim(A, at, b, 1) - matmul(L, _rows(L, at, b).T)
+        rest = _columns(A, at, b) - matmul(L, _rows(L, at, b).T)
         corner, inverse = corner_of(_rows(rest, at, b))
         below = jnp.where((places >= at + b)[:, None], _corrected(corner, inverse, rest.T).T, 0)
-        below = lax.dynamic_update_slice_in_dim(below, corner, at, 0)
-        return lax.dynamic_update_slice_in_dim(L, below, at, 1), inverses.at[k].set(inverse)
+        below = _with_rows(below, corner, at)
+        L = lax.dynamic_update_slice_in_dim(L, below, at, 1, allow_negative_indices=False)
+        return L, _with_rows(inverses, inverse[None], k)
 
     start = (jnp.zeros_like(A), jnp.zeros((size // b, b, b), A.dtype))
     return Factor(*fori_loop(0, size // b, panel, start))
@@ -157,12 +162,12 @@ def _corner(A: Float[Array, "b b"], floor: Any) -> tuple[Float[Array, "b b"], Fl
     A = jnp.concatenate([symmetric, jnp.eye(b, dtype=A.dtype)], axis=1)
 
     def row(j: Any, both: Array) -> Array:
-        before = lax.dynamic_slice_in_dim(both, j, 1, 1)
+        before = _columns(both, j, 1)
         rest = _rows(A, j, 1) - (before * both).sum(axis=0, keepdims=True)
         pivot = jnp.where(places == j, rest[0], 0).sum()
         usable = True if floor is None else pivot > floor
         scaled = rest / jnp.sqrt(jnp.where(usable, pivot, 1))
-        return lax.dynamic_update_slice_in_dim(both, jnp.where(((places >= j) & usable)[None, :], scaled, 0), j, 0)
+        return _with_rows(both, jnp.where(((places >= j) & usable)[None, :], scaled, 0), j)
 
     both = fori_loop(0, b, row, jnp.zeros_like(A))
     return both[:, :b].T, both[:, b:]
@@ -175,7 +180,7 @@ def _row_by_row(B: Float[Array, "b m"], L: Float[Array, "b b"]) -> Float[Array, 
     def row(j: Any, X: Array) -> Array:
         share = _rows(L, j, 1)[0]
         rest = _rows(B, j, 1) - (jnp.where(places < j, share, 0)[:, None] * X).sum(axis=0, keepdims=True)
-        return lax.dynamic_update_slice_in_dim(X, rest / jnp.where(places == j, share, 0).sum(), j, 0)
+        return _with_rows(X, rest / jnp.where(places == j, share, 0).sum(), j)
 
     return fori_loop(0, len(L), row, jnp.zeros_like(B))
 
@@ -191,12 +196,19 @@ def _padded(A: Float[Array, "q q"], b: int) -> Float[Array, "s s"]:
     more = -len(A) % b
     if not more:
         return A
-    return jnp.pad(A, ((0, more), (0, more))) + jnp.diag((jnp.arange(len(A) + more) >= len(A)).astype(A.dtype))
+    return plus_diagonal(jnp.pad(A, ((0, more), (0, more))), (jnp.arange(len(A) + more) >= len(A)).astype(A.dtype))
+
+
+# Indices are never negative, which JAX would test for at run time.
 
 
 def _rows(A: Array, at: Any, b: int) -> Array:
-    return lax.dynamic_slice_in_dim(A, at, b)
+    return lax.dynamic_slice_in_dim(A, at, b, allow_negative_indices=False)
 
 
-def _square(A: Array, at: Any, b: int) -> Array:
-    return lax.dynamic_slice_in_dim(_rows(A, at, b), at, b, 1)
+def _columns(A: Array, at: Any, b: int) -> Array:
+    return lax.dynamic_slice_in_dim(A, at, b, 1, allow_negative_indices=False)
+
+
+def _with_rows(A: Array, new: Array, at: Any) -> Array:
+    return lax.dynamic_update_slice_in_dim(A, new, at, 0, allow_negative_indices=False)

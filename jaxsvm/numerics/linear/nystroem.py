@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.numerics import masks, selection
 from jaxsvm.numerics.linear.elimination import factored, semifactored
-from jaxsvm.numerics.products import matmul
+from jaxsvm.numerics.products import diagonal, matmul, plus_diagonal
 from jaxsvm.runtime.loops import fori_loop
 
 
@@ -49,7 +49,7 @@ def features(rows: Float[Array, "q n"], landmarks: Int[Array, " q"]) -> Float[Ar
     Landmarks that others explain, such as repeated ones, have columns of 0.
     """
     inner = rows[:, landmarks]
-    floor = 8 * len(landmarks) * jnp.finfo(inner.dtype).eps * jnp.trace(inner)
+    floor = 8 * len(landmarks) * jnp.finfo(inner.dtype).eps * diagonal(inner).sum()
     return semifactored(inner, floor).lower_solve(rows).T
 
 
@@ -62,7 +62,7 @@ def inverse_root(inner: Float[Array, "q q"], share: Any) -> Float[Array, "q q"]:
         share: Unexplained share of the largest diagonal entry, up to which it is taken for rounding: the landmark's
             column of W is then 0.
     """
-    factor = semifactored(inner, share * jnp.diagonal(inner).max())
+    factor = semifactored(inner, share * diagonal(inner).max())
     return factor.lower_solve(jnp.eye(len(inner), dtype=inner.dtype)).T
 
 
@@ -71,7 +71,7 @@ def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
     """Differentiate by the derivative of a Cholesky factor (Smith 1995)."""
     W = inverse_root(*primals)
     moved = jnp.tril(matmul(matmul(W.T, (tangents[0] + tangents[0].T) / 2), W))
-    moved = moved - jnp.diag(jnp.diagonal(moved)) / 2
+    moved = plus_diagonal(moved, -diagonal(moved) / 2)
     return W, -matmul(W, moved.T)
 
 
@@ -96,10 +96,11 @@ def deflation(F: Float[Array, "n r"]) -> Callable[[Float[Array, " n"]], Float[Ar
     dimensions), and up to 25 % more (in 20 dimensions).
     """
     squares = matmul(F.T, F)
-    size, diagonal = jnp.trace(squares), jnp.diagonal(squares)
-    counts = diagonal > jnp.finfo(F.dtype).eps * F.shape[1] * size  # false for landmarks that others explain
+    own = diagonal(squares)
+    size = own.sum()
+    counts = own > jnp.finfo(F.dtype).eps * F.shape[1] * size  # false for landmarks that others explain
     one = jnp.eye(F.shape[1], dtype=F.dtype)
-    inverse = factored(squares + jnp.diag(jnp.where(counts, 1, 1 + size)))
+    inverse = factored(plus_diagonal(squares, jnp.where(counts, 1, 1 + size)))
 
     def toward_least(_: Any, v: Array) -> Array:
         v = inverse.solve(v)

@@ -33,7 +33,7 @@ from jaxsvm.numerics.line_search import hinge_minimum
 from jaxsvm.numerics.linear import nystroem
 from jaxsvm.numerics.linear.elimination import Factor, factored
 from jaxsvm.numerics.masks import some
-from jaxsvm.numerics.products import matmul
+from jaxsvm.numerics.products import diagonal, matmul
 from jaxsvm.results.fit import counted_by_name
 from jaxsvm.runtime.loops import cond, while_loop
 
@@ -90,7 +90,7 @@ def preconditioner(gram: Gram, offset: float, rank: int, key: Array) -> Precondi
         landmarks = jax.random.permutation(key, n)[: min(2 * rank, n)].astype(jnp.int32)
         rows = gram.rows(landmarks)
         inner = rows[:, landmarks]
-        chosen = nystroem.pivots(lambda i: inner[i], jnp.diagonal(inner), min(rank, len(landmarks)))
+        chosen = nystroem.pivots(lambda i: inner[i], diagonal(inner), min(rank, len(landmarks)))
         Z = nystroem.features(rows[chosen], landmarks[chosen])
         rest = nystroem.unexplained(gram.diag(), Z)
     return Preconditioner(jnp.concatenate([Z, jnp.full((n, 1), offset, Z.dtype)], axis=1), rest)

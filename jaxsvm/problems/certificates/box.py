@@ -44,7 +44,9 @@ def certificate(
     return judged(dual + gap, dual, gap, jnp.abs(dual), rounding=error, feasible=infeasible == 0)
 
 
-def certified(problem: "BoxProblem", point: Float[Array, "*two n"], s: Float[Array, "*two n"], dtype: Any) -> Answer:
+def certified(
+    problem: "BoxProblem", point: Float[Array, "*two n"], s: Float[Array, "*two n"], dtype: Any, bias: Any = None
+) -> Answer:
     """Return a point as the caller gets it, certified.
 
     A rounded bias, and an equality that rounding misses, add to the gap.
@@ -54,13 +56,14 @@ def certified(problem: "BoxProblem", point: Float[Array, "*two n"], s: Float[Arr
         point: A point, numbers of `dtype`, see `BoxProblem`; its gap is infinite if a leaves the box.
         s: `Q` times each row, computed from scratch in twice the precision.
         dtype: Dtype of the numbers that are returned.
+        bias: An unregularised bias; None takes the best one.
     """
     w, a, w_s, a_s = (*point, *s) if point.ndim == 2 else (point, point, s, s)
     size = jnp.sqrt(jnp.maximum(problem.diagonal, 0))
     c = jnp.zeros_like(a) if problem.c is None else problem.c
     balance, met, spread, dual = sums(problem.y * w, c * a, jnp.abs(w) * size, a * (problem.q - a_s / 2))
     constant, dual = problem.offset * balance, dual + problem.constant
-    best = constant if problem.c is None else problem.best_bias(w_s)
+    best = constant if problem.c is None else problem.best_bias(w_s) if bias is None else bias
     bias = rounded(best, dtype)
     off = bias - best  # 0 but for rounding
     shift = problem.y * off if problem.c is None else bias * problem.c

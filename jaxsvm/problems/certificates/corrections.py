@@ -8,6 +8,7 @@ that is too large costs only a. There are two ways to a better w, which is certi
   the errors, and so exact enough (a linear kernel, a low-rank Gram).
 """
 
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -25,26 +26,40 @@ from jaxsvm.runtime.loops import fori_loop, scan
 
 
 def beside(
-    problem: BoxForm, a: Float[Array, " n"], s: Float[Array, " n"], dtype: Any, w: Float[Array, " p"] | None = None
-) -> tuple[Array, Array]:
-    """Return a point of two rows with a w near that of a dual point, of a smaller primal; and its products.
+    problem: BoxForm,
+    a: Float[Array, " n"],
+    s: Float[Array, " n"],
+    dtype: Any,
+    tol: Any,
+    w: Float[Array, " p"] | None = None,
+    by_features: bool = False,
+) -> tuple[Array, Array, Array]:
+    """Return a point of two rows with a w near that of a dual point, of a smaller primal; its products, and its bias.
+
+    The dual point itself is returned as w if its relative gap is within `tol`.
 
     Args:
         problem: A `BoxProblem` in twice the precision.
         a: A dual point of it, numbers of `dtype`, `(n,)`.
         s: Its `Qa`, `(n,)`.
         dtype: Dtype of the numbers that are returned.
+        tol: The relative gap that is good enough, > 0.
         w: The solution's w in the space of the features (`Solver.feature_weights`), if known.
+        by_features: Whether to find such a w for a kernel of few features, if it is not known.
 
     Returns:
-        Coefficients of w and the dual point, `(2, n)`; and `Q` times each.
+        Coefficients of w and the dual point, `(2, n)`; `Q` times each; and the best bias of w, `()`.
     """
-    candidates = _lengthened(problem, a, s, dtype)
+    # By how much w has to grow for no margin to fall short is not known: tried is all from a rounding to a hundredth.
+    unit = float(jnp.finfo(dtype).eps)
+    longer = 1 + jnp.asarray([0.0] + [unit * 3.0**k for k in range(math.ceil(math.log(0.01 / unit, 3)))], a.dtype)
+    candidates = rounded(longer[:, None] * a[None, :], dtype)
     x = problem.gram.feature_rows if w is None else problem.gram.design
-    if x is not None and x.shape[1] < min(problem.n, MEASURED.features_of_a_small_system):
-        whole = corrected(problem, x, a, s, dtype, w)
-        more = _lengthened(problem, whole[0], problem.matvec(whole[0]), dtype) if w is None else whole
-        candidates = jnp.concatenate([candidates, more])
+    few = x is not None and x.shape[1] < min(problem.n, MEASURED.features_of_a_small_system)
+    if few and (by_features or w is not None):
+        found = corrected(problem, x, a, s, dtype, w)
+        found = rounded(longer[:, None] * found, dtype) if w is None else found
+        candidates = jnp.concatenate([candidates, found])
     products = problem.matvec(candidates)
     shifts = rounded(jax.vmap(problem.best_bias)(products), dtype)
 
@@ -52,29 +67,9 @@ def beside(
         r = problem.q - w_s - (0 if problem.c is None else b * problem.c)
         return w @ w_s / 2 + b * problem.e + problem.upper @ jnp.maximum(0, r)
 
-    best = selection.lowest(jax.vmap(primal)(candidates, products, shifts))
-    return jnp.stack([candidates[best], a]), jnp.stack([products[best], s])
-
-
-def _lengthened(problem: BoxForm, w: Float[Array, " n"], s: Float[Array, " n"], dtype: Any) -> Float[Array, "k n"]:
-    """Return `(1 + t) w` for a few t around the one that minimises the primal, since each is rounded again."""
-    f = s if problem.c is None else s + problem.best_bias(s) * problem.c
-    squared_norm = w @ s
-
-    def slope(t: Array) -> Array:
-        return (1 + t) * squared_norm - jnp.where(problem.q - (1 + t) * f > 0, problem.upper * f, 0).sum()
-
-    def halve(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
-        low, high = ends
-        middle = (low + high) / 2
-        falls = slope(middle) < 0
-        return jnp.where(falls, middle, low), jnp.where(falls, high, middle)
-
-    nothing, multiples = jnp.zeros_like(squared_norm), (0.0, 1.0, 1.5, 2.0, 3.0)
-    _, t = fori_loop(
-        0, 64, halve, (nothing, nothing + 0.01)
-    )  # w may grow by a hundredth; 64: more than a float64's bits
-    return rounded((1 + t * jnp.asarray(multiples, w.dtype)[:, None]) * w[None, :], dtype)
+    primals, dual = jax.vmap(primal)(candidates, products, shifts), a @ (problem.q - s / 2)
+    best = jnp.where(primals[0] - dual <= tol * jnp.abs(dual + problem.constant), 0, selection.lowest(primals))
+    return jnp.stack([candidates[best], a]), jnp.stack([products[best], s]), shifts[best]
 
 
 class Signed(NamedTuple):

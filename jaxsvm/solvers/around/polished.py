@@ -10,7 +10,6 @@ from jaxsvm.errors import InputError
 from jaxsvm.problems.forms import SimplexForm
 from jaxsvm.solvers import polish
 from jaxsvm.solvers.around.wrapper import Wrapper, described, require_inner
-from jaxsvm.solvers.contract import Solver
 
 
 def polished(solver: Any, products: int = 40) -> "Polished":
@@ -55,8 +54,6 @@ class Polished(Wrapper[SimplexForm]):
     def polish_interval(self, problem: SimplexForm) -> int:
         """Return 0: polish at every certificate."""
         return 0
-
-    polish = Solver.polish
 
     def polish_begin(self, problem: SimplexForm, state: Any) -> Any:
         """Begin a polish."""

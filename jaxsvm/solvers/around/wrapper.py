@@ -130,7 +130,7 @@ class Wrapper(Solver[P]):
     feature_weights = _passed("feature_weights")
     full = _passed("full")
     left = _passed("left")
-    polish = _moving("polish")
+    polish = Solver.polish  # of the wrapper's own pieces
     polish_begin = _passed("polish_begin")
     polish_end = _moving("polish_end")
     place = _moving("place")

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 
 from jaxsvm.numerics.linear.elimination import factored
 from jaxsvm.numerics.measured import MEASURED as SIZES
-from jaxsvm.numerics.products import matmul
+from jaxsvm.numerics.products import diagonal, matmul, plus_diagonal
 from jaxsvm.points.rows import product, transposed_product
 from jaxsvm.problems.contract import Problem
 from jaxsvm.problems.forms import BoxForm
@@ -89,8 +89,8 @@ class DenseSystem:
     def factored(self, D: Float[Array, " n"], a: Float[Array, " n"], v: Float[Array, " p"]) -> Solve:
         """Return the solver of systems with this diagonal, at this point."""
         off = self.c.T @ a - self.e
-        scale = lax.rsqrt(jnp.diagonal(self.Q) + D)
-        factor = factored(scale[:, None] * (self.Q + jnp.diag(D)) * scale[None, :])
+        scale = lax.rsqrt(diagonal(self.Q) + D)
+        factor = factored(scale[:, None] * plus_diagonal(self.Q, D) * scale[None, :])
         scale, D = scale[:, None], D[:, None]
 
         def inverse(R: Array) -> Array:
@@ -143,8 +143,8 @@ class FeatureSystem:
         """Return the solver of systems with this diagonal, at this point."""
         weight = jnp.where(self.y != 0, 1 / D, 0)  # signs cancel
         tiles = -(-len(self.y) // min(SIZES.largest_direct_system, len(self.y)))
-        core = weighted_squares(self.x, self.more, weight, tiles) + jnp.diag(self.penalty)
-        scale = lax.rsqrt(jnp.diagonal(core))
+        core = plus_diagonal(weighted_squares(self.x, self.more, weight, tiles), self.penalty)
+        scale = lax.rsqrt(diagonal(core))
         # Factor the mean with its transpose: at the end a rounded triangle alone has another smallest eigenvalue.
         factor = factored(scale[:, None] * (core + core.T) / 2 * scale[None, :])
         rest = self.penalty * v + self.e

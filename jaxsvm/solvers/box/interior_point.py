@@ -71,10 +71,10 @@ class InteriorPoint(Solver[BoxForm]):
                 f"{most} features (Linear, a Gram with rank=): use `SMO`, or `Pegasos`."
             )
         x = first_iterate(problem)
-        a = problem.feasible_point(_present(problem, x.a))
+        a = jnp.zeros_like(x.a)
         unknown, nothing = jnp.asarray(jnp.inf, a.dtype), jnp.zeros((), a.dtype)
         rest = jax.tree.map(jnp.zeros_like, x)
-        # The first refresh computes the products of a and its objective; certificates come after it.
+        # The first refresh computes a feasible point, its products and its objective; certificates come after it.
         return State(x, rest, a, jnp.zeros_like(a), nothing, unknown, jnp.asarray(False), Counters.zero())
 
     def step(self, problem: BoxForm, state: "State") -> "State":
@@ -295,9 +295,13 @@ def at_bounds(problem: BoxForm, x: Iterate) -> Float[Array, " n"]:
 
 def _nothing_to_lose(problem: BoxForm) -> Array:
     """Return whether a constant has no loss: the solution is then 0, which no iterate inside the box reaches."""
-    nothing = jnp.zeros_like(problem.q)
-    pull = problem.q - (0 if problem.c is None else problem.best_bias(nothing) * problem.c)
-    return (problem.e == 0) & (_present(problem, pull).max() <= 0)
+    q = jnp.where(problem.present, problem.q, -jnp.inf)
+    if problem.c is None:
+        return q.max() <= 0
+    rises = problem.c > 0  # a bias b serves all if q <= b c
+    apart = q / problem.c
+    least, most = jnp.where(rises, apart, -jnp.inf).max(), jnp.where(rises, jnp.inf, apart).min()
+    return (problem.e == 0) & (least <= most)
 
 
 def _present(problem: BoxForm, v: Array) -> Array:

@@ -109,11 +109,12 @@ class SMO(Solver[BoxForm]):
 
     def running_excess(self, problem: BoxForm, state: "State") -> Float[Array, ""]:
         """Return the relative gap over `tol`, for the bias between the violating pair: no sorting."""
-        bias = None
-        if problem.free_bias:
-            top, bottom = ends(problem, state.a, state.s)
-            bias = (top + bottom) / 2
-        return problem.certificate(state.a, state.s, bias).relative_gap / self.tol
+        a, r = state.a, problem.q - state.s
+        if problem.c is not None:
+            top, bottom = ends(problem, a, state.s)
+            r = r - (top + bottom) / 2 * problem.c
+        gap = ((problem.upper - a) * jnp.maximum(r, 0) - a * jnp.minimum(r, 0)).sum()
+        return jnp.where(state.R < 0, -gap / state.R, jnp.inf) / self.tol
 
 
 class State(NamedTuple):

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from jaxsvm.numerics.products import diagonal
 from jaxsvm.numerics.rectangle import best_in_rectangle
 from jaxsvm.numerics.selection import entry, largest, largest_packed, smallest
 from jaxsvm.runtime.loops import fori_loop, while_loop
@@ -43,7 +44,7 @@ def pair_steps(
     Returns:
         The point, its gradient, and the number of steps, `()`.
     """
-    D = jnp.diagonal(K)
+    D = diagonal(K)
     infinity = jnp.asarray(jnp.inf, K.dtype)
 
     def pair(carry: tuple[Array, Array, Array], left: Array) -> tuple[Array, Array, Array]:
@@ -93,7 +94,7 @@ def double_steps(
     Arguments and results are those of `pair_steps`, except that `high` may be infinite, and that `tol` is compared with
     the largest gradient of a variable that can follow it.
     """
-    D = jnp.maximum(jnp.diagonal(K), MEASURED.curvature_floor)
+    D = jnp.maximum(diagonal(K), MEASURED.curvature_floor)
     places = jnp.arange(len(v), dtype=jnp.int32)
 
     def double(carry: tuple[Array, Array], left: Array) -> tuple[Array, Array]:

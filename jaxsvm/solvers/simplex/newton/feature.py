@@ -22,6 +22,7 @@ from jaxsvm.numerics.linear.conjugate_gradients import conjugate_gradients
 from jaxsvm.numerics.linear.elimination import factored
 from jaxsvm.numerics.masks import every, some
 from jaxsvm.numerics.measured import MEASURED as SIZES
+from jaxsvm.numerics.products import diagonal
 from jaxsvm.points.rows import dense_rows
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import Counters
@@ -192,8 +193,8 @@ def newton_move(
     """
     H = primal.hessian(jnp.where(current.slack > 0, primal.C, 0), tiles)
     # Scale to a unit diagonal, so that features of different scales cost no digits.
-    diagonal = jnp.diagonal(H)
-    scale = 1 / jnp.sqrt(jnp.where(diagonal > 0, diagonal, 1))
+    squares = diagonal(H)
+    scale = 1 / jnp.sqrt(jnp.where(squares > 0, squares, 1))
     jitter = 4 * primal.size * jnp.finfo(H.dtype).eps
     scaled = H * jnp.outer(scale, scale) + jitter * jnp.eye(primal.size, dtype=H.dtype)
     factor = factored(scaled)
@@ -212,8 +213,8 @@ def newton_move(
 def cg_move(primal: Primal, current: Iterate) -> tuple[Iterate, Bool[Array, ""]]:
     """Take a Newton step by conjugate gradients with a diagonal preconditioner; also return if it was finite."""
     D = jnp.where(current.slack > 0, primal.C, 0)
-    diagonal = primal.squares(D)
-    inverse = 1 / jnp.where(diagonal > 0, diagonal, 1)
+    squares = primal.squares(D)
+    inverse = 1 / jnp.where(squares > 0, squares, 1)
     # Solve more exactly as the gap shrinks (Dembo, Eisenstat, Steihaug 1982).
     forcing = jnp.clip(jnp.sqrt(current.gap), 1e-10, 0.1) ** 2
     v = conjugate_gradients(

@@ -6,6 +6,8 @@ preconditioner (Frangella, Tropp, Udell 2023), with a product with the kernel ma
 products of all lanes are a single matrix product.
 """
 
+from typing import Any
+
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
@@ -18,6 +20,7 @@ from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.numerics.products import matmul
 from jaxsvm.numerics.sizes import in_smallest, size_classes
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
+from jaxsvm.runtime.loops import fori_loop
 from jaxsvm.runtime.once import once
 from jaxsvm.solvers.measured import MEASURED
 
@@ -59,7 +62,7 @@ def solve_support(
 def solve_small_support(
     problem: SquaredHingeProblem, active: Bool[Array, " n"], beta: Float[Array, " n"]
 ) -> Float[Array, " n"]:
-    """Return the Newton point of an active set of at most 256 samples, if it is feasible; else `beta`."""
+    """Return the Newton point of an active set of the smallest size, if it is feasible; else `beta`."""
     size = size_classes(problem.n)[0]
     otherwise = (beta, jnp.zeros((), beta.dtype), jnp.asarray(True), jnp.asarray(True))
     fits = masks.count(active) <= size
@@ -69,16 +72,18 @@ def solve_small_support(
 
 def _factor(problem: SquaredHingeProblem, active: Bool[Array, " n"], size: int) -> tuple[Array, Array, Array, Array]:
     """Solve by Cholesky in `size` (static) places, with a step of refinement."""
-    index = jnp.nonzero(active, size=size, fill_value=0)[0]
+    index = masks.places_first(active)[:size]
     valid = jnp.arange(size, dtype=jnp.int32) < masks.count(active)
     block = jnp.where(valid[:, None] & valid[None, :], problem.block(index, index), 0)
     factor = padded_factor(block, valid)
     rhs = valid.astype(block.dtype)[:, None]
     if problem.free_bias:
         rhs = jnp.concatenate([rhs, jnp.where(valid, problem.y[index], 0)[:, None]], axis=1)
-    solution = factor.solve(rhs)
-    residual = rhs - matmul(block, solution)
-    solution = solution + factor.solve(residual)
+
+    def refine(_: Any, solution: Array) -> Array:
+        return solution + factor.solve(rhs - matmul(block, solution))
+
+    solution = fori_loop(0, 2, refine, jnp.zeros_like(rhs))
     beta, bias = _border(problem, solution, rhs)
     healthy = every(jnp.isfinite(solution))
     whole = jnp.zeros((problem.n,), beta.dtype).at[index].add(jnp.where(valid, beta, 0))
