@@ -93,8 +93,8 @@ ENTRIES = {
     "grad of the bias, hinge": Entry(jax.grad(bias_of(hinge)), (C,), 4_600),
     "grad of the bias, squared hinge": Entry(jax.grad(bias_of(squared)), (C,), 3_350),
     "hessian of the bias, squared hinge": Entry(jax.hessian(bias_of(squared)), (C,), 4_600),
-    "solve_path in jit, squared hinge": Entry(lambda Cs: jaxsvm.solve_path(squared(1.0), Cs).fits, (CS,), 4_200),
-    "solve_path in jit, hinge": Entry(lambda Cs: jaxsvm.solve_path(hinge(1.0), Cs).fits, (CS,), 4_650),
+    "solve_path in jit, squared hinge": Entry(lambda Cs: jaxsvm.solve_path(squared(1.0), Cs).fits, (CS,), 2_400),
+    "solve_path in jit, hinge": Entry(lambda Cs: jaxsvm.solve_path(hinge(1.0), Cs).fits, (CS,), 3_250),
     "layer, value": Entry(layer, (POINTS,), 2_750),
     "layer, gradient by features": Entry(jax.grad(layer), (POINTS,), 6_150),
 }

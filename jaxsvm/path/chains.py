@@ -13,10 +13,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Float
 
 from jaxsvm.loop.driver import QUIET, drive, fit_compiled, warn_unless_converged
 from jaxsvm.loop.interruption import Interruption, watching
+from jaxsvm.loop.prepare import ready_together
 from jaxsvm.path.carried import assessed, products_of
 from jaxsvm.path.options import Options
 from jaxsvm.path.placeholders import in_order
@@ -136,6 +138,10 @@ def chains_traced(problem: Parametric, solver: Solver, Cs: Float[Array, " k"], k
     Returns:
         The fits, an axis of k first, in the order of `Cs`.
     """
+    (problem,) = ready_together([problem], [solver], pad=False)
+    lowest = lax.stop_gradient(problem.at(Cs.min()))
+    point = lowest.feasible_point(jnp.zeros((problem.n,), problem.dtype))
+    margins = lowest.margins(point, lowest.matvec(point))  # a start like all others: each is traced once
     k = Cs.shape[0]
     lanes = min(lanes, k)
     length = -(-k // lanes)
@@ -143,16 +149,13 @@ def chains_traced(problem: Parametric, solver: Solver, Cs: Float[Array, " k"], k
     # Every chain is `length` long: the last one repeats its last value, which costs one certificate.
     places = jnp.minimum(jnp.arange(lanes * length), k - 1).reshape(lanes, length)
 
+    def link(before: Any, C: Any) -> Any:  # the problem itself would carry the kernel matrix along
+        point, margins, R, old = before
+        fitted = fit_compiled(problem.at(C), solver, key, Start(point, margins, R, problem.at(old)))
+        return (fitted.alpha, fitted.margins, fitted.R, C), fitted
+
     def chain(values: Float[Array, " length"]) -> Fit:
-        first = fit_compiled(problem.at(values[0]), solver, key)
-
-        def link(before: Any, C: Any) -> Any:  # the problem itself would carry the kernel matrix along
-            point, margins, R, old = before
-            fitted = fit_compiled(problem.at(C), solver, key, Start(point, margins, R, problem.at(old)))
-            return (fitted.alpha, fitted.margins, fitted.R, C), fitted
-
-        _, rest = scan(link, (first.alpha, first.margins, first.R, values[0]), values[1:])
-        return jax.tree.map(lambda head, tail: jnp.concatenate([head[None], tail]), first, rest)
+        return scan(link, (point, margins, jnp.ones((), problem.dtype), values[0]), values)[1]
 
     chained = jax.vmap(chain)(Cs[order][places])
     flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:k], chained)
