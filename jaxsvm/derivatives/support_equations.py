@@ -19,7 +19,7 @@ from jaxsvm.numerics.linear.conjugate_gradients import Apply
 from jaxsvm.numerics.linear.elimination import LAPACK_SIZE, Factor, identity, padded_factor, semifactored
 from jaxsvm.numerics.measured import MEASURED
 from jaxsvm.numerics.products import diagonal, plus_diagonal
-from jaxsvm.numerics.sizes import in_smallest, size_classes
+from jaxsvm.numerics.sizes import in_smallest, size_classes, sizes_of_factors
 from jaxsvm.runtime.loops import while_loop
 
 if TYPE_CHECKING:
@@ -40,11 +40,10 @@ def plan(problem: "Differentiable", support: Any) -> tuple[tuple[int, ...], str]
 
 def factor_sizes(n: int, support: Any) -> tuple[int, ...]:
     """Return size classes up to n; only the one that holds the support if that is concrete."""
-    sizes = size_classes(n)
-    if is_concrete(support):
-        count = int(support.sum())
-        return (next(size for size in sizes if count <= size),)
-    return tuple(size for size in sizes if size == n or size > MEASURED.smallest_system)
+    if not is_concrete(support):
+        return sizes_of_factors(n)
+    count = int(support.sum())
+    return (next(size for size in size_classes(n) if count <= size),)
 
 
 def solver(

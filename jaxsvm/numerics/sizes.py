@@ -29,9 +29,9 @@ def size_class(n: int) -> int:
 
 
 def size_classes(limit: int) -> tuple[int, ...]:
-    """Return the powers of two below a limit, from the smallest system on, and the limit; up to two of these, one."""
+    """Return the powers of two below a limit, from the smallest system on, and the limit itself."""
     sizes, size = [], MEASURED.smallest_system
-    while size < limit and limit > 2 * MEASURED.smallest_system:
+    while size < limit:
         sizes.append(size)
         size *= 2
     return (*sizes, limit)
@@ -46,6 +46,11 @@ def filled(kept: np.ndarray, present: np.ndarray, size: int) -> np.ndarray:
     """Return the indices of the kept samples, filled up to a size with other samples, absent ones last; on the host."""
     order = np.argsort(np.where(kept, 0, np.where(present, 1, 2)), kind="stable")
     return np.sort(order[:size]).astype(np.int32)
+
+
+def sizes_of_factors(limit: int) -> tuple[int, ...]:
+    """Return the sizes of factors of at most `limit` variables: up to two smallest systems there is only one."""
+    return (limit,) if limit <= 2 * MEASURED.smallest_system else size_classes(limit)
 
 
 def in_smallest(

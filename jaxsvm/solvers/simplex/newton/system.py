@@ -18,7 +18,7 @@ from jaxsvm.numerics.linear.elimination import padded_factor
 from jaxsvm.numerics.masks import every
 from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.numerics.products import matmul
-from jaxsvm.numerics.sizes import in_smallest, size_classes
+from jaxsvm.numerics.sizes import in_smallest, sizes_of_factors
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.runtime.loops import fori_loop
 from jaxsvm.runtime.once import once
@@ -47,7 +47,7 @@ def solve_support(
     solution = (jnp.zeros((n,), problem.dtype), jnp.zeros((), problem.dtype), yes, yes)
     if method == "cg":
         return _conjugate_gradients(problem, active, guess, gap)
-    sizes = size_classes(n if method == "cholesky" else min(n, factor_limit))
+    sizes = sizes_of_factors(n if method == "cholesky" else min(n, factor_limit))
     iterate = count > sizes[-1]
     if method == "auto" and n > factor_limit:  # a smaller system is always factored
         # Steps to about ten digits without a preconditioner, by a bound of the condition number.
@@ -63,7 +63,7 @@ def solve_small_support(
     problem: SquaredHingeProblem, active: Bool[Array, " n"], beta: Float[Array, " n"]
 ) -> Float[Array, " n"]:
     """Return the Newton point of an active set of the smallest size, if it is feasible; else `beta`."""
-    size = size_classes(problem.n)[0]
+    size = sizes_of_factors(problem.n)[0]
     otherwise = (beta, jnp.zeros((), beta.dtype), jnp.asarray(True), jnp.asarray(True))
     fits = masks.count(active) <= size
     solution, _, healthy, _ = once(fits, lambda _: _factor(problem, active, size), otherwise)
