@@ -35,10 +35,12 @@ def affordable(problem: Problem) -> bool:
 def few_features(problem: Problem) -> Any:
     """Return `X (n, d)` with `K = X X'` if the systems are solved in its space; else None.
 
-    For moderate n that takes fewer operations up to d = n / 2: n d^2 instead of n^3 / 3, and no factor of size n.
+    For moderate n that takes fewer operations up to d = n / 2: n d^2 instead of n^3 / 3, and no factor of size n. For
+    the smallest systems it is faster up to d = n, since nothing is refined there.
     """
-    x = feature_matrix(problem)
-    most = problem.n // 2 if problem.n <= SIZES.largest_direct_system else SIZES.largest_direct_system
+    x, n = feature_matrix(problem), problem.n
+    share = n if n <= 2 * SIZES.columns_per_panel else n // 2
+    most = share if n <= SIZES.largest_direct_system else SIZES.largest_direct_system
     return None if x is None or x.shape[1] > most else x
 
 
