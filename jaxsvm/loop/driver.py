@@ -24,6 +24,7 @@ from jaxsvm.loop.bursts import begun, run
 from jaxsvm.loop.choice import first_choice, second_choice, takes_state, traced_choice
 from jaxsvm.loop.differentiation import differentiable
 from jaxsvm.loop.interruption import Interruption, Session, answering, watching
+from jaxsvm.loop.measured import MEASURED
 from jaxsvm.loop.prepare import ready, ready_together, start_of, with_earlier_steps, with_steps_since_polish
 from jaxsvm.loop.round import Certifying, Progress, advance, begin, certify, ends_with_a_chunk, finish, whole_chunks
 from jaxsvm.problems.contract import Problem, Restrictable, require_problem
@@ -31,7 +32,7 @@ from jaxsvm.problems.padding import trimmed
 from jaxsvm.results.fit import Counters, Fit, better_of
 from jaxsvm.results.status import Status, advice
 from jaxsvm.runtime.checks import require_seconds
-from jaxsvm.runtime.loops import while_loop
+from jaxsvm.runtime.loops import one_by_one, while_loop
 from jaxsvm.runtime.meshes import in_automatic_axes
 from jaxsvm.runtime.transfers import transfers
 from jaxsvm.solvers.box.interior_point import InteriorPoint
@@ -137,20 +138,28 @@ def fit_compiled(problem: Problem, solver: Solver, key: Array, init: Any = None)
         The best certified point, differentiable with respect to the problem (`jaxsvm.loop.differentiation`).
     """
     require_usable(solver)
+    (problem,) = ready_together([problem], [solver], pad=False)  # derivatives use the kernel values stored here
+    init = Origin.of(problem) if init is None and solver.knows_origin else init
+    constant, key, init = lax.stop_gradient((problem, key, init))
+    solver = solver if is_concrete(solver) else lax.stop_gradient(solver)
+    long = solver.long_steps and problem.n >= MEASURED.samples_of_a_long_step and jax.default_backend() == "cpu"
+    fitted = (partial(one_by_one, _solved) if long else _solved)(constant, solver, key, init)
+    settles = isinstance(solver, InteriorPoint) or problem.gram.kernel.stationary
+    return differentiable(problem, fitted, anew=not settles)
+
+
+def _solved(problem: Problem, solver: Solver, key: Array, init: Any) -> Fit:
+    """Run rounds under tracing until the status is decided; without derivatives."""
     # A program holds no second solver, unless `polished` asks for one at every certificate.
     how = Certifying(may_polish=solver.polish_interval(problem) == 0, by_features=False)
     steps = partial(whole_chunks if ends_with_a_chunk(solver) else advance, unroll=1)
-    init = Origin.of(problem) if init is None and solver.knows_origin else init
-    (problem,) = ready_together([problem], [solver], pad=False)  # derivatives use the kernel values stored here
-    constant, solver, key, init = lax.stop_gradient((problem, solver, key, init))
-    progress = begin(constant, solver, key, start_of(init, constant, solver, constant.n))
+    progress = begin(problem, solver, key, start_of(init, problem, solver, problem.n))
     progress = while_loop(
         lambda progress: progress.status == Status.RUNNING,
-        lambda progress: certify(constant, solver, steps(constant, solver, progress), how),
-        with_earlier_steps(constant, solver, progress, init),
+        lambda progress: certify(problem, solver, steps(problem, solver, progress), how),
+        with_earlier_steps(problem, solver, progress, init),
     )
-    settles = isinstance(solver, InteriorPoint) or problem.gram.kernel.stationary
-    return differentiable(problem, with_steps_since_polish(finish(solver, progress), progress), anew=not settles)
+    return with_steps_since_polish(finish(solver, progress), progress)
 
 
 def drive(

@@ -12,6 +12,8 @@ class Measured:
     optimisations, and a callback sees a certificate of every chunk."""
     samples_of_one_working_set: int = 512
     """Samples up to which pair steps on stored values solve a hinge problem."""
+    samples_of_a_long_step: int = 128
+    """Samples from which a step alone fills a CPU, so that lanes of `vmap` are solved one by one."""
     samples_of_a_traced_system: int = 256
     """Samples up to which a traced hinge with a linear kernel of many features is solved by interior points."""
     crowded_share: float = 0.6

@@ -10,7 +10,10 @@ from typing import Any, TypeVar
 
 import jax
 from jax import lax
+from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Bool
+
+from jaxsvm.errors import is_concrete
 
 _T = TypeVar("_T")
 
@@ -53,6 +56,34 @@ def cond(condition: Bool[Array, ""], if_true: Callable[..., _T], if_false: Calla
         return lax.cond(condition, if_true, if_false, *operands)
     branches = [lambda *operands, of=of: varying(of(*operands)) for of in (if_true, if_false)]
     return lax.cond(condition, *branches, *operands)
+
+
+def one_by_one(function: Callable[..., _T], *arguments: Any) -> _T:
+    """Return `function(*arguments)`; lanes of `vmap` are computed one after another, as by `lax.map`.
+
+    Side by side, every lane of a loop takes turns until the last one ends. The function must not be differentiated.
+    """
+    leaves, structure = jax.tree.flatten(arguments)
+    flags = [not is_concrete(leaf) for leaf in leaves]
+
+    @custom_vmap
+    def call(*traced: Any) -> _T:
+        own = iter(traced)
+        pairs = zip(leaves, flags, strict=True)
+        return function(*structure.unflatten([next(own) if flag else leaf for leaf, flag in pairs]))
+
+    @call.def_vmap
+    def _(axis_size: int, batched: list[bool], *traced: Any) -> tuple[_T, Any]:
+        del axis_size
+
+        def one(lane: list[Any]) -> _T:
+            own = iter(lane)
+            return call(*[next(own) if flag else leaf for leaf, flag in zip(traced, batched, strict=True)])
+
+        results = lax.map(one, [leaf for leaf, flag in zip(traced, batched, strict=True) if flag])
+        return results, jax.tree.map(lambda _: True, results)
+
+    return call(*[leaf for leaf, flag in zip(leaves, flags, strict=True) if flag])
 
 
 def varying(tree: _T) -> _T:

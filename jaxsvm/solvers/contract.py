@@ -52,6 +52,7 @@ class Solver(Generic[P]):
         patience: Certificates in a row without progress after which a fit is STALLED.
         pads: Whether drivers may pad concrete problems with absent samples (`jaxsvm.problems.padding`). Set it where
             absent samples cost little and random draws do not depend on n.
+        long_steps: Whether a step passes over all samples, so that on a CPU lanes gain nothing side by side.
         large_state: Whether the state is large (kernel rows, say): the host driver then passes it on without a copy.
             `init` must then create every array of the state: none may be an argument as it came.
         takes_start: Whether `init` uses the start that it is given. Paths leave no samples out for a solver without.
@@ -77,6 +78,7 @@ class Solver(Generic[P]):
     unroll: int = 2
     patience: int = 3
     pads: bool = False
+    long_steps: bool = True
     large_state: bool = False
     takes_start: bool = True
     resumes: bool = False

@@ -86,6 +86,7 @@ class Wrapper(Solver[P]):
     unroll = _inner()
     patience = _inner()
     pads = _inner()
+    long_steps = _inner()
     large_state = _inner()
     takes_start = _inner()
     resumes = _inner()

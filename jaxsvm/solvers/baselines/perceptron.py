@@ -51,6 +51,7 @@ class Perceptron(Solver[BoxForm]):
 
     bit = 7
     solves = ("box",)
+    long_steps = False
     rows = 2
 
     steps: Any

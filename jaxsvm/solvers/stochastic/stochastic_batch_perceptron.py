@@ -58,6 +58,7 @@ class StochasticBatchPerceptron(Solver[SlackProblem]):
 
     bit = 10
     solves = ("slack",)
+    long_steps = False
     rows = 2
 
     steps: Any = 10_000

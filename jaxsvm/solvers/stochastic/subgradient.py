@@ -64,6 +64,7 @@ class Stochastic(Solver[BoxForm]):
     """A solver by stochastic subgradients. A subclass has the fields, `rule` and `worth`."""
 
     solves = ("box",)
+    long_steps = False
     rows = 2
     resumes = True
     patience = NEVER  # a noisy gap may rest for a while and shrink again

@@ -202,12 +202,13 @@ def newton_move(
     def solve(q: Array) -> Array:
         return scale * factor.solve(scale * q)
 
-    known = jax.tree.map(lambda pairs: jnp.where(tiles < primal.tiles, pairs, 0), history)
-    direction = _two_loop(current.gradient, known, solve)
+    parts = primal.tiles > 1  # else the Hessian is never one of some tiles only
+    known = jax.tree.map(lambda pairs: jnp.where(tiles < primal.tiles, pairs, 0), history) if parts else history
+    direction = _two_loop(current.gradient, known, solve) if parts else -solve(current.gradient)
     finite = every(jnp.isfinite(direction))
     following = move(primal, current, jnp.where(finite, direction, 0), 4.0)
     following = following._replace(gap=_gap(following, H @ following.gradient))
-    return following, _push(known, current, following), finite
+    return following, _push(known, current, following) if parts else known, finite
 
 
 def cg_move(primal: Primal, current: Iterate) -> tuple[Iterate, Bool[Array, ""]]:
