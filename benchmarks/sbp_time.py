@@ -69,7 +69,7 @@ def svc(x, y, xt, yt, gamma, C):
 
 @partial(jax.jit, static_argnames="count")
 def advance(problem, solver, state, count):
-    return run_steps(problem, solver, state, count)
+    return run_steps(problem, solver, state, count, solver.unroll)
 
 
 @jax.jit

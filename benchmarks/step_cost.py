@@ -46,7 +46,7 @@ def yardstick(v, i, K):
 
 @jax.jit
 def stepping(problem, solver, state):
-    return run_steps(problem, solver, state, STEPS)
+    return run_steps(problem, solver, state, STEPS, solver.unroll)
 
 
 def measure(n, rounds, seed=0):

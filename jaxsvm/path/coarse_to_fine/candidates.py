@@ -30,7 +30,7 @@ class Candidates(NamedTuple):
 
 def support_outside(whole: SquaredHingeProblem, point: Point, working_set: Candidates) -> bool:
     """Return whether samples outside the working set are support of this point. Absent ones never are."""
-    support = (np.asarray(point.f) < 1) & (np.asarray(whole.ridge) > 0)
+    support = (np.asarray(point.f) < 1) & (np.asarray(whole.weights) > 0)
     support[working_set.samples] = False
     return bool(support.any())
 
@@ -71,13 +71,13 @@ def exchanged(grid: Grid, point: Point, working_set: Candidates) -> Candidates:
 def _kept(whole: SquaredHingeProblem, point: Point, margin: float) -> int:
     """Return how many samples are support, or within a margin of it."""
     near = (np.asarray(point.f) < 1 + margin) | (np.asarray(point.x) > 0)
-    return int((near & (np.asarray(whole.ridge) > 0)).sum())
+    return int((near & (np.asarray(whole.weights) > 0)).sum())
 
 
 def _working_set_around(whole: SquaredHingeProblem, point: Point, size: int) -> Candidates:
     """Fill a working set up to a size: support first, then by margin, absent samples last."""
     margins = np.where(np.asarray(point.x) > 0, -np.inf, np.asarray(point.f))
-    order = np.argsort(np.where(np.asarray(whole.ridge) > 0, margins, np.inf), kind="stable")
+    order = np.argsort(np.where(np.asarray(whole.weights) > 0, margins, np.inf), kind="stable")
     samples = np.sort(order[:size])
     result = Candidates.of(samples, None)
     return result._replace(gram=part_of(whole.gram, values_between(whole.gram, result.places)))

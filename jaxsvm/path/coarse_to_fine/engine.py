@@ -89,8 +89,8 @@ def _last_call(grids: list[Grid], solver: BlockNewton) -> list[tuple[Any, ...]]:
     whole, width = grids[0].problems[0], _width(grids, solver)
     none: Any = np.zeros(0)
     vectors = [[jax.ShapeDtypeStruct((whole.n,), whole.dtype)] * width] * 4
-    penalties, counters = np.zeros((width,), whole.dtype), _counters([Point(none, none, 0, 0)] * width, solver)
-    calls: list[tuple[Any, ...]] = [(_finish, whole, *vectors, penalties, counters, solver.tol)]
+    Cs, counters = np.zeros((width,), whole.dtype), _counters([Point(none, none, 0, 0)] * width, solver)
+    calls: list[tuple[Any, ...]] = [(_finish, whole, *vectors[:2], Cs, *vectors[2:], counters, solver.tol)]
     if _too_long(whole):
         calls.append((_finish_carried, whole, vectors[0][0], vectors[0][0], 0, _taken(counters, 0), solver.tol))
     return calls
@@ -138,8 +138,9 @@ def _by_products(
         group = [tasks[min(first + lane, len(tasks) - 1)] for lane in range(width)]  # the last one fills up
         problems = [grids[number].problems[place] for number, place in group]
         points = [_nearest(grids[number], place) for number, place in group]
-        columns = ([problem.y for problem in problems], [problem.costs for problem in problems])
-        vectors = (*columns, [point.x for point in points], [point.f for point in points])
+        columns = ([problem.y for problem in problems], [problem.weights for problem in problems])
+        Cs = np.stack([np.asarray(problem.C) for problem in problems])
+        vectors = (*columns, Cs, [point.x for point in points], [point.f for point in points])
         arguments = (grids[0].problems[0], *vectors, _counters(points, solver), solver.tol)
         fits = _finish(*arguments) if until is None else unless(until, _finish, *arguments)
         if fits is None:
@@ -204,7 +205,7 @@ def _nearest(grid: Grid, place: int) -> Point:
     """Return the point of a place, or of the nearest place that has one; equal weights if none has."""
     nearest = min(grid.points, key=lambda other: abs(other - place), default=None)
     if nearest is None:
-        equal = (grid.problems[0].ridge > 0).astype(grid.problems[0].dtype)
+        equal = grid.problems[0].present.astype(grid.problems[0].dtype)
         return Point(equal, jnp.zeros_like(equal), 0, 0)
     return grid.points[nearest]
 
@@ -221,14 +222,16 @@ def _counters(points: list[Point], solver: BlockNewton) -> Counters:
 def _finish(
     template: SquaredHingeProblem,
     signs: list[Array],
-    costs: list[Array],
+    weights: list[Array],
+    Cs: Array,
     points: list[Array],
     margins: list[Array],
     counters: Counters,
     tol: Any,
 ) -> Fit:
     """Certify dual points from scratch, lanes first."""
-    y, C, x, f = (jnp.stack(columns, axis=1) for columns in (signs, costs, points, margins))
+    y, weight, x, f = (jnp.stack(columns, axis=1) for columns in (signs, weights, points, margins))
+    C = weight * Cs[None, :]
     x, ridge = jnp.where(C > 0, jnp.maximum(x, 0), 0), reciprocals(C)
     # To about primal scale: a dual point may have any, but the decision function that is returned has this one.
     square = (x * (f + ridge * x)).sum(axis=0)

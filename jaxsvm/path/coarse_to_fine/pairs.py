@@ -28,7 +28,7 @@ from jaxsvm.path.coarse_to_fine.grid import (
     middles,
 )
 from jaxsvm.path.measured import MEASURED
-from jaxsvm.problems.squared_hinge import SquaredHingeProblem
+from jaxsvm.problems.squared_hinge import SquaredHingeProblem, reciprocals
 from jaxsvm.results.status import Status
 from jaxsvm.runtime.programs import Program
 from jaxsvm.solvers import working_set as sets
@@ -117,7 +117,7 @@ class _Hard:
         if not solved:
             if place >= grid.uniform:
                 return None
-            equal = np.asarray(np.asarray(problem.ridge) > 0, problem.dtype)
+            equal = np.asarray(np.asarray(problem.weights) > 0, problem.dtype)
             return self.from_scratch(problem, jnp.asarray(equal))
         x, f = grid.points[solved[-1]][:2]
         jump = grid.times[place] - grid.times[solved[-1]]
@@ -162,8 +162,9 @@ class _Hard:
         fill = [0] * empty + list(range(len(points)))  # one compiled width for all
         problems = [self.grid.problems[places[lane]] for lane in fill]
         part = problems[0].restrict(working_set.places, gram=working_set.gram)
-        columns = ([problem.y for problem in problems], [problem.ridge for problem in problems])
-        return np.asarray(_assess_points(part, working_set.places, *columns, [points[i].x for i in fill]))[empty:]
+        columns = ([problem.y for problem in problems], [problem.weights for problem in problems])
+        Cs = np.stack([np.asarray(problem.C) for problem in problems])
+        return np.asarray(_assess_points(part, working_set.places, Cs, *columns, [points[i].x for i in fill]))[empty:]
 
     def point(self, place: int, start: tuple[Array, Array] | None, working_set: Candidates) -> Point | None:
         """Solve a place by steps; margins outside its working set are those of the start.
@@ -191,9 +192,9 @@ class _Hard:
 
 
 @Program
-def _assess_points(template: SquaredHingeProblem, samples: Array, *columns: Any) -> Float[Array, " L"]:
-    y, ridge, x = (jnp.stack([column[samples] for column in part], axis=1) for part in columns)
-    return assess.function(template, Lanes(y, ridge, x, x))[2]
+def _assess_points(template: SquaredHingeProblem, samples: Array, Cs: Array, *columns: Any) -> Float[Array, " L"]:
+    y, weight, x = (jnp.stack([column[samples] for column in part], axis=1) for part in columns)
+    return assess.function(template, Lanes(y, reciprocals(weight * Cs[None, :]), x, x))[2]
 
 
 def stepper(grid: Grid, place: int, samples: int, tol: float) -> Any:
