@@ -37,7 +37,7 @@ def first_choice(problem: Problem, tol: Any) -> Solver:
         if problem.free_bias or problem.gram.feature_rows is not None:
             return Newton(tol=tol)
         if problem.n <= MEASURED.samples_of_a_small_problem:
-            return FrankWolfe(tol=tol)
+            return FrankWolfe(tol=tol, start="uniform")  # a start from a random draw is a third of the program
         size = MEASURED.samples_of_a_larger_set
         return WorkingSet(tol=tol) if _storable(problem) else WorkingSet(tol=tol, size=size, fresh=size // 2)
     if problem.kind == "box":
@@ -70,9 +70,7 @@ def traced_choice(problem: Problem, tol: Any) -> Solver:
         return InteriorPoint(tol=tol)
     if problem.kind == "slack":
         return EquivalentHinge(traced_choice(cast(SlackProblem, problem).hinge(1.0), tol), tol=tol)
-    solver = first_choice(problem, tol)
-    # A start from a random draw is a tenth of the program.
-    return dataclasses.replace(solver, start="uniform") if isinstance(solver, FrankWolfe) else solver
+    return first_choice(problem, tol)
 
 
 def systems_pay(problem: Problem) -> bool:

@@ -80,7 +80,7 @@ def require_both_classes(signs: Any, weight: Any) -> None:
 def positive_scalar(name: str, value: Any, dtype: Any) -> Float[Array, ""]:
     """Return one positive finite number as an array, `()`; refuse anything else."""
     require_positive_scalar(name, value)
-    return jnp.asarray(value, dtype)
+    return owned(value, dtype)
 
 
 def require_positive_scalar(name: str, value: Any) -> None:
@@ -98,7 +98,7 @@ def require_positive_scalar(name: str, value: Any) -> None:
 def checked_weights(sample_weight: Any, n: int, dtype: Any) -> tuple[Array | None, Array]:
     """Return weights, and whether they can be used, `()`; None and True if no weights are given."""
     if sample_weight is None:
-        return None, jnp.asarray(True)
+        return None, on_device(np.asarray(True))
     if np.shape(sample_weight) != (n,):
         raise InputError(f"sample_weight has shape {np.shape(sample_weight)}: ({n},) is needed, one a sample.")
     require_finite("sample_weight", sample_weight)
