@@ -401,3 +401,19 @@ def test_a_support_that_is_none_of_a_solution_is_not_certified():
 def test_a_fit_without_an_answer_has_no_derivative():
     gradient = jax.grad(lambda C: fit(svm(RBF(0.5), C), TIGHT).R)
     assert np.isnan(jax.jit(gradient)(-1.0))
+
+
+@pytest.mark.parametrize("bias", ["regularized", "free"])
+def test_a_traced_fit_of_few_features_has_derivatives(bias):
+    """Its sets may circle, whatever solver it was solved by: they are then found anew. Three of thirty were NaN."""
+
+    @jax.jit
+    def slope(x, y, C):
+        gram = jaxsvm.gram(jaxsvm.kernels.Linear(), x)
+        return jax.jvp(lambda C: jaxsvm.fit(jaxsvm.hinge_problem(gram, y, C, bias=bias)).margins, (C,), (C,))[1]
+
+    for seed in range(30):
+        rng = np.random.default_rng([100, 10, seed])
+        x = rng.normal(size=(100, 10))
+        y = np.where(x[:, 0] + 0.5 * rng.normal(size=100) > 0, 1.0, -1.0)
+        assert np.isfinite(np.asarray(slope(x, y, 100.0))).all(), seed

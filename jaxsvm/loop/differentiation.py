@@ -98,7 +98,7 @@ def settled(problem: Differentiable, active: Active, anew: bool) -> tuple[Active
     """Iterate the active sets until they agree with the solution on them; also return whether they do.
 
     Each solution shows which samples leave their set. If that circles, as it may with a kernel of few features, the
-    problem is solved again, to the floor of float64: if `anew`, which a fit by interior points does not need.
+    problem is solved again, to the floor of float64, if `anew`.
     """
     problem = lax.stop_gradient(problem)
     may_solve = anew and problem.bounded and affordable(problem)

@@ -35,7 +35,6 @@ from jaxsvm.runtime.checks import require_seconds
 from jaxsvm.runtime.loops import one_by_one, while_loop
 from jaxsvm.runtime.meshes import in_automatic_axes
 from jaxsvm.runtime.transfers import transfers
-from jaxsvm.solvers.box.interior_point import InteriorPoint
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.start import Origin, given_start
 from jaxsvm.solvers.validation import require_usable
@@ -144,8 +143,7 @@ def fit_compiled(problem: Problem, solver: Solver, key: Array, init: Any = None)
     solver = solver if is_concrete(solver) else lax.stop_gradient(solver)
     long = solver.long_steps and problem.n >= MEASURED.samples_of_a_long_step and jax.default_backend() == "cpu"
     fitted = (partial(one_by_one, _solved) if long else _solved)(constant, solver, key, init)
-    settles = isinstance(solver, InteriorPoint) or problem.gram.kernel.stationary
-    return differentiable(problem, fitted, anew=not settles)
+    return differentiable(problem, fitted, anew=not problem.gram.kernel.stationary)
 
 
 def _solved(problem: Problem, solver: Solver, key: Array, init: Any) -> Fit:
