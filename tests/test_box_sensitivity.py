@@ -183,6 +183,21 @@ def test_a_corner_has_the_derivatives_of_its_bias():
     assert float(jax.grad(bias)(1e-3)) == pytest.approx(expected, rel=1e-4)
 
 
+def test_a_twin_at_its_bound_moves_with_the_equality():
+    """Two twins share what the equality asks for; pair steps put one of them at its bound and leave the other at 0."""
+    x = np.array([[0.0, 1.0], [1.0, 2.0], [0.0, 1.0], [0.0, -1.0], [1.0, 1.0], [1.0, 1.0]])
+    y, direction = np.array([1.0, -1.0, -1.0, 1.0, -1.0, -1.0]), np.array([-1.4, -1.4, -0.1, -1.5, -1.6, 1.5])
+
+    def bias(weight):
+        problem = jaxsvm.hinge_problem(jaxsvm.gram(RBF(0.1), x), y, 0.5, bias="free", sample_weight=weight)
+        return jaxsvm.fit(problem, SMO(tol=1e-12)).bias
+
+    ones = np.ones(6)
+    found = jax.jvp(bias, (ones,), (direction,))[1]
+    expected = (bias(ones + STEP * direction) - bias(ones - STEP * direction)) / (2 * STEP)
+    assert float(found) == pytest.approx(float(expected), rel=1e-4)
+
+
 @pytest.mark.slow
 def test_linear_kernel_with_a_free_bias():
     """d + 1 free samples on a kernel of rank d: `Q_FF` is singular, the system with the equality is not."""

@@ -67,6 +67,25 @@ def test_traced_faults_become_a_status():
     assert run(y, (y > 0).astype(float)).name == "INFEASIBLE"  # one class has all the weight
 
 
+def test_traced_faults_of_a_box_become_a_status():
+    x, y = data()
+    q, upper, c = np.ones(len(y)), np.ones(len(y)), np.where(y > 0, 1.0, -2.0)
+
+    @jax.jit
+    def status(q, upper, y, c):
+        return jaxsvm.fit(jaxsvm.box_problem(gram(), q, upper, y=y, c=c, e=0.5)).status
+
+    def spoilt(values, value):
+        return np.where(np.arange(len(y)) == 3, value, values)
+
+    assert status(q, upper, y, c).name == "CONVERGED"
+    assert status(q, spoilt(upper, 0.0), y, spoilt(c, 0.0)).name == "CONVERGED"  # 0 is allowed where the bound is 0
+    for place, value in ((0, np.nan), (1, -1.0), (1, np.inf), (2, 0.0), (2, 2.0), (3, 0.0), (3, np.inf)):
+        arguments = [q, upper, y, c]
+        arguments[place] = spoilt(arguments[place], value)
+        assert status(*arguments).name == "INFEASIBLE", (place, value)
+
+
 def test_not_finite_and_not_psd():
     x, y = data()
     K = oracle.kernel_matrix("rbf", x, gamma=0.5)

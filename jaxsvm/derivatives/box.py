@@ -45,9 +45,8 @@ def active_set(problem: "BoxProblem", values: Any, before: Active | None = None)
         below = jnp.where(before.free, (a < -share * U) | (slack < -missed), ~before.bound)
         bound = above & (before.free | ~(slack < -off))
         free = ~bound & ~(below & (before.free | ~(slack > off)))
-        if problem.c is not None:  # with none free, samples that set the best bias can meet the equality
-            missing = jnp.abs(problem.c @ a - problem.e) > share * (jnp.abs(problem.c) @ U)
-            free = free | (missing & ~some(before.free) & (jnp.abs(slack) <= off))
+        if problem.c is not None:  # with none free, samples that set the best bias keep the equality
+            free = free | (~some(before.free) & (jnp.abs(slack) <= off))
             bound = bound & ~free
     return lax.stop_gradient(Active(free & present, bound & present, jnp.clip(a, 0, U)))
 

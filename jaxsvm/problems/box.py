@@ -257,11 +257,17 @@ def box_problem(gram: Any, q: Any, upper: Any, *, y: Any = None, c: Any = None, 
         C=jnp.ones((), dtype),
         constant=jnp.zeros((), dtype),
         squares=squares(gram, dtype, 0.0),
-        feasible=every(jnp.asarray(upper) >= 0),
+        feasible=on_device(np.asarray(True)),
         offset=0.0,
     )
     constraint.require_reachable(problem)
-    return constraint.checked(problem)
+    problem = constraint.checked(problem)
+    if is_concrete(problem):
+        return problem
+    usable = (jnp.abs(problem.y) == 1) & (problem.upper >= 0) & jnp.isfinite(problem.upper) & jnp.isfinite(problem.q)
+    if problem.c is not None:
+        usable = usable & jnp.isfinite(problem.c) & ((problem.c != 0) | (problem.upper == 0))
+    return dataclasses.replace(problem, feasible=problem.feasible & every(usable))
 
 
 @jax.jit
