@@ -38,22 +38,21 @@ from jaxsvm.solvers.box import interior_point
 from jaxsvm.solvers.box.barrier_systems import affordable
 
 
-def differentiable(problem: Problem, fit: Fit, anew: bool = True) -> Fit:
+def differentiable(problem: Problem, fit: Fit) -> Fit:
     """Attach the derivatives of the solution with respect to the problem to a fit.
 
     Args:
         problem: The problem, traced for derivatives or not.
         fit: A fit of it; derivatives that it has are dropped.
-        anew: Whether active sets that circle are found by solving anew (`settled`); static.
 
     Returns:
         A fit of equal values. The relative gap, status and counters have no derivative.
     """
     fit = lax.stop_gradient(fit)
     values, status = values_of(fit), fit.status.code
-    primal, dual = (_optimal_value(problem, values, status, side, anew) for side in fit.certificate[:2])
+    primal, dual = (_optimal_value(problem, values, status, side) for side in fit.certificate[:2])
     return Fit(
-        **_differentiable(problem, values, status, anew)._asdict(),
+        **_differentiable(problem, values, status)._asdict(),
         certificate=fit.certificate._replace(primal=primal, dual=dual),
         status=fit.status,
         counters=fit.counters,
@@ -63,7 +62,7 @@ def differentiable(problem: Problem, fit: Fit, anew: bool = True) -> Fit:
 def optimal_value(problem: Problem, fit: Fit) -> Float[Array, ""]:
     """Return the dual objective of a fit with the derivatives of the optimal value; the first one needs no system."""
     fit = lax.stop_gradient(fit)
-    return _optimal_value(problem, values_of(fit), fit.status.code, fit.certificate.dual, True)
+    return _optimal_value(problem, values_of(fit), fit.status.code, fit.certificate.dual)
 
 
 def solution_on(
@@ -94,14 +93,14 @@ def _solution_on(
     return cast(values, dtype)
 
 
-def settled(problem: Differentiable, active: Active, anew: bool) -> tuple[Active, Bool[Array, ""]]:
+def settled(problem: Differentiable, active: Active) -> tuple[Active, Bool[Array, ""]]:
     """Iterate the active sets until they agree with the solution on them; also return whether they do.
 
     Each solution shows which samples leave their set. If that circles, as it may with a kernel of few features, the
-    problem is solved again, to the floor of float64, if `anew`.
+    problem is solved again, to the floor of float64.
     """
     problem = lax.stop_gradient(problem)
-    may_solve = anew and problem.bounded and affordable(problem)
+    may_solve = problem.bounded and affordable(problem)
     active, agree = in_double(partial(_settled, anew=may_solve and not is_concrete(problem, active)))(problem, active)
     if may_solve and is_concrete(agree) and not bool(agree):  # a program that most fits do not need
         return in_double(partial(_settled, anew=True))(problem, active)
@@ -137,37 +136,37 @@ def _settled(problem: Differentiable, active: Active, *, anew: bool) -> tuple[Ac
     return like(corrected, active), ~moving
 
 
-@partial(jax.custom_jvp, nondiff_argnums=(3,))
-def _differentiable(problem: Problem, values: Values, status: Array, anew: bool) -> Values:
+@jax.custom_jvp
+def _differentiable(problem: Problem, values: Values, status: Array) -> Values:
     """Return the values; the rule below uses the rest."""
-    del problem, status, anew
+    del problem, status
     return values
 
 
 @_differentiable.defjvp
-def _move(anew: bool, primals: Any, tangents: Any) -> tuple[Values, Values]:
+def _move(primals: Any, tangents: Any) -> tuple[Values, Values]:
     """Return the values and the tangents of the exact solution on their support."""
     (problem, values, status), (dproblem, _, _) = primals, tangents
     problem = require_differentiable(problem)
-    active, agree = settled(problem, problem.active_set(values), anew)
+    active, agree = settled(problem, problem.active_set(values))
     sizes, method = plan(problem, active.free)
     solve = partial(solution_on, active=active, returned=values.dual_coef, sizes=sizes, method=method)
     moved = _push(solve, problem, dproblem)
     # At the next order the values move too: they come from the function whose rule this is.
     moved = jax.tree.map(partial(_or_nan, status, agree), moved)
     coefficients = _or_nan(status, ~unsummable(problem, values.dual_coef), moved.dual_coef)
-    return _differentiable(problem, values, status, anew), moved._replace(dual_coef=coefficients)
+    return _differentiable(problem, values, status), moved._replace(dual_coef=coefficients)
 
 
-@partial(jax.custom_jvp, nondiff_argnums=(4,))
-def _optimal_value(problem: Problem, values: Values, status: Array, value: Array, anew: bool) -> Array:
+@jax.custom_jvp
+def _optimal_value(problem: Problem, values: Values, status: Array, value: Array) -> Array:
     """Return the value; the rule below uses the other arguments."""
-    del problem, values, status, anew
+    del problem, values, status
     return value
 
 
 @_optimal_value.defjvp
-def _envelope(anew: bool, primals: Any, tangents: Any) -> tuple[Array, Array]:
+def _envelope(primals: Any, tangents: Any) -> tuple[Array, Array]:
     """Return the value and the tangent of the Lagrangian: at an optimum the motion of the solution adds nothing to it.
 
     At the next order it does. Rounded coefficients are no optimum: for a narrow dtype the solution is computed from its
@@ -177,14 +176,14 @@ def _envelope(anew: bool, primals: Any, tangents: Any) -> tuple[Array, Array]:
     problem = require_differentiable(problem)
     agree = jnp.asarray(True)
     if jnp.finfo(problem.dtype).bits < 64:
-        active, agree = settled(problem, problem.active_set(values), anew)
+        active, agree = settled(problem, problem.active_set(values))
         sizes, method = plan(problem, active.free)
         of = in_double(partial(_lagrangian_on, sizes=sizes, method=method))
         moved = _push(lambda moving: of(moving, problem, active), problem, dproblem)
     else:
-        solution = _differentiable(problem, values, status, anew)
+        solution = _differentiable(problem, values, status)
         moved = _push(lambda problem: problem.lagrangian(solution), problem, dproblem)
-    return _optimal_value(problem, values, status, value, anew), _or_nan(status, agree, moved)
+    return _optimal_value(problem, values, status, value), _or_nan(status, agree, moved)
 
 
 @partial(jax.jit, static_argnames=("sizes", "method"))

@@ -143,7 +143,7 @@ def fit_compiled(problem: Problem, solver: Solver, key: Array, init: Any = None)
     solver = solver if is_concrete(solver) else lax.stop_gradient(solver)
     long = solver.long_steps and problem.n >= MEASURED.samples_of_a_long_step and jax.default_backend() == "cpu"
     fitted = (partial(one_by_one, _solved) if long else _solved)(constant, solver, key, init)
-    return differentiable(problem, fitted, anew=not problem.gram.kernel.stationary)
+    return differentiable(problem, fitted)
 
 
 def _solved(problem: Problem, solver: Solver, key: Array, init: Any) -> Fit:

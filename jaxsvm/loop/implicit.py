@@ -118,7 +118,7 @@ def one_sided(problem: Any, fit: Fit, tol: Any = 1e-6) -> Bool[Array, " n"]:
 def _solved_sets(problem: Differentiable, solver: Solver) -> Active:
     """Solve a problem and return its active sets."""
     solver = certain_solver(problem) if solver is None else solver
-    return rule.settled(problem, problem.active_set(solve(problem, solver)), True)[0]
+    return rule.settled(problem, problem.active_set(solve(problem, solver)))[0]
 
 
 @in_double
