@@ -10,24 +10,18 @@ value and gradient are from those of our hinge.
 """
 
 import argparse
-import os
-import time
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from lanes import cpu, least
 
 import jaxsvm
 from jaxsvm.kernels import Linear
 
-C, RUNS = 1.0, 5
-
-
-def cpu() -> float:
-    times = os.times()
-    return times.user + times.system
+C = 1.0
 
 
 def hinge(x: Any, y: Any) -> Any:
@@ -73,16 +67,6 @@ def layer(way: Callable[[Any, Any], Any], x: Any, y: Any) -> Any:
     """The mean square of decision values: `x (b, n, d)`, `y (b, c, n)`."""
     decisions = jax.vmap(jax.vmap(way, in_axes=(None, 0)))(x, y)
     return jnp.mean(decisions**2)
-
-
-def least(call: Callable[[], Any]) -> float:
-    jax.block_until_ready(call())
-    spent = []
-    for _ in range(RUNS):
-        begun = time.perf_counter()
-        jax.block_until_ready(call())
-        spent.append(time.perf_counter() - begun)
-    return 1e3 * min(spent)
 
 
 def main() -> None:

@@ -59,8 +59,7 @@ def traced_choice(problem: Problem, tol: Any) -> Solver:
     """Return the solver of a traced fit, which no other one takes over from.
 
     A linear kernel has fewer features than samples, or not many more: pair steps may then take very long at large C,
-    and coefficients are not unique. Interior points end after 15 to 40 steps at any C, in the middle of all solutions,
-    where derivatives need no other method.
+    and coefficients are not unique. Interior points end after 15 to 40 steps at any C.
 
     Raises:
         InputError: If none is known for this kind of problem.

@@ -109,7 +109,7 @@ def fit(
     tol = 1e-4 if tol is None else tol
     concrete = is_concrete(problem, solver, tol, key, init)
     problems = problem if concrete else lax.stop_gradient(problem)
-    choose = first_choice if is_concrete(problems) else traced_choice
+    choose = first_choice if is_concrete(problems, tol, key, init) else traced_choice
     solver = choose(problem, tol) if solver is None else solver
     require_usable(solver)
     constant = (problems, solver, key, init) if concrete else (problems, *lax.stop_gradient((solver, key, init)))

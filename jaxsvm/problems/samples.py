@@ -72,9 +72,8 @@ class OfSamples:
     @property
     def present(self) -> Bool[Array, " n"]:
         """Samples that take part, `(n,)`."""
-        return (
-            filled(self.y, True, bool) if self.weight is None else computed(lambda _, weight: weight > 0, self.weight)
-        )
+        mask = self.mask
+        return filled(self.y, True, bool) if mask is None else mask
 
     @property
     def costs(self) -> Float[Array, " n"]:

@@ -143,7 +143,7 @@ class SlackProblem(OfSamples):
 
         if not self.free_bias:
             return share(self.present)
-        return (share((self.y > 0) & (self.present)) + share((self.y < 0) & (self.present))) / 2
+        return (share((self.y > 0) & self.present) + share((self.y < 0) & self.present)) / 2
 
     def length_of(self, p: Float[Array, " n"], row: Float[Array, " n"], error: Any = 0.0) -> Float[Array, ""]:
         """Return `|sum_i p_i y_i phi_i|`, `()`; from features if there are any, since its square loses half the digits.
