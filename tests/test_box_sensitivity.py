@@ -177,10 +177,31 @@ def test_a_corner_has_the_derivatives_of_its_bias():
     marked = [
         implicit.one_sided(p, jaxsvm.fit(p, SMO(tol=1e-9)), 1e-9) for p in (problem(x, 1e-3), problem(twins, 1e-3))
     ]
-    assert not marked[0].any() and marked[1].all()
+    assert marked[0].sum() == 2 and marked[1].all()  # one sample an end, or all twins
 
     expected = float(bias(1e-3 + 1e-6) - bias(1e-3 - 1e-6)) / 2e-6
     assert float(jax.grad(bias)(1e-3)) == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_corner_is_a_kink_of_weights_that_break_the_equality():
+    """A marked sample leaves its bound on one side, another on the other: no derivative exists."""
+    x = data()[0][:20]
+    y, ones = np.where(np.arange(20) % 2 == 0, 1.0, -1.0), np.ones(20)
+    direction = np.random.default_rng(0).normal(size=20)
+
+    def fitted(weight):
+        problem = jaxsvm.hinge_problem(jaxsvm.gram(Linear(), x), y, 1e-3, bias="free", sample_weight=weight)
+        return problem, jaxsvm.fit(problem, SMO(tol=1e-12))
+
+    step = 1e-4
+    behind, here, ahead = (x.T @ fitted(ones + t * direction)[1].dual_coef for t in (-step, 0, step))
+    assert np.abs((ahead - here) - (here - behind)).max() > 0.1 * np.abs(ahead - here).max()
+    marked = np.flatnonzero(implicit.one_sided(*fitted(ones), 1e-9))
+    inside = [
+        (fit.alpha > 1e-9) & (fit.alpha < p.upper - 1e-9)
+        for p, fit in map(fitted, ones + np.outer([-step, step], direction))
+    ]
+    assert set(np.flatnonzero(inside[0] | inside[1])) == set(marked)
 
 
 def test_a_twin_at_its_bound_moves_with_the_equality():

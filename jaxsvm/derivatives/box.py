@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxsvm.derivatives.support_equations import plan, solver
 from jaxsvm.derivatives.values import Active, Values, negligible
-from jaxsvm.numerics.masks import count, every, some
+from jaxsvm.numerics.masks import every, some
 from jaxsvm.results.fit import Certificate
 from jaxsvm.results.judge import judged
 
@@ -99,8 +99,8 @@ def lagrangian(problem: "BoxProblem", values: Values) -> Float[Array, ""]:
 def kinks(problem: "BoxProblem", values: Any, tol: Any) -> Bool[Array, " n"]:
     """Return the samples with the margin of a free one that need not be free: a small move may free them, or not.
 
-    They are at a bound, or others explain them. At a corner they are those that set the same end of the interval of
-    biases.
+    They are at a bound, or others explain them. At a corner they are those that set an end of the interval of biases:
+    weights that break the equality free one of them, on each side another.
     """
     near = jnp.abs(values.margins - problem.q) <= tol * jnp.maximum(jnp.abs(problem.q), 1)
     free = active_set(problem, values).free
@@ -108,19 +108,15 @@ def kinks(problem: "BoxProblem", values: Any, tol: Any) -> Bool[Array, " n"]:
     independent, _ = solver(problem, free, *plan(problem, free), u)
     kinked = near & ~(free & independent)
     if problem.c is not None:
-        kinked = kinked | (~some(free) & _tied(problem, values, tol))
+        kinked = kinked | (~some(free) & _at_ends(problem, values, tol))
     return lax.stop_gradient((problem.upper > 0) & kinked)
 
 
-def _tied(problem: "BoxProblem", values: Any, tol: Any) -> Bool[Array, " n"]:
-    """Return the samples that set an end of the interval of biases together with others, if none is free."""
+def _at_ends(problem: "BoxProblem", values: Any, tol: Any) -> Bool[Array, " n"]:
+    """Return the samples that set an end of the interval of biases, if none is free."""
     apart = (problem.q - values.margins) / problem.c
-    tied = jnp.zeros_like(problem.upper, bool)
-    for side in (apart, -apart):
-        end = jnp.where((problem.upper > 0) & (side >= 0), side, jnp.inf)
-        together = end <= end.min() + tol
-        tied = tied | (together & (count(together) > 1))
-    return tied
+    ends = (jnp.where((problem.upper > 0) & (side >= 0), side, jnp.inf) for side in (apart, -apart))
+    return jnp.any(jnp.stack([jnp.isfinite(end) & (end <= end.min() + tol) for end in ends]), axis=0)
 
 
 def certificate_of(problem: "BoxProblem", values: Values, dtype: Any) -> Certificate:

@@ -109,7 +109,9 @@ def one_sided(problem: Any, fit: Fit, tol: Any = 1e-6) -> Bool[Array, " n"]:
         A hinge problem may have more samples between their bounds than its kernel distinguishes (twins, points on a
         grid, more than d + 1 with a linear kernel): samples that the others explain are marked too. The coefficients of
         such a solution are not unique, its w and bias are; derivatives are those of the coefficients that keep the
-        marked samples' own fixed.
+        marked samples' own fixed. If a free bias leaves no sample between its bounds, the samples that set the ends of
+        the interval of optimal biases are marked: derivatives by C and by features are right there, derivatives by
+        weights that break the equality do not exist.
     """
     require_differentiable(problem)
     return problem.kinks(fit, tol)
