@@ -282,8 +282,9 @@ def test_an_ill_conditioned_system_is_solved_or_refused():
 
 
 def largest_intermediate(jaxpr):
-    """Elements of the largest array that a jaxpr makes, in whatever it calls."""
-    sizes = [np.prod(v.aval.shape, dtype=int) for eqn in jaxpr.eqns for v in eqn.outvars if hasattr(v.aval, "shape")]
+    """Size of the largest array that a jaxpr makes, in whatever it calls, in numbers of 64 bits."""
+    made = [v.aval for eqn in jaxpr.eqns for v in eqn.outvars if hasattr(v.aval, "shape")]
+    sizes = [np.prod(aval.shape, dtype=int) * aval.dtype.itemsize / 8 for aval in made]
     inner = []
     for eqn in jaxpr.eqns:
         for parameter in jax.tree.leaves(list(eqn.params.values()), is_leaf=lambda p: hasattr(p, "eqns")):

@@ -6,12 +6,11 @@ optimal value needs no system: `d D = dq'a - 1/2 a'dQa + dU'max(0, r) + b de`, w
 
 from typing import TYPE_CHECKING, Any
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from jaxsvm.derivatives.support_equations import plan, solver
+from jaxsvm.derivatives.support_equations import Point, plan, system_of
 from jaxsvm.derivatives.values import Active, Values, negligible
 from jaxsvm.numerics.masks import every, some
 from jaxsvm.results.fit import Certificate
@@ -51,41 +50,11 @@ def active_set(problem: "BoxProblem", values: Any, before: Active | None = None)
     return lax.stop_gradient(Active(free & present, bound & present, jnp.clip(a, 0, U)))
 
 
-def solution_on(problem: "BoxProblem", active: Active, sizes: tuple[int, ...], method: str) -> Values:
-    """Solve the system of the sets, differentiable to every order with respect to all but y and c."""
-    y = lax.stop_gradient(problem.y)
-    multiplier, present = jnp.zeros_like(problem.e), active.present.astype(y.dtype)
-
-    def others(free: Array) -> tuple[Array, Array]:
-        """Return the values of the samples that are not free, and the right-hand side that they leave."""
-        fixed = jnp.where(active.bound, problem.upper, jnp.where(active.free & ~free, present, 0))
-        return fixed, jnp.where(free, problem.q - problem.signed.matvec(fixed), 0)
-
-    if problem.c is None:
-        free, solve = solver(problem, active.free, sizes, method)
-        fixed, right = others(free)
-        a = jnp.where(free, solve(right), 0) + fixed
-        margins = problem.signed.matvec(a)
-    else:
-        c = lax.stop_gradient(problem.c)
-        # A linear kernel has d + 1 free samples and rank d: `Q_FF` is singular, but not the system with the equality.
-        # Adding `rho c c'` changes the multiplier by `rho e`, and nothing else.
-        size, squares = (jnp.where(active.free, part, 0).sum() for part in (problem.diagonal, c * c))
-        rho = lax.stop_gradient(size / jnp.where(squares > 0, squares, 1))
-        free, solve = solver(problem, active.free, sizes, method, jnp.sqrt(rho) * c)
-        fixed, right = others(free)
-        e = problem.e - problem.c @ fixed
-        a, along = jnp.where(free[None, :], jax.vmap(solve)(jnp.stack([right, jnp.where(free, c, 0)])), 0)
-        determined = some(free)
-        step = jnp.where(determined, (c @ a - e) / jnp.where(determined, c @ along, 1), 0)
-        a = a - step * along + fixed
-        margins = problem.signed.matvec(a)
-        # At a corner a whole interval of biases is optimal: take its middle, as a fit does.
-        multiplier = jnp.where(determined, step + rho * e, problem.best_bias(margins))
-        margins = margins + multiplier * c
-    coefficients = y * a
-    bias = problem.offset * coefficients.sum() + multiplier
-    return Values(a, coefficients, bias, jnp.ones_like(bias), margins)
+def values_at(problem: "BoxProblem", point: Point) -> Values:
+    """Return the values of a point of the equations."""
+    coefficients = lax.stop_gradient(problem.y) * point.a
+    bias = problem.offset * coefficients.sum() + point.b
+    return Values(point.a, coefficients, bias, jnp.ones_like(bias), point.products)
 
 
 def lagrangian(problem: "BoxProblem", values: Values) -> Float[Array, ""]:
@@ -104,9 +73,8 @@ def kinks(problem: "BoxProblem", values: Any, tol: Any) -> Bool[Array, " n"]:
     """
     near = jnp.abs(values.margins - problem.q) <= tol * jnp.maximum(jnp.abs(problem.q), 1)
     free = active_set(problem, values).free
-    u = None if problem.c is None else problem.c * jnp.sqrt(problem.diagonal.max() / (problem.c**2).max())
-    independent, _ = solver(problem, free, *plan(problem, free), u)
-    kinked = near & ~(free & independent)
+    independent = system_of(problem, free, *plan(problem, free)).free
+    kinked = near & ~independent
     if problem.c is not None:
         kinked = kinked | (~some(free) & _at_ends(problem, values, tol))
     return lax.stop_gradient((problem.upper > 0) & kinked)
@@ -120,7 +88,7 @@ def _at_ends(problem: "BoxProblem", values: Any, tol: Any) -> Bool[Array, " n"]:
 
 
 def certificate_of(problem: "BoxProblem", values: Values, dtype: Any) -> Certificate:
-    """Return the certificate of `solution_on`'s values, with the system's bias, which need not be the best.
+    """Return the certificate of a solution's values, with the system's bias, which need not be the best.
 
     The values are numbers of `dtype`; the gap is infinite if they are infeasible.
     """

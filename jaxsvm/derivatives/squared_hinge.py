@@ -6,12 +6,11 @@ y_S = 1`, `y . beta = 0`. The optimal value `1 / (2 R)` needs no system: its der
 
 from typing import TYPE_CHECKING, Any
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from jaxsvm.derivatives.support_equations import solver
+from jaxsvm.derivatives.support_equations import Point
 from jaxsvm.derivatives.values import Active, Values, negligible
 from jaxsvm.numerics.masks import every, some
 from jaxsvm.results.fit import Certificate
@@ -36,20 +35,11 @@ def active_set(problem: "SquaredHingeProblem", values: Any, before: Active | Non
     return lax.stop_gradient(Active(inside | ~some(inside), jnp.zeros_like(inside)))
 
 
-def solution_on(problem: "SquaredHingeProblem", active: Active, sizes: tuple[int, ...], method: str) -> Values:
-    """Solve the system on S; `alpha` may be negative if S is not the support of a solution."""
-    y, support = lax.stop_gradient(problem.y), active.free
-    _, solve = solver(problem, support, sizes, method)
-    if problem.free_bias:
-        beta, other = jax.vmap(solve)(jnp.where(support[None, :], jnp.stack([jnp.ones_like(y), y]), 0))
-        constant = (y @ beta) / (y @ other)
-        beta = beta - constant * other
-    else:
-        beta, constant = solve(support.astype(problem.dtype)), jnp.zeros((), problem.dtype)
-    R, coefficients = 1 / beta.sum(), y * beta
-    bias = constant + problem.offset * coefficients.sum()
-    margins = y * (problem.gram.matvec(coefficients) + bias)
-    return Values(beta * R, coefficients, bias, R, margins)
+def values_at(problem: "SquaredHingeProblem", point: Point) -> Values:
+    """Return the values of a point of the equations, `beta`; `alpha` may be negative if S is no solution's support."""
+    beta = point.a
+    R, coefficients = 1 / beta.sum(), lax.stop_gradient(problem.y) * beta
+    return Values(beta * R, coefficients, problem.offset * coefficients.sum() + point.b, R, point.products)
 
 
 def lagrangian(problem: "SquaredHingeProblem", values: Values) -> Float[Array, ""]:
@@ -64,7 +54,7 @@ def kinks(problem: "SquaredHingeProblem", values: Any, tol: Any) -> Bool[Array, 
 
 
 def certificate_of(problem: "SquaredHingeProblem", values: Values, dtype: Any) -> Certificate:
-    """Return the certificate of `solution_on`'s values as numbers of `dtype`; an infinite gap if infeasible."""
+    """Return the certificate of a solution's values as numbers of `dtype`; an infinite gap if infeasible."""
     beta = jnp.maximum(values.alpha, 0) / values.R
     certificate = problem.certified(beta, problem.matvec(beta), dtype).certificate
     # A point that had to be clipped is not the returned one, which has no certificate then.

@@ -6,17 +6,21 @@ the same formula with Nystroem features and the rest of the diagonal, in O(n til
 solved gives NaN, never a wrong derivative.
 """
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxsvm.derivatives.values import Active
 from jaxsvm.errors import is_concrete
 from jaxsvm.numerics import masks
 from jaxsvm.numerics.linear import nystroem
 from jaxsvm.numerics.linear.conjugate_gradients import Apply
 from jaxsvm.numerics.linear.elimination import LAPACK_SIZE, Factor, identity, padded_factor, semifactored
+from jaxsvm.numerics.masks import some
 from jaxsvm.numerics.measured import MEASURED
 from jaxsvm.numerics.products import diagonal, plus_diagonal
 from jaxsvm.numerics.sizes import in_smallest, size_classes, sizes_of_factors
@@ -46,49 +50,169 @@ def factor_sizes(n: int, support: Any) -> tuple[int, ...]:
     return (next(size for size in size_classes(n) if count <= size),)
 
 
-def solver(
-    problem: "Differentiable",
-    support: Bool[Array, " n"],
-    sizes: tuple[int, ...],
-    method: str,
-    u: Float[Array, " n"] | None = None,
-) -> tuple[Bool[Array, " n"], Apply]:
-    """Return a solver of `(Kt + u u')_SS x_S = b_S` for the samples S of a support that the others do not explain.
+class System(NamedTuple):
+    """The equations of a support S, `[M c; c' 0] (a, b) = (r, s)` with `M = Q_SS + ridge`, and what solves them.
+
+    Attributes:
+        free: S, `(n,)`: the free samples that others do not explain.
+        precondition: `r -> (M + rho c c')^-1 r`, up to rounding or roughly, as a pytree of arrays. With rho the matrix
+            is definite where M is not: a linear kernel has d + 1 free samples and rank d.
+        rho: The weight `()`; 0 without an equality.
+        along: `(M + rho c c')^-1 c`, `(n,)`; 0 without an equality.
+        most: Steps of conjugate gradients at the most, int32 `()`.
+    """
+
+    free: Bool[Array, " n"]
+    precondition: Apply
+    rho: Float[Array, ""]
+    along: Float[Array, " n"]
+    most: Int[Array, ""]
+
+
+class Point(NamedTuple):
+    """A solution: coefficients `(n,)`, the multiplier b of the equality `()`, and products `Q a + b c`, `(n,)`."""
+
+    a: Float[Array, " n"]
+    b: Float[Array, ""]
+    products: Float[Array, " n"]
+
+
+class Solved(NamedTuple):
+    """The equations of active sets, and the point that solves them."""
+
+    system: System
+    point: Point
+
+
+def solved(problem: "Differentiable", active: Active, sizes: tuple[int, ...], method: str) -> Solved:
+    """Form the equations of active sets and solve them; without derivatives, which `exact` attaches.
 
     Args:
-        problem: The problem.
-        support: The samples of the support, `(n,)`.
-        sizes: From `plan`.
+        problem: The problem, in the precision to compute in.
+        active: The active sets.
+        sizes: Sizes of the factor, from `plan`.
         method: From `plan`.
-        u: A vector, `(n,)`, or None for 0.
-
-    Returns:
-        S, `(n,)`: the whole support unless the matrix is singular; and `b -> x`, with `x = b` off S, differentiable in
-        b and in the problem, not in u.
     """
-    y, ridge = lax.stop_gradient(problem.y), problem.ridge
-    u = jnp.zeros_like(y) if u is None else jnp.where(support, lax.stop_gradient(u), 0)
-    constant = lax.stop_gradient(problem)
+    problem = lax.stop_gradient(problem)
+    system = system_of(problem, active.free, sizes, method)
+    a = _kept(problem, active, system.free, jnp.zeros_like(problem.y))
+    # Without bounds all values that are kept are 0.
+    r = problem.targets - problem.signed.support_matvec(a) if problem.bounded else problem.targets
+    c = problem.equality
+    s = jnp.zeros((), a.dtype) if c is None else problem.e - c @ a
+    da, b = _solve(problem, system, r, s)
+    a = a + da
+    products = problem.signed.support_matvec(a)
+    if c is not None:
+        b = _or_middle(problem, system, b, lambda: cast(Any, problem).best_bias(products))
+        products = products + b * c
+    return Solved(system, Point(a, b, products))
+
+
+@jax.custom_jvp
+def exact(problem: "Differentiable", active: Active, system: System, point: Point) -> Point:
+    """Return the point that solves the equations, with its derivatives by the problem, of every order, but y and c."""
+    del problem, active, system
+    return point
+
+
+@exact.defjvp
+def _(primals: Any, tangents: Any) -> tuple[Point, Point]:
+    """Solve the equations for the tangent: what moves a and b is what the problem's motion misses at a fixed (a, b)."""
+    problem, active, system, _ = primals
+    point = exact(*primals)  # at the next order it moves too
+    c = None if problem.equality is None else lax.stop_gradient(problem.equality)
+
+    def missed(problem: "Differentiable") -> tuple[Array, Array, Array, Array]:
+        a = _kept(problem, active, system.free, point.a)
+        products = problem.signed.matvec(a) + (0 if c is None else point.b * c)
+        s = jnp.zeros((), a.dtype) if c is None else problem.e - c @ a
+        return a, products, problem.targets - products - problem.ridge * a, s
+
+    fixed, products, r, s = jax.jvp(missed, (problem,), tangents[:1])[1]
+    a, b = _solve(problem, system, r, s)
+    products = products + problem.signed.matvec(a)
+    if c is not None:
+
+        def middle() -> Array:
+            at, moves = (problem, point.products - point.b * c), (tangents[0], products)
+            return jax.jvp(lambda problem, products: cast(Any, problem).best_bias(products), at, moves)[1]
+
+        b = _or_middle(problem, system, b, middle)
+        products = products + b * c
+    return point, Point(fixed + a, b, products)
+
+
+def _kept(problem: "Differentiable", active: Active, free: Array, a: Array) -> Float[Array, " n"]:
+    """Return a on S, and elsewhere the values that are kept: bounds, and those of free samples that others explain."""
+    if not problem.bounded:
+        return jnp.where(free, a, 0)
+    present = active.present.astype(a.dtype)
+    return jnp.where(free, a, jnp.where(active.bound, problem.upper, jnp.where(active.free, present, 0)))
+
+
+def _or_middle(problem: Any, system: System, b: Array, middle: Callable[[], Array]) -> Array:
+    """Return b; in a box with no free sample a whole interval is optimal: its middle, as a fit takes."""
+    return jnp.where(some(system.free), b, middle()) if problem.bounded else b
+
+
+def system_of(problem: "Differentiable", free: Bool[Array, " n"], sizes: tuple[int, ...], method: str) -> System:
+    """Factor the equations of the free samples; see `solved`."""
+    c = jnp.zeros_like(problem.y) if problem.equality is None else problem.equality
+    size, squares = (jnp.where(free, part, 0).sum() for part in (problem.diagonal, c * c))
+    rho = size / jnp.where(squares > 0, squares, 1)
+    rho = jnp.zeros_like(rho) if problem.equality is None else rho
+    u = jnp.where(free, jnp.sqrt(rho) * c, 0)
     if method == "cholesky":
-        support, precondition = _factor(constant, support, sizes, u)
-        u = jnp.where(support, u, 0)
+        free, precondition = _factor(problem, free, sizes, u)
     else:
-        precondition = _woodbury(constant, support, method == "features", u)
+        precondition = _woodbury(problem, free, method == "features", u)
+    along = jnp.zeros_like(c) if problem.equality is None else precondition(jnp.where(free, c, 0))
+    # But for the third, preconditioners are inverses up to rounding.
+    return System(free, precondition, rho, along, jnp.asarray(1000 if method == "nystroem" else 6, jnp.int32))
+
+
+def _solve(problem: "Differentiable", system: System, r: Float[Array, " n"], s: Any) -> tuple[Array, Array]:
+    """Solve `[M c; c' 0] (a, b) = (r, s)`; return a, `(n,)`, 0 off S, and b, `()`, 0 without an equality.
+
+    Conjugate gradients with a preconditioner that solves the second equation exactly stay on it (Gould, Hribar and
+    Nocedal 2001). Differentiable in r, s and the problem.
+    """
+    free, ridge, n = system.free, problem.ridge, problem.n
+    constant = lax.stop_gradient(problem)
+    c = None if problem.equality is None else jnp.where(free, lax.stop_gradient(problem.equality), 0)
+    curvature = system.along @ (system.along if c is None else c)
+    curvature = jnp.where(curvature > 0, curvature, 1)
+
+    def bordered(inside: Callable[[Array], Array], v: Array) -> Array:
+        a, b = v[:n], v[n:]
+        if c is None:
+            return jnp.where(free, inside(jnp.where(free, a, 0)), a)
+        return jnp.append(jnp.where(free, inside(jnp.where(free, a, 0)) + b * c, a), c @ a)
 
     def matvec(v: Array) -> Array:
-        inside = problem.signed.matvec(jnp.where(support, v, 0)) + ridge * v + u * (u @ v)
-        return jnp.where(support, inside, v)
+        return bordered(lambda a: problem.signed.matvec(a) + ridge * a, v)
 
     def product(v: Array) -> Array:  # the same at the cost of the support; never differentiated
-        inside = constant.signed.support_matvec(jnp.where(support, v, 0)) + lax.stop_gradient(ridge) * v
-        return jnp.where(support, inside + u * (u @ v), v)
+        return bordered(lambda a: constant.signed.support_matvec(a) + constant.ridge * a, v)
 
-    steps = 1000 if method == "nystroem" else 6  # the other preconditioners are inverses up to rounding
+    def precondition(v: Array) -> tuple[Array, Array]:
+        """Return `P^-1 v`, and the energy of v with the definite part of P."""
+        if c is None:
+            solution = system.precondition(v)
+            return solution, v @ solution
+        full = v[:n] + system.rho * v[n] * c
+        a = system.precondition(full)
+        b = (c @ a - v[n]) / curvature
+        return jnp.append(a - b * system.along, b), full @ a
 
-    def solve(_: Any, b: Array) -> Array:
-        return _solved(product, precondition, b, steps)
+    def solve(_: Any, v: Array) -> Array:
+        return _conjugate_gradients(product, precondition, v, system.most)
 
-    return support, lambda b: lax.custom_linear_solve(matvec, b, solve, symmetric=True)
+    right = jnp.where(free, r, 0)
+    right = right if c is None else jnp.append(right, jnp.where(some(free), s, 0))
+    solution = lax.custom_linear_solve(matvec, right, solve, symmetric=True)
+    return jnp.where(free, solution[:n], 0), jnp.zeros((), r.dtype) if c is None else solution[n]
 
 
 class _Solving(NamedTuple):
@@ -98,41 +222,44 @@ class _Solving(NamedTuple):
     """
 
     turns: Int[Array, ""]
-    x: Float[Array, " n"]
-    r: Float[Array, " n"]
-    p: Float[Array, " n"]
+    x: Float[Array, " m"]
+    r: Float[Array, " m"]
+    p: Float[Array, " m"]
     energy: Float[Array, ""]
     first: Float[Array, ""]
     checks: Bool[Array, ""]
     ended: Bool[Array, ""]
 
 
-def _solved(product: Apply, precondition: Apply, b: Float[Array, " n"], steps: int) -> Float[Array, " n"]:
+def _conjugate_gradients(
+    product: Apply, precondition: Callable[[Array], tuple[Array, Array]], v: Float[Array, " m"], most: Array
+) -> Float[Array, " m"]:
     """Solve by conjugate gradients to the precision of the dtype; return NaN if a thousandth of the digits is missing.
 
-    The first turn has no direction yet, and the last one uses its product for the solution's residual. So the program
-    has one product and one preconditioner.
+    They begin at `P^-1 v`: turn 0 finds it as a direction, turn 1 takes it whole. The last turn uses its product for
+    the solution's residual. So the program has one product and one preconditioner.
     """
-    eps = jnp.finfo(b.dtype).eps
+    eps = jnp.finfo(v.dtype).eps
 
     def turn(at: _Solving) -> _Solving:
         Av = product(jnp.where(at.checks, at.x, at.p))
         curvature = at.p @ Av
+        starts = at.turns <= 1
         moves = ~at.checks & ~(curvature <= 0)  # a NaN is to show
-        t = jnp.where(moves, at.energy / jnp.where(moves, curvature, 1), 0)
-        x, r = at.x + t * at.p, jnp.where(at.checks, b - Av, at.r - t * Av)
-        q = precondition(r)
-        energy, begins = r @ q, at.turns == 0
-        first = jnp.where(begins, energy, at.first)
-        p = q + jnp.where(begins, 0, energy / jnp.where(at.energy > 0, at.energy, 1)) * at.p
-        enough = (at.turns >= steps) | ~(energy > (16 * eps) ** 2 * first)
+        t = jnp.where(starts, 1, jnp.where(moves, at.energy / jnp.where(moves, curvature, 1), 0))
+        x, r = at.x + t * at.p, jnp.where(at.checks, v - Av, at.r - t * Av)
+        q, energy_of_all = precondition(r)
+        energy = r @ q
+        p = q + jnp.where(starts, 0, energy / jnp.where(at.energy > 0, at.energy, 1)) * at.p
+        first = jnp.where(at.turns == 0, energy_of_all, at.first)
+        enough = (at.turns >= most) | ((at.turns > 0) & ~(energy > (16 * eps) ** 2 * first))
         return _Solving(at.turns + 1, x, r, p, energy, first, enough & ~at.checks, at.checks)
 
-    zero, no = jnp.zeros((), b.dtype), jnp.asarray(False)
-    nothing = jnp.zeros_like(b)
-    start = _Solving(jnp.zeros((), jnp.int32), nothing, b, nothing, zero, zero, no, no)
+    zero, no = jnp.zeros((), v.dtype), jnp.asarray(False)
+    nothing = jnp.zeros_like(v)
+    start = _Solving(jnp.zeros((), jnp.int32), nothing, v, nothing, zero, zero, no, no)
     end = while_loop(lambda at: ~at.ended, turn, start)
-    solved = end.energy <= eps**0.8 * end.first  # squared: 3e-7 of b in float64, 2e-3 in float32
+    solved = end.energy <= eps**0.8 * end.first  # squared: 3e-7 of v in float64, 2e-3 in float32
     return jnp.where(solved | (end.first == 0), end.x, jnp.nan)
 
 
@@ -159,11 +286,13 @@ def _factor(
     known = valid & ~(diagonal(factored.L)[:largest] == 0)  # NaN must propagate
     support = jnp.zeros_like(support).at[index].max(known)
 
-    def precondition(r: Array) -> Array:
-        solved = factored.solve(jnp.where(known, r[index], 0))
-        return jnp.where(support, jnp.zeros_like(r).at[index].add(jnp.where(known, solved, 0)), r)
+    return support, jax.tree_util.Partial(_by_factor, factored, jnp.where(known, index, problem.n))
 
-    return support, precondition
+
+def _by_factor(factor: Factor, index: Int[Array, " q"], r: Float[Array, " n"]) -> Float[Array, " n"]:
+    """Return `A^-1 r` on the samples of an index; r elsewhere. Places that no sample takes hold n."""
+    inside = r.at[index].get(mode="fill", fill_value=0)
+    return r.at[index].set(factor.solve(inside), mode="drop")
 
 
 def _woodbury(problem: "Differentiable", support: Bool[Array, " n"], exact: bool, u: Float[Array, " n"]) -> Apply:

@@ -15,19 +15,19 @@ agree. If they never do, if a fit has no solution, or if a system cannot be solv
 import dataclasses
 import typing
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.derivatives.sums import summable, unsummable
-from jaxsvm.derivatives.support_equations import plan
+from jaxsvm.derivatives.support_equations import Solved, exact, plan, solved
 from jaxsvm.derivatives.values import Active, Values, values_of
 from jaxsvm.errors import is_concrete
 from jaxsvm.numerics.masks import some
-from jaxsvm.numerics.precision import cast, in_double, like, rounded, widened
+from jaxsvm.numerics.precision import bits_of, cast, in_double, like, of_bits, rounded, widened
 from jaxsvm.problems.contract import Differentiable, Problem, require_differentiable
 from jaxsvm.problems.forms import BoxForm
 from jaxsvm.results.fit import Fit
@@ -65,27 +65,30 @@ def optimal_value(problem: Problem, fit: Fit) -> Float[Array, ""]:
     return _optimal_value(problem, values_of(fit), fit.status.code, fit.certificate.dual)
 
 
-def solution_on(
-    problem: Differentiable, active: Active, returned: Array | None = None, *, sizes: tuple[int, ...], method: str
-) -> Values:
-    """Compute `problem.solution_on` and its derivatives in twice the precision, and round them.
+def solution_on(problem: Differentiable, active: Active, *, sizes: tuple[int, ...], method: str) -> Values:
+    """Compute the solution on active sets in twice the precision, with its derivatives, and round both.
 
     Args:
         problem: The problem.
         active: The active sets.
-        returned: The `dual_coef` that the caller already has; None: those of this result.
-        sizes: Sizes of the factors, from `plan`.
+        sizes: Sizes of the factor, from `plan`.
         method: How the system is solved, from `plan`.
     """
-    return in_double(partial(_solution_on, sizes=sizes, method=method))(problem, active, returned)
+    bits = in_double(partial(_solved_on, sizes=sizes, method=method))(lax.stop_gradient(problem), active)
+    return in_double(_values_of)(problem, active, bits, None)
 
 
 @partial(jax.jit, static_argnames=("sizes", "method"))
-def _solution_on(
-    problem: Differentiable, active: Active, returned: Array | None, *, sizes: tuple[int, ...], method: str
-) -> Values:
+def _solved_on(problem: Differentiable, active: Active, *, sizes: tuple[int, ...], method: str) -> Solved:
+    wide = _wide(problem)
+    return bits_of(solved(wide, cast(active, wide.dtype), sizes, method))
+
+
+@jax.jit
+def _values_of(problem: Differentiable, active: Active, bits: Solved, returned: Array | None) -> Values:
+    """Return the values of a solution; `returned`: the `dual_coef` that the caller has, None: those of the result."""
     wide, dtype = _wide(problem), problem.dtype
-    values = wide.solution_on(active, sizes, method)
+    values = wide.values_at(exact(wide, active, *of_bits(bits)))
     if wide.dtype != dtype:
         coefficients = values.dual_coef
         returned = (rounded(coefficients, dtype) if returned is None else returned).astype(wide.dtype)
@@ -93,28 +96,38 @@ def _solution_on(
     return cast(values, dtype)
 
 
-def settled(problem: Differentiable, active: Active) -> tuple[Active, Bool[Array, ""]]:
-    """Iterate the active sets until they agree with the solution on them; also return whether they do.
+def settled(problem: Differentiable, active: Active) -> tuple[Active, Solved, Bool[Array, ""]]:
+    """Iterate the active sets until they agree with the solution on them.
 
     Each solution shows which samples leave their set. If that circles, as it may with a kernel of few features, the
     problem is solved again, to the floor of float64.
+
+    Returns:
+        The sets, the bits of their equations and solution, and whether they agree.
     """
     problem = lax.stop_gradient(problem)
     may_solve = problem.bounded and affordable(problem)
-    active, agree = in_double(partial(_settled, anew=may_solve and not is_concrete(problem, active)))(problem, active)
+    known = is_concrete(problem, active)
+    active, bits, agree = in_double(partial(_settled, anew=may_solve and not known))(problem, active)
     if may_solve and is_concrete(agree) and not bool(agree):  # a program that most fits do not need
         return in_double(partial(_settled, anew=True))(problem, active)
-    return active, agree
+    return active, bits, agree
+
+
+class _Settling(NamedTuple):
+    """State of the iteration: turns taken, the sets, the solution on those before, and whether sets changed."""
+
+    turn: Int[Array, ""]
+    active: Active
+    solved: Solved
+    moved: Bool[Array, ""]
 
 
 @partial(jax.jit, static_argnames="anew")
-def _settled(problem: Differentiable, active: Active, *, anew: bool) -> tuple[Active, Bool[Array, ""]]:
+def _settled(problem: Differentiable, active: Active, *, anew: bool) -> tuple[Active, Solved, Bool[Array, ""]]:
     wide = _wide(problem)
     sizes, method = plan(wide, active.free)  # traced: whatever the sets become
     most = 16  # systems; most fits need one, which confirms their sets
-
-    def unfinished(carry: tuple[Array, Active, Array]) -> Array:
-        return (carry[0] < most * (1 + anew)) & carry[2]
 
     def solve_anew(_: Active) -> Active:
         a = interior_point.solved(typing.cast(BoxForm, wide), 1e-13)  # the relative gap
@@ -122,18 +135,20 @@ def _settled(problem: Differentiable, active: Active, *, anew: bool) -> tuple[Ac
         zero = jnp.zeros((), a.dtype)
         return wide.active_set(Values(a, wide.y * a, zero, zero, margins))
 
-    def correct(carry: tuple[Array, Active, Array]) -> tuple[Array, Active, Array]:
-        turn, active, _ = carry
-        if anew:
-            active = once(turn == most, solve_anew, active)
-        values = wide.solution_on(active, sizes, method)
+    def correct(at: _Settling) -> _Settling:
+        active = once(at.turn == most, solve_anew, at.active) if anew else at.active
+        solution = solved(wide, active, sizes, method)
+        values = wide.values_at(solution.point)
         new = wide.active_set(values, active)
         moved = some((new.free != active.free) | (new.bound != active.bound) | ~jnp.isfinite(values.margins))
-        return turn + jnp.ones((), jnp.int32), new, moved
+        return _Settling(at.turn + jnp.ones((), jnp.int32), new, solution, moved)
 
-    start = (jnp.zeros((), jnp.int32), cast(active, wide.dtype), jnp.ones((), bool))
-    _, corrected, moving = while_loop(unfinished, correct, start)
-    return like(corrected, active), ~moving
+    begun = cast(active, wide.dtype)
+    shapes = jax.eval_shape(lambda: solved(wide, begun, sizes, method))
+    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    start = _Settling(jnp.zeros((), jnp.int32), begun, nothing, jnp.ones((), bool))
+    end = while_loop(lambda at: (at.turn < most * (1 + anew)) & at.moved, correct, start)
+    return like(end.active, active), bits_of(end.solved), ~end.moved
 
 
 @jax.custom_jvp
@@ -148,10 +163,9 @@ def _move(primals: Any, tangents: Any) -> tuple[Values, Values]:
     """Return the values and the tangents of the exact solution on their support."""
     (problem, values, status), (dproblem, _, _) = primals, tangents
     problem = require_differentiable(problem)
-    active, agree = settled(problem, problem.active_set(values))
-    sizes, method = plan(problem, active.free)
-    solve = partial(solution_on, active=active, returned=values.dual_coef, sizes=sizes, method=method)
-    moved = _push(solve, problem, dproblem)
+    active, bits, agree = settled(problem, problem.active_set(values))
+    of = in_double(_values_of)
+    moved = _push(lambda problem: of(problem, active, bits, values.dual_coef), problem, dproblem)
     # At the next order the values move too: they come from the function whose rule this is.
     moved = jax.tree.map(partial(_or_nan, status, agree), moved)
     coefficients = _or_nan(status, ~unsummable(problem, values.dual_coef), moved.dual_coef)
@@ -176,22 +190,20 @@ def _envelope(primals: Any, tangents: Any) -> tuple[Array, Array]:
     problem = require_differentiable(problem)
     agree = jnp.asarray(True)
     if jnp.finfo(problem.dtype).bits < 64:
-        active, agree = settled(problem, problem.active_set(values))
-        sizes, method = plan(problem, active.free)
-        of = in_double(partial(_lagrangian_on, sizes=sizes, method=method))
-        moved = _push(lambda moving: of(moving, problem, active), problem, dproblem)
+        active, bits, agree = settled(problem, problem.active_set(values))
+        of = in_double(_lagrangian_of)
+        moved = _push(lambda moving: of(moving, problem, active, bits), problem, dproblem)
     else:
         solution = _differentiable(problem, values, status)
         moved = _push(lambda problem: problem.lagrangian(solution), problem, dproblem)
     return _optimal_value(problem, values, status, value), _or_nan(status, agree, moved)
 
 
-@partial(jax.jit, static_argnames=("sizes", "method"))
-def _lagrangian_on(
-    problem: Differentiable, solved: Any, active: Active, *, sizes: tuple[int, ...], method: str
-) -> Array:
-    values = _wide(solved).solution_on(active, sizes, method)
-    return _wide(problem).lagrangian(values).astype(problem.dtype)
+@jax.jit
+def _lagrangian_of(problem: Differentiable, fixed: Any, active: Active, bits: Solved) -> Array:
+    """Return the Lagrangian of a problem at the solution of `fixed`, which moves at the next order."""
+    at = _wide(fixed)
+    return _wide(problem).lagrangian(at.values_at(exact(at, active, *of_bits(bits)))).astype(problem.dtype)
 
 
 def _wide(problem: Differentiable) -> Any:

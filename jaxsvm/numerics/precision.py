@@ -247,14 +247,19 @@ def remainder(values: _T, kept: Any) -> _T:
     return jax.tree.map(lambda new, old: jnp.where(jnp.isfinite(new), new - rounded(new, old.dtype), 0), values, kept)
 
 
-def bits_of(values: Array) -> Array:
-    """Reinterpret numbers as uint32, float64 with another axis of 2, so that they can pass where x64 is off."""
-    return lax.bitcast_convert_type(values, jnp.uint32)
+def bits_of(tree: Any) -> Any:
+    """Reinterpret floating leaves as uint32, float64 with another axis of 2, so that they can pass where x64 is off."""
+
+    def of(leaf: Any) -> Any:
+        return lax.bitcast_convert_type(leaf, jnp.uint32) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+
+    return jax.tree.map(of, tree)
 
 
-def of_bits(bits: Array) -> Array:
-    """Reinterpret bits as numbers; call it inside `in_double`."""
-    return lax.bitcast_convert_type(bits, jnp.float32 if jax.default_backend() == "tpu" else jnp.float64)
+def of_bits(tree: Any) -> Any:
+    """Reinterpret uint32 leaves as numbers; call it inside `in_double`."""
+    wide = double(jnp.float32)
+    return jax.tree.map(lambda leaf: lax.bitcast_convert_type(leaf, wide) if leaf.dtype == jnp.uint32 else leaf, tree)
 
 
 def rounding(n: int, dtype: Any) -> float:

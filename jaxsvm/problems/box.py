@@ -171,7 +171,7 @@ class BoxProblem(OfSamples):
     beside = corrections.beside
     # What derivatives of a solution need (`jaxsvm.problems.contract.Differentiable`):
     active_set = derivatives.active_set
-    solution_on = derivatives.solution_on
+    values_at = derivatives.values_at
     lagrangian = derivatives.lagrangian
     kinks = derivatives.kinks
     certificate_of = derivatives.certificate_of

@@ -259,13 +259,38 @@ class Differentiable(OfSignedMatrix, Protocol):
         """Return the sets of samples that a solution's values imply, as masks without derivatives.
 
         Args:
-            values: Of a fit; or of `solution_on`, for the sets `before`.
+            values: Of a fit; or of the solution on the sets `before`.
             before: The sets to keep a sample in that is within rounding of a kink.
         """
         ...
 
-    def solution_on(self, active: Active, sizes: tuple[int, ...], method: str) -> Values:
-        """Solve the linear system of the sets (`support_equations.solver`); differentiable to every order."""
+    @property
+    def diagonal(self) -> Float[Array, " n"]:
+        """The diagonal of the matrix with its ridge, `(n,)`."""
+        ...
+
+    @property
+    def upper(self) -> Float[Array, " n"]:
+        """The upper bounds, `(n,)`: infinite where not `bounded`."""
+        ...
+
+    @property
+    def targets(self) -> Float[Array, " n"]:
+        """The margins of samples strictly between their bounds, less the ridge's share, `(n,)`."""
+        ...
+
+    @property
+    def equality(self) -> Float[Array, " n"] | None:
+        """Coefficients c of the equality `c'a = e`, `(n,)`, or None."""
+        ...
+
+    @property
+    def e(self) -> Any:
+        """Right-hand side of the equality, `()`."""
+        ...
+
+    def values_at(self, point: Any) -> Values:
+        """Return the values of a point (`jaxsvm.derivatives.support_equations.Point`), differentiable in both."""
         ...
 
     def lagrangian(self, values: Values) -> Float[Array, ""]:
@@ -277,7 +302,7 @@ class Differentiable(OfSignedMatrix, Protocol):
         ...
 
     def certificate_of(self, values: Values, dtype: Any) -> Certificate:
-        """Return the certificate of `solution_on`'s values as numbers of `dtype`; an infinite gap if infeasible."""
+        """Return the certificate of a solution's values as numbers of `dtype`; an infinite gap if infeasible."""
         ...
 
 

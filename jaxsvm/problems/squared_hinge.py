@@ -82,6 +82,11 @@ class SquaredHingeProblem(OfSamples):
         return self.y if self.free_bias else None
 
     @property
+    def e(self) -> float:
+        """Right-hand side of the equality: 0."""
+        return 0.0
+
+    @property
     def targets(self) -> Float[Array, " n"]:
         """The margins at which samples begin to have a loss: 1."""
         return jnp.ones_like(self.y)
@@ -197,7 +202,7 @@ class SquaredHingeProblem(OfSamples):
     certified = certificates.certified
     # What derivatives of a solution need (`jaxsvm.problems.contract.Differentiable`):
     active_set = derivatives.active_set
-    solution_on = derivatives.solution_on
+    values_at = derivatives.values_at
     lagrangian = derivatives.lagrangian
     kinks = derivatives.kinks
     certificate_of = derivatives.certificate_of

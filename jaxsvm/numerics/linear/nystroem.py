@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.numerics import masks, selection
-from jaxsvm.numerics.linear.elimination import factored, semifactored
+from jaxsvm.numerics.linear.elimination import Factor, factored, semifactored
 from jaxsvm.numerics.products import diagonal, matmul, plus_diagonal
 from jaxsvm.runtime.loops import fori_loop
 
@@ -81,11 +81,14 @@ def unexplained(diagonal: Float[Array, " n"], F: Float[Array, "n r"]) -> Float[A
 
 
 def woodbury(F: Float[Array, "n r"], D: Any) -> Callable[[Float[Array, " n"]], Float[Array, " n"]]:
-    """Return `r -> (diag(D) + F F')^-1 r` for a positive D, `(n,)`."""
+    """Return `r -> (diag(D) + F F')^-1 r` for a positive D, `(n,)`, as a pytree of arrays."""
     scaled = F / D[:, None]
     inner = jnp.eye(F.shape[1], dtype=F.dtype) + matmul(F.T, scaled)
-    factor = factored(inner)
-    return lambda r: r / D - scaled @ factor.solve(scaled.T @ r)
+    return jax.tree_util.Partial(_by_woodbury, factored(inner), scaled, D)
+
+
+def _by_woodbury(factor: Factor, scaled: Float[Array, "n r"], D: Any, r: Float[Array, " n"]) -> Float[Array, " n"]:
+    return r / D - scaled @ factor.solve(scaled.T @ r)
 
 
 def deflation(F: Float[Array, "n r"]) -> Callable[[Float[Array, " n"]], Float[Array, " n"]]:
