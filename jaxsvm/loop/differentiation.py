@@ -26,13 +26,14 @@ from jaxsvm.derivatives.sums import summable, unsummable
 from jaxsvm.derivatives.support_equations import Solved, exact, plan, solved
 from jaxsvm.derivatives.values import Active, Values, values_of
 from jaxsvm.errors import is_concrete
+from jaxsvm.loop.measured import MEASURED
 from jaxsvm.numerics.masks import some
 from jaxsvm.numerics.precision import bits_of, cast, in_double, like, of_bits, rounded, widened
 from jaxsvm.problems.contract import Differentiable, Problem, require_differentiable
 from jaxsvm.problems.forms import BoxForm
 from jaxsvm.results.fit import Fit
 from jaxsvm.results.status import Status
-from jaxsvm.runtime.loops import while_loop
+from jaxsvm.runtime.loops import in_groups, while_loop
 from jaxsvm.runtime.once import once
 from jaxsvm.solvers.box import interior_point
 from jaxsvm.solvers.box.barrier_systems import affordable
@@ -108,7 +109,8 @@ def settled(problem: Differentiable, active: Active) -> tuple[Active, Solved, Bo
     problem = lax.stop_gradient(problem)
     may_solve = problem.bounded and affordable(problem)
     known = is_concrete(problem, active)
-    active, bits, agree = in_double(partial(_settled, anew=may_solve and not known))(problem, active)
+    sets = in_double(partial(_settled, anew=may_solve and not known))
+    active, bits, agree = in_groups(MEASURED.systems_together, sets, problem, active)
     if may_solve and is_concrete(agree) and not bool(agree):  # a program that most fits do not need
         return in_double(partial(_settled, anew=True))(problem, active)
     return active, bits, agree

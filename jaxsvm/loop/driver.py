@@ -32,7 +32,7 @@ from jaxsvm.problems.padding import trimmed
 from jaxsvm.results.fit import Counters, Fit, better_of
 from jaxsvm.results.status import Status, advice
 from jaxsvm.runtime.checks import require_seconds
-from jaxsvm.runtime.loops import one_by_one, while_loop
+from jaxsvm.runtime.loops import in_groups, while_loop
 from jaxsvm.runtime.meshes import in_automatic_axes
 from jaxsvm.runtime.transfers import transfers
 from jaxsvm.solvers.contract import Solver
@@ -141,8 +141,8 @@ def fit_compiled(problem: Problem, solver: Solver, key: Array, init: Any = None)
     init = Origin.of(problem) if init is None and solver.knows_origin else init
     constant, key, init = lax.stop_gradient((problem, key, init))
     solver = solver if is_concrete(solver) else lax.stop_gradient(solver)
-    long = solver.long_steps and problem.n >= MEASURED.samples_of_a_long_step and jax.default_backend() == "cpu"
-    fitted = (partial(one_by_one, _solved) if long else _solved)(constant, solver, key, init)
+    long = solver.long_steps and problem.n >= MEASURED.samples_of_a_long_step
+    fitted = in_groups(1 if long else MEASURED.lanes_together, _solved, constant, solver, key, init)
     return differentiable(problem, fitted)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Bool
@@ -58,32 +59,61 @@ def cond(condition: Bool[Array, ""], if_true: Callable[..., _T], if_false: Calla
     return lax.cond(condition, *branches, *operands)
 
 
-def one_by_one(function: Callable[..., _T], *arguments: Any) -> _T:
-    """Return `function(*arguments)`; lanes of `vmap` are computed one after another, as by `lax.map`.
+def in_groups(together: int, function: Callable[..., _T], *arguments: Any) -> _T:
+    """Return `function(*arguments)`; lanes of `vmap` are computed in groups, one after another, as by `lax.map`.
 
-    Side by side, every lane of a loop takes turns until the last one ends. The function must not be differentiated.
+    Side by side, every lane of a loop takes turns until the last one ends, and the memory of all lanes passes through
+    the caches at each operation. An accelerator takes all lanes at once. The function must not be differentiated.
+
+    Args:
+        together: Lanes that are computed side by side, at the most; 1: one by one.
+        function: From pytrees of arrays to a pytree of arrays.
+        *arguments: Its arguments.
     """
+    if jax.default_backend() != "cpu":
+        return function(*arguments)
     leaves, structure = jax.tree.flatten(arguments)
     flags = [not is_concrete(leaf) for leaf in leaves]
 
-    @custom_vmap
-    def call(*traced: Any) -> _T:
+    def of_traced(*traced: Any) -> _T:
         own = iter(traced)
         pairs = zip(leaves, flags, strict=True)
         return function(*structure.unflatten([next(own) if flag else leaf for leaf, flag in pairs]))
 
+    return _grouped(of_traced, together)(*[leaf for leaf, flag in zip(leaves, flags, strict=True) if flag])
+
+
+def _grouped(function: Callable[..., _T], together: int) -> Callable[..., _T]:
+    """Return a function of arrays that computes at most so many lanes side by side."""
+    call = custom_vmap(function)
+
     @call.def_vmap
     def _(axis_size: int, batched: list[bool], *traced: Any) -> tuple[_T, Any]:
-        del axis_size
+        groups = -(-axis_size // together)
+        size = -(-axis_size // groups)
+        axes = [0 if flag else None for flag in batched]
+        lanes = function if together == 1 else jax.vmap(function, in_axes=axes)
+        of_group = _grouped(lanes, max(1, together // size))  # an outer vmap finds lanes of a whole group
+        if groups == 1:
+            results = of_group(*traced)
+        else:
+            places = jnp.minimum(jnp.arange(groups * size, dtype=jnp.int32), axis_size - 1)  # the last lane fills up
+            cut = (groups, size) if together > 1 else (groups,)
 
-        def one(lane: list[Any]) -> _T:
-            own = iter(lane)
-            return call(*[next(own) if flag else leaf for leaf, flag in zip(traced, batched, strict=True)])
+            def split(leaf: Any) -> Any:
+                leaf = leaf if len(places) == axis_size else leaf[places]
+                return leaf.reshape(cut + leaf.shape[1:])
 
-        results = lax.map(one, [leaf for leaf, flag in zip(traced, batched, strict=True) if flag])
+            def one(group: list[Any]) -> _T:
+                own = iter(group)
+                return of_group(*[next(own) if flag else leaf for leaf, flag in zip(traced, batched, strict=True)])
+
+            results = lax.map(one, [split(leaf) for leaf, flag in zip(traced, batched, strict=True) if flag])
+            merge = lambda leaf: leaf.reshape((-1, *leaf.shape[len(cut) :]))[:axis_size]  # noqa: E731
+            results = jax.tree.map(merge, results)
         return results, jax.tree.map(lambda _: True, results)
 
-    return call(*[leaf for leaf, flag in zip(leaves, flags, strict=True) if flag])
+    return call
 
 
 def varying(tree: _T) -> _T:
