@@ -586,7 +586,7 @@ def test_a_restricted_problem_is_the_whole_with_the_rest_held(name, dtype):
 @every_problem
 def test_its_derivatives_are_those_of_the_oracle_or_refused(name):
     here, fit = problem(name), solved(name)
-    if not hasattr(here, "solution_on"):
+    if not here.differentiable:
         with pytest.raises(jaxsvm.InputError, match="derivatives of a solution exist for"):
             implicit.value(here, fit)
         return

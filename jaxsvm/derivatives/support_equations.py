@@ -24,7 +24,7 @@ from jaxsvm.numerics.masks import some
 from jaxsvm.numerics.measured import MEASURED
 from jaxsvm.numerics.products import diagonal, plus_diagonal
 from jaxsvm.numerics.sizes import in_smallest, size_classes, sizes_of_factors
-from jaxsvm.runtime.loops import while_loop
+from jaxsvm.runtime.loops import varying, while_loop
 
 if TYPE_CHECKING:
     from jaxsvm.problems.contract import Differentiable
@@ -140,7 +140,7 @@ def _(primals: Any, tangents: Any) -> tuple[Point, Point]:
 
         b = _or_middle(problem, system, b, middle)
         products = products + b * c
-    return point, Point(fixed + a, b, products)
+    return point, varying(Point(fixed + a, b, products))
 
 
 def _kept(problem: "Differentiable", active: Active, free: Array, a: Array) -> Float[Array, " n"]:

@@ -92,13 +92,14 @@ def _grouped(function: Callable[..., _T], together: int) -> Callable[..., _T]:
         groups = -(-axis_size // together)
         size = -(-axis_size // groups)
         axes = [0 if flag else None for flag in batched]
-        lanes = function if together == 1 else jax.vmap(function, in_axes=axes)
+        alone = together == 1 and groups > 1  # of one lane, `lax.map` takes the axis away
+        lanes = function if alone else jax.vmap(function, in_axes=axes)
         of_group = _grouped(lanes, max(1, together // size))  # an outer vmap finds lanes of a whole group
         if groups == 1:
             results = of_group(*traced)
         else:
             places = jnp.minimum(jnp.arange(groups * size, dtype=jnp.int32), axis_size - 1)  # the last lane fills up
-            cut = (groups, size) if together > 1 else (groups,)
+            cut = (groups,) if alone else (groups, size)
 
             def split(leaf: Any) -> Any:
                 leaf = leaf if len(places) == axis_size else leaf[places]
