@@ -44,7 +44,7 @@ def checking():
 def command(*arguments, fails=False):
     """Run `jaxsvm ...`; what it says on stdout, or on stderr where it is to refuse."""
     ran = subprocess.run(
-        [sys.executable, "-m", "jaxsvm.cli", *map(str, arguments)], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "jaxsvm", *map(str, arguments)], capture_output=True, text=True, check=False
     )
     if ran.returncode != (2 if fails else 0):
         raise SystemExit(f"jaxsvm {' '.join(map(str, arguments))}: exit code {ran.returncode}\n{ran.stderr}")

@@ -5,11 +5,19 @@ certified, 1 finished but not certified (a model is still written), 2 input that
 last certified point is saved first).
 """
 
+import sys
+
+from jaxsvm import __version__ as version
+
 try:
     import rich  # noqa: F401
     import typer  # noqa: F401
 except ImportError as error:
-    raise SystemExit(f"jaxsvm: error: the command needs {error.name}: pip install 'jaxsvm[cli]'") from error
+    if sys.argv[1:] == ["--version"]:
+        sys.stdout.write(f"jaxsvm {version}\n")
+        raise SystemExit(0) from None
+    sys.stderr.write(f"jaxsvm: error: the command needs {error.name}: pip install 'jaxsvm[cli]'\n")
+    raise SystemExit(2) from None  # as for any input that cannot be used
 
 # Each registers its commands, in the order of --help.
 from jaxsvm.cli import training, predict, info, coreset, relational  # noqa: F401, I001

@@ -6,11 +6,12 @@ import typer
 
 import jaxsvm
 from jaxsvm.cli.app import command
-from jaxsvm.cli.options import IndexBase, Json, Label, Positive, Seed, label_of, option, zero_based
+from jaxsvm.cli.options import SPELLINGS, IndexBase, Json, Label, Positive, Seed, label_of, option, zero_based
 from jaxsvm.cli.report.progress import progress_bar
 from jaxsvm.cli.report.text import show
 from jaxsvm.cli.system import check_writable
 from jaxsvm.errors import require
+from jaxsvm.runtime.checks import require_one_of
 
 ENDS = (".npz", ".parquet", ".pq", ".svm", ".svmlight", ".libsvm", ".txt")
 
@@ -37,7 +38,8 @@ def coreset(
     as_json: Json = False,
 ) -> None:
     """Make a small weighted set of points on which a linear SVM is nearly what it is on all of them."""
-    require(scale in ("none", "standardise"), f"--scale is {scale!r}: one of none, standardise is needed.")
+    scale = SPELLINGS.get(scale, scale)
+    require_one_of("--scale", scale, ("none", "standardise"))
     known = out is None or out.lower().endswith(ENDS)
     require(known, f"--out is {out!r}: a name that ends in {', '.join(ENDS)} is needed.")
     check_writable(out, *files)

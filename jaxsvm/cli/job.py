@@ -127,12 +127,11 @@ def r_squared(predicted: np.ndarray, y: np.ndarray) -> float:
     return 1 - left / spread if spread > 0 else float(left == 0)
 
 
-def prepare(options: Training, solver: str, stop: Interruption) -> Job:
+def prepare(options: Training, stop: Interruption) -> Job:
     """Read, split and scale the data.
 
     Args:
         options: The options of the command.
-        solver: Solver of two classes with the squared hinge, if the options name none.
         stop: The flag that Ctrl-C and the time limit set.
     """
     data, dtype = options.data, options.dtype
@@ -154,7 +153,6 @@ def prepare(options: Training, solver: str, stop: Interruption) -> Job:
     constructors = {"standardise": Scaling.standardise, "min-max": Scaling.min_max}
     scaling = constructors[options.scale](x) if options.scale in constructors else None
     x = x if scaling is None else scaling(x)
-    two = classes is not None and len(classes) == 2
     job = Job(
         options=options,
         x=x,
@@ -164,7 +162,7 @@ def prepare(options: Training, solver: str, stop: Interruption) -> Job:
         classes=None if classes is None else tuple(classes.tolist()),
         kernel=_kernel(options, x),
         layout=dataset.layout,
-        solver=options.solver or (solver if two and options.loss == "squared_hinge" else "auto"),
+        solver=options.solver or "auto",
         stop=stop,
     )
     for name, value in (("--solver", options.named_solver), ("--max-steps", options.max_steps)):

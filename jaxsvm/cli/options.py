@@ -21,6 +21,7 @@ KERNEL_OPTIONS = {
 
 SOLVERS = ("auto", "smo", "pairwise", "away", "classic", "cvm")
 SCALINGS = ("none", "standardise", "min-max")
+SPELLINGS = {"standardize": "standardise"}
 LOSSES = ("squared_hinge", "hinge", "epsilon_insensitive")
 DTYPES = ("float32", "float64")
 
@@ -62,7 +63,7 @@ class Training:
     epsilon: Annotated[float | None, option("--epsilon", "Half-width of the tube of regression (default: 0.1).")] = None
     tol: Tol = 1e-4
     solver: Annotated[
-        str | None, option("--solver", "Solver of two classes and the squared hinge (fit: smo, path: auto).", SOLVERS)
+        str | None, option("--solver", "Solver of two classes and the squared hinge (default: auto).", SOLVERS)
     ] = None
     max_steps: Annotated[int | None, option("--max-steps", "Cap on the steps of one fit of such a solver.")] = None
     max_seconds: MaxSeconds = None
@@ -75,6 +76,10 @@ class Training:
     dtype: Annotated[str, option("--dtype", "Floating-point type.", DTYPES)] = "float64"
     out: Annotated[str | None, option("--out", "File to write the model to (.npz).", "FILE")] = None
     as_json: Json = False
+
+    def __post_init__(self) -> None:
+        """Take either spelling of a scaling."""
+        object.__setattr__(self, "scale", SPELLINGS.get(self.scale, self.scale))
 
     @property
     def named_solver(self) -> str | None:
@@ -91,6 +96,8 @@ class Training:
         for name, value in (("--solver", self.named_solver), ("--max-steps", steps)):
             known = value is None or loss == "squared_hinge"
             require(known, f"{name} is {value}: it is for --loss squared_hinge; {loss} has its own solver.")
+        usable = self.max_steps is None or self.named_solver is not None
+        require(usable, "--max-steps is for a named solver: add --solver smo, say.")
         require_one_of("--kernel", self.kernel, tuple(KERNEL_OPTIONS))
         require_one_of("--solver", self.solver or "auto", SOLVERS)
         require_one_of("--scale", self.scale, SCALINGS)

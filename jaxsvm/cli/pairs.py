@@ -40,7 +40,10 @@ def fit_path(job: Job, Cs: list[float], title: str = "path") -> dict[int, Soluti
     with watching(job.stop), _bar(title, job, len(Cs)) as bar, contextlib.suppress(KeyboardInterrupt):
         for place, C in enumerate(Cs):
             bar.update(note=f"C {C:.4g}")
-            solutions[place] = _solution(job, C, _trained(job, job.x, job.target, C, bar))
+            solutions[place] = solution = _solution(job, C, _trained(job, job.x, job.target, C, bar))
+            bar.update(
+                note=f"C {C:.4g}, gap {float(np.max(solution.certificate.relative_gap)):.2g}, {solution.steps} steps"
+            )
     if not solutions and job.stop.came:
         raise KeyboardInterrupt
     return solutions
@@ -91,4 +94,5 @@ def _solution(job: Job, C: float, machines: SVC) -> Solution:
         return Model(basis, *parts, scaling=job.scaling, classes=job.classes, layout=job.layout)
 
     steps, support = int(machines.n_iter_.sum()), len(machines.support_)
-    return Solution(C, machines._statuses, machines.certificate_, steps, None, support, model)
+    score = float(machines.score(job.x, job.target))
+    return Solution(C, machines._statuses, machines.certificate_, steps, None, support, score, model)

@@ -8,10 +8,10 @@ import scipy.sparse as sp
 
 import jaxsvm
 from jaxsvm.cli.job import Job, r_squared
-from jaxsvm.cli.report.progress import gap_bar, progress_bar
+from jaxsvm.cli.report.progress import gap_bar, progress_bar, progress_note
 from jaxsvm.cli.report.solution import Solution
 from jaxsvm.model_selection.cross_validation import Scores
-from jaxsvm.models.model import compact
+from jaxsvm.models.model import compact, is_right
 from jaxsvm.problems.contract import Problem
 from jaxsvm.results.fit import Fit
 from jaxsvm.results.status import Status
@@ -34,7 +34,7 @@ def fit_path(job: Job, Cs: list[float]) -> dict[int, Solution]:
     with progress_bar("path", len(Cs)) as bar:
 
         def draw(place: int, fitted: Fit) -> None:
-            bar.update(advance=1, note=f"C {Cs[place]:.4g}, gap {float(fitted.certificate.relative_gap):.2g}")
+            bar.update(advance=1, note=f"C {Cs[place]:.4g}, {progress_note(fitted)}")
 
         path = jaxsvm.solve_path(problem, Cs, callback=bar.callback(draw), **_options(job))
     fits = jax.tree.map(np.asarray, path.fits)  # slices of NumPy arrays are not compiled
@@ -80,6 +80,13 @@ def _problem(job: Job, C: float = 1.0) -> Any:
     return jaxsvm.box_problem(gram, q, 1.0, y=side, c=side).at(C)  # C in units of the bounds
 
 
+def _score(job: Job, margins: np.ndarray) -> float:
+    """Return the score on the training samples, whose values a fit has as margins."""
+    if job.classes is None:
+        return r_squared(margins[: len(job.target)], job.target)  # of the upper side, whose sign is +1
+    return float(np.mean(is_right(margins, job.target)))
+
+
 def _options(job: Job) -> dict[str, Any]:
     """Return the options of `jaxsvm.fit` and `jaxsvm.solve_path`; the solver None leaves the choice to the library."""
     tol, seconds, steps = job.options.tol, job.options.max_seconds, job.options.max_steps
@@ -100,5 +107,6 @@ def _solution(job: Job, problem: Problem, C: float, fitted: Fit) -> Solution:
         steps=int(fitted.steps),
         kernel_evaluations=fitted.kernel_evaluations,
         support=int(np.count_nonzero(fitted.dual_coef)),
+        score=_score(job, np.asarray(fitted.margins)),
         model=lambda: compact(fitted, problem, scaling=job.scaling, classes=job.classes, layout=job.layout),  # pyright: ignore[reportArgumentType]
     )

@@ -34,7 +34,7 @@ def fit(C: Annotated[float, option("--C", "Penalty of a violated margin.")] = 1.
     require(0 < C < math.inf, f"--C is {C}: a positive number is needed.")
     check_writable(options.out, options.data)
     with jax.enable_x64(options.dtype == "float64"), Interrupts() as interrupts:
-        job = prepare(options, "smo", interrupts)
+        job = prepare(options, interrupts)
         started = time.monotonic()
         with interrupts.within(options.max_seconds if job.several else None):
             solution = _trainer(job).fit_one(job, C)
@@ -44,7 +44,7 @@ def fit(C: Annotated[float, option("--C", "Penalty of a violated margin.")] = 1.
         out = _saved(options.out, model)
         row = solution.row(job.metric, job.score(model)) | {"seconds": seconds}
     show(options.as_json, {"command": "fit", **job.description(), **row, "out": out, "note": job.note})
-    finish(solution.statuses, interrupts.seen)
+    finish(solution.statuses, interrupts.seen, dtype=options.dtype)
 
 
 @command("path")
@@ -55,8 +55,6 @@ def path(
     options: Training,
 ) -> None:
     """Fit one SVM for every C of a grid, each certified, from one kernel matrix; choose C by folds if asked to."""
-    usable = options.max_steps is None or options.named_solver is not None
-    require(usable, "--max-steps is for a named solver: add --solver smo, say.")
     options.check()
     Cs = grid.values()
     saved = grid.place_to_save(Cs, options)
@@ -69,7 +67,7 @@ def path(
         Interrupts() as interrupts,
         interrupts.within(options.max_seconds),
     ):
-        job = prepare(options, "auto", interrupts)
+        job = prepare(options, interrupts)
         started = time.monotonic()
         trainer = _trainer(job)
         solutions = trainer.fit_path(job, Cs)
@@ -100,7 +98,12 @@ def path(
         page = page_of(report, validated)
         save(report_file, lambda target: Path(target).write_text(page, encoding="utf-8"), "--report")
     show(options.as_json, report)
-    finish([solution.status for solution in solutions.values()], interrupts.came, complete=len(solutions) == len(Cs))
+    finish(
+        [solution.status for solution in solutions.values()],
+        interrupts.came,
+        complete=len(solutions) == len(Cs),
+        dtype=options.dtype,
+    )
 
 
 def _trainer(job: Job) -> Any:

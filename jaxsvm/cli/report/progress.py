@@ -35,11 +35,18 @@ def progress_bar(title: str, total: float | None = None) -> Iterator[Bar]:
         rich.progress.TextColumn("{task.description}"),
         rich.progress.BarColumn(),
         rich.progress.TimeElapsedColumn(),
+        rich.progress.TextColumn("left"),
+        rich.progress.TimeRemainingColumn(),
         rich.progress.TextColumn("{task.fields[note]}"),
     )
     console = Console(stderr=True)
     with rich.progress.Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         yield Bar(progress, progress.add_task(title, total=total, note=""))
+
+
+def progress_note(fitted: Fit) -> str:
+    """Return the gap and the steps of a fit."""
+    return f"gap {float(fitted.certificate.relative_gap):.2g}, {int(fitted.steps)} steps"
 
 
 @contextlib.contextmanager
@@ -55,7 +62,6 @@ def gap_bar(tol: float) -> Iterator[Callable[..., None] | None]:
                 return
             first = max(first, gap, 2 * tol)
             done = math.log(first / gap) / math.log(first / tol)
-            note = f"gap {gap:.2g}, step {int(fitted.steps)}"
-            bar.update(total=1.0, completed=min(max(done, 0.0), 1.0), note=note)
+            bar.update(total=1.0, completed=min(max(done, 0.0), 1.0), note=progress_note(fitted))
 
         yield bar.callback(draw)

@@ -22,6 +22,7 @@ class Solution:
         steps: Steps taken, in all.
         kernel_evaluations: Kernel values computed; None if they were not counted.
         support: Number of samples with a coefficient.
+        score: Its score on the training samples.
         model: Builds the model.
     """
 
@@ -31,6 +32,7 @@ class Solution:
     steps: int
     kernel_evaluations: int | None
     support: int
+    score: float
     model: Callable[[], Model]
 
     @property
@@ -43,7 +45,8 @@ class Solution:
         return {
             "C": self.C, "status": self.status.name, "certified": self.status == Status.CONVERGED,
             **totals(self.certificate), "steps": self.steps, "kernel_evaluations": self.kernel_evaluations,
-            "support": self.support, f"test_{metric}": score,
+            "support": self.support, f"train_{metric}": self.score,
+            f"test_{metric}": score,
         }  # fmt: skip
 
 

@@ -29,7 +29,7 @@ class Exit(enum.IntEnum):
 
 
 ADVICE = {
-    Status.STALLED: "The floor of the numbers is reached: use --dtype float64, a larger --tol or a smaller C.",
+    Status.STALLED: "The floor of the numbers is reached: use a larger --tol, scaled columns or a smaller C.",
     Status.MAX_STEPS: "Raise --max-steps or loosen --tol.",
     Status.INTERRUPTED: "Give it more time or loosen --tol.",
 }
@@ -37,6 +37,8 @@ ADVICE = {
 
 SCORES = {
     "relative_gap": "gap",
+    "train_accuracy": "train accuracy",
+    "train_r2": "train R2",
     "cv_accuracy": "cv accuracy",
     "cv_r2": "cv R2",
     "cv_standard_error": "+-",
@@ -124,7 +126,7 @@ def require_stdout() -> None:
 
 @contextlib.contextmanager
 def reporting() -> Iterator[None]:
-    """Turn a failed write to stdout into an error.
+    """Turn a failed write to stdout into an error; a reader that has read enough, such as `head`, is none.
 
     Raises:
         InputError: If stdout is closed or full, or its encoding lacks a character.
@@ -142,6 +144,8 @@ def reporting() -> Iterator[None]:
     except OSError as error:
         with contextlib.suppress(OSError, ValueError):  # else Python writes the rest when it leaves, and fails again
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if error.errno == errno.EPIPE:
+            return
         raise InputError(f"the report cannot be written to stdout: {error.strerror or error}.") from None
 
 
@@ -167,11 +171,13 @@ def complain(message: str) -> None:
     typer.echo(f"jaxsvm: error: {' '.join(message.split())}", err=True)
 
 
-def finish(statuses: Iterable[Any], interrupted: bool, complete: bool = True) -> None:
+def finish(statuses: Iterable[Any], interrupted: bool, complete: bool = True, dtype: str = "float64") -> None:
     """Name on stderr what is not certified, and end the command with its exit code."""
     failed = [Status(int(status)) for status in statuses if status != Status.CONVERGED]
     if failed:
         hint = f" {ADVICE.get(failed[0]) or advice(failed[0])}"
+        if failed[0] == Status.STALLED and dtype == "float32":
+            hint += " Or take --dtype float64."
         typer.echo(f"jaxsvm: not certified: {', '.join(status.name for status in failed[:8])}.{hint}", err=True)
     if interrupted:
         raise typer.Exit(Exit.INTERRUPTED)

@@ -1,0 +1,5 @@
+"""Run the command by `python -m jaxsvm`."""
+
+from jaxsvm.cli import main
+
+main()
