@@ -19,6 +19,7 @@ from jaxsvm.loop.driver import fit
 from jaxsvm.loop.enclosing_ball import Ball, ball, is_coreset
 from jaxsvm.loop.history import History
 from jaxsvm.model_selection.cross_validation import C_grid, CrossValidation, cross_validate
+from jaxsvm.models.machines import Machines, fit_many, one_versus_one, one_versus_rest
 from jaxsvm.models.model import Model, compact, decision_function, load_model, predict
 from jaxsvm.path.solve import Path, solve_path
 from jaxsvm.problems import slack
@@ -96,6 +97,7 @@ __all__ = [
     "History",
     "InputError",
     "InteriorPoint",
+    "Machines",
     "Model",
     "Newton",
     "Path",
@@ -117,6 +119,7 @@ __all__ = [
     "datasets",
     "decision_function",
     "fit",
+    "fit_many",
     "gram",
     "hinge_problem",
     "implicit",
@@ -126,6 +129,8 @@ __all__ = [
     "kernels",
     "load_model",
     "meb_problem",
+    "one_versus_one",
+    "one_versus_rest",
     "polished",
     "predict",
     "relational",

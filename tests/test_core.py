@@ -73,6 +73,17 @@ def hinge(d: Data, C: Any = None, kernel: Any = None, bias: str = "free", **opti
     return jaxsvm.hinge_problem(given, d.y, d.C if C is None else C, bias=bias)
 
 
+def codes(d: Data) -> np.ndarray:
+    """The signs as class codes: 0 for +1."""
+    with jax.transfer_guard("allow"):
+        return (np.asarray(d.y) < 0).astype(np.int32)
+
+
+def machines(d: Data, build: Callable[..., Any], C: Any = None) -> Any:
+    given = jaxsvm.gram(RBF(0.5), d.x)
+    return build(lambda signs: jaxsvm.hinge_problem(given, signs, d.C if C is None else C, bias="free"), codes(d))
+
+
 def by_oracle(C: float) -> float:
     """The squared hinge's optimal primal value in the certificate's scale."""
     return oracle.solve_svm(kernel_matrix(), data()[1], C, np.ones(N)).optimum
@@ -127,6 +138,21 @@ OPERATIONS = {
         lambda d: jax.jit(lambda C: primal(jaxsvm.fit(hinge(d, C))))(d.C), lambda: by_hinge_oracle(2.0)
     ),
     "vmap": Operation(lambda d: jax.vmap(lambda C: primal(jaxsvm.fit(squared(d, C))))(d.Cs), primals(by_oracle)),
+    "classes": Operation(
+        lambda d: primal(jaxsvm.fit_many(machines(d, jaxsvm.one_versus_rest))), lambda: [by_hinge_oracle(2.0)] * 2
+    ),
+    "jit, classes": Operation(
+        lambda d: jax.jit(lambda C: primal(jaxsvm.fit_many(machines(d, jaxsvm.one_versus_one, C))))(d.C),
+        lambda: [by_hinge_oracle(2.0)],
+    ),
+    "predict classes": Operation(
+        lambda d: (
+            jaxsvm.predict(jaxsvm.fit_many(machines(d, jaxsvm.one_versus_one)), machines(d, jaxsvm.one_versus_one), d.x)
+            == codes(d)
+        ).mean(),
+        lambda: 1.0,
+        0.2,  # of the samples may be on the other side
+    ),
     "grad": Operation(
         lambda d: jax.jit(jax.grad(lambda C: primal(jaxsvm.fit(squared(d, C)))))(d.C),
         lambda: slope(by_oracle, 2.0),

@@ -30,7 +30,7 @@ from jaxsvm.estimators.training.multiclass import (
 )
 from jaxsvm.estimators.training.samples import Samples, samples
 from jaxsvm.estimators.validation import class_factors, classes_of, costs, require_classes, sample_weights
-from jaxsvm.models.model import votes
+from jaxsvm.models.machines import votes
 
 
 def _has_probability(estimator: Any) -> bool:

@@ -1,7 +1,6 @@
 """Predict decision values and labels of new points, from a fit or from a model reduced to its support."""
 
 import dataclasses
-from itertools import combinations
 from typing import Any, overload
 
 import jax
@@ -13,6 +12,7 @@ from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.gram import measured as gram
 from jaxsvm.gram.basis import KernelBasis
 from jaxsvm.models.file import read_model, save_model
+from jaxsvm.models.machines import Machines, class_of, votes
 from jaxsvm.points.checks import is_sparse
 from jaxsvm.points.rows import CSR, taken
 from jaxsvm.results.fit import Certificate, Fit
@@ -98,7 +98,7 @@ def load_model(path: Any, *, memory: int | None = None) -> Model:
 
 @transfers
 def compact(
-    fit: Fit, problem: Any, *, scaling: Any = None, classes: tuple[Any, Any] | None = (-1, 1), layout: Any = None
+    fit: Fit, problem: Any, *, scaling: Any = None, classes: tuple[Any, ...] | None = (-1, 1), layout: Any = None
 ) -> Model:
     """Reduce a fit to the samples whose `dual_coef` is not 0, on the host, which compiles nothing.
 
@@ -107,9 +107,10 @@ def compact(
 
     Args:
         fit: A single fit (of a path, take `path[i]`) with concrete values, since the model's size is a shape.
-        problem: The problem that it solves.
+        problem: The problem that it solves; or the machines of all pairs of three or more classes (`one_versus_one`).
         scaling: The scaling of the features before training (`jaxsvm.datasets.Scaling`), or None.
-        classes: The labels of the negative and the positive side; None for regression.
+        classes: The labels of the negative and the positive side; None for regression. Of machines the names of all
+            classes, in sorted order, in place of their codes.
         layout: The columns of the training file (`dataset.layout`), for `load(new_file, like=model.layout)`, or None.
             `Layout(columns=(...))` gives names alone.
 
@@ -117,21 +118,30 @@ def compact(
         The model: `decision_function(model, x_new)`.
 
     Raises:
-        InputError: Under tracing, or for a fit with lanes.
+        InputError: Under tracing, for a fit with lanes, or for machines of another kind.
     """
     if not is_concrete(fit, problem):
         raise InputError("fit is being traced: the support's size is not known yet; call `compact` outside jit.")
-    _require_one(fit)
-    basis, coef = _without_zeros(*problem.gram.expansion(fit.dual_coef))
+    _require_fit_of(problem, fit)
+    coefficients = fit.dual_coef
+    if isinstance(problem, Machines):
+        coefficients, classes = coefficients.T, tuple(range(problem.classes)) if classes == (-1, 1) else classes
+        if not problem.by_pairs or classes is None or len(classes) != problem.classes or problem.classes < 3:
+            raise InputError(
+                f"problem has {problem.classes} classes{'' if problem.by_pairs else ', each against the rest'}, and "
+                f"classes is {classes}: a model holds all pairs (`one_versus_one`) of three classes or more, and a "
+                "name for each; keep the fit and its machines otherwise."
+            )
+    basis, coef = _without_zeros(*problem.gram.expansion(coefficients))
     return Model(basis, coef, fit.bias, fit.R, fit.certificate, scaling, classes, layout)
 
 
 def _without_zeros(basis: Any, coef: Array) -> tuple[Any, Array]:
-    """Keep the samples whose coefficient is not 0, by NumPy: JAX would compile the gather for every size."""
+    """Keep the samples with a coefficient that is not 0, by NumPy: JAX would compile the gather for every size."""
     if not isinstance(basis, KernelBasis):  # features: the coefficients are a weight vector
         return basis, coef
     values = np.asarray(coef)
-    kept = np.flatnonzero(values)
+    kept = np.flatnonzero(values.reshape(len(values), -1).any(axis=1))
     with jax.enable_x64(True):  # placed in the dtype that they have
         x = jax.device_put(taken(jax.tree.map(np.asarray, basis.x), kept))
         return dataclasses.replace(basis, x=x), jax.device_put(values[kept])
@@ -139,6 +149,10 @@ def _without_zeros(basis: Any, coef: Array) -> tuple[Any, Array]:
 
 @overload
 def decision_function(model: Model, x_new: Any, /, *, calibrated: bool = True) -> Float[Array, " m"]: ...
+@overload
+def decision_function(
+    fit: Fit, problem: Machines, x_new: Any, /, *, calibrated: bool = True
+) -> Float[Array, "m k"]: ...
 @overload
 def decision_function(fit: Fit, problem: Any, x_new: Any, /, *, calibrated: bool = True) -> Float[Array, " m"]: ...
 
@@ -148,16 +162,17 @@ def decision_function(*arguments: Any, calibrated: bool = True) -> Float[Array, 
     """Compute decision values: `decision_function(model, x_new)` or `decision_function(fit, problem, x_new)`.
 
     Args:
-        *arguments: A model, or a fit and its problem; then the points `(m, d)`, dense, CSR, or a frame: if a model
-            has names of columns, those of a frame are put in its order, and missing or unknown ones are errors.
+        *arguments: A model, or a fit and its problem (of several classes the machines of `fit_many`); then the points
+            `(m, d)`, dense, CSR, or a frame: if a model has names of columns, those of a frame are put in its order,
+            and missing or unknown ones are errors.
             For a precomputed kernel, the kernel values between new points and all training samples, `(m, n)`.
         calibrated: Whether values are in primal scale, margin 1; False gives the paper's `h`, which is R times as large
             (docs/mathematics.md, The dual, on the simplex).
 
     Returns:
-        Values `(m,)`, positive on the side of +1; for a model of several classes one column per pair. Rows are computed
-        in blocks: a million of them need no m x n memory. Sparse points become dense, a block at a time, if the model
-        shifts its columns.
+        Values `(m,)`, positive on the side of +1; of several classes one column per pair, or per machine. Rows are
+        computed in blocks: a million of them need no m x n memory. Sparse points become dense, a block at a time, if
+        the model shifts its columns.
 
     Raises:
         InputError: If the arguments do not fit together.
@@ -172,14 +187,16 @@ def decision_function(*arguments: Any, calibrated: bool = True) -> Float[Array, 
             x_new = model.scaling(x_new)
     elif len(arguments) == 3 and isinstance(arguments[0], Fit) and hasattr(arguments[1], "gram"):
         fit, problem, x_new = arguments
-        _require_one(fit)
-        basis, coefficients = problem.gram.expansion(fit.dual_coef)
+        _require_fit_of(problem, fit)
+        coefficients = fit.dual_coef.T if isinstance(problem, Machines) else fit.dual_coef
+        basis, coefficients = problem.gram.expansion(coefficients)
         model = Model(basis, coefficients, fit.bias, fit.R, fit.certificate)
     else:
         kinds = ", ".join(type(argument).__name__ for argument in arguments)
         raise InputError(f"arguments are ({kinds}): (model, x_new) or (fit, problem, x_new) is needed.")
-    values = model.basis.apply(x_new, model.coef) + model.bias
-    return values if calibrated else values * model.R
+    several = (None,) * np.ndim(model.bias)  # an axis of points
+    values = model.basis.apply(x_new, model.coef) + model.bias[several]
+    return values if calibrated else values * model.R[several]
 
 
 def _in_order(model: Model, x_new: Any) -> Any:
@@ -210,21 +227,6 @@ def scipy_rows(x: Any) -> Any:
     return csr_array(x)
 
 
-def votes(decisions: np.ndarray, k: int) -> np.ndarray:
-    """Return the class with the most votes of all pairs, the first of equals, `(m,)` integers below k.
-
-    Args:
-        decisions: Decision values, one column per pair, `(m, k (k - 1) / 2)`, positive for its first class.
-        k: Number of classes.
-    """
-    count = np.zeros((len(decisions), k), int)
-    for column, (i, j) in enumerate(combinations(range(k), 2)):
-        positive = decisions[:, column] > 0
-        count[:, i] += positive
-        count[:, j] += ~positive
-    return count.argmax(axis=1)
-
-
 def is_positive(values: Any) -> Any:
     """Return which decision values predict +1: those from 0 on. Predictions and all scores use this rule."""
     return values >= 0
@@ -235,10 +237,13 @@ def is_right(margins: Any, y: Any) -> Any:
     return (margins > 0) | ((margins == 0) & (y > 0))
 
 
-def _require_one(fit: Fit) -> None:
-    """Refuse a fit with lanes."""
-    if fit.alpha.ndim != 1:
-        raise InputError(f"fit has lanes (alpha of shape {fit.alpha.shape}): take one of them, such as path[0].")
+def _require_fit_of(problem: Any, fit: Fit) -> None:
+    """Refuse a fit with lanes, except of machines, which have one each."""
+    lanes = (len(problem),) if isinstance(problem, Machines) else ()
+    if fit.alpha.shape[:-1] != lanes:
+        has = f"fit has lanes {fit.alpha.shape[:-1]} (alpha of shape {fit.alpha.shape})"
+        wanted = f"the {lanes[0]} machines need a lane each" if lanes else "take one of them, such as path[0]"
+        raise InputError(f"{has}: {wanted}.")
 
 
 @transfers
@@ -246,19 +251,25 @@ def predict(*arguments: Any) -> Any:
     """Predict labels of new points: `predict(model, x_new)` or `predict(fit, problem, x_new)`.
 
     Args:
-        *arguments: A model, or a fit and its problem; then the points `(m, d)`, in the forms that `decision_function`
-            takes.
+        *arguments: A model, or a fit and its problem (of several classes the machines of `fit_many`); then the points
+            `(m, d)`, in the forms that `decision_function` takes.
 
     Returns:
-        The model's classes, a NumPy array `(m,)`; for a fit, -1 and +1 as an array of its dtype. A value of 0 counts
-        as positive. Of several classes the votes of their pairs decide; a model of regression predicts its values.
-        Under tracing, a value that is NaN because kernel values overflow has the label NaN.
+        The model's classes, a NumPy array `(m,)`; for a fit, -1 and +1 as an array of its dtype; for machines class
+        codes, integers. A value of 0 counts as positive. Of several classes the votes of their pairs decide, or the
+        largest value of one against the rest; a model of regression predicts its values. Under tracing, a value that
+        is NaN because kernel values overflow has the label NaN; of machines the code -1.
 
     Raises:
         InputError: If the arguments do not fit together, or a decision value is NaN.
     """
     values = decision_function(*arguments)
-    return labels_of(arguments[0], values) if isinstance(arguments[0], Model) else _signs(values)
+    if isinstance(arguments[0], Model):
+        return labels_of(arguments[0], values)
+    if isinstance(arguments[1], Machines):
+        _require_known(values)
+        return class_of(values, arguments[1])
+    return _signs(values)
 
 
 def labels_of(model: Model, values: Any) -> Any:

@@ -122,4 +122,4 @@ def require_reachable(problem: "BoxProblem") -> None:
 def _ends(c: Any, upper: Any) -> tuple[Any, Any]:
     """Return the least and the largest `c'a` in the box."""
     terms = c * upper
-    return (terms * (terms < 0)).sum(), (terms * (terms > 0)).sum()
+    return terms.clip(max=0).sum(), terms.clip(min=0).sum()

@@ -1,0 +1,242 @@
+"""Several classes: machines of two classes each, on one Gram operator, solved together.
+
+One machine separates a class from the rest, or the two classes of a pair. All are problems of the same n samples, since
+a pair leaves the other classes out by weights of 0. So their arrays stack, and `fit_many` solves them as lanes.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from itertools import combinations
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Int
+
+from jaxsvm.errors import InputError, is_concrete
+from jaxsvm.gram.contract import Gram
+from jaxsvm.loop.choice import first_choice
+from jaxsvm.loop.differentiation import differentiable
+from jaxsvm.loop.driver import Options, drive, fit
+from jaxsvm.loop.interruption import Interruption, answering
+from jaxsvm.loop.prepare import ready_together
+from jaxsvm.numerics.masks import every
+from jaxsvm.path.placeholders import nothing, on_host_stacked
+from jaxsvm.problems.padding import trimmed
+from jaxsvm.results.fit import Fit
+from jaxsvm.runtime.arrays import computed, on_device
+from jaxsvm.runtime.transfers import transfers
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Machines:
+    """m problems of two classes on one Gram operator. A pytree; build it with `one_versus_rest` or `one_versus_one`.
+
+    `machines[i]` is problem i, and `list(machines)` goes into `solve_path`.
+
+    Attributes:
+        gram: The Gram operator of the n samples.
+        lanes: The problems without it: each array has an axis of m first.
+        classes: k, the number of classes; static.
+        by_pairs: Whether each machine separates two classes, in LIBSVM's order (0, 1), (0, 2), ..., (1, 2), ...; else
+            machine c separates class c from the rest; static.
+    """
+
+    gram: Gram
+    lanes: Any
+    classes: int = dataclasses.field(metadata={"static": True})
+    by_pairs: bool = dataclasses.field(metadata={"static": True})
+
+    def __len__(self) -> int:
+        return self.classes * (self.classes - 1) // 2 if self.by_pairs else self.classes
+
+    def __getitem__(self, i: int) -> Any:
+        if not -len(self) <= i < len(self):
+            raise IndexError(f"there are {len(self)} machines: there is no number {i}")
+        lane = jax.tree.map(lambda leaf: computed(lambda _, values: values[i], leaf), self.lanes)
+        return dataclasses.replace(lane, gram=self.gram)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[i] for i in range(len(self)))
+
+
+@transfers
+def one_versus_rest(make: Callable[[Any], Any], labels: Any, classes: int | None = None) -> Machines:
+    """Build k problems on one Gram operator, each of one class against the rest.
+
+    Args:
+        make: Builds the problem of signs `(n,)`, such as `partial(jaxsvm.hinge_problem, gram, C=10.0)`, with the Gram
+            operator made outside.
+        labels: Class codes 0 to k - 1, integers `(n,)`; `names, codes = np.unique(y, return_inverse=True)` makes them
+            of any labels.
+        classes: k; None: one more than the largest label. Inside `jit`, where labels are traced, it must be given.
+
+    Returns:
+        The machines, +1 for their class, for `fit_many`.
+
+    Raises:
+        InputError: On labels that are no codes of k >= 2 classes, or on a class without samples. Under tracing the
+            status of such machines is INFEASIBLE instead.
+    """
+    codes, k = _checked(labels, classes)
+    xp = np if is_concrete(codes) else jnp
+    signs = xp.where(codes[None, :] == np.arange(k, dtype=codes.dtype)[:, None], 1, -1)
+    return _machines(make, codes, k, signs, None)
+
+
+@transfers
+def one_versus_one(make: Callable[[Any], Any], labels: Any, classes: int | None = None) -> Machines:
+    """Build k (k - 1) / 2 problems on one Gram operator, one for each pair of classes.
+
+    Args:
+        make: Builds the problem of signs `(n,)`, such as `partial(jaxsvm.hinge_problem, gram, C=10.0, bias="free")`,
+            with the Gram operator made outside. Its weights are set to 0 for samples of other classes.
+        labels: Class codes 0 to k - 1, integers `(n,)` (`one_versus_rest`).
+        classes: k; None: one more than the largest label. Inside `jit`, where labels are traced, it must be given.
+
+    Returns:
+        The machines, in LIBSVM's order of pairs, +1 for the first class of each, for `fit_many`.
+
+    Raises:
+        InputError: As `one_versus_rest`.
+    """
+    codes, k = _checked(labels, classes)
+    xp = np if is_concrete(codes) else jnp
+    first, second = (codes[None, :] == place.astype(codes.dtype)[:, None] for place in np.triu_indices(k, 1))
+    return _machines(make, codes, k, xp.where(first, 1, -1), first | second)
+
+
+def _checked(labels: Any, classes: int | None) -> tuple[Any, int]:
+    """Return class codes, a NumPy array `(n,)` where they are concrete, and the number of classes."""
+    codes = np.asarray(labels) if is_concrete(labels) else labels
+    if codes.ndim != 1 or not np.issubdtype(codes.dtype, np.integer):
+        raise InputError(
+            f"labels is an array {codes.shape} of {codes.dtype}: class codes 0 to k - 1 are needed, integers (n,); "
+            "`names, codes = np.unique(labels, return_inverse=True)` makes them."
+        )
+    if classes is None and not is_concrete(codes):
+        raise InputError("classes is None: inside jit the number of classes must be given, as in `classes=3`.")
+    k = int(codes.max(initial=-1)) + 1 if classes is None else classes
+    if k < 2:
+        raise InputError(f"classes is {k}: two or more are needed.")
+    if is_concrete(codes):
+        found = set(np.unique(codes).tolist())
+        if not found <= set(range(k)):
+            raise InputError(f"labels holds {min(found - set(range(k)))}: class codes 0 to {k - 1} are needed.")
+        if missing := set(range(k)) - found:
+            raise InputError(f"labels has no sample of class {min(missing)} of 0 to {k - 1}.")
+    return codes, k
+
+
+def _machines(make: Callable[[Any], Any], codes: Any, k: int, signs: Any, present: Any) -> Machines:
+    """Build the machines of signs `(m, n)`, among samples that are present `(m, n)`; None: all are."""
+
+    def built(signs: Any, present: Any) -> Any:
+        problem = make(signs)
+        return dataclasses.replace(problem if present is None else problem.weighted(present), gram=None)
+
+    first = make(signs[0])
+    if is_concrete(first, signs):
+        parts = [built(signs[i], None if present is None else present[i]) for i in range(len(signs))]
+        lanes = jax.tree.map(lambda *leaves: on_device(np.stack([np.asarray(leaf) for leaf in leaves])), *parts)
+    else:
+        lanes = jax.vmap(built)(jnp.asarray(signs), None if present is None else jnp.asarray(present))
+    if not is_concrete(codes):
+        lanes = dataclasses.replace(lanes, feasible=lanes.feasible & every((codes >= 0) & (codes < k)))
+    return Machines(first.gram, lanes, k, present is not None)
+
+
+@transfers
+def fit_many(
+    machines: Machines,
+    solver: Any = None,
+    *,
+    tol: Any = None,
+    key: Array | None = None,
+    max_seconds: float | None = None,
+    interrupt: str = "return",
+) -> Fit:
+    """Solve all machines of several classes.
+
+    Inside `jit`, `vmap` and `scan` they are lanes of one program. Concrete ones are solved one after another, as `fit`
+    solves each, on kernel values that are stored once.
+
+    Args:
+        machines: From `one_versus_rest` or `one_versus_one`.
+        solver: A solver's configuration; None chooses as `fit` does.
+        tol: The relative duality gap of each, > 0, if no solver is named; None: 1e-4.
+        key: A random key for solvers that draw; all machines use it.
+        max_seconds: Begin no machine after about so many seconds, and end the running one.
+        interrupt: What Ctrl-C does: "return" returns what is certified, "raise" raises KeyboardInterrupt.
+
+    Returns:
+        A fit whose every field has an axis of machines first: `predict(fits, machines, x_new)`. Differentiable with
+        respect to the machines. What Ctrl-C or the time limit left out is INTERRUPTED with an infinite gap.
+
+    Raises:
+        InputError: On arguments that cannot be used.
+        KeyboardInterrupt: As `interrupt` says.
+    """
+    if not isinstance(machines, Machines):
+        raise InputError(f"machines is a {type(machines).__name__}: `one_versus_rest` or `one_versus_one` makes them.")
+    if solver is not None and tol is not None:
+        raise InputError("tol is for fits without a solver of their own: name it there, as in `WorkingSet(tol=1e-3)`.")
+    given = (machines, solver, tol, key)
+    concrete = is_concrete(given)
+    constant = given if concrete else lax.stop_gradient(given)
+    if is_concrete(constant):
+        with answering(interrupt) as stop, stop.within(max_seconds):
+            fits = _one_by_one(*constant, stop)
+        if concrete:
+            return on_host_stacked(fits)
+        pairs = zip(machines, fits, strict=True)  # traced for derivatives alone
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *(differentiable(*pair) for pair in pairs))
+    if max_seconds is not None:
+        raise InputError("max_seconds needs concrete arrays: call `fit_many` outside jit and vmap.")
+
+    def solved(lane: Any) -> Fit:
+        return fit(dataclasses.replace(lane, gram=machines.gram), solver, tol=tol, key=key)
+
+    return jax.vmap(solved)(machines.lanes)
+
+
+def _one_by_one(machines: Machines, solver: Any, tol: Any, key: Any, stop: Interruption) -> list[Fit]:
+    """Solve concrete machines in order, until Ctrl-C or the time limit."""
+    key, tol = jax.random.key(0) if key is None else key, 1e-4 if tol is None else tol
+    options, n = Options(may_change=solver is None), machines.gram.n
+    solvers = [first_choice(problem, tol) if solver is None else solver for problem in machines]
+    problems = ready_together(list(machines), solvers, until=lambda: stop.seen)
+    fits = []
+    for problem, each in zip(problems, solvers, strict=True):
+        fits.append(nothing(problem) if stop.seen else drive(problem, each, key, stop=stop, options=options))
+    return [trimmed(fitted, n) for fitted in fits]
+
+
+def class_of(values: Any, machines: Machines) -> Any:
+    """Return the class codes `(q,)` that decision values `(q, m)` imply; under tracing -1 where one is NaN.
+
+    Of pairs the class with the most votes, against the rest the one with the largest value; the first of equals.
+    """
+    if is_concrete(values):
+        values = np.asarray(values)
+        return votes(values, machines.classes) if machines.by_pairs else values.argmax(axis=1)
+    best = votes(values, machines.classes) if machines.by_pairs else jnp.argmax(values, axis=1)
+    return jnp.where(jnp.isnan(values).any(axis=1), -1, best).astype(jnp.int32)
+
+
+def votes(decisions: Any, k: int) -> Int[Any, " m"]:
+    """Return the class with the most votes of all pairs, the first of equals, `(m,)` integers below k.
+
+    Args:
+        decisions: Decision values, one column per pair, `(m, k (k - 1) / 2)`, positive for its first class.
+        k: Number of classes.
+    """
+    xp = np if is_concrete(decisions) else jnp
+    count = [xp.zeros(decisions.shape[0], np.int32)] * k
+    for column, (i, j) in enumerate(combinations(range(k), 2)):
+        positive = (decisions[:, column] > 0).astype(np.int32)
+        count[i], count[j] = count[i] + positive, count[j] + (1 - positive)
+    return xp.stack(count, axis=1).argmax(axis=1)
