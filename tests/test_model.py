@@ -658,7 +658,7 @@ def test_memory_may_be_granted_and_regular_models_load(tmp_path):
 
 def test_models_of_version_1_still_load(sound, tmp_path):
     header, arrays = parts_of(sound("rbf"))
-    assert header["format"] == "jaxsvm-model-3"
+    assert header["format"] == "jaxsvm-model-4"
     header["format"] = "jaxsvm-model-1"
     del header["layout"]
     back = jaxsvm.load_model(written(tmp_path / "model.npz", header, arrays))

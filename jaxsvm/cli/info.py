@@ -63,8 +63,20 @@ def _describe_model(model: Model) -> dict[str, Any]:
         "dtype": str(model.coef.dtype), "scaled": model.scaling is not None,
         "columns": None if model.columns is None else list(model.columns),
         "label": None if layout is None else layout.label, "index_base": None if layout is None else layout.index_base,
-        **totals(model.certificate),
+        **_describe_preparation(model), **totals(model.certificate),
     }  # fmt: skip
+
+
+def _describe_preparation(model: Model) -> dict[str, Any]:
+    """Return what is done to columns of a file, if anything is."""
+    if model.preparation is None:
+        return {}
+    columns = model.preparation.columns
+    return {
+        "dropped": list(model.preparation.dropped),
+        "filled": {str(column.key): column.fill for column in columns if column.fill is not None},
+        "encoded": {str(column.key): list(column.categories) for column in columns if column.categories is not None},
+    }
 
 
 def _describe_data(dataset: Any) -> dict[str, Any]:

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from jaxsvm import kernels
-from jaxsvm.cli.options import KERNEL_OPTIONS, Training, label_of, zero_based
-from jaxsvm.cli.system import require_memory
-from jaxsvm.datasets import Layout, Scaling, load, two_classes
+from jaxsvm.cli.options import KERNEL_OPTIONS, Training
+from jaxsvm.cli.source import training_points, training_source
+from jaxsvm.datasets import Layout, Scaling, two_classes
+from jaxsvm.datasets.columns.preparation import Preparation
 from jaxsvm.datasets.labels import several_classes, targets
 from jaxsvm.errors import InputError, require
 from jaxsvm.kernels.width import resolve_gamma
@@ -32,6 +33,8 @@ class Job:
         classes: The labels, two or more; None in regression.
         kernel: The kernel.
         layout: The columns of the file.
+        preparation: What was done to columns before, or None.
+        notes: What was decided about the file.
         solver: Name of the solver; "auto" lets the library choose.
         stop: The flag that Ctrl-C and the time limit set.
     """
@@ -44,6 +47,8 @@ class Job:
     classes: tuple[Any, ...] | None
     kernel: kernels.Kernel
     layout: Layout
+    preparation: Preparation | None
+    notes: tuple[str, ...]
     solver: str
     stop: Interruption
 
@@ -54,8 +59,9 @@ class Job:
 
     @property
     def note(self) -> str | None:
-        """A warning about the columns for the report, or None."""
-        return _uneven_columns(self.x, self.layout.columns) if self.scaling is None else None
+        """What was decided about the file, and a warning about its columns, for the report; None without either."""
+        uneven = _uneven_columns(self.x, self.layout.columns) if self.scaling is None else None
+        return " ".join([*(f"{note[0].upper()}{note[1:]}." for note in self.notes), *filter(None, [uneven])]) or None
 
     @property
     def several(self) -> bool:
@@ -78,6 +84,10 @@ class Job:
             "scale": self.options.scale, "kernel": kernel_to_dict(self.kernel), "solver": self.solver,
             "tol": self.options.tol,
         }  # fmt: skip
+
+    def complete(self, model: Model) -> Model:
+        """Return a model with what predictions of files need besides."""
+        return dataclasses.replace(model, preparation=self.preparation)
 
     def score(self, model: Model) -> float | None:
         """Return a model's score on the samples held out; None if there are none."""
@@ -135,9 +145,8 @@ def prepare(options: Training, stop: Interruption) -> Job:
         stop: The flag that Ctrl-C and the time limit set.
     """
     data, dtype = options.data, options.dtype
-    dataset = load(data, label=label_of(options.label), dtype=dtype, zero_based=zero_based(options.index_base))
-    require_memory(data, dataset.x)
-    y: Any = dataset.y
+    source = training_source(options)
+    y: Any = source.y
     if options.loss == "epsilon_insensitive":
         need = f"--positive is {options.positive!r}: regression has no classes; leave it out."
         require(options.positive is None, need)
@@ -149,6 +158,7 @@ def prepare(options: Training, stop: Interruption) -> Job:
         target, classes = several_classes(y)
     target = target if target.dtype.kind == "i" else target.astype(dtype)
     train, test = _split(None if classes is None else target, len(target), options.test_fraction, options.seed)
+    dataset, preparation = training_points(source, options, train)
     x = dataset.x[train]
     constructors = {"standardise": Scaling.standardise, "min-max": Scaling.min_max}
     scaling = constructors[options.scale](x) if options.scale in constructors else None
@@ -162,6 +172,8 @@ def prepare(options: Training, stop: Interruption) -> Job:
         classes=None if classes is None else tuple(classes.tolist()),
         kernel=_kernel(options, x),
         layout=dataset.layout,
+        preparation=preparation,
+        notes=dataset.notes,
         solver=options.solver or "auto",
         stop=stop,
     )

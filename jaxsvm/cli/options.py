@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from jaxsvm.datasets.columns.preparation import IMPUTE
 from jaxsvm.errors import require
 from jaxsvm.runtime.checks import require_one_of
 
@@ -71,6 +72,13 @@ class Training:
     scale: Annotated[str, option("--scale", "Scaling of the columns; the model keeps it.", SCALINGS)] = "none"
     positive: Positive = None
     label: Label = None
+    drop: Annotated[str | None, option("--drop", "Columns to leave out, by name or place.", "COL[,COL]")] = None
+    index_col: Annotated[str | None, option("--index-col", "The column that numbers the rows: left out.", "COL")] = None
+    decimal: Annotated[str, option("--decimal", "The decimal mark of a CSV file.", (".", ","))] = "."
+    impute: Annotated[
+        str | None, option("--impute", "Fill in missing values (of text always the most frequent).", IMPUTE)
+    ] = None
+    one_hot: Annotated[bool, option("--one-hot", "Make an indicator of each text in a column of text.")] = False
     index_base: IndexBase = "auto"
     seed: Seed = 0
     dtype: Annotated[str, option("--dtype", "Floating-point type.", DTYPES)] = "float64"
@@ -80,6 +88,17 @@ class Training:
     def __post_init__(self) -> None:
         """Take either spelling of a scaling."""
         object.__setattr__(self, "scale", SPELLINGS.get(self.scale, self.scale))
+
+    @property
+    def dropped(self) -> list[str]:
+        """The columns to leave out."""
+        named = [] if self.drop is None else [key.strip() for key in self.drop.split(",")]
+        return named + ([] if self.index_col is None else [self.index_col])
+
+    @property
+    def prepares(self) -> bool:
+        """Whether the points are made of the columns of a table, rather than read as they are."""
+        return bool(self.dropped) or self.decimal != "." or self.impute is not None or self.one_hot
 
     @property
     def named_solver(self) -> str | None:
@@ -102,6 +121,8 @@ class Training:
         require_one_of("--solver", self.solver or "auto", SOLVERS)
         require_one_of("--scale", self.scale, SCALINGS)
         require_one_of("--dtype", self.dtype, DTYPES)
+        require_one_of("--decimal", self.decimal, (".", ","))
+        require_one_of("--impute", self.impute or "mean", IMPUTE)
         require(0 < self.tol < math.inf, f"--tol is {self.tol}: a positive relative gap is needed.")
         fraction, largest = self.test_fraction, 2**31 - 1
         require(0 <= fraction < 1, f"--test-fraction is {fraction}: at least 0 and less than 1 is needed.")

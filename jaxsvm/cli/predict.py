@@ -9,12 +9,13 @@ import typer
 
 from jaxsvm.cli.app import command
 from jaxsvm.cli.job import score_of
-from jaxsvm.cli.options import Data, IndexBase, Json, Label, label_of, option, zero_based
+from jaxsvm.cli.options import Data, IndexBase, Json, Label, option
 from jaxsvm.cli.report.text import print_json, print_lines, write_predictions
+from jaxsvm.cli.source import new_points
 from jaxsvm.cli.system import check_writable, save
-from jaxsvm.datasets import load
 from jaxsvm.errors import require
 from jaxsvm.models.model import decision_function, labels_of, load_model
+from jaxsvm.runtime.checks import require_one_of
 
 
 @command("predict")
@@ -24,6 +25,9 @@ def predict(
     label: Label = None,
     unlabelled: Annotated[bool, option("--unlabelled", "DATA has no labels: every column is a feature.")] = False,
     index_base: IndexBase = "auto",
+    decimal: Annotated[
+        str | None, option("--decimal", "The decimal mark of a CSV file (default: as in training).", (".", ","))
+    ] = None,
     part: Annotated[str, option("--part", "Part of an npz file.", ("train", "test"))] = "train",
     out: Annotated[str | None, option("--out", "File to write label,decision to, as CSV.", "FILE")] = None,
     as_json: Json = False,
@@ -33,23 +37,16 @@ def predict(
     Named columns are put in the order of the training file; missing and unknown columns are errors. Labels are read
     from the column where the training file had them. A table with just the model's columns, or an npz file without y,
     has none. With --unlabelled the labels that start the lines of a svmlight file are ignored. The indices of a
-    svmlight file count from where those of the training file did.
+    svmlight file count from where those of the training file did. What training did to columns (--drop, --impute,
+    --one-hot) is done again.
     """
     need = f"--label is {label!r}, and --unlabelled says that there are no labels: give one of the two."
     require(label is None or not unlabelled, need)
+    require_one_of("--decimal", decimal or ".", (".", ","))
     check_writable(out, data, model)
     with jax.enable_x64(True):  # the model's own dtype is kept, whatever it is
         loaded = load_model(model)
-        dataset = load(
-            data,
-            label=False if unlabelled else label_of(label),
-            label_optional=not unlabelled,
-            part=part,
-            features=loaded.basis.columns,
-            dtype=loaded.coef.dtype,
-            zero_based=zero_based(index_base),
-            like=loaded.layout,
-        )
+        dataset = new_points(loaded, data, label, unlabelled, part, index_base, decimal)
         values = np.asarray(decision_function(loaded, dataset.x))
         labels = labels_of(loaded, values).tolist()
     score = None if dataset.y is None else score_of(labels, dataset.y, loaded.classes)
@@ -66,7 +63,9 @@ def predict(
     elif dataset.y is not None:
         summary = f", {metric} unknown (DATA has other labels)"
     else:
-        summary = "" if unlabelled else f", no labels: DATA has the model's {dataset.x.shape[1]} columns only"
+        prepared = loaded.preparation
+        count = dataset.x.shape[1] if prepared is None else len(prepared.columns)
+        summary = "" if unlabelled else f", no labels: DATA has the model's {count} columns only"
     typer.echo("\n".join([f"{len(labels)} points{summary}", *dataset.notes]), err=True)
 
 

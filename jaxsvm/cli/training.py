@@ -41,7 +41,7 @@ def fit(C: Annotated[float, option("--C", "Penalty of a violated margin.")] = 1.
         seconds = time.monotonic() - started
         interrupts.armed = False
         model = solution.model()
-        out = _saved(options.out, model)
+        out = _saved(job, model)
         row = solution.row(job.metric, job.score(model)) | {"seconds": seconds}
     show(options.as_json, {"command": "fit", **job.description(), **row, "out": out, "note": job.note})
     finish(solution.statuses, interrupts.seen, dtype=options.dtype)
@@ -86,7 +86,7 @@ def path(
         if chosen is not None and chosen not in solutions:
             complain(f"C = {Cs[chosen]:g} was not reached{'' if options.out is None else ': no model is written'}.")
             chosen = None
-        out = None if chosen is None else _saved(options.out, models.get(chosen) or solutions[chosen].model())
+        out = None if chosen is None else _saved(job, models.get(chosen) or solutions[chosen].model())
     notes = [job.note, OPTIMISTIC if by_test and len(solutions) > 1 else None]
     report = {
         "command": "path", **job.description(), "folds": grid.folds, "path": list(rows.values()),
@@ -150,8 +150,9 @@ def _best(rows: dict[int, dict[str, Any]], score: str, one_standard_error: bool)
     return min((place for place, row in candidates.items() if row[score] >= enough), key=lambda place: rows[place]["C"])
 
 
-def _saved(out: str | None, model: Model) -> str | None:
+def _saved(job: Job, model: Model) -> str | None:
     """Write the model and return the file's name; None if no file was asked for or the model is worthless."""
+    out = job.options.out
     if out is None:
         return None
     if not all(np.isfinite(part).all() for part in (model.coef, model.bias, model.R)):
@@ -160,5 +161,5 @@ def _saved(out: str | None, model: Model) -> str | None:
     if np.isinf(model.certificate.relative_gap).all() and not np.asarray(model.coef).any():
         complain("it ended before anything was certified: no model is written.")
         return None
-    save(out, model.save)
+    save(out, job.complete(model).save)
     return out

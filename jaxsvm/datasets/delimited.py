@@ -45,7 +45,9 @@ class Delimited(TextReader):
         self.label_guessed = place is None
         self.column = label_column(name, self.titles, self.fields, place)
         if named and "" in fields:
-            expected = "name it, or leave it out if it is the index that pandas writes (to_csv(index=False))"
+            expected = (
+                "name it, or leave it out if it is the index that pandas writes (--index-col 0, to_csv(index=False))"
+            )
             self.refuse(line, f"column {fields.index('')} of the header has no name", expected)
         names = tuple(field for i, field in enumerate(fields) if i != self.column) if named else None
         self.order = wanted.order(name, names)
@@ -149,13 +151,22 @@ class Delimited(TextReader):
         at, names = j + (self.column is not None and j >= self.column), self.titles
         where = f"column {at}" + (f" ({names[at]})" if names is not None else "")
         if is_missing(field):
-            self.refuse(line, f"{where} is missing ({shown(field)})", "remove or impute it first", cut=cut, lacks=True)
+            self.refuse(
+                line,
+                f"{where} is missing ({shown(field)})",
+                "remove it, or fill it in first (--impute mean)",
+                cut=cut,
+                lacks=True,
+            )
         if finite:
             issue = f"{where} is {shown(field)}, a whole number that float64 does not hold"
             self.refuse(line, issue, "an identifier is no feature: leave the column out", cut=cut)
-        hint = "; write decimal points, not commas" if has_decimal_comma(field) else ""
-        if self.label_guessed and number is None and self.column is not None and not hint:
-            hint = label_hint(*((at, self.column) if names is None else (names[at], names[self.column])))
+        if has_decimal_comma(field):
+            hint = "; write decimal points, not commas, or say --decimal ,"
+        else:
+            hint = "" if number is not None else "; text has to be encoded (--one-hot), or left out (--drop)"
+        if self.label_guessed and number is None and self.column is not None and not has_decimal_comma(field):
+            hint += label_hint(*((at, self.column) if names is None else (names[at], names[self.column])))
         self.refuse(line, f"{where} is {shown(field)}", f"a finite number is needed{hint}", cut=cut)
 
     def stacked(self, rows: list[Any]) -> tuple[Any, Any]:

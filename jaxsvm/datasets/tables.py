@@ -1,6 +1,7 @@
 """Read arrays and columns: npz and Parquet."""
 
 import io
+import re
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -16,7 +17,7 @@ from jaxsvm.errors import DataError, InputError
 from jaxsvm.points.checks import is_sparse
 from jaxsvm.runtime.checks import MAX_INT32
 
-IMPUTE = "remove or impute it first"
+IMPUTE = "remove it, or fill it in first (--impute mean)"
 
 
 class _Faults(dict[int, tuple[str, str]]):
@@ -191,23 +192,37 @@ def _counted(values: np.ndarray, what: str, last: int) -> np.ndarray:
     return values.astype(np.int32)
 
 
+PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")
+"""The name of an index column without one, as pandas writes it."""
+
+
+def parquet_file(name: str) -> tuple[Any, list[Any], tuple[str, ...]]:
+    """Return an open Parquet file, its fields without those of pandas' index, and a note if there are some."""
+    parquet = need("pyarrow.parquet", "pyarrow", "Parquet")
+    try:
+        file = parquet.ParquetFile(_seekable(name))
+        schema = file.schema_arrow
+    except Exception as error:  # as above
+        raise _damaged(name, error) from error
+    if not file.metadata.num_rows:
+        raise DataError(f"{name}: the table has no rows: it has no samples.")
+    fields = [field for field in schema if not PANDAS_INDEX.fullmatch(field.name)]
+    note = () if len(fields) == len(schema) else ("the index that pandas wrote as a column is left out",)
+    return file, fields, note
+
+
+def _damaged(name: str, error: Exception) -> DataError:
+    return DataError(f"{name}: not a whole Parquet file ({str(error).strip()}){AGAIN}")
+
+
 class Parquet:
     """Dense points of a table, by its columns."""
 
     def __init__(self, name: str, wanted: Wanted):
         """Check the schema; refuse columns without numbers, other columns than in training, and damaged files."""
         self.name, self._pa = name, need("pyarrow", "pyarrow", "Parquet")
-        parquet = need("pyarrow.parquet", "pyarrow", "Parquet")
-        try:
-            self.file = parquet.ParquetFile(_seekable(name))
-            schema = self.file.schema_arrow
-        except Exception as error:  # as above
-            raise self._damaged(error) from error
-        if not self.file.metadata.num_rows:
-            raise DataError(f"{name}: the table has no rows: it has no samples.")
-        self.keys = keys = schema.names
-        if "__index_level_0__" in keys:
-            raise DataError(f"{name}: holds the index of a pandas table as a column; write it with index=False.")
+        self.file, fields, indices = parquet_file(name)
+        self.keys = keys = [field.name for field in fields]
         place = wanted.label_in(name, keys, len(keys))
         self.column = column = label_column(name, keys, len(keys), place)
         places = [i for i in range(len(keys)) if i != column]
@@ -215,22 +230,20 @@ class Parquet:
         self.places = places if order is None else [places[i] for i in order]
         self.width = len(places)
         for i in self.places:
-            self._require(schema.field(i).type, i, False, label_hint(keys[i], keys[-1]) if place is None else "")
+            self._require(fields[i].type, i, False, label_hint(keys[i], keys[-1]) if place is None else "")
         if column is not None:
-            self._require(schema.field(column).type, column, True, "")
+            self._require(fields[column].type, column, True, "")
         key = None if column is None else keys[column]
-        self.notes = wanted.notes(key, column == len(keys) - 1, order is not None)
+        self.notes = indices + wanted.notes(key, column == len(keys) - 1, order is not None)
         self.layout = Layout(tuple(keys[i] for i in self.places), key)
-
-    def _damaged(self, error: Exception) -> DataError:
-        return DataError(f"{self.name}: not a whole Parquet file ({str(error).strip()}){AGAIN}")
 
     def _require(self, kind: Any, i: int, is_label: bool, hint: str) -> None:
         types = self._pa.types
         kind = kind.value_type if types.is_dictionary(kind) else kind
         numeric = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind)
         if not (numeric or is_label and self._is_text(kind)):
-            allowed = "numbers, booleans or strings" if is_label else "numbers or booleans (encode it, or leave it out)"
+            encode = "encode it (--one-hot), or leave it out (--drop)"
+            allowed = "numbers, booleans or strings" if is_label else f"numbers or booleans ({encode})"
             where = f"column {i} ({self.keys[i]})"
             raise DataError(f"{self.name}: {where} is of type {kind}; {allowed} are needed{hint}.")
 
@@ -241,14 +254,14 @@ class Parquet:
 
     def pieces(self, at: Place, step: int | None = None) -> Iterator[Piece]:
         """Yield all rows from a place on, `step` a piece."""
-        begin, batches = 0, self.file.iter_batches() if step is None else self.file.iter_batches(step)
+        begin, batches = 0, self.file.iter_batches(*() if step is None else (step,), columns=self.keys)
         while True:
             try:
                 batch = next(batches)
             except StopIteration:
                 return
             except Exception as error:  # as above
-                raise self._damaged(error) from error
+                raise _damaged(self.name, error) from error
             if begin >= at.offset:
                 yield self._piece(batch, begin, at.file)
             begin += len(batch)

@@ -9,14 +9,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxsvm.datasets.columns.preparation import from_json
 from jaxsvm.errors import InputError, require, require_finite
 from jaxsvm.models.description import KERNELS, kernel_from_dict
 from jaxsvm.results.fit import Certificate
 from jaxsvm.runtime.checks import MAX_INT32
 
-FORMAT = "jaxsvm-model-3"
-FORMATS = ("jaxsvm-model-1", "jaxsvm-model-2", FORMAT)
-"""The first has no layout; the second has two classes only. docs/model_file.md describes them."""
+FORMAT = "jaxsvm-model-4"
+FORMATS = ("jaxsvm-model-1", "jaxsvm-model-2", "jaxsvm-model-3", FORMAT)
+"""The first has no layout; the second has two classes only; the third prepares no columns. docs/model_file.md
+describes them."""
 KINDS = {"floats": "f", "integers": "iu"}
 
 COMMON = {"coef": "floats r", "bias": "floats", "R": "floats"}
@@ -77,6 +79,10 @@ def require_sound(header: Any, declared: dict[str, Declared]) -> None:
     require(sizes.get("d", 1) > 0, "it has no columns.")
     d = None if kind == "precomputed" else sizes["d"]
     _require_layout(header.get("layout"), d)
+    if header.get("preparation") is not None:
+        width = from_json(header["preparation"]).width
+        require(d in (None, width), f"columns are prepared to {width}, and the basis has {d}.")
+    _require_sigmoids(header.get("sigmoids"), header["classes"])
     if kind != "fourier":
         _require_kernel(header["basis"]["kernel"], d)
         kernel_from_dict(header["basis"]["kernel"])  # raises on values that no kernel has
@@ -84,7 +90,7 @@ def require_sound(header: Any, declared: dict[str, Declared]) -> None:
 
 def _require_header(header: Any) -> tuple[str, dict[str, int]]:
     """Return the kind of basis, and the sizes that the header itself gives."""
-    _require_keys("the header", header, {"format", "basis", "classes"}, {"layout"})
+    _require_keys("the header", header, {"format", "basis", "classes"}, {"layout", "preparation", "sigmoids"})
     version, basis = header["format"], header["basis"]
     require(version in FORMATS, f"the format is {version!r}, this version reads {' and '.join(FORMATS)}.")
     _require_classes(header["classes"])
@@ -150,6 +156,17 @@ def _require_layout(layout: Any, d: int | None) -> None:
         require(d in (None, len(columns)), f"{len(columns)} columns have names, and the basis has {d} columns.")
     placed = (label is None or isinstance(label, str) or _is_count(label)) and base in (None, 0, 1)
     require(placed, f"the label's place is {label!r} and indices count from {base!r}.")
+
+
+def _require_sigmoids(sigmoids: Any, classes: Any) -> None:
+    """Refuse anything but a pair of finite numbers for each machine; None: there are no probabilities."""
+    if sigmoids is None:
+        return
+    k = len(classes or ())
+    pairs = isinstance(sigmoids, list) and len(sigmoids) == k * (k - 1) // 2 > 0
+    pairs = pairs and all(isinstance(pair, list) and len(pair) == 2 for pair in sigmoids)
+    sound = pairs and all(isinstance(x, float | int) and math.isfinite(x) for pair in sigmoids for x in pair)
+    require(sound, f"the sigmoids are {str(sigmoids)[:80]}: a slope and a shift for each machine are needed.")
 
 
 def _require_kernel(kernel: Any, d: int | None, top: bool = True) -> None:

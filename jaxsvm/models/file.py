@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxsvm.datasets import Layout, Scaling
+from jaxsvm.datasets.columns.preparation import from_json, to_json
 from jaxsvm.errors import DataError, InputError, require
 from jaxsvm.models.checks import FORMAT, MEMBERS, Declared, require_sound, require_values
 from jaxsvm.models.description import basis_from_arrays, basis_to_arrays
@@ -55,6 +56,10 @@ def _described(model: "Model") -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     if layout is not None:
         layout = {"columns": layout.columns, "label": layout.label, "index_base": layout.index_base}
     header = {"format": FORMAT, "basis": description, "classes": classes, "layout": layout}
+    if model.preparation is not None:
+        header["preparation"] = to_json(model.preparation)
+    if model.sigmoids is not None:
+        header["sigmoids"] = model.sigmoids
     try:
         header = json.loads(json.dumps(header))  # as it will be read: lists for tuples
     except TypeError:
@@ -103,6 +108,8 @@ def _read(archive: zipfile.ZipFile, size: int, memory: int | None) -> dict[str, 
         "scaling": Scaling(placed["scaling/offset"], placed["scaling/factor"]) if "scaling/offset" in placed else None,
         "classes": header["classes"] and tuple(header["classes"]),
         "layout": layout,
+        "preparation": header.get("preparation") and from_json(header["preparation"]),
+        "sigmoids": header.get("sigmoids") and tuple(map(tuple, header["sigmoids"])),
     }
 
 

@@ -38,6 +38,8 @@ class Model:
         classes: The labels, as text or numbers: of the negative and the positive side, or of k > 2 classes in sorted
             order; None for regression, whose decision values are its predictions. Static.
         layout: The columns of the training file (`jaxsvm.datasets.Layout`), for files of new points, or None; static.
+        preparation: What the command does to the columns of a file to make points of them, or None; static.
+        sigmoids: Slope and shift of each machine's map from decision values to probabilities, or None; static.
     """
 
     basis: Any
@@ -48,6 +50,8 @@ class Model:
     scaling: Any = None
     classes: tuple[Any, ...] | None = dataclasses.field(default=(-1, 1), metadata={"static": True})
     layout: Any = dataclasses.field(default=None, metadata={"static": True})
+    preparation: Any = dataclasses.field(default=None, metadata={"static": True})
+    sigmoids: tuple[tuple[float, float], ...] | None = dataclasses.field(default=None, metadata={"static": True})
 
     @property
     def columns(self) -> tuple[str, ...] | None:

@@ -1,0 +1,71 @@
+"""What the command reads: points as a file holds them, or made of the columns of a table."""
+
+import numpy as np
+
+from jaxsvm.cli.options import Training, label_of, zero_based
+from jaxsvm.cli.system import require_memory
+from jaxsvm.datasets import Dataset, load
+from jaxsvm.datasets.columns.preparation import Preparation, learn
+from jaxsvm.datasets.columns.table import Table
+from jaxsvm.datasets.layout import Layout, Wanted
+from jaxsvm.datasets.reading import kind_of
+from jaxsvm.errors import InputError, require
+from jaxsvm.models.model import Model
+
+TABLES = ("csv", "parquet")
+
+
+def training_source(options: Training) -> Dataset | Table:
+    """Read the training file: as a table if an option asks for something to be done to its columns."""
+    data = options.data
+    if not options.prepares:
+        base = zero_based(options.index_base)
+        dataset = load(data, label=label_of(options.label), dtype=options.dtype, zero_based=base)
+        require_memory(data, dataset.x)
+        return dataset
+    kind = kind_of(data, None)
+    need = "--drop, --index-col, --decimal, --impute and --one-hot are for CSV and Parquet files"
+    require(kind in TABLES, f"{need}, and {data} is {kind}: leave them out.")
+    return Table(data, kind, Wanted(label_of(options.label)), options.dropped, options.decimal)
+
+
+def training_points(
+    source: Dataset | Table, options: Training, train: np.ndarray
+) -> tuple[Dataset, Preparation | None]:
+    """Return all points, and what was learnt from the training samples to make them of a table."""
+    if isinstance(source, Dataset):
+        return source, None
+    preparation = learn(source, train, options.impute, options.one_hot, options.decimal)
+    return prepared(source, preparation, options.dtype), preparation
+
+
+def prepared(table: Table, preparation: Preparation, dtype: object) -> Dataset:
+    """Return the points that a preparation makes of a table."""
+    x, notes = preparation(table)
+    layout = preparation.layout(table.layout)
+    return Dataset(x.astype(dtype), table.y, layout.columns, table.name, layout, table.notes + notes)  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+
+def new_points(
+    model: Model, data: str, label: str | None, unlabelled: bool, part: str, index_base: str, decimal: str | None
+) -> Dataset:
+    """Read new points for a model, by its layout and its preparation."""
+    preparation, place = model.preparation, False if unlabelled else label_of(label)
+    if preparation is not None and kind_of(data, None) in TABLES:
+        layout = Layout(preparation.names, None if model.layout is None else model.layout.label)
+        wanted = Wanted(place, not unlabelled and label is None, len(preparation.columns), layout)
+        mark = preparation.decimal if decimal is None else decimal
+        table = Table(data, kind_of(data, None), wanted, preparation.dropped, mark, forgiving=True)
+        return prepared(table, preparation, model.coef.dtype)
+    if decimal not in (None, "."):
+        raise InputError(f"--decimal is {decimal!r}: the model was trained without; train it with --decimal , first.")
+    return load(
+        data,
+        label=place,
+        label_optional=not unlabelled,
+        part=part,
+        features=model.basis.columns,
+        dtype=model.coef.dtype,
+        zero_based=zero_based(index_base),
+        like=model.layout,
+    )

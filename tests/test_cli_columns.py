@@ -1,0 +1,202 @@
+"""The command on files as people have them: index columns, dates, categories, decimal commas, missing values."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.compose import ColumnTransformer
+from sklearn.impute import SimpleImputer
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder
+from typer.testing import CliRunner
+
+import jaxsvm
+from jaxsvm import cli
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(autouse=True)
+def in_32_bits():
+    """As users have it: the command turns x64 on by itself."""
+    with jax.enable_x64(False):
+        yield
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+
+
+def report_of(*arguments):
+    result = invoke(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def refusal(*arguments):
+    """The one line that a refusal says."""
+    result = invoke(*arguments)
+    assert result.exit_code == 2 and result.stdout == "", result.output
+    assert result.stderr.count("\n") == 1 and result.stderr.startswith("jaxsvm: error: ")
+    return result.stderr
+
+
+@pytest.fixture(scope="module")
+def frame():
+    """Sixty rows with an index, a date, a text and holes; the label is in the middle."""
+    rng, n = np.random.default_rng(0), 60
+    y = np.repeat([0, 1], n // 2)
+    table = pd.DataFrame({
+        "when": pd.date_range("2024-01-01", periods=n).strftime("%Y-%m-%d"),
+        "age": rng.normal(40, 5, n) + 6 * y,
+        "colour": np.where(rng.random(n) < 0.8, np.where(y == 1, "red", "blue"), "dark, green"),
+        "bought": np.where(y == 1, "yes", "no"),
+        "width": rng.normal(size=n) + 2 * y,
+    })  # fmt: skip
+    table.loc[[3, 40], "age"] = np.nan
+    table.loc[5, "colour"] = None
+    return table
+
+
+OPTIONS = ("--index-col", 0, "--drop", "when", "--label", "bought", "--scale", "standardize")
+FILLED = (*OPTIONS, "--impute", "mean", "--one-hot")
+
+
+def test_what_is_done_to_columns_is_done_to_new_files(frame, tmp_path):
+    file, out, new = tmp_path / "train.csv", tmp_path / "model.npz", tmp_path / "new.csv"
+    frame.to_csv(file)
+    report = report_of("fit", file, *FILLED, "--out", out)
+    assert report["d"] == 5 and report["label"] == "bought" and report["n"] == 60
+    encoder = OneHotEncoder(handle_unknown="ignore")
+    transformer = ColumnTransformer([
+        ("numbers", SimpleImputer(), ["age", "width"]),
+        ("texts", make_pipeline(SimpleImputer(strategy="most_frequent"), encoder), ["colour"]),
+    ])  # fmt: skip
+    columns = frame.assign(colour=frame.colour.astype(object).where(frame.colour.notna(), np.nan))
+    theirs = np.asarray(transformer.fit_transform(columns))[:, [0, 2, 3, 4, 1]]
+    loaded = jaxsvm.load_model(out)
+    assert loaded.columns == ("age", "colour=blue", "colour=dark, green", "colour=red", "width")
+    expected = np.asarray(jaxsvm.decision_function(loaded, theirs))
+    found = report_of("predict", out, file)
+    np.testing.assert_allclose(found["decision"], expected, atol=1e-4)
+    assert found["accuracy"] == report["train_accuracy"] > 0.9 and "bought" in found["notes"][0]
+
+    changed = columns[["width", "colour", "age"]].copy()  # another order, no index, date or label
+    changed.loc[[0, 7], "colour"] = "purple"
+    changed.loc[9, "age"] = np.nan
+    changed.to_csv(new, index=False)
+    found = report_of("predict", out, new)
+    expected = np.asarray(
+        jaxsvm.decision_function(loaded, np.asarray(transformer.transform(changed))[:, [0, 2, 3, 4, 1]])
+    )
+    np.testing.assert_allclose(found["decision"], expected, atol=1e-4)
+    assert any("'colour': 2 samples hold 'purple'" in note for note in found["notes"])
+    changed["age"] = changed["age"].astype(object)
+    changed.loc[4, "age"] = "old"
+    changed.to_csv(new, index=False)
+    assert "line 6: column 'age' is 'old'" in refusal("predict", out, new)
+    changed.drop(columns="age").to_csv(new, index=False)
+    assert "lacks the column 'age'" in refusal("predict", out, new)
+    assert "dropped" in json.loads(str(np.load(out)["header"]))["preparation"]
+    described = json.loads(invoke("info", out, "--json").stdout)
+    assert described["encoded"] == {"colour": ["blue", "dark, green", "red"]} and described["dropped"] == ["", "when"]
+
+
+def test_decimal_commas(frame, tmp_path):
+    file, points, out = tmp_path / "comma.csv", tmp_path / "points.csv", tmp_path / "model.npz"
+    frame.to_csv(file, sep=";", decimal=",")
+    frame.to_csv(points)
+    report = report_of("fit", file, *FILLED, "--decimal", ",", "--out", out)
+    same = report_of("fit", points, *FILLED)
+    assert report["primal"] == pytest.approx(same["primal"], rel=1e-12) and report["d"] == 5
+    found = report_of("predict", out, file)
+    assert report_of("predict", out, points, "--decimal", ".")["decision"] == found["decision"]
+    assert "say --decimal . if" in refusal("predict", out, points)
+    assert "--decimal ," in refusal("fit", file, *FILLED)
+    assert "--decimal" in refusal("fit", file, "--decimal", ";")
+    plain = tmp_path / "plain.csv"
+    frame[["width", "bought"]].to_csv(plain, sep=";", decimal=",", index=False)
+    assert "--decimal ," in refusal("fit", plain)
+
+
+def test_messages_name_the_column_and_what_to_do(frame, tmp_path):
+    file = tmp_path / "train.csv"
+    frame.to_csv(file)
+    assert "--index-col 0" in refusal("fit", file)
+    options = OPTIONS[:2]
+    dated = refusal("fit", file, *options, "--label", "bought")
+    assert "line 2: column 'when' is '2024-01-01'; a date" in dated and "--drop" in dated
+    assert "'age' is missing, as in 1 more" in refusal("fit", file, *OPTIONS, "--one-hot")
+    assert "--impute mean" in refusal("fit", file, *OPTIONS, "--one-hot")
+    text = refusal("fit", file, *OPTIONS, "--impute", "mean")
+    assert "line 2: column 'colour' is 'blue'" in text and "--one-hot" in text
+    unknown = refusal("fit", file, "--drop", "date")
+    assert "--drop is 'date'" in unknown and "'when', 'age'" in unknown
+    assert "is left out" in refusal("fit", file, *options, "--drop", "bought", "--label", "bought")
+    assert "--impute" in refusal("fit", file, "--impute", "median")
+    frame.assign(name=[f"n{i}" for i in range(60)]).to_csv(file)
+    assert "60 different texts" in refusal("fit", file, *FILLED)
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join([*lines[:4], lines[4] + ",1", *lines[5:]]) + "\n")
+    assert "line 5: found 8 fields" in refusal("fit", file, *FILLED)
+    sparse = tmp_path / "a.svm"
+    sparse.write_text("1 1:1\n-1 2:1\n")
+    assert "for CSV and Parquet" in refusal("fit", sparse, "--drop", 0)
+    plain = tmp_path / "plain.csv"
+    frame[["colour", "width", "bought"]].to_csv(plain, index=False)
+    said = refusal("fit", plain)
+    assert "--one-hot" in said and "--drop" in said and "--label" in said
+
+
+def test_a_shuffled_parquet_frame(frame, tmp_path):
+    """pandas writes its index as a column if that is not 0, 1, 2, ..."""
+    shuffled = frame.sample(frac=1, random_state=0)
+    file, plain, out = tmp_path / "shuffled.parquet", tmp_path / "plain.parquet", tmp_path / "model.npz"
+    shuffled[["width", "bought"]].to_parquet(plain)
+    report = report_of("fit", plain, "--out", out)
+    assert report["d"] == 1 and "index that pandas wrote" in report["note"]
+    assert report_of("predict", out, plain)["accuracy"] == report["train_accuracy"]
+    shuffled["colour"] = shuffled["colour"].astype("category")
+    shuffled["when"] = pd.to_datetime(shuffled["when"])
+    shuffled.to_parquet(file)
+    report = report_of("fit", file, *OPTIONS[2:], "--impute", "most_frequent", "--one-hot", "--out", out)
+    assert report["d"] == 5 and report_of("predict", out, file)["accuracy"] == report["train_accuracy"]
+    assert "'when' is of type timestamp" in refusal("fit", file, *FILLED[4:])
+
+
+def test_scores_on_samples_held_out_know_no_mean_of_them(frame, tmp_path):
+    file = tmp_path / "train.csv"
+    frame.to_csv(file)
+    report = report_of("path", file, *FILLED, "--C", "0.1,1", "--folds", 3, "--test-fraction", 0.3)
+    assert report["d"] == 5 and all(0.5 < row["test_accuracy"] <= 1 for row in report["path"])
+    assert all(0.5 < row["train_accuracy"] <= 1 for row in report["path"])
+
+
+def test_without_a_header(frame, tmp_path):
+    file, out = tmp_path / "bare.csv", tmp_path / "model.npz"
+    frame.to_csv(file, header=False)
+    options = ["--drop", "0,1", "--label", 4, "--impute", "mean", "--one-hot", "--out", out]
+    report = report_of("fit", file, *options)
+    assert report["n"] == 60 and report["d"] == 5
+    assert report_of("predict", out, file)["accuracy"] == report["train_accuracy"]
+    frame[["age", "colour", "width"]].to_csv(file, header=False, index=False)
+    assert report_of("predict", out, file)["n"] == 60
+
+
+def test_as_a_user_types_it(frame, tmp_path):
+    frame.to_csv(tmp_path / "train.csv")
+    environment = os.environ | {"JAXSVM_CACHE": "off", "PYTHONPATH": str(ROOT), "JAX_ENABLE_X64": "0"}
+    fit = "fit train.csv --index-col 0 --drop when --label bought --impute mean --one-hot --out m.npz"
+    for words in (fit, "predict m.npz train.csv"):
+        command = [sys.executable, "-m", "jaxsvm", *words.split()]
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False, timeout=120
+        )
+        assert done.returncode == 0, done.stderr
+    assert set(done.stdout.split()) == {"yes", "no"} and "60 points, accuracy" in done.stderr
