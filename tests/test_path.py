@@ -895,7 +895,7 @@ def test_anchors_are_no_further_apart_than_need_be(seed):
     assert places[0] == 0
     assert places[-1] == len(logs) - 1
     assert (np.diff(places) > 0).all()
-    reach = np.log(5) + 1e-8
+    reach = np.log(grid.MEASURED.factor_between_anchors) + 1e-8
     for a, b in zip(places, places[1:], strict=False):
         assert b == a + 1 or logs[b] - logs[a] <= reach
         assert b == len(logs) - 1 or logs[b + 1] - logs[a] > reach - 2e-8  # the furthest within reach
@@ -905,8 +905,8 @@ def test_anchors_of_few_values():
     assert grid.anchors(np.array([])) == []
     assert grid.anchors(np.array([1.0])) == [0]
     assert grid.anchors(np.log([1.0, 1e6])) == [0, 1]
-    assert grid.anchors(np.log([1.0, 5.0, 25.0])) == [0, 1, 2]
-    assert grid.anchors(np.log([1.0, 2.0, 5.0, 25.0])) == [0, 2, 3]
+    assert grid.anchors(np.log([1.0, 2.0, 4.0])) == [0, 1, 2]
+    assert grid.anchors(np.log([1.0, 1.5, 2.0, 4.0])) == [0, 2, 3]
 
 
 @pytest.mark.parametrize("places", [[], [0], [0, 1], [0, 7, 8, 30], [0, 63]])
@@ -935,13 +935,31 @@ def test_tasks_of_the_lanes_have_parents_before_children():
     assert known == {(number, place) for number in range(2) for place in range(40)}
 
 
-def test_places_lie_between_their_neighbours():
-    values = Grid([jaxsvm.svm_problem(gram(), data()[1], GRID[0])], GRID)
-    assert values.between(2, 6, 2) == 0
-    assert values.between(2, 6, 6) == 1
-    assert 0 < values.between(2, 6, 3) < values.between(2, 6, 4) < 1
-    assert values.between(2, 6, 7) > 1
-    assert (np.diff(values.times) > 0).all()
+@pytest.mark.parametrize("free", [False, True])
+def test_a_combination_is_the_best_of_the_span(free):
+    """Of all multiples of points on the line through two, none has a larger dual objective."""
+    rng = np.random.default_rng(0)
+    M = rng.normal(size=(12, 12))
+    B, ridge = M @ M.T, rng.uniform(0.1, 2, 12)
+    a, b = rng.uniform(0, 1, (2, 12))
+    b = a + (rng.normal(size=12) if free else b)
+    x, f = grid.combination(ridge, (a, B @ a), (b, B @ b), np.inf if free else 1.0)
+    np.testing.assert_allclose(f, B @ x, rtol=1e-9)
+
+    def dual(x):
+        return x.sum() - x @ (B @ x + ridge * x) / 2
+
+    weights = np.linspace(0, 20 if free else 1, 401)
+    for w in weights:
+        point = a + w * (b - a)
+        assert dual(point * point.sum() / (point @ (B @ point + ridge * point))) <= dual(np.asarray(x)) + 1e-9
+
+
+def test_a_combination_of_equal_points_is_that_point():
+    x, f = np.array([1.0, 2.0]), np.array([1.0, 0.5])
+    found, margins = grid.combination(np.ones(2), (x, f), (x, f), 1.0)
+    assert np.isfinite(found).all()
+    np.testing.assert_allclose(np.asarray(margins) / f, np.asarray(found) / x)
 
 
 @pytest.mark.parametrize("Cs", [[100.0], [1.0, 50.0, 200.0, 1000.0]])

@@ -9,6 +9,8 @@ class Measured:
 
     easy_scaled_C: float = 0.35
     """Largest `C mean(K_ii)` of a value that may be a lane of the block Newton method."""
+    factor_between_anchors: float = 2.1
+    """How far apart in C anchors are, at the most: the values between them mostly need no step."""
     margin_of_candidates: float = 0.1
     """A sample whose margin exceeds 1 by more is left out of a smaller candidate set."""
     samples_for_working_sets: int = 6000

@@ -65,7 +65,7 @@ class BlockNewton:
 
     @property
     def inner_tol(self) -> Any:
-        """Gap of lanes, of means and of problems on a working set, below `tol`: the last certificate confirms it."""
+        """Gap of lanes, combinations and problems on a working set, below `tol`: the last certificate confirms it."""
         return 0.95 * self.tol
 
 

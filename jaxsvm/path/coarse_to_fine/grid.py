@@ -38,16 +38,13 @@ class Point(NamedTuple):
 class Grid:
     """One problem at increasing values of C, and the points of those that are solved.
 
-    Below, c is `C mean(K_ii)`. A solution moves with 1/C if c exceeds 10, with log C if it is smaller: the path is
-    nearly straight in `log(c / (c + 10))`, which takes up to two decades off the error of a mean in log C for C > 30.
+    Below, c is `C mean(K_ii)`.
 
     Attributes:
         problems: The problems, all on one Gram operator.
         logs: Logarithms of C, `(k,)`.
-        times: Their positions `log(c / (c + 10))` on the path, `(k,)`.
         easy: How many values may be lanes of the block Newton method, which is reliable for them.
         uniform: How many may start with equal weights (c <= 0.3): half of the steps from 0.
-        free: How many, from the top, are solved by the mean of two solved anchors without steps (c > 3).
         steep: How many, from the top, need so many pair steps that working sets are faster (c > 30): their number
             hardly grows with C.
         points: Dual points of solved values, by place.
@@ -62,24 +59,20 @@ class Grid:
         kernel = float(np.asarray(first.squares).mean()) - first.offset
         penalty = float((1 / ridge[ridge > 0]).mean() / Cs[0])
         scaled = Cs * penalty * max(kernel, 1e-30)
-        self.times = np.log(scaled / (scaled + 10.0))
         exact = first.gram.rank is not None and first.gram.rank <= 2 * BlockNewton().rank
         self.easy = len(Cs) if exact else int((scaled <= MEASURED.easy_scaled_C).sum())
-        self.free = int((scaled > 3.0).sum())
         self.uniform = int((scaled <= 0.3).sum())
         self.steep = int((scaled > 30.0).sum())
 
-    def between(self, a: int, b: int, place: int) -> float:
-        """Return the position of a place between two others on the path: 0 at a, 1 at b, above 1 beyond b."""
-        length = self.times[b] - self.times[a]  # 0 for values so large that the path no longer moves
-        return float((self.times[place] - self.times[a]) / length) if length > 0 else 0.5
-
 
 def anchors(logs: np.ndarray) -> list[int]:
-    """Return places at most a factor 5 in C apart, if the grid allows it, with both ends; logarithms must increase."""
+    """Return places at most a factor of C apart, if the grid allows it, with both ends; logarithms must increase."""
     places = [0] if len(logs) else []
     while places and places[-1] < len(logs) - 1:
-        reach = int(np.searchsorted(logs, logs[places[-1]] + np.log(5.0) + 1e-9, side="right")) - 1
+        reach = (
+            int(np.searchsorted(logs, logs[places[-1]] + np.log(MEASURED.factor_between_anchors) + 1e-9, side="right"))
+            - 1
+        )
         places.append(max(reach, places[-1] + 1))
     return places
 
@@ -93,9 +86,27 @@ def middles(places: list[int]) -> Iterator[list[tuple[int, int, int]]]:
 
 
 @Program
-def mean_point(x_a: Array, f_a: Array, x_b: Array, f_b: Array, weight: Any) -> tuple[Array, Array]:
-    """Return the point between two (beyond them for a weight outside [0, 1]) and its margins."""
-    return x_a + weight * (x_b - x_a), f_a + weight * (f_b - f_a)
+def combination(ridge: Array, a: tuple[Array, Array], b: tuple[Array, Array], most: Any) -> tuple[Array, Array]:
+    """Return the best dual point of the span of two, `x = s (x_a + w (x_b - x_a))`, and its margins.
+
+    The dual objective on the span is a quadratic, whose maximum needs no product with the kernel matrix.
+
+    Args:
+        ridge: `1 / C_i` of the problem to solve, `(n,)`.
+        a: A point and its margins, `(n,)` each.
+        b: Another point and its margins.
+        most: The largest w, at least 1; the smallest is 0.
+    """
+    (x, f), dx, df = a, b[0] - a[0], b[1] - a[1]
+    s, ds = f + ridge * x, df + ridge * dx
+    xx, xd, dd = x @ s, dx @ s, dx @ ds
+    # The maximum over s at w is `(t + w dt)^2 / (xx + 2 w xd + w^2 dd)`.
+    t, dt = x.sum(), dx.sum()
+    slope, curve = xx * dt - xd * t, dd * t - xd * dt
+    w = jnp.clip(jnp.where(curve > 0, slope / jnp.where(curve > 0, curve, 1), 1), 0, most)
+    size = (t + w * dt) / (xx + w * (2 * xd + w * dd))
+    scale = jnp.where(jnp.isfinite(size) & (size > 0), size, 1)
+    return scale * (x + w * dx), scale * (f + w * df)
 
 
 class Lanes(NamedTuple):

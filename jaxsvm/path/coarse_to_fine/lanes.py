@@ -10,7 +10,7 @@ from jaxtyping import Array, Int
 from jaxsvm.gram.contract import Gram
 from jaxsvm.loop.interruption import Interruption, unless
 from jaxsvm.path.coarse_to_fine.block_newton import BlockNewton, newton_round, preconditioner
-from jaxsvm.path.coarse_to_fine.grid import Grid, Lanes, Point, anchors, assess, mean_point, middles
+from jaxsvm.path.coarse_to_fine.grid import Grid, Lanes, Point, anchors, assess, combination, middles
 from jaxsvm.runtime.programs import Program
 
 Task = tuple[int, int, tuple[int, ...]]
@@ -31,16 +31,16 @@ def solve_by_lanes(grids: list[Grid], solver: BlockNewton, key: Array, stop: Int
     rounds, products = np.zeros(width, int), np.zeros(width, int)
     failed: set[tuple[int, int]] = set()
     while not stop.seen:
-        means_loaded = False
+        combined = False
         for lane in [lane for lane in range(width) if running[lane] is None]:
             task = running[lane] = _next_ready(waiting, grids, failed)
             if task is not None:
                 lanes = _load(lanes, lane, *_columns(grids[task[0]], *task[1:]))
                 rounds[lane], products[lane] = 0, 0
-                means_loaded = means_loaded or bool(task[2])
+                combined = combined or bool(task[2])
         if not any(running):
             return
-        if not means_loaded:  # a mean may need no round
+        if not combined:  # it may need no round
             moved = unless(lambda: stop.seen, _round, gram, offset, P, lanes, solver)
             if moved is None:
                 return
@@ -88,12 +88,11 @@ def _next_ready(waiting: list[Task], grids: list[Grid], failed: set[tuple[int, i
 
 
 def _columns(grid: Grid, place: int, parents: tuple[int, ...]) -> tuple[Array, Array, Array, Array]:
-    """Return the problem of a place, and its start: 0, or the mean of its parents."""
+    """Return the problem of a place, and its start: 0, or the best combination of its parents."""
     problem = grid.problems[place]
     if parents:
         a, b = (grid.points[parent] for parent in parents)
-        first, second = parents
-        x, f = mean_point(a.x, a.f, b.x, b.f, grid.between(first, second, place))
+        x, f = combination(problem.ridge, a[:2], b[:2], 1.0)
     else:
         x = f = jnp.zeros((problem.n,), problem.dtype)
     return problem.y, problem.ridge, x, f

@@ -24,7 +24,7 @@ from jaxsvm.path.coarse_to_fine.grid import (
     Point,
     anchors,
     assess,
-    mean_point,
+    combination,
     middles,
 )
 from jaxsvm.path.measured import MEASURED
@@ -108,7 +108,7 @@ class _Hard:
         return unless(lambda: self.stop.seen, _margins, problem.signed, x)
 
     def start(self, solved: list[int], place: int) -> tuple[Array, Array] | None:
-        """Return the start of an anchor, on the line through two solved values below it, up to twice their distance.
+        """Return the start of an anchor, in the span of two solved values below it, up to twice their distance.
 
         None for no start, or after Ctrl-C.
         """
@@ -120,18 +120,17 @@ class _Hard:
             equal = np.asarray(np.asarray(problem.weights) > 0, problem.dtype)
             return self.from_scratch(problem, jnp.asarray(equal))
         x, f = grid.points[solved[-1]][:2]
-        jump = grid.times[place] - grid.times[solved[-1]]
-        near = [other for other in solved[:-1] if jump <= 2.0 * (grid.times[solved[-1]] - grid.times[other])]
+        jump = grid.logs[place] - grid.logs[solved[-1]]
+        near = [other for other in solved[:-1] if jump <= 2.0 * (grid.logs[solved[-1]] - grid.logs[other])]
         if not near:
             return x, f
-        before = grid.points[near[-1]]
-        ahead, _ = mean_point(before.x, before.f, x, f, grid.between(near[-1], solved[-1], place))
+        ahead, _ = combination(problem.ridge, grid.points[near[-1]][:2], (x, f), jnp.inf)
         return self.from_scratch(problem, ahead)
 
     def fill(self, places: list[int], ends: dict[int, Point], working_set: Candidates) -> dict[int, Point]:
         """Solve the places between the first and the last, level by level; after Ctrl-C return those that are solved.
 
-        One product certifies all means of a level on the working set; only those that are not within `tol` take steps.
+        One product certifies the combinations of a level on the working set; only those not within `tol` take steps.
         """
         points = dict(ends)
         for level in middles([0, len(places) - 1]):
@@ -140,20 +139,19 @@ class _Hard:
                 if self.stop.seen:
                     return points
                 group = tasks[first : first + self.solver.lanes]
-                means = [self.mean(points, *task) for task in group]
-                gaps = self.gaps([task[0] for task in group], means, working_set)
-                for (place, _, _), mean, gap in zip(group, means, gaps, strict=True):
+                starts = [self.combined(points, *task) for task in group]
+                gaps = self.gaps([task[0] for task in group], starts, working_set)
+                for (place, _, _), start, gap in zip(group, starts, gaps, strict=True):
                     good = gap <= self.solver.inner_tol
-                    point = mean if good else self.point(place, mean[:2], working_set)
+                    point = start if good else self.point(place, start[:2], working_set)
                     if point is None:
                         return points
                     points[place] = point
         return points
 
-    def mean(self, points: dict[int, Point], place: int, left: int, right: int) -> Point:
-        """Return the mean of two points, at a place between them."""
-        a, b = points[left], points[right]
-        x, f = mean_point(a.x, a.f, b.x, b.f, self.grid.between(left, right, place))
+    def combined(self, points: dict[int, Point], place: int, left: int, right: int) -> Point:
+        """Return the best combination of two points for a place between them."""
+        x, f = combination(self.grid.problems[place].ridge, points[left][:2], points[right][:2], 1.0)
         return Point(x, f, 0, 0)
 
     def gaps(self, places: list[int], points: list[Point], working_set: Candidates) -> np.ndarray:
@@ -169,12 +167,10 @@ class _Hard:
     def point(self, place: int, start: tuple[Array, Array] | None, working_set: Candidates) -> Point | None:
         """Solve a place by steps; margins outside its working set are those of the start.
 
-        Values whose means serve others (`Grid.free`) end at 0.6 tol: the gap of a mean is at least the mean of the
-        gaps. After Ctrl-C return the best certified point; None if there is none.
+        After Ctrl-C return the best certified point; None if there is none.
         """
         grid, whole = self.grid, self.grid.problems[place]
-        tol = 0.6 * self.solver.tol if place >= len(grid.logs) - grid.free else self.solver.inner_tol
-        steps = stepper(grid, place, len(working_set.samples), tol)
+        steps = stepper(grid, place, len(working_set.samples), self.solver.inner_tol)
         all_samples = len(working_set.samples) == whole.n
         if start is None:
             fit = drive(whole, steps, self.key, stop=self.stop, options=PROVISIONAL)
