@@ -15,6 +15,7 @@ from jaxsvm.kernels import Linear
 from jaxsvm.loop.driver import fit
 from jaxsvm.problems.box import hinge_problem
 from jaxsvm.results.fit import Fit
+from jaxsvm.runtime.summary import in_a_line
 from jaxsvm.solvers.box.interior_point import InteriorPoint
 
 
@@ -49,6 +50,9 @@ class Coreset:
 
     def __len__(self) -> int:
         return len(self.y)
+
+    def __repr__(self) -> str:
+        return in_a_line(self, C=self.C)
 
     def problem(self, C: float | None = None, kernel: Any = None) -> Any:
         """Return the weighted hinge problem with a free bias.

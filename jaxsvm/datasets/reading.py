@@ -19,6 +19,7 @@ from jaxsvm.datasets.text import compression_of, opened
 from jaxsvm.errors import DataError, InputError
 from jaxsvm.points.checks import is_sparse
 from jaxsvm.runtime.checks import MAX_INT32
+from jaxsvm.runtime.summary import in_a_line
 
 FORMATS = {
     "svmlight": (".svm", ".svmlight", ".libsvm", ".txt"), "csv": (".csv", ".tsv"), "npz": (".npz",),
@@ -42,6 +43,8 @@ class Dataset:
             the same way.
         notes: Descriptions of decisions that the caller may want to check.
     """
+
+    __repr__ = in_a_line
 
     x: Any
     y: np.ndarray | None

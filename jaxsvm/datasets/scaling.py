@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 from jaxsvm.errors import InputError, is_concrete, require_finite
 from jaxsvm.points.checks import is_sparse
 from jaxsvm.points.rows import distinct_entries
+from jaxsvm.runtime.summary import in_a_line
 
 
 @jax.tree_util.register_dataclass
@@ -25,6 +26,8 @@ class Scaling:
         offset: `(d,)`.
         factor: `(d,)`; 1 for a constant column.
     """
+
+    __repr__ = in_a_line
 
     offset: Float[Array, " d"]
     factor: Float[Array, " d"]

@@ -18,6 +18,7 @@ from jaxsvm.numerics.sizes import size_class
 from jaxsvm.points.checks import as_points
 from jaxsvm.points.rows import CSR, Rows, by_row_tiles, dense_rows, product, transposed_product
 from jaxsvm.runtime.arrays import first_rows, lengthened, may_be_padded
+from jaxsvm.runtime.summary import in_a_line
 
 
 def apply_in_blocks(
@@ -59,6 +60,8 @@ class KernelBasis:
         near: Whether `jaxsvm.kernels.distances.place` found the points to be near the origin; static. New points
             need not be: one that is far from the origin is far from all of them, and its distance keeps its digits.
     """
+
+    __repr__ = in_a_line
 
     kernel: Kernel
     x: Any
@@ -114,6 +117,8 @@ class NystroemBasis:
         near: Whether the landmarks are known to be near the origin; static.
     """
 
+    __repr__ = in_a_line
+
     kernel: Kernel
     x: Float[Array, "q d"]
     shift: Float[Array, " d"]
@@ -148,6 +153,8 @@ class FourierBasis:
         phases: `(r,)`.
         shift: What to subtract from new points, `(d,)`.
     """
+
+    __repr__ = in_a_line
 
     frequencies: Float[Array, "d r"]
     phases: Float[Array, " r"]

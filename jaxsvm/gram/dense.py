@@ -17,6 +17,7 @@ from jaxsvm.numerics.products import diagonal, matmul
 from jaxsvm.points.rows import CSR, dense_rows
 from jaxsvm.runtime.arrays import on_device
 from jaxsvm.runtime.loops import fori_loop
+from jaxsvm.runtime.summary import in_a_line
 
 AT_ONCE = 8 * MEASURED.rows_per_tile
 """Samples up to which a matrix is computed, and multiplied in a wider dtype, in one piece: a loop saves nothing yet."""
@@ -37,6 +38,8 @@ class DenseGram(OfPoints):
         vouched: Whether the matrix is known to be positive semidefinite though its kernel is not: as a part of
             another (`part_of`), or by a test (`jaxsvm.problems.certificates.definiteness`); static.
     """
+
+    __repr__ = in_a_line
 
     kernel: Kernel
     x: Any

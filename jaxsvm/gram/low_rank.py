@@ -23,6 +23,7 @@ from jaxsvm.numerics.linear.nystroem import inverse_root, pivots
 from jaxsvm.numerics.precision import precisely
 from jaxsvm.numerics.products import matmul
 from jaxsvm.points.rows import CSR, by_row_tiles, dense_rows, transposed_product
+from jaxsvm.runtime.summary import in_a_line
 
 
 @jax.tree_util.register_dataclass
@@ -38,6 +39,8 @@ class LowRankGram:
         landmarks: How landmarks were chosen among the points, "pivoted" or "random"; None: there are none; static.
         values: Dtype of the kernel values, if wider than that of the features; static.
     """
+
+    __repr__ = in_a_line
 
     kernel: Kernel
     x: Any

@@ -17,6 +17,7 @@ from jaxsvm.numerics.products import matmul
 from jaxsvm.points.rows import Rows, by_row_tiles, dense_rows, product, taken, transposed_product
 from jaxsvm.runtime.arrays import lengthened, may_be_padded
 from jaxsvm.runtime.loops import while_loop
+from jaxsvm.runtime.summary import in_a_line
 
 
 class OfPoints:
@@ -99,6 +100,8 @@ class TiledGram(OfPoints):
             static.
         vouched: Whether a test found the matrix to be positive semidefinite, though its kernel need not be; static.
     """
+
+    __repr__ = in_a_line
 
     kernel: Kernel
     x: Any

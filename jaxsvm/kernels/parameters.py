@@ -10,6 +10,7 @@ from jaxtyping import Array
 
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.runtime.arrays import floating
+from jaxsvm.runtime.summary import in_a_line
 
 _Cls = TypeVar("_Cls")
 
@@ -47,6 +48,7 @@ def pytree(cls: type[_Cls]) -> type[_Cls]:
         check(kernel)
 
     cls.__post_init__ = owned  # pyright: ignore[reportAttributeAccessIssue]
+    cls.__repr__ = in_a_line
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
     return cls
 

@@ -13,6 +13,7 @@ from jaxsvm.loop.driver import fit as solve
 from jaxsvm.loop.interruption import watching
 from jaxsvm.problems.forms import furthest
 from jaxsvm.results.fit import Fit
+from jaxsvm.runtime.summary import in_a_line
 from jaxsvm.runtime.transfers import transfers
 from jaxsvm.solvers.simplex.frank_wolfe import FrankWolfe
 
@@ -28,6 +29,8 @@ class Ball:
         lower_radius: Lower bound on the radius of any ball that covers every point, `()`.
         squared_norm: Squared norm of the centre, `()`.
     """
+
+    __repr__ = in_a_line
 
     weights: Float[Array, " n"]
     radius: Float[Array, ""]

@@ -28,6 +28,7 @@ from jaxsvm.path.solve import solve_together
 from jaxsvm.results.fit import Certificate, Fit
 from jaxsvm.results.status import StatusCode
 from jaxsvm.runtime.checks import require_one_of
+from jaxsvm.runtime.summary import in_a_line
 from jaxsvm.runtime.transfers import transfers
 from jaxsvm.solvers.start import Start
 
@@ -95,6 +96,9 @@ class CrossValidation(Scores):
     def status(self) -> StatusCode:
         """Status codes, `(folds, k)`."""
         return self.fits.status
+
+    def __repr__(self) -> str:
+        return in_a_line(self, C=self.C, C_one_standard_error=self.C_one_standard_error)
 
 
 @transfers

@@ -32,6 +32,7 @@ from jaxsvm.problems.squared_hinge import SquaredHingeProblem, svm_problem
 from jaxsvm.results.fit import Fit
 from jaxsvm.results.status import Status
 from jaxsvm.runtime.checks import require_whole
+from jaxsvm.runtime.summary import in_a_line
 from jaxsvm.runtime.transfers import transfers
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.simplex.frank_wolfe import FrankWolfe
@@ -73,6 +74,8 @@ class Tuned:
         history: Every evaluation, in order.
         stopped: The reason: "steps", "patience", "failed" (three evaluations in a row without a number), "interrupted".
     """
+
+    __repr__ = in_a_line
 
     kernel: Kernel
     C: float

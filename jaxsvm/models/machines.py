@@ -27,6 +27,7 @@ from jaxsvm.path.placeholders import nothing, on_host_stacked
 from jaxsvm.problems.padding import trimmed
 from jaxsvm.results.fit import Fit
 from jaxsvm.runtime.arrays import computed, on_device
+from jaxsvm.runtime.summary import in_a_line
 from jaxsvm.runtime.transfers import transfers
 
 
@@ -44,6 +45,8 @@ class Machines:
         by_pairs: Whether each machine separates two classes, in LIBSVM's order (0, 1), (0, 2), ..., (1, 2), ...; else
             machine c separates class c from the rest; static.
     """
+
+    __repr__ = in_a_line
 
     gram: Gram
     lanes: Any

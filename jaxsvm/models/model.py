@@ -17,6 +17,7 @@ from jaxsvm.points.checks import is_sparse
 from jaxsvm.points.rows import CSR, taken
 from jaxsvm.results.fit import Certificate, Fit
 from jaxsvm.results.status import has_values
+from jaxsvm.runtime.summary import in_a_line
 from jaxsvm.runtime.transfers import transfers
 
 
@@ -62,7 +63,7 @@ class Model:
         """Show the task, the kernel and the gap in one line; the parts instead if they are traced."""
         parts = (self.coef, self.bias, self.certificate)
         if not has_values(parts):
-            return f"Model(basis={self.basis!r}, coef={self.coef!r}, classes={self.classes!r})"
+            return in_a_line(self)
         task = "regression" if self.classes is None else f"classes {', '.join(map(str, self.classes))}"
         basis = self.basis
         kernel = basis.kernel if isinstance(basis, KernelBasis) else type(basis).__name__

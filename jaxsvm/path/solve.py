@@ -36,6 +36,7 @@ from jaxsvm.results.fit import Certificate, Fit, outcomes
 from jaxsvm.results.status import StatusCode, has_values
 from jaxsvm.runtime.arrays import on_device
 from jaxsvm.runtime.meshes import in_automatic_axes
+from jaxsvm.runtime.summary import in_a_line
 from jaxsvm.runtime.transfers import transfers
 from jaxsvm.screening.reduction import Safe
 from jaxsvm.screening.reference import screenable
@@ -96,10 +97,22 @@ class Path:
     def __repr__(self) -> str:
         """Describe the path in a line, as `Fit` does."""
         if not has_values(self):
-            return f"Path(Cs={self.Cs!r}, fits={self.fits!r})"
+            return in_a_line(self)
         Cs, problems = np.asarray(self.Cs), np.shape(self.fits.alpha)[:-2]
         each = f" for each of {problems[0]} problems" if problems else ""
         return f"Path({len(Cs)} values of C from {Cs.min():.4g} to {Cs.max():.4g}{each}: {outcomes(self.fits)})"
+
+    def _repr_html_(self) -> str | None:
+        """Return a table for notebooks, a row a value of C; None of several problems and of what has no values."""
+        if not has_values(self) or np.ndim(self.fits.alpha) != 2:
+            return None
+        gaps, support = np.asarray(self.certificate.relative_gap), (np.asarray(self.alphas) > 0).sum(axis=1)
+        columns = (np.asarray(self.Cs).tolist(), gaps.tolist(), self.status.name.tolist(), support.tolist())
+        rows = [f"<tr><td>{C:.4g}<td>{gap:.1e}<td>{status}<td>{n}" for C, gap, status, n in zip(*columns, strict=True)]
+        if len(rows) > 40:
+            rows[20:-20] = [f"<tr><td>... {len(rows) - 40} more"]
+        head = "<tr><th>C<th>relative gap<th>status<th>samples in the support"
+        return f"<table>{head}{''.join(rows)}</table>"
 
 
 @transfers

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxsvm.numerics.products import matmul
 from jaxsvm.runtime.arrays import floating
+from jaxsvm.runtime.summary import in_a_line
 
 
 class Rows:
@@ -68,6 +69,8 @@ class CSR(Rows):
         d: Number of columns; static.
         width: Largest number of entries in a row; static.
     """
+
+    __repr__ = in_a_line
 
     data: Float[Array, " nnz"]
     indices: Int[Array, " nnz"]

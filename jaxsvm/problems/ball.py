@@ -29,6 +29,7 @@ from jaxsvm.problems.measured import MEASURED
 from jaxsvm.results.fit import Answer, Certificate, Fit
 from jaxsvm.results.judge import balances, is_weights, judged
 from jaxsvm.runtime.arrays import computed
+from jaxsvm.runtime.summary import in_a_line
 from jaxsvm.runtime.transfers import transfers
 
 
@@ -45,6 +46,8 @@ class BallProblem:
         coincide: Whether all points that count are equal, so that the radius is 0 whatever the rounding, `()`.
         feasible: Whether the values make a problem, `()`.
     """
+
+    __repr__ = in_a_line
 
     kind = "ball"
     solved_by = "FrankWolfe"

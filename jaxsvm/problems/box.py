@@ -31,6 +31,7 @@ from jaxsvm.problems.certificates import box as certificates
 from jaxsvm.problems.certificates import corrections
 from jaxsvm.problems.samples import OfSamples, checked, squares
 from jaxsvm.runtime.arrays import on_device, owned
+from jaxsvm.runtime.summary import in_a_line
 from jaxsvm.runtime.transfers import transfers
 
 
@@ -49,6 +50,8 @@ class BoxProblem(OfSamples):
         C: The factor of the weights in the bounds, `()`; `at` takes another one.
         constant: The share of fixed samples in the dual objective, `()`; 0 for a whole problem.
     """
+
+    __repr__ = in_a_line
 
     kind = "box"
     vectors = ("y", "q", "c", "squares")

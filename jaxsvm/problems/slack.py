@@ -30,6 +30,7 @@ from jaxsvm.problems.samples import OfSamples, checked, squares
 from jaxsvm.problems.water_level import WaterLevel, water_level, water_level_with_bias
 from jaxsvm.results.fit import Fit
 from jaxsvm.runtime.arrays import computed, on_device, owned
+from jaxsvm.runtime.summary import in_a_line
 from jaxsvm.runtime.transfers import transfers
 
 
@@ -45,6 +46,8 @@ class SlackProblem(OfSamples):
         nu: The mean slack allowed, in units of margin, `()`.
         free_bias: Whether there is an unregularised bias, so that p has half of its mass in each class; static.
     """
+
+    __repr__ = in_a_line
 
     kind = "slack"
     solved_by = "StochasticBatchPerceptron"

@@ -34,6 +34,7 @@ from jaxsvm.problems.forms import furthest
 from jaxsvm.problems.samples import OfSamples, checked, picked, squares
 from jaxsvm.results.fit import Fit
 from jaxsvm.runtime.arrays import computed, filled, on_device
+from jaxsvm.runtime.summary import in_a_line
 from jaxsvm.runtime.transfers import transfers
 
 
@@ -46,6 +47,8 @@ class SquaredHingeProblem(OfSamples):
         C: The penalty, `()`.
         free_bias: Whether there is an unregularised bias, so that `y . alpha = 0`; static.
     """
+
+    __repr__ = in_a_line
 
     kind = "squared hinge"
     solved_by = "FrankWolfe"

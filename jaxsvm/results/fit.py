@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxsvm.errors import ConvergenceError, InputError, is_concrete
 from jaxsvm.results.status import Status, StatusCode, advice, has_values
+from jaxsvm.runtime.summary import in_a_line
 
 
 class Certificate(NamedTuple):
@@ -201,8 +202,7 @@ class Fit:
     def __repr__(self) -> str:
         """Summarise the fit in a line; list its arrays while they have no values."""
         if not has_values(self):
-            fields = ", ".join(f"{part.name}={getattr(self, part.name)!r}" for part in dataclasses.fields(self))
-            return f"Fit({fields})"
+            return in_a_line(self)
         if np.ndim(self.alpha) != 1:
             return f"Fit(lanes {np.shape(self.alpha)[:-1]}: {outcomes(self)})"
         primal, dual = (float(value) for value in self.certificate[:2])

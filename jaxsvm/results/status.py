@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from jaxsvm.errors import is_concrete
+from jaxsvm.runtime.summary import in_a_line
 
 
 class Status(enum.IntEnum):
@@ -94,7 +95,7 @@ class StatusCode:
         return self.code
 
     def __repr__(self) -> str:
-        return f"Status.{self.name}" if has_values(self.code) else f"StatusCode({self.code})"
+        return f"Status.{self.name}" if has_values(self.code) else in_a_line(self)
 
 
 def has_values(tree: Any) -> bool:

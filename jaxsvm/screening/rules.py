@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float
 from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.problems.contract import Restrictable
 from jaxsvm.results.fit import Fit
+from jaxsvm.runtime.summary import in_a_line
 from jaxsvm.runtime.transfers import transfers
 from jaxsvm.screening.ball import difference, first_ball, gap_terms, intersection_bounds, second_ball
 from jaxsvm.screening.reference import Reference, checked_C, reference_of, screenable
@@ -34,6 +35,8 @@ class Screening(NamedTuple):
         C_until: C up to which (down to which, if the reference's is larger) the sample stays screened by this
             reference, `(n,)`; NaN if it is not screened. Rules without an interval form give the problem's own C.
     """
+
+    __repr__ = in_a_line
 
     lower: Float[Array, " n"]
     upper: Float[Array, " n"]

@@ -1,0 +1,80 @@
+"""What holds arrays is shown in a line, whether it has values or not."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.sparse
+from samples import data, gram, hinge, svm
+
+import jaxsvm
+from jaxsvm import coresets, screening
+from jaxsvm.kernels import RBF, Linear
+
+X, Y = data()
+
+
+@functools.cache
+def path():
+    return jaxsvm.solve_path(svm(), [1.0, 2.0])
+
+
+SHOWN = {
+    "path": path,
+    "stored": gram,
+    "on demand": lambda: jaxsvm.gram(RBF(0.5), X),
+    "sparse": lambda: jaxsvm.gram(Linear(), scipy.sparse.csr_array(X)),
+    "low rank": lambda: jaxsvm.gram(RBF(0.5), X, rank=7),
+    "squared hinge": svm,
+    "hinge": lambda: hinge(bias="free"),
+    "slack": lambda: jaxsvm.slack_problem(gram(), Y, 0.1),
+    "ball": lambda: jaxsvm.meb_problem(gram()),
+    "machines": lambda: jaxsvm.one_versus_one(lambda signs: jaxsvm.svm_problem(gram(), signs), (Y > 0) * 1),
+    "fit": lambda: jaxsvm.fit(svm()),
+    "folds": lambda: jaxsvm.cross_validate(svm(), [1.0, 2.0], 3),
+    "model": lambda: jaxsvm.compact(jaxsvm.fit(svm()), svm()),
+    "screening": lambda: screening.ball_test_1(svm(2.1), jaxsvm.fit(svm())),
+    "coreset": lambda: coresets.coreset(X, Y, 1.0, 20, jax.random.key(0)),
+    "widths": lambda: RBF(np.ones(200)),
+    "scaling": lambda: jaxsvm.datasets.Scaling.standardise(X),
+    "dataset": lambda: jaxsvm.datasets.Dataset(X, Y, ("a", "b"), "file.csv"),
+}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_it_is_shown_in_a_line(name):
+    shown = SHOWN[name]()
+    text = repr(shown)
+    assert text.startswith(type(shown).__name__ + "(") and "\n" not in text and len(text) < 400
+    if jax.tree.structure(shown).num_leaves > 1:
+        seen = []
+        jax.eval_shape(lambda tree: seen.append(repr(tree)) or 0, shown)
+        assert "Tracer" not in seen[0] and "\n" not in seen[0] and len(seen[0]) < 500
+        assert repr(jax.tree.map(lambda _: None, shown)).startswith(type(shown).__name__)
+
+
+def test_shapes_kernel_and_what_is_stored_are_in_it():
+    assert (
+        repr(gram())
+        == "DenseGram(kernel=RBF(gamma=0.5), x=float64[60, 2], shift=float64[2], K=float64[60, 60], near=True)"
+    )
+    assert "K=" not in repr(jaxsvm.gram(RBF(0.5), X)) and "CSR(data=float64[120]" in repr(SHOWN["sparse"]())
+    assert repr(svm()).endswith("y=float64[60], C=2, weight=None, squares=float64[60], feasible=True, offset=1.0)")
+    assert "gram=DenseGram(kernel=RBF(gamma=0.5)" in repr(svm())
+
+
+def test_a_tuned_answer_is_shown_in_a_line():
+    tuned = jaxsvm.tune(RBF(0.5), X, Y, folds=3, steps=1)
+    text = repr(tuned)
+    assert "\n" not in text and "fit=Fit(CONVERGED" in text and "RBF(gamma=0.5)" in text
+
+
+def test_a_path_is_a_table_in_a_notebook():
+    table = path()._repr_html_()
+    assert table.startswith("<table>") and table.count("<tr>") == 3 and table.count("CONVERGED") == 2
+    long = jax.tree.map(lambda leaf: jnp.repeat(leaf, 50, axis=0), path())
+    assert long._repr_html_().count("<tr>") == 42 and "... 60 more" in long._repr_html_()
+    assert jax.tree.map(lambda leaf: leaf[None], path())._repr_html_() is None
+    assert jax.eval_shape(lambda path: path, path())._repr_html_() is None
