@@ -1,66 +1,71 @@
-"""Every block of Python in README.md and docs/ runs, and so do the commands; links lead somewhere; notebooks are true.
+"""Every block of Python in README.md and docs/ runs as printed, and so do the commands; links lead; notebooks are true.
 
-Blocks of a page share a namespace, in order. What a page takes for granted (`x`, a file) stands before its block in an
-HTML comment that begins with `setup`, which readers do not see.
+A block of README.md runs in an interpreter of its own, and so do the blocks of a page of docs/, one after another: x64
+is off, as users have it, no number is truncated, and there is nothing that a reader does not see. A block of text under
+them is what they print.
 """
 
 import json
 import os
 import pkgutil
 import re
-import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 import jaxsvm
-from jaxsvm import cli, coresets, estimators, kernels, relational, screening
+from jaxsvm import coresets, estimators, kernels, relational, screening
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.py"))
-BLOCK = re.compile(r"^(?:<!-- setup\n(?P<setup>.*?)-->|```(?P<kind>\w*)\n(?P<code>.*?)^```)", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```(python|console|text)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+NUMBER = re.compile(r"\d[\d.]*(?:e-?\d+)?")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-FAST = {"coming_from.md", "model_file.md"}
+COMMANDS = """
+import shlex, typer.testing, jaxsvm.cli
+for command in {!r}:
+    done = typer.testing.CliRunner().invoke(jaxsvm.cli.app, shlex.split(command, comments=True)[1:])
+    assert done.exit_code == 0, command + done.output
+"""
 
 
-def blocks(page):
-    """Pairs of kind ("python", "console", ...) and text, with the line at which it begins."""
-    text = page.read_text(encoding="utf-8")
-    for found in BLOCK.finditer(text):
-        kind = "python" if found["kind"] is None else found["kind"]
-        begin = found.start("setup") if found["kind"] is None else found.start("code")
-        yield kind, found["setup"] or found["code"], text[:begin].count("\n") + 1
-
-
-def runs(page):
-    return any(kind in ("python", "console") for kind, _, _ in blocks(page))
+def programs(page):
+    """Name, code and printed text (or "") of what an interpreter runs, in the order of the page."""
+    text, found = page.read_text(encoding="utf-8"), []
+    for block in BLOCK.finditer(text):
+        kind, code, line = block[1], block[2], text[: block.start(2)].count("\n")
+        if kind == "text":
+            found[-1][2] += code
+            continue
+        if kind == "console":
+            code = COMMANDS.format([command for command in code.splitlines() if command.startswith("jaxsvm ")])
+        if not found or page.name == "README.md":
+            found.append([f"{page.stem}-{line}" if page.name == "README.md" else page.stem, "", ""])
+        found[-1][1] += "\n" * (line - found[-1][1].count("\n")) + code  # at its line, of which a traceback speaks
+    return found
 
 
 @pytest.mark.parametrize(
-    "page",
-    [
-        pytest.param(page, id=page.name, marks=() if page.name in FAST else pytest.mark.slow)
-        for page in PAGES
-        if runs(page)
-    ],
+    ("code", "shown"), [pytest.param(*rest, id=name) for page in PAGES for name, *rest in programs(page)]
 )
-def test_blocks_run(page, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    namespace = {"__name__": "page"}
-    for kind, code, line in blocks(page):
-        if kind == "python":
-            padded = "\n" * (line - 1) + code  # so that a traceback names the page's own line
-            exec(compile(padded, str(page), "exec"), namespace)
-        elif kind == "console":
-            for command in code.splitlines():
-                if command.startswith("jaxsvm "):
-                    result = CliRunner().invoke(cli.app, shlex.split(command, comments=True)[1:])
-                    assert result.exit_code == 0, f"{page.name}: {command}\n{result.output}"
+def test_blocks_run_as_printed(code, shown, tmp_path):
+    (tmp_path / "page.py").write_text(code, encoding="utf-8")
+    environment = {name: value for name, value in os.environ.items() if name not in ("JAX_ENABLE_X64", "JAXSVM_CACHE")}
+    environment |= {"PYTHONPATH": str(ROOT), "MPLBACKEND": "Agg", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    environment["JAX_COMPILATION_CACHE_DIR"] = os.environ.get("JAXSVM_TEST_CACHE", str(ROOT / ".jax-cache"))
+    command = [sys.executable, "-W", "error:Explicitly requested", "page.py"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=600
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    if shown:
+        assert NUMBER.sub("#", done.stdout) == NUMBER.sub("#", shown)
+        for printed, expected in zip(NUMBER.findall(done.stdout), NUMBER.findall(shown), strict=True):
+            assert "e" in expected or float(printed) == pytest.approx(float(expected), rel=0.05)  # a gap is as it comes
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

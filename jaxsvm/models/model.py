@@ -200,7 +200,8 @@ def decision_function(*arguments: Any, calibrated: bool = True) -> Float[Array, 
         kinds = ", ".join(type(argument).__name__ for argument in arguments)
         raise InputError(f"arguments are ({kinds}): (model, x_new) or (fit, problem, x_new) is needed.")
     several = (None,) * np.ndim(model.bias)  # an axis of points
-    values = model.basis.apply(x_new, model.coef) + model.bias[several]
+    bias = model.bias.astype(jax.dtypes.canonicalize_dtype(model.bias.dtype))  # LIBSVM's is float64 without x64 too
+    values = model.basis.apply(x_new, model.coef) + bias[several]
     return values if calibrated else values * model.R[several]
 
 

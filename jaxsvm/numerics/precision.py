@@ -199,7 +199,9 @@ def precisely(function: Callable[..., Array]) -> Callable[..., Array]:
     """
 
     def call(vector: Array, *rest: Any) -> Array:
-        dtype = jax.eval_shape(function, vector, *rest).dtype
+        with jax.enable_x64(True):  # models of LIBSVM's files hold float64 wherever they are
+            dtype = jax.eval_shape(function, vector, *rest).dtype
+        dtype = jax.dtypes.canonicalize_dtype(dtype)
         wide = in_double(lambda vector, *rest: function(vector.astype(double(vector.dtype)), *rest).astype(dtype))
         return wide(vector, *rest)
 
