@@ -11,9 +11,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.compose import ColumnTransformer
+from sklearn.datasets import load_iris
 from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
+from sklearn.svm import SVC
 from typer.testing import CliRunner
 
 import jaxsvm
@@ -200,3 +202,78 @@ def test_as_a_user_types_it(frame, tmp_path):
         )
         assert done.returncode == 0, done.stderr
     assert set(done.stdout.split()) == {"yes", "no"} and "60 points, accuracy" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def uneven(tmp_path_factory):
+    """A hundred samples of two classes that overlap, of which one has ten."""
+    rng = np.random.default_rng(1)
+    y = np.repeat(["rare", "usual"], [10, 90])
+    x = rng.normal(size=(100, 2)) + 1.0 * (y == "rare")[:, None]
+    file = tmp_path_factory.mktemp("uneven") / "uneven.csv"
+    pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "kind": y}).to_csv(file, index=False)
+    return file, x, y
+
+
+@pytest.mark.parametrize("weight", ["balanced", "rare=5, usual=0.5"])
+def test_class_weights(uneven, tmp_path, weight):
+    file, x, y = uneven
+    out = tmp_path / "model.npz"
+    options = ["fit", file, "--loss", "hinge", "--gamma", 0.5, "--tol", 1e-8, "--class-weight", weight, "--out", out]
+    report = report_of(*options)
+    factors = {"rare": 5.0, "usual": 100 / 180 if weight == "balanced" else 0.5}
+    assert report["class_weight"] == pytest.approx([factors["rare"], factors["usual"]])
+    theirs = SVC(gamma=0.5, class_weight=factors, tol=1e-8).fit(x, y)
+    np.testing.assert_allclose(report_of("predict", out, file)["decision"], theirs.decision_function(x), atol=1e-4)
+
+
+def test_class_weights_of_several_classes(tmp_path):
+    x, y = load_iris(return_X_y=True)
+    file, out = tmp_path / "iris.npz", tmp_path / "model.npz"
+    np.savez(file, X=x, y=y)
+    options = ["--loss", "hinge", "--gamma", 0.5, "--tol", 1e-8, "--class-weight", "1=3,2=0.5"]
+    report = report_of("fit", file, *options, "--out", out)
+    theirs = SVC(gamma=0.5, class_weight={0: 1, 1: 3, 2: 0.5}, tol=1e-8, decision_function_shape="ovo").fit(x, y)
+    np.testing.assert_allclose(report_of("predict", out, file)["decision"], theirs.decision_function(x), atol=1e-3)
+    assert report["train_accuracy"] == theirs.score(x, y)
+    for wrong in ("1", "4=2", "1=x", "1=-1"):
+        assert "--class-weight" in refusal("fit", file, "--class-weight", wrong)
+    assert "--class-weight" in refusal("fit", file, "--loss", "epsilon_insensitive", "--class-weight", "balanced")
+
+
+def test_a_grid_of_gamma(uneven, tmp_path):
+    file, out = uneven[0], tmp_path / "model.npz"
+    options = ["path", file, "--C", "0.1,1", "--folds", 3]
+    report = report_of(*options, "--gamma", "0.01, 0.5,100", "--out", out)
+    alone = [report_of(*options, "--gamma", gamma) for gamma in (0.01, 0.5, 100)]
+    best = [max(row["cv_accuracy"] for row in one["path"]) for one in alone]
+    assert [row["cv accuracy"] for row in report["widths"]] == best
+    chosen = alone[int(np.argmax(best))]
+    assert report["kernel"] == chosen["kernel"] and report["chosen_C"] == chosen["chosen_C"]
+    assert [row["cv_accuracy"] for row in report["path"]] == [row["cv_accuracy"] for row in chosen["path"]]
+    assert jaxsvm.load_model(out).basis.kernel.gamma == report["kernel"]["gamma"]
+    assert "gamma 0.01" in invoke(*options, "--gamma", "0.01,0.5").stdout
+    assert "add --folds" in refusal("path", file, "--gamma", "0.1,1") and "path" in refusal(
+        "fit", file, "--gamma", "1,2"
+    )
+
+
+def test_libsvms_models_predict(tmp_path):
+    """A model without the last column, in which no support vector has an entry."""
+    x, y = load_iris(return_X_y=True)
+    model, file, out = tmp_path / "iris.model", tmp_path / "iris.svm", tmp_path / "model.npz"
+    np.savez(tmp_path / "iris.npz", X=x, y=y)
+    report_of("fit", tmp_path / "iris.npz", "--loss", "hinge", "--out", out)
+    jaxsvm.interchange.to_libsvm(jaxsvm.load_model(out), model)
+    lines = [
+        " ".join([str(label), *(f"{j}:{value!r}" for j, value in enumerate(row, 1))])
+        for row, label in zip(x.tolist(), y, strict=True)
+    ]
+    file.write_text("\n".join([*lines, "0 1:5.1 6:1"]) + "\n")
+    found, ours = report_of("predict", model, file), report_of("predict", out, tmp_path / "iris.npz")
+    np.testing.assert_allclose(np.asarray(found["decision"])[:-1], ours["decision"], atol=1e-6)
+    assert found["n"] == 151 and found["accuracy"] > 0.9
+    assert report_of("predict", model, tmp_path / "iris.npz")["labels"] == ours["labels"]
+    assert report_of("info", model)["classes"] == [0, 1, 2]
+    model.write_text("svm_type c_svc\n")
+    assert "not a whole LIBSVM model" in refusal("predict", model, file)

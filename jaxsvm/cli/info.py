@@ -12,8 +12,10 @@ from jaxsvm.cli.app import command
 from jaxsvm.cli.options import IndexBase, Json, Label, label_of, zero_based
 from jaxsvm.cli.report.solution import totals
 from jaxsvm.cli.report.text import show
+from jaxsvm.cli.source import is_libsvm
 from jaxsvm.datasets import load
 from jaxsvm.models.description import kernel_to_dict
+from jaxsvm.models.libsvm import from_libsvm
 from jaxsvm.models.model import Model, load_model
 from jaxsvm.points.checks import is_sparse
 
@@ -37,7 +39,8 @@ def info(
         }
     elif _is_model(file):
         with jax.enable_x64(True):
-            report = {"model": file, **_describe_model(load_model(file))}
+            model = from_libsvm(file) if is_libsvm(file) else load_model(file)
+            report = {"model": file, **_describe_model(model)}
     else:
         dataset = load(file, label=label_of(label), zero_based=zero_based(index_base))
         report = {"data": file, **_describe_data(dataset)}
@@ -45,7 +48,9 @@ def info(
 
 
 def _is_model(file: str) -> bool:
-    """Return whether the file looks like one that `Model.save` wrote."""
+    """Return whether the file looks like one that `Model.save` wrote, or LIBSVM."""
+    if is_libsvm(file):
+        return True
     try:
         with np.load(file, allow_pickle=False) as stored:
             return "header" in stored.files

@@ -11,7 +11,8 @@ from jaxsvm.cli.options import KERNEL_OPTIONS, Training
 from jaxsvm.cli.source import training_points, training_source
 from jaxsvm.datasets import Layout, Scaling, two_classes
 from jaxsvm.datasets.columns.preparation import Preparation
-from jaxsvm.datasets.labels import several_classes, targets
+from jaxsvm.datasets.labels import index_of, several_classes, targets
+from jaxsvm.datasets.refusal import as_number
 from jaxsvm.errors import InputError, require
 from jaxsvm.kernels.width import resolve_gamma
 from jaxsvm.loop.interruption import Interruption
@@ -31,6 +32,7 @@ class Job:
         test: The points held out, as they are in the file, and their labels; None if nothing is held out.
         scaling: The scaling of the columns, or None.
         classes: The labels, two or more; None in regression.
+        factors: Factors of C by class, or None.
         kernel: The kernel.
         layout: The columns of the file.
         preparation: What was done to columns before, or None.
@@ -45,6 +47,7 @@ class Job:
     test: tuple[Any, np.ndarray] | None
     scaling: Scaling | None
     classes: tuple[Any, ...] | None
+    factors: np.ndarray | None
     kernel: kernels.Kernel
     layout: Layout
     preparation: Preparation | None
@@ -69,6 +72,11 @@ class Job:
         return self.classes is not None and len(self.classes) > 2
 
     @property
+    def codes(self) -> np.ndarray:
+        """The class of each training sample, an index into the classes, `(n,)`."""
+        return self.target if self.several else (self.target > 0).astype(int)
+
+    @property
     def metric(self) -> str:
         """The kind of scores: "accuracy", or "r2" in regression."""
         return "r2" if self.classes is None else "accuracy"
@@ -81,6 +89,7 @@ class Job:
             "n_test": 0 if self.test is None else len(self.test[1]), "loss": self.options.loss,
             **({"epsilon": self.epsilon} if kinds is None else {"classes": kinds}),
             **({"machines": len(kinds) * (len(kinds) - 1) // 2} if self.several and kinds else {}),
+            **({} if self.factors is None else {"class_weight": self.factors.tolist()}),
             "scale": self.options.scale, "kernel": kernel_to_dict(self.kernel), "solver": self.solver,
             "tol": self.options.tol,
         }  # fmt: skip
@@ -170,6 +179,7 @@ def prepare(options: Training, stop: Interruption) -> Job:
         test=None if test is None else (dataset.x[test], y[test]),
         scaling=scaling,
         classes=None if classes is None else tuple(classes.tolist()),
+        factors=_factors(options.class_weight, classes, target[train]),
         kernel=_kernel(options, x),
         layout=dataset.layout,
         preparation=preparation,
@@ -184,6 +194,30 @@ def prepare(options: Training, stop: Interruption) -> Job:
                 "choose one class against the rest with --positive."
             )
     return job
+
+
+def with_gamma(job: Job, gamma: str) -> Job:
+    """Return the job with another width of the kernel."""
+    options = dataclasses.replace(job.options, gamma=gamma)
+    return dataclasses.replace(job, options=options, kernel=_kernel(options, job.x))
+
+
+def _factors(wanted: str | None, classes: np.ndarray | None, target: np.ndarray) -> np.ndarray | None:
+    """Return factors of C by class, `(k,)`, of the option --class-weight; None without it."""
+    if wanted is None or classes is None:
+        return None
+    if wanted == "balanced":  # the same total for each class
+        counts = np.bincount(target.astype(int) if len(classes) > 2 else (target > 0).astype(int))
+        return len(target) / (len(classes) * counts)
+    factors, known = np.ones(len(classes)), classes.tolist()
+    for part in wanted.split(","):
+        label, _, number = part.rpartition("=")
+        place, factor = index_of(label.strip(), known), as_number(number.strip())
+        need = f"--class-weight is {wanted!r}: 'balanced', or factors such as {known[0]}=2,{known[1]}=1 are needed"
+        require(place is not None, f"{need}; the labels are {', '.join(map(str, known[:6]))}.")
+        require(factor is not None and 0 < factor < math.inf, f"{need}, each a positive number.")
+        factors[place] = factor
+    return factors
 
 
 def _uneven_columns(x: Any, names: tuple[str, ...] | None) -> str | None:

@@ -56,7 +56,8 @@ class Training:
     data: Data
     kernel: Annotated[str, option("--kernel", "Kernel.", tuple(KERNEL_OPTIONS))] = "rbf"
     gamma: Annotated[
-        str | None, option("--gamma", "Width of the kernel (default: scale).", "scale|median|paper|NUMBER")
+        str | None,
+        option("--gamma", "Width of the kernel (default: scale); path: several.", "scale|median|paper|NUMBER"),
     ] = None
     degree: Annotated[int | None, option("--degree", "Degree of the polynomial kernel (default: 3).")] = None
     coef0: Annotated[float | None, option("--coef0", "Constant of polynomial (default: 1) or sigmoid (0).")] = None
@@ -71,6 +72,9 @@ class Training:
     test_fraction: Annotated[float, option("--test-fraction", "Fraction held out (stratified) for a score.")] = 0.0
     scale: Annotated[str, option("--scale", "Scaling of the columns; the model keeps it.", SCALINGS)] = "none"
     positive: Positive = None
+    class_weight: Annotated[
+        str | None, option("--class-weight", "Factors of C by class; balanced: as rare as it is.", "balanced|A=2,B=1")
+    ] = None
     label: Label = None
     drop: Annotated[str | None, option("--drop", "Columns to leave out, by name or place.", "COL[,COL]")] = None
     index_col: Annotated[str | None, option("--index-col", "The column that numbers the rows: left out.", "COL")] = None
@@ -88,6 +92,11 @@ class Training:
     def __post_init__(self) -> None:
         """Take either spelling of a scaling."""
         object.__setattr__(self, "scale", SPELLINGS.get(self.scale, self.scale))
+
+    @property
+    def gammas(self) -> list[str]:
+        """The widths of the kernel that are listed; none if the option is not given."""
+        return [] if self.gamma is None else [text.strip() for text in self.gamma.split(",")]
 
     @property
     def dropped(self) -> list[str]:
@@ -112,6 +121,8 @@ class Training:
         known = epsilon is None or loss == "epsilon_insensitive"
         require(known, f"--epsilon is {epsilon}: it is for --loss epsilon_insensitive; leave it out.")
         require(epsilon is None or 0 <= epsilon < math.inf, f"--epsilon is {epsilon}: at least 0 is needed.")
+        known = self.class_weight is None or loss != "epsilon_insensitive"
+        require(known, f"--class-weight is {self.class_weight!r}: regression has no classes; leave it out.")
         for name, value in (("--solver", self.named_solver), ("--max-steps", steps)):
             known = value is None or loss == "squared_hinge"
             require(known, f"{name} is {value}: it is for --loss squared_hinge; {loss} has its own solver.")

@@ -76,7 +76,8 @@ def _trained(job: Job, x: Any, codes: np.ndarray, C: float, bar: Bar) -> SVC:
     """
     loss, (kernel, parameters) = job.options.loss, scikit_learn_kernel(job.kernel)
     C, bias = (C, "free") if loss == "hinge" else (C / 2, "regularized")
-    machines = SVC(C=C, kernel=kernel, **parameters, loss=loss, bias=bias, tol=job.options.tol)
+    weight = None if job.factors is None else dict(enumerate(job.factors.tolist()))
+    machines = SVC(C=C, kernel=kernel, **parameters, loss=loss, bias=bias, tol=job.options.tol, class_weight=weight)
     machines._done = lambda: bar.update(advance=1)
     return machines.fit(x, codes)
 

@@ -11,7 +11,7 @@ from jaxsvm.cli.app import command
 from jaxsvm.cli.job import score_of
 from jaxsvm.cli.options import Data, IndexBase, Json, Label, option
 from jaxsvm.cli.report.text import print_json, print_lines, write_predictions
-from jaxsvm.cli.source import new_points
+from jaxsvm.cli.source import is_libsvm, libsvm_model, new_points
 from jaxsvm.cli.system import check_writable, save
 from jaxsvm.errors import require
 from jaxsvm.models.model import decision_function, labels_of, load_model
@@ -20,7 +20,7 @@ from jaxsvm.runtime.checks import require_one_of
 
 @command("predict")
 def predict(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model that fit or path wrote.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model that fit or path wrote, or LIBSVM's.")],
     data: Data,
     label: Label = None,
     unlabelled: Annotated[bool, option("--unlabelled", "DATA has no labels: every column is a feature.")] = False,
@@ -45,7 +45,7 @@ def predict(
     require_one_of("--decimal", decimal or ".", (".", ","))
     check_writable(out, data, model)
     with jax.enable_x64(True):  # the model's own dtype is kept, whatever it is
-        loaded = load_model(model)
+        loaded = libsvm_model(model, data, index_base) if is_libsvm(model) else load_model(model)
         dataset = new_points(loaded, data, label, unlabelled, part, index_base, decimal)
         values = np.asarray(decision_function(loaded, dataset.x))
         labels = labels_of(loaded, values).tolist()

@@ -71,9 +71,10 @@ def _problem(job: Job, C: float = 1.0) -> Any:
     """
     if job.classes is not None:
         gram = jaxsvm.gram(job.kernel, job.x)
+        weight = None if job.factors is None else job.factors[job.codes].astype(job.target.dtype)
         if job.options.loss == "hinge":
-            return jaxsvm.hinge_problem(gram, job.target, C, bias="free")
-        return jaxsvm.svm_problem(gram, job.target, C)
+            return jaxsvm.hinge_problem(gram, job.target, C, bias="free", sample_weight=weight)
+        return jaxsvm.svm_problem(gram, job.target, C, sample_weight=weight)
     gram = jaxsvm.gram(job.kernel, (sp.vstack if sp.issparse(job.x) else np.concatenate)([job.x, job.x]))
     side = np.repeat([1.0, -1.0], len(job.target)).astype(job.target.dtype)
     q = side * np.tile(job.target, 2) - job.epsilon

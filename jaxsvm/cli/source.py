@@ -10,6 +10,7 @@ from jaxsvm.datasets.columns.table import Table
 from jaxsvm.datasets.layout import Layout, Wanted
 from jaxsvm.datasets.reading import kind_of
 from jaxsvm.errors import InputError, require
+from jaxsvm.models.libsvm import from_libsvm
 from jaxsvm.models.model import Model
 
 TABLES = ("csv", "parquet")
@@ -44,6 +45,25 @@ def prepared(table: Table, preparation: Preparation, dtype: object) -> Dataset:
     x, notes = preparation(table)
     layout = preparation.layout(table.layout)
     return Dataset(x.astype(dtype), table.y, layout.columns, table.name, layout, table.notes + notes)  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+
+def is_libsvm(file: str) -> bool:
+    """Return whether a file looks like a model that LIBSVM's `svm-train` wrote."""
+    try:
+        with open(file, "rb") as opened:
+            return opened.read(9) == b"svm_type "
+    except OSError:
+        return False
+
+
+def libsvm_model(file: str, data: str, index_base: str) -> Model:
+    """Read LIBSVM's model for a file of points, which may have columns that no support vector has."""
+    model = from_libsvm(file)
+    if kind_of(data, None) != "svmlight":
+        return model
+    base = zero_based(index_base)
+    x = load(data, zero_based=base, like=model.layout).x
+    return model if x.shape[1] <= model.basis.columns else from_libsvm(file, features=x.shape[1])
 
 
 def new_points(

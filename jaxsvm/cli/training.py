@@ -1,5 +1,6 @@
 """The commands that train: `jaxsvm fit` and `jaxsvm path`."""
 
+import dataclasses
 import math
 import time
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 
 from jaxsvm.cli import single
 from jaxsvm.cli.app import command
-from jaxsvm.cli.job import Job, prepare
+from jaxsvm.cli.job import Job, prepare, with_gamma
 from jaxsvm.cli.options import Grid, Training, option
 from jaxsvm.cli.report.page import page_of
 from jaxsvm.cli.report.solution import Solution
@@ -32,6 +33,8 @@ def fit(C: Annotated[float, option("--C", "Penalty of a violated margin.")] = 1.
     """Fit one SVM and certify it: two classes, more of them (a machine a pair), or numbers."""
     options.check()
     require(0 < C < math.inf, f"--C is {C}: a positive number is needed.")
+    listed = f"--gamma is {options.gamma!r}: fit takes one value; path --folds 5 chooses among several."
+    require(len(options.gammas) < 2, listed)
     check_writable(options.out, options.data)
     with jax.enable_x64(options.dtype == "float64"), Interrupts() as interrupts:
         job = prepare(options, interrupts)
@@ -57,6 +60,8 @@ def path(
     """Fit one SVM for every C of a grid, each certified, from one kernel matrix; choose C by folds if asked to."""
     options.check()
     Cs = grid.values()
+    need = f"--gamma is {options.gamma!r}: cross-validation chooses among several; add --folds 5, say."
+    require(len(options.gammas) < 2 or grid.folds is not None, need)
     saved = grid.place_to_save(Cs, options)
     check_writable(options.out, options.data)
     check_writable(report_file, options.data, *filter(None, [options.out]), option="--report")
@@ -67,11 +72,14 @@ def path(
         Interrupts() as interrupts,
         interrupts.within(options.max_seconds),
     ):
-        job = prepare(options, interrupts)
+        job = prepare(dataclasses.replace(options, gamma=(options.gammas or [None])[0]), interrupts)
         started = time.monotonic()
-        trainer = _trainer(job)
+        trainer, validated, widths = _trainer(job), None, []
+        if len(options.gammas) > 1:
+            job, validated, widths = _of_best_width(job, trainer, Cs, options.gammas, grid.folds)
         solutions = trainer.fit_path(job, Cs)
-        validated = None if grid.folds is None else trainer.folds_of(job, Cs, grid.folds)
+        if grid.folds is not None and validated is None:
+            validated = trainer.folds_of(job, Cs, grid.folds)
         seconds = time.monotonic() - started
         interrupts.armed = False
         if not solutions and interrupts.came:
@@ -89,7 +97,7 @@ def path(
         out = None if chosen is None else _saved(job, models.get(chosen) or solutions[chosen].model())
     notes = [job.note, OPTIMISTIC if by_test and len(solutions) > 1 else None]
     report = {
-        "command": "path", **job.description(), "folds": grid.folds, "path": list(rows.values()),
+        "command": "path", **job.description(), "folds": grid.folds, "widths": widths, "path": list(rows.values()),
         "not_reached": [C for place, C in enumerate(Cs) if place not in solutions],
         "chosen_C": None if chosen is None else Cs[chosen], "seconds": seconds, "out": out,
         "note": " ".join(filter(None, notes)) or None,
@@ -98,12 +106,29 @@ def path(
         page = page_of(report, validated)
         save(report_file, lambda target: Path(target).write_text(page, encoding="utf-8"), "--report")
     show(options.as_json, report)
-    finish(
-        [solution.status for solution in solutions.values()],
-        interrupts.came,
-        complete=len(solutions) == len(Cs),
-        dtype=options.dtype,
-    )
+    statuses = [solution.status for solution in solutions.values()]
+    finish(statuses, interrupts.came, complete=len(statuses) == len(Cs), dtype=options.dtype)
+
+
+def _of_best_width(
+    job: Job, trainer: Any, Cs: list[float], gammas: list[str], folds: int | None
+) -> tuple[Job, Scores, list[dict[str, Any]]]:
+    """Cross-validate every width of the kernel; return the job of the best, its scores, and the best of each.
+
+    Of equal scores the first width is taken.
+    """
+    found = []
+    for gamma in gammas:
+        candidate = with_gamma(job, gamma)
+        found.append((candidate, trainer.folds_of(candidate, Cs, folds)))
+        if job.stop.came:
+            raise KeyboardInterrupt
+    means = [scores.mean.max(initial=-np.inf, where=np.isfinite(scores.mean)) for _, scores in found]
+    rows = [
+        {"gamma": float(candidate.kernel.gamma), "best C": scores.C, f"cv {job.metric}": float(mean)}
+        for (candidate, scores), mean in zip(found, means, strict=True)
+    ]
+    return *found[int(np.argmax(means))], rows
 
 
 def _trainer(job: Job) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxsvm.datasets import Layout
 from jaxsvm.errors import DataError, InputError
 from jaxsvm.gram.basis import KernelBasis
 from jaxsvm.gram.build import gram
@@ -114,7 +115,8 @@ def _model(kernel: Kernel, x: Any, coef: np.ndarray, bias: Any, classes: tuple[A
     with jax.enable_x64(True):
         basis, _ = gram(kernel, x).expansion(jax.numpy.zeros(x.shape[0]))
         parts = (coef, np.asarray(bias, float), np.ones(np.shape(bias)), Certificate(unknown, -unknown, unknown))
-        return Model(basis, *jax.device_put(parts), classes=classes)
+        layout = Layout(index_base=1)  # of the files that it was trained on
+        return Model(basis, *jax.device_put(parts), classes=classes, layout=layout)
 
 
 def _parsed_kernel(name: str, header: dict[str, list[str]]) -> Kernel:
