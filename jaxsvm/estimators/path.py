@@ -21,7 +21,8 @@ from jaxsvm.estimators.training.probability import DEFAULT_PROBABILITY
 from jaxsvm.estimators.training.samples import Samples, padded_size
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.loop import measured as loop
-from jaxsvm.model_selection.cross_validation import C_grid, Scores, cross_validate
+from jaxsvm.model_selection.cross_validation import Scores, cross_validate
+from jaxsvm.model_selection.grid import C_grid
 from jaxsvm.models.machines import votes
 from jaxsvm.path.options import checked_values
 from jaxsvm.problems.arguments import require_costs

@@ -211,6 +211,11 @@ def place(kernel: Any, x: Any) -> tuple[Any, Float[Array, " d"], Any, Any]:
     return *_moved(kernel, x), far
 
 
+def is_near(kernel: Any, x: Any) -> bool:
+    """Return whether concrete points lie within `NEAR` widths of a kernel of the origin."""
+    return bool(_furthest(kernel, x) <= NEAR)
+
+
 def _moved_on_host(kernel: Any, x: Any) -> tuple[Any, Any, Any]:
     """Do what `_moved` does by NumPy; only the kernel's part is compiled, for the size class: a fifth of the time."""
     size, values = size_class(x.shape[0]), np.asarray(x)

@@ -1,4 +1,4 @@
-"""Cross-validate over folds x C in one computation, and propose a grid of C from the data.
+"""Cross-validate over folds x C in one computation.
 
 A fold is the same problem with its held-out samples absent (weight 0): one Gram operator serves all folds, and each fit
 comes with the margins of the held-out samples. Nystroem Grams are the exception: no landmark may be a held-out sample,
@@ -6,31 +6,26 @@ so each fold has its own Gram.
 """
 
 import dataclasses
-from typing import Any
+from functools import partial
+from typing import Any, overload
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxsvm.errors import ConvergenceWarning, InputError, is_concrete, warn
 from jaxsvm.gram.low_rank import LowRankGram, landmarks_among
-from jaxsvm.gram.signed import SignedGram
-from jaxsvm.loop.choice import exact_solver
-from jaxsvm.loop.driver import QUIET, drive
-from jaxsvm.loop.interruption import answering, watching
-from jaxsvm.loop.prepare import ready
+from jaxsvm.loop.interruption import Interruption, answering
 from jaxsvm.model_selection.folds import Fold, fold_masks
 from jaxsvm.models.model import is_right
 from jaxsvm.path.options import Options, checked_values
 from jaxsvm.path.placeholders import on_host_stacked
-from jaxsvm.path.solve import solve_together
+from jaxsvm.path.solve import problems_at_widths, require_widths, solve_together
 from jaxsvm.results.fit import Certificate, Fit
 from jaxsvm.results.status import StatusCode
 from jaxsvm.runtime.checks import require_one_of
 from jaxsvm.runtime.summary import in_a_line
 from jaxsvm.runtime.transfers import transfers
-from jaxsvm.solvers.start import Start
 
 SCORES = ("accuracy", "balanced_accuracy", "squared_hinge")
 
@@ -101,6 +96,84 @@ class CrossValidation(Scores):
         return in_a_line(self, C=self.C, C_one_standard_error=self.C_one_standard_error)
 
 
+@dataclasses.dataclass(frozen=True)
+class WidthValidation:
+    """Cross-validations of k values of C at g widths of the kernel, on the same folds.
+
+    Attributes:
+        gammas: The widths, in the order of the argument, `(g,)`.
+        results: The cross-validation at each.
+    """
+
+    gammas: Float[np.ndarray, " g"]
+    results: tuple[CrossValidation, ...]
+
+    @property
+    def Cs(self) -> Float[np.ndarray, " k"]:  # noqa: N802
+        """The values of C, `(k,)`."""
+        return self.results[0].Cs
+
+    @property
+    def mean(self) -> Float[np.ndarray, "g k"]:
+        """Mean scores over folds, `(g, k)`; NaN where Ctrl-C left one out."""
+        return np.stack([result.mean for result in self.results])
+
+    @property
+    def best(self) -> CrossValidation:
+        """The cross-validation at `gamma`."""
+        return self.results[self._place]
+
+    @property
+    def gamma(self) -> float:
+        """The width of the best mean score; the smallest of equals: its decision function is the smoothest."""
+        return float(self.gammas[self._place])
+
+    @property
+    def C(self) -> float:  # noqa: N802
+        """The value of the best mean score at `gamma`; the smallest of equals."""
+        return self.best.C
+
+    @property
+    def _place(self) -> int:
+        scores = np.array([result.mean.max(initial=-np.inf, where=np.isfinite(result.mean)) for result in self.results])
+        places = np.flatnonzero(scores == scores.max())
+        return int(places[np.argmin(self.gammas[places])])
+
+
+@overload
+def cross_validate(
+    problem: Any,
+    Cs: Any,
+    folds: Any = 5,
+    groups: Any = None,
+    *,
+    gammas: None = None,
+    score: str = "accuracy",
+    solver: Any = None,
+    tol: Any = 1e-3,
+    seed: int = 0,
+    key: Array | None = None,
+    interrupt: str = "return",
+) -> CrossValidation: ...
+
+
+@overload
+def cross_validate(
+    problem: Any,
+    Cs: Any,
+    folds: Any = 5,
+    groups: Any = None,
+    *,
+    gammas: Any,
+    score: str = "accuracy",
+    solver: Any = None,
+    tol: Any = 1e-3,
+    seed: int = 0,
+    key: Array | None = None,
+    interrupt: str = "return",
+) -> WidthValidation: ...
+
+
 @transfers
 def cross_validate(
     problem: Any,
@@ -108,13 +181,14 @@ def cross_validate(
     folds: Any = 5,
     groups: Any = None,
     *,
+    gammas: Any = None,
     score: str = "accuracy",
     solver: Any = None,
     tol: Any = 1e-3,
     seed: int = 0,
     key: Array | None = None,
     interrupt: str = "return",
-) -> CrossValidation:
+) -> CrossValidation | WidthValidation:
     """Score values of C on held-out folds.
 
     Args:
@@ -127,6 +201,8 @@ def cross_validate(
             indices of samples or a boolean mask; or the fold of each sample, `(n,)` integers with -1 for "never held
             out". A sample in neither part of a pair does not count in that fold.
         groups: Group of each sample, `(n,)`: samples of a group are held out together. For a number or a splitter.
+        gammas: Widths of the kernel, `(g,)`, in place of the problem's own: each is scored on the same folds. Distances
+            are computed once where they fit beside the kernel values.
         score: "accuracy", "balanced_accuracy" (the mean over classes) or "squared_hinge" (the loss, negated).
         solver: The solver of every fit; None chooses one by the problem.
         tol: The relative duality gap to certify for each fit.
@@ -135,7 +211,8 @@ def cross_validate(
         interrupt: The effect of Ctrl-C: "return" the fits so far, or "raise" KeyboardInterrupt.
 
     Returns:
-        Scores, standard errors, the chosen values, and all fits with their certificates. After Ctrl-C the choice is
+        Scores, standard errors, the chosen values, and all fits with their certificates; with `gammas` those of each
+        width. After Ctrl-C the choice is
         among the values that every fold reached.
 
     Raises:
@@ -151,24 +228,39 @@ def cross_validate(
     masks = fold_masks(labels, folds, groups, seed)
     for number, fold in enumerate(masks):
         _require_classes(labels, weights, fold, number)
-    parts = [problem.weighted(fold.train.astype(float)) for fold in masks]
+    if gammas is not None:
+        require_widths(problem, gammas)
     key = jax.random.key(0) if key is None else key
     options = Options(key, solver, tol)
+    validated = partial(_validated, values=values, masks=masks, options=options, score=score, seed=seed)
     with answering(interrupt) as stop:
-        if isinstance(problem.gram, LowRankGram) and problem.gram.landmarks is not None:
-            keys, fits = jax.random.split(jax.random.key(seed), len(parts)), []
-            for part, drawn in zip(parts, keys, strict=True):  # one Gram operator at a time
-                gram = landmarks_among(problem.gram, np.asarray(part.present), drawn)
-                fits += solve_together([part.on(gram)], values, options, stop)
+        if gammas is None:
+            results = [validated(problem, stop=stop)]
         else:
-            fits = solve_together(parts, values, options, stop)
+            results = [validated(at_width, stop=stop) for (at_width,) in problems_at_widths(problem, gammas, options)]
+    for result in results:
+        _warn_of_unfinished(result.fits)
+    return results[0] if gammas is None else WidthValidation(np.asarray(gammas, float), tuple(results))
+
+
+def _validated(
+    problem: Any, values: np.ndarray, masks: list[Fold], options: Options, score: str, seed: int, stop: Interruption
+) -> CrossValidation:
+    """Solve each fold, and score it on its held-out samples."""
+    parts = [problem.weighted(fold.train.astype(float)) for fold in masks]
+    if isinstance(problem.gram, LowRankGram) and problem.gram.landmarks is not None:
+        keys, fits = jax.random.split(jax.random.key(seed), len(parts)), []
+        for part, drawn in zip(parts, keys, strict=True):  # one Gram operator at a time
+            gram = landmarks_among(problem.gram, np.asarray(part.present), drawn)
+            fits += solve_together([part.on(gram)], values, options, stop)
+    else:
+        fits = solve_together(parts, values, options, stop)
+    labels, weights = np.asarray(problem.y), np.asarray(problem.weights, float)
     scores = np.stack([_scores(fit, fold.test, labels, weights, score) for fit, fold in zip(fits, masks, strict=True)])
-    stacked = on_host_stacked(fits)
-    _warn_of_unfinished(stacked)
     number_of = np.full(len(labels), -1)
     for number, fold in enumerate(masks):
         number_of[fold.test] = number
-    return CrossValidation(values, scores, number_of, stacked)
+    return CrossValidation(values, scores, number_of, on_host_stacked(fits))
 
 
 def _require_classes(labels: np.ndarray, weights: np.ndarray, fold: Fold, number: int) -> None:
@@ -205,55 +297,3 @@ def _warn_of_unfinished(fits: Fit) -> None:
             f"{fits.status[fold, place].name}: `check(result.fits[fold])` tells more.",
             ConvergenceWarning,
         )
-
-
-@transfers
-def C_grid(  # noqa: N802 (C is the field's name)
-    problem: Any, n: int = 64, *, change: float = 0.02, largest: float = 1e6, solver: Any = None
-) -> Float[np.ndarray, " n"]:
-    """Return a grid of C from the data: from "every sample is a support vector" to "nothing changes any more".
-
-    Below `1 / max_i (B 1)_i` (B the signed kernel matrix) every margin of the solution `beta ~ C (1 - C B 1)` is below
-    1: this is the lower end. The upper end is the first C, in steps of ten from there, at which a step of ten changes
-    the margins by less than `change`.
-
-    Args:
-        problem: A problem of `svm_problem` or `hinge_problem`; its own C is not used.
-        n: The number of values, >= 1.
-        change: The relative change of the margins (root mean square) that counts as none, > 0.
-        largest: The largest upper end, in units of the lower end, >= 10.
-        solver: The solver at each decade, to a few digits; None takes the exact one of the problem's kind.
-
-    Returns:
-        Increasing values, evenly spaced in log C, `(n,)`.
-
-    Raises:
-        InputError: If an argument cannot be used.
-        KeyboardInterrupt: On Ctrl-C: a part of a grid is of no use.
-    """
-    if not isinstance(n, int | np.integer) or n < 1:
-        raise InputError(f"n is {n!r}: the number of values, at least 1, is needed.")
-    if not is_concrete(problem):
-        raise InputError("C_grid needs concrete arrays: call it outside jit and vmap.")
-    if not (change > 0 and largest >= 10):
-        raise InputError(f"change is {change} and largest {largest}: change > 0 and largest >= 10 are needed.")
-    if problem.parameter != "C":
-        raise InputError(f"problem is a {type(problem).__name__}: a grid of C is for `svm_problem` or `hinge_problem`.")
-    first, weights = problem.at(1.0), np.asarray(problem.weights)
-    pull = np.asarray(SignedGram(problem.gram, problem.y, problem.offset).support_matvec(jnp.asarray(weights)))
-    low = float(1 / max(pull.max() * float(weights.max()), float(first.diagonal.max()), np.finfo(float).tiny))
-    solver, key = exact_solver(first, 1e-2) if solver is None else solver, jax.random.key(0)
-    problem = ready(problem, solver)
-    high, before, warm = low, None, None
-    with watching() as stop:
-        while high < low * largest:
-            at_high = problem.at(high)
-            fit = drive(at_high, solver, key, warm, stop=stop, options=QUIET)
-            if stop.seen:
-                raise KeyboardInterrupt
-            warm, margins = Start.of(fit, at_high), np.asarray(fit.margins, float)
-            if before is not None and np.linalg.norm(margins - before) <= change * np.linalg.norm(margins):
-                high /= 10
-                break
-            high, before = high * 10, margins
-    return np.geomspace(low, max(high, 10 * low), n) if n > 1 else np.array([np.sqrt(low * max(high, 10 * low))])

@@ -17,14 +17,16 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxsvm.errors import InputError, is_concrete
+from jaxsvm.gram.widths import at_width, at_widths, require_width
 from jaxsvm.loop.choice import exact_solver
 from jaxsvm.loop.interruption import Interruption, answering, watching
 from jaxsvm.loop.prepare import ready_together
 from jaxsvm.path.chains import Neighbour, chain_on_host, chains_compiled, chains_traced
+from jaxsvm.path.coarse_to_fine.between import fit_between
 from jaxsvm.path.coarse_to_fine.block_newton import BlockNewton
 from jaxsvm.path.coarse_to_fine.engine import solve_grids
 from jaxsvm.path.coarse_to_fine.grid import Grid
-from jaxsvm.path.options import Options
+from jaxsvm.path.options import Options, checked_values
 from jaxsvm.path.placeholders import on_host_stacked
 from jaxsvm.path.reduction import Reduction
 from jaxsvm.path.screened import ScreenedChain
@@ -54,11 +56,14 @@ class Path:
 
     Attributes:
         Cs: The values, `(k,)`.
-        fits: A `Fit` whose every field has an axis of k first; several problems have an axis of their own before it.
+        fits: A `Fit` whose every field has an axis of k first; several problems, or widths of a kernel, have an axis of
+            their own before it.
+        gammas: Those widths, `(g,)`; None without.
     """
 
     Cs: Float[Array, " k"]
     fits: Fit
+    gammas: Any = None
 
     @property
     def alphas(self) -> Float[Array, "*problems k n"]:
@@ -80,13 +85,29 @@ class Path:
         """Steps taken, `(k,)`."""
         return self.fits.steps
 
+    def at(self, C: Any, problem: Any, *, tol: Any = 1e-4) -> Fit:
+        """Return the certified fit at any value of C, whether or not it is one of the path's.
+
+        It starts between the two solved values around C, mostly within `tol`: it then costs one product. Beyond the
+        ends it starts from the nearest one. Works inside `jit`, `vmap` and `grad`.
+
+        Args:
+            C: The value, positive, `()`.
+            problem: The problem of the path.
+            tol: The relative duality gap to certify.
+
+        Raises:
+            InputError: On a problem or value that cannot be used.
+        """
+        return fit_between(problem, self.Cs, self.fits, C, tol)
+
     def __len__(self) -> int:
         return self.fits.alpha.shape[0]
 
     def __getitem__(self, i: int) -> "Fit | Path":
         several = self.fits.alpha.ndim > 2
         if not -len(self) <= i < len(self):
-            parts = "problems" if several else "values of C"
+            parts = "values of C" if not several else "problems" if self.gammas is None else "widths"
             raise IndexError(f"the path has {len(self)} {parts}: there is no number {i}")
         fits = jax.tree.map(lambda leaf: leaf[i], self.fits)
         return Path(Cs=self.Cs, fits=fits) if several else fits
@@ -99,7 +120,8 @@ class Path:
         if not has_values(self):
             return in_a_line(self)
         Cs, problems = np.asarray(self.Cs), np.shape(self.fits.alpha)[:-2]
-        each = f" for each of {problems[0]} problems" if problems else ""
+        kind = "problems" if self.gammas is None else "widths"
+        each = f" for each of {problems[0]} {kind}" if problems else ""
         return f"Path({len(Cs)} values of C from {Cs.min():.4g} to {Cs.max():.4g}{each}: {outcomes(self.fits)})"
 
     def _repr_html_(self) -> str | None:
@@ -120,6 +142,7 @@ def solve_path(
     problem: Any,
     Cs: Any,
     *,
+    gammas: Any = None,
     solver: Any = None,
     tol: Any = 1e-4,
     reduction: Reduction | None = None,
@@ -137,6 +160,8 @@ def solve_path(
             its own value is not used. Or a list of problems of n samples each: those on one Gram operator (one class
             against the rest, `problem.weighted(...)` for folds) share its products.
         Cs: Values of C, `(k,)`, in any order, repeated or not.
+        gammas: Widths of the kernel, `(g,)`, in place of the problem's own: a path for each, of one problem whose
+            kernel has one number `gamma`. Distances are computed once where they fit beside the kernel values.
         solver: A solver's configuration, for warm chains. None solves the squared hinge coarse to fine; others (and all
             under tracing, or with `lanes` or a `reduction`) in warm chains of the problem's exact solver.
         tol: The relative duality gap to which each result is certified; a named solver keeps its own.
@@ -155,10 +180,10 @@ def solve_path(
             (`jaxsvm.fit`).
 
     Returns:
-        The path, in the order of `Cs`: fits with axes `(k,)`, or `(m, k)` for several problems. A value that fails
-        says so in its status and does not affect the others. After Ctrl-C the path holds what was certified by then
-        and the running value at its last certified point; the rest are INTERRUPTED with an infinite gap, at the point
-        of the nearest value, from which `init=` continues.
+        The path, in the order of `Cs`: fits with axes `(k,)`, or `(m, k)` for several problems or widths. A value that
+        fails says so in its status and does not affect the others. After Ctrl-C the path holds what was certified so
+        far and the running value at its last certified point; the rest are INTERRUPTED with an infinite gap, at the
+        point of the nearest value, from which `init=` continues.
 
     Raises:
         InputError: On arguments that cannot be used.
@@ -168,19 +193,58 @@ def solve_path(
     key = jax.random.key(0) if key is None else key
     options = Options(key, solver, tol, reduction, screen, lanes, max_seconds, callback)
     options.require(problems, Cs)
-    if callback is not None and (several or not callable(callback)):
+    if callback is not None and (several or gammas is not None or not callable(callback)):
         raise InputError("callback is a function of a place and a fit, of one problem alone.")
-    if is_concrete(problems, Cs, solver, key):
-        with answering(interrupt) as stop:
-            fits = solve_together(problems, np.asarray(Cs), options, stop)
+    if gammas is not None:
+        require_widths(problem, gammas)
+    if is_concrete(problems, Cs, gammas, solver, key):
+        with answering(interrupt) as stop, stop.within(max_seconds):
+            groups = [problems] if gammas is None else problems_at_widths(problem, gammas, options)
+            fits = [fit for group in groups for fit in solve_together(group, np.asarray(Cs), options, stop)]
+        together = _stacked(fits) if several or gammas is not None else fits[0]
     elif callback is not None or max_seconds is not None:
         raise InputError("callback and max_seconds need concrete arrays: call `solve_path` outside jit and vmap.")
     else:
-        solvers = [exact_solver(problem, tol) if solver is None else solver for problem in problems]
-        values = jnp.asarray(Cs, problems[0].dtype)
-        fits = in_automatic_axes(partial(_traced_together, lanes=lanes or 1))(problems, solvers, values, key)
-    together = _stacked(fits) if several else fits[0]
-    return Path(Cs=jnp.asarray(Cs, together.alpha.dtype), fits=together)
+        together = in_automatic_axes(partial(_traced, options=options, several=several))(problems, Cs, gammas)
+    widths = None if gammas is None else jnp.asarray(gammas, together.alpha.dtype)
+    return Path(jnp.asarray(Cs, together.alpha.dtype), together, widths)
+
+
+def require_widths(problem: Any, gammas: Any) -> None:
+    """Refuse widths that are no list of positive numbers, or a problem whose kernel has none.
+
+    Raises:
+        InputError: Naming what was found.
+    """
+    if isinstance(problem, list | tuple):
+        raise InputError("gammas is for one problem: solve several one after another.")
+    require_width(problem.gram)
+    try:
+        checked_values(gammas)
+    except InputError as error:
+        raise InputError(str(error).replace("Cs", "gammas")) from None
+
+
+def problems_at_widths(problem: Any, gammas: Any, options: Options) -> Iterator[list[Any]]:
+    """Yield the problem at each width, as a list of one; an operator lives as long as its path is solved."""
+    solver = options.solver or exact_solver(problem, options.tol)
+    stores = solver.stores(problem)
+    for gram in at_widths(problem.gram, np.asarray(gammas, float).tolist(), stores):
+        yield [problem.on(gram)]
+
+
+def _traced(problems: list[Any], Cs: Any, gammas: Any, *, options: Options, several: bool) -> Fit:
+    """Solve inside a user's program; an axis of several problems, or of the widths, comes first."""
+    values = jnp.asarray(Cs, problems[0].dtype)
+
+    def together(problems: list[Any]) -> list[Fit]:
+        solvers = [options.solver or exact_solver(problem, options.tol) for problem in problems]
+        return _traced_together(problems, solvers, values, options.key, options.lanes or 1)
+
+    if gammas is None:
+        return _stacked(together(problems)) if several else together(problems)[0]
+    (problem,) = problems
+    return jax.vmap(lambda gamma: together([problem.on(at_width(problem.gram, gamma))])[0])(jnp.asarray(gammas))
 
 
 def _traced_together(

@@ -6,7 +6,7 @@ A function makes a figure of its own if it is given no axes: `path_scores(valida
 from jaxsvm.plots.convergence import convergence
 from jaxsvm.plots.decision import decision_boundary, enclosing_ball
 from jaxsvm.plots.measurements import coreset_error, learning_curve, relational_certificate, screening_rates
-from jaxsvm.plots.path import path_figure, path_margin, path_scores, path_support
+from jaxsvm.plots.path import path_figure, path_margin, path_scores, path_support, width_scores
 
 __all__ = [
     "convergence",
@@ -20,4 +20,5 @@ __all__ = [
     "path_support",
     "relational_certificate",
     "screening_rates",
+    "width_scores",
 ]

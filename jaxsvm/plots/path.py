@@ -104,6 +104,24 @@ def path_margin(path: Any, problem: Any, *, ax: Any = None) -> Any:
     return against_C(ax, "margin 1 / |w|")
 
 
+def width_scores(validated: Any, *, ax: Any = None) -> Any:
+    """Draw mean scores of folds against C and gamma as a map, with the best one marked; return the axes.
+
+    Args:
+        validated: The result of `jaxsvm.cross_validate` with `gammas`.
+        ax: Axes of matplotlib; None makes a figure.
+    """
+    ax = axes_of(ax)
+    Cs, order = _sorted_values(validated)
+    gammas, rows = np.sort(validated.gammas), np.argsort(validated.gammas, kind="stable")
+    drawn = ax.pcolormesh(Cs, gammas, np.asarray(validated.mean, float)[rows][:, order], shading="nearest")
+    ax.figure.colorbar(drawn, ax=ax, label="mean score")
+    best = f"best: C = {validated.C:.3g}, gamma = {validated.gamma:.3g}"
+    ax.plot([validated.C], [validated.gamma], "x", color=RED, markersize=9, markeredgewidth=2, label=best)
+    ax.set_yscale("log")
+    return against_C(ax, "gamma")
+
+
 def _sorted_values(path: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return the values of C in increasing order, and that order."""
     Cs = np.asarray(path.Cs, float)

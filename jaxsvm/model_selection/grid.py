@@ -1,0 +1,69 @@
+"""Propose a grid of C from the data."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from jaxsvm.errors import InputError, is_concrete
+from jaxsvm.gram.signed import SignedGram
+from jaxsvm.loop.choice import exact_solver
+from jaxsvm.loop.driver import QUIET, drive
+from jaxsvm.loop.interruption import watching
+from jaxsvm.loop.prepare import ready
+from jaxsvm.runtime.transfers import transfers
+from jaxsvm.solvers.start import Start
+
+
+@transfers
+def C_grid(  # noqa: N802 (C is the field's name)
+    problem: Any, n: int = 64, *, change: float = 0.02, largest: float = 1e6, solver: Any = None
+) -> Float[np.ndarray, " n"]:
+    """Return a grid of C from the data: from "every sample is a support vector" to "nothing changes any more".
+
+    Below `1 / max_i (B 1)_i` (B the signed kernel matrix) every margin of the solution `beta ~ C (1 - C B 1)` is below
+    1: this is the lower end. The upper end is the first C, in steps of ten from there, at which a step of ten changes
+    the margins by less than `change`.
+
+    Args:
+        problem: A problem of `svm_problem` or `hinge_problem`; its own C is not used.
+        n: The number of values, >= 1.
+        change: The relative change of the margins (root mean square) that counts as none, > 0.
+        largest: The largest upper end, in units of the lower end, >= 10.
+        solver: The solver at each decade, to a few digits; None takes the exact one of the problem's kind.
+
+    Returns:
+        Increasing values, evenly spaced in log C, `(n,)`.
+
+    Raises:
+        InputError: If an argument cannot be used.
+        KeyboardInterrupt: On Ctrl-C: a part of a grid is of no use.
+    """
+    if not isinstance(n, int | np.integer) or n < 1:
+        raise InputError(f"n is {n!r}: the number of values, at least 1, is needed.")
+    if not is_concrete(problem):
+        raise InputError("C_grid needs concrete arrays: call it outside jit and vmap.")
+    if not (change > 0 and largest >= 10):
+        raise InputError(f"change is {change} and largest {largest}: change > 0 and largest >= 10 are needed.")
+    if problem.parameter != "C":
+        raise InputError(f"problem is a {type(problem).__name__}: a grid of C is for `svm_problem` or `hinge_problem`.")
+    first, weights = problem.at(1.0), np.asarray(problem.weights)
+    pull = np.asarray(SignedGram(problem.gram, problem.y, problem.offset).support_matvec(jnp.asarray(weights)))
+    low = float(1 / max(pull.max() * float(weights.max()), float(first.diagonal.max()), np.finfo(float).tiny))
+    solver, key = exact_solver(first, 1e-2) if solver is None else solver, jax.random.key(0)
+    problem = ready(problem, solver)
+    high, before, warm = low, None, None
+    with watching() as stop:
+        while high < low * largest:
+            at_high = problem.at(high)
+            fit = drive(at_high, solver, key, warm, stop=stop, options=QUIET)
+            if stop.seen:
+                raise KeyboardInterrupt
+            warm, margins = Start.of(fit, at_high), np.asarray(fit.margins, float)
+            if before is not None and np.linalg.norm(margins - before) <= change * np.linalg.norm(margins):
+                high /= 10
+                break
+            high, before = high * 10, margins
+    return np.geomspace(low, max(high, 10 * low), n) if n > 1 else np.array([np.sqrt(low * max(high, 10 * low))])
