@@ -19,6 +19,7 @@ from jaxsvm.loop.driver import fit
 from jaxsvm.loop.enclosing_ball import Ball, ball, is_coreset
 from jaxsvm.loop.history import History
 from jaxsvm.model_selection.cross_validation import CrossValidation, WidthValidation, cross_validate
+from jaxsvm.model_selection.grid import C_grid
 from jaxsvm.models.machines import Machines, fit_many, one_versus_one, one_versus_rest
 from jaxsvm.models.model import Model, compact, decision_function, load_model, predict
 from jaxsvm.path.solve import Path, solve_path

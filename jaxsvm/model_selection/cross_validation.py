@@ -18,9 +18,9 @@ from jaxsvm.gram.low_rank import LowRankGram, landmarks_among
 from jaxsvm.loop.interruption import Interruption, answering
 from jaxsvm.model_selection.folds import Fold, fold_masks
 from jaxsvm.models.model import is_right
-from jaxsvm.path.options import Options, checked_values
+from jaxsvm.path.options import Options, checked_values, problems_at_widths, require_widths
 from jaxsvm.path.placeholders import on_host_stacked
-from jaxsvm.path.solve import problems_at_widths, require_widths, solve_together
+from jaxsvm.path.solve import solve_together
 from jaxsvm.results.fit import Certificate, Fit
 from jaxsvm.results.status import StatusCode
 from jaxsvm.runtime.checks import require_one_of

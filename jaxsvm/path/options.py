@@ -1,13 +1,15 @@
-"""The options of a path, checked once."""
+"""The options of a path, checked once; the problems of its widths."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from jaxtyping import Array
 
 from jaxsvm.errors import InputError, is_concrete, require_finite
+from jaxsvm.gram.widths import at_widths, require_width
+from jaxsvm.loop.choice import exact_solver
 from jaxsvm.path.coarse_to_fine.block_newton import BlockNewton
 from jaxsvm.path.reduction import NearMargin, Reduction
 from jaxsvm.problems.contract import require_problem
@@ -112,3 +114,26 @@ def checked_values(Cs: Any) -> Any:
     if is_concrete(Cs) and not (np.asarray(Cs) > 0).all():
         raise InputError(f"Cs holds {float(np.asarray(Cs).min())}: every value must be positive.")
     return Cs
+
+
+def require_widths(problem: Any, gammas: Any) -> None:
+    """Refuse widths that are no list of positive numbers, or a problem whose kernel has none.
+
+    Raises:
+        InputError: Naming what was found.
+    """
+    if isinstance(problem, list | tuple):
+        raise InputError("gammas is for one problem: solve several one after another.")
+    require_width(problem.gram)
+    try:
+        checked_values(gammas)
+    except InputError as error:
+        raise InputError(str(error).replace("Cs", "gammas")) from None
+
+
+def problems_at_widths(problem: Any, gammas: Any, options: Options) -> Iterator[list[Any]]:
+    """Yield the problem at each width, as a list of one; an operator lives as long as its path is solved."""
+    solver = options.solver or exact_solver(problem, options.tol)
+    stores = solver.stores(problem)
+    for gram in at_widths(problem.gram, np.asarray(gammas, float).tolist(), stores):
+        yield [problem.on(gram)]

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxsvm.errors import InputError, is_concrete
-from jaxsvm.gram.widths import at_width, at_widths, require_width
+from jaxsvm.gram.widths import at_width
 from jaxsvm.loop.choice import exact_solver
 from jaxsvm.loop.interruption import Interruption, answering, watching
 from jaxsvm.loop.prepare import ready_together
@@ -26,7 +26,7 @@ from jaxsvm.path.coarse_to_fine.between import fit_between
 from jaxsvm.path.coarse_to_fine.block_newton import BlockNewton
 from jaxsvm.path.coarse_to_fine.engine import solve_grids
 from jaxsvm.path.coarse_to_fine.grid import Grid
-from jaxsvm.path.options import Options, checked_values
+from jaxsvm.path.options import Options, problems_at_widths, require_widths
 from jaxsvm.path.placeholders import on_host_stacked
 from jaxsvm.path.reduction import Reduction
 from jaxsvm.path.screened import ScreenedChain
@@ -208,29 +208,6 @@ def solve_path(
         together = in_automatic_axes(partial(_traced, options=options, several=several))(problems, Cs, gammas)
     widths = None if gammas is None else jnp.asarray(gammas, together.alpha.dtype)
     return Path(jnp.asarray(Cs, together.alpha.dtype), together, widths)
-
-
-def require_widths(problem: Any, gammas: Any) -> None:
-    """Refuse widths that are no list of positive numbers, or a problem whose kernel has none.
-
-    Raises:
-        InputError: Naming what was found.
-    """
-    if isinstance(problem, list | tuple):
-        raise InputError("gammas is for one problem: solve several one after another.")
-    require_width(problem.gram)
-    try:
-        checked_values(gammas)
-    except InputError as error:
-        raise InputError(str(error).replace("Cs", "gammas")) from None
-
-
-def problems_at_widths(problem: Any, gammas: Any, options: Options) -> Iterator[list[Any]]:
-    """Yield the problem at each width, as a list of one; an operator lives as long as its path is solved."""
-    solver = options.solver or exact_solver(problem, options.tol)
-    stores = solver.stores(problem)
-    for gram in at_widths(problem.gram, np.asarray(gammas, float).tolist(), stores):
-        yield [problem.on(gram)]
 
 
 def _traced(problems: list[Any], Cs: Any, gammas: Any, *, options: Options, several: bool) -> Fit:
