@@ -113,10 +113,13 @@ def test_the_page_of_results_is_that_of_the_files():
 def test_the_site_builds(tmp_path):
     pytest.importorskip("mkdocs")
     pytest.importorskip("mkdocstrings")
+    pytest.importorskip("latex2mathml")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "squared_hinge" in (tmp_path / "site" / "reference" / "core" / "index.html").read_text(encoding="utf-8")
+    mathematics = (tmp_path / "site" / "mathematics" / "index.html").read_text(encoding="utf-8")
+    assert mathematics.count("<math ") > 300 and "arithmatex" not in mathematics and "$$" not in mathematics
     for script in NOTEBOOKS:
         page = (tmp_path / "site" / "notebooks" / script.stem / "index.html").read_text(encoding="utf-8")
         assert "<strong>Learned.</strong>" in page and f"{script.stem}_1.png" in page
