@@ -13,6 +13,8 @@ class Measured:
     """How far apart in C anchors are, at the most: the values between them mostly need no step."""
     margin_of_candidates: float = 0.1
     """A sample whose margin exceeds 1 by more is left out of a smaller candidate set."""
+    share_of_a_smaller_set: float = 0.4
+    """Samples of a smaller candidate set, in those of the one before."""
     samples_for_working_sets: int = 6000
     """Samples from which values with many pair steps are solved by working sets."""
     samples_of_short_rows: int = 1024

@@ -38,11 +38,11 @@ def support_outside(whole: SquaredHingeProblem, point: Point, working_set: Candi
 def sizes(n: int) -> list[int]:
     """Return the sizes of working sets of n samples, decreasing from n.
 
-    Each is 0.6 of the one before: a few sizes for all values, widths and folds share their programs. Below 1,024 a step
-    costs what starting its kernels costs.
+    Each is a share of the one before: few sizes for all values, widths and folds share their programs. Below 1,024 a
+    step costs what starting its kernels costs.
     """
-    result = [n]
-    while (smaller := int(np.ceil(0.6 * result[-1] / 128)) * 128) >= 1024 and smaller < result[-1]:
+    result, share = [n], MEASURED.share_of_a_smaller_set
+    while (smaller := int(np.ceil(share * result[-1] / 128)) * 128) >= 1024 and smaller < result[-1]:
         result.append(smaller)
     return result
 

@@ -27,7 +27,7 @@ from jaxsvm.loop.interruption import Interruption, unless, watching
 from jaxsvm.loop.measured import MEASURED as LOOP
 from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.path.coarse_to_fine.block_newton import BlockNewton
-from jaxsvm.path.coarse_to_fine.grid import Grid, Point, in_lane
+from jaxsvm.path.coarse_to_fine.grid import Grid, Point, columns, in_lane
 from jaxsvm.path.coarse_to_fine.lanes import solve_by_lanes
 from jaxsvm.path.coarse_to_fine.pairs import solve_by_pairs, stepper
 from jaxsvm.path.placeholders import in_order, interrupted, on_host_stacked
@@ -87,11 +87,11 @@ def _last_call(grids: list[Grid], solver: BlockNewton) -> list[tuple[Any, ...]]:
     """Return the programs that certify all values, with the shapes of their arguments."""
     whole, width = grids[0].problems[0], _width(grids, solver)
     none: Any = np.zeros(0)
-    vectors = [[jax.ShapeDtypeStruct((whole.n,), whole.dtype)] * width] * 4
+    vector, stacked = (jax.ShapeDtypeStruct(shape, whole.dtype) for shape in ((whole.n,), (whole.n, width)))
     Cs, counters = np.zeros((width,), whole.dtype), _counters([Point(none, none, 0, 0)] * width, solver)
-    calls: list[tuple[Any, ...]] = [(_finish, whole, *vectors[:2], Cs, *vectors[2:], counters, solver.tol)]
+    calls: list[tuple[Any, ...]] = [(_finish, whole, stacked, stacked, Cs, stacked, stacked, counters, solver.tol)]
     if _too_long(whole):
-        calls.append((_finish_carried, whole, vectors[0][0], vectors[0][0], 0, _taken(counters, 0), solver.tol))
+        calls.append((_finish_carried, whole, vector, vector, 0, _taken(counters, 0), solver.tol))
     return calls
 
 
@@ -137,10 +137,10 @@ def _by_products(
         group = [tasks[min(first + lane, len(tasks) - 1)] for lane in range(width)]  # the last one fills up
         problems = [grids[number].problems[place] for number, place in group]
         points = [_nearest(grids[number], place) for number, place in group]
-        columns = ([problem.y for problem in problems], [problem.weights for problem in problems])
+        y, weight = (columns([getattr(problem, name) for problem in problems]) for name in ("y", "weights"))
+        x, f = (columns([getattr(point, name) for point in points]) for name in ("x", "f"))
         Cs = np.stack([np.asarray(problem.C) for problem in problems])
-        vectors = (*columns, Cs, [point.x for point in points], [point.f for point in points])
-        arguments = (grids[0].problems[0], *vectors, _counters(points, solver), solver.tol)
+        arguments = (grids[0].problems[0], y, weight, Cs, x, f, _counters(points, solver), solver.tol)
         fits = _finish(*arguments) if until is None else unless(until, _finish, *arguments)
         if fits is None:
             return None
@@ -220,16 +220,15 @@ def _counters(points: list[Point], solver: BlockNewton) -> Counters:
 @Program
 def _finish(
     template: SquaredHingeProblem,
-    signs: list[Array],
-    weights: list[Array],
+    y: Array,
+    weight: Array,
     Cs: Array,
-    points: list[Array],
-    margins: list[Array],
+    x: Array,
+    f: Array,
     counters: Counters,
     tol: Any,
 ) -> Fit:
-    """Certify dual points from scratch, lanes first."""
-    y, weight, x, f = (jnp.stack(columns, axis=1) for columns in (signs, weights, points, margins))
+    """Certify dual points `x (n, L)` with margins f from scratch, lanes first."""
     C = weight * Cs[None, :]
     x, ridge = jnp.where(C > 0, jnp.maximum(x, 0), 0), reciprocals(C)
     # To about primal scale: a dual point may have any, but the decision function that is returned has this one.

@@ -1,7 +1,7 @@
 """Order the values of C of one problem: anchors first, then the values between them."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -107,6 +107,11 @@ def combination(ridge: Array, a: tuple[Array, Array], b: tuple[Array, Array], mo
     size = (t + w * dt) / (xx + w * (2 * xd + w * dd))
     scale = jnp.where(jnp.isfinite(size) & (size > 0), size, 1)
     return scale * (x + w * dx), scale * (f + w * df)
+
+
+def columns(vectors: Sequence[Any]) -> np.ndarray:
+    """Stack vectors `(n,)` of the host or the device as columns, `(n, L)`; a program of L arguments compiles long."""
+    return np.stack([np.asarray(vector) for vector in vectors], axis=1)
 
 
 class Lanes(NamedTuple):

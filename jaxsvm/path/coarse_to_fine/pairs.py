@@ -5,7 +5,6 @@ If C is large and many samples are left, working sets replace pair steps.
 
 import dataclasses
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -24,12 +23,15 @@ from jaxsvm.path.coarse_to_fine.grid import (
     Point,
     anchors,
     assess,
+    columns,
     combination,
     middles,
 )
 from jaxsvm.path.measured import MEASURED
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem, reciprocals
+from jaxsvm.results.fit import Fit
 from jaxsvm.results.status import Status
+from jaxsvm.runtime.arrays import on_device
 from jaxsvm.runtime.programs import Program
 from jaxsvm.solvers import working_set as sets
 from jaxsvm.solvers.simplex.frank_wolfe import FrankWolfe
@@ -160,9 +162,10 @@ class _Hard:
         fill = [0] * empty + list(range(len(points)))  # one compiled width for all
         problems = [self.grid.problems[places[lane]] for lane in fill]
         part = problems[0].restrict(working_set.places, gram=working_set.gram)
-        columns = ([problem.y for problem in problems], [problem.weights for problem in problems])
+        parts = [(problem.y, problem.weights, points[i].x) for problem, i in zip(problems, fill, strict=True)]
         Cs = np.stack([np.asarray(problem.C) for problem in problems])
-        return np.asarray(_assess_points(part, working_set.places, Cs, *columns, [points[i].x for i in fill]))[empty:]
+        stacked = (columns(vectors)[working_set.samples] for vectors in zip(*parts, strict=True))
+        return np.asarray(_assess_points(part, Cs, *stacked))[empty:]
 
     def point(self, place: int, start: tuple[Array, Array] | None, working_set: Candidates) -> Point | None:
         """Solve a place by steps; margins outside its working set are those of the start.
@@ -174,13 +177,12 @@ class _Hard:
         all_samples = len(working_set.samples) == whole.n
         if start is None:
             fit = drive(whole, steps, self.key, stop=self.stop, options=PROVISIONAL)
-            x, f = _in_primal_scale(fit.alpha, fit.R), fit.margins
+            x, f = _scattered(fit.margins, np.arange(whole.n), fit)
         else:
-            samples = working_set.places
-            part = whole if all_samples else whole.restrict(samples, gram=working_set.gram)
-            point, margins, R = _on_working_set(*start, samples)
+            part = whole if all_samples else whole.restrict(working_set.places, gram=working_set.gram)
+            point, margins, R = _on_working_set(*start, working_set.samples)
             fit = drive(part, steps, self.key, Start(point, margins, R, part), stop=self.stop, options=PROVISIONAL)
-            x, f = _scattered(start[1], samples, fit.alpha, fit.margins, fit.R)
+            x, f = _scattered(start[1], working_set.samples, fit)
         if int(fit.status) == Status.INTERRUPTED and not np.isfinite(fit.certificate.relative_gap):
             return None
         carried = int(fit.steps) if start is None or all_samples else None
@@ -188,8 +190,7 @@ class _Hard:
 
 
 @Program
-def _assess_points(template: SquaredHingeProblem, samples: Array, Cs: Array, *columns: Any) -> Float[Array, " L"]:
-    y, weight, x = (jnp.stack([column[samples] for column in part], axis=1) for part in columns)
+def _assess_points(template: SquaredHingeProblem, Cs: Array, y: Array, weight: Array, x: Array) -> Float[Array, " L"]:
     return assess.function(template, Lanes(y, reciprocals(weight * Cs[None, :]), x, x))[2]
 
 
@@ -207,20 +208,17 @@ def _margins(signed: SignedGram, x: Array) -> tuple[Array, Array]:
     return x, signed.matvec(x)
 
 
-@partial(Program, brief=True)
-def _on_working_set(x: Array, f: Array, samples: Array) -> tuple[Array, Array, Array]:
-    """Return the part of a point on a working set, as weights on the simplex, its margins and its scale."""
-    x, f = x[samples], f[samples]
-    return x / x.sum(), f, 1 / x.sum()
+def _on_working_set(x: Any, f: Any, samples: np.ndarray) -> tuple[Array, Array, Array]:
+    """Return weights on the simplex, margins and scale of a part of a point; on the host."""
+    x, f = np.asarray(x)[samples], np.asarray(f)[samples]
+    total = x.sum()
+    return on_device(x / total), on_device(f), on_device(1 / total)
 
 
-@partial(Program, brief=True)
-def _in_primal_scale(alpha: Array, R: Array) -> Array:
-    return alpha / R
-
-
-@partial(Program, brief=True)
-def _scattered(f: Array, samples: Array, alpha: Array, margins: Array, R: Array) -> tuple[Array, Array]:
-    """Return a fit on a working set as a point of the whole problem."""
-    x = jnp.zeros_like(f).at[samples].set(alpha / R)
-    return x, f.at[samples].set(margins)
+def _scattered(f: Any, samples: np.ndarray, fit: Fit) -> tuple[Array, Array]:
+    """Return a fit on a working set as a point of the whole problem, whose other margins are f; on the host."""
+    margins = np.array(f)
+    x = np.zeros_like(margins)
+    x[samples] = np.asarray(fit.alpha) / np.asarray(fit.R)
+    margins[samples] = np.asarray(fit.margins)
+    return on_device(x), on_device(margins)
