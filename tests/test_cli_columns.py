@@ -15,7 +15,7 @@ from sklearn.datasets import load_iris
 from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
-from sklearn.svm import SVC
+from sklearn.svm import SVC, NuSVC, NuSVR, OneClassSVM
 from typer.testing import CliRunner
 
 import jaxsvm
@@ -277,3 +277,75 @@ def test_libsvms_models_predict(tmp_path):
     assert report_of("info", model)["classes"] == [0, 1, 2]
     model.write_text("svm_type c_svc\n")
     assert "not a whole LIBSVM model" in refusal("predict", model, file)
+
+
+@pytest.mark.filterwarnings("ignore:The `probability` parameter")
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
+def test_probabilities(uneven, tmp_path, loss):
+    file, x, y = uneven
+    out, written = tmp_path / "model.npz", tmp_path / "labels.csv"
+    report_of("fit", file, "--loss", loss, "--gamma", 0.5, "--probability", "--out", out)
+    found = report_of("predict", out, file, "--out", written)
+    p = np.asarray(found["probability"])
+    np.testing.assert_allclose(p.sum(axis=1), 1)
+    assert p.shape == (100, 2) and p[y == "rare", 0].mean() > 2 * p[y == "usual", 0].mean()
+    assert abs(p[:, 0].mean() - 0.1) < 0.05
+    assert written.read_text().startswith("label,decision,P(rare),P(usual)\n")
+    if loss == "hinge":  # the folds are scikit-learn's own
+        theirs = jaxsvm_estimator(gamma=0.5).fit(x, y).predict_proba(x)
+        np.testing.assert_allclose(p, theirs, atol=0.03)
+
+
+def jaxsvm_estimator(**parameters):
+    from jaxsvm.estimators import SVC as OURS
+
+    return OURS(probability=True, random_state=0, tol=1e-6, **parameters)
+
+
+def test_probabilities_of_several_classes_at_the_chosen_C(tmp_path):
+    x, y = load_iris(return_X_y=True)
+    file, out = tmp_path / "iris.npz", tmp_path / "model.npz"
+    np.savez(file, X=x, y=y)
+    report_of("path", file, "--loss", "hinge", "--C", "0.1,1", "--folds", 3, "--probability", "--out", out)
+    p = np.asarray(report_of("predict", out, file)["probability"])
+    assert p.shape == (150, 3) and np.mean(p.argmax(axis=1) == y) > 0.9
+    np.testing.assert_allclose(p.sum(axis=1), 1)
+    assert len(jaxsvm.load_model(out).sigmoids) == 3
+    assert "--probability" in refusal("fit", file, "--loss", "one_class", "--probability")
+
+
+def test_nu(uneven, tmp_path):
+    file, x, y = uneven
+    out = tmp_path / "model.npz"
+    options = ["fit", file, "--gamma", 0.5, "--tol", 1e-6]
+    report = report_of(*options, "--loss", "hinge", "--nu", 0.15, "--out", out)
+    theirs = NuSVC(nu=0.15, gamma=0.5, tol=1e-8).fit(x, y)
+    found = report_of("predict", out, file)
+    np.testing.assert_allclose(found["decision"], theirs.decision_function(x), rtol=1e-3, atol=1e-3)
+    assert report["nu"] == 0.15 and report["C"] is None and report["train_accuracy"] == theirs.score(x, y)
+    assert "--nu is 0.9" in refusal(*options, "--loss", "hinge", "--nu", 0.9)
+    assert "--nu" in refusal(*options, "--nu", 0.2) and "--nu" in refusal(*options, "--loss", "hinge", "--nu", 2)
+    assert "--nu" in refusal("path", file, "--loss", "hinge", "--nu", 0.2)
+    np.savez(tmp_path / "numbers.npz", X=x, y=x[:, 0] ** 2)
+    options = ["fit", tmp_path / "numbers.npz", "--loss", "epsilon_insensitive", "--gamma", 0.5, "--tol", 1e-8]
+    report = report_of(*options, "--nu", 0.3, "--out", out)
+    found = report_of("predict", out, tmp_path / "numbers.npz")
+    expected = NuSVR(nu=0.3, gamma=0.5, tol=1e-8).fit(x, x[:, 0] ** 2).predict(x)
+    np.testing.assert_allclose(found["labels"], expected, atol=1e-3)
+    assert report["certified"] and found["r2"] == pytest.approx(report["train_r2"])
+
+
+def test_one_class(uneven, tmp_path):
+    file, x, _ = uneven
+    bare, out = tmp_path / "bare.csv", tmp_path / "model.npz"
+    pd.DataFrame(x, columns=["a", "b"]).to_csv(bare, index=False)
+    options = ["--loss", "one_class", "--nu", 0.2, "--gamma", 0.5, "--tol", 1e-6, "--out", out]
+    report = report_of("fit", bare, *options)
+    theirs = OneClassSVM(nu=0.2, gamma=0.5, tol=1e-8).fit(x)
+    found = report_of("predict", out, bare)
+    np.testing.assert_allclose(found["decision"], theirs.decision_function(x), atol=1e-3)
+    assert report["certified"] and report["train_inside"] == np.mean(np.asarray(found["decision"]) > 0)
+    labelled = report_of("fit", file, *options, "--label", "kind", "--test-fraction", 0.2)
+    assert labelled["d"] == 2 and 0.5 < labelled["test_inside"] <= 1
+    assert report_of("fit", file, *options, "--drop", "kind")["primal"] == pytest.approx(report["primal"], rel=1e-6)
+    assert "fit" in refusal("path", bare, "--loss", "one_class")

@@ -9,13 +9,14 @@ import numpy as np
 from jaxsvm import kernels
 from jaxsvm.cli.options import KERNEL_OPTIONS, Training
 from jaxsvm.cli.source import training_points, training_source
+from jaxsvm.cli.system import Interrupts
 from jaxsvm.datasets import Layout, Scaling, two_classes
 from jaxsvm.datasets.columns.preparation import Preparation
+from jaxsvm.datasets.columns.table import Table
 from jaxsvm.datasets.labels import index_of, several_classes, targets
 from jaxsvm.datasets.refusal import as_number
 from jaxsvm.errors import InputError, require
 from jaxsvm.kernels.width import resolve_gamma
-from jaxsvm.loop.interruption import Interruption
 from jaxsvm.models.description import kernel_to_dict
 from jaxsvm.models.model import Model, predict
 from jaxsvm.points.checks import is_sparse
@@ -53,7 +54,7 @@ class Job:
     preparation: Preparation | None
     notes: tuple[str, ...]
     solver: str
-    stop: Interruption
+    stop: Interrupts
 
     @property
     def epsilon(self) -> float:
@@ -72,13 +73,20 @@ class Job:
         return self.classes is not None and len(self.classes) > 2
 
     @property
+    def by_estimator(self) -> bool:
+        """Whether an estimator of `jaxsvm.estimators` trains it, and not a problem's solver."""
+        return self.several or self.options.nu is not None or self.options.loss == "one_class"
+
+    @property
     def codes(self) -> np.ndarray:
         """The class of each training sample, an index into the classes, `(n,)`."""
         return self.target if self.several else (self.target > 0).astype(int)
 
     @property
     def metric(self) -> str:
-        """The kind of scores: "accuracy", or "r2" in regression."""
+        """The kind of scores: "accuracy", "r2" in regression, "inside" (the share that is) of one class."""
+        if self.options.loss == "one_class":
+            return "inside"
         return "r2" if self.classes is None else "accuracy"
 
     def description(self) -> dict[str, Any]:
@@ -87,19 +95,23 @@ class Job:
         return {
             "data": self.options.data, "n": self.x.shape[0], "d": self.x.shape[1], "label": self.layout.label,
             "n_test": 0 if self.test is None else len(self.test[1]), "loss": self.options.loss,
-            **({"epsilon": self.epsilon} if kinds is None else {"classes": kinds}),
+            **({"epsilon": self.epsilon} if self.metric == "r2" and self.options.nu is None else {}),
+            **({} if self.options.nu is None else {"nu": self.options.nu}),
+            **({} if kinds is None else {"classes": kinds}),
             **({"machines": len(kinds) * (len(kinds) - 1) // 2} if self.several and kinds else {}),
             **({} if self.factors is None else {"class_weight": self.factors.tolist()}),
             "scale": self.options.scale, "kernel": kernel_to_dict(self.kernel), "solver": self.solver,
             "tol": self.options.tol,
         }  # fmt: skip
 
-    def complete(self, model: Model) -> Model:
-        """Return a model with what predictions of files need besides."""
-        return dataclasses.replace(model, preparation=self.preparation)
+    def complete(self, model: Model, sigmoids: tuple[tuple[float, float], ...] | None) -> Model:
+        """Return a model with what predictions of files need besides, and with probabilities if there are any."""
+        return dataclasses.replace(model, preparation=self.preparation, sigmoids=sigmoids)
 
     def score(self, model: Model) -> float | None:
         """Return a model's score on the samples held out; None if there are none."""
+        if self.test is not None and self.options.loss == "one_class":
+            return float(np.mean(np.asarray(predict(model, self.test[0])) > 0))
         return None if self.test is None else score_of(predict(model, self.test[0]), self.test[1], model.classes)
 
 
@@ -146,7 +158,7 @@ def r_squared(predicted: np.ndarray, y: np.ndarray) -> float:
     return 1 - left / spread if spread > 0 else float(left == 0)
 
 
-def prepare(options: Training, stop: Interruption) -> Job:
+def prepare(options: Training, stop: Interrupts) -> Job:
     """Read, split and scale the data.
 
     Args:
@@ -155,16 +167,7 @@ def prepare(options: Training, stop: Interruption) -> Job:
     """
     data, dtype = options.data, options.dtype
     source = training_source(options)
-    y: Any = source.y
-    if options.loss == "epsilon_insensitive":
-        need = f"--positive is {options.positive!r}: regression has no classes; leave it out."
-        require(options.positive is None, need)
-        target, classes = targets(y), None
-    elif options.positive is not None or len(np.unique(y)) <= 2:
-        target, classes = two_classes(y, options.positive)
-        y = y if len(classes) == len(np.unique(y)) else np.where(target > 0, classes[1], classes[0])
-    else:
-        target, classes = several_classes(y)
+    y, target, classes = _labels(options, source)
     target = target if target.dtype.kind == "i" else target.astype(dtype)
     train, test = _split(None if classes is None else target, len(target), options.test_fraction, options.seed)
     dataset, preparation = training_points(source, options, train)
@@ -194,6 +197,21 @@ def prepare(options: Training, stop: Interruption) -> Job:
                 "choose one class against the rest with --positive."
             )
     return job
+
+
+def _labels(options: Training, source: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Return labels for scores, the values to learn, and the classes; None without classes."""
+    y: Any = source.y
+    if options.loss == "one_class":
+        nothing = np.zeros(source.n if isinstance(source, Table) else source.x.shape[0])
+        return nothing, nothing, None
+    if options.loss == "epsilon_insensitive":
+        return y, targets(y), None
+    if options.positive is None and len(np.unique(y)) > 2:
+        return y, *several_classes(y)
+    target, classes = two_classes(y, options.positive)
+    y = y if len(classes) == len(np.unique(y)) else np.where(target > 0, classes[1], classes[0])
+    return y, target, classes
 
 
 def with_gamma(job: Job, gamma: str) -> Job:

@@ -23,7 +23,7 @@ KERNEL_OPTIONS = {
 SOLVERS = ("auto", "smo", "pairwise", "away", "classic", "cvm")
 SCALINGS = ("none", "standardise", "min-max")
 SPELLINGS = {"standardize": "standardise"}
-LOSSES = ("squared_hinge", "hinge", "epsilon_insensitive")
+LOSSES = ("squared_hinge", "hinge", "epsilon_insensitive", "one_class")
 DTYPES = ("float32", "float64")
 
 
@@ -61,8 +61,10 @@ class Training:
     ] = None
     degree: Annotated[int | None, option("--degree", "Degree of the polynomial kernel (default: 3).")] = None
     coef0: Annotated[float | None, option("--coef0", "Constant of polynomial (default: 1) or sigmoid (0).")] = None
-    loss: Annotated[str, option("--loss", "Loss; epsilon_insensitive is regression.", LOSSES)] = "squared_hinge"
+    loss: Annotated[str, option("--loss", "Loss; epsilon_insensitive: regression.", LOSSES)] = "squared_hinge"
     epsilon: Annotated[float | None, option("--epsilon", "Half-width of the tube of regression (default: 0.1).")] = None
+    nu: Annotated[float | None, option("--nu", "Share of errors, in place of C or epsilon.")] = None
+    probability: Annotated[bool, option("--probability", "Give the model probabilities: five more fits.")] = False
     tol: Tol = 1e-4
     solver: Annotated[
         str | None, option("--solver", "Solver of two classes and the squared hinge (default: auto).", SOLVERS)
@@ -121,8 +123,7 @@ class Training:
         known = epsilon is None or loss == "epsilon_insensitive"
         require(known, f"--epsilon is {epsilon}: it is for --loss epsilon_insensitive; leave it out.")
         require(epsilon is None or 0 <= epsilon < math.inf, f"--epsilon is {epsilon}: at least 0 is needed.")
-        known = self.class_weight is None or loss != "epsilon_insensitive"
-        require(known, f"--class-weight is {self.class_weight!r}: regression has no classes; leave it out.")
+        self._check_classes()
         for name, value in (("--solver", self.named_solver), ("--max-steps", steps)):
             known = value is None or loss == "squared_hinge"
             require(known, f"{name} is {value}: it is for --loss squared_hinge; {loss} has its own solver.")
@@ -147,6 +148,19 @@ class Training:
                 (value := getattr(self, name)) is None,
                 f"--{name} is {value}: the {self.kernel} kernel does not use it (it uses {known}); leave it out.",
             )
+
+    def _check_classes(self) -> None:
+        """Refuse options of classes where there are none, and a nu that is out of range or not used."""
+        loss, nu = self.loss, self.nu
+        for name, value in (
+            ("--class-weight", self.class_weight), ("--positive", self.positive), ("--probability", self.probability)
+        ):  # fmt: skip
+            known = value in (None, False) or loss in ("squared_hinge", "hinge")
+            require(known, f"{name} is {value!r}: --loss {loss} has no classes; leave it out.")
+        require(nu is None or 0 < nu <= 1, f"--nu is {nu}: more than 0 and at most 1 is needed.")
+        known = "hinge (in place of C), epsilon_insensitive (of epsilon) or one_class"
+        require(nu is None or loss != "squared_hinge", f"--nu is {nu}: it is for --loss {known}.")
+        require(nu is None or self.epsilon is None, f"--epsilon is {self.epsilon}: --nu finds it; leave one out.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,6 +195,13 @@ class Grid:
         require(low <= high, f"--C-min is {low}: it must not exceed --C-max, {high}.")
         require(self.n_c >= 1, f"--n-c is {self.n_c}: at least 1 is needed.")
         return np.geomspace(low, high, self.n_c).tolist()
+
+    def check(self, options: Training) -> None:
+        """Refuse options of training that a path cannot use."""
+        only = f"--nu is {options.nu} and --loss {options.loss}: a path is one of C, and these are for fit."
+        require(options.nu is None and options.loss != "one_class", only)
+        need = f"--gamma is {options.gamma!r}: cross-validation chooses among several; add --folds 5, say."
+        require(len(options.gammas) < 2 or self.folds is not None, need)
 
     def place_to_save(self, Cs: list[float], options: Training) -> int | None:
         """Return the index of the value of C whose model is written; None if scores will choose it."""

@@ -1,4 +1,4 @@
-"""Jobs of more than two classes: one machine per pair of classes, as LIBSVM has them, by the estimator `SVC`."""
+"""Jobs that estimators train: a machine for each pair of more than two classes, as LIBSVM has them; nu; one class."""
 
 import contextlib
 from typing import Any
@@ -13,6 +13,8 @@ from jaxsvm.cli.report.solution import Solution
 from jaxsvm.errors import InputError
 from jaxsvm.estimators.base import dense
 from jaxsvm.estimators.classifier import SVC
+from jaxsvm.estimators.nu import NuSVC, NuSVR
+from jaxsvm.estimators.regression import OneClassSVM
 from jaxsvm.loop.interruption import watching
 from jaxsvm.model_selection.cross_validation import Scores
 from jaxsvm.model_selection.folds import fold_masks
@@ -40,7 +42,7 @@ def fit_path(job: Job, Cs: list[float], title: str = "path") -> dict[int, Soluti
     with watching(job.stop), _bar(title, job, len(Cs)) as bar, contextlib.suppress(KeyboardInterrupt):
         for place, C in enumerate(Cs):
             bar.update(note=f"C {C:.4g}")
-            solutions[place] = solution = _solution(job, C, _trained(job, job.x, job.target, C, bar))
+            solutions[place] = solution = _solution(job, C, _trained(job, job.x, _values(job), C, bar))
             bar.update(
                 note=f"C {C:.4g}, gap {float(np.max(solution.certificate.relative_gap)):.2g}, {solution.steps} steps"
             )
@@ -65,10 +67,40 @@ def folds_of(job: Job, Cs: list[float], folds: int) -> Scores:
 def _bar(title: str, job: Job, fits: int) -> contextlib.AbstractContextManager[Bar]:
     """Return a bar of the machines of so many fits."""
     k = len(job.classes or ())
-    return progress_bar(title, fits * k * (k - 1) // 2)
+    return progress_bar(title, fits * max(1, k * (k - 1) // 2))
 
 
-def _trained(job: Job, x: Any, codes: np.ndarray, C: float, bar: Bar) -> SVC:
+def _values(job: Job) -> np.ndarray:
+    """Return what an estimator learns: codes of classes, or numbers."""
+    return job.target if job.classes is None else job.codes
+
+
+def _trained(job: Job, x: Any, y: np.ndarray, C: float, bar: Bar) -> Any:
+    """Train an estimator.
+
+    Raises:
+        InputError: If nu is not possible.
+    """
+    if job.options.nu is None and job.options.loss != "one_class":
+        return _machines(job, x, y, C, bar)
+    nu, (kernel, parameters) = 0.5 if job.options.nu is None else job.options.nu, scikit_learn_kernel(job.kernel)
+    shared: dict[str, Any] = {"nu": nu, "kernel": kernel, **parameters, "tol": job.options.tol}
+    if job.options.loss == "one_class":
+        return OneClassSVM(**shared).fit(x)
+    try:
+        if job.classes is None:
+            return NuSVR(C=C, **shared).fit(x, y)
+        return NuSVC(class_weight=_weights(job), **shared).fit(x, y)
+    except ValueError as error:
+        raise InputError(f"--nu is {nu}: {error}") from error
+
+
+def _weights(job: Job) -> dict[int, float] | None:
+    """Return factors of C by the code of a class; None without any."""
+    return None if job.factors is None else dict(enumerate(job.factors.tolist()))
+
+
+def _machines(job: Job, x: Any, codes: np.ndarray, C: float, bar: Bar) -> SVC:
     """Train a machine per pair.
 
     The squared hinge counts `C / 2` of each square in the command, and its bias is regularised, as for two classes; the
@@ -76,24 +108,32 @@ def _trained(job: Job, x: Any, codes: np.ndarray, C: float, bar: Bar) -> SVC:
     """
     loss, (kernel, parameters) = job.options.loss, scikit_learn_kernel(job.kernel)
     C, bias = (C, "free") if loss == "hinge" else (C / 2, "regularized")
-    weight = None if job.factors is None else dict(enumerate(job.factors.tolist()))
-    machines = SVC(C=C, kernel=kernel, **parameters, loss=loss, bias=bias, tol=job.options.tol, class_weight=weight)
+    tol, weights = job.options.tol, _weights(job)
+    machines = SVC(C=C, kernel=kernel, **parameters, loss=loss, bias=bias, tol=tol, class_weight=weights)
     machines._done = lambda: bar.update(advance=1)
     return machines.fit(x, codes)
 
 
-def _solution(job: Job, C: float, machines: SVC) -> Solution:
+def _solution(job: Job, C: float, machines: Any) -> Solution:
     """Gather what reports and models need of the machines."""
 
     def model() -> Model:
-        x, counts = machines.support_vectors_, machines.n_support_
-        coef, bias = columns_of_pairs(dense(machines.dual_coef_), counts), machines.intercept_
+        x, bias, certificate, coef = machines.support_vectors_, machines.intercept_, machines.certificate_, dual_coef
+        if job.several:
+            coef = columns_of_pairs(coef, machines.n_support_)
+        else:
+            coef, bias, certificate = coef[0], bias[0], jax.tree.map(lambda part: np.reshape(part, ()), certificate)
         if not len(coef):  # a basis has a point
-            x, coef = job.x[:1], np.zeros((1, len(bias)))
+            x, coef = job.x[:1], np.zeros((1, *np.shape(bias)))
         basis, _ = jaxsvm.gram(job.kernel, x).expansion(jax.numpy.zeros(len(coef)))
-        parts = jax.device_put((coef, bias, np.ones(len(bias)), machines.certificate_))
-        return Model(basis, *parts, scaling=job.scaling, classes=job.classes, layout=job.layout)
+        parts = jax.device_put((coef, bias, np.ones(np.shape(bias)), certificate))
+        classes = (-1, 1) if job.metric == "inside" else job.classes
+        return Model(basis, *parts, scaling=job.scaling, classes=classes, layout=job.layout)
 
-    steps, support = int(machines.n_iter_.sum()), len(machines.support_)
-    score = float(machines.score(job.x, job.target))
-    return Solution(C, machines._statuses, machines.certificate_, steps, None, support, score, model)
+    dual_coef, steps, support = dense(machines.dual_coef_), int(np.sum(machines.n_iter_)), len(machines.support_)
+    if job.metric == "inside":
+        score = float(np.mean(machines.predict(job.x) > 0))
+    else:
+        score = float(machines.score(job.x, _values(job)))
+    penalty = None if job.metric == "inside" or (job.options.nu is not None and job.classes is not None) else C
+    return Solution(penalty, machines._statuses, machines.certificate_, steps, None, support, score, model)

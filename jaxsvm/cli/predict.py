@@ -14,7 +14,7 @@ from jaxsvm.cli.report.text import print_json, print_lines, write_predictions
 from jaxsvm.cli.source import is_libsvm, libsvm_model, new_points
 from jaxsvm.cli.system import check_writable, save
 from jaxsvm.errors import require
-from jaxsvm.models.model import decision_function, labels_of, load_model
+from jaxsvm.models.model import Model, decision_function, labels_of, load_model
 from jaxsvm.runtime.checks import require_one_of
 
 
@@ -49,11 +49,16 @@ def predict(
         dataset = new_points(loaded, data, label, unlabelled, part, index_base, decimal)
         values = np.asarray(decision_function(loaded, dataset.x))
         labels = labels_of(loaded, values).tolist()
+    chances = _probabilities(loaded, values)
+    columns, shown = _decision_columns(loaded.classes), values
+    if chances is not None:
+        columns, shown = columns + [f"P({label})" for label in loaded.classes or ()], np.column_stack([values, chances])
     score = None if dataset.y is None else score_of(labels, dataset.y, loaded.classes)
-    save(out, lambda target: write_predictions(target, labels, values.tolist(), _decision_columns(loaded.classes)))
+    save(out, lambda target: write_predictions(target, labels, shown.tolist(), columns))
     metric = "r2" if loaded.classes is None else "accuracy"
     if as_json:
         report = {"command": "predict", "model": model, "data": data, "n": len(labels), metric: score}
+        report |= {} if chances is None else {"probability": chances.tolist()}
         print_json(report | {"labels": labels, "decision": values.tolist(), "notes": list(dataset.notes), "out": out})
         return
     if out is None:
@@ -67,6 +72,18 @@ def predict(
         count = dataset.x.shape[1] if prepared is None else len(prepared.columns)
         summary = "" if unlabelled else f", no labels: DATA has the model's {count} columns only"
     typer.echo("\n".join([f"{len(labels)} points{summary}", *dataset.notes]), err=True)
+
+
+def _probabilities(model: Model, values: np.ndarray) -> np.ndarray | None:
+    """Return probabilities of the classes, `(m, k)`, of a model that was trained with --probability; else None."""
+    if model.sigmoids is None:
+        return None
+    from jaxsvm.estimators.training.probability import Sigmoid, coupled  # it imports scikit-learn
+
+    machines = zip(model.sigmoids, values.reshape(len(values), -1).T, strict=True)
+    p = np.stack([Sigmoid(*pair)(column) for pair, column in machines], axis=1)
+    k = len(model.classes or ())
+    return np.hstack([1 - p, p]) if k == 2 else coupled(p, k)
 
 
 def _decision_columns(classes: tuple[Any, ...] | None) -> list[str]:

@@ -18,16 +18,17 @@ TABLES = ("csv", "parquet")
 
 def training_source(options: Training) -> Dataset | Table:
     """Read the training file: as a table if an option asks for something to be done to its columns."""
-    data = options.data
+    data, label = options.data, label_of(options.label)
+    label = False if label is None and options.loss == "one_class" else label
     if not options.prepares:
         base = zero_based(options.index_base)
-        dataset = load(data, label=label_of(options.label), dtype=options.dtype, zero_based=base)
+        dataset = load(data, label=label, dtype=options.dtype, zero_based=base)
         require_memory(data, dataset.x)
         return dataset
     kind = kind_of(data, None)
     need = "--drop, --index-col, --decimal, --impute and --one-hot are for CSV and Parquet files"
     require(kind in TABLES, f"{need}, and {data} is {kind}: leave them out.")
-    return Table(data, kind, Wanted(label_of(options.label)), options.dropped, options.decimal)
+    return Table(data, kind, Wanted(label), options.dropped, options.decimal)
 
 
 def training_points(

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import time
+from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,9 +18,9 @@ from jaxsvm.cli.report.page import page_of
 from jaxsvm.cli.report.solution import Solution
 from jaxsvm.cli.report.text import complain, finish, show
 from jaxsvm.cli.system import Interrupts, check_writable, save
-from jaxsvm.errors import require
+from jaxsvm.errors import InputError, require
 from jaxsvm.model_selection.cross_validation import Scores
-from jaxsvm.models.model import Model
+from jaxsvm.models.model import Model, decision_function
 from jaxsvm.plots.axes import figure_class
 
 OPTIMISTIC = (
@@ -39,12 +40,12 @@ def fit(C: Annotated[float, option("--C", "Penalty of a violated margin.")] = 1.
     with jax.enable_x64(options.dtype == "float64"), Interrupts() as interrupts:
         job = prepare(options, interrupts)
         started = time.monotonic()
-        with interrupts.within(options.max_seconds if job.several else None):
+        with interrupts.within(options.max_seconds if job.by_estimator else None):
             solution = _trainer(job).fit_one(job, C)
         seconds = time.monotonic() - started
         interrupts.armed = False
         model = solution.model()
-        out = _saved(job, model)
+        out = _saved(job, C, model)
         row = solution.row(job.metric, job.score(model)) | {"seconds": seconds}
     show(options.as_json, {"command": "fit", **job.description(), **row, "out": out, "note": job.note})
     finish(solution.statuses, interrupts.seen, dtype=options.dtype)
@@ -59,9 +60,8 @@ def path(
 ) -> None:
     """Fit one SVM for every C of a grid, each certified, from one kernel matrix; choose C by folds if asked to."""
     options.check()
+    grid.check(options)
     Cs = grid.values()
-    need = f"--gamma is {options.gamma!r}: cross-validation chooses among several; add --folds 5, say."
-    require(len(options.gammas) < 2 or grid.folds is not None, need)
     saved = grid.place_to_save(Cs, options)
     check_writable(options.out, options.data)
     check_writable(report_file, options.data, *filter(None, [options.out]), option="--report")
@@ -94,7 +94,7 @@ def path(
         if chosen is not None and chosen not in solutions:
             complain(f"C = {Cs[chosen]:g} was not reached{'' if options.out is None else ': no model is written'}.")
             chosen = None
-        out = None if chosen is None else _saved(job, models.get(chosen) or solutions[chosen].model())
+        out = None if chosen is None else _saved(job, Cs[chosen], models.get(chosen) or solutions[chosen].model())
     notes = [job.note, OPTIMISTIC if by_test and len(solutions) > 1 else None]
     report = {
         "command": "path", **job.description(), "folds": grid.folds, "widths": widths, "path": list(rows.values()),
@@ -132,8 +132,8 @@ def _of_best_width(
 
 
 def _trainer(job: Job) -> Any:
-    """Return the module that trains this job: `pairs` for more than two classes, else `single`."""
-    if not job.several:
+    """Return the module that trains this job: `pairs` by estimators, `single` by problems and solvers."""
+    if not job.by_estimator:
         return single
     from jaxsvm.cli import pairs  # it imports scikit-learn, which takes a second
 
@@ -175,7 +175,36 @@ def _best(rows: dict[int, dict[str, Any]], score: str, one_standard_error: bool)
     return min((place for place, row in candidates.items() if row[score] >= enough), key=lambda place: rows[place]["C"])
 
 
-def _saved(job: Job, model: Model) -> str | None:
+def _calibrated(job: Job, C: float) -> tuple[tuple[float, float], ...] | None:
+    """Fit a sigmoid to each machine's decision values of samples that were left out; say why if there are none."""
+    from jaxsvm.estimators.training.probability import cross_fitted, sigmoids  # it imports scikit-learn
+
+    order, stop, k = np.argsort(job.codes, kind="stable"), job.stop, len(job.classes or ())
+    codes, places, trainer = job.codes[order], list(combinations(range(k), 2)), _trainer(job)
+
+    def decide(rest: np.ndarray, test: np.ndarray) -> np.ndarray:
+        part = dataclasses.replace(job, x=job.x[order[rest]], target=job.target[order[rest]], scaling=None)
+        if stop.seen:
+            raise KeyboardInterrupt
+        model = trainer.fit_one(part, C).model()
+        return np.asarray(decision_function(model, job.x[order[test]])).reshape(len(test), -1)
+
+    stop.armed = True
+    try:
+        if np.bincount(codes).min() < 2:
+            raise InputError("a class has a single sample, and some have to be left out")
+        values = cross_fitted(decide, codes, places, np.random.RandomState(job.options.seed))
+        if stop.seen:
+            raise KeyboardInterrupt
+    except (InputError, KeyboardInterrupt) as error:
+        complain(f"the model is written without probabilities: {str(error) or 'there was no time'}.")
+        return None
+    finally:
+        stop.armed = False
+    return tuple((found.slope, found.shift) for found in sigmoids(values, codes, np.ones(len(codes)), places))
+
+
+def _saved(job: Job, C: float, model: Model) -> str | None:
     """Write the model and return the file's name; None if no file was asked for or the model is worthless."""
     out = job.options.out
     if out is None:
@@ -186,5 +215,5 @@ def _saved(job: Job, model: Model) -> str | None:
     if np.isinf(model.certificate.relative_gap).all() and not np.asarray(model.coef).any():
         complain("it ended before anything was certified: no model is written.")
         return None
-    save(out, job.complete(model).save)
+    save(out, job.complete(model, _calibrated(job, C) if job.options.probability else None).save)
     return out

@@ -16,7 +16,7 @@ class Solution:
     """The solution at one C.
 
     Attributes:
-        C: The penalty.
+        C: The penalty; None if nu stands in its place.
         statuses: How each decision function ended: a single one, or one per pair of classes.
         certificate: The certificate of each, `()` or `(pairs,)`.
         steps: Steps taken, in all.
@@ -26,7 +26,7 @@ class Solution:
         model: Builds the model.
     """
 
-    C: float
+    C: float | None
     statuses: tuple[Status, ...]
     certificate: Certificate
     steps: int

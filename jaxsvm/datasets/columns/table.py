@@ -40,6 +40,7 @@ class Table:
         layout: The names of the feature columns and the place of the labels.
         dropped: The columns that were left out, by name or place.
         y: Labels `(n,)`, or None.
+        n: The number of samples.
         notes: What was decided about the columns.
     """
 
@@ -77,7 +78,7 @@ class Table:
         key = label if titles is None or label is None else titles[label]
         self.layout = Layout(None if titles is None else tuple(map(str, self.keys)), key)
         self.notes = notes + wanted.notes(key, label == kept[-1], order is not None)
-        self._columns = [columns[place] for place in features]
+        self._columns, self.n = [columns[place] for place in features], len(columns[0])
         self.y = None if label is None else self._labels(columns[label], f"the label (column {key})")
 
     def _label(self, titles: list[str] | None, kept: list[int], wanted: Wanted) -> int | None:
