@@ -11,7 +11,7 @@ product over all samples. Every result is certified on all samples: a wrong rule
 """
 
 import dataclasses
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from jaxtyping import Array
@@ -38,6 +38,7 @@ from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.certificates.definiteness import is_indefinite
 from jaxsvm.results.fit import Fit, bit_of, limbs_of, total_of
 from jaxsvm.results.status import Status
+from jaxsvm.runtime.programs import compiled_ahead
 from jaxsvm.screening.rules import Rule
 from jaxsvm.solvers.box.barrier_systems import few_features
 from jaxsvm.solvers.box.interior_point import InteriorPoint
@@ -75,7 +76,9 @@ class ScreenedChain:
     def __call__(self, problem: BoxProblem) -> Fit:
         """Return the fit of the next problem."""
         if self.point is None and self.fit is None and (problem.gram.definite or not bool(is_indefinite(problem))):
+            wait = compiled_ahead(lambda: self._calls(problem), problem, self.solver)
             self.point = first_point(problem, self.solver)
+            wait()
         fitted = None if self.point is None else self._still_valid(problem, self.point)
         if fitted is None and self.point is not None and not self.by_systems:
             fitted = self._reduced(problem, self.point)
@@ -84,6 +87,20 @@ class ScreenedChain:
             fitted = self._whole(problem)
         self.fit, self.old = fitted, problem
         return fitted
+
+    def _calls(self, problem: BoxProblem) -> list[tuple[Any, ...]]:
+        """Return the programs of the first values on stored kernel values, with the shapes of their arguments."""
+        if self.rule is not None or not problem.gram.stored:
+            return []
+        point = first_point.shapes(problem, self.solver)
+        begin = next_start.shapes(problem, point, None)
+        sets, work = self._working_sets(problem, 0), _work(0, 0, None)
+        return [
+            (solve_kept, problem, self.solver, begin, None, problem.gram, sets),
+            (joined, problem, self.solver, begin, None, point.a),
+            (certified, problem, self.solver, point.a, point.products, work),
+            (next_start, problem, point, None),
+        ]
 
     def _whole(self, problem: BoxProblem) -> Fit:
         """Solve the whole problem as a fit of its own."""
