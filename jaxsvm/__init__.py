@@ -12,7 +12,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from jaxsvm import datasets, kernels, screening
-from jaxsvm.errors import ConvergenceError, ConvergenceWarning, DataError, InputError, PrecisionWarning
+from jaxsvm.errors import (
+    ConvergenceError,
+    ConvergenceWarning,
+    DataError,
+    InputError,
+    MissingPackageError,
+    PrecisionWarning,
+)
 from jaxsvm.gram.build import gram
 from jaxsvm.loop import implicit
 from jaxsvm.loop.driver import fit
@@ -99,6 +106,7 @@ __all__ = [
     "InputError",
     "InteriorPoint",
     "Machines",
+    "MissingPackageError",
     "Model",
     "Newton",
     "Path",

@@ -4,6 +4,7 @@ Every error that a wrong input can cause is an `InputError`, which is a `ValueEr
 checked: under `jax.jit` and its relatives the same faults become a status (`jaxsvm.Status`), never a silent result.
 """
 
+import importlib
 import sys
 import warnings
 from typing import Any
@@ -19,6 +20,10 @@ class InputError(ValueError):
 
 class DataError(InputError):
     """A file that cannot be read as data; the message names the file, the line and what was expected."""
+
+
+class MissingPackageError(InputError, ImportError):
+    """An optional package that a call needs cannot be imported; the message has the command that installs it."""
 
 
 class ConvergenceError(RuntimeError):
@@ -50,6 +55,32 @@ def require(holds: bool, message: str) -> None:
     """Raise an `InputError` with the message unless the condition holds."""
     if not holds:
         raise InputError(message)
+
+
+EXTRAS = {
+    "dask": ("dask", "cluster"), "duckdb": ("duckdb", "relational"), "matplotlib": ("matplotlib", "plot"),
+    "onnx": ("onnx", "onnx"), "pyarrow": ("pyarrow", "cli"), "rich": ("rich", "cli"), "scipy": ("scipy", "sklearn"),
+    "sklearn": ("scikit-learn", "sklearn"), "typer": ("typer", "cli"),
+}  # fmt: skip
+"""Of an optional module its package and the extra that brings it."""
+
+
+def require_package(module: str, purpose: str) -> Any:
+    """Import and return an optional module.
+
+    Args:
+        module: Its name; the first part is one of `EXTRAS`.
+        purpose: What needs it, for the message.
+
+    Raises:
+        MissingPackageError: If it cannot be imported.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package, extra = EXTRAS[module.split(".", maxsplit=1)[0]]
+        message = f"{purpose} needs {package}, which cannot be imported ({error}): pip install 'jaxsvm[{extra}]'"
+        raise MissingPackageError(message) from error
 
 
 def is_concrete(*trees: Any) -> bool:

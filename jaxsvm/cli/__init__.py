@@ -8,15 +8,16 @@ last certified point is saved first).
 import sys
 
 from jaxsvm import __version__ as version
+from jaxsvm.errors import MissingPackageError, require_package
 
 try:
-    import rich  # noqa: F401
-    import typer  # noqa: F401
-except ImportError as error:
+    for module in ("rich", "typer"):
+        require_package(module, "the command")
+except MissingPackageError as error:
     if sys.argv[1:] == ["--version"]:
         sys.stdout.write(f"jaxsvm {version}\n")
         raise SystemExit(0) from None
-    sys.stderr.write(f"jaxsvm: error: the command needs {error.name}: pip install 'jaxsvm[cli]'\n")
+    sys.stderr.write(f"jaxsvm: error: {error}\n")
     raise SystemExit(2) from None  # as for any input that cannot be used
 
 # Each registers its commands, in the order of --help.

@@ -15,7 +15,7 @@ from jaxsvm.datasets.columns.preparation import Preparation
 from jaxsvm.datasets.columns.table import Table
 from jaxsvm.datasets.labels import index_of, several_classes, targets
 from jaxsvm.datasets.refusal import as_number
-from jaxsvm.errors import InputError, require
+from jaxsvm.errors import InputError, require, require_package
 from jaxsvm.kernels.width import resolve_gamma
 from jaxsvm.models.description import kernel_to_dict
 from jaxsvm.models.model import Model, predict
@@ -261,12 +261,9 @@ def _split(strata: np.ndarray | None, n: int, fraction: float, seed: int) -> tup
     """Return indices of the training and the test samples; all and None if the fraction is 0."""
     if fraction == 0:
         return np.arange(n), None
+    splitting = require_package("sklearn.model_selection", "--test-fraction")
     try:
-        from sklearn.model_selection import train_test_split
-    except ImportError as error:
-        raise InputError("--test-fraction needs scikit-learn: pip install 'jaxsvm[cli]'") from error
-    try:
-        train, test = train_test_split(np.arange(n), test_size=fraction, stratify=strata, random_state=seed)
+        train, test = splitting.train_test_split(np.arange(n), test_size=fraction, stratify=strata, random_state=seed)
     except ValueError as error:
         raise InputError(f"--test-fraction is {fraction}: {n} samples cannot be split so: {error}") from error
     return np.sort(train), np.sort(test)

@@ -5,7 +5,6 @@ scripts are refused. Whole numbers that float64 does not hold (identifiers, as a
 """
 
 import decimal
-import importlib
 import re
 import shlex
 from functools import partial
@@ -16,14 +15,6 @@ import numpy as np
 from jaxsvm.errors import DataError, InputError
 
 AGAIN = "; it may have been cut short: fetch or write it again."
-
-
-def need(module: str, package: str, purpose: str) -> Any:
-    """Import an optional dependency, or raise an error with the command that installs it."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise InputError(f"{purpose} files need {package}, which is missing: pip install 'jaxsvm[cli]'") from error
 
 
 def decoded(name: str, number: int, line: bytes, expected: str) -> str:

@@ -10,9 +10,9 @@ import numpy as np
 from jaxsvm.datasets.labels import Texts, coded, fault_of_label
 from jaxsvm.datasets.layout import Layout
 from jaxsvm.datasets.measured import MEASURED
-from jaxsvm.datasets.refusal import EXACT, WHOLE, as_number, need, rounds, shown
+from jaxsvm.datasets.refusal import EXACT, WHOLE, as_number, rounds, shown
 from jaxsvm.datasets.text import BOM, TextReader, opened
-from jaxsvm.errors import DataError
+from jaxsvm.errors import DataError, require_package
 from jaxsvm.runtime.checks import MAX_INT32
 
 
@@ -26,7 +26,7 @@ class Svmlight(TextReader):
         self.base = base  # the first index; None: not known yet, indices are left as they are written
         self.d, self.labelled = d, labelled  # features; None: as many as occur
         self.layout, self.notes = Layout(index_base=base), ()
-        self._csr = need("scipy.sparse", "scipy", "svmlight").csr_array
+        self._csr = require_package("scipy.sparse", "reading svmlight files").csr_array
 
     def fast(self, block: bytes) -> tuple[Any, Any] | None:
         """Return CSR and labels of plain lines; None if a line is not plain."""

@@ -11,9 +11,9 @@ import numpy as np
 
 from jaxsvm.datasets.labels import coded, fault_of_label, fault_of_text, kept
 from jaxsvm.datasets.layout import Layout, Piece, Place, Wanted
-from jaxsvm.datasets.refusal import AGAIN, BadRow, as_number, fault_of, label_column, label_hint, need, rounded, rounds
+from jaxsvm.datasets.refusal import AGAIN, BadRow, as_number, fault_of, label_column, label_hint, rounded, rounds
 from jaxsvm.datasets.text import compression_of, opened
-from jaxsvm.errors import DataError, InputError
+from jaxsvm.errors import DataError, InputError, require_package
 from jaxsvm.points.checks import is_sparse
 from jaxsvm.runtime.checks import MAX_INT32
 
@@ -169,7 +169,7 @@ def _faulty(texts: Iterable[str], fault: Callable[[str], Any]) -> np.ndarray:
 
 
 def _csr_of_arrays(name: str, fields: dict[str, np.ndarray]) -> Any:
-    sparse = need("scipy.sparse", "scipy", "sparse npz")
+    sparse = require_package("scipy.sparse", "reading sparse npz files")
     try:
         shape = tuple(fields["shape"].tolist())
         indices, indptr = _counted(fields["indices"], "indices", shape[1] - 1), fields["indptr"]
@@ -198,7 +198,7 @@ PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")
 
 def parquet_file(name: str) -> tuple[Any, list[Any], tuple[str, ...]]:
     """Return an open Parquet file, its fields without those of pandas' index, and a note if there are some."""
-    parquet = need("pyarrow.parquet", "pyarrow", "Parquet")
+    parquet = require_package("pyarrow.parquet", "reading Parquet files")
     try:
         file = parquet.ParquetFile(_seekable(name))
         schema = file.schema_arrow
@@ -220,7 +220,7 @@ class Parquet:
 
     def __init__(self, name: str, wanted: Wanted):
         """Check the schema; refuse columns without numbers, other columns than in training, and damaged files."""
-        self.name, self._pa = name, need("pyarrow", "pyarrow", "Parquet")
+        self.name, self._pa = name, require_package("pyarrow", "reading Parquet files")
         self.file, fields, indices = parquet_file(name)
         self.keys = keys = [field.name for field in fields]
         place = wanted.label_in(name, keys, len(keys))

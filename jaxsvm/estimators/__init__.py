@@ -4,13 +4,11 @@ They hold NumPy arrays only, pickle, clone, and run in pipelines and grid search
 their compiled programs. Install by `pip install "jaxsvm[sklearn]"`.
 """
 
-try:
-    import sklearn as _sklearn  # noqa: F401
-except ImportError as error:
-    raise ImportError(
-        'jaxsvm.estimators needs scikit-learn, which is not installed: `pip install "jaxsvm[sklearn]"` '
-        "(or scikit-learn and scipy) brings it."
-    ) from error
+# ruff: noqa: E402 - an import below would fail without saying what to install
+
+from jaxsvm.errors import require_package
+
+require_package("sklearn", "jaxsvm.estimators")
 
 from jaxsvm.estimators.approximate import CoresetSVC, NystroemSVC
 from jaxsvm.estimators.classifier import SVC

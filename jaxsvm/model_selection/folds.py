@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Int
 
-from jaxsvm.errors import InputError
+from jaxsvm.errors import InputError, require_package
 
 FORMS = (
     "a number of folds, a splitter of scikit-learn, pairs (train, test) of indices or boolean masks, or the fold of "
@@ -104,14 +104,8 @@ def _stratified(labels: np.ndarray, count: int, seed: int) -> Int[np.ndarray, " 
 
 
 def _grouped(count: int, seed: int) -> Any:
-    try:
-        from sklearn.model_selection import StratifiedGroupKFold
-    except ImportError as missing:
-        raise InputError(
-            f"folds is {count}: dealing groups to folds needs scikit-learn (pip install jaxsvm[sklearn]); or pass the "
-            "fold of each sample."
-        ) from missing
-    return StratifiedGroupKFold(count, shuffle=True, random_state=seed)
+    splitting = require_package("sklearn.model_selection", "dealing groups to folds (or pass the fold of each sample)")
+    return splitting.StratifiedGroupKFold(count, shuffle=True, random_state=seed)
 
 
 def _split(splitter: Any, labels: np.ndarray, groups: Any) -> list[Any]:

@@ -6,7 +6,6 @@ coefficients cancel.
 """
 
 import functools
-import importlib
 import json
 import os
 from itertools import combinations
@@ -16,7 +15,7 @@ import jax
 import numpy as np
 
 from jaxsvm import __version__
-from jaxsvm.errors import InputError
+from jaxsvm.errors import InputError, require_package
 from jaxsvm.gram.basis import FourierBasis, KernelBasis, NystroemBasis
 from jaxsvm.kernels import RBF, Laplacian, Linear, Polynomial, Precomputed, Product, Scaled, Sigmoid, Sum
 from jaxsvm.models.measured import MEASURED
@@ -51,13 +50,11 @@ def to_onnx(model: Model, path: str | os.PathLike[str] | None = None) -> Any:
         The `onnx.ModelProto`. If the model has names of columns, they are in its metadata, as JSON.
 
     Raises:
-        InputError: If onnx is not installed; on a kernel that is a user's function; on sparse support vectors that are
-            too wide to be made dense, unless the kernel is linear; on a model above 2 GiB.
+        InputError: On a kernel that is a user's function; on sparse support vectors that are too wide to be made dense,
+            unless the kernel is linear; on a model above 2 GiB.
+        MissingPackageError: If onnx is not installed.
     """
-    try:
-        onnx: Any = importlib.import_module("onnx")
-    except ImportError as error:
-        raise InputError("to_onnx needs onnx, which is not installed: pip install 'jaxsvm[onnx]'") from error
+    onnx = require_package("onnx", "to_onnx")
     labels = None if model.classes is None else _labels(model.classes)  # before the work, since it may refuse
     graph, kinds = Graph(onnx), onnx.TensorProto
     x = graph("Cast", "x", to=kinds.DOUBLE)

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxsvm.errors import InputError
+from jaxsvm.errors import InputError, require_package
 from jaxsvm.models.libsvm import kernel_and_points, machine_layout
 from jaxsvm.models.model import Model
 
@@ -23,6 +23,7 @@ def to_sklearn(model: Any) -> Any:
     """
     if not isinstance(model, Model):
         return _of_estimator(model)
+    require_package("sklearn", "to_sklearn")
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
     from sklearn.svm import SVC, SVR
@@ -55,6 +56,7 @@ def to_sklearn(model: Any) -> Any:
 
 def _of_estimator(estimator: Any) -> Any:
     """Convert a fitted estimator of ours to the scikit-learn estimator of the same name."""
+    require_package("sklearn", "to_sklearn")
     from sklearn import svm
     from sklearn.utils.validation import check_is_fitted
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from jaxsvm.errors import InputError
+from jaxsvm.errors import require_package
 
 BLUE, ORANGE, GREEN, RED, PURPLE, GREY = "tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple", "0.45"
 
@@ -11,13 +11,9 @@ def figure_class() -> Any:
     """Return matplotlib's `Figure`.
 
     Raises:
-        InputError: If matplotlib is not installed.
+        MissingPackageError: If matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise InputError("pictures need matplotlib, which is not installed: pip install 'jaxsvm[plot]'") from error
-    return Figure
+    return require_package("matplotlib.figure", "drawing").Figure
 
 
 def axes_of(ax: Any, width: float = 6.0, height: float = 3.8) -> Any:

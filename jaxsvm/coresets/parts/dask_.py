@@ -11,7 +11,6 @@ The random key of a task depends on its partition's number (and its level in the
 again because its worker died gives the same bits. m points a partition are communicated.
 """
 
-import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -24,7 +23,7 @@ from jaxsvm.coresets.data import as_data, as_key
 from jaxsvm.coresets.parts.nodes import Node, as_coreset, joined, node_key, reduced, room_for
 from jaxsvm.coresets.parts.whole import drawn_globally
 from jaxsvm.coresets.summary import Coreset
-from jaxsvm.errors import InputError
+from jaxsvm.errors import InputError, require_package
 from jaxsvm.runtime.checks import require_one_of, require_positive, require_whole
 
 
@@ -49,12 +48,10 @@ def from_dask(
         mode: "tree" (m points exactly), or "global" (m points expected, with the mixture and the `dir` bounds only).
 
     Raises:
-        InputError: If an argument cannot be used, or Dask is not installed.
+        InputError: If an argument cannot be used.
+        MissingPackageError: If Dask is not installed.
     """
-    try:
-        dask: Any = importlib.import_module("dask")
-    except ImportError as error:
-        raise InputError("from_dask needs dask, which is not installed: pip install 'jaxsvm[cluster]'") from error
+    dask = require_package("dask", "from_dask")
     require_one_of("mode", mode, ("tree", "global"))
     if mode == "global" and (sampler != "mixture" or bound != "dir"):
         raise InputError("mode is 'global': it draws by the mixture and the bound 'dir' only.")

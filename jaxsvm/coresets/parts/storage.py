@@ -6,8 +6,7 @@ import os
 import numpy as np
 
 from jaxsvm.coresets.summary import Coreset
-from jaxsvm.datasets.refusal import need
-from jaxsvm.errors import DataError, InputError
+from jaxsvm.errors import DataError, InputError, require_package
 from jaxsvm.runtime.files import write_whole
 
 
@@ -28,7 +27,7 @@ def save_coreset(path: str | os.PathLike[str], small: Coreset) -> None:
         arrays = {"X": small.x, "y": small.y.astype(np.int8), "weight": small.weight}
         write_arrays(name, arrays | {"C": np.float64(small.C), "info": np.asarray(info)})
     elif lower.endswith((".parquet", ".pq")):
-        pa, parquet = need("pyarrow", "pyarrow", "Parquet"), need("pyarrow.parquet", "pyarrow", "Parquet")
+        pa, parquet = (require_package(name, "reading Parquet files") for name in ("pyarrow", "pyarrow.parquet"))
         columns = {f"x{j}": small.x[:, j] for j in range(small.x.shape[1])}
         table = pa.table(columns | {"label": small.y.astype(np.int8), "weight": small.weight})
         parquet.write_table(table.replace_schema_metadata({"C": repr(small.C), "info": info}), name)

@@ -14,7 +14,7 @@ from jaxsvm.datasets.columns.table import Table
 from jaxsvm.datasets.labels import Texts
 from jaxsvm.datasets.layout import Layout
 from jaxsvm.datasets.refusal import has_decimal_comma, is_missing, shown
-from jaxsvm.errors import DataError, InputError
+from jaxsvm.errors import DataError, InputError, require_package
 
 IMPUTE = ("mean", "most_frequent")
 
@@ -137,13 +137,12 @@ def learn(table: Table, rows: np.ndarray, impute: str | None, one_hot: bool, dec
 
 def _fitted(numbers: dict[int, np.ndarray], texts: dict[int, np.ndarray], impute: str | None) -> Any:
     """Return a `ColumnTransformer` that is fitted to the columns: numbers first, then texts."""
-    try:
-        from sklearn.compose import ColumnTransformer
-        from sklearn.impute import SimpleImputer
-        from sklearn.pipeline import make_pipeline
-        from sklearn.preprocessing import OneHotEncoder
-    except ImportError as error:
-        raise InputError("--impute and --one-hot need scikit-learn: pip install 'jaxsvm[cli]'") from error
+    require_package("sklearn", "filling or encoding columns")
+    from sklearn.compose import ColumnTransformer
+    from sklearn.impute import SimpleImputer
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder
+
     encoder: Any = OneHotEncoder(handle_unknown="ignore")
     frequent = SimpleImputer(strategy="most_frequent")
     number_step: Any = "passthrough" if impute is None else SimpleImputer(strategy=impute)

@@ -21,14 +21,13 @@ from jaxsvm.datasets.refusal import (
     has_decimal_comma,
     is_missing,
     label_column,
-    need,
     rounded,
     rounds,
     shown,
 )
 from jaxsvm.datasets.tables import parquet_file
 from jaxsvm.datasets.text import BOM, TextReader, opened
-from jaxsvm.errors import DataError, InputError
+from jaxsvm.errors import DataError, InputError, require_package
 
 
 class Table:
@@ -235,8 +234,8 @@ class _Lines(Delimited):
 
     def columns(self) -> tuple[list[str] | None, list[Any]]:
         """Return the titles, and all columns as texts of Arrow."""
-        arrow: Any = need("pyarrow", "pyarrow", "such")
-        csv: Any = need("pyarrow.csv", "pyarrow", "such")
+        arrow: Any = require_package("pyarrow", "reading such files")
+        csv: Any = require_package("pyarrow.csv", "reading such files")
         with opened(self.name) as file:
             file.seek(self.first)
             block = file.read()
@@ -301,7 +300,7 @@ def _is_whole(kind: Any) -> bool:
 
 def _floats_of(column: Any, where: str) -> np.ndarray:
     """Return an Arrow column of numbers as float64, NaN for NULL."""
-    arrow: Any = need("pyarrow", "pyarrow", "such")
+    arrow: Any = require_package("pyarrow", "reading such files")
     kind = str(column.type)
     if not any(word in kind for word in ("int", "float", "double", "bool", "decimal")) or "<" in kind:
         raise DataError(f"{where} is of type {kind}: numbers or text are needed; leave it out (--drop).")
@@ -311,8 +310,8 @@ def _floats_of(column: Any, where: str) -> np.ndarray:
 
 def _cast(column: Any, decimal: str) -> np.ndarray | None:
     """Return the numbers of a column of text, fast; None if some are not plain, which `Table.numbers` looks at."""
-    arrow: Any = need("pyarrow", "pyarrow", "such")
-    compute: Any = need("pyarrow.compute", "pyarrow", "such")
+    arrow: Any = require_package("pyarrow", "reading such files")
+    compute: Any = require_package("pyarrow.compute", "reading such files")
     column = compute.utf8_trim_whitespace(column.cast("string"))
     missing = compute.is_in(compute.utf8_lower(column), value_set=arrow.array(MISSING))
     if decimal == ",":
@@ -329,7 +328,7 @@ def _cast(column: Any, decimal: str) -> np.ndarray | None:
 
 def _texts_of(column: Any) -> Texts:
     """Return an Arrow column as texts, without the blanks around each."""
-    compute: Any = need("pyarrow.compute", "pyarrow", "such")
+    compute: Any = require_package("pyarrow.compute", "reading such files")
     column = compute.utf8_trim_whitespace(compute.fill_null(column.cast("string"), ""))
     coded = column.dictionary_encode()
     return Texts(coded.dictionary.to_pylist(), coded.indices.to_numpy())

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxsvm.errors import InputError
+from jaxsvm.errors import InputError, require_package
 from jaxsvm.relational.schema.assembly import Tables
 from jaxsvm.relational.schema.join import Join, features_of, require_options
 from jaxsvm.relational.schema.join_tree import join_tree
@@ -59,10 +59,7 @@ def from_duckdb(source: Any, tables: Sequence[str] | Mapping[str, str], label: t
     Raises:
         InputError: On a database that cannot be opened or queried, and on anything that `Join` refuses.
     """
-    try:
-        import duckdb
-    except ImportError as error:
-        raise InputError("from_duckdb needs duckdb: pip install 'jaxsvm[relational]'") from error
+    duckdb = require_package("duckdb", "from_duckdb")
     connection = source
     if isinstance(source, str | os.PathLike):
         path = os.fspath(source)
@@ -99,7 +96,7 @@ def from_ibis(
     """Make a join of tables of any database that ibis supports and that quotes names with `"`: PostgreSQL, Trino, ...
 
     Args:
-        connection: An ibis backend.
+        connection: An ibis backend (`pip install 'ibis-framework[postgres]'`).
         tables: Names of tables or views; or names with the SQL that stands for them in FROM.
         label: The table and column of the label.
         options: `features`, `keys`, `categorical`, `positive` and `missing` of `Join`.

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxsvm.errors import InputError
+from jaxsvm.errors import InputError, require_package
 from jaxsvm.relational.tables.arrow import arrow_column
 from jaxsvm.relational.tables.columns import (
     SCALED,
@@ -231,11 +231,11 @@ def _opened_file(name: str, path: str) -> Any:
     """Read a Parquet or CSV file as an Arrow table."""
     if not os.path.exists(path):
         raise InputError(f"tables[{name!r}] is {path!r}: there is no such file.")
-    try:
-        import pyarrow.csv
-        import pyarrow.parquet
-    except ImportError as error:
-        raise InputError("reading files of tables needs pyarrow: pip install 'jaxsvm[relational]'") from error
+    for module in ("pyarrow.csv", "pyarrow.parquet"):
+        require_package(module, "reading files of tables")
+    import pyarrow.csv
+    import pyarrow.parquet
+
     kind = path.lower().removesuffix(".gz")
     try:
         if kind.endswith((".parquet", ".pq")):

@@ -1,0 +1,85 @@
+"""What is installed, and what is said where something is not."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from samples import svm
+
+import jaxsvm
+import jaxsvm.coresets
+import jaxsvm.plots
+import jaxsvm.relational
+from jaxsvm.errors import EXTRAS, require_package
+from jaxsvm.plots.axes import axes_of
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+OF_DEVELOPERS = {"pytest", "ruff", "basedpyright", "mkdocs", "mkdocs-material", "hypothesis", "ipykernel", "nbconvert"}
+
+
+def packages(extra):
+    """Names of all packages that an extra asks for."""
+    names = set()
+    for wanted in PROJECT["project"]["optional-dependencies"][extra]:
+        name, inner = re.match(r"([\w.-]+)(?:\[([\w,]+)\])?", wanted).groups()
+        names |= set().union(*map(packages, inner.split(","))) if name == "jaxsvm" else {name}
+    return names
+
+
+def test_all_is_for_users_and_dev_for_developers():
+    extras = PROJECT["project"]["optional-dependencies"]
+    assert not packages("all") & OF_DEVELOPERS and packages("dev") >= OF_DEVELOPERS
+    users = set(extras) - {"all", "dev", "cuda", "notebooks", "docs", "bench", "core", "test"}
+    assert packages("all") == set().union(*map(packages, users))
+    assert packages("dev") == set().union(*map(packages, set(extras) - {"dev", "cuda"}))
+
+
+@pytest.mark.parametrize("module", EXTRAS)
+def test_an_error_names_an_extra_that_brings_the_package(module):
+    package, extra = EXTRAS[module]
+    assert package in packages(extra)
+
+
+CALLS = {
+    "sklearn": lambda: jaxsvm.interchange.to_sklearn(jaxsvm.compact(jaxsvm.fit(svm()), svm())),
+    "sklearn.model_selection": lambda: jaxsvm.cross_validate(svm(), [1.0], 3, groups=np.arange(60) % 6),
+    "onnx": lambda: jaxsvm.interchange.to_onnx(jaxsvm.compact(jaxsvm.fit(svm()), svm())),
+    "matplotlib.figure": lambda: axes_of(None),
+    "duckdb": lambda: jaxsvm.relational.from_duckdb("a.db", ["a"], ("a", "y")),
+    "dask": lambda: jaxsvm.coresets.from_dask(None, 1.0, 20, jax.random.key(0)),
+    "pyarrow.parquet": lambda: jaxsvm.datasets.load(__file__, format="parquet"),
+}
+
+
+@pytest.mark.parametrize("module", CALLS)
+def test_a_missing_package_is_an_error_of_one_kind(monkeypatch, module):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(jaxsvm.MissingPackageError, match=rf"pip install 'jaxsvm\[{EXTRAS[module.split('.')[0]][1]}\]'"):
+        CALLS[module]()
+
+
+def test_that_error_is_caught_as_either():
+    assert issubclass(jaxsvm.MissingPackageError, ImportError) and issubclass(jaxsvm.MissingPackageError, ValueError)
+    with pytest.raises(ImportError, match="drawing needs matplotlib, which cannot be imported"):
+        require_package("matplotlib.no_such_module", "drawing")
+
+
+def test_versions_agree():
+    cited = re.search(r"^version: (\S+)$", (ROOT / "CITATION.cff").read_text(encoding="utf-8"), re.MULTILINE)
+    assert cited and cited[1] == PROJECT["project"]["version"] == jaxsvm.__version__
+
+
+def test_the_source_archive_holds_all_that_is_tracked():
+    """It can build its own documentation, which runs `benchmarks/results_page.py`."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("not a checkout of git")
+    there = {name.split("/")[0] for name in listed.stdout.split() if not name.startswith(".")}
+    of_hatch = {"README.md", "LICENSE", "pyproject.toml"}  # always in it
+    assert there - of_hatch == set(PROJECT["tool"]["hatch"]["build"]["targets"]["sdist"]["include"])
