@@ -89,17 +89,19 @@ def _grouped(function: Callable[..., _T], together: int) -> Callable[..., _T]:
 
     @call.def_vmap
     def _(axis_size: int, batched: list[bool], *traced: Any) -> tuple[_T, Any]:
+        if axis_size == 1:  # a program without lanes is smaller
+            lane = [leaf[0] if flag else leaf for leaf, flag in zip(traced, batched, strict=True)]
+            results = jax.tree.map(lambda leaf: leaf[None], call(*lane))
+            return results, jax.tree.map(lambda _: True, results)
         groups = -(-axis_size // together)
         size = -(-axis_size // groups)
-        axes = [0 if flag else None for flag in batched]
-        alone = together == 1 and groups > 1  # of one lane, `lax.map` takes the axis away
-        lanes = function if alone else jax.vmap(function, in_axes=axes)
+        lanes = function if size == 1 else jax.vmap(function, in_axes=[0 if flag else None for flag in batched])
         of_group = _grouped(lanes, max(1, together // size))  # an outer vmap finds lanes of a whole group
         if groups == 1:
             results = of_group(*traced)
         else:
             places = jnp.minimum(jnp.arange(groups * size, dtype=jnp.int32), axis_size - 1)  # the last lane fills up
-            cut = (groups,) if alone else (groups, size)
+            cut = (groups,) if size == 1 else (groups, size)
 
             def split(leaf: Any) -> Any:
                 leaf = leaf if len(places) == axis_size else leaf[places]
