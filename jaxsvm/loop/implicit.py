@@ -3,10 +3,10 @@
 `jax.grad`, `jax.jvp` and their combinations work on `jaxsvm.fit` itself. This module is for a fit that exists already,
 for derivatives to rounding, and for finding samples where they do not exist:
 
-    fit = implicit.solution(problem)                       # solved and differentiable, to every order
-    fit = implicit.solution(problem, support=known_fit)    # one linear system, no solver
-    value = implicit.value(problem, known_fit)             # the optimal value; its gradient needs no system
-    kinks = implicit.one_sided(problem, fit)               # samples where the two one-sided derivatives differ
+    fit = implicit.solution(problem)                     # solved and differentiable
+    fit = implicit.solution(problem, support=known_fit)  # one linear system, no solver
+    value = implicit.value(problem, known_fit)           # its gradient needs no system
+    kinks = implicit.one_sided(problem, fit)             # derivatives differ by side
 
 Labels have no derivative. A sample of weight 0 is absent, also for derivatives.
 """

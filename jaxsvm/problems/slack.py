@@ -1,6 +1,7 @@
 """The slack-constrained hinge SVM: maximise the worst margin of a unit vector, given a budget of slack.
 
-    max  min_i (y_i <w, phi_i> + xi_i)    over  |w| <= 1,  xi >= 0,  mean slack sum_i weight_i xi_i <= n nu
+    max  min_i (y_i <w, phi_i> + xi_i)
+    over |w| <= 1,  xi >= 0,  mean slack sum_i weight_i xi_i <= n nu
 
 (Hazan, Koren, Srebro 2011; Cotter, Shalev-Shwartz, Srebro 2012). Its objective is the water level of the responses
 (`jaxsvm.problems.water_level`), its dual `min_p sqrt(p'Qp) + n nu max_i p_i` over the simplex: every p bounds the

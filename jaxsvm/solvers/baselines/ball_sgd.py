@@ -22,7 +22,8 @@ class BallSGD(Stochastic):
 
     Step t is
 
-        w <- w + B / (r sqrt(t) k) sum_{j in batch of k, y_j <w, phi_j> < 1} y_j phi_j,     w <- w min(1, B / |w|)
+        w <- w + B / (r sqrt(t) k) sum_{j in batch of k, y_j <w, phi_j> < 1} y_j phi_j
+        w <- w min(1, B / |w|)
 
     with `r^2 = max_i K_ii`. The ball replaces the regulariser: if `B = |w*|` of the problem's C, its optimum is the
     SVM's. The certificate is that of the SVM, so for any other B its gap ends above 0 (the `|w|^2` of a fit is
