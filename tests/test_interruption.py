@@ -102,6 +102,25 @@ def trials(kind, count, limit):
     return took
 
 
+def test_two_of_them_end_a_loop_of_calls_and_one_where_that_is_asked_for():
+    """Of fits, paths, folds and machines of classes: real signals, and the calls never end by themselves."""
+    command = [sys.executable, str(HERE / "interrupted.py"), "loops"]
+    process = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
+    watchdog = threading.Timer(300, process.kill)
+    watchdog.start()
+    try:
+        for expected in (["returned", "raised"], ["raised"]):
+            for kind in interrupted.LOOPS:
+                for word in expected:
+                    assert process.stdout.readline() == "begin\n", kind
+                    process.send_signal(signal.SIGINT)
+                    assert process.stdout.readline() == f"{word}\n", kind
+        assert process.wait(60) == 0
+    finally:
+        watchdog.cancel()
+        process.kill()
+
+
 @pytest.mark.parametrize("kind", ["fit", pytest.param("chain", marks=pytest.mark.slow)])
 def test_ctrl_c(kind):
     trials(kind, 2, LENIENT)
