@@ -312,3 +312,14 @@ def test_a_python_float_has_derivatives_of_any_order():
         cube = in_double(lambda v: (v.astype(jnp.float64) ** 3).astype(jnp.float32))
         assert float(jax.jacfwd(cube)(0.5)) == pytest.approx(0.75)
         assert float(jax.hessian(cube)(0.5)) == pytest.approx(3.0)
+
+
+def test_a_point_that_proves_nothing_has_the_scale_of_its_alpha():
+    """In float32 alone a cancelled `beta' K beta` may be rounding: paths still read `alpha / R` as coefficients."""
+    y = np.tile([1.0, -1.0], 30).astype(np.float32)
+    problem = jaxsvm.svm_problem(jaxsvm.gram(RBF(1.0), np.zeros((60, 1), np.float32)), y, 1e6)
+    beta = jnp.full((60,), 7.0, jnp.float32)
+    answer = problem.certified(beta, problem.matvec(beta), jnp.float32)
+    assert np.isinf(answer.certificate.relative_gap)
+    np.testing.assert_allclose(answer.alpha.sum(), 1, rtol=1e-6)
+    np.testing.assert_allclose(answer.R * beta.sum() ** 2, beta @ problem.matvec(beta), rtol=1e-5)

@@ -94,12 +94,12 @@ def certified(problem: "SquaredHingeProblem", beta: Float[Array, " n"], s: Float
     doubt = rounding(problem.n, s.dtype) * spread**2 / scale
     usable = usable & (doubt < 1)  # else Q may be rounding alone, and truly negative
     relative_gap = ((primal + allowance) / dual) * (1 + share) - 1 + doubt**2 + 8 * jnp.finfo(s.dtype).eps
-    R = Q / jnp.where(usable, total, 1) ** 2
+    whole = jnp.where(total > 0, total, 1)  # of a point that proves nothing too: R is the scale of its alpha
     return Answer(
-        alpha=beta / jnp.where(total > 0, total, 1),
+        alpha=beta / whole,
         dual_coef=y * beta,
         bias=bias,
-        R=R,
+        R=Q / whole**2,
         margins=returned,
         certificate=judged(
             primal,
