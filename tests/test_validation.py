@@ -237,6 +237,25 @@ def test_problems_and_kernels_do_not_share_the_callers_memory():
         np.testing.assert_array_equal(getattr(problem, name), value)
 
 
+class Tensor:
+    """What a tensor of PyTorch offers NumPy, with a dtype that is not NumPy's."""
+
+    dtype = object()
+
+    def __init__(self, values):
+        self.values, self.shape = values, values.shape
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array(self.values, dtype)
+
+
+def test_tensors_of_other_libraries_are_read():
+    x, y = np.random.default_rng(0).normal(size=(N, 2)), np.arange(N) % 2 * 2.0 - 1
+    theirs = jaxsvm.svm_problem(jaxsvm.gram(RBF(0.5), Tensor(x)), Tensor(y))
+    ours = jaxsvm.svm_problem(jaxsvm.gram(RBF(0.5), x), y)
+    np.testing.assert_array_equal(jaxsvm.fit(theirs).alpha, jaxsvm.fit(ours).alpha)
+
+
 def test_warnings_point_at_the_line_that_called():
     x, y = samples.data()
     problem = jaxsvm.hinge_problem(jaxsvm.gram(RBF(0.5), x), y, 1.0, bias="none")

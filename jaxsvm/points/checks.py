@@ -73,7 +73,8 @@ def _from_bcsr(x: Any, dtype: Any, name: str) -> CSR:
 
 def _from_dense(x: Any, dtype: Any, name: str) -> Any:
     try:
-        array = with_automatic_axes(x) if hasattr(x, "dtype") else np.asarray(x)
+        known = hasattr(getattr(x, "dtype", None), "kind")  # a tensor of PyTorch has another dtype
+        array = with_automatic_axes(x) if known else np.asarray(x)
     except ValueError:
         raise InputError(f"{name} has rows of different lengths: (n, d) is needed.") from None
     if hasattr(x, "todense"):
