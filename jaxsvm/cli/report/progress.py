@@ -54,11 +54,13 @@ def gap_bar(tol: float) -> Iterator[Callable[..., None] | None]:
     """Yield a callback of `jaxsvm.fit` that draws the gap's way down to `tol` on a log scale; None without a bar."""
     with progress_bar("fit") as bar:
         first = 0.0
+        bar.update(note="kernel values and compilation")
 
         def draw(fitted: Fit) -> None:
             nonlocal first
             gap = float(fitted.certificate.relative_gap)
             if not (math.isfinite(gap) and gap > 0):
+                bar.update(note=f"no gap yet, {int(fitted.steps)} steps")
                 return
             first = max(first, gap, 2 * tol)
             done = math.log(first / gap) / math.log(first / tol)

@@ -13,7 +13,7 @@ import numpy as np
 from jaxsvm.datasets.columns.table import Table
 from jaxsvm.datasets.labels import Texts
 from jaxsvm.datasets.layout import Layout
-from jaxsvm.datasets.refusal import has_decimal_comma, is_missing, shown
+from jaxsvm.datasets.refusal import as_number, has_decimal_comma, is_missing, shown
 from jaxsvm.errors import DataError, InputError, require_package
 
 IMPUTE = ("mean", "most_frequent")
@@ -158,24 +158,23 @@ def _text_column(table: Table, place: int, rows: np.ndarray, impute: str | None,
     texts = table.texts(place)
     missing = _missing(texts)
     values = np.asarray([np.nan if is_missing(text) else text for text in texts.values], object)
-    first = int((~missing).argmax())
+    odd = np.asarray([as_number(text) is None for text in texts.values], bool)[texts.codes] & ~missing
+    first = int((odd if odd.any() else ~missing).argmax())
     example = texts.values[texts.codes[first]]
-    if re.fullmatch(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T].*)?", example):
-        advice = "a date is neither number nor category: leave it out (--drop), or write it as a number of days"
-        table.refuse(place, first, f"is {shown(example)}", advice)
-    if has_decimal_comma(example):
-        table.refuse(place, first, f"is {shown(example)}", "a number with a decimal comma needs --decimal ,")
-    if not one_hot:
-        table.refuse(
-            place, first, f"is {shown(example)}", "encode text with --one-hot, or leave the column out (--drop)"
-        )
-    _refuse_missing(table, place, missing, impute, "most_frequent")
     found = len({text for text in values[texts.codes[rows]].tolist() if isinstance(text, str)})
-    if found > max(2, len(rows) / 2):
-        raise DataError(
-            f"{table.name}: {table.title(place)} holds {found} different texts in {len(rows)} samples, such as "
-            f"{shown(example)}: these are names rather than categories; leave it out (--drop)."
-        )
+    advice = "" if one_hot else "encode text with --one-hot, or leave the column out (--drop)"
+    if has_decimal_comma(example):
+        advice = "a number with a decimal comma needs --decimal ,"
+    elif re.fullmatch(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T].*)?", example):
+        advice = "a date is neither number nor category: leave it out (--drop), or write it as a number of days"
+    elif re.fullmatch(r"[$€£]? ?[-+]?\d[\d., ']*( ?[%€$£])?", example) and (not one_hot or found > len(rows) / 2):
+        advice = "write it as a plain number, such as 1234.5, or leave the column out (--drop)"
+    elif one_hot and found > max(2, len(rows) / 2):
+        many = f"the column holds {found} different texts in {len(rows)} samples, names rather than categories"
+        advice = f"{many}: mend it, or leave it out (--drop)"
+    if advice:
+        table.refuse(place, first, f"is {shown(example)}", advice)
+    _refuse_missing(table, place, missing, impute, "most_frequent")
     return values[texts.codes][rows]
 
 

@@ -18,6 +18,7 @@ from jaxsvm.datasets.refusal import (
     MISSING,
     BadRow,
     as_number,
+    decoded,
     has_decimal_comma,
     is_missing,
     label_column,
@@ -98,7 +99,7 @@ class Table:
             raise DataError(
                 f"{self.name}: a column has no name: leave it out by its place (--index-col 0), or name it."
             )
-        twice = sorted({title for title in names if names.count(title) > 1})
+        twice = sorted({title for title in names if names.count(title) > 1 or title in self.dropped})
         if twice:
             raise DataError(
                 f"{self.name}: has several columns {twice[0]!r}; name them apart, or leave them out by place."
@@ -256,7 +257,7 @@ class _Lines(Delimited):
     def _refuse_lines(self, block: bytes) -> None:
         """Raise for the first line that has other fields than the first one."""
         for number, line in enumerate(block.splitlines(), self.lines + 1):
-            fields = self._fields(line.decode("utf-8", "replace"), number)
+            fields = self._fields(decoded(self.name, number, line, "a file saved as UTF-8"), number)
             if fields is not None and len(fields) != self.fields:
                 self.refuse(number, f"found {len(fields)} fields", f"{self.fields} are needed, as in the first line")
 
