@@ -105,6 +105,8 @@ class WidthValidation:
         results: The cross-validation at each.
     """
 
+    __repr__ = in_a_line
+
     gammas: Float[np.ndarray, " g"]
     results: tuple[CrossValidation, ...]
 

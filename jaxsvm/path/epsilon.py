@@ -31,6 +31,7 @@ from jaxsvm.problems.contract import Restrictable
 from jaxsvm.problems.padding import trimmed
 from jaxsvm.results.fit import Fit
 from jaxsvm.results.status import Status
+from jaxsvm.runtime.summary import in_a_line
 from jaxsvm.runtime.transfers import transfers
 from jaxsvm.screening.reference import screenable
 from jaxsvm.solvers.contract import Solver
@@ -47,6 +48,8 @@ class EpsilonPath:
         upper: Upper end of each interval, `(k,)`; intervals overlap and cover `C_min` to `C_max`.
         epsilon: Bound on `1 - D / P` of each fit at any C of its interval, `()`.
     """
+
+    __repr__ = in_a_line
 
     path: Path
     lower: Any

@@ -43,7 +43,10 @@ def summary(value: Any) -> str:
         return f"{value.dtype}{list(value.shape)}"
     if isinstance(value, dict):
         return f"{{{', '.join(map(str, list(value)[:6]))}{', ...' if len(value) > 6 else ''}}}"
-    text = in_a_line(value) if hasattr(value, "_fields") else repr(value)
+    if hasattr(value, "_fields"):
+        text = in_a_line(value)
+    else:
+        text = f"({', '.join(map(summary, value))})" if isinstance(value, list | tuple) else repr(value)
     if len(text) <= LONGEST and "\n" not in text:
         return text
     return f"{len(value)} entries" if isinstance(value, list | tuple) else f"{type(value).__name__}(...)"

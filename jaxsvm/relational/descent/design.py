@@ -22,6 +22,7 @@ from jaxsvm.gram.tiled import TiledGram
 from jaxsvm.kernels import Linear
 from jaxsvm.points.rows import Rows
 from jaxsvm.runtime.arrays import floating
+from jaxsvm.runtime.summary import in_a_line
 
 
 @jax.tree_util.register_dataclass
@@ -35,6 +36,8 @@ class JoinedRows(Rows):
         place: The row of each table, `(N,)` int32 each.
         levels: The number of levels of each category; static.
     """
+
+    __repr__ = in_a_line
 
     X: tuple[Float[Array, "n p"], ...]
     codes: tuple[tuple[Int[Array, " n"], ...], ...]

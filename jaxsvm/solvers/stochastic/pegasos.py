@@ -15,6 +15,7 @@ from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.points.rows import CSR
 from jaxsvm.problems.forms import BoxForm
 from jaxsvm.runtime.checks import require_positive
+from jaxsvm.runtime.summary import in_a_line
 from jaxsvm.solvers.features import Primal
 from jaxsvm.solvers.stochastic.iterates import Rule
 from jaxsvm.solvers.stochastic.subgradient import Stochastic, require_options
@@ -206,6 +207,8 @@ class StreamState:
         loss: Mean of the batches' hinge losses, each before its step, `()`: progressive validation.
         d: Number of features; static.
     """
+
+    __repr__ = in_a_line
 
     w: Float[Array, " size"]
     chain: Any
