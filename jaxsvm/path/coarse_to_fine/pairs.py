@@ -128,7 +128,8 @@ class _Hard:
             return x, f
         ahead, _ = combination(problem.ridge, grid.points[near[-1]][:2], (x, f), jnp.inf)
         further = self.from_scratch(problem, ahead)
-        return further if further is None or _dual(problem, *further) > _dual(problem, x, f) else (x, f)
+        # With negative weights cut it may be a worse point than x, and still leaves fewer steps.
+        return further if further is None or bool(np.asarray(further[0]).any()) else (x, f)
 
     def fill(self, places: list[int], ends: dict[int, Point], working_set: Candidates) -> dict[int, Point]:
         """Solve the places between the first and the last, level by level; after Ctrl-C return those that are solved.
@@ -207,13 +208,6 @@ def _margins(signed: SignedGram, x: Array) -> tuple[Array, Array]:
     """Return a point with negative parts cut to 0, and its margins from scratch."""
     x = jnp.maximum(x, 0)
     return x, signed.matvec(x)
-
-
-def _dual(problem: SquaredHingeProblem, x: Any, f: Any) -> float:
-    """Return the dual objective of a point at its best scale, 0 for the origin; on the host."""
-    x, f = np.asarray(x), np.asarray(f)
-    square = x @ (f + np.asarray(problem.ridge) * x)
-    return float(x.sum() ** 2 / square) if square > 0 else 0.0
 
 
 def _on_working_set(x: Any, f: Any, samples: np.ndarray) -> tuple[Array, Array, Array]:
