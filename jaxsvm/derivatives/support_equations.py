@@ -151,7 +151,7 @@ def _kept(problem: "Differentiable", active: Active, free: Array, a: Array) -> F
     return jnp.where(free, a, jnp.where(active.bound, problem.upper, jnp.where(active.free, present, 0)))
 
 
-def _or_middle(problem: Any, system: System, b: Array, middle: Callable[[], Array]) -> Array:
+def _or_middle(problem: "Differentiable", system: System, b: Array, middle: Callable[[], Array]) -> Array:
     """Return b; in a box with no free sample a whole interval is optimal: its middle, as a fit takes."""
     return jnp.where(some(system.free), b, middle()) if problem.bounded else b
 

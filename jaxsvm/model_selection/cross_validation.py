@@ -21,6 +21,7 @@ from jaxsvm.models.model import is_right
 from jaxsvm.path.options import Options, checked_values, problems_at_widths, require_widths
 from jaxsvm.path.placeholders import on_host_stacked
 from jaxsvm.path.solve import solve_together
+from jaxsvm.problems.contract import Parametric
 from jaxsvm.results.fit import Certificate, Fit
 from jaxsvm.results.status import StatusCode
 from jaxsvm.runtime.checks import require_one_of
@@ -246,7 +247,13 @@ def cross_validate(
 
 
 def _validated(
-    problem: Any, values: np.ndarray, masks: list[Fold], options: Options, score: str, seed: int, stop: Interruption
+    problem: Parametric,
+    values: np.ndarray,
+    masks: list[Fold],
+    options: Options,
+    score: str,
+    seed: int,
+    stop: Interruption,
 ) -> CrossValidation:
     """Solve each fold, and score it on its held-out samples."""
     parts = [problem.weighted(fold.train.astype(float)) for fold in masks]

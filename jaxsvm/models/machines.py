@@ -29,6 +29,7 @@ from jaxsvm.results.fit import Fit
 from jaxsvm.runtime.arrays import computed, on_device
 from jaxsvm.runtime.summary import in_a_line
 from jaxsvm.runtime.transfers import transfers
+from jaxsvm.solvers.contract import Solver
 
 
 @jax.tree_util.register_dataclass
@@ -206,7 +207,7 @@ def fit_many(
     return jax.vmap(solved)(machines.lanes)
 
 
-def _one_by_one(machines: Machines, solver: Any, tol: Any, key: Any, stop: Interruption) -> list[Fit]:
+def _one_by_one(machines: Machines, solver: Solver | None, tol: Any, key: Any, stop: Interruption) -> list[Fit]:
     """Solve concrete machines in order, until Ctrl-C or the time limit."""
     key, tol = jax.random.key(0) if key is None else key, 1e-4 if tol is None else tol
     options, n = Options(may_change=solver is None), machines.gram.n

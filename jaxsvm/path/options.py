@@ -12,7 +12,7 @@ from jaxsvm.gram.widths import at_widths, require_width
 from jaxsvm.loop.choice import exact_solver
 from jaxsvm.path.coarse_to_fine.block_newton import BlockNewton
 from jaxsvm.path.reduction import NearMargin, Reduction
-from jaxsvm.problems.contract import require_problem
+from jaxsvm.problems.contract import Parametric, require_problem
 from jaxsvm.results.fit import Fit
 from jaxsvm.runtime.checks import require_function, require_seconds, require_whole
 from jaxsvm.screening.reduction import Safe
@@ -131,7 +131,7 @@ def require_widths(problem: Any, gammas: Any) -> None:
         raise InputError(str(error).replace("Cs", "gammas")) from None
 
 
-def problems_at_widths(problem: Any, gammas: Any, options: Options) -> Iterator[list[Any]]:
+def problems_at_widths(problem: Parametric, gammas: Any, options: Options) -> Iterator[list[Parametric]]:
     """Yield the problem at each width, as a list of one; an operator lives as long as its path is solved."""
     solver = options.solver or exact_solver(problem, options.tol)
     stores = solver.stores(problem)

@@ -210,11 +210,11 @@ def solve_path(
     return Path(jnp.asarray(Cs, together.alpha.dtype), together, widths)
 
 
-def _traced(problems: list[Any], Cs: Any, gammas: Any, *, options: Options, several: bool) -> Fit:
+def _traced(problems: list[Parametric], Cs: Any, gammas: Any, *, options: Options, several: bool) -> Fit:
     """Solve inside a user's program; an axis of several problems, or of the widths, comes first."""
     values = jnp.asarray(Cs, problems[0].dtype)
 
-    def together(problems: list[Any]) -> list[Fit]:
+    def together(problems: Sequence[Parametric]) -> list[Fit]:
         solvers = [options.solver or exact_solver(problem, options.tol) for problem in problems]
         return _traced_together(problems, solvers, values, options.key, options.lanes or 1)
 
