@@ -19,6 +19,8 @@ class Measured:
     """Relative gap at which interior points may end: pair steps did not reduce such a gap in minutes."""
     values_by_numpy: int = 2**20
     """Kernel values that NumPy computes in less time than a program is compiled in."""
+    multiplications_of_one_thread: int = 2**18
+    """Multiplications of a matrix product that OpenBLAS does in the calling thread."""
 
 
 MEASURED = Measured()

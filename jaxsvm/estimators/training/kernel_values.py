@@ -1,17 +1,19 @@
 """Compute kernel values between NumPy or SciPy points, for a kernel by name, function or object.
 
-Few values, and those of sparse points, are computed by scikit-learn (`sklearn.metrics.pairwise`): compiling a program
-would take longer. Many are computed by a compiled program on blocks of one shape, which serves any number of points.
+Few values are computed by NumPy, and those of sparse points by scikit-learn (`sklearn.metrics.pairwise`): compiling a
+program would take longer. Many are computed by a compiled program on blocks of one shape, which serves any number of
+points.
 """
 
 import dataclasses
+import math
 from typing import Any
 
 import jax
 import numpy as np
 import scipy.sparse as sp
 from scipy.spatial.distance import cdist
-from sklearn.metrics.pairwise import pairwise_kernels, rbf_kernel
+from sklearn.metrics.pairwise import pairwise_kernels
 
 from jaxsvm.errors import InputError
 from jaxsvm.estimators.measured import MEASURED
@@ -65,8 +67,8 @@ class KernelValues:
             return values.astype(np.float64)
         m, n = x.shape[0], z.shape[0]
         sparse = sp.issparse(x) or sp.issparse(z)
-        if self.name == "rbf" and not sparse and m * n <= MEASURED.values_by_numpy:
-            return self._few_rbf(x, z)
+        if self.name in ("linear", "poly", "rbf", "sigmoid") and not sparse and m * n <= MEASURED.values_by_numpy:
+            return self._few(x, z)
         if self.name != "object" and (sparse or m * n <= MEASURED.values_by_numpy):
             values = pairwise_kernels(x, z, metric=self.name, **self.parameters)
             return np.asarray(values.toarray() if sp.issparse(values) else values)
@@ -74,6 +76,16 @@ class KernelValues:
         for rows, values in self.blocks(x, z):
             out[rows] = values
         return out
+
+    def _few(self, x: np.ndarray, z: np.ndarray) -> np.ndarray:
+        """Return values of a kernel that products of points determine."""
+        if self.name == "rbf":
+            return self._few_rbf(x, z)
+        products = _in_one_thread(x, z)
+        if self.name == "linear":
+            return products
+        products = self.parameters["gamma"] * products + self.parameters["coef0"]
+        return np.tanh(products) if self.name == "sigmoid" else products ** self.parameters["degree"]
 
     def _few_rbf(self, x: np.ndarray, z: np.ndarray) -> np.ndarray:
         """Return RBF values of points shifted to their mean; computed from differences if some are far from it.
@@ -84,9 +96,15 @@ class KernelValues:
         gamma = self.parameters["gamma"]
         shift = z.mean(axis=0, dtype=np.float64)
         x, z = x - shift, z - shift
-        if gamma * max(np.einsum("ij,ij->i", x, x).max(), np.einsum("ij,ij->i", z, z).max()) <= 1e5:
-            return rbf_kernel(x, z, gamma=gamma)
-        return np.exp(-gamma * cdist(x, z, "sqeuclidean"))
+        squares = np.einsum("ij,ij->i", x, x), np.einsum("ij,ij->i", z, z)
+        if gamma * max(squares[0].max(), squares[1].max()) > 1e5:
+            return np.exp(-gamma * cdist(x, z, "sqeuclidean"))
+        distances = _in_one_thread(-2 * x, z)
+        distances += squares[0][:, None]
+        distances += squares[1]
+        np.maximum(distances, 0, out=distances)
+        distances *= -gamma
+        return np.exp(distances, out=distances)
 
     def blocks(self, x: Any, z: Any) -> Any:
         """Yield pairs of a slice of the rows of x and their values against all of z, `(rows, n)`."""
@@ -132,6 +150,16 @@ class KernelValues:
         return TiledGram(
             self.kernel, x, shift, min(gram.MEASURED.rows_per_tile, x.shape[0]), np.dtype(x.dtype), squares, near
         )
+
+
+def _in_one_thread(x: np.ndarray, z: np.ndarray) -> np.ndarray:
+    """Return `x z'` of points `(m, d)` and `(n, d)`, by tiles for which BLAS wakes no other thread."""
+    out = np.empty((len(x), len(z)), np.result_type(x, z))
+    side = max(math.isqrt(MEASURED.multiplications_of_one_thread // x.shape[1]), 16)
+    for i in range(0, len(x), side):
+        for j in range(0, len(z), side):
+            np.matmul(x[i : i + side], z[j : j + side].T, out=out[i : i + side, j : j + side])
+    return out
 
 
 @jax.jit
