@@ -218,6 +218,7 @@ def test_the_rest_lowers_for_every_platform(what):
         ({"C": [1.0, 2.0]}, "C has shape"),
         ({"y": np.ones(60)}, "no sample of class -1"),
         ({"y": np.arange(60)}, "y holds the values"),
+        ({"y": (np.ones(60), ("a", "b"))}, "y is a tuple"),
         ({"y": np.ones(59)}, "y has shape"),
         ({"sample_weight": -np.ones(60)}, "negative"),
         ({"sample_weight": np.zeros(60)}, "zero everywhere"),

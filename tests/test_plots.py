@@ -75,6 +75,9 @@ def test_refusals(path):
         path_figure(path, scores=[1.0])
     with pytest.raises(jaxsvm.InputError, match="ax holds 1"):
         path_figure(path, ax=Figure().subplots())
+    for draw, wanted in ((plots.path_scores, "cross_validate"), (plots.width_scores, "gammas")):
+        with pytest.raises(jaxsvm.InputError, match=f"a Path is drawn: .*{wanted}"):
+            draw(path)
 
 
 def test_margin_and_support_of_a_path(path, problem):

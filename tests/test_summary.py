@@ -65,6 +65,14 @@ def test_shapes_kernel_and_what_is_stored_are_in_it():
     assert "gram=DenseGram(kernel=RBF(gamma=0.5)" in repr(svm())
 
 
+def test_statuses_of_lanes_are_counted():
+    fits = jaxsvm.fit_many(SHOWN["machines"]())
+    assert repr(fits.status) == "Status(1 CONVERGED)" and repr(fits.status[0]) == "Status.CONVERGED"
+    assert repr(jax.tree.map(lambda _: np.array([1, 2, 1]), fits.status)) == "Status(2 CONVERGED, 1 STALLED)"
+    scored = jaxsvm.cross_validate(svm(), [1.0, 2.0], 3, gammas=[0.5])
+    assert repr(scored) == "WidthValidation(1 widths x 2 values of C, best: C=1, gamma=0.5)"
+
+
 def test_a_tuned_answer_is_shown_in_a_line():
     tuned = jaxsvm.tune(RBF(0.5), X, Y, folds=3, steps=1)
     text = repr(tuned)

@@ -106,10 +106,12 @@ class WidthValidation:
         results: The cross-validation at each.
     """
 
-    __repr__ = in_a_line
-
     gammas: Float[np.ndarray, " g"]
     results: tuple[CrossValidation, ...]
+
+    def __repr__(self) -> str:
+        size = f"{len(self.gammas)} widths x {len(self.Cs)} values of C"
+        return f"WidthValidation({size}, best: C={self.C:.6g}, gamma={self.gamma:.6g})"
 
     @property
     def Cs(self) -> Float[np.ndarray, " k"]:  # noqa: N802

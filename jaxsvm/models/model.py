@@ -1,6 +1,7 @@
 """Predict decision values and labels of new points, from a fit or from a model reduced to its support."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, overload
 
 import jax
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxsvm.datasets.layout import Layout, Wanted
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.gram import measured as gram
 from jaxsvm.gram.basis import KernelBasis
@@ -50,7 +52,7 @@ class Model:
     certificate: Certificate
     scaling: Any = None
     classes: tuple[Any, ...] | None = dataclasses.field(default=(-1, 1), metadata={"static": True})
-    layout: Any = dataclasses.field(default=None, metadata={"static": True})
+    layout: Layout | None = dataclasses.field(default=None, metadata={"static": True})
     preparation: Any = dataclasses.field(default=None, metadata={"static": True})
     sigmoids: tuple[tuple[float, float], ...] | None = dataclasses.field(default=None, metadata={"static": True})
 
@@ -103,7 +105,12 @@ def load_model(path: Any, *, memory: int | None = None) -> Model:
 
 @transfers
 def compact(
-    fit: Fit, problem: Any, *, scaling: Any = None, classes: tuple[Any, ...] | None = (-1, 1), layout: Any = None
+    fit: Fit,
+    problem: Any,
+    *,
+    scaling: Any = None,
+    classes: Sequence[Any] | np.ndarray | None = (-1, 1),
+    layout: Layout | None = None,
 ) -> Model:
     """Reduce a fit to the samples whose `dual_coef` is not 0, on the host, which compiles nothing.
 
@@ -128,7 +135,7 @@ def compact(
     if not is_concrete(fit, problem):
         raise InputError("fit is being traced: the support's size is not known yet; call `compact` outside jit.")
     _require_fit_of(problem, fit)
-    coefficients = fit.dual_coef
+    coefficients, classes = fit.dual_coef, None if classes is None else tuple(np.asarray(classes, object).tolist())
     if isinstance(problem, Machines):
         coefficients, classes = coefficients.T, tuple(range(problem.classes)) if classes == (-1, 1) else classes
         if not problem.by_pairs or classes is None or len(classes) != problem.classes or problem.classes < 3:
@@ -208,12 +215,15 @@ def decision_function(*arguments: Any, calibrated: bool = True) -> Float[Array, 
 def _in_order(model: Model, x_new: Any) -> Any:
     """Put the columns in the order of the model's, if both have names."""
     names = getattr(x_new, "columns", None)
-    if model.columns is None or names is None or not all(isinstance(name, str) for name in names):
+    if (
+        model.layout is None
+        or model.columns is None
+        or names is None
+        or not all(isinstance(name, str) for name in names)
+    ):
         return x_new
-    from jaxsvm.datasets.layout import Wanted  # file readers apply the same rules
-
     order = Wanted(like=model.layout).order("x_new", tuple(names))
-    return x_new if order is None else np.asarray(x_new)[:, order]
+    return x_new if order is None else np.asarray(x_new)[:, order]  # by the rules of file readers
 
 
 def _of_dense_blocks(model: Model, x_new: Any, calibrated: bool) -> Array:

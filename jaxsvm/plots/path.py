@@ -54,8 +54,8 @@ def path_scores(validated: Any, *, label: str = "cross-validated", ax: Any = Non
         label: Name of the scores.
         ax: Axes of matplotlib; None makes a figure.
     """
+    Cs, order = _sorted_values(validated, "standard_error", "cross_validate(problem, Cs)")
     ax = axes_of(ax)
-    Cs, order = _sorted_values(validated)
     mean, error = (np.asarray(part, float)[order] for part in (validated.mean, validated.standard_error))
     ax.fill_between(Cs, mean - error, mean + error, color=BLUE, alpha=0.18, linewidth=0, label="one standard error")
     ax.plot(Cs, mean, "o-", color=BLUE, markersize=4, label=label)
@@ -111,8 +111,8 @@ def width_scores(validated: Any, *, ax: Any = None) -> Any:
         validated: The result of `jaxsvm.cross_validate` with `gammas`.
         ax: Axes of matplotlib; None makes a figure.
     """
+    Cs, order = _sorted_values(validated, "gammas", "cross_validate(problem, Cs, gammas=...)")
     ax = axes_of(ax)
-    Cs, order = _sorted_values(validated)
     gammas, rows = np.sort(validated.gammas), np.argsort(validated.gammas, kind="stable")
     drawn = ax.pcolormesh(Cs, gammas, np.asarray(validated.mean, float)[rows][:, order], shading="nearest")
     ax.figure.colorbar(drawn, ax=ax, label="mean score")
@@ -122,8 +122,10 @@ def width_scores(validated: Any, *, ax: Any = None) -> Any:
     return against_C(ax, "gamma")
 
 
-def _sorted_values(path: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return the values of C in increasing order, and that order."""
+def _sorted_values(path: Any, part: str = "alphas", maker: str = "solve_path") -> tuple[np.ndarray, np.ndarray]:
+    """Return the values of C in increasing order, and that order; refuse what has no such part."""
+    if not hasattr(path, part):
+        raise InputError(f"a {type(path).__name__} is drawn: the result of `jaxsvm.{maker}` is needed.")
     Cs = np.asarray(path.Cs, float)
     order = np.argsort(Cs, kind="stable")
     return Cs[order], order

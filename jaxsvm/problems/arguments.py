@@ -52,6 +52,8 @@ def vector_dtype(gram: Any) -> Any:
 
 def checked_signs(y: Any, n: int, dtype: Any) -> Float[Array, " n"]:
     """Return labels as signs, `(n,)`; refuse anything but -1 and +1."""
+    if isinstance(y, tuple):
+        raise InputError("y is a tuple: the labels alone are needed (`y, classes = two_classes(labels)`).")
     if np.shape(y) != (n,):
         raise InputError(f"y has shape {np.shape(y)}: one label for each of the {n} samples is needed, shape ({n},).")
     if is_concrete(y):

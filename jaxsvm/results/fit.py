@@ -214,11 +214,10 @@ class Fit:
 
 def outcomes(fit: Fit) -> str:
     """Describe how a fit or its lanes ended, with the largest relative gap."""
-    codes = np.ravel(np.asarray(fit.status.code))
-    names = [Status(code).name for code in codes.tolist()]
-    ends = ", ".join(f"{names.count(name)} {name}" for name in dict.fromkeys(names)) if len(names) > 1 else names[0]
     gaps = np.ravel(np.asarray(fit.certificate.relative_gap))
-    return f"{ends}, relative gap {'' if len(names) == 1 else 'up to '}{gaps.max():.1e}"
+    alone = len(gaps) == 1
+    ends = np.ravel(fit.status.name)[0] if alone else fit.status.tally()
+    return f"{ends}, relative gap {'' if alone else 'up to '}{gaps.max():.1e}"
 
 
 def better_of(first: Fit, second: Fit) -> Fit:

@@ -95,7 +95,15 @@ class StatusCode:
         return self.code
 
     def __repr__(self) -> str:
-        return f"Status.{self.name}" if has_values(self.code) else in_a_line(self)
+        """Name the status, of lanes how many have which; the array while it has no values."""
+        if not has_values(self.code):
+            return in_a_line(self)
+        return f"Status.{self.name}" if np.ndim(self.code) == 0 else f"Status({self.tally()})"
+
+    def tally(self) -> str:
+        """Return how many lanes have which status, such as "9 CONVERGED, 1 STALLED", on the host."""
+        names = np.ravel(self.name).tolist()
+        return ", ".join(f"{names.count(name)} {name}" for name in dict.fromkeys(names))
 
 
 def has_values(tree: Any) -> bool:
@@ -107,10 +115,12 @@ def has_values(tree: Any) -> bool:
 
 def advice(status: Status) -> str:
     """Return a sentence on what a user can do about a status."""
+    double = 'jax.config.update("jax_enable_x64", True)'  # without it NumPy's float64 becomes float32
     return {
-        Status.STALLED: "The dtype's floor is reached: use float64 data where they are float32, a larger tol, a "
-        "smaller C or scaled features.",
-        Status.MAX_STEPS: "Raise max_steps, pass this fit as `init` to go on, or loosen tol.",
+        Status.STALLED: "The dtype's floor is reached: use float64 data where they are float32"
+        f"{'' if jax.config.read('jax_enable_x64') else f' (after {double})'}, a larger tol, a smaller C or scaled "
+        "features.",
+        Status.MAX_STEPS: "Raise max_steps, pass this fit as `init` to go on, loosen tol, or scale the features.",
         Status.NOT_FINITE: "Look for overflow in the kernel (unscaled features, a high degree) and scale the data.",
         Status.NOT_PSD: "Choose a positive semidefinite kernel: the sigmoid is one for few parameters only.",
         Status.INFEASIBLE: "C must be positive, weights non-negative and both classes present.",

@@ -46,7 +46,17 @@ def _refusing(error_type: type[Exception], message: str = "the database refuses 
         raise InputError(f"{message}: {error}") from None
 
 
-def from_duckdb(source: Any, tables: Sequence[str] | Mapping[str, str], label: tuple[str, str], **options: Any) -> Join:
+def from_duckdb(
+    source: Any,
+    tables: Sequence[str] | Mapping[str, str],
+    label: tuple[str, str],
+    *,
+    features: Mapping[str, Sequence[str]] | None = None,
+    keys: Any = None,
+    categorical: Mapping[str, Sequence[str]] | None = None,
+    positive: Any = None,
+    missing: str = "refuse",
+) -> Join:
     """Make a join of tables or views of a DuckDB database.
 
     Args:
@@ -54,11 +64,22 @@ def from_duckdb(source: Any, tables: Sequence[str] | Mapping[str, str], label: t
         tables: Names of tables or views; or names with the SQL that stands for them in FROM, such as
             `{"sales": "read_parquet('sales/*.parquet')"}`.
         label: The table and column of the label.
-        options: `features`, `keys`, `categorical`, `positive` and `missing` of `Join`.
+        features: The columns of each table that are features, as `Join` takes them; so are those below.
+        keys: The columns that join; None: columns of equal names.
+        categorical: Columns of numbers, dates, times or UUIDs that are categories, by table.
+        positive: The label that is +1; None: the greater one.
+        missing: Treatment of missing features: "refuse", "impute" or "drop".
 
     Raises:
         InputError: On a database that cannot be opened or queried, and on anything that `Join` refuses.
     """
+    options: dict[str, Any] = {
+        "features": features,
+        "keys": keys,
+        "categorical": categorical,
+        "positive": positive,
+        "missing": missing,
+    }
     duckdb = require_package("duckdb", "from_duckdb")
     connection = source
     if isinstance(source, str | os.PathLike):
@@ -91,7 +112,15 @@ def from_duckdb(source: Any, tables: Sequence[str] | Mapping[str, str], label: t
 
 
 def from_ibis(
-    connection: Any, tables: Sequence[str] | Mapping[str, str], label: tuple[str, str], **options: Any
+    connection: Any,
+    tables: Sequence[str] | Mapping[str, str],
+    label: tuple[str, str],
+    *,
+    features: Mapping[str, Sequence[str]] | None = None,
+    keys: Any = None,
+    categorical: Mapping[str, Sequence[str]] | None = None,
+    positive: Any = None,
+    missing: str = "refuse",
 ) -> Join:
     """Make a join of tables of any database that ibis supports and that quotes names with `"`: PostgreSQL, Trino, ...
 
@@ -99,11 +128,22 @@ def from_ibis(
         connection: An ibis backend (`pip install 'ibis-framework[postgres]'`).
         tables: Names of tables or views; or names with the SQL that stands for them in FROM.
         label: The table and column of the label.
-        options: `features`, `keys`, `categorical`, `positive` and `missing` of `Join`.
+        features: The columns of each table that are features, as `Join` takes them; so are those below.
+        keys: The columns that join; None: columns of equal names.
+        categorical: Columns of numbers, dates, times or UUIDs that are categories, by table.
+        positive: The label that is +1; None: the greater one.
+        missing: Treatment of missing features: "refuse", "impute" or "drop".
 
     Raises:
         InputError: On a database that cannot be queried, and on anything that `Join` refuses.
     """
+    options: dict[str, Any] = {
+        "features": features,
+        "keys": keys,
+        "categorical": categorical,
+        "positive": positive,
+        "missing": missing,
+    }
     if connection.name == "duckdb":  # ibis 12 asks DuckDB 2 for a method that it no longer has
         return from_duckdb(connection.con, tables, label, **options)
     if connection.name == "postgres":

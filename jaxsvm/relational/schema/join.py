@@ -165,7 +165,7 @@ class Join:
         parts = ", ".join(
             f"{n} ({len(r)} rows, {b.d} features)" for n, r, b in zip(self.names, self.rows, self.blocks, strict=True)
         )
-        return f"Join of {self.size:,} rows: {parts}"
+        return " ".join([f"Join of {self.size:,} rows: {parts}", *(f"({note})" for note in self.notes)])
 
 
 def require_options(label: Any, missing: str, tables: Mapping[str, Any]) -> None:
