@@ -70,7 +70,7 @@ def test_statuses_of_lanes_are_counted():
     assert repr(fits.status) == "Status(1 CONVERGED)" and repr(fits.status[0]) == "Status.CONVERGED"
     assert repr(jax.tree.map(lambda _: np.array([1, 2, 1]), fits.status)) == "Status(2 CONVERGED, 1 STALLED)"
     scored = jaxsvm.cross_validate(svm(), [1.0, 2.0], 3, gammas=[0.5])
-    assert repr(scored) == "WidthValidation(1 widths x 2 values of C, best: C=1, gamma=0.5)"
+    assert repr(scored) == "WidthValidation(1 widths x 2 values of C, best: C=2, gamma=0.5)"
 
 
 def test_a_tuned_answer_is_shown_in_a_line():
