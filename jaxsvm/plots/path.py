@@ -111,7 +111,7 @@ def width_scores(validated: Any, *, ax: Any = None) -> Any:
         validated: The result of `jaxsvm.cross_validate` with `gammas`.
         ax: Axes of matplotlib; None makes a figure.
     """
-    Cs, order = _sorted_values(validated, "gammas", "cross_validate(problem, Cs, gammas=...)")
+    Cs, order = _sorted_values(validated, "best", "cross_validate(problem, Cs, gammas=...)")
     ax = axes_of(ax)
     gammas, rows = np.sort(validated.gammas), np.argsort(validated.gammas, kind="stable")
     drawn = ax.pcolormesh(Cs, gammas, np.asarray(validated.mean, float)[rows][:, order], shading="nearest")
