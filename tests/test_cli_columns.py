@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -163,6 +164,59 @@ def test_messages_name_the_column_and_what_to_do(frame, tmp_path):
     assert "--one-hot" in said and "--drop" in said and "--label" in said
 
 
+AS_PEOPLE_HAVE_THEM = {
+    "a title above": (b"# made by me\na,b,kind\n1,2,x\n3,4,y\n", (), "line 1: found a single field, '# made by me'"),
+    "a separator too many": (b"a,kind,\n1,x,\n2,y,\n", (), "column 2 of the header has no name; .*--drop 2"),
+    "the same, as a table": (b"a,kind,\n1,x,\n2,y,\n", ("--one-hot",), "column 2 has no name: .*--drop 2"),
+    "dates and texts": (b"a;when;who;kind\n1,5;01/02/2024;Al;x\n", (), "--decimal ,"),
+    "a date": (b"when,who,vip,kind\n01/02/2024,Al,no,x\n", (), "a date is neither.*no numbers either: who, vip"),
+    "thousands": (b'a,kind\n"1,058.63",x\n', (), "is '1,058.63'; .*write it as a plain number"),
+    "money": (b"a,kind\n$ 10.50,x\n", (), "is '\\$ 10.50'; .*write it as a plain number"),
+    "names twice": (b"a,a,kind\n1,2,x\n2,3,y\n", ("--drop", 1), "--drop a"),
+    "UTF-16": ("a,kind\n1,x\n".encode("utf-16"), (), "saved as UTF-8"),
+    "no rows": (b"a,kind\n", ("--impute", "mean"), "no line below the header"),
+    "one class": (b"a,kind\n1,x\n2,x\n", (), "one class only, x"),
+    "no label": (b"a,b,kind\n1,2,x\n3,4,\n", (), "line 3: the label"),
+}
+
+
+@pytest.mark.parametrize("name", AS_PEOPLE_HAVE_THEM)
+def test_a_message_says_what_to_do(name, tmp_path):
+    content, options, said = AS_PEOPLE_HAVE_THEM[name]
+    (tmp_path / "a.csv").write_bytes(content)
+    assert re.search(said, refusal("fit", tmp_path / "a.csv", *options))
+
+
+READ_AS_THEY_ARE = {
+    "a byte order mark, Windows' line ends, all quoted": b'\xef\xbb\xbf"a","b","kind"\r\n%s',
+    "old line ends": b"a,b,kind\r%s",
+    "tabs and blank lines": b"a\tb\tkind\n\n%s",
+    "blanks behind commas": b"a, b, kind\n%s",
+}
+
+
+@pytest.mark.parametrize("name", READ_AS_THEY_ARE)
+def test_it_is_read_as_it_is(name, tmp_path):
+    head = READ_AS_THEY_ARE[name]
+    end, mark = (b"\r" if b"\r" in head else b"\n"), b"\t" if b"\t" in head else b", " if b", " in head else b","
+    end = b"\r\n" if b"\r\n" in head else end
+    rows = [mark.join(b'"%s"' % part if b'"' in head else part for part in row) for row in ROWS]
+    (tmp_path / "a.csv").write_bytes(head % end.join([*rows, b""]))
+    assert report_of("fit", tmp_path / "a.csv", "--kernel", "linear")["train_accuracy"] == 1.0
+
+
+ROWS = [(b"%d" % i, b"%.1f" % (i * i % 7), b"yes" if i > 9 else b"no") for i in range(20)]
+
+
+def test_options_that_are_given_twice(frame, tmp_path):
+    file = tmp_path / "train.csv"
+    frame.to_csv(file)
+    several = ("--drop", 0, "--drop", "when,colour", "--drop", "age", "--label", "bought")
+    assert report_of("fit", file, *several)["d"] == 1
+    result = invoke("fit", file, "--C", 1, *several, "--C", 2)
+    assert result.exit_code == 2 and "--C is given twice" in result.stderr
+
+
 def test_a_shuffled_parquet_frame(frame, tmp_path):
     """pandas writes its index as a column if that is not 0, 1, 2, ..."""
     shuffled = frame.sample(frac=1, random_state=0)
@@ -246,6 +300,23 @@ def test_class_weights_of_several_classes(tmp_path):
     for wrong in ("1", "4=2", "1=x", "1=-1"):
         assert "--class-weight" in refusal("fit", file, "--class-weight", wrong)
     assert "--class-weight" in refusal("fit", file, "--loss", "epsilon_insensitive", "--class-weight", "balanced")
+
+
+@pytest.mark.parametrize("scale", ["none", "standardise"])
+def test_a_coreset_is_trained_on_with_its_weights(uneven, tmp_path, scale):
+    (file, points, _), small, out = uneven, tmp_path / "small.npz", tmp_path / "model.npz"
+    report_of("coreset", file, "--size", 40, "--scale", scale, "--out", small)
+    options = ["fit", small, "--kernel", "linear", "--loss", "hinge", "--tol", 1e-6, "--out", out]
+    report = report_of(*options)
+    kept = jaxsvm.coresets.load_coreset(small)
+    theirs = SVC(kernel="linear", tol=1e-8).fit(kept.x, kept.y, sample_weight=kept.weight)
+    assert report["classes"] == ["rare", "usual"] and report["total_weight"] == pytest.approx(kept.weight.sum())
+    found = report_of("predict", out, file)
+    if scale != "none":
+        points = (points - kept.info["mean"]) / kept.info["scale"]
+        assert "--scale" in refusal(*options, "--scale", "min-max")
+    np.testing.assert_allclose(found["decision"], theirs.decision_function(points), atol=1e-3)
+    assert found["accuracy"] > 0.7 and "coreset" in refusal(*options, "--nu", 0.2)
 
 
 def test_a_grid_of_gamma(uneven, tmp_path):
@@ -338,6 +409,8 @@ def test_nu(uneven, tmp_path):
     report = report_of(*options, "--nu", 0.3, "--out", out)
     found = report_of("predict", out, tmp_path / "numbers.npz")
     expected = NuSVR(nu=0.3, gamma=0.5, tol=1e-8).fit(x, x[:, 0] ** 2).predict(x)
+    grid = report_of("path", *options[1:], "--nu", 0.3, "--C", "0.01,1", "--folds", 3)
+    assert grid["chosen_C"] == 1 and grid["path"][1]["primal"] == pytest.approx(report["primal"])
     np.testing.assert_allclose(found["labels"], expected, atol=1e-3)
     assert report["certified"] and found["r2"] == pytest.approx(report["train_r2"])
 

@@ -201,6 +201,7 @@ def test_shards_are_one_set(tmp_path, small_pieces):
         np.savez(paths[-1], X=x[part], y=y[part])
     whole = coresets.from_files(write(tmp_path, "npz", x, y), 1.0, **SIZES)
     assert same(whole, coresets.from_files(paths, 1.0, **SIZES))
+    assert same(whole, coresets.from_files(tmp_path / "[0-2].npz", 1.0, **SIZES))
 
 
 @pytest.mark.parametrize("end", [".npz", ".parquet", ".svm"])

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 import jaxsvm
 from jaxsvm.cli.report.text import Exit, complain, require_stdout
@@ -53,10 +54,21 @@ def command(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
         guarded.__doc__, guarded.__annotations__ = function.__doc__, {}
         guarded.__signature__ = inspect.Signature(list(_expanded(function)))  # pyright: ignore[reportFunctionMemberAccess]
-        app.command(name, no_args_is_help=False)(guarded)
+        app.command(name, cls=_Once, no_args_is_help=False)(guarded)
         return function
 
     return register
+
+
+class _Once(TyperCommand):
+    """A command that refuses an option of one value that is given twice: its first value would be lost."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given = [parameter for parameter in self.make_parser(ctx).parse_args(list(args))[2] if parameter.nargs == 1]
+        for option in given:
+            if given.count(option) > 1 and not getattr(option, "multiple", True):
+                ctx.fail(f"{option.opts[0]} is given twice: once is enough (several values take commas).")
+        return super().parse_args(ctx, args)
 
 
 def _expanded(function: Callable[..., None]) -> Iterator[inspect.Parameter]:

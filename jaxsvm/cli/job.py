@@ -8,9 +8,9 @@ import numpy as np
 
 from jaxsvm import kernels
 from jaxsvm.cli.options import KERNEL_OPTIONS, Training
-from jaxsvm.cli.source import training_points, training_source
+from jaxsvm.cli.source import coreset_in, training_points, training_source
 from jaxsvm.cli.system import Interrupts
-from jaxsvm.datasets import Layout, Scaling, two_classes
+from jaxsvm.datasets import Dataset, Layout, Scaling, two_classes
 from jaxsvm.datasets.columns.preparation import Preparation
 from jaxsvm.datasets.columns.table import Table
 from jaxsvm.datasets.labels import index_of, several_classes, targets
@@ -39,6 +39,7 @@ class Job:
         preparation: What was done to columns before, or None.
         notes: What was decided about the file.
         solver: Name of the solver; "auto" lets the library choose.
+        weight: Weights of the training samples, `(n,)`; None outside of coresets.
         stop: The flag that Ctrl-C and the time limit set.
     """
 
@@ -54,6 +55,7 @@ class Job:
     preparation: Preparation | None
     notes: tuple[str, ...]
     solver: str
+    weight: np.ndarray | None
     stop: Interrupts
 
     @property
@@ -100,6 +102,7 @@ class Job:
             **({} if kinds is None else {"classes": kinds}),
             **({"machines": len(kinds) * (len(kinds) - 1) // 2} if self.several and kinds else {}),
             **({} if self.factors is None else {"class_weight": self.factors.tolist()}),
+            **({} if self.weight is None else {"total_weight": float(self.weight.sum())}),
             "scale": self.options.scale, "kernel": kernel_to_dict(self.kernel), "solver": self.solver,
             "tol": self.options.tol,
         }  # fmt: skip
@@ -167,6 +170,9 @@ def prepare(options: Training, stop: Interrupts) -> Job:
     """
     data, dtype = options.data, options.dtype
     source = training_source(options)
+    small = coreset_in(data, options)
+    if small is not None and isinstance(source, Dataset):
+        source = dataclasses.replace(source, y=np.asarray(small.info["classes"])[(small.y > 0).astype(int)])
     y, target, classes = _labels(options, source)
     target = target if target.dtype.kind == "i" else target.astype(dtype)
     train, test = _split(None if classes is None else target, len(target), options.test_fraction, options.seed)
@@ -175,6 +181,10 @@ def prepare(options: Training, stop: Interrupts) -> Job:
     constructors = {"standardise": Scaling.standardise, "min-max": Scaling.min_max}
     scaling = constructors[options.scale](x) if options.scale in constructors else None
     x = x if scaling is None else scaling(x)
+    if small is not None and "mean" in small.info:
+        require(scaling is None, f"--scale is {options.scale}: the samples of {data} are standardised; leave it out.")
+        mean, factor = np.asarray(small.info["mean"]), 1 / np.asarray(small.info["scale"])
+        scaling = Scaling(mean, factor)  # pyright: ignore[reportArgumentType]
     job = Job(
         options=options,
         x=x,
@@ -188,6 +198,7 @@ def prepare(options: Training, stop: Interrupts) -> Job:
         preparation=preparation,
         notes=dataset.notes,
         solver=options.solver or "auto",
+        weight=None if small is None else small.weight[train],
         stop=stop,
     )
     for name, value in (("--solver", options.named_solver), ("--max-steps", options.max_steps)):

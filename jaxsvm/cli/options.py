@@ -78,7 +78,7 @@ class Training:
         str | None, option("--class-weight", "Factors of C by class; balanced: as rare as it is.", "balanced|A=2,B=1")
     ] = None
     label: Label = None
-    drop: Annotated[str | None, option("--drop", "Columns to leave out, by name or place.", "COL[,COL]")] = None
+    drop: Annotated[list[str] | None, option("--drop", "Columns to leave out, by name or place.", "COL[,COL]")] = None
     index_col: Annotated[str | None, option("--index-col", "The column that numbers the rows: left out.", "COL")] = None
     decimal: Annotated[str, option("--decimal", "The decimal mark of a CSV file.", (".", ","))] = "."
     impute: Annotated[
@@ -103,7 +103,7 @@ class Training:
     @property
     def dropped(self) -> list[str]:
         """The columns to leave out."""
-        named = [] if self.drop is None else [key.strip() for key in self.drop.split(",")]
+        named = [key.strip() for keys in self.drop or () for key in keys.split(",")]
         return named + ([] if self.index_col is None else [self.index_col])
 
     @property
@@ -198,8 +198,9 @@ class Grid:
 
     def check(self, options: Training) -> None:
         """Refuse options of training that a path cannot use."""
-        only = f"--nu is {options.nu} and --loss {options.loss}: a path is one of C, and these are for fit."
-        require(options.nu is None and options.loss != "one_class", only)
+        loss, nu = options.loss, options.nu
+        of_C = loss == "epsilon_insensitive" or (nu is None and loss != "one_class")
+        require(of_C, f"--loss is {loss} with --nu {nu or 0.5}: nu is in place of C, and a path is one of C; take fit.")
         need = f"--gamma is {options.gamma!r}: cross-validation chooses among several; add --folds 5, say."
         require(len(options.gammas) < 2 or self.folds is not None, need)
 

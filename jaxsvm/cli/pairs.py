@@ -54,8 +54,11 @@ def fit_path(job: Job, Cs: list[float], title: str = "path") -> dict[int, Soluti
 def folds_of(job: Job, Cs: list[float], folds: int) -> Scores:
     """Score each C on the samples that folds leave out."""
     x, codes, scores = job.x, job.target, np.full((folds, len(Cs)), np.nan)
+    dealt: Any = folds
+    if job.classes is None:
+        dealt = np.random.default_rng(job.options.seed).permutation(len(codes)) % folds
     with watching(job.stop), _bar("folds", job, folds * len(Cs)) as bar, contextlib.suppress(KeyboardInterrupt):
-        for fold, (train, test) in enumerate(fold_masks(codes, folds, None, job.options.seed)):
+        for fold, (train, test) in enumerate(fold_masks(codes, dealt, None, job.options.seed)):
             if len(np.unique(codes[train])) < len(job.classes or ()):
                 raise InputError(f"--folds is {folds}: a fold leaves a class without samples; take fewer folds.")
             for place, C in enumerate(Cs):

@@ -71,7 +71,9 @@ def _problem(job: Job, C: float = 1.0) -> Any:
     """
     if job.classes is not None:
         gram = jaxsvm.gram(job.kernel, job.x)
-        weight = None if job.factors is None else job.factors[job.codes].astype(job.target.dtype)
+        parts = [job.weight, None if job.factors is None else job.factors[job.codes]]
+        weights = [part.astype(job.target.dtype) for part in parts if part is not None]
+        weight = np.prod(weights, axis=0) if weights else None
         if job.options.loss == "hinge":
             return jaxsvm.hinge_problem(gram, job.target, C, bias="free", sample_weight=weight)
         return jaxsvm.svm_problem(gram, job.target, C, sample_weight=weight)
@@ -85,7 +87,7 @@ def _score(job: Job, margins: np.ndarray) -> float:
     """Return the score on the training samples, whose values a fit has as margins."""
     if job.classes is None:
         return r_squared(margins[: len(job.target)], job.target)  # of the upper side, whose sign is +1
-    return float(np.mean(is_right(margins, job.target)))
+    return float(np.average(is_right(margins, job.target), weights=job.weight))
 
 
 def _options(job: Job) -> dict[str, Any]:

@@ -1,7 +1,10 @@
 """What the command reads: points as a file holds them, or made of the columns of a table."""
 
+from typing import Any
+
 import numpy as np
 
+import jaxsvm
 from jaxsvm.cli.options import Training, label_of, zero_based
 from jaxsvm.cli.system import require_memory
 from jaxsvm.datasets import Dataset, load
@@ -29,6 +32,23 @@ def training_source(options: Training) -> Dataset | Table:
     need = "--drop, --index-col, --decimal, --impute and --one-hot are for CSV and Parquet files"
     require(kind in TABLES, f"{need}, and {data} is {kind}: leave them out.")
     return Table(data, kind, Wanted(label), options.dropped, options.decimal)
+
+
+def coreset_in(data: str, options: Training) -> Any:
+    """Return the coreset that `jaxsvm coreset` wrote to an npz file, or None: its samples have weights.
+
+    Raises:
+        InputError: If an option cannot weigh samples.
+    """
+    if kind_of(data, None) != "npz":
+        return None
+    with np.load(data) as stored:
+        if not {"weight", "info"} <= set(stored.files):
+            return None
+    classes = options.nu is None and options.loss in ("hinge", "squared_hinge")
+    need = f"{data} is a coreset, whose samples have weights: --loss hinge or squared_hinge without --nu is needed"
+    require(classes and options.label is None, f"{need}, and no --label.")
+    return jaxsvm.coresets.load_coreset(data)
 
 
 def training_points(

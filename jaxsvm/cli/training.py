@@ -183,7 +183,9 @@ def _calibrated(job: Job, C: float) -> tuple[tuple[float, float], ...] | None:
     codes, places, trainer = job.codes[order], list(combinations(range(k), 2)), _trainer(job)
 
     def decide(rest: np.ndarray, test: np.ndarray) -> np.ndarray:
-        part = dataclasses.replace(job, x=job.x[order[rest]], target=job.target[order[rest]], scaling=None)
+        weight, rows = job.weight, order[rest]
+        weight = None if weight is None else weight[rows]
+        part = dataclasses.replace(job, x=job.x[rows], target=job.target[rows], weight=weight, scaling=None)
         if stop.seen:
             raise KeyboardInterrupt
         model = trainer.fit_one(part, C).model()
@@ -197,11 +199,13 @@ def _calibrated(job: Job, C: float) -> tuple[tuple[float, float], ...] | None:
         if stop.seen:
             raise KeyboardInterrupt
     except (InputError, KeyboardInterrupt) as error:
-        complain(f"the model is written without probabilities: {str(error) or 'there was no time'}.")
+        why = str(error) or f"there was no time; `jaxsvm fit --probability --C {C:.6g}` makes one with them"
+        complain(f"the model is written without probabilities: {why}.")
         return None
     finally:
         stop.armed = False
-    return tuple((found.slope, found.shift) for found in sigmoids(values, codes, np.ones(len(codes)), places))
+    weight = np.ones(len(codes)) if job.weight is None else job.weight[order]
+    return tuple((found.slope, found.shift) for found in sigmoids(values, codes, weight, places))
 
 
 def _saved(job: Job, C: float, model: Model) -> str | None:

@@ -12,6 +12,7 @@ from jaxsvm.datasets.labels import Texts, coded, fault_of_label
 from jaxsvm.datasets.layout import Layout, Wanted
 from jaxsvm.datasets.refusal import (
     EXACT,
+    advice_on,
     as_number,
     decoded,
     has_decimal_comma,
@@ -20,6 +21,7 @@ from jaxsvm.datasets.refusal import (
     label_hint,
     rounds,
     shown,
+    unnamed,
 )
 from jaxsvm.datasets.text import BOM, TextReader, opened
 from jaxsvm.errors import DataError
@@ -30,7 +32,7 @@ NAMES = {",": "commas", ";": "semicolons", "\t": "tabs"}
 class Delimited(TextReader):
     """A CSV file; its first lines determine the separator, the column of the labels and the names."""
 
-    expected = "a text file of numbers and separators"
+    expected = "a text file saved as UTF-8"
 
     def __init__(self, name: str, wanted: Wanted, header: bool | None):
         super().__init__(name)
@@ -41,20 +43,24 @@ class Delimited(TextReader):
         named = self._has_header(line, fields, wanted.place(len(fields))) if header is None else header
         self.first, self.lines = (end, line) if named else (0, 0)
         self.titles, self.fields = fields if named else None, len(fields)
+        self._require_fields(line, head)
         place = wanted.label_in(name, self.titles, self.fields)
         self.label_guessed = place is None
         self.column = label_column(name, self.titles, self.fields, place)
         if named and "" in fields:
-            expected = (
-                "name it, or leave it out if it is the index that pandas writes (--index-col 0, to_csv(index=False))"
-            )
-            self.refuse(line, f"column {fields.index('')} of the header has no name", expected)
+            self.refuse(line, f"column {fields.index('')} of the header has no name", unnamed(fields.index("")))
         names = tuple(field for i, field in enumerate(fields) if i != self.column) if named else None
         self.order = wanted.order(name, names)
         self.width = self.fields - (self.column is not None)  # feature columns
         key = None if self.column is None else fields[self.column] if named else self.column
         self.layout = Layout(names if self.order is None else wanted.like.columns, key)
         self.notes = wanted.notes(key, self.column == self.fields - 1, self.order is not None)
+
+    def _require_fields(self, line: int, head: list[str]) -> None:
+        """Refuse a lone field above lines of several: a title, or a remark."""
+        below = max((text.count(mark) for text in head[1:2] for mark in NAMES), default=0)
+        if self.fields == 1 and below:
+            self.refuse(line, f"found a single field, {shown(head[0])}", "remove what stands above the header")
 
     def _head(self) -> tuple[int, int, list[str]]:
         """Return the byte after the first line that is not blank, its number, and it with up to 15 lines below."""
@@ -141,14 +147,16 @@ class Delimited(TextReader):
         if fault is not None:
             issue = f"the label (column {self.column}) {fault}"
             self.refuse(number, issue, "remove the line or fill it in", cut=cut)
-        return label, [self._number(number, j, field, cut) for j, field in enumerate(fields)]
+        return label, [self._number(number, j, fields, cut) for j in range(len(fields))]
 
-    def _number(self, line: int, j: int, field: str, cut: bool) -> float:
+    def _number(self, line: int, j: int, fields: list[str], cut: bool) -> float:
+        field = fields[j]
         number = as_number(field)
         finite = number is not None and np.isfinite(number)
         if number is not None and finite and not rounds(field, number):
             return number
-        at, names = j + (self.column is not None and j >= self.column), self.titles
+        names, places = self.titles, [at for at in range(self.fields) if at != self.column]
+        at = places[j]
         where = f"column {at}" + (f" ({names[at]})" if names is not None else "")
         if is_missing(field):
             self.refuse(
@@ -161,10 +169,17 @@ class Delimited(TextReader):
         if finite:
             issue = f"{where} is {shown(field)}, a whole number that float64 does not hold"
             self.refuse(line, issue, "an identifier is no feature: leave the column out", cut=cut)
+        hint = ""
         if has_decimal_comma(field):
             hint = "; write decimal points, not commas, or say --decimal ,"
-        else:
-            hint = "" if number is not None else "; text has to be encoded (--one-hot), or left out (--drop)"
+        elif number is None:
+            hint = f"; {advice_on(field) or 'text has to be encoded (--one-hot), or left out (--drop)'}"
+            texts = [
+                k for k, other in enumerate(fields) if k > j and as_number(other) is None and not is_missing(other)
+            ]
+            also = ", ".join(str(places[k] if names is None else names[places[k]]) for k in texts[:6])
+            hint += f" (no numbers either: {also})" if also else ""
+            hint += "; decimal commas need --decimal ," if any(map(has_decimal_comma, fields)) else ""
         if self.label_guessed and number is None and self.column is not None and not has_decimal_comma(field):
             hint += label_hint(*((at, self.column) if names is None else (names[at], names[self.column])))
         self.refuse(line, f"{where} is {shown(field)}", f"a finite number is needed{hint}", cut=cut)

@@ -208,7 +208,7 @@ def kind_of(name: str, format: str | None) -> str:
     raise DataError(
         f"{name}: the format of {suffix!r} files is not known, and its first line is not svmlight's; known are "
         f"{known}, also with .gz or .bz2. "
-        'Rename the file, or say what it is: load(path, format="csv").'
+        'Save it as one of them (a spreadsheet as CSV), or say what it is: load(path, format="csv").'
     )
 
 

@@ -94,6 +94,12 @@ EXACT = 2.0**53
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
+_DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T].*)?")
+
+
+_MARKED = re.compile(r"[$€£]? ?[-+]?\d[\d., ']*( ?[%€$£])?")
+
+
 _INFINITE = re.compile(r"[+-]?(inf|infinity|nan)", re.IGNORECASE)
 
 
@@ -108,6 +114,29 @@ def as_number(token: str) -> float | None:
 def has_decimal_comma(token: str) -> bool:
     """Return whether a token would be a number if its comma were a point."""
     return _WITH_COMMA.fullmatch(token) is not None
+
+
+def advice_on(text: str, counted: bool = True) -> str | None:
+    """Return what to do about a date, or a number with other marks than a point; None for other text.
+
+    Args:
+        text: What stands in place of a number.
+        counted: Whether text that may be a number is one; else it may be a category.
+    """
+    if has_decimal_comma(text):
+        return "a number with a decimal comma needs --decimal ,"
+    if _DATE.fullmatch(text):
+        return "a date is neither number nor category: leave it out (--drop), or write it as a number of days"
+    if counted and _MARKED.fullmatch(text):
+        return "write it as a plain number, such as 1234.5, or leave the column out (--drop)"
+    return None
+
+
+def unnamed(place: int) -> str:
+    """Return what to do about a column without a name in the header."""
+    if place == 0:
+        return "name it, or leave it out if it is the index that pandas writes (--index-col 0, to_csv(index=False))"
+    return f"name it, or leave it out (--drop {place}) if lines end in a separator too many"
 
 
 def is_missing(token: str) -> bool:

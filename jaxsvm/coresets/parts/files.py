@@ -7,6 +7,7 @@ larger chunks are better then.
 """
 
 import dataclasses
+import glob
 import os
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -53,8 +54,8 @@ def from_files(
     """Make a coreset of the rows of svmlight, CSV, npz or Parquet files, in memory independent of their length.
 
     Args:
-        paths: One file, or several of one kind of rows: shards, read in this order. Text may be compressed. Columns
-            that have names are put in the order of the first file, or refused.
+        paths: One file, or several of one kind of rows: shards, read in this order. A name may have `*` as in
+            a shell. Text may be compressed. Columns that have names are put in the order of the first file, or refused.
         C: The factor of the loss, positive; the coreset serves every smaller C.
         size: Points of each node of the merge tree.
         key: A random key, or a seed.
@@ -89,7 +90,8 @@ def from_files(
     """
     _check(damaged, label, passes, mode, standardise)
     names = (paths,) if isinstance(paths, str | os.PathLike) else tuple(paths)
-    source = Source(tuple(os.fspath(name) for name in names), features, label, zero_based, header, format)
+    paths = [path for name in names for path in _matching(os.fspath(name))]
+    source = Source(tuple(paths), features, label, zero_based, header, format)
     if not source.paths:
         raise InputError("paths is empty: one file at least is needed.")
     wanted: dict[str, Any] = {"C": float(C), "size": size, "chunk": chunk, "passes": passes, "mode": mode}
@@ -123,6 +125,11 @@ def from_files(
     if checkpoint is not None and os.path.exists(checkpoint):
         os.unlink(checkpoint)
     return small
+
+
+def _matching(name: str) -> list[str]:
+    """Return the files that a name with `*` stands for; the name itself if it has none, or nothing matches."""
+    return [name] if os.path.exists(name) else sorted(glob.glob(name)) or [name]
 
 
 def _check(damaged: str, label: Any, passes: int, mode: str, standardise: bool) -> None:

@@ -5,7 +5,6 @@ model file holds, and NumPy applies it.
 """
 
 import dataclasses
-import re
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy as np
 from jaxsvm.datasets.columns.table import Table
 from jaxsvm.datasets.labels import Texts
 from jaxsvm.datasets.layout import Layout
-from jaxsvm.datasets.refusal import as_number, has_decimal_comma, is_missing, shown
+from jaxsvm.datasets.refusal import advice_on, as_number, is_missing, shown
 from jaxsvm.errors import DataError, InputError, require_package
 
 IMPUTE = ("mean", "most_frequent")
@@ -163,12 +162,9 @@ def _text_column(table: Table, place: int, rows: np.ndarray, impute: str | None,
     example = texts.values[texts.codes[first]]
     found = len({text for text in values[texts.codes[rows]].tolist() if isinstance(text, str)})
     advice = "" if one_hot else "encode text with --one-hot, or leave the column out (--drop)"
-    if has_decimal_comma(example):
-        advice = "a number with a decimal comma needs --decimal ,"
-    elif re.fullmatch(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T].*)?", example):
-        advice = "a date is neither number nor category: leave it out (--drop), or write it as a number of days"
-    elif re.fullmatch(r"[$€£]? ?[-+]?\d[\d., ']*( ?[%€$£])?", example) and (not one_hot or found > len(rows) / 2):
-        advice = "write it as a plain number, such as 1234.5, or leave the column out (--drop)"
+    known = advice_on(example, not one_hot or found > len(rows) / 2)
+    if known is not None:
+        advice = known
     elif one_hot and found > max(2, len(rows) / 2):
         many = f"the column holds {found} different texts in {len(rows)} samples, names rather than categories"
         advice = f"{many}: mend it, or leave it out (--drop)"

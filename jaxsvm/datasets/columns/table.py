@@ -5,6 +5,7 @@ as by `jaxsvm.datasets.load`, and numbers follow the same rules, but for the dec
 """
 
 import re
+import shlex
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -25,6 +26,7 @@ from jaxsvm.datasets.refusal import (
     rounded,
     rounds,
     shown,
+    unnamed,
 )
 from jaxsvm.datasets.tables import parquet_file
 from jaxsvm.datasets.text import BOM, TextReader, opened
@@ -65,6 +67,9 @@ class Table:
         left_out = set() if bare else places(name, titles, len(columns), drop, forgiving)
         kept = [place for place in range(len(columns)) if place not in left_out]
         self.dropped = tuple(place if titles is None else titles[place] for place in sorted(left_out))
+        nameless = [place for place in kept if titles is not None and titles[place] == ""]
+        if nameless:
+            raise DataError(f"{name}: column {nameless[0]} has no name: {unnamed(nameless[0])}.")
         label = self._label(titles, kept, wanted)
         features = [place for place in kept if place != label]
         names = None if titles is None else tuple(titles[place] for place in features)
@@ -95,15 +100,10 @@ class Table:
 
     def _require_names(self, names: tuple[str, ...]) -> None:
         """Refuse columns without a name, and names that several share."""
-        if "" in names:
-            raise DataError(
-                f"{self.name}: a column has no name: leave it out by its place (--index-col 0), or name it."
-            )
         twice = sorted({title for title in names if names.count(title) > 1 or title in self.dropped})
         if twice:
-            raise DataError(
-                f"{self.name}: has several columns {twice[0]!r}; name them apart, or leave them out by place."
-            )
+            advice = f"name them apart, or leave them all out (--drop {shlex.quote(twice[0])})"
+            raise DataError(f"{self.name}: has several columns {twice[0]!r}; {advice}.")
 
     def numbers(self, place: int, refuse: bool = False) -> np.ndarray | None:
         """Return a column as float64, NaN where a value is missing; None if it holds text.
@@ -227,10 +227,12 @@ class _Lines(Delimited):
         self.delimiter = (marks or [";"])[0] if decimal == "," else self._delimiter(line, head)
         self._check_quotes(line, head[0])
         rows = [self._fields(text, line) or [] for text in head[:2]]
+        self.fields = len(rows[0])
+        self._require_fields(line, head)
         words = [wanted.label, *drop, *(wanted.like.columns or ())]
         named = any(isinstance(word, str) and not re.fullmatch(r"-?[0-9]+", word) for word in words)
         named = named or not _alike(rows[0], rows[-1]) or not any(map(_is_number, rows[0]))
-        self.titles, self.fields = rows[0] if named else None, len(rows[0])
+        self.titles = rows[0] if named else None
         self.first, self.lines = (end, line) if named else (0, 0)
 
     def columns(self) -> tuple[list[str] | None, list[Any]]:
@@ -241,6 +243,8 @@ class _Lines(Delimited):
             file.seek(self.first)
             block = file.read()
         block = block.removeprefix(BOM) if not self.first else block
+        if not block.strip():
+            raise DataError(f"{self.name}: there is no line below the header: it has no samples.")
         names = [str(place) for place in range(self.fields)]
         try:
             table = csv.read_csv(
