@@ -33,12 +33,14 @@ from jaxsvm.path.solve import Path, solve_path
 from jaxsvm.problems import slack
 from jaxsvm.problems.ball import meb_problem
 from jaxsvm.problems.box import box_problem, hinge_problem
+from jaxsvm.problems.padding import shard_rows
 from jaxsvm.problems.slack import slack_problem
 from jaxsvm.problems.squared_hinge import svm_problem
 from jaxsvm.problems.water_level import water_level, water_level_with_bias
 from jaxsvm.results.fit import Certificate, Fit, check
 from jaxsvm.results.status import Status
 from jaxsvm.runtime.cache import keep_programs
+from jaxsvm.runtime.meshes import shard_lanes
 from jaxsvm.solvers.around.equivalent_hinge import EquivalentHinge
 from jaxsvm.solvers.around.polished import polished
 from jaxsvm.solvers.around.sampled import sampled
@@ -147,6 +149,8 @@ __all__ = [
     "sampled",
     "screened",
     "screening",
+    "shard_lanes",
+    "shard_rows",
     "slack",
     "slack_problem",
     "solve_path",

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Protocol
 from jaxtyping import Array, Float, Int
 
 from jaxsvm.kernels import Kernel
+from jaxsvm.runtime.meshes import Spread
 
 
 class Gram(Protocol):
@@ -64,6 +65,11 @@ class Gram(Protocol):
     @property
     def definite(self) -> bool:
         """Whether the matrix is known to be positive semidefinite."""
+        ...
+
+    @property
+    def spread(self) -> Spread | None:
+        """How the points are spread over a mesh; None where they lie on one device."""
         ...
 
     @property

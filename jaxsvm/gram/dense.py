@@ -17,6 +17,7 @@ from jaxsvm.numerics.products import diagonal, matmul
 from jaxsvm.points.rows import CSR, dense_rows
 from jaxsvm.runtime.arrays import on_device
 from jaxsvm.runtime.loops import fori_loop
+from jaxsvm.runtime.meshes import Spread
 from jaxsvm.runtime.summary import in_a_line
 
 AT_ONCE = 8 * MEASURED.rows_per_tile
@@ -37,6 +38,7 @@ class DenseGram(OfPoints):
         near: Whether the points are known to be near the origin, so that distances may be expanded; static.
         vouched: Whether the matrix is known to be positive semidefinite though its kernel is not: as a part of
             another (`part_of`), or by a test (`jaxsvm.problems.certificates.definiteness`); static.
+        spread: How points and columns of values are spread over a mesh; None: they lie on one device; static.
     """
 
     __repr__ = in_a_line
@@ -47,6 +49,7 @@ class DenseGram(OfPoints):
     K: Float[Array, "n n"]
     near: bool = dataclasses.field(default=False, metadata={"static": True})
     vouched: bool = dataclasses.field(default=False, metadata={"static": True})
+    spread: Spread | None = dataclasses.field(default=None, metadata={"static": True})
 
     stored = True
 
@@ -92,13 +95,20 @@ def with_values(gram: Gram) -> Gram:
     if gram.stored or not gram.may_store:
         return gram
     tiled = cast(TiledGram, gram)
-    K = dense_values(tiled.kernel, tiled.x, tiled.dtype, tiled.near)
-    return DenseGram(tiled.kernel, tiled.x, tiled.shift, K, tiled.near, tiled.vouched)
+    K = dense_values(tiled.kernel, tiled.x, tiled.dtype, tiled.near, tiled.spread)
+    return DenseGram(tiled.kernel, tiled.x, tiled.shift, K, tiled.near, tiled.vouched, tiled.spread)
 
 
-@jax.jit(static_argnames=("dtype", "near"))
-def dense_values(kernel: Kernel, points: Any, dtype: Any, near: bool) -> Float[Array, "n n"]:
+@jax.jit(static_argnames=("dtype", "near", "spread"))
+def dense_values(
+    kernel: Kernel, points: Any, dtype: Any, near: bool, spread: Spread | None = None
+) -> Float[Array, "n n"]:
     """Compute all kernel values by tiles of rows, which stay in the cache between product and exponential."""
+    K = _dense_values(kernel, points, dtype, near)
+    return K if spread is None else spread.along(K, 1)
+
+
+def _dense_values(kernel: Kernel, points: Any, dtype: Any, near: bool) -> Float[Array, "n n"]:
     n = points.shape[0]
     tile = min(MEASURED.rows_per_tile, n)
     squares = None if isinstance(points, CSR) else (points * points).sum(axis=1)

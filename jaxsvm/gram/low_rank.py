@@ -22,7 +22,9 @@ from jaxsvm.kernels.distances import place
 from jaxsvm.numerics.linear.nystroem import inverse_root, pivots
 from jaxsvm.numerics.precision import precisely
 from jaxsvm.numerics.products import matmul
+from jaxsvm.numerics.selection import entry
 from jaxsvm.points.rows import CSR, by_row_tiles, dense_rows, transposed_product
+from jaxsvm.runtime.meshes import Spread
 from jaxsvm.runtime.summary import in_a_line
 
 
@@ -38,6 +40,7 @@ class LowRankGram:
         Z: The features of the points, `(n, r)`.
         landmarks: How landmarks were chosen among the points, "pivoted" or "random"; None: there are none; static.
         values: Dtype of the kernel values, if wider than that of the features; static.
+        spread: How the points are spread over a mesh; None: they lie on one device; static.
     """
 
     __repr__ = in_a_line
@@ -48,6 +51,7 @@ class LowRankGram:
     Z: Float[Array, "n r"]
     landmarks: str | None = dataclasses.field(default=None, metadata={"static": True})
     values: Any = dataclasses.field(default=None, metadata={"static": True})
+    spread: Spread | None = dataclasses.field(default=None, metadata={"static": True})
 
     stored = False
     may_store = False
@@ -83,7 +87,7 @@ class LowRankGram:
 
     def row(self, i: Int[Array, ""]) -> Float[Array, " n"]:
         """Return `K[i]`, O(n r)."""
-        return matmul(self.Z, lax.dynamic_index_in_dim(self.Z, i, keepdims=False).astype(self.dtype))
+        return matmul(self.Z, entry(self.Z, i).astype(self.dtype))
 
     def rows(self, index: Int[Array, " t"]) -> Float[Array, "t n"]:
         """Return `K[index]`."""
@@ -182,6 +186,7 @@ def _landmarks_among(gram: LowRankGram, allowed: Array, key: Array, rank: int) -
     Z = by_row_tiles(
         gram.n, MEASURED.rows_per_wide_tile, lambda index: features(dense_rows(x, index)).astype(gram.dtype)
     )
+    Z = Z if gram.spread is None else gram.spread.along(Z, 0)
     return dataclasses.replace(gram, features=dataclasses.replace(features, shift=shift), Z=Z)
 
 

@@ -17,6 +17,7 @@ from jaxsvm.numerics.products import matmul
 from jaxsvm.points.rows import Rows, by_row_tiles, dense_rows, product, taken, transposed_product
 from jaxsvm.runtime.arrays import lengthened, may_be_padded
 from jaxsvm.runtime.loops import while_loop
+from jaxsvm.runtime.meshes import Spread
 from jaxsvm.runtime.summary import in_a_line
 
 
@@ -28,6 +29,7 @@ class OfPoints:
     shift: Float[Array, " d"]
     near: bool
     vouched: bool
+    spread: Spread | None
 
     stored = False
     """Whether all kernel values are in memory."""
@@ -74,7 +76,12 @@ class OfPoints:
         if not self.kernel.linear:
             return self
         return TiledGram(
-            self.kernel, self.x, self.shift, min(MEASURED.rows_per_tile, self.x.shape[0]), jnp.dtype(dtype)
+            self.kernel,
+            self.x,
+            self.shift,
+            min(MEASURED.rows_per_tile, self.x.shape[0]),
+            jnp.dtype(dtype),
+            spread=self.spread,
         )
 
     def expansion(self, coef: Float[Array, " n"], support: Any = None) -> tuple[KernelBasis, Float[Array, " q"]]:
@@ -99,6 +106,7 @@ class TiledGram(OfPoints):
         memory: Bytes that a solver may take to store all values (`jaxsvm.gram.dense.with_values`); 0: it may not;
             static.
         vouched: Whether a test found the matrix to be positive semidefinite, though its kernel need not be; static.
+        spread: How the points are spread over a mesh; None: they lie on one device; static.
     """
 
     __repr__ = in_a_line
@@ -112,6 +120,7 @@ class TiledGram(OfPoints):
     near: bool = dataclasses.field(default=False, metadata={"static": True})
     memory: int = dataclasses.field(default=0, metadata={"static": True})
     vouched: bool = dataclasses.field(default=False, metadata={"static": True})
+    spread: Spread | None = dataclasses.field(default=None, metadata={"static": True})
 
     @property
     def n(self) -> int:
@@ -120,8 +129,9 @@ class TiledGram(OfPoints):
 
     @property
     def may_store(self) -> bool:
-        """Whether all values fit the budget."""
-        return self.n**2 * jnp.dtype(self.dtype).itemsize <= self.memory
+        """Whether all values fit the budget, which on a mesh each device has."""
+        devices = 1 if self.spread is None else self.spread.parts
+        return self.n**2 * jnp.dtype(self.dtype).itemsize <= self.memory * devices
 
     def with_squares(self) -> "TiledGram":
         """Return the operator with its `squares`, if its kernel uses them."""
@@ -176,7 +186,7 @@ class TiledGram(OfPoints):
         """Return `K @ v`, a tile of rows at a time, which derivatives recompute; `X (X' v)` for a linear kernel."""
         if self.kernel.linear:
             wide = v.astype(jnp.result_type(self.dtype, v.dtype))
-            return product(self.x, transposed_product(self.x, wide))
+            return product(self.x, transposed_product(self.x, wide), self.spread)
         of_tile = jax.checkpoint(lambda index: matmul(self.rows(index), v))
         return by_row_tiles(self.n, self.tile, of_tile)
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ from jaxtyping import Array, Float
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.gram.contract import Gram
 from jaxsvm.gram.dense import DenseGram, dense_values
+from jaxsvm.gram.spread import SpreadGram, of_whole
 from jaxsvm.kernels import RBF, Kernel
 from jaxsvm.kernels.distances import is_near, squared_distances
 from jaxsvm.kernels.parameters import pytree
@@ -34,14 +36,17 @@ def require_width(gram: Gram) -> Any:
 def at_width(gram: Gram, gamma: Any) -> Gram:
     """Return the operator at another width, traced or not; stored values are computed again."""
     held = require_width(gram)
+    if isinstance(held, SpreadGram):
+        return of_whole(partial(at_width, gamma=gamma), held)
     kernel = dataclasses.replace(held.kernel, gamma=gamma)
     near = is_concrete(kernel, held.x) and is_near(kernel, held.x)
     if not gram.stored:
         return dataclasses.replace(held, kernel=kernel, near=near)
-    return dataclasses.replace(held, kernel=kernel, K=dense_values(kernel, held.x, gram.dtype, near), near=near)
+    K = dense_values(kernel, held.x, gram.dtype, near, held.spread)
+    return dataclasses.replace(held, kernel=kernel, K=K, near=near)
 
 
-def at_widths(gram: Gram, gammas: Sequence[float], store: bool) -> Iterator[Gram]:
+def at_widths(gram: Gram, gammas: Sequence[float], store: bool) -> Iterator[Any]:
     """Yield the operator at each width, one after another.
 
     Args:
@@ -50,16 +55,19 @@ def at_widths(gram: Gram, gammas: Sequence[float], store: bool) -> Iterator[Gram
         store: Whether the values will be stored: distances are then computed once, if they fit too.
     """
     held, largest = require_width(gram), max(gammas)
+    if isinstance(held, SpreadGram):
+        yield from (SpreadGram(each, held.n) for each in at_widths(held.whole, gammas, store))
+        return
     twice = 2 * gram.n**2 * jnp.dtype(gram.dtype).itemsize
     fits = gram.stored or (gram.may_store and twice <= held.memory)
     if not (store and fits and isinstance(held.kernel, RBF) and len(gammas) > 1):
         yield from (at_width(gram, gamma) for gamma in gammas)
         return
     near = is_near(RBF(largest), held.x)
-    distances = dense_values(_Exponent(largest), held.x, gram.dtype, near)
+    distances = dense_values(_Exponent(largest), held.x, gram.dtype, near, held.spread)
     for gamma in gammas:
         K = _values(distances, gamma / largest)
-        yield DenseGram(RBF(gamma), held.x, held.shift, K, near)
+        yield DenseGram(RBF(gamma), held.x, held.shift, K, near, spread=held.spread)
 
 
 @pytree

@@ -18,7 +18,7 @@ from jaxsvm.loop.measured import MEASURED
 from jaxsvm.problems.contract import Problem, Restrictable
 from jaxsvm.problems.slack import SlackProblem
 from jaxsvm.solvers.around.equivalent_hinge import EquivalentHinge
-from jaxsvm.solvers.box.barrier_systems import few_features
+from jaxsvm.solvers.box.barrier_systems import affordable, few_features
 from jaxsvm.solvers.box.interior_point import InteriorPoint
 from jaxsvm.solvers.box.sequential_minimal_optimization import SMO
 from jaxsvm.solvers.contract import Solver
@@ -64,8 +64,8 @@ def traced_choice(problem: Problem, tol: Any) -> Solver:
     Raises:
         InputError: If none is known for this kind of problem.
     """
-    small = few_features(problem) is not None or problem.n <= MEASURED.samples_of_a_traced_system
-    if problem.kind == "box" and problem.gram.feature_rows is not None and small:
+    small = affordable(problem) and problem.n <= MEASURED.samples_of_a_traced_system
+    if problem.kind == "box" and problem.gram.feature_rows is not None and (small or few_features(problem) is not None):
         return InteriorPoint(tol=tol)
     if problem.kind == "slack":
         return EquivalentHinge(traced_choice(cast(SlackProblem, problem).hinge(1.0), tol), tol=tol)

@@ -137,21 +137,22 @@ def fit_compiled(problem: Problem, solver: Solver, key: Array, init: Any = None)
         The best certified point, differentiable with respect to the problem (`jaxsvm.loop.differentiation`).
     """
     require_usable(solver)
+    n = problem.n
     (problem,) = ready_together([problem], [solver], pad=False)  # derivatives use the kernel values stored here
-    init = Origin.of(problem) if init is None and solver.knows_origin else init
-    constant, key, init = lax.stop_gradient((problem, key, init))
+    start = Origin.of(problem) if init is None and solver.knows_origin else start_of(init, problem, solver, n)
+    constant, key, start, init = lax.stop_gradient((problem, key, start, init))
     solver = solver if is_concrete(solver) else lax.stop_gradient(solver)
     long = solver.long_steps and problem.n >= MEASURED.samples_of_a_long_step
-    fitted = in_groups(1 if long else MEASURED.lanes_together, _solved, constant, solver, key, init)
-    return differentiable(problem, fitted)
+    fitted = in_groups(1 if long else MEASURED.lanes_together, _solved, constant, solver, key, start, init)
+    return trimmed(differentiable(problem, fitted), n)
 
 
-def _solved(problem: Problem, solver: Solver, key: Array, init: Any) -> Fit:
-    """Run rounds under tracing until the status is decided; without derivatives."""
+def _solved(problem: Problem, solver: Solver, key: Array, start: Any, init: Any) -> Fit:
+    """Run rounds under tracing until the status is decided; without derivatives. `start` is what is taken of `init`."""
     # A program holds no second solver, unless `polished` asks for one at every certificate.
     how = Certifying(may_polish=solver.polish_interval(problem) == 0, by_features=False)
     steps = partial(whole_chunks if ends_with_a_chunk(solver) else advance, unroll=1)
-    progress = begin(problem, solver, key, start_of(init, problem, solver, problem.n))
+    progress = begin(problem, solver, key, start)
     progress = while_loop(
         lambda progress: progress.status == Status.RUNNING,
         lambda progress: certify(problem, solver, steps(problem, solver, progress), how),

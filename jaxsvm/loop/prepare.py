@@ -14,6 +14,7 @@ import numpy as np
 
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.gram.dense import with_values
+from jaxsvm.gram.spread import SpreadGram
 from jaxsvm.loop.interruption import unless
 from jaxsvm.loop.measured import MEASURED
 from jaxsvm.loop.round import Progress, steps_taken
@@ -50,14 +51,14 @@ def ready_together(
     Args:
         problems: The problems.
         solvers: The solver of each.
-        pad: Whether they may be padded: not if a user's function sees them.
+        pad: Whether they may be padded: not if a user's function sees them. Those on a mesh always are.
         until: Stop waiting for kernel values once it holds, and store none; None: always wait.
     """
     prepared: dict[Any, Any] = {}
     result = []
     for problem, solver in zip(problems, solvers, strict=True):
         name, stores = problem.operator, solver.stores(problem)
-        pads = pad and solver.pads
+        pads = (pad and solver.pads) or isinstance(problem.gram, SpreadGram)
         key = (id(getattr(problem, name)), pads, stores)
         if key not in prepared:
             longer = padded(problem) if pads else problem

@@ -87,7 +87,7 @@ def begin(problem: Problem, solver: Solver, key: Array, init: Any = None) -> Pro
     state = solver.init(problem, key, init)
     point, _ = solver.dual_point(problem, state)
     infinite, nothing = jnp.asarray(jnp.inf, problem.dtype), jnp.zeros((problem.n,), problem.dtype)
-    return Progress(
+    progress = Progress(
         state=state,
         best=Answer(
             # Of two rows the last is the feasible one.
@@ -107,6 +107,7 @@ def begin(problem: Problem, solver: Solver, key: Array, init: Any = None) -> Pro
         refuted=jnp.zeros((), jnp.int32),
         idle=jnp.asarray(isinstance(init, Resumed) or hasattr(init, "shape")),
     )
+    return progress if problem.gram.spread is None else problem.gram.spread.placed(progress, problem.n)
 
 
 def advance(problem: Problem, solver: Solver, progress: Progress, unroll: int | None = None) -> Progress:

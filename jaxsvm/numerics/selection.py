@@ -19,6 +19,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from jaxsvm.numerics.measured import MEASURED
+from jaxsvm.runtime.meshes import Spread
 
 
 def argmin(values: Float[Array, " n"]) -> tuple[Float[Array, ""], Int[Array, ""]]:
@@ -39,9 +40,28 @@ def argmax(values: Float[Array, " n"]) -> tuple[Float[Array, ""], Int[Array, ""]
     return -value, index
 
 
-def entry(values: Float[Array, " n"], index: Int[Array, ""]) -> Float[Array, ""]:
-    """Return `values[index]` for an index in range, without the wrap-around of negative ones."""
-    return lax.dynamic_index_in_dim(values, index, keepdims=False, allow_negative_indices=False)
+def entry(values: Float[Array, "n *k"], index: Int[Array, ""]) -> Float[Array, "*k"]:
+    """Return `values[index]` for an index in range.
+
+    It is a gather, of which compilers make a slice. From values on a mesh it moves this entry alone; a slice would
+    first gather all of them.
+    """
+    where = lax.GatherDimensionNumbers(
+        offset_dims=tuple(range(values.ndim - 1)), collapsed_slice_dims=(0,), start_index_map=(0,)
+    )
+    return lax.gather(values, index[None], where, (1, *values.shape[1:]), mode="promise_in_bounds")
+
+
+def top_k(values: Float[Array, " n"], k: int, spread: Spread | None) -> tuple[Float[Array, " k"], Int[Array, " k"]]:
+    """Return the k largest of `values` and their indices, int32; if they are spread over a mesh, from k of a device."""
+    if spread is None:
+        return lax.top_k(values, k)
+    share = values.shape[0] // spread.parts
+    few = min(k, share)
+    best, place = spread.of_each_device(lambda values: lax.top_k(values, few), values)
+    index = place + share * (jnp.arange(len(place), dtype=place.dtype) // few)
+    best, place = lax.top_k(best, k)
+    return best, index[place]
 
 
 def lowest(values: Float[Array, " n"]) -> Int[Array, ""]:
@@ -108,9 +128,14 @@ def _argmin_in_blocks(values: Float[Array, " n"]) -> tuple[Float[Array, ""], Int
     if n <= block:
         return _argmin_native(values)
     whole = n // block
-    minima = values[: whole * block].reshape(whole, block).min(axis=1)
-    if n % block:  # the tail is another block; the slice below overlaps its neighbour instead of padding
-        minima = jnp.append(minima, values[whole * block :].min())
+    blocks = values[: whole * block].reshape(whole, block)
+    minima = blocks.min(axis=1)
+    if n % block == 0:
+        k = _argmin_native(minima)[1]
+        value, index = _argmin_native(entry(blocks, k))
+        return value, k * block + index
+    # The tail is another block; its slice overlaps its neighbour instead of padding.
+    minima = jnp.append(minima, values[whole * block :].min())
     start = jnp.minimum(_argmin_native(minima)[1] * block, n - block)
     value, index = _argmin_native(lax.dynamic_slice_in_dim(values, start, block, allow_negative_indices=False))
     return value, start + index

@@ -263,7 +263,7 @@ def solve_together(
         for group in _on_one_gram(problems):
             members = [problems[place] for place in group]
             squared = members[0].kind == "squared hinge" and not any(problem.free_bias for problem in members)
-            if squared and not options.chained:
+            if squared and not options.chained and members[0].gram.spread is None:
                 grids = [cast(SquaredHingeProblem, problem) for problem in members]
                 solved = _coarse_to_fine(grids, Cs, options, report, stop)
             elif options.lanes is None:
@@ -289,7 +289,7 @@ def chain_link(problem: Parametric, solver: Solver, options: Options, stop: Inte
         # rounding of values that come and go and are decades larger than what remains.
         box = cast(BoxForm, problem)
         carries = (problem.equality is None or float(box.e) == 0) and _spread(box) <= 1e4
-        if carries and (problem.gram.stored or options.screen is not None):
+        if carries and problem.gram.spread is None and (problem.gram.stored or options.screen is not None):
             return ScreenedChain(solver, options.key, options.screen, stop)
     reduction = options.reduction if options.screen is None else Safe(options.screen)
     return Neighbour(solver, options.key, reduction, stop)

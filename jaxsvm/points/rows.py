@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxsvm.numerics.products import matmul
 from jaxsvm.runtime.arrays import floating
+from jaxsvm.runtime.meshes import Spread
 from jaxsvm.runtime.summary import in_a_line
 
 
@@ -178,12 +179,21 @@ def entrywise(function: Callable[[Array], Array], x: Any) -> Any:
     return dataclasses.replace(x, data=function(x.data)) if isinstance(x, CSR) else function(x)
 
 
-def product(x: Any, w: Float[Array, "d *k"]) -> Float[Array, "n *k"]:
-    """Compute `X w` of dense or sparse points; dense ones of a narrower dtype are widened 2,048 rows at a time."""
+def product(x: Any, w: Float[Array, "d *k"], spread: Spread | None = None) -> Float[Array, "n *k"]:
+    """Compute `X w` of dense or sparse points; dense ones of a narrower dtype are widened 2,048 rows at a time.
+
+    Args:
+        x: The points.
+        w: One vector, or columns of them.
+        spread: How the points are spread over a mesh, each device of which has tiles of its own.
+    """
     if isinstance(x, Rows):
         return x.dot(w)
     if x.dtype == w.dtype:
         return matmul(x, w)
+    if spread is not None:
+        shares = x.reshape(spread.parts, -1, x.shape[1])
+        return jax.vmap(lambda share: product(share, w))(shares).reshape(x.shape[0], *w.shape[1:])
     return by_row_tiles(x.shape[0], 2048, lambda index: matmul(x[index].astype(w.dtype), w))
 
 

@@ -5,19 +5,23 @@ padded to 1,024, and the second n compiles nothing. Drivers pad problems and cut
 nothing either. Absent samples are copies of the first one, so that no kernel meets a point that its user did not give.
 
 Nothing is padded under tracing, where the user's program has one size; with stored kernel values, whose copy costs more
-than programs; with CSR points, whose number of entries is a size of its own.
+than programs; with CSR points, whose number of entries is a size of its own. What is spread over a mesh is always
+padded: `shard_rows` gives each device the same number of points, and drivers lay out the vectors in the same way.
 """
 
 import dataclasses
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from jaxsvm.errors import is_concrete
 from jaxsvm.gram.contract import Gram
+from jaxsvm.gram.spread import SpreadGram, spread_over
 from jaxsvm.numerics.sizes import size_class
-from jaxsvm.problems.contract import Problem
+from jaxsvm.problems.ball import BallProblem
+from jaxsvm.problems.contract import Problem, require_problem
 from jaxsvm.problems.samples import OfSamples
 from jaxsvm.results.fit import Fit
 from jaxsvm.runtime.arrays import lengthened, shortened
+from jaxsvm.runtime.meshes import Spread
 
 P = TypeVar("P", bound=Problem)
 S = TypeVar("S", bound=OfSamples)
@@ -30,7 +34,48 @@ def padded(problem: P, gram: Gram | None = None) -> P:
         problem: A problem.
         gram: Its operator of as many points, if it was made for another problem; None makes it.
     """
+    if isinstance(problem.gram, SpreadGram):
+        return _on_mesh(problem, gram)
     return _padded(problem, gram) if isinstance(problem, OfSamples) and is_concrete(problem) else problem
+
+
+def shard_rows(problem: P, mesh: Any, axis: str | None = None) -> P:
+    """Return the same problem with its points, or its stored kernel values, laid out over the devices of a mesh.
+
+    `fit`, `solve_path`, `fit_many` and `cross_validate` take it as they take any problem, inside `jit` and `vmap` too;
+    answers have the caller's n entries. Each device computes with its own rows; a step of a solver moves a few numbers
+    and the chosen rows. `docs/mesh.md` says how each solver does it.
+
+    Args:
+        problem: A problem of dense points, features or a given kernel matrix; or machines of several classes. Any n:
+            absent samples fill up the devices' shares.
+        mesh: The devices: a `jax.sharding.Mesh`, of one or several processes.
+        axis: The axis of the mesh along which samples lie; None: the first one.
+
+    Raises:
+        InputError: On sparse points, or a mesh without such an axis.
+    """
+    if not hasattr(problem, "gram"):
+        require_problem(problem)
+    spread = Spread.over(mesh, axis)
+    operators = {"gram", getattr(problem, "operator", "gram")}
+    laid_out: Any = {name: spread_over(getattr(problem, name), spread) for name in operators}
+    return dataclasses.replace(cast(Any, problem), **laid_out)
+
+
+def _on_mesh(problem: Any, gram: Gram | None) -> Any:
+    """Return a problem of `shard_rows` as drivers work on it: of `whole` operators, its vectors laid out like these."""
+    held: SpreadGram = getattr(problem, problem.operator)
+    points: Any = problem.gram
+    size = held.whole.n
+    if isinstance(problem, BallProblem):
+        vectors, absent = ("squares",), {"mask": lengthened(problem.present, size, False)}
+    else:
+        vectors, absent = problem.vectors, {"weight": lengthened(problem.weights, size, 0)}
+    given = {name: getattr(problem, name) for name in vectors}
+    parts = {name: lengthened(vector, size) for name, vector in given.items() if vector is not None}
+    operators = {"gram": points.whole, problem.operator: held.whole if gram is None else gram}
+    return dataclasses.replace(problem, **cast(Spread, held.spread).placed(parts | absent, size), **operators)
 
 
 def _padded(problem: S, gram: Gram | None) -> S:

@@ -11,13 +11,16 @@ from jaxsvm.errors import is_concrete
 
 
 def lengthened(values: Any, size: int, fill: Any = None) -> Any:
-    """Append entries along the first axis; the result stays on the device of `values`.
+    """Append entries along the first axis; a concrete result stays on the device of `values`.
 
     Args:
-        values: Concrete array with at least one entry.
+        values: Array with at least one entry.
         size: Length of the result.
         fill: Value of the new entries; None repeats the first entry.
     """
+    if not is_concrete(values):
+        more = values[:1] if fill is None else jnp.full_like(values[:1], fill)
+        return jnp.concatenate([values, jnp.broadcast_to(more, (size - len(values), *values.shape[1:]))])
     array = np.asarray(values)
     if len(array) == size and isinstance(values, jax.Array):
         return values
@@ -57,10 +60,12 @@ def on_device(values: np.ndarray, like: Any = None) -> Any:
 
     Args:
         values: Array that nothing will change later: its memory may be shared.
-        like: Array whose placement the result takes, if that array was placed explicitly.
+        like: Array whose placement the result takes, if that array was placed explicitly. One on several devices
+            gives it to arrays of its own shape.
     """
+    placed = getattr(like, "committed", False) and (may_be_padded(like) or np.shape(values) == np.shape(like))
     with jax.enable_x64(True), jax.ensure_compile_time_eval():  # a concrete value in a user's program too
-        return jax.device_put(values, like.sharding if getattr(like, "committed", False) else None)
+        return jax.device_put(values, like.sharding if placed else None)
 
 
 def computed(function: Callable[..., Any], *values: Any) -> Any:

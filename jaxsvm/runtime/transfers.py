@@ -7,6 +7,7 @@ from typing import Any, TypeVar, cast
 import jax
 
 from jaxsvm.runtime.forking import require_own_process
+from jaxsvm.runtime.meshes import automatic_context
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -19,13 +20,14 @@ def transfers(function: _F) -> _F:
 
     Returns:
         The function; inside it transfers are allowed, whatever `jax.transfer_guard` says outside. It refuses to run in
-        a forked child of a process that had computed (`jaxsvm.runtime.forking`).
+        a forked child of a process that had computed (`jaxsvm.runtime.forking`). A mesh that is set has Auto axes
+        inside (`jaxsvm.runtime.meshes`).
     """
 
     @functools.wraps(function)
     def call(*arguments: Any, **named: Any) -> Any:
         require_own_process()
-        with jax.transfer_guard("allow"):
+        with jax.transfer_guard("allow"), automatic_context(arguments, named):
             return function(*arguments, **named)
 
     return cast(_F, call)

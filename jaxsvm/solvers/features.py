@@ -7,6 +7,7 @@ import dataclasses
 from math import gcd
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
@@ -16,6 +17,7 @@ from jaxsvm.numerics.products import matmul, plus_diagonal
 from jaxsvm.points.rows import Rows, product, transposed_product
 from jaxsvm.problems.contract import Problem
 from jaxsvm.runtime.loops import while_loop
+from jaxsvm.runtime.meshes import Spread
 
 
 def feature_matrix(problem: Problem) -> Any:
@@ -34,6 +36,7 @@ class Primal:
         C: Costs of the samples, `(n,)`; 0 for absent ones.
         constant: Whether w has a last entry for the constant.
         free: Whether that entry is unregularised.
+        spread: How the samples are spread over a mesh.
     """
 
     x: Any
@@ -41,6 +44,7 @@ class Primal:
     C: Float[Array, " n"]
     constant: bool
     free: bool
+    spread: Spread | None = None
 
     @property
     def size(self) -> int:
@@ -55,7 +59,7 @@ class Primal:
 
     def product(self, w: Float[Array, " size"]) -> Float[Array, " n"]:
         """Return `X w`, with the constant."""
-        values = product(self.x, w[: self.x.shape[1]])
+        values = product(self.x, w[: self.x.shape[1]], self.spread)
         return values + w[-1] if self.constant else values
 
     def transposed(self, v: Float[Array, " n"]) -> Float[Array, " size"]:
@@ -65,13 +69,13 @@ class Primal:
 
     @property
     def tiles(self) -> int:
-        """Number of tiles of rows."""
-        return -(-len(self.y) // min(SIZES.largest_direct_system, len(self.y)))
+        """Number of tiles of rows, of a device."""
+        return tiles_of(len(self.y), self.spread)
 
     def hessian(self, D: Float[Array, " n"], tiles: Any) -> Float[Array, "size size"]:
         """Estimate `diag(penalty) + X' D X` from `tiles` (traced) tiles, which are spread over the rows."""
         constant = jnp.ones((len(self.y), int(self.constant)), D.dtype)
-        total = weighted_squares(self.x, constant, D, tiles, _coprime(self.tiles))
+        total = weighted_squares(self.x, constant, D, tiles, _coprime(self.tiles), self.spread)
         share = jnp.asarray(tiles, D.dtype) / self.tiles
         return plus_diagonal(total / share, self.penalty)
 
@@ -86,10 +90,28 @@ class Primal:
         return self.penalty * v + self.transposed(D * self.product(v))
 
 
+def tiles_of(n: int, spread: Spread | None) -> int:
+    """Return the number of tiles of rows that `weighted_squares` has of n samples; on a mesh those of a device."""
+    share = n if spread is None else n // spread.parts
+    return -(-share // min(SIZES.largest_direct_system, share))
+
+
 def weighted_squares(
-    x: Any, more: Float[Array, "n p"], weight: Float[Array, " n"], tiles: Any, stride: int = 1
+    x: Any,
+    more: Float[Array, "n p"],
+    weight: Float[Array, " n"],
+    tiles: Any,
+    stride: int = 1,
+    spread: Spread | None = None,
 ) -> Float[Array, "dp dp"]:
-    """Return `H' diag(weight) H`, `H = (X, more)`, from `tiles` (traced) tiles of rows, `stride` apart cyclically."""
+    """Return `H' diag(weight) H`, `H = (X, more)`, from `tiles` (traced) tiles of rows, `stride` apart cyclically.
+
+    If samples are spread over a mesh, so many tiles of each device; the sum is on all of them.
+    """
+    if spread is not None:
+        shares = [values.reshape(spread.parts, -1, *values.shape[1:]) for values in (x, more, weight)]
+        each = jax.vmap(lambda x, more, weight: weighted_squares(x, more, weight, tiles, stride))(*shares)
+        return spread.placed(each.sum(axis=0))
     n, tile = weight.shape[0], min(SIZES.largest_direct_system, weight.shape[0])
 
     def add(carry: tuple[Array, Array]) -> tuple[Array, Array]:

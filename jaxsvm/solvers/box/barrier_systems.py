@@ -21,15 +21,17 @@ from jaxsvm.points.rows import product, transposed_product
 from jaxsvm.problems.contract import Problem
 from jaxsvm.problems.forms import BoxForm
 from jaxsvm.runtime.loops import fori_loop
-from jaxsvm.solvers.features import feature_matrix, weighted_squares
+from jaxsvm.runtime.meshes import Spread
+from jaxsvm.solvers.features import feature_matrix, tiles_of, weighted_squares
 
 Solve = Callable[[Array], tuple[Array, Array, Array]]
 """From r to `da`, `dv`, and the change of the margins."""
 
 
 def affordable(problem: Problem) -> bool:
-    """Return whether systems with Q can be solved: for moderate n, or if the kernel has few features."""
-    return problem.n <= SIZES.largest_direct_system or few_features(problem) is not None
+    """Return whether systems with Q can be solved: for moderate n on one device, or if the kernel has few features."""
+    one = problem.gram.spread is None  # no factorization of a matrix on several devices
+    return (one and problem.n <= SIZES.largest_direct_system) or few_features(problem) is not None
 
 
 def few_features(problem: Problem) -> Any:
@@ -63,6 +65,7 @@ def barrier_system(problem: BoxForm) -> "DenseSystem | FeatureSystem":
         more=jnp.concatenate([constant, y[:, None] * c], axis=1),
         penalty=penalty.at[len(penalty) - len(e) :].set(0),
         e=jnp.zeros_like(penalty).at[len(penalty) - len(e) :].set(e),
+        spread=problem.gram.spread,
     )
 
 
@@ -124,6 +127,7 @@ class FeatureSystem:
         more: Further columns: the constant of a regularised bias, `y c` of an equality, `(n, p)`.
         penalty: `P`, `(d + p,)`.
         e: Zeros, and the right-hand side of the equality, `(d + p,)`.
+        spread: How the samples are spread over a mesh.
     """
 
     x: Any
@@ -131,6 +135,7 @@ class FeatureSystem:
     more: Float[Array, "n p"]
     penalty: Float[Array, " dp"]
     e: Float[Array, " dp"]
+    spread: Spread | None = None
 
     def start(self, a: Float[Array, " n"]) -> Float[Array, " dp"]:
         """Return v for the first iterate."""
@@ -139,13 +144,13 @@ class FeatureSystem:
     def margins(self, a: Float[Array, " n"], v: Float[Array, " dp"]) -> Float[Array, " n"]:
         """Return `H v`, which is `Qa + b c` if v is `W'a` and b."""
         d = self.x.shape[1]
-        return self.y * (product(self.x, v[:d]) + self.more @ v[d:])
+        return self.y * (product(self.x, v[:d], self.spread) + self.more @ v[d:])
 
     def factored(self, D: Float[Array, " n"], a: Float[Array, " n"], v: Float[Array, " dp"]) -> Solve:
         """Return the solver of systems with this diagonal, at this point."""
         weight = jnp.where(self.y != 0, 1 / D, 0)  # signs cancel
-        tiles = -(-len(self.y) // min(SIZES.largest_direct_system, len(self.y)))
-        core = plus_diagonal(weighted_squares(self.x, self.more, weight, tiles), self.penalty)
+        squares = weighted_squares(self.x, self.more, weight, tiles_of(len(self.y), self.spread), spread=self.spread)
+        core = plus_diagonal(squares, self.penalty)
         scale = lax.rsqrt(diagonal(core))
         # Factor the mean with its transpose: at the end a rounded triangle alone has another smallest eigenvalue.
         factor = factored(scale[:, None] * (core + core.T) / 2 * scale[None, :])

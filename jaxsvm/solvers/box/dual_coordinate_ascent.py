@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import InputError
@@ -129,7 +128,7 @@ class Visits(NamedTuple):
             return Visits(key, jax.random.permutation(draw_key, visits.permutation))
 
         visits = once(t % n == 0, shuffled, self)
-        return visits, lax.dynamic_index_in_dim(visits.permutation, t % n, keepdims=False)
+        return visits, selection.entry(visits.permutation, t % n)
 
 
 class State(NamedTuple):

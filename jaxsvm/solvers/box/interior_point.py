@@ -67,8 +67,9 @@ class InteriorPoint(Solver[BoxForm]):
         if not affordable(problem):
             most = SIZES.largest_direct_system
             raise InputError(
-                f"the problem has {problem.n} samples: InteriorPoint takes {most} at most, or a kernel of at most "
-                f"{most} features (Linear, a Gram with rank=): use `SMO`, or `Pegasos`."
+                f"the problem has {problem.n} samples{'' if problem.gram.spread is None else ' on a mesh'}: "
+                f"InteriorPoint takes {most} at most, all on one device, or a kernel of at most {most} features "
+                "(Linear, a Gram with rank=): use `SMO` or `WorkingSet`."
             )
         x = first_iterate(problem)
         a = jnp.zeros_like(x.a)
@@ -213,7 +214,7 @@ def advance(problem: BoxForm, x: Iterate) -> tuple[Iterate, Float[Array, ""]]:
     mu = mean_product(present, x)
     new, step, dm = stepped(present, x, m - q - x.z + x.w, solve)
     value = jnp.abs(_present(problem, x.a) @ (m / 2 - q))
-    sound = every(jnp.isfinite(jnp.concatenate(new)))
+    sound = every(jnp.stack([every(jnp.isfinite(part)) for part in new]))
     sound = sound & (count * mu > jnp.finfo(value.dtype).eps * value)
     x = jax.tree.map(lambda fresh, old: jnp.where(sound, fresh, old), new, x)
     value = jnp.abs(_present(problem, x.a) @ ((m + jnp.where(sound, step, 0) * dm) / 2 - q))

@@ -80,7 +80,7 @@ class CoreVectorMachine(SimplexSolver):
         everywhere = jnp.ones_like(state.core) if problem.mask is None else problem.mask
         candidates = jnp.where(outside, everywhere, state.core)
         _, i = selection.argmin(jnp.where(candidates, state.s, jnp.inf))
-        known = outside & jax.lax.dynamic_slice(state.core, (i,), (1,))[0]
+        known = outside & selection.entry(state.core, i)
 
         moved = pair_step(problem, state, candidates, second_order=True)
         return moved._replace(

@@ -60,7 +60,8 @@ class Scaled(NamedTuple):
 def features_of(problem: BoxForm) -> Primal | None:
     """Return the features X with `K = X X'`, if the Gram has them."""
     x = problem.gram.design
-    return None if x is None else Primal(x, problem.y, problem.upper, problem.offset == 1, False)
+    spread = problem.gram.spread
+    return None if x is None else Primal(x, problem.y, problem.upper, problem.offset == 1, False, spread)
 
 
 def place(problem: BoxForm, rule: Rule, h: Float[Array, " n"], before: Int[Array, ""]) -> Dense | Scaled:

@@ -72,7 +72,7 @@ def _with_values(
             off = (c.astype(wide) @ after.astype(wide) - problem.e).astype(a.dtype)
             room = jnp.where(members < n, jnp.minimum(new, U - new), 0)
             k = lax.top_k(room, 1)[1][0]
-            change = off / c[place[k]]
+            change = off / c[place][k]
             new = new.at[k].add(jnp.where(room[k] > jnp.abs(change), -change, 0))
             after = a.at[members].set(new, mode="drop")
         signed = y.astype(wide) * jnp.where(members < n, new.astype(wide) - old.astype(wide), 0)

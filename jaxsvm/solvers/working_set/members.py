@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxsvm.numerics.selection import top_k
 from jaxsvm.problems.contract import Restrictable
 from jaxsvm.solvers.contract import is_negative
 
@@ -36,7 +37,7 @@ def candidates(problem: Restrictable, a: Array, s: Array, members: Int[Array, " 
     spread = 1 + 1e-4 * jnp.mod(jnp.arange(n, dtype=a.dtype) * 0.6180339887, 1)
 
     def worst(score: Array, count: int) -> Array:
-        values, index = lax.top_k(score * spread, min(count, n))
+        values, index = top_k(score * spread, min(count, n), problem.gram.spread)
         return jnp.where(values > 0, index, n).astype(jnp.int32)
 
     if not problem.free_bias:

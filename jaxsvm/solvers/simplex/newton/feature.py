@@ -63,7 +63,7 @@ def primal_of(problem: SquaredHingeProblem) -> Primal | None:
     """Return the primal in the space of the features, if they are fewer than the samples."""
     x = feature_matrix(problem)
     constant = problem.offset > 0 or problem.free_bias
-    return None if x is None else Primal(x, problem.y, problem.costs, constant, problem.free_bias)
+    return None if x is None else Primal(x, problem.y, problem.costs, constant, problem.free_bias, problem.gram.spread)
 
 
 def start(problem: SquaredHingeProblem, primal: Primal, init: Any) -> State:
