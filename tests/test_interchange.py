@@ -7,9 +7,12 @@ from itertools import combinations
 
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.sparse import csr_array
 from sklearn.base import clone
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC, SVR, NuSVC, OneClassSVM
 
 import jaxsvm
@@ -17,6 +20,7 @@ from jaxsvm import estimators, interchange
 from jaxsvm.datasets import Layout, Scaling
 from jaxsvm.errors import DataError, InputError
 from jaxsvm.kernels import RBF, Laplacian, Linear, Polynomial, Precomputed, Sigmoid
+from jaxsvm.models import fitted
 from jaxsvm.models import onnx as onnx_graph
 
 RNG = np.random.default_rng(0)
@@ -186,12 +190,12 @@ def test_a_model_that_knows_its_columns_holds_frames_to_them():
 
 KINDS = np.digitize(X[:, 0], [-0.4, 0.4])
 ESTIMATORS = {
-    "three classes": (estimators.SVC(C=3.0), np.array(["a", "b", "c"])[KINDS]),
+    "three classes": (estimators.SVC(C=3.0, decision_function_shape="ovo"), np.array(["a", "b", "c"])[KINDS]),
     "two classes": (estimators.SVC(kernel="poly", coef0=1.0, probability=True), KINDS > 0),
     "squared hinges": (estimators.SVC(loss="squared_hinge", bias="regularized"), KINDS > 0),
-    "linear": (estimators.SVC(kernel="linear"), KINDS),
-    "nu": (estimators.NuSVC(nu=0.3), KINDS),
-    "path": (estimators.SVCPath(Cs=[1.0, 10.0], cv=3), KINDS),
+    "linear": (estimators.SVC(kernel="linear", decision_function_shape="ovo"), KINDS),
+    "nu": (estimators.NuSVC(nu=0.3, decision_function_shape="ovo"), KINDS),
+    "path": (estimators.SVCPath(Cs=[1.0, 10.0], cv=3, decision_function_shape="ovo"), KINDS),
     "regression": (estimators.SVR(C=10.0), X[:, 0]),
     "nu regression": (estimators.NuSVR(), X[:, 0]),
     "one class": (estimators.OneClassSVM(nu=0.2), None),
@@ -211,6 +215,30 @@ def test_a_fitted_estimator_becomes_scikit_learns(name, sparse):
     if "regression" not in name:
         np.testing.assert_array_equal(theirs.predict(new), ours.predict(new))
     np.testing.assert_array_equal(theirs.n_support_, ours.n_support_)
+    model = fitted.model_of(ours)
+    np.testing.assert_allclose(jaxsvm.decision_function(model, new), getattr(ours, values)(new), atol=1e-9)
+    if "regression" not in name:
+        np.testing.assert_array_equal(jaxsvm.predict(model, new), ours.predict(new))
+
+
+def test_a_pipeline_with_a_scaler_becomes_a_model(tmp_path):
+    frame = pd.DataFrame(5 + 3 * X, columns=["u", "v", "w"])
+    machine = make_pipeline(StandardScaler(), estimators.SVC(C=3.0)).fit(frame, KINDS)
+    model = fitted.model_of(machine)
+    assert model.columns == ("u", "v", "w") and np.isfinite(model.certificate.relative_gap).all()
+    np.testing.assert_allclose(jaxsvm.decision_function(model, frame), ovo(machine, frame), atol=1e-9)
+    interchange.to_libsvm(machine[-1], tmp_path / "model")
+    read = interchange.from_libsvm(tmp_path / "model")
+    np.testing.assert_allclose(jaxsvm.decision_function(read, machine[0].transform(frame)), ovo(machine, frame))
+    for bad, said in ((machine[0], "StandardScaler"), (estimators.SVC(), "fitted"), (np.eye(2), "ndarray")):
+        with pytest.raises(InputError, match=said):
+            interchange.to_libsvm(bad, tmp_path / "model")
+    with pytest.raises(InputError, match="precomputed"):
+        interchange.to_onnx(SVC(kernel="precomputed").fit(X @ X.T, KINDS))
+
+
+def ovo(machine, points):
+    return machine[-1].set_params(decision_function_shape="ovo").decision_function(machine[0].transform(points))
 
 
 def test_a_precomputed_kernel_is_handed_on():
@@ -328,9 +356,9 @@ def test_onnx_knows_every_kernel(name):
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_onnx_says_what_scikit_learn_says(name, tmp_path):
+def test_onnx_says_what_scikit_learn_says(name):
     machine = trained(name)
-    found = evaluated(interchange.from_libsvm(libsvm_file(tmp_path / "model", machine)))
+    found = evaluated(machine)
     if name == "svr":
         np.testing.assert_allclose(found["values"], machine.predict(EXACT), rtol=1e-5, atol=1e-6)
     else:

@@ -1,17 +1,15 @@
 """Jobs that estimators train: a machine for each pair of more than two classes, as LIBSVM has them; nu; one class."""
 
 import contextlib
+import dataclasses
 from typing import Any
 
-import jax
 import numpy as np
 
-import jaxsvm
 from jaxsvm.cli.job import Job
 from jaxsvm.cli.report.progress import Bar, progress_bar
 from jaxsvm.cli.report.solution import Solution
 from jaxsvm.errors import InputError
-from jaxsvm.estimators.base import dense
 from jaxsvm.estimators.classifier import SVC
 from jaxsvm.estimators.nu import NuSVC, NuSVR
 from jaxsvm.estimators.regression import OneClassSVM
@@ -19,7 +17,7 @@ from jaxsvm.loop.interruption import watching
 from jaxsvm.model_selection.cross_validation import Scores
 from jaxsvm.model_selection.folds import fold_masks
 from jaxsvm.models.description import scikit_learn_kernel
-from jaxsvm.models.libsvm import columns_of_pairs
+from jaxsvm.models.fitted import model_of
 from jaxsvm.models.model import Model
 
 
@@ -121,19 +119,10 @@ def _solution(job: Job, C: float, machines: Any) -> Solution:
     """Gather what reports and models need of the machines."""
 
     def model() -> Model:
-        x, bias, certificate, coef = machines.support_vectors_, machines.intercept_, machines.certificate_, dual_coef
-        if job.several:
-            coef = columns_of_pairs(coef, machines.n_support_)
-        else:
-            coef, bias, certificate = coef[0], bias[0], jax.tree.map(lambda part: np.reshape(part, ()), certificate)
-        if not len(coef):  # a basis has a point
-            x, coef = job.x[:1], np.zeros((1, *np.shape(bias)))
-        basis, _ = jaxsvm.gram(job.kernel, x).expansion(jax.numpy.zeros(len(coef)))
-        parts = jax.device_put((coef, bias, np.ones(np.shape(bias)), certificate))
         classes = (-1, 1) if job.metric == "inside" else job.classes
-        return Model(basis, *parts, scaling=job.scaling, classes=classes, layout=job.layout)
+        return dataclasses.replace(model_of(machines), scaling=job.scaling, classes=classes, layout=job.layout)
 
-    dual_coef, steps, support = dense(machines.dual_coef_), int(np.sum(machines.n_iter_)), len(machines.support_)
+    steps, support = int(np.sum(machines.n_iter_)), len(machines.support_)
     if job.metric == "inside":
         score = float(np.mean(machines.predict(job.x) > 0))
     else:

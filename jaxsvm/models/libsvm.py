@@ -6,27 +6,26 @@ positive for class i. Of two classes, the label that comes first in a file of LI
 """
 
 import os
-from collections.abc import Sequence
 from itertools import combinations
 from numbers import Integral
 from typing import Any
 
-import jax
 import numpy as np
 
 from jaxsvm.datasets import Layout
 from jaxsvm.errors import DataError, InputError
 from jaxsvm.gram.basis import KernelBasis
-from jaxsvm.gram.build import gram
 from jaxsvm.kernels import RBF, Kernel, Laplacian, Linear, Polynomial, Sigmoid
 from jaxsvm.models.description import SCIKIT_LEARN_NAMES, scikit_learn_kernel
+from jaxsvm.models.fitted import assembled, columns_of_pairs, model_of
 from jaxsvm.models.model import Model, scipy_rows
 from jaxsvm.numerics.measured import MEASURED
 from jaxsvm.points.rows import CSR
-from jaxsvm.results.fit import Certificate
 
 CLASSIFIERS = ("c_svc", "nu_svc")
 OTHERS = ("epsilon_svr", "nu_svr", "one_class")
+LAYOUT = Layout(index_base=1)
+"""Of the files that its models were trained on."""
 
 
 def from_libsvm(path: str | os.PathLike[str], *, features: int | None = None) -> Model:
@@ -79,7 +78,7 @@ def _parsed(name: str, lines: list[str], features: int | None) -> Model:
     if kind not in CLASSIFIERS:
         if kind not in OTHERS:
             raise ValueError(f"svm_type is {kind}")
-        return _model(kernel, x, coef[0], -rho[0], (-1, 1) if kind == "one_class" else None)
+        return assembled(kernel, x, coef[0], -rho[0], (-1, 1) if kind == "one_class" else None, layout=LAYOUT)
     counts, labels = [int(n) for n in header["nr_sv"]], [int(label) for label in header["label"]]
     if sum(counts) != len(rows) or len(rho) != len(labels) * (len(labels) - 1) // 2:
         raise ValueError("counts of support vectors, labels and rho do not fit together")
@@ -98,25 +97,8 @@ def _classifier(kernel: Kernel, x: Any, coef: np.ndarray, rho: np.ndarray, count
         values[:, at], bias[at] = sign * column, -sign * b
     classes = tuple(labels[place] for place in order)
     if k == 2:  # positive for the second class here
-        return _model(kernel, x, -values[:, 0], -bias[0], classes)
-    return _model(kernel, x, values, bias, classes)
-
-
-def columns_of_pairs(coef: np.ndarray, counts: Sequence[int] | np.ndarray) -> np.ndarray:
-    """Return coefficients `(s, pairs)` of LIBSVM's `(k - 1, s)`, for support vectors by class, so many of each."""
-    of_class, machines = np.repeat(np.arange(len(counts)), counts), list(combinations(range(len(counts)), 2))
-    columns = [np.where(of_class == i, coef[j - 1], 0) + np.where(of_class == j, coef[i], 0) for i, j in machines]
-    return np.stack(columns, axis=1)
-
-
-def _model(kernel: Kernel, x: Any, coef: np.ndarray, bias: Any, classes: tuple[Any, ...] | None) -> Model:
-    """Build a model that is not certified."""
-    unknown: Any = np.full(np.shape(bias), np.inf)
-    with jax.enable_x64(True):
-        basis, _ = gram(kernel, x).expansion(jax.numpy.zeros(x.shape[0]))
-        parts = (coef, np.asarray(bias, float), np.ones(np.shape(bias)), Certificate(unknown, -unknown, unknown))
-        layout = Layout(index_base=1)  # of the files that it was trained on
-        return Model(basis, *jax.device_put(parts), classes=classes, layout=layout)
+        return assembled(kernel, x, -values[:, 0], -bias[0], classes, layout=LAYOUT)
+    return assembled(kernel, x, values, bias, classes, layout=LAYOUT)
 
 
 def _parsed_kernel(name: str, header: dict[str, list[str]]) -> Kernel:
@@ -152,24 +134,26 @@ def _parsed_points(rows: list[list[str]], features: int | None) -> Any:
     return x.toarray() if 8 * shape[0] * shape[1] <= MEASURED.bytes_held else x
 
 
-def to_libsvm(model: Model, path: str | os.PathLike[str]) -> None:
+def to_libsvm(model: Any, path: str | os.PathLike[str]) -> None:
     """Write a model as a file that LIBSVM's `svm-predict` reads.
 
     Args:
-        model: A model of a linear, polynomial, RBF or sigmoid kernel, with integer labels or of regression. The format
-            cannot hold a scaling: points given to `svm-predict` must be scaled as those of the training were.
+        model: A model, or a fitted estimator of ours or of scikit-learn, of a linear, polynomial, RBF or sigmoid
+            kernel, with integer labels or of regression. The format cannot hold a scaling: points given to
+            `svm-predict` must be scaled as those of the training were.
         path: The file to write.
 
     Raises:
         InputError: If the format cannot hold the model.
     """
+    model = model_of(model)
     if model.scaling is not None:
         raise InputError(
             "model has a scaling, which LIBSVM's format cannot hold: train on scaled points, and scale new ones too."
         )
     classes = model.classes
     if classes is not None and not all(_is_integer(label) for label in classes):
-        raise InputError(f"classes are {classes}: LIBSVM's labels are integers.")
+        raise InputError(f"classes are {classes}: LIBSVM's labels are integers: train on their codes.")
     kernel, parameters, points = kernel_and_points(model)
     kind = "polynomial" if kernel == "poly" else kernel
     lines = ["svm_type " + ("epsilon_svr" if classes is None else "c_svc"), f"kernel_type {kind}"]

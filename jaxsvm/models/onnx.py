@@ -18,6 +18,7 @@ from jaxsvm import __version__
 from jaxsvm.errors import InputError, require_package
 from jaxsvm.gram.basis import FourierBasis, KernelBasis, NystroemBasis
 from jaxsvm.kernels import RBF, Laplacian, Linear, Polynomial, Precomputed, Product, Scaled, Sigmoid, Sum
+from jaxsvm.models.fitted import model_of
 from jaxsvm.models.measured import MEASURED
 from jaxsvm.models.model import Model
 from jaxsvm.numerics.measured import MEASURED as SIZES
@@ -31,7 +32,7 @@ MOST_BYTES = 2**31 - 2**20
 _double = functools.partial(np.asarray, dtype=np.float64)
 
 
-def to_onnx(model: Model, path: str | os.PathLike[str] | None = None) -> Any:
+def to_onnx(model: Any, path: str | os.PathLike[str] | None = None) -> Any:
     """Return a model as a graph of ONNX, which runtimes evaluate without jaxsvm. `pip install "jaxsvm[onnx]"`.
 
     Its input is `x`, float32, `(n, d)` with n >= 1: points as `predict` takes them, since a scaling becomes part of the
@@ -43,7 +44,8 @@ def to_onnx(model: Model, path: str | os.PathLike[str] | None = None) -> Any:
 
     Args:
         model: A model of any kernel of `jaxsvm.kernels`, sums and products of them too, or of features
-            (`gram(..., rank=)`).
+            (`gram(..., rank=)`). Or a fitted estimator of `jaxsvm.estimators` or of scikit-learn, in a pipeline behind
+            a `StandardScaler` too.
         path: The file to write, or None.
 
     Returns:
@@ -54,7 +56,7 @@ def to_onnx(model: Model, path: str | os.PathLike[str] | None = None) -> Any:
             unless the kernel is linear; on a model above 2 GiB.
         MissingPackageError: If onnx is not installed.
     """
-    onnx = require_package("onnx", "to_onnx")
+    onnx, model = require_package("onnx", "to_onnx"), model_of(model)
     labels = None if model.classes is None else _labels(model.classes)  # before the work, since it may refuse
     graph, kinds = Graph(onnx), onnx.TensorProto
     x = graph("Cast", "x", to=kinds.DOUBLE)
