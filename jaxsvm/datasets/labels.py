@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from jaxsvm.datasets.refusal import WHOLE, as_number, is_missing, rounds, shown
 from jaxsvm.errors import DataError, InputError, is_concrete
@@ -110,7 +111,7 @@ def _wide(y: np.ndarray) -> np.ndarray:
     return y.astype(np.float64) if y.dtype.kind == "f" and y.dtype.itemsize > 8 else y
 
 
-def two_classes(y: Any, positive: Any = None) -> tuple[np.ndarray, np.ndarray]:
+def two_classes(y: ArrayLike, positive: Any = None) -> tuple[np.ndarray, np.ndarray]:
     """Turn labels of two classes into signs.
 
     Args:

@@ -5,11 +5,13 @@ budget that a solver may use to store all n x n values as a `DenseGram`. `LowRan
 pytrees with the same methods, differentiable with respect to kernel parameters and data.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
+from numpy.typing import ArrayLike, DTypeLike
 
 from jaxsvm.errors import InputError, PrecisionWarning, is_concrete, require_finite, warn
 from jaxsvm.gram.contract import Gram
@@ -17,23 +19,23 @@ from jaxsvm.gram.dense import DenseGram, dense_values
 from jaxsvm.gram.low_rank import low_rank_gram
 from jaxsvm.gram.measured import MEASURED
 from jaxsvm.gram.tiled import TiledGram
-from jaxsvm.kernels import Precomputed, as_kernel
+from jaxsvm.kernels import Kernel, Precomputed, as_kernel
 from jaxsvm.kernels.distances import place
 from jaxsvm.points.checks import as_points
-from jaxsvm.points.rows import CSR
+from jaxsvm.points.rows import CSR, Rows, SparseRows
 from jaxsvm.runtime.arrays import floating
 from jaxsvm.runtime.transfers import transfers
 
 
 @transfers
 def gram(
-    kernel: Any,
-    x: Any,
+    kernel: Kernel | Callable[[Any, Any], Any],
+    x: ArrayLike | Rows | SparseRows,
     tile: int | None = None,
     rank: int | None = None,
     *,
     store: bool | None = None,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     memory: int = MEASURED.bytes_to_store,
     method: str = "nystroem",
     landmarks: str = "pivoted",

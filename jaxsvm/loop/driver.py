@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array
+from numpy.typing import ArrayLike
 
 from jaxsvm.errors import ConvergenceWarning, InputError, is_concrete, warn
 from jaxsvm.loop.bursts import begun, run
@@ -62,12 +63,12 @@ QUIET = Options(warns=False)
 
 @transfers
 def fit(
-    problem: Any,
-    solver: Any = None,
+    problem: Problem,
+    solver: Solver | None = None,
     *,
-    tol: Any = None,
+    tol: ArrayLike | None = None,
     key: Array | None = None,
-    init: Any = None,
+    init: Fit | ArrayLike | None = None,
     max_seconds: float | None = None,
     callback: Callable[[Fit], Any] | None = None,
     interrupt: str = "return",

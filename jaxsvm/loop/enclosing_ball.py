@@ -1,20 +1,23 @@
 """Read centre, radius and coreset of a minimum enclosing ball from a fit (Badoiu and Clarkson 2003)."""
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
+from numpy.typing import ArrayLike
 
 from jaxsvm.errors import InputError
 from jaxsvm.loop.driver import fit as solve
 from jaxsvm.loop.interruption import watching
+from jaxsvm.problems.ball import BallProblem
 from jaxsvm.problems.forms import furthest
+from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import Fit
 from jaxsvm.runtime.summary import in_a_line
 from jaxsvm.runtime.transfers import transfers
+from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.simplex.frank_wolfe import FrankWolfe
 
 
@@ -50,7 +53,7 @@ class Ball:
 
 
 @transfers
-def ball(fit: Fit, problem: Any) -> Ball:
+def ball(fit: Fit, problem: BallProblem | SquaredHingeProblem) -> Ball:
     """Return the ball of a fit.
 
     Args:
@@ -69,7 +72,14 @@ def ball(fit: Fit, problem: Any) -> Ball:
 
 
 @transfers
-def is_coreset(problem: Any, subset: Any, eps: float, *, tol: float = 1e-6, solver: Any = None) -> bool:
+def is_coreset(
+    problem: BallProblem | SquaredHingeProblem,
+    subset: ArrayLike,
+    eps: float,
+    *,
+    tol: float = 1e-6,
+    solver: Solver | None = None,
+) -> bool:
     """Return whether the ball of a subset, inflated to `(1 + eps)` times its radius, covers every point.
 
     Args:

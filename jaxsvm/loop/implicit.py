@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float
+from numpy.typing import ArrayLike
 
 from jaxsvm.derivatives.support_equations import factor_sizes, plan
 from jaxsvm.derivatives.values import Active, Values
@@ -28,13 +29,21 @@ from jaxsvm.loop.choice import certain_solver
 from jaxsvm.loop.driver import fit as solve
 from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.problems.contract import Differentiable, require_differentiable
+from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import Certificate, Counters, Fit
 from jaxsvm.results.judge import narrowed
 from jaxsvm.results.status import Status, StatusCode
 from jaxsvm.solvers.contract import Solver
 
 
-def solution(problem: Any, support: Any = None, *, solver: Any = None, method: str = "auto", tol: Any = 1e-4) -> Fit:
+def solution(
+    problem: Differentiable,
+    support: Fit | ArrayLike | None = None,
+    *,
+    solver: Solver | None = None,
+    method: str = "auto",
+    tol: ArrayLike = 1e-4,
+) -> Fit:
     """Return the exact solution on a support, differentiable to every order in both modes.
 
     Args:
@@ -77,7 +86,7 @@ def solution(problem: Any, support: Any = None, *, solver: Any = None, method: s
     return dataclasses.replace(fitted, certificate=certificate._replace(primal=primal, dual=dual))
 
 
-def value(problem: Any, fit: Fit) -> Float[Array, ""]:
+def value(problem: SquaredHingeProblem, fit: Fit) -> Float[Array, ""]:
     """Return the optimal value `1 / (2 R)`, differentiable by the envelope theorem: its gradient needs no system.
 
     Args:
@@ -96,7 +105,7 @@ def value(problem: Any, fit: Fit) -> Float[Array, ""]:
     return rule.optimal_value(problem, fit)
 
 
-def one_sided(problem: Any, fit: Fit, tol: Any = 1e-6) -> Bool[Array, " n"]:
+def one_sided(problem: SquaredHingeProblem, fit: Fit, tol: ArrayLike = 1e-6) -> Bool[Array, " n"]:
     """Return which samples are at a kink: on the margin, so that an arbitrarily small change moves them across.
 
     Args:
@@ -117,7 +126,7 @@ def one_sided(problem: Any, fit: Fit, tol: Any = 1e-6) -> Bool[Array, " n"]:
     return problem.kinks(fit, tol)
 
 
-def _solved_sets(problem: Differentiable, solver: Solver) -> Active:
+def _solved_sets(problem: Differentiable, solver: Solver | None) -> Active:
     """Solve a problem and return its active sets."""
     solver = certain_solver(problem) if solver is None else solver
     return rule.settled(problem, problem.active_set(solve(problem, solver)))[0]

@@ -12,6 +12,7 @@ from typing import Any, overload
 import jax
 import numpy as np
 from jaxtyping import Array, Float, Int
+from numpy.typing import ArrayLike
 
 from jaxsvm.errors import ConvergenceWarning, InputError, is_concrete, warn
 from jaxsvm.gram.low_rank import LowRankGram, landmarks_among
@@ -29,6 +30,7 @@ from jaxsvm.runtime.arrays import lengthened
 from jaxsvm.runtime.checks import require_one_of
 from jaxsvm.runtime.summary import in_a_line
 from jaxsvm.runtime.transfers import transfers
+from jaxsvm.solvers.contract import Solver
 
 SCORES = ("accuracy", "balanced_accuracy", "squared_hinge")
 
@@ -149,15 +151,15 @@ class WidthValidation:
 
 @overload
 def cross_validate(
-    problem: Any,
-    Cs: Any,
+    problem: Parametric,
+    Cs: ArrayLike,
     folds: Any = 5,
-    groups: Any = None,
+    groups: ArrayLike | None = None,
     *,
     gammas: None = None,
     score: str = "accuracy",
-    solver: Any = None,
-    tol: Any = 1e-3,
+    solver: Solver | None = None,
+    tol: ArrayLike = 1e-3,
     seed: int = 0,
     key: Array | None = None,
     interrupt: str = "return",
@@ -166,15 +168,15 @@ def cross_validate(
 
 @overload
 def cross_validate(
-    problem: Any,
-    Cs: Any,
+    problem: Parametric,
+    Cs: ArrayLike,
     folds: Any = 5,
-    groups: Any = None,
+    groups: ArrayLike | None = None,
     *,
     gammas: Any,
     score: str = "accuracy",
-    solver: Any = None,
-    tol: Any = 1e-3,
+    solver: Solver | None = None,
+    tol: ArrayLike = 1e-3,
     seed: int = 0,
     key: Array | None = None,
     interrupt: str = "return",
@@ -183,15 +185,15 @@ def cross_validate(
 
 @transfers
 def cross_validate(
-    problem: Any,
-    Cs: Any,
+    problem: Parametric,
+    Cs: ArrayLike,
     folds: Any = 5,
-    groups: Any = None,
+    groups: ArrayLike | None = None,
     *,
     gammas: Any = None,
     score: str = "accuracy",
-    solver: Any = None,
-    tol: Any = 1e-3,
+    solver: Solver | None = None,
+    tol: ArrayLike = 1e-3,
     seed: int = 0,
     key: Array | None = None,
     interrupt: str = "return",

@@ -1,7 +1,5 @@
 """Propose a grid of C from the data."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,13 +11,15 @@ from jaxsvm.loop.choice import exact_solver
 from jaxsvm.loop.driver import QUIET, drive
 from jaxsvm.loop.interruption import watching
 from jaxsvm.loop.prepare import ready
+from jaxsvm.problems.contract import Parametric
 from jaxsvm.runtime.transfers import transfers
+from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.start import Start
 
 
 @transfers
 def C_grid(  # noqa: N802 (C is the field's name)
-    problem: Any, n: int = 64, *, change: float = 0.02, largest: float = 1e6, solver: Any = None
+    problem: Parametric, n: int = 64, *, change: float = 0.02, largest: float = 1e6, solver: Solver | None = None
 ) -> Float[np.ndarray, " n"]:
     """Return a grid of C from the data: from "every sample is a support vector" to "nothing changes any more".
 

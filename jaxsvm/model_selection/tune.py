@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array
+from numpy.typing import ArrayLike
 
 from jaxsvm.errors import ConvergenceWarning, InputError, require_finite, warn
 from jaxsvm.gram.build import gram
@@ -89,9 +90,9 @@ class Tuned:
 
 @transfers
 def tune(
-    kernel: Any,
+    kernel: Kernel,
     x: Any,
-    y: Any,
+    y: ArrayLike,
     C: float = 1.0,
     *,
     validation: tuple[Any, Any] | None = None,
@@ -101,7 +102,7 @@ def tune(
     steps: int = 100,
     patience: int = 20,
     bounds: tuple[float, float] = (1e-4, 1e4),
-    solver: Any = None,
+    solver: Solver | None = None,
     progress: bool | None = None,
     callback: Callable[[Record], Any] | None = None,
 ) -> Tuned:

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Int
+from numpy.typing import ArrayLike
 
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.gram.contract import Gram
@@ -68,7 +69,7 @@ class Machines:
 
 
 @transfers
-def one_versus_rest(make: Callable[[Any], Any], labels: Any, classes: int | None = None) -> Machines:
+def one_versus_rest(make: Callable[[Any], Any], labels: ArrayLike, classes: int | None = None) -> Machines:
     """Build k problems on one Gram operator, each of one class against the rest.
 
     Args:
@@ -92,7 +93,7 @@ def one_versus_rest(make: Callable[[Any], Any], labels: Any, classes: int | None
 
 
 @transfers
-def one_versus_one(make: Callable[[Any], Any], labels: Any, classes: int | None = None) -> Machines:
+def one_versus_one(make: Callable[[Any], Any], labels: ArrayLike, classes: int | None = None) -> Machines:
     """Build k (k - 1) / 2 problems on one Gram operator, one for each pair of classes.
 
     Args:
@@ -156,9 +157,9 @@ def _machines(make: Callable[[Any], Any], codes: Any, k: int, signs: Any, presen
 @transfers
 def fit_many(
     machines: Machines,
-    solver: Any = None,
+    solver: Solver | None = None,
     *,
-    tol: Any = None,
+    tol: ArrayLike | None = None,
     key: Array | None = None,
     max_seconds: float | None = None,
     interrupt: str = "return",

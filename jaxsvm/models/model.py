@@ -1,6 +1,7 @@
 """Predict decision values and labels of new points, from a fit or from a model reduced to its support."""
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from typing import Any, overload
 
@@ -10,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxsvm.datasets.layout import Layout, Wanted
+from jaxsvm.datasets.scaling import Scaling
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.gram import measured as gram
 from jaxsvm.gram.basis import KernelBasis
@@ -17,6 +19,7 @@ from jaxsvm.models.file import read_model, save_model
 from jaxsvm.models.machines import Machines, class_of, votes
 from jaxsvm.points.checks import is_sparse
 from jaxsvm.points.rows import CSR, taken
+from jaxsvm.problems.contract import Problem
 from jaxsvm.results.fit import Certificate, Fit
 from jaxsvm.results.status import has_values
 from jaxsvm.runtime.summary import in_a_line
@@ -76,7 +79,7 @@ class Model:
             f"relative gap {gap:.1e})"
         )
 
-    def save(self, path: Any) -> None:
+    def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to one `.npz` file that holds arrays and JSON only: safe to load from anywhere.
 
         Raises:
@@ -87,7 +90,7 @@ class Model:
         save_model(self, path)
 
 
-def load_model(path: Any, *, memory: int | None = None) -> Model:
+def load_model(path: str | os.PathLike[str], *, memory: int | None = None) -> Model:
     """Read a model that `Model.save` wrote. Nothing in the file is ever executed.
 
     Args:
@@ -106,9 +109,9 @@ def load_model(path: Any, *, memory: int | None = None) -> Model:
 @transfers
 def compact(
     fit: Fit,
-    problem: Any,
+    problem: Problem | Machines,
     *,
-    scaling: Any = None,
+    scaling: Scaling | None = None,
     classes: Sequence[Any] | np.ndarray | None = (-1, 1),
     layout: Layout | None = None,
 ) -> Model:

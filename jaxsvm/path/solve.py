@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+from numpy.typing import ArrayLike
 
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.gram.widths import at_width
@@ -85,7 +86,7 @@ class Path:
         """Steps taken, `(k,)`."""
         return self.fits.steps
 
-    def at(self, C: Any, problem: Any, *, tol: Any = 1e-4) -> Fit:
+    def at(self, C: ArrayLike, problem: Parametric, *, tol: ArrayLike = 1e-4) -> Fit:
         """Return the certified fit at any value of C, whether or not it is one of the path's.
 
         It starts between the two solved values around C, mostly within `tol`: it then costs one product. Beyond the
@@ -139,12 +140,12 @@ class Path:
 
 @transfers
 def solve_path(
-    problem: Any,
-    Cs: Any,
+    problem: Parametric | Sequence[Parametric],
+    Cs: ArrayLike,
     *,
-    gammas: Any = None,
-    solver: Any = None,
-    tol: Any = 1e-4,
+    gammas: ArrayLike | None = None,
+    solver: Solver | None = None,
+    tol: ArrayLike = 1e-4,
     reduction: Reduction | None = None,
     screen: Any = None,
     lanes: int | None = None,
@@ -189,17 +190,17 @@ def solve_path(
         InputError: On arguments that cannot be used.
     """
     several = isinstance(problem, list | tuple)
-    problems = list(problem) if several else [problem]
+    problems: Any = list(cast(Any, problem)) if several else [problem]
     key = jax.random.key(0) if key is None else key
     options = Options(key, solver, tol, reduction, screen, lanes, max_seconds, callback)
     options.require(problems, Cs)
     if callback is not None and (several or gammas is not None or not callable(callback)):
         raise InputError("callback is a function of a place and a fit, of one problem alone.")
     if gammas is not None:
-        require_widths(problem, gammas)
+        require_widths(cast(Any, problem), gammas)
     if is_concrete(problems, Cs, gammas, solver, key):
         with answering(interrupt) as stop, stop.within(max_seconds):
-            groups = [problems] if gammas is None else problems_at_widths(problem, gammas, options)
+            groups = [problems] if gammas is None else problems_at_widths(cast(Any, problem), gammas, options)
             fits = [fit for group in groups for fit in solve_together(group, np.asarray(Cs), options, stop)]
         together = _stacked(fits) if several or gammas is not None else fits[0]
     elif callback is not None or max_seconds is not None:

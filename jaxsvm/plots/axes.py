@@ -1,8 +1,13 @@
 """Axes to draw on, and the colours and labels that all pictures share."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from jaxsvm.errors import require_package
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 BLUE, ORANGE, GREEN, RED, PURPLE, GREY = "tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple", "0.45"
 
@@ -16,14 +21,14 @@ def figure_class() -> Any:
     return require_package("matplotlib.figure", "drawing").Figure
 
 
-def axes_of(ax: Any, width: float = 6.0, height: float = 3.8) -> Any:
+def axes_of(ax: Axes | None, width: float = 6.0, height: float = 3.8) -> Axes:
     """Return the given axes, or those of a new figure of that size in inches."""
     if ax is not None:
         return ax
     return figure_class()(figsize=(width, height), layout="constrained").subplots()
 
 
-def labelled(ax: Any, x: str, y: str) -> Any:
+def labelled(ax: Axes, x: str, y: str) -> Axes:
     """Label the axes, show the legend if there are names and a light grid behind; return the axes."""
     ax.set_xlabel(x)
     ax.set_ylabel(y)
@@ -34,7 +39,7 @@ def labelled(ax: Any, x: str, y: str) -> Any:
     return ax
 
 
-def against_C(ax: Any, y: str) -> Any:
+def against_C(ax: Axes, y: str) -> Axes:
     """Label the axes with a logarithmic C below, once the values are drawn; return the axes."""
     ax.set_xscale("log")
     low, high = ax.get_xlim()

@@ -1,17 +1,30 @@
 """The gap of a fit in the course of its steps."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from jaxsvm.plots.axes import GREY, axes_of, labelled
 from jaxsvm.runtime.checks import require_one_of
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from jaxsvm.loop.history import History
+
 AGAINST = {"seconds": "seconds", "steps": "steps", "kernel_evaluations": "kernel evaluations"}
 
 
-def convergence(histories: Any, *, against: str = "seconds", tol: float | None = None, ax: Any = None) -> Any:
+def convergence(
+    histories: History | Mapping[str, History],
+    *,
+    against: str = "seconds",
+    tol: float | None = None,
+    ax: Axes | None = None,
+) -> Axes:
     """Draw certified relative gaps against time, steps or kernel evaluations; return the axes.
 
     Args:

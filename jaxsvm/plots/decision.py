@@ -1,6 +1,8 @@
 """Pictures of points of two features: decision boundaries and enclosing balls."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -9,8 +11,17 @@ from jaxsvm.loop.enclosing_ball import ball
 from jaxsvm.models.model import Model, decision_function, predict
 from jaxsvm.plots.axes import GREY, RED, axes_of
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from numpy.typing import ArrayLike
 
-def decision_boundary(model: Model, x: Any, labels: Any, *, support: Any = None, ax: Any = None) -> Any:
+    from jaxsvm.problems.ball import BallProblem
+    from jaxsvm.results.fit import Fit
+
+
+def decision_boundary(
+    model: Model, x: ArrayLike, labels: ArrayLike, *, support: ArrayLike | None = None, ax: Axes | None = None
+) -> Axes:
     """Draw the regions of a model's classes among points of two features; return the axes.
 
     Two classes have their boundary (solid) and margins (dashed), several the regions that they win, regression levels.
@@ -29,7 +40,7 @@ def decision_boundary(model: Model, x: Any, labels: Any, *, support: Any = None,
     ax = axes_of(ax, 5.2, 4.4)
     u, v, grid = _grid_around(x, 0.08, np.asarray(model.coef).dtype)
     if model.classes is None:
-        levels = ax.contourf(u, v, np.asarray(predict(model, grid)).reshape(u.shape), levels=12, alpha=0.6)
+        levels: Any = ax.contourf(u, v, np.asarray(predict(model, grid)).reshape(u.shape), levels=12, alpha=0.6)
         ax.scatter(*x.T, c=labels, s=16, edgecolors="white", linewidths=0.4, cmap=levels.cmap, norm=levels.norm)
     elif len(model.classes) == 2:
         values = np.asarray(decision_function(model, grid)).reshape(u.shape)
@@ -48,7 +59,7 @@ def decision_boundary(model: Model, x: Any, labels: Any, *, support: Any = None,
     return _framed(ax, u, v)
 
 
-def enclosing_ball(fit: Any, problem: Any, x: Any, *, ax: Any = None) -> Any:
+def enclosing_ball(fit: Fit, problem: BallProblem, x: ArrayLike, *, ax: Axes | None = None) -> Axes:
     """Draw the section of a minimum enclosing ball by the plane of its points; return the axes.
 
     It is a circle for the linear kernel.

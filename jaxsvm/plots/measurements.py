@@ -1,15 +1,24 @@
 """Measurements of screening rules, coresets, fits over joins, and training sets of several sizes."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from jaxsvm.errors import InputError
 from jaxsvm.plots.axes import BLUE, GREY, ORANGE, against_C, axes_of, labelled
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from numpy.typing import ArrayLike
 
-def screening_rates(report: Any, *, ax: Any = None) -> Any:
+    from jaxsvm.path.screening_report import Report
+    from jaxsvm.relational.descent.fit import RelationalFit
+
+
+def screening_rates(report: Report, *, ax: Axes | None = None) -> Axes:
     """Draw the share of samples that each screening rule decides, and any could, against C; return the axes.
 
     Args:
@@ -26,7 +35,7 @@ def screening_rates(report: Any, *, ax: Any = None) -> Any:
     return ax
 
 
-def coreset_error(sizes: Any, errors: Mapping[str, Any], *, ax: Any = None) -> Any:
+def coreset_error(sizes: ArrayLike, errors: Mapping[str, Any], *, ax: Axes | None = None) -> Axes:
     """Draw errors of coresets against their size: the median of draws and their middle half; return the axes.
 
     Args:
@@ -53,7 +62,7 @@ def coreset_error(sizes: Any, errors: Mapping[str, Any], *, ax: Any = None) -> A
     return labelled(ax, "points of the coreset", "relative error")
 
 
-def relational_certificate(fitted: Any, *, ax: Any = None) -> Any:
+def relational_certificate(fitted: RelationalFit, *, ax: Axes | None = None) -> Axes:
     """Draw the bounds on the optimum of a fit over a join, step by step; return the axes.
 
     Args:
@@ -72,7 +81,9 @@ def relational_certificate(fitted: Any, *, ax: Any = None) -> Any:
     return labelled(ax, "step", "objective F")
 
 
-def learning_curve(sizes: Any, training: Any, held_out: Any, *, score: str = "accuracy", ax: Any = None) -> Any:
+def learning_curve(
+    sizes: ArrayLike, training: ArrayLike, held_out: ArrayLike, *, score: str = "accuracy", ax: Axes | None = None
+) -> Axes:
     """Draw scores against the number of training samples, within one standard deviation; return the axes.
 
     Args:

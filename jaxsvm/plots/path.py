@@ -1,6 +1,8 @@
 """Pictures of a regularisation path against C."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -8,8 +10,21 @@ from jaxsvm.errors import InputError
 from jaxsvm.plots.axes import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, against_C, axes_of, figure_class
 from jaxsvm.results.status import Status
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-def path_figure(path: Any, *, scores: Any = None, ax: Any = None) -> Any:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from numpy.typing import ArrayLike
+
+    from jaxsvm.model_selection.cross_validation import Scores, WidthValidation
+    from jaxsvm.path.solve import Path
+    from jaxsvm.problems.contract import Parametric
+
+
+def path_figure(
+    path: Path, *, scores: ArrayLike | None = None, ax: Sequence[Axes] | np.ndarray | None = None
+) -> Figure:
     """Draw relative gap, primal value, support size and, where given, test accuracy of a path, one panel each.
 
     Values of C whose status is not CONVERGED are marked with a red cross and the status's name.
@@ -25,11 +40,11 @@ def path_figure(path: Any, *, scores: Any = None, ax: Any = None) -> Any:
     Raises:
         InputError: If the number of scores or axes is wrong, or matplotlib is not installed.
     """
-    Figure = figure_class()
+    make = figure_class()
     Cs, order = _sorted_values(path)
     panels = _panels(path, scores)
     if ax is None:
-        figure = Figure(figsize=(7, 2.1 * len(panels) + 0.6), layout="constrained")
+        figure = make(figsize=(7, 2.1 * len(panels) + 0.6), layout="constrained")
         axes = np.atleast_1d(figure.subplots(len(panels), 1, sharex=True))
     else:
         axes = np.atleast_1d(np.asarray(ax, dtype=object)).ravel()
@@ -45,7 +60,7 @@ def path_figure(path: Any, *, scores: Any = None, ax: Any = None) -> Any:
     return figure
 
 
-def path_scores(validated: Any, *, label: str = "cross-validated", ax: Any = None) -> Any:
+def path_scores(validated: Scores, *, label: str = "cross-validated", ax: Axes | None = None) -> Axes:
     """Draw mean scores of folds against C, within one standard error, and both choices of C; return the axes.
 
     Args:
@@ -68,7 +83,7 @@ def path_scores(validated: Any, *, label: str = "cross-validated", ax: Any = Non
     return against_C(ax, "score")
 
 
-def path_support(path: Any, *, ax: Any = None) -> Any:
+def path_support(path: Path, *, ax: Axes | None = None) -> Axes:
     """Draw the number of samples with a coefficient against C; return the axes.
 
     Args:
@@ -86,7 +101,7 @@ def path_support(path: Any, *, ax: Any = None) -> Any:
     return against_C(ax, "support vectors")
 
 
-def path_margin(path: Any, problem: Any, *, ax: Any = None) -> Any:
+def path_margin(path: Path, problem: Parametric, *, ax: Axes | None = None) -> Axes:
     """Draw the geometric margin `1 / |w|`, a distance in feature space, against C; return the axes.
 
     Args:
@@ -104,7 +119,7 @@ def path_margin(path: Any, problem: Any, *, ax: Any = None) -> Any:
     return against_C(ax, "margin 1 / |w|")
 
 
-def width_scores(validated: Any, *, ax: Any = None) -> Any:
+def width_scores(validated: WidthValidation, *, ax: Axes | None = None) -> Axes:
     """Draw mean scores of folds against C and gamma as a map, with the best one marked; return the axes.
 
     Args:

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -162,6 +162,14 @@ class CSR(Rows):
 
 
 Points = Float[Array, "n d"] | CSR
+
+
+class SparseRows(Protocol):
+    """A sparse matrix of SciPy, in any of its forms."""
+
+    def tocsr(self) -> Any:
+        """Return it by rows."""
+        ...
 
 
 def dense_rows(x: Any, index: Int[Array, " t"]) -> Float[Array, "t d"]:

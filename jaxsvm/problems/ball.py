@@ -16,6 +16,7 @@ from typing import Any, Self, cast
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
+from numpy.typing import ArrayLike
 
 from jaxsvm.errors import is_concrete
 from jaxsvm.gram.contract import Gram
@@ -228,7 +229,7 @@ class BallProblem:
 
 
 @transfers
-def meb_problem(gram: Any, *, sample_weight: Any = None) -> BallProblem:
+def meb_problem(gram: Gram, *, sample_weight: ArrayLike | None = None) -> BallProblem:
     """Build the minimum enclosing ball of points in the kernel's feature space.
 
     Args:

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
+from numpy.typing import ArrayLike
 
 from jaxsvm.derivatives import box as derivatives
 from jaxsvm.errors import InputError, is_concrete, require_finite
@@ -182,7 +183,7 @@ class BoxProblem(OfSamples):
 
 @transfers
 def hinge_problem(
-    gram: Any, y: Any, C: Any = 1.0, *, bias: str = "regularized", sample_weight: Any = None
+    gram: Gram, y: ArrayLike, C: ArrayLike = 1.0, *, bias: str = "regularized", sample_weight: ArrayLike | None = None
 ) -> BoxProblem:
     """Build the hinge SVM of labelled samples: `min 1/2 |w|^2 + sum_i C_i max(0, 1 - y_i f(x_i))`.
 
@@ -220,7 +221,15 @@ def hinge_problem(
 
 
 @transfers
-def box_problem(gram: Any, q: Any, upper: Any, *, y: Any = None, c: Any = None, e: Any = 0.0) -> BoxProblem:
+def box_problem(
+    gram: Gram,
+    q: ArrayLike,
+    upper: ArrayLike,
+    *,
+    y: ArrayLike | None = None,
+    c: ArrayLike | None = None,
+    e: ArrayLike = 0.0,
+) -> BoxProblem:
     """Build `max q'a - 1/2 a'Qa` over `0 <= a <= U`, optionally `c'a = e`, with `Q = K`, or `Q_ij = y_i y_j K_ij`.
 
     Args:
@@ -248,8 +257,8 @@ def box_problem(gram: Any, q: Any, upper: Any, *, y: Any = None, c: Any = None, 
         y = arguments.checked_signs(y, n, dtype)
     if is_concrete(upper) and (np.asarray(upper) < 0).any():
         raise InputError(f"upper holds {float(np.min(upper))}: bounds must not be negative.")
-    if c is None and is_concrete(e) and float(e) != 0:
-        raise InputError(f"e is {float(e)} without c: an equality constraint has coefficients c.")
+    if c is None and is_concrete(e) and np.asarray(e) != 0:
+        raise InputError(f"e is {np.asarray(e)} without c: an equality constraint has coefficients c.")
     problem = BoxProblem(
         gram=gram,
         y=on_device(np.ones((n,), dtype)) if y is None else y,

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
+from numpy.typing import ArrayLike
 
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.gram.contract import Gram
@@ -190,7 +191,9 @@ P = TypeVar("P", bound=SlackProblem)
 
 
 @transfers
-def slack_problem(gram: Any, y: Any, nu: Any, *, bias: str = "regularized", sample_weight: Any = None) -> SlackProblem:
+def slack_problem(
+    gram: Gram, y: ArrayLike, nu: ArrayLike, *, bias: str = "regularized", sample_weight: ArrayLike | None = None
+) -> SlackProblem:
     """Build the slack-constrained hinge SVM of labelled samples.
 
     Args:

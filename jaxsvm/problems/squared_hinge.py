@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
+from numpy.typing import ArrayLike
 
 from jaxsvm.derivatives import squared_hinge as derivatives
 from jaxsvm.errors import InputError, is_concrete
@@ -222,7 +223,7 @@ def reciprocals(values: Float[Array, "*n"]) -> Float[Array, "*n"]:
 
 @transfers
 def svm_problem(
-    gram: Any, y: Any, C: Any = 1.0, *, bias: str = "regularized", sample_weight: Any = None
+    gram: Gram, y: ArrayLike, C: ArrayLike = 1.0, *, bias: str = "regularized", sample_weight: ArrayLike | None = None
 ) -> SquaredHingeProblem:
     """Build the squared-hinge SVM of labelled samples.
 

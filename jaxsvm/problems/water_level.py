@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+from numpy.typing import ArrayLike
 
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.numerics import selection
@@ -43,7 +44,9 @@ class WaterLevel(NamedTuple):
     bias: Float[Array, "..."]
 
 
-def water_level(c: Any, volume: Any, *, weight: Any = None, method: str = "sort") -> WaterLevel:
+def water_level(
+    c: ArrayLike, volume: ArrayLike, *, weight: ArrayLike | None = None, method: str = "sort"
+) -> WaterLevel:
     """Return the largest `min_i (c_i + xi_i)` over `xi >= 0`, `sum_i w_i xi_i <= volume`.
 
     Args:
@@ -69,7 +72,9 @@ def water_level(c: Any, volume: Any, *, weight: Any = None, method: str = "sort"
     return WaterLevel(lowest + level, p, jnp.zeros_like(level))
 
 
-def water_level_with_bias(c: Any, y: Any, volume: Any, *, weight: Any = None, method: str = "sort") -> WaterLevel:
+def water_level_with_bias(
+    c: ArrayLike, y: ArrayLike, volume: ArrayLike, *, weight: ArrayLike | None = None, method: str = "sort"
+) -> WaterLevel:
     """Return the largest `min_i (c_i + y_i b + xi_i)` over `xi >= 0`, `sum_i w_i xi_i <= volume` and all b.
 
     Args:

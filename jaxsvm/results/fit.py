@@ -1,7 +1,7 @@
 """The result of a solver: its solution, the certificate of its quality, and how the solver ended."""
 
 import dataclasses
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -226,7 +226,11 @@ def better_of(first: Fit, second: Fit) -> Fit:
     return first if gap < other else second
 
 
-def check(fit: Any) -> Any:
+Certified = TypeVar("Certified")
+"""A fit, fits in lanes, or what holds them."""
+
+
+def check(fit: Certified) -> Certified:
     """Raise unless every lane is certified; return the fit, so that calls chain.
 
     Args:
@@ -239,9 +243,10 @@ def check(fit: Any) -> Any:
         ConvergenceError: If a status is not CONVERGED; the message names the lanes, their status and their gap.
         InputError: Inside `jit` or `vmap`, where the status is not known yet.
     """
-    if not is_concrete(fit.status.code):
+    found: Any = fit
+    if not is_concrete(found.status.code):
         raise InputError("fit is being traced: call `check` outside jit and vmap; inside, return `fit.status`.")
-    codes, gaps = np.asarray(fit.status.code), np.asarray(fit.certificate.relative_gap)
+    codes, gaps = np.asarray(found.status.code), np.asarray(found.certificate.relative_gap)
     failed = [tuple(lane) for lane in np.argwhere(codes != Status.CONVERGED).tolist()]
     if not failed:
         return fit
