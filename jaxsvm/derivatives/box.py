@@ -73,7 +73,7 @@ def kinks(problem: "BoxProblem", values: Any, tol: Any) -> Bool[Array, " n"]:
     """
     near = jnp.abs(values.margins - problem.q) <= tol * jnp.maximum(jnp.abs(problem.q), 1)
     free = active_set(problem, values).free
-    independent = system_of(problem, free, *plan(problem, free)).free
+    independent = system_of(problem, free, *plan(problem, free), problem.ridge).free
     kinked = near & ~independent
     if problem.c is not None:
         kinked = kinked | (~some(free) & _at_ends(problem, values, tol))

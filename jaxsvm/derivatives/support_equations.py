@@ -84,7 +84,17 @@ class Solved(NamedTuple):
     point: Point
 
 
-def solved(problem: "Differentiable", active: Active, sizes: tuple[int, ...], method: str) -> Solved:
+class Shift(NamedTuple):
+    """What is added to the equations: a point to start at, a right-hand side, and a ridge, `(n,)` each."""
+
+    a: Any
+    r: Any
+    ridge: Any
+
+
+def solved(
+    problem: "Differentiable", active: Active, sizes: tuple[int, ...], method: str, shift: Shift | None = None
+) -> Solved:
     """Form the equations of active sets and solve them; without derivatives, which `exact` attaches.
 
     Args:
@@ -92,15 +102,17 @@ def solved(problem: "Differentiable", active: Active, sizes: tuple[int, ...], me
         active: The active sets.
         sizes: Sizes of the factor, from `plan`.
         method: From `plan`.
+        shift: What is added to the equations, if anything.
     """
     problem = lax.stop_gradient(problem)
-    system = system_of(problem, active.free, sizes, method)
-    a = _kept(problem, active, system.free, jnp.zeros_like(problem.y))
+    shift = shift or Shift(jnp.zeros_like(problem.y), 0, problem.ridge)
+    system = system_of(problem, active.free, sizes, method, shift.ridge)
+    a = _kept(problem, active, system.free, shift.a)
     # Without bounds all values that are kept are 0.
     r = problem.targets - problem.signed.support_matvec(a) if problem.bounded else problem.targets
     c = problem.equality
     s = jnp.zeros((), a.dtype) if c is None else problem.e - c @ a
-    da, b = _solve(problem, system, r, s)
+    da, b = _solve(problem, system, r + shift.r, s, shift.ridge)
     a = a + da
     products = problem.signed.support_matvec(a)
     if c is not None:
@@ -130,7 +142,7 @@ def _(primals: Any, tangents: Any) -> tuple[Point, Point]:
         return a, products, problem.targets - products - problem.ridge * a, s
 
     fixed, products, r, s = jax.jvp(missed, (problem,), tangents[:1])[1]
-    a, b = _solve(problem, system, r, s)
+    a, b = _solve(problem, system, r, s, problem.ridge)
     products = products + problem.signed.matvec(a)
     if c is not None:
 
@@ -156,7 +168,9 @@ def _or_middle(problem: "Differentiable", system: System, b: Array, middle: Call
     return jnp.where(some(system.free), b, middle()) if problem.bounded else b
 
 
-def system_of(problem: "Differentiable", free: Bool[Array, " n"], sizes: tuple[int, ...], method: str) -> System:
+def system_of(
+    problem: "Differentiable", free: Bool[Array, " n"], sizes: tuple[int, ...], method: str, ridge: Float[Array, " n"]
+) -> System:
     """Factor the equations of the free samples; see `solved`."""
     c = jnp.zeros_like(problem.y) if problem.equality is None else problem.equality
     size, squares = (jnp.where(free, part, 0).sum() for part in (problem.diagonal, c * c))
@@ -164,22 +178,24 @@ def system_of(problem: "Differentiable", free: Bool[Array, " n"], sizes: tuple[i
     rho = jnp.zeros_like(rho) if problem.equality is None else rho
     u = jnp.where(free, jnp.sqrt(rho) * c, 0)
     if method == "cholesky":
-        free, precondition = _factor(problem, free, sizes, u)
+        free, precondition = _factor(problem, free, sizes, u, ridge)
     else:
-        precondition = _woodbury(problem, free, method == "features", u)
+        precondition = _woodbury(problem, free, method == "features", u, ridge)
     along = jnp.zeros_like(c) if problem.equality is None else precondition(jnp.where(free, c, 0))
     # But for the third, preconditioners are inverses up to rounding.
     return System(free, precondition, rho, along, jnp.asarray(1000 if method == "nystroem" else 6, jnp.int32))
 
 
-def _solve(problem: "Differentiable", system: System, r: Float[Array, " n"], s: Any) -> tuple[Array, Array]:
+def _solve(
+    problem: "Differentiable", system: System, r: Float[Array, " n"], s: Any, ridge: Float[Array, " n"]
+) -> tuple[Array, Array]:
     """Solve `[M c; c' 0] (a, b) = (r, s)`; return a, `(n,)`, 0 off S, and b, `()`, 0 without an equality.
 
     Conjugate gradients with a preconditioner that solves the second equation exactly stay on it (Gould, Hribar and
-    Nocedal 2001). Differentiable in r, s and the problem.
+    Nocedal 2001). Differentiable in r, s, the ridge and the problem.
     """
-    free, ridge, n = system.free, problem.ridge, problem.n
-    constant = lax.stop_gradient(problem)
+    free, n = system.free, problem.n
+    constant, fixed_ridge = lax.stop_gradient((problem, ridge))
     c = None if problem.equality is None else jnp.where(free, lax.stop_gradient(problem.equality), 0)
     curvature = system.along @ (system.along if c is None else c)
     curvature = jnp.where(curvature > 0, curvature, 1)
@@ -194,7 +210,7 @@ def _solve(problem: "Differentiable", system: System, r: Float[Array, " n"], s: 
         return bordered(lambda a: problem.signed.matvec(a) + ridge * a, v)
 
     def product(v: Array) -> Array:  # the same at the cost of the support; never differentiated
-        return bordered(lambda a: constant.signed.support_matvec(a) + constant.ridge * a, v)
+        return bordered(lambda a: constant.signed.support_matvec(a) + fixed_ridge * a, v)
 
     def precondition(v: Array) -> tuple[Array, Array]:
         """Return `P^-1 v`, and the energy of v with the definite part of P."""
@@ -264,7 +280,7 @@ def _conjugate_gradients(
 
 
 def _factor(
-    problem: "Differentiable", support: Bool[Array, " n"], sizes: tuple[int, ...], u: Float[Array, " n"]
+    problem: "Differentiable", support: Bool[Array, " n"], sizes: tuple[int, ...], u: Array, ridge: Array
 ) -> tuple[Bool[Array, " n"], Apply]:
     """Return the samples that others do not explain, and solves with a Cholesky factor of `(Kt + u u')_SS`."""
     largest, count = sizes[-1], masks.count(support)
@@ -272,14 +288,14 @@ def _factor(
     valid = jnp.arange(largest, dtype=count.dtype) < count
 
     def factor(size: int, whole: Factor) -> Factor:
-        at, ridge = index[:size], problem.ridge[index[:size]]
+        at = index[:size]
         values = problem.gram.block(at, at).astype(problem.dtype) + problem.offset
         values = jnp.outer(problem.y[at], problem.y[at]) * values + jnp.outer(u[at], u[at])
-        values = plus_diagonal(values, ridge)
+        values = plus_diagonal(values, ridge[at])
         if problem.bounded and size < LAPACK_SIZE:  # there is no ridge
             values = jnp.where(valid[:size, None] & valid[None, :size], values, 0)
             # A sample of which the others leave less than this is explained by them.
-            return semifactored(values, 1e-11 * diagonal(values).max()).within(whole)
+            return semifactored(values, 1e-11 * diagonal(values)).within(whole)
         return padded_factor(values, valid[:size]).within(whole)
 
     factored = in_smallest(sizes, count, factor, identity(largest, problem.dtype))
@@ -295,7 +311,7 @@ def _by_factor(factor: Factor, index: Int[Array, " q"], r: Float[Array, " n"]) -
     return r.at[index].set(factor.solve(inside), mode="drop")
 
 
-def _woodbury(problem: "Differentiable", support: Bool[Array, " n"], exact: bool, u: Float[Array, " n"]) -> Apply:
+def _woodbury(problem: "Differentiable", support: Bool[Array, " n"], exact: bool, u: Array, D: Array) -> Apply:
     """Return `(D + F F')^-1` on S, for features F of `Kt` and the rest D of its diagonal; the identity off S."""
     if exact:
         F, rest = problem.gram.design.astype(problem.dtype), 0
@@ -306,4 +322,4 @@ def _woodbury(problem: "Differentiable", support: Bool[Array, " n"], exact: bool
     constant = jnp.full((problem.n, 1), problem.offset**0.5, F.dtype)
     F = jnp.where(support, problem.y, 0)[:, None] * jnp.concatenate([F, constant], axis=1)
     F = jnp.concatenate([F, u[:, None]], axis=1)
-    return nystroem.woodbury(F, jnp.where(support, problem.ridge + rest, 1))
+    return nystroem.woodbury(F, jnp.where(support, D + rest, 1))

@@ -16,8 +16,6 @@ class Measured:
     """Samples from which a step alone fills a CPU, so that lanes of `vmap` are solved one by one."""
     lanes_together: int = 64
     """Lanes of `vmap` that are solved side by side on a CPU, one group after another."""
-    systems_together: int = 8
-    """Lanes of `vmap` whose active sets are found side by side on a CPU."""
     samples_of_a_traced_system: int = 256
     """Samples up to which a traced hinge with a linear kernel of many features is solved by interior points."""
     crowded_share: float = 0.6

@@ -18,7 +18,7 @@ from jax import lax
 from jax.core import ShapedArray, Tracer
 from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 from jax.extend.mlir.dialects import stablehlo as hlo
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad, batching, mlir, partial_eval
 from jaxtyping import Array
 
 from jaxsvm.runtime.loops import varying
@@ -125,8 +125,6 @@ def _batch(leaves: Any, axes: Any, *, jaxpr: ClosedJaxpr) -> tuple[list[Array], 
 
 def _to_lojax(*leaves: Any, jaxpr: ClosedJaxpr) -> list[Array]:
     """Bind the operation with a jaxpr of operations that JAX can lower; from 0.12 on, some traced ones are not."""
-    from jax.interpreters import partial_eval
-
     with jax.enable_x64(True):
         lowered = partial_eval.lower_jaxpr2(jaxpr)  # pyright: ignore[reportAttributeAccessIssue]  # absent before
     return _in_double.bind(*leaves, jaxpr=lowered)
@@ -149,24 +147,45 @@ def _push(primals: Any, tangents: Any, *, jaxpr: ClosedJaxpr) -> tuple[list[Arra
     return _in_double.bind(*primals, jaxpr=jaxpr), _merged(smooth, pushed, zeros)
 
 
+def _needed(used: list[bool], equation: Any) -> tuple[list[bool], Any]:
+    """Drop the parts of the operation that compute nothing but unused results; return also which arguments are left."""
+    if not any(used):
+        return [False] * len(equation.invars), None
+    jaxpr, needed = _without(equation.params["jaxpr"], used)
+    return needed, equation.replace(
+        invars=_where(needed, equation.invars), outvars=_where(used, equation.outvars), params={"jaxpr": jaxpr}
+    )
+
+
+def _without(closed: ClosedJaxpr, used: list[bool]) -> tuple[ClosedJaxpr, list[bool]]:
+    jaxpr, needed = partial_eval.dce_jaxpr(closed.jaxpr, used)
+    return closed.replace(jaxpr=jaxpr), needed
+
+
 def _transpose(cotangents: Any, *leaves: Any, jaxpr: ClosedJaxpr) -> list[Any]:
+    """Transpose only what cotangents come to: a bias needs none of what coefficients do."""
+    reached = [not isinstance(cotangent, ad.Zero) for cotangent in cotangents]
+    closed, needed = _without(jaxpr, reached)
     linear = [ad.is_undefined_primal(leaf) for leaf in leaves]
-    given = _where([not is_linear for is_linear in linear], leaves)
-    moved = _where(linear, leaves)
+    moves, fixed = _both(linear, needed), _both([not is_linear for is_linear in linear], needed)
+    given, moved = _where(fixed, leaves), _where(moves, leaves)
 
     def pull(*known_and_back: Any) -> Any:
         known, back = known_and_back[: len(given)], known_and_back[len(given) :]
 
         def along(*moving: Any) -> list[Array]:
-            fixed = iter(known)
-            return jaxpr_as_fun(jaxpr)(*_merged(linear, moving, [None if lin else next(fixed) for lin in linear]))
+            places = _merged(moves, moving, _merged(fixed, known, [None] * len(linear)))
+            return jaxpr_as_fun(closed)(*_where(needed, places))
 
         # Arrays rather than shapes: inside a `shard_map` only arrays are typed as varying.
         moving = varying([jnp.zeros(leaf.aval.shape, leaf.aval.dtype) for leaf in moved])
         return jax.linear_transpose(along, *moving)(list(back))
 
-    pulled = _bind(pull, *given, *map(ad.instantiate_zeros, cotangents))
-    return _merged(linear, pulled, [None] * len(linear))
+    return _merged(moves, _bind(pull, *given, *_where(reached, cotangents)), [None] * len(linear))
+
+
+def _both(one: list[bool], other: list[bool]) -> list[bool]:
+    return [a and b for a, b in zip(one, other, strict=True)]
 
 
 def _where(chosen: list[bool], items: Any) -> list[Any]:
@@ -184,6 +203,7 @@ _in_double.to_lojax = _to_lojax  # pyright: ignore[reportAttributeAccessIssue]
 _in_double.def_abstract_eval(lambda *_, jaxpr: jaxpr.out_avals)
 mlir.register_lowering(_in_double, _lower)
 batching.primitive_batchers[_in_double] = _batch
+partial_eval.dce_rules[_in_double] = _needed
 ad.primitive_jvps[_in_double] = _push
 ad.primitive_transposes[_in_double] = _transpose
 

@@ -10,7 +10,6 @@ it subtracts the contributions of the columns before, factors and inverts the di
 multiplies by this inverse (Du Croz and Higham 1992). One correction removes the rounding of the inverse.
 """
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -84,7 +83,8 @@ def factored(A: Float[Array, "q q"]) -> Factor:
 def semifactored(A: Float[Array, "q q"], floor: Any) -> Factor:
     """Factor a positive semidefinite matrix on the variables that those before them do not explain.
 
-    A variable whose pivot does not exceed `floor` is left out: its column of L is 0, and so is its entry of solutions.
+    A variable whose pivot does not exceed `floor`, `(q,)` or `()`, is left out: its column of L is 0, and so is its
+    entry of solutions.
     """
     return _eliminated(A, floor)
 
@@ -97,7 +97,7 @@ def padded_factor(values: Float[Array, "q q"], valid: Bool[Array, " q"]) -> Fact
     """
     values = jnp.where(valid[:, None] & valid[None, :], values, 0)
     size = jnp.asarray(len(valid), values.dtype)
-    shift = 2 * jnp.finfo(values.dtype).eps * jnp.sqrt(size) * diagonal(values).max()
+    shift = 2 * jnp.finfo(values.dtype).eps * jnp.sqrt(size) * diagonal(values)
     return factored(plus_diagonal(values, jnp.where(valid, shift, 1)))
 
 
@@ -127,20 +127,20 @@ def _(axis_size: int, in_batched: list[bool], A: Array) -> tuple[Factor, Any]:
 
 
 def _eliminated(A: Array, floor: Any = None) -> Factor:
-    b = _panel(len(A))
+    q, b = len(A), _panel(len(A))
     A = _padded(A, b)
     size = len(A)
     places = jnp.arange(size, dtype=jnp.int32)
-    corner_of = partial(_corner, floor=floor)
+    floor = None if floor is None else jnp.pad(jnp.broadcast_to(floor, (q,)), (0, size - q))
     if size == b:
-        L, inverse = corner_of(A)
+        L, inverse = _corner(A, floor)
         return Factor(L, inverse[None])
 
     def panel(k: Any, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         L, inverses = carry
         at = k * b
         rest = _columns(A, at, b) - matmul(L, _rows(L, at, b).T)
-        corner, inverse = corner_of(_rows(rest, at, b))
+        corner, inverse = _corner(_rows(rest, at, b), None if floor is None else _rows(floor, at, b))
         below = jnp.where((places >= at + b)[:, None], _corrected(corner, inverse, rest.T).T, 0)
         below = _with_rows(below, corner, at)
         L = lax.dynamic_update_slice_in_dim(L, below, at, 1, allow_negative_indices=False)
@@ -165,7 +165,7 @@ def _corner(A: Float[Array, "b b"], floor: Any) -> tuple[Float[Array, "b b"], Fl
         before = _columns(both, j, 1)
         rest = _rows(A, j, 1) - (before * both).sum(axis=0, keepdims=True)
         pivot = jnp.where(places == j, rest[0], 0).sum()
-        usable = True if floor is None else pivot > floor
+        usable = True if floor is None else pivot > entry(floor, j)
         scaled = rest / jnp.sqrt(jnp.where(usable, pivot, 1))
         return _with_rows(both, jnp.where(((places >= j) & usable)[None, :], scaled, 0), j)
 
