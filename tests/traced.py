@@ -90,13 +90,13 @@ ENTRIES = {
     "fit, ball": Entry(fitted(ball), (X,), 1_750),
     "vmap over C, hinge": Entry(jax.vmap(fitted(hinge)), (CS,), 2_000),
     "vmap over C, squared hinge": Entry(jax.vmap(fitted(squared)), (CS,), 1_700),
-    "grad of the bias, hinge": Entry(jax.grad(bias_of(hinge)), (C,), 5_100),
-    "grad of the bias, squared hinge": Entry(jax.grad(bias_of(squared)), (C,), 3_000),
-    "hessian of the bias, squared hinge": Entry(jax.hessian(bias_of(squared)), (C,), 4_250),
+    "grad of the bias, hinge": Entry(jax.grad(bias_of(hinge)), (C,), 3_950),
+    "grad of the bias, squared hinge": Entry(jax.grad(bias_of(squared)), (C,), 2_850),
+    "hessian of the bias, squared hinge": Entry(jax.hessian(bias_of(squared)), (C,), 3_850),
     "solve_path in jit, squared hinge": Entry(lambda Cs: jaxsvm.solve_path(squared(1.0), Cs).fits, (CS,), 2_050),
     "solve_path in jit, hinge": Entry(lambda Cs: jaxsvm.solve_path(hinge(1.0), Cs).fits, (CS,), 2_950),
     "layer, value": Entry(layer, (POINTS,), 3_050),
-    "layer, gradient by features": Entry(jax.grad(layer), (POINTS,), 7_050),
+    "layer, gradient by features": Entry(jax.grad(layer), (POINTS,), 5_050),
 }
 
 

@@ -107,9 +107,7 @@ def settled(problem: Differentiable, active: Active) -> tuple[Active, Solved, Bo
 
 
 class _Settling(NamedTuple):
-    """State of the iteration: turns taken, an interior point, the sets, the solution on those before, and whether they
-    changed.
-    """
+    """State of the iteration: turns, an interior point, the sets, the solution on those before, whether they differ."""
 
     turn: Int[Array, ""]
     inside: Any

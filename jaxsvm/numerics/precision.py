@@ -147,8 +147,9 @@ def _push(primals: Any, tangents: Any, *, jaxpr: ClosedJaxpr) -> tuple[list[Arra
     return _in_double.bind(*primals, jaxpr=jaxpr), _merged(smooth, pushed, zeros)
 
 
-def _needed(used: list[bool], equation: Any) -> tuple[list[bool], Any]:
+def _needed(used: list[bool], *rest: Any) -> tuple[list[bool], Any]:
     """Drop the parts of the operation that compute nothing but unused results; return also which arguments are left."""
+    equation = rest[-1]  # from JAX 0.12 on, the arguments that are read come before it
     if not any(used):
         return [False] * len(equation.invars), None
     jaxpr, needed = _without(equation.params["jaxpr"], used)
