@@ -100,6 +100,11 @@ def require_finite(name: str, values: Any) -> None:
     """
     if not is_concrete(values):
         return
+    if isinstance(values, jax.Array) and not values.is_fully_addressable:  # of several processes, which all raise
+        count = int((~jax.numpy.isfinite(values)).sum())
+        return require(
+            count == 0, f"{name} has {count} value(s) that are NaN or infinite: remove or impute them first."
+        )
     array = np.asarray(values)
     if not np.issubdtype(array.dtype, np.inexact):
         return

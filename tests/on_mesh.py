@@ -1,9 +1,11 @@
 """What `test_mesh.py` runs in processes of their own, whose CPU counts as eight devices: `python on_mesh.py rows`."""
 
 import dataclasses
+import os
 import re
 import sys
 import warnings
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -144,12 +146,16 @@ def entries() -> None:
         (lambda: jaxsvm.shard_rows(alone, mesh(), "columns"), "axis is 'columns'"),
         (lambda: jaxsvm.shard_rows(alone, 8), "mesh is a int"),
     ):
-        try:
-            wrong()
-        except jaxsvm.InputError as error:
-            assert re.search(message, str(error)), error
-        else:
-            raise AssertionError(f"no error: {message}")
+        refused(wrong, message)
+
+
+def refused(call: Callable[[], Any], message: str) -> None:
+    try:
+        call()
+    except jaxsvm.InputError as error:
+        assert re.search(message, str(error)), error
+    else:
+        raise AssertionError(f"no error: {message}")
 
 
 def moved(program: Any) -> int:
@@ -211,7 +217,40 @@ def lanes() -> None:
     np.testing.assert_allclose(jax.jit(own)(Cs[:4], spread), known[:4], rtol=2e-4)
 
 
+def process(number: str, port: str) -> None:
+    """One of two processes with two devices each: the same answers; then the second one dies in a fit."""
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(f"localhost:{port}", 2, int(number), heartbeat_timeout_seconds=5)
+    over = mesh((4,))
+    alone = hinge("free", Linear())
+    spread = jaxsvm.shard_rows(alone, over)  # each process has all points
+    agree(jaxsvm.fit(spread, jaxsvm.InteriorPoint()), jaxsvm.fit(alone, jaxsvm.InteriorPoint()), "points of each")
+
+    def placed(x: np.ndarray) -> Any:
+        return jax.make_array_from_callback(x.shape, jax.NamedSharding(over, jax.P("rows")), lambda part: x[part])
+
+    def of_shares(x: Any) -> Any:
+        return jaxsvm.svm_problem(jaxsvm.gram(RBF(0.3), x), Y, 1.0)
+
+    shares = jaxsvm.shard_rows(of_shares(placed(X)), over)  # each has its own points
+    solver = jaxsvm.FrankWolfe(tol=1e-2)
+    fitted = jaxsvm.fit(shares, solver)
+    agree(fitted, jaxsvm.fit(of_shares(X), solver), "points of all")
+    assert np.asarray(jaxsvm.predict(fitted, shares, X)).shape == Y.shape
+    for call, message in (
+        (lambda: of_shares(placed(np.full_like(X, np.nan))), "x has 1200 value"),
+        (lambda: jaxsvm.fit(shares, max_seconds=1), "a mesh of one process"),
+        (lambda: jaxsvm.cross_validate(shares, [1.0]), "several processes"),
+    ):
+        refused(call, message)
+    print("fine", flush=True)
+    if number == "1":
+        os._exit(9)
+    while True:
+        jax.block_until_ready(jaxsvm.fit(shares, solver))
+
+
 if __name__ == "__main__":
     warnings.simplefilter("ignore", jaxsvm.ConvergenceWarning)
-    globals()[sys.argv[1]]()
+    globals()[sys.argv[1]](*sys.argv[2:])
     print("fine")

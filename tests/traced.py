@@ -1,6 +1,7 @@
 """Public entries as users trace them in programs of their own, each with the lines of StableHLO that it may have.
 
-`benchmarks/program_size.py` prints their sizes and seconds; `tests/test_program_size.py` holds them to the budget.
+`benchmarks/program_size.py` prints their sizes and seconds; `tests/test_program_size.py` holds them to the budget, and
+lowers them and all other public functions for GPUs and TPUs.
 """
 
 from collections.abc import Callable
@@ -100,9 +101,63 @@ ENTRIES = {
 }
 
 
+def fits(C: Any) -> Any:
+    """A problem and its fit."""
+    problem = squared(C)
+    return jaxsvm.fit(problem), problem
+
+
+def machines(make: Callable[..., Any]) -> Callable[[Any], Any]:
+    codes = np.arange(N) % 3
+    return lambda C: jaxsvm.fit_many(make(lambda signs: jaxsvm.svm_problem(jaxsvm.gram(RBF(0.1), X), signs, C), codes))
+
+
+def streamed(x: Any) -> Any:
+    solver = jaxsvm.Pegasos()
+    return solver.update(solver.start(d=D, lam=1e-3), x, Y)
+
+
+def on_a_mesh(C: Any, *, sharded: bool = True) -> Any:
+    mesh = jax.make_mesh((1,), ("devices",))
+    if sharded:
+        return jaxsvm.fit(jaxsvm.shard_rows(squared(C), mesh))
+    return jaxsvm.shard_lanes(lambda C: jaxsvm.fit(squared(C)).bias, mesh)(C[None])
+
+
+OTHERS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "ball": (lambda x: jaxsvm.ball(jaxsvm.fit(ball(x)), ball(x)), (X,)),
+    "decision_function": (lambda C, x: jaxsvm.decision_function(*fits(C), x), (C, X)),
+    "predict": (lambda C, x: jaxsvm.predict(*fits(C), x), (C, X)),
+    "one_versus_one": (machines(jaxsvm.one_versus_one), (C,)),
+    "one_versus_rest": (machines(jaxsvm.one_versus_rest), (C,)),
+    "implicit": (lambda C: jaxsvm.implicit.solution(squared(C)), (C,)),
+    "solve_path": (lambda Cs, C: jaxsvm.solve_path(squared(1.0), Cs).at(C, squared(1.0)), (CS, C)),
+    "slack": (lambda C: jaxsvm.slack.equivalent_nu(hinge(C), jaxsvm.fit(hinge(C))), (C,)),
+    "water_level": (lambda c: jaxsvm.water_level(c, 1.0), (Y,)),
+    "water_level_with_bias": (lambda c: jaxsvm.water_level_with_bias(c, Y, 1.0), (Y,)),
+    "Pegasos": (streamed, (X,)),
+    "box_problem": (lambda q: jaxsvm.fit(jaxsvm.box_problem(jaxsvm.gram(Linear(), X), q, 1.0)), (Y,)),
+    "gram": (lambda x: jaxsvm.gram(RBF(0.1), x, rank=8).diag(), (X,)),
+    "shard_rows": (on_a_mesh, (C,)),
+    "shard_lanes": (lambda C: on_a_mesh(C, sharded=False), (C,)),
+}
+"""Public functions that are not among `ENTRIES`, by their public names; solvers are in `test_contract.py`."""
+FITTED = {"fit", "fit_many", "hinge_problem", "meb_problem", "slack_problem", "svm_problem"}
+"""Public functions that the entries call."""
+ON_HOST = {
+    *("C_grid", "check", "compact", "cross_validate", "is_coreset", "keep_programs", "load_model", "tune"),
+    *("coresets", "datasets", "interchange", "kernels", "relational", "screening"),  # rooms with tests of their own
+}
+"""Public functions of concrete arrays, and rooms."""
+
+
 def lowered(entry: Entry) -> Any:
     """The entry's program before XLA sees it."""
-    return jax.jit(entry.function).lower(*entry.arguments)
+    return traced(entry).lower()
+
+
+def traced(entry: Entry) -> Any:
+    return jax.jit(entry.function).trace(*entry.arguments)
 
 
 def lines_of(program: Any) -> int:

@@ -87,7 +87,7 @@ class LowRankGram:
 
     def row(self, i: Int[Array, ""]) -> Float[Array, " n"]:
         """Return `K[i]`, O(n r)."""
-        return matmul(self.Z, entry(self.Z, i).astype(self.dtype))
+        return matmul(self.Z, entry(self.Z, jnp.asarray(i)).astype(self.dtype))
 
     def rows(self, index: Int[Array, " t"]) -> Float[Array, "t n"]:
         """Return `K[index]`."""

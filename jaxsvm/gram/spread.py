@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxsvm.errors import InputError
+from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.gram.contract import Gram
 from jaxsvm.gram.dense import DenseGram, dense_values
 from jaxsvm.gram.low_rank import LowRankGram
@@ -136,4 +136,4 @@ def _rows_of(gram: Any) -> list[str]:
 
 
 def _is_here(x: Any) -> bool:
-    return not isinstance(x, jax.Array) or not hasattr(x, "is_fully_addressable") or x.is_fully_addressable
+    return not is_concrete(x) or not isinstance(x, jax.Array) or x.is_fully_addressable

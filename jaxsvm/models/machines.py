@@ -28,6 +28,7 @@ from jaxsvm.path.placeholders import nothing, on_host_stacked
 from jaxsvm.problems.padding import trimmed
 from jaxsvm.results.fit import Fit
 from jaxsvm.runtime.arrays import computed, on_device
+from jaxsvm.runtime.meshes import of_one_process
 from jaxsvm.runtime.summary import in_a_line
 from jaxsvm.runtime.transfers import transfers
 from jaxsvm.solvers.contract import Solver
@@ -190,9 +191,9 @@ def fit_many(
     if solver is not None and tol is not None:
         raise InputError("tol is for fits without a solver of their own: name it there, as in `WorkingSet(tol=1e-3)`.")
     given = (machines, solver, tol, key)
-    concrete = is_concrete(given)
+    concrete, alone = is_concrete(given), of_one_process(machines.gram)
     constant = given if concrete else lax.stop_gradient(given)
-    if is_concrete(constant):
+    if alone and is_concrete(constant):
         with answering(interrupt) as stop, stop.within(max_seconds):
             fits = _one_by_one(*constant, stop)
         if concrete:
@@ -205,7 +206,8 @@ def fit_many(
     def solved(lane: Any) -> Fit:
         return fit(dataclasses.replace(lane, gram=machines.gram), solver, tol=tol, key=key)
 
-    return jax.vmap(solved)(machines.lanes)
+    lanes = jax.vmap(solved)
+    return (jax.jit(lanes) if concrete else lanes)(machines.lanes)
 
 
 def _one_by_one(machines: Machines, solver: Solver | None, tol: Any, key: Any, stop: Interruption) -> list[Fit]:

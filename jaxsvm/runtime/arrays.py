@@ -21,9 +21,9 @@ def lengthened(values: Any, size: int, fill: Any = None) -> Any:
     if not is_concrete(values):
         more = values[:1] if fill is None else jnp.full_like(values[:1], fill)
         return jnp.concatenate([values, jnp.broadcast_to(more, (size - len(values), *values.shape[1:]))])
-    array = np.asarray(values)
-    if len(array) == size and isinstance(values, jax.Array):
+    if len(values) == size and isinstance(values, jax.Array):
         return values
+    array = np.asarray(values)
     more = array[:1] if fill is None else np.full_like(array[:1], fill)
     return on_device(np.concatenate([array, np.repeat(more, size - len(array), axis=0)]), values)
 

@@ -51,11 +51,6 @@ class Spread:
         """Number of devices along the axis."""
         return self.mesh.shape[self.axis]
 
-    @property
-    def is_local(self) -> bool:
-        """Whether all devices are of this process."""
-        return self.mesh.is_multi_process is False
-
     def placed(self, tree: Any, n: int | None = None) -> Any:
         """Lay out arrays over the last axis that has n entries; those without one are on every device.
 
@@ -117,6 +112,12 @@ def in_automatic_axes(function: Callable[..., Any]) -> Callable[..., Any]:
         return jax.sharding.auto_axes(function, axes=meshes[0].explicit_axes, out_sharding=replicated)(*arguments)
 
     return call
+
+
+def of_one_process(*operators: Any) -> bool:
+    """Return whether the host may drive computations with these Gram operators: all their devices are its own."""
+    spreads = [getattr(gram, "spread", None) for gram in operators]
+    return not any(spread is not None and spread.mesh.is_multi_process for spread in spreads)
 
 
 def shard_lanes(
