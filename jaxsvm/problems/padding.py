@@ -12,6 +12,8 @@ padded: `shard_rows` gives each device the same number of points, and drivers la
 import dataclasses
 from typing import Any, TypeVar, cast
 
+from jax.sharding import Mesh
+
 from jaxsvm.errors import is_concrete
 from jaxsvm.gram.contract import Gram
 from jaxsvm.gram.spread import SpreadGram, spread_over
@@ -39,7 +41,7 @@ def padded(problem: P, gram: Gram | None = None) -> P:
     return _padded(problem, gram) if isinstance(problem, OfSamples) and is_concrete(problem) else problem
 
 
-def shard_rows(problem: P, mesh: Any, axis: str | None = None) -> P:
+def shard_rows(problem: P, mesh: Mesh, axis: str | None = None) -> P:
     """Return the same problem with its points, or its stored kernel values, laid out over the devices of a mesh.
 
     `fit`, `solve_path`, `fit_many` and `cross_validate` take it as they take any problem, inside `jit` and `vmap` too;

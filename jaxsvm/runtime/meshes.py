@@ -121,7 +121,7 @@ def of_one_process(*operators: Any) -> bool:
 
 
 def shard_lanes(
-    function: Callable[..., Any], mesh: Any, axis: str | None = None, in_axes: int | tuple[int | None, ...] = 0
+    function: Callable[..., Any], mesh: Mesh, axis: str | None = None, in_axes: int | tuple[int | None, ...] = 0
 ) -> Callable[..., Any]:
     """Return `jax.jit(jax.vmap(function, in_axes))`, whose lanes are divided among the devices along an axis of a mesh.
 
