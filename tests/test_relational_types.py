@@ -87,6 +87,18 @@ def test_texts_compared_without_case_join_their_like_as_the_database_does_or_are
         relational.from_duckdb(db, ["g"], ("g", "y"))
 
 
+def test_tables_without_a_common_column_are_named(db):
+    db.execute("CREATE TABLE f AS SELECT i % 2 y, i % 3 customer, i a FROM range(12) t(i)")
+    db.execute("CREATE TABLE d AS SELECT i customer_id, i b, DATE '2020-01-01' c FROM range(3) t(i)")
+    with pytest.raises(InputError, match=r"feature d.c holds dates.*features=\{table: \[columns\]\}"):
+        relational.from_duckdb(db, ["f", "d"], ("f", "y"))
+    features = {"f": ["a"], "d": ["b"]}
+    assert "f share no key" in repr(relational.from_duckdb(db, ["f", "d"], ("f", "y"), features=features))
+    keys = {("f", "d"): {"customer": "customer_id"}}
+    join = relational.from_duckdb(db, ["f", "d"], ("f", "y"), features=features, keys=keys)
+    assert repr(join) == "Join of 12 rows: f (12 rows, 1 features), d (3 rows, 1 features)"
+
+
 def test_a_pandas_categorical_joins_by_its_values(db):
     pandas = pytest.importorskip("pandas")
     order = ["small", "medium", "large"]

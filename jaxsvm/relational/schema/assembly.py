@@ -60,7 +60,7 @@ def assembled(
     edges = join_tree(names, shared, hub, cost)
     for i, j in edges:
         if not shared[i] & shared[j]:
-            notes.append(f"{names[i]} and {names[j]} share no key: every row of one joins every row of the other.")
+            notes.append(crossed(names[i], names[j]))
     rows = _reduced(names, codes, rows, edges, notes)
     y, classes = _signs(tables.label, tables.target.take(rows[hub]), positive)
     weights, blocks = [], []
@@ -126,6 +126,11 @@ def _edges(codes: Any, rows: Any, edges: Any) -> tuple[dict[Any, np.ndarray], di
         kid[i, j], kid[j, i], count[i, j] = _edge(codes, rows, i, j)
         count[j, i] = count[i, j]
     return kid, count
+
+
+def crossed(first: str, second: str) -> str:
+    """Return the note on two tables that join without a key."""
+    return f"{first} and {second} share no key: every row of one joins every row of the other."
 
 
 def _reduced(names: Any, codes: Any, rows: Any, edges: Any, notes: list[str]) -> list[np.ndarray]:

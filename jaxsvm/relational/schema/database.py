@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from jaxsvm.errors import InputError, require_package
-from jaxsvm.relational.schema.assembly import Tables
+from jaxsvm.relational.schema.assembly import Tables, crossed
 from jaxsvm.relational.schema.join import Join, features_of, require_options
 from jaxsvm.relational.schema.join_tree import join_tree
 from jaxsvm.relational.tables.columns import (
@@ -231,7 +231,9 @@ def _from_queries(
     edges = join_tree(names, shared, names.index(label[0]), lambda i, j: 0.0)
     plan = Plan(sources, columns, known, casts, wanted, (label[0], label[1]), edges, missing)
     given = sources if isinstance(tables, Mapping) else {}
-    return Join.of_tables(_fetched(ask, plan, given), categorical, positive, missing)
+    join = Join.of_tables(_fetched(ask, plan, given), categorical, positive, missing)
+    join.notes[:0] = [crossed(names[i], names[j]) for i, j in edges if not shared[i] & shared[j]]
+    return join
 
 
 def _check_columns(columns: Any, wanted: dict[str, list[str]], label: Any, categorical: Mapping[str, Any]) -> None:

@@ -165,7 +165,8 @@ class Join:
         parts = ", ".join(
             f"{n} ({len(r)} rows, {b.d} features)" for n, r, b in zip(self.names, self.rows, self.blocks, strict=True)
         )
-        return " ".join([f"Join of {self.size:,} rows: {parts}", *(f"({note})" for note in self.notes)])
+        alone = [f" ({note})" for note in self.notes if "share no key" in note]  # rarely what was meant
+        return f"Join of {self.size:,} rows: {parts}{''.join(alone)}"
 
 
 def require_options(label: Any, missing: str, tables: Mapping[str, Any]) -> None:

@@ -229,5 +229,5 @@ def require_role(kind: str, where: str, type_name: str, categorical: bool) -> No
     also = ", or name it in categorical" if kind in CATEGORIES_BY_REQUEST else ""
     raise InputError(
         f"feature {where} holds {values}, which are neither numbers nor categories: give numbers (a year, an hour, "
-        f"days since a day) instead, leave it out of features{also}."
+        f"days since a day) instead, leave it out (`features={{table: [columns]}}` names all that count){also}."
     )
