@@ -4,14 +4,15 @@ from typing import Any
 
 import jax
 import numpy as np
-import scipy.sparse as sp
 
 import jaxsvm
 from jaxsvm.cli.job import Job, r_squared
 from jaxsvm.cli.report.progress import gap_bar, progress_bar, progress_note
 from jaxsvm.cli.report.solution import Solution
+from jaxsvm.errors import require_package
 from jaxsvm.model_selection.cross_validation import Scores
 from jaxsvm.models.model import compact, is_right
+from jaxsvm.points.checks import is_sparse
 from jaxsvm.problems.contract import Problem
 from jaxsvm.results.fit import Fit
 from jaxsvm.results.status import Status
@@ -77,7 +78,8 @@ def _problem(job: Job, C: float = 1.0) -> Any:
         if job.options.loss == "hinge":
             return jaxsvm.hinge_problem(gram, job.target, C, bias="free", sample_weight=weight)
         return jaxsvm.svm_problem(gram, job.target, C, sample_weight=weight)
-    gram = jaxsvm.gram(job.kernel, (sp.vstack if sp.issparse(job.x) else np.concatenate)([job.x, job.x]))
+    stacked = require_package("scipy.sparse", "sparse points").vstack if is_sparse(job.x) else np.concatenate
+    gram = jaxsvm.gram(job.kernel, stacked([job.x, job.x]))
     side = np.repeat([1.0, -1.0], len(job.target)).astype(job.target.dtype)
     q = side * np.tile(job.target, 2) - job.epsilon
     return jaxsvm.box_problem(gram, q, 1.0, y=side, c=side).at(C)  # C in units of the bounds
