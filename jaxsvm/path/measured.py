@@ -21,6 +21,20 @@ class Measured:
     """Samples up to which a value of a screened chain is solved by pair steps; more are solved by working sets."""
     samples_times_sets_of_a_piece: int = 600_000
     """Working sets of one compiled piece, times samples: a piece takes less than a second."""
+    most_features: int = 512
+    """Largest number of features that replace a kernel matrix."""
+    samples_of_a_feature: int = 8
+    """Samples for each of them at the least."""
+    rest_of_features: float = 0.03
+    """The largest C times the mean diagonal of what features leave of a kernel matrix: then no more are added."""
+    largest_rest: float = 2.0
+    """Such a product with which features are of use."""
+    most_systems: int = 40
+    """Systems of one problem in the space of features."""
+    most_products: int = 12
+    """Products with the kernel matrix of one value that is solved in the space of features."""
+    gap_of_a_product: float = 0.9
+    """Share of the gap that such a product leaves at the most; else other steps go on."""
     interval_beyond_its_end: float = 0.95
     """How far beyond the end of an interval `epsilon_path` tries the next value, in log C and intervals."""
 

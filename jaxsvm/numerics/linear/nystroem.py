@@ -5,12 +5,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.numerics import masks, selection
 from jaxsvm.numerics.linear.elimination import Factor, factored, semifactored
 from jaxsvm.numerics.products import diagonal, matmul, plus_diagonal
-from jaxsvm.runtime.loops import fori_loop
+from jaxsvm.runtime.loops import fori_loop, while_loop
+
+BLOCK = 64
+"""Features of a block."""
 
 
 def evenly_among(members: Bool[Array, " n"], most: int) -> Int[Array, " landmarks"]:
@@ -51,6 +55,62 @@ def features(rows: Float[Array, "q n"], landmarks: Int[Array, " q"]) -> Float[Ar
     inner = rows[:, landmarks]
     floor = 8 * len(landmarks) * jnp.finfo(inner.dtype).eps * diagonal(inner).sum()
     return semifactored(inner, floor).lower_solve(rows).T
+
+
+def features_in_blocks(
+    rows: Callable[[Array], Array],
+    diagonal: Float[Array, " n"],
+    most: int,
+    ends: tuple[Any, Any],
+    floor: Any,
+    key: Array,
+) -> tuple[Float[Array, "n most"], Int[Array, ""], Float[Array, ""]]:
+    """Compute `Z` with a positive semidefinite `K - Z Z'` of a small trace, by pivoted Cholesky in blocks.
+
+    A block's candidates are drawn in proportion to what is left of their diagonal (Chen, Epperly, Tropp and Webber
+    2023); of them pivots are taken greedily. So nearly all of the `n most^2` operations are products of matrices.
+
+    Args:
+        rows: From `2 BLOCK` indices to those rows of K.
+        diagonal: `K_ii`, `(n,)`.
+        most: Features, a multiple of `BLOCK`; static.
+        ends: Traces: at the first one no more features are added; nor are they where they fall so slowly that `most`
+            features would leave more than the second.
+        floor: A diagonal entry that is rounding.
+        key: For the draws.
+
+    Returns:
+        Features, 0 beyond those that were taken; how many were; the trace that they leave.
+    """
+    n, (enough, at_most) = len(diagonal), ends
+    keys = jax.random.split(key, most // BLOCK)
+
+    def goes_on(carry: tuple[Array, ...]) -> Array:
+        k, _, _, trace, before = carry
+        at_end = trace * (trace / before) ** (most // BLOCK - k).astype(trace.dtype)  # or more
+        return (k < most // BLOCK) & (trace > enough) & ((k == 0) | (at_end <= at_most))
+
+    def block(carry: tuple[Array, ...]) -> tuple[Array, ...]:
+        k, Z, rest, trace, _ = carry
+        times = jax.random.exponential(keys[k], (n,), jnp.float32).astype(rest.dtype)
+        _, drawn = lax.top_k(rest / jnp.maximum(times, 1e-30), min(2 * BLOCK, n))
+        drawn = drawn.astype(jnp.int32)
+
+        def less(i: Array, left: Array) -> Array:
+            return left - matmul(Z[i][drawn], Z[i].T)
+
+        left = fori_loop(0, k, less, rows(drawn).astype(rest.dtype))
+        inner = left[:, drawn]
+        chosen = pivots(lambda i: inner[i], inner.diagonal(), BLOCK)
+        new = semifactored(inner[chosen][:, chosen], floor).lower_solve(left[chosen])
+        rest = jnp.maximum(rest - (new * new).sum(axis=0), 0).at[drawn[chosen]].set(0)
+        rest = jnp.where(rest > floor, rest, 0)
+        return k + 1, Z.at[k].set(new.T), rest, rest.sum(), trace
+
+    Z = jnp.zeros((most // BLOCK, n, BLOCK), diagonal.dtype)
+    trace = diagonal.sum()
+    k, Z, _, trace, _ = while_loop(goes_on, block, (jnp.zeros((), jnp.int32), Z, diagonal, trace, trace))
+    return jnp.moveaxis(Z, 0, 1).reshape(n, most), k * BLOCK, trace
 
 
 @jax.custom_jvp

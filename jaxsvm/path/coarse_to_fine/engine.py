@@ -2,11 +2,12 @@
 
 A `Grid` is one problem (a fold, a class) at increasing values of C. Its *anchors*, about a factor 2 apart, are solved
 first. A value between two solved ones starts from the best dual point in their span (`combination`), which needs no
-product with the kernel matrix. Its gap is 1e-5 to 6e-4 between anchors: most of 64 values need one product each.
+product with the kernel matrix. Its gap is 1e-5 to 6e-4 between anchors: most of 64 values need their certificate alone.
 
 Easy values (`C mean(K_ii) <= 0.35`) of all grids run as lanes of the block Newton method: a lane that ends loads the
-next value whose parents are solved. Larger ones run as chains of pair steps on candidates: a working set of the samples
-that may be support, whose kernel matrix is stored. Every result is certified on the whole problem, from scratch, many
+next value whose parents are solved. Larger ones run as chains: by Newton in the space of features where some hundred
+reproduce the kernel matrix (`feature_newton`), else by pair steps on candidates: a working set of the samples that may
+be support, whose kernel matrix is stored. Every result is certified on the whole problem, from scratch, many
 values to one product with the kernel matrix.
 """
 

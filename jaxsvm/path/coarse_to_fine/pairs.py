@@ -1,34 +1,33 @@
-"""Solve hard values of C by chains of pair steps on candidates: anchors first, in parallel the values between them.
+"""Solve hard values of C by chains: anchors first, in parallel the values between them.
 
-If C is large and many samples are left, working sets replace pair steps.
+Newton in the space of features solves them while it pays. The others take pair steps on candidates, or working sets if
+C is large and many samples are left.
 """
 
 import dataclasses
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
-from jaxsvm.gram.signed import SignedGram
 from jaxsvm.loop.driver import Options, drive
 from jaxsvm.loop.interruption import Interruption, unless, with_settings, workers
 from jaxsvm.loop.measured import MEASURED as LOOP
 from jaxsvm.path.coarse_to_fine.block_newton import BlockNewton
 from jaxsvm.path.coarse_to_fine.candidates import Candidates, exchanged, smaller, support_outside
+from jaxsvm.path.coarse_to_fine.feature_newton import FeatureNewton, features
 from jaxsvm.path.coarse_to_fine.grid import (
     Grid,
-    Lanes,
     Point,
     anchors,
-    assess,
-    columns,
     combination,
     middles,
 )
 from jaxsvm.path.measured import MEASURED
-from jaxsvm.problems.squared_hinge import SquaredHingeProblem, reciprocals
+from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import Fit
 from jaxsvm.results.status import Status
 from jaxsvm.runtime.arrays import on_device
@@ -50,8 +49,9 @@ def solve_by_pairs(grids: list[Grid], solver: BlockNewton, key: Array, stop: Int
     with ThreadPoolExecutor(workers()) as pool:
         jobs: list[tuple[Grid, Future[dict[int, Point]]]] = []
         try:
+            Z = _features(grids, key)
             for grid in grids:
-                jobs += [(grid, job) for job in _Hard(grid, solver, key, stop).solve_anchors(pool)]
+                jobs += [(grid, job) for job in _Hard(grid, solver, key, stop).solve_anchors(pool, Z)]
             for grid, job in jobs:
                 grid.points.update(job.result())
         except KeyboardInterrupt:
@@ -59,6 +59,13 @@ def solve_by_pairs(grids: list[Grid], solver: BlockNewton, key: Array, stop: Int
         except BaseException:
             stop.came = True  # end the other threads
             raise
+
+
+def _features(grids: list[Grid], key: Array) -> Array | None:
+    """Return features of the kernel matrix that serve all values that are left; None if there are none."""
+    left = [grid.problems[-1] for grid in grids if len(grid.points) < len(grid.logs)]
+    largest = max((float(np.asarray(problem.C) * np.max(problem.weights)) for problem in left), default=0)
+    return features(left[0], largest, key) if left else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +77,7 @@ class _Hard:
     key: Array
     stop: Interruption
 
-    def solve_anchors(self, pool: ThreadPoolExecutor) -> "list[Future[dict[int, Point]]]":
+    def solve_anchors(self, pool: ThreadPoolExecutor, Z: Array | None) -> "list[Future[dict[int, Point]]]":
         """Solve the anchors on working sets that shrink if that is worth the copy; return jobs for values between."""
         grid, jobs = self.grid, []
         left = [place for place in range(len(grid.logs)) if place not in grid.points]
@@ -78,12 +85,16 @@ class _Hard:
         chain = [*solved[-1:], *left] if left else []
         whole, fill = grid.problems[0], with_settings(self.fill)
         working_set = Candidates.of(np.arange(whole.n), whole.gram)
+        newton = FeatureNewton(Z, self.solver.inner_tol, self.run)
         for place in (chain[index] for index in anchors(grid.logs[chain])) if chain else ():
             if self.stop.seen:
                 break
-            if solved:
+            point = newton.point(grid.problems[place], self.ahead(solved, place))
+            if newton.Z is not None and point is not None:
+                grid.points[place] = point
+            elif solved:
                 working_set = smaller(grid, solved[-1], working_set)
-            start = self.start(solved, place)
+            start = self.start(solved, place) if point is None else point[:2]
             while place not in grid.points or support_outside(whole, grid.points[place], working_set):
                 if place in grid.points:
                     start = grid.points[place][:2]
@@ -98,76 +109,71 @@ class _Hard:
             between = [other for other in chain if solved and solved[-1] <= other <= place]
             if len(between) > 2:
                 ends = {end: grid.points[end] for end in (between[0], between[-1])}
-                jobs.append(pool.submit(fill, between, ends, working_set))
+                jobs.append(pool.submit(fill, between, ends, working_set, dataclasses.replace(newton)))
             if place not in solved:
                 solved.append(place)
         return jobs
 
+    def run(self, program: Callable[..., Any], problem: SquaredHingeProblem, *arguments: Any) -> Any:
+        """Call a program that takes a product with the kernel matrix; None after Ctrl-C."""
+        if problem.n < LOOP.samples_of_a_long_product:
+            return program(problem, *arguments)
+        return unless(lambda: self.stop.seen, program, problem, *arguments)
+
     def from_scratch(self, problem: SquaredHingeProblem, x: Array) -> tuple[Array, Array] | None:
         """Return a point with negative parts cut to 0, and its margins; None after Ctrl-C."""
-        if problem.n < LOOP.samples_of_a_long_product:
-            return _margins(problem.signed, x)
-        return unless(lambda: self.stop.seen, _margins, problem.signed, x)
+        return self.run(_margins, problem, x)
+
+    def ahead(self, solved: list[int], place: int) -> tuple[Array, Array] | None:
+        """Return the best combination of two solved values below an anchor, up to twice their distance, or the last.
+
+        Its weights may be negative. None if no value is solved.
+        """
+        if not solved:
+            return None
+        points, logs = self.grid.points, self.grid.logs
+        last = points[solved[-1]][:2]
+        jump = logs[place] - logs[solved[-1]]
+        near = [other for other in solved[:-1] if jump <= 2.0 * (logs[solved[-1]] - logs[other])]
+        return combination(self.grid.problems[place].ridge, points[near[-1]][:2], last, jnp.inf) if near else last
 
     def start(self, solved: list[int], place: int) -> tuple[Array, Array] | None:
-        """Return the start of an anchor, in the span of two solved values below it, up to twice their distance.
-
-        None for no start, or after Ctrl-C.
-        """
-        grid = self.grid
-        problem = grid.problems[place]
-        if not solved:
-            if place >= grid.uniform:
+        """Return the start of an anchor. None for no start, or after Ctrl-C."""
+        problem, ahead = self.grid.problems[place], self.ahead(solved, place)
+        if ahead is None:
+            if place >= self.grid.uniform:
                 return None
             equal = np.asarray(np.asarray(problem.weights) > 0, problem.dtype)
             return self.from_scratch(problem, jnp.asarray(equal))
-        x, f = grid.points[solved[-1]][:2]
-        jump = grid.logs[place] - grid.logs[solved[-1]]
-        near = [other for other in solved[:-1] if jump <= 2.0 * (grid.logs[solved[-1]] - grid.logs[other])]
-        if not near:
-            return x, f
-        ahead, _ = combination(problem.ridge, grid.points[near[-1]][:2], (x, f), jnp.inf)
-        further = self.from_scratch(problem, ahead)
-        # With negative weights cut it may be a worse point than x, and still leaves fewer steps.
-        return further if further is None or bool(np.asarray(further[0]).any()) else (x, f)
+        further = self.from_scratch(problem, ahead[0])
+        # With negative weights cut it may be a worse point than the last, and still leaves fewer steps.
+        no_point = further is not None and not np.asarray(further[0]).any()
+        return self.grid.points[solved[-1]][:2] if no_point else further
 
-    def fill(self, places: list[int], ends: dict[int, Point], working_set: Candidates) -> dict[int, Point]:
+    def fill(
+        self, places: list[int], ends: dict[int, Point], working_set: Candidates, newton: FeatureNewton
+    ) -> dict[int, Point]:
         """Solve the places between the first and the last, level by level; after Ctrl-C return those that are solved.
 
-        One product certifies the combinations of a level on the working set; only those not within `tol` take steps.
+        A combination has the margins of its ends, so that its gap needs no product; only those not within `tol` take
+        steps.
         """
         points = dict(ends)
-        for level in middles([0, len(places) - 1]):
-            tasks = [(places[middle], places[a], places[b]) for middle, a, b in level]
-            for first in range(0, len(tasks), self.solver.lanes):
-                if self.stop.seen:
+        for middle, a, b in (task for level in middles([0, len(places) - 1]) for task in level):
+            if self.stop.seen:
+                return points
+            place, problem = places[middle], self.grid.problems[places[middle]]
+            x, f, gap = _combined(problem, points[places[a]][:2], points[places[b]][:2])
+            point = Point(x, f, 0, 0)
+            if not gap <= self.solver.inner_tol:
+                better = newton.point(problem, point[:2])
+                if better is None or newton.Z is None:
+                    better = self.point(place, (better or point)[:2], working_set)
+                if better is None:
                     return points
-                group = tasks[first : first + self.solver.lanes]
-                starts = [self.combined(points, *task) for task in group]
-                gaps = self.gaps([task[0] for task in group], starts, working_set)
-                for (place, _, _), start, gap in zip(group, starts, gaps, strict=True):
-                    good = gap <= self.solver.inner_tol
-                    point = start if good else self.point(place, start[:2], working_set)
-                    if point is None:
-                        return points
-                    points[place] = point
+                point = better
+            points[place] = point
         return points
-
-    def combined(self, points: dict[int, Point], place: int, left: int, right: int) -> Point:
-        """Return the best combination of two points for a place between them."""
-        x, f = combination(self.grid.problems[place].ridge, points[left][:2], points[right][:2], 1.0)
-        return Point(x, f, 0, 0)
-
-    def gaps(self, places: list[int], points: list[Point], working_set: Candidates) -> np.ndarray:
-        """Return the relative gaps of points on the working set, `lanes` of them to a product."""
-        empty = self.solver.lanes - len(points)
-        fill = [0] * empty + list(range(len(points)))  # one compiled width for all
-        problems = [self.grid.problems[places[lane]] for lane in fill]
-        part = problems[0].restrict(working_set.places, gram=working_set.gram)
-        parts = [(problem.y, problem.weights, points[i].x) for problem, i in zip(problems, fill, strict=True)]
-        Cs = np.stack([np.asarray(problem.C) for problem in problems])
-        stacked = (columns(vectors)[working_set.samples] for vectors in zip(*parts, strict=True))
-        return np.asarray(_assess_points(part, Cs, *stacked))[empty:]
 
     def point(self, place: int, start: tuple[Array, Array] | None, working_set: Candidates) -> Point | None:
         """Solve a place by steps; margins outside its working set are those of the start.
@@ -192,8 +198,11 @@ class _Hard:
 
 
 @Program
-def _assess_points(template: SquaredHingeProblem, Cs: Array, y: Array, weight: Array, x: Array) -> Float[Array, " L"]:
-    return assess.function(template, Lanes(y, reciprocals(weight * Cs[None, :]), x, x))[2]
+def _combined(problem: SquaredHingeProblem, a: Any, b: Any) -> tuple[Array, Array, Array]:
+    """Return the best combination of two points with their margins, its margins, and its gap."""
+    x, f = combination.function(problem.ridge, a, b, 1.0)
+    alpha, margins = x / x.sum(), (f + problem.ridge * x) / x.sum()
+    return x, f, problem.certificate(alpha, margins).relative_gap
 
 
 def stepper(grid: Grid, place: int, samples: int, tol: float) -> Any:
@@ -204,10 +213,10 @@ def stepper(grid: Grid, place: int, samples: int, tol: float) -> Any:
 
 
 @Program
-def _margins(signed: SignedGram, x: Array) -> tuple[Array, Array]:
+def _margins(problem: SquaredHingeProblem, x: Array) -> tuple[Array, Array]:
     """Return a point with negative parts cut to 0, and its margins from scratch."""
     x = jnp.maximum(x, 0)
-    return x, signed.matvec(x)
+    return x, problem.signed.matvec(x)
 
 
 def _on_working_set(x: Any, f: Any, samples: np.ndarray) -> tuple[Array, Array, Array]:

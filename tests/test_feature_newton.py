@@ -1,0 +1,79 @@
+"""Newton in feature space on the values of a path: its features, its fits, and what follows where it is too slow."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+
+import jaxsvm
+from jaxsvm.kernels import RBF
+from jaxsvm.path.coarse_to_fine import feature_newton
+from jaxsvm.path.coarse_to_fine.feature_newton import FeatureNewton, features
+from jaxsvm.path.measured import MEASURED
+
+N = 640
+CS = np.geomspace(0.01, 1000, 10)
+KEY = jax.random.key(0)
+
+
+def samples(d=2):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(N, d))
+    y = np.where(x[:, 0] + x[:, 1] ** 2 > 0.7, 1.0, -1.0)
+    return x, np.where(rng.random(N) < 0.1, -y, y)
+
+
+def problem(dtype="float64", d=2, gamma=0.1, **options):
+    x, y = samples(d)
+    return jaxsvm.svm_problem(jaxsvm.gram(RBF(gamma=gamma), x.astype(dtype), store=True), y, **options)
+
+
+def test_features_leave_a_positive_semidefinite_rest_of_the_trace_that_was_asked_for():
+    here = problem()
+    Z = np.asarray(features(here, 1000.0, KEY))
+    K = oracle.kernel_matrix("rbf", samples()[0], gamma=0.1)
+    rest = K + 1 - Z @ Z.T
+    assert Z.shape[1] % 64 == 1
+    assert np.trace(rest) <= N * MEASURED.rest_of_features / 1000
+    assert np.linalg.eigvalsh(rest)[0] > -1e-9
+
+
+def test_no_features_where_a_narrow_kernel_or_few_samples_have_none():
+    assert features(problem(d=8, gamma=10.0), 1000.0, KEY) is None
+    few = jaxsvm.gram(RBF(gamma=0.1), samples()[0][:100])
+    assert features(jaxsvm.svm_problem(few, samples()[1][:100]), 1.0, KEY) is None
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_values_take_a_few_systems_each(dtype):
+    x, y = samples()
+    weight = np.where(y > 0, 3.0, 1.0)
+    weight[:40] = 0
+    tol = 1e-4 if dtype == "float32" else 1e-8
+    path = jaxsvm.solve_path(problem(dtype, sample_weight=weight), CS, tol=tol)
+    assert set(path.status.name) == {"CONVERGED"}
+    assert np.asarray(path.steps).max() <= 40  # systems; pair steps would be thousands
+    K = oracle.kernel_matrix("rbf", x.astype(dtype).astype(float), gamma=0.1)
+    for C, alpha in zip(CS, np.asarray(path.alphas, float), strict=True):
+        assert oracle.relative_gap_direct(K, y, C, alpha, weight=weight) <= tol * (1 + 1e-3) + 1e-12
+
+
+def test_pair_steps_go_on_where_the_rest_is_too_large(monkeypatch):
+    generous = dataclasses.replace(MEASURED, largest_rest=np.inf, most_features=64)
+    monkeypatch.setattr(feature_newton, "MEASURED", generous)
+    path = jaxsvm.solve_path(problem(d=8, gamma=1.0), CS, tol=1e-4)
+    assert set(path.status.name) == {"CONVERGED"}
+    assert np.asarray(path.steps).max() > 100
+
+
+def test_ctrl_c_ends_it_with_the_point_that_it_has():
+    here = problem().at(1.0)
+    newton = FeatureNewton(features(here, 1.0, KEY), 1e-9, lambda *_: None)
+    assert newton.point(here, None) is None
+    assert newton.Z is not None
+    point = FeatureNewton(newton.Z, 1e-9, lambda call, *rest: call(*rest)).point(here, (jnp.zeros(N), jnp.zeros(N)))
+    assert point is not None
+    assert point.steps < 20
