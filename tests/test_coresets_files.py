@@ -10,7 +10,8 @@ import pytest
 
 from jaxsvm import coresets
 from jaxsvm.coresets.parts import files
-from jaxsvm.datasets import Scaling, delimited, shards, svmlight, text
+from jaxsvm.datasets import Scaling, delimited, svmlight, text
+from jaxsvm.datasets.shards import source as shards
 from jaxsvm.errors import DataError, InputError
 
 SIZES = {"size": 24, "chunk": 96}

@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxsvm.coresets.parts.files import scan
-from jaxsvm.datasets import load, shards, text, two_classes
+from jaxsvm import coresets
+from jaxsvm.datasets import load, text, two_classes
 from jaxsvm.datasets.labels import joined
-from jaxsvm.datasets.shards import Source
+from jaxsvm.datasets.shards import source as shards
+from jaxsvm.datasets.shards.scan import scan
+from jaxsvm.datasets.shards.source import Source
 from jaxsvm.errors import DataError, InputError
 
 pa = pytest.importorskip("pyarrow")
@@ -177,7 +179,7 @@ def _put(path, content):
 @pytest.mark.parametrize(("name", "content", "found"), REFUSALS)
 def test_all_readers_refuse_alike(tmp_path, name, content, found):
     path = _put(tmp_path / name, content)
-    for read in (load, lambda path: scan(Source((str(path),)), positive=1)):
+    for read in (load, lambda path: scan(Source((str(path),)))):
         with pytest.raises(DataError, match=found) as caught:
             read(path)
         assert str(caught.value).startswith(str(path))
@@ -190,7 +192,7 @@ def test_rows_that_are_no_samples_are_skipped_and_never_a_class(tmp_path):
         ("a.csv", "1,1\n2,NA\n3,-1\n4,1\n"),
     ):
         found = scan(Source((str(_put(tmp_path / name, content)),)), damaged="skip")
-        assert found.rows == 3 and found.damaged == 1 and found.classes == (-1, 1)
+        assert found.rows == 3 and found.damaged == 1 and found.labels == [-1, 1]
 
 
 def test_small_integers_and_unsigned_ones_do_not_wrap(tmp_path):
@@ -198,7 +200,7 @@ def test_small_integers_and_unsigned_ones_do_not_wrap(tmp_path):
     path = _put(tmp_path / "a.npz", twice | {"y": np.asarray([2**64 - 1, 0], np.uint64)})
     data = load(path)
     assert data.x.toarray().tolist() == [[200], [0]] and data.y.tolist() == [2**64 - 1, 0]
-    assert scan(Source((str(path),))).classes == (0, 2**64 - 1)
+    assert scan(Source((str(path),))).labels == [0, 2**64 - 1]
     truth = load(_put(tmp_path / "b.npz", twice | {"X_data": np.asarray([True, True]), "y": [0, 1]}))
     assert truth.x.toarray().tolist() == [[2], [0]]
 
@@ -227,7 +229,7 @@ def test_shards_are_held_to_the_columns_of_the_first(tmp_path, kind):
     texts = put("texts", a=[1.0], b=[2.0], y=["u"])
     found = "text in some files and numbers in others" if kind == "parquet" else "has 3 labels"
     with pytest.raises((DataError, InputError), match=found):
-        scan(Source((first, texts)))
+        coresets.from_files((first, texts), 1.0, 10)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,18 @@ import pytest
 HOUSE = Path(__file__).resolve().parent.parent / "jaxsvm"
 ROOMS = (
     *("errors", "runtime", "numerics", "points", "kernels", "gram", "results", "derivatives", "problems", "screening"),
-    *("solvers", "loop", "path", "datasets", "models", "model_selection", "coresets", "estimators", "relational"),
+    *(
+        "solvers",
+        "loop",
+        "path",
+        "datasets",
+        "models",
+        "model_selection",
+        "designs",
+        "coresets",
+        "estimators",
+        "relational",
+    ),
     *("plots", "cli"),
 )
 """From the ground up: a room imports from itself and from those before it."""

@@ -21,26 +21,12 @@ from jaxsvm.coresets.measured import MEASURED
 from jaxsvm.coresets.parts.stream import Stream, StreamState
 from jaxsvm.coresets.parts.whole import drawn_globally
 from jaxsvm.coresets.summary import Coreset
-from jaxsvm.datasets.labels import Texts, index_of, of_texts, value_of
+from jaxsvm.datasets.labels import Texts, index_of, value_of
 from jaxsvm.datasets.layout import Piece, Place
-from jaxsvm.datasets.scaling import Moments
-from jaxsvm.datasets.shards import Source
+from jaxsvm.datasets.shards.scan import Scan, counted, dense, different, scan
+from jaxsvm.datasets.shards.source import Source
 from jaxsvm.errors import DataError, InputError
 from jaxsvm.runtime.checks import require_one_of
-
-
-@dataclasses.dataclass(frozen=True)
-class Scan:
-    """The result of a first pass over files, as JSON values."""
-
-    rows: int  # rows that are samples
-    damaged: int  # lines that are not
-    named: list[str]  # messages about the first 20 of them
-    features: int  # d
-    zero_based: bool | None  # of svmlight files
-    classes: tuple[Any, Any]  # the labels of -1 and +1
-    mean: list[float]  # of the columns, `(d,)`
-    scale: list[float]  # their standard deviations, 1 for constant columns, `(d,)`
 
 
 def from_files(
@@ -101,7 +87,7 @@ def from_files(
     state, kept = _resumed(checkpoint, wanted)
     first = Scan(**kept["scan"]) if kept.get("scan") else None
     if first is None and passes == 2:
-        first = scan(source, damaged, positive)
+        first = scan(source, damaged)
     if first is not None:
         source = dataclasses.replace(source, features=first.features, zero_based=first.zero_based)
     elif source.features is None and any(source.kind(path) == "svmlight" for path in source.paths):
@@ -114,11 +100,12 @@ def from_files(
         if progress is not None:
             progress(done, rows)
 
-    run = _Run(source, stream, state, first, damaged, positive, standardise, report)
+    classes = None if first is None else _classes(", ".join(source.paths), first.labels, positive)
+    run = _Run(source, stream, state, first, damaged, classes, positive, standardise, report)
     run.stream_rows(checkpoint, wanted, kept, save_end=mode == "global")
     small = run.drawn(size if m is None else m) if mode == "global" else stream.finalize(run.state, m)
     small.info.update(damaged=run.bad, damaged_lines=run.lines, files=source.paths)
-    classes = first.classes if first is not None else (-1, 1) if positive is None else ("rest", positive)
+    classes = classes or ((-1, 1) if positive is None else ("rest", positive))
     small.info["classes"] = tuple(classes)
     if standardise and first is not None:
         small.info.update(mean=np.asarray(first.mean), scale=np.asarray(first.scale))
@@ -155,6 +142,7 @@ class _Run:
     state: StreamState
     first: Scan | None
     damaged: str
+    classes: tuple[Any, Any] | None
     positive: Any
     standardise: bool
     report: Callable[[int], None]
@@ -174,7 +162,7 @@ class _Run:
                 self.state.save(checkpoint, **more)
 
         for number, piece in enumerate(self.source.pieces(place), 1):
-            self.bad, self.lines = _counted(piece, self.damaged, self.bad, self.lines)
+            self.bad, self.lines = counted(piece, self.damaged, self.bad, self.lines)
             self.state, place = self.stream.update(self.state, *self._data_of(piece)), piece.after
             self.report(self.state.rows)
             if number % MEASURED.pieces_between_saves == 0:
@@ -207,55 +195,13 @@ class _Run:
         return results
 
     def _data_of(self, piece: Piece) -> tuple[np.ndarray, np.ndarray]:
-        x, first = _dense(piece.x), self.first
+        x, first = dense(piece.x), self.first
         x = x if not self.standardise or first is None else (x - np.asarray(first.mean)) / np.asarray(first.scale)
-        return x, _signs(piece.label, first, self.positive)
+        return x, _signs(piece.label, self.classes, self.positive)
 
 
-def scan(source: Source, damaged: str = "stop", positive: Any = None) -> Scan:
-    """Read all rows once and count; refuse a damaged line, unless these are skipped, and other than two classes."""
-    source = source.found_out()
-    bad, lines, moments = 0, [], Moments()
-    texts: set[str] = set()
-    values: set[Any] = set()
-    for piece in source.pieces():
-        bad, lines = _counted(piece, damaged, bad, lines)
-        (texts if isinstance(piece.label, Texts) else values).update(_different(piece.label)[0])
-        if piece.x.shape[0]:
-            moments.add(_dense(piece.x))
-    where = ", ".join(source.paths)
-    if not moments.rows:
-        raise DataError(f"{where}: no line is a sample.")
-    classes = _classes(where, texts, values, positive)
-    mean, scale = moments.mean().tolist(), moments.spread().tolist()
-    return Scan(moments.rows, bad, lines, len(mean), source.zero_based, classes, mean, scale)
-
-
-def _dense(x: Any) -> np.ndarray:
-    return np.asarray(x.toarray() if hasattr(x, "toarray") else x, np.float64)
-
-
-def _counted(piece: Piece, how: str, bad: int, lines: list[str]) -> tuple[int, list[str]]:
-    """Add a piece's damaged lines to their number and to the messages about the first 20, or refuse the first."""
-    if piece.damaged and how == "stop":
-        raise DataError(f"{piece.damaged[0]} Mend it, or skip such lines (damaged='skip').")
-    return bad + len(piece.damaged), (lines + [str(row) for row in piece.damaged])[:20]
-
-
-def _different(label: Any) -> tuple[list[Any], np.ndarray]:
-    """Return the different labels of a piece, and the code of each row."""
-    if isinstance(label, Texts):
-        return label.values, label.codes
-    values, codes = np.unique(label, return_inverse=True)
-    return values.tolist(), codes
-
-
-def _classes(where: str, texts: set[str], values: set[Any], positive: Any) -> tuple[Any, Any]:
-    """Return the labels of -1 and +1, from all labels written in text files or stored in others."""
-    labels = {*of_texts(where, sorted(texts)).tolist(), *values}
-    if len({isinstance(label, str) for label in labels}) > 1:
-        raise DataError(f"{where}: labels are text in some files and numbers in others: write all of them alike.")
-    present = sorted(labels)
+def _classes(where: str, present: list[Any], positive: Any) -> tuple[Any, Any]:
+    """Return the labels of -1 and +1."""
     if positive is not None:
         index = index_of(positive, present)
         if index is None:
@@ -267,12 +213,12 @@ def _classes(where: str, texts: set[str], values: set[Any], positive: Any) -> tu
     raise InputError(f"{where}: has {len(present)} labels, {present[:6]}: two are needed, or positive= for +1.")
 
 
-def _signs(label: Any, first: Scan | None, positive: Any) -> np.ndarray:
+def _signs(label: Any, classes: tuple[Any, Any] | None, positive: Any) -> np.ndarray:
     """Return -1 and +1; written labels are compared as numbers if the classes are numbers."""
-    values, codes = _different(label)
+    values, codes = different(label)
     numbers = [value_of(value) for value in values] if isinstance(label, Texts) else values
-    if first is not None:
-        wanted = first.classes[1]
+    if classes is not None:
+        wanted = classes[1]
         chosen = [value == wanted for value in (values if isinstance(wanted, str) else numbers)]
     elif positive is not None:
         chosen = [index_of(positive, [number]) == 0 for number in numbers]

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from jaxsvm.numerics.measured import MEASURED as SIZES
+from jaxsvm.numerics.simplex_program import step_inside
 from jaxsvm.relational.counting.sampling import Sampler
-from jaxsvm.relational.gradient.bundle import Bundle, step_inside
+from jaxsvm.relational.gradient.bundle import Bundle
 from jaxsvm.relational.gradient.engine import PseudoGradient, far_counts, from_counts, gradient_interval
 from jaxsvm.relational.gradient.far import RowsEngine
 from jaxsvm.relational.gradient.weighted_squares import JoinedSquares

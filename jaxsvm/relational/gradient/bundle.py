@@ -17,6 +17,8 @@ import dataclasses
 
 import numpy as np
 
+from jaxsvm.numerics.simplex_program import simplex_maximum
+
 
 @dataclasses.dataclass
 class Bundle:
@@ -73,36 +75,3 @@ class Bundle:
             start, back = solved[:, 0], solved[:, 1:]
         w = simplex_maximum(self.n + self.g @ start, self.g @ back / 2)
         return start - back @ w / 2, w
-
-
-def simplex_maximum(n: np.ndarray, H: np.ndarray) -> np.ndarray:
-    """Return `argmax_w n.w - w' H w / 2` over the simplex, `(T,)`, by a primal-dual interior point."""
-    T = len(n)
-    if T == 1:
-        return np.ones(1)
-    H = (H + H.T) / 2
-    size = max(float(np.abs(H).max()), float(np.abs(n).max()), 1e-300)
-    H, n = H / size, n / size
-    w, z = np.full(T, 1 / T), np.ones(T)
-    nu = 0.0
-    for _ in range(60):
-        mu = w @ z / T
-        dual, sums = H @ w - n - nu - z, w.sum() - 1
-        if mu < 1e-13 and np.abs(dual).max() < 1e-11:
-            break
-        target = 0.1 * mu
-        factor = H + np.diag(z / w)
-        right = np.stack([-(dual + z - target / w), np.ones(T)], axis=1)
-        free, along = np.linalg.solve(factor, right).T
-        change = (-sums - free.sum()) / along.sum()
-        dw = free + change * along
-        dz = target / w - z - z / w * dw
-        step = step_inside((w, dw), (z, dz))
-        w, z, nu = w + step * dw, z + step * dz, nu + step * change
-    w = np.maximum(w, 0)
-    return w / w.sum()
-
-
-def step_inside(*pairs: tuple[np.ndarray, np.ndarray]) -> float:
-    """Return the longest step, at most 1, that keeps 1 % of each positive variable; pairs of values and directions."""
-    return min(1.0, *(0.99 / max(np.max(-d / v), 1e-300) for v, d in pairs))

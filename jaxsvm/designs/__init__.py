@@ -1,0 +1,8 @@
+"""Certified linear SVMs of rows that lie anywhere: in memory, on a mesh, on a cluster, in files, in a join."""
+
+from jaxsvm.designs.arrays import from_arrays
+from jaxsvm.designs.contract import Chunk, Design
+from jaxsvm.designs.files import from_files
+from jaxsvm.designs.fit import DesignFit, cross_validate, fit
+
+__all__ = ["Chunk", "Design", "DesignFit", "cross_validate", "fit", "from_arrays", "from_files"]

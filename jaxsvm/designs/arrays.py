@@ -1,0 +1,215 @@
+"""Rows in memory: dense or sparse arrays on one device, or dense ones over the devices of a mesh."""
+
+import dataclasses
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array
+
+from jaxsvm.designs.contract import Chunk, OfChunk
+from jaxsvm.errors import InputError, require_finite
+from jaxsvm.numerics.measured import MEASURED as SIZES
+from jaxsvm.points.checks import as_points
+from jaxsvm.points.rows import Rows
+from jaxsvm.problems.arguments import checked_weights
+from jaxsvm.runtime.loops import fori_loop
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ArrayDesign:
+    """Rows in memory.
+
+    Attributes:
+        rows: All rows, those of weight 0 included.
+        n: Number of rows.
+        classes: Labels; None for regression.
+        mesh: The devices that the rows lie on; None: one.
+        axis: The axis of the mesh that the rows are spread over.
+    """
+
+    rows: Chunk
+    n: int
+    classes: tuple[Any, ...] | None
+    mesh: Mesh | None = None
+    axis: str | None = None
+
+    @property
+    def d(self) -> int:
+        """Number of features."""
+        return self.rows.x.shape[1]
+
+    def total(self, function: OfChunk, *arguments: Any) -> Any:
+        """Return the sum of `function(chunk, *arguments)` over all rows, as NumPy arrays of float64."""
+        if self.mesh is None:
+            return sum_of(function, self.rows, arguments)
+        with jax.enable_x64(True):
+            return jax.tree.map(np.asarray, _total_on_mesh(function, self.rows, arguments, self.mesh, self.axis))
+
+    def chosen(self, function: OfChunk, *arguments: Any) -> Chunk:
+        """Return the rows for which `function(chunk, *arguments)` is true, in order: NumPy arrays, x dense."""
+        with jax.enable_x64(True):
+            flags = _flags(function, self.rows, arguments, self.mesh, self.axis)
+            index = np.flatnonzero(np.asarray(flags))
+            return taken(self.rows, index, self.mesh)
+
+
+def from_arrays(
+    x: Any, y: Any, sample_weight: Any = None, *, mesh: Mesh | None = None, axis: str | None = None,
+    classes: tuple[Any, ...] | None = None, regression: bool = False,
+) -> ArrayDesign:  # fmt: skip
+    """Return arrays as a design.
+
+    Args:
+        x: Points, `(n, d)`: dense, or SciPy's or JAX's sparse ones (without a mesh). Of several processes
+            (`jax.distributed`), each passes its own rows, as many as it has.
+        y: Labels, or targets of regression, `(n,)`.
+        sample_weight: Weights, >= 0, `(n,)`.
+        mesh: Devices to spread the rows over; None: one device.
+        axis: The axis of the mesh that rows are spread over; None: the first.
+        classes: All labels, in sorted order; None: those of y, which each process must have.
+        regression: Whether y are targets.
+
+    Raises:
+        InputError: On arrays that cannot be used.
+    """
+    empty = np.shape(x)[:1] == (0,) and mesh is not None and jax.process_count() > 1
+    points = np.zeros(np.shape(x), np.float32) if empty else as_points(x, None, "x")
+    n = points.shape[0]
+    if np.shape(y) != (n,):
+        raise InputError(f"y has shape {np.shape(y)}: one for each of the {n} rows is needed, ({n},).")
+    weight = np.ones(n) if sample_weight is None else np.asarray(checked_weights(sample_weight, n, np.float64)[0])
+    codes, classes = codes_of(np.asarray(y), classes, regression)
+    with jax.enable_x64(True):  # targets, codes and weights keep their digits
+        if mesh is None:
+            rows = Chunk(points, jnp.asarray(codes), jnp.asarray(weight), np.int64(0))
+            return ArrayDesign(rows, n, classes)
+        if not isinstance(points, jax.Array | np.ndarray):
+            raise InputError("x is sparse: a mesh takes dense rows; leave the mesh out, or make them dense.")
+        axis = mesh.axis_names[0] if axis is None else axis
+        mesh = Mesh(mesh.devices, mesh.axis_names)  # whose axes are Auto
+        parts, total = _spread([np.asarray(points), codes, weight], mesh, axis)
+    return ArrayDesign(Chunk(*parts, np.int64(0)), total, classes, mesh, axis)
+
+
+def codes_of(
+    y: np.ndarray, classes: tuple[Any, ...] | None, regression: bool
+) -> tuple[np.ndarray, tuple[Any, ...] | None]:
+    """Return targets, or the numbers of labels among the classes, as float64 `(n,)`, and the classes.
+
+    Raises:
+        InputError: On one class only, labels that are none of the classes, or targets that are not finite.
+    """
+    if regression:
+        require_finite("y", y)
+        return y.astype(np.float64), None
+    known, codes = np.unique(y, return_inverse=True)
+    require_finite("y", known)
+    if classes is not None:
+        places = {label: k for k, label in enumerate(classes)}
+        unknown = [label for label in known.tolist() if label not in places]
+        if unknown:
+            raise InputError(f"y has the label {unknown[0]!r}, which is none of the classes {classes[:6]}.")
+        codes = np.asarray([places[label] for label in known.tolist()], int)[codes]
+    classes = tuple(known.tolist()) if classes is None else tuple(classes)
+    if len(classes) < 2:
+        raise InputError(f"y has the label {classes[0]!r} only: two classes are needed, or `regression=True`.")
+    return codes.astype(np.float64), classes
+
+
+def _spread(arrays: list[np.ndarray], mesh: Mesh, axis: str) -> tuple[list[Array], int]:
+    """Lay this process's rows out over its devices, filled up with rows of weight 0; also return all rows' number."""
+    sharding = NamedSharding(mesh, PartitionSpec(axis))
+    own, n, total = mesh.shape[axis] // jax.process_count(), len(arrays[0]), len(arrays[0])
+    each = -(-n // own)
+    if jax.process_count() > 1:
+        counts = np.asarray(multihost_utils.process_allgather(np.asarray([n, each])))
+        total, each = int(counts[:, 0].sum()), int(counts[:, 1].max())
+    filled = [np.concatenate([a, np.zeros((own * each - n, *a.shape[1:]), a.dtype)]) for a in arrays]
+    return [jax.make_array_from_process_local_data(sharding, a) for a in filled], total
+
+
+def taken(rows: Chunk, index: np.ndarray, mesh: Mesh | None = None) -> Chunk:
+    """Return some rows as NumPy arrays, x dense; the number of the first one is lost."""
+    if mesh is not None and jax.process_count() > 1:
+        everywhere = NamedSharding(mesh, PartitionSpec())
+        x, y, weight = jax.jit(lambda *parts: [part[index] for part in parts], out_shardings=everywhere)(*rows[:3])
+    else:
+        x = rows.x.rows(jnp.asarray(index)) if isinstance(rows.x, Rows) else rows.x[index]
+        y, weight = rows.y[index], rows.weight[index]
+    return Chunk(np.asarray(x), np.asarray(y), np.asarray(weight), np.int64(0))
+
+
+def sum_of(function: OfChunk, rows: Chunk, arguments: tuple[Any, ...]) -> Any:
+    """Return the sum of a function over rows on one device, as NumPy arrays of float64."""
+    with jax.enable_x64(True):
+        return jax.device_get(_total(function, rows, arguments))
+
+
+def flags_of(function: OfChunk, rows: Chunk, arguments: tuple[Any, ...]) -> np.ndarray:
+    """Return for each row on one device whether a function is true of it, `(k,)`; False for rows of weight 0."""
+    with jax.enable_x64(True):
+        return np.asarray(_flags(function, rows, arguments, None, None))
+
+
+def total_of(function: OfChunk, rows: Chunk, arguments: tuple[Any, ...]) -> Any:
+    """Return the sum of a function over rows, from tiles of dense ones; sparse rows are one chunk."""
+    if not isinstance(rows.x, Array):
+        return function(rows, *arguments)
+    k = len(rows.weight)
+    tile = min(SIZES.largest_direct_system, k)
+
+    def chunk_at(turn: Any) -> Chunk:
+        start = jnp.minimum(turn * tile, k - tile)
+        x, y, weight = (lax.dynamic_slice_in_dim(part, start, tile) for part in rows[:3])
+        # The last tile overlaps the one before it: each row counts once.
+        fresh = start + jnp.arange(tile, dtype=jnp.int32) >= turn * tile
+        return Chunk(x, y, jnp.where(fresh, weight, 0), rows.first + start)
+
+    def add(turn: Any, total: Any) -> Any:
+        return jax.tree.map(jnp.add, total, function(chunk_at(turn), *arguments))
+
+    shapes = jax.eval_shape(lambda: function(chunk_at(0), *arguments))
+    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    return fori_loop(0, -(-k // tile), add, nothing)
+
+
+_total = jax.jit(total_of, static_argnums=0)
+
+
+@partial(jax.jit, static_argnums=(0, 3, 4))
+def _total_on_mesh(function: OfChunk, rows: Chunk, arguments: tuple[Any, ...], mesh: Mesh, axis: str) -> Any:
+    def of_part(rows: Chunk, arguments: tuple[Any, ...]) -> Any:
+        first = rows.first + lax.axis_index(axis) * len(rows.weight)
+        return lax.psum(total_of(function, rows._replace(first=first), arguments), axis)
+
+    return _mapped(of_part, mesh, axis)(rows, arguments)
+
+
+@partial(jax.jit, static_argnums=(0, 3, 4))
+def _flags(function: OfChunk, rows: Chunk, arguments: tuple[Any, ...], mesh: Mesh | None, axis: str | None) -> Array:
+    """Return for each row whether a function is true of it, replicated on all devices."""
+
+    def of_rows(rows: Chunk, arguments: tuple[Any, ...]) -> Array:
+        return function(rows, *arguments) & (rows.weight > 0)
+
+    if mesh is None:
+        return of_rows(rows, arguments)
+
+    def of_part(rows: Chunk, arguments: tuple[Any, ...]) -> Array:
+        first = rows.first + lax.axis_index(axis) * len(rows.weight)
+        return lax.all_gather(of_rows(rows._replace(first=first), arguments), axis, tiled=True)
+
+    return _mapped(of_part, mesh, axis)(rows, arguments)
+
+
+def _mapped(of_part: Any, mesh: Mesh, axis: str | None) -> Any:
+    """Return a function of rows and arguments that each device computes for its rows, with one result for all."""
+    spread, everywhere = PartitionSpec(axis), PartitionSpec()
+    parts = Chunk(spread, spread, spread, everywhere)
+    return jax.shard_map(of_part, mesh=mesh, in_specs=(parts, everywhere), out_specs=everywhere, check_vma=False)

@@ -1,0 +1,68 @@
+"""Functions of a chunk beside the losses: which rows to fetch, and sums that describe the rows."""
+
+import dataclasses
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from jaxsvm.designs.contract import Chunk
+from jaxsvm.designs.losses import Evaluate, Lanes, fold_of
+from jaxsvm.numerics.precision import double
+from jaxsvm.points.rows import transposed_product
+
+
+@dataclasses.dataclass(frozen=True)
+class Near:
+    """Choose the rows that are within reach of the margin of any lane: a function of a chunk, lanes and reaches.
+
+    Attributes:
+        of: The evaluation whose rows they are.
+    """
+
+    of: Evaluate
+
+    def __call__(self, chunk: Chunk, lanes: Lanes, reach: Float[Array, " l"]) -> Bool[Array, " k"]:
+        """Return the flags of a chunk, `(k,)`."""
+        scores, _ = self.of.scores(chunk, lanes)
+        return self.of.near(chunk, lanes, scores, reach).any(axis=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Describe:
+    """Sum weights, features and targets of each fold and class: a function of a chunk.
+
+    Attributes:
+        folds: Number of folds.
+        classes: Number of classes; 0 for regression.
+    """
+
+    folds: int
+    classes: int
+
+    def __call__(self, chunk: Chunk) -> tuple[Array, Array, Array]:
+        """Return weights `(folds, k)`, sums of features `(folds, k, d)`, and of targets and squares `(folds, 2)`."""
+        wide, many = double(chunk.x.dtype), max(self.classes, 1)
+        weight, y = chunk.weight.astype(wide), chunk.y.astype(wide)
+        place = fold_of(chunk, self.folds) * many + (y.astype(jnp.int32) if self.classes else 0)
+        shares = jnp.where(place[:, None] == jnp.arange(self.folds * many), weight[:, None], 0)
+        x = transposed_product(chunk.x, shares).T.reshape(self.folds, many, -1)
+        moments = transposed_product(jnp.stack([y, y**2], axis=1), shares).T.reshape(self.folds, many, 2).sum(axis=1)
+        return shares.sum(axis=0).reshape(self.folds, many), x, moments
+
+
+@dataclasses.dataclass(frozen=True)
+class Spread:
+    """Choose some of the rows, evenly spread over their numbers: a function of a chunk.
+
+    Attributes:
+        n: Number of rows.
+        size: How many are chosen.
+    """
+
+    n: int
+    size: int
+
+    def __call__(self, chunk: Chunk) -> Bool[Array, " k"]:
+        """Return the flags of a chunk, `(k,)`."""
+        number = chunk.first + jnp.arange(len(chunk.weight), dtype=jnp.int64)
+        return (number + 1) * self.size // self.n > number * self.size // self.n

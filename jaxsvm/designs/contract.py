@@ -1,0 +1,61 @@
+"""The contract of a design: rows that lie anywhere, of which a solver sees sums over all rows only."""
+
+from typing import Any, NamedTuple, Protocol
+
+from jaxtyping import Array, Float, Int
+
+from jaxsvm.points.rows import Points
+
+
+class Chunk(NamedTuple):
+    """Some rows of a design. A pytree.
+
+    Attributes:
+        x: Features, `(k, d)`: an array, or sparse or joined rows.
+        y: The number of each row's class in `Design.classes`, or its target, `(k,)`.
+        weight: Weights of the rows, >= 0, `(k,)`; 0 for rows that fill up a chunk.
+        first: The number of its first row among all rows, `()`.
+    """
+
+    x: Points
+    y: Float[Array, " k"]
+    weight: Float[Array, " k"]
+    first: Int[Array, ""]
+
+
+class OfChunk(Protocol):
+    """A function that can be summed over the rows: pure, hashable and picklable, with one program for all its calls."""
+
+    def __call__(self, chunk: Chunk, /, *arguments: Any) -> Any:
+        """Return a pytree of float64 arrays: the sum over the rows of the chunk."""
+        ...
+
+
+class Design(Protocol):
+    """Rows in memory, on a mesh, on a cluster, in files or of a join.
+
+    A pass over the rows is one call of `total`; whatever is computed where the rows are is computed in float64.
+    """
+
+    @property
+    def n(self) -> int:
+        """Number of rows."""
+        ...
+
+    @property
+    def d(self) -> int:
+        """Number of features."""
+        ...
+
+    @property
+    def classes(self) -> tuple[Any, ...] | None:
+        """Labels in sorted order; None: `y` are targets of regression."""
+        ...
+
+    def total(self, function: OfChunk, *arguments: Any) -> Any:
+        """Return the sum of `function(chunk, *arguments)` over all chunks, as NumPy arrays of float64."""
+        ...
+
+    def chosen(self, function: OfChunk, *arguments: Any) -> Chunk:
+        """Return the rows for which `function(chunk, *arguments)` is true, `(k,)`, in order: NumPy arrays, x dense."""
+        ...

@@ -1,0 +1,198 @@
+"""Descend on linear SVMs of which passes over the rows see sums only, with certificates from planes.
+
+    min over w, b    F(w, b) = w'w / 2 + sum_i c_i max(0, z_i)
+
+Each pass evaluates one trial point: the loss, a plane below it and its Hessian. There are two kinds of steps:
+
+    Newton     A ramp of width mu makes the hinge smooth (`losses.py`). At the optimum of the smooth F one plane proves
+               all but what the ramp loses, of order mu^2 while many rows lie on it; so mu shrinks as Newton converges.
+    few rows   Once few rows lie on the ramp, rows near the margin are fetched, and the problem with their hinges, all
+               others being linear, is solved on the host. Its dual variables make another plane, and if no other row
+               crosses the margin the step ends at the optimum.
+
+A trial is accepted if the slope along the step has halved, else the step is shortened to where the slope would be 0.
+
+Planes prove: for weights lambda on the simplex, with `sum lambda_t e_t = 0` if the constant is not regularised,
+`D = sum lambda_t s_t - |sum lambda_t pull_t|^2 / 2` is a lower bound of F. The best weights are those of a small
+program. Rows keep no state: what a run needs to go on is one `Lane`.
+
+Sources: Chapelle 2007 (Newton's method on the primal); Teo, Vishwanathan, Smola, Le 2010 (planes).
+"""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from jaxsvm.designs.losses import REACHES
+from jaxsvm.designs.measured import MEASURED
+from jaxsvm.numerics.hinge_program import hinge_minimum, solved
+from jaxsvm.numerics.precision import rounding
+from jaxsvm.numerics.simplex_program import simplex_maximum
+from jaxsvm.results.fit import Certificate
+from jaxsvm.results.judge import judged
+
+
+@dataclasses.dataclass
+class Lane:
+    """The descent of one SVM, in arrays and numbers of NumPy.
+
+    Attributes:
+        penalty: Curvature of the regulariser, `(p,)`: 1; for the constant 1, or 0 if it is not regularised.
+        constant: Whether there is a constant.
+        mu: Width of the ramp.
+        w: The last accepted point, the constant last, `(p,)`.
+        step: The step from there, `(p,)`.
+        slope: Derivative of F along it, with a minus sign.
+        t: Part of the step to try next.
+        tries: How many trials of this step were refused.
+        idle: Passes since P or D last improved.
+        reach: Distance to the margin within which rows are to be fetched at w; 0: none.
+        best: The point of the least value, `(p,)`.
+        P: Its value, an upper bound of the optimum.
+        D: A lower bound of it.
+        s: Constants of the planes, `(k,)`; the first is 0.
+        pull: Slopes of the planes, with a minus sign, `(k, p)`.
+        missed: Share of the held-out weight that `best` gets wrong, or its mean squared error; NaN if none is held out.
+    """
+
+    penalty: np.ndarray
+    constant: bool
+    mu: float
+    w: np.ndarray
+    step: np.ndarray
+    slope: float = 0.0
+    t: float = 0.0
+    tries: int = 0
+    idle: int = 0
+    reach: float = 0.0
+    best: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0))
+    P: float = np.inf
+    D: float = 0.0
+    s: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(1))
+    pull: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((1, 0)))
+    missed: float = np.nan
+
+    @staticmethod
+    def at(w: np.ndarray, bias: str, mu: float) -> "Lane":
+        """Return a lane whose first trial is w, `(p,)`."""
+        penalty = np.ones(len(w))
+        penalty[-1] = 0.0 if bias == "free" else 1.0
+        return Lane(penalty, bias != "none", mu, w, np.zeros_like(w), best=w, pull=np.zeros((1, len(w))))
+
+    @property
+    def trial(self) -> np.ndarray:
+        """The point to evaluate next, `(p,)`."""
+        return self.w + self.t * self.step
+
+    def evaluated(self, sums: Any, tol: float) -> None:
+        """Take the sums at the trial point into account, and choose the next one.
+
+        Args:
+            sums: The `Sums` of this lane.
+            tol: The relative gap that is asked for.
+        """
+        w, loss, before = self.trial, float(sums.loss), (self.P, self.D)
+        value = 0.5 * float(self.penalty @ w**2) + loss
+        if value < self.P:
+            self.P, self.best = value, w
+            self.missed = float(sums.missed) / float(sums.held) if sums.held > 0 else np.nan
+        pull = self.add_plane(float(sums.s), sums.pull)
+        self.idle = 0 if before != (self.P, self.D) else self.idle + 1
+        gradient = self.penalty * w - pull
+        slope = float(gradient @ self.step)
+        if self.t > 0 and slope > 0.5 * self.slope and self.tries < MEASURED.refused_trials:
+            self.t *= self.slope / (self.slope + slope)
+            self.tries += 1
+            return
+        short = 0 < self.t < MEASURED.short_step
+        self.w = w
+        H = sums.curvature if self.constant else _without_last(sums.curvature)
+        self.go(-solved(H + np.diag(self.penalty), gradient), gradient)
+        lost, left = loss - (sums.s - float(pull @ w)), max(self.slope / 2, 0.2 * tol * max(self.D, 0.0))
+        fetched = np.flatnonzero(sums.near <= MEASURED.rows_fetched(len(w)))
+        few = sums.near[0] < MEASURED.rows_near * len(w) or sums.near[-1] <= MEASURED.rows_fetched(len(w))
+        self.reach = REACHES[fetched[-1]] * self.mu if few and len(fetched) and lost > 0 else 0.0
+        if short:
+            self.mu /= MEASURED.narrowing
+        elif lost > left:
+            self.mu *= float(np.clip(np.sqrt(left / lost), MEASURED.narrowing, 1))
+
+    def go(self, step: np.ndarray, gradient: np.ndarray) -> None:
+        """Choose a step from w, `(p,)`, with the gradient there."""
+        self.step, self.slope, self.t, self.tries = step, -float(gradient @ step), 1.0, 0
+
+    def add_plane(self, s: float, pull: np.ndarray) -> np.ndarray:
+        """Add a plane and raise D to the best bound; return the slopes that count."""
+        pull = np.asarray(pull) if self.constant else np.append(pull[:-1], 0.0)
+        self.s, self.pull = np.append(self.s, s), np.append(self.pull, pull[None], axis=0)
+        e = self._free_slopes()
+        weights = self._weights(e)
+        if e[-1] == 0:  # near the optimum the last plane alone proves most: weights are rounded
+            self.D = max(self.D, s - 0.5 * float(self.penalty @ pull**2))
+        slopes = weights @ self.pull
+        self.D = max(self.D, float(weights @ self.s - 0.5 * self.penalty @ slopes**2))
+        if len(self.s) > MEASURED.planes:
+            worth = weights.copy()
+            worth[[0, 1, 2, -3, -2, -1]] = np.inf
+            kept = np.sort(np.argsort(-worth, kind="stable")[: MEASURED.planes // 2])
+            self.s, self.pull = self.s[kept], self.pull[kept]
+        return pull
+
+    def _free_slopes(self) -> np.ndarray:
+        """Return the planes' slopes in a free constant, `(k,)`; 0 where they are rounding, or it is regularised."""
+        e = self.pull[:, -1]
+        size = np.maximum(np.abs(self.s), np.abs(e).max())
+        return np.where((self.penalty[-1] > 0) | (np.abs(e) <= 1e-12 * size), 0, e)
+
+    def _weights(self, e: np.ndarray) -> np.ndarray:
+        """Return the best weights of the planes whose slopes e cancel, `(k,)`."""
+        both = e.min() < 0 < e.max()
+        usable = np.ones(len(e), bool) if both else e == 0
+        pull, weights = (self.pull * np.sqrt(self.penalty))[usable], np.zeros(len(e))
+        weights[usable] = simplex_maximum(self.s[usable], pull @ pull.T, e if both else None)
+        return weights
+
+    def solve_near(self, rows: Any, sums: Any) -> None:
+        """Step to the optimum of the problem in which only the rows near the margin have hinges.
+
+        Args:
+            rows: Their `Hinges`, at w.
+            sums: The `Sums` of this lane at w.
+        """
+        linear = (sums.pull if self.constant else np.append(sums.pull[:-1], 0.0)) - rows.a @ rows.X
+        w, a = hinge_minimum(rows.X, rows.q, rows.c, linear, self.penalty)
+        gradient = self.penalty * self.w - linear - rows.a @ rows.X
+        self.add_plane(float(sums.s) - rows.q @ rows.a + rows.q @ a, linear + a @ rows.X)
+        if gradient @ (w - self.w) < 0:
+            self.go(w - self.w, gradient)
+        self.reach = 0.0
+
+    def certificate(self, n: int) -> Certificate:
+        """Return the certificate of `best`, with an allowance for the rounding of sums of n terms."""
+        P, D = np.float64(self.P), np.float64(self.D)
+        off = 4 * rounding(n, np.float64) * abs(P)
+        return judged(P, D, abs(P - D) + off if 1e-9 * abs(D) >= D - P else P - D, D, rounding=1e-9 * abs(D))
+
+
+@dataclasses.dataclass(frozen=True)
+class Hinges:
+    """Hinges of fetched rows, for one lane.
+
+    Attributes:
+        X: `sigma (x, 1)`, `(m, p)`.
+        q: Where they begin, `(m,)`.
+        c: Their factors, > 0, `(m,)`.
+        a: Dual variables at the lane's point, `(m,)`.
+    """
+
+    X: np.ndarray
+    q: np.ndarray
+    c: np.ndarray
+    a: np.ndarray
+
+
+def _without_last(H: np.ndarray) -> np.ndarray:
+    H = H.copy()
+    H[-1], H[:, -1] = 0, 0
+    return H

@@ -1,0 +1,206 @@
+"""Rows of files that are larger than memory: read again in each pass, ahead of the arithmetic."""
+
+import dataclasses
+import os
+import queue
+import threading
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxsvm.datasets.labels import Texts, targets, value_of
+from jaxsvm.datasets.layout import Piece
+from jaxsvm.datasets.shards.scan import counted, different, scan
+from jaxsvm.datasets.shards.source import Source
+from jaxsvm.designs.arrays import flags_of, sum_of
+from jaxsvm.designs.contract import Chunk, OfChunk
+from jaxsvm.errors import DataError, InputError
+from jaxsvm.gram.measured import MEASURED as SIZES
+from jaxsvm.runtime.checks import require_one_of
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FileDesign:
+    """Rows of files.
+
+    Attributes:
+        source: The files.
+        stamps: Their sizes and times of change, which must stay as they are.
+        n: Number of rows.
+        d: Number of features.
+        classes: Labels; None for regression.
+        damaged: What to do with lines that are no samples: "stop" or "skip".
+        mean: Means of the columns, `(d,)`.
+        scale: Their standard deviations, 1 for constant ones, `(d,)`.
+        dtype: Dtype of the features while they are computed with.
+        skipped: Number of lines that are no samples.
+    """
+
+    source: Source
+    stamps: list[list[int]]
+    n: int
+    d: int
+    classes: tuple[Any, ...] | None
+    damaged: str
+    mean: np.ndarray
+    scale: np.ndarray
+    dtype: Any
+    skipped: int
+
+    def total(self, function: OfChunk, *arguments: Any) -> Any:
+        """Return the sum of `function(chunk, *arguments)` over all rows, as NumPy arrays of float64."""
+        total: Any = None
+        for chunk in self.chunks():
+            part = sum_of(function, chunk, arguments)
+            total = part if total is None else jax.tree.map(np.add, total, part)
+        return total
+
+    def chosen(self, function: OfChunk, *arguments: Any) -> Chunk:
+        """Return the rows for which `function(chunk, *arguments)` is true, in order: NumPy arrays, x dense."""
+        parts = []
+        for chunk in self.chunks():
+            index = np.flatnonzero(flags_of(function, chunk, arguments))
+            parts.append([part[index] for part in chunk[:3]])
+        return Chunk(*map(np.concatenate, zip(*parts, strict=True)), np.int64(0))
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Yield all rows, in chunks of one size; the last one is filled up with rows of weight 0.
+
+        Raises:
+            DataError: If a file has changed since the first pass, or a line is damaged.
+        """
+        if self.source.stamps() != self.stamps:
+            raise DataError(f"{', '.join(self.source.paths)}: changed since they were read first.")
+        size = max(1, SIZES.bytes_per_block // (8 * self.d))
+        size, first = min(size, self.n), 0
+        x, y, held = np.zeros((size, self.d), self.dtype), np.zeros(size), 0
+        for piece in _ahead(self._arrays):
+            begin = 0
+            while begin < len(piece[1]):
+                many = min(size - held, len(piece[1]) - begin)
+                x[held : held + many], y[held : held + many] = (part[begin : begin + many] for part in piece)
+                held, begin = held + many, begin + many
+                if held == size:
+                    yield Chunk(x, y, np.ones(size), np.int64(first))
+                    x, y = np.zeros_like(x), np.zeros(size)  # the arithmetic may still use the others
+                    first, held = first + size, 0
+        if held:
+            yield Chunk(x, y, (np.arange(size) < held).astype(float), np.int64(first))
+            first += held
+        if first != self.n:
+            raise DataError(f"{', '.join(self.source.paths)}: have {first} rows, and had {self.n} in the first pass.")
+
+    def _arrays(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        places = None if self.classes is None else {label: k for k, label in enumerate(self.classes)}
+        for piece in self.source.pieces():
+            counted(piece, self.damaged, 0, [])
+            x = np.asarray(piece.x.toarray() if hasattr(piece.x, "toarray") else piece.x, self.dtype)
+            yield x, targets_of(piece) if places is None else _codes(piece.label, places)
+
+
+def from_files(
+    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], *, label: str | int | None = None,
+    regression: bool = False, damaged: str = "stop", features: int | None = None, zero_based: bool | None = None,
+    header: bool | None = None, format: str | None = None, dtype: Any = np.float32,
+) -> FileDesign:  # fmt: skip
+    """Return the rows of svmlight, CSV, npz or Parquet files as a design, after one pass that counts and checks them.
+
+    Each later pass reads the files again, in memory that does not depend on their length.
+
+    Args:
+        paths: One file, or several of one kind of rows, in this order. Text may be compressed.
+        label: Column (CSV, Parquet; the last one by default) or key (npz) of the labels or targets.
+        regression: Whether these are targets.
+        damaged: What to do with a line that is no sample: "stop" raises with its number, "skip" counts it.
+        features: d of svmlight files, if it is known.
+        zero_based: Whether svmlight indices count from 0; None: from 0 if the index 0 occurs, else 1.
+        header: Whether CSV files have a header; None: if no field of the first line is a number.
+        format: "svmlight", "csv", "npz" or "parquet", for files whose names do not tell.
+        dtype: Dtype of the features in memory. Sums are of float64 anyway.
+
+    Raises:
+        DataError: If a line is damaged and `damaged` is "stop", or files hold something else.
+        InputError: If an argument cannot be used, or there is one class only.
+    """
+    require_one_of("damaged", damaged, ("stop", "skip"))
+    names = (paths,) if isinstance(paths, str | os.PathLike) else tuple(paths)
+    source = Source(tuple(os.fspath(name) for name in names), features, label, zero_based, header, format)
+    if not source.paths:
+        raise InputError("paths is empty: one file at least is needed.")
+    found = scan(source, damaged, not regression)
+    if not regression and len(found.labels) < 2:
+        raise InputError(f"{', '.join(source.paths)}: have the label {found.labels[0]!r} only: two are needed.")
+    if not regression and len(found.labels) > MOST_CLASSES:
+        raise InputError(
+            f"{', '.join(source.paths)}: have {len(found.labels)} labels: name their column (label=), or say "
+            "regression=True."
+        )
+    source = dataclasses.replace(source, features=found.features, zero_based=found.zero_based)
+    classes = None if regression else tuple(found.labels)
+    mean, scale = np.asarray(found.mean), np.asarray(found.scale)
+    return FileDesign(
+        source,
+        source.stamps(),
+        found.rows,
+        found.features,
+        classes,
+        damaged,
+        mean,
+        scale,
+        np.dtype(dtype),
+        found.damaged,
+    )
+
+
+MOST_CLASSES = 1000
+"""Labels of files, above which they are taken for numbers."""
+
+
+def targets_of(piece: Piece) -> np.ndarray:
+    """Return the targets of a piece, float64 `(k,)`."""
+    values, codes = different(piece.label)
+    numbers = [value_of(value) for value in values] if isinstance(piece.label, Texts) else values
+    return targets(np.asarray(numbers))[codes] if len(numbers) else np.zeros(0)
+
+
+def _codes(label: Any, places: dict[Any, int]) -> np.ndarray:
+    """Return the number of each row's class, `(k,)`; written labels are compared as numbers if the classes are."""
+    values, codes = different(label)
+    text = any(isinstance(known, str) for known in places)
+    known = values if text or not isinstance(label, Texts) else [value_of(value) for value in values]
+    return np.asarray([places[value] for value in known], float)[codes]
+
+
+def _ahead(arrays: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield what `arrays()` yields; a thread computes two items ahead."""
+    items: queue.Queue[Any] = queue.Queue(2)
+    stop = threading.Event()
+
+    def put(item: Any) -> bool:
+        while not stop.is_set():
+            try:
+                items.put(item, timeout=0.1)
+                return True
+            except queue.Full:
+                continue
+        return False
+
+    def read() -> None:
+        try:
+            if all(put(item) for item in arrays()):
+                put(None)
+        except BaseException as error:  # noqa: BLE001 - raised below, in the thread that reads
+            put(error)
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    try:
+        while (item := items.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        stop.set()
+        thread.join()

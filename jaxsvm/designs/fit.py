@@ -1,0 +1,269 @@
+"""Fit certified linear SVMs to the rows of a design, wherever they are: one solver, passes over the rows.
+
+rows = jaxsvm.designs.from_files("part-*.parquet", label="class")
+fit = jaxsvm.designs.fit(rows, C=1.0)
+path = jaxsvm.designs.fit(rows, C=np.geomspace(1e-3, 10, 32))         # one set of passes for all values
+scores = jaxsvm.designs.cross_validate(rows, np.geomspace(1e-3, 10, 8), folds=5)
+"""
+
+import dataclasses
+import math
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from jaxsvm.designs.checkpoints import restored, saved
+from jaxsvm.designs.contract import Design
+from jaxsvm.designs.losses import LOSSES, Evaluate
+from jaxsvm.designs.measured import MEASURED
+from jaxsvm.designs.run import Machine, Run
+from jaxsvm.errors import ConvergenceWarning, InputError, warn
+from jaxsvm.loop.interruption import Interruption, answering
+from jaxsvm.model_selection.cross_validation import Scores
+from jaxsvm.results.fit import Certificate
+from jaxsvm.results.status import Status, StatusCode, advice
+from jaxsvm.runtime.checks import require_one_of, require_positive, require_seconds, require_whole
+
+BIASES = ("regularized", "none", "free")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DesignFit:
+    """Certified linear SVMs, as NumPy arrays of float64; leading axes: the values of C, if several, and the classes.
+
+    Attributes:
+        coef: Coefficients of the design's features, `(..., d)`.
+        intercept: Constants, `(...)`.
+        certificate: Primal, dual and relative gap of `w'w / 2 + sum C loss`, `(...)` each.
+        status: How each fit ended, `(...)`.
+        passes: Number of passes over the rows, of all machines together.
+        seconds: Duration.
+        C: The factors of the loss, `(...)`.
+        classes: The labels, or None for regression. Of two, the second is on the positive side; of more, each against
+            the rest.
+    """
+
+    coef: np.ndarray
+    intercept: np.ndarray
+    certificate: Certificate
+    status: StatusCode
+    passes: int
+    seconds: float
+    C: np.ndarray
+    classes: tuple[Any, ...] | None
+
+    def decision_function(self, x: Any) -> np.ndarray:
+        """Return `x.w + b` of new points `(m, d)`, dense or SciPy's sparse: `(m, ...)`.
+
+        Points have the design's features: of a design with features computed from columns, apply these first.
+        """
+        width = self.coef.shape[-1]
+        if np.ndim(x) != 2 or np.shape(x)[1] != width:
+            raise InputError(f"x has shape {np.shape(x)}: points of {width} features, (m, {width}), are needed.")
+        values = x @ self.coef.reshape(-1, width).T + self.intercept.ravel()
+        return np.asarray(values).reshape(len(values), *self.coef.shape[:-1])
+
+    def predict(self, x: Any) -> np.ndarray:
+        """Return labels of new points, or values of regression: `(m,)`, with an axis more for several C."""
+        values = self.decision_function(x)
+        if self.classes is None:
+            return values
+        if len(self.classes) == 2:
+            return np.asarray(self.classes)[(values >= 0).astype(int)]
+        return np.asarray(self.classes)[values.argmax(axis=-1)]
+
+    def __repr__(self) -> str:
+        gap = float(np.max(self.certificate.relative_gap))
+        names = sorted({Status(int(code)).name for code in np.ravel(self.status.code)})
+        many = "" if self.status.code.ndim == 0 else f"{self.status.code.size} machines, "
+        return (
+            f"DesignFit({many}{'/'.join(names)}, gap {gap:.1e}, {self.coef.shape[-1]} features, {self.passes} passes)"
+        )
+
+
+def fit(
+    design: Design, C: Any = 1.0, *, loss: str = "hinge", bias: str = "regularized", epsilon: float = 0.1,
+    tol: float = 1e-4, max_passes: int = 100, max_seconds: float | None = None, init: DesignFit | None = None,
+    checkpoint: str | os.PathLike[str] | None = None, callback: Callable[[int, np.ndarray], Any] | None = None,
+    interrupt: str = "return",
+) -> DesignFit:  # fmt: skip
+    """Fit linear SVMs: of two classes, of each class against the rest, or of targets; for one or several values of C.
+
+    It minimises `w'w / 2 + C sum weight loss`. The loss is the hinge, half of the squared hinge, or the
+    epsilon-insensitive loss. All values and classes share the passes over the rows. `jaxsvm.designs.descent` describes
+    the method.
+
+    Args:
+        design: The rows: `from_arrays`, `from_files`, `from_dask`, `jaxsvm.relational.design`, or any `Design`.
+        C: Factor of the loss, > 0, or several, `(k,)`.
+        loss: "hinge" or "squared_hinge" for classes, "epsilon_insensitive" for targets.
+        bias: "regularized" (a feature of value 1), "none" or "free".
+        epsilon: Half-width of the tube of regression, >= 0.
+        tol: The certified relative gap at which a machine ends.
+        max_passes: The most passes over the rows, of all machines together.
+        max_seconds: Begin no further pass after so many seconds.
+        init: A fit of as many machines, to start from.
+        checkpoint: A file for the state after each pass. If it exists the run resumes from it, wherever the rows are
+            now; it is removed at the end.
+        callback: Called after each pass with the number of passes and the relative gaps, `(machines,)`; it ends the
+            fit by returning True.
+        interrupt: "return" returns what is certified at Ctrl-C, "raise" raises.
+
+    Returns:
+        The fit, with a warning (`ConvergenceWarning`) if a machine is not certified to `tol`.
+
+    Raises:
+        InputError: On arguments that cannot be used, or if a class has no row.
+    """
+    values = _values(C)
+    classes = design.classes
+    _check(design, loss, bias, epsilon, tol, max_passes, max_seconds)
+    positive = [1] if classes is None or len(classes) == 2 else list(range(len(classes)))
+    machines = [Machine(float(value), k) for value in values.ravel() for k in positive]
+    run = Run(design, Evaluate(loss), machines, bias, epsilon, tol)
+    started = time.monotonic()
+    codes = _run(run, init, max_passes, max_seconds, checkpoint, callback, interrupt)
+    shape = values.shape + ((len(positive),) if len(positive) > 1 else ())
+    best = np.stack([lane.best for lane in run.lanes]).reshape(*shape, -1)
+    each = [run.certificate(k) for k in range(len(machines))]
+    certificate = Certificate(*(np.reshape(np.asarray(part, float), shape) for part in zip(*each, strict=True)))
+    factors = np.asarray([machine.C for machine in machines]).reshape(shape)
+    status = StatusCode(np.asarray(codes, np.int32).reshape(shape))
+    _warn(codes, certificate)
+    seconds = time.monotonic() - started
+    return DesignFit(best[..., :-1], best[..., -1], certificate, status, run.passes, seconds, factors, classes)
+
+
+def cross_validate(
+    design: Design, Cs: Any, folds: int = 5, *, loss: str = "hinge", bias: str = "regularized", epsilon: float = 0.1,
+    tol: float = 1e-3, max_passes: int = 100, max_seconds: float | None = None, interrupt: str = "return",
+) -> Scores:  # fmt: skip
+    """Score values of C on folds of the rows, with the passes of all folds and values shared.
+
+    Row i is held out in fold `i % folds`. Scores are weighted accuracies, or negative mean squared errors of targets.
+
+    Args:
+        design: Rows of two classes, or with targets.
+        Cs: Values of C, > 0, `(k,)`.
+        folds: Number of folds, at least 2.
+        loss: As in `fit`, like the other arguments.
+        bias: "regularized", "none" or "free".
+        epsilon: Half-width of the tube of regression.
+        tol: The certified relative gap of each machine.
+        max_passes: The most passes over the rows.
+        max_seconds: Begin no further pass after so many seconds.
+        interrupt: "return" or "raise" at Ctrl-C.
+
+    Returns:
+        The scores, `(folds, k)`: `scores.C` is the best value.
+
+    Raises:
+        InputError: On arguments that cannot be used.
+    """
+    values = _values(Cs).ravel()
+    require_whole("folds", folds, 2)
+    _check(design, loss, bias, epsilon, tol, max_passes, max_seconds)
+    if design.classes is not None and len(design.classes) > 2:
+        raise InputError(f"design has {len(design.classes)} classes: cross_validate takes two, or targets.")
+    machines = [Machine(float(value), 1, fold) for fold in range(folds) for value in values]
+    run = Run(design, Evaluate(loss, folds), machines, bias, epsilon, tol)
+    _run(run, None, max_passes, max_seconds, None, None, interrupt)
+    missed = np.asarray([lane.missed for lane in run.lanes]).reshape(folds, len(values))
+    return Scores(values, -missed if design.classes is None else 1 - missed)
+
+
+def _run(
+    run: Run, init: DesignFit | None, max_passes: int, max_seconds: float | None, checkpoint: Any, callback: Any,
+    interrupt: str,
+) -> list[Status]:  # fmt: skip
+    """Make passes until all machines have ended; return how each did."""
+    deadline = math.inf if max_seconds is None else time.monotonic() + max_seconds
+    with answering(interrupt) as stop:
+        if not restored(run, checkpoint):
+            run.begin(_points(run, init))
+        while run.going and run.passes < max_passes and not _over(stop, deadline):
+            try:
+                run.advance()
+            except KeyboardInterrupt:  # from within a reader or a cluster's client
+                stop.note()
+                break
+            saved(run, checkpoint)
+            gaps = np.asarray([run.certificate(k).relative_gap for k in range(len(run.lanes))])
+            if callback is not None and callback(run.passes, gaps):
+                stop.came = True
+        ended = _over(stop, deadline)
+        going = [k for k in range(len(run.lanes)) if not run.certificate(k).relative_gap <= run.tol]
+        if not run.going and checkpoint is not None and os.path.exists(checkpoint):
+            os.unlink(checkpoint)
+
+    def code(k: int) -> Status:
+        if k not in going:
+            return Status.CONVERGED
+        if run.lanes[k].idle > MEASURED.idle_passes:
+            return Status.STALLED
+        return Status.INTERRUPTED if ended else Status.MAX_STEPS
+
+    return [code(k) for k in range(len(run.lanes))]
+
+
+def _over(stop: Interruption, deadline: float) -> bool:
+    return stop.seen or time.monotonic() > deadline
+
+
+def _points(run: Run, init: DesignFit | None) -> np.ndarray | None:
+    if init is None:
+        return None
+    points = np.concatenate([init.coef, init.intercept[..., None]], axis=-1).reshape(-1, init.coef.shape[-1] + 1)
+    if points.shape != (len(run.machines), run.design.d + 1):
+        raise InputError(
+            f"init has {len(points)} machines of {points.shape[1] - 1} features: {len(run.machines)} machines of "
+            f"{run.design.d} are needed."
+        )
+    return points
+
+
+def _values(C: Any) -> np.ndarray:
+    values = np.asarray(C, float)
+    if values.ndim > 1 or not values.size or not (np.isfinite(values) & (values > 0)).all():
+        raise InputError(f"C is {C!r}: one positive finite number is needed, or several, (k,).")
+    return values
+
+
+def _check(design: Any, loss: str, bias: str, epsilon: Any, tol: Any, max_passes: Any, max_seconds: Any) -> None:
+    """Refuse arguments that cannot be used."""
+    if not all(hasattr(design, name) for name in ("total", "chosen", "classes", "n", "d")):
+        raise InputError(
+            f"design is a {type(design).__name__}: rows are needed, such as `jaxsvm.designs.from_arrays(x, y)`."
+        )
+    require_one_of("loss", loss, LOSSES)
+    require_one_of("bias", bias, BIASES)
+    require_positive("tol", tol)
+    require_whole("max_passes", max_passes, 1)
+    require_seconds(max_seconds)
+    targets = design.classes is None
+    if targets != (loss == "epsilon_insensitive"):
+        has = "targets of regression" if targets else f"the classes {design.classes[:6]}"
+        raise InputError(
+            f"loss is {loss!r}, and the rows have {has}; targets and the epsilon-insensitive loss go together."
+        )
+    if targets and not (np.ndim(epsilon) == 0 and 0 <= float(epsilon) < np.inf):
+        raise InputError(f"epsilon is {epsilon!r}: a finite number >= 0 is needed.")
+    if design.d > MEASURED.most_features:
+        raise InputError(
+            f"design has {design.d} features: systems of {MEASURED.most_features} at most are solved; take fewer, or "
+            "`jaxsvm.Pegasos` for many sparse ones."
+        )
+
+
+def _warn(codes: list[Status], certificate: Certificate) -> None:
+    failed = [code for code in codes if code != Status.CONVERGED]
+    if failed:
+        gap = float(np.max(certificate.relative_gap))
+        warn(
+            f"{len(failed)} of {len(codes)} fits ended as {failed[0].name}, with a gap of up to {gap:.2g}. "
+            f"{advice(failed[0])}",
+            ConvergenceWarning,
+        )

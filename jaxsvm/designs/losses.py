@@ -1,0 +1,181 @@
+"""What a pass computes for linear SVMs: losses, planes below them, and curvatures, for many SVMs at once.
+
+All losses are sums of hinges `c max(0, z)` or of squared hinges `c max(0, z)^2 / 2` of `z = q - sigma (w, b).(x, 1)`:
+
+    hinge, squared hinge      sigma = y, q = 1
+    epsilon-insensitive       sigma = 1, q = t - epsilon, and sigma = -1, q = -t - epsilon
+
+A hinge has a ramp of width mu: its dual variable `a = c clip(z / mu + 1/2, 0, 1)` is the derivative of a smooth loss
+that differs from the hinge by at most `c mu / 8`. Any a in the box gives a plane below the loss, `s - pull.(w, b)` with
+`s = q.a` and `pull = sum sigma a (x, 1)`.
+"""
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxsvm.designs.contract import Chunk
+from jaxsvm.numerics.measured import MEASURED as SIZES
+from jaxsvm.numerics.precision import double
+from jaxsvm.points.rows import Points, product, transposed_product
+from jaxsvm.solvers.features import weighted_squares
+
+LOSSES = ("hinge", "squared_hinge", "epsilon_insensitive")
+REACHES = (*(2.0**k for k in range(-1, 15)), float("inf"))
+"""Distances to the margin for which a pass counts rows, in widths of the ramp."""
+
+
+class Lanes(NamedTuple):
+    """One linear SVM a lane. A pytree.
+
+    Attributes:
+        w: Where to evaluate, the constant last, `(l, d + 1)`.
+        C: Factor of the loss, `(l,)`.
+        positive: The number of the class that is +1, `(l,)`.
+        fold: The fold that is left out of training, `(l,)`; -1: none.
+        mu: Width of the ramp of a hinge, > 0, `(l,)`.
+        epsilon: Half-width of the tube of the epsilon-insensitive loss, `(l,)`.
+    """
+
+    w: Float[Array, "l p"]
+    C: Float[Array, " l"]
+    positive: Int[Array, " l"]
+    fold: Int[Array, " l"]
+    mu: Float[Array, " l"]
+    epsilon: Float[Array, " l"]
+
+
+class Sums(NamedTuple):
+    """Sums over the rows, for each lane.
+
+    Attributes:
+        loss: The loss, without a ramp, `(l,)`.
+        s: Constant of the plane, `(l,)`.
+        pull: Slopes of the plane, with a minus sign, `(l, d + 1)`.
+        curvature: Hessian of the smooth loss, `(l, d + 1, d + 1)`.
+        near: Numbers of rows within reach of the margin, `|z| <= reach`, for the reaches `mu / 2, mu, 2 mu, ...` and
+            infinity, `(l, REACHES)`.
+        missed: Weight of the held-out rows with a wrong sign, or their squared errors, `(l,)`.
+        held: Weight of the held-out rows, `(l,)`.
+    """
+
+    loss: Float[Array, " l"]
+    s: Float[Array, " l"]
+    pull: Float[Array, "l p"]
+    curvature: Float[Array, "l p p"]
+    near: Float[Array, "l r"]
+    missed: Float[Array, " l"]
+    held: Float[Array, " l"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluate:
+    """Evaluate linear SVMs at points: a function of a chunk and lanes.
+
+    Attributes:
+        loss: "hinge", "squared_hinge" or "epsilon_insensitive".
+        folds: Number of folds; row i is of fold `i % folds`.
+    """
+
+    loss: str
+    folds: int = 1
+
+    def __call__(self, chunk: Chunk, lanes: Lanes) -> Sums:
+        """Return the sums over a chunk."""
+        k, wide = len(chunk.weight), double(chunk.x.dtype)
+        scores, x = self.scores(chunk, lanes)
+        trained, held = self._weights(chunk, lanes)
+        sides = [(sigma, q, self._piece(q - sigma * scores, trained, lanes)) for sigma, q in self._sides(chunk, lanes)]
+        pulls = sum((sigma * piece.a for sigma, _, piece in sides), jnp.zeros_like(scores))
+        D = sum((piece.curvature for _, _, piece in sides), jnp.zeros_like(scores))
+        tiles = -(-k // min(SIZES.largest_direct_system, k))
+        ones, reaches = jnp.ones((k, 1), wide), jnp.asarray(REACHES, wide)[:, None] * lanes.mu
+        return Sums(
+            loss=sum(piece.loss.sum(axis=0) for _, _, piece in sides),
+            s=sum((q * piece.a - piece.square).sum(axis=0) for _, q, piece in sides),
+            pull=jnp.concatenate([transposed_product(x, pulls), pulls.sum(axis=0)[None]]).T,
+            curvature=jax.lax.map(lambda D: weighted_squares(x, ones, D, tiles), D.T),
+            near=jax.lax.map(lambda reach: self.near(chunk, lanes, scores, reach).sum(axis=0, dtype=wide), reaches).T,
+            missed=(held * self._missed(chunk, lanes, scores)).sum(axis=0),
+            held=held.sum(axis=0),
+        )
+
+    def scores(self, chunk: Chunk, lanes: Lanes) -> tuple[Float[Array, "k l"], Points]:
+        """Return `w.x + b` of each row and lane, and the points, in float64 if they are dense."""
+        x, d = chunk.x, chunk.x.shape[1]
+        x = x.astype(lanes.w.dtype) if isinstance(x, jax.Array) else x
+        return product(x, lanes.w[:, :d].T) + lanes.w[None, :, d], x
+
+    def _weights(self, chunk: Chunk, lanes: Lanes) -> tuple[Float[Array, "k l"], Float[Array, "k l"]]:
+        """Return the factors of the losses of each lane, 0 for rows that it leaves out, and the weights of these."""
+        weight = chunk.weight.astype(lanes.C.dtype)[:, None]
+        out = fold_of(chunk, self.folds)[:, None] == lanes.fold[None, :]
+        return jnp.where(out, 0, weight * lanes.C[None, :]), jnp.where(out, weight, 0)
+
+    def _sides(self, chunk: Chunk, lanes: Lanes) -> list[tuple[Any, Any]]:
+        """Return sigma and q of each hinge of a row, `(k, l)`."""
+        y = chunk.y.astype(lanes.C.dtype)[:, None]
+        if self.loss == "epsilon_insensitive":
+            return [(1.0, y - lanes.epsilon), (-1.0, -y - lanes.epsilon)]
+        return [(_signs(y, lanes), 1.0)]
+
+    def _piece(self, z: Float[Array, "k l"], c: Float[Array, "k l"], lanes: Lanes) -> "Piece":
+        """Return the loss of `z`, its dual variable and its curvature."""
+        above = jnp.maximum(z, 0)
+        if self.loss == "squared_hinge":
+            a = c * above
+            return Piece(a * above / 2, a, a * above / 2, jnp.where(z > 0, c, 0))
+        t = z / lanes.mu + 0.5
+        return Piece(c * above, c * jnp.clip(t, 0, 1), jnp.zeros_like(z), jnp.where((t > 0) & (t < 1), c / lanes.mu, 0))
+
+    def near(self, chunk: Chunk, lanes: Lanes, scores: Float[Array, "k l"], reach: Array) -> Bool[Array, "k l"]:
+        """Return which rows of a lane have a hinge that begins within reach of their score."""
+        sides = self._sides(chunk, lanes)
+        return (self._weights(chunk, lanes)[0] > 0) & functools.reduce(
+            jnp.logical_or, (jnp.abs(q - sigma * scores) <= reach for sigma, q in sides)
+        )
+
+    def _missed(self, chunk: Chunk, lanes: Lanes, scores: Float[Array, "k l"]) -> Float[Array, "k l"]:
+        """Return whether the sign of a score is wrong; of regression its squared error."""
+        y = chunk.y.astype(lanes.C.dtype)[:, None]
+        if self.loss == "epsilon_insensitive":
+            return (y - scores) ** 2
+        return jnp.where((scores >= 0) == (_signs(y, lanes) > 0), 0.0, 1.0)
+
+    def hinges(self, chunk: Chunk, lanes: Lanes) -> tuple[Array, Array, Array, Array]:
+        """Return sigma, q, c and the dual variable of each hinge, `(sides, k, l)`; c is 0 for rows left out."""
+        scores, _ = self.scores(chunk, lanes)
+        c = self._weights(chunk, lanes)[0]
+        sides = [(sigma, q, c, self._piece(q - sigma * scores, c, lanes).a) for sigma, q in self._sides(chunk, lanes)]
+        return tuple(
+            jnp.stack([jnp.broadcast_to(part, c.shape) for part in parts]) for parts in zip(*sides, strict=True)
+        )
+
+
+class Piece(NamedTuple):
+    """One hinge of each row and lane, `(k, l)`.
+
+    Attributes:
+        loss: The loss, without a ramp.
+        a: The dual variable.
+        square: `a^2 / 2c` of a squared hinge, else 0.
+        curvature: Second derivative of the smooth loss.
+    """
+
+    loss: Float[Array, "k l"]
+    a: Float[Array, "k l"]
+    square: Float[Array, "k l"]
+    curvature: Float[Array, "k l"]
+
+
+def fold_of(chunk: Chunk, folds: int) -> Int[Array, " k"]:
+    """Return the fold of each row: row i is of fold `i % folds`."""
+    return ((chunk.first + jnp.arange(len(chunk.weight), dtype=jnp.int32)) % folds).astype(jnp.int32)
+
+
+def _signs(y: Float[Array, "k 1"], lanes: Lanes) -> Float[Array, "k l"]:
+    return jnp.where(y == lanes.positive[None, :], 1.0, -1.0)

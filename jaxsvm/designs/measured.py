@@ -1,0 +1,46 @@
+"""Measured numbers of this room; `docs/measured_constants.md` records how."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """Tuned numbers, with their units."""
+
+    first_ramp: float = 4.0
+    """Width of the first ramp, in units of the scores: all rows lie on it at w = 0."""
+    narrowing: float = 0.1
+    """Least factor by which a pass narrows a ramp."""
+    refused_trials: int = 4
+    """Trials of a step that may be refused before the last one is accepted."""
+    rows_near: float = 4.0
+    """Rows on a ramp a coefficient, below which rows near the margin are fetched."""
+    most_rows: int = 16384
+    """Rows that are fetched at most."""
+    multiplications: float = 4e9
+    """Multiplications that a system of fetched rows may cost: about 50 ms."""
+    start_rows: int = 4096
+    """Rows of the part that a start is computed from, at least."""
+    start_rows_per_coefficient: int = 32
+    """Rows of that part a coefficient, at least."""
+    rows_per_start_row: int = 8
+    """Rows for each row of the part that a start is computed from."""
+    start_gap: float = 1e-3
+    """Relative gap on that part."""
+    start_passes: int = 30
+    """Passes over that part."""
+    short_step: float = 0.1
+    """Part of a step below which the ramp was too narrow for it, and becomes wider."""
+    idle_passes: int = 12
+    """Passes without any progress after which a machine ends."""
+    most_features: int = 2048
+    """Features of a system at most."""
+    planes: int = 40
+    """Planes of a lane, above which half of them are dropped."""
+
+    def rows_fetched(self, p: int) -> int:
+        """Return how many rows may be fetched for p coefficients."""
+        return int(min(self.most_rows, max(self.multiplications / p**2, 4 * p)))
+
+
+MEASURED = Measured()

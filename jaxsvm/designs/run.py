@@ -1,0 +1,219 @@
+"""Run the descents of many linear SVMs at once: each pass over the rows serves all that have not ended."""
+
+import dataclasses
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxsvm.designs.arrays import ArrayDesign
+from jaxsvm.designs.choices import Describe, Near, Spread
+from jaxsvm.designs.contract import Chunk, Design
+from jaxsvm.designs.descent import Hinges, Lane
+from jaxsvm.designs.losses import Evaluate, Lanes
+from jaxsvm.designs.measured import MEASURED
+from jaxsvm.errors import InputError
+from jaxsvm.results.fit import Certificate
+
+
+class Machine(NamedTuple):
+    """One linear SVM.
+
+    Attributes:
+        C: Factor of the loss.
+        positive: The number of the class that is +1.
+        fold: The fold that is left out; -1: none.
+    """
+
+    C: float
+    positive: int = 1
+    fold: int = -1
+
+
+@dataclasses.dataclass
+class Run:
+    """The state of a run.
+
+    Attributes:
+        design: The rows.
+        evaluate: What a pass computes.
+        machines: The SVMs.
+        bias: "regularized", "none" or "free".
+        epsilon: Half-width of the tube of regression.
+        tol: The relative gap at which a machine ends.
+        lanes: Their descents.
+        passes: Number of passes over the rows.
+        weight: The sum of all weights.
+    """
+
+    design: Design
+    evaluate: Evaluate
+    machines: list[Machine]
+    bias: str
+    epsilon: float
+    tol: float
+    lanes: list[Lane] = dataclasses.field(default_factory=list)
+    passes: int = 0
+    weight: float = 0.0
+
+    def begin(self, init: np.ndarray | None = None) -> None:
+        """Describe the rows in one pass, and put each lane at its first point.
+
+        Args:
+            init: Points `(l, d + 1)`; None: 0, or the optimum on a small part of many rows.
+
+        Raises:
+            InputError: If a class has no row of positive weight.
+        """
+        design, classes = self.design, self.design.classes
+        weights, x, moments = design.total(Describe(self.evaluate.folds, len(classes or ())))
+        self.passes, self.weight = self.passes + 1, float(weights.sum())
+        unit = 1.0
+        if classes is None:
+            total, (first, second) = weights.sum(), moments.sum(axis=0)
+            unit = float(np.sqrt(max(second / total - (first / total) ** 2, 0))) or 1.0
+        part = None if init is not None else self.part_of_rows()
+        for number, machine in enumerate(self.machines):
+            rows = [k for k in range(self.evaluate.folds) if k != machine.fold]
+            if classes is not None:
+                _require_both(weights[rows].sum(axis=0), classes, machine)
+            mu = 0.0 if self.evaluate.loss == "squared_hinge" else MEASURED.first_ramp * unit
+            w = np.zeros(design.d + 1) if init is None else np.asarray(init[number], float)
+            if part is not None:
+                w, mu = part.lanes[number].best, part.lanes[number].mu
+            lane = Lane.at(w, self.bias, mu)
+            if self.bias == "free":
+                for s, pull in self._extremes(machine, weights[rows].sum(axis=0), x[rows].sum(axis=0), moments[rows]):
+                    lane.add_plane(s, pull)
+            self.lanes.append(lane)
+
+    def _extremes(self, machine: Machine, weights: Any, x: Any, moments: Any) -> list[tuple[float, np.ndarray]]:
+        """Return two planes whose slopes in a free constant have different signs: all `a = c` on one side."""
+        many, C = weights.sum(), machine.C
+        if self.design.classes is None:
+            sums = np.append(x.sum(axis=0), many)
+            return [(C * (sign * moments[:, 0].sum() - self.epsilon * many), sign * C * sums) for sign in (1.0, -1.0)]
+        half = 0.5 if self.evaluate.loss == "squared_hinge" else 1.0
+        own = np.append(x[machine.positive], weights[machine.positive])
+        rest = np.append(x.sum(axis=0), many) - own
+        return [(C * half * own[-1], C * own), (C * half * rest[-1], -C * rest)]
+
+    def part_of_rows(self) -> "Run | None":
+        """Solve the machines on a small part of many rows; leave the width of the ramp that the whole begins with.
+
+        The point is off by about `sqrt(p / m)` of the scores, and so are the flags of that share of the rows.
+        """
+        n, p = self.design.n, self.design.d + 1
+        most = MEASURED.rows_fetched(p)
+        if n <= most:
+            return None
+        size = max(MEASURED.start_rows, MEASURED.start_rows_per_coefficient * p)
+        rows = self.design.chosen(Spread(n, min(most, size, n // MEASURED.rows_per_start_row)))
+        m = len(rows.weight)
+        share = self.weight / max(float(rows.weight.sum()), 1e-300)
+        machines = [machine._replace(C=machine.C * share) for machine in self.machines]
+        part = ArrayDesign(rows, m, self.design.classes)
+        run = Run(part, self.evaluate, machines, self.bias, self.epsilon, MEASURED.start_gap)
+        try:
+            run.begin()
+        except InputError:  # a class that is rare
+            return None
+        while run.going and run.passes < MEASURED.start_passes:
+            run.advance()
+        for k, lane in enumerate(run.lanes):
+            lane.w, lane.t = lane.best, 0.0
+            if lane.mu:
+                points = run._points([k])  # noqa: SLF001 (its own class)
+                sigma, q, c, _ = (part[:, :, 0] for part in _hinges(self.evaluate, rows, points))
+                z = np.abs(q - sigma * (rows.x @ lane.w[:-1] + lane.w[-1]))[c > 0]
+                lane.mu = 2 * float(np.quantile(z, min(1.0, (p / m) ** 0.5)))
+        return run
+
+    @property
+    def going(self) -> list[int]:
+        """Numbers of the lanes that have not ended: neither certified nor stalled."""
+        idle = MEASURED.idle_passes
+        return [
+            k
+            for k, lane in enumerate(self.lanes)
+            if not self.certificate(k).relative_gap <= self.tol and lane.idle <= idle
+        ]
+
+    def certificate(self, lane: int) -> Certificate:
+        """Return the certificate of a lane."""
+        return self.lanes[lane].certificate(self.design.n)
+
+    def advance(self) -> None:
+        """Evaluate the trial points of all lanes that have not ended; fetch rows for those that ask for them."""
+        going = self.going
+        places = going + [going[-1]] * (_rounded_up(len(going)) - len(going))
+        points = self._points(places)
+        sums = self.design.total(self.evaluate, points)
+        self.passes += 1
+        for place, k in enumerate(going):
+            self.lanes[k].evaluated(_of_lane(sums, place), self.tol)
+        asking = [place for place, k in enumerate(going) if self.lanes[k].reach > 0 and k in self.going]
+        if not asking:
+            return
+        reach = np.full(len(places), -1.0)
+        reach[asking] = [self.lanes[going[place]].reach for place in asking]
+        rows = self.design.chosen(Near(self.evaluate), points, reach)
+        self.passes += 1
+        if not len(rows.weight):
+            return
+        sigma, q, c, a = _hinges(self.evaluate, rows, points)
+        X = np.column_stack([rows.x, np.ones(len(rows.weight))])
+        for place in asking:
+            lane = self.lanes[going[place]]
+            side, row = np.nonzero(c[:, :, place] > 0)
+            signed = sigma[side, row, place][:, None] * X[row]
+            if not lane.constant:
+                signed[:, -1] = 0
+            hinges = Hinges(signed, *(part[side, row, place] for part in (q, c, a)))
+            lane.solve_near(hinges, _of_lane(sums, place))
+
+    def _points(self, places: list[int]) -> Lanes:
+        """Return the trial points of some lanes."""
+        lanes, machines = [self.lanes[k] for k in places], [self.machines[k] for k in places]
+        mu = [lane.mu or 1.0 for lane in lanes]  # squared hinges have none
+        return Lanes(
+            np.stack([lane.trial for lane in lanes]),
+            np.asarray([machine.C for machine in machines], float),
+            np.asarray([machine.positive for machine in machines], np.int32),
+            np.asarray([machine.fold for machine in machines], np.int32),
+            np.asarray(mu, float),
+            np.full(len(places), float(self.epsilon)),
+        )
+
+
+@partial(jax.jit, static_argnums=0)
+def _hinges_of(evaluate: Evaluate, rows: Chunk, points: Lanes) -> Any:
+    return evaluate.hinges(rows, points)
+
+
+def _hinges(evaluate: Evaluate, rows: Chunk, points: Lanes) -> tuple[np.ndarray, ...]:
+    """Return sigma, q, c and a of fetched rows, `(sides, m, l)`, from a few sizes of programs."""
+    m = len(rows.weight)
+    more = _rounded_up(max(m, 256)) - m
+    padded = Chunk(
+        *(np.concatenate([part, np.zeros((more, *part.shape[1:]), part.dtype)]) for part in rows[:3]), rows.first
+    )
+    with jax.enable_x64(True):
+        return tuple(part[:, :m] for part in jax.device_get(_hinges_of(evaluate, padded, points)))
+
+
+def _of_lane(sums: Any, place: int) -> Any:
+    return jax.tree.map(lambda part: part[place], sums)
+
+
+def _rounded_up(count: int) -> int:
+    return 1 << (count - 1).bit_length()
+
+
+def _require_both(weights: np.ndarray, classes: tuple[Any, ...], machine: Machine) -> None:
+    own = weights[machine.positive]
+    for name, weight in ((classes[machine.positive], own), ("the others", weights.sum() - own)):
+        if not weight > 0:
+            where = "" if machine.fold < 0 else f" outside fold {machine.fold}"
+            raise InputError(f"y has no row of class {name} with a positive weight{where}: two classes are needed.")
