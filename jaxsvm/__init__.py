@@ -56,7 +56,7 @@ from jaxsvm.solvers.stochastic.stochastic_batch_perceptron import StochasticBatc
 from jaxsvm.solvers.working_set import WorkingSet
 
 if TYPE_CHECKING:
-    from jaxsvm import coresets, relational
+    from jaxsvm import coresets, designs, relational
     from jaxsvm.model_selection.tune import Tuned, tune
     from jaxsvm.models import interchange
     from jaxsvm.solvers.baselines.ball_sgd import BallSGD
@@ -66,6 +66,7 @@ __version__ = "0.1.0"
 
 _MODULES = {
     "coresets": "jaxsvm.coresets",
+    "designs": "jaxsvm.designs",
     "interchange": "jaxsvm.models.interchange",
     "relational": "jaxsvm.relational",
 }
@@ -130,6 +131,7 @@ __all__ = [
     "cross_validate",
     "datasets",
     "decision_function",
+    "designs",
     "fit",
     "fit_many",
     "gram",

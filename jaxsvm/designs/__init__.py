@@ -2,7 +2,21 @@
 
 from jaxsvm.designs.arrays import from_arrays
 from jaxsvm.designs.contract import Chunk, Design
+from jaxsvm.designs.dask_ import from_dask
+from jaxsvm.designs.features import fourier, nystroem, standardised
 from jaxsvm.designs.files import from_files
 from jaxsvm.designs.fit import DesignFit, cross_validate, fit
 
-__all__ = ["Chunk", "Design", "DesignFit", "cross_validate", "fit", "from_arrays", "from_files"]
+__all__ = [
+    "Chunk",
+    "Design",
+    "DesignFit",
+    "cross_validate",
+    "fit",
+    "fourier",
+    "from_arrays",
+    "from_dask",
+    "from_files",
+    "nystroem",
+    "standardised",
+]

@@ -1,6 +1,7 @@
 """Rows in memory: dense or sparse arrays on one device, or dense ones over the devices of a mesh."""
 
 import dataclasses
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -12,8 +13,9 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
+from jaxsvm.datasets.labels import several_classes, targets
 from jaxsvm.designs.contract import Chunk, OfChunk
-from jaxsvm.errors import InputError, require_finite
+from jaxsvm.errors import InputError
 from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.points.checks import as_points
 from jaxsvm.points.rows import Rows
@@ -38,6 +40,8 @@ class ArrayDesign:
     classes: tuple[Any, ...] | None
     mesh: Mesh | None = None
     axis: str | None = None
+
+    features = ()
 
     @property
     def d(self) -> int:
@@ -78,10 +82,10 @@ def from_arrays(
     Raises:
         InputError: On arrays that cannot be used.
     """
-    empty = np.shape(x)[:1] == (0,) and mesh is not None and jax.process_count() > 1
+    empty = np.size(y) == 0 and mesh is not None and jax.process_count() > 1
     points = np.zeros(np.shape(x), np.float32) if empty else as_points(x, None, "x")
     n = points.shape[0]
-    if np.shape(y) != (n,):
+    if tuple(np.shape(y)) != (n,):
         raise InputError(f"y has shape {np.shape(y)}: one for each of the {n} rows is needed, ({n},).")
     weight = np.ones(n) if sample_weight is None else np.asarray(checked_weights(sample_weight, n, np.float64)[0])
     codes, classes = codes_of(np.asarray(y), classes, regression)
@@ -91,10 +95,10 @@ def from_arrays(
             return ArrayDesign(rows, n, classes)
         if not isinstance(points, jax.Array | np.ndarray):
             raise InputError("x is sparse: a mesh takes dense rows; leave the mesh out, or make them dense.")
-        axis = mesh.axis_names[0] if axis is None else axis
+        axis = str(mesh.axis_names[0]) if axis is None else axis
         mesh = Mesh(mesh.devices, mesh.axis_names)  # whose axes are Auto
         parts, total = _spread([np.asarray(points), codes, weight], mesh, axis)
-    return ArrayDesign(Chunk(*parts, np.int64(0)), total, classes, mesh, axis)
+    return ArrayDesign(Chunk(parts[0], parts[1], parts[2], np.int64(0)), total, classes, mesh, axis)
 
 
 def codes_of(
@@ -106,20 +110,16 @@ def codes_of(
         InputError: On one class only, labels that are none of the classes, or targets that are not finite.
     """
     if regression:
-        require_finite("y", y)
-        return y.astype(np.float64), None
+        return targets(y), None
+    if classes is None:
+        codes, present = several_classes(y)
+        return codes.astype(np.float64), tuple(present.tolist())
     known, codes = np.unique(y, return_inverse=True)
-    require_finite("y", known)
-    if classes is not None:
-        places = {label: k for k, label in enumerate(classes)}
-        unknown = [label for label in known.tolist() if label not in places]
-        if unknown:
-            raise InputError(f"y has the label {unknown[0]!r}, which is none of the classes {classes[:6]}.")
-        codes = np.asarray([places[label] for label in known.tolist()], int)[codes]
-    classes = tuple(known.tolist()) if classes is None else tuple(classes)
-    if len(classes) < 2:
-        raise InputError(f"y has the label {classes[0]!r} only: two classes are needed, or `regression=True`.")
-    return codes.astype(np.float64), classes
+    places = {label: k for k, label in enumerate(classes)}
+    unknown = [label for label in known.tolist() if label not in places]
+    if unknown:
+        raise InputError(f"y has the label {unknown[0]!r}, which is none of the classes {classes[:6]}.")
+    return np.asarray([places[label] for label in known.tolist()], float)[codes], tuple(classes)
 
 
 def _spread(arrays: list[np.ndarray], mesh: Mesh, axis: str) -> tuple[list[Array], int]:
@@ -155,6 +155,22 @@ def flags_of(function: OfChunk, rows: Chunk, arguments: tuple[Any, ...]) -> np.n
     """Return for each row on one device whether a function is true of it, `(k,)`; False for rows of weight 0."""
     with jax.enable_x64(True):
         return np.asarray(_flags(function, rows, arguments, None, None))
+
+
+def sum_of_chunks(function: OfChunk, chunks: Iterable[Chunk], arguments: tuple[Any, ...]) -> Any:
+    """Return the sum of a function over chunks that come one after another."""
+    total: Any = None
+    for chunk in chunks:
+        part = sum_of(function, chunk, arguments)
+        total = part if total is None else jax.tree.map(np.add, total, part)
+    return total
+
+
+def chosen_of_chunks(function: OfChunk, chunks: Iterable[Chunk], arguments: tuple[Any, ...]) -> Chunk:
+    """Return the rows of chunks for which a function is true, in order: NumPy arrays, x dense."""
+    parts = [taken(chunk, np.flatnonzero(flags_of(function, chunk, arguments)))[:3] for chunk in chunks]
+    x, y, weight = map(np.concatenate, zip(*parts, strict=True))
+    return Chunk(x, y, weight, np.int64(0))
 
 
 def total_of(function: OfChunk, rows: Chunk, arguments: tuple[Any, ...]) -> Any:

@@ -5,6 +5,7 @@ import json
 import os
 from typing import Any
 
+import jax
 import numpy as np
 
 from jaxsvm.designs.descent import Lane
@@ -15,8 +16,6 @@ from jaxsvm.runtime.files import write_whole
 
 def saved(run: Run, path: str | os.PathLike[str] | None) -> None:
     """Write the state of a run, whole or not at all; of several processes the first writes."""
-    import jax
-
     if path is None or jax.process_index() > 0:
         return
     arrays: dict[str, Any] = {"run": json.dumps(_description(run) | {"passes": run.passes, "weight": run.weight})}
@@ -58,12 +57,8 @@ def restored(run: Run, path: str | os.PathLike[str] | None) -> bool:
 
 
 def _lane(arrays: dict[str, np.ndarray], k: int) -> Lane:
-    return Lane(
-        **{
-            field.name: value if (value := arrays[f"{k}.{field.name}"]).ndim else value.item()
-            for field in dataclasses.fields(Lane)
-        }
-    )
+    values: dict[str, Any] = {field.name: arrays[f"{k}.{field.name}"] for field in dataclasses.fields(Lane)}
+    return Lane(**{name: value if value.ndim else value.item() for name, value in values.items()})
 
 
 def _description(run: Run) -> dict[str, Any]:

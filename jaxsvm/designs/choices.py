@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float
 from jaxsvm.designs.contract import Chunk
 from jaxsvm.designs.losses import Evaluate, Lanes, fold_of
 from jaxsvm.numerics.precision import double
-from jaxsvm.points.rows import transposed_product
+from jaxsvm.points.rows import Rows, transposed_product
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +48,17 @@ class Describe:
         x = transposed_product(chunk.x, shares).T.reshape(self.folds, many, -1)
         moments = transposed_product(jnp.stack([y, y**2], axis=1), shares).T.reshape(self.folds, many, 2).sum(axis=1)
         return shares.sum(axis=0).reshape(self.folds, many), x, moments
+
+
+@dataclasses.dataclass(frozen=True)
+class Moments:
+    """Sum weights, features and their squares: a function of a chunk."""
+
+    def __call__(self, chunk: Chunk) -> tuple[Array, Array, Array]:
+        """Return the weight `()`, and sums `(d,)`."""
+        weight = chunk.weight.astype(double(chunk.x.dtype))[:, None]
+        squared = chunk.x.squared() if isinstance(chunk.x, Rows) else chunk.x.astype(weight.dtype) ** 2
+        return weight.sum(), transposed_product(chunk.x, weight)[:, 0], transposed_product(squared, weight)[:, 0]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,14 +1,11 @@
 """The contract of a design: rows that lie anywhere, of which a solver sees sums over all rows only."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
-
-from jaxtyping import Array, Float, Int
-
-from jaxsvm.points.rows import Points
 
 
 class Chunk(NamedTuple):
-    """Some rows of a design. A pytree.
+    """Some rows of a design: arrays of NumPy or JAX. A pytree.
 
     Attributes:
         x: Features, `(k, d)`: an array, or sparse or joined rows.
@@ -17,18 +14,15 @@ class Chunk(NamedTuple):
         first: The number of its first row among all rows, `()`.
     """
 
-    x: Points
-    y: Float[Array, " k"]
-    weight: Float[Array, " k"]
-    first: Int[Array, ""]
+    x: Any
+    y: Any
+    weight: Any
+    first: Any
 
 
-class OfChunk(Protocol):
-    """A function that can be summed over the rows: pure, hashable and picklable, with one program for all its calls."""
-
-    def __call__(self, chunk: Chunk, /, *arguments: Any) -> Any:
-        """Return a pytree of float64 arrays: the sum over the rows of the chunk."""
-        ...
+OfChunk = Callable[..., Any]
+"""A function of a chunk (and arguments) whose values can be summed over chunks: pure, hashable and picklable. Its value
+is a pytree of float64 arrays, or flags `(k,)`. Each function is compiled once for a size of chunks."""
 
 
 class Design(Protocol):
@@ -50,6 +44,11 @@ class Design(Protocol):
     @property
     def classes(self) -> tuple[Any, ...] | None:
         """Labels in sorted order; None: `y` are targets of regression."""
+        ...
+
+    @property
+    def features(self) -> tuple[Any, ...]:
+        """The maps from columns of new points to features, one after another; none if columns are features."""
         ...
 
     def total(self, function: OfChunk, *arguments: Any) -> Any:

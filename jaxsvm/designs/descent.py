@@ -40,7 +40,8 @@ class Lane:
     Attributes:
         penalty: Curvature of the regulariser, `(p,)`: 1; for the constant 1, or 0 if it is not regularised.
         constant: Whether there is a constant.
-        mu: Width of the ramp.
+        square: Whether the hinges are squared.
+        mu: Width of the ramp; of squared hinges, which have none, the unit of `reach`.
         w: The last accepted point, the constant last, `(p,)`.
         step: The step from there, `(p,)`.
         slope: Derivative of F along it, with a minus sign.
@@ -58,6 +59,7 @@ class Lane:
 
     penalty: np.ndarray
     constant: bool
+    square: bool
     mu: float
     w: np.ndarray
     step: np.ndarray
@@ -74,11 +76,11 @@ class Lane:
     missed: float = np.nan
 
     @staticmethod
-    def at(w: np.ndarray, bias: str, mu: float) -> "Lane":
+    def at(w: np.ndarray, bias: str, square: bool, mu: float) -> "Lane":
         """Return a lane whose first trial is w, `(p,)`."""
         penalty = np.ones(len(w))
         penalty[-1] = 0.0 if bias == "free" else 1.0
-        return Lane(penalty, bias != "none", mu, w, np.zeros_like(w), best=w, pull=np.zeros((1, len(w))))
+        return Lane(penalty, bias != "none", square, mu, w, np.zeros_like(w), best=w, pull=np.zeros((1, len(w))))
 
     @property
     def trial(self) -> np.ndarray:
@@ -110,13 +112,21 @@ class Lane:
         H = sums.curvature if self.constant else _without_last(sums.curvature)
         self.go(-solved(H + np.diag(self.penalty), gradient), gradient)
         lost, left = loss - (sums.s - float(pull @ w)), max(self.slope / 2, 0.2 * tol * max(self.D, 0.0))
-        fetched = np.flatnonzero(sums.near <= MEASURED.rows_fetched(len(w)))
-        few = sums.near[0] < MEASURED.rows_near * len(w) or sums.near[-1] <= MEASURED.rows_fetched(len(w))
-        self.reach = REACHES[fetched[-1]] * self.mu if few and len(fetched) and lost > 0 else 0.0
-        if short:
+        self.reach = self._reach(sums.near, MEASURED.rows_fetched(len(w)), short)
+        if short and self.slope / 2 > lost and not self.square:
             self.mu /= MEASURED.narrowing
-        elif lost > left:
+        elif lost > left and not self.square:
             self.mu *= float(np.clip(np.sqrt(left / lost), MEASURED.narrowing, 1))
+
+    def _reach(self, near: np.ndarray, most: int, short: bool) -> float:
+        """Return the reach within which rows are to be fetched; 0: none.
+
+        They are if few rows have curvature, or a short step showed that others get some, or all rows are few.
+        """
+        curved = near[0 if self.square else 1]  # rows with curvature
+        fits = np.flatnonzero(near <= most)
+        few = short or curved < MEASURED.rows_near * len(self.w) or near[-1] <= most
+        return REACHES[fits[-1]] * self.mu if few and len(fits) and fits[-1] > 0 else 0.0
 
     def go(self, step: np.ndarray, gradient: np.ndarray) -> None:
         """Choose a step from w, `(p,)`, with the gradient there."""
@@ -161,9 +171,10 @@ class Lane:
             sums: The `Sums` of this lane at w.
         """
         linear = (sums.pull if self.constant else np.append(sums.pull[:-1], 0.0)) - rows.a @ rows.X
-        w, a = hinge_minimum(rows.X, rows.q, rows.c, linear, self.penalty)
+        w, a = hinge_minimum(rows.X, rows.q, rows.c, linear, self.penalty, self.square)
         gradient = self.penalty * self.w - linear - rows.a @ rows.X
-        self.add_plane(float(sums.s) - rows.q @ rows.a + rows.q @ a, linear + a @ rows.X)
+        rest = float(sums.s) - rows.constant(rows.a, self.square)
+        self.add_plane(rest + rows.constant(a, self.square), linear + a @ rows.X)
         if gradient @ (w - self.w) < 0:
             self.go(w - self.w, gradient)
         self.reach = 0.0
@@ -190,6 +201,10 @@ class Hinges:
     q: np.ndarray
     c: np.ndarray
     a: np.ndarray
+
+    def constant(self, a: np.ndarray, square: bool) -> float:
+        """Return the constant of the plane of dual variables, `(m,)`."""
+        return float(self.q @ a - (a @ (a / self.c) / 2 if square else 0))
 
 
 def _without_last(H: np.ndarray) -> np.ndarray:

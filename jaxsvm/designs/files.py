@@ -7,14 +7,13 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import jax
 import numpy as np
 
 from jaxsvm.datasets.labels import Texts, targets, value_of
 from jaxsvm.datasets.layout import Piece
 from jaxsvm.datasets.shards.scan import counted, different, scan
 from jaxsvm.datasets.shards.source import Source
-from jaxsvm.designs.arrays import flags_of, sum_of
+from jaxsvm.designs.arrays import chosen_of_chunks, sum_of_chunks
 from jaxsvm.designs.contract import Chunk, OfChunk
 from jaxsvm.errors import DataError, InputError
 from jaxsvm.gram.measured import MEASURED as SIZES
@@ -49,21 +48,15 @@ class FileDesign:
     dtype: Any
     skipped: int
 
+    features = ()
+
     def total(self, function: OfChunk, *arguments: Any) -> Any:
         """Return the sum of `function(chunk, *arguments)` over all rows, as NumPy arrays of float64."""
-        total: Any = None
-        for chunk in self.chunks():
-            part = sum_of(function, chunk, arguments)
-            total = part if total is None else jax.tree.map(np.add, total, part)
-        return total
+        return sum_of_chunks(function, self.chunks(), arguments)
 
     def chosen(self, function: OfChunk, *arguments: Any) -> Chunk:
         """Return the rows for which `function(chunk, *arguments)` is true, in order: NumPy arrays, x dense."""
-        parts = []
-        for chunk in self.chunks():
-            index = np.flatnonzero(flags_of(function, chunk, arguments))
-            parts.append([part[index] for part in chunk[:3]])
-        return Chunk(*map(np.concatenate, zip(*parts, strict=True)), np.int64(0))
+        return chosen_of_chunks(function, self.chunks(), arguments)
 
     def chunks(self) -> Iterator[Chunk]:
         """Yield all rows, in chunks of one size; the last one is filled up with rows of weight 0.

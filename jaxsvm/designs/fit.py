@@ -17,6 +17,7 @@ import numpy as np
 
 from jaxsvm.designs.checkpoints import restored, saved
 from jaxsvm.designs.contract import Design
+from jaxsvm.designs.features import applied
 from jaxsvm.designs.losses import LOSSES, Evaluate
 from jaxsvm.designs.measured import MEASURED
 from jaxsvm.designs.run import Machine, Run
@@ -44,6 +45,7 @@ class DesignFit:
         C: The factors of the loss, `(...)`.
         classes: The labels, or None for regression. Of two, the second is on the positive side; of more, each against
             the rest.
+        features: The maps from columns of new points to features.
     """
 
     coef: np.ndarray
@@ -54,12 +56,18 @@ class DesignFit:
     seconds: float
     C: np.ndarray
     classes: tuple[Any, ...] | None
+    features: tuple[Any, ...] = ()
 
     def decision_function(self, x: Any) -> np.ndarray:
-        """Return `x.w + b` of new points `(m, d)`, dense or SciPy's sparse: `(m, ...)`.
+        """Return decision values of new points, `(m, ...)`.
 
-        Points have the design's features: of a design with features computed from columns, apply these first.
+        Args:
+            x: Points with the columns of the rows, dense or SciPy's sparse, `(m, d)`.
+
+        Raises:
+            InputError: On points of another width.
         """
+        x = applied(self.features, x) if self.features else x
         width = self.coef.shape[-1]
         if np.ndim(x) != 2 or np.shape(x)[1] != width:
             raise InputError(f"x has shape {np.shape(x)}: points of {width} features, (m, {width}), are needed.")
@@ -119,8 +127,8 @@ def fit(
         InputError: On arguments that cannot be used, or if a class has no row.
     """
     values = _values(C)
-    classes = design.classes
     _check(design, loss, bias, epsilon, tol, max_passes, max_seconds)
+    classes = design.classes
     positive = [1] if classes is None or len(classes) == 2 else list(range(len(classes)))
     machines = [Machine(float(value), k) for value in values.ravel() for k in positive]
     run = Run(design, Evaluate(loss), machines, bias, epsilon, tol)
@@ -129,12 +137,14 @@ def fit(
     shape = values.shape + ((len(positive),) if len(positive) > 1 else ())
     best = np.stack([lane.best for lane in run.lanes]).reshape(*shape, -1)
     each = [run.certificate(k) for k in range(len(machines))]
-    certificate = Certificate(*(np.reshape(np.asarray(part, float), shape) for part in zip(*each, strict=True)))
+    parts: Any = [np.reshape(np.asarray(part, float), shape) for part in zip(*each, strict=True)]
+    certificate = Certificate(*parts)
     factors = np.asarray([machine.C for machine in machines]).reshape(shape)
-    status = StatusCode(np.asarray(codes, np.int32).reshape(shape))
+    code: Any = np.asarray(codes, np.int32).reshape(shape)
     _warn(codes, certificate)
     seconds = time.monotonic() - started
-    return DesignFit(best[..., :-1], best[..., -1], certificate, status, run.passes, seconds, factors, classes)
+    ended, w, b = StatusCode(code), best[..., :-1], best[..., -1]
+    return DesignFit(w, b, certificate, ended, run.passes, seconds, factors, classes, design.features)
 
 
 def cross_validate(

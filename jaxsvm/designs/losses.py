@@ -12,10 +12,12 @@ that differs from the hinge by at most `c mu / 8`. Any a in the box gives a plan
 
 import dataclasses
 import functools
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.designs.contract import Chunk
@@ -25,7 +27,7 @@ from jaxsvm.points.rows import Points, product, transposed_product
 from jaxsvm.solvers.features import weighted_squares
 
 LOSSES = ("hinge", "squared_hinge", "epsilon_insensitive")
-REACHES = (*(2.0**k for k in range(-1, 15)), float("inf"))
+REACHES = (0.0, *(2.0**k for k in range(-1, 15)), float("inf"))
 """Distances to the margin for which a pass counts rows, in widths of the ramp."""
 
 
@@ -41,12 +43,12 @@ class Lanes(NamedTuple):
         epsilon: Half-width of the tube of the epsilon-insensitive loss, `(l,)`.
     """
 
-    w: Float[Array, "l p"]
-    C: Float[Array, " l"]
-    positive: Int[Array, " l"]
-    fold: Int[Array, " l"]
-    mu: Float[Array, " l"]
-    epsilon: Float[Array, " l"]
+    w: Float[Array | np.ndarray, "l p"]
+    C: Float[Array | np.ndarray, " l"]
+    positive: Int[Array | np.ndarray, " l"]
+    fold: Int[Array | np.ndarray, " l"]
+    mu: Float[Array | np.ndarray, " l"]
+    epsilon: Float[Array | np.ndarray, " l"]
 
 
 class Sums(NamedTuple):
@@ -57,8 +59,8 @@ class Sums(NamedTuple):
         s: Constant of the plane, `(l,)`.
         pull: Slopes of the plane, with a minus sign, `(l, d + 1)`.
         curvature: Hessian of the smooth loss, `(l, d + 1, d + 1)`.
-        near: Numbers of rows within reach of the margin, `|z| <= reach`, for the reaches `mu / 2, mu, 2 mu, ...` and
-            infinity, `(l, REACHES)`.
+        near: Numbers of rows within reach of the margin, `|z| <= reach` (of squared hinges `z >= -reach`), for the
+            reaches `0, mu / 2, mu, 2 mu, ...` and infinity, `(l, REACHES)`.
         missed: Weight of the held-out rows with a wrong sign, or their squared errors, `(l,)`.
         held: Weight of the held-out rows, `(l,)`.
     """
@@ -95,8 +97,8 @@ class Evaluate:
         tiles = -(-k // min(SIZES.largest_direct_system, k))
         ones, reaches = jnp.ones((k, 1), wide), jnp.asarray(REACHES, wide)[:, None] * lanes.mu
         return Sums(
-            loss=sum(piece.loss.sum(axis=0) for _, _, piece in sides),
-            s=sum((q * piece.a - piece.square).sum(axis=0) for _, q, piece in sides),
+            loss=_sum(piece.loss for _, _, piece in sides),
+            s=_sum(q * piece.a - piece.square for _, q, piece in sides),
             pull=jnp.concatenate([transposed_product(x, pulls), pulls.sum(axis=0)[None]]).T,
             curvature=jax.lax.map(lambda D: weighted_squares(x, ones, D, tiles), D.T),
             near=jax.lax.map(lambda reach: self.near(chunk, lanes, scores, reach).sum(axis=0, dtype=wide), reaches).T,
@@ -108,7 +110,7 @@ class Evaluate:
         """Return `w.x + b` of each row and lane, and the points, in float64 if they are dense."""
         x, d = chunk.x, chunk.x.shape[1]
         x = x.astype(lanes.w.dtype) if isinstance(x, jax.Array) else x
-        return product(x, lanes.w[:, :d].T) + lanes.w[None, :, d], x
+        return product(x, jnp.asarray(lanes.w[:, :d]).T) + lanes.w[None, :, d], x
 
     def _weights(self, chunk: Chunk, lanes: Lanes) -> tuple[Float[Array, "k l"], Float[Array, "k l"]]:
         """Return the factors of the losses of each lane, 0 for rows that it leaves out, and the weights of these."""
@@ -134,10 +136,9 @@ class Evaluate:
 
     def near(self, chunk: Chunk, lanes: Lanes, scores: Float[Array, "k l"], reach: Array) -> Bool[Array, "k l"]:
         """Return which rows of a lane have a hinge that begins within reach of their score."""
-        sides = self._sides(chunk, lanes)
-        return (self._weights(chunk, lanes)[0] > 0) & functools.reduce(
-            jnp.logical_or, (jnp.abs(q - sigma * scores) <= reach for sigma, q in sides)
-        )
+        zs = [q - sigma * scores for sigma, q in self._sides(chunk, lanes)]
+        inside = [-z <= reach if self.loss == "squared_hinge" else jnp.abs(z) <= reach for z in zs]
+        return (self._weights(chunk, lanes)[0] > 0) & functools.reduce(jnp.logical_or, inside)
 
     def _missed(self, chunk: Chunk, lanes: Lanes, scores: Float[Array, "k l"]) -> Float[Array, "k l"]:
         """Return whether the sign of a score is wrong; of regression its squared error."""
@@ -151,9 +152,10 @@ class Evaluate:
         scores, _ = self.scores(chunk, lanes)
         c = self._weights(chunk, lanes)[0]
         sides = [(sigma, q, c, self._piece(q - sigma * scores, c, lanes).a) for sigma, q in self._sides(chunk, lanes)]
-        return tuple(
+        sigma, q, c, a = (
             jnp.stack([jnp.broadcast_to(part, c.shape) for part in parts]) for parts in zip(*sides, strict=True)
         )
+        return sigma, q, c, a
 
 
 class Piece(NamedTuple):
@@ -179,3 +181,7 @@ def fold_of(chunk: Chunk, folds: int) -> Int[Array, " k"]:
 
 def _signs(y: Float[Array, "k 1"], lanes: Lanes) -> Float[Array, "k l"]:
     return jnp.where(y == lanes.positive[None, :], 1.0, -1.0)
+
+
+def _sum(parts: Iterable[Float[Array, "k l"]]) -> Float[Array, " l"]:
+    return functools.reduce(jnp.add, parts).sum(axis=0)

@@ -40,7 +40,7 @@ class Measured:
 
     def rows_fetched(self, p: int) -> int:
         """Return how many rows may be fetched for p coefficients."""
-        return int(min(self.most_rows, max(self.multiplications / p**2, 4 * p)))
+        return int(min(self.most_rows, max(self.multiplications / p**2, 16 * p)))
 
 
 MEASURED = Measured()

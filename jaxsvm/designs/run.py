@@ -78,11 +78,12 @@ class Run:
             rows = [k for k in range(self.evaluate.folds) if k != machine.fold]
             if classes is not None:
                 _require_both(weights[rows].sum(axis=0), classes, machine)
-            mu = 0.0 if self.evaluate.loss == "squared_hinge" else MEASURED.first_ramp * unit
+            square = self.evaluate.loss == "squared_hinge"
+            mu = 1.0 if square else MEASURED.first_ramp * unit
             w = np.zeros(design.d + 1) if init is None else np.asarray(init[number], float)
             if part is not None:
                 w, mu = part.lanes[number].best, part.lanes[number].mu
-            lane = Lane.at(w, self.bias, mu)
+            lane = Lane.at(w, self.bias, square, mu)
             if self.bias == "free":
                 for s, pull in self._extremes(machine, weights[rows].sum(axis=0), x[rows].sum(axis=0), moments[rows]):
                     lane.add_plane(s, pull)
@@ -123,7 +124,7 @@ class Run:
             run.advance()
         for k, lane in enumerate(run.lanes):
             lane.w, lane.t = lane.best, 0.0
-            if lane.mu:
+            if not lane.square:
                 points = run._points([k])  # noqa: SLF001 (its own class)
                 sigma, q, c, _ = (part[:, :, 0] for part in _hinges(self.evaluate, rows, points))
                 z = np.abs(q - sigma * (rows.x @ lane.w[:-1] + lane.w[-1]))[c > 0]
@@ -176,13 +177,12 @@ class Run:
     def _points(self, places: list[int]) -> Lanes:
         """Return the trial points of some lanes."""
         lanes, machines = [self.lanes[k] for k in places], [self.machines[k] for k in places]
-        mu = [lane.mu or 1.0 for lane in lanes]  # squared hinges have none
         return Lanes(
             np.stack([lane.trial for lane in lanes]),
             np.asarray([machine.C for machine in machines], float),
             np.asarray([machine.positive for machine in machines], np.int32),
             np.asarray([machine.fold for machine in machines], np.int32),
-            np.asarray(mu, float),
+            np.asarray([lane.mu for lane in lanes], float),
             np.full(len(places), float(self.epsilon)),
         )
 
@@ -196,9 +196,8 @@ def _hinges(evaluate: Evaluate, rows: Chunk, points: Lanes) -> tuple[np.ndarray,
     """Return sigma, q, c and a of fetched rows, `(sides, m, l)`, from a few sizes of programs."""
     m = len(rows.weight)
     more = _rounded_up(max(m, 256)) - m
-    padded = Chunk(
-        *(np.concatenate([part, np.zeros((more, *part.shape[1:]), part.dtype)]) for part in rows[:3]), rows.first
-    )
+    x, y, weight = (np.concatenate([part, np.zeros((more, *part.shape[1:]), part.dtype)]) for part in rows[:3])
+    padded = Chunk(x, y, weight, rows.first)
     with jax.enable_x64(True):
         return tuple(part[:, :m] for part in jax.device_get(_hinges_of(evaluate, padded, points)))
 

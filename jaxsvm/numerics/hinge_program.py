@@ -6,54 +6,71 @@ from jaxsvm.numerics.simplex_program import step_inside
 
 
 def hinge_minimum(
-    X: np.ndarray, q: np.ndarray, upper: np.ndarray, pull: np.ndarray, penalty: np.ndarray
+    X: np.ndarray, q: np.ndarray, c: np.ndarray, pull: np.ndarray, penalty: np.ndarray, square: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return `argmin_w sum(penalty w^2) / 2 - pull.w + sum_i upper_i max(0, q_i - x_i.w)`, and the dual variables.
+    """Return `argmin_w sum(penalty w^2) / 2 - pull.w + sum_i c_i max(0, q_i - x_i.w)`, and the dual variables.
 
     A primal-dual interior point method with a predictor and a corrector (Mehrotra 1992) on
 
-        Xw - q = z - t,   penalty w = pull + X'a,   a z = mu,   (upper - a) t = mu
+        Xw - q = z - t,   penalty w = pull + X'a,   a z = mu,   (c - a) t = mu
+
+    Squared hinges `c max(0, q - x.w)^2 / 2` have no upper bound, and `t = a / c`.
 
     Args:
         X: Rows, `(m, p)`.
         q: Where the hinges begin, `(m,)`.
-        upper: Weights of the hinges, > 0, `(m,)`.
+        c: Weights of the hinges, > 0, `(m,)`.
         pull: Linear part, `(p,)`.
         penalty: Curvature, >= 0, `(p,)`.
+        square: Whether the hinges are squared.
 
     Returns:
-        `w (p,)` and a in `[0, upper]`, `(m,)`.
+        `w (p,)` and a, `(m,)`, in `[0, c]` or not negative.
     """
-    m = len(q)
-    a = upper / 2
+    m, ridge = len(q), 1 / c if square else np.zeros(len(q))
+    a = c / 2
     w = np.where(penalty > 0, (pull + a @ X) / np.where(penalty > 0, penalty, 1), 0.0)
-    slack = X @ w - q
+    slack = X @ w - q + ridge * a
     reserve = 1 + np.abs(slack).max()
-    z, t = np.maximum(slack, 0) + reserve, np.maximum(-slack, 0) + reserve
+    z, t = np.maximum(slack, 0) + reserve, np.zeros(m) if square else np.maximum(-slack, 0) + reserve
     for _ in range(80):
-        room = upper - a
-        off, rest = X @ w - q - z + t, penalty * w - pull - a @ X
-        mu = (a @ z + room @ t) / (2 * m)
+        room = np.full(m, np.inf) if square else c - a
+        off, rest = X @ w - q - z + t + ridge * a, penalty * w - pull - a @ X
+        mu = _product(a, z, room, t) / (2 * m)
         size = np.abs(pull @ w) + np.abs(q @ a) + penalty @ w**2
         if not 2 * m * mu > 1e-12 * size:
             break
-        theta = 1 / (z / a + t / room)
+        theta = 1 / (z / a + t / room + ridge)
         M = X.T @ (theta[:, None] * X) + np.diag(penalty)
-        to_z, to_t = -a * z, -room * t
-        for turn in range(2):
-            aim = to_z / a - to_t / room - off
-            dw = solved(M, (theta * aim) @ X - rest)
-            da = theta * (aim - X @ dw)
-            dz, dt = (to_z - z * da) / a, (to_t + t * da) / room
-            step = step_inside((a, da), (room, -da), (z, dz), (t, dt))
-            if turn == 0:
-                after = (a + step * da) @ (z + step * dz) + (room - step * da) @ (t + step * dt)
-                centre = mu * min(1.0, (after / (2 * m * mu)) ** 3)
-                to_z, to_t = centre - a * z - da * dz, centre - room * t + da * dt
+
+        def direction(to_z: np.ndarray, to_t: np.ndarray) -> tuple[np.ndarray, ...]:
+            """Return the changes of a, w, z and t that change the products by these values, and the step inside."""
+            aim = to_z / a - to_t / room - off  # noqa: B023 (called in this turn)
+            dw = solved(M, (theta * aim) @ X - rest)  # noqa: B023
+            da = theta * (aim - X @ dw)  # noqa: B023
+            return da, dw, (to_z - z * da) / a, (to_t + t * da) / room  # noqa: B023
+
+        def reach(da: np.ndarray, dz: np.ndarray, dt: np.ndarray) -> float:
+            """Return the longest step that leaves all variables positive."""
+            bounded = () if square else ((room, -da), (t, dt))  # noqa: B023
+            return step_inside((a, da), (z, dz), *bounded)  # noqa: B023
+
+        zero = np.zeros(m)
+        da, _, dz, dt = direction(-a * z, zero if square else -room * t)
+        step = reach(da, dz, dt)
+        after = _product(a + step * da, z + step * dz, room - step * da, t + step * dt)
+        centre = mu * min(1.0, (after / (2 * m * mu)) ** 3)
+        da, dw, dz, dt = direction(centre - a * z - da * dz, zero if square else centre - room * t + da * dt)
+        step = reach(da, dz, dt)
         if not (np.isfinite(step) and step > 1e-10):
             break
         a, w, z, t = a + step * da, w + step * dw, z + step * dz, t + step * dt
-    return w, np.clip(a, 0, upper)
+    return w, np.maximum(a, 0) if square else np.clip(a, 0, c)
+
+
+def _product(a: np.ndarray, z: np.ndarray, room: np.ndarray, t: np.ndarray) -> float:
+    """Return `a.z + room.t`, where t of 0 has an infinite room."""
+    return float(a @ z + np.where(t > 0, t, 0) @ np.where(t > 0, room, 0))
 
 
 def solved(M: np.ndarray, right: np.ndarray) -> np.ndarray:

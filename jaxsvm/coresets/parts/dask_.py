@@ -23,6 +23,7 @@ from jaxsvm.coresets.data import as_data, as_key
 from jaxsvm.coresets.parts.nodes import Node, as_coreset, joined, node_key, reduced, room_for
 from jaxsvm.coresets.parts.whole import drawn_globally
 from jaxsvm.coresets.summary import Coreset
+from jaxsvm.designs.dask_ import partitions
 from jaxsvm.errors import InputError, require_package
 from jaxsvm.runtime.checks import require_one_of, require_positive, require_whole
 
@@ -59,7 +60,7 @@ def from_dask(
     require_whole("size", m if size is None else size, 2)
     plan, last_plan = (node_plan(k, sampler, bound, clusters) for k in (size if size else m, m))
     base = np.asarray(jax.random.key_data(as_key(key)))
-    parts = _partitions(dask, data, label, weight)
+    parts = partitions(data, label, weight)
     if not parts:
         raise InputError("data has no partitions.")
     (totals,) = dask.compute([dask.delayed(_total)(part) for part in parts])
@@ -88,31 +89,6 @@ def from_dask(
     if (node.weight > 0).sum() > m:  # a single partition, with a larger `size`
         node = _merged([node], C, base, height, 0, last_plan) or node
     return as_coreset(node, float(C), np.float64, info)
-
-
-def _partitions(dask: Any, data: Any, label: str | None, weight: str | None) -> list[Any]:
-    """Return delayed partitions, in their order."""
-    if isinstance(data, list):
-        return data
-    if isinstance(data, tuple):
-        if len(data) not in (2, 3) or not all(hasattr(part, "to_delayed") for part in data):
-            raise InputError("data is a tuple: Dask arrays (x, y) or (x, y, sample_weight) are needed.")
-        x, *rest = data
-        x = x.rechunk({1: -1})
-        columns = [x, *(part.rechunk({0: x.chunks[0]}) for part in rest)]
-        blocks = zip(*(column.to_delayed().ravel() for column in columns), strict=True)
-        return [dask.delayed(tuple)(list(block)) for block in blocks]
-    if hasattr(data, "to_delayed"):
-        if label is None or label not in data.columns:
-            raise InputError(f"label is {label!r}: the column of signs is needed, one of {list(data.columns)}.")
-        return [dask.delayed(_of_frame)(part, label, weight) for part in data.to_delayed()]
-    raise InputError(f"data is a {type(data).__name__}: Dask arrays, a dataframe or a list of delayed are needed.")
-
-
-def _of_frame(frame: Any, label: str, weight: str | None) -> tuple[Any, ...]:
-    y, u = frame[label].to_numpy(), None if weight is None else frame[weight].to_numpy(float)
-    x = frame.drop(columns=[label] if weight is None else [label, weight]).to_numpy()  # `as_data` converts it
-    return (x, y) if u is None else (x, y, u)
 
 
 def _total(part: Any) -> tuple[float, int]:

@@ -1,8 +1,9 @@
 """Use a join as a design matrix that is not formed: `X w`, `X' v`, `X' D X` from the tables, for jaxsvm's solvers.
 
     rows = relational.design(join)
+    fit = jaxsvm.designs.fit(rows, C=1.0)                                 # passes over the tables
     problem = jaxsvm.svm_problem(rows.gram(), rows.y, C, sample_weight=rows.weight)
-    fit = jaxsvm.fit(problem, jaxsvm.Newton())
+    fit = jaxsvm.fit(problem, jaxsvm.Newton())                            # or vectors with an entry for each row
 
 This is for joins whose rows can be counted one by one (a star of unique keys has those of its fact table). A product
 gathers the scores of the tables' rows, its transpose sums over them first: O(N m + sum_i n_i d_i) instead of O(N d)
@@ -10,6 +11,7 @@ gathers the scores of the tables' rows, its transpose sums over them first: O(N 
 """
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -17,6 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from jaxsvm.designs.arrays import chosen_of_chunks, sum_of_chunks
+from jaxsvm.designs.contract import Chunk, OfChunk
 from jaxsvm.errors import InputError
 from jaxsvm.gram.tiled import TiledGram
 from jaxsvm.kernels import Linear
@@ -93,6 +97,10 @@ class JoinedRows(Rows):
         return dataclasses.replace(self, X=tuple(x**2 for x in self.X))
 
 
+ROWS_OF_A_CHUNK = 1 << 18
+"""Rows of a join that are computed with at a time: their vectors of float64 take 2 MiB each."""
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Design:
     """The arrays of a join that a problem needs.
@@ -102,12 +110,42 @@ class Design:
         y: Signs, `(N,)`.
         weight: The number of equal rows of the join that each row stands for, `(N,)`: `sample_weight`.
         names: Names of the coefficients.
+        classes: The two labels.
     """
 
     x: JoinedRows
     y: np.ndarray
     weight: np.ndarray
     names: list[str]
+    classes: tuple[Any, ...]
+
+    features = ()
+
+    @property
+    def n(self) -> int:
+        """Number of rows, equal ones of the join counted once."""
+        return len(self.y)
+
+    @property
+    def d(self) -> int:
+        """Number of features."""
+        return self.x.shape[1]
+
+    def total(self, function: OfChunk, *arguments: Any) -> Any:
+        """Return the sum of `function(chunk, *arguments)` over all rows, as NumPy arrays of float64."""
+        return sum_of_chunks(function, self._chunks(), arguments)
+
+    def chosen(self, function: OfChunk, *arguments: Any) -> Chunk:
+        """Return the rows for which `function(chunk, *arguments)` is true, in order: NumPy arrays, x dense."""
+        return chosen_of_chunks(function, self._chunks(), arguments)
+
+    def _chunks(self) -> Iterator[Chunk]:
+        """Yield all rows in chunks of one size; the last one is filled up with rows of weight 0."""
+        size = min(self.n, ROWS_OF_A_CHUNK)
+        for first in range(0, self.n, size):
+            index = np.minimum(np.arange(first, first + size), self.n - 1)
+            weight = np.where(np.arange(first, first + size) < self.n, self.weight[index], 0.0)
+            yield Chunk(self.x.take(index), (self.y[index] > 0).astype(float), weight, np.int64(first))
 
     def gram(self) -> TiledGram:
         """Return the Gram operator `X X'`, whose solvers work in the space of the features."""
@@ -139,4 +177,4 @@ def design(join: Any) -> Design:
         tuple(jnp.asarray(tree.members[0][t], jnp.int32) for t in range(len(blocks))),
         tuple(tuple(len(c.levels) for c in block.categories) for block in blocks),
     )
-    return Design(x, tree.y, tree.weight[0], join.feature_names)
+    return Design(x, tree.y, tree.weight[0], join.feature_names, tuple(join.classes.tolist()))

@@ -1,0 +1,187 @@
+"""Rows of a Dask cluster: each pass is a task a partition and a tree of sums; what comes back is small.
+
+    rows = jaxsvm.designs.from_dask((x, y))                     # dask arrays
+    rows = jaxsvm.designs.from_dask(frame, label="class")       # a dask dataframe
+    rows = jaxsvm.designs.from_dask([delayed(load)(i) for i in range(64)])
+
+Partitions are persisted. A task that is computed again because its worker died gives the same bits, and sums are taken
+in the order of the partitions: a fit does not depend on who computed it.
+"""
+
+import dataclasses
+import pickle
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxsvm.designs.arrays import codes_of, flags_of, sum_of
+from jaxsvm.designs.contract import Chunk, OfChunk
+from jaxsvm.errors import InputError, require_finite, require_package
+from jaxsvm.numerics.sizes import size_class
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DaskDesign:
+    """Rows of a Dask cluster.
+
+    Attributes:
+        parts: Persisted chunks, delayed.
+        n: Number of rows.
+        d: Number of features.
+        classes: Labels; None for regression.
+    """
+
+    parts: list[Any]
+    n: int
+    d: int
+    classes: tuple[Any, ...] | None
+
+    features = ()
+
+    def total(self, function: OfChunk, *arguments: Any) -> Any:
+        """Return the sum of `function(chunk, *arguments)` over all rows, as NumPy arrays of float64."""
+        dask = require_package("dask", "from_dask")
+        task = _task(function, arguments)
+        level = [dask.delayed(_sum)(part, task) for part in self.parts]
+        while len(level) > 1:
+            level = [dask.delayed(_added)(level[i : i + FAN]) for i in range(0, len(level), FAN)]
+        (total,) = dask.compute(level[0])
+        return total
+
+    def chosen(self, function: OfChunk, *arguments: Any) -> Chunk:
+        """Return the rows for which `function(chunk, *arguments)` is true, in order: NumPy arrays, x dense."""
+        dask = require_package("dask", "from_dask")
+        task = _task(function, arguments)
+        (parts,) = dask.compute([dask.delayed(_chosen)(part, task) for part in self.parts])
+        x, y, weight = map(np.concatenate, zip(*parts, strict=True))
+        return Chunk(x, y, weight, np.int64(0))
+
+
+FAN = 8
+"""Partial sums that one task adds."""
+
+
+def from_dask(
+    data: Any, *, label: str | None = None, weight: str | None = None, classes: tuple[Any, ...] | None = None,
+    regression: bool = False,
+) -> DaskDesign:  # fmt: skip
+    """Return partitioned data as a design, with Dask's current scheduler (a `Client`, or threads).
+
+    Args:
+        data: A tuple of Dask arrays `(x, y)` or `(x, y, sample_weight)`; a Dask dataframe, with `label`; or a list of
+            delayed partitions, each of which computes to `(x, y)` or `(x, y, sample_weight)`.
+        label: The dataframe's column of labels or targets.
+        weight: Its column of weights, if there is one.
+        classes: All labels, in sorted order; None: those that occur.
+        regression: Whether y are targets.
+
+    Raises:
+        InputError: If an argument cannot be used.
+        MissingPackageError: If Dask is not installed.
+    """
+    dask = require_package("dask", "from_dask")
+    parts = partitions(data, label, weight)
+    if not parts:
+        raise InputError("data has no partitions.")
+    parts = dask.persist(*[dask.delayed(_checked)(part) for part in parts])
+    (found,) = dask.compute([dask.delayed(_described)(part, regression) for part in parts])
+    widths = {d for n, d, _ in found if n}
+    if len(widths) != 1:
+        raise InputError(f"data has partitions of {sorted(widths)} columns: one number of columns is needed.")
+    if classes is None and not regression:
+        labels = sorted({label for _, _, own in found for label in own})
+        if len(labels) < 2:
+            raise InputError(f"data has the labels {labels} only: two classes are needed, or `regression=True`.")
+        classes = tuple(labels)
+    firsts = np.cumsum([0] + [n for n, _, _ in found])
+    chunks = [
+        dask.delayed(_chunk)(part, int(first), classes, regression)
+        for part, first, (n, _, _) in zip(parts, firsts, found, strict=False)
+        if n
+    ]
+    return DaskDesign(list(dask.persist(*chunks)), int(firsts[-1]), widths.pop(), classes)
+
+
+def partitions(data: Any, label: str | None, weight: str | None) -> list[Any]:
+    """Return delayed partitions `(x, y)` or `(x, y, sample_weight)`, in their order; see `from_dask`.
+
+    Raises:
+        InputError: On data of another form.
+    """
+    dask = require_package("dask", "from_dask")
+    if isinstance(data, list):
+        return data
+    if isinstance(data, tuple):
+        if len(data) not in (2, 3) or not all(hasattr(part, "to_delayed") for part in data):
+            raise InputError("data is a tuple: Dask arrays (x, y) or (x, y, sample_weight) are needed.")
+        x, *rest = data
+        x = x.rechunk({1: -1})
+        columns = [x, *(part.rechunk({0: x.chunks[0]}) for part in rest)]
+        blocks = zip(*(column.to_delayed().ravel() for column in columns), strict=True)
+        return [dask.delayed(tuple)(list(block)) for block in blocks]
+    if hasattr(data, "to_delayed"):
+        if label is None or label not in data.columns:
+            raise InputError(f"label is {label!r}: the column of labels is needed, one of {list(data.columns)}.")
+        return [dask.delayed(_of_frame)(part, label, weight) for part in data.to_delayed()]
+    raise InputError(f"data is a {type(data).__name__}: Dask arrays, a dataframe or a list of delayed are needed.")
+
+
+def _of_frame(frame: Any, label: str, weight: str | None) -> tuple[Any, ...]:
+    y, u = frame[label].to_numpy(), None if weight is None else frame[weight].to_numpy(float)
+    x = frame.drop(columns=[label] if weight is None else [label, weight]).to_numpy()
+    return (x, y) if u is None else (x, y, u)
+
+
+def _checked(part: tuple[Any, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return a partition as arrays of numbers, weights included."""
+    x, y, *weight = part
+    x = np.asarray(x)
+    x = x if x.dtype in (np.float32, np.float64) else x.astype(np.float64)
+    require_finite("data", x)
+    weights = np.asarray(weight[0], float) if weight else np.ones(len(x))
+    require_finite("data", weights)
+    if (weights < 0).any():
+        raise InputError(f"data has a negative weight, {weights.min():.3g}: weights are >= 0.")
+    if x.ndim != 2 or len(y) != len(x) or len(weights) != len(x):
+        raise InputError(f"data has a partition with x {x.shape} and {len(y)} labels: (k, d) and k are needed.")
+    return x, np.asarray(y), weights
+
+
+def _described(part: tuple[np.ndarray, ...], regression: bool) -> tuple[int, int, list[Any]]:
+    """Return the number of rows and of columns of a partition, and its labels."""
+    x, y, _ = part
+    return len(x), x.shape[1], [] if regression else np.unique(y).tolist()
+
+
+def _chunk(part: tuple[np.ndarray, ...], first: int, classes: tuple[Any, ...] | None, regression: bool) -> Chunk:
+    """Return a partition as a chunk, filled up to one of a few sizes with rows of weight 0."""
+    x, y, weight = part
+    codes, _ = codes_of(y, classes, regression)
+    more = size_class(len(x)) - len(x)
+    x, codes, weight = (np.concatenate([a, np.zeros((more, *a.shape[1:]), a.dtype)]) for a in (x, codes, weight))
+    return Chunk(x, codes, weight, np.int64(first))
+
+
+def _task(function: OfChunk, arguments: tuple[Any, ...]) -> bytes:
+    """Return a function and its arguments for workers, as NumPy arrays: JAX's would lose digits where x64 is off."""
+    return pickle.dumps((function, jax.tree.map(np.asarray, arguments)))
+
+
+def _sum(chunk: Chunk, task: bytes) -> Any:
+    function, arguments = pickle.loads(task)
+    return sum_of(function, Chunk(*chunk), arguments)
+
+
+def _chosen(chunk: Chunk, task: bytes) -> list[np.ndarray]:
+    function, arguments = pickle.loads(task)
+    chunk = Chunk(*chunk)
+    index = np.flatnonzero(flags_of(function, chunk, arguments))
+    return [part[index] for part in chunk[:3]]
+
+
+def _added(parts: list[Any]) -> Any:
+    total = parts[0]
+    for part in parts[1:]:
+        total = jax.tree.map(np.add, total, part)
+    return total

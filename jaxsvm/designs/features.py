@@ -1,0 +1,172 @@
+"""Features of a design's columns, a chunk at a time: scaled columns, and Nystroem and Fourier features of a kernel.
+
+They are computed in float64 wherever the rows are, so that a fit does not depend on the place.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxsvm.datasets.scaling import Scaling
+from jaxsvm.designs.choices import Moments, Spread
+from jaxsvm.designs.contract import Chunk, Design, OfChunk
+from jaxsvm.errors import InputError
+from jaxsvm.gram.low_rank import low_rank_gram
+from jaxsvm.gram.measured import MEASURED as SIZES
+from jaxsvm.kernels import Kernel
+from jaxsvm.numerics.precision import cast, double
+from jaxsvm.points.rows import Rows, by_row_tiles
+from jaxsvm.runtime.checks import require_whole
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FeatureDesign:
+    """A design whose features are functions of another one's.
+
+    Attributes:
+        base: The rows.
+        map: The function of points `(k, base.d)` to features `(k, d)`, a pytree.
+        d: Number of features.
+    """
+
+    base: Design
+    map: Any
+    d: int
+
+    @property
+    def n(self) -> int:
+        """Number of rows."""
+        return self.base.n
+
+    @property
+    def classes(self) -> tuple[Any, ...] | None:
+        """Labels; None for regression."""
+        return self.base.classes
+
+    @property
+    def features(self) -> tuple[Any, ...]:
+        """The maps from columns to features, one after another."""
+        return (*self.base.features, self.map)
+
+    def total(self, function: OfChunk, *arguments: Any) -> Any:
+        """Return the sum of `function(chunk, *arguments)` over all chunks of features."""
+        return self.base.total(Mapped(function), self.map, *arguments)
+
+    def chosen(self, function: OfChunk, *arguments: Any) -> Chunk:
+        """Return the rows for which `function(chunk, *arguments)` is true of their features, and these features."""
+        rows = self.base.chosen(Mapped(function), self.map, *arguments)
+        return rows._replace(x=applied((self.map,), rows.x))
+
+
+@dataclasses.dataclass(frozen=True)
+class Mapped:
+    """A function of the features of a chunk: a function of a chunk, the map and arguments.
+
+    Attributes:
+        function: The function of features.
+    """
+
+    function: OfChunk
+
+    def __call__(self, chunk: Chunk, map: Any, *arguments: Any) -> Any:
+        """Return the function's value."""
+        wide = double(chunk.x.dtype)
+        map = cast(map, wide)
+        if isinstance(chunk.x, Rows):
+            rows = chunk.x
+            x = by_row_tiles(len(rows), SIZES.rows_per_wide_tile, lambda index: map(rows.rows(index).astype(wide)))
+        else:
+            x = map(chunk.x.astype(wide))
+        return self.function(chunk._replace(x=x), *arguments)
+
+
+def applied(features: tuple[Any, ...], x: Any) -> np.ndarray:
+    """Return the features of dense points `(m, d)`, float64, computed in blocks."""
+    x = np.asarray(x.toarray() if hasattr(x, "toarray") else x, np.float64)
+    if not features:
+        return x
+    size = max(1, SIZES.bytes_per_block // (8 * max(x.shape[1], 1)))
+    size = min(size, 1 << max(len(x) - 1, 0).bit_length())
+    parts = []
+    with jax.enable_x64(True):
+        for start in range(0, len(x), size):
+            block = x[start : start + size]
+            filled = np.concatenate([block, np.zeros((size - len(block), x.shape[1]))])
+            parts.append(np.asarray(_features(features, filled))[: len(block)])
+    return np.concatenate(parts) if parts else np.zeros((0, 0))
+
+
+@jax.jit
+def _features(features: tuple[Any, ...], x: Float[Array, "m d"]) -> Array:
+    for map in features:
+        x = cast(map, x.dtype)(x)
+    return x
+
+
+def standardised(design: Design) -> FeatureDesign:
+    """Return the design with columns of mean 0 and standard deviation 1, which takes a pass.
+
+    Args:
+        design: The rows.
+    """
+    weight, mean, square = design.total(Moments())
+    mean = mean / weight
+    spread = np.sqrt(np.maximum(square / weight - mean**2, 0))
+    usable = spread > 1e-12 * np.sqrt(square / weight)
+    with jax.enable_x64(True):
+        scaling = Scaling(jnp.asarray(mean), jnp.asarray(np.where(usable, 1 / np.where(usable, spread, 1), 1.0)))
+    return FeatureDesign(design, scaling, design.d)
+
+
+def nystroem(
+    design: Design, kernel: Kernel, rank: int, *, landmarks: str = "pivoted", rows: int = 4096, key: Any = 0
+) -> FeatureDesign:
+    """Return the design with Nystroem features of a kernel, whose landmarks are chosen among some rows in a pass.
+
+    Args:
+        design: The rows.
+        kernel: The kernel.
+        rank: Number of features, at most.
+        landmarks: "pivoted" (each is the row that those before explain worst) or "random".
+        rows: How many rows, evenly spread over the numbers of all, are candidates.
+        key: A random key or a seed, for random landmarks.
+
+    Raises:
+        InputError: On arguments that cannot be used.
+    """
+    return _of_kernel(design, kernel, rank, "nystroem", rows, key, landmarks)
+
+
+def fourier(design: Design, kernel: Kernel, rank: int, *, rows: int = 4096, key: Any = 0) -> FeatureDesign:
+    """Return the design with random Fourier features of a kernel, shifted by the mean of some rows.
+
+    Args:
+        design: The rows.
+        kernel: The kernel.
+        rank: Number of features.
+        rows: How many rows the mean is taken of.
+        key: A random key or a seed.
+
+    Raises:
+        InputError: On arguments that cannot be used.
+    """
+    return _of_kernel(design, kernel, rank, "fourier", rows, key, "pivoted")
+
+
+def _of_kernel(
+    design: Design, kernel: Kernel, rank: int, method: str, rows: int, key: Any, landmarks: str
+) -> FeatureDesign:
+    require_whole("rank", rank, 1)
+    require_whole("rows", rows, 1)
+    if not isinstance(kernel, Kernel):
+        raise InputError(f"kernel is a {type(kernel).__name__}: a kernel such as `jaxsvm.kernels.RBF(0.5)` is needed.")
+    sample = design.chosen(Spread(design.n, min(rows, design.n)))
+    key = jax.random.key(key) if isinstance(key, int) else key
+    with jax.enable_x64(True):
+        x = jnp.asarray(np.asarray(sample.x, np.float64))
+        low = low_rank_gram(kernel, x, min(rank, len(sample.weight)), method, landmarks, x.dtype, key)
+    return FeatureDesign(design, low.features, low.rank)

@@ -1,0 +1,180 @@
+"""Designs: linear SVMs of rows anywhere, against their definition, the problems in memory, and each other."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+import scipy.sparse
+from test_relational import PATH, join_of
+
+import jaxsvm
+from jaxsvm import designs, relational
+from jaxsvm.designs import descent, files, run
+from jaxsvm.designs import measured as numbers
+from jaxsvm.errors import ConvergenceWarning, DataError, InputError
+from jaxsvm.kernels import RBF, Linear
+
+
+def data(n=300, d=3, seed=0, noise=0.5):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, d)).astype(np.float32)
+    f = x @ np.arange(1.0, d + 1) - 0.5
+    return x, np.where(f + noise * rng.normal(size=n) > 0, 1, -1), f
+
+
+def primal(x, y, fit, C, loss, bias, weight=1.0, epsilon=0.1):
+    """The objective by its definition, in float64."""
+    f = x.astype(float) @ fit.coef + fit.intercept
+    z = np.maximum(np.abs(y - f) - epsilon, 0) if loss == "epsilon_insensitive" else np.maximum(1 - y * f, 0)
+    each = z**2 / 2 if loss == "squared_hinge" else z
+    return fit.coef @ fit.coef / 2 + (bias == "regularized") * fit.intercept**2 / 2 + C * (weight * each).sum()
+
+
+def as_for_many_rows(monkeypatch):
+    """A start from a part of the rows, Newton's steps, then rows near the margin."""
+    small = dataclasses.replace(numbers.MEASURED, most_rows=64, multiplications=1.0, start_rows=32)
+    for module in (descent, run):
+        monkeypatch.setattr(module, "MEASURED", small)
+
+
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge", "epsilon_insensitive"])
+@pytest.mark.parametrize("bias", ["regularized", "free", "none"])
+@pytest.mark.parametrize("many", [False, True])
+def test_the_certificate_holds_by_definition(loss, bias, many, monkeypatch):
+    if many:
+        as_for_many_rows(monkeypatch)
+    x, y, f = data(600)
+    y = 10 * f + np.random.default_rng(2).normal(size=600) if loss == "epsilon_insensitive" else y
+    rng = np.random.default_rng(1)
+    weight = rng.uniform(0, 2, len(y))
+    design = designs.from_arrays(x, y, weight, regression=loss == "epsilon_insensitive")
+    for C in (1e-3, 1.0, 1e4):
+        fit = designs.fit(design, C, loss=loss, bias=bias, tol=1e-6)
+        assert fit.status.name == "CONVERGED" and fit.passes <= 40
+        P, D, gap = (float(part) for part in fit.certificate)
+        np.testing.assert_allclose(P, primal(x, y, fit, C, loss, bias, weight), rtol=1e-12)
+        assert D <= P * (1 + 1e-12) and gap <= 1e-6
+        if loss != "epsilon_insensitive":
+            make = jaxsvm.hinge_problem if loss == "hinge" else jaxsvm.svm_problem
+            problem = make(jaxsvm.gram(Linear(), x), y, C, bias=bias, sample_weight=weight)
+            other = jaxsvm.fit(problem, tol=1e-4)
+            assert float(other.certificate.dual) <= P * (1 + 1e-5) and float(other.certificate.primal) >= D * (1 - 1e-5)
+
+
+def places(x, y, path):
+    """The same rows in each place that one process has."""
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    columns = {f"c{j}": x[:, j] for j in range(x.shape[1])} | {"label": y}
+    cut = len(y) // 3
+    for k, part in enumerate((slice(0, cut), slice(cut, None))):
+        parquet.write_table(pa.table({name: column[part] for name, column in columns.items()}), path / f"{k}.parquet")
+    yield "parquet", designs.from_files([path / "0.parquet", path / "1.parquet"], label="label")
+    np.savez(path / "a.npz", X=x, y=y)
+    yield "npz", designs.from_files(path / "a.npz")
+    yield "sparse", designs.from_arrays(scipy.sparse.csr_matrix(x), y)
+    yield "mesh", designs.from_arrays(x, y, mesh=jax.make_mesh((1,), ("rows",)))
+    da = pytest.importorskip("dask.array")
+    yield "dask", designs.from_dask((da.from_array(x, chunks=(70, 3)), da.from_array(y, chunks=70)))
+
+
+def test_every_place_has_the_same_answer(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "SIZES", dataclasses.replace(files.SIZES, bytes_per_block=8 * 3 * 128))
+    as_for_many_rows(monkeypatch)
+    x, y, _ = data(400)
+    one = designs.from_arrays(x, y)
+    kernel = RBF(0.5)
+    fits = {
+        "": lambda rows: designs.fit(rows, [0.1, 10.0], bias="free", tol=1e-6),
+        "features": lambda rows: designs.fit(designs.nystroem(designs.standardised(rows), kernel, 8), tol=1e-6),
+    }
+    expected = {name: fit(one) for name, fit in fits.items()}
+    for place, rows in places(x, y, tmp_path):
+        for name, fit in fits.items():
+            got, wanted = fit(rows), expected[name]
+            np.testing.assert_allclose(got.coef, wanted.coef, atol=1e-9, err_msg=f"{place} {name}")
+            np.testing.assert_allclose(got.certificate.primal, wanted.certificate.primal, rtol=1e-8)
+            np.testing.assert_array_equal(got.predict(x), wanted.predict(x))
+            assert set(got.status.name.ravel() if got.status.shape else [got.status.name]) == {"CONVERGED"}
+
+
+def test_a_join_is_a_design():
+    join = join_of(PATH, n=24)
+    rows = relational.design(join)
+    x, y, _ = join.materialise()
+    for loss in ("hinge", "squared_hinge"):
+        got = designs.fit(rows, 0.5, loss=loss, tol=1e-8)
+        wanted = designs.fit(designs.from_arrays(x, y), 0.5, loss=loss, tol=1e-8)
+        np.testing.assert_allclose(got.certificate.primal, wanted.certificate.primal, rtol=1e-7)
+        np.testing.assert_allclose(got.coef, wanted.coef, atol=1e-3)
+
+
+def test_several_classes_targets_and_values_of_C_share_the_passes():
+    x, _, f = data(500)
+    labels = np.asarray(["a", "b", "c"])[np.digitize(f, [-2, 1])]
+    fit = designs.fit(designs.from_arrays(x, labels), [0.1, 1.0])
+    assert fit.coef.shape == (2, 3, 3) and fit.C.shape == (2, 3) and fit.classes == ("a", "b", "c")
+    assert (fit.predict(x)[:, 1] == labels).mean() > 0.8
+    single = designs.fit(designs.from_arrays(x, np.where(labels == "b", 1, -1)), 1.0)
+    np.testing.assert_allclose(fit.certificate.primal[1, 1], single.certificate.primal, rtol=1e-4)
+    targets = designs.fit(designs.from_arrays(x, f, regression=True), 10.0, loss="epsilon_insensitive", bias="free")
+    np.testing.assert_allclose(targets.predict(x), f, atol=0.15)
+
+
+def test_folds_are_fits_of_the_other_rows():
+    x, y, _ = data(200)
+    scores = designs.cross_validate(designs.from_arrays(x, y), [0.01, 1.0], folds=4, tol=1e-6)
+    for fold in range(4):
+        held = np.arange(200) % 4 == fold
+        fit = designs.fit(designs.from_arrays(x[~held], y[~held]), [0.01, 1.0], tol=1e-6)
+        expected = (fit.predict(x[held]) == y[held, None]).mean(axis=0)
+        np.testing.assert_allclose(scores.scores[fold], expected, atol=0.021)  # a row near 0 may change sides
+    assert scores.C in (0.01, 1.0)
+
+
+def test_a_run_that_was_stopped_goes_on_from_its_checkpoint_in_another_place(tmp_path, monkeypatch):
+    as_for_many_rows(monkeypatch)
+    x, y, _ = data(400)
+    one, path = designs.from_arrays(x, y), tmp_path / "state.npz"
+    whole = designs.fit(one, [0.1, 10.0], tol=1e-6)
+    with pytest.warns(ConvergenceWarning, match="INTERRUPTED"):
+        part = designs.fit(one, [0.1, 10.0], tol=1e-6, checkpoint=path, callback=lambda passes, gaps: passes >= 4)
+    assert part.passes < whole.passes and path.exists()
+    mesh = designs.from_arrays(x, y, mesh=jax.make_mesh((1,), ("rows",)))
+    resumed = designs.fit(mesh, [0.1, 10.0], tol=1e-6, checkpoint=path)
+    np.testing.assert_allclose(resumed.coef, whole.coef, atol=1e-12)
+    assert resumed.passes == whole.passes and not path.exists()
+    designs_of_more = designs.from_arrays(x[:-1], y[:-1])
+    with pytest.warns(ConvergenceWarning):
+        designs.fit(one, 1.0, max_passes=2, checkpoint=path, tol=1e-9)
+    with pytest.raises(InputError, match="rows differ"):
+        designs.fit(designs_of_more, 1.0, checkpoint=path, tol=1e-9)
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(DataError, match="not a whole state"):
+        designs.fit(one, 1.0, checkpoint=path)
+
+
+def test_what_cannot_be_used_is_refused_by_name(tmp_path):
+    x, y, f = data(50)
+    one = designs.from_arrays(x, y)
+    cases = [
+        (lambda: designs.fit(x), "design is a ndarray"),
+        (lambda: designs.fit(one, -1.0), "C is -1"),
+        (lambda: designs.fit(one, loss="epsilon_insensitive"), "targets and the epsilon-insensitive"),
+        (lambda: designs.fit(one, bias="intercept"), "bias is 'intercept'"),
+        (lambda: designs.from_arrays(x, np.ones(50)), "one class only"),
+        (lambda: designs.from_arrays(x, y[:-1]), r"y has shape \(49,\)"),
+        (lambda: designs.fit(designs.from_arrays(x, y, (y > 0) * 1.0)), "no row of class"),
+        (lambda: designs.cross_validate(one, [1.0], folds=1), "folds is 1"),
+        (lambda: designs.nystroem(one, "rbf", 3), "kernel is a str"),
+    ]
+    for call, message in cases:
+        with pytest.raises(InputError, match=message):
+            call()
+    with pytest.raises(InputError, match="points of 3 features"):
+        designs.fit(one).predict(x[:, :2])
+    np.savez(tmp_path / "a.npz", X=x, y=y)
+    rows = designs.from_files(tmp_path / "a.npz")
+    np.savez(tmp_path / "a.npz", X=x[:-1], y=y[:-1])
+    with pytest.raises(DataError, match="changed since"):
+        designs.fit(rows)
