@@ -33,7 +33,7 @@ def primal(x, y, fit, C, loss, bias, weight=1.0, epsilon=0.1):
 
 def as_for_many_rows(monkeypatch):
     """A start from a part of the rows, Newton's steps, then rows near the margin."""
-    small = dataclasses.replace(numbers.MEASURED, most_rows=64, multiplications=1.0, start_rows=32)
+    small = dataclasses.replace(numbers.MEASURED, most_rows=64, multiplications=1.0)
     for module in (descent, run):
         monkeypatch.setattr(module, "MEASURED", small)
 

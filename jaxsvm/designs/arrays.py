@@ -83,7 +83,7 @@ def from_arrays(
         InputError: On arrays that cannot be used.
     """
     empty = np.size(y) == 0 and mesh is not None and jax.process_count() > 1
-    points = np.zeros(np.shape(x), np.float32) if empty else as_points(x, None, "x")
+    points: Any = np.zeros(np.shape(x), np.float32) if empty else as_points(x, None, "x")
     n = points.shape[0]
     if tuple(np.shape(y)) != (n,):
         raise InputError(f"y has shape {np.shape(y)}: one for each of the {n} rows is needed, ({n},).")

@@ -24,6 +24,7 @@ from jaxsvm.designs.run import Machine, Run
 from jaxsvm.errors import ConvergenceWarning, InputError, warn
 from jaxsvm.loop.interruption import Interruption, answering
 from jaxsvm.model_selection.cross_validation import Scores
+from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.results.fit import Certificate
 from jaxsvm.results.status import Status, StatusCode, advice
 from jaxsvm.runtime.checks import require_one_of, require_positive, require_seconds, require_whole
@@ -261,9 +262,9 @@ def _check(design: Any, loss: str, bias: str, epsilon: Any, tol: Any, max_passes
         )
     if targets and not (np.ndim(epsilon) == 0 and 0 <= float(epsilon) < np.inf):
         raise InputError(f"epsilon is {epsilon!r}: a finite number >= 0 is needed.")
-    if design.d > MEASURED.most_features:
+    if design.d >= SIZES.largest_direct_system:
         raise InputError(
-            f"design has {design.d} features: systems of {MEASURED.most_features} at most are solved; take fewer, or "
+            f"design has {design.d} features: systems of {SIZES.largest_direct_system} coefficients at most are solved; take fewer, or "
             "`jaxsvm.Pegasos` for many sparse ones."
         )
 

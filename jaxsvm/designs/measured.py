@@ -19,22 +19,14 @@ class Measured:
     """Rows that are fetched at most."""
     multiplications: float = 4e9
     """Multiplications that a system of fetched rows may cost: about 50 ms."""
-    start_rows: int = 4096
-    """Rows of the part that a start is computed from, at least."""
-    start_rows_per_coefficient: int = 32
-    """Rows of that part a coefficient, at least."""
     rows_per_start_row: int = 8
     """Rows for each row of the part that a start is computed from."""
-    start_gap: float = 1e-3
-    """Relative gap on that part."""
     start_passes: int = 30
     """Passes over that part."""
     short_step: float = 0.1
     """Part of a step below which the ramp was too narrow for it, and becomes wider."""
     idle_passes: int = 12
     """Passes without any progress after which a machine ends."""
-    most_features: int = 2048
-    """Features of a system at most."""
     planes: int = 40
     """Planes of a lane, above which half of them are dropped."""
 

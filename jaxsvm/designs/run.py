@@ -109,13 +109,12 @@ class Run:
         most = MEASURED.rows_fetched(p)
         if n <= most:
             return None
-        size = max(MEASURED.start_rows, MEASURED.start_rows_per_coefficient * p)
-        rows = self.design.chosen(Spread(n, min(most, size, n // MEASURED.rows_per_start_row)))
+        rows = self.design.chosen(Spread(n, min(most // 4, n // MEASURED.rows_per_start_row)))
         m = len(rows.weight)
         share = self.weight / max(float(rows.weight.sum()), 1e-300)
         machines = [machine._replace(C=machine.C * share) for machine in self.machines]
         part = ArrayDesign(rows, m, self.design.classes)
-        run = Run(part, self.evaluate, machines, self.bias, self.epsilon, MEASURED.start_gap)
+        run = Run(part, self.evaluate, machines, self.bias, self.epsilon, 10 * self.tol)
         try:
             run.begin()
         except InputError:  # a class that is rare

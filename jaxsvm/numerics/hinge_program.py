@@ -1,7 +1,16 @@
-"""Minimise a quadratic plus weighted hinges of few dense rows: small programs on the host, in float64."""
+"""Minimise a quadratic plus weighted hinges of few dense rows, on the host in float64.
 
+Products and systems are computed by XLA: the threads of NumPy's BLAS wait for each other, a hundred times longer than
+they compute where another process keeps a core busy.
+"""
+
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
+from jaxsvm.numerics.linear.elimination import factored
+from jaxsvm.numerics.products import diagonal, matmul
 from jaxsvm.numerics.simplex_program import step_inside
 
 
@@ -27,27 +36,28 @@ def hinge_minimum(
     Returns:
         `w (p,)` and a, `(m,)`, in `[0, c]` or not negative.
     """
-    m, ridge = len(q), 1 / c if square else np.zeros(len(q))
+    m, ridge, rows = len(q), 1 / c if square else np.zeros(len(q)), _Rows(X)
     a = c / 2
-    w = np.where(penalty > 0, (pull + a @ X) / np.where(penalty > 0, penalty, 1), 0.0)
-    slack = X @ w - q + ridge * a
+    w = np.where(penalty > 0, (pull + rows.transposed(a)) / np.where(penalty > 0, penalty, 1), 0.0)
+    slack = rows.product(w) - q + ridge * a
     reserve = 1 + np.abs(slack).max()
     z, t = np.maximum(slack, 0) + reserve, np.zeros(m) if square else np.maximum(-slack, 0) + reserve
     for _ in range(80):
         room = np.full(m, np.inf) if square else c - a
-        off, rest = X @ w - q - z + t + ridge * a, penalty * w - pull - a @ X
+        off = rows.product(w) - q - z + t + ridge * a
+        rest = penalty * w - pull - rows.transposed(a)
         mu = _product(a, z, room, t) / (2 * m)
         size = np.abs(pull @ w) + np.abs(q @ a) + penalty @ w**2
         if not 2 * m * mu > 1e-12 * size:
             break
         theta = 1 / (z / a + t / room + ridge)
-        M = X.T @ (theta[:, None] * X) + np.diag(penalty)
+        M = rows.squares(theta) + np.diag(penalty)
 
         def direction(to_z: np.ndarray, to_t: np.ndarray) -> tuple[np.ndarray, ...]:
             """Return the changes of a, w, z and t that change the products by these values, and the step inside."""
             aim = to_z / a - to_t / room - off  # noqa: B023 (called in this turn)
-            dw = solved(M, (theta * aim) @ X - rest)  # noqa: B023
-            da = theta * (aim - X @ dw)  # noqa: B023
+            dw = solved(M, rows.transposed(theta * aim) - rest)  # noqa: B023
+            da = theta * (aim - rows.product(dw))  # noqa: B023
             return da, dw, (to_z - z * da) / a, (to_t + t * da) / room  # noqa: B023
 
         def reach(da: np.ndarray, dz: np.ndarray, dt: np.ndarray) -> float:
@@ -75,7 +85,57 @@ def _product(a: np.ndarray, z: np.ndarray, room: np.ndarray, t: np.ndarray) -> f
 
 def solved(M: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Solve a system with a positive semidefinite matrix, scaled to a unit diagonal, `(p,)`."""
-    squares = np.diag(M)
-    scale = 1 / np.sqrt(np.where(squares > 0, squares, 1))
-    scaled = M * np.outer(scale, scale) + 1e-14 * len(M) * np.eye(len(M))
-    return scale * np.linalg.solve(scaled, scale * right)
+    with jax.enable_x64(True):
+        return np.asarray(_solved(M, right))
+
+
+@jax.jit
+def _solved(M: Float[Array, "p p"], right: Float[Array, " p"]) -> Float[Array, " p"]:
+    squares = diagonal(M)
+    scale = 1 / jnp.sqrt(jnp.where(squares > 0, squares, 1))
+    scaled = M * scale[:, None] * scale[None, :] + 1e-14 * len(M) * jnp.eye(len(M), dtype=M.dtype)
+    return scale * factored(scaled).solve(scale * right)
+
+
+class _Rows:
+    """Rows `(m, p)` and their products, in programs for a few numbers of rows."""
+
+    def __init__(self, X: np.ndarray):
+        """Fill the rows up with zeros to a power of two."""
+        self.m = len(X)
+        self.size = max(256, 1 << (self.m - 1).bit_length())
+        with jax.enable_x64(True):
+            self.X = jax.device_put(np.concatenate([X, np.zeros((self.size - self.m, X.shape[1]))]))
+
+    def product(self, w: np.ndarray) -> np.ndarray:
+        """Return `X w`."""
+        with jax.enable_x64(True):
+            return np.asarray(_product_with(self.X, w))[: self.m]
+
+    def transposed(self, v: np.ndarray) -> np.ndarray:
+        """Return `X'v`."""
+        with jax.enable_x64(True):
+            return np.asarray(_transposed_with(self.X, self._filled(v)))
+
+    def squares(self, D: np.ndarray) -> np.ndarray:
+        """Return `X' diag(D) X`."""
+        with jax.enable_x64(True):
+            return np.asarray(_squares_with(self.X, self._filled(D)))
+
+    def _filled(self, v: np.ndarray) -> np.ndarray:
+        return np.concatenate([v, np.zeros(self.size - self.m)])
+
+
+@jax.jit
+def _product_with(X: Float[Array, "m p"], w: Float[Array, " p"]) -> Float[Array, " m"]:
+    return matmul(X, w)
+
+
+@jax.jit
+def _transposed_with(X: Float[Array, "m p"], v: Float[Array, " m"]) -> Float[Array, " p"]:
+    return matmul(v, X)
+
+
+@jax.jit
+def _squares_with(X: Float[Array, "m p"], D: Float[Array, " m"]) -> Float[Array, "p p"]:
+    return matmul((X * D[:, None]).T, X)
