@@ -28,7 +28,7 @@ class ArrayDesign:
     """Rows in memory.
 
     Attributes:
-        rows: All rows, those of weight 0 included.
+        rows: All rows, those of weight 0 included; on a mesh `first` has an entry for each device.
         n: Number of rows.
         classes: Labels; None for regression.
         mesh: The devices that the rows lie on; None: one.
@@ -97,8 +97,8 @@ def from_arrays(
             raise InputError("x is sparse: a mesh takes dense rows; leave the mesh out, or make them dense.")
         axis = str(mesh.axis_names[0]) if axis is None else axis
         mesh = Mesh(mesh.devices, mesh.axis_names)  # whose axes are Auto
-        parts, total = _spread([np.asarray(points), codes, weight], mesh, axis)
-    return ArrayDesign(Chunk(parts[0], parts[1], parts[2], np.int64(0)), total, classes, mesh, axis)
+        rows, total = _spread([np.asarray(points), codes, weight], mesh, axis)
+    return ArrayDesign(rows, total, classes, mesh, axis)
 
 
 def codes_of(
@@ -122,16 +122,18 @@ def codes_of(
     return np.asarray([places[label] for label in known.tolist()], float)[codes], tuple(classes)
 
 
-def _spread(arrays: list[np.ndarray], mesh: Mesh, axis: str) -> tuple[list[Array], int]:
+def _spread(arrays: list[np.ndarray], mesh: Mesh, axis: str) -> tuple[Chunk, int]:
     """Lay this process's rows out over its devices, filled up with rows of weight 0; also return all rows' number."""
-    sharding = NamedSharding(mesh, PartitionSpec(axis))
-    own, n, total = mesh.shape[axis] // jax.process_count(), len(arrays[0]), len(arrays[0])
-    each = -(-n // own)
+    sharding, process, n = NamedSharding(mesh, PartitionSpec(axis)), jax.process_index(), len(arrays[0])
+    own = mesh.shape[axis] // jax.process_count()
+    counts = np.asarray([n])
     if jax.process_count() > 1:
-        counts = np.asarray(multihost_utils.process_allgather(np.asarray([n, each])))
-        total, each = int(counts[:, 0].sum()), int(counts[:, 1].max())
+        counts = np.ravel(multihost_utils.process_allgather(counts))
+    each = max(1, -(-int(counts.max()) // own))
     filled = [np.concatenate([a, np.zeros((own * each - n, *a.shape[1:]), a.dtype)]) for a in arrays]
-    return [jax.make_array_from_process_local_data(sharding, a) for a in filled], total
+    firsts = counts[:process].sum() + each * np.arange(own)
+    x, y, weight, first = (jax.make_array_from_process_local_data(sharding, a) for a in (*filled, firsts))
+    return Chunk(x, y, weight, first), int(counts.sum())
 
 
 def taken(rows: Chunk, index: np.ndarray, mesh: Mesh | None = None) -> Chunk:
@@ -201,8 +203,7 @@ _total = jax.jit(total_of, static_argnums=0)
 @partial(jax.jit, static_argnums=(0, 3, 4))
 def _total_on_mesh(function: OfChunk, rows: Chunk, arguments: tuple[Any, ...], mesh: Mesh, axis: str) -> Any:
     def of_part(rows: Chunk, arguments: tuple[Any, ...]) -> Any:
-        first = rows.first + lax.axis_index(axis) * len(rows.weight)
-        return lax.psum(total_of(function, rows._replace(first=first), arguments), axis)
+        return lax.psum(total_of(function, rows._replace(first=rows.first[0]), arguments), axis)
 
     return _mapped(of_part, mesh, axis)(rows, arguments)
 
@@ -218,8 +219,7 @@ def _flags(function: OfChunk, rows: Chunk, arguments: tuple[Any, ...], mesh: Mes
         return of_rows(rows, arguments)
 
     def of_part(rows: Chunk, arguments: tuple[Any, ...]) -> Array:
-        first = rows.first + lax.axis_index(axis) * len(rows.weight)
-        return lax.all_gather(of_rows(rows._replace(first=first), arguments), axis, tiled=True)
+        return lax.all_gather(of_rows(rows._replace(first=rows.first[0]), arguments), axis, tiled=True)
 
     return _mapped(of_part, mesh, axis)(rows, arguments)
 
@@ -227,5 +227,4 @@ def _flags(function: OfChunk, rows: Chunk, arguments: tuple[Any, ...], mesh: Mes
 def _mapped(of_part: Any, mesh: Mesh, axis: str | None) -> Any:
     """Return a function of rows and arguments that each device computes for its rows, with one result for all."""
     spread, everywhere = PartitionSpec(axis), PartitionSpec()
-    parts = Chunk(spread, spread, spread, everywhere)
-    return jax.shard_map(of_part, mesh=mesh, in_specs=(parts, everywhere), out_specs=everywhere, check_vma=False)
+    return jax.shard_map(of_part, mesh=mesh, in_specs=(spread, everywhere), out_specs=everywhere, check_vma=False)

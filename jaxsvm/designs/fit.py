@@ -264,7 +264,7 @@ def _check(design: Any, loss: str, bias: str, epsilon: Any, tol: Any, max_passes
         raise InputError(f"epsilon is {epsilon!r}: a finite number >= 0 is needed.")
     if design.d >= SIZES.largest_direct_system:
         raise InputError(
-            f"design has {design.d} features: systems of {SIZES.largest_direct_system} coefficients at most are solved; take fewer, or "
+            f"design has {design.d} features: {SIZES.largest_direct_system - 1} at most are taken; take fewer, or "
             "`jaxsvm.Pegasos` for many sparse ones."
         )
 
