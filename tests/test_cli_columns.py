@@ -429,3 +429,13 @@ def test_one_class(uneven, tmp_path):
     assert labelled["d"] == 2 and 0.5 < labelled["test_inside"] <= 1
     assert report_of("fit", file, *options, "--drop", "kind")["primal"] == pytest.approx(report["primal"], rel=1e-6)
     assert "fit" in refusal("path", bare, "--loss", "one_class")
+
+
+@pytest.mark.parametrize(
+    ("factors", "said"), [((1, 1, 40), "'c' varies 40 times"), ((1, 9, 9), None), ((0.001, 1, 1.1), "'a'")]
+)
+def test_columns_of_unlike_spread_are_named(factors, said, tmp_path):
+    columns = np.tile([[-1.0], [1.0]], (10, 3)) * factors
+    pd.DataFrame(columns, columns=["a", "b", "c"]).assign(kind=["x", "y"] * 10).to_csv(tmp_path / "a.csv", index=False)
+    note = report_of("fit", tmp_path / "a.csv", "--kernel", "linear")["note"]
+    assert note is None if said is None else said in note

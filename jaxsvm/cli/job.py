@@ -250,22 +250,20 @@ def _factors(wanted: str | None, classes: np.ndarray | None, target: np.ndarray)
 
 
 def _uneven_columns(x: Any, names: tuple[str, ...] | None) -> str | None:
-    """Return a warning if the columns' spreads differ by a factor of 1,000: kernels then see the widest alone."""
+    """Return a warning if a column spreads 30 times as much as half of them, or 1,000 times as much as one."""
     if is_sparse(x):
         return None
     deviations = np.std(x, axis=0)
-    varying = np.flatnonzero(deviations > 0)
-    if not len(varying):
-        return None
-    widest, narrowest = (int(varying[pick(deviations[varying])]) for pick in (np.argmax, np.argmin))
-    ratio = float(deviations[widest] / deviations[narrowest])
-    if ratio < 1000:
-        return None
-    wide, narrow = (f"column {at}" if names is None else repr(names[at]) for at in (widest, narrowest))
-    return (
-        f"Columns are not scaled: {wide} varies {ratio:.2g} times as much as {narrow}, and the kernel sees little but "
-        "the former. --scale standardise gives all of them a say."
-    )
+    order = np.argsort(deviations, kind="stable")[np.count_nonzero(deviations == 0) :].tolist()  # those that vary
+    for narrow, least in ((order[0], 1000), (order[(len(order) - 1) // 2], 30)) if order else ():
+        ratio = float(deviations[order[-1]] / deviations[narrow])
+        if ratio >= least:
+            wide, other = (f"column {at}" if names is None else repr(names[at]) for at in (order[-1], narrow))
+            return (
+                f"Columns are not scaled: {wide} varies {ratio:.2g} times as much as {other}, and the kernel sees "
+                "little but the former. --scale standardise gives all of them a say."
+            )
+    return None
 
 
 def _split(strata: np.ndarray | None, n: int, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray | None]:
