@@ -18,13 +18,16 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.designs.contract import Chunk
-from jaxsvm.numerics.measured import MEASURED as SIZES
+from jaxsvm.gram.measured import MEASURED as SIZES
+from jaxsvm.numerics.masks import count, places_first
 from jaxsvm.numerics.precision import double
-from jaxsvm.points.rows import Points, product, transposed_product
-from jaxsvm.solvers.features import weighted_squares
+from jaxsvm.numerics.products import matmul
+from jaxsvm.points.rows import Points, dense_rows, product, transposed_product
+from jaxsvm.runtime.loops import while_loop
 
 LOSSES = ("hinge", "squared_hinge", "epsilon_insensitive")
 REACHES = (0.0, *(2.0**k for k in range(-1, 15)), float("inf"))
@@ -88,19 +91,18 @@ class Evaluate:
 
     def __call__(self, chunk: Chunk, lanes: Lanes) -> Sums:
         """Return the sums over a chunk."""
-        k, wide = len(chunk.weight), double(chunk.x.dtype)
+        wide = double(chunk.x.dtype)
         scores, x = self.scores(chunk, lanes)
         trained, held = self._weights(chunk, lanes)
         sides = [(sigma, q, self._piece(q - sigma * scores, trained, lanes)) for sigma, q in self._sides(chunk, lanes)]
         pulls = sum((sigma * piece.a for sigma, _, piece in sides), jnp.zeros_like(scores))
         D = sum((piece.curvature for _, _, piece in sides), jnp.zeros_like(scores))
-        tiles = -(-k // min(SIZES.largest_direct_system, k))
-        ones, reaches = jnp.ones((k, 1), wide), jnp.asarray(REACHES, wide)[:, None] * lanes.mu
+        reaches = jnp.asarray(REACHES, wide)[:, None] * lanes.mu
         return Sums(
             loss=_sum(piece.loss for _, _, piece in sides),
             s=_sum(q * piece.a - piece.square for _, q, piece in sides),
             pull=jnp.concatenate([transposed_product(x, pulls), pulls.sum(axis=0)[None]]).T,
-            curvature=jax.lax.map(lambda D: weighted_squares(x, ones, D, tiles), D.T),
+            curvature=jax.lax.map(lambda D: weighted_squares_of_few(x, D), D.T),
             near=jax.lax.map(lambda reach: self.near(chunk, lanes, scores, reach).sum(axis=0, dtype=wide), reaches).T,
             missed=(held * self._missed(chunk, lanes, scores)).sum(axis=0),
             held=held.sum(axis=0),
@@ -177,6 +179,23 @@ class Piece(NamedTuple):
 def fold_of(chunk: Chunk, folds: int) -> Int[Array, " k"]:
     """Return the fold of each row: row i is of fold `i % folds`."""
     return ((chunk.first + jnp.arange(len(chunk.weight), dtype=jnp.int32)) % folds).astype(jnp.int32)
+
+
+def weighted_squares_of_few(x: Points, D: Float[Array, " k"]) -> Float[Array, "p p"]:
+    """Return `sum_i D_i (x_i, 1) (x_i, 1)'`; rows of weight 0 cost nothing."""
+    size = min(SIZES.rows_per_wide_tile, len(D))
+    many, order = count(D != 0), jnp.pad(places_first(D != 0), (0, size))
+
+    def add(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        k, total = carry
+        index = lax.dynamic_slice_in_dim(order, k * size, size)
+        weight = jnp.where(k * size + jnp.arange(size, dtype=jnp.int32) < many, D[index], 0)
+        rows = dense_rows(x, index).astype(D.dtype)
+        rows = jnp.concatenate([rows, jnp.ones((size, 1), D.dtype)], axis=1)
+        return k + 1, total + matmul((rows * weight[:, None]).T, rows)
+
+    start = (jnp.zeros((), jnp.int32), jnp.zeros((x.shape[1] + 1, x.shape[1] + 1), D.dtype))
+    return while_loop(lambda carry: carry[0] * size < many, add, start)[1]
 
 
 def _signs(y: Float[Array, "k 1"], lanes: Lanes) -> Float[Array, "k l"]:
