@@ -14,7 +14,7 @@ from jaxsvm.path.coarse_to_fine import feature_newton
 from jaxsvm.path.coarse_to_fine.feature_newton import FeatureNewton, features
 from jaxsvm.path.measured import MEASURED
 
-N = 640
+N = 800
 CS = np.geomspace(0.01, 1000, 10)
 KEY = jax.random.key(0)
 

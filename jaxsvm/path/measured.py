@@ -23,7 +23,7 @@ class Measured:
     """Working sets of one compiled piece, times samples: a piece takes less than a second."""
     most_features: int = 512
     """Largest number of features that replace a kernel matrix."""
-    samples_of_a_feature: int = 8
+    samples_of_a_feature: int = 12
     """Samples for each of them at the least."""
     rest_of_features: float = 0.03
     """The largest C times the mean diagonal of what features leave of a kernel matrix: then no more are added."""
