@@ -18,6 +18,9 @@ HEAD = """# Results
 Written by `benchmarks/results_page.py` from `benchmarks/results/`, on two CPU cores; "certified" is the gap that a fit
 claims, "judged" the same from a float64 objective outside the solvers. Ratios above 1 say that we are faster. Each
 section names the command that measures it again. Compilation is apart: a first call takes 2 to 11 s more.
+
+**GPUs and TPUs: not yet measured.** No such device was at hand since the last large changes.
+`benchmarks/accelerator.py` is the program for them, and a test lowers every public function for both.
 """
 PEERS = {
     "jaxsvm": "jaxsvm, squared hinge, tol 1e-3",
