@@ -23,6 +23,7 @@ from jaxsvm.numerics.linear.elimination import LAPACK_SIZE, Factor, identity, pa
 from jaxsvm.numerics.masks import some
 from jaxsvm.numerics.measured import MEASURED
 from jaxsvm.numerics.products import diagonal, plus_diagonal
+from jaxsvm.numerics.selection import entries
 from jaxsvm.numerics.sizes import in_smallest, size_classes, sizes_of_factors
 from jaxsvm.runtime.loops import varying, while_loop
 
@@ -290,8 +291,8 @@ def _factor(
     def factor(size: int, whole: Factor) -> Factor:
         at = index[:size]
         values = problem.gram.block(at, at).astype(problem.dtype) + problem.offset
-        values = jnp.outer(problem.y[at], problem.y[at]) * values + jnp.outer(u[at], u[at])
-        values = plus_diagonal(values, ridge[at])
+        y, u_at, ridge_at = (entries(v, at) for v in (problem.y, u, ridge))
+        values = plus_diagonal(jnp.outer(y, y) * values + jnp.outer(u_at, u_at), ridge_at)
         if problem.bounded and size < LAPACK_SIZE:  # there is no ridge
             values = jnp.where(valid[:size, None] & valid[None, :size], values, 0)
             # A sample of which the others leave less than this is explained by them.
@@ -300,15 +301,14 @@ def _factor(
 
     factored = in_smallest(sizes, count, factor, identity(largest, problem.dtype))
     known = valid & ~(diagonal(factored.L)[:largest] == 0)  # NaN must propagate
-    support = jnp.zeros_like(support).at[index].max(known)
-
+    support = jnp.zeros_like(support).at[index].max(known, wrap_negative_indices=False)
     return support, jax.tree_util.Partial(_by_factor, factored, jnp.where(known, index, problem.n))
 
 
 def _by_factor(factor: Factor, index: Int[Array, " q"], r: Float[Array, " n"]) -> Float[Array, " n"]:
     """Return `A^-1 r` on the samples of an index; r elsewhere. Places that no sample takes hold n."""
-    inside = r.at[index].get(mode="fill", fill_value=0)
-    return r.at[index].set(factor.solve(inside), mode="drop")
+    inside = entries(lax.pad(r, jnp.zeros((), r.dtype), ((0, 1, 0),)), index)
+    return r.at[index].set(factor.solve(inside), mode="drop", wrap_negative_indices=False)
 
 
 def _woodbury(problem: "Differentiable", support: Bool[Array, " n"], exact: bool, u: Array, D: Array) -> Apply:

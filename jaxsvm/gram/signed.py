@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 from jaxsvm.gram.contract import Gram
 from jaxsvm.gram.dense import DenseGram
 from jaxsvm.numerics.products import weighted_rows
-from jaxsvm.numerics.selection import entry
+from jaxsvm.numerics.selection import entries, entry
 from jaxsvm.numerics.sums import sums
 
 
@@ -36,11 +36,11 @@ class SignedGram:
 
     def rows(self, index: Int[Array, " t"]) -> Float[Array, "t n"]:
         """Return `B[index]`."""
-        return self._signed(jnp.outer(self.y[index], self.y), self.gram.rows(index))
+        return self._signed(jnp.outer(entries(self.y, index), self.y), self.gram.rows(index))
 
     def block(self, rows: Int[Array, " t"], columns: Int[Array, " u"]) -> Float[Array, "t u"]:
         """Return `B[rows, columns]`."""
-        return self._signed(jnp.outer(self.y[rows], self.y[columns]), self.gram.block(rows, columns))
+        return self._signed(jnp.outer(entries(self.y, rows), entries(self.y, columns)), self.gram.block(rows, columns))
 
     def diag(self) -> Float[Array, " n"]:
         """Return `B_ii`."""

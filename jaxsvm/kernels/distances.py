@@ -108,7 +108,8 @@ def _by_blocks(x: Array, z: Array, weights: Array, size: Callable[[Array], Array
 
     def add(total: Array, features: tuple[Array, Array, Array | None]) -> tuple[Array, None]:
         x_k, z_k, w_k = features
-        terms = [size(x_k[k][:, None] - z_k[k][None, :]) for k in range(width)]
+        spread = functools.partial(lax.broadcast_in_dim, shape=total.shape, broadcast_dimensions=(0, 1))
+        terms = [size(spread(x_k[:, k : k + 1]) - spread(z_k[k : k + 1])) for k in range(width)]
         if w_k is not None:
             terms = [w_k[k] * term for k, term in enumerate(terms)]
         while len(terms) > 1:  # in pairs: fewer roundings than a sequential sum
@@ -117,7 +118,7 @@ def _by_blocks(x: Array, z: Array, weights: Array, size: Callable[[Array], Array
 
     weight_blocks = None if equal_weights else blocks(weights[None])[..., 0]
     zero = jnp.zeros((x.shape[0], z.shape[0]), x.dtype)
-    total, _ = scan(add, zero, (blocks(x), blocks(z), weight_blocks))
+    total, _ = scan(add, zero, (blocks(x).swapaxes(1, 2), blocks(z), weight_blocks))
     return weights * total if equal_weights else total
 
 

@@ -214,16 +214,18 @@ def certify(problem: Problem, solver: Solver, progress: Progress, how: Certifyin
     status = jnp.asarray(Status.RUNNING, jnp.int32)
     holds = excess <= 1
     proven = holds if solver.stop == CERTIFIED_GAP else gap <= solver.tol
-    for condition, code in (  # the first that holds decides
-        (progress.status != Status.RUNNING, progress.status),
-        (~sound, Status.NOT_FINITE),
-        (indefinite, Status.NOT_PSD),
-        ((holds | unconfirmed) & proven, Status.CONVERGED),
-        (holds | unconfirmed, Status.UNCERTIFIED),
-        (at_cap, Status.MAX_STEPS),
-        (stalled >= solver.patience, jnp.where(solver.full(problem, progress.state), Status.FULL, Status.STALLED)),
+    for condition, code in reversed(
+        (  # the first that holds decides
+            (progress.status != Status.RUNNING, progress.status),
+            (~sound, Status.NOT_FINITE),
+            (indefinite, Status.NOT_PSD),
+            ((holds | unconfirmed) & proven, Status.CONVERGED),
+            (holds | unconfirmed, Status.UNCERTIFIED),
+            (at_cap, Status.MAX_STEPS),
+            (stalled >= solver.patience, jnp.where(solver.full(problem, progress.state), Status.FULL, Status.STALLED)),
+        )
     ):
-        status = jnp.where((status == Status.RUNNING) & condition, code, status)
+        status = jnp.where(condition, code, status)
     best = jax.tree.map(lambda new, old: jnp.where(better, new, old), point, progress.best)
     if not problem.gram.definite:  # what was certified before the curvature showed proves nothing either
         best = best._replace(certificate=refused(best.certificate, status == Status.NOT_PSD))

@@ -52,6 +52,11 @@ def entry(values: Float[Array, "n *k"], index: Int[Array, ""]) -> Float[Array, "
     return lax.gather(values, index[None], where, (1, *values.shape[1:]), mode="promise_in_bounds")
 
 
+def entries(values: Float[Array, "n *k"], index: Int[Array, " q"]) -> Float[Array, "q *k"]:
+    """Return `values[index]` for indices in range."""
+    return values.at[index].get(mode="promise_in_bounds", wrap_negative_indices=False)
+
+
 def top_k(values: Float[Array, " n"], k: int, spread: Spread | None) -> tuple[Float[Array, " k"], Int[Array, " k"]]:
     """Return the k largest of `values` and their indices, int32; if they are spread over a mesh, from k of a device."""
     if spread is None:

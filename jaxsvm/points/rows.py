@@ -197,7 +197,7 @@ def product(x: Any, w: Float[Array, "d *k"], spread: Spread | None = None) -> Fl
     """
     if isinstance(x, Rows):
         return x.dot(w)
-    if x.dtype == w.dtype:
+    if x.dtype == w.dtype or len(x) <= 2048:
         return matmul(x, w)
     if spread is not None:
         shares = x.reshape(spread.parts, -1, x.shape[1])
@@ -210,7 +210,7 @@ def transposed_product(x: Any, v: Float[Array, "n *k"]) -> Float[Array, "d *k"]:
     if isinstance(x, Rows):
         return x.transposed_dot(v)
     x = x.astype(v.dtype)
-    if v.ndim > 1:
+    if v.ndim > 1 or len(x) <= 2048:  # of few rows neither way is slow or inexact
         return matmul(x.T, v)
     return jax.lax.platform_dependent(x, v, cpu=_column_sums, default=_vector_product)
 
@@ -226,7 +226,8 @@ def _vector_product(x: Float[Array, "n d"], v: Float[Array, " n"]) -> Float[Arra
 
 def by_row_tiles(n: int, tile: int, rows: Callable[[Array], Array]) -> Array:
     """Compute `rows(index)` for all indices, `tile` at a time, and concatenate along the first axis."""
-    tile = max(1, min(tile, n))
+    if n <= tile:
+        return rows(jnp.arange(n, dtype=jnp.int32))
     whole = n // tile
     head = jax.lax.map(rows, jnp.arange(whole * tile, dtype=jnp.int32).reshape(whole, tile))
     head = head.reshape(whole * tile, *head.shape[2:])

@@ -17,9 +17,9 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from jaxsvm.derivatives.measured import MEASURED
-from jaxsvm.numerics import selection
 from jaxsvm.numerics.linear.elimination import factored
 from jaxsvm.numerics.precision import rounded
+from jaxsvm.numerics.selection import argmax, entries, entry, lowest
 from jaxsvm.points.rows import Rows, dense_rows, product, transposed_product
 from jaxsvm.problems.forms import BoxForm
 from jaxsvm.runtime.loops import fori_loop, scan
@@ -68,8 +68,9 @@ def beside(
         return w @ w_s / 2 + b * problem.e + problem.upper @ jnp.maximum(0, r)
 
     primals, dual = jax.vmap(primal)(candidates, products, shifts), a @ (problem.q - s / 2)
-    best = jnp.where(primals[0] - dual <= tol * jnp.abs(dual + problem.constant), 0, selection.lowest(primals))
-    return jnp.stack([candidates[best], a]), jnp.stack([products[best], s]), shifts[best]
+    best = jnp.where(primals[0] - dual <= tol * jnp.abs(dual + problem.constant), 0, lowest(primals))
+    w, w_s, b = (entry(rows, best) for rows in (candidates, products, shifts))
+    return jnp.stack([w, a]), jnp.stack([w_s, s]), b
 
 
 class Signed(NamedTuple):
@@ -90,8 +91,9 @@ class Signed(NamedTuple):
 
     def rows(self, index: Int[Array, " t"]) -> Float[Array, "t p"]:
         """Return `H[index]`."""
+        picked = dense_rows(self.x, index).astype(self.y.dtype)
         ends = jnp.full((len(index), 1), self.offset, self.y.dtype)
-        return self.y[index, None] * jnp.concatenate([dense_rows(self.x, index).astype(self.y.dtype), ends], axis=1)
+        return entries(self.y, index)[:, None] * jnp.concatenate([picked, ends], axis=1)
 
     def times(self, w: Float[Array, " p"]) -> Float[Array, " n"]:
         """Return `H w`."""
@@ -178,7 +180,7 @@ def _pivots(H: Signed, weight: Float[Array, " n"]) -> tuple[Int[Array, " p"], An
 
     def choose(carry: tuple[Array, Array], k: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
         rest, directions = carry
-        left, i = selection.argmax(rest)
+        left, i = argmax(rest)
         row = H.rows(i[None])[0]
         row = row - directions.T @ (directions @ row)
         row = row - directions.T @ (directions @ row)  # twice is enough

@@ -18,7 +18,7 @@ from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.numerics.precision import in_double, like, remainder, rounded, whole, widened
 from jaxsvm.problems.forms import BoxForm
 from jaxsvm.results.fit import Counters
-from jaxsvm.runtime.loops import fori_loop, while_loop
+from jaxsvm.runtime.loops import fori_loop
 from jaxsvm.solvers.box.barrier_systems import Solve, affordable, barrier_system, few_features
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.measured import MEASURED
@@ -149,7 +149,7 @@ class Iterate(NamedTuple):
 
 
 def polish_steps(problem: BoxForm) -> int | None:
-    """Return about how many pair steps cost as much as `solved` with its compilation; None if it is not affordable."""
+    """Return about how many pair steps cost as much as a solve with its compilation; None if it is not affordable."""
     if not affordable(problem):
         return None
     features = few_features(problem)
@@ -157,7 +157,7 @@ def polish_steps(problem: BoxForm) -> int | None:
 
 
 class Going(NamedTuple):
-    """Carry of `solved`: the iterate, the sum of its products over the objective, rounds, whether to continue."""
+    """Carry of a solve in pieces: the iterate, its products over the objective, rounds, whether to continue."""
 
     x: Iterate
     left: Float[Array, ""]
@@ -165,16 +165,8 @@ class Going(NamedTuple):
     going: Bool[Array, ""]
 
 
-def solved(problem: BoxForm, tol: Any) -> Float[Array, " n"]:
-    """Return a feasible point near the solution of an `affordable` problem, `(n,)`.
-
-    The host driver runs it in pieces: `begin`, `further` while it is going, `end`.
-    """
-    return end(problem, while_loop(lambda at: at.going, lambda at: further(problem, at, tol), begin(problem)))
-
-
 def begin(problem: BoxForm) -> Going:
-    """Return the carry before the first piece of `solved`."""
+    """Return the carry before the first piece of a solve of an `affordable` problem."""
     unknown = jnp.asarray(jnp.inf, problem.dtype)
     return Going(first_iterate(problem), unknown, jnp.zeros((), jnp.int32), jnp.asarray(True))
 

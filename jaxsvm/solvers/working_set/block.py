@@ -51,7 +51,7 @@ def pair_steps(
         v, pull, middle = carry
         # Relative to the middle of the violating pair: what is selected is as exact as the violation is small.
         i = largest_packed(jnp.where(v < high, pull - middle, -infinity))
-        row_i, pull_i = lax.dynamic_index_in_dim(K, i, keepdims=False), entry(pull, i)
+        row_i, pull_i = lax.dynamic_index_in_dim(K, i, keepdims=False, allow_negative_indices=False), entry(pull, i)
         descent = pull_i - pull
         curvature = jnp.maximum(entry(D, i) + D - 2 * row_i, MEASURED.curvature_floor)
         j = largest_packed(jnp.where((v > low) & (descent > 0), descent * descent / curvature, -1))
@@ -64,7 +64,11 @@ def pair_steps(
         new_i = jnp.where(usable & (t >= high_i - v_i), high_i, v_i + t)
         new_j = jnp.where(usable & (t >= v_j - low_j), low_j, v_j - t)
         v = v.at[i].set(new_i).at[j].set(jnp.where(usable, new_j, v_j))
-        return v, pull - t * (row_i - lax.dynamic_index_in_dim(K, j, keepdims=False)), middle
+        return (
+            v,
+            pull - t * (row_i - lax.dynamic_index_in_dim(K, j, keepdims=False, allow_negative_indices=False)),
+            middle,
+        )
 
     def turn(carry: tuple[Any, ...]) -> tuple[Any, ...]:
         v, pull, _, steps, _ = carry
@@ -106,10 +110,10 @@ def double_steps(
 
         move, gain = gains(pull)
         i = largest_packed(gain)
-        row_i = lax.dynamic_index_in_dim(K, i, keepdims=False)
+        row_i = lax.dynamic_index_in_dim(K, i, keepdims=False, allow_negative_indices=False)
         _, gain = gains(pull - entry(move, i) * row_i)
         j = largest_packed(jnp.where(places == i, -1, gain))
-        row_j = lax.dynamic_index_in_dim(K, j, keepdims=False)
+        row_j = lax.dynamic_index_in_dim(K, j, keepdims=False, allow_negative_indices=False)
         (v_i, v_j), (low_i, low_j) = (entry(v, i), entry(v, j)), (entry(low, i), entry(low, j))
         high_i, high_j = entry(high, i), entry(high, j)
         curvatures = (entry(D, i), entry(D, j), entry(row_i, j))
