@@ -214,6 +214,7 @@ def certify(problem: Problem, solver: Solver, progress: Progress, how: Certifyin
     status = jnp.asarray(Status.RUNNING, jnp.int32)
     holds = excess <= 1
     proven = holds if solver.stop == CERTIFIED_GAP else gap <= solver.tol
+    full = solver.full(problem, progress.state)
     for condition, code in reversed(
         (  # the first that holds decides
             (progress.status != Status.RUNNING, progress.status),
@@ -222,7 +223,10 @@ def certify(problem: Problem, solver: Solver, progress: Progress, how: Certifyin
             ((holds | unconfirmed) & proven, Status.CONVERGED),
             (holds | unconfirmed, Status.UNCERTIFIED),
             (at_cap, Status.MAX_STEPS),
-            (stalled >= solver.patience, jnp.where(solver.full(problem, progress.state), Status.FULL, Status.STALLED)),
+            (
+                stalled >= solver.patience,
+                Status.STALLED if full is False else jnp.where(full, Status.FULL, Status.STALLED),
+            ),
         )
     ):
         status = jnp.where(condition, code, status)

@@ -16,6 +16,6 @@ def sums(*terms: Float[Array, " n"]) -> tuple[Float[Array, ""], ...]:
         return tuple(term.sum() for term in terms)
     if len(terms) == 1:  # for a single vector a matrix product is a library call
         return (matmul(terms[0][None], jnp.ones((n, 2), dtype))[0, 0],)
-    parts = jnp.concatenate([term.astype(dtype) for term in terms]).reshape(len(terms), n)
+    parts = jnp.stack([term.astype(dtype) for term in terms])
     parts = lax.pad(parts, jnp.zeros((), dtype), ((0, 0, 0), (0, -n % PARTS_OF_A_SUM, 0)))
     return tuple(parts.reshape(len(terms), -1, PARTS_OF_A_SUM).sum(axis=1).sum(axis=1))

@@ -210,7 +210,7 @@ def transposed_product(x: Any, v: Float[Array, "n *k"]) -> Float[Array, "d *k"]:
     if isinstance(x, Rows):
         return x.transposed_dot(v)
     x = x.astype(v.dtype)
-    if v.ndim > 1 or len(x) <= 2048:  # of few rows neither way is slow or inexact
+    if v.ndim > 1 or len(x) <= 64:  # of few rows neither way is slow or inexact
         return matmul(x.T, v)
     return jax.lax.platform_dependent(x, v, cpu=_column_sums, default=_vector_product)
 
