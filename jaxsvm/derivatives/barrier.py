@@ -51,7 +51,7 @@ def equations(problem: "Differentiable", at: Inside) -> tuple[Active, Shift]:
 
 def moved(problem: "Differentiable", at: Inside, to: Point, goes: Bool[Array, ""]) -> tuple[Inside, Bool[Array, ""]]:
     """Go most of the way to a solution of the equations, if `goes`; return also whether it ends: gap 1e-10, or NaN."""
-    present = problem.present
+    present = problem.present[None, :]
     da = to.a - at.x[0]
     dx = jnp.stack([da, -da])
     values = jnp.concatenate([at.x, at.multipliers])
