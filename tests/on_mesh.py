@@ -209,7 +209,7 @@ def lanes() -> None:
         np.testing.assert_allclose(mixed(Cs[:4], spread), known[:4], rtol=2e-4)
     own = jax.shard_map(
         lambda Cs, problem: jax.vmap(lambda C: fitted(C, problem))(Cs),
-        mesh=both,
+        mesh=mesh((2, 4), ("lanes", "rows"), AxisType.Auto),
         in_specs=(jax.P("lanes"), jax.P()),
         out_specs=jax.P("lanes"),
         axis_names={"lanes"},

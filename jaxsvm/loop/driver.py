@@ -34,7 +34,7 @@ from jaxsvm.results.fit import Counters, Fit, better_of
 from jaxsvm.results.status import Status, advice
 from jaxsvm.runtime.checks import require_seconds
 from jaxsvm.runtime.loops import in_groups, while_loop
-from jaxsvm.runtime.meshes import in_automatic_axes, of_one_process
+from jaxsvm.runtime.meshes import host_drives, in_automatic_axes
 from jaxsvm.runtime.transfers import transfers
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.start import Origin, given_start
@@ -108,24 +108,24 @@ def fit(
     init = given_start(init, problem.n)
     options = Options(may_change=solver is None)
     tol = 1e-4 if tol is None else tol
-    concrete, alone = is_concrete(problem, solver, tol, key, init), of_one_process(problem.gram)
+    concrete = is_concrete(problem, solver, tol, key, init)
+    driven = host_drives(problem.gram, concrete=concrete)
     problems = problem if concrete else lax.stop_gradient(problem)
-    choose = first_choice if alone and is_concrete(problems, tol, key, init) else traced_choice
+    choose = first_choice if driven and is_concrete(problems, tol, key, init) else traced_choice
     solver = choose(problem, tol) if solver is None else solver
     require_usable(solver)
     constant = (problems, solver, key, init) if concrete else (problems, *lax.stop_gradient((solver, key, init)))
-    if alone and is_concrete(constant):
+    if driven and is_concrete(constant):
         with answering(interrupt) as stop:
             result = drive(*constant, stop=stop, max_seconds=max_seconds, callback=callback, options=options)
         # Traced for derivatives alone: these rest on the solution, not on the steps.
         return result if concrete else differentiable(problem, result)
     if max_seconds is not None or callback is not None:
-        where = "concrete arrays: call `fit` outside jit and vmap" if alone else "a mesh of one process"
+        where = "concrete arrays: call `fit` outside jit and vmap" if not concrete else "a mesh of one process"
         raise InputError(f"max_seconds and callback need {where}.")
-    if not concrete:
-        return fit_compiled(problem, solver, key, init)
-    result = jax.jit(fit_compiled)(problem, solver, key, init)  # hosts that read clocks would take different steps
-    warn_unless_converged(result, solver)
+    result = (jax.jit(fit_compiled) if is_concrete(constant) else fit_compiled)(problem, solver, key, init)
+    if concrete:
+        warn_unless_converged(result, solver)
     return result
 
 

@@ -28,7 +28,7 @@ from jaxsvm.results.fit import Certificate, Fit
 from jaxsvm.results.status import StatusCode
 from jaxsvm.runtime.arrays import lengthened
 from jaxsvm.runtime.checks import require_one_of
-from jaxsvm.runtime.meshes import of_one_process
+from jaxsvm.runtime.meshes import host_drives
 from jaxsvm.runtime.summary import in_a_line
 from jaxsvm.runtime.transfers import transfers
 from jaxsvm.solvers.contract import Solver
@@ -230,7 +230,7 @@ def cross_validate(
     """
     if not is_concrete(problem, Cs, folds, groups):
         raise InputError("cross_validate needs concrete arrays: call it outside jit and vmap.")
-    if not of_one_process(problem.gram):
+    if not host_drives(problem.gram):
         raise InputError("problem is on a mesh of several processes: fit `problem.weighted(fold)` for each fold.")
     if problem.parameter is None:
         raise InputError(f"problem is a {type(problem).__name__}: it has no C to choose.")

@@ -28,7 +28,7 @@ from jaxsvm.path.placeholders import nothing, on_host_stacked
 from jaxsvm.problems.padding import trimmed
 from jaxsvm.results.fit import Fit
 from jaxsvm.runtime.arrays import computed, on_device
-from jaxsvm.runtime.meshes import of_one_process
+from jaxsvm.runtime.meshes import host_drives
 from jaxsvm.runtime.summary import in_a_line
 from jaxsvm.runtime.transfers import transfers
 from jaxsvm.solvers.contract import Solver
@@ -191,9 +191,9 @@ def fit_many(
     if solver is not None and tol is not None:
         raise InputError("tol is for fits without a solver of their own: name it there, as in `WorkingSet(tol=1e-3)`.")
     given = (machines, solver, tol, key)
-    concrete, alone = is_concrete(given), of_one_process(machines.gram)
+    concrete = is_concrete(given)
     constant = given if concrete else lax.stop_gradient(given)
-    if alone and is_concrete(constant):
+    if host_drives(machines.gram, concrete=concrete) and is_concrete(constant):
         with answering(interrupt) as stop, stop.within(max_seconds):
             fits = _one_by_one(*constant, stop)
         if concrete:
@@ -207,7 +207,7 @@ def fit_many(
         return fit(dataclasses.replace(lane, gram=machines.gram), solver, tol=tol, key=key)
 
     lanes = jax.vmap(solved)
-    return (jax.jit(lanes) if concrete else lanes)(machines.lanes)
+    return (jax.jit(lanes) if is_concrete(constant) else lanes)(machines.lanes)
 
 
 def _one_by_one(machines: Machines, solver: Solver | None, tol: Any, key: Any, stop: Interruption) -> list[Fit]:

@@ -38,7 +38,7 @@ from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import Certificate, Fit, outcomes
 from jaxsvm.results.status import StatusCode, has_values
 from jaxsvm.runtime.arrays import on_device
-from jaxsvm.runtime.meshes import in_automatic_axes, of_one_process
+from jaxsvm.runtime.meshes import host_drives, in_automatic_axes
 from jaxsvm.runtime.summary import in_a_line
 from jaxsvm.runtime.transfers import transfers
 from jaxsvm.screening.reduction import Safe
@@ -198,14 +198,14 @@ def solve_path(
         raise InputError("callback is a function of a place and a fit, of one problem alone.")
     if gammas is not None:
         require_widths(cast(Any, problem), gammas)
-    concrete, alone = is_concrete(problems, Cs, gammas, solver, key), of_one_process(*(p.gram for p in problems))
-    if concrete and alone:
+    concrete = is_concrete(problems, Cs, gammas, solver, key)
+    if concrete and host_drives(*(each.gram for each in problems)):
         with answering(interrupt) as stop, stop.within(max_seconds):
             groups = [problems] if gammas is None else problems_at_widths(cast(Any, problem), gammas, options)
             fits = [fit for group in groups for fit in solve_together(group, np.asarray(Cs), options, stop)]
         together = _stacked(fits) if several or gammas is not None else fits[0]
     elif callback is not None or max_seconds is not None:
-        where = "concrete arrays: call `solve_path` outside jit and vmap" if alone else "a mesh of one process"
+        where = "concrete arrays: call `solve_path` outside jit and vmap" if not concrete else "a mesh of one process"
         raise InputError(f"callback and max_seconds need {where}.")
     else:
         traced = in_automatic_axes(partial(_traced, options=options, several=several))

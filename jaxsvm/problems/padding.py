@@ -62,7 +62,9 @@ def shard_rows(problem: P, mesh: Mesh, axis: str | None = None) -> P:
     spread = Spread.over(mesh, axis)
     operators = {"gram", getattr(problem, "operator", "gram")}
     laid_out: Any = {name: spread_over(getattr(problem, name), spread) for name in operators}
-    return dataclasses.replace(cast(Any, problem), **laid_out)
+    # Vectors of n entries are on every device: for one that XLA may lay out unevenly, jax 0.9 has no name.
+    rest = spread.placed(dataclasses.replace(cast(Any, problem), **dict.fromkeys(operators)))
+    return dataclasses.replace(rest, **laid_out)
 
 
 def _on_mesh(problem: Any, gram: Gram | None) -> Any:
@@ -70,14 +72,16 @@ def _on_mesh(problem: Any, gram: Gram | None) -> Any:
     held: SpreadGram = getattr(problem, problem.operator)
     points: Any = problem.gram
     size = held.whole.n
+    spread = cast(Spread, held.spread)
     if isinstance(problem, BallProblem):
-        vectors, absent = ("squares",), {"mask": lengthened(problem.present, size, False)}
+        vectors, absent = {"squares": problem.squares}, {"mask": problem.present}
     else:
-        vectors, absent = problem.vectors, {"weight": lengthened(problem.weights, size, 0)}
-    given = {name: getattr(problem, name) for name in vectors}
-    parts = {name: lengthened(vector, size) for name, vector in given.items() if vector is not None}
+        vectors = {name: getattr(problem, name) for name in problem.vectors if getattr(problem, name) is not None}
+        absent = {"weight": problem.weights}
+    parts = {name: lengthened(vector, size) for name, vector in vectors.items()}
+    parts |= {name: lengthened(vector, size, 0) for name, vector in absent.items()}
     operators = {"gram": points.whole, problem.operator: held.whole if gram is None else gram}
-    return dataclasses.replace(problem, **cast(Spread, held.spread).placed(parts | absent, size), **operators)
+    return dataclasses.replace(problem, **spread.placed(parts, size), **operators)
 
 
 def _padded(problem: S, gram: Gram | None) -> S:

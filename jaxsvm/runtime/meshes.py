@@ -114,10 +114,14 @@ def in_automatic_axes(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def of_one_process(*operators: Any) -> bool:
-    """Return whether the host may drive computations with these Gram operators: all their devices are its own."""
-    spreads = [getattr(gram, "spread", None) for gram in operators]
-    return not any(spread is not None and spread.mesh.is_multi_process for spread in spreads)
+def host_drives(*operators: Any, concrete: bool = True) -> bool:
+    """Return whether the host may drive computations with these Gram operators.
+
+    Not on a mesh of several processes, whose hosts would decide apart; nor on any mesh if problems are not `concrete`
+    but traced for derivatives, which are those of a whole compiled fit there.
+    """
+    spreads = [spread for gram in operators if (spread := getattr(gram, "spread", None)) is not None]
+    return not any(spread.mesh.is_multi_process or not concrete for spread in spreads)
 
 
 def shard_lanes(
