@@ -1,6 +1,7 @@
 """Designs: linear SVMs of rows anywhere, against their definition, the problems in memory, and each other."""
 
 import dataclasses
+import warnings
 
 import jax
 import numpy as np
@@ -143,12 +144,14 @@ def test_a_run_that_was_stopped_goes_on_from_its_checkpoint_in_another_place(tmp
     mesh = designs.from_arrays(x, y, mesh=jax.make_mesh((1,), ("rows",)))
     resumed = designs.fit(mesh, [0.1, 10.0], tol=1e-6, checkpoint=path)
     np.testing.assert_allclose(resumed.coef, whole.coef, atol=1e-12)
-    assert resumed.passes == whole.passes and not path.exists()
+    assert resumed.passes == whole.passes + 1 and not path.exists()  # a pass compares the rows
     designs_of_more = designs.from_arrays(x[:-1], y[:-1])
     with pytest.warns(ConvergenceWarning):
         designs.fit(one, 1.0, max_passes=2, checkpoint=path, tol=1e-9)
     with pytest.raises(InputError, match="rows differ"):
         designs.fit(designs_of_more, 1.0, checkpoint=path, tol=1e-9)
+    with pytest.raises(InputError, match="sums over the rows differ"):
+        designs.fit(designs.from_arrays(2 * x, y), 1.0, checkpoint=path, tol=1e-9)
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(DataError, match="not a whole state"):
         designs.fit(one, 1.0, checkpoint=path)
@@ -156,7 +159,7 @@ def test_a_run_that_was_stopped_goes_on_from_its_checkpoint_in_another_place(tmp
 
 def test_what_cannot_be_used_is_refused_by_name(tmp_path):
     x, y, f = data(50)
-    one = designs.from_arrays(x, y)
+    one, two = designs.from_arrays(x, y), designs.from_arrays(x, np.arange(50) == 4)
     cases = [
         (lambda: designs.fit(x), "design is a ndarray"),
         (lambda: designs.fit(one, -1.0), "C is -1"),
@@ -166,6 +169,8 @@ def test_what_cannot_be_used_is_refused_by_name(tmp_path):
         (lambda: designs.from_arrays(x, y[:-1]), r"y has shape \(49,\)"),
         (lambda: designs.fit(designs.from_arrays(x, y, (y > 0) * 1.0)), "no row of class"),
         (lambda: designs.cross_validate(one, [1.0], folds=1), "folds is 1"),
+        (lambda: designs.cross_validate(one, [1.0], folds=51), "fold 50 has no row"),
+        (lambda: designs.cross_validate(two, [1.0], folds=2), "outside fold 0: two classes"),
         (lambda: designs.nystroem(one, "rbf", 3), "kernel is a str"),
     ]
     for call, message in cases:
@@ -178,3 +183,105 @@ def test_what_cannot_be_used_is_refused_by_name(tmp_path):
     np.savez(tmp_path / "a.npz", X=x[:-1], y=y[:-1])
     with pytest.raises(DataError, match="changed since"):
         designs.fit(rows)
+    np.savez(tmp_path / "b.npz", X=x.astype(float) * 1e60, y=y)
+    with pytest.raises(DataError, match="float32 does not hold"):
+        designs.fit(designs.from_files(tmp_path / "b.npz"))
+
+
+def test_partitions_that_cannot_be_used_are_refused_by_name():
+    delayed = pytest.importorskip("dask").delayed
+    x, y, f = data(50)
+    part = delayed(lambda *part: part)
+    y_and_none = y.astype(object)
+    y_and_none[3] = None
+    cases = [
+        ([part(x, y), part(x, y.astype(str))], {}, "text in some partitions"),
+        ([part(x, y_and_none)], {}, "missing or not finite"),
+        ([part(x, y[:, None])], {}, r"labels \(50, 1\)"),
+        ([part(x, f)], {}, "50 labels in 50 rows"),
+        ([part(x, f, np.zeros(50))], {"regression": True}, "no row with a positive weight"),
+    ]
+    for parts, how, message in cases:
+        with pytest.raises(InputError, match=message):
+            designs.fit(designs.from_dask(parts, **how), loss="epsilon_insensitive" if how else "hinge")
+
+
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge", "epsilon_insensitive"])
+@pytest.mark.parametrize("bias", ["regularized", "free"])
+def test_bounds_hold_where_numbers_are_extreme(loss, bias):
+    """C over sixteen orders, repeated and unordered; few rows; a constant column; targets far from 0; epsilon 0."""
+    x, y, f = data(40)
+    x[:, 0] = 1000.0
+    y, Cs = (f + 1e6 if loss == "epsilon_insensitive" else y), [1.0, 1e8, 1e-8, 1.0]
+    for rows, tol in ((slice(None), 1e-10), (slice(0, 7), 1e-6)):
+        design = designs.from_arrays(x[rows], y[rows], regression=loss == "epsilon_insensitive")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # float64 has no 1e-10 of some
+            fit = designs.fit(design, Cs, loss=loss, bias=bias, tol=tol, epsilon=0.0)
+        assert fit.certificate.primal[0] == fit.certificate.primal[3]
+        for k, C in enumerate(Cs):
+            one = dataclasses.replace(fit, coef=fit.coef[k], intercept=fit.intercept[k])
+            P, D, gap = (part[k] for part in fit.certificate)
+            value = primal(x[rows], y[rows], one, C, loss, bias, epsilon=0.0)
+            slack = 1e-11 * value + 1e-15 * C * (np.abs(y[rows]).sum() if loss == "epsilon_insensitive" else 0)
+            assert not gap < np.inf or (abs(P - value) <= slack and value + slack >= D and gap * P + slack >= P - D)
+            assert gap <= 1e-4 or bias == "free"
+
+
+def test_a_part_of_the_rows_without_weight_is_no_start(monkeypatch):
+    as_for_many_rows(monkeypatch)
+    x, y, _ = data(200)
+    some = [int(np.flatnonzero(y == sign)[3]) for sign in (-1, 1)]
+    weight = np.bincount(some, minlength=200).astype(float)
+    fit = designs.fit(designs.from_arrays(x, y, weight), tol=1e-8)
+    np.testing.assert_allclose(fit.coef, designs.fit(designs.from_arrays(x[some], y[some]), tol=1e-8).coef, atol=1e-6)
+    with pytest.raises(InputError, match="rows is 3"):
+        designs.nystroem(designs.from_arrays(x, y, weight), RBF(0.5), 2, rows=3)
+
+
+class Mine:
+    """Rows of a user's own, as NumPy arrays that no program is compiled for."""
+
+    classes, features = (-1, 1), ()
+
+    def __init__(self, x, y):
+        self.x, self.y, (self.n, self.d) = x, y, x.shape
+
+    def chunks(self):
+        for i in range(0, self.n, 50):
+            x, y = self.x[i : i + 50], self.y[i : i + 50]
+            yield designs.Chunk(x, (y > 0) * 1.0, np.ones(len(y)), np.int64(i))
+
+    def total(self, function, *arguments):
+        with jax.enable_x64(True):
+            parts = [function(chunk, *arguments) for chunk in self.chunks()]
+        return jax.tree.map(lambda *sums: sum(map(np.asarray, sums)), *parts)
+
+    def chosen(self, function, *arguments):
+        with jax.enable_x64(True):
+            flags = [np.asarray(function(chunk, *arguments)) for chunk in self.chunks()]
+        kept = [[part[rows] for part in chunk[:3]] for chunk, rows in zip(self.chunks(), flags, strict=True)]
+        return designs.Chunk(*map(np.concatenate, zip(*kept, strict=True)), np.int64(0))
+
+
+def test_a_design_of_a_user_and_features_of_features():
+    x, y, _ = data(120)
+    wanted, got = (
+        designs.fit(designs.standardised(designs.nystroem(designs.standardised(rows), RBF(0.5), 4)), tol=1e-6)
+        for rows in (designs.from_arrays(x, y), Mine(x, y))
+    )
+    np.testing.assert_allclose(got.coef, wanted.coef, atol=1e-9)
+    assert (got.predict(x) == y).mean() > 0.7
+
+
+def test_an_interruption_ends_a_fit_and_an_error_passes():
+    x, y, _ = data(100)
+    rows = designs.from_arrays(x, y)
+
+    def interrupt(passes, gaps):
+        raise KeyboardInterrupt
+
+    with pytest.warns(ConvergenceWarning, match="INTERRUPTED"):
+        assert np.isfinite(designs.fit(rows, tol=1e-15, callback=interrupt).certificate.primal)
+    with pytest.raises(ZeroDivisionError):
+        designs.fit(rows, tol=1e-15, callback=lambda passes, gaps: 1 / 0)

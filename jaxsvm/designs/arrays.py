@@ -1,6 +1,7 @@
 """Rows in memory: dense or sparse arrays on one device, or dense ones over the devices of a mesh."""
 
 import dataclasses
+import zlib
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
@@ -83,7 +84,8 @@ def from_arrays(
         InputError: On arrays that cannot be used.
     """
     empty = np.size(y) == 0 and mesh is not None and jax.process_count() > 1
-    points: Any = np.zeros(np.shape(x), np.float32) if empty else as_points(x, None, "x")
+    with jax.enable_x64(True):  # float64 points keep their digits, as everywhere
+        points: Any = np.zeros(np.shape(x), np.float32) if empty else as_points(x, None, "x")
     n = points.shape[0]
     if tuple(np.shape(y)) != (n,):
         raise InputError(f"y has shape {np.shape(y)}: one for each of the {n} rows is needed, ({n},).")
@@ -97,6 +99,7 @@ def from_arrays(
             raise InputError("x is sparse: a mesh takes dense rows; leave the mesh out, or make them dense.")
         axis = str(mesh.axis_names[0]) if axis is None else axis
         mesh = Mesh(mesh.devices, mesh.axis_names)  # whose axes are Auto
+        _require_alike(points.shape[1], classes)
         rows, total = _spread([np.asarray(points), codes, weight], mesh, axis)
     return ArrayDesign(rows, total, classes, mesh, axis)
 
@@ -120,6 +123,17 @@ def codes_of(
     if unknown:
         raise InputError(f"y has the label {unknown[0]!r}, which is none of the classes {classes[:6]}.")
     return np.asarray([places[label] for label in known.tolist()], float)[codes], tuple(classes)
+
+
+def _require_alike(d: int, classes: tuple[Any, ...] | None) -> None:
+    """Refuse rows of several processes that differ in their columns or classes."""
+    if jax.process_count() > 1:
+        own = np.asarray([d, zlib.crc32(repr(classes).encode())])
+        if (multihost_utils.process_allgather(own) != own).any():
+            raise InputError(
+                f"x has {d} columns and y the classes {classes}, and another process has others: all need the same; "
+                "name all classes (classes=)."
+            )
 
 
 def _spread(arrays: list[np.ndarray], mesh: Mesh, axis: str) -> tuple[Chunk, int]:

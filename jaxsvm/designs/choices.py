@@ -45,7 +45,8 @@ class Describe:
         weight, y = chunk.weight.astype(wide), chunk.y.astype(wide)
         place = fold_of(chunk, self.folds) * many + (y.astype(jnp.int32) if self.classes else 0)
         shares = jnp.where(place[:, None] == jnp.arange(self.folds * many), weight[:, None], 0)
-        x = transposed_product(chunk.x, shares).T.reshape(self.folds, many, -1)
+        points = chunk.x if isinstance(chunk.x, Rows) else jnp.asarray(chunk.x)
+        x = transposed_product(points, shares).T.reshape(self.folds, many, -1)
         moments = transposed_product(jnp.stack([y, y**2], axis=1), shares).T.reshape(self.folds, many, 2).sum(axis=1)
         return shares.sum(axis=0).reshape(self.folds, many), x, moments
 

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxsvm.datasets.labels import is_nothing
 from jaxsvm.designs.arrays import codes_of, flags_of, sum_of
 from jaxsvm.designs.contract import Chunk, OfChunk
 from jaxsvm.errors import InputError, require_finite, require_package
@@ -89,12 +90,9 @@ def from_dask(
     widths = {d for n, d, _ in found if n}
     if len(widths) != 1:
         raise InputError(f"data has partitions of {sorted(widths)} columns: one number of columns is needed.")
-    if classes is None and not regression:
-        labels = sorted({label for _, _, own in found for label in own})
-        if len(labels) < 2:
-            raise InputError(f"data has the labels {labels} only: two classes are needed, or `regression=True`.")
-        classes = tuple(labels)
     firsts = np.cumsum([0] + [n for n, _, _ in found])
+    if classes is None and not regression:
+        classes = _classes({label for _, _, own in found for label in own}, int(firsts[-1]))
     chunks = [
         dask.delayed(_chunk)(part, int(first), classes, regression)
         for part, first, (n, _, _) in zip(parts, firsts, found, strict=False)
@@ -127,6 +125,15 @@ def partitions(data: Any, label: str | None, weight: str | None) -> list[Any]:
     raise InputError(f"data is a {type(data).__name__}: Dask arrays, a dataframe or a list of delayed are needed.")
 
 
+def _classes(labels: set[Any], n: int) -> tuple[Any, ...]:
+    """Return the labels of n rows in sorted order, or refuse them."""
+    if len({isinstance(label, str) for label in labels}) > 1:
+        raise InputError("data has labels that are text in some partitions and numbers in others: write all alike.")
+    if not 2 <= len(labels) <= max(2, n / 3):
+        raise InputError(f"data has {len(labels)} labels in {n} rows: classes are needed, or `regression=True`.")
+    return tuple(sorted(labels))
+
+
 def _of_frame(frame: Any, label: str, weight: str | None) -> tuple[Any, ...]:
     y, u = frame[label].to_numpy(), None if weight is None else frame[weight].to_numpy(float)
     x = frame.drop(columns=[label] if weight is None else [label, weight]).to_numpy()
@@ -136,22 +143,29 @@ def _of_frame(frame: Any, label: str, weight: str | None) -> tuple[Any, ...]:
 def _checked(part: tuple[Any, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return a partition as arrays of numbers, weights included."""
     x, y, *weight = part
-    x = np.asarray(x)
+    x = np.asarray(x.toarray() if hasattr(x, "toarray") else x)
     x = x if x.dtype in (np.float32, np.float64) else x.astype(np.float64)
     require_finite("data", x)
     weights = np.asarray(weight[0], float) if weight else np.ones(len(x))
     require_finite("data", weights)
     if (weights < 0).any():
         raise InputError(f"data has a negative weight, {weights.min():.3g}: weights are >= 0.")
-    if x.ndim != 2 or len(y) != len(x) or len(weights) != len(x):
-        raise InputError(f"data has a partition with x {x.shape} and {len(y)} labels: (k, d) and k are needed.")
-    return x, np.asarray(y), weights
+    y = np.asarray(y)
+    if x.ndim != 2 or y.shape != x.shape[:1] or weights.shape != x.shape[:1]:
+        raise InputError(
+            f"data has a partition with x {x.shape}, labels {y.shape} and weights {weights.shape}: (k, d), (k,) and "
+            "(k,) are needed."
+        )
+    return x, y, weights
 
 
 def _described(part: tuple[np.ndarray, ...], regression: bool) -> tuple[int, int, list[Any]]:
     """Return the number of rows and of columns of a partition, and its labels."""
     x, y, _ = part
-    return len(x), x.shape[1], [] if regression else np.unique(y).tolist()
+    labels = [] if regression else list(set(y.tolist()))
+    if any(map(is_nothing, labels)):
+        raise InputError("data has labels that are missing or not finite: remove those rows.")
+    return len(x), x.shape[1], labels
 
 
 def _chunk(part: tuple[np.ndarray, ...], first: int, classes: tuple[Any, ...] | None, regression: bool) -> Chunk:

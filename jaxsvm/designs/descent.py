@@ -54,6 +54,7 @@ class Lane:
         D: A lower bound of it.
         s: Constants of the planes, `(k,)`; the first is 0.
         pull: Slopes of the planes, with a minus sign, `(k, p)`.
+        off: By how much rounding may have raised the planes, `(k,)`.
         missed: Share of the held-out weight that `best` gets wrong, or its mean squared error; NaN if none is held out.
     """
 
@@ -73,6 +74,7 @@ class Lane:
     D: float = 0.0
     s: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(1))
     pull: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((1, 0)))
+    off: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(1))
     missed: float = np.nan
 
     @staticmethod
@@ -132,28 +134,45 @@ class Lane:
         """Choose a step from w, `(p,)`, with the gradient there."""
         self.step, self.slope, self.t, self.tries = step, -float(gradient @ step), 1.0, 0
 
-    def add_plane(self, s: float, pull: np.ndarray) -> np.ndarray:
-        """Add a plane and raise D to the best bound; return the slopes that count."""
+    def add_plane(self, s: float, pull: np.ndarray, off: float = 0.0) -> np.ndarray:
+        """Add a plane and raise D to the best bound; return the slopes that count.
+
+        Args:
+            s: Its constant.
+            pull: Its slopes, with a minus sign, `(p,)`.
+            off: By how much rounding may have raised it near the best point, beside the last digits of s and pull.
+        """
         pull = np.asarray(pull) if self.constant else np.append(pull[:-1], 0.0)
         self.s, self.pull = np.append(self.s, s), np.append(self.pull, pull[None], axis=0)
-        e = self._free_slopes()
+        self.off = np.append(self.off, off)
+        e = np.where(self.penalty[-1] > 0, 0.0, self.pull[:, -1])  # slopes in a free constant
         weights = self._weights(e)
-        if e[-1] == 0:  # near the optimum the last plane alone proves most: weights are rounded
-            self.D = max(self.D, s - 0.5 * float(self.penalty @ pull**2))
-        slopes = weights @ self.pull
-        self.D = max(self.D, float(weights @ self.s - 0.5 * self.penalty @ slopes**2))
+        alone = (np.arange(len(e)) == len(e) - 1).astype(float)  # near the optimum the last plane proves most
+        self.D = max(self.D, self._bound(weights, e), self._bound(alone, e))
         if len(self.s) > MEASURED.planes:
             worth = weights.copy()
             worth[[0, 1, 2, -3, -2, -1]] = np.inf
             kept = np.sort(np.argsort(-worth, kind="stable")[: MEASURED.planes // 2])
-            self.s, self.pull = self.s[kept], self.pull[kept]
+            self.s, self.pull, self.off = self.s[kept], self.pull[kept], self.off[kept]
         return pull
 
-    def _free_slopes(self) -> np.ndarray:
-        """Return the planes' slopes in a free constant, `(k,)`; 0 where they are rounding, or it is regularised."""
-        e = self.pull[:, -1]
-        size = np.maximum(np.abs(self.s), np.abs(e).max())
-        return np.where((self.penalty[-1] > 0) | (np.abs(e) <= 1e-12 * size), 0, e)
+    def _bound(self, weights: np.ndarray, e: np.ndarray) -> float:
+        """Return the bound that planes of these weights prove, less its rounding; -inf if slopes e cannot cancel."""
+        slope = float(weights @ e)
+        if slope != 0:  # a little of the plane that falls most the other way
+            other = e.argmin() if slope > 0 else e.argmax()
+            if not slope * e[other] < 0:
+                return -np.inf
+            weights = weights + (np.arange(len(e)) == other) * (-slope / e[other])
+            weights = weights / weights.sum()
+        slopes, sizes = weights @ self.pull, weights @ np.abs(self.pull)
+        size = (
+            weights @ np.abs(self.s)
+            + self.penalty * np.abs(slopes) @ sizes
+            + np.abs(self.best[-1]) * (weights @ np.abs(e))
+        )
+        rounded = weights @ self.off + np.finfo(float).eps * size
+        return float(weights @ self.s - 0.5 * self.penalty @ slopes**2 - rounded)
 
     def _weights(self, e: np.ndarray) -> np.ndarray:
         """Return the best weights of the planes whose slopes e cancel, `(k,)`."""
@@ -170,19 +189,21 @@ class Lane:
             rows: Their `Hinges`, at w.
             sums: The `Sums` of this lane at w.
         """
-        linear = (sums.pull if self.constant else np.append(sums.pull[:-1], 0.0)) - rows.a @ rows.X
+        pull, constant, eps = sums.pull, rows.constant(rows.a, self.square), np.finfo(float).eps
+        pull = pull if self.constant else np.append(pull[:-1], 0.0)
+        linear, rest = pull - rows.a @ rows.X, float(sums.s) - constant
+        off = eps * (abs(sums.s) + abs(constant) + 2 * np.abs(pull) @ np.abs(self.best))
         w, a = hinge_minimum(rows.X, rows.q, rows.c, linear, self.penalty, self.square)
         gradient = self.penalty * self.w - linear - rows.a @ rows.X
-        rest = float(sums.s) - rows.constant(rows.a, self.square)
-        self.add_plane(rest + rows.constant(a, self.square), linear + a @ rows.X)
+        self.add_plane(rest + rows.constant(a, self.square), linear + a @ rows.X, off)
         if gradient @ (w - self.w) < 0:
             self.go(w - self.w, gradient)
         self.reach = 0.0
 
-    def certificate(self, n: int) -> Certificate:
-        """Return the certificate of `best`, with an allowance for the rounding of sums of n terms."""
+    def certificate(self, n: int, lost: float) -> Certificate:
+        """Return the certificate of `best`, with allowances for the rounding of sums of n terms, and of these."""
         P, D = np.float64(self.P), np.float64(self.D)
-        off = 4 * rounding(n, np.float64) * abs(P)
+        off = (4 * rounding(n, np.float64) * abs(P) + lost) * (P > 0)
         return judged(P, D, abs(P - D) + off if 1e-9 * abs(D) >= D - P else P - D, D, rounding=1e-9 * abs(D))
 
 

@@ -75,7 +75,7 @@ class Mapped:
     def __call__(self, chunk: Chunk, map: Any, *arguments: Any) -> Any:
         """Return the function's value."""
         wide = double(chunk.x.dtype)
-        map = cast(map, wide)
+        map = cast(jax.tree.map(jnp.asarray, map), wide)
         if isinstance(chunk.x, Rows):
             rows = chunk.x
             x = by_row_tiles(len(rows), SIZES.rows_per_wide_tile, lambda index: map(rows.rows(index).astype(wide)))
@@ -116,7 +116,7 @@ def standardised(design: Design) -> FeatureDesign:
     weight, mean, square = design.total(Moments())
     mean = mean / weight
     spread = np.sqrt(np.maximum(square / weight - mean**2, 0))
-    usable = spread > 1e-12 * np.sqrt(square / weight)
+    usable = spread > 1e-7 * np.sqrt(square / weight)  # a smaller one is rounding
     with jax.enable_x64(True):
         scaling = Scaling(jnp.asarray(mean), jnp.asarray(np.where(usable, 1 / np.where(usable, spread, 1), 1.0)))
     return FeatureDesign(design, scaling, design.d)
@@ -165,6 +165,8 @@ def _of_kernel(
     if not isinstance(kernel, Kernel):
         raise InputError(f"kernel is a {type(kernel).__name__}: a kernel such as `jaxsvm.kernels.RBF(0.5)` is needed.")
     sample = design.chosen(Spread(design.n, min(rows, design.n)))
+    if not len(sample.weight):
+        raise InputError(f"rows is {rows}: none of the rows that were chosen has a positive weight; take more.")
     key = jax.random.key(key) if isinstance(key, int) else key
     with jax.enable_x64(True):
         x = jnp.asarray(np.asarray(sample.x, np.float64))

@@ -89,7 +89,12 @@ class FileDesign:
         places = None if self.classes is None else {label: k for k, label in enumerate(self.classes)}
         for piece in self.source.pieces():
             counted(piece, self.damaged, 0, [])
-            x = np.asarray(piece.x.toarray() if hasattr(piece.x, "toarray") else piece.x, self.dtype)
+            with np.errstate(over="ignore"):
+                x = np.asarray(piece.x.toarray() if hasattr(piece.x, "toarray") else piece.x, self.dtype)
+            if x.dtype != piece.x.dtype and not np.isfinite(x).all():
+                raise DataError(
+                    f"{', '.join(self.source.paths)}: have numbers that {x.dtype} does not hold: pass dtype=."
+                )
             yield x, targets_of(piece) if places is None else _codes(piece.label, places)
 
 

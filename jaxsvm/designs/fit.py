@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 
 from jaxsvm.designs.checkpoints import restored, saved
@@ -136,7 +137,7 @@ def fit(
     started = time.monotonic()
     codes = _run(run, init, max_passes, max_seconds, checkpoint, callback, interrupt)
     shape = values.shape + ((len(positive),) if len(positive) > 1 else ())
-    best = np.stack([lane.best for lane in run.lanes]).reshape(*shape, -1)
+    best = np.stack([run.best(k) for k in range(len(machines))]).reshape(*shape, -1)
     each = [run.certificate(k) for k in range(len(machines))]
     parts: Any = [np.reshape(np.asarray(part, float), shape) for part in zip(*each, strict=True)]
     certificate = Certificate(*parts)
@@ -198,16 +199,16 @@ def _run(
         while run.going and run.passes < max_passes and not _over(stop, deadline):
             try:
                 run.advance()
-            except KeyboardInterrupt:  # from within a reader or a cluster's client
+                saved(run, checkpoint)
+                gaps = np.asarray([run.certificate(k).relative_gap for k in range(len(run.lanes))])
+                if callback is not None and callback(run.passes, gaps):
+                    stop.came = True
+            except KeyboardInterrupt:  # from within a reader, a cluster's client or the callback
                 stop.note()
                 break
-            saved(run, checkpoint)
-            gaps = np.asarray([run.certificate(k).relative_gap for k in range(len(run.lanes))])
-            if callback is not None and callback(run.passes, gaps):
-                stop.came = True
         ended = _over(stop, deadline)
         going = [k for k in range(len(run.lanes)) if not run.certificate(k).relative_gap <= run.tol]
-        if not run.going and checkpoint is not None and os.path.exists(checkpoint):
+        if not run.going and checkpoint is not None and jax.process_index() == 0 and os.path.exists(checkpoint):
             os.unlink(checkpoint)
 
     def code(k: int) -> Status:

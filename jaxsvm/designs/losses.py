@@ -26,7 +26,7 @@ from jaxsvm.gram.measured import MEASURED as SIZES
 from jaxsvm.numerics.masks import count, places_first
 from jaxsvm.numerics.precision import double
 from jaxsvm.numerics.products import matmul
-from jaxsvm.points.rows import Points, dense_rows, product, transposed_product
+from jaxsvm.points.rows import Points, Rows, dense_rows, product, transposed_product
 from jaxsvm.runtime.loops import while_loop
 
 LOSSES = ("hinge", "squared_hinge", "epsilon_insensitive")
@@ -44,6 +44,7 @@ class Lanes(NamedTuple):
         fold: The fold that is left out of training, `(l,)`; -1: none.
         mu: Width of the ramp of a hinge, > 0, `(l,)`.
         epsilon: Half-width of the tube of the epsilon-insensitive loss, `(l,)`.
+        centre: What is subtracted from targets, `(l,)`.
     """
 
     w: Float[Array | np.ndarray, "l p"]
@@ -52,6 +53,7 @@ class Lanes(NamedTuple):
     fold: Int[Array | np.ndarray, " l"]
     mu: Float[Array | np.ndarray, " l"]
     epsilon: Float[Array | np.ndarray, " l"]
+    centre: Float[Array | np.ndarray, " l"]
 
 
 class Sums(NamedTuple):
@@ -108,10 +110,10 @@ class Evaluate:
             held=held.sum(axis=0),
         )
 
-    def scores(self, chunk: Chunk, lanes: Lanes) -> tuple[Float[Array, "k l"], Points]:
+    def scores(self, chunk: Chunk, lanes: Lanes) -> tuple[Float[Array, "k l"], Any]:
         """Return `w.x + b` of each row and lane, and the points, in float64 if they are dense."""
         x, d = chunk.x, chunk.x.shape[1]
-        x = x.astype(lanes.w.dtype) if isinstance(x, jax.Array) else x
+        x = x if isinstance(x, Rows) else jnp.asarray(x, lanes.w.dtype)
         return product(x, jnp.asarray(lanes.w[:, :d]).T) + lanes.w[None, :, d], x
 
     def _weights(self, chunk: Chunk, lanes: Lanes) -> tuple[Float[Array, "k l"], Float[Array, "k l"]]:
@@ -124,6 +126,7 @@ class Evaluate:
         """Return sigma and q of each hinge of a row, `(k, l)`."""
         y = chunk.y.astype(lanes.C.dtype)[:, None]
         if self.loss == "epsilon_insensitive":
+            y = y - lanes.centre[None, :]
             return [(1.0, y - lanes.epsilon), (-1.0, -y - lanes.epsilon)]
         return [(_signs(y, lanes), 1.0)]
 
@@ -146,7 +149,7 @@ class Evaluate:
         """Return whether the sign of a score is wrong; of regression its squared error."""
         y = chunk.y.astype(lanes.C.dtype)[:, None]
         if self.loss == "epsilon_insensitive":
-            return (y - scores) ** 2
+            return (y - lanes.centre[None, :] - scores) ** 2
         return jnp.where((scores >= 0) == (_signs(y, lanes) > 0), 0.0, 1.0)
 
     def hinges(self, chunk: Chunk, lanes: Lanes) -> tuple[Array, Array, Array, Array]:

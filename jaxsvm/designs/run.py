@@ -45,6 +45,9 @@ class Run:
         lanes: Their descents.
         passes: Number of passes over the rows.
         weight: The sum of all weights.
+        centre: The mean of targets if the constant is free: constants of lanes are small, and differ from it.
+        described: Sums that describe the rows, by which a run that goes on knows them again.
+        sizes: At least the sum of the sizes of targets, whose last digits no loss can have.
     """
 
     design: Design
@@ -56,6 +59,9 @@ class Run:
     lanes: list[Lane] = dataclasses.field(default_factory=list)
     passes: int = 0
     weight: float = 0.0
+    centre: float = 0.0
+    sizes: float = 0.0
+    described: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0))
 
     def begin(self, init: np.ndarray | None = None) -> None:
         """Describe the rows in one pass, and put each lane at its first point.
@@ -67,34 +73,48 @@ class Run:
             InputError: If a class has no row of positive weight.
         """
         design, classes = self.design, self.design.classes
-        weights, x, moments = design.total(Describe(self.evaluate.folds, len(classes or ())))
-        self.passes, self.weight = self.passes + 1, float(weights.sum())
-        unit = 1.0
+        weights, x, moments = self.describe()
+        self.weight, unit = float(weights.sum()), 1.0
+        if not self.weight > 0:
+            raise InputError("design has no row with a positive weight: at least one must count.")
         if classes is None:
             total, (first, second) = weights.sum(), moments.sum(axis=0)
             unit = float(np.sqrt(max(second / total - (first / total) ** 2, 0))) or 1.0
+            self.sizes = float(np.sqrt(second * total))
+            self.centre = float(first / total) if self.bias == "free" else 0.0
         part = None if init is not None else self.part_of_rows()
         for number, machine in enumerate(self.machines):
             rows = [k for k in range(self.evaluate.folds) if k != machine.fold]
+            if machine.fold >= 0 and not weights[machine.fold].sum() > 0:
+                raise InputError(
+                    f"folds is {self.evaluate.folds}: fold {machine.fold} has no row with a positive weight."
+                )
             if classes is not None:
                 _require_both(weights[rows].sum(axis=0), classes, machine)
             square = self.evaluate.loss == "squared_hinge"
             mu = 1.0 if square else MEASURED.first_ramp * unit
-            w = np.zeros(design.d + 1) if init is None else np.asarray(init[number], float)
+            w = np.zeros(design.d + 1) if init is None else _moved(init[number], -self.centre)
             if part is not None:
-                w, mu = part.lanes[number].best, part.lanes[number].mu
+                w, mu = _moved(part.lanes[number].best, part.centre - self.centre), part.lanes[number].mu
             lane = Lane.at(w, self.bias, square, mu)
             if self.bias == "free":
                 for s, pull in self._extremes(machine, weights[rows].sum(axis=0), x[rows].sum(axis=0), moments[rows]):
                     lane.add_plane(s, pull)
             self.lanes.append(lane)
 
+    def describe(self) -> Any:
+        """Return weights, sums of features and moments of targets, of folds and classes, in one pass."""
+        found = self.design.total(Describe(self.evaluate.folds, len(self.design.classes or ())))
+        self.passes, self.described = self.passes + 1, np.concatenate([np.ravel(part) for part in found])
+        return found
+
     def _extremes(self, machine: Machine, weights: Any, x: Any, moments: Any) -> list[tuple[float, np.ndarray]]:
         """Return two planes whose slopes in a free constant have different signs: all `a = c` on one side."""
         many, C = weights.sum(), machine.C
         if self.design.classes is None:
             sums = np.append(x.sum(axis=0), many)
-            return [(C * (sign * moments[:, 0].sum() - self.epsilon * many), sign * C * sums) for sign in (1.0, -1.0)]
+            y = moments[:, 0].sum() - self.centre * many
+            return [(C * (sign * y - self.epsilon * many), sign * C * sums) for sign in (1.0, -1.0)]
         half = 0.5 if self.evaluate.loss == "squared_hinge" else 1.0
         own = np.append(x[machine.positive], weights[machine.positive])
         rest = np.append(x.sum(axis=0), many) - own
@@ -111,6 +131,8 @@ class Run:
             return None
         rows = self.design.chosen(Spread(n, min(most // 4, n // MEASURED.rows_per_start_row)))
         m = len(rows.weight)
+        if not m:  # none of them has a weight
+            return None
         share = self.weight / max(float(rows.weight.sum()), 1e-300)
         machines = [machine._replace(C=machine.C * share) for machine in self.machines]
         part = ArrayDesign(rows, m, self.design.classes)
@@ -140,9 +162,14 @@ class Run:
             if not self.certificate(k).relative_gap <= self.tol and lane.idle <= idle
         ]
 
+    def best(self, lane: int) -> np.ndarray:
+        """Return the best point of a lane, `(p,)`."""
+        return _moved(self.lanes[lane].best, self.centre)
+
     def certificate(self, lane: int) -> Certificate:
         """Return the certificate of a lane."""
-        return self.lanes[lane].certificate(self.design.n)
+        lost = self.machines[lane].C * self.sizes * np.finfo(float).eps
+        return self.lanes[lane].certificate(self.design.n, lost)
 
     def advance(self) -> None:
         """Evaluate the trial points of all lanes that have not ended; fetch rows for those that ask for them."""
@@ -183,6 +210,7 @@ class Run:
             np.asarray([machine.fold for machine in machines], np.int32),
             np.asarray([lane.mu for lane in lanes], float),
             np.full(len(places), float(self.epsilon)),
+            np.full(len(places), self.centre),
         )
 
 
@@ -203,6 +231,10 @@ def _hinges(evaluate: Evaluate, rows: Chunk, points: Lanes) -> tuple[np.ndarray,
 
 def _of_lane(sums: Any, place: int) -> Any:
     return jax.tree.map(lambda part: part[place], sums)
+
+
+def _moved(w: np.ndarray, constant: float) -> np.ndarray:
+    return np.append(w[:-1], w[-1] + constant)
 
 
 def _rounded_up(count: int) -> int:
