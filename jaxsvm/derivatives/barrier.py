@@ -67,5 +67,5 @@ def moved(problem: "Differentiable", at: Inside, to: Point, goes: Bool[Array, ""
 
 def sets(problem: "Differentiable", at: Inside) -> Active:
     """Return the sets that a point near a solution shows."""
-    inner = at.multipliers * problem.upper <= at.x
+    inner = at.multipliers * problem.upper[None, :] <= at.x
     return Active(problem.present & inner[0] & inner[1], problem.present & ~inner[1], at.x[0])
