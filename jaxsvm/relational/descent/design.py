@@ -62,6 +62,20 @@ class JoinedRows(Rows):
         """Select rows."""
         return dataclasses.replace(self, place=tuple(place[index] for place in self.place))
 
+    def alone(self, index: Any) -> "JoinedRows":
+        """Select rows; of tables with more rows than these, only what they need."""
+        rows, many = self.take(index), len(index)
+        large = [len(x) > many for x in self.X]
+        return JoinedRows(
+            tuple(x[at] if cut else x for x, at, cut in zip(self.X, rows.place, large, strict=True)),
+            tuple(
+                tuple(code[at] for code in codes) if cut else codes
+                for codes, at, cut in zip(self.codes, rows.place, large, strict=True)
+            ),
+            tuple(jnp.arange(many, dtype=jnp.int32) if cut else at for at, cut in zip(rows.place, large, strict=True)),
+            self.levels,
+        )
+
     def dot(self, w: Float[Array, "d *k"]) -> Float[Array, "N *k"]:
         """Return `X w`."""
         total, first = jnp.zeros((), jnp.result_type(self.dtype, w.dtype)), 0
@@ -145,7 +159,7 @@ class Design:
         for first in range(0, self.n, size):
             index = np.minimum(np.arange(first, first + size), self.n - 1)
             weight = np.where(np.arange(first, first + size) < self.n, self.weight[index], 0.0)
-            yield Chunk(self.x.take(index), (self.y[index] > 0).astype(float), weight, np.int64(first))
+            yield Chunk(self.x.alone(index), (self.y[index] > 0).astype(float), weight, np.int64(first))
 
     def gram(self) -> TiledGram:
         """Return the Gram operator `X X'`, whose solvers work in the space of the features."""
