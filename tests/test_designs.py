@@ -11,7 +11,7 @@ from test_relational import PATH, join_of
 
 import jaxsvm
 from jaxsvm import designs, relational
-from jaxsvm.designs import descent, files, run
+from jaxsvm.designs import arrays, descent, files, run
 from jaxsvm.designs import measured as numbers
 from jaxsvm.errors import ConvergenceWarning, DataError, InputError
 from jaxsvm.kernels import RBF, Linear
@@ -285,3 +285,14 @@ def test_an_interruption_ends_a_fit_and_an_error_passes():
         assert np.isfinite(designs.fit(rows, tol=1e-15, callback=interrupt).certificate.primal)
     with pytest.raises(ZeroDivisionError):
         designs.fit(rows, tol=1e-15, callback=lambda passes, gaps: 1 / 0)
+
+
+@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+def test_a_pass_lowers_for_gpus_and_tpus(platform):
+    x, y, _ = data(50)
+    rows, function = designs.from_arrays(x, y).rows, run.Evaluate("hinge")
+    ones = np.ones(2)
+    points = run.Lanes(np.zeros((2, 4)), ones, ones.astype(np.int32), -ones.astype(np.int32), ones, 0 * ones)
+    with jax.enable_x64(True):
+        lowered = arrays._total.trace(function, rows, (points,)).lower(lowering_platforms=(platform,))
+    assert lowered.as_text().count("\n") > 10

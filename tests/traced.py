@@ -146,7 +146,15 @@ FITTED = {"fit", "fit_many", "hinge_problem", "meb_problem", "slack_problem", "s
 """Public functions that the entries call."""
 ON_HOST = {
     *("C_grid", "check", "compact", "cross_validate", "is_coreset", "keep_programs", "load_model", "tune"),
-    *("coresets", "datasets", "interchange", "kernels", "relational", "screening"),  # rooms with tests of their own
+    *(
+        "coresets",
+        "datasets",
+        "designs",
+        "interchange",
+        "kernels",
+        "relational",
+        "screening",
+    ),  # with tests of their own
 }
 """Public functions of concrete arrays, and rooms."""
 
