@@ -294,5 +294,9 @@ def test_a_pass_lowers_for_gpus_and_tpus(platform):
     ones = np.ones(2)
     points = run.Lanes(np.zeros((2, 4)), ones, ones.astype(np.int32), -ones.astype(np.int32), ones, 0 * ones)
     with jax.enable_x64(True):
-        lowered = arrays._total.trace(function, rows, (points,)).lower(lowering_platforms=(platform,))
+        lowered = (
+            jax.jit(lambda rows: arrays.total_of(function, rows, (points,)))
+            .trace(rows)
+            .lower(lowering_platforms=(platform,))
+        )
     assert lowered.as_text().count("\n") > 10
