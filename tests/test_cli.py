@@ -25,6 +25,7 @@ import jaxsvm
 from jaxsvm import cli
 from jaxsvm.cli import pairs, system
 from jaxsvm.datasets import Scaling, load
+from jaxsvm.gram import build
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -618,6 +619,20 @@ def test_info(data, model):
     report = json.loads(invoke("info", model, "--json").stdout)
     assert report["classes"] == ["no", "yes"] and report["scaled"] and report["relative_gap"] <= 1e-4
     assert "standardise" not in invoke("info", data).stdout
+
+
+def test_doctor(monkeypatch):
+    report = json.loads(invoke("doctor", "--json").stdout)
+    assert report["numpy"] == np.__version__ and report["host_memory"] > 2**28 and report["x64"] is True
+    small = json.loads(invoke("doctor", "--rows", 1000, "--json").stdout)
+    assert small["kernel matrix"] == "may be stored" and small["RBF kernel, squared hinge"] == "FrankWolfe"
+    assert small["bytes_of_kernel_matrix"] == 4 * 10**6 and small["note"] is None
+    large = json.loads(invoke("doctor", "--rows", 10**10, "--features", 50, "--json").stdout)
+    assert large["kernel matrix"] == "computed on demand" and "do not fit" in large["note"]
+    assert "on demand" in invoke("doctor", "--rows", 300_000).stdout
+    monkeypatch.setattr(build, "device_memory", lambda: 10**6)
+    with pytest.raises(jaxsvm.InputError, match="store is True, and the kernel values of 1,000 points take"):
+        jaxsvm.gram(jaxsvm.kernels.Linear(), np.ones((1000, 2)), store=True)
 
 
 def test_version():

@@ -157,7 +157,7 @@ def test_a_run_that_was_stopped_goes_on_from_its_checkpoint_in_another_place(tmp
         designs.fit(one, 1.0, checkpoint=path)
 
 
-def test_what_cannot_be_used_is_refused_by_name(tmp_path):
+def test_what_cannot_be_used_is_refused_by_name(tmp_path, monkeypatch):
     x, y, f = data(50)
     one, two = designs.from_arrays(x, y), designs.from_arrays(x, np.arange(50) == 4)
     cases = [
@@ -176,6 +176,10 @@ def test_what_cannot_be_used_is_refused_by_name(tmp_path):
     for call, message in cases:
         with pytest.raises(InputError, match=message):
             call()
+    with monkeypatch.context() as little:
+        little.setattr(run, "memory", lambda: 10**6)
+        with pytest.raises(InputError, match=r"C is of 300 machines .* take .* fit some at a time"):
+            designs.fit(one, np.ones(300))
     with pytest.raises(InputError, match="points of 3 features"):
         designs.fit(one).predict(x[:, :2])
     np.savez(tmp_path / "a.npz", X=x, y=y)

@@ -1,4 +1,4 @@
-"""The command `jaxsvm`: fit, path, predict, info, coreset and relational. Each is a thin layer over the library.
+"""The command `jaxsvm`: fit, path, predict, info, doctor, coreset and relational. Each is a thin layer.
 
 Reports go to stdout (`--json`: one JSON object and nothing else), progress and errors to stderr. Exit codes: 0
 certified, 1 finished but not certified (a model is still written), 2 input that cannot be used, 130 after Ctrl-C (the

@@ -1,5 +1,7 @@
-"""The command `jaxsvm info`: the contents of a model or a data set, or the versions that are installed."""
+"""The commands `info`: what is in a model or a data set; and `doctor`: what this machine has, and what rows take."""
 
+import importlib.metadata
+import os
 import sys
 from typing import Annotated, Any
 
@@ -14,10 +16,16 @@ from jaxsvm.cli.report.solution import totals
 from jaxsvm.cli.report.text import show
 from jaxsvm.cli.source import is_libsvm
 from jaxsvm.datasets import load
+from jaxsvm.designs.run import bytes_of
+from jaxsvm.errors import EXTRAS
+from jaxsvm.kernels import RBF, Linear
+from jaxsvm.loop.choice import first_choice
+from jaxsvm.loop.interruption import workers
 from jaxsvm.models.description import kernel_to_dict
 from jaxsvm.models.libsvm import from_libsvm
 from jaxsvm.models.model import Model, load_model
 from jaxsvm.points.checks import is_sparse
+from jaxsvm.runtime.arrays import device_memory, memory
 
 
 @command("info")
@@ -29,14 +37,7 @@ def info(
 ) -> None:
     """Show what is in a model or a data set, or what this installation runs on."""
     if file is None:
-        report = {
-            "jaxsvm": jaxsvm.__version__,
-            "jax": jax.__version__,
-            "python": sys.version.split()[0],
-            "backend": jax.default_backend(),
-            "devices": [str(device) for device in jax.devices()],
-            "compilation_cache": getattr(jax.config, "jax_compilation_cache_dir", None),
-        }
+        report = installation()
     elif _is_model(file):
         with jax.enable_x64(True):
             model = from_libsvm(file) if is_libsvm(file) else load_model(file)
@@ -45,6 +46,90 @@ def info(
         dataset = load(file, label=label_of(label), zero_based=zero_based(index_base))
         report = {"data": file, **_describe_data(dataset)}
     show(as_json, {"command": "info", **report})
+
+
+@command("doctor")
+def doctor(
+    rows: Annotated[int | None, typer.Option(min=1, help="Number of rows that you have in mind.")] = None,
+    features: Annotated[int, typer.Option(min=1, help="Number of features.")] = 50,
+    machines: Annotated[int, typer.Option(min=1, help="Values of C, classes and folds, multiplied.")] = 1,
+    as_json: Json = False,
+) -> None:
+    """Show devices, memory, versions and flags; with --rows what will be stored, and which solver takes it."""
+    report = {**installation(), **surroundings()}
+    if rows is not None:
+        report |= plan(rows, features, machines)
+    show(as_json, {"command": "doctor", **report})
+
+
+def installation() -> dict[str, Any]:
+    """Return versions, devices and the compilation cache."""
+    return {
+        "jaxsvm": jaxsvm.__version__,
+        "jax": jax.__version__,
+        "python": sys.version.split()[0],
+        "backend": jax.default_backend(),
+        "devices": [str(device) for device in jax.devices()],
+        "compilation_cache": getattr(jax.config, "jax_compilation_cache_dir", None),
+    }
+
+
+def surroundings() -> dict[str, Any]:
+    """Return memory in bytes, the versions of other packages (None: not installed), and the flags that matter."""
+    config: Any = jax.config
+    packages = ["jaxlib", "numpy", *dict.fromkeys(package for package, _ in EXTRAS.values())]
+    return {
+        "host_memory": memory(), "device_memory": device_memory(), "cores": workers(), "processes": jax.process_count(),
+        **{package: _version(package) or "not installed" for package in packages},
+        "x64": config.jax_enable_x64, "matmul_precision": config.jax_default_matmul_precision or "default",
+        "XLA_FLAGS": os.environ.get("XLA_FLAGS", "not set"),
+    }  # fmt: skip
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def plan(n: int, d: int, machines: int = 1) -> dict[str, Any]:
+    """Return what n rows of d features take, in bytes of float32, and which solvers `jaxsvm.fit` begins with.
+
+    Args:
+        n: Number of rows.
+        d: Number of features.
+        machines: Values of C, classes and folds, multiplied.
+    """
+    found: dict[str, Any] = {}
+
+    def choose(x: Any, y: Any) -> Any:
+        for kernel in (RBF(1.0), Linear()):
+            gram = jaxsvm.gram(kernel, x)
+            for loss, make in (("squared hinge", jaxsvm.svm_problem), ("hinge", jaxsvm.hinge_problem)):
+                problem = make(gram, y, 1.0)
+                name = type(kernel).__name__
+                found[f"{name} kernel, {loss}"] = type(first_choice(problem, 1e-4)).__name__
+            found["kernel matrix"] = "may be stored" if gram.may_store else "computed on demand"
+        return y
+
+    size = min(n, 10**6)  # from which on the choice is the same
+    jax.eval_shape(choose, jax.ShapeDtypeStruct((size, d), np.float32), jax.ShapeDtypeStruct((size,), np.float32))
+    at_hand = device_memory()
+    large = at_hand is not None and 4 * n * d > at_hand / 2
+    note = None
+    if large:
+        note = "The rows do not fit: jaxsvm.designs.from_files or from_dask, a mesh, or a coreset (docs/planning.md)."
+    elif n > MANY:
+        note = "Linear kernel: jaxsvm.designs.fit makes 5 to 30 passes. Others: designs.nystroem (docs/planning.md)."
+    return {
+        "rows": n, "features": d, "machines": machines, "bytes_of_rows": 4 * n * d, "bytes_of_kernel_matrix": 4 * n * n,
+        "bytes_of_designs": bytes_of(machines, d), **found, "note": note,
+    }  # fmt: skip
+
+
+MANY = 200_000
+"""Rows from which `doctor` names designs: working sets of a kernel are slow there."""
 
 
 def _is_model(file: str) -> bool:

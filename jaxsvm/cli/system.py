@@ -1,12 +1,10 @@
 """The command and the system: atomic writes, memory, Ctrl-C and the compilation cache."""
 
-import contextlib
 import os
 import signal
 import tempfile
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -16,6 +14,7 @@ from jaxsvm.errors import InputError, require
 from jaxsvm.gram import measured as gram
 from jaxsvm.loop.interruption import Interruption
 from jaxsvm.points.checks import is_sparse
+from jaxsvm.runtime.arrays import memory
 from jaxsvm.runtime.cache import keep_programs
 from jaxsvm.runtime.files import write_whole
 
@@ -73,17 +72,6 @@ def require_memory(name: str, x: Any) -> None:
             "from 1 without gaps (indices must be the columns' numbers, not hashes or identifiers), or hash them to "
             "fewer."
         )
-
-
-def memory() -> int | None:
-    """Return the bytes of memory that this process may use; None if that is not known."""
-    known = []
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        known.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        with contextlib.suppress(OSError, ValueError):  # "max": no limit
-            known.append(int(Path(file).read_text()))
-    return min(known, default=None)
 
 
 class Interrupts(Interruption):

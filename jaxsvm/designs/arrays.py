@@ -21,6 +21,7 @@ from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.points.checks import as_points
 from jaxsvm.points.rows import Rows
 from jaxsvm.problems.arguments import checked_weights
+from jaxsvm.runtime.arrays import device_memory, require_memory
 from jaxsvm.runtime.loops import fori_loop
 
 
@@ -99,6 +100,9 @@ def from_arrays(
             raise InputError("x is sparse: a mesh takes dense rows; leave the mesh out, or make them dense.")
         axis = str(mesh.axis_names[0]) if axis is None else axis
         mesh = Mesh(mesh.devices, mesh.axis_names)  # whose axes are Auto
+        each = points.nbytes * jax.process_count() // mesh.shape[axis]  # bytes of a device; those of a CPU share memory
+        each *= len(mesh.local_devices) if jax.default_backend() == "cpu" else 1
+        require_memory(each, f"x has {n:,} rows, which", "take more devices, or `from_files`", device_memory())
         _require_alike(points.shape[1], classes)
         rows, total = _spread([np.asarray(points), codes, weight], mesh, axis)
     return ArrayDesign(rows, total, classes, mesh, axis)

@@ -15,6 +15,7 @@ from jaxsvm.designs.losses import Evaluate, Lanes
 from jaxsvm.designs.measured import MEASURED
 from jaxsvm.errors import InputError
 from jaxsvm.results.fit import Certificate
+from jaxsvm.runtime.arrays import device_memory, memory, require_memory
 
 
 class Machine(NamedTuple):
@@ -70,8 +71,11 @@ class Run:
             init: Points `(l, d + 1)`; None: 0, or the optimum on a small part of many rows.
 
         Raises:
-            InputError: If a class has no row of positive weight.
+            InputError: If a class has no row of positive weight, or the Hessians of the machines do not fit in memory.
         """
+        needed, known = bytes_of(len(self.machines), self.design.d), [m for m in (memory(), device_memory()) if m]
+        what = f"C is of {len(self.machines):,} machines (values, classes and folds), whose Hessians"
+        require_memory(needed, what, "fit some at a time, or fewer features", min(known, default=None))
         design, classes = self.design, self.design.classes
         weights, x, moments = self.describe()
         self.weight, unit = float(weights.sum()), 1.0
@@ -212,6 +216,12 @@ class Run:
             np.full(len(places), float(self.epsilon)),
             np.full(len(places), self.centre),
         )
+
+
+def bytes_of(machines: int, d: int) -> int:
+    """Return the bytes that machines of d features take beside the rows: two Hessians, planes, and rows fetched."""
+    p = d + 1
+    return 8 * (machines * p * (2 * p + MEASURED.planes) + 2 * p * MEASURED.rows_fetched(p))
 
 
 @partial(jax.jit, static_argnums=0)

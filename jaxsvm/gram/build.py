@@ -23,7 +23,7 @@ from jaxsvm.kernels import Kernel, Precomputed, as_kernel
 from jaxsvm.kernels.distances import place
 from jaxsvm.points.checks import as_points
 from jaxsvm.points.rows import CSR, Rows, SparseRows
-from jaxsvm.runtime.arrays import floating
+from jaxsvm.runtime.arrays import device_memory, floating, require_memory
 from jaxsvm.runtime.transfers import transfers
 
 
@@ -87,6 +87,9 @@ def gram(
         _warn_of_collapse(float(far), points.dtype)
     n = points.shape[0]
     if store:
+        needed = n * n * jnp.dtype(dtype).itemsize
+        what = f"store is True, and the kernel values of {n:,} points"
+        require_memory(needed, what, "leave it None to compute them on demand, or give `rank`", device_memory())
         return DenseGram(kernel, points, shift, dense_values(kernel, points, dtype, near), near)
     budget = memory if tile is None and store is None else 0
     return TiledGram(kernel, points, shift, min(tile or MEASURED.rows_per_tile, n), dtype, None, near, budget)

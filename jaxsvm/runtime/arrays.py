@@ -1,13 +1,16 @@
-"""Move arrays between NumPy and JAX, lengthen and shorten them, without compiling a program for each size."""
+"""Move arrays between NumPy and JAX, lengthen and shorten them, without compiling programs; know what memory holds."""
 
+import contextlib
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxsvm.errors import is_concrete
+from jaxsvm.errors import InputError, is_concrete
 
 
 def lengthened(values: Any, size: int, fill: Any = None) -> Any:
@@ -105,3 +108,37 @@ def floating(dtype: Any) -> Any:
     if not jnp.issubdtype(dtype, jnp.floating):
         return jax.dtypes.canonicalize_dtype(float)
     return jax.dtypes.canonicalize_dtype(np.float32 if jnp.dtype(dtype).itemsize <= 4 else np.float64)
+
+
+def memory() -> int | None:
+    """Return the bytes of memory that this process may use; None if that is not known."""
+    known = []
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        known.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):  # "max": no limit
+            known.append(int(Path(file).read_text()))
+    return min(known, default=None)
+
+
+def device_memory() -> int | None:
+    """Return the bytes of memory of the first device of this process; None if that is not known."""
+    if jax.default_backend() == "cpu":
+        return memory()
+    return (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
+
+
+def require_memory(needed: int, what: str, instead: str, most: int | None) -> None:
+    """Refuse, before it starts, what does not fit in memory.
+
+    Args:
+        needed: Bytes.
+        what: What takes them, after the argument's name and value.
+        instead: What to do.
+        most: Bytes of the memory; None: unknown, and nothing is refused.
+
+    Raises:
+        InputError: If it does not fit.
+    """
+    if most is not None and needed > most:
+        raise InputError(f"{what} take {needed / 2**30:.3g} GiB, and there are {most / 2**30:.3g}: {instead}.")
