@@ -9,6 +9,7 @@ import json
 import os
 import pkgutil
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -110,6 +111,13 @@ def test_the_page_of_results_is_that_of_the_files():
 
 
 @pytest.mark.slow
+def test_the_page_of_plans_has_the_tables_of_its_script():
+    plan = runpy.run_path(str(ROOT / "benchmarks" / "plan.py"))
+    page = (ROOT / "docs" / "planning.md").read_text()
+    for lines in (plan["table"](), plan["backends"]()):
+        assert "\n".join(lines) in page, "run benchmarks/plan.py"
+
+
 def test_the_site_builds(tmp_path):
     pytest.importorskip("mkdocs")
     pytest.importorskip("mkdocstrings")
