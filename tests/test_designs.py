@@ -296,7 +296,7 @@ def test_a_pass_lowers_for_gpus_and_tpus(platform):
     x, y, _ = data(50)
     rows, function = designs.from_arrays(x, y).rows, run.Evaluate("hinge")
     ones = np.ones(2)
-    points = run.Lanes(np.zeros((2, 4)), ones, ones.astype(np.int32), -ones.astype(np.int32), ones, 0 * ones)
+    points = run.Lanes(np.zeros((2, 4)), ones, ones.astype(np.int32), -ones.astype(np.int32), ones, 0 * ones, 0 * ones)
     with jax.enable_x64(True):
         lowered = (
             jax.jit(lambda rows: arrays.total_of(function, rows, (points,)))
