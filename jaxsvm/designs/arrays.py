@@ -23,6 +23,7 @@ from jaxsvm.points.rows import Rows
 from jaxsvm.problems.arguments import checked_weights
 from jaxsvm.runtime.arrays import device_memory, require_memory
 from jaxsvm.runtime.loops import fori_loop
+from jaxsvm.runtime.summary import in_a_line
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -36,6 +37,8 @@ class ArrayDesign:
         mesh: The devices that the rows lie on; None: one.
         axis: The axis of the mesh that the rows are spread over.
     """
+
+    __repr__ = in_a_line
 
     rows: Chunk
     n: int

@@ -20,6 +20,7 @@ from jaxsvm.designs.arrays import codes_of, flags_of, sum_of
 from jaxsvm.designs.contract import Chunk, OfChunk
 from jaxsvm.errors import InputError, require_finite, require_package
 from jaxsvm.numerics.sizes import size_class
+from jaxsvm.runtime.summary import in_a_line
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -32,6 +33,8 @@ class DaskDesign:
         d: Number of features.
         classes: Labels; None for regression.
     """
+
+    __repr__ = in_a_line
 
     parts: list[Any]
     n: int

@@ -21,6 +21,7 @@ from jaxsvm.kernels import Kernel
 from jaxsvm.numerics.precision import cast, double
 from jaxsvm.points.rows import Rows, by_row_tiles
 from jaxsvm.runtime.checks import require_whole
+from jaxsvm.runtime.summary import in_a_line
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -32,6 +33,8 @@ class FeatureDesign:
         map: The function of points `(k, base.d)` to features `(k, d)`, a pytree.
         d: Number of features.
     """
+
+    __repr__ = in_a_line
 
     base: Design
     map: Any

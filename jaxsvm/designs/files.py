@@ -18,6 +18,7 @@ from jaxsvm.designs.contract import Chunk, OfChunk
 from jaxsvm.errors import DataError, InputError
 from jaxsvm.gram.measured import MEASURED as SIZES
 from jaxsvm.runtime.checks import require_one_of
+from jaxsvm.runtime.summary import in_a_line
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -36,6 +37,8 @@ class FileDesign:
         dtype: Dtype of the features while they are computed with.
         skipped: Number of lines that are no samples.
     """
+
+    __repr__ = in_a_line
 
     source: Source
     stamps: list[list[int]]

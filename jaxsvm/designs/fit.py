@@ -77,8 +77,15 @@ class DesignFit:
         return np.asarray(values).reshape(len(values), *self.coef.shape[:-1])
 
     def predict(self, x: Any) -> np.ndarray:
-        """Return labels of new points, or values of regression: `(m,)`, with an axis more for several C."""
+        """Return labels of new points, or values of regression: `(m,)`, with an axis more for several C.
+
+        Raises:
+            InputError: On points of another width, or with NaN.
+        """
         values = self.decision_function(x)
+        unknown = np.isnan(values).reshape(len(values), -1).any(axis=1)
+        if unknown.any():
+            raise InputError(f"x has {unknown.sum()} point(s) with NaN, the first in row {unknown.argmax()}.")
         if self.classes is None:
             return values
         if len(self.classes) == 2:

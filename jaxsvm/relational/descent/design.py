@@ -127,6 +127,8 @@ class Design:
         classes: The two labels.
     """
 
+    __repr__ = in_a_line
+
     x: JoinedRows
     y: np.ndarray
     weight: np.ndarray
