@@ -249,7 +249,7 @@ def test_a_part_of_the_rows_without_weight_is_no_start(monkeypatch):
 class Mine:
     """Rows of a user's own, as NumPy arrays that no program is compiled for."""
 
-    classes, features = (-1, 1), ()
+    classes, features, together = (-1, 1), (), False
 
     def __init__(self, x, y):
         self.x, self.y, (self.n, self.d) = x, y, x.shape

@@ -33,7 +33,7 @@ np.testing.assert_allclose(spread, one, atol=1e-9)
 """
 TWO = """
 jax.config.update("jax_num_cpu_devices", 2)
-process, port, cut, dies = map(int, sys.argv[1:])
+process, port, cut, dies, limit = map(int, sys.argv[1:])
 jax.distributed.initialize(f"localhost:{port}", 2, process)
 own = slice(0, cut) if process == 0 else slice(cut, None)
 
@@ -41,11 +41,12 @@ own = slice(0, cut) if process == 0 else slice(cut, None)
 def after(passes, gaps):
     if dies and process == 1 and passes >= 4:
         os._exit(9)
+    return not dies and process == 1 and passes >= limit
 
 
 rows = designs.from_arrays(x[own], y[own], mesh=jax.make_mesh((4,), ("rows",)), classes=(-1, 1))
 found = fit(rows, checkpoint="state.npz", callback=after)
-np.savez(f"found{process}.npz", coef=found.coef)
+np.savez(f"found{process}.npz", coef=found.coef, passes=found.passes)
 """
 
 
@@ -59,14 +60,14 @@ def test_eight_devices_give_the_answer_of_one(tmp_path):
     subprocess.run([sys.executable, "-c", START + EIGHT], check=True, env=flags, cwd=tmp_path, timeout=600)
 
 
-def _two(path, cut, dies=0):
+def _two(path, cut, dies=0, limit=1000):
     """Start two processes; return them."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
     return [
         subprocess.Popen(
-            [sys.executable, "-c", START + TWO, str(process), str(port), str(cut), str(dies)],
+            [sys.executable, "-c", START + TWO, str(process), str(port), str(cut), str(dies), str(limit)],
             env=environment(),
             cwd=path,
             stderr=subprocess.PIPE,
@@ -86,6 +87,14 @@ def test_two_processes_give_the_answer_of_one(tmp_path, cut):
     one = np.load(tmp_path / "one.npz")["coef"]
     for process in range(2):
         np.testing.assert_allclose(np.load(tmp_path / f"found{process}.npz")["coef"], one, atol=1e-9)
+
+
+def test_two_processes_stop_together(tmp_path):
+    for process in _two(tmp_path, 5000, limit=4):  # one of them decides
+        _, errors = process.communicate(timeout=600)
+        assert process.returncode == 0 and "INTERRUPTED" in errors, errors[-3000:]
+    passes = {int(np.load(tmp_path / f"found{process}.npz")["passes"]) for process in range(2)}
+    assert len(passes) == 1 and min(passes) <= 6
 
 
 @pytest.mark.slow

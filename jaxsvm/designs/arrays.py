@@ -49,6 +49,11 @@ class ArrayDesign:
     features = ()
 
     @property
+    def together(self) -> bool:
+        """Whether several processes compute each sum together."""
+        return self.mesh is not None and jax.process_count() > 1
+
+    @property
     def d(self) -> int:
         """Number of features."""
         return self.rows.x.shape[1]

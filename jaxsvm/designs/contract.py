@@ -51,6 +51,11 @@ class Design(Protocol):
         """The maps from columns of new points to features, one after another; none if columns are features."""
         ...
 
+    @property
+    def together(self) -> bool:
+        """Whether several processes compute each sum together: they then agree on when to stop."""
+        ...
+
     def total(self, function: OfChunk, *arguments: Any) -> Any:
         """Return the sum of `function(chunk, *arguments)` over all chunks, as NumPy arrays of float64."""
         ...

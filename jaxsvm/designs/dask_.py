@@ -42,6 +42,7 @@ class DaskDesign:
     classes: tuple[Any, ...] | None
 
     features = ()
+    together = False
 
     def total(self, function: OfChunk, *arguments: Any) -> Any:
         """Return the sum of `function(chunk, *arguments)` over all rows, as NumPy arrays of float64."""

@@ -51,6 +51,11 @@ class FeatureDesign:
         return self.base.classes
 
     @property
+    def together(self) -> bool:
+        """Whether several processes compute each sum together."""
+        return self.base.together
+
+    @property
     def features(self) -> tuple[Any, ...]:
         """The maps from columns to features, one after another."""
         return (*self.base.features, self.map)

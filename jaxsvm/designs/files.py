@@ -52,6 +52,7 @@ class FileDesign:
     skipped: int
 
     features = ()
+    together = False
 
     def total(self, function: OfChunk, *arguments: Any) -> Any:
         """Return the sum of `function(chunk, *arguments)` over all rows, as NumPy arrays of float64."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 
 from jaxsvm.designs.checkpoints import restored, saved
 from jaxsvm.designs.contract import Design
@@ -203,7 +204,7 @@ def _run(
     with answering(interrupt) as stop:
         if not restored(run, checkpoint):
             run.begin(_points(run, init))
-        while run.going and run.passes < max_passes and not _over(stop, deadline):
+        while run.going and run.passes < max_passes and not _over(run.design, stop, deadline):
             try:
                 run.advance()
                 saved(run, checkpoint)
@@ -212,8 +213,7 @@ def _run(
                     stop.came = True
             except KeyboardInterrupt:  # from within a reader, a cluster's client or the callback
                 stop.note()
-                break
-        ended = _over(stop, deadline)
+        ended = _over(run.design, stop, deadline)
         going = [k for k in range(len(run.lanes)) if not run.certificate(k).relative_gap <= run.tol]
         if not run.going and checkpoint is not None and jax.process_index() == 0 and os.path.exists(checkpoint):
             os.unlink(checkpoint)
@@ -228,8 +228,10 @@ def _run(
     return [code(k) for k in range(len(run.lanes))]
 
 
-def _over(stop: Interruption, deadline: float) -> bool:
-    return stop.seen or time.monotonic() > deadline
+def _over(design: Design, stop: Interruption, deadline: float) -> bool:
+    """Return whether to stop, in any of the processes that compute together: the others would wait for its sums."""
+    over = stop.seen or time.monotonic() > deadline
+    return bool(multihost_utils.process_allgather(np.asarray(over)).any()) if design.together else over
 
 
 def _points(run: Run, init: DesignFit | None) -> np.ndarray | None:
@@ -253,7 +255,7 @@ def _values(C: Any) -> np.ndarray:
 
 def _check(design: Any, loss: str, bias: str, epsilon: Any, tol: Any, max_passes: Any, max_seconds: Any) -> None:
     """Refuse arguments that cannot be used."""
-    if not all(hasattr(design, name) for name in ("total", "chosen", "classes", "n", "d")):
+    if not all(hasattr(design, name) for name in ("total", "chosen", "classes", "features", "together", "n", "d")):
         raise InputError(
             f"design is a {type(design).__name__}: rows are needed, such as `jaxsvm.designs.from_arrays(x, y)`."
         )

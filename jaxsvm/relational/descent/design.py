@@ -136,6 +136,7 @@ class Design:
     classes: tuple[Any, ...]
 
     features = ()
+    together = False
 
     @property
     def n(self) -> int:
