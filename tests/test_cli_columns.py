@@ -424,7 +424,9 @@ def test_one_class(uneven, tmp_path):
     theirs = OneClassSVM(nu=0.2, gamma=0.5, tol=1e-8).fit(x)
     found = report_of("predict", out, bare)
     np.testing.assert_allclose(found["decision"], theirs.decision_function(x), atol=1e-3)
-    assert report["certified"] and report["train_inside"] == np.mean(np.asarray(found["decision"]) > 0)
+    clear = np.abs(found["decision"]) > 1e-6  # support on the boundary lies on either side of it by rounding
+    inside = np.sum(np.asarray(found["decision"])[clear] > 0)
+    assert report["certified"] and inside <= report["train_inside"] * len(x) <= inside + np.sum(~clear)
     labelled = report_of("fit", file, *options, "--label", "kind", "--test-fraction", 0.2)
     assert labelled["d"] == 2 and 0.5 < labelled["test_inside"] <= 1
     assert report_of("fit", file, *options, "--drop", "kind")["primal"] == pytest.approx(report["primal"], rel=1e-6)
