@@ -118,7 +118,7 @@ def scaled_up(problem: BoxProblem, point: Point) -> dict[str, Any]:
     @in_double
     def lengthen(problem: BoxProblem, point: Point) -> tuple[Array, Array]:
         wide, p = widened(problem), of_bits(point.products)
-        spare = 4 * jnp.finfo(problem.dtype).eps
+        spare = 64 * jnp.finfo(problem.dtype).eps  # products of the result are rounded again
         a = point.a.astype(wide.dtype)
         w = rounded(_scale_without_loss(wide, wide.margins(a, p)) * (1 + spare) * a, problem.dtype)
         return w.astype(problem.dtype), bits_of(jnp.stack([wide.matvec(w), p]))

@@ -235,8 +235,7 @@ def without_loss(problem: Restrictable, solver: Solver, fit: Fit, epsilon: float
         return None
     products = products_of(problem, fit.alpha)
     w = scaled_up(problem, point_of(problem, solver, fit.alpha, products))
-    longer = 1 + 64 * float(np.finfo(fit.alpha.dtype).eps)  # products are rounded again
-    lossless, _ = certified(problem, solver, longer * w["w"], longer * w["w_products"], np.zeros(4, np.int32))
+    lossless, _ = certified(problem, solver, w["w"], w["w_products"], np.zeros(4, np.int32))
     if not float(lossless.certificate.dual) >= (1 - epsilon) * float(lossless.certificate.primal):
         return None
     return dataclasses.replace(lossless, counters=fit.counters)
