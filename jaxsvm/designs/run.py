@@ -150,7 +150,7 @@ class Run:
         for k, lane in enumerate(run.lanes):
             lane.w, lane.t = lane.best, 0.0
             if not lane.square:
-                points = run._points([k])  # noqa: SLF001 (its own class)
+                points = run.points([k])
                 sigma, q, c, _ = (part[:, :, 0] for part in _hinges(self.evaluate, rows, points))
                 z = np.abs(q - sigma * (rows.x @ lane.w[:-1] + lane.w[-1]))[c > 0]
                 lane.mu = 2 * float(np.quantile(z, min(1.0, (p / m) ** 0.5)))
@@ -179,7 +179,7 @@ class Run:
         """Evaluate the trial points of all lanes that have not ended; fetch rows for those that ask for them."""
         going = self.going
         places = going + [going[-1]] * (_rounded_up(len(going)) - len(going))
-        points = self._points(places)
+        points = self.points(places)
         sums = self.design.total(self.evaluate, points)
         self.passes += 1
         for place, k in enumerate(going):
@@ -204,7 +204,7 @@ class Run:
             hinges = Hinges(signed, *(part[side, row, place] for part in (q, c, a)))
             lane.solve_near(hinges, _of_lane(sums, place))
 
-    def _points(self, places: list[int]) -> Lanes:
+    def points(self, places: list[int]) -> Lanes:
         """Return the trial points of some lanes."""
         lanes, machines = [self.lanes[k] for k in places], [self.machines[k] for k in places]
         return Lanes(
