@@ -133,6 +133,47 @@ def test_folds_are_fits_of_the_other_rows():
     assert scores.C in (0.01, 1.0)
 
 
+def test_folds_of_several_classes_and_of_targets_are_fits_of_the_other_rows():
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(240, 3))
+    letters = np.array(["a", "b", "c"])[(x @ rng.normal(size=(3, 3)) + 0.5 * rng.normal(size=(240, 3))).argmax(axis=1)]
+    weight, targets = rng.uniform(0.5, 2, 240), x @ [1.0, -1, 0.5] + 5
+    for y, options in ((letters, {}), (targets, {"loss": "epsilon_insensitive", "bias": "free"})):
+        regression = bool(options)
+        rows = designs.from_arrays(x, y, weight, regression=regression)
+        scores = designs.cross_validate(rows, [0.01, 1.0], folds=3, tol=1e-6, **options)
+        for fold in range(3):
+            held = np.arange(240) % 3 == fold
+            others = designs.from_arrays(x[~held], y[~held], weight[~held], regression=regression)
+            guess = designs.fit(others, [0.01, 1.0], tol=1e-6, **options).predict(x[held])
+            right = -((guess - y[held, None]) ** 2) if regression else guess == y[held, None]
+            expected = (right * weight[held, None]).sum(axis=0) / weight[held].sum()
+            np.testing.assert_allclose(scores.scores[fold], expected, atol=0.04)
+    with pytest.warns(ConvergenceWarning, match="MAX_STEPS"):
+        designs.cross_validate(rows, [1.0], folds=3, tol=1e-9, max_passes=2, **options)
+
+
+def test_linear_svc_takes_rows_that_lie_anywhere(tmp_path):
+    pytest.importorskip("sklearn")
+    from jaxsvm.estimators import LinearSVC
+
+    x, y, _ = data(300)
+    np.savez(tmp_path / "rows.npz", X=x, y=y)
+    rows = designs.from_files(tmp_path / "rows.npz")
+    for loss in ("hinge", "squared_hinge"):
+        ours, known = LinearSVC(loss=loss, tol=1e-8).fit(rows), LinearSVC(loss=loss, tol=1e-8).fit(x, y)
+        np.testing.assert_allclose(ours.coef_, known.coef_, atol=1e-3)
+        np.testing.assert_allclose(ours.certificate_.primal, known.certificate_.primal, rtol=1e-6)
+        assert (ours.predict(x) == known.predict(x)).mean() > 0.99
+    features = LinearSVC().fit(designs.nystroem(designs.standardised(rows), RBF(0.5), 16))
+    assert (features.predict(x) == y).mean() > 0.6 and features.coef_.shape == (1, 16)
+    for given in ({"y": y}, {"sample_weight": y}):
+        with pytest.raises(InputError, match="labels and weights of its own"):
+            LinearSVC().fit(rows, **given)
+    with pytest.raises(InputError, match=r"designs\.cross_validate"):
+        jaxsvm.tune(RBF(1.0), rows, None, folds=3)
+
+
 def test_a_run_that_was_stopped_goes_on_from_its_checkpoint_in_another_place(tmp_path, monkeypatch):
     as_for_many_rows(monkeypatch)
     x, y, _ = data(400)

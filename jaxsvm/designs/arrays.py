@@ -202,25 +202,50 @@ def chosen_of_chunks(function: OfChunk, chunks: Iterable[Chunk], arguments: tupl
 
 
 def total_of(function: OfChunk, rows: Chunk, arguments: tuple[Any, ...]) -> Any:
-    """Return the sum of a function over rows, from tiles of dense ones; sparse rows are one chunk."""
-    if not isinstance(rows.x, Array):
+    """Return the sum of a function over rows, from tiles of them if they are dense or it makes them so."""
+    if not _in_tiles(function, rows):
         return function(rows, *arguments)
+
+    def value(turn: Any) -> Any:
+        tile, fresh, _ = _tile(rows, turn)
+        return function(tile._replace(weight=jnp.where(fresh, tile.weight, 0)), *arguments)
+
+    shapes = jax.eval_shape(value, 0)
+    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    turns = -(-len(rows.weight) // SIZES.largest_direct_system)
+    return fori_loop(0, turns, lambda turn, total: jax.tree.map(jnp.add, total, value(turn)), nothing)
+
+
+def _flags_of(function: OfChunk, rows: Chunk, arguments: tuple[Any, ...]) -> Array:
+    """Return for each row whether a function is true of it, `(k,)`, from tiles as in `total_of`."""
+    if not _in_tiles(function, rows):
+        return function(rows, *arguments) & (rows.weight > 0)
+
+    def add(turn: Any, flags: Array) -> Array:
+        tile, _, start = _tile(rows, turn)
+        return lax.dynamic_update_slice_in_dim(flags, function(tile, *arguments) & (tile.weight > 0), start, 0)
+
+    turns = -(-len(rows.weight) // SIZES.largest_direct_system)
+    return fori_loop(0, turns, add, jnp.zeros(len(rows.weight), bool))
+
+
+def _in_tiles(function: OfChunk, rows: Chunk) -> bool:
+    """Return whether rows are dense, or made so by the function."""
+    return isinstance(rows.x, Array) or getattr(function, "makes_dense", False)
+
+
+def _tile(rows: Chunk, turn: Any) -> tuple[Chunk, Array, Array]:
+    """Return a tile of dense rows, which of them are in no tile before, and the place of its first row.
+
+    The last tile overlaps the one before it.
+    """
     k = len(rows.weight)
     tile = min(SIZES.largest_direct_system, k)
-
-    def chunk_at(turn: Any) -> Chunk:
-        start = jnp.minimum(turn * tile, k - tile)
-        x, y, weight = (lax.dynamic_slice_in_dim(part, start, tile) for part in rows[:3])
-        # The last tile overlaps the one before it: each row counts once.
-        fresh = start + jnp.arange(tile, dtype=jnp.int32) >= turn * tile
-        return Chunk(x, y, jnp.where(fresh, weight, 0), rows.first + start)
-
-    def add(turn: Any, total: Any) -> Any:
-        return jax.tree.map(jnp.add, total, function(chunk_at(turn), *arguments))
-
-    shapes = jax.eval_shape(lambda: function(chunk_at(0), *arguments))
-    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    return fori_loop(0, -(-k // tile), add, nothing)
+    start, place = jnp.minimum(turn * tile, k - tile), jnp.arange(tile, dtype=jnp.int32)
+    y, weight = (lax.dynamic_slice_in_dim(part, start, tile) for part in rows[1:3])
+    dense = isinstance(rows.x, Array)
+    x = lax.dynamic_slice_in_dim(rows.x, start, tile) if dense else rows.x.rows(start + place)
+    return Chunk(x, y, weight, rows.first + start), start + place >= turn * tile, start
 
 
 _total = jax.jit(total_of, static_argnums=0)
@@ -237,15 +262,12 @@ def _total_on_mesh(function: OfChunk, rows: Chunk, arguments: tuple[Any, ...], m
 @partial(jax.jit, static_argnums=(0, 3, 4))
 def _flags(function: OfChunk, rows: Chunk, arguments: tuple[Any, ...], mesh: Mesh | None, axis: str | None) -> Array:
     """Return for each row whether a function is true of it, replicated on all devices."""
-
-    def of_rows(rows: Chunk, arguments: tuple[Any, ...]) -> Array:
-        return function(rows, *arguments) & (rows.weight > 0)
-
     if mesh is None:
-        return of_rows(rows, arguments)
+        return _flags_of(function, rows, arguments)
 
     def of_part(rows: Chunk, arguments: tuple[Any, ...]) -> Array:
-        return lax.all_gather(of_rows(rows._replace(first=rows.first[0]), arguments), axis, tiled=True)
+        own = _flags_of(function, rows._replace(first=rows.first[0]), arguments)
+        return lax.all_gather(own, axis, tiled=True)
 
     return _mapped(of_part, mesh, axis)(rows, arguments)
 

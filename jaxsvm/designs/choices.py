@@ -1,4 +1,4 @@
-"""Functions of a chunk beside the losses: which rows to fetch, and sums that describe the rows."""
+"""Functions of a chunk beside the losses: which rows to fetch, sums that describe the rows, and errors of folds."""
 
 import dataclasses
 
@@ -25,6 +25,36 @@ class Near:
         """Return the flags of a chunk, `(k,)`."""
         scores, _ = self.of.scores(chunk, lanes)
         return self.of.near(chunk, lanes, scores, reach).any(axis=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Missed:
+    """Sum the weights of held-out rows with a wrong label, or squared errors of targets: a function of a chunk, lanes.
+
+    Lanes are ordered by folds, values of C and classes.
+
+    Attributes:
+        of: The evaluation whose folds they are.
+        values: Number of values of C.
+    """
+
+    of: Evaluate
+    values: int
+
+    def __call__(self, chunk: Chunk, lanes: Lanes) -> tuple[Array, Array]:
+        """Return the sums `(folds, values)`, and the weights of the folds `(folds,)`."""
+        folds = self.of.folds
+        scores = self.of.scores(chunk, lanes)[0].reshape(-1, folds, self.values, len(lanes.w) // (folds * self.values))
+        own = fold_of(chunk, folds)[:, None] == jnp.arange(folds)
+        y = chunk.y.astype(scores.dtype)[:, None, None]
+        if self.of.loss == "epsilon_insensitive":
+            missed = (y - lanes.centre[0] - scores[..., 0]) ** 2
+        elif scores.shape[-1] == 1:
+            missed = (scores[..., 0] >= 0) != (y == 1)
+        else:
+            missed = scores.argmax(axis=-1) != y
+        weight = jnp.where(own, chunk.weight.astype(scores.dtype)[:, None], 0)
+        return (weight[..., None] * missed).sum(axis=0), weight.sum(axis=0)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -55,7 +55,6 @@ class Lane:
         s: Constants of the planes, `(k,)`; the first is 0.
         pull: Slopes of the planes, with a minus sign, `(k, p)`.
         off: By how much rounding may have raised the planes, `(k,)`.
-        missed: Share of the held-out weight that `best` gets wrong, or its mean squared error; NaN if none is held out.
     """
 
     penalty: np.ndarray
@@ -75,7 +74,6 @@ class Lane:
     s: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(1))
     pull: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((1, 0)))
     off: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(1))
-    missed: float = np.nan
 
     @staticmethod
     def at(w: np.ndarray, bias: str, square: bool, mu: float) -> "Lane":
@@ -100,7 +98,6 @@ class Lane:
         value = 0.5 * float(self.penalty @ w**2) + loss
         if value < self.P:
             self.P, self.best = value, w
-            self.missed = float(sums.missed) / float(sums.held) if sums.held > 0 else np.nan
         pull = self.add_plane(float(sums.s), sums.pull)
         self.idle = 0 if before != (self.P, self.D) else self.idle + 1
         gradient = self.penalty * w - pull

@@ -19,7 +19,6 @@ from jaxsvm.gram.low_rank import low_rank_gram
 from jaxsvm.gram.measured import MEASURED as SIZES
 from jaxsvm.kernels import Kernel
 from jaxsvm.numerics.precision import cast, double
-from jaxsvm.points.rows import Rows, by_row_tiles
 from jaxsvm.runtime.checks import require_whole
 from jaxsvm.runtime.summary import in_a_line
 
@@ -80,16 +79,13 @@ class Mapped:
 
     function: OfChunk
 
+    makes_dense = True  # sparse rows come in tiles of dense ones
+
     def __call__(self, chunk: Chunk, map: Any, *arguments: Any) -> Any:
         """Return the function's value."""
         wide = double(chunk.x.dtype)
         map = cast(jax.tree.map(jnp.asarray, map), wide)
-        if isinstance(chunk.x, Rows):
-            rows = chunk.x
-            x = by_row_tiles(len(rows), SIZES.rows_per_wide_tile, lambda index: map(rows.rows(index).astype(wide)))
-        else:
-            x = map(chunk.x.astype(wide))
-        return self.function(chunk._replace(x=x), *arguments)
+        return self.function(chunk._replace(x=map(chunk.x.astype(wide))), *arguments)
 
 
 def applied(features: tuple[Any, ...], x: Any) -> np.ndarray:

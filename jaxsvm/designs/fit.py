@@ -18,6 +18,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from jaxsvm.designs.checkpoints import restored, saved
+from jaxsvm.designs.choices import Missed
 from jaxsvm.designs.contract import Design
 from jaxsvm.designs.features import applied
 from jaxsvm.designs.losses import LOSSES, Evaluate
@@ -138,8 +139,7 @@ def fit(
     """
     values = _values(C)
     _check(design, loss, bias, epsilon, tol, max_passes, max_seconds)
-    classes = design.classes
-    positive = [1] if classes is None or len(classes) == 2 else list(range(len(classes)))
+    positive = _positive(design)
     machines = [Machine(float(value), k) for value in values.ravel() for k in positive]
     run = Run(design, Evaluate(loss), machines, bias, epsilon, tol)
     started = time.monotonic()
@@ -151,10 +151,10 @@ def fit(
     certificate = Certificate(*parts)
     factors = np.asarray([machine.C for machine in machines]).reshape(shape)
     code: Any = np.asarray(codes, np.int32).reshape(shape)
-    _warn(codes, certificate)
+    _warn(codes, certificate.relative_gap)
     seconds = time.monotonic() - started
     ended, w, b = StatusCode(code), best[..., :-1], best[..., -1]
-    return DesignFit(w, b, certificate, ended, run.passes, seconds, factors, classes, design.features)
+    return DesignFit(w, b, certificate, ended, run.passes, seconds, factors, design.classes, design.features)
 
 
 def cross_validate(
@@ -163,10 +163,11 @@ def cross_validate(
 ) -> Scores:  # fmt: skip
     """Score values of C on folds of the rows, with the passes of all folds and values shared.
 
-    Row i is held out in fold `i % folds`. Scores are weighted accuracies, or negative mean squared errors of targets.
+    Row i is held out in fold `i % folds`. Scores are weighted accuracies, of several classes those of the largest
+    decision value, or negative mean squared errors of targets. They take one more pass, after Ctrl-C too.
 
     Args:
-        design: Rows of two classes, or with targets.
+        design: Rows of classes, or with targets.
         Cs: Values of C, > 0, `(k,)`.
         folds: Number of folds, at least 2.
         loss: As in `fit`, like the other arguments.
@@ -178,7 +179,7 @@ def cross_validate(
         interrupt: "return" or "raise" at Ctrl-C.
 
     Returns:
-        The scores, `(folds, k)`: `scores.C` is the best value.
+        The scores, `(folds, k)`: `scores.C` is the best value. A machine that is not certified is warned of.
 
     Raises:
         InputError: On arguments that cannot be used.
@@ -186,12 +187,13 @@ def cross_validate(
     values = _values(Cs).ravel()
     require_whole("folds", folds, 2)
     _check(design, loss, bias, epsilon, tol, max_passes, max_seconds)
-    if design.classes is not None and len(design.classes) > 2:
-        raise InputError(f"design has {len(design.classes)} classes: cross_validate takes two, or targets.")
-    machines = [Machine(float(value), 1, fold) for fold in range(folds) for value in values]
+    machines = [Machine(float(C), k, fold) for fold in range(folds) for C in values for k in _positive(design)]
     run = Run(design, Evaluate(loss, folds), machines, bias, epsilon, tol)
-    _run(run, None, max_passes, max_seconds, None, None, interrupt)
-    missed = np.asarray([lane.missed for lane in run.lanes]).reshape(folds, len(values))
+    codes = _run(run, None, max_passes, max_seconds, None, None, interrupt)
+    _warn(codes, [run.certificate(k).relative_gap for k in range(len(machines))])
+    best = run.points(list(range(len(machines))))._replace(w=np.stack([lane.best for lane in run.lanes]))
+    missed, weight = design.total(Missed(run.evaluate, len(values)), best)
+    missed = missed / weight[:, None]
     return Scores(values, -missed if design.classes is None else 1 - missed)
 
 
@@ -232,6 +234,11 @@ def _over(design: Design, stop: Interruption, deadline: float) -> bool:
     """Return whether to stop, in any of the processes that compute together: the others would wait for its sums."""
     over = stop.seen or time.monotonic() > deadline
     return bool(multihost_utils.process_allgather(np.asarray(over)).any()) if design.together else over
+
+
+def _positive(design: Design) -> list[int]:
+    """Return the numbers of the classes that are each fitted against the rest; of two classes the second."""
+    return [1] if design.classes is None or len(design.classes) == 2 else list(range(len(design.classes)))
 
 
 def _points(run: Run, init: DesignFit | None) -> np.ndarray | None:
@@ -279,10 +286,10 @@ def _check(design: Any, loss: str, bias: str, epsilon: Any, tol: Any, max_passes
         )
 
 
-def _warn(codes: list[Status], certificate: Certificate) -> None:
+def _warn(codes: list[Status], gaps: Any) -> None:
     failed = [code for code in codes if code != Status.CONVERGED]
     if failed:
-        gap = float(np.max(certificate.relative_gap))
+        gap = float(np.max(gaps))
         warn(
             f"{len(failed)} of {len(codes)} fits ended as {failed[0].name}, with a gap of up to {gap:.2g}. "
             f"{advice(failed[0])}",

@@ -66,8 +66,6 @@ class Sums(NamedTuple):
         curvature: Hessian of the smooth loss, `(l, d + 1, d + 1)`.
         near: Numbers of rows within reach of the margin, `|z| <= reach` (of squared hinges `z >= -reach`), for the
             reaches `0, mu / 2, mu, 2 mu, ...` and infinity, `(l, REACHES)`.
-        missed: Weight of the held-out rows with a wrong sign, or their squared errors, `(l,)`.
-        held: Weight of the held-out rows, `(l,)`.
     """
 
     loss: Float[Array, " l"]
@@ -75,8 +73,6 @@ class Sums(NamedTuple):
     pull: Float[Array, "l p"]
     curvature: Float[Array, "l p p"]
     near: Float[Array, "l r"]
-    missed: Float[Array, " l"]
-    held: Float[Array, " l"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +91,7 @@ class Evaluate:
         """Return the sums over a chunk."""
         wide = double(chunk.x.dtype)
         scores, x = self.scores(chunk, lanes)
-        trained, held = self._weights(chunk, lanes)
+        trained = self._weights(chunk, lanes)
         sides = [(sigma, q, self._piece(q - sigma * scores, trained, lanes)) for sigma, q in self._sides(chunk, lanes)]
         pulls = sum((sigma * piece.a for sigma, _, piece in sides), jnp.zeros_like(scores))
         D = sum((piece.curvature for _, _, piece in sides), jnp.zeros_like(scores))
@@ -106,8 +102,6 @@ class Evaluate:
             pull=jnp.concatenate([transposed_product(x, pulls), pulls.sum(axis=0)[None]]).T,
             curvature=jax.lax.map(lambda D: weighted_squares_of_few(x, D), D.T),
             near=jax.lax.map(lambda reach: self.near(chunk, lanes, scores, reach).sum(axis=0, dtype=wide), reaches).T,
-            missed=(held * self._missed(chunk, lanes, scores)).sum(axis=0),
-            held=held.sum(axis=0),
         )
 
     def scores(self, chunk: Chunk, lanes: Lanes) -> tuple[Float[Array, "k l"], Any]:
@@ -116,11 +110,10 @@ class Evaluate:
         x = x if isinstance(x, Rows) else jnp.asarray(x, lanes.w.dtype)
         return product(x, jnp.asarray(lanes.w[:, :d]).T) + lanes.w[None, :, d], x
 
-    def _weights(self, chunk: Chunk, lanes: Lanes) -> tuple[Float[Array, "k l"], Float[Array, "k l"]]:
-        """Return the factors of the losses of each lane, 0 for rows that it leaves out, and the weights of these."""
-        weight = chunk.weight.astype(lanes.C.dtype)[:, None]
+    def _weights(self, chunk: Chunk, lanes: Lanes) -> Float[Array, "k l"]:
+        """Return the factors of the losses of each lane, 0 for rows that it leaves out."""
         out = fold_of(chunk, self.folds)[:, None] == lanes.fold[None, :]
-        return jnp.where(out, 0, weight * lanes.C[None, :]), jnp.where(out, weight, 0)
+        return jnp.where(out, 0, chunk.weight.astype(lanes.C.dtype)[:, None] * lanes.C[None, :])
 
     def _sides(self, chunk: Chunk, lanes: Lanes) -> list[tuple[Any, Any]]:
         """Return sigma and q of each hinge of a row, `(k, l)`."""
@@ -143,19 +136,12 @@ class Evaluate:
         """Return which rows of a lane have a hinge that begins within reach of their score."""
         zs = [q - sigma * scores for sigma, q in self._sides(chunk, lanes)]
         inside = [-z <= reach if self.loss == "squared_hinge" else jnp.abs(z) <= reach for z in zs]
-        return (self._weights(chunk, lanes)[0] > 0) & functools.reduce(jnp.logical_or, inside)
-
-    def _missed(self, chunk: Chunk, lanes: Lanes, scores: Float[Array, "k l"]) -> Float[Array, "k l"]:
-        """Return whether the sign of a score is wrong; of regression its squared error."""
-        y = chunk.y.astype(lanes.C.dtype)[:, None]
-        if self.loss == "epsilon_insensitive":
-            return (y - lanes.centre[None, :] - scores) ** 2
-        return jnp.where((scores >= 0) == (_signs(y, lanes) > 0), 0.0, 1.0)
+        return (self._weights(chunk, lanes) > 0) & functools.reduce(jnp.logical_or, inside)
 
     def hinges(self, chunk: Chunk, lanes: Lanes) -> tuple[Array, Array, Array, Array]:
         """Return sigma, q, c and the dual variable of each hinge, `(sides, k, l)`; c is 0 for rows left out."""
         scores, _ = self.scores(chunk, lanes)
-        c = self._weights(chunk, lanes)[0]
+        c = self._weights(chunk, lanes)
         sides = [(sigma, q, c, self._piece(q - sigma * scores, c, lanes).a) for sigma, q in self._sides(chunk, lanes)]
         sigma, q, c, a = (
             jnp.stack([jnp.broadcast_to(part, c.shape) for part in parts]) for parts in zip(*sides, strict=True)

@@ -10,6 +10,10 @@ from sklearn.base import _fit_context
 from sklearn.linear_model._base import SparseCoefMixin
 from sklearn.utils._param_validation import Interval, StrOptions
 
+from jaxsvm.designs.contract import Design
+from jaxsvm.designs.features import applied
+from jaxsvm.designs.fit import fit as fit_rows
+from jaxsvm.errors import InputError
 from jaxsvm.estimators.base import LinearEstimator, report
 from jaxsvm.estimators.training.box import Solved, solve_by_driver
 from jaxsvm.estimators.training.kernel_values import padded_rows
@@ -18,6 +22,8 @@ from jaxsvm.estimators.validation import labelled, signs_against_rest
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.kernels import Linear
 from jaxsvm.numerics.sizes import size_class
+from jaxsvm.results.fit import Certificate
+from jaxsvm.results.status import Status
 
 
 class LinearSVC(SparseCoefMixin, LinearEstimator):
@@ -84,14 +90,17 @@ class LinearSVC(SparseCoefMixin, LinearEstimator):
         self._store_parameters(locals())
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "LinearSVC":
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> "LinearSVC":
         """Train on labelled samples; return the estimator.
 
         Args:
-            X: Points, `(n, d)`, dense, a frame, or sparse.
-            y: Labels, `(n,)`, of two classes or more.
-            sample_weight: Factors of C, `(n,)`, not negative; 0 leaves a sample out.
+            X: Points, `(n, d)`, dense, a frame, or sparse; or rows that lie anywhere, a design of `jaxsvm.designs`.
+            y: Labels, `(n,)`, of two classes or more; None with a design, which has them.
+            sample_weight: Factors of C, `(n,)`, not negative; 0 leaves a sample out. None with a design.
         """
+        if hasattr(X, "total") and hasattr(X, "chosen"):
+            return self._fit_rows(X, y, sample_weight)
+        self._features = ()
         X, codes, weight = labelled(self, X, y, sample_weight)
         with jax.enable_x64(True):
             solved, w = self._trained(X, codes, weight)
@@ -101,6 +110,35 @@ class LinearSVC(SparseCoefMixin, LinearEstimator):
         self.n_iter_ = int(max(solution.steps for solution in solved))
         report(self, solved)
         return self
+
+    def _fit_rows(self, rows: Design, y: Any, sample_weight: Any) -> "LinearSVC":
+        """Train on the rows of a design, in passes over them; `n_iter_` is their number."""
+        given = [f"{name} is {value!r}" for name, value in (("y", y), ("sample_weight", sample_weight)) if value is not None]
+        given += [f"class_weight is {self.class_weight!r}"] if self.class_weight is not None else []
+        given += [f"intercept_scaling is {self.intercept_scaling!r}"] if self.intercept_scaling != 1 else []
+        if given or rows.classes is None:
+            raise InputError(
+                f"X is a design, and {given[0] if given else 'has targets of regression'}: a design has labels and "
+                "weights of its own, and its constant is scaled by 1."
+            )
+        bias, squared = "regularized" if self.fit_intercept else "none", self.loss == "squared_hinge"
+        # The loss of designs is half of the squared hinge.
+        fitted = fit_rows(rows, self.C * (2 if squared else 1), loss=self.loss, bias=bias, tol=self.tol)
+        self.classes_, self._features = np.asarray(rows.classes), rows.features
+        self.coef_, self.intercept_ = np.atleast_2d(fitted.coef), np.atleast_1d(fitted.intercept)
+        self.n_features_in_, self.n_iter_ = rows.d, fitted.passes
+        self.certificate_ = Certificate(*(np.atleast_1d(part) for part in fitted.certificate))
+        self._statuses = tuple(Status(int(code)) for code in np.ravel(fitted.status.code))
+        self.fit_status_ = int(set(self._statuses) != {Status.CONVERGED})
+        return self
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Return decision values, `(m,)` for two classes, positive for the second; else `(m, k)`.
+
+        Args:
+            X: Points, `(m, d)`, dense, a frame, or sparse; after rows with features, with the columns of the rows.
+        """
+        return super().decision_function(applied(self._features, X) if self._features else X)
 
     def _trained(self, X: Any, codes: np.ndarray, weight: np.ndarray) -> tuple[list[Solved], np.ndarray]:
         """Return the solution and the weights of each class against the rest."""

@@ -134,7 +134,7 @@ def tune(
         InputError: If an argument cannot be used, or no evaluation was certified.
         KeyboardInterrupt: On Ctrl-C before any was.
     """
-    _check(C, validation, folds, loss, steps, patience, bounds)
+    _check(x, C, validation, folds, loss, steps, patience, bounds)
     kernel, points = as_kernel(kernel), as_points(x)
     data, objective, parameters = _prepare(kernel, points, y, C, validation, folds, loss, solver)
     optimizer = optax.adam(0.1) if optimizer is None else optimizer
@@ -243,7 +243,14 @@ def _finish(search: _Search, data: HeldOut, objective: Objective, stopped: str, 
     return Tuned(kernel, best.C, problem, fitted, best.loss, search.best, tuple(search.history), stopped)
 
 
-def _check(C: Any, validation: Any, folds: Any, loss: Any, steps: Any, patience: Any, bounds: Any) -> None:
+def _check(
+    x: Any, C: Any, validation: Any, folds: Any, loss: Any, steps: Any, patience: Any, bounds: Any
+) -> None:  # fmt: skip
+    if hasattr(x, "total") and hasattr(x, "chosen"):
+        raise InputError(
+            "x is a design, and a step of tune would take passes over its rows: "
+            "`jaxsvm.designs.cross_validate(x, Cs, folds)` scores all values of C in the same passes."
+        )
     if (validation is None) == (folds is None):
         passed = "both" if folds is not None else "neither"
         raise InputError(f"validation and folds: {passed} given; one of them is needed to measure the loss on.")
