@@ -113,8 +113,8 @@ class LinearSVC(SparseCoefMixin, LinearEstimator):
 
     def _fit_rows(self, rows: Design, y: Any, sample_weight: Any) -> "LinearSVC":
         """Train on the rows of a design, in passes over them; `n_iter_` is their number."""
-        given = [f"{name} is {value!r}" for name, value in (("y", y), ("sample_weight", sample_weight)) if value is not None]
-        given += [f"class_weight is {self.class_weight!r}"] if self.class_weight is not None else []
+        options = {"y": y, "sample_weight": sample_weight, "class_weight": self.class_weight}
+        given = [f"{name} is given" for name, value in options.items() if value is not None]
         given += [f"intercept_scaling is {self.intercept_scaling!r}"] if self.intercept_scaling != 1 else []
         if given or rows.classes is None:
             raise InputError(
