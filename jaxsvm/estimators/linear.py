@@ -127,7 +127,8 @@ class LinearSVC(SparseCoefMixin, LinearEstimator):
         self.classes_, self._features = np.asarray(rows.classes), rows.features
         self.coef_, self.intercept_ = np.atleast_2d(fitted.coef), np.atleast_1d(fitted.intercept)
         self.n_features_in_, self.n_iter_ = rows.d, fitted.passes
-        self.certificate_ = Certificate(*(np.atleast_1d(part) for part in fitted.certificate))
+        parts: Any = [np.atleast_1d(part) for part in fitted.certificate]
+        self.certificate_ = Certificate(*parts)
         self._statuses = tuple(Status(int(code)) for code in np.ravel(fitted.status.code))
         self.fit_status_ = int(set(self._statuses) != {Status.CONVERGED})
         return self
