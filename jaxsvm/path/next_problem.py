@@ -34,8 +34,8 @@ class NextStart(NamedTuple):
     Attributes:
         kept: Undecided samples, `(n,)`.
         start: Their start, and the values of the others, `(n,)`.
-        base: The point of the products, in twice the precision, as bits: `rho a` of undecided samples, of others their
-            values.
+        base: The point of the products, in twice the precision, as bits: `factor a` of undecided samples, of others
+            their values.
         products: `Q base`, as bits.
         drift: Drift of the products (`Point`), `()`.
         dual: The dual objective at `base`, `()`.
@@ -67,23 +67,28 @@ def _differ(a: Array, b: Array) -> Bool[Array, " n"]:
 
 @Program
 def next_start(problem: BoxProblem, point: Point, known: Screening | None) -> NextStart:
-    """Scale a point to the next problem and fix the samples that a rule knows; this takes few kernel rows."""
+    """Scale a point to the next problem and fix the samples that a rule knows; this takes few kernel rows.
+
+    The factor is that of C, or the one of the largest dual objective if that is less: without losses a solution does
+    not depend on C.
+    """
 
     @in_double
     def scale(problem: BoxProblem, point: Point, known: Screening | None) -> NextStart:
         wide, narrow = widened(problem), problem.dtype
         a, p = point.a.astype(wide.dtype), of_bits(point.products)
-        rho = wide.C / point.C.astype(wide.dtype)
+        best = (wide.targets @ a) / jnp.maximum(a @ p, jnp.finfo(wide.dtype).tiny)
+        factor = jnp.minimum(wide.C / point.C.astype(wide.dtype), jnp.maximum(best, 1))
         none = jnp.zeros_like(wide.present)
         inactive, at_bound = (none, none) if known is None else (known.inactive, known.at_bound)
         decided, fixed = inactive | at_bound, jnp.where(at_bound, wide.upper, 0)
         # A sample at its bound stays at its bound: one rounding of the factor is no change.
-        moved = decided & _differ(fixed, rho * a)
-        base = jnp.where(moved, fixed, rho * a)
-        start = jnp.where(decided, fixed, jnp.minimum(rho * a, wide.upper)).astype(narrow)
-        q = rho * p
+        moved = decided & _differ(fixed, factor * a)
+        base = jnp.where(moved, fixed, factor * a)
+        start = jnp.where(decided, fixed, jnp.minimum(factor * a, wide.upper)).astype(narrow)
+        q = factor * p
         if known is not None:
-            q = q + wide.signed.few_rows_matvec(jnp.where(moved, fixed - rho * a, 0))
+            q = q + wide.signed.few_rows_matvec(jnp.where(moved, fixed - factor * a, 0))
         kept = wide.present & ~decided
         free = kept & (start > 0) & (start < problem.upper)
         return NextStart(
@@ -91,7 +96,7 @@ def next_start(problem: BoxProblem, point: Point, known: Screening | None) -> Ne
             start=start,
             base=bits_of(base),
             products=bits_of(q),
-            drift=(rho * point.drift + jnp.abs(base) @ lengths(wide)).astype(narrow),
+            drift=(factor * point.drift + jnp.abs(base) @ lengths(wide)).astype(narrow),
             dual=(base @ (wide.targets - q / 2)).astype(narrow),
             counts=jnp.stack([kept.sum(), free.sum(), moved.sum()]).astype(jnp.int32),
         )

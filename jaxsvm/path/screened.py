@@ -62,7 +62,8 @@ class ScreenedChain:
         old: Its problem.
         by_systems: Whether all further values are solved by systems in the space of few features: steps have become
             slow, and they cannot start from a point strictly inside the box.
-        lost: Work that was spent on this value in vain (`_work`).
+        lost: Work that did not solve this value (`_work`).
+        reached: The fit that it reached, at which the whole problem starts; None if there is none.
     """
 
     def __init__(self, solver: Solver, key: Array, rule: Rule | None, stop: Interruption) -> None:
@@ -72,6 +73,7 @@ class ScreenedChain:
         self.old: BoxProblem | None = None
         self.by_systems = False
         self.lost = _work(0, 0, None)
+        self.reached: Fit | None = None
 
     def __call__(self, problem: BoxProblem) -> Fit:
         """Return the fit of the next problem."""
@@ -105,11 +107,12 @@ class ScreenedChain:
     def _whole(self, problem: BoxProblem) -> Fit:
         """Solve the whole problem as a fit of its own."""
         warm = None if self.fit is None else Start.of(self.fit, cast(BoxProblem, self.old))
+        warm = warm if self.reached is None else Start.of(self.reached, problem)
         tol = self.solver.tol
         solver = InteriorPoint(tol) if self.by_systems else first_choice(problem, tol)
         fitted = drive(problem, solver, self.key, warm, stop=self.stop, options=Options(may_change=True))
         fitted = dataclasses.replace(fitted, counters=counters_of(self.lost).plus(fitted.counters))
-        self.lost = _work(0, 0, None)
+        self.lost, self.reached = _work(0, 0, None), None
         self.point = None
         if int(fitted.status) == Status.CONVERGED:  # with an indefinite matrix no fit is
             products = products_of(problem, fitted.alpha)
@@ -157,7 +160,7 @@ class ScreenedChain:
         work = _work(steps, evaluations + (rows + int(moved)) * problem.n, SMO() if by_steps else sets)
         fitted, excess = certified(problem, self.solver, point.a, point.products, work)
         if not float(excess) <= 1:
-            self.lost = work
+            self.lost, self.reached = work, fitted
             return None
         self.point = point
         return fitted
