@@ -516,7 +516,8 @@ def indefinite(facts: Facts, said: Statement) -> str:
     Q, normals = K * np.outer(y, y), None if facts.c is None else facts.c[here].astype(np.float64)
     if facts.kind == "ball":
         Q, normals = K, np.ones(len(y))
-    rounding = CLEARLY * float(np.finfo(facts.dtype).eps) * len(y) * abs(K).max()
+    entries = 0.0 if ground.error is None else float(ground.error.max())  # stored values may be of a narrower dtype
+    rounding = CLEARLY * len(y) * max(float(np.finfo(facts.dtype).eps) * abs(K).max(), 2 * entries)
     if facts.kind == "squared":
         ridge = (1 / facts.costs[here]).astype(np.float64)
         Q = Q + np.diag(ridge)
