@@ -1,6 +1,7 @@
 """5 folds x 20 values of C beside a loop of AOCL's SVC and GridSearchCV(SVC): same data, same folds, same run.
 
 Usage: python benchmarks/cross_validation.py [--n 5000] [--values 20] [--rounds 3] [--tol 1e-4] [--json FILE]
+       python benchmarks/cross_validation.py --values 16 --widths 8 --rounds 1        a grid of C and gamma
 
 Gram included, compilation apart (the first call). GridSearchCV has n_jobs=2; AOCL two threads, labels 0 and 1.
 """
@@ -49,14 +50,48 @@ def grid_search(x, y, gamma, Cs, folds):
     return time.perf_counter() - start, search.cv_results_["mean_test_score"]
 
 
+def grid(options):
+    """Time a grid of C and gamma once, beside GridSearchCV and AOCL's loop in float32."""
+    x, y, *_ = data(options.n)
+    gammas, Cs = np.geomspace(0.1, 10, options.widths) / x.shape[1], np.logspace(-2, 3, options.values)
+    folds = np.zeros(options.n, int)
+    for number, (_, test) in enumerate(StratifiedKFold(5, shuffle=True, random_state=0).split(x, y)):
+        folds[test] = number
+    problem = jaxsvm.svm_problem(jaxsvm.gram(RBF(gamma=gammas[0]), x), y)
+    for name in ("first call", "warm"):
+        start = time.perf_counter()
+        result = jaxsvm.cross_validate(problem, Cs, folds, gammas=gammas, tol=options.tol)
+        took = time.perf_counter() - start
+        gap = max(np.max(each.certificate.relative_gap) for each in result.results)
+        print(
+            f"5 folds x {len(Cs)} C x {len(gammas)} gammas, {name}: {took:.1f} s, gap {gap:.1e}, {result!r}", flush=True
+        )
+    start = time.perf_counter()
+    search = GridSearchCV(
+        SVC(cache_size=500), {"C": Cs, "gamma": gammas}, cv=PredefinedSplit(folds), n_jobs=2, refit=False
+    ).fit(x, y)
+    theirs = time.perf_counter() - start
+    print(
+        f"  grid_search: {theirs:.0f} s, x{theirs / took:.1f}, {search.best_params_} {search.best_score_:.4f}",
+        flush=True,
+    )
+    found = [aocl(x, y, gamma, Cs, folds, np.float32) for gamma in gammas]
+    theirs, best = sum(seconds for seconds, _ in found), max(scores.mean(axis=0).max() for _, scores in found)
+    print(f"  aocl32: {theirs:.0f} s, x{theirs / took:.1f}, {best:.4f}; our best {result.mean.max():.4f}", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--n", type=int, default=5000)
     parser.add_argument("--values", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tol", type=float, default=1e-4)
+    parser.add_argument("--widths", type=int, default=0, help="values of gamma; 0: one, and no grid")
     parser.add_argument("--json")
     options = parser.parse_args()
+    if options.widths:
+        grid(options)
+        return
     x, y, *_ = data(options.n)
     gamma, Cs = 1 / x.shape[1], np.logspace(-2, 3, options.values)
     folds = np.zeros(options.n, int)

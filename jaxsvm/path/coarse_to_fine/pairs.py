@@ -42,7 +42,7 @@ PROVISIONAL = Options(warns=False, provisional=True)
 def solve_by_pairs(grids: list[Grid], solver: BlockNewton, key: Array, stop: Interruption) -> None:
     """Solve the values that the lanes left: anchors in increasing order, and in threads the values between them.
 
-    On a CPU threads are better than lanes: a pair step keeps one core busy at any width, and JAX releases Python's lock
+    The anchors of several grids, as those of folds, are solved in threads too. On a CPU threads are better than lanes: a pair step keeps one core busy at any width, and JAX releases Python's lock
     while it runs. Starts do not depend on the threads, so that a call repeats to the bit. Ctrl-C reaches the main
     thread alone: the drivers of the others check `stop`.
     """
@@ -50,8 +50,12 @@ def solve_by_pairs(grids: list[Grid], solver: BlockNewton, key: Array, stop: Int
         jobs: list[tuple[Grid, Future[dict[int, Point]]]] = []
         try:
             Z = _features(grids, key)
-            for grid in grids:
-                jobs += [(grid, job) for job in _Hard(grid, solver, key, stop).solve_anchors(pool, Z)]
+            chains = [_Hard(grid, solver, key, stop) for grid in grids]
+            if len(chains) == 1:
+                jobs = [(grids[0], job) for job in chains[0].solve_anchors(pool, Z)]
+            else:
+                solved = [pool.submit(with_settings(chain.solve_anchors), pool, Z) for chain in chains]
+                jobs = [(grid, job) for grid, each in zip(grids, solved, strict=True) for job in each.result()]
             for grid, job in jobs:
                 grid.points.update(job.result())
         except KeyboardInterrupt:
