@@ -277,6 +277,7 @@ def _judge(facts: Facts, said: Statement) -> Verdict:
         if _excess(value.gap) > MARGIN * said.gap + value.worth + TINY:
             understated = understated or said_and_true
         understated = understated or unbracketed(facts, said, value, where)
+        lie = lie or contradicted(facts, said)
     if said.status == "CONVERGED":
         lie = lie or indefinite(facts, said) or uncovered(facts, said)
     return Verdict(lie, understated, float(accepted.gap), float(accepted.worth))
@@ -284,6 +285,14 @@ def _judge(facts: Facts, said: Statement) -> Verdict:
 
 def _excess(gap: float) -> float:
     return np.inf if np.isnan(gap) else float(gap)
+
+
+def contradicted(facts: Facts, said: Statement) -> str:
+    """Says that the values of a certificate are farther apart than its gap; empty where they are not."""
+    apart = said.primal / said.dual - 1 if said.dual > 0 else 0.0
+    if said.gap < np.inf and apart > said.gap * (1 + 1e-3) + 32 * unit(facts.dtype):
+        return f"primal / dual - 1 is {apart:.3g}, and the gap {said.gap:.3g}"
+    return ""
 
 
 def unbracketed(facts: Facts, said: Statement, value: Value, where: str) -> str:
@@ -439,7 +448,8 @@ def _slack(facts: Facts, said: Statement, ground: Ground) -> Value:
         return Value(np.inf, -np.inf, np.inf, 0.0)
     # w = 0 has a level as well: the mean slack, or with a bias that is free whatever that makes of it.
     reach = abs(point.margins).max()
-    longest = 2 * (np.sqrt(ground.diagonal().max()) + volume) / reach if facts.c is not None and reach > 0 else LONG(0)
+    most = np.sqrt(ground.diagonal().max()) + volume / facts.costs[here].min()  # no level is higher
+    longest = 2 * most / reach if facts.c is not None and reach > 0 else LONG(0)
     longest = 1 / np.sqrt(point.norm) if point.norm > 0 else longest
     lower = highest_level(point.margins[here], facts.costs[here], volume, longest)
     signed = y * p
