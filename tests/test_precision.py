@@ -1,11 +1,14 @@
 """Certificates in float64 for float32 data with x64 off, as most callers have it; judged in NumPy, float64."""
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import jaxsvm
+from jaxsvm.errors import PrecisionWarning
 from jaxsvm.gram.dense import part_of
 from jaxsvm.kernels import RBF, Linear, Precomputed, Sigmoid
 from jaxsvm.numerics.precision import in_double, like
@@ -323,3 +326,23 @@ def test_a_point_that_proves_nothing_has_the_scale_of_its_alpha():
     assert np.isinf(answer.certificate.relative_gap)
     np.testing.assert_allclose(answer.alpha.sum(), 1, rtol=1e-6)
     np.testing.assert_allclose(answer.R * beta.sum() ** 2, beta @ problem.matvec(beta), rtol=1e-5)
+
+
+def test_what_rounded_kernel_values_move_is_said():
+    """Their optimum is certified, and differs from that of exact values by more than the gap."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 3)).astype(np.float32)
+    y = np.where(x[:, 0] + rng.normal(size=200) > 0, 1, -1)
+    gram = jaxsvm.gram(RBF(gamma=1e-2), x)
+    with pytest.warns(PrecisionWarning, match="exact ones would move it by about"):
+        rounded = jaxsvm.fit(jaxsvm.svm_problem(gram, y, 1e4), tol=1e-5)
+    with jax.enable_x64(True):
+        exact = jaxsvm.fit(jaxsvm.svm_problem(jaxsvm.gram(RBF(gamma=1e-2), x.astype(np.float64)), y, 1e4), tol=1e-9)
+    moved = abs(float(rounded.certificate.primal) / float(exact.certificate.primal) - 1)
+    assert moved > 1e-5 >= rounded.certificate.relative_gap
+    with pytest.warns(PrecisionWarning, match="of 1 of 2 values of C"):
+        jaxsvm.solve_path(jaxsvm.svm_problem(gram, y), [0.1, 1e4], tol=3e-5)
+    for kernel, C, tol in ((RBF(gamma=1e-2), 1.0, 1e-4), (Linear(), 1e3, 1e-4)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", PrecisionWarning)
+            jaxsvm.fit(jaxsvm.svm_problem(jaxsvm.gram(kernel, x), y, C), tol=tol)

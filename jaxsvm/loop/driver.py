@@ -28,6 +28,7 @@ from jaxsvm.loop.interruption import Interruption, Session, answering, watching
 from jaxsvm.loop.measured import MEASURED
 from jaxsvm.loop.prepare import ready, ready_together, start_of, with_earlier_steps, with_steps_since_polish
 from jaxsvm.loop.round import Certifying, Progress, advance, begin, certify, ends_with_a_chunk, finish, whole_chunks
+from jaxsvm.problems.certificates.rounded_values import warn_of_rounded_values
 from jaxsvm.problems.contract import Problem, Restrictable, require_problem
 from jaxsvm.problems.padding import trimmed
 from jaxsvm.results.fit import Counters, Fit, better_of
@@ -118,6 +119,7 @@ def fit(
     if driven and is_concrete(constant):
         with answering(interrupt) as stop:
             result = drive(*constant, stop=stop, max_seconds=max_seconds, callback=callback, options=options)
+        warn_of_rounded_values(problems, result, float(solver.tol))
         # Traced for derivatives alone: these rest on the solution, not on the steps.
         return result if concrete else differentiable(problem, result)
     if max_seconds is not None or callback is not None:

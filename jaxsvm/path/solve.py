@@ -31,6 +31,7 @@ from jaxsvm.path.options import Options, problems_at_widths, require_widths
 from jaxsvm.path.placeholders import on_host_stacked
 from jaxsvm.path.reduction import Reduction
 from jaxsvm.path.screened import ScreenedChain
+from jaxsvm.problems.certificates.rounded_values import warn_of_rounded_values
 from jaxsvm.problems.contract import Parametric
 from jaxsvm.problems.forms import BoxForm
 from jaxsvm.problems.padding import trimmed
@@ -203,6 +204,8 @@ def solve_path(
         with answering(interrupt) as stop, stop.within(max_seconds):
             groups = [problems] if gammas is None else problems_at_widths(cast(Any, problem), gammas, options)
             fits = [fit for group in groups for fit in solve_together(group, np.asarray(Cs), options, stop)]
+        for each, fit in zip([each for group in groups for each in group], fits, strict=True):
+            warn_of_rounded_values(each, fit, float(options.tol))
         together = _stacked(fits) if several or gammas is not None else fits[0]
     elif callback is not None or max_seconds is not None:
         where = "concrete arrays: call `solve_path` outside jit and vmap" if not concrete else "a mesh of one process"

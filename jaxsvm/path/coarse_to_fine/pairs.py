@@ -42,9 +42,10 @@ PROVISIONAL = Options(warns=False, provisional=True)
 def solve_by_pairs(grids: list[Grid], solver: BlockNewton, key: Array, stop: Interruption) -> None:
     """Solve the values that the lanes left: anchors in increasing order, and in threads the values between them.
 
-    The anchors of several grids, as those of folds, are solved in threads too. On a CPU threads are better than lanes: a pair step keeps one core busy at any width, and JAX releases Python's lock
-    while it runs. Starts do not depend on the threads, so that a call repeats to the bit. Ctrl-C reaches the main
-    thread alone: the drivers of the others check `stop`.
+    The anchors of several grids, as those of folds, are solved in threads too. On a CPU threads are better than lanes:
+    a pair step keeps one core busy at any width, and JAX releases Python's lock while it runs. Starts do not depend on
+    the threads, so that a call repeats to the bit. Ctrl-C reaches the main thread alone: the drivers of the others
+    check `stop`.
     """
     with ThreadPoolExecutor(workers()) as pool:
         jobs: list[tuple[Grid, Future[dict[int, Point]]]] = []
