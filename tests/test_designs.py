@@ -70,7 +70,7 @@ def places(x, y, path):
     cut = len(y) // 3
     for k, part in enumerate((slice(0, cut), slice(cut, None))):
         parquet.write_table(pa.table({name: column[part] for name, column in columns.items()}), path / f"{k}.parquet")
-    yield "parquet", designs.from_files([path / "0.parquet", path / "1.parquet"], label="label")
+    yield "parquet", designs.from_files(path / "[01].parquet", label="label")
     np.savez(path / "a.npz", X=x, y=y)
     yield "npz", designs.from_files(path / "a.npz")
     yield "sparse", designs.from_arrays(scipy.sparse.csr_matrix(x), y)
@@ -227,6 +227,8 @@ def test_what_cannot_be_used_is_refused_by_name(tmp_path, monkeypatch):
         designs.fit(one).predict(np.where(np.arange(5)[:, None] == 2, np.nan, x[:5]))
     assert len(repr(one)) < 200 and len(repr(designs.standardised(one))) < 400
     np.savez(tmp_path / "a.npz", X=x, y=y)
+    with pytest.raises(DataError, match="c[*].npz: there is no such file, and none that fits"):
+        designs.from_files(tmp_path / "c*.npz")
     rows = designs.from_files(tmp_path / "a.npz")
     np.savez(tmp_path / "a.npz", X=x[:-1], y=y[:-1])
     with pytest.raises(DataError, match="changed since"):

@@ -12,7 +12,7 @@ import numpy as np
 from jaxsvm.datasets.labels import Texts, targets, value_of
 from jaxsvm.datasets.layout import Piece
 from jaxsvm.datasets.shards.scan import counted, different, scan
-from jaxsvm.datasets.shards.source import Source
+from jaxsvm.datasets.shards.source import Source, files_of
 from jaxsvm.designs.arrays import chosen_of_chunks, sum_of_chunks
 from jaxsvm.designs.contract import Chunk, OfChunk
 from jaxsvm.errors import DataError, InputError
@@ -112,7 +112,8 @@ def from_files(
     Each later pass reads the files again, in memory that does not depend on their length.
 
     Args:
-        paths: One file, or several of one kind of rows, in this order. Text may be compressed.
+        paths: One file, or several of one kind of rows, in this order. A name may have `*` as in a shell. Text may be
+            compressed.
         label: Column (CSV, Parquet; the last one by default) or key (npz) of the labels or targets.
         regression: Whether these are targets.
         damaged: What to do with a line that is no sample: "stop" raises with its number, "skip" counts it.
@@ -127,10 +128,7 @@ def from_files(
         InputError: If an argument cannot be used, or there is one class only.
     """
     require_one_of("damaged", damaged, ("stop", "skip"))
-    names = (paths,) if isinstance(paths, str | os.PathLike) else tuple(paths)
-    source = Source(tuple(os.fspath(name) for name in names), features, label, zero_based, header, format)
-    if not source.paths:
-        raise InputError("paths is empty: one file at least is needed.")
+    source = Source(files_of(paths), features, label, zero_based, header, format)
     found = scan(source, damaged, not regression)
     if not regression and len(found.labels) < 2:
         raise InputError(f"{', '.join(source.paths)}: have the label {found.labels[0]!r} only: two are needed.")

@@ -7,7 +7,6 @@ larger chunks are better then.
 """
 
 import dataclasses
-import glob
 import os
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -24,7 +23,7 @@ from jaxsvm.coresets.summary import Coreset
 from jaxsvm.datasets.labels import Texts, index_of, value_of
 from jaxsvm.datasets.layout import Piece, Place
 from jaxsvm.datasets.shards.scan import Scan, counted, dense, different, scan
-from jaxsvm.datasets.shards.source import Source
+from jaxsvm.datasets.shards.source import Source, files_of
 from jaxsvm.errors import DataError, InputError
 from jaxsvm.runtime.checks import require_one_of
 
@@ -75,11 +74,7 @@ def from_files(
         InputError: If an argument cannot be used.
     """
     _check(damaged, label, passes, mode, standardise)
-    names = (paths,) if isinstance(paths, str | os.PathLike) else tuple(paths)
-    paths = [path for name in names for path in _matching(os.fspath(name))]
-    source = Source(tuple(paths), features, label, zero_based, header, format)
-    if not source.paths:
-        raise InputError("paths is empty: one file at least is needed.")
+    source = Source(files_of(paths), features, label, zero_based, header, format)
     wanted: dict[str, Any] = {"C": float(C), "size": size, "chunk": chunk, "passes": passes, "mode": mode}
     wanted |= {"standardise": standardise, "positive": repr(positive), "damaged": damaged}
     wanted |= {"key": np.asarray(jax.random.key_data(as_key(key))).tolist()}
@@ -112,11 +107,6 @@ def from_files(
     if checkpoint is not None and os.path.exists(checkpoint):
         os.unlink(checkpoint)
     return small
-
-
-def _matching(name: str) -> list[str]:
-    """Return the files that a name with `*` stands for; the name itself if it has none, or nothing matches."""
-    return [name] if os.path.exists(name) else sorted(glob.glob(name)) or [name]
 
 
 def _check(damaged: str, label: Any, passes: int, mode: str, standardise: bool) -> None:

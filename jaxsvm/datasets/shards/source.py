@@ -4,8 +4,9 @@ The columns of the other files are put in the order of the first by name, or ref
 """
 
 import dataclasses
+import glob
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from jaxsvm.datasets.layout import Layout, Piece, Place, Wanted
 from jaxsvm.datasets.reading import kind_of, reader_of
@@ -13,6 +14,19 @@ from jaxsvm.datasets.svmlight import scan_svmlight
 from jaxsvm.errors import DataError, InputError
 from jaxsvm.gram.measured import MEASURED
 from jaxsvm.runtime.checks import MAX_INT32
+
+
+def files_of(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> tuple[str, ...]:
+    """Return the files that one or more names stand for, in order; a name that is no file may have `*` as in a shell.
+
+    Raises:
+        InputError: If there is no name.
+    """
+    names = [os.fspath(name) for name in ((paths,) if isinstance(paths, str | os.PathLike) else paths)]
+    if not names:
+        raise InputError("paths is empty: one file at least is needed.")
+    found = ([name] if os.path.exists(name) else sorted(glob.glob(name)) or [name] for name in names)
+    return tuple(file for files in found for file in files)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +43,7 @@ class Source:
     def kind(self, path: str) -> str:
         """Return the format of a file: svmlight, csv, npz or parquet; refuse one that does not exist."""
         if not os.path.exists(path):
-            raise DataError(f"{path}: there is no such file.")
+            raise DataError(f"{path}: there is no such file{', and none that fits' if '*' in path else ''}.")
         return kind_of(path, self.format)
 
     def found_out(self) -> "Source":
