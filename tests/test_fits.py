@@ -1,5 +1,6 @@
 """A fit whatever its solver: faults that become a status, limits and interruptions, what is refused."""
 
+import dataclasses
 import threading
 import time
 
@@ -13,6 +14,7 @@ from samples import data, exact, gram, svm
 import jaxsvm
 from jaxsvm import FrankWolfe, InputError, Status, polished, sampled
 from jaxsvm.kernels import RBF, Precomputed
+from jaxsvm.results.status import StatusCode
 
 
 def test_no_bias():
@@ -109,6 +111,12 @@ def test_below_the_floor_of_float32_is_stalled_not_converged():
         fit = jaxsvm.fit(svm(1e6, dtype="float32"), FrankWolfe(tol=1e-9))
     assert fit.status.name == "STALLED"
     assert float(fit.certificate.relative_gap) > 1e-9
+    for other, said in ((fit, True), (dataclasses.replace(fit, margins=np.zeros(3)), False)):
+        with pytest.raises(jaxsvm.ConvergenceError, match="scale features where") as refused:
+            jaxsvm.check(other)
+        assert ("float64 data" in str(refused.value)) == said
+    with pytest.raises(jaxsvm.ConvergenceError, match=r"`fit\(problem, FrankWolfe\(max_steps=...\)\)`"):
+        jaxsvm.check(dataclasses.replace(fit, status=StatusCode(np.int32(Status.MAX_STEPS))))
 
 
 def test_sampled_stop_without_final_check_never_says_converged_falsely():

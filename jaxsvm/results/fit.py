@@ -255,4 +255,4 @@ def check(fit: Certified) -> Certified:
         name = f"lane {lane[0] if len(lane) == 1 else lane}: " if codes.size > 1 or codes.ndim > 1 else ""
         ends.append(f"{name}{Status(codes[lane]).name}, relative gap {gaps[lane]:.3g}")
     more = f" and {len(failed) - 8} more" if len(failed) > 8 else ""
-    raise ConvergenceError(f"{'; '.join(ends)}{more}. {advice(Status(codes[failed[0]]))}")
+    raise ConvergenceError(f"{'; '.join(ends)}{more}. {advice(Status(codes[failed[0]]), fit)}")

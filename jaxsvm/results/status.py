@@ -113,14 +113,19 @@ def has_values(tree: Any) -> bool:
     return bool(leaves) and is_concrete(leaves) and all(isinstance(leaf, arrays) for leaf in leaves)
 
 
-def advice(status: Status) -> str:
-    """Return a sentence on what a user can do about a status."""
-    double = 'jax.config.update("jax_enable_x64", True)'  # without it NumPy's float64 becomes float32
+def advice(status: Status, fit: Any = None) -> str:
+    """Return a sentence on what a user can do about a status, in words of the fit's own solvers and dtype if given."""
+    x64 = jax.config.read("jax_enable_x64")  # without it NumPy's float64 becomes float32
+    single = not x64 if fit is None else fit.margins.dtype != np.float64
+    double = "" if x64 else ' (after jax.config.update("jax_enable_x64", True))'
+    names = [name for name in getattr(fit, "solvers", ()) if name != "another"] or ["InteriorPoint"]
+    larger = " or ".join(f"`fit(problem, {name}(max_steps=...))`" for name in names)
+    larger = f"{larger}; `max_passes=` of `designs.fit`" if fit is None else larger
     return {
-        Status.STALLED: "The dtype's floor is reached: use float64 data where they are float32"
-        f"{'' if jax.config.read('jax_enable_x64') else f' (after {double})'}, a larger tol, a smaller C or scaled "
+        Status.STALLED: "The dtype's floor is reached: scale features where columns differ much, or take a smaller C, "
+        f"{f'float64 data{double} ' if single else ''}or a larger tol.",
+        Status.MAX_STEPS: f"Allow more steps ({larger}), pass this fit as `init` to go on, loosen tol, or scale the "
         "features.",
-        Status.MAX_STEPS: "Raise max_steps, pass this fit as `init` to go on, loosen tol, or scale the features.",
         Status.NOT_FINITE: "Look for overflow in the kernel (unscaled features, a high degree) and scale the data.",
         Status.NOT_PSD: "Choose a positive semidefinite kernel: the sigmoid is one for few parameters only.",
         Status.INFEASIBLE: "C must be positive, weights non-negative and both classes present.",
