@@ -165,6 +165,8 @@ def test_linear_svc_takes_rows_that_lie_anywhere(tmp_path):
         np.testing.assert_allclose(ours.coef_, known.coef_, atol=1e-3)
         np.testing.assert_allclose(ours.certificate_.primal, known.certificate_.primal, rtol=1e-6)
         assert (ours.predict(x) == known.predict(x)).mean() > 0.99
+    scaled = LinearSVC(tol=1e-8).fit(designs.standardised(designs.from_arrays(10 * x + 3, y)))
+    np.testing.assert_allclose(scaled.decision_function(10 * x + 3), (10 * x + 3) @ scaled.coef_[0] + scaled.intercept_)
     features = LinearSVC().fit(designs.nystroem(designs.standardised(rows), RBF(0.5), 16))
     assert (features.predict(x) == y).mean() > 0.6 and features.coef_.shape == (1, 16)
     for given in ({"y": y}, {"sample_weight": y}):
@@ -172,6 +174,27 @@ def test_linear_svc_takes_rows_that_lie_anywhere(tmp_path):
             LinearSVC().fit(rows, **given)
     with pytest.raises(InputError, match=r"designs\.cross_validate"):
         jaxsvm.tune(RBF(1.0), rows, None, folds=3)
+
+
+def test_a_fit_is_a_model_that_is_kept(tmp_path):
+    x, y, f = data(300)
+    plain, names = designs.from_arrays(x, y), np.where(y > 0, "yes", "no")
+    scaled = designs.standardised(designs.from_arrays(10 * x + 3, names))
+    for rows, points in ((plain, x), (scaled, 10 * x + 3), (designs.nystroem(scaled, RBF(0.3), 8), 10 * x + 3)):
+        fit = designs.fit(rows, 1.0)
+        fit.model().save(tmp_path / "model.npz")
+        model = jaxsvm.load_model(tmp_path / "model.npz")
+        np.testing.assert_allclose(jaxsvm.decision_function(model, points), fit.decision_function(points), atol=1e-5)
+        assert (np.asarray(jaxsvm.predict(model, points)) == fit.predict(points)).all()
+    fit = designs.fit(scaled, [0.1, 1.0])
+    np.testing.assert_allclose(fit.unscaled().decision_function(10 * x + 3), fit.decision_function(10 * x + 3))
+    with pytest.raises(InputError, match="one machine"):
+        fit.model()
+    with pytest.raises(InputError, match="do not exist"):
+        designs.fit(designs.nystroem(scaled, RBF(0.3), 8), 1.0).unscaled()
+    targets = designs.from_arrays(x, f, regression=True)
+    regression = designs.fit(targets, loss="epsilon_insensitive").model()
+    np.testing.assert_allclose(jaxsvm.predict(regression, x), f, atol=0.2)
 
 
 def test_a_run_that_was_stopped_goes_on_from_its_checkpoint_in_another_place(tmp_path, monkeypatch):

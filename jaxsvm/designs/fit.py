@@ -14,9 +14,11 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
+from jaxsvm.datasets.scaling import Scaling
 from jaxsvm.designs.checkpoints import restored, saved
 from jaxsvm.designs.choices import Missed
 from jaxsvm.designs.contract import Design
@@ -25,8 +27,11 @@ from jaxsvm.designs.losses import LOSSES, Evaluate
 from jaxsvm.designs.measured import MEASURED
 from jaxsvm.designs.run import Machine, Run
 from jaxsvm.errors import ConvergenceWarning, InputError, warn
+from jaxsvm.gram.basis import KernelBasis
+from jaxsvm.kernels import Linear
 from jaxsvm.loop.interruption import Interruption, answering
 from jaxsvm.model_selection.cross_validation import Scores
+from jaxsvm.models.model import Model
 from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.results.fit import Certificate
 from jaxsvm.results.status import Status, StatusCode, advice
@@ -40,7 +45,7 @@ class DesignFit:
     """Certified linear SVMs, as NumPy arrays of float64; leading axes: the values of C, if several, and the classes.
 
     Attributes:
-        coef: Coefficients of the design's features, `(..., d)`.
+        coef: Coefficients of the design's features, `(..., d)`; `unscaled()` has those of the columns.
         intercept: Constants, `(...)`.
         certificate: Primal, dual and relative gap of `w'w / 2 + sum C loss`, `(...)` each.
         status: How each fit ended, `(...)`.
@@ -94,6 +99,38 @@ class DesignFit:
             return np.asarray(self.classes)[(values >= 0).astype(int)]
         return np.asarray(self.classes)[values.argmax(axis=-1)]
 
+    def unscaled(self) -> "DesignFit":
+        """Return the same functions of the columns themselves, for a design with scaled columns (`standardised`).
+
+        Raises:
+            InputError: If features are other functions of the columns.
+        """
+        coef, intercept = self.coef, self.intercept
+        for scaling in reversed(self.features):
+            if not isinstance(scaling, Scaling):
+                raise InputError(f"features are {type(scaling).__name__}: coefficients of columns do not exist.")
+            coef = coef * np.asarray(scaling.factor)
+            intercept = intercept - coef @ np.asarray(scaling.offset)
+        return dataclasses.replace(self, coef=coef, intercept=intercept, features=())
+
+    def model(self) -> Model:
+        """Return the decision function of one machine as a model: saved, loaded and exported like others.
+
+        Raises:
+            InputError: If there are several machines, or more maps than one scaling and one set of features.
+        """
+        scaling = self.features[0] if self.features and isinstance(self.features[0], Scaling) else None
+        rest = self.features[scaling is not None :]
+        if self.coef.ndim != 1 or len(rest) > 1:
+            raise InputError(
+                f"coef has shape {self.coef.shape}, and there are {len(self.features)} maps of columns: a model holds "
+                "one machine, behind a scaling and features of one kernel; fit one C and two classes."
+            )
+        with jax.enable_x64(True):
+            basis, coef = (rest[0], self.coef) if rest else (_along(self.coef), np.ones(1))
+            one, certificate = jnp.ones(()), jax.tree.map(jnp.asarray, self.certificate)
+            return Model(basis, jnp.asarray(coef), jnp.asarray(self.intercept), one, certificate, scaling, self.classes)
+
     def __repr__(self) -> str:
         gap = float(np.max(self.certificate.relative_gap))
         names = sorted({Status(int(code)).name for code in np.ravel(self.status.code)})
@@ -101,6 +138,11 @@ class DesignFit:
         return (
             f"DesignFit({many}{'/'.join(names)}, gap {gap:.1e}, {self.coef.shape[-1]} features, {self.passes} passes)"
         )
+
+
+def _along(w: np.ndarray) -> KernelBasis:
+    """Return the function `w.x` of points."""
+    return KernelBasis(Linear(), jnp.asarray(w[None]), jnp.zeros(len(w)))
 
 
 def fit(

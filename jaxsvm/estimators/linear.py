@@ -10,6 +10,7 @@ from sklearn.base import _fit_context
 from sklearn.linear_model._base import SparseCoefMixin
 from sklearn.utils._param_validation import Interval, StrOptions
 
+from jaxsvm.datasets.scaling import Scaling
 from jaxsvm.designs.contract import Design
 from jaxsvm.designs.features import applied
 from jaxsvm.designs.fit import fit as fit_rows
@@ -124,7 +125,9 @@ class LinearSVC(SparseCoefMixin, LinearEstimator):
         bias, squared = "regularized" if self.fit_intercept else "none", self.loss == "squared_hinge"
         # The loss of designs is half of the squared hinge.
         fitted = fit_rows(rows, self.C * (2 if squared else 1), loss=self.loss, bias=bias, tol=self.tol)
-        self.classes_, self._features = np.asarray(rows.classes), rows.features
+        if all(isinstance(map, Scaling) for map in fitted.features):
+            fitted = fitted.unscaled()
+        self.classes_, self._features = np.asarray(rows.classes), fitted.features
         self.coef_, self.intercept_ = np.atleast_2d(fitted.coef), np.atleast_1d(fitted.intercept)
         self.n_features_in_, self.n_iter_ = rows.d, fitted.passes
         parts: Any = [np.atleast_1d(part) for part in fitted.certificate]
