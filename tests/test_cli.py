@@ -162,7 +162,7 @@ def test_predict_without_labels(points, data, model, tmp_path, kind, said):
     result = invoke("predict", model, file, *options)
     assert result.exit_code == 0, result.output
     assert result.stdout.split() == expected["labels"]
-    unsaid = "accuracy unknown (DATA has other" if kind == "svm" else "no labels: DATA has the model's 3 columns only"
+    unsaid = "accuracy unknown (DATA has other" if kind == "svm" else "no labels in DATA"
     assert result.stderr.count("\n") == 1 and ("accuracy" in result.stderr) == (kind == "svm" and not said)
     assert (unsaid in result.stderr) != said
     report = json.loads(invoke("predict", model, file, "--json", *options).stdout)
@@ -196,6 +196,8 @@ def test_predict_puts_columns_in_order(points, model, tmp_path, kind):
     plain = invoke("predict", model, file)
     assert "columns are put in the order" in plain.stderr and "labels are in column 'answer'" in plain.stderr
     assert "has the column 'answer'" in refusal("predict", model, file, "--unlabelled")
+    dropped = json.loads(invoke("predict", model, file, "--drop", "answer", "--unlabelled", "--json").stdout)
+    assert dropped["decision"] == report["decision"]
     few = named_file(tmp_path, "c,answer", x[:, 2:], y)
     assert "lacks the columns 'a', 'b'" in refusal("predict", model, few)
     info = json.loads(invoke("info", model, "--json").stdout)

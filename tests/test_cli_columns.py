@@ -20,7 +20,7 @@ from sklearn.svm import SVC, NuSVC, NuSVR, OneClassSVM
 from typer.testing import CliRunner
 
 import jaxsvm
-from jaxsvm import cli
+from jaxsvm import InputError, cli, interchange
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -100,6 +100,23 @@ def test_what_is_done_to_columns_is_done_to_new_files(frame, tmp_path):
     )
     np.testing.assert_allclose(found["decision"], expected, atol=1e-4)
     assert any("'colour': 2 samples hold 'purple'" in note for note in found["notes"])
+    with pytest.warns(UserWarning, match="'colour': 2 samples hold 'purple'"):
+        of_frame = jaxsvm.decision_function(loaded, changed)
+    np.testing.assert_allclose(of_frame, expected, atol=1e-4)
+    assert jaxsvm.predict(loaded, frame).tolist() == report_of("predict", out, file)["labels"]
+    with pytest.raises(InputError, match="lacks the column 'age'"):
+        jaxsvm.predict(loaded, changed[["width", "colour"]])
+    with pytest.warns(UserWarning, match="preparation of columns .* no part of what is written"):
+        interchange.to_sklearn(loaded)
+    encoded = pd.DataFrame(theirs, columns=list(loaded.columns))  # points that somebody has prepared
+    assert (jaxsvm.predict(loaded, encoded) == jaxsvm.predict(loaded, theirs)).all()
+    with pytest.raises(InputError, match="has the column 'id', which the training file had not"):
+        jaxsvm.predict(loaded, changed.assign(id=0))
+    changed.assign(id="a17").to_csv(new, index=False)
+    said = refusal("predict", out, new)
+    assert "--drop id" in said and "(--label)" in said and "(--unlabelled)" in said and "label=" not in said
+    assert "--drop id" in refusal("predict", out, new, "--unlabelled")
+    assert report_of("predict", out, new, "--drop", "id")["labels"] == found["labels"]
     changed["age"] = changed["age"].astype(object)
     changed.loc[4, "age"] = "old"
     changed.to_csv(new, index=False)

@@ -264,10 +264,11 @@ def test_estimators_that_scikit_learn_has_no_like_of(make, said):
 
 def test_refusals(tmp_path):
     model = interchange_model("rbf")
-    with pytest.raises(InputError, match="scaling"):
-        interchange.to_libsvm(dataclasses.replace(model, scaling=Scaling.standardise(X)), tmp_path / "m")
-    with pytest.raises(InputError, match="integers"):
-        interchange.to_libsvm(dataclasses.replace(model, classes=("no", "yes")), tmp_path / "m")
+    scaled = dataclasses.replace(model, scaling=Scaling.standardise(X), classes=tuple(np.array(["no", "yes"])))
+    with pytest.raises(
+        InputError, match=r"a scaling .* and the classes no, yes \(name them classes=\(0, 1\)\).*integer"
+    ):
+        interchange.to_libsvm(scaled, tmp_path / "m")
     lengths = dataclasses.replace(model.basis, kernel=jaxsvm.kernels.RBF(jnp.ones(3)))
     with pytest.raises(InputError, match="of one gamma"):
         interchange.to_sklearn(dataclasses.replace(model, basis=lengths))

@@ -45,6 +45,7 @@ MaxSeconds = Annotated[float | None, option("--max-seconds", "Stop after about t
 Positive = Annotated[str | None, option("--positive", "Label of the class +1; all others become -1.")]
 Label = Annotated[str | None, option("--label", "Column or npz key of the labels (default: the last column, or y).")]
 IndexBase = Annotated[str, option("--index-base", "First column index in a svmlight file.", ("0", "1", "auto"))]
+Drop = Annotated[list[str] | None, option("--drop", "Columns to leave out, by name or place.", "COL[,COL]")]
 Seed = Annotated[int, option("--seed", "Seed of the split and of random draws.")]
 Json = Annotated[bool, option("--json", "Print the report as JSON, and nothing else, on stdout.")]
 
@@ -78,7 +79,7 @@ class Training:
         str | None, option("--class-weight", "Factors of C by class; balanced: as rare as it is.", "balanced|A=2,B=1")
     ] = None
     label: Label = None
-    drop: Annotated[list[str] | None, option("--drop", "Columns to leave out, by name or place.", "COL[,COL]")] = None
+    drop: Drop = None
     index_col: Annotated[str | None, option("--index-col", "The column that numbers the rows: left out.", "COL")] = None
     decimal: Annotated[str, option("--decimal", "The decimal mark of a CSV file.", (".", ","))] = "."
     impute: Annotated[
@@ -103,8 +104,7 @@ class Training:
     @property
     def dropped(self) -> list[str]:
         """The columns to leave out."""
-        named = [key.strip() for keys in self.drop or () for key in keys.split(",")]
-        return named + ([] if self.index_col is None else [self.index_col])
+        return listed(self.drop) + ([] if self.index_col is None else [self.index_col])
 
     @property
     def prepares(self) -> bool:
@@ -219,6 +219,11 @@ class Grid:
         )
         require(options.out is None or options.test_fraction > 0 or self.folds is not None, need)
         return None
+
+
+def listed(options: list[str] | None) -> list[str]:
+    """Return the columns that an option names, which may be given several times, or with commas."""
+    return [key.strip() for keys in options or () for key in keys.split(",")]
 
 
 def label_of(label: str | None) -> str | int | None:

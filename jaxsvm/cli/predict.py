@@ -9,7 +9,7 @@ import typer
 
 from jaxsvm.cli.app import command
 from jaxsvm.cli.job import score_of
-from jaxsvm.cli.options import Data, IndexBase, Json, Label, option
+from jaxsvm.cli.options import Data, Drop, IndexBase, Json, Label, listed, option
 from jaxsvm.cli.report.text import print_json, print_lines, write_predictions
 from jaxsvm.cli.source import is_libsvm, libsvm_model, new_points
 from jaxsvm.cli.system import check_writable, save
@@ -24,6 +24,7 @@ def predict(
     data: Data,
     label: Label = None,
     unlabelled: Annotated[bool, option("--unlabelled", "DATA has no labels: every column is a feature.")] = False,
+    drop: Drop = None,
     index_base: IndexBase = "auto",
     decimal: Annotated[
         str | None, option("--decimal", "The decimal mark of a CSV file (default: as in training).", (".", ","))
@@ -46,7 +47,7 @@ def predict(
     check_writable(out, data, model)
     with jax.enable_x64(True):  # the model's own dtype is kept, whatever it is
         loaded = libsvm_model(model, data, index_base) if is_libsvm(model) else load_model(model)
-        dataset = new_points(loaded, data, label, unlabelled, part, index_base, decimal)
+        dataset = new_points(loaded, data, label, unlabelled, part, index_base, decimal, tuple(listed(drop)))
         values = np.asarray(decision_function(loaded, dataset.x))
         labels = labels_of(loaded, values).tolist()
     chances = _probabilities(loaded, values)
@@ -68,9 +69,7 @@ def predict(
     elif dataset.y is not None:
         summary = f", {metric} unknown (DATA has other labels)"
     else:
-        prepared = loaded.preparation
-        count = dataset.x.shape[1] if prepared is None else len(prepared.columns)
-        summary = "" if unlabelled else f", no labels: DATA has the model's {count} columns only"
+        summary = "" if unlabelled else ", no labels in DATA"
     typer.echo("\n".join([f"{len(labels)} points{summary}", *dataset.notes]), err=True)
 
 

@@ -8,9 +8,9 @@ import jaxsvm
 from jaxsvm.cli.options import Training, label_of, zero_based
 from jaxsvm.cli.system import require_memory
 from jaxsvm.datasets import Dataset, load
-from jaxsvm.datasets.columns.preparation import Preparation, learn
+from jaxsvm.datasets.columns.preparation import Column, Preparation, learn
 from jaxsvm.datasets.columns.table import Table
-from jaxsvm.datasets.layout import Layout, Wanted
+from jaxsvm.datasets.layout import Wanted
 from jaxsvm.datasets.reading import kind_of
 from jaxsvm.errors import InputError, require
 from jaxsvm.models.libsvm import from_libsvm
@@ -88,15 +88,19 @@ def libsvm_model(file: str, data: str, index_base: str) -> Model:
 
 
 def new_points(
-    model: Model, data: str, label: str | None, unlabelled: bool, part: str, index_base: str, decimal: str | None
-) -> Dataset:
+    model: Model, data: str, label: str | None, unlabelled: bool, part: str, index_base: str, decimal: str | None,
+    drop: tuple[str, ...] = (),
+) -> Dataset:  # fmt: skip
     """Read new points for a model, by its layout and its preparation."""
-    preparation, place = model.preparation, False if unlabelled else label_of(label)
-    if preparation is not None and kind_of(data, None) in TABLES:
-        layout = Layout(preparation.names, None if model.layout is None else model.layout.label)
-        wanted = Wanted(place, not unlabelled and label is None, len(preparation.columns), layout)
-        mark = preparation.decimal if decimal is None else decimal
-        table = Table(data, kind_of(data, None), wanted, preparation.dropped, mark, forgiving=True)
+    preparation, place, kind = model.preparation, False if unlabelled else label_of(label), kind_of(data, None)
+    need = f"--drop is {', '.join(drop)}: columns of CSV and Parquet files can be left out, and {data} is {kind}."
+    require(not drop or kind in TABLES, need)
+    if preparation is None and drop:  # which are left out of a table, that is taken as it is otherwise
+        preparation = Preparation(tuple(map(Column, model.columns or range(model.basis.columns))))
+    if preparation is not None and kind in TABLES:
+        optional = not unlabelled and label is None
+        words = {"label": place, "optional": optional, "drop": drop, "decimal": decimal}
+        table = preparation.read(data, kind, model.layout, **words)
         return prepared(table, preparation, model.coef.dtype)
     if decimal not in (None, "."):
         raise InputError(f"--decimal is {decimal!r}: the model was trained without; train it with --decimal , first.")

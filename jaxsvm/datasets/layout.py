@@ -1,6 +1,7 @@
 """The layout of a file's columns: stored with a model, so that files of new points are read in the same way."""
 
 import dataclasses
+import shlex
 from typing import Any, NamedTuple
 
 from jaxsvm.datasets.refusal import BadRow
@@ -109,7 +110,8 @@ def _difference(names: Any, columns: Any, whose: str) -> str:
     missing = [column for column in columns if column not in names]
     unknown = [column for column in names if column not in columns]
     parts = [f"lacks {_listed(missing)}, which {whose} had"] if missing else []
-    parts += [f"has {_listed(unknown)}, which {whose} had not"] if unknown else []
+    hint = f" (leave it out: --drop {shlex.quote(','.join(unknown[:6]))})" if whose == Wanted.whose else ""
+    parts += [f"has {_listed(unknown)}, which {whose} had not{hint}"] if unknown else []
     twice = sorted({column for column in names if list(names).count(column) > 1})
     parts += [f"has {_listed(twice)} more than once"] if twice and not parts else []
     return "; ".join(parts) or f"has the features of {whose} and no other column"

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from jaxsvm.datasets import Layout, Scaling
-from jaxsvm.errors import InputError
+from jaxsvm.errors import InputError, warn
 from jaxsvm.gram.build import gram
 from jaxsvm.kernels import Kernel
 from jaxsvm.models.description import SCIKIT_LEARN_NAMES
@@ -28,6 +28,7 @@ def model_of(fitted: Any) -> Model:
         InputError: On anything else, an estimator that is not fitted, and a precomputed or callable kernel.
     """
     if isinstance(fitted, Model):
+        tell_of_preparation(fitted)
         return fitted
     steps = [step for _, step in getattr(fitted, "steps", ())]
     if len(steps) == 2 and type(steps[0]).__name__ == "StandardScaler":
@@ -55,6 +56,15 @@ def model_of(fitted: Any) -> Model:
         coef = columns_of_pairs(coef, fitted.n_support_)
     known = None if classes is None else tuple(np.asarray(classes).tolist())
     return assembled(_kernel(fitted), fitted.support_vectors_, coef, bias, known, certificate, _layout(fitted))
+
+
+def tell_of_preparation(model: Model) -> None:
+    """Warn that what is written of a model does not prepare columns."""
+    if model.preparation is not None:
+        warn(
+            "The model's preparation of columns (text, missing values) is no part of what is written: it takes points "
+            f"that are prepared{'' if model.columns is None else f', of the columns {model.columns}'}."
+        )
 
 
 def _layout(fitted: Any) -> Layout | None:

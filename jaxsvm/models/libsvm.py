@@ -147,13 +147,17 @@ def to_libsvm(model: Any, path: str | os.PathLike[str]) -> None:
         InputError: If the format cannot hold the model.
     """
     model = model_of(model)
+    classes, faults = model.classes, []
     if model.scaling is not None:
-        raise InputError(
-            "model has a scaling, which LIBSVM's format cannot hold: train on scaled points, and scale new ones too."
-        )
-    classes = model.classes
+        faults.append("a scaling (leave scaling= out, and give svm-predict scaled points)")
     if classes is not None and not all(_is_integer(label) for label in classes):
-        raise InputError(f"classes are {classes}: LIBSVM's labels are integers: train on their codes.")
+        named = ", ".join(map(str, classes))[:80]
+        faults.append(f"the classes {named} (name them classes={tuple(range(len(classes)))})")
+    if faults:
+        raise InputError(
+            f"model has {' and '.join(faults)}: LIBSVM's format holds integer labels and no scaling. No training is "
+            "needed: call `compact` once more, of the same fit."
+        )
     kernel, parameters, points = kernel_and_points(model)
     kind = "polynomial" if kernel == "poly" else kernel
     lines = ["svm_type " + ("epsilon_svr" if classes is None else "c_svc"), f"kernel_type {kind}"]

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from jaxsvm.datasets.layout import Layout, Wanted
 from jaxsvm.datasets.scaling import Scaling
-from jaxsvm.errors import InputError, is_concrete
+from jaxsvm.errors import InputError, is_concrete, warn
 from jaxsvm.gram import measured as gram
 from jaxsvm.gram.basis import KernelBasis
 from jaxsvm.models.file import read_model, save_model
@@ -44,7 +44,7 @@ class Model:
         classes: The labels, as text or numbers: of the negative and the positive side, or of k > 2 classes in sorted
             order; None for regression, whose decision values are its predictions. Static.
         layout: The columns of the training file (`jaxsvm.datasets.Layout`), for files of new points, or None; static.
-        preparation: What the command does to the columns of a file to make points of them, or None; static.
+        preparation: What is done to the columns of a file or a frame to make points of them, or None; static.
         sigmoids: Slope and shift of each machine's map from decision values to probabilities, or None; static.
     """
 
@@ -179,7 +179,8 @@ def decision_function(*arguments: Any, calibrated: bool = True) -> Float[Array, 
     Args:
         *arguments: A model, or a fit and its problem (of several classes the machines of `fit_many`); then the points
             `(m, d)`, dense, CSR, or a frame: if a model has names of columns, those of a frame are put in its order,
-            and missing or unknown ones are errors.
+            and missing or unknown ones are errors. Of a model with a preparation a frame has the columns of the
+            training file (labels may be absent), which are prepared; an array has prepared points.
             For a precomputed kernel, the kernel values between new points and all training samples, `(m, n)`.
         calibrated: Whether values are in primal scale, margin 1; False gives the paper's `h`, which is R times as large
             (docs/mathematics.md, The dual, on the simplex).
@@ -216,14 +217,16 @@ def decision_function(*arguments: Any, calibrated: bool = True) -> Float[Array, 
 
 
 def _in_order(model: Model, x_new: Any) -> Any:
-    """Put the columns in the order of the model's, if both have names."""
-    names = getattr(x_new, "columns", None)
-    if (
-        model.layout is None
-        or model.columns is None
-        or names is None
-        or not all(isinstance(name, str) for name in names)
-    ):
+    """Prepare the columns of a frame as those of the training file, or put them in the order of the model's."""
+    names, preparation = getattr(x_new, "columns", None), model.preparation
+    if model.layout is None or names is None or not all(isinstance(name, str) for name in names):
+        return x_new
+    if preparation is not None and (model.columns == preparation.names or set(names) != set(model.columns or ())):
+        x_new, notes = preparation(preparation.read("x_new", "frame", model.layout, frame=x_new))
+        for note in notes:
+            warn(f"x_new: {note}.")
+        return x_new
+    if model.columns is None:
         return x_new
     order = Wanted(like=model.layout).order("x_new", tuple(names))
     return x_new if order is None else np.asarray(x_new)[:, order]  # by the rules of file readers

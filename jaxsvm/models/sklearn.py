@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from jaxsvm.errors import InputError, require_package
+from jaxsvm.models.fitted import tell_of_preparation
 from jaxsvm.models.libsvm import kernel_and_points, machine_layout
 from jaxsvm.models.model import Model
 
@@ -23,6 +24,7 @@ def to_sklearn(model: Any) -> Any:
     """
     if not isinstance(model, Model):
         return _of_estimator(model)
+    tell_of_preparation(model)
     require_package("sklearn", "to_sklearn")
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler

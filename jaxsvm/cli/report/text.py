@@ -7,6 +7,7 @@ import errno
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -167,8 +168,9 @@ def _strict(value: Any) -> Any:
 
 
 def complain(message: str) -> None:
-    """Print an error as one line on stderr."""
-    typer.echo(f"jaxsvm: error: {' '.join(message.split())}", err=True)
+    """Print an error as one line on stderr; where it names Python's argument and the option, the option is left."""
+    message = re.sub(r"\(\w+=[^(),]*, (--[^()]*\))", r"(\1", " ".join(message.split()))
+    typer.echo(f"jaxsvm: error: {message}", err=True)
 
 
 def finish(statuses: Iterable[Any], interrupted: bool, complete: bool = True, dtype: str = "float64") -> None:

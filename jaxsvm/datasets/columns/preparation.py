@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxsvm.datasets.columns.table import Table
 from jaxsvm.datasets.labels import Texts
-from jaxsvm.datasets.layout import Layout
+from jaxsvm.datasets.layout import Layout, Wanted
 from jaxsvm.datasets.refusal import advice_on, as_number, is_missing, shown
 from jaxsvm.errors import DataError, InputError, require_package
 
@@ -67,6 +67,16 @@ class Preparation:
     def width(self) -> int:
         """The number of columns of the points."""
         return sum(1 if column.categories is None else len(column.categories) for column in self.columns)
+
+    def read(
+        self, name: str, kind: str, layout: Layout | None, *, label: Any = None, optional: bool = True,
+        drop: tuple[str, ...] = (), decimal: str | None = None, frame: Any = None,
+    ) -> Table:  # fmt: skip
+        """Read new rows as the training file's; see `Table` and `Wanted` for the arguments."""
+        like = Layout(self.names, None if layout is None else layout.label)
+        wanted = Wanted(label, optional, len(self.columns), like)
+        mark = self.decimal if decimal is None else decimal
+        return Table(name, kind, wanted, (*self.dropped, *drop), mark, forgiving=True, frame=frame)
 
     def __call__(self, table: Table) -> tuple[np.ndarray, tuple[str, ...]]:
         """Return points `(n, d)`, and notes on texts that training has not seen."""

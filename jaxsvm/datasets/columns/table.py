@@ -48,21 +48,22 @@ class Table:
 
     def __init__(
         self, name: str, kind: str, wanted: Wanted, drop: Sequence[str | int] = (), decimal: str = ".",
-        forgiving: bool = False,
+        forgiving: bool = False, frame: Any = None,
     ) -> None:  # fmt: skip
         """Read the table.
 
         Args:
             name: The file.
-            kind: "csv" or "parquet".
+            kind: "csv", "parquet" or "frame".
             wanted: The place of the labels, and the training file's columns.
             drop: Columns to leave out, by name or place.
             decimal: "." or ",", the mark in numbers that are written as text.
             forgiving: Whether columns of `drop` may be absent.
+            frame: The frame, in place of a file: of pandas, polars or whatever Arrow takes.
         """
         self.name, self._decimal = name, decimal
         self._reader = _Lines(name, drop, decimal, wanted) if kind == "csv" else None
-        titles, columns, notes = _parquet(name) if self._reader is None else (*self._reader.columns(), ())
+        titles, columns, notes = _arrow(name, frame) if self._reader is None else (*self._reader.columns(), ())
         bare = titles is None and len(columns) == wanted.features  # the features alone
         left_out = set() if bare else places(name, titles, len(columns), drop, forgiving)
         kept = [place for place in range(len(columns)) if place not in left_out]
@@ -283,14 +284,21 @@ def _alike(first: list[str], second: list[str]) -> bool:
     return all(_is_number(a) == _is_number(b) for a, b in pairs)
 
 
-def _parquet(name: str) -> tuple[list[str], list[Any], tuple[str, ...]]:
-    """Return names and columns of a Parquet table, and a note if an index was left out."""
-    file, fields, note = parquet_file(name)
-    keys = [field.name for field in fields]
-    table = file.read(columns=keys)
+def _arrow(name: str, frame: Any) -> tuple[list[str], list[Any], tuple[str, ...]]:
+    """Return names and columns of a frame, or of a Parquet table, and a note if an index was left out."""
+    if frame is None:
+        file, fields, note = parquet_file(name)
+        table = file.read(columns=[field.name for field in fields])
+    else:
+        arrow: Any = require_package("pyarrow", "reading columns of a frame")
+        try:
+            table, note = arrow.table(frame).select([str(key) for key in frame.columns]), ()
+        except (TypeError, ValueError) as error:  # as those of Arrow are
+            raise DataError(f"{name}: a column is of no type that Arrow knows: {error}.") from None
     columns = [column.combine_chunks() for column in table.columns]
     coded = [str(column.type).startswith("dictionary") for column in columns]
-    return keys, [c.dictionary_decode() if is_coded else c for c, is_coded in zip(columns, coded, strict=True)], note
+    decoded = [c.dictionary_decode() if is_coded else c for c, is_coded in zip(columns, coded, strict=True)]
+    return table.column_names, decoded, note
 
 
 def _is_text(kind: Any) -> bool:
@@ -334,6 +342,7 @@ def _cast(column: Any, decimal: str) -> np.ndarray | None:
 def _texts_of(column: Any) -> Texts:
     """Return an Arrow column as texts, without the blanks around each."""
     compute: Any = require_package("pyarrow.compute", "reading such files")
-    column = compute.utf8_trim_whitespace(compute.fill_null(column.cast("string"), ""))
+    written = compute.if_else(column, "True", "False") if str(column.type) == "bool" else column.cast("string")
+    column = compute.utf8_trim_whitespace(compute.fill_null(written, ""))
     coded = column.dictionary_encode()
     return Texts(coded.dictionary.to_pylist(), coded.indices.to_numpy())
