@@ -5,6 +5,7 @@ import csv
 import html.parser
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -631,7 +632,8 @@ def test_doctor(monkeypatch):
     assert small["bytes_of_kernel_matrix"] == 4 * 10**6 and small["note"] is None
     large = json.loads(invoke("doctor", "--rows", 10**10, "--features", 50, "--json").stdout)
     assert large["kernel matrix"] == "computed on demand" and "do not fit" in large["note"]
-    assert "on demand" in invoke("doctor", "--rows", 300_000).stdout
+    text = invoke("doctor", "--rows", 300_000).stdout
+    assert "on demand" in text and re.search(r"memory of rows +0.05588 GiB", text)
     monkeypatch.setattr(build, "device_memory", lambda: 10**6)
     with pytest.raises(jaxsvm.InputError, match="store is True, and the kernel values of 1,000 points take"):
         jaxsvm.gram(jaxsvm.kernels.Linear(), np.ones((1000, 2)), store=True)

@@ -125,6 +125,8 @@ def test_what_is_done_to_columns_is_done_to_new_files(frame, tmp_path):
     assert "lacks the column 'age'" in refusal("predict", out, new)
     assert "dropped" in json.loads(str(np.load(out)["header"]))["preparation"]
     described = json.loads(invoke("info", out, "--json").stdout)
+    assert described["columns_of_the_file"] == ["age", "colour", "width"] and described["d"] == 5
+    assert re.search(r"dropped +\(unnamed\), when", invoke("info", out).stdout)
     assert described["encoded"] == {"colour": ["blue", "dark, green", "red"]} and described["dropped"] == ["", "when"]
 
 
@@ -347,7 +349,14 @@ def test_a_grid_of_gamma(uneven, tmp_path):
     assert report["kernel"] == chosen["kernel"] and report["chosen_C"] == chosen["chosen_C"]
     assert [row["cv_accuracy"] for row in report["path"]] == [row["cv_accuracy"] for row in chosen["path"]]
     assert jaxsvm.load_model(out).basis.kernel.gamma == report["kernel"]["gamma"]
-    assert "gamma 0.01" in invoke(*options, "--gamma", "0.01,0.5").stdout
+    assert report["chosen_gamma"] == report["kernel"]["gamma"]
+    page = tmp_path / "page.html"
+    done = invoke(*options, "--gamma", "0.01,0.5", "--report", page)
+    assert re.search(r"gamma +best C +cv accuracy *\n +0.01 ", done.stdout) and re.search(
+        r"chosen gamma +0.", done.stdout
+    )
+    assert "is the largest of the grid" in done.stdout or "is the smallest of the grid" in done.stdout
+    assert str(page) in done.stdout and "gamma = 0." in page.read_text()
     assert "add --folds" in refusal("path", file, "--gamma", "0.1,1") and "path" in refusal(
         "fit", file, "--gamma", "1,2"
     )

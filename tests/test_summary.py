@@ -12,6 +12,7 @@ from samples import data, gram, hinge, svm
 import jaxsvm
 from jaxsvm import coresets, screening
 from jaxsvm.kernels import RBF, Linear
+from jaxsvm.model_selection.grid import end_of
 
 X, Y = data()
 
@@ -70,7 +71,9 @@ def test_statuses_of_lanes_are_counted():
     assert repr(fits.status) == "Status(1 CONVERGED)" and repr(fits.status[0]) == "Status.CONVERGED"
     assert repr(jax.tree.map(lambda _: np.array([1, 2, 1]), fits.status)) == "Status(2 CONVERGED, 1 STALLED)"
     scored = jaxsvm.cross_validate(svm(), [1.0, 2.0], 3, gammas=[0.5])
-    assert repr(scored) == "WidthValidation(1 widths x 2 values of C, best: C=2, gamma=0.5)"
+    note = f"The best C, {scored.C:g}, is the {'smallest' if scored.C == 1 else 'largest'} of the grid"
+    assert repr(scored).startswith(f"WidthValidation(1 widths x 2 values of C, best: C={scored.C:g}, gamma=0.5. {note}")
+    assert note in repr(scored.best) and end_of("gamma", 2.0, [1, 2, 3]) is None and end_of("C", 2.0, [2, 2]) is None
 
 
 def test_a_tuned_answer_is_shown_in_a_line():

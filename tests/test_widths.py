@@ -97,6 +97,9 @@ def test_a_picture_of_the_widths():
     found = jaxsvm.cross_validate(squared(jaxsvm.gram(RBF(1.0), x), y), CS, 3, gammas=GAMMAS)
     axes = plots.width_scores(found)
     assert axes.get_xscale() == axes.get_yscale() == "log"
+    for (low, high), values in ((axes.get_xlim(), np.sort(CS)), (axes.get_ylim(), np.sort(GAMMAS))):
+        np.testing.assert_allclose(values[0] / low, np.sqrt(values[1] / values[0]))  # whole cells, also at the ends
+        np.testing.assert_allclose(high / values[-1], np.sqrt(values[-1] / values[-2]))
     assert f"gamma = {found.gamma:.3g}" in axes.get_legend().get_texts()[0].get_text()
 
 

@@ -163,6 +163,7 @@ def _describe_preparation(model: Model) -> dict[str, Any]:
         return {}
     columns = model.preparation.columns
     return {
+        "columns_of_the_file": [str(column.key) for column in columns],
         "dropped": list(model.preparation.dropped),
         "filled": {str(column.key): column.fill for column in columns if column.fill is not None},
         "encoded": {str(column.key): list(column.categories) for column in columns if column.categories is not None},

@@ -20,6 +20,7 @@ from jaxsvm.cli.report.text import complain, finish, show
 from jaxsvm.cli.system import Interrupts, check_writable, save
 from jaxsvm.errors import InputError, require
 from jaxsvm.model_selection.cross_validation import Scores
+from jaxsvm.model_selection.grid import end_of
 from jaxsvm.models.model import Model, decision_function
 from jaxsvm.plots.axes import figure_class
 
@@ -95,12 +96,12 @@ def path(
             complain(f"C = {Cs[chosen]:g} was not reached{'' if options.out is None else ': no model is written'}.")
             chosen = None
         out = None if chosen is None else _saved(job, Cs[chosen], models.get(chosen) or solutions[chosen].model())
-    notes = [job.note, OPTIMISTIC if by_test and len(solutions) > 1 else None]
+    best = None if chosen is None or saved is not None else Cs[chosen] if validated is None else validated.C
     report = {
         "command": "path", **job.description(), "folds": grid.folds, "widths": widths, "path": list(rows.values()),
         "not_reached": [C for place, C in enumerate(Cs) if place not in solutions],
-        "chosen_C": None if chosen is None else Cs[chosen], "seconds": seconds, "out": out,
-        "note": " ".join(filter(None, notes)) or None,
+        "chosen_C": None if chosen is None else Cs[chosen], "chosen_gamma": _gamma(job, widths), "seconds": seconds,
+        "out": out, "report": report_file, "note": _note(job, by_test and len(solutions) > 1, best, Cs, widths),
     }  # fmt: skip
     if report_file is not None:
         page = page_of(report, validated)
@@ -108,6 +109,17 @@ def path(
     show(options.as_json, report)
     statuses = [solution.status for solution in solutions.values()]
     finish(statuses, interrupts.came, complete=len(statuses) == len(Cs), dtype=options.dtype)
+
+
+def _gamma(job: Job, widths: list[dict[str, Any]]) -> float | None:
+    """Return the width that scores have chosen; None if there was no choice."""
+    return float(vars(job.kernel)["gamma"]) if widths else None
+
+
+def _note(job: Job, optimistic: bool, best: float | None, Cs: list[float], widths: list[dict[str, Any]]) -> str | None:
+    """Return the note of a path's report, with the best values that are ends of their grids."""
+    ends = [end_of("C", best, Cs), end_of("gamma", _gamma(job, widths), [row["gamma"] for row in widths])]
+    return " ".join(filter(None, [job.note, OPTIMISTIC if optimistic else None, *ends])) or None
 
 
 def _of_best_width(

@@ -19,6 +19,7 @@ from jaxsvm.gram.low_rank import LowRankGram, landmarks_among
 from jaxsvm.gram.spread import of_whole
 from jaxsvm.loop.interruption import Interruption, answering
 from jaxsvm.model_selection.folds import Fold, fold_masks
+from jaxsvm.model_selection.grid import end_of
 from jaxsvm.models.model import is_right
 from jaxsvm.path.options import Options, checked_values, problems_at_widths, require_widths
 from jaxsvm.path.placeholders import on_host_stacked
@@ -48,6 +49,15 @@ class Scores:
     Cs: Float[np.ndarray, " k"]
     scores: Float[np.ndarray, "folds k"]
 
+    def __repr__(self) -> str:
+        note = {} if self.note is None else {"note": self.note}
+        return in_a_line(self, C=self.C, C_one_standard_error=self.C_one_standard_error, **note)
+
+    @property
+    def note(self) -> str | None:
+        """That the best C is an end of the grid; None if it is none."""
+        return end_of("C", self.C, self.Cs)
+
     @property
     def mean(self) -> Float[np.ndarray, " k"]:
         """Mean over folds, `(k,)`; NaN if one of them is."""
@@ -76,7 +86,7 @@ class Scores:
         return float(enough.min()) if len(enough) else float("nan")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class CrossValidation(Scores):
     """Scores of k values of C on every fold, each fit certified.
 
@@ -98,9 +108,6 @@ class CrossValidation(Scores):
         """Status codes, `(folds, k)`."""
         return self.fits.status
 
-    def __repr__(self) -> str:
-        return in_a_line(self, C=self.C, C_one_standard_error=self.C_one_standard_error)
-
 
 @dataclasses.dataclass(frozen=True)
 class WidthValidation:
@@ -116,7 +123,14 @@ class WidthValidation:
 
     def __repr__(self) -> str:
         size = f"{len(self.gammas)} widths x {len(self.Cs)} values of C"
-        return f"WidthValidation({size}, best: C={self.C:.6g}, gamma={self.gamma:.6g})"
+        note = "" if self.note is None else f". {self.note}"
+        return f"WidthValidation({size}, best: C={self.C:.6g}, gamma={self.gamma:.6g}{note})"
+
+    @property
+    def note(self) -> str | None:
+        """That the best C or gamma is an end of the grid; None if neither is."""
+        found = (self.best.note, end_of("gamma", self.gamma, self.gammas))
+        return " ".join(filter(None, found)) or None
 
     @property
     def Cs(self) -> Float[np.ndarray, " k"]:  # noqa: N802

@@ -1,9 +1,10 @@
-"""Propose a grid of C from the data."""
+"""Propose a grid of C from the data; say where the best value of a grid is an end of it."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
+from numpy.typing import ArrayLike
 
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.gram.signed import SignedGram
@@ -15,6 +16,17 @@ from jaxsvm.problems.contract import Parametric
 from jaxsvm.runtime.transfers import transfers
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.start import Start
+
+
+def end_of(name: str, best: float | None, values: ArrayLike) -> str | None:
+    """Say that the best of several values is the smallest or the largest one; None if it is neither."""
+    if best is None:
+        return None
+    ends = {float(np.max(values)): ("largest", "larger"), float(np.min(values)): ("smallest", "smaller")}
+    if len(ends) < 2 or best not in ends:
+        return None
+    end, others = ends[best]
+    return f"The best {name}, {best:.4g}, is the {end} of the grid: {others} ones may be better."
 
 
 @transfers

@@ -129,12 +129,19 @@ def width_scores(validated: WidthValidation, *, ax: Axes | None = None) -> Axes:
     Cs, order = _sorted_values(validated, "best", "cross_validate(problem, Cs, gammas=...)")
     ax = axes_of(ax)
     gammas, rows = np.sort(validated.gammas), np.argsort(validated.gammas, kind="stable")
-    drawn = ax.pcolormesh(Cs, gammas, np.asarray(validated.mean, float)[rows][:, order], shading="nearest")
+    drawn = ax.pcolormesh(_edges(Cs), _edges(gammas), np.asarray(validated.mean, float)[rows][:, order])
     ax.figure.colorbar(drawn, ax=ax, label="mean score")
     best = f"best: C = {validated.C:.3g}, gamma = {validated.gamma:.3g}"
     ax.plot([validated.C], [validated.gamma], "x", color=RED, markersize=9, markeredgewidth=2, label=best)
     ax.set_yscale("log")
     return against_C(ax, "gamma")
+
+
+def _edges(values: np.ndarray) -> np.ndarray:
+    """Return the edges of cells around increasing values, half way between them on a logarithmic axis, `(k + 1,)`."""
+    logs = np.log(values)
+    half = np.diff(logs) / 2 if len(logs) > 1 else np.ones(1)
+    return np.exp(np.concatenate([logs[:1] - half[:1], logs[:-1] + half[: len(logs) - 1], logs[-1:] + half[-1:]]))
 
 
 def _sorted_values(path: Any, part: str = "alphas", maker: str = "solve_path") -> tuple[np.ndarray, np.ndarray]:

@@ -23,7 +23,7 @@ tr.chosen { background: #e8f1fb; font-weight: 600; } tr.failed { color: #b00020;
 .pictures { display: flex; flex-wrap: wrap; gap: .5rem; } img { width: 29rem; max-width: 100%; }
 footer { margin-top: 2rem; color: #666; font-size: .85rem; }
 """
-LEFT_OUT = ("command", "path", "note", "not_reached")
+LEFT_OUT = ("command", "path", "note", "not_reached", "report")
 COLUMNS = {"C": ".4g", "status": "", "relative_gap": ".1e", "primal": ".5g", "dual": ".5g", "steps": "", "support": ""}
 
 
@@ -68,7 +68,8 @@ def _summary(report: dict[str, Any]) -> str:
         return said
     scores = [f"{SCORES[key]} {row[key]:.4f}" for key in SCORES if key[:2] in ("cv", "te") and row.get(key) is not None
               and key != "cv_standard_error"]  # fmt: skip
-    return f"{said} Chosen: C = {chosen:.4g}" + (f" ({', '.join(scores)})." if scores else ".")
+    gamma = "" if report["chosen_gamma"] is None else f", gamma = {report['chosen_gamma']:.4g}"
+    return f"{said} Chosen: C = {chosen:.4g}{gamma}" + (f" ({', '.join(scores)})." if scores else ".")
 
 
 def _table(report: dict[str, Any]) -> str:

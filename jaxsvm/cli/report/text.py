@@ -66,14 +66,17 @@ def _print_table(report: dict[str, Any]) -> None:
     console = _Console(soft_wrap=True, width=None if sys.stdout.isatty() else 160)
     facts = Table(show_header=False, box=None)
     for name, value in report.items():
-        if name not in ("path", "note") and value is not None and value != []:
-            facts.add_row(name.replace("_", " "), shown(value))
+        if name not in ("path", "widths", "note") and value is not None and value != []:
+            size = f"{value / 2**30:.4g} GiB" if name.startswith("bytes_of") or name.endswith("_memory") else None
+            facts.add_row(name.replace("bytes_of", "memory of").replace("_", " "), size or shown(value))
     console.print(facts)
-    if "path" in report:
-        titles, lines = path_table(report["path"], COLUMNS)
+    for rows in (report.get("widths"), report.get("path")):
+        if not rows:
+            continue
+        titles, lines = path_table(rows, COLUMNS if "certified" in rows[0] else dict.fromkeys(rows[0], ".4g"))
         table = Table(*(Column(title, justify="right", no_wrap=True) for title in titles), box=None)
-        for row, cells in zip(report["path"], lines, strict=True):
-            table.add_row(*cells, style=None if row["certified"] else "red")
+        for row, cells in zip(rows, lines, strict=True):
+            table.add_row(*cells, style=None if row.get("certified", True) else "red")
         console.print(table)
     if report.get("note"):
         console.print(report["note"])
@@ -93,7 +96,7 @@ def shown(value: Any) -> str:
         return ", ".join(shown(part) if name == "kernel" else f"{name} {shown(part)}" for name, part in value.items())
     if isinstance(value, list):
         return ", ".join(map(shown, value[:20])) + (f", ... ({len(value)})" if len(value) > 20 else "")
-    return f"{value:.5g}" if isinstance(value, float) else "" if value is None else str(value)
+    return f"{value:.5g}" if isinstance(value, float) else "" if value is None else str(value) or "(unnamed)"
 
 
 def print_json(report: dict[str, Any]) -> None:
