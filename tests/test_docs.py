@@ -13,6 +13,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,8 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.py"))
 BLOCK = re.compile(r"^```(python|console|text)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 NUMBER = re.compile(r"\d[\d.]*(?:e-?\d+)?")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+UNUSUAL = ("equinox", "flax")
+"""Packages that tests do not need: blocks that import them run where they are installed."""
 COMMANDS = """
 import shlex, typer.testing, jaxsvm.cli
 for command in {!r}:
@@ -39,6 +42,8 @@ def programs(page):
     text, found = page.read_text(encoding="utf-8"), []
     for block in BLOCK.finditer(text):
         kind, code, line = block[1], block[2], text[: block.start(2)].count("\n")
+        if any(re.search(rf"^(import|from) {name} ", code, re.MULTILINE) and not find_spec(name) for name in UNUSUAL):
+            continue
         if kind == "text":
             found[-1][2] += code
             continue

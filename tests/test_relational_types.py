@@ -96,7 +96,7 @@ def test_tables_without_a_common_column_are_named(db):
     assert "f share no key" in repr(relational.from_duckdb(db, ["f", "d"], ("f", "y"), features=features))
     keys = {("f", "d"): {"customer": "customer_id"}}
     join = relational.from_duckdb(db, ["f", "d"], ("f", "y"), features=features, keys=keys)
-    assert repr(join) == "Join of 12 rows: f (12 rows, 1 features), d (3 rows, 1 features)"
+    assert repr(join) == "Join of 12 rows: f (12 distinct rows, 1 features), d (3 distinct rows, 1 features)"
 
 
 def test_a_pandas_categorical_joins_by_its_values(db):

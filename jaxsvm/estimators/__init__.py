@@ -1,7 +1,7 @@
 """Provide scikit-learn estimators: its names, parameters, attributes and signs, with jaxsvm's solvers and certificates.
 
 They hold NumPy arrays only, pickle, clone, and run in pipelines and grid searches. Data sets of similar size share
-their compiled programs. Install by `pip install "jaxsvm[sklearn]"`.
+their compiled programs. Install by `pip install ".[sklearn]"` in a checkout.
 """
 
 # ruff: noqa: E402 - an import below would fail without saying what to install

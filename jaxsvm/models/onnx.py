@@ -33,7 +33,7 @@ _double = functools.partial(np.asarray, dtype=np.float64)
 
 
 def to_onnx(model: Any, path: str | os.PathLike[str] | None = None) -> Any:
-    """Return a model as a graph of ONNX, which runtimes evaluate without jaxsvm. `pip install "jaxsvm[onnx]"`.
+    """Return a model as a graph of ONNX, which runtimes evaluate without jaxsvm; in a checkout `pip install ".[onnx]"`.
 
     Its input is `x`, float32, `(n, d)` with n >= 1: points as `predict` takes them, since a scaling becomes part of the
     graph; kernel values against all training samples if the kernel is precomputed. Its outputs are those of `predict`

@@ -163,7 +163,8 @@ class Join:
 
     def __repr__(self) -> str:
         parts = ", ".join(
-            f"{n} ({len(r)} rows, {b.d} features)" for n, r, b in zip(self.names, self.rows, self.blocks, strict=True)
+            f"{n} ({len(r)} distinct rows, {b.d} features)"
+            for n, r, b in zip(self.names, self.rows, self.blocks, strict=True)
         )
         alone = [f" ({note})" for note in self.notes if "share no key" in note]  # rarely what was meant
         return f"Join of {self.size:,} rows: {parts}{''.join(alone)}"
