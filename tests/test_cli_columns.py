@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 
 import jaxsvm
 from jaxsvm import InputError, cli, interchange
+from jaxsvm.datasets.columns.preparation import Column, Preparation
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -128,6 +129,15 @@ def test_what_is_done_to_columns_is_done_to_new_files(frame, tmp_path):
     assert described["columns_of_the_file"] == ["age", "colour", "width"] and described["d"] == 5
     assert re.search(r"dropped +\(unnamed\), when", invoke("info", out).stdout)
     assert described["encoded"] == {"colour": ["blue", "dark, green", "red"]} and described["dropped"] == ["", "when"]
+
+
+def test_truth_values_of_a_frame_are_the_texts_that_pandas_writes():
+    preparation = Preparation((Column("member", "False", ("False", "True")), Column("age", 0.5)))
+    frame = pd.DataFrame({"age": [1, 2], "member": [True, False]})
+    points, notes = preparation(preparation.read("x_new", "frame", None, frame=frame))
+    assert points.tolist() == [[0, 1, 1], [1, 0, 2]] and notes == ()
+    with pytest.raises(InputError, match="no type that Arrow knows"):
+        preparation.read("x_new", "frame", None, frame=frame.assign(age=[1, "old"]))
 
 
 def test_decimal_commas(frame, tmp_path):
