@@ -49,7 +49,7 @@ def known(flag: str) -> bool:
 
 
 MAPS = Path("/proc/self/maps")
-MOST_MAPS = 30_000
+MOST_MAPS = 48_000
 """Memory maps of a worker after which it drops its compiled programs, each of which holds several: Linux grants a
 process 65,530 (vm.max_map_count), and XLA crashes without a word where one more is refused."""
 

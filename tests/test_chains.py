@@ -15,7 +15,9 @@ import jaxsvm
 from jaxsvm import FrankWolfe
 from jaxsvm.kernels import RBF
 from jaxsvm.path import chains
+from jaxsvm.path.carried import point_of, products_of
 from jaxsvm.path.measured import MEASURED
+from jaxsvm.path.next_problem import next_start
 from jaxsvm.path.reduction import Kept, NearMargin
 
 SOLVER = FrankWolfe(tol=1e-5)
@@ -298,3 +300,22 @@ def test_a_named_rule_leaves_samples_out_of_a_hinge_path(store):
     )
     np.testing.assert_allclose(jaxsvm.check(screened.fits).certificate.primal, plain.certificate.primal, rtol=2e-5)
     assert screened.fits.kernel_evaluations.sum() < 0.7 * plain.fits.kernel_evaluations.sum()
+
+
+def test_the_next_start_is_the_best_multiple_and_keeps_bounds():
+    """One rounding of the factor left samples an ulp of room, and all of them entered working sets."""
+    y, C = data()[1], 0.01
+    with jax.enable_x64(True):
+        problem = jaxsvm.hinge_problem(gram(), y, C, bias="free")
+        fit = jaxsvm.fit(problem, tol=1e-8)
+        point = point_of(problem, jaxsvm.SMO(), fit.alpha, products_of(problem, fit.alpha))
+        bound = np.asarray(fit.alpha) == np.asarray(problem.upper)
+        assert bound.sum() > N / 2
+        for factor in np.linspace(1.01, 3, 20):
+            start = np.asarray(next_start(problem.at(C * factor), point, None).start)
+            assert (start[bound] == np.asarray(problem.at(C * factor).upper)[bound]).all()
+        separable = jaxsvm.hinge_problem(gram(), np.where(data()[0][:, 0] > 0, 1, -1), 1e6, bias="free")
+        fit = jaxsvm.fit(separable, tol=1e-6)
+        point = point_of(separable, jaxsvm.SMO(), fit.alpha, products_of(separable, fit.alpha))
+        start = next_start(separable.at(2e6), point, None).start
+        np.testing.assert_allclose(start, fit.alpha, rtol=1e-3)  # no loss: the solution does not depend on C

@@ -82,10 +82,11 @@ def next_start(problem: BoxProblem, point: Point, known: Screening | None) -> Ne
         none = jnp.zeros_like(wide.present)
         inactive, at_bound = (none, none) if known is None else (known.inactive, known.at_bound)
         decided, fixed = inactive | at_bound, jnp.where(at_bound, wide.upper, 0)
-        # A sample at its bound stays at its bound: one rounding of the factor is no change.
+        # A sample at its bound stays at its bound: one rounding of the factor is no change, nor room to move.
         moved = decided & _differ(fixed, factor * a)
         base = jnp.where(moved, fixed, factor * a)
-        start = jnp.where(decided, fixed, jnp.minimum(factor * a, wide.upper)).astype(narrow)
+        inside = _differ(wide.upper, factor * a) & (factor * a < wide.upper)
+        start = jnp.where(decided, fixed, jnp.where(inside, factor * a, wide.upper)).astype(narrow)
         q = factor * p
         if known is not None:
             q = q + wide.signed.few_rows_matvec(jnp.where(moved, fixed - factor * a, 0))
