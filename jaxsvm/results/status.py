@@ -114,13 +114,14 @@ def has_values(tree: Any) -> bool:
 
 
 def advice(status: Status, fit: Any = None) -> str:
-    """Return a sentence on what a user can do about a status, in words of the fit's own solvers and dtype if given."""
+    """Return a sentence on what a user can do about a status, in words of the solvers and the dtype of fits, if given."""
+    fit = getattr(fit, "fits", fit)  # those of a path
     x64 = jax.config.read("jax_enable_x64")  # without it NumPy's float64 becomes float32
-    single = not x64 if fit is None else fit.margins.dtype != np.float64
+    single = fit.margins.dtype != np.float64 if hasattr(fit, "margins") else not x64
     double = "" if x64 else ' (after jax.config.update("jax_enable_x64", True))'
     names = [name for name in getattr(fit, "solvers", ()) if name != "another"] or ["InteriorPoint"]
     larger = " or ".join(f"`fit(problem, {name}(max_steps=...))`" for name in names)
-    larger = f"{larger}; `max_passes=` of `designs.fit`" if fit is None else larger
+    larger = f"{larger}; `max_passes=` of `designs.fit`" if not hasattr(fit, "solvers") else larger
     return {
         Status.STALLED: "The dtype's floor is reached: scale features where columns differ much, or take a smaller C, "
         f"{f'float64 data{double} ' if single else ''}or a larger tol.",
