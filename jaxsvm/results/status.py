@@ -114,7 +114,7 @@ def has_values(tree: Any) -> bool:
 
 
 def advice(status: Status, fit: Any = None) -> str:
-    """Return a sentence on what a user can do about a status, in words of the solvers and the dtype of fits if given."""
+    """Return a sentence on what a user can do about a status, in words of the solvers and dtype of fits if given."""
     fit = getattr(fit, "fits", fit)  # those of a path
     x64 = jax.config.read("jax_enable_x64")  # without it NumPy's float64 becomes float32
     single = fit.margins.dtype != np.float64 if hasattr(fit, "margins") else not x64
