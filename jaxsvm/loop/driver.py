@@ -286,6 +286,6 @@ def warn_unless_converged(fitted: Fit, solver: Solver) -> None:
     if status != Status.CONVERGED:
         warn(
             f"{type(solver).__name__} ended as {status.name} after {int(fitted.steps)} steps with a relative gap of "
-            f"{float(fitted.certificate.relative_gap):.3g} (tol {float(solver.tol):.3g}). {advice(status)}",
+            f"{float(fitted.certificate.relative_gap):.3g} (tol {float(solver.tol):.3g}). {advice(status, fitted)}",
             ConvergenceWarning,
         )

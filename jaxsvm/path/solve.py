@@ -203,9 +203,12 @@ def solve_path(
     if concrete and host_drives(*(each.gram for each in problems)):
         with answering(interrupt) as stop, stop.within(max_seconds):
             groups = [problems] if gammas is None else problems_at_widths(cast(Any, problem), gammas, options)
-            fits = [fit for group in groups for fit in solve_together(group, np.asarray(Cs), options, stop)]
-        for each, fit in zip([each for group in groups for each in group], fits, strict=True):
-            warn_of_rounded_values(each, fit, float(options.tol), Cs)
+            fits = []
+            for group in groups:  # an operator of a width lives only as long as its path
+                solved = solve_together(group, np.asarray(Cs), options, stop)
+                for each, fit in zip(group, solved, strict=True):
+                    warn_of_rounded_values(each, fit, float(options.tol), Cs)
+                fits += solved
         together = _stacked(fits) if several or gammas is not None else fits[0]
     elif callback is not None or max_seconds is not None:
         where = "concrete arrays: call `solve_path` outside jit and vmap" if not concrete else "a mesh of one process"
