@@ -163,14 +163,17 @@ def _spread(arrays: list[np.ndarray], mesh: Mesh, axis: str) -> tuple[Chunk, int
 
 
 def taken(rows: Chunk, index: np.ndarray, mesh: Mesh | None = None) -> Chunk:
-    """Return some rows as NumPy arrays, x dense; the number of the first one is lost."""
+    """Return some rows as NumPy arrays, x dense."""
     if mesh is not None and jax.process_count() > 1:
         everywhere = NamedSharding(mesh, PartitionSpec())
-        x, y, weight = jax.jit(lambda *parts: [part[index] for part in parts], out_shardings=everywhere)(*rows[:3])
+        gathered = jax.jit(lambda *parts, first: ([part[index] for part in parts], first), out_shardings=everywhere)
+        (x, y, weight), first = gathered(*rows[:3], first=rows.first)
     else:
         x = rows.x.rows(jnp.asarray(index)) if isinstance(rows.x, Rows) else rows.x[index]
-        y, weight = rows.y[index], rows.weight[index]
-    return Chunk(np.asarray(x), np.asarray(y), np.asarray(weight), np.int64(0))
+        y, weight, first = rows.y[index], rows.weight[index], rows.first
+    each = len(rows.weight) // np.size(first)  # rows of a device
+    numbers = np.ravel(first)[index // each] + index % each
+    return Chunk(np.asarray(x), np.asarray(y), np.asarray(weight), numbers - np.arange(len(index)))
 
 
 def sum_of(function: OfChunk, rows: Chunk, arguments: tuple[Any, ...]) -> Any:
@@ -179,10 +182,10 @@ def sum_of(function: OfChunk, rows: Chunk, arguments: tuple[Any, ...]) -> Any:
         return jax.device_get(_total(function, rows, arguments))
 
 
-def flags_of(function: OfChunk, rows: Chunk, arguments: tuple[Any, ...]) -> np.ndarray:
-    """Return for each row on one device whether a function is true of it, `(k,)`; False for rows of weight 0."""
+def chosen_of(function: OfChunk, rows: Chunk, arguments: tuple[Any, ...]) -> Chunk:
+    """Return the rows on one device, of those with a weight, for which a function is true."""
     with jax.enable_x64(True):
-        return np.asarray(_flags(function, rows, arguments, None, None))
+        return taken(rows, np.flatnonzero(np.asarray(_flags(function, rows, arguments, None, None))))
 
 
 def sum_of_chunks(function: OfChunk, chunks: Iterable[Chunk], arguments: tuple[Any, ...]) -> Any:
@@ -196,9 +199,14 @@ def sum_of_chunks(function: OfChunk, chunks: Iterable[Chunk], arguments: tuple[A
 
 def chosen_of_chunks(function: OfChunk, chunks: Iterable[Chunk], arguments: tuple[Any, ...]) -> Chunk:
     """Return the rows of chunks for which a function is true, in order: NumPy arrays, x dense."""
-    parts = [taken(chunk, np.flatnonzero(flags_of(function, chunk, arguments)))[:3] for chunk in chunks]
-    x, y, weight = map(np.concatenate, zip(*parts, strict=True))
-    return Chunk(x, y, weight, np.int64(0))
+    return joined([chosen_of(function, chunk, arguments) for chunk in chunks])
+
+
+def joined(parts: list[Chunk]) -> Chunk:
+    """Return chosen rows of chunks one after another."""
+    before = np.cumsum([0, *(len(part.weight) for part in parts)])
+    parts = [part._replace(first=part.first - more) for part, more in zip(parts, before, strict=False)]
+    return Chunk(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def total_of(function: OfChunk, rows: Chunk, arguments: tuple[Any, ...]) -> Any:

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from jaxsvm.datasets.labels import is_nothing
-from jaxsvm.designs.arrays import codes_of, flags_of, sum_of
+from jaxsvm.designs.arrays import chosen_of, codes_of, joined, sum_of
 from jaxsvm.designs.contract import Chunk, OfChunk
 from jaxsvm.errors import InputError, require_finite, require_package
 from jaxsvm.numerics.sizes import size_class
@@ -59,8 +59,7 @@ class DaskDesign:
         dask = require_package("dask", "from_dask")
         task = _task(function, arguments)
         (parts,) = dask.compute([dask.delayed(_chosen)(part, task) for part in self.parts])
-        x, y, weight = map(np.concatenate, zip(*parts, strict=True))
-        return Chunk(x, y, weight, np.int64(0))
+        return joined(parts)
 
 
 FAN = 8
@@ -191,11 +190,9 @@ def _sum(chunk: Chunk, task: bytes) -> Any:
     return sum_of(function, Chunk(*chunk), arguments)
 
 
-def _chosen(chunk: Chunk, task: bytes) -> list[np.ndarray]:
+def _chosen(chunk: Chunk, task: bytes) -> Chunk:
     function, arguments = pickle.loads(task)
-    chunk = Chunk(*chunk)
-    index = np.flatnonzero(flags_of(function, chunk, arguments))
-    return [part[index] for part in chunk[:3]]
+    return chosen_of(function, Chunk(*chunk), arguments)
 
 
 def _added(parts: list[Any]) -> Any:

@@ -29,7 +29,7 @@ class FeatureDesign:
 
     Attributes:
         base: The rows.
-        map: The function of points `(k, base.d)` to features `(k, d)`, a pytree.
+        map: The function of points `(k, base.d)` to features `(k, d)`, a pytree of NumPy arrays.
         d: Number of features.
     """
 
@@ -97,11 +97,11 @@ def applied(features: tuple[Any, ...], x: Any) -> np.ndarray:
     size = min(size, 1 << max(len(x) - 1, 0).bit_length())
     parts = []
     with jax.enable_x64(True):
-        for start in range(0, len(x), size):
+        for start in range(0, max(len(x), 1), size):  # no rows have features too
             block = x[start : start + size]
             filled = np.concatenate([block, np.zeros((size - len(block), x.shape[1]))])
             parts.append(np.asarray(_features(features, filled))[: len(block)])
-    return np.concatenate(parts) if parts else np.zeros((0, 0))
+    return np.concatenate(parts)
 
 
 @jax.jit
@@ -121,9 +121,8 @@ def standardised(design: Design) -> FeatureDesign:
     mean = mean / weight
     spread = np.sqrt(np.maximum(square / weight - mean**2, 0))
     usable = spread > 1e-7 * np.sqrt(square / weight)  # a smaller one is rounding
-    with jax.enable_x64(True):
-        scaling = Scaling(jnp.asarray(mean), jnp.asarray(np.where(usable, 1 / np.where(usable, spread, 1), 1.0)))
-    return FeatureDesign(design, scaling, design.d)
+    factor: Any = np.where(usable, 1 / np.where(usable, spread, 1), 1.0)
+    return FeatureDesign(design, Scaling(mean, factor), design.d)
 
 
 def nystroem(
@@ -175,4 +174,4 @@ def _of_kernel(
     with jax.enable_x64(True):
         x = jnp.asarray(np.asarray(sample.x, np.float64))
         low = low_rank_gram(kernel, x, min(rank, len(sample.weight)), method, landmarks, x.dtype, key)
-    return FeatureDesign(design, low.features, low.rank)
+        return FeatureDesign(design, jax.tree.map(np.asarray, low.features), low.rank)

@@ -90,7 +90,7 @@ class DesignFit:
             InputError: On points of another width, or with NaN.
         """
         values = self.decision_function(x)
-        unknown = np.isnan(values).reshape(len(values), -1).any(axis=1)
+        unknown = np.isnan(values).reshape(len(values), self.intercept.size).any(axis=1)
         if unknown.any():
             raise InputError(f"x has {unknown.sum()} point(s) with NaN, the first in row {unknown.argmax()}.")
         if self.classes is None:
@@ -121,15 +121,15 @@ class DesignFit:
         """
         scaling = self.features[0] if self.features and isinstance(self.features[0], Scaling) else None
         rest = self.features[scaling is not None :]
-        if self.coef.ndim != 1 or len(rest) > 1:
+        if self.coef.ndim != 1 or len(rest) > 1 or any(isinstance(map, Scaling) for map in rest):
             raise InputError(
                 f"coef has shape {self.coef.shape}, and there are {len(self.features)} maps of columns: a model holds "
                 "one machine, behind a scaling and features of one kernel; fit one C and two classes."
             )
         with jax.enable_x64(True):
             basis, coef = (rest[0], self.coef) if rest else (_along(self.coef), np.ones(1))
-            one, certificate = jnp.ones(()), jax.tree.map(jnp.asarray, self.certificate)
-            return Model(basis, jnp.asarray(coef), jnp.asarray(self.intercept), one, certificate, scaling, self.classes)
+            parts = (basis, coef, self.intercept, np.ones(()), self.certificate, scaling)
+            return Model(*jax.tree.map(jnp.asarray, parts), classes=self.classes)
 
     def __repr__(self) -> str:
         gap = float(np.max(self.certificate.relative_gap))

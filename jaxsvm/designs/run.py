@@ -134,6 +134,7 @@ class Run:
         if n <= most:
             return None
         rows = self.design.chosen(Spread(n, min(most // 4, n // MEASURED.rows_per_start_row)))
+        rows = rows._replace(first=np.int64(0))  # of evenly spread numbers, one fold might have all
         m = len(rows.weight)
         if not m:  # none of them has a weight
             return None
@@ -233,8 +234,8 @@ def _hinges(evaluate: Evaluate, rows: Chunk, points: Lanes) -> tuple[np.ndarray,
     """Return sigma, q, c and a of fetched rows, `(sides, m, l)`, from a few sizes of programs."""
     m = len(rows.weight)
     more = _rounded_up(max(m, 256)) - m
-    x, y, weight = (np.concatenate([part, np.zeros((more, *part.shape[1:]), part.dtype)]) for part in rows[:3])
-    padded = Chunk(x, y, weight, rows.first)
+    parts = (*rows[:3], np.broadcast_to(rows.first, m))
+    padded = Chunk(*(np.concatenate([part, np.zeros((more, *part.shape[1:]), part.dtype)]) for part in parts))
     with jax.enable_x64(True):
         return tuple(part[:, :m] for part in jax.device_get(_hinges_of(evaluate, padded, points)))
 

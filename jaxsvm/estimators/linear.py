@@ -71,6 +71,7 @@ class LinearSVC(SparseCoefMixin, LinearEstimator):
         "random_state": ["random_state"],
         "max_iter": [Interval(Integral, 0, None, closed="left")],
     }
+    _features: tuple[Any, ...] = ()
 
     def __init__(
         self,
@@ -130,6 +131,7 @@ class LinearSVC(SparseCoefMixin, LinearEstimator):
         self.classes_, self._features = np.asarray(rows.classes), fitted.features
         self.coef_, self.intercept_ = np.atleast_2d(fitted.coef), np.atleast_1d(fitted.intercept)
         self.n_features_in_, self.n_iter_ = rows.d, fitted.passes
+        vars(self).pop("feature_names_in_", None)  # of a frame before
         parts: Any = [np.atleast_1d(part) for part in fitted.certificate]
         self.certificate_ = Certificate(*parts)
         self._statuses = tuple(Status(int(code)) for code in np.ravel(fitted.status.code))
