@@ -8,7 +8,7 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-WORKERS ?= 2
+WORKERS ?= 3
 BIN := $(VENV)/bin
 
 # One stamp for each set of extras, inside the environment: it goes when the environment goes.
