@@ -265,10 +265,12 @@ def test_estimators_that_scikit_learn_has_no_like_of(make, said):
 def test_refusals(tmp_path):
     model = interchange_model("rbf")
     scaled = dataclasses.replace(model, scaling=Scaling.standardise(X), classes=tuple(np.array(["no", "yes"])))
-    with pytest.raises(
-        InputError, match=r"a scaling .* and the classes no, yes \(name them classes=\(0, 1\)\).*integer"
-    ):
+    with pytest.raises(InputError, match=r"a scaling .* and the classes no, yes \(pass classes=\(0, 1\)\).*integer"):
         interchange.to_libsvm(scaled, tmp_path / "m")
+    with pytest.raises(InputError, match="an integer for each"):
+        interchange.to_libsvm(scaled, tmp_path / "m", classes=(0, 1, 2))
+    interchange.to_libsvm(dataclasses.replace(scaled, scaling=None), tmp_path / "named", classes=(3, 5))
+    assert "label 3 5" in (tmp_path / "named").read_text()
     lengths = dataclasses.replace(model.basis, kernel=jaxsvm.kernels.RBF(jnp.ones(3)))
     with pytest.raises(InputError, match="of one gamma"):
         interchange.to_sklearn(dataclasses.replace(model, basis=lengths))

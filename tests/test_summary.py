@@ -72,7 +72,8 @@ def test_statuses_of_lanes_are_counted():
     assert repr(jax.tree.map(lambda _: np.array([1, 2, 1]), fits.status)) == "Status(2 CONVERGED, 1 STALLED)"
     scored = jaxsvm.cross_validate(svm(), [1.0, 2.0], 3, gammas=[0.5])
     note = f"The best C, {scored.C:g}, is the {'smallest' if scored.C == 1 else 'largest'} of the grid"
-    assert repr(scored).startswith(f"WidthValidation(1 widths x 2 values of C, best: C={scored.C:g}, gamma=0.5. {note}")
+    best = f"best mean score {max(scored.mean[0]):.6g} at C={scored.C:.6g}, gamma=0.5"
+    assert repr(scored).startswith(f"WidthValidation(1 widths x 2 values of C, {best}. {note}")
     assert note in repr(scored.best) and end_of("gamma", 2.0, [1, 2, 3]) is None and end_of("C", 2.0, [2, 2]) is None
 
 

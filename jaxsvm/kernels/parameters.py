@@ -79,7 +79,10 @@ def require_positive(name: str, value: Any) -> None:
         InputError: The message names the parameter.
     """
     if value is None or isinstance(value, str):
-        raise InputError(f"{name} is {value!r}: a positive number is needed (`resolve_gamma` turns words into one).")
+        raise InputError(
+            f"{name} is {value!r}: a positive number is needed; `jaxsvm.kernels.width.resolve_gamma(word, x)` turns "
+            "words into one."
+        )
     if isinstance(value, float | int | list | tuple | np.ndarray | np.generic | jax.Array) and is_concrete(value):
         values = np.asarray(value)
         if not (np.isfinite(values).all() and (values > 0).all()):

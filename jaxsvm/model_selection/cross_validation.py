@@ -51,7 +51,8 @@ class Scores:
 
     def __repr__(self) -> str:
         note = {} if self.note is None else {"note": self.note}
-        return in_a_line(self, C=self.C, C_one_standard_error=self.C_one_standard_error, **note)
+        best = float(np.max(self.mean))
+        return in_a_line(self, C=self.C, best=best, C_one_standard_error=self.C_one_standard_error, **note)
 
     @property
     def note(self) -> str | None:
@@ -124,7 +125,8 @@ class WidthValidation:
     def __repr__(self) -> str:
         size = f"{len(self.gammas)} widths x {len(self.Cs)} values of C"
         note = "" if self.note is None else f". {self.note}"
-        return f"WidthValidation({size}, best: C={self.C:.6g}, gamma={self.gamma:.6g}{note})"
+        best = f"best mean score {np.max(self.mean):.6g} at C={self.C:.6g}, gamma={self.gamma:.6g}"
+        return f"WidthValidation({size}, {best}{note})"
 
     @property
     def note(self) -> str | None:

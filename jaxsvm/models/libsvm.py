@@ -5,7 +5,9 @@ positive for class i. Of two classes, the label that comes first in a file of LI
 `classes[1]`, the greater label.
 """
 
+import dataclasses
 import os
+from collections.abc import Sequence
 from itertools import combinations
 from numbers import Integral
 from typing import Any
@@ -134,7 +136,7 @@ def _parsed_points(rows: list[list[str]], features: int | None) -> Any:
     return x.toarray() if 8 * shape[0] * shape[1] <= MEASURED.bytes_held else x
 
 
-def to_libsvm(model: Any, path: str | os.PathLike[str]) -> None:
+def to_libsvm(model: Any, path: str | os.PathLike[str], *, classes: Sequence[int] | None = None) -> None:
     """Write a model as a file that LIBSVM's `svm-predict` reads.
 
     Args:
@@ -142,22 +144,24 @@ def to_libsvm(model: Any, path: str | os.PathLike[str]) -> None:
             kernel, with integer labels or of regression. The format cannot hold a scaling: points given to
             `svm-predict` must be scaled as those of the training were.
         path: The file to write.
+        classes: Integers in place of the model's labels, in their order; None: the labels themselves.
 
     Raises:
         InputError: If the format cannot hold the model.
     """
     model = model_of(model)
+    if classes is not None:
+        if model.classes is None or len(classes) != len(model.classes) or not all(map(_is_integer, classes)):
+            raise InputError(f"classes is {classes!r}: an integer for each of the labels {model.classes} is needed.")
+        model = dataclasses.replace(model, classes=tuple(classes))
     classes, faults = model.classes, []
     if model.scaling is not None:
-        faults.append("a scaling (leave scaling= out, and give svm-predict scaled points)")
+        faults.append("a scaling (`dataclasses.replace(model, scaling=None)`, and give svm-predict scaled points)")
     if classes is not None and not all(_is_integer(label) for label in classes):
         named = ", ".join(map(str, classes))[:80]
-        faults.append(f"the classes {named} (name them classes={tuple(range(len(classes)))})")
+        faults.append(f"the classes {named} (pass classes={tuple(range(len(classes)))})")
     if faults:
-        raise InputError(
-            f"model has {' and '.join(faults)}: LIBSVM's format holds integer labels and no scaling. No training is "
-            "needed: call `compact` once more, of the same fit."
-        )
+        raise InputError(f"model has {' and '.join(faults)}: LIBSVM's format holds integer labels and no scaling.")
     kernel, parameters, points = kernel_and_points(model)
     kind = "polynomial" if kernel == "poly" else kernel
     lines = ["svm_type " + ("epsilon_svr" if classes is None else "c_svc"), f"kernel_type {kind}"]

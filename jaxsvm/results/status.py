@@ -123,8 +123,9 @@ def advice(status: Status, fit: Any = None) -> str:
     larger = " or ".join(f"`fit(problem, {name}(max_steps=...))`" for name in names)
     larger = f"{larger}; `max_passes=` of `designs.fit`" if not hasattr(fit, "solvers") else larger
     return {
-        Status.STALLED: "The dtype's floor is reached: scale features where columns differ much, or take a smaller C, "
-        f"{f'float64 data{double} ' if single else ''}or a larger tol.",
+        Status.STALLED: "Rounding permits no smaller gap: scale features where columns differ much, take a smaller C, "
+        f"{f'float64 data{double} ' if single else ''}or a larger tol; a large C may need both scaling and float64. "
+        "For a linear SVM `jaxsvm.designs.fit` gets further.",
         Status.MAX_STEPS: f"Allow more steps ({larger}), pass this fit as `init` to go on, loosen tol, or scale the "
         "features.",
         Status.NOT_FINITE: "Look for overflow in the kernel (unscaled features, a high degree) and scale the data.",

@@ -47,7 +47,8 @@ class RelationalFit:
     Attributes:
         coef: Coefficients of the unscaled features, `(d,)`, in the order of `feature_names`.
         intercept: The constant.
-        beta: Coefficients of the scaled features and of the constant: the argument of F.
+        beta: Coefficients of the scaled features and of the constant, in the order of `join.feature_names`: the
+            argument of F.
         certificate: Primal, dual and relative gap of F.
         status: How the fit ended.
         steps: Number of evaluations.
