@@ -346,3 +346,10 @@ def test_what_rounded_kernel_values_move_is_said():
         with warnings.catch_warnings():
             warnings.simplefilter("error", PrecisionWarning)
             jaxsvm.fit(jaxsvm.svm_problem(jaxsvm.gram(kernel, x), y, C), tol=tol)
+
+
+def test_the_tolerance_of_a_fit_may_be_differentiated():
+    """It is read on the host, also where a user's function of it is traced for derivatives."""
+    x, y = np.eye(4, dtype=np.float32), np.array([1, -1, 1, -1])
+    problem = jaxsvm.hinge_problem(jaxsvm.gram(RBF(1.0), x), y)
+    assert jax.grad(lambda tol: jaxsvm.fit(problem, jaxsvm.SMO(tol=tol)).certificate.primal)(1e-3) == 0

@@ -119,7 +119,7 @@ def fit(
     if driven and is_concrete(constant):
         with answering(interrupt) as stop:
             result = drive(*constant, stop=stop, max_seconds=max_seconds, callback=callback, options=options)
-        warn_of_rounded_values(problems, result, float(solver.tol))
+        warn_of_rounded_values(problems, result, float(constant[1].tol))
         # Traced for derivatives alone: these rest on the solution, not on the steps.
         return result if concrete else differentiable(problem, result)
     if max_seconds is not None or callback is not None:
