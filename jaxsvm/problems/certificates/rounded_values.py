@@ -20,7 +20,8 @@ def warn_of_rounded_values(problem: Any, fits: Fit, tol: Any, Cs: Any = None) ->
     A certificate is of the values as they are stored. Roundings of half a unit u of values up to K move the optimum by
     about `u K |dual_coef|^2 / 2`, and each decision value by about `s = u K |dual_coef| / sqrt(3)`, which costs the
     hinges of samples on the margin `0.4 s` each, and squared hinges `s^2 / 2`. On five sets, for C from 30 to 1e5, the
-    sum was within a factor of 4 of what float64 found, mostly above it. A linear kernel is evaluated from its points; a
+    sum was within a factor of 4 of what float64 found, mostly above it; of 38 random fits four were over 30 times too
+    high, and none too low by more than 5. A linear kernel is evaluated from its points; a
     precomputed matrix and features are the problem itself.
 
     Args:
