@@ -77,8 +77,8 @@ def certified(problem: "SquaredHingeProblem", beta: Float[Array, " n"], s: Float
     scale = jnp.where(usable, Q, 1)
     dual = total**2 / (2 * scale)
 
-    # Errors of the products move primal and dual together to first order, but each of them may be off by their share in
-    # Q, `doubt`: where beta' K beta cancels, the dual's Q may be anything.
+    # Errors of the products count to second order, since primal and dual move together to first order: each of them may
+    # be off by their share in Q, `doubt`, where beta' K beta cancels. The dual that is returned is off as the primal.
     error = rounding(problem.n, s.dtype) * size * spread + jnp.finfo(s.dtype).eps * (1 + jnp.abs(bias))
     loss, allowed, moved = sums(
         C * jnp.maximum(slack, 0) ** 2,
@@ -93,8 +93,8 @@ def certified(problem: "SquaredHingeProblem", beta: Float[Array, " n"], s: Float
     share = (eps * moved + (eps / 2 * spread) ** 2) / scale
     doubt = rounding(problem.n, s.dtype) * spread**2 / scale
     usable = usable & (doubt < 1)  # else Q may be rounding alone, and truly negative
-    dual = dual / (1 + doubt)
-    relative_gap = ((primal + allowance) / dual) * (1 + share) - 1 + 8 * jnp.finfo(s.dtype).eps
+    relative_gap = ((primal + allowance) / dual) * (1 + share) - 1 + doubt**2 + 8 * jnp.finfo(s.dtype).eps
+    dual = jnp.maximum(dual / (1 + doubt), primal / (1 + jnp.maximum(relative_gap, 0)))
     whole = jnp.where(total > 0, total, 1)  # of a point that proves nothing too: R is the scale of its alpha
     return Answer(
         alpha=beta / whole,
