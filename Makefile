@@ -8,7 +8,7 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-WORKERS ?= 3
+WORKERS ?= 2
 BIN := $(VENV)/bin
 
 # One stamp for each set of extras, inside the environment: it goes when the environment goes.
