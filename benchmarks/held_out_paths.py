@@ -21,13 +21,18 @@ SETS = ("eeg_eye", "elec2", "phishing", "connect4", "mammography", "svmguide1")
 LOSSES = {"squared": "regularized", "hinge": "free"}
 
 
-def line(name, options):
+def loaded(options):
+    """Yield the names, points, signs and widths of the sets whose files are there."""
+    for name in options.sets:
+        found = load(name, options.rows)
+        if found is None:
+            print(f"{name}: skipped, its file is absent")
+        else:
+            yield name, *found
+
+
+def line(name, x, y, gamma, options):
     """Print the seconds of both paths and of the peers' loops; return the ratios by loss and peer."""
-    loaded = load(name, options.rows)
-    if loaded is None:
-        print(f"{name}: skipped, its file is absent")
-        return {}
-    x, y, gamma = loaded
     Cs = np.geomspace(1e-2, 1e3, 64)
     took, first, paths, theirs = {loss: [] for loss in LOSSES}, {}, {}, {peer: [] for peer in options.peers}
     ask = {loss: argparse.Namespace(loss=loss, bias=bias, tol=options.tol) for loss, bias in LOSSES.items()}
@@ -53,13 +58,8 @@ def line(name, options):
     return ratios
 
 
-def tight(name, options):
+def tight(name, x, y, gamma, options):
     """Print the seconds of both paths in float64 at two gaps; return the ratios by loss."""
-    loaded = load(name, options.rows)
-    if loaded is None:
-        print(f"{name}: skipped, its file is absent")
-        return {}
-    x, y, gamma = loaded
     x, Cs, ratios = np.asarray(x, np.float64), np.geomspace(1e-2, 1e3, 64), {}
     for loss, bias in LOSSES.items():
         took, paths = {1e-3: [], 1e-6: []}, {}
@@ -89,12 +89,12 @@ def main():
     options = parser.parse_args()
     if options.tight:
         jax.config.update("jax_enable_x64", True)
-        rows = [ratios for ratios in (tight(name, options) for name in options.sets) if ratios]
+        rows = [tight(*each, options) for each in loaded(options)]
         for loss in LOSSES:
             values = [ratios[loss] for ratios in rows]
             print(f"{loss}: geometric mean {np.exp(np.mean(np.log(values))):.2f}, most {max(values):.2f}")
         return
-    rows = [ratios for ratios in (line(name, options) for name in options.sets) if ratios]
+    rows = [line(*each, options) for each in loaded(options)]
     for key in rows[0] if rows else ():
         values = [ratios[key] for ratios in rows]
         print(
