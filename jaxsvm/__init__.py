@@ -23,10 +23,9 @@ from jaxsvm.errors import (
 from jaxsvm.gram.build import gram
 from jaxsvm.loop import implicit
 from jaxsvm.loop.driver import fit
-from jaxsvm.loop.enclosing_ball import Ball, ball, is_coreset
-from jaxsvm.loop.history import History
 from jaxsvm.model_selection.cross_validation import CrossValidation, WidthValidation, cross_validate
 from jaxsvm.model_selection.grid import C_grid
+from jaxsvm.models.enclosing_ball import Ball, ball, is_coreset
 from jaxsvm.models.machines import Machines, fit_many, one_versus_one, one_versus_rest
 from jaxsvm.models.model import Model, compact, decision_function, load_model, predict
 from jaxsvm.path.solve import Path, solve_path
@@ -38,6 +37,7 @@ from jaxsvm.problems.slack import slack_problem
 from jaxsvm.problems.squared_hinge import svm_problem
 from jaxsvm.problems.water_level import water_level, water_level_with_bias
 from jaxsvm.results.fit import Certificate, Fit, check
+from jaxsvm.results.history import History
 from jaxsvm.results.status import Status
 from jaxsvm.runtime.cache import keep_programs
 from jaxsvm.runtime.meshes import shard_lanes

@@ -10,15 +10,15 @@ sensitivities need.
 Sources: Mehrotra 1992; Gondzio 1996 (centrality corrections: 54 steps instead of 80 on HTRU2, at half the time).
 """
 
-from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
 from jaxsvm.coresets.measured import MEASURED
+from jaxsvm.loop.whole import solve_whole
 from jaxsvm.numerics.linear.elimination import factored
 from jaxsvm.solvers.box.barrier_systems import Solve
 from jaxsvm.solvers.box.interior_point import Iterate, stepped
@@ -50,13 +50,6 @@ class _Problem(NamedTuple):
         return regulariser + self.only(self.upper * jnp.maximum(0, 1 - v @ self.H)).sum()
 
 
-class _Progress(NamedTuple):
-    x: Iterate
-    step: Int[Array, ""]
-    moved: Bool[Array, ""]
-    gap: Float[Array, ""]  # relative
-
-
 def solve(
     x: Float[Array, "n d"], y: Float[Array, " n"], U: Float[Array, " n"], linear: Float[Array, " d+1"] | None = None,
     tol: float = 1e-8,
@@ -82,12 +75,13 @@ def solve(
     # Start at w = 0 instead of the w of these a, which is far off if the classes differ in weight: half the steps.
     one = jnp.ones_like(upper)
     start = Iterate(upper / 2, upper / 2, one, 2 * one, jnp.zeros_like(term))
-    first = _Progress(start, jnp.zeros((), jnp.int32), wanted, jnp.asarray(jnp.inf, x.dtype))
 
-    def goes_on(progress: _Progress) -> Array:
-        return (progress.step < 100) & progress.moved & (progress.gap > tol / 4)
+    def round(at: Iterate, left: Array) -> tuple[Iterate, int, Array]:
+        del left
+        new, gap = _advance(problem, at)
+        return new, 1, 4 * gap / tol
 
-    last = lax.while_loop(goes_on, partial(_advance, problem), first).x
+    last = solve_whole(round, start, 100, jnp.where(wanted, jnp.inf, 0).astype(x.dtype)).state
     a = problem.only(_balanced(last.a, y, term[-1]))
     u = H @ a - term
     dual = a.sum() - 0.5 * (penalty * u) @ u
@@ -101,9 +95,9 @@ def solve(
     return Pilot(v[:-1], v[-1], primal, jnp.minimum(dual, primal), a)
 
 
-def _advance(problem: _Problem, progress: _Progress) -> _Progress:
-    """Take one step, with its corrections; keep the iterate if the step is not finite."""
-    at, only = progress.x, problem.only
+def _advance(problem: _Problem, at: Iterate) -> tuple[Iterate, Array]:
+    """Take one step, with its corrections; return its relative gap, or 0 if it is not finite or changes nothing."""
+    only = problem.only
     residual = only(at.v @ problem.H - 1 - at.z + at.w)
     # Each correction costs two products; a system costs d of them.
     new, *_ = stepped(problem.present, at, residual, _solver(problem, at), MEASURED.centrality_corrections)
@@ -112,7 +106,7 @@ def _advance(problem: _Problem, progress: _Progress) -> _Progress:
     products = only(new.a * new.z + new.t * new.w).sum()
     value = jnp.abs(only(new.a).sum()) + jnp.finfo(new.a.dtype).tiny
     unequal = jnp.abs(problem.y @ new.a - problem.term[-1]) / value
-    return _Progress(new, progress.step + 1, sound & jnp.any(new.a != at.a), jnp.maximum(products / value, unequal))
+    return new, jnp.where(sound & jnp.any(new.a != at.a), jnp.maximum(products / value, unequal), 0)
 
 
 def _solver(problem: _Problem, at: Iterate) -> Solve:

@@ -30,6 +30,7 @@ from jaxsvm.errors import ConvergenceWarning, InputError, warn
 from jaxsvm.gram.basis import KernelBasis
 from jaxsvm.kernels import Linear
 from jaxsvm.loop.interruption import Interruption, answering
+from jaxsvm.loop.passes import run_passes
 from jaxsvm.model_selection.cross_validation import Scores
 from jaxsvm.models.model import Model
 from jaxsvm.numerics.measured import MEASURED as SIZES
@@ -248,15 +249,14 @@ def _run(
     with answering(interrupt) as stop:
         if not restored(run, checkpoint):
             run.begin(_points(run, init))
-        while run.going and run.passes < max_passes and not _over(run.design, stop, deadline):
-            try:
-                run.advance()
-                saved(run, checkpoint)
-                gaps = np.asarray([run.certificate(k).relative_gap for k in range(len(run.lanes))])
-                if callback is not None and callback(run.passes, gaps):
-                    stop.came = True
-            except KeyboardInterrupt:  # from within a reader, a cluster's client or the callback
-                stop.note()
+
+        def after() -> None:
+            saved(run, checkpoint)
+            gaps = np.asarray([run.certificate(k).relative_gap for k in range(len(run.lanes))])
+            if callback is not None and callback(run.passes, gaps):
+                stop.came = True
+
+        run_passes(run, lambda: run.passes >= max_passes or _over(run.design, stop, deadline), stop, after)
         ended = _over(run.design, stop, deadline)
         going = [k for k in range(len(run.lanes)) if not run.certificate(k).relative_gap <= run.tol]
         if not run.going and checkpoint is not None and jax.process_index() == 0 and os.path.exists(checkpoint):

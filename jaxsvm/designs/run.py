@@ -14,6 +14,8 @@ from jaxsvm.designs.descent import Hinges, Lane
 from jaxsvm.designs.losses import Evaluate, Lanes
 from jaxsvm.designs.measured import MEASURED
 from jaxsvm.errors import InputError
+from jaxsvm.loop.interruption import watching
+from jaxsvm.loop.passes import run_passes
 from jaxsvm.results.fit import Certificate
 from jaxsvm.runtime.arrays import device_memory, memory, require_memory
 
@@ -146,8 +148,8 @@ class Run:
             run.begin()
         except InputError:  # a class that is rare
             return None
-        while run.going and run.passes < MEASURED.start_passes:
-            run.advance()
+        with watching() as stop:
+            run_passes(run, lambda: run.passes >= MEASURED.start_passes or stop.seen, stop)
         for k, lane in enumerate(run.lanes):
             lane.w, lane.t = lane.best, 0.0
             if not lane.square:

@@ -137,8 +137,11 @@ class NystroemBasis:
 
     def __call__(self, x_new: Float[Array, "m d"]) -> Float[Array, "m r"]:
         """Return the features of dense points, `(m, r)`."""
-        values = self.kernel.matrix(x_new - self.shift[None, :], self.x, near=self.near)
-        return matmul(values.astype(self.whitening.dtype), self.whitening)
+        return matmul(self.values(x_new).astype(self.whitening.dtype), self.whitening)
+
+    def values(self, x_new: Float[Array, "m d"]) -> Float[Array, "m q"]:
+        """Return the kernel values of dense points at the landmarks, `(m, q)`."""
+        return self.kernel.matrix(x_new - self.shift[None, :], self.x, near=self.near)
 
     apply = apply_in_blocks
 

@@ -13,12 +13,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from jaxsvm.gram.contract import Gram
+from jaxsvm.loop.whole import Whole, solve_whole
 from jaxsvm.numerics.precision import bits_of, in_double, of_bits, widened
 from jaxsvm.path.carried import Point, lengths, validity
 from jaxsvm.path.measured import MEASURED
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.results.fit import Counters
-from jaxsvm.runtime.loops import fori_loop, while_loop
+from jaxsvm.runtime.loops import fori_loop
 from jaxsvm.runtime.once import once
 from jaxsvm.runtime.programs import Program
 from jaxsvm.screening.rules import Screening
@@ -151,17 +152,23 @@ def solve_kept(
             pull = pull - view.c * sum(ends(view, state.a, state.s)) / 2
         return (view.upper - state.a) @ jnp.maximum(pull, 0) + state.a @ jnp.maximum(-pull, 0)
 
-    def unsolved(state: Any) -> Array:
+    def excess(state: Any) -> Array:
         # The dual objective at the state; that of the start may be decades away, or 0.
         dual = begin.dual + jnp.where(kept, state.a - x, 0) @ (view.q - (p + state.s) / 2)
-        return gap_of(state) > 0.5 * solver.tol * dual
+        return _over(gap_of(state), 0.5 * solver.tol * dual)
 
     a = jnp.where(kept, start, 0)
     if len(a) <= MEASURED.samples_of_short_rows:
-        state, steps = _by_steps(view, at, products_at, unsolved, a)
+        state, steps, last = _by_steps(view, at, products_at, excess, a)
     else:
-        state, steps = _by_sets(view, sets, in_double(products_at)(view, at, a), unsolved, a)
-    return state.a, steps, state.counters.evaluations, ~unsolved(state)
+        state, _, last = _by_sets(view, sets, in_double(products_at)(view, at, a), excess, a)
+        steps = state.counters.toward
+    return state.a, steps, state.counters.evaluations, ~(last > 1)
+
+
+def _over(value: Array, threshold: Array) -> Array:
+    """Return a value over its threshold, which may be 0 or negative: then 0 or infinite."""
+    return jnp.where(value > threshold, jnp.where(threshold > 0, value / threshold, jnp.inf), 0)
 
 
 def _narrow(bits: Array, dtype: Any) -> Array:
@@ -175,7 +182,7 @@ def filled_in(begin: NextStart, samples: Array | None, inside: Array) -> Array:
     return jnp.where(begin.kept, values, begin.start)
 
 
-def _by_steps(view: Any, at: Any, products_at: Any, unsolved: Any, a: Array) -> tuple[Any, Int[Array, ""]]:
+def _by_steps(view: Any, at: Any, products_at: Any, excess: Any, a: Array) -> Whole:
     """Solve by pair steps along whole rows; a running gap that seems small is checked with exact products.
 
     The gap is computed every 32 steps. After 10 steps a sample, from 10,000 to 50,000, a fit of the whole problem is
@@ -188,28 +195,29 @@ def _by_steps(view: Any, at: Any, products_at: Any, unsolved: Any, a: Array) -> 
     def sums(view: Any, at: Any, a: Array) -> Array:
         return of_bits(products_at(view, at, a)).astype(view.dtype)
 
-    def turn(state: Any) -> Any:
-        state = fori_loop(0, 32, lambda _, state: SMO().step(view, state), state)
-        return once(~unsolved(state), exact, state)
+    def round(before: State, left: Array) -> tuple[State, Array, Array]:
+        del left
+        state = fori_loop(0, 32, lambda _, state: SMO().step(view, state), before)
+        state = once(excess(state) <= 1, exact, state)
+        return state, state.counters.steps - before.counters.steps, excess(state)
 
     s = _narrow(at["products"], a.dtype)  # but for the rounding of a
     state = State(a, s, jnp.zeros((), a.dtype), jnp.asarray(False), Counters.zero())
-    limit = min(max(10 * len(a), 10_000), 50_000)
-    state = while_loop(lambda state: unsolved(state) & (state.counters.steps < limit), turn, state)
-    return state, state.counters.steps
+    return solve_whole(round, state, min(max(10 * len(a), 10_000), 50_000), excess(state))
 
 
-def _by_sets(view: Any, sets: WorkingSet, products: Array, unsolved: Any, a: Array) -> tuple[Any, Int[Array, ""]]:
+def _by_sets(view: Any, sets: WorkingSet, products: Array, excess: Any, a: Array) -> Whole:
     """Solve by working sets of the samples that violate, with exact products from the start."""
     s = _narrow(products, a.dtype)
     exact = products if a.dtype != jnp.float64 else None
+
+    def round(before: Any, left: Array) -> tuple[Any, Array, Array]:
+        del left
+        state = sets.step(view, before)
+        return state, state.counters.steps - before.counters.steps, excess(state)
+
     state = sets.begun(view, {"a": a, "s": s, "exact": exact})
-    state = while_loop(
-        lambda state: unsolved(state) & (state.counters.steps < jnp.minimum(sets_at_once(len(a)), sets.max_steps)),
-        lambda s: sets.step(view, s),
-        state,
-    )
-    return state, state.counters.toward
+    return solve_whole(round, state, jnp.minimum(sets_at_once(len(a)), sets.max_steps), excess(state))
 
 
 @Program

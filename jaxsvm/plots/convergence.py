@@ -13,7 +13,7 @@ from jaxsvm.runtime.checks import require_one_of
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from jaxsvm.loop.history import History
+    from jaxsvm.results.history import History
 
 AGAINST = {"seconds": "seconds", "steps": "steps", "kernel_evaluations": "kernel evaluations"}
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxsvm.errors import InputError
-from jaxsvm.loop.enclosing_ball import ball
+from jaxsvm.models.enclosing_ball import ball
 from jaxsvm.models.model import Model, decision_function, predict
 from jaxsvm.plots.axes import GREY, RED, axes_of
 

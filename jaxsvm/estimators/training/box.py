@@ -17,7 +17,6 @@ from typing import Any, NamedTuple, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jaxtyping import Array
 
 from jaxsvm.estimators.measured import MEASURED
@@ -28,6 +27,7 @@ from jaxsvm.kernels import Linear
 from jaxsvm.loop import measured as loop
 from jaxsvm.loop.choice import first_choice
 from jaxsvm.loop.driver import Options, drive
+from jaxsvm.loop.whole import solve_whole
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.certificates.definiteness import negative_curvature
 from jaxsvm.problems.contract import Problem
@@ -294,20 +294,20 @@ def _at_once(problem: BoxProblem, a: Array, s: Array, tol: Array, limit: Array, 
     low, high = jnp.minimum(0, end), jnp.maximum(0, end)
     steps_of = pair_steps if problem.free_bias else double_steps
 
-    def turn(carry: tuple[Any, ...]) -> tuple[Any, ...]:
-        v, s, steps, violation, _ = carry
-        most = jnp.minimum(limit - steps, MEASURED.steps_per_sample * problem.n)
+    def round(state: tuple[Array, Array, Array], left: Array) -> tuple[Any, Array, Array]:
+        v, s, violation = state
+        most = jnp.minimum(left, MEASURED.steps_per_sample * problem.n)
         v, _, more = steps_of(K, low, high, v, (problem.q - s) / c, violation, most)
         s = c * (K @ v)
-        return v, s, steps + more, violation / 10, _violation_and_gap(problem, _of(v), s, floor)[1]
+        excess = _violation_and_gap(problem, _of(v), s, floor)[1] / tol
+        violation = violation / 10
+        # A violation of 1e-7 tol is at the rounding of float64.
+        return (v, s, violation), more, jnp.where(violation > tol * 1e-7, excess, 0)
 
     def _of(v: Array) -> Array:
         return jnp.where(v == end, problem.upper, jnp.clip(v / c, 0, problem.upper))
 
-    start = (c * a, s, jnp.zeros((), jnp.int32), tol, jnp.asarray(jnp.inf, a.dtype))
-    v, s, steps, _, _ = lax.while_loop(  # a violation of 1e-7 tol is at the rounding of float64
-        lambda carry: (carry[4] > tol) & (carry[2] < limit) & (carry[3] > tol * 1e-7), turn, start
-    )
+    (v, s, _), steps, _ = solve_whole(round, (c * a, s, tol), limit, jnp.asarray(jnp.inf, a.dtype))
     return _of(v), s, steps
 
 
@@ -317,14 +317,13 @@ def _by_sets(problem: BoxProblem, a: Array, s: Array, tol: Array, limit: Array, 
     size = 128 if problem.n <= 1024 else 256 if problem.n <= 4096 else 512
     solver = WorkingSet(tol=tol, size=size, fresh=size // 2)
 
-    def turn(carry: tuple[Any, Array]) -> tuple[Any, Array]:
-        state = solver.step(problem, carry[0])
-        return state, jnp.maximum(*_violation_and_gap(problem, state.a, state.s, floor)) / tol
+    def round(before: Any, left: Array) -> tuple[Any, Array, Array]:
+        del left
+        state = solver.step(problem, before)
+        excess = jnp.maximum(*_violation_and_gap(problem, state.a, state.s, floor)) / tol
+        more = state.counters.toward - before.counters.toward
+        return state, more, jnp.where(state.counters.steps < 1000, excess, 0)
 
-    def goes_on(carry: tuple[Any, Array]) -> Array:
-        counters = carry[0].counters
-        return (carry[1] > 1) & (counters.steps < 1000) & (counters.toward < limit)
-
-    state = solver.begun(problem, {"a": a, "s": s, "exact": None})
-    state, _ = lax.while_loop(goes_on, turn, (state, jnp.asarray(jnp.inf, a.dtype)))
-    return state.a, state.s, state.counters.toward
+    start = solver.begun(problem, {"a": a, "s": s, "exact": None})
+    state, steps, _ = solve_whole(round, start, limit, jnp.asarray(jnp.inf, a.dtype))
+    return state.a, state.s, steps

@@ -22,6 +22,7 @@ from jaxsvm.estimators.measured import MEASURED
 from jaxsvm.estimators.training.box import Solved, hinge_data, solve_box, solve_in_features
 from jaxsvm.estimators.training.kernel_values import KernelValues
 from jaxsvm.gram.dense import DenseGram
+from jaxsvm.loop.whole import solve_whole
 from jaxsvm.results.judge import judged
 from jaxsvm.solvers.contract import NEVER
 from jaxsvm.solvers.working_set.block import double_steps, pair_steps
@@ -143,19 +144,19 @@ def _chains(K: Array, y: Array, weight: Array, Cs: Array, tol: Array, bias: str)
             low, high = jnp.minimum(y * upper, 0), jnp.maximum(y * upper, 0)
             v, p = jnp.clip(grown * v, low, high), grown * p
 
-            def turn(carry: tuple[Array, ...]) -> tuple[Array, ...]:
-                v, p, steps, _ = carry
+            def round(state: tuple[Array, Array], left: Array) -> tuple[Any, Array, Array]:
+                del left
+                v, p = state
                 v, pull, more = steps_of(K, low, high, v, y - p, 0.0, 16)  # 16 steps between checks of the gap
-                return v, y - pull, steps + more, excess(v, y - pull)
+                return (v, y - pull), more, excess(v, y - pull)
 
             def excess(v: Array, p: Array) -> Array:
                 # A solution without a sample at its bound serves all larger values, whose losses cost more. Solving to
                 # 0.9 tol leaves room for rounding and improves the next start.
                 full = ((weight > 0) & (y * v >= upper)).any()
-                return assess(v, p, upper)[1] - 0.9 * tol * jnp.where(full, 1, C / Cs[-1])
+                return assess(v, p, upper)[1] / (0.9 * tol * jnp.where(full, 1, C / Cs[-1]))
 
-            start = (v, p, jnp.zeros((), jnp.int32), excess(v, p))
-            v, p, steps, _ = lax.while_loop(lambda carry: (carry[3] > 0) & (carry[2] < most), turn, start)
+            (v, p), steps, _ = solve_whole(round, (v, p), most, excess(v, p))
             return (v, p, C), (v, steps)
 
         nothing = jnp.zeros_like(y)

@@ -11,6 +11,7 @@ from jaxtyping import Array
 
 from jaxsvm.errors import InputError
 from jaxsvm.estimators.training.box import BoxData, Solved, refused_if_indefinite
+from jaxsvm.loop.whole import solve_whole
 from jaxsvm.numerics.products import diagonal
 from jaxsvm.numerics.selection import entry, largest_packed
 from jaxsvm.numerics.sizes import LARGEST_PADDED
@@ -92,20 +93,18 @@ def minimized(K: Array, y: Array, q: Array, upper: Array, a: Array, tol: Array, 
         middles = [jnp.where(jnp.isfinite(top - bottom), (top + bottom) / 2, 0) for top, bottom in ends]
         return jnp.where(positive, *middles), jnp.maximum(*widths)
 
-    def turn(carry: Any) -> Any:
-        a, g, steps, _ = carry
+    def round(state: tuple[Array, Array], left: Array) -> tuple[Any, Array, Array]:
+        a, g = state
         middle, _ = assess(g, a)
-        left = limit - steps
 
         def step(k: Array, carry: Any) -> Any:
-            return _pair_step(K, D, y, upper, middle, left - k.astype(steps.dtype), carry)
+            return _pair_step(K, D, y, upper, middle, left - k.astype(left.dtype), carry)
 
         a, g = lax.fori_loop(0, 8, step, (a, g))  # 8 steps between checks of the violation
-        return a, g, jnp.minimum(steps + 8, limit), assess(g, a)[1]
+        return (a, g), jnp.minimum(8, left), assess(g, a)[1] / tol
 
     g = product(a) - q
-    start = (a, g, jnp.zeros((), jnp.int32), assess(g, a)[1])
-    a, _, steps, _ = lax.while_loop(lambda carry: (carry[3] > tol) & (carry[2] < limit), turn, start)
+    (a, _), steps, _ = solve_whole(round, (a, g), limit, assess(g, a)[1] / tol)
     s = product(a)
     return a, s, _level(s - q, a, upper, positive), _level(s - q, a, upper, ~positive), steps
 

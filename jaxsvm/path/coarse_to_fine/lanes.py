@@ -1,5 +1,6 @@
 """Solve easy values of C in lanes of the block Newton method."""
 
+import dataclasses
 from functools import partial
 from typing import Any
 
@@ -9,6 +10,7 @@ from jaxtyping import Array, Int
 
 from jaxsvm.gram.contract import Gram
 from jaxsvm.loop.interruption import Interruption, unless
+from jaxsvm.loop.passes import run_passes
 from jaxsvm.path.coarse_to_fine.block_newton import BlockNewton, newton_round, preconditioner
 from jaxsvm.path.coarse_to_fine.grid import Grid, Lanes, Point, anchors, assess, combination, middles
 from jaxsvm.runtime.programs import Program
@@ -19,48 +21,96 @@ Task = tuple[int, int, tuple[int, ...]]
 def solve_by_lanes(grids: list[Grid], solver: BlockNewton, key: Array, stop: Interruption) -> None:
     """Solve the easy values of all grids, until `stop`; values that need more than `max_rounds` are left unsolved."""
     waiting = _easy_tasks(grids)
-    if not waiting:
-        return
-    template = grids[0].problems[0]
-    gram, offset = template.gram, template.offset
-    P = _preconditioner(gram, offset, solver.rank, key)
-    width = min(solver.lanes, 2 ** int(np.ceil(np.log2(len(waiting)))))
-    empty = jnp.zeros((template.n, width), template.dtype)
-    lanes = Lanes(jnp.ones((template.n, width), template.dtype), empty, empty, empty)
-    running: list[Task | None] = [None] * width
-    rounds, products = np.zeros(width, int), np.zeros(width, int)
-    failed: set[tuple[int, int]] = set()
-    while not stop.seen:
-        combined = False
-        for lane in [lane for lane in range(width) if running[lane] is None]:
-            task = running[lane] = _next_ready(waiting, grids, failed)
-            if task is not None:
-                lanes = _load(lanes, lane, *_columns(grids[task[0]], *task[1:]))
-                rounds[lane], products[lane] = 0, 0
-                combined = combined or bool(task[2])
-        if not any(running):
-            return
-        if not combined:  # it may need no round
-            moved = unless(lambda: stop.seen, _round, gram, offset, P, lanes, solver)
+    if waiting:
+        run = _Running.of(grids, solver, key, stop, waiting)
+        run.load()
+        run_passes(run, lambda: stop.seen, stop)
+
+
+@dataclasses.dataclass
+class _Running:
+    """Values that are being solved, a lane each.
+
+    Attributes:
+        grids: The grids.
+        solver: Tolerance and lanes.
+        stop: The flag of Ctrl-C.
+        waiting: Values that no lane has taken.
+        P: The preconditioner.
+        lanes: Their points.
+        tasks: The value of each lane, or None.
+        rounds: Newton rounds of each value so far, `(lanes,)`.
+        products: Products with the kernel matrix of each, `(lanes,)`.
+        failed: Values that took too many rounds.
+        combined: Whether a lane was loaded with a combination, which may need no round.
+    """
+
+    grids: list[Grid]
+    solver: BlockNewton
+    stop: Interruption
+    waiting: list[Task]
+    P: Any
+    lanes: Lanes
+    tasks: list[Task | None]
+    rounds: np.ndarray
+    products: np.ndarray
+    failed: set[tuple[int, int]] = dataclasses.field(default_factory=set)
+    combined: bool = False
+
+    @classmethod
+    def of(
+        cls, grids: list[Grid], solver: BlockNewton, key: Array, stop: Interruption, waiting: list[Task]
+    ) -> "_Running":
+        """Return empty lanes: as many as there are values, at the most `solver.lanes`."""
+        template = grids[0].problems[0]
+        P = _preconditioner(template.gram, template.offset, solver.rank, key)
+        width = min(solver.lanes, 2 ** int(np.ceil(np.log2(len(waiting)))))
+        empty = jnp.zeros((template.n, width), template.dtype)
+        lanes = Lanes(jnp.ones((template.n, width), template.dtype), empty, empty, empty)
+        none = np.zeros(width, int)
+        return cls(grids, solver, stop, waiting, P, lanes, [None] * width, none, none.copy())
+
+    @property
+    def going(self) -> bool:
+        """Whether a value is being solved."""
+        return any(self.tasks)
+
+    def advance(self) -> None:
+        """Take a round unless a start may need none, keep what is solved, and load the lanes that are free."""
+        template, solver = self.grids[0].problems[0], self.solver
+        if not self.combined:
+            arguments = (template.gram, template.offset, self.P, self.lanes, solver)
+            moved = unless(lambda: self.stop.seen, _round, *arguments)
             if moved is None:
                 return
             c, f, count = moved
-            lanes = lanes._replace(c=c, f=f)
-            rounds, products = rounds + 1, products + int(count)
-        x, f, gaps = assess(template, lanes)
+            self.lanes = self.lanes._replace(c=c, f=f)
+            self.rounds, self.products = self.rounds + 1, self.products + int(count)
+        x, f, gaps = assess(template, self.lanes)
         gaps = np.asarray(gaps)
-        for lane, task in enumerate(running):
+        for lane, task in enumerate(self.tasks):
             if task is None:
                 continue
             number, place, _ = task
             if gaps[lane] <= solver.inner_tol:
-                evaluations = template.n**2 * int(products[lane] + 1)
-                grids[number].points[place] = Point(x[:, lane], f[:, lane], int(rounds[lane]), evaluations)
-            elif rounds[lane] >= solver.max_rounds:
-                failed.add((number, place))
+                evaluations = template.n**2 * int(self.products[lane] + 1)
+                self.grids[number].points[place] = Point(x[:, lane], f[:, lane], int(self.rounds[lane]), evaluations)
+            elif self.rounds[lane] >= solver.max_rounds:
+                self.failed.add((number, place))
             else:
                 continue
-            running[lane] = None
+            self.tasks[lane] = None
+        self.load()
+
+    def load(self) -> None:
+        """Give each free lane a value that is ready."""
+        self.combined = False
+        for lane in [lane for lane, task in enumerate(self.tasks) if task is None]:
+            task = self.tasks[lane] = _next_ready(self.waiting, self.grids, self.failed)
+            if task is not None:
+                self.lanes = _loaded(self.lanes, lane, *_columns(self.grids[task[0]], *task[1:]))
+                self.rounds[lane], self.products[lane] = 0, 0
+                self.combined = self.combined or bool(task[2])
 
 
 def _easy_tasks(grids: list[Grid]) -> list[Task]:
@@ -107,5 +157,5 @@ def _round(gram: Gram, offset: float, P: Any, lanes: Lanes, solver: BlockNewton)
 
 
 @Program
-def _load(lanes: Lanes, lane: Any, *columns: Array) -> Lanes:
+def _loaded(lanes: Lanes, lane: Any, *columns: Array) -> Lanes:
     return Lanes(*(whole.at[:, lane].set(column) for whole, column in zip(lanes, columns, strict=True)))

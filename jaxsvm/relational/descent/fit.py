@@ -27,7 +27,9 @@ import numpy as np
 
 from jaxsvm.errors import InputError
 from jaxsvm.loop.interruption import watching
+from jaxsvm.loop.passes import run_passes
 from jaxsvm.relational.descent.run import Run
+from jaxsvm.relational.descent.steps import CuttingPlanes, InteriorPoints, Newton, Subgradient
 from jaxsvm.relational.gradient.bundle import Bundle
 from jaxsvm.relational.gradient.engine import engine_for
 from jaxsvm.relational.schema.join import prepared
@@ -155,20 +157,36 @@ def fit(
     scaled = prepared(join, scale, intercept) if init is None else init.join
     counter, why = engine_for(scaled, engine, eps) if isinstance(engine, str) else (engine, engine.name)
     planes = Bundle.empty(scaled.d, lam) if init is None else dataclasses.replace(init.bundle, lam=lam)
-    run = Run(scaled, lam, eps, counter, planes, started, max_seconds, callback, loss == "squared_hinge")
+    squared = loss == "squared_hinge"
     with watching() as stop:
-        if method != "bundle":
-            run.plain_steps(max_steps, tol, stop, paper=method == "paper")
-        else:
-            first, done = None if init is None else init.beta, False
-            if init is not None:
-                run.improve_bound()
-            if run.interior:
-                done, first = run.interior_steps(max_steps, tol, stop), run.best
-            if not done:
-                descend = run.newton_steps if counter.smooth or run.squared else run.bundle_steps
-                descend(max_steps, tol, stop, first)
+        run = Run(scaled, lam, eps, counter, planes, started, max_seconds, callback, squared, tol, max_steps, stop)
+        try:
+            _descend(run, method, None if init is None else init.beta)
+        except KeyboardInterrupt:  # raised by the callback of a first evaluation
+            stop.note()
+            run.stopped = True
     return result_of(run, tol, why)
+
+
+def _descend(run: Run, method: str, known: np.ndarray | None) -> None:
+    """Run a method; where interior points stop at rounding, other steps go on from there."""
+    if method != "bundle":
+        steps = Subgradient(run, paper=method == "paper")
+        run_passes(steps, run.over, run.stop)
+        if steps.paper:
+            steps.choose()
+        return
+    first = run.best if known is None else known
+    if known is not None:
+        run.improve_bound()
+    if run.interior:
+        steps = InteriorPoints(run)
+        run_passes(steps, run.over, run.stop)
+        if steps.going:
+            return
+        first = run.best
+    steps = Newton if run.engine.smooth or run.squared else CuttingPlanes
+    run_passes(steps(run, first), run.over, run.stop)
 
 
 def fit_path(join: Any, lams: Any, eps: float = 0.1, engine: Any = "auto", **options: Any) -> list[RelationalFit]:

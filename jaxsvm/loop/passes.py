@@ -1,0 +1,40 @@
+"""Advance what takes long turns on the host: passes over rows, or products that serve many fits at once.
+
+`drive` asks a solver for bursts of steps; here a turn is one pass, and what a pass means is the descent's own business.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from jaxsvm.loop.interruption import Interruption
+
+
+class Descent(Protocol):
+    """One or many fits that advance together."""
+
+    @property
+    def going(self) -> Any:
+        """Whether another turn can change anything."""
+
+    def advance(self) -> None:
+        """Take one turn."""
+
+
+def run_passes(
+    descent: Descent, over: Callable[[], bool], stop: Interruption, after: Callable[[], Any] = lambda: None
+) -> None:
+    """Take turns until the descent has ended or `over()` holds.
+
+    Args:
+        descent: What advances.
+        over: Whether the caller stops: its cap is reached, its time is up, or Ctrl-C came.
+        stop: The flag of Ctrl-C, which a KeyboardInterrupt within a turn sets: it may come from within a reader, a
+            cluster's client or a callback.
+        after: Called after each turn.
+    """
+    while descent.going and not over():
+        try:
+            descent.advance()
+            after()
+        except KeyboardInterrupt:
+            stop.note()
