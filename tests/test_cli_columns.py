@@ -367,6 +367,7 @@ def test_a_grid_of_gamma(uneven, tmp_path):
     )
     assert "is the largest of the grid" in done.stdout or "is the smallest of the grid" in done.stdout
     assert str(page) in done.stdout and "gamma = 0." in page.read_text()
+    assert "<h2>Every gamma</h2>" in page.read_text() and 'alt="Cross-validated scores by gamma' in page.read_text()
     assert "add --folds" in refusal("path", file, "--gamma", "0.1,1") and "path" in refusal(
         "fit", file, "--gamma", "1,2"
     )
@@ -445,7 +446,10 @@ def test_nu(uneven, tmp_path):
     report = report_of(*options, "--nu", 0.3, "--out", out)
     found = report_of("predict", out, tmp_path / "numbers.npz")
     expected = NuSVR(nu=0.3, gamma=0.5, tol=1e-8).fit(x, x[:, 0] ** 2).predict(x)
-    grid = report_of("path", *options[1:], "--nu", 0.3, "--C", "0.01,1", "--folds", 3)
+    page = tmp_path / "page.html"
+    grid = report_of("path", *options[1:], "--nu", 0.3, "--C", "0.01,1", "--folds", 3, "--report", page)
+    assert grid["path"][1]["epsilon"] == report["epsilon"] > 0
+    assert f"<td>{report['epsilon']:.4g}</td>" in page.read_text() and "Cross-validated R2" in page.read_text()
     assert grid["chosen_C"] == 1 and grid["path"][1]["primal"] == pytest.approx(report["primal"])
     np.testing.assert_allclose(found["labels"], expected, atol=1e-3)
     assert report["certified"] and found["r2"] == pytest.approx(report["train_r2"])

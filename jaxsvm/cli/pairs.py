@@ -128,4 +128,5 @@ def _solution(job: Job, C: float, machines: Any) -> Solution:
     else:
         score = float(machines.score(job.x, _values(job)))
     penalty = None if job.metric == "inside" or (job.options.nu is not None and job.classes is not None) else C
-    return Solution(penalty, machines._statuses, machines.certificate_, steps, None, support, score, model)
+    epsilon = float(machines.epsilon_) if hasattr(machines, "epsilon_") else None
+    return Solution(penalty, machines._statuses, machines.certificate_, steps, None, support, score, model, epsilon)

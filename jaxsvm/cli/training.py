@@ -19,7 +19,7 @@ from jaxsvm.cli.report.solution import Solution
 from jaxsvm.cli.report.text import complain, finish, show
 from jaxsvm.cli.system import Interrupts, check_writable, save
 from jaxsvm.errors import InputError, require
-from jaxsvm.model_selection.cross_validation import Scores
+from jaxsvm.model_selection.cross_validation import Scores, WidthValidation
 from jaxsvm.model_selection.grid import end_of
 from jaxsvm.models.model import Model, decision_function
 from jaxsvm.plots.axes import figure_class
@@ -75,9 +75,10 @@ def path(
     ):
         job = prepare(dataclasses.replace(options, gamma=(options.gammas or [None])[0]), interrupts)
         started = time.monotonic()
-        trainer, validated, widths = _trainer(job), None, []
+        trainer, validated, widths = _trainer(job), None, None
         if len(options.gammas) > 1:
-            job, validated, widths = _of_best_width(job, trainer, Cs, options.gammas, grid.folds)
+            job, widths = _of_best_width(job, trainer, Cs, options.gammas, grid.folds)
+            validated = widths.best
         solutions = trainer.fit_path(job, Cs)
         if grid.folds is not None and validated is None:
             validated = trainer.folds_of(job, Cs, grid.folds)
@@ -98,49 +99,49 @@ def path(
         out = None if chosen is None else _saved(job, Cs[chosen], models.get(chosen) or solutions[chosen].model())
     best = None if chosen is None or saved is not None else Cs[chosen] if validated is None else validated.C
     report = {
-        "command": "path", **job.description(), "folds": grid.folds, "widths": widths, "path": list(rows.values()),
-        "not_reached": [C for place, C in enumerate(Cs) if place not in solutions],
-        "chosen_C": None if chosen is None else Cs[chosen], "chosen_gamma": _gamma(job, widths), "seconds": seconds,
-        "out": out, "report": report_file, "note": _note(job, by_test and len(solutions) > 1, best, Cs, widths),
+        "command": "path", **job.description(), "folds": grid.folds, "widths": _width_rows(job, widths),
+        "path": list(rows.values()), "not_reached": [C for place, C in enumerate(Cs) if place not in solutions],
+        "chosen_C": None if chosen is None else Cs[chosen], "chosen_gamma": None if widths is None else widths.gamma,
+        "seconds": seconds, "out": out, "report": report_file,
+        "note": _note(job, by_test and len(solutions) > 1, best, Cs, widths),
     }  # fmt: skip
     if report_file is not None:
-        page = page_of(report, validated)
+        page = page_of(report, validated, widths)
         save(report_file, lambda target: Path(target).write_text(page, encoding="utf-8"), "--report")
     show(options.as_json, report)
     statuses = [solution.status for solution in solutions.values()]
     finish(statuses, interrupts.came, complete=len(statuses) == len(Cs), dtype=options.dtype)
 
 
-def _gamma(job: Job, widths: list[dict[str, Any]]) -> float | None:
-    """Return the width that scores have chosen; None if there was no choice."""
-    return float(vars(job.kernel)["gamma"]) if widths else None
-
-
-def _note(job: Job, optimistic: bool, best: float | None, Cs: list[float], widths: list[dict[str, Any]]) -> str | None:
+def _note(
+    job: Job, optimistic: bool, best: float | None, Cs: list[float], widths: WidthValidation | None
+) -> str | None:
     """Return the note of a path's report, with the best values that are ends of their grids."""
-    ends = [end_of("C", best, Cs), end_of("gamma", _gamma(job, widths), [row["gamma"] for row in widths])]
+    ends = [end_of("C", best, Cs), widths and end_of("gamma", widths.gamma, widths.gammas)]
     return " ".join(filter(None, [job.note, OPTIMISTIC if optimistic else None, *ends])) or None
 
 
 def _of_best_width(
     job: Job, trainer: Any, Cs: list[float], gammas: list[str], folds: int | None
-) -> tuple[Job, Scores, list[dict[str, Any]]]:
-    """Cross-validate every width of the kernel; return the job of the best, its scores, and the best of each.
-
-    Of equal scores the first width is taken.
-    """
-    found = []
-    for gamma in gammas:
-        candidate = with_gamma(job, gamma)
-        found.append((candidate, trainer.folds_of(candidate, Cs, folds)))
+) -> tuple[Job, WidthValidation]:
+    """Cross-validate every width of the kernel; return the job of the best, and all scores."""
+    jobs, results = [with_gamma(job, gamma) for gamma in gammas], []
+    for candidate in jobs:
+        results.append(trainer.folds_of(candidate, Cs, folds))
         if job.stop.came:
             raise KeyboardInterrupt
-    means = [scores.mean.max(initial=-np.inf, where=np.isfinite(scores.mean)) for _, scores in found]
-    rows = [
-        {"gamma": float(candidate.kernel.gamma), "best C": scores.C, f"cv {job.metric}": float(mean)}
-        for (candidate, scores), mean in zip(found, means, strict=True)
-    ]
-    return *found[int(np.argmax(means))], rows
+    found = WidthValidation(np.asarray([float(vars(candidate.kernel)["gamma"]) for candidate in jobs]), tuple(results))
+    return jobs[found.gammas.tolist().index(found.gamma)], found
+
+
+def _width_rows(job: Job, found: WidthValidation | None) -> list[dict[str, Any]]:
+    """Return the best score of each width of the kernel."""
+    if found is None:
+        return []
+    means = found.mean.max(axis=1, initial=-np.inf, where=np.isfinite(found.mean)).tolist()
+    Cs = [scores.C for scores in found.results]
+    named = zip(found.gammas.tolist(), Cs, means, strict=True)
+    return [{"gamma": gamma, "best C": C, f"cv {job.metric}": mean} for gamma, C, mean in named]
 
 
 def _trainer(job: Job) -> Any:

@@ -10,9 +10,9 @@ import numpy as np
 
 import jaxsvm
 from jaxsvm.cli.report.text import SCORES, path_table, shown
-from jaxsvm.model_selection.cross_validation import Scores
+from jaxsvm.model_selection.cross_validation import Scores, WidthValidation
 from jaxsvm.plots.axes import BLUE, GREEN, ORANGE, PURPLE, RED, against_C, axes_of
-from jaxsvm.plots.path import path_scores
+from jaxsvm.plots.path import path_scores, width_scores
 
 STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; color: #1c1c1c; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
@@ -23,16 +23,17 @@ tr.chosen { background: #e8f1fb; font-weight: 600; } tr.failed { color: #b00020;
 .pictures { display: flex; flex-wrap: wrap; gap: .5rem; } img { width: 29rem; max-width: 100%; }
 footer { margin-top: 2rem; color: #666; font-size: .85rem; }
 """
-LEFT_OUT = ("command", "path", "note", "not_reached", "report")
+LEFT_OUT = ("command", "path", "widths", "note", "not_reached", "report")
 COLUMNS = {"C": ".4g", "status": "", "relative_gap": ".1e", "primal": ".5g", "dual": ".5g", "steps": "", "support": ""}
 
 
-def page_of(report: dict[str, Any], folds: Scores | None) -> str:
+def page_of(report: dict[str, Any], folds: Scores | None, widths: WidthValidation | None = None) -> str:
     """Return the page.
 
     Args:
         report: The report, as `--json` prints it.
         folds: Scores of cross-validation, or None.
+        widths: Scores at every width of the kernel, if there are several.
     """
     name = html.escape(str(report["data"]).replace("\\", "/").rsplit("/", 1)[-1])
     facts = "".join(
@@ -42,7 +43,7 @@ def page_of(report: dict[str, Any], folds: Scores | None) -> str:
     )
     unreached = report["not_reached"]
     notes = [report.get("note"), f"Not reached: C = {shown(unreached)}." if unreached else None]
-    pictures = "".join(_image(title, axes) for title, axes in _pictures(report, folds))
+    pictures = "".join(_image(title, axes) for title, axes in _pictures(report, folds, widths))
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>Path over C: {name}</title><style>{STYLE}</style></head><body>
@@ -50,7 +51,8 @@ def page_of(report: dict[str, Any], folds: Scores | None) -> str:
 <p>{html.escape(_summary(report))}</p>
 {"".join(f"<p>{html.escape(note)}</p>" for note in notes if note)}
 <h2>Pictures</h2><div class="pictures">{pictures}</div>
-<h2>Every value of C</h2>{_table(report)}
+{_table("Every gamma", "gamma", report, report["widths"])}
+{_table("Every value of C", "C", report, report["path"])}
 <h2>What was asked</h2><table>{facts}</table>
 <footer>jaxsvm {jaxsvm.__version__}, {datetime.datetime.now().astimezone():%Y-%m-%d %H:%M %Z}. A relative gap is
 primal / dual - 1, from values recomputed from scratch: the optimum lies between the two.</footer>
@@ -72,23 +74,27 @@ def _summary(report: dict[str, Any]) -> str:
     return f"{said} Chosen: C = {chosen:.4g}{gamma}" + (f" ({', '.join(scores)})." if scores else ".")
 
 
-def _table(report: dict[str, Any]) -> str:
-    """Return the rows of the path as an HTML table."""
-    titles, lines = path_table(report["path"], COLUMNS)
+def _table(title: str, key: str, report: dict[str, Any], rows: list[dict[str, Any]]) -> str:
+    """Return rows of the report, one for each value of C or gamma, as an HTML table; nothing without rows."""
+    if not rows:
+        return ""
+    titles, lines = path_table(rows, COLUMNS if key == "C" else dict.fromkeys(rows[0], ".4g"))
     head, body = "".join(f"<th>{html.escape(title)}</th>" for title in titles), ""
-    for row, cells in zip(report["path"], lines, strict=True):
-        kind = "failed" if not row["certified"] else "chosen" if row["C"] == report["chosen_C"] else ""
+    for row, cells in zip(rows, lines, strict=True):
+        kind = "failed" if not row.get("certified", True) else "chosen" if row[key] == report[f"chosen_{key}"] else ""
         body += f'<tr class="{kind}">' + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>"
-    return f'<table class="path"><tr>{head}</tr>{body}</table>'
+    return f'<h2>{title}</h2><table class="path"><tr>{head}</tr>{body}</table>'
 
 
-def _pictures(report: dict[str, Any], folds: Scores | None) -> list[tuple[str, Any]]:
+def _pictures(report: dict[str, Any], folds: Scores | None, widths: WidthValidation | None) -> list[tuple[str, Any]]:
     """Return titles and axes of all pictures that the report has values for."""
     rows = report["path"]
     if not rows:
         return []
-    metric = "r2" if report.get("epsilon") is not None else "accuracy"
+    metric = "accuracy" if "classes" in report else "r2"
     pictures = []
+    if widths is not None and (widths.gammas > 0).all():
+        pictures.append(("Cross-validated scores by gamma", width_scores(widths)))
     if folds is not None and np.isfinite(folds.mean).any():
         pictures.append((f"Cross-validated {SCORES[f'cv_{metric}'].split()[-1]}", path_scores(folds)))
     if any(row.get(f"test_{metric}") is not None for row in rows):

@@ -24,6 +24,7 @@ class Solution:
         support: Number of samples with a coefficient.
         score: Its score on the training samples.
         model: Builds the model.
+        epsilon: Half the width of the tube that nu has found; None without nu.
     """
 
     C: float | None
@@ -34,6 +35,7 @@ class Solution:
     support: int
     score: float
     model: Callable[[], Model]
+    epsilon: float | None = None
 
     @property
     def status(self) -> Status:
@@ -45,8 +47,8 @@ class Solution:
         return {
             "C": self.C, "status": self.status.name, "certified": self.status == Status.CONVERGED,
             **totals(self.certificate), "steps": self.steps, "kernel_evaluations": self.kernel_evaluations,
-            "support": self.support, f"train_{metric}": self.score,
-            f"test_{metric}": score,
+            "support": self.support, **({} if self.epsilon is None else {"epsilon": self.epsilon}),
+            f"train_{metric}": self.score, f"test_{metric}": score,
         }  # fmt: skip
 
 

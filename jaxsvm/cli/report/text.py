@@ -45,8 +45,9 @@ SCORES = {
     "cv_standard_error": "+-",
     "test_accuracy": "test accuracy",
     "test_r2": "test R2",
+    "epsilon": "epsilon",
 }
-"""Titles of the columns whose key is not their title."""
+"""Titles of the columns that only some reports have, and of those whose key is not their title."""
 
 COLUMNS = {"C": ".4g", "status": "", "relative_gap": ".1e", "primal": ".5g", "steps": "", "support": ""}
 """The columns of a path's table on a terminal, and their formats."""
@@ -85,7 +86,7 @@ def _print_table(report: dict[str, Any]) -> None:
 def path_table(rows: list[dict[str, Any]], formats: dict[str, str]) -> tuple[list[str], list[list[str]]]:
     """Return the titles and the cells of a table: the columns of `formats`, then the scores that the rows have."""
     scores = [name for name in SCORES if name not in formats and any(row.get(name) is not None for row in rows)]
-    formats = formats | dict.fromkeys(scores, ".4f")
+    formats = formats | {name: ".4g" if name == "epsilon" else ".4f" for name in scores}
     cells = [["" if row[name] is None else format(row[name], form) for name, form in formats.items()] for row in rows]
     return [SCORES.get(name, name) for name in formats], cells
 
