@@ -9,6 +9,7 @@ tolerance) is drawn anew for each number. Problems of one form are run one after
     python tests/adversarial.py --no-x64 ...                           float32 alone, with JAX's default of 32 bits
     python tests/adversarial.py --dtype float64 ...                    the others alone: what --no-x64 leaves out
     python tests/adversarial.py --large                                a few problems of 1e5 and 1e6 samples
+    python tests/adversarial.py --paths --count 300 --seed 35          paths alone, of both losses, C from 1e-4 to 1e6
 """
 
 import argparse
@@ -36,6 +37,8 @@ SIZES = (2, 3, 4, 5, 8, 13, 21, 34, 64, 130, 257, 400)
 DIMENSIONS = (1, 2, 5, 20)
 TOLERANCES = (1e-2, 1e-3, 1e-4, 1e-5)
 FORMS = 387
+PATH_FORMS = 24
+PATH_SIZES = (34, 130, 501)
 TILE = 16
 RANK = 4
 FOLDS = 3
@@ -506,6 +509,15 @@ def large_trial(number: int, seed: int = 0) -> Trial:
     return _drawn(LARGE[number % len(LARGE)], np.random.default_rng([seed, 3, number]), f"large {number}/{seed}")
 
 
+def path_trial(number: int, seed: int = 0) -> Trial:
+    """Path `number` of those alone: eight values of C, in turn of both losses; the rarer class may be one of 500."""
+    loss, index = ("path", "path, hinge")[number % 2], number // 2 % PATH_FORMS
+    form = form_of(NAMES.index(loss) + len(NAMES) * index, seed)
+    rng = np.random.default_rng([seed, 4, number])
+    trial = _drawn(dataclasses.replace(form, n=PATH_SIZES[index % len(PATH_SIZES)]), rng, f"path {number}/{seed}")
+    return dataclasses.replace(trial, values=tuple((10 ** rng.uniform(-4, 6, size=8)).tolist()))
+
+
 # ----------------------------------------------------------------------------------------------------------------------
 # Running one, and handing it to the judge
 # ----------------------------------------------------------------------------------------------------------------------
@@ -740,19 +752,19 @@ def run(trial: Trial) -> list[Outcome]:
 
 
 def run_numbers(
-    numbers: Iterable[int], seed: int, x64: bool, log: Path | None = None, dtype: str = ""
+    numbers: Iterable[int], seed: int, x64: bool, log: Path | None = None, dtype: str = "", paths: bool = False
 ) -> list[Outcome]:
     """Run problems by number, form by form: float64 ones only where that is on, and those of a dtype where one is said.
 
     What stands in the log is not run again; what is run is written to it at once.
     """
     outcomes, known = [], {} if log is None else read_log(log)
-    for number in sorted(numbers, key=lambda number: (number % FORMS, number)):
-        form = form_of(number % FORMS, seed)
-        wide = "float64" in (form.dtype, form.values)
+    forms, drawn = (2 * PATH_FORMS, path_trial) if paths else (FORMS, trial_of)
+    for number in sorted(numbers, key=lambda number: (number % forms, number)):
+        trial = drawn(number, seed)
+        wide = "float64" in (trial.form.dtype, trial.form.values)
         if (wide and not x64) or dtype == ("float32" if wide else "float64"):
             continue
-        trial = trial_of(number, seed)
         found = known.get(trial.name)
         if found is None:
             found = run(trial)
@@ -841,13 +853,15 @@ def prepare(x64: bool) -> None:
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
-def run_many(count: int, seed: int, x64: bool, jobs: int, log: Path | None = None, dtype: str = "") -> list[Outcome]:
+def run_many(
+    count: int, seed: int, x64: bool, jobs: int, log: Path | None = None, dtype: str = "", paths: bool = False
+) -> list[Outcome]:
     """Problems 0 to `count`; several processes share the forms."""
     if jobs == 1:
-        return run_numbers(range(count), seed, x64, log, dtype)
+        return run_numbers(range(count), seed, x64, log, dtype, paths)
     shares = [[number for number in range(count) if number % FORMS % jobs == job] for job in range(jobs)]
     with ProcessPoolExecutor(jobs, get_context("spawn"), prepare, (x64,)) as pool:
-        parts = [pool.submit(run_numbers, share, seed, x64, log, dtype) for share in shares]
+        parts = [pool.submit(run_numbers, share, seed, x64, log, dtype, paths) for share in shares]
         return [outcome for part in parts for outcome in part.result()]
 
 
@@ -859,6 +873,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--only", type=int, nargs="+", help="numbers of single problems")
     parser.add_argument("--large", action="store_true", help="a few problems of 1e5 and 1e6 samples instead")
+    parser.add_argument("--paths", action="store_true", help="paths of both losses alone, C from 1e-4 to 1e6")
     parser.add_argument("--no-x64", action="store_true", help="float32 problems with JAX's 64 bits off")
     parser.add_argument("--dtype", default="", choices=("float32", "float64"), help="only problems of that dtype")
     parser.add_argument("--log", type=Path, help="a file of outcomes, one line a problem: a run goes on where it ended")
@@ -872,9 +887,10 @@ def main() -> int:
             outcome for number in options.only or range(count) for outcome in run(large_trial(number, options.seed))
         ]
     elif options.only:
-        outcomes = run_numbers(options.only, options.seed, x64)
+        outcomes = run_numbers(options.only, options.seed, x64, paths=options.paths)
     else:
-        outcomes = run_many(options.count, options.seed, x64, options.jobs, options.log, options.dtype)
+        shared = (x64, options.jobs, options.log, options.dtype, options.paths)
+        outcomes = run_many(options.count, options.seed, *shared)
     if options.only or options.large:
         for outcome in outcomes:
             print(f"{outcome.words}\n    {outcome.status} after {outcome.seconds:.1f} s: {outcome.verdict}")

@@ -190,6 +190,12 @@ def test_a_sample(solver):
     honest(adversarial.run_numbers([form + draw * adversarial.FORMS for draw in range(DRAWS)], 0, True))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("numbers", "seed", "paths"), [((3387, 3446), 37, False)])
+def test_gaps_that_were_said_too_small(numbers, seed, paths):
+    honest(adversarial.run_numbers(numbers, seed, True, paths=paths))
+
+
 @functools.cache
 def everything():
     outcomes = adversarial.run_many(COUNT, SEED, True, JOBS)

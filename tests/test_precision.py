@@ -10,7 +10,7 @@ import pytest
 import jaxsvm
 from jaxsvm.errors import PrecisionWarning
 from jaxsvm.gram.dense import part_of
-from jaxsvm.kernels import RBF, Linear, Precomputed, Sigmoid
+from jaxsvm.kernels import RBF, Linear, Polynomial, Precomputed, Sigmoid
 from jaxsvm.numerics.precision import in_double, like
 
 INDEFINITE = np.array([[1, 2, -1, 0.5], [2, 1, 2, -2], [-1, 2, 2, 2.5], [0.5, -2, 2.5, 2]])
@@ -219,6 +219,27 @@ def test_a_dual_value_whose_quadratic_form_cancels_is_not_believed():
     said = problem.certified(alpha, problem.matvec(alpha), jnp.dtype(float)).certificate
     assert float(said.relative_gap) > 0.1
     assert float(said.dual) <= float(problem.C) * 1.5
+
+
+def test_a_squared_norm_that_rounded_kernel_values_make_negative_is_none():
+    """Adversarial problems 3387 and 3446 of seed 37: a w of norm 0 lowered R, and the dual was 1.5 to 4 times as large."""
+    rng = np.random.default_rng(0)
+    y, negative = np.where(np.arange(30) < 15, 1.0, -1.0), 0
+    for _ in range(8):
+        x = rng.uniform(1, 2, size=(30, 1)).astype(np.float32)
+        problem = jaxsvm.svm_problem(jaxsvm.gram(Polynomial(2, 0.7, 0.0), x, tile=8), y, 2e6, bias="none")
+        features = 0.7 * x.astype(float)[:, 0] ** 2
+        beta = rng.uniform(size=30)
+        beta[:15] *= (features[15:] @ beta[15:]) / (features[:15] @ beta[:15])  # w = 0
+        beta = jnp.asarray(beta / beta.sum(), jnp.float32)
+        s = problem.matvec(beta.astype(float))
+        said = problem.certified(beta.astype(float), s, jnp.dtype(jnp.float32)).certificate
+        b = np.asarray(beta, float)
+        dual = b.sum() ** 2 / (2 * ((features @ (y * b)) ** 2 + b @ b / 2e6))
+        negative += int(b @ np.asarray(s) < 0.8 * (b @ b) / 2e6)
+        assert float(said.dual) <= 1.001 * dual
+        assert float(said.relative_gap) >= 0.999 * (2e6 * 30 / 2 / dual - 1)
+    assert negative
 
 
 def test_lanes_in_a_compiled_function_are_certified_alike():

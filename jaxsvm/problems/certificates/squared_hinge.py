@@ -57,24 +57,27 @@ def certified(problem: "SquaredHingeProblem", beta: Float[Array, " n"], s: Float
     Returns:
         The result: `dual_coef` is `y beta`, `alpha` is beta over its sum, rounded.
     """
-    C, y = problem.costs, problem.y
-    margins = s - problem.ridge * beta
+    C, y, own = problem.costs, problem.y, problem.ridge * beta
+    margins = s - own
     if problem.free_bias:
         margins = y * problem.gram.support_matvec(y * beta)
     size = jnp.sqrt(jnp.maximum(problem.diagonal, 0))
     # Several sums at once: each alone would be one more kernel to compile, 0.01 s.
-    parts = jnp.stack([jnp.ones_like(beta), y, margins, problem.ridge * beta, size])
+    parts = jnp.stack([jnp.ones_like(beta), y, margins, own, size])
     total, balance, square, excess, spread = matmul(parts, beta)
     constant = problem.offset * balance
     best = best_bias(margins, y, C, 1.0) if problem.free_bias else constant
     bias = rounded(best, dtype)
     returned = margins + y * (bias - constant)
-    exact = margins + y * (best - constant) + problem.ridge * beta
-    slack, squared_norm, Q = 1 - returned, square - constant * balance, square + excess
+    exact = margins + y * (best - constant) + own
+    # Of rounded kernel values |w|^2 may be negative. Then 0 is nearer the truth, and the gap no smaller.
+    slack, squared_norm = 1 - returned, jnp.maximum(square - constant * balance, 0)
+    Q = squared_norm + constant * balance + excess
     usable = (Q > 0) & (total > 0) & is_weights(beta, problem.present)
     if problem.free_bias:
         usable = usable & balances(balance, total, dtype)
     scale = jnp.where(usable, Q, 1)
+    whole = jnp.where(total > 0, total, 1)  # of a point that proves nothing too: R is the scale of its alpha
     dual = total**2 / (2 * scale)
 
     # Errors of the products count to second order, since primal and dual move together to first order: each of them may
@@ -83,7 +86,7 @@ def certified(problem: "SquaredHingeProblem", beta: Float[Array, " n"], s: Float
     loss, allowed, moved = sums(
         C * jnp.maximum(slack, 0) ** 2,
         jnp.where(slack > -error, C * error * (2 * jnp.abs(1 - exact) + error), 0),
-        beta * jnp.abs(exact - Q / jnp.where(usable, total, 1)),
+        beta * jnp.abs(exact - Q / whole),
     )
     primal, allowance = (squared_norm + problem.offset * bias**2 + loss) / 2, allowed / 2
     if problem.free_bias:  # beta may be off y . beta = 0 by rounding
@@ -95,7 +98,6 @@ def certified(problem: "SquaredHingeProblem", beta: Float[Array, " n"], s: Float
     usable = usable & (doubt < 1)  # else Q may be rounding alone, and truly negative
     relative_gap = ((primal + allowance) / dual) * (1 + share) - 1 + doubt**2 + 8 * jnp.finfo(s.dtype).eps
     dual = jnp.maximum(dual / (1 + doubt), primal / (1 + jnp.maximum(relative_gap, 0)))
-    whole = jnp.where(total > 0, total, 1)  # of a point that proves nothing too: R is the scale of its alpha
     return Answer(
         alpha=beta / whole,
         dual_coef=y * beta,
