@@ -57,6 +57,11 @@ def require(holds: bool, message: str) -> None:
         raise InputError(message)
 
 
+def require_part(name: str, value: Any, part: str, need: str) -> None:
+    """Raise an `InputError` that says what is needed where an argument is of another class: one without that part."""
+    require(hasattr(value, part), f"{name} is a {type(value).__name__}: {need}.")
+
+
 EXTRAS = {
     "dask": ("dask", "cluster"), "duckdb": ("duckdb", "relational"), "matplotlib": ("matplotlib", "plot"),
     "onnx": ("onnx", "onnx"), "pyarrow": ("pyarrow", "cli"), "rich": ("rich", "cli"), "scipy": ("scipy", "sklearn"),

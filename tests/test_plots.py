@@ -76,7 +76,7 @@ def test_refusals(path):
     with pytest.raises(jaxsvm.InputError, match="ax holds 1"):
         path_figure(path, ax=Figure().subplots())
     for draw, wanted in ((plots.path_scores, "cross_validate"), (plots.width_scores, "gammas")):
-        with pytest.raises(jaxsvm.InputError, match=f"a Path is drawn: .*{wanted}"):
+        with pytest.raises(jaxsvm.InputError, match=f"a Path: .*{wanted}"):
             draw(path)
 
 

@@ -213,6 +213,41 @@ def test_arguments_of_beginners_are_told_in_words(call, said):
         call(x, np.where(x[:, 0] > 0, 1.0, -1.0))
 
 
+def test_arguments_of_another_class_are_named():
+    gram, y = data()
+    problem = jaxsvm.svm_problem(gram, y, 1.0)
+    fit, kernel = jaxsvm.fit(problem), RBF(0.5)
+    a_fit, a_problem = "fit is a RBF: a fit", "problem is a RBF: one of "
+    calls = {
+        "x is a TiledGram: an array of points": [lambda: jaxsvm.gram(kernel, gram)],
+        "solver is RBF": [lambda: jaxsvm.fit(problem, kernel)],
+        "solver is SquaredHingeProblem": [lambda: jaxsvm.fit(problem, problem)],
+        "model is a Fit": [lambda: jaxsvm.interchange.to_libsvm(fit, "file")],
+        "reference is a RBF": [
+            lambda: jaxsvm.screening.dvi(problem, kernel), lambda: jaxsvm.screening.gap_safe(problem, kernel),
+        ],
+        a_fit: [
+            lambda: jaxsvm.ball(kernel, problem), lambda: jaxsvm.compact(kernel, problem), lambda: jaxsvm.check(kernel),
+            lambda: jaxsvm.implicit.value(problem, kernel), lambda: jaxsvm.implicit.one_sided(problem, kernel),
+            lambda: jaxsvm.slack.distinct_evaluations(kernel),
+        ],
+        a_problem: [
+            lambda: jaxsvm.ball(fit, kernel), lambda: jaxsvm.is_coreset(kernel, [0], 0.1),
+            lambda: jaxsvm.cross_validate(kernel, [1.0]), lambda: jaxsvm.C_grid(kernel),
+            lambda: jaxsvm.slack.equivalent_nu(kernel, fit), lambda: jaxsvm.slack.equivalent_C(kernel, fit),
+            lambda: jaxsvm.slack.nu_svm_parameter(kernel, fit), lambda: jaxsvm.slack.squared_norm(kernel, fit),
+        ],
+        "problem is a RBF: the problem of the fit": [lambda: jaxsvm.compact(fit, kernel)],
+        "design is a RBF": [
+            lambda: jaxsvm.designs.standardised(kernel), lambda: jaxsvm.designs.fourier(kernel, kernel, 2),
+        ],
+    }  # fmt: skip
+    for said, each in calls.items():
+        for call in each:
+            with pytest.raises(InputError, match=said):
+                call()
+
+
 def test_problems_and_kernels_do_not_share_the_callers_memory():
     """Large NumPy arrays are aligned: JAX takes them as they are on a CPU, and what the caller writes is seen."""
     n = 256

@@ -101,9 +101,8 @@ def path(
     report = {
         "command": "path", **job.description(), "folds": grid.folds, "widths": _width_rows(job, widths),
         "path": list(rows.values()), "not_reached": [C for place, C in enumerate(Cs) if place not in solutions],
-        "chosen_C": None if chosen is None else Cs[chosen], "chosen_gamma": None if widths is None else widths.gamma,
-        "seconds": seconds, "out": out, "report": report_file,
-        "note": _note(job, by_test and len(solutions) > 1, best, Cs, widths),
+        "chosen_C": None if chosen is None else Cs[chosen], "chosen_gamma": widths and widths.gamma, "seconds": seconds,
+        "out": out, "report": report_file, "note": _note(job, by_test and len(solutions) > 1, best, Cs, widths),
     }  # fmt: skip
     if report_file is not None:
         page = page_of(report, validated, widths)

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
+from jaxsvm.errors import require_part
+
 
 class Chunk(NamedTuple):
     """Some rows of a design: arrays of NumPy or JAX. A pytree.
@@ -63,3 +65,10 @@ class Design(Protocol):
     def chosen(self, function: OfChunk, *arguments: Any) -> Chunk:
         """Return the rows for which `function(chunk, *arguments)` is true, `(k,)`, in order: NumPy arrays, x dense."""
         ...
+
+
+def require_design(design: Any) -> None:
+    """Refuse an argument that is no design."""
+    need = "rows are needed, such as `jaxsvm.designs.from_arrays(x, y)`"
+    for part in ("total", "chosen", "classes", "features", "together", "n", "d"):
+        require_part("design", design, part, need)

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxsvm.datasets.scaling import Scaling
 from jaxsvm.designs.choices import Moments, Spread
-from jaxsvm.designs.contract import Chunk, Design, OfChunk
+from jaxsvm.designs.contract import Chunk, Design, OfChunk, require_design
 from jaxsvm.errors import InputError
 from jaxsvm.gram.basis import NystroemBasis
 from jaxsvm.gram.low_rank import low_rank_gram
@@ -167,6 +167,7 @@ def standardised(design: Design) -> FeatureDesign:
     Args:
         design: The rows.
     """
+    require_design(design)
     weight, mean, square = design.total(Moments())
     mean = mean / weight
     spread = np.sqrt(np.maximum(square / weight - mean**2, 0))
@@ -213,6 +214,7 @@ def fourier(design: Design, kernel: Kernel, rank: int, *, rows: int = 4096, key:
 def _of_kernel(
     design: Design, kernel: Kernel, rank: int, method: str, rows: int, key: Any, landmarks: str
 ) -> FeatureDesign:
+    require_design(design)
     require_whole("rank", rank, 1)
     require_whole("rows", rows, 1)
     if not isinstance(kernel, Kernel):

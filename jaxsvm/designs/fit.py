@@ -21,7 +21,7 @@ from jax.experimental import multihost_utils
 from jaxsvm.datasets.scaling import Scaling
 from jaxsvm.designs.checkpoints import restored, saved
 from jaxsvm.designs.choices import Missed
-from jaxsvm.designs.contract import Design
+from jaxsvm.designs.contract import Design, require_design
 from jaxsvm.designs.features import applied
 from jaxsvm.designs.losses import LOSSES, Evaluate
 from jaxsvm.designs.measured import MEASURED
@@ -304,10 +304,7 @@ def _values(C: Any) -> np.ndarray:
 
 def _check(design: Any, loss: str, bias: str, epsilon: Any, tol: Any, max_passes: Any, max_seconds: Any) -> None:
     """Refuse arguments that cannot be used."""
-    if not all(hasattr(design, name) for name in ("total", "chosen", "classes", "features", "together", "n", "d")):
-        raise InputError(
-            f"design is a {type(design).__name__}: rows are needed, such as `jaxsvm.designs.from_arrays(x, y)`."
-        )
+    require_design(design)
     require_one_of("loss", loss, LOSSES)
     require_one_of("bias", bias, BIASES)
     require_positive("tol", tol)

@@ -30,7 +30,7 @@ from jaxsvm.loop.driver import fit as solve
 from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.problems.contract import Differentiable, require_differentiable
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
-from jaxsvm.results.fit import Certificate, Counters, Fit
+from jaxsvm.results.fit import Certificate, Counters, Fit, require_fit
 from jaxsvm.results.judge import narrowed
 from jaxsvm.results.status import Status, StatusCode
 from jaxsvm.solvers.contract import Solver
@@ -102,6 +102,7 @@ def value(problem: SquaredHingeProblem, fit: Fit) -> Float[Array, ""]:
         InputError: On another kind of problem.
     """
     require_differentiable(problem)
+    require_fit(fit)
     return rule.optimal_value(problem, fit)
 
 
@@ -123,6 +124,7 @@ def one_sided(problem: SquaredHingeProblem, fit: Fit, tol: ArrayLike = 1e-6) -> 
         weights that break the equality do not exist.
     """
     require_differentiable(problem)
+    require_fit(fit)
     return problem.kinks(fit, tol)
 
 

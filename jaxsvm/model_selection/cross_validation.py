@@ -24,7 +24,7 @@ from jaxsvm.models.model import is_right
 from jaxsvm.path.options import Options, checked_values, problems_at_widths, require_widths
 from jaxsvm.path.placeholders import on_host_stacked
 from jaxsvm.path.solve import solve_together
-from jaxsvm.problems.contract import Parametric
+from jaxsvm.problems.contract import Parametric, require_problem
 from jaxsvm.results.fit import Certificate, Fit
 from jaxsvm.results.status import StatusCode
 from jaxsvm.runtime.arrays import lengthened
@@ -246,6 +246,7 @@ def cross_validate(
     """
     if not is_concrete(problem, Cs, folds, groups):
         raise InputError("cross_validate needs concrete arrays: call it outside jit and vmap.")
+    require_problem(problem)
     if not host_drives(problem.gram):
         raise InputError("problem is on a mesh of several processes: fit `problem.weighted(fold)` for each fold.")
     if problem.parameter is None:

@@ -12,7 +12,7 @@ from jaxsvm.loop.choice import exact_solver
 from jaxsvm.loop.driver import QUIET, drive
 from jaxsvm.loop.interruption import watching
 from jaxsvm.loop.prepare import ready
-from jaxsvm.problems.contract import Parametric
+from jaxsvm.problems.contract import Parametric, require_problem
 from jaxsvm.runtime.transfers import transfers
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.start import Start
@@ -59,6 +59,7 @@ def C_grid(  # noqa: N802 (C is the field's name)
         raise InputError("C_grid needs concrete arrays: call it outside jit and vmap.")
     if not (change > 0 and largest >= 10):
         raise InputError(f"change is {change} and largest {largest}: change > 0 and largest >= 10 are needed.")
+    require_problem(problem)
     if problem.parameter != "C":
         raise InputError(f"problem is a {type(problem).__name__}: a grid of C is for `svm_problem` or `hinge_problem`.")
     first, weights = problem.at(1.0), np.asarray(problem.weights)

@@ -8,17 +8,19 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
-from jaxsvm.errors import InputError
+from jaxsvm.errors import InputError, require_part
 from jaxsvm.loop.driver import fit as solve
 from jaxsvm.loop.interruption import watching
 from jaxsvm.problems.ball import BallProblem
 from jaxsvm.problems.forms import furthest
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
-from jaxsvm.results.fit import Fit
+from jaxsvm.results.fit import Fit, require_fit
 from jaxsvm.runtime.summary import in_a_line
 from jaxsvm.runtime.transfers import transfers
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.simplex.frank_wolfe import FrankWolfe
+
+BALLS = "one of `meb_problem` or `svm_problem` is needed"
 
 
 @jax.tree_util.register_dataclass
@@ -67,6 +69,8 @@ def ball(fit: Fit, problem: BallProblem | SquaredHingeProblem) -> Ball:
     Raises:
         InputError: For an SVM whose diagonal varies: its solution is no ball.
     """
+    require_fit(fit)
+    require_part("problem", problem, "enclosing", BALLS)
     upper, lower, squared_norm = problem.enclosing(fit)
     return Ball(fit.alpha, jnp.sqrt(upper), jnp.sqrt(lower), squared_norm)
 
@@ -98,6 +102,7 @@ def is_coreset(
     indices = np.unique(np.asarray(subset, dtype=int))
     if indices.size == 0 or not eps > 0:
         raise InputError(f"subset has {indices.size} indices and eps is {eps}: at least one, and eps > 0, are needed.")
+    require_part("problem", problem, "enclosing", BALLS)
     problem.require_ball()
     inside = problem.weighted(np.isin(np.arange(problem.n), indices).astype(float))
     with watching() as stop:

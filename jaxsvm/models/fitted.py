@@ -30,7 +30,8 @@ def model_of(fitted: Any) -> Model:
     if isinstance(fitted, Model):
         tell_of_preparation(fitted)
         return fitted
-    steps = [step for _, step in getattr(fitted, "steps", ())]
+    steps = getattr(fitted, "steps", ())  # of a fit a number
+    steps = [step for _, step in steps] if isinstance(steps, list) else []
     if len(steps) == 2 and type(steps[0]).__name__ == "StandardScaler":
         shift, scale = steps[0].mean_ if steps[0].with_mean else 0.0, steps[0].scale_ if steps[0].with_std else 1.0
         width = steps[0].n_features_in_

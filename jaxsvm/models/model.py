@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from jaxsvm.datasets.layout import Layout, Wanted
 from jaxsvm.datasets.scaling import Scaling
-from jaxsvm.errors import InputError, is_concrete, warn
+from jaxsvm.errors import InputError, is_concrete, require_part, warn
 from jaxsvm.gram import measured as gram
 from jaxsvm.gram.basis import KernelBasis
 from jaxsvm.models.file import read_model, save_model
@@ -20,7 +20,7 @@ from jaxsvm.models.machines import Machines, class_of, votes
 from jaxsvm.points.checks import is_sparse
 from jaxsvm.points.rows import CSR, taken
 from jaxsvm.problems.contract import Problem
-from jaxsvm.results.fit import Certificate, Fit
+from jaxsvm.results.fit import Certificate, Fit, require_fit
 from jaxsvm.results.status import has_values
 from jaxsvm.runtime.summary import in_a_line
 from jaxsvm.runtime.transfers import transfers
@@ -261,6 +261,8 @@ def is_right(margins: Any, y: Any) -> Any:
 
 def _require_fit_of(problem: Any, fit: Fit) -> None:
     """Refuse a fit with lanes, except of machines, which have one each."""
+    require_fit(fit)
+    require_part("problem", problem, "gram", "the problem of the fit, or its machines, is needed")
     lanes = (len(problem),) if isinstance(problem, Machines) else ()
     if fit.alpha.shape[:-1] != lanes:
         has = f"fit has lanes {fit.alpha.shape[:-1]} (alpha of shape {fit.alpha.shape})"

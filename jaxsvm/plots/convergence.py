@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from jaxsvm.errors import require_part
 from jaxsvm.plots.axes import GREY, axes_of, labelled
 from jaxsvm.runtime.checks import require_one_of
 
@@ -40,6 +41,7 @@ def convergence(
     ax = axes_of(ax)
     named = histories if isinstance(histories, Mapping) else {"": histories}
     for name, history in named.items():
+        require_part("histories", history, against, "a `jaxsvm.History`, or a mapping of several, is needed")
         x, gap = np.asarray(getattr(history, against), float), np.asarray(history.relative_gap, float)
         shown = np.isfinite(gap) & (gap > 0) & (x > 0)
         ax.plot(x[shown], gap[shown], "o-", markersize=3, label=name or None)

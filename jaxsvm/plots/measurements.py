@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxsvm.errors import InputError
+from jaxsvm.errors import InputError, require_part
 from jaxsvm.plots.axes import BLUE, GREY, ORANGE, against_C, axes_of, labelled
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ def screening_rates(report: Report, *, ax: Axes | None = None) -> Axes:
         report: The report of `jaxsvm.screening.screening_report`.
         ax: Axes of matplotlib; None makes a figure.
     """
+    require_part("report", report, "possible", "the result of `jaxsvm.screening.screening_report` is needed")
     ax = axes_of(ax)
     for name, inactive, at_bound in zip(report.names, report.inactive, report.at_bound, strict=True):
         ax.plot(report.Cs, inactive + at_bound, "o-", markersize=3, label=name)
@@ -69,6 +70,7 @@ def relational_certificate(fitted: RelationalFit, *, ax: Axes | None = None) -> 
         fitted: The fit of `jaxsvm.relational.fit`.
         ax: Axes of matplotlib; None makes a figure.
     """
+    require_part("fitted", fitted, "history", "a fit of `jaxsvm.relational.fit` is needed")
     ax = axes_of(ax)
     dual, primal = np.asarray(fitted.history, float)[:, :2].T
     steps = np.arange(1, len(dual) + 1)

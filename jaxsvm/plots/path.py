@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxsvm.errors import InputError
+from jaxsvm.errors import InputError, require_part
 from jaxsvm.plots.axes import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, against_C, axes_of, figure_class
+from jaxsvm.problems.contract import require_problem
 from jaxsvm.results.status import Status
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ def path_margin(path: Path, problem: Parametric, *, ax: Axes | None = None) -> A
     """
     ax = axes_of(ax)
     Cs, order = _sorted_values(path)
+    require_problem(problem)
     coef, margins, bias = (np.asarray(part, float) for part in (path.fits.dual_coef, path.fits.margins, path.fits.bias))
     values = margins * np.asarray(problem.y, float) - bias[:, None]  # <w, phi(x_i)>
     squares = np.einsum("kn,kn->k", coef, values)  # |w|^2
@@ -146,8 +148,7 @@ def _edges(values: np.ndarray) -> np.ndarray:
 
 def _sorted_values(path: Any, part: str = "alphas", maker: str = "solve_path") -> tuple[np.ndarray, np.ndarray]:
     """Return the values of C in increasing order, and that order; refuse what has no such part."""
-    if not hasattr(path, part):
-        raise InputError(f"a {type(path).__name__} is drawn: the result of `jaxsvm.{maker}` is needed.")
+    require_part("what is drawn", path, part, f"the result of `jaxsvm.{maker}` is needed")
     Cs = np.asarray(path.Cs, float)
     order = np.argsort(Cs, kind="stable")
     return Cs[order], order

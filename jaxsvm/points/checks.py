@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxsvm.errors import InputError, is_concrete, require_finite
+from jaxsvm.errors import InputError, is_concrete, require_finite, require_part
 from jaxsvm.points.rows import CSR
 from jaxsvm.runtime.arrays import floating, on_device
 from jaxsvm.runtime.checks import MAX_INT32
@@ -72,8 +72,10 @@ def _from_bcsr(x: Any, dtype: Any, name: str) -> CSR:
 
 
 def _from_dense(x: Any, dtype: Any, name: str) -> Any:
+    known = hasattr(getattr(x, "dtype", None), "kind")  # a tensor of PyTorch has another dtype
+    if known:  # or a Gram operator
+        require_part(name, x, "ndim", "an array of points (n, d) is needed")
     try:
-        known = hasattr(getattr(x, "dtype", None), "kind")  # a tensor of PyTorch has another dtype
         array = with_automatic_axes(x) if known else np.asarray(x)
     except ValueError:
         raise InputError(f"{name} has rows of different lengths: (n, d) is needed.") from None

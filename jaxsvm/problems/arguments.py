@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from jaxsvm.errors import InputError, is_concrete, require_finite
+from jaxsvm.errors import InputError, is_concrete, require_finite, require_part
 from jaxsvm.numerics.masks import every, some
 from jaxsvm.runtime.arrays import on_device, owned
 
@@ -43,10 +43,7 @@ def vector_dtype(gram: Any) -> Any:
     Raises:
         InputError: If the argument is no Gram operator, for instance the points themselves.
     """
-    if not hasattr(gram, "expansion"):
-        raise InputError(
-            f"gram is a {type(gram).__name__}: a Gram operator is needed, such as `jaxsvm.gram(RBF(gamma=0.5), x)`."
-        )
+    require_part("gram", gram, "expansion", "a Gram operator is needed, such as `jaxsvm.gram(RBF(gamma=0.5), x)`")
     return gram.x.dtype if jnp.issubdtype(gram.x.dtype, jnp.floating) else gram.dtype
 
 

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Protocol, Self
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm.derivatives.values import Active, Values
-from jaxsvm.errors import InputError
+from jaxsvm.errors import InputError, require_part
 from jaxsvm.gram.contract import Gram
 from jaxsvm.gram.signed import SignedGram
 from jaxsvm.results.fit import Answer, Certificate
@@ -321,11 +321,8 @@ def require_problem(problem: Any) -> None:
     Raises:
         InputError: Naming the functions that build one.
     """
-    if not hasattr(problem, "kind"):
-        raise InputError(
-            f"problem is a {type(problem).__name__}: one of `svm_problem`, `hinge_problem`, `box_problem`, "
-            "`slack_problem` or `meb_problem` is needed."
-        )
+    makers = "one of `svm_problem`, `hinge_problem`, `box_problem`, `slack_problem` or `meb_problem`"
+    require_part("problem", problem, "kind", f"{makers} is needed")
 
 
 def require_differentiable(problem: Any) -> Differentiable:

@@ -19,7 +19,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from jaxsvm.errors import InputError, is_concrete
+from jaxsvm.errors import InputError, is_concrete, require_part
 from jaxsvm.gram.contract import Gram
 from jaxsvm.gram.signed import SignedGram
 from jaxsvm.numerics.measured import MEASURED
@@ -30,7 +30,7 @@ from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.certificates import slack as certificates
 from jaxsvm.problems.samples import OfSamples, checked, squares
 from jaxsvm.problems.water_level import WaterLevel, water_level, water_level_with_bias
-from jaxsvm.results.fit import Fit
+from jaxsvm.results.fit import Fit, require_fit
 from jaxsvm.runtime.arrays import computed, on_device, owned
 from jaxsvm.runtime.summary import in_a_line
 from jaxsvm.runtime.transfers import transfers
@@ -258,8 +258,8 @@ def equivalent_nu(problem: BoxProblem, fit: Fit) -> Float[Array, ""]:
     Returns:
         nu, `()`. The optimal level of that slack problem is `1 / |w|`.
     """
-    loss = problem.upper @ jnp.maximum(0, 1 - fit.margins) / problem.upper.sum()
-    return loss / jnp.sqrt(squared_norm(problem, fit))
+    size = jnp.sqrt(squared_norm(problem, fit))
+    return problem.upper @ jnp.maximum(0, 1 - fit.margins) / problem.upper.sum() / size
 
 
 def equivalent_C(problem: SlackProblem, fit: Fit) -> Float[Array, ""]:  # noqa: N802 (C is the field's name)
@@ -272,14 +272,21 @@ def equivalent_C(problem: SlackProblem, fit: Fit) -> Float[Array, ""]:  # noqa: 
     Returns:
         C, `()`; it may be infinite for an inexact p.
     """
-    level, q = fit.certificate.dual, problem.highest(fit.alpha)
+    q, level = _highest(problem, fit), fit.certificate.dual
     inverse = level**2 / q - problem.volume * level
     return jnp.where(inverse > 0, 1 / jnp.where(inverse > 0, inverse, 1), jnp.inf)
 
 
 def nu_svm_parameter(problem: SlackProblem, fit: Fit) -> Float[Array, ""]:
     """Return the nu of nu-SVM (scikit-learn's `NuSVC`) with the same decision function: `1 / (n max_i p_i)`."""
-    return 1 / (problem.weights.sum() * problem.highest(fit.alpha))
+    return 1 / (_highest(problem, fit) * problem.weights.sum())
+
+
+def _highest(problem: SlackProblem, fit: Fit) -> Float[Array, ""]:
+    """Return `max_i p_i` of a fit; refuse other arguments."""
+    require_part("problem", problem, "highest", "one of `slack_problem` is needed")
+    require_fit(fit)
+    return problem.highest(fit.alpha)
 
 
 def distinct_evaluations(fit: Fit) -> Any:
@@ -287,6 +294,7 @@ def distinct_evaluations(fit: Fit) -> Any:
 
     `fit.kernel_evaluations` counts repeated rows too. The result is an int, or an array for lanes.
     """
+    require_fit(fit)
     coefficients = np.asarray(fit.dual_coef)
     total = np.count_nonzero(coefficients, axis=-1).astype(np.int64) * coefficients.shape[-1]
     return int(total) if total.ndim == 0 else total
@@ -294,6 +302,8 @@ def distinct_evaluations(fit: Fit) -> Any:
 
 def squared_norm(problem: BoxProblem, fit: Fit) -> Float[Array, ""]:
     """Return `|w|^2` of a hinge fit, without a free bias, `()`."""
+    require_part("problem", problem, "c", "one of `hinge_problem` is needed")
+    require_fit(fit)
     a = problem.y * fit.dual_coef
     s = fit.margins if problem.c is None else problem.matvec(a)
     return a @ s

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxsvm.errors import ConvergenceError, InputError, is_concrete
+from jaxsvm.errors import ConvergenceError, InputError, is_concrete, require_part
 from jaxsvm.results.status import Status, StatusCode, advice, has_values
 from jaxsvm.runtime.summary import in_a_line
 
@@ -230,6 +230,11 @@ Certified = TypeVar("Certified")
 """A fit, fits in lanes, or what holds them."""
 
 
+def require_fit(fit: Any, name: str = "fit") -> None:
+    """Refuse an argument that is no fit."""
+    require_part(name, fit, "dual_coef", "a fit is needed, such as `jaxsvm.fit(problem)`, or path[0] of a path")
+
+
 def check(fit: Certified) -> Certified:
     """Raise unless every lane is certified; return the fit, so that calls chain.
 
@@ -244,6 +249,7 @@ def check(fit: Certified) -> Certified:
         InputError: Inside `jit` or `vmap`, where the status is not known yet.
     """
     found: Any = fit
+    require_part("fit", fit, "status", "a fit, or a path of fits, is needed")
     if not is_concrete(found.status.code):
         raise InputError("fit is being traced: call `check` outside jit and vmap; inside, return `fit.status`.")
     codes, gaps = np.asarray(found.status.code), np.asarray(found.certificate.relative_gap)

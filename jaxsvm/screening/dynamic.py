@@ -16,7 +16,7 @@ from jaxtyping import Array
 
 from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.problems.contract import Restrictable
-from jaxsvm.results.fit import Fit
+from jaxsvm.results.fit import Fit, require_fit
 from jaxsvm.screening.ball import first_ball
 from jaxsvm.screening.reference import Reference, best_scale, reference_of, screenable
 from jaxsvm.screening.rules import Screening, decided
@@ -37,6 +37,7 @@ def gap_safe(problem: Any, reference: Fit, C_ref: Any = None) -> Screening:
         InputError: As `jaxsvm.screening.ball_test_1`.
     """
     del C_ref
+    require_fit(reference, "reference")
     return _gap_safe(*lax.stop_gradient((screenable(problem), reference)))
 
 

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.problems.contract import Restrictable
-from jaxsvm.results.fit import Fit
+from jaxsvm.results.fit import Fit, require_fit
 from jaxsvm.runtime.summary import in_a_line
 from jaxsvm.runtime.transfers import transfers
 from jaxsvm.screening.ball import difference, first_ball, gap_terms, intersection_bounds, second_ball
@@ -141,6 +141,7 @@ def _both(wide: Restrictable, reference: Reference) -> tuple[Array, Array, Array
 @transfers
 def _screened(problem: Restrictable, fit: Fit, C_ref: Any, rule: Any) -> Screening:
     """Evaluate a rule in twice the precision; return its results in the problem's dtype."""
+    require_fit(fit, "reference")
     problem, fit, C_ref = lax.stop_gradient((problem, fit, C_ref))
     return _evaluated(problem, fit, C_ref, rule)
 

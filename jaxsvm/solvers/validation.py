@@ -3,7 +3,6 @@
 All drivers call `require_usable`; traced values pass, since they are not known yet.
 """
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +21,7 @@ def require_usable(solver: Any) -> None:
     Raises:
         InputError: The message names the field, its value and what is needed.
     """
-    if isinstance(solver, type) or not (dataclasses.is_dataclass(solver) or hasattr(solver, "step")):
+    if isinstance(solver, type) or not hasattr(solver, "tol"):
         shown = solver.__name__ if isinstance(solver, type) else repr(solver)
         raise InputError(f"solver is {shown}: a solver's configuration is needed, such as `jaxsvm.SMO(tol=1e-4)`.")
     for name, require in RULES.items():
