@@ -222,7 +222,7 @@ def test_a_dual_value_whose_quadratic_form_cancels_is_not_believed():
 
 
 def test_a_squared_norm_that_rounded_kernel_values_make_negative_is_none():
-    """Adversarial problems 3387 and 3446 of seed 37: a w of norm 0 lowered R, and the dual was 1.5 to 4 times as large."""
+    """Adversarial problems 3387 and 3446 of seed 37: a w of norm 0 lowered R; the dual was up to 4 times too large."""
     rng = np.random.default_rng(0)
     y, negative = np.where(np.arange(30) < 15, 1.0, -1.0), 0
     for _ in range(8):
