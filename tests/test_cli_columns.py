@@ -202,9 +202,12 @@ AS_PEOPLE_HAVE_THEM = {
     "thousands": (b'a,kind\n"1,058.63",x\n', (), "is '1,058.63'; .*write it as a plain number"),
     "money": (b"a,kind\n$ 10.50,x\n", (), "is '\\$ 10.50'; .*write it as a plain number"),
     "names twice": (b"a,a,kind\n1,2,x\n2,3,y\n", ("--drop", 1), "--drop a"),
-    "UTF-16": ("a,kind\n1,x\n".encode("utf-16"), (), "saved as UTF-8"),
+    "UTF-16": ("a,kind\n1,x\n".encode("utf-16"), (), "saved as UTF-8 is needed .iconv -f UTF-16"),
+    "a separator that Excel is told": (b"sep=;\na;kind\n1;x\n", (), "line 1: .*remove what stands above"),
+    "blanks between": (b"1.5 2.5 0\n1 2 1\n", (), "not by blanks"),
+    "an infinite spread": (b"a,kind\n1e300,x\n2,y\n3,y\n", (), "overflow: scale"),
     "no rows": (b"a,kind\n", ("--impute", "mean"), "no line below the header"),
-    "one class": (b"a,kind\n1,x\n2,x\n", (), "one class only, x"),
+    "one class": (b"a,kind\n1,x\n2,x\n", (), "a.csv, labels in column 'kind': .*one class only, x"),
     "no label": (b"a,b,kind\n1,2,x\n3,4,\n", (), "line 3: the label"),
 }
 
@@ -471,6 +474,13 @@ def test_one_class(uneven, tmp_path):
     assert labelled["d"] == 2 and 0.5 < labelled["test_inside"] <= 1
     assert report_of("fit", file, *options, "--drop", "kind")["primal"] == pytest.approx(report["primal"], rel=1e-6)
     assert "fit" in refusal("path", bare, "--loss", "one_class")
+
+
+def test_a_value_that_stands_for_a_missing_one_is_named(tmp_path):
+    frame = pd.DataFrame({"a": [1.0, 2, 3, 1e30], "b": [0.0, 0, 0, 1], "kind": ["x", "y", "x", "y"]})
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    note = report_of("fit", tmp_path / "a.csv", "--scale", "standardise")["note"]
+    assert "Column 'a' holds a value of size 1e+30 and no other above 3" in note and "'b'" not in note
 
 
 @pytest.mark.parametrize(

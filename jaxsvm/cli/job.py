@@ -173,11 +173,16 @@ def prepare(options: Training, stop: Interrupts) -> Job:
     small = coreset_in(data, options)
     if small is not None and isinstance(source, Dataset):
         source = dataclasses.replace(source, y=np.asarray(small.info["classes"])[(small.y > 0).astype(int)])
-    y, target, classes = _labels(options, source)
+    try:
+        y, target, classes = _labels(options, source)
+    except InputError as error:
+        column = "" if source.layout.label is None else f", labels in column {source.layout.label!r}"
+        raise InputError(f"{data}{column}: {error}") from None
     target = target if target.dtype.kind == "i" else target.astype(dtype)
     train, test = _split(None if classes is None else target, len(target), options.test_fraction, options.seed)
     dataset, preparation = training_points(source, options, train)
     x = dataset.x[train]
+    lone = _lone_values(x, dataset.layout.columns)
     constructors = {"standardise": Scaling.standardise, "min-max": Scaling.min_max}
     scaling = constructors[options.scale](x) if options.scale in constructors else None
     x = x if scaling is None else scaling(x)
@@ -196,7 +201,7 @@ def prepare(options: Training, stop: Interrupts) -> Job:
         kernel=_kernel(options, x),
         layout=dataset.layout,
         preparation=preparation,
-        notes=dataset.notes,
+        notes=(*dataset.notes, *lone),
         solver=options.solver or "auto",
         weight=None if small is None else small.weight[train],
         stop=stop,
@@ -253,7 +258,8 @@ def _uneven_columns(x: Any, names: tuple[str, ...] | None) -> str | None:
     """Return a warning if a column spreads 30 times as much as half of them, or 1,000 times as much as one."""
     if is_sparse(x):
         return None
-    deviations = np.std(x, axis=0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        deviations = np.std(x, axis=0)
     order = np.argsort(deviations, kind="stable")[np.count_nonzero(deviations == 0) :].tolist()  # those that vary
     for narrow, least in ((order[0], 1000), (order[(len(order) - 1) // 2], 30)) if order else ():
         ratio = float(deviations[order[-1]] / deviations[narrow])
@@ -264,6 +270,19 @@ def _uneven_columns(x: Any, names: tuple[str, ...] | None) -> str | None:
                 "little but the former. --scale standardise gives all of them a say."
             )
     return None
+
+
+def _lone_values(x: Any, names: tuple[str, ...] | None) -> list[str]:
+    """Return a note on the first column of which a value is a thousand times as large as all others."""
+    if is_sparse(x) or len(x) < 2:
+        return []
+    second, largest = np.partition(np.abs(x), -2, axis=0)[-2:]
+    alone = np.flatnonzero((second > 0) & (largest / 1000 > second))[:1]
+    return [
+        f"column {at if names is None else repr(names[at])} holds a value of size {largest[at]:.3g} and no other above "
+        f"{second[at]:.3g}: if it stands for a missing one, leave it empty and say --impute mean"
+        for at in alone.tolist()
+    ]
 
 
 def _split(strata: np.ndarray | None, n: int, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray | None]:

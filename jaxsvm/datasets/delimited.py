@@ -57,10 +57,15 @@ class Delimited(TextReader):
         self.notes = wanted.notes(key, self.column == self.fields - 1, self.order is not None)
 
     def _require_fields(self, line: int, head: list[str]) -> None:
-        """Refuse a lone field above lines of several: a title, or a remark."""
+        """Refuse what stands above the header (a title, a remark, Excel's `sep=;`), and fields divided by blanks."""
         below = max((text.count(mark) for text in head[1:2] for mark in NAMES), default=0)
-        if self.fields == 1 and below:
-            self.refuse(line, f"found a single field, {shown(head[0])}", "remove what stands above the header")
+        expected = None
+        if self.fields == 1 and len(head[0].split()) > 1:
+            expected = "divide fields by commas, semicolons or tabs, not by blanks (tr -s ' ' , makes commas of them)"
+        if self.fields == 1 and below or head[0].startswith("sep="):
+            expected = "remove what stands above the header"
+        if expected is not None:
+            self.refuse(line, f"found a single field, {shown(head[0])}", expected)
 
     def _head(self) -> tuple[int, int, list[str]]:
         """Return the byte after the first line that is not blank, its number, and it with up to 15 lines below."""
@@ -168,7 +173,7 @@ class Delimited(TextReader):
             )
         if finite:
             issue = f"{where} is {shown(field)}, a whole number that float64 does not hold"
-            self.refuse(line, issue, "an identifier is no feature: leave the column out", cut=cut)
+            self.refuse(line, issue, "an identifier is no feature: leave the column out (--drop)", cut=cut)
         hint = ""
         if has_decimal_comma(field):
             hint = "; write decimal points, not commas, or say --decimal ,"

@@ -22,7 +22,9 @@ def decoded(name: str, number: int, line: bytes, expected: str) -> str:
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:
-        refuse_line(name, number, f"byte {line[error.start]:#04x} is no UTF-8 text", f"{expected} is needed")
+        likely = "UTF-16" if line[:2] in (b"\xff\xfe", b"\xfe\xff") else "LATIN1"
+        cure = f" (iconv -f {likely} -t UTF-8, if it is {likely})" if "UTF-8" in expected else ""
+        refuse_line(name, number, f"byte {line[error.start]:#04x} is no UTF-8 text", f"{expected} is needed{cure}")
 
 
 def shown(token: str) -> str:

@@ -15,6 +15,8 @@ from jaxsvm.datasets.text import BOM, TextReader, opened
 from jaxsvm.errors import DataError, require_package
 from jaxsvm.runtime.checks import MAX_INT32
 
+TABLE = "; name a table of columns .csv"
+
 
 class Svmlight(TextReader):
     """A svmlight file; points are read as CSR, whole labels as whole numbers."""
@@ -52,7 +54,8 @@ class Svmlight(TextReader):
             return None
         label = as_number(tokens[0])
         if label is None or not np.isfinite(label):
-            expected = "a svmlight line starts with its label, a finite number, as in '+1 3:0.5 7:1'"
+            hint = TABLE if number == 1 else ""
+            expected = f"a svmlight line starts with its label, a finite number, as in '+1 3:0.5 7:1'{hint}"
             self.refuse(number, f"the label is {shown(tokens[0])}", expected, cut=cut)
         fault = fault_of_label(tokens[0])
         if fault is not None:
@@ -75,7 +78,8 @@ class Svmlight(TextReader):
     def _entry(self, line: int, token: str, last: int, cut: bool) -> tuple[int, float]:
         match, written = re.fullmatch(r"([^:]*):([^:]*)", token), shown(token)
         if match is None:
-            self.refuse(line, f"found {written}", "a feature is written index:value, as in 3:0.5", cut=cut)
+            expected = f"a feature is written index:value, as in 3:0.5{TABLE if line == 1 else ''}"
+            self.refuse(line, f"found {written}", expected, cut=cut)
         index, value = match.groups()
         if index == "qid":
             self.refuse(line, f"found {written}", "qid:1 stands behind the label, and once", cut=cut)

@@ -17,7 +17,7 @@ from jaxsvm.errors import DataError, InputError, require_package
 from jaxsvm.points.checks import is_sparse
 from jaxsvm.runtime.checks import MAX_INT32
 
-IMPUTE = "remove it, or fill it in first (--impute mean)"
+IMPUTE = "fill in what is missing (--impute mean), or leave the row or the column (--drop) out"
 
 
 class _Faults(dict[int, tuple[str, str]]):
@@ -63,11 +63,12 @@ class Npz:
                 keys = ", ".join(stored.files)
         except Exception as error:  # EOF, CRC, a bad header: damage shows in many ways
             if "allow_pickle" in str(error) and zipfile.is_zipfile(content):
-                raise DataError(f"{name}: holds pickled objects, which are never loaded; save numbers.") from error
+                advice = "save numbers, and labels of text as np.asarray(y, str)"
+                raise DataError(f"{name}: holds pickled objects, which are never loaded; {advice}.") from error
             raise DataError(f"{name}: not a whole npz file ({error}){AGAIN}") from error
         labelled = label is not False and (key_y in arrays or not wanted.optional)
         if labelled and key_y not in arrays:
-            raise DataError(f"{name}: has no labels {key_y!r}; its keys are {keys}.")
+            raise DataError(f"{name}: has no labels {key_y!r}; its keys are {keys}: name one (label=, --label).")
         self.key_y, y = key_y, arrays[key_y] if labelled else None
         self.unusable = np.zeros(0, int)  # entries of CSR points that are not finite or change as float64
         self.x = x = self._points(arrays, keys)
@@ -93,7 +94,9 @@ class Npz:
                 self.unusable = np.flatnonzero(~np.isfinite(stored["data"]) | rounded(stored["data"]))
             return _csr_of_arrays(self.name, stored)
         needed = f"{key_x}, or {key_x}_data, {key_x}_indices, {key_x}_indptr and {key_x}_shape"
-        raise DataError(f"{self.name}: has no points: {needed} are needed; its keys are {keys}.")
+        raise DataError(
+            f"{self.name}: has no points: {needed} are needed, as in np.savez(file, X=x, y=y); its keys are {keys}."
+        )
 
     def pieces(self, at: Place, step: int | None = None) -> Iterator[Piece]:
         """Yield all rows from a place on, `step` a piece; None: all at once."""

@@ -21,6 +21,7 @@ def gamma_paper(x: Any) -> float:
     return 1 / (4 * _spread(variances.sum()))
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def gamma_median(x: Any, sample: int = 1000, seed: int = 0) -> float:
     """Return `1 / median |x - z|^2` over the pairs of a random sample of rows."""
     x = _host_points(x)
@@ -59,6 +60,7 @@ def _host_points(x: Any) -> Any:
     return x if hasattr(x, "shape") else np.asarray(x)
 
 
+@np.errstate(over="ignore", invalid="ignore")  # refused by `_spread`
 def _moments(x: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return means and variances of the columns of x, in float64."""
     x = _host_points(x)
@@ -77,5 +79,7 @@ def _moments(x: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _spread(value: Any) -> float:
-    """Return the spread, or 1 if all points are equal, so that gamma stays finite."""
+    """Return the spread, or 1 if all points are equal, so that gamma stays finite; refuse one that overflowed."""
+    if not np.isfinite(value):
+        raise InputError("x spreads so far that squares of its distances overflow: scale its columns, or name a gamma.")
     return float(value) if value > 0 else 1.0
