@@ -414,6 +414,20 @@ def test_probabilities(uneven, tmp_path, loss):
         np.testing.assert_allclose(p, theirs, atol=0.03)
 
 
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
+def test_probabilities_of_a_path_come_from_its_folds(uneven, tmp_path, loss, monkeypatch):
+    """So an interrupted path has them too: they take no more fits."""
+    file, _, y = uneven
+    out, options = tmp_path / "model.npz", ["--loss", loss, "--gamma", 0.5, "--probability", "--tol", 1e-6, "--out"]
+    report_of("fit", file, *options, out)
+    expected = np.asarray(report_of("predict", out, file)["probability"])
+    monkeypatch.setattr(jaxsvm.cli.single, "fit_one", None)
+    assert report_of("path", file, *options, out, "--C", "1,1e-3", "--folds", 5)["chosen_C"] == 1
+    found = np.asarray(report_of("predict", out, file)["probability"])
+    np.testing.assert_allclose(found, expected, atol=0.05)
+    assert found[y == "rare", 0].mean() > 2 * found[y == "usual", 0].mean()
+
+
 def jaxsvm_estimator(**parameters):
     from jaxsvm.estimators import SVC as OURS
 

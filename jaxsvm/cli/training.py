@@ -19,7 +19,7 @@ from jaxsvm.cli.report.solution import Solution
 from jaxsvm.cli.report.text import complain, finish, show
 from jaxsvm.cli.system import Interrupts, check_writable, save
 from jaxsvm.errors import InputError, require
-from jaxsvm.model_selection.cross_validation import Scores, WidthValidation
+from jaxsvm.model_selection.cross_validation import CrossValidation, Scores, WidthValidation
 from jaxsvm.model_selection.grid import end_of
 from jaxsvm.models.model import Model, decision_function
 from jaxsvm.plots.axes import figure_class
@@ -77,8 +77,7 @@ def path(
         started = time.monotonic()
         trainer, validated, widths = _trainer(job), None, None
         if len(options.gammas) > 1:
-            job, widths = _of_best_width(job, trainer, Cs, options.gammas, grid.folds)
-            validated = widths.best
+            job, validated, widths = _of_best_width(job, trainer, Cs, options.gammas, grid.folds)
         solutions = trainer.fit_path(job, Cs)
         if grid.folds is not None and validated is None:
             validated = trainer.folds_of(job, Cs, grid.folds)
@@ -86,7 +85,7 @@ def path(
         interrupts.armed = False
         if not solutions and interrupts.came:
             raise KeyboardInterrupt
-        tested = job.test is not None
+        tested, out = job.test is not None, None
         models = {place: solution.model() for place, solution in solutions.items() if tested}
         rows = _rows(job, solutions, models, validated)
         by_test = saved is None and validated is None and tested
@@ -96,7 +95,8 @@ def path(
         if chosen is not None and chosen not in solutions:
             complain(f"C = {Cs[chosen]:g} was not reached{'' if options.out is None else ': no model is written'}.")
             chosen = None
-        out = None if chosen is None else _saved(job, Cs[chosen], models.get(chosen) or solutions[chosen].model())
+        if chosen is not None:
+            out = _saved(job, Cs[chosen], models.get(chosen) or solutions[chosen].model(), validated, chosen)
     best = None if chosen is None or saved is not None else Cs[chosen] if validated is None else validated.C
     report = {
         "command": "path", **job.description(), "folds": grid.folds, "widths": _width_rows(job, widths),
@@ -122,15 +122,15 @@ def _note(
 
 def _of_best_width(
     job: Job, trainer: Any, Cs: list[float], gammas: list[str], folds: int | None
-) -> tuple[Job, WidthValidation]:
-    """Cross-validate every width of the kernel; return the job of the best, and all scores."""
+) -> tuple[Job, Scores, WidthValidation]:
+    """Cross-validate every width of the kernel; return the job of the best, its scores, and those of all."""
     jobs, results = [with_gamma(job, gamma) for gamma in gammas], []
     for candidate in jobs:
         results.append(trainer.folds_of(candidate, Cs, folds))
         if job.stop.came:
             raise KeyboardInterrupt
     found = WidthValidation(np.asarray([float(vars(candidate.kernel)["gamma"]) for candidate in jobs]), tuple(results))
-    return jobs[found.gammas.tolist().index(found.gamma)], found
+    return jobs[found.gammas.tolist().index(found.gamma)], found.best, found
 
 
 def _width_rows(job: Job, found: WidthValidation | None) -> list[dict[str, Any]]:
@@ -187,8 +187,22 @@ def _best(rows: dict[int, dict[str, Any]], score: str, one_standard_error: bool)
     return min((place for place, row in candidates.items() if row[score] >= enough), key=lambda place: rows[place]["C"])
 
 
-def _calibrated(job: Job, C: float) -> tuple[tuple[float, float], ...] | None:
-    """Fit a sigmoid to each machine's decision values of samples that were left out; say why if there are none."""
+def _held_out(job: Job, validated: Scores | None, place: int) -> np.ndarray | None:
+    """Return decision values at a C of all samples, `(n, 1)`, by the folds that left them out; None without such."""
+    if not isinstance(validated, CrossValidation) or not np.isfinite(validated.mean[place]):
+        return None
+    margins = np.asarray(validated.fits.margins)[validated.folds, place, np.arange(len(job.target))]
+    return (margins * job.target)[:, None]
+
+
+def _calibrated(job: Job, C: float, values: np.ndarray | None) -> tuple[tuple[float, float], ...] | None:
+    """Fit a sigmoid to each machine's decision values of samples that were left out; say why if there are none.
+
+    Args:
+        job: The job.
+        C: The penalty.
+        values: Such values, `(n, machines)`; None: five more fits make them.
+    """
     from jaxsvm.estimators.training.probability import cross_fitted, sigmoids  # it imports scikit-learn
 
     order, stop, k = np.argsort(job.codes, kind="stable"), job.stop, len(job.classes or ())
@@ -203,13 +217,16 @@ def _calibrated(job: Job, C: float) -> tuple[tuple[float, float], ...] | None:
         model = trainer.fit_one(part, C).model()
         return np.asarray(decision_function(model, job.x[order[test]])).reshape(len(test), -1)
 
-    stop.armed = True
+    stop.armed = values is None
     try:
         if np.bincount(codes).min() < 2:
             raise InputError("a class has a single sample, and some have to be left out")
-        values = cross_fitted(decide, codes, places, np.random.RandomState(job.options.seed))
-        if stop.seen:
-            raise KeyboardInterrupt
+        if values is None:
+            values = cross_fitted(decide, codes, places, np.random.RandomState(job.options.seed))
+            if stop.seen:
+                raise KeyboardInterrupt
+        else:
+            values = values[order]
     except (InputError, KeyboardInterrupt) as error:
         why = str(error) or f"there was no time; `jaxsvm fit --probability --C {C:.6g}` makes one with them"
         complain(f"the model is written without probabilities: {why}.")
@@ -220,7 +237,7 @@ def _calibrated(job: Job, C: float) -> tuple[tuple[float, float], ...] | None:
     return tuple((found.slope, found.shift) for found in sigmoids(values, codes, weight, places))
 
 
-def _saved(job: Job, C: float, model: Model) -> str | None:
+def _saved(job: Job, C: float, model: Model, validated: Scores | None = None, place: int = 0) -> str | None:
     """Write the model and return the file's name; None if no file was asked for or the model is worthless."""
     out = job.options.out
     if out is None:
@@ -231,5 +248,7 @@ def _saved(job: Job, C: float, model: Model) -> str | None:
     if np.isinf(model.certificate.relative_gap).all() and not np.asarray(model.coef).any():
         complain("it ended before anything was certified: no model is written.")
         return None
-    save(out, job.complete(model, _calibrated(job, C) if job.options.probability else None).save)
+    wanted = job.options.probability
+    sigmoids = _calibrated(job, C, _held_out(job, validated, place)) if wanted else None
+    save(out, job.complete(model, sigmoids).save)
     return out
