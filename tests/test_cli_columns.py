@@ -240,6 +240,21 @@ def test_it_is_read_as_it_is(name, tmp_path):
 ROWS = [(b"%d" % i, b"%.1f" % (i * i % 7), b"yes" if i > 9 else b"no") for i in range(20)]
 
 
+def test_info_says_what_each_column_needs(frame, tmp_path):
+    file = tmp_path / "train.csv"
+    frame.to_csv(file)
+    report = report_of("info", file, "--label", "bought")
+    assert report["numbers"] == ["width"] and report["n"] == 60 and report["labels"] == {"no": 30, "yes": 30}
+    assert "column 0 of the header has no name" in report["note"]
+    rows = {row["column"]: row for row in report["table"]}
+    assert rows["colour"]["different"] == 3 and "--one-hot" in rows["colour"]["what to do"]
+    assert "--drop" in rows["when"]["what to do"] and rows["age"]["missing"] == 2
+    assert rows["age"]["what to do"] == "--impute mean"
+    assert re.search(r"age +\d+ +'[0-9.]+' +2 +--impute mean *\n", invoke("info", file).stdout)
+    file.write_text("a,b\n")
+    assert "no line below the header" in refusal("info", file)
+
+
 def test_options_that_are_given_twice(frame, tmp_path):
     file = tmp_path / "train.csv"
     frame.to_csv(file)

@@ -13,11 +13,15 @@ import jaxsvm
 from jaxsvm.cli.app import command
 from jaxsvm.cli.options import IndexBase, Json, Label, label_of, zero_based
 from jaxsvm.cli.report.solution import totals
-from jaxsvm.cli.report.text import show
-from jaxsvm.cli.source import is_libsvm
+from jaxsvm.cli.report.text import in_options, show
+from jaxsvm.cli.source import TABLES, is_libsvm
 from jaxsvm.datasets import load
+from jaxsvm.datasets.columns.table import Table
+from jaxsvm.datasets.layout import Wanted
+from jaxsvm.datasets.reading import kind_of
+from jaxsvm.datasets.refusal import advice_on, as_number, is_missing, shown
 from jaxsvm.designs.run import bytes_of
-from jaxsvm.errors import EXTRAS
+from jaxsvm.errors import EXTRAS, DataError
 from jaxsvm.kernels import RBF, Linear
 from jaxsvm.loop.choice import first_choice
 from jaxsvm.loop.interruption import workers
@@ -43,8 +47,11 @@ def info(
             model = from_libsvm(file) if is_libsvm(file) else load_model(file)
             report = {"model": file, **_describe_model(model)}
     else:
-        dataset = load(file, label=label_of(label), zero_based=zero_based(index_base))
-        report = {"data": file, **_describe_data(dataset)}
+        try:
+            described = _describe_data(load(file, label=label_of(label), zero_based=zero_based(index_base)))
+        except DataError as error:
+            described = _describe_table(file, Wanted(label_of(label)), error)
+        report = {"data": file, **described}
     show(as_json, {"command": "info", **report})
 
 
@@ -172,13 +179,49 @@ def _describe_preparation(model: Model) -> dict[str, Any]:
 
 def _describe_data(dataset: Any) -> dict[str, Any]:
     """Return a data set's entries of the report."""
-    present, counts = np.unique(dataset.y, return_counts=True)
     n, d = dataset.x.shape
     sparse = is_sparse(dataset.x)
     return {
         "n": n, "d": d, "sparse": sparse,
         "density": float((dataset.x.nnz if sparse else np.count_nonzero(dataset.x)) / (n * d)),
-        "dtype": str(dataset.x.dtype),
-        "labels": {str(name): int(count) for name, count in zip(present.tolist()[:20], counts[:20], strict=True)},
-        "n_labels": len(present),
+        "dtype": str(dataset.x.dtype), **_describe_labels(dataset.y),
     }  # fmt: skip
+
+
+def _describe_labels(y: Any) -> dict[str, Any]:
+    """Return how often each label occurs, of the first 20, and their number."""
+    present, counts = np.unique(y, return_counts=True)
+    labels = {str(name): int(count) for name, count in zip(present.tolist()[:20], counts[:20], strict=True)}
+    return {"labels": labels, "n_labels": len(present)}
+
+
+def _describe_table(file: str, wanted: Wanted, refusal: DataError) -> dict[str, Any]:
+    """Return what columns of a table that was refused are plain numbers, and of each other what to do about it.
+
+    Raises:
+        DataError: The refusal, if it is no table, or its columns are not known.
+    """
+    try:
+        kind = kind_of(file, None)
+        table = Table(file, kind, wanted, [""], forgiving=True) if kind in TABLES else None
+    except DataError:
+        table = None
+    if table is None:
+        raise refusal
+    numbers, rows = [], []
+    for place, key in enumerate(table.keys):
+        texts = table.texts(place)
+        missing = np.asarray([is_missing(text) for text in texts.values], bool)[texts.codes].sum()
+        filled = [text for text in texts.values if not is_missing(text)]
+        odd = next((text for text in filled if as_number(text) is None), None)
+        if odd is None and not missing:
+            numbers.append(str(key))
+            continue
+        advice = [] if odd is None else [advice_on(odd) or "--one-hot, or --drop"]
+        rows.append({
+            "column": str(key), "different": len(filled), "such as": shown(odd or (filled or [""])[0]),
+            "missing": int(missing), "what to do": "; ".join([*advice, *(["--impute mean"] if missing else [])]),
+        })  # fmt: skip
+    note = f"Training refuses it as it is: {in_options(str(refusal))}"
+    described = {"n": table.n, "numbers": numbers, "label": table.layout.label, **_describe_labels(table.y)}
+    return {**described, "table": rows, "note": note}

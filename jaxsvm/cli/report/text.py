@@ -67,14 +67,15 @@ def _print_table(report: dict[str, Any]) -> None:
     console = _Console(soft_wrap=True, width=None if sys.stdout.isatty() else 160)
     facts = Table(show_header=False, box=None)
     for name, value in report.items():
-        if name not in ("path", "widths", "note") and value is not None and value != []:
+        if name not in ("path", "widths", "table", "note") and value is not None and value != []:
             size = f"{value / 2**30:.4g} GiB" if name.startswith("bytes_of") or name.endswith("_memory") else None
             facts.add_row(name.replace("bytes_of", "memory of").replace("_", " "), size or shown(value))
     console.print(facts)
-    for rows in (report.get("widths"), report.get("path")):
+    for rows in (report.get("widths"), report.get("path"), report.get("table")):
         if not rows:
             continue
-        titles, lines = path_table(rows, COLUMNS if "certified" in rows[0] else dict.fromkeys(rows[0], ".4g"))
+        formats = {name: ".4g" if isinstance(value, float) else "" for name, value in rows[0].items()}
+        titles, lines = path_table(rows, COLUMNS if "certified" in rows[0] else formats)
         table = Table(*(Column(title, justify="right", no_wrap=True) for title in titles), box=None)
         for row, cells in zip(rows, lines, strict=True):
             table.add_row(*cells, style=None if row.get("certified", True) else "red")
@@ -172,9 +173,13 @@ def _strict(value: Any) -> Any:
 
 
 def complain(message: str) -> None:
-    """Print an error as one line on stderr; where it names Python's argument and the option, the option is left."""
-    message = re.sub(r"\(\w+=[^(),]*, (--[^()]*\))", r"(\1", " ".join(message.split()))
-    typer.echo(f"jaxsvm: error: {message}", err=True)
+    """Print an error as one line on stderr."""
+    typer.echo(f"jaxsvm: error: {in_options(message)}", err=True)
+
+
+def in_options(message: str) -> str:
+    """Return an error in one line; where it names Python's argument and the option, the option is left."""
+    return re.sub(r"\(\w+=[^(),]*, (--[^()]*\))", r"(\1", " ".join(message.split()))
 
 
 def finish(statuses: Iterable[Any], interrupted: bool, complete: bool = True, dtype: str = "float64") -> None:
