@@ -178,6 +178,8 @@ def test_messages_name_the_column_and_what_to_do(frame, tmp_path):
     assert "line 2: column 'price' is '1,000.5'; write it as a plain number" in refusal("fit", file, *FILLED)
     frame.assign(age=["41", *map(str, range(58)), "old"]).to_csv(file)
     assert "line 61: column 'age' is 'old'" in refusal("fit", file, *FILLED)
+    frame.assign(age=[*map(str, range(29)), *map(str, range(29)), "-", "-"]).to_csv(file)
+    assert "line 60: column 'age' is '-'; the column holds 29 different numbers" in refusal("fit", file, *FILLED)
     file.write_bytes(file.read_bytes().replace(b"green", b"gr\xfcn"))
     assert "byte 0xfc is no UTF-8" in refusal("fit", file, *FILLED)
     frame.to_csv(file)

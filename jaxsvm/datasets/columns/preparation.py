@@ -167,7 +167,8 @@ def _text_column(table: Table, place: int, rows: np.ndarray, impute: str | None,
     texts = table.texts(place)
     missing = _missing(texts)
     values = np.asarray([np.nan if is_missing(text) else text for text in texts.values], object)
-    odd = np.asarray([as_number(text) is None for text in texts.values], bool)[texts.codes] & ~missing
+    wordy = np.asarray([as_number(text) is None for text in texts.values], bool)
+    odd = wordy[texts.codes] & ~missing
     first = int((odd if odd.any() else ~missing).argmax())
     example = texts.values[texts.codes[first]]
     found = len({text for text in values[texts.codes[rows]].tolist() if isinstance(text, str)})
@@ -178,6 +179,9 @@ def _text_column(table: Table, place: int, rows: np.ndarray, impute: str | None,
     elif one_hot and found > max(2, len(rows) / 2):
         many = f"the column holds {found} different texts in {len(rows)} samples, names rather than categories"
         advice = f"{many}: mend it, or leave it out (--drop)"
+    elif one_hot and np.sum(~wordy) > 20 and odd.sum() < len(odd) / 2:  # no grades or codes
+        numbers = f"the column holds {np.sum(~wordy)} different numbers, quantities rather than categories"
+        advice = f"{numbers}: leave empty what is missing, or leave the column out (--drop)"
     if advice:
         table.refuse(place, first, f"is {shown(example)}", advice)
     _refuse_missing(table, place, missing, impute, "most_frequent")
