@@ -50,10 +50,13 @@ def test_the_path_ends_where_no_sample_has_a_loss(solver):
     assert 1 - float(exact.certificate.dual) / primal(problem, path.at(1e6), 1e6) <= 0.05
 
 
-def test_a_value_that_does_not_reach_back_is_solved_nearer_by(monkeypatch):
+def test_values_that_do_not_reach_each_other_get_one_between(monkeypatch):
     """The point of a larger C is no point of a smaller one: its coefficients are beyond their bounds."""
-    monkeypatch.setattr("jaxsvm.path.epsilon.MEASURED", dataclasses.replace(MEASURED, interval_beyond_its_end=3.0))
+    few = len(screening.epsilon_path(hinge(), 0.1, 0.01, 10.0))
+    monkeypatch.setattr("jaxsvm.path.epsilon.MEASURED", dataclasses.replace(MEASURED, first_jump=30.0))
     path = screening.epsilon_path(hinge(), 0.1, 0.01, 10.0)
+    assert few <= len(path) <= 2 * few
+    assert (np.diff(path.path.Cs) > 0).all()
     for C, fit in zip(np.asarray(path.path.Cs), path.path, strict=True):
         assert np.asarray(fit.alpha).max() <= C * (1 + 1e-12)
         Q = np.outer(data()[1], data()[1]) * kernel_matrix()

@@ -1,17 +1,18 @@
 """Choose the fewest values of C whose fits are within epsilon of the optimum at every C of a range.
 
-The solution at one C bounds the optimal value at every other one from both sides: its w is a primal vector, and its
-dual variables times `rho = C / C_t` are a dual point. With `W = |w|^2`, `X` its loss at `C_t` and `S = sum_i t_i a_i`,
+A fit's w has `P = |w|^2 / 2 + C X` at every C. At `C = (1 - t) C_a + t C_b` the same mean of the dual points of two
+fits is a dual point, and
 
-    P(rho) = W / 2 + rho X,        D(rho) = rho S - rho^2 W_a / 2 - rho A / 2,
+    D >= (1 - t) D_a + t D_b + t (1 - t) (|w_a - w_b|^2 + C_a sum_i w_i (x_ai - x_bi)^2) / 2,
 
-`w_a` the dual point's vector, `A` the squared hinge's `sum_i a_i^2 / C_i` (of the hinge 0). `D >= (1 - epsilon) P`
-holds between the two roots of a parabola, on both sides of `C_t`. So the next value may lie as far beyond the end of
-one interval as its own reaches back. docs/mathematics.md, Safe screening; Ogawa et al. 2014, Section V, go one way.
+with `x_i = a_i / C_i` for the squared hinge and without the sum for the hinge. So `D >= (1 - epsilon) P` holds from
+either fit to the root of a parabola. Values that do not reach each other get one between them; from how far two reach
+follows where the next one is tried. docs/mathematics.md, Safe screening; Ogawa et al. 2014, Section V, use one fit.
 """
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -90,7 +91,8 @@ def epsilon_path(
         screen: A safe screening rule, or None (`jaxsvm.solve_path`).
 
     Returns:
-        The path. For every C of an interval the fit's w and its dual variables times `C / C_t` prove the bound.
+        The path. For every C of an interval the fit's w, and its dual variables with those of its neighbour, prove the
+            bound.
 
     Raises:
         InputError: On arguments that cannot be used, or if a solution is too inexact to reach further; the message says
@@ -110,103 +112,115 @@ def epsilon_path(
         problem = problem if screen is None else screenable(problem)
         prepared = ready(problem, chosen)
         link = chain_link(prepared, chosen, options, stop)
-        steps = _steps(
-            lambda C: _solved(C, prepared.at(C), link, chosen, epsilon, float(C_max)),
-            float(C_min),
-            float(C_max),
-            epsilon,
-        )
+        solved = partial(_solved, prepared, link, chosen, epsilon)
+        steps = _steps(solved, float(C_min), float(C_max), epsilon)
     fits = on_host_stacked([trimmed(step.fit, problem.n) for step in steps])
     Cs, lower, upper = (jnp.asarray([step[place] for step in steps], fits.alpha.dtype) for place in (0, 2, 3))
     return EpsilonPath(Path(Cs, fits), lower, upper, jnp.asarray(epsilon, fits.alpha.dtype))
 
 
 class _Step(NamedTuple):
-    """A fit at C, and the interval on which it is within epsilon of the optimum."""
+    """A fit at C, the interval on which it is within epsilon of the optimum, and what it proves of other values.
+
+    Attributes:
+        C: The value.
+        fit: Its fit.
+        lower: Lower end of the interval.
+        upper: Upper end.
+        keep: 1 - epsilon, and what the rounding of the fit to its dtype may change: it must not count for the proof.
+        primal: `P` at C.
+        loss: `C X`.
+        dual: `D` at C.
+        point: Coefficients and decision values (without a free bias) of the dual point, and of the squared hinge
+            `sqrt(w_i) x_i`, `(n,)` each.
+    """
 
     C: float
     fit: Fit
     lower: float
     upper: float
+    keep: float
+    primal: float
+    loss: float
+    dual: float
+    point: tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def _steps(solved: Callable[[float], _Step], C_min: float, C_max: float, epsilon: float) -> list[_Step]:
-    """Cover `[C_min, C_max]` by intervals; each next value lies as far beyond the last one as its own may reach back.
+    """Cover `[C_min, C_max]` by intervals; each next value lies as far on as the two before it would have reached.
 
     Raises:
-        InputError: If an interval does not reach beyond the one before.
+        InputError: If values next to each other do not reach each other.
     """
-    steps, target, reached = [], C_min, C_min
-    while True:
-        step = solved(min(max(target, C_min), C_max))
-        if step.lower > reached * (1 + 1e-12):  # it does not reach back: solve a nearer value first
-            nearer = solved(reached)
-            counters = step.fit.counters.plus(nearer.fit.counters)
-            step = nearer._replace(fit=dataclasses.replace(nearer.fit, counters=counters))
-        steps.append(step)
-        if step.upper >= C_max or C_max <= step.C:
-            return steps
-        if step.upper <= reached * (1 + 1e-6):
-            raise InputError(f"epsilon is {epsilon}: no progress beyond C = {reached:.6g}; take a larger one.")
-        reached = step.upper
-        target = reached * (reached / step.C) ** MEASURED.interval_beyond_its_end
+    steps, ahead, jump = [solved(C_min)], [], MEASURED.first_jump * epsilon**0.5
+    while ahead or steps[-1].upper < C_max:
+        last = steps[-1]
+        ahead = ahead or [solved(min(last.C * float(np.exp(jump)), C_max))]
+        left, right, share = _joined(last, ahead[-1])
+        jump = np.log(right.C / last.C)
+        if share >= 1.001:  # the ends of intervals are rounded
+            steps[-1:], jump = [left, right], min(MEASURED.share_of_a_jump * share, 1.5) * jump
+            ahead.pop()
+        elif jump > 1e-6:
+            ahead.append(solved(last.C * float(np.exp(jump / 2))))
+        else:
+            raise InputError(f"epsilon is {epsilon}: no progress beyond C = {last.C:.6g}; take a larger one.")
+    return steps
 
 
-def _solved(
-    C: float, problem: Restrictable, link: Callable[[Any], Fit], solver: Solver, epsilon: float, C_max: float
-) -> _Step:
-    """Solve the problem at C, and find the interval of its fit.
+def _joined(a: _Step, b: _Step) -> tuple[_Step, _Step, float]:
+    """Return two values with the intervals between them, and the share of the way that both reach together."""
+    coef, values, slack = (there - here for here, there in zip(a.point, b.point, strict=True))
+    apart = max(0.0, float(coef @ values + a.C * (slack @ slack)))  # 0 of NaN too
+
+    def reach(here: _Step, there: _Step) -> float:
+        room = max(here.dual - here.keep * here.primal, 0.0)
+        slope = there.dual - here.dual + apart / 2 - here.keep * (there.C / here.C - 1) * here.loss
+        return 2 * room / max(np.sqrt(slope**2 + 2 * apart * room) - slope, 1e-300)
+
+    up, down = reach(a, b), reach(b, a)
+    upper, lower = a.C + min(up, 1) * (b.C - a.C), b.C - min(down, 1) * (b.C - a.C)
+    return a._replace(upper=max(a.upper, upper)), b._replace(lower=min(b.lower, lower)), up + down
+
+
+def _solved(template: Any, link: Callable[[Any], Fit], solver: Solver, epsilon: float, C: float) -> _Step:
+    """Solve the problem at C; the interval has no end if no sample has a loss.
 
     Raises:
         InputError: If the solution is too inexact to prove the bound at its own C.
     """
+    problem = template.at(C)
     fitted = link(problem)
-    low, high = (float(end) for end in _interval(problem, fitted, epsilon))
-    lossless = None if high >= C_max else without_loss(problem, solver, fitted, epsilon)
-    if lossless is not None:
-        fitted, high = lossless, np.inf
-    if int(fitted.status) not in (Status.CONVERGED, Status.STALLED) or not low <= C * (1 + 1e-9):
+    lossless = without_loss(problem, solver, fitted, epsilon)
+    step = _step(C, problem, fitted if lossless is None else lossless, epsilon)
+    if int(fitted.status) not in (Status.CONVERGED, Status.STALLED) or not step.lower <= C <= step.upper:
         raise InputError(
             f"epsilon is {epsilon}: the solution at C = {C:.6g} ended as {fitted.status.name} with a gap of "
             f"{float(fitted.certificate.relative_gap):.3g}, too large to reach further; take a larger epsilon, "
             "or float64 data."
         )
-    return _Step(C, fitted, low, high)
+    return step if lossless is None else step._replace(upper=np.inf)
 
 
-def _interval(problem: Restrictable, fit: Fit, epsilon: float) -> tuple[float, float]:
-    """Return the ends of the interval on which a fit proves the bound, or infinity and 0; on the host, in float64."""
-    C, y = float(problem.C), np.asarray(problem.y, float)
-    primal, dual = float(fit.certificate.primal), float(fit.certificate.dual)
-    coef, margins = np.asarray(fit.dual_coef, float), np.asarray(fit.margins, float)
-    bias = 0.0 if problem.equality is None else float(fit.bias)
-    W = max(float(coef @ (y * margins - bias)), 0.0)
-    X = max(primal - W / 2, 0.0)
-    if problem.bounded:
-        a = np.asarray(fit.alpha, float)
-        S = float(np.asarray(problem.targets, float) @ a)
-        curve, linear = 2 * (S - dual), 0.0
-    else:
-        beta = y * coef
-        S = float(beta.sum())
-        linear = float((np.asarray(problem.ridge, float) * beta) @ beta)
-        curve = W
-    # Rounding to the data's precision must not count for the proof.
-    epsilon = epsilon - 16 * float(np.finfo(fit.alpha.dtype).eps) * max(S, primal) / max(dual, 1e-300)
-    # D(rho) - (1 - epsilon) P(rho) = -curve / 2 rho^2 + B rho - (1 - epsilon) W / 2 >= 0
-    B = S - linear / 2 - (1 - epsilon) * X
-    inside = B**2 - (1 - epsilon) * curve * W
-    if B <= 0 or inside < 0:
-        return np.inf, 0.0
-    root = B + np.sqrt(inside)
-    high = np.inf if curve <= 0 else root / curve
-    low = (1 - epsilon) * W / root
-    if problem.bounded and curve > 0:
-        # For larger C the multiple of the dual point need not grow with C: the best one is S / curve.
-        room = S**2 / (2 * curve) / (1 - epsilon) - W / 2
-        further = np.inf if X <= 0 and room >= 0 else room / max(X, 1e-300)
-        high = max(high, further if further >= S / curve else 0)
-    return C * low, C * high
+def _step(C: float, problem: Restrictable, fit: Fit, epsilon: float) -> _Step:
+    """Return a fit with what it proves; on the host, in float64.
+
+    Of the optimum at C alone follows that it grows with C, and at most in proportion: a first, short interval.
+    """
+    y, primal, dual = np.asarray(problem.y, float), float(fit.certificate.primal), float(fit.certificate.dual)
+    coef, alpha = np.asarray(fit.dual_coef, float), np.asarray(fit.alpha, float)
+    values = y * np.asarray(fit.margins, float) - (0.0 if problem.equality is None else float(fit.bias))
+    loss, slack = max(primal - max(float(coef @ values), 0.0) / 2, 0.0), np.zeros_like(coef)
+    if not problem.bounded:
+        slack = np.sqrt(np.asarray(problem.ridge, float) / C) * y * coef
+        dual = float(y @ coef - (coef @ values + C * (slack @ slack)) / 2)
+    elif not np.array_equal(coef, y * alpha):  # a w of its own: nothing is known of the dual point's
+        values = np.full_like(coef, np.nan)
+    rounding = 16 * float(np.finfo(fit.alpha.dtype).eps) * max(float(np.abs(coef).sum()), primal) / max(dual, 1e-300)
+    keep, half_norm = 1 - epsilon + rounding, primal - loss
+    lower = keep * half_norm / (dual - keep * loss) if dual > keep * loss else np.inf
+    upper = (dual / keep - half_norm) / max(loss, 1e-300)
+    return _Step(C, fit, C * lower, C * upper, keep, primal, loss, dual, (coef, values, slack))
 
 
 def without_loss(problem: Restrictable, solver: Solver, fit: Fit, epsilon: float) -> Fit | None:

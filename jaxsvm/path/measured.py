@@ -35,8 +35,10 @@ class Measured:
     """Products with the kernel matrix of one value that is solved in the space of features."""
     gap_of_a_product: float = 0.9
     """Share of the gap that such a product leaves at the most; else other steps go on."""
-    interval_beyond_its_end: float = 0.95
-    """How far beyond the end of an interval `epsilon_path` tries the next value, in log C and intervals."""
+    first_jump: float = 4.0
+    """How far apart in log C the first two values of `epsilon_path` are, in square roots of epsilon."""
+    share_of_a_jump: float = 0.9
+    """How far it tries each next value, in log C and what the two before it would have reached."""
 
     @property
     def samples_of_whole_rows(self) -> int:
