@@ -295,7 +295,7 @@ def _assessed(
     else:
         w = solver.feature_weights(wide, fresh) if solver.carries_weights(problem) else None
         box = cast(BoxForm, wide)
-        both, products, bias = box.beside(point, s, problem.dtype, solver.tol, w, how.by_features)
+        both, products, bias = box.beside(point, s, problem.dtype, solver.tol, may_end, w, how.by_features)
         certified = box.certified(both, products, problem.dtype, bias)
         if wide.dtype == problem.dtype:  # the gap of two points has more rounding than that of one
             alone = wide.certified(point, s, problem.dtype)

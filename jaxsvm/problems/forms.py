@@ -153,6 +153,7 @@ class BoxForm(Restrictable, Protocol):
         s: Float[Array, " n"],
         dtype: Any,
         tol: Any,
+        anyway: Array,
         w: Any = None,
         by_features: bool = False,
     ) -> tuple[Array, Array, Array]:

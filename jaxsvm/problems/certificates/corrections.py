@@ -31,12 +31,13 @@ def beside(
     s: Float[Array, " n"],
     dtype: Any,
     tol: Any,
+    anyway: Array,
     w: Float[Array, " p"] | None = None,
     by_features: bool = False,
 ) -> tuple[Array, Array, Array]:
     """Return a point of two rows with a w near that of a dual point, of a smaller primal; its products, and its bias.
 
-    The dual point itself is returned as w if its relative gap is within `tol`.
+    The dual point itself is returned as w if its relative gap is within `tol`, unless the best is wanted `anyway`.
 
     Args:
         problem: A `BoxProblem` in twice the precision.
@@ -44,6 +45,7 @@ def beside(
         s: Its `Qa`, `(n,)`.
         dtype: Dtype of the numbers that are returned.
         tol: The relative gap that is good enough, > 0.
+        anyway: Whether it is not: the rounding that a certificate allows for may be most of the gap, `()`.
         w: The solution's w in the space of the features (`Solver.feature_weights`), if known.
         by_features: Whether to find such a w for a kernel of few features, if it is not known.
 
@@ -68,7 +70,8 @@ def beside(
         return w @ w_s / 2 + b * problem.e + problem.upper @ jnp.maximum(0, r)
 
     primals, dual = jax.vmap(primal)(candidates, products, shifts), a @ (problem.q - s / 2)
-    best = jnp.where(primals[0] - dual <= tol * jnp.abs(dual + problem.constant), 0, lowest(primals))
+    good = ~anyway & (primals[0] - dual <= tol * jnp.abs(dual + problem.constant))
+    best = jnp.where(good, 0, lowest(primals))
     w, w_s, b = (entry(rows, best) for rows in (candidates, products, shifts))
     return jnp.stack([w, a]), jnp.stack([w_s, s]), b
 
