@@ -270,6 +270,22 @@ def test_dense_diagonal_is_exact_and_the_matrix_symmetric():
     np.testing.assert_allclose(operator.K, rbf(x, x, 1e-3), atol=5e-6)
 
 
+@pytest.mark.parametrize("kernel", [RBF(2e-3), Polynomial(2, 0.01, 1.0)])
+def test_half_of_a_matrix_is_mirrored_where_features_are_many(kernel):
+    """1,100 points are no multiple of a block; derivatives pass through both halves."""
+    x = np.random.default_rng(3).normal(size=(1100, 256))
+    x[1090] = x[3]
+    operator, weights = gram(kernel, x, store=True), jnp.cos(jnp.arange(1100.0))
+    assert (np.asarray(operator.K) == np.asarray(operator.K).T).all()
+    np.testing.assert_allclose(operator.K, kernel.matrix(x, x), rtol=1e-10, atol=1e-12)
+    if isinstance(kernel, RBF):
+
+        def value(gamma, tile):
+            return weights @ gram(RBF(gamma), x, tile, store=not tile or None).matvec(weights)
+
+        np.testing.assert_allclose(jax.grad(value)(2e-3, None), jax.grad(value)(2e-3, 1100), rtol=1e-9)
+
+
 ARD = np.array([0.3, 0.02, 1.1, 0.5, 0.9, 0.1], np.float32)
 HARD_KERNELS = {
     "rbf": (RBF(0.5), functools.partial(rbf, gamma=0.5)),

@@ -103,12 +103,15 @@ def with_values(gram: Gram) -> Gram:
 def dense_values(
     kernel: Kernel, points: Any, dtype: Any, near: bool, spread: Spread | None = None
 ) -> Float[Array, "n n"]:
-    """Compute all kernel values by tiles of rows, which stay in the cache between product and exponential."""
-    K = _dense_values(kernel, points, dtype, near)
+    """Compute all kernel values by tiles, which stay in the cache between product and exponential.
+
+    On a CPU half of the matrix is computed where points have so many features that products are most of the work.
+    """
+    K = _dense_values(kernel, points, dtype, near, spread is None and jax.default_backend() == "cpu")
     return K if spread is None else spread.along(K, 1)
 
 
-def _dense_values(kernel: Kernel, points: Any, dtype: Any, near: bool) -> Float[Array, "n n"]:
+def _dense_values(kernel: Kernel, points: Any, dtype: Any, near: bool, in_halves: bool) -> Float[Array, "n n"]:
     n = points.shape[0]
     tile = min(MEASURED.rows_per_tile, n)
     squares = None if isinstance(points, CSR) else (points * points).sum(axis=1)
@@ -121,6 +124,8 @@ def _dense_values(kernel: Kernel, points: Any, dtype: Any, near: bool) -> Float[
     if n <= AT_ONCE:
         K = rows(jnp.arange(n, dtype=jnp.int32))
         return K.at[jnp.arange(n), jnp.arange(n)].set(tiled.diag())
+    if in_halves and squares is not None and points.shape[1] >= MEASURED.features_of_half_a_matrix:
+        return _both_halves(tiled)
 
     def fill(k: Array, K: Array) -> Array:
         start = jnp.minimum(k * tile, n - tile)  # the last tile overlaps its neighbour
@@ -129,6 +134,22 @@ def _dense_values(kernel: Kernel, points: Any, dtype: Any, near: bool) -> Float[
 
     K = fori_loop(0, -(-n // tile), fill, jnp.zeros((n, n), dtype))
     return K.at[jnp.arange(n), jnp.arange(n)].set(tiled.diag())
+
+
+def _both_halves(tiled: TiledGram) -> Float[Array, "n n"]:
+    """Compute one half of a matrix of many points by blocks, each of which is also its mirror image in the other."""
+    n, size = tiled.n, MEASURED.rows_per_wide_tile
+    starts = np.minimum(np.arange(0, n, size, dtype=np.int32), n - size)  # the last block overlaps its neighbour
+    pairs = jnp.asarray([(a, b) for k, a in enumerate(starts) for b in starts[k:]], jnp.int32)
+    block = jax.checkpoint(tiled.block)
+
+    def fill(k: Array, K: Array) -> Array:
+        a, b = pairs[k]
+        places = jnp.arange(size, dtype=jnp.int32)
+        values = block(a + places, b + places)
+        return lax.dynamic_update_slice(lax.dynamic_update_slice(K, values, (a, b)), values.T, (b, a))
+
+    return fori_loop(0, len(pairs), fill, jnp.zeros((n, n), tiled.dtype))
 
 
 def part_of(gram: Gram, K: Float[Array, "m m"]) -> DenseGram:

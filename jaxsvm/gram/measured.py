@@ -13,8 +13,10 @@ class Measured:
     """Default budget of a stored kernel matrix: n = 32,768 in float32."""
     rows_per_tile: int = 128
     """Rows of a kernel matrix that are computed at a time."""
+    features_of_half_a_matrix: int = 256
+    """Features from which half of a stored matrix is computed, on a CPU, and the other half mirrored."""
     rows_per_wide_tile: int = 256
-    """Rows of a stored matrix, or of features, that are made wide or dense at a time."""
+    """Rows of a stored matrix, or of features, that are made wide or dense at a time; blocks of half a matrix."""
 
 
 MEASURED = Measured()
