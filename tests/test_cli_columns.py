@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 import jaxsvm
 from jaxsvm import InputError, cli, interchange
 from jaxsvm.datasets.columns.preparation import Column, Preparation
+from jaxsvm.model_selection.cross_validation import Scores
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -443,6 +444,13 @@ def test_probabilities_of_a_path_come_from_its_folds(uneven, tmp_path, loss, mon
     found = np.asarray(report_of("predict", out, file)["probability"])
     np.testing.assert_allclose(found, expected, atol=0.05)
     assert found[y == "rare", 0].mean() > 2 * found[y == "usual", 0].mean()
+
+
+def test_a_path_whose_folds_had_no_time_says_that_there_is_no_model(uneven, tmp_path, monkeypatch):
+    file, out = uneven[0], tmp_path / "model.npz"
+    monkeypatch.setattr(jaxsvm.cli.single, "folds_of", lambda _, Cs, k: Scores(np.array(Cs), np.full((k, 2), np.nan)))
+    result = invoke("path", file, "--C", "1,2", "--folds", 3, "--out", out)
+    assert result.exit_code == 1 and "no model is written" in result.stderr and not out.exists()
 
 
 def jaxsvm_estimator(**parameters):

@@ -68,11 +68,8 @@ def path(
     check_writable(report_file, options.data, *filter(None, [options.out]), option="--report")
     if report_file is not None:
         figure_class()  # before the work
-    with (
-        jax.enable_x64(options.dtype == "float64"),
-        Interrupts() as interrupts,
-        interrupts.within(options.max_seconds),
-    ):
+    double = options.dtype == "float64"
+    with jax.enable_x64(double), Interrupts() as interrupts, interrupts.within(options.max_seconds):
         job = prepare(dataclasses.replace(options, gamma=(options.gammas or [None])[0]), interrupts)
         started = time.monotonic()
         trainer, validated, widths = _trainer(job), None, None
@@ -109,7 +106,8 @@ def path(
         save(report_file, lambda target: Path(target).write_text(page, encoding="utf-8"), "--report")
     show(options.as_json, report)
     statuses = [solution.status for solution in solutions.values()]
-    finish(statuses, interrupts.came, complete=len(statuses) == len(Cs), dtype=options.dtype)
+    complete = len(statuses) == len(Cs) and (out is not None or options.out is None)
+    finish(statuses, interrupts.came, complete=complete, dtype=options.dtype)
 
 
 def _note(
@@ -179,6 +177,7 @@ def _best(rows: dict[int, dict[str, Any]], score: str, one_standard_error: bool)
     scored = {place: row for place, row in rows.items() if row[score] is not None and math.isfinite(row[score])}
     candidates = {place: row for place, row in scored.items() if row["certified"]} or scored
     if not candidates:
+        complain("no value of C has a score: none is chosen, and no model is written; give it more time.")
         return None
     best = min(candidates, key=lambda place: (-candidates[place][score], candidates[place]["C"]))
     if not one_standard_error:
