@@ -209,6 +209,7 @@ AS_PEOPLE_HAVE_THEM = {
     "a separator that Excel is told": (b"sep=;\na;kind\n1;x\n", (), "line 1: .*remove what stands above"),
     "blanks between": (b"1.5 2.5 0\n1 2 1\n", (), "not by blanks"),
     "an infinite spread": (b"a,kind\n1e300,x\n2,y\n3,y\n", (), "overflow: scale"),
+    "no names": (b"1,2,0\n2,1,1\n", ("--label", "kind"), "holds no names: give the column's place"),
     "no rows": (b"a,kind\n", ("--impute", "mean"), "no line below the header"),
     "one class": (b"a,kind\n1,x\n2,x\n", (), "a.csv, labels in column 'kind': .*one class only, x"),
     "no label": (b"a,b,kind\n1,2,x\n3,4,\n", (), "line 3: the label"),

@@ -75,7 +75,9 @@ def label_column(name: str, names: list[str] | None, width: int, label: str | in
         if names.count(label) != 1:
             count = "no column" if label not in names else f"{names.count(label)} columns"
             listed = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
-            raise InputError(f"label is {label!r}: {name} has {count} of that name; it has {listed}.")
+            numbers = all(as_number(title) is not None for title in names)
+            hint = "; its first line holds no names: give the column's place, from 0" if numbers else ""
+            raise InputError(f"label is {label!r}: {name} has {count} of that name; it has {listed}{hint}.")
         return names.index(label)
     column = width - 1 if label is None else label
     if not -width <= column < width:

@@ -9,6 +9,7 @@ from jaxsvm.points.checks import is_sparse
 from jaxsvm.points.rows import dense_rows, distinct_entries
 
 
+@np.errstate(over="ignore", invalid="ignore")  # refused by `_spread`
 def gamma_scale(x: Any) -> float:
     """Return scikit-learn's "scale", `1 / (d var(x))`: the variance of all entries, absent sparse ones included."""
     means, variances = _moments(x)
@@ -81,5 +82,7 @@ def _moments(x: Any) -> tuple[np.ndarray, np.ndarray]:
 def _spread(value: Any) -> float:
     """Return the spread, or 1 if all points are equal, so that gamma stays finite; refuse one that overflowed."""
     if not np.isfinite(value):
-        raise InputError("x spreads so far that squares of its distances overflow: scale its columns, or name a gamma.")
+        raise InputError(
+            "x spreads so far that squares of its distances overflow: scale its columns (--scale), or name a gamma."
+        )
     return float(value) if value > 0 else 1.0
