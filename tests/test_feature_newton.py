@@ -61,6 +61,18 @@ def test_values_take_a_few_systems_each(dtype):
         assert oracle.relative_gap_direct(K, y, C, alpha, weight=weight) <= tol * (1 + 1e-3) + 1e-12
 
 
+def test_values_between_others_take_no_product_of_their_own():
+    Cs, (x, y) = np.geomspace(0.01, 1000, 40), samples()
+    path = jaxsvm.solve_path(problem(), Cs, tol=1e-5)
+    assert set(path.status.name) == {"CONVERGED"}
+    without = (np.asarray(path.steps) > 0) & ~np.asarray(path.fits.counters.evaluations).any(axis=-1)
+    assert without.sum() >= 5
+    K = oracle.kernel_matrix("rbf", x, gamma=0.1)
+    for place in np.flatnonzero(without).tolist():
+        alpha = np.asarray(path.alphas[place], float)
+        assert oracle.relative_gap_direct(K, y, Cs[place], alpha) <= 1e-5 * (1 + 1e-3)
+
+
 def test_pair_steps_go_on_where_the_rest_is_too_large(monkeypatch):
     generous = dataclasses.replace(MEASURED, largest_rest=np.inf, most_features=64)
     monkeypatch.setattr(feature_newton, "MEASURED", generous)

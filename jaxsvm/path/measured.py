@@ -35,6 +35,8 @@ class Measured:
     """Products with the kernel matrix of one value that is solved in the space of features."""
     gap_of_a_product: float = 0.9
     """Share of the gap that such a product leaves at the most; else other steps go on."""
+    sure_share_of_the_gap: float = 0.1
+    """Share of the gap asked for, up to which a value between two solved ones takes no such product."""
     first_jump: float = 4.0
     """How far apart in log C the first two values of `epsilon_path` are, in square roots of epsilon."""
     share_of_a_jump: float = 0.9

@@ -171,7 +171,7 @@ class _Hard:
             x, f, gap = _combined(problem, points[places[a]][:2], points[places[b]][:2])
             point = Point(x, f, 0, 0)
             if not gap <= self.solver.inner_tol:
-                better = newton.point(problem, point[:2])
+                better = newton.point(problem, point[:2], between=True)
                 if better is None or newton.Z is None:
                     better = self.point(place, (better or point)[:2], working_set)
                 if better is None:
