@@ -21,6 +21,8 @@ from adversarial import Form, Trial
 from judge import LONG, Facts, Statement
 
 import jaxsvm
+from jaxsvm.numerics.linear import nystroem
+from jaxsvm.path.coarse_to_fine import feature_newton
 
 COUNT = int(os.environ.get("JAXSVM_ADVERSARIAL_COUNT", "10000"))
 SEED = int(os.environ.get("JAXSVM_ADVERSARIAL_SEED", "0"))
@@ -191,9 +193,18 @@ def test_a_sample(solver):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("numbers", "seed", "paths"), [((3387, 3446), 37, False)])
-def test_gaps_that_were_said_too_small(numbers, seed, paths):
-    honest(adversarial.run_numbers(numbers, seed, True, paths=paths))
+def test_gaps_that_were_said_too_small(monkeypatch):
+    """On rounded kernel values `|w|^2` was negative; the path solves by Newton in the space of eight features."""
+    honest(adversarial.run_numbers((3387, 3446), 37, True))
+    monkeypatch.setattr(adversarial, "NAMES", ("path", "path, hinge", "path, lanes"))
+    for module in (nystroem, feature_newton):
+        monkeypatch.setattr(module, "BLOCK", 8)
+    honest(adversarial.run(adversarial.trial_of(6, 5)))
+
+
+@pytest.mark.slow
+def test_random_paths_from_tiny_to_huge_C():
+    honest(adversarial.run_many(2 * adversarial.PATH_FORMS, SEED, True, JOBS, paths=True))
 
 
 @functools.cache

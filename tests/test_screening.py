@@ -20,7 +20,8 @@ import jaxsvm
 from jaxsvm import Status
 from jaxsvm.kernels import RBF, Linear, Precomputed
 from jaxsvm.numerics import sizes
-from jaxsvm.numerics.precision import widened
+from jaxsvm.numerics.precision import of_bits, widened
+from jaxsvm.path.carried import first_point, products_of
 from jaxsvm.path.reduction import NearMargin
 from jaxsvm.screening import ball, ball_test_1, ball_test_2, dome_test, dvi, gap_safe, intersection_test, reference
 from jaxsvm.screening import rules as rules_module
@@ -321,6 +322,17 @@ def test_below_c_min_all_are_at_their_bounds():
         assert_safe(found, *solution(C * ratio), np.full(N, C * ratio))
         assert int(found.at_bound.sum()) > 0
     assert (solution(1.01 * C_min)[0] < 1.01 * C_min * (1 - 1e-6)).any()
+
+
+def test_a_chain_begins_with_the_products_of_the_point_that_is_returned():
+    """Adversarial path 75 of seed 101: they were of bounds that were not rounded, and were multiplied along with C."""
+    x, y = samples.data()
+    gram = jaxsvm.gram(RBF(0.5), x.astype(np.float32), store=True)
+    problem = jaxsvm.hinge_problem(gram, y, 1e-5 / 3, sample_weight=np.arange(N) % 4)
+    point = first_point(problem, jaxsvm.SMO(tol=1e-3))
+    carried, own = (of_bits(products) for products in (point.products, products_of(problem, point.a)))
+    assert float(point.a.max()) > 0
+    np.testing.assert_allclose(carried, own, rtol=1e-12)
 
 
 # --- whatever the reference is

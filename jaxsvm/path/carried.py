@@ -72,9 +72,10 @@ def first_point(problem: BoxProblem, solver: Solver) -> Point:
         wide = widened(problem)
         if wide.c is not None:  # all samples at their bounds violate the equality
             return jnp.zeros_like(problem.upper), bits_of(jnp.zeros_like(wide.upper))
-        s = wide.matvec(wide.upper)
+        upper = rounded(wide.upper, problem.dtype)  # products of what is returned: their error grows with C
+        s = wide.matvec(upper)
         inside = every((s <= wide.targets) | ~wide.present)
-        return jnp.where(inside, wide.upper, 0).astype(problem.dtype), bits_of(jnp.where(inside, s, 0))
+        return jnp.where(inside, upper, 0).astype(problem.dtype), bits_of(jnp.where(inside, s, 0))
 
     return point_of.function(problem, solver, *start(problem))
 
