@@ -47,6 +47,13 @@ def test_any_number_of_chunks(chunks, tail):
     assert len(STREAM.finalize(state, m=20)) == 20
 
 
+def test_a_first_call_of_whole_numbers_does_not_truncate_the_others():
+    x, y = points(150)
+    x[:3] = np.round(x[:3])
+    state = STREAM.update(STREAM.init(0), x[:3].astype(int), y[:3])
+    assert same(STREAM.finalize(STREAM.update(state, x[3:], y[3:])), STREAM.finalize(run(x, y, [])))
+
+
 def test_the_state_is_bounded_and_updates_leave_it_alone():
     x, y = points(48 * 17)
     state = run(x, y, [])

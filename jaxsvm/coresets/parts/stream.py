@@ -25,7 +25,7 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxsvm.coresets.construction.coreset import Plan, node_plan
-from jaxsvm.coresets.data import as_data, as_key
+from jaxsvm.coresets.data import as_data, as_key, float_dtype
 from jaxsvm.coresets.parts.nodes import Node, as_coreset, joined, node_key, reduced
 from jaxsvm.coresets.parts.storage import read_arrays, write_arrays
 from jaxsvm.coresets.summary import Coreset
@@ -187,9 +187,9 @@ class Stream:
             InputError: If points cannot be used, have another d than the first ones, or have so many features that the
                 dense buffer takes too much memory.
         """
-        dtype = state.dtype if state.rows else str(getattr(x, "dtype", "float64"))
         if not len(y):
             return state
+        dtype = str(np.result_type(float_dtype(x), *([state.dtype] if state.rows else [])))  # that of all calls
         data = as_data(x, y, sample_weight)
         capacity, d = 8 * self.size if self.chunk is None else self.chunk, data[0].shape[1]
         if state.x is None:
