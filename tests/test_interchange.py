@@ -271,6 +271,8 @@ def test_refusals(tmp_path):
         interchange.to_libsvm(scaled, tmp_path / "m", classes=(0, 1, 2))
     interchange.to_libsvm(dataclasses.replace(scaled, scaling=None), tmp_path / "named", classes=(3, 5))
     assert "label 3 5" in (tmp_path / "named").read_text()
+    interchange.to_libsvm(dataclasses.replace(scaled, scaling=None), tmp_path / "named", classes=(3, 2**53 + 1))
+    assert f"label 3 {2**53 + 1}" in (tmp_path / "named").read_text()
     lengths = dataclasses.replace(model.basis, kernel=jaxsvm.kernels.RBF(jnp.ones(3)))
     with pytest.raises(InputError, match="of one gamma"):
         interchange.to_sklearn(dataclasses.replace(model, basis=lengths))
@@ -370,7 +372,7 @@ def test_onnx_says_what_scikit_learn_says(name):
         assert found["label"].tolist() == machine.predict(EXACT).tolist()
 
 
-CLASSES = [("a", "b", "c"), (0, 1, 2, 3), (0.5, 1.5), (False, True), (-1, 1), None]
+CLASSES = [("a", "b", "c"), (0, 1, 2, 3), (0.5, 1.5), (False, True), (-1, 1), (3, 2**63 + 5), None]
 
 
 @pytest.mark.parametrize("classes", CLASSES, ids=str)

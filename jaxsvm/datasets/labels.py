@@ -111,6 +111,19 @@ def _wide(y: np.ndarray) -> np.ndarray:
     return y.astype(np.float64) if y.dtype.kind == "f" and y.dtype.itemsize > 8 else y
 
 
+def array_of(classes: Iterable[Any]) -> np.ndarray:
+    """Return labels as an array that holds each as it is, `(k,)`; NumPy rounds 3 and 2**63 + 5, and makes text of 1."""
+    labels, known = np.zeros(0), list(classes)
+    for dtype in (None, np.uint64, object):
+        try:
+            labels = np.asarray(known, dtype)
+        except (TypeError, ValueError, OverflowError):
+            continue
+        if labels.tolist() == known:
+            break
+    return labels
+
+
 def two_classes(y: ArrayLike, positive: Any = None) -> tuple[np.ndarray, np.ndarray]:
     """Turn labels of two classes into signs.
 

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
+from jaxsvm.datasets.labels import array_of
 from jaxsvm.datasets.scaling import Scaling
 from jaxsvm.designs.checkpoints import restored, saved
 from jaxsvm.designs.choices import Missed
@@ -97,8 +98,8 @@ class DesignFit:
         if self.classes is None:
             return values
         if len(self.classes) == 2:
-            return np.asarray(self.classes)[(values >= 0).astype(int)]
-        return np.asarray(self.classes)[values.argmax(axis=-1)]
+            return array_of(self.classes)[(values >= 0).astype(int)]
+        return array_of(self.classes)[values.argmax(axis=-1)]
 
     def unscaled(self) -> "DesignFit":
         """Return the same functions of the columns themselves, for a design with scaled columns (`standardised`).

@@ -10,6 +10,7 @@ from sklearn.base import _fit_context
 from sklearn.linear_model._base import SparseCoefMixin
 from sklearn.utils._param_validation import Interval, StrOptions
 
+from jaxsvm.datasets.labels import array_of
 from jaxsvm.datasets.scaling import Scaling
 from jaxsvm.designs.contract import Design
 from jaxsvm.designs.features import applied
@@ -128,7 +129,7 @@ class LinearSVC(SparseCoefMixin, LinearEstimator):
         fitted = fit_rows(rows, self.C * (2 if squared else 1), loss=self.loss, bias=bias, tol=self.tol)
         if all(isinstance(map, Scaling) for map in fitted.features):
             fitted = fitted.unscaled()
-        self.classes_, self._features = np.asarray(rows.classes), fitted.features
+        self.classes_, self._features = array_of(rows.classes), fitted.features
         self.coef_, self.intercept_ = np.atleast_2d(fitted.coef), np.atleast_1d(fitted.intercept)
         self.n_features_in_, self.n_iter_ = rows.d, fitted.passes
         vars(self).pop("feature_names_in_", None)  # of a frame before

@@ -169,7 +169,7 @@ def to_libsvm(model: Any, path: str | os.PathLike[str], *, classes: Sequence[int
     k, coef, bias, order, counts = machine_layout(model)
     lines += [f"nr_class {k}", f"total_sv {len(order)}", f"rho {_numbers(-bias)}"]
     if classes is not None:
-        lines += ["label " + " ".join(str(int(float(label))) for label in classes)]
+        lines += ["label " + " ".join(str(_whole(label)) for label in classes)]
         lines += ["nr_sv " + " ".join(map(str, counts))]
     lines += ["SV"]
     for row in order:
@@ -227,6 +227,14 @@ def _is_integer(label: Any) -> bool:
         return float(label).is_integer()
     except ValueError:
         return False
+
+
+def _whole(label: Any) -> int:
+    """Return a label that is an integer with all its digits."""
+    try:
+        return int(label)
+    except ValueError:  # text such as 2.0
+        return int(float(label))
 
 
 def _numbers(values: np.ndarray) -> str:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxsvm.datasets.labels import array_of
 from jaxsvm.datasets.layout import Layout, Wanted
 from jaxsvm.datasets.scaling import Scaling
 from jaxsvm.errors import InputError, is_concrete, require_part, warn
@@ -305,8 +306,8 @@ def labels_of(model: Model, values: Any) -> Any:
         return _signs(values)
     _require_known(values)
     if len(classes) > 2:
-        return np.asarray(classes)[votes(np.asarray(values), len(classes))]
-    return np.asarray(classes)[np.asarray(is_positive(values)).astype(int)]
+        return array_of(classes)[votes(np.asarray(values), len(classes))]
+    return array_of(classes)[np.asarray(is_positive(values)).astype(int)]
 
 
 def _signs(values: Any) -> Any:

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from jaxsvm import __version__
+from jaxsvm.datasets.labels import array_of
 from jaxsvm.errors import InputError, require_package
 from jaxsvm.gram.basis import FourierBasis, KernelBasis, NystroemBasis
 from jaxsvm.kernels import RBF, Laplacian, Linear, Polynomial, Precomputed, Product, Scaled, Sigmoid, Sum
@@ -223,8 +224,8 @@ def _codes(graph: Graph, decisions: str, k: int) -> str:
 
 def _labels(classes: tuple[Any, ...]) -> np.ndarray:
     """Convert the labels to a type that ONNX has."""
-    labels = np.asarray(classes)
-    kinds: dict[str, Any] = {"U": object, "i": np.int64, "u": np.int64, "f": np.float64, "b": np.bool_}
+    labels = array_of(classes)
+    kinds: dict[str, Any] = {"U": object, "i": np.int64, "u": np.uint64, "f": np.float64, "b": np.bool_}
     if labels.dtype.kind not in kinds:
         raise InputError(f"classes are {str(classes)[:80]}: ONNX's labels are text, numbers or truth values.")
     return labels.astype(kinds[labels.dtype.kind])

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxsvm.datasets.labels import array_of
 from jaxsvm.errors import InputError, require_package
 from jaxsvm.models.fitted import tell_of_preparation
 from jaxsvm.models.libsvm import kernel_and_points, machine_layout
@@ -43,7 +44,7 @@ def to_sklearn(model: Any) -> Any:
     machine._gamma, machine._sparse = parameters.get("gamma", 0.0), False
     machine.fit_status_, machine.shape_fit_, machine.n_features_in_ = 0, points.shape, points.shape[1]
     if model.classes is not None:
-        machine.classes_ = np.asarray(model.classes)
+        machine.classes_ = array_of(model.classes)
         machine.class_weight_ = np.ones(len(model.classes))
     scaler: Any = StandardScaler()
     if model.columns is not None:
