@@ -204,8 +204,12 @@ def test_a_fit_is_a_model_that_is_kept(tmp_path):
     for several in (fit, designs.fit(designs.standardised(scaled))):
         with pytest.raises(InputError, match="one machine"):
             several.model()
+    kernels = designs.fit(designs.nystroem(plain, RBF(0.3), 8), 1.0)
     with pytest.raises(InputError, match="do not exist"):
-        designs.fit(designs.nystroem(scaled, RBF(0.3), 8), 1.0).unscaled()
+        kernels.unscaled()
+    for narrow in (x[:, :1], x[:, 0]):  # a single column would be taken for all
+        with pytest.raises(InputError, match="points of 3 columns"):
+            kernels.predict(narrow)
     targets = designs.from_arrays(x, f, regression=True)
     regression = designs.fit(targets, loss="epsilon_insensitive").model()
     np.testing.assert_allclose(jaxsvm.predict(regression, x), f, atol=0.2)

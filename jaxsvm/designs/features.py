@@ -139,10 +139,17 @@ class Factored(Rows):
 
 
 def applied(features: tuple[Any, ...], x: Any) -> np.ndarray:
-    """Return the features of dense points `(m, d)`, float64, computed in blocks."""
+    """Return the features of dense points `(m, d)`, float64, computed in blocks.
+
+    Raises:
+        InputError: On points of another width, which kernels would spread over all columns.
+    """
     x = np.asarray(x.toarray() if hasattr(x, "toarray") else x, np.float64)
     if not features:
         return x
+    wanted = getattr(features[0], "columns", None)  # a Scaling looks by itself
+    if x.ndim != 2 or wanted not in (None, x.shape[1]):
+        raise InputError(f"x has shape {x.shape}: points of {wanted or 'all'} columns are needed, as in the rows.")
     size = max(1, SIZES.bytes_per_block // (8 * max(x.shape[1], 1)))
     size = min(size, 1 << max(len(x) - 1, 0).bit_length())
     parts = []

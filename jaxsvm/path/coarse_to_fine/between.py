@@ -30,7 +30,7 @@ def fit_between(problem: Any, Cs: Float[Array, " k"], fits: Fit, C: Any, tol: An
     n, k = fits.alpha.shape[-1], fits.alpha.shape[0]
     if fits.alpha.ndim != 2 or problem.n != n or problem.parameter is None:
         raise InputError(f"problem is a {type(problem).__name__} of {problem.n} samples: that of the path is needed.")
-    if is_concrete(C) and not 0 < float(C) < np.inf:
+    if np.ndim(C) or (is_concrete(C) and not 0 < float(C) < np.inf):
         raise InputError(f"C is {C}: a positive number is needed.")
     here: Any = problem.at(C)
     order = jnp.argsort(Cs)
