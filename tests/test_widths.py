@@ -137,7 +137,7 @@ def test_a_fit_between_of_another_problem_is_refused():
         path.at(1.0, squared(jaxsvm.gram(RBF(0.5), x[:50]), y[:50]))
     with pytest.raises(jaxsvm.InputError, match="positive"):
         path.at(0.0, problem)
-    with pytest.raises(InputError, match="a positive number is needed"):
+    with pytest.raises(jaxsvm.InputError, match="a positive number is needed"):
         path.at(np.ones(2), problem)
     with pytest.raises(jaxsvm.InputError, match="that of the path"):
         jaxsvm.solve_path(problem, CS, gammas=GAMMAS).at(1.0, problem)
