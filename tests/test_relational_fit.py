@@ -130,6 +130,9 @@ def test_warm_starts_keep_their_planes():
     warm = relational.fit(join, 0.008, engine="merge", tol=1e-4, init=first)
     assert warm.steps <= cold.steps
     np.testing.assert_allclose(float(warm.certificate.primal), float(cold.certificate.primal), rtol=3e-4)
+    for rows, options in ((join_of(PATH, seed=1), {}), (join, {"scale": "max"}), (join, {"intercept": False})):
+        with pytest.raises(InputError, match="another join, scale or intercept"):
+            relational.fit(rows, 0.008, init=first, **options)
 
 
 def test_a_path():

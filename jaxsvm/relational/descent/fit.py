@@ -154,7 +154,10 @@ def fit(
         raise InputError(f"init is a fit of the {init.loss}, whose planes are not those of the {loss}.")
     started = time.monotonic()
     lam = 1 / (2 * float(C) * float(join.size)) if lam is None else float(lam)  # pyright: ignore[reportArgumentType]
-    scaled = prepared(join, scale, intercept) if init is None else init.join
+    scaled = prepared(join, scale, intercept)
+    if init is not None:
+        _require_alike(init.join, scaled)
+        scaled = init.join
     counter, why = engine_for(scaled, engine, eps) if isinstance(engine, str) else (engine, engine.name)
     planes = Bundle.empty(scaled.d, lam) if init is None else dataclasses.replace(init.bundle, lam=lam)
     squared = loss == "squared_hinge"
@@ -166,6 +169,19 @@ def fit(
             stop.note()
             run.stopped = True
     return result_of(run, tol, why)
+
+
+def _require_alike(known: Any, join: Any) -> None:
+    """Refuse planes of another join, or of other features of this one: they prove nothing here."""
+
+    def differ(a: Any, b: Any) -> bool:
+        codes = zip(a.categories, b.categories, strict=True)
+        return not np.array_equal(a.X, b.X) or any(not np.array_equal(p.codes, q.codes) for p, q in codes)
+
+    other = known.feature_names != join.feature_names or known.classes.tolist() != join.classes.tolist()
+    other = other or float(known.size) != float(join.size) or not np.array_equal(known.tree.y, join.tree.y)
+    if other or any(differ(*pair) for pair in zip(known.blocks, join.blocks, strict=True)):
+        raise InputError("init is a fit of another join, scale or intercept: give those of that fit, or leave it out.")
 
 
 def _descend(run: Run, method: str, known: np.ndarray | None) -> None:
