@@ -207,6 +207,8 @@ def test_a_fit_is_a_model_that_is_kept(tmp_path):
     kernels = designs.fit(designs.nystroem(plain, RBF(0.3), 8), 1.0)
     with pytest.raises(InputError, match="do not exist"):
         kernels.unscaled()
+    with_constant = designs.fit(plain, 0.01, bias="free")
+    assert designs.fit(plain, 0.01, bias="none", init=with_constant).intercept == 0
     for narrow in (x[:, :1], x[:, 0]):  # a single column would be taken for all
         with pytest.raises(InputError, match="points of 3 columns"):
             kernels.predict(narrow)

@@ -149,6 +149,10 @@ def test_predict_gives_labels_and_zero_is_positive():
     for classes in (("no", "yes"), (0, 1), (3.5, 7.0), (np.int64(3), np.int64(5)), np.array(["a", "b"]), *odd):
         labels = jaxsvm.predict(jaxsvm.compact(fit, problem, classes=classes), NEW)
         assert labels.tolist() == [classes[int(value > 0)] for value in want]
+    fewer = jaxsvm.svm_problem(jaxsvm.gram(RBF(0.3), X[:20]), Y[:20])
+    for read in (lambda: jaxsvm.predict(fit, fewer, NEW), lambda: jaxsvm.compact(fit, fewer)):
+        with pytest.raises(InputError, match=r"fit is of \d+ samples, and the problem has 20"):
+            read()
     model = jaxsvm.compact(fit, problem)
     nothing = dataclasses.replace(model, coef=0 * model.coef, bias=jnp.zeros(()))
     assert (np.asarray(jaxsvm.predict(nothing, NEW)) == 1).all()

@@ -78,6 +78,7 @@ class Lane:
     @staticmethod
     def at(w: np.ndarray, bias: str, square: bool, mu: float) -> "Lane":
         """Return a lane whose first trial is w, `(p,)`."""
+        w = np.append(w[:-1], 0.0) if bias == "none" else w  # the start may be a fit with a constant
         penalty = np.ones(len(w))
         penalty[-1] = 0.0 if bias == "free" else 1.0
         return Lane(penalty, bias != "none", square, mu, w, np.zeros_like(w), best=w, pull=np.zeros((1, len(w))))

@@ -269,6 +269,9 @@ def _require_fit_of(problem: Any, fit: Fit) -> None:
         has = f"fit has lanes {fit.alpha.shape[:-1]} (alpha of shape {fit.alpha.shape})"
         wanted = f"the {lanes[0]} machines need a lane each" if lanes else "take one of them, such as path[0]"
         raise InputError(f"{has}: {wanted}.")
+    n = problem.gram.n
+    if fit.dual_coef.shape[-1] != n:
+        raise InputError(f"fit is of {fit.dual_coef.shape[-1]} samples, and the problem has {n}: its own is needed.")
 
 
 @transfers
