@@ -10,7 +10,7 @@ import pytest
 
 import jaxsvm
 from jaxsvm.kernels import RBF
-from jaxsvm.path.coarse_to_fine import feature_newton
+from jaxsvm.path.coarse_to_fine import engine, feature_newton
 from jaxsvm.path.coarse_to_fine.feature_newton import FeatureNewton, features
 from jaxsvm.path.measured import MEASURED
 
@@ -89,3 +89,18 @@ def test_ctrl_c_ends_it_with_the_point_that_it_has():
     point = FeatureNewton(newton.Z, 1e-9, lambda call, *rest: call(*rest)).point(here, (jnp.zeros(N), jnp.zeros(N)))
     assert point is not None
     assert point.steps < 20
+
+
+def test_a_point_in_primal_scale_is_certified_as_it_is():
+    """A factor a rounding away from 1 rounds all coefficients the same way: at C = 300 the gap grew to 30 times."""
+    rng = np.random.default_rng(1)
+    x = rng.random((1200, 5)).astype(np.float32)
+    y = np.where(x[:, 0] + 0.3 * rng.standard_normal(1200) > 0.5, 1, -1)
+    problem = jaxsvm.svm_problem(jaxsvm.gram(RBF(0.02), x), y, 1.0)
+    path = jaxsvm.solve_path(problem, [100.0, 300.0], tol=1e-3)
+    point = np.asarray(y * path.fits.dual_coef[1] * np.float32(1 + 2**-21), np.float32)[:, None]
+    one = problem.at(300.0)
+    counters = jax.tree.map(lambda leaf: leaf[1:], path.fits.counters)
+    columns = (np.asarray(one.y)[:, None], np.asarray(one.weights)[:, None], np.asarray([300.0], np.float32))
+    again = engine._finish(one, *columns, point, one.signed.matvec(point[:, 0])[:, None], counters, 1e-3)
+    assert (np.asarray(again.dual_coef[0]) == y * point[:, 0]).all()
