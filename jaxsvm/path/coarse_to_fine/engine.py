@@ -235,8 +235,9 @@ def _finish(
     # To about primal scale: a dual point may have any, but the decision function that is returned has this one.
     square = (x * (f + ridge * x)).sum(axis=0)
     scale = jnp.where(square > 0, x.sum(axis=0) / jnp.where(square > 0, square, 1), 1)
-    # A scale that is off moves the primal to second order; numbers that are all rounded the same way, to first order.
-    x = jnp.where(jnp.abs(scale - 1) > jnp.finfo(x.dtype).eps ** 0.5, scale, 1)[None, :] * x
+    # A scale that is off moves the primal to second order. A factor of a few roundings rounds all numbers the same way,
+    # which moves it to first order.
+    x = jnp.where(jnp.abs(scale - 1) > 64 * jnp.finfo(x.dtype).eps, scale, 1)[None, :] * x
     certified = in_double(_certified_lanes)(template, y, C, x)
     converged = certified.certificate.relative_gap <= tol
     return certified.fit(jnp.where(converged, Status.CONVERGED, Status.STALLED).astype(jnp.int32), counters)
