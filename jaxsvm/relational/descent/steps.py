@@ -8,7 +8,7 @@ from jaxsvm.relational.gradient.engine import PseudoGradient
 
 
 class CuttingPlanes:
-    """Proximal cutting planes."""
+    """Descend by proximal cutting planes."""
 
     going = True
 
@@ -25,7 +25,7 @@ class CuttingPlanes:
 
 
 class Newton:
-    """Newton steps on the hinge with a ramp of half-width mu, for engines that are `smooth`.
+    """Descend by Newton steps on the hinge with a ramp of half-width mu, for engines that are `smooth`.
 
     Gradients are the join's; the Hessian is that of drawn rows near the margin, whose cost is negligible (subsampled
     Newton). At the ramp's optimum one plane proves all but a part of order mu^2, which is computed: if it is much of
@@ -73,7 +73,7 @@ class Newton:
 
 
 class InteriorPoints:
-    """Primal-dual interior points over the rows of the join.
+    """Descend by primal-dual interior points over the rows of the join.
 
     The dual is `max mean(a) - |mean(a y x)|^2 / (4 lam)` over `a` in [0, 1]. Each a is a plane that proves its own
     value, and `mean(a y x) / (2 lam)` is the next point. The systems are `I + X' S X`, for any N (Ferris, Munson,
@@ -116,7 +116,7 @@ class InteriorPoints:
 
 
 class Subgradient:
-    """Steps `1 / (2 lam t)`, or those of the paper with its guard, projection and choice.
+    """Descend by steps `1 / (2 lam t)`, or by those of the paper with its guard, projection and choice.
 
     A proof from counts that are bounds takes two passes: it is sought in the last 8 steps only.
     """
