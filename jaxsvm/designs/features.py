@@ -95,7 +95,7 @@ class Mapped:
 
 @dataclasses.dataclass(frozen=True)
 class Factored(Rows):
-    """Hold Nystroem features as kernel values times the whitening, which is multiplied with sums instead of with each row.
+    """Hold Nystroem features as kernel values and the whitening, which multiplies sums instead of each row.
 
     A pass over features of rank r takes O(r) operations a row, where multiplied out they take O(r^2).
 
