@@ -69,6 +69,61 @@ def test_double_steps_in_a_block_reach_its_solution():
     assert gradient[v == high].min(initial=0) >= -1e-8
 
 
+@pytest.mark.parametrize("free", [True, False])
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e4])
+def test_interior_points_solve_a_block(free, scale):
+    """A block of both signs, with an empty place, a variable at each bound, and (without an equality) no upper ones."""
+    rng = np.random.default_rng(5)
+    A = rng.normal(size=(20, 30))
+    K, pull = A @ A.T / 30, scale * rng.normal(size=20)
+    low, high = -scale * rng.uniform(0, 1, 20), scale * rng.uniform(0, 1, 20)
+    start = rng.uniform(low, high)
+    start[0], start[1], low[2], high[2], start[2] = low[0], high[1], 0, 0, 0
+    if not free:
+        high[10:] = np.inf
+    tol = 1e-7 * scale
+    v, left, steps = block.interior_steps(*map(jnp.asarray, (K, low, high, start, pull)), tol, 0, free=free)
+    v, gradient = np.asarray(v), pull - K @ (np.asarray(v) - start)
+    assert (v >= low).all()
+    assert (v <= high).all()
+    np.testing.assert_allclose(left, gradient, atol=1e-12 * scale)
+    up, down = gradient[v < high].max(), gradient[v > low].min()
+    if free:
+        assert v.sum() == pytest.approx(start.sum(), abs=1e-9 * scale)
+        assert up - down <= 2 * tol
+    else:
+        assert max(up, -down) <= 2 * tol
+    assert 5 < int(steps) < 30
+    again = block.interior_steps(*map(jnp.asarray, (K, low, high, v, gradient)), 4 * tol, 0, free=free)
+    assert np.array_equal(again[0], v)
+
+
+@pytest.mark.parametrize("bias", ["free", "regularized", "squared"])
+def test_sets_of_large_steps_are_certified_in_fewer_systems_than_pairs(bias):
+    x, y = points(300)
+    gram = jaxsvm.gram(RBF(gamma=0.5), x)
+    problem = svm_problem(gram, y, 1e2) if bias == "squared" else hinge_problem(gram, y, 1e2, bias=bias)
+    fits = [jaxsvm.fit(problem, WorkingSet(tol=1e-3, size=64, fresh=32, fat=fat)) for fat in (False, True)]
+    duals = [float(fit.certificate.dual) for fit in fits]
+    assert duals[0] == pytest.approx(duals[1], rel=2e-3)
+    assert all(fit.status == Status.CONVERGED for fit in fits)
+    assert int(fits[1].counters.toward) < int(fits[0].counters.toward)
+    if bias != "squared":
+        assert judged(fits[1], x, y, 1e2, 0.5, bias) <= 1.1e-3
+
+
+def test_large_steps_in_lanes_and_for_gpus():
+    x, y = points(60)
+    gram, solver = jaxsvm.gram(RBF(gamma=0.5), x), WorkingSet(tol=1e-3, size=16, fresh=8, fat=True)
+    fit = jax.jit(jax.vmap(lambda C: jaxsvm.fit(hinge_problem(gram, y, C, bias="free"), solver)))
+    found = fit(jnp.asarray([0.1, 1.0, 10.0], jnp.float32))
+    assert (np.asarray(found.status.code) == Status.CONVERGED).all()
+    with jax.enable_x64(False):
+        for platform in ("cuda", "tpu"):
+            text = fit.trace(jnp.ones(3, jnp.float32)).lower(lowering_platforms=(platform,)).as_text()
+            assert text.count("\n") < 4500, platform
+
+
 def test_a_block_without_violation_stays():
     v, _, steps = block.pair_steps(jnp.eye(4), jnp.zeros(4), jnp.ones(4), jnp.full(4, 0.5), jnp.zeros(4), 1e-3, 100)
     assert np.array_equal(v, np.full(4, 0.5))

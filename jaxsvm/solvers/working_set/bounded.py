@@ -10,7 +10,7 @@ from jaxsvm.numerics.precision import bits_of, double, in_double, of_bits, widen
 from jaxsvm.numerics.products import weighted_rows
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.solvers.measured import MEASURED
-from jaxsvm.solvers.working_set.block import double_steps, pair_steps
+from jaxsvm.solvers.working_set.block import Steps
 from jaxsvm.solvers.working_set.members import ends, is_negative_along
 
 
@@ -28,7 +28,7 @@ def begun(problem: BoxProblem, a: Array | None) -> dict[str, Any]:
 
 
 def moved(
-    problem: BoxProblem, state: Any, K: Array, rows: Array, slots: Array, members: Array
+    problem: BoxProblem, state: Any, K: Array, rows: Array, slots: Array, members: Array, solve: Steps
 ) -> tuple[dict[str, Any], Array, Array]:
     """Solve the set's problem, with the members' kernel rows `rows[slots]` and the kernel values K between members.
 
@@ -43,7 +43,6 @@ def moved(
     c = jnp.ones_like(old) if problem.equality is None else problem.equality[place]
     end = c * U
     low, high = jnp.minimum(0, end), jnp.maximum(0, end)
-    solve = pair_steps if problem.free_bias else double_steps
     top, bottom = ends(problem, state.a, state.s)
     tol, limit = MEASURED.violation_left * (top - bottom), MEASURED.steps_per_member * len(place)
     v, _, steps = solve(Q / jnp.outer(c, c), low, high, c * old, gradient / c, tol, limit)

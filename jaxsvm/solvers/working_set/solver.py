@@ -15,6 +15,7 @@ from jaxsvm.results.fit import Counters
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.start import Origin, onto_simplex, starting_point, weights_of
 from jaxsvm.solvers.working_set import bounded, row_cache, unbounded
+from jaxsvm.solvers.working_set.block import steps_for
 from jaxsvm.solvers.working_set.members import among, candidates, ends, with_new_members
 from jaxsvm.solvers.working_set.row_cache import RowCache
 
@@ -45,6 +46,8 @@ class WorkingSet(Solver[Restrictable]):
         cache: Kernel rows to keep, with those of the set, at least `size`: 4 n bytes each in float32. Rows whose
             samples left longest ago are replaced. None: `size`. Static.
         store: Whether to store all kernel values first, if the Gram operator permits; static.
+        fat: Whether to solve the problem of a set by interior points, some 15 large systems, instead of thousands of
+            steps of two samples. None: on a GPU or TPU, where this has not been measured yet. Static.
         max_steps: Maximum number of steps (sets), >= 0.
         check_every: Steps in a chunk; static.
         refresh_every: Maximum number of steps between recomputations of `s`; None: 4,000, or n if larger. Static.
@@ -61,6 +64,7 @@ class WorkingSet(Solver[Restrictable]):
     fresh: int = dataclasses.field(default=256, metadata={"static": True})
     cache: int | None = dataclasses.field(default=None, metadata={"static": True})
     store: bool = dataclasses.field(default=False, metadata={"static": True})
+    fat: bool | None = dataclasses.field(default=None, metadata={"static": True})
     max_steps: Any = 100_000
     check_every: int = dataclasses.field(default=1, metadata={"static": True})
     refresh_every: int | None = dataclasses.field(default=None, metadata={"static": True})
@@ -141,7 +145,9 @@ class WorkingSet(Solver[Restrictable]):
         kind, rows = _module(problem), row_cache.stored_rows(problem.gram, cache)
         K = state.K if problem.gram.stored else among(state.K, rows, slots, members, places)
         between = rows[slots[:, None], slots] if problem.gram.stored else K
-        changes, inner, curved = kind.moved(problem, state, between, rows, slots, members)
+        fat = jax.default_backend() != "cpu" if self.fat is None else self.fat
+        solve = steps_for(problem.free_bias, fat)
+        changes, inner, curved = kind.moved(problem, state, between, rows, slots, members, solve)
         return state._replace(
             **changes,
             members=members,

@@ -17,7 +17,7 @@ from jaxsvm.numerics.precision import bits_of, double, in_double, of_bits, round
 from jaxsvm.numerics.products import matmul, weighted_rows
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.solvers.measured import MEASURED
-from jaxsvm.solvers.working_set.block import double_steps
+from jaxsvm.solvers.working_set.block import Steps
 from jaxsvm.solvers.working_set.members import is_negative_along
 from jaxsvm.solvers.working_set.row_cache import RowCache
 
@@ -67,7 +67,7 @@ def scaled(problem: SquaredHingeProblem, alpha: Array) -> Array:
 
 
 def moved(
-    problem: SquaredHingeProblem, state: Any, K: Array, rows: Array, slots: Array, members: Array
+    problem: SquaredHingeProblem, state: Any, K: Array, rows: Array, slots: Array, members: Array, solve: Steps
 ) -> tuple[dict[str, Any], Array, Array]:
     """Solve for set and scales, with the members' kernel rows `rows[slots]` and the kernel values K between members.
 
@@ -77,9 +77,7 @@ def moved(
     H, gradient, low, high, units = in_double(_block)(problem, state.a, state.exact, K, members)
     violation = jnp.where((low < 0) | (gradient > 0), jnp.abs(gradient), 0).max()
     limit = MEASURED.steps_per_member * len(low)
-    move, _, steps = double_steps(
-        H, low, high, jnp.zeros_like(low), gradient, MEASURED.gradient_left * violation, limit
-    )
+    move, _, steps = solve(H, low, high, jnp.zeros_like(low), gradient, MEASURED.gradient_left * violation, limit)
     placed = in_double(_with_moves)(problem, state.a, state.exact, move, low, units, (rows, slots, members))
     return placed, steps, is_negative_along(H, move)
 
