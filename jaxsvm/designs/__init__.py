@@ -1,16 +1,18 @@
 """Certified linear SVMs of rows that lie anywhere: in memory, on a mesh, on a cluster, in files, in a join."""
 
-from jaxsvm.designs.arrays import from_arrays
 from jaxsvm.designs.contract import Chunk, Design
-from jaxsvm.designs.dask_ import from_dask
 from jaxsvm.designs.features import fourier, nystroem, standardised
-from jaxsvm.designs.files import from_files
 from jaxsvm.designs.fit import DesignFit, cross_validate, fit
+from jaxsvm.designs.places.arrays import from_arrays
+from jaxsvm.designs.places.dask_ import from_dask
+from jaxsvm.designs.places.files import from_files
+from jaxsvm.designs.tuning import DesignTuned, tune
 
 __all__ = [
     "Chunk",
     "Design",
     "DesignFit",
+    "DesignTuned",
     "cross_validate",
     "fit",
     "fourier",
@@ -19,4 +21,5 @@ __all__ = [
     "from_files",
     "nystroem",
     "standardised",
+    "tune",
 ]

@@ -257,8 +257,8 @@ def _run(
             if callback is not None and callback(run.passes, gaps):
                 stop.came = True
 
-        run_passes(run, lambda: run.passes >= max_passes or _over(run.design, stop, deadline), stop, after)
-        ended = _over(run.design, stop, deadline)
+        run_passes(run, lambda: run.passes >= max_passes or over(run.design, stop, deadline), stop, after)
+        ended = over(run.design, stop, deadline)
         going = [k for k in range(len(run.lanes)) if not run.certificate(k).relative_gap <= run.tol]
         if not run.going and checkpoint is not None and jax.process_index() == 0 and os.path.exists(checkpoint):
             os.unlink(checkpoint)
@@ -273,7 +273,7 @@ def _run(
     return [code(k) for k in range(len(run.lanes))]
 
 
-def _over(design: Design, stop: Interruption, deadline: float) -> bool:
+def over(design: Design, stop: Interruption, deadline: float) -> bool:
     """Return whether to stop, in any of the processes that compute together: the others would wait for its sums."""
     over = stop.seen or time.monotonic() > deadline
     return bool(multihost_utils.process_allgather(np.asarray(over)).any()) if design.together else over

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxsvm.designs.arrays import ArrayDesign
 from jaxsvm.designs.choices import Describe, Near, Spread
 from jaxsvm.designs.contract import Chunk, Design
 from jaxsvm.designs.descent import Hinges, Lane
 from jaxsvm.designs.losses import Evaluate, Lanes
 from jaxsvm.designs.measured import MEASURED
+from jaxsvm.designs.places.arrays import ArrayDesign
 from jaxsvm.errors import InputError
 from jaxsvm.loop.interruption import watching
 from jaxsvm.loop.passes import run_passes

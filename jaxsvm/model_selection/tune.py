@@ -248,8 +248,8 @@ def _check(
 ) -> None:  # fmt: skip
     if hasattr(x, "total") and hasattr(x, "chosen"):
         raise InputError(
-            "x is a design, and a step of tune would take passes over its rows: "
-            "`jaxsvm.designs.cross_validate(x, Cs, folds)` scores all values of C in the same passes."
+            "x is a design, and each step along a derivative would take passes over its rows: "
+            "`jaxsvm.designs.tune(x, C, folds, kernel=kernel)` scores several values of C in the same passes."
         )
     if (validation is None) == (folds is None):
         passed = "both" if folds is not None else "neither"

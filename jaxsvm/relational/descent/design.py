@@ -19,8 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxsvm.designs.arrays import chosen_of_chunks, sum_of_chunks
 from jaxsvm.designs.contract import Chunk, OfChunk
+from jaxsvm.designs.places.arrays import chosen_of_chunks, sum_of_chunks
 from jaxsvm.errors import InputError
 from jaxsvm.gram.tiled import TiledGram
 from jaxsvm.kernels import Linear

@@ -13,8 +13,8 @@ from jaxsvm.datasets.labels import Texts, targets, value_of
 from jaxsvm.datasets.layout import Piece
 from jaxsvm.datasets.shards.scan import counted, different, scan
 from jaxsvm.datasets.shards.source import Source, files_of
-from jaxsvm.designs.arrays import chosen_of_chunks, sum_of_chunks
 from jaxsvm.designs.contract import Chunk, OfChunk
+from jaxsvm.designs.places.arrays import chosen_of_chunks, sum_of_chunks
 from jaxsvm.errors import DataError, InputError
 from jaxsvm.gram.measured import MEASURED as SIZES
 from jaxsvm.runtime.checks import require_one_of

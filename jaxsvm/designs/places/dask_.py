@@ -16,8 +16,8 @@ import jax
 import numpy as np
 
 from jaxsvm.datasets.labels import is_nothing
-from jaxsvm.designs.arrays import chosen_of, codes_of, joined, sum_of
 from jaxsvm.designs.contract import Chunk, OfChunk
+from jaxsvm.designs.places.arrays import chosen_of, codes_of, joined, sum_of
 from jaxsvm.errors import InputError, require_finite, require_package
 from jaxsvm.numerics.sizes import size_class
 from jaxsvm.runtime.summary import in_a_line
