@@ -321,6 +321,8 @@ def test_what_cannot_be_used_is_refused_by_name(tmp_path, monkeypatch):
             designs.fit(one, np.ones(300))
     with pytest.raises(InputError, match="points of 3 features"):
         designs.fit(one).predict(x[:, :2])
+    with pytest.raises(InputError, match="init"):
+        designs.fit(one, init=dataclasses.replace(designs.fit(one), coef=np.full(3, np.nan)))
     with pytest.raises(InputError, match=r"1 point\(s\) with NaN, the first in row 2"):
         designs.fit(one).predict(np.where(np.arange(5)[:, None] == 2, np.nan, x[:5]))
     assert len(repr(one)) < 200 and len(repr(designs.standardised(one))) < 400

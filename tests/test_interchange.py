@@ -269,6 +269,10 @@ def test_refusals(tmp_path):
         interchange.to_libsvm(scaled, tmp_path / "m")
     with pytest.raises(InputError, match="an integer for each"):
         interchange.to_libsvm(scaled, tmp_path / "m", classes=(0, 1, 2))
+    same = dataclasses.replace(scaled, scaling=None, classes=("1", "1.0"))
+    for given in ({}, {"classes": (4, 4)}):
+        with pytest.raises(InputError, match="different integer labels"):
+            interchange.to_libsvm(same, tmp_path / "m", **given)
     interchange.to_libsvm(dataclasses.replace(scaled, scaling=None), tmp_path / "named", classes=(3, 5))
     assert "label 3 5" in (tmp_path / "named").read_text()
     interchange.to_libsvm(dataclasses.replace(scaled, scaling=None), tmp_path / "named", classes=(3, 2**53 + 1))

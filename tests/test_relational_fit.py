@@ -198,6 +198,20 @@ def test_many_levels_and_few_corners_are_solved_in_a_few_steps():
         assert smooth.status == jaxsvm.Status.CONVERGED
 
 
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
+@pytest.mark.parametrize("engine", ["rows", "grid", "merge"])
+def test_a_fit_that_is_stopped_early_is_no_worse_than_nothing(loss, engine):
+    for seed in range(3):
+        join = join_of(PATH, n=20, seed=seed)
+        for steps in (1, 2, 3, 5):
+            fit = relational.fit(join, 1e-6, 0.01, engine, loss=loss, max_steps=steps, tol=1e-9)
+            assert fit.certificate.dual <= fit.certificate.primal <= 1
+            x, y, _ = fit.join.materialise()
+            each = np.maximum(1 - y * (x @ fit.beta), 0) ** (1 + (loss != "hinge"))
+            F = each.mean() + 1e-6 * fit.beta @ fit.beta
+            assert fit.certificate.primal * (1 + 1e-9) >= F
+
+
 def test_systems_of_counts_are_those_of_the_materialised_rows():
     join = prepared(join_of(HUB, n=12), "max", True)
     x, _, rows = join.materialise()

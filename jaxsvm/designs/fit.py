@@ -27,7 +27,7 @@ from jaxsvm.designs.features import applied
 from jaxsvm.designs.losses import LOSSES, Evaluate
 from jaxsvm.designs.measured import MEASURED
 from jaxsvm.designs.run import Machine, Run
-from jaxsvm.errors import ConvergenceWarning, InputError, warn
+from jaxsvm.errors import ConvergenceWarning, InputError, require_finite, warn
 from jaxsvm.gram.basis import KernelBasis
 from jaxsvm.kernels import Linear
 from jaxsvm.loop.interruption import Interruption, answering
@@ -293,6 +293,7 @@ def _points(run: Run, init: DesignFit | None) -> np.ndarray | None:
             f"init has {len(points)} machines of {points.shape[1] - 1} features: {len(run.machines)} machines of "
             f"{run.design.d} are needed."
         )
+    require_finite("init", points)
     return points
 
 

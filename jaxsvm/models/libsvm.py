@@ -157,11 +157,13 @@ def to_libsvm(model: Any, path: str | os.PathLike[str], *, classes: Sequence[int
     classes, faults = model.classes, []
     if model.scaling is not None:
         faults.append("a scaling (`dataclasses.replace(model, scaling=None)`, and give svm-predict scaled points)")
-    if classes is not None and not all(_is_integer(label) for label in classes):
+    if classes is not None and len({_whole(label) for label in classes if _is_integer(label)}) < len(classes):
         named = ", ".join(map(str, classes))[:80]
         faults.append(f"the classes {named} (pass classes={tuple(range(len(classes)))})")
     if faults:
-        raise InputError(f"model has {' and '.join(faults)}: LIBSVM's format holds integer labels and no scaling.")
+        raise InputError(
+            f"model has {' and '.join(faults)}: LIBSVM's format holds different integer labels and no scaling."
+        )
     kernel, parameters, points = kernel_and_points(model)
     kind = "polynomial" if kernel == "poly" else kernel
     lines = ["svm_type " + ("epsilon_svr" if classes is None else "c_svc"), f"kernel_type {kind}"]

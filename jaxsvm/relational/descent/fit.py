@@ -168,6 +168,8 @@ def fit(
         except KeyboardInterrupt:  # raised by the callback of a first evaluation
             stop.note()
             run.stopped = True
+    if method != "paper" and run.P > 1:  # stopped early: at 0 every loss is 1
+        run.P, run.best = 1.0, np.zeros_like(run.best)
     return result_of(run, tol, why)
 
 

@@ -51,11 +51,11 @@ class Newton:
         curvature = _curvature(slack, self.weight, None if run.squared else run.ramp)
         direction = -self.squares.system(curvature, 2 * lam)(gradient)
         start, t, estimate = -float(gradient @ direction), 1.0, self.estimate
-        for _ in range(4):
+        for left in (3, 2, 1, 0):
             estimate = run.evaluate(self.centre + t * direction)
             slope = float((run.planes.g[-1] + 2 * lam * (self.centre + t * direction)) @ direction)
-            if slope <= 0.5 * start or run.taken >= run.max_steps:
-                break
+            if slope <= 0.5 * start or run.taken >= run.max_steps or not left:
+                break  # the next step begins at a point that was evaluated
             t *= start / (start + slope)
         self.centre = self.centre + t * direction
         stuck = len(run.history) > 30 and run.history[-8][1] - run.P < 1e-4 * run.P
