@@ -108,7 +108,11 @@ class _Hard:
                 if point is None:
                     return jobs
                 grid.points[place] = point
-                if self.stop.seen or (exact := self.from_scratch(grid.problems[place], point.x)) is None:
+                if self.stop.seen:
+                    return jobs
+                if point.carried is not None:  # steps on all samples carried all margins
+                    continue
+                if (exact := self.from_scratch(grid.problems[place], point.x)) is None:
                     return jobs
                 grid.points[place] = point._replace(x=exact[0], f=exact[1], carried=0)
             between = [other for other in chain if solved and solved[-1] <= other <= place]

@@ -104,8 +104,10 @@ class WorkingSet(Solver[Restrictable]):
         svm = cast(SquaredHingeProblem, problem)
         if init is None:
             return self.begun(problem, unbounded.pair_of_classes(svm))
-        weights = onto_simplex(svm, weights_of(svm, init)[0])
-        return self.begun(problem, unbounded.begun(svm, unbounded.scaled(svm, weights)))
+        weights, margins = weights_of(svm, init)
+        weights = onto_simplex(svm, weights)
+        s = svm.matvec(weights) if margins is None else svm.gradient(weights, margins)
+        return self.begun(problem, unbounded.begun(svm, unbounded.scaled(weights, s)))
 
     def begun(self, problem: Restrictable, parts: dict[str, Any]) -> "State":
         """Return a state with an empty set at a known point: its `a`, `s` and `exact`."""

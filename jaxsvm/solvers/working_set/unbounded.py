@@ -59,9 +59,8 @@ def pair_of_classes(problem: SquaredHingeProblem) -> dict[str, Any]:
     return in_double(compute)(problem, problem.gram.rows(pair), pair, exists)
 
 
-def scaled(problem: SquaredHingeProblem, alpha: Array) -> Array:
-    """Return weights in the scale that maximizes the dual objective `1'b - 1/2 b'Kt b`."""
-    s = problem.matvec(alpha)
+def scaled(alpha: Array, s: Array) -> Array:
+    """Return weights in the scale that maximizes the dual objective `1'b - 1/2 b'Kt b`, from their products `s`."""
     curvature = alpha @ s
     return alpha * jnp.where(curvature > 0, alpha.sum() / jnp.where(curvature > 0, curvature, 1), 1)
 
