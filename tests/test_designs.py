@@ -204,7 +204,8 @@ def test_a_search_without_time_returns_what_it_has():
     assert "is the largest of the grid" in repr(dataclasses.replace(found, C=found.trials[0].scores.Cs[-1]))
     for given, message in (
         ({"C": 0.0}, "C is"), ({"rounds": 0}, "rounds is 0"), ({"kernel": 0.5}, "kernel is a float"),
-        ({"folds": 1}, "folds is 1"), ({"loss": "log"}, "loss is 'log'"), ({"interrupt": "x"}, "interrupt is"),
+        ({"folds": 1}, "folds is 1"), ({"folds": "x"}, "folds is"), ({"loss": "log"}, "loss is 'log'"),
+        ({"interrupt": "x"}, "interrupt is"),
     ):  # fmt: skip
         with pytest.raises(InputError, match=message):
             designs.tune(rows, **given)

@@ -118,7 +118,7 @@ def tune(
     def left() -> float | None:
         return None if max_seconds is None else max(0.0, deadline - time.monotonic())
 
-    trials, best = [], Trial(kernel, Scores(np.asarray([float(C)]), np.full((folds, 1), -np.inf)))
+    trials, best = [], Trial(kernel, Scores(np.asarray([float(C)]), np.full((1, 1), -np.inf)))
     with answering(interrupt) as stop:
         for step in range(rounds):
             centre = best
