@@ -17,7 +17,7 @@ from jaxsvm.designs import measured as numbers
 from jaxsvm.designs.choices import Spread
 from jaxsvm.designs.places import arrays, files
 from jaxsvm.errors import ConvergenceWarning, DataError, InputError
-from jaxsvm.kernels import RBF, Linear
+from jaxsvm.kernels import RBF, Linear, Precomputed
 
 
 def data(n=300, d=3, seed=0, noise=0.5):
@@ -312,6 +312,7 @@ def test_what_cannot_be_used_is_refused_by_name(tmp_path, monkeypatch):
         (lambda: designs.cross_validate(one, [1.0], folds=51), "fold 50 has no row"),
         (lambda: designs.cross_validate(two, [1.0], folds=2), "outside fold 0: two classes"),
         (lambda: designs.nystroem(one, "rbf", 3), "kernel is a str"),
+        (lambda: designs.nystroem(one, Precomputed(), 3), "kernel is a Precomputed"),
     ]
     for call, message in cases:
         with pytest.raises(InputError, match=message):

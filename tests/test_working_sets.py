@@ -98,6 +98,20 @@ def test_interior_points_solve_a_block(free, scale):
     assert np.array_equal(again[0], v)
 
 
+@pytest.mark.parametrize("free", [True, False])
+def test_interior_points_solve_a_block_whose_bounds_are_decades_apart(free):
+    """Bounds to 1e9 around a solution of size 1: the middle of the box is far away, and its sums lose all digits."""
+    rng = np.random.default_rng(1)
+    A, y = rng.normal(size=(20, 30)), np.where(np.arange(20) % 3, 1, -1)
+    K, end = A @ A.T, y * 10 ** rng.uniform(-7, 9, 20)
+    arguments = K, np.minimum(0, end), np.maximum(0, end), np.zeros(20), 1.0 * y
+    dual = []
+    for solve in (block.steps_for(free, False), block.steps_for(free, True)):
+        v = np.asarray(solve(*map(jnp.asarray, arguments), 1e-6, 100_000)[0])
+        dual.append(v @ (y - K @ v / 2))
+    assert dual[1] == pytest.approx(dual[0], rel=1e-5)
+
+
 @pytest.mark.parametrize("bias", ["free", "regularized", "squared"])
 def test_sets_of_large_steps_are_certified_in_fewer_systems_than_pairs(bias):
     x, y = points(300)

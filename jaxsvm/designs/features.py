@@ -18,7 +18,7 @@ from jaxsvm.errors import InputError
 from jaxsvm.gram.basis import NystroemBasis
 from jaxsvm.gram.low_rank import low_rank_gram
 from jaxsvm.gram.measured import MEASURED as SIZES
-from jaxsvm.kernels import Kernel
+from jaxsvm.kernels import Kernel, Precomputed
 from jaxsvm.numerics.precision import cast, double
 from jaxsvm.numerics.products import matmul
 from jaxsvm.points.rows import Rows
@@ -224,7 +224,7 @@ def _of_kernel(
     require_design(design)
     require_whole("rank", rank, 1)
     require_whole("rows", rows, 1)
-    if not isinstance(kernel, Kernel):
+    if not isinstance(kernel, Kernel) or isinstance(kernel, Precomputed):
         raise InputError(f"kernel is a {type(kernel).__name__}: a kernel such as `jaxsvm.kernels.RBF(0.5)` is needed.")
     sample = design.chosen(Spread(design.n, min(rows, design.n)))
     if not len(sample.weight):

@@ -172,9 +172,14 @@ def interior_steps(
         wide = double(block[0].dtype)
         K, low, high, v, pull, tol = (part.astype(wide) for part in block)
         alone = jnp.where(low < high, jnp.abs(pull) / jnp.maximum(diagonal(K), MEASURED.curvature_floor), 0)
-        most = jnp.where(jnp.isfinite(high), high, v + MEASURED.block_reach * largest(alone))
-        problem = _problem(K, most - low, pull + matmul(K, v - low), (v - low).sum(), free)
-        width = problem.upper.sum() / jnp.maximum(problem.present.sum(dtype=wide), 1)
+        bounded, move = jnp.isfinite(high), largest(alone)
+        most = jnp.where(bounded, high, v + MEASURED.block_reach * move)
+        # Distances are from the bound nearer to 0: sums of the others would lose the digits of small ones.
+        signs = jnp.where(jnp.abs(low) <= jnp.abs(most), 1.0, -1.0).astype(wide)
+        base, far = jnp.where(signs > 0, low, most), jnp.where(signs > 0, most, low)
+        problem = _problem(K, signs, most - low, signs * (pull + matmul(K, v - base)), (v - base).sum(), free)
+        width = jnp.where(bounded, jnp.minimum(problem.upper, move), problem.upper).sum()
+        width = width / jnp.maximum(problem.present.sum(dtype=wide), 1)
         goal = MEASURED.block_products_left * tol * width
 
         def goes_on(at: interior_point.Going) -> Array:
@@ -187,7 +192,7 @@ def interior_steps(
         a = jnp.where((x.z > tol) & (x.a < x.t), 0, jnp.where((x.w > tol) & (x.t < x.a), problem.upper, x.a))
         a = problem.on_equality(jnp.where(problem.present, jnp.clip(a, 0, problem.upper), 0))
         # Bounds are met exactly, so that comparisons with them are exact.
-        new = jnp.where(a == problem.upper, most, low + a)
+        new = jnp.where(a == problem.upper, far, base + signs * a)
         slope = matmul(K, new - v)
         better = (new - v) @ (pull - slope / 2) > 0
         return jnp.where(better, new, v), jnp.where(better, pull - slope, pull), at.rounds
@@ -199,11 +204,11 @@ def interior_steps(
     return jnp.where(moves, new.astype(v.dtype), v), jnp.where(moves, left.astype(v.dtype), pull), steps
 
 
-def _problem(K: Array, upper: Array, q: Array, e: Array, free: bool) -> BoxProblem:
-    """Return `max q'a - 1/2 a'Ka`, `0 <= a <= upper`, and `sum a = e` if `free`."""
-    ones, zero = jnp.ones_like(q), jnp.zeros((), q.dtype)
+def _problem(K: Array, signs: Array, upper: Array, q: Array, e: Array, free: bool) -> BoxProblem:
+    """Return `max q'a - 1/2 (s a)'K(s a)`, `0 <= a <= upper`, and `s'a = e` if `free`, with the signs s."""
+    zero = jnp.zeros((), q.dtype)
     places = jnp.arange(len(q), dtype=jnp.int32)
     gram = DenseGram(Precomputed(), places, jnp.zeros((1,), q.dtype), K, vouched=True)
-    equality = ones if free else None
+    equality = signs if free else None
     C, feasible = jnp.ones_like(zero), jnp.asarray(True)
-    return BoxProblem(gram, ones, q, upper, equality, e, C, zero, diagonal(K), feasible, 0.0)
+    return BoxProblem(gram, signs, q, upper, equality, e, C, zero, diagonal(K), feasible, 0.0)
