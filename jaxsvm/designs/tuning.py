@@ -97,7 +97,7 @@ def tune(
 
     Returns:
         The best values and the machine of all rows. After Ctrl-C, or if time is up, these are of the trials that were
-        complete, and the machine's status is INTERRUPTED.
+        complete, and the machine, which had no time, is INTERRUPTED: `fit(design, found.C)` makes it.
 
     Raises:
         InputError: On arguments that cannot be used.
