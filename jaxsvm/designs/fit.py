@@ -36,10 +36,16 @@ from jaxsvm.model_selection.cross_validation import Scores
 from jaxsvm.models.model import Model
 from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.results.fit import Certificate
-from jaxsvm.results.status import Status, StatusCode, advice
+from jaxsvm.results.status import Status, StatusCode
 from jaxsvm.runtime.checks import require_one_of, require_positive, require_seconds, require_whole
 
 BIASES = ("regularized", "none", "free")
+ADVICE = {
+    Status.MAX_STEPS: "Allow more passes (`max_passes=`), loosen tol, or scale the columns (`standardised`).",
+    Status.STALLED: "Rounding permits no smaller gap: scale the columns (`standardised`), or take a smaller C or a "
+    "larger tol.",
+    Status.INTERRUPTED: "Time was up, or Ctrl-C came: `fit(init=)` goes on from a fit.",
+}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -333,6 +339,6 @@ def _warn(codes: list[Status], gaps: Any) -> None:
         gap = float(np.max(gaps))
         warn(
             f"{len(failed)} of {len(codes)} fits ended as {failed[0].name}, with a gap of up to {gap:.2g}. "
-            f"{advice(failed[0])}",
+            f"{ADVICE[failed[0]]}",
             ConvergenceWarning,
         )

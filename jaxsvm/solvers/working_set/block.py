@@ -164,8 +164,8 @@ def interior_steps(
     """Solve a block by interior points (`jaxsvm.solvers.box.interior_point`), in twice the precision.
 
     Arguments and results are those of `pair_steps` if `free`, else those of `double_steps`; steps are systems, at most
-    60 whatever `limit` is. A variable without a bound moves by `block_reach` at most. The start is returned if it is no
-    worse, or if its violation is at most `tol`.
+    60 whatever `limit` is. A variable without a bound moves by `block_reach` at most. A block whose violation is at
+    most `tol` is solved to a share of it. The start is returned if it is no worse.
     """
 
     def solve(*block: Array) -> tuple[Array, Array, Array]:
@@ -183,7 +183,7 @@ def interior_steps(
         goal = MEASURED.block_products_left * tol * width
 
         def goes_on(at: interior_point.Going) -> Array:
-            return at.going & (interior_point.mean_product(problem.present, at.x) > goal)
+            return at.going & (tol > 0) & (interior_point.mean_product(problem.present, at.x) > goal)
 
         begin, further = interior_point.begin(problem), partial(interior_point.further, problem, tol=0)
         at = while_loop(goes_on, further, begin)
@@ -197,11 +197,11 @@ def interior_steps(
         better = (new - v) @ (pull - slope / 2) > 0
         return jnp.where(better, new, v), jnp.where(better, pull - slope, pull), at.rounds
 
-    up, down = jnp.where(v < high, pull, -jnp.inf), jnp.where(v > low, pull, jnp.inf)
-    violation = largest(up) - smallest(down) if free else jnp.maximum(largest(up), -smallest(down))
-    new, left, steps = in_double(solve)(K, low, high, v, pull, jnp.asarray(tol, v.dtype))
-    moves = violation > tol
-    return jnp.where(moves, new.astype(v.dtype), v), jnp.where(moves, left.astype(v.dtype), pull), steps
+    none = jnp.inf if free else 0.0
+    violation = largest(jnp.where(v < high, pull, -none)) - smallest(jnp.where(v > low, pull, none))
+    tol = jnp.minimum(tol, MEASURED.violation_left * jnp.maximum(violation, 0)).astype(v.dtype)
+    new, left, steps = in_double(solve)(K, low, high, v, pull, tol)
+    return new.astype(v.dtype), left.astype(v.dtype), steps
 
 
 def _problem(K: Array, signs: Array, upper: Array, q: Array, e: Array, free: bool) -> BoxProblem:
