@@ -110,8 +110,8 @@ class _Hard:
                 grid.points[place] = point
                 if self.stop.seen:
                     return jobs
-                if point.carried is not None:  # steps on all samples carried all margins
-                    continue
+                if point.carried is not None and self.solver.inner_tol > 1000 * np.finfo(whole.dtype).eps:
+                    continue  # steps on all samples carried all margins, to enough digits for this gap
                 if (exact := self.from_scratch(grid.problems[place], point.x)) is None:
                     return jobs
                 grid.points[place] = point._replace(x=exact[0], f=exact[1], carried=0)
