@@ -41,6 +41,8 @@ class Measured:
     """How far apart in log C the first two values of `epsilon_path` are, in square roots of epsilon."""
     share_of_a_jump: float = 0.9
     """How far it tries each next value, in log C and what the two before it would have reached."""
+    carried_roundings: float = 1000.0
+    """Roundings above which a gap asked for needs no margins from scratch after the steps of an anchor."""
 
     @property
     def samples_of_whole_rows(self) -> int:

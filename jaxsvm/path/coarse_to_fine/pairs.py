@@ -91,6 +91,7 @@ class _Hard:
         whole, fill = grid.problems[0], with_settings(self.fill)
         working_set = Candidates.of(np.arange(whole.n), whole.gram)
         newton = FeatureNewton(Z, self.solver.inner_tol, self.run)
+        digits = MEASURED.carried_roundings * np.finfo(whole.dtype).eps
         for place in (chain[index] for index in anchors(grid.logs[chain])) if chain else ():
             if self.stop.seen:
                 break
@@ -110,8 +111,8 @@ class _Hard:
                 grid.points[place] = point
                 if self.stop.seen:
                     return jobs
-                if point.carried is not None and self.solver.inner_tol > 1000 * np.finfo(whole.dtype).eps:
-                    continue  # steps on all samples carried all margins, to enough digits for this gap
+                if point.carried is not None and self.solver.inner_tol > digits:
+                    continue  # steps on all samples carried all margins
                 if (exact := self.from_scratch(grid.problems[place], point.x)) is None:
                     return jobs
                 grid.points[place] = point._replace(x=exact[0], f=exact[1], carried=0)
