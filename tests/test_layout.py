@@ -24,6 +24,17 @@ ROOMS = (
     *("plots", "cli"),
 )
 """From the ground up: a room imports from itself and from those before it."""
+VERBS = """
+Accept Add Advise Append Apply Approximate Assign Attach Average Begin Bind Bisect Bound Build Call Cast Certify
+Change Check Choose Clear Clip Code Compute Continue Contract Convert Count Cover Cross-validate Cut Declare Decode
+Delete Describe Differentiate Divide Do Double Draw Drop Embed Encode Estimate Evaluate Factor Fill Find Fit Form
+Format Gather Give Go Group Halve Handle Import Insert Iterate Join Keep Label Lay Learn Leave List Locate Lower Make
+Map Mark Maximise Measure Minimise Move Multiply Name Note Open Pad Parse Pick Plan Polish Predict Prepare Print Put
+Quote Raise Read Rebuild Recombine Recompute Reduce Refuse Register Reinterpret Remove Repeat Replace Restart Restore
+Return Reuse Round Run Say Scale Score Screen Search Select Set Show Simplify Solve Split Square Stack Start Step
+Store Subtract Suggest Sum Summarise Take Tell Trace Train Transpose Turn Update Visit Warn Widen Wrap Write Yield
+"""
+"""In the imperative: the first words of the docstrings of functions."""
 MOST_FILES = 12
 """Files of a room, `__init__.py` and the folders in it apart."""
 
@@ -87,11 +98,13 @@ def test_modules_import_each_other_one_way():
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(HOUSE)))
 def test_files_and_functions_fit_their_readers(path):
-    """No file above 350 lines, and no function above 50 lines of code."""
+    """No file above 350 lines, no function above 50 lines of code, no docstring of one that begins without a verb."""
     lines = path.read_text().splitlines()
     assert len(lines) <= 350
     for node in ast.walk(ast.parse("\n".join(lines))):
         if isinstance(node, ast.FunctionDef):
+            words = (ast.get_docstring(node) or "Return").split()
+            assert words[0].rstrip(".,:;") in VERBS.split(), f"{path}:{node.lineno}: begin with a verb, or add it to VERBS"
             body = node.body[1:] if ast.get_docstring(node) and len(node.body) > 1 else node.body
             code = lines[body[0].lineno - 1 : node.end_lineno]
             assert sum(bool(line.strip()) and not line.strip().startswith("#") for line in code) <= 50, node.name

@@ -60,33 +60,33 @@ class Job:
 
     @property
     def epsilon(self) -> float:
-        """Half the width of the tube, in regression."""
+        """Return half the width of the tube, in regression."""
         return 0.1 if self.options.epsilon is None else self.options.epsilon
 
     @property
     def note(self) -> str | None:
-        """What was decided about the file, and a warning about its columns, for the report; None without either."""
+        """Return what was decided about the file, and a warning about its columns, for the report; None if neither."""
         uneven = _uneven_columns(self.x, self.layout.columns) if self.scaling is None else None
         return " ".join([*(f"{note[0].upper()}{note[1:]}." for note in self.notes), *filter(None, [uneven])]) or None
 
     @property
     def several(self) -> bool:
-        """Whether there are more than two classes."""
+        """Return whether there are more than two classes."""
         return self.classes is not None and len(self.classes) > 2
 
     @property
     def by_estimator(self) -> bool:
-        """Whether an estimator of `jaxsvm.estimators` trains it, and not a problem's solver."""
+        """Return whether an estimator of `jaxsvm.estimators` trains it, and not a problem's solver."""
         return self.several or self.options.nu is not None or self.options.loss == "one_class"
 
     @property
     def codes(self) -> np.ndarray:
-        """The class of each training sample, an index into the classes, `(n,)`."""
+        """Return the class of each training sample, as an index into the sorted classes, int `(n,)`."""
         return self.target if self.several else (self.target > 0).astype(int)
 
     @property
     def metric(self) -> str:
-        """The kind of scores: "accuracy", "r2" in regression, "inside" (the share that is) of one class."""
+        """Name the score: "accuracy"; "r2" in regression; "inside" (the share of points accepted) for one class."""
         if self.options.loss == "one_class":
             return "inside"
         return "r2" if self.classes is None else "accuracy"

@@ -98,22 +98,22 @@ class Training:
 
     @property
     def gammas(self) -> list[str]:
-        """The widths of the kernel that are listed; none if the option is not given."""
+        """Return the values of gamma listed in the option, as text; an empty list without the option."""
         return [] if self.gamma is None else [text.strip() for text in self.gamma.split(",")]
 
     @property
     def dropped(self) -> list[str]:
-        """The columns to leave out."""
+        """Return the columns to leave out."""
         return listed(self.drop) + ([] if self.index_col is None else [self.index_col])
 
     @property
     def prepares(self) -> bool:
-        """Whether the points are made of the columns of a table, rather than read as they are."""
+        """Return whether columns are prepared (dropped, imputed, encoded, decimal commas) before they are points."""
         return bool(self.dropped) or self.decimal != "." or self.impute is not None or self.one_hot
 
     @property
     def named_solver(self) -> str | None:
-        """The solver, if one other than "auto" was asked for."""
+        """Return the solver that was asked for; None for "auto"."""
         return None if self.solver == "auto" else self.solver
 
     def check(self) -> None:

@@ -20,7 +20,7 @@ class Measured:
 
     @property
     def share_of_pulls(self) -> float:
-        """Of the probabilities: the part proportional to the pulls on the pilot's dual vector."""
+        """Return the share of the probabilities that is proportional to the pulls on the pilot's dual vector."""
         return self.share_of_bounds / 2
 
 

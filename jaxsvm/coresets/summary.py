@@ -45,7 +45,7 @@ class Coreset:
 
     @property
     def C(self) -> float:
-        """The C to give to a solver."""
+        """Return the C to give to a solver."""
         return self.info["C"]
 
     def __len__(self) -> int:

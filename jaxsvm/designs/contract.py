@@ -35,27 +35,27 @@ class Design(Protocol):
 
     @property
     def n(self) -> int:
-        """Number of rows."""
+        """Return the number of rows."""
         ...
 
     @property
     def d(self) -> int:
-        """Number of features."""
+        """Return the number of features."""
         ...
 
     @property
     def classes(self) -> tuple[Any, ...] | None:
-        """Labels in sorted order; None: `y` are targets of regression."""
+        """Return the labels in sorted order; None in regression."""
         ...
 
     @property
     def features(self) -> tuple[Any, ...]:
-        """The maps from columns of new points to features, one after another; none if columns are features."""
+        """Return the maps that turn columns of new points into features, in order; empty if columns are features."""
         ...
 
     @property
     def together(self) -> bool:
-        """Whether several processes compute each sum together: they then agree on when to stop."""
+        """Return whether several processes compute each sum together; they then stop at the same pass."""
         ...
 
     def total(self, function: OfChunk, *arguments: Any) -> Any:

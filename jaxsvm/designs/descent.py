@@ -85,7 +85,7 @@ class Lane:
 
     @property
     def trial(self) -> np.ndarray:
-        """The point to evaluate next, `(p,)`."""
+        """Return the point to evaluate next, `(p,)`."""
         return self.w + self.t * self.step
 
     def evaluated(self, sums: Any, tol: float) -> None:

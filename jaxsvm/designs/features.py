@@ -44,22 +44,22 @@ class FeatureDesign:
 
     @property
     def n(self) -> int:
-        """Number of rows."""
+        """Return the number of rows."""
         return self.base.n
 
     @property
     def classes(self) -> tuple[Any, ...] | None:
-        """Labels; None for regression."""
+        """Return the labels in sorted order; None in regression."""
         return self.base.classes
 
     @property
     def together(self) -> bool:
-        """Whether several processes compute each sum together."""
+        """Return whether several processes compute each sum together."""
         return self.base.together
 
     @property
     def features(self) -> tuple[Any, ...]:
-        """The maps from columns to features, one after another."""
+        """Return the maps that turn columns of new points into features, in order."""
         return (*self.base.features, self.map)
 
     def total(self, function: OfChunk, *arguments: Any) -> Any:
@@ -109,12 +109,12 @@ class Factored(Rows):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """`(n, d)`."""
+        """Return `(n, d)`."""
         return self.values.shape[0], self.whitening.shape[1]
 
     @property
     def dtype(self) -> Any:
-        """Dtype of the entries."""
+        """Return the dtype of the entries."""
         return self.values.dtype
 
     def dot(self, w: Float[Array, "d *k"]) -> Float[Array, "n *k"]:

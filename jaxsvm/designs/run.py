@@ -161,7 +161,7 @@ class Run:
 
     @property
     def going(self) -> list[int]:
-        """Numbers of the lanes that have not ended: neither certified nor stalled."""
+        """Return the indices of the lanes that are neither certified nor stalled."""
         idle = MEASURED.idle_passes
         return [
             k

@@ -54,7 +54,7 @@ class DesignTuned:
 
     @property
     def note(self) -> str | None:
-        """That the best C or width is an end of those that were scored; None if neither is."""
+        """Say which of the best C and gamma is an end of those that were scored; return None if neither is."""
         ends = [end_of("C", self.C, np.concatenate([trial.scores.Cs for trial in self.trials]))]
         if hasattr(self.kernel, "gamma"):
             tried = [float(np.max(trial.kernel.gamma)) for trial in self.trials]

@@ -76,7 +76,7 @@ class KernelEstimator(JaxsvmEstimator):
 
     @property
     def _takes_anything(self) -> bool:
-        """Whether the kernel is a function of two sets, which may be of any type: only the function reads points."""
+        """Return whether the kernel is a function of two sets: only it reads the points, which may have any type."""
         return callable(self.kernel) and not isinstance(self.kernel, Kernel)
 
     def _checked_points(self, X: Any, y: Any = None) -> Any:
@@ -123,13 +123,13 @@ class KernelEstimator(JaxsvmEstimator):
 
     @property
     def n_support_(self) -> np.ndarray:
-        """The number of support vectors of each class, `(k,)`; without classes `(1,)`."""
+        """Return the number of support vectors of each class, `(k,)`; without classes `(1,)`."""
         check_is_fitted(self)
         return self._n_support
 
     @property
     def coef_(self) -> Any:
-        """The weights of a linear kernel, one row a machine."""
+        """Return the weights of a linear kernel, `(machines, d)`."""
         if self.kernel != "linear":
             raise AttributeError("coef_ is only available when using a linear kernel")
         check_is_fitted(self)

@@ -186,7 +186,7 @@ class SVC(ClassifierMixin, KernelEstimator):
 
     @property
     def _cost(self) -> float:
-        """The value of C; 1 in derived classes that have none."""
+        """Return C; 1 in derived classes that have none. Refuse an infinite C but with the hinge."""
         C = getattr(self, "C", 1.0)
         if np.isinf(C) and self.loss != "hinge":
             raise InputError(
@@ -196,7 +196,7 @@ class SVC(ClassifierMixin, KernelEstimator):
 
     @property
     def _may_round(self) -> bool:
-        """Whether kernel values may be float32: a solution with the hinge is certified in float64 afterwards."""
+        """Return whether kernel values may be float32: solutions with the hinge are certified in float64 later."""
         return self.loss == "hinge"
 
     @property
@@ -249,20 +249,20 @@ class SVC(ClassifierMixin, KernelEstimator):
 
     @property
     def _places(self) -> list[tuple[int, ...]]:
-        """The classes of each machine: a pair, or one against the rest."""
+        """Return the class indices of each machine: a pair, or one against the rest."""
         k = len(self.classes_)
         return list(combinations(range(k), 2)) if self._by_pairs else [(code,) for code in range(k)]
 
     @property
     def probA_(self) -> np.ndarray:  # noqa: N802
-        """The slope of each sigmoid, `(machines,)`; empty without `probability`."""
+        """Return the slope of each sigmoid, `(machines,)`; empty without `probability`."""
         slopes = self._probA  # raises before the warning if there are none
         probabilities.warn_attribute_deprecated("probA_")
         return slopes
 
     @property
     def probB_(self) -> np.ndarray:  # noqa: N802
-        """The shift of each sigmoid, `(machines,)`."""
+        """Return the shift of each sigmoid, `(machines,)`."""
         shifts = self._probB
         probabilities.warn_attribute_deprecated("probB_")
         return shifts

@@ -111,7 +111,7 @@ class SVCPath(SVC):
 
     @property
     def multi_class(self) -> str:
-        """All pairs of classes with a hinge, each against the rest with its square."""
+        """Return "ovo" (pairs of classes) with the hinge, "ovr" (each against the rest) with its square."""
         return "ovo" if self.loss == "hinge" else "ovr"
 
     def _trained(self, data: Samples, machines: list[Machine]) -> Any:

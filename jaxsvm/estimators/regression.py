@@ -62,7 +62,7 @@ class OneMachine(KernelEstimator):
 
     @property
     def n_support_(self) -> np.ndarray:
-        """The number of support vectors, `(1,)`."""
+        """Return the number of support vectors, `(1,)`."""
         return super().n_support_[:1]
 
 

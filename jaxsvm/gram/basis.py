@@ -70,12 +70,12 @@ class KernelBasis:
 
     @property
     def size(self) -> int:
-        """Number of points, q."""
+        """Return the number of points, q."""
         return self.x.shape[0]
 
     @property
     def columns(self) -> int | None:
-        """Features of a point; None for `Precomputed`, which takes at least as many kernel values as it needs."""
+        """Return the number of columns of a point; None for `Precomputed`, which takes any row that is long enough."""
         return None if isinstance(self.kernel, Precomputed) else self.x.shape[1]
 
     def __call__(self, x_new: Float[Array, "m d"]) -> Float[Array, "m q"]:
@@ -127,12 +127,12 @@ class NystroemBasis:
 
     @property
     def size(self) -> int:
-        """Number of features, r."""
+        """Return the number of features, r."""
         return self.whitening.shape[1]
 
     @property
     def columns(self) -> int:
-        """Features of a point."""
+        """Return the number of columns of a point."""
         return self.x.shape[1]
 
     def __call__(self, x_new: Float[Array, "m d"]) -> Float[Array, "m r"]:
@@ -167,12 +167,12 @@ class FourierBasis:
 
     @property
     def size(self) -> int:
-        """Number of features, r."""
+        """Return the number of features, r."""
         return self.phases.shape[0]
 
     @property
     def columns(self) -> int:
-        """Features of a point."""
+        """Return the number of columns of a point."""
         return self.frequencies.shape[0]
 
     def __call__(self, x_new: Float[Array, "m d"]) -> Float[Array, "m r"]:

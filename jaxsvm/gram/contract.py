@@ -19,67 +19,67 @@ class Gram(Protocol):
 
     @property
     def n(self) -> int:
-        """Number of points."""
+        """Return the number of points."""
         ...
 
     @property
     def dtype(self) -> Any:
-        """Dtype of the kernel values."""
+        """Return the dtype of the kernel values."""
         ...
 
     @property
     def kernel(self) -> Kernel:
-        """The kernel."""
+        """Return the kernel."""
         ...
 
     @property
     def x(self) -> Any:
-        """The points less `shift`, `(n, d)`, dense or CSR; their indices `(n,)` if the matrix was given."""
+        """Return the points less `shift`, `(n, d)`, dense or CSR; their indices, `(n,)`, if the matrix was given."""
         ...
 
     @property
     def shift(self) -> Float[Array, " d"]:
-        """What was subtracted from the points, `(d,)`."""
+        """Return what was subtracted from the points, `(d,)`."""
         ...
 
     @property
     def stored(self) -> bool:
-        """Whether all values are in memory, so that reading a block costs nothing else."""
+        """Return whether all values are in memory, so that reading a block costs nothing else."""
         ...
 
     @property
     def may_store(self) -> bool:
-        """Whether a driver may store all values: they are stored, or fit the `memory` budget."""
+        """Return whether a driver may store all values: they are stored, or fit the `memory` budget."""
         ...
 
     @property
     def memory(self) -> int:
-        """Bytes that stored values may take; 0 where no budget was given."""
+        """Return the bytes that stored values may take; 0 without a budget."""
         ...
 
     @property
     def rank(self) -> int | None:
-        """Number of features that replace the kernel; None where the values are the kernel's own."""
+        """Return the number of features that replace the kernel; None where the values are the kernel's own."""
         ...
 
     @property
     def definite(self) -> bool:
-        """Whether the matrix is known to be positive semidefinite."""
+        """Return whether the matrix is known to be positive semidefinite."""
         ...
 
     @property
     def spread(self) -> Spread | None:
-        """How the points are spread over a mesh; None where they lie on one device."""
+        """Return how the points are spread over a mesh; None where they lie on one device."""
         ...
 
     @property
     def design(self) -> Any:
-        """A matrix `X (n, d)`, dense or CSR, with `K = X X'`; None where there is none at hand."""
+        """Return a matrix `X (n, d)`, dense or CSR, with `K = X X'`; None where there is none at hand."""
         ...
 
     @property
     def feature_rows(self) -> Any:
-        """The matrix `design` where it is dense; else None."""
+        """Return `design` where it is dense; else None."""
         ...
 
     def row(self, i: Int[Array, ""]) -> Float[Array, " n"]:

@@ -55,12 +55,12 @@ class DenseGram(OfPoints):
 
     @property
     def n(self) -> int:
-        """Number of points."""
+        """Return the number of points."""
         return self.K.shape[-1]
 
     @property
     def dtype(self) -> Any:
-        """Dtype of the kernel values."""
+        """Return the dtype of the kernel values."""
         return self.K.dtype
 
     def row(self, i: Int[Array, ""]) -> Float[Array, " n"]:

@@ -67,22 +67,22 @@ class LowRankGram:
 
     @property
     def n(self) -> int:
-        """Number of points."""
+        """Return the number of points."""
         return self.Z.shape[0]
 
     @property
     def rank(self) -> int:
-        """Number of features."""
+        """Return the number of features."""
         return self.Z.shape[1]
 
     @property
     def dtype(self) -> Any:
-        """Dtype of the kernel values."""
+        """Return the dtype of the kernel values."""
         return self.Z.dtype if self.values is None else self.values
 
     @property
     def shift(self) -> Float[Array, " d"]:
-        """What was subtracted from dense points, `(d,)`; 0 for sparse ones, which the feature map shifts once dense."""
+        """Return what was subtracted from dense points, `(d,)`; 0 for sparse ones, which the feature map shifts."""
         return jnp.zeros_like(self.features.shift) if isinstance(self.x, CSR) else self.features.shift
 
     def row(self, i: Int[Array, ""]) -> Float[Array, " n"]:
@@ -108,7 +108,7 @@ class LowRankGram:
 
     @property
     def definite(self) -> bool:
-        """True: `Z Z'` is positive semidefinite."""
+        """Return True: `Z Z'` is positive semidefinite."""
         return True
 
     def widened(self, dtype: Any) -> "LowRankGram":
@@ -120,7 +120,7 @@ class LowRankGram:
 
     @property
     def design(self) -> Float[Array, "n r"]:
-        """The features `Z`, with `K = Z Z'`."""
+        """Return the features `Z (n, r)`, with `K = Z Z'`."""
         return self.Z
 
     feature_rows = design

@@ -71,7 +71,7 @@ class SignedGram:
 
     @property
     def _signs(self) -> Float[Array, "n *L"]:
-        """Signs without derivatives."""
+        """Return the labels without derivatives."""
         return lax.stop_gradient(self.y)
 
     def _signed(self, signs: Array, K: Array) -> Array:

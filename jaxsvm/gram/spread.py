@@ -53,7 +53,7 @@ class SpreadGram:
 
     @property
     def x(self) -> Any:
-        """The points less `shift`, `(n, d)`."""
+        """Return the points less `shift`, `(n, d)`."""
         return self.whole.x[: self.n]
 
     def row(self, i: Int[Array, ""]) -> Float[Array, " n"]:

@@ -40,7 +40,7 @@ class OfPoints:
 
     @property
     def may_store(self) -> bool:
-        """Whether a driver may store all values: they are stored, or fit the budget."""
+        """Return whether a driver may store all values: they are stored, or fit the budget."""
         return self.stored
 
     def with_squares(self) -> Any:
@@ -53,17 +53,17 @@ class OfPoints:
 
     @property
     def definite(self) -> bool:
-        """Whether the matrix is known to be positive semidefinite: by its kernel, as a part of one, or by a test."""
+        """Return whether the matrix is known to be semidefinite: by its kernel, by a test, or as a part of one."""
         return self.vouched or self.kernel.definite
 
     @property
     def design(self) -> Any:
-        """A matrix `X (n, d)`, dense or CSR, with `K = X X'`; None if the kernel is not linear."""
+        """Return the points, a matrix `X (n, d)` with `K = X X'`; None if the kernel is not linear."""
         return self.x if self.kernel.linear else None
 
     @property
     def feature_rows(self) -> Any:
-        """The matrix `design` if it is dense; else None."""
+        """Return `design` if it is dense; else None."""
         return None if isinstance(self.x, Rows) else self.design
 
     def widened(self, dtype: Any) -> Any:
@@ -124,12 +124,12 @@ class TiledGram(OfPoints):
 
     @property
     def n(self) -> int:
-        """Number of points."""
+        """Return the number of points."""
         return self.x.shape[0]
 
     @property
     def may_store(self) -> bool:
-        """Whether all values fit the budget, which on a mesh each device has."""
+        """Return whether all values fit the budget; on a mesh each device has one."""
         devices = 1 if self.spread is None else self.spread.parts
         return self.n**2 * jnp.dtype(self.dtype).itemsize <= self.memory * devices
 

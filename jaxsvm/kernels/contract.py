@@ -25,7 +25,7 @@ class Kernel:
 
     @property
     def moves_freely(self) -> bool:
-        """Whether `k(x, x) + k(z, z) - 2 k(x, z)` depends on `x - z` only; distances then need no origin."""
+        """Return whether `k(x, x) + k(z, z) - 2 k(x, z)` depends on `x - z` only; distances then need no origin."""
         return self.stationary or self.linear
 
     def __call__(self, x: Float[Array, " d"], z: Float[Array, " d"]) -> Float[Array, ""]:
@@ -132,12 +132,12 @@ class _Pair(Kernel):
 
     @property
     def definite(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Whether both kernels are."""
+        """Return whether both kernels are positive semidefinite."""
         return self.first.definite and self.second.definite
 
     @property
     def stationary(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Whether both kernels are."""
+        """Return whether both kernels are stationary."""
         return self.first.stationary and self.second.stationary
 
     def matrix(self, x: Array, z: Array, **how: Any) -> Array:
@@ -160,7 +160,7 @@ class Sum(_Pair):
 
     @property
     def moves_freely(self) -> bool:
-        """Whether both kernels move freely."""
+        """Return whether both kernels move freely."""
         return self.first.moves_freely and self.second.moves_freely
 
     def _join(self, first: Array, second: Array) -> Array:
@@ -190,17 +190,17 @@ class Scaled(Kernel):
 
     @property
     def definite(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Whether the base is."""
+        """Return whether the base is positive semidefinite."""
         return self.base.definite
 
     @property
     def stationary(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Whether the base is."""
+        """Return whether the base is stationary."""
         return self.base.stationary
 
     @property
     def moves_freely(self) -> bool:
-        """Whether the base moves freely."""
+        """Return whether the base moves freely."""
         return self.base.moves_freely
 
     def matrix(self, x: Array, z: Array, **how: Any) -> Array:

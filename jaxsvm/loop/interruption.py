@@ -46,7 +46,7 @@ class Interruption:
 
     @property
     def seen(self) -> bool:
-        """Whether Ctrl-C came or the time is up: then begin nothing new."""
+        """Return whether Ctrl-C came or the time is up; callers then start nothing new."""
         return self.came or time.monotonic() > self.deadline
 
     @contextmanager

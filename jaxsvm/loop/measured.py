@@ -38,17 +38,17 @@ class Measured:
 
     @property
     def samples_of_a_larger_set(self) -> int:
-        """Samples of the working set that replaces a crowded one."""
+        """Return the size of the working set that replaces a crowded one."""
         return 2 * self.samples_of_one_working_set
 
     @property
     def new_samples_of_a_set(self) -> int:
-        """Samples that join a hinge's working set in one step."""
+        """Return how many samples join a hinge's working set in a step."""
         return self.samples_of_one_working_set // 4
 
     @property
     def samples_of_a_last_product(self) -> int:
-        """Samples from which a stopped fit is not certified by a product any more."""
+        """Return the number of samples from which an interrupted fit is not certified by a product."""
         return 4 * self.samples_of_a_long_product
 
 

@@ -14,7 +14,7 @@ class Descent(Protocol):
 
     @property
     def going(self) -> Any:
-        """Whether another turn can change anything."""
+        """Return whether another turn can change anything."""
 
     def advance(self) -> None:
         """Take one turn."""

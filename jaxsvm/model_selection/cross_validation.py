@@ -56,28 +56,28 @@ class Scores:
 
     @property
     def note(self) -> str | None:
-        """That the best C is an end of the grid; None if it is none."""
+        """Say that the best C is an end of the grid; return None if it is not."""
         return end_of("C", self.C, self.Cs)
 
     @property
     def mean(self) -> Float[np.ndarray, " k"]:
-        """Mean over folds, `(k,)`; NaN if one of them is."""
+        """Return the mean score over folds of each C, `(k,)`; NaN if one of them is."""
         return self.scores.mean(axis=0)
 
     @property
     def standard_error(self) -> Float[np.ndarray, " k"]:
-        """The standard error of that mean, `(k,)`."""
+        """Return the standard error of `mean`, `(k,)`; 0 with one fold."""
         folds = len(self.scores)
         return self.scores.std(axis=0, ddof=1) / np.sqrt(folds) if folds > 1 else np.zeros_like(self.mean)
 
     @property
     def C(self) -> float:  # noqa: N802
-        """The value of the best mean; the smallest of equals; NaN if Ctrl-C left no value that every fold reached."""
+        """Return the C of the best mean, the smallest of equals; NaN if Ctrl-C left no C with a score in every fold."""
         return self._smallest(self.mean.max(initial=-np.inf, where=np.isfinite(self.mean)))
 
     @property
     def C_one_standard_error(self) -> float:  # noqa: N802
-        """The smallest value whose mean lies within one standard error of the best."""
+        """Return the smallest C whose mean lies within one standard error of the best."""
         best = np.flatnonzero(self.Cs == self.C)[:1]
         return self._smallest((self.mean - self.standard_error)[best].max(initial=-np.inf))
 
@@ -101,12 +101,12 @@ class CrossValidation(Scores):
 
     @property
     def certificate(self) -> Certificate:
-        """Certificates, `(folds, k)` in each field."""
+        """Return the certificates, `(folds, k)` in each field."""
         return self.fits.certificate
 
     @property
     def status(self) -> StatusCode:
-        """Status codes, `(folds, k)`."""
+        """Return the status codes, `(folds, k)`."""
         return self.fits.status
 
 
@@ -130,33 +130,33 @@ class WidthValidation:
 
     @property
     def note(self) -> str | None:
-        """That the best C or gamma is an end of the grid; None if neither is."""
+        """Say which of the best C and gamma is an end of the grid; return None if neither is."""
         found = (self.best.note, end_of("gamma", self.gamma, self.gammas))
         return " ".join(filter(None, found)) or None
 
     @property
     def Cs(self) -> Float[np.ndarray, " k"]:  # noqa: N802
-        """The values of C, `(k,)`."""
+        """Return the values of C, `(k,)`."""
         return self.results[0].Cs
 
     @property
     def mean(self) -> Float[np.ndarray, "g k"]:
-        """Mean scores over folds, `(g, k)`; NaN where Ctrl-C left one out."""
+        """Return the mean score over folds of each gamma and C, `(g, k)`; NaN where Ctrl-C left one out."""
         return np.stack([result.mean for result in self.results])
 
     @property
     def best(self) -> CrossValidation:
-        """The cross-validation at `gamma`."""
+        """Return the cross-validation at `gamma`."""
         return self.results[self._place]
 
     @property
     def gamma(self) -> float:
-        """The width of the best mean score; the smallest of equals: its decision function is the smoothest."""
+        """Return the gamma of the best mean score; of equals the smallest, whose decision function is the smoothest."""
         return float(self.gammas[self._place])
 
     @property
     def C(self) -> float:  # noqa: N802
-        """The value of the best mean score at `gamma`; the smallest of equals."""
+        """Return the C of the best mean score at `gamma`; the smallest of equals."""
         return self.best.C
 
     @property

@@ -44,7 +44,7 @@ class Ball:
 
     @property
     def coreset(self) -> Int[np.ndarray, " q"]:
-        """Indices of the points of positive weight, on the host."""
+        """Return the indices of the points of positive weight, on the host, `(q,)`."""
         return np.flatnonzero(np.asarray(self.weights) > 0)
 
     def centre(self, x: Float[Array, "n d"]) -> Float[Array, " d"]:

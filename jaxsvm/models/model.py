@@ -62,7 +62,7 @@ class Model:
 
     @property
     def columns(self) -> tuple[str, ...] | None:
-        """The names of the columns, in the order that new points must have; None if they are not known."""
+        """Return the names of the columns, in the order that new points must have; None if unknown."""
         return None if self.layout is None else self.layout.columns
 
     def __repr__(self) -> str:

@@ -32,7 +32,7 @@ class Measured:
 
     @property
     def size_of_a_single_panel(self) -> int:
-        """Up to this size a matrix is eliminated as one panel."""
+        """Return the size up to which a matrix is eliminated as one panel."""
         return self.columns_per_panel * 3 // 2
 
 

@@ -33,7 +33,7 @@ class _Vectors(Protocol):
 
     @property
     def dtype(self) -> Any:
-        """Dtype of the vectors."""
+        """Return the dtype of the vectors."""
         ...
 
 

@@ -46,7 +46,7 @@ class Measured:
 
     @property
     def samples_of_whole_rows(self) -> int:
-        """Samples up to which those steps use whole stored rows if only absent samples could be left out."""
+        """Return the number of samples up to which pair steps use whole stored rows if no rule leaves samples out."""
         return 4 * self.samples_of_short_rows
 
 

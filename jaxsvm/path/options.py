@@ -48,7 +48,7 @@ class Options:
 
     @property
     def chained(self) -> bool:
-        """Whether an option asks for warm chains."""
+        """Return whether an option asks for warm chains."""
         return any(option is not None for option in (self.solver, self.reduction, self.screen, self.lanes))
 
     def require(self, problems: Sequence[Any], Cs: Any) -> None:

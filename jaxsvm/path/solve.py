@@ -69,22 +69,22 @@ class Path:
 
     @property
     def alphas(self) -> Float[Array, "*problems k n"]:
-        """Dual variables, a row a value of C."""
+        """Return the dual variables, one row for each C, `(k, n)`."""
         return self.fits.alpha
 
     @property
     def certificate(self) -> Certificate:
-        """Certificates, `(k,)` in each field."""
+        """Return the certificates, `(k,)` in each field."""
         return self.fits.certificate
 
     @property
     def status(self) -> StatusCode:
-        """Status codes, `(k,)`."""
+        """Return the status codes, `(k,)`."""
         return self.fits.status
 
     @property
     def steps(self) -> Array:
-        """Steps taken, `(k,)`."""
+        """Return the number of steps taken, `(k,)`."""
         return self.fits.steps
 
     def at(self, C: ArrayLike, problem: Parametric, *, tol: ArrayLike = 1e-4) -> Fit:

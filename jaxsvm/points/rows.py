@@ -21,17 +21,17 @@ class Rows:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """`(n, d)`."""
+        """Return `(n, d)`."""
         raise NotImplementedError
 
     @property
     def dtype(self) -> Any:
-        """Dtype of the entries."""
+        """Return the dtype of the entries."""
         raise NotImplementedError
 
     @property
     def ndim(self) -> int:
-        """Number of axes, 2."""
+        """Return the number of axes, 2."""
         return 2
 
     def __len__(self) -> int:
@@ -95,12 +95,12 @@ class CSR(Rows):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """`(n, d)`."""
+        """Return `(n, d)`."""
         return self.indptr.shape[0] - 1, self.d
 
     @property
     def dtype(self) -> Any:
-        """Dtype of the entries."""
+        """Return the dtype of the entries."""
         return self.data.dtype
 
     def squared(self) -> "CSR":

@@ -60,7 +60,7 @@ class BallProblem:
 
     @property
     def operator(self) -> str:
-        """The name of the field that holds `points`."""
+        """Return the name of the field that holds `points`."""
         return "gram" if self.moved is None else "moved"
 
     gram: Gram
@@ -72,47 +72,47 @@ class BallProblem:
 
     @property
     def points(self) -> Gram:
-        """The Gram operator that distances are computed from."""
+        """Return the Gram operator that distances are computed from."""
         return self.gram if self.moved is None else self.moved
 
     @property
     def n(self) -> int:
-        """Number of points."""
+        """Return the number of points."""
         return self.squares.shape[-1]
 
     @property
     def dtype(self) -> Any:
-        """Dtype of the vectors."""
+        """Return the dtype of the vectors."""
         return self.squares.dtype
 
     @property
     def y(self) -> Float[Array, " n"]:
-        """One class (a ball has none)."""
+        """Return ones, `(n,)`: a ball has no labels."""
         return jnp.ones_like(self.squares)
 
     @property
     def present(self) -> Bool[Array, " n"]:
-        """Points that count, `(n,)`."""
+        """Return which points take part, `(n,)`."""
         return jnp.ones((self.n,), bool) if self.mask is None else self.mask
 
     @property
     def equality(self) -> Float[Array, " n"]:
-        """Ones: differences of points on the simplex sum to 0, and elsewhere the matrix may be negative."""
+        """Return ones, `(n,)`: the matrix is definite only on vectors that sum to 0, such as differences of weights."""
         return self.y
 
     @property
     def offset(self) -> float:
-        """0: there is no bias."""
+        """Return 0: there is no bias."""
         return 0.0
 
     @property
     def diagonal(self) -> Float[Array, " n"]:
-        """`Q_ii = 0`."""
+        """Return `Q_ii = 0`, `(n,)`."""
         return jnp.zeros_like(self.squares)
 
     @property
     def diameter_squared(self) -> Float[Array, ""]:
-        """0: `Delta^2 - R` is the squared radius, as in the published stop rule."""
+        """Return 0: then `Delta^2 - R` is the squared radius, as in the published stop rule."""
         return jnp.zeros((), self.dtype)
 
     def weighted(self, sample_weight: Any) -> Self:

@@ -78,32 +78,32 @@ class BoxProblem(OfSamples):
 
     @property
     def ridge(self) -> Float[Array, " n"]:
-        """Zeros, `(n,)`: nothing is added to the diagonal of `Q`."""
+        """Return zeros, `(n,)`: nothing is added to the diagonal of `Q`."""
         return jnp.zeros_like(self.y)
 
     @property
     def free_bias(self) -> bool:
-        """Whether there is an equality constraint, whose multiplier b is an unregularised bias."""
+        """Return whether there is an equality constraint, whose multiplier b is an unregularised bias."""
         return self.c is not None
 
     @property
     def equality(self) -> Float[Array, " n"] | None:
-        """Coefficients of the equality that dual points keep, `(n,)`, or None."""
+        """Return the coefficients of the equality constraint, `(n,)`; None without one."""
         return self.c
 
     @property
     def targets(self) -> Float[Array, " n"]:
-        """The margins at which samples begin to have a loss: q."""
+        """Return the margins below which samples have a loss: q, `(n,)`."""
         return self.q
 
     @property
     def upper(self) -> Float[Array, " n"]:
-        """Upper bounds `U = C weight`, `(n,)`; 0 for an absent sample."""
+        """Return the upper bounds `U = C weight`, `(n,)`; 0 for an absent sample."""
         return self.costs
 
     @property
     def diagonal(self) -> Float[Array, " n"]:
-        """`Q_ii`, `(n,)`."""
+        """Return `Q_ii`, `(n,)`."""
         return self.squares
 
     def at(self, C: Any, /) -> Self:

@@ -30,92 +30,92 @@ class Problem(Protocol):
 
     @property
     def kind(self) -> str:
-        """The form, such as "box": a solver takes the kinds that its `solves` lists."""
+        """Name the form, such as "box"; a solver takes the kinds that its `solves` lists."""
         ...
 
     @property
     def solved_by(self) -> str:
-        """The solver to suggest in the error when an unsuitable one is given."""
+        """Name the solver that an error suggests in place of an unsuitable one."""
         ...
 
     @property
     def parameter(self) -> str | None:
-        """The parameter that a path varies, "C" or "nu"; None if there is none. Otherwise it is `Parametric`."""
+        """Name the parameter that a path varies, "C" or "nu" (the problem is then `Parametric`); None without one."""
         ...
 
     @property
     def restricts(self) -> bool:
-        """Whether samples can be left out: it is then `Restrictable`."""
+        """Return whether samples can be left out; the problem is then `Restrictable`."""
         ...
 
     @property
     def differentiable(self) -> bool:
-        """Whether its solution has derivatives: it is then `Differentiable`."""
+        """Return whether the solution has derivatives; the problem is then `Differentiable`."""
         ...
 
     @property
     def corrects(self) -> bool:
-        """Whether it has `beside` (`BoxForm.beside`)."""
+        """Return whether the problem has `beside` (see `BoxForm.beside`)."""
         ...
 
     @property
     def free_bias(self) -> bool:
-        """Whether there is an unregularised bias."""
+        """Return whether there is an unregularised bias."""
         ...
 
     @property
     def offset(self) -> float:
-        """1.0 for a regularised bias (the constant is one more feature of value 1), else 0.0; static."""
+        """Return 1.0 for a regularised bias (one more feature, of value 1), else 0.0; static."""
         ...
 
     @property
     def gram(self) -> Gram:
-        """The Gram operator of the samples."""
+        """Return the Gram operator of the samples."""
         ...
 
     @property
     def y(self) -> Float[Array, " n"]:
-        """Labels in {-1, +1}, `(n,)`: the signs in `y_i y_j (K_ij + offset)`. Folds are dealt and scored by them."""
+        """Return the labels in {-1, +1}, `(n,)`: signs in `y_i y_j (K_ij + offset)`; folds are stratified by them."""
         ...
 
     @property
     def operator(self) -> str:
-        """The name of the field that holds the operator solvers work on, usually "gram"."""
+        """Name the field that holds the operator solvers work on, usually "gram"."""
         ...
 
     @property
     def feasible(self) -> Bool[Array, ""]:
-        """Whether the values make a problem, `()`. Under tracing this is known only at run time."""
+        """Return whether the values make a problem, `()`; under tracing this is known at run time only."""
         ...
 
     @property
     def diagonal(self) -> Float[Array, " n"]:
-        """The diagonal of the matrix that solvers work on, `(n,)`."""
+        """Return the diagonal of the matrix that solvers work on, `(n,)`."""
         ...
 
     @property
     def mask(self) -> Bool[Array, " n"] | None:
-        """Samples that take part, `(n,)`; None where all do."""
+        """Return which samples take part, `(n,)`; None if all do."""
         ...
 
     @property
     def n(self) -> int:
-        """Number of samples."""
+        """Return the number of samples."""
         ...
 
     @property
     def dtype(self) -> Any:
-        """Dtype of the vectors."""
+        """Return the dtype of the vectors."""
         ...
 
     @property
     def present(self) -> Bool[Array, " n"]:
-        """Samples that take part, `(n,)`."""
+        """Return which samples take part, `(n,)`."""
         ...
 
     @property
     def equality(self) -> Float[Array, " n"] | None:
-        """Coefficients of an equality that dual points keep, `(n,)`; None if there is none."""
+        """Return the coefficients of the equality constraint, `(n,)`; None without one."""
         ...
 
     def weighted(self, sample_weight: Any) -> Self:
@@ -191,7 +191,7 @@ class Parametric(Problem, Protocol):
 
     @property
     def weights(self) -> Float[Array, " n"]:
-        """Sample weights, `(n,)`: ones if none were given. Held-out scores use them."""
+        """Return the sample weights, `(n,)`, which held-out scores use too; ones if none were given."""
         ...
 
 
@@ -200,17 +200,17 @@ class OfSignedMatrix(Problem, Protocol):
 
     @property
     def bounded(self) -> bool:
-        """Whether dual variables have a finite upper bound; one that is `Restrictable` is then a `BoxForm`."""
+        """Return whether dual variables have finite upper bounds; a `Restrictable` problem is then a `BoxForm`."""
         ...
 
     @property
     def ridge(self) -> Float[Array, " n"]:
-        """What is added to the diagonal of the signed matrix, `(n,)`; 0 where `bounded`."""
+        """Return what is added to the diagonal of the signed matrix, `(n,)`; 0 where `bounded`."""
         ...
 
     @property
     def signed(self) -> SignedGram:
-        """The matrix `y_i y_j (K_ij + offset)`."""
+        """Return the matrix `y_i y_j (K_ij + offset)`."""
         ...
 
 
@@ -219,17 +219,17 @@ class Restrictable(Parametric, OfSignedMatrix, Protocol):
 
     @property
     def C(self) -> Float[Array, ""]:
-        """The cost, `()`."""
+        """Return the cost, `()`."""
         ...
 
     @property
     def upper(self) -> Float[Array, " n"]:
-        """The upper bounds, `(n,)`: infinite where not `bounded`; 0 for an absent sample."""
+        """Return the upper bounds, `(n,)`: infinite where not `bounded`; 0 for an absent sample."""
         ...
 
     @property
     def targets(self) -> Float[Array, " n"]:
-        """The margins below which samples have a loss, `(n,)`: 1 for an SVM, `q` of a box."""
+        """Return the margins below which samples have a loss, `(n,)`: 1 for an SVM, `q` of a box."""
         ...
 
     def gradient(self, point: Float[Array, " n"], margins: Float[Array, " n"], /) -> Float[Array, " n"]:
@@ -266,27 +266,27 @@ class Differentiable(OfSignedMatrix, Protocol):
 
     @property
     def diagonal(self) -> Float[Array, " n"]:
-        """The diagonal of the matrix with its ridge, `(n,)`."""
+        """Return the diagonal of the matrix with its ridge, `(n,)`."""
         ...
 
     @property
     def upper(self) -> Float[Array, " n"]:
-        """The upper bounds, `(n,)`: infinite where not `bounded`."""
+        """Return the upper bounds, `(n,)`: infinite where not `bounded`."""
         ...
 
     @property
     def targets(self) -> Float[Array, " n"]:
-        """The margins of samples strictly between their bounds, less the ridge's share, `(n,)`."""
+        """Return the margins of samples strictly between their bounds, less the ridge's share, `(n,)`."""
         ...
 
     @property
     def equality(self) -> Float[Array, " n"] | None:
-        """Coefficients c of the equality `c'a = e`, `(n,)`, or None."""
+        """Return the coefficients c of the equality `c'a = e`, `(n,)`; None without one."""
         ...
 
     @property
     def e(self) -> Any:
-        """Right-hand side of the equality, `()`."""
+        """Return the right-hand side of the equality, `()`."""
         ...
 
     def values_at(self, point: Any) -> Values:

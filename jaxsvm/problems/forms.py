@@ -24,17 +24,17 @@ class SimplexPart(Protocol):
 
     @property
     def diagonal(self) -> Float[Array, " n"]:
-        """`D_i = Kt_ii`, `(n,)`."""
+        """Return `D_i = Kt_ii`, `(n,)`."""
         ...
 
     @property
     def mask(self) -> Bool[Array, " n"] | None:
-        """Samples that take part, `(n,)`; None where all do."""
+        """Return which samples take part, `(n,)`; None if all do."""
         ...
 
     @property
     def diameter_squared(self) -> Float[Array, ""]:
-        """`Delta^2`, the scale of the published stop rule, `()`."""
+        """Return `Delta^2`, the scale of the published stop rule, `()`."""
         ...
 
     def column(self, i: Int[Array, ""]) -> Float[Array, " n"]:
@@ -86,37 +86,37 @@ class BoxForm(Restrictable, Protocol):
 
     @property
     def C(self) -> Float[Array, ""]:
-        """The cost, `()`: `upper` is proportional to it."""
+        """Return the cost, `()`: `upper` is proportional to it."""
         ...
 
     @property
     def q(self) -> Float[Array, " n"]:
-        """The linear term, `(n,)`: 1 for an SVM."""
+        """Return the linear term, `(n,)`: 1 for an SVM."""
         ...
 
     @property
     def upper(self) -> Float[Array, " n"]:
-        """The bounds, `(n,)`; 0 for an absent sample."""
+        """Return the upper bounds, `(n,)`; 0 for an absent sample."""
         ...
 
     @property
     def c(self) -> Float[Array, " n"] | None:
-        """Coefficients of the equality, `(n,)`; None without a free bias."""
+        """Return the coefficients of the equality, `(n,)`; None without a free bias."""
         ...
 
     @property
     def e(self) -> Float[Array, ""]:
-        """The right-hand side of the equality, `()`."""
+        """Return the right-hand side of the equality, `()`."""
         ...
 
     @property
     def constant(self) -> Float[Array, ""]:
-        """A constant that is added to what is maximised, `()`."""
+        """Return the constant term of the dual objective, `()`."""
         ...
 
     @property
     def signed(self) -> SignedGram:
-        """Q."""
+        """Return Q."""
         ...
 
     def column(self, i: Int[Array, ""]) -> Float[Array, " n"]:
@@ -187,12 +187,12 @@ class Restricted:
 
     @property
     def diagonal(self) -> Float[Array, " m"]:
-        """`D` of the vertices, `(m,)`."""
+        """Return `D` of the vertices, `(m,)`."""
         return self.problem.diagonal[self.indices]
 
     @property
     def diameter_squared(self) -> Float[Array, ""]:
-        """`Delta^2` of the whole problem."""
+        """Return `Delta^2` of the whole problem, `()`."""
         return self.problem.diameter_squared
 
     def column(self, i: Int[Array, ""]) -> Float[Array, " m"]:

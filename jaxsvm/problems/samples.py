@@ -46,38 +46,38 @@ class OfSamples:
 
     @property
     def n(self) -> int:
-        """Number of samples."""
+        """Return the number of samples."""
         return self.y.shape[-1]
 
     @property
     def dtype(self) -> Any:
-        """Dtype of the vectors."""
+        """Return the dtype of the vectors."""
         return self.y.dtype
 
     @property
     def signed(self) -> SignedGram:
-        """The matrix `y_i y_j (K_ij + offset)`."""
+        """Return the matrix `y_i y_j (K_ij + offset)`."""
         return SignedGram(self.gram, self.y, self.offset)
 
     @property
     def weights(self) -> Float[Array, " n"]:
-        """Sample weights, `(n,)`: ones if none were given."""
+        """Return the sample weights, `(n,)`; ones if none were given."""
         return filled(self.y, 1) if self.weight is None else self.weight
 
     @property
     def mask(self) -> Bool[Array, " n"] | None:
-        """Samples of positive weight, `(n,)`; None if no weights were given."""
+        """Return which samples have a positive weight, `(n,)`; None if no weights were given."""
         return None if self.weight is None else computed(lambda _, weight: weight > 0, self.weight)
 
     @property
     def present(self) -> Bool[Array, " n"]:
-        """Samples that take part, `(n,)`."""
+        """Return which samples take part, `(n,)`."""
         mask = self.mask
         return filled(self.y, True, bool) if mask is None else mask
 
     @property
     def costs(self) -> Float[Array, " n"]:
-        """`C_i = C weight_i`, `(n,)`; 0 for an absent sample."""
+        """Return `C_i = C weight_i`, `(n,)`; 0 for an absent sample."""
         if self.weight is None:
             return filled(self.y, self.C)
         return computed(lambda _, weight, C: C * weight, self.weight, self.C)

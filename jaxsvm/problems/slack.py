@@ -69,27 +69,27 @@ class SlackProblem(OfSamples):
 
     @property
     def C(self) -> Float[Array, ""]:  # noqa: N802 (C is the field's name)
-        """1: weights are costs."""
+        """Return 1: weights are costs."""
         return computed(lambda xp, nu: xp.ones_like(nu), self.nu)
 
     @property
     def diagonal(self) -> Float[Array, " n"]:
-        """`Q_ii`, `(n,)`."""
+        """Return `Q_ii`, `(n,)`."""
         return self.squares
 
     @property
     def equality(self) -> None:
-        """None: with a free bias, that of p does not hold for the coefficients of w."""
+        """Return None: with a free bias, the equality that holds for p does not hold for the coefficients of w."""
         return None
 
     @property
     def volume(self) -> Float[Array, ""]:
-        """`V = n nu`, with the sum of the weights for n."""
+        """Return `V = nu sum_i weight_i`, `()`: n nu without weights."""
         return self.nu * self.weights.sum()
 
     @property
     def radius(self) -> Float[Array, ""]:
-        """`r = max_i |phi_i|`: how fast the level can change with w."""
+        """Return `r = max_i |phi_i|`, `()`, which bounds how fast the level changes with w."""
         return jnp.sqrt(jnp.where(self.present, self.diagonal, 0).max())
 
     def at(self, nu: Any, /) -> Self:

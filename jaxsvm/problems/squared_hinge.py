@@ -70,39 +70,39 @@ class SquaredHingeProblem(OfSamples):
 
     @property
     def ridge(self) -> Float[Array, " n"]:
-        """`1 / C_i`, `(n,)`; 0 for an absent sample."""
+        """Return `1 / C_i`, `(n,)`; 0 for an absent sample."""
         if self.weight is None:
             return filled(self.y, computed(lambda _, C: 1 / C, self.C))
         return reciprocals(self.costs)
 
     @property
     def diagonal(self) -> Float[Array, " n"]:
-        """`D_i = k(x_i, x_i) + 1 + 1 / C_i`, `(n,)`."""
+        """Return `D_i = k(x_i, x_i) + offset + 1 / C_i`, `(n,)`."""
         return computed(lambda _, squares, ridge: squares + ridge, self.squares, self.ridge)
 
     @property
     def equality(self) -> Float[Array, " n"] | None:
-        """Coefficients of the equality that dual points keep, `(n,)`, or None."""
+        """Return the coefficients of the equality constraint, `(n,)`; None without one."""
         return self.y if self.free_bias else None
 
     @property
     def e(self) -> float:
-        """Right-hand side of the equality: 0."""
+        """Return the right-hand side of the equality: 0."""
         return 0.0
 
     @property
     def targets(self) -> Float[Array, " n"]:
-        """The margins at which samples begin to have a loss: 1."""
+        """Return the margins below which samples have a loss: 1, `(n,)`."""
         return jnp.ones_like(self.y)
 
     @property
     def upper(self) -> Float[Array, " n"]:
-        """Upper bounds of dual variables, `(n,)`: infinite; 0 for an absent sample."""
+        """Return the upper bounds of dual variables, `(n,)`: infinite; 0 for an absent sample."""
         return jnp.where(self.present, jnp.inf, 0).astype(self.dtype)
 
     @property
     def diameter_squared(self) -> Float[Array, ""]:
-        """`Delta^2 = max_i D_i`, the scale of the published stop rule."""
+        """Return `Delta^2 = max_i D_i`, the scale of the published stop rule, `()`."""
         return self.diagonal.max()
 
     def restrict(self, samples: Int[Array, " m"], fixed: None = None, gram: Gram | None = None) -> Self:

@@ -70,7 +70,7 @@ class Counted(Protocol):
 
     @property
     def inside(self) -> "Counted | None":
-        """The configuration that this one goes around; None if there is none."""
+        """Return the configuration that this one wraps; None if it wraps none."""
         ...
 
 
@@ -118,7 +118,7 @@ class Counters(NamedTuple):
 
     @property
     def total(self) -> Any:
-        """Kernel evaluations requested, on the host: an int, or an int64 array for lanes."""
+        """Count the kernel evaluations requested, on the host: an int, or an int64 array for lanes."""
         return total_of(self.evaluations)
 
     @staticmethod
@@ -177,17 +177,17 @@ class Fit:
 
     @property
     def steps(self) -> Int[Array, "..."]:
-        """Steps taken."""
+        """Return the number of steps taken, `()` or one a lane."""
         return self.counters.steps
 
     @property
     def kernel_evaluations(self) -> Any:
-        """Kernel evaluations requested, on the host: an int, or an int64 array for lanes."""
+        """Count the kernel evaluations requested, on the host: an int, or an int64 array for lanes."""
         return self.counters.total
 
     @property
     def solvers(self) -> tuple[str, ...]:
-        """Class names of the solvers that took steps, on the host; `fit(problem)` may have used several.
+        """Return the class names of the solvers that took steps, on the host; `fit(problem)` may use several.
 
         `"another"` is a solver of the user's own. For lanes, the solvers of all of them; empty if no driver ran.
         """
@@ -196,7 +196,7 @@ class Fit:
 
     @property
     def support(self) -> Any:
-        """Indices of the samples with a positive weight, on the host, for a single fit."""
+        """Return the indices of the samples with a positive dual variable, on the host; for a single fit."""
         return np.flatnonzero(np.asarray(self.alpha) > 0)
 
     def __repr__(self) -> str:

@@ -55,13 +55,13 @@ class StatusCode:
 
     @property
     def name(self) -> Any:
-        """The name, on the host: a string, or an array of strings for lanes."""
+        """Return the name, on the host: a string, or an array of strings for lanes."""
         names = np.vectorize(lambda code: Status(code).name, otypes=[object])(np.asarray(self.code))
         return str(names) if names.ndim == 0 else names
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the lanes."""
+        """Return the shape of the lanes."""
         return jnp.shape(self.code)
 
     def __getitem__(self, lane: Any) -> "StatusCode":

@@ -48,7 +48,7 @@ class Spread:
 
     @property
     def parts(self) -> int:
-        """Number of devices along the axis."""
+        """Return the number of devices along the axis."""
         return self.mesh.shape[self.axis]
 
     def placed(self, tree: Any, n: int | None = None) -> Any:
@@ -82,7 +82,7 @@ class Spread:
 
     @property
     def _mesh_here(self) -> Any:
-        """The mesh as a surrounding `shard_map` over other axes sees it; else the mesh."""
+        """Return the mesh, inside a `shard_map` over other axes as JAX sees it there."""
         around = jax.sharding.get_abstract_mesh()
         return around if around.manual_axes else self.mesh
 

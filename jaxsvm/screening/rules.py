@@ -46,7 +46,7 @@ class Screening(NamedTuple):
 
     @property
     def screened(self) -> Bool[Array, " n"]:
-        """Samples whose dual variable is known, `(n,)`."""
+        """Return which samples have a known dual variable, `(n,)`."""
         return self.inactive | self.at_bound
 
 

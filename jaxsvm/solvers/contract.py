@@ -130,7 +130,7 @@ class Solver(Generic[P]):
 
     @property
     def inside(self) -> "Solver | None":
-        """The inner solver of a wrapper; None if there is none."""
+        """Return the inner solver of a wrapper; None if there is none."""
         return None
 
     def stores(self, problem: P) -> bool:
@@ -158,7 +158,7 @@ class Solver(Generic[P]):
 
     @property
     def whole(self) -> "Solver":
-        """The solver that continues on all samples after a fit on those of `left`."""
+        """Return the solver that continues on all samples after a fit on those of `left`."""
         return self
 
     # What comes in pairs: the first method says whether the solver has the others.

@@ -48,12 +48,12 @@ class Primal:
 
     @property
     def size(self) -> int:
-        """Number of entries of w."""
+        """Return the number of entries of w."""
         return self.x.shape[1] + self.constant
 
     @property
     def penalty(self) -> Float[Array, " size"]:
-        """Curvature of the regulariser: 1, or 0 for a free constant."""
+        """Return the curvature of the regulariser, `(size,)`: 1, or 0 for a free constant."""
         ones = jnp.ones((self.size,), self.y.dtype)
         return ones.at[-1].set(0) if self.free else ones
 
@@ -69,7 +69,7 @@ class Primal:
 
     @property
     def tiles(self) -> int:
-        """Number of tiles of rows, of a device."""
+        """Return the number of tiles of rows of one device."""
         return tiles_of(len(self.y), self.spread)
 
     def hessian(self, D: Float[Array, " n"], tiles: Any) -> Float[Array, "size size"]:

@@ -39,7 +39,7 @@ class Solution:
 
     @property
     def status(self) -> Status:
-        """Status of the first decision function that is not certified; CONVERGED if all are."""
+        """Return the status of the first decision function that is not certified; CONVERGED if all are."""
         return next((status for status in self.statuses if status != Status.CONVERGED), Status.CONVERGED)
 
     def row(self, metric: str, score: float | None) -> dict[str, Any]:

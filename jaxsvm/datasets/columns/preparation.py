@@ -49,7 +49,7 @@ class Preparation:
 
     @property
     def names(self) -> tuple[str, ...] | None:
-        """The names of the feature columns in the file; None if it has no header."""
+        """Return the names of the feature columns in the file; None if it has no header."""
         keys = tuple(column.key for column in self.columns)
         return None if any(isinstance(key, int) for key in keys) else keys  # pyright: ignore[reportReturnType]
 
@@ -65,7 +65,7 @@ class Preparation:
 
     @property
     def width(self) -> int:
-        """The number of columns of the points."""
+        """Return the number of columns of the points."""
         return sum(1 if column.categories is None else len(column.categories) for column in self.columns)
 
     def read(

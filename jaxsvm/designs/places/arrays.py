@@ -50,12 +50,12 @@ class ArrayDesign:
 
     @property
     def together(self) -> bool:
-        """Whether several processes compute each sum together."""
+        """Return whether several processes compute each sum together."""
         return self.mesh is not None and jax.process_count() > 1
 
     @property
     def d(self) -> int:
-        """Number of features."""
+        """Return the number of features."""
         return self.rows.x.shape[1]
 
     def total(self, function: OfChunk, *arguments: Any) -> Any:

@@ -69,7 +69,7 @@ class BoxData(NamedTuple):
 
     @property
     def arrays(self) -> tuple[Any, ...]:
-        """The arguments of a compiled program: y, q, upper, c, e."""
+        """Return the arrays that a compiled program takes: y, q, upper, c, e."""
         return self.y, self.q, self.upper, self.c, np.float64(self.e)
 
 

@@ -47,12 +47,12 @@ class KernelValues:
 
     @property
     def by_values(self) -> bool:
-        """Whether only values are known, and no points to compute others from."""
+        """Return whether only kernel values are known, and no points to compute others from."""
         return self.name in ("precomputed", "callable")
 
     @property
     def definite(self) -> bool:
-        """Whether the kernel guarantees that every matrix of its values is positive semidefinite."""
+        """Return whether the kernel guarantees that every matrix of its values is positive semidefinite."""
         return not self.by_values and self.kernel.definite
 
     def between(self, x: Any, z: Any) -> np.ndarray:

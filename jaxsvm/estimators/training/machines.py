@@ -43,12 +43,12 @@ class Machine(NamedTuple):
 
     @property
     def n(self) -> int:
-        """The number of samples."""
+        """Return the number of samples."""
         return len(self.upper)
 
     @property
     def signs(self) -> np.ndarray:
-        """The classes as +1 and -1, `(q,)`."""
+        """Return the classes as +1 and -1, `(q,)`."""
         return np.repeat([1.0] + [-1.0] * (len(self.parts) - 1), [part.stop - part.start for part in self.parts])
 
 

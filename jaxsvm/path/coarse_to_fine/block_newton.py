@@ -65,7 +65,7 @@ class BlockNewton:
 
     @property
     def inner_tol(self) -> Any:
-        """Gap of lanes, combinations and problems on a working set, below `tol`: the last certificate confirms it."""
+        """Return the gap asked of lanes, combinations and working sets: below `tol`, since rounding adds to it."""
         return 0.95 * self.tol
 
 

@@ -72,7 +72,7 @@ class _Running:
 
     @property
     def going(self) -> bool:
-        """Whether a value is being solved."""
+        """Return whether a lane is solving a value of C."""
         return any(self.tasks)
 
     def advance(self) -> None:

@@ -40,7 +40,7 @@ class Tree:
 
     @cached_property
     def directed(self) -> list[tuple[int, int]]:
-        """All directed edges, each after the edges that its message depends on."""
+        """List the directed edges, each after those that its message depends on."""
         done: list[tuple[int, int]] = []
         waiting = list(self.kid)
         while waiting:
@@ -51,7 +51,7 @@ class Tree:
 
     @cached_property
     def groups(self) -> dict[tuple[int, int], tuple[np.ndarray, np.ndarray]]:
-        """`groups[i, j]`: the rows of i sorted by the key shared with j, and where each key begins."""
+        """Return, for each edge (i, j), the rows of i sorted by the key shared with j, and where each key begins."""
         return {edge: grouped(kid, self.count[edge]) for edge, kid in self.kid.items()}
 
     def pairs(self, i: int, j: int) -> int:
@@ -88,7 +88,7 @@ class Tree:
 
     @cached_property
     def simplified(self) -> "Tree":
-        """The tree without edges whose keys are unique on one side; contracting them adds no rows."""
+        """Contract the edges whose keys are unique on one side, which adds no rows; return the tree."""
         tree = self
         while True:
             unique = [(i, j) for i, j in tree.kid if np.bincount(tree.kid[j, i], minlength=1).max() <= 1]

@@ -50,12 +50,12 @@ class JoinedRows(Rows):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The shape `(N, d)`."""
+        """Return the shape `(N, d)`."""
         return self.place[0].shape[0], sum(x.shape[1] for x in self.X) + sum(map(sum, self.levels))
 
     @property
     def dtype(self) -> Any:
-        """The dtype of the numbers."""
+        """Return the dtype of the numbers."""
         return self.X[0].dtype
 
     def take(self, index: Any) -> "JoinedRows":
@@ -140,12 +140,12 @@ class Design:
 
     @property
     def n(self) -> int:
-        """Number of rows, equal ones of the join counted once."""
+        """Return the number of distinct rows of the join."""
         return len(self.y)
 
     @property
     def d(self) -> int:
-        """Number of features."""
+        """Return the number of features."""
         return self.x.shape[1]
 
     def total(self, function: OfChunk, *arguments: Any) -> Any:

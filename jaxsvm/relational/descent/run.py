@@ -54,7 +54,7 @@ class Run:
 
     @cached_property
     def metric(self) -> np.ndarray:
-        """`E x x'` over the join, `(d, d)`; its diagonal, `(d,)`, with more than 1000 features."""
+        """Return the mean of `x x'` over the join, `(d, d)`; its diagonal, `(d,)`, with more than 1000 features."""
         if self.join.d <= 1000:
             return self.join.moments().second
         pairs = zip(self.join.blocks, self.join.counts(), strict=True)
@@ -63,16 +63,13 @@ class Run:
 
     @property
     def _hessian_of_all(self) -> bool:
-        """Whether the Hessian contains every row of the join."""
+        """Return whether the Hessian contains every row of the join."""
         most = max(ROWS_OF_A_HESSIAN, MEASURED.hessian_rows_per_coefficient * self.join.d)
         return isinstance(self.engine, RowsEngine) and len(self.engine.tree.weight[0]) <= most
 
     @property
     def interior(self) -> bool:
-        """Whether interior points are affordable: few rows, or many levels, of which drawn rows know too little.
-
-        Their dense systems, solved at each step, have an order of at most 3000.
-        """
+        """Return whether to use interior points: for the hinge, on all rows, with systems of order 3000 at most."""
         if self.squared or not self._hessian_of_all:
             return False
         return JoinedSquares(self.join.blocks, [np.zeros(0, int)] * len(self.join.blocks)).rest <= 3000

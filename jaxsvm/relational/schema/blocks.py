@@ -18,7 +18,7 @@ class Category(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        """The names of the levels, `column=level` or `column IS NULL`."""
+        """Return the names of the levels, `column=level` or `column IS NULL`."""
         values = zip(python_values(self.levels), self.levels.missing, strict=True)
         return [f"{self.name} IS NULL" if gone else f"{self.name}={value}" for value, gone in values]
 
@@ -35,7 +35,7 @@ class Block(NamedTuple):
 
     @property
     def d(self) -> int:
-        """The number of coefficients."""
+        """Return the number of coefficients."""
         return len(self.names) + sum(len(category.levels) for category in self.categories)
 
     def product(self, beta: np.ndarray) -> np.ndarray:

@@ -114,7 +114,7 @@ class Join:
 
     @property
     def d(self) -> int:
-        """The number of coefficients, with the constant's."""
+        """Return the number of coefficients, with the constant's."""
         return sum(block.d for block in self.blocks)
 
     def split(self, beta: np.ndarray) -> list[np.ndarray]:
@@ -123,7 +123,7 @@ class Join:
 
     @cached_property
     def size(self) -> int | float:
-        """The number of rows of the join: exact up to 2^53, beyond in float64 (relative error about 1e-14)."""
+        """Return the number of rows of the join: exact up to 2^53, beyond in float64 (relative error about 1e-14)."""
         total = float(self.counts()[0].sum())
         return int(total) if total < 2**53 else total
 
@@ -137,7 +137,7 @@ class Join:
 
     @property
     def feature_names(self) -> list[str]:
-        """`table.column` or `table.column=level`, one a coefficient; a constant is `(intercept)`."""
+        """Name each coefficient: `table.column`, `table.column=level`, or `(intercept)` for the constant."""
         names = []
         for table, block in zip(self.names, self.blocks, strict=True):
             names += [f"{table}.{name}" if name else "(intercept)" for name in block.names]

@@ -87,17 +87,17 @@ class Screened(HoldingWrapper[Restrictable]):
 
     @property
     def solves(self) -> tuple[str, ...]:
-        """Kinds of problems of the solver that rules apply to."""
+        """Return those of the solver's kinds of problems that rules apply to."""
         return tuple(kind for kind in self.solver.solves if kind in SCREENABLE)
 
     @property
     def refresh_every(self) -> int | None:
-        """Maximum number of steps between certificates; the rule is applied at each."""
+        """Return the largest number of steps between certificates; the rule is applied at each."""
         return self.solver.refresh_every if self.every is None else self.every
 
     @property
     def check_every(self) -> int:
-        """Steps in a chunk: the solver's, or fewer if the rule is applied more often."""
+        """Return the steps of a chunk: the solver's, or fewer if the rule is applied more often."""
         return self.solver.check_every if self.every is None else min(self.every, self.solver.check_every)
 
     def problem_inside(self, problem: Restrictable, state: "State") -> Restrictable:
@@ -140,7 +140,7 @@ class Screened(HoldingWrapper[Restrictable]):
 
     @property
     def whole(self) -> Solver:
-        """The solver that continues on all samples."""
+        """Return the solver that continues on all samples."""
         return self.solver.whole
 
     def left(self, problem: Restrictable, state: "State") -> tuple[np.ndarray, Any] | None:

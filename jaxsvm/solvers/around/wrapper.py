@@ -101,7 +101,7 @@ class Wrapper(Solver[P]):
 
     @property
     def inside(self) -> Solver:
-        """Configuration of the inner solver."""
+        """Return the configuration of the inner solver."""
         return self.solver
 
     def solver_at(self, state: Any) -> Solver:
@@ -153,7 +153,7 @@ class Wrapper(Solver[P]):
 
     @property
     def whole(self) -> Solver:
-        """The same wrapper of the solver that continues on all samples."""
+        """Return the same wrapper of the solver that continues on all samples."""
         return dataclasses.replace(self, solver=self.solver.whole)
 
 

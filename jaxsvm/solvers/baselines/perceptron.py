@@ -71,7 +71,7 @@ class Perceptron(Solver[BoxForm]):
 
     @property
     def max_steps(self) -> Any:
-        """Maximum number of steps."""
+        """Return the largest number of steps."""
         return self.steps
 
     def init(self, problem: BoxForm, key: Array | None = None, init: Any = None) -> "State":
@@ -164,7 +164,7 @@ class State(NamedTuple):
 
 
 def best_multiple(problem: BoxForm, s: Float[Array, " n"], squared_norm: Float[Array, ""]) -> Float[Array, ""]:
-    """Minimize `P(t w)` over `t >= 0`, by 60 bisections of its slope `t |w|^2 - sum_i U_i s_i [t s_i < q_i]`."""
+    """Minimise `P(t w)` over `t >= 0`, by 60 bisections of its slope `t |w|^2 - sum_i U_i s_i [t s_i < q_i]`."""
 
     def falls(t: Array) -> Array:
         return t * squared_norm < jnp.where(t * s < problem.q, problem.upper * s, 0).sum()

@@ -53,12 +53,12 @@ class RunningSums(NamedTuple):
 
     @property
     def iterate(self) -> Float[Array, " n"]:
-        """Coefficients of w."""
+        """Return the coefficients of w, `(n,)`."""
         return self.s * self.columns[:, 0]
 
     @property
     def mean(self) -> Float[Array, " n"]:
-        """Coefficients of the average."""
+        """Return the coefficients of the average, `(n,)`."""
         return self.p * self.columns[:, 0] + self.q * self.columns[:, 1]
 
     def averaged(self, since: Int[Array, ""], average: str) -> "RunningSums":

@@ -84,7 +84,7 @@ class StochasticBatchPerceptron(Solver[SlackProblem]):
 
     @property
     def max_steps(self) -> Any:
-        """Maximum number of steps."""
+        """Return the largest number of steps."""
         return self.steps
 
     def init(self, problem: SlackProblem, key: Array | None = None, init: Any = None) -> "State":

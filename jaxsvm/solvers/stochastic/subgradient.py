@@ -85,12 +85,12 @@ class Stochastic(Solver[BoxForm]):
 
     @property
     def max_steps(self) -> Any:
-        """Maximum number of steps."""
+        """Return the largest number of steps."""
         return self.steps
 
     @property
     def steps_before_average(self) -> Any:
-        """Steps before the average begins."""
+        """Return the number of steps before the average begins."""
         return self.steps // 2 if self.average == "suffix" else 0
 
     def stores(self, problem: BoxForm) -> bool:
