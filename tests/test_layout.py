@@ -103,8 +103,8 @@ def test_files_and_functions_fit_their_readers(path):
     assert len(lines) <= 350
     for node in ast.walk(ast.parse("\n".join(lines))):
         if isinstance(node, ast.FunctionDef):
-            words = (ast.get_docstring(node) or "Return").split()
-            assert words[0].rstrip(".,:;") in VERBS.split(), f"{path}:{node.lineno}: begin with a verb, or add it to VERBS"
+            word = (ast.get_docstring(node) or "Return").split()[0].rstrip(".,:;")
+            assert word in VERBS.split(), f"{path}:{node.lineno}: begin with a verb, or add it to VERBS"
             body = node.body[1:] if ast.get_docstring(node) and len(node.body) > 1 else node.body
             code = lines[body[0].lineno - 1 : node.end_lineno]
             assert sum(bool(line.strip()) and not line.strip().startswith("#") for line in code) <= 50, node.name
