@@ -58,7 +58,7 @@ def require(holds: bool, message: str) -> None:
 
 
 def require_part(name: str, value: Any, part: str, need: str) -> None:
-    """Raise an `InputError` that says what is needed where an argument is of another class: one without that part."""
+    """Raise an `InputError` that says what is needed if an argument's class lacks the attribute `part`."""
     require(hasattr(value, part), f"{name} is a {type(value).__name__}: {need}.")
 
 
@@ -67,7 +67,7 @@ EXTRAS = {
     "onnx": ("onnx", "onnx"), "pyarrow": ("pyarrow", "cli"), "rich": ("rich", "cli"), "scipy": ("scipy", "sklearn"),
     "sklearn": ("scikit-learn", "sklearn"), "typer": ("typer", "cli"),
 }  # fmt: skip
-"""Of an optional module its package and the extra that brings it."""
+"""Optional modules: the package that holds each, and the extra that installs it."""
 
 
 def require_package(module: str, purpose: str) -> Any:

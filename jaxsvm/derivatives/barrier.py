@@ -4,8 +4,8 @@ With multipliers `z` of `a >= 0` and `w` of `t = U - a >= 0`, Newton's step to `
 
     (Q + D) da + b c = q - Q a + mu / a - mu / t,     c'(a + da) = e,     D = z / a + w / t
 
-(Wright 1997, Primal-Dual Interior-Point Methods, chapter 1): equations of a support that holds all samples, with a
-ridge. So their program is that of active sets.
+(Wright 1997, Primal-Dual Interior-Point Methods, chapter 1). These are the equations of a support that holds all
+samples, with a ridge: the compiled program of active sets solves them too.
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -26,7 +26,7 @@ class Inside(NamedTuple):
     Attributes:
         x: `(a, t)`, `(2, n)`, positive; absent samples have any values.
         multipliers: `(z, w)`, `(2, n)`, positive.
-        mu: The products to go to, `()`.
+        mu: The value that the products of the next step aim at, `()`.
     """
 
     x: Float[Array, "2 n"]
@@ -43,14 +43,14 @@ def first(problem: "Differentiable") -> Inside:
 
 
 def equations(problem: "Differentiable", at: Inside) -> tuple[Active, Shift]:
-    """Return what `solved` takes for a step."""
+    """Return the active sets and the shift with which `solved` takes Newton's step."""
     pull = at.mu / at.x
     step = Shift(at.x[0], pull[0] - pull[1], (at.multipliers / at.x).sum(axis=0))
     return Active(problem.present, jnp.zeros_like(problem.present), at.x[0]), step
 
 
 def moved(problem: "Differentiable", at: Inside, to: Point, goes: Bool[Array, ""]) -> tuple[Inside, Bool[Array, ""]]:
-    """Go most of the way to a solution of the equations, if `goes`; return also whether it ends: gap 1e-10, or NaN."""
+    """Step toward a solution of the equations if `goes`; return also whether to end: at a gap of 1e-10, or NaN."""
     present = problem.present[None, :]
     da = to.a - at.x[0]
     dx = jnp.stack([da, -da])
@@ -66,6 +66,6 @@ def moved(problem: "Differentiable", at: Inside, to: Point, goes: Bool[Array, ""
 
 
 def sets(problem: "Differentiable", at: Inside) -> Active:
-    """Return the sets that a point near a solution shows."""
+    """Return the active sets of a point near a solution."""
     inner = at.multipliers * problem.upper[None, :] <= at.x
     return Active(problem.present & inner[0] & inner[1], problem.present & ~inner[1], at.x[0])

@@ -26,8 +26,8 @@ def active_set(problem: "BoxProblem", values: Any, before: Active | None = None)
     In a fit, coefficients may be at a bound exactly, or approach it as an interior point does: a sample counts as
     bounded if its margin is further from the kink than its coefficient from the bound. In a solution on sets `before`,
     free samples outside the box leave the set, and bounded ones become free if their margins contradict their bounds.
-    The free set is empty at a corner; its system has no unknowns. Free samples that others explain are no unknowns
-    either: like bounded ones they must have consistent margins.
+    At a corner the free set is empty, and the system has no unknowns. Free samples that depend linearly on others are
+    no unknowns either: like bounded ones they must have consistent margins.
     """
     a, U = values.alpha, problem.upper
     slack, present = (problem.q - values.margins) / jnp.maximum(jnp.abs(problem.q), 1), U > 0
@@ -66,10 +66,10 @@ def lagrangian(problem: "BoxProblem", values: Values) -> Float[Array, ""]:
 
 
 def kinks(problem: "BoxProblem", values: Any, tol: Any) -> Bool[Array, " n"]:
-    """Return the samples with the margin of a free one that need not be free: a small move may free them, or not.
+    """Return the samples at a kink of the loss that are not certainly free: a small change may free them.
 
-    They are at a bound, or others explain them. At a corner they are those that set an end of the interval of biases:
-    weights that break the equality free one of them, on each side another.
+    They are at a bound, or depend linearly on free samples. At a corner they are the samples that set an end of the
+    interval of biases: a small change of the equality frees one of them, which one depends on its sign.
     """
     near = jnp.abs(values.margins - problem.q) <= tol * jnp.maximum(jnp.abs(problem.q), 1)
     free = active_set(problem, values).free

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 def active_set(problem: "SquaredHingeProblem", values: Any, before: Active | None = None) -> Active:
     """Return the samples inside the margin: those with alpha > 0 at the exact solution.
 
-    Before it they are better than alpha: a first-order solver leaves a little alpha on samples that left the support
-    long ago. An empty set, which no solution has, becomes all samples: through an empty one NaN would go backward as 0.
+    Before the solution is exact, margins tell more than alpha: a first-order solver leaves a little alpha on samples
+    outside the support. An empty set, which no solution has, becomes all samples, so that NaN is not lost in gradients.
     """
     present, slack = problem.ridge > 0, 1 - values.margins
     if before is None:
@@ -49,7 +49,7 @@ def lagrangian(problem: "SquaredHingeProblem", values: Values) -> Float[Array, "
 
 
 def kinks(problem: "SquaredHingeProblem", values: Any, tol: Any) -> Bool[Array, " n"]:
-    """Return the samples on the margin, which have no weight and may get some."""
+    """Return the samples on the margin: their alpha is 0, and a small change may make it positive."""
     return lax.stop_gradient((problem.ridge > 0) & (jnp.abs(values.margins - 1) <= tol))
 
 

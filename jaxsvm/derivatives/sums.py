@@ -1,16 +1,16 @@
 """Tangents of coefficients in a narrow dtype, computed so that their sums keep their digits.
 
-At large C, coefficients and their tangents are large, while decision values, which are sums of them, move little: half
-a unit in the last place of each coefficient, or of its cotangent, is more than what remains. If the kernel has d < n
-dense features X, only `X'v` and the sum of v matter:
+At large C, coefficients and their tangents are large, while decision values, which are sums of them, change little: the
+rounding of each coefficient, or of its cotangent, exceeds the sum. If the kernel has d < n dense features X, only `X'v`
+and the sum of v matter:
 
-* Forward, samples outside the support carry what rounding takes from these sums, in numbers as small as that (as
-  `jaxsvm.problems.certificates.corrections` does for the coefficients themselves). They also carry what a move of X
-  makes of the rounding of returned coefficients.
-* Backward, a cotangent that is a function of the features up to rounding is replaced by that function.
+* Forward, small numbers at samples outside the support restore what rounding takes from these sums (as
+  `jaxsvm.problems.certificates.corrections` does for the coefficients themselves), and what a change of X makes of the
+  rounding of the returned coefficients.
+* Backward, a cotangent that is a linear function of the features up to rounding is replaced by that function.
 
-Other kernels have no such sums: where rounding the coefficients moves decision values by a quarter of a margin, their
-tangents are NaN (margins and bias keep theirs).
+Other kernels have no such sums: if rounding the coefficients changes decision values by a quarter of a margin, the
+coefficients' tangents are NaN (those of margins and bias are not).
 """
 
 from functools import partial
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def unsummable(problem: "Problem", coefficients: Float[Array, " n"]) -> Bool[Array, ""]:
-    """Return whether the problem's dtype is too coarse for sums of the coefficients to have derivatives, `()`."""
+    """Return whether rounding to the problem's dtype makes derivatives of sums of the coefficients useless, `()`."""
     if jnp.finfo(problem.dtype).bits >= 64 or _has_few(problem.gram.feature_rows):
         return jnp.asarray(False)
     size = jnp.sqrt(jnp.maximum(lax.stop_gradient(problem.diagonal), 0))
@@ -85,7 +85,7 @@ def _(dtype: Any, primals: Any, tangents: Any) -> tuple[Array, Array]:
 
 
 def _least_squares(X: Float[Array, "n d"], b: Float[Array, " d"]) -> Float[Array, " d"]:
-    """Return a solution v of `X'X v = b`, refined once; features that others explain have the coefficient 0."""
+    """Solve `X'X v = b` for v, refined once; features that depend linearly on others get the coefficient 0."""
     size = jnp.linalg.norm(X, axis=0)
     scale = jnp.where(size > 0, 1 / jnp.where(size > 0, size, 1), 0)
     squares = scale[:, None] * (X.T @ X) * scale

@@ -55,9 +55,9 @@ class System(NamedTuple):
     """The equations of a support S, `[M c; c' 0] (a, b) = (r, s)` with `M = Q_SS + ridge`, and what solves them.
 
     Attributes:
-        free: S, `(n,)`: the free samples that others do not explain.
-        precondition: `r -> (M + rho c c')^-1 r`, up to rounding or roughly, as a pytree of arrays. With rho the matrix
-            is definite where M is not: a linear kernel has d + 1 free samples and rank d.
+        free: S, `(n,)`: the free samples that do not depend linearly on others.
+        precondition: `r -> (M + rho c c')^-1 r`, exactly or approximately, as a pytree of arrays. The term with rho
+            makes the matrix definite if M is not: d + 1 free samples of a linear kernel have rank d.
         rho: The weight `()`; 0 without an equality.
         along: `(M + rho c c')^-1 c`, `(n,)`; 0 without an equality.
         most: Steps of conjugate gradients at the most, int32 `()`.
@@ -124,14 +124,14 @@ def solved(
 
 @jax.custom_jvp
 def exact(problem: "Differentiable", active: Active, system: System, point: Point) -> Point:
-    """Return the point that solves the equations, with its derivatives by the problem, of every order, but y and c."""
+    """Return `point`, with its derivatives of every order by the problem (except by y and c)."""
     del problem, active, system
     return point
 
 
 @exact.defjvp
 def _(primals: Any, tangents: Any) -> tuple[Point, Point]:
-    """Solve the equations for the tangent: what moves a and b is what the problem's motion misses at a fixed (a, b)."""
+    """Solve the equations for the tangent: on the right is the derivative of their residual at a fixed (a, b)."""
     problem, active, system, _ = primals
     point = exact(*primals)  # at the next order it moves too
     c = None if problem.equality is None else lax.stop_gradient(problem.equality)
@@ -157,7 +157,7 @@ def _(primals: Any, tangents: Any) -> tuple[Point, Point]:
 
 
 def _kept(problem: "Differentiable", active: Active, free: Array, a: Array) -> Float[Array, " n"]:
-    """Return a on S, and elsewhere the values that are kept: bounds, and those of free samples that others explain."""
+    """Return a on S, and elsewhere the values that stay: bounds, and those of dependent free samples."""
     if not problem.bounded:
         return jnp.where(free, a, 0)
     present = active.present.astype(a.dtype)
@@ -165,7 +165,7 @@ def _kept(problem: "Differentiable", active: Active, free: Array, a: Array) -> F
 
 
 def _or_middle(problem: "Differentiable", system: System, b: Array, middle: Callable[[], Array]) -> Array:
-    """Return b; in a box with no free sample a whole interval is optimal: its middle, as a fit takes."""
+    """Return b; without a free sample an interval of b is optimal, and its middle is returned, as by a fit."""
     return jnp.where(some(system.free), b, middle()) if problem.bounded else b
 
 
@@ -251,10 +251,10 @@ class _Solving(NamedTuple):
 def _conjugate_gradients(
     product: Apply, precondition: Callable[[Array], tuple[Array, Array]], v: Float[Array, " m"], most: Array
 ) -> Float[Array, " m"]:
-    """Solve by conjugate gradients to the precision of the dtype; return NaN if a thousandth of the digits is missing.
+    """Solve by conjugate gradients to the precision of the dtype; return NaN if the result misses it by far.
 
-    They begin at `P^-1 v`: turn 0 finds it as a direction, turn 1 takes it whole. The last turn uses its product for
-    the solution's residual. So the program has one product and one preconditioner.
+    Turn 0 finds the direction `P^-1 v`, turn 1 takes it with length 1, and the last turn recomputes the residual of the
+    solution. So the compiled program contains one product and one preconditioner only.
     """
     eps = jnp.finfo(v.dtype).eps
 
@@ -283,7 +283,7 @@ def _conjugate_gradients(
 def _factor(
     problem: "Differentiable", support: Bool[Array, " n"], sizes: tuple[int, ...], u: Array, ridge: Array
 ) -> tuple[Bool[Array, " n"], Apply]:
-    """Return the samples that others do not explain, and solves with a Cholesky factor of `(Kt + u u')_SS`."""
+    """Return the linearly independent samples, and a function that solves by a Cholesky factor of `(Kt + u u')_SS`."""
     largest, count = sizes[-1], masks.count(support)
     index = masks.places_first(support)[:largest]
     valid = jnp.arange(largest, dtype=count.dtype) < count
@@ -295,7 +295,7 @@ def _factor(
         values = plus_diagonal(jnp.outer(y, y) * values + jnp.outer(u_at, u_at), ridge_at)
         if problem.bounded and size < LAPACK_SIZE:  # there is no ridge
             values = jnp.where(valid[:size, None] & valid[None, :size], values, 0)
-            # A sample of which the others leave less than this is explained by them.
+            # A sample with a smaller pivot depends linearly on the others.
             return semifactored(values, 1e-11 * diagonal(values)).within(whole)
         return padded_factor(values, valid[:size]).within(whole)
 
@@ -306,7 +306,7 @@ def _factor(
 
 
 def _by_factor(factor: Factor, index: Int[Array, " q"], r: Float[Array, " n"]) -> Float[Array, " n"]:
-    """Return `A^-1 r` on the samples of an index; r elsewhere. Places that no sample takes hold n."""
+    """Return `A^-1 r` on the samples of an index, and r elsewhere. Unused places of the index hold n."""
     inside = entries(lax.pad(r, jnp.zeros((), r.dtype), ((0, 1, 0),)), index)
     return r.at[index].set(factor.solve(inside), mode="drop", wrap_negative_indices=False)
 

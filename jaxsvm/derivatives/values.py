@@ -22,7 +22,8 @@ class Values(NamedTuple):
 class Active(NamedTuple):
     """Samples whose coefficients solve the linear system, and those that stay at their upper bound: `(n,)` each.
 
-    `present` are the coefficients, `(n,)`, which free samples keep that others explain; None if no system is singular.
+    `present` holds coefficients, `(n,)`: free samples that depend linearly on others keep theirs. None if no system can
+    be singular.
     """
 
     free: Bool[Array, " n"]
@@ -36,9 +37,9 @@ def values_of(fit: Any) -> Values:
 
 
 def negligible(problem: "Problem", point: Float[Array, " n"]) -> tuple[Any, Float[Array, " n"]]:
-    """Return the errors of coefficients (relative to bounds) and of products that do not move samples to another set.
+    """Return the errors of coefficients (relative to bounds) and of products that change no active set.
 
-    They are larger than rounding, or samples at a kink would change sets again and again.
+    Both exceed rounding: else samples at a kink would change sets again and again.
     """
     eps, size = jnp.finfo(problem.dtype).eps, jnp.sqrt(jnp.maximum(problem.diagonal, 0))
     return eps**0.6, 64 * eps * size * (jnp.abs(point) @ size)

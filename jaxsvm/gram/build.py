@@ -48,11 +48,11 @@ def gram(
         x: The points, `(n, d)`: NumPy or JAX array, SciPy CSR; for `Precomputed()` the kernel matrix `(n, n)`.
         tile: Rows at a time; makes a `TiledGram` whose values are never stored.
         rank: Number of features; makes a `LowRankGram`.
-        store: True stores all values now, whatever their size, which pays if one operator serves several calls. False
-            never stores them. None: a fit, a path or a cross-validation stores them while it runs if its solver is
-            faster with them and they fit the budget.
-        dtype: Dtype of the kernel values; None: that of the data. float32 values with float64 data keep solver vectors
-            in float64.
+        store: True: store all kernel values now, whatever their size; pays if several calls use one operator. False:
+            never store them. None: a fit, a path or a cross-validation stores them while it runs, if its solver is
+            faster with them and they fit `memory`.
+        dtype: Dtype of the kernel values; None: that of the data. With float32 values of float64 data, dual variables
+            stay in float64.
         memory: Budget in bytes for stored kernel values if `store` is None.
         method: "nystroem" or "fourier", with `rank`.
         landmarks: "pivoted" (greedy, by pivoted Cholesky) or "random", with "nystroem".

@@ -86,7 +86,7 @@ class DenseGram(OfPoints):
         return _wide_matvec(self.K, v)
 
     def support_matvec(self, v: Float[Array, " n"]) -> Float[Array, " n"]:
-        """Return `K @ v`: gathering the support's rows costs more than reading all of K, down to 1 row in 4."""
+        """Return `K @ v` from all rows: gathering those of the support is slower if they are over a quarter."""
         return self.matvec(v)
 
 
@@ -137,7 +137,7 @@ def _dense_values(kernel: Kernel, points: Any, dtype: Any, near: bool, in_halves
 
 
 def _both_halves(tiled: TiledGram) -> Float[Array, "n n"]:
-    """Compute one half of a matrix of many points by blocks, each of which is also its mirror image in the other."""
+    """Compute one half of the matrix by blocks, and write each block and its transpose."""
     n, size = tiled.n, MEASURED.rows_per_wide_tile
     starts = np.minimum(np.arange(0, n, size, dtype=np.int32), n - size)  # the last block overlaps its neighbour
     pairs = jnp.asarray([(a, b) for k, a in enumerate(starts) for b in starts[k:]], jnp.int32)
@@ -160,7 +160,7 @@ def part_of(gram: Gram, K: Float[Array, "m m"]) -> DenseGram:
 
 @jax.jit
 def values_between(gram: Gram, samples: Int[Array, " m"]) -> Float[Array, "m m"]:
-    """Return kernel values between some samples; whole rows of a stored matrix first, since they are contiguous."""
+    """Return the kernel values between samples; of a stored matrix gather whole rows first: they are contiguous."""
     return gram.rows(samples)[:, samples] if gram.stored else gram.block(samples, samples)
 
 

@@ -114,7 +114,7 @@ class LowRankGram:
     def widened(self, dtype: Any) -> "LowRankGram":
         """Return the operator whose entries have a wider dtype.
 
-        Entries rounded to the narrower one are no longer quite positive semidefinite, which harms systems with them.
+        Entries rounded to the narrower dtype need not be positive semidefinite, which harms linear systems.
         """
         return dataclasses.replace(self, values=jnp.dtype(dtype))
 
@@ -213,7 +213,7 @@ def _at_landmarks(
 
 
 def _pivots(kernel: Kernel, x: Any, shift: Array, rank: int, near: bool, allowed: Any = True) -> Int[Array, " rank"]:
-    """Choose landmarks greedily: each is the point that the ones before explain worst (pivoted Cholesky).
+    """Choose landmarks by pivoted Cholesky: each is the point with the largest residual diagonal entry.
 
     Only points that are `allowed` are chosen; there must be at least `rank` of them.
     """

@@ -34,7 +34,7 @@ ROWS_OF_A_DEVICE = 128
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class SpreadGram:
-    """The operator of n points on a mesh. What it does not define is that of `whole`: flags, the kernel, `design`.
+    """The operator of n points on a mesh. Attributes not defined here (flags, `kernel`, `design`) are those of `whole`.
 
     Attributes:
         whole: The operator that drivers work on, of n points and copies of the first one.
@@ -94,7 +94,7 @@ class SpreadGram:
 
 
 def of_whole(function: Callable[[Any], Any], gram: Any) -> Any:
-    """Return what a function makes of an operator; on a mesh of the whole one."""
+    """Apply a function to an operator; on a mesh to `whole`."""
     return dataclasses.replace(gram, whole=function(gram.whole)) if isinstance(gram, SpreadGram) else function(gram)
 
 

@@ -13,7 +13,7 @@ SLOPE_LEFT = MEASURED.slope_left
 
 
 def bisected(is_below: Callable[[Array], Array], low: Array, high: Array, turns: int) -> tuple[Array, Array]:
-    """Halve a bracket so many times; `is_below` says whether its middle is below what is sought."""
+    """Halve a bracket `turns` times; `is_below(t)` tells whether t lies below the sought value."""
 
     def halve(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = ends
@@ -37,15 +37,15 @@ def hinge_minimum(
     """Return the `t` that minimises `linear t + quadratic t^2 / 2 + 1/2 sum_i C_i max(0, slack_i + t change_i)^2`.
 
     The derivative is piecewise linear and increasing. Newton's method on it, kept inside a bracket, finds the right
-    piece in two to five passes over two vectors, without sorting breakpoints. 60 passes leave nothing of a bracket.
+    piece in two to five passes over two vectors, at most 60, without sorting breakpoints.
 
     Args:
-        slack: `(n,)`.
-        change: `(n,)`.
+        slack: Losses at t = 0 before clipping, `(n,)`.
+        change: Their derivatives by t, `(n,)`.
         C: Costs, `(n,)`, not negative.
         linear: Derivative of the other terms at 0.
         quadratic: Curvature of the other terms, >= 0.
-        bracket: Two ends with the minimum between them, unless an end is good enough.
+        bracket: Lower and upper end. A minimum outside is clipped to the nearer end.
         start: First point to try.
         enough: Size of the derivative at which the search may end; 0 finds the exact piece.
     """

@@ -148,7 +148,7 @@ def _push(primals: Any, tangents: Any, *, jaxpr: ClosedJaxpr) -> tuple[list[Arra
 
 
 def _needed(used: list[bool], *rest: Any) -> tuple[list[bool], Any]:
-    """Drop the parts of the operation that compute nothing but unused results; return also which arguments are left."""
+    """Drop what only unused results need (dead code); return also which arguments are still needed."""
     equation = rest[-1]  # from JAX 0.12 on, the arguments that are read come before it
     if not any(used):
         return [False] * len(equation.invars), None
@@ -164,7 +164,7 @@ def _without(closed: ClosedJaxpr, used: list[bool]) -> tuple[ClosedJaxpr, list[b
 
 
 def _transpose(cotangents: Any, *leaves: Any, jaxpr: ClosedJaxpr) -> list[Any]:
-    """Transpose only what cotangents come to: a bias needs none of what coefficients do."""
+    """Transpose only what leads to results with cotangents: that of a bias skips the work for coefficients."""
     reached = [not isinstance(cotangent, ad.Zero) for cotangent in cotangents]
     closed, needed = _without(jaxpr, reached)
     linear = [ad.is_undefined_primal(leaf) for leaf in leaves]

@@ -147,7 +147,7 @@ def _edges(values: np.ndarray) -> np.ndarray:
 
 
 def _sorted_values(path: Any, part: str = "alphas", maker: str = "solve_path") -> tuple[np.ndarray, np.ndarray]:
-    """Return the values of C in increasing order, and that order; refuse what has no such part."""
+    """Return the values of C in increasing order, and the indices that sort them; refuse what lacks `part`."""
     require_part("what is drawn", path, part, f"the result of `jaxsvm.{maker}` is needed")
     Cs = np.asarray(path.Cs, float)
     order = np.argsort(Cs, kind="stable")

@@ -193,7 +193,7 @@ def product(x: Any, w: Float[Array, "d *k"], spread: Spread | None = None) -> Fl
     Args:
         x: The points.
         w: One vector, or columns of them.
-        spread: How the points are spread over a mesh, each device of which has tiles of its own.
+        spread: How the points are spread over a mesh; each device then takes tiles of its own points.
     """
     if isinstance(x, Rows):
         return x.dot(w)

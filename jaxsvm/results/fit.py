@@ -66,7 +66,7 @@ def counted_by_name(solver: type) -> type:
 
 
 class Counted(Protocol):
-    """A configuration that takes steps which counters name: a solver, say."""
+    """A configuration, such as a solver, whose steps are counted under its name."""
 
     @property
     def inside(self) -> "Counted | None":
@@ -137,7 +137,7 @@ class Counters(NamedTuple):
         )
 
     def stepped(self, evaluations: Any, toward: Any = True) -> "Counters":
-        """Add a step with so many kernel evaluations, and what it adds to `toward`."""
+        """Count a step, its kernel evaluations, and what it adds to `toward`."""
         toward = self.toward + jnp.asarray(toward, jnp.int32)
         return self._replace(steps=self.steps + 1, toward=toward).evaluated(evaluations)
 

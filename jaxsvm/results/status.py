@@ -36,7 +36,7 @@ class Status(enum.IntEnum):
     INTERRUPTED = 7
     """Ctrl-C, a callback or `max_seconds` ended it; the last certified point is returned and can be resumed."""
     UNCERTIFIED = 8
-    """The requested stop rule is no certificate (`stop="paper"`, `stop="relative_fw"`, a sampled stop without a final
+    """The requested stop rule proves nothing (`stop="paper"`, `stop="relative_fw"`, a sampled stop without a final
     check) and ended the fit with a certified relative gap above `tol`. The certificate holds that gap."""
     FULL = 9
     """The buffer of a `sampled` solver is too small for the samples that have to be active."""
@@ -95,13 +95,13 @@ class StatusCode:
         return self.code
 
     def __repr__(self) -> str:
-        """Name the status, of lanes how many have which; the array while it has no values."""
+        """Name the status; of lanes, count each status; while there are no values, show the array."""
         if not has_values(self.code):
             return in_a_line(self)
         return f"Status.{self.name}" if np.ndim(self.code) == 0 else f"Status({self.tally()})"
 
     def tally(self) -> str:
-        """Return how many lanes have which status, such as "9 CONVERGED, 1 STALLED", on the host."""
+        """Count the lanes of each status, such as "9 CONVERGED, 1 STALLED", on the host."""
         names = np.ravel(self.name).tolist()
         return ", ".join(f"{names.count(name)} {name}" for name in dict.fromkeys(names))
 
@@ -114,7 +114,7 @@ def has_values(tree: Any) -> bool:
 
 
 def advice(status: Status, fit: Any = None) -> str:
-    """Return a sentence on what a user can do about a status, in words of the solvers and dtype of fits if given."""
+    """Advise in a sentence what a user can do about a status; with a fit, in terms of its solvers and dtype."""
     fit = getattr(fit, "fits", fit)  # those of a path
     x64 = jax.config.read("jax_enable_x64")  # without it NumPy's float64 becomes float32
     single = fit.margins.dtype != np.float64 if hasattr(fit, "margins") else not x64

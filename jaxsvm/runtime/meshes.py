@@ -75,7 +75,7 @@ class Spread:
         return lax.with_sharding_constraint(values, NamedSharding(self._mesh_here, spec))
 
     def of_each_device(self, function: Callable[..., Any], *shares: Any) -> Any:
-        """Return what a function makes of each device's share of vectors, one after another along the first axis."""
+        """Apply a function to each device's share of vectors, and concatenate the results along the first axis."""
         over = PartitionSpec(self.axis)
         each = jax.shard_map(function, mesh=self._mesh_here, in_specs=over, out_specs=over, axis_names={self.axis})
         return each(*shares)
@@ -88,7 +88,7 @@ class Spread:
 
 
 def _on_host(values: Any) -> Any:
-    """Return a concrete array as one of NumPy, from which each device takes its part; a random key as it is."""
+    """Convert a concrete array to NumPy, from which each device takes its part; keep a random key as it is."""
     return values if jnp.issubdtype(values.dtype, jax.dtypes.prng_key) else np.asarray(values)
 
 
@@ -117,8 +117,8 @@ def in_automatic_axes(function: Callable[..., Any]) -> Callable[..., Any]:
 def host_drives(*operators: Any, concrete: bool = True) -> bool:
     """Return whether the host may drive computations with these Gram operators.
 
-    Not on a mesh of several processes, whose hosts would decide apart; nor on any mesh if problems are not `concrete`
-    but traced for derivatives, which are those of a whole compiled fit there.
+    It may not on a mesh of several processes, whose hosts could decide differently. Nor may it on any mesh if problems
+    are traced for derivatives (not `concrete`): these are derivatives of one compiled fit.
     """
     spreads = [spread for gram in operators if (spread := getattr(gram, "spread", None)) is not None]
     return not any(spread.mesh.is_multi_process or not concrete for spread in spreads)

@@ -48,7 +48,7 @@ _registry = _Registry()
 
 @contextlib.contextmanager
 def running() -> Iterator[None]:
-    """Clear no program inside; when the outermost driver of all threads ends, clear them if there are too many."""
+    """Keep all programs inside; once no driver of any thread runs, clear this library's if there are too many."""
     with _registry.lock:
         _registry.drivers += 1
     try:
@@ -133,7 +133,7 @@ class Program:
         return self._quick if _registry.quick and jax.default_backend() == "cpu" else self._plain
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """Call the compiled function; XLA versions that do not know the options compile it without them."""
+        """Call the compiled function; compile it without the options if this version of XLA does not know them."""
         if self.brief and not is_concrete(arguments):
             return self.function(*arguments, **named)
         if self._jitted() is self._plain:

@@ -32,7 +32,7 @@ def in_a_line(self: Any, **first: Any) -> str:
 
 
 def summary(value: Any) -> str:
-    """Return a value in a few words: `float32[300, 2]` of an array, the number of one without axes."""
+    """Return a value in a few words: `float32[300, 2]` for an array, the number for an array without axes."""
     if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
         return np.dtype(value).name
     if not dataclasses.is_dataclass(value) and hasattr(value, "shape") and hasattr(value, "dtype"):

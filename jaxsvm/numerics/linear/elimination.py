@@ -81,7 +81,7 @@ def factored(A: Float[Array, "q q"]) -> Factor:
 
 
 def semifactored(A: Float[Array, "q q"], floor: Any) -> Factor:
-    """Factor a positive semidefinite matrix on the variables that those before them do not explain.
+    """Factor a positive semidefinite matrix on the variables that do not depend linearly on those before them.
 
     A variable whose pivot does not exceed `floor`, `(q,)` or `()`, is left out: its column of L is 0, and so is its
     entry of solutions.

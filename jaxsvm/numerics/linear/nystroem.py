@@ -26,7 +26,7 @@ def evenly_among(members: Bool[Array, " n"], most: int) -> Int[Array, " landmark
 
 
 def pivots(row: Callable[[Array], Float[Array, " n"]], diagonal: Float[Array, " n"], rank: int) -> Int[Array, " rank"]:
-    """Choose landmarks greedily: each is the point that those before it explain worst (pivoted Cholesky).
+    """Choose landmarks by pivoted Cholesky: each is the point with the largest residual `K_ii - |F_i|^2`.
 
     Args:
         row: `i -> K[i]`.
@@ -50,7 +50,7 @@ def pivots(row: Callable[[Array], Float[Array, " n"]], diagonal: Float[Array, " 
 def features(rows: Float[Array, "q n"], landmarks: Int[Array, " q"]) -> Float[Array, "n q"]:
     """Compute `F` with `F F' ~ K` from rows of K by a Cholesky factor, for preconditioners.
 
-    Landmarks that others explain, such as repeated ones, have columns of 0.
+    Landmarks that depend linearly on others, such as repeated ones, have columns of 0.
     """
     inner = rows[:, landmarks]
     floor = 8 * len(landmarks) * jnp.finfo(inner.dtype).eps * diagonal(inner).sum()
@@ -71,16 +71,16 @@ def features_in_blocks(
     2023); of them pivots are taken greedily. So nearly all of the `n most^2` operations are products of matrices.
 
     Args:
-        rows: From `2 BLOCK` indices to those rows of K.
+        rows: Function from `2 BLOCK` indices to these rows of K.
         diagonal: `K_ii`, `(n,)`.
-        most: Features, a multiple of `BLOCK`; static.
-        ends: Traces: at the first one no more features are added; nor are they where they fall so slowly that `most`
-            features would leave more than the second.
-        floor: A diagonal entry that is rounding.
-        key: For the draws.
+        most: Largest number of features, a multiple of `BLOCK`; static.
+        ends: Two traces of `K - Z Z'`. No features are added once it is at most the first, or once it falls so slowly
+            that `most` features would leave more than the second.
+        floor: Diagonal entries up to this size are taken for rounding.
+        key: A random key.
 
     Returns:
-        Features, 0 beyond those that were taken; how many were; the trace that they leave.
+        The features `(n, most)`, 0 beyond those taken; the number taken; the trace that they leave.
     """
     n, (enough, at_most) = len(diagonal), ends
     keys = jax.random.split(key, most // BLOCK)
@@ -115,12 +115,12 @@ def features_in_blocks(
 
 @jax.custom_jvp
 def inverse_root(inner: Float[Array, "q q"], share: Any) -> Float[Array, "q q"]:
-    """Compute `W` with `W W' = inner^-1` on the landmarks that those before them do not explain.
+    """Compute `W` with `W W' = inner^-1` on the landmarks that do not depend linearly on those before them.
 
     Args:
         inner: Positive semidefinite matrix between the landmarks.
-        share: Unexplained share of the largest diagonal entry, up to which it is taken for rounding: the landmark's
-            column of W is then 0.
+        share: A landmark whose pivot is at most this share of the largest diagonal entry counts as dependent: its
+            column of W is 0.
     """
     factor = semifactored(inner, share * diagonal(inner).max())
     return factor.lower_solve(jnp.eye(len(inner), dtype=inner.dtype)).T
@@ -136,7 +136,7 @@ def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
 
 
 def unexplained(diagonal: Float[Array, " n"], F: Float[Array, "n r"]) -> Float[Array, " n"]:
-    """Return what features leave of a diagonal: an estimate of the tail of the spectrum that is better than 0."""
+    """Return the diagonal of `K - F F'`, not below 0: better than 0 as an estimate of that matrix."""
     return jnp.maximum(diagonal - (F * F).sum(axis=1), 0)
 
 
