@@ -28,7 +28,7 @@ class Measured:
     bytes_held: int = 2**27
     """Bytes of a matrix, or of points made dense, that are held whole without being asked for."""
     padded_sizes: tuple[tuple[int, int, int], ...] = ((1024, 4, 64), (8192, 32, 32))
-    """`(n, sizes, multiple)`: up to n samples, so many sizes between powers of two, each a multiple of the third number."""
+    """`(n, sizes, multiple)`: up to n samples, so many sizes between powers of two, multiples of the last number."""
 
     @property
     def size_of_a_single_panel(self) -> int:

@@ -114,7 +114,7 @@ def checked_weights(sample_weight: Any, n: int, dtype: Any) -> tuple[Array | Non
 
 
 def weights_times(weight: Any, before: Any) -> tuple[Any, Any]:
-    """Return products of weights, `(n,)`, and whether the dtype holds them, `()`: concrete ones are refused later."""
+    """Multiply weights; return the products, `(n,)`, and whether the dtype holds them (of concrete ones True), `()`."""
     if not is_concrete(weight, before):
         return weight * before, every((weight * before > 0) == ((weight > 0) & (before > 0)))
     weight, before = np.asarray(weight), np.asarray(before)
@@ -122,7 +122,7 @@ def weights_times(weight: Any, before: Any) -> tuple[Any, Any]:
 
 
 def _positive(values: np.ndarray, positive: np.ndarray) -> np.ndarray:
-    """Return values of which those that rounding turned to 0 stay positive, for `require_costs` to refuse."""
+    """Replace positive values that rounding turned to 0 by the smallest number, which `require_costs` refuses."""
     return np.where(positive & (values == 0), np.finfo(values.dtype).smallest_subnormal, values)
 
 
@@ -137,9 +137,9 @@ def two_classes(y: Float[Array, " n"], present: Bool[Array, " n"]) -> Bool[Array
 
 
 def require_costs(C: Any, weight: Any, dtype: Any) -> None:
-    """Refuse costs `C w_i` that the dtype holds neither as they are nor as `1 / (C w_i)`; traced ones pass.
+    """Refuse costs `C w_i` if the dtype cannot hold both `C w_i` and `1 / (C w_i)`; traced ones pass.
 
-    An infinite cost would have the ridge 0, which marks an absent sample; so would a weight that is rounded to 0.
+    A ridge of 0 (from an infinite cost) and a weight rounded to 0 would mark the sample as absent.
 
     Raises:
         InputError: Naming the first sample, its cost and the range.

@@ -167,12 +167,12 @@ class BallProblem:
         return jnp.maximum(alpha @ s - 2 * s, 0)
 
     def certificate(self, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Certificate:
-        """Return squared radii: of a ball that covers all points (primal), and a lower bound for it (dual)."""
+        """Return the squared radius of a ball around all points (primal), and a lower bound of the optimum (dual)."""
         total = alpha.sum()
         return self._bounds(alpha / total, s / total, s.dtype)
 
     def _bounds(self, alpha: Float[Array, " n"], s: Float[Array, " n"], dtype: Any) -> Certificate:
-        """Return the certificate of distances whose kernel values, and alpha, are numbers of a dtype."""
+        """Return the certificate, with an allowance for kernel values and alpha that are numbers of a dtype."""
         eps = jnp.finfo(dtype).eps
         rounding = (
             MEASURED.roundings_of_a_squared_distance
@@ -193,7 +193,7 @@ class BallProblem:
         return alpha / alpha.sum()
 
     def certified(self, alpha: Float[Array, " n"], s: Float[Array, " n"], dtype: Any) -> Answer:
-        """Return the centre as the caller gets it, certified.
+        """Certify the centre that the caller gets.
 
         Args:
             alpha: Coefficients, numbers of `dtype`, `(n,)`.
@@ -287,8 +287,8 @@ def _largest(x: Any, mask: Bool[Array, " n"] | None) -> Float[Array, ""]:
 def _coincide(gram: Gram, points: Gram, squares: Float[Array, " n"], mask: Bool[Array, " n"] | None) -> Bool[Array, ""]:
     """Return whether all points that count equal the first of them, by features; of a given matrix by its values.
 
-    Kernel values decide nothing otherwise: those of an RBF kernel round to 1 before points are equal, and those of
-    equal points may differ by rounding, a product's from a sum of squares.
+    Kernel values cannot tell: those of an RBF kernel are rounded to 1 for points that differ a little, and those of
+    equal points may differ by rounding.
     """
     first = jnp.zeros((), jnp.int32) if mask is None else jnp.argmax(mask).astype(jnp.int32)
     same = _one_point(gram, first)

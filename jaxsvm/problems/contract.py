@@ -153,11 +153,11 @@ class Problem(Protocol):
         ...
 
     def certificate(self, point: Array, s: Array, /) -> Certificate:
-        """Return primal, dual and relative gap, as if the products `s` were exact. Solvers ask for it on the way."""
+        """Return primal, dual and relative gap, as if the products `s` were exact; for solvers between steps."""
         ...
 
     def certified(self, point: Array, s: Array, dtype: Any, /) -> Answer:
-        """Return a point as the caller gets it, with a certificate that holds under rounding.
+        """Certify a point, in the numbers that the caller gets, by bounds that hold under rounding.
 
         The problem's vectors are in twice the precision here (`widened`).
 
@@ -259,8 +259,8 @@ class Differentiable(OfSignedMatrix, Protocol):
         """Return the sets of samples that a solution's values imply, as masks without derivatives.
 
         Args:
-            values: Of a fit; or of the solution on the sets `before`.
-            before: The sets to keep a sample in that is within rounding of a kink.
+            values: Those of a fit, or of the solution on the sets `before`.
+            before: Previous sets: a sample within rounding of a kink stays in its set.
         """
         ...
 

@@ -157,14 +157,14 @@ class BoxForm(Restrictable, Protocol):
         w: Any = None,
         by_features: bool = False,
     ) -> tuple[Array, Array, Array]:
-        """Return a point of two rows, its products and bias: `a`, and coefficients of a w with a smaller primal.
+        """Return a point of two rows (coefficients of a w with a smaller primal, and `a`), its products, and its bias.
 
-        Drivers ask where rounding may stop progress and `corrects` is true.
+        Drivers call it if `corrects`, where rounding may stop progress.
         """
         ...
 
     def certified(self, point: Array, s: Array, dtype: Any, /, bias: Any = None) -> Answer:
-        """Return a point as the caller gets it, as `Problem.certified` does; `bias` saves the search for the best."""
+        """Certify a point, as `Problem.certified` does; a given `bias` saves the search for the best one."""
         ...
 
 

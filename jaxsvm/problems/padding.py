@@ -68,7 +68,7 @@ def shard_rows(problem: P, mesh: Mesh, axis: str | None = None) -> P:
 
 
 def _on_mesh(problem: Any, gram: Gram | None) -> Any:
-    """Return a problem of `shard_rows` as drivers work on it: of `whole` operators, its vectors laid out like these."""
+    """Return a problem of `shard_rows` with its `whole` operators, and its vectors padded and laid out like these."""
     held: SpreadGram = getattr(problem, problem.operator)
     points: Any = problem.gram
     size = held.whole.n

@@ -143,11 +143,11 @@ def _average(rest: Array, w: Array, volume: Array) -> Array:
 
 
 def _fallen(heights: Array, w: Array, volume: Array, start: Array) -> Array:
-    """Return the level by Newton's method from any start above the lowest height; one pass reaches the root's right.
+    """Return the level by Newton's method from any start above the lowest height; it falls from the second pass on.
 
-    If a pass does not move though the level costs more than the volume, rounding put the level just above a heavy
-    sample, whose term hides the slack of lighter ones: the search continues below that sample. Each other pass drops at
-    least one sample (11 passes were seen at n = 60,000).
+    If a pass does not move the level although it costs more than the volume, rounding put it just above a heavy sample,
+    whose term hides the slack of lighter ones: the search continues below that sample. Each other pass uncovers one
+    sample or more (11 passes were seen at n = 60,000).
     """
     eps = jnp.finfo(heights.dtype).eps
 

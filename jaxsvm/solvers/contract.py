@@ -18,7 +18,7 @@ from jaxsvm.solvers.stopping import CERTIFIED_GAP, stop_excess
 SIMPLEX = ("squared hinge", "ball")
 """Kinds whose dual points lie on the simplex."""
 NEVER = 2**30
-"""As an interval or a patience: more steps than any fit takes."""
+"""A number of steps, or of certificates, that no fit reaches."""
 
 P = TypeVar("P", bound=Problem)
 """The form of problem that a solver takes, such as `BoxForm`. `solves` says the same to drivers, by kind."""
@@ -116,11 +116,11 @@ class Solver(Generic[P]):
         raise NotImplementedError
 
     def refresh(self, problem: P, state: Any) -> Any:
-        """Return the state with whatever accumulates rounding recomputed, in the precision of the given problem."""
+        """Recompute the parts of the state that accumulate rounding, in the precision of the given problem."""
         raise NotImplementedError
 
     def dual_point(self, problem: P, state: Any) -> tuple[Array, Array]:
-        """Return a point that `problem.certified` takes, of numbers that a caller can be given, and its products.
+        """Return a point for `problem.certified`, in numbers of the caller's dtype, and its products.
 
         By default these are `state.a` and `state.s`.
         """
@@ -138,7 +138,7 @@ class Solver(Generic[P]):
         return True
 
     def running_excess(self, problem: P, state: Any) -> Float[Array, ""]:
-        """Return the stop rule's value at the state as it is, over its threshold: it holds at 1 and below."""
+        """Return the stop rule's value over its threshold, from the running values of the state: it holds up to 1."""
         point, s = self.dual_point(problem, state)
         return stop_excess(problem, self, point, s, problem.certificate(point, s))
 
@@ -147,7 +147,7 @@ class Solver(Generic[P]):
         return state._replace(counters=counters)
 
     def full(self, problem: P, state: Any) -> Any:
-        """Return whether the state has no room for another sample, `()`: a fit that stands still is then FULL."""
+        """Return whether the state has no room for another sample, `()`: a fit without progress then ends as FULL."""
         return False
 
     def grown(self, problem: P, state: Any) -> "Solver | None":
@@ -164,9 +164,9 @@ class Solver(Generic[P]):
     # What comes in pairs: the first method says whether the solver has the others.
 
     def carries_weights(self, problem: P) -> bool:
-        """Return whether states have w of the primal in the space of the features, unspoilt by rounded dual variables.
+        """Return whether states carry the primal's w in feature space, without the rounding of dual variables.
 
-        Certificates use w beside a dual point that falls short. The solver then has `feature_weights`.
+        Certificates use it where the dual point's own w is not good enough. The solver then has `feature_weights`.
         """
         return False
 
@@ -183,7 +183,7 @@ class Solver(Generic[P]):
         return None
 
     def polish(self, problem: P, state: Any) -> Any:
-        """Return a better state than the given one, which was just refreshed: all pieces of the polish at once."""
+        """Run all pieces of a polish at once; return a better state than the given one, which was just refreshed."""
         carry = self.polish_begin(problem, state)
         carry = while_loop(lambda carry: carry.going, lambda carry: self.polish_step(problem, carry), carry)
         return self.polish_end(problem, state, carry)

@@ -81,7 +81,7 @@ def end(problem: SimplexForm, alpha: Array, s: Array, carry: Any) -> tuple[Float
 
 
 def _stored(problem: SimplexForm) -> DenseGram | None:
-    """Return the kernel matrix of a problem that would recompute it in each round; None if it would not."""
+    """Return the kernel matrix if each of Newton's rounds would compute it anew; else None."""
     if not isinstance(problem.gram, TiledGram):
         return None
     everything = jnp.arange(problem.n)

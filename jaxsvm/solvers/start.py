@@ -128,7 +128,7 @@ def weights_of(problem: Problem, init: Any) -> tuple[Float[Array, " n"], Float[A
 
 
 def resumed(problem: Problem, init: Any) -> Resumed:
-    """Return a start with w and dual point; weights `(n,)` are both.
+    """Return the start as a `Resumed`; weights `(n,)` serve as w and as dual point.
 
     Raises:
         InputError: On weights of another length.
@@ -142,7 +142,7 @@ def resumed(problem: Problem, init: Any) -> Resumed:
 def steps_of(init: Resumed, worth: Any) -> Int[Array, ""]:
     """Return the number of steps a start counts for, int32 `()`: those taken, at most `worth`, at most 2^28.
 
-    A solver continues with the steps after these: the first steps of a fresh run would leave the start.
+    A solver continues with the steps after these: the long first steps of a fresh run would move away from the start.
 
     Args:
         init: The start.

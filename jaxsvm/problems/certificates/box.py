@@ -1,4 +1,4 @@
-"""The duality gap of a box problem: on the way, and under rounding for a point that is returned.
+"""The duality gap of a box problem: for solvers as if products were exact, and under rounding for a returned point.
 
 With `r = q - s - b c` the gap is `sum_i (U_i - a_i) max(0, r_i) + a_i max(0, -r_i)`: no term is negative, for any b.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def certificate(
     problem: "BoxProblem", point: Float[Array, "*two n"], s: Float[Array, "*two n"], bias: Any = None
 ) -> Certificate:
-    """Return the duality gap over `|D|` as if s were exact. Solvers ask for it on the way.
+    """Return the duality gap over `|D|` as if s were exact, for solvers.
 
     Args:
         problem: The problem.
@@ -47,7 +47,7 @@ def certificate(
 def certified(
     problem: "BoxProblem", point: Float[Array, "*two n"], s: Float[Array, "*two n"], dtype: Any, bias: Any = None
 ) -> Answer:
-    """Return a point as the caller gets it, certified.
+    """Certify a point, in the numbers that the caller gets.
 
     A rounded bias, and an equality that rounding misses, add to the gap.
 

@@ -1,11 +1,11 @@
 """Find a w of a smaller primal when the rounding of coefficients limits the gap of a hinge fit.
 
-Rounding the coefficients of a solution moves every margin at the kink, to both sides. A slack there costs U, a margin
-that is too large costs only a. There are two ways to a better w, which is certified with the same dual point:
+Rounding the coefficients of a solution moves the margins of samples at the kink. A unit below the kink costs U_i, one
+above it only a_i. There are two ways to a better w, which is certified with the same dual point:
 
-* A w that is longer by the error of the margins has no slack (any kernel).
-* If the kernel has d < n features, d samples outside the support undo the rounding. Their coefficients are as small as
-  the errors, and so exact enough (a linear kernel, a low-rank Gram).
+* Any kernel: lengthen w by the error of the margins, so that none lies below the kink.
+* A kernel of d < n features (a linear kernel, a low-rank Gram): undo the rounding by coefficients of d samples outside
+  the support. These are as small as the errors, and their own rounding is negligible.
 """
 
 import math
@@ -35,9 +35,9 @@ def beside(
     w: Float[Array, " p"] | None = None,
     by_features: bool = False,
 ) -> tuple[Array, Array, Array]:
-    """Return a point of two rows with a w near that of a dual point, of a smaller primal; its products, and its bias.
+    """Find a w with a smaller primal value near that of a dual point.
 
-    The dual point itself is returned as w if its relative gap is within `tol`, unless the best is wanted `anyway`.
+    The w of the dual point itself is returned if its relative gap is within `tol`, unless `anyway` holds.
 
     Args:
         problem: A `BoxProblem` in twice the precision.
@@ -45,14 +45,14 @@ def beside(
         s: Its `Qa`, `(n,)`.
         dtype: Dtype of the numbers that are returned.
         tol: The relative gap that is good enough, > 0.
-        anyway: Whether it is not: the rounding that a certificate allows for may be most of the gap, `()`.
+        anyway: Whether to search in any case, since a certificate's allowance for rounding adds to the gap, `()`.
         w: The solution's w in the space of the features (`Solver.feature_weights`), if known.
         by_features: Whether to find such a w for a kernel of few features, if it is not known.
 
     Returns:
         Coefficients of w and the dual point, `(2, n)`; `Q` times each; and the best bias of w, `()`.
     """
-    # By how much w has to grow for no margin to fall short is not known: tried is all from a rounding to a hundredth.
+    # By how much w must grow is not known: candidates grow by factors of 3 from a rounding to a hundredth.
     unit = float(jnp.finfo(dtype).eps)
     longer = 1 + jnp.asarray([0.0] + [unit * 3.0**k for k in range(math.ceil(math.log(0.01 / unit, 3)))], a.dtype)
     candidates = rounded(longer[:, None] * a[None, :], dtype)
@@ -121,10 +121,9 @@ def corrected(
     dtype: Any,
     w: Float[Array, " p"] | None = None,
 ) -> Float[Array, "k n"]:
-    """Return coefficients of the solution's w and of longer ones; of one with the right margins if w is not known.
+    """Return coefficients of candidates for w: the given w and two longer ones, or one with margins q on the support.
 
-    The change of w (the least one that makes these margins, and of a free bias), in the space of the features, is a
-    combination of d samples chosen by pivots, from the set `a = 0` as far as that suffices.
+    The change of w is a combination of d samples that are chosen by pivots, preferably with `a = 0`.
 
     Args:
         problem: The problem.
@@ -152,7 +151,7 @@ def corrected(
 def _to_margins(
     problem: BoxForm, H: Float[Array, "n p"], a: Float[Array, " n"], s: Float[Array, " n"]
 ) -> Float[Array, " p"]:
-    """Return the least change of w with which samples inside their box have the margin q."""
+    """Return the smallest change of w that gives samples strictly inside their box the margin q."""
     shift = 0 if problem.c is None else problem.best_bias(s) * problem.c
     wanted = problem.q - s - shift
     inside = (a > 0) & (a < problem.upper)
@@ -161,7 +160,7 @@ def _to_margins(
 
 
 def _least_squares(A: Float[Array, "n p"], b: Float[Array, " n"]) -> Float[Array, " p"]:
-    """Return about the least x that minimises `|A x - b|`: normal equations of scaled columns, refined three times."""
+    """Minimise `|A x - b|` by the normal equations of scaled columns and a small ridge, refined three times."""
     sizes = jnp.linalg.norm(A, axis=0)
     scale = jnp.where(sizes > 0, 1 / jnp.where(sizes > 0, sizes, 1), 0)
     scaled = A * scale
@@ -176,7 +175,7 @@ def _least_squares(A: Float[Array, "n p"], b: Float[Array, " n"]) -> Float[Array
 
 
 def _pivots(H: Signed, weight: Float[Array, " n"]) -> tuple[Int[Array, " p"], Any]:
-    """Choose as many weighted rows as there are columns, each explained worst by those before; and say which count."""
+    """Choose by pivoted Gram-Schmidt as many weighted rows as there are columns; return also which are independent."""
     squares = weight**2 * H.squared_norms()
     p = H.x.shape[1] + 1
     floor = jnp.finfo(squares.dtype).eps * p * squares.max()

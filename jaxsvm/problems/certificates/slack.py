@@ -1,4 +1,4 @@
-"""The certificate of the slack-constrained SVM: on the way, and under rounding for a point that is returned."""
+"""The certificate of the slack-constrained SVM: for solvers as if products were exact, and under rounding."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def certificate(problem: "SlackProblem", point: Float[Array, "two n"], s: Float[Array, "two n"]) -> Certificate:
     """Return `sqrt(p'Qp) + V max_i p_i / weight_i` (primal: above the optimum) and the level of w (dual: below it).
 
-    As if s were exact; solvers ask for it on the way.
+    It takes s to be exact, and is for solvers.
     """
     a, p = point
     length = jnp.sqrt(jnp.maximum(a @ s[0], 0))
@@ -26,7 +26,7 @@ def certificate(problem: "SlackProblem", point: Float[Array, "two n"], s: Float[
 
 
 def certified(problem: "SlackProblem", point: Float[Array, "two n"], s: Float[Array, "two n"], dtype: Any) -> Answer:
-    """Return the answer that the caller gets, certified: the coefficients of `w / level`, and the dual point p.
+    """Certify the answer that the caller gets: the coefficients of `w / level`, and the dual point p.
 
     The level is that of the unit vector along w with the returned bias, less what rounding `w / level` to `dtype` may
     take from it.

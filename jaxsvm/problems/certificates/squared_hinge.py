@@ -1,4 +1,4 @@
-"""The squared-hinge certificate: on the way, and under rounding for a point that is returned."""
+"""The squared-hinge certificate: for solvers as if products were exact, and under rounding for a returned point."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def certificate(problem: "SquaredHingeProblem", alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Certificate:
-    """Return the certificate of a dual point in any scale, as if `s = Kt alpha` were exact; solvers use it on the way.
+    """Return the certificate of a dual point in any scale, as if `s = Kt alpha` were exact, for solvers.
 
     `relative_gap = sum_i C_i t_i / R` with `u_i = R - s_i`, `v_i = alpha_i / C_i`, and `t_i = u_i (u_i + 2 v_i)`
     where `u_i + v_i > 0`, else `-v_i^2`. Errors of `s` cancel to first order (docs/mathematics.md, The certificate).
@@ -45,12 +45,12 @@ def certificate(problem: "SquaredHingeProblem", alpha: Float[Array, " n"], s: Fl
 
 
 def certified(problem: "SquaredHingeProblem", beta: Float[Array, " n"], s: Float[Array, " n"], dtype: Any) -> Answer:
-    """Return a point as the caller gets it, certified.
+    """Certify a point, in the numbers that the caller gets.
 
     Args:
         problem: The problem, in twice the precision.
-        beta: Coefficients in primal scale (`alpha / R`), not negative, numbers of `dtype`, `(n,)`: a dual point in any
-            scale; in any but the best one the primal is a little larger.
+        beta: Coefficients in primal scale (`alpha / R`), not negative, numbers of `dtype`, `(n,)`. Any other scale is
+            valid too, with a slightly larger primal.
         s: `Kt beta`, computed from scratch in twice the precision, `(n,)`.
         dtype: Dtype of the numbers that are returned.
 

@@ -30,19 +30,19 @@ REACH = {"float32": 1e8, "float64": 1e13}
 class EquivalentHinge(HoldingWrapper[SlackProblem]):
     """The default solver of slack problems: a search for the C whose hinge problem has the same solution.
 
-    The hinge problem at C has the w of the slack problem at `nu(C) = (mean loss) / |w|`, scaled; p is its dual variable
-    over its sum. `nu(C)` falls with C, so the C of a given nu is the root of a monotone function. Any hinge solver
-    computes a value; once it has ended, C moves: by a factor of 16 while an end is missing; between two ends to the
-    point where the solution, linear between them, has the wanted nu (while the same samples are at the same bounds it
-    is linear in C, and this is exact), and every third time to the middle of both in log C.
+    The hinge problem at C has, up to scale, the w of the slack problem at `nu(C) = (mean loss) / |w|`, and its dual
+    variable over its sum is p. `nu(C)` falls with C, so the C of a given nu is the root of a monotone function, which
+    any hinge solver evaluates. While only one end of a bracket is known, C changes by a factor of 16. Between two ends
+    the solution is interpolated linearly (exact while the same samples are at the same bounds), and C moves to where
+    it has the wanted nu; every third time to the middle in log C.
 
     An error of C enters the gap by its square. The certificate is the slack problem's gap, of the best w and p.
 
-    No C has a nu below that of the least loss L of any w. There the level is `n nu / L`, of the shortest w of that
-    loss, inside the unit ball, and `max_i p_i = 1 / L` at a p with `sum_i p_i y_i phi_i = 0`, the dual solution of the
-    linear program that C -> infinity leaves. Both follow from a C that shows which samples are at their bounds: w is
-    the hinge solution, and for a kernel with few features p is its dual variable, moved onto the equation between its
-    bounds.
+    A nu below that of the least loss L of any w belongs to no C. The level is then `n nu / L`, reached by the shortest
+    w of that loss, inside the unit ball; `max_i p_i = 1 / L` at a p with `sum_i p_i y_i phi_i = 0`, the dual solution
+    of the linear program in the limit of C. Both follow from a C so large that it shows which samples are at their
+    bounds: w is the hinge solution; p, for a kernel with few features, is its dual variable, moved within the bounds
+    until it satisfies the equation.
 
     Problems: slack problems.
     Cost of a step: that of the hinge solver.
@@ -155,7 +155,7 @@ class EquivalentHinge(HoldingWrapper[SlackProblem]):
         return jnp.stack([best.w, best.p]), jnp.stack([best.w_row, best.row])
 
     def solver_at(self, state: "State") -> Solver:
-        """Return the solver, as exact as the search needs it: when its hinge problem is solved, C moves."""
+        """Return the hinge solver with the tolerance that the search needs now."""
         return dataclasses.replace(self.solver, tol=self.tol * state.search.share)
 
     def polish_interval(self, problem: SlackProblem) -> int | None:
@@ -242,7 +242,7 @@ def _crossing(problem: SlackProblem, low: End, high: End) -> Float[Array, ""]:
 
 
 def _best(problem: SlackProblem, reached: Reached, solved: End, expected: End) -> tuple[Array, Array]:
-    """Return the best w and p among those reached, the solution at C, the expected point, and the limits of C."""
+    """Return the best w and p among those reached, the solution at C, the expected point, and the limit of large C."""
     sizes = jnp.stack([_length(end.a, end.margins) for end in (solved, expected)])
     usable = (sizes > 0) & (jnp.stack([solved.a.sum(), expected.a.sum()]) > 0)
     size = jnp.where(usable, sizes, 1)

@@ -17,7 +17,10 @@ def polished(solver: Any, products: int = 40) -> "Polished":
 
     Args:
         solver: Any simplex solver, also a `sampled` one.
-        products: Matrix-vector products of a polish, >= 1; static.
+        products: Largest number of matrix-vector products of a polish, >= 1; static.
+
+    Returns:
+        The polished solver, for `jaxsvm.fit` like any other.
 
     Raises:
         InputError: On another kind of solver, or products < 1.

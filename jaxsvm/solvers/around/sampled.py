@@ -40,6 +40,9 @@ def sampled(
         capacity: Maximum number of active samples, >= 2. None: as many as become active; under tracing, where shapes
             are fixed, 4,096. A fit whose support does not fit ends as FULL.
 
+    Returns:
+        The sampled solver, for `jaxsvm.fit` like any other.
+
     Raises:
         InputError: On values out of range.
     """
@@ -64,8 +67,9 @@ class Sampled(HoldingWrapper[SimplexForm]):
     """A solver that searches its next vertex among random samples; made by `sampled`.
 
     The active samples are stored in a buffer of q places, so that no step does work of order n. On the host a full
-    buffer grows. If it cannot (a given `capacity`, or tracing), steps choose among its samples, a full pass that finds
-    it full again frees the lightest eighth of its places, and a fit that gains nothing more by that ends as FULL.
+    buffer grows. If it cannot (a given `capacity`, or tracing), steps choose among its samples. A full pass that finds
+    it full again frees the eighth of its places with the smallest weights; a fit that gains nothing by that ends as
+    FULL.
 
     Problems: those of the inner solver, on the simplex (squared hinge, enclosing balls).
     Cost of a step: at most `r q + q` kernel evaluations for q active samples; a full check costs q n.

@@ -18,7 +18,7 @@ from jaxsvm.solvers.contract import P, Solver
 
 
 class _Inner:
-    """A member that has the inner solver's value; a field of the wrapper by the same name replaces it."""
+    """An attribute that returns the inner solver's; a field of the wrapper by the same name replaces it."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -31,7 +31,7 @@ _inner: Any = _Inner
 
 
 def _forwarded(name: str) -> Any:
-    """Make a method that returns what the inner solver's does with the same arguments."""
+    """Make a method that calls the inner solver's with the same arguments."""
 
     @functools.wraps(getattr(Solver, name))
     def method(self: "Wrapper[Any]", *arguments: Any) -> Any:
@@ -41,7 +41,7 @@ def _forwarded(name: str) -> Any:
 
 
 def _passed(name: str) -> Any:
-    """Make a method that returns the result of the inner solver's."""
+    """Make a method that calls the inner solver's with the inner problem and state."""
 
     @functools.wraps(getattr(Solver, name))
     def method(self: "Wrapper[Any]", problem: Any, state: Any, *more: Any) -> Any:
@@ -51,7 +51,7 @@ def _passed(name: str) -> Any:
 
 
 def _moving(name: str) -> Any:
-    """Make a method that returns the state with the inner state that the inner solver's method returns."""
+    """Make a method that replaces the inner state by what the inner solver's method returns."""
 
     @functools.wraps(getattr(Solver, name))
     def method(self: "Wrapper[Any]", problem: Any, state: Any, *more: Any) -> Any:

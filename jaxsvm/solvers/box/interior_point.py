@@ -219,9 +219,9 @@ def stepped(
     """Take Newton's step, predicted and corrected (Mehrotra 1992), most of the way to the nearest bound.
 
     Args:
-        present: Whether a sample is present, `(n,)`.
+        present: Which samples take part, `(n,)`.
         x: The iterate.
-        residual: What the multipliers leave of the optimality condition of a, `(n,)`.
+        residual: Residual of the optimality condition of a, `(n,)`.
         solve: Solves the systems at x.
         corrections: Further corrections of the products (Gondzio 1996). Each costs a solve with the same factor.
 
@@ -246,7 +246,7 @@ def stepped(
         return new, (to_z, to_w), centre, next_centre
 
     def correct(_: Any, carry: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Keep the correction of a step that is longer by 0.3 if it lengthens the step."""
+        """Correct the products for a step longer by 0.3; keep the correction if it lengthens the step."""
         (d, _, reach), (to_z, to_w), centre, _ = carry
         trial = _moved(x, d, jnp.minimum(1, reach + 0.3))
         more = to_z + _towards(trial.a * trial.z, centre), to_w + _towards(trial.t * trial.w, centre)
@@ -287,7 +287,7 @@ def at_bounds(problem: BoxForm, x: Iterate) -> Float[Array, " n"]:
 
 
 def _nothing_to_lose(problem: BoxForm) -> Array:
-    """Return whether a constant has no loss: the solution is then 0, which no iterate inside the box reaches."""
+    """Return whether w = 0 has no loss at some bias: the solution is then a = 0, which no inner point reaches."""
     q = jnp.where(problem.present, problem.q, -jnp.inf)
     if problem.c is None:
         return q.max() <= 0
@@ -302,7 +302,7 @@ def _present(problem: BoxForm, v: Array) -> Array:
 
 
 def _towards(product: Array, centre: Array) -> Array:
-    """Return the change that brings a product within a factor 10 of the target, at most 10 targets down."""
+    """Return the change that brings a product within a factor of 10 of its target, or 10 targets nearer from above."""
     return jnp.maximum(jnp.clip(product, 0.1 * centre, 10 * centre) - product, -10 * centre)
 
 

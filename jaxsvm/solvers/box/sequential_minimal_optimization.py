@@ -108,7 +108,7 @@ class SMO(Solver[BoxForm]):
         )
 
     def running_excess(self, problem: BoxForm, state: "State") -> Float[Array, ""]:
-        """Return the relative gap over `tol`, for the bias between the violating pair: no sorting."""
+        """Return the relative gap over `tol`, at the bias of the violating pair, which needs no sorting."""
         a, r = state.a, problem.q - state.s
         if problem.c is not None:
             top, bottom = ends(problem, a, state.s)

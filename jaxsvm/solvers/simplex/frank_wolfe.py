@@ -130,9 +130,9 @@ class FrankWolfe(SimplexSolver):
 
 
 def simplex_point(problem: SimplexForm, alpha: Float[Array, " n"], R: Float[Array, ""]) -> dict[str, Array]:
-    """Recompute alpha, s, R and scale of a state; alpha is moved to make `scale alpha` numbers of its dtype.
+    """Recompute alpha, s, R and scale of a state, with alpha such that `scale alpha` are numbers of its dtype.
 
-    These are the coefficients of a fit (`problem.returned`), in whatever precision the problem is.
+    The numbers `scale alpha` are the coefficients of a fit (`problem.returned`).
     """
     given = problem.returned(jnp.maximum(alpha, 0), R)
     wide = given.astype(problem.dtype)

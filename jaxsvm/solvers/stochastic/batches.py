@@ -80,7 +80,7 @@ def strides(n: int, batch: int) -> np.ndarray:
 def next_batch(
     problem: BoxForm, draws: Draws, batch: int, order: str
 ) -> tuple[Draws, Int[Array, " batch"], Float[Array, " batch"]]:
-    """Return the next batch, and factors over `batch` of its losses that make their mean unbiased."""
+    """Return the next batch, and the weights of its losses with which their sum is an unbiased mean loss."""
     if order == "random" and problem.mask is not None:  # draw in proportion to weights
         key, draw_key = jax.random.split(draws.key)
         drawn = systematic_draw(draw_key, problem.upper, batch)

@@ -158,7 +158,7 @@ def move_scaled(
 
 
 def _scale(rule: Rule, sums: RunningSums, count: Int[Array, ""]) -> tuple[Array, Array]:
-    """Return the scale before the projection, and the gain by which it becomes `eta g`."""
+    """Return the scale s before the projection, and the gain with `s gain g = eta g`."""
     dtype = sums.s.dtype
     eta = jnp.asarray(rule.schedule(count), dtype)
     shrink = 1 - eta * rule.lam
@@ -169,7 +169,7 @@ def _scale(rule: Rule, sums: RunningSums, count: Int[Array, ""]) -> tuple[Array,
 
 
 def in_range(at: Any, sums: RunningSums) -> tuple[Any, RunningSums]:
-    """Multiply out scales below 1e-12, or that shrank so fast that `p h + q u` cancels.
+    """Multiply out scales that are below 1e-12, or that shrank so fast that `p h + q u` cancels.
 
     Steps of `1 / (lam t)` never need it between two certificates; other schedules may. The average may lose a factor of
     64 in digits: the ratio is 2 for linear averages, ln T for uniform ones.

@@ -62,7 +62,7 @@ class RunningSums(NamedTuple):
         return self.p * self.columns[:, 0] + self.q * self.columns[:, 1]
 
     def averaged(self, since: Int[Array, ""], average: str) -> "RunningSums":
-        """Return the sums with this iterate, the `since`-th that counts, in the average."""
+        """Add this iterate to the average, as the `since`-th that counts."""
         if average == "last":
             return self
         rho = weight_of(since, average, self.s.dtype)

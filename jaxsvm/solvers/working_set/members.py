@@ -22,7 +22,7 @@ def sides(problem: Restrictable, a: Array, s: Array) -> tuple[Array, Array, Arra
 
 
 def ends(problem: Restrictable, a: Array, s: Array) -> tuple[Array, Array]:
-    """Return the largest pull upward and the smallest downward; without an equality at least 0 and at most 0."""
+    """Return the largest pull upward (without an equality >= 0) and the smallest pull downward (<= 0)."""
     pull, up, low = sides(problem, a, s)
     empty_side = jnp.inf if problem.free_bias else 0
     return jnp.where(up, pull, -empty_side).max(), jnp.where(low, pull, empty_side).min()

@@ -165,7 +165,7 @@ class WorkingSet(Solver[Restrictable]):
         return state._replace(**_module(problem).refreshed(problem, state))
 
     def running_excess(self, problem: Restrictable, state: "State") -> Float[Array, ""]:
-        """Return the relative gap over `tol`; with an equality for the violating pair's bias: no sorting."""
+        """Return the relative gap over `tol`; with an equality at the violating pair's bias, which needs no sorting."""
         if not problem.free_bias:
             return problem.certificate(state.a, state.s).relative_gap / self.tol
         bias = sum(ends(problem, state.a, state.s)) / 2

@@ -299,5 +299,5 @@ def subsample_start(primal: Primal) -> Float[Array, " size"]:
 
 
 def _gap(following: Iterate, curved: Float[Array, " size"]) -> Float[Array, ""]:
-    """Return the relative gap of `P(w - g)` to the dual value of its beta, to second order: `g' H g / 2 P`."""
+    """Estimate the relative gap between `P(w - g)` and the dual value of beta, to second order: `g' H g / 2 P`."""
     return following.gradient @ curved / (2 * jnp.maximum(following.value, jnp.finfo(curved.dtype).tiny))

@@ -135,7 +135,7 @@ def step(problem: SquaredHingeProblem, state: State, method: str, factor_limit: 
 
 
 def _value(C: Float[Array, " n"], point: KernelPoint) -> Float[Array, ""]:
-    """Return the primal `c' B c / 2 + sum_i C_i max(0, slack_i)^2 / 2`, free of a free bias since `y . c = 0`."""
+    """Return the primal `c' B c / 2 + sum_i C_i max(0, slack_i)^2 / 2`; a free bias drops out since `y . c = 0`."""
     hinge = jnp.maximum(point.slack, 0)
     return (point.c @ (1 - point.slack) + (C * hinge) @ hinge) / 2
 
@@ -143,9 +143,9 @@ def _value(C: Float[Array, " n"], point: KernelPoint) -> Float[Array, ""]:
 def _slack(
     problem: SquaredHingeProblem, active: Bool[Array, " n"], beta: Float[Array, " n"], product: Float[Array, " n"]
 ) -> Float[Array, " n"]:
-    """Return the slack at a Newton point: `beta / C` on its support, if it equals the product up to rounding.
+    """Return the slack at a Newton point: `beta / C` on its support, if the product agrees up to rounding.
 
-    Else the system was not solved that exactly, and the product is returned.
+    Otherwise the system was solved less exactly, and the slack from the product is returned.
     """
     size = jnp.sqrt(jnp.maximum(problem.diagonal, 0))
     rounding = 32 * jnp.finfo(beta.dtype).eps * (1 + size * (jnp.abs(beta) @ size))
