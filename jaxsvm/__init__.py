@@ -36,8 +36,7 @@ from jaxsvm.problems.padding import shard_rows
 from jaxsvm.problems.slack import slack_problem
 from jaxsvm.problems.squared_hinge import svm_problem
 from jaxsvm.problems.water_level import water_level, water_level_with_bias
-from jaxsvm.results.fit import Certificate, Fit, check
-from jaxsvm.results.history import History
+from jaxsvm.results.fit import Certificate, Fit, History, check
 from jaxsvm.results.status import Status
 from jaxsvm.runtime.cache import keep_programs
 from jaxsvm.runtime.meshes import shard_lanes

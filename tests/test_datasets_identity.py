@@ -13,8 +13,7 @@ from jaxsvm import coresets
 from jaxsvm.datasets import load, text, two_classes
 from jaxsvm.datasets.labels import joined
 from jaxsvm.datasets.shards import source as shards
-from jaxsvm.datasets.shards.scan import scan
-from jaxsvm.datasets.shards.source import Source
+from jaxsvm.datasets.shards.source import Source, scan
 from jaxsvm.errors import DataError, InputError
 
 pa = pytest.importorskip("pyarrow")

@@ -14,7 +14,7 @@ import jaxsvm
 from jaxsvm import designs, relational
 from jaxsvm.designs import descent, run
 from jaxsvm.designs import measured as numbers
-from jaxsvm.designs.choices import Spread
+from jaxsvm.designs.losses import Spread
 from jaxsvm.designs.places import arrays, files
 from jaxsvm.errors import ConvergenceWarning, DataError, InputError
 from jaxsvm.kernels import RBF, Linear, Precomputed

@@ -10,9 +10,9 @@ from jaxsvm.numerics.linear.conjugate_gradients import conjugate_gradients
 from jaxsvm.numerics.linear.elimination import padded_factor
 from jaxsvm.numerics.masks import count, every, places_first, some
 from jaxsvm.numerics.measured import MEASURED
+from jaxsvm.numerics.products import sums
 from jaxsvm.numerics.sizes import in_smallest, size_classes
-from jaxsvm.numerics.sums import sums
-from jaxsvm.runtime.once import once
+from jaxsvm.runtime.loops import once
 
 
 def positive(n=40, rank=60, seed=0):

@@ -8,7 +8,7 @@ from test_relational import GOLDEN, HUB, PATH, beta_of, join_of, tables_of, trut
 import jaxsvm
 from jaxsvm import relational
 from jaxsvm.errors import InputError
-from jaxsvm.numerics.simplex_program import simplex_maximum
+from jaxsvm.numerics.hinge_program import simplex_maximum
 from jaxsvm.relational.gradient.weighted_squares import JoinedSquares
 from jaxsvm.relational.schema.join import prepared
 

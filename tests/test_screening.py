@@ -25,7 +25,7 @@ from jaxsvm.path.carried import first_point, products_of
 from jaxsvm.path.reduction import NearMargin
 from jaxsvm.screening import ball, ball_test_1, ball_test_2, dome_test, dvi, gap_safe, intersection_test, reference
 from jaxsvm.screening import rules as rules_module
-from jaxsvm.screening.reduction import Safe
+from jaxsvm.screening.rules import Safe
 
 N = samples.N
 RULES = {"ball 1": ball_test_1, "ball 2": ball_test_2, "intersection": intersection_test, "gap safe": gap_safe}

@@ -18,8 +18,8 @@ from jaxsvm.datasets.tables import Npz, Parquet
 from jaxsvm.datasets.text import compression_of, opened
 from jaxsvm.errors import DataError, InputError
 from jaxsvm.points.checks import is_sparse
+from jaxsvm.runtime.arrays import in_a_line
 from jaxsvm.runtime.checks import MAX_INT32
-from jaxsvm.runtime.summary import in_a_line
 
 FORMATS = {
     "svmlight": (".svm", ".svmlight", ".libsvm", ".txt"), "csv": (".csv", ".tsv"), "npz": (".npz",),

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from jaxsvm.errors import InputError, is_concrete, require_finite
 from jaxsvm.points.checks import is_sparse
 from jaxsvm.points.rows import distinct_entries
-from jaxsvm.runtime.summary import in_a_line
+from jaxsvm.runtime.arrays import in_a_line
 
 
 @jax.tree_util.register_dataclass

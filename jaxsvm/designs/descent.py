@@ -26,9 +26,8 @@ import numpy as np
 
 from jaxsvm.designs.losses import REACHES
 from jaxsvm.designs.measured import MEASURED
-from jaxsvm.numerics.hinge_program import hinge_minimum, solved
+from jaxsvm.numerics.hinge_program import hinge_minimum, simplex_maximum, solved
 from jaxsvm.numerics.precision import rounding
-from jaxsvm.numerics.simplex_program import simplex_maximum
 from jaxsvm.results.fit import Certificate
 from jaxsvm.results.judge import judged
 

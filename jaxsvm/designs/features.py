@@ -12,8 +12,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxsvm.datasets.scaling import Scaling
-from jaxsvm.designs.choices import Moments, Spread
 from jaxsvm.designs.contract import Chunk, Design, OfChunk, require_design
+from jaxsvm.designs.losses import Moments, Spread
 from jaxsvm.errors import InputError
 from jaxsvm.gram.basis import NystroemBasis
 from jaxsvm.gram.low_rank import low_rank_gram
@@ -22,8 +22,8 @@ from jaxsvm.kernels import Kernel, Precomputed
 from jaxsvm.numerics.precision import cast, double
 from jaxsvm.numerics.products import matmul
 from jaxsvm.points.rows import Rows
+from jaxsvm.runtime.arrays import in_a_line
 from jaxsvm.runtime.checks import require_whole
-from jaxsvm.runtime.summary import in_a_line
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -21,10 +21,9 @@ from jax.experimental import multihost_utils
 from jaxsvm.datasets.labels import array_of
 from jaxsvm.datasets.scaling import Scaling
 from jaxsvm.designs.checkpoints import restored, saved
-from jaxsvm.designs.choices import Missed
 from jaxsvm.designs.contract import Design, require_design
 from jaxsvm.designs.features import applied
-from jaxsvm.designs.losses import LOSSES, Evaluate
+from jaxsvm.designs.losses import LOSSES, Evaluate, Missed
 from jaxsvm.designs.measured import MEASURED
 from jaxsvm.designs.run import Machine, Run
 from jaxsvm.errors import ConvergenceWarning, InputError, require_finite, warn

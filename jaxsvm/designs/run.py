@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxsvm.designs.choices import Describe, Near, Spread
 from jaxsvm.designs.contract import Chunk, Design
 from jaxsvm.designs.descent import Hinges, Lane
-from jaxsvm.designs.losses import Evaluate, Lanes
+from jaxsvm.designs.losses import Describe, Evaluate, Lanes, Near, Spread
 from jaxsvm.designs.measured import MEASURED
 from jaxsvm.designs.places.arrays import ArrayDesign
 from jaxsvm.errors import InputError

@@ -17,8 +17,7 @@ from jaxsvm.numerics.products import matmul
 from jaxsvm.numerics.sizes import size_class
 from jaxsvm.points.checks import as_points
 from jaxsvm.points.rows import CSR, Rows, by_row_tiles, dense_rows, product, transposed_product
-from jaxsvm.runtime.arrays import first_rows, lengthened, may_be_padded
-from jaxsvm.runtime.summary import in_a_line
+from jaxsvm.runtime.arrays import first_rows, in_a_line, lengthened, may_be_padded
 
 
 def apply_in_blocks(

@@ -23,8 +23,7 @@ from jaxsvm.kernels import Kernel, Precomputed, as_kernel
 from jaxsvm.kernels.distances import place
 from jaxsvm.points.checks import as_points
 from jaxsvm.points.rows import CSR, Rows, SparseRows
-from jaxsvm.runtime.arrays import device_memory, floating, require_memory
-from jaxsvm.runtime.transfers import transfers
+from jaxsvm.runtime.arrays import device_memory, floating, require_memory, transfers
 
 
 @transfers

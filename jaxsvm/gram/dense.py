@@ -15,10 +15,9 @@ from jaxsvm.gram.tiled import OfPoints, TiledGram
 from jaxsvm.kernels import Kernel, Precomputed
 from jaxsvm.numerics.products import diagonal, matmul
 from jaxsvm.points.rows import CSR, dense_rows
-from jaxsvm.runtime.arrays import on_device
+from jaxsvm.runtime.arrays import in_a_line, on_device
 from jaxsvm.runtime.loops import fori_loop
 from jaxsvm.runtime.meshes import Spread
-from jaxsvm.runtime.summary import in_a_line
 
 AT_ONCE = 8 * MEASURED.rows_per_tile
 """Samples up to which a matrix is computed, and multiplied in a wider dtype, in one piece: a loop saves nothing yet."""

@@ -24,8 +24,8 @@ from jaxsvm.numerics.precision import precisely
 from jaxsvm.numerics.products import matmul
 from jaxsvm.numerics.selection import entry
 from jaxsvm.points.rows import CSR, by_row_tiles, dense_rows, transposed_product
+from jaxsvm.runtime.arrays import in_a_line
 from jaxsvm.runtime.meshes import Spread
-from jaxsvm.runtime.summary import in_a_line
 
 
 @jax.tree_util.register_dataclass

@@ -10,9 +10,8 @@ from jaxtyping import Array, Float, Int
 
 from jaxsvm.gram.contract import Gram
 from jaxsvm.gram.dense import DenseGram
-from jaxsvm.numerics.products import weighted_rows
+from jaxsvm.numerics.products import sums, weighted_rows
 from jaxsvm.numerics.selection import entries, entry
-from jaxsvm.numerics.sums import sums
 
 
 @jax.tree_util.register_dataclass

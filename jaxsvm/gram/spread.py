@@ -23,9 +23,8 @@ from jaxsvm.gram.tiled import TiledGram
 from jaxsvm.kernels import Precomputed
 from jaxsvm.numerics.sizes import size_class
 from jaxsvm.points.rows import Rows
-from jaxsvm.runtime.arrays import lengthened
+from jaxsvm.runtime.arrays import in_a_line, lengthened
 from jaxsvm.runtime.meshes import Spread
-from jaxsvm.runtime.summary import in_a_line
 
 ROWS_OF_A_DEVICE = 128
 """Larger shares of a device are multiples of this: searches then cut every share into whole blocks."""

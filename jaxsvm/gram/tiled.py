@@ -15,10 +15,9 @@ from jaxsvm.kernels import Kernel
 from jaxsvm.numerics.masks import count, places_first
 from jaxsvm.numerics.products import matmul
 from jaxsvm.points.rows import Rows, by_row_tiles, dense_rows, product, taken, transposed_product
-from jaxsvm.runtime.arrays import lengthened, may_be_padded
+from jaxsvm.runtime.arrays import in_a_line, lengthened, may_be_padded
 from jaxsvm.runtime.loops import while_loop
 from jaxsvm.runtime.meshes import Spread
-from jaxsvm.runtime.summary import in_a_line
 
 
 class OfPoints:

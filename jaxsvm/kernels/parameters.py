@@ -9,8 +9,7 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxsvm.errors import InputError, is_concrete
-from jaxsvm.runtime.arrays import floating
-from jaxsvm.runtime.summary import in_a_line
+from jaxsvm.runtime.arrays import floating, in_a_line
 
 _Cls = TypeVar("_Cls")
 

@@ -33,10 +33,10 @@ from jaxsvm.problems.contract import Problem, Restrictable, require_problem
 from jaxsvm.problems.padding import trimmed
 from jaxsvm.results.fit import Counters, Fit, better_of
 from jaxsvm.results.status import Status, advice
+from jaxsvm.runtime.arrays import transfers
 from jaxsvm.runtime.checks import require_seconds
 from jaxsvm.runtime.loops import in_groups, while_loop
 from jaxsvm.runtime.meshes import host_drives, in_automatic_axes
-from jaxsvm.runtime.transfers import transfers
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.start import Origin, given_start
 from jaxsvm.solvers.validation import require_usable

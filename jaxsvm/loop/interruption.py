@@ -21,8 +21,8 @@ from typing import Any
 import jax
 
 from jaxsvm.errors import InputError
+from jaxsvm.runtime.arrays import transfers
 from jaxsvm.runtime.programs import running
-from jaxsvm.runtime.transfers import transfers
 
 
 class Interruption:

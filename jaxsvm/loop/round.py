@@ -23,11 +23,9 @@ from jaxsvm.problems.forms import BoxForm
 from jaxsvm.results.fit import Answer, Certificate, Fit, bit_of
 from jaxsvm.results.judge import in_dtype, refused
 from jaxsvm.results.status import Status
-from jaxsvm.runtime.loops import fori_loop, while_loop
-from jaxsvm.runtime.once import once
-from jaxsvm.solvers.contract import Solver
+from jaxsvm.runtime.loops import fori_loop, once, while_loop
+from jaxsvm.solvers.contract import CERTIFIED_GAP, Solver, stop_excess
 from jaxsvm.solvers.start import Resumed
-from jaxsvm.solvers.stopping import CERTIFIED_GAP, stop_excess
 from jaxsvm.solvers.validation import require_solves
 
 

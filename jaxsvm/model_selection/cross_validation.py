@@ -27,11 +27,9 @@ from jaxsvm.path.solve import solve_together
 from jaxsvm.problems.contract import Parametric, require_problem
 from jaxsvm.results.fit import Certificate, Fit
 from jaxsvm.results.status import StatusCode
-from jaxsvm.runtime.arrays import lengthened
+from jaxsvm.runtime.arrays import in_a_line, lengthened, transfers
 from jaxsvm.runtime.checks import require_one_of
 from jaxsvm.runtime.meshes import host_drives
-from jaxsvm.runtime.summary import in_a_line
-from jaxsvm.runtime.transfers import transfers
 from jaxsvm.solvers.contract import Solver
 
 SCORES = ("accuracy", "balanced_accuracy", "squared_hinge")

@@ -13,7 +13,7 @@ from jaxsvm.loop.driver import QUIET, drive
 from jaxsvm.loop.interruption import watching
 from jaxsvm.loop.prepare import ready
 from jaxsvm.problems.contract import Parametric, require_problem
-from jaxsvm.runtime.transfers import transfers
+from jaxsvm.runtime.arrays import transfers
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.start import Start
 

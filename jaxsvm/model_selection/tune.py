@@ -32,9 +32,8 @@ from jaxsvm.points.checks import as_points
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem, svm_problem
 from jaxsvm.results.fit import Fit
 from jaxsvm.results.status import Status
+from jaxsvm.runtime.arrays import in_a_line, transfers
 from jaxsvm.runtime.checks import require_whole
-from jaxsvm.runtime.summary import in_a_line
-from jaxsvm.runtime.transfers import transfers
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.simplex.frank_wolfe import FrankWolfe
 

@@ -15,8 +15,7 @@ from jaxsvm.problems.ball import BallProblem
 from jaxsvm.problems.forms import furthest
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import Fit, require_fit
-from jaxsvm.runtime.summary import in_a_line
-from jaxsvm.runtime.transfers import transfers
+from jaxsvm.runtime.arrays import in_a_line, transfers
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.simplex.frank_wolfe import FrankWolfe
 

@@ -27,10 +27,8 @@ from jaxsvm.numerics.masks import every
 from jaxsvm.path.placeholders import nothing, on_host_stacked
 from jaxsvm.problems.padding import trimmed
 from jaxsvm.results.fit import Fit
-from jaxsvm.runtime.arrays import computed, on_device
+from jaxsvm.runtime.arrays import computed, in_a_line, on_device, transfers
 from jaxsvm.runtime.meshes import host_drives
-from jaxsvm.runtime.summary import in_a_line
-from jaxsvm.runtime.transfers import transfers
 from jaxsvm.solvers.contract import Solver
 
 

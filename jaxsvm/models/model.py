@@ -23,8 +23,7 @@ from jaxsvm.points.rows import CSR, taken
 from jaxsvm.problems.contract import Problem
 from jaxsvm.results.fit import Certificate, Fit, require_fit
 from jaxsvm.results.status import has_values
-from jaxsvm.runtime.summary import in_a_line
-from jaxsvm.runtime.transfers import transfers
+from jaxsvm.runtime.arrays import in_a_line, transfers
 
 
 @jax.tree_util.register_dataclass

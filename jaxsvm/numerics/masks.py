@@ -5,9 +5,6 @@ from jaxtyping import Array, Bool, Int
 
 from jaxsvm.numerics.measured import MEASURED
 
-XLA_SUMS_BY_LIBRARY_FROM = 4096
-"""XLA calls a library for sums of so many entries or more; for fewer, only a matrix product is such a call."""
-
 
 def some(mask: Bool[Array, "..."]) -> Bool[Array, ""]:
     """Compute `jnp.any(mask)`."""

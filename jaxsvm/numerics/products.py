@@ -6,6 +6,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxsvm.numerics.masks import count, places_first
 from jaxsvm.numerics.measured import MEASURED
+from jaxsvm.numerics.precision import PARTS_OF_A_SUM
 from jaxsvm.runtime.loops import while_loop
 
 
@@ -53,3 +54,19 @@ def weighted_rows(
 
     start = (jnp.zeros((), jnp.int32), jnp.zeros((n,), weights.dtype))
     return while_loop(lambda carry: carry[0] * turn_size < many, add, start)[1]
+
+
+XLA_SUMS_BY_LIBRARY_FROM = 4096
+"""XLA calls a library for sums of so many entries or more; for fewer, only a matrix product is such a call."""
+
+
+def sums(*terms: Float[Array, " n"]) -> tuple[Float[Array, ""], ...]:
+    """Sum each of several vectors of one length. Six of them compile in 0.06 s, as six sums in 0.45."""
+    n, dtype = terms[0].shape[0], jnp.result_type(*terms)
+    if n >= XLA_SUMS_BY_LIBRARY_FROM:
+        return tuple(term.sum() for term in terms)
+    if len(terms) == 1:  # for a single vector a matrix product is a library call
+        return (matmul(terms[0][None], jnp.ones((n, 2), dtype))[0, 0],)
+    parts = jnp.stack([term.astype(dtype) for term in terms])
+    parts = lax.pad(parts, jnp.zeros((), dtype), ((0, 0, 0), (0, -n % PARTS_OF_A_SUM, 0)))
+    return tuple(parts.reshape(len(terms), -1, PARTS_OF_A_SUM).sum(axis=1).sum(axis=1))

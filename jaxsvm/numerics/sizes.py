@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from jaxsvm.numerics.measured import MEASURED
-from jaxsvm.runtime.once import once
+from jaxsvm.runtime.loops import once
 
 LARGEST_PADDED = max(limit for limit, _, _ in MEASURED.padded_sizes)
 """Data sets of more samples are not padded."""

@@ -19,8 +19,7 @@ from jaxsvm.results.judge import in_dtype
 from jaxsvm.results.status import Status
 from jaxsvm.runtime.programs import Program
 from jaxsvm.screening.reference import reference_fit
-from jaxsvm.solvers.contract import Solver
-from jaxsvm.solvers.stopping import stop_excess
+from jaxsvm.solvers.contract import Solver, stop_excess
 
 
 class Point(NamedTuple):

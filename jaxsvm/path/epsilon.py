@@ -32,8 +32,7 @@ from jaxsvm.problems.contract import Restrictable
 from jaxsvm.problems.padding import trimmed
 from jaxsvm.results.fit import Fit
 from jaxsvm.results.status import Status
-from jaxsvm.runtime.summary import in_a_line
-from jaxsvm.runtime.transfers import transfers
+from jaxsvm.runtime.arrays import in_a_line, transfers
 from jaxsvm.screening.reference import screenable
 from jaxsvm.solvers.contract import Solver
 

@@ -19,8 +19,7 @@ from jaxsvm.path.carried import Point, lengths, validity
 from jaxsvm.path.measured import MEASURED
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.results.fit import Counters
-from jaxsvm.runtime.loops import fori_loop
-from jaxsvm.runtime.once import once
+from jaxsvm.runtime.loops import fori_loop, once
 from jaxsvm.runtime.programs import Program
 from jaxsvm.screening.rules import Screening
 from jaxsvm.solvers.box.sequential_minimal_optimization import SMO, State

@@ -15,9 +15,8 @@ from jaxsvm.path.reduction import NearMargin, Reduction
 from jaxsvm.problems.contract import Parametric, require_problem
 from jaxsvm.results.fit import Fit
 from jaxsvm.runtime.checks import require_function, require_seconds, require_whole
-from jaxsvm.screening.reduction import Safe
 from jaxsvm.screening.reference import require_screenable
-from jaxsvm.screening.rules import Rule
+from jaxsvm.screening.rules import Rule, Safe
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.validation import require_usable
 

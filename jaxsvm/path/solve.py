@@ -38,12 +38,10 @@ from jaxsvm.problems.padding import trimmed
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import Certificate, Fit, outcomes
 from jaxsvm.results.status import StatusCode, has_values
-from jaxsvm.runtime.arrays import on_device
+from jaxsvm.runtime.arrays import in_a_line, on_device, transfers
 from jaxsvm.runtime.meshes import host_drives, in_automatic_axes
-from jaxsvm.runtime.summary import in_a_line
-from jaxsvm.runtime.transfers import transfers
-from jaxsvm.screening.reduction import Safe
 from jaxsvm.screening.reference import screenable
+from jaxsvm.screening.rules import Safe
 from jaxsvm.solvers.box.sequential_minimal_optimization import SMO
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.validation import require_usable

@@ -3,9 +3,14 @@
 A function makes a figure of its own if it is given no axes: `path_scores(validated).figure.savefig("scores.png")`.
 """
 
-from jaxsvm.plots.convergence import convergence
 from jaxsvm.plots.decision import decision_boundary, enclosing_ball
-from jaxsvm.plots.measurements import coreset_error, learning_curve, relational_certificate, screening_rates
+from jaxsvm.plots.measurements import (
+    convergence,
+    coreset_error,
+    learning_curve,
+    relational_certificate,
+    screening_rates,
+)
 from jaxsvm.plots.path import path_figure, path_margin, path_scores, path_support, width_scores
 
 __all__ = [

@@ -11,9 +11,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxsvm.numerics.products import matmul
-from jaxsvm.runtime.arrays import floating
+from jaxsvm.runtime.arrays import floating, in_a_line
 from jaxsvm.runtime.meshes import Spread
-from jaxsvm.runtime.summary import in_a_line
 
 
 class Rows:

@@ -29,9 +29,7 @@ from jaxsvm.problems.arguments import checked_weights, vector_dtype
 from jaxsvm.problems.measured import MEASURED
 from jaxsvm.results.fit import Answer, Certificate, Fit
 from jaxsvm.results.judge import balances, is_weights, judged
-from jaxsvm.runtime.arrays import computed
-from jaxsvm.runtime.summary import in_a_line
-from jaxsvm.runtime.transfers import transfers
+from jaxsvm.runtime.arrays import computed, in_a_line, transfers
 
 
 @jax.tree_util.register_dataclass

@@ -31,9 +31,7 @@ from jaxsvm.problems import arguments, constraint
 from jaxsvm.problems.certificates import box as certificates
 from jaxsvm.problems.certificates import corrections
 from jaxsvm.problems.samples import OfSamples, checked, squares
-from jaxsvm.runtime.arrays import on_device, owned
-from jaxsvm.runtime.summary import in_a_line
-from jaxsvm.runtime.transfers import transfers
+from jaxsvm.runtime.arrays import in_a_line, on_device, owned, transfers
 
 
 @jax.tree_util.register_dataclass

@@ -9,7 +9,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from jaxsvm.errors import InputError, is_concrete
-from jaxsvm.numerics.sums import sums
+from jaxsvm.numerics.products import sums
 from jaxsvm.runtime.arrays import computed
 from jaxsvm.runtime.loops import fori_loop
 

@@ -31,9 +31,7 @@ from jaxsvm.problems.certificates import slack as certificates
 from jaxsvm.problems.samples import OfSamples, checked, squares
 from jaxsvm.problems.water_level import WaterLevel, water_level, water_level_with_bias
 from jaxsvm.results.fit import Fit, require_fit
-from jaxsvm.runtime.arrays import computed, on_device, owned
-from jaxsvm.runtime.summary import in_a_line
-from jaxsvm.runtime.transfers import transfers
+from jaxsvm.runtime.arrays import computed, in_a_line, on_device, owned, transfers
 
 
 @jax.tree_util.register_dataclass

@@ -28,15 +28,13 @@ from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.gram.contract import Gram
 from jaxsvm.gram.dense import part_of, values_between
 from jaxsvm.numerics.line_search import best_bias
-from jaxsvm.numerics.sums import sums
+from jaxsvm.numerics.products import sums
 from jaxsvm.problems import arguments
 from jaxsvm.problems.certificates import squared_hinge as certificates
 from jaxsvm.problems.forms import furthest
 from jaxsvm.problems.samples import OfSamples, checked, picked, squares
 from jaxsvm.results.fit import Fit
-from jaxsvm.runtime.arrays import computed, filled, on_device
-from jaxsvm.runtime.summary import in_a_line
-from jaxsvm.runtime.transfers import transfers
+from jaxsvm.runtime.arrays import computed, filled, in_a_line, on_device, transfers
 
 
 @jax.tree_util.register_dataclass

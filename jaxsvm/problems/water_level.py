@@ -22,8 +22,7 @@ from numpy.typing import ArrayLike
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.numerics import selection
 from jaxsvm.problems.arguments import checked_signs, require_both_classes
-from jaxsvm.runtime.loops import fori_loop, while_loop
-from jaxsvm.runtime.once import once
+from jaxsvm.runtime.loops import fori_loop, once, while_loop
 
 METHODS = ("sort", "newton", "bisection")
 HALVINGS = {"float32": 32, "float64": 62}

@@ -13,8 +13,7 @@ the size of the tables only.
 from jaxsvm.relational.counting.moments import Moments, least_squares
 from jaxsvm.relational.counting.sampling import Sample, sample
 from jaxsvm.relational.descent.design import Design, JoinedRows, design
-from jaxsvm.relational.descent.fit import RelationalFit, fit, fit_path
-from jaxsvm.relational.descent.pegasos import pegasos
+from jaxsvm.relational.descent.fit import RelationalFit, fit, fit_path, pegasos
 from jaxsvm.relational.gradient.engine import (
     PseudoGradient,
     far_counts,

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from jaxsvm.errors import is_concrete
-from jaxsvm.runtime.summary import in_a_line
+from jaxsvm.runtime.arrays import in_a_line
 
 
 class Status(enum.IntEnum):

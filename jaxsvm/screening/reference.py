@@ -14,7 +14,7 @@ from jaxsvm.problems.certificates.definiteness import vouched
 from jaxsvm.problems.contract import Restrictable, require_problem
 from jaxsvm.results.fit import Counters, Fit
 from jaxsvm.results.status import StatusCode
-from jaxsvm.runtime.once import once
+from jaxsvm.runtime.loops import once
 
 
 class Reference(NamedTuple):

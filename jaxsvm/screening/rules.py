@@ -6,6 +6,7 @@ screening, which hold in floating point and for references that are certified to
 rules by the same theorem (`jaxsvm.screening.ball`).
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -17,8 +18,7 @@ from jaxtyping import Array, Bool, Float
 from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.problems.contract import Restrictable
 from jaxsvm.results.fit import Fit, require_fit
-from jaxsvm.runtime.summary import in_a_line
-from jaxsvm.runtime.transfers import transfers
+from jaxsvm.runtime.arrays import in_a_line, transfers
 from jaxsvm.screening.ball import difference, first_ball, gap_terms, intersection_bounds, second_ball
 from jaxsvm.screening.reference import Reference, checked_C, reference_of, screenable
 
@@ -210,3 +210,19 @@ def _until(wide: Restrictable, reference: Reference, low: Array, high: Array) ->
     C_ref = wide.C / jnp.where(rho > 0, rho, 1)
     whole = now & (beyond > 0) & holds(jnp.zeros_like(end)) & holds(end)
     return jnp.where(now, jnp.where(whole, C_ref * (1 + end), wide.C), jnp.nan)
+
+
+@dataclasses.dataclass(frozen=True)
+class Safe:
+    """The reduction of `solve_path(reduction=Safe(rule))`, for any solver: screened samples keep their proven values.
+
+    Attributes:
+        rule: A rule, such as `jaxsvm.screening.intersection_test`.
+    """
+
+    rule: Rule
+
+    def __call__(self, old: Restrictable, fit: Fit, new: Restrictable) -> tuple[Array, Array]:
+        """Return the samples that are not screened, and the values of the others, each `(n,)`."""
+        screening = self.rule(new, fit, old.C)
+        return ~screening.screened, jnp.where(screening.at_bound, new.upper, 0)

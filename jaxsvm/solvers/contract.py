@@ -4,21 +4,25 @@ Write a solver as a frozen dataclass that derives from `Solver`, register it as 
 not traced as static. Add a line to `SOLVERS` in `tests/test_contract.py` to have it tested.
 """
 
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm.problems.contract import Problem
-from jaxsvm.results.fit import Counters, counted_by_name
+from jaxsvm.problems.forms import SimplexForm
+from jaxsvm.results.fit import Certificate, Counters, counted_by_name
 from jaxsvm.runtime.loops import while_loop
 from jaxsvm.solvers.measured import MEASURED
-from jaxsvm.solvers.stopping import CERTIFIED_GAP, stop_excess
 
 SIMPLEX = ("squared hinge", "ball")
 """Kinds whose dual points lie on the simplex."""
 NEVER = 2**30
 """A number of steps, or of certificates, that no fit reaches."""
+
+CERTIFIED_GAP = "certified_gap"
+STOP_RULES = (CERTIFIED_GAP, "relative_fw", "paper")
+"""The certified relative gap of the problem (the default); `G <= tol R`; `G <= (2 tol + tol^2)(Delta^2 - R)`."""
 
 P = TypeVar("P", bound=Problem)
 """The form of problem that a solver takes, such as `BoxForm`. `solves` says the same to drivers, by kind."""
@@ -46,7 +50,7 @@ class Solver(Generic[P]):
         max_steps: Maximum number of steps, >= 0; exact.
         check_every: Steps between tests of the running excess; static. 1 if a step costs as much as a certificate.
         refresh_every: Maximum number of steps between certificates; None for 4,000, or n where that is more; static.
-        stop: The stop rule (`jaxsvm.solvers.stopping`).
+        stop: The stop rule, one of `STOP_RULES`.
         unroll: Steps per turn of the inner loop. 2 saves a twentieth of a light step, 5 saves no more than that, and
             each copy of the step takes 0.1 s to compile; use 1 for heavy steps.
         patience: Certificates in a row without progress after which a fit is STALLED.
@@ -211,3 +215,30 @@ class Solver(Generic[P]):
     def at(self, alpha: Float[Array, " n"], s: Float[Array, " n"], counters: Counters) -> Any:
         """Return a state at a point `alpha` of the simplex with products `s`; needed if `searches_vertices`."""
         raise NotImplementedError
+
+
+def stop_excess(
+    problem: Problem, solver: Solver[Any], point: Array, s: Array, certificate: Certificate
+) -> Float[Array, ""]:
+    """Return the stop rule's value over its threshold: at most 1 if the rule holds.
+
+    Args:
+        problem: The problem.
+        solver: The solver, for its `tol` and `stop`.
+        point: A dual point; of a simplex problem in any scale.
+        s: Its products.
+        certificate: The certificate of the point.
+    """
+    tol = solver.tol
+    rule = solver.stop
+    if rule == CERTIFIED_GAP:
+        return certificate.relative_gap / tol
+    total = point.sum()
+    alpha, s = point / total, s / total
+    R = alpha @ s
+    lowest = s.min() if problem.mask is None else jnp.where(problem.mask, s, jnp.inf).min()
+    G = 2 * (R - lowest)
+    if rule == "relative_fw":
+        return G / (tol * jnp.abs(R))
+    # Not a ratio of radii: in float32 that is a single ulp wide (docs/mathematics.md, Steps on the simplex).
+    return G / ((2 * tol + tol**2) * (cast(SimplexForm, problem).diameter_squared - R))

@@ -9,8 +9,7 @@ from typing import Any
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.problems.contract import PROBLEMS, Problem
 from jaxsvm.runtime.checks import require_one_of, require_positive, require_whole
-from jaxsvm.solvers.contract import Solver
-from jaxsvm.solvers.stopping import STOP_RULES
+from jaxsvm.solvers.contract import STOP_RULES, Solver
 
 _ABSENT = object()
 

@@ -35,14 +35,13 @@ from jaxsvm.coresets.construction.queries import hinges, objectives, pool, pulls
 from jaxsvm.coresets.construction.recombination import recombine
 from jaxsvm.coresets.construction.sampling import inclusion, independent, query_error, systematic
 from jaxsvm.coresets.construction.sensitivity import BOUNDS, REGULARISERS, cluster_counts, smallest
-from jaxsvm.coresets.data import as_data, as_key, float_dtype
 from jaxsvm.coresets.measured import MEASURED
 from jaxsvm.coresets.pilot import Pilot, solve
-from jaxsvm.coresets.summary import Coreset, notes_on, packed
+from jaxsvm.coresets.summary import Coreset, as_data, as_key, float_dtype, notes_on, packed
 from jaxsvm.errors import InputError, warn
 from jaxsvm.numerics import selection
+from jaxsvm.runtime.arrays import transfers
 from jaxsvm.runtime.checks import require_one_of, require_positive, require_whole
-from jaxsvm.runtime.transfers import transfers
 
 SAMPLERS = ("mixture", "systematic", "independent")  # of streams and trees too
 RECOMBINATION = "recombination"  # needs all points at once

@@ -13,10 +13,9 @@ from jax import lax
 from jaxtyping import Array
 
 from jaxsvm.coresets.construction.queries import hinges, objectives
-from jaxsvm.coresets.data import as_data, as_key
 from jaxsvm.coresets.measured import MEASURED
 from jaxsvm.coresets.pilot import solve
-from jaxsvm.coresets.summary import Coreset
+from jaxsvm.coresets.summary import Coreset, as_data, as_key
 from jaxsvm.errors import InputError
 
 

@@ -19,9 +19,8 @@ from jaxtyping import Array, Float
 
 from jaxsvm.coresets.construction.coreset import coreset
 from jaxsvm.coresets.construction.sensitivity import directional, own_partition, tight
-from jaxsvm.coresets.data import as_data, as_key
 from jaxsvm.coresets.pilot import Pilot
-from jaxsvm.coresets.summary import Coreset
+from jaxsvm.coresets.summary import Coreset, as_data, as_key
 from jaxsvm.gram.build import gram
 from jaxsvm.kernels import Kernel
 from jaxsvm.loop.driver import fit

@@ -41,8 +41,8 @@ from jaxtyping import Array, Float
 
 from jaxsvm.coresets.construction.partition import Cells, cells, partition
 from jaxsvm.coresets.construction.queries import hinges, objectives
-from jaxsvm.coresets.data import as_data, centred
 from jaxsvm.coresets.pilot import Pilot, solve
+from jaxsvm.coresets.summary import as_data, centred
 from jaxsvm.errors import InputError
 from jaxsvm.runtime.checks import require_one_of, require_positive
 

@@ -19,10 +19,9 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxsvm.coresets.construction.coreset import node_plan
-from jaxsvm.coresets.data import as_data, as_key
 from jaxsvm.coresets.parts.nodes import Node, as_coreset, joined, node_key, reduced, room_for
 from jaxsvm.coresets.parts.whole import drawn_globally
-from jaxsvm.coresets.summary import Coreset
+from jaxsvm.coresets.summary import Coreset, as_data, as_key
 from jaxsvm.designs.places.dask_ import partitions
 from jaxsvm.errors import InputError, require_package
 from jaxsvm.runtime.checks import require_one_of, require_positive, require_whole

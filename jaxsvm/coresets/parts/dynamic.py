@@ -15,9 +15,8 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxsvm.coresets.construction.coreset import node_plan
-from jaxsvm.coresets.data import as_data, as_key
 from jaxsvm.coresets.parts.nodes import Node, as_coreset, joined, node_key, reduced
-from jaxsvm.coresets.summary import Coreset
+from jaxsvm.coresets.summary import Coreset, as_data, as_key
 from jaxsvm.errors import InputError
 from jaxsvm.runtime.checks import require_positive, require_whole
 

@@ -15,15 +15,13 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from jaxsvm.coresets.data import as_key
 from jaxsvm.coresets.measured import MEASURED
 from jaxsvm.coresets.parts.stream import Stream, StreamState
 from jaxsvm.coresets.parts.whole import drawn_globally
-from jaxsvm.coresets.summary import Coreset
+from jaxsvm.coresets.summary import Coreset, as_key
 from jaxsvm.datasets.labels import Texts, index_of, value_of
 from jaxsvm.datasets.layout import Piece, Place
-from jaxsvm.datasets.shards.scan import Scan, counted, dense, different, scan
-from jaxsvm.datasets.shards.source import Source, files_of
+from jaxsvm.datasets.shards.source import Scan, Source, counted, dense, different, files_of, scan
 from jaxsvm.errors import DataError, InputError
 from jaxsvm.runtime.checks import require_one_of
 

@@ -16,10 +16,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from jaxsvm.coresets.construction.coreset import Plan, _construct, construct, plan_of
-from jaxsvm.coresets.data import as_data, as_key, float_dtype
 from jaxsvm.coresets.measured import MEASURED
 from jaxsvm.coresets.parts.nodes import Node, as_coreset, padded, reduced
-from jaxsvm.coresets.summary import Coreset, packed
+from jaxsvm.coresets.summary import Coreset, as_data, as_key, float_dtype, packed
 from jaxsvm.runtime.checks import require_one_of, require_positive
 
 

@@ -21,9 +21,8 @@ from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.points.checks import as_points
 from jaxsvm.points.rows import Rows
 from jaxsvm.problems.arguments import checked_weights
-from jaxsvm.runtime.arrays import device_memory, require_memory
+from jaxsvm.runtime.arrays import device_memory, in_a_line, require_memory
 from jaxsvm.runtime.loops import fori_loop
-from jaxsvm.runtime.summary import in_a_line
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -20,7 +20,7 @@ from jaxsvm.designs.contract import Chunk, OfChunk
 from jaxsvm.designs.places.arrays import chosen_of, codes_of, joined, sum_of
 from jaxsvm.errors import InputError, require_finite, require_package
 from jaxsvm.numerics.sizes import size_class
-from jaxsvm.runtime.summary import in_a_line
+from jaxsvm.runtime.arrays import in_a_line
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

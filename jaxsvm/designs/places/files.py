@@ -11,14 +11,13 @@ import numpy as np
 
 from jaxsvm.datasets.labels import Texts, targets, value_of
 from jaxsvm.datasets.layout import Piece
-from jaxsvm.datasets.shards.scan import counted, different, scan
-from jaxsvm.datasets.shards.source import Source, files_of
+from jaxsvm.datasets.shards.source import Source, counted, different, files_of, scan
 from jaxsvm.designs.contract import Chunk, OfChunk
 from jaxsvm.designs.places.arrays import chosen_of_chunks, sum_of_chunks
 from jaxsvm.errors import DataError, InputError
 from jaxsvm.gram.measured import MEASURED as SIZES
+from jaxsvm.runtime.arrays import in_a_line
 from jaxsvm.runtime.checks import require_one_of
-from jaxsvm.runtime.summary import in_a_line
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

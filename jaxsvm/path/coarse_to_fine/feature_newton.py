@@ -29,8 +29,7 @@ from jaxsvm.numerics.products import matmul, plus_diagonal
 from jaxsvm.path.coarse_to_fine.grid import Point
 from jaxsvm.path.measured import MEASURED
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
-from jaxsvm.runtime.loops import fori_loop, while_loop
-from jaxsvm.runtime.once import once
+from jaxsvm.runtime.loops import fori_loop, once, while_loop
 from jaxsvm.runtime.programs import Program
 
 ROWS = 256

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from jaxsvm.numerics.masks import every
 from jaxsvm.numerics.precision import rounded, rounding
-from jaxsvm.numerics.sums import sums
+from jaxsvm.numerics.products import sums
 from jaxsvm.results.fit import Answer, Certificate
 from jaxsvm.results.judge import balances, judged
 

@@ -7,8 +7,7 @@ from jaxtyping import Array, Float
 
 from jaxsvm.numerics.line_search import best_bias
 from jaxsvm.numerics.precision import rounded, rounding
-from jaxsvm.numerics.products import matmul
-from jaxsvm.numerics.sums import sums
+from jaxsvm.numerics.products import matmul, sums
 from jaxsvm.results.fit import Answer, Certificate
 from jaxsvm.results.judge import balances, is_weights, judged
 

@@ -25,8 +25,7 @@ from jaxsvm.errors import InputError
 from jaxsvm.gram.tiled import TiledGram
 from jaxsvm.kernels import Linear
 from jaxsvm.points.rows import Rows
-from jaxsvm.runtime.arrays import floating
-from jaxsvm.runtime.summary import in_a_line
+from jaxsvm.runtime.arrays import floating, in_a_line
 
 
 @jax.tree_util.register_dataclass

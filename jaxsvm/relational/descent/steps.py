@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from jaxsvm.numerics.simplex_program import step_inside
+from jaxsvm.numerics.hinge_program import step_inside
 from jaxsvm.relational.descent.run import Run
 from jaxsvm.relational.gradient.engine import PseudoGradient
 

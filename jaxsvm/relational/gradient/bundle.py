@@ -17,7 +17,7 @@ import dataclasses
 
 import numpy as np
 
-from jaxsvm.numerics.simplex_program import simplex_maximum
+from jaxsvm.numerics.hinge_program import simplex_maximum
 
 
 @dataclasses.dataclass

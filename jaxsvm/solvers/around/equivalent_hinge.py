@@ -13,8 +13,7 @@ from jaxsvm.numerics.line_search import bisected
 from jaxsvm.numerics.precision import like, rounded
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.slack import SlackProblem
-from jaxsvm.runtime.loops import fori_loop
-from jaxsvm.runtime.once import once
+from jaxsvm.runtime.loops import fori_loop, once
 from jaxsvm.solvers.around.wrapper import HoldingWrapper
 from jaxsvm.solvers.box.barrier_systems import barrier_system, few_features
 from jaxsvm.solvers.contract import Solver

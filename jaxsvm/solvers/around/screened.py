@@ -15,7 +15,7 @@ from jaxsvm.numerics.sizes import class_of, filled
 from jaxsvm.problems.certificates.definiteness import negative_curvature
 from jaxsvm.problems.contract import PROBLEMS, Restrictable
 from jaxsvm.runtime.checks import require_function, require_whole
-from jaxsvm.runtime.once import once
+from jaxsvm.runtime.loops import once
 from jaxsvm.screening.dynamic import gap_safe
 from jaxsvm.screening.reference import reference_fit, require_screenable
 from jaxsvm.screening.rules import Rule

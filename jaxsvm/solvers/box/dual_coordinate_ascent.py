@@ -12,8 +12,7 @@ from jaxsvm.numerics import selection
 from jaxsvm.problems.forms import BoxForm
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.checks import require_one_of
-from jaxsvm.runtime.loops import cond
-from jaxsvm.runtime.once import once
+from jaxsvm.runtime.loops import cond, once
 from jaxsvm.solvers.contract import NEVER, Solver, is_negative
 from jaxsvm.solvers.measured import MEASURED
 from jaxsvm.solvers.start import box_start, key_after

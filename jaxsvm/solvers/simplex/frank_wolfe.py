@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm.numerics import selection
-from jaxsvm.numerics.sums import sums
+from jaxsvm.numerics.products import sums
 from jaxsvm.problems.forms import SimplexForm, SimplexPart
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.checks import require_one_of

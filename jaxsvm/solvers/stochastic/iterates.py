@@ -15,8 +15,7 @@ from jaxsvm.numerics.masks import some
 from jaxsvm.numerics.products import matmul
 from jaxsvm.points.rows import CSR
 from jaxsvm.problems.forms import BoxForm
-from jaxsvm.runtime.loops import cond
-from jaxsvm.runtime.once import once
+from jaxsvm.runtime.loops import cond, once
 from jaxsvm.solvers.features import Primal
 from jaxsvm.solvers.stochastic.batches import sparse_add, sparse_margins
 from jaxsvm.solvers.stochastic.running_sums import RunningSums

@@ -14,8 +14,8 @@ from jaxtyping import Array, Float
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.points.rows import CSR
 from jaxsvm.problems.forms import BoxForm
+from jaxsvm.runtime.arrays import in_a_line
 from jaxsvm.runtime.checks import require_positive
-from jaxsvm.runtime.summary import in_a_line
 from jaxsvm.solvers.features import Primal
 from jaxsvm.solvers.stochastic.iterates import Rule
 from jaxsvm.solvers.stochastic.subgradient import Stochastic, require_options

@@ -13,7 +13,7 @@ from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.runtime.checks import require_one_of
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.simplex.newton import feature, kernel
-from jaxsvm.solvers.simplex.newton.state import State
+from jaxsvm.solvers.simplex.newton.kernel import State
 
 METHODS = ("auto", "cholesky", "cg", "lbfgs")
 

@@ -20,8 +20,7 @@ from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.numerics.products import matmul
 from jaxsvm.numerics.sizes import in_smallest, sizes_of_factors
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
-from jaxsvm.runtime.loops import fori_loop
-from jaxsvm.runtime.once import once
+from jaxsvm.runtime.loops import fori_loop, once
 from jaxsvm.solvers.measured import MEASURED
 
 
