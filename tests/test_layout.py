@@ -27,13 +27,13 @@ ROOMS = (
 VERBS = """
 Accept Add Advise Append Apply Approximate Assign Attach Average Begin Bind Bisect Bound Build Call Cast Certify
 Change Check Choose Clear Clip Code Compute Continue Contract Convert Correct Count Cover Cross-validate Cut Declare
-Decode Delete Describe Differentiate Divide Do Double Draw Drop Embed Encode Estimate Evaluate Factor Fill Find Fit
-Form Format Gather Give Go Group Halve Handle Import Insert Iterate Join Keep Label Lay Learn Leave List Locate Lower
-Make Map Mark Maximise Measure Minimise Move Multiply Name Note Open Pad Parse Pick Plan Polish Predict Prepare Print
-Put Quote Raise Read Rebuild Recombine Recompute Reduce Refuse Register Reinterpret Remove Repeat Replace Restart
-Restore Return Reuse Round Run Say Scale Score Screen Search Select Set Show Simplify Solve Split Square Stack Start
-Step Store Subtract Suggest Sum Summarise Take Tell Trace Train Transpose Turn Update Visit Warn Widen Wrap Write
-Yield
+Decode Delete Describe Differentiate Divide Do Double Draw Drop Embed Encode Estimate Evaluate Extrapolate Factor Fill
+Find Fit Form Format Gather Give Go Group Halve Handle Import Insert Iterate Join Keep Label Lay Learn Leave Lengthen
+List Locate Lower Make Map Mark Maximise Measure Minimise Move Multiply Name Note Open Pad Parse Pick Plan Polish
+Predict Prepare Print Put Quote Raise Read Rebuild Recombine Recompute Reduce Refuse Register Reinterpret Remove
+Repeat Replace Restart Restore Return Reuse Round Run Say Scale Score Screen Search Select Set Show Simplify Solve
+Split Square Stack Start Step Store Subtract Suggest Sum Summarise Take Tell Trace Train Transpose Turn Update Visit
+Warn Widen Wrap Write Yield
 """
 """In the imperative: the first words of the docstrings of functions."""
 MOST_FILES = 12

@@ -32,7 +32,7 @@ OPTIMISTIC = (
 
 @command("fit")
 def fit(C: Annotated[float, option("--C", "Penalty of a violated margin.")] = 1.0, *, options: Training) -> None:
-    """Fit one SVM and certify it: two classes, more of them (a machine a pair), or numbers."""
+    """Fit one SVM and certify it: two classes, more of them (one machine per pair), or numbers."""
     options.check()
     require(0 < C < math.inf, f"--C is {C}: a positive number is needed.")
     listed = f"--gamma is {options.gamma!r}: fit takes one value; path --folds 5 chooses among several."

@@ -2,7 +2,7 @@
 
     min  1/2 |w|^2 + l'(w, b) + sum_i U_i max(0, 1 - y_i (x_i w + b)),        U_i = C u_i
 
-The steps of `jaxsvm.InteriorPoint` with Gondzio's corrections: O(n d^2) a step, 7 to 30 steps. The dual value is a
+The steps of `jaxsvm.InteriorPoint` with Gondzio's corrections: O(n d^2) per step, 7 to 30 steps. The dual value is a
 lower bound of the optimum; sensitivities divide by it. This solver is a pure function of arrays for compiled merges and
 `vmap`: points of weight 0 are absent, a single class is no error, and it takes the linear term l that exact
 sensitivities need.

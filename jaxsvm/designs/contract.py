@@ -13,7 +13,8 @@ class Chunk(NamedTuple):
         x: Features, `(k, d)`: an array, or sparse or joined rows.
         y: The number of each row's class in `Design.classes`, or its target, `(k,)`.
         weight: Weights of the rows, >= 0, `(k,)`; 0 for rows that fill up a chunk.
-        first: The number of its first row among all rows, `()`; of chosen rows, each number less its place, `(k,)`.
+        first: The number of its first row among all rows, `()`; for chosen rows, each row's number less its index in
+            the chunk, `(k,)`.
     """
 
     x: Any

@@ -192,8 +192,8 @@ def nystroem(
         design: The rows.
         kernel: The kernel.
         rank: Number of features, at most.
-        landmarks: "pivoted" (each is the row that those before explain worst) or "random".
-        rows: How many rows, evenly spread over the numbers of all, are candidates.
+        landmarks: "pivoted" (by pivoted Cholesky) or "random".
+        rows: Number of candidates: rows at even distances among all.
         key: A random key or a seed, for random landmarks.
 
     Raises:

@@ -47,9 +47,9 @@ class Run:
         lanes: Their descents.
         passes: Number of passes over the rows.
         weight: The sum of all weights.
-        centre: The mean of targets if the constant is free: constants of lanes are small, and differ from it.
-        described: Sums that describe the rows, by which a run that goes on knows them again.
-        sizes: At least the sum of the sizes of targets, whose last digits no loss can have.
+        centre: The mean of targets if the constant is free, else 0: lanes compute with targets less this.
+        described: Sums that describe the rows, by which a resumed run checks that they are the same.
+        sizes: A bound on the sum of the sizes of targets; their rounding is an error of every loss.
     """
 
     design: Design
@@ -126,9 +126,9 @@ class Run:
         return [(C * half * own[-1], C * own), (C * half * rest[-1], -C * rest)]
 
     def part_of_rows(self) -> "Run | None":
-        """Solve the machines on a small part of many rows; leave the width of the ramp that the whole begins with.
+        """Solve the machines on a small part of many rows, to find the first point and ramp width for all rows.
 
-        The point is off by about `sqrt(p / m)` of the scores, and so are the flags of that share of the rows.
+        Scores of that point are off by about `sqrt(p / m)`, and so about that share of the rows is on the wrong side.
         """
         n, p = self.design.n, self.design.d + 1
         most = MEASURED.rows_fetched(p)

@@ -141,7 +141,7 @@ class KernelEstimator(JaxsvmEstimator):
         return weights
 
     def _decisions(self, X: Any) -> np.ndarray:
-        """Return decision values, a column a machine; of two classes positive on the side of the second."""
+        """Return decision values, one column per machine; of two classes positive on the side of the second."""
         check_is_fitted(self)
         if self._n_support.sum() != len(self.support_):
             raise ValueError(f"The internal representation of {type(self).__name__} was altered")
@@ -186,7 +186,7 @@ class KernelEstimator(JaxsvmEstimator):
         return support if error < 1e-3 else support.astype(np.float64)
 
     def _linear_decisions(self, X: Any) -> np.ndarray:
-        """Return decision values of a linear kernel, a column a machine: from weights, O(m d), and in float64.
+        """Return decision values of a linear kernel, one column per machine: from weights, O(m d), and in float64.
 
         It is not for sparse support vectors: their weights are dense, of as many features as a text has words.
         """

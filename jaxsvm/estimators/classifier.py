@@ -65,7 +65,7 @@ class SVC(ClassifierMixin, KernelEstimator):
         class_weight: Factors of C by class, "balanced", or None.
         verbose: Accepted for compatibility with scikit-learn; no effect.
         max_iter: Most pair steps of a machine, checked between working sets; -1 sets no limit.
-        decision_function_shape: "ovr" (a column a class) or "ovo" (a column a pair) of `decision_function`.
+        decision_function_shape: "ovr" (one column per class) or "ovo" (one column per pair) of `decision_function`.
         break_ties: Whether decision values break ties of votes, which takes "ovr" columns.
         random_state: The seed of the folds of `probability`.
 
@@ -228,7 +228,7 @@ class SVC(ClassifierMixin, KernelEstimator):
         return self._trained(data, machines)
 
     def _calibrated(self, data: Samples, codes: np.ndarray, weight: np.ndarray) -> list[probabilities.Sigmoid]:
-        """Fit a sigmoid a machine to decision values of samples that were left out; codes are increasing."""
+        """Fit one sigmoid per machine to decision values of samples that were left out; codes are increasing."""
         k, ended = len(self.classes_), []
 
         def decide(rest: np.ndarray, test: np.ndarray) -> np.ndarray:
@@ -274,7 +274,7 @@ class SVC(ClassifierMixin, KernelEstimator):
             X: Points, `(m, d)`; kernel values against all training samples, `(m, n)`, for "precomputed".
 
         Returns:
-            Values `(m,)` for two classes, positive for the second; else a column a class `(m, k)`, or a pair
+            Values `(m,)` for two classes, positive for the second; else one column per class `(m, k)`, or per pair
             `(m, k (k - 1) / 2)` with `decision_function_shape="ovo"`.
         """
         values, k = self._decisions(X), len(self.classes_)
@@ -302,7 +302,7 @@ class SVC(ClassifierMixin, KernelEstimator):
 
     @available_if(_has_probability)
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Return probabilities, a column a class `(m, k)`, of an estimator fitted with `probability=True`.
+        """Return probabilities, one column per class `(m, k)`, of an estimator fitted with `probability=True`.
 
         They come from sigmoids of machines trained on other samples: the largest need not be the label of `predict`.
         """

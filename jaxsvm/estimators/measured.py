@@ -10,7 +10,7 @@ class Measured:
     samples_of_one_block: int = 3072
     """Samples of a machine up to which a chain over C works on one block: longer rows do not stay in the cache."""
     steps_per_sample: int = 500
-    """Pair steps a sample after which another method continues."""
+    """Pair steps per sample after which another method continues."""
     features_always_few: int = 64
     """Features up to which a linear machine is solved by interior points, for any number of samples."""
     samples_per_feature: int = 10

@@ -48,12 +48,12 @@ class NuSVC(SVC):
         class_weight: Factors of sample weights by class, "balanced", or None; nu is a share of their sum.
         verbose: Accepted for compatibility with scikit-learn; no effect.
         max_iter: Most pair steps of a machine; -1 sets no limit.
-        decision_function_shape: "ovr" (a column a class) or "ovo" (a column a pair) of `decision_function`.
+        decision_function_shape: "ovr" (one column per class) or "ovo" (one column per pair) of `decision_function`.
         break_ties: Whether decision values break ties of votes, which takes "ovr" columns.
         random_state: The seed of the folds of `probability`.
 
     Attributes:
-        C_: The C at which `SVC` has the same solution, a number a machine.
+        C_: The C at which `SVC` has the same solution, one number per machine.
 
     All others are those of `SVC`.
     """

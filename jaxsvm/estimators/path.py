@@ -63,7 +63,7 @@ class SVCPath(SVC):
         one_standard_error: Whether C is the smallest whose mean score is within one standard error of the best.
         tol: The relative duality gap to certify for every fit, > 0.
         class_weight: Factors of C by class, "balanced", or None.
-        decision_function_shape: "ovr" (a column a class) or "ovo" (a column a pair) of `decision_function`.
+        decision_function_shape: "ovr" (one column per class) or "ovo" (one column per pair) of `decision_function`.
 
     Attributes:
         C_: The chosen value.

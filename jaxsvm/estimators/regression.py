@@ -167,7 +167,7 @@ class SVR(RegressorMixin, OneMachine):
 
 
 def both_sides(target: np.ndarray, upper: np.ndarray, epsilon: float, size: int) -> BoxData:
-    """Return the problem of regression: a variable a sample for errors above the tube, then as many for those below.
+    """Return the problem of regression: one variable per sample for errors above the tube, then one for errors below.
 
     Args:
         target: Targets, `(n,)`.

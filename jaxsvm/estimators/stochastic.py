@@ -47,7 +47,7 @@ class SBPClassifier(SVC):
         random_state: The seed of the draws.
 
     Attributes:
-        certificate_: The level reached, its upper bound, and their relative gap, a number a class each.
+        certificate_: The level reached, its upper bound, and their relative gap, one number per class each.
 
     All others are those of `SVC`.
     """

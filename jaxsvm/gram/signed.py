@@ -21,7 +21,7 @@ class SignedGram:
 
     Attributes:
         gram: The Gram operator of K.
-        y: Signs, `(n,)`; for `matvec` also `(n, L)`, one column a lane.
+        y: Signs, `(n,)`; for `matvec` also `(n, L)`, one column per lane.
         offset: 1.0 where the constant is one more feature of value 1, else 0.0; static.
     """
 

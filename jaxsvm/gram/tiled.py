@@ -153,7 +153,7 @@ class TiledGram(OfPoints):
     def rows(self, index: Int[Array, " t"]) -> Float[Array, "t n"]:
         """Return `K[index]`."""
         picked = dense_rows(self.x, index)
-        # One entry a row is overwritten: selecting by index in every place would take a fifth of the time.
+        # One entry per row is overwritten: selecting by index in every place would take a fifth of the time.
         diagonal = self._diagonal(picked)
         return self._off_diagonal(index, picked).at[jnp.arange(len(index)), index].set(diagonal)
 

@@ -186,7 +186,7 @@ def _certified(
 def _certified_in_passing(
     problem: Problem, solver: Solver, progress: Progress, provisional: bool, until: Callable[[], bool]
 ) -> Progress:
-    """Certify the current point for a callback; the steps that follow are those without the certificate."""
+    """Certify the current point for a callback, without an influence on the steps that follow."""
     certified = progress._replace(stalled=jnp.zeros_like(progress.stalled))
     certified = _certified(problem, solver, certified, provisional, until)
     if int(certified.status) != Status.RUNNING:
@@ -250,7 +250,7 @@ _certify_in_place = Program(_certify_in_place_of, static_argnames="how", donate_
 
 
 def _begin_program(start: Any, n: int) -> Program:
-    """Return the program of a start: not optimised for small fresh ones, of n^2 products a start takes 12 ms longer."""
+    """Return the program of a start; small fresh ones are not optimised (12 ms slower for n^2 products)."""
     fresh = start is None or isinstance(start, Origin)
     return _fresh_begin if fresh and n <= MEASURED.samples_of_a_small_problem else begin_program
 

@@ -98,7 +98,7 @@ def exact_solver(problem: Problem, tol: Any) -> Solver:
 
 
 def certain_solver(problem: Problem) -> Solver:
-    """Return a solver that determines the support: Newton near the floor of the dtype, or SMO, which meets bounds.
+    """Return a solver that determines the support: Newton near the floor of the dtype, or SMO with exact bounds.
 
     Raises:
         InputError: If none is known for this kind of problem.
@@ -112,7 +112,7 @@ def certain_solver(problem: Problem) -> Solver:
 
 
 def second_choice(problem: Problem, solver: Solver, state: Any, excess: Any, ended: bool) -> Solver | None:
-    """Return the solver that is to take over, judged by the state; None to keep the present one. Concrete values only.
+    """Return the solver that takes over from a concrete state; None to keep the present one.
 
     Args:
         problem: The problem.
@@ -158,7 +158,7 @@ def second_choice(problem: Problem, solver: Solver, state: Any, excess: Any, end
 def _too_wide(problem: Restrictable, solver: WorkingSet, state: Any, steps: int) -> bool:
     """Return whether pair steps on stored values are faster than working sets of the squared hinge after these steps.
 
-    Not if the kernel's diagonal exceeds 60 times the ridge 1 / C: pair steps grow in number with C, sets hardly do.
+    They are not if the kernel's diagonal exceeds 60 times the ridge 1 / C: pair steps grow in number with C.
     """
     offered = steps * solver.fresh / problem.n
     widest = next((share for places, share in MEASURED.wide_supports if offered >= places), 1.0)
@@ -183,7 +183,7 @@ def takes_state(solver: Solver, other: Solver) -> bool:
 
 
 def width(problem: Restrictable, state: Any) -> float:
-    """Return the share of the samples inside the margin, which the support grows to."""
+    """Return the share of the samples inside the margin: the share of support vectors in the end."""
     present = np.asarray(problem.present)
     return float((np.asarray(state.s) < np.asarray(problem.targets))[present].mean())
 

@@ -179,10 +179,10 @@ def _optimal_value(problem: Problem, values: Values, status: Array, value: Array
 
 @_optimal_value.defjvp
 def _envelope(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    """Return the value and the tangent of the Lagrangian: at an optimum the motion of the solution adds nothing to it.
+    """Return the value, and the tangent of the Lagrangian: to first order the motion of the solution adds nothing.
 
-    At the next order it does. Rounded coefficients are no optimum: for a narrow dtype the solution is computed from its
-    system.
+    At the next order it does. Rounded coefficients are no optimum, so for a narrow dtype the solution of the system
+    replaces them.
     """
     (problem, values, status, value), (dproblem, *_) = primals, tangents
     problem = require_differentiable(problem)
@@ -205,7 +205,7 @@ def _lagrangian_of(problem: Differentiable, fixed: Any, active: Active, bits: So
 
 
 def _wide(problem: Differentiable) -> Any:
-    """Return the problem in twice the precision; also its features, or each use would round its part of a cotangent."""
+    """Widen a problem to twice the precision, with its features: each use of narrow ones would round a cotangent."""
     if jnp.finfo(problem.dtype).bits >= 64:
         return problem
     wide = widened(problem)

@@ -157,7 +157,7 @@ def fit_compiled(problem: Problem, solver: Solver, key: Array, init: Any = None)
 
 
 def _solved(problem: Problem, solver: Solver, key: Array, start: Any, init: Any) -> Fit:
-    """Run rounds under tracing until the status is decided; without derivatives. `start` is what is taken of `init`."""
+    """Run rounds under tracing until the status is decided, without derivatives; `start` is `start_of(init)`."""
     # A program holds no second solver, unless `polished` asks for one at every certificate.
     how = Certifying(may_polish=solver.polish_interval(problem) == 0, by_features=False)
     steps = partial(whole_chunks if ends_with_a_chunk(solver) else advance, unroll=1)

@@ -181,7 +181,7 @@ def workers() -> int:
 
 
 def with_settings(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function with this thread's settings of JAX, for other threads; its transfers are intended."""
+    """Wrap a function so that other threads call it with this thread's settings of JAX, and with transfers allowed."""
     config: Any = jax.config
     x64, device, precision = config.jax_enable_x64, config.jax_default_device, config.jax_default_matmul_precision
 

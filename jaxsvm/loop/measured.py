@@ -21,8 +21,8 @@ class Measured:
     crowded_share: float = 0.6
     """Share of a working set between its bounds from which the hinge takes larger sets."""
     wide_supports: tuple[tuple[float, float], ...] = ((0.43, 0.45), (0.25, 0.75))
-    """Once working sets of the squared hinge have offered places to so many samples, in n: the share of samples inside
-    the margin from which pair steps on stored values are faster."""
+    """`(offered, share)`: after working sets of the squared hinge with `offered` n new samples, pair steps on stored
+    values are faster if more than that share of the samples lies inside the margin."""
     sets_before_a_width: int = 5
     """Working sets before which the share of samples inside the margin says little."""
     passes_before_storing: float = 3.0

@@ -1,7 +1,4 @@
-"""Advance what takes long turns on the host: passes over rows, or products that serve many fits at once.
-
-`drive` asks a solver for bursts of steps; here a turn is one pass, and what a pass means is the descent's own business.
-"""
+"""Advance descents in long turns on the host: a turn is one pass over rows, or one product for many fits at once."""
 
 from collections.abc import Callable
 from typing import Any, Protocol

@@ -1,6 +1,6 @@
-"""Prepare a problem, a start and its credit for a driver.
+"""Prepare a problem, a start, and the earlier steps of a fit that is continued, for a driver.
 
-Problems are padded to sizes whose compiled programs are shared, and their kernel values stored if that pays: once a
+Problems are padded to sizes that share compiled programs, and their kernel values are stored if that pays: once a
 call, undone at its end.
 """
 
@@ -78,7 +78,7 @@ def ready_together(
 
 
 def start_of(init: Any, problem: Problem, solver: Solver, n: int) -> Any:
-    """Return the start of a solver for a padded problem: of a fit what the solver takes of it.
+    """Return the start of a solver for a padded problem; a fit becomes the `Start` or `Resumed` that the solver takes.
 
     Raises:
         InputError: On weights of another length than n.

@@ -42,7 +42,7 @@ class Progress(NamedTuple):
         lowest: The lowest certified `R` so far, `()`.
         stalled: Certificates in a row without progress, int32 `()`.
         refuted: Certificates in a row that did not confirm the running value, int32 `()`.
-        idle: Whether the last chunk left `R` unchanged, and `excess` too or for long, `()`.
+        idle: Whether the last chunk left `R` and `excess` unchanged, or `R` 1,000 steps after a certificate, `()`.
     """
 
     state: Any
@@ -123,7 +123,7 @@ def whole_chunks(
 ) -> Progress:
     """Take chunks until a certificate is due, `chunks` of them are done, or the cap leaves no room for another one.
 
-    `unroll` replaces the solver's own number of steps a turn: a traced program holds each step once.
+    `unroll` replaces the solver's own number of steps per turn: a traced program holds each step once.
     """
 
     def chunk(progress: Progress) -> Progress:
@@ -325,7 +325,7 @@ def polish_due(problem: Problem, solver: Solver, progress: Progress) -> Array:
 def _ends_unconfirmed(problem: Problem, solver: Solver, progress: Progress) -> Array:
     """Return whether a sampled solver without a final check ends because its samples showed no violator.
 
-    With a full buffer they showed none because none was let in: that does not end a fit.
+    With a full buffer they showed none because no sample could enter: that does not end a fit.
     """
     if solver.final_check != "none":
         return jnp.asarray(False)

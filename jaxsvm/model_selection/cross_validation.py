@@ -236,8 +236,7 @@ def cross_validate(
 
     Returns:
         Scores, standard errors, the chosen values, and all fits with their certificates; with `gammas` those of each
-        width. After Ctrl-C the choice is
-        among the values that every fold reached.
+        width. After Ctrl-C the choice is among the values that every fold reached.
 
     Raises:
         InputError: If an argument cannot be used.

@@ -108,8 +108,8 @@ def tune(
     """Minimise a validation loss over log C and the logs of all positive kernel parameters.
 
     Args:
-        kernel: The initial kernel; `RBF(gamma)` with a gamma `(d,)` tunes a length scale a feature. Parameters that are
-            0 or negative do not change.
+        kernel: The initial kernel; `RBF(gamma)` with a gamma `(d,)` tunes one length scale per feature. Parameters
+            that are 0 or negative do not change.
         x: Training points `(n, d)`, dense or CSR.
         y: Labels in {-1, +1}, `(n,)`.
         C: The initial C, > 0.

@@ -47,7 +47,7 @@ class Ball:
         return np.flatnonzero(np.asarray(self.weights) > 0)
 
     def centre(self, x: Float[Array, "n d"]) -> Float[Array, " d"]:
-        """Return the centre in input space, `(d,)`; for the linear kernel, whose feature space that is."""
+        """Return the centre in input space, `(d,)`; for the linear kernel only, whose feature space it is."""
         x = jnp.asarray(x)
         mean = x.mean(axis=0)  # a far mean would move by the rounding of the weights' sum
         return mean + (self.weights / self.weights.sum()) @ (x - mean)

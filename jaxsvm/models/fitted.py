@@ -60,7 +60,7 @@ def model_of(fitted: Any) -> Model:
 
 
 def tell_of_preparation(model: Model) -> None:
-    """Warn that what is written of a model does not prepare columns."""
+    """Warn that a model written in another format does not prepare columns."""
     if model.preparation is not None:
         warn(
             "The model's preparation of columns (text, missing values) is no part of what is written: it takes points "
@@ -86,7 +86,7 @@ def _kernel(fitted: Any) -> Kernel:
 
 
 def columns_of_pairs(coef: np.ndarray, counts: Sequence[int] | np.ndarray) -> np.ndarray:
-    """Return coefficients `(s, pairs)` of LIBSVM's `(k - 1, s)`, for support vectors by class, so many of each."""
+    """Convert LIBSVM's coefficients `(k - 1, s)` to `(s, pairs)`, for support vectors by class, `counts` of each."""
     of_class, machines = np.repeat(np.arange(len(counts)), counts), list(combinations(range(len(counts)), 2))
     columns = [np.where(of_class == i, coef[j - 1], 0) + np.where(of_class == j, coef[i], 0) for i, j in machines]
     return np.stack(columns, axis=1)

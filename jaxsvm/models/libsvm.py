@@ -27,7 +27,7 @@ from jaxsvm.points.rows import CSR
 CLASSIFIERS = ("c_svc", "nu_svc")
 OTHERS = ("epsilon_svr", "nu_svr", "one_class")
 LAYOUT = Layout(index_base=1)
-"""Of the files that its models were trained on."""
+"""The layout of the files that LIBSVM trains on."""
 
 
 def from_libsvm(path: str | os.PathLike[str], *, features: int | None = None) -> Model:
@@ -232,7 +232,7 @@ def _is_integer(label: Any) -> bool:
 
 
 def _whole(label: Any) -> int:
-    """Return a label that is an integer with all its digits."""
+    """Convert an integer label, or its text, to an int without a loss of digits."""
     try:
         return int(label)
     except ValueError:  # text such as 2.0

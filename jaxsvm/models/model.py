@@ -115,10 +115,10 @@ def compact(
     classes: Sequence[Any] | np.ndarray | None = (-1, 1),
     layout: Layout | None = None,
 ) -> Model:
-    """Reduce a fit to the samples whose `dual_coef` is not 0, on the host, which compiles nothing.
+    """Make a model of a fit, from the samples whose `dual_coef` is not 0; nothing is compiled.
 
-    These need not be the samples with a positive `alpha`: Pegasos and the perceptron with `init=` have coefficients
-    beside their duals. A low-rank Gram keeps its features, whatever the support.
+    For Pegasos and a perceptron with `init=` these are not the samples with a positive `alpha`. For a low-rank Gram the
+    model keeps the features instead.
 
     Args:
         fit: A single fit (of a path, take `path[i]`) with concrete values, since the model's size is a shape.
@@ -178,9 +178,9 @@ def decision_function(*arguments: Any, calibrated: bool = True) -> Float[Array, 
 
     Args:
         *arguments: A model, or a fit and its problem (of several classes the machines of `fit_many`); then the points
-            `(m, d)`, dense, CSR, or a frame: if a model has names of columns, those of a frame are put in its order,
-            and missing or unknown ones are errors. Of a model with a preparation a frame has the columns of the
-            training file (labels may be absent), which are prepared; an array has prepared points.
+            `(m, d)`: dense, CSR or a data frame. The columns of a frame are put in the model's order if it has names
+            (missing and unknown ones are errors). If the model has a preparation, a frame has the columns of the
+            training file (labels may be absent), which are prepared; an array has points prepared already.
             For a precomputed kernel, the kernel values between new points and all training samples, `(m, n)`.
         calibrated: Whether values are in primal scale, margin 1; False gives the paper's `h`, which is R times as large
             (docs/mathematics.md, The dual, on the simplex).
@@ -250,7 +250,7 @@ def scipy_rows(x: Any) -> Any:
 
 
 def is_positive(values: Any) -> Any:
-    """Return which decision values predict +1: those from 0 on. Predictions and all scores use this rule."""
+    """Return which decision values predict +1: those >= 0. Predictions and all scores use this rule."""
     return values >= 0
 
 
@@ -260,7 +260,7 @@ def is_right(margins: Any, y: Any) -> Any:
 
 
 def _require_fit_of(problem: Any, fit: Fit) -> None:
-    """Refuse a fit with lanes, except of machines, which have one each."""
+    """Refuse a fit of other samples, or with lanes; a fit of machines must have a lane for each."""
     require_fit(fit)
     require_part("problem", problem, "gram", "the problem of the fit, or its machines, is needed")
     lanes = (len(problem),) if isinstance(problem, Machines) else ()

@@ -34,7 +34,7 @@ _double = functools.partial(np.asarray, dtype=np.float64)
 
 
 def to_onnx(model: Any, path: str | os.PathLike[str] | None = None) -> Any:
-    """Return a model as a graph of ONNX, which runtimes evaluate without jaxsvm; in a checkout `pip install ".[onnx]"`.
+    """Convert a model to an ONNX graph, which runtimes evaluate without jaxsvm.
 
     Its input is `x`, float32, `(n, d)` with n >= 1: points as `predict` takes them, since a scaling becomes part of the
     graph; kernel values against all training samples if the kernel is precomputed. Its outputs are those of `predict`

@@ -29,8 +29,8 @@ class Point(NamedTuple):
         a: Its dual point, `(n,)`, as it is returned.
         products: `p = Qa` in twice the precision, as bits (`jaxsvm.numerics.precision.bits_of`).
         C: C of its problem, `()`.
-        drift: Bound on the size of all terms added up in `products`, `sum |Q_i| |terms|` with rows as long as those of
-            `a`, `()`: rounding grows with it, and with every factor of C that `a` does not follow.
+        drift: Bound on the sizes of all terms that were added up in `products`, `()`: the rounding of `products` is
+            proportional to it.
         w: Two rows: coefficients of a w scaled up until no sample has a loss, and `a`, `(2, n)`; or None.
         w_products: Products of both rows, as bits.
         valid_up_to: Largest C at which this point still meets `tol`, `()`.
@@ -62,8 +62,8 @@ def products_of(problem: Restrictable, a: Array) -> UInt32[Array, "n *two"]:
 def first_point(problem: BoxProblem, solver: Solver) -> Point:
     """Return the point at which a chain begins.
 
-    Below `C_min = 1 / max_i (Q w)_i` of bounds `C w` all samples are at their bounds, and that is the solution. Above,
-    0 is as good a start as any.
+    For bounds `C w` with C below `1 / max_i (Q w)_i` it is the solution: all samples are at their bounds. Above, it
+    is 0.
     """
 
     @in_double
@@ -88,7 +88,7 @@ def point_of(problem: BoxProblem, solver: Solver, a: Array, products: Array) -> 
 
 
 def validity(problem: BoxProblem, solver: Solver, a: Array, products: Array) -> tuple[Array, Array]:
-    """Return `valid_up_to` and `scaled_gap` of a solution: its gap grows with C by the cost of its losses."""
+    """Return `valid_up_to` and `scaled_gap` of a solution, whose gap grows with C by its sum of losses."""
     wide = widened(problem)
     a, p = a.astype(wide.dtype), of_bits(products)
     margins = wide.margins(a, p)

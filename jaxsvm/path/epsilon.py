@@ -6,8 +6,9 @@ fits is a dual point, and
     D >= (1 - t) D_a + t D_b + t (1 - t) (|w_a - w_b|^2 + C_a sum_i w_i (x_ai - x_bi)^2) / 2,
 
 with `x_i = a_i / C_i` for the squared hinge and without the sum for the hinge. So `D >= (1 - epsilon) P` holds from
-either fit to the root of a parabola. Values that do not reach each other get one between them; from how far two reach
-follows where the next one is tried. docs/mathematics.md, Safe screening; Ogawa et al. 2014, Section V, use one fit.
+either fit to the root of a parabola. If these intervals do not meet, a value between the two is solved; where they
+meet tells how far away to try the next value. docs/mathematics.md, Safe screening; Ogawa et al. 2014, Section V, use
+one fit.
 """
 
 import dataclasses
@@ -126,7 +127,7 @@ class _Step(NamedTuple):
         fit: Its fit.
         lower: Lower end of the interval.
         upper: Upper end.
-        keep: 1 - epsilon, and what the rounding of the fit to its dtype may change: it must not count for the proof.
+        keep: 1 - epsilon, plus what the rounding of the fit to its dtype may change, so that the proof allows for it.
         primal: `P` at C.
         loss: `C X`.
         dual: `D` at C.
@@ -146,7 +147,7 @@ class _Step(NamedTuple):
 
 
 def _steps(solved: Callable[[float], _Step], C_min: float, C_max: float, epsilon: float) -> list[_Step]:
-    """Cover `[C_min, C_max]` by intervals; each next value lies as far on as the two before it would have reached.
+    """Cover `[C_min, C_max]` by intervals; the next value is tried as far away as the two before it would have reached.
 
     Raises:
         InputError: If values next to each other do not reach each other.
@@ -204,7 +205,7 @@ def _solved(template: Any, link: Callable[[Any], Fit], solver: Solver, epsilon: 
 def _step(C: float, problem: Restrictable, fit: Fit, epsilon: float) -> _Step:
     """Return a fit with what it proves; on the host, in float64.
 
-    Of the optimum at C alone follows that it grows with C, and at most in proportion: a first, short interval.
+    The optimum grows with C, and at most in proportion: a fit alone proves a short interval.
     """
     y, primal, dual = np.asarray(problem.y, float), float(fit.certificate.primal), float(fit.certificate.dual)
     coef, alpha = np.asarray(fit.dual_coef, float), np.asarray(fit.alpha, float)
@@ -223,9 +224,9 @@ def _step(C: float, problem: Restrictable, fit: Fit, epsilon: float) -> _Step:
 
 
 def without_loss(problem: Restrictable, solver: Solver, fit: Fit, epsilon: float) -> Fit | None:
-    """Return a fit whose w is so long that no sample has a loss: it is within epsilon at every larger C.
+    """Lengthen w until no sample has a loss; return the fit if it is within epsilon at every larger C.
 
-    No sample violates its margin then, which ends the path in Algorithm 1, line 5: primal and dual no longer depend on
+    No sample then violates its margin, and primal and dual no longer depend on C: the path ends (Algorithm 1, line 5).
     C. On the host.
 
     Args:

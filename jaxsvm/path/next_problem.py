@@ -53,7 +53,7 @@ class NextStart(NamedTuple):
 
 
 def sets_at_once(size: int) -> int:
-    """Return the working sets of a piece: determined by the shape, so that results do not depend on a clock.
+    """Return the number of working sets in a compiled piece; it depends on the size alone, so that results repeat.
 
     Ctrl-C is checked between pieces. A piece has at most half of the 100 sets of a value.
     """
@@ -69,8 +69,8 @@ def _differ(a: Array, b: Array) -> Bool[Array, " n"]:
 def next_start(problem: BoxProblem, point: Point, known: Screening | None) -> NextStart:
     """Scale a point to the next problem and fix the samples that a rule knows; this takes few kernel rows.
 
-    The factor is that of C, or the one of the largest dual objective if that is less: without losses a solution does
-    not depend on C.
+    The factor is the ratio of the Cs, or the factor with the largest dual objective if that is smaller: without losses
+    a solution does not depend on C.
     """
 
     @in_double
@@ -111,8 +111,8 @@ def solve_kept(
 ) -> tuple[Float[Array, " m"], Int[Array, ""], Int[Array, " 2"], Bool[Array, ""]]:
     """Solve for the undecided samples, with all others at their values.
 
-    It ends at half of the gap asked for: the better a solution, the more it says of the next one, and the more values
-    of C it solves itself. The gap is that of the whole problem, since the others have none.
+    It ends at half of `tol`: the better a solution, the more it says of the next one, and the more values of C it
+    solves. The gap is that of the whole problem, to which the other samples add nothing.
 
     Args:
         problem: The whole problem.
@@ -184,7 +184,7 @@ def filled_in(begin: NextStart, samples: Array | None, inside: Array) -> Array:
 def _by_steps(view: Any, at: Any, products_at: Any, excess: Any, a: Array) -> Whole:
     """Solve by pair steps along whole rows; a running gap that seems small is checked with exact products.
 
-    The gap is computed every 32 steps. After 10 steps a sample, from 10,000 to 50,000, a fit of the whole problem is
+    The gap is computed every 32 steps. After 10 steps per sample, from 10,000 to 50,000, a fit of the whole problem is
     faster.
     """
 

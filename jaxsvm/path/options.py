@@ -100,7 +100,7 @@ class Options:
 
 
 def checked_values(Cs: Any) -> Any:
-    """Return a list of positive values as it came.
+    """Check a list of positive values, and return it unchanged.
 
     Raises:
         InputError: On anything else.

@@ -62,7 +62,7 @@ class ScreenedChain:
         old: Its problem.
         by_systems: Whether all further values are solved by systems in the space of few features: steps have become
             slow, and they cannot start from a point strictly inside the box.
-        lost: Work that did not solve this value (`_work`).
+        lost: Work of attempts that did not solve this value (`_work`).
         reached: The fit that it reached, at which the whole problem starts; None if there is none.
     """
 
@@ -166,7 +166,7 @@ class ScreenedChain:
         return fitted
 
     def _working_sets(self, problem: BoxProblem, free: int) -> WorkingSet:
-        """Return working sets for a value of which so many samples start between their bounds.
+        """Return the working-set solver for a value; `free` samples start between their bounds.
 
         After 100 of them the value is solved as a fit of its own. With few features, systems cost about as much as
         d^2 / 1,000 sets (d = 180: 32).

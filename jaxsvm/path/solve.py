@@ -125,7 +125,7 @@ class Path:
         return f"Path({len(Cs)} values of C from {Cs.min():.4g} to {Cs.max():.4g}{each}: {outcomes(self.fits)})"
 
     def _repr_html_(self) -> str | None:
-        """Return a table for notebooks, a row a value of C; None of several problems and of what has no values."""
+        """Return a table for notebooks, one row per value of C; None of several problems and of what has no values."""
         if not has_values(self) or np.ndim(self.fits.alpha) != 2:
             return None
         gaps, support = np.asarray(self.certificate.relative_gap), (np.asarray(self.alphas) > 0).sum(axis=1)
@@ -168,9 +168,9 @@ def solve_path(
         reduction: Leaves samples out of the next problem of a chain (`jaxsvm.path.reduction`). Every result is
             certified on the whole problem. Under tracing shapes are fixed, and nothing is left out; nor is it for
             interior points, which take no start.
-        screen: A rule that proves before a problem is solved where some of its samples are, so that chains leave them
-            out (`jaxsvm.screening`: `intersection_test`, ...). Every result is certified on all samples. Under tracing,
-            and for interior points (the choice for a kernel of few features), nothing is left out.
+        screen: A rule such as `jaxsvm.screening.intersection_test`, which proves dual variables before a problem is
+            solved: chains leave these samples out. Every result is certified on all samples. Under tracing, and for
+            interior points (the choice for a kernel of few features), nothing is left out.
         lanes: Solve all values in one compiled call, as so many warm chains side by side, each through a fixed share of
             neighbouring values. Ctrl-C waits for the end of that call. None: one chain.
         key: A random key for solvers that draw.
@@ -311,7 +311,7 @@ def _spread(problem: BoxForm) -> float:
 
 
 def _on_one_gram(problems: Sequence[Parametric]) -> list[list[int]]:
-    """Group the places of problems that hold the very same Gram operator and differ in nothing that is static."""
+    """Group problems that hold the same Gram operator object and have equal static fields; return their indices."""
     groups: dict[Any, list[int]] = {}
     for place, problem in enumerate(problems):
         groups.setdefault((id(problem.gram), problem.kind, problem.offset, bool(problem.free_bias)), []).append(place)

@@ -23,9 +23,9 @@ from jaxsvm.screening.rules import Screening, decided
 
 
 def dome_test(problem: Any, below: Fit, above: Fit, C_below: Any, C_above: Any) -> Screening:
-    """Bound margins over the dome of all w no longer than the solution above, beyond the tangent plane of that below.
+    """Screen by bounds over the dome of all w that can be a solution between two values of C.
 
-    `|w*|` grows with C, and `w_a . w* >= |w_a|^2` for the solution `w_a` at any smaller C.
+    A solution is no longer than the one at a larger C, and `w_a . w* >= |w_a|^2` for that at a smaller C, `w_a`.
 
     Args:
         problem: The hinge problem to screen, with a regularised bias or none.

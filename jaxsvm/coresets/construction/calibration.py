@@ -8,8 +8,8 @@ conditions of the coreset's problem too, so training on the coreset finds it aga
     1/2 sum_i (v'_i - v_i)^2 / (v_i s_i) + 1/2 |A'v' - T|^2 / ridge,    v'_i in [v_i / 4, 4 v_i]
 
 with `s = 1 - pi`: points that were certain keep their weights. The dual problem is unconstrained and piecewise
-quadratic, with one variable a total; Newton's method with a line search solves it. The ridge leaves part of the totals
-unmet if there are many totals for so few points.
+quadratic, with one variable per total; Newton's method with a line search solves it. The ridge leaves a part of the
+totals unmet if there are many totals for so few points.
 
 If no weight changes by more than the factor `1 + delta`, an epsilon-coreset stays one for
 `epsilon + delta (1 + epsilon)`; the bias is of the order 1 / m.

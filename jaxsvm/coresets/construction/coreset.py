@@ -15,7 +15,7 @@ Points are drawn by bounds on their sensitivities and weighted by the inverse of
                    (`recombination.py`). Training on them gives the pilot; no epsilon is known for other queries.
 
 A coreset of so few points that they are separable says little about the points that were not drawn, and a machine
-trained on hard points fails on easy ones. With fewer than 10 points a feature "mixture" therefore draws by q and by
+trained on hard points fails on easy ones. With fewer than 10 points per feature "mixture" therefore draws by q and by
 mixtures of q with the uniform distribution, trains on each draw and keeps the one whose machine has the least F on all
 the data.
 
@@ -54,7 +54,7 @@ class Plan(NamedTuple):
     sampler: str = "mixture"  # one of `SAMPLERS`
     bound: str = "dir"  # one of `BOUNDS`
     scaled: bool = False  # whether a point's cost has its share of the regulariser
-    counts: tuple[int, ...] = (16,)  # cells a class of each partition
+    counts: tuple[int, ...] = (16,)  # cells per class of each partition
     tol: float = 1e-6  # the relative gap of the pilot
     choose: bool = False  # whether to make several draws and keep the one with the best machine
 
@@ -105,7 +105,7 @@ def coreset(
         bound: "dir", "tight", "fixed", or the paper's "printed", which is no bound.
         regulariser: The treatment of `1/2 |w|^2`: "pinned" keeps it; "scaled" (the paper's) multiplies it by V / U, the
             weights' sums on coreset and data; "normalised" makes V = U.
-        clusters: Cells a class of the partition, or several for the least of several bounds.
+        clusters: Cells per class of the partition, or several for the least of several bounds.
 
     Returns:
         The coreset; fewer points than m if the data have fewer. It holds both classes if both have weight, except with

@@ -25,7 +25,7 @@ class Cells(NamedTuple):
 def partition(
     key: Array, x: Float[Array, "n d"], y: Float[Array, " n"], u: Float[Array, " n"], k: int
 ) -> Int[Array, " n"]:
-    """Return labels of at most k cells a class."""
+    """Return labels of at most k cells per class."""
     side = (y > 0).astype(jnp.int32)
     return nearest(x, side, centres(key, x, y, u, k))
 

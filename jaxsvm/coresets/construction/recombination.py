@@ -5,12 +5,12 @@ more than p, some combination of them vanishes, and moving the weights along it 
 sum. To go fast, this is done with the sums of 2 (p + 1) groups of points, of which half are left.
 
 The variables are those that weights are calibrated to (`calibration.py`), among them the pilot's dual vector: as its
-total is kept, the pilot is optimal on the few points too. With fewer than five points a feature they reproduce the
+total is kept, the pilot is optimal on the few points too. With fewer than five points per feature they reproduce the
 solution better than any draw. The weights of a draw represent all the data at every `(w, b)`; these do not, so no
 epsilon is known for them.
 
 Source: Maalouf, Jubran and Feldman 2019, Algorithm 2 ("Fast and accurate least-mean-squares solvers"); Litterer and
-Lyons 2012. NumPy on the host: it runs once a coreset, and its shapes depend on the data.
+Lyons 2012. NumPy on the host: it runs once per coreset, and its shapes depend on the data.
 """
 
 from typing import Any

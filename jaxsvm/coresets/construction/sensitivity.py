@@ -24,7 +24,7 @@ linear, so the maximum is a weighted SVM with a linear term,
 
     min  1/2 (tau - rho) |w|^2 + (1 - tau) C u_p y_p f(x_p) + tau C sum_{q != p} u_q h_q,    rho = u_p / U or 0,
 
-and the ratio at its solution is the next tau: five or six programmes a point, quadratic convergence. An oracle for
+and the ratio at its solution is the next tau: five or six programmes per point, quadratic convergence. An oracle for
 tests and small data, O(n^2 d^2) for all points. The paper calls them intractable.
 
 Source: Tukan, Baykal, Feldman and Rus 2020, Lemma 2; corrections and `dir`: docs/mathematics.md, "Coresets".
@@ -63,7 +63,7 @@ def sensitivity(
         sample_weight: Weights, `(n,)`, not negative.
         bound: "dir", "tight", "fixed", or "printed", which is the paper's and no bound.
         regulariser: "pinned" or "scaled": whether a point's cost has a share of `1/2 |w|^2`, as in the paper.
-        clusters: Cells a class, several for the smallest of several bounds; None: 16 or 64 by the number of points.
+        clusters: Cells per class, several for the smallest of several bounds; None: 16 or 64 by the number of points.
         labels: A partition to use instead, `(n,)` integers: no cell may hold both classes.
         key: A random key of the partitions; None takes key 0.
 
@@ -224,12 +224,12 @@ def _exact(x: Array, y: Array, u: Array, C: Any, points: Array, scaled: bool) ->
 
 
 def cluster_counts(clusters: int | tuple[int, ...] | None, n: int) -> tuple[int, ...]:
-    """Return the cells a class of each partition; the default served 1,000 to 250,000 points well."""
+    """Return the cells per class of each partition; the default served 1,000 to 250,000 points well."""
     if clusters is None:
         return (16,) if n < 2000 else (64,)
     counts = (clusters,) if isinstance(clusters, int) else tuple(clusters)
     if not counts or not all(isinstance(k, int) and k >= 1 for k in counts):
-        raise InputError(f"clusters is {clusters!r}: a number of cells a class, at least 1, or several are needed.")
+        raise InputError(f"clusters is {clusters!r}: a number of cells per class, at least 1, or several are needed.")
     return tuple(min(k, n) for k in counts)
 
 

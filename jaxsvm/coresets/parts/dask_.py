@@ -8,7 +8,7 @@ summary by which each partition then draws its own points (`whole.py`): two more
     small = jaxsvm.coresets.from_dask([delayed(load)(i) for i in range(64)], C=1.0, m=1000)
 
 The random key of a task depends on its partition's number (and its level in the tree) only: a task that is computed
-again because its worker died gives the same bits. m points a partition are communicated.
+again because its worker died gives the same bits. m points per partition are communicated.
 """
 
 from collections.abc import Callable
@@ -44,7 +44,7 @@ def from_dask(
         size: Points of the coresets of partitions and nodes; None: m.
         sampler: "mixture", "systematic" or "independent", see `coreset`.
         bound: "dir", "tight", "fixed" or "printed", see `coreset`.
-        clusters: Cells a class, or several for the least of several bounds.
+        clusters: Cells per class, or several for the least of several bounds.
         mode: "tree" (m points exactly), or "global" (m points expected, with the mixture and the `dir` bounds only).
 
     Raises:

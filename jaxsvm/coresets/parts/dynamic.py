@@ -36,7 +36,7 @@ class DynamicCoreset:
         self, C: float, size: int, key: Array | int = 0, *, sampler: str = "mixture", bound: str = "dir",
         clusters: Any = 16,
     ):  # fmt: skip
-        """Make an empty one.
+        """Make an empty coreset.
 
         Args:
             C: The factor of the loss, positive.
@@ -44,7 +44,7 @@ class DynamicCoreset:
             key: A random key, or a seed.
             sampler: "mixture", "systematic" or "independent", see `coreset`.
             bound: "dir", "tight", "fixed" or "printed", see `coreset`.
-            clusters: Cells a class, or several for the least of several bounds.
+            clusters: Cells per class, or several for the least of several bounds.
 
         Raises:
             InputError: If an argument cannot be used.

@@ -3,7 +3,7 @@
 "global": the construction of one host, compiled for sharded arrays: XLA sums over the devices for cells, gradients and
 totals. The probabilities are those of one host up to rounding, and there is no error of merging.
 "tree": each device makes a coreset of its part under `shard_map`, with its share of the regulariser, and one reduce
-makes one of all: only sums and `size` points a device are communicated.
+makes one of all: only sums and `size` points per device are communicated.
 """
 
 from functools import partial
@@ -42,7 +42,7 @@ def on_mesh(
         size: Points of each device's coreset ("tree"); None: m.
         sampler: "mixture", "systematic" or "independent", see `coreset`.
         bound: "dir", "tight", "fixed" or "printed", see `coreset`.
-        clusters: Cells a class, or several for the least of several bounds.
+        clusters: Cells per class, or several for the least of several bounds.
 
     Raises:
         InputError: If an argument cannot be used.

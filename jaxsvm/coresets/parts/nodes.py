@@ -32,7 +32,7 @@ class Node(NamedTuple):
 
 
 def joined(*parts: Node) -> Node:
-    """Return the multiset union, which adds no error."""
+    """Return the multiset union of parts, which adds no error."""
     x, y, weight = (np.concatenate([getattr(part, name) for part in parts]) for name in ("x", "y", "weight"))
     share, opt = np.float64(sum(part.share for part in parts)), np.float64(max(part.opt for part in parts))
     return Node(x, y, weight, share, opt, np.float64(sum(part.lower for part in parts)))

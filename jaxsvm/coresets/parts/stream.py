@@ -148,7 +148,7 @@ class Stream:
             times that the stream's length doubled, at most), and the guarantee is for `max(1, share) epsilon`.
         sampler: "mixture", "systematic" or "independent", see `coreset`.
         bound: "dir", "tight", "fixed" or "printed", see `coreset`.
-        clusters: Cells a class, or several for the least of several bounds.
+        clusters: Cells per class, or several for the least of several bounds.
     """
 
     C: float

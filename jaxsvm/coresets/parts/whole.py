@@ -71,7 +71,7 @@ def drawn_globally(
     """Make a coreset of m expected points in two passes over the parts, from a coreset of all (the `summary`).
 
     `over_parts` maps a function f(number, x, y, u) over the parts that have weight, in their order. The draws are
-    seeded by `seed` and the number of a part. `clusters` are cells a class, `info` is added to the coreset's.
+    seeded by `seed` and the number of a part. `clusters` are cells per class, `info` is added to the coreset's.
     """
     real = summary.weight > 0
     with jax.enable_x64(True):

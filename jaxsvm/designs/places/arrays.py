@@ -118,7 +118,7 @@ def from_arrays(
 def codes_of(
     y: np.ndarray, classes: tuple[Any, ...] | None, regression: bool
 ) -> tuple[np.ndarray, tuple[Any, ...] | None]:
-    """Return targets, or the numbers of labels among the classes, as float64 `(n,)`, and the classes.
+    """Return targets, or the class numbers of labels, as float64 `(n,)`, and the classes.
 
     Raises:
         InputError: On one class only, labels that are none of the classes, or targets that are not finite.

@@ -1,4 +1,4 @@
-"""Rows of a Dask cluster: each pass is a task a partition and a tree of sums; what comes back is small.
+"""Rows of a Dask cluster: each pass is one task per partition and a tree of sums; what comes back is small.
 
     rows = jaxsvm.designs.from_dask((x, y))                     # dask arrays
     rows = jaxsvm.designs.from_dask(frame, label="class")       # a dask dataframe

@@ -154,7 +154,7 @@ def from_files(
 
 
 MOST_CLASSES = 1000
-"""Labels of files, above which they are taken for numbers."""
+"""Number of different labels above which a file's labels are taken for numbers."""
 
 
 def targets_of(piece: Piece) -> np.ndarray:

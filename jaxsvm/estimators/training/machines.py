@@ -216,7 +216,7 @@ def weighted_problem(operator: Any, y: np.ndarray, weight: np.ndarray, C: float,
 
 
 def in_threads(function: Callable[[Any], Any], items: Sequence[Any], key: Callable[[Any], Any]) -> list[Any]:
-    """Return `function` of each item, in order, computed by a thread a core with this thread's settings of JAX.
+    """Return `function` of each item, in order, computed by one thread per core, with this thread's settings of JAX.
 
     The first item of each key comes before the others, since it compiles.
 

@@ -36,7 +36,7 @@ def coefficients(classes: Sequence[slice], machines: Any, solved: Sequence[Solve
     """Return coefficients, positive for the first class.
 
     Of pairs in LIBSVM's layout, `(k - 1, n)`: a sample of class i has row j - 1 for class j > i, row j for j < i. Else
-    a row a class, `(k, n)`.
+    one row per class, `(k, n)`.
     """
     coef = np.zeros((len(classes) - by_pairs, classes[-1].stop))
     rows = combinations(range(len(classes)), 2) if by_pairs else ((row, row) for row in range(len(classes)))

@@ -80,7 +80,7 @@ def cross_fitted(
 def sigmoids(
     values: np.ndarray, codes: np.ndarray, weight: np.ndarray, places: Sequence[tuple[int, ...]]
 ) -> list["Sigmoid"]:
-    """Fit a sigmoid a machine: for its first class, or for the second if there is a single machine."""
+    """Fit one sigmoid per machine: for its first class, or for the second if there is a single machine."""
     result = []
     for place, decisions in zip(places, values.T, strict=True):
         mine = np.isin(codes, place) if len(place) == 2 else np.ones(len(codes), bool)

@@ -91,8 +91,8 @@ class FeatureNewton:
         Args:
             problem: The problem.
             start: The point.
-            between: Whether it lies between two solved points. If the first gap of the last value, which started
-                further away, was far below `tol`, no product shows the gap then: the certificate will.
+            between: Whether the start lies between two solved points. No product is then taken if the last value, which
+                started further away, had a first gap far below `tol`: the final certificate shows the gap.
 
         Returns:
             The best dual point, with margins from scratch; None if there is none.
@@ -141,8 +141,8 @@ def _nothing_known(Z: Array) -> Known:
 def _moved(problem: SquaredHingeProblem, Z: Array, known: Known, x: Array, f: Array, freely: Any, exactly: Any) -> Any:
     """Return a dual point with its margins and gap, the systems that it took, and what is known of its support.
 
-    From a point that is none of the dual (`freely`) the step is whole; else it is the best on the way. Margins are
-    those of K (`exactly`), or those of the features and the rest as it was.
+    From a point that is not dual feasible (`freely`) the step has length 1; else the best length. Margins are computed
+    with K if `exactly`, else from the features and the unchanged rest.
     """
 
     def wide(

@@ -66,7 +66,7 @@ class Grid:
 
 
 def anchors(logs: np.ndarray) -> list[int]:
-    """Return places at most a factor of C apart, if the grid allows it, with both ends; logarithms must increase."""
+    """Return the places of anchors in increasing logarithms: both ends, and others with a bounded ratio of C."""
     places = [0] if len(logs) else []
     while places and places[-1] < len(logs) - 1:
         reach = (

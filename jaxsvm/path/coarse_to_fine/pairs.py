@@ -67,7 +67,7 @@ def solve_by_pairs(grids: list[Grid], solver: BlockNewton, key: Array, stop: Int
 
 
 def _features(grids: list[Grid], key: Array) -> Array | None:
-    """Return features of the kernel matrix that serve all values that are left; None if there are none."""
+    """Return features of the kernel matrix for the values that are left; None without such values or features."""
     left = [grid.problems[-1] for grid in grids if len(grid.points) < len(grid.logs)]
     largest = max((float(np.asarray(problem.C) * np.max(problem.weights)) for problem in left), default=0)
     return features(left[0], largest, key) if left else None
@@ -135,9 +135,9 @@ class _Hard:
         return self.run(_margins, problem, x)
 
     def ahead(self, solved: list[int], place: int) -> tuple[Array, Array] | None:
-        """Return the best combination of two solved values below an anchor, up to twice their distance, or the last.
+        """Extrapolate two solved values to an anchor at most twice as far above; with no such pair return the last.
 
-        Its weights may be negative. None if no value is solved.
+        Coefficients may be negative. None if no value is solved.
         """
         if not solved:
             return None

@@ -1,7 +1,7 @@
 """Compute statistics of a join from its tables: sums, means, second moments; and least squares, exactly.
 
 The second moments of two tables' features are `X_i' S`, where `S[r]` is the sum of the other table's features over the
-rows of the join through r: one pass a table, without the d^2 numbers a row that the covariance ring would carry
+rows of the join through r: one pass per table, without the d^2 numbers per row that the covariance ring would carry
 (Schleich, Olteanu, Ciucanu, "Learning Linear Regression Models over Factorized Joins", SIGMOD 2016).
 """
 

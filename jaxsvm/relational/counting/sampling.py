@@ -2,7 +2,7 @@
 
 Exact weights (Chaudhuri, Motwani, Narasayya, "On Random Sampling over Joins", SIGMOD 1999; Zhao et al. 2018): draw a
 row of the root with probability proportional to the number of joined rows through it, then at each edge a row of the
-neighbour with the same key, in proportion to the part of the join behind it. O(m log n) a draw.
+neighbour with the same key, in proportion to the part of the join behind it. O(m log n) per draw.
 """
 
 from typing import Any, NamedTuple
@@ -59,7 +59,7 @@ class Sampler:
     """Cumulative weights of the root, and of each key's rows at each other node."""
 
     def __init__(self, join: Any) -> None:
-        """Compute the weights in two passes and a sort a node."""
+        """Compute the weights in two passes and one sort per node."""
         self.tree = tree = join.tree.simplified
         sent = counting.messages(tree, tree.weight)
         self.root = tree.label

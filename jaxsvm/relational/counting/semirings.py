@@ -7,7 +7,7 @@ are
                      f_i[r] * product of msg(k -> i)[key of r] over neighbours k != j
     out(i)[r]      = f_i[r] * product of msg(k -> i)[key of r] over all neighbours k
 
-(Abo Khamis, Ngo, Rudra, "FAQ: Questions Asked Frequently", PODS 2016; all messages at once instead of one root a
+(Abo Khamis, Ngo, Rudra, "FAQ: Questions Asked Frequently", PODS 2016; all messages at once instead of one root per
 table.) With `+` and `*` the marginal is the number of rows of the join that go through r. Counts are float64: sums and
 products of nonnegative numbers, so beyond 2^53 their relative error is about `m eps log n`.
 """
@@ -32,7 +32,7 @@ Messages = dict[tuple[int, int], np.ndarray]
 
 
 def messages(tree: Tree, factors: list[np.ndarray], ring: Semiring = COUNTS) -> Messages:
-    """Return all messages, `(G,)` a directed edge, of the factors `f_i`, float64 `(n_i,)` a node."""
+    """Return all messages, `(G,)` per directed edge, of the factors `f_i`, float64 `(n_i,)` per node."""
     sent: Messages = {}
     for i, j in tree.directed:
         value = multiplied(tree, sent, i, factors[i], j, ring=ring)
@@ -45,7 +45,7 @@ def messages(tree: Tree, factors: list[np.ndarray], ring: Semiring = COUNTS) -> 
 
 
 def marginals(tree: Tree, factors: list[np.ndarray], ring: Semiring = COUNTS) -> list[np.ndarray]:
-    """Return `out(i)`, `(n_i,)` a node: the sum over the rows of the join through each row."""
+    """Return `out(i)`, `(n_i,)` per node: the sum over the rows of the join through each row."""
     sent = messages(tree, factors, ring)
     return [multiplied(tree, sent, i, factors[i], ring=ring) for i in range(tree.m)]
 
@@ -69,7 +69,7 @@ def masked(tree: Tree, sign: int) -> list[np.ndarray]:
 def spread(tree: Tree, source: int, values: np.ndarray) -> list[np.ndarray]:
     """Sum, for each row of each node, the `values` `(n_source, k)` of the source over the rows of the join through it.
 
-    Returns `(n_i, k)` a node.
+    Returns `(n_i, k)` per node.
     """
     sent = messages(tree, tree.weight)
     out: list[Any] = [None] * tree.m

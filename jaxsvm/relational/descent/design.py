@@ -164,7 +164,7 @@ class Design:
             yield Chunk(self.x.alone(index), (self.y[index] > 0).astype(float), weight, np.int64(first))
 
     def gram(self) -> TiledGram:
-        """Return the Gram operator `X X'`, whose solvers work in the space of the features."""
+        """Return the Gram operator `X X'`; solvers work in the space of its features."""
         shift = jnp.zeros((self.x.shape[1],), self.x.dtype)
         return TiledGram(Linear(), self.x, shift, min(2048, len(self.y)), self.x.dtype)  # rows per tile
 

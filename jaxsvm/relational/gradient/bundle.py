@@ -43,7 +43,7 @@ class Bundle:
             setattr(self, name, np.append(getattr(self, name), [value], axis=0))
 
     def keep(self, worth: np.ndarray) -> None:
-        """Drop the planes of the least worth: from 121 planes on all but 100, and never the last 20."""
+        """Drop the planes of the least worth: of 121 or more keep 100, among them the last 20."""
         if len(self.n) > 120:
             worth = worth.copy()
             worth[-20:] = np.inf

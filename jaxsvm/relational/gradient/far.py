@@ -37,7 +37,7 @@ class Request(NamedTuple):
 
     mode: str = "mid"  # "lower", "upper" or "mid"; only engines with `bounds` tell them apart
     tau: float = 1.0  # the threshold of the scores
-    squared: bool = False  # whether sums of slacks a row, and of squared slacks, are needed
+    squared: bool = False  # whether sums of slacks per row, and of squared slacks, are needed
     # Half-width of the ramp that replaces the step from far to close, for engines that are `smooth`; 0: none:
     ramp: float = 0.0
 
@@ -94,7 +94,7 @@ def _of_tables(tree: Tree, tables: list[np.ndarray], values: list[np.ndarray]) -
 
 
 class RowsEngine(Engine):
-    """The join as row numbers of its tables: O(m N) a call, exact, no feature is copied."""
+    """The join as row numbers of its tables: O(m N) per call, exact, no feature is copied."""
 
     name, smooth = "rows", True
 
@@ -105,7 +105,7 @@ class RowsEngine(Engine):
         self.tree = contracted
 
     def count(self, sign: int, s: list[np.ndarray], request: Request) -> Any:
-        """Count the far rows of one label; slacks a row are not available with a ramp."""
+        """Count the far rows of one label; slacks per row are not available with a ramp."""
         weight, slack, ramp = masked(self.tree, sign)[0], request.tau - s[0], request.ramp
         far = weight * (slack >= 0)
         room = far * slack

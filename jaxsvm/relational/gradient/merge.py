@@ -1,7 +1,7 @@
 """Count exactly, by sorted merges at a hub with at most two neighbours.
 
 For a row r of the hub and a row a of its first neighbour, the rows of the second that keep the sum at most 1 are the
-first k of its sorted scores: one binary search a pair (r, a), prefix sums for the slack, and a difference array for the
+first k of its sorted scores: a binary search per pair (r, a), prefix sums for the slack, a difference array for the
 counts of the second neighbour's rows. This costs O(|T_1 join T_hub| log n); the size of the join has a factor n more.
 """
 

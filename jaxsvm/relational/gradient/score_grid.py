@@ -25,7 +25,7 @@ from jaxsvm.relational.gradient.far import Engine, Request
 
 
 class Split(NamedTuple):
-    """The rows of a node on the grid, two entries a row."""
+    """The rows of a node on the grid, two entries per row."""
 
     bins: np.ndarray  # the bin of the lower point, counted from the node's first, `(n_i,)`
     upper: np.ndarray  # the share of the upper point, `(n_i,)`

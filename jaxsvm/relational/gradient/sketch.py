@@ -6,7 +6,7 @@ to a sketch of the order statistics at ranks that grow by a factor. This impleme
 
 - Ranks are integers, `w_0 = 1, w_(k+1) = max(w_k + 1, floor((1 + eps_0) w_k))`. Unfloored powers, as printed, would
   break `count^ <= count` for small counts. Groups of up to `2 / eps` rows are kept exactly.
-- There is one compression a message, not one a pairwise union: a union costs nothing (the worse factor of the two
+- There is one compression per message, not one per pairwise union: a union costs nothing (the worse factor of the two
   holds), only compressions and products multiply errors. On a path of m tables that is m - 1 times at most, so
   `eps_0 = (1 + eps)^(1 / E) - 1` with E from the tree. Sketches are a hundred times smaller than by the printed
   analysis.
@@ -15,8 +15,8 @@ to a sketch of the order statistics at ranks that grow by a factor. This impleme
 - "mid" may err to both sides, so its cells are twice as wide for the same factor: `c_k = floor((1 + eps_0) w_(k-1)) +
   1` represents ranks up to `w_k = floor((1 + eps_0) c_k)`. Half the points, and a quarter of the pairs of products.
 
-The cost is sorting: `n_i K` points a message. The program runs on the host, in chunks of points; the work on a chunk is
-in `order_statistics.py`, in NumPy on CPUs, compiled on accelerators.
+The cost is sorting: `n_i K` points per message. The program runs on the host, in chunks of points; the work on a chunk
+is in `order_statistics.py`, in NumPy on CPUs, compiled on accelerators.
 """
 
 from typing import Any, NamedTuple

@@ -1,9 +1,8 @@
 """Compute `X' S X` of rows of a join from counts, and solve systems with it, for Newton and interior-point steps.
 
-Rows are row numbers of the tables, so a row costs its numbers and one code a category, however many levels there are.
-Two numbers contribute products, a number and a level sums of numbers a level, levels of two categories counts of pairs.
-Two levels of one category never occur together, so the largest category's block is diagonal and is eliminated first (an
-arrow).
+Rows are row numbers of the tables, so a row costs its numbers and one code per category, however many levels there are.
+Pairs of numbers contribute products; a number and a category, sums per level; two categories, counts of pairs. Two
+levels of one category never occur together, so the largest category's block is diagonal and is eliminated first.
 """
 
 from collections.abc import Callable
@@ -83,7 +82,7 @@ class JoinedSquares:
         return solve
 
     def _levels(self, s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Sum weights a level and a pair of levels, `(rest, d)`; and those of the largest category, `(d - rest,)`."""
+        """Sum weights per level and pair of levels, `(rest, d)`; and those of the largest category, `(d - rest,)`."""
         out, diagonal = np.zeros((self.rest, self.d)), np.zeros(0)
         for c, (code, first, levels) in enumerate(self.categories):
             own, of_level = self.place[first : first + levels], np.bincount(code, s, minlength=levels)

@@ -1,6 +1,6 @@
 """Make a join of tables in a database: the set-oriented part is SQL that runs in the database, once.
 
-There is one query a table. It projects to keys, features and label, and drops rows without a key. The semijoins of
+There is one query per table. It projects to keys, features and label, and drops rows without a key. The semijoins of
 Yannakakis (1981) up and down the join tree leave just the rows that join. `DENSE_RANK` numbers the key of each edge, in
 the same way on both sides, since after the semijoins both have the same keys, of one type (`sql_types.py`). `COUNT(*)`
 merges equal rows. Only numbers, features and multiplicities are fetched; the iterations run on these reduced tables.

@@ -1,4 +1,4 @@
-"""Build a join from tables: keys as integers, the rows that join, a join tree, a block of features a table.
+"""Build a join from tables: keys as integers, the rows that join, a join tree, one block of features per table.
 
     join = Join({"sales": sales, "shops": shops}, label=("sales", "returned"))
 
@@ -32,7 +32,7 @@ class Join:
 
     Attributes:
         size: The number of rows of the join.
-        feature_names: `table.column` or `table.column=level`, one a coefficient; a constant is `(intercept)`.
+        feature_names: `table.column` or `table.column=level`, one per coefficient; a constant is `(intercept)`.
         names: Names of the tables.
         rows: For each table, the given row that each kept row came from (the first of equal ones).
         classes: The labels of the signs -1 and +1.
@@ -148,7 +148,7 @@ class Join:
         """Form the join, or some rows of it: for tests, samples and small joins.
 
         Args:
-            rows: The row of each table, `(N,)` each; None: all rows of the join, equal ones once a copy.
+            rows: The row of each table, `(N,)` each; None: all rows of the join, equal ones once per copy.
 
         Returns:
             Features `(N, d)`, signs `(N,)`, and the row of each table, `(N,)` each.

@@ -20,7 +20,7 @@ class Plan(NamedTuple):
 
 
 def queries(plan: Plan) -> list[str]:
-    """Write one query a table: features and label as c0, c1, ..., keys as `edge_name`, multiplicities as n.
+    """Write one query per table: features and label as c0, c1, ..., keys as `edge_name`, multiplicities as n.
 
     The subqueries output only names made by this function, so a name of the user cannot collide with one.
     """

@@ -26,7 +26,7 @@ def to_sql(fit: Any, tables: dict[str, str] | None = None) -> str:
             `read_parquet('sales.parquet')`.
 
     Returns:
-        `SELECT fact.*, score FROM ...`, standard SQL. If tables have equal rows, each joined row comes once a copy.
+        `SELECT fact.*, score FROM ...`, standard SQL. If tables have equal rows, each joined row comes once per copy.
     """
     join, names = fit.join, fit.join.names
     terms = [_number(fit.intercept), *(_term(*feature) for feature in _features(fit))]

@@ -1,4 +1,4 @@
-"""Contributions of each sample to an iterate and to the average of all iterates, at O(batch) a step.
+"""Contributions of each sample to an iterate and to the average of all iterates, at O(batch) per step.
 
 Coefficients are stored as `s h`, so that shrinking costs O(1), and those of the average as `p h + q u` (the two-vector
 trick of Xu 2011). For each sample its visits are counted, and those at which it was violated, with larger weights for

@@ -278,7 +278,7 @@ def no_history(primal: Primal) -> History:
 
 
 def subsample_start(primal: Primal) -> Float[Array, " size"]:
-    """Solve on every 16th row, in at most 10 steps, if there are 256 rows a feature; else return 0."""
+    """Solve on every 16th row, in at most 10 steps, if there are 256 rows per feature; else return 0."""
     n = len(primal.y)
     w = jnp.zeros((primal.size,), primal.y.dtype)
     if n < MEASURED.rows_per_start_row * 16 * primal.size:
