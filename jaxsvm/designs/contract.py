@@ -5,6 +5,9 @@ from typing import Any, NamedTuple, Protocol
 
 from jaxsvm.errors import require_part
 
+# pyright: reportReturnType=false
+# (Docstrings are the bodies of members of a protocol.)
+
 
 class Chunk(NamedTuple):
     """Some rows of a design: arrays of NumPy or JAX. A pytree.
@@ -37,35 +40,28 @@ class Design(Protocol):
     @property
     def n(self) -> int:
         """Return the number of rows."""
-        ...
 
     @property
     def d(self) -> int:
         """Return the number of features."""
-        ...
 
     @property
     def classes(self) -> tuple[Any, ...] | None:
         """Return the labels in sorted order; None in regression."""
-        ...
 
     @property
     def features(self) -> tuple[Any, ...]:
         """Return the maps that turn columns of new points into features, in order; empty if columns are features."""
-        ...
 
     @property
     def together(self) -> bool:
         """Return whether several processes compute each sum together; they then stop at the same pass."""
-        ...
 
     def total(self, function: OfChunk, *arguments: Any) -> Any:
         """Return the sum of `function(chunk, *arguments)` over all chunks, as NumPy arrays of float64."""
-        ...
 
     def chosen(self, function: OfChunk, *arguments: Any) -> Chunk:
         """Return the rows for which `function(chunk, *arguments)` is true, `(k,)`, in order: NumPy arrays, x dense."""
-        ...
 
 
 def require_design(design: Any) -> None:

@@ -22,6 +22,9 @@ from jaxsvm.gram.contract import Gram
 from jaxsvm.gram.signed import SignedGram
 from jaxsvm.results.fit import Answer, Certificate
 
+# pyright: reportReturnType=false
+# (Docstrings are the bodies of members of a protocol.)
+
 
 class Problem(Protocol):
     """What every problem has: n samples, a Gram operator, dual points, and their certificates."""
@@ -31,92 +34,74 @@ class Problem(Protocol):
     @property
     def kind(self) -> str:
         """Name the form, such as "box"; a solver takes the kinds that its `solves` lists."""
-        ...
 
     @property
     def solved_by(self) -> str:
         """Name the solver that an error suggests in place of an unsuitable one."""
-        ...
 
     @property
     def parameter(self) -> str | None:
         """Name the parameter that a path varies, "C" or "nu" (the problem is then `Parametric`); None without one."""
-        ...
 
     @property
     def restricts(self) -> bool:
         """Return whether samples can be left out; the problem is then `Restrictable`."""
-        ...
 
     @property
     def differentiable(self) -> bool:
         """Return whether the solution has derivatives; the problem is then `Differentiable`."""
-        ...
 
     @property
     def corrects(self) -> bool:
         """Return whether the problem has `beside` (see `BoxForm.beside`)."""
-        ...
 
     @property
     def free_bias(self) -> bool:
         """Return whether there is an unregularised bias."""
-        ...
 
     @property
     def offset(self) -> float:
         """Return 1.0 for a regularised bias (one more feature, of value 1), else 0.0; static."""
-        ...
 
     @property
     def gram(self) -> Gram:
         """Return the Gram operator of the samples."""
-        ...
 
     @property
     def y(self) -> Float[Array, " n"]:
         """Return the labels in {-1, +1}, `(n,)`: signs in `y_i y_j (K_ij + offset)`; folds are stratified by them."""
-        ...
 
     @property
     def operator(self) -> str:
         """Name the field that holds the operator solvers work on, usually "gram"."""
-        ...
 
     @property
     def feasible(self) -> Bool[Array, ""]:
         """Return whether the values make a problem, `()`; under tracing this is known at run time only."""
-        ...
 
     @property
     def diagonal(self) -> Float[Array, " n"]:
         """Return the diagonal of the matrix that solvers work on, `(n,)`."""
-        ...
 
     @property
     def mask(self) -> Bool[Array, " n"] | None:
         """Return which samples take part, `(n,)`; None if all do."""
-        ...
 
     @property
     def n(self) -> int:
         """Return the number of samples."""
-        ...
 
     @property
     def dtype(self) -> Any:
         """Return the dtype of the vectors."""
-        ...
 
     @property
     def present(self) -> Bool[Array, " n"]:
         """Return which samples take part, `(n,)`."""
-        ...
 
     @property
     def equality(self) -> Float[Array, " n"] | None:
         """Return the coefficients of the equality constraint, `(n,)`; None without one."""
-        ...
 
     def weighted(self, sample_weight: Any) -> Self:
         """Return the problem with its weights multiplied by others, for instance for a fold.
@@ -127,34 +112,27 @@ class Problem(Protocol):
         Raises:
             InputError: On concrete weights that leave no problem; under tracing the fit's status is INFEASIBLE instead.
         """
-        ...
 
     def on(self, gram: Gram) -> Self:
         """Return the problem of the same samples with another Gram operator."""
-        ...
 
     def matvec(self, point: Array, /) -> Array:
         """Return the products of a dual point, computed from scratch."""
-        ...
 
     def feasible_point(self, point: Float[Array, " n"], /) -> Float[Array, " n"]:
         """Return a feasible dual point near any vector."""
-        ...
 
     def margins(self, point: Array, s: Array, /) -> Float[Array, " n"]:
         """Return the part of the products `s` that does not depend on C, in the scale of the point.
 
         `gradient` turns it into the products at another C, for a warm start.
         """
-        ...
 
     def objective(self, point: Array, s: Array, /) -> Float[Array, ""]:
         """Return the value that solvers minimise."""
-        ...
 
     def certificate(self, point: Array, s: Array, /) -> Certificate:
         """Return primal, dual and relative gap, as if the products `s` were exact; for solvers between steps."""
-        ...
 
     def certified(self, point: Array, s: Array, dtype: Any, /) -> Answer:
         """Certify a point, in the numbers that the caller gets, by bounds that hold under rounding.
@@ -171,11 +149,9 @@ class Problem(Protocol):
             the rounding of the products (`jaxsvm.numerics.precision.rounding`). The gap of an infeasible point is
             infinite.
         """
-        ...
 
     def indefinite(self, objective: Float[Array, ""], /) -> Bool[Array, ""]:
         """Return whether the objective alone proves that the kernel is not positive semidefinite."""
-        ...
 
 
 class Parametric(Problem, Protocol):
@@ -187,12 +163,10 @@ class Parametric(Problem, Protocol):
         Raises:
             InputError: On a concrete value out of range; under tracing the fit's status is INFEASIBLE instead.
         """
-        ...
 
     @property
     def weights(self) -> Float[Array, " n"]:
         """Return the sample weights, `(n,)`, which held-out scores use too; ones if none were given."""
-        ...
 
 
 class OfSignedMatrix(Problem, Protocol):
@@ -201,17 +175,25 @@ class OfSignedMatrix(Problem, Protocol):
     @property
     def bounded(self) -> bool:
         """Return whether dual variables have finite upper bounds; a `Restrictable` problem is then a `BoxForm`."""
-        ...
 
     @property
     def ridge(self) -> Float[Array, " n"]:
         """Return what is added to the diagonal of the signed matrix, `(n,)`; 0 where `bounded`."""
-        ...
 
     @property
     def signed(self) -> SignedGram:
         """Return the matrix `y_i y_j (K_ij + offset)`."""
-        ...
+
+    @property
+    def upper(self) -> Float[Array, " n"]:
+        """Return the upper bounds, `(n,)`: infinite where not `bounded`; 0 for an absent sample."""
+
+    @property
+    def targets(self) -> Float[Array, " n"]:
+        """Return the margins below which samples have a loss, `(n,)`: 1 for an SVM, `q` of a box.
+
+        Strictly between the bounds, the margin and the ridge's share add up to it.
+        """
 
 
 class Restrictable(Parametric, OfSignedMatrix, Protocol):
@@ -220,21 +202,9 @@ class Restrictable(Parametric, OfSignedMatrix, Protocol):
     @property
     def C(self) -> Float[Array, ""]:
         """Return the cost, `()`."""
-        ...
-
-    @property
-    def upper(self) -> Float[Array, " n"]:
-        """Return the upper bounds, `(n,)`: infinite where not `bounded`; 0 for an absent sample."""
-        ...
-
-    @property
-    def targets(self) -> Float[Array, " n"]:
-        """Return the margins below which samples have a loss, `(n,)`: 1 for an SVM, `q` of a box."""
-        ...
 
     def gradient(self, point: Float[Array, " n"], margins: Float[Array, " n"], /) -> Float[Array, " n"]:
         """Return the products of a point from its `margins`, whatever C these were computed at."""
-        ...
 
     def restrict(self, samples: Any, fixed: Any = None, gram: Gram | None = None) -> Self:
         """Return the problem of some samples while the others keep their values.
@@ -246,7 +216,6 @@ class Restrictable(Parametric, OfSignedMatrix, Protocol):
             fixed: Values of the others, read from `(n,)`; None for 0, the only choice where not `bounded`.
             gram: The Gram operator of `samples`, if at hand.
         """
-        ...
 
 
 class Differentiable(OfSignedMatrix, Protocol):
@@ -262,48 +231,22 @@ class Differentiable(OfSignedMatrix, Protocol):
             values: Those of a fit, or of the solution on the sets `before`.
             before: Previous sets: a sample within rounding of a kink stays in its set.
         """
-        ...
-
-    @property
-    def diagonal(self) -> Float[Array, " n"]:
-        """Return the diagonal of the matrix with its ridge, `(n,)`."""
-        ...
-
-    @property
-    def upper(self) -> Float[Array, " n"]:
-        """Return the upper bounds, `(n,)`: infinite where not `bounded`."""
-        ...
-
-    @property
-    def targets(self) -> Float[Array, " n"]:
-        """Return the margins of samples strictly between their bounds, less the ridge's share, `(n,)`."""
-        ...
-
-    @property
-    def equality(self) -> Float[Array, " n"] | None:
-        """Return the coefficients c of the equality `c'a = e`, `(n,)`; None without one."""
-        ...
 
     @property
     def e(self) -> Any:
         """Return the right-hand side of the equality, `()`."""
-        ...
 
     def values_at(self, point: Any) -> Values:
         """Return the values of a point (`jaxsvm.derivatives.support_equations.Point`), differentiable in both."""
-        ...
 
     def lagrangian(self, values: Values) -> Float[Array, ""]:
         """Return the function whose derivatives at fixed `values` are those of the optimal value."""
-        ...
 
     def kinks(self, values: Any, tol: Any) -> Bool[Array, " n"]:
         """Return the samples within `tol` of changing sets, `(n,)`: the derivative there is one-sided."""
-        ...
 
     def certificate_of(self, values: Values, dtype: Any) -> Certificate:
         """Return the certificate of a solution's values as numbers of `dtype`; an infinite gap if infeasible."""
-        ...
 
 
 PROBLEMS = {

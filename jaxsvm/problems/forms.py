@@ -12,9 +12,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxsvm.gram.signed import SignedGram
 from jaxsvm.problems.contract import Problem, Restrictable
 from jaxsvm.results.fit import Answer, Certificate, Fit
+
+# pyright: reportReturnType=false
+# (Docstrings are the bodies of members of a protocol.)
 
 
 class SimplexPart(Protocol):
@@ -25,25 +27,20 @@ class SimplexPart(Protocol):
     @property
     def diagonal(self) -> Float[Array, " n"]:
         """Return `D_i = Kt_ii`, `(n,)`."""
-        ...
 
     @property
     def mask(self) -> Bool[Array, " n"] | None:
         """Return which samples take part, `(n,)`; None if all do."""
-        ...
 
     @property
     def diameter_squared(self) -> Float[Array, ""]:
         """Return `Delta^2`, the scale of the published stop rule, `()`."""
-        ...
 
     def column(self, i: Int[Array, ""]) -> Float[Array, " n"]:
         """Return `Kt[:, i]`."""
-        ...
 
     def block(self, rows: Int[Array, " t"], columns: Int[Array, " u"]) -> Float[Array, "t u"]:
         """Return `Kt[rows, columns]`."""
-        ...
 
 
 class SimplexForm(Problem, SimplexPart, Protocol):
@@ -51,19 +48,15 @@ class SimplexForm(Problem, SimplexPart, Protocol):
 
     def columns(self, indices: Int[Array, " t"]) -> Float[Array, "t n"]:
         """Return `Kt[indices, :]`."""
-        ...
 
     def gradient(self, point: Float[Array, " n"], margins: Float[Array, " n"], /) -> Float[Array, " n"]:
         """Return the products of a point from its `margins`, whatever C these were computed at."""
-        ...
 
     def returned(self, alpha: Float[Array, " n"], R: Float[Array, ""]) -> Float[Array, " n"]:
         """Return the point that `certified` takes for `alpha` on the simplex with `R = alpha' Kt alpha`."""
-        ...
 
     def squared_distances(self, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Float[Array, " n"]:
         """Return the squared distances of the points from the centre `sum_i alpha_i z_i`, `(n,)`."""
-        ...
 
     def require_ball(self) -> None:
         """Refuse a problem that is no minimum enclosing ball.
@@ -71,81 +64,51 @@ class SimplexForm(Problem, SimplexPart, Protocol):
         Raises:
             InputError: With the reason.
         """
-        ...
 
     def enclosing(self, fit: Fit) -> tuple[Array, Array, Array]:
         """Return a fit's squared radii, from above and below, and the squared norm of its centre."""
-        ...
 
 
 class BoxForm(Restrictable, Protocol):
     """A problem `max q'a - 1/2 a'Qa` over `0 <= a <= upper` and, with a free bias, `c'a = e`.
 
-    Its products are `s = Qa`, so that `q - s` is the gradient; `objective` is minus what is maximised.
+    `Q` is `signed`, and `upper` is proportional to `C`. Its products are `s = Qa`, so that `q - s` is the gradient;
+    `objective` is minus what is maximised.
     """
-
-    @property
-    def C(self) -> Float[Array, ""]:
-        """Return the cost, `()`: `upper` is proportional to it."""
-        ...
 
     @property
     def q(self) -> Float[Array, " n"]:
         """Return the linear term, `(n,)`: 1 for an SVM."""
-        ...
-
-    @property
-    def upper(self) -> Float[Array, " n"]:
-        """Return the upper bounds, `(n,)`; 0 for an absent sample."""
-        ...
 
     @property
     def c(self) -> Float[Array, " n"] | None:
         """Return the coefficients of the equality, `(n,)`; None without a free bias."""
-        ...
 
     @property
     def e(self) -> Float[Array, ""]:
         """Return the right-hand side of the equality, `()`."""
-        ...
 
     @property
     def constant(self) -> Float[Array, ""]:
         """Return the constant term of the dual objective, `()`."""
-        ...
-
-    @property
-    def signed(self) -> SignedGram:
-        """Return Q."""
-        ...
 
     def column(self, i: Int[Array, ""]) -> Float[Array, " n"]:
         """Return `Q[:, i]`."""
-        ...
 
     def columns(self, indices: Int[Array, " t"]) -> Float[Array, "t n"]:
         """Return `Q[indices, :]`."""
-        ...
 
     def block(self, rows: Int[Array, " t"], columns: Int[Array, " u"]) -> Float[Array, "t u"]:
         """Return `Q[rows, columns]`."""
-        ...
-
-    def gradient(self, point: Float[Array, " n"], margins: Float[Array, " n"], /) -> Float[Array, " n"]:
-        """Return the products of a point from its `margins`, whatever C these were computed at."""
-        ...
 
     def certificate(self, point: Array, s: Array, /, bias: Any = None) -> Certificate:
         """Return the certificate, at the best free bias or the given one."""
-        ...
 
     def on_equality(self, a: Float[Array, " n"]) -> Float[Array, " n"]:
         """Return a point of the box moved onto the equality."""
-        ...
 
     def best_bias(self, s: Float[Array, " n"]) -> Float[Array, ""]:
         """Return the free bias that minimises the primal at products `s`."""
-        ...
 
     def beside(
         self,
@@ -161,11 +124,9 @@ class BoxForm(Restrictable, Protocol):
 
         Drivers call it if `corrects`, where rounding may stop progress.
         """
-        ...
 
     def certified(self, point: Array, s: Array, dtype: Any, /, bias: Any = None) -> Answer:
         """Certify a point, as `Problem.certified` does; a given `bias` saves the search for the best one."""
-        ...
 
 
 @jax.tree_util.register_dataclass

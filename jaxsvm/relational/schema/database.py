@@ -73,13 +73,6 @@ def from_duckdb(
     Raises:
         InputError: On a database that cannot be opened or queried, and on anything that `Join` refuses.
     """
-    options: dict[str, Any] = {
-        "features": features,
-        "keys": keys,
-        "categorical": categorical,
-        "positive": positive,
-        "missing": missing,
-    }
     duckdb = require_package("duckdb", "from_duckdb")
     connection = source
     if isinstance(source, str | os.PathLike):
@@ -105,7 +98,7 @@ def from_duckdb(
         return named
 
     try:
-        return _from_queries(ask, types, tables, label, alike=str.lower, **options)
+        return _from_queries(ask, types, tables, label, features, keys, categorical, positive, missing, str.lower)
     finally:
         if connection is not source:
             connection.close()
@@ -137,18 +130,15 @@ def from_ibis(
     Raises:
         InputError: On a database that cannot be queried, and on anything that `Join` refuses.
     """
-    options: dict[str, Any] = {
-        "features": features,
-        "keys": keys,
-        "categorical": categorical,
-        "positive": positive,
-        "missing": missing,
-    }
+    options = (features, keys, categorical, positive, missing)
     if connection.name == "duckdb":  # ibis 12 asks DuckDB 2 for a method that it no longer has
-        return from_duckdb(connection.con, tables, label, **options)
+        return from_duckdb(
+            connection.con, tables, label, features=features, keys=keys, categorical=categorical, positive=positive,
+            missing=missing,
+        )  # fmt: skip
     if connection.name == "postgres":
         # `connection.sql` fails in ibis 12 with sqlglot 30.30, and brings NUMERIC as decimals of 9 places.
-        return _from_queries(*_postgres(connection), tables, label, **options)
+        return _from_queries(*_postgres(connection), tables, label, *options)
 
     def ask(query: str) -> Any:
         return connection.sql(query).to_pyarrow()
@@ -157,7 +147,7 @@ def from_ibis(
         schema = ask(query).schema
         return _distinct_names(schema.names, [str(kind) for kind in schema.types])
 
-    return _from_queries(ask, types, tables, label, **options)
+    return _from_queries(ask, types, tables, label, *options)
 
 
 def _postgres(connection: Any) -> tuple[Ask, Types]:
@@ -195,19 +185,11 @@ def _distinct_names(names: Sequence[str], types: Sequence[str]) -> dict[str, str
 
 
 def _from_queries(
-    ask: Ask,
-    types: Types,
-    tables: Sequence[str] | Mapping[str, str],
-    label: tuple[str, str],
-    *,
-    alike: Callable[[str], str] = str,
-    features: Mapping[str, Sequence[str]] | None = None,
-    keys: Any = None,
-    categorical: Mapping[str, Sequence[str]] | None = None,
-    positive: Any = None,
-    missing: str = "refuse",
-) -> Join:
-    """Make a join of tables in a database; `features` and all after it are arguments of `Join`.
+    ask: Ask, types: Types, tables: Sequence[str] | Mapping[str, str], label: tuple[str, str],
+    features: Mapping[str, Sequence[str]] | None, keys: Any, categorical: Mapping[str, Sequence[str]] | None,
+    positive: Any, missing: str, alike: Callable[[str], str] = str,
+) -> Join:  # fmt: skip
+    """Make a join of tables in a database; `features` to `missing` are arguments of `Join`.
 
     `ask` returns the result of a query as a table in any form that `Join` takes, `types` the names of its columns and
     their types. `alike` maps column names that are equal in the database to one.

@@ -9,8 +9,8 @@ from jaxtyping import Array, Bool, Float
 
 from jaxsvm.errors import InputError
 from jaxsvm.numerics import selection
+from jaxsvm.numerics.line_search import best_in_rectangle
 from jaxsvm.numerics.precision import rounded
-from jaxsvm.numerics.rectangle import best_in_rectangle
 from jaxsvm.problems.forms import BoxForm
 from jaxsvm.results.fit import Counters
 from jaxsvm.solvers.box import interior_point

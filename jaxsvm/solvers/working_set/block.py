@@ -16,9 +16,9 @@ from jaxtyping import Array, Float, Int
 
 from jaxsvm.gram.dense import DenseGram
 from jaxsvm.kernels import Precomputed
+from jaxsvm.numerics.line_search import best_in_rectangle
 from jaxsvm.numerics.precision import double, in_double
 from jaxsvm.numerics.products import diagonal, matmul
-from jaxsvm.numerics.rectangle import best_in_rectangle
 from jaxsvm.numerics.selection import entry, largest, largest_packed, smallest
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.runtime.loops import fori_loop, while_loop
