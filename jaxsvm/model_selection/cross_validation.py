@@ -166,36 +166,18 @@ class WidthValidation:
 
 @overload
 def cross_validate(
-    problem: Parametric,
-    Cs: ArrayLike,
-    folds: Any = 5,
-    groups: ArrayLike | None = None,
-    *,
-    gammas: None = None,
-    score: str = "accuracy",
-    solver: Solver | None = None,
-    tol: ArrayLike = 1e-3,
-    seed: int = 0,
-    key: Array | None = None,
-    interrupt: str = "return",
-) -> CrossValidation: ...
+    problem: Parametric, Cs: ArrayLike, folds: Any = 5, groups: ArrayLike | None = None, *, gammas: None = None,
+    score: str = "accuracy", solver: Solver | None = None, tol: ArrayLike = 1e-3, seed: int = 0,
+    key: Array | None = None, interrupt: str = "return",
+) -> CrossValidation: ...  # fmt: skip
 
 
 @overload
 def cross_validate(
-    problem: Parametric,
-    Cs: ArrayLike,
-    folds: Any = 5,
-    groups: ArrayLike | None = None,
-    *,
-    gammas: Any,
-    score: str = "accuracy",
-    solver: Solver | None = None,
-    tol: ArrayLike = 1e-3,
-    seed: int = 0,
-    key: Array | None = None,
-    interrupt: str = "return",
-) -> WidthValidation: ...
+    problem: Parametric, Cs: ArrayLike, folds: Any = 5, groups: ArrayLike | None = None, *, gammas: Any,
+    score: str = "accuracy", solver: Solver | None = None, tol: ArrayLike = 1e-3, seed: int = 0,
+    key: Array | None = None, interrupt: str = "return",
+) -> WidthValidation: ...  # fmt: skip
 
 
 @transfers
