@@ -9,17 +9,14 @@ Sources: Ndiaye, Fercoq, Gramfort and Salmon 2017 (gap-safe rules); Raj et al. 2
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array
 
-from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.problems.contract import Restrictable
-from jaxsvm.results.fit import Fit, require_fit
+from jaxsvm.results.fit import Fit
 from jaxsvm.screening.ball import first_ball
-from jaxsvm.screening.reference import Reference, best_scale, reference_of, screenable
-from jaxsvm.screening.rules import Screening, decided
+from jaxsvm.screening.reference import Reference, best_scale, screenable
+from jaxsvm.screening.rules import Screening, decided, screened_by
 
 
 def gap_safe(problem: Any, reference: Fit, C_ref: Any = None) -> Screening:
@@ -37,22 +34,10 @@ def gap_safe(problem: Any, reference: Fit, C_ref: Any = None) -> Screening:
         InputError: As `jaxsvm.screening.ball_test_1`.
     """
     del C_ref
-    require_fit(reference, "reference")
-    return _gap_safe(*lax.stop_gradient((screenable(problem), reference)))
+    return screened_by(screenable(problem), reference, None, _of_a_point)
 
 
-@jax.jit
-def _gap_safe(problem: Restrictable, fit: Fit) -> Screening:
-    @in_double
-    def evaluate(problem: Restrictable, fit: Fit) -> Screening:
-        wide = widened(problem)
-        reference = reference_of(wide, fit, None, fit.margins.dtype)
-        return screening_of(wide, reference, problem.dtype)
-
-    return evaluate(problem, fit)
-
-
-def screening_of(wide: Restrictable, reference: Reference, dtype: Any) -> Screening:
+def _of_a_point(wide: Restrictable, reference: Reference, dtype: Any) -> Screening:
     """Screen a problem by a reference that is a point of it; inside `in_double`.
 
     Args:

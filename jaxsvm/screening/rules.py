@@ -73,7 +73,7 @@ def ball_test_1(problem: Any, reference: Fit, C_ref: Any = None) -> Screening:
             problems of other kinds. (Under tracing the matrix cannot be tested; nothing is screened if the kernel need
             not be positive definite.)
     """
-    return _screened(screenable(problem), reference, checked_C(C_ref), _first)
+    return screened_by(screenable(problem), reference, checked_C(C_ref), _first)
 
 
 def ball_test_2(problem: Any, reference: Fit, C_ref: Any = None) -> Screening:
@@ -93,7 +93,7 @@ def ball_test_2(problem: Any, reference: Fit, C_ref: Any = None) -> Screening:
     Raises:
         InputError: As `ball_test_1`.
     """
-    return _screened(screenable(problem), reference, checked_C(C_ref), _second)
+    return screened_by(screenable(problem), reference, checked_C(C_ref), _second)
 
 
 def intersection_test(problem: Any, reference: Fit, C_ref: Any = None) -> Screening:
@@ -113,33 +113,33 @@ def intersection_test(problem: Any, reference: Fit, C_ref: Any = None) -> Screen
     Raises:
         InputError: As `ball_test_1`.
     """
-    return _screened(screenable(problem), reference, checked_C(C_ref), _both)
+    return screened_by(screenable(problem), reference, checked_C(C_ref), _both)
 
 
 dvi = ball_test_1
 """The rule of Wang, Wonka and Ye 2014 from the dual variational inequality: Ball Test 1 with the reference's own w."""
 
 
-def _first(wide: Restrictable, reference: Reference) -> tuple[Array, Array, Array]:
+def _first(wide: Restrictable, reference: Reference, dtype: Any) -> Screening:
     low, high = first_ball(wide, reference).bounds(reference.size)
-    return low, high, _until(wide, reference, low, high)
+    return decided(wide, low, high, _until(wide, reference, low, high), dtype)
 
 
-def _second(wide: Restrictable, reference: Reference) -> tuple[Array, Array, Array]:
+def _second(wide: Restrictable, reference: Reference, dtype: Any) -> Screening:
     ball = second_ball(wide, reference, difference(wide, reference))
-    return *ball.bounds(reference.size), jnp.broadcast_to(wide.C, wide.y.shape)
+    return decided(wide, *ball.bounds(reference.size), jnp.broadcast_to(wide.C, wide.y.shape), dtype)
 
 
-def _both(wide: Restrictable, reference: Reference) -> tuple[Array, Array, Array]:
+def _both(wide: Restrictable, reference: Reference, dtype: Any) -> Screening:
     first, apart = first_ball(wide, reference), difference(wide, reference)
     second = second_ball(wide, reference, apart)
     low, high = intersection_bounds(first, second, apart, reference.size, reference.unit)
     until = _until(wide, reference, *first.bounds(reference.size))
-    return low, high, jnp.where(jnp.isnan(until), wide.C, until)
+    return decided(wide, low, high, jnp.where(jnp.isnan(until), wide.C, until), dtype)
 
 
 @transfers
-def _screened(problem: Restrictable, fit: Fit, C_ref: Any, rule: Any) -> Screening:
+def screened_by(problem: Restrictable, fit: Fit, C_ref: Any, rule: Any) -> Screening:
     """Evaluate a rule in twice the precision; return its results in the problem's dtype."""
     require_fit(fit, "reference")
     problem, fit, C_ref = lax.stop_gradient((problem, fit, C_ref))
@@ -151,9 +151,7 @@ def _evaluated(problem: Restrictable, fit: Fit, C_ref: Any, rule: Any) -> Screen
     @in_double
     def evaluate(problem: Restrictable, fit: Fit, C_ref: Any) -> Screening:
         wide = widened(problem)
-        reference = reference_of(wide, fit, C_ref, fit.margins.dtype)
-        low, high, until = rule(wide, reference)
-        return decided(wide, low, high, until, problem.dtype)
+        return rule(wide, reference_of(wide, fit, C_ref, fit.margins.dtype), problem.dtype)
 
     return evaluate(problem, fit, C_ref)
 
