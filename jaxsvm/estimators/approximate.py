@@ -70,21 +70,10 @@ class NystroemSVC(ClassifierMixin, JaxsvmEstimator):
     }
 
     def __init__(
-        self,
-        *,
-        n_components: int = 100,
-        kernel: Any = "rbf",
-        gamma: Any = "scale",
-        degree: int = 3,
-        coef0: float = 0.0,
-        method: str = "nystroem",
-        landmarks: str = "pivoted",
-        loss: str = "squared_hinge",
-        C: float = 1.0,  # noqa: N803
-        tol: float = 1e-4,
-        class_weight: Any = None,
-        random_state: Any = None,
-    ) -> None:
+        self, *, n_components: int = 100, kernel: Any = "rbf", gamma: Any = "scale", degree: int = 3,
+        coef0: float = 0.0, method: str = "nystroem", landmarks: str = "pivoted", loss: str = "squared_hinge",
+        C: float = 1.0, tol: float = 1e-4, class_weight: Any = None, random_state: Any = None,
+    ) -> None:  # fmt: skip
         self._store_parameters(locals())
 
     @_fit_context(prefer_skip_nested_validation=True)
@@ -176,14 +165,8 @@ class CoresetSVC(LinearEstimator):
     }
 
     def __init__(
-        self,
-        *,
-        C: float = 1.0,  # noqa: N803
-        m: int = 1000,
-        tol: float = 1e-3,
-        class_weight: Any = None,
-        random_state: Any = None,
-    ) -> None:
+        self, *, C: float = 1.0, m: int = 1000, tol: float = 1e-3, class_weight: Any = None, random_state: Any = None,
+    ) -> None:  # fmt: skip
         self._store_parameters(locals())
 
     @_fit_context(prefer_skip_nested_validation=True)

@@ -105,27 +105,12 @@ class SVC(ClassifierMixin, KernelEstimator):
     _done: Callable[[], Any] = staticmethod(int)  # called after each machine
 
     def __init__(
-        self,
-        *,
-        C: float = 1.0,  # noqa: N803
-        kernel: Any = "rbf",
-        degree: int = 3,
-        gamma: Any = "scale",
-        coef0: float = 0.0,
-        loss: str = "hinge",
-        bias: str = "free",
-        multi_class: str = "ovo",
-        shrinking: bool = True,
-        probability: Any = probabilities.DEFAULT_PROBABILITY,
-        tol: float = 1e-3,
-        cache_size: float = 200,
-        class_weight: Any = None,
-        verbose: bool = False,
-        max_iter: int = -1,
-        decision_function_shape: str = "ovr",
-        break_ties: bool = False,
-        random_state: Any = None,
-    ) -> None:
+        self, *, C: float = 1.0, kernel: Any = "rbf", degree: int = 3, gamma: Any = "scale", coef0: float = 0.0,
+        loss: str = "hinge", bias: str = "free", multi_class: str = "ovo", shrinking: bool = True,
+        probability: Any = probabilities.DEFAULT_PROBABILITY, tol: float = 1e-3, cache_size: float = 200,
+        class_weight: Any = None, verbose: bool = False, max_iter: int = -1, decision_function_shape: str = "ovr",
+        break_ties: bool = False, random_state: Any = None,
+    ) -> None:  # fmt: skip
         self._store_parameters(locals())
 
     @_fit_context(prefer_skip_nested_validation=True)

@@ -73,24 +73,11 @@ class NuSVC(SVC):
     scikit_learn_class = "NuSVC"
 
     def __init__(
-        self,
-        *,
-        nu: float = 0.5,
-        kernel: Any = "rbf",
-        degree: int = 3,
-        gamma: Any = "scale",
-        coef0: float = 0.0,
-        shrinking: bool = True,
-        probability: Any = DEFAULT_PROBABILITY,
-        tol: float = 1e-3,
-        cache_size: float = 200,
-        class_weight: Any = None,
-        verbose: bool = False,
-        max_iter: int = -1,
-        decision_function_shape: str = "ovr",
-        break_ties: bool = False,
-        random_state: Any = None,
-    ) -> None:
+        self, *, nu: float = 0.5, kernel: Any = "rbf", degree: int = 3, gamma: Any = "scale", coef0: float = 0.0,
+        shrinking: bool = True, probability: Any = DEFAULT_PROBABILITY, tol: float = 1e-3, cache_size: float = 200,
+        class_weight: Any = None, verbose: bool = False, max_iter: int = -1, decision_function_shape: str = "ovr",
+        break_ties: bool = False, random_state: Any = None,
+    ) -> None:  # fmt: skip
         self._store_parameters(locals())
 
     @property
@@ -197,20 +184,10 @@ class NuSVR(SVR):
     scikit_learn_class = "NuSVR"
 
     def __init__(
-        self,
-        *,
-        nu: float = 0.5,
-        C: float = 1.0,  # noqa: N803
-        kernel: Any = "rbf",
-        degree: int = 3,
-        gamma: Any = "scale",
-        coef0: float = 0.0,
-        shrinking: bool = True,
-        tol: float = 1e-3,
-        cache_size: float = 200,
-        verbose: bool = False,
+        self, *, nu: float = 0.5, C: float = 1.0, kernel: Any = "rbf", degree: int = 3, gamma: Any = "scale",
+        coef0: float = 0.0, shrinking: bool = True, tol: float = 1e-3, cache_size: float = 200, verbose: bool = False,
         max_iter: int = -1,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._store_parameters(locals())
 
     def _solve(self, data: Samples, target: np.ndarray, weight: np.ndarray) -> Solved:

@@ -92,21 +92,10 @@ class SVCPath(SVC):
     }
 
     def __init__(
-        self,
-        *,
-        Cs: Any = 20,  # noqa: N803
-        cv: Any = 5,
-        kernel: Any = "rbf",
-        degree: int = 3,
-        gamma: Any = "scale",
-        coef0: float = 0.0,
-        loss: str = "hinge",
-        bias: str = "free",
-        one_standard_error: bool = False,
-        tol: float = 1e-3,
-        class_weight: Any = None,
-        decision_function_shape: str = "ovr",
-    ) -> None:
+        self, *, Cs: Any = 20, cv: Any = 5, kernel: Any = "rbf", degree: int = 3, gamma: Any = "scale",
+        coef0: float = 0.0, loss: str = "hinge", bias: str = "free", one_standard_error: bool = False,
+        tol: float = 1e-3, class_weight: Any = None, decision_function_shape: str = "ovr",
+    ) -> None:  # fmt: skip
         self._store_parameters(locals())
 
     @property

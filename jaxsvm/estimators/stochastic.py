@@ -72,21 +72,10 @@ class SBPClassifier(SVC):
     scikit_learn_class = ""
 
     def __init__(
-        self,
-        *,
-        nu: float = 0.01,
-        kernel: Any = "rbf",
-        degree: int = 3,
-        gamma: Any = "scale",
-        coef0: float = 0.0,
-        bias: str = "regularized",
-        steps: int = 2000,
-        batch: int = 32,
-        tol: float = 1e-2,
-        class_weight: Any = None,
-        decision_function_shape: str = "ovr",
-        random_state: Any = None,
-    ) -> None:
+        self, *, nu: float = 0.01, kernel: Any = "rbf", degree: int = 3, gamma: Any = "scale", coef0: float = 0.0,
+        bias: str = "regularized", steps: int = 2000, batch: int = 32, tol: float = 1e-2, class_weight: Any = None,
+        decision_function_shape: str = "ovr", random_state: Any = None,
+    ) -> None:  # fmt: skip
         self._store_parameters(locals())
 
     @property
@@ -152,16 +141,9 @@ class PegasosClassifier(SparseCoefMixin, LinearEstimator):
     }
 
     def __init__(
-        self,
-        *,
-        alpha: float = 1e-4,
-        batch: int = 64,
-        passes: Any = "auto",
-        average: str = "linear",
-        fit_intercept: bool = True,
-        class_weight: Any = None,
-        random_state: Any = None,
-    ) -> None:
+        self, *, alpha: float = 1e-4, batch: int = 64, passes: Any = "auto", average: str = "linear",
+        fit_intercept: bool = True, class_weight: Any = None, random_state: Any = None,
+    ) -> None:  # fmt: skip
         self._store_parameters(locals())
 
     @_fit_context(prefer_skip_nested_validation=True)

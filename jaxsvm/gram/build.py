@@ -28,18 +28,11 @@ from jaxsvm.runtime.arrays import device_memory, floating, require_memory, trans
 
 @transfers
 def gram(
-    kernel: Kernel | Callable[[Any, Any], Any],
-    x: ArrayLike | Rows | SparseRows,
-    tile: int | None = None,
-    rank: int | None = None,
-    *,
-    store: bool | None = None,
-    dtype: DTypeLike | None = None,
-    memory: int = MEASURED.bytes_to_store,
-    method: str = "nystroem",
-    landmarks: str = "pivoted",
+    kernel: Kernel | Callable[[Any, Any], Any], x: ArrayLike | Rows | SparseRows, tile: int | None = None,
+    rank: int | None = None, *, store: bool | None = None, dtype: DTypeLike | None = None,
+    memory: int = MEASURED.bytes_to_store, method: str = "nystroem", landmarks: str = "pivoted",
     key: Array | None = None,
-) -> Gram:
+) -> Gram:  # fmt: skip
     """Build the Gram operator of a data set.
 
     Args:

@@ -64,16 +64,10 @@ QUIET = Options(warns=False)
 
 @transfers
 def fit(
-    problem: Problem,
-    solver: Solver | None = None,
-    *,
-    tol: ArrayLike | None = None,
-    key: Array | None = None,
-    init: Fit | ArrayLike | None = None,
-    max_seconds: float | None = None,
-    callback: Callable[[Fit], Any] | None = None,
+    problem: Problem, solver: Solver | None = None, *, tol: ArrayLike | None = None, key: Array | None = None,
+    init: Fit | ArrayLike | None = None, max_seconds: float | None = None, callback: Callable[[Fit], Any] | None = None,
     interrupt: str = "return",
-) -> Fit:
+) -> Fit:  # fmt: skip
     """Solve a problem.
 
     Args:
@@ -171,16 +165,9 @@ def _solved(problem: Problem, solver: Solver, key: Array, start: Any, init: Any)
 
 
 def drive(
-    problem: Problem,
-    solver: Solver,
-    key: Array,
-    init: Any = None,
-    *,
-    stop: Interruption | None = None,
-    max_seconds: float | None = None,
-    callback: Callable[[Fit], Any] | None = None,
-    options: Options = DEFAULT,
-) -> Fit:
+    problem: Problem, solver: Solver, key: Array, init: Any = None, *, stop: Interruption | None = None,
+    max_seconds: float | None = None, callback: Callable[[Fit], Any] | None = None, options: Options = DEFAULT,
+) -> Fit:  # fmt: skip
     """Solve a problem on the host: run the solver and those that take over from it.
 
     Args:

@@ -37,13 +37,9 @@ from jaxsvm.solvers.contract import Solver
 
 
 def solution(
-    problem: Differentiable,
-    support: Fit | ArrayLike | None = None,
-    *,
-    solver: Solver | None = None,
-    method: str = "auto",
-    tol: ArrayLike = 1e-4,
-) -> Fit:
+    problem: Differentiable, support: Fit | ArrayLike | None = None, *, solver: Solver | None = None,
+    method: str = "auto", tol: ArrayLike = 1e-4,
+) -> Fit:  # fmt: skip
     """Return the exact solution on a support, differentiable to every order in both modes.
 
     Args:

@@ -264,13 +264,8 @@ def can_correct(problem: Problem, solver: Solver) -> bool:
 
 
 def _assessed(
-    problem: Problem,
-    solver: Solver,
-    state: Any,
-    polishes: Array,
-    may_end: Array,
-    how: Certifying,
-) -> tuple[Any, ...]:
+    problem: Problem, solver: Solver, state: Any, polishes: Array, may_end: Array, how: Certifying,
+) -> tuple[Any, ...]:  # fmt: skip
     """Recompute the state, polish it if `polishes`, and certify it, in twice the precision unless provisional.
 
     Returns:

@@ -182,19 +182,10 @@ def cross_validate(
 
 @transfers
 def cross_validate(
-    problem: Parametric,
-    Cs: ArrayLike,
-    folds: Any = 5,
-    groups: ArrayLike | None = None,
-    *,
-    gammas: Any = None,
-    score: str = "accuracy",
-    solver: Solver | None = None,
-    tol: ArrayLike = 1e-3,
-    seed: int = 0,
-    key: Array | None = None,
-    interrupt: str = "return",
-) -> CrossValidation | WidthValidation:
+    problem: Parametric, Cs: ArrayLike, folds: Any = 5, groups: ArrayLike | None = None, *, gammas: Any = None,
+    score: str = "accuracy", solver: Solver | None = None, tol: ArrayLike = 1e-3, seed: int = 0,
+    key: Array | None = None, interrupt: str = "return",
+) -> CrossValidation | WidthValidation:  # fmt: skip
     """Score values of C on held-out folds.
 
     Args:
@@ -252,14 +243,9 @@ def cross_validate(
 
 
 def _validated(
-    problem: Parametric,
-    values: np.ndarray,
-    masks: list[Fold],
-    options: Options,
-    score: str,
-    seed: int,
+    problem: Parametric, values: np.ndarray, masks: list[Fold], options: Options, score: str, seed: int,
     stop: Interruption,
-) -> CrossValidation:
+) -> CrossValidation:  # fmt: skip
     """Solve each fold, and score it on its held-out samples."""
     parts = [problem.weighted(fold.train.astype(float)) for fold in masks]
     if getattr(problem.gram, "landmarks", None) is not None:

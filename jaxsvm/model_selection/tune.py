@@ -89,22 +89,12 @@ class Tuned:
 
 @transfers
 def tune(
-    kernel: Kernel,
-    x: Any,
-    y: ArrayLike,
-    C: float = 1.0,
-    *,
-    validation: tuple[Any, Any] | None = None,
-    folds: Any = None,
-    loss: str | Callable[[Array], Array] = "smoothed_hinge",
-    optimizer: optax.GradientTransformation | None = None,
-    steps: int = 100,
-    patience: int = 20,
-    bounds: tuple[float, float] = (1e-4, 1e4),
-    solver: Solver | None = None,
-    progress: bool | None = None,
+    kernel: Kernel, x: Any, y: ArrayLike, C: float = 1.0, *, validation: tuple[Any, Any] | None = None,
+    folds: Any = None, loss: str | Callable[[Array], Array] = "smoothed_hinge",
+    optimizer: optax.GradientTransformation | None = None, steps: int = 100, patience: int = 20,
+    bounds: tuple[float, float] = (1e-4, 1e4), solver: Solver | None = None, progress: bool | None = None,
     callback: Callable[[Record], Any] | None = None,
-) -> Tuned:
+) -> Tuned:  # fmt: skip
     """Minimise a validation loss over log C and the logs of all positive kernel parameters.
 
     Args:

@@ -76,13 +76,9 @@ def ball(fit: Fit, problem: BallProblem | SquaredHingeProblem) -> Ball:
 
 @transfers
 def is_coreset(
-    problem: BallProblem | SquaredHingeProblem,
-    subset: ArrayLike,
-    eps: float,
-    *,
-    tol: float = 1e-6,
+    problem: BallProblem | SquaredHingeProblem, subset: ArrayLike, eps: float, *, tol: float = 1e-6,
     solver: Solver | None = None,
-) -> bool:
+) -> bool:  # fmt: skip
     """Return whether the ball of a subset, inflated to `(1 + eps)` times its radius, covers every point.
 
     Args:

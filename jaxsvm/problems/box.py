@@ -220,14 +220,9 @@ def hinge_problem(
 
 @transfers
 def box_problem(
-    gram: Gram,
-    q: ArrayLike,
-    upper: ArrayLike,
-    *,
-    y: ArrayLike | None = None,
-    c: ArrayLike | None = None,
+    gram: Gram, q: ArrayLike, upper: ArrayLike, *, y: ArrayLike | None = None, c: ArrayLike | None = None,
     e: ArrayLike = 0.0,
-) -> BoxProblem:
+) -> BoxProblem:  # fmt: skip
     """Build `max q'a - 1/2 a'Qa` over `0 <= a <= U`, optionally `c'a = e`, with `Q = K`, or `Q_ij = y_i y_j K_ij`.
 
     Args:

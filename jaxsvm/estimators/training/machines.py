@@ -85,15 +85,9 @@ def hard_margin(solve: Callable[[float], Solved], upper: np.ndarray) -> Solved:
 
 
 def train(
-    data: Samples,
-    machines: Sequence[Machine],
-    *,
-    loss: str,
-    bias: str,
-    tol: float,
-    max_iter: int,
+    data: Samples, machines: Sequence[Machine], *, loss: str, bias: str, tol: float, max_iter: int,
     done: Callable[[], Any],
-) -> list[Solved]:
+) -> list[Solved]:  # fmt: skip
     """Train machines of two classes.
 
     Args:

@@ -102,22 +102,11 @@ class RelationalFit:
 
 
 def fit(
-    join: Any,
-    lam: float | None = None,
-    eps: float = 0.1,
-    engine: Any = "auto",
-    *,
-    C: float | None = None,
-    tol: float = 1e-3,
-    max_steps: int = 200,
-    scale: str = "none",
-    intercept: bool = True,
-    method: str = "bundle",
-    loss: str = "hinge",
-    init: RelationalFit | None = None,
-    max_seconds: float | None = None,
+    join: Any, lam: float | None = None, eps: float = 0.1, engine: Any = "auto", *, C: float | None = None,
+    tol: float = 1e-3, max_steps: int = 200, scale: str = "none", intercept: bool = True, method: str = "bundle",
+    loss: str = "hinge", init: RelationalFit | None = None, max_seconds: float | None = None,
     callback: Callable[[int, float, float], Any] | None = None,
-) -> RelationalFit:
+) -> RelationalFit:  # fmt: skip
     """Train a linear SVM over a join.
 
     Args:
@@ -255,16 +244,9 @@ def result_of(run: Run, tol: float, why: str) -> RelationalFit:
 
 
 def pegasos(
-    join: Any,
-    lam: float,
-    key: Any,
-    *,
-    steps: int = 4000,
-    batch: int = 32,
-    scale: str = "none",
-    intercept: bool = True,
+    join: Any, lam: float, key: Any, *, steps: int = 4000, batch: int = 32, scale: str = "none", intercept: bool = True,
     tol: float = 1e-3,
-) -> RelationalFit:
+) -> RelationalFit:  # fmt: skip
     """Train by Pegasos on rows drawn from the join; the error of the optimisation is O(d log T / (lam T)) for any N.
 
     Shalev-Shwartz, Singer, Srebro, Cotter, "Pegasos" (Mathematical Programming 2011), on draws of `sampling.py`. Its

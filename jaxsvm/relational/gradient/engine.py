@@ -91,17 +91,9 @@ def scores(join: Any, beta: np.ndarray, guard: float = 0.0) -> tuple[list[np.nda
 
 
 def far_counts(
-    join: Any,
-    beta: Any,
-    eps: float = 0.1,
-    *,
-    guard: float = 0.0,
-    mode: str = "mid",
-    engine: Any = "auto",
-    tau: float = 1.0,
-    squared: bool = False,
-    ramp: float = 0.0,
-) -> Far:
+    join: Any, beta: Any, eps: float = 0.1, *, guard: float = 0.0, mode: str = "mid", engine: Any = "auto",
+    tau: float = 1.0, squared: bool = False, ramp: float = 0.0,
+) -> Far:  # fmt: skip
     """Count the far rows (`y beta.x + guard |beta|.|x| <= tau`) of the join through each row of a table, by label.
 
     Args:

@@ -47,16 +47,10 @@ def _refusing(error_type: type[Exception], message: str = "the database refuses 
 
 
 def from_duckdb(
-    source: Any,
-    tables: Sequence[str] | Mapping[str, str],
-    label: tuple[str, str],
-    *,
-    features: Mapping[str, Sequence[str]] | None = None,
-    keys: Any = None,
-    categorical: Mapping[str, Sequence[str]] | None = None,
-    positive: Any = None,
-    missing: str = "refuse",
-) -> Join:
+    source: Any, tables: Sequence[str] | Mapping[str, str], label: tuple[str, str], *,
+    features: Mapping[str, Sequence[str]] | None = None, keys: Any = None,
+    categorical: Mapping[str, Sequence[str]] | None = None, positive: Any = None, missing: str = "refuse",
+) -> Join:  # fmt: skip
     """Make a join of tables or views of a DuckDB database.
 
     Args:
@@ -105,16 +99,10 @@ def from_duckdb(
 
 
 def from_ibis(
-    connection: Any,
-    tables: Sequence[str] | Mapping[str, str],
-    label: tuple[str, str],
-    *,
-    features: Mapping[str, Sequence[str]] | None = None,
-    keys: Any = None,
-    categorical: Mapping[str, Sequence[str]] | None = None,
-    positive: Any = None,
-    missing: str = "refuse",
-) -> Join:
+    connection: Any, tables: Sequence[str] | Mapping[str, str], label: tuple[str, str], *,
+    features: Mapping[str, Sequence[str]] | None = None, keys: Any = None,
+    categorical: Mapping[str, Sequence[str]] | None = None, positive: Any = None, missing: str = "refuse",
+) -> Join:  # fmt: skip
     """Make a join of tables of any database that ibis supports and that quotes names with `"`: PostgreSQL, Trino, ...
 
     Args:

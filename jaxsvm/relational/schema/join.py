@@ -48,17 +48,10 @@ class Join:
     constant = False
 
     def __init__(
-        self,
-        tables: Mapping[str, Any],
-        label: tuple[str, str],
-        features: Mapping[str, Sequence[str]] | None = None,
-        keys: Any = None,
-        *,
-        categorical: Mapping[str, Sequence[str]] | None = None,
-        positive: Any = None,
-        missing: str = "refuse",
-        copies: Mapping[str, str] | None = None,
-    ) -> None:
+        self, tables: Mapping[str, Any], label: tuple[str, str], features: Mapping[str, Sequence[str]] | None = None,
+        keys: Any = None, *, categorical: Mapping[str, Sequence[str]] | None = None, positive: Any = None,
+        missing: str = "refuse", copies: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
         """Encode the keys, find the join tree, drop rows that join with nothing, merge equal rows.
 
         Args:
