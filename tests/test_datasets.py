@@ -6,6 +6,7 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
@@ -17,6 +18,8 @@ from sklearn.datasets import dump_svmlight_file
 from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, StandardScaler
 
 from jaxsvm.datasets import Layout, Scaling, load, two_classes, two_gaussians
+from jaxsvm.datasets.columns.table import Table
+from jaxsvm.datasets.layout import Wanted
 from jaxsvm.errors import DataError, InputError
 from jaxsvm.points.rows import CSR
 
@@ -285,6 +288,69 @@ def test_columns_without_names(tmp_path):
     with pytest.raises(DataError, match="no header, and the training file had its labels in 'answer'"):
         load(write(tmp_path, "plain.csv", "1,0,3,5\n"), like=named, label_optional=True, features=3)
     assert load(tmp_path / "plain.csv", like=named, label=1, features=3).x.tolist() == [[1, 3, 5]]
+
+
+@pytest.mark.parametrize(
+    ("head", "rows"),
+    [
+        ("0,1,target", "1.5,2,0 2.5,3,1 1.5,3,0"),
+        ("0,1,target", "1.5,2,no 2.5,3,yes 1.5,3,no"),
+        ("2019,2020,kind", "1.5,2,no 2.5,3,yes 1.5,3,no"),
+        ("2019,2020,2021,kind", "1.5,2,7,0 2.5,3,7,1 1.5,3,8,0"),
+        ("0,1,2", "1.5,2,0 2.5,3,1 1.5,3,0"),
+        ("age,2020,kind", "1.5,2,0 2.5,3,1 1.5,3,0"),
+        ("age,2020,kind", "1.5,2,no 2.5,3,yes 1.5,3,no"),
+    ],
+)
+def test_names_that_are_numbers_are_no_sample(tmp_path, head, rows):
+    """As pandas numbers columns: the names were one more sample, of a class of its own."""
+    names = tuple(head.split(","))
+    path = write(tmp_path, "a.csv", "\n".join([head, *rows.split(), ""]))
+    data = load(path)
+    assert data.x.shape == (3, len(names) - 1) and data.layout == Layout(names[:-1], names[-1])
+    assert "first line is taken for the names" in data.notes[0]
+    table = Table(str(path), "csv", Wanted())
+    assert table.layout == data.layout and table.n == 3 and table.notes == data.notes
+    content = ",".join(names[:-1]) + "\n" + ",".join("567"[: len(names) - 1]) + "\n"
+    bare = load(write(tmp_path, "new.csv", content), like=data.layout, label_optional=True, features=len(names) - 1)
+    assert bare.x.tolist() == [[5, 6, 7][: len(names) - 1]] and bare.y is None
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        "1,2,0 3,4,1 1,4,0 1,5,1", "0,1,p 1,0,p 0,0,q 1,1,q", "1,1,p 0,1,q 2,2,q 1,2,q", "0,2,4 1,2,3 1,2,4 1,1,1",
+        "0,1,2 3,4,5", "0.5,1.5,2.5 1,2,3 1,2,3 1,3,3", "1,2,T 4,3,U 5,5,T 5,5,U",
+    ],
+)  # fmt: skip
+def test_samples_are_no_names(tmp_path, rows):
+    path = write(tmp_path, "a.csv", "\n".join([*rows.split(), ""]))
+    assert load(path).x.shape[0] == Table(str(path), "csv", Wanted()).n == len(rows.split())
+
+
+def test_a_name_goes_before_a_place(tmp_path):
+    path = write(tmp_path, "a.csv", ",0,1,2\n0,5,6,7\n1,5,7,8\n2,5,6,7\n3,5,7,8\n")
+    with pytest.raises(DataError, match="--index-col 0"):
+        load(path)
+    table = Table(str(path), "csv", Wanted("1"), [0])  # as --index-col 0: a place
+    assert table.layout == Layout(("0", "2"), "1") and table.y.tolist() == [6, 7, 6, 7]
+    assert Table(str(path), "csv", Wanted("3"), [0]).layout.label == "2"
+
+
+def test_text_that_spells_numbers_in_parquet(tmp_path):
+    """As text it is no number, whatever is done to other columns."""
+    path = write(tmp_path, "a.parquet", table("parquet", {"a": [1.0, 2.0], "b": ["x", "y"], "kind": ["+1", "-1"]}))
+    assert Table(str(path), "parquet", Wanted(), ["b"]).y.tolist() == ["+1", "-1"]
+
+
+def test_a_named_index_of_pandas_is_no_feature(tmp_path):
+    """It was the last column, so it was taken for the labels."""
+    frame = pandas.DataFrame({"a": [1.0, 2.0], "kind": ["x", "y"]}, pandas.Index([17, 18], name="id"))
+    frame.to_parquet(tmp_path / "a.parquet")
+    for data in (load(tmp_path / "a.parquet"), Table(str(tmp_path / "a.parquet"), "parquet", Wanted())):
+        assert data.layout == Layout(("a",), "kind") and "left out ('id')" in data.notes[0]
+    frame[["a"]].to_parquet(tmp_path / "a.parquet")
+    assert load(tmp_path / "a.parquet", label="id").y.tolist() == [17, 18]
 
 
 def test_columns_that_share_a_name(tmp_path):

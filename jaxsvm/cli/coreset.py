@@ -6,7 +6,7 @@ import typer
 
 import jaxsvm
 from jaxsvm.cli.app import command
-from jaxsvm.cli.options import SPELLINGS, IndexBase, Json, Label, Positive, Seed, label_of, option, zero_based
+from jaxsvm.cli.options import SPELLINGS, IndexBase, Json, Label, Positive, Seed, option, zero_based
 from jaxsvm.cli.report.progress import progress_bar
 from jaxsvm.cli.report.text import show
 from jaxsvm.cli.system import check_writable
@@ -50,7 +50,7 @@ def coreset(
 
         small = jaxsvm.coresets.from_files(
             files, C, size, seed, passes=passes, damaged=damaged, checkpoint=checkpoint, m=size, features=features,
-            standardise=scale == "standardise", label=label_of(label), positive=positive,
+            standardise=scale == "standardise", label=label, positive=positive,
             zero_based=zero_based(index_base), progress=draw,
         )  # fmt: skip
     if out is not None:

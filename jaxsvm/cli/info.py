@@ -11,7 +11,7 @@ import typer
 
 import jaxsvm
 from jaxsvm.cli.app import command
-from jaxsvm.cli.options import IndexBase, Json, Label, label_of, zero_based
+from jaxsvm.cli.options import IndexBase, Json, Label, zero_based
 from jaxsvm.cli.report.solution import totals
 from jaxsvm.cli.report.text import in_options, show
 from jaxsvm.cli.source import TABLES, is_libsvm
@@ -48,9 +48,9 @@ def info(
             report = {"model": file, **_describe_model(model)}
     else:
         try:
-            described = _describe_data(load(file, label=label_of(label), zero_based=zero_based(index_base)))
+            described = _describe_data(load(file, label=label, zero_based=zero_based(index_base)))
         except DataError as error:
-            described = _describe_table(file, Wanted(label_of(label)), error)
+            described = _describe_table(file, Wanted(label), error)
         report = {"data": file, **described}
     show(as_json, {"command": "info", **report})
 

@@ -8,6 +8,7 @@ import numpy as np
 import typer
 
 from jaxsvm.datasets.columns.preparation import IMPUTE
+from jaxsvm.datasets.refusal import PLACE
 from jaxsvm.errors import require
 from jaxsvm.runtime.checks import require_one_of
 
@@ -102,9 +103,11 @@ class Training:
         return [] if self.gamma is None else [text.strip() for text in self.gamma.split(",")]
 
     @property
-    def dropped(self) -> list[str]:
-        """Return the columns to leave out."""
-        return listed(self.drop) + ([] if self.index_col is None else [self.index_col])
+    def dropped(self) -> list[Any]:
+        """Return the columns to leave out; as --index-col a number is a place, whatever is named so."""
+        index: Any = self.index_col
+        index = int(index) if PLACE.fullmatch(index or "") else index
+        return listed(self.drop) + ([] if self.index_col is None else [index])
 
     @property
     def prepares(self) -> bool:
@@ -224,14 +227,6 @@ class Grid:
 def listed(options: list[str] | None) -> list[str]:
     """Return the columns that an option names, which may be given several times, or with commas."""
     return [key.strip() for keys in options or () for key in keys.split(",")]
-
-
-def label_of(label: str | None) -> str | int | None:
-    """Return a column's index if the text is an integer, else its name."""
-    try:
-        return None if label is None else int(label)
-    except ValueError:
-        return label
 
 
 def zero_based(index_base: str) -> bool | None:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 import jaxsvm
-from jaxsvm.cli.options import Training, label_of, zero_based
+from jaxsvm.cli.options import Training, zero_based
 from jaxsvm.cli.system import require_memory
 from jaxsvm.datasets import Dataset, load
 from jaxsvm.datasets.columns.preparation import Column, Preparation, learn
@@ -21,7 +21,7 @@ TABLES = ("csv", "parquet")
 
 def training_source(options: Training) -> Dataset | Table:
     """Read the training file: as a table if an option asks for something to be done to its columns."""
-    data, label = options.data, label_of(options.label)
+    data, label = options.data, options.label
     label = False if label is None and options.loss == "one_class" else label
     if not options.prepares:
         base = zero_based(options.index_base)
@@ -92,7 +92,7 @@ def new_points(
     drop: tuple[str, ...] = (),
 ) -> Dataset:  # fmt: skip
     """Read new points for a model, by its layout and its preparation."""
-    preparation, place, kind = model.preparation, False if unlabelled else label_of(label), kind_of(data, None)
+    preparation, place, kind = model.preparation, False if unlabelled else label, kind_of(data, None)
     need = f"--drop is {', '.join(drop)}: columns of CSV and Parquet files can be left out, and {data} is {kind}."
     require(not drop or kind in TABLES, need)
     if preparation is None and drop:  # which are left out of a table, that is taken as it is otherwise

@@ -3,7 +3,7 @@
 import csv
 import importlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from jaxsvm.datasets.labels import Texts, coded, fault_of_label
 from jaxsvm.datasets.layout import Layout, Wanted
 from jaxsvm.datasets.refusal import (
     EXACT,
+    WHOLE,
     advice_on,
     as_number,
     decoded,
@@ -39,8 +40,11 @@ class Delimited(TextReader):
         end, line, head = self._head()
         self.delimiter = self._delimiter(line, head)
         self._check_quotes(line, head[0])
-        fields = self._fields(head[0], line) or []
-        named = self._has_header(line, fields, wanted.place(len(fields))) if header is None else header
+        rows = self._cells(line, head)
+        fields, numbered = rows[0], ()
+        named = self._has_header(line, rows, wanted) if header is None else header
+        if header is None and named:
+            numbered = numbered_titles(fields, wanted)
         self.first, self.lines = (end, line) if named else (0, 0)
         self.titles, self.fields = fields if named else None, len(fields)
         self._require_fields(line, head)
@@ -54,13 +58,13 @@ class Delimited(TextReader):
         self.width = self.fields - (self.column is not None)  # feature columns
         key = None if self.column is None else fields[self.column] if named else self.column
         self.layout = Layout(names if self.order is None else wanted.like.columns, key)
-        self.notes = wanted.notes(key, self.column == self.fields - 1, self.order is not None)
+        self.notes = numbered + wanted.notes(key, self.column == self.fields - 1, self.order is not None)
 
     def _require_fields(self, line: int, head: list[str]) -> None:
         """Refuse what stands above the header (a title, a remark, Excel's `sep=;`), and fields divided by blanks."""
         below = max((text.count(mark) for text in head[1:2] for mark in NAMES), default=0)
         expected = None
-        if self.fields == 1 and len(head[0].split()) > 1:
+        if self.fields == 1 and min(len(text.split()) for text in head[:2]) > 1:
             expected = "divide fields by commas, semicolons or tabs, not by blanks (tr -s ' ' , makes commas of them)"
         if self.fields == 1 and below or head[0].startswith("sep="):
             expected = "remove what stands above the header"
@@ -220,18 +224,67 @@ class Delimited(TextReader):
             expected = 'a quotation mark opens a field and closes it in the same line, as in "small, cat"'
             self.refuse(number, f"a stray quotation mark in {shown(stray)}", expected)
 
-    def _has_header(self, line: int, first: list[str], label: str | int | None) -> bool:
-        if isinstance(label, str):
-            return True
-        column = None if label is False else (len(first) - 1 if label is None else int(label)) % max(len(first), 1)
-        text = [as_number(field) is None and not has_decimal_comma(field) for field in first]
-        if all(text):
-            return True
-        words = [f for i, f in enumerate(first) if text[i] and i != column and not is_missing(f)]
-        if words:
-            expected = "say header=True if the line names the columns"
-            self.refuse(line, f"the field {shown(words[0])} is no number, and others are", expected)
+    def _cells(self, number: int, head: list[str]) -> list[list[str]]:
+        """Return the fields of the first line, and of those below that have as many."""
+        first = self._fields(head[0], number) or []
+        below = [[field.strip('"') for field in map(str.strip, text.split(self.delimiter))] for text in head[1:]]
+        return [first, *(row for row in below if len(row) == len(first))]
+
+    def _has_header(self, line: int, rows: list[list[str]], wanted: Wanted, words: Iterable[Any] = ()) -> bool:
+        """Return whether the first line names the columns; refuse one that may or may not."""
+        named = names_columns(rows, wanted, words)
+        if named is None:
+            word = next(field for field in rows[0] if not _is_number(field) and not is_missing(field))
+            expected = "if the line names the columns, say so (header=True, --label NAME)"
+            self.refuse(line, f"the field {shown(word)} is no number, and others are", expected)
+        return named
+
+
+def names_columns(rows: list[list[str]], wanted: Wanted, words: Iterable[Any] = ()) -> bool | None:
+    """Return whether the first of some lines names the columns; None if it may or may not.
+
+    A line without numbers does, and one with names that are known. One with numbers does if they count up by ones, as
+    those of pandas and years do, and its texts are not in the lines below: there are numbers or other texts.
+
+    Args:
+        rows: The fields of some lines.
+        wanted: The place of the labels, and the training file's columns.
+        words: Columns that a caller names, or gives by place.
+    """
+    first, below = rows[0], rows[1:]
+    numbers = [field for field in first if _is_number(field)]
+    known = {word for word in words if isinstance(word, str) and as_number(word) is None} & set(first)
+    columns = wanted.like.columns
+    if not numbers or wanted.named or known or (columns and set(columns) <= set(first)):
+        return True
+    counted = all(WHOLE.fullmatch(field) for field in numbers)
+    counted = counted and [int(field) - int(numbers[0]) for field in numbers] == list(range(len(numbers)))
+    texts = [at for at, field in enumerate(first) if not _is_number(field) and not is_missing(field)]
+    beneath = [[row[at] for row in below if not is_missing(row[at])] for at in texts]
+    above = [at for at, fields in zip(texts, beneath, strict=True) if fields and all(map(_is_number, fields))]
+    if above:
+        place = wanted.place(len(first))
+        label = len(first) - 1 if place is None else place % len(first) if place is not False else None
+        many = len(texts) > len(numbers) or (counted and (label in above or len(numbers) > 2))
+        return True if many else None
+    if not counted or len(below) < 3:
         return False
+    if texts:
+        return len(numbers) > 1 and all(first[at] not in fields for at, fields in zip(texts, beneath, strict=True))
+    return numbers[0] == "0" and len(numbers) > (1 if first[0] == "" else 2)
+
+
+def numbered_titles(titles: list[str], wanted: Wanted) -> tuple[str, ...]:
+    """Return a note on names that are numbers, which a first line of numbers may be instead."""
+    numbers = [title for title in titles if _is_number(title)]
+    if not numbers or wanted.named or wanted.like.columns is not None:
+        return ()
+    listed = ", ".join(numbers[:3]) + (" and more" if len(numbers) > 3 else "")
+    return (f"the first line is taken for the names of the columns, though it has numbers, {listed}",)
+
+
+def _is_number(field: str) -> bool:
+    return as_number(field) is not None or has_decimal_comma(field)
 
 
 def _lines(file: Any) -> Iterator[tuple[int, bytes]]:

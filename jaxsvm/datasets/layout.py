@@ -4,7 +4,7 @@ import dataclasses
 import shlex
 from typing import Any, NamedTuple
 
-from jaxsvm.datasets.refusal import BadRow
+from jaxsvm.datasets.refusal import PLACE, BadRow
 from jaxsvm.errors import DataError
 
 
@@ -54,7 +54,19 @@ class Wanted:
     def place(self, width: int) -> Any:
         """Return the label's place before names are known: the test for a header must leave the label out."""
         bare = self.optional and width == self.features
-        return self.like.label if self.label is None and isinstance(self.like.label, int) and not bare else self.label
+        if self.label is None and isinstance(self.like.label, int) and not bare:
+            return self.like.label
+        return int(self.label) if isinstance(self.label, str) and PLACE.fullmatch(self.label) else self.label
+
+    @property
+    def named(self) -> bool:
+        """Whether the label is given by a name; text that spells a whole number may be a place."""
+        return isinstance(self.label, str) and PLACE.fullmatch(self.label) is None
+
+    @property
+    def asked(self) -> tuple[Any, ...]:
+        """The columns that a caller or the training file names, or gives by place."""
+        return (self.label, self.like.label, *(self.like.columns or ()))
 
     def label_in(self, name: str, names: list[str] | None, width: int) -> Any:
         """Return the place of the labels in a table: a name, an index, False (none) or None (the last column)."""

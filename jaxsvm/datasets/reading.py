@@ -76,7 +76,8 @@ def load(
         part: "train", or "test" for the arrays `Xt`, `yt` of an npz file.
         features: Required number of feature columns; None counts them. A svmlight file may have fewer, like a test
             file in which the last ones do not occur.
-        header: Whether the first line of a CSV file holds names; None: if no field of it is a number.
+        header: Whether the first line of a CSV file holds names; None: if no field of it is a number, or the
+            numbers count up by ones and its texts are not in the lines below (a note says so).
         format: "svmlight", "csv", "npz" or "parquet", for a file whose name does not tell.
         zero_based: Whether the indices of a svmlight file count from 0. None: as in the training file, if `like` is
             given; else from 0 if the index 0 occurs in the file, and from 1 if it does not.

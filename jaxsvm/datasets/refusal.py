@@ -69,7 +69,7 @@ def label_column(name: str, names: list[str] | None, width: int, label: str | in
         return None
     if width < 2:
         raise DataError(f"{name}: one column only; features and a label are needed (in CSV with , ; or tab between).")
-    if isinstance(label, str):
+    if isinstance(label, str) and (label in (names or ()) or not PLACE.fullmatch(label)):
         if names is None:
             raise InputError(f"label is {label!r}, and {name} has no header: give the column's index.")
         if names.count(label) != 1:
@@ -79,10 +79,14 @@ def label_column(name: str, names: list[str] | None, width: int, label: str | in
             hint = "; its first line holds no names: give the column's place, from 0" if numbers else ""
             raise InputError(f"label is {label!r}: {name} has {count} of that name; it has {listed}{hint}.")
         return names.index(label)
-    column = width - 1 if label is None else label
+    column = width - 1 if label is None else int(label)
     if not -width <= column < width:
         raise InputError(f"label is {label}: {name} has {width} columns, so an index from 0 to {width - 1} is needed.")
     return column % width
+
+
+PLACE = re.compile(r"-?[0-9]+")
+"""The place of a column, written as text; where a column has it for a name, that is meant."""
 
 
 MISSING = ("", "?", "na", "n/a", "nan", "null", "none", "nat", "<na>", "#n/a", "#na", "-nan", "+nan")  # in lower case

@@ -1,7 +1,6 @@
 """Read arrays and columns: npz and Parquet."""
 
 import io
-import re
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -195,23 +194,28 @@ def _counted(values: np.ndarray, what: str, last: int) -> np.ndarray:
     return values.astype(np.int32)
 
 
-PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")
-"""The name of an index column without one, as pandas writes it."""
+def parquet_file(name: str, asked: Iterable[Any] = ()) -> tuple[Any, list[Any], tuple[str, ...]]:
+    """Return an open Parquet file, its fields without pandas' index, and a note if that is a column.
 
-
-def parquet_file(name: str) -> tuple[Any, list[Any], tuple[str, ...]]:
-    """Return an open Parquet file, its fields without those of pandas' index, and a note if there are some."""
+    Args:
+        name: The file.
+        asked: Names that the caller or the training file gives to columns: none of them is left out.
+    """
     parquet = require_package("pyarrow.parquet", "reading Parquet files")
     try:
         file = parquet.ParquetFile(_seekable(name))
         schema = file.schema_arrow
+        written = (schema.pandas_metadata or {}).get("index_columns", [])
     except Exception as error:  # as above
         raise _damaged(name, error) from error
     if not file.metadata.num_rows:
         raise DataError(f"{name}: the table has no rows: it has no samples.")
-    fields = [field for field in schema if not PANDAS_INDEX.fullmatch(field.name)]
-    note = () if len(fields) == len(schema) else ("the index that pandas wrote as a column is left out",)
-    return file, fields, note
+    index = [key for key in written if isinstance(key, str) and key not in asked and key in schema.names]
+    fields = [field for field in schema if field.name not in index]
+    if not index:
+        return file, fields, ()
+    named = ", ".join(repr(key) for key in index if not key.startswith("__index_level_"))
+    return file, fields, (f"the index that pandas wrote as a column is left out{named and f' ({named})'}",)
 
 
 def _damaged(name: str, error: Exception) -> DataError:
@@ -224,7 +228,7 @@ class Parquet:
     def __init__(self, name: str, wanted: Wanted):
         """Check the schema; refuse columns without numbers, other columns than in training, and damaged files."""
         self.name, self._pa = name, require_package("pyarrow", "reading Parquet files")
-        self.file, fields, indices = parquet_file(name)
+        self.file, fields, indices = parquet_file(name, wanted.asked)
         self.keys = keys = [field.name for field in fields]
         place = wanted.label_in(name, keys, len(keys))
         self.column = column = label_column(name, keys, len(keys), place)

@@ -4,19 +4,19 @@ Columns may hold text or lack values, and columns that are no features are left 
 as by `jaxsvm.datasets.load`, and numbers follow the same rules, but for the decimal comma, which may be asked for.
 """
 
-import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
 
-from jaxsvm.datasets.delimited import NAMES, Delimited
-from jaxsvm.datasets.labels import Texts, fault_of_label, joined
+from jaxsvm.datasets.delimited import NAMES, Delimited, numbered_titles
+from jaxsvm.datasets.labels import Texts, fault_of_label, fault_of_text, joined
 from jaxsvm.datasets.layout import Layout, Wanted
 from jaxsvm.datasets.refusal import (
     EXACT,
     MISSING,
+    PLACE,
     BadRow,
     as_number,
     decoded,
@@ -63,7 +63,9 @@ class Table:
         """
         self.name, self._decimal = name, decimal
         self._reader = _Lines(name, drop, decimal, wanted) if kind == "csv" else None
-        titles, columns, notes = _arrow(name, frame) if self._reader is None else (*self._reader.columns(), ())
+        titles, columns, notes = (
+            _arrow(name, frame, (*wanted.asked, *drop)) if self._reader is None else self._reader.columns()
+        )
         bare = titles is None and len(columns) == wanted.features  # the features alone
         left_out = set() if bare else places(name, titles, len(columns), drop, forgiving)
         kept = [place for place in range(len(columns)) if place not in left_out]
@@ -177,12 +179,13 @@ class Table:
         if self._decimal == ",":
             written = [text.replace(",", ".") if has_decimal_comma(text) else text for text in texts.values]
             texts = Texts(written, texts.codes)
-        faults = [fault_of_label(text) for text in texts.values]
+        kept_as_text = self._reader is None  # numbers are no text in such a table
+        faults = [(fault_of_text if kept_as_text else fault_of_label)(text) for text in texts.values]
         wrong = np.asarray([fault is not None for fault in faults], bool)[texts.codes]
         if wrong.any():
             row = int(wrong.argmax())
             self._refuse_row(row, f"{where} {faults[texts.codes[row]]}", "leave the row out, or fill it in")
-        return joined(self.name, [texts])
+        return np.asarray(texts.values)[texts.codes] if kept_as_text else joined(self.name, [texts])
 
     def title(self, place: int) -> str:
         """Return a feature column's name for messages."""
@@ -204,7 +207,7 @@ def places(
     """Return the places of columns that are named, or given by place; refuse those that are not there."""
     found: set[int] = set()
     for key in drop:
-        number = int(key) if re.fullmatch(r"-?[0-9]+", str(key)) else None
+        number = int(key) if PLACE.fullmatch(str(key)) else None
         if titles is not None and key in titles:
             found |= {at for at, title in enumerate(titles) if title == key}
         elif number is not None and -width <= number < width and (titles is None or not forgiving):
@@ -227,17 +230,15 @@ class _Lines(Delimited):
             self.refuse(line, "its fields are divided by commas", expected)
         self.delimiter = (marks or [";"])[0] if decimal == "," else self._delimiter(line, head)
         self._check_quotes(line, head[0])
-        rows = [self._fields(text, line) or [] for text in head[:2]]
+        rows = self._cells(line, head)
         self.fields = len(rows[0])
         self._require_fields(line, head)
-        words = [wanted.label, *drop, *(wanted.like.columns or ())]
-        named = any(isinstance(word, str) and not re.fullmatch(r"-?[0-9]+", word) for word in words)
-        named = named or not _alike(rows[0], rows[-1]) or not any(map(_is_number, rows[0]))
-        self.titles = rows[0] if named else None
+        named = self._has_header(line, rows, wanted, drop)
+        self.titles, self.notes = (rows[0], numbered_titles(rows[0], wanted)) if named else (None, ())
         self.first, self.lines = (end, line) if named else (0, 0)
 
-    def columns(self) -> tuple[list[str] | None, list[Any]]:
-        """Return the titles, and all columns as texts of Arrow."""
+    def columns(self) -> tuple[list[str] | None, list[Any], tuple[str, ...]]:
+        """Return the titles, all columns as texts of Arrow, and notes on the titles."""
         arrow: Any = require_package("pyarrow", "reading such files")
         csv: Any = require_package("pyarrow.csv", "reading such files")
         with opened(self.name) as file:
@@ -257,7 +258,7 @@ class _Lines(Delimited):
         except arrow.ArrowInvalid as error:
             self._refuse_lines(block)
             raise DataError(f"{self.name}: cannot be read as CSV: {error}.") from None
-        return self.titles, [column.combine_chunks() for column in table.columns]
+        return self.titles, [column.combine_chunks() for column in table.columns], self.notes
 
     def _refuse_lines(self, block: bytes) -> None:
         """Raise for the first line that has other fields than the first one."""
@@ -274,20 +275,10 @@ class _Lines(Delimited):
             return next(number for at, number in enumerate(filled) if at == row)
 
 
-def _is_number(field: str) -> bool:
-    return as_number(field) is not None or has_decimal_comma(field)
-
-
-def _alike(first: list[str], second: list[str]) -> bool:
-    """Return whether two lines have numbers in the same places, but for missing values."""
-    pairs = [pair for pair in zip(first, second, strict=False) if not any(map(is_missing, pair))]
-    return all(_is_number(a) == _is_number(b) for a, b in pairs)
-
-
-def _arrow(name: str, frame: Any) -> tuple[list[str], list[Any], tuple[str, ...]]:
+def _arrow(name: str, frame: Any, asked: Iterable[Any]) -> tuple[list[str], list[Any], tuple[str, ...]]:
     """Return names and columns of a frame, or of a Parquet table, and a note if an index was left out."""
     if frame is None:
-        file, fields, note = parquet_file(name)
+        file, fields, note = parquet_file(name, asked)
         table = file.read(columns=[field.name for field in fields])
     else:
         arrow: Any = require_package("pyarrow", "reading columns of a frame")
