@@ -19,15 +19,6 @@ from jaxsvm.estimators.regression import SVR, OneClassSVM
 from jaxsvm.estimators.stochastic import PegasosClassifier, SBPClassifier
 
 __all__ = [
-    "SVC",
-    "SVR",
-    "CoresetSVC",
-    "LinearSVC",
-    "NuSVC",
-    "NuSVR",
-    "NystroemSVC",
-    "OneClassSVM",
-    "PegasosClassifier",
-    "SBPClassifier",
-    "SVCPath",
-]
+    "SVC", "SVR", "CoresetSVC", "LinearSVC", "NuSVC", "NuSVR", "NystroemSVC", "OneClassSVM", "PegasosClassifier",
+    "SBPClassifier", "SVCPath",
+]  # fmt: skip

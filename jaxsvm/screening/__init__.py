@@ -27,16 +27,6 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
-    "EpsilonPath",
-    "Report",
-    "Safe",
-    "Screening",
-    "ball_test_1",
-    "ball_test_2",
-    "dome_test",
-    "dvi",
-    "epsilon_path",
-    "gap_safe",
-    "intersection_test",
-    "screening_report",
-]
+    "EpsilonPath", "Report", "Safe", "Screening", "ball_test_1", "ball_test_2", "dome_test", "dvi", "epsilon_path",
+    "gap_safe", "intersection_test", "screening_report",
+]  # fmt: skip
