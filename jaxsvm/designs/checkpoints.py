@@ -11,7 +11,7 @@ import numpy as np
 from jaxsvm.designs.descent import Lane
 from jaxsvm.designs.run import Run
 from jaxsvm.errors import DataError, InputError
-from jaxsvm.runtime.files import write_whole
+from jaxsvm.runtime.files import write_arrays
 
 KEPT = ("weight", "centre", "sizes")
 """Numbers of a run that its file keeps, beside that of its passes."""
@@ -27,12 +27,7 @@ def saved(run: Run, path: str | os.PathLike[str] | None) -> None:
     arrays["described"] = run.described
     for k, lane in enumerate(run.lanes):
         arrays |= {f"{k}.{field.name}": getattr(lane, field.name) for field in dataclasses.fields(Lane)}
-
-    def write(name: str) -> None:
-        with open(name, "wb") as file:
-            np.savez(file, allow_pickle=False, **arrays)
-
-    write_whole(path, write)
+    write_arrays(path, arrays)
 
 
 def restored(run: Run, path: str | os.PathLike[str] | None) -> bool:

@@ -24,7 +24,7 @@ from jaxsvm.numerics.precision import precisely
 from jaxsvm.numerics.products import matmul
 from jaxsvm.numerics.selection import entry
 from jaxsvm.points.rows import CSR, by_row_tiles, dense_rows, transposed_product
-from jaxsvm.runtime.arrays import in_a_line
+from jaxsvm.runtime.arrays import in_a_line, lengthened
 from jaxsvm.runtime.meshes import Spread
 
 
@@ -159,7 +159,7 @@ def low_rank_gram(
     return LowRankGram(kernel, points, features, Z, landmarks if method == "nystroem" else None)
 
 
-def landmarks_among(gram: LowRankGram, allowed: Bool[np.ndarray, " n"], key: Array) -> LowRankGram:
+def landmarks_among(gram: LowRankGram, allowed: Bool[Any, " n"], key: Array) -> LowRankGram:
     """Return the same approximation with new landmarks, chosen among some of the points only.
 
     In cross-validation these are the training samples of a fold, so that held-out samples choose no features.
@@ -170,7 +170,7 @@ def landmarks_among(gram: LowRankGram, allowed: Bool[np.ndarray, " n"], key: Arr
         key: A random key, for random landmarks.
     """
     rank = min(gram.features.x.shape[0], int(np.sum(allowed)))
-    return _landmarks_among(gram, jnp.asarray(allowed), key, rank)
+    return _landmarks_among(gram, jnp.asarray(lengthened(np.asarray(allowed), gram.n, False)), key, rank)
 
 
 @jax.jit(static_argnames="rank")

@@ -62,7 +62,9 @@ def solution(
     """
     require_differentiable(problem)
     if support is None:
-        active = _solved_sets(lax.stop_gradient(problem), solver)
+        fixed = lax.stop_gradient(problem)
+        found = solve(fixed, certain_solver(fixed) if solver is None else solver)
+        active = rule.settled(fixed, fixed.active_set(found))[0]
     elif isinstance(support, Fit):
         active = problem.active_set(lax.stop_gradient(support))
     elif problem.bounded:
@@ -122,12 +124,6 @@ def one_sided(problem: SquaredHingeProblem, fit: Fit, tol: ArrayLike = 1e-6) -> 
     require_differentiable(problem)
     require_fit(fit)
     return problem.kinks(fit, tol)
-
-
-def _solved_sets(problem: Differentiable, solver: Solver | None) -> Active:
-    """Solve a problem and return its active sets."""
-    solver = certain_solver(problem) if solver is None else solver
-    return rule.settled(problem, problem.active_set(solve(problem, solver)))[0]
 
 
 @in_double

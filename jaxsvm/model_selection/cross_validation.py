@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
 from jaxsvm.errors import ConvergenceWarning, InputError, is_concrete, warn
-from jaxsvm.gram.low_rank import LowRankGram, landmarks_among
+from jaxsvm.gram.low_rank import landmarks_among
 from jaxsvm.gram.spread import of_whole
 from jaxsvm.loop.interruption import Interruption, answering
 from jaxsvm.model_selection.folds import Fold, fold_masks
@@ -27,7 +27,7 @@ from jaxsvm.path.solve import solve_together
 from jaxsvm.problems.contract import Parametric, require_problem
 from jaxsvm.results.fit import Certificate, Fit
 from jaxsvm.results.status import StatusCode
-from jaxsvm.runtime.arrays import in_a_line, lengthened, transfers
+from jaxsvm.runtime.arrays import in_a_line, transfers
 from jaxsvm.runtime.checks import require_one_of
 from jaxsvm.runtime.meshes import host_drives
 from jaxsvm.solvers.contract import Solver
@@ -251,7 +251,7 @@ def _validated(
     if getattr(problem.gram, "landmarks", None) is not None:
         keys, fits = jax.random.split(jax.random.key(seed), len(parts)), []
         for part, drawn in zip(parts, keys, strict=True):  # one Gram operator at a time
-            gram = of_whole(partial(_landmarks_among, present=part.present, key=drawn), problem.gram)
+            gram = of_whole(partial(landmarks_among, allowed=part.present, key=drawn), problem.gram)
             fits += solve_together([part.on(gram)], values, options, stop)
     else:
         fits = solve_together(parts, values, options, stop)
@@ -261,10 +261,6 @@ def _validated(
     for number, fold in enumerate(masks):
         number_of[fold.test] = number
     return CrossValidation(values, scores, number_of, on_host_stacked(fits))
-
-
-def _landmarks_among(gram: LowRankGram, present: Array, key: Array) -> LowRankGram:
-    return landmarks_among(gram, np.asarray(lengthened(present, gram.n, False)), key)
 
 
 def _require_classes(labels: np.ndarray, weights: np.ndarray, fold: Fold, number: int) -> None:

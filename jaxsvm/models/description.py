@@ -10,6 +10,7 @@ from jaxsvm.errors import InputError
 from jaxsvm.gram.basis import FourierBasis, KernelBasis, NystroemBasis
 from jaxsvm.kernels import RBF, Kernel, Laplacian, Linear, Polynomial, Precomputed, Product, Scaled, Sigmoid, Sum
 from jaxsvm.points.rows import CSR
+from jaxsvm.runtime.checks import require_one_of
 
 KERNELS = {
     cls.__name__: cls for cls in (Linear, RBF, Laplacian, Polynomial, Sigmoid, Precomputed, Sum, Product, Scaled)
@@ -85,10 +86,8 @@ def kernel_from_dict(description: dict[str, Any]) -> Kernel:
     """
     fields = dict(description)
     name = fields.pop("kernel", None)
-    cls = KERNELS.get(name)
-    if cls is None:
-        raise InputError(f"kernel is {name!r}: one of {', '.join(KERNELS)} is needed.")
-    return cls(**{key: _field_from_json(value) for key, value in fields.items()})
+    require_one_of("kernel", name, KERNELS)
+    return KERNELS[name](**{key: _field_from_json(value) for key, value in fields.items()})
 
 
 def _field_from_json(value: Any) -> Any:

@@ -5,6 +5,7 @@ and against the size of the file, before any array is read. Values are checked n
 executed.
 """
 
+import dataclasses
 import io
 import json
 import math
@@ -16,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxsvm.datasets import Layout, Scaling
-from jaxsvm.datasets.columns.preparation import from_json, to_json
+from jaxsvm.datasets.columns.preparation import from_json
 from jaxsvm.errors import DataError, InputError, require
 from jaxsvm.models.checks import FORMAT, MEMBERS, Declared, require_sound, require_values
 from jaxsvm.models.description import basis_from_arrays, basis_to_arrays
@@ -57,7 +58,7 @@ def _described(model: "Model") -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         layout = {"columns": layout.columns, "label": layout.label, "index_base": layout.index_base}
     header = {"format": FORMAT, "basis": description, "classes": classes, "layout": layout}
     if model.preparation is not None:
-        header["preparation"] = to_json(model.preparation)
+        header["preparation"] = dataclasses.asdict(model.preparation)
     if model.sigmoids is not None:
         header["sigmoids"] = model.sigmoids
     try:

@@ -215,20 +215,14 @@ def _traced(problems: list[Parametric], Cs: Any, gammas: Any, *, options: Option
 
     def together(problems: Sequence[Parametric]) -> list[Fit]:
         solvers = [options.solver or exact_solver(problem, options.tol) for problem in problems]
-        return _traced_together(problems, solvers, values, options.key, options.lanes or 1)
+        pairs = zip(ready_together(problems, solvers), solvers, strict=True)
+        fits = [chains_traced(problem, solver, values, options.key, options.lanes or 1) for problem, solver in pairs]
+        return [trimmed(fit, problems[0].n) for fit in fits]
 
     if gammas is None:
         return _stacked(together(problems)) if several else together(problems)[0]
     (problem,) = problems
     return jax.vmap(lambda gamma: together([problem.on(at_width(problem.gram, gamma))])[0])(jnp.asarray(gammas))
-
-
-def _traced_together(
-    problems: Sequence[Parametric], solvers: list[Solver], Cs: Array, key: Array, lanes: int
-) -> list[Fit]:
-    """Solve paths of several problems inside a user's program."""
-    pairs = zip(ready_together(problems, solvers), solvers, strict=True)
-    return [trimmed(chains_traced(problem, solver, Cs, key, lanes), problems[0].n) for problem, solver in pairs]
 
 
 def solve_together(

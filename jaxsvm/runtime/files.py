@@ -5,6 +5,8 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 
 def write_whole(path: str | os.PathLike[str], write: Callable[[str], Any]) -> None:
     """Write a file under a temporary name beside it, which then replaces it.
@@ -27,3 +29,13 @@ def write_whole(path: str | os.PathLike[str], write: Callable[[str], Any]) -> No
     except BaseException:
         os.unlink(neighbour)
         raise
+
+
+def write_arrays(path: str | os.PathLike[str], arrays: dict[str, Any]) -> None:
+    """Write an npz file without pickled objects, whole or not at all."""
+
+    def write(name: str) -> None:
+        with open(name, "wb") as file:
+            np.savez(file, allow_pickle=False, **arrays)
+
+    write_whole(path, write)

@@ -7,7 +7,7 @@ import numpy as np
 
 from jaxsvm.coresets.summary import Coreset
 from jaxsvm.errors import DataError, InputError, require_package
-from jaxsvm.runtime.files import write_whole
+from jaxsvm.runtime.files import write_arrays
 
 
 def save_coreset(path: str | os.PathLike[str], small: Coreset) -> None:
@@ -51,16 +51,6 @@ def load_coreset(path: str | os.PathLike[str]) -> Coreset:
     if not {"X", "y", "weight", "info"} <= set(stored):
         raise DataError(f"{os.fspath(path)}: no coreset: its keys are {', '.join(stored)}.")
     return Coreset(stored["X"], stored["y"].astype(float), stored["weight"], json.loads(str(stored["info"])))
-
-
-def write_arrays(path: str | os.PathLike[str], arrays: dict[str, np.ndarray]) -> None:
-    """Write an npz file without pickled objects, whole or not at all."""
-
-    def write(name: str) -> None:
-        with open(name, "wb") as file:
-            np.savez(file, allow_pickle=False, **arrays)
-
-    write_whole(path, write)
 
 
 def read_arrays(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:

@@ -26,11 +26,12 @@ from jaxtyping import Array
 
 from jaxsvm.coresets.construction.coreset import Plan, node_plan
 from jaxsvm.coresets.parts.nodes import Node, as_coreset, joined, node_key, reduced
-from jaxsvm.coresets.parts.storage import read_arrays, write_arrays
+from jaxsvm.coresets.parts.storage import read_arrays
 from jaxsvm.coresets.summary import Coreset, as_data, as_key, float_dtype
 from jaxsvm.errors import DataError, InputError
 from jaxsvm.gram.measured import MEASURED
 from jaxsvm.runtime.checks import require_positive, require_whole
+from jaxsvm.runtime.files import write_arrays
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

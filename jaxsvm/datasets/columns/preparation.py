@@ -202,13 +202,8 @@ def _refuse_missing(table: Table, place: int, missing: np.ndarray, fill: Any, ho
         table.refuse(place, int(missing.argmax()), f"is missing{more}", advice)
 
 
-def to_json(preparation: Preparation) -> dict[str, Any]:
-    """Describe a preparation by JSON's types."""
-    return dataclasses.asdict(preparation)
-
-
 def from_json(described: Any) -> Preparation:
-    """Rebuild what `to_json` described.
+    """Rebuild a preparation from its fields in JSON's types.
 
     Raises:
         InputError: If it is no sound description.

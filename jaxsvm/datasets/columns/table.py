@@ -119,7 +119,7 @@ class Table:
         if not _is_text(column.type):
             values = _floats_of(column, f"{self.name}: {self.title(place)}")
             self._require_finite(place, values)
-            whole = column.to_numpy(zero_copy_only=False) if _is_whole(column.type) else values
+            whole = column.to_numpy(zero_copy_only=False) if str(column.type).lstrip("u").startswith("int") else values
             for row in np.flatnonzero(rounded(whole) if whole.dtype.kind in "iu" else np.zeros(len(whole), bool)):
                 self._refuse_identifier(place, int(row), whole[row])
             return values
@@ -295,11 +295,6 @@ def _arrow(name: str, frame: Any, asked: Iterable[Any]) -> tuple[list[str], list
 def _is_text(kind: Any) -> bool:
     """Return whether an Arrow type is text."""
     return str(kind) in ("string", "large_string", "string_view", "null")
-
-
-def _is_whole(kind: Any) -> bool:
-    """Return whether an Arrow type is one of integers."""
-    return str(kind).lstrip("u").startswith("int")
 
 
 def _floats_of(column: Any, where: str) -> np.ndarray:

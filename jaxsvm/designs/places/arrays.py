@@ -2,7 +2,7 @@
 
 import dataclasses
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -187,18 +187,27 @@ def chosen_of(function: OfChunk, rows: Chunk, arguments: tuple[Any, ...]) -> Chu
         return taken(rows, np.flatnonzero(np.asarray(_flags(function, rows, arguments, None, None))))
 
 
-def sum_of_chunks(function: OfChunk, chunks: Iterable[Chunk], arguments: tuple[Any, ...]) -> Any:
-    """Return the sum of a function over chunks that come one after another."""
-    total: Any = None
-    for chunk in chunks:
-        part = sum_of(function, chunk, arguments)
-        total = part if total is None else jax.tree.map(np.add, total, part)
-    return total
+class OfChunks:
+    """A design of one process whose rows come in chunks, one after another."""
 
+    features = ()
+    together = False
 
-def chosen_of_chunks(function: OfChunk, chunks: Iterable[Chunk], arguments: tuple[Any, ...]) -> Chunk:
-    """Return the rows of chunks for which a function is true, in order: NumPy arrays, x dense."""
-    return joined([chosen_of(function, chunk, arguments) for chunk in chunks])
+    def chunks(self) -> Iterator[Chunk]:
+        """Yield all rows, in chunks of one size; the last one is filled up with rows of weight 0."""
+        raise NotImplementedError
+
+    def total(self, function: OfChunk, *arguments: Any) -> Any:
+        """Return the sum of `function(chunk, *arguments)` over all rows, as NumPy arrays of float64."""
+        total: Any = None
+        for chunk in self.chunks():
+            part = sum_of(function, chunk, arguments)
+            total = part if total is None else jax.tree.map(np.add, total, part)
+        return total
+
+    def chosen(self, function: OfChunk, *arguments: Any) -> Chunk:
+        """Return the rows for which `function(chunk, *arguments)` is true, in order: NumPy arrays, x dense."""
+        return joined([chosen_of(function, chunk, arguments) for chunk in self.chunks()])
 
 
 def joined(parts: list[Chunk]) -> Chunk:

@@ -12,8 +12,8 @@ import numpy as np
 from jaxsvm.datasets.labels import Texts, targets, value_of
 from jaxsvm.datasets.layout import Piece
 from jaxsvm.datasets.shards.source import Source, counted, different, files_of, scan
-from jaxsvm.designs.contract import Chunk, OfChunk
-from jaxsvm.designs.places.arrays import chosen_of_chunks, sum_of_chunks
+from jaxsvm.designs.contract import Chunk
+from jaxsvm.designs.places.arrays import OfChunks
 from jaxsvm.errors import DataError, InputError
 from jaxsvm.gram.measured import MEASURED as SIZES
 from jaxsvm.runtime.arrays import in_a_line
@@ -21,7 +21,7 @@ from jaxsvm.runtime.checks import require_one_of
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class FileDesign:
+class FileDesign(OfChunks):
     """Rows of files.
 
     Attributes:
@@ -49,17 +49,6 @@ class FileDesign:
     scale: np.ndarray
     dtype: Any
     skipped: int
-
-    features = ()
-    together = False
-
-    def total(self, function: OfChunk, *arguments: Any) -> Any:
-        """Return the sum of `function(chunk, *arguments)` over all rows, as NumPy arrays of float64."""
-        return sum_of_chunks(function, self.chunks(), arguments)
-
-    def chosen(self, function: OfChunk, *arguments: Any) -> Chunk:
-        """Return the rows for which `function(chunk, *arguments)` is true, in order: NumPy arrays, x dense."""
-        return chosen_of_chunks(function, self.chunks(), arguments)
 
     def chunks(self) -> Iterator[Chunk]:
         """Yield all rows, in chunks of one size; the last one is filled up with rows of weight 0.

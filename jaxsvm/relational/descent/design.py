@@ -19,8 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxsvm.designs.contract import Chunk, OfChunk
-from jaxsvm.designs.places.arrays import chosen_of_chunks, sum_of_chunks
+from jaxsvm.designs.contract import Chunk
+from jaxsvm.designs.places.arrays import OfChunks
 from jaxsvm.errors import InputError
 from jaxsvm.gram.tiled import TiledGram
 from jaxsvm.kernels import Linear
@@ -115,7 +115,7 @@ ROWS_OF_A_CHUNK = 1 << 18
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Design:
+class Design(OfChunks):
     """The arrays of a join that a problem needs.
 
     Attributes:
@@ -134,9 +134,6 @@ class Design:
     names: list[str]
     classes: tuple[Any, ...]
 
-    features = ()
-    together = False
-
     @property
     def n(self) -> int:
         """Return the number of distinct rows of the join."""
@@ -147,15 +144,7 @@ class Design:
         """Return the number of features."""
         return self.x.shape[1]
 
-    def total(self, function: OfChunk, *arguments: Any) -> Any:
-        """Return the sum of `function(chunk, *arguments)` over all rows, as NumPy arrays of float64."""
-        return sum_of_chunks(function, self._chunks(), arguments)
-
-    def chosen(self, function: OfChunk, *arguments: Any) -> Chunk:
-        """Return the rows for which `function(chunk, *arguments)` is true, in order: NumPy arrays, x dense."""
-        return chosen_of_chunks(function, self._chunks(), arguments)
-
-    def _chunks(self) -> Iterator[Chunk]:
+    def chunks(self) -> Iterator[Chunk]:
         """Yield all rows in chunks of one size; the last one is filled up with rows of weight 0."""
         size = min(self.n, ROWS_OF_A_CHUNK)
         for first in range(0, self.n, size):
