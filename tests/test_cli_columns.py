@@ -206,6 +206,8 @@ AS_PEOPLE_HAVE_THEM = {
     "money": (b"a,kind\n$ 10.50,x\n", (), "is '\\$ 10.50'; .*write it as a plain number"),
     "names twice": (b"a,a,kind\n1,2,x\n2,3,y\n", ("--drop", 1), "--drop a"),
     "UTF-16": ("a,kind\n1,x\n".encode("utf-16"), (), "saved as UTF-8 is needed .iconv -f UTF-16"),
+    "packed": (b"\x1f\x8b\x08\x00", (), "this is gzip .whose name would end in .gz., not text"),
+    "a spreadsheet": (b"PK\x03\x04\x14\x00", ("--one-hot",), "this is a zip archive or a spreadsheet"),
     "a separator that Excel is told": (b"sep=;\na;kind\n1;x\n", (), "line 1: .*remove what stands above"),
     "blanks between": (b"1.5 2.5 0\n1 2 1\n", (), "not by blanks"),
     "an infinite spread": (b"a,kind\n1e300,x\n2,y\n3,y\n", (), "overflow: scale"),

@@ -60,12 +60,12 @@ class Wanted:
 
     @property
     def named(self) -> bool:
-        """Whether the label is given by a name; text that spells a whole number may be a place."""
+        """Return whether the label is given by a name; text that spells a whole number may be a place."""
         return isinstance(self.label, str) and PLACE.fullmatch(self.label) is None
 
     @property
     def asked(self) -> tuple[Any, ...]:
-        """The columns that a caller or the training file names, or gives by place."""
+        """Return the columns that a caller or the training file names, or gives by place."""
         return (self.label, self.like.label, *(self.like.columns or ()))
 
     def label_in(self, name: str, names: list[str] | None, width: int) -> Any:

@@ -208,8 +208,8 @@ def kind_of(name: str, format: str | None) -> str:
     known = ", ".join(suffix for suffixes in FORMATS.values() for suffix in suffixes)
     raise DataError(
         f"{name}: the format of {suffix!r} files is not known, and its first line is not svmlight's; known are "
-        f"{known}, also with .gz or .bz2. Rename it if it is one of them (a table of text is .csv), save it as one (a "
-        'spreadsheet as CSV), or say what it is: load(path, format="csv").'
+        f"{known}, also with .gz or .bz2. Rename it if it is one of them (a table of text is .csv), unpack it (.zip, "
+        '.xz), save it as one (a spreadsheet as CSV), or say what it is: load(path, format="csv").'
     )
 
 
