@@ -133,10 +133,7 @@ def _pair_step(
 
 def _ends(g: Array, a: Array, upper: Array, mine: Array) -> tuple[Array, Array]:
     """Return the largest `-g` of a class that can grow, and the smallest that can shrink."""
-    return (
-        jnp.where(mine & (a < upper), -g, -jnp.inf).max(),
-        jnp.where(mine & (a > 0), -g, jnp.inf).min(),
-    )
+    return (jnp.where(mine & (a < upper), -g, -jnp.inf).max(), jnp.where(mine & (a > 0), -g, jnp.inf).min())
 
 
 def _level(g: Array, a: Array, upper: Array, mine: Array) -> Array:

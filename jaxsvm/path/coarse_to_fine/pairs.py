@@ -19,13 +19,7 @@ from jaxsvm.loop.measured import MEASURED as LOOP
 from jaxsvm.path.coarse_to_fine.block_newton import BlockNewton
 from jaxsvm.path.coarse_to_fine.candidates import Candidates, exchanged, smaller, support_outside
 from jaxsvm.path.coarse_to_fine.feature_newton import FeatureNewton, features
-from jaxsvm.path.coarse_to_fine.grid import (
-    Grid,
-    Point,
-    anchors,
-    combination,
-    middles,
-)
+from jaxsvm.path.coarse_to_fine.grid import Grid, Point, anchors, combination, middles
 from jaxsvm.path.measured import MEASURED
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import Fit

@@ -20,14 +20,7 @@ from jaxsvm.errors import InputError, require_package
 from jaxsvm.relational.schema.assembly import Tables, crossed
 from jaxsvm.relational.schema.join import Join, features_of, require_options
 from jaxsvm.relational.schema.join_tree import join_tree
-from jaxsvm.relational.tables.columns import (
-    Column,
-    as_feature,
-    inexact_keys,
-    largest_integer,
-    numbers,
-    require_role,
-)
+from jaxsvm.relational.tables.columns import Column, as_feature, inexact_keys, largest_integer, numbers, require_role
 from jaxsvm.relational.tables.keys import Attributes, attributes
 from jaxsvm.relational.tables.pushdown import Plan, edge_name, queries, quoted
 from jaxsvm.relational.tables.reading import column, opened

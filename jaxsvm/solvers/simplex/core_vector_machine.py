@@ -84,8 +84,7 @@ class CoreVectorMachine(SimplexSolver):
 
         moved = pair_step(problem, state, candidates, second_order=True)
         return moved._replace(
-            core=state.core.at[i].set(True),
-            inner_tol=jnp.where(known, state.inner_tol / 2, state.inner_tol),
+            core=state.core.at[i].set(True), inner_tol=jnp.where(known, state.inner_tol / 2, state.inner_tol)
         )
 
 

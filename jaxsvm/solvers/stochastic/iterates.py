@@ -139,11 +139,7 @@ def move_scaled(
     dh = gain * move.g
     if features is None:
         # Rows are computed only if a sample of the batch is violated.
-        v = cond(
-            some(move.violated),
-            lambda: at.v + matmul(dh, problem.columns(move.batch)),
-            lambda: at.v,
-        )
+        v = cond(some(move.violated), lambda: at.v + matmul(dh, problem.columns(move.batch)), lambda: at.v)
     else:
         signed = problem.y[move.batch] * dh
         v = sparse_add(features.x, move.batch, signed, at.v)

@@ -89,14 +89,7 @@ def fetched(
     slots = jnp.where(is_new, oldest, m).astype(jnp.int32)
     return (
         RowCache(
-            _computed(
-                gram,
-                cache.rows,
-                slots,
-                new,
-                many,
-                ROWS_PER_FETCH if m > len(members) else ROWS_PER_FETCH[:1],
-            ),
+            _computed(gram, cache.rows, slots, new, many, ROWS_PER_FETCH if m > len(members) else ROWS_PER_FETCH[:1]),
             cache.owner.at[slots].set(new, mode="drop"),
             used.at[slots].set(step, mode="drop"),
         ),
