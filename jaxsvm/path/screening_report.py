@@ -100,13 +100,5 @@ def screening_report(problem: Any, Cs: Any, rules: Mapping[str, Rule] | None = N
         jax.block_until_ready(solve_path(problem, values, tol=tol, screen=rule))
         return time.perf_counter() - before
 
-    return Report(
-        Cs=values,
-        names=tuple(rules),
-        inactive=inactive,
-        at_bound=at_bound,
-        possible=off[:, present].mean(axis=1),
-        rule_seconds=seconds,
-        path_seconds=np.asarray([whole(rule) for rule in rules.values()]),
-        plain_seconds=whole(None),
-    )
+    possible, paths = off[:, present].mean(axis=1), np.asarray([whole(rule) for rule in rules.values()])
+    return Report(values, tuple(rules), inactive, at_bound, possible, seconds, paths, whole(None))

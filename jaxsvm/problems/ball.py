@@ -198,14 +198,8 @@ class BallProblem:
             s: `Q alpha`, computed from scratch in twice the precision, `(n,)`.
             dtype: Dtype of the numbers that are returned, and of `K_ii`.
         """
-        return Answer(
-            alpha=alpha,
-            dual_coef=alpha,
-            bias=jnp.zeros((), alpha.dtype),
-            R=self.objective(alpha, s),
-            margins=s,
-            certificate=self._bounds(alpha, s, dtype),
-        )
+        bounds = self._bounds(alpha, s, dtype)
+        return Answer(alpha, alpha, jnp.zeros((), alpha.dtype), self.objective(alpha, s), s, bounds)
 
     def require_ball(self) -> None:
         """Accept the problem: it is a ball."""

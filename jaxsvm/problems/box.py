@@ -31,7 +31,7 @@ from jaxsvm.problems import arguments, constraint
 from jaxsvm.problems.certificates import box as certificates
 from jaxsvm.problems.certificates import corrections
 from jaxsvm.problems.samples import OfSamples, checked, squares
-from jaxsvm.runtime.arrays import in_a_line, on_device, owned, transfers
+from jaxsvm.runtime.arrays import filled, in_a_line, on_device, owned, transfers
 
 
 @jax.tree_util.register_dataclass
@@ -202,20 +202,17 @@ def hinge_problem(
     """
     penalty = arguments.positive_scalar("C", C, arguments.vector_dtype(gram))
     signs, weight, usable, offset = arguments.labelled(gram, y, bias, sample_weight, "hinge")
-    problem = BoxProblem(
-        gram=gram,
-        y=signs,
-        q=on_device(np.ones((gram.n,), signs.dtype)),
-        weight=weight,
-        c=signs if bias == "free" else None,
-        e=on_device(np.zeros((), signs.dtype)),
-        C=penalty,
-        constant=on_device(np.zeros((), signs.dtype)),
-        squares=squares(gram, signs.dtype, offset),
-        feasible=on_device(np.asarray(True)),
-        offset=offset,
-    )
+    diagonal, yes = squares(gram, signs.dtype, offset), on_device(np.asarray(True))
+    problem = hinge_of(gram, signs, penalty, weight, bias == "free", diagonal, yes, offset)
     return checked(problem, usable)
+
+
+def hinge_of(
+    gram: Gram, y: Array, C: Array, weight: Array | None, free: bool, squares: Array, feasible: Array, offset: float
+) -> BoxProblem:
+    """Return the hinge problem of parts that are checked, with a free bias or not; also under tracing."""
+    zero = on_device(np.zeros((), y.dtype))  # known at once, so that a start at 0 needs no projection
+    return BoxProblem(gram, y, filled(y, 1), weight, y if free else None, zero, C, zero, squares, feasible, offset)
 
 
 @transfers

@@ -26,7 +26,7 @@ from jaxsvm.numerics.measured import MEASURED
 from jaxsvm.numerics.precision import rounding
 from jaxsvm.points.rows import transposed_product
 from jaxsvm.problems import arguments
-from jaxsvm.problems.box import BoxProblem
+from jaxsvm.problems.box import BoxProblem, hinge_of
 from jaxsvm.problems.certificates import slack as certificates
 from jaxsvm.problems.samples import OfSamples, checked, squares
 from jaxsvm.problems.water_level import WaterLevel, water_level, water_level_with_bias
@@ -97,19 +97,7 @@ class SlackProblem(OfSamples):
     def hinge(self, C: Any) -> BoxProblem:
         """Return the hinge problem at C, `()`, with the same bias; at one C it has the same solution."""
         C = jnp.asarray(C, self.dtype)
-        return BoxProblem(
-            gram=self.gram,
-            y=self.y,
-            q=jnp.ones_like(self.y),
-            weight=self.weight,
-            c=self.y if self.free_bias else None,
-            e=jnp.zeros_like(C),
-            C=C,
-            constant=jnp.zeros_like(C),
-            squares=self.squares,
-            feasible=self.feasible,
-            offset=self.offset,
-        )
+        return hinge_of(self.gram, self.y, C, self.weight, self.free_bias, self.squares, self.feasible, self.offset)
 
     def combination(self, indices: Int[Array, " t"], weights: Float[Array, " t"]) -> Float[Array, " n"]:
         """Return `sum_k weights_k Q[indices_k, :]`, t n kernel evaluations."""
@@ -212,16 +200,9 @@ def slack_problem(
             and +1, one class only, bad weights. Under tracing the fit's status is INFEASIBLE instead.
     """
     signs, weight, usable, offset = arguments.labelled(gram, y, bias, sample_weight, "slack")
-    problem = SlackProblem(
-        gram=gram,
-        y=signs,
-        nu=on_device(np.zeros((), signs.dtype)),
-        weight=weight,
-        squares=squares(gram, signs.dtype, offset),
-        feasible=on_device(np.asarray(True)),
-        offset=offset,
-        free_bias=bias == "free",
-    )
+    diagonal, yes = squares(gram, signs.dtype, offset), on_device(np.asarray(True))
+    none = on_device(np.zeros((), signs.dtype))
+    problem = SlackProblem(gram, signs, none, weight, diagonal, yes, offset, bias == "free")
     return _at(checked(problem, usable), nu)
 
 

@@ -243,14 +243,6 @@ def svm_problem(
     """
     penalty = arguments.positive_scalar("C", C, arguments.vector_dtype(gram))
     signs, weight, usable, offset = arguments.labelled(gram, y, bias, sample_weight, "squared-hinge")
-    problem = SquaredHingeProblem(
-        gram=gram,
-        y=signs,
-        C=penalty,
-        weight=weight,
-        squares=squares(gram, signs.dtype, offset),
-        feasible=on_device(np.asarray(True)),
-        offset=offset,
-        free_bias=bias == "free",
-    )
+    diagonal, yes = squares(gram, signs.dtype, offset), on_device(np.asarray(True))
+    problem = SquaredHingeProblem(gram, signs, penalty, weight, diagonal, yes, offset, bias == "free")
     return checked(problem, usable)

@@ -112,16 +112,9 @@ def reference_fit(problem: Restrictable, point: Array, s: Array) -> Fit:
     beta = point if problem.bounded else point / jnp.where(total > 0, total, 1)
     margins = problem.margins(point, s) / (1.0 if problem.bounded else jnp.where(total > 0, total, 1))
     coef = problem.y * beta
-    return Fit(
-        alpha=point,
-        dual_coef=coef,
-        bias=problem.offset * coef.sum(),
-        R=jnp.asarray(total, problem.dtype),
-        margins=margins,
-        certificate=problem.certificate(point, s),
-        status=StatusCode(jnp.zeros((), jnp.int32)),
-        counters=Counters.zero(),
-    )
+    bias, R = problem.offset * coef.sum(), jnp.asarray(total, problem.dtype)
+    certificate, status = problem.certificate(point, s), StatusCode(jnp.zeros((), jnp.int32))
+    return Fit(point, coef, bias, R, margins, certificate, status, Counters.zero())
 
 
 def _scale(wide: Restrictable, a: Array, p: Array, W: Array, C_ref: Any) -> Array:

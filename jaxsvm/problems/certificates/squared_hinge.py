@@ -97,18 +97,6 @@ def certified(problem: "SquaredHingeProblem", beta: Float[Array, " n"], s: Float
     usable = usable & (doubt < 1)  # else Q may be rounding alone, and truly negative
     relative_gap = ((primal + allowance) / dual) * (1 + share) - 1 + doubt**2 + 8 * jnp.finfo(s.dtype).eps
     dual = jnp.maximum(dual / (1 + doubt), primal / (1 + jnp.maximum(relative_gap, 0)))
-    return Answer(
-        alpha=beta / whole,
-        dual_coef=y * beta,
-        bias=bias,
-        R=Q / whole**2,
-        margins=returned,
-        certificate=judged(
-            primal,
-            dual,
-            relative_gap,
-            jnp.ones_like(scale),
-            rounding=share + doubt + 64 * jnp.finfo(s.dtype).eps,
-            feasible=usable,
-        ),
-    )
+    allowed = share + doubt + 64 * jnp.finfo(s.dtype).eps
+    bounds = judged(primal, dual, relative_gap, jnp.ones_like(scale), rounding=allowed, feasible=usable)
+    return Answer(beta / whole, y * beta, bias, Q / whole**2, returned, bounds)

@@ -108,17 +108,10 @@ class Perceptron(Solver[BoxForm]):
             key, draw_key = jax.random.split(visits.key)
             visits = visits._replace(key=key)
             rho = (jax.random.uniform(draw_key, (), s.dtype) < rho).astype(s.dtype)
-        return State(
-            visits=visits,
-            h=h,
-            s=s,
-            kept_h=state.kept_h + rho * (h - state.kept_h),
-            kept_s=state.kept_s + rho * (s - state.kept_s),
-            before=state.before,
-            R=state.R + mistake.astype(s.dtype),
-            indefinite=state.indefinite,
-            counters=state.counters.stepped(jnp.where(mistake, problem.n, 0), mistake),
-        )
+        kept_h, kept_s = state.kept_h + rho * (h - state.kept_h), state.kept_s + rho * (s - state.kept_s)
+        counters = state.counters.stepped(jnp.where(mistake, problem.n, 0), mistake)
+        R = state.R + mistake.astype(s.dtype)
+        return State(visits, h, s, kept_h, kept_s, state.before, R, state.indefinite, counters)
 
     def refresh(self, problem: BoxForm, state: "State") -> "State":
         """Recompute the responses."""

@@ -130,18 +130,11 @@ class StochasticBatchPerceptron(Solver[SlackProblem]):
         r2 = state.r2 + 2 * eta * (g @ state.c) + eta**2 * (g @ row)
         scale = jnp.where(r2 > 1, lax.rsqrt(jnp.where(r2 > 1, r2, 1)), 1)
         a, c = scale * (state.a + eta * g), scale * (state.c + eta * row)
-        return State(
-            key=key,
-            a=a,
-            c=c,
-            r2=jnp.minimum(r2, 1),
-            mean=self._averaged(state.mean, t, Mean(a, c, water.p, row)),
-            R=-water.level,
-            strictness=state.strictness,
-            before=state.before,
-            indefinite=state.indefinite | (r2 < -64 * jnp.finfo(r2.dtype).eps),
-            counters=rows_computed(state.counters, rows, problem.n),
-        )
+        mean = self._averaged(state.mean, t, Mean(a, c, water.p, row))
+        indefinite = state.indefinite | (r2 < -64 * jnp.finfo(r2.dtype).eps)
+        counters = rows_computed(state.counters, rows, problem.n)
+        r2 = jnp.minimum(r2, 1)
+        return State(key, a, c, r2, mean, -water.level, state.strictness, state.before, indefinite, counters)
 
     def refresh(self, problem: SlackProblem, state: "State") -> "State":
         """Recompute responses of iterate, mean and p; after a certificate that ended nothing, demand a smaller gap."""

@@ -120,18 +120,9 @@ class Stochastic(Solver[BoxForm]):
             before = steps_of(given, self.worth(problem, jnp.maximum(gap, jnp.finfo(h.dtype).tiny ** 0.5)))
             sums = RunningSums.begin(h).seeded(point[1], problem.upper, before, self.batch)
         zeros, zero = jnp.zeros((2, problem.n), problem.dtype), jnp.zeros((), problem.dtype)
-        return State(
-            draws=Draws.begin(key_after(key, init)),
-            at=iterates.place(problem, rule, h, before),
-            sums=sums,
-            point=zeros,
-            products=zeros,
-            certified=jnp.zeros((), jnp.int32),
-            before=before,
-            R=zero,
-            indefinite=jnp.asarray(False),
-            counters=Counters.zero(),
-        )
+        draws, at = Draws.begin(key_after(key, init)), iterates.place(problem, rule, h, before)
+        none = jnp.zeros((), jnp.int32)
+        return State(draws, at, sums, zeros, zeros, none, before, zero, jnp.asarray(False), Counters.zero())
 
     def step(self, problem: BoxForm, state: State) -> State:
         """Draw a batch, average, shrink, move along its violated samples, project."""

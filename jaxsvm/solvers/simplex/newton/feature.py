@@ -85,18 +85,10 @@ def start(problem: SquaredHingeProblem, primal: Primal, init: Any) -> State:
         if primal.tiles * SIZES.largest_direct_system >= 256 * primal.size
         else None
     )
-    return State(
-        point=point,
-        alpha=alpha,
-        s=s,
-        R=point.value,
-        gap=jnp.asarray(jnp.inf, problem.dtype),
-        indefinite=jnp.asarray(False),
-        counters=Counters.zero().evaluated(4 * problem.n),
-        effort=jnp.asarray(primal.tiles if tiles is None else tiles, jnp.int32),
-        memory=no_history(primal),
-        rest=jax.tree.map(jnp.zeros_like, point),
-    )
+    infinite, counters = jnp.asarray(jnp.inf, problem.dtype), Counters.zero().evaluated(4 * problem.n)
+    effort = jnp.asarray(primal.tiles if tiles is None else tiles, jnp.int32)
+    memory, rest = no_history(primal), jax.tree.map(jnp.zeros_like, point)
+    return State(point, alpha, s, point.value, infinite, jnp.asarray(False), counters, effort, memory, rest)
 
 
 def product(
