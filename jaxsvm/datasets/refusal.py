@@ -18,20 +18,20 @@ AGAIN = "; it may have been cut short: fetch or write it again."
 
 
 PACKED = {
-    b"\x1f\x8b": "gzip (whose name would end in .gz)", b"BZh": "bzip2 (whose name would end in .bz2)", b"\xfd7zXZ": "xz",
-    b"PK\x03\x04": "a zip archive or a spreadsheet", b"PAR1": "Parquet (whose name would end in .parquet)",
+    b"\x1f\x8b": "gzip (whose name would end in .gz)", b"BZh": "bzip2 (whose name would end in .bz2)",
+    b"\xfd7zXZ": "xz", b"PK\x03\x04": "a zip archive or a spreadsheet", b"PAR1": "Parquet (.parquet)",
 }  # fmt: skip
 """How files that are no text begin."""
 
 
 def decoded(name: str, number: int, line: bytes, expected: str) -> str:
     """Decode a line, or refuse its first byte that is no UTF-8."""
+    packed = next((what for start, what in PACKED.items() if number == 1 and line.startswith(start)), None)
+    if packed is not None:
+        refuse_line(name, number, f"this is {packed}, not text", f"unpack it first; {expected} is needed")
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:
-        packed = next((what for start, what in PACKED.items() if line.startswith(start)), None)
-        if packed is not None:
-            refuse_line(name, number, f"this is {packed}, not text", f"unpack it first; {expected} is needed")
         likely = "UTF-16" if line[:2] in (b"\xff\xfe", b"\xfe\xff") else "LATIN1"
         cure = f" (iconv -f {likely} -t UTF-8, if it is {likely})" if "UTF-8" in expected else ""
         refuse_line(name, number, f"byte {line[error.start]:#04x} is no UTF-8 text", f"{expected} is needed{cure}")
