@@ -47,12 +47,8 @@ def differentiable(problem: Problem, fit: Fit) -> Fit:
     fit = lax.stop_gradient(fit)
     values, status = values_of(fit), fit.status.code
     primal, dual = (_optimal_value(problem, values, status, side) for side in fit.certificate[:2])
-    return Fit(
-        **_differentiable(problem, values, status)._asdict(),
-        certificate=fit.certificate._replace(primal=primal, dual=dual),
-        status=fit.status,
-        counters=fit.counters,
-    )
+    certificate = fit.certificate._replace(primal=primal, dual=dual)
+    return Fit(*_differentiable(problem, values, status), certificate, fit.status, fit.counters)
 
 
 def optimal_value(problem: Problem, fit: Fit) -> Float[Array, ""]:

@@ -76,9 +76,7 @@ def solution(
     values = rule.solution_on(problem, active, sizes=sizes, method=method)
     certificate = _certificate(*lax.stop_gradient((problem, values)))
     gap, dual = certificate.relative_gap, certificate.dual
-    fitted = Fit(
-        **values._asdict(), certificate=certificate, status=_judged(gap, tol, values.bias), counters=Counters.zero()
-    )
+    fitted = Fit(*values, certificate, _judged(gap, tol, values.bias), Counters.zero())
     dual = rule.optimal_value(problem, fitted)
     primal = dual + lax.stop_gradient(certificate.primal - certificate.dual)
     return dataclasses.replace(fitted, certificate=certificate._replace(primal=primal, dual=dual))

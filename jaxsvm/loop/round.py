@@ -85,26 +85,14 @@ def begin(problem: Problem, solver: Solver, key: Array, init: Any = None) -> Pro
     state = solver.init(problem, key, init)
     point, _ = solver.dual_point(problem, state)
     infinite, nothing = jnp.asarray(jnp.inf, problem.dtype), jnp.zeros((problem.n,), problem.dtype)
-    progress = Progress(
-        state=state,
-        best=Answer(
-            # Of two rows the last is the feasible one.
-            alpha=(point[-1] if point.ndim == 2 else point).astype(problem.dtype),
-            dual_coef=nothing,
-            bias=jnp.zeros((), problem.dtype),
-            R=jnp.ones((), problem.dtype),
-            margins=nothing,
-            certificate=Certificate(infinite, -infinite, infinite),
-        ),
-        status=jnp.where(problem.feasible, Status.RUNNING, Status.INFEASIBLE).astype(jnp.int32),
-        excess=infinite,
-        refreshed=jnp.zeros((), jnp.int32),
-        polished=jnp.zeros((), jnp.int32),
-        lowest=infinite,
-        stalled=jnp.zeros((), jnp.int32),
-        refuted=jnp.zeros((), jnp.int32),
-        idle=jnp.asarray(isinstance(init, Resumed) or hasattr(init, "shape")),
-    )
+    none = jnp.zeros((), jnp.int32)
+    best = (point[-1] if point.ndim == 2 else point).astype(problem.dtype)  # of two rows the last is the feasible one
+    certificate = Certificate(infinite, -infinite, infinite)
+    zero, one = jnp.zeros((), problem.dtype), jnp.ones((), problem.dtype)
+    answer = Answer(best, nothing, zero, one, nothing, certificate)
+    status = jnp.where(problem.feasible, Status.RUNNING, Status.INFEASIBLE).astype(jnp.int32)
+    idle = jnp.asarray(isinstance(init, Resumed) or hasattr(init, "shape"))
+    progress = Progress(state, answer, status, infinite, none, none, infinite, none, none, idle)
     return progress if problem.gram.spread is None else problem.gram.spread.placed(progress, problem.n)
 
 

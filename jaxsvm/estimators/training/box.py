@@ -249,23 +249,12 @@ def box_problem_of(
     y, q, upper, c, e = arrays
     y = jnp.asarray(y)
     one = jnp.ones((), y.dtype)
-    return BoxProblem(
-        gram=cast(Gram, gram),
-        y=y,
-        q=jnp.asarray(q),
-        weight=jnp.asarray(upper) if C is None else jnp.asarray(upper) / C,
-        c=None if c is None else jnp.asarray(c),
-        e=jnp.asarray(e),
-        C=one if C is None else C,
-        constant=0 * one,
-        squares=_diagonal(gram, y, offset) if diagonal is None else diagonal,
-        feasible=one > 0,
-        offset=offset,
-    )
-
-
-def _diagonal(gram: Gram | None, y: Array, offset: float) -> Array:
-    return jnp.zeros_like(y) if gram is None else gram.diag().astype(y.dtype) + offset
+    weight = jnp.asarray(upper) if C is None else jnp.asarray(upper) / C
+    c, C = None if c is None else jnp.asarray(c), one if C is None else C
+    if diagonal is None:
+        diagonal = jnp.zeros_like(y) if gram is None else gram.diag().astype(y.dtype) + offset
+    q, e, zero = jnp.asarray(q), jnp.asarray(e), 0 * one
+    return BoxProblem(cast(Gram, gram), y, q, weight, c, e, C, zero, diagonal, one > 0, offset)
 
 
 @functools.partial(jax.jit, static_argnames="offset")

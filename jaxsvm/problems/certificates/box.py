@@ -100,11 +100,6 @@ def certified(
     feasible = inside if problem.c is None else inside & balances(met - problem.e, reached + jnp.abs(problem.e), dtype)
     # The gap is relative to the dual less what it may be off by.
     bounds = judged(dual + gap, dual, gap, jnp.abs(dual) - allowed, rounding=allowed, feasible=feasible)
-    return Answer(
-        alpha=a,
-        dual_coef=problem.y * w,
-        bias=bias if problem.c is not None or problem.offset else jnp.zeros_like(bias),
-        R=jnp.ones((), a.dtype),
-        margins=w_s + shift,
-        certificate=bounds._replace(relative_gap=bounds.relative_gap + 8 * jnp.finfo(s.dtype).eps),
-    )
+    bounds = bounds._replace(relative_gap=bounds.relative_gap + 8 * jnp.finfo(s.dtype).eps)
+    bias = bias if problem.c is not None or problem.offset else jnp.zeros_like(bias)
+    return Answer(a, problem.y * w, bias, jnp.ones((), a.dtype), w_s + shift, bounds)

@@ -61,14 +61,8 @@ def certified(problem: "SlackProblem", point: Float[Array, "two n"], s: Float[Ar
         above = above + jnp.abs(missed) * (jnp.abs(water.bias) + problem.radius)
         feasible = balances(missed, p.sum(), dtype)
     certificate = _bounds(problem, point, below, above, 4 * narrow, feasible)
-    return Answer(
-        alpha=p,
-        dual_coef=coefficients,
-        bias=bias,
-        R=scale / length,
-        margins=c * (length / scale) + (problem.y * bias if problem.free_bias else 0),
-        certificate=certificate,
-    )
+    margins = c * (length / scale) + (problem.y * bias if problem.free_bias else 0)
+    return Answer(p, coefficients, bias, scale / length, margins, certificate)
 
 
 def _paid_for(problem: "SlackProblem", heights: Float[Array, " n"], level: Float[Array, ""]) -> Float[Array, ""]:

@@ -129,16 +129,12 @@ class Sampled(HoldingWrapper[SimplexForm]):
         spent = jnp.where(wanted & (state.failures < self.tries), self.r * active.sum(), 0)
         counters = counters._replace(steps=inner.counters.steps + 1).evaluated(spent)
         kept = jax.tree.map(lambda a, b: jnp.where(frozen, a, b), inner, stepped)
-        return SampledState(
+        return state._replace(
             inner=kept._replace(counters=counters),
             indices=jnp.where(frozen, state.indices, indices),
             failures=jnp.where(state.failures >= self.tries, state.failures, failures),
             first=jnp.where(wanted, -1, state.first),
-            threshold=state.threshold,
             key=key,
-            was_full=state.was_full,
-            alpha=state.alpha,
-            s=state.s,
         )
 
     def refresh(self, problem: SimplexForm, state: "SampledState") -> "SampledState":
@@ -206,17 +202,9 @@ class Sampled(HoldingWrapper[SimplexForm]):
         s = cond(lost, lambda: problem.matvec(held), lambda: s)
         empty = jnp.zeros((self.r,), alpha.dtype)
         inner = self.solver.at(jnp.append(weights, empty), jnp.append(s[indices], empty), counters)
-        return SampledState(
-            inner=inner._replace(R=held @ s),
-            indices=indices.astype(jnp.int32),
-            failures=jnp.zeros((), jnp.int32),
-            first=jnp.asarray(-1, jnp.int32),
-            threshold=jnp.ones((), alpha.dtype),
-            key=key,
-            was_full=jnp.asarray(False),
-            alpha=held,
-            s=s,
-        )
+        inner, indices, none = inner._replace(R=held @ s), indices.astype(jnp.int32), jnp.zeros((), jnp.int32)
+        first, threshold, was_full = jnp.asarray(-1, jnp.int32), jnp.ones((), alpha.dtype), jnp.asarray(False)
+        return SampledState(inner, indices, none, first, threshold, key, was_full, held, s)
 
     def _excess(self, problem: SimplexForm, inner: Any, drawn: Array, s_drawn: Array, indices: Array) -> Array:
         """Estimate the stop rule's value over its threshold from the drawn samples."""
