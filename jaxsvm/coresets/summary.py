@@ -13,13 +13,14 @@ from jaxsvm.datasets.labels import is_nothing
 from jaxsvm.errors import InputError, is_concrete, require_finite
 from jaxsvm.gram.build import gram
 from jaxsvm.gram.measured import MEASURED
-from jaxsvm.kernels import Linear
+from jaxsvm.kernels import Kernel, Linear
 from jaxsvm.loop.driver import fit
 from jaxsvm.points.rows import CSR
-from jaxsvm.problems.box import hinge_problem
+from jaxsvm.problems.box import BoxProblem, hinge_problem
 from jaxsvm.results.fit import Fit
 from jaxsvm.runtime.arrays import in_a_line
 from jaxsvm.solvers.box.interior_point import InteriorPoint
+from jaxsvm.solvers.contract import Solver
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -57,7 +58,7 @@ class Coreset:
     def __repr__(self) -> str:
         return in_a_line(self, C=self.C)
 
-    def problem(self, C: float | None = None, kernel: Any = None) -> Any:
+    def problem(self, C: float | None = None, kernel: Kernel | None = None) -> BoxProblem:
         """Return the weighted hinge problem with a free bias.
 
         Args:
@@ -75,7 +76,7 @@ class Coreset:
         points = gram(Linear() if kernel is None else kernel, self.x)
         return hinge_problem(points, self.y, self._scaled(C), bias="free", sample_weight=self.weight)
 
-    def fit(self, solver: Any = None, C: float | None = None) -> Fit:
+    def fit(self, solver: Solver | None = None, C: float | None = None) -> Fit:
         """Fit the coreset by a solver, `InteriorPoint(tol=1e-8)` by default."""
         return fit(self.problem(C), InteriorPoint(tol=1e-8) if solver is None else solver)
 

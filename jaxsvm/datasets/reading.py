@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import DTypeLike
 
 from jaxsvm.datasets.delimited import Delimited
 from jaxsvm.datasets.labels import joined
@@ -56,7 +57,7 @@ class Dataset:
 
 def load(
     path: str | os.PathLike[str], *, label: str | int | Literal[False] | None = None, label_optional: bool = False,
-    dtype: Any = None, part: str = "train", features: int | None = None, header: bool | None = None,
+    dtype: DTypeLike | None = None, part: str = "train", features: int | None = None, header: bool | None = None,
     format: str | None = None, zero_based: bool | None = None, like: Layout | None = None,
 ) -> Dataset:  # fmt: skip
     """Read a data set.

@@ -1,17 +1,17 @@
 """Synthetic points for examples and tests."""
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+from numpy.typing import DTypeLike
 
 from jaxsvm.errors import InputError
 
 
 def two_gaussians(
-    key: Array, n: int, d: int, *, separation: float = 3.0, dtype: Any = float
+    key: Array, n: int, d: int, *, separation: float = 3.0, dtype: DTypeLike = float
 ) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:
     """Draw two round Gaussian clouds, in random order: the smallest problem with a known solution.
 

@@ -184,7 +184,7 @@ def standardised(design: Design) -> FeatureDesign:
 
 
 def nystroem(
-    design: Design, kernel: Kernel, rank: int, *, landmarks: str = "pivoted", rows: int = 4096, key: Any = 0
+    design: Design, kernel: Kernel, rank: int, *, landmarks: str = "pivoted", rows: int = 4096, key: Array | int = 0
 ) -> FeatureDesign:
     """Return the design with Nystroem features of a kernel, whose landmarks are chosen among some rows in a pass.
 
@@ -202,7 +202,7 @@ def nystroem(
     return _of_kernel(design, kernel, rank, "nystroem", rows, key, landmarks)
 
 
-def fourier(design: Design, kernel: Kernel, rank: int, *, rows: int = 4096, key: Any = 0) -> FeatureDesign:
+def fourier(design: Design, kernel: Kernel, rank: int, *, rows: int = 4096, key: Array | int = 0) -> FeatureDesign:
     """Return the design with random Fourier features of a kernel, shifted by the mean of some rows.
 
     Args:

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
+from numpy.typing import ArrayLike
 
 from jaxsvm.datasets.labels import array_of
 from jaxsvm.datasets.scaling import Scaling
@@ -34,6 +35,7 @@ from jaxsvm.loop.passes import run_passes
 from jaxsvm.model_selection.cross_validation import Scores
 from jaxsvm.models.model import Model
 from jaxsvm.numerics.measured import MEASURED as SIZES
+from jaxsvm.points.rows import PointsLike
 from jaxsvm.results.fit import Certificate
 from jaxsvm.results.status import Status, StatusCode
 from jaxsvm.runtime.checks import require_one_of, require_positive, require_seconds, require_whole
@@ -74,7 +76,7 @@ class DesignFit:
     classes: tuple[Any, ...] | None
     features: tuple[Any, ...] = ()
 
-    def decision_function(self, x: Any) -> np.ndarray:
+    def decision_function(self, x: PointsLike) -> np.ndarray:
         """Return decision values of new points, `(m, ...)`.
 
         Args:
@@ -83,14 +85,14 @@ class DesignFit:
         Raises:
             InputError: On points of another width.
         """
-        x = applied(self.features, x) if self.features else x
+        points: Any = applied(self.features, x) if self.features else x
         width = self.coef.shape[-1]
-        if np.ndim(x) != 2 or np.shape(x)[1] != width:
-            raise InputError(f"x has shape {np.shape(x)}: points of {width} features, (m, {width}), are needed.")
-        values = x @ self.coef.reshape(-1, width).T + self.intercept.ravel()
+        if np.ndim(points) != 2 or np.shape(points)[1] != width:
+            raise InputError(f"x has shape {np.shape(points)}: points of {width} features, (m, {width}), are needed.")
+        values = points @ self.coef.reshape(-1, width).T + self.intercept.ravel()
         return np.asarray(values).reshape(len(values), *self.coef.shape[:-1])
 
-    def predict(self, x: Any) -> np.ndarray:
+    def predict(self, x: PointsLike) -> np.ndarray:
         """Return labels of new points, or values of regression: `(m,)`, with an axis more for several C.
 
         Raises:
@@ -153,7 +155,7 @@ def _along(w: np.ndarray) -> KernelBasis:
 
 
 def fit(
-    design: Design, C: Any = 1.0, *, loss: str = "hinge", bias: str = "regularized", epsilon: float = 0.1,
+    design: Design, C: ArrayLike = 1.0, *, loss: str = "hinge", bias: str = "regularized", epsilon: float = 0.1,
     tol: float = 1e-4, max_passes: int = 100, max_seconds: float | None = None, init: DesignFit | None = None,
     checkpoint: str | os.PathLike[str] | None = None, callback: Callable[[int, np.ndarray], Any] | None = None,
     interrupt: str = "return",
@@ -207,8 +209,9 @@ def fit(
 
 
 def cross_validate(
-    design: Design, Cs: Any, folds: int = 5, *, loss: str = "hinge", bias: str = "regularized", epsilon: float = 0.1,
-    tol: float = 1e-3, max_passes: int = 100, max_seconds: float | None = None, interrupt: str = "return",
+    design: Design, Cs: ArrayLike, folds: int = 5, *, loss: str = "hinge", bias: str = "regularized",
+    epsilon: float = 0.1, tol: float = 1e-3, max_passes: int = 100, max_seconds: float | None = None,
+    interrupt: str = "return",
 ) -> Scores:  # fmt: skip
     """Score values of C on folds of the rows, with the passes of all folds and values shared.
 

@@ -11,7 +11,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
-from numpy.typing import ArrayLike, DTypeLike
+from numpy.typing import DTypeLike
 
 from jaxsvm.errors import InputError, PrecisionWarning, is_concrete, require_finite, warn
 from jaxsvm.gram.contract import Gram
@@ -22,13 +22,13 @@ from jaxsvm.gram.tiled import TiledGram
 from jaxsvm.kernels import Kernel, Precomputed, as_kernel
 from jaxsvm.kernels.distances import place
 from jaxsvm.points.checks import as_points
-from jaxsvm.points.rows import CSR, Rows, SparseRows
+from jaxsvm.points.rows import CSR, PointsLike
 from jaxsvm.runtime.arrays import device_memory, floating, require_memory, transfers
 
 
 @transfers
 def gram(
-    kernel: Kernel | Callable[[Any, Any], Any], x: ArrayLike | Rows | SparseRows, tile: int | None = None,
+    kernel: Kernel | Callable[[Any, Any], Any], x: PointsLike, tile: int | None = None,
     rank: int | None = None, *, store: bool | None = None, dtype: DTypeLike | None = None,
     memory: int = MEASURED.bytes_to_store, method: str = "nystroem", landmarks: str = "pivoted",
     key: Array | None = None,

@@ -1,6 +1,7 @@
 """The contract of kernels, and kernels made of others: sums, products, multiples; any function of two points."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -211,7 +212,7 @@ class Scaled(Kernel):
         return parameter(self.factor, x) * self.base.diag(x)
 
 
-def as_kernel(kernel: Any) -> Kernel:
+def as_kernel(kernel: Kernel | Callable[[Any, Any], Any]) -> Kernel:
     """Return a kernel as it is, and wrap a function of two points in `Function`.
 
     Raises:

@@ -29,6 +29,7 @@ from jaxsvm.loop.interruption import Interruption, watching
 from jaxsvm.model_selection.objective import LOSSES, HeldOut, Objective, evaluate, fold_weights
 from jaxsvm.path.placeholders import nothing
 from jaxsvm.points.checks import as_points
+from jaxsvm.points.rows import PointsLike
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem, svm_problem
 from jaxsvm.results.fit import Fit
 from jaxsvm.results.status import Status
@@ -89,7 +90,8 @@ class Tuned:
 
 @transfers
 def tune(
-    kernel: Kernel, x: Any, y: ArrayLike, C: float = 1.0, *, validation: tuple[Any, Any] | None = None,
+    kernel: Kernel, x: PointsLike, y: ArrayLike, C: float = 1.0, *,
+    validation: tuple[PointsLike, ArrayLike] | None = None,
     folds: Any = None, loss: str | Callable[[Array], Array] = "smoothed_hinge",
     optimizer: optax.GradientTransformation | None = None, steps: int = 100, patience: int = 20,
     bounds: tuple[float, float] = (1e-4, 1e4), solver: Solver | None = None, progress: bool | None = None,

@@ -35,6 +35,7 @@ from jaxsvm.results.fit import Fit
 from jaxsvm.results.status import Status
 from jaxsvm.runtime.arrays import in_a_line, transfers
 from jaxsvm.screening.reference import screenable
+from jaxsvm.screening.rules import Rule
 from jaxsvm.solvers.contract import Solver
 
 
@@ -60,7 +61,7 @@ class EpsilonPath:
     def __len__(self) -> int:
         return len(self.path)
 
-    def at(self, C: Any) -> Fit:
+    def at(self, C: float) -> Fit:
         """Return the fit whose interval holds C: its w is within epsilon of optimal there.
 
         Raises:
@@ -78,8 +79,9 @@ class EpsilonPath:
 
 @transfers
 def epsilon_path(
-    problem: Any, epsilon: float, C_min: float, C_max: float, *, solver: Any = None, screen: Any = None
-) -> EpsilonPath:
+    problem: Restrictable, epsilon: float, C_min: float, C_max: float, *, solver: Solver | None = None,
+    screen: Rule | None = None,
+) -> EpsilonPath:  # fmt: skip
     """Solve at so few values of C that a fit is within epsilon of the optimum at every C from `C_min` to `C_max`.
 
     Args:

@@ -6,10 +6,12 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
 from jaxsvm.errors import InputError
 from jaxsvm.path.options import checked_values
 from jaxsvm.path.solve import solve_path
+from jaxsvm.problems.contract import Restrictable
 from jaxsvm.screening.reference import screenable
 from jaxsvm.screening.rules import Rule, ball_test_1, ball_test_2, intersection_test
 
@@ -58,7 +60,9 @@ class Report(NamedTuple):
         return "\n".join(lines)
 
 
-def screening_report(problem: Any, Cs: Any, rules: Mapping[str, Rule] | None = None, *, tol: float = 1e-4) -> Report:
+def screening_report(
+    problem: Restrictable, Cs: ArrayLike, rules: Mapping[str, Rule] | None = None, *, tol: float = 1e-4
+) -> Report:
     """Solve a path, and apply each rule at every value to the fit of the value before.
 
     Args:

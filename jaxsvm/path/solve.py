@@ -41,7 +41,7 @@ from jaxsvm.results.status import StatusCode, has_values
 from jaxsvm.runtime.arrays import in_a_line, on_device, transfers
 from jaxsvm.runtime.meshes import host_drives, in_automatic_axes
 from jaxsvm.screening.reference import screenable
-from jaxsvm.screening.rules import Safe
+from jaxsvm.screening.rules import Rule, Safe
 from jaxsvm.solvers.box.sequential_minimal_optimization import SMO
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.validation import require_usable
@@ -140,7 +140,7 @@ class Path:
 @transfers
 def solve_path(
     problem: Parametric | Sequence[Parametric], Cs: ArrayLike, *, gammas: ArrayLike | None = None,
-    solver: Solver | None = None, tol: ArrayLike = 1e-4, reduction: Reduction | None = None, screen: Any = None,
+    solver: Solver | None = None, tol: ArrayLike = 1e-4, reduction: Reduction | None = None, screen: Rule | None = None,
     lanes: int | None = None, key: Array | None = None, max_seconds: float | None = None,
     callback: Callable[[int, Fit], Any] | None = None, interrupt: str = "return",
 ) -> Path:  # fmt: skip

@@ -3,12 +3,13 @@
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
+from numpy.typing import ArrayLike
 
 from jaxsvm.numerics.products import matmul
 from jaxsvm.runtime.arrays import floating, in_a_line
@@ -167,8 +168,12 @@ class SparseRows(Protocol):
     """A sparse matrix of SciPy, in any of its forms."""
 
     def tocsr(self) -> Any:
-        """Return it by rows."""
+        """Return the matrix as CSR."""
         ...
+
+
+PointsLike: TypeAlias = ArrayLike | Rows | SparseRows
+"""Points `(n, d)` as callers pass them: an array, NumPy or JAX; `CSR`; or a sparse matrix of SciPy."""
 
 
 def dense_rows(x: Any, index: Int[Array, " t"]) -> Float[Array, "t d"]:

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
+from numpy.typing import ArrayLike
 
 from jaxsvm.errors import InputError
 from jaxsvm.numerics.precision import in_double, widened
@@ -22,7 +23,7 @@ from jaxsvm.screening.reference import Reference, checked_C, reference_of, scree
 from jaxsvm.screening.rules import Screening, decided
 
 
-def dome_test(problem: Any, below: Fit, above: Fit, C_below: Any, C_above: Any) -> Screening:
+def dome_test(problem: Restrictable, below: Fit, above: Fit, C_below: ArrayLike, C_above: ArrayLike) -> Screening:
     """Screen by bounds over the dome of all w that can be a solution between two values of C.
 
     A solution is no longer than the one at a larger C, and `w_a . w* >= |w_a|^2` for that at a smaller C, `w_a`.

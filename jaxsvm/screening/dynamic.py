@@ -11,6 +11,7 @@ from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array
+from numpy.typing import ArrayLike
 
 from jaxsvm.problems.contract import Restrictable
 from jaxsvm.results.fit import Fit
@@ -19,7 +20,7 @@ from jaxsvm.screening.reference import Reference, best_scale, screenable
 from jaxsvm.screening.rules import Screening, decided, screened_by
 
 
-def gap_safe(problem: Any, reference: Fit, C_ref: Any = None) -> Screening:
+def gap_safe(problem: Restrictable, reference: Fit, C_ref: ArrayLike | None = None) -> Screening:
     """Screen a problem by a point of it; a smaller gap screens more samples.
 
     Args:

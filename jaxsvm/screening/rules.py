@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
+from numpy.typing import ArrayLike
 
 from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.problems.contract import Restrictable
@@ -54,7 +55,7 @@ Rule = Callable[[Restrictable, Fit, Any], Screening]
 """`rule(problem, reference, C_ref)`, such as `ball_test_1`."""
 
 
-def ball_test_1(problem: Any, reference: Fit, C_ref: Any = None) -> Screening:
+def ball_test_1(problem: Restrictable, reference: Fit, C_ref: ArrayLike | None = None) -> Screening:
     """Screen by Ball Test 1: the ball whose diameter reaches from the reference's w to its multiple at the new C.
 
     The DVI rule of Wang, Wonka and Ye 2014 is the same test. It costs O(n), and has an interval form: `C_until`.
@@ -76,7 +77,7 @@ def ball_test_1(problem: Any, reference: Fit, C_ref: Any = None) -> Screening:
     return screened_by(screenable(problem), reference, checked_C(C_ref), _first)
 
 
-def ball_test_2(problem: Any, reference: Fit, C_ref: Any = None) -> Screening:
+def ball_test_2(problem: Restrictable, reference: Fit, C_ref: ArrayLike | None = None) -> Screening:
     """Screen by Ball Test 2: the ball of the reference's w and the dual point of the first ball's centre.
 
     It is weak by itself (it does not shrink as C nears the reference's), but needs no gap of the reference. It costs
@@ -96,7 +97,7 @@ def ball_test_2(problem: Any, reference: Fit, C_ref: Any = None) -> Screening:
     return screened_by(screenable(problem), reference, checked_C(C_ref), _second)
 
 
-def intersection_test(problem: Any, reference: Fit, C_ref: Any = None) -> Screening:
+def intersection_test(problem: Restrictable, reference: Fit, C_ref: ArrayLike | None = None) -> Screening:
     """Screen by the Intersection Test: bounds over both balls at once, never weaker than either (Theorem 8).
 
     It costs the kernel columns of samples that are free or change sides. It has no interval form of its own: `C_until`

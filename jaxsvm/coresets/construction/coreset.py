@@ -29,6 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
+from numpy.typing import ArrayLike
 
 from jaxsvm.coresets.construction.calibration import calibrated, reach_of, totals_of
 from jaxsvm.coresets.construction.queries import hinges, objectives, pool, pulls, scores
@@ -40,6 +41,7 @@ from jaxsvm.coresets.pilot import Pilot, solve
 from jaxsvm.coresets.summary import Coreset, as_data, as_key, float_dtype, notes_on, packed
 from jaxsvm.errors import InputError, warn
 from jaxsvm.numerics import selection
+from jaxsvm.points.rows import PointsLike
 from jaxsvm.runtime.arrays import transfers
 from jaxsvm.runtime.checks import require_one_of, require_positive, require_whole
 
@@ -87,8 +89,9 @@ class Proposal(NamedTuple):
 
 @transfers
 def coreset(
-    x: Any, y: Any, C: float, m: int, key: Array | int = 0, sample_weight: Any = None, sampler: str = "mixture",
-    bound: str = "dir", *, regulariser: str = "pinned", clusters: int | tuple[int, ...] | None = None,
+    x: PointsLike, y: ArrayLike, C: float, m: int, key: Array | int = 0, sample_weight: ArrayLike | None = None,
+    sampler: str = "mixture", bound: str = "dir", *, regulariser: str = "pinned",
+    clusters: int | tuple[int, ...] | None = None,
 ) -> Coreset:  # fmt: skip
     """Make a coreset of m points for the linear hinge SVM with a free bias, at C and every smaller C.
 
@@ -117,7 +120,7 @@ def coreset(
     Warns:
         UserWarning: If the bounds add up to more than half of the points: few cannot stand for them at this C.
     """
-    plan = plan_of(m, sampler, bound, regulariser, clusters, len(y), (*SAMPLERS, RECOMBINATION))
+    plan = plan_of(m, sampler, bound, regulariser, clusters, np.size(y), (*SAMPLERS, RECOMBINATION))
     require_positive("C", C)
     dtype = float_dtype(x)
     x, y, u = as_data(x, y, sample_weight)

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+from numpy.typing import ArrayLike
 
 from jaxsvm.coresets.construction.coreset import coreset
 from jaxsvm.coresets.construction.sensitivity import directional, own_partition, tight
@@ -25,6 +26,7 @@ from jaxsvm.gram.build import gram
 from jaxsvm.kernels import Kernel
 from jaxsvm.loop.driver import fit
 from jaxsvm.numerics.linear.nystroem import inverse_root
+from jaxsvm.points.rows import PointsLike
 from jaxsvm.problems.box import hinge_problem
 from jaxsvm.results.fit import Fit
 from jaxsvm.runtime.checks import require_one_of, require_positive, require_whole
@@ -32,8 +34,8 @@ from jaxsvm.solvers.box.sequential_minimal_optimization import SMO
 
 
 def kernel_sensitivity(
-    kernel: Kernel, x: Any, y: Any, C: float, sample_weight: Any = None, *, bound: str = "dir", labels: Any = None,
-    fitted: Fit | None = None,
+    kernel: Kernel, x: PointsLike, y: ArrayLike, C: float, sample_weight: ArrayLike | None = None, *,
+    bound: str = "dir", labels: ArrayLike | None = None, fitted: Fit | None = None,
 ) -> np.ndarray:  # fmt: skip
     """Bound the (pinned) sensitivities of a kernel SVM with a free bias from above, `(n,)` float64; O(n^2) memory.
 
@@ -89,8 +91,8 @@ def _bounds(
 
 
 def kernel_coreset(
-    kernel: Kernel, x: Any, y: Any, C: float, m: int, key: Array | int = 0, sample_weight: Any = None, *,
-    rank: int = 128, **options: Any,
+    kernel: Kernel, x: PointsLike, y: ArrayLike, C: float, m: int, key: Array | int = 0,
+    sample_weight: ArrayLike | None = None, *, rank: int = 128, **options: Any,
 ) -> Coreset:  # fmt: skip
     """Make a coreset of m points for a kernel machine, by Nystroem features and the linear construction.
 

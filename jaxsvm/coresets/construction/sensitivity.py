@@ -38,12 +38,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
+from numpy.typing import ArrayLike
 
 from jaxsvm.coresets.construction.partition import Cells, cells, partition
 from jaxsvm.coresets.construction.queries import hinges, objectives
 from jaxsvm.coresets.pilot import Pilot, solve
 from jaxsvm.coresets.summary import as_data, centred
 from jaxsvm.errors import InputError
+from jaxsvm.points.rows import PointsLike
 from jaxsvm.runtime.checks import require_one_of, require_positive
 
 BOUNDS = ("dir", "tight", "fixed", "printed")
@@ -51,8 +53,9 @@ REGULARISERS = ("pinned", "scaled", "normalised")
 
 
 def sensitivity(
-    x: Any, y: Any, C: float, sample_weight: Any = None, *, bound: str = "dir", regulariser: str = "pinned",
-    clusters: int | tuple[int, ...] | None = None, labels: Any = None, key: Array | None = None,
+    x: PointsLike, y: ArrayLike, C: float, sample_weight: ArrayLike | None = None, *, bound: str = "dir",
+    regulariser: str = "pinned", clusters: int | tuple[int, ...] | None = None, labels: ArrayLike | None = None,
+    key: Array | None = None,
 ) -> np.ndarray:  # fmt: skip
     """Return upper bounds gamma of all sensitivities, `(n,)` float64.
 
@@ -158,8 +161,9 @@ def directional(alpha: Array, D: Array, o: Array, projection: Array, at: Pilot) 
 
 
 def exact_sensitivity(
-    x: Any, y: Any, C: float, sample_weight: Any = None, *, regulariser: str = "pinned", index: Any = None
-) -> np.ndarray:
+    x: PointsLike, y: ArrayLike, C: float, sample_weight: ArrayLike | None = None, *, regulariser: str = "pinned",
+    index: ArrayLike | None = None,
+) -> np.ndarray:  # fmt: skip
     """Return the sensitivities of some points, `(k,)` float64: from below, with a relative error of 1e-6.
 
     Args:

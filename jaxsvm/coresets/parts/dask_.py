@@ -29,7 +29,8 @@ from jaxsvm.runtime.checks import require_one_of, require_positive, require_whol
 
 def from_dask(
     data: Any, C: float, m: int, key: Array | int = 0, *, label: str | None = None, weight: str | None = None,
-    size: int | None = None, sampler: str = "mixture", bound: str = "dir", clusters: Any = 16, mode: str = "tree",
+    size: int | None = None, sampler: str = "mixture", bound: str = "dir", clusters: int | tuple[int, ...] | None = 16,
+    mode: str = "tree",
 ) -> Coreset:  # fmt: skip
     """Make a coreset of partitioned data with Dask's current scheduler (a `Client`, or threads).
 

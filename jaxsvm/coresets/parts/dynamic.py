@@ -13,11 +13,13 @@ from typing import Any
 import jax
 import numpy as np
 from jaxtyping import Array
+from numpy.typing import ArrayLike
 
 from jaxsvm.coresets.construction.coreset import node_plan
 from jaxsvm.coresets.parts.nodes import Node, as_coreset, joined, node_key, reduced
 from jaxsvm.coresets.summary import Coreset, as_data, as_key
 from jaxsvm.errors import InputError
+from jaxsvm.points.rows import PointsLike
 from jaxsvm.runtime.checks import require_positive, require_whole
 
 
@@ -34,7 +36,7 @@ class DynamicCoreset:
 
     def __init__(
         self, C: float, size: int, key: Array | int = 0, *, sampler: str = "mixture", bound: str = "dir",
-        clusters: Any = 16,
+        clusters: int | tuple[int, ...] | None = 16,
     ):  # fmt: skip
         """Make an empty coreset.
 
@@ -68,7 +70,7 @@ class DynamicCoreset:
     def __len__(self) -> int:
         return len(self._place)
 
-    def insert(self, x: Any, y: Any, sample_weight: Any = None) -> np.ndarray:
+    def insert(self, x: PointsLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> np.ndarray:
         """Add points; return their identities, `(k,)` int64, by which they are changed later.
 
         Raises:
@@ -89,7 +91,7 @@ class DynamicCoreset:
         self._mark(slots)
         return identities
 
-    def delete(self, identities: Any) -> None:
+    def delete(self, identities: ArrayLike) -> None:
         """Remove points.
 
         Raises:
@@ -102,7 +104,7 @@ class DynamicCoreset:
         self._free.extend(slots.tolist())
         self._mark(slots)
 
-    def relabel(self, identities: Any, y: Any) -> None:
+    def relabel(self, identities: ArrayLike, y: ArrayLike) -> None:
         """Give points another label, -1 or +1.
 
         Raises:
@@ -114,7 +116,7 @@ class DynamicCoreset:
         self._y[slots] = y
         self._mark(slots)
 
-    def reweight(self, identities: Any, sample_weight: Any) -> None:
+    def reweight(self, identities: ArrayLike, sample_weight: ArrayLike) -> None:
         """Give points another weight, not negative.
 
         Raises:

@@ -14,18 +14,20 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
+from numpy.typing import ArrayLike
 
 from jaxsvm.coresets.construction.coreset import Plan, _construct, construct, plan_of
 from jaxsvm.coresets.measured import MEASURED
 from jaxsvm.coresets.parts.nodes import Node, as_coreset, padded, reduced
 from jaxsvm.coresets.summary import Coreset, as_data, as_key, float_dtype, packed
+from jaxsvm.points.rows import PointsLike
 from jaxsvm.runtime.checks import require_one_of, require_positive
 
 
 def on_mesh(
-    x: Any, y: Any, C: float, m: int, mesh: Mesh, key: Array | int = 0, sample_weight: Any = None, *,
-    axis: str | None = None, mode: str = "global", size: int | None = None, sampler: str = "mixture",
-    bound: str = "dir", clusters: Any = 16,
+    x: PointsLike, y: ArrayLike, C: float, m: int, mesh: Mesh, key: Array | int = 0,
+    sample_weight: ArrayLike | None = None, *, axis: str | None = None, mode: str = "global", size: int | None = None,
+    sampler: str = "mixture", bound: str = "dir", clusters: int | tuple[int, ...] | None = 16,
 ) -> Coreset:  # fmt: skip
     """Make a coreset of m points of data that are sharded over one axis of a mesh.
 
@@ -49,7 +51,7 @@ def on_mesh(
     """
     require_one_of("mode", mode, ("global", "tree"))
     require_positive("C", C)
-    plan, dtype = plan_of(m, sampler, bound, "pinned", clusters, len(y)), float_dtype(x)
+    plan, dtype = plan_of(m, sampler, bound, "pinned", clusters, np.size(y)), float_dtype(x)
     x, y, u = as_data(x, y, sample_weight)
     axis = mesh.axis_names[0] if axis is None else axis
     count = mesh.shape[axis]

@@ -23,6 +23,7 @@ from typing import Any
 import jax
 import numpy as np
 from jaxtyping import Array
+from numpy.typing import ArrayLike
 
 from jaxsvm.coresets.construction.coreset import Plan, node_plan
 from jaxsvm.coresets.parts.nodes import Node, as_coreset, joined, node_key, reduced
@@ -30,6 +31,7 @@ from jaxsvm.coresets.parts.storage import read_arrays
 from jaxsvm.coresets.summary import Coreset, as_data, as_key, float_dtype
 from jaxsvm.errors import DataError, InputError
 from jaxsvm.gram.measured import MEASURED
+from jaxsvm.points.rows import PointsLike
 from jaxsvm.runtime.checks import require_positive, require_whole
 from jaxsvm.runtime.files import write_arrays
 
@@ -174,7 +176,9 @@ class Stream:
             require_whole("chunk", self.chunk, 2 * self.size)
         return StreamState(np.asarray(jax.random.key_data(as_key(key))))
 
-    def update(self, state: StreamState, x: Any, y: Any, sample_weight: Any = None) -> StreamState:
+    def update(
+        self, state: StreamState, x: PointsLike, y: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> StreamState:
         """Add any number of points of any class; the partition into calls does not change the result.
 
         Args:
@@ -187,7 +191,7 @@ class Stream:
             InputError: If points cannot be used, have another d than the first ones, or have so many features that the
                 dense buffer takes too much memory.
         """
-        if not len(y):
+        if not np.size(y):
             return state
         dtype = str(np.result_type(float_dtype(x), *([state.dtype] if state.rows else [])))  # that of all calls
         data = as_data(x, y, sample_weight)

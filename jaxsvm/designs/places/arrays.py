@@ -4,7 +4,7 @@ import dataclasses
 import zlib
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -13,13 +13,14 @@ from jax import lax
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
+from numpy.typing import ArrayLike
 
 from jaxsvm.datasets.labels import several_classes, targets
 from jaxsvm.designs.contract import Chunk, OfChunk
 from jaxsvm.errors import InputError
 from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.points.checks import as_points
-from jaxsvm.points.rows import Rows
+from jaxsvm.points.rows import PointsLike, Rows
 from jaxsvm.problems.arguments import checked_weights
 from jaxsvm.runtime.arrays import device_memory, in_a_line, require_memory
 from jaxsvm.runtime.loops import fori_loop
@@ -73,8 +74,8 @@ class ArrayDesign:
 
 
 def from_arrays(
-    x: Any, y: Any, sample_weight: Any = None, *, mesh: Mesh | None = None, axis: str | None = None,
-    classes: tuple[Any, ...] | None = None, regression: bool = False,
+    x: PointsLike, y: ArrayLike, sample_weight: ArrayLike | None = None, *, mesh: Mesh | None = None,
+    axis: str | None = None, classes: tuple[Any, ...] | None = None, regression: bool = False,
 ) -> ArrayDesign:  # fmt: skip
     """Return arrays as a design.
 
@@ -93,7 +94,7 @@ def from_arrays(
     """
     empty = np.size(y) == 0 and mesh is not None and jax.process_count() > 1
     with jax.enable_x64(True):  # float64 points keep their digits, as everywhere
-        points: Any = np.zeros(np.shape(x), np.float32) if empty else as_points(x, None, "x")
+        points: Any = np.zeros(np.shape(cast(Any, x)), np.float32) if empty else as_points(x, None, "x")
     n = points.shape[0]
     if tuple(np.shape(y)) != (n,):
         raise InputError(f"y has shape {np.shape(y)}: one for each of the {n} rows is needed, ({n},).")

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from jaxsvm.datasets.labels import Texts, targets, value_of
 from jaxsvm.datasets.layout import Piece
@@ -93,7 +94,7 @@ class FileDesign(OfChunks):
 def from_files(
     paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], *, label: str | int | None = None,
     regression: bool = False, damaged: str = "stop", features: int | None = None, zero_based: bool | None = None,
-    header: bool | None = None, format: str | None = None, dtype: Any = np.float32,
+    header: bool | None = None, format: str | None = None, dtype: DTypeLike = np.float32,
 ) -> FileDesign:  # fmt: skip
     """Return the rows of svmlight, CSV, npz or Parquet files as a design, after one pass that counts and checks them.
 

@@ -10,9 +10,10 @@ from jaxsvm.errors import InputError
 from jaxsvm.problems.forms import SimplexForm
 from jaxsvm.solvers import polish
 from jaxsvm.solvers.around.wrapper import Wrapper, described, require_inner
+from jaxsvm.solvers.contract import Solver
 
 
-def polished(solver: Any, products: int = 40) -> "Polished":
+def polished(solver: Solver, products: int = 40) -> "Polished":
     """Polish a solver's point at every certificate (`jaxsvm.solvers.polish`).
 
     Args:

@@ -18,12 +18,12 @@ from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.checks import require_whole
 from jaxsvm.runtime.loops import cond, while_loop
 from jaxsvm.solvers.around.wrapper import HoldingWrapper, described, require_inner
-from jaxsvm.solvers.contract import NEVER
+from jaxsvm.solvers.contract import NEVER, Solver
 from jaxsvm.solvers.simplex.frank_wolfe import simplex_point
 
 
 def sampled(
-    solver: Any, r: int = 59, tries: int = 7, final_check: str = "full", capacity: int | None = None
+    solver: Solver, r: int = 59, tries: int = 7, final_check: str = "full", capacity: int | None = None
 ) -> "Sampled":
     """Search the next vertex among `r` random samples: the "probabilistic speedup" of Frandi et al.
 

@@ -27,7 +27,7 @@ SCREENABLE = ("box", "squared hinge")
 """Kinds of problems that rules apply to."""
 
 
-def screened(solver: Any, rule: Rule = gap_safe, every: int | None = None) -> "Screened":
+def screened(solver: Solver, rule: Rule = gap_safe, every: int | None = None) -> "Screened":
     """Leave out samples while a solver runs, once a rule proves their dual variables from its points.
 
     Args:

@@ -10,6 +10,7 @@ import numpy as np
 import optax
 from jax import lax
 from jaxtyping import Array, Float
+from numpy.typing import ArrayLike, DTypeLike
 
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.points.rows import CSR
@@ -116,7 +117,9 @@ class Pegasos(Stochastic):
 
     # --- streaming ---
 
-    def start(self, d: int, lam: Any, *, bias: str = "regularized", dtype: Any = None) -> "StreamState":
+    def start(
+        self, d: int, lam: ArrayLike, *, bias: str = "regularized", dtype: DTypeLike | None = None
+    ) -> "StreamState":
         """Start a stream of batches, as scikit-learn's `partial_fit`; samples are not kept.
 
             solver = Pegasos()
@@ -146,7 +149,9 @@ class Pegasos(Stochastic):
         zero = jnp.zeros((), dtype)
         return StreamState(w, self._stream(lam, zero).init(w), lam, zero, zero, d)
 
-    def update(self, state: "StreamState", x: Any, y: Any, sample_weight: Any = None) -> "StreamState":
+    def update(
+        self, state: "StreamState", x: ArrayLike | CSR, y: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> "StreamState":
         """Take a step on a batch; works under jit and scan.
 
         Args:
