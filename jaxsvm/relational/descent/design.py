@@ -25,6 +25,8 @@ from jaxsvm.errors import InputError
 from jaxsvm.gram.tiled import TiledGram
 from jaxsvm.kernels import Linear
 from jaxsvm.points.rows import Rows
+from jaxsvm.relational.schema.join import Join
+from jaxsvm.results.fit import Fit
 from jaxsvm.runtime.arrays import floating, in_a_line
 
 
@@ -157,12 +159,12 @@ class Design(OfChunks):
         shift = jnp.zeros((self.x.shape[1],), self.x.dtype)
         return TiledGram(Linear(), self.x, shift, min(2048, len(self.y)), self.x.dtype)  # rows per tile
 
-    def coefficients(self, fit: Any) -> np.ndarray:
+    def coefficients(self, fit: Fit) -> np.ndarray:
         """Return `w` of a fit's decision function `w.x + fit.bias`, `(d,)`, in the order of `names`."""
         return np.asarray(self.x.transposed_dot(jnp.asarray(fit.dual_coef, self.x.dtype)))
 
 
-def design(join: Any) -> Design:
+def design(join: Join) -> Design:
     """Return a join as a design matrix that is not formed.
 
     Args:

@@ -20,10 +20,11 @@ Every result has D and P, `D <= F* <= F(beta) <= P`, from the same counts, with 
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from jaxtyping import Array
 
 from jaxsvm.errors import InputError
 from jaxsvm.loop.interruption import watching
@@ -33,7 +34,8 @@ from jaxsvm.relational.descent.run import Run
 from jaxsvm.relational.descent.steps import CuttingPlanes, InteriorPoints, Newton, Subgradient
 from jaxsvm.relational.gradient.bundle import Bundle
 from jaxsvm.relational.gradient.engine import engine_for
-from jaxsvm.relational.schema.join import prepared
+from jaxsvm.relational.gradient.far import Engine
+from jaxsvm.relational.schema.join import Join, prepared
 from jaxsvm.relational.tables.sql import decision_function, to_sql
 from jaxsvm.results.fit import Certificate
 from jaxsvm.results.status import Status, StatusCode
@@ -102,7 +104,7 @@ class RelationalFit:
 
 
 def fit(
-    join: Any, lam: float | None = None, eps: float = 0.1, engine: Any = "auto", *, C: float | None = None,
+    join: Join, lam: float | None = None, eps: float = 0.1, engine: str | Engine = "auto", *, C: float | None = None,
     tol: float = 1e-3, max_steps: int = 200, scale: str = "none", intercept: bool = True, method: str = "bundle",
     loss: str = "hinge", init: RelationalFit | None = None, max_seconds: float | None = None,
     callback: Callable[[int, float, float], Any] | None = None,
@@ -197,7 +199,9 @@ def _descend(run: Run, method: str, known: np.ndarray | None) -> None:
     run_passes(steps(run, first), run.over, run.stop)
 
 
-def fit_path(join: Any, lams: Any, eps: float = 0.1, engine: Any = "auto", **options: Any) -> list[RelationalFit]:
+def fit_path(
+    join: Join, lams: Sequence[float], eps: float = 0.1, engine: str | Engine = "auto", **options: Any
+) -> list[RelationalFit]:
     """Fit at several lam; each fit starts from the planes of the one before, which are below the hinge for any lam.
 
     Args:
@@ -244,8 +248,8 @@ def result_of(run: Run, tol: float, why: str) -> RelationalFit:
 
 
 def pegasos(
-    join: Any, lam: float, key: Any, *, steps: int = 4000, batch: int = 32, scale: str = "none", intercept: bool = True,
-    tol: float = 1e-3,
+    join: Join, lam: float, key: Array | int, *, steps: int = 4000, batch: int = 32, scale: str = "none",
+    intercept: bool = True, tol: float = 1e-3,
 ) -> RelationalFit:  # fmt: skip
     """Train by Pegasos on rows drawn from the join; the error of the optimisation is O(d log T / (lam T)) for any N.
 

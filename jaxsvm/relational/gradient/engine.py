@@ -13,13 +13,15 @@ as the paper's theorem needs. Without one, the default, the error is of second o
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from jaxsvm.errors import InputError
-from jaxsvm.relational.gradient.far import Far, Request, RowsEngine
+from jaxsvm.relational.gradient.far import Engine, Far, Request, RowsEngine
 from jaxsvm.relational.gradient.merge import MergeEngine
 from jaxsvm.relational.gradient.score_grid import GridEngine
 from jaxsvm.relational.gradient.sketch import SketchEngine
 from jaxsvm.relational.measured import MEASURED
+from jaxsvm.relational.schema.join import Join
 from jaxsvm.runtime.checks import require_one_of
 
 ENGINES = ("auto", "rows", "merge", "grid", "sketch")
@@ -91,8 +93,8 @@ def scores(join: Any, beta: np.ndarray, guard: float = 0.0) -> tuple[list[np.nda
 
 
 def far_counts(
-    join: Any, beta: Any, eps: float = 0.1, *, guard: float = 0.0, mode: str = "mid", engine: Any = "auto",
-    tau: float = 1.0, squared: bool = False, ramp: float = 0.0,
+    join: Join, beta: ArrayLike, eps: float = 0.1, *, guard: float = 0.0, mode: str = "mid",
+    engine: str | Engine = "auto", tau: float = 1.0, squared: bool = False, ramp: float = 0.0,
 ) -> Far:  # fmt: skip
     """Count the far rows (`y beta.x + guard |beta|.|x| <= tau`) of the join through each row of a table, by label.
 
@@ -111,13 +113,14 @@ def far_counts(
         InputError: On coefficients that do not fit.
     """
     beta = checked(join, beta)
-    engine = engine_for(join, engine, eps)[0] if isinstance(engine, str) else engine
-    return engine(scores(join, beta, guard), Request(mode, tau, squared, ramp))
+    counter = engine_for(join, engine, eps)[0] if isinstance(engine, str) else engine
+    return counter(scores(join, beta, guard), Request(mode, tau, squared, ramp))
 
 
 def pseudo_gradient(
-    join: Any, beta: Any, lam: float, eps: float = 0.1, guard: Any = False, mode: str = "mid", *, engine: Any = "sketch"
-) -> PseudoGradient:
+    join: Join, beta: ArrayLike, lam: float, eps: float = 0.1, guard: Any = False, mode: str = "mid", *,
+    engine: str | Engine = "sketch",
+) -> PseudoGradient:  # fmt: skip
     """Compute the pseudo-gradient at beta.
 
     Args:
@@ -168,7 +171,7 @@ def gradient_interval(lower: PseudoGradient, upper: PseudoGradient) -> tuple[np.
     return lower.plus + upper.minus, upper.plus + lower.minus
 
 
-def squared_hinge(join: Any, beta: Any, lam: float, far: Far) -> np.ndarray:
+def squared_hinge(join: Join, beta: ArrayLike, lam: float, far: Far) -> np.ndarray:
     """Compute the gradient of `mean max(0, 1 - y beta.x)^2 + lam |beta|^2`, `(d,)`, from slack sums without a guard.
 
     Args:
