@@ -4,6 +4,8 @@ Whole numbers stay whole, up to 64 bits; two labels are equal only if they agree
 values ("", "NA", "nan", ...) and infinite numbers are no labels.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 

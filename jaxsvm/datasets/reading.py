@@ -1,5 +1,7 @@
 """Read a data set of any format in one call."""
 
+from __future__ import annotations
+
 import dataclasses
 import importlib
 import os

@@ -1,5 +1,7 @@
 """Synthetic points for examples and tests."""
 
+from __future__ import annotations
+
 import math
 
 import jax

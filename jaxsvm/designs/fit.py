@@ -6,6 +6,8 @@ path = jaxsvm.designs.fit(rows, C=np.geomspace(1e-3, 10, 32))         # one set 
 scores = jaxsvm.designs.cross_validate(rows, np.geomspace(1e-3, 10, 8), folds=5)
 """
 
+from __future__ import annotations
+
 import dataclasses
 import math
 import os
@@ -108,7 +110,7 @@ class DesignFit:
             return array_of(self.classes)[(values >= 0).astype(int)]
         return array_of(self.classes)[values.argmax(axis=-1)]
 
-    def unscaled(self) -> "DesignFit":
+    def unscaled(self) -> DesignFit:
         """Return the same functions of the columns themselves, for a design with scaled columns (`standardised`).
 
         Raises:

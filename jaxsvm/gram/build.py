@@ -5,6 +5,8 @@ budget that a solver may use to store all n x n values as a `DenseGram`. `LowRan
 pytrees with the same methods, differentiable with respect to kernel parameters and data.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 

@@ -6,6 +6,8 @@ over to another solver. `fit_compiled` works under tracing: it nests two `while_
 would recompute `s`, a whole matrix-vector product, in every chunk. `fit` chooses between them.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import math
 import time

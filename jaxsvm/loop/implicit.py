@@ -11,6 +11,8 @@ for derivatives to rounding, and for finding samples where they do not exist:
 Labels have no derivative. A sample of weight 0 is absent, also for derivatives.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from typing import Any
 

@@ -5,6 +5,8 @@ comes with the margins of the held-out samples. Nystroem Grams are the exception
 so each fold has its own Gram.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from functools import partial
 from typing import Any, overload

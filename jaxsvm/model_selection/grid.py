@@ -1,5 +1,7 @@
 """Propose a grid of C from the data; say where the best value of a grid is an end of it."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 import numpy as np

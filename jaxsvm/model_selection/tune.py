@@ -7,6 +7,8 @@ Keerthi, Sindhwani, Chapelle 2007). Parameters are positive and move on a log sc
 The loss is computed by `jaxsvm.model_selection.objective`: one compiled function for all steps.
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import sys

@@ -1,5 +1,7 @@
 """Read centre, radius and coreset of a minimum enclosing ball from a fit (Badoiu and Clarkson 2003)."""
 
+from __future__ import annotations
+
 import dataclasses
 
 import jax

@@ -4,6 +4,8 @@ One machine separates a class from the rest, or the two classes of a pair. All a
 a pair leaves the other classes out by weights of 0. So their arrays stack, and `fit_many` solves them as lanes.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable, Iterator
 from itertools import combinations

@@ -6,6 +6,8 @@ solved in warm chains (`jaxsvm.path.chains`). Problems on one Gram operator (one
 solved together.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -104,7 +106,7 @@ class Path:
     def __len__(self) -> int:
         return self.fits.alpha.shape[0]
 
-    def __getitem__(self, i: int) -> "Fit | Path":
+    def __getitem__(self, i: int) -> Fit | Path:
         several = self.fits.alpha.ndim > 2
         if not -len(self) <= i < len(self):
             parts = "values of C" if not several else "problems" if self.gammas is None else "widths"
@@ -112,7 +114,7 @@ class Path:
         fits = jax.tree.map(lambda leaf: leaf[i], self.fits)
         return Path(Cs=self.Cs, fits=fits) if several else fits
 
-    def __iter__(self) -> "Iterator[Fit | Path]":
+    def __iter__(self) -> Iterator[Fit | Path]:
         return (self[i] for i in range(len(self)))
 
     def __repr__(self) -> str:

@@ -10,6 +10,8 @@ common. So the points are first moved to their mean if that changes no distance 
 kernel, one added to a stationary one, or in features.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from typing import Any, Self, cast
 

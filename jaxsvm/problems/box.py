@@ -11,6 +11,8 @@ unregularised bias. With `s = Qa` and `r = q - s - b c` the gap is a sum of term
 so that it is computed without cancellation, for any b.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from typing import Any, Self
 

@@ -9,6 +9,8 @@ optimum from above, which is the certificate. `w / level` solves the hinge probl
 returns (docs/mathematics.md, The slack budget).
 """
 
+from __future__ import annotations
+
 import dataclasses
 from typing import Any, Self, TypeVar
 

@@ -14,6 +14,8 @@ certificate is the same.
 The minimum enclosing ball of any points (`jaxsvm.ball`) is another problem of the same form.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from typing import Any, Self
 

@@ -11,6 +11,8 @@ supergradient of the level with respect to c. With an unregularised bias there a
 the bias moves against each other: p then has half of its mass in each.
 """
 
+from __future__ import annotations
+
 from typing import Any, NamedTuple
 
 import jax
@@ -38,9 +40,9 @@ class WaterLevel(NamedTuple):
         bias: The bias that reaches the level, `()`: the middle of an interval of such biases; 0 without a bias.
     """
 
-    level: Float[Array, "..."]
+    level: Float[Array, ...]
     p: Float[Array, "... n"]
-    bias: Float[Array, "..."]
+    bias: Float[Array, ...]
 
 
 def water_level(
@@ -234,7 +236,7 @@ class _Basin(NamedTuple):
     lowest: Array
 
     @classmethod
-    def of(cls, c: Array, w: Array) -> "_Basin":
+    def of(cls, c: Array, w: Array) -> _Basin:
         order = jnp.argsort(jnp.where(w > 0, c, jnp.inf))
         return cls(order, c[order], w[order], jnp.cumsum(w[order]), c[order[0]])
 

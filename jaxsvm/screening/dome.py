@@ -5,6 +5,8 @@ docs/mathematics.md, Safe screening. The Intersection Test needs no solution bey
 better on most data sets.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from typing import Any
 

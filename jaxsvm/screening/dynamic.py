@@ -7,6 +7,8 @@ combines that ball with two on the simplex (docs/mathematics.md, Safe screening)
 Sources: Ndiaye, Fercoq, Gramfort and Salmon 2017 (gap-safe rules); Raj et al. 2016 (simplex). The balls are new here.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 import jax.numpy as jnp

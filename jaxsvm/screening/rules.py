@@ -6,6 +6,8 @@ screening, which hold in floating point and for references that are certified to
 rules by the same theorem (`jaxsvm.screening.ball`).
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple

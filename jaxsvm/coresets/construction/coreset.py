@@ -22,6 +22,8 @@ the data.
 Source: Tukan, Baykal, Feldman and Rus 2020, Algorithm 1; corrections: docs/mathematics.md, "Coresets".
 """
 
+from __future__ import annotations
+
 from typing import Any, NamedTuple
 
 import jax

@@ -9,6 +9,8 @@ It holds n^2 numbers. `kernel_coreset` is for larger data: it applies the linear
 map. The result is a coreset for the machine on these features, which is the kernel's as far as the map is exact.
 """
 
+from __future__ import annotations
+
 from functools import partial
 from typing import Any
 

@@ -30,6 +30,8 @@ tests and small data, O(n^2 d^2) for all points. The paper calls them intractabl
 Source: Tukan, Baykal, Feldman and Rus 2020, Lemma 2; corrections and `dir`: docs/mathematics.md, "Coresets".
 """
 
+from __future__ import annotations
+
 from functools import partial
 from typing import Any
 

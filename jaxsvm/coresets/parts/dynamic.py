@@ -8,6 +8,8 @@ Shares of the regulariser refer to a bound W on the total weight, twice the weig
 exceeds W or falls below a quarter of it, all nodes are made again; many changes share this cost.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 import jax

@@ -6,6 +6,8 @@ totals. The probabilities are those of one host up to rounding, and there is no 
 makes one of all: only sums and `size` points per device are communicated.
 """
 
+from __future__ import annotations
+
 from functools import partial
 from typing import Any
 

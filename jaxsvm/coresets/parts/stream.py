@@ -14,6 +14,8 @@ Source: Tukan, Baykal, Feldman and Rus 2020, Algorithm 2, corrected: each node h
 (`nodes.py`), and the coresets left at the end are joined, whatever the number of chunks is.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import json
 import math
@@ -79,7 +81,7 @@ class StreamState:
         write_arrays(path, arrays | {"depth": np.asarray(len(self.levels))})
 
     @staticmethod
-    def restore(path: str | os.PathLike[str]) -> tuple["StreamState", dict[str, Any]]:
+    def restore(path: str | os.PathLike[str]) -> tuple[StreamState, dict[str, Any]]:
         """Read the state that `save` wrote, bit for bit, and the values saved with it.
 
         Raises:

@@ -1,5 +1,7 @@
 """Rows in memory: dense or sparse arrays on one device, or dense ones over the devices of a mesh."""
 
+from __future__ import annotations
+
 import dataclasses
 import zlib
 from collections.abc import Iterator

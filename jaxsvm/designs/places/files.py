@@ -1,5 +1,7 @@
 """Rows of files that are larger than memory: read again in each pass, ahead of the arithmetic."""
 
+from __future__ import annotations
+
 import dataclasses
 import os
 import queue

@@ -10,6 +10,8 @@ With a guard eps only a row that stays far under every perturbation by a factor 
 as the paper's theorem needs. Without one, the default, the error is of second order near the optimum.
 """
 
+from __future__ import annotations
+
 from typing import Any, NamedTuple
 
 import numpy as np

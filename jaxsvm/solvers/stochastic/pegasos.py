@@ -1,5 +1,7 @@
 """Pegasos: stochastic subgradient descent on `lam/2 |w|^2 + mean hinge`, step `1 / (lam t)`; linear, sparse, kernel."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -119,7 +121,7 @@ class Pegasos(Stochastic):
 
     def start(
         self, d: int, lam: ArrayLike, *, bias: str = "regularized", dtype: DTypeLike | None = None
-    ) -> "StreamState":
+    ) -> StreamState:
         """Start a stream of batches, as scikit-learn's `partial_fit`; samples are not kept.
 
             solver = Pegasos()
@@ -150,8 +152,8 @@ class Pegasos(Stochastic):
         return StreamState(w, self._stream(lam, zero).init(w), lam, zero, zero, d)
 
     def update(
-        self, state: "StreamState", x: ArrayLike | CSR, y: ArrayLike, sample_weight: ArrayLike | None = None
-    ) -> "StreamState":
+        self, state: StreamState, x: ArrayLike | CSR, y: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> StreamState:
         """Take a step on a batch; works under jit and scan.
 
         Args:
@@ -185,11 +187,11 @@ class Pegasos(Stochastic):
         w = jnp.asarray(optax.apply_updates(state.w, updates))
         return StreamState(w, chain, state.lam, first, state.loss + (loss - state.loss) / t, state.d)
 
-    def coef(self, state: "StreamState") -> Float[Array, " d"]:
+    def coef(self, state: StreamState) -> Float[Array, " d"]:
         """Return the weights, averaged by `average`."""
         return average_of(state.chain)[: state.d]
 
-    def intercept(self, state: "StreamState") -> Float[Array, ""]:
+    def intercept(self, state: StreamState) -> Float[Array, ""]:
         """Return the bias; 0 if there is none."""
         return average_of(state.chain)[state.d :].sum()
 
