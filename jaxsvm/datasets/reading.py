@@ -64,6 +64,10 @@ def load(
 ) -> Dataset:  # fmt: skip
     """Read a data set.
 
+    Example:
+        >>> data = jaxsvm.datasets.load("train.csv", label="kind")
+        >>> signs, classes = jaxsvm.datasets.two_classes(data.y)
+
     Args:
         path: A file: svmlight (`.svm`, `.svmlight`, `.libsvm`, `.txt`), CSV (`.csv`, `.tsv`; separated by comma,
             semicolon or tab), npz (keys `X` or `X_data`, `X_indices`, `X_indptr`, `X_shape`, and `y`) or Parquet

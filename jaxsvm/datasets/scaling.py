@@ -34,7 +34,7 @@ class Scaling:
 
     @classmethod
     def standardise(cls, x: Any) -> "Scaling":
-        """Scale columns to mean 0 and standard deviation 1 (over n); sparse columns keep their mean.
+        """Learn the map of columns to mean 0 and standard deviation 1 (over n); sparse columns keep their mean.
 
         Args:
             x: Points `(n, d)`: anything array-like, or CSR. NumPy and sparse points are summed in float64.
@@ -55,7 +55,7 @@ class Scaling:
 
     @classmethod
     def min_max(cls, x: Any) -> "Scaling":
-        """Scale columns to [0, 1]; divide sparse columns by their largest absolute value, which gives [-1, 1].
+        """Learn the map of columns to [0, 1], or of sparse ones, divided by their largest absolute value, to [-1, 1].
 
         Args:
             x: Points `(n, d)`: anything array-like, or CSR.

@@ -70,7 +70,12 @@ def fit(
     init: Fit | ArrayLike | None = None, max_seconds: float | None = None, callback: Callable[[Fit], Any] | None = None,
     interrupt: str = "return",
 ) -> Fit:  # fmt: skip
-    """Solve a problem.
+    """Solve a problem, and certify the answer.
+
+    Example:
+        >>> problem = jaxsvm.hinge_problem(jaxsvm.gram(jaxsvm.kernels.RBF(0.5), x), y, C=10.0)
+        >>> fit = jaxsvm.fit(problem, tol=1e-4)
+        >>> print(fit.status.name, fit.certificate.relative_gap)
 
     Args:
         problem: From `svm_problem`, `hinge_problem`, `slack_problem`, `box_problem` or `meb_problem`.
@@ -79,14 +84,12 @@ def fit(
         tol: The relative duality gap, > 0, if no solver is named; None: 1e-4.
         key: A random key for solvers that draw; None takes key 0, so that a call repeats.
         init: Where to start: a `Fit` (of the same problem at another C, say), or finite weights `(n,)`. The start is
-            certified first, so the result is no worse. Steps of an unfinished fit (MAX_STEPS, INTERRUPTED) count toward
-            the next polish, and stochastic solvers continue its sequence of steps, so that a fit in pieces takes no
-            more steps than one in a single call. Steps and counters of the result are those of the last piece.
+            certified first, so the result is no worse. An unfinished fit (MAX_STEPS, INTERRUPTED) is continued: in
+            pieces it takes no more steps than in a single call. Counters of the result are those of the last piece.
         max_seconds: Stop after about this many seconds, at the end of a chunk, with status INTERRUPTED.
         callback: Called with the best certified `Fit` after every chunk of steps; it stops the fit, with status
-            INTERRUPTED, by returning True. The current point is certified for it after the first chunk, then after
-            every chunk up to n = 2,048, else whenever steps have cost as much as a certificate. The steps are those of
-            a fit without a callback, and the fit ends as soon as it is seen to have converged.
+            INTERRUPTED, by returning True. Above n = 2,048 the current point is certified for it only once steps have
+            cost as much as a certificate. The steps are those of a fit without a callback.
         interrupt: What Ctrl-C, or a KeyboardInterrupt of the callback, does: "return" returns the best certified point,
             with status INTERRUPTED, which `init` resumes; "raise" raises KeyboardInterrupt instead. A second Ctrl-C
             always raises, in this fit or within two seconds in the next one.

@@ -190,6 +190,10 @@ def cross_validate(
 ) -> CrossValidation | WidthValidation:  # fmt: skip
     """Score values of C on held-out folds.
 
+    Example:
+        >>> scored = jaxsvm.cross_validate(problem, jaxsvm.C_grid(problem, 16), folds=5)
+        >>> fit = jaxsvm.fit(problem.at(scored.C))
+
     Args:
         problem: A problem of `svm_problem` or `hinge_problem` (or `slack_problem`, with values of nu). Its sample
             weights count in fits and scores; its own C is not used. The landmarks of a Nystroem Gram are chosen again

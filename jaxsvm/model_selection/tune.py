@@ -101,6 +101,10 @@ def tune(
 ) -> Tuned:  # fmt: skip
     """Minimise a validation loss over log C and the logs of all positive kernel parameters.
 
+    Example:
+        >>> tuned = jaxsvm.tune(RBF(np.full(d, 0.1)), x, y, folds=5)
+        >>> tuned.C, tuned.kernel, jaxsvm.predict(tuned.fit, tuned.problem, x_new)
+
     Args:
         kernel: The initial kernel; `RBF(gamma)` with a gamma `(d,)` tunes one length scale per feature. Parameters
             that are 0 or negative do not change.

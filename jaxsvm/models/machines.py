@@ -73,6 +73,10 @@ class Machines:
 def one_versus_rest(make: Callable[[Any], Any], labels: ArrayLike, classes: int | None = None) -> Machines:
     """Build k problems on one Gram operator, each of one class against the rest.
 
+    Example:
+        >>> machines = jaxsvm.one_versus_rest(partial(jaxsvm.hinge_problem, gram, C=10.0), codes)
+        >>> jaxsvm.predict(jaxsvm.fit_many(machines), machines, x_new)
+
     Args:
         make: Builds the problem of signs `(n,)`, such as `partial(jaxsvm.hinge_problem, gram, C=10.0)`, with the Gram
             operator made outside.

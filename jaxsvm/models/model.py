@@ -116,6 +116,11 @@ def compact(
     For Pegasos and a perceptron with `init=` these are not the samples with a positive `alpha`. For a low-rank Gram the
     model keeps the features instead.
 
+    Example:
+        >>> model = jaxsvm.compact(fit, problem)
+        >>> model.save("model.npz")
+        >>> jaxsvm.predict(jaxsvm.load_model("model.npz"), x_new)
+
     Args:
         fit: A single fit (of a path, take `path[i]`) with concrete values, since the model's size is a shape.
         problem: The problem that it solves; or the machines of all pairs of three or more classes (`one_versus_one`).

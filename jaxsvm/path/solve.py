@@ -148,6 +148,10 @@ def solve_path(
 ) -> Path:  # fmt: skip
     """Solve a problem, or several, at many values of C.
 
+    Example:
+        >>> path = jaxsvm.solve_path(problem, jaxsvm.C_grid(problem, 16))
+        >>> path[3], path.at(2.5, problem)  # the fit at a value of the path, and at one between
+
     Args:
         problem: From `svm_problem`, `hinge_problem`, `box_problem`, or `slack_problem` with values of nu in place of C;
             its own value is not used. Or a list of problems of n samples each: those on one Gram operator (one class

@@ -48,6 +48,9 @@ def evaluate(coreset: Coreset, data: Any, C: float | None = None, key: Array | i
         C: Another C than the coreset's, in the data's terms.
         key: A random key of the queries, or a seed.
 
+    Returns:
+        The errors: `worst`, `mean` and `excess` sum them up.
+
     Raises:
         InputError: If shapes do not agree.
     """
