@@ -1,12 +1,16 @@
 """Eleven everyday tasks, each as a new user would do it in a process of its own, and the seconds that each takes.
 
     python benchmarks/everyday_tasks.py [--tasks NAME ...] [--states cold warm] [--data DIR] [--json FILE]
+                                        [--before CHECKOUT]
 
 A task is a short script or a few commands. What counts is wall seconds from the start of the process to its last line,
-imports and compilation included; CPU seconds are beside them, since the machine may be busy. `cold` begins with an
-empty cache of compiled programs, `warm` with the one that the cold run left (the command keeps programs by itself,
-scripts call `jaxsvm.keep_programs`). Each task checks its outcome against scikit-learn or the truth, and fails if it
-is wrong; what scikit-learn takes for that is left out and shown apart.
+imports and compilation included; CPU seconds are beside them, since the machine may be busy. Of commands only the
+commands count, not the making of their files. `cold` begins with an empty cache of compiled programs, `warm` with the
+one that the cold run left (the command keeps programs by itself, scripts call `jaxsvm.keep_programs`). Python keeps
+bytecode, as it does where a package is installed. Each task checks its outcome against scikit-learn or the truth, and
+fails if it is wrong; what scikit-learn takes for that is left out and shown apart.
+
+`--before` runs each task on the code of another checkout too, in turns, and prints the ratio of CPU seconds.
 
 Data sets are those that scikit-learn ships; where DIR (`../shared/data`) holds them the svmlight file is pendigits, and
 C is chosen on spambase.
@@ -31,6 +35,9 @@ DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 CHECK = {"wall": 0.0, "cpu": 0.0}
 """Seconds of this process that the task itself did not take."""
 
+COMMANDS = {"wall": 0.0, "cpu": 0.0}
+"""Seconds of the commands of a task."""
+
 
 @contextlib.contextmanager
 def checking():
@@ -43,12 +50,24 @@ def checking():
 
 def command(*arguments, fails=False):
     """Run `jaxsvm ...`; what it says on stdout, or on stderr where it is to refuse."""
+    begun, began = used_by_children(), time.perf_counter()
     ran = subprocess.run(
-        [sys.executable, "-m", "jaxsvm", *map(str, arguments)], capture_output=True, text=True, check=False
+        [sys.executable, "-c", "from jaxsvm.cli import main; main()", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
+    COMMANDS["wall"] += time.perf_counter() - began
+    COMMANDS["cpu"] += used_by_children() - begun
     if ran.returncode != (2 if fails else 0):
         raise SystemExit(f"jaxsvm {' '.join(map(str, arguments))}: exit code {ran.returncode}\n{ran.stderr}")
     return ran.stderr if fails else ran.stdout
+
+
+def used_by_children():
+    """CPU seconds of all processes that this one started and that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def cancer(folder):
@@ -416,33 +435,52 @@ TASKS = {
 # ----------------------------------------------------------------------------------------------- running
 
 
+COMMAND_TASKS = (csv, svmlight, choice, regression)
+
+
 def child(name, options):
     """In the fresh process."""
-    import jaxsvm
+    if TASKS[name] not in COMMAND_TASKS:
+        import jaxsvm
 
-    jaxsvm.keep_programs(os.environ["JAXSVM_CACHE"])
+        jaxsvm.keep_programs(os.environ["JAXSVM_CACHE"])
     with tempfile.TemporaryDirectory() as folder:
         found = TASKS[name](Path(folder), options)
-    print(json.dumps({"found": found, "check": CHECK}))
+    print(json.dumps({"found": found, "check": CHECK, "commands": COMMANDS}))
 
 
-def measured(name, cache, options):
-    """One task, one process: seconds, and what it found."""
-    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+def measured(name, cache, options, code):
+    """One task, one process, with the library of a checkout: seconds, and what it found."""
+    as_users = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    before, began = used_by_children(), time.perf_counter()
     ran = subprocess.run(
         [sys.executable, os.path.abspath(__file__), "--child", name, "--data", options.data],
-        env=os.environ | {"JAXSVM_CACHE": cache},
+        env=as_users
+        | {
+            "JAXSVM_CACHE": cache,
+            "PYTHONPATH": str(code),
+            "PYTHONSAFEPATH": "1",
+            "PYTHONPYCACHEPREFIX": options.bytecode,
+        },
         capture_output=True,
         text=True,
         check=False,
     )
-    wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
-    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    wall, used = time.perf_counter() - began, used_by_children() - before
     if ran.returncode:
         raise SystemExit(f"{name}: {ran.stderr}")
     said = json.loads(ran.stdout.splitlines()[-1])
     check = said["check"]
-    return {"wall": wall - check["wall"], "cpu": used - check["cpu"], "check": check["wall"], "found": said["found"]}
+    taken = {"wall": wall - check["wall"], "cpu": used - check["cpu"]}
+    return {**(said["commands"] if said["commands"]["wall"] else taken), "check": check["wall"], "found": said["found"]}
+
+
+def of_one_task(name, options, code):
+    """The states of a task with the library of a checkout, each in a process of its own."""
+    with tempfile.TemporaryDirectory() as cache:
+        if "cold" not in options.states:
+            measured(name, cache, options, code)
+        return {state: measured(name, cache, options, code) for state in options.states}
 
 
 def main():
@@ -451,19 +489,26 @@ def main():
     parser.add_argument("--states", nargs="*", default=["cold", "warm"], choices=["cold", "warm"])
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--json")
+    parser.add_argument("--before", type=Path)
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
         return child(options.child, options)
-    rows = []
-    for name in options.tasks:
-        with tempfile.TemporaryDirectory() as cache:
-            if "cold" not in options.states:
-                measured(name, cache, options)
-            for state in options.states:
-                row = {"task": name, "what": TASKS[name].__doc__, "state": state, **measured(name, cache, options)}
+    rows, here = [], Path(__file__).resolve().parents[1]
+    with tempfile.TemporaryDirectory() as options.bytecode:
+        for code in filter(None, (options.before, here)):  # writes the bytecode
+            for name in ("csv", "novelty"):
+                of_one_task(name, options, code.resolve())
+        for name in options.tasks:
+            then = {} if options.before is None else of_one_task(name, options, options.before.resolve())
+            for state, found in of_one_task(name, options, here).items():
+                row = {"task": name, "what": TASKS[name].__doc__, "state": state, **found}
+                if then:
+                    row |= {"cpu_before": then[state]["cpu"], "wall_before": then[state]["wall"]}
                 rows.append(row)
                 told = f"{name:14}{state:5}{row['wall']:7.1f} s (CPU {row['cpu']:5.1f}; check {row['check']:4.1f})"
+                if then:
+                    told += f" before {then[state]['cpu']:5.1f}, ratio {row['cpu'] / then[state]['cpu']:.2f}"
                 print(told, row["found"], flush=True)
     if options.json:
         Path(options.json).write_text(json.dumps(rows, indent=1) + "\n")

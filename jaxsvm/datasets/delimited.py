@@ -125,7 +125,7 @@ class Delimited(TextReader):
             return None
         x = np.empty((table.num_rows, self.width))
         for j, i in enumerate(i for i in range(self.fields) if i != self.column):
-            x[:, j] = table.column(i).to_numpy()
+            x[:, j] = np.from_dlpack(table.column(i).combine_chunks())  # `to_numpy` imports pandas: 0.3 s
         if not np.abs(x).max(initial=0) < EXACT:  # true for NaN too
             return None
         label = None if self.column is None else _texts_of(table.column(self.column))
@@ -301,7 +301,7 @@ def _texts_of(column: Any) -> Texts:
     coded_column = column.combine_chunks().dictionary_encode()
     coded_column = coded_column.chunk(0) if hasattr(coded_column, "num_chunks") else coded_column
     values, codes = coded(text.strip() for text in coded_column.dictionary.to_pylist())
-    return Texts(values, codes[coded_column.indices.to_numpy()])
+    return Texts(values, codes[np.from_dlpack(coded_column.indices)])
 
 
 def _is_row(fields: list[str]) -> bool:

@@ -206,6 +206,8 @@ def _offset_and_factor(offset: Any, spread: Any, low: Any, high: Any, dtype: Any
     """Return offset and 1 / spread in JAX's dtype for `dtype`; 1 if there is no spread that can be inverted."""
     spread = spread_of(spread, low, high, dtype)
     dtype = jax.dtypes.canonicalize_dtype(dtype)
-    offset, spread = jnp.asarray(offset, dtype), jnp.asarray(spread, dtype)
-    usable = (spread > jnp.finfo(dtype).tiny) & jnp.isfinite(spread)
-    return offset, jnp.where(usable, 1 / jnp.where(usable, spread, 1), 1)
+    xp = jnp if isinstance(spread, jax.Array) else np
+    with np.errstate(over="ignore"):
+        offset, spread = xp.asarray(offset, dtype), xp.asarray(spread).astype(dtype)
+    usable = (spread > jnp.finfo(dtype).tiny) & xp.isfinite(spread)
+    return jnp.asarray(offset), jnp.asarray(xp.where(usable, 1 / xp.where(usable, spread, 1), 1), dtype)

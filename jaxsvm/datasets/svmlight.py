@@ -230,7 +230,7 @@ def _numbers(block: bytes) -> np.ndarray | None:
             csv.ParseOptions(delimiter=",", quote_char=False),
             csv.ConvertOptions(column_types={"number": arrow.float64()}, null_values=[]),
         )
-        return column.column(0).to_numpy()
+        return np.from_dlpack(column.column(0).combine_chunks())  # `to_numpy` imports pandas: 0.3 s
     except arrow.ArrowInvalid:
         return None
 

@@ -7,6 +7,8 @@ import dataclasses
 class Measured:
     """Sizes and limits from which another method is faster."""
 
+    samples_at_once: int = 1024
+    """Samples of a machine with stored kernel values up to which its pair steps work on all of them."""
     samples_of_one_block: int = 3072
     """Samples of a machine up to which a chain over C works on one block: longer rows do not stay in the cache."""
     steps_per_sample: int = 500

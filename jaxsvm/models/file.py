@@ -13,7 +13,7 @@ import os
 import zipfile
 from typing import TYPE_CHECKING, Any
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 
 from jaxsvm.datasets import Layout, Scaling
@@ -97,7 +97,7 @@ def _read(archive: zipfile.ZipFile, size: int, memory: int | None) -> dict[str, 
     require_sound(header, {name: member for name, member in declared.items() if name != "header"})
     arrays = {name: _array(archive, name) for name in declared if name != "header"}
     require_values(header, arrays)
-    placed = {name: jnp.asarray(_narrow(value)) for name, value in arrays.items()}
+    placed = jax.device_put({name: _narrow(value) for name, value in arrays.items()})
     basis = {name.removeprefix("basis/"): value for name, value in placed.items() if name.startswith("basis/")}
     layout = header.get("layout")
     if layout is not None:

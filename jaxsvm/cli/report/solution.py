@@ -55,7 +55,7 @@ class Solution:
 def totals(certificate: Certificate) -> dict[str, float]:
     """Sum the primal and dual values of all decision functions, and take the largest gap."""
     return {
-        "primal": float(np.sum(certificate.primal)),
-        "dual": float(np.sum(certificate.dual)),
-        "relative_gap": float(np.max(certificate.relative_gap)),
+        "primal": float(np.asarray(certificate.primal).sum()),
+        "dual": float(np.asarray(certificate.dual).sum()),
+        "relative_gap": float(np.asarray(certificate.relative_gap).max()),
     }

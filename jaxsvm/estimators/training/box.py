@@ -261,7 +261,7 @@ def box_problem_of(
 def _solved(gram: Gram, arrays: Any, a: Array, s: Array, tol: Array, limit: Array, floor: Array, offset: float) -> Any:
     """Return alpha, coefficients, bias, certificate and pair steps."""
     problem = box_problem_of(gram, arrays, offset)
-    at_once = gram.stored and problem.n <= loop.MEASURED.samples_of_one_working_set
+    at_once = gram.stored and problem.n <= MEASURED.samples_at_once
     a, s, steps = (_at_once if at_once else _by_sets)(problem, a, s, tol, limit, floor)
     result = problem.certified(a, s, a.dtype)
     return result.alpha, result.dual_coef, result.bias, relative_to(result.certificate, floor), steps

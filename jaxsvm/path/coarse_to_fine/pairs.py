@@ -63,7 +63,7 @@ def solve_by_pairs(grids: list[Grid], solver: BlockNewton, key: Array, stop: Int
 def _features(grids: list[Grid], key: Array) -> Array | None:
     """Return features of the kernel matrix for the values that are left; None without such values or features."""
     left = [grid.problems[-1] for grid in grids if len(grid.points) < len(grid.logs)]
-    largest = max((float(np.asarray(problem.C) * np.max(problem.weights)) for problem in left), default=0)
+    largest = max((float(np.asarray(problem.C) * np.asarray(problem.weights).max()) for problem in left), default=0)
     return features(left[0], largest, key) if left else None
 
 

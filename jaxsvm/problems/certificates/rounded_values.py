@@ -40,7 +40,7 @@ def warn_of_rounded_values(problem: Any, fits: Fit, tol: Any, Cs: Any = None) ->
     costs = np.asarray(problem.costs if square else problem.upper, float)
     if Cs is not None:
         costs = costs / float(problem.C) * np.asarray(Cs, float)[:, None]
-    unit = float(jnp.finfo(gram.dtype).eps) / 2 * float(np.max(problem.squares))
+    unit = float(jnp.finfo(gram.dtype).eps) / 2 * float(np.asarray(problem.squares).max())
     with np.errstate(all="ignore"):
         length = np.sqrt(np.sum(coef**2, axis=-1))
         off = unit * length / np.sqrt(3)
