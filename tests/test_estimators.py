@@ -22,6 +22,7 @@ from sklearn.preprocessing import StandardScaler
 from jaxsvm import estimators, kernels
 from jaxsvm.estimators.measured import MEASURED
 from jaxsvm.estimators.training import box
+from jaxsvm.estimators.training.progress import Progress
 from jaxsvm.loop import driver as loop
 from jaxsvm.results.fit import Certificate
 from jaxsvm.results.status import Status
@@ -636,3 +637,23 @@ def test_certificates_of_many_float32_points_are_of_exact_kernel_values(estimato
 
 
 EPSILON = {"SVC": {}, "SVR": {"epsilon": 0.1}}
+
+
+@pytest.mark.parametrize("name", ["SVC", "NuSVC", "SVR", "NuSVR", "OneClassSVM", "LinearSVC"])
+def test_a_verbose_estimator_says_how_each_problem_ended(name, capsys):
+    getattr(estimators, name)(verbose=True).fit(X, Y)
+    last = capsys.readouterr().out.splitlines()[-1]
+    problems = 3 if name.endswith("SVC") else 1
+    assert last.startswith(f"[{name}] {problems} of {problems} problems: CONVERGED, relative gap ")
+    assert "steps" in last and "left" not in last
+    getattr(estimators, name)().fit(X, Y)
+    assert not capsys.readouterr().out
+
+
+def test_a_verbose_estimator_estimates_the_time_left(capsys):
+    progress = Progress(estimators.SVC(verbose=True), 3)
+    progress.ended(box.constant_solution(4, 0.0))
+    assert not capsys.readouterr().out  # less than a second after the last line
+    progress.began, progress.shown = progress.began - 10, progress.shown - 10
+    progress.ended(box.constant_solution(4, 0.0))
+    assert "2 of 3" in (said := capsys.readouterr().out) and "about 5 s left" in said

@@ -111,7 +111,9 @@ def _machines(job: Job, x: Any, codes: np.ndarray, C: float, bar: Bar) -> SVC:
     C, bias = (C, "free") if loss == "hinge" else (C / 2, "regularized")
     tol, weights = job.options.tol, _weights(job)
     machines = SVC(C=C, kernel=kernel, **parameters, loss=loss, bias=bias, tol=tol, class_weight=weights)
-    machines._done = lambda: bar.update(advance=1)
+    machines._done = lambda solved: bar.update(
+        advance=1, note=f"gap {float(solved.certificate.relative_gap):.2g}, {solved.steps} steps"
+    )
     return machines.fit(x, codes)
 
 

@@ -301,7 +301,8 @@ def _texts_of(column: Any) -> Texts:
     coded_column = column.combine_chunks().dictionary_encode()
     coded_column = coded_column.chunk(0) if hasattr(coded_column, "num_chunks") else coded_column
     values, codes = coded(text.strip() for text in coded_column.dictionary.to_pylist())
-    return Texts(values, codes[np.from_dlpack(coded_column.indices)])
+    indices: Any = np.from_dlpack(coded_column.indices)
+    return Texts(values, codes[indices])
 
 
 def _is_row(fields: list[str]) -> bool:

@@ -28,6 +28,7 @@ from jaxsvm.estimators.training.multiclass import (
     last_of_dag,
     pairs,
 )
+from jaxsvm.estimators.training.progress import Progress
 from jaxsvm.estimators.training.samples import Samples, samples
 from jaxsvm.estimators.validation import class_factors, classes_of, costs, require_classes, sample_weights
 from jaxsvm.models.machines import votes
@@ -63,7 +64,7 @@ class SVC(ClassifierMixin, KernelEstimator):
         tol: The relative duality gap to certify for each machine, and LIBSVM's largest violation, > 0.
         cache_size: Accepted for compatibility with scikit-learn; no effect.
         class_weight: Factors of C by class, "balanced", or None.
-        verbose: Accepted for compatibility with scikit-learn; no effect.
+        verbose: Whether to print once a second, and at the end, the gap, the steps and the time left.
         max_iter: Most pair steps of a machine, checked between working sets; -1 sets no limit.
         decision_function_shape: "ovr" (one column per class) or "ovo" (one column per pair) of `decision_function`.
         break_ties: Whether decision values break ties of votes, which takes "ovr" columns.
@@ -102,7 +103,7 @@ class SVC(ClassifierMixin, KernelEstimator):
     }
 
     scikit_learn_class = "SVC"
-    _done: Callable[[], Any] = staticmethod(int)  # called after each machine
+    _done: Callable[[Solved], Any] | None = None  # called with the solution of each machine
 
     def __init__(
         self, *, C: float = 1.0, kernel: Any = "rbf", degree: int = 3, gamma: Any = "scale", coef0: float = 0.0,
@@ -196,11 +197,16 @@ class SVC(ClassifierMixin, KernelEstimator):
     def _trained(self, data: Samples, machines: list[Machine]) -> list[Solved]:
         """Train the machines; a class without samples of positive weight is never predicted."""
         ready = [machine for machine in machines if len(np.unique(machine.signs)) == 2]
-        most = getattr(self, "max_iter", -1)  # some derived classes have none
+        progress = Progress(self, len(ready))
+        options: dict[str, Any] = {
+            "max_iter": getattr(self, "max_iter", -1),  # some derived classes have none
+            "done": self._done or progress.ended,
+            "callback": progress.callback,
+        }
 
         def at(C: float, some: list[Machine]) -> list[Solved]:
             some = [machine._replace(upper=C * machine.upper) for machine in some]
-            return train(data, some, loss=self.loss, bias=self.bias, tol=self.tol, max_iter=most, done=self._done)
+            return train(data, some, loss=self.loss, bias=self.bias, tol=self.tol, **options)
 
         if np.isinf(getattr(self, "C", 1.0)):
             solved = iter([hard_margin(lambda C, one=one: at(C, [one])[0], one.upper) for one in ready])

@@ -20,6 +20,7 @@ from jaxsvm.estimators.base import LinearEstimator, report
 from jaxsvm.estimators.training.box import Solved, solve_by_driver
 from jaxsvm.estimators.training.kernel_values import padded_rows
 from jaxsvm.estimators.training.machines import weighted_problem
+from jaxsvm.estimators.training.progress import Progress
 from jaxsvm.estimators.validation import labelled, signs_against_rest
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.kernels import Linear
@@ -45,7 +46,7 @@ class LinearSVC(SparseCoefMixin, LinearEstimator):
         fit_intercept: Whether there is a bias.
         intercept_scaling: The value s of the feature whose weight is the bias, > 0.
         class_weight: Factors of C by class, "balanced", or None.
-        verbose: Accepted for compatibility with scikit-learn; no effect.
+        verbose: Whether to print once a second, and at the end, the gap, the steps and the time left.
         random_state: Accepted for compatibility with scikit-learn; no effect.
         max_iter: Accepted for compatibility with scikit-learn; no effect.
 
@@ -145,10 +146,11 @@ class LinearSVC(SparseCoefMixin, LinearEstimator):
         if sp.issparse(X) and X.shape[1] <= 2000 and n * X.shape[1] <= 5e7:  # dense points take the feature solvers
             X = X.toarray()
         operator = gram_of(Linear(), X if sp.issparse(X) else padded_rows(padded_columns(X), size_class(n)))
-        solved, w = [], []
-        for y in signs_against_rest(codes, len(self.classes_)):
+        solved, w, signs = [], [], list(signs_against_rest(codes, len(self.classes_)))
+        progress = Progress(self, len(signs))
+        for y in signs:
             problem = weighted_problem(operator, y, weight, self.C, self.loss, "none")
-            solved.append(solve_by_driver(problem, self.tol))
+            solved.append(progress.ended(solve_by_driver(problem, self.tol, callback=progress.callback)))
             w.append(np.asarray(X.T @ solved[-1].dual_coef[:n]).ravel())
         return solved, np.stack(w)
 

@@ -15,6 +15,7 @@ from jaxsvm.estimators.regression import SVR, both_sides
 from jaxsvm.estimators.training.box import ROUNDING_OF_ZERO, BoxData, Solved, box_problem_of
 from jaxsvm.estimators.training.machines import Machine, undecided
 from jaxsvm.estimators.training.probability import DEFAULT_PROBABILITY
+from jaxsvm.estimators.training.progress import Progress
 from jaxsvm.estimators.training.samples import Samples, padded_size
 from jaxsvm.estimators.training.within_classes import (
     MOST_VARIABLES,
@@ -46,7 +47,7 @@ class NuSVC(SVC):
         tol: LIBSVM's largest violation, and the relative duality gap of the solution, > 0.
         cache_size: Accepted for compatibility with scikit-learn; no effect.
         class_weight: Factors of sample weights by class, "balanced", or None; nu is a share of their sum.
-        verbose: Accepted for compatibility with scikit-learn; no effect.
+        verbose: Whether to print once a second, and at the end, the gap, the steps and the time left.
         max_iter: Most pair steps of a machine; -1 sets no limit.
         decision_function_shape: "ovr" (one column per class) or "ovo" (one column per pair) of `decision_function`.
         break_ties: Whether decision values break ties of votes, which takes "ovr" columns.
@@ -87,10 +88,11 @@ class NuSVC(SVC):
 
     def _trained(self, data: Samples, machines: list[Machine]) -> list[Solved]:
         data = data.with_definiteness()
-        results = [
-            self._solve(data, machine, self.nu) if _largest_nu(machine) > 0 else (undecided(machine), np.nan)
-            for machine in machines
-        ]
+        results, progress = [], Progress(self, len(machines))
+        for machine in machines:
+            known = _largest_nu(machine) <= 0
+            results.append((undecided(machine), np.nan) if known else self._solve(data, machine, self.nu))
+            progress.ended(results[-1][0])
         self.C_ = np.array([C for _, C in results])
         return [solved for solved, _ in results]
 
@@ -166,7 +168,7 @@ class NuSVR(SVR):
         shrinking: Accepted for compatibility with scikit-learn; no effect.
         tol: The relative duality gap, and LIBSVM's largest violation (in units of y), > 0.
         cache_size: Accepted for compatibility with scikit-learn; no effect.
-        verbose: Accepted for compatibility with scikit-learn; no effect.
+        verbose: Whether to print once a second, and at the end, the gap, the steps and the time left.
         max_iter: Most pair steps; -1 sets no limit.
 
     Attributes:
@@ -190,7 +192,8 @@ class NuSVR(SVR):
     ) -> None:  # fmt: skip
         self._store_parameters(locals())
 
-    def _solve(self, data: Samples, target: np.ndarray, weight: np.ndarray) -> Solved:
+    def _solve(self, data: Samples, target: np.ndarray, weight: np.ndarray, progress: Progress) -> Solved:
+        del progress  # one program
         n, upper, data = len(target), self.C * weight, data.with_definiteness()
         require_storable(n, MOST_VARIABLES // 2, "SVR with an epsilon")
         problem = both_sides(target, upper, 0.0, padded_size(2 * n, up_to=MOST_VARIABLES))

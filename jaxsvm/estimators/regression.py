@@ -14,6 +14,7 @@ from sklearn.utils.validation import _num_samples
 from jaxsvm.estimators.base import KernelEstimator, report, require_finite
 from jaxsvm.estimators.training.box import BoxData, Solved, constant_solution, solve_box, solve_by_driver
 from jaxsvm.estimators.training.machines import hard_margin, pairs_or_features
+from jaxsvm.estimators.training.progress import Progress
 from jaxsvm.estimators.training.samples import Samples, padded_size, samples
 from jaxsvm.estimators.training.within_classes import first_at_bounds
 from jaxsvm.estimators.validation import costs, sample_weights
@@ -82,7 +83,7 @@ class SVR(RegressorMixin, OneMachine):
         epsilon: Half the width of the tube, in units of y, >= 0.
         shrinking: Accepted for compatibility with scikit-learn; no effect.
         cache_size: Accepted for compatibility with scikit-learn; no effect.
-        verbose: Accepted for compatibility with scikit-learn; no effect.
+        verbose: Whether to print once a second, and at the end, the gap, the steps and the time left.
         max_iter: Most pair steps; -1 sets no limit.
 
     Attributes:
@@ -124,21 +125,22 @@ class SVR(RegressorMixin, OneMachine):
         """
         X, y = self._checked_points(X, y)
         X, rows, data, target, weight = self._learn(X, y, sample_weight)
-        self._keep(X, rows, self._solve(data, target, weight))
+        progress = Progress(self, 1)
+        self._keep(X, rows, progress.ended(self._solve(data, target, weight, progress)))
         return self
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the targets `(m,)` of points `(m, d)`, or of kernel values `(m, n)` for "precomputed"."""
         return self._decisions(X)[:, 0]
 
-    def _solve(self, data: Samples, target: np.ndarray, weight: np.ndarray) -> Solved:
+    def _solve(self, data: Samples, target: np.ndarray, weight: np.ndarray, progress: Progress) -> Solved:
         """Return the solution of 2 n variables: those above the tube first."""
         data, upper = data.with_definiteness(), costs(self.C, weight)
         if np.isinf(self.C):
-            return hard_margin(lambda C: self._solve_at(data, target, C * upper), np.tile(upper, 2))
-        return self._solve_at(data, target, upper)
+            return hard_margin(lambda C: self._solve_at(data, target, C * upper, progress), np.tile(upper, 2))
+        return self._solve_at(data, target, upper, progress)
 
-    def _solve_at(self, data: Samples, target: np.ndarray, upper: np.ndarray) -> Solved:
+    def _solve_at(self, data: Samples, target: np.ndarray, upper: np.ndarray, progress: Progress) -> Solved:
         n, present = len(target), target[upper > 0]
         if present.max() - present.min() <= 2 * self.epsilon:  # exactly 0: a solver has its last digits wrong
             return constant_solution(2 * n, float(present.min() + present.max()) / 2)
@@ -147,10 +149,12 @@ class SVR(RegressorMixin, OneMachine):
         with jax.enable_x64(True):
             if 2 * n > LARGEST_PADDED:
                 y, q, U, _, _ = problem.arrays
-                return solve_by_driver(box_problem(data.operator(parts, 2 * n), q, U, y=y, c=y), self.tol)
+                whole = box_problem(data.operator(parts, 2 * n), q, U, y=y, c=y)
+                return solve_by_driver(whole, self.tol, callback=progress.callback)
 
             def by_pairs(most: int) -> Solved:
-                return solve_box(data.operator(parts, len(problem.y)), problem, self.tol, most)
+                operator = data.operator(parts, len(problem.y))
+                return solve_box(operator, problem, self.tol, most, callback=progress.callback)
 
             solved = pairs_or_features(data, parts, problem, self.tol, self.max_iter, by_pairs)
         return solved._replace(dual_coef=solved.dual_coef[: 2 * n])
@@ -186,7 +190,7 @@ class OneClassSVM(OutlierMixin, OneMachine):
         nu: At most this share of the samples is outside, at least this share is support, in (0, 1].
         shrinking: Accepted for compatibility with scikit-learn; no effect.
         cache_size: Accepted for compatibility with scikit-learn; no effect.
-        verbose: Accepted for compatibility with scikit-learn; no effect.
+        verbose: Whether to print once a second, and at the end, the gap, the steps and the time left.
         max_iter: Most pair steps; -1 sets no limit.
 
     Attributes:
@@ -220,7 +224,8 @@ class OneClassSVM(OutlierMixin, OneMachine):
         """
         X, _ = self._checked_points(X)
         X, rows, data, _, weight = self._learn(X, np.zeros(_num_samples(X)), sample_weight)
-        solved = _enclosed(data, weight, self.nu, self.tol, self.max_iter)
+        progress = Progress(self, 1)
+        solved = progress.ended(_enclosed(data, weight, self.nu, self.tol, self.max_iter, progress.callback))
         self._keep(X, rows, solved, ZERO_OBJECTIVE if solved.status == Status.STALLED else "")
         self.offset_ = -self.intercept_
         return self
@@ -238,7 +243,7 @@ class OneClassSVM(OutlierMixin, OneMachine):
         return np.where(self._decisions(X)[:, 0] >= 0, 1, -1)
 
 
-def _enclosed(data: Samples, upper: np.ndarray, nu: float, tol: float, max_iter: int) -> Solved:
+def _enclosed(data: Samples, upper: np.ndarray, nu: float, tol: float, max_iter: int, callback: Any) -> Solved:
     """Return the solution of a one-class machine; STALLED if its objective is 0 up to rounding."""
     n, size, data = len(upper), padded_size(len(upper)), data.with_definiteness()
     budget = nu * upper.sum()
@@ -247,7 +252,8 @@ def _enclosed(data: Samples, upper: np.ndarray, nu: float, tol: float, max_iter:
     with jax.enable_x64(True):
         if n > LARGEST_PADDED:
             operator = gram_of(data.values.kernel, data.x) if data.K is None else data.operator((slice(0, n),), n)
-            return solve_by_driver(box_problem(operator, np.zeros(n), upper, c=1.0, e=budget), tol)
+            whole = box_problem(operator, np.zeros(n), upper, c=1.0, e=budget)
+            return solve_by_driver(whole, tol, callback=callback)
         operator = data.operator((slice(0, n),), size)
         product, full = np.zeros(size), np.flatnonzero(start)
         if data.K is None:
@@ -257,7 +263,7 @@ def _enclosed(data: Samples, upper: np.ndarray, nu: float, tol: float, max_iter:
             product[:n] = data.K[:, full] @ start[full]
         problem = BoxData(np.ones(size), np.zeros(size), U, np.ones(size), budget, start)
         floor = 1e-6 * budget * float(np.asarray(operator.diag()).max())  # an objective below it counts as 0
-        result = solve_box(operator, problem, tol, max_iter, product, floor)
+        result = solve_box(operator, problem, tol, max_iter, product, floor, callback)
         if result.status == Status.CONVERGED and abs(float(result.certificate.dual)) <= floor:
             # A gap relative to the dual value would say nothing: it may be rounding alone.
             certificate = result.certificate._replace(relative_gap=np.inf)

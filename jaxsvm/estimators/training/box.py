@@ -31,7 +31,7 @@ from jaxsvm.loop.whole import solve_whole
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.certificates.definiteness import negative_curvature
 from jaxsvm.problems.contract import Problem
-from jaxsvm.results.fit import Certificate
+from jaxsvm.results.fit import Certificate, Fit
 from jaxsvm.results.judge import refused, relative_to
 from jaxsvm.results.status import Status
 from jaxsvm.solvers.box.interior_point import InteriorPoint
@@ -104,7 +104,13 @@ def constant_solution(n: int, bias: float) -> Solved:
 
 
 def solve_box(
-    gram: Gram, data: BoxData, tol: float, max_iter: int = -1, start_product: Any = None, floor: float | None = None
+    gram: Gram,
+    data: BoxData,
+    tol: float,
+    max_iter: int = -1,
+    start_product: Any = None,
+    floor: float | None = None,
+    callback: Callable[[Fit], Any] | None = None,
 ) -> Solved:
     """Solve a box problem; call it with x64 on.
 
@@ -116,6 +122,7 @@ def solve_box(
         start_product: `K (y start)`, `(n,)`, if there is a start.
         floor: The gap is relative to at least this objective. None takes `ROUNDING_OF_ZERO`, or that share of the
             losses where they are small (at a tiny C).
+        callback: Called on the way, once the driver of `jaxsvm.fit` continues, or None.
 
     Returns:
         The solution; its status is not CONVERGED if it is not certified to `tol`.
@@ -130,7 +137,7 @@ def solve_box(
     if certified or steps >= limit:
         status = Status.CONVERGED if certified else Status.MAX_STEPS
         return refused_if_indefinite(gram, data, Solved(dual_coef, float(bias), certificate, int(steps), status))
-    return solve_by_driver(box_problem_of(gram, data.arrays, data.offset), tol, alpha, int(steps))
+    return solve_by_driver(box_problem_of(gram, data.arrays, data.offset), tol, alpha, int(steps), callback)
 
 
 def is_indefinite(gram: Gram, data: BoxData) -> bool:
@@ -210,7 +217,9 @@ def _assessed(arrays: Any, a: Array, s: Array, offset: float) -> Any:
     return result.bias, result.certificate
 
 
-def solve_by_driver(problem: Problem, how: Any, init: Any = None, steps: int = 0) -> Solved:
+def solve_by_driver(
+    problem: Problem, how: Any, init: Any = None, steps: int = 0, callback: Callable[[Fit], Any] | None = None
+) -> Solved:
     """Solve a problem by the driver of `jaxsvm.fit`, without its warnings.
 
     The driver gives no warning, rather than a filter that removes it: filters apply to all threads.
@@ -220,10 +229,12 @@ def solve_by_driver(problem: Problem, how: Any, init: Any = None, steps: int = 0
         how: A solver, or the relative duality gap to reach by the solvers that the driver chooses.
         init: Dual variables to start from, `(n,)`, or None.
         steps: Steps taken before, which count in the result.
+        callback: Called with the best certified fit on the way, or None.
     """
     chosen = not isinstance(how, Solver)
     solver = first_choice(problem, how) if chosen else how
-    fit = drive(problem, solver, jax.random.key(0), init, options=Options(warns=False, may_change=chosen))
+    options = Options(warns=False, may_change=chosen)
+    fit = drive(problem, solver, jax.random.key(0), init, callback=callback, options=options)
     return solved_of(fit, steps + max(int(fit.counters.toward), int(fit.steps)))
 
 

@@ -27,6 +27,7 @@ from jaxsvm.loop.interruption import answering, with_settings, workers
 from jaxsvm.numerics.sizes import LARGEST_PADDED
 from jaxsvm.problems.box import hinge_problem
 from jaxsvm.problems.squared_hinge import svm_problem
+from jaxsvm.results.fit import Fit
 from jaxsvm.results.status import Status
 
 
@@ -85,9 +86,16 @@ def hard_margin(solve: Callable[[float], Solved], upper: np.ndarray) -> Solved:
 
 
 def train(
-    data: Samples, machines: Sequence[Machine], *, loss: str, bias: str, tol: float, max_iter: int,
-    done: Callable[[], Any],
-) -> list[Solved]:  # fmt: skip
+    data: Samples,
+    machines: Sequence[Machine],
+    *,
+    loss: str,
+    bias: str,
+    tol: float,
+    max_iter: int,
+    done: Callable[[Solved], Any],
+    callback: Callable[[Fit], Any] | None = None,
+) -> list[Solved]:
     """Train machines of two classes.
 
     Args:
@@ -97,7 +105,8 @@ def train(
         bias: "free", "regularized" or "none".
         tol: The relative duality gap of each, > 0.
         max_iter: Most steps of each; -1 sets no limit.
-        done: Called after each.
+        done: Called with the solution of each.
+        callback: Called on the way of solves by the driver of `jaxsvm.fit`, or None.
 
     Raises:
         KeyboardInterrupt: If Ctrl-C came, or the time of the caller is up before the last begins.
@@ -108,10 +117,10 @@ def train(
         if stop.seen:
             raise KeyboardInterrupt
         if loss == "hinge" and machine.n <= LARGEST_PADDED:
-            solved = _solve_whole(data, machine, bias, tol, max_iter)
+            solved = _solve_whole(data, machine, bias, tol, max_iter, callback)
         else:
-            solved = _solve_by_driver(data, machine, loss, bias, tol)
-        done()
+            solved = _solve_by_driver(data, machine, loss, bias, tol, callback)
+        done(solved)
         return solved
 
     with jax.enable_x64(True), answering("raise") as stop:
@@ -128,7 +137,9 @@ def pairs_or_features(
     return by_pairs(max_iter) if x is None else solve_in_features(x, problem, tol, by_pairs)
 
 
-def _solve_whole(data: Samples, machine: Machine, bias: str, tol: float, max_iter: int) -> Solved:
+def _solve_whole(
+    data: Samples, machine: Machine, bias: str, tol: float, max_iter: int, callback: Callable[[Fit], Any] | None
+) -> Solved:
     """Solve a hinge machine by one compiled program."""
     n, size = machine.n, padded_size(machine.n)
     upper, y = np.zeros(size), np.ones(size)
@@ -137,7 +148,7 @@ def _solve_whole(data: Samples, machine: Machine, bias: str, tol: float, max_ite
 
     def by_pairs(most: int) -> Solved:
         operator = data.operator(machine.parts, size)
-        result = solve_box(operator, problem, tol, most)
+        result = solve_box(operator, problem, tol, most, callback=callback)
         if data.exact is None or (result.status == Status.MAX_STEPS and max_iter >= 0):
             return result
         diagonal = float(np.asarray(operator.diag())[:n].max())
@@ -174,19 +185,21 @@ def _certified_in_double(
     return again._replace(steps=again.steps + solved.steps)
 
 
-def _solve_by_driver(data: Samples, machine: Machine, loss: str, bias: str, tol: float) -> Solved:
+def _solve_by_driver(
+    data: Samples, machine: Machine, loss: str, bias: str, tol: float, callback: Callable[[Fit], Any] | None
+) -> Solved:
     """Solve a machine of any loss and size as `jaxsvm.fit` does; in float64 at last."""
     n, y = machine.n, machine.signs
     if data.K is not None:
         operator = data.operator(machine.parts, padded_size(n))
     else:
         operator = gram_of(data.values.kernel, data.points(machine.parts))
-    result = solve_by_driver(weighted_problem(operator, y, machine.upper, 1.0, loss, bias), tol)
+    result = solve_by_driver(weighted_problem(operator, y, machine.upper, 1.0, loss, bias), tol, callback=callback)
     if data.exact is not None:
         double = data.in_double(machine.parts)
         exact = gram_of(double.values.kernel, double.x) if double.K is None else double.values.stored(double.K)
         whole = weighted_problem(exact, y, machine.upper, 1.0, loss, bias)
-        again = solve_by_driver(whole, tol, np.abs(result.dual_coef[:n]))
+        again = solve_by_driver(whole, tol, np.abs(result.dual_coef[:n]), callback=callback)
         result = again._replace(steps=again.steps + result.steps)
     return result._replace(dual_coef=result.dual_coef[:n])
 
