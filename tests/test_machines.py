@@ -159,15 +159,27 @@ def test_labels_that_are_no_codes_are_refused(name, labels, classes, message):
         BUILDERS[name](hinge(), np.asarray(labels), classes=classes)
 
 
-def test_traced_labels_that_are_no_codes_are_infeasible():
-    def statuses(codes):
-        return jaxsvm.fit_many(jaxsvm.one_versus_rest(hinge(), codes, classes=3)).status.code
-
-    run = jax.jit(statuses)
+@pytest.mark.parametrize("name", BUILDERS)
+def test_traced_labels_that_are_no_codes_are_infeasible(name):
+    """Also pairs with a class that has no sample, which are problems without weights."""
+    run = jax.jit(lambda codes: jaxsvm.fit_many(BUILDERS[name](hinge(), codes, classes=3)).status.code)
     assert (np.asarray(run(np.where(Y == 1, 7, Y))) == jaxsvm.Status.INFEASIBLE).all()
-    assert np.asarray(run(np.where(Y == 1, 0, Y))).tolist().count(jaxsvm.Status.INFEASIBLE) == 1
+    absent = np.asarray(run(np.where(Y == 1, 0, Y))).tolist()
+    assert absent.count(jaxsvm.Status.INFEASIBLE) == (1 if name == "rest" else 2)
     with pytest.raises(jaxsvm.InputError, match="classes=3"):
         jax.jit(lambda codes: jaxsvm.one_versus_rest(hinge(), codes))(Y)
+
+
+def test_weights_that_leave_no_sample_of_a_class_are_refused():
+    with pytest.raises(jaxsvm.InputError, match="positive weight"):
+        machines("pairs", sample_weight=(Y != 2).astype(float))
+
+
+def test_codes_of_a_byte():
+    wide, narrow = (jaxsvm.one_versus_one(hinge(), Y.astype(kind)) for kind in (np.int64, np.uint8))
+    np.testing.assert_array_equal(wide.lanes.y, narrow.lanes.y)
+    with pytest.raises(jaxsvm.InputError, match="no sample of class 3 of 0 to 299"):
+        jaxsvm.one_versus_rest(hinge(), Y.astype(np.uint8), classes=300)
 
 
 def test_what_is_no_machines_is_refused():

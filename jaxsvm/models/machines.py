@@ -28,6 +28,7 @@ from jaxsvm.loop.prepare import ready_together
 from jaxsvm.numerics.masks import every
 from jaxsvm.path.placeholders import nothing, on_host_stacked
 from jaxsvm.problems.padding import trimmed
+from jaxsvm.problems.samples import checked
 from jaxsvm.results.fit import Fit
 from jaxsvm.runtime.arrays import computed, in_a_line, on_device, transfers
 from jaxsvm.runtime.meshes import host_drives
@@ -127,9 +128,11 @@ def _checked(labels: Any, classes: int | None) -> tuple[Any, int]:
             f"labels is an array {codes.shape} of {codes.dtype}: class codes 0 to k - 1 are needed, integers (n,); "
             "`names, codes = np.unique(labels, return_inverse=True)` makes them."
         )
+    if codes.dtype.itemsize < 4:
+        codes = codes.astype(np.int32)  # which holds any k
     if classes is None and not is_concrete(codes):
         raise InputError("classes is None: inside jit the number of classes must be given, as in `classes=3`.")
-    k = int(codes.max(initial=-1)) + 1 if classes is None else classes
+    k = int(codes.max(initial=0)) + 1 if classes is None else classes
     if k < 2:
         raise InputError(f"classes is {k}: two or more are needed.")
     if is_concrete(codes):
@@ -146,7 +149,7 @@ def _machines(make: Callable[[Any], Any], codes: Any, k: int, signs: Any, presen
 
     def built(signs: Any, present: Any) -> Any:
         problem = make(signs)
-        return dataclasses.replace(problem if present is None else problem.weighted(present), gram=None)
+        return dataclasses.replace(problem if present is None else checked(problem.weighted(present)), gram=None)
 
     first = make(signs[0])
     if is_concrete(first, signs):
