@@ -229,7 +229,7 @@ def without_loss(problem: Restrictable, solver: Solver, fit: Fit, epsilon: float
     """Lengthen w until no sample has a loss; return the fit if it is within epsilon at every larger C.
 
     No sample then violates its margin, and primal and dual no longer depend on C: the path ends (Algorithm 1, line 5).
-    C. On the host.
+    Runs on the host.
 
     Args:
         problem: A problem.
