@@ -39,7 +39,7 @@ def active_set(problem: "BoxProblem", values: Any, before: Active | None = None)
     else:
         share, off = negligible(problem, a)
         off = off + share
-        missed = 1 / 16 * off**0.5  # free samples that others explain leave at a larger error of the margin
+        missed = 1 / 16 * off**0.5  # free samples that depend on others leave at a larger error of the margin
         above = jnp.where(before.free, (a > U * (1 + share)) | (slack > missed), before.bound)
         below = jnp.where(before.free, (a < -share * U) | (slack < -missed), ~before.bound)
         bound = above & (before.free | ~(slack < -off))

@@ -89,6 +89,6 @@ def _least_squares(X: Float[Array, "n d"], b: Float[Array, " d"]) -> Float[Array
     size = jnp.linalg.norm(X, axis=0)
     scale = jnp.where(size > 0, 1 / jnp.where(size > 0, size, 1), 0)
     squares = scale[:, None] * (X.T @ X) * scale
-    factor = semifactored(squares, 1e-12)  # below this share of its square a feature is explained by others
+    factor = semifactored(squares, 1e-12)  # with a pivot below this share of its square a feature depends on others
     v = factor.solve(scale * b)
     return scale * (v + factor.solve(scale * b - squares @ v))

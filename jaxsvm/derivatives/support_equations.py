@@ -60,7 +60,7 @@ class System(NamedTuple):
             makes the matrix definite if M is not: d + 1 free samples of a linear kernel have rank d.
         rho: The weight `()`; 0 without an equality.
         along: `(M + rho c c')^-1 c`, `(n,)`; 0 without an equality.
-        most: Steps of conjugate gradients at the most, int32 `()`.
+        most: Largest number of steps of conjugate gradients, int32 `()`.
     """
 
     free: Bool[Array, " n"]

@@ -66,7 +66,7 @@ class Gram(Protocol):
 
     @property
     def design(self) -> Any:
-        """Return a matrix `X (n, d)`, dense or CSR, with `K = X X'`; None where there is none at hand."""
+        """Return a matrix `X (n, d)`, dense or CSR, with `K = X X'`; None if the operator has none."""
 
     @property
     def feature_rows(self) -> Any:

@@ -104,22 +104,21 @@ def value(problem: SquaredHingeProblem, fit: Fit) -> Float[Array, ""]:
     return rule.optimal_value(problem, fit)
 
 
-def one_sided(problem: SquaredHingeProblem, fit: Fit, tol: ArrayLike = 1e-6) -> Bool[Array, " n"]:
+def one_sided(problem: Differentiable, fit: Fit, tol: ArrayLike = 1e-6) -> Bool[Array, " n"]:
     """Return which samples are at a kink: on the margin, so that an arbitrarily small change moves them across.
 
     Args:
-        problem: From `svm_problem`.
+        problem: From `svm_problem`, `hinge_problem` or `box_problem`.
         fit: A fit of it, certified to well below `tol` squared.
         tol: How close to 1 a margin `y_i f(x_i)` counts as on it, > 0.
 
     Returns:
-        A mask, `(n,)`. If any is true, the derivative is one-sided: on the side where these samples stay as they are.
-        A hinge problem may have more samples between their bounds than its kernel distinguishes (twins, points on a
-        grid, more than d + 1 with a linear kernel): samples that the others explain are marked too. The coefficients of
-        such a solution are not unique, its w and bias are; derivatives are those of the coefficients that keep the
-        marked samples' own fixed. If a free bias leaves no sample between its bounds, the samples that set the ends of
-        the interval of optimal biases are marked: derivatives by C and by features are right there, derivatives by
-        weights that break the equality do not exist.
+        A mask, `(n,)`. If a sample is marked, derivatives are one-sided: they hold while the marked samples stay in
+        their sets. In a hinge problem, samples between their bounds that depend linearly on others (duplicates, points
+        on a grid, more than d + 1 samples of a linear kernel) are marked too: w and the bias are then unique, but the
+        coefficients are not, and derivatives keep those of marked samples fixed. If a free bias leaves no sample
+        between its bounds, the samples at the ends of the interval of optimal biases are marked: derivatives by C and
+        by features are right there, those by weights, which break the equality, do not exist.
     """
     require_differentiable(problem)
     require_fit(fit)

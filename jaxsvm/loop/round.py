@@ -64,7 +64,7 @@ class Certifying:
     Attributes:
         may_polish: Whether to polish the state first if that is due.
         may_correct: Whether to look for a better w beside a dual point whose gap is too large (`BoxForm.beside`).
-        by_features: Whether that includes a w in the space of few features that the solver has not at hand.
+        by_features: Whether to compute such a w in the space of few features if the solver does not carry one.
         provisional: Whether to certify in the data's precision, without an allowance for rounding, because the caller
             certifies the result again. Products take a third of the time.
     """
@@ -236,7 +236,7 @@ def certify(problem: Problem, solver: Solver, progress: Progress, how: Certifyin
 def needs_correction(problem: Problem, solver: Solver, stalled: Any, refuted: Any, at_cap: Any) -> Any:
     """Return whether further steps cannot close the gap, so that the corrected w is worth computing.
 
-    The w that a solver has at hand is tried once a running value is refuted; in float64 after three refutations, since
+    A w that the solver carries is tried once a running value is refuted; in float64 after three refutations, since
     a few more steps usually suffice there. If `stalled` and `refuted` (of `Progress`) and `at_cap` (the cap on steps is
     reached) are numbers of the host, so is the result.
     """
@@ -247,7 +247,7 @@ def needs_correction(problem: Problem, solver: Solver, stalled: Any, refuted: An
 
 
 def can_correct(problem: Problem, solver: Solver) -> bool:
-    """Return whether a corrected w may lower the gap: in float64 only if the solver has w at hand."""
+    """Return whether a corrected w may lower the gap: in float64 only if the solver carries w."""
     return problem.corrects and (jnp.finfo(problem.dtype).bits < 64 or solver.carries_weights(problem))
 
 

@@ -123,7 +123,7 @@ class BoxProblem(OfSamples):
         Args:
             samples: S, distinct indices, `(m,)`.
             fixed: A point, `(n,)`, from which the values of R are read; None: they are 0.
-            gram: The Gram operator of S, if at hand; None stores `K_SS`, m^2 values.
+            gram: The Gram operator of S, if it exists already; None stores `K_SS`, m^2 values.
         """
         gram = part_of(self.gram, values_between(self.gram, samples)) if gram is None else gram
         parts = _restricted(self, samples, None if fixed is None else jnp.asarray(fixed, self.dtype))

@@ -214,7 +214,7 @@ class Restrictable(Parametric, OfSignedMatrix, Protocol):
         Args:
             samples: Distinct indices, int `(m,)`.
             fixed: Values of the others, read from `(n,)`; None for 0, the only choice where not `bounded`.
-            gram: The Gram operator of `samples`, if at hand.
+            gram: The Gram operator of `samples`, if it exists already.
         """
 
 

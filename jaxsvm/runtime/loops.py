@@ -66,7 +66,7 @@ def in_groups(together: int, function: Callable[..., _T], *arguments: Any) -> _T
     the caches at each operation. An accelerator takes all lanes at once. The function must not be differentiated.
 
     Args:
-        together: Lanes that are computed side by side, at the most; 1: one by one.
+        together: Largest number of lanes that are computed side by side; 1: one by one.
         function: From pytrees of arrays to a pytree of arrays.
         *arguments: Its arguments.
     """

@@ -18,7 +18,7 @@ from jaxsvm.numerics.sizes import LARGEST_PADDED
 from jaxsvm.results.status import Status
 
 MOST_VARIABLES = 2 * LARGEST_PADDED
-"""Dual variables whose kernel values are stored at the most: 2 GiB in float64."""
+"""Largest number of dual variables whose kernel values are stored: 2 GiB in float64."""
 
 
 def require_storable(n: int, most: int, instead: str) -> None:

@@ -61,7 +61,7 @@ class _Running:
     def of(
         cls, grids: list[Grid], solver: BlockNewton, key: Array, stop: Interruption, waiting: list[Task]
     ) -> "_Running":
-        """Return empty lanes: as many as there are values, at the most `solver.lanes`."""
+        """Return empty lanes, one per value, but at most `solver.lanes`."""
         template = grids[0].problems[0]
         P = _preconditioner(template.gram, template.offset, solver.rank, key)
         width = min(solver.lanes, 2 ** int(np.ceil(np.log2(len(waiting)))))
