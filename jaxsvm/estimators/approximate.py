@@ -22,7 +22,7 @@ from jaxsvm.estimators.validation import checked, labelled, require_finite_decis
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.kernels import Kernel, Linear
 from jaxsvm.numerics.sizes import size_class
-from jaxsvm.runtime.forking import require_own_process
+from jaxsvm.runtime.arrays import require_own_process
 
 
 class NystroemSVC(ClassifierMixin, JaxsvmEstimator):

@@ -21,7 +21,7 @@ from jaxsvm.estimators.validation import checked, require_finite_decisions
 from jaxsvm.kernels import Kernel
 from jaxsvm.results.fit import Certificate
 from jaxsvm.results.status import Status, advice
-from jaxsvm.runtime.forking import require_own_process
+from jaxsvm.runtime.arrays import require_own_process
 
 DTYPES = [np.float64, np.float32]
 

@@ -10,7 +10,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from jaxsvm.errors import InputError
-from jaxsvm.runtime.forking import require_own_process
+from jaxsvm.runtime.arrays import require_own_process
 
 
 def checked(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxsvm.errors import InputError, is_concrete
-from jaxsvm.runtime.forking import require_own_process
 from jaxsvm.runtime.meshes import automatic_context
 
 
@@ -159,7 +158,7 @@ def transfers(function: _F) -> _F:
 
     Returns:
         The function; inside it transfers are allowed, whatever `jax.transfer_guard` says outside. It refuses to run in
-        a forked child of a process that had computed (`jaxsvm.runtime.forking`). A mesh that is set has Auto axes
+        a forked child of a process that had computed (`require_own_process`). A mesh that is set has Auto axes
         inside (`jaxsvm.runtime.meshes`).
     """
 
@@ -214,3 +213,23 @@ def summary(value: Any) -> str:
     if len(text) <= LONGEST and "\n" not in text:
         return text
     return f"{len(value)} entries" if isinstance(value, list | tuple) else f"{type(value).__name__}(...)"
+
+
+_computing: set[int] = set()
+"""Process ids, this process or its ancestors, in which jaxsvm computed first."""
+
+
+def require_own_process() -> None:
+    """Note the first process that computes, and refuse to compute in one that was forked from it.
+
+    Raises:
+        RuntimeError: In a forked child, where the computation would never return.
+    """
+    if not _computing:
+        _computing.add(os.getpid())
+    elif os.getpid() not in _computing:
+        raise RuntimeError(
+            "This process was forked from one in which jaxsvm had computed: JAX's threads are not here, and JAX would "
+            'wait for them for ever. Take joblib\'s "loky" or "threading" in place of "multiprocessing", the start '
+            'methods "spawn" or "forkserver" of Python\'s own, or fork before the first fit.'
+        )

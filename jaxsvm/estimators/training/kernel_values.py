@@ -23,7 +23,7 @@ from jaxsvm.gram.dense import DenseGram
 from jaxsvm.gram.tiled import TiledGram
 from jaxsvm.kernels import RBF, Kernel, Laplacian, Linear, Polynomial, Precomputed, Sigmoid
 from jaxsvm.numerics.sizes import size_class
-from jaxsvm.runtime.forking import require_own_process
+from jaxsvm.runtime.arrays import require_own_process
 
 VALUES_PER_BLOCK = gram.MEASURED.bytes_per_block // 8
 FLOAT32_ERROR = 2.0**-21

@@ -22,9 +22,9 @@ class MergeEngine(Engine):
 
     name = "merge"
 
-    def __init__(self, tree: Tree, rows: float = 2 * MEASURED.auto_rows) -> None:
-        """Contract the tree to at most three nodes, none with more than `rows` rows."""
-        small = tree.within(3, rows)
+    def __init__(self, tree: Tree) -> None:
+        """Contract the tree to at most three nodes, none with more than twice `auto_rows` rows."""
+        small = tree.within(3, 2 * MEASURED.auto_rows)
         assert small is not None
         self.tree = small
         self.hub = int(np.argmax([len(small.neighbours(i)) for i in range(small.m)]))

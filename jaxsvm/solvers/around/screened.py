@@ -16,9 +16,8 @@ from jaxsvm.problems.certificates.definiteness import negative_curvature
 from jaxsvm.problems.contract import PROBLEMS, Restrictable
 from jaxsvm.runtime.checks import require_function, require_whole
 from jaxsvm.runtime.loops import once
-from jaxsvm.screening.dynamic import gap_safe
 from jaxsvm.screening.reference import reference_fit, require_screenable
-from jaxsvm.screening.rules import Rule
+from jaxsvm.screening.rules import Rule, gap_safe
 from jaxsvm.solvers.around.wrapper import HoldingWrapper, described, require_inner
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.measured import MEASURED

@@ -4,14 +4,13 @@ Nearly all samples that enter a set do so several times: on MNIST at C = 100, 1,
 computing rows is nine tenths of a fit.
 """
 
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
 from jaxsvm.gram.contract import Gram
-from jaxsvm.gram.dense import DenseGram
 from jaxsvm.gram.measured import MEASURED
 from jaxsvm.numerics.masks import count, places_first
 from jaxsvm.runtime.loops import while_loop
@@ -50,11 +49,6 @@ def enlarged(cache: RowCache, m: int) -> RowCache:
         jnp.pad(cache.owner, (0, more), constant_values=cache.rows.shape[1]),
         jnp.pad(jnp.minimum(cache.used, 0), (0, more), constant_values=-1),
     )
-
-
-def stored_rows(gram: Gram, cache: RowCache) -> Array:
-    """Return the rows that `fetched` indexes: all rows of a Gram operator that stores them, else the cache's."""
-    return cast(DenseGram, gram).K if gram.stored else cache.rows
 
 
 def fetched(

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from jaxsvm.errors import InputError
+from jaxsvm.gram.dense import DenseGram
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.contract import Restrictable
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
@@ -144,7 +145,7 @@ class WorkingSet(Solver[Restrictable]):
         members, entered, places = with_new_members(problem, a, s, state.members, state.entered, counters.steps, fresh)
         cache, slots, count = row_cache.fetched(problem.gram, state.cache, members, counters.steps, len(fresh))
         count = (fresh < problem.n).sum(dtype=jnp.int32) if problem.gram.stored else count  # counted although stored
-        kind, rows = _module(problem), row_cache.stored_rows(problem.gram, cache)
+        kind, rows = _module(problem), cast(DenseGram, problem.gram).K if problem.gram.stored else cache.rows
         K = state.K if problem.gram.stored else among(state.K, rows, slots, members, places)
         between = rows[slots[:, None], slots] if problem.gram.stored else K
         fat = jax.default_backend() != "cpu" if self.fat is None else self.fat
