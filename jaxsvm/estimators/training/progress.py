@@ -23,7 +23,7 @@ class Progress:
 
     @property
     def callback(self) -> Callable[[Fit], Any] | None:
-        """Return the callback of a long solve; None if nothing is printed, since a solve without a callback is faster."""
+        """Return the callback of a long solve; None if nothing is printed, since a solve without one is faster."""
         return self._at if self.verbose else None
 
     def ended(self, solved: Solved) -> Solved:
