@@ -212,6 +212,21 @@ def named_file(directory, header, x, y):
     return file
 
 
+def test_pipes(data, model, tmp_path):
+    """A named pipe was waited for without end; standard output that is a pipe could not be written to."""
+    pipe = tmp_path / "pipe.csv"
+    os.mkfifo(pipe)
+    assert "this is a pipe or a device" in refusal("fit", pipe)
+    assert "this is a pipe or a device" in refusal("fit", "-")
+    assert "this is a pipe or a device" in refusal("fit", pipe, "--one-hot")
+    assert "/dev/stdout" in refusal("predict", model, data, "--out", "-")
+    end, begin = os.pipe()
+    assert invoke("predict", model, data, "--out", f"/dev/fd/{begin}").exit_code == 0
+    os.close(begin)
+    with open(end) as written:
+        assert written.readline() == "label,decision\n" and len(written.readlines()) == 80
+
+
 @pytest.mark.parametrize("header", ["answer,a,b,c\n", ""])
 def test_predict_without_label_on_a_file_trained_with_it(points, tmp_path, header):
     x, y = points

@@ -23,6 +23,7 @@ def check_writable(out: str | None, *inputs: str, option: str = "--out") -> None
     """Refuse, before any work, a path that could not be written, or that would overwrite an input."""
     if out is None:
         return
+    require(out != "-", f"{option} is '-': name a file; /dev/stdout is standard output.")
     require(not os.path.isdir(out), f"{option} is {out!r}: this is a directory; name a file in it.")
     if os.path.exists(out):
         lost = any(os.path.exists(name) and os.path.samefile(out, name) for name in inputs)
@@ -43,12 +44,11 @@ def save(out: str | None, write: Callable[[str], Any], option: str = "--out") ->
     """Write a file whole or not at all: a temporary file beside it takes its name. None: write nothing."""
     if out is None:
         return
-    target = os.path.realpath(out)
     try:
-        if os.path.exists(target) and not os.path.isfile(target):
-            write(target)
+        if os.path.exists(out) and not os.path.isfile(out):
+            write(out)  # a pipe has no other name
         else:
-            write_whole(target, write)
+            write_whole(os.path.realpath(out), write)
     except OSError as error:
         raise InputError(f"{option} is {out!r}: cannot be written: {error.strerror or error}.") from error
 

@@ -192,14 +192,16 @@ def _check_arguments(name: str, label: Any, part: str, dtype: Any, format: str |
         raise InputError(f"format is {format!r}: one of {', '.join(FORMATS)} is needed.")
     if dtype is not None and not jnp.issubdtype(jnp.dtype(dtype), jnp.floating):
         raise InputError(f"dtype is {jnp.dtype(dtype).name}: a floating one such as float32 is needed.")
-    if os.path.isdir(name):
-        raise DataError(f"{name}: this is a directory; name one file in it.")
-    if not os.path.exists(name):
-        raise DataError(f"{name}: there is no such file (looked from {os.getcwd()}).")
 
 
 def kind_of(name: str, format: str | None) -> str:
-    """Return the format by the end of the name, or else by the first line of svmlight; refuse any other file."""
+    """Return the format by the end of a file's name, or else by the first line of svmlight; refuse what is no file."""
+    if os.path.isdir(name):
+        raise DataError(f"{name}: this is a directory; name one file in it.")
+    if name != "-" and not os.path.exists(name):
+        raise DataError(f"{name}: there is no such file (looked from {os.getcwd()}).")
+    if not os.path.isfile(name):
+        raise DataError(f"{name}: this is a pipe or a device, and files are read more than once; write it to one first.")
     stem = Path(name.lower())
     suffix = stem.with_suffix("").suffix if compression_of(name) else stem.suffix
     if format is not None:
