@@ -176,7 +176,7 @@ def cross_validate(
 
 @overload
 def cross_validate(
-    problem: Parametric, Cs: ArrayLike, folds: Any = 5, groups: ArrayLike | None = None, *, gammas: Any,
+    problem: Parametric, Cs: ArrayLike, folds: Any = 5, groups: ArrayLike | None = None, *, gammas: ArrayLike,
     score: str = "accuracy", solver: Solver | None = None, tol: ArrayLike = 1e-3, seed: int = 0,
     key: Array | None = None, interrupt: str = "return",
 ) -> WidthValidation: ...  # fmt: skip
@@ -184,9 +184,9 @@ def cross_validate(
 
 @transfers
 def cross_validate(
-    problem: Parametric, Cs: ArrayLike, folds: Any = 5, groups: ArrayLike | None = None, *, gammas: Any = None,
-    score: str = "accuracy", solver: Solver | None = None, tol: ArrayLike = 1e-3, seed: int = 0,
-    key: Array | None = None, interrupt: str = "return",
+    problem: Parametric, Cs: ArrayLike, folds: Any = 5, groups: ArrayLike | None = None, *,
+    gammas: ArrayLike | None = None, score: str = "accuracy", solver: Solver | None = None, tol: ArrayLike = 1e-3,
+    seed: int = 0, key: Array | None = None, interrupt: str = "return",
 ) -> CrossValidation | WidthValidation:  # fmt: skip
     """Score values of C on held-out folds.
 

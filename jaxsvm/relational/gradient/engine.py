@@ -120,7 +120,7 @@ def far_counts(
 
 
 def pseudo_gradient(
-    join: Join, beta: ArrayLike, lam: float, eps: float = 0.1, guard: Any = False, mode: str = "mid", *,
+    join: Join, beta: ArrayLike, lam: float, eps: float = 0.1, guard: float | bool = False, mode: str = "mid", *,
     engine: str | Engine = "sketch",
 ) -> PseudoGradient:  # fmt: skip
     """Compute the pseudo-gradient at beta.
