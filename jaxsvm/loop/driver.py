@@ -72,7 +72,7 @@ def fit(
 ) -> Fit:  # fmt: skip
     """Solve a problem, and certify the answer.
 
-    Example:
+    Examples:
         >>> problem = jaxsvm.hinge_problem(jaxsvm.gram(jaxsvm.kernels.RBF(0.5), x), y, C=10.0)
         >>> fit = jaxsvm.fit(problem, tol=1e-4)
         >>> print(fit.status.name, fit.certificate.relative_gap)

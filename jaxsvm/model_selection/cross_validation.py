@@ -190,7 +190,7 @@ def cross_validate(
 ) -> CrossValidation | WidthValidation:  # fmt: skip
     """Score values of C on held-out folds.
 
-    Example:
+    Examples:
         >>> scored = jaxsvm.cross_validate(problem, jaxsvm.C_grid(problem, 16), folds=5)
         >>> fit = jaxsvm.fit(problem.at(scored.C))
 

@@ -101,7 +101,7 @@ def tune(
 ) -> Tuned:  # fmt: skip
     """Minimise a validation loss over log C and the logs of all positive kernel parameters.
 
-    Example:
+    Examples:
         >>> tuned = jaxsvm.tune(RBF(np.full(d, 0.1)), x, y, folds=5)
         >>> tuned.C, tuned.kernel, jaxsvm.predict(tuned.fit, tuned.problem, x_new)
 

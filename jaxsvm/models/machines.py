@@ -74,7 +74,7 @@ class Machines:
 def one_versus_rest(make: Callable[[Any], Any], labels: ArrayLike, classes: int | None = None) -> Machines:
     """Build k problems on one Gram operator, each of one class against the rest.
 
-    Example:
+    Examples:
         >>> machines = jaxsvm.one_versus_rest(partial(jaxsvm.hinge_problem, gram, C=10.0), codes)
         >>> jaxsvm.predict(jaxsvm.fit_many(machines), machines, x_new)
 

@@ -116,7 +116,7 @@ def compact(
     For Pegasos and a perceptron with `init=` these are not the samples with a positive `alpha`. For a low-rank Gram the
     model keeps the features instead.
 
-    Example:
+    Examples:
         >>> model = jaxsvm.compact(fit, problem)
         >>> model.save("model.npz")
         >>> jaxsvm.predict(jaxsvm.load_model("model.npz"), x_new)

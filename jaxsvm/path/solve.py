@@ -148,7 +148,7 @@ def solve_path(
 ) -> Path:  # fmt: skip
     """Solve a problem, or several, at many values of C.
 
-    Example:
+    Examples:
         >>> path = jaxsvm.solve_path(problem, jaxsvm.C_grid(problem, 16))
         >>> path[3], path.at(2.5, problem)  # the fit at a value of the path, and at one between
 
