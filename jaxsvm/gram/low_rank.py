@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.gram.basis import FourierBasis, NystroemBasis
 from jaxsvm.gram.measured import MEASURED
+from jaxsvm.gram.tiled import OfPoints
 from jaxsvm.kernels import Kernel
 from jaxsvm.kernels.distances import place
 from jaxsvm.numerics.linear.nystroem import inverse_root, pivots
@@ -30,7 +31,7 @@ from jaxsvm.runtime.meshes import Spread
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class LowRankGram:
+class LowRankGram(OfPoints):
     """`K = Z Z'` for features `Z = phi(x)`.
 
     Attributes:
@@ -53,18 +54,6 @@ class LowRankGram:
     values: Any = dataclasses.field(default=None, metadata={"static": True})
     spread: Spread | None = dataclasses.field(default=None, metadata={"static": True})
 
-    stored = False
-    may_store = False
-    memory = 0
-
-    def lengthened(self, size: int) -> None:
-        """Return None: landmarks and features are compiled for every n anyway."""
-        del size
-
-    def with_squares(self) -> "LowRankGram":
-        """Return the operator unchanged."""
-        return self
-
     @property
     def n(self) -> int:
         """Return the number of points."""
@@ -81,7 +70,7 @@ class LowRankGram:
         return self.Z.dtype if self.values is None else self.values
 
     @property
-    def shift(self) -> Float[Array, " d"]:
+    def shift(self) -> Float[Array, " d"]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Return what was subtracted from dense points, `(d,)`; 0 for sparse ones, which the feature map shifts."""
         return jnp.zeros_like(self.features.shift) if isinstance(self.x, CSR) else self.features.shift
 
@@ -122,8 +111,6 @@ class LowRankGram:
     def design(self) -> Float[Array, "n r"]:
         """Return the features `Z (n, r)`, with `K = Z Z'`."""
         return self.Z
-
-    feature_rows = design
 
     def support_matvec(self, v: Float[Array, " n"]) -> Float[Array, " n"]:
         """Return `K @ v`, O(n r) for any support."""

@@ -21,7 +21,7 @@ from jaxsvm.runtime.meshes import Spread
 
 
 class OfPoints:
-    """What operators of a kernel at points share, stored or not; each has these fields and documents them."""
+    """What operators of `jaxsvm.gram` share; each documents those of these fields that it has."""
 
     kernel: Kernel
     x: Any
@@ -63,7 +63,7 @@ class OfPoints:
     @property
     def feature_rows(self) -> Any:
         """Return `design` if it is dense; else None."""
-        return None if isinstance(self.x, Rows) else self.design
+        return None if isinstance(self.design, Rows) else self.design
 
     def widened(self, dtype: Any) -> Any:
         """Return the operator for certificates in a wider dtype: a linear kernel's is recomputed from its points.

@@ -9,9 +9,9 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from jaxsvm.errors import InputError, is_concrete
+from jaxsvm.numerics.line_search import bisected
 from jaxsvm.numerics.products import sums
 from jaxsvm.runtime.arrays import computed
-from jaxsvm.runtime.loops import fori_loop
 
 if TYPE_CHECKING:
     from jaxsvm.problems.box import BoxProblem
@@ -31,13 +31,8 @@ def feasible_point(problem: "BoxProblem", a: Float[Array, " n"]) -> Float[Array,
     # Beyond these ends every sample is at the bound that c pulls it to.
     reach = (jnp.maximum(a, problem.upper - a) / jnp.where(c == 0, 1, jnp.abs(c))).max()
 
-    def halve(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
-        low, high = ends
-        middle = (low + high) / 2
-        above = c @ at(middle) > problem.e
-        return jnp.where(above, middle, low), jnp.where(above, high, middle)
-
-    low, high = fori_loop(0, 64, halve, (-reach, reach))  # a float64 bracket has fewer bits to lose
+    # A float64 bracket has fewer bits to lose.
+    low, high = bisected(lambda t: c @ at(t) > problem.e, -reach, reach, 64)
     reached, size = sums(c * a, jnp.abs(c * a))
     met = jnp.abs(reached - problem.e) <= _rounding(problem, size)
     return jnp.where(met, a, on_equality(problem, at((low + high) / 2)))

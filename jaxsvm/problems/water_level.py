@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike
 
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.numerics import selection
+from jaxsvm.numerics.line_search import bisected
 from jaxsvm.problems.arguments import checked_signs, require_both_classes
 from jaxsvm.runtime.loops import fori_loop, once, while_loop
 
@@ -179,15 +180,12 @@ def _by_bisection(rest: Array, w: Array, volume: Array) -> tuple[Array, Array]:
     """Solve by a fixed number of halvings, and one step of Newton's method, which makes the level exact."""
     lowest_width = jnp.where(w > 0, w, jnp.inf).min()
 
-    def halve(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
-        low, high = ends
-        middle = (low + high) / 2
-        over = jnp.where(w > 0, w * jnp.maximum(0, middle - rest), 0).sum() >= volume
-        return jnp.where(over, low, middle), jnp.where(over, middle, high)
+    def is_below(level: Array) -> Array:
+        return jnp.where(w > 0, w * jnp.maximum(0, level - rest), 0).sum() < volume
 
     steps = HALVINGS[jnp.dtype(rest.dtype).name]
     highest = jnp.minimum(volume / lowest_width, _average(rest, w, volume))
-    _, high = fori_loop(0, steps, halve, (jnp.zeros_like(volume), highest))
+    _, high = bisected(is_below, jnp.zeros_like(volume), highest, steps)
     covered = (rest < high) & (w > 0)
     mass = jnp.where(covered, w, 0).sum()
     level = (volume + jnp.where(covered, w * rest, 0).sum()) / jnp.where(mass > 0, mass, 1)
