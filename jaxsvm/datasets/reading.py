@@ -201,7 +201,7 @@ def kind_of(name: str, format: str | None) -> str:
     if name != "-" and not os.path.exists(name):
         raise DataError(f"{name}: there is no such file (looked from {os.getcwd()}).")
     if not os.path.isfile(name):
-        raise DataError(f"{name}: this is a pipe or a device, and files are read more than once; save it to one.")
+        raise DataError(f"{name}: this is a pipe or a device, and files are read more than once; save it to a file.")
     stem = Path(name.lower())
     suffix = stem.with_suffix("").suffix if compression_of(name) else stem.suffix
     if format is not None:
