@@ -374,3 +374,26 @@ def test_the_tolerance_of_a_fit_may_be_differentiated():
     x, y = np.eye(4, dtype=np.float32), np.array([1, -1, 1, -1])
     problem = jaxsvm.hinge_problem(jaxsvm.gram(RBF(1.0), x), y)
     assert jax.grad(lambda tol: jaxsvm.fit(problem, jaxsvm.SMO(tol=tol)).certificate.primal)(1e-3) == 0
+
+
+def unscaled(n=300):
+    """Columns of very different sizes, far from 0, in float32."""
+    rng = np.random.default_rng(0)
+    normal = rng.normal(size=(n, 6))
+    y = np.sign(normal @ rng.normal(size=6) + 0.8 * rng.normal(size=n))
+    return np.float32(normal * [1, 1e3, 1e5, 0.01, 1, 10] + [0, 5e3, 1e6, 0, 3, 50]), y
+
+
+def test_negative_curvature_of_a_definite_kernel_is_rounding_and_proves_nothing():
+    x, y = unscaled()
+    with pytest.warns(jaxsvm.ConvergenceWarning, match="float64"):
+        fit = jaxsvm.fit(jaxsvm.svm_problem(jaxsvm.gram(RBF(1e-10), x), y, 1e9))
+    assert fit.status.name == "STALLED" and np.isinf(fit.certificate).all()
+
+
+def test_a_fit_that_stalls_is_not_worse_than_no_function_at_all():
+    x, y = unscaled()
+    with pytest.warns(jaxsvm.ConvergenceWarning, match="scale features"):
+        fit = jaxsvm.fit(jaxsvm.hinge_problem(jaxsvm.gram(Linear(), x), y, 1e6, bias="free"))
+    assert fit.status.name == "STALLED"
+    assert fit.certificate.primal <= 1e6 * len(y) and fit.certificate.dual >= 0

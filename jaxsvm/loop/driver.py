@@ -30,15 +30,17 @@ from jaxsvm.loop.interruption import Interruption, Session, answering, watching
 from jaxsvm.loop.measured import MEASURED
 from jaxsvm.loop.prepare import ready, ready_together, start_of, with_earlier_steps, with_steps_since_polish
 from jaxsvm.loop.round import Certifying, Progress, advance, begin, certify, ends_with_a_chunk, finish, whole_chunks
+from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.problems.certificates.rounded_values import warn_of_rounded_values
 from jaxsvm.problems.contract import Problem, Restrictable, require_problem
 from jaxsvm.problems.padding import trimmed
-from jaxsvm.results.fit import Counters, Fit, better_of
+from jaxsvm.results.fit import Answer, Counters, Fit, better_of
 from jaxsvm.results.status import Status, advice
 from jaxsvm.runtime.arrays import transfers
 from jaxsvm.runtime.checks import require_seconds
 from jaxsvm.runtime.loops import in_groups, while_loop
 from jaxsvm.runtime.meshes import host_drives, in_automatic_axes
+from jaxsvm.runtime.programs import Program
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.start import Origin, given_start
 from jaxsvm.solvers.validation import require_usable
@@ -215,10 +217,23 @@ def drive(
             state = progress.state if following.takes_state else None
             key = jax.random.fold_in(key, 1) if following.draws_anew else key
         best = result if int(result.status) == Status.CONVERGED else best
+        if problem.kind == "box" and not float(best.certificate.relative_gap) < 1 and not options.provisional:
+            best = better_of(trimmed(_of_nothing(prepared).fit(result.status.code, result.counters), n), best)
         best = dataclasses.replace(best, counters=reduce(Counters.plus, counters), status=result.status)
         if options.warns:
             warn_unless_converged(best, solver)
     return best
+
+
+@Program
+def _of_nothing(problem: Problem) -> Answer:
+    """Certify `alpha = 0`: a point of a fit that stalled may be worse than the function 0."""
+
+    def certified(problem: Problem, zero: Array) -> Answer:
+        wide = widened(problem)
+        return wide.certified(zero.astype(wide.dtype), zero.astype(wide.dtype), problem.dtype)
+
+    return in_double(certified)(problem, jnp.zeros((problem.n,), problem.dtype))
 
 
 class Successor(NamedTuple):

@@ -205,7 +205,7 @@ def certify(problem: Problem, solver: Solver, progress: Progress, how: Certifyin
         (  # the first that holds decides
             (progress.status != Status.RUNNING, progress.status),
             (~sound, Status.NOT_FINITE),
-            (indefinite, Status.NOT_PSD),
+            (indefinite, Status.STALLED if problem.gram.definite else Status.NOT_PSD),  # of a definite kernel: rounding
             ((holds | unconfirmed) & proven, Status.CONVERGED),
             (holds | unconfirmed, Status.UNCERTIFIED),
             (at_cap, Status.MAX_STEPS),
@@ -217,8 +217,8 @@ def certify(problem: Problem, solver: Solver, progress: Progress, how: Certifyin
     ):
         status = jnp.where(condition, code, status)
     best = jax.tree.map(lambda new, old: jnp.where(better, new, old), point, progress.best)
-    if not problem.gram.definite:  # what was certified before the curvature showed proves nothing either
-        best = best._replace(certificate=refused(best.certificate, status == Status.NOT_PSD))
+    # What was certified before the curvature showed proves nothing either.
+    best = best._replace(certificate=refused(best.certificate, indefinite))
     return progress._replace(
         state=state,
         best=best,

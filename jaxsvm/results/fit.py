@@ -222,9 +222,13 @@ def outcomes(fit: Fit) -> str:
 
 
 def better_of(first: Fit, second: Fit) -> Fit:
-    """Return the fit with the smaller certified gap, on the host; the second unless the first's is smaller."""
-    gap, other = (float(fit.certificate.relative_gap) for fit in (first, second))
-    return first if gap < other else second
+    """Return the fit with the smaller certified gap, on the host; the second if they are level.
+
+    Relative gaps of 1 and more say nothing: then the difference of the primal and the dual value counts.
+    """
+    (primal, dual, gap), (upper, lower, other) = (map(float, fit.certificate) for fit in (first, second))
+    better = gap < other if min(gap, other) < 1 else primal - dual < upper - lower
+    return first if better else second
 
 
 Certified = TypeVar("Certified")
