@@ -18,8 +18,11 @@ import interrupted
 import jax
 import numpy as np
 import pytest
+from sklearn.exceptions import ConvergenceWarning
 
 import jaxsvm
+from jaxsvm.estimators import NuSVC
+from jaxsvm.estimators.training import within_classes
 from jaxsvm.kernels import RBF
 from jaxsvm.loop import bursts, carried_certificate
 from jaxsvm.loop.interruption import Interruption, unless, watching
@@ -181,6 +184,28 @@ def test_the_first_is_a_flag_and_the_second_raises():
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_one_that_python_would_swallow_comes_again(monkeypatch):
+    """JAX's callback at a garbage collection is where it was printed and lost."""
+    sent, code = threading.Event(), type("code", (), {"co_name": "_xla_gc_callback"})
+    monkeypatch.setattr(os, "kill", lambda *_: sent.set())
+    stop = Interruption()
+    stop.arrived(signal.SIGINT, type("frame", (), {"f_code": code}))
+    assert stop.came and sent.wait(5)
+
+
+def test_a_machine_of_nu_stops_between_bursts(monkeypatch):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(60, 2)), np.arange(60) % 2
+    whole = NuSVC(nu=0.5, tol=1e-6).fit(x, y)
+    monkeypatch.setattr(within_classes, "STEPS_A_BURST", 16)
+    parts = NuSVC(nu=0.5, tol=1e-6).fit(x, y)
+    np.testing.assert_allclose(parts.dual_coef_.sum(), whole.dual_coef_.sum(), atol=1e-6)
+    assert parts.fit_status_ == 0 and parts.n_iter_ > 16
+    with watching() as stop, pytest.warns(ConvergenceWarning, match="INTERRUPTED"):
+        stop.came = True
+        assert NuSVC(nu=0.5, tol=1e-6).fit(x, y).n_iter_ == 16
 
 
 def test_a_handler_of_the_users_own_stays():

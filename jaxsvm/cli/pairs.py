@@ -2,9 +2,11 @@
 
 import contextlib
 import dataclasses
+import warnings
 from typing import Any
 
 import numpy as np
+from sklearn.exceptions import ConvergenceWarning
 
 from jaxsvm.cli.job import Job
 from jaxsvm.cli.report.progress import Bar, progress_bar
@@ -82,18 +84,20 @@ def _trained(job: Job, x: Any, y: np.ndarray, C: float, bar: Bar) -> Any:
     Raises:
         InputError: If nu is not possible.
     """
-    if job.options.nu is None and job.options.loss != "one_class":
-        return _machines(job, x, y, C, bar)
     nu, (kernel, parameters) = 0.5 if job.options.nu is None else job.options.nu, scikit_learn_kernel(job.kernel)
     shared: dict[str, Any] = {"nu": nu, "kernel": kernel, **parameters, "tol": job.options.tol}
-    if job.options.loss == "one_class":
-        return OneClassSVM(**shared).fit(x)
-    try:
-        if job.classes is None:
-            return NuSVR(C=C, **shared).fit(x, y)
-        return NuSVC(class_weight=_weights(job), **shared).fit(x, y)
-    except ValueError as error:
-        raise InputError(f"--nu is {nu}: {error}") from error
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the report gives the status
+        if job.options.loss == "one_class":
+            return OneClassSVM(**shared).fit(x)
+        if job.options.nu is None:
+            return _machines(job, x, y, C, bar)
+        try:
+            if job.classes is None:
+                return NuSVR(C=C, **shared).fit(x, y)
+            return NuSVC(class_weight=_weights(job), **shared).fit(x, y)
+        except ValueError as error:
+            raise InputError(f"--nu is {nu}: {error}") from error
 
 
 def _weights(job: Job) -> dict[int, float] | None:

@@ -92,10 +92,10 @@ class Interrupts(Interruption):
         if self.before is not None:
             signal.signal(signal.SIGINT, self.before)
 
-    def arrived(self, *signal_and_frame: object) -> None:
+    def arrived(self, number: int = signal.SIGINT, frame: Any = None) -> None:
         """Handle the signal."""
         if self.armed:
-            super().arrived(*signal_and_frame)
+            super().arrived(number, frame)
         self.came = True
 
 

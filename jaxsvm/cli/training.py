@@ -49,7 +49,7 @@ def fit(C: Annotated[float, option("--C", "Penalty of a violated margin.")] = 1.
         out = _saved(job, C, model)
         row = solution.row(job.metric, job.score(model)) | {"seconds": seconds}
     show(options.as_json, {"command": "fit", **job.description(), **row, "out": out, "note": job.note})
-    finish(solution.statuses, interrupts.seen, dtype=options.dtype)
+    finish(solution.statuses, interrupts.seen, dtype=options.dtype, nu=options.nu)
 
 
 @command("path")
@@ -107,7 +107,7 @@ def path(
     show(options.as_json, report)
     statuses = [solution.status for solution in solutions.values()]
     complete = len(statuses) == len(Cs) and (out is not None or options.out is None)
-    finish(statuses, interrupts.came, complete=complete, dtype=options.dtype)
+    finish(statuses, interrupts.came, complete=complete, dtype=options.dtype, nu=options.nu)
 
 
 def _note(

@@ -24,6 +24,9 @@ from jaxsvm.errors import InputError
 from jaxsvm.runtime.arrays import transfers
 from jaxsvm.runtime.programs import running
 
+SWALLOWING = ("_xla_gc_callback", "__del__")
+"""Functions, of JAX's at the start of a garbage collection above all, that Python calls and whose errors it prints."""
+
 
 class Interruption:
     """Whether Ctrl-C came: one flag for all drivers of a call and for their threads, which receive no signals.
@@ -60,13 +63,16 @@ class Interruption:
         finally:
             self.deadline = before
 
-    def arrived(self, *signal_and_frame: Any) -> None:
+    def arrived(self, number: int = signal.SIGINT, frame: Any = None) -> None:
         """Handle the signal."""
-        del signal_and_frame
         again = self.came or time.monotonic() - Interruption.last < self.seconds_to_repeat
         self.came, Interruption.last = True, time.monotonic()
-        if again or not self.drivers:
-            raise KeyboardInterrupt
+        if not (again or not self.drivers):
+            return
+        if frame is not None and frame.f_code.co_name in SWALLOWING:
+            threading.Timer(0.02, os.kill, (os.getpid(), number)).start()  # once more, a little later
+            return
+        raise KeyboardInterrupt
 
     def note(self) -> None:
         """Set the flag for a KeyboardInterrupt that was caught; raise a second one."""

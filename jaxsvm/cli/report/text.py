@@ -182,13 +182,17 @@ def in_options(message: str) -> str:
     return re.sub(r"\(\w+=[^(),]*, (--[^()]*\))", r"(\1", " ".join(message.split()))
 
 
-def finish(statuses: Iterable[Any], interrupted: bool, complete: bool = True, dtype: str = "float64") -> None:
+def finish(
+    statuses: Iterable[Any], interrupted: bool, complete: bool = True, dtype: str = "float64", nu: float | None = None
+) -> None:
     """Name on stderr what is not certified, and end the command with its exit code."""
     failed = [Status(int(status)) for status in statuses if status != Status.CONVERGED]
     if failed:
         hint = f" {ADVICE.get(failed[0]) or advice(failed[0])}"
         if failed[0] == Status.STALLED and dtype == "float32":
             hint += " Or take --dtype float64."
+        if failed[0] == Status.MAX_STEPS and nu is not None:
+            hint = " Take a larger --nu, since a small one may leave no margin, or loosen --tol."
         typer.echo(f"jaxsvm: not certified: {', '.join(status.name for status in failed[:8])}.{hint}", err=True)
     if interrupted:
         raise typer.Exit(Exit.INTERRUPTED)

@@ -11,6 +11,7 @@ from jaxtyping import Array
 
 from jaxsvm.errors import InputError
 from jaxsvm.estimators.training.box import BoxData, Solved, refused_if_indefinite
+from jaxsvm.loop.interruption import watching
 from jaxsvm.loop.whole import solve_whole
 from jaxsvm.numerics.products import diagonal
 from jaxsvm.numerics.selection import entry, largest_packed
@@ -19,6 +20,10 @@ from jaxsvm.results.status import Status
 
 MOST_VARIABLES = 2 * LARGEST_PADDED
 """Largest number of dual variables whose kernel values are stored: 2 GiB in float64."""
+
+
+STEPS_A_BURST = 20_000
+"""Pair steps between looks at Ctrl-C: half a second at 4,000 samples."""
 
 
 def require_storable(n: int, most: int, instead: str) -> None:
@@ -49,17 +54,21 @@ def solve_certified(
         The solution, and the parameter.
     """
     limit = 10_000_000 if max_iter < 0 else max_iter
-    a, steps, certified, result = data.start, 0, False, None
-    for violation in tol * np.array([1.0, 0.1, 0.01, 1e-3]):
-        arguments = (operator.K, data.y, data.q, data.upper, a, np.float64(violation), np.int32(limit - steps))
-        result = jax.tree.map(np.asarray, program(*arguments))
-        a, steps = result[0], steps + int(result[-1])
-        certified = float(result[-2].relative_gap) <= tol
-        if certified or steps >= limit:
-            break
-    assert result is not None
-    _, coef, bias, parameter, certificate, _ = result
-    solved = Solved(coef, float(bias), certificate, steps, Status.CONVERGED if certified else Status.MAX_STEPS)
+    violations = iter(tol * np.array([1.0, 0.1, 0.01, 1e-3]))
+    violation, a, steps = next(violations), data.start, 0
+    with watching() as stop:
+        while True:
+            burst = min(limit - steps, STEPS_A_BURST)
+            arguments = (operator.K, data.y, data.q, data.upper, a, np.float64(violation), np.int32(burst))
+            a, coef, bias, parameter, certificate, taken = jax.tree.map(np.asarray, program(*arguments))
+            steps, ended = steps + int(taken), taken < burst
+            violation = next(violations, None) if ended else violation
+            over = violation is None or steps >= limit or stop.seen
+            certified = (ended or over) and float(certificate.relative_gap) <= tol
+            if certified or over:
+                break
+    status = Status.CONVERGED if certified else Status.INTERRUPTED if stop.seen else Status.MAX_STEPS
+    solved = Solved(coef, float(bias), certificate, steps, status)
     return refused_if_indefinite(operator, data, solved), float(parameter)
 
 
