@@ -27,6 +27,7 @@ from jaxsvm import cli
 from jaxsvm.cli import pairs, system
 from jaxsvm.datasets import Scaling, load
 from jaxsvm.gram import build
+from jaxsvm.runtime.cache import keep_programs_as_set
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -871,14 +872,16 @@ def test_an_out_that_is_full_is_an_error(data, model):
 
 
 @pytest.mark.parametrize(
-    ("environment", "expected"),
+    ("unset", "environment", "expected"),
     [
-        ({"JAXSVM_CACHE": "{}/mine"}, "{}/mine"),
-        ({"XDG_CACHE_HOME": "{}"}, "{}/jaxsvm/xla"),
-        ({"JAXSVM_CACHE": "off"}, None),
+        ("on", {"JAXSVM_CACHE": "{}/mine"}, "{}/mine"),
+        ("on", {"XDG_CACHE_HOME": "{}"}, "{}/jaxsvm/xla"),
+        ("on", {"JAXSVM_CACHE": "off"}, None),
+        ("off", {"XDG_CACHE_HOME": "{}"}, None),  # when the library is imported
+        ("off", {"XDG_CACHE_HOME": "{}", "JAXSVM_CACHE": "on"}, "{}/jaxsvm/xla"),
     ],
 )
-def test_cache(monkeypatch, tmp_path, environment, expected):
+def test_cache(monkeypatch, tmp_path, unset, environment, expected):
     settings = {}
     for name in ("JAXSVM_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
@@ -888,7 +891,7 @@ def test_cache(monkeypatch, tmp_path, environment, expected):
     jax.config.update("jax_compilation_cache_dir", None)
     try:
         monkeypatch.setattr(jax.config, "update", settings.__setitem__)
-        cli.use_cache()
+        keep_programs_as_set(unset)
     finally:
         monkeypatch.undo()
         jax.config.update("jax_compilation_cache_dir", before)

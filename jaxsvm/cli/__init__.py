@@ -23,12 +23,12 @@ except MissingPackageError as error:
 # Each registers its commands, in the order of --help.
 from jaxsvm.cli import training, predict, info, coreset, relational  # noqa: F401, I001
 from jaxsvm.cli.app import app
-from jaxsvm.cli.system import use_cache
+from jaxsvm.runtime.cache import keep_programs_as_set
 
 __all__ = ["app", "main"]
 
 
 def main() -> None:
     """Run the command with a persistent compilation cache."""
-    use_cache()
+    keep_programs_as_set("on")
     app()

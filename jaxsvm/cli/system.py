@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import numpy as np
 
 from jaxsvm.errors import InputError, require
@@ -15,7 +14,6 @@ from jaxsvm.gram import measured as gram
 from jaxsvm.loop.interruption import Interruption
 from jaxsvm.points.checks import is_sparse
 from jaxsvm.runtime.arrays import memory
-from jaxsvm.runtime.cache import keep_programs
 from jaxsvm.runtime.files import write_whole
 
 
@@ -97,13 +95,3 @@ class Interrupts(Interruption):
         if self.armed:
             super().arrived(number, frame)
         self.came = True
-
-
-def use_cache() -> None:
-    """Keep compiled programs between calls, in the directory `JAXSVM_CACHE` if that is set; "off" keeps none."""
-    wanted = os.environ.get("JAXSVM_CACHE")
-    if wanted is not None and wanted.lower() in ("", "0", "off", "no", "none"):
-        return
-    if wanted is None and getattr(jax.config, "jax_compilation_cache_dir", None):
-        return  # JAX's own setting
-    keep_programs(wanted)

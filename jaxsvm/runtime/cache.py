@@ -11,9 +11,9 @@ import jax
 def keep_programs(directory: str | os.PathLike[str] | None = None, *, size: int = 512 * 2**20) -> Path | None:
     """Store the programs that JAX compiles in a directory, for this process and later ones.
 
-    The library never does this by itself. A second process that meets the same shapes reads its programs, in
-    milliseconds each. The setting is JAX's own (`jax_compilation_cache_dir`) and holds for all programs of this
-    process.
+    The library does this by itself only if `JAXSVM_CACHE` is set ("on", or a directory) when it is imported. A second
+    process that meets the same shapes reads its programs, in milliseconds each. The setting is JAX's own
+    (`jax_compilation_cache_dir`) and holds for all programs of this process.
 
     Args:
         directory: Where to store them; None: `jaxsvm/xla` in the user's cache folder (`$XDG_CACHE_HOME`, else
@@ -34,6 +34,19 @@ def keep_programs(directory: str | os.PathLike[str] | None = None, *, size: int 
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     return place
+
+
+def keep_programs_as_set(unset: str) -> None:
+    """Keep programs as the environment variable `JAXSVM_CACHE` says: "on", "off" or a directory.
+
+    Args:
+        unset: What holds if the variable is not set and JAX has no cache of its own.
+    """
+    wanted = os.environ.get("JAXSVM_CACHE")
+    if wanted is None:
+        wanted = "off" if getattr(jax.config, "jax_compilation_cache_dir", None) else unset
+    if wanted.lower() not in ("", "0", "off", "no", "none"):
+        keep_programs(None if wanted.lower() in ("1", "on", "yes") else wanted)
 
 
 def _delete_unused(place: Path, size: int) -> None:
