@@ -30,7 +30,10 @@ def predict(
         str | None, option("--decimal", "The decimal mark of a CSV file (default: as in training).", (".", ","))
     ] = None,
     part: Annotated[str, option("--part", "Part of an npz file.", ("train", "test"))] = "train",
-    out: Annotated[str | None, option("--out", "File to write label,decision to, as CSV.", "FILE")] = None,
+    out: Annotated[
+        str | None,
+        option("--out", "CSV file to write to: label, decision (a column per pair of classes), probabilities.", "FILE"),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Predict labels of new points, one a line; if DATA has labels, report the score.

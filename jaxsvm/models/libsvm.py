@@ -156,14 +156,16 @@ def to_libsvm(model: Any, path: str | os.PathLike[str], *, classes: Sequence[int
         model = dataclasses.replace(model, classes=tuple(classes))
     classes, faults = model.classes, []
     if model.scaling is not None:
-        faults.append("a scaling (`dataclasses.replace(model, scaling=None)`, and give svm-predict scaled points)")
+        faults.append(
+            "a scaling, which LIBSVM's format does not hold (pass the last step of a pipeline, `pipeline[-1]`, or "
+            "`dataclasses.replace(model, scaling=None)`, and give svm-predict scaled points)"
+        )
     if classes is not None and len({_whole(label) for label in classes if _is_integer(label)}) < len(classes):
         named = ", ".join(map(str, classes))[:80]
-        faults.append(f"the classes {named} (pass classes={tuple(range(len(classes)))})")
+        numbers = tuple(range(len(classes)))
+        faults.append(f"the classes {named}, where LIBSVM's format holds different integers (pass classes={numbers})")
     if faults:
-        raise InputError(
-            f"model has {' and '.join(faults)}: LIBSVM's format holds different integer labels and no scaling."
-        )
+        raise InputError(f"model has {'; and '.join(faults)}.")
     kernel, parameters, points = kernel_and_points(model)
     kind = "polynomial" if kernel == "poly" else kernel
     lines = ["svm_type " + ("epsilon_svr" if classes is None else "c_svc"), f"kernel_type {kind}"]
