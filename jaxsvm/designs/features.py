@@ -22,7 +22,7 @@ from jaxsvm.kernels import Kernel, Precomputed
 from jaxsvm.numerics.precision import cast, double
 from jaxsvm.numerics.products import matmul
 from jaxsvm.points.rows import Rows
-from jaxsvm.runtime.arrays import in_a_line
+from jaxsvm.runtime.arrays import in_a_line, zero_filled
 from jaxsvm.runtime.checks import require_whole
 
 
@@ -156,7 +156,7 @@ def applied(features: tuple[Any, ...], x: Any) -> np.ndarray:
     with jax.enable_x64(True):
         for start in range(0, max(len(x), 1), size):  # no rows have features too
             block = x[start : start + size]
-            filled = np.concatenate([block, np.zeros((size - len(block), x.shape[1]))])
+            filled = zero_filled(block, size)
             parts.append(np.asarray(_features(features, filled))[: len(block)])
     return np.concatenate(parts)
 

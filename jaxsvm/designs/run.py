@@ -16,7 +16,7 @@ from jaxsvm.errors import InputError
 from jaxsvm.loop.interruption import watching
 from jaxsvm.loop.passes import run_passes
 from jaxsvm.results.fit import Certificate
-from jaxsvm.runtime.arrays import device_memory, memory, require_memory
+from jaxsvm.runtime.arrays import device_memory, memory, require_memory, zero_filled
 
 
 class Machine(NamedTuple):
@@ -234,9 +234,9 @@ def _hinges_of(evaluate: Evaluate, rows: Chunk, points: Lanes) -> Any:
 def _hinges(evaluate: Evaluate, rows: Chunk, points: Lanes) -> tuple[np.ndarray, ...]:
     """Return sigma, q, c and a of fetched rows, `(sides, m, l)`, from a few sizes of programs."""
     m = len(rows.weight)
-    more = _rounded_up(max(m, 256)) - m
+    size = _rounded_up(max(m, 256))
     parts = (*rows[:3], np.broadcast_to(rows.first, m))
-    padded = Chunk(*(np.concatenate([part, np.zeros((more, *part.shape[1:]), part.dtype)]) for part in parts))
+    padded = Chunk(*(zero_filled(part, size) for part in parts))
     with jax.enable_x64(True):
         return tuple(part[:, :m] for part in jax.device_get(_hinges_of(evaluate, padded, points)))
 

@@ -34,6 +34,11 @@ def lengthened(values: Any, size: int, fill: Any = None) -> Any:
     return on_device(np.concatenate([array, np.repeat(more, size - len(array), axis=0)]), values)
 
 
+def zero_filled(values: np.ndarray, size: int) -> np.ndarray:
+    """Append zeros along the first axis of a NumPy array, up to `size` entries."""
+    return np.concatenate([values, np.zeros((size - len(values), *values.shape[1:]), values.dtype)])
+
+
 def first_rows(values: Any, n: int) -> Any:
     """Return the first n entries of an array along its first axis."""
     if len(values) == n or not is_concrete(values):

@@ -20,9 +20,10 @@ from numpy.typing import ArrayLike
 
 from jaxsvm.coresets.construction.coreset import Plan, _construct, construct, plan_of
 from jaxsvm.coresets.measured import MEASURED
-from jaxsvm.coresets.parts.nodes import Node, as_coreset, padded, reduced
+from jaxsvm.coresets.parts.nodes import Node, as_coreset, reduced
 from jaxsvm.coresets.summary import Coreset, as_data, as_key, float_dtype, packed
 from jaxsvm.points.rows import PointsLike
+from jaxsvm.runtime.arrays import zero_filled
 from jaxsvm.runtime.checks import require_one_of, require_positive
 
 
@@ -57,7 +58,7 @@ def on_mesh(
     x, y, u = as_data(x, y, sample_weight)
     axis = mesh.axis_names[0] if axis is None else axis
     count = mesh.shape[axis]
-    filled = [padded(a, len(y) + -len(y) % count) for a in (x, y, u)]
+    filled = [zero_filled(a, len(y) + -len(y) % count) for a in (x, y, u)]
     info = {"n": len(y), "C_data": float(C), "regulariser": "pinned", "sampler": sampler, "bound": bound}
     with jax.enable_x64(True):
         rows = NamedSharding(mesh, PartitionSpec(axis))

@@ -16,6 +16,7 @@ from jaxtyping import Array
 
 from jaxsvm.coresets.construction.coreset import Plan, construct
 from jaxsvm.coresets.summary import Coreset
+from jaxsvm.runtime.arrays import zero_filled
 
 
 class Node(NamedTuple):
@@ -47,7 +48,7 @@ def reduced(
     The points are padded to `room` with absent ones, so that few programs serve all. `leaf`: they are original points.
     """
     room = len(part.y) if room is None else room
-    x, y, u = (padded(a, room) for a in part[:3])
+    x, y, u = (zero_filled(a, room) for a in part[:3])
     with jax.enable_x64(True):
         drawn = jax.device_get(_drawn(key, x, y, u, C / float(part.share), plan, float(floor)))
     index = np.minimum(drawn.rows, room - 1)
@@ -59,11 +60,6 @@ def reduced(
 
 
 _drawn = jax.jit(construct, static_argnames="plan")
-
-
-def padded(a: np.ndarray, room: int) -> np.ndarray:
-    """Append rows of zeros up to a number of rows."""
-    return np.pad(a, [(0, room - len(a))] + [(0, 0)] * (a.ndim - 1))
 
 
 def room_for(n: int) -> int:

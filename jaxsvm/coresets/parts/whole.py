@@ -28,9 +28,10 @@ from jaxsvm.coresets.construction.partition import Cells, centres, nearest
 from jaxsvm.coresets.construction.queries import hinges, pool, with_metric
 from jaxsvm.coresets.construction.sensitivity import gammas
 from jaxsvm.coresets.measured import MEASURED
-from jaxsvm.coresets.parts.nodes import Node, padded, room_for
+from jaxsvm.coresets.parts.nodes import Node, room_for
 from jaxsvm.coresets.pilot import Pilot, solve
 from jaxsvm.coresets.summary import Coreset
+from jaxsvm.runtime.arrays import zero_filled
 
 
 class Frame(NamedTuple):
@@ -204,4 +205,4 @@ def _calibrated(x: Array, y: Array, v: Array, pi: Array, reach: Array, shared: F
 
 def _padded(*arrays: np.ndarray) -> list[np.ndarray]:
     """Pad with absent points, so that few programs serve parts of all sizes."""
-    return [padded(np.asarray(a, float), room_for(len(a))) for a in arrays]
+    return [zero_filled(np.asarray(a, float), room_for(len(a))) for a in arrays]

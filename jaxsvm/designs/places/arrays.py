@@ -24,7 +24,7 @@ from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.points.checks import as_points
 from jaxsvm.points.rows import PointsLike, Rows
 from jaxsvm.problems.arguments import checked_weights
-from jaxsvm.runtime.arrays import device_memory, in_a_line, require_memory
+from jaxsvm.runtime.arrays import device_memory, in_a_line, require_memory, zero_filled
 from jaxsvm.runtime.loops import fori_loop
 
 
@@ -158,7 +158,7 @@ def _spread(arrays: list[np.ndarray], mesh: Mesh, axis: str) -> tuple[Chunk, int
     if jax.process_count() > 1:
         counts = np.ravel(multihost_utils.process_allgather(counts))
     each = max(1, -(-int(counts.max()) // own))
-    filled = [np.concatenate([a, np.zeros((own * each - n, *a.shape[1:]), a.dtype)]) for a in arrays]
+    filled = [zero_filled(a, own * each) for a in arrays]
     firsts = counts[:process].sum() + each * np.arange(own)
     x, y, weight, first = (jax.make_array_from_process_local_data(sharding, a) for a in (*filled, firsts))
     return Chunk(x, y, weight, first), int(counts.sum())

@@ -20,7 +20,7 @@ from jaxsvm.designs.contract import Chunk, OfChunk
 from jaxsvm.designs.places.arrays import chosen_of, codes_of, joined, sum_of
 from jaxsvm.errors import InputError, require_finite, require_package
 from jaxsvm.numerics.sizes import size_class
-from jaxsvm.runtime.arrays import in_a_line
+from jaxsvm.runtime.arrays import in_a_line, zero_filled
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -175,8 +175,8 @@ def _chunk(part: tuple[np.ndarray, ...], first: int, classes: tuple[Any, ...] | 
     """Return a partition as a chunk, filled up to one of a few sizes with rows of weight 0."""
     x, y, weight = part
     codes, _ = codes_of(y, classes, regression)
-    more = size_class(len(x)) - len(x)
-    x, codes, weight = (np.concatenate([a, np.zeros((more, *a.shape[1:]), a.dtype)]) for a in (x, codes, weight))
+    size = size_class(len(x))
+    x, codes, weight = (zero_filled(a, size) for a in (x, codes, weight))
     return Chunk(x, codes, weight, np.int64(first))
 
 
