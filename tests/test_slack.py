@@ -288,7 +288,7 @@ def test_lambda_and_C_are_each_others_map():
     assert jaxsvm.slack.C_of_lambda(jaxsvm.slack.lambda_of_C(2.0, 50), 50) == pytest.approx(2.0)
 
 
-def test_distinct_rows_are_at_most_all_and_nominal_ones_are_more():
+def test_each_step_counts_the_kernel_values_of_its_row():
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(60, 2)), np.where(np.arange(60) % 2 == 0, 1.0, -1.0)
     problem = jaxsvm.slack_problem(jaxsvm.gram(jaxsvm.kernels.RBF(0.5), x), y, 0.1, bias="none")
@@ -297,8 +297,7 @@ def test_distinct_rows_are_at_most_all_and_nominal_ones_are_more():
             jaxsvm.fit(problem, jaxsvm.StochasticBatchPerceptron(steps=steps, batch=1, tol=1e-9)) for steps in (5, 500)
         )
     assert few.kernel_evaluations == 5 * 60
-    assert jaxsvm.slack.distinct_evaluations(few) <= 5 * 60
-    assert jaxsvm.slack.distinct_evaluations(many) <= 60 * 60 < many.kernel_evaluations == 500 * 60
+    assert many.kernel_evaluations == 500 * 60
 
 
 # --- the solver that is taken where none is named

@@ -229,7 +229,6 @@ def test_arguments_of_another_class_are_named():
         a_fit: [
             lambda: jaxsvm.ball(kernel, problem), lambda: jaxsvm.compact(kernel, problem), lambda: jaxsvm.check(kernel),
             lambda: jaxsvm.implicit.value(problem, kernel), lambda: jaxsvm.implicit.one_sided(problem, kernel),
-            lambda: jaxsvm.slack.distinct_evaluations(kernel),
         ],
         a_problem: [
             lambda: jaxsvm.ball(fit, kernel), lambda: jaxsvm.is_coreset(kernel, [0], 0.1),

@@ -97,7 +97,7 @@ def load(
         InputError: If arguments do not fit, or the package that reads the format is not installed.
     """
     name = os.fspath(path)
-    _check_arguments(name, label, part, dtype, format)
+    _check_arguments(label, part, dtype, format)
     kind = kind_of(name, format)
     if part != "train" and kind != "npz":
         raise InputError(f"part is {part!r}: only npz files have parts; give the test file's own path.")
@@ -183,7 +183,7 @@ def _load_svmlight(name: str, wanted: Wanted, base: int | None) -> tuple[Any, An
     return x, y, Layout(index_base=base), notes
 
 
-def _check_arguments(name: str, label: Any, part: str, dtype: Any, format: str | None) -> None:
+def _check_arguments(label: Any, part: str, dtype: Any, format: str | None) -> None:
     if label is True:
         raise InputError("label is True: a column's name or index, an npz key, None or False (no labels) is needed.")
     if part not in ("train", "test"):

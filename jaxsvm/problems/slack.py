@@ -270,17 +270,6 @@ def _highest(problem: SlackProblem, fit: Fit) -> Float[Array, ""]:
     return problem.highest(fit.alpha)
 
 
-def distinct_evaluations(fit: Fit) -> Any:
-    """Return how many kernel values of distinct rows a run computed, on the host: n for each sample in w.
-
-    `fit.kernel_evaluations` counts repeated rows too. The result is an int, or an array for lanes.
-    """
-    require_fit(fit)
-    coefficients = np.asarray(fit.dual_coef)
-    total = np.count_nonzero(coefficients, axis=-1).astype(np.int64) * coefficients.shape[-1]
-    return int(total) if total.ndim == 0 else total
-
-
 def squared_norm(problem: BoxProblem, fit: Fit) -> Float[Array, ""]:
     """Return `|w|^2` of a hinge fit, without a free bias, `()`."""
     require_part("problem", problem, "c", "one of `hinge_problem` is needed")
