@@ -110,7 +110,7 @@ def _solution(job: Job, problem: Problem, C: float, fitted: Fit) -> Solution:
         statuses=(Status(int(fitted.status)),),
         certificate=fitted.certificate,
         steps=int(fitted.steps),
-        kernel_evaluations=fitted.kernel_evaluations,
+        kernel_evaluations=int(fitted.kernel_evaluations),
         support=int(np.count_nonzero(fitted.dual_coef)),
         score=_score(job, np.asarray(fitted.margins)),
         model=lambda: compact(fitted, problem, scaling=job.scaling, classes=job.classes, layout=job.layout),  # pyright: ignore[reportArgumentType]

@@ -1,6 +1,6 @@
 """What the command reads: points as a file holds them, or made of the columns of a table."""
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -84,7 +84,8 @@ def libsvm_model(file: str, data: str, index_base: str) -> Model:
         return model
     base = zero_based(index_base)
     x = load(data, zero_based=base, like=model.layout).x
-    return model if x.shape[1] <= model.basis.columns else from_libsvm(file, features=x.shape[1])
+    columns: Any = model.basis.columns  # no file holds a precomputed kernel
+    return model if x.shape[1] <= columns else from_libsvm(file, features=x.shape[1])
 
 
 def new_points(
@@ -96,7 +97,7 @@ def new_points(
     need = f"--drop is {', '.join(drop)}: columns of CSV and Parquet files can be left out, and {data} is {kind}."
     require(not drop or kind in TABLES, need)
     if preparation is None and drop:  # which are left out of a table, that is taken as it is otherwise
-        preparation = Preparation(tuple(map(Column, model.columns or range(model.basis.columns))))
+        preparation = Preparation(tuple(map(Column, model.columns or range(cast(int, model.basis.columns)))))
     if preparation is not None and kind in TABLES:
         optional = not unlabelled and label is None
         words = {"label": place, "optional": optional, "drop": drop, "decimal": decimal}

@@ -126,7 +126,7 @@ def array_of(classes: Iterable[Any]) -> np.ndarray:
     return labels
 
 
-def two_classes(y: ArrayLike, positive: Any = None) -> tuple[np.ndarray, np.ndarray]:
+def two_classes(y: ArrayLike, positive: str | float | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Turn labels of two classes into signs.
 
     Args:

@@ -21,6 +21,7 @@ from jaxsvm.datasets.tables import Npz, Parquet
 from jaxsvm.datasets.text import compression_of, opened
 from jaxsvm.errors import DataError, InputError
 from jaxsvm.points.checks import is_sparse
+from jaxsvm.points.rows import DenseOrSparse
 from jaxsvm.runtime.arrays import in_a_line
 from jaxsvm.runtime.checks import MAX_INT32
 
@@ -49,7 +50,7 @@ class Dataset:
 
     __repr__ = in_a_line
 
-    x: Any
+    x: DenseOrSparse
     y: np.ndarray | None
     feature_names: tuple[str, ...] | None
     source: str

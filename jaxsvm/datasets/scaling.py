@@ -1,5 +1,7 @@
 """Scale columns: learn the scale from training points, apply it to all later ones."""
 
+from __future__ import annotations
+
 import dataclasses
 from typing import Any
 
@@ -10,7 +12,7 @@ from jaxtyping import Array, Float
 
 from jaxsvm.errors import InputError, is_concrete, require_finite
 from jaxsvm.points.checks import is_sparse
-from jaxsvm.points.rows import distinct_entries
+from jaxsvm.points.rows import PointsLike, distinct_entries
 from jaxsvm.runtime.arrays import in_a_line
 
 
@@ -33,7 +35,7 @@ class Scaling:
     factor: Float[Array, " d"]
 
     @classmethod
-    def standardise(cls, x: Any) -> "Scaling":
+    def standardise(cls, x: PointsLike) -> "Scaling":
         """Learn the map of columns to mean 0 and standard deviation 1 (over n); sparse columns keep their mean.
 
         Args:
@@ -42,19 +44,19 @@ class Scaling:
         Raises:
             InputError: If points are not `(n, d)` or not finite.
         """
-        x = _points(x)
-        if is_sparse(x):
-            deviation, low, high = _sparse_deviation(x)
-            return cls(*_offset_and_factor(np.zeros_like(deviation), deviation, low, high, x.dtype))
-        xp, accumulator = _namespace(x)
-        low, high = xp.min(x, axis=0), xp.max(x, axis=0)
+        points = _points(x)
+        if is_sparse(points):
+            deviation, low, high = _sparse_deviation(points)
+            return cls(*_offset_and_factor(np.zeros_like(deviation), deviation, low, high, points.dtype))
+        xp, accumulator = _namespace(points)
+        low, high = xp.min(points, axis=0), xp.max(points, axis=0)
         unit = unit_of(low, high)  # squares of numbers near 1 neither overflow nor vanish
-        mean = xp.mean(x / unit, axis=0, dtype=accumulator) * unit
-        deviation = xp.std(x / unit, axis=0, dtype=accumulator) * unit
-        return cls(*_offset_and_factor(mean, deviation, low, high, x.dtype))
+        mean = xp.mean(points / unit, axis=0, dtype=accumulator) * unit
+        deviation = xp.std(points / unit, axis=0, dtype=accumulator) * unit
+        return cls(*_offset_and_factor(mean, deviation, low, high, points.dtype))
 
     @classmethod
-    def min_max(cls, x: Any) -> "Scaling":
+    def min_max(cls, x: PointsLike) -> "Scaling":
         """Learn the map of columns to [0, 1], or of sparse ones, divided by their largest absolute value, to [-1, 1].
 
         Args:
@@ -63,39 +65,40 @@ class Scaling:
         Raises:
             InputError: If points are not `(n, d)` or not finite.
         """
-        x = _points(x)
-        if is_sparse(x):
-            largest = np.zeros(x.shape[1])
-            np.maximum.at(largest, np.asarray(x.indices), np.abs(np.asarray(x.data, float)))
-            return cls(*_offset_and_factor(np.zeros_like(largest), largest, np.zeros_like(largest), largest, x.dtype))
-        xp, _ = _namespace(x)
-        low, high = xp.min(x, axis=0), xp.max(x, axis=0)
+        points = _points(x)
+        if is_sparse(points):
+            largest = np.zeros(points.shape[1])
+            np.maximum.at(largest, np.asarray(points.indices), np.abs(np.asarray(points.data, float)))
+            none = np.zeros_like(largest)
+            return cls(*_offset_and_factor(none, largest, none, largest, points.dtype))
+        xp, _ = _namespace(points)
+        low, high = xp.min(points, axis=0), xp.max(points, axis=0)
         with np.errstate(over="ignore"):
             spread = high - low
         if is_concrete(spread) and not np.isfinite(np.asarray(spread)).all():
-            raise InputError(f"x goes from {low.min():.3g} to {high.max():.3g}: more than {x.dtype} can subtract.")
-        return cls(*_offset_and_factor(low, spread, low, high, x.dtype))
+            raise InputError(f"x goes from {low.min():.3g} to {high.max():.3g}: more than {points.dtype} can subtract.")
+        return cls(*_offset_and_factor(low, spread, low, high, points.dtype))
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: PointsLike) -> Any:
         """Scale points `(m, d)`; NumPy and SciPy types are kept; dense `x` may be traced.
 
         Raises:
             InputError: If the number of columns differs, or points are sparse and the offset is not zero.
         """
-        x = _points(x, check=False)
+        points = _points(x, check=False)
         d = self.offset.shape[0]
-        if x.shape[1] != d:
-            raise InputError(f"x has {x.shape[1]} columns: {d} are needed, as in the points of the scaling.")
+        if points.shape[1] != d:
+            raise InputError(f"x has {points.shape[1]} columns: {d} are needed, as in the points of the scaling.")
         offset, factor = self.offset, self.factor
-        if not isinstance(_stored(x), jax.Array) and is_concrete(offset, factor):
+        if not isinstance(_stored(points), jax.Array) and is_concrete(offset, factor):
             offset, factor = np.asarray(offset), np.asarray(factor)  # keeps the types of NumPy and SciPy
-        offset, factor = offset.astype(x.dtype), factor.astype(x.dtype)
-        if not is_sparse(x):
-            return (x - offset) * factor
+        offset, factor = offset.astype(points.dtype), factor.astype(points.dtype)
+        if not is_sparse(points):
+            return (points - offset) * factor
         if is_concrete(self.offset) and np.asarray(self.offset).any():
             hint = "make the scaling from sparse points, or pass dense ones"
             raise InputError(f"x is sparse and the scaling shifts its columns, which would fill it: {hint}.")
-        return _with_stored(x, x.data * factor[x.indices])
+        return _with_stored(points, points.data * factor[points.indices])
 
 
 def _stored(x: Any) -> Any:

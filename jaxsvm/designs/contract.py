@@ -1,12 +1,19 @@
 """The contract of a design: rows that lie anywhere, of which a solver sees sums over all rows only."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from jaxsvm.errors import require_part
 
 # pyright: reportReturnType=false
 # (Docstrings are the bodies of members of a protocol.)
+
+Part: TypeAlias = Any
+"""An array of NumPy or JAX, or sparse or joined rows: type checkers know no operation that all of them have."""
+Total: TypeAlias = Any
+"""What a function of a chunk returns, as NumPy arrays of float64."""
 
 
 class Chunk(NamedTuple):
@@ -20,10 +27,10 @@ class Chunk(NamedTuple):
             the chunk, `(k,)`.
     """
 
-    x: Any
-    y: Any
-    weight: Any
-    first: Any
+    x: Part
+    y: Part
+    weight: Part
+    first: Part
 
 
 OfChunk = Callable[..., Any]
@@ -57,10 +64,10 @@ class Design(Protocol):
     def together(self) -> bool:
         """Return whether several processes compute each sum together; they then stop at the same pass."""
 
-    def total(self, function: OfChunk, *arguments: Any) -> Any:
+    def total(self, function: OfChunk, *arguments: object) -> Total:
         """Return the sum of `function(chunk, *arguments)` over all chunks, as NumPy arrays of float64."""
 
-    def chosen(self, function: OfChunk, *arguments: Any) -> Chunk:
+    def chosen(self, function: OfChunk, *arguments: object) -> Chunk:
         """Return the rows for which `function(chunk, *arguments)` is true, `(k,)`, in order: NumPy arrays, x dense."""
 
 

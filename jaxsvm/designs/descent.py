@@ -19,11 +19,13 @@ program. Rows keep no state: what a run needs to go on is one `Lane`.
 Sources: Chapelle 2007 (Newton's method on the primal); Teo, Vishwanathan, Smola, Le 2010 (planes).
 """
 
+from __future__ import annotations
+
 import dataclasses
-from typing import Any
 
 import numpy as np
 
+from jaxsvm.designs.contract import Total
 from jaxsvm.designs.losses import REACHES
 from jaxsvm.designs.measured import MEASURED
 from jaxsvm.numerics.hinge_program import hinge_minimum, simplex_maximum, solved
@@ -87,7 +89,7 @@ class Lane:
         """Return the point to evaluate next, `(p,)`."""
         return self.w + self.t * self.step
 
-    def evaluated(self, sums: Any, tol: float) -> None:
+    def evaluated(self, sums: Total, tol: float) -> None:
         """Take the sums at the trial point into account, and choose the next one.
 
         Args:
@@ -179,7 +181,7 @@ class Lane:
         weights[usable] = simplex_maximum(self.s[usable], pull @ pull.T, e if both else None)
         return weights
 
-    def solve_near(self, rows: Any, sums: Any) -> None:
+    def solve_near(self, rows: "Hinges", sums: Total) -> None:
         """Step to the optimum of the problem in which only the rows near the margin have hinges.
 
         Args:

@@ -113,7 +113,7 @@ class Factored(Rows):
         return self.values.shape[0], self.whitening.shape[1]
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> np.dtype:
         """Return the dtype of the entries."""
         return self.values.dtype
 

@@ -159,7 +159,7 @@ def _along(w: np.ndarray) -> KernelBasis:
 def fit(
     design: Design, C: ArrayLike = 1.0, *, loss: str = "hinge", bias: str = "regularized", epsilon: float = 0.1,
     tol: float = 1e-4, max_passes: int = 100, max_seconds: float | None = None, init: DesignFit | None = None,
-    checkpoint: str | os.PathLike[str] | None = None, callback: Callable[[int, np.ndarray], Any] | None = None,
+    checkpoint: str | os.PathLike[str] | None = None, callback: Callable[[int, np.ndarray], object] | None = None,
     interrupt: str = "return",
 ) -> DesignFit:  # fmt: skip
     """Fit linear SVMs: of two classes, of each class against the rest, or of targets; for one or several values of C.

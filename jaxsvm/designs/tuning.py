@@ -48,7 +48,7 @@ class DesignTuned:
 
     C: float
     score: float
-    kernel: Any
+    kernel: Kernel | None
     fit: DesignFit
     trials: tuple[Trial, ...]
 
@@ -56,9 +56,10 @@ class DesignTuned:
     def note(self) -> str | None:
         """Say which of the best C and gamma is an end of those that were scored; return None if neither is."""
         ends = [end_of("C", self.C, np.concatenate([trial.scores.Cs for trial in self.trials]))]
-        if hasattr(self.kernel, "gamma"):
+        kernel: Any = self.kernel
+        if hasattr(kernel, "gamma"):
             tried = [float(np.max(trial.kernel.gamma)) for trial in self.trials]
-            ends.append(end_of("gamma", float(np.max(self.kernel.gamma)), tried))
+            ends.append(end_of("gamma", float(np.max(kernel.gamma)), tried))
         return " ".join(end for end in ends if end) or None
 
     def __repr__(self) -> str:

@@ -1,11 +1,14 @@
 """Classify large data by features of a kernel (`NystroemSVC`), or by a few weighted samples (`CoresetSVC`)."""
 
+from __future__ import annotations
+
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import jax
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import ArrayLike
 from sklearn.base import ClassifierMixin, _fit_context
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -18,10 +21,20 @@ from jaxsvm.estimators.linear import LinearSVC
 from jaxsvm.estimators.training.box import Solved, solve_by_driver
 from jaxsvm.estimators.training.kernel_values import kernel_values, padded_rows
 from jaxsvm.estimators.training.machines import weighted_problem
-from jaxsvm.estimators.validation import checked, labelled, require_finite_decisions, signs_against_rest
+from jaxsvm.estimators.validation import (
+    ClassWeight,
+    EstimatorKernel,
+    Gamma,
+    Seed,
+    checked,
+    labelled,
+    require_finite_decisions,
+    signs_against_rest,
+)
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.kernels import Kernel, Linear
 from jaxsvm.numerics.sizes import size_class
+from jaxsvm.points.rows import SparseRows
 from jaxsvm.runtime.arrays import require_own_process
 
 
@@ -70,14 +83,14 @@ class NystroemSVC(ClassifierMixin, JaxsvmEstimator):
     }
 
     def __init__(
-        self, *, n_components: int = 100, kernel: Any = "rbf", gamma: Any = "scale", degree: int = 3,
+        self, *, n_components: int = 100, kernel: EstimatorKernel = "rbf", gamma: Gamma = "scale", degree: int = 3,
         coef0: float = 0.0, method: str = "nystroem", landmarks: str = "pivoted", loss: str = "squared_hinge",
-        C: float = 1.0, tol: float = 1e-4, class_weight: Any = None, random_state: Any = None,
+        C: float = 1.0, tol: float = 1e-4, class_weight: ClassWeight | None = None, random_state: Seed | None = None,
     ) -> None:  # fmt: skip
         self._store_parameters(locals())
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "NystroemSVC":
+    def fit(self, X: ArrayLike | SparseRows, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "NystroemSVC":
         """Choose features and train on them; return the estimator.
 
         Args:
@@ -85,12 +98,12 @@ class NystroemSVC(ClassifierMixin, JaxsvmEstimator):
             y: Labels, `(n,)`, of two classes or more.
             sample_weight: Factors of C, `(n,)`.
         """
-        X, y = checked(self, X, y, accept_sparse=False)
-        check_classification_targets(y)
-        kernel = kernel_values(self.kernel, self.gamma, self.coef0, self.degree, X).kernel
+        points, labels = checked(self, X, y, accept_sparse=False)
+        check_classification_targets(labels)
+        kernel = kernel_values(self.kernel, self.gamma, self.coef0, self.degree, points).kernel
         key = jax.random.key(check_random_state(self.random_state).randint(2**31 - 1))
-        weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        present = X[weight > 0]  # an absent sample cannot be a landmark
+        weight = _check_sample_weight(sample_weight, points, dtype=np.float64, ensure_non_negative=True)
+        present = points[weight > 0]  # an absent sample cannot be a landmark
         if not len(present):
             raise ValueError("Invalid input - all samples have zero weights.")
         rank = min(self.n_components, len(present)) if self.method == "nystroem" else self.n_components
@@ -99,7 +112,7 @@ class NystroemSVC(ClassifierMixin, JaxsvmEstimator):
             basis, _ = operator.expansion(np.zeros(len(present)))
             self._basis = jax.tree.map(np.asarray, basis)
         self._linear = LinearSVC(loss=self.loss, C=self.C, tol=self.tol, class_weight=self.class_weight)
-        self._linear.fit(self._features(X), y, weight)
+        self._linear.fit(self._features(points), labels, weight)
         for name in ("classes_", "coef_", "intercept_", "certificate_", "n_iter_", "fit_status_"):
             setattr(self, name, getattr(self._linear, name))
         return self
@@ -115,14 +128,16 @@ class NystroemSVC(ClassifierMixin, JaxsvmEstimator):
             ]
         return np.concatenate(blocks)[: len(X)]
 
-    def decision_function(self, X: Any) -> np.ndarray:
+    def decision_function(self, X: ArrayLike | SparseRows) -> np.ndarray:
         """Return decision values of points `(m, d)`: `(m,)` for two classes, positive for the second, else `(m, k)`."""
         check_is_fitted(self)
-        X = checked(self, X, accept_sparse=False, reset=False)
-        values = self._features(X) @ self._linear.coef_.T + self._linear.intercept_
+        values = (
+            self._features(checked(self, X, accept_sparse=False, reset=False)) @ self._linear.coef_.T
+            + self._linear.intercept_
+        )
         return require_finite_decisions(values[:, 0] if values.shape[1] == 1 else values)
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: ArrayLike | SparseRows) -> np.ndarray:
         """Return the labels `(m,)` of points `(m, d)`."""
         values = self.decision_function(X)
         return self._linear.classes_[(values > 0).astype(int) if values.ndim == 1 else values.argmax(axis=1)]
@@ -165,12 +180,13 @@ class CoresetSVC(LinearEstimator):
     }
 
     def __init__(
-        self, *, C: float = 1.0, m: int = 1000, tol: float = 1e-3, class_weight: Any = None, random_state: Any = None,
+        self, *, C: float = 1.0, m: int = 1000, tol: float = 1e-3, class_weight: ClassWeight | None = None,
+        random_state: Seed | None = None,
     ) -> None:  # fmt: skip
         self._store_parameters(locals())
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "CoresetSVC":
+    def fit(self, X: ArrayLike | SparseRows, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "CoresetSVC":
         """Draw a coreset for each class against the rest, and train on it; return the estimator.
 
         Args:
@@ -178,9 +194,9 @@ class CoresetSVC(LinearEstimator):
             y: Labels, `(n,)`, of two classes or more.
             sample_weight: Factors of C, `(n,)`; 0 leaves a sample out.
         """
-        X, codes, weight = labelled(self, X, y, sample_weight)
+        points, codes, weight = labelled(self, X, y, sample_weight)
         present = weight > 0
-        points, weight = (X.toarray() if sp.issparse(X) else X)[present], weight[present]
+        points, weight = (points.toarray() if sp.issparse(points) else points)[present], weight[present]
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         signs = signs_against_rest(codes[present], len(self.classes_))
         results = [self._fit_one(points, y, weight, seed) for y in signs]

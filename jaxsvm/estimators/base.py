@@ -1,11 +1,14 @@
 """Share what kernel estimators have in common: parameters of the kernel, the support, decision values, reports."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model._base import LinearClassifierMixin
@@ -19,6 +22,7 @@ from jaxsvm.estimators.training.kernel_values import FLOAT32_ERROR, VALUES_PER_B
 from jaxsvm.estimators.training.multiclass import decisions
 from jaxsvm.estimators.validation import checked, require_finite_decisions
 from jaxsvm.kernels import Kernel
+from jaxsvm.points.rows import DenseOrSparse, SparseRows
 from jaxsvm.results.fit import Certificate
 from jaxsvm.results.status import Status, advice
 from jaxsvm.runtime.arrays import require_own_process
@@ -128,7 +132,7 @@ class KernelEstimator(JaxsvmEstimator):
         return self._n_support
 
     @property
-    def coef_(self) -> Any:
+    def coef_(self) -> DenseOrSparse:
         """Return the weights of a linear kernel, `(machines, d)`."""
         if self.kernel != "linear":
             raise AttributeError("coef_ is only available when using a linear kernel")
@@ -213,7 +217,7 @@ class LinearEstimator(LinearClassifierMixin, JaxsvmEstimator):
         tags.input_tags.sparse = True
         return tags
 
-    def decision_function(self, X: Any) -> np.ndarray:
+    def decision_function(self, X: ArrayLike | SparseRows) -> np.ndarray:
         """Return decision values, `(m,)` for two classes, positive for the second; else `(m, k)`.
 
         Args:

@@ -1,5 +1,7 @@
 """Classify with kernel support vector machines: scikit-learn's `SVC`, with certified solutions."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from itertools import combinations
 from numbers import Real
@@ -7,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import ArrayLike
 from sklearn.base import ClassifierMixin, _fit_context
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import check_random_state, column_or_1d
@@ -30,8 +33,19 @@ from jaxsvm.estimators.training.multiclass import (
 )
 from jaxsvm.estimators.training.progress import Progress
 from jaxsvm.estimators.training.samples import Samples, samples
-from jaxsvm.estimators.validation import class_factors, classes_of, costs, require_classes, sample_weights
+from jaxsvm.estimators.validation import (
+    ClassWeight,
+    EstimatorKernel,
+    Gamma,
+    Seed,
+    class_factors,
+    classes_of,
+    costs,
+    require_classes,
+    sample_weights,
+)
 from jaxsvm.models.machines import votes
+from jaxsvm.points.rows import SparseRows
 
 
 def _has_probability(estimator: Any) -> bool:
@@ -106,16 +120,16 @@ class SVC(ClassifierMixin, KernelEstimator):
     _done: Callable[[Solved], Any] | None = None  # called with the solution of each machine
 
     def __init__(
-        self, *, C: float = 1.0, kernel: Any = "rbf", degree: int = 3, gamma: Any = "scale", coef0: float = 0.0,
-        loss: str = "hinge", bias: str = "free", multi_class: str = "ovo", shrinking: bool = True,
-        probability: Any = probabilities.DEFAULT_PROBABILITY, tol: float = 1e-3, cache_size: float = 200,
-        class_weight: Any = None, verbose: bool = False, max_iter: int = -1, decision_function_shape: str = "ovr",
-        break_ties: bool = False, random_state: Any = None,
+        self, *, C: float = 1.0, kernel: EstimatorKernel = "rbf", degree: int = 3, gamma: Gamma = "scale",
+        coef0: float = 0.0, loss: str = "hinge", bias: str = "free", multi_class: str = "ovo", shrinking: bool = True,
+        probability: bool | str = probabilities.DEFAULT_PROBABILITY, tol: float = 1e-3, cache_size: float = 200,
+        class_weight: ClassWeight | None = None, verbose: bool = False, max_iter: int = -1,
+        decision_function_shape: str = "ovr", break_ties: bool = False, random_state: Seed | None = None,
     ) -> None:  # fmt: skip
         self._store_parameters(locals())
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "SVC":
+    def fit(self, X: ArrayLike | SparseRows, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "SVC":
         """Train on labelled samples; return the estimator.
 
         Args:
@@ -124,23 +138,23 @@ class SVC(ClassifierMixin, KernelEstimator):
             sample_weight: Factors of C, `(n,)`; samples whose factor is not positive are left out.
         """
         probabilities.warn_deprecated(self)
-        X, y = self._checked_points(X, y)
-        y = column_or_1d(y, warn=True)
-        self.classes_, codes = classes_of(y)
-        self.class_weight_ = class_factors(self.class_weight, self.classes_, y)
-        n = _num_samples(X)
+        points, labels = self._checked_points(X, y)
+        labels = column_or_1d(labels, warn=True)
+        self.classes_, codes = classes_of(labels)
+        self.class_weight_ = class_factors(self.class_weight, self.classes_, labels)
+        n = _num_samples(points)
         if n != len(codes):
             raise ValueError(f"X and y have incompatible shapes.\nX has {n} samples, but y has {len(codes)}.")
-        values, X = self._learn_kernel(X)
+        values, points = self._learn_kernel(points)
         weight = sample_weights(sample_weight, n)
         present = weight * self.class_weight_[codes]
         self._require_classes(codes, present)
         order = np.argsort(codes, kind="stable")  # sorted by class, the samples of a machine are slices
         order = order[present[order] > 0]
-        sorted_points = X[order][:, order] if values.by_values else X[order]
+        sorted_points = points[order][:, order] if values.by_values else points[order]
         data = samples(values, sorted_points, self.tol if self._may_round else 0.0)
         self._order, self._codes, self._weight = order, codes, weight
-        self._train_all(X, data)
+        self._train_all(points, data)
         del self._order, self._codes, self._weight
         requested = probabilities.is_requested(self.probability)
         calibrated = self._calibrated(data, codes[order], weight[order]) if requested else []
@@ -258,7 +272,7 @@ class SVC(ClassifierMixin, KernelEstimator):
         probabilities.warn_attribute_deprecated("probB_")
         return shifts
 
-    def decision_function(self, X: Any) -> np.ndarray:
+    def decision_function(self, X: ArrayLike | SparseRows) -> np.ndarray:
         """Return decision values.
 
         Args:
@@ -275,7 +289,7 @@ class SVC(ClassifierMixin, KernelEstimator):
             return _ovr_decision_function(values < 0, -values, k)
         return values
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: ArrayLike | SparseRows) -> np.ndarray:
         """Return the labels `(m,)` of points `(m, d)`, or of kernel values `(m, n)` for "precomputed"."""
         check_is_fitted(self)
         if self.break_ties and self.decision_function_shape == "ovo":
@@ -292,7 +306,7 @@ class SVC(ClassifierMixin, KernelEstimator):
         return self.classes_[codes]
 
     @available_if(_has_probability)
-    def predict_proba(self, X: Any) -> np.ndarray:
+    def predict_proba(self, X: ArrayLike | SparseRows) -> np.ndarray:
         """Return probabilities, one column per class `(m, k)`, of an estimator fitted with `probability=True`.
 
         They come from sigmoids of machines trained on other samples: the largest need not be the label of `predict`.
@@ -308,6 +322,6 @@ class SVC(ClassifierMixin, KernelEstimator):
         return probabilities.coupled(p, len(self.classes_)) if self._by_pairs else p / p.sum(axis=1, keepdims=True)
 
     @available_if(_has_probability)
-    def predict_log_proba(self, X: Any) -> np.ndarray:
+    def predict_log_proba(self, X: ArrayLike | SparseRows) -> np.ndarray:
         """Return the logarithms of `predict_proba(X)`."""
         return np.log(self.predict_proba(X))

@@ -1,11 +1,14 @@
 """Linear classification of many samples, in feature space: `LinearSVC`."""
 
+from __future__ import annotations
+
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, cast
 
 import jax
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import ArrayLike
 from sklearn.base import _fit_context
 from sklearn.linear_model._base import SparseCoefMixin
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -21,10 +24,11 @@ from jaxsvm.estimators.training.box import Solved, solve_by_driver
 from jaxsvm.estimators.training.kernel_values import padded_rows
 from jaxsvm.estimators.training.machines import weighted_problem
 from jaxsvm.estimators.training.progress import Progress
-from jaxsvm.estimators.validation import labelled, signs_against_rest
+from jaxsvm.estimators.validation import ClassWeight, Seed, labelled, signs_against_rest
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.kernels import Linear
 from jaxsvm.numerics.sizes import size_class
+from jaxsvm.points.rows import SparseRows
 from jaxsvm.results.fit import Certificate
 from jaxsvm.results.status import Status
 
@@ -76,14 +80,20 @@ class LinearSVC(SparseCoefMixin, LinearEstimator):
     _features: tuple[Any, ...] = ()
 
     def __init__(
-        self, penalty: str = "l2", loss: str = "squared_hinge", *, dual: Any = "auto", tol: float = 1e-4,
-        C: float = 1.0, multi_class: str = "ovr", fit_intercept: bool = True, intercept_scaling: float = 1.0,
-        class_weight: Any = None, verbose: int = 0, random_state: Any = None, max_iter: int = 1000,
+        self, penalty: str = "l2", loss: str = "squared_hinge", *, dual: bool | Literal["auto"] = "auto",
+        tol: float = 1e-4, C: float = 1.0, multi_class: str = "ovr", fit_intercept: bool = True,
+        intercept_scaling: float = 1.0, class_weight: ClassWeight | None = None, verbose: int = 0,
+        random_state: Seed | None = None, max_iter: int = 1000,
     ) -> None:  # fmt: skip
         self._store_parameters(locals())
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> "LinearSVC":
+    def fit(
+        self,
+        X: ArrayLike | SparseRows | Design,  # noqa: N803
+        y: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> "LinearSVC":
         """Train on labelled samples; return the estimator.
 
         Args:
@@ -92,12 +102,12 @@ class LinearSVC(SparseCoefMixin, LinearEstimator):
             sample_weight: Factors of C, `(n,)`, not negative; 0 leaves a sample out. None with a design.
         """
         if hasattr(X, "total") and hasattr(X, "chosen"):
-            return self._fit_rows(X, y, sample_weight)
+            return self._fit_rows(cast(Design, X), y, sample_weight)
         self._features = ()
-        X, codes, weight = labelled(self, X, y, sample_weight)
+        points, codes, weight = labelled(self, X, y, sample_weight)
         with jax.enable_x64(True):
-            solved, w = self._trained(X, codes, weight)
-        d = X.shape[1]
+            solved, w = self._trained(points, codes, weight)
+        d = points.shape[1]
         self.coef_ = w[:, :d]
         self.intercept_ = w[:, d] * self.intercept_scaling if self.fit_intercept else np.zeros(len(w))
         self.n_iter_ = int(max(solution.steps for solution in solved))
@@ -129,7 +139,7 @@ class LinearSVC(SparseCoefMixin, LinearEstimator):
         self.fit_status_ = int(set(self._statuses) != {Status.CONVERGED})
         return self
 
-    def decision_function(self, X: Any) -> np.ndarray:
+    def decision_function(self, X: ArrayLike | SparseRows) -> np.ndarray:
         """Return decision values, `(m,)` for two classes, positive for the second; else `(m, k)`.
 
         Args:

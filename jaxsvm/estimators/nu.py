@@ -1,5 +1,7 @@
 """Classify and regress with a share nu of errors, in place of C and of the width of the tube: `NuSVC`, `NuSVR`."""
 
+from __future__ import annotations
+
 from numbers import Real
 from typing import Any, ClassVar
 
@@ -24,6 +26,7 @@ from jaxsvm.estimators.training.within_classes import (
     require_storable,
     solve_certified,
 )
+from jaxsvm.estimators.validation import ClassWeight, EstimatorKernel, Gamma, Seed
 from jaxsvm.numerics.products import diagonal as diagonal_of
 from jaxsvm.results.judge import relative_to
 
@@ -74,10 +77,10 @@ class NuSVC(SVC):
     scikit_learn_class = "NuSVC"
 
     def __init__(
-        self, *, nu: float = 0.5, kernel: Any = "rbf", degree: int = 3, gamma: Any = "scale", coef0: float = 0.0,
-        shrinking: bool = True, probability: Any = DEFAULT_PROBABILITY, tol: float = 1e-3, cache_size: float = 200,
-        class_weight: Any = None, verbose: bool = False, max_iter: int = -1, decision_function_shape: str = "ovr",
-        break_ties: bool = False, random_state: Any = None,
+        self, *, nu: float = 0.5, kernel: EstimatorKernel = "rbf", degree: int = 3, gamma: Gamma = "scale",
+        coef0: float = 0.0, shrinking: bool = True, probability: bool | str = DEFAULT_PROBABILITY, tol: float = 1e-3,
+        cache_size: float = 200, class_weight: ClassWeight | None = None, verbose: bool = False, max_iter: int = -1,
+        decision_function_shape: str = "ovr", break_ties: bool = False, random_state: Seed | None = None,
     ) -> None:  # fmt: skip
         self._store_parameters(locals())
 
@@ -186,9 +189,9 @@ class NuSVR(SVR):
     scikit_learn_class = "NuSVR"
 
     def __init__(
-        self, *, nu: float = 0.5, C: float = 1.0, kernel: Any = "rbf", degree: int = 3, gamma: Any = "scale",
-        coef0: float = 0.0, shrinking: bool = True, tol: float = 1e-3, cache_size: float = 200, verbose: bool = False,
-        max_iter: int = -1,
+        self, *, nu: float = 0.5, C: float = 1.0, kernel: EstimatorKernel = "rbf", degree: int = 3,
+        gamma: Gamma = "scale", coef0: float = 0.0, shrinking: bool = True, tol: float = 1e-3, cache_size: float = 200,
+        verbose: bool = False, max_iter: int = -1,
     ) -> None:  # fmt: skip
         self._store_parameters(locals())
 

@@ -1,6 +1,9 @@
 """Choose C by cross-validation, all values and folds in one computation: `SVCPath`."""
 
+from __future__ import annotations
+
 import functools
+from collections.abc import Sequence
 from itertools import combinations
 from numbers import Integral
 from typing import Any, ClassVar, NamedTuple
@@ -19,9 +22,11 @@ from jaxsvm.estimators.training.machines import Machine, in_threads, weighted_pr
 from jaxsvm.estimators.training.multiclass import class_slices, one_thread
 from jaxsvm.estimators.training.probability import DEFAULT_PROBABILITY
 from jaxsvm.estimators.training.samples import Samples, padded_size
+from jaxsvm.estimators.validation import ClassWeight, EstimatorKernel, Gamma
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.loop import measured as loop
 from jaxsvm.model_selection.cross_validation import Scores, cross_validate
+from jaxsvm.model_selection.folds import Folds
 from jaxsvm.model_selection.grid import C_grid
 from jaxsvm.models.machines import votes
 from jaxsvm.path.options import checked_values
@@ -92,9 +97,10 @@ class SVCPath(SVC):
     }
 
     def __init__(
-        self, *, Cs: Any = 20, cv: Any = 5, kernel: Any = "rbf", degree: int = 3, gamma: Any = "scale",
-        coef0: float = 0.0, loss: str = "hinge", bias: str = "free", one_standard_error: bool = False,
-        tol: float = 1e-3, class_weight: Any = None, decision_function_shape: str = "ovr",
+        self, *, Cs: int | Sequence[float] | np.ndarray = 20, cv: Folds | None = 5, kernel: EstimatorKernel = "rbf",
+        degree: int = 3, gamma: Gamma = "scale", coef0: float = 0.0, loss: str = "hinge", bias: str = "free",
+        one_standard_error: bool = False, tol: float = 1e-3, class_weight: ClassWeight | None = None,
+        decision_function_shape: str = "ovr",
     ) -> None:  # fmt: skip
         self._store_parameters(locals())
 

@@ -1,11 +1,14 @@
 """Solve box problems other than classification, with scikit-learn's interface: `SVR` and `OneClassSVM`."""
 
+from __future__ import annotations
+
 from numbers import Real
 from typing import Any, ClassVar
 
 import jax
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import ArrayLike
 from sklearn.base import OutlierMixin, RegressorMixin, _fit_context
 from sklearn.utils import column_or_1d
 from sklearn.utils._param_validation import Interval
@@ -17,9 +20,10 @@ from jaxsvm.estimators.training.machines import hard_margin, pairs_or_features
 from jaxsvm.estimators.training.progress import Progress
 from jaxsvm.estimators.training.samples import Samples, padded_size, samples
 from jaxsvm.estimators.training.within_classes import first_at_bounds
-from jaxsvm.estimators.validation import costs, sample_weights
+from jaxsvm.estimators.validation import EstimatorKernel, Gamma, costs, sample_weights
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.numerics.sizes import LARGEST_PADDED
+from jaxsvm.points.rows import SparseRows
 from jaxsvm.problems.box import box_problem
 from jaxsvm.results.fit import Certificate
 from jaxsvm.results.status import Status
@@ -108,14 +112,14 @@ class SVR(RegressorMixin, OneMachine):
     _variables = 2
 
     def __init__(
-        self, *, kernel: Any = "rbf", degree: int = 3, gamma: Any = "scale", coef0: float = 0.0, tol: float = 1e-3,
-        C: float = 1.0, epsilon: float = 0.1, shrinking: bool = True, cache_size: float = 200, verbose: bool = False,
-        max_iter: int = -1,
+        self, *, kernel: EstimatorKernel = "rbf", degree: int = 3, gamma: Gamma = "scale", coef0: float = 0.0,
+        tol: float = 1e-3, C: float = 1.0, epsilon: float = 0.1, shrinking: bool = True, cache_size: float = 200,
+        verbose: bool = False, max_iter: int = -1,
     ) -> None:  # fmt: skip
         self._store_parameters(locals())
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "SVR":
+    def fit(self, X: ArrayLike | SparseRows, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "SVR":
         """Train on samples with targets; return the estimator.
 
         Args:
@@ -129,7 +133,7 @@ class SVR(RegressorMixin, OneMachine):
         self._keep(X, rows, progress.ended(self._solve(data, target, weight, progress)))
         return self
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: ArrayLike | SparseRows) -> np.ndarray:
         """Return the targets `(m,)` of points `(m, d)`, or of kernel values `(m, n)` for "precomputed"."""
         return self._decisions(X)[:, 0]
 
@@ -208,13 +212,16 @@ class OneClassSVM(OutlierMixin, OneMachine):
     scikit_learn_class = "OneClassSVM"
 
     def __init__(
-        self, *, kernel: Any = "rbf", degree: int = 3, gamma: Any = "scale", coef0: float = 0.0, tol: float = 1e-3,
-        nu: float = 0.5, shrinking: bool = True, cache_size: float = 200, verbose: bool = False, max_iter: int = -1,
+        self, *, kernel: EstimatorKernel = "rbf", degree: int = 3, gamma: Gamma = "scale", coef0: float = 0.0,
+        tol: float = 1e-3, nu: float = 0.5, shrinking: bool = True, cache_size: float = 200, verbose: bool = False,
+        max_iter: int = -1,
     ) -> None:  # fmt: skip
         self._store_parameters(locals())
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> "OneClassSVM":
+    def fit(
+        self, X: ArrayLike | SparseRows, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+    ) -> "OneClassSVM":
         """Train on samples without labels; return the estimator.
 
         Args:
@@ -230,15 +237,15 @@ class OneClassSVM(OutlierMixin, OneMachine):
         self.offset_ = -self.intercept_
         return self
 
-    def decision_function(self, X: Any) -> np.ndarray:
+    def decision_function(self, X: ArrayLike | SparseRows) -> np.ndarray:
         """Return the distances `(m,)` of points `(m, d)` to the boundary, positive inside."""
         return self._decisions(X)[:, 0]
 
-    def score_samples(self, X: Any) -> np.ndarray:
+    def score_samples(self, X: ArrayLike | SparseRows) -> np.ndarray:
         """Return the scores `decision_function(X) + offset_`, `(m,)`."""
         return self._decisions(X)[:, 0] + self.offset_
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: ArrayLike | SparseRows) -> np.ndarray:
         """Return +1 for points inside, -1 outside, `(m,)`."""
         return np.where(self._decisions(X)[:, 0] >= 0, 1, -1)
 

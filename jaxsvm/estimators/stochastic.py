@@ -1,11 +1,14 @@
 """Classify by stochastic solvers, which are good long before the optimum: `SBPClassifier`, `PegasosClassifier`."""
 
+from __future__ import annotations
+
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import jax
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import ArrayLike
 from sklearn.base import _fit_context
 from sklearn.linear_model._base import SparseCoefMixin
 from sklearn.utils import check_random_state
@@ -18,9 +21,19 @@ from jaxsvm.estimators.training.box import Solved, solved_of
 from jaxsvm.estimators.training.machines import Machine
 from jaxsvm.estimators.training.probability import DEFAULT_PROBABILITY
 from jaxsvm.estimators.training.samples import Samples, padded_size
-from jaxsvm.estimators.validation import checked, labelled, signs_against_rest, weights_of
+from jaxsvm.estimators.validation import (
+    ClassWeight,
+    EstimatorKernel,
+    Gamma,
+    Seed,
+    checked,
+    labelled,
+    signs_against_rest,
+    weights_of,
+)
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.loop.driver import QUIET, drive
+from jaxsvm.points.rows import SparseRows
 from jaxsvm.problems.slack import slack_problem
 from jaxsvm.solvers.stochastic.pegasos import Pegasos
 from jaxsvm.solvers.stochastic.stochastic_batch_perceptron import StochasticBatchPerceptron
@@ -72,9 +85,9 @@ class SBPClassifier(SVC):
     scikit_learn_class = ""
 
     def __init__(
-        self, *, nu: float = 0.01, kernel: Any = "rbf", degree: int = 3, gamma: Any = "scale", coef0: float = 0.0,
-        bias: str = "regularized", steps: int = 2000, batch: int = 32, tol: float = 1e-2, class_weight: Any = None,
-        decision_function_shape: str = "ovr", random_state: Any = None,
+        self, *, nu: float = 0.01, kernel: EstimatorKernel = "rbf", degree: int = 3, gamma: Gamma = "scale",
+        coef0: float = 0.0, bias: str = "regularized", steps: int = 2000, batch: int = 32, tol: float = 1e-2,
+        class_weight: ClassWeight | None = None, decision_function_shape: str = "ovr", random_state: Seed | None = None,
     ) -> None:  # fmt: skip
         self._store_parameters(locals())
 
@@ -141,13 +154,15 @@ class PegasosClassifier(SparseCoefMixin, LinearEstimator):
     }
 
     def __init__(
-        self, *, alpha: float = 1e-4, batch: int = 64, passes: Any = "auto", average: str = "linear",
-        fit_intercept: bool = True, class_weight: Any = None, random_state: Any = None,
+        self, *, alpha: float = 1e-4, batch: int = 64, passes: int | Literal["auto"] = "auto", average: str = "linear",
+        fit_intercept: bool = True, class_weight: ClassWeight | None = None, random_state: Seed | None = None,
     ) -> None:  # fmt: skip
         self._store_parameters(locals())
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "PegasosClassifier":
+    def fit(
+        self, X: ArrayLike | SparseRows, y: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> "PegasosClassifier":
         """Train from the start, in several passes over the samples in random order; return the estimator.
 
         Args:
@@ -155,17 +170,23 @@ class PegasosClassifier(SparseCoefMixin, LinearEstimator):
             y: Labels, `(n,)`.
             sample_weight: Factors of the loss, `(n,)`; its mean is over samples, whatever their weights.
         """
-        X, codes, weight = labelled(self, X, y, sample_weight)
+        points, codes, weight = labelled(self, X, y, sample_weight)
         random = check_random_state(self.random_state)
         self._states, self.t_ = None, 0
-        steps = -(-X.shape[0] // self.batch)
+        steps = -(-points.shape[0] // self.batch)
         self.n_iter_ = max(20, -(-1000 // steps)) if self.passes == "auto" else int(self.passes)
         for _ in range(self.n_iter_):
-            self._pass(X, codes, weight, random.permutation(X.shape[0]))
+            self._pass(points, codes, weight, random.permutation(points.shape[0]))
         return self
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> "PegasosClassifier":
+    def partial_fit(
+        self,
+        X: ArrayLike | SparseRows,
+        y: ArrayLike,
+        classes: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> "PegasosClassifier":
         """Continue with one pass over more samples; they are not stored; return the estimator.
 
         Args:
@@ -175,16 +196,16 @@ class PegasosClassifier(SparseCoefMixin, LinearEstimator):
             sample_weight: Factors of the loss, `(n,)`.
         """
         first = not hasattr(self, "classes_")
-        X, y = checked(self, X, y, reset=first)
+        points, labels = checked(self, X, y, reset=first)
         if _check_partial_fit_first_call(self, classes):
             self._states, self.t_ = None, 0
-        unknown = np.setdiff1d(y, self.classes_)
+        unknown = np.setdiff1d(labels, self.classes_)
         if len(unknown):
             raise ValueError(f"`classes={self.classes_}` lacks {unknown} of y: name all labels at the first call.")
         if isinstance(self.class_weight, str):
             raise ValueError('class_weight "balanced" needs all labels at once: give factors a class in a dictionary.')
-        weight = weights_of(self, X, y, sample_weight)
-        self._pass(X, np.searchsorted(self.classes_, y), weight, np.arange(X.shape[0]))
+        weight = weights_of(self, points, labels, sample_weight)
+        self._pass(points, np.searchsorted(self.classes_, labels), weight, np.arange(points.shape[0]))
         self.n_iter_ = 1
         return self
 

@@ -1,7 +1,8 @@
 """Check the arguments and results of estimators: points, labels, weights, and decision values."""
 
+from collections.abc import Callable, Mapping
 from numbers import Real
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import scipy.sparse as sp
@@ -10,7 +11,16 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from jaxsvm.errors import InputError
+from jaxsvm.kernels import Kernel
 from jaxsvm.runtime.arrays import require_own_process
+
+EstimatorKernel = str | Kernel | Callable[[Any, Any], Any]
+"""A kernel's name, a kernel, or a function of two sets of points that returns their kernel matrix."""
+Gamma = float | Literal["scale", "auto"]
+"""`1 / (d var(X))`, `1 / d` or a number."""
+ClassWeight = Mapping[Any, float] | Literal["balanced"]
+"""Factors of C by class, or "balanced"."""
+Seed = int | np.random.RandomState
 
 
 def checked(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:

@@ -182,6 +182,9 @@ class FourierBasis:
     apply = apply_in_blocks
 
 
+Basis = KernelBasis | NystroemBasis | FourierBasis
+
+
 def _in_size_class(basis: Any, coef: Any) -> tuple[Any, Any]:
     """Pad concrete kernel bases to a size class by copies of the first point, whose coefficients are 0."""
     padable = isinstance(basis, KernelBasis) and basis.size and not isinstance(basis.x, Rows)

@@ -6,6 +6,7 @@ sizes and flags are static.
 
 from typing import Any, ClassVar, Protocol
 
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxsvm.kernels import Kernel
@@ -25,7 +26,7 @@ class Gram(Protocol):
         """Return the number of points."""
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> np.dtype:
         """Return the dtype of the kernel values."""
 
     @property

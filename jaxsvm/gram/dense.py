@@ -58,7 +58,7 @@ class DenseGram(OfPoints):
         return self.K.shape[-1]
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> np.dtype:
         """Return the dtype of the kernel values."""
         return self.K.dtype
 

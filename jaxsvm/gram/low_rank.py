@@ -65,7 +65,7 @@ class LowRankGram(OfPoints):
         return self.Z.shape[1]
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> np.dtype:
         """Return the dtype of the kernel values."""
         return self.Z.dtype if self.values is None else self.values
 

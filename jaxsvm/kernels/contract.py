@@ -2,14 +2,25 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm.errors import InputError
 from jaxsvm.kernels.parameters import parameter, pytree, require_number, require_positive
+from jaxsvm.points.rows import Points
+from jaxsvm.runtime.arrays import Number
+
+
+class Known(TypedDict, total=False):
+    """What the caller of `Kernel.matrix` knows of the points."""
+
+    near: bool
+    same: Bool[Array, "n m"] | None
+    squares: tuple[Float[Array, " n"], Float[Array, " m"]] | None
 
 
 class Kernel:
@@ -49,7 +60,7 @@ class Kernel:
         """
         raise TypeError(f"{type(self).__name__} defines no matrix")
 
-    def reach(self, x: Any) -> Float[Array, " n"]:
+    def reach(self, x: Points) -> Float[Array, " n"]:
         """Return how far points, dense or CSR, lie from the origin in widths of the kernel, `(n,)`; 0 without one."""
         return jnp.zeros((x.shape[0],), x.dtype)
 
@@ -57,7 +68,7 @@ class Kernel:
         """Compute `k(x_i, x_i)`, `(n,)`."""
         return jax.vmap(self.__call__)(x, x)
 
-    def frequencies(self, key: Array, d: int, rank: int, dtype: Any) -> Float[Array, "d rank"]:
+    def frequencies(self, key: Array, d: int, rank: int, dtype: DTypeLike) -> Float[Array, "d rank"]:
         """Draw frequencies of random Fourier features, `(d, rank)`, from the kernel's spectral measure.
 
         Source: Rahimi and Recht 2007.
@@ -67,14 +78,18 @@ class Kernel:
         """
         raise InputError(f"kernel is {type(self).__name__}: random Fourier features exist for RBF and Laplacian here.")
 
-    def __add__(self, other: Any) -> "Kernel":
+    def __add__(self, other: "KernelLike") -> "Kernel":
         return Sum(self, as_kernel(other))
 
-    def __mul__(self, other: Any) -> "Kernel":
+    def __mul__(self, other: "KernelLike | Number") -> "Kernel":
         return Product(self, as_kernel(other)) if callable(other) else Scaled(self, other)
 
     __radd__ = __add__
     __rmul__ = __mul__
+
+
+KernelLike = Kernel | Callable[[Array, Array], Array]
+"""A kernel, or a function of two points `(d,)` that returns a number `()`."""
 
 
 @pytree
@@ -85,7 +100,7 @@ class Precomputed(Kernel):
     Training points are their own indices; new points are rows of kernel values against all training points.
     """
 
-    def matrix(self, x: Array, z: Array, **how: Any) -> Array:
+    def matrix(self, x: Array, z: Array, **how: Unpack[Known]) -> Array:
         """Select `x[:, z]` from rows of kernel values `x (m, n)` by indices `z (q,)`."""
         del how
         return x[:, z]
@@ -100,7 +115,7 @@ class Function(Kernel):
         function: `f(x, z) -> ()` of two points `(d,)`. The arguments of a `jax.tree_util.Partial` are differentiable.
     """
 
-    function: Any
+    function: Callable[[Array, Array], Array]
 
     def __post_init__(self) -> None:
         if callable(self.function) and not isinstance(self.function, jax.tree_util.Partial):
@@ -110,7 +125,7 @@ class Function(Kernel):
         """Call the function."""
         return self.function(x, z)
 
-    def matrix(self, x: Array, z: Array, **how: Any) -> Array:
+    def matrix(self, x: Array, z: Array, **how: Unpack[Known]) -> Array:
         """Compute the function of every pair, `(n, m)`."""
         del how
         return jax.vmap(lambda a: jax.vmap(lambda b: self.function(a, b))(z))(x)
@@ -136,7 +151,7 @@ class _Pair(Kernel):
         """Return whether both kernels are stationary."""
         return self.first.stationary and self.second.stationary
 
-    def matrix(self, x: Array, z: Array, **how: Any) -> Array:
+    def matrix(self, x: Array, z: Array, **how: Unpack[Known]) -> Array:
         """Join the values of both kernels, `(n, m)`."""
         return self._join(self.first.matrix(x, z, **how), self.second.matrix(x, z, **how))
 
@@ -144,7 +159,7 @@ class _Pair(Kernel):
         """Join the diagonals of both kernels, `(n,)`."""
         return self._join(self.first.diag(x), self.second.diag(x))
 
-    def reach(self, x: Any) -> Array:
+    def reach(self, x: Points) -> Array:
         """Return the larger reach of both."""
         return jnp.maximum(self.first.reach(x), self.second.reach(x))
 
@@ -178,7 +193,7 @@ class Scaled(Kernel):
     """`factor * base`, factor > 0."""
 
     base: Kernel
-    factor: Any
+    factor: Number
 
     def __post_init__(self) -> None:
         require_number("factor", self.factor)
@@ -199,11 +214,11 @@ class Scaled(Kernel):
         """Return whether the base moves freely."""
         return self.base.moves_freely
 
-    def matrix(self, x: Array, z: Array, **how: Any) -> Array:
+    def matrix(self, x: Array, z: Array, **how: Unpack[Known]) -> Array:
         """Multiply the base's values by the factor, `(n, m)`."""
         return parameter(self.factor, x) * self.base.matrix(x, z, **how)
 
-    def reach(self, x: Any) -> Array:
+    def reach(self, x: Points) -> Array:
         """Return the reach of the base."""
         return self.base.reach(x)
 

@@ -1,22 +1,23 @@
 """Kernels of the inner product of two points."""
 
 import dataclasses
-from typing import Any
+from typing import Unpack
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
 from jaxsvm.errors import InputError, is_concrete
-from jaxsvm.kernels.contract import Kernel
+from jaxsvm.kernels.contract import Kernel, Known
 from jaxsvm.kernels.parameters import parameter, pytree, require_number, require_positive
 from jaxsvm.numerics.products import matmul
+from jaxsvm.runtime.arrays import Number
 
 
 class _OfInnerProducts(Kernel):
     """A function of `x . z`."""
 
-    def matrix(self, x: Array, z: Array, **how: Any) -> Array:
+    def matrix(self, x: Array, z: Array, **how: Unpack[Known]) -> Array:
         """Compute the function of every inner product, `(n, m)`."""
         del how
         return self._of(matmul(x, z.T))
@@ -53,8 +54,8 @@ class Polynomial(_OfInnerProducts):
     """
 
     degree: int = dataclasses.field(default=3, metadata={"static": True})
-    gamma: Any = 1.0
-    coef0: Any = 1.0
+    gamma: Number = 1.0
+    coef0: Number = 1.0
 
     definite = True
 
@@ -81,8 +82,8 @@ class Sigmoid(_OfInnerProducts):
         coef0: Constant, `()`.
     """
 
-    gamma: Any = 1.0
-    coef0: Any = 0.0
+    gamma: Number = 1.0
+    coef0: Number = 0.0
 
     def __post_init__(self) -> None:
         require_number("gamma", self.gamma)

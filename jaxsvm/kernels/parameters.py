@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxsvm.errors import InputError, is_concrete
+from jaxsvm.points.rows import Points
 from jaxsvm.runtime.arrays import floating, in_a_line
 
 _Cls = TypeVar("_Cls")
@@ -52,7 +53,7 @@ def pytree(cls: type[_Cls]) -> type[_Cls]:
     return cls
 
 
-def parameter(value: Any, x: Array) -> Array:
+def parameter(value: Any, x: Points) -> Array:
     """Convert a parameter to the dtype of the points; to a float for integer points."""
     return jnp.asarray(value, floating(x.dtype))
 

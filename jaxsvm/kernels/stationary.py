@@ -1,25 +1,27 @@
 """Kernels of the difference of two points."""
 
 import dataclasses
-from typing import Any
+from typing import Any, Unpack
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import Array
 
 from jaxsvm.errors import InputError
-from jaxsvm.kernels.contract import Kernel
+from jaxsvm.kernels.contract import Kernel, Known
 from jaxsvm.kernels.distances import by_differences, squared_distances
 from jaxsvm.kernels.parameters import parameter, pytree, require_positive
-from jaxsvm.points.rows import entrywise, product
-from jaxsvm.runtime.arrays import floating
+from jaxsvm.points.rows import Points, entrywise, product
+from jaxsvm.runtime.arrays import Number, floating
 
 
 @dataclasses.dataclass(frozen=True)
 class _Stationary(Kernel):
     """A function of `gamma_k |x_k - z_k|` that is 1 at 0, with a non-negative spectrum."""
 
-    gamma: Any
+    gamma: Number | np.ndarray
 
     stationary = True
     definite = True
@@ -41,15 +43,15 @@ class RBF(_Stationary):
         gamma: Positive, `()`, or one a feature, `(d,)` (automatic relevance determination).
     """
 
-    def matrix(self, x: Array, z: Array, **how: Any) -> Array:
+    def matrix(self, x: Array, z: Array, **how: Unpack[Known]) -> Array:
         """Compute the kernel of every pair, `(n, m)`; `jaxsvm.kernels.distances` states the accuracy."""
         return jnp.exp(-squared_distances(_floats(x), _floats(z), _weights(self.gamma, x), **how))
 
-    def reach(self, x: Any) -> Array:
+    def reach(self, x: Points) -> Array:
         """Compute `sqrt(sum_k gamma_k x_k^2)`, `(n,)`."""
         return jnp.sqrt(product(entrywise(jnp.square, x), _per_feature(self.gamma, x)))
 
-    def frequencies(self, key: Array, d: int, rank: int, dtype: Any) -> Array:
+    def frequencies(self, key: Array, d: int, rank: int, dtype: DTypeLike) -> Array:
         """Draw from a normal distribution, `(d, rank)`."""
         scale = jnp.sqrt(2 * jnp.broadcast_to(jnp.asarray(self.gamma, dtype), (d,)))
         return scale[:, None] * jax.random.normal(key, (d, rank), dtype)
@@ -64,22 +66,22 @@ class Laplacian(_Stationary):
         gamma: Positive, `()` or `(d,)`.
     """
 
-    def matrix(self, x: Array, z: Array, **how: Any) -> Array:
+    def matrix(self, x: Array, z: Array, **how: Unpack[Known]) -> Array:
         """Compute the kernel of every pair by differences, `(n, m)`."""
         del how
         return jnp.exp(-by_differences(_floats(x), _floats(z), _weights(self.gamma, x), jnp.abs))
 
-    def reach(self, x: Any) -> Array:
+    def reach(self, x: Points) -> Array:
         """Compute `sum_k gamma_k |x_k|`, `(n,)`."""
         return product(entrywise(jnp.abs, x), _per_feature(self.gamma, x))
 
-    def frequencies(self, key: Array, d: int, rank: int, dtype: Any) -> Array:
+    def frequencies(self, key: Array, d: int, rank: int, dtype: DTypeLike) -> Array:
         """Draw from a Cauchy distribution, `(d, rank)`."""
         scale = jnp.broadcast_to(jnp.asarray(self.gamma, dtype), (d,))
         return scale[:, None] * jax.random.cauchy(key, (d, rank), dtype)
 
 
-def _per_feature(gamma: Any, x: Array) -> Array:
+def _per_feature(gamma: Any, x: Points) -> Array:
     values, d = parameter(gamma, x), x.shape[1]
     if values.shape not in ((), (1,), (d,)):
         raise InputError(f"gamma has shape {values.shape}: one number, or one a feature ({d},), is needed.")

@@ -6,29 +6,30 @@ import numpy as np
 
 from jaxsvm.errors import InputError
 from jaxsvm.points.checks import is_sparse
-from jaxsvm.points.rows import dense_rows, distinct_entries
+from jaxsvm.points.rows import PointsLike, dense_rows, distinct_entries
+from jaxsvm.runtime.arrays import Number
 
 
 @np.errstate(over="ignore", invalid="ignore")  # refused by `_spread`
-def gamma_scale(x: Any) -> float:
+def gamma_scale(x: PointsLike) -> float:
     """Return scikit-learn's "scale", `1 / (d var(x))`: the variance of all entries, absent sparse ones included."""
     means, variances = _moments(x)
     return 1 / (len(means) * _spread(variances.mean() + (means - means[0]).var()))
 
 
-def gamma_paper(x: Any) -> float:
+def gamma_paper(x: PointsLike) -> float:
     """Return the paper's `1 / (2 sigma^2)` with the average squared distance sigma^2 = `2 trace(Cov)`. O(n d)."""
     _, variances = _moments(x)
     return 1 / (4 * _spread(variances.sum()))
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def gamma_median(x: Any, sample: int = 1000, seed: int = 0) -> float:
+def gamma_median(x: PointsLike, sample: int = 1000, seed: int = 0) -> float:
     """Return `1 / median |x - z|^2` over the pairs of a random sample of rows."""
-    x = _host_points(x)
-    n = x.shape[0]
+    points = _host_points(x)
+    n = points.shape[0]
     picked = np.sort(np.random.default_rng(seed).permutation(n)[:sample])
-    rows: Any = dense_rows(x, picked)  # pyright: ignore[reportArgumentType]  # NumPy indices of NumPy points
+    rows: Any = dense_rows(points, picked)  # pyright: ignore[reportArgumentType]  # NumPy indices of NumPy points
     rows = np.asarray(rows.toarray() if is_sparse(rows) else rows, np.float64)
     rows = rows - rows.mean(axis=0)
     squares = (rows**2).sum(axis=1)
@@ -36,7 +37,7 @@ def gamma_median(x: Any, sample: int = 1000, seed: int = 0) -> float:
     return 1 / _spread(np.median(distances[np.triu_indices(len(rows), 1)]) if len(rows) > 1 else 0.0)
 
 
-def resolve_gamma(value: Any, x: Any) -> float:
+def resolve_gamma(value: str | Number, x: PointsLike) -> float:
     """Turn "scale", "median", "paper" or a number (text too) into a number.
 
     Raises:

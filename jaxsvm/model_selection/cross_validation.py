@@ -20,7 +20,7 @@ from jaxsvm.errors import ConvergenceWarning, InputError, is_concrete, warn
 from jaxsvm.gram.low_rank import landmarks_among
 from jaxsvm.gram.spread import of_whole
 from jaxsvm.loop.interruption import Interruption, answering
-from jaxsvm.model_selection.folds import Fold, fold_masks
+from jaxsvm.model_selection.folds import Fold, Folds, fold_masks
 from jaxsvm.model_selection.grid import end_of
 from jaxsvm.models.model import is_right
 from jaxsvm.path.options import Options, checked_values, problems_at_widths, require_widths
@@ -168,7 +168,7 @@ class WidthValidation:
 
 @overload
 def cross_validate(
-    problem: Parametric, Cs: ArrayLike, folds: Any = 5, groups: ArrayLike | None = None, *, gammas: None = None,
+    problem: Parametric, Cs: ArrayLike, folds: Folds = 5, groups: ArrayLike | None = None, *, gammas: None = None,
     score: str = "accuracy", solver: Solver | None = None, tol: ArrayLike = 1e-3, seed: int = 0,
     key: Array | None = None, interrupt: str = "return",
 ) -> CrossValidation: ...  # fmt: skip
@@ -176,7 +176,7 @@ def cross_validate(
 
 @overload
 def cross_validate(
-    problem: Parametric, Cs: ArrayLike, folds: Any = 5, groups: ArrayLike | None = None, *, gammas: ArrayLike,
+    problem: Parametric, Cs: ArrayLike, folds: Folds = 5, groups: ArrayLike | None = None, *, gammas: ArrayLike,
     score: str = "accuracy", solver: Solver | None = None, tol: ArrayLike = 1e-3, seed: int = 0,
     key: Array | None = None, interrupt: str = "return",
 ) -> WidthValidation: ...  # fmt: skip
@@ -184,13 +184,13 @@ def cross_validate(
 
 @transfers
 def cross_validate(
-    problem: Parametric, Cs: ArrayLike, folds: Any = 5, groups: ArrayLike | None = None, *,
+    problem: Parametric, Cs: ArrayLike, folds: Folds = 5, groups: ArrayLike | None = None, *,
     gammas: ArrayLike | None = None, score: str = "accuracy", solver: Solver | None = None, tol: ArrayLike = 1e-3,
     seed: int = 0, key: Array | None = None, interrupt: str = "return",
 ) -> CrossValidation | WidthValidation:  # fmt: skip
     """Score values of C on held-out folds.
 
-    Examples:
+    Example:
         >>> scored = jaxsvm.cross_validate(problem, jaxsvm.C_grid(problem, 16), folds=5)
         >>> fit = jaxsvm.fit(problem.at(scored.C))
 

@@ -3,12 +3,15 @@
 import warnings
 from collections.abc import Iterable, Mapping, Set
 from numbers import Integral
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from jaxtyping import Bool, Int
 
 from jaxsvm.errors import InputError, require_package
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 FORMS = (
     "a number of folds, a splitter of scikit-learn, pairs (train, test) of indices or boolean masks, or the fold of "
@@ -28,7 +31,19 @@ class Fold(NamedTuple):
     test: Bool[np.ndarray, " n"]
 
 
-def fold_masks(labels: np.ndarray, folds: Any, groups: Any = None, seed: int = 0) -> list[Fold]:
+class Splitter(Protocol):
+    """A splitter of scikit-learn."""
+
+    def split(self, X: Any, y: Any, groups: Any, /) -> Iterable[Any]:  # noqa: N803
+        """Return pairs of indices of the samples that train and of those held out."""
+        ...
+
+
+Folds: TypeAlias = "int | Splitter | ArrayLike | Iterable[tuple[ArrayLike, ArrayLike]]"
+"""A number of folds, a splitter, the fold of each sample `(n,)`, or pairs of indices or masks (`cross_validate`)."""
+
+
+def fold_masks(labels: np.ndarray, folds: "Folds", groups: Any = None, seed: int = 0) -> list[Fold]:
     """Return the folds as masks.
 
     Args:

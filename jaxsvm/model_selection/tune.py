@@ -28,6 +28,7 @@ from jaxsvm.gram.build import gram
 from jaxsvm.kernels import Kernel, as_kernel
 from jaxsvm.loop.driver import fit
 from jaxsvm.loop.interruption import Interruption, watching
+from jaxsvm.model_selection.folds import Folds
 from jaxsvm.model_selection.objective import LOSSES, HeldOut, Objective, evaluate, fold_weights
 from jaxsvm.path.placeholders import nothing
 from jaxsvm.points.checks import as_points
@@ -94,7 +95,7 @@ class Tuned:
 def tune(
     kernel: Kernel, x: PointsLike, y: ArrayLike, C: float = 1.0, *,
     validation: tuple[PointsLike, ArrayLike] | None = None,
-    folds: Any = None, loss: str | Callable[[Array], Array] = "smoothed_hinge",
+    folds: Folds | None = None, loss: str | Callable[[Array], Array] = "smoothed_hinge",
     optimizer: optax.GradientTransformation | None = None, steps: int = 100, patience: int = 20,
     bounds: tuple[float, float] = (1e-4, 1e4), solver: Solver | None = None, progress: bool | None = None,
     callback: Callable[[Record], Any] | None = None,

@@ -5,12 +5,14 @@ positive for class i. Of two classes, the label that comes first in a file of LI
 `classes[1]`, the greater label.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import os
 from collections.abc import Sequence
 from itertools import combinations
 from numbers import Integral
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +25,9 @@ from jaxsvm.models.fitted import assembled, columns_of_pairs, model_of
 from jaxsvm.models.model import Model, scipy_rows
 from jaxsvm.numerics.measured import MEASURED
 from jaxsvm.points.rows import CSR
+
+if TYPE_CHECKING:
+    from sklearn.base import BaseEstimator
 
 CLASSIFIERS = ("c_svc", "nu_svc")
 OTHERS = ("epsilon_svr", "nu_svr", "one_class")
@@ -136,7 +141,9 @@ def _parsed_points(rows: list[list[str]], features: int | None) -> Any:
     return x.toarray() if 8 * shape[0] * shape[1] <= MEASURED.bytes_held else x
 
 
-def to_libsvm(model: Any, path: str | os.PathLike[str], *, classes: Sequence[int] | None = None) -> None:
+def to_libsvm(
+    model: Model | BaseEstimator, path: str | os.PathLike[str], *, classes: Sequence[int] | None = None
+) -> None:
     """Write a model as a file that LIBSVM's `svm-predict` reads.
 
     Args:
@@ -189,8 +196,8 @@ def kernel_and_points(model: Model) -> tuple[str, dict[str, Any], np.ndarray]:
     Raises:
         InputError: If LIBSVM and scikit-learn do not have the kernel.
     """
-    basis = model.basis
-    kernel: Any = basis.kernel if isinstance(basis, KernelBasis) else None
+    basis: Any = model.basis
+    kernel = basis.kernel if isinstance(basis, KernelBasis) else None
     shared = type(kernel) in SCIKIT_LEARN_NAMES and not isinstance(kernel, Laplacian)
     if not shared or np.size(getattr(kernel, "gamma", 0.0)) > 1:
         kind = type(basis).__name__ if kernel is None else type(kernel).__name__

@@ -27,6 +27,7 @@ from jaxsvm.loop.interruption import Interruption, answering
 from jaxsvm.loop.prepare import ready_together
 from jaxsvm.numerics.masks import every
 from jaxsvm.path.placeholders import nothing, on_host_stacked
+from jaxsvm.problems.contract import Problem
 from jaxsvm.problems.padding import trimmed
 from jaxsvm.problems.samples import checked
 from jaxsvm.results.fit import Fit
@@ -53,25 +54,25 @@ class Machines:
     __repr__ = in_a_line
 
     gram: Gram
-    lanes: Any
+    lanes: Problem
     classes: int = dataclasses.field(metadata={"static": True})
     by_pairs: bool = dataclasses.field(metadata={"static": True})
 
     def __len__(self) -> int:
         return self.classes * (self.classes - 1) // 2 if self.by_pairs else self.classes
 
-    def __getitem__(self, i: int) -> Any:
+    def __getitem__(self, i: int) -> Problem:
         if not -len(self) <= i < len(self):
             raise IndexError(f"there are {len(self)} machines: there is no number {i}")
         lane = jax.tree.map(lambda leaf: computed(lambda _, values: values[i], leaf), self.lanes)
         return dataclasses.replace(lane, gram=self.gram)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Problem]:
         return (self[i] for i in range(len(self)))
 
 
 @transfers
-def one_versus_rest(make: Callable[[Any], Any], labels: ArrayLike, classes: int | None = None) -> Machines:
+def one_versus_rest(make: Callable[[Any], Problem], labels: ArrayLike, classes: int | None = None) -> Machines:
     """Build k problems on one Gram operator, each of one class against the rest.
 
     Examples:
@@ -99,7 +100,7 @@ def one_versus_rest(make: Callable[[Any], Any], labels: ArrayLike, classes: int 
 
 
 @transfers
-def one_versus_one(make: Callable[[Any], Any], labels: ArrayLike, classes: int | None = None) -> Machines:
+def one_versus_one(make: Callable[[Any], Problem], labels: ArrayLike, classes: int | None = None) -> Machines:
     """Build k (k - 1) / 2 problems on one Gram operator, one for each pair of classes.
 
     Args:
@@ -205,7 +206,7 @@ def fit_many(
     if max_seconds is not None:
         raise InputError("max_seconds needs concrete arrays: call `fit_many` outside jit and vmap.")
 
-    def solved(lane: Any) -> Fit:
+    def solved(lane: Problem) -> Fit:
         return fit(dataclasses.replace(lane, gram=machines.gram), solver, tol=tol, key=key)
 
     lanes = jax.vmap(solved)

@@ -1,29 +1,34 @@
 """Predict decision values and labels of new points, from a fit or from a model reduced to its support."""
 
+from __future__ import annotations
+
 import dataclasses
 import os
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int, Shaped
 
 from jaxsvm.datasets.labels import array_of
 from jaxsvm.datasets.layout import Layout, Wanted
 from jaxsvm.datasets.scaling import Scaling
 from jaxsvm.errors import InputError, is_concrete, require_part, warn
 from jaxsvm.gram import measured as gram
-from jaxsvm.gram.basis import KernelBasis
+from jaxsvm.gram.basis import Basis, KernelBasis
 from jaxsvm.models.file import read_model, save_model
 from jaxsvm.models.machines import Machines, class_of, votes
 from jaxsvm.points.checks import is_sparse
-from jaxsvm.points.rows import CSR, taken
+from jaxsvm.points.rows import CSR, PointsLike, taken
 from jaxsvm.problems.contract import Problem
 from jaxsvm.results.fit import Certificate, Fit, require_fit
 from jaxsvm.results.status import has_values
 from jaxsvm.runtime.arrays import in_a_line, transfers
+
+if TYPE_CHECKING:
+    from jaxsvm.datasets.columns.preparation import Preparation
 
 
 @jax.tree_util.register_dataclass
@@ -48,15 +53,15 @@ class Model:
         sigmoids: Slope and shift of each machine's map from decision values to probabilities, or None; static.
     """
 
-    basis: Any
+    basis: Basis
     coef: Float[Array, "q *m"]
     bias: Float[Array, "*m"]
     R: Float[Array, "*m"]
     certificate: Certificate
-    scaling: Any = None
+    scaling: Scaling | None = None
     classes: tuple[Any, ...] | None = dataclasses.field(default=(-1, 1), metadata={"static": True})
     layout: Layout | None = dataclasses.field(default=None, metadata={"static": True})
-    preparation: Any = dataclasses.field(default=None, metadata={"static": True})
+    preparation: Preparation | None = dataclasses.field(default=None, metadata={"static": True})
     sigmoids: tuple[tuple[float, float], ...] | None = dataclasses.field(default=None, metadata={"static": True})
 
     @property
@@ -164,13 +169,15 @@ def _without_zeros(basis: Any, coef: Array) -> tuple[Any, Array]:
 
 
 @overload
-def decision_function(model: Model, x_new: Any, /, *, calibrated: bool = True) -> Float[Array, " m"]: ...
+def decision_function(model: Model, x_new: PointsLike, /, *, calibrated: bool = True) -> Float[Array, " m"]: ...
 @overload
 def decision_function(
-    fit: Fit, problem: Machines, x_new: Any, /, *, calibrated: bool = True
+    fit: Fit, problem: Machines, x_new: PointsLike, /, *, calibrated: bool = True
 ) -> Float[Array, "m k"]: ...
 @overload
-def decision_function(fit: Fit, problem: Any, x_new: Any, /, *, calibrated: bool = True) -> Float[Array, " m"]: ...
+def decision_function(
+    fit: Fit, problem: Problem, x_new: PointsLike, /, *, calibrated: bool = True
+) -> Float[Array, " m"]: ...
 
 
 @transfers
@@ -274,8 +281,16 @@ def _require_fit_of(problem: Any, fit: Fit) -> None:
         raise InputError(f"fit is of {fit.dual_coef.shape[-1]} samples, and the problem has {n}: its own is needed.")
 
 
+@overload
+def predict(model: Model, x_new: PointsLike, /) -> Shaped[np.ndarray | Array, " m"]: ...
+@overload
+def predict(fit: Fit, problem: Machines, x_new: PointsLike, /) -> Int[np.ndarray | Array, " m"]: ...
+@overload
+def predict(fit: Fit, problem: Problem, x_new: PointsLike, /) -> Float[Array, " m"]: ...
+
+
 @transfers
-def predict(*arguments: Any) -> Any:
+def predict(*arguments: Any) -> Shaped[np.ndarray | Array, " m"]:
     """Predict labels of new points: `predict(model, x_new)` or `predict(fit, problem, x_new)`.
 
     Args:

@@ -5,11 +5,13 @@ It gives the values that `decision_function` gives for float64 points. `SVMClass
 coefficients cancel.
 """
 
+from __future__ import annotations
+
 import functools
 import json
 import os
 from itertools import combinations
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -25,6 +27,12 @@ from jaxsvm.models.model import Model
 from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.points.rows import Rows
 
+if TYPE_CHECKING:
+    from onnx import ModelProto
+    from sklearn.base import BaseEstimator
+
+    pass
+
 OPSET, IR_VERSION = 13, 7
 """Versions of ONNX of 2020: every runtime since then reads them, and they have all operators that are needed."""
 MOST_BYTES = 2**31 - 2**20
@@ -33,7 +41,7 @@ MOST_BYTES = 2**31 - 2**20
 _double = functools.partial(np.asarray, dtype=np.float64)
 
 
-def to_onnx(model: Any, path: str | os.PathLike[str] | None = None) -> Any:
+def to_onnx(model: Model | BaseEstimator, path: str | os.PathLike[str] | None = None) -> ModelProto:
     """Convert a model to an ONNX graph, which runtimes evaluate without jaxsvm.
 
     Its input is `x`, float32, `(n, d)` with n >= 1: points as `predict` takes them, since a scaling becomes part of the

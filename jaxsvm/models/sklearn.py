@@ -1,6 +1,8 @@
 """Turn a model or a fitted estimator into scikit-learn's own SVC or SVR."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,8 +12,13 @@ from jaxsvm.models.fitted import tell_of_preparation
 from jaxsvm.models.libsvm import kernel_and_points, machine_layout
 from jaxsvm.models.model import Model
 
+if TYPE_CHECKING:
+    from sklearn.base import BaseEstimator
+    from sklearn.pipeline import Pipeline
+    from sklearn.svm import SVC, SVR, NuSVC, NuSVR, OneClassSVM
 
-def to_sklearn(model: Any) -> Any:
+
+def to_sklearn(model: Model | BaseEstimator) -> SVC | NuSVC | SVR | NuSVR | OneClassSVM | Pipeline:
     """Return scikit-learn's estimator that predicts as a model or a fitted estimator does, without jaxsvm or JAX.
 
     Args:

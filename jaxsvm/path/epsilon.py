@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from jaxsvm.errors import InputError
 from jaxsvm.loop.choice import exact_solver
@@ -54,9 +55,9 @@ class EpsilonPath:
     __repr__ = in_a_line
 
     path: Path
-    lower: Any
-    upper: Any
-    epsilon: Any
+    lower: Float[Array, " k"]
+    upper: Float[Array, " k"]
+    epsilon: Float[Array, ""]
 
     def __len__(self) -> int:
         return len(self.path)

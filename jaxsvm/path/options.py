@@ -43,7 +43,7 @@ class Options:
     screen: Rule | None = None
     lanes: int | None = None
     max_seconds: float | None = None
-    callback: Callable[[int, Fit], Any] | None = None
+    callback: Callable[[int, Fit], object] | None = None
 
     @property
     def chained(self) -> bool:

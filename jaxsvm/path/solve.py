@@ -65,7 +65,7 @@ class Path:
 
     Cs: Float[Array, " k"]
     fits: Fit
-    gammas: Any = None
+    gammas: Float[Array, " g"] | None = None
 
     @property
     def alphas(self) -> Float[Array, "*problems k n"]:

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,10 @@ from jaxsvm.numerics.products import matmul
 from jaxsvm.runtime.arrays import floating, in_a_line
 from jaxsvm.runtime.meshes import Spread
 
+if TYPE_CHECKING:
+    from jax.experimental.sparse import BCSR
+    from numpy.typing import ArrayLike
+
 
 class Rows:
     """Points that are not an array: they offer products, and make dense rows on demand."""
@@ -25,7 +29,7 @@ class Rows:
         raise NotImplementedError
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> np.dtype:
         """Return the dtype of the entries."""
         raise NotImplementedError
 
@@ -37,7 +41,7 @@ class Rows:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def take(self, index: Any) -> "Rows":
+    def take(self, index: np.ndarray) -> "Rows":
         """Select rows, in the same storage."""
         raise NotImplementedError
 
@@ -99,7 +103,7 @@ class CSR(Rows):
         return self.indptr.shape[0] - 1, self.d
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> np.dtype:
         """Return the dtype of the entries."""
         return self.data.dtype
 
@@ -162,6 +166,7 @@ class CSR(Rows):
 
 
 Points = Float[Array, "n d"] | CSR
+"""Points `(n, d)`, checked: dense or sparse."""
 
 
 class SparseRows(Protocol):
@@ -172,8 +177,10 @@ class SparseRows(Protocol):
         ...
 
 
-PointsLike: TypeAlias = ArrayLike | Rows | SparseRows
-"""Points `(n, d)` as callers pass them: an array, NumPy or JAX; `CSR`; or a sparse matrix of SciPy."""
+DenseOrSparse: TypeAlias = Any
+"""A NumPy array, or a sparse matrix of SciPy, whose attributes type checkers do not know."""
+PointsLike: TypeAlias = "ArrayLike | Rows | SparseRows | BCSR"
+"""Points `(n, d)` as callers pass them: an array, lists, a frame, SciPy's sparse matrix, BCSR, `CSR`."""
 
 
 def dense_rows(x: Any, index: Int[Array, " t"]) -> Float[Array, "t d"]:

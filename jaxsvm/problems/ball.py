@@ -17,6 +17,7 @@ from typing import Any, Self, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
@@ -81,7 +82,7 @@ class BallProblem:
         return self.squares.shape[-1]
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> np.dtype:
         """Return the dtype of the vectors."""
         return self.squares.dtype
 
@@ -115,7 +116,7 @@ class BallProblem:
         """Return 0: then `Delta^2 - R` is the squared radius, as in the published stop rule."""
         return jnp.zeros((), self.dtype)
 
-    def weighted(self, sample_weight: Any) -> Self:
+    def weighted(self, sample_weight: ArrayLike) -> Self:
         """Return the ball of the points of positive weight, `(n,)`, among those that count."""
         weight, feasible = checked_weights(sample_weight, self.n, self.dtype)
         mask = self.present if weight is None else self.present & _positive(weight)
@@ -192,7 +193,7 @@ class BallProblem:
         del R
         return alpha / alpha.sum()
 
-    def certified(self, alpha: Float[Array, " n"], s: Float[Array, " n"], dtype: Any) -> Answer:
+    def certified(self, alpha: Float[Array, " n"], s: Float[Array, " n"], dtype: np.dtype) -> Answer:
         """Certify the centre that the caller gets.
 
         Args:

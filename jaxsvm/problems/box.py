@@ -106,11 +106,11 @@ class BoxProblem(OfSamples):
         """Return `Q_ii`, `(n,)`."""
         return self.squares
 
-    def at(self, C: Any, /) -> Self:
+    def at(self, C: ArrayLike, /) -> Self:
         """Return the problem at another C. For `box_problem`, C is a factor of the bounds given."""
         return constraint.checked(super().at(C))
 
-    def weighted(self, sample_weight: Any) -> Self:
+    def weighted(self, sample_weight: ArrayLike) -> Self:
         """Return the problem with its bounds multiplied by weights `(n,)`."""
         return constraint.checked(super().weighted(sample_weight))
 

@@ -12,9 +12,13 @@ Write a problem as a frozen dataclass, register it as a pytree, and give all its
 by having its members.
 """
 
+from __future__ import annotations
+
 from typing import Any, ClassVar, Protocol, Self
 
+import numpy as np
 from jaxtyping import Array, Bool, Float
+from numpy.typing import ArrayLike
 
 from jaxsvm.derivatives.values import Active, Values
 from jaxsvm.errors import InputError, require_part
@@ -92,7 +96,7 @@ class Problem(Protocol):
         """Return the number of samples."""
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> np.dtype:
         """Return the dtype of the vectors."""
 
     @property
@@ -103,7 +107,7 @@ class Problem(Protocol):
     def equality(self) -> Float[Array, " n"] | None:
         """Return the coefficients of the equality constraint, `(n,)`; None without one."""
 
-    def weighted(self, sample_weight: Any) -> Self:
+    def weighted(self, sample_weight: ArrayLike) -> Self:
         """Return the problem with its weights multiplied by others, for instance for a fold.
 
         Args:
@@ -134,7 +138,7 @@ class Problem(Protocol):
     def certificate(self, point: Array, s: Array, /) -> Certificate:
         """Return primal, dual and relative gap, as if the products `s` were exact; for solvers between steps."""
 
-    def certified(self, point: Array, s: Array, dtype: Any, /) -> Answer:
+    def certified(self, point: Array, s: Array, dtype: np.dtype, /) -> Answer:
         """Certify a point, in the numbers that the caller gets, by bounds that hold under rounding.
 
         The problem's vectors are in twice the precision here (`widened`).
@@ -157,7 +161,7 @@ class Problem(Protocol):
 class Parametric(Problem, Protocol):
     """A problem whose `parameter` is not None."""
 
-    def at(self, value: Any, /) -> Self:
+    def at(self, value: ArrayLike, /) -> Self:
         """Return the problem at another value of its parameter, `()`.
 
         Raises:

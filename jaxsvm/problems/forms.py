@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.problems.contract import Problem, Restrictable
@@ -119,7 +120,7 @@ class BoxForm(Restrictable, Protocol):
         Drivers call it if `corrects`, where rounding may stop progress.
         """
 
-    def certified(self, point: Array, s: Array, dtype: Any, /, bias: Any = None) -> Answer:
+    def certified(self, point: Array, s: Array, dtype: np.dtype, /, bias: Any = None) -> Answer:
         """Certify a point, as `Problem.certified` does; a given `bias` saves the search for the best one."""
 
 

@@ -1,11 +1,15 @@
 """What the problems of labelled samples share: they store what was given, and derive everything else."""
 
+from __future__ import annotations
+
 import dataclasses
 from functools import partial
 from typing import Any, ClassVar, Self, TypeVar
 
 import jax
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
+from numpy.typing import ArrayLike
 
 from jaxsvm.errors import is_concrete
 from jaxsvm.gram.contract import Gram
@@ -50,7 +54,7 @@ class OfSamples:
         return self.y.shape[-1]
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> np.dtype:
         """Return the dtype of the vectors."""
         return self.y.dtype
 
@@ -82,12 +86,12 @@ class OfSamples:
             return filled(self.y, self.C)
         return computed(lambda _, weight, C: C * weight, self.weight, self.C)
 
-    def at(self, C: Any, /) -> Self:
+    def at(self, C: ArrayLike, /) -> Self:
         """Return the problem at another C. For `box_problem`, C is a factor of the bounds given."""
         arguments.require_positive_scalar("C", C)
         return checked(dataclasses.replace(self, C=owned(C, self.dtype)), classes=False)
 
-    def weighted(self, sample_weight: Any) -> Self:
+    def weighted(self, sample_weight: ArrayLike) -> Self:
         """Return the problem with its weights multiplied by others, `(n,)`."""
         weight, usable = arguments.checked_weights(sample_weight, self.n, self.dtype)
         if weight is not None and self.weight is not None:

@@ -33,7 +33,7 @@ from jaxsvm.problems.certificates import slack as certificates
 from jaxsvm.problems.samples import OfSamples, checked, squares
 from jaxsvm.problems.water_level import WaterLevel, water_level, water_level_with_bias
 from jaxsvm.results.fit import Fit, require_fit
-from jaxsvm.runtime.arrays import computed, in_a_line, on_device, owned, transfers
+from jaxsvm.runtime.arrays import Number, computed, in_a_line, on_device, owned, transfers
 
 
 @jax.tree_util.register_dataclass
@@ -92,11 +92,11 @@ class SlackProblem(OfSamples):
         """Return `r = max_i |phi_i|`, `()`, which bounds how fast the level changes with w."""
         return jnp.sqrt(jnp.where(self.present, self.diagonal, 0).max())
 
-    def at(self, nu: Any, /) -> Self:
+    def at(self, nu: ArrayLike, /) -> Self:
         """Return the problem at another nu, not negative, `()`."""
         return _at(self, nu)
 
-    def hinge(self, C: Any) -> BoxProblem:
+    def hinge(self, C: ArrayLike) -> BoxProblem:
         """Return the hinge problem at C, `()`, with the same bias; at one C it has the same solution."""
         C = jnp.asarray(C, self.dtype)
         return hinge_of(self.gram, self.y, C, self.weight, self.free_bias, self.squares, self.feasible, self.offset)
@@ -138,7 +138,7 @@ class SlackProblem(OfSamples):
             return share(self.present)
         return (share((self.y > 0) & self.present) + share((self.y < 0) & self.present)) / 2
 
-    def length_of(self, p: Float[Array, " n"], row: Float[Array, " n"], error: Any = 0.0) -> Float[Array, ""]:
+    def length_of(self, p: Float[Array, " n"], row: Float[Array, " n"], error: Number = 0.0) -> Float[Array, ""]:
         """Return `|sum_i p_i y_i phi_i|`, `()`; from features if there are any, since its square loses half the digits.
 
         Args:
@@ -219,12 +219,12 @@ def _at(problem: P, nu: Any) -> P:
     return dataclasses.replace(problem, feasible=problem.feasible & (problem.nu >= 0) & jnp.isfinite(problem.nu))
 
 
-def lambda_of_C(C: Any, n: Any) -> Any:  # noqa: N802 (C is the field's name)
+def lambda_of_C(C: Number, n: Number) -> Number:  # noqa: N802 (C is the field's name)
     """Return `lambda = 1 / (n C)` of `lambda/2 |w|^2 + mean loss` (Pegasos), for n samples or a sum of weights n."""
     return 1 / (n * C)
 
 
-def C_of_lambda(lam: Any, n: Any) -> Any:  # noqa: N802
+def C_of_lambda(lam: Number, n: Number) -> Number:  # noqa: N802
     """Return `C = 1 / (n lambda)`."""
     return 1 / (n * lam)
 

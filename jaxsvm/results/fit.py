@@ -82,7 +82,7 @@ def bit_of(solver: Counted) -> np.ndarray:
     return bit if inside is None else bit | bit_of(inside)
 
 
-def total_of(limbs: Any) -> Any:
+def total_of(limbs: Any) -> int | Int[np.ndarray, "..."]:
     """Join two limbs `(..., 2)` of 2**20 into one number, on the host: an int, or an int64 array for lanes."""
     wide = np.asarray(limbs, dtype=np.int64)
     total = wide[..., 0] * 2**20 + wide[..., 1]
@@ -118,7 +118,7 @@ class Counters(NamedTuple):
     solvers: Int[Array, "..."]
 
     @property
-    def total(self) -> Any:
+    def total(self) -> int | Int[np.ndarray, "..."]:
         """Count the kernel evaluations requested, on the host: an int, or an int64 array for lanes."""
         return total_of(self.evaluations)
 
@@ -182,7 +182,7 @@ class Fit:
         return self.counters.steps
 
     @property
-    def kernel_evaluations(self) -> Any:
+    def kernel_evaluations(self) -> int | Int[np.ndarray, "..."]:
         """Count the kernel evaluations requested, on the host: an int, or an int64 array for lanes."""
         return self.counters.total
 
@@ -196,7 +196,7 @@ class Fit:
         return tuple(_NAMES.get(k, "another") for k in range(BIT_OF_OTHERS + 1) if bits >> k & 1)
 
     @property
-    def support(self) -> Any:
+    def support(self) -> Int[np.ndarray, " s"]:
         """Return the indices of the samples with a positive dual variable, on the host; for a single fit."""
         return np.flatnonzero(np.asarray(self.alpha) > 0)
 
@@ -271,7 +271,11 @@ def check(fit: Certified) -> Certified:
 
 def _column(place: int, meaning: str) -> Any:
     """Return the property of one column of the lines, an array `(calls,)`."""
-    return property(lambda self: np.array([line[place] for line in self.lines]), doc=f"{meaning}, `(calls,)`.")
+
+    def column(self: "History") -> np.ndarray:
+        return np.array([line[place] for line in self.lines])
+
+    return property(column, doc=f"{meaning}, `(calls,)`.")
 
 
 class History:
@@ -288,7 +292,7 @@ class History:
         self.started = time.perf_counter()
         self.lines: list[tuple[float, int, int, float, float, float]] = []
 
-    def __call__(self, fitted: Any) -> None:
+    def __call__(self, fitted: Fit) -> None:
         """Keep a line; `fit` calls this."""
         primal, dual, gap = (float(part) for part in fitted.certificate)
         steps, evaluations = int(fitted.steps), int(fitted.kernel_evaluations)
@@ -297,9 +301,9 @@ class History:
     def __len__(self) -> int:
         return len(self.lines)
 
-    seconds = _column(0, "Seconds since this history was made")
-    steps = _column(1, "Steps taken")
-    kernel_evaluations = _column(2, "Kernel values computed")
-    primal = _column(3, "Primal values")
-    dual = _column(4, "Dual values")
-    relative_gap = _column(5, "Certified relative gaps")
+    seconds: np.ndarray = _column(0, "Seconds since this history was made")
+    steps: np.ndarray = _column(1, "Steps taken")
+    kernel_evaluations: np.ndarray = _column(2, "Kernel values computed")
+    primal: np.ndarray = _column(3, "Primal values")
+    dual: np.ndarray = _column(4, "Dual values")
+    relative_gap: np.ndarray = _column(5, "Certified relative gaps")

@@ -15,6 +15,11 @@ import numpy as np
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.runtime.meshes import automatic_context
 
+Number = float | np.number | jax.Array
+"""A real number, `()`: of Python, NumPy or JAX, traced or not."""
+Count = int | np.integer | jax.Array
+"""A whole number, `()`, traced or not."""
+
 
 def lengthened(values: Any, size: int, fill: Any = None) -> Any:
     """Append entries along the first axis; a concrete result stays on the device of `values`.

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.problems.contract import Restrictable
 from jaxsvm.results.fit import Fit, require_fit
-from jaxsvm.runtime.arrays import in_a_line, transfers
+from jaxsvm.runtime.arrays import Number, in_a_line, transfers
 from jaxsvm.screening.ball import difference, first_ball, gap_terms, intersection_bounds, second_ball
 from jaxsvm.screening.reference import Reference, best_scale, checked_C, reference_of, screenable
 
@@ -53,7 +53,7 @@ class Screening(NamedTuple):
         return self.inactive | self.at_bound
 
 
-Rule = Callable[[Restrictable, Fit, Any], Screening]
+Rule = Callable[[Restrictable, Fit, Number | None], Screening]
 """`rule(problem, reference, C_ref)`, such as `ball_test_1`."""
 
 

@@ -4,7 +4,7 @@ Write a solver as a frozen dataclass that derives from `Solver`, register it as 
 not traced as static. Add a line to `SOLVERS` in `tests/test_contract.py` to have it tested.
 """
 
-from typing import Any, ClassVar, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
@@ -12,8 +12,12 @@ from jaxtyping import Array, Bool, Float
 from jaxsvm.problems.contract import Problem
 from jaxsvm.problems.forms import SimplexForm
 from jaxsvm.results.fit import Certificate, Counters, counted_by_name
+from jaxsvm.runtime.arrays import Number
 from jaxsvm.runtime.loops import while_loop
 from jaxsvm.solvers.measured import MEASURED
+
+if TYPE_CHECKING:
+    from jaxsvm.solvers.start import StartLike
 
 SIMPLEX = ("squared hinge", "ball")
 """Kinds whose dual points lie on the simplex."""
@@ -74,8 +78,8 @@ class Solver(Generic[P]):
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
     solves: ClassVar[tuple[str, ...]]
-    tol: Any
-    max_steps: Any
+    tol: Number
+    max_steps: Any  # `Count`, which may be a property
     check_every: int
     refresh_every: int | None
     stop: str = CERTIFIED_GAP
@@ -101,7 +105,7 @@ class Solver(Generic[P]):
 
     # What every solver implements.
 
-    def init(self, problem: P, key: Array | None = None, init: Any = None) -> Any:
+    def init(self, problem: P, key: Array | None = None, init: "StartLike | None" = None) -> Any:
         """Return a state to start from.
 
         A solver that cannot keep `problem.equality` must refuse a problem that has a `free_bias`: `solves` does not

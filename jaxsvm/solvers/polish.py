@@ -8,7 +8,7 @@ the condition number.
 """
 
 import dataclasses
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -43,7 +43,10 @@ class Descent(NamedTuple):
     going: Bool[Array, ""]
 
 
-def begin(problem: SimplexForm, alpha: Float[Array, " n"], s: Float[Array, " n"], products: int) -> Any:
+Carry = NewtonRound | Descent
+
+
+def begin(problem: SimplexForm, alpha: Float[Array, " n"], s: Float[Array, " n"], products: int) -> Carry:
     """Return the carry before the first piece of a polish: by Newton for a squared hinge of moderate n.
 
     Args:
@@ -60,14 +63,14 @@ def begin(problem: SimplexForm, alpha: Float[Array, " n"], s: Float[Array, " n"]
     return Descent(alpha, s, r, r, none, jnp.asarray(products > 0))
 
 
-def further(problem: SimplexForm, carry: Any, products: int) -> Any:
+def further(problem: SimplexForm, carry: Carry, products: int) -> Carry:
     """Solve the next linear system, or take the next product."""
     if isinstance(carry, NewtonRound):
         return _newton_round(cast(SquaredHingeProblem, problem), carry)
     return _conjugate_gradient(problem, carry, products)
 
 
-def end(problem: SimplexForm, alpha: Array, s: Array, carry: Any) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+def end(problem: SimplexForm, alpha: Array, s: Array, carry: Carry) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
     """Return the polished point with its `s`, recomputed; or the starting point, if its R is not higher."""
     if isinstance(carry, NewtonRound):
         beta = kernel.dual_of(cast(SquaredHingeProblem, problem), carry.point)

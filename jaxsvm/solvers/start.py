@@ -1,6 +1,6 @@
 """Starting points of solvers: on the simplex a random draw, two far points or the centre; or a warm start."""
 
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,9 @@ from jaxsvm.problems.forms import BoxForm, Restricted, SimplexForm
 from jaxsvm.results.fit import Counters, Fit, bit_of
 from jaxsvm.runtime.loops import fori_loop
 from jaxsvm.solvers.contract import Solver
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 
 class Start(NamedTuple):
@@ -76,8 +79,12 @@ class Origin(NamedTuple):
         return cls() if e is not None and is_concrete(e) and float(e) == 0 else None
 
 
+StartLike: TypeAlias = "ArrayLike | Start | Resumed | Origin"
+"""Where a solver begins: weights `(n,)`, or what is known of a fit."""
+
+
 def start(
-    problem: SimplexForm, key: Array | None, kind: str, draw: int, init: Any = None
+    problem: SimplexForm, key: Array | None, kind: str, draw: int, init: "StartLike | None" = None
 ) -> tuple[Float[Array, " n"], Float[Array, " n"], Counters]:
     """Return a starting point on the simplex.
 

@@ -4,6 +4,8 @@ Random directions alone say little. The largest errors are at multiples of the o
 trained on a few points or for another C, and at the end of some steps that climb the error itself.
 """
 
+from __future__ import annotations
+
 from typing import Any, NamedTuple
 
 import jax
@@ -11,12 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array
+from numpy.typing import ArrayLike
 
 from jaxsvm.coresets.construction.queries import hinges, objectives
 from jaxsvm.coresets.measured import MEASURED
 from jaxsvm.coresets.pilot import solve
 from jaxsvm.coresets.summary import Coreset, as_data, as_key
 from jaxsvm.errors import InputError
+from jaxsvm.points.rows import PointsLike
 
 
 class Evaluation(NamedTuple):
@@ -39,7 +43,12 @@ class Evaluation(NamedTuple):
     errors: np.ndarray
 
 
-def evaluate(coreset: Coreset, data: Any, C: float | None = None, key: Array | int = 0) -> Evaluation:
+def evaluate(
+    coreset: Coreset,
+    data: tuple[PointsLike, ArrayLike] | tuple[PointsLike, ArrayLike, ArrayLike],
+    C: float | None = None,
+    key: Array | int = 0,
+) -> Evaluation:
     """Measure a coreset against the data that it stands for.
 
     Args:

@@ -94,7 +94,8 @@ def _bounds(
 
 def kernel_coreset(
     kernel: Kernel, x: PointsLike, y: ArrayLike, C: float, m: int, key: Array | int = 0,
-    sample_weight: ArrayLike | None = None, *, rank: int = 128, **options: Any,
+    sample_weight: ArrayLike | None = None, *, rank: int = 128, sampler: str = "mixture", bound: str = "dir",
+    regulariser: str = "pinned", clusters: int | tuple[int, ...] | None = None,
 ) -> Coreset:  # fmt: skip
     """Make a coreset of m points for a kernel machine, by Nystroem features and the linear construction.
 
@@ -107,7 +108,10 @@ def kernel_coreset(
         key: A random key, or a seed: of the landmarks and of the draw.
         sample_weight: Weights, `(n,)`, not negative.
         rank: Landmarks, drawn uniformly.
-        options: `sampler`, `bound`, `regulariser` and `clusters` of `coreset`.
+        sampler: As that of `coreset`.
+        bound: As that of `coreset`.
+        regulariser: As that of `coreset`.
+        clusters: As those of `coreset`.
 
     Returns:
         A coreset of the original points: fit it with `small.problem(kernel=kernel)`.
@@ -122,7 +126,7 @@ def kernel_coreset(
         rank = min(rank, len(y))
         landmarks = points[np.asarray(jax.random.choice(jax.random.fold_in(key, 1), len(y), (rank,), replace=False))]
         features = np.asarray(_features(kernel, points, landmarks))
-    small = coreset(features, y, C, m, key, u, **options)
+    small = coreset(features, y, C, m, key, u, sampler, bound, regulariser=regulariser, clusters=clusters)
     kept = points[small.info["index"]]
     return Coreset(kept.astype(getattr(x, "dtype", np.float64)), small.y, small.weight, small.info | {"rank": rank})
 

@@ -11,6 +11,8 @@ The random key of a task depends on its partition's number (and its level in the
 again because its worker died gives the same bits. m points per partition are communicated.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 
@@ -22,13 +24,13 @@ from jaxsvm.coresets.construction.coreset import node_plan
 from jaxsvm.coresets.parts.nodes import Node, as_coreset, joined, node_key, reduced, room_for
 from jaxsvm.coresets.parts.whole import drawn_globally
 from jaxsvm.coresets.summary import Coreset, as_data, as_key
-from jaxsvm.designs.places.dask_ import partitions
+from jaxsvm.designs.places.dask_ import DaskData, partitions
 from jaxsvm.errors import InputError, require_package
 from jaxsvm.runtime.checks import require_one_of, require_positive, require_whole
 
 
 def from_dask(
-    data: Any, C: float, m: int, key: Array | int = 0, *, label: str | None = None, weight: str | None = None,
+    data: DaskData, C: float, m: int, key: Array | int = 0, *, label: str | None = None, weight: str | None = None,
     size: int | None = None, sampler: str = "mixture", bound: str = "dir", clusters: int | tuple[int, ...] | None = 16,
     mode: str = "tree",
 ) -> Coreset:  # fmt: skip

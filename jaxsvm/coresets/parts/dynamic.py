@@ -10,8 +10,6 @@ exceeds W or falls below a quarter of it, all nodes are made again; many changes
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import numpy as np
 from jaxtyping import Array
@@ -185,7 +183,7 @@ class DynamicCoreset:
         self._free = list(range(new - 1, old - 1, -1)) + self._free
         self._dirty |= set(range(old // self._room, new // self._room)) | ({0} if old else set())
 
-    def _slots(self, identities: Any) -> np.ndarray:
+    def _slots(self, identities: ArrayLike) -> np.ndarray:
         wanted = np.atleast_1d(identities).tolist()
         unknown = [identity for identity in wanted if identity not in self._place]
         if unknown or len(set(wanted)) < len(wanted):

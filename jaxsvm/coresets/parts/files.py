@@ -29,10 +29,10 @@ from jaxsvm.runtime.checks import require_one_of
 def from_files(
     paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], C: float, size: int, key: Array | int = 0, *,
     passes: int = 2, damaged: str = "stop", checkpoint: str | os.PathLike[str] | None = None,
-    standardise: bool = False, label: str | int | None = None, positive: Any = None, features: int | None = None,
-    zero_based: bool | None = None, header: bool | None = None, format: str | None = None,
+    standardise: bool = False, label: str | int | None = None, positive: str | float | None = None,
+    features: int | None = None, zero_based: bool | None = None, header: bool | None = None, format: str | None = None,
     chunk: int | None = None, m: int | None = None, mode: str = "tree",
-    progress: Callable[[int, int | None], Any] | None = None,
+    progress: Callable[[int, int | None], object] | None = None,
 ) -> Coreset:  # fmt: skip
     """Make a coreset of the rows of svmlight, CSV, npz or Parquet files, in memory independent of their length.
 

@@ -68,7 +68,7 @@ class StreamState:
     opt: float = 0.0
     dtype: str = "float64"
 
-    def save(self, path: str | os.PathLike[str], **more: Any) -> None:
+    def save(self, path: str | os.PathLike[str], **more: object) -> None:
         """Write it to an npz file (no pickle), whole or not at all, with JSON values that `restore` returns."""
         counts = {name: getattr(self, name) for name in _COUNTS}
         arrays = {"key": self.key, "counts": np.asarray(json.dumps(counts)), "more": np.asarray(json.dumps(more))}
@@ -162,7 +162,7 @@ class Stream:
     total_weight: float | None = None
     sampler: str = "mixture"
     bound: str = "dir"
-    clusters: Any = 16
+    clusters: int | tuple[int, ...] | None = 16
 
     def init(self, key: Array | int = 0) -> StreamState:
         """Return the state before the first point.

@@ -18,7 +18,7 @@ from jaxtyping import Array
 from numpy.typing import ArrayLike
 
 from jaxsvm.datasets.labels import several_classes, targets
-from jaxsvm.designs.contract import Chunk, OfChunk
+from jaxsvm.designs.contract import Chunk, OfChunk, Total
 from jaxsvm.errors import InputError
 from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.points.checks import as_points
@@ -200,7 +200,7 @@ class OfChunks:
         """Yield all rows, in chunks of one size; the last one is filled up with rows of weight 0."""
         raise NotImplementedError
 
-    def total(self, function: OfChunk, *arguments: Any) -> Any:
+    def total(self, function: OfChunk, *arguments: object) -> Total:
         """Return the sum of `function(chunk, *arguments)` over all rows, as NumPy arrays of float64."""
         total: Any = None
         for chunk in self.chunks():
@@ -208,7 +208,7 @@ class OfChunks:
             total = part if total is None else jax.tree.map(np.add, total, part)
         return total
 
-    def chosen(self, function: OfChunk, *arguments: Any) -> Chunk:
+    def chosen(self, function: OfChunk, *arguments: object) -> Chunk:
         """Return the rows for which `function(chunk, *arguments)` is true, in order: NumPy arrays, x dense."""
         return joined([chosen_of(function, chunk, arguments) for chunk in self.chunks()])
 

@@ -8,9 +8,11 @@ Partitions are persisted. A task that is computed again because its worker died 
 in the order of the partitions: a fit does not depend on who computed it.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import pickle
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import numpy as np
@@ -21,6 +23,14 @@ from jaxsvm.designs.places.arrays import chosen_of, codes_of, joined, sum_of
 from jaxsvm.errors import InputError, require_finite, require_package
 from jaxsvm.numerics.sizes import size_class
 from jaxsvm.runtime.arrays import in_a_line, zero_filled
+
+if TYPE_CHECKING:
+    from dask.array import Array
+    from dask.dataframe import DataFrame
+    from dask.delayed import Delayed
+
+DaskData: TypeAlias = "tuple[Array, ...] | DataFrame | list[Delayed]"
+"""Dask arrays `(x, y)` or `(x, y, sample_weight)`, a dataframe, or partitions of such tuples, delayed."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -67,7 +77,7 @@ FAN = 8
 
 
 def from_dask(
-    data: Any, *, label: str | None = None, weight: str | None = None, classes: tuple[Any, ...] | None = None,
+    data: DaskData, *, label: str | None = None, weight: str | None = None, classes: tuple[Any, ...] | None = None,
     regression: bool = False,
 ) -> DaskDesign:  # fmt: skip
     """Return partitioned data as a design, with Dask's current scheduler (a `Client`, or threads).

@@ -198,7 +198,7 @@ class _Hard:
         if int(fit.status) == Status.INTERRUPTED and not np.isfinite(fit.certificate.relative_gap):
             return None
         carried = int(fit.steps) if start is None or all_samples else None
-        return Point(x, f, int(fit.steps), fit.kernel_evaluations, carried)
+        return Point(x, f, int(fit.steps), int(fit.kernel_evaluations), carried)
 
 
 @Program

@@ -6,6 +6,7 @@ With `r = q - s - b c` the gap is `sum_i (U_i - a_i) max(0, r_i) + a_i max(0, -r
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from jaxsvm.numerics.masks import every
@@ -45,7 +46,7 @@ def certificate(
 
 
 def certified(
-    problem: "BoxProblem", point: Float[Array, "*two n"], s: Float[Array, "*two n"], dtype: Any, bias: Any = None
+    problem: "BoxProblem", point: Float[Array, "*two n"], s: Float[Array, "*two n"], dtype: np.dtype, bias: Any = None
 ) -> Answer:
     """Certify a point, in the numbers that the caller gets.
 

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from jaxsvm.numerics.masks import some
@@ -25,7 +26,9 @@ def certificate(problem: "SlackProblem", point: Float[Array, "two n"], s: Float[
     return _bounds(problem, point, below, problem.length_of(p, s[1]))
 
 
-def certified(problem: "SlackProblem", point: Float[Array, "two n"], s: Float[Array, "two n"], dtype: Any) -> Answer:
+def certified(
+    problem: "SlackProblem", point: Float[Array, "two n"], s: Float[Array, "two n"], dtype: np.dtype
+) -> Answer:
     """Certify the answer that the caller gets: the coefficients of `w / level`, and the dual point p.
 
     The level is that of the unit vector along w with the returned bias, less what rounding `w / level` to `dtype` may

@@ -1,8 +1,9 @@
 """The squared-hinge certificate: for solvers as if products were exact, and under rounding for a returned point."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from jaxsvm.numerics.line_search import best_bias
@@ -43,7 +44,9 @@ def certificate(problem: "SquaredHingeProblem", alpha: Float[Array, " n"], s: Fl
     )
 
 
-def certified(problem: "SquaredHingeProblem", beta: Float[Array, " n"], s: Float[Array, " n"], dtype: Any) -> Answer:
+def certified(
+    problem: "SquaredHingeProblem", beta: Float[Array, " n"], s: Float[Array, " n"], dtype: np.dtype
+) -> Answer:
     """Certify a point, in the numbers that the caller gets.
 
     Args:

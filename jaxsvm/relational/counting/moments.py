@@ -5,11 +5,16 @@ rows of the join through r: one pass per table, without the d^2 numbers per row 
 (Schleich, Olteanu, Ciucanu, "Learning Linear Regression Models over Factorized Joins", SIGMOD 2016).
 """
 
-from typing import Any, NamedTuple
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from jaxsvm.relational.counting import semirings as counting
+
+if TYPE_CHECKING:
+    from jaxsvm.relational.schema.join import Join
 
 SCALES = ("none", "max", "standard")
 
@@ -59,7 +64,7 @@ def moments(join: Any) -> Moments:
     )
 
 
-def least_squares(join: Any, lam: float) -> np.ndarray:
+def least_squares(join: Join, lam: float) -> np.ndarray:
     """Solve the least-squares SVM, `argmin mean (1 - y beta.x)^2 + lam |beta|^2`, `(d,)`, for a join of any size.
 
     Args:

@@ -5,14 +5,20 @@ row of the root with probability proportional to the number of joined rows throu
 neighbour with the same key, in proportion to the part of the join behind it. O(m log n) per draw.
 """
 
-from typing import Any, NamedTuple
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
+from jaxtyping import Array
 
 from jaxsvm.errors import InputError
 from jaxsvm.relational.counting import semirings as counting
 from jaxsvm.runtime.checks import require_whole
+
+if TYPE_CHECKING:
+    from jaxsvm.relational.schema.join import Join
 
 
 class Sample(NamedTuple):
@@ -30,7 +36,7 @@ class Sample(NamedTuple):
     rows: list[np.ndarray]
 
 
-def sample(join: Any, n: int, key: Any) -> Sample:
+def sample(join: Join, n: int, key: Array | int) -> Sample:
     """Draw rows of the join, uniform and independent, with their features.
 
     Args:

@@ -10,6 +10,8 @@ gathers the scores of the tables' rows, its transpose sums over them first: O(N 
 (Chen, Kumar, Naughton, Patel, "Towards Linear Algebra over Normalized Data", VLDB 2017).
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Iterator
 from typing import Any
@@ -55,15 +57,15 @@ class JoinedRows(Rows):
         return self.place[0].shape[0], sum(x.shape[1] for x in self.X) + sum(map(sum, self.levels))
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> np.dtype:
         """Return the dtype of the numbers."""
         return self.X[0].dtype
 
-    def take(self, index: Any) -> "JoinedRows":
+    def take(self, index: Int[np.ndarray | Array, " k"]) -> "JoinedRows":
         """Select rows."""
         return dataclasses.replace(self, place=tuple(place[index] for place in self.place))
 
-    def alone(self, index: Any) -> "JoinedRows":
+    def alone(self, index: Int[np.ndarray | Array, " k"]) -> "JoinedRows":
         """Select rows; of tables with more rows than these, only what they need."""
         rows, many = self.take(index), len(index)
         large = [len(x) > many for x in self.X]

@@ -18,6 +18,8 @@ There are three methods, on counts of any engine:
 Every result has D and P, `D <= F* <= F(beta) <= P`, from the same counts, with no assumption of stability.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
@@ -36,6 +38,7 @@ from jaxsvm.relational.gradient.bundle import Bundle
 from jaxsvm.relational.gradient.engine import engine_for
 from jaxsvm.relational.gradient.far import Engine
 from jaxsvm.relational.schema.join import Join, prepared
+from jaxsvm.relational.tables.reading import TableLike
 from jaxsvm.relational.tables.sql import decision_function, to_sql
 from jaxsvm.results.fit import Certificate
 from jaxsvm.results.status import Status, StatusCode
@@ -78,8 +81,8 @@ class RelationalFit:
     engine: str
     seconds: float
     history: np.ndarray
-    join: Any
-    counter: Any
+    join: Join
+    counter: Engine
     bundle: Bundle
     lam: float
     feature_names: list[str]
@@ -89,11 +92,11 @@ class RelationalFit:
         """Write the query that scores every row of the join; see `jaxsvm.relational.tables.sql.to_sql`."""
         return to_sql(self, tables)
 
-    def decision_function(self, rows: Any) -> np.ndarray:
+    def decision_function(self, rows: TableLike) -> np.ndarray:
         """Return the scores of joined rows, `(k,)`; see `jaxsvm.relational.tables.sql.decision_function`."""
         return decision_function(self, rows)
 
-    def predict(self, rows: Any) -> np.ndarray:
+    def predict(self, rows: TableLike) -> np.ndarray:
         """Return the labels of joined rows, `(k,)`."""
         return self.join.classes[(self.decision_function(rows) >= 0).astype(int)]
 
@@ -217,11 +220,11 @@ def fit_path(
     Raises:
         InputError: On arguments that cannot be used.
     """
-    lams, fits = [float(lam) for lam in lams], {}
+    values, fits = [float(lam) for lam in lams], {}
     before = None
-    for lam in sorted(set(lams), reverse=True):
+    for lam in sorted(set(values), reverse=True):
         before = fits[lam] = fit(join, lam, eps, engine if before is None else before.counter, init=before, **options)
-    return [fits[lam] for lam in lams]
+    return [fits[lam] for lam in values]
 
 
 def result_of(run: Run, tol: float, why: str) -> RelationalFit:

@@ -12,7 +12,7 @@ as the paper's theorem needs. Without one, the default, the error is of second o
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -25,6 +25,9 @@ from jaxsvm.relational.gradient.sketch import SketchEngine
 from jaxsvm.relational.measured import MEASURED
 from jaxsvm.relational.schema.join import Join
 from jaxsvm.runtime.checks import require_one_of
+
+if TYPE_CHECKING:
+    from jaxsvm.relational.schema.join import Join
 
 ENGINES = ("auto", "rows", "merge", "grid", "sketch")
 

@@ -9,10 +9,12 @@ The SQL is standard (EXISTS, window functions, common table expressions), so the
 PostgreSQL, Trino and others that quote names with `"`.
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -21,10 +23,16 @@ from jaxsvm.relational.schema.assembly import Tables, crossed
 from jaxsvm.relational.schema.join import Join, features_of, require_options
 from jaxsvm.relational.schema.join_tree import join_tree
 from jaxsvm.relational.tables.columns import Column, as_feature, inexact_keys, largest_integer, numbers, require_role
-from jaxsvm.relational.tables.keys import Attributes, attributes
+from jaxsvm.relational.tables.keys import Attributes, Keys, attributes
 from jaxsvm.relational.tables.pushdown import Plan, edge_name, queries, quoted
 from jaxsvm.relational.tables.reading import column, opened
 from jaxsvm.relational.tables.sql_types import DOUBLE, Declared, comparison_type, declared
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+    from ibis.backends import BaseBackend
+
+    pass
 
 Ask = Callable[[str], Any]
 Types = Callable[[str], dict[str, str]]
@@ -40,9 +48,9 @@ def _refusing(error_type: type[Exception], message: str = "the database refuses 
 
 
 def from_duckdb(
-    source: Any, tables: Sequence[str] | Mapping[str, str], label: tuple[str, str], *,
-    features: Mapping[str, Sequence[str]] | None = None, keys: Any = None,
-    categorical: Mapping[str, Sequence[str]] | None = None, positive: Any = None, missing: str = "refuse",
+    source: DuckDBPyConnection | str | os.PathLike[str], tables: Sequence[str] | Mapping[str, str],
+    label: tuple[str, str], *, features: Mapping[str, Sequence[str]] | None = None, keys: Keys | None = None,
+    categorical: Mapping[str, Sequence[str]] | None = None, positive: Hashable | None = None, missing: str = "refuse",
 ) -> Join:  # fmt: skip
     """Make a join of tables or views of a DuckDB database.
 
@@ -61,7 +69,7 @@ def from_duckdb(
         InputError: On a database that cannot be opened or queried, and on anything that `Join` refuses.
     """
     duckdb = require_package("duckdb", "from_duckdb")
-    connection = source
+    connection: Any = source
     if isinstance(source, str | os.PathLike):
         path = os.fspath(source)
         if not os.path.exists(path):
@@ -92,9 +100,9 @@ def from_duckdb(
 
 
 def from_ibis(
-    connection: Any, tables: Sequence[str] | Mapping[str, str], label: tuple[str, str], *,
-    features: Mapping[str, Sequence[str]] | None = None, keys: Any = None,
-    categorical: Mapping[str, Sequence[str]] | None = None, positive: Any = None, missing: str = "refuse",
+    connection: BaseBackend, tables: Sequence[str] | Mapping[str, str], label: tuple[str, str], *,
+    features: Mapping[str, Sequence[str]] | None = None, keys: Keys | None = None,
+    categorical: Mapping[str, Sequence[str]] | None = None, positive: Hashable | None = None, missing: str = "refuse",
 ) -> Join:  # fmt: skip
     """Make a join of tables of any database that ibis supports and that quotes names with `"`: PostgreSQL, Trino, ...
 
@@ -111,10 +119,10 @@ def from_ibis(
     Raises:
         InputError: On a database that cannot be queried, and on anything that `Join` refuses.
     """
-    options = (features, keys, categorical, positive, missing)
+    options, backend = (features, keys, categorical, positive, missing), cast(Any, connection)
     if connection.name == "duckdb":  # ibis 12 asks DuckDB 2 for a method that it no longer has
         return from_duckdb(
-            connection.con, tables, label, features=features, keys=keys, categorical=categorical, positive=positive,
+            backend.con, tables, label, features=features, keys=keys, categorical=categorical, positive=positive,
             missing=missing,
         )  # fmt: skip
     if connection.name == "postgres":
@@ -122,7 +130,7 @@ def from_ibis(
         return _from_queries(*_postgres(connection), tables, label, *options)
 
     def ask(query: str) -> Any:
-        return connection.sql(query).to_pyarrow()
+        return backend.sql(query).to_pyarrow()
 
     def types(query: str) -> dict[str, str]:
         schema = ask(query).schema

@@ -7,8 +7,10 @@ with a multiplicity, numbers as float64 columns and categories as codes, never a
 feature belongs to one table: that of a key which several tables share, to the first that names it.
 """
 
+from __future__ import annotations
+
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -20,7 +22,7 @@ from jaxsvm.relational.counting.moments import SCALES, Moments, moments
 from jaxsvm.relational.schema.assembly import Tables, assembled
 from jaxsvm.relational.schema.blocks import Block
 from jaxsvm.relational.tables.columns import as_feature, numbers
-from jaxsvm.relational.tables.keys import Attributes, attributes, encoded
+from jaxsvm.relational.tables.keys import Attributes, Keys, attributes, encoded
 from jaxsvm.relational.tables.reading import column, column_names, opened
 from jaxsvm.runtime.checks import require_one_of
 
@@ -49,8 +51,8 @@ class Join:
 
     def __init__(
         self, tables: Mapping[str, Any], label: tuple[str, str], features: Mapping[str, Sequence[str]] | None = None,
-        keys: Any = None, *, categorical: Mapping[str, Sequence[str]] | None = None, positive: Any = None,
-        missing: str = "refuse", copies: Mapping[str, str] | None = None,
+        keys: Keys | None = None, *, categorical: Mapping[str, Sequence[str]] | None = None,
+        positive: Hashable | None = None, missing: str = "refuse", copies: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         """Encode the keys, find the join tree, drop rows that join with nothing, merge equal rows.
 
@@ -99,7 +101,13 @@ class Join:
             raise InputError("tables make a join of more than 1e308 rows: float64 cannot count it.")
 
     @classmethod
-    def of_tables(cls, tables: Tables, categorical: Any, positive: Any, missing: str) -> "Join":
+    def of_tables(
+        cls,
+        tables: Tables,
+        categorical: Mapping[str, Sequence[str]] | None,
+        positive: Hashable | None,
+        missing: str,
+    ) -> "Join":
         """Make a join of tables that were read; the other arguments are those of the class."""
         join = object.__new__(cls)
         join._assemble(tables, categorical, positive, missing)

@@ -1,7 +1,9 @@
 """Number the values of keys: the columns that the join makes equal get the same small integers in every table."""
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import Any
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -11,6 +13,8 @@ from jaxsvm.relational.tables.reading import column, column_names
 
 Attributes = dict[str, dict[str, str]]
 """For each attribute of the join, its column in each table that has it."""
+Keys: TypeAlias = "Mapping[tuple[str, str], str | Sequence[str] | Mapping[str, str]]"
+"""For pairs of tables the columns that join them: a name, several, or `{column of the first: column of the second}`."""
 
 
 def root(parent: dict[Any, Any], node: Hashable) -> Any:
@@ -20,7 +24,7 @@ def root(parent: dict[Any, Any], node: Hashable) -> Any:
     return node
 
 
-def attributes(tables: Mapping[str, Any], keys: Any, alike: Callable[[str], str] = str) -> Attributes:
+def attributes(tables: Mapping[str, Any], keys: Keys | None, alike: Callable[[str], str] = str) -> Attributes:
     """Return the attributes of the join.
 
     Args:

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Mapping
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -27,6 +27,19 @@ from jaxsvm.relational.tables.columns import (
 )
 
 EPOCH = datetime.datetime(1970, 1, 1)
+
+
+class Columns(Protocol):
+    """A table of pandas, polars or Arrow."""
+
+    @property
+    def columns(self) -> Any:
+        """Return the columns, or their names."""
+        ...
+
+
+TableLike = Mapping[str, Any] | Columns
+"""A table of pandas, polars or Arrow, or a dict of arrays."""
 
 
 def opened(name: str, table: Any) -> Any:

@@ -13,11 +13,12 @@ from jaxsvm.numerics.line_search import bisected
 from jaxsvm.numerics.precision import like, rounded
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.slack import SlackProblem
+from jaxsvm.runtime.arrays import Count, Number
 from jaxsvm.runtime.loops import fori_loop, once
 from jaxsvm.solvers.around.wrapper import HoldingWrapper
 from jaxsvm.solvers.box.barrier_systems import barrier_system, few_features
 from jaxsvm.solvers.contract import Solver
-from jaxsvm.solvers.start import Origin, resumed
+from jaxsvm.solvers.start import Origin, StartLike, resumed
 from jaxsvm.solvers.validation import require_solves
 
 REACH = {"float32": 1e8, "float64": 1e13}
@@ -59,8 +60,8 @@ class EquivalentHinge(HoldingWrapper[SlackProblem]):
     layer = 4
     made_by = "EquivalentHinge"
 
-    tol: Any = 1e-4
-    max_steps: Any = 10_000_000
+    tol: Number = 1e-4
+    max_steps: Count = 10_000_000
 
     takes_start = True
     resumes = True
@@ -78,7 +79,7 @@ class EquivalentHinge(HoldingWrapper[SlackProblem]):
         require_solves(self, problem)
         return self.solver.stores(problem.hinge(1.0))
 
-    def init(self, problem: SlackProblem, key: Array | None = None, init: Any = None) -> "State":
+    def init(self, problem: SlackProblem, key: Array | None = None, init: "StartLike | None" = None) -> "State":
         """Start at w = 0 and a C of the data's scale; or at the p of another fit and the C that belongs to it."""
         zeros, unit = jnp.zeros((problem.n,), problem.dtype), jnp.ones((), problem.dtype)
         C, p, a = 1 / _unit(problem), problem.feasible_point(zeros), Origin() if self.solver.knows_origin else None

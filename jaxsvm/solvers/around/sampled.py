@@ -20,6 +20,7 @@ from jaxsvm.runtime.loops import cond, while_loop
 from jaxsvm.solvers.around.wrapper import HoldingWrapper, described, require_inner
 from jaxsvm.solvers.contract import NEVER, Solver
 from jaxsvm.solvers.simplex.frank_wolfe import simplex_point
+from jaxsvm.solvers.start import StartLike
 
 
 def sampled(
@@ -93,7 +94,7 @@ class Sampled(HoldingWrapper[SimplexForm]):
     def polish_interval(self, problem: SimplexForm) -> None:
         """Return None: the solver's polish would treat the buffer as the problem."""
 
-    def init(self, problem: SimplexForm, key: Array | None = None, init: Any = None) -> "SampledState":
+    def init(self, problem: SimplexForm, key: Array | None = None, init: "StartLike | None" = None) -> "SampledState":
         """Start the inner solver, and put its point into a buffer."""
         start_key, run_key = jax.random.split(jax.random.key(0) if key is None else key)
         whole = self.solver.init(problem, start_key, init)

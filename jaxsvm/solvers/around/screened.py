@@ -21,6 +21,7 @@ from jaxsvm.screening.rules import Rule, gap_safe
 from jaxsvm.solvers.around.wrapper import HoldingWrapper, described, require_inner
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.measured import MEASURED
+from jaxsvm.solvers.start import StartLike
 
 SCREENABLE = ("box", "squared hinge")
 """Kinds of problems that rules apply to."""
@@ -103,7 +104,7 @@ class Screened(HoldingWrapper[Restrictable]):
         """Return the problem without the samples that are known to be at 0."""
         return _without(problem, state.inactive)
 
-    def init(self, problem: Restrictable, key: Array | None = None, init: Any = None) -> "State":
+    def init(self, problem: Restrictable, key: Array | None = None, init: "StartLike | None" = None) -> "State":
         """Start the inner solver; no sample is known."""
         require_screenable(problem)
         none_yet = jnp.zeros((problem.n,), bool)

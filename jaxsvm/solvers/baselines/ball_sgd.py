@@ -1,7 +1,6 @@
 """SGD on the hinge over a ball: `min sum_i U_i max(0, 1 - y_i <w, phi_i>)` over `|w| <= B`; linear, sparse, kernel."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,6 +9,7 @@ import optax
 from jaxtyping import Array, Float
 
 from jaxsvm.problems.forms import BoxForm
+from jaxsvm.runtime.arrays import Count, Number
 from jaxsvm.solvers.stochastic.iterates import Rule
 from jaxsvm.solvers.stochastic.subgradient import Stochastic, require_options
 from jaxsvm.solvers.stochastic.transforms import project_onto_ball
@@ -52,13 +52,13 @@ class BallSGD(Stochastic):
 
     bit = 8
 
-    radius: Any
-    steps: Any = 10_000
+    radius: Number
+    steps: Count = 10_000
     batch: int = dataclasses.field(default=16, metadata={"static": True})
-    tol: Any = 1e-3
+    tol: Number = 1e-3
     average: str = dataclasses.field(default="uniform", metadata={"static": True})
     order: str = dataclasses.field(default="permuted", metadata={"static": True})
-    schedule: Callable[[Any], Any] | None = dataclasses.field(default=None, metadata={"static": True})
+    schedule: optax.Schedule | None = dataclasses.field(default=None, metadata={"static": True})
     check_every: int = dataclasses.field(default=100, metadata={"static": True})
     refresh_every: int | None = dataclasses.field(default=None, metadata={"static": True})
 
@@ -77,7 +77,7 @@ class BallSGD(Stochastic):
         transform = optax.chain(optax.scale_by_learning_rate(schedule), project_onto_ball(radius))
         return Rule(jnp.zeros((), problem.dtype), schedule, radius, transform)
 
-    def worth(self, problem: BoxForm, gap: Any) -> Float[Array, ""]:
+    def worth(self, problem: BoxForm, gap: Number) -> Float[Array, ""]:
         """Return the steps after which the bound `r B / sqrt(T)` is the gap of the mean loss."""
         r = jnp.sqrt(jnp.where(problem.present, problem.diagonal, 0).max())
         return (r * self.radius / gap) ** 2

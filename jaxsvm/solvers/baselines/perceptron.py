@@ -1,7 +1,7 @@
 """The Perceptron in kernel form, online, and its margin version: a baseline, not an SVM solver."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,11 +13,12 @@ from jaxsvm.numerics.line_search import bisected
 from jaxsvm.numerics.precision import rounded
 from jaxsvm.problems.forms import BoxForm
 from jaxsvm.results.fit import Counters
+from jaxsvm.runtime.arrays import Count, Number
 from jaxsvm.runtime.checks import require_one_of
 from jaxsvm.runtime.loops import cond
 from jaxsvm.solvers.box.dual_coordinate_ascent import ORDERS, Visits
 from jaxsvm.solvers.contract import NEVER, Solver
-from jaxsvm.solvers.start import Resumed, key_after, steps_of, weights_of
+from jaxsvm.solvers.start import Resumed, StartLike, key_after, steps_of, weights_of
 
 OUTPUTS = ("last", "average", "random")
 
@@ -54,11 +55,11 @@ class Perceptron(Solver[BoxForm]):
     long_steps = False
     rows = 2
 
-    steps: Any
-    margin: Any = 0.0
+    steps: Count
+    margin: Number = 0.0
     output: str = dataclasses.field(default="last", metadata={"static": True})
     order: str = dataclasses.field(default="permuted", metadata={"static": True})
-    tol: Any = 1e-3
+    tol: Number = 1e-3
     check_every: int = dataclasses.field(default=250, metadata={"static": True})
 
     resumes = True
@@ -70,11 +71,11 @@ class Perceptron(Solver[BoxForm]):
         require_one_of("order", self.order, ORDERS)
 
     @property
-    def max_steps(self) -> Any:
+    def max_steps(self) -> Count:
         """Return the largest number of steps."""
         return self.steps
 
-    def init(self, problem: BoxForm, key: Array | None = None, init: Any = None) -> "State":
+    def init(self, problem: BoxForm, key: Array | None = None, init: "StartLike | None" = None) -> "State":
         """Return a state at w = 0, at the counts `init`, `(n,)`, or at the w of a fit, in the scale of its mistakes."""
         if problem.free_bias:
             raise InputError(

@@ -1,7 +1,7 @@
 """Stochastic dual coordinate ascent: exact steps of single dual variables, in random order."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,11 +11,12 @@ from jaxsvm.errors import InputError
 from jaxsvm.numerics import selection
 from jaxsvm.problems.forms import BoxForm
 from jaxsvm.results.fit import Counters
+from jaxsvm.runtime.arrays import Count, Number
 from jaxsvm.runtime.checks import require_one_of
 from jaxsvm.runtime.loops import cond, once
 from jaxsvm.solvers.contract import NEVER, Solver, is_negative
 from jaxsvm.solvers.measured import MEASURED
-from jaxsvm.solvers.start import box_start, key_after
+from jaxsvm.solvers.start import StartLike, box_start, key_after
 
 ORDERS = ("random", "permuted")
 
@@ -48,8 +49,8 @@ class SDCA(Solver[BoxForm]):
     solves = ("box",)
 
     order: str = dataclasses.field(default="permuted", metadata={"static": True})
-    tol: Any = 1e-3
-    max_steps: Any = 10_000_000
+    tol: Number = 1e-3
+    max_steps: Count = 10_000_000
     check_every: int = dataclasses.field(default=250, metadata={"static": True})
     refresh_every: int | None = dataclasses.field(default=None, metadata={"static": True})
 
@@ -64,7 +65,7 @@ class SDCA(Solver[BoxForm]):
         """Return whether the Gram has no features; with features a row is a product."""
         return problem.gram.design is None
 
-    def init(self, problem: BoxForm, key: Array | None = None, init: Any = None) -> "State":
+    def init(self, problem: BoxForm, key: Array | None = None, init: "StartLike | None" = None) -> "State":
         """Return a state at a = 0, or at `init`: weights `(n,)`, or weights and margins."""
         if problem.free_bias:
             raise InputError(

@@ -18,10 +18,12 @@ from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.numerics.precision import in_double, like, remainder, rounded, whole, widened
 from jaxsvm.problems.forms import BoxForm
 from jaxsvm.results.fit import Counters
+from jaxsvm.runtime.arrays import Count, Number
 from jaxsvm.runtime.loops import fori_loop
 from jaxsvm.solvers.box.barrier_systems import Solve, affordable, barrier_system, few_features
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.measured import MEASURED
+from jaxsvm.solvers.start import StartLike
 
 
 @jax.tree_util.register_dataclass
@@ -50,8 +52,8 @@ class InteriorPoint(Solver[BoxForm]):
     bit = 5
     solves = ("box",)
 
-    tol: Any = 1e-4
-    max_steps: Any = 100
+    tol: Number = 1e-4
+    max_steps: Count = 100
 
     check_every = 1
     refresh_every = 10  # a certificate costs less than a system, and is more exact than the products
@@ -62,7 +64,7 @@ class InteriorPoint(Solver[BoxForm]):
         """Return whether the systems are not solved in the space of few features."""
         return few_features(problem) is None
 
-    def init(self, problem: BoxForm, key: Array | None = None, init: Any = None) -> "State":
+    def init(self, problem: BoxForm, key: Array | None = None, init: "StartLike | None" = None) -> "State":
         """Return a state at the middle of the box."""
         if not affordable(problem):
             most = SIZES.largest_direct_system

@@ -1,7 +1,7 @@
 """Sequential minimal optimisation: steps of one or two dual variables of a box problem."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,10 +13,11 @@ from jaxsvm.numerics.line_search import best_in_rectangle
 from jaxsvm.numerics.precision import rounded
 from jaxsvm.problems.forms import BoxForm
 from jaxsvm.results.fit import Counters
+from jaxsvm.runtime.arrays import Count, Number
 from jaxsvm.solvers.box import interior_point
 from jaxsvm.solvers.contract import Solver, is_negative
 from jaxsvm.solvers.measured import MEASURED
-from jaxsvm.solvers.start import box_start
+from jaxsvm.solvers.start import StartLike, box_start
 from jaxsvm.solvers.working_set.members import ends, sides
 
 
@@ -52,9 +53,9 @@ class SMO(Solver[BoxForm]):
     pads = True
     carries_sums = True
 
-    tol: Any = 1e-4
+    tol: Number = 1e-4
     variables: int = dataclasses.field(default=2, metadata={"static": True})
-    max_steps: Any = 10_000_000
+    max_steps: Count = 10_000_000
     check_every: int = dataclasses.field(default=250, metadata={"static": True})
     refresh_every: int | None = dataclasses.field(default=None, metadata={"static": True})
 
@@ -65,7 +66,7 @@ class SMO(Solver[BoxForm]):
         if self.variables not in (1, 2):
             raise InputError(f"variables is {self.variables}: 1 or 2 is needed.")
 
-    def init(self, problem: BoxForm, key: Array | None = None, init: Any = None) -> "State":
+    def init(self, problem: BoxForm, key: Array | None = None, init: "StartLike | None" = None) -> "State":
         """Return a state at a = 0 (or the nearest feasible point), or at `init`: weights, or weights and margins."""
         if problem.free_bias and self.variables == 1:
             raise InputError("variables is 1: a free bias is an equality constraint, which needs pairs; leave it at 2.")
@@ -89,15 +90,15 @@ class SMO(Solver[BoxForm]):
         """Return the steps after which an interior point method pays (`interior_point`); None if it cannot run."""
         return interior_point.polish_steps(problem)
 
-    def polish_begin(self, problem: BoxForm, state: "State") -> Any:
+    def polish_begin(self, problem: BoxForm, state: "State") -> interior_point.Going:
         """Begin a polish by interior points."""
         return interior_point.begin(problem)
 
-    def polish_step(self, problem: BoxForm, carry: Any) -> Any:
+    def polish_step(self, problem: BoxForm, carry: interior_point.Going) -> interior_point.Going:
         """Take the next piece."""
         return interior_point.further(problem, carry, jnp.maximum(0.01 * self.tol, 4 * jnp.finfo(problem.dtype).eps))
 
-    def polish_end(self, problem: BoxForm, state: "State", carry: Any) -> "State":
+    def polish_end(self, problem: BoxForm, state: "State", carry: interior_point.Going) -> "State":
         """Return the state at the end of the polish, if that is better than `state`."""
         a = interior_point.end(problem, carry)
         s = problem.matvec(a)

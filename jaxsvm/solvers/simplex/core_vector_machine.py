@@ -1,7 +1,7 @@
 """The Core Vector Machine: solve on a core set, add the sample furthest outside, repeat."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +10,9 @@ from jaxtyping import Array, Bool, Float
 from jaxsvm.numerics import selection
 from jaxsvm.problems.forms import SimplexForm
 from jaxsvm.results.fit import Counters
+from jaxsvm.runtime.arrays import Count, Number
 from jaxsvm.solvers.simplex.frank_wolfe import SimplexSolver, pair_step
-from jaxsvm.solvers.start import start
+from jaxsvm.solvers.start import StartLike, start
 
 
 @jax.tree_util.register_dataclass
@@ -49,16 +50,16 @@ class CoreVectorMachine(SimplexSolver):
 
     bit = 1
 
-    tol: Any = 1e-4
-    max_steps: Any = 1_000_000
-    inner_tol: Any = 1e-3
+    tol: Number = 1e-4
+    max_steps: Count = 1_000_000
+    inner_tol: Number = 1e-3
     stop: str = dataclasses.field(default="certified_gap", metadata={"static": True})
     start: str = dataclasses.field(default="random", metadata={"static": True})
     draw: int = dataclasses.field(default=20, metadata={"static": True})
     check_every: int = dataclasses.field(default=250, metadata={"static": True})
     refresh_every: int | None = dataclasses.field(default=None, metadata={"static": True})
 
-    def init(self, problem: SimplexForm, key: Array | None = None, init: Any = None) -> "State":
+    def init(self, problem: SimplexForm, key: Array | None = None, init: "StartLike | None" = None) -> "State":
         """Return a state whose core is the support of the start point."""
         return self.at(*start(problem, key, self.start, self.draw, init))
 

@@ -11,10 +11,11 @@ from jaxsvm.numerics import selection
 from jaxsvm.numerics.products import sums
 from jaxsvm.problems.forms import SimplexForm, SimplexPart
 from jaxsvm.results.fit import Counters
+from jaxsvm.runtime.arrays import Count, Number
 from jaxsvm.runtime.checks import require_one_of
 from jaxsvm.solvers import polish
 from jaxsvm.solvers.contract import SIMPLEX, Solver, is_negative
-from jaxsvm.solvers.start import start
+from jaxsvm.solvers.start import StartLike, start
 
 VARIANTS = ("classic", "away", "pairwise", "smo")
 
@@ -81,8 +82,8 @@ class FrankWolfe(SimplexSolver):
     carries_sums = True
 
     variant: str = dataclasses.field(default="smo", metadata={"static": True})
-    tol: Any = 1e-4
-    max_steps: Any = 1_000_000
+    tol: Number = 1e-4
+    max_steps: Count = 1_000_000
     stop: str = dataclasses.field(default="certified_gap", metadata={"static": True})
     start: str = dataclasses.field(default="random", metadata={"static": True})
     draw: int = dataclasses.field(default=20, metadata={"static": True})
@@ -93,7 +94,7 @@ class FrankWolfe(SimplexSolver):
     def __post_init__(self) -> None:
         require_one_of("variant", self.variant, VARIANTS)
 
-    def init(self, problem: SimplexForm, key: Array | None = None, init: Any = None) -> "State":
+    def init(self, problem: SimplexForm, key: Array | None = None, init: "StartLike | None" = None) -> "State":
         """Return a state at the start point, or at `init`: weights `(n,)`, or weights and their margins."""
         return self.at(*start(problem, key, self.start, self.draw, init))
 
@@ -116,15 +117,15 @@ class FrankWolfe(SimplexSolver):
         """Return the steps after which a polish pays: with as many kernel evaluations as it costs."""
         return max(self.polish_products * problem.n // 2, 1) if self.variant == "smo" and self.polish_products else None
 
-    def polish_begin(self, problem: SimplexForm, state: "State") -> Any:
+    def polish_begin(self, problem: SimplexForm, state: "State") -> polish.Carry:
         """Begin a polish."""
         return polish.begin(problem, state.alpha, state.s, self.polish_products)
 
-    def polish_step(self, problem: SimplexForm, carry: Any) -> Any:
+    def polish_step(self, problem: SimplexForm, carry: polish.Carry) -> polish.Carry:
         """Take the next piece."""
         return polish.further(problem, carry, self.polish_products)
 
-    def polish_end(self, problem: SimplexForm, state: "State", carry: Any) -> "State":
+    def polish_end(self, problem: SimplexForm, state: "State", carry: polish.Carry) -> "State":
         """Return the state at the end of the polish that began at `state`."""
         return self.place(problem, state, *polish.end(problem, state.alpha, state.s, carry))
 

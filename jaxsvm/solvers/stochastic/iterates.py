@@ -15,6 +15,7 @@ from jaxsvm.numerics.masks import some
 from jaxsvm.numerics.products import matmul
 from jaxsvm.points.rows import CSR
 from jaxsvm.problems.forms import BoxForm
+from jaxsvm.runtime.arrays import Number
 from jaxsvm.runtime.loops import cond, once
 from jaxsvm.solvers.features import Primal
 from jaxsvm.solvers.stochastic.batches import sparse_add, sparse_margins
@@ -33,7 +34,7 @@ class Rule(NamedTuple):
 
     lam: Any
     schedule: Callable[[Any], Any]
-    radius: Any
+    radius: Number | None
     transform: optax.GradientTransformation
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -17,7 +16,7 @@ from numpy.typing import ArrayLike, DTypeLike
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.points.rows import CSR
 from jaxsvm.problems.forms import BoxForm
-from jaxsvm.runtime.arrays import in_a_line
+from jaxsvm.runtime.arrays import Count, Number, in_a_line
 from jaxsvm.runtime.checks import require_positive
 from jaxsvm.solvers.features import Primal
 from jaxsvm.solvers.stochastic.iterates import Rule
@@ -80,14 +79,14 @@ class Pegasos(Stochastic):
 
     bit = 9
 
-    steps: Any = 10_000
+    steps: Count = 10_000
     batch: int = dataclasses.field(default=16, metadata={"static": True})
-    tol: Any = 1e-3
+    tol: Number = 1e-3
     projection: bool = dataclasses.field(default=True, metadata={"static": True})
     average: str = dataclasses.field(default="linear", metadata={"static": True})
     order: str = dataclasses.field(default="permuted", metadata={"static": True})
-    schedule: Callable[[Any], Any] | None = dataclasses.field(default=None, metadata={"static": True})
-    offset: Any = None
+    schedule: optax.Schedule | None = dataclasses.field(default=None, metadata={"static": True})
+    offset: Number | None = None
     check_every: int = dataclasses.field(default=100, metadata={"static": True})
     refresh_every: int | None = dataclasses.field(default=None, metadata={"static": True})
 
@@ -111,7 +110,7 @@ class Pegasos(Stochastic):
         parts += [] if radius is None else [project_onto_ball(radius)]
         return Rule(lam, schedule, radius, optax.chain(*parts))
 
-    def worth(self, problem: BoxForm, gap: Any) -> Float[Array, ""]:
+    def worth(self, problem: BoxForm, gap: Number) -> Float[Array, ""]:
         """Return the steps after which the bound `(sqrt(lam) + r)^2 / (2 lam T)` is the gap of the mean loss."""
         lam = 1 / problem.upper.sum()
         r = jnp.sqrt(jnp.where(problem.present, problem.diagonal, 0).max())

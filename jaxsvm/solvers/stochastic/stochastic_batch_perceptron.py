@@ -1,7 +1,7 @@
 """The Stochastic Batch Perceptron: supergradient ascent on the water level of a unit vector's responses."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +14,10 @@ from jaxsvm.numerics.sampling import systematic_draw
 from jaxsvm.problems.slack import SlackProblem
 from jaxsvm.problems.water_level import METHODS
 from jaxsvm.results.fit import Counters
+from jaxsvm.runtime.arrays import Count, Number
 from jaxsvm.runtime.checks import require_one_of
 from jaxsvm.solvers.contract import NEVER, Solver
-from jaxsvm.solvers.start import Resumed, key_after, resumed, steps_of
+from jaxsvm.solvers.start import Resumed, StartLike, key_after, resumed, steps_of
 
 AVERAGES = ("uniform", "linear", "last")
 
@@ -61,12 +62,12 @@ class StochasticBatchPerceptron(Solver[SlackProblem]):
     long_steps = False
     rows = 2
 
-    steps: Any = 10_000
+    steps: Count = 10_000
     batch: int | None = dataclasses.field(default=1, metadata={"static": True})
     fill: bool = dataclasses.field(default=False, metadata={"static": True})
-    tol: Any = 1e-3
+    tol: Number = 1e-3
     average: str = dataclasses.field(default="uniform", metadata={"static": True})
-    burn_in: Any = 0
+    burn_in: Count = 0
     method: str | None = dataclasses.field(default=None, metadata={"static": True})
     check_every: int = dataclasses.field(default=100, metadata={"static": True})
 
@@ -83,11 +84,11 @@ class StochasticBatchPerceptron(Solver[SlackProblem]):
             raise InputError(f"method is {self.method!r}: one of {', '.join(METHODS)} is needed, or None.")
 
     @property
-    def max_steps(self) -> Any:
+    def max_steps(self) -> Count:
         """Return the largest number of steps."""
         return self.steps
 
-    def init(self, problem: SlackProblem, key: Array | None = None, init: Any = None) -> "State":
+    def init(self, problem: SlackProblem, key: Array | None = None, init: "StartLike | None" = None) -> "State":
         """Return a state at w = 0, at w and p of a fit, or at a p, `(n,)`, and the unit vector along `Qp`.
 
         From a fit or a p, continue with the steps after those that led to it, at most as many as reach the start's gap

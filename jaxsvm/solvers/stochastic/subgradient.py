@@ -17,10 +17,11 @@ from jaxsvm.numerics.masks import some
 from jaxsvm.numerics.precision import rounded
 from jaxsvm.problems.forms import BoxForm
 from jaxsvm.results.fit import Counters
+from jaxsvm.runtime.arrays import Count, Number
 from jaxsvm.runtime.checks import require_one_of
 from jaxsvm.solvers.contract import NEVER, Solver
 from jaxsvm.solvers.measured import MEASURED
-from jaxsvm.solvers.start import key_after, resumed, steps_of
+from jaxsvm.solvers.start import StartLike, key_after, resumed, steps_of
 from jaxsvm.solvers.stochastic import iterates
 from jaxsvm.solvers.stochastic.batches import Draws, next_batch
 from jaxsvm.solvers.stochastic.iterates import Rule
@@ -69,7 +70,7 @@ class Stochastic(Solver[BoxForm]):
     resumes = True
     patience = NEVER  # a noisy gap may rest for a while and shrink again
 
-    steps: Any
+    steps: Count
     batch: int
     average: str
     order: str
@@ -79,7 +80,7 @@ class Stochastic(Solver[BoxForm]):
         """Return the step sizes."""
         raise NotImplementedError
 
-    def worth(self, problem: BoxForm, gap: Any) -> Float[Array, ""]:
+    def worth(self, problem: BoxForm, gap: Number) -> Float[Array, ""]:
         """Return the steps after which the bound of the rate is a gap of the mean loss, `()`."""
         raise NotImplementedError
 
@@ -97,7 +98,7 @@ class Stochastic(Solver[BoxForm]):
         """Return whether the Gram has no features to step in."""
         return iterates.features_of(problem) is None
 
-    def init(self, problem: BoxForm, key: Array | None = None, init: Any = None) -> State:
+    def init(self, problem: BoxForm, key: Array | None = None, init: "StartLike | None" = None) -> State:
         """Return a state at w = 0, at the coefficients `init`, or at w and dual point of a fit.
 
         From a fit, continue with the steps after those that led to it, at most as many as reach the start's gap by the

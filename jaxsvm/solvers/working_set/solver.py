@@ -13,8 +13,9 @@ from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.contract import Restrictable
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import Counters
+from jaxsvm.runtime.arrays import Count, Number
 from jaxsvm.solvers.contract import Solver
-from jaxsvm.solvers.start import Origin, onto_simplex, starting_point, weights_of
+from jaxsvm.solvers.start import Origin, StartLike, onto_simplex, starting_point, weights_of
 from jaxsvm.solvers.working_set import bounded, row_cache, unbounded
 from jaxsvm.solvers.working_set.block import steps_for
 from jaxsvm.solvers.working_set.members import among, candidates, ends, with_new_members
@@ -60,13 +61,13 @@ class WorkingSet(Solver[Restrictable]):
     bit = 3
     solves = ("box", "squared hinge")
 
-    tol: Any = 1e-4
+    tol: Number = 1e-4
     size: int = dataclasses.field(default=512, metadata={"static": True})
     fresh: int = dataclasses.field(default=256, metadata={"static": True})
     cache: int | None = dataclasses.field(default=None, metadata={"static": True})
     store: bool = dataclasses.field(default=False, metadata={"static": True})
     fat: bool | None = dataclasses.field(default=None, metadata={"static": True})
-    max_steps: Any = 100_000
+    max_steps: Count = 100_000
     check_every: int = dataclasses.field(default=1, metadata={"static": True})
     refresh_every: int | None = dataclasses.field(default=None, metadata={"static": True})
 
@@ -89,7 +90,7 @@ class WorkingSet(Solver[Restrictable]):
         if self.cache is not None and self.cache < self.size:
             raise InputError(f"cache is {self.cache}: the rows of a set need at least size = {self.size}.")
 
-    def init(self, problem: Restrictable, key: Array | None = None, init: Any = None) -> "State":
+    def init(self, problem: Restrictable, key: Array | None = None, init: "StartLike | None" = None) -> "State":
         """Return a state with an empty set, at a = 0 (or the feasible point nearest to it) or at `init`.
 
         From the `State` of a smaller set, continue with its members, rows and sums, and with empty places.

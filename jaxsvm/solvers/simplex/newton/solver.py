@@ -10,10 +10,12 @@ from jaxtyping import Array, Float
 from jaxsvm.errors import InputError
 from jaxsvm.numerics.precision import in_double, like, remainder, rounded, whole, widened
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
+from jaxsvm.runtime.arrays import Count, Number
 from jaxsvm.runtime.checks import require_one_of
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.simplex.newton import feature, kernel
 from jaxsvm.solvers.simplex.newton.kernel import State
+from jaxsvm.solvers.start import StartLike
 
 METHODS = ("auto", "cholesky", "cg", "lbfgs")
 
@@ -56,8 +58,8 @@ class Newton(Solver[SquaredHingeProblem]):
     bit = 2
     solves = ("squared hinge",)
 
-    tol: Any = 1e-8
-    max_steps: Any = 1000
+    tol: Number = 1e-8
+    max_steps: Count = 1000
     method: str = dataclasses.field(default="auto", metadata={"static": True})
     factor_limit: int = dataclasses.field(default=4096, metadata={"static": True})
     stop: str = dataclasses.field(default="certified_gap", metadata={"static": True})
@@ -73,7 +75,7 @@ class Newton(Solver[SquaredHingeProblem]):
         """Return whether the steps are in the span of the samples."""
         return feature.primal_of(problem) is None
 
-    def init(self, problem: SquaredHingeProblem, key: Array | None = None, init: Any = None) -> State:
+    def init(self, problem: SquaredHingeProblem, key: Array | None = None, init: "StartLike | None" = None) -> State:
         """Return a state at `beta = 0`, or at `init`: weights `(n,)`, or weights and their margins."""
         primal = feature.primal_of(problem)
         if primal is not None:
