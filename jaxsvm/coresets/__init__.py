@@ -22,7 +22,21 @@ from jaxsvm.coresets.parts.stream import Stream, StreamState
 from jaxsvm.coresets.summary import Coreset
 
 __all__ = [
-    "Coreset", "DynamicCoreset", "Evaluation", "Stream", "StreamState", "coreset", "evaluate", "exact_sensitivity",
-    "from_dask", "from_files", "kernel_coreset", "kernel_sensitivity", "load_coreset", "on_mesh", "sample_size",
-    "save_coreset", "sensitivity",
-]  # fmt: skip
+    "Coreset",
+    "DynamicCoreset",
+    "Evaluation",
+    "Stream",
+    "StreamState",
+    "coreset",
+    "evaluate",
+    "exact_sensitivity",
+    "from_dask",
+    "from_files",
+    "kernel_coreset",
+    "kernel_sensitivity",
+    "load_coreset",
+    "on_mesh",
+    "sample_size",
+    "save_coreset",
+    "sensitivity",
+]

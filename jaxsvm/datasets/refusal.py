@@ -18,9 +18,12 @@ AGAIN = "; it may have been cut short: fetch or write it again."
 
 
 PACKED = {
-    b"\x1f\x8b": "gzip (whose name would end in .gz)", b"BZh": "bzip2 (whose name would end in .bz2)",
-    b"\xfd7zXZ": "xz", b"PK\x03\x04": "a zip archive or a spreadsheet", b"PAR1": "Parquet (.parquet)",
-}  # fmt: skip
+    b"\x1f\x8b": "gzip (whose name would end in .gz)",
+    b"BZh": "bzip2 (whose name would end in .bz2)",
+    b"\xfd7zXZ": "xz",
+    b"PK\x03\x04": "a zip archive or a spreadsheet",
+    b"PAR1": "Parquet (.parquet)",
+}
 """How files that are no text begin."""
 
 

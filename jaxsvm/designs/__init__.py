@@ -9,6 +9,17 @@ from jaxsvm.designs.places.files import from_files
 from jaxsvm.designs.tuning import DesignTuned, tune
 
 __all__ = [
-    "Chunk", "Design", "DesignFit", "DesignTuned", "cross_validate", "fit", "fourier", "from_arrays", "from_dask",
-    "from_files", "nystroem", "standardised", "tune",
-]  # fmt: skip
+    "Chunk",
+    "Design",
+    "DesignFit",
+    "DesignTuned",
+    "cross_validate",
+    "fit",
+    "fourier",
+    "from_arrays",
+    "from_dask",
+    "from_files",
+    "nystroem",
+    "standardised",
+    "tune",
+]

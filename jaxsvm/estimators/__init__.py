@@ -19,6 +19,15 @@ from jaxsvm.estimators.regression import SVR, OneClassSVM
 from jaxsvm.estimators.stochastic import PegasosClassifier, SBPClassifier
 
 __all__ = [
-    "SVC", "SVR", "CoresetSVC", "LinearSVC", "NuSVC", "NuSVR", "NystroemSVC", "OneClassSVM", "PegasosClassifier",
-    "SBPClassifier", "SVCPath",
-]  # fmt: skip
+    "SVC",
+    "SVR",
+    "CoresetSVC",
+    "LinearSVC",
+    "NuSVC",
+    "NuSVR",
+    "NystroemSVC",
+    "OneClassSVM",
+    "PegasosClassifier",
+    "SBPClassifier",
+    "SVCPath",
+]

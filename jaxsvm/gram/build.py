@@ -30,11 +30,18 @@ from jaxsvm.runtime.arrays import device_memory, floating, require_memory, trans
 
 @transfers
 def gram(
-    kernel: Kernel | Callable[[Any, Any], Any], x: PointsLike, tile: int | None = None,
-    rank: int | None = None, *, store: bool | None = None, dtype: DTypeLike | None = None,
-    memory: int = MEASURED.bytes_to_store, method: str = "nystroem", landmarks: str = "pivoted",
+    kernel: Kernel | Callable[[Any, Any], Any],
+    x: PointsLike,
+    tile: int | None = None,
+    rank: int | None = None,
+    *,
+    store: bool | None = None,
+    dtype: DTypeLike | None = None,
+    memory: int = MEASURED.bytes_to_store,
+    method: str = "nystroem",
+    landmarks: str = "pivoted",
     key: Array | None = None,
-) -> Gram:  # fmt: skip
+) -> Gram:
     """Build the Gram operator of a data set.
 
     Args:

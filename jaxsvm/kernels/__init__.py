@@ -10,6 +10,16 @@ from jaxsvm.kernels.inner_products import Linear, Polynomial, Sigmoid
 from jaxsvm.kernels.stationary import RBF, Laplacian
 
 __all__ = [
-    "RBF", "Function", "Kernel", "Laplacian", "Linear", "Polynomial", "Precomputed", "Product", "Scaled", "Sigmoid",
-    "Sum", "as_kernel",
-]  # fmt: skip
+    "RBF",
+    "Function",
+    "Kernel",
+    "Laplacian",
+    "Linear",
+    "Polynomial",
+    "Precomputed",
+    "Product",
+    "Scaled",
+    "Sigmoid",
+    "Sum",
+    "as_kernel",
+]

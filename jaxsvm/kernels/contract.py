@@ -45,9 +45,14 @@ class Kernel:
         return self.matrix(jnp.asarray(x)[None], jnp.asarray(z)[None])[0, 0]
 
     def matrix(
-        self, x: Float[Array, "n d"], z: Float[Array, "m d"], *, near: bool = False,
-        same: Bool[Array, "n m"] | None = None, squares: tuple[Float[Array, " n"], Float[Array, " m"]] | None = None,
-    ) -> Float[Array, "n m"]:  # fmt: skip
+        self,
+        x: Float[Array, "n d"],
+        z: Float[Array, "m d"],
+        *,
+        near: bool = False,
+        same: Bool[Array, "n m"] | None = None,
+        squares: tuple[Float[Array, " n"], Float[Array, " m"]] | None = None,
+    ) -> Float[Array, "n m"]:
         """Compute `k` of every pair, `(n, m)`.
 
         Args:

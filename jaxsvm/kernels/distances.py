@@ -45,9 +45,14 @@ NEAR = math.sqrt(MEASURED.cancelled_share / 2)
 
 @jax.jit(static_argnames="near")  # a separate program unless the caller is traced
 def squared_distances(
-    x: Float[Array, "n d"], z: Float[Array, "m d"], weights: Float[Array, "*d"], *, near: bool = False,
-    same: Bool[Array, "n m"] | None = None, squares: tuple[Float[Array, " n"], Float[Array, " m"]] | None = None,
-) -> Float[Array, "n m"]:  # fmt: skip
+    x: Float[Array, "n d"],
+    z: Float[Array, "m d"],
+    weights: Float[Array, "*d"],
+    *,
+    near: bool = False,
+    same: Bool[Array, "n m"] | None = None,
+    squares: tuple[Float[Array, " n"], Float[Array, " m"]] | None = None,
+) -> Float[Array, "n m"]:
     """Compute `sum_k w_k (x_k - z_k)^2` of every pair.
 
     Args:

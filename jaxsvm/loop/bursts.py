@@ -43,9 +43,13 @@ from jaxsvm.solvers.start import Origin
 
 
 def run(
-    problem: Problem, solver: Solver, progress: Progress, session: Session, successor: Callable[[Progress], Any],
+    problem: Problem,
+    solver: Solver,
+    progress: Progress,
+    session: Session,
+    successor: Callable[[Progress], Any],
     provisional: bool,
-) -> tuple[Progress, Any]:  # fmt: skip
+) -> tuple[Progress, Any]:
     """Run bursts of steps until the fit ends, must stop, or has a successor.
 
     Args:

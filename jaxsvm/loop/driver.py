@@ -172,9 +172,16 @@ def _solved(problem: Problem, solver: Solver, key: Array, start: Any, init: Any)
 
 
 def drive(
-    problem: Problem, solver: Solver, key: Array, init: Any = None, *, stop: Interruption | None = None,
-    max_seconds: float | None = None, callback: Callable[[Fit], Any] | None = None, options: Options = DEFAULT,
-) -> Fit:  # fmt: skip
+    problem: Problem,
+    solver: Solver,
+    key: Array,
+    init: Any = None,
+    *,
+    stop: Interruption | None = None,
+    max_seconds: float | None = None,
+    callback: Callable[[Fit], Any] | None = None,
+    options: Options = DEFAULT,
+) -> Fit:
     """Solve a problem on the host: run the solver and those that take over from it.
 
     Args:

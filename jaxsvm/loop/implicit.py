@@ -39,9 +39,13 @@ from jaxsvm.solvers.contract import Solver
 
 
 def solution(
-    problem: Differentiable, support: Fit | ArrayLike | None = None, *, solver: Solver | None = None,
-    method: str = "auto", tol: ArrayLike = 1e-4,
-) -> Fit:  # fmt: skip
+    problem: Differentiable,
+    support: Fit | ArrayLike | None = None,
+    *,
+    solver: Solver | None = None,
+    method: str = "auto",
+    tol: ArrayLike = 1e-4,
+) -> Fit:
     """Return the exact solution on a support, differentiable to every order in both modes.
 
     Args:

@@ -252,8 +252,13 @@ def can_correct(problem: Problem, solver: Solver) -> bool:
 
 
 def _assessed(
-    problem: Problem, solver: Solver, state: Any, polishes: Array, may_end: Array, how: Certifying,
-) -> tuple[Any, ...]:  # fmt: skip
+    problem: Problem,
+    solver: Solver,
+    state: Any,
+    polishes: Array,
+    may_end: Array,
+    how: Certifying,
+) -> tuple[Any, ...]:
     """Recompute the state, polish it if `polishes`, and certify it, in twice the precision unless provisional.
 
     Returns:

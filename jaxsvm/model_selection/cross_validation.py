@@ -249,9 +249,14 @@ def cross_validate(
 
 
 def _validated(
-    problem: Parametric, values: np.ndarray, masks: list[Fold], options: Options, score: str, seed: int,
+    problem: Parametric,
+    values: np.ndarray,
+    masks: list[Fold],
+    options: Options,
+    score: str,
+    seed: int,
     stop: Interruption,
-) -> CrossValidation:  # fmt: skip
+) -> CrossValidation:
     """Solve each fold, and score it on its held-out samples."""
     parts = [problem.weighted(fold.train.astype(float)) for fold in masks]
     if getattr(problem.gram, "landmarks", None) is not None:

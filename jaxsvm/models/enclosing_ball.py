@@ -78,9 +78,13 @@ def ball(fit: Fit, problem: BallProblem | SquaredHingeProblem) -> Ball:
 
 @transfers
 def is_coreset(
-    problem: BallProblem | SquaredHingeProblem, subset: ArrayLike, eps: float, *, tol: float = 1e-6,
+    problem: BallProblem | SquaredHingeProblem,
+    subset: ArrayLike,
+    eps: float,
+    *,
+    tol: float = 1e-6,
     solver: Solver | None = None,
-) -> bool:  # fmt: skip
+) -> bool:
     """Return whether the ball of a subset, inflated to `(1 + eps)` times its radius, covers every point.
 
     Args:

@@ -165,9 +165,14 @@ def _machines(make: Callable[[Any], Any], codes: Any, k: int, signs: Any, presen
 
 @transfers
 def fit_many(
-    machines: Machines, solver: Solver | None = None, *, tol: ArrayLike | None = None, key: Array | None = None,
-    max_seconds: float | None = None, interrupt: str = "return",
-) -> Fit:  # fmt: skip
+    machines: Machines,
+    solver: Solver | None = None,
+    *,
+    tol: ArrayLike | None = None,
+    key: Array | None = None,
+    max_seconds: float | None = None,
+    interrupt: str = "return",
+) -> Fit:
     """Solve all machines of several classes.
 
     Inside `jit`, `vmap` and `scan` they are lanes of one program. Concrete ones are solved one after another, as `fit`

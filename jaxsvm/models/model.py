@@ -113,9 +113,13 @@ def load_model(path: str | os.PathLike[str], *, memory: int | None = None) -> Mo
 
 @transfers
 def compact(
-    fit: Fit, problem: Problem | Machines, *, scaling: Scaling | None = None,
-    classes: Sequence[Any] | np.ndarray | None = (-1, 1), layout: Layout | None = None,
-) -> Model:  # fmt: skip
+    fit: Fit,
+    problem: Problem | Machines,
+    *,
+    scaling: Scaling | None = None,
+    classes: Sequence[Any] | np.ndarray | None = (-1, 1),
+    layout: Layout | None = None,
+) -> Model:
     """Make a model of a fit, from the samples whose `dual_coef` is not 0; nothing is compiled.
 
     For Pegasos and a perceptron with `init=` these are not the samples with a positive `alpha`. For a low-rank Gram the

@@ -25,9 +25,15 @@ def bisected(is_below: Callable[[Array], Array], low: Array, high: Array, turns:
 
 
 def hinge_minimum(
-    slack: Float[Array, " n"], change: Float[Array, " n"], C: Float[Array, " n"], linear: Any, quadratic: Any,
-    bracket: tuple[Any, Any], start: Any, enough: Any = 0.0,
-) -> Float[Array, ""]:  # fmt: skip
+    slack: Float[Array, " n"],
+    change: Float[Array, " n"],
+    C: Float[Array, " n"],
+    linear: Any,
+    quadratic: Any,
+    bracket: tuple[Any, Any],
+    start: Any,
+    enough: Any = 0.0,
+) -> Float[Array, ""]:
     """Return the `t` that minimises `linear t + quadratic t^2 / 2 + 1/2 sum_i C_i max(0, slack_i + t change_i)^2`.
 
     The derivative is piecewise linear and increasing. Newton's method on it, kept inside a bracket, finds the right

@@ -80,9 +80,14 @@ class EpsilonPath:
 
 @transfers
 def epsilon_path(
-    problem: Restrictable, epsilon: float, C_min: float, C_max: float, *, solver: Solver | None = None,
+    problem: Restrictable,
+    epsilon: float,
+    C_min: float,
+    C_max: float,
+    *,
+    solver: Solver | None = None,
     screen: Rule | None = None,
-) -> EpsilonPath:  # fmt: skip
+) -> EpsilonPath:
     """Solve at so few values of C that a fit is within epsilon of the optimum at every C from `C_min` to `C_max`.
 
     Args:

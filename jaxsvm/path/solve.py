@@ -141,11 +141,20 @@ class Path:
 
 @transfers
 def solve_path(
-    problem: Parametric | Sequence[Parametric], Cs: ArrayLike, *, gammas: ArrayLike | None = None,
-    solver: Solver | None = None, tol: ArrayLike = 1e-4, reduction: Reduction | None = None, screen: Rule | None = None,
-    lanes: int | None = None, key: Array | None = None, max_seconds: float | None = None,
-    callback: Callable[[int, Fit], Any] | None = None, interrupt: str = "return",
-) -> Path:  # fmt: skip
+    problem: Parametric | Sequence[Parametric],
+    Cs: ArrayLike,
+    *,
+    gammas: ArrayLike | None = None,
+    solver: Solver | None = None,
+    tol: ArrayLike = 1e-4,
+    reduction: Reduction | None = None,
+    screen: Rule | None = None,
+    lanes: int | None = None,
+    key: Array | None = None,
+    max_seconds: float | None = None,
+    callback: Callable[[int, Fit], Any] | None = None,
+    interrupt: str = "return",
+) -> Path:
     """Solve a problem, or several, at many values of C.
 
     Examples:

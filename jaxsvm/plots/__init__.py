@@ -14,6 +14,16 @@ from jaxsvm.plots.measurements import (
 from jaxsvm.plots.path import path_figure, path_margin, path_scores, path_support, width_scores
 
 __all__ = [
-    "convergence", "coreset_error", "decision_boundary", "enclosing_ball", "learning_curve", "path_figure",
-    "path_margin", "path_scores", "path_support", "relational_certificate", "screening_rates", "width_scores",
-]  # fmt: skip
+    "convergence",
+    "coreset_error",
+    "decision_boundary",
+    "enclosing_ball",
+    "learning_curve",
+    "path_figure",
+    "path_margin",
+    "path_scores",
+    "path_support",
+    "relational_certificate",
+    "screening_rates",
+    "width_scores",
+]

@@ -219,9 +219,14 @@ def hinge_of(
 
 @transfers
 def box_problem(
-    gram: Gram, q: ArrayLike, upper: ArrayLike, *, y: ArrayLike | None = None, c: ArrayLike | None = None,
+    gram: Gram,
+    q: ArrayLike,
+    upper: ArrayLike,
+    *,
+    y: ArrayLike | None = None,
+    c: ArrayLike | None = None,
     e: ArrayLike = 0.0,
-) -> BoxProblem:  # fmt: skip
+) -> BoxProblem:
     """Build `max q'a - 1/2 a'Qa` over `0 <= a <= U`, optionally `c'a = e`, with `Q = K`, or `Q_ij = y_i y_j K_ij`.
 
     Args:

@@ -112,9 +112,15 @@ class BoxForm(Restrictable, Protocol):
         """Return the free bias that minimises the primal at products `s`."""
 
     def beside(
-        self, a: Float[Array, " n"], s: Float[Array, " n"], dtype: Any, tol: Any, anyway: Array, w: Any = None,
+        self,
+        a: Float[Array, " n"],
+        s: Float[Array, " n"],
+        dtype: Any,
+        tol: Any,
+        anyway: Array,
+        w: Any = None,
         by_features: bool = False,
-    ) -> tuple[Array, Array, Array]:  # fmt: skip
+    ) -> tuple[Array, Array, Array]:
         """Return a point of two rows (coefficients of a w with a smaller primal, and `a`), its products, and its bias.
 
         Drivers call it if `corrects`, where rounding may stop progress.

@@ -25,7 +25,23 @@ from jaxsvm.relational.schema.database import from_duckdb, from_ibis
 from jaxsvm.relational.schema.join import Join
 
 __all__ = [
-    "Design", "Join", "JoinedRows", "Moments", "PseudoGradient", "RelationalFit", "Sample", "design", "far_counts",
-    "fit", "fit_path", "from_duckdb", "from_ibis", "gradient_interval", "least_squares", "pegasos", "pseudo_gradient",
-    "sample", "squared_hinge",
-]  # fmt: skip
+    "Design",
+    "Join",
+    "JoinedRows",
+    "Moments",
+    "PseudoGradient",
+    "RelationalFit",
+    "Sample",
+    "design",
+    "far_counts",
+    "fit",
+    "fit_path",
+    "from_duckdb",
+    "from_ibis",
+    "gradient_interval",
+    "least_squares",
+    "pegasos",
+    "pseudo_gradient",
+    "sample",
+    "squared_hinge",
+]

@@ -26,6 +26,16 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
-    "EpsilonPath", "Report", "Safe", "Screening", "ball_test_1", "ball_test_2", "dome_test", "dvi", "epsilon_path",
-    "gap_safe", "intersection_test", "screening_report",
-]  # fmt: skip
+    "EpsilonPath",
+    "Report",
+    "Safe",
+    "Screening",
+    "ball_test_1",
+    "ball_test_2",
+    "dome_test",
+    "dvi",
+    "epsilon_path",
+    "gap_safe",
+    "intersection_test",
+    "screening_report",
+]

@@ -97,9 +97,13 @@ def tiles_of(n: int, spread: Spread | None) -> int:
 
 
 def weighted_squares(
-    x: Any, more: Float[Array, "n p"], weight: Float[Array, " n"], tiles: Any, stride: int = 1,
+    x: Any,
+    more: Float[Array, "n p"],
+    weight: Float[Array, " n"],
+    tiles: Any,
+    stride: int = 1,
     spread: Spread | None = None,
-) -> Float[Array, "dp dp"]:  # fmt: skip
+) -> Float[Array, "dp dp"]:
     """Return `H' diag(weight) H`, `H = (X, more)`, from `tiles` (traced) tiles of rows, `stride` apart cyclically.
 
     If samples are spread over a mesh, so many tiles of each device; the sum is on all of them.

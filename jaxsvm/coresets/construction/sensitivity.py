@@ -163,9 +163,14 @@ def directional(alpha: Array, D: Array, o: Array, projection: Array, at: Pilot) 
 
 
 def exact_sensitivity(
-    x: PointsLike, y: ArrayLike, C: float, sample_weight: ArrayLike | None = None, *, regulariser: str = "pinned",
+    x: PointsLike,
+    y: ArrayLike,
+    C: float,
+    sample_weight: ArrayLike | None = None,
+    *,
+    regulariser: str = "pinned",
     index: ArrayLike | None = None,
-) -> np.ndarray:  # fmt: skip
+) -> np.ndarray:
     """Return the sensitivities of some points, `(k,)` float64: from below, with a relative error of 1e-6.
 
     Args:

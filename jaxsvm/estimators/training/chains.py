@@ -56,9 +56,15 @@ class Chain(NamedTuple):
 
 
 def solve_chains(
-    values: KernelValues, K: np.ndarray, y: np.ndarray, weight: np.ndarray, Cs: Any, bias: str, tol: float,
+    values: KernelValues,
+    K: np.ndarray,
+    y: np.ndarray,
+    weight: np.ndarray,
+    Cs: Any,
+    bias: str,
+    tol: float,
     x: Any = None,
-) -> Chain:  # fmt: skip
+) -> Chain:
     """Solve for the same samples with the weights of each fold; call it with x64 on.
 
     In the space of few features each value is solved by itself, in a time that C does not change.

@@ -34,9 +34,13 @@ class Iterate(NamedTuple):
 
 
 def conjugate_gradients(
-    product: Apply, precondition: Apply, x: Float[Array, " n"], r: Float[Array, " n"], most: int,
+    product: Apply,
+    precondition: Apply,
+    x: Float[Array, " n"],
+    r: Float[Array, " n"],
+    most: int,
     unfinished: Callable[[Iterate], Array],
-) -> Iterate:  # fmt: skip
+) -> Iterate:
     """Solve `A x = b` from a first guess.
 
     Args:

@@ -58,9 +58,13 @@ def features(rows: Float[Array, "q n"], landmarks: Int[Array, " q"]) -> Float[Ar
 
 
 def features_in_blocks(
-    rows: Callable[[Array], Array], diagonal: Float[Array, " n"], most: int, ends: tuple[Any, Any], floor: Any,
+    rows: Callable[[Array], Array],
+    diagonal: Float[Array, " n"],
+    most: int,
+    ends: tuple[Any, Any],
+    floor: Any,
     key: Array,
-) -> tuple[Float[Array, "n most"], Int[Array, ""], Float[Array, ""]]:  # fmt: skip
+) -> tuple[Float[Array, "n most"], Int[Array, ""], Float[Array, ""]]:
     """Compute `Z` with a positive semidefinite `K - Z Z'` of a small trace, by pivoted Cholesky in blocks.
 
     A block's candidates are drawn in proportion to what is left of their diagonal (Chen, Epperly, Tropp and Webber

@@ -136,9 +136,16 @@ def newton_round(
 
 
 def _conjugate_gradients(
-    gram: Gram, offset: float, P: Preconditioner, y: Array, ridge: Array, support: Array, x: Array, f: Array,
+    gram: Gram,
+    offset: float,
+    P: Preconditioner,
+    y: Array,
+    ridge: Array,
+    support: Array,
+    x: Array,
+    f: Array,
     solver: BlockNewton,
-) -> tuple[Array, Array, Array]:  # fmt: skip
+) -> tuple[Array, Array, Array]:
     """Solve `(B_SS + diag(ridge)) x_S = 1` by conjugate gradients from x and its margins f; return both."""
     precondition = _factored(P, y, jnp.where(support, 1 / (ridge + P.rest[:, None] + (~support)), 0))
     r = jnp.where(support, 1 - f - ridge * x, 0)

@@ -220,8 +220,15 @@ def _counters(points: list[Point], solver: BlockNewton) -> Counters:
 
 @Program
 def _finish(
-    template: SquaredHingeProblem, y: Array, weight: Array, Cs: Array, x: Array, f: Array, counters: Counters, tol: Any,
-) -> Fit:  # fmt: skip
+    template: SquaredHingeProblem,
+    y: Array,
+    weight: Array,
+    Cs: Array,
+    x: Array,
+    f: Array,
+    counters: Counters,
+    tol: Any,
+) -> Fit:
     """Certify dual points `x (n, L)` with margins f from scratch, lanes first."""
     C = weight * Cs[None, :]
     x, ridge = jnp.where(C > 0, jnp.maximum(x, 0), 0), reciprocals(C)

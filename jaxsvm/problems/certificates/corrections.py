@@ -26,9 +26,15 @@ from jaxsvm.runtime.loops import fori_loop, scan
 
 
 def beside(
-    problem: BoxForm, a: Float[Array, " n"], s: Float[Array, " n"], dtype: Any, tol: Any, anyway: Array,
-    w: Float[Array, " p"] | None = None, by_features: bool = False,
-) -> tuple[Array, Array, Array]:  # fmt: skip
+    problem: BoxForm,
+    a: Float[Array, " n"],
+    s: Float[Array, " n"],
+    dtype: Any,
+    tol: Any,
+    anyway: Array,
+    w: Float[Array, " p"] | None = None,
+    by_features: bool = False,
+) -> tuple[Array, Array, Array]:
     """Find a w with a smaller primal value near that of a dual point.
 
     The w of the dual point itself is returned if its relative gap is within `tol`, unless `anyway` holds.
@@ -108,9 +114,13 @@ class Signed(NamedTuple):
 
 
 def corrected(
-    problem: BoxForm, x: Any, a: Float[Array, " n"], s: Float[Array, " n"], dtype: Any,
+    problem: BoxForm,
+    x: Any,
+    a: Float[Array, " n"],
+    s: Float[Array, " n"],
+    dtype: Any,
     w: Float[Array, " p"] | None = None,
-) -> Float[Array, "k n"]:  # fmt: skip
+) -> Float[Array, "k n"]:
     """Return coefficients of candidates for w: the given w and two longer ones, or one with margins q on the support.
 
     The change of w is a combination of d samples that are chosen by pivots, preferably with `a = 0`.

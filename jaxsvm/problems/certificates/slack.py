@@ -86,9 +86,13 @@ def _paid_for(problem: "SlackProblem", heights: Float[Array, " n"], level: Float
 
 
 def _bounds(
-    problem: "SlackProblem", point: Float[Array, "two n"], below: Array, length: Array, share: Any = 0.0,
+    problem: "SlackProblem",
+    point: Float[Array, "two n"],
+    below: Array,
+    length: Array,
+    share: Any = 0.0,
     feasible: Any = True,
-) -> Certificate:  # fmt: skip
+) -> Certificate:
     """Return the certificate of a level and of `sqrt(p'Qp)`, in any scale, for p known up to a relative `share`."""
     a, p = point
     above = (length + problem.volume * problem.highest(p) * (1 + share)) / p.sum()

@@ -251,9 +251,16 @@ def result_of(run: Run, tol: float, why: str) -> RelationalFit:
 
 
 def pegasos(
-    join: Join, lam: float, key: Array | int, *, steps: int = 4000, batch: int = 32, scale: str = "none",
-    intercept: bool = True, tol: float = 1e-3,
-) -> RelationalFit:  # fmt: skip
+    join: Join,
+    lam: float,
+    key: Array | int,
+    *,
+    steps: int = 4000,
+    batch: int = 32,
+    scale: str = "none",
+    intercept: bool = True,
+    tol: float = 1e-3,
+) -> RelationalFit:
     """Train by Pegasos on rows drawn from the join; the error of the optimisation is O(d log T / (lam T)) for any N.
 
     Shalev-Shwartz, Singer, Srebro, Cotter, "Pegasos" (Mathematical Programming 2011), on draws of `sampling.py`. Its

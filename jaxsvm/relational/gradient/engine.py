@@ -98,9 +98,17 @@ def scores(join: Any, beta: np.ndarray, guard: float = 0.0) -> tuple[list[np.nda
 
 
 def far_counts(
-    join: Join, beta: ArrayLike, eps: float = 0.1, *, guard: float = 0.0, mode: str = "mid",
-    engine: str | Engine = "auto", tau: float = 1.0, squared: bool = False, ramp: float = 0.0,
-) -> Far:  # fmt: skip
+    join: Join,
+    beta: ArrayLike,
+    eps: float = 0.1,
+    *,
+    guard: float = 0.0,
+    mode: str = "mid",
+    engine: str | Engine = "auto",
+    tau: float = 1.0,
+    squared: bool = False,
+    ramp: float = 0.0,
+) -> Far:
     """Count the far rows (`y beta.x + guard |beta|.|x| <= tau`) of the join through each row of a table, by label.
 
     Args:
@@ -123,9 +131,15 @@ def far_counts(
 
 
 def pseudo_gradient(
-    join: Join, beta: ArrayLike, lam: float, eps: float = 0.1, guard: float | bool = False, mode: str = "mid", *,
+    join: Join,
+    beta: ArrayLike,
+    lam: float,
+    eps: float = 0.1,
+    guard: float | bool = False,
+    mode: str = "mid",
+    *,
     engine: str | Engine = "sketch",
-) -> PseudoGradient:  # fmt: skip
+) -> PseudoGradient:
     """Compute the pseudo-gradient at beta.
 
     Args:

@@ -48,10 +48,16 @@ def _refusing(error_type: type[Exception], message: str = "the database refuses 
 
 
 def from_duckdb(
-    source: DuckDBPyConnection | str | os.PathLike[str], tables: Sequence[str] | Mapping[str, str],
-    label: tuple[str, str], *, features: Mapping[str, Sequence[str]] | None = None, keys: Keys | None = None,
-    categorical: Mapping[str, Sequence[str]] | None = None, positive: Hashable | None = None, missing: str = "refuse",
-) -> Join:  # fmt: skip
+    source: DuckDBPyConnection | str | os.PathLike[str],
+    tables: Sequence[str] | Mapping[str, str],
+    label: tuple[str, str],
+    *,
+    features: Mapping[str, Sequence[str]] | None = None,
+    keys: Keys | None = None,
+    categorical: Mapping[str, Sequence[str]] | None = None,
+    positive: Hashable | None = None,
+    missing: str = "refuse",
+) -> Join:
     """Make a join of tables or views of a DuckDB database.
 
     Args:
@@ -100,10 +106,16 @@ def from_duckdb(
 
 
 def from_ibis(
-    connection: BaseBackend, tables: Sequence[str] | Mapping[str, str], label: tuple[str, str], *,
-    features: Mapping[str, Sequence[str]] | None = None, keys: Keys | None = None,
-    categorical: Mapping[str, Sequence[str]] | None = None, positive: Hashable | None = None, missing: str = "refuse",
-) -> Join:  # fmt: skip
+    connection: BaseBackend,
+    tables: Sequence[str] | Mapping[str, str],
+    label: tuple[str, str],
+    *,
+    features: Mapping[str, Sequence[str]] | None = None,
+    keys: Keys | None = None,
+    categorical: Mapping[str, Sequence[str]] | None = None,
+    positive: Hashable | None = None,
+    missing: str = "refuse",
+) -> Join:
     """Make a join of tables of any database that ibis supports and that quotes names with `"`: PostgreSQL, Trino, ...
 
     Args:
@@ -122,9 +134,15 @@ def from_ibis(
     options, backend = (features, keys, categorical, positive, missing), cast(Any, connection)
     if connection.name == "duckdb":  # ibis 12 asks DuckDB 2 for a method that it no longer has
         return from_duckdb(
-            backend.con, tables, label, features=features, keys=keys, categorical=categorical, positive=positive,
+            backend.con,
+            tables,
+            label,
+            features=features,
+            keys=keys,
+            categorical=categorical,
+            positive=positive,
             missing=missing,
-        )  # fmt: skip
+        )
     if connection.name == "postgres":
         # `connection.sql` fails in ibis 12 with sqlglot 30.30, and brings NUMERIC as decimals of 9 places.
         return _from_queries(*_postgres(connection), tables, label, *options)
@@ -174,10 +192,17 @@ def _distinct_names(names: Sequence[str], types: Sequence[str]) -> dict[str, str
 
 
 def _from_queries(
-    ask: Ask, types: Types, tables: Sequence[str] | Mapping[str, str], label: tuple[str, str],
-    features: Mapping[str, Sequence[str]] | None, keys: Any, categorical: Mapping[str, Sequence[str]] | None,
-    positive: Any, missing: str, alike: Callable[[str], str] = str,
-) -> Join:  # fmt: skip
+    ask: Ask,
+    types: Types,
+    tables: Sequence[str] | Mapping[str, str],
+    label: tuple[str, str],
+    features: Mapping[str, Sequence[str]] | None,
+    keys: Any,
+    categorical: Mapping[str, Sequence[str]] | None,
+    positive: Any,
+    missing: str,
+    alike: Callable[[str], str] = str,
+) -> Join:
     """Make a join of tables in a database; `features` to `missing` are arguments of `Join`.
 
     `ask` returns the result of a query as a table in any form that `Join` takes, `types` the names of its columns and

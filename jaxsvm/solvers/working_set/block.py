@@ -37,9 +37,14 @@ def steps_for(free: bool, fat: bool) -> Steps:
 
 
 def pair_steps(
-    K: Float[Array, "q q"], low: Float[Array, " q"], high: Float[Array, " q"], v: Float[Array, " q"],
-    pull: Float[Array, " q"], tol: Any, limit: Any,
-) -> tuple[Float[Array, " q"], Float[Array, " q"], Int[Array, ""]]:  # fmt: skip
+    K: Float[Array, "q q"],
+    low: Float[Array, " q"],
+    high: Float[Array, " q"],
+    v: Float[Array, " q"],
+    pull: Float[Array, " q"],
+    tol: Any,
+    limit: Any,
+) -> tuple[Float[Array, " q"], Float[Array, " q"], Int[Array, ""]]:
     """Solve a block with an equality constraint by second-order pairs.
 
     Maximize `pull'(u - v) - 1/2 (u - v)'K(u - v)` over `low <= u <= high`, `sum u = sum v`. Source: Fan, Chen and Lin
