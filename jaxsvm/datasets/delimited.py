@@ -243,8 +243,9 @@ class Delimited(TextReader):
 def names_columns(rows: list[list[str]], wanted: Wanted, words: Iterable[Any] = ()) -> bool | None:
     """Return whether the first of some lines names the columns; None if it may or may not.
 
-    A line without numbers does, and one with names that are known. One with numbers does if they count up by ones, as
-    those of pandas and years do, and its texts are not in the lines below: there are numbers or other texts.
+    A line without numbers does, unless all its texts come again below, and one with names that are known. One with
+    numbers does if they count up by ones, as those of pandas and years do, and its texts are not in the lines below:
+    there are numbers or other texts.
 
     Args:
         rows: The fields of some lines.
@@ -255,12 +256,15 @@ def names_columns(rows: list[list[str]], wanted: Wanted, words: Iterable[Any] = 
     numbers = [field for field in first if _is_number(field)]
     known = {word for word in words if isinstance(word, str) and as_number(word) is None} & set(first)
     columns = wanted.like.columns
-    if not numbers or wanted.named or known or (columns and set(columns) <= set(first)):
+    if wanted.named or known or (columns and set(columns) <= set(first)):
         return True
     counted = all(WHOLE.fullmatch(field) for field in numbers)
     counted = counted and [int(field) - int(numbers[0]) for field in numbers] == list(range(len(numbers)))
     texts = [at for at, field in enumerate(first) if not _is_number(field) and not is_missing(field)]
     beneath = [[row[at] for row in below if not is_missing(row[at])] for at in texts]
+    fresh = [first[at] not in fields for at, fields in zip(texts, beneath, strict=True)]
+    if not numbers:
+        return any(fresh) or not texts
     above = [at for at, fields in zip(texts, beneath, strict=True) if fields and all(map(_is_number, fields))]
     if above:
         place = wanted.place(len(first))
@@ -270,7 +274,7 @@ def names_columns(rows: list[list[str]], wanted: Wanted, words: Iterable[Any] = 
     if not counted or len(below) < 3:
         return False
     if texts:
-        return len(numbers) > 1 and all(first[at] not in fields for at, fields in zip(texts, beneath, strict=True))
+        return len(numbers) > 1 and all(fresh)
     return numbers[0] == "0" and len(numbers) > (1 if first[0] == "" else 2)
 
 
