@@ -13,7 +13,8 @@ from jaxsvm.datasets.labels import is_nothing
 from jaxsvm.errors import InputError, is_concrete, require_finite
 from jaxsvm.gram.build import gram
 from jaxsvm.gram.measured import MEASURED
-from jaxsvm.kernels import Kernel, Linear
+from jaxsvm.kernels import Linear
+from jaxsvm.kernels.contract import KernelLike
 from jaxsvm.loop.driver import fit
 from jaxsvm.points.rows import CSR
 from jaxsvm.problems.box import BoxProblem, hinge_problem
@@ -58,7 +59,7 @@ class Coreset:
     def __repr__(self) -> str:
         return in_a_line(self, C=self.C)
 
-    def problem(self, C: float | None = None, kernel: Kernel | None = None) -> BoxProblem:
+    def problem(self, C: float | None = None, kernel: KernelLike | None = None) -> BoxProblem:
         """Return the weighted hinge problem with a free bias.
 
         Args:

@@ -21,6 +21,7 @@ Gamma = float | Literal["scale", "auto"]
 ClassWeight = Mapping[Any, float] | Literal["balanced"]
 """Factors of C by class, or "balanced"."""
 Seed = int | np.random.RandomState
+"""The seed of a random choice, or NumPy's generator."""
 
 
 def checked(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:

@@ -7,7 +7,6 @@ pytrees with the same methods, differentiable with respect to kernel parameters 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -21,7 +20,8 @@ from jaxsvm.gram.dense import DenseGram, dense_values
 from jaxsvm.gram.low_rank import low_rank_gram
 from jaxsvm.gram.measured import MEASURED
 from jaxsvm.gram.tiled import TiledGram
-from jaxsvm.kernels import Kernel, Precomputed, as_kernel
+from jaxsvm.kernels import Precomputed, as_kernel
+from jaxsvm.kernels.contract import KernelLike
 from jaxsvm.kernels.distances import place
 from jaxsvm.points.checks import as_points
 from jaxsvm.points.rows import CSR, PointsLike
@@ -30,7 +30,7 @@ from jaxsvm.runtime.arrays import device_memory, floating, require_memory, trans
 
 @transfers
 def gram(
-    kernel: Kernel | Callable[[Any, Any], Any],
+    kernel: KernelLike,
     x: PointsLike,
     tile: int | None = None,
     rank: int | None = None,

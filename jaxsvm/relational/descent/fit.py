@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,7 @@ from jaxsvm.relational.tables.reading import TableLike
 from jaxsvm.relational.tables.sql import decision_function, to_sql
 from jaxsvm.results.fit import Certificate
 from jaxsvm.results.status import Status, StatusCode
+from jaxsvm.runtime.arrays import Number
 from jaxsvm.runtime.checks import require_one_of, require_positive, require_seconds, require_whole
 
 METHODS = ("bundle", "steps", "paper")
@@ -203,7 +204,7 @@ def _descend(run: Run, method: str, known: np.ndarray | None) -> None:
 
 
 def fit_path(
-    join: Join, lams: Sequence[float], eps: float = 0.1, engine: str | Engine = "auto", **options: Any
+    join: Join, lams: Iterable[Number], eps: float = 0.1, engine: str | Engine = "auto", **options: Any
 ) -> list[RelationalFit]:
     """Fit at several lam; each fit starts from the planes of the one before, which are below the hinge for any lam.
 
