@@ -19,6 +19,8 @@ class Measured:
     """Cap of conjugate gradients on a system of Newton's."""
     samples_at_once: int = 1024
     """Up to so many samples Newton's first step takes all, above it half as many."""
+    pairs_per_step_of_a_polish: int = 32
+    """A polish by Newton of n samples takes as long as `n^2 / 32` pair steps."""
     columns_per_product: int = 128
     """A conjugate gradient step costs about as much as so many columns of a Cholesky factor."""
     passes_per_certificate: int = 5

@@ -20,6 +20,7 @@ from jaxsvm.numerics.masks import every
 from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.problems.forms import SimplexForm
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
+from jaxsvm.solvers.measured import MEASURED
 from jaxsvm.solvers.simplex.newton import kernel
 
 
@@ -46,6 +47,21 @@ class Descent(NamedTuple):
 Carry = NewtonRound | Descent
 
 
+def steps_worth(problem: SimplexForm, products: int) -> int:
+    """Return the number of pair steps that take as long as a polish, at least 1.
+
+    Args:
+        problem: A simplex problem.
+        products: Matrix-vector products to spend on conjugate gradients.
+    """
+    systems = problem.n**2 // MEASURED.pairs_per_step_of_a_polish if _by_newton(problem) else 0
+    return max(products * problem.n // 2, systems, 1)
+
+
+def _by_newton(problem: SimplexForm) -> bool:
+    return problem.kind == "squared hinge" and problem.n <= SIZES.largest_direct_system
+
+
 def begin(problem: SimplexForm, alpha: Float[Array, " n"], s: Float[Array, " n"], products: int) -> Carry:
     """Return the carry before the first piece of a polish: by Newton for a squared hinge of moderate n.
 
@@ -56,7 +72,7 @@ def begin(problem: SimplexForm, alpha: Float[Array, " n"], s: Float[Array, " n"]
         products: Matrix-vector products to spend on conjugate gradients; static.
     """
     none = jnp.zeros((), jnp.int32)
-    if problem.kind == "squared hinge" and problem.n <= SIZES.largest_direct_system:
+    if _by_newton(problem):
         point = kernel.point_of(cast(SquaredHingeProblem, problem), alpha, s)
         return NewtonRound(point, none, jnp.asarray(True), _stored(problem))
     r = _slope(alpha, s)

@@ -70,8 +70,8 @@ class FrankWolfe(SimplexSolver):
         refresh_every: Maximum number of steps between recomputations of `s`; None: 4,000, or n if larger. (In float32
             the running gap of steps that rescale drifts sooner; nothing is decided by it.) Static.
         polish_products: "smo" only: matrix-vector products of a polish (`jaxsvm.solvers.polish`). The driver polishes
-            once the pair steps have spent as many kernel evaluations: easy problems end before, ill-conditioned ones
-            end by it. 0: no polish; static.
+            once the pair steps have taken as long: easy problems end before, ill-conditioned ones end by it. 0: no
+            polish; static.
 
     Raises:
         InputError: On an unknown variant or start; when a problem with a free bias is solved.
@@ -114,8 +114,9 @@ class FrankWolfe(SimplexSolver):
         return _vertex_step(problem, state, may_go_away=self.variant == "away")
 
     def polish_interval(self, problem: SimplexForm) -> int | None:
-        """Return the steps after which a polish pays: with as many kernel evaluations as it costs."""
-        return max(self.polish_products * problem.n // 2, 1) if self.variant == "smo" and self.polish_products else None
+        """Return the steps after which a polish pays; None without one."""
+        polishes = self.variant == "smo" and self.polish_products
+        return polish.steps_worth(problem, self.polish_products) if polishes else None
 
     def polish_begin(self, problem: SimplexForm, state: "State") -> polish.Carry:
         """Begin a polish."""
