@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -24,12 +24,16 @@ from jaxsvm.errors import InputError, require_finite, require_package
 from jaxsvm.numerics.sizes import size_class
 from jaxsvm.runtime.arrays import in_a_line, zero_filled
 
-if TYPE_CHECKING:
-    from dask.array import Array
-    from dask.dataframe import DataFrame
-    from dask.delayed import Delayed
 
-DaskData: TypeAlias = "tuple[Array, ...] | DataFrame | list[Delayed]"
+class Delayable(Protocol):
+    """A Dask array or dataframe."""
+
+    def to_delayed(self) -> Any:
+        """Return its partitions, delayed."""
+        ...
+
+
+DaskData = tuple[Delayable, ...] | Delayable | list[Any]
 """Dask arrays `(x, y)` or `(x, y, sample_weight)`, a dataframe, or partitions of such tuples, delayed."""
 
 
