@@ -367,6 +367,36 @@ def test_a_value_that_stalls_leaves_the_others_alone():
         jaxsvm.check(path)
 
 
+def test_beyond_a_value_that_ends_far_off_no_steps_are_taken_and_one_warning_says_so(monkeypatch):
+    ends, quick = [], dataclasses.replace(coarse_to_fine.MEASURED, first_steps=2000)
+
+    def drive(problem, *arguments, **options):
+        ends.append(float(problem.C))
+        return loop.drive(problem, *arguments, **options)
+
+    monkeypatch.setattr(coarse_to_fine, "MEASURED", quick)
+    monkeypatch.setattr(coarse_to_fine, "drive", drive)
+    problem, Cs = jaxsvm.svm_problem(gram("float32"), data()[1]), [1.0, 1e10, 1e11, 1e12]
+    with pytest.warns(jaxsvm.ConvergenceWarning) as told:
+        path = jaxsvm.solve_path(problem, Cs, tol=1e-4)
+    (text,) = [str(each.message) for each in told if each.category is jaxsvm.ConvergenceWarning]
+    assert text.startswith("3 of 4 fits are not certified to tol 0.0001: ") and "the first at 1e+10" in text
+    assert "init" not in text and "max_steps" not in text
+    assert path.status.name[0] == "CONVERGED" and max(ends) == np.float32(1e10)
+    with pytest.warns(jaxsvm.ConvergenceWarning, match="not certified"):
+        scored = jaxsvm.cross_validate(problem, Cs, 2)
+    assert scored.C == 1.0 and np.isnan(scored.scores[:, -1]).all() and "nan" not in repr(scored)
+
+
+def test_a_cross_validation_without_time_says_what_it_reached():
+    problem = jaxsvm.svm_problem(gram("float32"), data()[1])
+    with pytest.warns(jaxsvm.ConvergenceWarning, match="4 INTERRUPTED.*more time"):
+        scored = jaxsvm.cross_validate(problem, [1.0, 2.0], 2, max_seconds=1e-9)
+    assert set(scored.status.name.ravel()) == {"INTERRUPTED"} and np.isnan(scored.C)
+    with pytest.raises(jaxsvm.InputError, match="max_seconds"):
+        jaxsvm.cross_validate(problem, [1.0], 2, max_seconds=-1)
+
+
 def test_an_indefinite_kernel_is_named_at_every_value():
     """At small C the ridge makes `Kt` positive definite, but the primal that a certificate speaks of is not convex."""
     here, Cs = jaxsvm.gram(Sigmoid(gamma=2.0, coef0=-1.0), data()[0]), [0.01, 100.0, 0.001]

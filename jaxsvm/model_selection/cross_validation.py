@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
-from jaxsvm.errors import ConvergenceWarning, InputError, is_concrete, warn
+from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.gram.low_rank import landmarks_among
 from jaxsvm.gram.spread import of_whole
 from jaxsvm.loop.interruption import Interruption, answering
@@ -26,11 +26,12 @@ from jaxsvm.models.model import is_right
 from jaxsvm.path.options import Options, checked_values, problems_at_widths, require_widths
 from jaxsvm.path.placeholders import on_host_stacked
 from jaxsvm.path.solve import solve_together
+from jaxsvm.path.unfinished import warn_of_unfinished
 from jaxsvm.problems.contract import Parametric, require_problem
 from jaxsvm.results.fit import Certificate, Fit
 from jaxsvm.results.status import StatusCode
 from jaxsvm.runtime.arrays import in_a_line, transfers
-from jaxsvm.runtime.checks import require_one_of
+from jaxsvm.runtime.checks import require_one_of, require_seconds
 from jaxsvm.runtime.meshes import host_drives
 from jaxsvm.solvers.contract import Solver
 
@@ -43,7 +44,8 @@ class Scores:
 
     Attributes:
         Cs: The values, in the order of the argument, `(k,)`.
-        scores: Score of each fold at each value, `(folds, k)`; larger is better; NaN if Ctrl-C left it out.
+        scores: Score of each fold at each value, `(folds, k)`; larger is better; NaN of a fit
+            that Ctrl-C left out, or whose relative gap is 1 or more (it says nothing of this C).
     """
 
     Cs: Float[np.ndarray, " k"]
@@ -51,7 +53,7 @@ class Scores:
 
     def __repr__(self) -> str:
         note = {} if self.note is None else {"note": self.note}
-        best = float(np.max(self.mean))
+        best = float(np.nanmax(self.mean, initial=-np.inf))
         return in_a_line(self, C=self.C, best=best, C_one_standard_error=self.C_one_standard_error, **note)
 
     @property
@@ -66,14 +68,17 @@ class Scores:
 
     @property
     def standard_error(self) -> Float[np.ndarray, " k"]:
-        """Return the standard error of `mean`, `(k,)`; 0 with one fold."""
+        """Return the standard error of `mean`, `(k,)`: the standard deviation of the folds' scores over `sqrt(folds)`.
+
+        The deviation has `folds - 1` in its denominator (`ddof=1`); 0 with one fold.
+        """
         folds = len(self.scores)
         return self.scores.std(axis=0, ddof=1) / np.sqrt(folds) if folds > 1 else np.zeros_like(self.mean)
 
     @property
     def C(self) -> float:  # noqa: N802
         """Return the C of the best mean, the smallest of equals; NaN if Ctrl-C left no C with a score in every fold."""
-        return self._smallest(self.mean.max(initial=-np.inf, where=np.isfinite(self.mean)))
+        return self._smallest(np.nanmax(self.mean, initial=-np.inf))
 
     @property
     def C_one_standard_error(self) -> float:  # noqa: N802
@@ -125,7 +130,7 @@ class WidthValidation:
     def __repr__(self) -> str:
         size = f"{len(self.gammas)} widths x {len(self.Cs)} values of C"
         note = "" if self.note is None else f". {self.note}"
-        best = f"best mean score {np.max(self.mean):.6g} at C={self.C:.6g}, gamma={self.gamma:.6g}"
+        best = f"best mean score {np.nanmax(self.mean, initial=-np.inf):.6g} at C={self.C:.6g}, gamma={self.gamma:.6g}"
         return f"WidthValidation({size}, {best}{note})"
 
     @property
@@ -161,7 +166,7 @@ class WidthValidation:
 
     @property
     def _place(self) -> int:
-        scores = np.array([result.mean.max(initial=-np.inf, where=np.isfinite(result.mean)) for result in self.results])
+        scores = np.array([np.nanmax(result.mean, initial=-np.inf) for result in self.results])
         places = np.flatnonzero(scores == scores.max())
         return int(places[np.argmin(self.gammas[places])])
 
@@ -170,7 +175,7 @@ class WidthValidation:
 def cross_validate(
     problem: Parametric, Cs: ArrayLike, folds: Folds = 5, groups: ArrayLike | None = None, *, gammas: None = None,
     score: str = "accuracy", solver: Solver | None = None, tol: ArrayLike = 1e-3, seed: int = 0,
-    key: Array | None = None, interrupt: str = "return",
+    key: Array | None = None, max_seconds: float | None = None, interrupt: str = "return",
 ) -> CrossValidation: ...  # fmt: skip
 
 
@@ -178,7 +183,7 @@ def cross_validate(
 def cross_validate(
     problem: Parametric, Cs: ArrayLike, folds: Folds = 5, groups: ArrayLike | None = None, *, gammas: ArrayLike,
     score: str = "accuracy", solver: Solver | None = None, tol: ArrayLike = 1e-3, seed: int = 0,
-    key: Array | None = None, interrupt: str = "return",
+    key: Array | None = None, max_seconds: float | None = None, interrupt: str = "return",
 ) -> WidthValidation: ...  # fmt: skip
 
 
@@ -186,7 +191,7 @@ def cross_validate(
 def cross_validate(
     problem: Parametric, Cs: ArrayLike, folds: Folds = 5, groups: ArrayLike | None = None, *,
     gammas: ArrayLike | None = None, score: str = "accuracy", solver: Solver | None = None, tol: ArrayLike = 1e-3,
-    seed: int = 0, key: Array | None = None, interrupt: str = "return",
+    seed: int = 0, key: Array | None = None, max_seconds: float | None = None, interrupt: str = "return",
 ) -> CrossValidation | WidthValidation:  # fmt: skip
     """Score values of C on held-out folds.
 
@@ -211,11 +216,13 @@ def cross_validate(
         tol: The relative duality gap to certify for each fit.
         seed: The seed of the shuffle that deals samples to folds.
         key: A random key for the solver.
+        max_seconds: Begin nothing more after about so many seconds, as after Ctrl-C.
         interrupt: The effect of Ctrl-C: "return" the fits so far, or "raise" KeyboardInterrupt.
 
     Returns:
         Scores, standard errors, the chosen values, and all fits with their certificates; with `gammas` those of each
-        width. After Ctrl-C the choice is among the values that every fold reached.
+        width. A warning says once what is not certified. After Ctrl-C or `max_seconds` fits that were not reached are
+        INTERRUPTED, with an infinite gap and a score of NaN; the choice is among the values that every fold reached.
 
     Raises:
         InputError: If an argument cannot be used.
@@ -236,15 +243,15 @@ def cross_validate(
     if gammas is not None:
         require_widths(problem, gammas)
     key = jax.random.key(0) if key is None else key
+    require_seconds(max_seconds)
     options = Options(key, solver, tol)
     validated = partial(_validated, values=values, masks=masks, options=options, score=score, seed=seed)
-    with answering(interrupt) as stop:
+    with answering(interrupt) as stop, stop.within(max_seconds):
         if gammas is None:
             results = [validated(problem, stop=stop)]
         else:
             results = [validated(at_width, stop=stop) for (at_width,) in problems_at_widths(problem, gammas, options)]
-    for result in results:
-        _warn_of_unfinished(result.fits)
+    warn_of_unfinished([result.fits for result in results], values, (solver or options).tol)
     return results[0] if gammas is None else WidthValidation(np.asarray(gammas, float), tuple(results))
 
 
@@ -288,7 +295,7 @@ def _scores(fit: Fit, mask: np.ndarray, labels: np.ndarray, weights: np.ndarray,
     """Return the score at each C, from margins of the held-out samples in primal scale, `(k,)`."""
     held = mask & (weights > 0)
     margins = np.asarray(fit.margins, float)[:, held]
-    margins[np.isinf(np.asarray(fit.certificate.relative_gap))] = np.nan  # not reached: a point of another value
+    margins[~(np.asarray(fit.certificate.relative_gap) < 1)] = np.nan  # as good as the point of another value
     w, sign = weights[held], labels[held]
     if score == "squared_hinge":
         return -(w * np.maximum(0, 1 - margins) ** 2).sum(axis=1) / w.sum()
@@ -297,14 +304,3 @@ def _scores(fit: Fit, mask: np.ndarray, labels: np.ndarray, weights: np.ndarray,
         return (w * right).sum(axis=1) / w.sum()
     classes = [sign == value for value in (-1, 1) if (sign == value).any()]
     return np.mean([(w[c] * right[:, c]).sum(axis=1) / w[c].sum() for c in classes], axis=0)
-
-
-def _warn_of_unfinished(fits: Fit) -> None:
-    codes = np.asarray(fits.status.code)
-    if (codes != 1).any():
-        fold, place = (int(axis[0]) for axis in np.nonzero(codes != 1))
-        warn(
-            f"{int((codes != 1).sum())} of {codes.size} fits are not certified; fold {fold} at value {place} ended as "
-            f"{fits.status[fold, place].name}: `check(result.fits[fold])` tells more.",
-            ConvergenceWarning,
-        )

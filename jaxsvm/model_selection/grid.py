@@ -15,6 +15,7 @@ from jaxsvm.loop.driver import QUIET, drive
 from jaxsvm.loop.interruption import watching
 from jaxsvm.loop.prepare import ready
 from jaxsvm.problems.contract import Parametric, require_problem
+from jaxsvm.results.status import Status
 from jaxsvm.runtime.arrays import transfers
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.start import Start
@@ -24,11 +25,12 @@ def end_of(name: str, best: float | None, values: ArrayLike) -> str | None:
     """Say that the best of several values is the smallest or the largest one; None if it is neither."""
     if best is None:
         return None
-    ends = {float(np.max(values)): ("largest", "larger"), float(np.min(values)): ("smallest", "smaller")}
+    ends = {float(np.max(values)): ("largest", "larger", 10), float(np.min(values)): ("smallest", "smaller", 0.1)}
     if len(ends) < 2 or best not in ends:
         return None
-    end, others = ends[best]
-    return f"The best {name}, {best:.4g}, is the {end} of the grid: {others} ones may be better."
+    end, others, factor = ends[best]
+    tried = f"score a few from there to {factor * best:.3g}"
+    return f"The best {name}, {best:.4g}, is the {end} of the grid: {others} ones may be better ({tried})."
 
 
 @transfers
@@ -39,13 +41,14 @@ def C_grid(  # noqa: N802 (C is the field's name)
 
     Below `1 / max_i (B 1)_i` (B the signed kernel matrix) every margin of the solution `beta ~ C (1 - C B 1)` is below
     1: this is the lower end. The upper end is the first C, in steps of ten from there, at which a step of ten changes
-    the margins by less than `change`.
+    the margins by less than `change`, or that the solver does not certify.
 
     Args:
         problem: A problem of `svm_problem` or `hinge_problem`; its own C is not used.
         n: The number of values, >= 1.
         change: The relative change of the margins (root mean square) that counts as none, > 0.
-        largest: The largest upper end, in units of the lower end, >= 10.
+        largest: The largest ratio of the upper end to the lower end, >= 10; not a C. For values between two Cs use
+            `np.geomspace(least, most, n)` in place of a grid.
         solver: The solver at each decade, to a few digits; None takes the exact one of the problem's kind.
 
     Returns:
@@ -79,6 +82,8 @@ def C_grid(  # noqa: N802 (C is the field's name)
             warm, margins = Start.of(fit, at_high), np.asarray(fit.margins, float)
             if before is not None and np.linalg.norm(margins - before) <= change * np.linalg.norm(margins):
                 high /= 10
+                break
+            if int(fit.status) != Status.CONVERGED:  # nor will larger values be
                 break
             high, before = high * 10, margins
     return np.geomspace(low, max(high, 10 * low), n) if n > 1 else np.array([np.sqrt(low * max(high, 10 * low))])

@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-from jaxsvm.loop.driver import QUIET, drive, fit_compiled, warn_unless_converged
+from jaxsvm.loop.driver import QUIET, drive, fit_compiled
 from jaxsvm.loop.interruption import Interruption, watching
 from jaxsvm.loop.prepare import ready_together
 from jaxsvm.path.carried import assessed, products_of
@@ -90,7 +90,7 @@ class Neighbour:
             fitted = reduced
         else:
             warm = warm if reduced is None else Start.of(reduced, problem)
-            fitted = drive(problem, self.solver, self.key, warm, stop=self.stop)
+            fitted = drive(problem, self.solver, self.key, warm, stop=self.stop, options=QUIET)
             if reduced is not None:
                 fitted = dataclasses.replace(fitted, counters=reduced.counters.plus(fitted.counters))
         self.before = (problem, fitted)
@@ -170,8 +170,6 @@ def chains_compiled(problem: Parametric, solver: Solver, Cs: np.ndarray, options
     values = jnp.asarray(Cs, problem.dtype)
     solved = jax.device_get(_chains(problem, solver, values, options.key, lanes=options.lanes))
     fits = {place: jax.tree.map(operator.itemgetter(place), solved) for place in range(len(Cs))}
-    for fitted in fits.values():
-        warn_unless_converged(fitted, solver)
     return in_order(fits, np.log(Cs), problem)
 
 

@@ -29,6 +29,9 @@ class Measured:
     """Largest C times the mean diagonal of `K - Z Z'` at which no more features are added."""
     largest_rest: float = 2.0
     """The same, from which features are not used at all."""
+    scaled_C_of_features: float = 4000.0
+    """Larger `C mean(K_ii)` do not decide on it: the values below gain, and the first one that features fail ends them.
+    """
     most_systems: int = 40
     """Largest number of systems of one problem in the space of features."""
     most_products: int = 12
@@ -37,6 +40,10 @@ class Measured:
     """Other steps take over if such a product leaves more than this share of the gap."""
     sure_share_of_the_gap: float = 0.1
     """Values between two solved ones take no product if the last one's first gap was at most this share of `tol`."""
+    first_steps: int = 200_000
+    """Pair steps on all samples after which a value whose gap is still far takes no more."""
+    far_gap: float = 20.0
+    """A gap of more than so many `tol` is far: larger values of C end further off, and take no steps."""
     first_jump: float = 4.0
     """How far apart in log C the first two values of `epsilon_path` are, in square roots of epsilon."""
     share_of_a_jump: float = 0.9

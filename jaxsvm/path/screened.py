@@ -110,7 +110,7 @@ class ScreenedChain:
         warm = warm if self.reached is None else Start.of(self.reached, problem)
         tol = self.solver.tol
         solver = InteriorPoint(tol) if self.by_systems else first_choice(problem, tol)
-        fitted = drive(problem, solver, self.key, warm, stop=self.stop, options=Options(may_change=True))
+        fitted = drive(problem, solver, self.key, warm, stop=self.stop, options=Options(warns=False, may_change=True))
         fitted = dataclasses.replace(fitted, counters=counters_of(self.lost).plus(fitted.counters))
         self.lost, self.reached = _work(0, 0, None), None
         self.point = None

@@ -33,6 +33,7 @@ from jaxsvm.path.options import Options, problems_at_widths, require_widths
 from jaxsvm.path.placeholders import on_host_stacked
 from jaxsvm.path.reduction import Reduction
 from jaxsvm.path.screened import ScreenedChain
+from jaxsvm.path.unfinished import warn_of_unfinished
 from jaxsvm.problems.certificates.rounded_values import warn_of_rounded_values
 from jaxsvm.problems.contract import Parametric
 from jaxsvm.problems.forms import BoxForm
@@ -213,6 +214,7 @@ def solve_path(
                 for each, fit in zip(group, solved, strict=True):
                     warn_of_rounded_values(each, fit, float(options.tol), Cs)
                 fits += solved
+        warn_of_unfinished(fits, Cs, (options.solver or options).tol)
         together = _stacked(fits) if several or gammas is not None else fits[0]
     elif callback is not None or max_seconds is not None:
         where = "concrete arrays: call `solve_path` outside jit and vmap" if not concrete else "a mesh of one process"

@@ -114,7 +114,7 @@ def has_values(tree: Any) -> bool:
 
 
 def advice(status: Status, fit: Any = None) -> str:
-    """Advise in a sentence what a user can do about a status; with a fit, in terms of its solvers and dtype."""
+    """Advise in a sentence what a user can do about a status; with a fit, or those of several values, in its terms."""
     fit = getattr(fit, "fits", fit)  # those of a path
     x64 = jax.config.read("jax_enable_x64")  # without it NumPy's float64 becomes float32
     single = fit.margins.dtype != np.float64 if hasattr(fit, "margins") else not x64
@@ -122,9 +122,17 @@ def advice(status: Status, fit: Any = None) -> str:
     names = [name for name in getattr(fit, "solvers", ()) if name != "another"] or ["InteriorPoint"]
     larger = " or ".join(f"`fit(problem, {name}(max_steps=...))`" for name in names)
     larger = f"{larger}; `max_passes=` of `designs.fit`" if not hasattr(fit, "solvers") else larger
+    several = np.ndim(getattr(getattr(fit, "status", None), "code", 0)) > 0
+    wide = f"float64 data{double} " if single else ""
+    if several and status in (Status.MAX_STEPS, Status.INTERRUPTED):
+        more = "Allow more time, or pass one of the fits as `init` to `jaxsvm.fit`, to go on."
+        smaller = (
+            f"Take smaller values of C, scaled features, {wide}or a larger tol; a `solver` that you name, more steps."
+        )
+        return more if status == Status.INTERRUPTED else smaller
     return {
         Status.STALLED: "Rounding permits no smaller gap: scale features where columns differ much, take a smaller C, "
-        f"{f'float64 data{double} ' if single else ''}or a larger tol; a large C may need both scaling and float64. "
+        f"{wide}or a larger tol; a large C may need both scaling and float64. "
         "For a linear SVM `jaxsvm.designs.fit` gets further.",
         Status.MAX_STEPS: f"Allow more steps ({larger}), pass this fit as `init` to go on, loosen tol, or scale the "
         "features.",

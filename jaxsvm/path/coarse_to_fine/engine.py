@@ -23,14 +23,15 @@ from jaxtyping import Array
 
 from jaxsvm.gram.signed import SignedGram
 from jaxsvm.loop.carried_certificate import certified_by_sums
-from jaxsvm.loop.driver import QUIET, drive, warn_unless_converged
+from jaxsvm.loop.driver import QUIET, drive
 from jaxsvm.loop.interruption import Interruption, unless, watching
 from jaxsvm.loop.measured import MEASURED as LOOP
 from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.path.coarse_to_fine.block_newton import BlockNewton
 from jaxsvm.path.coarse_to_fine.grid import Grid, Point, columns, in_lane
 from jaxsvm.path.coarse_to_fine.lanes import solve_by_lanes
-from jaxsvm.path.coarse_to_fine.pairs import solve_by_pairs, stepper
+from jaxsvm.path.coarse_to_fine.pairs import is_far, solve_by_pairs, stepper
+from jaxsvm.path.measured import MEASURED
 from jaxsvm.path.placeholders import in_order, interrupted, on_host_stacked
 from jaxsvm.problems.certificates.definiteness import negative_curvature
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem, reciprocals
@@ -112,10 +113,15 @@ def _certified(grids: list[Grid], solver: BlockNewton, key: Array, report: Any, 
     if not whole.gram.definite and bool(_indefinite(whole)):  # then a gap proves nothing
         codes = np.full_like(fits.status.code, Status.NOT_PSD)
         fits = dataclasses.replace(fits, status=StatusCode(codes))
-        warn_unless_converged(_taken(fits, 0), FrankWolfe(tol=solver.tol))
         return [_of_grid(fits, tasks, number, grid) for number, grid in enumerate(grids)]
-    for lane in np.flatnonzero(fits.status.code != Status.CONVERGED).tolist():
-        fit = _finished(grids[tasks[lane][0]], tasks[lane][1], solver, key, _taken(fits, lane), stop)
+    ended = set()
+    for lane in np.flatnonzero(fits.status.code != Status.CONVERGED).tolist():  # in increasing order of C
+        number, place = tasks[lane]
+        if number in ended and not stop.seen:
+            continue
+        fit = _finished(grids[number], place, solver, key, _taken(fits, lane), stop)
+        if is_far(fit, solver.tol):
+            ended.add(number)
         jax.tree.map(lambda leaf, new, lane=lane: leaf.__setitem__(lane, new), fits, fit)
     try:
         if report is not None:
@@ -155,16 +161,24 @@ def _indefinite(problem: SquaredHingeProblem) -> Array:
 
 
 def _finished(grid: Grid, place: int, solver: BlockNewton, key: Array, fit: Fit, stop: Interruption) -> Fit:
-    """Solve a fit that is not within `tol` further, on the whole problem; return it as it is after Ctrl-C."""
-    problem = grid.problems[place]
+    """Solve a fit that is not within `tol` further, on the whole problem; return it as it is after Ctrl-C.
+
+    Where pair steps are slow the gap falls as one over their number at best: a far one takes no million of them.
+    """
+    problem, quietly = grid.problems[place], {"stop": stop, "options": QUIET}
     if stop.seen:
         return dataclasses.replace(fit, status=interrupted())
     steps = stepper(grid, place, problem.n, solver.tol)
     if not isinstance(steps, FrankWolfe):
-        fit = drive(problem, steps, key, Start.of(fit, problem), stop=stop, options=QUIET)
+        fit = drive(problem, steps, key, Start.of(fit, problem), **quietly)
         if stop.seen or int(fit.status) == Status.CONVERGED:
             return fit
-    return drive(problem, FrankWolfe(tol=solver.tol), key, Start.of(fit, problem), stop=stop)
+    first, most = MEASURED.first_steps, FrankWolfe().max_steps
+    begun = drive(problem, FrankWolfe(tol=solver.tol, max_steps=first), key, Start.of(fit, problem), **quietly)
+    if int(begun.status) != Status.MAX_STEPS or is_far(begun, solver.tol):
+        return begun
+    fit = drive(problem, FrankWolfe(tol=solver.tol, max_steps=most - first), key, begun, **quietly)
+    return dataclasses.replace(fit, counters=begun.counters.plus(fit.counters))
 
 
 def _of_grid(fits: Fit, tasks: list[tuple[int, int]], number: int, grid: Grid) -> Fit:

@@ -37,11 +37,16 @@ ROWS = 256
 
 
 def features(problem: SquaredHingeProblem, largest_C: float, key: Array) -> Float[Array, "n r"] | None:
-    """Return features of the kernel matrix and of the constant; None if too many would be needed."""
+    """Return features of the kernel matrix and of the constant; None if too many would be needed.
+
+    A grid may go on to values that no features serve: those below are still worth features.
+    """
     most = min(MEASURED.most_features, problem.n // MEASURED.samples_of_a_feature) // BLOCK * BLOCK
     if not problem.gram.definite or not most:
         return None
-    ends = tuple(problem.n * rest / largest_C for rest in (MEASURED.rest_of_features, MEASURED.largest_rest))
+    kernel = max(float(np.asarray(problem.squares).mean()) - problem.offset, 1e-30)
+    served = min(largest_C, MEASURED.scaled_C_of_features / kernel)
+    ends = problem.n * MEASURED.rest_of_features / largest_C, problem.n * MEASURED.largest_rest / served
     Z, taken, trace = _features(problem, most, ends, key)
     return Z[:, : 1 + int(taken)] if float(trace) <= ends[1] else None
 

@@ -26,6 +26,7 @@ class Point(NamedTuple):
         evaluations: Kernel evaluations.
         carried: Steps for which f was carried along since it was computed from scratch; None if it is not known for all
             samples.
+        far: Whether steps ended far from `tol`.
     """
 
     x: Float[Array, " n"]
@@ -33,6 +34,7 @@ class Point(NamedTuple):
     steps: int
     evaluations: int
     carried: int | None = None
+    far: bool = False
 
 
 class Grid:

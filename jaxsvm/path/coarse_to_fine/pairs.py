@@ -95,7 +95,9 @@ class _Hard:
             elif solved:
                 working_set = smaller(grid, solved[-1], working_set)
             start = self.start(solved, place) if point is None else point[:2]
-            while place not in grid.points or support_outside(whole, grid.points[place], working_set):
+            while place not in grid.points or (
+                not grid.points[place].far and support_outside(whole, grid.points[place], working_set)
+            ):
                 if place in grid.points:
                     start = grid.points[place][:2]
                     working_set = exchanged(grid, grid.points.pop(place), working_set)
@@ -110,6 +112,8 @@ class _Hard:
                 if (exact := self.from_scratch(grid.problems[place], point.x)) is None:
                     return jobs
                 grid.points[place] = point._replace(x=exact[0], f=exact[1], carried=0)
+            if grid.points[place].far:  # larger values end further off
+                break
             between = [other for other in chain if solved and solved[-1] <= other <= place]
             if len(between) > 2:
                 ends = {end: grid.points[end] for end in (between[0], between[-1])}
@@ -198,7 +202,12 @@ class _Hard:
         if int(fit.status) == Status.INTERRUPTED and not np.isfinite(fit.certificate.relative_gap):
             return None
         carried = int(fit.steps) if start is None or all_samples else None
-        return Point(x, f, int(fit.steps), int(fit.kernel_evaluations), carried)
+        return Point(x, f, int(fit.steps), int(fit.kernel_evaluations), carried, is_far(fit, self.solver.tol))
+
+
+def is_far(fit: Fit, tol: float) -> bool:
+    """Return whether steps ended far from `tol`."""
+    return float(fit.certificate.relative_gap) > MEASURED.far_gap * float(tol)
 
 
 @Program
