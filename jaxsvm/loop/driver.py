@@ -224,7 +224,8 @@ def drive(
             state = progress.state if following.takes_state else None
             key = jax.random.fold_in(key, 1) if following.draws_anew else key
         best = result if int(result.status) == Status.CONVERGED else best
-        if problem.kind == "box" and not float(best.certificate.relative_gap) < 1 and not options.provisional:
+        stalled = int(result.status) == Status.STALLED and not float(best.certificate.relative_gap) < 1
+        if problem.kind == "box" and stalled and not options.provisional:
             best = better_of(trimmed(_of_nothing(prepared).fit(result.status.code, result.counters), n), best)
         best = dataclasses.replace(best, counters=reduce(Counters.plus, counters), status=result.status)
         if options.warns:
