@@ -114,14 +114,15 @@ def _certified(grids: list[Grid], solver: BlockNewton, key: Array, report: Any, 
         codes = np.full_like(fits.status.code, Status.NOT_PSD)
         fits = dataclasses.replace(fits, status=StatusCode(codes))
         return [_of_grid(fits, tasks, number, grid) for number, grid in enumerate(grids)]
-    ended = set()
+    ended: dict[int, int] = {}
     for lane in np.flatnonzero(fits.status.code != Status.CONVERGED).tolist():  # in increasing order of C
         number, place = tasks[lane]
         if number in ended and not stop.seen:
+            fits.status.code[lane] = ended[number]
             continue
         fit = _finished(grids[number], place, solver, key, _taken(fits, lane), stop)
         if is_far(fit, solver.tol):
-            ended.add(number)
+            ended[number] = int(fit.status)
         jax.tree.map(lambda leaf, new, lane=lane: leaf.__setitem__(lane, new), fits, fit)
     try:
         if report is not None:
