@@ -178,8 +178,8 @@ def _best(rows: dict[int, dict[str, Any]], score: str, one_standard_error: bool)
     candidates = {place: row for place, row in scored.items() if row["certified"]} or scored
     if not candidates:
         complain(
-            "no value of C has a score (a relative gap below 1 in every fold): none is chosen, and no model is written; "
-            "take smaller values of C, scale the columns, or allow more time."
+            "no value of C has a score (a relative gap below 1 in every fold): none is chosen, and no model is "
+            "written; take smaller values of C, scale the columns, or allow more time."
         )
         return None
     best = min(candidates, key=lambda place: (-candidates[place][score], candidates[place]["C"]))
