@@ -83,10 +83,21 @@ class NystroemSVC(ClassifierMixin, JaxsvmEstimator):
     }
 
     def __init__(
-        self, *, n_components: int = 100, kernel: EstimatorKernel = "rbf", gamma: Gamma = "scale", degree: int = 3,
-        coef0: float = 0.0, method: str = "nystroem", landmarks: str = "pivoted", loss: str = "squared_hinge",
-        C: float = 1.0, tol: float = 1e-4, class_weight: ClassWeight | None = None, random_state: Seed | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        n_components: int = 100,
+        kernel: EstimatorKernel = "rbf",
+        gamma: Gamma = "scale",
+        degree: int = 3,
+        coef0: float = 0.0,
+        method: str = "nystroem",
+        landmarks: str = "pivoted",
+        loss: str = "squared_hinge",
+        C: float = 1.0,
+        tol: float = 1e-4,
+        class_weight: ClassWeight | None = None,
+        random_state: Seed | None = None,
+    ) -> None:
         self._store_parameters(locals())
 
     @_fit_context(prefer_skip_nested_validation=True)
@@ -180,9 +191,14 @@ class CoresetSVC(LinearEstimator):
     }
 
     def __init__(
-        self, *, C: float = 1.0, m: int = 1000, tol: float = 1e-3, class_weight: ClassWeight | None = None,
+        self,
+        *,
+        C: float = 1.0,
+        m: int = 1000,
+        tol: float = 1e-3,
+        class_weight: ClassWeight | None = None,
         random_state: Seed | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._store_parameters(locals())
 
     @_fit_context(prefer_skip_nested_validation=True)

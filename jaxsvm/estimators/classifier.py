@@ -120,12 +120,27 @@ class SVC(ClassifierMixin, KernelEstimator):
     _done: Callable[[Solved], Any] | None = None  # called with the solution of each machine
 
     def __init__(
-        self, *, C: float = 1.0, kernel: EstimatorKernel = "rbf", degree: int = 3, gamma: Gamma = "scale",
-        coef0: float = 0.0, loss: str = "hinge", bias: str = "free", multi_class: str = "ovo", shrinking: bool = True,
-        probability: bool | str = probabilities.DEFAULT_PROBABILITY, tol: float = 1e-3, cache_size: float = 200,
-        class_weight: ClassWeight | None = None, verbose: bool = False, max_iter: int = -1,
-        decision_function_shape: str = "ovr", break_ties: bool = False, random_state: Seed | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        C: float = 1.0,
+        kernel: EstimatorKernel = "rbf",
+        degree: int = 3,
+        gamma: Gamma = "scale",
+        coef0: float = 0.0,
+        loss: str = "hinge",
+        bias: str = "free",
+        multi_class: str = "ovo",
+        shrinking: bool = True,
+        probability: bool | str = probabilities.DEFAULT_PROBABILITY,
+        tol: float = 1e-3,
+        cache_size: float = 200,
+        class_weight: ClassWeight | None = None,
+        verbose: bool = False,
+        max_iter: int = -1,
+        decision_function_shape: str = "ovr",
+        break_ties: bool = False,
+        random_state: Seed | None = None,
+    ) -> None:
         self._store_parameters(locals())
 
     @_fit_context(prefer_skip_nested_validation=True)

@@ -80,11 +80,21 @@ class LinearSVC(SparseCoefMixin, LinearEstimator):
     _features: tuple[Any, ...] = ()
 
     def __init__(
-        self, penalty: str = "l2", loss: str = "squared_hinge", *, dual: bool | Literal["auto"] = "auto",
-        tol: float = 1e-4, C: float = 1.0, multi_class: str = "ovr", fit_intercept: bool = True,
-        intercept_scaling: float = 1.0, class_weight: ClassWeight | None = None, verbose: int = 0,
-        random_state: Seed | None = None, max_iter: int = 1000,
-    ) -> None:  # fmt: skip
+        self,
+        penalty: str = "l2",
+        loss: str = "squared_hinge",
+        *,
+        dual: bool | Literal["auto"] = "auto",
+        tol: float = 1e-4,
+        C: float = 1.0,
+        multi_class: str = "ovr",
+        fit_intercept: bool = True,
+        intercept_scaling: float = 1.0,
+        class_weight: ClassWeight | None = None,
+        verbose: int = 0,
+        random_state: Seed | None = None,
+        max_iter: int = 1000,
+    ) -> None:
         self._store_parameters(locals())
 
     @_fit_context(prefer_skip_nested_validation=True)

@@ -77,11 +77,24 @@ class NuSVC(SVC):
     scikit_learn_class = "NuSVC"
 
     def __init__(
-        self, *, nu: float = 0.5, kernel: EstimatorKernel = "rbf", degree: int = 3, gamma: Gamma = "scale",
-        coef0: float = 0.0, shrinking: bool = True, probability: bool | str = DEFAULT_PROBABILITY, tol: float = 1e-3,
-        cache_size: float = 200, class_weight: ClassWeight | None = None, verbose: bool = False, max_iter: int = -1,
-        decision_function_shape: str = "ovr", break_ties: bool = False, random_state: Seed | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        nu: float = 0.5,
+        kernel: EstimatorKernel = "rbf",
+        degree: int = 3,
+        gamma: Gamma = "scale",
+        coef0: float = 0.0,
+        shrinking: bool = True,
+        probability: bool | str = DEFAULT_PROBABILITY,
+        tol: float = 1e-3,
+        cache_size: float = 200,
+        class_weight: ClassWeight | None = None,
+        verbose: bool = False,
+        max_iter: int = -1,
+        decision_function_shape: str = "ovr",
+        break_ties: bool = False,
+        random_state: Seed | None = None,
+    ) -> None:
         self._store_parameters(locals())
 
     @property
@@ -189,10 +202,20 @@ class NuSVR(SVR):
     scikit_learn_class = "NuSVR"
 
     def __init__(
-        self, *, nu: float = 0.5, C: float = 1.0, kernel: EstimatorKernel = "rbf", degree: int = 3,
-        gamma: Gamma = "scale", coef0: float = 0.0, shrinking: bool = True, tol: float = 1e-3, cache_size: float = 200,
-        verbose: bool = False, max_iter: int = -1,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        nu: float = 0.5,
+        C: float = 1.0,
+        kernel: EstimatorKernel = "rbf",
+        degree: int = 3,
+        gamma: Gamma = "scale",
+        coef0: float = 0.0,
+        shrinking: bool = True,
+        tol: float = 1e-3,
+        cache_size: float = 200,
+        verbose: bool = False,
+        max_iter: int = -1,
+    ) -> None:
         self._store_parameters(locals())
 
     def _solve(self, data: Samples, target: np.ndarray, weight: np.ndarray, progress: Progress) -> Solved:

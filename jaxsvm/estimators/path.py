@@ -97,11 +97,21 @@ class SVCPath(SVC):
     }
 
     def __init__(
-        self, *, Cs: int | Sequence[float] | np.ndarray = 20, cv: Folds | None = 5, kernel: EstimatorKernel = "rbf",
-        degree: int = 3, gamma: Gamma = "scale", coef0: float = 0.0, loss: str = "hinge", bias: str = "free",
-        one_standard_error: bool = False, tol: float = 1e-3, class_weight: ClassWeight | None = None,
+        self,
+        *,
+        Cs: int | Sequence[float] | np.ndarray = 20,
+        cv: Folds | None = 5,
+        kernel: EstimatorKernel = "rbf",
+        degree: int = 3,
+        gamma: Gamma = "scale",
+        coef0: float = 0.0,
+        loss: str = "hinge",
+        bias: str = "free",
+        one_standard_error: bool = False,
+        tol: float = 1e-3,
+        class_weight: ClassWeight | None = None,
         decision_function_shape: str = "ovr",
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._store_parameters(locals())
 
     @property

@@ -112,10 +112,20 @@ class SVR(RegressorMixin, OneMachine):
     _variables = 2
 
     def __init__(
-        self, *, kernel: EstimatorKernel = "rbf", degree: int = 3, gamma: Gamma = "scale", coef0: float = 0.0,
-        tol: float = 1e-3, C: float = 1.0, epsilon: float = 0.1, shrinking: bool = True, cache_size: float = 200,
-        verbose: bool = False, max_iter: int = -1,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        kernel: EstimatorKernel = "rbf",
+        degree: int = 3,
+        gamma: Gamma = "scale",
+        coef0: float = 0.0,
+        tol: float = 1e-3,
+        C: float = 1.0,
+        epsilon: float = 0.1,
+        shrinking: bool = True,
+        cache_size: float = 200,
+        verbose: bool = False,
+        max_iter: int = -1,
+    ) -> None:
         self._store_parameters(locals())
 
     @_fit_context(prefer_skip_nested_validation=True)
@@ -212,10 +222,19 @@ class OneClassSVM(OutlierMixin, OneMachine):
     scikit_learn_class = "OneClassSVM"
 
     def __init__(
-        self, *, kernel: EstimatorKernel = "rbf", degree: int = 3, gamma: Gamma = "scale", coef0: float = 0.0,
-        tol: float = 1e-3, nu: float = 0.5, shrinking: bool = True, cache_size: float = 200, verbose: bool = False,
+        self,
+        *,
+        kernel: EstimatorKernel = "rbf",
+        degree: int = 3,
+        gamma: Gamma = "scale",
+        coef0: float = 0.0,
+        tol: float = 1e-3,
+        nu: float = 0.5,
+        shrinking: bool = True,
+        cache_size: float = 200,
+        verbose: bool = False,
         max_iter: int = -1,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._store_parameters(locals())
 
     @_fit_context(prefer_skip_nested_validation=True)

@@ -85,10 +85,21 @@ class SBPClassifier(SVC):
     scikit_learn_class = ""
 
     def __init__(
-        self, *, nu: float = 0.01, kernel: EstimatorKernel = "rbf", degree: int = 3, gamma: Gamma = "scale",
-        coef0: float = 0.0, bias: str = "regularized", steps: int = 2000, batch: int = 32, tol: float = 1e-2,
-        class_weight: ClassWeight | None = None, decision_function_shape: str = "ovr", random_state: Seed | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        nu: float = 0.01,
+        kernel: EstimatorKernel = "rbf",
+        degree: int = 3,
+        gamma: Gamma = "scale",
+        coef0: float = 0.0,
+        bias: str = "regularized",
+        steps: int = 2000,
+        batch: int = 32,
+        tol: float = 1e-2,
+        class_weight: ClassWeight | None = None,
+        decision_function_shape: str = "ovr",
+        random_state: Seed | None = None,
+    ) -> None:
         self._store_parameters(locals())
 
     @property
@@ -154,9 +165,16 @@ class PegasosClassifier(SparseCoefMixin, LinearEstimator):
     }
 
     def __init__(
-        self, *, alpha: float = 1e-4, batch: int = 64, passes: int | Literal["auto"] = "auto", average: str = "linear",
-        fit_intercept: bool = True, class_weight: ClassWeight | None = None, random_state: Seed | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        alpha: float = 1e-4,
+        batch: int = 64,
+        passes: int | Literal["auto"] = "auto",
+        average: str = "linear",
+        fit_intercept: bool = True,
+        class_weight: ClassWeight | None = None,
+        random_state: Seed | None = None,
+    ) -> None:
         self._store_parameters(locals())
 
     @_fit_context(prefer_skip_nested_validation=True)

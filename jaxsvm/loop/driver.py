@@ -68,10 +68,16 @@ QUIET = Options(warns=False)
 
 @transfers
 def fit(
-    problem: Problem, solver: Solver | None = None, *, tol: ArrayLike | None = None, key: Array | None = None,
-    init: Fit | ArrayLike | None = None, max_seconds: float | None = None, callback: Callable[[Fit], Any] | None = None,
+    problem: Problem,
+    solver: Solver | None = None,
+    *,
+    tol: ArrayLike | None = None,
+    key: Array | None = None,
+    init: Fit | ArrayLike | None = None,
+    max_seconds: float | None = None,
+    callback: Callable[[Fit], Any] | None = None,
     interrupt: str = "return",
-) -> Fit:  # fmt: skip
+) -> Fit:
     """Solve a problem, and certify the answer.
 
     Examples:

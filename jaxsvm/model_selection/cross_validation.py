@@ -173,26 +173,56 @@ class WidthValidation:
 
 @overload
 def cross_validate(
-    problem: Parametric, Cs: ArrayLike, folds: Folds = 5, groups: ArrayLike | None = None, *, gammas: None = None,
-    score: str = "accuracy", solver: Solver | None = None, tol: ArrayLike = 1e-3, seed: int = 0,
-    key: Array | None = None, max_seconds: float | None = None, interrupt: str = "return",
-) -> CrossValidation: ...  # fmt: skip
+    problem: Parametric,
+    Cs: ArrayLike,
+    folds: Folds = 5,
+    groups: ArrayLike | None = None,
+    *,
+    gammas: None = None,
+    score: str = "accuracy",
+    solver: Solver | None = None,
+    tol: ArrayLike = 1e-3,
+    seed: int = 0,
+    key: Array | None = None,
+    max_seconds: float | None = None,
+    interrupt: str = "return",
+) -> CrossValidation: ...
 
 
 @overload
 def cross_validate(
-    problem: Parametric, Cs: ArrayLike, folds: Folds = 5, groups: ArrayLike | None = None, *, gammas: ArrayLike,
-    score: str = "accuracy", solver: Solver | None = None, tol: ArrayLike = 1e-3, seed: int = 0,
-    key: Array | None = None, max_seconds: float | None = None, interrupt: str = "return",
-) -> WidthValidation: ...  # fmt: skip
+    problem: Parametric,
+    Cs: ArrayLike,
+    folds: Folds = 5,
+    groups: ArrayLike | None = None,
+    *,
+    gammas: ArrayLike,
+    score: str = "accuracy",
+    solver: Solver | None = None,
+    tol: ArrayLike = 1e-3,
+    seed: int = 0,
+    key: Array | None = None,
+    max_seconds: float | None = None,
+    interrupt: str = "return",
+) -> WidthValidation: ...
 
 
 @transfers
 def cross_validate(
-    problem: Parametric, Cs: ArrayLike, folds: Folds = 5, groups: ArrayLike | None = None, *,
-    gammas: ArrayLike | None = None, score: str = "accuracy", solver: Solver | None = None, tol: ArrayLike = 1e-3,
-    seed: int = 0, key: Array | None = None, max_seconds: float | None = None, interrupt: str = "return",
-) -> CrossValidation | WidthValidation:  # fmt: skip
+    problem: Parametric,
+    Cs: ArrayLike,
+    folds: Folds = 5,
+    groups: ArrayLike | None = None,
+    *,
+    gammas: ArrayLike | None = None,
+    score: str = "accuracy",
+    solver: Solver | None = None,
+    tol: ArrayLike = 1e-3,
+    seed: int = 0,
+    key: Array | None = None,
+    max_seconds: float | None = None,
+    interrupt: str = "return",
+) -> CrossValidation | WidthValidation:
     """Score values of C on held-out folds.
 
     Example:

@@ -93,13 +93,22 @@ class Tuned:
 
 @transfers
 def tune(
-    kernel: Kernel, x: PointsLike, y: ArrayLike, C: float = 1.0, *,
+    kernel: Kernel,
+    x: PointsLike,
+    y: ArrayLike,
+    C: float = 1.0,
+    *,
     validation: tuple[PointsLike, ArrayLike] | None = None,
-    folds: Folds | None = None, loss: str | Callable[[Array], Array] = "smoothed_hinge",
-    optimizer: optax.GradientTransformation | None = None, steps: int = 100, patience: int = 20,
-    bounds: tuple[float, float] = (1e-4, 1e4), solver: Solver | None = None, progress: bool | None = None,
+    folds: Folds | None = None,
+    loss: str | Callable[[Array], Array] = "smoothed_hinge",
+    optimizer: optax.GradientTransformation | None = None,
+    steps: int = 100,
+    patience: int = 20,
+    bounds: tuple[float, float] = (1e-4, 1e4),
+    solver: Solver | None = None,
+    progress: bool | None = None,
     callback: Callable[[Record], Any] | None = None,
-) -> Tuned:  # fmt: skip
+) -> Tuned:
     """Minimise a validation loss over log C and the logs of all positive kernel parameters.
 
     Examples:

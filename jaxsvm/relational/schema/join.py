@@ -50,10 +50,17 @@ class Join:
     constant = False
 
     def __init__(
-        self, tables: Mapping[str, Any], label: tuple[str, str], features: Mapping[str, Sequence[str]] | None = None,
-        keys: Keys | None = None, *, categorical: Mapping[str, Sequence[str]] | None = None,
-        positive: Hashable | None = None, missing: str = "refuse", copies: Mapping[str, str] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        tables: Mapping[str, Any],
+        label: tuple[str, str],
+        features: Mapping[str, Sequence[str]] | None = None,
+        keys: Keys | None = None,
+        *,
+        categorical: Mapping[str, Sequence[str]] | None = None,
+        positive: Hashable | None = None,
+        missing: str = "refuse",
+        copies: Mapping[str, str] | None = None,
+    ) -> None:
         """Encode the keys, find the join tree, drop rows that join with nothing, merge equal rows.
 
         Args:
