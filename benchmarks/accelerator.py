@@ -1,6 +1,6 @@
 """On a GPU (or, small, on a CPU): a path, one fit on demand, many classes, a layer, and shares of the device's peak.
 
-    python benchmarks/accelerator.py [--small]
+    python benchmarks/accelerator.py [--small] [kernels path fit classes layer]
 
 Without `--small`: n = 50,000 and 64 values of C; one fit of 200,000 rows whose kernel values are computed on demand;
 MNIST one against one; 1,024 layers of 64 x 25. Each line has the seconds of the first call, of the second, and the
@@ -52,22 +52,30 @@ def least(call, *arguments):
     return min(seconds)
 
 
-def fits(small):
-    """The four tasks."""
+def path(small):
+    """A path of the squared hinge."""
     n, d = (2_000, 20) if small else (50_000, 64)
     x, y = points(n, d)
     problem = jaxsvm.svm_problem(jaxsvm.gram(RBF(1 / d), x), y)
     Cs = np.geomspace(1e-2, 1e3, 8 if small else 64)
     timed(f"path of {len(Cs)} C, n = {n:,}", lambda: jaxsvm.solve_path(problem, Cs, tol=1e-3).fits)
-    n = 5_000 if small else 200_000
+
+
+def fit(small):
+    """One fit whose kernel values are computed on demand, by both ways to solve a working set."""
+    n, d = (5_000, 20) if small else (200_000, 64)
     x, y = points(n, d, 1)
     hinge = jaxsvm.hinge_problem(jaxsvm.gram(RBF(1 / d), x, memory=1 << 28), y, 1.0, bias="free")
     for fat, steps in ((True, "systems of a set"), (False, "steps of pairs")):
         solver = jaxsvm.WorkingSet(tol=1e-3, fat=fat)
         timed(f"one fit on demand by {steps}, n = {n:,}", lambda solver=solver: jaxsvm.fit(hinge, solver))
-    path = DATA / "mnist.npz"
-    if path.exists():
-        stored = np.load(path)
+
+
+def classes(small):
+    """MNIST, a machine for each pair of classes."""
+    file = DATA / "mnist.npz"
+    if file.exists():
+        stored = np.load(file)
         rows = 2_000 if small else len(stored["y"])
         x, labels = stored["X"][:rows].astype(np.float32) / 255, stored["y"][:rows]
         make = partial(jaxsvm.hinge_problem, jaxsvm.gram(RBF(0.02), x), C=1.0, bias="free")
@@ -75,16 +83,20 @@ def fits(small):
         timed(f"mnist one against one, n = {rows:,}", lambda: jaxsvm.fit_many(machines))
     else:
         print("mnist: skipped, its file is absent")
+
+
+def layer(small):
+    """A layer of many small machines, and its gradient."""
     lanes, m, d = (64, 25, 16) if small else (1024, 25, 64)
     rng = np.random.default_rng(0)
     xs, ys = rng.standard_normal((lanes, m, d), np.float32), np.sign(rng.standard_normal((lanes, m), np.float32))
 
-    def layer(x, y):
+    def machine(x, y):
         return jaxsvm.fit(jaxsvm.hinge_problem(jaxsvm.gram(Linear(), x), y, 1.0))
 
-    compiled = jax.jit(jax.vmap(layer))
+    compiled = jax.jit(jax.vmap(machine))
     timed(f"a layer of {lanes} x {m} x {d}", lambda: compiled(xs, ys))
-    slope = jax.jit(jax.grad(lambda x: (jax.vmap(layer)(x, jnp.asarray(ys)).margins ** 2).mean()))
+    slope = jax.jit(jax.grad(lambda x: (jax.vmap(machine)(x, jnp.asarray(ys)).margins ** 2).mean()))
     print(f"{'its gradient':48} {1e3 * least(slope, xs):8.2f} ms", flush=True)
 
 
@@ -110,13 +122,17 @@ def kernels(small):
     share("1,024 stored rows", gather, 0, 2 * 1024 * n * 4)
 
 
+TASKS = {"kernels": kernels, "path": path, "fit": fit, "classes": classes, "layer": layer}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("tasks", nargs="*", default=list(TASKS))
     options = parser.parse_args()
     print(f"{jax.devices()[0].device_kind} ({jax.default_backend()}), jax {jax.__version__}")
-    kernels(options.small)
-    fits(options.small)
+    for task in options.tasks:
+        TASKS[task](options.small)
 
 
 if __name__ == "__main__":
