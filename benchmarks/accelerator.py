@@ -62,13 +62,11 @@ def path(small):
 
 
 def fit(small):
-    """One fit whose kernel values are computed on demand, by both ways to solve a working set."""
+    """One fit whose kernel values are computed on demand."""
     n, d = (5_000, 20) if small else (200_000, 64)
     x, y = points(n, d, 1)
     hinge = jaxsvm.hinge_problem(jaxsvm.gram(RBF(1 / d), x, memory=1 << 28), y, 1.0, bias="free")
-    for fat, steps in ((True, "systems of a set"), (False, "steps of pairs")):
-        solver = jaxsvm.WorkingSet(tol=1e-3, fat=fat)
-        timed(f"one fit on demand by {steps}, n = {n:,}", lambda solver=solver: jaxsvm.fit(hinge, solver))
+    timed(f"one fit on demand, n = {n:,}", lambda: jaxsvm.fit(hinge, jaxsvm.WorkingSet(tol=1e-3)))
 
 
 def classes(small):

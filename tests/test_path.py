@@ -21,10 +21,7 @@ from jaxsvm.loop import driver as loop
 from jaxsvm.numerics.sizes import size_class
 from jaxsvm.path.coarse_to_fine import candidates as working_set
 from jaxsvm.path.coarse_to_fine import engine as coarse_to_fine
-from jaxsvm.path.coarse_to_fine import grid, lanes, pairs
-from jaxsvm.path.coarse_to_fine.block_newton import BlockNewton, newton_round, preconditioner
-from jaxsvm.path.coarse_to_fine.engine import solve_grids
-from jaxsvm.path.coarse_to_fine.grid import Grid
+from jaxsvm.path.coarse_to_fine import grid, pairs
 from jaxsvm.path.options import Options
 from jaxsvm.path.solve import solve_together
 
@@ -201,8 +198,7 @@ def test_samples_left_out_come_back(working_sets, monkeypatch):
 @pytest.mark.parametrize(
     "operator", ["weighted", *(pytest.param(o, marks=pytest.mark.slow) for o in ("tiled", "low rank"))]
 )
-def test_cuts_of_other_operators_and_weights(working_sets, monkeypatch, operator):
-    monkeypatch.setattr(coarse_to_fine, "solve_by_lanes", lambda *_: None)
+def test_cuts_of_other_operators_and_weights(working_sets, operator):
     x, y = data(noise=0.02)
     options = {"tiled": {"tile": 32}, "low rank": {"rank": 60}}.get(operator, {})
     here = jaxsvm.gram(RBF(gamma=0.5), x, **options)
@@ -647,15 +643,6 @@ def test_ctrl_c_keeps_what_was_found(monkeypatch, call, how):
         assert "CONVERGED" in path.status.name
 
 
-def test_ctrl_c_in_the_lanes(monkeypatch):
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(coarse_to_fine, "solve_by_lanes", interrupt)
-    monkeypatch.setattr(coarse_to_fine, "default_backend", lambda: "gpu")
-    assert set(_interrupted().status.name) == {"INTERRUPTED"}
-
-
 def test_a_real_ctrl_c(monkeypatch):
     """SIGINT while pair steps run: no exception, and no value without a certificate."""
     import _thread
@@ -712,7 +699,7 @@ def test_a_second_path_compiles_nothing():
 PROGRAMS = [compiled.begin_program, compiled._burst, compiled._certify]
 PROGRAMS += [
     value
-    for module in (working_set, grid, lanes, pairs, coarse_to_fine)
+    for module in (working_set, grid, pairs, coarse_to_fine)
     for name, value in vars(module).items()
     if hasattr(value, "_cache_size") and value.__module__ == module.__name__
 ]
@@ -764,155 +751,6 @@ def test_settings_of_the_calling_thread_hold_in_all_threads():
     np.testing.assert_array_equal(path.alphas, expected.alphas)
 
 
-# --- lanes of the block method
-# -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_easy_values_run_as_lanes(monkeypatch, solves, dtype):
-    monkeypatch.setattr(coarse_to_fine, "default_backend", lambda: "gpu")
-    Cs, y = np.geomspace(1e-4, 0.3, 12), data()[1]
-    path = jaxsvm.solve_path(jaxsvm.svm_problem(gram(dtype), y), Cs, tol=1e-4)
-    assert not solves
-    judge(path, Cs, kernel_of(gram(dtype)), y, 1e-4)
-    assert (np.asarray(path.steps) <= BlockNewton().max_rounds).all()
-
-
-def test_lanes_and_pairs_share_a_path(monkeypatch, solves):
-    monkeypatch.setattr(coarse_to_fine, "default_backend", lambda: "gpu")
-    path = jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), GRID, tol=1e-5)
-    judge(path, GRID, kernel_of(gram()), data()[1], 1e-5)
-    assert {C for _, C, _ in solves}
-    assert min(C for _, C, _ in solves) > grid.MEASURED.easy_scaled_C
-
-
-def test_many_easy_values_take_the_lanes_by_themselves(solves):
-    Cs = np.geomspace(1e-3, 0.3, 40)
-    path = jaxsvm.check(jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), Cs))
-    assert not solves
-    assert float(path.certificate.relative_gap.max()) <= 1e-4
-
-
-def test_what_the_lanes_do_not_end_goes_to_the_pairs(monkeypatch, solves):
-    monkeypatch.setattr(coarse_to_fine, "default_backend", lambda: "gpu")
-    monkeypatch.setattr(grid, "MEASURED", dataclasses.replace(grid.MEASURED, easy_scaled_C=1e4))
-    Cs, y = np.geomspace(1e-3, 1e3, 7), data()[1]
-    values = Grid([jaxsvm.svm_problem(gram(), y, C) for C in Cs], Cs)
-    assert values.easy == 7
-    (fits,) = solve_grids([values], BlockNewton(tol=1e-6, max_rounds=1), jax.random.key(0))
-    left = {C for _, C, _ in solves}
-    assert 0 < len(left) < 7
-    judge(jaxsvm.path.Path(Cs, fits), Cs, kernel_of(gram()), y, 1e-6)
-
-
-def _lanes(Cs, dtype="float64", weights=None):
-    """Arguments of `newton_round` from nothing: a lane a value of C."""
-    y = jnp.asarray(data()[1], dtype)[:, None]
-    weight = np.ones((N, len(Cs))) if weights is None else weights
-    with np.errstate(divide="ignore"):
-        ridge = np.where(np.asarray(Cs) * weight > 0, 1 / (np.asarray(Cs) * weight), 0)
-    nothing = jnp.zeros((N, len(Cs)), dtype)
-    return y, jnp.asarray(ridge, dtype), nothing, nothing
-
-
-@jax.jit
-def _round(here, P, y, ridge, c, f, solver):
-    return newton_round(here, 1.0, P, y, ridge, c, f, solver)
-
-
-def _primal(y, ridge, c):
-    """P of each lane, by its definition, in float64."""
-    B = oracle.signed_kernel(kernel_of(gram()), np.asarray(y)[:, 0])
-    c, ridge = np.asarray(c, np.float64), np.asarray(ridge, np.float64)
-    f = B @ c
-    C = np.where(ridge > 0, 1 / np.where(ridge > 0, ridge, 1), 0)
-    return ((c * f) + C * np.maximum(0, 1 - f) ** 2).sum(0) / 2
-
-
-LANES = [0.01, 0.3, 10.0, 1e3, 0.0]  # the last one is idle
-
-
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_a_round_never_raises_the_primal(dtype):
-    solver = BlockNewton(tol=1e-6, rank=40)
-    P = preconditioner(gram(dtype), 1.0, 40, jax.random.key(1))
-    y, ridge, c, f = _lanes(LANES, dtype)
-    before = first = _primal(y, ridge, c)
-    # Below 1,000 roundings of P a step is not held to it: the support is left to settle.
-    slack = 1e-9 if dtype == "float64" else 2e3 * float(jnp.finfo(dtype).eps)
-    for _ in range(8):
-        c, f, products = _round(gram(dtype), P, y, ridge, c, f, solver)
-        after = _primal(y, ridge, c)
-        assert (after <= before * (1 + slack)).all()
-        assert 1 <= int(products) <= solver.max_products + 1
-        before = after
-    assert (after[:3] < 0.99 * first[:3]).all()
-    assert np.isfinite(c).all()
-    assert np.isfinite(f).all()
-    np.testing.assert_array_equal(c[:, -1], 0)  # the idle lane never moves
-    B = oracle.signed_kernel(kernel_of(gram(dtype)), data()[1])
-    np.testing.assert_allclose(f, B @ np.asarray(c), atol=1e-9 if dtype == "float64" else 1e-2)
-
-
-def test_rounds_end_at_the_solution_of_small_values():
-    solver = BlockNewton(tol=1e-10, rank=40)
-    P = preconditioner(gram(), 1.0, 40, jax.random.key(1))
-    y, ridge, c, f = _lanes(LANES[:2])
-    for _ in range(6):
-        c, f, _ = _round(gram(), P, y, ridge, c, f, solver)
-    for lane, C in enumerate(LANES[:2]):
-        x = np.maximum(c[:, lane], 0)
-        assert oracle.relative_gap_direct(kernel_of(gram()), data()[1], C, x / x.sum()) < 1e-9
-
-
-def test_the_solution_is_a_fixed_point():
-    P = preconditioner(gram(), 1.0, 40, jax.random.key(1))
-    y, ridge, _, _ = _lanes(LANES[:4])
-    K = kernel_of(gram())
-    exact = np.stack([data()[1] * oracle.solve_svm(K, data()[1], C).dual_coef for C in LANES[:4]], axis=1)
-    B = oracle.signed_kernel(K, data()[1])
-    c, f, _ = _round(gram(), P, y, ridge, jnp.asarray(exact), jnp.asarray(B @ exact), BlockNewton(tol=1e-8, rank=40))
-    np.testing.assert_allclose(c, exact, atol=1e-7 * exact.max())
-    np.testing.assert_allclose(f, B @ exact, atol=1e-7)
-
-
-def test_absent_samples_stay_at_zero_in_a_lane():
-    rng = np.random.default_rng(4)
-    weights = np.where(rng.random((N, 3)) < 0.3, 0.0, 1.0)
-    P = preconditioner(gram(), 1.0, 40, jax.random.key(1))
-    y, ridge, c, f = _lanes([0.01, 0.1, 0.3], weights=weights)
-    for _ in range(5):
-        c, f, _ = _round(gram(), P, y, ridge, c, f, BlockNewton(tol=1e-8, rank=40))
-    assert (np.asarray(c)[weights == 0] == 0).all()
-    for lane, C in enumerate([0.01, 0.1, 0.3]):
-        optimum = oracle.solve_svm(kernel_of(gram()), data()[1], C, weights[:, lane]).optimum
-        assert _primal(y, ridge, c)[lane] == pytest.approx(optimum, rel=1e-7)
-
-
-@pytest.mark.parametrize("offset", [1.0, 0.0])
-def test_preconditioner_of_a_dense_gram(offset):
-    K = kernel_of(gram())
-    P = preconditioner(gram(), offset, 40, jax.random.key(2))
-    assert P.Z.shape == (N, 41)
-    error = K + offset - np.asarray(P.Z @ P.Z.T)
-    rest = np.asarray(P.rest)
-    assert rest.min() >= 0
-    np.testing.assert_allclose(np.diag(error), rest, atol=1e-8)
-    # What Nystroem leaves is positive semidefinite, and here small.
-    assert (np.abs(error) <= np.sqrt(np.outer(rest, rest)) + 1e-8).all()
-    assert 0 < rest.mean() < 0.01
-    whole = preconditioner(gram(), offset, N, jax.random.key(2))
-    np.testing.assert_allclose(whole.Z @ whole.Z.T, K + offset, atol=1e-7)
-
-
-@pytest.mark.parametrize("offset", [1.0, 0.0])
-def test_preconditioner_of_a_low_rank_gram_is_exact(offset):
-    here = jaxsvm.gram(RBF(gamma=0.5), data()[0], rank=20)
-    P = preconditioner(here, offset, 128, jax.random.key(0))
-    np.testing.assert_allclose(P.Z @ P.Z.T, kernel_of(here) + offset, atol=1e-12)
-    np.testing.assert_array_equal(P.rest, 0)
-
-
 # --- the order in which values are solved
 # ------------------------------------------------------------------------------------
 
@@ -951,18 +789,6 @@ def test_middles_reach_every_place_once_and_parents_first(places):
         known |= {middle for middle, _, _ in level}
     assert len(seen) == len(set(seen))
     assert sorted([*places, *seen]) == list(range(places[-1] + 1 if places else 0))
-
-
-def test_tasks_of_the_lanes_have_parents_before_children():
-    Cs = np.geomspace(1e-4, 0.3, 40)
-    values = [Grid([jaxsvm.svm_problem(gram(), data()[1], Cs[0])], Cs) for _ in range(2)]
-    assert values[0].easy == len(Cs)
-    known = set()
-    for number, place, parents in lanes._easy_tasks(values):
-        assert (number, place) not in known
-        assert {(number, parent) for parent in parents} <= known
-        known.add((number, place))
-    assert known == {(number, place) for number in range(2) for place in range(40)}
 
 
 @pytest.mark.parametrize("free", [False, True])

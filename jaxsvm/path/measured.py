@@ -7,8 +7,6 @@ import dataclasses
 class Measured:
     """Sizes and shares from which a path does something else."""
 
-    easy_scaled_C: float = 0.35
-    """Largest `C mean(K_ii)` of a value that the block Newton method may solve."""
     factor_between_anchors: float = 2.1
     """Largest ratio of C between two anchors: most values between them need no step."""
     margin_of_candidates: float = 0.1

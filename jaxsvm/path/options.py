@@ -10,7 +10,7 @@ from jaxtyping import Array
 from jaxsvm.errors import InputError, is_concrete, require_finite
 from jaxsvm.gram.widths import at_widths, require_width
 from jaxsvm.loop.choice import exact_solver
-from jaxsvm.path.coarse_to_fine.block_newton import BlockNewton
+from jaxsvm.path.coarse_to_fine.grid import CoarseToFine
 from jaxsvm.path.reduction import NearMargin, Reduction
 from jaxsvm.problems.contract import Parametric, require_problem
 from jaxsvm.results.fit import Fit
@@ -65,7 +65,7 @@ class Options:
         if len({problem.n for problem in problems}) > 1:
             raise InputError("the problems have different numbers of samples: solve them one after another.")
         checked_values(Cs)
-        require_usable(BlockNewton(tol=self.tol) if self.solver is None else self.solver)
+        require_usable(CoarseToFine(tol=self.tol) if self.solver is None else self.solver)
         require_seconds(self.max_seconds)
         if self.lanes is not None:
             require_whole("lanes", self.lanes, 1)

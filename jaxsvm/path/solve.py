@@ -26,9 +26,8 @@ from jaxsvm.loop.interruption import Interruption, answering, watching
 from jaxsvm.loop.prepare import ready_together
 from jaxsvm.path.chains import Neighbour, chain_on_host, chains_compiled, chains_traced
 from jaxsvm.path.coarse_to_fine.between import fit_between
-from jaxsvm.path.coarse_to_fine.block_newton import BlockNewton
 from jaxsvm.path.coarse_to_fine.engine import solve_grids
-from jaxsvm.path.coarse_to_fine.grid import Grid
+from jaxsvm.path.coarse_to_fine.grid import CoarseToFine, Grid
 from jaxsvm.path.options import Options, problems_at_widths, require_widths
 from jaxsvm.path.placeholders import on_host_stacked
 from jaxsvm.path.reduction import Reduction
@@ -253,7 +252,7 @@ def solve_together(
         options: How to solve them.
         stop: The caller's interruption flag, if it solves several paths; None: the active one.
     """
-    require_usable(BlockNewton(tol=options.tol))
+    require_usable(CoarseToFine(tol=options.tol))
     n = problems[0].n
     if options.screen is not None or isinstance(options.reduction, Safe):
         operators: dict[int, Any] = {}  # problems on one operator still share it afterwards
@@ -338,7 +337,7 @@ def _coarse_to_fine(
             callback(index, fitted)
 
     grids = [Grid([problem.at(C) for C in values], values) for problem in problems]
-    solver = BlockNewton(tol=options.tol)
+    solver = CoarseToFine(tol=options.tol)
     solved = solve_grids(grids, solver, options.key, report if callback is not None else None, stop)
     if len(values) == len(Cs) and (places[1:] > places[:-1]).all():  # already in increasing order
         return solved

@@ -33,12 +33,6 @@ class Measured:
     """Share of its largest gradient at which a block without upper bounds ends."""
     steps_per_member: int = 16
     """Cap of the steps on a block, for each of its samples."""
-    block_products_left: float = 1e-6
-    """Mean product at which interior points of a block end, relative to the violation that may remain times the mean
-    width of the variables (at most the longest move of a single one)."""
-    block_reach: float = 4096.0
-    """Largest move of a variable without a bound in such a block, in units of the longest move of a single variable.
-    Squared hinge at C = 1e4 (n = 1,500): more than 500 sets with 16, 286 with 256, 241 with 4,096."""
     at_bound: float = 1e-6
     """A variable is at a bound if its distance to it is less than this times its multiplier, each in its own scale."""
     worthwhile_share: float = 0.5

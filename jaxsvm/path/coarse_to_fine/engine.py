@@ -4,11 +4,10 @@ A `Grid` is one problem (a fold, a class) at increasing values of C. Its *anchor
 first. A value between two solved ones starts from the best dual point in their span (`combination`), which needs no
 product with the kernel matrix. Its gap is 1e-5 to 6e-4 between anchors: most of 64 values need their certificate alone.
 
-Easy values (`C mean(K_ii) <= 0.35`) of all grids run as lanes of the block Newton method: a lane that ends loads the
-next value whose parents are solved. Larger ones run as chains: by Newton in the space of features where some hundred
-reproduce the kernel matrix (`feature_newton`), else by pair steps on candidates: a working set of the samples that may
-be support, whose kernel matrix is stored. Every result is certified on the whole problem, from scratch, many
-values to one product with the kernel matrix.
+Anchors are solved in chains: by Newton in the space of features where some hundred reproduce the kernel matrix
+(`feature_newton`), else by pair steps on candidates: a working set of the samples that may be support, whose kernel
+matrix is stored. Every result is certified on the whole problem, from scratch, many values to one product with the
+kernel matrix.
 """
 
 import dataclasses
@@ -18,7 +17,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import default_backend
 from jaxtyping import Array
 
 from jaxsvm.gram.signed import SignedGram
@@ -27,10 +25,8 @@ from jaxsvm.loop.driver import QUIET, drive
 from jaxsvm.loop.interruption import Interruption, unless, watching
 from jaxsvm.loop.measured import MEASURED as LOOP
 from jaxsvm.numerics.precision import in_double, widened
-from jaxsvm.path.coarse_to_fine.block_newton import BlockNewton
-from jaxsvm.path.coarse_to_fine.grid import Grid, Point, columns, in_lane
-from jaxsvm.path.coarse_to_fine.lanes import solve_by_lanes
-from jaxsvm.path.coarse_to_fine.pairs import is_far, solve_by_pairs, stepper
+from jaxsvm.path.coarse_to_fine.grid import CoarseToFine, Grid, Point, columns, in_lane
+from jaxsvm.path.coarse_to_fine.pairs import is_far, solve_in_chains, stepper
 from jaxsvm.path.measured import MEASURED
 from jaxsvm.path.placeholders import in_order, interrupted, on_host_stacked
 from jaxsvm.problems.certificates.definiteness import negative_curvature
@@ -46,18 +42,16 @@ from jaxsvm.solvers.start import Start
 
 def solve_grids(
     grids: list[Grid],
-    solver: BlockNewton,
+    solver: CoarseToFine,
     key: Array,
     report: Callable[[int, int, Fit], Any] | None = None,
     stop: Interruption | None = None,
 ) -> list[Fit]:
     """Solve all grids, which have the same values of C.
 
-    On a CPU the lanes are used only if easy values fill them twice: pair steps are faster than half-empty products.
-
     Args:
         grids: The grids, all on one Gram operator.
-        solver: Tolerance and lanes.
+        solver: Tolerance and width.
         key: A random key.
         report: Called with grid, place and fit of each value.
         stop: The caller's interruption flag; None: the active one.
@@ -67,25 +61,21 @@ def solve_grids(
         products; values that were not reached are INTERRUPTED, without a certificate, at the nearest point.
     """
     with watching(stop) as stop:
-        easy = sum(grid.easy for grid in grids)
         wait = compiled_ahead(lambda: _last_call(grids, solver), grids[0].problems[0], _width(grids, solver))
         try:
-            low_rank = grids[0].problems[0].gram.rank is not None
-            if default_backend() != "cpu" or easy >= 2 * solver.lanes or low_rank:
-                solve_by_lanes(grids, solver, key, stop)
-            solve_by_pairs(grids, solver, key, stop)
+            solve_in_chains(grids, solver, key, stop)
         except KeyboardInterrupt:  # raised by a handler of the user's own
             stop.note()
         wait()
         return _certified(grids, solver, key, report, stop)
 
 
-def _width(grids: list[Grid], solver: BlockNewton) -> int:
+def _width(grids: list[Grid], solver: CoarseToFine) -> int:
     """Return the number of points that one product certifies."""
-    return min(solver.lanes, sum(len(grid.logs) for grid in grids))
+    return min(solver.width, sum(len(grid.logs) for grid in grids))
 
 
-def _last_call(grids: list[Grid], solver: BlockNewton) -> list[tuple[Any, ...]]:
+def _last_call(grids: list[Grid], solver: CoarseToFine) -> list[tuple[Any, ...]]:
     """Return the programs that certify all values, with the shapes of their arguments."""
     whole, width = grids[0].problems[0], _width(grids, solver)
     none: Any = np.zeros(0)
@@ -97,7 +87,7 @@ def _last_call(grids: list[Grid], solver: BlockNewton) -> list[tuple[Any, ...]]:
     return calls
 
 
-def _certified(grids: list[Grid], solver: BlockNewton, key: Array, report: Any, stop: Interruption) -> list[Fit]:
+def _certified(grids: list[Grid], solver: CoarseToFine, key: Array, report: Any, stop: Interruption) -> list[Fit]:
     """Certify every point on the whole problem; solve those that are not within `tol` further, and report all."""
     whole = grids[0].problems[0]
     every = [(number, place) for number, grid in enumerate(grids) for place in range(len(grid.logs))]
@@ -134,9 +124,9 @@ def _certified(grids: list[Grid], solver: BlockNewton, key: Array, report: Any, 
 
 
 def _by_products(
-    grids: list[Grid], tasks: list[tuple[int, int]], solver: BlockNewton, stop: Interruption
+    grids: list[Grid], tasks: list[tuple[int, int]], solver: CoarseToFine, stop: Interruption
 ) -> list[Fit] | None:
-    """Certify the points of all tasks, `lanes` of them to a product; None if a stopped call has no time for it."""
+    """Certify the points of all tasks, `width` of them to a product; None if a stopped call has no time for it."""
     until = (lambda: stop.seen) if _too_long(grids[0].problems[0]) else None
     if until is not None and until():
         return None
@@ -161,7 +151,7 @@ def _indefinite(problem: SquaredHingeProblem) -> Array:
     return in_double(lambda problem: negative_curvature(widened(problem)))(problem)
 
 
-def _finished(grid: Grid, place: int, solver: BlockNewton, key: Array, fit: Fit, stop: Interruption) -> Fit:
+def _finished(grid: Grid, place: int, solver: CoarseToFine, key: Array, fit: Fit, stop: Interruption) -> Fit:
     """Solve a fit that is not within `tol` further, on the whole problem; return it as it is after Ctrl-C.
 
     Where pair steps are slow the gap falls as one over their number at best: a far one takes no million of them.
@@ -200,7 +190,7 @@ def _too_long(whole: SquaredHingeProblem) -> bool:
     return whole.n >= LOOP.samples_of_a_last_product and whole.gram.definite
 
 
-def _by_carried_sums(grids: list[Grid], tasks: list[tuple[int, int]], solver: BlockNewton) -> Iterator[Fit]:
+def _by_carried_sums(grids: list[Grid], tasks: list[tuple[int, int]], solver: CoarseToFine) -> Iterator[Fit]:
     """Yield the fits of points by their carried margins."""
     for number, place in tasks:
         point = grids[number].points[place]
@@ -225,7 +215,7 @@ def _nearest(grid: Grid, place: int) -> Point:
     return grid.points[nearest]
 
 
-def _counters(points: list[Point], solver: BlockNewton) -> Counters:
+def _counters(points: list[Point], solver: CoarseToFine) -> Counters:
     steps = on_device(np.asarray([point.steps for point in points], np.int32))
     none = on_device(np.zeros(len(points), np.int32))
     limbs = on_device(limbs_of([point.evaluations for point in points]))

@@ -9,11 +9,32 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxsvm.gram.signed import SignedGram
-from jaxsvm.path.coarse_to_fine.block_newton import BlockNewton
 from jaxsvm.path.measured import MEASURED
-from jaxsvm.problems.squared_hinge import SquaredHingeProblem, reciprocals
+from jaxsvm.problems.squared_hinge import SquaredHingeProblem
+from jaxsvm.results.fit import counted_by_name
 from jaxsvm.runtime.programs import Program
+
+
+@counted_by_name
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class CoarseToFine:
+    """Configuration of the solver of whole grids.
+
+    Attributes:
+        tol: The certified relative gap, > 0.
+        width: Points that one product certifies, >= 1; static.
+    """
+
+    bit = 14
+    inside = None
+    tol: Any = 1e-4
+    width: int = dataclasses.field(default=16, metadata={"static": True})
+
+    @property
+    def inner_tol(self) -> Any:
+        """Return the gap asked of combinations and working sets: below `tol`, since rounding adds to it."""
+        return 0.95 * self.tol
 
 
 class Point(NamedTuple):
@@ -45,7 +66,6 @@ class Grid:
     Attributes:
         problems: The problems, all on one Gram operator.
         logs: Logarithms of C, `(k,)`.
-        easy: How many values may be lanes of the block Newton method, which is reliable for them.
         uniform: How many may start with equal weights (c <= 0.3): half of the steps from 0.
         steep: How many, from the top, need so many pair steps that working sets are faster (c > 30): their number
             hardly grows with C.
@@ -61,8 +81,6 @@ class Grid:
         kernel = float(np.asarray(first.squares).mean()) - first.offset
         penalty = float((1 / ridge[ridge > 0]).mean() / Cs[0])
         scaled = Cs * penalty * max(kernel, 1e-30)
-        exact = first.gram.rank is not None and first.gram.rank <= 2 * BlockNewton().rank
-        self.easy = len(Cs) if exact else int((scaled <= MEASURED.easy_scaled_C).sum())
         self.uniform = int((scaled <= 0.3).sum())
         self.steep = int((scaled > 30.0).sum())
 
@@ -114,29 +132,6 @@ def combination(ridge: Array, a: tuple[Array, Array], b: tuple[Array, Array], mo
 def columns(vectors: Sequence[Any]) -> np.ndarray:
     """Stack vectors `(n,)` of the host or the device as columns, `(n, L)`; a program of L arguments compiles long."""
     return np.stack([np.asarray(vector) for vector in vectors], axis=1)
-
-
-class Lanes(NamedTuple):
-    """The problems in the lanes and their points: signs, ridge, coefficients and margins, `(n, L)` each."""
-
-    y: Array
-    ridge: Array
-    c: Array
-    f: Array
-
-
-@Program
-def assess(template: SquaredHingeProblem, lanes: Lanes) -> tuple[Array, Array, Float[Array, " L"]]:
-    """Return the dual point `max(c, 0)` of each lane, its margins from scratch, and its relative gap."""
-    x = jnp.where(lanes.ridge > 0, jnp.maximum(lanes.c, 0), 0)
-    f = SignedGram(template.gram, lanes.y, template.offset).matvec(x)
-
-    def gap(y: Array, ridge: Array, x: Array, f: Array) -> Array:
-        total = jnp.where(x.sum() > 0, x.sum(), 1)
-        alpha, margins = x / total, f / total
-        return in_lane(template, y, reciprocals(ridge)).certificate(alpha, margins + ridge * alpha).relative_gap
-
-    return x, f, jax.vmap(gap, in_axes=1)(lanes.y, lanes.ridge, x, f)
 
 
 def in_lane(template: SquaredHingeProblem, y: Array, costs: Array) -> SquaredHingeProblem:

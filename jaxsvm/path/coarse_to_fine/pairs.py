@@ -1,4 +1,4 @@
-"""Solve hard values of C by chains: anchors first, in parallel the values between them.
+"""Solve values of C by chains: anchors first, in parallel the values between them.
 
 Newton in the space of features solves them while it pays. The others take pair steps on candidates, or working sets if
 C is large and many samples are left.
@@ -16,10 +16,9 @@ from jaxtyping import Array
 from jaxsvm.loop.driver import Options, drive
 from jaxsvm.loop.interruption import Interruption, unless, with_settings, workers
 from jaxsvm.loop.measured import MEASURED as LOOP
-from jaxsvm.path.coarse_to_fine.block_newton import BlockNewton
 from jaxsvm.path.coarse_to_fine.candidates import Candidates, exchanged, smaller, support_outside
 from jaxsvm.path.coarse_to_fine.feature_newton import FeatureNewton, features
-from jaxsvm.path.coarse_to_fine.grid import Grid, Point, anchors, combination, middles
+from jaxsvm.path.coarse_to_fine.grid import CoarseToFine, Grid, Point, anchors, combination, middles
 from jaxsvm.path.measured import MEASURED
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import Fit
@@ -33,8 +32,8 @@ from jaxsvm.solvers.start import Start
 PROVISIONAL = Options(warns=False, provisional=True)
 
 
-def solve_by_pairs(grids: list[Grid], solver: BlockNewton, key: Array, stop: Interruption) -> None:
-    """Solve the values that the lanes left: anchors in increasing order, and in threads the values between them.
+def solve_in_chains(grids: list[Grid], solver: CoarseToFine, key: Array, stop: Interruption) -> None:
+    """Solve the anchors in increasing order, and in threads the values between them.
 
     The anchors of several grids, as those of folds, are solved in threads too. On a CPU threads are better than lanes:
     a pair step keeps one core busy at any width, and JAX releases Python's lock while it runs. Starts do not depend on
@@ -72,7 +71,7 @@ class _Hard:
     """The hard values of one grid, and how they are solved."""
 
     grid: Grid
-    solver: BlockNewton
+    solver: CoarseToFine
     key: Array
     stop: Interruption
 

@@ -1,39 +1,25 @@
 """Solve the problem of a block, whose shape does not depend on n: a function of (matrix, bounds, gradient).
 
 `pair_steps` keeps the sum of its variables (an equality constraint), `double_steps` has no constraint. A step of theirs
-is a handful of scalars, which suits a CPU. `interior_steps` takes some 15 systems of the whole block instead: few large
-operations, for accelerators (not measured on one yet). All are pure functions of small arrays, and return the updated
-gradient.
+is a handful of scalars. Interior points of the whole block, some 15 systems a set, took 11 to 16 times as long on an
+H100 (n = 20,000). Both are pure functions of small arrays, and return the updated gradient.
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from jaxsvm.gram.dense import DenseGram
-from jaxsvm.kernels import Precomputed
 from jaxsvm.numerics.line_search import best_in_rectangle
-from jaxsvm.numerics.precision import double, in_double
-from jaxsvm.numerics.products import diagonal, matmul
+from jaxsvm.numerics.products import diagonal
 from jaxsvm.numerics.selection import entry, largest, largest_packed, smallest
-from jaxsvm.problems.box import BoxProblem
 from jaxsvm.runtime.loops import fori_loop, while_loop
-from jaxsvm.solvers.box import interior_point
 from jaxsvm.solvers.measured import MEASURED
 
 Steps = Callable[..., tuple[Array, Array, Array]]
 """A solver of blocks: from the arguments of `pair_steps` to its results."""
-
-
-def steps_for(free: bool, fat: bool) -> Steps:
-    """Return the solver of blocks with or without an equality, by interior points if `fat`."""
-    if fat:
-        return partial(interior_steps, free=free)
-    return pair_steps if free else double_steps
 
 
 def pair_steps(
@@ -156,59 +142,3 @@ def double_steps(
     start = (v, pull, jnp.zeros((), jnp.int32), jnp.asarray(True))
     v, pull, steps, _ = while_loop(lambda carry: carry[3] & (carry[2] < limit), turn, start)
     return v, pull, steps
-
-
-def interior_steps(
-    K: Array, low: Array, high: Array, v: Array, pull: Array, tol: Any, limit: Any, free: bool
-) -> tuple[Array, Array, Array]:
-    """Solve a block by interior points (`jaxsvm.solvers.box.interior_point`), in twice the precision.
-
-    Arguments and results are those of `pair_steps` if `free`, else those of `double_steps`; steps are systems, at most
-    60 whatever `limit` is. A variable without a bound moves by `block_reach` at most. A block whose violation is at
-    most `tol` is solved to a share of it. The start is returned if it is no worse.
-    """
-
-    def solve(*block: Array) -> tuple[Array, Array, Array]:
-        wide = double(block[0].dtype)
-        K, low, high, v, pull, tol = (part.astype(wide) for part in block)
-        alone = jnp.where(low < high, jnp.abs(pull) / jnp.maximum(diagonal(K), MEASURED.curvature_floor), 0)
-        bounded, move = jnp.isfinite(high), largest(alone)
-        most = jnp.where(bounded, high, v + MEASURED.block_reach * move)
-        # Distances are from the bound nearer to 0: sums of the others would lose the digits of small ones.
-        signs = jnp.where(jnp.abs(low) <= jnp.abs(most), 1.0, -1.0).astype(wide)
-        base, far = jnp.where(signs > 0, low, most), jnp.where(signs > 0, most, low)
-        problem = _problem(K, signs, most - low, signs * (pull + matmul(K, v - base)), (v - base).sum(), free)
-        width = jnp.where(bounded, jnp.minimum(problem.upper, move), problem.upper).sum()
-        width = width / jnp.maximum(problem.present.sum(dtype=wide), 1)
-        goal = MEASURED.block_products_left * tol * width
-
-        def goes_on(at: interior_point.Going) -> Array:
-            return at.going & (tol > 0) & (interior_point.mean_product(problem.present, at.x) > goal)
-
-        begin, further = interior_point.begin(problem), partial(interior_point.further, problem, tol=0)
-        at = while_loop(goes_on, further, begin)
-        # A multiplier above `tol` would be a violation anywhere but at its bound.
-        x = at.x
-        a = jnp.where((x.z > tol) & (x.a < x.t), 0, jnp.where((x.w > tol) & (x.t < x.a), problem.upper, x.a))
-        a = problem.on_equality(jnp.where(problem.present, jnp.clip(a, 0, problem.upper), 0))
-        # Bounds are met exactly, so that comparisons with them are exact.
-        new = jnp.where(a == problem.upper, far, base + signs * a)
-        slope = matmul(K, new - v)
-        better = (new - v) @ (pull - slope / 2) > 0
-        return jnp.where(better, new, v), jnp.where(better, pull - slope, pull), at.rounds
-
-    none = jnp.inf if free else 0.0
-    violation = largest(jnp.where(v < high, pull, -none)) - smallest(jnp.where(v > low, pull, none))
-    tol = jnp.minimum(tol, MEASURED.violation_left * jnp.maximum(violation, 0)).astype(v.dtype)
-    new, left, steps = in_double(solve)(K, low, high, v, pull, tol)
-    return new.astype(v.dtype), left.astype(v.dtype), steps
-
-
-def _problem(K: Array, signs: Array, upper: Array, q: Array, e: Array, free: bool) -> BoxProblem:
-    """Return `max q'a - 1/2 (s a)'K(s a)`, `0 <= a <= upper`, and `s'a = e` if `free`, with the signs s."""
-    zero = jnp.zeros((), q.dtype)
-    places = jnp.arange(len(q), dtype=jnp.int32)
-    gram = DenseGram(Precomputed(), places, jnp.zeros((1,), q.dtype), K, vouched=True)
-    equality = signs if free else None
-    C, feasible = jnp.ones_like(zero), jnp.asarray(True)
-    return BoxProblem(gram, signs, q, upper, equality, e, C, zero, diagonal(K), feasible, 0.0)

@@ -17,7 +17,7 @@ from jaxsvm.runtime.arrays import Count, Number
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.start import Origin, StartLike, onto_simplex, starting_point, weights_of
 from jaxsvm.solvers.working_set import bounded, row_cache, unbounded
-from jaxsvm.solvers.working_set.block import steps_for
+from jaxsvm.solvers.working_set.block import double_steps, pair_steps
 from jaxsvm.solvers.working_set.members import among, candidates, ends, with_new_members
 from jaxsvm.solvers.working_set.row_cache import RowCache
 
@@ -48,8 +48,6 @@ class WorkingSet(Solver[Restrictable]):
         cache: Kernel rows to keep, with those of the set, at least `size`: 4 n bytes each in float32. Rows whose
             samples left longest ago are replaced. None: `size`. Static.
         store: Whether to store all kernel values first, if the Gram operator permits; static.
-        fat: Whether to solve the problem of a set by interior points, some 15 large systems, instead of thousands of
-            steps of two samples. None: on a GPU or TPU, where this has not been measured yet. Static.
         max_steps: Maximum number of steps (sets), >= 0.
         check_every: Steps in a chunk; static.
         refresh_every: Maximum number of steps between recomputations of `s`; None: 4,000, or n if larger. Static.
@@ -66,7 +64,6 @@ class WorkingSet(Solver[Restrictable]):
     fresh: int = dataclasses.field(default=256, metadata={"static": True})
     cache: int | None = dataclasses.field(default=None, metadata={"static": True})
     store: bool = dataclasses.field(default=False, metadata={"static": True})
-    fat: bool | None = dataclasses.field(default=None, metadata={"static": True})
     max_steps: Count = 100_000
     check_every: int = dataclasses.field(default=1, metadata={"static": True})
     refresh_every: int | None = dataclasses.field(default=None, metadata={"static": True})
@@ -149,8 +146,7 @@ class WorkingSet(Solver[Restrictable]):
         kind, rows = _module(problem), cast(DenseGram, problem.gram).K if problem.gram.stored else cache.rows
         K = state.K if problem.gram.stored else among(state.K, rows, slots, members, places)
         between = rows[slots[:, None], slots] if problem.gram.stored else K
-        fat = jax.default_backend() != "cpu" if self.fat is None else self.fat
-        solve = steps_for(problem.free_bias, fat)
+        solve = pair_steps if problem.free_bias else double_steps
         changes, inner, curved = kind.moved(problem, state, between, rows, slots, members, solve)
         return state._replace(
             **changes,
