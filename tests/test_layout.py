@@ -1,6 +1,7 @@
 """The house: which rooms there are, and that no import runs up."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -109,3 +110,22 @@ def test_files_and_functions_fit_their_readers(path):
             body = node.body[1:] if ast.get_docstring(node) and len(node.body) > 1 else node.body
             code = lines[body[0].lineno - 1 : node.end_lineno]
             assert sum(bool(line.strip()) and not line.strip().startswith("#") for line in code) <= 50, node.name
+
+
+WRITING = ("write_text", "write_bytes", "savez", "savez_compressed", "savefig", "dump", "write_table")
+NAMING = ("replace", "rename", "move", "copyfile", "mkstemp", "NamedTemporaryFile", "savetxt", "to_csv", "to_parquet")
+TARGETS = {"content", "file", "sys.stdout"}
+"""Bytes in memory, the file that `write_whole` opened, and standard output."""
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(HOUSE)))
+def test_files_are_written_in_one_place(path):
+    """By `write_whole` of `runtime/files.py`, beside the older file, which they then replace."""
+    calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    for node in calls if path != HOUSE / "runtime" / "files.py" else ():
+        owner, _, name = ast.unparse(node.func).rpartition(".")
+        given = [ast.unparse(part) for part in (*node.args, *(keyword.value for keyword in node.keywords))]
+        if name == "open" and owner != "os":
+            assert not [mode for mode in given if re.fullmatch("'[rbt]*[wax+][rwaxbt+]*'", mode)], given
+        assert name not in WRITING or TARGETS & {*given}, (name, given)
+        assert name not in NAMING or owner not in ("os", "shutil", "tempfile", "np", "numpy"), name

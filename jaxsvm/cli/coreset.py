@@ -9,7 +9,7 @@ from jaxsvm.cli.app import command
 from jaxsvm.cli.options import SPELLINGS, IndexBase, Json, Label, Positive, Seed, option, zero_based
 from jaxsvm.cli.report.progress import progress_bar
 from jaxsvm.cli.report.text import show
-from jaxsvm.cli.system import check_writable
+from jaxsvm.cli.system import check_writable, save
 from jaxsvm.errors import require
 from jaxsvm.runtime.checks import require_one_of
 
@@ -53,8 +53,7 @@ def coreset(
             standardise=scale == "standardise", label=label, positive=positive,
             zero_based=zero_based(index_base), progress=draw,
         )  # fmt: skip
-    if out is not None:
-        jaxsvm.coresets.save_coreset(out, small)
+    save(out, lambda target: jaxsvm.coresets.save_coreset(target, small))
     kept = ("n", "U", "C", "classes", "opt", "share", "damaged", "damaged_lines")
     info = {name: small.info[name] for name in kept}
     show(as_json, {"command": "coreset", "data": files, "points": len(small), **info, "out": out})

@@ -10,7 +10,7 @@ import typer
 from jaxsvm.cli.app import command
 from jaxsvm.cli.job import score_of
 from jaxsvm.cli.options import Data, Drop, IndexBase, Json, Label, listed, option
-from jaxsvm.cli.report.text import print_json, print_lines, write_predictions
+from jaxsvm.cli.report.text import predictions, print_json, print_lines
 from jaxsvm.cli.source import is_libsvm, libsvm_model, new_points
 from jaxsvm.cli.system import check_writable, save
 from jaxsvm.errors import require
@@ -58,7 +58,7 @@ def predict(
     if chances is not None:
         columns, shown = columns + [f"P({label})" for label in loaded.classes or ()], np.column_stack([values, chances])
     score = None if dataset.y is None else score_of(labels, dataset.y, loaded.classes)
-    save(out, lambda target: write_predictions(target, labels, shown.tolist(), columns))
+    save(out, predictions(labels, shown.tolist(), columns))
     metric = "r2" if loaded.classes is None else "accuracy"
     if as_json:
         report = {"command": "predict", "model": model, "data": data, "n": len(labels), metric: score}

@@ -1,6 +1,5 @@
 """The command `jaxsvm relational`: train an SVM over a join in a DuckDB file."""
 
-from pathlib import Path
 from typing import Annotated
 
 import jax
@@ -44,7 +43,7 @@ def fit_join(
     as_json: Json = False,
 ) -> None:
     """Fit a linear SVM over the join of tables in a DuckDB file, without forming the join."""
-    check_writable(sql, database)
+    check_writable(sql, database, option="--sql")
     keys, features = _keys(key or []), {}
     named = [fact, *(table or []), *(name for pair in keys for name in pair)]
     names: list[str] = list(dict.fromkeys(named))
@@ -69,8 +68,7 @@ def fit_join(
             )  # fmt: skip
         interrupts.armed = False
     if sql is not None:
-        query = fitted.to_sql() + "\n"
-        save(sql, lambda target: Path(target).write_text(query, encoding="utf-8"))
+        save(sql, fitted.to_sql() + "\n", "--sql")
     report = {
         "command": "relational", "database": database, "rows_of_the_join": float(join.size),
         "tables": {name: len(rows) for name, rows in zip(join.names, join.rows, strict=True)},

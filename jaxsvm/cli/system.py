@@ -2,7 +2,6 @@
 
 import os
 import signal
-import tempfile
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +13,7 @@ from jaxsvm.gram import measured as gram
 from jaxsvm.loop.interruption import Interruption
 from jaxsvm.points.checks import is_sparse
 from jaxsvm.runtime.arrays import memory
-from jaxsvm.runtime.files import write_whole
+from jaxsvm.runtime.files import require_writable, write_whole
 
 
 def check_writable(out: str | None, *inputs: str, option: str = "--out") -> None:
@@ -22,31 +21,20 @@ def check_writable(out: str | None, *inputs: str, option: str = "--out") -> None
     if out is None:
         return
     require(out != "-", f"{option} is '-': name a file; /dev/stdout is standard output.")
-    require(not os.path.isdir(out), f"{option} is {out!r}: this is a directory; name a file in it.")
-    if os.path.exists(out):
-        lost = any(os.path.exists(name) and os.path.samefile(out, name) for name in inputs)
-        require(not lost, f"{option} is {out!r}: this is an input file, which would be lost; choose another name.")
-        require(os.access(out, os.W_OK), f"{option} is {out!r}: the file cannot be written.")
-        if not os.path.isfile(out):
-            return  # a device or a pipe
-    try:
-        with tempfile.TemporaryFile(dir=os.path.dirname(os.path.realpath(out))):
-            pass
-    except OSError as error:
-        raise InputError(
-            f"{option} is {out!r}: its directory cannot be written to: {error.strerror or error}."
-        ) from None
+    lost = any(os.path.exists(name) and os.path.exists(out) and os.path.samefile(out, name) for name in inputs)
+    require(not lost, f"{option} is {out!r}: this is an input file, which would be lost; choose another name.")
+    require_writable(option, out)
 
 
-def save(out: str | None, write: Callable[[str], Any], option: str = "--out") -> None:
-    """Write a file whole or not at all: a temporary file beside it takes its name. None: write nothing."""
+def save(out: str | None, content: str | Callable[[str], Any], option: str = "--out") -> None:
+    """Write a text, or call what writes a file of this name; None: write nothing."""
     if out is None:
         return
     try:
-        if os.path.exists(out) and not os.path.isfile(out):
-            write(out)  # a pipe has no other name
+        if isinstance(content, str):
+            write_whole(lambda file: file.write(content.encode()), out)
         else:
-            write_whole(os.path.realpath(out), write)
+            content(out)
     except OSError as error:
         raise InputError(f"{option} is {out!r}: cannot be written: {error.strerror or error}.") from error
 

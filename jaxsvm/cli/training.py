@@ -4,7 +4,6 @@ import dataclasses
 import math
 import time
 from itertools import combinations
-from pathlib import Path
 from typing import Annotated, Any
 
 import jax
@@ -102,8 +101,7 @@ def path(
         "out": out, "report": report_file, "note": _note(job, by_test and len(solutions) > 1, best, Cs, widths),
     }  # fmt: skip
     if report_file is not None:
-        page = page_of(report, validated, widths)
-        save(report_file, lambda target: Path(target).write_text(page, encoding="utf-8"), "--report")
+        save(report_file, page_of(report, validated, widths), "--report")
     show(options.as_json, report)
     statuses = [solution.status for solution in solutions.values()]
     complete = len(statuses) == len(Cs) and (out is not None or options.out is None)

@@ -41,6 +41,7 @@ from jaxsvm.points.rows import PointsLike
 from jaxsvm.results.fit import Certificate
 from jaxsvm.results.status import Status, StatusCode
 from jaxsvm.runtime.checks import require_one_of, require_positive, require_seconds, require_whole
+from jaxsvm.runtime.files import require_writable
 
 BIASES = ("regularized", "none", "free")
 ADVICE = {
@@ -257,6 +258,7 @@ def _run(
 ) -> list[Status]:  # fmt: skip
     """Make passes until all machines have ended; return how each did."""
     deadline = math.inf if max_seconds is None else time.monotonic() + max_seconds
+    require_writable("checkpoint", None if jax.process_index() else checkpoint)
     with answering(interrupt) as stop:
         if not restored(run, checkpoint):
             run.begin(_points(run, init))

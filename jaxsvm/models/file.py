@@ -24,6 +24,7 @@ from jaxsvm.models.description import basis_from_arrays, basis_to_arrays
 from jaxsvm.models.measured import MEASURED
 from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.results.fit import Certificate
+from jaxsvm.runtime.files import write_whole
 
 if TYPE_CHECKING:
     from jaxsvm.models.model import Model
@@ -43,8 +44,7 @@ def save_model(model: "Model", path: Any) -> None:
     if sum(value.nbytes for value in arrays.values()) > _most_bytes(content.tell()) // 2:
         content = io.BytesIO()  # arrays so regular that their compressed file would be refused: not compressed
         np.savez(content, **arrays)  # pyright: ignore[reportArgumentType]
-    with open(path, "wb") as file:
-        file.write(content.getbuffer())
+    write_whole(lambda file: file.write(content.getbuffer()), path)
 
 
 def _described(model: "Model") -> tuple[dict[str, Any], dict[str, np.ndarray]]:

@@ -25,6 +25,7 @@ from jaxsvm.models.fitted import assembled, columns_of_pairs, model_of
 from jaxsvm.models.model import Model, scipy_rows
 from jaxsvm.numerics.measured import MEASURED
 from jaxsvm.points.rows import CSR
+from jaxsvm.runtime.files import write_whole
 
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
@@ -186,8 +187,7 @@ def to_libsvm(
     for row in order:
         entries = (f"{j + 1}:{float(value)!r}" for j, value in enumerate(points[row]) if value)
         lines.append(" ".join([_numbers(coef[:, row]), *entries]))
-    with open(path, "w", encoding="utf-8") as file:
-        file.write("\n".join(lines) + "\n")
+    write_whole(lambda file: file.write(("\n".join(lines) + "\n").encode()), path)
 
 
 def kernel_and_points(model: Model) -> tuple[str, dict[str, Any], np.ndarray]:

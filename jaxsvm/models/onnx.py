@@ -26,6 +26,7 @@ from jaxsvm.models.measured import MEASURED
 from jaxsvm.models.model import Model
 from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.points.rows import Rows
+from jaxsvm.runtime.files import write_whole
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -92,8 +93,7 @@ def to_onnx(model: Model | BaseEstimator, path: str | os.PathLike[str] | None = 
     if model.columns is not None:
         onnx.helper.set_model_props(proto, {"columns": json.dumps(model.columns)})
     if path is not None:
-        with open(path, "wb") as file:
-            file.write(proto.SerializeToString())
+        write_whole(lambda file: file.write(proto.SerializeToString()), path)
     return proto
 
 

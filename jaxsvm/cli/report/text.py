@@ -4,6 +4,7 @@ import contextlib
 import csv
 import enum
 import errno
+import io
 import json
 import math
 import os
@@ -114,14 +115,15 @@ def print_lines(lines: list[Any]) -> None:
         sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 
-def write_predictions(path: str, labels: list[Any], values: list[Any], columns: list[str]) -> None:
-    """Write `label,decision` as CSV, or a column per pair of classes; labels that hold a comma are quoted."""
-    with open(path, "w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("label", *columns))
-        for label, value in zip(labels, values, strict=True):
-            decisions = value if isinstance(value, list) else [value]
-            writer.writerow((label, *map(repr, decisions[: len(columns)])))
+def predictions(labels: list[Any], values: list[Any], columns: list[str]) -> str:
+    """Return `label,decision` as CSV, or a column per pair of classes; labels that hold a comma are quoted."""
+    page = io.StringIO()
+    writer = csv.writer(page, lineterminator="\n")
+    writer.writerow(("label", *columns))
+    for label, value in zip(labels, values, strict=True):
+        decisions = value if isinstance(value, list) else [value]
+        writer.writerow((label, *map(repr, decisions[: len(columns)])))
+    return page.getvalue()
 
 
 def require_stdout() -> None:

@@ -24,6 +24,7 @@ from jaxsvm.datasets.layout import Piece, Place
 from jaxsvm.datasets.shards.source import Scan, Source, counted, dense, different, files_of, scan
 from jaxsvm.errors import DataError, InputError
 from jaxsvm.runtime.checks import require_one_of
+from jaxsvm.runtime.files import require_writable
 
 
 def from_files(
@@ -72,6 +73,7 @@ def from_files(
         InputError: If an argument cannot be used.
     """
     _check(damaged, label, passes, mode, standardise)
+    require_writable("checkpoint", checkpoint)
     source = Source(files_of(paths), features, label, zero_based, header, format)
     wanted: dict[str, Any] = {"C": float(C), "size": size, "chunk": chunk, "passes": passes, "mode": mode}
     wanted |= {"standardise": standardise, "positive": repr(positive), "damaged": damaged}

@@ -2,12 +2,13 @@
 
 import json
 import os
+from typing import Any
 
 import numpy as np
 
 from jaxsvm.coresets.summary import Coreset
 from jaxsvm.errors import DataError, InputError, require_package
-from jaxsvm.runtime.files import write_arrays
+from jaxsvm.runtime.files import write_arrays, write_whole
 
 
 def save_coreset(path: str | os.PathLike[str], small: Coreset) -> None:
@@ -30,13 +31,17 @@ def save_coreset(path: str | os.PathLike[str], small: Coreset) -> None:
         pa, parquet = (require_package(name, "reading Parquet files") for name in ("pyarrow", "pyarrow.parquet"))
         columns = {f"x{j}": small.x[:, j] for j in range(small.x.shape[1])}
         table = pa.table(columns | {"label": small.y.astype(np.int8), "weight": small.weight})
-        parquet.write_table(table.replace_schema_metadata({"C": repr(small.C), "info": info}), name)
+        table = table.replace_schema_metadata({"C": repr(small.C), "info": info})
+        write_whole(lambda file: parquet.write_table(table, file), name)
     elif lower.endswith((".svm", ".svmlight", ".libsvm", ".txt")):
-        with open(name, "w") as file, open(f"{name}.weight", "w") as weights:
+
+        def write(file: Any, weights: Any) -> None:
             for row, sign, weight in zip(small.x.tolist(), small.y.tolist(), small.weight.tolist(), strict=True):
                 entries = " ".join(f"{j + 1}:{value!r}" for j, value in enumerate(row) if value)
-                file.write(f"{int(sign):+d} {entries}\n")
-                weights.write(f"{weight!r}\n")
+                file.write(f"{int(sign):+d} {entries}\n".encode())
+                weights.write(f"{weight!r}\n".encode())
+
+        write_whole(write, name, f"{name}.weight")
     else:
         raise InputError(f"the name is {name!r}: .npz, .parquet, .svm, .svmlight, .libsvm or .txt are known.")
 

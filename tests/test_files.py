@@ -1,0 +1,159 @@
+"""Every file of ours is written whole or not at all: the older one survives a full disk, a refusal and a kill."""
+
+import os
+import re
+import resource
+import stat
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import samples
+
+import jaxsvm
+from jaxsvm import coresets, designs
+from jaxsvm.coresets.parts.stream import Stream
+from jaxsvm.coresets.summary import Coreset
+from jaxsvm.errors import InputError
+from jaxsvm.models import interchange
+from jaxsvm.runtime.files import write_whole
+
+HERE = Path(__file__).resolve().parent
+X, Y = samples.data()
+
+
+@pytest.fixture(scope="module")
+def model():
+    problem = samples.svm()
+    return jaxsvm.compact(jaxsvm.fit(problem), problem)
+
+
+def _coreset():
+    return Coreset(np.asarray(X), np.asarray(Y, float), np.ones(len(Y)), {"C": 1.0})
+
+
+def _stream(path):
+    stream = Stream(1.0, 20, 40)
+    stream.update(stream.init(0), X[:30], Y[:30]).save(path)
+
+
+WRITERS = {
+    "model.npz": lambda model, path: model.save(path),
+    "model.txt": interchange.to_libsvm,
+    "model.onnx": interchange.to_onnx,
+    "small.npz": lambda model, path: coresets.save_coreset(path, _coreset()),
+    "small.parquet": lambda model, path: coresets.save_coreset(path, _coreset()),
+    "small.svm": lambda model, path: coresets.save_coreset(path, _coreset()),
+    "stream.npz": lambda model, path: _stream(path),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_the_older_file_survives_a_full_disk(name, tmp_path, model):
+    """Also that of the weights beside an svmlight file, and nothing else is left over."""
+    names = [name, f"{name}.weight"] if name.endswith(".svm") else [name]
+    for each in names:
+        (tmp_path / each).write_text("older")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300, before[1]))
+    try:
+        with pytest.raises(OSError):
+            WRITERS[name](model, tmp_path / name)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(names, "older")
+    os.chmod(tmp_path / name, 0o640)
+    WRITERS[name](model, tmp_path / name)
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    assert stat.S_IMODE(os.stat(tmp_path / name).st_mode) == 0o640  # that of the older one
+    assert all((tmp_path / each).stat().st_size > 200 for each in names)
+
+
+def test_files_that_belong_together_are_replaced_together(tmp_path):
+    """Whatever ends the writing of the second, the first stays; links stay links; errors name the file asked for."""
+    (tmp_path / "a").write_text("older")
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+
+    def stopped(first, second):
+        first.write(b"newer")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_whole(stopped, tmp_path / "link", tmp_path / "b")
+    assert [path.read_text() for path in sorted(tmp_path.iterdir())] == ["older", "older"]
+    write_whole(lambda file: file.write(b"newer"), tmp_path / "link")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "a").read_text() == "newer"
+    with pytest.raises(FileNotFoundError, match=re.escape(str(tmp_path / "none" / "a"))):
+        write_whole(lambda file: file.write(b""), tmp_path / "none" / "a")
+    with pytest.raises(IsADirectoryError):
+        write_whole(lambda file: file.write(b""), tmp_path)
+
+
+def test_a_pipe_is_written_to(tmp_path, model):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=model.save, args=(pipe,))
+    writer.start()
+    content = pipe.read_bytes()
+    writer.join()
+    assert stat.S_ISFIFO(os.stat(pipe).st_mode)
+    (tmp_path / "model.npz").write_bytes(content)
+    np.testing.assert_array_equal(jaxsvm.load_model(tmp_path / "model.npz").coef, model.coef)
+
+
+def test_a_checkpoint_that_cannot_be_written_is_refused_before_the_first_pass(tmp_path):
+    passes = []
+    place = tmp_path / "none" / "state.npz"
+    for wrong in (place, tmp_path):
+        with pytest.raises(InputError, match="checkpoint is"):
+            designs.fit(designs.from_arrays(X, Y), 1.0, checkpoint=wrong, callback=lambda *_: passes.append(1))
+        with pytest.raises(InputError, match="checkpoint is"):
+            coresets.from_files([tmp_path / "absent.svm"], 1.0, 10, checkpoint=wrong)
+    assert not passes
+
+
+KILLED = """
+import sys
+import numpy as np
+import test_files
+from jaxsvm import load_model
+model = load_model(sys.argv[2])
+print("ready", flush=True)
+while True:
+    test_files.WRITERS[sys.argv[1]](model, sys.argv[3])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in WRITERS if name != "stream.npz"])
+def test_kills_at_random_times_leave_a_whole_file(name, tmp_path, model):
+    """Of a process that writes again and again; two such processes write the same file."""
+    model.save(tmp_path / "source.npz")
+    path = tmp_path / name
+    WRITERS[name](model, path)
+    whole = path.read_bytes() if name.endswith((".txt", ".svm", ".onnx")) else None
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE.parent), str(HERE)])}
+    for delay in np.random.default_rng(0).uniform(0, 0.05, 3):
+        command = [sys.executable, "-c", KILLED, name, str(tmp_path / "source.npz"), str(path)]
+        processes = [subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) for _ in range(2)]
+        for process in processes:
+            assert process.stdout.readline() == b"ready\n"
+        time.sleep(delay)
+        for process in processes:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+        if name == "model.npz":
+            np.testing.assert_array_equal(jaxsvm.load_model(path).coef, model.coef)
+        elif name == "small.npz":
+            assert len(coresets.load_coreset(path)) == 60
+        elif whole is None:
+            import pyarrow.parquet as parquet
+
+            assert parquet.read_table(path).num_rows == 60
+        else:
+            assert path.read_bytes() == whole
