@@ -134,9 +134,9 @@ def test_kills_at_random_times_leave_a_whole_file(name, tmp_path, model):
     """Of a process that writes again and again; two such processes write the same file."""
     model.save(tmp_path / "source.npz")
     path = tmp_path / name
-    WRITERS[name](model, path)
+    WRITERS[name](jaxsvm.load_model(tmp_path / "source.npz"), path)
     whole = path.read_bytes() if name.endswith((".txt", ".svm", ".onnx")) else None
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE.parent), str(HERE)])}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE.parent), str(HERE)]), "JAX_ENABLE_X64": "1"}
     for delay in np.random.default_rng(0).uniform(0, 0.05, 3):
         command = [sys.executable, "-c", KILLED, name, str(tmp_path / "source.npz"), str(path)]
         processes = [subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) for _ in range(2)]
