@@ -330,7 +330,12 @@ def test_the_command(tmp_path):
         shop(db)
     arguments = ["relational", "--database", str(path), "--fact", "sales", "--label", "returned", "--missing", "impute",
                  "--key", "sales.shop=shops.id", "--lam", "0.01", "--sql", str(tmp_path / "score.sql")]  # fmt: skip
-    arguments.append("--json")
+    arguments += ["--json", "--score", "SHOP"]  # a column of sales
+    result = testing.CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2 and "score is 'SHOP'" in result.output and not (tmp_path / "score.sql").exists()
+    arguments[-1] = "svm"
+    result = testing.CliRunner().invoke(app, [*arguments, "--sql", str(tmp_path / "nowhere" / "score.sql")])
+    assert result.exit_code == 2 and "--sql" in result.output and "--out" not in result.output
     result = testing.CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     assert '"status": "CONVERGED"' in result.stdout
@@ -338,7 +343,7 @@ def test_the_command(tmp_path):
     assert squared.exit_code == 0 and '"loss": "squared_hinge"' in squared.stdout
     assert testing.CliRunner().invoke(app, [*arguments, "--loss", "logistic"]).exit_code == 2
     with duckdb.connect(str(path)) as db:
-        assert len(db.sql((tmp_path / "score.sql").read_text()).fetchall()) > 100
+        assert len(db.sql(f"SELECT svm FROM ({(tmp_path / 'score.sql').read_text()})").fetchall()) > 100
     assert testing.CliRunner().invoke(app, [*arguments, "--key", "sales.shop=nowhere.id"]).exit_code == 2
 
 
@@ -367,6 +372,25 @@ def test_errors_say_what_to_do():
         ("loss is", lambda: relational.fit(join_of(PATH), 0.1, loss="logistic")),
         ("lam is", lambda: relational.fit(join_of(PATH), -1.0)),
         ("beta has shape", lambda: relational.pseudo_gradient(join_of(PATH), np.zeros(2), 0.1)),
+        ("join is a NoneType", lambda: relational.fit(None, 0.1)),
+        ("engine is 3", lambda: relational.fit(join_of(PATH), 0.1, engine=3)),
+        ("scale is 'none'", lambda: relational.fit(join_of(PATH), 0.1, method="paper")),
+        ("init is a", lambda: relational.fit(join_of(PATH), 0.1, init=3)),
+        ("lams is", lambda: relational.fit_path(join_of(PATH), 0.1)),
+        ("key is -1", lambda: relational.sample(join_of(PATH), 3, -1)),
+        ("lam is -5", lambda: relational.least_squares(join_of(PATH), -5)),
+        ("lam is -1", lambda: relational.pseudo_gradient(join_of(PATH), beta_of(join_of(PATH)), -1)),
+        ("mode is", lambda: relational.far_counts(join_of(PATH), beta_of(join_of(PATH)), mode="lowr")),
+        ("guard is", lambda: relational.far_counts(join_of(PATH), beta_of(join_of(PATH)), guard=-1.0)),
+        ("tau is", lambda: relational.far_counts(join_of(PATH), beta_of(join_of(PATH)), tau=np.nan)),
+        ("categorical is", lambda: relational.Join(tables, ("T1", "y"), categorical={"T1": "kind"})),
+        ("features is", lambda: relational.Join(tables, ("T1", "y"), features=["kind"])),
+        ("tables is a list", lambda: relational.Join(list(tables.values()), ("T1", "y"))),
+        (
+            "also the name of a column of T2",
+            lambda: relational.Join({**tables, "T2": {**tables["T2"], "y": tables["T2"]["b"]}}, ("T1", "y")),
+        ),
+        ("columns of 1, 2 rows", lambda: relational.Join({"f": {"x": [1], "y": [0, 1]}}, ("f", "y"))),
         ("eps is", lambda: relational.far_counts(join_of(PATH), beta_of(join_of(PATH)), 3.0, engine="sketch")),
     ]
     for text, call in cases:
@@ -374,3 +398,160 @@ def test_errors_say_what_to_do():
             call()
     assert relational.Join(holes, ("T1", "y"), missing="drop").size < relational.Join(tables, ("T1", "y")).size
     assert relational.Join(tables, ("T1", "kind"), positive="red").classes.tolist() == ["not red", "red"]
+
+
+# --- names, and rows that take no part -------------------------------------------------------------------------------
+
+
+def two_of_one_name():
+    """Two tables with a feature x each: the fit, and the joined rows by their whole names."""
+    rng = np.random.default_rng(0)
+    f = {"k": rng.integers(0, 5, 60), "x": rng.normal(size=60), "y": np.arange(60) % 2}
+    d = {"id": np.arange(5), "x": 3 * rng.normal(size=5)}
+    join = relational.Join({"f": f, "d": d}, ("f", "y"), keys={("f", "d"): {"k": "id"}})
+    return relational.fit(join, 0.01), {"f.x": f["x"], "d.x": d["x"][f["k"]]}
+
+
+def test_rows_whose_columns_could_be_of_two_features_are_refused():
+    fit, whole = two_of_one_name()
+    x = np.stack(list(whole.values()), axis=1)
+    np.testing.assert_allclose(fit.decision_function(whole), x @ fit.coef + fit.intercept, rtol=0, atol=1e-12)
+    for rows in ({"x": whole["f.x"], "x_d": whole["d.x"]}, {"f.x": whole["f.x"], "x": whole["d.x"]}):
+        with pytest.raises(InputError, match=r"column x, which could be f\.x or d\.x"):
+            fit.decision_function(rows)
+    f = {"k": np.arange(6) % 3, "d.x": np.arange(6.0), "y": np.arange(6) % 2}  # a plain name that is a whole one
+    fit = relational.fit(relational.Join({"f": f, "d": {"k": np.arange(3), "x": np.ones(3)}}, ("f", "y")), 0.1)
+    with pytest.raises(InputError, match=r"could be f\.d\.x or d\.x"):
+        fit.decision_function({"d.x": np.ones(2)})
+    fit.decision_function({"f.d.x": np.ones(2), "d.x": np.ones(2)})
+
+
+@pytest.mark.parametrize(
+    ("rows", "text"),
+    [
+        ({"f.x": [1.0, np.nan], "d.x": [0.0, 0.0]}, "1 row.* without a number, the first is row 1"),
+        ({"f.x": [1.0], "d.x": [0.0, 0.0]}, "columns of 1, 2 rows"), ({"f.x": 1.0, "d.x": 0.0}, "one value"),
+        (np.zeros((2, 2)), "rows is a ndarray"),
+    ],
+)  # fmt: skip
+def test_rows_that_cannot_be_predicted_are_refused(rows, text):
+    with pytest.raises(InputError, match=text):
+        two_of_one_name()[0].predict(rows)
+
+
+def test_a_column_without_a_name_is_no_constant():
+    rng = np.random.default_rng(0)
+    f = {"": np.arange(50.0), "k": rng.integers(0, 5, 50), "x": rng.normal(size=50), "y": np.arange(50) > 25}
+    tables = {"f": f, "d": {"k": np.arange(5), "z": rng.normal(size=5)}}
+    with pytest.raises(InputError, match="table f: column 0 of the header has no name"):
+        relational.Join(tables, ("f", "y"))
+    assert relational.Join(tables, ("f", "y"), {"f": ["x"], "d": ["z"]}).feature_names == ["f.x", "d.z"]
+    block = prepared(relational.Join({"f": {"x": f["x"], "y": f["y"]}}, ("f", "y")), intercept=True).blocks[0]
+    assert block.names == ["x", None]  # the constant
+
+
+def test_a_score_has_a_name_that_the_facts_do_not_have():
+    duckdb = pytest.importorskip("duckdb")
+    db = duckdb.connect()
+    db.sql('CREATE TABLE f AS SELECT i % 5 AS k, i * 0.1::DOUBLE AS "Score", i % 2 = 0 AS y FROM range(60) t(i)')
+    db.sql("CREATE TABLE d AS SELECT i AS k, i * 1.5::DOUBLE AS z FROM range(5) t(i)")
+    here = relational.Join({n: db.table(n).to_arrow_table() for n in ("f", "d")}, ("f", "y"))
+    for join in (relational.from_duckdb(db, ["f", "d"], ("f", "y")), here):
+        fit = relational.fit(join, 0.01)
+        with pytest.raises(InputError, match="score is 'score', a column of f"):
+            fit.to_sql()
+        found = db.sql(f"SELECT svm FROM ({fit.to_sql(score='svm')}) ORDER BY 1").fetchnumpy()["svm"]
+        x = db.sql('SELECT "Score", z FROM f JOIN d USING (k)').fetchnumpy()
+        want = np.stack([x["Score"], x["z"]], axis=1) @ fit.coef + fit.intercept
+        np.testing.assert_allclose(found, np.sort(want), rtol=0, atol=1e-12)
+
+
+def test_rows_that_take_no_part_are_counted_by_every_source():
+    duckdb = pytest.importorskip("duckdb")
+    db = duckdb.connect()
+    db.sql("CREATE TABLE c AS SELECT i AS k, 18 + i % 60 AS age FROM range(200) t(i)")
+    db.sql("CREATE TABLE o AS SELECT CASE WHEN i % 3 = 0 THEN i % 250 END AS k, "
+           "CASE WHEN i % 11 > 0 THEN i END AS amount, i % 7 > 3 AS late FROM range(900) t(i)")  # fmt: skip
+    missing, alone = ("SELECT COUNT(*) FROM o WHERE " + test for test in ("k IS NULL", "k >= 200"))
+    missing, alone = (db.sql(query).fetchall()[0][0] for query in (missing, alone))
+    want = [
+        f"o: {missing} of 900 rows join with nothing: a key is missing.",
+        f"o: {alone} of 900 rows join with nothing: their keys have no partner.",
+    ]
+    tables = {n: db.table(n).to_arrow_table() for n in ("o", "c")}
+    for treatment in ("impute", "drop"):
+        here = relational.Join(tables, ("o", "late"), missing=treatment)
+        there = relational.from_duckdb(db, ["o", "c"], ("o", "late"), missing=treatment)
+        assert [n for n in there.notes if "different" not in n] == [n for n in here.notes if "different" not in n]
+        assert (
+            set(want) <= set(here.notes)
+            if treatment == "impute"
+            else "o: 28 of 900 rows are dropped" in str(here.notes)
+        )
+
+
+# --- the course of a fit ---------------------------------------------------------------------------------------------
+
+
+def sales_clicks_visits(n=(300, 200, 120), keys=6):
+    """Three tables on one key, many to many: more rows than interior points take, of smooth scores."""
+    rng = np.random.default_rng(0)
+    k, u = [rng.integers(0, keys, many) for many in n], rng.normal(size=keys)
+    f = {"k": k[0], "amount": rng.exponential(size=n[0]), "hour": rng.integers(0, 24, n[0])}
+    f["late"] = f["amount"] + 0.1 * f["hour"] + u[k[0]] + rng.normal(size=n[0]) > 2.2
+    tables = {
+        "f": f,
+        "c": {"k": k[1], "price": rng.exponential(size=n[1])},
+        "v": {"k": k[2], "d": rng.normal(size=n[2])},
+    }
+    return relational.Join(tables, ("f", "late"))
+
+
+def test_a_penalty_of_one_on_many_rows_is_certified_in_few_passes():
+    join = sales_clicks_visits()
+    fit = relational.fit(join, C=1.0, scale="standard")
+    assert join.size > 1 << 17 and fit.engine.startswith("merge") and fit.steps <= 20
+    assert fit.status == jaxsvm.Status.CONVERGED
+    rows = relational.fit(join, C=1.0, scale="standard", engine="rows")
+    assert rows.status == jaxsvm.Status.CONVERGED and rows.steps <= 20
+    assert max(fit.certificate.dual, rows.certificate.dual) <= min(fit.certificate.primal, rows.certificate.primal)
+
+
+def test_a_fit_without_a_certificate_says_so():
+    join = sales_clicks_visits((60, 30, 20), 3)
+    with pytest.warns(jaxsvm.ConvergenceWarning, match="1 of 1 fits over a join ended as MAX_STEPS.*relational.design"):
+        relational.fit(join, 1e-3, max_steps=1)
+    with pytest.warns(jaxsvm.ConvergenceWarning) as said:
+        relational.fit_path(join, [1e-3, 1e-4], max_steps=1)
+    assert len(said) == 1 and "2 of 2" in str(said[0].message)
+
+
+@pytest.mark.parametrize("engine", ["rows", "sketch"])
+@pytest.mark.parametrize(("method", "steps"), [("paper", 25), ("paper", 1), ("steps", 25)])
+@pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning")
+def test_steps_take_exactly_as_many_evaluations_and_seek_few_bounds(monkeypatch, engine, method, steps):
+    calls, bound = [], relational.descent.run.Bundle.bound
+    monkeypatch.setattr(relational.descent.run.Bundle, "bound", lambda planes: calls.append(1) or bound(planes))
+    fit = relational.fit(join_of(PATH, n=12), 0.01, 0.1, engine, method=method, scale="max", max_steps=steps, tol=1e-12)
+    assert fit.steps == steps and len(calls) <= steps // 10 + 1
+    D, P = float(fit.certificate.dual), float(fit.certificate.primal)
+    x, y, _ = fit.join.materialise()
+    F = np.maximum(0, 1 - y * (x @ fit.beta)).mean() + 0.01 * fit.beta @ fit.beta
+    low, _ = optimum(fit.join, 0.01)
+    assert low + 1e-8 >= D and F <= P + 1e-12 and P < 1.5
+
+
+def test_a_bound_is_no_worse_than_that_of_its_best_plane():
+    """Separable rows at a large C: the optimum is 3e-5, and the planes' entries are of the order of 1 / lam."""
+    rng = np.random.default_rng(0)
+    k, x, z = rng.integers(0, 5, 60), rng.normal(size=60), rng.normal(size=5)
+    tables = {"f": {"k": k, "x": x, "y": np.where(x + z[k] > 0, 1, -1)}, "d": {"k": np.arange(5), "z": z}}
+    for C in (1e5, 1e6):
+        fit = relational.fit(relational.Join(tables, ("f", "y")), C=C, loss="squared_hinge", max_steps=60)
+        planes = fit.bundle
+        alone = planes.low - (planes.g**2).sum(axis=1) / (4 * fit.lam)
+        assert fit.status == jaxsvm.Status.CONVERGED and fit.steps < 30
+        assert fit.certificate.dual >= alone.max() * (1 - 1e-12)
+        H = planes.g @ planes.g.T / (2 * fit.lam)
+        w = simplex_maximum(planes.low, H)
+        assert w @ planes.low - w @ H @ w / 2 >= alone.max() * (1 - 1e-9)

@@ -12,6 +12,7 @@ from jaxsvm.cli.report.solution import totals
 from jaxsvm.cli.report.text import finish, show
 from jaxsvm.cli.system import Interrupts, check_writable, save
 from jaxsvm.errors import require
+from jaxsvm.relational.tables.sql import require_free
 
 
 @command("relational")
@@ -40,6 +41,7 @@ def fit_join(
     max_steps: Annotated[int, option("--max-steps", "Cap on passes over the tables.")] = 200,
     max_seconds: MaxSeconds = None,
     sql: Annotated[str | None, option("--sql", "File to write the scoring query to.", "FILE")] = None,
+    score: Annotated[str, option("--score", "Name of the column of scores in that query.")] = "score",
     as_json: Json = False,
 ) -> None:
     """Fit a linear SVM over the join of tables in a DuckDB file, without forming the join."""
@@ -56,6 +58,8 @@ def fit_join(
             database, names, (fact, label), keys=keys or None, features=features or None, missing=missing,
             positive=positive,
         )  # fmt: skip
+        if sql is not None:
+            require_free(join, score)
         lam = 1e-3 if lam is None and C is None else lam
         with progress_bar("relational", max_steps) as bar:
 
@@ -68,7 +72,7 @@ def fit_join(
             )  # fmt: skip
         interrupts.armed = False
     if sql is not None:
-        save(sql, fitted.to_sql() + "\n", "--sql")
+        save(sql, fitted.to_sql(score=score) + "\n", "--sql")
     report = {
         "command": "relational", "database": database, "rows_of_the_join": float(join.size),
         "tables": {name: len(rows) for name, rows in zip(join.names, join.rows, strict=True)},

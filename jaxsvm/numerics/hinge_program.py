@@ -163,13 +163,17 @@ def simplex_maximum(n: np.ndarray, H: np.ndarray, e: np.ndarray | None = None) -
     for _ in range(60):
         mu = w @ z / T
         dual, off = H @ w - n - nu @ A - z, A @ w - wanted
-        if mu < 1e-13 and np.abs(dual).max() < 1e-11 and np.abs(off).max() < 1e-13:
+        exact = min(1.0, max(abs(float(n @ w - w @ H @ w / 2)), 1e-12))  # the value may be far below the largest entry
+        if mu < 1e-13 * exact and np.abs(dual).max() < 1e-11 * exact and np.abs(off).max() < 1e-13:
             break
         target = 0.1 * mu
         right = np.column_stack([-(dual + z - target / w), A.T])
-        solved = np.linalg.solve(H + np.diag(z / w), right)
-        free, along = solved[:, 0], solved[:, 1:]
-        change = np.linalg.solve(A @ along, -off - A @ free)
+        try:
+            solved = np.linalg.solve(H + np.diag(z / w), right)
+            free, along = solved[:, 0], solved[:, 1:]
+            change = np.linalg.solve(A @ along, -off - A @ free)
+        except np.linalg.LinAlgError:  # of two equal planes, to rounding: no further step is possible
+            break
         dw = free + along @ change
         dz = target / w - z - z / w * dw
         step = step_inside((w, dw), (z, dz))

@@ -22,6 +22,17 @@ def require_positive(name: str, value: Any) -> None:
         raise InputError(f"{name} is {_shown(value)}: one positive finite number is needed.")
 
 
+def require_finite_number(name: str, value: Any, least: float = 0.0) -> None:
+    """Refuse anything but one finite number from `least` on.
+
+    Raises:
+        InputError: The message names the argument.
+    """
+    if not (_is_number(value) and math.isfinite(value) and float(value) >= least):
+        at_least = "" if least == -math.inf else f" >= {least:g}"
+        raise InputError(f"{name} is {_shown(value)}: one finite number{at_least} is needed.")
+
+
 def require_whole(name: str, value: Any, least: int) -> None:
     """Refuse anything but one integer from `least` to the largest int32.
 

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from jaxsvm.errors import require_part
 from jaxsvm.relational.counting import semirings as counting
+from jaxsvm.runtime.checks import require_positive
 
 if TYPE_CHECKING:
     from jaxsvm.relational.schema.join import Join
@@ -70,6 +72,11 @@ def least_squares(join: Join, lam: float) -> np.ndarray:
     Args:
         join: A join; with a constant feature, if one is wanted (`prepared`).
         lam: The strength of the regulariser, > 0.
+
+    Raises:
+        InputError: On what is no join, and another lam.
     """
+    require_part("join", join, "moments", "a `relational.Join` is needed")
+    require_positive("lam", lam)
     m = moments(join)
     return np.linalg.solve(m.second + lam * np.eye(len(m.mean)), m.label_mean)

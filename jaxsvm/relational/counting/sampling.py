@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from jaxsvm.errors import InputError
+from jaxsvm.errors import InputError, require, require_part
 from jaxsvm.relational.counting import semirings as counting
 from jaxsvm.runtime.checks import require_whole
 
@@ -47,6 +47,7 @@ def sample(join: Join, n: int, key: Array | int) -> Sample:
     Raises:
         InputError: On another number or key.
     """
+    require_part("join", join, "moments", "a `relational.Join` is needed")
     require_whole("n", n, 1)
     return Sample(*join.materialise(Sampler(join).draw(n, generator(key))))
 
@@ -54,6 +55,7 @@ def sample(join: Join, n: int, key: Array | int) -> Sample:
 def generator(key: Any) -> np.random.Generator:
     """Return NumPy's generator for an integer or a key of JAX."""
     if isinstance(key, int | np.integer):
+        require(bool(key >= 0), f"key is {key}: an integer of at least 0, or a key of jax.random, is needed.")
         return np.random.default_rng(int(key))
     try:
         return np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())

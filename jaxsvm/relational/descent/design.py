@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxsvm.designs.contract import Chunk
 from jaxsvm.designs.places.arrays import OfChunks
-from jaxsvm.errors import InputError
+from jaxsvm.errors import InputError, require_part
 from jaxsvm.gram.tiled import TiledGram
 from jaxsvm.kernels import Linear
 from jaxsvm.points.rows import Rows
@@ -175,6 +175,7 @@ def design(join: Join) -> Design:
     Raises:
         InputError: On a join of more than 2^27 merged rows, too many for vectors with an entry for each.
     """
+    require_part("join", join, "moments", "a `relational.Join` is needed")
     tree = join.tree.within(1, 1 << 27)
     if tree is None:
         raise InputError(f"join has {float(join.size):.3g} rows, too many for vectors of them; take relational.fit.")

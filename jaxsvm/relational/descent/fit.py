@@ -8,8 +8,9 @@ form, and its Newton steps need no ramp.
 There are three methods, on counts of any engine:
 
     bundle  the default: cutting planes with the best weights, a proximal term (`bundle.py`). Interior points if the
-            engine evaluates each row of the join and there are few, or many levels. Else Newton steps, proved by the
-            same planes, if the engine can count a smooth weight (rows, grid).
+            engine evaluates each row of the join and there are few, or many levels. Where planes no longer halve the
+            gap, and for the squared hinge, Newton steps, proved by the same planes, if the engine can count a smooth
+            weight (rows, grid).
     steps   `beta <- beta - G / (2 lam t)`: F is 2 lam-strongly convex, so the average regret is O(d log T / (lam T));
             ten to two hundred steps, where the paper's analysis needs 10^14
     paper   the paper's: guard eps, counts from below, steps `1 / (lam sqrt(d t))` in the ball of radius
@@ -23,16 +24,17 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Iterable
+from inspect import signature
 from typing import Any
 
 import numpy as np
 from jaxtyping import Array
 
-from jaxsvm.errors import InputError
+from jaxsvm.errors import InputError, require_part
 from jaxsvm.loop.interruption import watching
 from jaxsvm.loop.passes import run_passes
 from jaxsvm.relational.counting.sampling import Sampler, generator
-from jaxsvm.relational.descent.run import Run
+from jaxsvm.relational.descent.run import Run, warn_of_uncertified
 from jaxsvm.relational.descent.steps import CuttingPlanes, InteriorPoints, Newton, Subgradient
 from jaxsvm.relational.gradient.bundle import Bundle
 from jaxsvm.relational.gradient.engine import engine_for
@@ -89,17 +91,25 @@ class RelationalFit:
     feature_names: list[str]
     loss: str = "hinge"
 
-    def to_sql(self, tables: dict[str, str] | None = None) -> str:
+    def to_sql(self, tables: dict[str, str] | None = None, score: str = "score") -> str:
         """Write the query that scores every row of the join; see `jaxsvm.relational.tables.sql.to_sql`."""
-        return to_sql(self, tables)
+        return to_sql(self, tables, score)
 
     def decision_function(self, rows: TableLike) -> np.ndarray:
         """Return the scores of joined rows, `(k,)`; see `jaxsvm.relational.tables.sql.decision_function`."""
         return decision_function(self, rows)
 
     def predict(self, rows: TableLike) -> np.ndarray:
-        """Return the labels of joined rows, `(k,)`."""
-        return self.join.classes[(self.decision_function(rows) >= 0).astype(int)]
+        """Return the labels of joined rows, `(k,)`.
+
+        Raises:
+            InputError: On rows that `decision_function` refuses, or whose score is NaN: a number is missing.
+        """
+        scores = self.decision_function(rows)
+        unknown = np.isnan(scores)
+        if unknown.any():
+            raise InputError(f"rows has {unknown.sum()} row(s) without a number, the first is row {unknown.argmax()}.")
+        return self.join.classes[(scores >= 0).astype(int)]
 
     def __repr__(self) -> str:
         P, D, gap = (float(part) for part in self.certificate)
@@ -113,7 +123,7 @@ def fit(
     loss: str = "hinge", init: RelationalFit | None = None, max_seconds: float | None = None,
     callback: Callable[[int, float, float], Any] | None = None,
 ) -> RelationalFit:  # fmt: skip
-    """Train a linear SVM over a join.
+    """Train a linear SVM over a join, and warn (`ConvergenceWarning`) if it is not certified to `tol`.
 
     Args:
         join: A `Join`.
@@ -135,6 +145,18 @@ def fit(
     Raises:
         InputError: On arguments that cannot be used.
     """
+    fitted = _fitted(
+        join, lam, eps, engine, C, tol, max_steps, scale, intercept, method, loss, init, max_seconds, callback
+    )
+    warn_of_uncertified([fitted])
+    return fitted
+
+
+def _fitted(
+    join: Any, lam: Any, eps: Any, engine: Any, C: Any, tol: Any, max_steps: Any, scale: Any, intercept: Any,
+    method: Any, loss: Any, init: Any, max_seconds: Any, callback: Any,
+) -> RelationalFit:  # fmt: skip
+    """Check the arguments of `fit`, and run."""
     if (lam is None) == (C is None):
         raise InputError("lam and C: give one of the two (lam = 1 / (2 C N)).")
     for name, value in (("lam", lam), ("C", C), ("tol", tol), ("eps", eps)):
@@ -146,15 +168,19 @@ def fit(
         require_one_of(name, value, choices)
     if loss != "hinge" and method != "bundle":
         raise InputError(f"method is {method!r}, which is for the hinge: leave it out for loss={loss!r}.")
+    if init is not None:
+        require_part("init", init, "bundle", "a fit of the same join is needed")
     if init is not None and init.loss != loss:
         raise InputError(f"init is a fit of the {init.loss}, whose planes are not those of the {loss}.")
     started = time.monotonic()
-    lam = 1 / (2 * float(C) * float(join.size)) if lam is None else float(lam)  # pyright: ignore[reportArgumentType]
     scaled = prepared(join, scale, intercept)
+    lam = 1 / (2 * float(C) * float(join.size)) if lam is None else float(lam)
+    if method == "paper" and any(np.abs(block.X).max(initial=0) > 1 for block in scaled.blocks):
+        raise InputError(f"scale is {scale!r}: method='paper' presumes numbers of size 1 at most; take scale='max'.")
     if init is not None:
         _require_alike(init.join, scaled)
         scaled = init.join
-    counter, why = engine_for(scaled, engine, eps) if isinstance(engine, str) else (engine, engine.name)
+    counter, why = engine_for(scaled, engine, eps)
     planes = Bundle.empty(scaled.d, lam) if init is None else dataclasses.replace(init.bundle, lam=lam)
     squared = loss == "squared_hinge"
     with watching() as stop:
@@ -186,9 +212,8 @@ def _descend(run: Run, method: str, known: np.ndarray | None) -> None:
     """Run a method; where interior points stop at rounding, other steps go on from there."""
     if method != "bundle":
         steps = Subgradient(run, paper=method == "paper")
-        run_passes(steps, run.over, run.stop)
-        if steps.paper:
-            steps.choose()
+        run_passes(steps, steps.over, run.stop)
+        steps.finish()
         return
     first = run.best if known is None else known
     if known is not None:
@@ -199,8 +224,12 @@ def _descend(run: Run, method: str, known: np.ndarray | None) -> None:
         if steps.going:
             return
         first = run.best
-    steps = Newton if run.engine.smooth or run.squared else CuttingPlanes
-    run_passes(steps(run, first), run.over, run.stop)
+    if not run.squared:
+        steps = CuttingPlanes(run, first, last=not run.engine.smooth)
+        run_passes(steps, run.over, run.stop)
+        first = run.best
+    if run.squared or run.engine.smooth and not run.over():
+        run_passes(Newton(run, first), run.over, run.stop)
 
 
 def fit_path(
@@ -221,10 +250,17 @@ def fit_path(
     Raises:
         InputError: On arguments that cannot be used.
     """
+    if not isinstance(lams, Iterable):
+        raise InputError(f"lams is {lams!r}: several values are needed.")
     values, fits = [float(lam) for lam in lams], {}
     before = None
     for lam in sorted(set(values), reverse=True):
-        before = fits[lam] = fit(join, lam, eps, engine if before is None else before.counter, init=before, **options)
+        given = signature(fit).bind(
+            join, lam, eps, engine if before is None else before.counter, init=before, **options
+        )
+        given.apply_defaults()
+        before = fits[lam] = _fitted(**given.arguments)
+    warn_of_uncertified(list(fits.values()))
     return [fits[lam] for lam in values]
 
 
@@ -239,7 +275,7 @@ def result_of(run: Run, tol: float, why: str) -> RelationalFit:
         p = len(block.names)
         numbers = part[:p] / block.scale
         constant -= float(numbers @ block.mean)
-        real = np.array([bool(name) for name in block.names], bool)
+        real = np.array([name is not None for name in block.names], bool)
         constant += float(numbers[~real].sum())
         coef += [numbers[real], part[p:]]
     names = [name for name in join.feature_names if name != "(intercept)"]

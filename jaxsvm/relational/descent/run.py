@@ -7,19 +7,23 @@ from typing import Any
 
 import numpy as np
 
+from jaxsvm.errors import ConvergenceWarning, warn
 from jaxsvm.loop.interruption import Interruption
-from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.relational.counting.sampling import Sampler
 from jaxsvm.relational.gradient.bundle import Bundle
-from jaxsvm.relational.gradient.engine import PseudoGradient, far_counts, from_counts, gradient_interval
+from jaxsvm.relational.gradient.engine import (
+    ROWS_OF_A_HESSIAN,
+    PseudoGradient,
+    far_counts,
+    from_counts,
+    gradient_interval,
+)
 from jaxsvm.relational.gradient.far import RowsEngine
 from jaxsvm.relational.gradient.weighted_squares import JoinedSquares
 from jaxsvm.relational.measured import MEASURED
 from jaxsvm.results.fit import Certificate
 from jaxsvm.results.judge import judged
-
-ROWS_OF_A_HESSIAN = MEASURED.hessian_rows_per_coefficient * SIZES.largest_direct_system
-"""Rows of a join up to which a Hessian contains all of them."""
+from jaxsvm.results.status import Status
 
 
 @dataclasses.dataclass
@@ -41,12 +45,14 @@ class Run:
     best: np.ndarray = dataclasses.field(init=False)  # the best point, `(d,)`
     P: float = np.inf  # upper bound of F at the best point
     D: float = 0.0  # lower bound of the optimum
+    upper: float = np.inf  # upper bound of F at the last point; infinite if it was not sought
     taken: int = 0  # number of evaluations
     # D, P and the estimate of F after each step:
     history: list[tuple[float, float, float]] = dataclasses.field(default_factory=list)
     stopped: bool = False  # whether it was interrupted or out of time
     finite: bool = True  # whether the last estimate of F was finite
     pull: float = MEASURED.proximal_pull  # weight of the proximal term, in units of `E x x'`
+    promise: float = np.nan  # the value of the model at the last point of the bundle
     ramp: float = 0.0  # half-width of the ramp of counts; 0: none
 
     def __post_init__(self) -> None:
@@ -100,6 +106,7 @@ class Run:
             estimate, upper = counted.objective, np.inf if bounds else counted.objective
         self.finite = bool(np.isfinite(estimate))
         self.taken += 1
+        self.upper = upper
         if upper < self.P:
             self.P, self.best = upper, beta
         return estimate
@@ -136,11 +143,17 @@ class Run:
         return Certificate(*parts)
 
     def proximal(self, before: float, weights: np.ndarray) -> np.ndarray:
-        """Return the next point of the bundle; the pull to the best point halves after a useful step, else doubles."""
-        most = MEASURED.proximal_pull
-        helped = before - self.P > 0.1 * max(before - self.D, 0) if np.isfinite(before) else True
-        self.pull = max(self.pull / 2, most / 1024) if helped else min(2 * self.pull, 64 * most)
-        beta, near = self.planes.near(self.best, self.pull, self.metric)
+        """Return the next point of the bundle.
+
+        The pull to the best point halves after a step that gave half of what the model promised, and doubles after one
+        that gave less than a tenth.
+        """
+        most, promised = MEASURED.proximal_pull, before - self.promise
+        if before - self.P > 0.5 * promised:
+            self.pull = max(self.pull / 2, most / 1024)
+        elif before - self.P <= 0.1 * promised:
+            self.pull = min(2 * self.pull, 64 * most)
+        beta, near, self.promise = self.planes.near(self.best, self.pull, self.metric)
         self.planes.keep(np.maximum(weights, near))
         return beta
 
@@ -156,3 +169,21 @@ class Run:
             weight = np.ones(many)
         y = self.join.tree.y[rows[self.join.tree.label]]
         return JoinedSquares(self.join.blocks, rows), y, weight / weight.sum()
+
+
+def warn_of_uncertified(fits: list[Any]) -> None:
+    """Warn once of the fits over joins that are not certified."""
+    failed = [fitted for fitted in fits if fitted.status != Status.CONVERGED]
+    if failed:
+        gap, status = max(float(fitted.certificate.relative_gap) for fitted in failed), failed[0].status.name
+        further = {
+            "MAX_STEPS": "Scale the numbers (scale='standard'), take a larger lam (a smaller C), more `max_steps`, "
+            "another engine or a larger tol; `init` goes on from a fit; `designs.fit` takes `relational.design(join)`.",
+            "INTERRUPTED": "Allow more time, or pass the fit as `init` to go on.",
+            "NOT_FINITE": "Scale the numbers (scale='standard').",
+        }[status]
+        warn(
+            f"{len(failed)} of {len(fits)} fits over a join ended as {status}, with a relative gap of up to {gap:.2g}. "
+            f"{further}",
+            ConvergenceWarning,
+        )

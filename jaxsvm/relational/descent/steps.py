@@ -6,14 +6,17 @@ from jaxsvm.numerics.hinge_program import step_inside
 from jaxsvm.relational.descent.run import Run
 from jaxsvm.relational.gradient.engine import PseudoGradient
 
+TURNS_TO_HALVE = 10
+"""Turns in which cutting planes must halve the gap, or another method takes over."""
+
 
 class CuttingPlanes:
-    """Descend by proximal cutting planes."""
+    """Descend by proximal cutting planes, while they halve the gap: to the end where no other method follows."""
 
     going = True
 
-    def __init__(self, run: Run, first: np.ndarray) -> None:
-        self.run, self.before = run, run.P
+    def __init__(self, run: Run, first: np.ndarray, last: bool = True) -> None:
+        self.run, self.before, self.last = run, run.P, last
         self.weights = run.prove(run.evaluate(first))
 
     def advance(self) -> None:
@@ -22,6 +25,9 @@ class CuttingPlanes:
         beta = run.proximal(self.before, self.weights)
         self.before = run.P
         self.weights = run.prove(run.evaluate(beta))
+        if not self.last and len(run.history) > TURNS_TO_HALVE:
+            (D, P), (before_D, before_P) = run.history[-1][:2], run.history[-1 - TURNS_TO_HALVE][:2]
+            self.going = (before_P - before_D) / 2 >= P - D
 
 
 class Newton:
@@ -118,29 +124,36 @@ class InteriorPoints:
 class Subgradient:
     """Descend by steps `1 / (2 lam t)`, or by those of the paper with its guard, projection and choice.
 
-    A proof from counts that are bounds takes two passes: it is sought in the last 8 steps only.
+    D is sought at every tenth step and at the end. A proof from counts that are bounds takes two passes: it is sought
+    in the last 8 steps only; of the paper's steps in the last one, at the chosen point.
     """
 
     going = True
 
     def __init__(self, run: Run, paper: bool) -> None:
         self.run, self.paper, self.t = run, paper, 1
-        self.beta, self.least, self.chosen = np.zeros(run.join.d), np.inf, np.zeros(run.join.d)
+        self.beta, self.least = np.zeros(run.join.d), np.inf
+        self.chosen, self.upper = self.beta, np.inf  # the paper's choice, and an upper bound of F there
         self.guarded = self._evaluate()
 
     def _evaluate(self) -> PseudoGradient | None:
         """Evaluate the point; return the paper's pseudo-gradient."""
-        run, bounds = self.run, self.run.engine.bounds
-        proving = not bounds or self.t > run.max_steps - 8
-        estimate = run.evaluate(self.beta, proof=not bounds or (proving and not self.paper))
+        run, left = self.run, self.run.max_steps - self.t
+        proof = not run.engine.bounds or (run.max_steps == 1 if self.paper else left < 8)
+        estimate = run.evaluate(self.beta, proof)
         guarded = run.counts(self.beta, "lower", run.eps) if self.paper else None
         estimate = estimate if guarded is None else guarded.objective
         if estimate < self.least:
-            self.least, self.chosen = estimate, self.beta
-        if proving:
+            self.least, self.chosen, self.upper = estimate, self.beta, run.upper
+        if self.t % 10 == 0:
             run.planes.keep(run.improve_bound())
         run.record(estimate)
         return guarded
+
+    def over(self) -> bool:
+        """Return whether to end, with one evaluation left if the paper's choice has no upper bound yet."""
+        left = self.run.max_steps - self.run.taken
+        return self.run.over() or (self.paper and self.upper == np.inf and left == 1)
 
     def advance(self) -> None:
         """Take one step."""
@@ -154,11 +167,16 @@ class Subgradient:
         self.t = t + 1
         self.guarded = self._evaluate()
 
-    def choose(self) -> None:
-        """Take the paper's choice of all points, whose own objective is P."""
-        self.run.P = np.inf
-        self.run.evaluate(self.chosen)
-        self.run.prove(self.least)
+    def finish(self) -> None:
+        """Take the paper's choice of all points, whose own objective is P, and raise D."""
+        run = self.run
+        if self.paper:
+            if self.upper == np.inf:
+                run.evaluate(self.chosen)
+                self.upper = run.upper
+            run.P, run.best = self.upper, self.chosen
+        run.improve_bound()
+        run.history[-1] = (run.D, run.P, run.history[-1][2])
 
 
 def _curvature(slack: np.ndarray, weight: np.ndarray, ramp: float | None) -> np.ndarray:

@@ -54,17 +54,23 @@ class Bundle:
     def bound(self) -> tuple[float, np.ndarray]:
         """Return the best lower bound D and the weights of its planes."""
         proving = np.flatnonzero(~np.isnan(self.low))
-        g = self.g[proving]
-        w = simplex_maximum(self.low[proving], g @ g.T / (2 * self.lam))
-        ends = np.maximum(np.abs(w @ self.g_low[proving]), np.abs(w @ self.g_high[proving]))
+        low, g, ends = self.low[proving], self.g[proving], (self.g_low[proving], self.g_high[proving])
+
+        def proven(w: np.ndarray) -> np.ndarray:
+            return w @ low - (np.maximum(*(np.abs(w @ end) for end in ends)) ** 2).sum(axis=-1) / (4 * self.lam)
+
+        w = simplex_maximum(low, g @ g.T / (2 * self.lam))
+        alone = proven(np.eye(len(low)))
+        if alone.max() > proven(w):  # the program rounds to a share of its largest entry, of the order of 1 / lam
+            w = np.eye(len(low))[alone.argmax()]
         weights = np.zeros(len(self.n))
         weights[proving] = w
-        return float(w @ self.low[proving] - ends @ ends / (4 * self.lam)), weights
+        return float(proven(w)), weights
 
-    def near(self, centre: np.ndarray, pull: float, metric: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the minimum of the model plus `pull (beta - centre)' M (beta - centre)`, and its planes' weights.
+    def near(self, centre: np.ndarray, pull: float, metric: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+        """Return the minimum of the model plus `pull (beta - centre)' M (beta - centre)`.
 
-        The metric M is `(d, d)`, or a diagonal, `(d,)`.
+        Also the weights of its planes, and the model there. The metric M is `(d, d)`, or a diagonal, `(d,)`.
         """
         if metric.ndim == 1:
             A = pull * metric + self.lam
@@ -74,4 +80,5 @@ class Bundle:
             solved = np.linalg.solve(A, np.column_stack([pull * (metric @ centre), self.g.T]))
             start, back = solved[:, 0], solved[:, 1:]
         w = simplex_maximum(self.n + self.g @ start, self.g @ back / 2)
-        return start - back @ w / 2, w
+        beta = start - back @ w / 2
+        return beta, w, float((self.n + self.g @ beta).max() + self.lam * beta @ beta)

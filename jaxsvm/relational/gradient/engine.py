@@ -17,18 +17,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from jaxsvm.errors import InputError
+from jaxsvm.errors import InputError, require_part
+from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.relational.gradient.far import Engine, Far, Request, RowsEngine
 from jaxsvm.relational.gradient.merge import MergeEngine
 from jaxsvm.relational.gradient.score_grid import GridEngine
 from jaxsvm.relational.gradient.sketch import SketchEngine
 from jaxsvm.relational.measured import MEASURED
 from jaxsvm.relational.schema.join import Join
-from jaxsvm.runtime.checks import require_one_of
+from jaxsvm.runtime.checks import require_finite_number, require_one_of
 
 if TYPE_CHECKING:
     from jaxsvm.relational.schema.join import Join
 
+ROWS_OF_A_HESSIAN = MEASURED.hessian_rows_per_coefficient * SIZES.largest_direct_system
+"""Rows of a join up to which a Hessian contains all of them, so that interior points certify any gap."""
 ENGINES = ("auto", "rows", "merge", "grid", "sketch")
 
 
@@ -53,33 +56,38 @@ class PseudoGradient(NamedTuple):
     counts: Far
 
 
-def engine_for(join: Any, engine: str = "auto", eps: float = 0.1) -> tuple[Any, str]:
+def engine_for(join: Any, engine: str | Engine = "auto", eps: float = 0.1) -> tuple[Any, str]:
     """Return an engine for a join, and the reason of the choice.
 
     Args:
         join: The join.
         engine: "rows" (exact, all rows), "merge" (exact, pairs), "grid", "sketch", or "auto": the first of "rows",
-            "merge" and "grid" that is cheap.
+            "merge" and "grid" that is cheap; or an engine, which is returned.
         eps: The accuracy of the sketch's counts.
 
     Raises:
-        InputError: On another name, or a join that is too large for an exact engine.
+        InputError: On what is no join or no engine, or a join that is too large for an exact engine.
     """
+    require_part("join", join, "moments", "a `relational.Join` is needed")
+    if isinstance(engine, Engine):
+        return engine, engine.name
     require_one_of("engine", engine, ENGINES)
     tree, size, limit = join.tree.simplified, float(join.size), MEASURED.auto_rows
     # Merged rows of the join are fewer than its size where tables repeat.
+    if engine == "merge" or (engine == "auto" and size > ROWS_OF_A_HESSIAN):
+        most = 2 * limit if engine == "merge" else MEASURED.auto_pairs
+        small = tree.within(3, most)
+        merge = None if small is None else MergeEngine(small)
+        # Planes alone, all that merged counts permit, need more turns for each of many coefficients.
+        cheap = min(MEASURED.auto_pairs, size / 4 if join.d <= 100 or size > limit else 0)
+        if merge is not None and (engine == "merge" or merge.pairs <= cheap):
+            return merge, f"merge: sorted merges of {merge.pairs:,} pairs for {size:.3g} rows, exact"
+        if engine == "merge":
+            raise InputError(f"engine is 'merge': no three tables of at most {most:.0g} rows; take 'grid'.")
     if engine == "rows" or (engine == "auto" and size <= limit):
         if size > 64 * limit:
             raise InputError(f"engine is 'rows': the join has {size:.3g} rows, more than {64 * limit}; take 'auto'.")
         return RowsEngine(tree), f"rows: the join has {size:,.0f} rows, each looked at, exact"
-    if engine in ("auto", "merge"):
-        most = 2 * MEASURED.auto_rows
-        small = tree.within(3, most if engine == "merge" else MEASURED.auto_pairs)
-        merge = None if small is None else MergeEngine(small)
-        if merge is not None and (engine == "merge" or merge.pairs <= MEASURED.auto_pairs):
-            return merge, f"merge: sorted merges of {merge.pairs:,} pairs for {size:.3g} rows, exact"
-        if engine == "merge":
-            raise InputError(f"engine is 'merge': no three tables of at most {most:.0g} rows; take 'grid'.")
     if engine == "sketch":
         return SketchEngine(tree, eps), f"sketch: counts within a factor {1 + eps:g} for {size:.3g} rows"
     grid = GridEngine(tree)
@@ -123,10 +131,14 @@ def far_counts(
         ramp: Half-width of the ramp that replaces the step from far to close; only for "rows" and "grid".
 
     Raises:
-        InputError: On coefficients that do not fit.
+        InputError: On coefficients that do not fit, and options that cannot be used.
     """
+    counter = engine_for(join, engine, eps)[0]
     beta = checked(join, beta)
-    counter = engine_for(join, engine, eps)[0] if isinstance(engine, str) else engine
+    require_one_of("mode", mode, ("lower", "upper", "mid"))
+    require_finite_number("guard", guard)
+    require_finite_number("ramp", ramp)
+    require_finite_number("tau", tau, -np.inf)
     return counter(scores(join, beta, guard), Request(mode, tau, squared, ramp))
 
 
@@ -154,7 +166,8 @@ def pseudo_gradient(
     Raises:
         InputError: On coefficients, accuracies or engines that do not fit.
     """
-    guard = eps if guard is True else float(guard)
+    require_finite_number("lam", lam)
+    guard = eps * guard if isinstance(guard, bool) else guard
     far = far_counts(join, beta, eps, guard=guard, mode=mode, engine=engine)
     return from_counts(join, checked(join, beta), lam, far)
 
@@ -199,6 +212,7 @@ def squared_hinge(join: Join, beta: ArrayLike, lam: float, far: Far) -> np.ndarr
         lam: The strength of the regulariser, >= 0.
         far: The counts of `far_counts(join, beta, squared=True)`.
     """
+    require_finite_number("lam", lam)
     return from_counts(join, checked(join, beta), lam, far, True).gradient
 
 

@@ -24,6 +24,9 @@ class Tables(NamedTuple):
     codes: list[dict[str, np.ndarray]]
     weights: list[np.ndarray]  # for each, the number of equal rows that each row stands for, float64 `(n_i,)`
     label: tuple[str, str]  # the table and column of the label
+    of_label: list[str]  # the names of all columns of the label's table
+    # For each, how many rows were left out before: with a missing key, dropped for a missing value, without a partner:
+    lost: list[np.ndarray]
     keys: Attributes  # the attributes of the join
     sources: dict[str, str]  # the SQL that stands for a table in FROM, if not its name
     casts: dict[str, str]  # the SQL type in which the database compares an attribute of columns of different types
@@ -42,15 +45,15 @@ def assembled(
     """
     _check_categorical(tables, categorical)
     names, codes, hub = tables.names, tables.codes, tables.names.index(tables.label[0])
-    rows, notes = [], []
+    rows, lost, notes = [], [], []
     for i, weight in enumerate(tables.weights):
-        kept = np.ones(len(weight), bool)
-        for code in codes[i].values():
-            kept &= code >= 0
+        keyed = np.logical_and.reduce([code >= 0 for code in codes[i].values()] or [np.ones(len(weight), bool)])
+        kept = keyed.copy()
         if missing == "drop":
             for part in [*tables.columns[i].values(), *([tables.target] if i == hub else [])]:
                 kept &= ~part.missing
         rows.append(np.flatnonzero(kept))
+        lost.append(tables.lost[i] + [weight[~keyed].sum(), weight[keyed & ~kept].sum(), weight[kept].sum()])
     shared = [frozenset(code) for code in codes]
 
     def cost(i: int, j: int) -> float:
@@ -61,7 +64,10 @@ def assembled(
     for i, j in edges:
         if not shared[i] & shared[j]:
             notes.append(crossed(names[i], names[j]))
-    rows = _reduced(names, codes, rows, edges, notes)
+    rows = _reduced(names, codes, rows, edges)
+    for name, index, weight, gone in zip(names, rows, tables.weights, lost, strict=True):
+        kept = float(weight[index].sum())
+        notes += _losses(name, kept, gone - [0, 0, kept])
     y, classes = _signs(tables.label, tables.target.take(rows[hub]), positive)
     weights, blocks = [], []
     for i, name in enumerate(names):
@@ -133,7 +139,15 @@ def crossed(first: str, second: str) -> str:
     return f"{first} and {second} share no key: every row of one joins every row of the other."
 
 
-def _reduced(names: Any, codes: Any, rows: Any, edges: Any, notes: list[str]) -> list[np.ndarray]:
+def _losses(name: str, kept: float, lost: np.ndarray) -> list[str]:
+    """Return the notes on the rows of a table that are no part of the join, by the reasons of `Tables.lost`."""
+    reasons = ("join with nothing: a key is missing", "are dropped: a value is missing",
+               "join with nothing: their keys have no partner")  # fmt: skip
+    parts, total = zip(lost, reasons, strict=True), kept + lost.sum()
+    return [f"{name}: {many:.0f} of {total:.0f} rows {reason}." for many, reason in parts if many > 0]
+
+
+def _reduced(names: Any, codes: Any, rows: Any, edges: Any) -> list[np.ndarray]:
     """Return the rows of each table through which a row of the join goes."""
     ones = [np.ones(len(index)) for index in rows]
     tree = Tree(ones, *_edges(codes, rows, edges), 0, np.empty(0), [{} for _ in rows])
@@ -144,9 +158,6 @@ def _reduced(names: Any, codes: Any, rows: Any, edges: Any, notes: list[str]) ->
         keys = {(i, j): ", ".join(sorted(codes[i].keys() & codes[j].keys())) for i, j in edges}
         pairs = "; ".join(f"{names[i]} with {names[j]} on {key}" for (i, j), key in keys.items())
         raise InputError(f"tables make a join without rows ({pairs}): look for keys that never match.")
-    for name, before, after in zip(names, rows, out, strict=True):
-        if len(after) < len(before):
-            notes.append(f"{name}: {len(before) - len(after)} of {len(before)} rows join with nothing.")
     return out
 
 
@@ -159,6 +170,8 @@ def _signs(label: tuple[str, str], target: Column, positive: Any) -> tuple[np.nd
     classes = python_values(known)
     if positive is not None:
         values = classes.tolist()
+        if isinstance(positive, str) and positive not in values:  # as a command gives it
+            positive = next((value for value in values if str(value).lower() == positive.lower()), positive)
         if positive not in values:
             raise InputError(f"positive is {positive!r}: the label has {', '.join(map(str, values[:10]))}.")
         code = (code == values.index(positive)).astype(int)

@@ -27,7 +27,7 @@ class Block(NamedTuple):
     """The features of a table."""
 
     X: np.ndarray  # its numbers, float64 `(n_i, p)`, scaled
-    names: list[str]  # names of the columns of X; "" is the constant
+    names: list[str | None]  # names of the columns of X; None is the constant
     mean: np.ndarray  # the number subtracted from each column, `(p,)`
     scale: np.ndarray  # the number each was divided by then, `(p,)`
     fill: np.ndarray  # the number that replaces a missing one, `(p,)`; NaN if missing numbers are refused

@@ -20,11 +20,11 @@ import numpy as np
 
 from jaxsvm.errors import InputError, require_package
 from jaxsvm.relational.schema.assembly import Tables, crossed
-from jaxsvm.relational.schema.join import Join, features_of, require_options
+from jaxsvm.relational.schema.join import Join, features_of, options_of
 from jaxsvm.relational.schema.join_tree import join_tree
 from jaxsvm.relational.tables.columns import Column, as_feature, inexact_keys, largest_integer, numbers, require_role
 from jaxsvm.relational.tables.keys import Attributes, Keys, attributes
-from jaxsvm.relational.tables.pushdown import Plan, edge_name, queries, quoted
+from jaxsvm.relational.tables.pushdown import Plan, edge_name, losses, queries, quoted
 from jaxsvm.relational.tables.reading import column, opened
 from jaxsvm.relational.tables.sql_types import DOUBLE, Declared, comparison_type, declared
 
@@ -213,19 +213,19 @@ def _from_queries(
     sources = dict(tables) if isinstance(tables, Mapping) else {name: quoted(name) for name in tables}
     if not sources:
         raise InputError("tables is empty: at least one table is needed.")
-    require_options(label, missing, sources)
+    label, features, categorical = options_of(sources, label, features, categorical, missing)
     columns = {
         name: {c: declared(kind) for c, kind in types(f"SELECT * FROM {source} AS t LIMIT 0").items()}
         for name, source in sources.items()
     }
-    known = attributes(columns, keys, alike)
+    known = attributes(columns, keys, label, alike)
     wanted = features_of(columns, known, label, features)
-    _check_columns(columns, wanted, label, categorical or {})
+    _check_columns(columns, wanted, label, categorical)
     casts = _casts(ask, sources, columns, known)
     names = list(sources)
     shared = [frozenset(key for key, owners in known.items() if name in owners) for name in names]
     edges = join_tree(names, shared, names.index(label[0]), lambda i, j: 0.0)
-    plan = Plan(sources, columns, known, casts, wanted, (label[0], label[1]), edges, missing)
+    plan = Plan(sources, columns, known, casts, wanted, label, edges, missing)
     given = sources if isinstance(tables, Mapping) else {}
     join = Join.of_tables(_fetched(ask, plan, given), categorical, positive, missing)
     join.notes[:0] = [crossed(names[i], names[j]) for i, j in edges if not shared[i] & shared[j]]
@@ -251,12 +251,16 @@ def _fetched(ask: Ask, plan: Plan, given: dict[str, str]) -> Tables:
     """Run the queries of a plan; `given` are the sources that the user gave."""
     names, hub = list(plan.sources), list(plan.sources).index(plan.label[0])
     tables = [opened(name, ask(query)) for name, query in zip(names, queries(plan), strict=True)]
+    lost = []
     counts = [numbers(column(name, table, "n"), name) for name, table in zip(names, tables, strict=True)]
     for name, count in zip(names, counts, strict=True):
         if not len(count):
             raise InputError(
                 f"tables make a join without rows (nothing is left of {name}): look for keys that never match."
             )
+        counted = opened(name, ask(losses(plan, name)))
+        total, *gone = (float(numbers(column(name, counted, part), name)[0]) for part in ("n", "keyless", "dropped"))
+        lost.append(np.array([*gone, total - sum(gone) - count.sum()]))
 
     def values(i: int, k: int, c: str) -> Column:
         part, kind = as_feature(column(names[i], tables[i], f"c{k}")), plan.columns[names[i]][c]
@@ -274,7 +278,8 @@ def _fetched(ask: Ask, plan: Plan, given: dict[str, str]) -> Tables:
         codes[i][edge_name(i, j)], codes[j][edge_name(i, j)] = ends
     columns = [{c: values(i, k, c) for k, c in enumerate(plan.features[name])} for i, name in enumerate(names)]
     target = values(hub, len(plan.features[plan.label[0]]), plan.label[1])
-    return Tables(names, columns, target, codes, counts, plan.label, plan.keys, given, plan.casts)
+    of_label = list(plan.columns[plan.label[0]])
+    return Tables(names, columns, target, codes, counts, plan.label, of_label, lost, plan.keys, given, plan.casts)
 
 
 def _casts(

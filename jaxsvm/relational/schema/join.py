@@ -10,20 +10,20 @@ feature belongs to one table: that of a key which several tables share, to the f
 from __future__ import annotations
 
 import copy
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from jaxsvm.errors import InputError
+from jaxsvm.errors import InputError, require_part
 from jaxsvm.relational.counting import semirings as counting
 from jaxsvm.relational.counting.moments import SCALES, Moments, moments
 from jaxsvm.relational.schema.assembly import Tables, assembled
 from jaxsvm.relational.schema.blocks import Block
 from jaxsvm.relational.tables.columns import as_feature, numbers
 from jaxsvm.relational.tables.keys import Attributes, Keys, attributes, encoded
-from jaxsvm.relational.tables.reading import column, column_names, opened
+from jaxsvm.relational.tables.reading import column, column_names, length, opened
 from jaxsvm.runtime.checks import require_one_of
 
 MISSING_CHOICES = ("refuse", "impute", "drop")
@@ -43,7 +43,8 @@ class Join:
         keys: The attributes of the join.
         sources: The SQL that stands for a table in FROM, if not its name; `to_sql` uses it.
         casts: The SQL type in which the database compares an attribute of columns of different types.
-        notes: What was done to the tables.
+        of_label: The names of all columns of the label's table.
+        notes: What was done to the tables: rows that join with nothing, for want of a key or of a partner, and others.
         constant: Whether there is a constant feature.
     """
 
@@ -82,10 +83,11 @@ class Join:
             InputError: On anything that does not fit, a cyclic join, and a join without rows or with one label.
         """
         if not isinstance(tables, Mapping) or not tables:
-            raise InputError("tables is empty: a dict of at least one table by name is needed.")
-        require_options(label, missing, tables)
-        tables = {str(name): opened(str(name), table) for name, table in tables.items()}
-        names, known, copies = list(tables), attributes(tables, keys), copies or {}
+            held = "empty" if isinstance(tables, Mapping) else f"a {type(tables).__name__}"
+            raise InputError(f"tables is {held}: a dict of at least one table by name is needed.")
+        label, features, categorical = options_of(tables, label, features, categorical, missing)
+        tables = {str(name): opened(f"tables[{name!r}]", table) for name, table in tables.items()}
+        names, known, copies = list(tables), attributes(tables, keys, label), copies or {}
         for name, counted in copies.items():
             features = {**(features or features_of(tables, known, label, None))}
             features[name] = [c for c in features.get(name, []) if c != counted]
@@ -94,14 +96,16 @@ class Join:
         columns = [{c: as_feature(column(name, tables[name], c)) for c in wanted[name]} for name in names]
         target = as_feature(column(label[0], tables[label[0]], label[1]))
         weights = [_copies(name, tables[name], copies.get(name)) for name in names]
+        of_label, lost = column_names(tables[label[0]]), [np.zeros(3) for _ in names]
         read = Tables(
-            names, columns, target, [codes[name] for name in names], weights, (label[0], label[1]), known, {}, {}
+            names, columns, target, [codes[name] for name in names], weights, label, of_label, lost, known, {}, {}
         )
         self._assemble(read, categorical, positive, missing)
 
     def _assemble(self, tables: Tables, categorical: Any, positive: Any, missing: str) -> None:
         """Set the attributes from tables that were read."""
         self.names, self.keys, self.sources, self.casts = tables.names, tables.keys, tables.sources, tables.casts
+        self.of_label = tables.of_label
         parts = assembled(tables, categorical or {}, positive, missing)
         self.tree, self.blocks, self.classes, self.rows, self.notes = parts
         if not np.isfinite(float(self.size)):
@@ -148,7 +152,7 @@ class Join:
         """Name each coefficient: `table.column`, `table.column=level`, or `(intercept)` for the constant."""
         names = []
         for table, block in zip(self.names, self.blocks, strict=True):
-            names += [f"{table}.{name}" if name else "(intercept)" for name in block.names]
+            names += ["(intercept)" if name is None else f"{table}.{name}" for name in block.names]
             names += [f"{table}.{name}" for c in block.categories for name in c.names]
         return names
 
@@ -178,25 +182,37 @@ class Join:
         return f"Join of {self.size:,} rows: {parts}{''.join(alone)}"
 
 
-def require_options(label: Any, missing: str, tables: Mapping[str, Any]) -> None:
-    """Refuse a label that names none of the tables, and an unknown treatment of missing features."""
+def options_of(
+    tables: Iterable[Any], label: Any, features: Any, categorical: Any, missing: str
+) -> tuple[tuple[str, str], dict[str, list[str]] | None, dict[str, list[str]]]:
+    """Return label, features and categorical with names as texts.
+
+    Raises:
+        InputError: On a label that names none of the tables, an unknown treatment of missing features, and columns
+            that are no lists by table.
+    """
     require_one_of("missing", missing, MISSING_CHOICES)
-    if not (isinstance(label, tuple | list) and len(label) == 2 and label[0] in map(str, tables)):
+    if not (isinstance(label, tuple | list) and len(label) == 2 and str(label[0]) in map(str, tables)):
         names = ", ".join(map(str, tables))
         raise InputError(f"label is {label!r}: (table, column) is needed, the table one of {names}.")
+    for name, chosen in (("features", features), ("categorical", categorical)):
+        by_table = isinstance(chosen, Mapping) and not any(isinstance(columns, str) for columns in chosen.values())
+        if chosen is not None and not by_table:
+            raise InputError(f"{name} is {chosen!r}: a list of columns for each table is needed, {{table: [column]}}.")
+    wanted, by_request = (
+        {str(name): [str(c) for c in columns] for name, columns in (chosen or {}).items()}
+        for chosen in (features, categorical)
+    )
+    return (str(label[0]), str(label[1])), None if features is None else wanted, by_request
 
 
 def _copies(name: str, table: Any, counted: str | None) -> np.ndarray:
     """Return the number of copies of each row, float64 `(n,)`."""
-    if isinstance(table, Mapping):
-        lengths = sorted({len(values) for values in table.values()})
-    else:
-        lengths = [int(table.num_rows) if hasattr(table, "num_rows") else len(table)]
-    if len(lengths) != 1 or 0 in lengths:
-        held = f"columns of {', '.join(map(str, lengths))} rows" if len(lengths) > 1 else "no rows"
-        raise InputError(f"table {name} has {held}: at least one row, the same number in every column, is needed.")
+    rows = length(name, table)
+    if not rows:
+        raise InputError(f"table {name} has no rows: at least one is needed.")
     if counted is None:
-        return np.ones(lengths[0])
+        return np.ones(rows)
     values = numbers(column(name, table, counted), f"{name}.{counted}")
     if not (values >= 1).all() or (values != np.floor(values)).any():
         raise InputError(f"copies[{name!r}] is {counted}: positive whole numbers are needed in it.")
@@ -234,10 +250,12 @@ def prepared(join: Join, scale: str = "none", intercept: bool = False) -> Join:
     Raises:
         InputError: On another scale.
     """
+    require_part("join", join, "moments", "a `relational.Join` is needed")
     require_one_of("scale", scale, SCALES)
     N, blocks = float(join.size), []
     for i, (given, out) in enumerate(zip(join.blocks, join.counts(), strict=True)):
-        mean, size, number = np.zeros(len(given.names)), np.ones(len(given.names)), np.array(given.names, object) != ""
+        number = np.array([name is not None for name in given.names], bool)
+        mean, size = np.zeros(len(number)), np.ones(len(number))
         if scale == "max":
             size = np.abs(given.X).max(axis=0, initial=0)
         elif scale == "standard":
@@ -249,7 +267,7 @@ def prepared(join: Join, scale: str = "none", intercept: bool = False) -> Join:
         X, names, fill = (given.X - mean) / size, given.names, given.fill
         mean, size = given.mean + given.scale * mean, given.scale * size
         if intercept and i == join.tree.label and not join.constant:
-            X, names = np.append(X, np.ones((len(X), 1)), axis=1), [*names, ""]
+            X, names = np.append(X, np.ones((len(X), 1)), axis=1), [*names, None]
             mean, size, fill = np.append(mean, 0.0), np.append(size, 1.0), np.append(fill, np.nan)
         blocks.append(Block(X, names, mean, size, fill, given.categories))
     out = copy.copy(join)

@@ -24,24 +24,33 @@ def root(parent: dict[Any, Any], node: Hashable) -> Any:
     return node
 
 
-def attributes(tables: Mapping[str, Any], keys: Keys | None, alike: Callable[[str], str] = str) -> Attributes:
+def attributes(
+    tables: Mapping[str, Any], keys: Keys | None, label: tuple[str, str], alike: Callable[[str], str] = str
+) -> Attributes:
     """Return the attributes of the join.
 
     Args:
         tables: Tables by name.
         keys: None: columns of equal names (a natural join). Else pairs of tables with the columns that join them:
             `{("flights", "weather"): ["origin", "time_hour"], ("flights", "airports"): {"dest": "faa"}}`.
+        label: The table and column of the label.
         alike: Maps column names that are equal in the database to one (`str.lower` if case does not matter).
 
     Raises:
-        InputError: On tables and columns that do not exist, pairs of no columns, and two columns of one table that
-            would have to be equal.
+        InputError: On tables and columns that do not exist, pairs of no columns, two columns of one table that would
+            have to be equal, and a natural join on the label.
     """
     if keys is None:
         where: Attributes = {}
         for name, table in tables.items():
             for key in column_names(table):
                 where.setdefault(alike(key), {})[name] = key
+        others = [n for owners in where.values() if owners.get(label[0]) == label[1] for n in owners if n != label[0]]
+        if others:
+            raise InputError(
+                f"label {label[0]}.{label[1]} is also the name of a column of {', '.join(others)}, so it would be a "
+                "key: name the columns that join in keys."
+            )
         return {key: owners for key, owners in where.items() if len(owners) > 1}
     if not isinstance(keys, Mapping):
         raise InputError(
@@ -71,7 +80,9 @@ def _pairs(tables: Mapping[str, Any], pair: Any, columns: Any) -> Iterable[tuple
     if not (isinstance(pair, tuple) and len(pair) == 2 and set(pair) <= set(tables) and pair[0] != pair[1]):
         raise InputError(f"keys has {pair!r}: a pair of two of the tables {', '.join(tables)} is needed.")
     listed = [columns] if isinstance(columns, str) else columns
-    named = dict(listed) if isinstance(listed, Mapping) else {key: key for key in listed}
+    if not isinstance(listed, Iterable):
+        raise InputError(f"keys[{pair!r}] is {columns!r}: a name, a list of names, or a dict of names is needed.")
+    named = {str(a): str(b) for a, b in (listed.items() if isinstance(listed, Mapping) else ((k, k) for k in listed))}
     if not named:
         raise InputError(f"keys[{pair!r}] is empty: name the columns that join the two tables, or leave it out.")
     for both in named.items():

@@ -77,6 +77,16 @@ def _fetched(plan: Plan, name: str) -> list[str]:
     return [*plan.features[name], *([plan.label[1]] if name == plan.label[0] else [])]
 
 
+def losses(plan: Plan, name: str) -> str:
+    """Count the rows of a table, as n, those with a missing key, and of the others those that a missing value drops."""
+    keys = [f"t.{quoted(owners[name])} IS NULL" for owners in plan.keys.values() if name in owners]
+    values = [f"t.{quoted(c)} IS NULL" for c in _fetched(plan, name)] if plan.missing == "drop" else []
+    keyless, dropped = (" OR ".join(tests) or "FALSE" for tests in (keys, values))
+    counts = f"COUNT(CASE WHEN {keyless} THEN 1 END) AS keyless"
+    counts += f", COUNT(CASE WHEN NOT ({keyless}) AND ({dropped}) THEN 1 END) AS dropped"
+    return f"SELECT COUNT(*) AS n, {counts} FROM {plan.sources[name]} AS t"
+
+
 def _base(plan: Plan, name: str) -> str:
     """Select the keys, features and label of a table; rows with a missing key are left out."""
     kept, needed = [], []

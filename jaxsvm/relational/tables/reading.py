@@ -42,16 +42,29 @@ TableLike = Mapping[str, Any] | Columns
 """A table of pandas, polars or Arrow, or a dict of arrays."""
 
 
-def opened(name: str, table: Any) -> Any:
+def opened(where: str, table: Any) -> Any:
     """Return a table whose columns can be read; open the path of a Parquet or CSV file; refuse anything else."""
     if isinstance(table, str | os.PathLike):
-        return _opened_file(name, os.fspath(table))
-    if isinstance(table, Mapping) or hasattr(table, "columns"):
+        return _opened_file(where, os.fspath(table))
+    # Whose values are here: those of a query (DuckDB, ibis, LazyFrame, Dask) have columns too.
+    here = any(hasattr(table, part) for part in ("column_names", "iloc", "to_arrow")) and not hasattr(table, "dask")
+    if isinstance(table, Mapping) or here:
         return table
     raise InputError(
-        f"tables[{name!r}] is a {type(table).__name__}: a pandas, polars or Arrow table, a dict of arrays, or the path "
-        "of a Parquet or CSV file is needed."
+        f"{where} is a {type(table).__name__}: a pandas, polars or Arrow table, a dict of arrays, or the path of a "
+        "Parquet or CSV file is needed (of a query `.to_arrow_table()`, `.to_pyarrow()`, `.collect()`, `.compute()`)."
     )
+
+
+def length(name: str, table: Any) -> int:
+    """Return the number of rows of a table; refuse columns of different lengths."""
+    if not isinstance(table, Mapping):
+        return int(table.num_rows) if hasattr(table, "num_rows") else len(table)
+    lengths = sorted({len(values) if hasattr(values, "__len__") else -1 for values in table.values()})
+    if -1 in lengths or len(lengths) > 1:
+        held = "a column that is one value" if -1 in lengths else f"columns of {', '.join(map(str, lengths))} rows"
+        raise InputError(f"table {name} has {held}: the same number of rows in every column is needed.")
+    return lengths[0] if lengths else 0
 
 
 def column_names(table: Any) -> list[str]:
@@ -64,6 +77,11 @@ def column_names(table: Any) -> list[str]:
 def column(name: str, table: Any, wanted: str) -> Column:
     """Read one column of a table; refuse it if it is absent, exists twice, has more than one axis, or mixes kinds."""
     names, where = column_names(table), f"{name}.{wanted}"
+    if not wanted and wanted in names:
+        raise InputError(
+            f"table {name}: column {names.index(wanted)} of the header has no name: name it, or name the columns that "
+            "are wanted in features and keys."
+        )
     if wanted not in names:
         raise InputError(f"table {name} has no column {wanted}; it has {', '.join(names[:20])}.")
     if names.count(wanted) > 1:
@@ -240,10 +258,10 @@ CONVERSIONS: dict[str, Any] = {
 """For a kind, the function that converts Python objects; it returns values and their scale."""
 
 
-def _opened_file(name: str, path: str) -> Any:
+def _opened_file(where: str, path: str) -> Any:
     """Read a Parquet or CSV file as an Arrow table."""
     if not os.path.exists(path):
-        raise InputError(f"tables[{name!r}] is {path!r}: there is no such file.")
+        raise InputError(f"{where} is {path!r}: there is no such file.")
     for module in ("pyarrow.csv", "pyarrow.parquet"):
         require_package(module, "reading files of tables")
     import pyarrow.csv
@@ -257,5 +275,5 @@ def _opened_file(name: str, path: str) -> Any:
             options = pyarrow.csv.ConvertOptions(strings_can_be_null=True, null_values=["", "NA", "NaN", "NULL"])
             return pyarrow.csv.read_csv(path, convert_options=options)
     except (pyarrow.ArrowInvalid, OSError) as error:
-        raise InputError(f"tables[{name!r}], the file {path!r}, cannot be read: {error}") from None
-    raise InputError(f"tables[{name!r}] is {path!r}: a .parquet or .csv file is needed.")
+        raise InputError(f"{where}, the file {path!r}, cannot be read: {error}") from None
+    raise InputError(f"{where} is {path!r}: a .parquet or .csv file is needed.")

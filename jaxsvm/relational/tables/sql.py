@@ -5,6 +5,7 @@ coefficient of each category's level; a level that training did not see adds not
 number counts as its mean if training imputed, else the score is NULL. Numbers count as doubles, as in training.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,22 +14,36 @@ import numpy as np
 from jaxsvm.errors import InputError
 from jaxsvm.relational.tables.columns import Column, as_feature, numbers, python_values, shared_codes
 from jaxsvm.relational.tables.pushdown import compared, quoted
-from jaxsvm.relational.tables.reading import column, column_names
+from jaxsvm.relational.tables.reading import column, column_names, length, opened
 from jaxsvm.relational.tables.sql_types import DOUBLE
 
 
-def to_sql(fit: Any, tables: dict[str, str] | None = None) -> str:
+def require_free(join: Any, score: str) -> None:
+    """Refuse a name of the scores that a column of the label's table has: a query of it would read that column."""
+    if not (isinstance(score, str) and score):
+        raise InputError(f"score is {score!r}: the name of a column is needed.")
+    if score.lower() in map(str.lower, join.of_label):
+        table = join.names[join.tree.label]
+        raise InputError(f"score is {score!r}, a column of {table} as well: give the scores another name.")
+
+
+def to_sql(fit: Any, tables: dict[str, str] | None = None, score: str = "score") -> str:
     """Write the query whose column `score` is the decision function of every row of the join (positive: `classes[1]`).
 
     Args:
         fit: A fitted model.
         tables: The SQL that stands for a table in FROM, if not what the join was made from, such as `main.sales` or
             `read_parquet('sales.parquet')`.
+        score: The name of that column.
+
+    Raises:
+        InputError: If the label's table has a column of that name, in capital letters or not.
 
     Returns:
         `SELECT fact.*, score FROM ...`, standard SQL. If tables have equal rows, each joined row comes once per copy.
     """
     join, names = fit.join, fit.join.names
+    require_free(join, score)
     terms = [_number(fit.intercept), *(_term(*feature) for feature in _features(fit))]
     sources = {name: quoted(name) for name in names} | fit.join.sources | (tables or {})
     hub = join.tree.label
@@ -43,14 +58,14 @@ def to_sql(fit: Any, tables: dict[str, str] | None = None) -> str:
         clauses.append(f"JOIN {sources[names[j]]} AS {quoted(names[j])} ON {' AND '.join(tests) or 'TRUE'}")
         joined.add(j)
     body = "\n    + ".join(terms)
-    return f"SELECT {quoted(names[hub])}.*,\n    {body} AS score\nFROM " + "\n".join(clauses)
+    return f"SELECT {quoted(names[hub])}.*,\n    {body} AS {quoted(score)}\nFROM " + "\n".join(clauses)
 
 
 def _features(fit: Any) -> Iterator[tuple[str, str, Any, Any]]:
     """Yield table, name, coefficients, and the fill of a number or the levels of a category, of each feature."""
     at = 0
     for table, block in zip(fit.join.names, fit.join.blocks, strict=True):
-        parts = [(name, 1, fill) for name, fill in zip(block.names, block.fill, strict=True) if name]
+        parts = [(name, 1, fill) for name, fill in zip(block.names, block.fill, strict=True) if name is not None]
         parts += [(category.name, len(category.levels), category.levels) for category in block.categories]
         for name, many, part in parts:
             yield table, name, fit.coef[at : at + many], part
@@ -81,13 +96,21 @@ def decision_function(fit: Any, rows: Any) -> np.ndarray:
         `(k,)`; NaN where a number is missing that was never missing in training.
 
     Raises:
-        InputError: On a feature that is absent, or has values of another kind than in training.
+        InputError: On a feature that is absent, that has values of another kind than in training, or whose column could
+            be that of another feature.
     """
-    known, terms = column_names(rows), []
-    for table, name, coef, part in _features(fit):
+    rows = opened("rows", rows)
+    length("rows", rows)
+    known, terms, features = column_names(rows), [], list(_features(fit))
+    whole = Counter(f"{table}.{name}" for table, name, *_ in features)
+    either = whole + Counter(name for _, name, *_ in features)
+    for table, name, coef, part in features:
         wanted = f"{table}.{name}" if f"{table}.{name}" in known else name
         if wanted not in known:
             raise InputError(f"rows has no column {name} or {table}.{name}: every feature is needed.")
+        if (either if wanted == name else whole)[wanted] > 1:
+            same = " or ".join(f"{t}.{n}" for t, n, *_ in features if wanted in (n, f"{t}.{n}"))
+            raise InputError(f"rows has a column {wanted}, which could be {same}: call each by its whole name.")
         values = as_feature(column("rows", rows, wanted))
         if isinstance(part, Column):
             terms.append(_level_scores(part, coef, values, f"{table}.{name}"))
