@@ -123,19 +123,19 @@ def watching(stop: Interruption | None = None) -> Iterator[Interruption]:
     before = signal.getsignal(signal.SIGINT) if on_main else None
     owner: Any = getattr(before, "__self__", None)
     owner = owner if isinstance(owner, Interruption) else _handed.get() or Interruption()
-    stop = owner if stop is None else stop
+    flag: Interruption = owner if stop is None else stop
     installed = before is signal.default_int_handler
-    earlier = _handed.set(stop)
+    earlier = _handed.set(flag)
     with _counting:
-        stop.drivers += 1
+        flag.drivers += 1
     try:
         if installed:
-            signal.signal(signal.SIGINT, stop.arrived)
+            signal.signal(signal.SIGINT, flag.arrived)
         with running():
-            yield stop
+            yield flag
     finally:
         with _counting:
-            stop.drivers -= 1
+            flag.drivers -= 1
         _handed.reset(earlier)
         if installed:
             signal.signal(signal.SIGINT, before)
