@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from scipy.sparse import csr_array
 from sklearn.base import clone
+from sklearn.datasets import make_blobs
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC, SVR, NuSVC, OneClassSVM
@@ -283,7 +284,7 @@ def test_refusals(tmp_path):
     assert not (tmp_path / "m").exists()
     whole = libsvm_file(tmp_path / "whole", trained("rbf")).read_text()
     for broken, said in (
-        (whole.split("SV")[0], "not in list|SV"),
+        (whole.split("SV")[0], "the line 'SV'"),
         ("\n".join(whole.splitlines()[:-3]), "are announced"),
         (whole.replace("kernel_type rbf", "kernel_type precomputed"), "precomputed"),
         (whole.replace("rho ", "rho 0 "), "do not fit together"),
@@ -293,6 +294,86 @@ def test_refusals(tmp_path):
             interchange.from_libsvm(tmp_path / "broken")
     with pytest.raises(DataError, match="cannot be read"):
         interchange.from_libsvm(tmp_path / "missing")
+
+
+def by_svm_predict(path, x, base):
+    """The values of LIBSVM's formula for rows `index:value` that count from `base`, of a linear model."""
+    head, vectors = path.read_text().split("SV\n")
+    rho = float(head.split("rho ")[1].split()[0])
+    known = [dict(entry.split(":") for entry in line.split()[1:]) for line in vectors.splitlines()]
+    coef = [float(line.split()[0]) for line in vectors.splitlines()]
+    row = lambda point: {str(j + base): v for j, v in enumerate(point)}  # noqa: E731
+    dot = lambda a, b: sum(float(v) * b.get(j, 0.0) for j, v in a.items())  # noqa: E731
+    return np.array([sum(c * dot(z, row(point)) for c, z in zip(coef, known, strict=True)) - rho for point in x])
+
+
+@pytest.mark.parametrize("base", [0, 1])
+@pytest.mark.parametrize("first", [1.0, 0.0])
+def test_indices_count_as_the_rows_of_the_training_did(base, first, tmp_path):
+    x = X * [first, 1, 1]  # without the first column too
+    machine = SVC(kernel="linear").fit(x, KINDS > 0)
+    model = dataclasses.replace(fitted.model_of(machine), classes=(-1, 1), layout=Layout(index_base=base))
+    interchange.to_libsvm(model, tmp_path / "m")
+    np.testing.assert_allclose(-by_svm_predict(tmp_path / "m", NEW, base), machine.decision_function(NEW), atol=1e-9)
+    back = interchange.from_libsvm(tmp_path / "m")
+    assert back.layout.index_base == base
+    np.testing.assert_allclose(jaxsvm.decision_function(back, NEW), machine.decision_function(NEW), atol=1e-9)
+
+
+def test_models_of_rows_that_count_from_0(tmp_path):
+    head = "svm_type c_svc\nkernel_type linear\nnr_class 2\ntotal_sv 2\nrho 0.25\nlabel 1 -1\nnr_sv 1 1\nSV\n"
+    file = tmp_path / "m"
+    file.write_text(head + "0.5 0:1 1:0.5 2:2 \n-0.5 0:-1 1:1 \n")
+    assert jaxsvm.decision_function(interchange.from_libsvm(file), np.ones((1, 3))) == pytest.approx(1.5)
+    with pytest.raises(DataError, match="index 0 occurs, and indices count from 1"):
+        interchange.from_libsvm(file, zero_based=False)
+    file.write_text(head + "0.5 1:0.5 2:2 \n-0.5 1:1 \n")
+    for zero_based, columns in ((None, 2), (False, 2), (True, 3)):
+        assert interchange.from_libsvm(file, zero_based=zero_based).basis.columns == columns
+    file.write_text("solver_type L2R_L2LOSS_SVC_DUAL\nnr_class 2\nlabel 1 -1\nnr_feature 1\nbias -1\nw\n0.5 \n")
+    with pytest.raises(DataError, match="a model of LIBLINEAR"):
+        interchange.from_libsvm(file)
+
+
+def certain(machine, k):
+    return machine(kernel="linear", C=3.0, probability=True).fit(X, np.digitize(X[:, 0], [-0.4, 0.4][: k - 1]) + 3)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("k", [2, 3])
+def test_probabilities_are_handed_on(k, tmp_path):
+    ours, theirs = certain(estimators.SVC, k), certain(SVC, k)
+    for machine, atol in ((ours, 1e-6), (theirs, 0.01)):  # LIBSVM couples them up to .005
+        interchange.to_libsvm(machine, tmp_path / "m")
+        for model in (machine, interchange.from_libsvm(tmp_path / "m")):
+            found = evaluated(model)
+            np.testing.assert_allclose(found["probabilities"], machine.predict_proba(EXACT), atol=atol)
+            np.testing.assert_array_equal(found["label"], machine.predict(EXACT))
+    labels = [4, 3] if k == 2 else [5, 3, 4]
+    file, (slopes, shifts) = libsvm_file(tmp_path / "other", theirs, labels), (theirs._probA, theirs._probB)
+    pairs = list(combinations([3, 4, 5][:k], 2))
+    at = [(pairs.index(tuple(sorted(pair))), 1 if pair[0] < pair[1] else -1) for pair in combinations(labels, 2)]
+    said = f"probA {' '.join(str(slopes[i]) for i, _ in at)}\nprobB {' '.join(str(s * shifts[i]) for i, s in at)}\n"
+    file.write_text(file.read_text().replace("nr_sv", said + "nr_sv"))
+    found = evaluated(interchange.from_libsvm(file))["probabilities"]
+    np.testing.assert_allclose(found, theirs.predict_proba(EXACT), atol=0.01)
+    file.write_text(file.read_text().replace("probB", "probC"))
+    with pytest.raises(DataError, match="probA, probB and rho"):
+        interchange.from_libsvm(file)
+
+
+@pytest.mark.parametrize("machine", [estimators.SVC, SVC, estimators.NuSVC])
+def test_ties_broken_by_values(machine, tmp_path):
+    x, y = make_blobs(random_state=27)
+    q = np.random.default_rng(0).uniform(-15, 15, (4000, 2)).astype(np.float32)
+    machine = machine(kernel="linear", break_ties=True).fit(x, y)
+    assert evaluated(machine, q)["label"].tolist() == machine.predict(q).tolist()
+    assert (
+        evaluated(make_pipeline(StandardScaler().fit(0 * x), machine), q)["label"].tolist()
+        == machine.predict(q).tolist()
+    )
+    with pytest.warns(UserWarning, match="break_ties is True"):
+        interchange.to_libsvm(machine, tmp_path / "m")
 
 
 # --- ONNX ------------------------------------------------------------------------------------------------------------

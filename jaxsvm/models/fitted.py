@@ -15,6 +15,7 @@ from jaxsvm.kernels import Kernel
 from jaxsvm.models.description import SCIKIT_LEARN_NAMES
 from jaxsvm.models.model import Model
 from jaxsvm.results.fit import Certificate
+from jaxsvm.runtime.arrays import transfers
 
 
 def model_of(fitted: Any) -> Model:
@@ -56,7 +57,20 @@ def model_of(fitted: Any) -> Model:
     else:
         coef = columns_of_pairs(coef, fitted.n_support_)
     known = None if classes is None else tuple(np.asarray(classes).tolist())
-    return assembled(_kernel(fitted), fitted.support_vectors_, coef, bias, known, certificate, _layout(fitted))
+    model = assembled(_kernel(fitted), fitted.support_vectors_, coef, bias, known, certificate, _layout(fitted))
+    if not np.size(getattr(fitted, "_probA", ())):
+        return model
+    flip = -1.0 if known is not None and len(known) == 2 and certificate is None else 1.0  # theirs is of the first
+    return dataclasses.replace(
+        model, sigmoids=tuple((float(a), flip * float(b)) for a, b in zip(fitted._probA, fitted._probB, strict=True))
+    )
+
+
+def breaks_ties(fitted: Any) -> bool:
+    """Return whether decision values break ties of votes of a fitted estimator, the last of a pipeline or by itself."""
+    steps = getattr(fitted, "steps", None)
+    last = steps[-1][1] if isinstance(steps, list) and steps else fitted
+    return bool(getattr(last, "break_ties", False)) and len(getattr(last, "classes_", ())) > 2
 
 
 def tell_of_preparation(model: Model) -> None:
@@ -92,6 +106,7 @@ def columns_of_pairs(coef: np.ndarray, counts: Sequence[int] | np.ndarray) -> np
     return np.stack(columns, axis=1)
 
 
+@transfers
 def assembled(
     kernel: Kernel, x: Any, coef: np.ndarray, bias: Any, classes: tuple[Any, ...] | None,
     certificate: Certificate | None = None, layout: Layout | None = None,

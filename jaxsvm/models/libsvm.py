@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxsvm.datasets import Layout
-from jaxsvm.errors import DataError, InputError
+from jaxsvm.errors import DataError, InputError, require, warn
 from jaxsvm.gram.basis import KernelBasis
 from jaxsvm.kernels import RBF, Kernel, Laplacian, Linear, Polynomial, Sigmoid
 from jaxsvm.models.description import SCIKIT_LEARN_NAMES, scikit_learn_kernel
-from jaxsvm.models.fitted import assembled, columns_of_pairs, model_of
+from jaxsvm.models.fitted import assembled, breaks_ties, columns_of_pairs, model_of
 from jaxsvm.models.model import Model, scipy_rows
 from jaxsvm.numerics.measured import MEASURED
 from jaxsvm.points.rows import CSR
@@ -32,25 +32,25 @@ if TYPE_CHECKING:
 
 CLASSIFIERS = ("c_svc", "nu_svc")
 OTHERS = ("epsilon_svr", "nu_svr", "one_class")
-LAYOUT = Layout(index_base=1)
-"""The layout of the files that LIBSVM trains on."""
 
 
-def from_libsvm(path: str | os.PathLike[str], *, features: int | None = None) -> Model:
+def from_libsvm(path: str | os.PathLike[str], *, features: int | None = None, zero_based: bool | None = None) -> Model:
     """Read a model file that LIBSVM's `svm-train` wrote.
 
     Args:
         path: The file: C-SVC or nu-SVC of any number of classes, epsilon-SVR or nu-SVR, or a one-class machine.
         features: Number of columns of a point, which the file does not give; None: up to the last one in which a
             support vector has an entry.
+        zero_based: Whether indices count from 0, as of a model of rows that do; None: if the index 0 occurs.
 
     Returns:
-        The model. Its certificate has an infinite gap, since nothing is proved of it. Probabilities are left out.
+        The model, with its probabilities if it has them. Its certificate has an infinite gap, since nothing is proved.
 
     Raises:
         InputError: If `features` is no positive integer, or less than a support vector needs.
-        DataError: If the file is no such model, its kernel is precomputed, or it has one class only.
+        DataError: If the file is no such model (LIBLINEAR's are none), its kernel is precomputed, or it has one class.
     """
+    require(zero_based in (None, True, False), f"zero_based is {zero_based!r}: True, False or None is needed.")
     if features is not None and not (isinstance(features, Integral) and features > 0):
         raise InputError(f"features is {features!r}: the number of columns, a positive integer, is needed.")
     name = os.fspath(path)
@@ -60,15 +60,22 @@ def from_libsvm(path: str | os.PathLike[str], *, features: int | None = None) ->
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{name}: cannot be read as a LIBSVM model: {error}.") from None
     try:
-        return _parsed(name, lines, features)
+        return _parsed(name, lines, features, zero_based)
     except InputError:
         raise
     except (KeyError, ValueError, IndexError) as error:
         raise DataError(f"{name}: not a whole LIBSVM model: {error}.") from None
 
 
-def _parsed(name: str, lines: list[str], features: int | None) -> Model:
+def _parsed(name: str, lines: list[str], features: int | None, zero_based: bool | None) -> Model:
     """Return the model in a file's lines; raise KeyError, ValueError or IndexError if they are no whole model."""
+    if lines and lines[0].startswith("solver_type "):
+        raise DataError(
+            f"{name}: a model of LIBLINEAR, which has weights and no support vectors: train it by LIBSVM's `svm-train "
+            "-t 0`, or by `jaxsvm.designs.fit` or `jaxsvm.estimators.LinearSVC`."
+        )
+    if "SV" not in lines:
+        raise ValueError("the line 'SV', below which its support vectors stand, is absent")
     start = lines.index("SV")
     header = {key: value.split() for key, _, value in (line.partition(" ") for line in lines[:start])}
     kind, kernel = header["svm_type"][0], _parsed_kernel(name, header)
@@ -78,7 +85,7 @@ def _parsed(name: str, lines: list[str], features: int | None) -> Model:
     rows = [line.split() for line in lines[start + 1 :] if line.strip()]
     width = int(header["nr_class"][0]) - 1 if kind in CLASSIFIERS else 1
     coef = np.array([row[:width] for row in rows], float).T
-    x = _parsed_points([row[width:] for row in rows], features)
+    x, layout = _parsed_points([row[width:] for row in rows], features, zero_based)
     if not rows:
         raise ValueError("there are no support vectors")
     if len(rows) != int(header["total_sv"][0]):
@@ -86,27 +93,41 @@ def _parsed(name: str, lines: list[str], features: int | None) -> Model:
     if kind not in CLASSIFIERS:
         if kind not in OTHERS:
             raise ValueError(f"svm_type is {kind}")
-        return assembled(kernel, x, coef[0], -rho[0], (-1, 1) if kind == "one_class" else None, layout=LAYOUT)
+        return assembled(kernel, x, coef[0], -rho[0], (-1, 1) if kind == "one_class" else None, layout=layout)
     counts, labels = [int(n) for n in header["nr_sv"]], [int(label) for label in header["label"]]
     if sum(counts) != len(rows) or len(rho) != len(labels) * (len(labels) - 1) // 2:
         raise ValueError("counts of support vectors, labels and rho do not fit together")
-    return _classifier(kernel, x, coef, rho, counts, labels)
+    sigmoids = [header.get(key, []) for key in ("probA", "probB")]
+    if [*map(len, sigmoids)] not in ([0, 0], [len(rho)] * 2):
+        raise ValueError("probA, probB and rho do not fit together")
+    return _classifier(kernel, x, coef, rho, np.array(sigmoids, float).T, counts, labels, layout)
 
 
-def _classifier(kernel: Kernel, x: Any, coef: np.ndarray, rho: np.ndarray, counts: list[int], labels: list[int]) -> Any:
+def _classifier(
+    kernel: Kernel, x: Any, coef: np.ndarray, rho: np.ndarray, sigmoids: np.ndarray, counts: list[int],
+    labels: list[int], layout: Layout,
+) -> Model:  # fmt: skip
     """Build a model of classes in increasing order from machines of classes in the file's order."""
     k, order = len(labels), np.argsort(labels)
     rank = np.argsort(order)  # of each class of the file among the sorted ones
     machines = list(combinations(range(k), 2))
     values, bias = np.zeros((coef.shape[1], len(machines))), np.zeros(len(machines))
-    for (i, j), column, b in zip(machines, columns_of_pairs(coef, counts).T, rho, strict=True):
+    places, signs = np.zeros(len(machines), int), np.zeros(len(machines))
+    for at, ((i, j), column, b) in enumerate(zip(machines, columns_of_pairs(coef, counts).T, rho, strict=True)):
         low, high = sorted((int(rank[i]), int(rank[j])))
-        sign, at = (1.0 if rank[i] < rank[j] else -1.0), machines.index((low, high))
-        values[:, at], bias[at] = sign * column, -sign * b
+        places[at] = machines.index((low, high))
+        signs[at] = 1.0 if (rank[i] < rank[j]) == (k > 2) else -1.0  # of two classes positive for the second here
+        values[:, places[at]], bias[places[at]] = signs[at] * column, -signs[at] * b
     classes = tuple(labels[place] for place in order)
-    if k == 2:  # positive for the second class here
-        return assembled(kernel, x, -values[:, 0], -bias[0], classes, layout=LAYOUT)
-    return assembled(kernel, x, values, bias, classes, layout=LAYOUT)
+    if k == 2:
+        values, bias = values[:, 0], bias[0]
+    model = assembled(kernel, x, values, bias, classes, layout=layout)
+    if not len(sigmoids):
+        return model
+    known = {
+        int(place): (float(a), float(sign * b)) for place, sign, (a, b) in zip(places, signs, sigmoids, strict=True)
+    }
+    return dataclasses.replace(model, sigmoids=tuple(known[at] for at in range(len(machines))))
 
 
 def _parsed_kernel(name: str, header: dict[str, list[str]]) -> Kernel:
@@ -124,22 +145,25 @@ def _parsed_kernel(name: str, header: dict[str, list[str]]) -> Kernel:
     raise DataError(f"{name}: the kernel is {kind!r}: linear, polynomial, rbf or sigmoid can be read.")
 
 
-def _parsed_points(rows: list[list[str]], features: int | None) -> Any:
-    """Return the support vectors, dense if they are small enough."""
+def _parsed_points(rows: list[list[str]], features: int | None, zero_based: bool | None) -> tuple[Any, Layout]:
+    """Return the support vectors, dense if they are small enough, and the layout of the rows they were trained on."""
     from scipy.sparse import csr_array
 
     pairs = [[token.split(":") for token in row] for row in rows]
     indptr = np.append(0, np.cumsum([len(row) for row in pairs]))
-    indices = np.array([int(index) - 1 for row in pairs for index, _ in row], np.int32)
+    indices = np.array([int(index) for row in pairs for index, _ in row], np.int32)
     data = np.array([float(value) for row in pairs for _, value in row])
-    if len(indices) and indices.min() < 0:
-        raise ValueError("indices count from 1")
+    least = int(indices.min(initial=1))
+    base = 1 if least and not zero_based else 0
+    if least < 0 or (least == 0 and zero_based is False):
+        raise ValueError(f"the index {least} occurs, and indices count from {1 if zero_based is False else '0 or 1'}")
+    indices = indices - base
     last = int(indices.max(initial=0)) + 1
     if features is not None and features < last:
         raise InputError(f"features is {features}, and a support vector has column {last}: take at least that many.")
     shape = (len(rows), last if features is None else int(features))
     x = csr_array((data, indices, indptr), shape=shape)
-    return x.toarray() if 8 * shape[0] * shape[1] <= MEASURED.bytes_held else x
+    return x.toarray() if 8 * shape[0] * shape[1] <= MEASURED.bytes_held else x, Layout(index_base=base)
 
 
 def to_libsvm(
@@ -149,15 +173,18 @@ def to_libsvm(
 
     Args:
         model: A model, or a fitted estimator of ours or of scikit-learn, of a linear, polynomial, RBF or sigmoid
-            kernel, with integer labels or of regression. The format cannot hold a scaling: points given to
-            `svm-predict` must be scaled as those of the training were.
+            kernel, with integer labels or of regression; with its probabilities (`svm-predict -b 1`). Indices count
+            from 0 if those of the training file did. The format cannot hold a scaling: points given to `svm-predict`
+            must be scaled as those of the training were. Nor can it hold `break_ties=True`, which a warning says.
         path: The file to write.
         classes: Integers in place of the model's labels, in their order; None: the labels themselves.
 
     Raises:
         InputError: If the format cannot hold the model.
     """
-    model = model_of(model)
+    ties, model = breaks_ties(model), model_of(model)
+    if ties:
+        warn("break_ties is True, which LIBSVM's format does not hold: svm-predict gives ties of votes to the first.")
     if classes is not None:
         if model.classes is None or len(classes) != len(model.classes) or not all(map(_is_integer, classes)):
             raise InputError(f"classes is {classes!r}: an integer for each of the labels {model.classes} is needed.")
@@ -183,9 +210,13 @@ def to_libsvm(
     if classes is not None:
         lines += ["label " + " ".join(str(_whole(label)) for label in classes)]
         lines += ["nr_sv " + " ".join(map(str, counts))]
+    if model.sigmoids is not None:
+        slopes, shifts = np.array(model.sigmoids).T
+        lines += [f"probA {_numbers(slopes)}", f"probB {_numbers(-shifts if k == 2 else shifts)}"]
     lines += ["SV"]
-    for row in order:
-        entries = (f"{j + 1}:{float(value)!r}" for j, value in enumerate(points[row]) if value)
+    base = 0 if model.layout is not None and model.layout.index_base == 0 else 1
+    for at, row in enumerate(order):  # an index 0 in the first row, be its value 0, tells that indices count from 0
+        entries = (f"{j + base}:{float(v)!r}" for j, v in enumerate(points[row]) if v or j + base + at == 0)
         lines.append(" ".join([_numbers(coef[:, row]), *entries]))
     write_whole(lambda file: file.write(("\n".join(lines) + "\n").encode()), path)
 

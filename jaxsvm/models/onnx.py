@@ -21,11 +21,12 @@ from jaxsvm.datasets.labels import array_of
 from jaxsvm.errors import InputError, require_package
 from jaxsvm.gram.basis import FourierBasis, KernelBasis, NystroemBasis
 from jaxsvm.kernels import RBF, Laplacian, Linear, Polynomial, Precomputed, Product, Scaled, Sigmoid, Sum
-from jaxsvm.models.fitted import model_of
+from jaxsvm.models.fitted import breaks_ties, model_of
 from jaxsvm.models.measured import MEASURED
 from jaxsvm.models.model import Model
 from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.points.rows import Rows
+from jaxsvm.runtime.arrays import transfers
 from jaxsvm.runtime.files import write_whole
 
 if TYPE_CHECKING:
@@ -42,15 +43,17 @@ MOST_BYTES = 2**31 - 2**20
 _double = functools.partial(np.asarray, dtype=np.float64)
 
 
+@transfers
 def to_onnx(model: Model | BaseEstimator, path: str | os.PathLike[str] | None = None) -> ModelProto:
     """Convert a model to an ONNX graph, which runtimes evaluate without jaxsvm.
 
     Its input is `x`, float32, `(n, d)` with n >= 1: points as `predict` takes them, since a scaling becomes part of the
     graph; kernel values against all training samples if the kernel is precomputed. Its outputs are those of `predict`
     and `decision_function`: `label (n,)` and `scores`, `(n,)` or one column per pair `(n, k (k - 1) / 2)`; of
-    regression `values (n,)`. Labels are text, integers, truth values or float64, as `classes` are. Scores are computed
-    in float64 and rounded to float32 at the end. All kernel values of a call are held at once, `(n, support)`: give
-    many points in batches.
+    regression `values (n,)`; with `probability=True` also `probabilities (n, k)`, of `predict_proba`. Labels are text,
+    integers, truth values or float64, as `classes` are; `break_ties=True` holds. Scores are computed in float64 and
+    rounded to float32 at the end. All kernel values of a call are held at once, `(n, support)`: give many points in
+    batches.
 
     Args:
         model: A model of any kernel of `jaxsvm.kernels`, sums and products of them too, or of features
@@ -66,7 +69,7 @@ def to_onnx(model: Model | BaseEstimator, path: str | os.PathLike[str] | None = 
             unless the kernel is linear; on a model above 2 GiB.
         MissingPackageError: If onnx is not installed.
     """
-    onnx, model = require_package("onnx", "to_onnx"), model_of(model)
+    onnx, ties, model = require_package("onnx", "to_onnx"), breaks_ties(model), model_of(model)
     labels = None if model.classes is None else _labels(model.classes)  # before the work, since it may refuse
     graph, kinds = Graph(onnx), onnx.TensorProto
     x = graph("Cast", "x", to=kinds.DOUBLE)
@@ -78,9 +81,13 @@ def to_onnx(model: Model | BaseEstimator, path: str | os.PathLike[str] | None = 
     graph("Cast", decisions, to=kinds.FLOAT, output=name)
     outputs = [onnx.helper.make_tensor_value_info(name, kinds.FLOAT, shape)]
     if labels is not None:
-        graph("Gather", labels, _codes(graph, decisions, len(labels)), output="label")
+        graph("Gather", labels, _codes(graph, decisions, len(labels), ties), output="label")
         kind = onnx.numpy_helper.from_array(labels).data_type
         outputs = [onnx.helper.make_tensor_value_info("label", kind, ["n"]), *outputs]
+        if model.sigmoids is not None:
+            chances = _probabilities(graph, decisions, np.asarray(model.sigmoids), len(labels))
+            graph("Cast", chances, to=kinds.FLOAT, output="probabilities")
+            outputs += [onnx.helper.make_tensor_value_info("probabilities", kinds.FLOAT, ["n", len(labels)])]
     columns = model.basis.columns or "columns"  # precomputed kernel values may have any number of columns
     inputs = [onnx.helper.make_tensor_value_info("x", kinds.FLOAT, ["n", columns])]
     proto = onnx.helper.make_model(
@@ -218,16 +225,49 @@ def _by_rows(graph: Graph, x: str, z: np.ndarray, weights: np.ndarray, size: str
     return graph("Scan", x, body=body, num_scan_inputs=1)
 
 
-def _codes(graph: Graph, decisions: str, k: int) -> str:
-    """Add the index of the class that `jaxsvm.predict` derives from decision values, `(n,)`; return its name."""
+def _codes(graph: Graph, decisions: str, k: int, ties: bool) -> str:
+    """Add the index of the class that decision values mean, `(n,)`, as `jaxsvm.predict` or `break_ties` has it."""
     kinds = graph.onnx.TensorProto
     if k == 2:
         return graph("Cast", graph("GreaterOrEqual", decisions, _double(0)), to=kinds.INT64)
     pairs = np.array(list(combinations(range(k), 2)))
     for_first, for_second = np.eye(k)[pairs[:, 0]], np.eye(k)[pairs[:, 1]]
-    first = graph("Cast", graph("Greater", decisions, _double(0)), to=kinds.DOUBLE)
+    first = graph("Cast", graph("GreaterOrEqual" if ties else "Greater", decisions, _double(0)), to=kinds.DOUBLE)
     votes = graph("Add", graph("MatMul", first, for_first - for_second), for_second.sum(axis=0))
+    if ties:  # the sum of a class's values, within 1/3: scikit-learn's `_ovr_decision_function`
+        total = graph("MatMul", decisions, for_first - for_second)
+        most = graph("Mul", graph("Add", graph("Abs", total), _double(1)), _double(3))
+        votes = graph("Add", votes, graph("Div", total, most))
     return graph("ArgMax", votes, axis=1, keepdims=0)  # the first of equals
+
+
+def _probabilities(graph: Graph, decisions: str, sigmoids: np.ndarray, k: int) -> str:
+    """Add the probabilities of the classes, `(n, k)`, by Platt's sigmoids and, of more than two, pairwise coupling.
+
+    The system of `estimators/training/probability.py` less its multiplier, `(Q + 1 1') p = 1` up to a factor, which is
+    positive definite: k turns of Gauss and Jordan, without pivots, solve it.
+    """
+    exponents = graph("Add", graph("Mul", decisions, -sigmoids[:, 0].squeeze()), -sigmoids[:, 1].squeeze())
+    p = graph("Clip", graph("Sigmoid", exponents), _double(1e-7), _double(1 - 1e-7))
+    if k == 2:
+        rest = graph("Sub", _double(1), p)
+        return graph("Concat", *(graph("Unsqueeze", part, np.array([1])) for part in (rest, p)), axis=1)
+    i, j = np.triu_indices(k, 1)
+    above = np.zeros((len(i), k, k))
+    above[range(len(i)), i, j] = 1
+    signed, below = (above - above.swapaxes(1, 2)).reshape(-1, k * k), np.tril(np.ones((k, k)), -1).ravel()
+    r = graph("Reshape", graph("Add", graph("MatMul", p, signed), below), np.array([-1, k, k]))
+    squares = graph("ReduceSum", graph("Mul", r, r), np.array([1]), keepdims=1)
+    Q = graph("Sub", graph("Mul", squares, np.eye(k)), graph("Mul", r, graph("Transpose", r, perm=[0, 2, 1])))
+    ones = graph("Add", graph("Mul", squares, np.zeros((k, 1))), np.ones((k, 1)))
+    M = graph("Concat", graph("Add", Q, np.ones((k, k))), ones, axis=2)
+    for turn in range(k):
+        own = np.array([turn])
+        column, row = graph("Gather", M, own, axis=2), graph("Gather", M, own, axis=1)
+        row = graph("Div", row, graph("Gather", row, own, axis=2))
+        M = graph("Sub", M, graph("Mul", graph("Sub", column, np.eye(k)[:, own]), row))
+    p = graph("Clip", graph("Squeeze", graph("Gather", M, np.array([k]), axis=2), np.array([2])), _double(0))
+    return graph("Div", p, graph("ReduceSum", p, np.array([1]), keepdims=1))
 
 
 def _labels(classes: tuple[Any, ...]) -> np.ndarray:
