@@ -8,7 +8,11 @@ carries its own proof of quality:
     fit = jaxsvm.fit(problem, jaxsvm.FrankWolfe(tol=1e-4))
 """
 
+__version__ = "0.1.0"
+
 import importlib
+import importlib.util
+import sys
 from typing import TYPE_CHECKING, Any
 
 from jaxsvm import datasets, kernels, screening
@@ -25,6 +29,7 @@ from jaxsvm.loop import implicit
 from jaxsvm.loop.driver import fit
 from jaxsvm.model_selection.cross_validation import CrossValidation, WidthValidation, cross_validate
 from jaxsvm.model_selection.grid import C_grid
+from jaxsvm.models import interchange
 from jaxsvm.models.enclosing_ball import Ball, ball, is_coreset
 from jaxsvm.models.machines import Machines, fit_many, one_versus_one, one_versus_rest
 from jaxsvm.models.model import Model, compact, decision_function, load_model, predict
@@ -56,19 +61,19 @@ from jaxsvm.solvers.working_set import WorkingSet
 
 if TYPE_CHECKING:
     from jaxsvm import coresets, designs, relational
+    from jaxsvm import estimators as estimators
+    from jaxsvm import plots as plots
     from jaxsvm.model_selection.tune import Tuned, tune
-    from jaxsvm.models import interchange
     from jaxsvm.solvers.baselines.ball_sgd import BallSGD
     from jaxsvm.solvers.stochastic.pegasos import Pegasos
-
-__version__ = "0.1.0"
 
 keep_programs_as_set("off")
 
 _MODULES = {
     "coresets": "jaxsvm.coresets",
     "designs": "jaxsvm.designs",
-    "interchange": "jaxsvm.models.interchange",
+    "estimators": "jaxsvm.estimators",
+    "plots": "jaxsvm.plots",
     "relational": "jaxsvm.relational",
 }
 _NAMES = {
@@ -79,6 +84,14 @@ _NAMES = {
 }
 """What is imported where it is first asked for, with optax and SciPy: a third of the time that `import jaxsvm` adds to
 jax's own."""
+_ROOMS = {
+    "estimators": ("SVC", "SVR", "CoresetSVC", "LinearSVC", "NuSVC", "NuSVR", "NystroemSVC", "OneClassSVM",
+                   "PegasosClassifier", "SBPClassifier", "SVCPath"),
+    "kernels": kernels.__all__, "datasets": datasets.__all__, "screening": screening.__all__,
+}  # fmt: skip
+"""Names that are looked for here and stand in a room."""
+for _module in (implicit, interchange, slack):  # `import jaxsvm.slack`: each lies in another room
+    sys.modules[f"jaxsvm.{_module.__name__.rpartition('.')[2]}"] = _module
 
 
 def __getattr__(name: str) -> Any:
@@ -86,11 +99,13 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(_MODULES[name])
     if name in _NAMES:
         return getattr(importlib.import_module(_NAMES[name]), name)
-    raise AttributeError(f"module 'jaxsvm' has no attribute {name!r}")
+    found = next((f": `jaxsvm.{room}.{name}` is meant" for room, names in _ROOMS.items() if name in names), "")
+    raise AttributeError(f"module 'jaxsvm' has no attribute {name!r}{found}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    """Return the public names; scikit-learn's interface if it can be imported (`help` looks at each)."""
+    return sorted({*__all__, *_MODULES} - (set() if importlib.util.find_spec("sklearn") else {"estimators"}))
 
 
 __all__ = [

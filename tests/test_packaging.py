@@ -83,3 +83,25 @@ def test_the_source_archive_holds_all_that_is_tracked():
     there = {name.split("/")[0] for name in listed.stdout.split() if not name.startswith(".")}
     of_hatch = {"README.md", "LICENSE", "pyproject.toml"}  # always in it
     assert there - of_hatch == set(PROJECT["tool"]["hatch"]["build"]["targets"]["sdist"]["include"])
+
+
+def test_public_names_are_found_where_they_are_looked_for():
+    """In a new process: others have imported what stands here already."""
+    code = """
+import inspect, sys, jaxsvm
+assert not {"jaxsvm.estimators", "jaxsvm.relational", "matplotlib", "sklearn"} & set(sys.modules)
+assert set(dir(jaxsvm)) == {*jaxsvm.__all__, "estimators", "plots"}
+assert all(hasattr(jaxsvm, name) for name in dir(jaxsvm))
+import jaxsvm.interchange, jaxsvm.slack, jaxsvm.implicit as implicit
+from jaxsvm.slack import equivalent_C
+assert jaxsvm.slack.equivalent_C is equivalent_C and implicit is jaxsvm.implicit
+assert jaxsvm.plots.path_scores and jaxsvm.interchange.to_onnx and sys.modules["jaxsvm.slack"] is jaxsvm.slack
+for room in (jaxsvm.estimators, jaxsvm.kernels, jaxsvm.datasets, jaxsvm.screening):
+    for name in room.__all__:
+        try:
+            getattr(jaxsvm, name)
+        except AttributeError as error:
+            assert f"`{room.__name__}.{name}` is meant" in str(error), error
+assert not hasattr(jaxsvm, "no_such_name")
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

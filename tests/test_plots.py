@@ -1,6 +1,7 @@
 """Pictures: what they show, what they mark, what they refuse."""
 
 import dataclasses
+import pickle
 import sys
 from types import SimpleNamespace
 
@@ -158,3 +159,31 @@ def test_no_pyplot(path):
     path_figure(path)
     plots.path_support(path)
     assert ("matplotlib.pyplot" in sys.modules) == loaded
+
+
+def test_a_picture_shows_itself(path):
+    formatters = pytest.importorskip("IPython.core.formatters")
+    again = pickle.loads(pickle.dumps(path_figure(path)))
+    for shown in (again, plots.path_support(path), plots.learning_curve([1, 2], [0.1, 0.2], [0.1, 0.2])):
+        assert formatters.PNGFormatter()(shown).startswith(b"\x89PNG")
+
+
+CELLS = [
+    "import jaxsvm, numpy as np; from types import SimpleNamespace as Some",
+    "found = Some(Cs=[1, 2], mean=[.1, .2], standard_error=[.1, .1], C=2., C_one_standard_error=1.)",
+    "jaxsvm.plots.path_scores(found)",
+    "jaxsvm.plots.coreset_error([1, 2], {'a': [.1, .2]}).figure",
+    "import matplotlib.pyplot",
+    "jaxsvm.plots.learning_curve([1, 2], [.1, .2], [.1, .2])",
+]
+
+
+@pytest.mark.slow
+def test_the_last_line_of_a_cell_is_a_picture():
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])
+    nbclient.NotebookClient(notebook, kernel_name="python3").execute()
+    pictures = [[set(output.data) for output in cell.outputs] for cell in notebook.cells]
+    drawn = {"image/png", "text/plain"}
+    assert pictures == [[], [], [drawn], [drawn], [], [drawn]]

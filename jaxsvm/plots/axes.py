@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import io
 from typing import TYPE_CHECKING, Any
 
 from jaxsvm.errors import require_package
@@ -21,11 +23,28 @@ def figure_class() -> Any:
     return require_package("matplotlib.figure", "drawing").Figure
 
 
+def panels_of(rows: int, width: float, height: float) -> tuple[Any, Any]:
+    """Return a new figure of that size in inches, and its axes below each other.
+
+    As the last line of a notebook's cell each of them shows the picture: without pyplot nobody else tells IPython how.
+    """
+    figure = figure_class()(figsize=(width, height), layout="constrained")
+    axes = figure.subplots(rows, 1, sharex=True)
+    for shown in (figure, *figure.axes):
+        shown._repr_png_ = functools.partial(_png, figure)
+    return figure, axes
+
+
+def _png(figure: Any) -> bytes:
+    """Return the picture as a file."""
+    file = io.BytesIO()
+    figure.savefig(file, format="png")
+    return file.getvalue()
+
+
 def axes_of(ax: Axes | None, width: float = 6.0, height: float = 3.8) -> Axes:
     """Return the given axes, or those of a new figure of that size in inches."""
-    if ax is not None:
-        return ax
-    return figure_class()(figsize=(width, height), layout="constrained").subplots()
+    return panels_of(1, width, height)[1] if ax is None else ax
 
 
 def labelled(ax: Axes, x: str, y: str) -> Axes:

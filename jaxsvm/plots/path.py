@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxsvm.errors import InputError, require_part
-from jaxsvm.plots.axes import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, against_C, axes_of, figure_class
+from jaxsvm.plots.axes import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, against_C, axes_of, panels_of
 from jaxsvm.problems.contract import require_problem
 from jaxsvm.results.status import Status
 
@@ -41,12 +41,10 @@ def path_figure(
     Raises:
         InputError: If the number of scores or axes is wrong, or matplotlib is not installed.
     """
-    make = figure_class()
     Cs, order = _sorted_values(path)
     panels = _panels(path, scores)
     if ax is None:
-        figure = make(figsize=(7, 2.1 * len(panels) + 0.6), layout="constrained")
-        axes = np.atleast_1d(figure.subplots(len(panels), 1, sharex=True))
+        figure, axes = panels_of(len(panels), 7, 2.1 * len(panels) + 0.6)
     else:
         axes = np.atleast_1d(np.asarray(ax, dtype=object)).ravel()
         if len(axes) != len(panels):

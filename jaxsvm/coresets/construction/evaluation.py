@@ -21,6 +21,7 @@ from jaxsvm.coresets.pilot import solve
 from jaxsvm.coresets.summary import Coreset, as_data, as_key
 from jaxsvm.errors import InputError
 from jaxsvm.points.rows import PointsLike
+from jaxsvm.runtime.arrays import in_a_line, transfers
 
 
 class Evaluation(NamedTuple):
@@ -35,6 +36,8 @@ class Evaluation(NamedTuple):
         errors: `F_S / F - 1` at each, `(q,)`.
     """
 
+    __repr__ = in_a_line
+
     worst: float
     mean: float
     excess: float
@@ -43,6 +46,7 @@ class Evaluation(NamedTuple):
     errors: np.ndarray
 
 
+@transfers
 def evaluate(
     coreset: Coreset,
     data: tuple[PointsLike, ArrayLike] | tuple[PointsLike, ArrayLike, ArrayLike],

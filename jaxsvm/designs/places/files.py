@@ -19,7 +19,7 @@ from jaxsvm.designs.contract import Chunk
 from jaxsvm.designs.places.arrays import OfChunks
 from jaxsvm.errors import DataError, InputError
 from jaxsvm.gram.measured import MEASURED as SIZES
-from jaxsvm.runtime.arrays import in_a_line
+from jaxsvm.runtime.arrays import in_a_line, transfers
 from jaxsvm.runtime.checks import require_one_of
 
 
@@ -43,13 +43,13 @@ class FileDesign(OfChunks):
     __repr__ = in_a_line
 
     source: Source
-    stamps: list[list[int]]
+    stamps: list[list[int]] = dataclasses.field(repr=False)
     n: int
     d: int
     classes: tuple[Any, ...] | None
     damaged: str
-    mean: np.ndarray
-    scale: np.ndarray
+    mean: np.ndarray = dataclasses.field(repr=False)
+    scale: np.ndarray = dataclasses.field(repr=False)
     dtype: Any
     skipped: int
 
@@ -93,6 +93,7 @@ class FileDesign(OfChunks):
             yield x, targets_of(piece) if places is None else _codes(piece.label, places)
 
 
+@transfers
 def from_files(
     paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], *, label: str | int | None = None,
     regression: bool = False, damaged: str = "stop", features: int | None = None, zero_based: bool | None = None,
