@@ -19,7 +19,7 @@ from jaxsvm.loop.driver import fit
 from jaxsvm.points.rows import CSR
 from jaxsvm.problems.box import BoxProblem, hinge_problem
 from jaxsvm.results.fit import Fit
-from jaxsvm.runtime.arrays import in_a_line
+from jaxsvm.runtime.arrays import in_a_line, transfers
 from jaxsvm.solvers.box.interior_point import InteriorPoint
 from jaxsvm.solvers.contract import Solver
 
@@ -59,6 +59,7 @@ class Coreset:
     def __repr__(self) -> str:
         return in_a_line(self, C=self.C)
 
+    @transfers
     def problem(self, C: float | None = None, kernel: KernelLike | None = None) -> BoxProblem:
         """Return the weighted hinge problem with a free bias.
 
@@ -77,10 +78,12 @@ class Coreset:
         points = gram(Linear() if kernel is None else kernel, self.x)
         return hinge_problem(points, self.y, self._scaled(C), bias="free", sample_weight=self.weight)
 
+    @transfers
     def fit(self, solver: Solver | None = None, C: float | None = None) -> Fit:
         """Fit the coreset by a solver, `InteriorPoint(tol=1e-8)` by default."""
         return fit(self.problem(C), InteriorPoint(tol=1e-8) if solver is None else solver)
 
+    @transfers
     def solution(self, C: float | None = None) -> tuple[np.ndarray, float]:
         """Return `w (d,)` and b of the linear machine trained on the coreset, float64."""
         return solution(self.x, self.y, self._scaled(C), self.weight)
@@ -177,6 +180,7 @@ def float_dtype(x: Any) -> Any:
     return dtype if dtype.kind == "f" else np.float64
 
 
+@transfers
 def as_key(key: Any) -> Array:
     """Return a random key from a key or a seed; refuse a traced one, for which the number of points is not known."""
     if not is_concrete(key):

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from jaxsvm.errors import InputError, is_concrete, require_finite
 from jaxsvm.points.checks import is_sparse
 from jaxsvm.points.rows import PointsLike, distinct_entries
-from jaxsvm.runtime.arrays import in_a_line
+from jaxsvm.runtime.arrays import in_a_line, transfers
 
 
 @jax.tree_util.register_dataclass
@@ -35,6 +35,7 @@ class Scaling:
     factor: Float[Array, " d"]
 
     @classmethod
+    @transfers
     def standardise(cls, x: PointsLike) -> "Scaling":
         """Learn the map of columns to mean 0 and standard deviation 1 (over n); sparse columns keep their mean.
 
@@ -56,6 +57,7 @@ class Scaling:
         return cls(*_offset_and_factor(mean, deviation, low, high, points.dtype))
 
     @classmethod
+    @transfers
     def min_max(cls, x: PointsLike) -> "Scaling":
         """Learn the map of columns to [0, 1], or of sparse ones, divided by their largest absolute value, to [-1, 1].
 
@@ -79,6 +81,7 @@ class Scaling:
             raise InputError(f"x goes from {low.min():.3g} to {high.max():.3g}: more than {points.dtype} can subtract.")
         return cls(*_offset_and_factor(low, spread, low, high, points.dtype))
 
+    @transfers
     def __call__(self, x: PointsLike) -> Any:
         """Scale points `(m, d)`; NumPy and SciPy types are kept; dense `x` may be traced.
 

@@ -10,8 +10,10 @@ from jaxtyping import Array, Float
 from numpy.typing import DTypeLike
 
 from jaxsvm.errors import InputError
+from jaxsvm.runtime.arrays import transfers
 
 
+@transfers
 def two_gaussians(
     key: Array, n: int, d: int, *, separation: float = 3.0, dtype: DTypeLike = float
 ) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:

@@ -24,6 +24,7 @@ from jaxtyping import Array, Bool, Float
 from jaxsvm.derivatives.measured import MEASURED
 from jaxsvm.numerics.linear.elimination import semifactored
 from jaxsvm.numerics.precision import rounded
+from jaxsvm.runtime.arrays import promoting
 
 if TYPE_CHECKING:
     from jaxsvm.problems.contract import Problem
@@ -59,6 +60,7 @@ def summable(
 
 
 @summable.defjvp
+@promoting()
 def _(dtype: Any, primals: Any, tangents: Any) -> tuple[Array, Array]:
     (coefficients, X, returned), (moved, dX, _) = primals, tangents
     out = summable(coefficients, X, returned, dtype)

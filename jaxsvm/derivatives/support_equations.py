@@ -25,6 +25,7 @@ from jaxsvm.numerics.measured import MEASURED
 from jaxsvm.numerics.products import diagonal, plus_diagonal
 from jaxsvm.numerics.selection import entries
 from jaxsvm.numerics.sizes import in_smallest, size_classes, sizes_of_factors
+from jaxsvm.runtime.arrays import promoting
 from jaxsvm.runtime.loops import varying, while_loop
 
 if TYPE_CHECKING:
@@ -130,6 +131,7 @@ def exact(problem: "Differentiable", active: Active, system: System, point: Poin
 
 
 @exact.defjvp
+@promoting()
 def _(primals: Any, tangents: Any) -> tuple[Point, Point]:
     """Solve the equations for the tangent: on the right is the derivative of their residual at a fixed (a, b)."""
     problem, active, system, _ = primals

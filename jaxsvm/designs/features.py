@@ -22,7 +22,7 @@ from jaxsvm.kernels import Kernel, Precomputed
 from jaxsvm.numerics.precision import cast, double
 from jaxsvm.numerics.products import matmul
 from jaxsvm.points.rows import Rows
-from jaxsvm.runtime.arrays import in_a_line, zero_filled
+from jaxsvm.runtime.arrays import in_a_line, transfers, zero_filled
 from jaxsvm.runtime.checks import require_whole
 
 
@@ -138,6 +138,7 @@ class Factored(Rows):
         return self.dense() ** 2
 
 
+@transfers
 def applied(features: tuple[Any, ...], x: Any) -> np.ndarray:
     """Return the features of dense points `(m, d)`, float64, computed in blocks.
 
@@ -168,6 +169,7 @@ def _features(features: tuple[Any, ...], x: Float[Array, "m d"]) -> Array:
     return x
 
 
+@transfers
 def standardised(design: Design) -> FeatureDesign:
     """Return the design with columns of mean 0 and standard deviation 1, which takes a pass.
 
@@ -183,6 +185,7 @@ def standardised(design: Design) -> FeatureDesign:
     return FeatureDesign(design, Scaling(mean, factor), design.d)
 
 
+@transfers
 def nystroem(
     design: Design, kernel: Kernel, rank: int, *, landmarks: str = "pivoted", rows: int = 4096, key: Array | int = 0
 ) -> FeatureDesign:
@@ -202,6 +205,7 @@ def nystroem(
     return _of_kernel(design, kernel, rank, "nystroem", rows, key, landmarks)
 
 
+@transfers
 def fourier(design: Design, kernel: Kernel, rank: int, *, rows: int = 4096, key: Array | int = 0) -> FeatureDesign:
     """Return the design with random Fourier features of a kernel, shifted by the mean of some rows.
 

@@ -40,6 +40,7 @@ from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.points.rows import PointsLike
 from jaxsvm.results.fit import Certificate
 from jaxsvm.results.status import Status, StatusCode
+from jaxsvm.runtime.arrays import transfers
 from jaxsvm.runtime.checks import require_one_of, require_positive, require_seconds, require_whole
 from jaxsvm.runtime.files import require_writable
 
@@ -125,6 +126,7 @@ class DesignFit:
             intercept = intercept - coef @ np.asarray(scaling.offset)
         return dataclasses.replace(self, coef=coef, intercept=intercept, features=())
 
+    @transfers
     def model(self) -> Model:
         """Return the decision function of one machine as a model: saved, loaded and exported like others.
 
@@ -139,7 +141,8 @@ class DesignFit:
                 "one machine, behind a scaling and features of one kernel; fit one C and two classes."
             )
         with jax.enable_x64(True):
-            basis, coef = (rest[0], self.coef) if rest else (_along(self.coef), np.ones(1))
+            along: Any = KernelBasis(Linear(), self.coef[None], np.zeros(len(self.coef)))  # pyright: ignore
+            basis, coef = (rest[0], self.coef) if rest else (along, np.ones(1))
             parts = (basis, coef, self.intercept, np.ones(()), self.certificate, scaling)
             return Model(*jax.tree.map(jnp.asarray, parts), classes=self.classes)
 
@@ -152,11 +155,7 @@ class DesignFit:
         )
 
 
-def _along(w: np.ndarray) -> KernelBasis:
-    """Return the function `w.x` of points."""
-    return KernelBasis(Linear(), jnp.asarray(w[None]), jnp.zeros(len(w)))
-
-
+@transfers
 def fit(
     design: Design, C: ArrayLike = 1.0, *, loss: str = "hinge", bias: str = "regularized", epsilon: float = 0.1,
     tol: float = 1e-4, max_passes: int = 100, max_seconds: float | None = None, init: DesignFit | None = None,
@@ -211,6 +210,7 @@ def fit(
     return DesignFit(w, b, certificate, ended, run.passes, seconds, factors, design.classes, design.features)
 
 
+@transfers
 def cross_validate(
     design: Design, Cs: ArrayLike, folds: int = 5, *, loss: str = "hinge", bias: str = "regularized",
     epsilon: float = 0.1, tol: float = 1e-3, max_passes: int = 100, max_seconds: float | None = None,

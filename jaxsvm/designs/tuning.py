@@ -19,6 +19,7 @@ from jaxsvm.kernels import Kernel
 from jaxsvm.loop.interruption import answering
 from jaxsvm.model_selection.cross_validation import Scores
 from jaxsvm.model_selection.grid import end_of
+from jaxsvm.runtime.arrays import transfers
 from jaxsvm.runtime.checks import require_positive, require_seconds, require_whole
 
 
@@ -69,6 +70,7 @@ class DesignTuned:
         return f"DesignTuned({parts}{'' if self.note is None else f'. {self.note}'})"
 
 
+@transfers
 def tune(
     design: Design, C: float = 1.0, folds: int = 5, *, kernel: Kernel | None = None, rank: int = 256, rounds: int = 3,
     loss: str = "hinge", bias: str = "regularized", epsilon: float = 0.1, tol: float = 1e-3, max_passes: int = 100,

@@ -35,7 +35,7 @@ from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.kernels import Kernel, Linear
 from jaxsvm.numerics.sizes import size_class
 from jaxsvm.points.rows import SparseRows
-from jaxsvm.runtime.arrays import require_own_process
+from jaxsvm.runtime.arrays import require_own_process, transfers
 
 
 class NystroemSVC(ClassifierMixin, JaxsvmEstimator):
@@ -101,6 +101,7 @@ class NystroemSVC(ClassifierMixin, JaxsvmEstimator):
         self._store_parameters(locals())
 
     @_fit_context(prefer_skip_nested_validation=True)
+    @transfers
     def fit(self, X: ArrayLike | SparseRows, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "NystroemSVC":
         """Choose features and train on them; return the estimator.
 
@@ -139,6 +140,7 @@ class NystroemSVC(ClassifierMixin, JaxsvmEstimator):
             ]
         return np.concatenate(blocks)[: len(X)]
 
+    @transfers
     def decision_function(self, X: ArrayLike | SparseRows) -> np.ndarray:
         """Return decision values of points `(m, d)`: `(m,)` for two classes, positive for the second, else `(m, k)`."""
         check_is_fitted(self)
@@ -148,6 +150,7 @@ class NystroemSVC(ClassifierMixin, JaxsvmEstimator):
         )
         return require_finite_decisions(values[:, 0] if values.shape[1] == 1 else values)
 
+    @transfers
     def predict(self, X: ArrayLike | SparseRows) -> np.ndarray:
         """Return the labels `(m,)` of points `(m, d)`."""
         values = self.decision_function(X)
@@ -202,6 +205,7 @@ class CoresetSVC(LinearEstimator):
         self._store_parameters(locals())
 
     @_fit_context(prefer_skip_nested_validation=True)
+    @transfers
     def fit(self, X: ArrayLike | SparseRows, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "CoresetSVC":
         """Draw a coreset for each class against the rest, and train on it; return the estimator.
 

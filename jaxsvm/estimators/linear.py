@@ -31,6 +31,7 @@ from jaxsvm.numerics.sizes import size_class
 from jaxsvm.points.rows import SparseRows
 from jaxsvm.results.fit import Certificate
 from jaxsvm.results.status import Status
+from jaxsvm.runtime.arrays import transfers
 
 
 class LinearSVC(SparseCoefMixin, LinearEstimator):
@@ -98,6 +99,7 @@ class LinearSVC(SparseCoefMixin, LinearEstimator):
         self._store_parameters(locals())
 
     @_fit_context(prefer_skip_nested_validation=True)
+    @transfers
     def fit(
         self,
         X: ArrayLike | SparseRows | Design,  # noqa: N803
@@ -149,6 +151,7 @@ class LinearSVC(SparseCoefMixin, LinearEstimator):
         self.fit_status_ = int(set(self._statuses) != {Status.CONVERGED})
         return self
 
+    @transfers
     def decision_function(self, X: ArrayLike | SparseRows) -> np.ndarray:
         """Return decision values, `(m,)` for two classes, positive for the second; else `(m, k)`.
 

@@ -27,6 +27,7 @@ from jaxsvm.points.rows import SparseRows
 from jaxsvm.problems.box import box_problem
 from jaxsvm.results.fit import Certificate
 from jaxsvm.results.status import Status
+from jaxsvm.runtime.arrays import transfers
 
 ZERO_OBJECTIVE = (
     "The objective is 0: the points have the origin in their midst in feature space, no plane keeps them apart from "
@@ -45,8 +46,8 @@ class OneMachine(KernelEstimator):
         n = _num_samples(X)
         if n != len(y):
             raise ValueError(f"X and y have incompatible shapes.\nX has {n} samples, but y has {len(y)}.")
-        weight = sample_weights(sample_weight, n)
         values, X = self._learn_kernel(X)
+        weight = sample_weights(sample_weight, n)
         rows = np.flatnonzero(weight > 0)
         points = X[rows][:, rows] if values.by_values else X[rows]
         return X, rows, samples(values, points, 0.0), y[rows], weight[rows]
@@ -129,6 +130,7 @@ class SVR(RegressorMixin, OneMachine):
         self._store_parameters(locals())
 
     @_fit_context(prefer_skip_nested_validation=True)
+    @transfers
     def fit(self, X: ArrayLike | SparseRows, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "SVR":
         """Train on samples with targets; return the estimator.
 
@@ -139,11 +141,11 @@ class SVR(RegressorMixin, OneMachine):
         """
         X, y = self._checked_points(X, y)
         X, rows, data, target, weight = self._learn(X, y, sample_weight)
-        progress, middle = Progress(self, 1), target.min() + np.ptp(target) / 2
-        solved = self._solve(data, target - middle, weight, progress)  # far from 0 a small gap would be rounding
-        self._keep(X, rows, progress.ended(solved._replace(bias=solved.bias + middle)))
+        progress = Progress(self, 1)
+        self._keep(X, rows, progress.ended(self._solve(data, target, weight, progress)))
         return self
 
+    @transfers
     def predict(self, X: ArrayLike | SparseRows) -> np.ndarray:
         """Return the targets `(m,)` of points `(m, d)`, or of kernel values `(m, n)` for "precomputed"."""
         return self._decisions(X)[:, 0]
@@ -156,9 +158,9 @@ class SVR(RegressorMixin, OneMachine):
         return self._solve_at(data, target, upper, progress)
 
     def _solve_at(self, data: Samples, target: np.ndarray, upper: np.ndarray, progress: Progress) -> Solved:
-        n = len(target)
-        if np.ptp(target) <= 2 * self.epsilon:  # exactly 0: a solver has its last digits wrong
-            return constant_solution(2 * n, 0.0)
+        n, present = len(target), target[upper > 0]
+        if present.max() - present.min() <= 2 * self.epsilon:  # exactly 0: a solver has its last digits wrong
+            return constant_solution(2 * n, float(present.min() + present.max()) / 2)
         parts = (slice(0, n), slice(0, n))
         problem = both_sides(target, upper, self.epsilon, padded_size(2 * n))
         with jax.enable_x64(True):
@@ -239,6 +241,7 @@ class OneClassSVM(OutlierMixin, OneMachine):
         self._store_parameters(locals())
 
     @_fit_context(prefer_skip_nested_validation=True)
+    @transfers
     def fit(
         self, X: ArrayLike | SparseRows, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None
     ) -> "OneClassSVM":
@@ -257,14 +260,17 @@ class OneClassSVM(OutlierMixin, OneMachine):
         self.offset_ = -self.intercept_
         return self
 
+    @transfers
     def decision_function(self, X: ArrayLike | SparseRows) -> np.ndarray:
         """Return the distances `(m,)` of points `(m, d)` to the boundary, positive inside."""
         return self._decisions(X)[:, 0]
 
+    @transfers
     def score_samples(self, X: ArrayLike | SparseRows) -> np.ndarray:
         """Return the scores `decision_function(X) + offset_`, `(m,)`."""
         return self._decisions(X)[:, 0] + self.offset_
 
+    @transfers
     def predict(self, X: ArrayLike | SparseRows) -> np.ndarray:
         """Return +1 for points inside, -1 outside, `(m,)`."""
         return np.where(self._decisions(X)[:, 0] >= 0, 1, -1)

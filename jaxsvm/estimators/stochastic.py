@@ -35,6 +35,7 @@ from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.loop.driver import QUIET, drive
 from jaxsvm.points.rows import SparseRows
 from jaxsvm.problems.slack import slack_problem
+from jaxsvm.runtime.arrays import transfers
 from jaxsvm.solvers.stochastic.pegasos import Pegasos
 from jaxsvm.solvers.stochastic.stochastic_batch_perceptron import StochasticBatchPerceptron
 
@@ -178,6 +179,7 @@ class PegasosClassifier(SparseCoefMixin, LinearEstimator):
         self._store_parameters(locals())
 
     @_fit_context(prefer_skip_nested_validation=True)
+    @transfers
     def fit(
         self, X: ArrayLike | SparseRows, y: ArrayLike, sample_weight: ArrayLike | None = None
     ) -> "PegasosClassifier":

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float
 from jaxsvm.errors import InputError
 from jaxsvm.kernels.parameters import parameter, pytree, require_number, require_positive
 from jaxsvm.points.rows import Points
-from jaxsvm.runtime.arrays import Number
+from jaxsvm.runtime.arrays import Number, transfers
 
 
 class Known(TypedDict, total=False):
@@ -40,6 +40,7 @@ class Kernel:
         """Return whether `k(x, x) + k(z, z) - 2 k(x, z)` depends on `x - z` only; distances then need no origin."""
         return self.stationary or self.linear
 
+    @transfers
     def __call__(self, x: Float[Array, " d"], z: Float[Array, " d"]) -> Float[Array, ""]:
         """Compute `k(x, z)` of two points `(d,)`."""
         return self.matrix(jnp.asarray(x)[None], jnp.asarray(z)[None])[0, 0]
@@ -69,6 +70,7 @@ class Kernel:
         """Return how far points, dense or CSR, lie from the origin in widths of the kernel, `(n,)`; 0 without one."""
         return jnp.zeros((x.shape[0],), x.dtype)
 
+    @transfers
     def diag(self, x: Float[Array, "n d"]) -> Float[Array, " n"]:
         """Compute `k(x_i, x_i)`, `(n,)`."""
         return jax.vmap(self.__call__)(x, x)
@@ -105,6 +107,7 @@ class Precomputed(Kernel):
     Training points are their own indices; new points are rows of kernel values against all training points.
     """
 
+    @transfers
     def matrix(self, x: Array, z: Array, **how: Unpack[Known]) -> Array:
         """Select `x[:, z]` from rows of kernel values `x (m, n)` by indices `z (q,)`."""
         del how
@@ -130,6 +133,7 @@ class Function(Kernel):
         """Call the function."""
         return self.function(x, z)
 
+    @transfers
     def matrix(self, x: Array, z: Array, **how: Unpack[Known]) -> Array:
         """Compute the function of every pair, `(n, m)`."""
         del how
@@ -156,10 +160,12 @@ class _Pair(Kernel):
         """Return whether both kernels are stationary."""
         return self.first.stationary and self.second.stationary
 
+    @transfers
     def matrix(self, x: Array, z: Array, **how: Unpack[Known]) -> Array:
         """Join the values of both kernels, `(n, m)`."""
         return self._join(self.first.matrix(x, z, **how), self.second.matrix(x, z, **how))
 
+    @transfers
     def diag(self, x: Array) -> Array:
         """Join the diagonals of both kernels, `(n,)`."""
         return self._join(self.first.diag(x), self.second.diag(x))
@@ -219,6 +225,7 @@ class Scaled(Kernel):
         """Return whether the base moves freely."""
         return self.base.moves_freely
 
+    @transfers
     def matrix(self, x: Array, z: Array, **how: Unpack[Known]) -> Array:
         """Multiply the base's values by the factor, `(n, m)`."""
         return parameter(self.factor, x) * self.base.matrix(x, z, **how)
@@ -227,6 +234,7 @@ class Scaled(Kernel):
         """Return the reach of the base."""
         return self.base.reach(x)
 
+    @transfers
     def diag(self, x: Array) -> Array:
         """Multiply the base's diagonal by the factor, `(n,)`."""
         return parameter(self.factor, x) * self.base.diag(x)

@@ -36,7 +36,7 @@ from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.numerics.products import matmul
 from jaxsvm.numerics.sizes import LARGEST_PADDED, size_class
 from jaxsvm.points.rows import CSR, transposed_product
-from jaxsvm.runtime.arrays import lengthened, may_be_padded, on_device
+from jaxsvm.runtime.arrays import lengthened, may_be_padded, on_device, promoting
 from jaxsvm.runtime.loops import cond, scan
 
 NEAR = math.sqrt(MEASURED.cancelled_share / 2)
@@ -134,6 +134,7 @@ def _one_by_one(x: Array, z: Array, weights: Array, size: Callable[[Array], Arra
     return scan(add, zero, (x.T, z.T, jnp.broadcast_to(weights, x.shape[1:])))[0]
 
 
+@promoting()
 def _derivative_by_features(size: Any, primals: tuple[Array, ...], tangents: tuple[Any, ...]) -> tuple[Array, Array]:
     moving = [k for k, tangent in enumerate(tangents) if not isinstance(tangent, SymbolicZero)]
 

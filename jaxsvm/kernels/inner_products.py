@@ -11,17 +11,19 @@ from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.kernels.contract import Kernel, Known
 from jaxsvm.kernels.parameters import parameter, pytree, require_number, require_positive
 from jaxsvm.numerics.products import matmul
-from jaxsvm.runtime.arrays import Number
+from jaxsvm.runtime.arrays import Number, transfers
 
 
 class _OfInnerProducts(Kernel):
     """A function of `x . z`."""
 
+    @transfers
     def matrix(self, x: Array, z: Array, **how: Unpack[Known]) -> Array:
         """Compute the function of every inner product, `(n, m)`."""
         del how
         return self._of(matmul(x, z.T))
 
+    @transfers
     def diag(self, x: Array) -> Array:
         """Compute the function of every squared norm, `(n,)`."""
         return self._of((x * x).sum(axis=1))

@@ -14,7 +14,7 @@ from jaxsvm.kernels.contract import Kernel, Known
 from jaxsvm.kernels.distances import by_differences, squared_distances
 from jaxsvm.kernels.parameters import parameter, pytree, require_positive
 from jaxsvm.points.rows import Points, entrywise, product
-from jaxsvm.runtime.arrays import Number, floating
+from jaxsvm.runtime.arrays import Number, floating, transfers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +29,7 @@ class _Stationary(Kernel):
     def __post_init__(self) -> None:
         require_positive("gamma", self.gamma)
 
+    @transfers
     def diag(self, x: Array) -> Array:
         """Return ones, `(n,)`."""
         return jnp.ones(x.shape[0], floating(x.dtype))
@@ -43,6 +44,7 @@ class RBF(_Stationary):
         gamma: Positive, `()`, or one a feature, `(d,)` (automatic relevance determination).
     """
 
+    @transfers
     def matrix(self, x: Array, z: Array, **how: Unpack[Known]) -> Array:
         """Compute the kernel of every pair, `(n, m)`; `jaxsvm.kernels.distances` states the accuracy."""
         return jnp.exp(-squared_distances(_floats(x), _floats(z), _weights(self.gamma, x), **how))
@@ -66,6 +68,7 @@ class Laplacian(_Stationary):
         gamma: Positive, `()` or `(d,)`.
     """
 
+    @transfers
     def matrix(self, x: Array, z: Array, **how: Unpack[Known]) -> Array:
         """Compute the kernel of every pair by differences, `(n, m)`."""
         del how

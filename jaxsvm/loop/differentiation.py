@@ -30,6 +30,7 @@ from jaxsvm.numerics.precision import bits_of, cast, in_double, like, of_bits, r
 from jaxsvm.problems.contract import Differentiable, Problem, require_differentiable
 from jaxsvm.results.fit import Fit
 from jaxsvm.results.status import Status
+from jaxsvm.runtime.arrays import promoting
 from jaxsvm.runtime.loops import in_groups, while_loop
 from jaxsvm.solvers.box.barrier_systems import affordable
 
@@ -153,6 +154,7 @@ def _differentiable(problem: Problem, values: Values, status: Array) -> Values:
 
 
 @_differentiable.defjvp
+@promoting()
 def _move(primals: Any, tangents: Any) -> tuple[Values, Values]:
     """Return the values and the tangents of the exact solution on their support."""
     (problem, values, status), (dproblem, _, _) = primals, tangents
@@ -174,6 +176,7 @@ def _optimal_value(problem: Problem, values: Values, status: Array, value: Array
 
 
 @_optimal_value.defjvp
+@promoting()
 def _envelope(primals: Any, tangents: Any) -> tuple[Array, Array]:
     """Return the value, and the tangent of the Lagrangian: to first order the motion of the solution adds nothing.
 

@@ -35,9 +35,11 @@ from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import Certificate, Counters, Fit, require_fit
 from jaxsvm.results.judge import narrowed
 from jaxsvm.results.status import Status, StatusCode
+from jaxsvm.runtime.arrays import transfers
 from jaxsvm.solvers.contract import Solver
 
 
+@transfers
 def solution(
     problem: Differentiable,
     support: Fit | ArrayLike | None = None,
@@ -88,6 +90,7 @@ def solution(
     return dataclasses.replace(fitted, certificate=certificate._replace(primal=primal, dual=dual))
 
 
+@transfers
 def value(problem: SquaredHingeProblem, fit: Fit) -> Float[Array, ""]:
     """Return the optimal value `1 / (2 R)`, differentiable by the envelope theorem: its gradient needs no system.
 
@@ -108,6 +111,7 @@ def value(problem: SquaredHingeProblem, fit: Fit) -> Float[Array, ""]:
     return rule.optimal_value(problem, fit)
 
 
+@transfers
 def one_sided(problem: Differentiable, fit: Fit, tol: ArrayLike = 1e-6) -> Bool[Array, " n"]:
     """Return which samples are at a kink: on the margin, so that an arbitrarily small change moves them across.
 

@@ -77,7 +77,8 @@ def C_grid(  # noqa: N802 (C is the field's name)
         while high < low * largest:
             at_high = problem.at(high)
             fit = drive(at_high, solver, key, warm, stop=stop, options=QUIET)
-            stop.check()
+            if stop.seen:
+                raise KeyboardInterrupt
             warm, margins = Start.of(fit, at_high), np.asarray(fit.margins, float)
             if before is not None and np.linalg.norm(margins - before) <= change * np.linalg.norm(margins):
                 high /= 10

@@ -21,6 +21,7 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 from jax.interpreters import ad, batching, mlir, partial_eval
 from jaxtyping import Array
 
+from jaxsvm.runtime.arrays import promoting
 from jaxsvm.runtime.loops import varying
 
 _T = TypeVar("_T")
@@ -59,7 +60,7 @@ def in_double(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def call(*arguments: Any) -> Any:
         if jax.config.jax_enable_x64:  # pyright: ignore[reportAttributeAccessIssue]
-            with jax.numpy_dtype_promotion("standard"):
+            with promoting():
                 return function(*arguments)
         leaves, tree = jax.tree.flatten(arguments)
         shapes = []
@@ -81,7 +82,7 @@ _in_double.multiple_results = True
 
 def _bind(function: Callable[..., Any], *leaves: Any) -> list[Array]:
     """Trace a function of arrays with x64 on, and bind it as the operation."""
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):  # it mixes both precisions on purpose
+    with jax.enable_x64(True), promoting():  # it mixes both precisions on purpose
         traced = jax.make_jaxpr(function)(*leaves)
     closed, free = traced.jaxpr, [isinstance(const, Tracer) for const in traced.consts]
     own = [not is_free for is_free in free]

@@ -14,6 +14,7 @@ from jaxsvm.errors import InputError
 from jaxsvm.path.options import checked_values
 from jaxsvm.path.solve import solve_path
 from jaxsvm.problems.contract import Restrictable
+from jaxsvm.runtime.arrays import transfers
 from jaxsvm.screening.reference import screenable
 from jaxsvm.screening.rules import Rule, ball_test_1, ball_test_2, intersection_test
 
@@ -62,6 +63,7 @@ class Report(NamedTuple):
         return "\n".join(lines)
 
 
+@transfers
 def screening_report(
     problem: Restrictable, Cs: ArrayLike, rules: Mapping[str, Rule] | None = None, *, tol: float = 1e-4
 ) -> Report:

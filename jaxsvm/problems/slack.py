@@ -229,6 +229,7 @@ def C_of_lambda(lam: Number, n: Number) -> Number:  # noqa: N802
     return 1 / (n * lam)
 
 
+@transfers
 def equivalent_nu(problem: BoxProblem, fit: Fit) -> Float[Array, ""]:
     """Return the nu whose slack problem has the same solution as a hinge problem: its mean loss over `|w|`.
 
@@ -243,6 +244,7 @@ def equivalent_nu(problem: BoxProblem, fit: Fit) -> Float[Array, ""]:
     return problem.upper @ jnp.maximum(0, 1 - fit.margins) / problem.upper.sum() / size
 
 
+@transfers
 def equivalent_C(problem: SlackProblem, fit: Fit) -> Float[Array, ""]:  # noqa: N802 (C is the field's name)
     """Return the C whose hinge problem has the same solution: `1 / C = level^2 / q - n nu level`, `q = max_i p_i`.
 
@@ -258,6 +260,7 @@ def equivalent_C(problem: SlackProblem, fit: Fit) -> Float[Array, ""]:  # noqa: 
     return jnp.where(inverse > 0, 1 / jnp.where(inverse > 0, inverse, 1), jnp.inf)
 
 
+@transfers
 def nu_svm_parameter(problem: SlackProblem, fit: Fit) -> Float[Array, ""]:
     """Return the nu of nu-SVM (scikit-learn's `NuSVC`) with the same decision function: `1 / (n max_i p_i)`."""
     return 1 / (_highest(problem, fit) * problem.weights.sum())
@@ -270,6 +273,7 @@ def _highest(problem: SlackProblem, fit: Fit) -> Float[Array, ""]:
     return problem.highest(fit.alpha)
 
 
+@transfers
 def squared_norm(problem: BoxProblem, fit: Fit) -> Float[Array, ""]:
     """Return `|w|^2` of a hinge fit, without a free bias, `()`."""
     require_part("problem", problem, "c", "one of `hinge_problem` is needed")

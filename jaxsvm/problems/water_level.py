@@ -25,6 +25,7 @@ from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.numerics import selection
 from jaxsvm.numerics.line_search import bisected
 from jaxsvm.problems.arguments import checked_signs, require_both_classes
+from jaxsvm.runtime.arrays import transfers
 from jaxsvm.runtime.loops import fori_loop, once, while_loop
 
 METHODS = ("sort", "newton", "bisection")
@@ -46,6 +47,7 @@ class WaterLevel(NamedTuple):
     bias: Float[Array, ...]
 
 
+@transfers
 def water_level(
     c: ArrayLike, volume: ArrayLike, *, weight: ArrayLike | None = None, method: str = "sort"
 ) -> WaterLevel:
@@ -74,6 +76,7 @@ def water_level(
     return WaterLevel(lowest + level, p, jnp.zeros_like(level))
 
 
+@transfers
 def water_level_with_bias(
     c: ArrayLike, y: ArrayLike, volume: ArrayLike, *, weight: ArrayLike | None = None, method: str = "sort"
 ) -> WaterLevel:

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -160,6 +160,16 @@ def require_memory(needed: int, what: str, instead: str, most: int | None) -> No
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
+@contextlib.contextmanager
+def promoting() -> Iterator[None]:
+    """Accept implicit promotion of ranks and dtypes inside: a caller's flags against it are for the caller's code.
+
+    Also a decorator: of rules that JAX calls long after a public function has returned (derivatives, batching).
+    """
+    with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+        yield
+
+
 def transfers(function: _F) -> _F:
     """Wrap a host function so that it may move its arguments to the device and read results back.
 
@@ -167,15 +177,18 @@ def transfers(function: _F) -> _F:
         function: A public function whose arguments may be NumPy arrays or Python numbers.
 
     Returns:
-        The function; inside it transfers are allowed, whatever `jax.transfer_guard` says outside. It refuses to run in
-        a forked child of a process that had computed (`require_own_process`). A mesh that is set has Auto axes
-        inside (`jaxsvm.runtime.meshes`).
+        The function; inside it transfers and promotions are allowed, and NaN and infinity mean what its documentation
+        says, whatever JAX's flags say outside. It refuses to run in a forked child of a process that had computed
+        (`require_own_process`). A mesh that is set has Auto axes inside (`jaxsvm.runtime.meshes`).
     """
 
     @functools.wraps(function)
     def call(*arguments: Any, **named: Any) -> Any:
         require_own_process()
-        with jax.transfer_guard("allow"), automatic_context(arguments, named):
+        with (
+            jax.transfer_guard("allow"), promoting(), jax.debug_nans(False), jax.debug_infs(False),
+            automatic_context(arguments, named),
+        ):  # fmt: skip
             return function(*arguments, **named)
 
     return cast(_F, call)

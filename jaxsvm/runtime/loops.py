@@ -15,6 +15,7 @@ from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Bool
 
 from jaxsvm.errors import is_concrete
+from jaxsvm.runtime.arrays import promoting
 
 _T = TypeVar("_T")
 
@@ -88,6 +89,7 @@ def _grouped(function: Callable[..., _T], together: int) -> Callable[..., _T]:
     call = custom_vmap(function)
 
     @call.def_vmap
+    @promoting()
     def _(axis_size: int, batched: list[bool], *traced: Any) -> tuple[_T, Any]:
         if axis_size == 1:  # a program without lanes is smaller
             lane = [leaf[0] if flag else leaf for leaf, flag in zip(traced, batched, strict=True)]

@@ -31,10 +31,12 @@ from jaxsvm.numerics.linear.nystroem import inverse_root
 from jaxsvm.points.rows import PointsLike
 from jaxsvm.problems.box import hinge_problem
 from jaxsvm.results.fit import Fit
+from jaxsvm.runtime.arrays import transfers
 from jaxsvm.runtime.checks import require_one_of, require_positive, require_whole
 from jaxsvm.solvers.box.sequential_minimal_optimization import SMO
 
 
+@transfers
 def kernel_sensitivity(
     kernel: Kernel, x: PointsLike, y: ArrayLike, C: float, sample_weight: ArrayLike | None = None, *,
     bound: str = "dir", labels: ArrayLike | None = None, fitted: Fit | None = None,
@@ -92,6 +94,7 @@ def _bounds(
     return jnp.where(u > 0, jnp.minimum(1, u / safe[label] + C * u * B), 0)
 
 
+@transfers
 def kernel_coreset(
     kernel: Kernel, x: PointsLike, y: ArrayLike, C: float, m: int, key: Array | int = 0,
     sample_weight: ArrayLike | None = None, *, rank: int = 128, sampler: str = "mixture", bound: str = "dir",

@@ -48,12 +48,14 @@ from jaxsvm.coresets.pilot import Pilot, solve
 from jaxsvm.coresets.summary import as_data, centred
 from jaxsvm.errors import InputError
 from jaxsvm.points.rows import PointsLike
+from jaxsvm.runtime.arrays import transfers
 from jaxsvm.runtime.checks import require_one_of, require_positive
 
 BOUNDS = ("dir", "tight", "fixed", "printed")
 REGULARISERS = ("pinned", "scaled", "normalised")
 
 
+@transfers
 def sensitivity(
     x: PointsLike, y: ArrayLike, C: float, sample_weight: ArrayLike | None = None, *, bound: str = "dir",
     regulariser: str = "pinned", clusters: int | tuple[int, ...] | None = None, labels: ArrayLike | None = None,
@@ -162,6 +164,7 @@ def directional(alpha: Array, D: Array, o: Array, projection: Array, at: Pilot) 
     return jnp.where(eta < 0, D**2 / below, (eta + root) / (2 * o))
 
 
+@transfers
 def exact_sensitivity(
     x: PointsLike,
     y: ArrayLike,

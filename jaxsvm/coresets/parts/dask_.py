@@ -26,9 +26,11 @@ from jaxsvm.coresets.parts.whole import drawn_globally
 from jaxsvm.coresets.summary import Coreset, as_data, as_key
 from jaxsvm.designs.places.dask_ import DaskData, partitions
 from jaxsvm.errors import InputError, require_package
+from jaxsvm.runtime.arrays import transfers
 from jaxsvm.runtime.checks import require_one_of, require_positive, require_whole
 
 
+@transfers
 def from_dask(
     data: DaskData, C: float, m: int, key: Array | int = 0, *, label: str | None = None, weight: str | None = None,
     size: int | None = None, sampler: str = "mixture", bound: str = "dir", clusters: int | tuple[int, ...] | None = 16,
@@ -97,6 +99,7 @@ def _total(part: Any) -> tuple[float, int]:
     return float(len(part[1]) if len(part) == 2 else np.sum(part[2])), len(part[1])
 
 
+@transfers
 def _leaf(part: Any, C: float, W: float, base: np.ndarray, number: int, plan: Any) -> Node | None:
     """Make the coreset of a partition; None for an empty one."""
     if not len(part[1]) or (len(part) == 3 and not np.any(part[2])):
@@ -106,6 +109,7 @@ def _leaf(part: Any, C: float, W: float, base: np.ndarray, number: int, plan: An
     return _reduced(node, C, _key(base, 0, number), plan, 0.0, leaf=True)
 
 
+@transfers
 def _merged(parts: list[Node | None], C: float, base: np.ndarray, height: int, number: int, plan: Any) -> Node | None:
     """Join some nodes; reduce them if they have more points than the plan's size."""
     present = [part for part in parts if part is not None]
@@ -120,6 +124,7 @@ def _reduced(node: Node, C: float, key: Array, plan: Any, opt: float, leaf: bool
     return node if n <= plan.m else reduced(node, C, key, plan, opt, room_for(n), leaf)
 
 
+@transfers
 def _applied(part: Any, f: Callable[..., Any], number: int) -> Any:
     """Apply a function to a partition; None for one without weight."""
     return f(number, *as_data(*part)) if _total(part)[0] > 0 else None

@@ -20,6 +20,7 @@ from jaxsvm.coresets.parts.nodes import Node, as_coreset, joined, node_key, redu
 from jaxsvm.coresets.summary import Coreset, as_data, as_key
 from jaxsvm.errors import InputError
 from jaxsvm.points.rows import PointsLike
+from jaxsvm.runtime.arrays import transfers
 from jaxsvm.runtime.checks import require_positive, require_whole
 
 
@@ -70,6 +71,7 @@ class DynamicCoreset:
     def __len__(self) -> int:
         return len(self._place)
 
+    @transfers
     def insert(self, x: PointsLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> np.ndarray:
         """Add points; return their identities, `(k,)` int64, by which they are changed later.
 
@@ -91,6 +93,7 @@ class DynamicCoreset:
         self._mark(slots)
         return identities
 
+    @transfers
     def delete(self, identities: ArrayLike) -> None:
         """Remove points.
 
@@ -104,6 +107,7 @@ class DynamicCoreset:
         self._free.extend(slots.tolist())
         self._mark(slots)
 
+    @transfers
     def relabel(self, identities: ArrayLike, y: ArrayLike) -> None:
         """Give points another label, -1 or +1.
 
@@ -116,6 +120,7 @@ class DynamicCoreset:
         self._y[slots] = y
         self._mark(slots)
 
+    @transfers
     def reweight(self, identities: ArrayLike, sample_weight: ArrayLike) -> None:
         """Give points another weight, not negative.
 
@@ -129,6 +134,7 @@ class DynamicCoreset:
         self._u[slots] = weight
         self._mark(slots)
 
+    @transfers
     def coreset(self) -> Coreset:
         """Return the coreset of the present points.
 

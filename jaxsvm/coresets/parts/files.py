@@ -23,10 +23,12 @@ from jaxsvm.datasets.labels import Texts, index_of, value_of
 from jaxsvm.datasets.layout import Piece, Place
 from jaxsvm.datasets.shards.source import Scan, Source, counted, dense, different, files_of, scan
 from jaxsvm.errors import DataError, InputError
+from jaxsvm.runtime.arrays import transfers
 from jaxsvm.runtime.checks import require_one_of
 from jaxsvm.runtime.files import require_writable
 
 
+@transfers
 def from_files(
     paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], C: float, size: int, key: Array | int = 0, *,
     passes: int = 2, damaged: str = "stop", checkpoint: str | os.PathLike[str] | None = None,

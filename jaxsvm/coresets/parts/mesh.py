@@ -23,10 +23,11 @@ from jaxsvm.coresets.measured import MEASURED
 from jaxsvm.coresets.parts.nodes import Node, as_coreset, reduced
 from jaxsvm.coresets.summary import Coreset, as_data, as_key, float_dtype, packed
 from jaxsvm.points.rows import PointsLike
-from jaxsvm.runtime.arrays import zero_filled
+from jaxsvm.runtime.arrays import transfers, zero_filled
 from jaxsvm.runtime.checks import require_one_of, require_positive
 
 
+@transfers
 def on_mesh(
     x: PointsLike, y: ArrayLike, C: float, m: int, mesh: Mesh, key: Array | int = 0,
     sample_weight: ArrayLike | None = None, *, axis: str | None = None, mode: str = "global", size: int | None = None,

@@ -34,6 +34,7 @@ from jaxsvm.coresets.summary import Coreset, as_data, as_key, float_dtype
 from jaxsvm.errors import DataError, InputError
 from jaxsvm.gram.measured import MEASURED
 from jaxsvm.points.rows import PointsLike
+from jaxsvm.runtime.arrays import in_a_line, transfers
 from jaxsvm.runtime.checks import require_positive, require_whole
 from jaxsvm.runtime.files import write_arrays
 
@@ -55,6 +56,8 @@ class StreamState:
         opt: The best lower bound of the optimum so far.
         dtype: Of the points.
     """
+
+    __repr__ = in_a_line
 
     key: np.ndarray
     x: np.ndarray | None = None
@@ -164,6 +167,7 @@ class Stream:
     bound: str = "dir"
     clusters: int | tuple[int, ...] | None = 16
 
+    @transfers
     def init(self, key: Array | int = 0) -> StreamState:
         """Return the state before the first point.
 
@@ -178,6 +182,7 @@ class Stream:
             require_whole("chunk", self.chunk, 2 * self.size)
         return StreamState(np.asarray(jax.random.key_data(as_key(key))))
 
+    @transfers
     def update(
         self, state: StreamState, x: PointsLike, y: ArrayLike, sample_weight: ArrayLike | None = None
     ) -> StreamState:
@@ -224,6 +229,7 @@ class Stream:
                 state = self._carry(state)
         return state
 
+    @transfers
     def finalize(self, state: StreamState, m: int | None = None) -> Coreset:
         """Return the coreset of all points so far; the stream may go on from the state afterwards.
 
@@ -245,6 +251,7 @@ class Stream:
         info = {"n": state.rows, "U": state.weight, "sampler": self.sampler, "bound": self.bound}
         return as_coreset(whole, self.C, state.dtype, info | {"chunks": state.chunks})
 
+    @transfers
     def union(self, state: StreamState) -> Node:
         """Return all nodes and the points of the buffer, with their weights.
 

@@ -24,7 +24,7 @@ from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.points.checks import as_points
 from jaxsvm.points.rows import PointsLike, Rows
 from jaxsvm.problems.arguments import checked_weights
-from jaxsvm.runtime.arrays import device_memory, in_a_line, require_memory, zero_filled
+from jaxsvm.runtime.arrays import device_memory, in_a_line, require_memory, transfers, zero_filled
 from jaxsvm.runtime.loops import fori_loop
 
 
@@ -75,6 +75,7 @@ class ArrayDesign:
             return taken(self.rows, index, self.mesh)
 
 
+@transfers
 def from_arrays(
     x: PointsLike, y: ArrayLike, sample_weight: ArrayLike | None = None, *, mesh: Mesh | None = None,
     axis: str | None = None, classes: tuple[Any, ...] | None = None, regression: bool = False,

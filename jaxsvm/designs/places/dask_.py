@@ -22,7 +22,7 @@ from jaxsvm.designs.contract import Chunk, OfChunk
 from jaxsvm.designs.places.arrays import chosen_of, codes_of, joined, sum_of
 from jaxsvm.errors import InputError, require_finite, require_package
 from jaxsvm.numerics.sizes import size_class
-from jaxsvm.runtime.arrays import in_a_line, zero_filled
+from jaxsvm.runtime.arrays import in_a_line, transfers, zero_filled
 
 
 class Delayable(Protocol):
@@ -80,6 +80,7 @@ FAN = 8
 """Partial sums that one task adds."""
 
 
+@transfers
 def from_dask(
     data: DaskData, *, label: str | None = None, weight: str | None = None, classes: tuple[Any, ...] | None = None,
     regression: bool = False,
@@ -199,11 +200,13 @@ def _task(function: OfChunk, arguments: tuple[Any, ...]) -> bytes:
     return pickle.dumps((function, jax.tree.map(np.asarray, arguments)))
 
 
+@transfers
 def _sum(chunk: Chunk, task: bytes) -> Any:
     function, arguments = pickle.loads(task)
     return sum_of(function, Chunk(*chunk), arguments)
 
 
+@transfers
 def _chosen(chunk: Chunk, task: bytes) -> Chunk:
     function, arguments = pickle.loads(task)
     return chosen_of(function, Chunk(*chunk), arguments)

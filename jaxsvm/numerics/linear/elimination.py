@@ -21,6 +21,7 @@ from jaxtyping import Array, Bool, Float
 from jaxsvm.numerics.measured import MEASURED
 from jaxsvm.numerics.products import diagonal, matmul, plus_diagonal
 from jaxsvm.numerics.selection import entry
+from jaxsvm.runtime.arrays import promoting
 from jaxsvm.runtime.loops import fori_loop
 
 PANEL = MEASURED.columns_per_panel
@@ -121,6 +122,7 @@ def _factored_by_size(A: Array) -> Factor:
 
 
 @_factored_by_size.def_vmap
+@promoting()
 def _(axis_size: int, in_batched: list[bool], A: Array) -> tuple[Factor, Any]:
     del axis_size, in_batched
     return jax.vmap(_eliminated)(A), Factor(True, True)  # pyright: ignore[reportArgumentType]

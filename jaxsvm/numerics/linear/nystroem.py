@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsvm.numerics import masks, selection
 from jaxsvm.numerics.linear.elimination import Factor, factored, semifactored
 from jaxsvm.numerics.products import diagonal, matmul, plus_diagonal
+from jaxsvm.runtime.arrays import promoting
 from jaxsvm.runtime.loops import fori_loop, while_loop
 
 BLOCK = 64
@@ -127,6 +128,7 @@ def inverse_root(inner: Float[Array, "q q"], share: Any) -> Float[Array, "q q"]:
 
 
 @inverse_root.defjvp
+@promoting()
 def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
     """Differentiate by the derivative of a Cholesky factor (Smith 1995)."""
     W = inverse_root(*primals)

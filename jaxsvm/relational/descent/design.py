@@ -29,7 +29,7 @@ from jaxsvm.kernels import Linear
 from jaxsvm.points.rows import Rows
 from jaxsvm.relational.schema.join import Join
 from jaxsvm.results.fit import Fit
-from jaxsvm.runtime.arrays import floating, in_a_line
+from jaxsvm.runtime.arrays import floating, in_a_line, transfers
 
 
 @jax.tree_util.register_dataclass
@@ -166,6 +166,7 @@ class Design(OfChunks):
         return np.asarray(self.x.transposed_dot(jnp.asarray(fit.dual_coef, self.x.dtype)))
 
 
+@transfers
 def design(join: Join) -> Design:
     """Return a join as a design matrix that is not formed.
 

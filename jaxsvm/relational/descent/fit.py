@@ -44,7 +44,7 @@ from jaxsvm.relational.tables.reading import TableLike
 from jaxsvm.relational.tables.sql import decision_function, to_sql
 from jaxsvm.results.fit import Certificate
 from jaxsvm.results.status import Status, StatusCode
-from jaxsvm.runtime.arrays import Number
+from jaxsvm.runtime.arrays import Number, transfers
 from jaxsvm.runtime.checks import require_one_of, require_positive, require_seconds, require_whole
 
 METHODS = ("bundle", "steps", "paper")
@@ -117,6 +117,7 @@ class RelationalFit:
         return f"RelationalFit({self.status.name}, {interval}, {self.steps} evaluations, {self.engine})"
 
 
+@transfers
 def fit(
     join: Join, lam: float | None = None, eps: float = 0.1, engine: str | Engine = "auto", *, C: float | None = None,
     tol: float = 1e-3, max_steps: int = 200, scale: str = "none", intercept: bool = True, method: str = "bundle",
@@ -287,6 +288,7 @@ def result_of(run: Run, tol: float, why: str) -> RelationalFit:
     )  # fmt: skip
 
 
+@transfers
 def pegasos(
     join: Join,
     lam: float,

@@ -25,6 +25,7 @@ from jaxsvm.relational.gradient.score_grid import GridEngine
 from jaxsvm.relational.gradient.sketch import SketchEngine
 from jaxsvm.relational.measured import MEASURED
 from jaxsvm.relational.schema.join import Join
+from jaxsvm.runtime.arrays import transfers
 from jaxsvm.runtime.checks import require_finite_number, require_one_of
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ def scores(join: Any, beta: np.ndarray, guard: float = 0.0) -> tuple[list[np.nda
     return [s + g for s, g in pairs], [-s + g for s, g in pairs]
 
 
+@transfers
 def far_counts(
     join: Join,
     beta: ArrayLike,
@@ -142,6 +144,7 @@ def far_counts(
     return counter(scores(join, beta, guard), Request(mode, tau, squared, ramp))
 
 
+@transfers
 def pseudo_gradient(
     join: Join,
     beta: ArrayLike,
@@ -203,6 +206,7 @@ def gradient_interval(lower: PseudoGradient, upper: PseudoGradient) -> tuple[np.
     return lower.plus + upper.minus, upper.plus + lower.minus
 
 
+@transfers
 def squared_hinge(join: Join, beta: ArrayLike, lam: float, far: Far) -> np.ndarray:
     """Compute the gradient of `mean max(0, 1 - y beta.x)^2 + lam |beta|^2`, `(d,)`, from slack sums without a guard.
 
