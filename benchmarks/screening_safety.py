@@ -2,7 +2,8 @@
 
 Problem `number` of a seed depends on these two alone. What decides which programs are compiled (loss, Gram operator,
 bias, dtype) is its form; all else (data, labels, weights, C, the reference's C and its gap) is drawn for each number.
-References are exact solutions, disturbed until their gap is as wide as wanted.
+References are exact solutions, disturbed until their gap is as wide as wanted; every second one of the hinge has a w of
+its own beside its dual point. A linear kernel's matrix is that of its points, whether rounded values are stored or not.
 
     python benchmarks/screening_safety.py --count 5000 --seed 0 --log FILE     a table, and every wrong one in words
     python benchmarks/screening_safety.py --only 17                            one problem, in words
@@ -28,7 +29,7 @@ from oracle_hinge import box_solution  # noqa: E402
 from references import disturbed, fit_of  # noqa: E402
 
 N, D = 32, 3
-GRAMS = ("linear", "stored", "tiled")
+GRAMS = ("linear", "linear, stored", "stored", "tiled")
 FAMILIES = (
     "gaussians", "duplicates", "kinks", "zero rows", "scaled", "offset", "near duplicates", "separable",
 )  # fmt: skip
@@ -69,6 +70,7 @@ class Trial(NamedTuple):
     C_ref: float
     gap: float  # that is asked of the reference
     noise: np.ndarray
+    other_noise: np.ndarray | None  # of a w of its own
 
 
 class Truth(NamedTuple):
@@ -137,19 +139,22 @@ def trial_of(number: int, seed: int, dtype: str = "") -> Trial:
     if rng.random() < 0.3:
         weight = np.exp(rng.normal(size=N)) * (rng.random(N) < 0.8)
         weight[[np.argmax(y), np.argmin(y)]] = 1
-    rows = Trial(form, family, x, y, gamma, weight, 1.0, 1.0, 0.0, rng.normal(size=N) * (rng.random(N) < 0.5))
+    rows = Trial(form, family, x, y, gamma, weight, 1.0, 1.0, 0.0, rng.normal(size=N) * (rng.random(N) < 0.5), None)
     Q = signed_of(rows, None)
     least = 1 / max((Q @ np.ones(N)).max(), 1e-12 * np.abs(Q).max(), 1e-300)
     C_ref = least * 10 ** rng.choice([-1.0, 0.0, 1.0, 2.0, 3.0, 5.0]) * rng.uniform(0.5, 2)
     ratio = RATIOS[rng.integers(len(RATIOS))]
     C, C_ref = float(np.float32(C_ref * ratio)), float(np.float32(C_ref))
-    return rows._replace(C=C, C_ref=C_ref, gap=GAPS[rng.integers(len(GAPS))])
+    gap = GAPS[rng.integers(len(GAPS))]
+    own = form.loss == "hinge" and rng.random() < 0.5
+    noise = rng.normal(size=N) * 10 ** rng.uniform(-12, 0) if own else None
+    return rows._replace(C=C, C_ref=C_ref, gap=gap, other_noise=noise)
 
 
 def signed_of(trial: Trial, gram: Any) -> np.ndarray:
     """`Q` in float64, by NumPy; of a stored matrix, the stored values."""
     x = trial.x
-    if trial.form.gram == "linear":
+    if trial.form.gram.startswith("linear"):
         K = x @ x.T
     elif gram is not None and gram.stored:
         K = np.asarray(gram.K, float)
@@ -157,6 +162,12 @@ def signed_of(trial: Trial, gram: Any) -> np.ndarray:
     else:
         K = np.exp(-trial.gamma * ((x[:, None] - x) ** 2).sum(-1))
     return np.outer(trial.y, trial.y) * (K + trial.form.offset)
+
+
+def own_w(a: np.ndarray, trial: Trial) -> np.ndarray:
+    """Coefficients of a w near that of a dual point, in numbers of the dtype; negative ones too."""
+    assert trial.other_noise is not None
+    return (a + a.max() * trial.other_noise).astype(trial.form.dtype).astype(float)
 
 
 def solved(trial: Trial, Q: np.ndarray, costs: np.ndarray) -> Truth:
@@ -205,8 +216,8 @@ def run(number: int, seed: int, dtype: str = "") -> list[Outcome]:
 
     trial = trial_of(number, seed, dtype)
     form = trial.form
-    kernel = Linear() if form.gram == "linear" else RBF(trial.gamma)
-    gram = jaxsvm.gram(kernel, trial.x.astype(form.dtype), store=form.gram == "stored")
+    kernel = Linear() if form.gram.startswith("linear") else RBF(trial.gamma)
+    gram = jaxsvm.gram(kernel, trial.x.astype(form.dtype), store=form.gram.endswith("stored"))
     make = jaxsvm.hinge_problem if form.loss == "hinge" else jaxsvm.svm_problem
     bias = "regularized" if form.offset else "none"
     problem = make(gram, trial.y, trial.C, bias=bias, sample_weight=trial.weight)
@@ -223,7 +234,8 @@ def run(number: int, seed: int, dtype: str = "") -> list[Outcome]:
         disturbed(Q, at.a, costs * factor, trial.gap, trial.noise, **how)
         for at, factor in ((before, first), (exact, 1.0), (after, last))
     ]
-    fits = [fit_of(trial.y, point, Q, offset=form.offset, **how) for point in points]
+    own = [None if trial.other_noise is None else own_w(point, trial) for point in points]
+    fits = [fit_of(trial.y, point, Q, offset=form.offset, w=w, **how) for point, w in zip(points, own, strict=True)]
     if "judge" not in _COMPILED:
         _COMPILED["judge"] = jax.jit(judged)
     found = jax.device_get(_COMPILED["judge"](problem, *fits, trial.C_ref, trial.C * last))

@@ -5,18 +5,21 @@ from typing import Any
 import numpy as np
 
 
-def fit_of(y: np.ndarray, a: np.ndarray, Q: np.ndarray, *, offset: float, dtype: str, hinge: bool) -> Any:
-    """The fit that a solver would return of a dual point in primal scale."""
+def fit_of(
+    y: np.ndarray, a: np.ndarray, Q: np.ndarray, *, offset: float, dtype: str, hinge: bool, w: np.ndarray | None = None
+) -> Any:
+    """The fit that a solver would return of a dual point in primal scale; with coefficients of a w of its own."""
     from jaxsvm.results.fit import Certificate, Counters, Fit
     from jaxsvm.results.status import StatusCode
 
     nothing, zero = np.zeros((), dtype), np.zeros((), np.int32)
+    w = a if w is None else w
     return Fit(
         alpha=(a if hinge else a / (a.sum() or 1.0)).astype(dtype),
-        dual_coef=(y * a).astype(dtype),
-        bias=np.asarray(offset * (y @ a), dtype),
+        dual_coef=(y * w).astype(dtype),
+        bias=np.asarray(offset * (y @ w), dtype),
         R=np.ones((), dtype),
-        margins=(Q @ a).astype(dtype),
+        margins=(Q @ w).astype(dtype),
         certificate=Certificate(nothing, nothing, nothing),
         status=StatusCode(np.ones((), np.int32)),
         counters=Counters(zero, zero, zero, zero, zero, np.zeros((2,), np.int32), zero),

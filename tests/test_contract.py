@@ -522,6 +522,21 @@ def test_a_feasible_point_is_feasible_and_its_margins_give_its_products_back(nam
         assert_brackets(found["certificate"], optimum(name, weighted=weighted))
 
 
+@pytest.mark.parametrize("at_bounds", [False, True])
+def test_a_point_that_rounding_took_off_its_equality_keeps_its_support(at_bounds):
+    """The rounding of `y'a` was spread over a whole class: `SVC.n_support_` counted all of it above 8,192 samples."""
+    here = problem("hinge, free bias")
+    y, upper = np.asarray(here.y), np.asarray(here.upper)
+    a = np.where(np.arange(len(y)) % 3 == 0, upper if at_bounds else upper / 3, 0)
+    for off in (1e-9, -1e-9, 0.1, -0.1):
+        near = a.copy()
+        near[np.flatnonzero((y > 0) & (a > 0))[0]] += a[a > 0][y[a > 0] < 0].sum() - a[y > 0].sum()
+        near = np.clip(near, 0, upper) * (1 + off * (y > 0))
+        for found in (here.feasible_point(jnp.asarray(near)), here.on_equality(jnp.clip(near, 0, upper))):
+            assert not np.asarray(found)[near == 0].any()
+            assert abs(y @ np.asarray(found)) < 1e-12 * upper.sum()
+
+
 @functools.cache
 def solved(name, dtype="float64"):
     gap = PROBLEMS[name].gap if dtype == "float64" else max(PROBLEMS[name].gap, 1e-5)

@@ -301,3 +301,68 @@ def test_a_process_that_was_forked_after_a_fit_says_so_and_does_not_wait_for_eve
 def test_nu_is_infeasible_where_weights_leave_one_class():
     with pytest.raises(ValueError, match="specified nu is infeasible"):
         estimators.NuSVC().fit(X, Y, sample_weight=Y)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e4])
+def test_gamma_of_sparse_float32_points_is_that_of_dense_ones(offset):
+    """It was computed in float32: at an offset of 10,000 five times too large."""
+    x = (X + offset).astype(np.float32)
+    want = 1 / (4 * x.astype(np.float64).var())
+    for kind in (estimators.SVC(), estimators.SVR(), estimators.OneClassSVM()):
+        for points in (x, sp.csr_array(x), sp.csc_matrix(x)):
+            assert kind.fit(points, Y)._gamma == pytest.approx(want, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        estimators.LinearSVC(class_weight="balanced", tol=1e-8),
+        estimators.SVC(class_weight="balanced", tol=1e-8, gamma=0.3, multi_class="ovr"),
+        estimators.SVC(class_weight="balanced", tol=1e-8, gamma=0.3),
+    ],
+    ids=["LinearSVC", "ovr", "ovo"],
+)
+def test_balanced_classes_count_weights_where_scikit_learns_do(kind):
+    """Weights are repeated samples; only LIBSVM's pairs count samples without their weights."""
+    weight = np.arange(60) % 5 * (1 + 4 * Y)
+    weighted = kind.fit(X, Y, weight).decision_function(X)
+    if getattr(kind, "multi_class", "") == "ovo":
+        want = svm.SVC(class_weight="balanced", tol=1e-8, gamma=0.3).fit(X, Y, weight).decision_function(X)
+    else:
+        want = kind.fit(X.repeat(weight, axis=0), Y.repeat(weight)).decision_function(X)
+    np.testing.assert_allclose(weighted, want, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["SVC", "NuSVC", "LinearSVC"])
+def test_a_decision_value_of_0_is_of_the_class_that_scikit_learn_says(name):
+    x, y = np.array([[1.0, 0], [0, 1], [-1, 0], [0, -1]]), [1, 1, 0, 0]
+    ours, theirs = (getattr(where, name)() for where in (estimators, svm))
+    if name != "LinearSVC":
+        ours, theirs = ours.set_params(kernel="linear"), theirs.set_params(kernel="linear")
+    assert ours.fit(x, y).decision_function([[0, 0]]) == 0
+    assert ours.predict([[0, 0]]) == theirs.fit(x, y).predict([[0, 0]]) == (name != "LinearSVC")
+
+
+@pytest.mark.parametrize("kernel", ["rbf", "linear"])
+@pytest.mark.parametrize("target", [0.0, 5.0, -1e6])
+def test_a_constant_target_is_learnt_exactly(kernel, target):
+    for n, nu in ((60, 0.5), (60, 1.0), (1, 0.5)):
+        machine = estimators.NuSVR(kernel=kernel, nu=nu).fit(X[:n], np.full(n, target))
+        assert (machine.predict(X) == target).all() and machine.epsilon_ == machine.fit_status_ == 0
+
+
+@pytest.mark.parametrize("kind", [estimators.SVR, estimators.NuSVR])
+def test_targets_far_from_0_are_learnt_as_those_near_it(kind):
+    target = X[:, 0] ** 2
+    near, far = kind(tol=1e-5).fit(X, target), kind(tol=1e-5).fit(X, target + 2.0**30)
+    np.testing.assert_allclose(far.dual_coef_, near.dual_coef_, atol=1e-4)
+
+
+def test_nu_is_refused_before_a_kernel_is_computed_and_remedies_are_parameters():
+    def kernel(a, b):
+        raise AssertionError("nu and labels were enough")
+
+    with pytest.raises(ValueError, match="specified nu is infeasible: nu is 0.5, and at most .* 0.16"):
+        estimators.NuSVC(nu=0.5, kernel=kernel).fit(X, np.arange(60) < 5)
+    with pytest.warns(ConvergenceWarning, match="A larger max_iter, a larger nu or a larger tol may help"):
+        estimators.NuSVC(nu=0.1, kernel="linear", max_iter=100).fit(X, THREE % 2)

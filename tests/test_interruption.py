@@ -5,6 +5,7 @@ The calls, and what is checked of their answers, are those of `interrupted.py`, 
 
 import dataclasses
 import json
+import math
 import os
 import random
 import signal
@@ -21,11 +22,11 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 
 import jaxsvm
-from jaxsvm.estimators import NuSVC
-from jaxsvm.estimators.training import within_classes
+from jaxsvm.estimators import SVC, SVR, NuSVC
+from jaxsvm.estimators.training import box, within_classes
 from jaxsvm.kernels import RBF
 from jaxsvm.loop import bursts, carried_certificate
-from jaxsvm.loop.interruption import Interruption, unless, watching
+from jaxsvm.loop.interruption import Interruption, unless, watching, workers
 
 HERE = Path(__file__).resolve().parent
 SECONDS = float(os.environ.get("JAXSVM_TEST_SECONDS", "1"))
@@ -206,6 +207,40 @@ def test_a_machine_of_nu_stops_between_bursts(monkeypatch):
     with watching() as stop, pytest.warns(ConvergenceWarning, match="INTERRUPTED"):
         stop.came = True
         assert NuSVC(nu=0.5, tol=1e-6).fit(x, y).n_iter_ == 16
+
+
+@pytest.mark.parametrize("n", [60, 1100])
+def test_an_estimators_solve_stops_between_pieces(monkeypatch, n):
+    """On all samples at once and by working sets, in the thread of a pair of classes too; pieces find the same."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(n, 2))
+    y = (x[:, 0] * x[:, 1] + 0.1 * rng.normal(size=n) > 0) * 1.0
+    options = {"C": 10.0, "gamma": 0.5, "tol": 1e-6}
+    whole = SVC(**options).fit(x, y)
+    small = dataclasses.replace(box.MEASURED, steps_of_a_piece=64, sets_of_a_piece=1)
+    monkeypatch.setattr(box, "MEASURED", small)
+    pieces, calls, solved = SVC(**options).fit(x, y), [], box._solved
+    assert pieces.fit_status_ == 0 and whole.certificate_.relative_gap <= 1e-6
+    np.testing.assert_allclose(pieces.decision_function(x), whole.decision_function(x), atol=1e-2)
+
+    def pressed(*arguments):
+        calls.append(threading.current_thread())
+        if len(calls) == 1:
+            os.kill(os.getpid(), signal.SIGINT)  # the main thread handles it
+        return solved(*arguments)
+
+    monkeypatch.setattr(box, "_solved", pressed)
+    for labels in (y, rng.integers(0, 3, n)):
+        calls.clear()
+        Interruption.last = -math.inf
+        with pytest.raises(KeyboardInterrupt):
+            SVC(**options).fit(x, labels)
+        assert len(calls) <= 4 * workers()
+    calls.clear()
+    Interruption.last = -math.inf
+    with pytest.warns(ConvergenceWarning, match="INTERRUPTED"):
+        model = SVR(**options, epsilon=0.01).fit(x[: n // 2], y[: n // 2])
+    assert np.isfinite(model.certificate_.relative_gap) and len(calls) <= 4
 
 
 def test_a_handler_of_the_users_own_stays():

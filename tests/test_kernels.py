@@ -288,6 +288,8 @@ def test_gamma_scale_is_that_of_scikit_learn(offset):
     np.testing.assert_allclose(gamma_scale(x[:40]), theirs, rtol=1e-6)
     np.testing.assert_allclose(gamma_scale(x), 1 / (2 * x.var()), rtol=1e-6)
     np.testing.assert_allclose(gamma_paper(x), 1 / (4 * x.var(axis=0).sum()), rtol=1e-6)
+    np.testing.assert_allclose(gamma_scale(scipy.sparse.csr_array(x)), gamma_scale(x), rtol=1e-12)
+    assert gamma_scale(scipy.sparse.csr_array(np.full((5, 2), 0.1 + offset))) == 1 == gamma_scale(np.ones((5, 2)))
 
 
 def test_gamma_rules_on_any_sparse_format_and_lists():

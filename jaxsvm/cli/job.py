@@ -197,7 +197,7 @@ def prepare(options: Training, stop: Interrupts) -> Job:
         test=None if test is None else (dataset.x[test], y[test]),
         scaling=scaling,
         classes=None if classes is None else tuple(classes.tolist()),
-        factors=_factors(options.class_weight, classes, target[train]),
+        factors=_factors(options.class_weight, classes, target[train], None if small is None else small.weight[train]),
         kernel=_kernel(options, x),
         layout=dataset.layout,
         preparation=preparation,
@@ -236,13 +236,15 @@ def with_gamma(job: Job, gamma: str) -> Job:
     return dataclasses.replace(job, options=options, kernel=_kernel(options, job.x))
 
 
-def _factors(wanted: str | None, classes: np.ndarray | None, target: np.ndarray) -> np.ndarray | None:
+def _factors(
+    wanted: str | None, classes: np.ndarray | None, target: np.ndarray, weight: np.ndarray | None
+) -> np.ndarray | None:
     """Return factors of C by class, `(k,)`, of the option --class-weight; None without it."""
     if wanted is None or classes is None:
         return None
     if wanted == "balanced":  # the same total for each class
-        counts = np.bincount(target.astype(int) if len(classes) > 2 else (target > 0).astype(int))
-        return len(target) / (len(classes) * counts)
+        counts = np.bincount(target.astype(int) if len(classes) > 2 else (target > 0).astype(int), weight)
+        return counts.sum() / (len(classes) * counts)
     factors, known = np.ones(len(classes)), classes.tolist()
     for part in wanted.split(","):
         label, _, number = part.rpartition("=")

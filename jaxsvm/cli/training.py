@@ -212,8 +212,7 @@ def _calibrated(job: Job, C: float, values: np.ndarray | None) -> tuple[tuple[fl
         weight, rows = job.weight, order[rest]
         weight = None if weight is None else weight[rows]
         part = dataclasses.replace(job, x=job.x[rows], target=job.target[rows], weight=weight, scaling=None)
-        if stop.seen:
-            raise KeyboardInterrupt
+        stop.check()
         model = trainer.fit_one(part, C).model()
         return np.asarray(decision_function(model, job.x[order[test]])).reshape(len(test), -1)
 
@@ -223,8 +222,7 @@ def _calibrated(job: Job, C: float, values: np.ndarray | None) -> tuple[tuple[fl
             raise InputError("a class has a single sample, and some have to be left out")
         if values is None:
             values = cross_fitted(decide, codes, places, np.random.RandomState(job.options.seed))
-            if stop.seen:
-                raise KeyboardInterrupt
+            stop.check()
         else:
             values = values[order]
     except (InputError, KeyboardInterrupt) as error:

@@ -266,10 +266,19 @@ def warn_of(estimator: Any, what: str, solved: Sequence[Solved], cause: str = ""
         (f"Solver terminated early (max_iter={estimator.max_iter}).  " if capped else "")
         + (cause or "Consider pre-processing your data with StandardScaler or MinMaxScaler.")
         + f" {len(failed)} of {len(solved)} {what} ended as {names}, with a relative duality gap of up to "
-        f"{worst:.3g} (tol {estimator.tol:.3g})."
-        + ("" if cause else " A larger max_iter, a smaller C, or a larger tol may help too."),
+        f"{worst:.3g} (tol {estimator.tol:.3g})." + ("" if cause else f" {_remedies(estimator, capped)} may help too."),
         ConvergenceWarning,
     )
+
+
+def _remedies(estimator: Any, capped: bool) -> str:
+    """Name those parameters of an estimator that may end a solve as CONVERGED, in a phrase."""
+    has = estimator.get_params(deep=False)
+    larger = (["max_iter"] if capped else []) + (["nu"] if "nu" in has and "C" not in has else []) + ["tol"]
+    smaller = [name for name in ("C", "Cs") if name in has]
+    words = [f"a larger {name}" for name in larger[:-1]] + [f"a smaller {name}" for name in smaller] + ["a larger tol"]
+    phrase = f"{', '.join(words[:-1])} or {words[-1]}" if len(words) > 1 else words[0]
+    return phrase[0].upper() + phrase[1:]
 
 
 def require_finite(coef: np.ndarray, solved: Sequence[Solved]) -> None:

@@ -45,6 +45,7 @@ from jaxsvm.estimators.validation import (
     sample_weights,
 )
 from jaxsvm.models.machines import votes
+from jaxsvm.models.model import is_positive
 from jaxsvm.points.rows import SparseRows
 from jaxsvm.runtime.arrays import transfers
 
@@ -78,7 +79,8 @@ class SVC(ClassifierMixin, KernelEstimator):
         probability: Whether to fit sigmoids for `predict_proba`, by five-fold cross-validation.
         tol: The relative duality gap to certify for each machine, and LIBSVM's largest violation, > 0.
         cache_size: Accepted for compatibility with scikit-learn; no effect.
-        class_weight: Factors of C by class, "balanced", or None.
+        class_weight: Factors of C by class, "balanced" (by the sum of sample weights for "ovr", by the number of
+            samples for pairs, as in LIBSVM), or None.
         verbose: Whether to print once a second, and at the end, the gap, the steps and the time left.
         max_iter: Most pair steps of a machine, checked between working sets; -1 sets no limit.
         decision_function_shape: "ovr" (one column per class) or "ovo" (one column per pair) of `decision_function`.
@@ -158,14 +160,15 @@ class SVC(ClassifierMixin, KernelEstimator):
         points, labels = self._checked_points(X, y)
         labels = column_or_1d(labels, warn=True)
         self.classes_, codes = classes_of(labels)
-        self.class_weight_ = class_factors(self.class_weight, self.classes_, labels)
         n = _num_samples(points)
         if n != len(codes):
             raise ValueError(f"X and y have incompatible shapes.\nX has {n} samples, but y has {len(codes)}.")
-        values, points = self._learn_kernel(points)
         weight = sample_weights(sample_weight, n)
+        counted = weight if self.multi_class == "ovr" else None  # LIBSVM's pairs count samples
+        self.class_weight_ = class_factors(self.class_weight, self.classes_, labels, counted)
         present = weight * self.class_weight_[codes]
-        self._require_classes(codes, present)
+        self._require_classes(codes, present)  # before a user's kernel is computed, which may take long
+        values, points = self._learn_kernel(points)
         order = np.argsort(codes, kind="stable")  # sorted by class, the samples of a machine are slices
         order = order[present[order] > 0]
         sorted_points = points[order][:, order] if values.by_values else points[order]
@@ -315,7 +318,7 @@ class SVC(ClassifierMixin, KernelEstimator):
             raise ValueError("break_ties must be False when decision_function_shape is 'ovo'")
         k = len(self.classes_)
         if k == 2:
-            codes = (self._decisions(X)[:, 0] > 0).astype(int)
+            codes = is_positive(self._decisions(X)[:, 0]).astype(int)  # 0 is of the second class, as in LIBSVM
         elif self.multi_class == "ddag":
             codes = last_of_dag(self._decisions(X), k)
         elif not self._by_pairs or self.break_ties:

@@ -13,6 +13,10 @@ class Measured:
     """Samples of a machine up to which a chain over C works on one block: longer rows do not stay in the cache."""
     steps_per_sample: int = 500
     """Pair steps per sample after which another method continues."""
+    steps_of_a_piece: int = 2**17
+    """Pair steps of a compiled solve between two looks at Ctrl-C: on all of 1,024 samples they take .2 s."""
+    sets_of_a_piece: int = 16
+    """Working sets of its first piece: later ones take as long as a burst of the driver."""
     features_always_few: int = 64
     """Features up to which a linear machine is solved by interior points, for any number of samples."""
     samples_per_feature: int = 10

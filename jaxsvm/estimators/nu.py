@@ -10,11 +10,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 from sklearn.utils._param_validation import Interval
+from sklearn.utils.validation import _num_samples
 
 from jaxsvm.estimators.base import KernelEstimator
 from jaxsvm.estimators.classifier import SVC
 from jaxsvm.estimators.regression import SVR, both_sides
-from jaxsvm.estimators.training.box import ROUNDING_OF_ZERO, BoxData, Solved, box_problem_of
+from jaxsvm.estimators.training.box import (
+    ROUNDING_OF_ZERO,
+    BoxData,
+    Solved,
+    box_problem_of,
+    constant_solution,
+)
 from jaxsvm.estimators.training.machines import Machine, undecided
 from jaxsvm.estimators.training.probability import DEFAULT_PROBABILITY
 from jaxsvm.estimators.training.progress import Progress
@@ -26,7 +33,7 @@ from jaxsvm.estimators.training.within_classes import (
     require_storable,
     solve_certified,
 )
-from jaxsvm.estimators.validation import ClassWeight, EstimatorKernel, Gamma, Seed
+from jaxsvm.estimators.validation import ClassWeight, EstimatorKernel, Gamma, Seed, sample_weights
 from jaxsvm.numerics.products import diagonal as diagonal_of
 from jaxsvm.results.judge import relative_to
 
@@ -123,18 +130,21 @@ class NuSVC(SVC):
             super()._require_classes(codes, weight)
         except ValueError as error:
             raise ValueError(f"specified nu is infeasible: {error}") from None  # as LIBSVM says it
+        weight = np.maximum(weight, 0)
+        sums, counts = (np.bincount(codes, values, len(self.classes_)) for values in (weight, weight > 0))
+        for i, j in self._places:
+            largest = 2 * min(sums[i], sums[j]) / max(sums[i] + sums[j], np.finfo(float).tiny)
+            if 0 < largest < self.nu:
+                raise ValueError(
+                    f"specified nu is infeasible: nu is {self.nu}, and at most twice the smaller class's share of the "
+                    f"weights, {largest:.6g}, is possible."
+                )
+            require_storable(int(counts[i] + counts[j]), MOST_VARIABLES, "SVC with a C")
 
     def _solve(self, data: Samples, machine: Machine, nu: float) -> tuple[Solved, float]:
         """Return a machine's solution, and its C."""
         n, size, parts = machine.n, padded_size(machine.n, up_to=MOST_VARIABLES), machine.parts
-        require_storable(n, MOST_VARIABLES, "SVC with a C")
-        signs = machine.signs
-        budget = nu * machine.upper.sum() / 2
-        if not all(0 < budget <= machine.upper[signs == sign].sum() for sign in (-1, 1)):
-            raise ValueError(
-                f"specified nu is infeasible: nu is {nu}, and at most twice the smaller class's share of the "
-                f"weights, {_largest_nu(machine):.6g}, is possible."
-            )
+        signs, budget = machine.signs, nu * machine.upper.sum() / 2
         y, upper, start = np.ones(size), np.zeros(size), np.zeros(size)
         y[:n], upper[:n] = signs, machine.upper
         for sign in (-1, 1):
@@ -218,10 +228,17 @@ class NuSVR(SVR):
     ) -> None:
         self._store_parameters(locals())
 
+    def _learn(self, X: Any, y: Any, sample_weight: Any) -> Any:
+        n = np.count_nonzero(sample_weights(sample_weight, _num_samples(X)) > 0)
+        require_storable(n, MOST_VARIABLES // 2, "SVR with an epsilon")
+        return super()._learn(X, y, sample_weight)
+
     def _solve(self, data: Samples, target: np.ndarray, weight: np.ndarray, progress: Progress) -> Solved:
         del progress  # one program
         n, upper, data = len(target), self.C * weight, data.with_definiteness()
-        require_storable(n, MOST_VARIABLES // 2, "SVR with an epsilon")
+        if not np.ptp(target):  # the optimum is 0, and so is the tube
+            self.epsilon_ = 0.0
+            return constant_solution(2 * n, 0.0)
         problem = both_sides(target, upper, 0.0, padded_size(2 * n, up_to=MOST_VARIABLES))
         start = np.tile(first_at_bounds(self.nu * upper.sum() / 2, upper), 2)
         problem = problem._replace(start=np.pad(start, (0, len(problem.y) - 2 * n)))

@@ -25,6 +25,7 @@ from jaxsvm.estimators.training.samples import Samples, padded_size
 from jaxsvm.estimators.validation import ClassWeight, EstimatorKernel, Gamma
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.loop import measured as loop
+from jaxsvm.loop.interruption import answering
 from jaxsvm.model_selection.cross_validation import Scores, cross_validate
 from jaxsvm.model_selection.folds import Folds
 from jaxsvm.model_selection.grid import C_grid
@@ -134,11 +135,9 @@ class SVCPath(SVC):
         totals = np.array([np.maximum(self._weight[test], 0).sum() for _, test in parts])
         for fold, (train, _) in enumerate(folds):
             self._require_fold(fold, len(folds), codes[train], totals[fold])
-        if self.loss == "hinge":
-            correct = self._correct_by_pairs(data, codes, weight, folds)
-        else:
-            with jax.enable_x64(True):
-                correct = self._correct_against_rest(data, codes, weight, folds)
+        with jax.enable_x64(True), answering("raise"):
+            correct_of = self._correct_by_pairs if self.loss == "hinge" else self._correct_against_rest
+            correct = correct_of(data, codes, weight, folds)
         self._choose(correct, self._weight[self._order], folds, totals)
         return super()._trained(data, [machine._replace(upper=self.C_ * machine.upper) for machine in machines])
 
@@ -175,9 +174,8 @@ class SVCPath(SVC):
         for fold, (train, _) in enumerate(folds):
             trains[fold, train] = weight[train]
         tasks = _tasks(class_slices(codes, len(self.classes_)), trains)
-        with jax.enable_x64(True):
-            solve = functools.partial(self._solve_chain, data, K, codes)
-            chains = in_threads(solve, tasks, key=lambda task: (padded_size(len(task.rows)), len(task.folds)))
+        solve = functools.partial(self._solve_chain, data, K, codes)
+        chains = in_threads(solve, tasks, key=lambda task: (padded_size(len(task.rows)), len(task.folds)))
         self.largest_gap_ = np.zeros((len(folds), len(self.Cs_)))
         for task, chain in zip(tasks, chains, strict=True):
             np.maximum.at(self.largest_gap_, task.folds, chain.gap)

@@ -46,8 +46,8 @@ class OneMachine(KernelEstimator):
         n = _num_samples(X)
         if n != len(y):
             raise ValueError(f"X and y have incompatible shapes.\nX has {n} samples, but y has {len(y)}.")
-        values, X = self._learn_kernel(X)
         weight = sample_weights(sample_weight, n)
+        values, X = self._learn_kernel(X)
         rows = np.flatnonzero(weight > 0)
         points = X[rows][:, rows] if values.by_values else X[rows]
         return X, rows, samples(values, points, 0.0), y[rows], weight[rows]
@@ -141,8 +141,9 @@ class SVR(RegressorMixin, OneMachine):
         """
         X, y = self._checked_points(X, y)
         X, rows, data, target, weight = self._learn(X, y, sample_weight)
-        progress = Progress(self, 1)
-        self._keep(X, rows, progress.ended(self._solve(data, target, weight, progress)))
+        progress, middle = Progress(self, 1), target.min() + np.ptp(target) / 2
+        solved = self._solve(data, target - middle, weight, progress)  # far from 0 a small gap would be rounding
+        self._keep(X, rows, progress.ended(solved._replace(bias=solved.bias + middle)))
         return self
 
     @transfers
@@ -158,9 +159,9 @@ class SVR(RegressorMixin, OneMachine):
         return self._solve_at(data, target, upper, progress)
 
     def _solve_at(self, data: Samples, target: np.ndarray, upper: np.ndarray, progress: Progress) -> Solved:
-        n, present = len(target), target[upper > 0]
-        if present.max() - present.min() <= 2 * self.epsilon:  # exactly 0: a solver has its last digits wrong
-            return constant_solution(2 * n, float(present.min() + present.max()) / 2)
+        n = len(target)
+        if np.ptp(target) <= 2 * self.epsilon:  # exactly 0: a solver has its last digits wrong
+            return constant_solution(2 * n, 0.0)
         parts = (slice(0, n), slice(0, n))
         problem = both_sides(target, upper, self.epsilon, padded_size(2 * n))
         with jax.enable_x64(True):

@@ -94,7 +94,7 @@ def classes_of(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def weights_of(estimator: Any, X: Any, y: np.ndarray, sample_weight: Any) -> np.ndarray:
     """Return weights of samples times factors of their classes, `(n,)`, for an estimator with `classes_`."""
     weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-    factors = class_factors(estimator.class_weight, estimator.classes_, y)
+    factors = class_factors(estimator.class_weight, estimator.classes_, y, weight)
     return weight * factors[np.searchsorted(estimator.classes_, y)]
 
 
@@ -103,13 +103,17 @@ def signs_against_rest(codes: np.ndarray, k: int) -> list[np.ndarray]:
     return [np.where(codes == code, 1.0, -1.0) for code in ([1] if k == 2 else range(k))]
 
 
-def class_factors(class_weight: Any, classes: np.ndarray, y: np.ndarray) -> np.ndarray:
+def class_factors(
+    class_weight: Any, classes: np.ndarray, y: np.ndarray, weight: np.ndarray | None = None
+) -> np.ndarray:
     """Return factors of C a class, `(k,)`; 0 leaves the samples of a class out.
 
     Args:
         class_weight: A dictionary by label, "balanced", or None.
         classes: The labels, sorted, `(k,)`.
         y: The label of each sample, `(n,)`.
+        weight: Weights of samples, `(n,)`, that "balanced" adds up in place of counting samples; those that are not
+            positive count as 0.
 
     Raises:
         InputError: If a factor is negative, NaN, infinite or no number.
@@ -120,7 +124,10 @@ def class_factors(class_weight: Any, classes: np.ndarray, y: np.ndarray) -> np.n
                 f"class_weight is {factor!r} for the class {label!r}: a finite factor >= 0 is needed, where 0 leaves "
                 "the class out."
             )
-    return np.asarray(compute_class_weight(class_weight, classes=classes, y=y), np.float64)
+    if not (isinstance(class_weight, str) and class_weight == "balanced"):
+        return np.asarray(compute_class_weight(class_weight, classes=classes, y=y), np.float64)
+    sums = np.bincount(np.searchsorted(classes, y), None if weight is None else np.maximum(weight, 0), len(classes))
+    return sums.sum() / (len(classes) * np.where(sums > 0, sums, 1))
 
 
 def sample_weights(sample_weight: Any, n: int) -> np.ndarray:

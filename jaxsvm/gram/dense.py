@@ -9,12 +9,13 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from jaxsvm.errors import is_concrete
 from jaxsvm.gram.contract import Gram
 from jaxsvm.gram.measured import MEASURED
 from jaxsvm.gram.tiled import OfPoints, TiledGram
 from jaxsvm.kernels import Kernel, Precomputed
 from jaxsvm.numerics.products import diagonal, matmul
-from jaxsvm.points.rows import CSR, dense_rows
+from jaxsvm.points.rows import CSR, Rows, dense_rows, taken
 from jaxsvm.runtime.arrays import in_a_line, on_device
 from jaxsvm.runtime.loops import fori_loop
 from jaxsvm.runtime.meshes import Spread
@@ -155,6 +156,25 @@ def part_of(gram: Gram, K: Float[Array, "m m"]) -> DenseGram:
     """Return the operator of kernel values `(m, m)` between some of the points of another operator."""
     places = np.arange(K.shape[0], dtype=np.int32)
     return DenseGram(Precomputed(), on_device(places), on_device(np.zeros((0,), K.dtype)), K, vouched=gram.definite)
+
+
+def among(gram: Gram, samples: Int[Array, " m"]) -> Gram:
+    """Return the operator of some of the points, with the features of all, if these have any.
+
+    Values of an operator that stores none are stored by a solver that prefers it, if the budget or `bytes_of_a_part`
+    permits.
+    """
+    whole: Any = gram
+    if gram.spread is not None or (isinstance(gram.x, Rows) and not is_concrete(samples)):
+        return part_of(gram, values_between(gram, samples))
+    if gram.stored:
+        K = values_between(gram, samples)
+        return dataclasses.replace(whole, x=taken(gram.x, samples), K=K) if gram.kernel.linear else part_of(gram, K)
+    x = taken(gram.x, samples)
+    if gram.rank is not None:
+        return dataclasses.replace(whole, x=x, Z=whole.Z[samples])
+    memory, tile = max(gram.memory, MEASURED.bytes_of_a_part), min(whole.tile, len(samples))
+    return dataclasses.replace(whole, x=x, squares=None, tile=tile, memory=memory)
 
 
 @jax.jit

@@ -11,6 +11,8 @@ class Measured:
     """Bytes of basis values, or of dense points, that are computed at a time."""
     bytes_to_store: int = 4 * 2**30
     """Default budget of a stored kernel matrix: n = 32,768 in float32."""
+    bytes_of_a_part: int = 2**28
+    """Bytes that the kernel values of some samples may take, if those of all are not to be stored: 8,192 in float32."""
     rows_per_tile: int = 128
     """Rows of a kernel matrix that are computed at a time."""
     features_of_half_a_matrix: int = 256

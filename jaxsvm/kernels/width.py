@@ -14,7 +14,7 @@ from jaxsvm.runtime.arrays import Number
 def gamma_scale(x: PointsLike) -> float:
     """Return scikit-learn's "scale", `1 / (d var(x))`: the variance of all entries, absent sparse ones included."""
     means, variances = _moments(x)
-    return 1 / (len(means) * _spread(variances.mean() + (means - means[0]).var()))
+    return 1 / _spread(len(means) * (variances.mean() + (means - means[0]).var()))
 
 
 def gamma_paper(x: PointsLike) -> float:
@@ -68,9 +68,14 @@ def _moments(x: Any) -> tuple[np.ndarray, np.ndarray]:
     x = _host_points(x)
     n, d = x.shape
     if is_sparse(x):
-        data, columns = np.asarray(x.data, np.float64), np.asarray(x.indices)
-        means = np.bincount(columns, data, d)[:d] / n
-        return means, np.maximum(np.bincount(columns, data**2, d)[:d] / n - means**2, 0)
+        data, columns, pivot = np.asarray(x.data, np.float64), np.asarray(x.indices), np.zeros(d)
+        kept = columns < d  # JAX pads
+        data, columns = data[kept], columns[kept]
+        pivot[columns[::-1]] = data[::-1]
+        rest, absent = data - pivot[columns], n - np.bincount(columns, minlength=d)
+        total = np.bincount(columns, rest, d) - absent * pivot
+        squares = np.bincount(columns, rest**2, d) + absent * pivot**2
+        return pivot + total / n, np.maximum(squares / n - (total / n) ** 2, 0)
     array, total, squares = np.asarray(x), np.zeros(d), np.zeros(d)
     pivot = array[0].astype(np.float64)  # differences from one of the points: an offset costs no digits
     for start in range(0, n, 4096):  # no float64 copy of all points

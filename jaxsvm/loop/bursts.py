@@ -94,7 +94,7 @@ def run(
                 told_to_stop = session.callback(with_steps_since_polish(finish(solver, progress), progress)) is True
             else:
                 used = (int(steps_taken(progress)) - steps) // solver.check_every
-                chunks = _next_burst(chunks, used, seconds)
+                chunks = next_burst(chunks, used, seconds)
         except KeyboardInterrupt:  # raised by a callback, or by a handler of the user's own
             session.stop.note()
         running = int(progress.status) == Status.RUNNING and not (told_to_stop or session.over())
@@ -136,7 +136,7 @@ def _first_calls(
         yield carried_program, problem, solver, progress
 
 
-def _next_burst(chunks: int, used: int, seconds: float) -> int:
+def next_burst(chunks: int, used: int, seconds: float) -> int:
     """Return the chunks of the next burst, after one that took `used` of its chunks in so many seconds.
 
     A burst is to take about `MEASURED.seconds_of_a_burst`. One that ended early says nothing of a longer one.

@@ -8,6 +8,7 @@ at the first, once the call's drivers have ended. A handler of the user's own is
 it or a callback raises sets the same flag.
 """
 
+import contextvars
 import dataclasses
 import math
 import os
@@ -16,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import jax
 
@@ -26,6 +27,9 @@ from jaxsvm.runtime.programs import running
 
 SWALLOWING = ("_xla_gc_callback", "__del__")
 """Functions, of JAX's at the start of a garbage collection above all, that Python calls and whose errors it prints."""
+_handed: contextvars.ContextVar[Any] = contextvars.ContextVar("interruption", default=None)
+"""The flag of the call that runs in this thread, or that started it."""
+_counting = threading.Lock()
 
 
 class Interruption:
@@ -51,6 +55,11 @@ class Interruption:
     def seen(self) -> bool:
         """Return whether Ctrl-C came or the time is up; callers then start nothing new."""
         return self.came or time.monotonic() > self.deadline
+
+    def check(self) -> None:
+        """Raise KeyboardInterrupt if the flag is set: for callers to whom a part of the work is of no use."""
+        if self.seen:
+            raise KeyboardInterrupt
 
     @contextmanager
     def within(self, seconds: float | None) -> Iterator[None]:
@@ -107,21 +116,27 @@ def watching(stop: Interruption | None = None) -> Iterator[Interruption]:
     Every host driver runs inside; programs are not cleared meanwhile.
 
     Args:
-        stop: The caller's flag; None: the installed one, on the main thread, or a new one.
+        stop: The caller's flag; None: the installed one, on the main thread, that of the call which started this
+            thread (`with_settings`), or a new one.
     """
     on_main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGINT) if on_main else None
-    owner = getattr(before, "__self__", None)
-    stop = stop if stop is not None else owner if isinstance(owner, Interruption) else Interruption()
+    owner: Any = getattr(before, "__self__", None)
+    owner = owner if isinstance(owner, Interruption) else _handed.get() or Interruption()
+    flag: Interruption = owner if stop is None else stop
     installed = before is signal.default_int_handler
-    stop.drivers += 1
+    earlier = _handed.set(flag)
+    with _counting:
+        flag.drivers += 1
     try:
         if installed:
-            signal.signal(signal.SIGINT, stop.arrived)
+            signal.signal(signal.SIGINT, flag.arrived)
         with running():
-            yield stop
+            yield flag
     finally:
-        stop.drivers -= 1
+        with _counting:
+            flag.drivers -= 1
+        _handed.reset(earlier)
         if installed:
             signal.signal(signal.SIGINT, before)
 
@@ -187,11 +202,12 @@ def workers() -> int:
 
 
 def with_settings(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a function so that other threads call it with this thread's settings of JAX, and with transfers allowed."""
-    config: Any = jax.config
+    """Wrap a function so that other threads call it with this thread's flag of Ctrl-C and settings of JAX."""
+    config, stop = cast(Any, jax.config), _handed.get()
     x64, device, precision = config.jax_enable_x64, config.jax_default_device, config.jax_default_matmul_precision
 
     def call(*arguments: Any) -> Any:
+        _handed.set(stop)
         with jax.enable_x64(x64), jax.default_device(device), jax.default_matmul_precision(precision):
             return transfers(function)(*arguments)
 

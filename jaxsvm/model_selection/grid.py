@@ -77,8 +77,7 @@ def C_grid(  # noqa: N802 (C is the field's name)
         while high < low * largest:
             at_high = problem.at(high)
             fit = drive(at_high, solver, key, warm, stop=stop, options=QUIET)
-            if stop.seen:
-                raise KeyboardInterrupt
+            stop.check()
             warm, margins = Start.of(fit, at_high), np.asarray(fit.margins, float)
             if before is not None and np.linalg.norm(margins - before) <= change * np.linalg.norm(margins):
                 high /= 10

@@ -108,8 +108,7 @@ def is_coreset(
     inside = problem.weighted(np.isin(np.arange(problem.n), indices).astype(float))
     with watching() as stop:
         fitted = solve(inside, FrankWolfe(tol=tol) if solver is None else solver)
-    if stop.seen:  # neither True nor False is known
-        raise KeyboardInterrupt
+    stop.check()  # neither True nor False is known
     reach = furthest(problem, fitted.alpha, inside.matvec(fitted.alpha))
     _, lower, _ = inside.enclosing(fitted)
     certain = np.isfinite(np.asarray(fitted.certificate.relative_gap))

@@ -28,6 +28,7 @@ from jaxsvm.results.fit import Answer, Fit
 from jaxsvm.results.status import Status
 from jaxsvm.runtime.loops import scan
 from jaxsvm.runtime.programs import Program
+from jaxsvm.screening.rules import Safe
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.start import Start
 
@@ -79,7 +80,7 @@ class Neighbour:
 
     def __init__(self, solver: Solver, key: Array, reduction: Reduction | None, stop: Interruption | None) -> None:
         self.solver, self.key, self.stop = solver, key, stop
-        self.reduction = reduction if solver.takes_start else None
+        self.reduction = reduction if solver.takes_start or isinstance(reduction, Safe) else None
         self.before: tuple[Restrictable, Fit] | None = None
 
     def __call__(self, problem: Restrictable) -> Fit:
@@ -111,17 +112,22 @@ class Neighbour:
         part = new.restrict(samples, fixed=kept.fixed)
         # In twice the precision: in the data's own, float32 ends at gaps of 1e-5 that it never detects.
         inside = drive(part, self.solver, self.key, np.asarray(fit.alpha)[samples], stop=self.stop, options=QUIET)
-        point, excess = _extended(new, self.solver, kept.fixed, samples, inside)
+        w, a = np.asarray(new.y)[samples] * np.asarray(inside.dual_coef), np.asarray(inside.alpha)
+        own = new.bounded and not np.array_equal(w, a)  # of a w of its own
+        point, excess = _extended(new, self.solver, kept.fixed, samples, np.stack([w, a]) if own else w)
         proven = float(excess) <= 1 and float(point.certificate.relative_gap) <= float(self.solver.tol)
         certified = proven and new.gram.definite
+        if not certified and not self.solver.takes_start:
+            self.reduction = None  # rounding grows with C, and the attempt is lost
         return point.fit(np.int32(Status.CONVERGED if certified else Status.RUNNING), inside.counters)
 
 
 @Program
-def _extended(problem: Restrictable, solver: Solver, fixed: Array, samples: Array, inside: Fit) -> tuple[Answer, Array]:
-    """Embed a reduced solution in the whole problem and certify it; return also the stop rule's excess."""
-    values = inside.alpha if problem.bounded else problem.y[samples] * inside.dual_coef
-    point = fixed.at[samples].set(values)
+def _extended(
+    problem: Restrictable, solver: Solver, fixed: Array, samples: Array, inside: Float[Array, "*two m"]
+) -> tuple[Answer, Array]:
+    """Embed a reduced point in the whole problem and certify it; return also the stop rule's excess."""
+    point = jnp.broadcast_to(fixed, (*inside.shape[:-1], problem.n)).at[..., samples].set(inside)
     return assessed(problem, solver, point, products_of.function(problem, point))
 
 

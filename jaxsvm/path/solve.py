@@ -173,10 +173,10 @@ def solve_path(
         tol: The relative duality gap to which each result is certified; a named solver keeps its own.
         reduction: Leaves samples out of the next problem of a chain (`jaxsvm.path.reduction`). Every result is
             certified on the whole problem. Under tracing shapes are fixed, and nothing is left out; nor is it for
-            interior points, which take no start.
+            interior points, which take no start to correct it from.
         screen: A rule such as `jaxsvm.screening.intersection_test`, which proves dual variables before a problem is
-            solved: chains leave these samples out. Every result is certified on all samples. Under tracing, and for
-            interior points (the choice for a kernel of few features), nothing is left out.
+            solved: chains leave these samples out. Every result is certified on all samples. Under tracing nothing
+            is left out.
         lanes: Solve all values in one compiled call, as so many warm chains side by side, each through a fixed share of
             neighbouring values. Ctrl-C waits for the end of that call. None: one chain.
         key: A random key for solvers that draw.

@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike
 from jaxsvm.derivatives import box as derivatives
 from jaxsvm.errors import InputError, is_concrete, require_finite
 from jaxsvm.gram.contract import Gram
-from jaxsvm.gram.dense import part_of, values_between
+from jaxsvm.gram.dense import among
 from jaxsvm.gram.signed import SignedGram
 from jaxsvm.numerics.masks import every
 from jaxsvm.numerics.precision import in_double, like, widened
@@ -123,9 +123,9 @@ class BoxProblem(OfSamples):
         Args:
             samples: S, distinct indices, `(m,)`.
             fixed: A point, `(n,)`, from which the values of R are read; None: they are 0.
-            gram: The Gram operator of S, if it exists already; None stores `K_SS`, m^2 values.
+            gram: The Gram operator of S, if it exists already.
         """
-        gram = part_of(self.gram, values_between(self.gram, samples)) if gram is None else gram
+        gram = among(self.gram, samples) if gram is None else gram
         parts = _restricted(self, samples, None if fixed is None else jnp.asarray(fixed, self.dtype))
         return dataclasses.replace(self, gram=gram, **parts)  # outside the jit, which would copy it
 

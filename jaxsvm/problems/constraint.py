@@ -20,43 +20,54 @@ P = TypeVar("P", bound="BoxProblem")
 
 
 def feasible_point(problem: "BoxProblem", a: Float[Array, " n"]) -> Float[Array, " n"]:
-    """Return the nearest feasible point: `clip(a - t c, 0, U)` with the multiplier t that meets the equality."""
+    """Return a feasible point: `clip(a - t c, 0, U)` with the multiplier t that meets the equality, for `_movers`."""
     if problem.c is None:
         return jnp.clip(a, 0, problem.upper)
     a, c = jnp.clip(a, 0, problem.upper), problem.c
+    too_much, _, moved, _ = _movers(problem, problem.c, a)
 
     def at(t: Array) -> Array:
-        return jnp.clip(a - t * c, 0, problem.upper)
+        return jnp.where(moved, jnp.clip(a - t * c, 0, problem.upper), a)
 
     # Beyond these ends every sample is at the bound that c pulls it to.
     reach = (jnp.maximum(a, problem.upper - a) / jnp.where(c == 0, 1, jnp.abs(c))).max()
 
     # A float64 bracket has fewer bits to lose.
     low, high = bisected(lambda t: c @ at(t) > problem.e, -reach, reach, 64)
-    reached, size = sums(c * a, jnp.abs(c * a))
-    met = jnp.abs(reached - problem.e) <= _rounding(problem, size)
-    return jnp.where(met, a, on_equality(problem, at((low + high) / 2)))
+    return jnp.where(too_much == 0, a, on_equality(problem, at((low + high) / 2)))
 
 
 def on_equality(problem: "BoxProblem", a: Float[Array, " n"]) -> Float[Array, " n"]:
     """Return a point of the box moved back onto the equality that rounding took it off.
 
-    Each sample moves by the same share of its room. Only samples inside the box move if they suffice, since
-    derivatives depend on which samples are at a bound.
+    Each of `_movers` moves by the same share of its room.
     """
     if problem.c is None:
         return a
-    met, size = sums(problem.c * a, jnp.abs(problem.c * a))
-    too_much = met - problem.e
-    target = jnp.where(problem.c * too_much > 0, 0, problem.upper)
-    room = jnp.abs(problem.c * (target - a))
-    inside = (a > 0) & (a < problem.upper)
-    of_inside, of_all = sums(jnp.where(inside, room, 0), jnp.where(problem.present, room, 0))
-    enough = of_inside > jnp.abs(too_much)
-    moved, total = jnp.where(enough, inside, problem.present), jnp.where(enough, of_inside, of_all)
-    off = jnp.abs(too_much) > _rounding(problem, size)
-    share = jnp.where(off, jnp.clip(jnp.abs(too_much) / jnp.where(total > 0, total, 1), 0, 1), 0)
+    too_much, target, moved, room = _movers(problem, problem.c, a)
+    share = jnp.clip(jnp.abs(too_much) / jnp.where(room > 0, room, 1), 0, 1)
     return jnp.where(moved, a + share * (target - a), a)
+
+
+def _movers(problem: "BoxProblem", c: Any, a: Float[Array, " n"]) -> tuple[Array, Array, Array, Array]:
+    """Return by how much `c'a` is above e, 0 if rounding explains it, and which samples move to bring it back.
+
+    Only samples inside the box move if they suffice, since derivatives depend on which samples are at a bound; else
+    only the support: the others would become support, a whole class of them, for a rounding error.
+
+    Returns:
+        The excess, `()`; the bound that each sample moves toward, `(n,)`; which ones do, `(n,)`; by how much all of
+        them can change `c'a`, `()`.
+    """
+    met, size = sums(c * a, jnp.abs(c * a))
+    too_much = jnp.where(jnp.abs(met - problem.e) <= _rounding(problem, size), 0, met - problem.e)
+    target = jnp.where(c * too_much > 0, 0, problem.upper)
+    room, support = jnp.where(problem.present, jnp.abs(c * (target - a)), 0), a > 0
+    inside = support & (a < problem.upper)
+    of_inside, of_support, of_all = sums(jnp.where(inside, room, 0), jnp.where(support, room, 0), room)
+    enough, supported = of_inside > jnp.abs(too_much), of_support >= jnp.abs(too_much)
+    moved = jnp.where(enough, inside, jnp.where(supported, support, problem.present))
+    return too_much, target, moved, jnp.where(enough, of_inside, jnp.where(supported, of_support, of_all))
 
 
 def best_bias(problem: "BoxProblem", s: Float[Array, " n"]) -> Float[Array, ""]:

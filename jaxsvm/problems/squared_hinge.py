@@ -28,7 +28,7 @@ from numpy.typing import ArrayLike
 from jaxsvm.derivatives import squared_hinge as derivatives
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.gram.contract import Gram
-from jaxsvm.gram.dense import part_of, values_between
+from jaxsvm.gram.dense import among
 from jaxsvm.numerics.line_search import best_bias
 from jaxsvm.numerics.products import sums
 from jaxsvm.problems import arguments
@@ -108,7 +108,7 @@ class SquaredHingeProblem(OfSamples):
     def restrict(self, samples: Int[Array, " m"], fixed: None = None, gram: Gram | None = None) -> Self:
         """Return the problem of some samples `(m,)`, where the others have the value 0."""
         del fixed
-        gram = part_of(self.gram, values_between(self.gram, samples)) if gram is None else gram
+        gram = among(self.gram, samples) if gram is None else gram
         y, weight, squares = picked((self.y, self.weight, self.squares), samples)
         return dataclasses.replace(self, gram=gram, y=y, weight=weight, squares=squares)
 

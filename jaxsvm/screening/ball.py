@@ -67,12 +67,12 @@ def dual_of(wide: Restrictable, p: Array) -> Float[Array, " n"]:
 
 
 def first_ball(wide: Restrictable, reference: Reference) -> Ball:
-    """Return the ball of w and `rho a`: its diameter is the segment from w to `rho w`, up to the reference's gap."""
-    a, p, error, _, W, rho, unit = reference
-    missed = gap_terms(wide, rho * a, p, error).sum() * (1 + unit)
-    middle = (1 + rho) / 2
-    square = ((rho - 1) ** 2 * W / 4 + missed) * (1 + 8 * unit)
-    return Ball(middle * p, middle * error + unit * jnp.abs(middle * p), square)
+    """Return the ball of w and `rho a`: its diameter is the segment from w to `rho w_a`, up to the reference's gap."""
+    p, rho, unit = reference.margins, reference.rho, reference.unit
+    missed = gap_terms(wide, rho * reference.a, p, reference.margins_error).sum() * (1 + unit)
+    centre = (p + rho * reference.p) / 2
+    error = (reference.margins_error + rho * reference.error) / 2 + unit * jnp.abs(centre)
+    return Ball(centre, error, (reference.square(rho) / 4 + missed) * (1 + 8 * unit))
 
 
 class Difference(NamedTuple):
@@ -96,12 +96,12 @@ class Difference(NamedTuple):
 def difference(wide: Restrictable, reference: Reference) -> Difference:
     """Return the difference to the dual point of the first ball's centre, which minimises the balls' intersection.
 
-    (Ogawa et al., Section IV-B: `s_i = 1` where the centre's margin is below 1.) Samples whose `rho a` is at its bound
+    (Ogawa et al., Section IV-C: `s_i = 1` where the centre's margin is below 1.) Samples whose `rho a` is at its bound
     keep it, so that only free samples and those that change sides cost kernel columns.
     """
-    a, p, _, size, _, rho, unit = reference
-    scaled = rho * a
-    b = dual_of(wide, (1 + rho) / 2 * p)
+    size, rho, unit = reference.size, reference.rho, reference.unit
+    scaled = rho * reference.a
+    b = dual_of(wide, (reference.margins + rho * reference.p) / 2)
     if wide.bounded:
         b = jnp.where((b > 0) & (scaled >= wide.upper * (1 - 1e-6)), scaled, b)
     delta = scaled - b
@@ -113,17 +113,20 @@ def difference(wide: Restrictable, reference: Reference) -> Difference:
 
 def second_ball(wide: Restrictable, reference: Reference, apart: Difference) -> Ball:
     """Return the ball of the same w and the dual point of the first ball's centre."""
-    a, p, error, size, W, rho, unit = reference
+    p, error, rho, unit = reference.margins, reference.margins_error, reference.rho, reference.unit
     _, delta, q, error_q, _ = apart
-    middle, total = (1 + rho) / 2, size @ jnp.abs(delta)
-    between = (rho - 1) ** 2 * W + 2 * (1 - rho) * (delta @ p) + delta @ q
-    # |w - w_b|^2 = |(1 - rho) w + w_delta|^2: the rounding of a sum that may cancel.
-    allowed = unit * (jnp.abs(1 - rho) * (size @ a) + total) ** 2
-    allowed = allowed + 2 * jnp.abs(1 - rho) * (jnp.abs(delta) @ error)
+    total = reference.size @ jnp.abs(delta)
+    # w - w_b = w - rho w_a + w_delta, and these may cancel.
+    margins = reference.turn + (1 - rho) * reference.p
+    error_between = reference.turn_error + jnp.abs(1 - rho) * reference.error
+    between = reference.square(rho) + 2 * (delta @ margins) + delta @ q
+    stretch = jnp.abs(1 - rho) * (reference.size @ reference.a) + jnp.sqrt(reference.apart)
+    allowed = unit * (stretch + total) ** 2 + 2 * (jnp.abs(delta) @ error_between)
     missed = gap_terms(wide, apart.b, p, error).sum() * (1 + unit)
     square = ((jnp.maximum(between, 0) + allowed) / 4 + missed) * (1 + 8 * unit)
-    error = middle * error + error_q / 2 + unit * (jnp.abs(middle * p) + jnp.abs(q / 2))
-    return Ball(middle * p - q / 2, error, square)
+    centre = (p + rho * reference.p) / 2
+    reach = (error + rho * reference.error + error_q) / 2 + unit * (jnp.abs(centre) + jnp.abs(q / 2))
+    return Ball(centre - q / 2, reach, square)
 
 
 def intersection_bounds(

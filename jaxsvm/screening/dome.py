@@ -65,12 +65,13 @@ def _dome(problem: Restrictable, below: Fit, above: Fit, C_below: Any, C_above: 
         C_below, C_above = C_below.astype(wide.dtype), C_above.astype(wide.dtype)
         between = (C_below <= wide.C) & (C_above >= wide.C)
         first, second = reference_of(wide, below, C_below, dtype), reference_of(wide, above, C_above, dtype)
-        unit, p, size = first.unit, first.p, first.size
+        unit, p, error, size = first.unit, first.margins, first.margins_error, first.size
         off_a, off_b = (_distance(wide, ref, C) for ref, C in ((first, C_below), (second, C_above)))
         # The solutions are within these distances of the references.
-        longest = (jnp.sqrt(second.W) + off_b) * (1 + 8 * unit)
-        length = jnp.sqrt(jnp.maximum(first.a @ p - first.a @ first.error, 0))
-        square, least_square = first.W, length**2
+        longest = (jnp.sqrt(second.square(0)) + off_b) * (1 + 8 * unit)
+        square = first.square(0)
+        length = jnp.sqrt(jnp.maximum(square - 2 * (first.a @ first.error) - 6 * first.along[1], 0))
+        least_square = length**2
         shortest = jnp.maximum(length - off_a, 0)
         plane = (shortest**2 - off_a * longest) * (1 - 8 * unit)
 
@@ -85,9 +86,9 @@ def _dome(problem: Restrictable, below: Fit, above: Fit, C_below: Any, C_above: 
             inside = (square <= 0) | (-longest * p >= plane * size)
             return jnp.where(inside, free, jnp.maximum(on_plane, free))
 
-        reach = first.error * longest / jnp.where(length > 0, length, jnp.inf) + unit * size * longest
-        low = jnp.minimum(least(p - first.error), least(p + first.error)) - reach
-        high = -jnp.minimum(least(-p - first.error), least(-p + first.error)) + reach
+        reach = error * longest / jnp.where(length > 0, length, jnp.inf) + unit * size * longest
+        low = jnp.minimum(least(p - error), least(p + error)) - reach
+        high = -jnp.minimum(least(-p - error), least(-p + error)) + reach
         low, high = jnp.where(between, low, -jnp.inf), jnp.where(between, high, jnp.inf)
         return decided(wide, low, high, jnp.broadcast_to(C_above, wide.y.shape).astype(wide.dtype), problem.dtype)
 
@@ -101,6 +102,6 @@ def _distance(wide: Restrictable, reference: Reference, C: Any) -> Array:
     """
     own = dataclasses.replace(wide, C=C)
     a = jnp.minimum(reference.a, own.upper)
-    half = reference.size @ (reference.a - a) / 2
-    gap = gap_terms(own, a, reference.p, reference.error).sum()
+    half = (reference.size @ (reference.a - a) + jnp.sqrt(reference.apart)) / 2
+    gap = gap_terms(own, a, reference.margins, reference.margins_error).sum()
     return (half + jnp.sqrt(half**2 + gap)) * (1 + 8 * reference.unit)

@@ -1,4 +1,4 @@
-"""References of screening rules: a dual point, the margins of its w, and bounds on their rounding.
+"""References of screening rules: a dual point, a w beside it, the margins of both, and bounds on their rounding.
 
 Rules hold with any reference, exact, certified to a gap or not certified, since its gap enters the radius of every ball
 (`jaxsvm.screening.ball`). They are evaluated in float64 for all data (`in_double`).
@@ -18,16 +18,23 @@ from jaxsvm.runtime.loops import once
 
 
 class Reference(NamedTuple):
-    """A feasible dual point in primal scale, and its w.
+    """A feasible dual point in primal scale with its `w_a`, and the w of the primal beside it.
+
+    In float32 a fit's w is often not that of its dual point (`jaxsvm.problems.certificates.corrections`): the gap of
+    its dual point alone may be decades larger.
 
     Attributes:
-        a: The dual point, `(n,)`: `w = sum_i a_i z_i`, with `z_i = y_i phi(x_i)`.
-        p: Its margins `z_i . w`, `(n,)`.
+        a: The dual point, `(n,)`: `w_a = sum_i a_i z_i`, with `z_i = y_i phi(x_i)`.
+        p: Its margins `z_i . w_a`, `(n,)`.
         error: Bounds on their errors, `(n,)`.
         size: Upper bounds of `|z_i|`, `(n,)`.
-        W: An upper bound of `|w|^2`, `()`.
+        W: An upper bound of `|w_a|^2`, `()`.
         rho: C over the reference's C, `()`: `rho a` is a feasible dual point of the problem to screen.
         unit: The error of a sum of n products, relative to the sum of their sizes, `()`.
+        turn: Margins of `w - w_a`, `(n,)`; 0, as all that follows, if the two are equal.
+        turn_error: Bounds on their errors, `(n,)`.
+        apart: An upper bound of `|w - w_a|^2`, `()`.
+        along: `(w - w_a) . w_a` and a bound on its error, `(2,)`.
     """
 
     a: Float[Array, " n"]
@@ -37,6 +44,26 @@ class Reference(NamedTuple):
     W: Float[Array, ""]
     rho: Float[Array, ""]
     unit: Any
+    turn: Float[Array, " n"]
+    turn_error: Float[Array, " n"]
+    apart: Float[Array, ""]
+    along: Float[Array, " 2"]
+
+    @property
+    def margins(self) -> Float[Array, " n"]:
+        """Return the margins of w, `(n,)`."""
+        return self.p + self.turn
+
+    @property
+    def margins_error(self) -> Float[Array, " n"]:
+        """Return bounds on their errors, `(n,)`."""
+        return self.error + self.turn_error
+
+    def square(self, rho: Any) -> Float[Array, ""]:
+        """Return an upper bound of `|w - rho w_a|^2`; rho is 0 for `|w|^2`."""
+        cross, doubt = self.along
+        between = self.apart + 2 * (1 - rho) * cross + (1 - rho) ** 2 * self.W
+        return jnp.maximum(between, 0) + 2 * jnp.abs(1 - rho) * doubt
 
 
 def require_screenable(problem: Any) -> None:
@@ -86,18 +113,29 @@ def reference_of(wide: Restrictable, fit: Fit, C_ref: Any, narrow: Any) -> Refer
     a = jnp.where(wide.present & jnp.isfinite(a), jnp.maximum(a, 0), 0)
     p, wide_eps = fit.margins.astype(dtype), float(jnp.finfo(dtype).eps) / 2
     narrow_eps = float(jnp.finfo(narrow).eps) / 2
-    # If the fit's w or bias is not that of its dual point, the margins of the point are computed anew.
+    # If the fit's bias is not that of its w, or w not that of the dual point, margins are computed anew.
     constant = fit.dual_coef.astype(dtype)
     stray = jnp.abs(fit.bias.astype(dtype) - wide.offset * constant.sum())
     other = stray > (4 * wide.n**0.5 + 8) * narrow_eps * wide.offset * jnp.abs(constant).sum()
-    p = once(jnp.any(coef != a) | other, lambda _: wide.signed.support_matvec(a).astype(dtype), p)
+    delta = jnp.where(jnp.isfinite(coef), coef - a, 0)
+
+    def anew(_: Any) -> tuple[Array, Array]:
+        return tuple(wide.signed.support_matvec(v).astype(dtype) for v in (a, delta))  # pyright: ignore[reportReturnType]
+
+    fresh = jnp.any(coef != a) | other
+    p, turn = once(fresh, anew, (p, jnp.zeros_like(p)))
     unit = (4 * wide.n**0.5 + 8) * wide_eps
     size = jnp.sqrt(jnp.maximum(wide.signed.diag().astype(dtype), 0)) * (1 + 2 * max(narrow_eps, wide_eps))
-    error = unit * size * (size @ a) + jnp.where(other, 0, stray)
+    total, stretch = size @ a, size @ jnp.abs(delta)
+    returned = stray + jnp.zeros_like(p)
     if narrow_eps > wide_eps:  # margins and bias were rounded once to be returned
-        error = error + narrow_eps * (jnp.abs(p) + jnp.abs(fit.bias.astype(dtype)))
+        returned = returned + narrow_eps * (jnp.abs(p) + jnp.abs(fit.bias.astype(dtype)))
+    error = unit * size * total + jnp.where(fresh, 0, returned)
     W = jnp.maximum(a @ p, 0) + a @ error
-    return Reference(a, p, error, size, W, _scale(wide, a, p, W, C_ref), unit)
+    apart = jnp.maximum(delta @ turn, 0) + unit * stretch**2
+    along = jnp.stack([delta @ p, unit * stretch * (total + stretch) + jnp.abs(delta) @ error])
+    whole = Reference(a, p, error, size, W, jnp.ones_like(W), unit, turn, unit * size * stretch, apart, along)
+    return whole._replace(rho=_scale(wide, whole, C_ref))
 
 
 def reference_fit(problem: Restrictable, point: Array, s: Array) -> Fit:
@@ -117,30 +155,31 @@ def reference_fit(problem: Restrictable, point: Array, s: Array) -> Fit:
     return Fit(point, coef, bias, R, margins, certificate, status, Counters.zero())
 
 
-def _scale(wide: Restrictable, a: Array, p: Array, W: Array, C_ref: Any) -> Array:
+def _scale(wide: Restrictable, reference: Reference, C_ref: Any) -> Array:
     """Return the factor that takes the reference's dual point to the new problem; any feasible one is safe.
 
     It is C over the reference's C, if that is given, or follows from the hinge's dual variables: those of samples with
     a loss are at their bound. Otherwise (no sample has a loss, so that the solution is that of all larger C too; or
     there are no bounds) it is the factor of the smallest ball.
     """
-    largest = _largest(wide, a)
+    a, largest = reference.a, _largest(wide, reference.a)
     if C_ref is not None:
         return jnp.minimum(wide.C / jnp.asarray(C_ref, wide.dtype), largest)
-    best = best_scale(wide, a, p, W)
+    best = best_scale(wide, reference)
     if not wide.bounded:
         return best
     # At the bound up to rounding, and with a clear loss, which a solution has at the upper bound alone.
     at_bound = (a > 0) & (a * largest >= wide.upper * (1 - 1e-6))
-    known = jnp.any(at_bound & (wide.targets - p > 1e-3 * jnp.abs(wide.targets)))
+    known = jnp.any(at_bound & (wide.targets - reference.margins > 1e-3 * jnp.abs(wide.targets)))
     return jnp.where(known, largest, best)
 
 
-def best_scale(wide: Restrictable, a: Array, p: Array, W: Array) -> Array:
-    """Return the feasible factor of the dual point that minimises the ball of both: a parabola's minimum."""
-    loss = jnp.where(wide.present, wide.targets - p, 0)
+def best_scale(wide: Restrictable, reference: Reference) -> Array:
+    """Return the feasible factor of the dual point that minimises the ball of it and w: a parabola's minimum."""
+    a, W = reference.a, reference.W
+    loss = jnp.where(wide.present, wide.targets - reference.margins, 0)
     if wide.bounded:
-        return jnp.clip(1 + 2 * (a @ loss) / jnp.where(W > 0, W, 1), 0, _largest(wide, a))
+        return jnp.clip(1 + (reference.along[0] + 2 * (a @ loss)) / jnp.where(W > 0, W, 1), 0, _largest(wide, a))
     square = (jnp.where(wide.present, wide.ridge, 0) * a) @ a
     return jnp.maximum((W / 2 + a @ loss) / jnp.where(W + square > 0, W / 2 + square, 1), 0)
 

@@ -182,18 +182,21 @@ def _outward(bound: Array, dtype: Any, toward: float) -> Array:
 def _until(wide: Restrictable, reference: Reference, low: Array, high: Array) -> Float[Array, " n"]:
     """Return the other end of the interval of C on which Ball Test 1 screens a sample that it screens now.
 
-    With `v = rho - 1`, and the reference's margin beyond its target by m, a sample stays screened while
-    `(m + v p / 2)^2 > |z|^2 (v^2 W / 4 + (1 + v) G)`. The left minus the right is concave in v, so the test at both
-    ends proves the interval. NaN if it does not hold, or there is no such form.
+    With `v = rho - 1`, the margins p of `w_a`, and the margin of `(w + w_a) / 2` beyond its target by m, a sample stays
+    screened while `(m + v p / 2)^2 > |z|^2 (|w - (1 + v) w_a|^2 / 4 + (1 + v) G)`. The left minus the right is concave
+    in v, so the test at both ends proves the interval. NaN if it does not hold, or there is no such form.
     """
-    a, p, error, size, W, rho, unit = reference
+    a, p, error, size, W, rho, unit, *_ = reference
     if not wide.bounded:  # no bound shows multiples of its dual points
         return jnp.where((low > wide.targets) | (high < wide.targets), wide.C, jnp.nan)
-    gap = gap_terms(wide, rho * a, p, error).sum() * (1 + unit) / jnp.where(rho > 0, rho, 1)
-    side = jnp.where(p > wide.targets, 1.0, -1.0)
-    beyond, slope = side * (p - wide.targets) - error, side * p / 2
+    gap = gap_terms(wide, rho * a, reference.margins, reference.margins_error).sum() * (1 + unit)
+    gap = gap / jnp.where(rho > 0, rho, 1)
+    middle = (reference.margins + p) / 2
+    side = jnp.where(middle > wide.targets, 1.0, -1.0)
+    beyond, slope = side * (middle - wide.targets) - error, side * p / 2
     A = jnp.minimum(slope**2 - size**2 * W / 4, 0)
-    B, D = 2 * beyond * slope - size**2 * gap, beyond**2 - size**2 * gap
+    B = 2 * beyond * slope - size**2 * (gap - reference.along[0] / 2)
+    D = beyond**2 - size**2 * (gap + reference.apart / 4)
     root = jnp.sqrt(jnp.maximum(B**2 - 4 * A * D, 0))
     # The root on the side of the new C, in the form that does not cancel.
     upward = jnp.where(B >= 0, (B + root) / jnp.where(A < 0, -2 * A, 1e-300), 2 * D / jnp.maximum(root - B, 1e-300))
@@ -202,10 +205,10 @@ def _until(wide: Restrictable, reference: Reference, low: Array, high: Array) ->
     end = jnp.where(rho >= 1, jnp.maximum(end, rho - 1), jnp.minimum(end, rho - 1))
 
     def holds(v: Array) -> Array:
-        t = 1 + v / 2
-        radius = jnp.sqrt((v**2 * W / 4 + (1 + v) * gap) * (1 + 8 * unit))
-        rounded = unit * jnp.abs(t * p) + size * radius * unit
-        return side * (t * p - wide.targets) - jnp.abs(t) * error - rounded > size * radius
+        centre = middle + v * p / 2
+        radius = jnp.sqrt((reference.square(1 + v) / 4 + (1 + v) * gap) * (1 + 8 * unit))
+        rounded = (reference.margins_error + (1 + v) * error) / 2 + unit * jnp.abs(centre) + size * radius * unit
+        return side * (centre - wide.targets) - rounded > size * radius
 
     now = (low > wide.targets) | (high < wide.targets)
     C_ref = wide.C / jnp.where(rho > 0, rho, 1)
@@ -260,7 +263,7 @@ def _of_a_point(wide: Restrictable, reference: Reference, dtype: Any) -> Screeni
         reference: A point of it; its `rho` is not used.
         dtype: Dtype of the bounds.
     """
-    rho = best_scale(wide, reference.a, reference.p, reference.W)
+    rho = best_scale(wide, reference)
     low, high = first_ball(wide, reference._replace(rho=rho)).bounds(reference.size)
     screening = decided(wide, low, high, wide.C, dtype)
     if wide.bounded or not wide.gram.definite:
@@ -276,7 +279,7 @@ def _outside_on_simplex(wide: Restrictable, reference: Reference) -> Array:
     within `sqrt(g)` of `v = sum_i alpha_i z_i` (points with a coordinate more each, for the ridge), and in the dome
     `|v* - v / 2| <= sqrt(V) / 2`, `v . v* >= m`; a sample has no weight where `z_i . v* > |v*|^2` for all v* there.
     """
-    a, p, error, size, W, _, unit = reference
+    a, p, error, size, W, _, unit, *_ = reference  # a w of its own has no other margins here
     total = a.sum()
     alpha = a / jnp.where(total > 0, total, 1)
     h = p / jnp.where(total > 0, total, 1) + wide.ridge * alpha

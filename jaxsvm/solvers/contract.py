@@ -63,7 +63,7 @@ class Solver(Generic[P]):
         long_steps: Whether a step passes over all samples, so that on a CPU lanes gain nothing side by side.
         large_state: Whether the state is large (kernel rows, say): the host driver then passes it on without a copy.
             `init` must then create every array of the state: none may be an argument as it came.
-        takes_start: Whether `init` uses the start that it is given. Paths leave no samples out for a solver without.
+        takes_start: Whether `init` uses the start that it is given. Paths leave out what a rule proves even if not.
         resumes: Whether `init` takes a `Resumed`, all that is known of a fit, instead of weights. Set it where step
             sizes or their order depend on the number of steps so far, or where w is not made of the dual point.
         carries_sums: Whether every step keeps the products of its `dual_point` as exact as rounding permits.

@@ -2,15 +2,17 @@
 
 `jaxsvm.fit` checks progress four times a second and may change its solver. For 325 problems of some hundred samples
 each this takes longer than the problems. So a whole solve, working sets and certificate, is one program, which
-several threads call. It works in float64 on kernel values as they come (float32 is LIBSVM's own choice). It stops when
-both the relative duality gap and LIBSVM's violation of the optimality conditions are at most `tol`. Where it does not
-reach that, the driver of `jaxsvm.fit` continues.
+several threads call; a long solve calls it again and again, since Ctrl-C is seen between calls only. It works in
+float64 on kernel values as they come (float32 is LIBSVM's own choice). It stops when both the relative duality gap and
+LIBSVM's violation of the optimality conditions are at most `tol`. Where it does not reach that, the driver of
+`jaxsvm.fit` continues.
 
 Linear machines of few features are solved by interior points in feature space from the start: pair steps took seconds
 at C = 100, and did not end at C = 1e4.
 """
 
 import functools
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
@@ -25,8 +27,10 @@ from jaxsvm.gram.contract import Gram
 from jaxsvm.gram.dense import DenseGram
 from jaxsvm.kernels import Linear
 from jaxsvm.loop import measured as loop
+from jaxsvm.loop.bursts import next_burst
 from jaxsvm.loop.choice import first_choice
 from jaxsvm.loop.driver import Options, drive
+from jaxsvm.loop.interruption import watching
 from jaxsvm.loop.whole import solve_whole
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.certificates.definiteness import negative_curvature
@@ -42,6 +46,8 @@ from jaxsvm.solvers.working_set.members import ends
 
 ROUNDING_OF_ZERO = 1e-12
 """A violation, or a gap where the optimum is 0, up to which it counts as 0."""
+MOST_SETS = 1000
+"""Working sets after which the driver continues."""
 
 
 class BoxData(NamedTuple):
@@ -131,13 +137,22 @@ def solve_box(
     s = np.zeros(len(data.y)) if start_product is None else data.y * start_product
     limit = NEVER if max_iter < 0 else max_iter
     floor = ROUNDING_OF_ZERO * min(1.0, float(data.upper @ np.abs(data.q))) if floor is None else floor
-    result = _solved(gram, data.arrays, a, s, np.float64(tol), np.int32(limit), np.float64(floor), data.offset)
-    alpha, dual_coef, bias, certificate, steps = jax.tree.map(np.asarray, result)
+    steps, left, sets = 0, MOST_SETS, MEASURED.sets_of_a_piece
+    with watching() as stop:
+        while True:
+            began, bounds = time.monotonic(), (min(limit - steps, MEASURED.steps_of_a_piece), min(sets, left))
+            result = _solved(gram, data.arrays, a, s, np.float64(tol), np.int32(bounds), np.float64(floor), data.offset)
+            a, s, more, used, goes_on, *solution = jax.tree.map(np.asarray, result)
+            steps, left = steps + int(more), left - int(used)
+            sets = next_burst(sets, int(used), time.monotonic() - began)
+            if not goes_on or steps >= limit or left <= 0 or stop.seen:
+                break
+    alpha, dual_coef, bias, certificate = solution
     certified = float(certificate.relative_gap) <= tol
-    if certified or steps >= limit:
-        status = Status.CONVERGED if certified else Status.MAX_STEPS
-        return refused_if_indefinite(gram, data, Solved(dual_coef, float(bias), certificate, int(steps), status))
-    return solve_by_driver(box_problem_of(gram, data.arrays, data.offset), tol, alpha, int(steps), callback)
+    if certified or steps >= limit or stop.seen:
+        status = Status.CONVERGED if certified else Status.INTERRUPTED if stop.seen else Status.MAX_STEPS
+        return refused_if_indefinite(gram, data, Solved(dual_coef, float(bias), certificate, steps, status))
+    return solve_by_driver(box_problem_of(gram, data.arrays, data.offset), tol, alpha, steps, callback)
 
 
 def is_indefinite(gram: Gram, data: BoxData) -> bool:
@@ -182,7 +197,7 @@ def solve_in_features(x: np.ndarray, data: BoxData, tol: float, by_pairs: Callab
     """
     most = MEASURED.steps_per_sample * len(data.y)
     before = by_pairs(most) if len(data.y) <= loop.MEASURED.samples_of_one_working_set else None
-    if before is not None and before.status == Status.CONVERGED:
+    if before is not None and before.status in (Status.CONVERGED, Status.INTERRUPTED):
         return before
     size = max(16, 2 ** (x.shape[1] - 1).bit_length())  # of columns: similar numbers of features share a program
     operator = gram_of(Linear(), np.pad(np.asarray(x, np.float64), ((0, 0), (0, size - x.shape[1]))))
@@ -269,13 +284,14 @@ def box_problem_of(
 
 
 @functools.partial(jax.jit, static_argnames="offset")
-def _solved(gram: Gram, arrays: Any, a: Array, s: Array, tol: Array, limit: Array, floor: Array, offset: float) -> Any:
-    """Return alpha, coefficients, bias, certificate and pair steps."""
+def _solved(gram: Gram, arrays: Any, a: Array, s: Array, tol: Array, bounds: Array, floor: Array, offset: float) -> Any:
+    """Return a, s, pair steps, working sets, whether to go on, and alpha, coefficients, bias and certificate of a."""
     problem = box_problem_of(gram, arrays, offset)
     at_once = gram.stored and problem.n <= MEASURED.samples_at_once
-    a, s, steps = (_at_once if at_once else _by_sets)(problem, a, s, tol, limit, floor)
+    a, s, *progress = (_at_once if at_once else _by_sets)(problem, a, s, tol, bounds, floor)
     result = problem.certified(a, s, a.dtype)
-    return result.alpha, result.dual_coef, result.bias, relative_to(result.certificate, floor), steps
+    known = relative_to(result.certificate, floor)
+    return a, s, *progress, result.alpha, result.dual_coef, result.bias, known
 
 
 def _violation_and_gap(problem: BoxProblem, a: Array, s: Array, floor: Array) -> tuple[Array, Array]:
@@ -286,7 +302,7 @@ def _violation_and_gap(problem: BoxProblem, a: Array, s: Array, floor: Array) ->
     return top - bottom, jnp.where(top - bottom <= ROUNDING_OF_ZERO, 0, gap)
 
 
-def _at_once(problem: BoxProblem, a: Array, s: Array, tol: Array, limit: Array, floor: Array) -> tuple[Array, ...]:
+def _at_once(problem: BoxProblem, a: Array, s: Array, tol: Array, bounds: Array, floor: Array) -> tuple[Array, ...]:
     """Solve on all samples as one working set: reduce the violation tenfold until the gap is small too."""
     c = jnp.ones_like(a) if problem.c is None else problem.c
     sign, end = problem.y / c, c * problem.upper
@@ -307,23 +323,24 @@ def _at_once(problem: BoxProblem, a: Array, s: Array, tol: Array, limit: Array, 
     def _of(v: Array) -> Array:
         return jnp.where(v == end, problem.upper, jnp.clip(v / c, 0, problem.upper))
 
-    (v, s, _), steps, _ = solve_whole(round, (c * a, s, tol), limit, jnp.asarray(jnp.inf, a.dtype))
-    return _of(v), s, steps
+    (v, s, _), steps, excess = solve_whole(round, (c * a, s, tol), bounds[0], jnp.asarray(jnp.inf, a.dtype))
+    return _of(v), s, steps, 0 * steps, excess > 1
 
 
-def _by_sets(problem: BoxProblem, a: Array, s: Array, tol: Array, limit: Array, floor: Array) -> tuple[Array, ...]:
-    """Solve by working sets, up to 1,000 of them: only their kernel rows are read."""
+def _by_sets(problem: BoxProblem, a: Array, s: Array, tol: Array, bounds: Array, floor: Array) -> tuple[Array, ...]:
+    """Solve by working sets: only their kernel rows are read."""
     # Measured on pairs of digits, letters and MNIST's classes.
     size = 128 if problem.n <= 1024 else 256 if problem.n <= 4096 else 512
     solver = WorkingSet(tol=tol, size=size, fresh=size // 2)
 
     def round(before: Any, left: Array) -> tuple[Any, Array, Array]:
         del left
-        state = solver.step(problem, before)
+        state = solver.step(problem, before[0])
         excess = jnp.maximum(*_violation_and_gap(problem, state.a, state.s, floor)) / tol
-        more = state.counters.toward - before.counters.toward
-        return state, more, jnp.where(state.counters.steps < 1000, excess, 0)
+        more = state.counters.toward - before[0].counters.toward
+        return (state, excess), more, jnp.where(state.counters.steps < bounds[1], excess, 0)
 
-    start = solver.begun(problem, {"a": a, "s": s, "exact": None})
-    state, steps, _ = solve_whole(round, start, limit, jnp.asarray(jnp.inf, a.dtype))
-    return state.a, state.s, steps
+    infinite = jnp.asarray(jnp.inf, a.dtype)
+    start = solver.begun(problem, {"a": a, "s": s, "exact": None}), infinite
+    (state, excess), steps, _ = solve_whole(round, start, bounds[0], infinite)
+    return state.a, state.s, steps, state.counters.steps, excess > 1

@@ -22,6 +22,7 @@ from jaxsvm.estimators.measured import MEASURED
 from jaxsvm.estimators.training.box import Solved, hinge_data, solve_box, solve_in_features
 from jaxsvm.estimators.training.kernel_values import KernelValues
 from jaxsvm.gram.dense import DenseGram
+from jaxsvm.loop.interruption import Interruption, unless, watching
 from jaxsvm.loop.whole import solve_whole
 from jaxsvm.results.judge import judged
 from jaxsvm.solvers.contract import NEVER
@@ -79,22 +80,28 @@ def solve_chains(
         tol: The relative duality gap, > 0.
         x: The points, `(n, d)`, of a linear kernel of few features; else None.
     """
-    if x is not None:
-        return _solve_in_features(x, functools.cache(lambda: values.stored(K)), y, weight, Cs, bias, tol)
-    if len(y) <= MEASURED.samples_of_one_block:
-        chain = Chain(*(np.array(part) for part in _chains(K, y, weight, Cs, np.float64(tol), bias)))
-    else:
+    with watching() as stop:
+        if x is not None:
+            return _solve_in_features(x, functools.cache(lambda: values.stored(K)), y, weight, Cs, bias, tol, stop)
         chain = Chain.unsolved(weight, Cs)
-    if not (chain.gap <= tol).all():
-        _continue_by_sets(chain, values.stored(K), y, weight, Cs, bias, tol)
+        if len(y) <= MEASURED.samples_of_one_block:
+            for fold, shares in enumerate(weight):
+                found = unless(lambda: stop.seen, _chain, K, y, shares, Cs, np.float64(tol), bias)
+                stop.check()
+                for part, solved in zip(chain, found, strict=True):
+                    part[fold] = solved
+        if not (chain.gap <= tol).all():
+            _continue_by_sets(chain, values.stored(K), y, weight, Cs, bias, tol, stop)
     return chain
 
 
 def _solve_in_features(
-    x: np.ndarray, operator: Any, y: np.ndarray, weight: np.ndarray, Cs: np.ndarray, bias: str, tol: float
-) -> Chain:
+    x: np.ndarray, operator: Any, y: np.ndarray, weight: np.ndarray, Cs: np.ndarray, bias: str, tol: float,
+    stop: Interruption,
+) -> Chain:  # fmt: skip
     chain = Chain.unsolved(weight, Cs)
     for fold, place in np.ndindex(chain.gap.shape):
+        stop.check()
         problem = hinge_data(y, Cs[place] * weight[fold], bias)
         by_pairs = functools.partial(lambda problem, most: solve_box(operator(), problem, tol, most), problem)
         chain.store(fold, place, solve_in_features(x, problem, tol, by_pairs))
@@ -102,10 +109,12 @@ def _solve_in_features(
 
 
 def _continue_by_sets(
-    chain: Chain, gram: DenseGram, y: np.ndarray, weight: np.ndarray, Cs: np.ndarray, bias: str, tol: float
-) -> None:
+    chain: Chain, gram: DenseGram, y: np.ndarray, weight: np.ndarray, Cs: np.ndarray, bias: str, tol: float,
+    stop: Interruption,
+) -> None:  # fmt: skip
     """Solve by working sets, from the value before, where the gap is above `tol`."""
     for fold, place in zip(*np.nonzero(~(chain.gap <= tol)), strict=True):
+        stop.check()
         upper, start = Cs[place] * weight[fold], np.zeros(len(y))
         if place:
             start = y * chain.coef[fold, place - 1]
@@ -117,8 +126,8 @@ def _continue_by_sets(
 
 
 @functools.partial(jax.jit, static_argnames="bias")
-def _chains(K: Array, y: Array, weight: Array, Cs: Array, tol: Array, bias: str) -> tuple[Array, ...]:
-    """Return coefficients, constants, gaps and steps."""
+def _chain(K: Array, y: Array, weight: Array, Cs: Array, tol: Array, bias: str) -> tuple[Array, ...]:
+    """Return coefficients, constants, gaps and steps of a fold."""
     K = K.astype(y.dtype) + (1.0 if bias == "regularized" else 0.0)
     free = bias == "free"
     steps_of = pair_steps if free else double_steps
@@ -135,35 +144,32 @@ def _chains(K: Array, y: Array, weight: Array, Cs: Array, tol: Array, bias: str)
         gap, error = loss + quadratic - linear, 64 * jnp.finfo(y.dtype).eps * (loss + quadratic + jnp.abs(linear))
         return middle, judged(dual + gap, dual, gap, jnp.abs(dual), rounding=error).relative_gap
 
-    def of_fold(weight: Array) -> tuple[Array, ...]:
-        def at(carry: tuple[Array, Array, Array], C: Array) -> Any:
-            v, p, before = carry
-            full = (weight > 0) & (y * v >= weight * before * (1 - 1e-12))
-            grown = jnp.where(full.any(), C / before, 1)
-            upper = C * weight
-            low, high = jnp.minimum(y * upper, 0), jnp.maximum(y * upper, 0)
-            v, p = jnp.clip(grown * v, low, high), grown * p
+    def at(carry: tuple[Array, Array, Array], C: Array) -> Any:
+        v, p, before = carry
+        full = (weight > 0) & (y * v >= weight * before * (1 - 1e-12))
+        grown = jnp.where(full.any(), C / before, 1)
+        upper = C * weight
+        low, high = jnp.minimum(y * upper, 0), jnp.maximum(y * upper, 0)
+        v, p = jnp.clip(grown * v, low, high), grown * p
 
-            def round(state: tuple[Array, Array], left: Array) -> tuple[Any, Array, Array]:
-                del left
-                v, p = state
-                v, pull, more = steps_of(K, low, high, v, y - p, 0.0, 16)  # 16 steps between checks of the gap
-                return (v, y - pull), more, excess(v, y - pull)
+        def round(state: tuple[Array, Array], left: Array) -> tuple[Any, Array, Array]:
+            del left
+            v, p = state
+            v, pull, more = steps_of(K, low, high, v, y - p, 0.0, 16)  # 16 steps between checks of the gap
+            return (v, y - pull), more, excess(v, y - pull)
 
-            def excess(v: Array, p: Array) -> Array:
-                # A solution without a sample at its bound serves all larger values, whose losses cost more. Solving to
-                # 0.9 tol leaves room for rounding and improves the next start.
-                full = ((weight > 0) & (y * v >= upper)).any()
-                return assess(v, p, upper)[1] / (0.9 * tol * jnp.where(full, 1, C / Cs[-1]))
+        def excess(v: Array, p: Array) -> Array:
+            # A solution without a sample at its bound serves all larger values, whose losses cost more. Solving to
+            # 0.9 tol leaves room for rounding and improves the next start.
+            full = ((weight > 0) & (y * v >= upper)).any()
+            return assess(v, p, upper)[1] / (0.9 * tol * jnp.where(full, 1, C / Cs[-1]))
 
-            (v, p), steps, _ = solve_whole(round, (v, p), most, excess(v, p))
-            return (v, p, C), (v, steps)
+        (v, p), steps, _ = solve_whole(round, (v, p), most, excess(v, p))
+        return (v, p, C), (v, steps)
 
-        nothing = jnp.zeros_like(y)
-        _, (coef, steps) = lax.scan(at, (nothing, nothing, Cs[0]), Cs)
-        products = lax.dot_general(coef, K, (((1,), (0,)), ((), ())))  # computed afresh for the certificates
-        middles, gaps = jax.vmap(assess)(coef, products, Cs[:, None] * weight)
-        constants = coef.sum(axis=1) if bias == "regularized" else middles
-        return coef, constants, gaps, steps
-
-    return lax.map(of_fold, weight)
+    nothing = jnp.zeros_like(y)
+    _, (coef, steps) = lax.scan(at, (nothing, nothing, Cs[0]), Cs)
+    products = lax.dot_general(coef, K, (((1,), (0,)), ((), ())))  # computed afresh for the certificates
+    middles, gaps = jax.vmap(assess)(coef, products, Cs[:, None] * weight)
+    constants = coef.sum(axis=1) if bias == "regularized" else middles
+    return coef, constants, gaps, steps

@@ -22,6 +22,7 @@ from jaxsvm.gram.build import require_symmetric
 from jaxsvm.gram.dense import DenseGram
 from jaxsvm.gram.tiled import TiledGram
 from jaxsvm.kernels import RBF, Kernel, Laplacian, Linear, Polynomial, Precomputed, Sigmoid
+from jaxsvm.kernels.width import gamma_scale
 from jaxsvm.numerics.sizes import size_class
 from jaxsvm.runtime.arrays import require_own_process
 
@@ -214,7 +215,4 @@ def resolved_gamma(gamma: Any, X: Any) -> float:  # noqa: N803
     """Return gamma as a number: scikit-learn's "scale" is `1 / (d var(X))`, "auto" is `1 / d`."""
     if gamma == "auto":
         return 1.0 / X.shape[1]
-    if gamma != "scale":
-        return float(gamma)
-    variance = X.multiply(X).mean() - X.mean() ** 2 if sp.issparse(X) else X.var(dtype=np.float64)
-    return float(1.0 / (X.shape[1] * variance)) if variance > 0 else 1.0
+    return float(gamma_scale(X) if gamma == "scale" else gamma)

@@ -114,8 +114,7 @@ def train(
     data = data.with_definiteness()
 
     def solve(machine: Machine) -> Solved:
-        if stop.seen:
-            raise KeyboardInterrupt
+        stop.check()
         if loss == "hinge" and machine.n <= LARGEST_PADDED:
             solved = _solve_whole(data, machine, bias, tol, max_iter, callback)
         else:
@@ -149,7 +148,7 @@ def _solve_whole(
     def by_pairs(most: int) -> Solved:
         operator = data.operator(machine.parts, size)
         result = solve_box(operator, problem, tol, most, callback=callback)
-        if data.exact is None or (result.status == Status.MAX_STEPS and max_iter >= 0):
+        if data.exact is None or result.status in (Status.INTERRUPTED, Status.MAX_STEPS if max_iter >= 0 else None):
             return result
         diagonal = float(np.asarray(operator.diag())[:n].max())
         return _certified_in_double(data, machine, problem, result, diagonal, tol, most)
