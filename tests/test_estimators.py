@@ -415,7 +415,10 @@ def test_kernel_values_that_overflow_are_refused():
     """The solver keeps its last finite point: zeros, with an infinite primal value."""
     huge = np.finfo(float).max * np.random.default_rng(0).random((20, 2))
     for machine in (estimators.SVC(), estimators.SVR(), estimators.SVC(kernel=lambda x, z: np.full((20, 20), np.nan))):
-        with pytest.raises(ValueError, match="not finite|NaN or infinite|distances overflow"), np.errstate(all="ignore"):
+        with (
+            pytest.raises(ValueError, match="not finite|NaN or infinite|distances overflow"),
+            np.errstate(all="ignore"),
+        ):
             machine.fit(huge, np.arange(20) % 2)
 
 
