@@ -311,3 +311,164 @@ def refusal(db, schema, text, nan_is_null, form):
         return f"refused: {'no rows' if 'without' in text else 'one label' if 'values' in text else 'missing'}"
     assert "keys join" in text, (form, text)
     return "refused: keys of types without an exact common one"
+
+
+# --- names that collide, columns without a name, missing keys and NULLs ----------------------------------------------
+
+NAMES = ["x", "score", "Score", "SCORE", "d.x", "f.x", "svm", "X", "(intercept)", "f", "n", "c0"]
+
+
+class Names:
+    """Random tables in a database, whose columns share names with each other, with tables and with the score.
+
+    Args:
+        run: Runs a statement and returns its rows.
+        read: `from_duckdb` or `from_ibis` with the connection.
+        schema: The schema of the tables.
+    """
+
+    def __init__(self, run, read, schema, seed):
+        self.run, self.rng, self.read = run, np.random.default_rng(seed), read
+        rng, m = self.rng, int(self.rng.integers(2, 4))
+        self.names = ["f", *rng.choice(["d", "e", "score", "T w"], m - 1, replace=False).tolist()]
+        self.sources = {name: f"{schema}.{quoted(name)}" for name in self.names}
+        self.features, self.keys, self.data = {}, {}, {}
+        gone = float(rng.choice([0, 0.2]))
+        for i, name in enumerate(self.names):
+            many = int(rng.integers(6, 30))
+            chosen = {str(c).lower(): str(c) for c in rng.choice(NAMES, int(rng.integers(1, 4)), replace=False)}
+            self.features[name] = {c: bool(rng.random() < 0.7) for c in chosen.values()}  # whether it is a number
+            cells = {"rid": list(range(many))}
+            for c, number in self.features[name].items():
+                values = rng.normal(size=many).round(3).tolist() if number else rng.choice(["a", "b"], many).tolist()
+                cells[c] = [None if rng.random() < gone else value for value in values]
+            for key in ["k0", "k1"][: m - 1] if i == 0 else ["id"]:
+                cells[key] = [None if rng.random() < 0.15 else int(rng.integers(6)) for _ in range(many)]
+            if i == 0:
+                cells["y"] = rng.choice(["no", "yes"], many).tolist()
+            elif rng.random() < 0.1:
+                cells["y"] = [1.0] * many
+            self.data[name] = cells
+            if i:
+                self.keys["f", name] = {f"k{i - 1}": "id"}
+            kinds = {c: "BIGINT" if c in ("rid", "id", "k0", "k1") else "TEXT" if isinstance(
+                next((v for v in values if v is not None), 0.0), str) else "DOUBLE PRECISION"
+                for c, values in cells.items()}  # fmt: skip
+            run(f"CREATE TABLE {self.sources[name]} ({', '.join(f'{quoted(c)} {kind}' for c, kind in kinds.items())})")
+            rows = zip(*cells.values(), strict=True)
+            listed = ", ".join("(" + ", ".join("NULL" if v is None else repr(v) for v in row) + ")" for row in rows)
+            run(f"INSERT INTO {self.sources[name]} VALUES {listed}")
+        self.missing = str(rng.choice(["impute", "drop", "refuse"]))
+
+    def joined(self):
+        """The joined rows by SQL: the number of the row of each table, every feature, the label."""
+        chosen = [(n, c) for n in self.names for c in self.features[n]]
+        tables = " ".join(
+            f"JOIN {self.sources[b]} AS {quoted(b)} ON {quoted(a)}.{quoted(x)} = {quoted(b)}.{quoted(y)}"
+            for (a, b), columns in self.keys.items()
+            for x, y in columns.items()
+        )
+        listed = ", ".join(
+            f"{quoted(n)}.{quoted(c)}" for n, c in [*((n, "rid") for n in self.names), *chosen, ("f", "y")]
+        )
+        rows = self.run(f'SELECT {listed} FROM {self.sources["f"]} AS "f" {tables}')
+        return chosen, [r for r in rows if self.missing != "drop" or None not in r]
+
+    def notes(self, rows):
+        """What must be said of rows that take no part."""
+        out = []
+        for i, name in enumerate(self.names):
+            cells = self.data[name]
+            keys = [[cells[k][r] for k in cells if k in ("k0", "k1", "id")] for r in cells["rid"]]
+            keyless = sum(None in key for key in keys)
+            dropped = sum(None not in key and any(cells[c][r] is None for c in self.features[name])
+                          for r, key in enumerate(keys)) if self.missing == "drop" else 0  # fmt: skip
+            total = len(keys)
+            alone = total - keyless - dropped - len({row[i] for row in rows})
+            out += [f"{name}: {keyless} of {total} rows join with nothing: a key is missing."] * (keyless > 0)
+            out += [f"{name}: {dropped} of {total} rows are dropped: a value is missing."] * (dropped > 0)
+            out += [f"{name}: {alone} of {total} rows join with nothing: their keys have no partner."] * (alone > 0)
+        return out
+
+    def judged(self):
+        """What each form of the tables gave; an AssertionError if a score or a note is wrong."""
+        chosen, rows = self.joined()
+        options = {"keys": self.keys, "missing": self.missing}
+        wanted = {n: list(columns) for n, columns in self.features.items()}
+        nameless = {n: dict(cells) for n, cells in self.data.items()}
+        one = str(self.rng.choice(self.names))
+        nameless[one][""] = list(range(len(nameless[one]["rid"])))
+        out = {}
+        for form, make in {
+            "database": lambda: self.read(self.sources, ("f", "y"), features=wanted, **options),
+            "python": lambda: relational.Join(self.data, ("f", "y"), wanted, **options),
+            "nameless": lambda: relational.Join(nameless, ("f", "y"), wanted, **options),
+            "nameless feature": lambda: relational.Join(nameless, ("f", "y"), **options),
+        }.items():
+            try:
+                join = make()
+            except InputError as error:
+                out[form] = self.refused(form, str(error), rows)
+                continue
+            assert form != "nameless feature", "a column without a name was taken"
+            assert join.size == len(rows), (form, join.size, len(rows))
+            said = [note for note in join.notes if "different ones" not in note]
+            assert said == self.notes(rows), (form, said, self.notes(rows))
+            out[form] = self.scored(join, chosen, rows)
+        return out
+
+    def refused(self, form, text, rows):
+        """Whether it was right to refuse, by name."""
+        if "no name" in text:
+            assert form == "nameless feature", (form, text)
+            return "refused: no name"
+        if form == "nameless feature":
+            return "refused: before"
+        if "without rows" in text:
+            assert not rows, (form, text)
+        elif "values among" in text:
+            assert len({row[-1] for row in rows}) < 2, (form, text)
+        else:
+            assert "is missing in" in text and self.missing == "refuse" and any(None in row for row in rows), (
+                form,
+                text,
+            )
+        return f"refused: {'no rows' if not rows else 'missing' if 'is missing' in text else 'one label'}"
+
+    def scored(self, join, chosen, rows):
+        """Compare the scores of SQL and of Python with those of the formed join; rows of plain names too."""
+        fit = relational.fit(join, 0.1, engine="rows", scale="standard", max_steps=3, tol=0.5)
+        coef, m = dict(zip(fit.feature_names, fit.coef, strict=True)), len(self.names)
+        fills = {(t, c): b.fill[k] for t, b in zip(join.names, join.blocks, strict=True) for k, c in enumerate(b.names)}
+        want = np.full(len(rows), fit.intercept)
+        columns = {}
+        for k, (t, c) in enumerate(chosen):
+            values = columns[f"{t}.{c}"] = [row[m + k] for row in rows]
+            if self.features[t][c]:
+                want += coef[f"{t}.{c}"] * np.array([fills[t, c] if v is None else v for v in values])
+            else:
+                want += [coef[f"{t}.{c} IS NULL" if v is None else f"{t}.{c}={v}"] for v in values]
+        near = {"rtol": 0, "atol": 1e-11 * (1 + np.abs(fit.coef).sum())}
+        np.testing.assert_allclose(fit.decision_function(columns), want, **near)
+        assert list(fit.predict(columns)) == [join.classes[int(s >= 0)] for s in fit.decision_function(columns)]
+        name = "score"
+        if any(c.lower() == "score" for c in self.data["f"]):
+            try:
+                fit.to_sql(self.sources)
+                raise AssertionError("a score that a column hides")
+            except InputError as error:
+                assert "score" in str(error) and "of f " in str(error)
+            name = "our score"
+        found = self.run(f"SELECT {quoted(name)} FROM ({fit.to_sql(self.sources, name)}) AS scored")
+        found = np.sort([np.nan if row[0] is None else float(row[0]) for row in found])
+        if self.missing != "drop":  # the query scores rows without a number too
+            np.testing.assert_allclose(found, np.sort(want), **near)
+        plain = {}  # as `pandas.merge(suffixes=("", "_right"))` names them
+        for (_, c), values in zip(chosen, columns.values(), strict=True):
+            plain[c if c not in plain else f"{c}_right"] = values
+        try:
+            np.testing.assert_allclose(fit.decision_function(plain), want, **near)
+        except InputError as error:
+            assert "could be" in str(error) or "no column" in str(error)
+            return "equal; plain names refused"
+        return "equal"

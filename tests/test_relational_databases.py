@@ -130,6 +130,26 @@ def test_postgresql_types_keep_their_identity(postgres):
     connection.disconnect()
 
 
+@pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning")
+def test_names_that_collide_score_as_postgresql_does_or_are_refused_by_name(postgres):
+    import ibis
+    import psycopg
+    from random_joins import Names
+
+    there = ibis.postgres.connect(**postgres)
+    with psycopg.connect(host=postgres["host"], user=postgres["user"], dbname="postgres", autocommit=True) as db:
+
+        def run(query):
+            cursor = db.execute(query)
+            return cursor.fetchall() if cursor.description else []
+
+        for seed in range(4):
+            run(f"CREATE SCHEMA names_{seed}")
+            read = lambda *a, **options: relational.from_ibis(there, *a, **options)  # noqa: E731
+            Names(run, read, f"names_{seed}", seed).judged()
+    there.disconnect()
+
+
 def test_ibis_on_duckdb():
     duckdb, ibis = pytest.importorskip("duckdb"), pytest.importorskip("ibis")
     db = duckdb.connect()

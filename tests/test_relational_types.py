@@ -30,6 +30,13 @@ def test_random_schemas_of_random_types_are_those_of_sql_or_refused_by_name(seed
     random_joins.judged(seed, forms=1)
 
 
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning")
+def test_names_that_collide_missing_keys_and_nulls_score_as_sql_or_are_refused_by_name(db, seed):
+    read = lambda *a, **options: relational.from_duckdb(db, *a, **options)  # noqa: E731
+    random_joins.Names(lambda query: db.execute(query).fetchall(), read, "main", seed).judged()
+
+
 def fact_and_dimension(db, fact_type, dimension_type, values=("'small'", "'medium'", "'large'")):
     """A fact table whose label is that of its key's first value, and a feature that is 1 there only."""
     cases = f"CASE i % 3 WHEN 0 THEN {values[0]} WHEN 1 THEN {values[1]} ELSE {values[2]} END"

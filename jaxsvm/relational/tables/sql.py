@@ -104,18 +104,21 @@ def decision_function(fit: Any, rows: Any) -> np.ndarray:
     known, terms, features = column_names(rows), [], list(_features(fit))
     whole = Counter(f"{table}.{name}" for table, name, *_ in features)
     either = whole + Counter(name for _, name, *_ in features)
-    for table, name, coef, part in features:
+    of_feature = []
+    for table, name, *_ in features:
         wanted = f"{table}.{name}" if f"{table}.{name}" in known else name
         if wanted not in known:
             raise InputError(f"rows has no column {name} or {table}.{name}: every feature is needed.")
         if (either if wanted == name else whole)[wanted] > 1:
             same = " or ".join(f"{t}.{n}" for t, n, *_ in features if wanted in (n, f"{t}.{n}"))
             raise InputError(f"rows has a column {wanted}, which could be {same}: call each by its whole name.")
+        of_feature.append(wanted)
+    for (table, name, coef, part), wanted in zip(features, of_feature, strict=True):
         values = as_feature(column("rows", rows, wanted))
         if isinstance(part, Column):
             terms.append(_level_scores(part, coef, values, f"{table}.{name}"))
         else:
-            terms.append(coef[0] * np.where(values.missing, part, numbers(values, f"rows.{name}")))
+            terms.append(coef[0] * np.where(values.missing, part, numbers(values, f"rows.{wanted}")))
     if not terms:
         raise InputError("the model has no features: every score is its intercept.")
     return sum(terms, 0.0) + fit.intercept
