@@ -6,7 +6,7 @@ Each schema is joined where it lies in DuckDB, and from two other forms of its t
 
     python benchmarks/join_types.py --names --count 300 --seed 0 [--postgres HOST --user USER]
 
-With names that collide (`score` among them), columns without a name, missing keys and NULLs: notes and scores, in DuckDB
+With names that collide, columns without a name, missing keys and NULLs: notes and scores, in DuckDB
 or on a PostgreSQL server.
 """
 

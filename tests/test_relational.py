@@ -109,6 +109,16 @@ def test_ear_removal_and_spanning_trees_agree_on_what_is_acyclic():
     assert cyclic > 50
 
 
+def test_a_tree_of_many_tables_asks_for_each_cost_once():
+    """A hundred tables on one key: each pair of tables that could be an edge is counted once."""
+    asked = []
+    names, keys = [f"t{i}" for i in range(40)], [frozenset("k")] * 40
+    edges = join_tree(names, keys, 0, lambda i, j: asked.append((i, j)) or i + j)
+    assert len(edges) == 39 and len(asked) == len(set(asked)) <= 40 * 39 / 2
+    degree = np.bincount(np.array(edges).ravel())
+    assert degree.max() == 2  # a path
+
+
 @pytest.mark.parametrize("shape", [PATH, HUB, CROSS])
 def test_counts_and_moments(shape):
     join = join_of(shape, n=12)

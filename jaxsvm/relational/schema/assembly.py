@@ -1,5 +1,6 @@
 """Make the rows that join, a join tree, features and labels from columns and numbered keys."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -56,7 +57,14 @@ def assembled(
         lost.append(tables.lost[i] + [weight[~keyed].sum(), weight[keyed & ~kept].sum(), weight[kept].sum()])
     shared = [frozenset(code) for code in codes]
 
+    @functools.cache
+    def rows_of(i: int, key: str) -> np.ndarray:
+        return np.bincount(codes[i][key][rows[i]], minlength=1).astype(float)
+
     def cost(i: int, j: int) -> float:
+        if len(shared[i] & shared[j]) == 1:
+            one, two = (rows_of(k, *(shared[i] & shared[j])) for k in (i, j))
+            return float(one[: len(two)] @ two[: len(one)])
         one, two, G = _edge(codes, rows, i, j)
         return float(np.bincount(one, minlength=G).astype(float) @ np.bincount(two, minlength=G))
 

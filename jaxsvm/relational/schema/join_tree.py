@@ -7,10 +7,10 @@ The tree is a spanning tree of maximum weight, where the weight of an edge is th
 (Bernstein and Goodman 1981).
 """
 
+import functools
 from collections.abc import Callable, Sequence
 
 from jaxsvm.errors import InputError
-from jaxsvm.relational.tables.keys import root
 
 
 def cyclic_core(tables: Sequence[frozenset[str]]) -> list[int]:
@@ -54,20 +54,19 @@ def join_tree(
             f"keys make a cyclic join, whose core is {parts}: join some of these tables into one (a view), or leave a "
             "key out."
         )
-    parent: dict[int, int] = {}
+    part = list(range(len(tables)))  # the connected part of each table
     degree = [0] * len(tables)
-    edges: list[tuple[int, int]] = []
+    shared = {(i, j): len(tables[i] & tables[j]) for i in range(len(tables)) for j in range(i)}
+    known, edges = functools.cache(cost), []
     while len(edges) < len(tables) - 1:
-        pairs = [(i, j) for i in range(len(tables)) for j in range(i) if root(parent, i) != root(parent, j)]
-        heaviest = max(len(tables[i] & tables[j]) for i, j in pairs)
-        equal = [(i, j) for i, j in pairs if len(tables[i] & tables[j]) == heaviest]
-
-        def worth(edge: tuple[int, int]) -> tuple[float, ...]:
-            i, j = edge
-            return max(degree[i], degree[j]), label not in edge, cost(i, j)
-
-        i, j = min(equal, key=worth) if len(equal) > 1 else equal[0]
-        parent[root(parent, i)] = root(parent, j)
+        heaviest = max(shared.values())
+        equal = [edge for edge, many in shared.items() if many == heaviest]
+        rank = [(max(degree[i], degree[j]), label not in (i, j)) for i, j in equal]
+        first = min(rank)
+        best = [edge for edge, value in zip(equal, rank, strict=True) if value == first]
+        i, j = min(best, key=lambda edge: known(*edge)) if len(best) > 1 else best[0]
+        part = [part[j] if p == part[i] else p for p in part]
+        shared = {edge: many for edge, many in shared.items() if part[edge[0]] != part[edge[1]]}
         degree[i], degree[j] = degree[i] + 1, degree[j] + 1
         edges.append((i, j))
     return edges
