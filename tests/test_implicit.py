@@ -418,3 +418,34 @@ def test_a_traced_fit_of_few_features_has_derivatives(bias):
         x = rng.normal(size=(100, 10))
         y = np.where(x[:, 0] + 0.5 * rng.normal(size=100) > 0, 1.0, -1.0)
         assert np.isfinite(np.asarray(slope(x, y, 100.0))).all(), seed
+
+
+@pytest.mark.parametrize("make", ["hinge_problem", pytest.param("svm_problem", marks=pytest.mark.slow)])
+def test_a_masked_lane_without_a_solution_leaves_the_gradient_of_the_others(make):
+    """A task of one class has no solution: its derivative is NaN, and 0 times it was NaN in what all tasks share."""
+    x = np.random.default_rng(0).normal(size=(3, 12, 2))
+    y = np.where(x[..., 0] > 0, 1.0, -1.0)
+    broken = y.copy()
+    broken[1] = 1.0
+
+    def task(w, x, y):
+        problem = getattr(jaxsvm, make)(jaxsvm.gram(Linear(), x @ w), y, 1.0, bias="free")
+        fit = jaxsvm.fit(problem)
+        return (fit.dual_coef @ x @ w).sum() + fit.bias + fit.certificate.dual, fit.status.code
+
+    def total(w, y, mask):
+        values, codes = jax.vmap(lambda x, y: task(w, x, y))(x, y)
+        return jnp.where(mask & (codes == jaxsvm.Status.CONVERGED), values, 0.0).sum()
+
+    others = np.array([True, False, True])
+    slope = jax.grad(total)(jnp.eye(2), jnp.asarray(broken), others)
+    np.testing.assert_allclose(slope, jax.grad(total)(jnp.eye(2), jnp.asarray(y), others), rtol=1e-6)
+    unmasked = jax.grad(lambda w: jax.vmap(lambda x, y: task(w, x, y)[0])(x, broken).sum())(jnp.eye(2))
+    assert np.isnan(unmasked).any()
+
+
+def test_no_solution_on_an_indefinite_matrix_is_certified():
+    K = data()[0] @ data()[0].T - 3 * np.eye(N)
+    problem = jaxsvm.hinge_problem(jaxsvm.gram(Precomputed(), K), data()[1], 0.1)
+    fit = implicit.solution(problem, jaxsvm.fit(problem))
+    assert fit.status.name == "NOT_PSD" and np.isinf(fit.certificate.relative_gap)

@@ -13,6 +13,7 @@ agree. If they never do, if a fit has no solution, or if a system cannot be solv
 """
 
 import dataclasses
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -161,10 +162,10 @@ def _move(primals: Any, tangents: Any) -> tuple[Values, Values]:
     problem = require_differentiable(problem)
     active, bits, agree = settled(problem, problem.active_set(values))
     of = in_double(_values_of)
-    moved = _push(lambda problem: of(problem, active, bits, values.dual_coef), problem, dproblem)
+    push = partial(_push, lambda problem: of(problem, active, bits, values.dual_coef), problem)
     # At the next order the values move too: they come from the function whose rule this is.
-    moved = jax.tree.map(partial(_or_nan, status, agree), moved)
-    coefficients = _or_nan(status, ~unsummable(problem, values.dual_coef), moved.dual_coef)
+    moved = _or_nan(_failed(status, agree), push, dproblem)
+    coefficients = _or_nan(unsummable(problem, values.dual_coef), lambda part: part, moved.dual_coef)
     return _differentiable(problem, values, status), moved._replace(dual_coef=coefficients)
 
 
@@ -189,11 +190,11 @@ def _envelope(primals: Any, tangents: Any) -> tuple[Array, Array]:
     if jnp.finfo(problem.dtype).bits < 64:
         active, bits, agree = settled(problem, problem.active_set(values))
         of = in_double(_lagrangian_of)
-        moved = _push(lambda moving: of(moving, problem, active, bits), problem, dproblem)
+        push = partial(_push, lambda moving: of(moving, problem, active, bits), problem)
     else:
         solution = _differentiable(problem, values, status)
-        moved = _push(lambda problem: problem.lagrangian(solution), problem, dproblem)
-    return _optimal_value(problem, values, status, value), _or_nan(status, agree, moved)
+        push = partial(_push, lambda problem: problem.lagrangian(solution), problem)
+    return _optimal_value(problem, values, status, value), _or_nan(_failed(status, agree), push, dproblem)
 
 
 @jax.jit
@@ -213,10 +214,47 @@ def _wide(problem: Differentiable) -> Any:
     return dataclasses.replace(wide, gram=cast(wide.gram, wide.dtype))
 
 
-def _or_nan(status: Array, agree: Array, tangent: Array) -> Array:
-    """Return a tangent, or NaN if the fit has no solution or its active sets are unknown."""
-    failed = (status == Status.NOT_FINITE) | (status == Status.INFEASIBLE) | (status == Status.NOT_PSD) | ~agree
-    return tangent * jnp.where(failed, jnp.nan, 1)  # a product, so that NaN goes backward as well
+def _failed(status: Array, agree: Array) -> Array:
+    """Return whether a fit has no solution, or its active sets are unknown."""
+    return (status == Status.NOT_FINITE) | (status == Status.INFEASIBLE) | (status == Status.NOT_PSD) | ~agree
+
+
+def _or_nan(failed: Array, push: Callable[[Any], Any], tangents: Any) -> Any:
+    """Return `push(tangents)` of a linear function, or NaN if the fit has failed; backward, NaN or 0.
+
+    Backward, a failed fit whose cotangents are all 0 (its caller has masked it) must give 0, and what the function
+    itself makes of them may be NaN. So both ends of it are linear solves with an identity, which let a transposed
+    solve be stated: at the result cotangents become 0, and a flag says whether they were; at the other end the flag
+    replaces what comes back.
+    """
+    leaves, tree = jax.tree.flatten(tangents)
+    places = [k for k, leaf in enumerate(leaves) if leaf.dtype != jax.dtypes.float0 and leaf.size]
+    zero = sum(0 * leaves[k].ravel()[0].astype(jnp.float32) for k in places)
+
+    def entered(_: Any, known: Any) -> Any:
+        cotangents, flag = known
+        return [jnp.where(failed, flag.astype(part.dtype), part) for part in cotangents], jnp.zeros_like(flag)
+
+    def leave(_: Any, known: Any) -> Any:
+        return jax.tree.map(lambda part: jnp.where(failed, jnp.nan, part), known[0]), known[1]
+
+    def left(_: Any, known: Any) -> Any:
+        cotangents, flag = known
+        asked = sum((some(part != 0) for part in jax.tree.leaves(cotangents)), jnp.asarray(False))
+        nothing = jax.tree.map(lambda part: jnp.where(failed, 0, part), cotangents)
+        return nothing, jnp.where(asked, jnp.nan, jnp.zeros_like(flag))
+
+    # A transposed solve wants all of its right-hand side to depend on what is differentiated by: so 0 is added.
+    moving = [leaves[k] + zero.astype(leaves[k].dtype) for k in places]
+    moving, flag = lax.custom_linear_solve(_same, (moving, zero), lambda _, known: known, entered)
+    for k, leaf in zip(places, moving, strict=True):
+        leaves[k] = leaf
+    pushed = jax.tree.map(lambda part: part + flag.astype(part.dtype), push(jax.tree.unflatten(tree, leaves)))
+    return lax.custom_linear_solve(_same, (pushed, flag), leave, left)[0]
+
+
+def _same(known: Any) -> Any:
+    return known
 
 
 def _push(function: Any, problem: Differentiable, dproblem: Any) -> Any:
